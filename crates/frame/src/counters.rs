@@ -184,6 +184,16 @@ vm_events! {
     SlabGrow = "slab_grow",
     /// Slab frames that went back, in blocks. Not in Linux.
     SlabShrink = "slab_shrink",
+    /// Removals of mappings from the count of a folio: one for each run of its pages that is unmapped, reclaim apart.
+    /// Not in Linux.
+    RmapRemove = "rmap_remove",
+    /// Page descriptors that unmapping wrote to: one for each removal, and one for each folio that it freed. Not in
+    /// Linux.
+    UnmapDescriptor = "unmap_descriptor",
+    /// Entries of page tables that `mremap` moved, those that lead to tables among them. Not in Linux.
+    MremapEntry = "mremap_entry",
+    /// Page tables that were freed because they were empty, with mappings over them. Not in Linux.
+    EmptyTableFreed = "empty_table_freed",
     /// CPUs that a flush passed by, because they do not run the space: such a one flushes when it comes back.
     /// Not in Linux.
     TlbCpuSpared = "tlb_cpu_spared",
@@ -320,6 +330,13 @@ impl VmEvents {
     #[inline]
     pub fn add<P: Platform>(&self, pin: &Pin<'_, P>, event: VmEvent, count: u64) {
         self.sets.mine(pin).add(event, count);
+    }
+
+    /// The same for several events.
+    #[inline]
+    pub fn add_each<P: Platform, const N: usize>(&self, pin: &Pin<'_, P>, counts: [(VmEvent, u64); N]) {
+        let mine = self.sets.mine(pin);
+        counts.into_iter().for_each(|(event, count)| mine.add(event, count));
     }
 
     /// Counts `change` of `counter` for folios of `order` on the caller's CPU, and the event of

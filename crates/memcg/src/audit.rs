@@ -4,6 +4,7 @@ use crate::Memcgs;
 use crate::id::MemcgId;
 use crate::lists::{Label, ListPlace, LruList};
 use crate::memcg::Memcg;
+use crate::stat::MemcgStat;
 use crate::tagged::TaggedAmount;
 use core::fmt;
 use quire_arch::{CpuId, NodeId, Pfn, Platform};
@@ -15,6 +16,8 @@ use quire_sync::atomic::Ordering;
 pub enum Belonging {
     /// Pages in memory.
     Pages,
+    /// Of these, pages of files.
+    FilePages,
     /// Slots of swap devices.
     Slots,
     /// Address spaces.
@@ -25,6 +28,7 @@ impl fmt::Display for Belonging {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Pages => "pages",
+            Self::FilePages => "pages of files",
             Self::Slots => "slots",
             Self::Spaces => "spaces",
         })
@@ -199,6 +203,7 @@ impl<P: Platform> Memcgs<P> {
             let found = memcg.recounted.swap(0, Ordering::Relaxed);
             let kept = match what {
                 Belonging::Pages => self.charged(id),
+                Belonging::FilePages => self.own_stat(id, MemcgStat::File).max(0) as u64,
                 Belonging::Slots => self.own(id, |memcg| &memcg.swap),
                 Belonging::Spaces => memcg.life.spaces().into(),
             };

@@ -66,9 +66,10 @@ const EVENTS: [(&str, MemcgEvent); 6] = [
 
 /// A line of `memory.stat`.
 enum Line {
-    /// All pages of programs, told in bytes: those of files are theirs alone, as anonymous ones are
-    /// (docs/differences.md).
-    Charged,
+    /// Charged pages that are of no file, in bytes.
+    Anon,
+    /// In bytes.
+    Bytes(MemcgStat),
     /// As it is.
     Plain(MemcgStat),
     /// Pages on lists, told in bytes.
@@ -78,11 +79,12 @@ enum Line {
 }
 
 /// `memory.stat`, as far as there is something to tell, in the order of Linux 6.17.
-const STAT: [Line; 34] = {
-    use Line::{Charged, List, Plain, Sum};
+const STAT: [Line; 35] = {
+    use Line::{Anon, Bytes, List, Plain, Sum};
     use MemcgStat as S;
     [
-        Charged,
+        Anon,
+        Bytes(S::File),
         List(LruList::InactiveAnon),
         List(LruList::ActiveAnon),
         List(LruList::InactiveFile),
@@ -130,7 +132,11 @@ impl Line {
         // What is counted up on one CPU and down on another may seem to be below zero for a moment.
         let read = |stat: MemcgStat| stats[stat as usize].max(0);
         match *self {
-            Self::Charged => writeln!(out, "anon {}", charged << PAGE_SHIFT),
+            Self::Anon => {
+                let anon = charged.saturating_sub(read(MemcgStat::File) as u64);
+                writeln!(out, "anon {}", anon << PAGE_SHIFT)
+            }
+            Self::Bytes(stat) => writeln!(out, "{} {}", stat.name(), read(stat) << PAGE_SHIFT),
             Self::Plain(stat) => writeln!(out, "{} {}", stat.name(), read(stat)),
             Self::List(list) => writeln!(out, "{} {}", list.name(), lists[list as usize] << PAGE_SHIFT),
             Self::Sum(name, parts) => writeln!(out, "{name} {}", parts.map(read).iter().sum::<i64>()),

@@ -17,9 +17,9 @@
 //! - `outcome`: what a write to a file of a memcg leaves to be done.
 //! - `limit`: limits, and how they are written as text.
 //! - `protected`: a claim on memory: `memory.min` or `memory.low`.
+//! - `stat`: what is counted for each memcg.
 //! - `put`: freeing folios: off the LRU lists, uncharged from their memcg, to the page-frame allocator.
 //! - `unlisted`: listing folios that are on no list.
-//! - `stat`: what is counted for each memcg.
 //! - `files`: the files of a memcg, as text in and out.
 //! - `memcg`: one memcg.
 //! - `charge`: charging pages to memcgs.

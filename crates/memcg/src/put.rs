@@ -2,8 +2,9 @@
 
 use crate::Memcgs;
 use crate::id::MemcgId;
+use crate::stat::MemcgStat;
 use quire_arch::{Order, Pfn, Pin, Platform};
-use quire_frame::{FolioCounter, FrameChain, FreeError};
+use quire_frame::{FolioCounter, FrameChain, FreeError, Kind};
 
 impl<P: Platform> Memcgs<P> {
     /// Drops a reference to the folio of `order` at `head`. If it was the last one the folio enters `chain`,
@@ -53,15 +54,15 @@ impl<P: Platform> Memcgs<P> {
 
     #[inline]
     fn put_uncounted(&self, chain: &mut FrameChain, head: Pfn, order: Order) -> bool {
-        let charged = self.is_charged(head);
+        let charge = self.charge_of(head);
         let mut put = self.frames().put_folio(chain, head, order);
         while put == Err(FreeError::Listed) {
             put = self.put_listed(chain, head, order);
         }
         debug_assert!(put.is_ok(), "a folio could not be given back: {put:?}");
         let gone = put == Ok(true);
-        if gone && charged {
-            self.uncharge_folio(head, order);
+        if let Some(kind) = charge.filter(|_| gone) {
+            self.uncharge_folio(head, order, kind);
         }
         gone
     }
@@ -74,7 +75,7 @@ impl<P: Platform> Memcgs<P> {
     /// As for [`Frames::gather`](quire_frame::Frames::gather).
     #[inline]
     pub fn gather_folio(&self, chain: &mut FrameChain, head: Pfn, order: Order) -> Result<(), FreeError> {
-        let charged = self.is_charged(head);
+        let charge = self.charge_of(head);
         let mut gathered = self.frames().gather(chain, head, order);
         while gathered == Err(FreeError::Listed) {
             self.unlist(head);
@@ -82,8 +83,8 @@ impl<P: Platform> Memcgs<P> {
         }
         if gathered.is_ok() {
             self.count_folio_gone(order);
-            if charged {
-                self.uncharge_folio(head, order);
+            if let Some(kind) = charge {
+                self.uncharge_folio(head, order, kind);
             }
         }
         gathered
@@ -96,9 +97,11 @@ impl<P: Platform> Memcgs<P> {
         debug_assert!(gathered.is_ok(), "a frozen folio could not be freed: {gathered:?}");
     }
 
+    /// The kind of the folio, if it is charged to a memcg.
     #[inline]
-    fn is_charged(&self, head: Pfn) -> bool {
-        self.frames().known(head).as_folio().memcg() != MemcgId::ROOT.get()
+    fn charge_of(&self, head: Pfn) -> Option<Kind> {
+        let frame = self.frames().known(head);
+        (frame.as_folio().memcg() != MemcgId::ROOT.get()).then(|| frame.kind())
     }
 
     /// The folio is on a list, and the caller has the last reference to it, or has dropped it.
@@ -121,11 +124,14 @@ impl<P: Platform> Memcgs<P> {
 
     /// Takes a folio that is in a chain out of the accounts of its memcg.
     #[cold]
-    fn uncharge_folio(&self, head: Pfn, order: Order) {
+    fn uncharge_folio(&self, head: Pfn, order: Order, kind: Kind) {
         let pin = self.frames().platform().pin();
         let frame = self.frames().known(head).as_folio();
-        let memcg = frame.memcg();
+        let memcg = MemcgId::from_bits(frame.memcg());
         frame.set_memcg(MemcgId::ROOT.get());
-        self.uncharge(&pin, MemcgId::from_bits(memcg), order.pages());
+        if kind == Kind::File {
+            self.add_stat(&pin, memcg, MemcgStat::File, -(order.pages() as i64));
+        }
+        self.uncharge(&pin, memcg, order.pages());
     }
 }

@@ -30,6 +30,8 @@ macro_rules! memcg_stats {
 }
 
 memcg_stats! {
+    /// Pages of files that are charged; in bytes in the file.
+    File = "file",
     /// Anonymous pages that were paged in again.
     WorkingsetRefaultAnon = "workingset_refault_anon",
     /// Of the anonymous ones, those that were out for so short a time that they are active at once.
@@ -135,6 +137,13 @@ impl<P: Platform> Memcgs<P> {
             }
         }
         any
+    }
+
+    /// What was counted for the memcg itself.
+    pub(crate) fn own_stat(&self, id: MemcgId, stat: MemcgStat) -> i64 {
+        let kept = self.table.get(id).map_or(0, |memcg| memcg.stats[stat as usize].load(Ordering::Relaxed));
+        let held_back = self.cpus.iter().map(|cells| cells.stats[stat as usize].get());
+        kept + held_back.filter(|&(whose, _)| whose == id).map(|(_, amount)| amount).sum::<i64>()
     }
 
     /// What was counted for the memcg, and for all memcgs below it that there are or were. On a busy machine

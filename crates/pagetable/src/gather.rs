@@ -24,7 +24,7 @@ use crate::space_tables::SpaceTables;
 use arrayvec::ArrayVec;
 use core::{fmt, mem};
 use quire_arch::{Order, PAGE_SIZE, Pfn, Pin, Platform, VirtAddr, VirtRange};
-use quire_frame::{FrameChain, FreeError, Kind, LockedFolio, MapsLeft};
+use quire_frame::{FrameChain, FreeError, Kind, LockedFolio, MapsLeft, VmEvent};
 use quire_swap::SlotId;
 
 /// Runs that are noted before they are flushed.
@@ -69,6 +69,20 @@ pub struct Gather<'s, P: Platform> {
     /// Smallest range that holds every translation that must be flushed.
     stale: Option<VirtRange>,
     cause: FlushCause,
+    counts: GatherCounts,
+}
+
+/// What a gather counts until it is finished: one addition to the counters of the CPU for all of it.
+#[derive(Clone, Copy, Default)]
+struct GatherCounts {
+    /// Removals of mappings from folios' counts.
+    removals: u64,
+    /// Folios that were freed.
+    freed: u64,
+    /// Entries that were moved.
+    moved: u64,
+    /// Tables that were freed because they were empty.
+    empty_tables: u64,
 }
 
 /// The smallest range that holds both.
@@ -96,6 +110,7 @@ impl<'s, P: Platform> Gather<'s, P> {
             restored: ArrayVec::new_const(),
             stale: None,
             cause,
+            counts: GatherCounts::default(),
         }
     }
 
@@ -123,6 +138,8 @@ impl<'s, P: Platform> Gather<'s, P> {
     /// Takes a folio whose last mapping was just removed.
     #[inline]
     pub fn add_folio(&mut self, head: Pfn, order: Order) {
+        self.counts.removals += 1;
+        self.counts.freed += 1;
         match self.memory.memcgs().gather_folio(&mut self.folios, head, order) {
             Ok(()) => {}
             // Another thread has a reference for a moment, which may be the last to be dropped. So the
@@ -190,6 +207,16 @@ impl<'s, P: Platform> Gather<'s, P> {
     pub fn add_empty_table(&mut self, pfn: Pfn) {
         let gathered = self.memory.frames().gather(&mut self.tables, pfn, Order::ZERO);
         debug_assert!(gathered.is_ok(), "an unhooked table could not be gathered: {gathered:?}");
+    }
+
+    /// Counts a table as freed because it was empty.
+    pub(crate) fn count_empty_table(&mut self) {
+        self.counts.empty_tables += 1;
+    }
+
+    /// Counts `entries` as moved.
+    pub(crate) fn count_moved(&mut self, entries: usize) {
+        self.counts.moved += entries as u64;
     }
 
     /// Takes a table that was unhooked from its parent with all that it leads to; the caller notes what may
@@ -273,11 +300,29 @@ impl<'s, P: Platform> Gather<'s, P> {
         empty && self.unhooked.is_none() && self.stale.is_none() && self.zeros.is_none()
     }
 
+    /// Whether something was counted: folios were unmapped, or entries moved.
+    pub(crate) fn has_counted(&self) -> bool {
+        self.counts.removals + self.counts.moved > 0
+    }
+
+    /// Adds what was counted to the counters of the machine.
+    pub(crate) fn count(&mut self, pin: &Pin<'_, P>) {
+        let GatherCounts { removals, freed, moved, empty_tables } = mem::take(&mut self.counts);
+        let counts = [
+            (VmEvent::RmapRemove, removals),
+            (VmEvent::UnmapDescriptor, removals + freed),
+            (VmEvent::MremapEntry, moved),
+            (VmEvent::EmptyTableFreed, empty_tables),
+        ];
+        self.memory.frames().events().add_each(pin, counts);
+    }
+
     /// Frees everything. The flush is done, and nothing is unhooked or unusable any more.
     pub(crate) fn free_all(&mut self) {
         let pin = self.memory.platform().pin();
         self.drop_noted();
         self.free_folios(&pin);
+        self.count(&pin);
         self.memory.frames().retire_chain(&pin, mem::take(&mut self.tables));
         drop(pin);
         self.drop_cached();
@@ -309,6 +354,7 @@ impl<'s, P: Platform> Gather<'s, P> {
     pub fn unmap_locked(&mut self, locked: LockedFolio<'_, P>, pages: u32) {
         let folio = locked.folio();
         let left = locked.remove_maps(pages);
+        self.counts.removals += 1;
         match left {
             MapsLeft::None => self.memory.undefer_split(&locked),
             MapsLeft::Part if folio.kind() == Kind::Anonymous => self.memory.defer_split(&locked),
@@ -316,6 +362,7 @@ impl<'s, P: Platform> Gather<'s, P> {
         }
         drop(locked);
         if left == MapsLeft::None {
+            self.counts.freed += 1;
             self.put(folio.head(), folio.order());
         }
     }

@@ -3,7 +3,7 @@
 use crate::space_core::{AnonVma, Scratch, SpaceCore, Vma};
 use core::cell::Cell;
 use core::fmt;
-use core::ptr::NonNull;
+use core::ptr::{self, NonNull};
 use core::sync::atomic::Ordering;
 
 /// What is wrong with an anon_vma.
@@ -130,17 +130,15 @@ impl AnonVmaAudit {
 
 /// The anon_vma of a VMA that is in a space's tree.
 fn anon_vma(vma: &Vma) -> Option<&AnonVma> {
-    // SAFETY: a VMA in a space's tree keeps its anon_vma, and the machine is quiet.
-    vma.anon().anon_vma().map(|anon_vma| unsafe { anon_vma.as_ref() })
+    vma.anon().get()
 }
 
 fn check_anon_vma(anon_vma: &AnonVma, report: &mut dyn FnMut(AnonVmaViolation)) {
     let mut children = 0;
-    let mut next = anon_vma.first_child.get();
+    let mut next = anon_vma.first_child();
     while let Some(child) = next {
         children += 1;
-        // SAFETY: an anon_vma on its parent's list is live, and the machine is quiet.
-        next = unsafe { child.as_ref() }.next.get();
+        next = child.next_sibling();
     }
     let mut unequal = |expected, found, violation: fn(u64, u64) -> AnonVmaViolation| {
         if expected != found {
@@ -156,7 +154,7 @@ fn check_anon_vma(anon_vma: &AnonVma, report: &mut dyn FnMut(AnonVmaViolation)) 
     let refs = u64::from(anon_vma.refs.load(Ordering::Relaxed));
     let expected = named.get() + u64::from(vmas.get() > 0);
     unequal(expected, refs, |expected, found| AnonVmaViolation::Refs { expected, found });
-    if anon_vma.parent.is_none() {
+    if anon_vma.parent().is_none() {
         let [vmas, empty] = [&anon_vma.stats.vmas, &anon_vma.stats.empty].map(|n| n.load(Ordering::Relaxed));
         unequal(tree_vmas.get(), vmas, |expected, found| AnonVmaViolation::FamilyVmas { expected, found });
         unequal(tree_empty.get(), empty, |expected, found| AnonVmaViolation::FamilyEmpty { expected, found });
@@ -166,11 +164,8 @@ fn check_anon_vma(anon_vma: &AnonVma, report: &mut dyn FnMut(AnonVmaViolation)) 
         report(AnonVmaViolation::Tree);
         return;
     }
-    // SAFETY: as above.
-    for member in unsafe { anon_vma.vmas.iter() } {
-        // SAFETY: a VMA in an anon_vma is live.
-        let vma = unsafe { member.as_ref() };
-        let names_it = vma.anon().anon_vma() == Some(NonNull::from(anon_vma));
+    for vma in anon_vma.vmas_holding(0, u64::MAX) {
+        let names_it = vma.anon().get().is_some_and(|named| ptr::eq(named, anon_vma));
         if !names_it || vma.membership().interval() != vma.snapshot().page_offsets() {
             report(AnonVmaViolation::Member);
         }

@@ -148,36 +148,29 @@ mod models {
     use super::*;
     use loom::sync::Arc;
     use loom::thread;
-    use quire_sync::atomic::UnsafeCell;
+    use quire_sync::Watched;
 
     struct Model {
         lock: VmaLock,
         sequence: LockSequence,
-        value: UnsafeCell<u32>,
+        value: Watched<u32>,
     }
-
-    // SAFETY: the cell is what the model checks: loom reports any access that the lock does not order.
-    unsafe impl Sync for Model {}
-    // SAFETY: as above.
-    unsafe impl Send for Model {}
 
     impl Model {
         fn new() -> Self {
-            Self { lock: VmaLock::new(), sequence: LockSequence::new(), value: UnsafeCell::new(0) }
+            Self { lock: VmaLock::new(), sequence: LockSequence::new(), value: Watched::new(0) }
         }
 
         fn read(&self) {
             if self.lock.try_read(&self.sequence, || ()) {
-                // SAFETY: held shared.
-                self.value.with(|value| unsafe { *value });
+                let _ = self.value.get();
                 self.lock.unlock_read(|| ());
             }
         }
 
         fn write(&self) {
             self.lock.write(&self.sequence, |_| thread::yield_now());
-            // SAFETY: write-locked.
-            self.value.with_mut(|value| unsafe { *value += 1 });
+            self.value.set(self.value.get() + 1);
             self.sequence.end_section();
         }
     }
@@ -209,8 +202,8 @@ mod models {
             model.lock.write(&model.sequence, |_| thread::yield_now());
             model.lock.detach(|_| thread::yield_now());
             model.sequence.end_section();
-            // SAFETY: detached: no fault can hold it, which is what loom checks here.
-            model.value.with_mut(|value| unsafe { *value = 7 });
+            // No fault can hold it.
+            model.value.set(7);
             assert!(!model.lock.try_read(&model.sequence, || ()));
             reader.join().unwrap();
         });

@@ -1,7 +1,7 @@
 //! The typed face of a cache.
 
 use crate::geometry::Geometry;
-use crate::slot::{self, ObjectSlot, SlotPtr};
+use crate::slot::{ObjectSlot, Slot, SlotPtr};
 use crate::untyped::{CacheCore, CacheReport, CacheSpec};
 use core::alloc::Layout;
 use core::fmt;
@@ -73,12 +73,11 @@ impl<T: Send, P: Platform> SlabCache<T, P> {
     pub fn allocate(&self, frames: &Frames<P>, pin: &Pin<'_, P>, value: T) -> Result<NonNull<T>, AllocError> {
         let core = self.core(frames).ok_or(AllocError::ForeignCache)?;
         let slot = core.allocate(frames, pin)?;
-        let object = slot.cast::<T>();
+        slot.mark_live();
+        // SAFETY: slots of this cache have their links there.
+        let object = unsafe { slot.start(ObjectSlot::<T>::LINK) }.cast::<T>();
         // SAFETY: the slot is ours, was laid out for `T`, and holds no value.
-        unsafe {
-            slot::mark_live(slot, ObjectSlot::<T>::LINK);
-            object.write(value);
-        }
+        unsafe { object.write(value) };
         Ok(object)
     }
 
@@ -94,13 +93,12 @@ impl<T: Send, P: Platform> SlabCache<T, P> {
             debug_assert!(false, "an object is freed on another machine");
             return;
         };
-        // SAFETY: the caller's promise.
-        debug_assert!(unsafe { Self::is_live(object) }, "an object of {} is freed twice", core.name);
-        // SAFETY: the object is the caller's to end, and its slot is then free.
-        unsafe {
-            object.drop_in_place();
-            core.free(frames, pin, object.cast());
-        }
+        // SAFETY: slots of this cache have their links there, and the object is the caller's to end.
+        let slot = unsafe { Slot::at(object.cast(), ObjectSlot::<T>::LINK) };
+        debug_assert!(slot.is_live(), "an object of {} is freed twice", core.name);
+        // SAFETY: the object is the caller's to end.
+        unsafe { object.drop_in_place() };
+        core.free(frames, pin, slot);
     }
 
     /// Gives back an object that lock-free readers may still be looking at: it stays as it is until every
@@ -117,20 +115,10 @@ impl<T: Send, P: Platform> SlabCache<T, P> {
             debug_assert!(false, "an object is retired on another machine");
             return;
         };
-        // SAFETY: the caller's promise.
-        debug_assert!(unsafe { Self::is_live(object) }, "an object of {} is retired twice", core.name);
-        // SAFETY: the caller's promise.
-        unsafe { core.retire(frames, pin, object.cast()) };
-    }
-
-    /// For assertions: whether the object's slot is marked as in use.
-    ///
-    /// # Safety
-    ///
-    /// As for [`free`](Self::free).
-    unsafe fn is_live(object: NonNull<T>) -> bool {
-        // SAFETY: slots of this cache have their links there, and the object's is its owner's.
-        unsafe { slot::is_live(object.cast(), ObjectSlot::<T>::LINK) }
+        // SAFETY: slots of this cache have their links there, and the object is the caller's to end.
+        let slot = unsafe { Slot::at(object.cast(), ObjectSlot::<T>::LINK) };
+        debug_assert!(slot.is_live(), "an object of {} is retired twice", core.name);
+        core.retire(frames, pin, slot);
     }
 
     /// Frees what was retired, as far as the readers are gone.

@@ -1,6 +1,6 @@
 //! What one CPU keeps of a cache.
 
-use crate::slot::{self, SlotList, SlotPtr};
+use crate::slot::{self, Slot, SlotList, TailedList};
 use core::mem;
 use quire_sync::{Epoch, Stamp};
 
@@ -25,24 +25,7 @@ pub(crate) struct Front {
 #[derive(Debug, Default)]
 struct Bucket {
     stamp: Stamp,
-    list: SlotList,
-    /// The end of the list, so that all of it can be moved at once.
-    last: Option<SlotPtr>,
-}
-
-// SAFETY: the bucket owns its slots, the last one included; they are memory that any CPU can reach.
-unsafe impl Send for Bucket {}
-
-impl Bucket {
-    /// # Safety
-    ///
-    /// `ready` and the bucket are of the cache whose links are at `link`.
-    unsafe fn pour(&mut self, ready: &mut SlotList, link: usize) {
-        if let Some(last) = self.last.take() {
-            // SAFETY: the slots of both lists are this front's.
-            unsafe { ready.prepend(&mut self.list, last, link) };
-        }
-    }
+    slots: TailedList,
 }
 
 impl Front {
@@ -75,55 +58,32 @@ impl Front {
     }
 
     /// Whether a slot is among the free ones here. Looks at each of them.
-    ///
-    /// # Safety
-    ///
-    /// The links of the cache's slots are at `link`, here and below.
-    pub(crate) unsafe fn holds(&self, slot: SlotPtr, link: usize) -> bool {
-        [&self.loaded, &self.spare].into_iter().any(|list| {
-            let mut next = list.first();
-            while let Some(here) = next.filter(|&here| here != slot) {
-                // SAFETY: the slots of the list are this front's.
-                next = unsafe { slot::next(here, link) };
-            }
-            next.is_some()
-        })
+    pub(crate) fn holds(&self, slot: &Slot) -> bool {
+        let lists = [&self.loaded, &self.spare].into_iter();
+        lists.flat_map(|list| slot::follow(list.first(), |_| true)).any(|address| address == slot.address())
     }
 
     /// Takes a slot whose object was unlinked just before.
-    ///
-    /// # Safety
-    ///
-    /// The front takes the slot over.
-    pub(crate) unsafe fn retire(&mut self, epoch: &Epoch, slot: SlotPtr, link: usize) {
+    pub(crate) fn retire(&mut self, epoch: &Epoch, slot: Slot) {
         let stamp = epoch.stamp();
         let bucket = &mut self.retired[stamp.bucket()];
         if bucket.stamp != stamp {
             // Same place, other stamp: at least three epochs older, so it has passed.
-            debug_assert!(bucket.list.is_empty() || epoch.has_passed(bucket.stamp));
-            // SAFETY: both are this front's.
-            unsafe { bucket.pour(&mut self.ready, link) };
+            debug_assert!(bucket.slots.list().is_empty() || epoch.has_passed(bucket.stamp));
+            bucket.slots.pour(&mut self.ready);
             bucket.stamp = stamp;
         }
-        bucket.last.get_or_insert(slot);
-        // SAFETY: the caller hands the slot over.
-        unsafe { bucket.list.push(slot, link) };
+        bucket.slots.push(slot);
     }
 
     /// Takes up to `limit` retired objects whose readers are gone.
-    ///
-    /// # Safety
-    ///
-    /// As for [`holds`](Self::holds).
-    pub(crate) unsafe fn collect(&mut self, epoch: &Epoch, limit: u32, link: usize) -> SlotList {
+    pub(crate) fn collect(&mut self, epoch: &Epoch, limit: u32) -> SlotList {
         for bucket in &mut self.retired {
-            if !bucket.list.is_empty() && epoch.has_passed(bucket.stamp) {
-                // SAFETY: both are this front's.
-                unsafe { bucket.pour(&mut self.ready, link) };
+            if !bucket.slots.list().is_empty() && epoch.has_passed(bucket.stamp) {
+                bucket.slots.pour(&mut self.ready);
             }
         }
-        // SAFETY: as above.
-        unsafe { self.ready.split(limit, link) }
+        self.ready.split(limit)
     }
 
     /// Objects that wait for readers, or to be freed after them.
@@ -132,7 +92,7 @@ impl Front {
     }
 
     fn retired_lists(&self) -> impl Iterator<Item = &SlotList> {
-        self.retired.iter().map(|bucket| &bucket.list).chain([&self.ready])
+        self.retired.iter().map(|bucket| bucket.slots.list()).chain([&self.ready])
     }
 
     /// Every list.

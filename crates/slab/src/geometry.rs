@@ -68,6 +68,9 @@ pub(crate) struct Geometry {
 }
 
 impl Geometry {
+    /// Where the link word lies in a slot that has none beside its object.
+    pub(crate) const IN_OBJECT: usize = 0;
+
     /// Whether some slab can hold slots of `layout`.
     pub(crate) const fn fits(layout: Layout) -> bool {
         layout.size() > 0
@@ -96,7 +99,7 @@ impl Geometry {
         let least = holding(1).next().unwrap_or(MAX_ORDER);
         Self {
             slot,
-            link: beside.unwrap_or(0),
+            link: beside.unwrap_or(Self::IN_OBJECT),
             marked: beside.is_some(),
             best: Shape::new(best, slot),
             least: Shape::new(least, slot),

@@ -2,6 +2,7 @@
 
 use crate::geometry::Geometry;
 use crate::place::{CLASSES, SlabPlace};
+use crate::slot::Slot;
 use crate::untyped::{CacheCore, CacheSpec};
 use core::alloc::Layout;
 use core::fmt;
@@ -91,7 +92,10 @@ impl<P: Platform> Heap<P> {
     ) -> Result<NonNull<u8>, AllocError> {
         match SlabPlace::of(layout) {
             Some(SlabPlace::Class(number)) => {
-                self.class(frames, number).ok_or(AllocError::ForeignCache)?.allocate(frames, pin)
+                let slot =
+                    self.class(frames, number).ok_or(AllocError::ForeignCache)?.allocate(frames, pin)?;
+                // SAFETY: the caches of a heap have their links there.
+                Ok(unsafe { slot.start(Geometry::IN_OBJECT) })
             }
             Some(SlabPlace::Block(order)) => {
                 self.allocate_block(frames, pin, layout, AllocRequest::new(order, Self::SITE))
@@ -154,9 +158,10 @@ impl<P: Platform> Heap<P> {
                     debug_assert!(false, "an object is freed on another machine");
                     return;
                 };
-                debug_assert!(core.can_free(frames, pin, object), "{} is not given {object:?}", core.name);
-                // SAFETY: the caller's promise.
-                unsafe { core.free(frames, pin, object) };
+                // SAFETY: the caches of a heap have their links there, and the object is the caller's to end.
+                let slot = unsafe { Slot::at(object, Geometry::IN_OBJECT) };
+                debug_assert!(core.can_free(frames, pin, &slot), "{} is not given {object:?}", core.name);
+                core.free(frames, pin, slot);
             }
             Some(SlabPlace::Block(order)) => Self::free_block(frames, pin, object, order),
             None => debug_assert!(false, "an object is freed that no heap can have given out"),

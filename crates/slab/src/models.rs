@@ -3,6 +3,7 @@
 use crate::once::{SetOnce, Taken};
 use loom::sync::Arc;
 use loom::thread;
+use quire_sync::Watched;
 use std::vec::Vec;
 
 /// Sets what `make` makes, or leaves the place empty.
@@ -40,14 +41,12 @@ fn loom_a_heap_is_attached_once_and_seen_whole() {
 fn loom_an_attach_that_fails_leaves_the_place_to_the_next() {
     loom::model(|| {
         let place = Arc::new(SetOnce::new());
-        let scratch = Arc::new(loom::cell::UnsafeCell::new(0));
+        let scratch = Arc::new(Watched::new(0));
         let other = {
             let (place, scratch) = (Arc::clone(&place), Arc::clone(&scratch));
-            // SAFETY: one attach at a time gets here, or loom complains.
-            thread::spawn(move || set_with(&place, || Err(scratch.with_mut(|at| unsafe { *at += 1 }))))
+            thread::spawn(move || set_with(&place, || Err(scratch.set(1))))
         };
-        // SAFETY: as above.
-        let mine = set_with(&place, || Ok::<_, ()>(scratch.with_mut(|at| unsafe { *at += 1 })));
+        let mine = set_with(&place, || Ok::<_, ()>(scratch.set(1)));
         match (mine, other.join().unwrap()) {
             (Ok(Ok(())), Err(Taken) | Ok(Err(()))) => assert!(place.get().is_some()),
             (Err(Taken), Ok(Err(()))) => assert_eq!(set_with(&place, || Ok::<_, ()>(())), Ok(Ok(()))),

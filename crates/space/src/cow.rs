@@ -70,17 +70,25 @@ pub(crate) fn is_own<P: Platform>(
 }
 
 /// Whether a folio of one page is exclusive to the program once it has left the swap cache, where no
-/// entry names its slot any more. If so, it has left.
+/// entry names its slot any more, and is no longer marked as shared by name. If so, it has left.
 #[inline]
 fn leaves_cache_to<P: Platform>(tables: &Tables<'_, P>, folio: &LockedFolio<'_, P>) -> bool {
-    let cached = folio.folio().frame().word().flags().contains(FrameFlags::SWAP_CACHE);
-    cached && !folio.folio().is_large() && leave_cache_to(tables, folio)
+    let flags = folio.folio().frame().word().flags();
+    let named = flags.intersects(FrameFlags::SWAP_CACHE | FrameFlags::SHARED_BY_NAME);
+    named && !folio.folio().is_large() && leave_cache_to(tables, folio, flags)
 }
 
 #[cold]
-fn leave_cache_to<P: Platform>(tables: &Tables<'_, P>, folio: &LockedFolio<'_, P>) -> bool {
+fn leave_cache_to<P: Platform>(
+    tables: &Tables<'_, P>,
+    folio: &LockedFolio<'_, P>,
+    flags: FrameFlags,
+) -> bool {
+    let head = folio.folio().head();
     // Once it has left the mappings alone hold it.
-    folio.maps() == 1 && tables.memory().swap().leave_if_unnamed(folio.folio().head()) && folio.is_exclusive()
+    folio.maps() == 1
+        && (!flags.contains(FrameFlags::SWAP_CACHE) || tables.memory().swap().leave_if_unnamed(head))
+        && (folio.is_exclusive() || tables.memory().frames().forget_names(head))
 }
 
 /// Whether a device has the page, and it is in the swap cache for the moment: it must not be copied, and

@@ -302,7 +302,7 @@ impl<P: Platform> Resolver<'_, '_, P> {
                 frame.as_folio().set_owner(vma.anon.owner_word());
                 let taken = frame.classify(Kind::Allocated).and_then(|()| frame.classify(Kind::Anonymous));
                 debug_assert!(taken.is_ok(), "a file page could not become anonymous");
-                tables.space().residency.file_page_made_anonymous();
+                tables.file_page_made_anonymous(pin, frame);
                 tables.list_new(pin, leaf.pfn, vma.is_locked());
             }
             tables.memory().frames().events().add(pin, VmEvent::Pgreuse, 1);

@@ -36,6 +36,8 @@ mod rw_sleep;
 #[cfg(shuttle)]
 mod scheduled;
 mod spin;
+#[cfg(loom)]
+mod watched;
 
 pub use cpu_mask::AtomicCpuMask;
 pub use epoch::{Epoch, EpochGuard, EpochSlot, Stamp};
@@ -43,3 +45,5 @@ pub use padded::CachePadded;
 pub use per_cpu::PerCpu;
 pub use rw_sleep::{RwSleepLock, RwSleepReadGuard, RwSleepWriteGuard};
 pub use spin::{RawSpin, SpinGuard, SpinLock, SpinStatistics};
+#[cfg(loom)]
+pub use watched::Watched;

@@ -1,10 +1,11 @@
 //! Loom models of what is lock-free here. Every interleaving is tried.
 
-use crate::atomic::{AtomicU32, AtomicU64, Ordering, UnsafeCell};
+use crate::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::epoch::{Epoch, EpochSlot};
 use crate::per_cpu::PerCpu;
 use crate::rw_sleep::RwSleepLock;
 use crate::spin::SpinLock;
+use crate::watched::Watched;
 use loom::sync::Arc;
 use loom::thread;
 use quire_arch::paging::X86_64Level4;
@@ -98,30 +99,23 @@ unsafe impl Platform for Bed {
 struct Guarded {
     lock: RwSleepLock,
     bed: Bed,
-    value: UnsafeCell<u32>,
+    value: Watched<u32>,
 }
-
-// SAFETY: the cell is what the model checks: loom reports any access that the lock does not order.
-unsafe impl Sync for Guarded {}
-// SAFETY: as above.
-unsafe impl Send for Guarded {}
 
 impl Guarded {
     fn new() -> Self {
         let bed = Bed { lock: loom::sync::Mutex::new(()), wake: loom::sync::Condvar::new() };
-        Self { lock: RwSleepLock::new(LockClass::Mmap), bed, value: UnsafeCell::new(0) }
+        Self { lock: RwSleepLock::new(LockClass::Mmap), bed, value: Watched::new(0) }
     }
 
     fn write(&self) {
         let _guard = self.lock.write(&self.bed);
-        // SAFETY: held alone.
-        self.value.with_mut(|value| unsafe { *value += 1 });
+        self.value.set(self.value.get() + 1);
     }
 
     fn read(&self) -> u32 {
         let _guard = self.lock.read(&self.bed);
-        // SAFETY: held shared.
-        self.value.with(|value| unsafe { *value })
+        self.value.get()
     }
 }
 

@@ -8,6 +8,10 @@ use quire_sync::atomic::Ordering;
 /// The most base pages that may be counted as mapped. Mapping one more fails long before the count overflows.
 pub const MAX_MAPS: u32 = 1 << 31;
 
+/// What a single page has whose count may be changed by a thread that has no entry of it: it is in the swap
+/// cache, or it was and may have left after a look at its count.
+const BY_NAME: FrameFlags = FrameFlags::SWAP_CACHE.union(FrameFlags::SHARED_BY_NAME);
+
 impl Folio<'_> {
     /// Whether no thread but the caller can see the folio: an entry of its own maps it, and it keeps that
     /// from changing, or looks at it again afterwards.
@@ -18,9 +22,8 @@ impl Folio<'_> {
         let maps = self.maps();
         let word = self.frame.word();
         let alone = word.refs() == 1 || word.refs() >= PIN;
-        // Others may have what is in the swap cache by the names of its slots.
         alone
-            && !word.flags().contains(FrameFlags::SWAP_CACHE)
+            && !word.flags().intersects(BY_NAME)
             && if self.is_large() {
                 word.flags().contains(FrameFlags::ANONYMOUS_EXCLUSIVE)
             } else {
@@ -35,12 +38,24 @@ impl Folio<'_> {
         self.frame.map_count().load(Ordering::Acquire)
     }
 
-    /// Whether programs may have the folio by the name of its slot. Looked at after the count: an entry that
-    /// was unmapped got the name before, and if that leaves the caller's mapping alone, no thread gets a name
-    /// later.
+    /// Whether a single page is exclusive though it was shared by name; then it is no longer marked. The caller
+    /// holds the folio lock, which keeps other threads from mapping it by name and from adding it to the swap
+    /// cache, and an entry of its own in a locked table, which is one of the mappings.
+    pub(crate) fn forget_names(&self) -> bool {
+        let word = self.frame.word();
+        let alone = word.refs() == 1 && !word.flags().contains(FrameFlags::SWAP_CACHE) && self.maps() == 1;
+        if alone {
+            self.frame.clear_flags(FrameFlags::SHARED_BY_NAME);
+        }
+        alone
+    }
+
+    /// Whether programs may have the folio by the name of its slot, or have got it so. Looked at after the
+    /// count: an entry that was unmapped got the name before, and if that leaves the caller's mapping alone,
+    /// no thread gets a name later.
     #[inline]
-    pub(super) fn is_cached(&self) -> bool {
-        self.frame.word().flags().contains(FrameFlags::SWAP_CACHE)
+    pub(super) fn may_be_named(&self) -> bool {
+        self.frame.word().flags().intersects(BY_NAME)
     }
 
     /// Counts mappings of a folio that was found in the swap cache. Returns whether they are the first.
@@ -51,6 +66,11 @@ impl Folio<'_> {
             let maps = count.load(Ordering::Relaxed);
             count.store(maps + pages, Ordering::Release);
             return maps == 0;
+        }
+        // Before the count rises: a thread that read the lower count, and then finds that the folio has left
+        // the swap cache, sees the mark. The folio lock keeps other mappings by name away.
+        if count.load(Ordering::Acquire) > 0 {
+            self.frame.set_flags(FrameFlags::SHARED_BY_NAME);
         }
         count.fetch_add(pages, Ordering::AcqRel) == 0
     }
@@ -63,7 +83,7 @@ impl Folio<'_> {
         if pages > MAX_MAPS - maps.min(MAX_MAPS) {
             return false;
         }
-        if self.is_large() || maps == pages && !self.is_cached() {
+        if self.is_large() || maps == pages && !self.may_be_named() {
             // Under the head lock no other thread counts. And what is mapped by the caller's entry alone,
             // whose table is locked, cannot be mapped by others in the meantime, unless a swap entry leads to
             // it.
@@ -80,7 +100,7 @@ impl Folio<'_> {
         // Acquire: what others did through their mappings is seen by a thread that is left to free the folio.
         let maps = count.load(Ordering::Acquire);
         debug_assert!(maps >= pages, "{self:?} is mapped {maps} times and loses {pages}");
-        if self.is_large() || maps == pages && !self.is_cached() {
+        if self.is_large() || maps == pages && !self.may_be_named() {
             // As above: the last mapping is the caller's own.
             count.store(maps.saturating_sub(pages), Ordering::Relaxed);
             return match maps.saturating_sub(pages) {

@@ -153,7 +153,7 @@ impl<'m, P: Platform> LockedFolio<'m, P> {
     #[inline]
     pub fn claim(&self, mapped: u32) -> bool {
         let refs = self.folio.frame.refs();
-        let alone = self.maps() == mapped && (refs == 1 || refs >= PIN) && !self.folio.is_cached();
+        let alone = self.maps() == mapped && (refs == 1 || refs >= PIN) && !self.folio.may_be_named();
         if alone && self.folio.is_large() {
             self.folio.frame.set_flags(FrameFlags::ANONYMOUS_EXCLUSIVE);
         }
@@ -201,7 +201,7 @@ impl<'m, P: Platform> LockedFolio<'m, P> {
     /// [count](Self::maps).
     #[inline]
     pub fn may_be_mapped_by_name(&self) -> bool {
-        !self.folio.is_large() && self.folio.is_cached()
+        !self.folio.is_large() && self.folio.may_be_named()
     }
 
     /// Counts `pages` fewer.

@@ -5,16 +5,16 @@ use super::{Folio, MapsLeft};
 use crate::kind::Kind;
 use crate::map::{Frame, FrameFlags, FrameState, Migratetype};
 use crate::zone_id::ZoneId;
-use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 use quire_arch::{Order, Pfn};
+use quire_sync::Watched;
 use quire_sync::atomic::Ordering;
 
 /// A page, and what programs write to it: loom finds accesses that nothing orders.
 struct Page {
     frame: Frame,
-    contents: UnsafeCell<u64>,
+    contents: Watched<u64>,
 }
 
 impl Page {
@@ -22,7 +22,7 @@ impl Page {
         let frame = Frame::new(Kind::Tail, ZoneId::default());
         frame.set_word(FrameState::given_out(Kind::Anonymous, Order::ZERO, Migratetype::Movable));
         frame.map_count().store(maps, Ordering::Relaxed);
-        Arc::new(Self { frame, contents: UnsafeCell::new(7) })
+        Arc::new(Self { frame, contents: Watched::new(7) })
     }
 
     fn folio(&self) -> Folio<'_> {
@@ -30,13 +30,11 @@ impl Page {
     }
 
     fn read(&self) {
-        // SAFETY: loom reports a write at the same time.
-        self.contents.with(|contents| assert_eq!(unsafe { *contents }, 7));
+        assert_eq!(self.contents.get(), 7);
     }
 
     fn write(&self) {
-        // SAFETY: loom reports any access at the same time.
-        self.contents.with_mut(|contents| unsafe { *contents = 8 });
+        self.contents.set(8);
     }
 }
 

@@ -11,8 +11,8 @@ use core::ptr::NonNull;
 use loom::sync::Arc;
 use loom::thread;
 use quire_arch::{LockClass, Pin};
-use quire_sync::SpinLock;
 use quire_sync::atomic::force_failures;
+use quire_sync::{SpinLock, Watched};
 use std::boxed::Box;
 use std::vec::Vec;
 
@@ -43,7 +43,7 @@ struct Caches {
     list: CacheList<Machine>,
     /// What each thread writes before it adds its cache: loom complains where another thread finds a cache
     /// but not that.
-    before: [loom::cell::UnsafeCell<bool>; 2],
+    before: [Watched<bool>; 2],
 }
 
 // SAFETY: place `n` is written by thread `n` of the model alone, before it adds the cache to the list.
@@ -54,7 +54,7 @@ unsafe impl Send for Caches {}
 impl Caches {
     fn new() -> Arc<Self> {
         let place = || Box::new(UnsafeCell::new(MaybeUninit::uninit()));
-        let before = || loom::cell::UnsafeCell::new(false);
+        let before = || Watched::new(false);
         Arc::new(Self { places: [place(), place()], list: CacheList::new(), before: [before(), before()] })
     }
 
@@ -71,8 +71,7 @@ impl Caches {
         // Loom takes the making of an atomic for a release. What is written after another step is not covered
         // by it.
         drop(cache.lock.lock());
-        // SAFETY: this thread's until the cache is on the list.
-        self.before[number].with_mut(|at| unsafe { *at = true });
+        self.before[number].set(true);
         // SAFETY: the cache is complete, is added once, and stays until the model ends.
         unsafe { self.list.add(&cache.node) };
     }
@@ -83,8 +82,7 @@ impl Caches {
         let names: Vec<_> = caches.map(|cache| cache.name).collect();
         for name in &names {
             let number = NAMES.iter().position(|known| known == name).unwrap();
-            // SAFETY: a thread that finds the cache sees what came before it.
-            assert!(self.before[number].with(|at| unsafe { *at }));
+            assert!(self.before[number].get());
         }
         names
     }

@@ -6,6 +6,7 @@ use super::migratetype::Migratetype;
 use crate::error::BootError;
 use crate::kind::Kind;
 use crate::zone_id::{ZoneId, ZoneKind};
+use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use quire_arch::{MAX_CPUS, MAX_NODES, PAGE_SIZE, Pfn, PfnRange, Platform};
 use quire_sync::atomic::raw::AtomicU8;
@@ -103,8 +104,8 @@ pub(crate) struct BootMemory {
 }
 
 impl BootMemory {
-    /// Room for `count` values, uninitialised.
-    fn carve<T>(&mut self, count: usize) -> Result<NonNull<T>, BootError> {
+    /// Room for `count` values, uninitialised. It is used no longer than the machine's RAM is there.
+    fn carve<'m, T>(&mut self, count: usize) -> Result<&'m mut [MaybeUninit<T>], BootError> {
         let no_room = BootError::NoRoom { bytes: self.total };
         let padding = self.next.align_offset(align_of::<T>());
         let bytes = count.checked_mul(size_of::<T>()).and_then(|bytes| bytes.checked_add(padding));
@@ -113,7 +114,9 @@ impl BootMemory {
         let (first, next) = unsafe { (self.next.add(padding), self.next.add(bytes)) };
         self.next = next;
         self.left -= bytes;
-        Ok(first.cast())
+        // SAFETY: so many values fit between `first`, which is aligned for them, and `next`. They are handed out
+        // only here.
+        Ok(unsafe { NonNull::slice_from_raw_parts(first.cast(), count).as_mut() })
     }
 
     /// An array of `count` values, which lasts as long as the machine's RAM.
@@ -122,17 +125,16 @@ impl BootMemory {
         count: usize,
         mut make: impl FnMut(usize) -> T,
     ) -> Result<NonNull<T>, BootError> {
-        let first = self.carve::<T>(count)?;
-        for index in 0..count {
-            // SAFETY: `carve` gave room for `count` of them.
-            unsafe { first.add(index).write(make(index)) };
+        let room = self.carve::<T>(count)?;
+        for (index, place) in room.iter_mut().enumerate() {
+            place.write(make(index));
         }
-        Ok(first)
+        Ok(NonNull::from(room).cast())
     }
 
     /// A per-CPU array.
     pub(crate) fn per_cpu<T>(&mut self, mut make: impl FnMut() -> T) -> Result<PerCpu<T>, BootError> {
-        let first = self.carve::<CachePadded<T>>(self.cpus)?;
+        let first = NonNull::from(self.carve::<CachePadded<T>>(self.cpus)?);
         // SAFETY: `carve` gave room and alignment for one padded element for each CPU, and gives it to no
         // other.
         Ok(unsafe { PerCpu::init(first.cast(), self.cpus, |_| make()) })
@@ -198,9 +200,8 @@ fn describe<P: Platform>(
 ) -> Result<MemoryMap, BootError> {
     let descriptors = slots(survey.span);
     let frames = memory.carve::<Frame>(descriptors)?;
-    for index in 0..descriptors {
-        // SAFETY: `carve` gave room for `descriptors` of them.
-        unsafe { frames.add(index).write(Frame::new(Kind::Hole, ZoneId::default())) };
+    for frame in &mut *frames {
+        frame.write(Frame::new(Kind::Hole, ZoneId::default()));
     }
     let ranges = memory.carve::<RamRange>(survey.ranges)?;
     let mut range_count = 0;
@@ -208,28 +209,26 @@ fn describe<P: Platform>(
         if range.is_empty() || range_count == survey.ranges {
             return;
         }
-        // SAFETY: `range_count` is below the number that memory was carved for.
-        unsafe {
-            let first = platform.direct_map(range.start());
-            ranges.add(range_count).write(RamRange { frames: range, first });
-        }
+        let first = platform.direct_map(range.start());
+        ranges[range_count].write(RamRange { frames: range, first });
         range_count += 1;
         let node = platform.node_of_ram(range.start());
         for pfn in range.start().0..range.end().0 {
             let kind = if reserved.contains(Pfn(pfn)) { Kind::Reserved } else { Kind::Tail };
             let index = slot((pfn - survey.base.0) as u32) as usize;
-            // SAFETY: the platform names the same ranges each time, so the index is below `span` and its slot
-            // inside.
-            unsafe { frames.add(index).write(Frame::new(kind, ZoneId::of(node, Pfn(pfn)))) };
+            // The platform names the same ranges each time, so the index is below `span` and its slot inside.
+            frames[index].write(Frame::new(kind, ZoneId::of(node, Pfn(pfn))));
         }
     });
     let block_count = MemoryMap::blocks_of(survey.base, survey.span);
-    let blocks = memory.carve::<AtomicU8>(block_count)?;
-    for index in 0..block_count {
-        // SAFETY: `carve` gave room for `block_count` of them.
-        unsafe { blocks.add(index).write(AtomicU8::new(MemoryMap::block_byte(Migratetype::Movable))) };
-    }
-    let arrays = Arrays { frames, blocks, ranges, range_count };
+    let movable = |_| AtomicU8::new(MemoryMap::block_byte(Migratetype::Movable));
+    let blocks = memory.array(block_count, movable)?;
+    let arrays = Arrays {
+        frames: NonNull::from(frames).cast(),
+        blocks,
+        ranges: NonNull::from(ranges).cast(),
+        range_count,
+    };
     // SAFETY: the arrays were carved and filled above with the lengths that `new` asks for, the last
     // descriptor is still the hole that it was written as, and the boot memory gives them to no other.
     Ok(unsafe { MemoryMap::new(survey.base, survey.span, arrays) })

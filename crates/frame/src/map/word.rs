@@ -65,6 +65,8 @@ bitflags! {
         /// A device is reading it without a waiter: the thread that reaps the completion releases the folio
         /// lock.
         const UNATTENDED = 1 << 19;
+        /// A single page that was mapped by the name of its slot beside another mapping. Set until it is free.
+        const SHARED_BY_NAME = 1 << 20;
     }
 }
 

@@ -97,16 +97,16 @@ fn find(cpus: &Cpus) -> Option<CurrentCpu> {
     BELOW.with(|rest| rest.borrow().iter().rev().find(|place| place.machine == cpus.machine).copied())
 }
 
-/// The thread's current CPU on `machine`.
-#[inline]
+/// The thread's current CPU on `machine`. Always a part of its callers: each operation pins a CPU, some several times.
+#[inline(always)]
 fn owner(cpus: &Cpus) -> Option<(Owner<'_>, CurrentCpu)> {
     let place = find(cpus)?;
     // SAFETY: the place is on this machine, which lives, and a thread owns the CPUs of its places.
     Some((unsafe { Owner::assume(&*place.cpu) }, place))
 }
 
-/// Starts a pinned section, on a borrowed CPU if the thread is on none.
-#[inline]
+/// Starts a pinned section, on a borrowed CPU if the thread is on none. As for [`owner`].
+#[inline(always)]
 pub(crate) fn pin(cpus: &Cpus) -> CpuId {
     match owner(cpus) {
         Some((owner, _)) => {

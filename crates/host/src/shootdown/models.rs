@@ -6,12 +6,12 @@
 
 use crate::door::{Cache, Door, Reached};
 use crate::wait::pause;
-use loom::cell::UnsafeCell;
 use loom::model::Builder;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 use quire_arch::TlbFlush;
+use quire_sync::Watched;
 
 /// A TLB of one entry: the frame that the only page is at.
 #[derive(Default)]
@@ -26,7 +26,7 @@ impl Cache for OneEntry {
 struct Small {
     doors: Vec<Door<OneEntry>>,
     entry: AtomicUsize,
-    frames: Vec<UnsafeCell<u32>>,
+    frames: Vec<Watched<u32>>,
 }
 
 // SAFETY: none; whether the frames are shared soundly is what the models are to find out.
@@ -42,7 +42,7 @@ impl Small {
         Arc::new(Self {
             doors: (0..cpus).map(|_| Door::new(OneEntry::default())).collect(),
             entry: AtomicUsize::new(0),
-            frames: (0..3).map(|_| UnsafeCell::new(IN_USE)).collect(),
+            frames: (0..3).map(|_| Watched::new(IN_USE)).collect(),
         })
     }
 
@@ -57,8 +57,7 @@ impl Small {
             // SAFETY: as above.
             let cache = unsafe { door.cache() };
             let frame = *cache.0.get_or_insert_with(|| self.entry.load(Ordering::Acquire));
-            // SAFETY: frames are in bounds; whether one may be read now is what loom checks.
-            self.frames[frame].with(|data| assert_eq!(unsafe { *data }, IN_USE));
+            assert_eq!(self.frames[frame].get(), IN_USE);
         }
         // SAFETY: inside, and no reference to the cache lives.
         unsafe { door.exit() };
@@ -83,8 +82,7 @@ impl Small {
     }
 
     fn free(&self, frame: usize) {
-        // SAFETY: as in `run_program`.
-        self.frames[frame].with_mut(|data| unsafe { *data = FREED });
+        self.frames[frame].set(FREED);
     }
 
     fn own(&self, cpu: usize) {

@@ -21,12 +21,23 @@ type Page = Box<[u64; WORDS]>;
 pub struct HostRam {
     slots: Box<[Mutex<Option<Page>>]>,
     stored: AtomicU64,
+    flags: DeviceFlags,
 }
 
 impl HostRam {
     /// A device of `slots` slots.
     pub fn new(slots: usize) -> Self {
-        Self { slots: (0..slots).map(|_| Mutex::new(None)).collect(), stored: AtomicU64::new(0) }
+        Self {
+            slots: (0..slots).map(|_| Mutex::new(None)).collect(),
+            stored: AtomicU64::new(0),
+            flags: DeviceFlags::SYNCHRONOUS | DeviceFlags::NOTES_FREED,
+        }
+    }
+
+    /// A device that the memory manager takes for a disk without a seek time: it goes through the swap cache
+    /// and is read ahead. It completes at once all the same, so a program finds the same on it each time.
+    pub fn disk(slots: usize) -> Self {
+        Self { flags: DeviceFlags::NOTES_FREED, ..Self::new(slots) }
     }
 
     fn slot(&self, slot: u64) -> Option<MutexGuard<'_, Option<Page>>> {
@@ -74,7 +85,7 @@ impl<P: Platform> SwapDevice<P> for HostRam {
     }
 
     fn flags(&self) -> DeviceFlags {
-        DeviceFlags::SYNCHRONOUS | DeviceFlags::NOTES_FREED
+        self.flags
     }
 
     fn submit(&self, frames: &Frames<P>, io: PageIo) -> Submitted {

@@ -58,6 +58,11 @@ impl Setup {
         self.with(|memory| memory.huge = HugeConfig { policy, ..HugeConfig::default() })
     }
 
+    /// With this configuration, but for the reserve.
+    pub(crate) fn memory(self, config: MemoryConfig) -> Self {
+        self.with(|memory| *memory = MemoryConfig { min_free_kib: memory.min_free_kib, ..config })
+    }
+
     /// Changes anything else.
     pub(crate) fn with(mut self, change: impl FnOnce(&mut MemoryConfig)) -> Self {
         change(&mut self.memory);

@@ -3,15 +3,18 @@
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 mod machine;
+mod random;
 
 pub(crate) use machine::Setup;
+#[allow(unused_imports, reason = "each test binary uses its own part")]
+pub(crate) use random::{Call, Process, Random};
 
 use quire_arch::paging::X86_64Level4;
-use quire_arch::{Order, PAGE_SIZE, PagingFormat, VirtAddr};
+use quire_arch::{Order, PAGE_SIZE, PagingFormat, Platform, VirtAddr, VirtRange};
 use quire_frame::Kind;
-use quire_host::{AccessError, HostConfig, HostPlatform, Machine, Program, Vcpu};
+use quire_host::{AccessError, HostPlatform, Machine, Program, Vcpu};
 use quire_mm::{
-    DeviceId, FaultError, InUse, MapFlags, MapRequest, MemoryConfig, OrderSet, Protection, RamDisk, Space,
+    DeviceId, FaultError, InUse, MapFlags, MapRequest, OrderSet, PageState, Protection, RamDisk, Space,
     SwapOnOptions, VmEvent,
 };
 
@@ -44,17 +47,6 @@ pub(crate) fn machine(mib: u64, cpus: usize) -> Machine {
     Setup::mib(mib).cpus(cpus).build()
 }
 
-/// A machine of any format, without a reserve of free memory. It is audited at its end.
-pub(crate) fn machine_of<F: PagingFormat>(host: &HostConfig) -> Machine<F> {
-    machine_with(host, MemoryConfig::default())
-}
-
-/// The same with other techniques or large folios.
-pub(crate) fn machine_with<F: PagingFormat>(host: &HostConfig, config: MemoryConfig) -> Machine<F> {
-    let config = MemoryConfig { min_free_kib: Some(0), ..config };
-    Setup::of(host.clone()).with(|memory| *memory = config).build()
-}
-
 /// Panics with everything that an audit finds.
 #[track_caller]
 pub(crate) fn assert_audit<F: PagingFormat>(machine: &Machine<F>) {
@@ -70,6 +62,13 @@ pub(crate) fn in_use<F: PagingFormat>(machine: &Machine<F>) -> InUse {
 /// The address `pages` pages behind `addr`.
 pub(crate) fn page(addr: VirtAddr, pages: u64) -> VirtAddr {
     VirtAddr(addr.0 + pages * PAGE)
+}
+
+/// CPU 0 of the machine, and a space for the programs that it runs.
+#[track_caller]
+pub(crate) fn cpu_and_space<F: PagingFormat>(machine: &Machine<F>) -> (Vcpu<F>, HostSpace<'_, F>) {
+    let cpu = machine.vcpu(0).expect("the CPU is free");
+    (cpu, machine.memory().create_space().expect("there is memory enough"))
 }
 
 /// Maps private anonymous memory exactly at `addr`.
@@ -96,16 +95,16 @@ pub(crate) fn read<F: PagingFormat>(cpu: &Vcpu<F>, space: &HostSpace<'_, F>, add
     cpu.program(space).read_u64(addr).expect("mapped")
 }
 
-/// Writes to each of `pages` pages: `first` to the one at `addr`, one more to each further one.
+/// Writes to each of `pages`, counted from `addr`: `first` to the first one there, one more to each further one.
 #[track_caller]
 pub(crate) fn fill<F: PagingFormat>(
     cpu: &Vcpu<F>,
     space: &HostSpace<'_, F>,
     addr: VirtAddr,
-    pages: u64,
+    pages: impl IntoIterator<Item = u64>,
     first: u64,
 ) {
-    for at in 0..pages {
+    for at in pages {
         write(cpu, space, page(addr, at), first + at);
     }
 }
@@ -116,12 +115,29 @@ pub(crate) fn assert_filled<F: PagingFormat>(
     cpu: &Vcpu<F>,
     space: &HostSpace<'_, F>,
     addr: VirtAddr,
-    pages: u64,
+    pages: impl IntoIterator<Item = u64>,
     first: u64,
 ) {
-    for at in 0..pages {
-        assert_eq!(read(cpu, space, page(addr, at)), first + at, "page {at}");
+    for at in pages {
+        assert_eq!(read(cpu, space, page(addr, at)), first + at, "page {at} of {addr:?}");
     }
+}
+
+/// How many of the 512 pages at `area` map a page of zeros.
+pub(crate) fn zeros(space: &HostSpace<'_>, area: VirtAddr) -> u64 {
+    let mut pages = 0;
+    space.pagemap(VirtRange::new(area, VirtAddr(area.0 + MIB2)), |range, state| {
+        pages += if state == PageState::Zero { range.len() / PAGE } else { 0 };
+    });
+    pages
+}
+
+/// Frames that are not free, with nothing on CPU lists.
+pub(crate) fn used_frames<F: PagingFormat>(machine: &Machine<F>) -> u64 {
+    let frames = machine.memory().frames();
+    frames.reap_all(&frames.platform().pin());
+    let totals = frames.totals();
+    totals.managed - totals.free
 }
 
 /// How often `event` was counted.
@@ -147,34 +163,6 @@ pub(crate) fn mappings<F: PagingFormat>(space: &HostSpace<'_, F>) -> Vec<(u64, u
     let mut all = Vec::new();
     space.for_each_mapping(|m| all.push((m.range.start().0, m.range.end().0, m.flags)));
     all
-}
-
-/// A small random number generator (SplitMix64): the same seed gives the same numbers everywhere.
-#[derive(Clone, Debug)]
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// A number below `bound`.
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-
-    /// True `percent` times in a hundred.
-    pub(crate) fn chance(&mut self, percent: u64) -> bool {
-        self.below(100) < percent
-    }
-
-    pub(crate) fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[self.below(from.len() as u64) as usize]
-    }
 }
 
 /// A number from the environment, or `default`.

@@ -1,12 +1,12 @@
 //! The loop that drives every scenario.
 
-use crate::common::{assert_audit, in_use, machine_of};
+use crate::common::{Setup, assert_audit, in_use};
 use crate::report::Report;
 use crate::scenario::{Scenario, Undone};
 use crate::scene::{Scene, Snapshot};
 use quire_arch::{Asid, Order, Platform};
 use quire_frame::{AllocRequest, FaultCaller, FaultPlan, FaultSite};
-use quire_host::{HostConfig, Machine, Vcpu};
+use quire_host::{Machine, Vcpu};
 use quire_mm::SizeEnabled;
 use std::thread;
 
@@ -65,8 +65,7 @@ impl Drop for Running<'_> {
 
 impl Driver {
     pub(crate) fn new() -> Self {
-        let machine =
-            machine_of(&HostConfig { asids: TAGS, ..HostConfig::with_ram(16 << 20) }.cpus(1).paranoid());
+        let machine = Setup::mib(16).asids(TAGS).build();
         // Large folios only where a scenario asks for them.
         let sizes = [4, 9].into_iter().filter_map(Order::new).collect();
         machine.memory().spaces().huge().change(|policy| policy.with_sizes(sizes, SizeEnabled::Madvise));

@@ -1,13 +1,13 @@
 //! Allocations fail while two threads change one space: each finds its own pages as it left them.
 
-use crate::common::{
-    HostProgram, HostSpace, PAGE, RW, Random, assert_audit, in_use, machine, map_at, setting,
-};
+use crate::common::{Call, PAGE, Process, RW, Random, assert_audit, in_use, machine, map_at, setting};
 use crate::scene::{BASE, access};
 use quire_arch::VirtAddr;
 use quire_frame::FaultPlan;
 use quire_host::{Machine, Vcpu};
-use quire_mm::{Advice, Errno, Error, MapFlags, MapRequest, RemapFlags};
+use quire_mm::{Advice, Errno, Error};
+use std::ops::Range;
+use std::sync::Arc;
 use std::thread;
 
 /// Pages of each thread; the threads' areas lie side by side, so they share tables, and the border of tables
@@ -15,23 +15,15 @@ use std::thread;
 const PAGES: u64 = 24;
 const STEPS: u64 = 4000;
 
-/// One thread: its pages, and what it wrote there last. A page that it never wrote to, or dropped, reads as
-/// zero.
+/// One thread, and its pages.
 struct Owner<'t, 'm> {
     cpu: &'t Vcpu,
-    space: &'t HostSpace<'m>,
-    program: HostProgram<'t, 'm>,
-    start: u64,
-    words: [u64; PAGES as usize],
+    process: Process<'m>,
     random: Random,
     refused: u64,
 }
 
 impl Owner<'_, '_> {
-    fn at(&self, page: u64) -> VirtAddr {
-        VirtAddr(self.start + page * PAGE)
-    }
-
     /// Counts a failure for want of memory. Any other is an error: the thread is alone with its pages.
     fn done(&mut self, result: Result<(), Error>) -> bool {
         match result {
@@ -44,94 +36,65 @@ impl Owner<'_, '_> {
         }
     }
 
+    fn call(&mut self, call: Call, range: Range<u64>) -> bool {
+        let result = self.process.call(call, range);
+        self.done(result)
+    }
+
     fn step(&mut self, turn: u64) {
         let page = self.random.below(PAGES);
         let pages = 1 + self.random.below(PAGES - page);
-        let range = page as usize..(page + pages) as usize;
-        let (at, len) = (self.at(page), pages * PAGE);
+        let range = page..page + pages;
         match self.random.below(10) {
             0..4 => {
-                let result = access(self.program.write_u64(at, turn));
-                if self.done(result) {
-                    self.words[page as usize] = turn;
-                }
+                let result = self.process.write(self.cpu, page, turn);
+                self.done(access(result));
             }
-            4 => {
-                let request = MapRequest::anonymous(len, RW).at(at, MapFlags::FIXED);
-                let result = self.space.mmap(&request).map(drop);
-                if self.done(result) {
-                    self.words[range].fill(0);
-                }
-            }
+            4 => drop(self.call(Call::Map(RW), range)),
             5 => {
-                let result = self.space.madvise(at, len, Advice::DontNeed);
-                assert_eq!(result, Ok(()), "dropping pages allocates nothing");
-                self.words[range].fill(0);
+                let dropped = self.call(Call::Advise(Advice::DontNeed), range);
+                assert!(dropped, "dropping pages allocates nothing");
             }
             6 => {
                 let advice = self.random.pick(&[Advice::DontDump, Advice::DoDump]);
-                let result = self.space.madvise(at, len, advice);
-                self.done(result);
+                self.call(Call::Advise(advice), range);
             }
-            7 => {
-                let result = self.space.madvise(at, len, Advice::PopulateWrite);
-                self.done(result);
-            }
+            7 => drop(self.call(Call::Advise(Advice::PopulateWrite), range)),
             8 => self.move_there_and_back(page),
             _ => self.fork(),
         }
         let page = self.random.below(PAGES);
-        let read = self.program.read_u64(self.at(page));
-        if self.done(access(read)) {
-            assert_eq!(read, Ok(self.words[page as usize]), "page {page} of {:#x}", self.start);
-        }
+        let read = self.process.check(self.cpu, page);
+        self.done(access(read));
     }
 
     /// Moves a page far away and back, however often that takes.
     fn move_there_and_back(&mut self, page: u64) {
-        let near = self.at(page);
-        let far = VirtAddr(near.0 + (1 << 40));
-        for (from, to) in [(near, far), (far, near)] {
-            let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
-            let attempt = |owner: &mut Self| {
-                let result = owner.space.mremap(from, PAGE, PAGE, flags, to).map(drop);
-                owner.done(result)
-            };
-            assert!((0..1000).any(|_| attempt(self)), "a page cannot be moved");
+        let far = page + (1 << 40) / PAGE;
+        for (from, to) in [(page, far), (far, page)] {
+            let moved = (0..1000).any(|_| self.call(Call::move_to(to, 1), from..from + 1));
+            assert!(moved, "a page cannot be moved");
         }
     }
 
     /// A child has the pages of the thread that forks; what the other thread writes meanwhile may be there or
     /// not.
     fn fork(&mut self) {
-        let child = match self.space.fork() {
-            Ok(child) => child,
-            Err(error) => {
-                self.done(Err(error));
-                return;
+        match self.process.fork() {
+            Ok(child) => {
+                for page in 0..PAGES {
+                    self.done(access(child.check(self.cpu, page)));
+                }
             }
-        };
-        let program = self.cpu.program(&child);
-        for page in 0..PAGES {
-            let read = program.read_u64(self.at(page));
-            if self.done(access(read)) {
-                assert_eq!(read, Ok(self.words[page as usize]), "page {page} of a child");
-            }
+            Err(error) => drop(self.done(Err(error))),
         }
     }
 }
 
-fn live(machine: &Machine, space: &HostSpace<'_>, number: usize, seed: u64) -> u64 {
+fn live(machine: &Machine, process: Process<'_>, number: usize, seed: u64) -> u64 {
     let cpu = machine.vcpu(number).expect("the CPU is free");
-    let mut owner = Owner {
-        cpu: &cpu,
-        space,
-        program: cpu.program(space),
-        start: BASE + number as u64 * PAGES * PAGE,
-        words: [0; PAGES as usize],
-        random: Random(seed * 2 + number as u64),
-        refused: 0,
-    };
+    let random = Random(seed * 2 + number as u64);
+    let mut owner = Owner { cpu: &cpu, process, random, refused: 0 };
     for turn in 1..=STEPS {
         owner.step(turn);
     }
@@ -145,14 +108,16 @@ fn two_threads_lose_nothing_while_allocations_fail() {
         println!("seed {seed}");
         let machine = machine(16, 2);
         let before = in_use(&machine);
-        let space = machine.memory().create_space().expect("nothing fails yet");
+        let space = Arc::new(machine.memory().create_space().expect("nothing fails yet"));
         map_at(&space, BASE, 2 * PAGES * PAGE, RW);
         let faults = machine.memory().frames().faults();
         faults.set(FaultPlan::seeded(seed, 20));
         let refused: u64 = thread::scope(|scope| {
             let threads = [0, 1].map(|number| {
-                let (machine, space) = (&machine, &space);
-                scope.spawn(move || live(machine, space, number, seed))
+                let start = VirtAddr(BASE + number as u64 * PAGES * PAGE);
+                let process = Process::new(Arc::clone(&space), start, 0..PAGES);
+                let machine = &machine;
+                scope.spawn(move || live(machine, process, number, seed))
             });
             threads.map(|thread| thread.join().expect("a thread found something wrong")).into_iter().sum()
         });

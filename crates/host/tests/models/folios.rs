@@ -2,10 +2,12 @@
 
 use crate::common::RW;
 use crate::common::{HostSpace, MIB2, NOT_MAPPED, PAGE, map_at, page};
-use crate::harness::{Fact, check_some, check_space, map, on_cpu, with_spaces, with_spaces_by};
+use crate::harness::{
+    Fact, check_some, check_space, fork, map, on_cpu, read, small_folios, with_spaces, with_spaces_by, write,
+};
 use quire_arch::{Order, VirtAddr};
 use quire_host::{HostConfig, Machine};
-use quire_mm::{Advice, MemoryConfig, OrderSet, RemapFlags, RemapTechnique, SizeEnabled};
+use quire_mm::{Advice, MemoryConfig, RemapFlags, RemapTechnique};
 use quire_sync::atomic::as_one_step;
 use shuttle::thread;
 use std::mem::ManuallyDrop;
@@ -18,19 +20,6 @@ const ELSEWHERE: VirtAddr = VirtAddr(1 << 40);
 const ALIKE: VirtAddr = VirtAddr((1 << 40) - PAGE);
 /// For models with PMD leaves: each split is a thousand steps.
 const FEW: u64 = 600;
-
-fn write(machine: &Machine, cpu: usize, space: &HostSpace<'_>, addr: VirtAddr, value: u64) {
-    on_cpu(machine, cpu, space, |program| program.write_u64(addr, value)).expect("mapped");
-}
-
-fn read(machine: &Machine, cpu: usize, space: &HostSpace<'_>, addr: VirtAddr) -> u64 {
-    on_cpu(machine, cpu, space, |program| program.read_u64(addr)).expect("mapped")
-}
-
-/// A child of `space`, made in one step and kept if the model fails, as its parent is.
-fn fork<'m>(space: &HostSpace<'m>) -> ManuallyDrop<HostSpace<'m>> {
-    ManuallyDrop::new(as_one_step(|| space.fork()).expect("there is memory enough"))
-}
 
 /// Both copy, or one copies and the other is the last owner.
 #[test]
@@ -318,12 +307,6 @@ fn shuttle_a_folio_split_against_mremap() {
             });
         });
     });
-}
-
-/// Folios of four pages from here on, wherever they fit.
-fn small_folios(machine: &Machine) {
-    let four = OrderSet::of(Order::new(2).expect("an order"));
-    machine.memory().spaces().huge().change(|policy| policy.with_sizes(four, SizeEnabled::Always));
 }
 
 /// Four aligned pages.

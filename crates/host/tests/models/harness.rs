@@ -1,11 +1,9 @@
 //! Running a model under many schedules.
 
-use crate::common::{
-    self, HostProgram, HostSpace, PAGE, RW, assert_audit, in_use, machine_of, map_at, setting,
-};
-use quire_arch::VirtAddr;
+use crate::common::{HostProgram, HostSpace, PAGE, RW, Setup, assert_audit, in_use, map_at, setting};
+use quire_arch::{Order, VirtAddr};
 use quire_host::{HostConfig, Machine};
-use quire_mm::MemoryConfig;
+use quire_mm::{MemoryConfig, OrderSet, SizeEnabled};
 use quire_sync::atomic::as_one_step;
 use shuttle::scheduler::{
     PctScheduler, RandomScheduler, ReplayScheduler, Scheduler, UncontrolledNondeterminismCheckScheduler,
@@ -112,7 +110,7 @@ pub(crate) fn machine(cpus: usize) -> Machine {
 
 /// A machine by a configuration, in paranoid mode, built in one step.
 pub(crate) fn machine_with(host: HostConfig) -> Machine {
-    as_one_step(|| machine_of(&host.paranoid()))
+    as_one_step(|| Setup::of(host.paranoid()).build())
 }
 
 /// Audits the machine in one step.
@@ -140,7 +138,7 @@ pub(crate) fn with_spaces_by<const N: usize>(
     config: MemoryConfig,
     model: impl FnOnce(&Machine, &[HostSpace<'_>; N]),
 ) {
-    let machine = as_one_step(|| common::machine_with(&host.paranoid(), config));
+    let machine = as_one_step(|| Setup::of(host.paranoid()).memory(config).build());
     let before = as_one_step(|| in_use(&machine));
     // A space whose model has failed stays: its exit may find what the failure left, and panic once more.
     let spaces = ManuallyDrop::new(as_one_step(|| {
@@ -167,6 +165,25 @@ pub(crate) fn on_cpu<'m, R>(
 ) -> R {
     let cpu = machine.vcpu(number).expect("each CPU has one thread");
     cpu.run(|| action(&cpu.program(space)))
+}
+
+pub(crate) fn write(machine: &Machine, cpu: usize, space: &HostSpace<'_>, addr: VirtAddr, value: u64) {
+    on_cpu(machine, cpu, space, |program| program.write_u64(addr, value)).expect("mapped");
+}
+
+pub(crate) fn read(machine: &Machine, cpu: usize, space: &HostSpace<'_>, addr: VirtAddr) -> u64 {
+    on_cpu(machine, cpu, space, |program| program.read_u64(addr)).expect("mapped")
+}
+
+/// A child of `space`, made in one step and kept if the model fails, as its parent is.
+pub(crate) fn fork<'m>(space: &HostSpace<'m>) -> ManuallyDrop<HostSpace<'m>> {
+    ManuallyDrop::new(as_one_step(|| space.fork()).expect("there is memory enough"))
+}
+
+/// Folios of four pages from here on, wherever they fit.
+pub(crate) fn small_folios(machine: &Machine) {
+    let four = OrderSet::of(Order::new(2).expect("an order"));
+    machine.memory().spaces().huge().change(|policy| policy.with_sizes(four, SizeEnabled::Always));
 }
 
 /// A fact that one thread tells another. Not part of what is modelled, so no scheduling point: what was done

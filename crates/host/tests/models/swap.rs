@@ -1,6 +1,6 @@
 //! Swap-in against other swap-ins, unmaps, forks and swapoff.
 
-use crate::common::{NOT_MAPPED, PAGE, map_at, page};
+use crate::common::{NOT_MAPPED, PAGE, map_at, page, swap_on_ram};
 use crate::harness::{Fact, map, on_cpu};
 use crate::swap_machine::*;
 use quire_frame::{FaultAim, FaultClass, FaultPlan};
@@ -340,7 +340,7 @@ fn shuttle_a_new_device_lists_pages_beside_faults() {
             });
             scope.spawn(|| {
                 let cpu = machine.vcpu(1).expect("each CPU has one thread");
-                cpu.run(|| swap_on(machine, 8));
+                cpu.run(|| swap_on_ram(machine, 8));
             });
             scope.spawn(|| drop(ManuallyDrop::into_inner(child)));
         });

@@ -1,12 +1,12 @@
 //! Machines with a swap device, and what the models of swap do with them.
 
-use crate::common::{self, HostSpace, PAGE, RW, in_use, map_at};
-use crate::harness::{SpaceModel, audit, check_seeded, on_cpu, seed_of};
-use quire_arch::{Access, Order, Platform, VirtAddr};
+use crate::common::{HostSpace, PAGE, RW, Setup, in_use, map_at, swap_on_ram};
+use crate::harness::{SpaceModel, audit, check_seeded, seed_of};
+pub(crate) use crate::harness::{fork, read, small_folios, write};
+use quire_arch::{Access, Platform, VirtAddr};
 use quire_host::{HostConfig, HostPlatform, Machine};
 use quire_mm::{
-    Advice, DeviceId, MemcgId, MemoryConfig, OrderSet, Overcommit, PinnedPage, RamDisk, RemapTechnique,
-    SizeEnabled, SwapOffError, SwapOnOptions, VmEvent,
+    Advice, DeviceId, MemcgId, MemoryConfig, Overcommit, PinnedPage, RemapTechnique, SwapOffError, VmEvent,
 };
 use quire_sync::atomic::as_one_step;
 use std::mem::ManuallyDrop;
@@ -64,10 +64,10 @@ impl Swapping {
         let mut config = MemoryConfig { overcommit: Overcommit::Always, ..MemoryConfig::default() };
         config.techniques.mremap = self.mremap;
         let host = HostConfig::with_ram(self.mib << 20).cpus(self.cpus);
-        let machine = as_one_step(|| common::machine_with(&host.paranoid(), config));
+        let machine = as_one_step(|| Setup::of(host.paranoid()).memory(config).build());
         let before = as_one_step(|| in_use(&machine));
         if self.slots > 0 {
-            as_one_step(|| swap_on(&machine, self.slots));
+            as_one_step(|| swap_on_ram(&machine, self.slots));
         }
         // A space whose model has failed stays: its exit may find what the failure left, and panic once more.
         let space = as_one_step(|| machine.memory().create_space().expect("there is memory enough"));
@@ -87,28 +87,9 @@ impl Swapping {
     }
 }
 
-/// Adds the device.
-pub(crate) fn swap_on(machine: &Machine, slots: u64) {
-    let disk = RamDisk::new(machine.memory().frames(), slots).expect("there is memory enough");
-    machine.memory().swapon(disk, SwapOnOptions::default()).expect("there is memory enough");
-}
-
-/// Removes it.
+/// Removes the device.
 pub(crate) fn swap_off(machine: &Machine) -> Result<(), SwapOffError> {
     machine.memory().swapoff(DeviceId::new(0).expect("the first one"), || true)
-}
-
-pub(crate) fn write(machine: &Machine, cpu: usize, space: &HostSpace<'_>, addr: VirtAddr, value: u64) {
-    on_cpu(machine, cpu, space, |program| program.write_u64(addr, value)).expect("mapped");
-}
-
-pub(crate) fn read(machine: &Machine, cpu: usize, space: &HostSpace<'_>, addr: VirtAddr) -> u64 {
-    on_cpu(machine, cpu, space, |program| program.read_u64(addr)).expect("mapped")
-}
-
-/// A child of `space`, made in one step and kept if the model fails, as its parent is.
-pub(crate) fn fork<'m>(space: &HostSpace<'m>) -> ManuallyDrop<HostSpace<'m>> {
-    ManuallyDrop::new(as_one_step(|| space.fork()).expect("there is memory enough"))
 }
 
 /// Maps `bytes` that end behind `addr`, and writes `value` there. CPU 0 has the translation; the accessed bit
@@ -146,12 +127,6 @@ pub(crate) fn reclaim(machine: &Machine, cpu: usize) {
 /// How often `event` was counted.
 pub(crate) fn count(machine: &Machine, event: VmEvent) -> u64 {
     as_one_step(|| machine.memory().frames().events().sum(event))
-}
-
-/// Folios of four pages wherever they fit.
-pub(crate) fn small_folios(machine: &Machine) {
-    let four = OrderSet::of(Order::new(2).expect("an order"));
-    machine.memory().spaces().huge().change(|policy| policy.with_sizes(four, SizeEnabled::Always));
 }
 
 /// What a device does with a page that it has pinned.

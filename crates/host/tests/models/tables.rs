@@ -2,13 +2,11 @@
 //! mmap lock: faults, rmap walks, fast pins.
 
 use crate::common::{HostSpace, NOT_MAPPED, PAGE, RW, map_at, page};
-use crate::harness::{Fact, check_some, map, on_cpu, with_spaces_by};
+use crate::harness::{Fact, check_some, fork, map, on_cpu, read, small_folios, with_spaces_by, write};
 use quire_arch::{Access, Order, Pfn, Platform, VirtAddr};
 use quire_frame::Kind;
 use quire_host::{HostConfig, HostPlatform, Machine};
-use quire_mm::{
-    Advice, MemoryConfig, OrderSet, Overcommit, PinnedPage, RemapFlags, RemapTechnique, SizeEnabled,
-};
+use quire_mm::{Advice, MemoryConfig, Overcommit, PinnedPage, RemapFlags, RemapTechnique};
 use quire_sync::atomic::as_one_step;
 use shuttle::thread;
 use std::mem::ManuallyDrop;
@@ -33,7 +31,7 @@ const MOVE: RemapFlags = RemapFlags::MAYMOVE.union(RemapFlags::FIXED);
 fn roomy(cpus: usize, model: impl FnOnce(&Machine, &HostSpace<'_>)) {
     let config = MemoryConfig { overcommit: Overcommit::Always, ..MemoryConfig::default() };
     with_spaces_by(HostConfig::with_ram(1 << 20).cpus(cpus), config, |machine, [space]| {
-        model(machine, space)
+        model(machine, space);
     });
 }
 
@@ -42,18 +40,6 @@ fn roomy_with_leaves(mremap: RemapTechnique, model: impl FnOnce(&Machine, &HostS
     let mut config = MemoryConfig { overcommit: Overcommit::Always, ..MemoryConfig::default() };
     config.techniques.mremap = mremap;
     with_spaces_by(HostConfig::with_ram(8 << 20).cpus(2), config, |machine, [space]| model(machine, space));
-}
-
-fn write(machine: &Machine, cpu: usize, space: &HostSpace<'_>, addr: VirtAddr, value: u64) {
-    on_cpu(machine, cpu, space, |program| program.write_u64(addr, value)).expect("mapped");
-}
-
-fn read(machine: &Machine, cpu: usize, space: &HostSpace<'_>, addr: VirtAddr) -> u64 {
-    on_cpu(machine, cpu, space, |program| program.read_u64(addr)).expect("mapped")
-}
-
-fn fork<'m>(space: &HostSpace<'m>) -> ManuallyDrop<HostSpace<'m>> {
-    ManuallyDrop::new(as_one_step(|| space.fork()).expect("there is memory enough"))
 }
 
 /// Drops the contents of the PTE table of `addr`, of its PMD table, or of its PUD table: the call covers all
@@ -577,11 +563,6 @@ fn shuttle_a_walk_against_the_freeing_of_its_tables() {
 /// Folios of four pages wherever they fit, and an aligned place for one.
 const FOUR: VirtAddr = VirtAddr(ADDR.0 - 3 * PAGE);
 
-fn small_folios(machine: &Machine) {
-    let four = OrderSet::of(Order::new(2).expect("an order"));
-    machine.memory().spaces().huge().change(|policy| policy.with_sizes(four, SizeEnabled::Always));
-}
-
 /// A split counts the entries of a folio while one process drops it with the tables, and the other moves it
 /// with them.
 #[test]
@@ -702,7 +683,7 @@ fn shuttle_a_page_that_is_replaced_is_flushed_before_another_comes() {
                                 let late = written.is_told();
                                 match program.read_u64(ELSEWHERE) {
                                     Ok(seen) => {
-                                        assert!(!late || seen == 9, "{seen}: the page that was replaced")
+                                        assert!(!late || seen == 9, "{seen}: the page that was replaced");
                                     }
                                     Err(error) => assert!(!late && error == NOT_MAPPED, "{error:?}"),
                                 }

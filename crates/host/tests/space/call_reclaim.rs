@@ -1,6 +1,8 @@
 //! Calls that allocate reclaim before they fail: fork, and the calls that split or move mappings.
 
-use crate::common::{GIB, HostSpace, MIB2, PAGE, RW, Setup, assert_audit, fill, map_at, page, read, write};
+use crate::common::{
+    GIB, HostSpace, MIB2, PAGE, RW, Setup, assert_audit, cpu_and_space, fill, map_at, page, read, write,
+};
 use quire_arch::VirtAddr;
 use quire_host::swap::HostRam;
 use quire_host::{HostConfig, Machine};
@@ -25,10 +27,9 @@ fn machine(swap_bytes: u64) -> Machine {
 #[test]
 fn fork_reclaims_before_it_fails() {
     let machine = machine(8 * AREA);
-    let cpu = machine.vcpu(0).unwrap();
-    let space = machine.memory().create_space().unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
     let area = map_at(&space, GIB, AREA, RW);
-    fill(&cpu, &space, area, PAGES, 100);
+    fill(&cpu, &space, area, 0..PAGES, 100);
     let children: Vec<HostSpace<'_>> = (0..CHILDREN).map(|_| space.fork().unwrap()).collect();
     assert_audit(&machine);
     write(&cpu, &space, page(area, 5), 7);
@@ -44,10 +45,9 @@ fn fork_reclaims_before_it_fails() {
 #[test]
 fn calls_that_split_and_move_mappings_reclaim_before_they_fail() {
     let machine = machine(8 * AREA);
-    let cpu = machine.vcpu(0).unwrap();
-    let space = machine.memory().create_space().unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
     let area = map_at(&space, GIB, AREA, RW);
-    fill(&cpu, &space, area, PAGES, 100);
+    fill(&cpu, &space, area, 0..PAGES, 100);
     for at in (0..PAGES).step_by(2) {
         space.mprotect(page(area, at), PAGE, Protection::READ, false).unwrap();
     }
@@ -68,10 +68,9 @@ fn calls_that_split_and_move_mappings_reclaim_before_they_fail() {
 #[test]
 fn without_swap_fork_fails_and_leaves_nothing_behind() {
     let machine = machine(0);
-    let cpu = machine.vcpu(0).unwrap();
-    let space = machine.memory().create_space().unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
     let area = map_at(&space, GIB, RAM / 2, RW);
-    fill(&cpu, &space, area, RAM / 2 / PAGE, 100);
+    fill(&cpu, &space, area, 0..RAM / 2 / PAGE, 100);
     let mut children: Vec<HostSpace<'_>> = Vec::new();
     let error = loop {
         match space.fork() {

@@ -1,17 +1,15 @@
 //! Copy-on-write after fork: which process copies, which reuses the page, what a pin keeps.
 
 use crate::common::{
-    GIB, HostSpace, MIB2, PAGE, RW, Random, anonymous_frames, assert_audit, count, in_use, machine,
-    machine_with, map_at, orders, page, read, setting, write,
+    Call, GIB, MIB2, PAGE, Process, READ, RW, Random, Setup, anonymous_frames, assert_audit, count,
+    cpu_and_space, in_use, machine, map_at, orders, page, read, setting, write,
 };
 use quire_arch::{Access, Platform, VirtAddr};
-use quire_host::HostConfig;
 use quire_host::Machine;
 use quire_mm::{
     Advice, GatherTechnique, HugeConfig, HugeEnabled, HugePolicy, MapFlags, MapRequest, MemoryConfig,
-    RemapFlags, SizeEnabled, Techniques, VmEvent,
+    SizeEnabled, Techniques, VmEvent,
 };
-use std::collections::BTreeMap;
 
 #[test]
 fn the_last_owner_keeps_the_page() {
@@ -43,12 +41,11 @@ fn the_last_owner_keeps_the_page() {
 #[test]
 fn a_shared_page_does_not_become_writable_by_a_change_of_protection() {
     let machine = machine(16, 1);
-    let cpu = machine.vcpu(0).unwrap();
-    let space = machine.memory().create_space().unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
     let area = map_at(&space, GIB, PAGE, RW);
     write(&cpu, &space, area, 1);
     let child = space.fork().unwrap();
-    child.mprotect(area, PAGE, crate::common::READ, false).unwrap();
+    child.mprotect(area, PAGE, READ, false).unwrap();
     child.mprotect(area, PAGE, RW, false).unwrap();
     write(&cpu, &child, area, 2);
     assert_eq!((read(&cpu, &space, area), read(&cpu, &child, area)), (1, 2));
@@ -59,8 +56,7 @@ fn a_shared_page_does_not_become_writable_by_a_change_of_protection() {
 #[test]
 fn a_pinned_page_stays_the_parents() {
     let machine = machine(16, 1);
-    let cpu = machine.vcpu(0).unwrap();
-    let space = machine.memory().create_space().unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
     let area = map_at(&space, GIB, 2 * PAGE, RW);
     write(&cpu, &space, area, 1);
     write(&cpu, &space, page(area, 1), 2);
@@ -86,8 +82,7 @@ fn a_pinned_page_stays_the_parents() {
 #[test]
 fn pinning_a_shared_page_copies_it_first() {
     let machine = machine(16, 1);
-    let cpu = machine.vcpu(0).unwrap();
-    let space = machine.memory().create_space().unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
     let area = map_at(&space, GIB, PAGE, RW);
     write(&cpu, &space, area, 1);
     let child = space.fork().unwrap();
@@ -107,8 +102,7 @@ fn pinning_a_shared_page_copies_it_first() {
 #[test]
 fn shared_memory_that_was_touched_is_shared_with_a_child() {
     let machine = machine(16, 1);
-    let cpu = machine.vcpu(0).unwrap();
-    let space = machine.memory().create_space().unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
     let request = MapRequest::anonymous(4 * PAGE, RW).at(VirtAddr(GIB), MapFlags::FIXED | MapFlags::SHARED);
     let area = space.mmap(&request).unwrap();
     for at in 0..4 {
@@ -181,59 +175,40 @@ fn a_random_tree_of_processes_keeps_its_contents_apart() {
 
 const PAGES: u64 = 700;
 
-struct Process<'m> {
-    space: HostSpace<'m>,
-    pages: BTreeMap<u64, u64>,
-}
-
 fn random_tree(random: &mut Random, config: MemoryConfig) {
-    let machine: Machine = machine_with(&HostConfig::with_ram(64 << 20).paranoid(), config);
+    let machine: Machine = Setup::mib(64).memory(config).build();
     let cpu = machine.vcpu(0).unwrap();
     let before = in_use(&machine);
     {
         let space = machine.memory().create_space().unwrap();
         // Over the border of two tables.
-        let area = map_at(&space, GIB - 100 * PAGE, PAGES * PAGE, RW);
-        let mut processes = vec![Process { space, pages: BTreeMap::new() }];
+        let start = VirtAddr(GIB - 100 * PAGE);
+        let mut processes = vec![Process::with_pages(space, start, PAGES)];
         for step in 0..1500 {
             let which = random.below(processes.len() as u64) as usize;
             let count = processes.len();
             let process = &mut processes[which];
             let at = random.below(PAGES);
             let len = (random.below(200) + 1).min(PAGES - at);
+            let range = at..at + len;
             match random.below(100) {
-                0..60 => {
-                    write(&cpu, &process.space, page(area, at), step + 1);
-                    process.pages.insert(at, step + 1);
-                }
-                60..85 => {
-                    let expected = process.pages.get(&at).copied().unwrap_or(0);
-                    assert_eq!(read(&cpu, &process.space, page(area, at)), expected, "page {at}");
-                }
+                0..60 => process.write(&cpu, at, step + 1).unwrap(),
+                60..85 => process.check(&cpu, at).unwrap(),
                 85..90 if count < 12 => {
-                    let child =
-                        Process { space: process.space.fork().unwrap(), pages: process.pages.clone() };
+                    let child = process.fork().unwrap();
                     processes.push(child);
                 }
-                90..93 => {
-                    process.space.madvise(page(area, at), len * PAGE, Advice::DontNeed).unwrap();
-                    process.pages.retain(|&page, _| page < at || page >= at + len);
-                }
+                90..93 => process.call(Call::Advise(Advice::DontNeed), range).unwrap(),
                 93..95 => {
                     // Moved away and back.
-                    let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
-                    let away = page(VirtAddr(5 * GIB), random.below(1000));
-                    process.space.mremap(page(area, at), len * PAGE, len * PAGE, flags, away).unwrap();
-                    process.space.mremap(away, len * PAGE, len * PAGE, flags, page(area, at)).unwrap();
+                    let away = (5 * GIB - start.0) / PAGE + random.below(1000);
+                    process.call(Call::move_to(away, len), range).unwrap();
+                    process.call(Call::move_to(at, len), away..away + len).unwrap();
                 }
-                95..97 => {
-                    map_at(&process.space, page(area, at).0, len * PAGE, RW);
-                    process.pages.retain(|&page, _| page < at || page >= at + len);
-                }
+                95..97 => process.call(Call::Map(RW), range).unwrap(),
                 97..99 => {
-                    let range = (page(area, at), len * PAGE);
-                    process.space.mprotect(range.0, range.1, crate::common::READ, false).unwrap();
-                    process.space.mprotect(range.0, range.1, RW, false).unwrap();
+                    process.call(Call::Protect(READ), range.clone()).unwrap();
+                    process.call(Call::Protect(RW), range).unwrap();
                 }
                 _ if count > 1 => drop(processes.swap_remove(which)),
                 _ => {}
@@ -242,12 +217,7 @@ fn random_tree(random: &mut Random, config: MemoryConfig) {
                 assert_audit(&machine);
             }
         }
-        for process in &processes {
-            for at in 0..PAGES {
-                let expected = process.pages.get(&at).copied().unwrap_or(0);
-                assert_eq!(read(&cpu, &process.space, page(area, at)), expected, "page {at}");
-            }
-        }
+        processes.iter().for_each(|process| process.check_all(&cpu));
         assert_audit(&machine);
     }
     assert_eq!(in_use(&machine), before);

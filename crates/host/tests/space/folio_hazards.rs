@@ -1,7 +1,7 @@
 //! Large folios against the calls, at the borders where other memory managers had bugs.
 
 use crate::common::{
-    GIB, MIB2, NONE, PAGE, RW, Setup, assert_audit, in_use, map_at, orders, page, read, write,
+    GIB, MIB2, NONE, PAGE, RW, Setup, assert_audit, cpu_and_space, in_use, map_at, orders, page, read, write,
 };
 use quire_arch::paging::invented::Invented3;
 use quire_arch::{Access, PagingFormat, Platform};
@@ -20,8 +20,7 @@ fn machine_of_orders<F: PagingFormat>(mib: u64, cpus: usize, sizes: &[u8]) -> Ma
 fn a_prot_none_folio_is_shared_by_fork_like_any_other() {
     for order in [9, 4] {
         let machine: Machine = machine_of_orders(32, 1, &[order]);
-        let cpu = machine.vcpu(0).unwrap();
-        let space = machine.memory().create_space().unwrap();
+        let (cpu, space) = cpu_and_space(&machine);
         let area = map_at(&space, GIB, MIB2, RW);
         write(&cpu, &space, area, 1);
         space.mprotect(area, MIB2, NONE, false).unwrap();
@@ -91,8 +90,7 @@ fn no_folio_is_larger_than_a_table_of_the_format() {
 #[test]
 fn a_pinned_page_of_a_half_shared_folio_stays_the_programs_own() {
     let machine: Machine = machine_of_orders(32, 1, &[4]);
-    let cpu = machine.vcpu(0).unwrap();
-    let space = machine.memory().create_space().unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
     let area = map_at(&space, GIB, 16 * PAGE, RW);
     write(&cpu, &space, area, 1);
     space.madvise(area, 8 * PAGE, Advice::DontFork).unwrap();
@@ -113,8 +111,7 @@ fn a_pinned_page_of_a_half_shared_folio_stays_the_programs_own() {
 #[test]
 fn a_walk_ends_at_the_leaf_that_maps_the_whole_folio() {
     let machine: Machine = machine_of_orders(32, 1, &[9]);
-    let cpu = machine.vcpu(0).unwrap();
-    let space = machine.memory().create_space().unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
     let area = map_at(&space, GIB, MIB2, RW);
     write(&cpu, &space, area, 1);
     let pinned = space.pin_page(area, Access::Read).unwrap();
@@ -132,8 +129,7 @@ fn a_walk_ends_at_the_leaf_that_maps_the_whole_folio() {
 #[test]
 fn one_pin_too_many_fails() {
     let machine: Machine = machine_of_orders(32, 1, &[9]);
-    let cpu = machine.vcpu(0).unwrap();
-    let space = machine.memory().create_space().unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
     let small = map_at(&space, GIB - PAGE, PAGE, RW);
     let large = map_at(&space, GIB, MIB2, RW);
     for addr in [small, large] {

@@ -5,12 +5,13 @@
 //! folios on the deferred split queue, and no fault may fail.
 
 use crate::common::{
-    GIB, HostSpace, MIB2, PAGE, RW, Random, Setup, assert_audit, in_use, map_at, orders, page, setting,
+    Call, GIB, HostSpace, MIB2, PAGE, Process, RW, Random, Setup, assert_audit, in_use, orders, setting,
+    used_frames,
 };
-use quire_arch::{Order, Platform, VirtAddr};
+use quire_arch::{Order, VirtAddr};
 use quire_host::{HostConfig, Machine, Vcpu};
 use quire_mm::{Advice, FolioCounter};
-use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::thread;
 
 const RAM: u64 = 32 << 20;
@@ -25,56 +26,45 @@ fn machine_of(sizes: &[u8], cpus: usize) -> Machine {
     Setup::of(HostConfig::with_ram(RAM).cpus(cpus).paranoid()).overcommit().folios(orders(sizes)).build()
 }
 
-/// A program and what it wrote, by the page's number in its area.
+/// A program in its area.
 struct Tenant<'v, 'm> {
     cpu: &'v Vcpu,
-    space: &'v HostSpace<'m>,
-    area: VirtAddr,
+    process: Process<'m>,
     /// Bytes that its space may have mapped.
     most: u64,
     /// Pages of the smallest folio.
     folio: u64,
-    written: BTreeMap<u64, u64>,
     random: Random,
 }
 
 impl<'v, 'm> Tenant<'v, 'm> {
-    fn new(cpu: &'v Vcpu, space: &'v HostSpace<'m>, area: u64, most: u64, folio: u64, seed: u64) -> Self {
-        let area = map_at(space, area, BLOCKS * MIB2, RW);
-        Self { cpu, space, area, most, folio, written: BTreeMap::new(), random: Random(seed) }
+    fn new(cpu: &'v Vcpu, space: &Arc<HostSpace<'m>>, area: u64, most: u64, folio: u64, seed: u64) -> Self {
+        let process = Process::with_pages(Arc::clone(space), VirtAddr(area), BLOCKS * PAGES);
+        Self { cpu, process, most, folio, random: Random(seed) }
     }
 
     fn write(&mut self, at: u64) {
-        let value = self.random.next();
-        let result = self.cpu.program(self.space).write_u64(page(self.area, at), value);
-        let resident = self.space.figures().resident >> 10;
+        let result = self.process.write(self.cpu, at, self.random.next());
+        let resident = self.process.space.figures().resident >> 10;
         assert_eq!(result, Ok(()), "page {at}, with {resident} kB mapped");
-        self.written.insert(at, value);
     }
 
     fn check(&self, at: u64) {
-        let expected = self.written.get(&at).copied().unwrap_or(0);
-        assert_eq!(self.cpu.program(self.space).read_u64(page(self.area, at)), Ok(expected), "page {at}");
+        assert_eq!(self.process.check(self.cpu, at), Ok(()), "page {at}");
     }
 
-    fn populate(&self, first: u64, pages: u64) {
-        let populated = self.space.madvise(page(self.area, first), pages * PAGE, Advice::PopulateWrite);
-        assert_eq!(populated, Ok(()), "{pages} pages from {first} on");
+    fn call(&mut self, call: Call, first: u64, pages: u64) {
+        let result = self.process.call(call, first..first + pages);
+        assert_eq!(result, Ok(()), "{call:?} of {pages} pages from {first} on");
     }
 
     fn drop_contents(&mut self, first: u64, pages: u64) {
-        self.space.madvise(page(self.area, first), pages * PAGE, Advice::DontNeed).unwrap();
-        self.forget(first, pages);
+        self.call(Call::Advise(Advice::DontNeed), first, pages);
     }
 
     fn map_anew(&mut self, first: u64, pages: u64) {
-        self.space.munmap(page(self.area, first), pages * PAGE).unwrap();
-        map_at(self.space, page(self.area, first).0, pages * PAGE, RW);
-        self.forget(first, pages);
-    }
-
-    fn forget(&mut self, first: u64, pages: u64) {
-        self.written.retain(|at, _| !(first..first + pages).contains(at));
+        self.call(Call::Unmap, first, pages);
+        self.call(Call::Map(RW), first, pages);
     }
 
     /// Drops all pages but the first of each folio, or everything, from each block.
@@ -91,7 +81,7 @@ impl<'v, 'm> Tenant<'v, 'm> {
     }
 
     fn step(&mut self) {
-        if self.space.figures().resident > self.most {
+        if self.process.space.figures().resident > self.most {
             self.shrink();
         }
         let block = self.random.below(BLOCKS) * PAGES;
@@ -104,7 +94,7 @@ impl<'v, 'm> Tenant<'v, 'm> {
         match self.random.below(100) {
             0..40 => self.write(block + first),
             40..60 => (0..pages).for_each(|nth| self.write(block + first + nth)),
-            60..65 => self.populate(block + first, pages),
+            60..65 => self.call(Call::Advise(Advice::PopulateWrite), block + first, pages),
             65..80 => self.check(block + first),
             80..88 => self.drop_contents(folio + start, part),
             88..96 => self.map_anew(folio + start, part),
@@ -116,17 +106,10 @@ impl<'v, 'm> Tenant<'v, 'm> {
     }
 
     fn check_all(&self) {
-        self.written.keys().for_each(|&at| self.check(at));
+        let written = self.process.pages.iter().filter(|(_, page)| page.word != 0);
+        written.for_each(|(&at, _)| self.check(at));
         (0..BLOCKS * PAGES).step_by(7).for_each(|at| self.check(at));
     }
-}
-
-/// Frames that are not free, with nothing on CPU lists.
-fn used(machine: &Machine) -> u64 {
-    let pin = machine.memory().frames().platform().pin();
-    machine.memory().frames().reap_all(&pin);
-    let totals = machine.memory().frames().totals();
-    totals.managed - totals.free
 }
 
 #[track_caller]
@@ -148,8 +131,8 @@ fn no_fault_fails_while_unmapped_parts_of_folios_would_do() {
             let cpu = machine.vcpu(0).unwrap();
             let before = in_use(&machine);
             {
-                let space = machine.memory().create_space().unwrap();
-                let unused = used(&machine);
+                let space = Arc::new(machine.memory().create_space().unwrap());
+                let unused = used_frames(&machine);
                 let mut tenant = Tenant::new(&cpu, &space, GIB, MOST_MAPPED, 1 << orders[0], seed);
                 for step in 0..setting("QUIRE_STEPS", 1000) {
                     tenant.step();
@@ -164,7 +147,7 @@ fn no_fault_fails_while_unmapped_parts_of_folios_would_do() {
                 assert_eq!(machine.memory().spaces().deferred_splits(), 0);
                 let figures = space.figures();
                 let mapped = (figures.resident + figures.page_tables) / PAGE;
-                let kept = used(&machine) - unused - mapped;
+                let kept = used_frames(&machine) - unused - mapped;
                 // Reads may have mapped the huge zero page, of which there is one.
                 let kept = if kept >= PAGES { kept - PAGES } else { kept };
                 assert!(kept < 16, "{kept} frames are held without a mapping");
@@ -186,8 +169,8 @@ fn no_fault_of_two_threads_fails_while_unmapped_parts_of_folios_would_do() {
                 let machine = machine_of(orders, 2);
                 let before = in_use(&machine);
                 {
-                    let spaces: Vec<_> =
-                        (0..spaces).map(|_| machine.memory().create_space().unwrap()).collect();
+                    let space = |_| Arc::new(machine.memory().create_space().unwrap());
+                    let spaces: Vec<_> = (0..spaces).map(space).collect();
                     thread::scope(|scope| {
                         for thread in 0..2 {
                             let (machine, space) = (&machine, &spaces[thread % spaces.len()]);
@@ -195,14 +178,8 @@ fn no_fault_of_two_threads_fails_while_unmapped_parts_of_folios_would_do() {
                             scope.spawn(move || {
                                 let cpu = machine.vcpu(thread).unwrap();
                                 let area = GIB * (thread as u64 + 1);
-                                let mut tenant = Tenant::new(
-                                    &cpu,
-                                    space,
-                                    area,
-                                    most,
-                                    1 << orders[0],
-                                    2 * seed + thread as u64,
-                                );
+                                let seed = 2 * seed + thread as u64;
+                                let mut tenant = Tenant::new(&cpu, space, area, most, 1 << orders[0], seed);
                                 for _ in 0..setting("QUIRE_STEPS", 1000) {
                                     tenant.step();
                                 }

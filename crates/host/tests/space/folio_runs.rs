@@ -1,7 +1,7 @@
 //! Runs of a folio's entries, at the ends where other memory managers had bugs: see docs/locking.md.
 
 use crate::common::{
-    GIB, HostSpace, PAGE, RW, Setup, assert_audit, in_use, map_at, orders, page, read, write,
+    GIB, HostSpace, PAGE, RW, Setup, assert_audit, cpu_and_space, in_use, map_at, orders, page, read, write,
 };
 use quire_arch::{Access, Pfn, VirtAddr};
 use quire_host::Machine;
@@ -71,8 +71,7 @@ fn zero_pages_are_in_no_run() {
 fn a_run_ends_with_its_range() {
     for order in [4, 9] {
         let machine = machine_of_order(order);
-        let cpu = machine.vcpu(0).unwrap();
-        let space = machine.memory().create_space().unwrap();
+        let (cpu, space) = cpu_and_space(&machine);
         // Over a border of tables, and with a mapping after it.
         let area = map_at(&space, GIB - 512 * PAGE, 1024 * PAGE, RW);
         for at in 0..1024 {
@@ -103,8 +102,7 @@ fn a_run_ends_with_its_range() {
 #[test]
 fn each_entry_of_a_run_keeps_its_own_bits() {
     let machine = machine_of_order(4);
-    let cpu = machine.vcpu(0).unwrap();
-    let space = machine.memory().create_space().unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
     let area = map_at(&space, GIB, 16 * PAGE, RW);
     for at in 0..16 {
         write(&cpu, &space, page(area, at), at + 1);
@@ -127,8 +125,7 @@ fn each_entry_of_a_run_keeps_its_own_bits() {
 fn a_partly_unmapped_folio_is_freed_with_its_last_page() {
     for order in [2, 4, 9] {
         let machine = machine_of_order(order);
-        let cpu = machine.vcpu(0).unwrap();
-        let space = machine.memory().create_space().unwrap();
+        let (cpu, space) = cpu_and_space(&machine);
         let pages = 1 << order;
         let area = map_at(&space, GIB, pages * PAGE, RW);
         write(&cpu, &space, area, 1);

@@ -2,13 +2,16 @@
 //! and that do not, sizes that are enabled and disabled meanwhile, formats with other tables. `QUIRE_SEEDS`
 //! and `QUIRE_ROUNDS` make the runs longer.
 
-use crate::common::{HostSpace, PAGE, READ, RW, Random, Setup, assert_audit, in_use, map_at, page, setting};
+use crate::common::{
+    Call, HostSpace, PAGE, Process, READ, RW, Random, Setup, assert_audit, in_use, map_at, page, read,
+    setting, write,
+};
 use quire_arch::paging::invented::Invented3;
 use quire_arch::paging::{X86_64Level4, X86_64Level5};
-use quire_arch::{Access, Level, Order, PagingFormat, Platform, VirtAddr};
+use quire_arch::{Access, Level, Order, PagingFormat, Pfn, Platform, VirtAddr};
 use quire_host::{Machine, Vcpu};
-use quire_mm::{Advice, HugeEnabled, OrderSet, Protection, RemapFlags, SizeEnabled};
-use std::collections::BTreeMap;
+use quire_mm::{Advice, HugeEnabled, OrderSet, Protection, SizeEnabled};
+use std::sync::Arc;
 use std::thread;
 
 /// Addresses of two areas between which pages move, aligned to leaves of every format.
@@ -23,33 +26,6 @@ fn pages_of<F: PagingFormat>() -> u64 {
 
 fn leaf_pages<F: PagingFormat>() -> u64 {
     F::entry_bytes(Level::PMD) / PAGE
-}
-
-struct Process<'m, F: PagingFormat> {
-    space: HostSpace<'m, F>,
-    /// What it wrote or inherited. All else is zero.
-    pages: BTreeMap<u64, u64>,
-}
-
-impl<F: PagingFormat> Process<'_, F> {
-    fn child(&self) -> Self {
-        Self { space: self.space.fork().unwrap(), pages: self.pages.clone() }
-    }
-
-    fn expected(&self, at: u64) -> u64 {
-        self.pages.get(&at).copied().unwrap_or(0)
-    }
-
-    fn check(&self, cpu: &Vcpu<F>) {
-        let program = cpu.program(&self.space);
-        for at in 0..pages_of::<F>() {
-            assert_eq!(program.read_u64(addr(at)), Ok(self.expected(at)), "page {at}");
-        }
-    }
-
-    fn forget(&mut self, (at, len): (u64, u64)) {
-        self.pages.retain(|&page, _| !(at..at + len).contains(&page));
-    }
 }
 
 fn addr(at: u64) -> VirtAddr {
@@ -90,83 +66,63 @@ fn step<F: PagingFormat>(
     process: &mut Process<'_, F>,
     value: u64,
 ) {
-    let space = &process.space;
-    let range = any_range::<F>(random);
-    let (start, len) = (addr(range.0), range.1 * PAGE);
+    let (at, pages) = any_range::<F>(random);
+    let range = at..at + pages;
+    let (start, len) = (addr(at), pages * PAGE);
     match random.below(100) {
-        0..40 => {
-            let at = range.0;
-            cpu.program(space).write_u64(start, value).unwrap();
-            process.pages.insert(at, value);
-        }
-        40..55 => {
-            let at = range.0;
-            assert_eq!(cpu.program(space).read_u64(start), Ok(process.expected(at)), "page {at}");
-        }
-        55..62 => {
-            space.madvise(start, len, Advice::DontNeed).unwrap();
-            process.forget(range);
-        }
+        0..40 => process.write(cpu, at, value).unwrap(),
+        40..55 => process.check(cpu, at).unwrap(),
+        55..62 => process.call(Call::Advise(Advice::DontNeed), range).unwrap(),
         62..69 => {
-            space.munmap(start, len).unwrap();
-            map_at(space, start.0, len, RW);
-            process.forget(range);
+            process.call(Call::Unmap, range.clone()).unwrap();
+            process.call(Call::Map(RW), range).unwrap();
         }
         69..76 => {
             let protection = random.pick(&[READ, Protection::empty(), RW | Protection::EXECUTE]);
-            space.mprotect(start, len, protection, false).unwrap();
+            process.call(Call::Protect(protection), range.clone()).unwrap();
             if random.chance(30) {
                 // PROT_NONE memory is shared as well.
-                let child = process.child();
-                for space in [&process.space, &child.space] {
-                    space.mprotect(start, len, RW, false).unwrap();
+                let mut child = process.fork().unwrap();
+                for process in [&mut *process, &mut child] {
+                    process.call(Call::Protect(RW), range.clone()).unwrap();
                 }
-                let program = cpu.program(&process.space);
-                program.write_u64(start, value).unwrap();
-                let inherited = process.pages.insert(range.0, value).unwrap_or(0);
-                assert_eq!(cpu.program(&child.space).read_u64(start), Ok(inherited), "page {}", range.0);
+                process.write(cpu, at, value).unwrap();
+                child.check(cpu, at).unwrap();
             } else {
-                space.mprotect(start, len, RW, false).unwrap();
+                process.call(Call::Protect(RW), range).unwrap();
             }
         }
         76..84 => {
             // Away and back, to places that are aligned alike or not.
-            let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
-            let away = page(VirtAddr(OTHER), if random.chance(50) { range.0 } else { random.below(700) });
-            space.mremap(start, len, len, flags, away).unwrap();
-            space.mremap(away, len, len, flags, start).unwrap();
+            let shift = if random.chance(50) { at } else { random.below(700) };
+            let away = (OTHER - AREA) / PAGE + shift;
+            process.call(Call::move_to(away, pages), range).unwrap();
+            process.call(Call::move_to(at, pages), away..away + pages).unwrap();
         }
         84..88 => {
-            space.mlock(start, len, false).unwrap();
-            space.munlock(start, len).unwrap();
+            process.space.mlock(start, len, false).unwrap();
+            process.space.munlock(start, len).unwrap();
         }
         88..92 => {
             let advice = random.pick(&[Advice::HugePage, Advice::NoHugePage, Advice::PopulateWrite]);
-            space.madvise(start, len, advice).unwrap();
+            process.call(Call::Advise(advice), range).unwrap();
         }
         92..95 => {
             // What a device sees is what the program sees, also after a fork.
-            let pinned = space.pin_page(start, random.pick(&[Access::Read, Access::Write])).unwrap();
-            let child = process.child();
-            cpu.program(&process.space).write_u64(start, value).unwrap();
-            let wrote = process.expected(range.0);
-            process.pages.insert(range.0, value);
-            let zero = machine.memory().spaces().zero_page();
-            if pinned.pfn() != zero {
-                // SAFETY: the page is pinned, and only this thread writes to it.
-                let seen =
-                    unsafe { machine.memory().platform().direct_map(pinned.pfn()).cast::<u64>().read() };
-                assert_eq!(seen, value, "the program and its device see the same page");
+            let access = random.pick(&[Access::Read, Access::Write]);
+            let pinned = process.space.pin_page(start, access).unwrap();
+            let child = process.fork().unwrap();
+            process.write(cpu, at, value).unwrap();
+            if pinned.pfn() != machine.memory().spaces().zero_page() {
+                assert_device_sees(machine, pinned.pfn(), value);
             }
-            assert_eq!(cpu.program(&child.space).read_u64(start), Ok(wrote));
-            drop(child);
-            drop(pinned);
+            child.check(cpu, at).unwrap();
         }
         95..97 => {
             let start = process.space.brk(VirtAddr(0));
             let end = process.space.brk(VirtAddr(start.0 + len));
             if end.0 > start.0 {
-                cpu.program(&process.space).write_u64(start, 1).unwrap();
+                write(cpu, &process.space, start, 1);
                 process.space.brk(VirtAddr(start.0 + (len / 2).next_multiple_of(PAGE)));
                 process.space.brk(start);
             }
@@ -174,6 +130,14 @@ fn step<F: PagingFormat>(
         97..99 => in_the_background(machine, &process.space, random, start),
         _ => change_sizes(machine, random),
     }
+}
+
+/// A device reads from a pinned page what the program wrote.
+#[track_caller]
+fn assert_device_sees<F: PagingFormat>(machine: &Machine<F>, pinned: Pfn, value: u64) {
+    // SAFETY: the page is pinned, and only this thread writes to it.
+    let seen = unsafe { machine.memory().platform().direct_map(pinned).cast::<u64>().read() };
+    assert_eq!(seen, value, "the program and its device see the same page");
 }
 
 /// What a machine does beside its programs, without effect on them: folios are split and collapsed.
@@ -213,17 +177,15 @@ fn random_families<F: PagingFormat>(seed: u64, threads: usize) {
         let random = &mut Random(seed);
         change_sizes(&machine, random);
         let space = machine.memory().create_space().unwrap();
-        map_at(&space, AREA, pages_of::<F>() * PAGE, RW);
-        let mut first = Process { space, pages: BTreeMap::new() };
+        let mut first = Process::with_pages(space, VirtAddr(AREA), pages_of::<F>());
         {
             let cpu = machine.vcpu(0).unwrap();
             for at in (0..pages_of::<F>()).step_by(7) {
-                cpu.program(&first.space).write_u64(addr(at), at + 1).unwrap();
-                first.pages.insert(at, at + 1);
+                first.write(&cpu, at, at + 1).unwrap();
             }
         }
-        let mut owned: Vec<_> =
-            (0..threads).map(|number| (vec![first.child()], Random(seed << 8 | number as u64))).collect();
+        let owner = |number| (vec![first.fork().unwrap()], Random(seed << 8 | number as u64));
+        let mut owned: Vec<_> = (0..threads).map(owner).collect();
         for round in 0..3 {
             thread::scope(|scope| {
                 for (number, (processes, random)) in owned.iter_mut().enumerate() {
@@ -234,7 +196,10 @@ fn random_families<F: PagingFormat>(seed: u64, threads: usize) {
                             for nth in 0..steps {
                                 let which = random.below(processes.len() as u64) as usize;
                                 match random.below(20) {
-                                    0 if processes.len() < 5 => processes.push(processes[which].child()),
+                                    0 if processes.len() < 5 => {
+                                        let child = processes[which].fork().unwrap();
+                                        processes.push(child);
+                                    }
                                     1 if processes.len() > 1 => drop(processes.swap_remove(which)),
                                     _ => {
                                         let value = (number as u64 + 1) << 32 | round << 16 | nth;
@@ -242,7 +207,7 @@ fn random_families<F: PagingFormat>(seed: u64, threads: usize) {
                                     }
                                 }
                             }
-                            processes.iter().for_each(|process| process.check(&cpu));
+                            processes.iter().for_each(|process| process.check_all(&cpu));
                         });
                     });
                 }
@@ -250,7 +215,7 @@ fn random_families<F: PagingFormat>(seed: u64, threads: usize) {
             assert_audit(&machine);
         }
         drop(owned);
-        first.check(&machine.vcpu(0).unwrap());
+        first.check_all(&machine.vcpu(0).unwrap());
         drop(first);
     }
     assert_audit(&machine);
@@ -287,14 +252,17 @@ fn threads_of_one_process<F: PagingFormat>(seed: u64) {
     let before = in_use(&machine);
     {
         change_sizes(&machine, &mut Random(seed));
-        let space = machine.memory().create_space().unwrap();
+        let space = Arc::new(machine.memory().create_space().unwrap());
         map_at(&space, AREA, pages_of::<F>() * PAGE, RW);
-        let mut threads = [0, 1].map(|number| (number, BTreeMap::new(), Random(seed << 8 | number)));
+        let mut threads = [0, 1].map(|number| {
+            let own = (number..pages_of::<F>() - 1).step_by(2);
+            (number, Process::new(Arc::clone(&space), VirtAddr(AREA), own), Random(seed << 8 | number))
+        });
         for round in 0..setting("QUIRE_ROUNDS", 10) {
             thread::scope(|scope| {
-                for (number, pages, random) in &mut threads {
-                    let (machine, space) = (&machine, &space);
-                    scope.spawn(move || own_pages(machine, space, (*number, round), pages, random));
+                for (number, process, random) in &mut threads {
+                    let machine = &machine;
+                    scope.spawn(move || own_pages(machine, process, (*number, round), random));
                 }
             });
             // Also what each CPU caches of the other's pages.
@@ -308,63 +276,45 @@ fn threads_of_one_process<F: PagingFormat>(seed: u64) {
 /// What thread `number` does in one round to every second page.
 fn own_pages<F: PagingFormat>(
     machine: &Machine<F>,
-    space: &HostSpace<'_, F>,
+    process: &mut Process<'_, F>,
     (number, round): (u64, u64),
-    pages: &mut BTreeMap<u64, u64>,
     random: &mut Random,
 ) {
     let cpu = machine.vcpu(number as usize).unwrap();
-    let program = cpu.program(space);
     for nth in 1..=50 {
         let at = random.below(pages_of::<F>() / 2 - 1) * 2 + number;
         let new = (round << 16 | nth) << 1 | number;
-        let old = pages.get(&at).copied().unwrap_or(0);
         cpu.run(|| match random.below(100) {
-            0..45 => {
-                program.write_u64(addr(at), new).unwrap();
-                pages.insert(at, new);
-            }
-            45..60 => assert_eq!(program.read_u64(addr(at)), Ok(old), "page {at}"),
+            0..45 => process.write(&cpu, at, new).unwrap(),
+            45..60 => process.check(&cpu, at).unwrap(),
             60..70 => {
-                let seen = program.read_u64(addr(at ^ 1)).unwrap();
+                let seen = read(&cpu, &process.space, addr(at ^ 1));
                 assert!(seen == 0 || seen & 1 != number, "{seen} in a page of the other");
             }
-            70..80 => {
-                space.madvise(addr(at), PAGE, Advice::DontNeed).unwrap();
-                pages.insert(at, 0);
-            }
-            80..83 => in_the_background(machine, space, random, addr(at)),
+            70..80 => process.call(Call::Advise(Advice::DontNeed), at..at + 1).unwrap(),
+            80..83 => in_the_background(machine, &process.space, random, addr(at)),
             83..86 => {
                 let (start, len) = any_range::<F>(random);
                 let protection = random.pick(&[RW, RW | Protection::EXECUTE]);
-                space.mprotect(addr(start), len * PAGE, protection, false).unwrap();
+                process.call(Call::Protect(protection), start..start + len).unwrap();
             }
             86..90 => {
-                let pinned = space.pin_page(addr(at), Access::Write).unwrap();
-                program.write_u64(addr(at), new).unwrap();
-                // SAFETY: the page is pinned, and only this thread writes to it.
-                let seen =
-                    unsafe { machine.memory().platform().direct_map(pinned.pfn()).cast::<u64>().read() };
-                assert_eq!(seen, new, "the program and its device see the same page");
-                pages.insert(at, new);
+                let pinned = process.space.pin_page(addr(at), Access::Write).unwrap();
+                process.write(&cpu, at, new).unwrap();
+                assert_device_sees(machine, pinned.pfn(), new);
             }
             90..97 => {
-                let child = space.fork().unwrap();
-                let guest = cpu.program(&child);
+                let mut child = process.fork().unwrap();
                 for at in (number..pages_of::<F>() - 1).step_by(14) {
-                    let expected = pages.get(&at).copied().unwrap_or(0);
-                    assert_eq!(guest.read_u64(addr(at)), Ok(expected), "page {at} of a child");
+                    child.check(&cpu, at).unwrap();
                 }
-                guest.write_u64(addr(at), 0).unwrap();
-                program.write_u64(addr(at), new).unwrap();
-                pages.insert(at, new);
+                child.write(&cpu, at, 0).unwrap();
+                process.write(&cpu, at, new).unwrap();
             }
             _ => change_sizes(machine, random),
         });
     }
-    for (&at, &value) in &*pages {
-        assert_eq!(program.read_u64(addr(at)), Ok(value), "page {at}");
-    }
+    process.check_all(&cpu);
 }
 
 #[test]

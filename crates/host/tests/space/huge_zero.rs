@@ -1,18 +1,18 @@
 //! The huge zero page: where it is mapped, what replaces it, and that it is freed when no entry maps it.
 
+mod threads;
+
 use crate::common::{
-    GIB, HostSpace, MIB2, NONE, NOT_MAPPED, PAGE, READ, RW, Random, Setup, assert_audit, count, in_use,
-    map_at, page, setting,
+    GIB, HostSpace, MIB2, NONE, NOT_MAPPED, PAGE, READ, RW, Setup, assert_audit, count, cpu_and_space,
+    in_use, map_at, page, used_frames,
 };
 use quire_arch::paging::invented::Invented3;
-use quire_arch::{Access, Level, Order, PagingFormat, Platform, VirtAddr, VirtRange};
+use quire_arch::{Access, Level, Order, PagingFormat, VirtAddr, VirtRange};
 use quire_frame::{FaultAim, FaultPlan, FaultSite};
 use quire_host::Machine;
 use quire_mm::{
     Advice, FolioCounter, KhugepagedSetting, OrderSet, PageState, RemapFlags, SizeEnabled, VmEvent,
 };
-use std::sync::Barrier;
-use std::thread;
 
 const BASE: u64 = GIB;
 /// Aligned alike, below other tables.
@@ -39,18 +39,9 @@ fn entries<F: PagingFormat>(space: &HostSpace<'_, F>, addr: u64, len: u64) -> Ve
 const ZEROS: (u64, PageState) = (512, PageState::Zero);
 const FOLIO: (u64, PageState) = (512, PageState::Anonymous);
 
-/// Frames that are not free, with nothing on CPU lists.
-fn used(machine: &Machine) -> u64 {
-    let pin = machine.memory().frames().platform().pin();
-    machine.memory().frames().reap_all(&pin);
-    let totals = machine.memory().frames().totals();
-    totals.managed - totals.free
-}
-
 /// A space with `blocks` blocks at [`BASE`] that were read.
 fn read_blocks(machine: &Machine, blocks: u64) -> HostSpace<'_> {
-    let cpu = machine.vcpu(0).unwrap();
-    let space = machine.memory().create_space().unwrap();
+    let (cpu, space) = cpu_and_space(machine);
     map_at(&space, BASE, blocks * MIB2, RW);
     for block in 0..blocks {
         assert_eq!(cpu.program(&space).read_u64(VirtAddr(BASE + block * MIB2 + 9 * PAGE)), Ok(0));
@@ -96,8 +87,7 @@ fn a_read_maps_zeros_by_one_leaf_and_costs_a_table() {
 fn without_use_zero_page_a_read_gives_a_folio() {
     let machine = machine(32);
     machine.memory().spaces().huge().change(|policy| policy.with_zero_page(false));
-    let cpu = machine.vcpu(0).unwrap();
-    let space = machine.memory().create_space().unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
     map_at(&space, BASE, MIB2, RW);
     assert_eq!(cpu.program(&space).read_u64(VirtAddr(BASE)), Ok(0));
     assert_eq!(entries(&space, BASE, MIB2), [FOLIO]);
@@ -156,8 +146,7 @@ fn a_write_without_memory_for_a_folio_gives_a_page() {
 #[test]
 fn a_read_without_memory_for_the_huge_zero_page_maps_the_zero_page() {
     let machine = machine(32);
-    let cpu = machine.vcpu(0).unwrap();
-    let space = machine.memory().create_space().unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
     map_at(&space, BASE, 2 * MIB2, RW);
     let faults = machine.memory().frames().faults();
     faults.set(FaultPlan::every(1).at(FaultAim::Site(FaultSite::new("huge_zero"))));
@@ -368,8 +357,7 @@ fn huge_zeros_count_as_collapsed_unless_they_were_split() {
 #[test]
 fn a_folio_is_split_past_the_zeros_of_a_child() {
     let machine = machine(32);
-    let cpu = machine.vcpu(0).unwrap();
-    let space = machine.memory().create_space().unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
     map_at(&space, BASE, MIB2, RW);
     cpu.program(&space).write_u64(VirtAddr(BASE + 9 * PAGE), 7).unwrap();
     let child = space.fork().unwrap();
@@ -412,7 +400,7 @@ fn an_unmapped_huge_zero_page_is_freed_when_memory_runs_short() {
             written += 1;
         }
         assert_eq!(machine.memory().spaces().huge_zero_page().is_some(), mapped);
-        assert!(used(&machine) + 64 > machine.memory().frames().totals().managed);
+        assert!(used_frames(&machine) + 64 > machine.memory().frames().totals().managed);
         assert_audit(&machine);
         if mapped {
             assert_eq!(cpu.program(&space).read_u64(VirtAddr(BASE)), Ok(0));
@@ -439,86 +427,5 @@ fn leaves_of_another_format_have_zeros_of_their_size() {
     assert_audit(&machine);
     assert_eq!(cpu.program(&child).read_u64(VirtAddr(BASE + PAGE)), Ok(0));
     drop((space, child));
-    assert_eq!(in_use(&machine), before);
-}
-
-/// One thread reads where others write: no write is lost, and no zeros are read after it.
-#[test]
-fn read_and_write_faults_race() {
-    const CPUS: usize = 3;
-    let machine: Machine = machine_of_format(64, CPUS, Order::PMD);
-    let before = in_use(&machine);
-    for round in 0..setting("QUIRE_ROUNDS", 40) {
-        let space = machine.memory().create_space().unwrap();
-        map_at(&space, BASE, 2 * MIB2, RW);
-        let start = Barrier::new(CPUS);
-        thread::scope(|scope| {
-            for number in 0..CPUS {
-                let (machine, space, start) = (&machine, &space, &start);
-                scope.spawn(move || {
-                    let cpu = machine.vcpu(number).unwrap();
-                    let program = cpu.program(space);
-                    let mut random = Random(round << 8 | number as u64);
-                    // Each thread has pages of its own in both blocks.
-                    let mut wrote = Vec::new();
-                    start.wait();
-                    for step in 0..60 {
-                        let at = random.below(1024 / CPUS as u64) * CPUS as u64 + number as u64;
-                        let addr = page(VirtAddr(BASE), at);
-                        if number > 0 && random.chance(20) {
-                            program.write_u64(addr, step + 1).unwrap();
-                            wrote.retain(|(other, _)| *other != addr);
-                            wrote.push((addr, step + 1));
-                        } else {
-                            let own = wrote.iter().find(|(other, _)| *other == addr);
-                            assert_eq!(program.read_u64(addr), Ok(own.map_or(0, |own| own.1)));
-                        }
-                    }
-                    for (addr, word) in wrote {
-                        assert_eq!(program.read_u64(addr), Ok(word));
-                    }
-                });
-            }
-        });
-        assert_audit(&machine);
-    }
-    assert_eq!(in_use(&machine), before);
-}
-
-/// Threads read, write, drop and fork while the machine frees the huge zero page whenever it may.
-#[test]
-fn zeros_come_and_go_under_threads() {
-    const CPUS: usize = 3;
-    let machine: Machine = machine_of_format(64, CPUS, Order::PMD);
-    let before = in_use(&machine);
-    {
-        let spaces: Vec<_> = (0..CPUS).map(|_| machine.memory().create_space().unwrap()).collect();
-        for space in &spaces {
-            map_at(space, BASE, 2 * MIB2, RW);
-        }
-        thread::scope(|scope| {
-            for (number, space) in spaces.iter().enumerate() {
-                let machine = &machine;
-                scope.spawn(move || {
-                    let cpu = machine.vcpu(number).unwrap();
-                    let mut random = Random(number as u64);
-                    for _ in 0..setting("QUIRE_ROUNDS", 300) {
-                        let at = page(VirtAddr(BASE), random.below(1024));
-                        match random.below(10) {
-                            0..4 => assert!(cpu.program(space).read_u64(at).unwrap() < 2),
-                            4 => cpu.program(space).write_u64(at, 1).unwrap(),
-                            5..7 => space.madvise(VirtAddr(BASE), 2 * MIB2, Advice::DontNeed).unwrap(),
-                            7 => space.madvise(at, PAGE, Advice::DontNeed).unwrap(),
-                            8 => drop(space.fork().unwrap()),
-                            _ => {
-                                machine.memory().spaces().shrink_huge_zero();
-                            }
-                        }
-                    }
-                });
-            }
-        });
-        assert_audit(&machine);
-    }
     assert_eq!(in_use(&machine), before);
 }

@@ -1,10 +1,11 @@
 //! Large folios: how they are split, collapsed, and partly freed.
 
 use crate::common::{
-    GIB, HostSpace, MIB2, PAGE, RW, Setup, assert_audit, count, in_use, map_at, orders, page,
+    GIB, MIB2, PAGE, RW, Setup, assert_audit, assert_filled, count, cpu_and_space, fill, in_use, map_at,
+    orders, page, used_frames,
 };
-use quire_arch::{Access, Order, Platform, VirtAddr};
-use quire_host::{Machine, Vcpu};
+use quire_arch::{Access, Order, VirtAddr};
+use quire_host::Machine;
 use quire_mm::text::HugeFile;
 use quire_mm::{
     Advice, Errno, Error, FolioCounter, HugeEnabled, HugePolicy, KhugepagedSetting, SizeEnabled, SplitError,
@@ -19,55 +20,33 @@ fn machine_of_order(mib: u64, order: u8) -> Machine {
     Setup::mib(mib).folios(orders(&[order])).build()
 }
 
-fn fill(cpu: &Vcpu, space: &HostSpace<'_>, pages: std::ops::Range<u64>) {
-    for at in pages {
-        cpu.program(space).write_u64(VirtAddr(BASE + at * PAGE), at + 1).unwrap();
-    }
-}
-
-#[track_caller]
-fn assert_filled(cpu: &Vcpu, space: &HostSpace<'_>, pages: impl IntoIterator<Item = u64>) {
-    for at in pages {
-        assert_eq!(cpu.program(space).read_u64(VirtAddr(BASE + at * PAGE)).unwrap(), at + 1, "page {at}");
-    }
-}
-
 fn folios(machine: &Machine, order: u8, counter: FolioCounter) -> u64 {
     machine.memory().frames().events().folios(Order::new(order).unwrap(), counter)
-}
-
-/// Frames that are not free, with nothing on CPU lists.
-fn used(machine: &Machine) -> u64 {
-    let pin = machine.memory().frames().platform().pin();
-    machine.memory().frames().reap_all(&pin);
-    let totals = machine.memory().frames().totals();
-    totals.managed - totals.free
 }
 
 #[test]
 fn a_mapped_folio_is_split_to_every_lower_order() {
     for to in 0..4 {
         let machine = machine_of_order(32, 4);
-        let cpu = machine.vcpu(0).unwrap();
-        let space = machine.memory().create_space().unwrap();
+        let (cpu, space) = cpu_and_space(&machine);
         map_at(&space, BASE, 64 * PAGE, RW);
-        fill(&cpu, &space, 0..64);
+        fill(&cpu, &space, VirtAddr(BASE), 0..64, 1);
         assert_eq!(folios(&machine, 4, FolioCounter::NrAnon), 4);
-        let before = used(&machine);
+        let before = used_frames(&machine);
         let order = Order::new(to).unwrap();
         assert_eq!(space.split_folio(VirtAddr(BASE + 5 * PAGE), order), Ok(0));
         assert_eq!(space.split_folio(VirtAddr(BASE + 5 * PAGE), order), Err(SplitError::NotLarger));
-        assert_eq!(used(&machine), before);
+        assert_eq!(used_frames(&machine), before);
         assert_eq!(
             (folios(&machine, 4, FolioCounter::NrAnon), folios(&machine, 4, FolioCounter::Split)),
             (3, 1)
         );
         assert_audit(&machine);
-        assert_filled(&cpu, &space, 0..64);
-        fill(&cpu, &space, 0..64);
+        assert_filled(&cpu, &space, VirtAddr(BASE), 0..64, 1);
+        fill(&cpu, &space, VirtAddr(BASE), 0..64, 1);
         space.munmap(VirtAddr(BASE + 3 * PAGE), 7 * PAGE).unwrap();
         assert_audit(&machine);
-        assert_filled(&cpu, &space, (0..3).chain(10..64));
+        assert_filled(&cpu, &space, VirtAddr(BASE), (0..3).chain(10..64), 1);
     }
 }
 
@@ -79,7 +58,7 @@ fn a_folio_that_several_spaces_map_is_split_for_all() {
     {
         let space = machine.memory().create_space().unwrap();
         map_at(&space, BASE, MIB2, RW);
-        fill(&cpu, &space, 0..512);
+        fill(&cpu, &space, VirtAddr(BASE), 0..512, 1);
         assert_eq!(machine.memory().frames().events().pmd_mapped(), 1);
         let children: Vec<_> = (0..3).map(|_| space.fork().unwrap()).collect();
         children[0].munmap(VirtAddr(BASE), 100 * PAGE).unwrap();
@@ -88,10 +67,10 @@ fn a_folio_that_several_spaces_map_is_split_for_all() {
         assert_eq!(children[2].split_folio(VirtAddr(BASE), Order::new(3).unwrap()), Ok(0));
         assert_eq!(machine.memory().frames().events().pmd_mapped(), 0);
         assert_audit(&machine);
-        assert_filled(&cpu, &space, 0..512);
-        assert_filled(&cpu, &children[0], 100..512);
-        assert_filled(&cpu, &children[1], (0..50).chain(450..512));
-        assert_filled(&cpu, &children[2], 0..512);
+        assert_filled(&cpu, &space, VirtAddr(BASE), 0..512, 1);
+        assert_filled(&cpu, &children[0], VirtAddr(BASE), 100..512, 1);
+        assert_filled(&cpu, &children[1], VirtAddr(BASE), (0..50).chain(450..512), 1);
+        assert_filled(&cpu, &children[2], VirtAddr(BASE), 0..512, 1);
     }
     assert_eq!(in_use(&machine), before);
 }
@@ -105,22 +84,22 @@ fn the_unmapped_part_of_a_folio_comes_back_when_memory_runs_short() {
     {
         let space = machine.memory().create_space().unwrap();
         map_at(&space, BASE, 2 * MIB2, RW);
-        fill(&cpu, &space, 0..1024);
-        let full = used(&machine);
+        fill(&cpu, &space, VirtAddr(BASE), 0..1024, 1);
+        let full = used_frames(&machine);
         space.munmap(VirtAddr(BASE + 2 * PAGE), 500 * PAGE).unwrap();
         assert_eq!(machine.memory().spaces().deferred_splits(), 1);
         assert_eq!(count(&machine, VmEvent::ThpDeferredSplitPage), 1);
-        assert_eq!(used(&machine), full, "a part of a folio is not freed at once");
+        assert_eq!(used_frames(&machine), full, "a part of a folio is not freed at once");
         assert_audit(&machine);
         // A second partial unmap finds it on the queue.
         space.madvise(VirtAddr(BASE), PAGE, Advice::DontNeed).unwrap();
         assert_eq!(machine.memory().spaces().deferred_splits(), 1);
         assert_eq!(machine.memory().spaces().split_deferred(1), 501);
         assert_eq!(machine.memory().spaces().deferred_splits(), 0);
-        assert_eq!(used(&machine), full - 501);
+        assert_eq!(used_frames(&machine), full - 501);
         assert_eq!(count(&machine, VmEvent::ThpSplitPage), 1);
         assert_audit(&machine);
-        assert_filled(&cpu, &space, (1..2).chain(502..1024));
+        assert_filled(&cpu, &space, VirtAddr(BASE), (1..2).chain(502..1024), 1);
 
         // A fault without memory splits it.
         space.munmap(VirtAddr(BASE + MIB2), 511 * PAGE).unwrap();
@@ -146,10 +125,9 @@ fn the_unmapped_part_of_a_folio_comes_back_when_memory_runs_short() {
 #[test]
 fn a_freed_folio_leaves_the_deferred_split_queue() {
     let machine = machine_of_order(32, 4);
-    let cpu = machine.vcpu(0).unwrap();
-    let space = machine.memory().create_space().unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
     map_at(&space, BASE, 64 * PAGE, RW);
-    fill(&cpu, &space, 0..64);
+    fill(&cpu, &space, VirtAddr(BASE), 0..64, 1);
     for cut in [17, 33, 49] {
         space.munmap(VirtAddr(BASE + cut * PAGE), PAGE).unwrap();
     }
@@ -170,10 +148,9 @@ fn a_freed_folio_leaves_the_deferred_split_queue() {
 #[test]
 fn a_pinned_folio_is_not_split() {
     let machine = machine_of_order(32, 9);
-    let cpu = machine.vcpu(0).unwrap();
-    let space = machine.memory().create_space().unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
     map_at(&space, BASE, MIB2, RW);
-    fill(&cpu, &space, 0..512);
+    fill(&cpu, &space, VirtAddr(BASE), 0..512, 1);
     let pinned = space.pin_page(VirtAddr(BASE + 7 * PAGE), Access::Write).unwrap();
     space.munmap(VirtAddr(BASE + 100 * PAGE), 100 * PAGE).unwrap();
     assert_eq!(space.split_folio(VirtAddr(BASE), Order::ZERO), Err(SplitError::Busy));
@@ -183,7 +160,7 @@ fn a_pinned_folio_is_not_split() {
     drop(pinned);
     assert_eq!(machine.memory().spaces().split_deferred(u64::MAX), 100);
     assert_audit(&machine);
-    assert_filled(&cpu, &space, (0..100).chain(200..512));
+    assert_filled(&cpu, &space, VirtAddr(BASE), (0..100).chain(200..512), 1);
 }
 
 #[test]
@@ -194,15 +171,15 @@ fn collapse_makes_one_folio_of_present_pages() {
     {
         let space = machine.memory().create_space().unwrap();
         map_at(&space, BASE, 2 * MIB2, RW);
-        fill(&cpu, &space, 0..3);
-        fill(&cpu, &space, 100..140);
+        fill(&cpu, &space, VirtAddr(BASE), 0..3, 1);
+        fill(&cpu, &space, VirtAddr(BASE), 100..140, 1);
         assert_eq!(cpu.program(&space).read_u64(VirtAddr(BASE + 300 * PAGE)).unwrap(), 0);
         space.madvise(VirtAddr(BASE), MIB2, Advice::Collapse).unwrap();
         assert_eq!(space.figures().resident, MIB2);
         assert_eq!(machine.memory().frames().events().pmd_mapped(), 1);
         assert_eq!(folios(&machine, 2, FolioCounter::NrAnon), 0);
         assert_audit(&machine);
-        assert_filled(&cpu, &space, (0..3).chain(100..140));
+        assert_filled(&cpu, &space, VirtAddr(BASE), (0..3).chain(100..140), 1);
         assert_eq!(cpu.program(&space).read_u64(VirtAddr(BASE + 300 * PAGE)).unwrap(), 0);
         // Again: nothing to do.
         space.madvise(VirtAddr(BASE), MIB2, Advice::Collapse).unwrap();
@@ -223,16 +200,15 @@ fn collapse_makes_one_folio_of_present_pages() {
 #[test]
 fn collapse_in_a_child_copies_what_is_shared() {
     let machine = machine_of_order(32, 3);
-    let cpu = machine.vcpu(0).unwrap();
-    let space = machine.memory().create_space().unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
     map_at(&space, BASE, MIB2, RW);
-    fill(&cpu, &space, 0..512);
+    fill(&cpu, &space, VirtAddr(BASE), 0..512, 1);
     let child = space.fork().unwrap();
     child.madvise(VirtAddr(BASE), MIB2, Advice::Collapse).unwrap();
     cpu.program(&child).write_u64(page(VirtAddr(BASE), 9), 77).unwrap();
     assert_audit(&machine);
-    assert_filled(&cpu, &space, 0..512);
-    assert_filled(&cpu, &child, (0..9).chain(10..512));
+    assert_filled(&cpu, &space, VirtAddr(BASE), 0..512, 1);
+    assert_filled(&cpu, &child, VirtAddr(BASE), (0..9).chain(10..512), 1);
     assert_eq!(folios(&machine, 3, FolioCounter::NrAnon), 64);
     // A pinned page is not moved.
     let pinned = space.pin_page(VirtAddr(BASE), Access::Write).unwrap();
@@ -241,7 +217,7 @@ fn collapse_in_a_child_copies_what_is_shared() {
     drop(pinned);
     space.madvise(VirtAddr(BASE), MIB2, Advice::Collapse).unwrap();
     assert_audit(&machine);
-    assert_filled(&cpu, &space, 0..512);
+    assert_filled(&cpu, &space, VirtAddr(BASE), 0..512, 1);
 }
 
 /// A machine where folios of the PMD's order are for khugepaged to make.
@@ -259,8 +235,8 @@ fn khugepaged_collapses_within_its_limits() {
         map_at(space, BASE, 3 * MIB2, RW);
         // An existing table keeps faults from mapping large folios.
         space.madvise(VirtAddr(BASE), 3 * MIB2, Advice::NoHugePage).unwrap();
-        fill(&cpu, space, 0..300);
-        fill(&cpu, space, 512..520);
+        fill(&cpu, space, VirtAddr(BASE), 0..300, 1);
+        fill(&cpu, space, VirtAddr(BASE), 512..520, 1);
         space.madvise(VirtAddr(BASE), 3 * MIB2, Advice::HugePage).unwrap();
     }
     let set = |setting, value| memory.spaces().huge().set_khugepaged(setting, value).unwrap();
@@ -272,7 +248,7 @@ fn khugepaged_collapses_within_its_limits() {
     assert_eq!(machine.memory().frames().events().pmd_mapped(), 3);
     assert_audit(&machine);
     for space in &spaces {
-        assert_filled(&cpu, space, (0..300).chain(512..520));
+        assert_filled(&cpu, space, VirtAddr(BASE), (0..300).chain(512..520), 1);
         assert_eq!(space.figures().resident, MIB2 + 8 * PAGE);
     }
     // With other limits the rest; but not a NOHUGEPAGE mapping.
@@ -303,11 +279,11 @@ fn khugepaged_leaves_shared_pages() {
     let space = memory.create_space().unwrap();
     map_at(&space, BASE, MIB2, RW);
     space.madvise(VirtAddr(BASE), MIB2, Advice::NoHugePage).unwrap();
-    fill(&cpu, &space, 0..512);
+    fill(&cpu, &space, VirtAddr(BASE), 0..512, 1);
     space.madvise(VirtAddr(BASE), MIB2, Advice::HugePage).unwrap();
     let child = space.fork().unwrap();
     assert_eq!(memory.khugepaged_step().collapsed, 0);
-    fill(&cpu, &child, 0..300);
+    fill(&cpu, &child, VirtAddr(BASE), 0..300, 1);
     // Those that the child copied are its own now, and so are the parent's.
     for at in 0..512 {
         cpu.program(&child).read_u64(VirtAddr(BASE + at * PAGE)).unwrap();
@@ -315,6 +291,6 @@ fn khugepaged_leaves_shared_pages() {
     }
     assert_eq!(memory.khugepaged_step().collapsed, 2);
     assert_audit(&machine);
-    assert_filled(&cpu, &space, 0..512);
-    assert_filled(&cpu, &child, 0..512);
+    assert_filled(&cpu, &space, VirtAddr(BASE), 0..512, 1);
+    assert_filled(&cpu, &child, VirtAddr(BASE), 0..512, 1);
 }

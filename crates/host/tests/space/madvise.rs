@@ -1,28 +1,21 @@
 //! `madvise` of parts of large folios, and of memory that a program frees lazily.
 
 use crate::common::{
-    GIB, HostSpace, MIB2, PAGE, RW, assert_audit, fill, machine, map_at, page, read, swap_on_ram, write,
+    GIB, HostSpace, MIB2, PAGE, RW, assert_audit, cpu_and_space, fill, machine, map_at, page, read,
+    swap_on_ram, write, zeros,
 };
-use quire_arch::{PAGE_SIZE, VirtAddr, VirtRange};
+use quire_arch::{VirtAddr, VirtRange};
 use quire_host::{Machine, Vcpu};
-use quire_mm::{Advice, PageState, RemapFlags};
+use quire_mm::{Advice, RemapFlags};
 
 /// A large folio of which only the first eight pages are not zeros.
 fn sparse<'m>(machine: &'m Machine, cpu: &Vcpu) -> (HostSpace<'m>, VirtAddr) {
     let space = machine.memory().create_space().unwrap();
     let area = map_at(&space, GIB, MIB2, RW);
     space.madvise(area, MIB2, Advice::HugePage).unwrap();
-    fill(cpu, &space, area, 8, 100);
+    fill(cpu, &space, area, 0..8, 100);
     assert_eq!(space.figures().resident, MIB2);
     (space, area)
-}
-
-fn zeros(space: &HostSpace<'_>, area: VirtAddr) -> u64 {
-    let mut bytes = 0;
-    space.pagemap(VirtRange::new(area, VirtAddr(area.0 + MIB2)), |pages, state| {
-        bytes += if state == PageState::Zero { pages.len() } else { 0 };
-    });
-    bytes / PAGE_SIZE
 }
 
 #[test]
@@ -52,8 +45,7 @@ fn a_folio_split_by_advice_frees_its_zero_pages() {
 #[test]
 fn a_folio_of_zeros_is_freed_when_it_is_split() {
     let machine = machine(16, 1);
-    let cpu = machine.vcpu(0).unwrap();
-    let space = machine.memory().create_space().unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
     let area = map_at(&space, GIB, MIB2, RW);
     space.madvise(area, MIB2, Advice::HugePage).unwrap();
     write(&cpu, &space, area, 0);
@@ -81,10 +73,9 @@ fn a_shared_folio_is_not_split_by_advice() {
 #[test]
 fn pageout_without_swap_drops_lazyfree_pages_unless_they_are_dirty() {
     let machine = machine(16, 1);
-    let cpu = machine.vcpu(0).unwrap();
-    let space = machine.memory().create_space().unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
     let area = map_at(&space, GIB, 8 * PAGE, RW);
-    fill(&cpu, &space, area, 8, 100);
+    fill(&cpu, &space, area, 0..8, 100);
     space.madvise(area, 4 * PAGE, Advice::Free).unwrap();
     write(&cpu, &space, page(area, 1), 7);
     space.madvise(area, 8 * PAGE, Advice::PageOut).unwrap();
@@ -100,11 +91,10 @@ fn pageout_without_swap_drops_lazyfree_pages_unless_they_are_dirty() {
 fn copies_of_the_zero_page_and_prot_none_pages_are_dropped() {
     let machine = machine(16, 1);
     swap_on_ram(&machine, 64);
-    let cpu = machine.vcpu(0).unwrap();
-    let space = machine.memory().create_space().unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
     let area = map_at(&space, GIB, 4 * PAGE, RW);
     assert_eq!(read(&cpu, &space, area), 0);
-    fill(&cpu, &space, area, 4, 100);
+    fill(&cpu, &space, area, 0..4, 100);
     space.madvise(area, PAGE, Advice::PageOut).unwrap();
     assert_eq!(space.figures().swapped, PAGE);
     space.mprotect(page(area, 2), 2 * PAGE, crate::common::NONE, false).unwrap();
@@ -151,8 +141,7 @@ fn prot_none_memory_is_marked_lazyfree() {
 fn populate_write_clears_lazyfree() {
     for len in [8 * PAGE, MIB2] {
         let machine = machine(16, 1);
-        let cpu = machine.vcpu(0).unwrap();
-        let space = machine.memory().create_space().unwrap();
+        let (cpu, space) = cpu_and_space(&machine);
         let area = map_at(&space, GIB, len, RW);
         space.madvise(area, len, Advice::HugePage).unwrap();
         write(&cpu, &space, area, 100);
@@ -170,8 +159,7 @@ fn populate_write_clears_lazyfree() {
 #[test]
 fn a_shared_page_is_not_lazyfree_for_the_other_process() {
     let machine = machine(16, 1);
-    let cpu = machine.vcpu(0).unwrap();
-    let space = machine.memory().create_space().unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
     let area = map_at(&space, GIB, PAGE, RW);
     write(&cpu, &space, area, 7);
     let child = space.fork().unwrap();
@@ -186,8 +174,7 @@ fn a_shared_page_is_not_lazyfree_for_the_other_process() {
 #[test]
 fn a_page_that_both_processes_freed_lazily_is_dropped() {
     let machine = machine(16, 1);
-    let cpu = machine.vcpu(0).unwrap();
-    let space = machine.memory().create_space().unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
     let area = map_at(&space, GIB, PAGE, RW);
     write(&cpu, &space, area, 7);
     let child = space.fork().unwrap();
@@ -205,10 +192,9 @@ fn a_page_that_both_processes_freed_lazily_is_dropped() {
 fn a_locked_mapping_does_not_keep_a_page_that_was_moved() {
     let machine = machine(16, 1);
     swap_on_ram(&machine, 64);
-    let cpu = machine.vcpu(0).unwrap();
-    let space = machine.memory().create_space().unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
     let area = map_at(&space, GIB, 4 * PAGE, RW);
-    fill(&cpu, &space, area, 4, 100);
+    fill(&cpu, &space, area, 0..4, 100);
     let target = VirtAddr(2 * GIB);
     let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
     space.mremap(page(area, 1), PAGE, PAGE, flags, target).unwrap();
@@ -242,8 +228,7 @@ fn munlock_in_parts_by_several_mappings_unlocks_a_folio() {
 #[test]
 fn a_dirty_page_made_prot_none_is_not_dropped() {
     let machine = machine(16, 1);
-    let cpu = machine.vcpu(0).unwrap();
-    let space = machine.memory().create_space().unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
     let area = map_at(&space, GIB, 2 * PAGE, RW);
     for at in 0..2 {
         write(&cpu, &space, page(area, at), 1);

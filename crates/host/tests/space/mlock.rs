@@ -2,26 +2,18 @@
 //! others.
 
 use crate::common::{
-    GIB, HostSpace, MIB2, PAGE, READ, RW, assert_audit, assert_filled, count, fill, machine, map_at, page,
-    read, swap_on_ram, write,
+    GIB, HostSpace, MIB2, PAGE, READ, RW, assert_audit, assert_filled, count, cpu_and_space, fill, machine,
+    map_at, page, read, swap_on_ram, write, zeros,
 };
-use quire_arch::{Order, PAGE_SIZE, VirtAddr, VirtRange};
+use quire_arch::{Order, VirtAddr};
 use quire_host::{Machine, Vcpu};
-use quire_mm::{Advice, MemcgId, PageState, RemapFlags, VmEvent};
+use quire_mm::{Advice, MemcgId, RemapFlags, VmEvent};
 
 /// Pages on the unevictable list.
 fn unevictable(machine: &Machine) -> u64 {
     let mut text = String::new();
     quire_mm::text::vmstat(machine.memory(), &mut text).unwrap();
     text.lines().find_map(|line| line.strip_prefix("nr_unevictable ")).unwrap().parse().unwrap()
-}
-
-fn zeros(space: &HostSpace<'_>, area: VirtAddr) -> u64 {
-    let mut bytes = 0;
-    space.pagemap(VirtRange::new(area, VirtAddr(area.0 + MIB2)), |pages, state| {
-        bytes += if state == PageState::Zero { pages.len() } else { 0 };
-    });
-    bytes / PAGE_SIZE
 }
 
 /// A way in which a program's mapping loses a folio, or pages of one.
@@ -113,11 +105,10 @@ fn a_large_folio_is_unlocked_when_a_part_leaves_a_locked_mapping() {
     for way in WAYS {
         let machine = machine(32, 1);
         swap_on_ram(&machine, 1024);
-        let cpu = machine.vcpu(0).unwrap();
-        let space = machine.memory().create_space().unwrap();
+        let (cpu, space) = cpu_and_space(&machine);
         let area = map_at(&space, GIB, MIB2, RW);
         space.madvise(area, MIB2, Advice::HugePage).unwrap();
-        fill(&cpu, &space, area, 8, 100);
+        fill(&cpu, &space, area, 0..8, 100);
         let child = locking_child(&space, area);
         assert_eq!(unevictable(&machine), 512);
         assert_audit(&machine);
@@ -126,7 +117,7 @@ fn a_large_folio_is_unlocked_when_a_part_leaves_a_locked_mapping() {
         assert_eq!(unevictable(&machine), 0, "{}", way.name);
         space.split_folio(area, Order::ZERO).unwrap();
         assert_eq!(zeros(&space, area), 504, "{}", way.name);
-        assert_filled(&cpu, &space, area, 8, 100);
+        assert_filled(&cpu, &space, area, 0..8, 100);
         assert_audit(&machine);
     }
 }
@@ -136,10 +127,9 @@ fn a_page_is_unlocked_when_it_leaves_a_locked_mapping() {
     for way in WAYS {
         let machine = machine(32, 1);
         swap_on_ram(&machine, 1024);
-        let cpu = machine.vcpu(0).unwrap();
-        let space = machine.memory().create_space().unwrap();
+        let (cpu, space) = cpu_and_space(&machine);
         let area = map_at(&space, GIB, MIB2, RW);
-        fill(&cpu, &space, area, 512, 100);
+        fill(&cpu, &space, area, 0..512, 100);
         let child = locking_child(&space, area);
         assert_eq!(unevictable(&machine), 512);
         assert_audit(&machine);
@@ -149,7 +139,7 @@ fn a_page_is_unlocked_when_it_leaves_a_locked_mapping() {
         // No other process has them any more.
         space.madvise(area, MIB2, Advice::PageOut).unwrap();
         assert_eq!(space.figures().swapped, way.pages * PAGE, "{}", way.name);
-        assert_filled(&cpu, &space, area, 512, 100);
+        assert_filled(&cpu, &space, area, 0..512, 100);
         assert_audit(&machine);
     }
 }
@@ -158,10 +148,9 @@ fn a_page_is_unlocked_when_it_leaves_a_locked_mapping() {
 fn pages_that_a_locked_mapping_collapses_are_unlocked_for_others() {
     let machine = machine(32, 1);
     swap_on_ram(&machine, 1024);
-    let cpu = machine.vcpu(0).unwrap();
-    let space = machine.memory().create_space().unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
     let area = map_at(&space, GIB, MIB2, RW);
-    fill(&cpu, &space, area, 512, 100);
+    fill(&cpu, &space, area, 0..512, 100);
     let child = locking_child(&space, area);
     child.madvise(area, MIB2, Advice::Collapse).unwrap();
     assert_eq!(unevictable(&machine), 512, "the new folio is locked");
@@ -169,7 +158,7 @@ fn pages_that_a_locked_mapping_collapses_are_unlocked_for_others() {
     space.madvise(area, MIB2, Advice::PageOut).unwrap();
     assert_eq!((space.figures().swapped, child.figures().resident), (MIB2, MIB2));
     assert_eq!(read(&cpu, &child, page(area, 511)), 611);
-    assert_filled(&cpu, &space, area, 512, 100);
+    assert_filled(&cpu, &space, area, 0..512, 100);
     assert_audit(&machine);
 }
 
@@ -179,10 +168,9 @@ fn pages_that_a_locked_mapping_collapses_are_unlocked_for_others() {
 fn the_rest_of_a_partly_moved_locked_mapping_is_unlocked() {
     let machine = machine(16, 1);
     swap_on_ram(&machine, 64);
-    let cpu = machine.vcpu(0).unwrap();
-    let space = machine.memory().create_space().unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
     let area = map_at(&space, GIB, 8 * PAGE, RW);
-    fill(&cpu, &space, area, 8, 100);
+    fill(&cpu, &space, area, 0..8, 100);
     space.mlock(area, 8 * PAGE, false).unwrap();
     let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED | RemapFlags::DONTUNMAP;
     let target = VirtAddr(2 * GIB);
@@ -191,8 +179,8 @@ fn the_rest_of_a_partly_moved_locked_mapping_is_unlocked() {
     assert_audit(&machine);
     space.madvise(area, 6 * PAGE, Advice::PageOut).unwrap();
     assert_eq!(space.figures().swapped, 6 * PAGE);
-    assert_filled(&cpu, &space, area, 6, 100);
-    assert_filled(&cpu, &space, target, 2, 106);
+    assert_filled(&cpu, &space, area, 0..6, 100);
+    assert_filled(&cpu, &space, target, 0..2, 106);
     assert_audit(&machine);
 }
 
@@ -202,11 +190,10 @@ fn the_rest_of_a_partly_moved_locked_mapping_is_unlocked() {
 fn a_partly_locked_folio_is_not_unevictable() {
     let machine = machine(16, 1);
     swap_on_ram(&machine, 1024);
-    let cpu = machine.vcpu(0).unwrap();
-    let space = machine.memory().create_space().unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
     let area = map_at(&space, GIB, MIB2, RW);
     space.madvise(area, MIB2, Advice::HugePage).unwrap();
-    fill(&cpu, &space, area, 512, 100);
+    fill(&cpu, &space, area, 0..512, 100);
     space.mlock(page(area, 9), PAGE, false).unwrap();
     for _ in 0..4 {
         machine.memory().reclaim(MemcgId::ROOT, 512);
@@ -218,7 +205,7 @@ fn a_partly_locked_folio_is_not_unevictable() {
         machine.memory().reclaim(MemcgId::ROOT, 512);
     }
     assert_eq!((space.figures().resident, unevictable(&machine)), (PAGE, 1));
-    assert_filled(&cpu, &space, area, 512, 100);
+    assert_filled(&cpu, &space, area, 0..512, 100);
     assert_audit(&machine);
 }
 
@@ -227,8 +214,7 @@ fn a_partly_locked_folio_is_not_unevictable() {
 fn locking_and_unlocking_is_counted() {
     let machine = machine(32, 1);
     swap_on_ram(&machine, 1024);
-    let cpu = machine.vcpu(0).unwrap();
-    let space = machine.memory().create_space().unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
     let counts = || {
         [
             VmEvent::UnevictablePgsMlocked,
@@ -239,7 +225,7 @@ fn locking_and_unlocking_is_counted() {
         .map(|event| count(&machine, event))
     };
     let area = map_at(&space, GIB, 64 * PAGE, RW);
-    fill(&cpu, &space, area, 64, 100);
+    fill(&cpu, &space, area, 0..64, 100);
     for round in 1..=3 {
         space.mlock(area, 64 * PAGE, false).unwrap();
         space.mlock(area, 64 * PAGE, false).unwrap();

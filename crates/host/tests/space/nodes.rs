@@ -1,6 +1,6 @@
 //! Machines of several NUMA nodes: how RAM and CPUs are assigned, and that each CPU allocates from its own.
 
-use crate::common::{PAGE, RW, assert_audit, in_use, machine_of, page};
+use crate::common::{PAGE, RW, Setup, assert_audit, in_use, page};
 use quire_arch::paging::X86_64Level4;
 use quire_arch::{CpuId, MAX_NODES, NodeId, Order, Pfn, PfnRange, Platform, VirtAddr};
 use quire_frame::{AllocRequest, BootError, FaultSite, Kind, ZoneReport};
@@ -97,7 +97,7 @@ fn two_nodes_cannot_share_a_page_block() {
 
 #[test]
 fn each_node_has_its_zone() {
-    let machine = machine_of::<X86_64Level4>(&host(2, 1));
+    let machine: Machine = Setup::of(host(2, 1)).build();
     let zones = zones(&machine);
     assert_eq!(zones.len(), 2);
     for (index, zone) in zones.iter().enumerate() {
@@ -116,7 +116,7 @@ fn each_node_has_its_zone() {
 
 #[test]
 fn memory_comes_from_the_cpus_own_node_and_from_the_other_when_that_is_full() {
-    let machine = machine_of::<X86_64Level4>(&host(2, 2));
+    let machine: Machine = Setup::of(host(2, 2)).build();
     let frames = machine.memory().frames();
     let before = free(&machine);
     for order in [Order::ZERO, Order::ALL[3], Order::MAX] {
@@ -158,7 +158,7 @@ fn memory_comes_from_the_cpus_own_node_and_from_the_other_when_that_is_full() {
 #[test]
 fn a_whole_life_on_two_nodes() {
     const PAGES: u64 = 300;
-    let machine = machine_of::<X86_64Level4>(&host(2, 2));
+    let machine: Machine = Setup::of(host(2, 2)).build();
     let cpus = [machine.vcpu(0).unwrap(), machine.vcpu(1).unwrap()];
     let before = in_use(&machine);
     let on_nodes = || {

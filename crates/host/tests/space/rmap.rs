@@ -1,9 +1,11 @@
 //! The rmap: what it finds of each page is compared with all tables of all spaces.
 
-use crate::common::{HostSpace, PAGE, READ, RW, assert_audit, in_use, machine, map_at};
-use proptest::prelude::*;
+use crate::common::{
+    Call, HostSpace, PAGE, Process, READ, RW, Random, assert_audit, cpu_and_space, in_use, machine, map_at,
+    setting,
+};
 use quire_arch::paging::X86_64Level4;
-use quire_arch::{Entry, LeafFlags, Level, PAGE_SIZE, PagingFormat, Pfn, Platform, VirtAddr};
+use quire_arch::{Entry, LeafFlags, Level, PagingFormat, Pfn, Platform, VirtAddr};
 use quire_frame::Kind;
 use quire_host::{Machine, Vcpu};
 use quire_mm::{Advice, MapFlags, MapRequest, RemapFlags};
@@ -18,7 +20,7 @@ type Places = Vec<(u64, u64)>;
 const BASE: u64 = (1 << 39) - 16 * PAGE;
 
 /// Every page that a program wrote to, with all places where it is mapped, read from the tables.
-fn scan(machine: &Machine, spaces: &[HostSpace<'_>]) -> BTreeMap<u64, Places> {
+fn scan<'s>(machine: &Machine, spaces: impl IntoIterator<Item = &'s HostSpace<'s>>) -> BTreeMap<u64, Places> {
     let mut found = BTreeMap::new();
     for space in spaces {
         scan_table(machine, space.id().get(), space.root(), Format::root_level(), 0, &mut found);
@@ -63,7 +65,7 @@ fn walk(machine: &Machine, pfn: Pfn) -> (Places, usize) {
 
 /// Panics unless the rmap finds every page where it is, and nowhere else. Returns how many pages there are.
 #[track_caller]
-fn assert_walks(machine: &Machine, spaces: &[HostSpace<'_>]) -> usize {
+fn assert_walks<'s>(machine: &Machine, spaces: impl IntoIterator<Item = &'s HostSpace<'s>>) -> usize {
     let all = scan(machine, spaces);
     for (&pfn, places) in &all {
         let mut places = places.clone();
@@ -87,15 +89,14 @@ fn write(cpu: &Vcpu, space: &HostSpace<'_>, addr: u64, value: u64) {
 
 /// The frame that `space` has at `addr`.
 fn frame_at(machine: &Machine, space: &HostSpace<'_>, addr: u64) -> Pfn {
-    let all = scan(machine, std::slice::from_ref(space));
+    let all = scan(machine, [space]);
     Pfn(*all.iter().find(|(_, places)| places.iter().any(|&(_, at)| at == addr)).unwrap().0)
 }
 
 #[test]
 fn pages_of_files_and_free_frames_are_found_nowhere() {
     let machine = machine(16, 1);
-    let cpu = machine.vcpu(0).unwrap();
-    let space = machine.memory().create_space().unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
     map_at(&space, BASE, 2 * PAGE, RW);
     write(&cpu, &space, BASE, 1);
     let pfn = frame_at(&machine, &space, BASE);
@@ -110,8 +111,7 @@ fn pages_of_files_and_free_frames_are_found_nowhere() {
 #[test]
 fn a_page_of_a_private_file_mapping_is_found_once_it_was_written_to() {
     let machine = machine(16, 1);
-    let cpu = machine.vcpu(0).unwrap();
-    let space = machine.memory().create_space().unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
     let file = quire_mm::MappedFile::new(1, 7);
     let request = MapRequest { file: Some(file), ..MapRequest::anonymous(4 * PAGE, RW) };
     space.mmap(&request.at(VirtAddr(BASE), MapFlags::FIXED)).unwrap();
@@ -119,7 +119,7 @@ fn a_page_of_a_private_file_mapping_is_found_once_it_was_written_to() {
     for at in 0..3 {
         write(&cpu, &space, BASE + at * PAGE, 5);
     }
-    assert_eq!(assert_walks(&machine, &[space]), 3);
+    assert_eq!(assert_walks(&machine, [&space]), 3);
 }
 
 /// Each forks a child, which writes, and exits: the anon_vmas that remain do not grow.
@@ -139,7 +139,7 @@ fn a_chain_of_forks_whose_parents_exit_keeps_few_anon_vmas() {
         assert!(anon_vmas(&machine) <= 9, "{} anon_vmas in generation {generation}", anon_vmas(&machine));
         if generation % 100 == 99 {
             assert_audit(&machine);
-            assert_walks(&machine, std::slice::from_ref(&space));
+            assert_walks(&machine, [&space]);
         }
     }
     drop(space);
@@ -203,8 +203,7 @@ fn the_children_of_a_daemon_have_anon_vmas_of_their_own() {
 #[test]
 fn an_anon_vma_is_freed_with_its_last_mapping() {
     let machine = machine(16, 1);
-    let cpu = machine.vcpu(0).unwrap();
-    let space = machine.memory().create_space().unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
     map_at(&space, BASE, 8 * PAGE, RW);
     assert_eq!(anon_vmas(&machine), 0);
     (0..8).for_each(|at| write(&cpu, &space, BASE + at * PAGE, at));
@@ -222,101 +221,88 @@ fn an_anon_vma_is_freed_with_its_last_mapping() {
     assert_eq!(anon_vmas(&machine), 0);
 }
 
-/// What a program does.
-#[derive(Clone, Debug)]
+/// Pages of the test's range.
+const PAGES: u64 = 32;
+
+/// What a program does to a range of pages.
+#[derive(Clone, Copy)]
 enum Step {
-    Map { at: u64, pages: u64 },
-    Write { at: u64, pages: u64 },
-    Unmap { at: u64, pages: u64 },
-    Protect { at: u64, pages: u64, writable: bool },
-    Move { at: u64, pages: u64, to: u64, keep: bool },
-    Grow { at: u64, pages: u64, by: u64 },
-    Drop { at: u64, pages: u64 },
+    Map,
+    Write,
+    Unmap,
+    Protect,
+    Move,
+    Grow,
+    Drop,
     Fork,
     Exit,
 }
 
-/// Pages of the test's range.
-const PAGES: u64 = 32;
-
-fn step() -> impl Strategy<Value = Step> {
-    let run = || (0..PAGES, 1..10_u64);
-    prop_oneof![
-        2 => run().prop_map(|(at, pages)| Step::Map { at, pages }),
-        4 => run().prop_map(|(at, pages)| Step::Write { at, pages }),
-        1 => run().prop_map(|(at, pages)| Step::Unmap { at, pages }),
-        2 => (run(), any::<bool>())
-            .prop_map(|((at, pages), writable)| Step::Protect { at, pages, writable }),
-        2 => (run(), 0..PAGES, any::<bool>())
-            .prop_map(|((at, pages), to, keep)| Step::Move { at, pages, to, keep }),
-        1 => (run(), 1..6_u64).prop_map(|((at, pages), by)| Step::Grow { at, pages, by }),
-        1 => run().prop_map(|(at, pages)| Step::Drop { at, pages }),
-        2 => Just(Step::Fork),
-        1 => Just(Step::Exit),
-    ]
-}
+/// How often it does each.
+const STEPS: [(u64, Step); 9] = [
+    (2, Step::Map),
+    (4, Step::Write),
+    (1, Step::Unmap),
+    (2, Step::Protect),
+    (2, Step::Move),
+    (1, Step::Grow),
+    (1, Step::Drop),
+    (2, Step::Fork),
+    (1, Step::Exit),
+];
 
 /// Most steps may fail, as those of programs may: only the state afterwards matters.
-fn take(step: &Step, which: usize, cpu: &Vcpu, spaces: &mut Vec<HostSpace<'_>>) {
-    let space = &spaces[which];
-    let place = |at: u64| VirtAddr(BASE + at * PAGE);
-    match *step {
-        Step::Map { at, pages } => {
-            map_at(space, place(at).0, pages * PAGE, RW);
+fn take(random: &mut Random, cpu: &Vcpu, processes: &mut Vec<Process<'_>>) {
+    let nth = random.below(processes.len() as u64) as usize;
+    let living = processes.len();
+    let process = &mut processes[nth];
+    let (at, pages) = (random.below(PAGES), 1 + random.below(9));
+    let call = match random.weighted(&STEPS) {
+        Step::Map => Call::Map(RW),
+        Step::Write => {
+            // Parts of the range may be read-only, or not mapped.
+            return (at..at + pages).for_each(|at| _ = process.write(cpu, at, 1 + at));
         }
-        Step::Write { at, pages } => {
-            for page in at..at + pages {
-                let _ = cpu.program(space).write_u64(place(page), page);
-            }
+        Step::Unmap => Call::Unmap,
+        Step::Protect => Call::Protect(random.pick(&[READ, RW])),
+        Step::Move => {
+            let keep = random.pick(&[RemapFlags::empty(), RemapFlags::DONTUNMAP]);
+            let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED | keep;
+            Call::Remap { to: random.below(PAGES), pages, flags }
         }
-        Step::Unmap { at, pages } => space.munmap(place(at), pages * PAGE).unwrap(),
-        Step::Protect { at, pages, writable } => {
-            let protection = if writable { RW } else { READ };
-            let _ = space.mprotect(place(at), pages * PAGE, protection, false);
+        Step::Grow => Call::Remap { to: 0, pages: pages + 1 + random.below(5), flags: RemapFlags::MAYMOVE },
+        Step::Drop => Call::Advise(Advice::DontNeed),
+        Step::Fork if living < 6 => {
+            let child = process.fork().unwrap();
+            return processes.push(child);
         }
-        Step::Move { at, pages, to, keep } => {
-            let mut flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
-            flags.set(RemapFlags::DONTUNMAP, keep);
-            let _ = space.mremap(place(at), pages * PAGE, pages * PAGE, flags, place(to));
-        }
-        Step::Grow { at, pages, by } => {
-            let new = (pages + by) * PAGE_SIZE;
-            let _ = space.mremap(place(at), pages * PAGE, new, RemapFlags::MAYMOVE, VirtAddr(0));
-        }
-        Step::Drop { at, pages } => {
-            let _ = space.madvise(place(at), pages * PAGE, Advice::DontNeed);
-        }
-        Step::Fork => {
-            if spaces.len() < 6 {
-                spaces.push(space.fork().unwrap());
-            }
-        }
-        Step::Exit => {
-            if spaces.len() > 1 {
-                drop(spaces.swap_remove(which));
-            }
-        }
+        Step::Exit if living > 1 => return drop(processes.swap_remove(nth)),
+        Step::Fork | Step::Exit => return,
+    };
+    let result = process.call(call, at..at + pages);
+    if result.is_err() {
+        assert!(!matches!(call, Call::Map(_) | Call::Unmap), "{call:?}: {result:?}");
+        process.reload(cpu);
     }
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
-
-    #[test]
-    fn any_program_leaves_every_page_where_the_rmap_finds_it(
-        steps in prop::collection::vec((step(), any::<prop::sample::Index>()), 1..80)
-    ) {
+#[test]
+fn any_program_leaves_every_page_where_the_rmap_finds_it() {
+    let first = setting("QUIRE_SEED", 1);
+    for seed in first..first + setting("QUIRE_SEEDS", 256) {
+        println!("QUIRE_SEED={seed}");
+        let mut random = Random(seed);
         let machine = machine(16, 1);
         let cpu = machine.vcpu(0).unwrap();
-        let mut spaces = vec![machine.memory().create_space().unwrap()];
-        map_at(&spaces[0], BASE, PAGES / 2 * PAGE, RW);
-        for (step, which) in &steps {
-            let which = which.index(spaces.len());
-            take(step, which, &cpu, &mut spaces);
-            assert_walks(&machine, &spaces);
+        let space = machine.memory().create_space().unwrap();
+        let mut processes = vec![Process::with_pages(space, VirtAddr(BASE), PAGES / 2)];
+        for _ in 0..1 + random.below(79) {
+            take(&mut random, &cpu, &mut processes);
+            assert_walks(&machine, processes.iter().map(|process| &*process.space));
         }
+        processes.iter().for_each(|process| process.check_all(&cpu));
         assert_audit(&machine);
-        drop(spaces);
-        prop_assert_eq!(anon_vmas(&machine), 0);
+        drop(processes);
+        assert_eq!(anon_vmas(&machine), 0);
     }
 }

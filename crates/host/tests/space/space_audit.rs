@@ -1,6 +1,6 @@
 //! Planted faults: the auditor must find each kind, and find nothing before.
 
-use crate::common::{HostSpace, PAGE, RW, Setup, assert_audit, map_at};
+use crate::common::{HostSpace, PAGE, RW, Setup, assert_audit, cpu_and_space, map_at};
 use quire_arch::paging::X86_64Level4;
 use quire_arch::{Access, Asid, Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Platform, VirtAddr};
 use quire_frame::OwnerWord;
@@ -18,8 +18,7 @@ const BASE: u64 = 1 << 39;
 fn scene<R>(plant: impl FnOnce(&Machine, &Vcpu, &HostSpace<'_>) -> R) -> R {
     // What is planted is found here, not at the machine's end.
     let machine = Setup::mib(16).unaudited().build();
-    let cpu = machine.vcpu(0).unwrap();
-    let space = machine.memory().create_space().unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
     map_at(&space, BASE, 4 * PAGE, RW);
     for at in 0..2 {
         cpu.program(&space).write_u64(VirtAddr(BASE + at * PAGE), 7).unwrap();

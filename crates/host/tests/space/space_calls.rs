@@ -1,7 +1,7 @@
 //! Results and counts of single calls that random programs hardly ever reach. The expected values are
 //! Linux's.
 
-use crate::common::{GIB, MIB2, PAGE, READ, RW, assert_audit, machine, map_at, page};
+use crate::common::{GIB, MIB2, PAGE, READ, RW, assert_audit, cpu_and_space, machine, map_at, page};
 use quire_arch::paging::X86_64Level4;
 use quire_arch::{PagingFormat, VirtAddr};
 use quire_mm::{Errno, Error, Limits, MapFlags, MapRequest, RemapFlags};
@@ -12,8 +12,7 @@ const BASE: u64 = GIB;
 #[test]
 fn mincore_reports_every_page_of_a_hole_between_tables() {
     let machine = machine(16, 1);
-    let cpu = machine.vcpu(0).unwrap();
-    let space = machine.memory().create_space().unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
     let last = 4 * MIB2 / PAGE - 1;
     let addr = map_at(&space, BASE, 4 * MIB2, RW);
     for at in [0, last] {
@@ -44,8 +43,7 @@ fn the_limit_of_a_fixed_address_is_checked_before_its_alignment() {
 #[test]
 fn memory_that_was_protected_is_charged_for_its_growth() {
     let machine = machine(16, 1);
-    let cpu = machine.vcpu(0).unwrap();
-    let space = machine.memory().create_space().unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
     let addr = map_at(&space, BASE, PAGE, RW);
     cpu.program(&space).write_u64(addr, 1).unwrap();
     space.mprotect(addr, PAGE, READ, false).unwrap();

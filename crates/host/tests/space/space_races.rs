@@ -1,8 +1,8 @@
 //! Directed tests of the hazards in docs/locking.md.
 
 use crate::common::{
-    DENIED, GIB, HostSpace, MIB2, NONE, NOT_MAPPED, PAGE, READ, RW, assert_audit, in_use, machine, map_at,
-    mappings, page,
+    DENIED, GIB, MIB2, NONE, NOT_MAPPED, PAGE, READ, RW, assert_audit, assert_filled, fill, in_use, machine,
+    map_at, mappings, page,
 };
 use quire_arch::{Access, Platform, VirtAddr};
 use quire_frame::FaultPlan;
@@ -19,22 +19,6 @@ fn one_cpu(mib: u64) -> (Machine, Vcpu) {
     let machine = machine(mib, 1);
     let cpu = machine.vcpu(0).expect("the CPU is free");
     (machine, cpu)
-}
-
-/// Writes `tag + page` to each page.
-fn fill(cpu: &Vcpu, space: &HostSpace<'_>, addr: u64, pages: u64, tag: u64) {
-    let program = cpu.program(space);
-    for at in 0..pages {
-        assert_eq!(program.write_u64(VirtAddr(addr + at * PAGE), tag + at), Ok(()), "page {at} of {addr:#x}");
-    }
-}
-
-#[track_caller]
-fn assert_filled(cpu: &Vcpu, space: &HostSpace<'_>, addr: u64, pages: u64, tag: u64) {
-    let program = cpu.program(space);
-    for at in 0..pages {
-        assert_eq!(program.read_u64(VirtAddr(addr + at * PAGE)), Ok(tag + at), "page {at} of {addr:#x}");
-    }
 }
 
 /// Every module: a plain store to a PTE loses an A/D bit that the MMU set meanwhile.
@@ -156,7 +140,7 @@ fn zapping_stops_at_the_end_of_its_range_at_every_border() {
         let base = border - 8 * PAGE;
         map_at(&space, base, 16 * PAGE, RW);
         for (from, to) in [(0, 8), (8, 16), (7, 9), (0, 16), (3, 4), (15, 16)] {
-            fill(&cpu, &space, base, 16, 500);
+            fill(&cpu, &space, VirtAddr(base), 0..16, 500);
             space.madvise(VirtAddr(base + from * PAGE), (to - from) * PAGE, Advice::DontNeed).unwrap();
             for at in 0..16 {
                 let value = cpu.program(&space).read_u64(VirtAddr(base + at * PAGE));
@@ -164,10 +148,10 @@ fn zapping_stops_at_the_end_of_its_range_at_every_border() {
             }
             assert_audit(&machine);
         }
-        fill(&cpu, &space, base, 16, 900);
+        fill(&cpu, &space, VirtAddr(base), 0..16, 900);
         space.munmap(VirtAddr(border - PAGE), 2 * PAGE).unwrap();
-        assert_filled(&cpu, &space, base, 7, 900);
-        assert_filled(&cpu, &space, border + PAGE, 7, 909);
+        assert_filled(&cpu, &space, VirtAddr(base), 0..7, 900);
+        assert_filled(&cpu, &space, VirtAddr(border + PAGE), 0..7, 909);
         assert_eq!(cpu.program(&space).read_u64(VirtAddr(border)), Err(NOT_MAPPED));
         assert_audit(&machine);
     }
@@ -183,7 +167,7 @@ fn a_large_unmapping_gives_every_frame_back() {
     let before = in_use(&machine);
     for _ in 0..3 {
         map_at(&space, BORDER - 8 * MIB2, 16 * MIB2, RW);
-        fill(&cpu, &space, BORDER - 8 * MIB2, 16 * 512, 1);
+        fill(&cpu, &space, VirtAddr(BORDER - 8 * MIB2), 0..16 * 512, 1);
         space.munmap(VirtAddr(BORDER - 8 * MIB2), 16 * MIB2).unwrap();
         assert_eq!(space.figures().page_tables, 0);
         in_use(&machine);
@@ -287,12 +271,12 @@ fn a_destination_with_leftover_tables_takes_a_move() {
     let to = BORDER + GIB;
     // A neighbour keeps the upper tables; dropped pages leave an empty PTE table.
     map_at(&space, to, 2 * MIB2, RW);
-    fill(&cpu, &space, to, 1024, 7);
+    fill(&cpu, &space, VirtAddr(to), 0..1024, 7);
     space.madvise(VirtAddr(to), 2 * MIB2, Advice::DontNeed).unwrap();
     map_at(&space, BORDER, 2 * MIB2, RW);
-    fill(&cpu, &space, BORDER, 1024, 3000);
+    fill(&cpu, &space, VirtAddr(BORDER), 0..1024, 3000);
     space.mremap(VirtAddr(BORDER), 2 * MIB2, 2 * MIB2, MOVE, VirtAddr(to)).unwrap();
-    assert_filled(&cpu, &space, to, 1024, 3000);
+    assert_filled(&cpu, &space, VirtAddr(to), 0..1024, 3000);
     assert_audit(&machine);
 }
 
@@ -311,8 +295,8 @@ fn a_move_leaves_the_neighbours_of_both_ends_alone() {
         let all = 4 * MIB2 / PAGE;
         map_at(&space, source, all * PAGE, RW);
         map_at(&space, target, all * PAGE, RW);
-        fill(&cpu, &space, source, all, 10_000);
-        fill(&cpu, &space, target, all, 20_000);
+        fill(&cpu, &space, VirtAddr(source), 0..all, 10_000);
+        fill(&cpu, &space, VirtAddr(target), 0..all, 20_000);
         let (from, to) = (512 + from_page, 512 + to_page);
         let result = space.mremap(
             VirtAddr(source + from * PAGE),
@@ -322,13 +306,13 @@ fn a_move_leaves_the_neighbours_of_both_ends_alone() {
             VirtAddr(target + to * PAGE),
         );
         assert_eq!(result, Ok(VirtAddr(target + to * PAGE)));
-        assert_filled(&cpu, &space, source, from, 10_000);
+        assert_filled(&cpu, &space, VirtAddr(source), 0..from, 10_000);
         let behind = from + pages;
-        assert_filled(&cpu, &space, source + behind * PAGE, all - behind, 10_000 + behind);
-        assert_filled(&cpu, &space, target, to, 20_000);
-        assert_filled(&cpu, &space, target + to * PAGE, pages, 10_000 + from);
+        assert_filled(&cpu, &space, VirtAddr(source + behind * PAGE), 0..all - behind, 10_000 + behind);
+        assert_filled(&cpu, &space, VirtAddr(target), 0..to, 20_000);
+        assert_filled(&cpu, &space, VirtAddr(target + to * PAGE), 0..pages, 10_000 + from);
         let behind = to + pages;
-        assert_filled(&cpu, &space, target + behind * PAGE, all - behind, 20_000 + behind);
+        assert_filled(&cpu, &space, VirtAddr(target + behind * PAGE), 0..all - behind, 20_000 + behind);
         assert_eq!(cpu.program(&space).read_u64(VirtAddr(source + from * PAGE)), Err(NOT_MAPPED));
         assert_audit(&machine);
     }
@@ -340,7 +324,7 @@ fn invalid_moves_are_refused_whole() {
     let (machine, cpu) = one_cpu(16);
     let space = machine.memory().create_space().unwrap();
     map_at(&space, BORDER, 8 * PAGE, RW);
-    fill(&cpu, &space, BORDER, 8, 1);
+    fill(&cpu, &space, VirtAddr(BORDER), 0..8, 1);
     let before = mappings(&space);
     let (from, len) = (VirtAddr(BORDER), 8 * PAGE);
     for (old, new, to) in [
@@ -358,7 +342,7 @@ fn invalid_moves_are_refused_whole() {
         assert_eq!(result.map_err(quire_mm::Error::errno), Err(Errno::EINVAL), "{old:#x} {new:#x} {to:#x}");
     }
     assert_eq!(mappings(&space), before);
-    assert_filled(&cpu, &space, BORDER, 8, 1);
+    assert_filled(&cpu, &space, VirtAddr(BORDER), 0..8, 1);
     assert_audit(&machine);
 }
 
@@ -432,7 +416,7 @@ fn a_move_that_fails_half_way_moves_nothing() {
     let pages = 3 * MIB2 / PAGE;
     let (from, to) = (BORDER - MIB2 - 5 * PAGE, BORDER + 512 * GIB - MIB2 - 100 * PAGE);
     map_at(&space, from, pages * PAGE, RW);
-    fill(&cpu, &space, from, pages, 77);
+    fill(&cpu, &space, VirtAddr(from), 0..pages, 77);
     let faults = machine.memory().frames().faults();
     for nth in 1.. {
         let before = (mappings(&space), space.figures().page_tables);
@@ -448,9 +432,9 @@ fn a_move_that_fails_half_way_moves_nothing() {
             Err(error) => assert_eq!(error.errno(), Errno::ENOMEM),
         }
         assert_eq!((mappings(&space), space.figures().page_tables), before);
-        assert_filled(&cpu, &space, from, pages, 77);
+        assert_filled(&cpu, &space, VirtAddr(from), 0..pages, 77);
     }
-    assert_filled(&cpu, &space, to, pages, 77);
+    assert_filled(&cpu, &space, VirtAddr(to), 0..pages, 77);
 }
 
 /// Every module: state is relied on after a lock was dropped. Two threads grow one stack; the guard gap

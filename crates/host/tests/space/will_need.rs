@@ -1,8 +1,8 @@
 //! MADV_WILLNEED: pages that were swapped out are read before an access waits for them.
 
 use crate::common::{
-    GIB, HostSpace, MIB2, PAGE, RW, Setup, assert_audit, assert_filled, count, fill, map_at, page,
-    swap_on_ram,
+    GIB, HostSpace, MIB2, PAGE, RW, Setup, assert_audit, assert_filled, count, cpu_and_space, fill, map_at,
+    page, swap_on_ram,
 };
 use quire_arch::{Order, VirtAddr};
 use quire_host::swap::{SlowConfig, SlowDevice};
@@ -45,7 +45,7 @@ fn send_out(machine: &Machine, space: &HostSpace<'_>, area: VirtAddr, pages: u64
 fn paged_out<'m>(machine: &'m Machine, cpu: &Vcpu, pages: u64) -> (HostSpace<'m>, VirtAddr) {
     let space = machine.memory().create_space().unwrap();
     let area = map_at(&space, GIB, pages * PAGE, RW);
-    fill(cpu, &space, area, pages, 100);
+    fill(cpu, &space, area, 0..pages, 100);
     send_out(machine, &space, area, pages);
     (space, area)
 }
@@ -68,11 +68,10 @@ fn willneed_reads_pages_into_the_swap_cache() {
     for technique in SwapTechnique::ALL {
         let machine = setup().with(|memory| memory.techniques.swap = technique).build();
         swap_on_ram(&machine, SLOTS);
-        let cpu = machine.vcpu(0).unwrap();
-        let space = machine.memory().create_space().unwrap();
+        let (cpu, space) = cpu_and_space(&machine);
         let area = map_at(&space, GIB, 64 * PAGE, RW);
         // The first page is full of zeros.
-        fill(&cpu, &space, area, 64, 0);
+        fill(&cpu, &space, area, 0..64, 0);
         send_out(&machine, &space, area, 64);
         space.madvise(area, 32 * PAGE, Advice::WillNeed).unwrap();
         assert_eq!((in_memory(&space, area, 32), in_memory(&space, area, 64)), (32, 32), "{technique:?}");
@@ -83,10 +82,10 @@ fn willneed_reads_pages_into_the_swap_cache() {
         // Resident pages are left alone.
         space.madvise(area, 32 * PAGE, Advice::WillNeed).unwrap();
         assert_eq!(counts(&machine, IN), [32 - zeros, zeros, 0, 32]);
-        assert_filled(&cpu, &space, area, 32, 0);
+        assert_filled(&cpu, &space, area, 0..32, 0);
         let later = [VmEvent::Pgmajfault, VmEvent::SwapRaHit, VmEvent::Pswpin];
         assert_eq!(counts(&machine, later), [0, 0, 32 - zeros], "{technique:?}");
-        assert_filled(&cpu, &space, area, 64, 0);
+        assert_filled(&cpu, &space, area, 0..64, 0);
         assert_eq!(count(&machine, VmEvent::Pgmajfault), 32);
         assert_eq!(machine.memory().swap().free_slots(), SLOTS, "{technique:?}");
         // Nor pages that were never swapped out.
@@ -108,7 +107,7 @@ fn willneed_does_not_wait_for_a_slow_device() {
     // An access that comes too early waits for the read.
     assert_eq!(crate::common::read(&cpu, &space, page(area, 63)), 163);
     assert_eq!(in_memory(&space, area, 64), 64);
-    assert_filled(&cpu, &space, area, 64, 100);
+    assert_filled(&cpu, &space, area, 0..64, 100);
     assert_eq!(
         counts(&machine, [VmEvent::Pgmajfault, VmEvent::Pswpin, VmEvent::SwapRa, VmEvent::SwapRaHit]),
         [0, 64, 0, 0]
@@ -125,7 +124,7 @@ fn willneed_continues_after_a_full_queue() {
     space.madvise(area, 64 * PAGE, Advice::WillNeed).unwrap();
     reap(&machine);
     assert_eq!(in_memory(&space, area, 64), 64);
-    assert_filled(&cpu, &space, area, 64, 100);
+    assert_filled(&cpu, &space, area, 0..64, 100);
     assert_audit(&machine);
 }
 
@@ -138,7 +137,7 @@ fn a_failed_read_is_retried_by_the_fault() {
     reap(&machine);
     assert_eq!(in_memory(&space, area, 8), 7);
     assert_audit(&machine);
-    assert_filled(&cpu, &space, area, 8, 100);
+    assert_filled(&cpu, &space, area, 0..8, 100);
     assert_eq!(count(&machine, VmEvent::Pgmajfault), 1);
     assert_audit(&machine);
 }
@@ -187,17 +186,16 @@ fn willneed_reads_a_large_folio_whole() {
     let machine =
         setup().huge(HugePolicy::MADVISE.with_sizes(OrderSet::of(Order::PMD), SizeEnabled::Always)).build();
     swap_on_ram(&machine, SLOTS);
-    let cpu = machine.vcpu(0).unwrap();
-    let space = machine.memory().create_space().unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
     let area = map_at(&space, GIB, MIB2, RW);
     let folios = |counter| machine.memory().frames().events().folios(Order::PMD, counter);
-    fill(&cpu, &space, area, 512, 100);
+    fill(&cpu, &space, area, 0..512, 100);
     send_out(&machine, &space, area, 512);
     space.madvise(area, MIB2, Advice::WillNeed).unwrap();
     assert_eq!((folios(FolioCounter::Swpin), folios(FolioCounter::NrAnon)), (1, 1));
     assert_audit(&machine);
     let faults = count(&machine, VmEvent::Pgfault);
-    assert_filled(&cpu, &space, area, 512, 100);
+    assert_filled(&cpu, &space, area, 0..512, 100);
     assert_eq!(counts(&machine, [VmEvent::Pgfault, VmEvent::Pgmajfault]), [faults + 1, 0]);
     // A part of it is read in pages.
     send_out(&machine, &space, area, 512);
@@ -206,7 +204,7 @@ fn willneed_reads_a_large_folio_whole() {
     assert_eq!((folios(FolioCounter::Swpin), folios(FolioCounter::NrAnon)), (1, 0));
     assert_eq!(in_memory(&space, area, 512), 509);
     assert_audit(&machine);
-    assert_filled(&cpu, &space, area, 512, 100);
+    assert_filled(&cpu, &space, area, 0..512, 100);
     assert_audit(&machine);
 }
 
@@ -222,14 +220,14 @@ fn a_full_memcg_fails_neither_willneed_nor_the_program() {
     let space = machine.memory().create_space().unwrap();
     space.set_memcg(memcg).unwrap();
     let area = map_at(&space, GIB, 512 * PAGE, RW);
-    fill(&cpu, &space, area, 512, 100);
+    fill(&cpu, &space, area, 0..512, 100);
     space.madvise(area, 512 * PAGE, Advice::PageOut).unwrap();
     let before = count(&machine, VmEvent::Pswpin);
     space.madvise(area, 512 * PAGE, Advice::WillNeed).unwrap();
     let read = count(&machine, VmEvent::Pswpin) - before;
     assert!(read > 256 && memcgs.usage(memcg) <= 128, "{read} read, {} charged", memcgs.usage(memcg));
     assert_audit(&machine);
-    assert_filled(&cpu, &space, area, 512, 100);
+    assert_filled(&cpu, &space, area, 0..512, 100);
     // Locked memory cannot be reclaimed.
     space.madvise(area, 512 * PAGE, Advice::PageOut).unwrap();
     space.mlock(area, 128 * PAGE, false).unwrap();
@@ -237,6 +235,6 @@ fn a_full_memcg_fails_neither_willneed_nor_the_program() {
     space.madvise(page(area, 128), 384 * PAGE, Advice::WillNeed).unwrap();
     assert_eq!((count(&machine, VmEvent::Pswpin), space.is_killed()), (before, false));
     space.munlock(area, 128 * PAGE).unwrap();
-    assert_filled(&cpu, &space, area, 512, 100);
+    assert_filled(&cpu, &space, area, 0..512, 100);
     assert_audit(&machine);
 }

@@ -1,7 +1,8 @@
 //! Collapses of blocks whose pages are paged out in part.
 
 use crate::common::{
-    PAGE, RW, Setup, assert_audit, assert_filled, count, fill, map_at, page, swap_on_ram, write,
+    PAGE, RW, Setup, assert_audit, assert_filled, count, cpu_and_space, fill, map_at, page, swap_on_ram,
+    write,
 };
 use quire_arch::VirtAddr;
 use quire_host::Machine;
@@ -22,11 +23,10 @@ fn machine() -> Machine {
 fn madvise_collapse_swaps_in_first() {
     for (pages, protection) in [(1, RW), (100, RW), (512, RW), (512, Protection::empty())] {
         let machine = machine();
-        let cpu = machine.vcpu(0).unwrap();
-        let space = machine.memory().create_space().unwrap();
+        let (cpu, space) = cpu_and_space(&machine);
         let area = map_at(&space, BASE, 2 * MIB2, RW);
         space.madvise(area, MIB2, Advice::NoHugePage).unwrap();
-        fill(&cpu, &space, area, pages, 100);
+        fill(&cpu, &space, area, 0..pages, 100);
         space.mprotect(area, MIB2, protection, false).unwrap();
         space.madvise(area, MIB2, Advice::PageOut).unwrap();
         assert_eq!(space.figures().swapped, pages * PAGE);
@@ -37,7 +37,7 @@ fn madvise_collapse_swaps_in_first() {
         assert_eq!(count(&machine, VmEvent::Pgmajfault), pages);
         assert_audit(&machine);
         space.mprotect(area, MIB2, RW, false).unwrap();
-        assert_filled(&cpu, &space, area, pages, 100);
+        assert_filled(&cpu, &space, area, 0..pages, 100);
         drop(space);
         assert_eq!(machine.memory().swap().free_slots(), 4096);
         assert_audit(&machine);
@@ -48,11 +48,10 @@ fn madvise_collapse_swaps_in_first() {
 #[test]
 fn a_page_that_a_child_has_paged_out_too_is_copied() {
     let machine = machine();
-    let cpu = machine.vcpu(0).unwrap();
-    let space = machine.memory().create_space().unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
     let area = map_at(&space, BASE, MIB2, RW);
     space.madvise(area, MIB2, Advice::NoHugePage).unwrap();
-    fill(&cpu, &space, area, 16, 7);
+    fill(&cpu, &space, area, 0..16, 7);
     space.madvise(area, MIB2, Advice::PageOut).unwrap();
     let child = space.fork().unwrap();
     space.madvise(area, MIB2, Advice::HugePage).unwrap();
@@ -60,7 +59,7 @@ fn a_page_that_a_child_has_paged_out_too_is_copied() {
     assert_audit(&machine);
     assert_eq!(collapsed, Ok(()));
     write(&cpu, &space, page(area, 3), 1);
-    assert_filled(&cpu, &child, area, 16, 7);
+    assert_filled(&cpu, &child, area, 0..16, 7);
     assert_audit(&machine);
 }
 
@@ -75,7 +74,7 @@ fn khugepaged_swaps_in_within_its_limit() {
     for (block, used, out) in [(0, 300, 65), (1, 300, 64), (2, 200, 64)] {
         let start = VirtAddr(area.0 + block * MIB2);
         space.madvise(start, MIB2, Advice::NoHugePage).unwrap();
-        fill(&cpu, &space, start, used + out, block);
+        fill(&cpu, &space, start, 0..used + out, block);
         space.madvise(page(start, used), out * PAGE, Advice::PageOut).unwrap();
         space.madvise(start, MIB2, Advice::HugePage).unwrap();
     }
@@ -84,7 +83,7 @@ fn khugepaged_swaps_in_within_its_limit() {
     assert_eq!(space.figures().swapped, (65 + 64) * PAGE);
     assert_audit(&machine);
     for (block, pages) in [(0, 365), (1, 364), (2, 264)] {
-        assert_filled(&cpu, &space, VirtAddr(area.0 + block * MIB2), pages, block);
+        assert_filled(&cpu, &space, VirtAddr(area.0 + block * MIB2), 0..pages, block);
     }
     assert_audit(&machine);
 }

@@ -1,8 +1,8 @@
 //! Pages that are swapped out and in.
 
 use crate::common::{
-    GIB, PAGE, RW, Setup, anonymous_frames, assert_audit, assert_filled, count, fill, machine, map_at, page,
-    read, swap_on_ram, write,
+    GIB, PAGE, RW, Setup, anonymous_frames, assert_audit, assert_filled, count, cpu_and_space, fill, machine,
+    map_at, page, read, swap_on_ram, write,
 };
 use quire_host::Machine;
 use quire_host::swap::{SlowConfig, SlowDevice};
@@ -21,15 +21,14 @@ fn compressed(machine: &Machine, slots: u64) -> quire_mm::DeviceId {
 fn a_page_that_is_paged_out_comes_back_as_it_was() {
     let machine = machine(16, 1);
     swap_on_ram(&machine, 1024);
-    let cpu = machine.vcpu(0).unwrap();
-    let space = machine.memory().create_space().unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
     let area = map_at(&space, GIB, 8 * PAGE, RW);
-    fill(&cpu, &space, area, 8, 100);
+    fill(&cpu, &space, area, 0..8, 100);
     space.madvise(area, 8 * PAGE, Advice::PageOut).unwrap();
     assert_eq!(space.figures().resident, 0, "all is out");
     assert_eq!(space.figures().swapped, 8 * PAGE);
     assert_audit(&machine);
-    assert_filled(&cpu, &space, area, 8, 100);
+    assert_filled(&cpu, &space, area, 0..8, 100);
     assert_eq!(space.figures().swapped, 0);
     assert_eq!((count(&machine, VmEvent::Pswpout), count(&machine, VmEvent::Pswpin)), (8, 8));
     assert_eq!(count(&machine, VmEvent::Pgmajfault), 8);
@@ -43,8 +42,7 @@ fn a_page_that_is_paged_out_comes_back_as_it_was() {
 fn a_program_larger_than_memory_keeps_what_it_wrote() {
     let machine = overcommitted(16);
     compressed(&machine, 16 << 10);
-    let cpu = machine.vcpu(0).unwrap();
-    let space = machine.memory().create_space().unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
     let pages = 8 << 10;
     let area = map_at(&space, GIB, pages * PAGE, RW);
     for round in 0..3 {
@@ -65,10 +63,9 @@ fn a_program_larger_than_memory_keeps_what_it_wrote() {
 fn both_sides_of_a_fork_keep_what_is_paged_out() {
     let machine = machine(16, 1);
     swap_on_ram(&machine, 1024);
-    let cpu = machine.vcpu(0).unwrap();
-    let space = machine.memory().create_space().unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
     let area = map_at(&space, GIB, 8 * PAGE, RW);
-    fill(&cpu, &space, area, 8, 100);
+    fill(&cpu, &space, area, 0..8, 100);
     space.madvise(area, 4 * PAGE, Advice::PageOut).unwrap();
     let child = space.fork().unwrap();
     assert_audit(&machine);
@@ -78,8 +75,8 @@ fn both_sides_of_a_fork_keep_what_is_paged_out() {
     }
     assert_audit(&machine);
     machine.memory().swapoff(quire_mm::DeviceId::new(0).unwrap(), || true).unwrap();
-    assert_filled(&cpu, &child, area, 8, 200);
-    assert_filled(&cpu, &space, area, 8, 100);
+    assert_filled(&cpu, &child, area, 0..8, 200);
+    assert_filled(&cpu, &space, area, 0..8, 100);
     assert_audit(&machine);
 }
 
@@ -87,16 +84,15 @@ fn both_sides_of_a_fork_keep_what_is_paged_out() {
 fn swapoff_reads_everything_in() {
     let machine = machine(16, 1);
     let id = compressed(&machine, 1024);
-    let cpu = machine.vcpu(0).unwrap();
-    let space = machine.memory().create_space().unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
     let area = map_at(&space, GIB, 512 * PAGE, RW);
-    fill(&cpu, &space, area, 512, 100);
+    fill(&cpu, &space, area, 0..512, 100);
     space.madvise(area, 512 * PAGE, Advice::PageOut).unwrap();
     assert_eq!(space.figures().swapped, 512 * PAGE);
     machine.memory().swapoff(id, || true).unwrap();
     assert_eq!(space.figures().swapped, 0);
     assert_audit(&machine);
-    assert_filled(&cpu, &space, area, 512, 100);
+    assert_filled(&cpu, &space, area, 0..512, 100);
 }
 
 /// A slow device, with a program that reads in order.
@@ -106,10 +102,9 @@ fn readahead_from_a_slow_device() {
     let disk = RamDisk::new(machine.memory().frames(), 1024).unwrap();
     let slow = SlowDevice::new(disk, SlowConfig::default());
     machine.memory().swapon(slow, SwapOnOptions::default()).unwrap();
-    let cpu = machine.vcpu(0).unwrap();
-    let space = machine.memory().create_space().unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
     let area = map_at(&space, GIB, 256 * PAGE, RW);
-    fill(&cpu, &space, area, 256, 100);
+    fill(&cpu, &space, area, 0..256, 100);
     space.madvise(area, 256 * PAGE, Advice::PageOut).unwrap();
     // Once written, they are freed by the next pass.
     for _ in 0..3 {
@@ -119,7 +114,7 @@ fn readahead_from_a_slow_device() {
     assert_eq!(anonymous_frames(&machine), 0);
     assert_eq!(space.figures().swapped, 256 * PAGE);
     assert_audit(&machine);
-    assert_filled(&cpu, &space, area, 256, 100);
+    assert_filled(&cpu, &space, area, 0..256, 100);
     let (ahead, hits) = (count(&machine, VmEvent::SwapRa), count(&machine, VmEvent::SwapRaHit));
     assert!(hits > 128 && ahead >= hits, "{ahead} read ahead, {hits} of them used");
     machine.memory().swap().reap();
@@ -138,8 +133,7 @@ fn a_lazily_freed_page_never_reads_old_data_of_the_device() {
     let disk = RamDisk::new(machine.memory().frames(), 64).unwrap();
     let slow = SlowDevice::new(disk, SlowConfig::default());
     machine.memory().swapon(slow, SwapOnOptions::default()).unwrap();
-    let cpu = machine.vcpu(0).unwrap();
-    let space = machine.memory().create_space().unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
     let area = map_at(&space, GIB, PAGE, RW);
     write(&cpu, &space, area, 1);
     space.madvise(area, PAGE, Advice::PageOut).unwrap();
@@ -165,8 +159,7 @@ fn a_lazily_freed_page_never_reads_old_data_of_the_device() {
 fn a_lazily_freed_page_is_dropped_without_a_write() {
     let machine = overcommitted(16);
     swap_on_ram(&machine, 64);
-    let cpu = machine.vcpu(0).unwrap();
-    let space = machine.memory().create_space().unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
     let area = map_at(&space, GIB, 8 * PAGE, RW);
     (0..8).for_each(|at| write(&cpu, &space, page(area, at), 100 + at));
     space.madvise(area, 8 * PAGE, Advice::PageOut).unwrap();
@@ -188,8 +181,7 @@ fn pages_are_freed_as_soon_as_they_are_written() {
     let disk = RamDisk::new(machine.memory().frames(), 1024).unwrap();
     let slow = SlowDevice::new(disk, SlowConfig::default());
     machine.memory().swapon(slow, SwapOnOptions::default()).unwrap();
-    let cpu = machine.vcpu(0).unwrap();
-    let space = machine.memory().create_space().unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
     let area = map_at(&space, GIB, 128 * PAGE, RW);
     (0..128).for_each(|at| write(&cpu, &space, page(area, at), 100 + at));
     // All are on their list now. The others are older, and were not referenced either.
@@ -211,10 +203,9 @@ fn pages_are_freed_as_soon_as_they_are_written() {
 fn pages_skipped_while_the_device_is_full_are_written_later() {
     let machine = overcommitted(16);
     swap_on_ram(&machine, 32);
-    let cpu = machine.vcpu(0).unwrap();
-    let space = machine.memory().create_space().unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
     let area = map_at(&space, GIB, 256 * PAGE, RW);
-    fill(&cpu, &space, area, 256, 100);
+    fill(&cpu, &space, area, 0..256, 100);
     space.madvise(area, 256 * PAGE, Advice::Cold).unwrap();
     let goes = |from: u64| {
         machine.memory().reclaim(quire_mm::MemcgId::ROOT, 32);
@@ -227,6 +218,6 @@ fn pages_skipped_while_the_device_is_full_are_written_later() {
     assert_eq!(machine.memory().reclaim(quire_mm::MemcgId::ROOT, 32), 0);
     space.munmap(area, 32 * PAGE).unwrap();
     goes(32);
-    assert_filled(&cpu, &space, page(area, 32), 224, 132);
+    assert_filled(&cpu, &space, page(area, 32), 0..224, 132);
     assert_audit(&machine);
 }

@@ -3,8 +3,8 @@
 //! bytes.
 
 use crate::common::{
-    GIB, MIB2, PAGE, RW, Setup, assert_audit, assert_filled, count, fill, map_at, page, read, swap_on_ram,
-    write,
+    GIB, MIB2, PAGE, RW, Setup, assert_audit, assert_filled, count, cpu_and_space, fill, map_at, page, read,
+    swap_on_ram, write,
 };
 use quire_arch::{Order, VirtAddr};
 use quire_host::Machine;
@@ -54,14 +54,13 @@ fn swap_counters_of_folios() {
         let huge = u64::from(order == Order::PMD);
         for (front, zeros) in [(None, false), (None, true), (Some(4 << 20), false), (Some(4 << 20), true)] {
             let machine = machine(order, front);
-            let cpu = machine.vcpu(0).unwrap();
-            let space = machine.memory().create_space().unwrap();
+            let (cpu, space) = cpu_and_space(&machine);
             let area = map_at(&space, GIB, MIB2, RW);
             if zeros {
                 // A read would map the shared zero page.
                 (0..pages).for_each(|at| write(&cpu, &space, page(area, at), 0));
             } else {
-                fill(&cpu, &space, area, pages, 100);
+                fill(&cpu, &space, area, 0..pages, 100);
             }
             assert_eq!(machine.memory().frames().events().folios(order, FolioCounter::AnonFaultAlloc), 1);
             space.madvise(area, pages * PAGE, Advice::PageOut).unwrap();
@@ -77,7 +76,7 @@ fn swap_counters_of_folios() {
             if zeros {
                 (0..pages).for_each(|at| assert_eq!(read(&cpu, &space, page(area, at)), 0, "{case}"));
             } else {
-                assert_filled(&cpu, &space, area, pages, 100);
+                assert_filled(&cpu, &space, area, 0..pages, 100);
             }
             let (mut all, mut folios) = (out, folios);
             match (zeros, front) {
@@ -97,8 +96,7 @@ fn swap_counters_of_folios() {
 fn writeback_counts_for_the_device_behind() {
     // Enough for a part of what is stored.
     let machine = machine(Order::new(4).unwrap(), Some(16 * PAGE));
-    let cpu = machine.vcpu(0).unwrap();
-    let space = machine.memory().create_space().unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
     let area = map_at(&space, GIB, 256 * PAGE, RW);
     let noise = |at: u64, word: u64| (at << 32 | word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     for at in 0..256 {
@@ -131,7 +129,7 @@ fn a_memcg_at_its_limit_is_told_from_a_machine_without_memory() {
     space.set_memcg(memcg).unwrap();
     let area = map_at(&space, GIB, MIB2, RW);
     let folios = |counter| machine.memory().frames().events().folios(order, counter);
-    fill(&cpu, &space, area, 16, 100);
+    fill(&cpu, &space, area, 0..16, 100);
     space.madvise(area, 16 * PAGE, Advice::PageOut).unwrap();
     let _ = memcgs.set(memcg, Limit::Max, Some(8 * PAGE)).unwrap();
     assert_eq!(read(&cpu, &space, area), 100);

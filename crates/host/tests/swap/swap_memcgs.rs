@@ -1,11 +1,14 @@
 //! memcgs whose limits cause reclaim, and pages that were freed lazily.
 
 #[allow(dead_code, reason = "each test binary uses its own part")]
-use crate::common::{GIB, HostSpace, MIB2, PAGE, RW, Setup, assert_audit, count, map_at, page};
+use crate::common::{
+    GIB, HostSpace, MIB2, PAGE, RW, Setup, assert_audit, assert_filled, count, cpu_and_space, map_at, page,
+    swap_on_ram,
+};
 use crate::disk::Disk;
 use quire_arch::{Platform, VirtAddr};
 use quire_host::{AccessError, Machine, Vcpu};
-use quire_mm::{Advice, FaultError, Limit, MemcgEvent, MemcgId, OomAction, RamDisk, SwapOnOptions, VmEvent};
+use quire_mm::{Advice, FaultError, Limit, MemcgEvent, MemcgId, OomAction, SwapOnOptions, VmEvent};
 
 fn machine(mib: u64, oom: OomAction) -> Machine {
     Setup::mib(mib).reserve().overcommit().with(|memory| memory.oom = oom).build()
@@ -46,12 +49,6 @@ fn fill(
     (area, pages, Ok(()))
 }
 
-fn assert_filled(cpu: &Vcpu, space: &HostSpace<'_>, area: VirtAddr, pages: u64) {
-    for at in 0..pages {
-        assert_eq!(cpu.program(space).read_u64(page(area, at)), Ok(100 + at), "page {at}");
-    }
-}
-
 /// Pages charged, without the stock of the CPUs.
 fn usage(machine: &Machine, memcg: MemcgId) -> u64 {
     let memcgs = machine.memory().memcgs();
@@ -73,7 +70,7 @@ fn a_program_larger_than_its_memcg_runs_through() {
     let (area, _, filled) = fill(&cpu, &space, 512);
     assert_eq!(filled, Ok(()));
     for _ in 0..2 {
-        assert_filled(&cpu, &space, area, 512);
+        assert_filled(&cpu, &space, area, 0..512, 100);
         assert!(usage(&machine, memcg) <= 128, "{} pages", usage(&machine, memcg));
         assert!(machine.memory().memcgs().swap_usage(memcg) >= 512 - 128);
         assert_audit(&machine);
@@ -105,7 +102,7 @@ fn a_memcg_gets_no_more_swap_than_its_limit() {
     // With more swap it continues.
     let _ = machine.memory().memcgs().set(memcg, Limit::SwapMax, None).unwrap();
     assert_eq!(cpu.program(&space).write_u64(page(area, written), 100 + written), Ok(()));
-    assert_filled(&cpu, &space, area, written + 1);
+    assert_filled(&cpu, &space, area, 0..written + 1, 100);
     assert_audit(&machine);
 }
 
@@ -120,7 +117,7 @@ fn no_swap_at_all_keeps_a_memcg_in_memory() {
     space.madvise(area, 64 * PAGE, Advice::PageOut).unwrap();
     machine.memory().reclaim(memcg, 64);
     assert_eq!(space.figures().swapped, 0);
-    assert_filled(&cpu, &space, area, 64);
+    assert_filled(&cpu, &space, area, 0..64, 100);
     assert_audit(&machine);
 }
 
@@ -135,7 +132,7 @@ fn a_high_limit_throttles_and_never_fails() {
         let space = space_in(&machine, memcg);
         let (area, _, filled) = fill(&cpu, &space, 512);
         assert_eq!(filled, Ok(()));
-        assert_filled(&cpu, &space, area, 512);
+        assert_filled(&cpu, &space, area, 0..512, 100);
         let events = machine.memory().memcgs().events(memcg, MemcgEvent::High);
         assert!(events > 10, "the program was held up {events} times");
         let usage = usage(&machine, memcg);
@@ -153,7 +150,7 @@ fn a_high_limit_without_swap_never_fails() {
     let space = space_in(&machine, memcg);
     let (area, _, filled) = fill(&cpu, &space, 128);
     assert_eq!(filled, Ok(()));
-    assert_filled(&cpu, &space, area, 128);
+    assert_filled(&cpu, &space, area, 0..128, 100);
 }
 
 /// A memcg over a high limit that cannot be met looks again when there is something to reclaim, and not at
@@ -190,7 +187,7 @@ fn reclaim_for_a_swap_in_spares_its_page() {
     assert_audit(&machine);
     let _ = machine.memory().memcgs().set(memcg, Limit::Max, Some(65 * PAGE)).unwrap();
     assert_eq!(cpu.program(&space).write_u64(shared, 200), Ok(()));
-    assert_filled(&cpu, &child, shared, 1);
+    assert_filled(&cpu, &child, shared, 0..1, 100);
     assert_eq!(cpu.program(&space).read_u64(shared), Ok(200));
     assert_audit(&machine);
 }
@@ -212,7 +209,7 @@ fn a_slot_is_charged_to_its_own_memcg() {
     assert_eq!((space.figures().swapped, child.figures().swapped), (32 * PAGE, 32 * PAGE));
     assert_eq!((usage(&machine, owner), memcgs.swap_usage(owner)), (0, 32));
     assert_audit(&machine);
-    assert_filled(&cpu, &child, area, 32);
+    assert_filled(&cpu, &child, area, 0..32, 100);
     assert_eq!((usage(&machine, owner), usage(&machine, other)), (32, 0), "the owner pays");
     assert_eq!(memcgs.swap_usage(other), 0);
     // The child owns the pages that it writes to.
@@ -220,7 +217,7 @@ fn a_slot_is_charged_to_its_own_memcg() {
         cpu.program(&child).write_u64(page(area, at), 200 + at).unwrap();
     }
     assert_eq!((usage(&machine, owner), usage(&machine, other)), (32, 32));
-    assert_filled(&cpu, &space, area, 32);
+    assert_filled(&cpu, &space, area, 0..32, 100);
     assert_audit(&machine);
     // The owner has exited, its memcg is removed; what is left of it is charged until the last page.
     drop(space);
@@ -245,7 +242,7 @@ fn a_removed_memcg_is_charged_until_its_last_slot_is_free() {
     space.set_memcg(MemcgId::ROOT).unwrap();
     machine.memory().memcgs().remove(memcg).unwrap();
     assert_audit(&machine);
-    assert_filled(&cpu, &space, area, 32);
+    assert_filled(&cpu, &space, area, 0..32, 100);
     assert_audit(&machine);
     drop(space);
     assert_eq!((usage(&machine, memcg), machine.memory().memcgs().swap_usage(memcg)), (0, 0));
@@ -296,8 +293,8 @@ fn the_program_with_the_highest_score_is_ended() {
     assert_eq!(own, AccessError::Fault(FaultError::Killed));
     assert_eq!(killed(), [false, false, true, true]);
     assert!(!outside.is_killed(), "a space outside of the memcg is left alone");
-    assert_filled(&cpu, &spaces[0], VirtAddr(GIB), 100);
-    assert_filled(&cpu, &spaces[1], VirtAddr(GIB), 60);
+    assert_filled(&cpu, &spaces[0], VirtAddr(GIB), 0..100, 100);
+    assert_filled(&cpu, &spaces[1], VirtAddr(GIB), 0..60, 100);
     assert_eq!(usage(&machine, memcg), 160);
     assert_eq!(kills(), 2);
     assert_eq!(count(&machine, VmEvent::OomKill), 2);
@@ -316,7 +313,7 @@ fn a_machine_that_is_full_ends_the_largest_program() {
     assert_eq!(result, Err(AccessError::Fault(FaultError::Killed)), "after {written} pages");
     assert!(large.is_killed() && !small.is_killed());
     assert_eq!(large.figures().resident, 0);
-    assert_filled(&cpu, &small, area, 200);
+    assert_filled(&cpu, &small, area, 0..200, 100);
     assert_audit(&machine);
 }
 
@@ -332,8 +329,7 @@ fn lazily_freed_pages_and_their_tables_are_freed_without_a_device() {
         if device {
             swapon(&machine, 1024);
         }
-        let cpu = machine.vcpu(0).unwrap();
-        let space = machine.memory().create_space().unwrap();
+        let (cpu, space) = cpu_and_space(&machine);
         // A page elsewhere keeps the tables above.
         map_at(&space, GIB + 8 * MIB2, PAGE, RW);
         cpu.program(&space).write_u64(VirtAddr(GIB + 8 * MIB2), 5).unwrap();
@@ -388,8 +384,7 @@ fn lazily_freed_pages_and_their_tables_are_freed_without_a_device() {
 #[test]
 fn statistics_of_a_memcg_count_its_programs() {
     let machine = machine(16, OomAction::Refuse);
-    let disk = RamDisk::new(machine.memory().frames(), 1024).unwrap();
-    machine.memory().swapon(disk, SwapOnOptions::default()).unwrap();
+    swap_on_ram(&machine, 1024);
     let cpu = machine.vcpu(0).unwrap();
     let memcg = memcg(&machine, "told", &[]);
     let space = space_in(&machine, memcg);

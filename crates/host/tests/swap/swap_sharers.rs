@@ -30,7 +30,7 @@ fn machine(late: bool) -> Machine {
 fn paged_out<'m>(machine: &'m Machine, cpu: &Vcpu) -> (HostSpace<'m>, VirtAddr) {
     let space = machine.memory().create_space().unwrap();
     let area = map_at(&space, GIB, MIB2, RW);
-    fill(cpu, &space, area, PAGES, 100);
+    fill(cpu, &space, area, 0..PAGES, 100);
     space.madvise(area, MIB2, Advice::PageOut).unwrap();
     assert_eq!((space.figures().resident, space.figures().swapped), (0, MIB2));
     (space, area)
@@ -49,7 +49,7 @@ fn a_folio_under_writeback_is_shared_after_fork() {
         assert_eq!(read(&cpu, writer, page(area, 3)), 103);
         write(&cpu, writer, page(area, 3), 7);
         write(&cpu, writer, page(area, 4), 8);
-        assert_filled(&cpu, other, area, PAGES, 100);
+        assert_filled(&cpu, other, area, 0..PAGES, 100);
         assert_eq!([3, 4].map(|at| read(&cpu, writer, page(area, at))), [7, 8]);
         assert_audit(&machine);
     }

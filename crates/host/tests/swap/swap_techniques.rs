@@ -1,6 +1,8 @@
 //! Every value of the technique `swap`: what is swapped out is read back as it was.
 
-use crate::common::{GIB, MIB2, PAGE, RW, Setup, assert_audit, count, map_at, page, swap_on_ram};
+use crate::common::{
+    GIB, MIB2, PAGE, RW, Setup, assert_audit, count, cpu_and_space, map_at, page, swap_on_ram,
+};
 use quire_arch::{Access, Order, VirtAddr};
 use quire_host::swap::{FileDevice, FileDeviceOptions, make_swap};
 use quire_host::{HostConfig, Machine, Vcpu};
@@ -49,8 +51,7 @@ fn assert_read(cpu: &Vcpu, space: &crate::common::HostSpace<'_>, area: VirtAddr,
 fn pages_swap_in_alone_shared_and_by_swapoff() {
     for technique in SwapTechnique::ALL {
         let machine = machine(technique, 32, 1, false);
-        let cpu = machine.vcpu(0).unwrap();
-        let space = machine.memory().create_space().unwrap();
+        let (cpu, space) = cpu_and_space(&machine);
         let area = map_at(&space, GIB, 64 * PAGE, RW);
         write(&cpu, &space, area, 64);
         space.madvise(area, 64 * PAGE, Advice::PageOut).unwrap();
@@ -74,8 +75,7 @@ fn pages_swap_in_alone_shared_and_by_swapoff() {
 fn a_pmd_mapped_folio_swaps_out_whole_and_in_as_the_technique_says() {
     for technique in SwapTechnique::ALL {
         let machine = machine(technique, 32, 1, true);
-        let cpu = machine.vcpu(0).unwrap();
-        let space = machine.memory().create_space().unwrap();
+        let (cpu, space) = cpu_and_space(&machine);
         let area = map_at(&space, GIB, MIB2, RW);
         write(&cpu, &space, area, 512);
         space.madvise(area, MIB2, Advice::PageOut).unwrap();
@@ -102,8 +102,7 @@ fn swap_in_uses_the_folio_sizes_that_the_policy_allows() {
     {
         let policy = HugePolicy::MADVISE.with_sizes(sizes, SizeEnabled::Madvise);
         let machine = machine_with(SwapTechnique::All, (32, 1), policy);
-        let cpu = machine.vcpu(0).unwrap();
-        let space = machine.memory().create_space().unwrap();
+        let (cpu, space) = cpu_and_space(&machine);
         let area = map_at(&space, GIB, MIB2, RW);
         // There is a page already, so a folio of 2 MiB does not fit, and it is not of zeros as all others
         // are.
@@ -123,8 +122,7 @@ fn swap_in_uses_the_folio_sizes_that_the_policy_allows() {
 fn a_folio_swaps_out_after_a_full_batch_of_pages() {
     const PAGES: u64 = 32 + MIB2 / PAGE;
     let machine = machine(SwapTechnique::All, 32, 1, true);
-    let cpu = machine.vcpu(0).unwrap();
-    let space = machine.memory().create_space().unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
     let area = map_at(&space, GIB - 32 * PAGE, PAGES * PAGE, RW);
     write(&cpu, &space, area, PAGES);
     assert_eq!(machine.memory().frames().events().folios(Order::PMD, FolioCounter::AnonFaultAlloc), 1);
@@ -137,8 +135,7 @@ fn a_folio_swaps_out_after_a_full_batch_of_pages() {
 #[test]
 fn a_pinned_folio_is_not_swapped_out() {
     let machine = machine(SwapTechnique::All, 32, 1, true);
-    let cpu = machine.vcpu(0).unwrap();
-    let space = machine.memory().create_space().unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
     let area = map_at(&space, GIB, MIB2, RW);
     write(&cpu, &space, area, 512);
     let pinned = space.pin_page(page(area, 7), Access::Write).unwrap();

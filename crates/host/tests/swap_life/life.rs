@@ -1,21 +1,17 @@
 //! A life of random calls and accesses, each of which is compared with the model.
 
-use crate::common::{AccessResult, DENIED, HostSpace, MIB2, PAGE, READ, RW, Random};
+mod around;
+
+use crate::common::{DENIED, PAGE, READ, RW, Random};
 use crate::devices::Devices;
-use crate::model::{Page, Pages, WORDS};
-use quire_arch::VirtAddr;
-use quire_frame::{FaultAim, FaultClass, FaultPlan};
+use crate::model::{ARENA, BASE, Mind, Page, Pages, addr, any_range, bytes};
+use quire_frame::FaultPlan;
 use quire_host::{AccessError, Machine, Vcpu};
-use quire_mm::{
-    Advice, Error, FaultError, Limit, MapFlags, MapRequest, MemcgId, OrderSet, RemapFlags, SizeEnabled,
-};
+use quire_mm::{Advice, Error, FaultError, Limit, MemcgId, RemapFlags};
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 
-/// Where the arena of every space begins: aligned to the largest folio, and below a border of tables.
-pub(crate) const BASE: u64 = (1 << 30) - MIB2;
-/// Pages of an arena.
-pub(crate) const ARENA: u64 = 3072;
 /// Spaces that one life has at once.
 const SPACES: usize = 4;
 /// Pages that one life locks at once.
@@ -24,12 +20,6 @@ const LOCKED: usize = 96;
 const LONGEST: u64 = 640;
 /// Memcgs that one life has at once.
 const GROUPS: usize = 3;
-
-/// A space and what it must hold.
-pub(crate) struct Mind<'m> {
-    pub(crate) space: HostSpace<'m>,
-    pub(crate) pages: Pages,
-}
 
 /// What varies in a life.
 #[derive(Clone, Copy, Debug)]
@@ -101,7 +91,7 @@ impl<'m> Life<'m> {
 
     fn be_born(&mut self) {
         if let Ok(space) = self.machine.memory().create_space() {
-            self.minds.push(Mind { space, pages: Pages::new() });
+            self.minds.push(Mind { space: Arc::new(space), pages: Pages::new() });
             let at = self.minds.len() - 1;
             self.map(at, 0..ARENA / 2);
         } else {
@@ -157,22 +147,12 @@ impl<'m> Life<'m> {
     }
 
     fn any_range(&mut self) -> Range<u64> {
-        let longest = self.random.pick(&[1, 4, 16, 64, 64, LONGEST]);
-        let len = 1 + self.random.below(longest);
-        let first = self.random.below(ARENA - len);
-        first..first + len
-    }
-
-    /// A page that is mapped.
-    fn any_page(&mut self, at: usize) -> Option<u64> {
-        let from = self.random.below(ARENA);
-        let pages = &self.minds[at].pages;
-        pages.range(from..).chain(pages.range(..from)).next().map(|(&page, _)| page)
+        any_range(&mut self.random, &[1, 4, 16, 64, 64, LONGEST])
     }
 
     /// A range of mapped pages whose rights and locks are the same.
     fn mapped_range(&mut self, at: usize) -> Option<Range<u64>> {
-        let first = self.any_page(at)?;
+        let first = self.minds[at].any_page(&mut self.random)?;
         let longest = self.random.pick(&[1, 8, 64, 520]);
         let pages = &self.minds[at].pages;
         let kind = |page: &Page| (page.writable, page.locked);
@@ -185,95 +165,44 @@ impl<'m> Life<'m> {
     }
 
     fn write_some(&mut self, cpu: &Vcpu, at: usize) {
-        let Some(first) = self.any_page(at) else { return };
-        let count = self.random.pick(&[1, 1, 1, 4, 32]);
         let full = self.random.chance(6);
+        self.some(at, |life, number| life.write(cpu, at, number, full));
+    }
+
+    /// Does something with one page, or with a few in a row. That may end the space.
+    fn some(&mut self, at: usize, mut act: impl FnMut(&mut Self, u64)) {
+        let Some(first) = self.minds[at].any_page(&mut self.random) else { return };
+        let count = self.random.pick(&[1, 1, 1, 4, 32]);
         for number in first..first + count {
             if self.minds.get(at).is_some_and(|mind| mind.pages.contains_key(&number)) {
-                self.write(cpu, at, number, full);
+                act(self, number);
             }
         }
     }
 
     fn write(&mut self, cpu: &Vcpu, at: usize, number: u64, full: bool) {
         self.next_value += 1;
-        let value = self.next_value;
         let mind = &mut self.minds[at];
-        let program = cpu.program(&mind.space);
-        let addr = addr(number);
-        let page = mind.pages.get_mut(&number).expect("the caller looked");
-        let mut done = 0;
-        let result: AccessResult<()> = if full {
-            let bytes = Page::bytes(value);
-            // The first word shows whether anything was written.
-            program.write(addr, &bytes[..8]).and_then(|()| {
-                done = 1;
-                program.write(VirtAddr(addr.0 + 8), &bytes[8..])
-            })
-        } else {
-            WORDS.iter().try_for_each(|&offset| {
-                program.write_u64(VirtAddr(addr.0 + offset), Page::word(value, offset))?;
-                done += 1;
-                Ok(())
-            })
-        };
-        match result {
+        let writable = mind.page(number).writable;
+        match mind.write(cpu, number, self.next_value, full) {
             Ok(()) => {
-                assert!(page.writable, "a write to a page that is read-only");
-                *page = Page { value, full, lazy: false, ..*page };
+                assert!(writable, "a write to a page that is read-only");
                 self.count("written");
             }
-            Err(DENIED) => assert!(!page.writable, "a write to page {number} was refused"),
-            Err(error) => {
-                if done > 0 {
-                    // Half of it was written.
-                    let advice = Advice::DontNeedLocked;
-                    mind.space.madvise(addr, PAGE, advice).expect("dropping a page cannot fail");
-                    *page = Page { writable: page.writable, locked: page.locked, ..Page::NEW };
-                }
-                self.refused(error);
-            }
+            Err(DENIED) => assert!(!writable, "a write to page {number} was refused"),
+            Err(error) => self.refused(error),
         }
     }
 
     fn read_some(&mut self, cpu: &Vcpu, at: usize) {
-        let Some(first) = self.any_page(at) else { return };
-        let count = self.random.pick(&[1, 1, 1, 4, 32]);
-        for number in first..first + count {
-            if self.minds.get(at).is_some_and(|mind| mind.pages.contains_key(&number)) {
-                self.check(cpu, at, number);
-            }
-        }
+        self.some(at, |life, number| life.check(cpu, at, number));
     }
 
-    /// Reads a page, which must hold what the model says. Returns whether it could be read.
-    fn check(&mut self, cpu: &Vcpu, at: usize, number: u64) -> bool {
-        let mind = &mut self.minds[at];
-        let program = cpu.program(&mind.space);
-        let page = mind.pages.get_mut(&number).expect("the caller looked");
-        for offset in WORDS {
-            match program.read_u64(VirtAddr(addr(number).0 + offset)) {
-                Ok(0) if page.lazy => *page = Page { value: 0, full: false, lazy: false, ..*page },
-                Ok(seen) => {
-                    let expected = Page::word(page.value, offset);
-                    assert_eq!(seen, expected, "page {number} at {offset} of space {at}: {page:?}");
-                }
-                Err(error) => {
-                    self.refused(error);
-                    return false;
-                }
-            }
+    fn check(&mut self, cpu: &Vcpu, at: usize, number: u64) {
+        match self.minds[at].check(cpu, number) {
+            Ok(()) => self.count("read"),
+            Err(error) => self.refused(error),
         }
-        if page.full && !page.lazy {
-            let mut bytes = vec![0; PAGE as usize];
-            if let Err(error) = program.read(addr(number), &mut bytes) {
-                self.refused(error);
-                return false;
-            }
-            assert!(bytes == Page::bytes(page.value), "page {number} of space {at}: {page:?}");
-        }
-        self.count("read");
-        true
     }
 
     /// An access was refused: for want of memory, or since a device failed.
@@ -308,15 +237,10 @@ impl<'m> Life<'m> {
     }
 
     fn map(&mut self, at: usize, range: Range<u64>) {
-        let request = MapRequest::anonymous((range.end - range.start) * PAGE, RW);
-        let mind = &mut self.minds[at];
-        match mind.space.mmap(&request.at(addr(range.start), MapFlags::FIXED)) {
-            Ok(_) => mind.pages.extend(range.map(|number| (number, Page::NEW))),
-            Err(error) => {
-                // What was there may have gone already, as in Linux.
-                self.note("no mapping", error);
-                self.match_mappings(at);
-            }
+        if let Err(error) = self.minds[at].map(range) {
+            // What was there may have gone already, as in Linux.
+            self.note("no mapping", error);
+            self.match_mappings(at);
         }
     }
 
@@ -339,40 +263,27 @@ impl<'m> Life<'m> {
 
     fn unmap(&mut self, at: usize) {
         let range = self.any_range();
-        let mind = &mut self.minds[at];
-        match mind.space.munmap(addr(range.start), (range.end - range.start) * PAGE) {
-            Ok(()) => mind.pages.retain(|number, _| !range.contains(number)),
-            Err(error) => self.note("not unmapped", error),
+        if let Err(error) = self.minds[at].unmap(range) {
+            self.note("not unmapped", error);
         }
     }
 
     fn forget(&mut self, at: usize) {
         let Some(range) = self.mapped_range(at) else { return };
-        let mind = &mut self.minds[at];
-        let len = (range.end - range.start) * PAGE;
-        mind.space.madvise(addr(range.start), len, Advice::DontNeedLocked).expect("dropping cannot fail");
-        for (_, page) in mind.pages.range_mut(range) {
-            *page = Page { writable: page.writable, locked: page.locked, ..Page::NEW };
-        }
+        self.minds[at].forget(range);
         self.count("dropped");
     }
 
     fn free(&mut self, at: usize) {
         let range = self.any_range();
-        let mind = &mut self.minds[at];
-        let result = mind.space.madvise(addr(range.start), (range.end - range.start) * PAGE, Advice::Free);
-        for (_, page) in mind.pages.range_mut(range) {
-            page.lazy |= page.value != 0 && !page.locked;
-        }
-        if let Err(error) = result {
+        if let Err(error) = self.minds[at].free(range) {
             self.note("not freed", error);
         }
     }
 
     fn advise(&mut self, at: usize, advice: Advice) {
         let range = self.any_range();
-        let len = (range.end - range.start) * PAGE;
-        if let Err(error) = self.minds[at].space.madvise(addr(range.start), len, advice) {
+        if let Err(error) = self.minds[at].advise(&range, advice) {
             self.note("advice not taken", error);
         }
     }
@@ -426,8 +337,7 @@ impl<'m> Life<'m> {
         let writable = self.random.chance(60);
         let mind = &mut self.minds[at];
         let protection = if writable { RW } else { READ };
-        let len = (range.end - range.start) * PAGE;
-        match mind.space.mprotect(addr(range.start), len, protection, false) {
+        match mind.space.mprotect(addr(range.start), bytes(&range), protection, false) {
             Ok(()) => mind.pages.range_mut(range).for_each(|(_, page)| page.writable = writable),
             Err(error) => {
                 self.note("not protected", error);
@@ -437,8 +347,7 @@ impl<'m> Life<'m> {
     }
 
     fn lock(&mut self, at: usize) {
-        let locked: usize =
-            self.minds.iter().map(|mind| mind.pages.values().filter(|page| page.locked).count()).sum();
+        let locked: usize = self.minds.iter().map(Mind::locked).sum();
         let Some(range) = self.mapped_range(at) else { return };
         let len = (range.end - range.start).min(16);
         if locked + len as usize > LOCKED {
@@ -461,13 +370,8 @@ impl<'m> Life<'m> {
     }
 
     fn unlock(&mut self, at: usize) {
-        let Some(first) = self.minds[at].pages.iter().find(|(_, page)| page.locked).map(|(&at, _)| at) else {
-            return;
-        };
-        let mind = &mut self.minds[at];
-        match mind.space.munlock(addr(first), PAGE) {
-            Ok(()) => mind.pages.get_mut(&first).expect("it is there").locked = false,
-            Err(error) => self.note("not unlocked", error),
+        if let Err(error) = self.minds[at].unlock() {
+            self.note("not unlocked", error);
         }
     }
 
@@ -475,12 +379,9 @@ impl<'m> Life<'m> {
         if self.minds.len() == SPACES {
             return;
         }
-        let mind = &self.minds[at];
-        match mind.space.fork() {
-            Ok(space) => {
-                let child = |(&at, page): (&u64, &Page)| (at, Page { locked: false, ..*page });
-                let pages = mind.pages.iter().map(child).collect();
-                self.minds.push(Mind { space, pages });
+        match self.minds[at].fork() {
+            Ok(child) => {
+                self.minds.push(child);
                 self.count("forked");
             }
             Err(error) => self.note("not forked", error),
@@ -492,95 +393,6 @@ impl<'m> Life<'m> {
             drop(self.minds.swap_remove(at));
             self.count("gone");
         }
-    }
-
-    fn change_folios(&mut self, at: usize) {
-        match self.random.below(4) {
-            0 => {
-                let orders = [0b100, 0b1_0000, 0b10_0000_0000, 0b10_0001_0100, 0];
-                let bits = self.random.pick(&orders);
-                let word = self.random.pick(&[SizeEnabled::Always, SizeEnabled::Madvise]);
-                self.machine.memory().spaces().huge().change(|policy| {
-                    let none = policy.with_sizes(OrderSet::from_bits(!0), SizeEnabled::Never);
-                    none.with_sizes(OrderSet::from_bits(bits), word)
-                });
-            }
-            1 => {
-                let advice = self.random.pick(&[Advice::HugePage, Advice::NoHugePage]);
-                self.advise(at, advice);
-            }
-            2 => {
-                let block = self.random.below(ARENA * PAGE / MIB2);
-                let result =
-                    self.minds[at].space.madvise(VirtAddr(BASE + block * MIB2), MIB2, Advice::Collapse);
-                match result {
-                    Ok(()) => self.count("collapsed"),
-                    Err(error) => self.note("not collapsed", error),
-                }
-            }
-            _ => drop(self.machine.memory().khugepaged_step()),
-        }
-    }
-
-    fn change_memcgs(&mut self, at: usize) {
-        let memcgs = self.machine.memory().memcgs();
-        let action = self.random.below(8);
-        if action == 0 && self.memcgs.len() < GROUPS {
-            let parent = self.memcgs.last().copied().filter(|_| self.random.chance(30));
-            self.next_value += 1;
-            let name = format!("g{}", self.next_value);
-            match memcgs.create(parent.unwrap_or(MemcgId::ROOT), &name) {
-                Ok(memcg) => self.memcgs.push(memcg),
-                Err(_) => self.count("no memcg"),
-            }
-            return;
-        }
-        if self.memcgs.is_empty() {
-            return;
-        }
-        let nth = self.random.below(self.memcgs.len() as u64) as usize;
-        let memcg = self.memcgs[nth];
-        let pages = self.random.below(1500) * PAGE;
-        let limited = self.random.chance(70);
-        let set = |limit, bytes: u64| {
-            let _ = memcgs.set(memcg, limit, limited.then_some(bytes)).expect("the memcg is there");
-        };
-        match action {
-            1 => set(Limit::Max, pages + 300 * PAGE),
-            2 => set(Limit::High, pages + 800 * PAGE),
-            3 => set(Limit::Low, pages / 4),
-            4 => set(Limit::SwapMax, pages + 500 * PAGE),
-            5 => {
-                self.machine.memory().reclaim(memcg, 1 + pages / PAGE / 8);
-            }
-            6 => {
-                let memcg = if self.random.chance(70) { memcg } else { MemcgId::ROOT };
-                self.minds[at].space.set_memcg(memcg).expect("the memcg is there");
-                self.count("moved to a memcg");
-            }
-            7 if memcgs.remove(memcg).is_ok() => {
-                self.memcgs.swap_remove(nth);
-                self.count("memcg removed");
-            }
-            _ => {}
-        }
-    }
-
-    fn change_devices(&mut self) {
-        match self.devices.change(self.machine, &mut self.random) {
-            Ok(what) | Err(what) => self.count(what),
-        }
-    }
-
-    fn change_luck(&mut self) {
-        self.failing = !self.failing && self.random.chance(70);
-        let plan = if self.failing {
-            let class = self.random.pick(&[FaultClass::DeviceRead, FaultClass::DeviceWrite]);
-            FaultPlan::seeded(self.random.next(), self.habits.errors).at(FaultAim::Class(class))
-        } else {
-            FaultPlan::OFF
-        };
-        self.machine.memory().frames().faults().set(plan);
     }
 
     /// Devices work from now on.
@@ -617,9 +429,4 @@ impl<'m> Life<'m> {
         }
         (self.devices, self.tally)
     }
-}
-
-/// The address of a page.
-pub(crate) fn addr(number: u64) -> VirtAddr {
-    VirtAddr(BASE + number * PAGE)
 }

@@ -14,14 +14,16 @@ mod life;
 mod model;
 mod shared;
 
-use common::{PAGE, Random, assert_audit, in_use, setting};
+use common::{PAGE, RW, Random, assert_audit, in_use, map_at, setting};
 use devices::{Choice, Devices, Kind};
-use life::{ARENA, Habits, Life};
+use life::{Habits, Life};
+use model::{ARENA, BASE};
 use quire_frame::FaultPlan;
 use quire_host::Machine;
 use quire_mm::{InUse, Limit, MemcgId, VmEvent};
 use shared::Sharer;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
@@ -109,19 +111,19 @@ fn go_together(run: &Run, seed: u64) {
     let started = Instant::now();
     println!("{} with seed {seed}, {ops} operations", run.name);
     let mut devices = Some(Devices::new(&machine, run.devices));
-    let space = machine.memory().create_space().expect("there is memory");
-    shared::map_all(&space);
+    let space = Arc::new(machine.memory().create_space().expect("there is memory"));
+    map_at(&space, BASE, ARENA * PAGE, RW);
     let memcgs = if run.habits.memcgs { quarters(&machine) } else { Vec::new() };
     if let Some(&memcg) = memcgs.first() {
         space.set_memcg(memcg).expect("the memcg is there");
     }
-    let mut sharers: Vec<Sharer<'_, '_>> = (0..run.threads)
+    let mut sharers: Vec<Sharer<'_>> = (0..run.threads)
         .map(|number| {
             let random = Random(seed << 8 | number as u64);
             let devices = (devices.take().unwrap_or_default(), memcgs.clone());
             let first_value = (seed << 4 | number as u64) << 40;
             let place = (number, run.threads);
-            Sharer::new(&machine, &space, run.habits, devices, place, (random, first_value))
+            Sharer::new(&machine, Arc::clone(&space), run.habits, devices, place, (random, first_value))
         })
         .collect();
     let mut left = ops;

@@ -1,16 +1,17 @@
 //! Threads of one program: they share a space, its tables, its folios and its mappings, and each knows what
 //! its own pages hold.
 
-use crate::common::{AccessResult, DENIED, HostSpace, MIB2, PAGE, READ, RW, Random};
+use crate::common::{DENIED, HostSpace, MIB2, PAGE, READ, RW, Random};
 use crate::devices::Devices;
-use crate::life::{ARENA, BASE, Habits, addr};
-use crate::model::{Page, Pages, WORDS};
+use crate::life::Habits;
+use crate::model::{ARENA, BASE, Mind, Page, addr, any_range, bytes};
 use quire_arch::VirtAddr;
 use quire_frame::{FaultAim, FaultClass, FaultPlan};
 use quire_host::{AccessError, Machine, Vcpu};
-use quire_mm::{Advice, FaultError, Limit, MapFlags, MapRequest, MemcgId, RemapFlags, VmFlags};
+use quire_mm::{Advice, FaultError, Limit, MemcgId, RemapFlags, VmFlags};
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Pages that one thread locks at once.
 const LOCKED: usize = 24;
@@ -18,34 +19,28 @@ const LOCKED: usize = 24;
 const TRIES: u32 = 10_000;
 
 /// One thread. Every page whose number leaves `number` when it is divided by `threads` is its own.
-pub(crate) struct Sharer<'s, 'm> {
+pub(crate) struct Sharer<'m> {
     machine: &'m Machine,
-    space: &'s HostSpace<'m>,
+    /// The space, and this thread's pages.
+    mind: Mind<'m>,
     habits: Habits,
     number: u64,
     threads: u64,
     random: Random,
-    pages: Pages,
     /// Where the program may be charged.
     memcgs: Vec<MemcgId>,
     /// What was forked off last, and what this thread's pages held then.
-    child: Option<(HostSpace<'m>, Pages)>,
+    child: Option<Mind<'m>>,
     pub(crate) devices: Devices,
     next_value: u64,
     pub(crate) tally: BTreeMap<&'static str, u64>,
 }
 
-/// Maps what the threads share.
-pub(crate) fn map_all(space: &HostSpace<'_>) {
-    let request = MapRequest::anonymous(ARENA * PAGE, RW).at(VirtAddr(BASE), MapFlags::FIXED);
-    space.mmap(&request).expect("the space is empty");
-}
-
-impl<'s, 'm> Sharer<'s, 'm> {
+impl<'m> Sharer<'m> {
     /// Thread `number` of `threads`. `first_value` is the first of 2^40 values that no other one uses.
     pub(crate) fn new(
         machine: &'m Machine,
-        space: &'s HostSpace<'m>,
+        space: Arc<HostSpace<'m>>,
         habits: Habits,
         (devices, memcgs): (Devices, Vec<MemcgId>),
         (number, threads): (usize, usize),
@@ -53,21 +48,18 @@ impl<'s, 'm> Sharer<'s, 'm> {
     ) -> Self {
         let (number, threads) = (number as u64, threads as u64);
         let pages = (number..ARENA).step_by(threads as usize).map(|at| (at, Page::NEW)).collect();
-        let tally = BTreeMap::new();
-        let next_value = first_value;
         Self {
             machine,
-            space,
+            mind: Mind { space, pages },
             habits,
             number,
             threads,
             random,
-            pages,
             memcgs,
             child: None,
             devices,
-            next_value,
-            tally,
+            next_value: first_value,
+            tally: BTreeMap::new(),
         }
     }
 
@@ -86,8 +78,8 @@ impl<'s, 'm> Sharer<'s, 'm> {
             380..720 => self.some(|sharer, at| sharer.check(cpu, at)),
             720..735 => self.map(),
             735..740 => self.unmap(),
-            740..755 => self.forget(Advice::DontNeedLocked),
-            755..775 => self.forget(Advice::Free),
+            740..755 => self.forget(),
+            755..775 => self.free(),
             775..805 => self.advise(Advice::PageOut),
             805..812 => self.advise(Advice::Cold),
             812..820 => self.advise(Advice::WillNeed),
@@ -115,12 +107,6 @@ impl<'s, 'm> Sharer<'s, 'm> {
         }
     }
 
-    /// A page of this thread's that is mapped.
-    fn any(&mut self) -> Option<u64> {
-        let from = self.random.below(ARENA);
-        self.pages.range(from..).chain(self.pages.range(..from)).next().map(|(&at, _)| at)
-    }
-
     /// The place of a page of this thread's, mapped or not.
     fn any_place(&mut self) -> u64 {
         self.random.below(ARENA / self.threads) * self.threads + self.number
@@ -128,18 +114,15 @@ impl<'s, 'm> Sharer<'s, 'm> {
 
     /// Any pages, of any thread.
     fn any_range(&mut self) -> Range<u64> {
-        let longest = self.random.pick(&[1, 16, 64, 640]);
-        let len = 1 + self.random.below(longest);
-        let first = self.random.below(ARENA - len);
-        first..first + len
+        any_range(&mut self.random, &[1, 16, 64, 640])
     }
 
     /// Does something with one page, or with a few in a row.
     fn some(&mut self, act: impl Fn(&mut Self, u64)) {
-        let Some(first) = self.any() else { return };
+        let Some(first) = self.mind.any_page(&mut self.random) else { return };
         let count = self.random.pick(&[1, 1, 1, 4, 32]);
         for at in (first..ARENA).step_by(self.threads as usize).take(count) {
-            if self.pages.contains_key(&at) {
+            if self.mind.pages.contains_key(&at) {
                 act(self, at);
             }
         }
@@ -149,32 +132,21 @@ impl<'s, 'm> Sharer<'s, 'm> {
         self.next_value += 1;
         let (value, full) = (self.next_value, self.random.chance(6));
         for _ in 0..TRIES {
-            match write_page(cpu, self.space, at, value, full) {
-                Ok(()) => {
-                    let page = self.pages.get_mut(&at).expect("the caller looked");
-                    *page = Page { value, full, lazy: false, ..*page };
-                    return self.count("written");
-                }
+            match self.mind.write(cpu, at, value, full) {
+                Ok(()) => return self.count("written"),
                 Err(DENIED) => {
                     // Another thread has made it PROT_NONE, or could not undo that.
-                    let _ = self.space.mprotect(addr(at), PAGE, RW, false);
+                    let _ = self.mind.space.mprotect(addr(at), PAGE, RW, false);
                     self.count("denied");
                 }
-                Err(error) => {
-                    // Perhaps half of it was written.
-                    self.space.madvise(addr(at), PAGE, Advice::DontNeedLocked).expect("this cannot fail");
-                    let page = self.pages.get_mut(&at).expect("the caller looked");
-                    *page = Page { locked: page.locked, ..Page::NEW };
-                    return self.refused(error);
-                }
+                Err(error) => return self.refused(error),
             }
         }
         panic!("page {at} cannot be written");
     }
 
     fn check(&mut self, cpu: &Vcpu, at: u64) {
-        let page = self.pages.get_mut(&at).expect("the caller looked");
-        match check_page(cpu, self.space, at, page) {
+        match self.mind.check(cpu, at) {
             Ok(()) => self.count("read"),
             Err(error) => self.refused(error),
         }
@@ -193,18 +165,15 @@ impl<'s, 'm> Sharer<'s, 'm> {
 
     fn map(&mut self) {
         let at = self.any_place();
-        let request = MapRequest::anonymous(PAGE, RW).at(addr(at), MapFlags::FIXED);
-        match self.space.mmap(&request) {
-            Ok(_) => drop(self.pages.insert(at, Page::NEW)),
-            Err(_) => self.lost(at),
+        if self.mind.map(at..at + 1).is_err() {
+            self.lost(at);
         }
     }
 
     fn unmap(&mut self) {
         let at = self.any_place();
-        match self.space.munmap(addr(at), PAGE) {
-            Ok(()) => drop(self.pages.remove(&at)),
-            Err(_) => self.count("not unmapped"),
+        if self.mind.unmap(at..at + 1).is_err() {
+            self.count("not unmapped");
         }
     }
 
@@ -212,45 +181,44 @@ impl<'s, 'm> Sharer<'s, 'm> {
     fn lost(&mut self, at: u64) {
         self.count("no mapping");
         let mut mapped = false;
-        self.space.for_each_mapping(|mapping| mapped |= mapping.range.contains(addr(at)));
+        self.mind.space.for_each_mapping(|mapping| mapped |= mapping.range.contains(addr(at)));
         if !mapped {
-            self.pages.remove(&at);
+            self.mind.pages.remove(&at);
         }
     }
 
-    fn forget(&mut self, advice: Advice) {
-        let Some(at) = self.any() else { return };
-        let done = self.space.madvise(addr(at), PAGE, advice);
-        let page = self.pages.get_mut(&at).expect("it is there");
-        if advice == Advice::Free {
-            assert!(done.is_err() || !page.locked, "what is locked is not given free");
-            page.lazy |= page.value != 0 && !page.locked;
-        } else {
-            done.expect("dropping a page cannot fail");
-            *page = Page { locked: page.locked, ..Page::NEW };
-        }
+    fn forget(&mut self) {
+        let Some(at) = self.mind.any_page(&mut self.random) else { return };
+        self.mind.forget(at..at + 1);
+        self.count("dropped");
+    }
+
+    fn free(&mut self) {
+        let Some(at) = self.mind.any_page(&mut self.random) else { return };
+        let done = self.mind.free(at..at + 1);
+        assert!(done.is_err() || !self.mind.page(at).locked, "what is locked is not given free");
         self.count("dropped");
     }
 
     /// Calls without effect on contents. Others unmap pages of the range.
     fn advise(&mut self, advice: Advice) {
         let range = self.any_range();
-        let _ = self.space.madvise(addr(range.start), (range.end - range.start) * PAGE, advice);
+        let _ = self.mind.advise(&range, advice);
         self.count("advice");
     }
 
     /// Moves a page.
     fn remap(&mut self) {
-        let Some(old) = self.any() else { return };
+        let Some(old) = self.mind.any_page(&mut self.random) else { return };
         let new = self.any_place();
-        if old == new || self.pages[&old].locked {
+        if old == new || self.mind.pages[&old].locked {
             return;
         }
         let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
-        match self.space.mremap(addr(old), PAGE, PAGE, flags, addr(new)) {
+        match self.mind.space.mremap(addr(old), PAGE, PAGE, flags, addr(new)) {
             Ok(_) => {
-                let page = self.pages.remove(&old).expect("it was there");
-                self.pages.insert(new, page);
+                let page = self.mind.pages.remove(&old).expect("it was there");
+                self.mind.pages.insert(new, page);
                 self.count("moved");
             }
             Err(_) => {
@@ -263,21 +231,20 @@ impl<'s, 'm> Sharer<'s, 'm> {
     /// Makes a range PROT_NONE for all threads, and writable again.
     fn forbid_for_a_moment(&mut self) {
         let range = self.any_range();
-        let len = (range.end - range.start) * PAGE;
         for protection in [READ, RW] {
-            let _ = self.space.mprotect(addr(range.start), len, protection, false);
+            let _ = self.mind.space.mprotect(addr(range.start), bytes(&range), protection, false);
         }
         self.count("protected");
     }
 
     fn lock(&mut self) {
-        let locked = self.pages.values().filter(|page| page.locked).count();
-        let Some(at) = self.any().filter(|_| locked < LOCKED) else { return };
+        let locked = self.mind.locked();
+        let Some(at) = self.mind.any_page(&mut self.random).filter(|_| locked < LOCKED) else { return };
         let on_fault = self.random.chance(30);
-        let done = self.space.mlock(addr(at), PAGE, on_fault);
+        let done = self.mind.space.mlock(addr(at), PAGE, on_fault);
         // Where it fails the mapping may be locked already.
         let locked = done.is_ok() || self.is_locked(at);
-        self.pages.get_mut(&at).expect("it is there").locked |= locked;
+        self.mind.page(at).locked |= locked;
         self.count(match (done.is_ok(), locked) {
             (true, _) => "locked",
             (false, true) => "locked and not there",
@@ -287,24 +254,20 @@ impl<'s, 'm> Sharer<'s, 'm> {
 
     fn is_locked(&self, at: u64) -> bool {
         let mut locked = false;
-        self.space.for_each_mapping(|mapping| {
+        self.mind.space.for_each_mapping(|mapping| {
             locked |= mapping.range.contains(addr(at)) && mapping.flags.contains(VmFlags::LOCKED);
         });
         locked
     }
 
     fn unlock(&mut self) {
-        let Some(at) = self.pages.iter().find(|(_, page)| page.locked).map(|(&at, _)| at) else { return };
-        if self.space.munlock(addr(at), PAGE).is_ok() {
-            self.pages.get_mut(&at).expect("it is there").locked = false;
-        }
+        let _ = self.mind.unlock();
     }
 
     fn fork(&mut self) {
-        match self.space.fork() {
+        match self.mind.fork() {
             Ok(child) => {
-                let unlocked = |(&at, page): (&u64, &Page)| (at, Page { locked: false, ..*page });
-                self.child = Some((child, self.pages.iter().map(unlocked).collect()));
+                self.child = Some(child);
                 self.count("forked");
             }
             Err(_) => self.count("not forked"),
@@ -313,33 +276,31 @@ impl<'s, 'm> Sharer<'s, 'm> {
 
     /// The child, whose only thread is this one, has what this thread's pages held at the fork.
     fn use_child(&mut self, cpu: &Vcpu) {
-        let Some((space, mut pages)) = self.child.take() else { return };
+        let Some(mut child) = self.child.take() else { return };
         let first = self.any_place();
-        for (&at, page) in pages.range_mut(first..).take(16) {
+        let some: Vec<u64> = child.pages.range(first..).map(|(&at, _)| at).take(16).collect();
+        for at in some {
             self.next_value += 1;
-            let value = self.next_value;
             let result = if self.random.chance(30) {
                 // It may have been forked while another thread had it PROT_NONE.
-                let _ = space.mprotect(addr(at), PAGE, RW, false);
-                write_page(cpu, &space, at, value, false)
-                    .map(|()| *page = Page { value, full: false, lazy: false, ..*page })
+                let _ = child.space.mprotect(addr(at), PAGE, RW, false);
+                child.write(cpu, at, self.next_value, false)
             } else {
-                check_page(cpu, &space, at, page)
+                child.check(cpu, at)
             };
             match result {
                 Ok(()) => self.count("used by a child"),
-                // It may be half written: this was its last write.
                 Err(DENIED) => return self.count("a child could not be allowed to write"),
                 Err(error) => return self.refused(error),
             }
         }
-        self.child = Some((space, pages));
+        self.child = Some(child);
     }
 
     fn change_folios(&mut self) {
         let block = self.random.below(ARENA * PAGE / MIB2);
         let advice = self.random.pick(&[Advice::HugePage, Advice::NoHugePage, Advice::Collapse]);
-        match self.space.madvise(VirtAddr(BASE + block * MIB2), MIB2, advice) {
+        match self.mind.space.madvise(VirtAddr(BASE + block * MIB2), MIB2, advice) {
             Ok(()) => self.count("folios changed"),
             Err(_) => self.count("folios not changed"),
         }
@@ -354,7 +315,7 @@ impl<'s, 'm> Sharer<'s, 'm> {
         let memcg = self.random.pick(&self.memcgs);
         let pages = ARENA / 8 + self.random.below(ARENA / 4);
         match self.random.below(3) {
-            0 => self.space.set_memcg(memcg).expect("the memcg is there"),
+            0 => self.mind.space.set_memcg(memcg).expect("the memcg is there"),
             1 => drop(memcgs.set(memcg, Limit::Max, Some(pages * PAGE)).expect("the memcg is there")),
             _ => drop(self.machine.memory().reclaim(memcg, pages / 8)),
         }
@@ -370,7 +331,7 @@ impl<'s, 'm> Sharer<'s, 'm> {
 
     /// Reads all pages.
     pub(crate) fn check_all(&mut self, cpu: &Vcpu) {
-        let all: Vec<u64> = self.pages.keys().copied().collect();
+        let all: Vec<u64> = self.mind.pages.keys().copied().collect();
         all.into_iter().for_each(|at| self.check(cpu, at));
     }
 
@@ -378,31 +339,4 @@ impl<'s, 'm> Sharer<'s, 'm> {
     pub(crate) fn die(self) -> (Devices, BTreeMap<&'static str, u64>) {
         (self.devices, self.tally)
     }
-}
-
-fn write_page(cpu: &Vcpu, space: &HostSpace<'_>, at: u64, value: u64, full: bool) -> AccessResult<()> {
-    let program = cpu.program(space);
-    if full {
-        return program.write(addr(at), &Page::bytes(value));
-    }
-    WORDS
-        .iter()
-        .try_for_each(|&offset| program.write_u64(VirtAddr(addr(at).0 + offset), Page::word(value, offset)))
-}
-
-/// Reads a page, which must hold what the model says.
-fn check_page(cpu: &Vcpu, space: &HostSpace<'_>, at: u64, page: &mut Page) -> AccessResult<()> {
-    let program = cpu.program(space);
-    for offset in WORDS {
-        match program.read_u64(VirtAddr(addr(at).0 + offset))? {
-            0 if page.lazy => *page = Page { value: 0, full: false, lazy: false, ..*page },
-            seen => assert_eq!(seen, Page::word(page.value, offset), "page {at} at {offset}: {page:?}"),
-        }
-    }
-    if page.full && !page.lazy {
-        let mut bytes = vec![0; PAGE as usize];
-        program.read(addr(at), &mut bytes)?;
-        assert!(bytes == Page::bytes(page.value), "page {at}: {page:?}");
-    }
-    Ok(())
 }

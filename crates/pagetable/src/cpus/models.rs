@@ -14,7 +14,8 @@ use loom::model::Builder;
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 use quire_arch::{CpuId, Execution};
-use quire_sync::atomic::{AtomicU32, Ordering, UnsafeCell};
+use quire_sync::Watched;
+use quire_sync::atomic::{AtomicU32, Ordering};
 use std::ptr::NonNull;
 
 struct Loom;
@@ -44,13 +45,8 @@ struct Model {
     /// What each CPU's TLB holds of the page.
     tlbs: [Mutex<Option<u32>>; 3],
     /// Whether each frame is free.
-    frames: [UnsafeCell<bool>; 3],
+    frames: [Watched<bool>; 3],
 }
-
-// SAFETY: the cells are what the models check: loom reports any access that nothing orders.
-unsafe impl Sync for Model {}
-// SAFETY: as above.
-unsafe impl Send for Model {}
 
 impl Model {
     fn new() -> Arc<Self> {
@@ -58,7 +54,7 @@ impl Model {
             cpus: SpaceCpus::new(),
             entry: AtomicU32::new(0),
             tlbs: [(); 3].map(|()| Mutex::new(None)),
-            frames: [(); 3].map(|()| UnsafeCell::new(false)),
+            frames: [(); 3].map(|()| Watched::new(false)),
         })
     }
 
@@ -76,9 +72,7 @@ impl Model {
     fn access(&self, number: usize) {
         let mut tlb = self.tlbs[number].lock().expect("no model panics and goes on");
         let frame = *tlb.get_or_insert_with(|| self.entry.load(Ordering::Acquire));
-        // SAFETY: reads only; loom checks that there is no write meanwhile.
-        let free = self.frames[frame as usize].with(|free| unsafe { *free });
-        assert!(!free, "an access to a frame that is free");
+        assert!(!self.frames[frame as usize].get(), "an access to a frame that is free");
     }
 
     /// Maps `frame` in place of what is mapped, on a CPU, and frees that.
@@ -87,8 +81,7 @@ impl Model {
         for target in self.cpus.reach(cpu(number)).running.iter() {
             self.flush(target.index());
         }
-        // SAFETY: the frame is the caller's alone, which is what loom checks.
-        self.frames[old as usize].with_mut(|free| unsafe { *free = true });
+        self.frames[old as usize].set(true);
     }
 }
 
@@ -162,7 +155,7 @@ fn loom_a_cpu_that_flushes_itself_comes_back_without_harm() {
 /// A core that exits, and whether it is gone.
 struct Core {
     cpus: SpaceCpus,
-    gone: UnsafeCell<bool>,
+    gone: Watched<bool>,
 }
 
 struct Exit {
@@ -170,17 +163,12 @@ struct Exit {
     slot: CpuSlot<Core>,
 }
 
-// SAFETY: the cell is what the model checks.
-unsafe impl Sync for Exit {}
-// SAFETY: as above.
-unsafe impl Send for Exit {}
-
 /// The core of a space is not freed while a CPU that leaves the space still writes to it.
 #[test]
 fn loom_an_exit_waits_for_a_cpu_that_is_about_to_leave() {
     check(4, || {
         let exit = Arc::new(Exit {
-            core: Core { cpus: SpaceCpus::new(), gone: UnsafeCell::new(false) },
+            core: Core { cpus: SpaceCpus::new(), gone: Watched::new(false) },
             slot: CpuSlot::new(),
         });
         exit.core.cpus.enter(cpu(0), || ());
@@ -191,15 +179,13 @@ fn loom_an_exit_waits_for_a_cpu_that_is_about_to_leave() {
                 if let Some(left) = exit.slot.replace(None) {
                     // SAFETY: the model owns the core to its end.
                     let left = unsafe { left.as_ref() };
-                    // SAFETY: reads only; loom checks that there is no write meanwhile.
-                    assert!(!left.gone.with(|gone| unsafe { *gone }), "a core that is gone");
+                    assert!(!left.gone.get(), "a core that is gone");
                     left.cpus.leave(cpu(0));
                 }
             })
         };
         clear_everywhere::<Loom, _>(NonNull::from(&exit.core), &exit.core.cpus, |_| Some(&exit.slot));
-        // SAFETY: the core is not used any more, which is what loom checks.
-        exit.core.gone.with_mut(|gone| unsafe { *gone = true });
+        exit.core.gone.set(true);
         other.join().expect("the CPU left in time");
         assert!(exit.core.cpus.running().is_empty());
     });

@@ -52,7 +52,12 @@ impl<P: Platform> Tables<'_, P> {
     #[cold]
     fn charge_memcg(&self, pin: &Pin<'_, P>, head: Pfn, order: Order) -> Result<(), OverLimit> {
         let charged = self.with_memcg(pin, |memcg| {
-            self.memory.memcgs().try_charge(pin, memcg, order.pages()).map(|()| memcg)
+            let memcgs = self.memory.memcgs();
+            memcgs.try_charge(pin, memcg, order.pages())?;
+            if self.memory.frames().known(head).kind() == Kind::File {
+                memcgs.add_stat(pin, memcg, MemcgStat::File, order.pages() as i64);
+            }
+            Ok(memcg)
         });
         match charged {
             Ok(memcg) => {
@@ -76,6 +81,13 @@ impl<P: Platform> Tables<'_, P> {
     fn with_memcg<R>(&self, pin: &Pin<'_, P>, work: impl FnOnce(MemcgId) -> R) -> R {
         let _section = self.memory.frames().epoch().enter(pin);
         work(self.space.memcg())
+    }
+
+    /// Counts a page of a private file mapping as anonymous: the program made it its own.
+    pub fn file_page_made_anonymous(&self, pin: &Pin<'_, P>, page: &Frame) {
+        self.space.residency.file_page_made_anonymous();
+        let memcg = MemcgId::from_bits(page.as_folio().memcg());
+        self.memory.memcgs().add_stat(pin, memcg, MemcgStat::File, -1);
     }
 
     /// Counts one more of something for the program's memcg.

@@ -138,6 +138,7 @@ impl<P: Platform> Tables<'_, P> {
         }
         self.space.residency.table_gone();
         gather.add_stale_table(P::Paging::table_range(addr, level));
+        gather.count_empty_table();
         gather.add_empty_table(child);
         true
     }

@@ -226,6 +226,7 @@ impl<P: Platform> Tables<'_, P> {
             }
             from.count_taken(moved);
             there.count_installed(moved);
+            gather.count_moved(moved);
         });
         gather.add_stale(part);
     }
@@ -242,6 +243,7 @@ impl<P: Platform> Tables<'_, P> {
             }
             let entry = source.take(slot.index);
             there.install(target.index, entry);
+            gather.count_moved(1);
             if leaf.flags.contains(LeafFlags::READ) {
                 gather.add_stale(range);
             }
@@ -280,6 +282,7 @@ impl<P: Platform> Tables<'_, P> {
             if let Some(target) = self.find(addr) {
                 let page = Entry::Leaf(self.page_of_leaf(usable, first + nth as usize));
                 self.lock(pin, target, Level::PTE).install(P::Paging::index(addr, Level::PTE), page);
+                gather.count_moved(1);
             }
         }
     }
@@ -302,9 +305,10 @@ impl<P: Platform> Tables<'_, P> {
                 let first = P::Paging::index(at, Level::PTE);
                 let pages = ((end.0 - at.0) / PAGE_SIZE) as usize;
                 let shift = P::Paging::index(target_addr, Level::PTE);
-                let mut stale = self.with_both(pin, (source, target), Level::PTE, |from, there| {
+                let (moved, mut stale) = self.with_both(pin, (source, target), Level::PTE, |from, there| {
                     relocate_run(from, there, first, shift, pages)
                 });
+                gather.count_moved(moved);
                 if self.space.cpus.is_paging_out() {
                     stale = Some((0, pages));
                 }
@@ -335,14 +339,14 @@ impl<P: Platform> Tables<'_, P> {
 }
 
 /// Moves what the `pages` entries of `from` after `first` hold to those of `there` after `shift`, which are
-/// none. Returns from which to which of them was usable.
+/// none. Returns how many there were, and from which to which of them was usable.
 fn relocate_run<P: Platform>(
     from: &LockedTable<'_, P>,
     there: &LockedTable<'_, P>,
     first: usize,
     shift: usize,
     pages: usize,
-) -> Option<(usize, usize)> {
+) -> (usize, Option<(usize, usize)>) {
     let (from_entries, entries) = (&from.entries[first..first + pages], &there.entries[shift..shift + pages]);
     let usable = |entry: &AtomicU64| P::Paging::is_present_leaf(entry.load(Ordering::Relaxed), Level::PTE);
     // The first is found at once, as a rule.
@@ -364,7 +368,7 @@ fn relocate_run<P: Platform>(
     let stale = first_usable.map(|first| (first, last_usable));
     from.count_taken(moved);
     there.count_installed(moved);
-    stale
+    (moved, stale)
 }
 
 #[cfg(test)]

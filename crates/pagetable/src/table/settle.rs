@@ -47,6 +47,9 @@ impl<P: Platform> Tables<'_, P> {
     /// Flushes the TLBs and frees everything. Cannot fail and allocates nothing.
     pub fn finish(&self, mut gather: Gather<'_, P>) {
         if gather.holds_nothing() {
+            if gather.has_counted() {
+                gather.count(&self.pin());
+            }
             gather.drop_cached();
             return;
         }

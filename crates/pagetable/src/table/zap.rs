@@ -98,6 +98,7 @@ impl<P: Platform> Tables<'_, P> {
                         drop(locked);
                         self.lock(&pin, parent, Level::PMD).take(index);
                         gather.add_stale(rest);
+                        gather.count_empty_table();
                         gather.add_unhooked(table);
                         return;
                     }

@@ -25,7 +25,8 @@ fn vma_in(anon_vma: &AnonVma, first: u64) -> &'static Vma {
         flags: VmFlags::READ,
         page_offset: first,
         backing: Backing::ANONYMOUS,
-        anon: AnonVmaRef::new(NonNull::from(anon_vma)),
+        // SAFETY: all anon_vmas of a scene are leaked.
+        anon: unsafe { AnonVmaRef::new(NonNull::from(anon_vma)) },
     };
     let vma = Box::leak(Box::new(Vma::new(snapshot)));
     anon_vma.enter(vma, &snapshot);
@@ -133,7 +134,7 @@ fn a_wrong_census() {
 #[test]
 fn a_page_may_be_owned_by_an_anon_vma_above_only() {
     let scene = Scene::new();
-    let owner = |anon_vma: &AnonVma| Some(std::ptr::from_ref(anon_vma).expose_provenance());
+    let owner = |anon_vma: &AnonVma| Some(ptr::from_ref(anon_vma).expose_provenance());
     let (below, beside) = (scene.vmas[6], scene.vmas[5]);
     assert!(AnonVmaAudit::may_map(below, owner(scene.root)));
     assert!(AnonVmaAudit::may_map(below, owner(scene.empty)));

@@ -1,7 +1,8 @@
 //! Making anon_vmas, putting VMAs in and taking them out, and freeing anon_vmas.
 
 use super::Rmap;
-use crate::space_core::{AnonVma, AnonVmaLink, AnonVmaRef, SpaceCore, Vma, VmaSnapshot};
+use super::owned::{FreshAnonVma, RootRef};
+use crate::space_core::{AnonVma, AnonVmaRef, EmptiedList, SpaceCore, Vma, VmaSnapshot};
 use core::fmt;
 use core::ptr::{self, NonNull};
 use core::sync::atomic::Ordering;
@@ -23,42 +24,36 @@ impl<'s, P: Platform> AnonVmaTree<'s, P> {
     /// Takes the lock of the tree of the first of `anon_vmas` that is one. The others are of the same tree,
     /// since mappings that may merge have one anon_vma.
     pub fn hold(platform: &'s P, anon_vmas: impl IntoIterator<Item = AnonVmaRef>) -> Self {
-        let held = anon_vmas.into_iter().find_map(AnonVmaRef::anon_vma).map(|anon_vma| {
-            // SAFETY: a VMA that the caller holds names the anon_vma, so it is live, and so is its root for
-            // as long as the guard is (see the type).
-            let root = unsafe { anon_vma.as_ref() }.root();
+        let held = anon_vmas.into_iter().find_map(AnonVmaRef::get).map(|anon_vma| {
+            let root = anon_vma.root();
             (root, root.lock.write(platform))
         });
         Self { held }
     }
 
-    /// The anon_vma behind a pointer that a VMA holds.
-    fn anon_vma(&self, anon_vma: NonNull<AnonVma>) -> &'s AnonVma {
-        // SAFETY: an anon_vma is freed under its root lock, held exclusively here, and not while it has VMAs
-        // or children.
-        let anon_vma: &'s AnonVma = unsafe { anon_vma.as_ref() };
+    /// The anon_vma that a VMA has or gets, which is one of this tree.
+    fn anon_vma(&self, anon: AnonVmaRef) -> Option<&'s AnonVma> {
+        let anon_vma: &'s AnonVma = anon.get()?;
         let root = self.held.as_ref().map(|&(root, _)| ptr::from_ref(root));
         debug_assert_eq!(root, Some(ptr::from_ref(anon_vma.root())), "the root lock is not held");
-        anon_vma
+        Some(anon_vma)
     }
 
     /// Moves `vma`, which belongs to `space`, to the anon_vma and the page offsets of `snapshot`. What it left
     /// empty is noted in `emptied`.
     pub fn place(&self, space: &SpaceCore, vma: &Vma, snapshot: &VmaSnapshot, emptied: &Emptied<'s, P>) {
-        match (vma.anon().anon_vma(), snapshot.anon.anon_vma()) {
-            (Some(old), Some(new)) if old == new && vma.membership().is_linked() => {
-                self.anon_vma(old).change(vma, snapshot);
-            }
+        let old = if vma.membership().is_linked() { self.anon_vma(vma.anon()) } else { None };
+        match (old, self.anon_vma(snapshot.anon)) {
+            (Some(old), Some(new)) if ptr::eq(old, new) => old.change(vma, snapshot),
             (old, new) => {
-                if let Some(old) = old.filter(|_| vma.membership().is_linked()) {
-                    let anon_vma = self.anon_vma(old);
-                    if anon_vma.leave(vma) {
-                        emptied.add(anon_vma);
-                    }
+                if let Some(old) = old
+                    && old.leave(vma)
+                {
+                    emptied.list.add(old);
                 }
                 if let Some(new) = new {
                     vma.membership().set_core(space);
-                    self.anon_vma(new).enter(vma, snapshot);
+                    new.enter(vma, snapshot);
                 }
             }
         }
@@ -67,11 +62,10 @@ impl<'s, P: Platform> AnonVmaTree<'s, P> {
     /// Takes `vma` out of its anon_vma, if it has one. The VMA is about to be freed, and continues to name
     /// it.
     pub fn leave(&self, vma: &Vma, emptied: &Emptied<'s, P>) {
-        if let Some(anon_vma) = vma.anon().anon_vma() {
-            let anon_vma = self.anon_vma(anon_vma);
-            if anon_vma.leave(vma) {
-                emptied.add(anon_vma);
-            }
+        if let Some(anon_vma) = self.anon_vma(vma.anon())
+            && anon_vma.leave(vma)
+        {
+            emptied.list.add(anon_vma);
         }
     }
 }
@@ -80,28 +74,48 @@ impl<'s, P: Platform> AnonVmaTree<'s, P> {
 /// after the pages are out of the tables.
 pub struct Emptied<'s, P: Platform> {
     rmap: Rmap<'s, P>,
-    first: AnonVmaLink,
+    list: EmptiedList,
 }
 
 impl<'s, P: Platform> Emptied<'s, P> {
     /// No anon_vma yet.
     pub fn new(rmap: Rmap<'s, P>) -> Self {
-        Self { rmap, first: None.into() }
+        Self { rmap, list: EmptiedList::default() }
     }
 
-    fn add(&self, anon_vma: &AnonVma) {
-        // The VMAs' reference is this list's now, so the link is too.
-        anon_vma.next_emptied.set(self.first.replace(Some(NonNull::from(anon_vma))));
+    /// Drops the reference of the VMAs of `anon_vma`, which was on the list, and frees what nothing holds any
+    /// more: the anon_vma, then those above it.
+    // Not a part of the drop, which most of the time has nothing to do.
+    #[inline(never)]
+    fn release(&self, anon_vma: &AnonVma) {
+        let root = anon_vma.root();
+        if ptr::eq(root, anon_vma) {
+            // SAFETY: the reference was the list's, which has given it up.
+            drop(unsafe { RootRef::from_counted(self.rmap, root) });
+            return;
+        }
+        // The root must outlive the lock in it.
+        let kept = RootRef::new(self.rmap, root);
+        let guard = kept.root().lock.write(self.rmap.memory.platform());
+        let mut at = anon_vma;
+        while at.put()
+            && let Some(parent) = at.parent()
+        {
+            at.unlink_child(parent);
+            let empty = &at.root().stats.empty;
+            empty.store(empty.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
+            // SAFETY: the last reference, and it is off its parent's list.
+            unsafe { self.rmap.retire_anon_vma(NonNull::from(at)) };
+            at = parent;
+        }
+        drop(guard);
     }
 }
 
 impl<P: Platform> Drop for Emptied<'_, P> {
     fn drop(&mut self) {
-        while let Some(anon_vma) = self.first.get() {
-            // SAFETY: the list holds a reference to each of its anon_vmas.
-            self.first.set(unsafe { anon_vma.as_ref() }.next_emptied.get());
-            // SAFETY: it has no VMAs any more, and its reference is given up only here.
-            unsafe { self.rmap.release_anon_vma(anon_vma) };
+        while let Some(anon_vma) = self.list.take() {
+            self.release(anon_vma);
         }
     }
 }
@@ -110,9 +124,8 @@ impl<P: Platform> Drop for Emptied<'_, P> {
 /// is dropped.
 #[must_use]
 pub struct Branch<'s, P: Platform> {
-    rmap: Rmap<'s, P>,
     anon: AnonVmaRef,
-    fresh: Option<NonNull<AnonVma>>,
+    fresh: Option<FreshAnonVma<'s, P>>,
 }
 
 impl<P: Platform> Branch<'_, P> {
@@ -122,16 +135,9 @@ impl<P: Platform> Branch<'_, P> {
     }
 
     /// A VMA has entered.
-    pub fn keep(mut self) {
-        self.fresh = None;
-    }
-}
-
-impl<P: Platform> Drop for Branch<'_, P> {
-    fn drop(&mut self) {
-        if let Some(anon_vma) = self.fresh {
-            // SAFETY: made by `branch` and not kept, so nothing refers to it.
-            unsafe { self.rmap.free_anon_vma(anon_vma) };
+    pub fn keep(self) {
+        if let Some(fresh) = self.fresh {
+            fresh.keep();
         }
     }
 }
@@ -148,19 +154,15 @@ impl<'s, P: Platform> Rmap<'s, P> {
     pub fn branch(self, parent: AnonVmaRef) -> Result<Branch<'s, P>, AllocError> {
         let mut fresh = None;
         let mut anon = AnonVmaRef::NONE;
-        if let Some(anon_vma) = parent.anon_vma() {
-            // SAFETY: the parent's VMA names it, and keeps it while the caller holds the mmap lock.
-            let shared = unsafe { anon_vma.as_ref() };
+        if let Some(shared) = parent.get() {
             let stats = &shared.root().stats;
             if stats.empty.load(Ordering::Relaxed) <= stats.vmas.load(Ordering::Relaxed) {
-                fresh = Some(self.allocate_anon_vma(Some(shared))?);
+                fresh = Some(FreshAnonVma::new(self, Some(shared))?);
             }
-            anon = AnonVmaRef::inherited(
-                fresh.unwrap_or(anon_vma),
-                self.state.next_branch.fetch_add(1, Ordering::Relaxed),
-            );
+            let branch = self.state.next_branch.fetch_add(1, Ordering::Relaxed);
+            anon = fresh.as_ref().map_or(parent, FreshAnonVma::anon).inherited(branch);
         }
-        Ok(Branch { rmap: self, anon, fresh })
+        Ok(Branch { anon, fresh })
     }
 
     /// Gives `vma`, which belongs to `space`, its first anon_vma: `shared` if one is given, else one of its
@@ -173,98 +175,21 @@ impl<'s, P: Platform> Rmap<'s, P> {
         vma: &Vma,
         shared: Option<AnonVmaRef>,
     ) -> Result<(), AllocError> {
-        let fresh = if shared.is_none() { Some(self.allocate_anon_vma(None)?) } else { None };
-        let Some(anon) = shared.or(fresh.map(AnonVmaRef::new)) else { return Ok(()) };
+        let fresh = if shared.is_none() { Some(FreshAnonVma::new(self, None)?) } else { None };
+        let Some(anon) = shared.or(fresh.as_ref().map(FreshAnonVma::anon)) else { return Ok(()) };
         let won = {
             let tree = AnonVmaTree::hold(self.memory.platform(), [anon]);
             let won = vma.set_anon_once(anon);
-            if won && let Some(anon_vma) = anon.anon_vma() {
+            if won && let Some(anon_vma) = tree.anon_vma(anon) {
                 vma.membership().set_core(space);
-                tree.anon_vma(anon_vma).enter(vma, &vma.snapshot());
+                anon_vma.enter(vma, &vma.snapshot());
             }
             won
         };
-        if !won && let Some(fresh) = fresh {
-            // SAFETY: allocated above, and no VMA names it.
-            unsafe { self.free_anon_vma(fresh) };
+        if won && let Some(fresh) = fresh {
+            fresh.keep();
         }
         Ok(())
-    }
-
-    #[cfg_attr(debug_assertions, track_caller)]
-    fn allocate_anon_vma(self, parent: Option<&AnonVma>) -> Result<NonNull<AnonVma>, AllocError> {
-        let pin = self.memory.platform().pin();
-        self.state.anon_vmas.allocate(self.memory.frames(), &pin, AnonVma::new(parent))
-    }
-
-    /// Frees an anon_vma that no VMA entered.
-    ///
-    /// # Safety
-    ///
-    /// It came from [`allocate_anon_vma`](Self::allocate_anon_vma), and nothing refers to it any more.
-    unsafe fn free_anon_vma(self, anon_vma: NonNull<AnonVma>) {
-        let pin = self.memory.platform().pin();
-        // SAFETY: the caller's promise.
-        unsafe { self.state.anon_vmas.free(self.memory.frames(), &pin, anon_vma) };
-    }
-
-    /// Frees an anon_vma that walkers in the epoch may be looking at.
-    ///
-    /// # Safety
-    ///
-    /// Its last reference is gone, and it is out of the tree.
-    unsafe fn retire_anon_vma(self, anon_vma: NonNull<AnonVma>) {
-        let pin = self.memory.platform().pin();
-        // SAFETY: every anon_vma came from `allocate_anon_vma`; no VMA and no child names it, and no page
-        // that is mapped.
-        unsafe { self.state.anon_vmas.retire(self.memory.frames(), &pin, anon_vma) };
-    }
-
-    /// Drops the reference of an anon_vma's VMAs, and frees what nothing holds any more: the anon_vma, then
-    /// those above it.
-    ///
-    /// # Safety
-    ///
-    /// The reference is the caller's, and the anon_vma has no VMAs.
-    unsafe fn release_anon_vma(self, anon_vma: NonNull<AnonVma>) {
-        // SAFETY: the caller holds a reference.
-        let at = unsafe { anon_vma.as_ref() };
-        let root = NonNull::from(at.root());
-        if root != anon_vma {
-            // The root must outlive the lock in it.
-            // SAFETY: an anon_vma holds its root, until it is released below.
-            unsafe { root.as_ref() }.refs.fetch_add(1, Ordering::Relaxed);
-            // SAFETY: held by the line above.
-            let guard = unsafe { root.as_ref() }.lock.write(self.memory.platform());
-            let mut at = at;
-            while at.put()
-                && let Some(parent) = at.parent()
-            {
-                at.unlink_child(parent);
-                let empty = &at.root().stats.empty;
-                empty.store(empty.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
-                // SAFETY: the last reference, and it is off its parent's list.
-                unsafe { self.retire_anon_vma(NonNull::from(at)) };
-                at = parent;
-            }
-            drop(guard);
-        }
-        // SAFETY: for another anon_vma the reference is the one taken above, else the caller's.
-        unsafe { self.put_root(root) };
-    }
-
-    /// Drops a reference to a root, and frees it with the last one.
-    ///
-    /// # Safety
-    ///
-    /// The reference is the caller's, and the caller does not use the root after this.
-    pub(super) unsafe fn put_root(self, root: NonNull<AnonVma>) {
-        // SAFETY: the caller holds a reference.
-        if unsafe { root.as_ref() }.put() {
-            // SAFETY: it was the last one: the root has no VMAs and no children, and a root is on no parent's
-            // list.
-            unsafe { self.retire_anon_vma(root) };
-        }
     }
 }
 
@@ -276,7 +201,7 @@ impl<P: Platform> fmt::Debug for AnonVmaTree<'_, P> {
 
 impl<P: Platform> fmt::Debug for Emptied<'_, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Emptied").field(&self.first.get().is_some()).finish()
+        f.debug_tuple("Emptied").field(&!self.list.is_empty()).finish()
     }
 }
 

@@ -12,6 +12,7 @@
 //! lock, relies on that ([`walk`]).
 
 mod anon_vma_tree;
+mod owned;
 mod walk;
 
 pub use anon_vma_tree::{AnonVmaTree, Branch, Emptied};

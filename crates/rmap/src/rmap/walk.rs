@@ -15,6 +15,7 @@
 //! pages under it. Only pages that are being unmapped may be missed: their mapping is gone before they are.
 
 use super::Rmap;
+use super::owned::RootRef;
 use crate::space_core::{AnonVma, SpaceCore, VmaSnapshot};
 use core::fmt;
 use core::ops::ControlFlow;
@@ -24,19 +25,6 @@ use quire_arch::{Entry, Leaf, LeafFlags, PAGE_SIZE, Pfn, Platform, VirtAddr, Vir
 use quire_frame::{Frame, Kind};
 use quire_pagetable::{MemoryCore, SpaceId, Tables};
 use quire_sync::EpochGuard;
-
-/// A tree that a walker keeps from being freed.
-struct RootRef<'s, P: Platform> {
-    rmap: Rmap<'s, P>,
-    root: NonNull<AnonVma>,
-}
-
-impl<P: Platform> Drop for RootRef<'_, P> {
-    fn drop(&mut self) {
-        // SAFETY: the reference was taken for this value.
-        unsafe { self.rmap.put_root(self.root) };
-    }
-}
 
 impl<'s, P: Platform> Rmap<'s, P> {
     /// Calls `visit` for each mapping that may show pages of `folio`, the first frame of one of any order,
@@ -57,10 +45,8 @@ impl<'s, P: Platform> Rmap<'s, P> {
     pub fn hold<R>(self, folio: Pfn, inside: impl FnOnce(&HeldMappings<'s, P>) -> R) -> Option<R> {
         let frame = self.memory.frames().frame(folio)?;
         let (anon_vma, kept) = self.get_root(frame)?;
-        // SAFETY: a root stays for as long as it is kept.
-        let root = unsafe { kept.root.as_ref() };
-        let _guard = root.lock.read(self.memory.platform());
-        if self.owner_of(frame) != Some((anon_vma, kept.root)) {
+        let _guard = kept.root().lock.read(self.memory.platform());
+        if self.owner_of(frame) != Some((anon_vma, NonNull::from(kept.root()))) {
             return None;
         }
         Some(inside(&HeldMappings { memory: self.memory, frame, anon_vma }))
@@ -71,10 +57,8 @@ impl<'s, P: Platform> Rmap<'s, P> {
     pub fn try_hold<R>(self, folio: Pfn, inside: impl FnOnce(&HeldMappings<'s, P>) -> R) -> Option<R> {
         let frame = self.memory.frames().frame(folio)?;
         let (anon_vma, kept) = self.get_root(frame)?;
-        // SAFETY: a root stays for as long as it is kept.
-        let root = unsafe { kept.root.as_ref() };
-        let _guard = root.lock.try_read(self.memory.platform())?;
-        if self.owner_of(frame) != Some((anon_vma, kept.root)) {
+        let _guard = kept.root().lock.try_read(self.memory.platform())?;
+        if self.owner_of(frame) != Some((anon_vma, NonNull::from(kept.root()))) {
             return None;
         }
         Some(inside(&HeldMappings { memory: self.memory, frame, anon_vma }))
@@ -84,33 +68,29 @@ impl<'s, P: Platform> Rmap<'s, P> {
     fn get_root(self, frame: &Frame) -> Option<(NonNull<AnonVma>, RootRef<'s, P>)> {
         let pin = self.memory.platform().pin();
         let section = self.memory.frames().epoch().enter(&pin);
-        let (anon_vma, root) = self.owner_in(&section, frame)?;
-        // SAFETY: see the head of this file.
-        let held = unsafe { root.as_ref() }.try_hold();
-        held.then(|| (anon_vma, RootRef { rmap: self, root }))
+        let anon_vma = self.owner_in(&section, frame)?;
+        Some((NonNull::from(anon_vma), RootRef::try_new(self, anon_vma.root())?))
     }
 
     /// The anon_vma that owns the private page in `frame`, and the root of its tree, if the page is mapped
     /// just now.
     fn owner_of(self, frame: &Frame) -> Option<(NonNull<AnonVma>, NonNull<AnonVma>)> {
         let pin = self.memory.platform().pin();
-        self.owner_in(&self.memory.frames().epoch().enter(&pin), frame)
+        let section = self.memory.frames().epoch().enter(&pin);
+        let anon_vma = self.owner_in(&section, frame)?;
+        Some((NonNull::from(anon_vma), NonNull::from(anon_vma.root())))
     }
 
-    /// The same in a section of the epoch, in which both may be read.
-    fn owner_in(
-        self,
-        _section: &EpochGuard<'_>,
-        frame: &Frame,
-    ) -> Option<(NonNull<AnonVma>, NonNull<AnonVma>)> {
+    /// The anon_vma that owns the private page in `frame`, if the page is mapped just now, for as long as the
+    /// section of the epoch is open.
+    fn owner_in<'e>(self, _section: &'e EpochGuard<'_>, frame: &Frame) -> Option<&'e AnonVma> {
         // First the count, then the owner; acquire pairs with the releases in `init_page`.
         if frame.as_folio().maps() == 0 || frame.kind() != Kind::Anonymous {
             return None;
         }
         let anon_vma = AnonVma::of_owner(frame.as_folio().anon_vma()?)?;
         // SAFETY: see the head of this file.
-        let root = NonNull::from(unsafe { anon_vma.as_ref() }.root());
-        Some((anon_vma, root))
+        Some(unsafe { anon_vma.as_ref() })
     }
 
     /// Calls `visit` with each place where a page of `folio`, the first frame of one of any order, is mapped:
@@ -180,10 +160,7 @@ impl<P: Platform> HeldMappings<'_, P> {
         debug_assert_ne!(start.refs.load(Ordering::Relaxed), 0, "a walk from an anon_vma that was freed");
         let mut at = start;
         loop {
-            // SAFETY: the root lock is held.
-            for vma in unsafe { at.vmas.holding(first, first.saturating_add(pages - 1)) } {
-                // SAFETY: a VMA that is in an anon_vma is live.
-                let vma = unsafe { vma.as_ref() };
+            for vma in at.vmas_holding(first, first.saturating_add(pages - 1)) {
                 let Some(core) = vma.membership().core() else { continue };
                 // SAFETY: a VMA in an anon_vma belongs to a space of this machine, which lives until its VMAs
                 // are gone.
@@ -207,15 +184,13 @@ impl<P: Platform> HeldMappings<'_, P> {
 /// The anon_vma after `at` in the subtree at `top`: parents come before their children. The root lock is
 /// held.
 fn next_below<'g>(at: &'g AnonVma, top: &'g AnonVma) -> Option<&'g AnonVma> {
-    // SAFETY: an anon_vma on its parent's list is live while the root lock is held.
-    let live = |anon_vma: NonNull<AnonVma>| unsafe { anon_vma.as_ref() };
-    if let Some(child) = at.first_child.get() {
-        return Some(live(child));
+    if let Some(child) = at.first_child() {
+        return Some(child);
     }
     let mut at = at;
     while !ptr::eq(at, top) {
-        if let Some(sibling) = at.next.get() {
-            return Some(live(sibling));
+        if let Some(sibling) = at.next_sibling() {
+            return Some(sibling);
         }
         at = at.parent()?;
     }

@@ -10,8 +10,31 @@ use quire_sync::RwSleepLock;
 use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use quire_vma_tree::intervals::IntervalTree;
 
-/// A link between anon_vmas. Used under the root lock.
-pub(crate) type AnonVmaLink = Cell<Option<NonNull<AnonVma>>>;
+/// A link from an anon_vma to another one that is live. Those of the lists change, and are followed, under the
+/// root lock; those upwards never change.
+///
+/// What keeps the other end: an anon_vma holds its parent, and so its root, until it is freed; it is on its
+/// parent's list only until it is freed; a list of emptied ones has a reference to each.
+#[derive(Default)]
+struct AnonVmaLink(Cell<Option<NonNull<AnonVma>>>);
+
+impl AnonVmaLink {
+    #[inline]
+    fn to(anon_vma: Option<&AnonVma>) -> Self {
+        Self(Cell::new(anon_vma.map(NonNull::from)))
+    }
+
+    #[inline]
+    fn get(&self) -> Option<&AnonVma> {
+        // SAFETY: see the type.
+        self.0.get().map(|anon_vma| unsafe { anon_vma.as_ref() })
+    }
+
+    #[inline]
+    fn set(&self, anon_vma: Option<&AnonVma>) {
+        self.0.set(anon_vma.map(NonNull::from));
+    }
+}
 
 /// VMAs whose private pages belong together.
 ///
@@ -25,16 +48,16 @@ pub struct AnonVma {
     /// The root lock; used in the root.
     pub(crate) lock: RwSleepLock,
     /// `None` in the root itself. As the parent, it never changes.
-    root: Option<NonNull<Self>>,
-    pub(crate) parent: Option<NonNull<Self>>,
-    pub(crate) first_child: AnonVmaLink,
+    root: AnonVmaLink,
+    parent: AnonVmaLink,
+    first_child: AnonVmaLink,
     /// The children of one parent, in no order.
-    pub(crate) previous: AnonVmaLink,
-    pub(crate) next: AnonVmaLink,
+    previous: AnonVmaLink,
+    next: AnonVmaLink,
     pub(crate) vmas: IntervalTree<Vma>,
     pub(crate) stats: TreeStats,
-    /// The next on a list of [`Emptied`](super::Emptied).
-    pub(crate) next_emptied: AnonVmaLink,
+    /// The next on an [`EmptiedList`].
+    next_emptied: AnonVmaLink,
     pub(crate) scratch: Scratch,
 }
 
@@ -61,14 +84,14 @@ impl AnonVma {
         Self {
             refs: AtomicU32::new(1),
             lock: RwSleepLock::new(LockClass::Rmap),
-            root: parent.map(|parent| NonNull::from(parent.root())),
-            parent: parent.map(NonNull::from),
-            first_child: Cell::new(None),
-            previous: Cell::new(None),
-            next: Cell::new(None),
+            root: AnonVmaLink::to(parent.map(Self::root)),
+            parent: AnonVmaLink::to(parent),
+            first_child: AnonVmaLink::default(),
+            previous: AnonVmaLink::default(),
+            next: AnonVmaLink::default(),
             vmas: IntervalTree::new(),
             stats: TreeStats::default(),
-            next_emptied: Cell::new(None),
+            next_emptied: AnonVmaLink::default(),
             scratch: Scratch::default(),
         }
     }
@@ -77,14 +100,11 @@ impl AnonVma {
     ///
     /// The address is exposed, and [`of_owner`](Self::of_owner) makes it a pointer again, which may be used for
     /// as long as the anon_vma is not freed: until then what was exposed is the only object there.
-    ///
-    /// # Safety
-    ///
-    /// It is not freed while pages that the word is given to are mapped.
     #[inline]
-    pub(crate) unsafe fn owner_of(anon_vma: NonNull<Self>) -> OwnerWord {
-        // SAFETY: the caller's promise.
-        unsafe { OwnerWord::of_anon_vma(anon_vma.as_ptr().expose_provenance()) }
+    pub(crate) fn owner_word(&self) -> OwnerWord {
+        // SAFETY: only VMAs of this anon_vma and of those below it map pages that get the word, and it is not
+        // freed before such pages are out of the tables (`Emptied`).
+        unsafe { OwnerWord::of_anon_vma(ptr::from_ref(self).expose_provenance()) }
     }
 
     /// The anon_vma at the address that a frame names.
@@ -96,15 +116,34 @@ impl AnonVma {
     /// The root of the tree.
     #[inline]
     pub(crate) fn root(&self) -> &Self {
-        // SAFETY: an anon_vma holds its parent, and so its root, until it is freed; the root was retired no
-        // sooner, for readers that are in the epoch.
-        self.root.map_or(self, |root| unsafe { root.as_ref() })
+        self.root.get().unwrap_or(self)
     }
 
     #[inline]
     pub(crate) fn parent(&self) -> Option<&Self> {
-        // SAFETY: an anon_vma holds its parent until it is freed.
-        self.parent.map(|parent| unsafe { parent.as_ref() })
+        self.parent.get()
+    }
+
+    /// The first of its children. The root lock is held.
+    #[inline]
+    pub(crate) fn first_child(&self) -> Option<&Self> {
+        self.first_child.get()
+    }
+
+    /// The next child of the same parent. The root lock is held.
+    #[inline]
+    pub(crate) fn next_sibling(&self) -> Option<&Self> {
+        self.next.get()
+    }
+
+    /// The VMAs that hold a page offset from `first` to `last`. The root lock is held for as long as the
+    /// iterator, or a VMA from it, is used.
+    #[inline]
+    pub(crate) fn vmas_holding(&self, first: u64, last: u64) -> impl Iterator<Item = &Vma> {
+        // SAFETY: the root lock is held.
+        let members = unsafe { self.vmas.holding(first, last) };
+        // SAFETY: a VMA leaves its anon_vma, under the root lock, before it is freed.
+        members.map(|vma| unsafe { vma.as_ref() })
     }
 
     /// Whether `other` is this anon_vma or one of those above it. The machine is quiet, or the root lock is
@@ -163,11 +202,11 @@ impl AnonVma {
     /// Makes `child` a child of this anon_vma. The root lock is held exclusively.
     fn link_child(&self, child: &Self) {
         self.refs.fetch_add(1, Ordering::Relaxed);
-        let first = self.first_child.replace(Some(NonNull::from(child)));
+        let first = self.first_child.get();
+        self.first_child.set(Some(child));
         child.next.set(first);
         if let Some(first) = first {
-            // SAFETY: an anon_vma on its parent's list is live.
-            unsafe { first.as_ref() }.previous.set(Some(NonNull::from(child)));
+            first.previous.set(Some(child));
         }
     }
 
@@ -176,13 +215,11 @@ impl AnonVma {
     pub(crate) fn unlink_child(&self, parent: &Self) {
         let (previous, next) = (self.previous.get(), self.next.get());
         match previous {
-            // SAFETY: an anon_vma on its parent's list is live.
-            Some(previous) => unsafe { previous.as_ref() }.next.set(next),
+            Some(previous) => previous.next.set(next),
             None => parent.first_child.set(next),
         }
         if let Some(next) = next {
-            // SAFETY: as above.
-            unsafe { next.as_ref() }.previous.set(previous);
+            next.previous.set(previous);
         }
     }
 
@@ -211,6 +248,32 @@ impl fmt::Debug for AnonVma {
     }
 }
 
+/// Anon_vmas that lost their last VMA, with the VMAs' reference to each.
+#[derive(Default)]
+pub(crate) struct EmptiedList(AnonVmaLink);
+
+impl EmptiedList {
+    /// Adds one whose last VMA has [left](AnonVma::leave): the VMAs' reference is the list's now.
+    #[inline]
+    pub(crate) fn add(&self, anon_vma: &AnonVma) {
+        anon_vma.next_emptied.set(self.0.get());
+        self.0.set(Some(anon_vma));
+    }
+
+    /// Takes one off. Its reference is the caller's, to be dropped.
+    #[inline]
+    pub(crate) fn take(&self) -> Option<&AnonVma> {
+        let first = self.0.get()?;
+        self.0.set(first.next_emptied.get());
+        Some(first)
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.get().is_none()
+    }
+}
+
 /// The auditor's scratch in an anon_vma; zero outside of audits.
 #[derive(Default)]
 pub(crate) struct Scratch {
@@ -235,10 +298,8 @@ mod tests {
     #[test]
     fn an_owner_names_an_anon_vma_or_none() {
         let anon_vma = AnonVma::new(None);
+        assert_ne!(anon_vma.owner_word(), OwnerWord::NONE);
         let pointer = NonNull::from(&anon_vma);
-        // SAFETY: no page gets the word.
-        let word = unsafe { AnonVma::owner_of(pointer) };
-        assert_ne!(word, OwnerWord::NONE);
         assert_eq!(AnonVma::of_owner(pointer.addr().get()), Some(pointer));
     }
 }

@@ -84,8 +84,10 @@ mod tests {
             flags: RW,
             page_offset: start >> 12,
             backing: Backing::ANONYMOUS,
-            anon: NonNull::new(ptr::without_provenance_mut(anon_vma))
-                .map_or(AnonVmaRef::NONE, AnonVmaRef::new),
+            anon: NonNull::new(ptr::without_provenance_mut(anon_vma)).map_or(AnonVmaRef::NONE, |anon_vma| {
+                // SAFETY: it is only compared.
+                unsafe { AnonVmaRef::new(anon_vma) }
+            }),
         }
     }
 
@@ -111,14 +113,12 @@ mod tests {
     #[test]
     fn pages_shared_with_a_parent_keep_a_vma_apart() {
         let mut low = snapshot(0x1000, 0x2000, 5);
-        low.anon =
-            low.anon.anon_vma().map_or(AnonVmaRef::NONE, |anon_vma| AnonVmaRef::inherited(anon_vma, 1));
+        low.anon = low.anon.inherited(1);
         assert!(!proposal(0x2000, 0x3000).merges(Some(&low), None).previous);
         // Its own part may merge again, and another VMA's may not, though both are in one anon_vma.
         let mut part = Proposal { anon: low.anon, ..proposal(0x2000, 0x3000) };
         assert!(part.merges(Some(&low), None).previous);
-        part.anon =
-            low.anon.anon_vma().map_or(AnonVmaRef::NONE, |anon_vma| AnonVmaRef::inherited(anon_vma, 2));
+        part.anon = low.anon.inherited(2);
         assert!(!part.merges(Some(&low), None).previous);
     }
 

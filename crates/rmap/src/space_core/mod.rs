@@ -9,7 +9,7 @@ mod merge;
 mod vma;
 
 pub use anon_vma::AnonVma;
-pub(crate) use anon_vma::{AnonVmaLink, Scratch};
+pub(crate) use anon_vma::{EmptiedList, Scratch};
 pub use mappings::Mappings;
 pub use merge::Proposal;
 pub use vma::{AnonVmaRef, Backing, Vma, VmaSnapshot};

@@ -50,6 +50,9 @@ impl Backing {
 
 /// A VMA's part in an [`AnonVma`]: where its private pages belong. It is given at the first private page,
 /// shared by mergeable neighbours, and decides which VMAs may merge.
+///
+/// A VMA in a tree keeps the anon_vma that it names, so what is read from one is good for as long as the VMA is
+/// held by one of its locks. After that it can only be compared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct AnonVmaRef {
     anon_vma: Option<NonNull<AnonVma>>,
@@ -64,16 +67,20 @@ impl AnonVmaRef {
     pub const NONE: Self = Self { anon_vma: None, branch: 0 };
 
     /// In an anon_vma that a fault made.
+    ///
+    /// # Safety
+    ///
+    /// The anon_vma is live for as long as the value, or a copy of it, is used for more than to compare it.
     #[inline]
-    pub(crate) const fn new(anon_vma: NonNull<AnonVma>) -> Self {
+    pub(crate) const unsafe fn new(anon_vma: NonNull<AnonVma>) -> Self {
         Self { anon_vma: Some(anon_vma), branch: 0 }
     }
 
-    /// In an anon_vma as a child process has it: pages may still be shared with the parent's. `branch` is a
+    /// The same anon_vma as a child process has it: pages may still be shared with the parent's. `branch` is a
     /// number that no other VMA has, and not 0.
     #[inline]
-    pub(crate) const fn inherited(anon_vma: NonNull<AnonVma>, branch: u64) -> Self {
-        Self { anon_vma: Some(anon_vma), branch }
+    pub(crate) const fn inherited(self, branch: u64) -> Self {
+        Self { anon_vma: self.anon_vma, branch }
     }
 
     /// Whether there is an anon_vma.
@@ -82,28 +89,23 @@ impl AnonVmaRef {
         self.anon_vma.is_some()
     }
 
-    /// The anon_vma. It is live for as long as a VMA in a tree names it.
+    /// The anon_vma. What is returned is used no longer than the value may be.
     #[inline]
-    pub(crate) const fn anon_vma(self) -> Option<NonNull<AnonVma>> {
-        self.anon_vma
+    pub(crate) fn get<'a>(self) -> Option<&'a AnonVma> {
+        // SAFETY: the promise of `new`, or the VMA that the value was read from keeps it (see the type).
+        self.anon_vma.map(|anon_vma| unsafe { anon_vma.as_ref() })
     }
 
     /// The word by which a page that only VMAs of this anon_vma and of those below it may map names it.
     #[inline]
     pub fn owner_word(self) -> OwnerWord {
-        // SAFETY: the VMA that names the anon_vma keeps it, and it is not freed while pages that name it are
-        // mapped (`Emptied`).
-        self.anon_vma.map_or(OwnerWord::NONE, |anon_vma| unsafe { AnonVma::owner_of(anon_vma) })
+        self.get().map_or(OwnerWord::NONE, AnonVma::owner_word)
     }
 
     /// The same for a page that all of the tree may map.
     #[inline]
     pub fn root_owner_word(self) -> OwnerWord {
-        let Some(anon_vma) = self.anon_vma else { return OwnerWord::NONE };
-        // SAFETY: the VMA that names the anon_vma keeps it, and so its root.
-        let root = NonNull::from(unsafe { anon_vma.as_ref() }.root());
-        // SAFETY: as in `owner_word`.
-        unsafe { AnonVma::owner_of(root) }
+        self.get().map_or(OwnerWord::NONE, |anon_vma| anon_vma.root().owner_word())
     }
 
     /// Whether pages of this anon_vma may be shared with a parent process.

@@ -2,7 +2,7 @@
 
 use super::CacheCore;
 use crate::geometry::SlabState;
-use crate::slot::{self, SlotList, SlotPtr};
+use crate::slot::{self, Slot, SlotList};
 use core::ptr;
 use quire_arch::{Pfn, Platform};
 use quire_frame::{Counted, FrameViolation, Frames, Kind, ListDemand, ListName};
@@ -86,12 +86,12 @@ impl<P: Platform> CacheCore<P> {
             if self.geometry.marked {
                 for number in 0..shape.objects as usize {
                     // SAFETY: the slab is this cache's, has that many slots, and the machine is quiet.
-                    let live = unsafe { slot::is_live(base.add(number * self.geometry.slot), self.link()) };
-                    census.live += u64::from(live);
+                    let slot = unsafe { Slot::at(base, number * self.geometry.slot + self.link()) };
+                    census.live += u64::from(slot.is_live());
                 }
             }
             let first = self.slot_at(base, shape, frame.as_slab().first_free());
-            census.in_slabs += self.walk(frames, first, shape.objects);
+            census.in_slabs += self.walk(frames, first.as_ref(), shape.objects);
         });
         let walk = |list: &SlotList| self.walk(frames, list.first(), list.count());
         for lock in self.fronts.iter() {
@@ -108,24 +108,19 @@ impl<P: Platform> CacheCore<P> {
 
     /// The length of a list of slots that should have `count`; at most one more, so that a broken list ends.
     /// A list also ends where it leads to anything but a slot of this cache.
-    fn walk(&self, frames: &Frames<P>, first: Option<SlotPtr>, count: u32) -> u64 {
-        let (mut found, mut next) = (0, first);
-        while let Some(slot) = next.filter(|&slot| found <= u64::from(count) && self.has(frames, slot)) {
-            found += 1;
-            // SAFETY: there is a slot of this cache, and the machine is quiet.
-            next = unsafe { slot::next(slot, self.link()) };
-        }
-        found
+    fn walk(&self, frames: &Frames<P>, first: Option<&Slot>, count: u32) -> u64 {
+        slot::follow(first, |link| self.has(frames, link)).take(count as usize + 1).count() as u64
     }
 
-    /// Whether a slot of this cache begins at `slot`.
-    pub(crate) fn has(&self, frames: &Frames<P>, slot: SlotPtr) -> bool {
-        let Some(pfn) = frames.map().pfn_of_address(slot.addr().get()) else { return false };
+    /// Whether the link word of a slot of this cache lies at `link`.
+    pub(crate) fn has(&self, frames: &Frames<P>, link: usize) -> bool {
+        let start = link.wrapping_sub(self.link());
+        let Some(pfn) = frames.map().pfn_of_address(start) else { return false };
         let slab = self.home(frames.map(), pfn);
         let Some(frame) = frames.frame(slab) else { return false };
         let ours = frame.kind() == Kind::Slab && frame.as_slab().cache() == ptr::from_ref(self).addr() as u64;
         ours && {
-            let offset = slot.addr().get() - frames.platform().direct_map(slab).addr().get();
+            let offset = start - frames.platform().direct_map(slab).addr().get();
             let objects = self.shape_of(frames.map(), slab).objects as usize;
             offset.is_multiple_of(self.geometry.slot) && offset / self.geometry.slot < objects
         }

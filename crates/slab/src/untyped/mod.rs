@@ -14,7 +14,7 @@ pub use report::{CacheReport, cache_reports};
 use crate::front::Front;
 use crate::geometry::Geometry;
 use crate::slabs::Slabs;
-use crate::slot::{SlotList, SlotPtr};
+use crate::slot::{Slot, SlotList, SlotPtr};
 use core::ptr::NonNull;
 use quire_arch::{LockClass, Order, Pfn, Pin, Platform};
 use quire_frame::{
@@ -118,13 +118,12 @@ impl<P: Platform> CacheCore<P> {
     // Always inlined, as `free`: each user has one call, and a result that is returned goes through memory.
     #[inline(always)]
     #[cfg_attr(debug_assertions, track_caller)]
-    pub(crate) fn allocate(&self, frames: &Frames<P>, pin: &Pin<'_, P>) -> Result<SlotPtr, AllocError> {
+    pub(crate) fn allocate(&self, frames: &Frames<P>, pin: &Pin<'_, P>) -> Result<Slot, AllocError> {
         if frames.faults().strikes(FaultClass::Object, self.site) {
             return Err(AllocError::Injected);
         }
         let mut front = self.fronts.mine(pin).lock();
-        // SAFETY: the front is of this cache.
-        if let Some(slot) = unsafe { front.loaded.pop(self.link()) } {
+        if let Some(slot) = front.loaded.pop() {
             front.in_use += 1;
             return Ok(slot);
         }
@@ -139,17 +138,15 @@ impl<P: Platform> CacheCore<P> {
         frames: &Frames<P>,
         pin: &Pin<'_, P>,
         mut front: SpinGuard<'_, Front, P>,
-    ) -> Result<SlotPtr, AllocError> {
+    ) -> Result<Slot, AllocError> {
         front.load_spare();
-        // SAFETY: the front is of this cache.
-        if let Some(slot) = unsafe { front.loaded.pop(self.link()) } {
+        if let Some(slot) = front.loaded.pop() {
             front.in_use += 1;
             return Ok(slot);
         }
         drop(front);
         let mut batch = self.refill(frames, pin)?;
-        // SAFETY: `refill` hands over slots of this cache.
-        let slot = unsafe { batch.pop(self.link()) }.ok_or(AllocError::OutOfMemory)?;
+        let slot = batch.pop().ok_or(AllocError::OutOfMemory)?;
         let mut front = self.fronts.mine(pin).lock();
         front.in_use += 1;
         // Making room for the refill may have freed objects to this front.
@@ -159,20 +156,15 @@ impl<P: Platform> CacheCore<P> {
         Ok(slot)
     }
 
-    /// Gives a slot back whose object is gone.
-    ///
-    /// # Safety
-    ///
-    /// The slot was allocated from this cache and is given back once.
+    /// Gives a slot of this cache back whose object is gone.
     #[inline(always)]
-    pub(crate) unsafe fn free(&self, frames: &Frames<P>, pin: &Pin<'_, P>, slot: SlotPtr) {
+    pub(crate) fn free(&self, frames: &Frames<P>, pin: &Pin<'_, P>, slot: Slot) {
         let mut front = self.fronts.mine(pin).lock();
         front.in_use -= 1;
         if front.loaded.count() >= self.batch {
             front = self.make_room(frames, pin, front);
         }
-        // SAFETY: the caller hands the slot over.
-        unsafe { front.loaded.push(slot, self.link()) };
+        front.loaded.push(slot);
     }
 
     /// Makes room on a front whose loaded batch is complete.
@@ -192,25 +184,17 @@ impl<P: Platform> CacheCore<P> {
 
     /// Whether a slot can be given back: it is one of this cache's, and not among those that the CPU has at
     /// hand. For assertions.
-    pub(crate) fn can_free(&self, frames: &Frames<P>, pin: &Pin<'_, P>, slot: SlotPtr) -> bool {
-        // SAFETY: the front is of this cache.
-        self.has(frames, slot) && !unsafe { self.fronts.mine(pin).lock().holds(slot, self.link()) }
+    pub(crate) fn can_free(&self, frames: &Frames<P>, pin: &Pin<'_, P>, slot: &Slot) -> bool {
+        self.has(frames, slot.address()) && !self.fronts.mine(pin).lock().holds(slot)
     }
 
-    /// Gives a slot back whose object lock-free readers may still look at. The object is ended when they are
-    /// gone.
-    ///
-    /// # Safety
-    ///
-    /// As for [`free`](Self::free); no thread can find the object any more.
-    pub(crate) unsafe fn retire(&self, frames: &Frames<P>, pin: &Pin<'_, P>, slot: SlotPtr) {
+    /// Gives a slot of this cache back whose object lock-free readers may still look at, but that no thread can
+    /// find any more. The object is ended when they are gone.
+    pub(crate) fn retire(&self, frames: &Frames<P>, pin: &Pin<'_, P>, slot: Slot) {
         let mut front = self.fronts.mine(pin).lock();
         front.in_use -= 1;
-        // SAFETY: the caller hands the slot over.
-        let passed = unsafe {
-            front.retire(frames.epoch(), slot, self.link());
-            front.collect(frames.epoch(), REAP_PORTION, self.link())
-        };
+        front.retire(frames.epoch(), slot);
+        let passed = front.collect(frames.epoch(), REAP_PORTION);
         drop(front);
         if passed.is_empty() {
             // Nothing has passed: help the epoch on, so that something will.
@@ -223,16 +207,13 @@ impl<P: Platform> CacheCore<P> {
     /// Ends retired objects whose readers are gone, with no lock held, and frees their slots.
     fn end(&self, frames: &Frames<P>, pin: &Pin<'_, P>, mut passed: SlotList) {
         let mut free = SlotList::EMPTY;
-        // SAFETY: the list owns its slots; each holds an object that was retired and that no thread can reach
-        // any more.
-        while let Some(slot) = unsafe { passed.pop(self.link()) } {
-            // SAFETY: as above; the slot then has no owner.
-            unsafe {
-                if let Some(drop) = self.drop {
-                    drop(slot);
-                }
-                free.push(slot, self.link());
+        while let Some(slot) = passed.pop() {
+            if let Some(drop) = self.drop {
+                // SAFETY: the slot is of this cache and holds an object that was retired and that no thread can
+                // reach any more.
+                unsafe { drop(slot.start(self.link())) };
             }
+            free.push(slot);
         }
         self.put_all(frames, pin, free);
     }
@@ -240,13 +221,11 @@ impl<P: Platform> CacheCore<P> {
     /// Puts free slots on the caller's front.
     fn put_all(&self, frames: &Frames<P>, pin: &Pin<'_, P>, mut free: SlotList) {
         let mut front = self.fronts.mine(pin).lock();
-        // SAFETY: the list and the front hold slots of this cache.
-        while let Some(slot) = unsafe { free.pop(self.link()) } {
+        while let Some(slot) = free.pop() {
             if front.loaded.count() >= self.batch {
                 front = self.make_room(frames, pin, front);
             }
-            // SAFETY: as above.
-            unsafe { front.loaded.push(slot, self.link()) };
+            front.loaded.push(slot);
         }
     }
 }
@@ -256,8 +235,7 @@ impl<P: Platform> FrameCache<P> for CacheCore<P> {
         frames.push_epoch();
         for lock in self.fronts.iter() {
             loop {
-                // SAFETY: the front is of this cache.
-                let passed = unsafe { lock.lock().collect(frames.epoch(), REAP_SLOTS, self.link()) };
+                let passed = lock.lock().collect(frames.epoch(), REAP_SLOTS);
                 if passed.is_empty() {
                     break;
                 }

@@ -7,12 +7,11 @@
 use super::CacheCore;
 use crate::geometry::{Shape, SlabState};
 use crate::slabs::Slabs;
-use crate::slot::{self, SlotList, SlotPtr};
-use core::ptr;
+use crate::slot::{Slot, SlotList};
+use core::ptr::{self, NonNull};
 use quire_arch::{Pfn, Pin, Platform};
 use quire_frame::{AllocError, AllocRequest, FolioList, Frames, Kind, MemoryMap, VmEvent};
 use quire_sync::SpinGuard;
-use quire_sync::atomic::raw::AtomicPtr;
 
 /// Slabs without an object in use that a cache keeps.
 const KEEP_EMPTY: u32 = 2;
@@ -63,18 +62,16 @@ impl<P: Platform> CacheCore<P> {
         let frame = frames.known(pfn);
         let (size, link) = (self.geometry.slot, self.link());
         let base = frames.platform().direct_map(pfn);
+        let mut next = None;
         for number in (0..shape.objects).rev() {
             // SAFETY: `objects` slots of `size` bytes fit into the block, which this call owns, and each has
             // room for an aligned link word at `link`.
-            unsafe {
-                let slot = base.add(number as usize * size);
-                slot.add(link).cast::<AtomicPtr<u8>>().write(AtomicPtr::new(ptr::null_mut()));
-                let next = (number + 1 < shape.objects).then(|| slot.add(size));
-                slot::set_next(slot, link, next);
-            }
+            let slot = unsafe { Slot::make(base, number as usize * size + link) };
+            slot.set_next(next.as_ref());
+            next = Some(slot);
         }
         frame.as_slab().set_cache(ptr::from_ref(self).addr() as u64);
-        frame.as_slab().set_first_free(place_of(base, Some(base)));
+        frame.as_slab().set_first_free(self.place_of(base, next.as_ref()));
         frame.as_slab().set_free(shape.objects);
         // SAFETY: the block was given out to this call.
         let classified = unsafe { frame.classify_slab(Kind::Slab) };
@@ -107,16 +104,9 @@ impl<P: Platform> CacheCore<P> {
         let (base, shape) = (frames.platform().direct_map(slab), self.shape_of(frames.map(), slab));
         let free = frame.as_slab().free();
         let before = batch.count();
-        let mut next = self.slot_at(base, shape, frame.as_slab().first_free());
-        while let Some(slot) = next.filter(|_| batch.count() < self.batch) {
-            // SAFETY: the slot is on its slab's free list, which the caller's lock guards; it moves to ours.
-            unsafe {
-                next = slot::next(slot, self.link());
-                batch.push(slot, self.link());
-            }
-        }
+        let next = batch.fill(self.slot_at(base, shape, frame.as_slab().first_free()), self.batch);
         let left = free.saturating_sub(batch.count() - before);
-        frame.as_slab().set_first_free(place_of(base, next));
+        frame.as_slab().set_first_free(self.place_of(base, next.as_ref()));
         // A list that ends too early is a broken one; its slab must not be asked for ever.
         frame.as_slab().set_free(if next.is_none() { 0 } else { left });
         debug_assert!(next.is_some() || left == 0, "a slab of {} has lost slots", self.name);
@@ -143,9 +133,8 @@ impl<P: Platform> CacheCore<P> {
         mut slabs: SpinGuard<'_, Slabs, P>,
         mut batch: SlotList,
     ) -> u64 {
-        // SAFETY: the list owns its slots, which are of this cache.
-        while let Some(slot) = unsafe { batch.pop(self.link()) } {
-            self.put_slot(frames, &mut slabs, slot);
+        while let Some(slot) = batch.pop() {
+            self.put_slot(frames, &mut slabs, &slot);
         }
         let surplus = self.surplus(frames.map(), &mut slabs, KEEP_EMPTY);
         drop(slabs);
@@ -153,9 +142,9 @@ impl<P: Platform> CacheCore<P> {
     }
 
     /// Puts one slot on its slab's free list, under the cache's lock.
-    fn put_slot(&self, frames: &Frames<P>, slabs: &mut Slabs, slot: SlotPtr) {
+    fn put_slot(&self, frames: &Frames<P>, slabs: &mut Slabs, slot: &Slot) {
         let map = frames.map();
-        let Some(pfn) = map.pfn_of_address(slot.addr().get()) else {
+        let Some(pfn) = map.pfn_of_address(slot.address()) else {
             debug_assert!(false, "a slot of {} lies outside RAM", self.name);
             return;
         };
@@ -164,9 +153,8 @@ impl<P: Platform> CacheCore<P> {
         let (base, shape) = (frames.platform().direct_map(slab), self.shape_of(map, slab));
         let free = frame.as_slab().free();
         let first = self.slot_at(base, shape, frame.as_slab().first_free());
-        // SAFETY: the caller took the slot off a list, so it has no owner.
-        unsafe { slot::set_next(slot, self.link(), first) };
-        frame.as_slab().set_first_free(place_of(base, Some(slot)));
+        slot.set_next(first.as_ref());
+        frame.as_slab().set_first_free(self.place_of(base, Some(slot)));
         frame.as_slab().set_free(free + 1);
         self.relist(frames, slabs, slab, shape.state(free));
     }
@@ -244,17 +232,17 @@ impl<P: Platform> CacheCore<P> {
         if order == self.geometry.best.order { self.geometry.best } else { self.geometry.least }
     }
 
-    /// The slot at `place` of a slab at `base`, as the slab's descriptor names it: none for 0 or behind its
-    /// last slot.
-    pub(crate) fn slot_at(&self, base: SlotPtr, shape: Shape, place: u64) -> Option<SlotPtr> {
+    /// The slot at `place` of a slab of this cache at `base`, as the slab's descriptor names the first of its
+    /// free list: none for 0 or behind its last slot. The caller holds the cache's lock.
+    pub(crate) fn slot_at(&self, base: NonNull<u8>, shape: Shape, place: u64) -> Option<Slot> {
         let end = u64::from(shape.objects) * self.geometry.slot as u64;
         let offset = place.checked_sub(1).filter(|&offset| offset < end)?;
-        // SAFETY: the offset lies in the slab.
-        Some(unsafe { base.add(offset as usize) })
+        // SAFETY: a slot begins there, and the slab's free list is the caller's by the lock.
+        Some(unsafe { Slot::at(base, offset as usize + self.link()) })
     }
-}
 
-/// What the descriptor of the slab at `base` says of a slot: its offset plus one, 0 for none.
-fn place_of(base: SlotPtr, slot: Option<SlotPtr>) -> u64 {
-    slot.map_or(0, |slot| (slot.addr().get() - base.addr().get()) as u64 + 1)
+    /// What the descriptor of the slab at `base` says of a slot: its offset plus one, 0 for none.
+    fn place_of(&self, base: NonNull<u8>, slot: Option<&Slot>) -> u64 {
+        slot.map_or(0, |slot| (slot.address() - self.link() - base.addr().get()) as u64 + 1)
+    }
 }

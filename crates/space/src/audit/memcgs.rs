@@ -4,7 +4,8 @@ use super::{Report, SpaceViolation};
 use crate::space::Space;
 use crate::spaces::Spaces;
 use quire_arch::Platform;
-use quire_memcg::{Belonging, MemcgId};
+use quire_frame::Kind;
+use quire_memcg::{Belonging, MemcgId, MemcgViolation};
 
 /// Looks for what memcgs count wrongly, and for what belongs to no memcg any more. A memcg that was
 /// removed exists as long as something belongs to it.
@@ -12,18 +13,19 @@ pub(super) fn audit_memcgs<P: Platform>(spaces: &Spaces<P>, report: Report<'_>) 
     let memcgs = spaces.memcgs();
     let report = &mut |violation| report(SpaceViolation::Memcg(violation));
     memcgs.recount(Belonging::Spaces, |tell| Space::for_each(spaces, |core| tell(core.memcg(), 1)), report);
-    memcgs.recount(
-        Belonging::Pages,
-        |tell| {
+    let recount = |what, is_counted: fn(Kind) -> bool, report: &mut dyn FnMut(MemcgViolation)| {
+        let tell = |tell: &mut dyn FnMut(MemcgId, u64)| {
             spaces.frames().for_each_frame(|_, frame| {
-                if frame.kind().is_given_out() {
+                if is_counted(frame.kind()) {
                     let memcg = MemcgId::from_bits(frame.as_folio().memcg());
                     tell(memcg, frame.word().order().pages());
                 }
             });
-        },
-        report,
-    );
+        };
+        memcgs.recount(what, tell, report);
+    };
+    recount(Belonging::Pages, Kind::is_given_out, report);
+    recount(Belonging::FilePages, |kind| kind == Kind::File, report);
     memcgs.recount(
         Belonging::Slots,
         |tell| spaces.swap().for_each_named(|named| tell(MemcgId::from_bits(named.memcg), 1)),

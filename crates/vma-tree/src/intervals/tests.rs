@@ -2,8 +2,8 @@
 
 use super::{IntervalLink, IntervalTree, Member, Side};
 use proptest::prelude::*;
-use std::boxed::Box;
 use std::ptr::NonNull;
+use std::rc::Rc;
 use std::vec::Vec;
 
 struct Item {
@@ -17,10 +17,10 @@ unsafe impl Member for Item {
     }
 }
 
-/// A tree, and what must be in it: each member with its offsets. The members are freed with it.
+/// A tree, and what must be in it: each member with its offsets.
 struct Both {
     tree: IntervalTree<Item>,
-    list: Vec<(NonNull<Item>, u64, u64)>,
+    list: Vec<(Rc<Item>, u64, u64)>,
 }
 
 impl Both {
@@ -29,40 +29,41 @@ impl Both {
     }
 
     fn insert(&mut self, first: u64, last: u64) {
-        let item = NonNull::from(Box::leak(Box::new(Item { place: IntervalLink::new() })));
-        // SAFETY: one thread; the item is new and lives until it is removed or the test ends.
-        unsafe { self.tree.insert(item, first, last) };
+        let item = Rc::new(Item { place: IntervalLink::new() });
+        // SAFETY: one thread; the item is new, and the list keeps it until it is removed or the test ends.
+        unsafe { self.tree.insert(NonNull::from(&*item), first, last) };
         self.list.push((item, first, last));
     }
 
     fn remove(&mut self, at: usize) {
         let (item, ..) = self.list.swap_remove(at);
         // SAFETY: one thread, and what is on the list is in the tree.
-        unsafe { self.tree.remove(item) };
-        // SAFETY: it is out of the tree, and came from a box.
-        let item = unsafe { Box::from_raw(item.as_ptr()) };
+        unsafe { self.tree.remove(NonNull::from(&*item)) };
         assert!(!item.place.is_linked());
     }
 
     fn change(&mut self, at: usize, first: u64, last: u64) {
         // SAFETY: as in `remove`.
-        unsafe { self.tree.change(self.list[at].0, first, last) };
+        unsafe { self.tree.change(NonNull::from(&*self.list[at].0), first, last) };
         (self.list[at].1, self.list[at].2) = (first, last);
+    }
+
+    fn is_sound(&self) -> bool {
+        // SAFETY: one thread; a link that a test damages leads nowhere.
+        unsafe { self.tree.is_sound() }
     }
 
     /// Compares what holds the offsets with the list.
     fn check(&self, first: u64, last: u64) {
-        // SAFETY: one thread.
-        assert!(unsafe { self.tree.is_sound() });
+        assert!(self.is_sound());
         assert_eq!(self.tree.len() as usize, self.list.len());
         // SAFETY: one thread.
         let found: Vec<_> = unsafe { self.tree.holding(first, last) }.collect();
-        // SAFETY: what is in the tree is live.
-        let starts = found.iter().map(|item| unsafe { item.as_ref() }.place.interval().0);
+        let starts = found.iter().map(|&item| self.tree.place(item).interval().0);
         assert!(starts.is_sorted());
-        let mut found: Vec<_> = found.iter().map(|item| item.as_ptr()).collect();
-        let holds = |&&(_, a, b): &&(_, u64, u64)| a <= last && first <= b;
-        let mut wanted: Vec<_> = self.list.iter().filter(holds).map(|(item, ..)| item.as_ptr()).collect();
+        let mut found: Vec<_> = found.iter().map(|item| item.as_ptr().cast_const()).collect();
+        let holds = |(_, a, b): &&(_, u64, u64)| *a <= last && first <= *b;
+        let mut wanted: Vec<_> = self.list.iter().filter(holds).map(|(item, ..)| Rc::as_ptr(item)).collect();
         found.sort();
         wanted.sort();
         assert_eq!(found, wanted, "offsets {first} to {last}");
@@ -70,9 +71,9 @@ impl Both {
 
     fn depth(&self) -> u32 {
         let mut deepest = 0;
-        for &(item, ..) in &self.list {
+        for (item, ..) in &self.list {
             let mut depth = 0;
-            let mut next = Some(item);
+            let mut next = Some(NonNull::from(&**item));
             while let Some(item) = next {
                 depth += 1;
                 next = self.tree.place(item).parent.get();
@@ -80,15 +81,6 @@ impl Both {
             deepest = deepest.max(depth);
         }
         deepest
-    }
-}
-
-impl Drop for Both {
-    fn drop(&mut self) {
-        for (item, ..) in self.list.drain(..) {
-            // SAFETY: it came from a box, and the tree is not used any more.
-            drop(unsafe { Box::from_raw(item.as_ptr()) });
-        }
     }
 }
 
@@ -146,23 +138,19 @@ fn the_check_sees_what_is_wrong() {
     both.check(0, 3);
     let item = both.tree.root.get().unwrap();
     let place = both.tree.place(item);
-    let is_sound = || {
-        // SAFETY: one thread; no link is damaged.
-        unsafe { both.tree.is_sound() }
-    };
     for (cell, wrong) in [(&place.reach, 99), (&place.first, 9), (&place.last, 0)] {
         let right = cell.replace(wrong);
-        assert!(!is_sound());
+        assert!(!both.is_sound());
         cell.set(right);
     }
     let size = place.size.replace(9);
-    assert!(!is_sound());
+    assert!(!both.is_sound());
     place.size.set(size);
     let left = place.at(Side::Left).unwrap();
     let parent = both.tree.place(left).parent.replace(None);
-    assert!(!is_sound());
+    assert!(!both.is_sound());
     both.tree.place(left).parent.set(parent);
-    assert!(is_sound());
+    assert!(both.is_sound());
 }
 
 proptest! {

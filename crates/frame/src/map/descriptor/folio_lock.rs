@@ -46,19 +46,15 @@ mod models {
     use loom::sync::atomic::AtomicBool;
     use loom::thread;
     use quire_arch::Order;
-    use quire_sync::atomic::{Ordering, UnsafeCell};
+    use quire_sync::Watched;
+    use quire_sync::atomic::Ordering;
 
     /// A folio, what its lock guards, and a place to sleep: `awake` is what `unpark` sets.
     struct Model {
         frame: Frame,
-        value: UnsafeCell<u32>,
+        value: Watched<u32>,
         awake: AtomicBool,
     }
-
-    // SAFETY: the cell is what the model checks: loom reports any access that the lock does not order.
-    unsafe impl Sync for Model {}
-    // SAFETY: as above.
-    unsafe impl Send for Model {}
 
     impl Model {
         fn add(&self) {
@@ -70,8 +66,7 @@ mod models {
                 }
             });
             assert!(locked);
-            // SAFETY: the folio lock is held.
-            self.value.with_mut(|value| unsafe { *value += 1 });
+            self.value.set(self.value.get() + 1);
             if self.frame.unlock_folio() {
                 self.awake.store(true, Ordering::Release);
             }
@@ -85,15 +80,14 @@ mod models {
         bounds.check(|| {
             let frame = Frame::new(Kind::Tail, ZoneId::default());
             frame.set_word(FrameState::given_out(Kind::Anonymous, Order::ZERO, Migratetype::Movable));
-            let model = Arc::new(Model { frame, value: UnsafeCell::new(0), awake: AtomicBool::new(false) });
+            let model = Arc::new(Model { frame, value: Watched::new(0), awake: AtomicBool::new(false) });
             let other = {
                 let model = Arc::clone(&model);
                 thread::spawn(move || model.add())
             };
             model.add();
             other.join().unwrap();
-            // SAFETY: both are done.
-            assert_eq!(model.value.with(|value| unsafe { *value }), 2);
+            assert_eq!(model.value.get(), 2);
             assert!(!model.frame.word().flags().intersects(BOTH));
         });
     }

@@ -2,7 +2,7 @@
 
 use super::super::node::{Extent, NOWHERE};
 use super::super::{InsertError, RangeTree, SetRangeError, TreeViolation, Writer};
-use super::support::{Cpu, TestStore, Value, contents, epoch, pages, value};
+use super::support::{Cpu, TestStore, TestTree, Value, contents, epoch, pages, value};
 use quire_arch::{PAGE_SIZE, Platform, VirtAddr, VirtRange};
 use quire_sync::EpochGuard;
 use quire_sync::atomic::Ordering;
@@ -15,10 +15,9 @@ const EVERYTHING: VirtRange = VirtRange::new(VirtAddr(0), VirtAddr(u64::MAX));
 const TOP: u64 = u64::MAX - (PAGE_SIZE - 1);
 
 fn with_tree(test: impl FnOnce(&RangeTree<Value>, &mut Writer<'_, Value, TestStore>, &TestStore)) {
-    let (tree, store) = (RangeTree::new(), TestStore::default());
-    // SAFETY: one thread, one writer.
-    let mut writer = unsafe { tree.writer(&store) };
-    test(&tree, &mut writer, &store);
+    let mut stored = TestTree::default();
+    let (tree, store, mut writer) = stored.parts();
+    test(tree, &mut writer, store);
     writer.validate().unwrap();
     writer.clear();
     assert!(writer.is_empty() && writer.iter().next().is_none());

@@ -1,7 +1,7 @@
 //! A store that refuses: nothing is half done.
 
-use super::super::{InsertError, RangeTree};
-use super::support::{REFUSED, TestStore, contents, pages, value};
+use super::super::InsertError;
+use super::support::{REFUSED, TestTree, contents, pages, value};
 use std::vec::Vec;
 
 /// A sequence that looks random and is the same each time.
@@ -13,9 +13,8 @@ fn scattered(step: u64) -> u64 {
 #[test]
 fn an_insertion_without_memory_changes_nothing() {
     for every in 1..6 {
-        let (tree, store) = (RangeTree::new(), TestStore::default());
-        // SAFETY: one thread, one writer.
-        let mut writer = unsafe { tree.writer(&store) };
+        let mut stored = TestTree::default();
+        let (tree, store, mut writer) = stored.parts();
         store.fail_every.set(every);
         let mut failures = 0;
         let mut expected: Vec<(u64, u64)> = Vec::new();
@@ -48,9 +47,8 @@ fn an_insertion_without_memory_changes_nothing() {
 
 #[test]
 fn a_reservation_that_fails_leaves_the_spares_as_they_were() {
-    let (tree, store) = (RangeTree::new(), TestStore::default());
-    // SAFETY: one thread, one writer.
-    let mut writer = unsafe { tree.writer(&store) };
+    let mut stored = TestTree::default();
+    let (tree, store, mut writer) = stored.parts();
     writer.reserve(1).unwrap();
     assert_eq!(tree.spare_nodes(), 1);
     store.budget.set(Some(7));
@@ -64,9 +62,8 @@ fn a_reservation_that_fails_leaves_the_spares_as_they_were() {
 
 #[test]
 fn a_large_reservation_is_trimmed_when_the_writer_is_dropped() {
-    let (tree, store) = (RangeTree::new(), TestStore::default());
-    // SAFETY: one thread, one writer at a time.
-    let mut writer = unsafe { tree.writer(&store) };
+    let mut stored = TestTree::default();
+    let (tree, _, mut writer) = stored.parts();
     for page in 0..20 {
         writer.insert(pages(page * 2, 1), value(0)).unwrap();
     }
@@ -74,7 +71,6 @@ fn a_large_reservation_is_trimmed_when_the_writer_is_dropped() {
     assert!(tree.spare_nodes() >= 100);
     drop(writer);
     assert_eq!(tree.spare_nodes(), 4);
-    // SAFETY: as above.
-    unsafe { tree.writer(&store) }.clear();
-    assert_eq!(store.nodes_out(), 0);
+    stored.writer().clear();
+    assert_eq!(stored.store().nodes_out(), 0);
 }

@@ -1,7 +1,7 @@
 //! Trees whose every node is full: what a reservation must be enough for.
 
-use super::super::{RangeTree, Writer};
-use super::support::{TestStore, Value, pages, value};
+use super::super::Writer;
+use super::support::{TestStore, TestTree, Value, pages, value};
 use quire_arch::{PAGE_SIZE, VirtAddr};
 use std::cmp::Reverse;
 use std::vec::Vec;
@@ -53,10 +53,9 @@ fn fill(writer: &mut Writer<'_, Value, TestStore>, store: &TestStore, height: us
 }
 
 fn reserve_covers(height: usize, inserts: usize, choose: impl Fn(usize, usize) -> usize, removing: bool) {
-    let (tree, store) = (RangeTree::new(), TestStore::default());
-    // SAFETY: one thread, one writer.
-    let mut writer = unsafe { tree.writer(&store) };
-    fill(&mut writer, &store, height);
+    let mut stored = TestTree::default();
+    let (_, store, mut writer) = stored.parts();
+    fill(&mut writer, store, height);
     writer.reserve(inserts).unwrap();
     store.budget.set(Some(0));
     for number in 0..inserts {
@@ -100,9 +99,8 @@ fn a_reservation_is_enough_in_a_full_tree_of_three_levels() {
 
 #[test]
 fn a_reservation_outlives_the_removal_of_everything() {
-    let (tree, store) = (RangeTree::new(), TestStore::default());
-    // SAFETY: one thread, one writer.
-    let mut writer = unsafe { tree.writer(&store) };
+    let mut stored = TestTree::default();
+    let (_, store, mut writer) = stored.parts();
     writer.reserve(2).unwrap();
     store.budget.set(Some(0));
     writer.insert(pages(1, 1), value(0)).unwrap();

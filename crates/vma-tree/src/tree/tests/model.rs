@@ -1,7 +1,7 @@
 //! Long random sequences of operations, compared with a sorted map and linear scans after every step.
 
-use super::super::{Entry, InsertError, RangeTree, SetRangeError, Writer};
-use super::support::{TestStore, Value, value};
+use super::super::{Entry, InsertError, SetRangeError, Writer};
+use super::support::{TestStore, TestTree, Value, value};
 use proptest::prelude::*;
 use quire_arch::{PAGE_SIZE, VirtAddr, VirtRange};
 use std::collections::BTreeMap;
@@ -113,9 +113,8 @@ proptest! {
         base in prop_oneof![Just(0), Just(0x7000_0000_0000), Just(0u64.wrapping_sub((PAGES + 16) * PAGE_SIZE))],
         steps in prop::collection::vec((any_step(), 0..PAGES + 8, 0..PAGES + 8, 0u64..6, any::<bool>()), 1..900),
     ) {
-        let (tree, store) = (RangeTree::new(), TestStore::default());
-        // SAFETY: one thread, one writer.
-        let mut writer = unsafe { tree.writer(&store) };
+        let mut stored = TestTree::default();
+        let (_, store, mut writer) = stored.parts();
         let mut model = Model::new();
         let range = |page: u64, count: u64| {
             VirtRange::from_len(VirtAddr(base + page * PAGE_SIZE), count * PAGE_SIZE).expect("below the top")
@@ -166,9 +165,8 @@ proptest! {
         shrink in Just((0u64..600).collect::<Vec<_>>()).prop_shuffle(),
         keep in 0usize..600,
     ) {
-        let (tree, store) = (RangeTree::new(), TestStore::default());
-        // SAFETY: one thread, one writer.
-        let mut writer = unsafe { tree.writer(&store) };
+        let mut stored = TestTree::default();
+        let mut writer = stored.writer();
         let mut model = Model::new();
         let entry = |number: u64| {
             let range = VirtRange::from_len(VirtAddr(number * 4 * PAGE_SIZE), (1 + number % 4) * PAGE_SIZE);

@@ -5,15 +5,13 @@
 
 use super::super::node::{Extent, NOWHERE, Node, NodeSlot};
 use super::super::{NodeStore, OutOfNodes, RangeTree, Writer};
-use super::support::{Cpu, epoch};
+use super::support::{Cpu, NodeMemory, epoch};
 use loom::model::Builder;
 use loom::sync::Arc;
 use loom::thread;
 use quire_arch::{PAGE_SIZE, Platform, VirtAddr, VirtRange};
-use quire_frame::AllocError;
 use quire_sync::atomic::{AtomicU32, Ordering};
 use quire_sync::{Epoch, Stamp};
-use std::alloc::Layout;
 use std::cell::RefCell;
 use std::ptr::NonNull;
 use std::vec::Vec;
@@ -28,7 +26,7 @@ type Object = AtomicU32;
 /// Heap blocks that live until the run is over. A node whose epoch has passed is changed so that a reader
 /// that is still there finds poison.
 struct Store {
-    nodes: RefCell<Vec<NonNull<Node<Object>>>>,
+    nodes: RefCell<Vec<NodeMemory<Object>>>,
     retired: RefCell<Vec<(Stamp, NonNull<Node<Object>>)>>,
 }
 
@@ -49,24 +47,14 @@ unsafe impl Send for Run {}
 // SAFETY: memory lives until the run is over, and is changed only after its epoch has passed.
 unsafe impl NodeStore<Object> for Run {
     fn allocate(&self) -> Result<NonNull<Node<Object>>, OutOfNodes> {
-        // SAFETY: a node has a size.
-        let block = unsafe { std::alloc::alloc(Layout::new::<Node<Object>>()) };
-        let node = NonNull::new(block.cast()).ok_or(OutOfNodes(AllocError::OutOfMemory))?;
-        self.store.nodes.borrow_mut().push(node);
+        let memory = NodeMemory::new();
+        let node = memory.at();
+        self.store.nodes.borrow_mut().push(memory);
         Ok(node)
     }
 
     unsafe fn retire(&self, node: NonNull<Node<Object>>) {
         self.store.retired.borrow_mut().push((self.epoch.stamp(), node));
-    }
-}
-
-impl Drop for Run {
-    fn drop(&mut self) {
-        for node in self.store.nodes.get_mut() {
-            // SAFETY: from `allocate`, each once, and all threads are done.
-            unsafe { std::alloc::dealloc(node.as_ptr().cast(), Layout::new::<Node<Object>>()) };
-        }
     }
 }
 

@@ -4,11 +4,10 @@
 //! The amount of work is fixed; the seed is fixed and printed.
 
 use super::super::node::SLOTS;
-use super::super::{Node, NodeStore, OutOfNodes, RangeTree};
-use super::support::{Cpu, epoch};
+use super::super::{Node, NodeStore, OutOfNodes, RangeTree, Writer};
+use super::support::{Cpu, NodeMemory, StoredTree, epoch};
 use quire_arch::{PAGE_SIZE, Platform, VirtAddr, VirtRange};
 use quire_sync::{Epoch, Stamp};
-use std::alloc::Layout;
 use std::boxed::Box;
 use std::collections::VecDeque;
 use std::println;
@@ -62,7 +61,7 @@ impl<T> Limbo<T> {
 struct Nodes {
     free: Vec<NonNull<Node<Object>>>,
     limbo: Limbo<Node<Object>>,
-    all: Vec<NonNull<Node<Object>>>,
+    all: Vec<NodeMemory<Object>>,
     reused: usize,
 }
 
@@ -79,12 +78,6 @@ struct PoisoningStore<'e> {
 
 // SAFETY: all but the mutex is read-only after construction.
 unsafe impl Sync for PoisoningStore<'_> {}
-
-fn new_node() -> NonNull<Node<Object>> {
-    // SAFETY: a node has a size.
-    let block = unsafe { std::alloc::alloc(Layout::new::<Node<Object>>()) };
-    NonNull::new(block.cast()).expect("memory for the test")
-}
 
 /// Overwrites a node so that a lookup in it returns `poison`: the ends are above every address that the test
 /// maps (they are addresses of the heap), the links are to `poison` and the starts are 0, as is the level, so
@@ -103,10 +96,11 @@ fn poison_node(node: NonNull<Node<Object>>, poison: NonNull<Node<Object>>) {
 
 impl<'e> PoisoningStore<'e> {
     fn new(epoch: &'e Epoch) -> Self {
-        let poison = new_node();
+        let memory = NodeMemory::new();
+        let poison = memory.at();
         poison_node(poison, poison);
         let nodes =
-            Nodes { free: Vec::new(), limbo: Limbo(VecDeque::new()), all: Vec::from([poison]), reused: 0 };
+            Nodes { free: Vec::new(), limbo: Limbo(VecDeque::new()), all: Vec::from([memory]), reused: 0 };
         Self { epoch, poison, nodes: Mutex::new(nodes) }
     }
 
@@ -127,8 +121,9 @@ unsafe impl NodeStore<Object> for PoisoningStore<'_> {
             nodes.reused += 1;
             return Ok(node);
         }
-        let node = new_node();
-        nodes.all.push(node);
+        let memory = NodeMemory::new();
+        let node = memory.at();
+        nodes.all.push(memory);
         Ok(node)
     }
 
@@ -140,29 +135,26 @@ unsafe impl NodeStore<Object> for PoisoningStore<'_> {
     }
 }
 
-impl Drop for PoisoningStore<'_> {
-    fn drop(&mut self) {
-        let nodes = self.nodes.get_mut().expect("no thread panicked");
-        for &node in &nodes.all {
-            // SAFETY: made by `new_node`, listed once, and all readers are gone.
-            unsafe { std::alloc::dealloc(node.as_ptr().cast(), Layout::new::<Node<Object>>()) };
-        }
-    }
-}
-
 /// Where the entry of a place lies, far below the heap: see [`poison_node`].
 fn range(place: usize) -> VirtRange {
     let start = VirtAddr(PAGE_SIZE * (16 + 2 * place as u64));
     VirtRange::from_len(start, PAGE_SIZE).expect("small")
 }
 
-fn write(tree: &RangeTree<Object>, store: &PoisoningStore<'_>, pool: &[Object]) {
+/// The object of the pool that a value of the tree leads to.
+#[track_caller]
+fn object_at(pool: &[Object], value: NonNull<Object>) -> &Object {
+    let offset = value.addr().get().wrapping_sub(pool.as_ptr().addr());
+    let object =
+        pool.get(offset / size_of::<Object>()).filter(|_| offset.is_multiple_of(size_of::<Object>()));
+    object.unwrap_or_else(|| panic!("found {value:?}, which no one inserted"))
+}
+
+fn write(store: &PoisoningStore<'_>, mut writer: Writer<'_, Object, PoisoningStore<'_>>, pool: &[Object]) {
     let mut random = Random(SEED);
     let mut free: Vec<&Object> = pool.iter().collect();
     let mut limbo = Limbo(VecDeque::new());
     let mut mapped = std::vec![false; PLACES];
-    // SAFETY: this thread makes the only writer.
-    let mut writer = unsafe { tree.writer(store) };
     for step in 0..STEPS {
         // Waves, so that the tree grows by levels and shrinks to nothing again.
         let grow = step / 5000 % 2 == 0;
@@ -187,8 +179,7 @@ fn write(tree: &RangeTree<Object>, store: &PoisoningStore<'_>, pool: &[Object]) 
             writer.set_range(start, range).expect("the page above is free");
         }
         while let Some(object) = limbo.next_passed(store.epoch) {
-            // SAFETY: an object of the pool.
-            let object: &Object = unsafe { object.as_ref() };
+            let object = object_at(pool, object);
             object.state.store(POISON, Ordering::Relaxed);
             free.push(object);
         }
@@ -211,17 +202,13 @@ fn read(tree: &RangeTree<Object>, epoch: &Epoch, cpu: usize, pool: &[Object], do
     let machine = Cpu(cpu);
     let mut random = Random(SEED ^ cpu as u64);
     let mut found = 0;
-    let bounds = pool.as_ptr_range();
     for _ in 0..LOOKUPS {
         let pin = machine.pin();
         let guard = epoch.enter(&pin);
         let addr = VirtAddr(range(random.below(PLACES)).start().0 + random.below(2 * 4096) as u64);
         // SAFETY: the store retires nodes through this epoch.
         if let Some(value) = unsafe { tree.find_lockless(addr, &guard) } {
-            let inside = bounds.contains(&value.as_ptr().cast_const());
-            assert!(inside, "found {value:?}, which no one inserted");
-            // SAFETY: an object of the pool (checked).
-            let state = unsafe { value.as_ref() }.state.load(Ordering::Relaxed);
+            let state = object_at(pool, value).state.load(Ordering::Relaxed);
             assert_eq!(state, ALIVE, "found an object that was reused");
             found += 1;
         }
@@ -238,19 +225,19 @@ fn read(tree: &RangeTree<Object>, epoch: &Epoch, cpu: usize, pool: &[Object], do
 fn readers_find_nothing_but_what_was_inserted() {
     println!("seed {SEED:#x}");
     let epoch = epoch(3);
-    let store = PoisoningStore::new(&epoch);
-    let tree = RangeTree::new();
+    let mut stored = StoredTree::new(PoisoningStore::new(&epoch));
+    let (tree, store, writer) = stored.parts();
     let pool: Box<[Object]> = (0..2 * PLACES).map(|_| Object { state: AtomicU64::new(POISON) }).collect();
     let done = AtomicBool::new(false);
     let found: Vec<usize> = thread::scope(|scope| {
         let readers: Vec<_> = [1, 2]
             .map(|cpu| {
-                let (tree, epoch, pool, done) = (&tree, &epoch, &pool, &done);
+                let (epoch, pool, done) = (&epoch, &pool, &done);
                 scope.spawn(move || read(tree, epoch, cpu, pool, done))
             })
             .into_iter()
             .collect();
-        let writer = scope.spawn(|| write(&tree, &store, &pool));
+        let writer = scope.spawn(|| write(store, writer, &pool));
         writer.join().expect("the writer is fine");
         done.store(true, Ordering::Relaxed);
         readers.into_iter().map(|reader| reader.join().expect("the reader is fine")).collect()

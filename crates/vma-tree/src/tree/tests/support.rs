@@ -1,9 +1,11 @@
 //! What the tests share: a machine that is nothing but CPUs, and small helpers.
 
+use super::super::Node;
 use quire_arch::paging::invented::Invented3;
 use quire_arch::{Asid, CpuId, CpuMask, Execution, Pfn, PfnRange, Pin, Platform, TlbFlush};
-use quire_sync::{Epoch, EpochSlot, PerCpu};
-use std::alloc::Layout;
+use quire_sync::{CachePadded, Epoch, EpochSlot, PerCpu};
+use std::boxed::Box;
+use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
 /// One CPU of a machine without memory. Each thread of a test has its own, so that a [`Pin`] tells them
@@ -57,11 +59,33 @@ unsafe impl Platform for Cpu {
 
 /// Epochs for `cpus` CPUs. The slots are leaked.
 pub(super) fn epoch(cpus: usize) -> Epoch {
-    let layout = Layout::from_size_align(PerCpu::<EpochSlot>::bytes(cpus), 128).expect("a small layout");
-    // SAFETY: the layout is not empty.
-    let memory = NonNull::new(unsafe { std::alloc::alloc(layout) }).expect("memory for the test");
+    let memory = Box::leak(Box::<[CachePadded<EpochSlot>]>::new_uninit_slice(cpus));
     // SAFETY: the block has the size and alignment that `init` asks for; it is leaked, so it is never freed.
-    Epoch::new(unsafe { PerCpu::init(memory, cpus, |_| EpochSlot::default()) })
+    Epoch::new(unsafe { PerCpu::init(NonNull::from(memory).cast(), cpus, |_| EpochSlot::default()) })
+}
+
+/// The memory of a node, on the heap. It is poisoned and freed when this is dropped.
+pub(super) struct NodeMemory<V>(NonNull<Node<V>>);
+
+impl<V> NodeMemory<V> {
+    pub(super) fn new() -> Self {
+        Self(NonNull::from(Box::leak(Box::<Node<V>>::new_uninit())).cast())
+    }
+
+    pub(super) fn at(&self) -> NonNull<Node<V>> {
+        self.0
+    }
+}
+
+impl<V> Drop for NodeMemory<V> {
+    fn drop(&mut self) {
+        // SAFETY: it came from a box, and only here it becomes one again. Poison first, for a reader that still
+        // uses it.
+        unsafe {
+            self.0.write_bytes(0xaa, 1);
+            drop(Box::from_raw(self.0.cast::<MaybeUninit<Node<V>>>().as_ptr()));
+        }
+    }
 }
 
 #[cfg(not(loom))]
@@ -70,12 +94,12 @@ pub(super) use single::*;
 /// For the tests with one thread.
 #[cfg(not(loom))]
 mod single {
-    use super::super::super::{Node, NodeStore, OutOfNodes, Writer};
+    use super::super::super::{Node, NodeStore, OutOfNodes, RangeTree, Writer};
+    use super::NodeMemory;
     use quire_arch::{PAGE_SIZE, VirtAddr, VirtRange};
     use quire_frame::AllocError;
-    use std::alloc::Layout;
     use std::cell::{Cell, RefCell};
-    use std::collections::BTreeSet;
+    use std::collections::BTreeMap;
     use std::num::NonZeroUsize;
     use std::ptr::NonNull;
     use std::vec::Vec;
@@ -86,10 +110,45 @@ mod single {
     /// Values are never looked into here.
     pub(crate) type Value = u8;
 
+    /// A tree and the store of its nodes.
+    #[derive(Default)]
+    pub(crate) struct StoredTree<V, S> {
+        tree: RangeTree<V>,
+        store: S,
+    }
+
+    impl<V, S: NodeStore<V>> StoredTree<V, S> {
+        /// An empty tree with its nodes in `store`.
+        pub(crate) fn new(store: S) -> Self {
+            Self { tree: RangeTree::new(), store }
+        }
+
+        /// The store, to look at.
+        pub(crate) fn store(&self) -> &S {
+            &self.store
+        }
+
+        /// The only writer of the tree.
+        pub(crate) fn writer(&mut self) -> Writer<'_, V, S> {
+            self.parts().2
+        }
+
+        /// The tree and the store, to look at, and the only writer of the tree.
+        pub(crate) fn parts(&mut self) -> (&RangeTree<V>, &S, Writer<'_, V, S>) {
+            // SAFETY: the pair is borrowed exclusively for as long as the writer lives, so there is no other writer
+            // and no view, and the store stays the tree's.
+            let writer = unsafe { self.tree.writer(&self.store) };
+            (&self.tree, &self.store, writer)
+        }
+    }
+
+    /// A tree with a [`TestStore`].
+    pub(crate) type TestTree = StoredTree<Value, TestStore>;
+
     /// A store that knows which nodes are out, frees a retired node at once, and refuses when told to.
     #[derive(Default)]
     pub(crate) struct TestStore {
-        out: RefCell<BTreeSet<NonNull<Node<Value>>>>,
+        out: RefCell<BTreeMap<NonNull<Node<Value>>, NodeMemory<Value>>>,
         /// How many more allocations succeed; `None` is without limit.
         pub(crate) budget: Cell<Option<usize>>,
         /// Every so many-th allocation fails; 0 is none.
@@ -115,21 +174,15 @@ mod single {
             if let Some(budget) = self.budget.get() {
                 self.budget.set(Some(budget.checked_sub(1).ok_or(REFUSED)?));
             }
-            // SAFETY: a node has a size.
-            let block = unsafe { std::alloc::alloc(Layout::new::<Node<Value>>()) };
-            let node = NonNull::new(block.cast::<Node<Value>>()).ok_or(REFUSED)?;
-            assert!(self.out.borrow_mut().insert(node));
+            let memory = NodeMemory::new();
+            let node = memory.at();
+            assert!(self.out.borrow_mut().insert(node, memory).is_none());
             Ok(node)
         }
 
         unsafe fn retire(&self, node: NonNull<Node<Value>>) {
-            assert!(self.out.borrow_mut().remove(&node), "a node was given back that is not out");
-            // SAFETY: it came from `allocate`, and is given back once (checked). Poison first, for a reader
-            // that still uses it.
-            unsafe {
-                node.write_bytes(0xaa, 1);
-                std::alloc::dealloc(node.as_ptr().cast(), Layout::new::<Node<Value>>());
-            }
+            let memory = self.out.borrow_mut().remove(&node);
+            drop(memory.expect("a node was given back that is not out"));
         }
     }
 
