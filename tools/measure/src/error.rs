@@ -45,9 +45,26 @@ pub enum MeasureError {
     /// The program ran longer than it may. Its processes are gone.
     #[error("the program was stopped, since it ran longer than {} s", .0.as_secs_f64())]
     Timeout(Duration),
+    /// The same, after the kernel had killed processes of it for memory. The others may have waited for them.
+    #[error(
+        "the program was stopped, since it ran longer than {} s; processes killed for memory before: {kills}",
+        .after.as_secs_f64()
+    )]
+    Killed {
+        /// How long it ran.
+        after: Duration,
+        /// How many processes the kernel killed.
+        kills: u64,
+    },
     /// This process may not trace the program.
     #[error("cannot follow the program's processes with ptrace: {0}")]
     Trace(io::Error),
+    /// The memory limit, or the swap behind it, cannot be set up.
+    #[error("cannot limit memory: {0}")]
+    Limit(String),
+    /// Swap space cannot be set up.
+    #[error("cannot set up swap: {0}")]
+    Swap(String),
     /// Something else of the system's.
     #[error("{what}: {why}")]
     System {

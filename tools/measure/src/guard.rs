@@ -6,16 +6,14 @@
 //! the lock until it is done. The lock's file lists the old values as long as they are not in place: should
 //! the shell itself be killed, the next measurement puts them back first.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
-use std::os::fd::AsRawFd as _;
-use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-
-use rustix::fs::{FlockOperation, flock};
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::process::Child;
+use std::sync::Arc;
 
 use crate::error::MeasureError;
+use crate::lock::{Lock, start_shell};
 use crate::settings::{Change, chosen};
 
 /// `$1` is the lock's file; then follow files and their old words. A signal to all must not take the shell
@@ -43,35 +41,22 @@ pub struct Guard {
     restorer: Option<Child>,
     changes: Vec<Change>,
     /// None for a user who may not take it, when nothing had to be changed.
-    lock: Option<Lock>,
-}
-
-/// The right to change the host's settings.
-#[derive(Debug)]
-pub(crate) struct Lock {
-    file: File,
-    path: PathBuf,
+    lock: Option<Arc<Lock>>,
 }
 
 impl Guard {
     /// Takes the lock, and puts back what a measurement left behind whose shell was killed.
-    pub(crate) fn lock(path: &Path, root: &Path) -> Result<Lock, MeasureError> {
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
-        let file = file.map_err(|why| MeasureError::file(path, why))?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Err(rustix::io::Errno::WOULDBLOCK) => return Err(MeasureError::Busy(path.to_owned())),
-            locked => locked.map_err(|why| MeasureError::file(path, why.into()))?,
-        }
-        let mut lock = Lock { file, path: path.to_owned() };
-        lock.recover(root)?;
+    pub(crate) fn lock(path: &Path, root: &Path) -> Result<Arc<Lock>, MeasureError> {
+        let lock = Lock::take(path)?;
+        recover(&lock, root)?;
         Ok(lock)
     }
 
     /// Makes the changes, with a shell that takes them back.
-    pub(crate) fn start(mut lock: Lock, changes: Vec<Change>) -> Result<Self, MeasureError> {
+    pub(crate) fn start(lock: Arc<Lock>, changes: Vec<Change>) -> Result<Self, MeasureError> {
         let mut restorer = None;
         if !changes.is_empty() {
-            lock.note(&changes)?;
+            lock.note(&notes(&changes))?;
             match spawn(&lock, &changes) {
                 Ok(shell) => restorer = Some(shell),
                 Err(why) => {
@@ -131,71 +116,32 @@ impl Drop for Guard {
     }
 }
 
-impl Drop for Lock {
-    fn drop(&mut self) {
-        // Closing is not enough: a process that another thread forks has a copy of the descriptor until its
-        // exec.
-        let _ = flock(&self.file, FlockOperation::Unlock);
-    }
+/// The old values, a line each: the word, a space, the file.
+fn notes(changes: &[Change]) -> String {
+    changes.iter().map(|change| format!("{} {}\n", change.old, change.path.display())).collect()
 }
 
-impl Lock {
-    /// Notes the old values, a line each: the word, a space, the file.
-    fn note(&mut self, changes: &[Change]) -> Result<(), MeasureError> {
-        let text: String =
-            changes.iter().map(|change| format!("{} {}\n", change.old, change.path.display())).collect();
-        let write = self.file.write_all(text.as_bytes());
-        write.map_err(|why| MeasureError::file(&self.path, why))
-    }
-
-    fn recover(&mut self, root: &Path) -> Result<(), MeasureError> {
-        let mut text = String::new();
-        let read = self.file.read_to_string(&mut text);
-        read.map_err(|why| MeasureError::file(&self.path, why))?;
-        for line in text.lines() {
-            let Some((word, file)) = line.split_once(' ') else { continue };
-            let file = Path::new(file);
-            // A cut-off line names no setting; it was written before anything was changed.
-            if file.starts_with(root) && file.is_file() {
-                fs::write(file, word).map_err(|why| MeasureError::file(file, why))?;
-            }
+fn recover(lock: &Lock, root: &Path) -> Result<(), MeasureError> {
+    for line in lock.notes()?.lines() {
+        let Some((word, file)) = line.split_once(' ') else { continue };
+        let file = Path::new(file);
+        // A cut-off line names no setting; it was written before anything was changed.
+        if file.starts_with(root) && file.is_file() {
+            fs::write(file, word).map_err(|why| MeasureError::file(file, why))?;
         }
-        self.clear()
     }
-
-    fn clear(&mut self) -> Result<(), MeasureError> {
-        let empty = self.file.set_len(0).and_then(|()| io::Seek::rewind(&mut self.file));
-        empty.map_err(|why| MeasureError::file(&self.path, why))
-    }
+    lock.clear()
 }
 
 /// The shell, which has said that it is there.
 fn spawn(lock: &Lock, changes: &[Change]) -> io::Result<Child> {
-    let mut shell = Command::new("sh");
-    shell.args(["-c", RESTORE, "quire-restore"]).arg(&lock.path);
-    for change in changes {
-        shell.arg(&change.path).arg(&change.old);
-    }
-    shell.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-    let lock = lock.file.as_raw_fd();
-    // SAFETY: between fork and exec only fcntl is called, which is safe after a fork of a process with
-    // threads; the descriptor is open in the child, since the caller holds it.
-    unsafe {
-        shell.pre_exec(move || match libc::fcntl(lock, libc::F_SETFD, 0) {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        });
-    }
-    let mut shell = shell.spawn()?;
-    let mut said = String::new();
-    if let Some(out) = shell.stdout.take() {
-        BufReader::new(out).read_line(&mut said)?;
-    }
-    if said == "ready\n" { Ok(shell) } else { Err(io::Error::other("it does not run")) }
+    let words = changes.iter().flat_map(|change| [change.path.as_os_str(), change.old.as_ref()]);
+    let (shell, said) = start_shell(RESTORE, [lock.path().as_os_str()].into_iter().chain(words), &[lock])?;
+    if said == "ready" { Ok(shell) } else { Err(io::Error::other("it does not run")) }
 }
 
 impl Change {
-    fn make(&self) -> Result<(), MeasureError> {
+    pub(crate) fn make(&self) -> Result<(), MeasureError> {
         let refused = |text: String| {
             let choices =
                 if text.contains('[') { text.trim().replace(['[', ']'], "") } else { String::new() };

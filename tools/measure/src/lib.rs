@@ -5,7 +5,7 @@
 //! - [`HostSettings`] puts the settings of transparent huge pages in place for a while, and back again
 //!   whatever happens to the process that asked for them;
 //! - [`measure`] runs a program, follows all its processes, and returns its peaks, times, faults and huge
-//!   pages;
+//!   pages; within a [`MemoryLimit`] it runs in a memory cgroup, with swap that is set up for it;
 //! - [`calibrate`] measures what faults, zeroing and collapses cost on this host, in nanoseconds.
 //!
 //! How it is done, and how exact it is: `docs/measuring.md`, "What a program really uses".
@@ -14,14 +14,19 @@ mod calibrate;
 mod counters;
 mod error;
 mod guard;
+mod limit;
+mod lock;
 mod run;
 mod settings;
+mod swap;
 mod truth;
 
 pub use calibrate::{Cost, Costs, FaultCost, calibrate};
 pub use counters::{HostCounters, folio_sizes};
 pub use error::MeasureError;
 pub use guard::Guard;
+pub use limit::{CgroupRoot, CgroupVersion, Charge, HostSwap, LimitTruth, MemoryLimit};
 pub use run::measure;
 pub use settings::{HostSettings, HugeSettings};
+pub use swap::{Compressed, Swap, SwapKind, SwapPages, SwapTruth};
 pub use truth::{AtPeak, Options, ProcessTruth, Truth};

@@ -10,7 +10,7 @@ use crate::guard::Guard;
 /// Where the kernel keeps them.
 const TRANSPARENT_HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage";
 /// Locked by the measurement that changes them. It holds the old values while they are changed.
-const LOCK: &str = "/run/quire-host-settings";
+pub(crate) const LOCK: &str = "/run/quire-host-settings";
 
 /// Values that settings are to have: a file below `/sys/kernel/mm/transparent_hugepage`, and the word in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

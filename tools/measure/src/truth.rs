@@ -5,6 +5,7 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use crate::counters::HostCounters;
+use crate::limit::{LimitTruth, MemoryLimit};
 
 /// How to measure.
 #[derive(Clone, Debug)]
@@ -18,11 +19,19 @@ pub struct Options {
     /// Look up the size of each folio at the peak ([`AtPeak::folios`]). It needs root, and time for each
     /// page.
     pub folios: bool,
+    /// The program runs within it. It needs root.
+    pub limit: Option<MemoryLimit>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { thp_disabled: false, timeout: None, sample_every: Duration::from_millis(2), folios: false }
+        Self {
+            thp_disabled: false,
+            timeout: None,
+            sample_every: Duration::from_millis(2),
+            folios: false,
+            limit: None,
+        }
     }
 }
 
@@ -66,6 +75,8 @@ pub struct Truth {
     pub unseen: u64,
     /// What the anonymous memory consisted of when it was largest.
     pub at_peak: Option<AtPeak>,
+    /// What it did within its limit.
+    pub limited: Option<LimitTruth>,
     /// What the host counted while the program ran.
     pub host: HostCounters,
     /// Each process, in the order of their starts.

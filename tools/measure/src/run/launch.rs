@@ -4,6 +4,7 @@
 //! be executed, would take the stops from the tracer, since they are of one process. Its parent does nothing
 //! but wait for it.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt as _;
@@ -22,15 +23,24 @@ pub(crate) struct Launch {
 }
 
 impl Launch {
-    pub(crate) fn start(mut command: Command, thp_disabled: bool) -> io::Result<Self> {
+    /// The program enters the memory cgroup whose file `entrance` is.
+    pub(crate) fn start(
+        mut command: Command,
+        thp_disabled: bool,
+        entrance: Option<File>,
+    ) -> io::Result<Self> {
         let (said, say) = pipe_with(PipeFlags::CLOEXEC)?;
         let (wait, go) = pipe_with(PipeFlags::CLOEXEC)?;
         let (say_end, wait_end, go_end) = (say.as_raw_fd(), wait.as_raw_fd(), go.as_raw_fd());
         // SAFETY: between fork and exec only system calls are made, which is safe after a fork of a process
-        // with threads; the descriptors are open in the child: their owners live until the spawn is over.
+        // with threads; the descriptors are open in the child: their owners live until the spawn is over, that
+        // of the cgroup's file as long as the command.
         unsafe {
             command.pre_exec(move || {
                 step_aside()?;
+                if let Some(entrance) = &entrance {
+                    enter(entrance.as_raw_fd())?;
+                }
                 attend(thp_disabled, say_end, wait_end, go_end)
             });
         }
@@ -90,6 +100,15 @@ fn step_aside() -> io::Result<()> {
                 libc::_exit(0)
             }
         }
+    }
+}
+
+/// In the program's process: enters a memory cgroup. What it has so far stays charged where it is.
+fn enter(group: RawFd) -> io::Result<()> {
+    // SAFETY: the descriptor is open, and one byte is there. 0 stands for the process that writes it.
+    match unsafe { libc::write(group, c"0".as_ptr().cast(), 1) } {
+        1 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 

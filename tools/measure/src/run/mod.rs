@@ -10,6 +10,7 @@ mod proc;
 mod ptrace;
 pub(crate) mod quiet;
 
+use std::fs::File;
 use std::io;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, ExitStatus};
@@ -22,6 +23,7 @@ use rustix::process::{Pid, Signal, kill_process, setpriority_process};
 
 use crate::counters::HostCounters;
 use crate::error::MeasureError;
+use crate::limit::{LimitTruth, Limited};
 use crate::truth::{Options, Truth};
 use launch::Launch;
 use peaks::Peaks;
@@ -33,16 +35,19 @@ use quiet::Quiet;
 ///
 /// # Errors
 ///
-/// The program cannot be started or traced, or it ran longer than it may.
+/// The program cannot be started or traced, it ran longer than it may, or its limit cannot be set up or taken
+/// away.
 pub fn measure(command: Command, options: &Options) -> Result<Truth, MeasureError> {
     let _quiet = Quiet::start();
     let program = command.get_program().to_string_lossy().into_owned();
     let page = rustix::param::page_size() as u64;
+    let limited = options.limit.as_ref().map(Limited::start).transpose()?;
+    let entrance = limited.as_ref().map(Limited::entrance).transpose()?;
     let before = HostCounters::now();
-    let peaks = Mutex::new(Peaks::new(page, options.folios));
+    let peaks = Mutex::new(Peaks::new(page, options.folios, limited));
     let run = Run { peaks: &peaks, over: &AtomicBool::new(false), late: &AtomicBool::new(false) };
     let traced = thread::scope(|scope| {
-        let tracer = scope.spawn(|| run.trace(command, options.thp_disabled, &program));
+        let tracer = scope.spawn(|| run.trace(command, options.thp_disabled, entrance, &program));
         let sampler = scope.spawn(|| run.sample(options));
         let traced = tracer.join();
         // Pairs with the acquiring load of the sampler.
@@ -54,11 +59,16 @@ pub fn measure(command: Command, options: &Options) -> Result<Truth, MeasureErro
         return Err(MeasureError::system("the tracer", io::Error::other("it panicked")));
     };
     let end = traced?;
-    if let (true, Some(timeout)) = (run.late.load(Ordering::Relaxed), options.timeout) {
-        return Err(MeasureError::Timeout(timeout));
-    }
+    let late = run.late.load(Ordering::Relaxed);
     let host = HostCounters::now().since(&before);
     let mut peaks = peaks.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let limited = peaks.limited.take().map(Limited::finish).transpose()?;
+    if let (true, Some(after)) = (late, options.timeout) {
+        return Err(match limited {
+            Some(LimitTruth { oom_kills: kills @ 1.., .. }) => MeasureError::Killed { after, kills },
+            _ => MeasureError::Timeout(after),
+        });
+    }
     let at_peak = peaks.at_peak.take();
     let mut truth = Truth {
         status: end.status,
@@ -77,6 +87,7 @@ pub fn measure(command: Command, options: &Options) -> Result<Truth, MeasureErro
         peak_page_tables_all: peaks.page_tables_all,
         unseen: peaks.unseen,
         at_peak,
+        limited,
         host,
         samples: peaks.samples,
         longest_gap: peaks.longest_gap,
@@ -113,9 +124,15 @@ impl<'a> Run<'a> {
     }
 
     /// Starts the program and follows its processes until there is none.
-    fn trace(self, command: Command, thp_disabled: bool, program: &str) -> Result<End, MeasureError> {
+    fn trace(
+        self,
+        command: Command,
+        thp_disabled: bool,
+        entrance: Option<File>,
+        program: &str,
+    ) -> Result<End, MeasureError> {
         let failed = |why| MeasureError::Start { program: program.to_owned(), why };
-        let launch = Launch::start(command, thp_disabled).map_err(failed)?;
+        let launch = Launch::start(command, thp_disabled, entrance).map_err(failed)?;
         let root = launch.pid();
         if let Err(why) = ptrace::seize(root) {
             launch.cancel();

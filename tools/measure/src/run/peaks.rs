@@ -8,6 +8,7 @@ use rustix::time::{ClockId, clock_gettime};
 use super::folios;
 use super::proc::{ProcFiles, Resident, Status, Walk, is_zombie};
 use super::ptrace::{Usage, share_memory};
+use crate::limit::Limited;
 use crate::truth::{AtPeak, ProcessTruth};
 
 /// Of how many samples one reads the slower figures.
@@ -24,6 +25,8 @@ const FIRST_WALKS: Duration = Duration::from_millis(10);
 pub(crate) struct Peaks {
     page: u64,
     folios: bool,
+    /// The limit that it runs within.
+    pub(crate) limited: Option<Limited>,
     started: Instant,
     processes: BTreeMap<i32, Process>,
     /// In the order of their starts: those that are gone, too.
@@ -69,11 +72,12 @@ struct Process {
 }
 
 impl Peaks {
-    pub(crate) fn new(page: u64, folios: bool) -> Self {
+    pub(crate) fn new(page: u64, folios: bool, limited: Option<Limited>) -> Self {
         let now = Instant::now();
         Self {
             page,
             folios,
+            limited,
             started: now,
             processes: BTreeMap::new(),
             ended: Vec::new(),
@@ -229,6 +233,9 @@ impl Peaks {
     }
 
     fn read_all(&mut self, slow: bool) {
+        if slow && let Some(limited) = &mut self.limited {
+            limited.sample();
+        }
         let page = self.page;
         let (mut anonymous, mut resident, mut page_tables, mut holders) = (0, 0, 0, 0);
         for process in self.holders() {

@@ -5,7 +5,7 @@ use std::process::{Command, ExitCode};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use quire_measure::{HostSettings, HugeSettings};
+use quire_measure::{HostSettings, HugeSettings, MemoryLimit, Options, Swap, SwapKind};
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -30,13 +30,31 @@ fn main() -> ExitCode {
             std::thread::sleep(Duration::from_secs(600));
             ExitCode::SUCCESS
         }
+        ["random", mebibytes, reads] => random(number(mebibytes), number(reads)),
+        ["waits", mebibytes] => {
+            // SAFETY: this program has one thread.
+            if unsafe { libc::fork() } == 0 {
+                end(touch(number(mebibytes), None));
+            }
+            std::thread::sleep(Duration::from_secs(600));
+            ExitCode::SUCCESS
+        }
+        ["holds-data", mebibytes] => {
+            let _held = fill(number(mebibytes));
+            println!("{}", std::process::id());
+            std::thread::sleep(Duration::from_secs(600));
+            ExitCode::SUCCESS
+        }
         ["halts"] => halts(),
         ["signals", count] => signals(number(count)),
         ["measures", program] => {
             let mut command = Command::new(program);
             command.args(["sleep"]);
-            let _ = quire_measure::measure(command, &quire_measure::Options::default());
+            let _ = quire_measure::measure(command, &Options::default());
             ExitCode::SUCCESS
+        }
+        ["limits", mebibytes, program, ref arguments @ ..] => {
+            limits(number(mebibytes) as u64, program, arguments)
         }
         _ => ExitCode::from(2),
     }
@@ -46,15 +64,20 @@ fn number(word: &str) -> usize {
     word.parse().expect("a number")
 }
 
-/// Maps so many MiB of anonymous memory, with advice, and writes to each page.
-fn touch(mebibytes: usize, advice: Option<i32>) -> (*mut u8, usize) {
+/// Maps so many MiB of anonymous memory.
+fn map(mebibytes: usize) -> (*mut u8, usize) {
     let length = mebibytes << 20;
     let alignment = 2 << 20;
     let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     // SAFETY: a new mapping, at an address that the kernel chooses.
     let start = unsafe { libc::mmap(std::ptr::null_mut(), length + alignment, access, kind, -1, 0) };
     assert_ne!(start, libc::MAP_FAILED);
-    let start = start.cast::<u8>().map_addr(|address| address.next_multiple_of(alignment));
+    (start.cast::<u8>().map_addr(|address| address.next_multiple_of(alignment)), length)
+}
+
+/// Maps memory with advice, and writes to each page.
+fn touch(mebibytes: usize, advice: Option<i32>) -> (*mut u8, usize) {
+    let (start, length) = map(mebibytes);
     if let Some(advice) = advice {
         // SAFETY: the range is inside the mapping.
         unsafe { libc::madvise(start.cast(), length, advice) };
@@ -64,6 +87,57 @@ fn touch(mebibytes: usize, advice: Option<i32>) -> (*mut u8, usize) {
         unsafe { start.add(page).write_volatile(1) };
     }
     (start, length)
+}
+
+/// Maps memory, and fills half of each page with what no compression makes smaller.
+fn fill(mebibytes: usize) -> (*mut u8, usize) {
+    let (start, length) = map(mebibytes);
+    let mut state = 1;
+    for word in (0..length).step_by(8).filter(|at| at % 4096 < 2048) {
+        // SAFETY: inside the mapping, and aligned to a word.
+        unsafe { start.add(word).cast::<u64>().write(next(&mut state)) };
+    }
+    (start, length)
+}
+
+/// Fills memory, reads a byte of a random page so often, and prints how many major faults there were.
+fn random(mebibytes: usize, reads: usize) -> ExitCode {
+    let (start, length) = fill(mebibytes);
+    let mut state = 7;
+    for _ in 0..reads {
+        let at = next(&mut state) as usize % length;
+        // SAFETY: inside the mapping.
+        unsafe { start.add(at).read_volatile() };
+    }
+    // SAFETY: rusage is a struct of integers, for which zeros are valid.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: the address is of a variable of its type.
+    unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) };
+    println!("{}", usage.ru_majflt);
+    ExitCode::SUCCESS
+}
+
+/// The next number of xorshift.
+fn next(state: &mut u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state
+}
+
+/// Measures a program within a limit of half of so many MiB, with zram behind it.
+fn limits(mebibytes: u64, program: &str, arguments: &[&str]) -> ExitCode {
+    let mut command = Command::new(program);
+    command.args(arguments);
+    let swap = Swap { kind: SwapKind::Zram, bytes: mebibytes << 21 };
+    let limit = Some(MemoryLimit::new(mebibytes << 19, Some(swap)));
+    match quire_measure::measure(command, &Options { limit, ..Options::default() }) {
+        Ok(_) => ExitCode::SUCCESS,
+        Err(error) => {
+            println!("{error}");
+            ExitCode::FAILURE
+        }
+    }
 }
 
 /// Prints how much anonymous memory there is, and ends at once with all of it.

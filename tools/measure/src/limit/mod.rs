@@ -1,0 +1,291 @@
+//! A memory limit for a program and everything it starts, with swap behind it.
+//!
+//! A shell sets up the swap and outlives this process, as that of [`crate::Guard`] does: it takes swap and
+//! cgroup away when this process is gone, however that happened. The lock's file lists what there is to be
+//! taken away; should the shell be killed, too, the next one starts with it.
+
+mod group;
+mod host_swap;
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::sync::Arc;
+
+use crate::error::MeasureError;
+use crate::lock::{Lock, start_shell};
+use crate::settings::{Change, LOCK, chosen};
+use crate::swap::{Pool, Swap, SwapKind, SwapTruth};
+use group::Group;
+pub(crate) use group::field;
+pub use group::{CgroupRoot, CgroupVersion};
+pub use host_swap::HostSwap;
+
+const SETUP: &str = include_str!("setup.sh");
+/// Locked by the measurement that limits memory. It lists what is to be taken away.
+const LIMIT_LOCK: &str = "/run/quire-memory-limit";
+const ZSWAP: &str = "/sys/module/zswap/parameters";
+const COMPRESSOR: &str = "lz4";
+
+/// A limit of memory for a program and everything it starts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemoryLimit {
+    /// What may be charged to its memory cgroup: anonymous memory, files that it reads, page tables.
+    pub bytes: u64,
+    /// Where pages go that do not fit. Without it they stay, and the program is killed when they are too
+    /// many.
+    pub swap: Option<Swap>,
+    /// Where its group is made; where this host's memory controller is, if it is not said.
+    pub cgroups: Option<CgroupRoot>,
+}
+
+impl MemoryLimit {
+    /// A limit on this host.
+    pub fn new(bytes: u64, swap: Option<Swap>) -> Self {
+        Self { bytes, swap, cgroups: None }
+    }
+}
+
+/// What a program did within a limit. Memory in bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LimitTruth {
+    /// The limit, as the kernel rounds it.
+    pub bytes: u64,
+    /// The most that was charged: `memory.max_usage_in_bytes`, `memory.peak`.
+    pub peak_charge: u64,
+    /// How often the limit was reached, and memory reclaimed: `memory.failcnt`, `max` of `memory.events`.
+    pub hits: u64,
+    /// Processes that were killed for memory.
+    pub oom_kills: u64,
+    /// Major faults, as the group counts them: `pgmajfault`.
+    pub major_faults: u64,
+    /// What was charged at the sample with the largest charge, and of such samples the last.
+    pub at_peak: Option<Charge>,
+    /// The most of the group's memory that was swapped out, of all samples.
+    pub peak_swapped: u64,
+    /// Medians of the samples after the limit was first reached, each figure by itself. None if it never was.
+    pub limited: Option<Charge>,
+    /// How many samples these are.
+    pub limited_samples: u64,
+    /// What went through the swap.
+    pub swap: Option<SwapTruth>,
+}
+
+/// What is charged to a memory cgroup. In bytes. The kernel sums the figures by kind every two seconds, and when one
+/// is read only if more than 64 pages for each processor changed: those of a short run may be missing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Charge {
+    /// All of it.
+    pub all: u64,
+    /// Mapped anonymous memory: `rss`, `anon`.
+    pub anonymous: u64,
+    /// Anonymous memory, mapped or not, that has its place in swap as well: `swapcached`.
+    pub swap_cache: u64,
+    /// The page cache of files, without shared memory and the swap cache.
+    pub file: u64,
+    /// Shared memory and tmpfs: `shmem`.
+    pub shared: u64,
+    /// The kernel's own: page tables, stacks, slab objects.
+    pub kernel: u64,
+    /// What was swapped out, and is not charged as memory.
+    pub swapped: u64,
+}
+
+/// A limit that is in place: dropping it takes it away again.
+#[derive(Debug)]
+pub(crate) struct Limited {
+    group: Group,
+    shell: Option<Child>,
+    lock: Arc<Lock>,
+    /// Nothing else changes the host's settings meanwhile.
+    _settings: Arc<Lock>,
+    kind: Option<SwapKind>,
+    pool: Option<Pool>,
+    at_peak: Option<Charge>,
+    peak_swapped: u64,
+    limited: Vec<Charge>,
+}
+
+impl Limited {
+    /// Sets it up.
+    pub(crate) fn start(limit: &MemoryLimit) -> Result<Self, MeasureError> {
+        let settings = Lock::share(Path::new(LOCK))?;
+        let lock = Lock::take(Path::new(LIMIT_LOCK))?;
+        let root = limit.cgroups.clone().map_or_else(CgroupRoot::of_host, Ok)?;
+        let group = root.group(&format!("quire-{}", std::process::id()));
+        let shell = |swap, words| set_up(&[&lock, &settings], group.folder(), swap, words);
+        if !lock.notes()?.is_empty() {
+            // Words of settings are read below: first the right ones are put back.
+            let (mut shell, _) = shell(None, Vec::new())?;
+            shell.wait().map_err(|why| MeasureError::system("cannot wait for sh", why))?;
+        }
+        let kind = limit.swap.map(|swap| swap.kind);
+        let zswap = if kind == Some(SwapKind::Zswap) { zswap_changes()? } else { Vec::new() };
+        let turned_on = root.turned_on();
+        let mut words: Vec<OsString> = Vec::new();
+        words.extend(turned_on.iter().flat_map(|(file, off)| [file.into(), (*off).into()]));
+        words.extend(zswap.iter().flat_map(|change| [change.path.clone().into(), change.old.clone().into()]));
+        let (shell, device) = shell(limit.swap, words)?;
+        let pool = kind.map(|kind| Pool::of(kind, Path::new(&device)));
+        let limited = Self {
+            group,
+            shell: Some(shell),
+            lock,
+            _settings: settings,
+            kind,
+            pool,
+            at_peak: None,
+            peak_swapped: 0,
+            limited: Vec::new(),
+        };
+        // An error drops it: all is taken away.
+        if let Some((file, _)) = turned_on {
+            fs::write(&file, "+memory").map_err(|why| MeasureError::file(&file, why))?;
+        }
+        for change in &zswap {
+            match change.make() {
+                // A kernel without lz4 goes on with what it has.
+                Err(_) if change.new == COMPRESSOR => {}
+                made => made?,
+            }
+        }
+        limited.group.make()?;
+        limited.group.limit(limit.bytes, limit.swap.map_or(0, |swap| swap.bytes))?;
+        Ok(limited)
+    }
+
+    /// The file through which a process enters.
+    pub(crate) fn entrance(&self) -> Result<File, MeasureError> {
+        self.group.entrance()
+    }
+
+    /// Reads what is charged now.
+    pub(crate) fn sample(&mut self) {
+        let charge = self.group.charge();
+        if self.at_peak.is_none_or(|most| charge.all >= most.all) {
+            self.at_peak = Some(charge);
+        }
+        self.peak_swapped = self.peak_swapped.max(charge.swapped);
+        if !self.limited.is_empty() || self.group.hits() > 0 {
+            self.limited.push(charge);
+        }
+        if let Some(pool) = &mut self.pool {
+            pool.sample();
+        }
+    }
+
+    /// Takes it away, and returns what there was.
+    pub(crate) fn finish(mut self) -> Result<LimitTruth, MeasureError> {
+        let compressor = match self.kind {
+            Some(SwapKind::Zram) => Some(COMPRESSOR.to_owned()),
+            Some(SwapKind::Zswap) => parameter("compressor").ok(),
+            Some(SwapKind::File) | None => None,
+        };
+        let truth = LimitTruth {
+            bytes: self.group.limited_to(),
+            peak_charge: self.group.peak(),
+            hits: self.group.hits(),
+            oom_kills: self.group.kills(),
+            major_faults: self.group.major_faults(),
+            at_peak: self.at_peak,
+            peak_swapped: self.peak_swapped,
+            limited: medians(&self.limited),
+            limited_samples: self.limited.len() as u64,
+            swap: self.pool.take().map(|pool| pool.finish(compressor)),
+        };
+        self.remove()?;
+        Ok(truth)
+    }
+
+    fn remove(&mut self) -> Result<(), MeasureError> {
+        let Some(mut shell) = self.shell.take() else { return Ok(()) };
+        // Closes its input, and waits until it is done.
+        if shell.wait().is_ok_and(|status| status.success()) {
+            return Ok(());
+        }
+        Err(self.lock.not_restored())
+    }
+}
+
+impl Drop for Limited {
+    fn drop(&mut self) {
+        let _ = self.remove();
+    }
+}
+
+/// Starts the shell, which sets up `swap` and takes it, the folder `group` and what an earlier one left away again.
+/// The file of the first of the locks, which it holds, lists them. `words` are files and the words that they get back.
+/// Returns the device, too.
+fn set_up(
+    locks: &[&Lock],
+    group: &Path,
+    swap: Option<Swap>,
+    words: Vec<OsString>,
+) -> Result<(Child, String), MeasureError> {
+    let kind = swap.map_or("none", |swap| swap.kind.name());
+    let bytes = swap.map_or(0, |swap| swap.bytes).to_string();
+    let name = std::process::id().to_string();
+    let notes = locks.first().map_or(Path::new(LIMIT_LOCK), |lock| lock.path());
+    let first = [notes.into(), group.into(), kind.into(), bytes.into(), name.into()];
+    let started = start_shell(SETUP, first.into_iter().chain(words), locks);
+    let (mut shell, said) = started.map_err(|why| MeasureError::system("cannot start sh", why))?;
+    if let Some(device) = said.strip_prefix("ready ") {
+        return Ok((shell, device.to_owned()));
+    }
+    let _ = shell.wait();
+    let why = said.strip_prefix("failed ").unwrap_or("its shell does not run");
+    Err(MeasureError::Limit(why.trim_end().to_owned()))
+}
+
+/// Each figure's median.
+fn medians(samples: &[Charge]) -> Option<Charge> {
+    let median = |of: fn(&Charge) -> u64| {
+        let mut values: Vec<u64> = samples.iter().map(of).collect();
+        values.sort_unstable();
+        values.get(values.len() / 2).copied()
+    };
+    Some(Charge {
+        all: median(|charge| charge.all)?,
+        anonymous: median(|charge| charge.anonymous)?,
+        swap_cache: median(|charge| charge.swap_cache)?,
+        file: median(|charge| charge.file)?,
+        shared: median(|charge| charge.shared)?,
+        kernel: median(|charge| charge.kernel)?,
+        swapped: median(|charge| charge.swapped)?,
+    })
+}
+
+/// Turns zswap on, with lz4.
+fn zswap_changes() -> Result<Vec<Change>, MeasureError> {
+    let mut changes = Vec::new();
+    for (name, new) in [("compressor", COMPRESSOR), ("enabled", "Y")] {
+        let old = parameter(name)?;
+        if old != new {
+            changes.push(Change { path: zswap_file(name), old, new: new.to_owned() });
+        }
+    }
+    Ok(changes)
+}
+
+fn zswap_file(parameter: &str) -> PathBuf {
+    Path::new(ZSWAP).join(parameter)
+}
+
+fn parameter(name: &str) -> Result<String, MeasureError> {
+    let file = zswap_file(name);
+    let text = fs::read_to_string(&file).map_err(|why| MeasureError::file(&file, why))?;
+    Ok(chosen(&text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_are_of_each_figure() {
+        let charge = |all, kernel| Charge { all, kernel, ..Charge::default() };
+        assert_eq!(medians(&[]), None);
+        assert_eq!(medians(&[charge(3, 10), charge(1, 30), charge(2, 20)]), Some(charge(2, 20)));
+    }
+}
