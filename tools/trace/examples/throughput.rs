@@ -21,6 +21,7 @@ fn main() -> Result<(), TraceError> {
         calls: CallSource::Seccomp,
         uses: UseSource::None,
         settings: None,
+        pressure: None,
         started: 0,
         command: Vec::new(),
     };

@@ -37,6 +37,7 @@ pub(super) fn header() -> TraceHeader {
         calls: CallSource::Seccomp,
         uses: UseSource::None,
         settings: None,
+        pressure: None,
         started: 0,
         command: Vec::new(),
     }

@@ -30,10 +30,21 @@ pub struct TraceHeader {
     /// The settings of the host. `None`: versions 1 to 3 of the format do not have them, nor does a trace
     /// that was imported.
     pub settings: Option<HostSettings>,
+    /// That pages were paged out so that later uses of them are page faults. `None`: they were not, as in versions 1
+    /// to 4 of the format.
+    pub pressure: Option<Pressure>,
     /// When the recording began, in seconds since 1970 (UTC).
     pub started: u64,
     /// The command that was recorded: the program and its arguments.
     pub command: Vec<Box<[u8]>>,
+}
+
+/// How the recorder paged the program's anonymous memory out, the pages that came in first before the others. A page's
+/// next use is then a page fault, so that every page which is used is seen to be used again and again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pressure {
+    /// About so many bytes of it stayed resident.
+    pub bytes: u64,
 }
 
 /// Where the page faults of a trace come from.
@@ -65,6 +76,8 @@ pub enum UseSource {
     },
     /// Every use, in its order.
     Exact,
+    /// Page faults: pages were paged out so that their next use is one ([`TraceHeader::pressure`]).
+    Pressure,
 }
 
 /// How the calls of a trace were caught.
@@ -126,9 +139,12 @@ wire!(TraceHeader {
     calls,
     uses(since THREE, before UseSource::Unknown),
     settings(since FOUR, before None),
+    pressure(since FIVE, before None),
     started,
     command,
 });
+
+wire!(Pressure { bytes });
 
 impl Wire for UseSource {
     fn put(&self, out: &mut Vec<u8>) {
@@ -140,6 +156,7 @@ impl Wire for UseSource {
             }
             Self::Exact => out.push(2),
             Self::Unknown => out.push(3),
+            Self::Pressure => out.push(4),
         }
     }
 
@@ -149,6 +166,7 @@ impl Wire for UseSource {
             1 => Ok(Self::Sampled { interval_ms: cursor.u32()? }),
             2 => Ok(Self::Exact),
             3 => Ok(Self::Unknown),
+            4 => Ok(Self::Pressure),
             _ => Err(Malformed("unknown source of uses")),
         }
     }

@@ -16,7 +16,7 @@ mod wire;
 mod writer;
 
 pub use error::{TraceError, TraceErrorKind};
-pub use header::{CallSource, FaultSource, TraceHeader, UseSource};
+pub use header::{CallSource, FaultSource, Pressure, TraceHeader, UseSource};
 pub use host::HostSettings;
 pub use reader::{Damage, TraceReader};
 pub use trailer::Trailer;
@@ -24,7 +24,7 @@ pub(crate) use version::Version;
 pub use writer::TraceWriter;
 
 /// The version of the format that this crate writes, and the newest that it reads.
-pub const FORMAT_VERSION: u16 = 4;
+pub const FORMAT_VERSION: u16 = 5;
 /// The oldest version that it reads.
 pub const OLDEST_VERSION: u16 = 1;
 

@@ -12,6 +12,8 @@ impl Version {
     pub(crate) const THREE: Self = Self(3);
     /// The first whose header has the settings of the host.
     pub(crate) const FOUR: Self = Self(4);
+    /// The first whose header says whether pages were paged out.
+    pub(crate) const FIVE: Self = Self(5);
 
     /// The version with this number, if it can be read.
     pub(crate) fn new(number: u16) -> Option<Self> {

@@ -195,6 +195,7 @@ impl Layout {
             calls: CallSource::EveryCall,
             uses: UseSource::Exact,
             settings: None,
+            pressure: None,
             started: 0,
             command: vec![self.command.clone().into()],
         }

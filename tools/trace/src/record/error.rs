@@ -63,6 +63,9 @@ pub enum RecordError {
         /// What Linux says.
         source: io::Error,
     },
+    /// Memory cannot be paged out.
+    #[error("pressure: {0}")]
+    Pressure(&'static str),
     /// The recorder itself failed.
     #[error(
         "the recorder stopped in its middle; what it wrote is beside the output, ends in `.part` and may be used with `--salvage`"

@@ -21,9 +21,9 @@ mod tracer;
 pub use error::RecordError;
 pub use options::{FaultChoice, RecordOptions, RecordTarget};
 pub use ranges::{PageRange, pages_after_call, pages_before_call};
-pub use summary::RecordSummary;
+pub use summary::{PressureSummary, RecordSummary};
 
-use crate::format::{CallSource, FaultSource, HostSettings, TraceHeader, UseSource};
+use crate::format::{CallSource, FaultSource, HostSettings, Pressure, TraceHeader, UseSource};
 use launch::{Child, ThpOff};
 use nix::sys::signal::Signal;
 use output::Output;
@@ -35,7 +35,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use sys::signals::SignalGuard;
 use sys::time::{now, thread_cpu};
-use sys::{Tid, process, ptrace, signals};
+use sys::{Tid, memory, process, ptrace, signals};
 use target::Target;
 use tracer::{Followed, Tracer};
 
@@ -59,6 +59,12 @@ pub fn record(options: &RecordOptions) -> Result<RecordSummary, RecordError> {
         Ok(Err(_)) => Err(RecordError::Broken),
         Err(source) => Err(RecordError::Start { source }),
     }
+}
+
+/// Bytes of RAM and of swap space that this host has.
+#[must_use]
+pub fn host_memory() -> (u64, u64) {
+    system::memory()
 }
 
 fn follow(options: &RecordOptions) -> Result<RecordSummary, RecordError> {
@@ -105,6 +111,9 @@ pub(crate) struct Hold {
 fn follow_child(options: &RecordOptions, child: &mut Child) -> Result<Hold, RecordError> {
     ptrace::seize(child.pid).map_err(|source| RecordError::Ptrace { source })?;
     let (perf, faults) = open_faults(options, child.pid)?;
+    if options.pressure.is_some() {
+        check_pressure(child.pid, perf.is_some())?;
+    }
     let thp_off = if options.thp { None } else { turn_thp_off(options, child) };
     let wanted = options.calls == CallSource::Seccomp;
     let filtered = wanted && child.install_filter().map_err(|source| RecordError::Start { source })?;
@@ -115,6 +124,25 @@ fn follow_child(options: &RecordOptions, child: &mut Child) -> Result<Hold, Reco
         );
     }
     Ok(Hold { perf, calls, faults, thp_off })
+}
+
+/// Whether pages can be paged out, and are seen to come back.
+fn check_pressure(pid: Tid, sees_faults: bool) -> Result<(), RecordError> {
+    if !sees_faults {
+        return Err(RecordError::Pressure(
+            "page faults can not be had from perf, so that uses of pages are not seen; run as root, or set \
+             kernel.perf_event_paranoid to 1 or less",
+        ));
+    }
+    if system::memory().1 == 0 {
+        return Err(RecordError::Pressure("this host has no swap space; set up some, such as zram"));
+    }
+    if !memory::may_page_out(pid) {
+        return Err(RecordError::Pressure(
+            "process_madvise(MADV_PAGEOUT) is not permitted; run as root (CAP_SYS_NICE)",
+        ));
+    }
+    Ok(())
 }
 
 /// Turns transparent huge pages off for the program; if that fails, they stay as the host has them.
@@ -172,9 +200,13 @@ fn header(options: &RecordOptions, hold: &Hold) -> TraceHeader {
         swap,
         faults: hold.faults,
         calls: hold.calls,
-        uses: options.reuse.map_or(UseSource::None, |every| UseSource::Sampled {
-            interval_ms: u32::try_from(every.as_millis()).unwrap_or(u32::MAX),
-        }),
+        uses: match (options.pressure, options.reuse) {
+            (Some(_), _) => UseSource::Pressure,
+            (None, Some(every)) => {
+                UseSource::Sampled { interval_ms: u32::try_from(every.as_millis()).unwrap_or(u32::MAX) }
+            }
+            (None, None) => UseSource::None,
+        },
         settings: Some(HostSettings {
             thp_turned_off: hold.thp_off.is_some(),
             thp_disable: process::thp_disable(),
@@ -182,6 +214,7 @@ fn header(options: &RecordOptions, hold: &Hold) -> TraceHeader {
             randomize_va_space: system::sysctl("kernel/randomize_va_space"),
             no_randomize: process::no_randomize(),
         }),
+        pressure: options.pressure.map(|bytes| Pressure { bytes }),
         started: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
         command: options.command.iter().map(|word| word.as_bytes().into()).collect(),
     }
@@ -214,7 +247,13 @@ fn finish(
         unordered_calls: followed.unordered_calls,
         stray_faults: followed.stray_faults,
         orphans: followed.orphans,
+        interrupted: followed.interrupted,
         released: followed.released,
         not_released: followed.not_released,
+        pressure: followed.rotation.map(|figures| PressureSummary {
+            pages_out: figures.pages_out,
+            took: Duration::from_nanos(figures.spent_ns),
+            most_resident: figures.most_resident,
+        }),
     })
 }

@@ -2,6 +2,7 @@
 
 use crate::event::Event;
 use crate::format::{TraceError, TraceHeader, TraceWriter, Trailer};
+use crate::record::sys::signals;
 use crate::record::sys::time::thread_cpu;
 use std::fs::File;
 use std::io::{self, Write};
@@ -57,9 +58,11 @@ impl Output {
     /// Starts the thread.
     pub(crate) fn start(file: File, header: TraceHeader, level: i32) -> io::Result<Self> {
         let (queue, messages) = sync_channel(QUEUE);
-        let thread = Builder::new()
-            .name("quire-writer".into())
-            .spawn(move || write(file, &header, level, &messages))?;
+        // A signal that the writer took could be noted only after the recording has ended.
+        let thread = signals::blocked(|| {
+            let writer = Builder::new().name("quire-writer".into());
+            writer.spawn(move || write(file, &header, level, &messages))
+        })?;
         Ok(Self { queue, thread })
     }
 

@@ -42,10 +42,25 @@ pub struct RecordSummary {
     pub stray_faults: u64,
     /// Threads that were let go on unrecorded: their maker was killed before it told of them.
     pub orphans: u64,
+    /// The first SIGINT, SIGTERM or SIGHUP that came to the recorder.
+    pub interrupted: Option<u8>,
     /// The signal on which the recorder let the programs go before they had ended.
     pub released: Option<u8>,
     /// Threads that could not be let go in time; they were killed.
     pub not_released: usize,
+    /// What the recorder paged out, if it did.
+    pub pressure: Option<PressureSummary>,
+}
+
+/// What the recorder paged out so that later uses were page faults.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PressureSummary {
+    /// Pages; one that was paged out several times counts each time.
+    pub pages_out: u64,
+    /// How long the recorder took for it.
+    pub took: Duration,
+    /// The most bytes of anonymous memory that were resident when it looked.
+    pub most_resident: u64,
 }
 
 impl RecordSummary {
@@ -124,6 +139,16 @@ impl fmt::Display for RecordSummary {
         }
         if self.unordered_calls > 0 {
             writeln!(f, "unordered {} calls ran beside one that took too long", self.unordered_calls)?;
+        }
+        if let Some(pressure) = &self.pressure {
+            writeln!(
+                f,
+                "pressure  {} pages paged out in {:.3} s, at most {:.1} MiB resident; each page fault that brings one back \
+                 is the recorder's doing",
+                pressure.pages_out,
+                pressure.took.as_secs_f64(),
+                pressure.most_resident as f64 / f64::from(1 << 20)
+            )?;
         }
         let [recorder, own] = [self.recorder_cpu, self.own_cpu()].map(|time| time.as_secs_f64());
         writeln!(

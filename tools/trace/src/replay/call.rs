@@ -4,7 +4,7 @@ use super::files::{FileIds, RecordedFile};
 use super::report::Gap;
 use super::{names, unbuilt};
 use crate::event::{Call, FileKind};
-use quire_arch::VirtAddr;
+use quire_arch::{PAGE_SIZE, VirtAddr};
 use quire_host::HostPlatform;
 use quire_mm::abi::{self, CallNumber, CallOutcome, FaultIn};
 use quire_mm::{Errno, Protection, Space, VmFlags};
@@ -29,10 +29,50 @@ const MAP_FIXED: u64 = 0x10;
 const MAP_32BIT: u64 = 0x40;
 const MAP_FIXED_NOREPLACE: u64 = 0x10_0000;
 const MAP_NORESERVE: u64 = 0x4000;
+const MAP_POPULATE: u64 = 0x8000;
 const MAP_HUGETLB: u64 = 0x4_0000;
+
+/// How many bytes of its length an `mmap` with `MAP_POPULATE` faults in: those that the file has. It stops at
+/// the first page behind the end, where Linux has no page to map. (A database maps gigabytes of a small file.)
+pub(super) fn populated_bytes(call: &Call) -> u64 {
+    let [_, len, _, _, _, offset] = call.args;
+    match call.file() {
+        Some(facts) if matches!(facts.kind, FileKind::Regular | FileKind::Memory) => {
+            len.min(facts.size.saturating_sub(offset).next_multiple_of(PAGE_SIZE))
+        }
+        _ => len,
+    }
+}
 
 /// Makes `call` in `space` and compares. `same_settings`: the replay has the recorded settings of huge pages.
 pub(super) fn replay(
+    space: &Space<'_, HostPlatform>,
+    call: &Call,
+    files: &mut FileIds,
+    same_settings: bool,
+) -> Verdict {
+    let [_, len, protection, flags, ..] = call.args;
+    let populates = i64::from(call.number) == libc::SYS_mmap && flags & MAP_POPULATE != 0;
+    let bytes = populated_bytes(call);
+    if !populates || bytes >= len {
+        return replay_whole(space, call, files, same_settings);
+    }
+    let mut without = call.clone();
+    without.args[3] &= !MAP_POPULATE;
+    let verdict = replay_whole(space, &without, files, same_settings);
+    if call.errno().is_none() && bytes > 0 {
+        let writes = Protection::from_bits_truncate(protection as u32).contains(Protection::WRITE);
+        let private = matches!(flags & 0xf, 2);
+        let advice = if writes && private { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
+        let args = [call.result as u64, bytes, advice as u64, 0, 0, 0];
+        // As with MAP_POPULATE, what cannot be mapped is no error.
+        let _ = abi::call(space, CallNumber::Madvise, args, &abi::NoFiles, &FaultIn(space));
+    }
+    verdict
+}
+
+/// The same, of a call that populates all that it maps, or nothing.
+fn replay_whole(
     space: &Space<'_, HostPlatform>,
     call: &Call,
     files: &mut FileIds,

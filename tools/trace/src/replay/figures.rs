@@ -161,6 +161,38 @@ impl AllocatorFigures {
     }
 }
 
+/// Work that the techniques of page tables save: read from the counters of the machine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TableFigures {
+    /// Removals of mappings from folios' counts (`rmap_remove`).
+    pub rmap_removals: u64,
+    /// Page descriptors that unmapping wrote to (`unmap_descriptor`).
+    pub descriptors_written: u64,
+    /// Entries of page tables that `mremap` moved (`mremap_entry`).
+    pub entries_moved: u64,
+    /// Page tables that were freed because they were empty (`empty_table_freed`).
+    pub empty_tables_freed: u64,
+    /// TLB shootdowns that were sent to other CPUs (`nr_tlb_remote_flush`).
+    pub shootdowns: u64,
+    /// CPUs that these interrupted (`nr_tlb_remote_flush_received`).
+    pub interrupts: u64,
+}
+
+impl TableFigures {
+    /// The figures of a machine since it was built.
+    pub(super) fn of(memory: &Memory<HostPlatform>) -> Self {
+        let count = |event| memory.event(event);
+        Self {
+            rmap_removals: count(VmEvent::RmapRemove),
+            descriptors_written: count(VmEvent::UnmapDescriptor),
+            entries_moved: count(VmEvent::MremapEntry),
+            empty_tables_freed: count(VmEvent::EmptyTableFreed),
+            shootdowns: count(VmEvent::NrTlbRemoteFlush),
+            interrupts: count(VmEvent::NrTlbRemoteFlushReceived),
+        }
+    }
+}
+
 impl Sub for AllocatorFigures {
     type Output = Self;
 

@@ -21,15 +21,28 @@ enum Key {
 #[derive(Debug, Default)]
 pub(super) struct FileIds {
     known: HashMap<Key, u64>,
+    /// Names of those that have one, as Linux shows them.
+    names: HashMap<u64, Box<[u8]>>,
     next: u64,
     segments: HashSet<u64>,
     rings: HashSet<u64>,
 }
 
 impl FileIds {
-    /// The number of the file with this device and inode.
-    pub(super) fn id(&mut self, device: u64, inode: u64) -> u64 {
-        self.of(Key::Inode(device, inode))
+    /// The number of the file with this device and inode, which has this name now.
+    pub(super) fn id(&mut self, device: u64, inode: u64, name: &[u8]) -> u64 {
+        let number = self.of(Key::Inode(device, inode));
+        if !name.is_empty() && !self.names.contains_key(&number) {
+            self.names.insert(number, name.into());
+        }
+        number
+    }
+
+    /// The last part of the file's name, if it has one.
+    pub(super) fn name(&self, number: u64) -> Option<String> {
+        let name = self.names.get(&number)?;
+        let last = name.rsplit(|&byte| byte == b'/').next()?;
+        Some(String::from_utf8_lossy(last).into_owned())
     }
 
     /// A number that no other file has.
@@ -87,7 +100,7 @@ impl<'c> RecordedFile<'c> {
         let id = match facts {
             // Each shared mapping of /dev/zero is a new file.
             Some(facts) if facts.kind == FileKind::Zero && shared => files.fresh(),
-            Some(facts) => files.id(facts.device, facts.inode),
+            Some(facts) => files.id(facts.device, facts.inode, &facts.name),
             None => 0,
         };
         Self { facts, id, shared }

@@ -6,7 +6,7 @@ use crate::event::{
 };
 use quire_arch::{Access, VirtAddr, VirtRange};
 use quire_host::{HostPlatform, Machine};
-use quire_mm::{Error, ExecGain, FaultError, HugeDisable, Layout, Limits, Rights, Space, VmFlags};
+use quire_mm::{Error, ExecGain, FaultError, HugeDisable, Layout, Limits, MemcgId, Rights, Space, VmFlags};
 
 /// Pages of 4 KiB, which is all that the recorder knows.
 const PAGE: u64 = 4096;
@@ -105,11 +105,12 @@ impl Failures {
 }
 
 /// Builds the space of `image`: its mappings, and the pages that were resident. It keeps what the process did
-/// with `PR_SET_THP_DISABLE`. `None` if there is no memory for an empty space.
+/// with `PR_SET_THP_DISABLE`. Its pages are charged to `memcg`. `None` if there is no memory for an empty space.
 pub(super) fn build<'m>(
     machine: &'m Machine,
     image: &ExecImage,
     huge_disable: HugeDisable,
+    memcg: MemcgId,
     files: &mut FileIds,
 ) -> (Option<Space<'m, HostPlatform>>, Failures) {
     let mut failures = Failures::default();
@@ -121,6 +122,8 @@ pub(super) fn build<'m>(
         }
     };
     space.set_huge_disable(huge_disable);
+    // It exists for as long as the replay.
+    let _ = space.set_memcg(memcg);
     // A new space refuses nothing yet, so that this is taken.
     let _ = space.set_exec_gain(exec_gain_of(image));
     for mapping in &image.mappings {
@@ -129,7 +132,7 @@ pub(super) fn build<'m>(
             // The vsyscall page: the kernel's, not the program's.
             continue;
         }
-        let file = (mapping.inode != 0).then(|| files.id(mapping.device, mapping.inode));
+        let file = (mapping.inode != 0).then(|| files.id(mapping.device, mapping.inode, &mapping.name));
         let mut flags = flags_of(mapping);
         flags.set(VmFlags::HUGE_ALIGNED, file.is_some());
         let offset = if file.is_some() { mapping.offset } else { mapping.start };

@@ -5,7 +5,7 @@
 
 use quire_arch::{Order, PAGE_SIZE};
 use quire_host::HostPlatform;
-use quire_mm::{FolioCounter, Memory, SpaceId, VmEvent};
+use quire_mm::{FolioCounter, MemcgId, MemcgStat, Memory, Resident, SpaceId, VmEvent};
 use std::collections::HashMap;
 
 /// What was resident at one moment, in bytes, over all processes.
@@ -15,7 +15,7 @@ pub struct LifeSample {
     pub time_ns: u64,
     /// Number of the event before which it was taken, from 0.
     pub event: u64,
-    /// Anonymous memory (`RssAnon`, summed over the processes).
+    /// Anonymous memory, each page counted once however many processes map it, as a memory cgroup charges it.
     pub anonymous: u64,
     /// That, and pages of files that were touched.
     pub resident: u64,
@@ -30,22 +30,35 @@ pub struct LifeSample {
 }
 
 impl LifeSample {
-    /// The sample of this moment, and the address space with most anonymous memory.
-    fn of(memory: &Memory<HostPlatform>, time_ns: u64, event: u64) -> (Self, Option<SpaceId>) {
+    /// The sample of this moment, of programs that are charged to `memcg`; `each` is called for each address space.
+    fn of(
+        memory: &Memory<HostPlatform>,
+        memcg: MemcgId,
+        (time_ns, event): (u64, u64),
+        mut each: impl FnMut(SpaceId, Resident),
+    ) -> Self {
         let mut sample = Self { time_ns, event, huge: memory.huge_mapped(), ..Self::default() };
         let of_order = |order: Order| memory.folio_event(order, FolioCounter::NrAnon) * order.bytes();
         sample.large = large_orders().map(of_order).sum();
-        let mut largest = None;
+        let files = memory.memcgs().stats(memcg)[MemcgStat::File as usize].max(0) as u64 * PAGE_SIZE;
+        sample.resident = memory.memcgs().charged(memcg) * PAGE_SIZE;
+        sample.anonymous = sample.resident.saturating_sub(files);
         memory.for_each_resident(|id, resident| {
-            sample.anonymous += resident.anonymous;
-            sample.resident += resident.anonymous + resident.file;
             sample.page_tables += resident.page_tables;
-            if resident.anonymous > sample.largest {
-                (sample.largest, largest) = (resident.anonymous, Some(id));
-            }
+            sample.largest = sample.largest.max(resident.anonymous);
+            each(id, resident);
         });
-        (sample, largest)
+        sample
     }
+}
+
+/// The most that one process had.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ProcessLife {
+    /// Anonymous memory (`RssAnon`).
+    pub peak_anonymous: u64,
+    /// Page tables (`VmPTE`).
+    pub peak_page_tables: u64,
 }
 
 /// Counts of folios of one order.
@@ -68,8 +81,8 @@ pub struct LifeFigures {
     pub at_peak: LifeSample,
     /// The most anonymous memory that one process had.
     pub peak_largest: u64,
-    /// That process: its place in [`ReplayReport::processes`](super::ReplayReport::processes).
-    pub largest: Option<usize>,
+    /// The most of each process, in the order of [`ReplayReport::processes`](super::ReplayReport::processes).
+    pub processes: Vec<ProcessLife>,
     /// The most of all resident memory.
     pub peak_resident: u64,
     /// The most of page tables.
@@ -127,8 +140,17 @@ impl Life {
     }
 
     /// Looks at the machine before event number `event`, at `time_ns` of the recorded time, or after it.
-    pub(super) fn look(&mut self, memory: &Memory<HostPlatform>, time_ns: u64, event: u64) {
-        let (now, largest) = LifeSample::of(memory, time_ns.max(self.last.time_ns), event);
+    pub(super) fn look(&mut self, memory: &Memory<HostPlatform>, memcg: MemcgId, time_ns: u64, event: u64) {
+        let (owners, processes) = (&self.owners, &mut self.figures.processes);
+        let now = LifeSample::of(memory, memcg, (time_ns.max(self.last.time_ns), event), |id, resident| {
+            let Some(&place) = owners.get(&id) else { return };
+            if place >= processes.len() {
+                processes.resize(place + 1, ProcessLife::default());
+            }
+            let process = &mut processes[place];
+            process.peak_anonymous = process.peak_anonymous.max(resident.anonymous);
+            process.peak_page_tables = process.peak_page_tables.max(resident.page_tables);
+        });
         let passed = (now.time_ns - self.last.time_ns) as f64;
         let between = |before: u64, after: u64| (before as f64 + after as f64) / 2.0 * passed;
         self.sums.anonymous += between(self.last.anonymous, now.anonymous);
@@ -139,10 +161,7 @@ impl Life {
         if now.anonymous > figures.at_peak.anonymous {
             figures.at_peak = now;
         }
-        if now.largest > figures.peak_largest {
-            figures.peak_largest = now.largest;
-            figures.largest = largest.and_then(|id| self.owners.get(&id).copied());
-        }
+        figures.peak_largest = figures.peak_largest.max(now.largest);
         figures.peak_resident = figures.peak_resident.max(now.resident);
         figures.peak_page_tables = figures.peak_page_tables.max(now.page_tables);
         self.keep(now);

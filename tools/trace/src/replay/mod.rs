@@ -17,6 +17,8 @@ mod figures;
 mod files;
 mod image;
 mod life;
+mod limit;
+mod mappings;
 mod names;
 mod plan;
 mod pressure;
@@ -30,8 +32,9 @@ mod touch;
 mod unbuilt;
 
 pub use contents::{PAGE_BYTES, PageContents, SizeClass};
-pub use figures::{AllocatorFigures, AlreadyPresent, ProcessReport};
-pub use life::{FolioFigures, LifeFigures, LifeSample, MOST_SAMPLES};
+pub use figures::{AllocatorFigures, AlreadyPresent, ProcessReport, TableFigures};
+pub use life::{FolioFigures, LifeFigures, LifeSample, MOST_SAMPLES, ProcessLife};
+pub use mappings::MappingLife;
 pub use plan::Needs;
 pub use pressure::{PressureFigures, SwapFigures};
 pub use report::{DoesNotFit, Gap, HeldMemory, Mismatch, ReplayReport};
@@ -40,8 +43,9 @@ pub use swap::{SwapError, SwapKind, SwapSpec};
 
 use crate::event::{Compressibility, Event};
 use crate::format::{TraceError, TraceHeader, TraceReader, UseSource};
+use limit::GroupLimit;
 use quire_host::{HostConfig, Machine, MachineError};
-use quire_mm::{HugeConfig, MemoryConfig, Overcommit, Techniques};
+use quire_mm::{HugeConfig, MemcgError, MemcgId, MemoryConfig, Overcommit, Techniques};
 use run::{Manner, Run};
 use std::borrow::Borrow;
 use std::path::{Path, PathBuf};
@@ -54,6 +58,9 @@ use thiserror::Error;
 pub struct ReplayOptions {
     /// Bytes of RAM of the machine; by default enough that nothing runs short.
     pub memory: Option<u64>,
+    /// Bytes that the programs may have together, as a memory cgroup's `memory.max` allows them. What a
+    /// swap device keeps in RAM is not part of it.
+    pub limit: Option<u64>,
     /// The techniques that are on.
     pub techniques: Techniques,
     /// Hold every TLB hit against the tables.
@@ -76,6 +83,9 @@ pub struct ReplayOptions {
     /// When khugepaged first looks at the programs, in recorded time. From then on it keeps its pace
     /// (`scan_sleep_millisecs`). It never does if this is `None`.
     pub khugepaged: Option<Duration>,
+    /// Stop before the event of this number, and tell what each mapping holds then
+    /// ([`ReplayReport::mappings`]).
+    pub stop_at: Option<u64>,
 }
 
 /// When a replay audits the machine.
@@ -104,6 +114,9 @@ pub enum ReplayError {
     /// A CPU of a machine that was just built is taken.
     #[error("vCPU {0} could not be claimed")]
     Cpu(usize),
+    /// The programs got no memcg of their own.
+    #[error("no memcg for the programs: {0}")]
+    Memcg(MemcgError),
     /// The machine got no swap.
     #[error("{0}")]
     Swap(SwapError),
@@ -232,7 +245,9 @@ impl Replay {
         let total = self.needs.events();
         let started = Instant::now();
         let contents = self.options.contents.then(|| PageContents::new(self.compressibility()));
-        let limited = self.options.memory.is_some() || self.options.swap.is_some();
+        let limited = self.is_limited();
+        let memcg =
+            if self.options.life || self.options.limit.is_some() { memcg(machine)? } else { MemcgId::ROOT };
         let how = Manner {
             audits: self.options.audits,
             digest: self.options.digest,
@@ -241,6 +256,9 @@ impl Replay {
             uses: self.needs.uses(header),
             life: self.options.life,
             khugepaged: self.options.khugepaged,
+            stop_at: self.options.stop_at,
+            memcg,
+            limit: self.options.limit.map(|bytes| GroupLimit { memcg, bytes }),
         };
         let mut run = Run::new(machine, vcpus, header, how, contents);
         let mut done = 0;
@@ -269,6 +287,12 @@ impl Replay {
         Compressibility { zero: 1, same: 1, sizes: [1; Compressibility::CLASSES] }
     }
 
+    /// Whether memory may run short.
+    fn is_limited(&self) -> bool {
+        let options = &self.options;
+        options.memory.is_some() || options.swap.is_some() || options.limit.is_some()
+    }
+
     fn build(&self, header: &TraceHeader) -> Result<Machine, ReplayError> {
         let options = &self.options;
         let ram = options.memory.unwrap_or_else(|| self.needs.ram(options.huge.policy));
@@ -276,8 +300,7 @@ impl Replay {
         host.paranoid = options.paranoid;
         host.large_pages = true;
         // Where no page is read, none has to be there.
-        host.contents =
-            options.memory.is_some() || options.swap.is_some() || options.contents || options.digest;
+        host.contents = self.is_limited() || options.contents || options.digest;
         host.prefault = host.contents && ram <= MOST_PREFAULTED;
         let config = MemoryConfig {
             techniques: self.options.techniques,
@@ -287,7 +310,8 @@ impl Replay {
         };
         let machine = Machine::new(&host, config).map_err(ReplayError::Machine)?;
         if let Some(spec) = &self.options.swap {
-            swap::attach_swap(machine.memory(), spec).map_err(ReplayError::Swap)?;
+            let host_ram = options.memory.unwrap_or(header.ram);
+            swap::attach_swap(machine.memory(), spec, host_ram).map_err(ReplayError::Swap)?;
         }
         Ok(machine)
     }
@@ -319,6 +343,16 @@ impl LoadedReplay {
     /// [`ReplayError::Cpu`].
     pub fn run_on(&self, machine: &Machine) -> Result<ReplayReport, ReplayError> {
         self.replay.replay(machine, &self.header, self.events.iter().map(Ok), &mut |_, _| {})
+    }
+}
+
+/// The memcg that all programs of a replay are in, so that what they are charged counts each page once.
+fn memcg(machine: &Machine) -> Result<MemcgId, ReplayError> {
+    const NAME: &str = "replay";
+    let memcgs = machine.memory().memcgs();
+    match memcgs.find(NAME) {
+        Some(memcg) => Ok(memcg),
+        None => memcgs.create(MemcgId::ROOT, NAME).map_err(ReplayError::Memcg),
     }
 }
 

@@ -1,5 +1,6 @@
 //! What a trace needs: found by looking it through once.
 
+use super::call::populated_bytes;
 use super::overcommit;
 use crate::event::{Compressibility, Event, EventKind, Reuse, ReuseSource, TaskId};
 use crate::format::{TraceHeader, UseSource};
@@ -153,6 +154,7 @@ impl Needs {
                 // A range that is collapsed to large folios is there as a whole afterwards.
                 let advice = call.args[2] as i32;
                 let number = i64::from(call.number);
+                let bytes = if number == libc::SYS_mmap { populated_bytes(call) } else { len };
                 let populates = match number {
                     libc::SYS_mmap => call.args[3] as i32 & (libc::MAP_POPULATE | libc::MAP_LOCKED) != 0,
                     libc::SYS_madvise => POPULATING_ADVICE.contains(&advice),
@@ -160,7 +162,7 @@ impl Needs {
                     _ => false,
                 };
                 if call.errno().is_none() && populates {
-                    self.touch(event.task, len.div_ceil(4096));
+                    self.touch(event.task, bytes.div_ceil(4096));
                 }
                 if call.errno().is_none()
                     && (number, advice) == (libc::SYS_madvise, libc::MADV_HUGEPAGE)

@@ -14,6 +14,10 @@ pub struct PressureFigures {
     pub pages_out: u64,
     /// Pages that came back: `pswpin`, `zswpin` and `swpin_zero`.
     pub pages_in: u64,
+    /// Of the pages that went out, those of zeros, which no device gets: `swpout_zero`.
+    pub zeros_out: u64,
+    /// Of the pages that came back, those of zeros: `swpin_zero`.
+    pub zeros_in: u64,
     /// Anonymous pages that were wanted back so soon that a little more memory would have kept them:
     /// `workingset_refault_anon`.
     pub refaults: u64,
@@ -34,6 +38,8 @@ pub struct SwapFigures {
     pub compressed_bytes: u64,
     /// Bytes of the machine's RAM that they took.
     pub ram_bytes: u64,
+    /// Bytes that the swap cache and what else there is for each slot took.
+    pub cache_bytes: u64,
 }
 
 impl SwapFigures {
@@ -45,6 +51,7 @@ impl SwapFigures {
                 + if device.device.compressed_bytes > 0 { device.device.stored_pages } else { 0 },
             compressed_bytes: sum.compressed_bytes + device.device.compressed_bytes,
             ram_bytes: sum.ram_bytes + device.device.used_bytes,
+            cache_bytes: sum.cache_bytes + device.metadata_bytes,
         })
     }
 
@@ -76,6 +83,8 @@ impl PressureFigures {
             pages_out: (count(VmEvent::Pswpout) + count(VmEvent::Zswpout) + count(VmEvent::SwpoutZero))
                 .saturating_sub(count(VmEvent::Zswpwb)),
             pages_in: count(VmEvent::Pswpin) + count(VmEvent::Zswpin) + count(VmEvent::SwpinZero),
+            zeros_out: count(VmEvent::SwpoutZero),
+            zeros_in: count(VmEvent::SwpinZero),
             refaults: count(VmEvent::WorkingsetRefaultAnon),
             stalled_ns: count(VmEvent::MemstallNs),
             swap,

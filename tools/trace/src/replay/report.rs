@@ -1,7 +1,8 @@
 //! What a replay found.
 
-use super::figures::{AllocatorFigures, ProcessReport};
+use super::figures::{AllocatorFigures, ProcessReport, TableFigures};
 use super::life::LifeFigures;
+use super::mappings::MappingLife;
 use super::pressure::PressureFigures;
 use crate::format::{TraceHeader, UseSource};
 use quire_host::HostCounters;
@@ -44,6 +45,8 @@ pub struct DoesNotFit {
     pub what: String,
     /// Bytes of RAM.
     pub ram: u64,
+    /// Bytes that the programs were allowed, if they had a limit.
+    pub limit: Option<u64>,
     /// Bytes of swap.
     pub swap: u64,
     /// What held the memory then.
@@ -54,12 +57,16 @@ pub struct DoesNotFit {
 
 impl fmt::Display for DoesNotFit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { event, pid, program, what, ram, swap, held, suffices } = self;
+        let Self { event, pid, program, what, ram, limit, swap, held, suffices } = self;
+        let (bytes, of, option) = match limit {
+            Some(limit) => (limit, "under the limit", "--limit"),
+            None => (ram, "of RAM", "--memory"),
+        };
         write!(
             f,
-            "the program does not fit: at event {event} {program} ({pid}) found no memory ({what}), with {} kB of RAM \
-             and {} kB of swap; held by {held}; --memory {}M suffices",
-            ram >> 10,
+            "the program does not fit: at event {event} {program} ({pid}) found no memory ({what}), with {} kB {of} \
+             and {} kB of swap; held by {held}; {option} {}M suffices",
+            bytes >> 10,
             swap >> 10,
             suffices.div_ceil(1 << 20)
         )
@@ -117,6 +124,8 @@ pub struct ReplayReport {
     pub auditing: Duration,
     /// What the allocator did in all.
     pub allocator: AllocatorFigures,
+    /// What unmapping and moving cost in all.
+    pub tables: TableFigures,
     /// What the machine did.
     pub machine: HostCounters,
     /// What a shortage of memory cost.
@@ -132,6 +141,8 @@ pub struct ReplayReport {
     pub uses: UseSource,
     /// Bytes of RAM that the machine had.
     pub ram: u64,
+    /// Bytes that the programs were allowed, if they had a limit.
+    pub limit: Option<u64>,
     /// Memory was exhausted: what comes after that event was not replayed.
     pub does_not_fit: Option<DoesNotFit>,
     /// What was left out of a damaged trace.
@@ -140,6 +151,8 @@ pub struct ReplayReport {
     pub ended_early: bool,
     /// Memory over the recorded time, if it was asked for.
     pub life: Option<LifeFigures>,
+    /// What mappings held where the replay was to stop, if it was.
+    pub mappings: Vec<MappingLife>,
 }
 
 impl ReplayReport {
@@ -148,11 +161,15 @@ impl ReplayReport {
         self.does_not_fit.is_none() && self.processes.iter().all(ProcessReport::is_good)
     }
 
-    /// Whether the count of major faults is what the program would have had. Otherwise it is at least as
-    /// many: what the program used between two looks of the recorder is not known.
+    /// How the count of major faults stands to what the program would have had. *At least*: what the program used
+    /// between two looks of the recorder is not known.
     #[must_use]
-    pub fn major_faults_are_exact(&self) -> bool {
-        self.uses == UseSource::Exact
+    pub fn major_faults_are(&self) -> &'static str {
+        match self.uses {
+            UseSource::Exact => "exact",
+            UseSource::Pressure => "about",
+            UseSource::Unknown | UseSource::None | UseSource::Sampled { .. } => "at least",
+        }
     }
 
     /// Events a second, without the audits.

@@ -4,10 +4,12 @@ use super::Audits;
 use super::call::{self, Verdict};
 use super::contents::{PAGE_BYTES, PageContents, mix};
 use super::digest::{self, Unreadable};
-use super::figures::{AllocatorFigures, ProcessReport};
+use super::figures::{AllocatorFigures, ProcessReport, TableFigures};
 use super::files::FileIds;
 use super::image;
 use super::life::Life;
+use super::limit::GroupLimit;
+use super::mappings::{self, MappingLife};
 use super::names;
 use super::pressure::{PressureFigures, SwapFigures};
 use super::report::{DoesNotFit, Gap, HeldMemory, ReplayReport};
@@ -23,7 +25,7 @@ use crate::format::{TraceHeader, UseSource};
 use quire_arch::{Access, PAGE_SHIFT, Platform, VirtAddr};
 use quire_host::{AccessError, HostPlatform, Machine, Program, Vcpu};
 use quire_mm::abi::CallNumber;
-use quire_mm::{Errno, Error, FaultError, KhugepagedSetting, Limits, Memory, Space};
+use quire_mm::{Errno, Error, FaultError, KhugepagedSetting, Limits, MemcgId, Memory, Space};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -50,6 +52,12 @@ pub(super) struct Manner {
     pub(super) life: bool,
     /// When khugepaged looks first, if it does.
     pub(super) khugepaged: Option<Duration>,
+    /// Stop before the event of this number.
+    pub(super) stop_at: Option<u64>,
+    /// What all programs are charged to.
+    pub(super) memcg: MemcgId,
+    /// How much they may have.
+    pub(super) limit: Option<GroupLimit>,
 }
 
 /// A replay under way.
@@ -79,6 +87,8 @@ pub(super) struct Run<'m> {
     how: Manner,
     swap: SwapFigures,
     does_not_fit: Option<DoesNotFit>,
+    /// What mappings hold where it stops.
+    mappings: Option<Vec<MappingLife>>,
     audited: usize,
     auditing: Duration,
 }
@@ -103,6 +113,9 @@ impl<'m> Run<'m> {
         how: Manner,
         contents: Option<PageContents>,
     ) -> Self {
+        if let Some(limit) = &how.limit {
+            limit.set(machine.memory());
+        }
         Self {
             machine,
             same_settings: settings::are_recorded(header, machine.memory().huge().policy()),
@@ -124,6 +137,7 @@ impl<'m> Run<'m> {
             how,
             swap: SwapFigures::default(),
             does_not_fit: None,
+            mappings: None,
             audited: 0,
             auditing: Duration::ZERO,
         }
@@ -131,6 +145,10 @@ impl<'m> Run<'m> {
 
     /// Replays one event.
     pub(super) fn step(&mut self, event: &Event) {
+        if self.how.stop_at == Some(self.event) {
+            self.mappings = Some(self.mappings());
+            return;
+        }
         self.tick(event.time_ns);
         // Faults only add, but a long run of them takes time, and after a pause they begin anew.
         let paused = event.time_ns > self.time_ns + PAUSE_NS;
@@ -168,6 +186,12 @@ impl<'m> Run<'m> {
         if self.how.limited {
             self.reclaim_in_background();
         }
+        if GroupLimit::is_due(self.event)
+            && let Some(limit) = &self.how.limit
+        {
+            limit.set(self.machine.memory());
+            self.swap.note(self.machine.memory());
+        }
     }
 
     /// Takes Quire's figures of an address space at the moment at which the recorder took Linux's.
@@ -178,6 +202,21 @@ impl<'m> Run<'m> {
         if let Some(space) = &task.space {
             report.add_quire(space.figures());
         }
+    }
+
+    /// What each mapping of each process holds now.
+    fn mappings(&self) -> Vec<MappingLife> {
+        let mut found = Vec::new();
+        let mut seen = Vec::new();
+        for task in self.tasks.iter().flatten() {
+            let Some(space) = &task.space else { continue };
+            if seen.contains(&Rc::as_ptr(space)) {
+                continue;
+            }
+            seen.push(Rc::as_ptr(space));
+            mappings::add(space, task.process, &self.files, &mut found);
+        }
+        found
     }
 
     /// What holds the machine's memory now.
@@ -204,9 +243,9 @@ impl<'m> Run<'m> {
         held
     }
 
-    /// Whether memory is exhausted: nothing that comes now would be what the programs did.
+    /// Whether it is to go no further. If memory is exhausted nothing that comes now would be what the programs did.
     pub(super) fn is_over(&self) -> bool {
-        self.does_not_fit.is_some()
+        self.does_not_fit.is_some() || self.mappings.is_some()
     }
 
     /// What a thread of the machine does that sleeps until memory becomes short, in the time between two
@@ -240,6 +279,7 @@ impl<'m> Run<'m> {
             program: report.program.clone(),
             what,
             ram: memory.frames().totals().present << PAGE_SHIFT,
+            limit: self.how.limit.map(|limit| limit.bytes),
             swap: memory.swap().total_slots() << PAGE_SHIFT,
             held: self.held(),
             suffices: self.how.suffices,
@@ -289,7 +329,7 @@ impl<'m> Run<'m> {
     /// Takes a sample of what is resident.
     fn look(&mut self) {
         if let Some(life) = &mut self.life {
-            life.look(self.machine.memory(), self.time_ns, self.event);
+            life.look(self.machine.memory(), self.how.memcg, self.time_ns, self.event);
         }
     }
 
@@ -435,8 +475,8 @@ impl<'m> Run<'m> {
             old_space.map_or_else(|| settings::first_huge_disable(&self.header), |old| old.huge_disable());
         self.leave_space(event.task);
         let vcpu = &self.vcpus[cpu];
-        let (machine, files) = (self.machine, &mut self.files);
-        let (space, failures) = vcpu.run(|| image::build(machine, recorded, huge_disable, files));
+        let (machine, memcg, files) = (self.machine, self.how.memcg, &mut self.files);
+        let (space, failures) = vcpu.run(|| image::build(machine, recorded, huge_disable, memcg, files));
         let report = &mut self.processes[process].report;
         report.images += 1;
         report.program = String::from_utf8_lossy(&recorded.program).into_owned();
@@ -587,6 +627,10 @@ impl<'m> Run<'m> {
     /// Ends whatever still lives, audits the empty machine, and reports.
     pub(super) fn finish(mut self, elapsed: Duration) -> ReplayReport {
         self.look();
+        // It was to stop at the end.
+        if self.how.stop_at.is_some() && self.mappings.is_none() {
+            self.mappings = Some(self.mappings());
+        }
         for task in (0..self.tasks.len() as u32).map(TaskId) {
             self.exit(task, ExitStatus::Unknown);
         }
@@ -609,6 +653,7 @@ impl<'m> Run<'m> {
             elapsed,
             auditing: self.auditing.min(elapsed),
             allocator: AllocatorFigures::of(memory),
+            tables: TableFigures::of(memory),
             machine: memory.platform().counters(),
             pressure: PressureFigures::of(memory, self.swap),
             reuses: self.reuses,
@@ -617,9 +662,11 @@ impl<'m> Run<'m> {
             does_not_fit: self.does_not_fit,
             uses: self.how.uses,
             ram: memory.frames().totals().present * 4096,
+            limit: self.how.limit.map(|limit| limit.bytes),
             damage: None,
             ended_early: false,
             life,
+            mappings: self.mappings.unwrap_or_default(),
         }
     }
 }

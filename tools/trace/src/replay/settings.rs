@@ -99,6 +99,7 @@ mod tests {
                 ..HostSettings::default()
             }),
             started: 0,
+            pressure: None,
             command: Vec::new(),
         }
     }

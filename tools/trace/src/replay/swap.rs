@@ -3,7 +3,7 @@
 use quire_arch::{PAGE_SHIFT, PAGE_SIZE};
 use quire_host::HostPlatform;
 use quire_host::swap::{FileDevice, FileDeviceError, FileDeviceOptions, HostRam, make_swap};
-use quire_mm::{AllocError, CompressedRam, Lz4, Memory, SwapOnError, SwapOnOptions};
+use quire_mm::{AllocError, CompressedCache, CompressedRam, Lz4, Memory, SwapOnError, SwapOnOptions};
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,6 +25,11 @@ pub struct SwapSpec {
 pub enum SwapKind {
     /// RAM of the machine itself, with the pages compressed.
     Zram,
+    /// RAM of the machine with the pages compressed, in front of a disk. It has at most a fifth of the RAM of
+    /// the host on which the program was recorded (`max_pool_percent`).
+    Zswap,
+    /// What is kept in memory of the host and behaves as a disk without a seek time: it is read ahead.
+    Disk,
     /// Memory of the host, as fast as can be.
     Ram,
     /// A file of the host, whose swap header says how large it is, or which is made; without a name a
@@ -36,6 +41,8 @@ impl fmt::Display for SwapKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Zram => f.write_str("zram"),
+            Self::Zswap => f.write_str("zswap"),
+            Self::Disk => f.write_str("disk"),
             Self::Ram => f.write_str("ram"),
             Self::File(None) => f.write_str("file"),
             Self::File(Some(path)) => write!(f, "file:{}", path.display()),
@@ -49,11 +56,15 @@ impl FromStr for SwapKind {
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "zram" => Ok(Self::Zram),
+            "zswap" => Ok(Self::Zswap),
+            "disk" => Ok(Self::Disk),
             "ram" => Ok(Self::Ram),
             "file" => Ok(Self::File(None)),
             _ => match text.strip_prefix("file:") {
                 Some(path) if !path.is_empty() => Ok(Self::File(Some(path.into()))),
-                _ => Err(format!("`{text}` is no kind of swap; take zram, ram, file or file:PATH")),
+                _ => Err(format!(
+                    "`{text}` is no kind of swap; take zram, zswap, disk, ram, file or file:PATH"
+                )),
             },
         }
     }
@@ -80,8 +91,15 @@ pub enum SwapError {
 /// The most that a device holds.
 const MAX_SLOTS: u64 = 1 << 28;
 
-/// Gives a machine that was just built its swap device.
-pub(super) fn attach_swap(memory: &Memory<HostPlatform>, spec: &SwapSpec) -> Result<(), SwapError> {
+/// The share of a host's RAM that zswap takes at most, as a divisor (`max_pool_percent` is 20).
+const ZSWAP_SHARE: u64 = 5;
+
+/// Gives a machine that was just built its swap device. The program was recorded on a host with `host_ram` bytes.
+pub(super) fn attach_swap(
+    memory: &Memory<HostPlatform>,
+    spec: &SwapSpec,
+    host_ram: u64,
+) -> Result<(), SwapError> {
     let slots = spec.bytes.div_ceil(PAGE_SIZE);
     if slots > MAX_SLOTS {
         return Err(SwapError::TooLarge);
@@ -92,6 +110,12 @@ pub(super) fn attach_swap(memory: &Memory<HostPlatform>, spec: &SwapSpec) -> Res
             let device = CompressedRam::new(memory.frames(), slots, Lz4).map_err(SwapError::Device)?;
             memory.swapon(device, options)
         }
+        SwapKind::Zswap => {
+            let device =
+                CompressedCache::new(memory.frames(), HostRam::disk(slots as usize), host_ram / ZSWAP_SHARE);
+            memory.swapon(device.map_err(SwapError::Device)?, options)
+        }
+        SwapKind::Disk => memory.swapon(HostRam::disk(slots as usize), options),
         SwapKind::Ram => memory.swapon(HostRam::new(slots as usize), options),
         SwapKind::File(path) => memory.swapon(open_file(memory, path.as_deref(), slots)?, options),
     }
@@ -134,10 +158,11 @@ mod tests {
     #[test]
     fn kinds_are_read_as_they_are_written() {
         let file = SwapKind::File(Some("/tmp/a:b".into()));
-        for kind in [SwapKind::Zram, SwapKind::Ram, SwapKind::File(None), file] {
+        let others = [SwapKind::Zswap, SwapKind::Disk, SwapKind::File(None), file];
+        for kind in [SwapKind::Zram, SwapKind::Ram].into_iter().chain(others) {
             assert_eq!(kind.to_string().parse(), Ok(kind));
         }
-        for wrong in ["", "disk", "file:", "Zram"] {
+        for wrong in ["", "disc", "file:", "Zram"] {
             assert!(wrong.parse::<SwapKind>().is_err(), "{wrong}");
         }
     }

@@ -1,5 +1,6 @@
 //! Programs with many threads, processes, programs and ends.
 
+use crate::shared::{PRESSED_PAGES, PRESSED_ROUNDS};
 use crate::{PAGE, PRIVATE, READ_WRITE, end, handle, leave, make_process, map, wait_for};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -73,6 +74,30 @@ pub(crate) fn uses_again() {
         touch(addr, 200);
     }
     leave(0);
+}
+
+/// Uses all of its pages in turns, and each time waits until most are paged out, as it is recorded under pressure. It
+/// ends with 1 if they stay.
+pub(crate) fn uses_what_was_paged_out() {
+    let addr = map_pages(PRESSED_PAGES);
+    for _ in 0..=PRESSED_ROUNDS {
+        touch(addr, PRESSED_PAGES);
+        let begun = std::time::Instant::now();
+        while resident_pages() > PRESSED_PAGES / 2 {
+            if begun.elapsed() > std::time::Duration::from_secs(60) {
+                leave(1);
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    }
+    leave(0);
+}
+
+/// Pages of anonymous memory that this process has.
+fn resident_pages() -> usize {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let words: Vec<usize> = text.split(' ').map(|word| word.trim().parse().unwrap()).collect();
+    words[1] - words[2]
 }
 
 pub(crate) fn nothing() {

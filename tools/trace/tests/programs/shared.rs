@@ -17,6 +17,10 @@ pub(crate) const OLD_CALLS: usize = 1000;
 pub(crate) const THREADS: usize = 40;
 pub(crate) const PARENT_BYTES: usize = 16 << 20;
 
+/// Pages of `uses_what_was_paged_out`, and how often it uses all of them again.
+pub(crate) const PRESSED_PAGES: usize = 4096;
+pub(crate) const PRESSED_ROUNDS: usize = 4;
+
 /// Stands for memory of the program.
 pub(crate) const OWN: usize = usize::MAX - 77;
 /// Calls that are not built, each with arguments that Linux refuses.

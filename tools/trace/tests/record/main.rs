@@ -11,6 +11,7 @@ mod cpus;
 mod ends;
 mod figures;
 mod huge;
+mod pressure;
 #[path = "../common/recording.rs"]
 mod recording;
 #[path = "../programs/shared.rs"]

@@ -10,7 +10,8 @@ use quire_trace::event::{
     Reuse, ReuseAccess, ReuseRun, ReuseSource, Rlimit, TaskId, ThpDisable, ThpMode, Unsupported, VmFlags,
 };
 use quire_trace::format::{
-    CallSource, FaultSource, HostSettings, TraceErrorKind, TraceHeader, TraceReader, TraceWriter, UseSource,
+    CallSource, FaultSource, HostSettings, Pressure, TraceErrorKind, TraceHeader, TraceReader, TraceWriter,
+    UseSource,
 };
 use std::sync::Arc;
 
@@ -42,6 +43,7 @@ pub(crate) fn header() -> TraceHeader {
         calls: CallSource::Seccomp,
         uses: UseSource::Sampled { interval_ms: 100 },
         settings: Some(settings()),
+        pressure: Some(Pressure { bytes: 3 << 20 }),
         started: 1_700_000_000,
         command: vec![(*b"ls").into(), (*b"\xff\xfe").into()],
     }
@@ -477,12 +479,12 @@ fn replace_contents(file: &mut Vec<u8>, at: usize, change: impl Fn(&mut Vec<u8>)
 /// A file of an earlier version: the same bytes, with fewer kinds of events in the trailer, and without what
 /// is known of uses and of the host's settings in the header.
 fn as_version(version: u8, kinds: u8, events: &[Event]) -> Vec<u8> {
-    let mut old = write_with(&TraceHeader { settings: None, ..header() }, events, 10);
+    let mut old = write_with(&TraceHeader { settings: None, pressure: None, ..header() }, events, 10);
     old[8] = version;
     replace_contents(&mut old, 12, |contents| {
-        // Software, seccomp, samples at 100 ms, no settings.
-        let at = contents.windows(5).rposition(|bytes| bytes == [1, 0, 1, 100, 0]).unwrap();
-        contents.drain(at + 2..at + 5);
+        // Software, seccomp, samples at 100 ms, no settings, no pressure.
+        let at = contents.windows(6).rposition(|bytes| bytes == [1, 0, 1, 100, 0, 0]).unwrap();
+        contents.drain(at + 2..at + 6);
     });
     // The trailer's contents are three counts of at most 127 events, then the counts of all kinds.
     let at = old.windows(4).rposition(|bytes| bytes == b"QEND").unwrap();
@@ -518,6 +520,24 @@ fn earlier_versions_are_read_and_have_no_later_kinds() {
         let error = TraceReader::new(&old[..]).unwrap().find_map(Result::err).unwrap();
         assert!(matches!(error.kind(), TraceErrorKind::Malformed { .. }), "{error}");
     }
+}
+
+/// A file of version 4 has the host's settings and says nothing of pressure.
+#[test]
+fn version_4_has_no_pressure() {
+    let events = some_events(20);
+    let pressed = Some(Pressure { bytes: 1 << 20 });
+    let new = write_with(&TraceHeader { pressure: pressed, settings: None, ..header() }, &events, 10);
+    assert_eq!(TraceReader::new(&new[..]).unwrap().header().pressure, pressed);
+    let mut old = write_with(&TraceHeader { settings: None, pressure: None, ..header() }, &events, 10);
+    old[8] = 4;
+    replace_contents(&mut old, 12, |contents| {
+        let at = contents.windows(6).rposition(|bytes| bytes == [1, 0, 1, 100, 0, 0]).unwrap();
+        contents.remove(at + 5);
+    });
+    let mut reader = TraceReader::new(&old[..]).unwrap();
+    assert!(reader.header().pressure.is_none() && reader.header().uses == header().uses);
+    assert_eq!((&mut reader).collect::<Result<Vec<Event>, _>>().unwrap(), events);
 }
 
 #[test]

@@ -4,13 +4,15 @@ use quire_mm::{
     HugeConfig, HugeEnabled, HugePolicy, KhugepagedConfig, KhugepagedSetting, OrderSet, SizeEnabled,
 };
 use quire_trace::event::{
-    Access, Call, CallDetail, Event, EventKind, ExecImage, ExitStatus, Fault, Mode, Outcome, TaskId,
+    Access, Call, CallDetail, Event, EventKind, ExecImage, ExitStatus, Fault, FileFacts, FileKind, Mode,
+    Outcome, TaskId,
 };
 use quire_trace::format::{TraceReader, TraceWriter};
 use quire_trace::import::lackey;
 use quire_trace::replay::{LifeFigures, Replay, ReplayOptions, ReplayReport};
 use std::fs::File;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 const PAGE: u64 = 4096;
@@ -110,13 +112,59 @@ fn ram_suffices_for_what_the_settings_bring_in() {
     assert!(never.folios.is_empty() && never.fallbacks() == 0, "{never:?}");
     let always = program.life(policy(HugeEnabled::Always));
     assert_eq!((always.at_peak.anonymous, always.at_peak.huge), (1 << 30, 1 << 30));
-    assert_eq!((always.peak_largest, always.largest), (1 << 30, Some(0)));
+    assert_eq!((always.peak_largest, always.processes[0].peak_anonymous), (1 << 30, 1 << 30));
     assert_eq!(always.folios.iter().map(|folio| folio.faults).collect::<Vec<_>>(), [512]);
     assert_eq!((always.fallbacks(), always.large_share()), (0, 1.0));
     assert!(always.peak_page_tables < never.peak_page_tables + 512 * PAGE, "{always:?}");
     // From 2 s on, of 4 s.
     let half = (1u64 << 29) as f64;
     assert!((always.mean_anonymous - half).abs() < half * 0.01, "{}", always.mean_anonymous);
+}
+
+/// What the programs hold is not held by the replay.
+#[test]
+fn a_peak_of_16_gib_fits_into_one() {
+    const PEAK: u64 = 16 << 30;
+    let mut program = Invented::new("large");
+    program.map(SECOND, BASE, PEAK, 0);
+    for block in 0..PEAK / HUGE {
+        program.write(2 * SECOND, BASE + block * HUGE);
+    }
+    program.unmap(4 * SECOND, BASE, PEAK);
+    let always = program.life(policy(HugeEnabled::Always));
+    assert_eq!((always.at_peak.anonymous, always.at_peak.huge, always.fallbacks()), (PEAK, PEAK, 0));
+    // Of all tests of this process together.
+    let status = std::fs::read_to_string("/proc/self/status").expect("/proc");
+    let most = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB"));
+    let most: u64 = most.and_then(|most| most.parse().ok()).expect("a number");
+    assert!(most < 1 << 20, "{most} kB");
+}
+
+/// A small file that is mapped far past its end, as databases do that let it grow: Linux populates what is there.
+#[test]
+fn a_file_is_populated_up_to_its_end() {
+    for (number, size, offset, resident) in [
+        (0, 3 * PAGE - 100, 0, 3 * PAGE),
+        (1, 3 * PAGE, 2 * PAGE, PAGE),
+        (2, 0, 0, 0),
+        (3, 1 << 30, 0, 64 << 20),
+    ] {
+        let mut program = Invented::new(&format!("file-{number}"));
+        let facts = FileFacts { kind: FileKind::Regular, size, readable: true, ..FileFacts::default() };
+        let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_POPULATE;
+        let call = Call {
+            number: libc::SYS_mmap as u32,
+            args: [BASE, 64 << 20, libc::PROT_READ as u64, flags as u64, 3, offset],
+            result: BASE as i64,
+            detail: CallDetail::File(Arc::new(facts)),
+        };
+        program.push(SECOND, EventKind::Call(call));
+        program.unmap(2 * SECOND, BASE, 64 << 20);
+        let life = program.life(policy(HugeEnabled::Never));
+        assert_eq!(life.peak_resident, resident, "{size} bytes, from {offset} on");
+        let table = resident.div_ceil(HUGE) * PAGE;
+        assert!((table..table + 8 * PAGE).contains(&life.peak_page_tables), "{}", life.peak_page_tables);
+    }
 }
 
 /// Sizes below the PMD's.

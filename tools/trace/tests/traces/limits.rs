@@ -87,3 +87,64 @@ fn a_program_keeps_its_data_on_a_file() {
     let pressure = &report.pressure;
     assert!(pressure.pages_out > 1000 && pressure.pages_in > 1000, "{pressure:?}");
 }
+
+/// What goes to zswap stays in memory of the machine, and what goes to a disk is read ahead: fewer faults wait.
+#[test]
+fn a_disk_is_read_ahead_with_and_without_a_compressed_cache() {
+    let name = "python-structures";
+    let [ram, zswap, disk] = [SwapKind::Ram, SwapKind::Zswap, SwapKind::Disk].map(|kind| {
+        let report = replay(name, in_a_group(quarter(name), kind));
+        assert_same(name, &report);
+        report.pressure
+    });
+    for ahead in [zswap, disk] {
+        assert!(ahead.major_faults < ram.major_faults && ahead.pages_in > ahead.major_faults, "{ahead:?}");
+    }
+    assert!(zswap.swap.ratio().unwrap() > 3.0 && disk.swap.ratio().is_none(), "{zswap:?} {disk:?}");
+}
+
+/// The programs may have `limit` bytes together, with swap of this kind.
+fn in_a_group(limit: u64, kind: SwapKind) -> ReplayOptions {
+    ReplayOptions { limit: Some(limit), memory: None, ..limited(0, kind) }
+}
+
+/// What a device keeps in RAM is not charged to the programs: the same pages go out, whatever the device is.
+#[test]
+fn compressed_pages_are_not_part_of_a_groups_limit() {
+    let name = "python-structures";
+    let [ram, zram] = [SwapKind::Ram, SwapKind::Zram].map(|kind| {
+        let report = replay(name, in_a_group(quarter(name), kind));
+        assert_same(name, &report);
+        assert_eq!(report.limit, Some(quarter(name)));
+        report.pressure
+    });
+    assert!(ram.major_faults > 1000 && ram.pages_out > 1000, "{ram:?}");
+    assert_eq!(
+        (ram.major_faults, ram.pages_out, ram.pages_in),
+        (zram.major_faults, zram.pages_out, zram.pages_in)
+    );
+    assert!(zram.swap.ratio().unwrap() > 3.0, "{zram:?}");
+}
+
+#[test]
+fn a_lower_limit_costs_more_major_faults() {
+    let name = "python-structures";
+    let faults = [4, 3, 2, 1].map(|quarters| {
+        let report = replay(name, in_a_group(quarters * quarter(name), SwapKind::Ram));
+        assert!(report.is_good(), "{quarters} quarters: {report:#?}");
+        report.pressure.major_faults
+    });
+    assert!(faults.is_sorted() && faults[3] > faults[1], "{faults:?}");
+}
+
+#[test]
+fn a_program_that_does_not_fit_under_its_limit_is_a_finding() {
+    let name = "python-structures";
+    let little = SwapSpec { kind: SwapKind::Ram, bytes: 1 << 20 };
+    let report =
+        replay(name, ReplayOptions { swap: Some(little), ..in_a_group(quarter(name), SwapKind::Ram) });
+    let finding = report.does_not_fit.as_ref().unwrap();
+    let said = finding.to_string();
+    assert!(said.contains("kB under the limit and 1024 kB of swap") && said.contains("; --limit "), "{said}");
+    assert!(finding.held.free > finding.held.anonymous, "the machine has memory: {said}");
+}

@@ -34,6 +34,8 @@ pub(crate) fn privileges(tid: Tid) -> Privileges {
 pub(crate) struct Stat {
     /// It waits in the kernel for something other than its tracer.
     pub(crate) sleeps: bool,
+    /// It has a CPU, or waits for one.
+    pub(crate) runs: bool,
     pub(crate) minor_faults: u64,
     pub(crate) major_faults: u64,
     pub(crate) start_stack: u64,
@@ -55,6 +57,7 @@ impl Stat {
         let field =
             |number: usize| fields.get(number - 3).and_then(|word| word.trim().parse().ok()).unwrap_or(0);
         Self {
+            runs: fields.first().is_some_and(|state| *state == "R"),
             sleeps: fields.first().is_some_and(|state| matches!(*state, "S" | "D")),
             minor_faults: field(10),
             major_faults: field(12),

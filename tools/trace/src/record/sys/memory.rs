@@ -1,9 +1,11 @@
-//! Reading a followed process's memory.
+//! Reading a followed process's memory, and paging it out.
 
-use super::Tid;
+use super::{Tid, check, pid};
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
-use std::io::IoSliceMut;
+use rustix::process::{PidfdFlags, pidfd_open};
+use std::io::{self, IoSliceMut};
+use std::os::fd::{AsRawFd, OwnedFd};
 
 /// Reads bytes; fewer than asked for if not all of them are mapped. Costs one system call and stops no
 /// thread.
@@ -34,4 +36,49 @@ pub(crate) fn read_string(tid: Tid, addr: u64, limit: usize) -> Option<Box<[u8]>
     let end = bytes[..read].iter().position(|byte| *byte == 0)?;
     bytes.truncate(end);
     Some(bytes.into())
+}
+
+/// Whether this process may page out another one's memory.
+pub(crate) fn may_page_out(process: Tid) -> bool {
+    let pidfd = pid(process).and_then(|pid| Ok(pidfd_open(pid, PidfdFlags::empty())?));
+    // Nothing of it is named: the kernel looks at the rights alone.
+    pidfd.is_ok_and(|pidfd| advise_page_out(&pidfd, &[]).is_ok())
+}
+
+/// Pages ranges of a process (start and bytes) out, used or not. Those that cannot be are left: unmapped by now,
+/// locked, or shared with another process.
+pub(crate) fn page_out(process: Tid, ranges: impl IntoIterator<Item = (u64, u64)>) {
+    let Ok(pidfd) = pid(process).and_then(|pid| Ok(pidfd_open(pid, PidfdFlags::empty())?)) else { return };
+    let ranges: Vec<libc::iovec> = ranges
+        .into_iter()
+        .map(|(start, bytes)| libc::iovec {
+            iov_base: std::ptr::without_provenance_mut(start as usize),
+            iov_len: bytes as usize,
+        })
+        .collect();
+    let mut rest = &ranges[..];
+    while !rest.is_empty() {
+        let now = &rest[..rest.len().min(libc::UIO_MAXIOV as usize)];
+        // It ends at the first range that it cannot advise.
+        let mut bytes = advise_page_out(&pidfd, now).unwrap_or(0);
+        let done = now.iter().take_while(|range| {
+            let whole = bytes >= range.iov_len;
+            bytes = bytes.saturating_sub(range.iov_len);
+            whole
+        });
+        let done = done.count();
+        rest = &rest[(done + usize::from(done < now.len())).min(rest.len())..];
+    }
+}
+
+/// Returns how many bytes were advised.
+fn advise_page_out(pidfd: &OwnedFd, ranges: &[libc::iovec]) -> io::Result<usize> {
+    let (vectors, count) = (ranges.as_ptr(), ranges.len());
+    // SAFETY: there are so many iovecs, and the kernel reads nothing else of this process. The other one's memory keeps
+    // its contents.
+    let advised = check(unsafe {
+        let (number, advice) = (libc::SYS_process_madvise, libc::MADV_PAGEOUT);
+        libc::syscall(number, pidfd.as_raw_fd(), vectors, count, advice, 0_u32)
+    })?;
+    Ok(usize::try_from(advised).unwrap_or(0))
 }

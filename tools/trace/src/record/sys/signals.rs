@@ -4,7 +4,7 @@
 //! only notes it, so that the trace is finished whatever happens.
 
 use super::Tid;
-use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, kill, sigaction};
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal, kill, sigaction};
 use nix::unistd::Pid;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -93,6 +93,20 @@ fn set(signal: Signal, action: &SigAction) -> Option<SigAction> {
 /// How many times each signal in [`NOTED`] came since the process began.
 pub(crate) fn seen() -> [u32; NOTED.len()] {
     SEEN.each_ref().map(|count| count.load(Ordering::Relaxed))
+}
+
+/// Starts something, such as a thread, that does not get the signals which are counted: the thread that waits for the
+/// program gets them, before its wait returns.
+pub(crate) fn blocked<R>(start: impl FnOnce() -> R) -> R {
+    let mut mask = SigSet::empty();
+    NOTED.into_iter().chain([TICK]).for_each(|signal| mask.add(signal));
+    let before = mask.thread_swap_mask(SigmaskHow::SIG_BLOCK).ok();
+    let started = start();
+    // Nothing was changed if it could not be read.
+    if let Some(before) = before {
+        let _ = before.thread_set_mask();
+    }
+    started
 }
 
 /// Sends a signal to a process.

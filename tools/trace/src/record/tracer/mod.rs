@@ -13,6 +13,7 @@ mod heard;
 mod hold;
 mod probe;
 mod reuse;
+mod rotation;
 mod same_cpu;
 mod state;
 mod stay;
@@ -37,6 +38,7 @@ use crate::record::proc::status::Stat;
 use heard::{Heard, Queue};
 use nix::sys::signal::Signal;
 use reuse::ReuseSampler;
+use rotation::{Rotation, RotationFigures};
 use same_cpu::{SameCpu, Until};
 use state::{Early, Process, Rseq, Space, State, Task};
 use std::collections::{HashMap, HashSet};
@@ -50,6 +52,8 @@ const SECOND_SIGNAL_AFTER_NS: u64 = 100_000_000;
 /// The rings are emptied at least this often.
 const TICK: Duration = Duration::from_nanos(TICK_NS);
 const TICK_NS: u64 = 20_000_000;
+/// The same while pages are paged out: a program touches a page in 1 to 2 us.
+const ROTATION_TICK: Duration = Duration::from_millis(4);
 
 /// What a tracer did.
 #[derive(Debug, Default)]
@@ -69,7 +73,11 @@ pub(crate) struct Followed {
     pub(crate) orphans: u64,
     /// The signal on which everything was let go, and how many threads could not be.
     pub(crate) released: Option<u8>,
+    /// The first signal that asked the recorder to end.
+    pub(crate) interrupted: Option<u8>,
     pub(crate) not_released: usize,
+    /// What the recorder paged out, if it did.
+    pub(crate) rotation: Option<RotationFigures>,
     pub(crate) exec_error: Option<io::Error>,
 }
 
@@ -87,6 +95,8 @@ pub(crate) struct Tracer<'a> {
     touched: Option<TouchedPages>,
     /// Samples what is used again, if that is asked for.
     reuse: Option<ReuseSampler>,
+    /// Pages out what came in first, if that is asked for.
+    rotation: Option<Rotation>,
     same_cpu: SameCpu,
     switches: Switches,
     merger: Merger,
@@ -135,7 +145,8 @@ impl<'a> Tracer<'a> {
             perf,
             accesses: AccessFinder::default(),
             touched,
-            reuse: options.reuse.map(|every| ReuseSampler::new(every, started)),
+            reuse: options.reuse.map(|every| ReuseSampler::new(every, started, options.pressure.is_none())),
+            rotation: options.pressure.map(Rotation::new),
             same_cpu: SameCpu::new(),
             switches: Switches::default(),
             merger: Merger::new(started),
@@ -167,7 +178,8 @@ impl<'a> Tracer<'a> {
     /// Follows until nothing is left to follow.
     pub(crate) fn run(mut self, mut child: Child) -> Result<Followed, RecordError> {
         let broken = |source| RecordError::Ptrace { source };
-        let _tick = Tick::start(TICK, signals::TICK).map_err(|source| RecordError::Start { source })?;
+        let tick = if self.rotation.is_some() { ROTATION_TICK } else { TICK };
+        let _tick = Tick::start(tick, signals::TICK).map_err(|source| RecordError::Start { source })?;
         if self.calls == CallSource::EveryCall {
             // Before it may execute: from the stop on it is seen at every call.
             ptrace::interrupt(self.root).map_err(broken)?;
@@ -180,6 +192,11 @@ impl<'a> Tracer<'a> {
                 None => {}
             }
             let time = now();
+            if self.rotation.is_some() && time.saturating_sub(self.drained) >= ROTATION_TICK.as_nanos() as u64
+            {
+                self.drain(time);
+                self.rotate();
+            }
             if time.saturating_sub(self.ticked) >= TICK_NS {
                 self.ticked = time;
                 self.followed.released = self.pass_signals_on(time);
@@ -201,12 +218,17 @@ impl<'a> Tracer<'a> {
         if self.followed.released.is_none() {
             self.end_recording();
         }
+        // One that the program ended on at once.
+        self.new_signal();
         if !self.begun {
             self.followed.exec_error = child.exec_error();
         }
         self.followed.wall_ns = now() - self.started;
         self.followed.switch_ns = self.switches.mean();
         self.followed.stray_faults = self.merger.stray_faults();
+        if let Some(rotation) = &self.rotation {
+            self.followed.rotation = Some(rotation.figures);
+        }
         Ok(self.followed)
     }
 
@@ -239,8 +261,12 @@ impl<'a> Tracer<'a> {
     fn drain(&mut self, time: u64) {
         self.drained = time;
         let Some(perf) = &mut self.perf else { return };
-        perf.drain(self.merger.samples(), &mut self.accesses);
+        let mut samples = std::mem::take(self.merger.samples());
+        let old = samples.len();
+        perf.drain(&mut samples, &mut self.accesses);
         let lost = perf.take_lost();
+        self.came_in(&samples[old..]);
+        *self.merger.samples() = samples;
         if lost > 0 {
             self.merger.lost(lost, now());
         }
@@ -252,12 +278,20 @@ impl<'a> Tracer<'a> {
         self.output.push(events);
     }
 
+    /// The place of a signal that came since the last look, which is noted.
+    fn new_signal(&mut self) -> Option<usize> {
+        let seen = signals::seen();
+        let new = (0..seen.len()).find(|place| seen[*place] != self.seen_signals[*place])?;
+        self.followed.interrupted.get_or_insert(signals::NOTED[new] as u8);
+        Some(new)
+    }
+
     /// Ctrl-C goes to the program by itself. What was sent to the recorder alone is passed on; once the
     /// program itself has ended, all that it left behind is asked to end, too. Returns the signal if it is
     /// the second one, which is the recorder's.
     fn pass_signals_on(&mut self, time: u64) -> Option<u8> {
         let seen = signals::seen();
-        let new = (0..seen.len()).find(|place| seen[*place] != self.seen_signals[*place])?;
+        let new = self.new_signal()?;
         // A signal to the recorder's whole process group often follows one to the recorder: both are the
         // first.
         let first = *self.first_signal.get_or_insert(time);

@@ -55,6 +55,8 @@ pub(super) struct ReuseSampler {
     next: u64,
     /// What looks at spaces that were about to end took.
     spent_at_ends: u64,
+    /// Uses are sampled, not contents alone.
+    uses: bool,
     /// Translations can be flushed without anything else: the kernel does not note which pages are written.
     /// If it did, every page's next write would be a fault, of the recorder's making.
     may_flush: bool,
@@ -62,14 +64,15 @@ pub(super) struct ReuseSampler {
 }
 
 impl ReuseSampler {
-    /// Samples each space once in `every`.
-    pub(super) fn new(every: Duration, started: u64) -> Self {
+    /// Samples each space once in `every`. Without `uses` it looks at contents only: uses are known better.
+    pub(super) fn new(every: Duration, started: u64, uses: bool) -> Self {
         let every_ns = u64::try_from(every.as_nanos()).unwrap_or(u64::MAX).max(1);
         Self {
             every_ns,
             started,
             next: started.saturating_add(every_ns),
             spent_at_ends: 0,
+            uses,
             may_flush: !pagemap::notes_writes(),
             known: HashMap::new(),
         }
@@ -97,7 +100,9 @@ impl ReuseSampler {
             let both = common(&runs, &known.present);
             // What was not there at the last sample was used since: when it faulted, which is recorded.
             let new = pages(&runs) - pages(&both);
-            used.extend(choose(&both, mapping.pages.saturating_sub(new)));
+            if self.uses {
+                used.extend(choose(&both, mapping.pages.saturating_sub(new)));
+            }
             present.extend(runs);
         }
         let mut kinds: Vec<EventKind> =
@@ -110,6 +115,9 @@ impl ReuseSampler {
             kinds.extend(sample.map(EventKind::Compressibility));
         }
         known.present = present;
+        if !self.uses {
+            return kinds;
+        }
         // Last, since looking at contents is a use, too. The process may be gone by now; then nothing comes
         // of it.
         let file = format!("/proc/{tid}/clear_refs");
@@ -292,7 +300,7 @@ mod tests {
     #[test]
     fn looks_take_a_small_part_of_the_time() {
         const MS: u64 = 1_000_000;
-        let mut sampler = ReuseSampler::new(Duration::from_millis(100), 0);
+        let mut sampler = ReuseSampler::new(Duration::from_millis(100), 0, true);
         assert_eq!(sampler.next_round(0, MS), 101 * MS, "a short look changes nothing");
         assert_eq!(sampler.next_round(100 * MS, 110 * MS), 610 * MS);
         assert_eq!(sampler.next_round(0, u64::MAX), u64::MAX);

@@ -1,0 +1,38 @@
+//! A limit on the memory of the programs, as a memory cgroup has it.
+
+use quire_arch::PAGE_SIZE;
+use quire_host::HostPlatform;
+use quire_mm::{Limit, MemcgId, MemcgStat, Memory};
+
+/// Events after which the limit is looked at again.
+const EVERY: u64 = 64;
+
+/// The memcg of the programs and what Linux would allow them.
+///
+/// Linux charges page tables to the cgroup too, and drops clean pages of files before it pages out. Quire
+/// charges no tables, and pages of files stay until there is a page cache. So the memcg may have what the
+/// limit leaves beside the tables, and pages of files come on top.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct GroupLimit {
+    pub(super) memcg: MemcgId,
+    /// `memory.max`, in bytes.
+    pub(super) bytes: u64,
+}
+
+impl GroupLimit {
+    /// Whether the limit is to be set anew before event number `event`.
+    pub(super) fn is_due(event: u64) -> bool {
+        event.is_multiple_of(EVERY)
+    }
+
+    /// Sets the limit by what the tables and the pages of files take now. What is over it is reclaimed at the
+    /// next charge.
+    pub(super) fn set(&self, memory: &Memory<HostPlatform>) {
+        let mut tables = 0;
+        memory.for_each_resident(|_, resident| tables += resident.page_tables);
+        let files = memory.memcgs().stats(self.memcg)[MemcgStat::File as usize].max(0) as u64 * PAGE_SIZE;
+        let bytes = self.bytes.saturating_sub(tables).saturating_add(files);
+        // The memcg exists as long as the machine, and is not the root.
+        let _ = memory.memcgs().set(self.memcg, Limit::Max, Some(bytes));
+    }
+}

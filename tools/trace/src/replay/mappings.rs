@@ -1,0 +1,46 @@
+//! What mappings hold at one moment of a replay, by name.
+
+use super::files::FileIds;
+use quire_arch::VirtAddr;
+use quire_host::HostPlatform;
+use quire_mm::{Space, VmFlags};
+
+/// The anonymous memory of one mapping.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MappingLife {
+    /// Its process: its place in [`ReplayReport::processes`](super::ReplayReport::processes).
+    pub process: usize,
+    /// Its first address.
+    pub start: u64,
+    /// The address after its last.
+    pub end: u64,
+    /// The name that Linux shows, without folders: `[heap]`, `[stack]`, a file's. Empty if it has none.
+    pub name: String,
+    /// Anonymous memory in it, in bytes.
+    pub anonymous: u64,
+}
+
+/// Adds the mappings of `space` that hold anonymous memory.
+pub(super) fn add(
+    space: &Space<'_, HostPlatform>,
+    process: usize,
+    files: &FileIds,
+    found: &mut Vec<MappingLife>,
+) {
+    let heap = (space.layout().brk_start, space.brk(VirtAddr(0)));
+    space.for_each_mapping_figures(|figures| {
+        if figures.anonymous == 0 {
+            return;
+        }
+        let mapping = &figures.mapping;
+        let (start, end) = (mapping.range.start(), mapping.range.end());
+        let is_heap = start < heap.1 && end > heap.0;
+        let name = match mapping.file {
+            Some(number) => files.name(number).unwrap_or_default(),
+            None if is_heap => "[heap]".to_owned(),
+            None if mapping.flags.contains(VmFlags::GROWSDOWN) => "[stack]".to_owned(),
+            None => String::new(),
+        };
+        found.push(MappingLife { process, start: start.0, end: end.0, name, anonymous: figures.anonymous });
+    });
+}

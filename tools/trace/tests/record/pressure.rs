@@ -1,0 +1,101 @@
+//! Recording under pressure: pages are paged out, so that later uses are page faults.
+
+use crate::recording::{Recording, Scratch};
+use crate::shared::{PAGE, PRESSED_PAGES, PRESSED_ROUNDS};
+use quire_measure::{HostSwap, MeasureError, Swap, SwapKind};
+use quire_trace::event::Outcome;
+use quire_trace::format::{FaultSource, UseSource};
+use quire_trace::record::{FaultChoice, RecordError, RecordOptions, host_memory, record};
+use quire_trace::replay::{Replay, ReplayOptions, SwapKind as ReplaySwap, SwapSpec};
+use std::time::Duration;
+
+const BYTES: u64 = (PRESSED_PAGES * PAGE) as u64;
+
+/// Swap for as long as it is held, where the host has none. `None`, with a message, if it cannot have any.
+fn swap() -> Option<Option<HostSwap>> {
+    // A measurement elsewhere on this host has its turn.
+    for _ in 0..600 {
+        if host_memory().1 > 0 {
+            return Some(None);
+        }
+        match HostSwap::start(Swap { kind: SwapKind::Zram, bytes: 256 << 20 }) {
+            Ok(swap) => return Some(Some(swap)),
+            Err(MeasureError::Busy(_)) => std::thread::sleep(Duration::from_millis(100)),
+            Err(error) => {
+                eprintln!("skipped: {error}");
+                return None;
+            }
+        }
+    }
+    eprintln!("skipped: another measurement limits memory");
+    None
+}
+
+/// Records the program that uses all of its pages in turns. `None`, with a message, if that is not permitted.
+fn recorded() -> Option<Recording> {
+    let _swap = swap()?;
+    let file = Scratch::new("pressure");
+    let command = vec![crate::recording::PROGRAMS.into(), "uses_what_was_paged_out".into()];
+    let mut options = RecordOptions::new(command, file.path().to_path_buf());
+    options.pressure = Some(BYTES / 4);
+    match record(&options) {
+        Ok(summary) => {
+            let events = file.events();
+            Some(Recording { summary, events, file })
+        }
+        Err(error @ (RecordError::Ptrace { .. } | RecordError::Pressure(_))) => {
+            eprintln!("skipped: {error}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn each_use_after_the_first_is_a_fault() {
+    let Some(recorded) = recorded() else { return };
+    assert_eq!(recorded.summary.exit_code(), 0, "its pages were paged out again and again");
+    let pressure = recorded.summary.pressure.unwrap();
+    // Half of the pages, each time.
+    let (pages, rounds) = (PRESSED_PAGES as u64, PRESSED_ROUNDS as u64);
+    assert!(pressure.pages_out >= rounds * pages / 2 && pressure.most_resident > 0, "{pressure:?}");
+    let mapped = recorded.calls(libc::SYS_mmap).find(|call| call.args[1] == BYTES).unwrap().result as u64;
+    let all = recorded.faults().filter(|fault| (mapped..mapped + BYTES).contains(&fault.addr));
+    let here: Vec<Outcome> = all.map(|fault| fault.outcome).collect();
+    assert!(here.len() as u64 >= pages + rounds * pages / 2);
+    let major = here.iter().filter(|outcome| **outcome == Outcome::Major).count() as u64;
+    // From compressed memory a page comes back at once, but it is a major fault all the same.
+    assert!(major >= rounds * pages / 2, "{major}");
+    // Without a limit nothing is different from a recording without pressure.
+    let report = recorded.file.assert_replays();
+    assert_eq!((report.uses, report.pressure.major_faults), (UseSource::Pressure, 0));
+    assert_eq!(report.processes[0].quire.peak_resident / BYTES, 1);
+}
+
+/// With half of the memory, a program that uses all in turns finds nothing there that it wants.
+#[test]
+fn a_limit_is_predicted_from_it() {
+    let Some(recorded) = recorded() else { return };
+    let swap = Some(SwapSpec { kind: ReplaySwap::Zram, bytes: 4 * BYTES });
+    let options = ReplayOptions { limit: Some(BYTES / 2), swap, ..ReplayOptions::default() };
+    let replay = Replay::open(recorded.file.path(), options).unwrap();
+    let report = replay.run(&mut |_, _| {}).unwrap();
+    assert!(report.is_good(), "{report:#?}");
+    let (pages, rounds) = (PRESSED_PAGES as u64, PRESSED_ROUNDS as u64);
+    let faults = report.pressure.major_faults;
+    assert!(faults >= rounds * pages / 2 && faults <= rounds * pages + pages / 4, "{faults}");
+}
+
+#[test]
+fn pressure_without_faults_to_see_is_refused() {
+    let file = Scratch::new("refused");
+    let mut options = RecordOptions::new(vec!["/bin/true".into()], file.path().to_path_buf());
+    options.pressure = Some(1 << 20);
+    options.faults = FaultChoice::Only(FaultSource::Pagemap);
+    match record(&options) {
+        Err(error @ RecordError::Ptrace { .. }) => eprintln!("skipped: {error}"),
+        Err(RecordError::Pressure(why)) => assert!(why.contains("perf"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+    assert!(!file.path().exists());
+}
