@@ -1,7 +1,9 @@
 //! Figures of several replays.
 
-use quire_arch::Order;
-use quire_trace::replay::LifeFigures;
+use quire_arch::{Order, PAGE_SIZE};
+use quire_measure::{Cost, Costs};
+use quire_trace::replay::{LifeFigures, ProcessLife, ProcessReport, ReplayReport};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A figure of several replays: they differ by what the recordings differ in (most of all where addresses are
 /// random), and by the phase of khugepaged.
@@ -35,12 +37,79 @@ impl Range {
     }
 }
 
+/// The most memory that one process had, in bytes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ProcessRow {
+    /// The program that it ran last.
+    pub program: String,
+    /// Its id when it was recorded.
+    pub pid: u32,
+    /// Anonymous memory (`RssAnon`).
+    pub peak_anonymous: u64,
+    /// Page tables (`VmPTE`).
+    pub peak_page_tables: u64,
+}
+
+/// What one replay came to.
+#[derive(Clone, Debug)]
+pub(crate) struct Outcome {
+    pub(crate) life: LifeFigures,
+    pub(crate) processes: Vec<ProcessRow>,
+    pub(crate) differences: u64,
+}
+
+impl Outcome {
+    pub(crate) fn of(report: ReplayReport) -> Self {
+        let differences = report.processes.iter().map(|process| process.mismatches).sum();
+        let life = report.life.unwrap_or_default();
+        let most = life.processes.iter().copied().chain(std::iter::repeat(ProcessLife::default()));
+        let row = |(process, most): (&ProcessReport, ProcessLife)| ProcessRow {
+            program: process.program.clone(),
+            pid: process.pid,
+            peak_anonymous: most.peak_anonymous,
+            peak_page_tables: most.peak_page_tables,
+        };
+        let processes = report.processes.iter().zip(most).map(row).collect();
+        Self { life, processes, differences }
+    }
+}
+
+/// Page faults by the size of what they mapped, in bytes; those of files and of other pages count as 4 KiB.
+fn faults_by_size(life: &LifeFigures) -> BTreeMap<u64, u64> {
+    let large = life.folios.iter().filter(|folio| folio.faults > 0);
+    let mut faults: BTreeMap<u64, u64> = large.map(|folio| (folio.order.bytes(), folio.faults)).collect();
+    let rest = life.faults.saturating_sub(faults.values().sum());
+    faults.insert(PAGE_SIZE, rest);
+    faults
+}
+
+/// What the page faults and collapses of a replay cost on a host of these costs, in nanoseconds: the median, the
+/// least and the most.
+fn estimate(life: &LifeFigures, costs: &Costs) -> [f64; 3] {
+    let pick = |cost: &Cost| [cost.median, cost.min, cost.max];
+    let mut sum = [0.0; 3];
+    let mut add = |count: u64, each: [f64; 3]| {
+        sum.iter_mut().zip(each).for_each(|(sum, each)| *sum += count as f64 * each);
+    };
+    for (size, count) in faults_by_size(life) {
+        // A size that could not be measured costs what the next smaller one does, and its own zeroing.
+        if let Some((&known, fault)) = costs.faults.range(..=size).next_back() {
+            let more = fault.zeroing * (size as f64 / known as f64 - 1.0);
+            add(count, pick(&fault.total).map(|cost| cost + more));
+        }
+    }
+    if let Some(collapse) = &costs.collapse {
+        add(life.collapses, pick(collapse));
+    }
+    sum
+}
+
 /// The figures of one setting. Memory is in bytes.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Row {
     /// The most anonymous memory of the process that had most of it.
     pub peak_largest: Range,
-    /// The most anonymous memory of all processes together.
+    /// The most anonymous memory of all processes at one moment, each page counted once.
     pub peak_anonymous: Range,
     /// Anonymous memory of all processes, averaged over the recorded time.
     pub mean_anonymous: Range,
@@ -52,6 +121,8 @@ pub struct Row {
     pub peak_page_tables: Range,
     /// Page faults, of all sizes.
     pub faults: Range,
+    /// Of these, by the size of what they mapped, in bytes.
+    pub faults_by_size: BTreeMap<u64, Range>,
     /// Of these, faults that mapped 2 MiB.
     pub huge_faults: Range,
     /// Faults that mapped a folio between a page and 2 MiB.
@@ -67,20 +138,37 @@ pub struct Row {
     /// Large folios for which there was no memory. The machine is large enough to have some for each, so that any
     /// is told.
     pub fallbacks: u64,
+    /// What page faults and collapses cost on this host, in nanoseconds: an estimate, if the host was calibrated.
+    pub estimate_ns: Option<Range>,
+    /// The processes of the first recording.
+    pub processes: Vec<ProcessRow>,
 }
 
 impl Row {
     /// The figures of replays under one setting; `touched` are those of the same recordings without huge pages, in
     /// the same order, where each resident page was touched.
     #[must_use]
-    pub(crate) fn of(lives: &[LifeFigures], touched: &[&LifeFigures]) -> Self {
-        let range = |of: &dyn Fn(&LifeFigures) -> f64| Range::of(lives.iter().map(of));
+    pub(crate) fn of(outcomes: &[&Outcome], touched: &[&LifeFigures], costs: Option<&Costs>) -> Self {
+        let lives: Vec<&LifeFigures> = outcomes.iter().map(|outcome| &outcome.life).collect();
+        let range = |of: &dyn Fn(&LifeFigures) -> f64| Range::of(lives.iter().copied().map(of));
         let faults_of = |life: &LifeFigures, pmd: bool| {
             let folios = life.folios.iter().filter(|folio| (folio.order == Order::PMD) == pmd);
             folios.map(|folio| folio.faults).sum::<u64>() as f64
         };
         let waste = lives.iter().zip(touched).map(|(life, touched)| {
             life.at_peak.anonymous.saturating_sub(anonymous_at(touched, life.at_peak.event)) as f64
+        });
+        let by_size: Vec<BTreeMap<u64, u64>> = lives.iter().copied().map(faults_by_size).collect();
+        let sizes: BTreeSet<u64> = by_size.iter().flat_map(BTreeMap::keys).copied().collect();
+        let of_size =
+            |size| by_size.iter().map(move |faults| faults.get(&size).map_or(0.0, |&count| count as f64));
+        let estimate_ns = costs.map(|costs| {
+            let estimates: Vec<[f64; 3]> = lives.iter().map(|life| estimate(life, costs)).collect();
+            Range {
+                median: Range::of(estimates.iter().map(|estimate| estimate[0])).median,
+                min: Range::of(estimates.iter().map(|estimate| estimate[1])).min,
+                max: Range::of(estimates.iter().map(|estimate| estimate[2])).max,
+            }
         });
         Self {
             peak_largest: range(&|life| life.peak_largest as f64),
@@ -90,13 +178,16 @@ impl Row {
             mean_resident: range(&|life| life.mean_resident),
             peak_page_tables: range(&|life| life.peak_page_tables as f64),
             faults: range(&|life| life.faults as f64),
+            faults_by_size: sizes.into_iter().map(|size| (size, Range::of(of_size(size)))).collect(),
             huge_faults: range(&|life| faults_of(life, true)),
             large_faults: range(&|life| faults_of(life, false)),
             collapses: range(&|life| life.collapses as f64),
             huge_share: range(&LifeFigures::huge_share),
             large_share: range(&LifeFigures::large_share),
             waste: Range::of(waste),
-            fallbacks: lives.iter().map(LifeFigures::fallbacks).sum(),
+            fallbacks: lives.iter().map(|life| life.fallbacks()).sum(),
+            estimate_ns,
+            processes: outcomes.first().map_or_else(Vec::new, |outcome| outcome.processes.clone()),
         }
     }
 }
@@ -116,7 +207,8 @@ fn anonymous_at(life: &LifeFigures, event: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use quire_trace::replay::LifeSample;
+    use quire_measure::FaultCost;
+    use quire_trace::replay::{FolioFigures, LifeSample};
 
     #[test]
     fn medians_and_ranges() {
@@ -133,8 +225,33 @@ mod tests {
         let touched =
             life(sample(90, 800), vec![sample(0, 0), sample(10, 100), sample(20, 300), sample(90, 800)]);
         for (event, waste) in [(10, 900.0), (16, 700.0), (90, 200.0), (1000, 200.0)] {
-            let row = Row::of(&[life(sample(event, 1000), Vec::new())], &[&touched]);
+            let life = life(sample(event, 1000), Vec::new());
+            let outcome = Outcome { life, processes: Vec::new(), differences: 0 };
+            let row = Row::of(&[&outcome], &[&touched], None);
             assert_eq!(row.waste.median, waste, "{event}");
         }
+    }
+
+    #[test]
+    fn an_estimate_is_counts_times_costs() {
+        let cost = |median: f64| Cost { median, min: median - 1.0, max: median + 2.0 };
+        let fault =
+            |total: f64, zeroing: f64| FaultCost { total: cost(total), zeroing, fixed: total - zeroing };
+        let costs = Costs {
+            kernel: String::new(),
+            cpu: String::new(),
+            faults: [(4096, fault(100.0, 60.0)), (2 << 20, fault(9000.0, 8000.0))].into(),
+            map_present: cost(10.0),
+            zero_small: cost(10.0),
+            zero_huge: cost(10.0),
+            collapse: Some(cost(5000.0)),
+        };
+        let folio = |order, faults| FolioFigures { order, faults, fallbacks: 0, splits: 0 };
+        let folios = vec![folio(Order::ALL[2], 3), folio(Order::PMD, 2)];
+        let life = LifeFigures { faults: 15, folios, collapses: 1, ..LifeFigures::default() };
+        assert_eq!(faults_by_size(&life), [(4096, 10), (16384, 3), (2 << 20, 2)].into());
+        // Folios of 16 KiB were not measured: three more pages to zero.
+        let median = 10.0 * 100.0 + 3.0 * (100.0 + 3.0 * 60.0) + 2.0 * 9000.0 + 5000.0;
+        assert_eq!(estimate(&life, &costs), [median, median - 16.0, median + 32.0]);
     }
 }

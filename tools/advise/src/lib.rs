@@ -1,22 +1,33 @@
-//! What settings of huge pages and page tables would do for a program: its recordings are replayed under each of
-//! them, and the outcomes compared. docs/advise.md says what is predicted, and what is not.
+//! What settings of huge pages and page tables, and memory limits, would do for a program: its recordings are
+//! replayed under each of them, and the outcomes compared. docs/advise.md says what is predicted, and what is not.
 //!
 //! # Modules, lowest first
 //!
+//! - `jobs`: work on several things at once.
 //! - `setting`: the settings, and the commands that apply them.
 //! - `figures`: figures of several replays, as median and range.
 //! - `verdict`: which setting is worth trying.
+//! - `limits`: memory limits: their replays, and how much memory is enough.
 //! - `predict`: the replays.
+//! - `compare`: each technique off and on.
 //! - `validate`: the program itself under the settings.
 
+mod compare;
 mod figures;
+mod jobs;
+mod limits;
 mod predict;
 mod setting;
 mod validate;
 mod verdict;
 
-pub use figures::{Range, Row};
-pub use predict::{AdviseError, Prediction, Progress, predict};
-pub use setting::{Setting, grid};
-pub use validate::{Figure, Validation, validate};
-pub use verdict::{FAULT_SECONDS, Gain, Verdict};
+pub use compare::{Comparison, Effect, Figure as ComparedFigure, Instructions, compare, technique_names};
+pub use figures::{ProcessRow, Range, Row};
+pub use jobs::Progress;
+pub use limits::{
+    Enough, LimitFigures, LimitRow, LimitSetting, LimitSwap, Limits, Means, Priced, predicts_limits,
+};
+pub use predict::{AdviseError, Prediction, Waste, peak_anonymous, predict};
+pub use setting::{FOLDER, Setting, grid};
+pub use validate::{Figure, LimitValidation, Validation, validate, validate_limit};
+pub use verdict::{Gain, Verdict};

@@ -1,14 +1,19 @@
 //! Replays of recordings under each setting.
 
-use crate::figures::Row;
+use crate::figures::{Outcome, Range, Row};
+use crate::jobs::{Progress, in_parallel};
+use crate::limits::{Basis, Limits, Trial, pressure};
 use crate::setting::{Setting, grid};
-use crate::verdict::Verdict;
-use quire_mm::{KhugepagedSetting, Techniques};
+use crate::verdict::{FAULT_SECONDS, Verdict};
+use quire_arch::PAGE_SIZE;
+use quire_measure::Costs;
+use quire_mm::{HugeConfig, KhugepagedSetting, Techniques};
 use quire_trace::format::TraceHeader;
-use quire_trace::replay::{Audits, LifeFigures, Replay, ReplayError, ReplayOptions, recorded_huge_config};
+use quire_trace::replay::{
+    Audits, LifeFigures, MappingLife, Replay, ReplayError, ReplayOptions, recorded_huge_config,
+};
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use thiserror::Error;
 
@@ -31,6 +36,9 @@ pub enum AdviseError {
     /// The programs needed more memory than the machine had: under which setting, and what was found.
     #[error("{0}: {1}")]
     DoesNotFit(String, String),
+    /// Instructions could not be counted.
+    #[error("{0}")]
+    Instructions(String),
 }
 
 impl From<ReplayError> for AdviseError {
@@ -39,15 +47,12 @@ impl From<ReplayError> for AdviseError {
     }
 }
 
-/// Told how many replays are done, of how many.
-pub type Progress<'p> = &'p (dyn Fn(usize, usize) + Sync);
-
 /// What each setting would do.
 #[derive(Clone, Debug)]
 pub struct Prediction {
     /// The command that was recorded.
     pub command: String,
-    /// How many recordings there are of it.
+    /// How many recordings of it there are for settings. Those for limits may be others ([`Limits::recordings`]).
     pub recordings: usize,
     /// The recorded time of the first, in seconds.
     pub seconds: f64,
@@ -59,7 +64,67 @@ pub struct Prediction {
     pub rows: Vec<(Setting, Row)>,
     /// Which setting is worth trying.
     pub verdict: Verdict,
+    /// Of the settings that the verdict names, by their places among the rows: the mappings that hold most memory that
+    /// is never touched, at the peak of the first recording.
+    pub wastes: BTreeMap<usize, Vec<Waste>>,
+    /// What limits of memory would do under the present setting.
+    pub limits: Limits,
 }
+
+/// Memory in a mapping that is never touched.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Waste {
+    /// The mapping's name, or its size and address if it has none.
+    pub mapping: String,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// Mappings that are told.
+const MOST_WASTES: usize = 3;
+
+/// Where the memory lies that `outcome` had at its peak, and that is not there at that event without huge pages.
+fn waste_by_mapping(
+    replay: &Replay,
+    options: &ReplayOptions,
+    never: &HugeConfig,
+    outcome: &Outcome,
+) -> Result<Vec<Waste>, AdviseError> {
+    let stop_at = Some(outcome.life.at_peak.event);
+    let at_peak = |options: ReplayOptions| -> Result<Vec<MappingLife>, AdviseError> {
+        Ok(replay.with(ReplayOptions { stop_at, life: false, ..options }).run(&mut |_, _| {})?.mappings)
+    };
+    let without = ReplayOptions { huge: *never, khugepaged: None, ..options.clone() };
+    let touched: HashMap<(usize, u64), u64> = at_peak(without)?
+        .into_iter()
+        .map(|mapping| ((mapping.process, mapping.start), mapping.anonymous))
+        .collect();
+    let mut wastes: HashMap<String, u64> = HashMap::new();
+    for mapping in at_peak(options.clone())? {
+        let touched = touched.get(&(mapping.process, mapping.start)).copied().unwrap_or(0);
+        let name = if mapping.name.is_empty() {
+            format!(
+                "anonymous mapping of {} KiB at {:#x}",
+                (mapping.end - mapping.start) >> 10,
+                mapping.start
+            )
+        } else {
+            mapping.name
+        };
+        *wastes.entry(name).or_default() += mapping.anonymous.saturating_sub(touched);
+    }
+    let mut wastes: Vec<Waste> = wastes
+        .into_iter()
+        .filter(|&(_, bytes)| bytes > 0)
+        .map(|(mapping, bytes)| Waste { mapping, bytes })
+        .collect();
+    wastes.sort_by(|one, other| (other.bytes, &one.mapping).cmp(&(one.bytes, &other.mapping)));
+    wastes.truncate(MOST_WASTES);
+    Ok(wastes)
+}
+
+/// The name of the setting without huge pages.
+const NEVER: &str = "thp=never";
 
 /// The phases of khugepaged that are tried, as shares of its pace: when it first looks is chance.
 const PHASES: [f64; 2] = [0.25, 0.75];
@@ -71,14 +136,35 @@ struct Job {
     options: ReplayOptions,
 }
 
-/// What a replay came to.
-struct Outcome {
-    life: LifeFigures,
-    differences: u64,
+/// Recordings that were opened, and their headers.
+fn open(files: &[PathBuf]) -> Result<(Vec<Replay>, Vec<TraceHeader>), AdviseError> {
+    let replays = files
+        .iter()
+        .map(|file| Replay::open(file, ReplayOptions::default()))
+        .collect::<Result<Vec<_>, _>>()?;
+    let headers = replays.iter().map(Replay::header).collect::<Result<Vec<_>, _>>()?;
+    check(files, &headers)?;
+    Ok((replays, headers))
 }
 
-/// Replays the recordings in `files`, which are of one command, under each setting, so many at once. A page fault
-/// costs `fault_seconds` beside zeroing, for the estimate of time.
+/// The peak of anonymous memory that limits are shares of, in bytes: of all processes, the median of the recordings in
+/// `files`, which are of one command, under the setting they were recorded under.
+///
+/// # Errors
+///
+/// [`AdviseError`].
+pub fn peak_anonymous(files: &[PathBuf], at_once: usize) -> Result<u64, AdviseError> {
+    let (replays, headers) = open(files)?;
+    let header = headers.first().ok_or(AdviseError::Nothing)?;
+    let present = grid(recorded_huge_config(header).unwrap_or_default()).swap_remove(0);
+    let jobs = jobs(std::slice::from_ref(&present), &(0..replays.len()).collect::<Vec<_>>());
+    let outcomes =
+        in_parallel(&jobs, at_once, &|_, _| {}, |job| replay(job, &replays[job.recording], &present))?;
+    Ok(Range::of(outcomes.iter().map(|outcome| outcome.life.at_peak.anonymous as f64)).median as u64)
+}
+
+/// Replays the recordings in `files`, which are of one command, under each setting, so many at once. `costs` are this
+/// host's, if it was calibrated, for the estimate of time.
 ///
 /// # Errors
 ///
@@ -86,52 +172,85 @@ struct Outcome {
 pub fn predict(
     files: &[PathBuf],
     at_once: usize,
-    fault_seconds: f64,
+    costs: Option<&Costs>,
     progress: Progress<'_>,
 ) -> Result<Prediction, AdviseError> {
-    let replays = files
-        .iter()
-        .map(|file| Replay::open(file, ReplayOptions::default()))
-        .collect::<Result<Vec<_>, _>>()?;
-    let headers = replays.iter().map(Replay::header).collect::<Result<Vec<_>, _>>()?;
-    let Some(header) = headers.first() else { return Err(AdviseError::Nothing) };
-    check(files, &headers)?;
+    let (replays, headers) = open(files)?;
+    let header = headers.first().ok_or(AdviseError::Nothing)?;
     let present = recorded_huge_config(header).unwrap_or_default();
     let settings = grid(present);
-    let jobs = jobs(&settings, replays.len());
-    let outcomes = run(&jobs, &replays, &settings, at_once, progress)?;
+    // Pressure slows a program down: recordings without it are better for all but limits.
+    let of = |pressed: bool| -> Vec<usize> {
+        (0..files.len()).filter(|&place| pressure(&headers[place]).is_some() == pressed).collect()
+    };
+    let (plain, pressed) = (of(false), of(true));
+    let for_settings = if plain.is_empty() { &pressed } else { &plain };
+    let for_limits = if pressed.is_empty() { &plain } else { &pressed };
+    let jobs = jobs(&settings, for_settings);
+    let trial = Trial {
+        recordings: for_limits.iter().map(|&place| (&replays[place], pressure(&headers[place]))).collect(),
+        options: options(&settings[0], None),
+        phases: phases(&settings[0]),
+        at_once,
+    };
+    let all = jobs.len() + trial.most_replays();
+    let outcomes = in_parallel(&jobs, at_once, &|done, _| progress(done, all), |job| {
+        replay(job, &replays[job.recording], &settings[job.setting])
+    })?;
 
-    let lives = |setting: usize| -> Vec<LifeFigures> {
+    let under = |setting: usize| -> Vec<&Outcome> {
         let mine = jobs.iter().zip(&outcomes).filter(|(job, _)| job.setting == setting);
-        mine.map(|(_, outcome)| outcome.life.clone()).collect()
+        mine.map(|(_, outcome)| outcome).collect()
     };
     // Without huge pages each resident page was touched.
-    let never = settings.iter().position(|setting| setting.name == "thp=never").unwrap_or(0);
-    let touched = lives(never);
+    let never = settings.iter().position(|setting| setting.name == NEVER).unwrap_or(0);
+    let touched = under(never);
     let rows: Vec<(Setting, Row)> = settings
         .iter()
         .enumerate()
         .map(|(place, setting)| {
-            let recordings =
-                jobs.iter().filter(|job| job.setting == place).map(|job| &touched[job.recording]);
-            (setting.clone(), Row::of(&lives(place), &recordings.collect::<Vec<_>>()))
+            let mine = jobs.iter().filter(|job| job.setting == place);
+            let touched_of = |job: &Job| for_settings.iter().position(|&place| place == job.recording);
+            let touched = mine.filter_map(|job| touched.get(touched_of(job)?));
+            let touched: Vec<&LifeFigures> = touched.map(|outcome| &outcome.life).collect();
+            (setting.clone(), Row::of(&under(place), &touched, costs))
         })
         .collect();
     let last = outcomes.first().and_then(|outcome| outcome.life.samples.last());
     let seconds = last.map_or(0.0, |sample| sample.time_ns as f64 / 1e9);
-    let differences = jobs.iter().zip(&outcomes).filter(|(job, _)| job.setting == 0);
+    let differences = under(0).iter().map(|outcome| outcome.differences).sum();
+    let fault_seconds = costs.and_then(|costs| Some(costs.faults.get(&PAGE_SIZE)?.fixed / 1e9));
+    let verdict = Verdict::of(&rows, seconds, fault_seconds.unwrap_or(FAULT_SECONDS));
+    let told = verdict.places().into_iter();
+    let wastes = told.map(|place| {
+        let found = jobs.iter().zip(&outcomes).find(|(job, _)| job.setting == place);
+        let waste = found.map(|(job, outcome)| {
+            waste_by_mapping(&replays[job.recording], &job.options, &settings[never].huge, outcome)
+        });
+        Ok((place, waste.transpose()?.unwrap_or_default()))
+    });
+    let wastes = wastes.collect::<Result<_, AdviseError>>()?;
+    let (_, now) = &rows[0];
+    let basis = Basis {
+        peak: now.peak_anonymous.median as u64,
+        files: (now.peak_resident.median - now.peak_anonymous.median).max(0.0) as u64,
+        seconds,
+    };
+    let limits = trial.run(basis, &|done, _| progress(jobs.len() + done, all))?;
     Ok(Prediction {
         command: command(header),
-        recordings: files.len(),
+        recordings: for_settings.len(),
         seconds,
-        differences: differences.map(|(_, outcome)| outcome.differences).sum(),
+        differences,
         exactness: header.faults.exactness(),
-        verdict: Verdict::of(&rows, seconds, fault_seconds),
+        verdict,
+        wastes,
         rows,
+        limits,
     })
 }
 
-fn command(header: &TraceHeader) -> String {
+pub(crate) fn command(header: &TraceHeader) -> String {
     let words = header.command.iter().map(|word| String::from_utf8_lossy(word).into_owned());
     words.collect::<Vec<_>>().join(" ")
 }
@@ -149,82 +268,41 @@ fn check(files: &[PathBuf], headers: &[TraceHeader]) -> Result<(), AdviseError> 
     Ok(())
 }
 
-fn jobs(settings: &[Setting], recordings: usize) -> Vec<Job> {
+/// The phases of khugepaged in which a setting is replayed.
+fn phases(setting: &Setting) -> Vec<Option<Duration>> {
+    if !setting.runs_khugepaged() {
+        return vec![None];
+    }
+    let pace = setting.huge.khugepaged.get(KhugepagedSetting::ScanSleepMillisecs);
+    PHASES.map(|share| Some(Duration::from_millis(u64::from(pace)).mul_f64(share))).into()
+}
+
+fn options(setting: &Setting, khugepaged: Option<Duration>) -> ReplayOptions {
+    let mut techniques = Techniques::default();
+    techniques.tables = setting.tables;
+    ReplayOptions {
+        huge: setting.huge,
+        techniques,
+        audits: Audits::Never,
+        life: true,
+        khugepaged,
+        ..ReplayOptions::default()
+    }
+}
+
+fn jobs(settings: &[Setting], recordings: &[usize]) -> Vec<Job> {
     let mut jobs = Vec::new();
     for (number, setting) in settings.iter().enumerate() {
-        let pace = setting.huge.khugepaged.get(KhugepagedSetting::ScanSleepMillisecs);
-        let phase = |share: f64| Duration::from_millis(u64::from(pace)).mul_f64(share);
-        let phases: Vec<Option<Duration>> = if setting.runs_khugepaged() {
-            PHASES.map(|share| Some(phase(share))).into()
-        } else {
-            vec![None]
-        };
-        for recording in 0..recordings {
-            for &khugepaged in &phases {
-                let mut techniques = Techniques::default();
-                techniques.tables = setting.tables;
-                let options = ReplayOptions {
-                    huge: setting.huge,
-                    techniques,
-                    audits: Audits::Never,
-                    life: true,
-                    khugepaged,
-                    ..ReplayOptions::default()
-                };
-                jobs.push(Job { recording, setting: number, options });
-            }
+        let phases = phases(setting);
+        for &recording in recordings {
+            jobs.extend(phases.iter().map(|&khugepaged| Job {
+                recording,
+                setting: number,
+                options: options(setting, khugepaged),
+            }));
         }
     }
     jobs
-}
-
-/// Does all jobs, `at_once` at once; the outcomes are in their order.
-fn run(
-    jobs: &[Job],
-    replays: &[Replay],
-    settings: &[Setting],
-    at_once: usize,
-    progress: Progress<'_>,
-) -> Result<Vec<Outcome>, AdviseError> {
-    let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    let outcomes: Mutex<Vec<Option<Result<Outcome, AdviseError>>>> =
-        Mutex::new(jobs.iter().map(|_| None).collect());
-    progress(0, jobs.len());
-    std::thread::scope(|scope| {
-        for _ in 0..at_once.clamp(1, jobs.len().max(1)) {
-            scope.spawn(|| {
-                while let Some((place, job)) = take(&next, jobs) {
-                    let outcome = replay(job, &replays[job.recording], &settings[job.setting]);
-                    if outcome.is_err() {
-                        // The rest would be for nothing.
-                        next.store(jobs.len(), Ordering::Relaxed);
-                    }
-                    if let Ok(mut outcomes) = outcomes.lock() {
-                        outcomes[place] = Some(outcome);
-                    }
-                    progress(done.fetch_add(1, Ordering::Relaxed) + 1, jobs.len());
-                }
-            });
-        }
-    });
-    let outcomes = outcomes.into_inner().unwrap_or_default();
-    let (mut good, mut failed) = (Vec::new(), None);
-    for outcome in outcomes {
-        match outcome {
-            Some(Ok(outcome)) => good.push(outcome),
-            Some(Err(error)) => failed = failed.or(Some(error)),
-            None => {}
-        }
-    }
-    match failed {
-        Some(error) => Err(error),
-        None => Ok(good),
-    }
-}
-
-fn take<'j>(next: &AtomicUsize, jobs: &'j [Job]) -> Option<(usize, &'j Job)> {
-    let place = next.fetch_add(1, Ordering::Relaxed);
-    Some((place, jobs.get(place)?))
 }
 
 fn replay(job: &Job, replay: &Replay, setting: &Setting) -> Result<Outcome, AdviseError> {
@@ -232,6 +310,5 @@ fn replay(job: &Job, replay: &Replay, setting: &Setting) -> Result<Outcome, Advi
     if let Some(finding) = &report.does_not_fit {
         return Err(AdviseError::DoesNotFit(setting.name.clone(), finding.to_string()));
     }
-    let differences = report.processes.iter().map(|process| process.mismatches).sum();
-    Ok(Outcome { life: report.life.unwrap_or_default(), differences })
+    Ok(Outcome::of(report))
 }

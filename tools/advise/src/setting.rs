@@ -20,7 +20,7 @@ pub struct Setting {
 }
 
 /// The folder of the settings.
-const FOLDER: &str = "/sys/kernel/mm/transparent_hugepage";
+pub const FOLDER: &str = "/sys/kernel/mm/transparent_hugepage";
 
 /// Orders of folios between a page and the PMD's, which Linux calls mTHP.
 fn small_orders() -> impl Iterator<Item = Order> {
@@ -67,8 +67,31 @@ impl Setting {
     /// The commands that bring a host from `present` to this setting: lines for a shell of root's.
     #[must_use]
     pub fn commands(&self, present: &Self) -> Vec<String> {
-        let mut commands = Vec::new();
-        let mut write = |word: &str, file: &str| commands.push(format!("echo {word} > {FOLDER}/{file}"));
+        let words = self.words(present).into_iter();
+        words.map(|(word, file)| format!("echo {word} > {FOLDER}/{file}")).collect()
+    }
+
+    /// The same in few words, for a shell in [`FOLDER`].
+    #[must_use]
+    pub fn short_commands(&self, present: &Self) -> String {
+        let mut files: Vec<(String, Vec<String>)> = Vec::new();
+        for (word, file) in self.words(present) {
+            match files.last_mut().filter(|(last, _)| *last == word) {
+                Some((_, files)) => files.push(file),
+                None => files.push((word, vec![file])),
+            }
+        }
+        let commands = files.into_iter().map(|(word, files)| match &files[..] {
+            [file] => format!("echo {word} > {file}"),
+            _ => format!("echo {word} | tee {}", files.join(" ")),
+        });
+        commands.collect::<Vec<_>>().join("; ")
+    }
+
+    /// What is to be written to which file below [`FOLDER`] on a host that is set as `present`, in this order.
+    fn words(&self, present: &Self) -> Vec<(String, String)> {
+        let mut words = Vec::new();
+        let mut write = |word: &str, file: &str| words.push((word.to_owned(), file.to_owned()));
         let (new, old) = (&self.huge, &present.huge);
         // Sizes first: `enabled` is what those that inherit follow.
         for order in
@@ -85,7 +108,7 @@ impl Setting {
                 write(&value.to_string(), &format!("khugepaged/{}", setting.name()));
             }
         }
-        commands
+        words
     }
 }
 
@@ -103,21 +126,25 @@ pub fn grid(present: HugeConfig) -> Vec<Setting> {
         HugeConfig { khugepaged: khugepaged.unwrap_or(huge.khugepaged), ..huge }
     };
     let always = with(policy(HugeEnabled::Always));
-    let never = policy(HugeEnabled::Never);
+    // Smaller sizes come beside what programs ask for by madvise, where the host allows that.
+    let asked = match present.policy.enabled() {
+        HugeEnabled::Never => policy(HugeEnabled::Never),
+        HugeEnabled::Madvise | HugeEnabled::Always => policy(HugeEnabled::Madvise),
+    };
     let mut settings = vec![
-        Setting::new("thp=never", with(never)),
+        Setting::new("thp=never", with(policy(HugeEnabled::Never))),
         Setting::new("thp=madvise", with(policy(HugeEnabled::Madvise))),
         Setting::new("thp=always", always),
         Setting::new("thp=always,max_ptes_none=0", none_empty(always)),
     ];
     for order in small_orders() {
-        let policy = never.with_sizes(OrderSet::of(order), SizeEnabled::Always);
+        let policy = asked.with_sizes(OrderSet::of(order), SizeEnabled::Always);
         settings.push(Setting::new(format!("mthp={}", size(order)), with(policy)));
     }
     let up_to_64k = OrderSet::ANONYMOUS.up_to(Order::new(4).unwrap_or(Order::ZERO));
     let small = OrderSet::ANONYMOUS.below(Order::PMD);
     for (name, sizes) in [("mthp=16K-64K", up_to_64k), ("mthp=16K-1M", small)] {
-        settings.push(Setting::new(name, with(never.with_sizes(sizes, SizeEnabled::Always))));
+        settings.push(Setting::new(name, with(asked.with_sizes(sizes, SizeEnabled::Always))));
     }
     let both = always.policy.with_sizes(up_to_64k, SizeEnabled::Always);
     settings.push(Setting::new("thp=always,mthp=16K-64K", with(both)));
@@ -181,11 +208,14 @@ mod tests {
         );
         assert_eq!(
             find("mthp=64K").commands(present),
-            [
-                format!("echo always > {folder}/hugepages-64kB/enabled"),
-                format!("echo never > {folder}/enabled")
-            ]
+            [format!("echo always > {folder}/hugepages-64kB/enabled")],
+            "what programs ask for by madvise stays"
         );
+        assert_eq!(
+            find("mthp=16K-64K").short_commands(present),
+            "echo always | tee hugepages-64kB/enabled hugepages-32kB/enabled hugepages-16kB/enabled"
+        );
+        assert_eq!(tight.short_commands(present), "echo always > enabled; echo 0 > khugepaged/max_ptes_none");
         assert!(
             present.commands(present).is_empty() && settings.last().unwrap().commands(present).is_empty()
         );

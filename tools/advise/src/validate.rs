@@ -1,15 +1,21 @@
 //! The program itself under the settings that were predicted.
 
 use crate::figures::{Range, Row};
+use crate::limits::{LimitRow, LimitSetting};
 use crate::setting::Setting;
-use quire_measure::{AtPeak, HostSettings, HugeSettings, MeasureError, Options, Truth, measure};
+use quire_arch::PAGE_SIZE;
+use quire_measure::{
+    AtPeak, Guard, HostSettings, HugeSettings, LimitTruth, MeasureError, MemoryLimit, Options, Swap, Truth,
+    measure,
+};
 use std::ffi::OsString;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 /// A figure of a setting: what was predicted, and what the program then did.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Figure {
-    /// Its name.
+    /// Its name, as in `advise --json`.
     pub name: &'static str,
     /// `bytes`, `faults`, or `share` (0 to 1).
     pub unit: &'static str,
@@ -30,6 +36,105 @@ pub struct Validation {
     pub seconds: Range,
 }
 
+/// What was predicted for a limit of memory, and what the program then did.
+#[derive(Clone, PartialEq, Debug)]
+pub struct LimitValidation {
+    /// The limit.
+    pub setting: LimitSetting,
+    /// What can be compared, of the runs that ended well; empty if nothing was predicted, or none did.
+    pub figures: Vec<Figure>,
+    /// The time of those runs, in seconds.
+    pub seconds: Range,
+    /// The program was predicted to fit.
+    pub fits: bool,
+    /// Runs in which Linux killed for memory.
+    pub killed: u16,
+    /// Runs that were ended because they took too long.
+    pub late: u16,
+}
+
+/// Puts the files of `setting` in place.
+fn apply(setting: &Setting) -> Result<Guard, MeasureError> {
+    let files = setting.files().into_iter();
+    let words = files.fold(HugeSettings::new(), |words, (file, word)| words.with(file, word));
+    HostSettings::default().apply(&words)
+}
+
+/// Runs `command` once.
+fn run(command: &[OsString], options: &Options) -> Result<Truth, MeasureError> {
+    let mut program = Command::new(command.first().cloned().unwrap_or_default());
+    program.args(command.iter().skip(1)).stdout(Stdio::null());
+    measure(program, options)
+}
+
+/// A program within a limit may take so many times as long, and at least so many seconds.
+const LONGER: f64 = 20.0;
+const SHORTEST: f64 = 60.0;
+/// How many times the limit's peak the swap holds.
+const SWAP_PEAKS: u64 = 4;
+
+/// Runs `command`, which took `recorded` seconds, so many times in a memory cgroup with the limit of `setting` and
+/// its swap, under the present setting of huge pages, and puts all of that back.
+///
+/// # Errors
+///
+/// [`MeasureError`]. That the program was killed for memory, or ended because it took too long, is none.
+pub fn validate_limit(
+    setting: &LimitSetting,
+    predicted: &LimitRow,
+    present: &Setting,
+    command: &[OsString],
+    runs: u16,
+    recorded: f64,
+) -> Result<LimitValidation, MeasureError> {
+    let peak = setting.bytes * 100 / u64::from(setting.percent.max(1));
+    let swap = Swap { kind: setting.swap.measured(), bytes: (SWAP_PEAKS * peak).next_multiple_of(1 << 20) };
+    let options = Options {
+        timeout: Some(Duration::from_secs_f64((LONGER * recorded).max(SHORTEST))),
+        limit: Some(MemoryLimit::new(setting.bytes, Some(swap))),
+        ..Options::default()
+    };
+    let guard = apply(present)?;
+    let runs = (0..runs).map(|_| run(command, &options)).collect::<Vec<_>>();
+    guard.restore()?;
+    let (mut truths, mut killed, mut late) = (Vec::new(), 0, 0);
+    for run in runs {
+        match run {
+            Ok(Truth { limited: Some(limited), .. }) if limited.oom_kills > 0 => killed += 1,
+            Ok(Truth { limited: Some(limited), wall, .. }) => truths.push((limited, wall.as_secs_f64())),
+            Ok(_) => {}
+            Err(MeasureError::Killed { .. }) => killed += 1,
+            Err(MeasureError::Timeout(_)) => late += 1,
+            Err(error) => return Err(error),
+        }
+    }
+    let measured = |of: fn(&LimitTruth) -> u64| Range::of(truths.iter().map(|(truth, _)| of(truth) as f64));
+    let mut figures = Vec::new();
+    if let Some(found) = predicted.figures.filter(|_| !truths.is_empty()) {
+        let figure = |name, unit, predicted, of| Figure { name, unit, predicted, measured: measured(of) };
+        figures.push(figure("major_faults", "faults", found.major_faults, |truth| truth.major_faults));
+        figures.push(figure("swap_read", "bytes", found.swap_read, |truth| pages(truth).0 * PAGE_SIZE));
+        figures.push(figure("swap_written", "bytes", found.swap_written, |truth| pages(truth).1 * PAGE_SIZE));
+        if let Some(compressed) = found.compressed {
+            figures.push(figure("compressed", "bytes", compressed, |truth| {
+                let swap = truth.swap.as_ref();
+                swap.and_then(|swap| swap.fullest).map_or(0, |fullest| fullest.compressed)
+            }));
+        }
+    }
+    let seconds = Range::of(truths.iter().map(|&(_, seconds)| seconds));
+    Ok(LimitValidation { setting: *setting, figures, seconds, fits: predicted.fits(), killed, late })
+}
+
+/// Pages in and out, as a replay counts them: from and to the device or the pool in front of it, those that were
+/// written back from the pool once.
+fn pages(truth: &LimitTruth) -> (u64, u64) {
+    let Some(swap) = &truth.swap else { return (0, 0) };
+    let pages = swap.pages;
+    let out = (pages.written + pages.zswap_written).saturating_sub(pages.zswap_written_back);
+    (pages.read + pages.zswap_read, out)
+}
+
 /// Runs `command` under `setting` on this host so many times, and puts the host's settings back. The program's
 /// standard output is dropped: it was seen when the program was recorded.
 ///
@@ -42,16 +147,8 @@ pub fn validate(
     command: &[OsString],
     runs: u16,
 ) -> Result<Validation, MeasureError> {
-    let files = setting.files().into_iter();
-    let words = files.fold(HugeSettings::new(), |words, (file, word)| words.with(file, word));
-    let guard = HostSettings::default().apply(&words)?;
-    let truths = (0..runs)
-        .map(|_| {
-            let mut program = Command::new(command.first().cloned().unwrap_or_default());
-            program.args(command.iter().skip(1)).stdout(Stdio::null());
-            measure(program, &Options::default())
-        })
-        .collect::<Result<Vec<Truth>, _>>();
+    let guard = apply(setting)?;
+    let truths = (0..runs).map(|_| run(command, &Options::default())).collect::<Result<Vec<Truth>, _>>();
     guard.restore()?;
     let truths = truths?;
     let range = |of: &dyn Fn(&Truth) -> f64| Range::of(truths.iter().map(of));
@@ -65,12 +162,15 @@ pub fn validate(
     Ok(Validation {
         setting: setting.name.clone(),
         figures: vec![
-            figure("peak anonymous", "bytes", predicted.peak_largest, &|truth| truth.peak_anonymous as f64),
-            figure("page tables", "bytes", predicted.peak_page_tables, &|truth| {
+            figure("peak_anonymous", "bytes", predicted.peak_anonymous, &|truth| {
+                truth.peak_anonymous_once as f64
+            }),
+            figure("peak_largest", "bytes", predicted.peak_largest, &|truth| truth.peak_anonymous as f64),
+            figure("peak_page_tables", "bytes", predicted.peak_page_tables, &|truth| {
                 truth.peak_page_tables_all as f64
             }),
-            figure("2 MiB faults", "faults", predicted.huge_faults, &|truth| truth.host.huge_faults as f64),
-            figure("mapped by 2 MiB", "share", predicted.huge_share, &huge_share),
+            figure("huge_faults", "faults", predicted.huge_faults, &|truth| truth.host.huge_faults as f64),
+            figure("huge_share", "share", predicted.huge_share, &huge_share),
         ],
         seconds: range(&|truth| truth.wall.as_secs_f64()),
     })

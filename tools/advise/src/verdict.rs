@@ -2,16 +2,19 @@
 
 use crate::figures::{Range, Row};
 use crate::setting::Setting;
+use std::collections::BTreeSet;
 
 /// A change of the peak that is worth a change of settings.
 const WORTH_MEMORY: f64 = 0.05;
 /// A change of the peak that is worth being told.
 const NOTABLE: f64 = 0.02;
+/// A change below so many bytes matters to no host.
+const NOTABLE_BYTES: f64 = (1 << 20) as f64;
 /// A share of the run time that is worth a change of settings.
 const WORTH_TIME: f64 = 0.02;
 /// What a page fault costs beside zeroing its page, in seconds, where this host was not calibrated: on the low side.
 /// Zeroing takes as long whatever the faults' size.
-pub const FAULT_SECONDS: f64 = 0.5e-6;
+pub(crate) const FAULT_SECONDS: f64 = 0.5e-6;
 
 /// What one setting changes, against the present one.
 #[derive(Clone, PartialEq, Debug)]
@@ -43,6 +46,11 @@ fn change(old: f64, new: f64) -> f64 {
     if old > 0.0 { (new - old) / old } else { 0.0 }
 }
 
+/// Whether a peak of `new` lies so far below one of `old` that it matters, and by more than `share`.
+fn takes_less(old: Range, new: Range, share: f64) -> bool {
+    is_below(old, new, share) && old.median - new.median >= NOTABLE_BYTES
+}
+
 /// Whether `new` lies below `old` by more than `share`, and by more than both spread.
 fn is_below(old: Range, new: Range, share: f64) -> bool {
     change(old.median, new.median) < -share && new.median + new.spread() < old.median - old.spread()
@@ -64,7 +72,7 @@ impl Verdict {
         };
         let others = || rows.iter().enumerate().skip(1).map(|(place, (_, row))| (place, row));
         let least_memory = others()
-            .filter(|(_, row)| is_below(present.peak_largest, row.peak_largest, WORTH_MEMORY))
+            .filter(|(_, row)| takes_less(present.peak_largest, row.peak_largest, WORTH_MEMORY))
             .map(|(place, row)| gain(place, row))
             .min_by(|one, other| {
                 (one.memory, one.faults)
@@ -77,10 +85,17 @@ impl Verdict {
             .filter(|gain| gain.memory < NOTABLE && gain.time >= WORTH_TIME)
             .min_by(|one, other| one.faults.total_cmp(&other.faults));
         let most_memory = others()
-            .filter(|(_, row)| is_below(row.peak_largest, present.peak_largest, NOTABLE))
+            .filter(|(_, row)| takes_less(row.peak_largest, present.peak_largest, NOTABLE))
             .map(|(place, row)| gain(place, row))
             .max_by(|one, other| one.memory.total_cmp(&other.memory));
         Self { least_memory, fewest_faults, most_memory }
+    }
+
+    /// The places of all settings that it names, the present one's where another takes less memory.
+    pub(crate) fn places(&self) -> BTreeSet<usize> {
+        let named = [&self.least_memory, &self.fewest_faults, &self.most_memory];
+        let named = named.into_iter().flatten().map(|gain| gain.place);
+        named.chain(self.least_memory.as_ref().map(|_| 0)).collect()
     }
 
     /// Whether no setting is worth trying.
@@ -123,6 +138,12 @@ mod tests {
             verdict.nothing_changes() && verdict.recommended().is_none() && verdict.most_memory.is_none()
         );
         assert!(Verdict::of(&[], 0.0, FAULT_SECONDS).nothing_changes());
+    }
+
+    #[test]
+    fn less_than_a_mebibyte_is_not_told() {
+        let verdict = Verdict::of(&rows(&[(1e5, 10.0), (0.5e5, 10.0), (9e5, 10.0)], 0.0), 1.0, FAULT_SECONDS);
+        assert!(verdict.nothing_changes() && verdict.most_memory.is_none());
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What the command line takes.
 
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use quire_mm::Techniques;
 use quire_trace::record::FaultChoice;
@@ -31,6 +32,8 @@ pub(crate) enum Command {
     Run(RunArguments),
     /// Predict what settings of huge pages would do for a program
     Advise(AdviseArguments),
+    /// Show what each technique changes for a recorded program: off and on, side by side
+    Compare(CompareArguments),
     /// Measure what page faults cost on this host, for the estimates of `advise`
     Calibrate(CalibrateArguments),
     /// Make random memory calls on Linux and on Quire side by side and compare everything
@@ -70,6 +73,10 @@ pub(crate) struct RecordArguments {
     /// Do not sample what is used again
     #[arg(long, conflicts_with = "reuse")]
     pub(crate) no_reuse: bool,
+    /// Page anonymous memory out so that about SIZE of it stays resident: each later use is then a page fault, which
+    /// predictions of memory limits need. Take less than the smallest limit; it needs root and swap space
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub(crate) pressure: Option<u64>,
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
@@ -152,23 +159,50 @@ pub(crate) struct AdviseArguments {
     /// Recordings of one command, made by `quire record`
     #[arg(value_name = "FILE", required_unless_present = "command")]
     pub(crate) files: Vec<PathBuf>,
-    /// Run the program itself, too, under the present setting and the one that is advised, and print what was
-    /// measured beside what was predicted. With FILE it needs CMD as well. Changes this host's settings for the
-    /// time of the runs (root only)
+    /// Run the program itself, too, under the present setting and the one that is advised, and within a memory
+    /// limit, and print what was measured beside what was predicted. With FILE it needs CMD as well. Changes
+    /// this host's settings for the time of the runs (root only)
     #[arg(long, requires = "command")]
     pub(crate) validate: bool,
     /// Record the command so many times: what differs between runs becomes a range
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=100))]
     pub(crate) runs: u16,
+    /// Do not record the command under memory pressure as well: what memory limits cost is not predicted then, only
+    /// whether it fits
+    #[arg(long)]
+    pub(crate) no_limits: bool,
     /// Replay so many at once; by default one a CPU
     #[arg(long, value_name = "N")]
     pub(crate) jobs: Option<usize>,
-    /// Print JSON objects, one a line: a row a setting, then the verdict
+    /// Print JSON objects, one a line: a row a setting, a row a memory limit, then the verdict
     #[arg(long)]
     pub(crate) json: bool,
     /// The program and its arguments, to be recorded
     #[arg(last = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CompareArguments {
+    /// Recordings
+    #[arg(required = true, value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+    /// Compare only this technique; may be given several times (pcp, gather, swap, tables, mremap)
+    #[arg(long = "technique", value_name = "NAME", value_parser = technique_names())]
+    pub(crate) techniques: Vec<String>,
+    /// Count the instructions of the memory manager, too, by valgrind: takes some fifty times as long
+    #[arg(long)]
+    pub(crate) instructions: bool,
+    /// Replay so many at once; by default one a CPU
+    #[arg(long, value_name = "N")]
+    pub(crate) jobs: Option<usize>,
+    /// Print one JSON object a figure
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+fn technique_names() -> PossibleValuesParser {
+    PossibleValuesParser::new(quire_advise::technique_names())
 }
 
 #[derive(Debug, Args)]
@@ -239,11 +273,15 @@ pub(crate) struct MachineArguments {
     /// RAM of the machine, e.g. 64M; by default enough for the recording. Implies --contents
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) memory: Option<u64>,
-    /// Where pages go when memory is short: KIND:SIZE, where KIND is zram, ram, file or file:PATH, e.g.
-    /// zram:256M
+    /// What the programs may have together, e.g. 48M: memory.max of a memory cgroup. RAM that a zram device
+    /// takes is not part of it. Implies --contents
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub(crate) limit: Option<u64>,
+    /// Where pages go when memory is short: KIND:SIZE, where KIND is zram, zswap, disk, ram, file or file:PATH,
+    /// e.g. zram:256M
     #[arg(long, value_name = "KIND:SIZE", value_parser = swap)]
     pub(crate) swap: Option<SwapSpec>,
-    /// Go on with --memory although the recording does not say what was used again: too few major faults are
+    /// Go on with --memory or --limit although the recording does not say what was used again: too few major faults are
     /// found
     #[arg(long)]
     pub(crate) assume_no_reuse: bool,
@@ -254,6 +292,9 @@ pub(crate) struct MachineArguments {
     /// gather=pages|runs, tables=keep|free, mremap=ptes|puds, swap=bypass|all)
     #[arg(long = "technique", value_name = "NAME=VALUE", value_parser = technique)]
     pub(crate) techniques: Vec<(String, String)>,
+    /// Replay under this setting of huge pages, by its name in `quire advise`, e.g. thp=always or mthp=64K
+    #[arg(long, value_name = "NAME")]
+    pub(crate) setting: Option<String>,
     /// Hold every TLB hit against the page tables
     #[arg(long)]
     pub(crate) paranoid: bool,
@@ -321,9 +362,11 @@ mod tests {
     fn swap_is_a_kind_and_a_size() {
         let spec = |kind, bytes| Ok(SwapSpec { kind, bytes });
         assert_eq!(swap("zram:256M"), spec(SwapKind::Zram, 256 << 20));
+        assert_eq!(swap("zswap:256M"), spec(SwapKind::Zswap, 256 << 20));
+        assert_eq!(swap("disk:1G"), spec(SwapKind::Disk, 1 << 30));
         assert_eq!(swap("file:1G"), spec(SwapKind::File(None), 1 << 30));
         assert_eq!(swap("file:/a:b/c:1G"), spec(SwapKind::File(Some("/a:b/c".into())), 1 << 30));
-        for wrong in ["", "zram", "zram:", "zram:much", "disk:1G", "file:/a", ":1G"] {
+        for wrong in ["", "zram", "zram:", "zram:much", "tape:1G", "file:/a", ":1G"] {
             assert!(swap(wrong).is_err(), "{wrong}");
         }
     }

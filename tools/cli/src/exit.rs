@@ -26,9 +26,14 @@ impl Failure {
         Self { line: error.to_string(), code: FOUND_FAILURE }
     }
 
+    /// What happened.
+    pub(crate) fn line(&self) -> String {
+        self.line.replace('\n', " ")
+    }
+
     /// Says it on stderr and gives the exit code.
     pub(crate) fn report(self) -> ExitCode {
-        eprintln!("quire: {}", self.line.replace('\n', " "));
+        eprintln!("quire: {}", self.line());
         ExitCode::from(self.code)
     }
 }

@@ -1,52 +1,138 @@
 //! `quire advise`.
 
-use super::calibrate::fault_seconds;
+use super::at_once;
+use super::record::swap_if_none;
 use super::scratch::scratch;
 use crate::args::AdviseArguments;
 use crate::exit::Failure;
 use crate::output::{advice, progress::Bar};
-use quire_advise::{AdviseError, FAULT_SECONDS, Prediction, Validation, predict, validate};
-use quire_trace::record::{RecordOptions, RecordTarget, record};
+use quire_advise::{
+    AdviseError, LimitValidation, Prediction, Validation, peak_anonymous, predict, validate, validate_limit,
+};
+use quire_measure::{Costs, HostSwap, MeasureError};
+use quire_trace::record::{RecordError, RecordOptions, RecordTarget, record};
 use std::ffi::OsString;
+use std::fmt;
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
-pub(crate) fn run(arguments: AdviseArguments) -> Result<ExitCode, Failure> {
-    // Kept until all is replayed.
-    let mut recordings: Vec<Arc<File>> = Vec::new();
-    let mut files = arguments.files;
-    let to_record = if files.is_empty() { arguments.runs } else { 0 };
-    for number in 0..to_record {
-        let open = scratch().map_err(Failure::input)?;
-        files.push(PathBuf::from(format!("/proc/self/fd/{}", open.as_raw_fd())));
-        let mut options =
-            RecordOptions::new(arguments.command.clone(), RecordTarget::Open(Arc::clone(&open)));
-        options.reuse = None;
-        options.stdout_is_taken = true;
-        let summary = record(&options).map_err(Failure::input)?;
-        if summary.exit_code() != 0 {
-            eprintln!("quire: the program ended with code {} (run {})", summary.exit_code(), number + 1);
+pub(crate) fn run(arguments: &AdviseArguments) -> Result<ExitCode, Failure> {
+    let mut recordings = Recordings { files: arguments.files.clone(), open: Vec::new() };
+    if recordings.files.is_empty() {
+        let wall = recordings.record(&arguments.command, arguments.runs)?;
+        if !arguments.no_limits {
+            recordings.record_under_pressure(arguments, wall)?;
         }
-        recordings.push(open);
     }
-    let prediction = with_progress(&files, arguments.jobs)?;
-    if arguments.json {
-        advice::print_json(&prediction);
-    } else {
+    let prediction = with_progress(&recordings.files, arguments.jobs)?;
+    if !arguments.json {
         advice::print(&prediction);
     }
-    if arguments.validate {
-        let validations = run_under_settings(&prediction, &arguments.command, arguments.runs)?;
-        if arguments.json {
-            advice::print_validations_json(&validations);
-        } else {
-            advice::print_validations(&validations, arguments.runs);
-        }
+    let (validations, limited) = if arguments.validate {
+        (
+            run_under_settings(&prediction, &arguments.command, arguments.runs)?,
+            run_within_limit(&prediction, &arguments.command, arguments.runs)?,
+        )
+    } else {
+        (Vec::new(), None)
+    };
+    if arguments.json {
+        advice::print_json(&prediction, &validations, limited.as_ref());
+    } else if arguments.validate {
+        advice::print_validations(&validations, limited.as_ref(), arguments.runs);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Under pressure this share of the peak of anonymous memory stays resident: half of the smallest limit that every
+/// program is asked about.
+const PRESSURE_PERCENT: u64 = 25;
+/// The least that stays resident.
+const LEAST_PRESSURE: u64 = 1 << 20;
+/// A program that takes so many times as long under pressure is recorded so once.
+const TOO_SLOW: u32 = 4;
+
+/// Recordings of one command.
+struct Recordings {
+    files: Vec<PathBuf>,
+    /// Those that were made here have no names: they are kept until all is replayed, and are gone after that.
+    open: Vec<Arc<File>>,
+}
+
+impl Recordings {
+    /// Records the command so many times. Returns how long it ran the first time.
+    fn record(&mut self, command: &[OsString], runs: u16) -> Result<Duration, Failure> {
+        let mut first = None;
+        for run in 1..=runs {
+            let wall = self.record_once(command, None, run)?.map_err(Failure::input)?;
+            first.get_or_insert(wall);
+        }
+        Ok(first.unwrap_or_default())
+    }
+
+    /// Records it as often under pressure, so that it is known what memory limits cost; once if it takes much longer
+    /// than `plain` then. Where that cannot be done, the advice goes without.
+    fn record_under_pressure(&mut self, arguments: &AdviseArguments, plain: Duration) -> Result<(), Failure> {
+        let peak = peak_anonymous(&self.files, at_once(arguments.jobs)).map_err(failure)?;
+        let pressure = (peak * PRESSURE_PERCENT / 100).max(LEAST_PRESSURE);
+        let goes_without = |why: &dyn fmt::Display| {
+            eprintln!("quire: what memory limits cost is not predicted: {why}");
+        };
+        // Until the last recording ends.
+        let swap = match swap_if_none() {
+            Ok(swap) => swap,
+            Err(error) => {
+                goes_without(&error.line());
+                return Ok(());
+            }
+        };
+        for run in 1..=arguments.runs {
+            match self.record_once(&arguments.command, Some(pressure), run)? {
+                Ok(wall) if wall > plain * TOO_SLOW => break,
+                Ok(_) => {}
+                Err(RecordError::Pressure(why)) => {
+                    goes_without(&why);
+                    break;
+                }
+                Err(error) => return Err(Failure::input(error)),
+            }
+        }
+        swap.map_or(Ok(()), HostSwap::finish).map_err(Failure::work)
+    }
+
+    /// Records it in run `run`, with so many bytes of it resident if that is given. Returns how long it ran.
+    fn record_once(
+        &mut self,
+        command: &[OsString],
+        pressure: Option<u64>,
+        run: u16,
+    ) -> Result<Result<Duration, RecordError>, Failure> {
+        let open = scratch().map_err(Failure::input)?;
+        let mut options = RecordOptions::new(command.to_vec(), RecordTarget::Open(Arc::clone(&open)));
+        options.reuse = None;
+        options.pressure = pressure;
+        options.stdout_is_taken = true;
+        let summary = match record(&options) {
+            Ok(summary) => summary,
+            Err(error) => return Ok(Err(error)),
+        };
+        let run = if pressure.is_some() { format!("{run} under pressure") } else { run.to_string() };
+        if let Some(signal) = summary.interrupted {
+            return Err(Failure::work(format!(
+                "interrupted by signal {signal} in run {run}; nothing is kept"
+            )));
+        }
+        if summary.exit_code() != 0 {
+            eprintln!("quire: the program ended with code {} (run {run})", summary.exit_code());
+        }
+        self.files.push(PathBuf::from(format!("/proc/self/fd/{}", open.as_raw_fd())));
+        self.open.push(open);
+        Ok(Ok(summary.wall))
+    }
 }
 
 /// Runs the program under the present setting, and under the advised one; where nothing is advised, under the one
@@ -68,16 +154,43 @@ fn run_under_settings(
         .collect()
 }
 
+/// Runs the program within the limit that is enough, or else within 75 % of its peak with the first kind of swap.
+fn run_within_limit(
+    prediction: &Prediction,
+    command: &[OsString],
+    runs: u16,
+) -> Result<Option<LimitValidation>, Failure> {
+    let limits = &prediction.limits;
+    let enough = limits.enough.as_ref().map(|enough| enough.least.setting);
+    let chosen =
+        limits.all().find(|(setting, _)| enough.map_or(setting.percent == 75, |least| least == **setting));
+    let (Some((setting, row)), Some((present, _))) = (chosen, prediction.rows.first()) else {
+        return Ok(None);
+    };
+    match validate_limit(setting, row, present, command, runs, prediction.seconds) {
+        Ok(found) => Ok(Some(found)),
+        Err(error @ MeasureError::NotRestored(_)) => Err(Failure::work(error)),
+        // As on a host without zram: what was measured without a limit is worth printing.
+        Err(error) => {
+            eprintln!("quire: not run within {}: {error}", setting.name());
+            Ok(None)
+        }
+    }
+}
+
 /// Predicts, with progress on a terminal.
 pub(crate) fn with_progress(files: &[PathBuf], jobs: Option<usize>) -> Result<Prediction, Failure> {
     let bar = Bar::new("advise", "replays");
-    let at_once = jobs.or_else(|| std::thread::available_parallelism().ok().map(usize::from)).unwrap_or(1);
-    let prediction = predict(files, at_once, fault_seconds().unwrap_or(FAULT_SECONDS), &|done, total| {
+    let prediction = predict(files, at_once(jobs), Costs::kept().as_ref(), &|done, total| {
         bar.set(done as u64, total as u64);
     });
     bar.finish();
-    prediction.map_err(|error| match error {
+    prediction.map_err(failure)
+}
+
+fn failure(error: AdviseError) -> Failure {
+    match error {
         AdviseError::DoesNotFit(..) => Failure::work(error),
         _ => Failure::input(error),
-    })
+    }
 }

@@ -3,7 +3,6 @@
 use crate::args::CalibrateArguments;
 use crate::exit::Failure;
 use crate::output::costs;
-use quire_measure::Costs;
 use std::process::ExitCode;
 
 pub(crate) fn run(arguments: &CalibrateArguments) -> Result<ExitCode, Failure> {
@@ -17,10 +16,4 @@ pub(crate) fn run(arguments: &CalibrateArguments) -> Result<ExitCode, Failure> {
         .keep()
         .map_err(|error| Failure::work(format!("the costs could not be kept for `quire advise`: {error}")))?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// What a page fault costs beside zeroing its page, in seconds, if this host was calibrated.
-pub(crate) fn fault_seconds() -> Option<f64> {
-    let costs = Costs::kept()?;
-    Some(costs.faults.get(&4096)?.fixed / 1e9)
 }

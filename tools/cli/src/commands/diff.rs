@@ -49,11 +49,10 @@ fn read(file: &Path) -> Result<Program, Failure> {
 
 /// Runs random programs, and then concurrent ones.
 fn random(arguments: &DiffArguments) -> Result<bool, Failure> {
-    let jobs = std::thread::available_parallelism().map_or(1, usize::from);
     let options = DiffOptions {
         seed: arguments.seed,
         ops: arguments.ops,
-        jobs: arguments.jobs.unwrap_or(jobs).max(1),
+        jobs: super::at_once(arguments.jobs).max(1),
         shrink: Duration::from_secs(arguments.shrink),
         setup: setup(arguments),
     };

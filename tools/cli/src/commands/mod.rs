@@ -2,8 +2,10 @@
 
 pub(crate) mod advise;
 pub(crate) mod calibrate;
+pub(crate) mod compare;
 pub(crate) mod diff;
 pub(crate) mod import;
+pub(crate) mod instructions;
 pub(crate) mod lab;
 pub(crate) mod record;
 pub(crate) mod replay;
@@ -11,3 +13,8 @@ pub(crate) mod run;
 pub(crate) mod scratch;
 pub(crate) mod tour;
 pub(crate) mod trace;
+
+/// How much is done at once, where `--jobs` does not say: as much as there are CPUs.
+fn at_once(jobs: Option<usize>) -> usize {
+    jobs.or_else(|| std::thread::available_parallelism().ok().map(usize::from)).unwrap_or(1)
+}

@@ -3,8 +3,10 @@
 use crate::args::{MachineArguments, ReplayArguments, chosen_techniques};
 use crate::exit::{FOUND_FAILURE, Failure};
 use crate::output::{json, progress::Bar, table};
-use quire_trace::format::{EXTENSION, TraceErrorKind, TraceReader, UseSource};
-use quire_trace::replay::{Replay, ReplayError, ReplayOptions, ReplayReport};
+use quire_advise::grid;
+use quire_mm::HugeConfig;
+use quire_trace::format::{EXTENSION, TraceErrorKind, TraceHeader, TraceReader, UseSource};
+use quire_trace::replay::{Replay, ReplayError, ReplayOptions, ReplayReport, recorded_huge_config};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -21,7 +23,7 @@ pub(crate) fn run(arguments: &ReplayArguments) -> Result<ExitCode, Failure> {
 /// What to replay of the files that were named. Of several, as `recordings/*` gives them, those that are
 /// plainly something else are passed over with a word: neither called a recording nor beginning like one. If
 /// all are, the first is taken, so that its error is told.
-fn recordings_among(files: &[PathBuf]) -> Vec<&PathBuf> {
+pub(crate) fn recordings_among(files: &[PathBuf]) -> Vec<&PathBuf> {
     let (wanted, others): (Vec<_>, Vec<_>) = files.iter().partition(|file| {
         file.extension().is_some_and(|extension| extension == EXTENSION) || !is_something_else(file)
     });
@@ -46,18 +48,24 @@ pub(crate) fn replay(
     machine: &MachineArguments,
     salvage: bool,
 ) -> Result<ReplayReport, Failure> {
-    let options = ReplayOptions {
+    let is_limited = machine.memory.is_some() || machine.limit.is_some();
+    let mut options = ReplayOptions {
         memory: machine.memory,
+        limit: machine.limit,
         techniques: chosen_techniques(&machine.techniques),
         paranoid: machine.paranoid,
         salvage,
         swap: machine.swap.clone(),
         // Pages of zeros would take no room in swap.
-        contents: machine.contents || machine.memory.is_some(),
+        contents: machine.contents || is_limited,
         ..ReplayOptions::default()
     };
-    let replay = Replay::open(file, options).map_err(failure)?;
-    if machine.memory.is_some() && !machine.assume_no_reuse {
+    let mut replay = Replay::open(file, options.clone()).map_err(failure)?;
+    if let Some(name) = &machine.setting {
+        options.huge = setting(&replay.header().map_err(failure)?, name)?;
+        replay = replay.with(options);
+    }
+    if is_limited && !machine.assume_no_reuse {
         refuse_without_uses(file, &replay)?;
     }
     if machine.swap.is_none() && machine.techniques.iter().any(|(name, _)| name == "swap") {
@@ -69,6 +77,16 @@ pub(crate) fn replay(
     report
 }
 
+/// The controls of huge pages that the setting of this name stands for, where the program was recorded.
+fn setting(header: &TraceHeader, name: &str) -> Result<HugeConfig, Failure> {
+    let settings = grid(recorded_huge_config(header).unwrap_or_default());
+    let found = settings.iter().find(|setting| setting.name == name).map(|setting| setting.huge);
+    found.ok_or_else(|| {
+        let names: Vec<&str> = settings.iter().map(|setting| setting.name.as_str()).collect();
+        Failure::input(format!("--setting {name}: there is no such setting; known: {}", names.join(" ")))
+    })
+}
+
 /// What a program uses again decides what little memory costs: without it a replay would find far too few
 /// faults.
 fn refuse_without_uses(file: &Path, replay: &Replay) -> Result<(), Failure> {
@@ -77,7 +95,7 @@ fn refuse_without_uses(file: &Path, replay: &Replay) -> Result<(), Failure> {
     }
     let command = replay.command().map_err(failure)?.join(" ");
     Err(Failure::input(format!(
-        "{}: the recording does not say what the program used again, so a replay under --memory would find too few \
+        "{}: the recording does not say what the program used again, so a replay under a limit would find too few \
          major faults; record it again with `quire record -o FILE -- {command}`, or go on with --assume-no-reuse",
         file.display()
     )))

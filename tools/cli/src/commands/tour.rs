@@ -1,9 +1,8 @@
 //! `quire` without a command: a short tour.
 
-use super::replay::{replay, show};
-use crate::args::MachineArguments;
+use super::{advise, compare};
 use crate::exit::{FOUND_FAILURE, Failure};
-use crate::output::say;
+use crate::output::{advice, say, techniques};
 use quire_trace::format::EXTENSION;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -12,32 +11,38 @@ use std::process::ExitCode;
 /// one was built.
 const PLACES: [&str; 2] = ["recordings", concat!(env!("CARGO_MANIFEST_DIR"), "/../../recordings")];
 
+/// The recording that advice is given for.
+const ADVISED: &str = "sort-threads";
+
 pub(crate) fn run() -> Result<ExitCode, Failure> {
     let files = recordings()?;
-    say(format_args!("Quire runs the recorded memory lives of {} real programs.", files.len()));
-    say("Every call and every touch is made again, and every result is compared with Linux's.\n");
-    let machine = MachineArguments::default();
-    let mut good = true;
-    for file in &files {
-        let report = replay(file, &machine, false)?;
-        show(file, &report, false);
-        good &= report.is_good();
+    say(format_args!(
+        "Quire is the memory management of a Linux-class kernel, as a library. Here it replays the\n\
+         recorded memory lives of {} real programs: each call and each page fault is made again, and each\n\
+         result compared with Linux's. Then each technique is switched off and on: the last five columns\n\
+         say what that changes (the gather and swap also with folios of 64 KiB).\n",
+        files.len()
+    ));
+    let comparisons = files
+        .iter()
+        .map(|file| compare::with_progress(file, &[], None, None))
+        .collect::<Result<Vec<_>, _>>()?;
+    techniques::print_overview(&comparisons);
+    let advised = files.iter().find(|file| file.file_stem().is_some_and(|name| name == ADVISED));
+    if let Some(file) = advised.or(files.first()) {
+        let name = file.file_name().unwrap_or_default().display();
+        say(format_args!(
+            "\nWhat settings of huge pages would do for one of them, by quire advise {}/{name}:",
+            PLACES[0]
+        ));
+        advice::print_short(&advise::with_progress(std::slice::from_ref(file), None)?);
     }
-    say("What to try next:");
-    say(
-        "  quire run -- python3 -c 'x = list(range(1000000))'   a program of your own, recorded and replayed",
-    );
-    say("  quire record -o my.qtr -- CMD ARGS...                 keep the recording");
-    say(
-        "  quire replay my.qtr --technique pcp=order0            the same life with single frames only on the per-CPU lists",
-    );
-    say(
-        "  quire replay my.qtr --memory 32M --swap zram:1G       in little memory: how many faults there are at least",
-    );
-    say("  quire replay my.qtr --paranoid --json                 every TLB hit checked; for scripts");
-    say(
-        "  quire diff                                            random calls, compared with this machine's Linux",
-    );
+    say("\nGo on with a program of your own:");
+    say("  quire advise -- python3 -c 'x = list(range(1000000))'   what settings would do for it");
+    say("  quire record -o my.qtr -- CMD ARGS...                   keep a recording, and look at it by");
+    say("  quire replay my.qtr; quire compare my.qtr               its processes, and the techniques");
+    say("  quire lab --quick; quire diff                           techniques timed; random calls on Linux");
+    let good = comparisons.iter().all(|comparison| comparison.report.is_good());
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::from(FOUND_FAILURE) })
 }
 

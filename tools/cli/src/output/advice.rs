@@ -1,11 +1,15 @@
 //! What `quire advise` prints.
 
-use super::say;
 use super::table::shorten;
+use super::{advice_limits, say, say_wrapped};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
-use quire_advise::{Figure, Gain, Prediction, Range, Row, Setting, Validation};
-use serde_json::{Value, json};
+use quire_advise::{FOLDER, Figure, Gain, LimitValidation, Prediction, Range, Row, Setting, Validation};
+use serde_json::{Map, Value, json};
 
+/// Columns that a narrow table has not: the range, the mean and the faults of 2 MiB.
+const NARROW_LACKS: [usize; 3] = [2, 3, 6];
+/// The share of the peak from which on it is told where waste lies.
+const NOTABLE_WASTE: f64 = 0.02;
 /// Changes below this are none.
 const NO_CHANGE: f64 = 0.005;
 
@@ -16,14 +20,47 @@ pub(crate) fn print(prediction: &Prediction) {
         "{}: {of}, {seconds:.1} s; {differences} differences from Linux\n{exactness}\n",
         shorten(command, 60)
     ));
-    say(table(prediction));
+    say(table(prediction, true));
+    advice_limits::print(&prediction.limits, prediction.seconds);
+    print_verdict(prediction);
+}
+
+/// As [`print()`], with the rows that the verdict names, and some that most people ask for.
+pub(crate) fn print_short(prediction: &Prediction) {
+    let verdict = &prediction.verdict;
+    let named: Vec<usize> = [&verdict.least_memory, &verdict.fewest_faults, &verdict.most_memory]
+        .into_iter()
+        .flatten()
+        .map(|gain| gain.place)
+        .collect();
+    let asked = ["thp=never", "thp=madvise", "thp=always", "mthp=64K"];
+    let mut short = prediction.clone();
+    short.rows = prediction
+        .rows
+        .iter()
+        .enumerate()
+        .filter(|(place, (setting, _))| {
+            *place == 0 || named.contains(place) || asked.contains(&setting.name.as_str())
+        })
+        .map(|(_, row)| row.clone())
+        .collect();
+    say(table(&short, false));
+    print_verdict(prediction);
+}
+
+fn print_verdict(prediction: &Prediction) {
     for line in verdict(prediction) {
-        say(line);
+        // Commands are to be copied.
+        if line.starts_with(' ') {
+            say(line);
+        } else {
+            say_wrapped(&line);
+        }
     }
 }
 
 /// Bytes with a unit, three digits.
-fn size(bytes: f64) -> String {
+pub(super) fn size(bytes: f64) -> String {
     let (value, unit) = match bytes {
         bytes if bytes >= 1e9 => (bytes / f64::from(1 << 30), "GiB"),
         bytes if bytes >= 1e6 => (bytes / f64::from(1 << 20), "MiB"),
@@ -34,7 +71,7 @@ fn size(bytes: f64) -> String {
 }
 
 /// A count with a unit.
-fn count(value: f64) -> String {
+pub(super) fn count(value: f64) -> String {
     match value {
         value if value >= 9.95e6 => format!("{:.0} M", value / 1e6),
         value if value >= 9.95e5 => format!("{:.1} M", value / 1e6),
@@ -52,26 +89,33 @@ fn change(present: Range, row: Range) -> f64 {
     if present.median > 0.0 { row.median / present.median - 1.0 } else { 0.0 }
 }
 
-fn table(prediction: &Prediction) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::ASCII_MARKDOWN).set_content_arrangement(ContentArrangement::Disabled);
-    table.set_header([
+/// A row a setting; `all` columns, or those that fit on a narrow screen.
+fn table(prediction: &Prediction, all: bool) -> Table {
+    const HEADINGS: [&str; 10] = [
         "setting",
         "peak anonymous",
         "range",
         "mean",
-        "page tables",
+        "page\ntables",
         "faults",
         "2 MiB\nfaults",
         "by\n2 MiB",
         "large\nfolios",
         "never\ntouched",
-    ]);
+    ];
+    let shown = |column: &usize| all || !NARROW_LACKS.contains(column);
+    let chosen = |cells: [String; HEADINGS.len()]| {
+        let cells = cells.into_iter().enumerate().filter(|(column, _)| shown(column));
+        cells.map(|(_, cell)| cell).collect::<Vec<_>>()
+    };
+    let mut table = Table::new();
+    table.load_style(presets::ASCII_MARKDOWN).set_content_arrangement(ContentArrangement::Disabled);
+    table.set_header(chosen(HEADINGS.map(str::to_owned)));
     let Some((_, present)) = prediction.rows.first() else { return table };
     for (setting, row) in &prediction.rows {
         let share = |range: Range| format!("{:.0} %", range.median * 100.0);
         let peak = row.peak_largest;
-        table.add_row([
+        table.add_row(chosen([
             format!("{}{}", setting.name, if setting.is_present { " (now)" } else { "" }),
             format!("{}{}", size(peak.median), percent(change(present.peak_largest, peak))),
             if peak.spread() == 0.0 { String::new() } else { format!("+-{}", size(peak.spread())) },
@@ -82,7 +126,7 @@ fn table(prediction: &Prediction) -> Table {
             share(row.huge_share),
             share(row.large_share),
             size(row.waste.median),
-        ]);
+        ]));
     }
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
@@ -90,10 +134,55 @@ fn table(prediction: &Prediction) -> Table {
     table
 }
 
+/// What the verdict says of the setting at `place` among the rows, if it names it.
+fn why(prediction: &Prediction, place: usize) -> Option<String> {
+    let (rows, verdict) = (&prediction.rows, &prediction.verdict);
+    let (_, now) = rows.first()?;
+    let (setting, row) = rows.get(place)?;
+    let name = &setting.name;
+    let is_here = |gain: &&Gain| gain.place == place;
+    if let Some(gain) = verdict.least_memory.as_ref().filter(is_here) {
+        return Some(format!("{name} is worth trying. {}{}", saves(gain, now, row), wasted(prediction, 0)));
+    }
+    if let Some(gain) = verdict.fewest_faults.as_ref().filter(is_here) {
+        let memory = percent(gain.memory);
+        return Some(format!(
+            "{name} is worth trying for speed: {} page faults instead of {} save about {:.0} % of the time, for{} memory.{}",
+            count(row.faults.median),
+            count(now.faults.median),
+            gain.time * 100.0,
+            if memory.is_empty() { " the same" } else { &memory },
+            wasted(prediction, place),
+        ));
+    }
+    verdict.most_memory.as_ref().filter(is_here).map(|gain| {
+        format!(
+            "Beware of {name}: it takes {} more at the peak ({:+.0} %), and {} of its memory is never touched.{}",
+            size(row.peak_largest.median - now.peak_largest.median),
+            gain.memory * 100.0,
+            size(row.waste.median),
+            wasted(prediction, place),
+        )
+    })
+}
+
+/// The mappings in which a setting wastes most, if it wastes notably.
+fn wasted(prediction: &Prediction, place: usize) -> String {
+    let (setting, row) = &prediction.rows[place];
+    let wastes = prediction.wastes.get(&place).map_or(&[][..], Vec::as_slice);
+    let most = wastes.iter().filter(|waste| waste.bytes as f64 > row.waste.median / 4.0);
+    let told: Vec<String> =
+        most.map(|waste| format!("{} ({})", waste.mapping, size(waste.bytes as f64))).collect();
+    if told.is_empty() || row.waste.median < NOTABLE_WASTE * row.peak_anonymous.median {
+        return String::new();
+    }
+    format!(" Most that {} leaves untouched is in {}.", setting.name, told.join(", "))
+}
+
 /// The verdict in sentences.
 fn verdict(prediction: &Prediction) -> Vec<String> {
     let rows = &prediction.rows;
-    let Some((present, now)) = rows.first() else { return Vec::new() };
+    let Some((present, _)) = rows.first() else { return Vec::new() };
     let verdict = &prediction.verdict;
     let mut lines = Vec::new();
     if verdict.nothing_changes() {
@@ -103,40 +192,19 @@ fn verdict(prediction: &Prediction) -> Vec<String> {
             present.name
         ));
     }
-    if let Some(gain) = &verdict.least_memory {
-        lines.push(format!(
-            "Verdict: {} is worth trying. {}",
-            rows[gain.place].0.name,
-            saves(gain, now, &rows[gain.place].1)
-        ));
-        lines.extend(how(&rows[gain.place].0, present));
+    let mut tried: Vec<usize> = [&verdict.least_memory, &verdict.fewest_faults]
+        .into_iter()
+        .flatten()
+        .map(|gain| gain.place)
+        .collect();
+    tried.dedup();
+    for (nth, &place) in tried.iter().enumerate() {
+        let word = if nth == 0 { "Verdict" } else { "Also" };
+        lines.extend(why(prediction, place).map(|why| format!("{word}: {why}")));
+        lines.extend(how(&rows[place].0, present));
     }
-    if let Some(gain) = verdict
-        .fewest_faults
-        .as_ref()
-        .filter(|gain| verdict.least_memory.as_ref().is_none_or(|least| least.place != gain.place))
-    {
-        let row = &rows[gain.place].1;
-        lines.push(format!(
-            "{} {} is worth trying for speed: {} page faults instead of {} save about {:.0} % of the time, for{} memory.",
-            if verdict.least_memory.is_some() { "Also:" } else { "Verdict:" },
-            rows[gain.place].0.name,
-            count(row.faults.median),
-            count(now.faults.median),
-            gain.time * 100.0,
-            if percent(gain.memory).is_empty() { " the same".to_owned() } else { percent(gain.memory) },
-        ));
-        lines.extend(how(&rows[gain.place].0, present));
-    }
-    if let Some(gain) = &verdict.most_memory {
-        let (setting, row) = &rows[gain.place];
-        lines.push(format!(
-            "Beware of {}: it takes {} more at the peak ({:+.0} %), of which {} is never touched.",
-            setting.name,
-            size(row.peak_largest.median - now.peak_largest.median),
-            gain.memory * 100.0,
-            size(row.waste.median),
-        ));
+    if let Some(gain) = verdict.most_memory.as_ref().filter(|gain| !tried.contains(&gain.place)) {
+        lines.extend(why(prediction, gain.place));
     }
     let fallbacks: u64 = rows.iter().map(|(_, row)| row.fallbacks).sum();
     if fallbacks > 0 {
@@ -144,6 +212,7 @@ fn verdict(prediction: &Prediction) -> Vec<String> {
             "The replays had no memory for {fallbacks} large folios: figures are too low there."
         ));
     }
+    lines.extend(advice_limits::verdict(&prediction.limits));
     lines.push(
         "Not predicted: time saved by fewer TLB misses, other programs on the host, a host whose memory is fragmented."
             .to_owned(),
@@ -164,13 +233,14 @@ fn saves(gain: &Gain, now: &Row, row: &Row) -> String {
 
 /// The commands that apply a setting and undo it.
 fn how(setting: &Setting, present: &Setting) -> Vec<String> {
-    let commands = setting.commands(present);
-    if commands.is_empty() {
+    let apply = setting.short_commands(present);
+    if apply.is_empty() {
         return vec!["  It is a technique of Quire's, not a setting of Linux.".to_owned()];
     }
     let mut lines = vec![
-        format!("  Apply: {}", commands.join("; ")),
-        format!("  Undo:  {}", present.commands(setting).join("; ")),
+        format!("  As root:  cd {FOLDER}"),
+        format!("  Apply:    {apply}"),
+        format!("  Undo:     {}", present.short_commands(setting)),
     ];
     if setting.name == "thp=never" {
         lines.push(
@@ -181,32 +251,89 @@ fn how(setting: &Setting, present: &Setting) -> Vec<String> {
     lines
 }
 
-fn range(range: Range) -> Value {
-    json!({ "median": range.median, "min": range.min, "max": range.max })
+/// Adds a figure, and its range if it has one.
+pub(super) fn put(object: &mut Map<String, Value>, name: &str, range: Range) {
+    object.insert(name.to_owned(), json!(range.median));
+    if range.min < range.max {
+        object.insert(format!("{name}_range"), json!([range.min, range.max]));
+    }
+}
+
+/// The size as people write it: 64K, 2M.
+fn short_size(bytes: u64) -> String {
+    if bytes >= 1 << 20 { format!("{}M", bytes >> 20) } else { format!("{}K", bytes >> 10) }
+}
+
+fn row_object(setting: &Setting, row: &Row) -> Map<String, Value> {
+    let mut object = Map::new();
+    object.insert("setting".to_owned(), json!(setting.name));
+    object.insert("present".to_owned(), json!(setting.is_present));
+    for (name, range) in [
+        ("peak_anonymous", row.peak_anonymous),
+        ("peak_largest", row.peak_largest),
+        ("mean_anonymous", row.mean_anonymous),
+        ("peak_resident", row.peak_resident),
+        ("mean_resident", row.mean_resident),
+        ("peak_page_tables", row.peak_page_tables),
+        ("faults", row.faults),
+        ("collapses", row.collapses),
+        ("huge_share", row.huge_share),
+        ("large_share", row.large_share),
+        ("never_touched", row.waste),
+    ] {
+        put(&mut object, name, range);
+    }
+    let mut by_size = Map::new();
+    for (&size, &faults) in &row.faults_by_size {
+        put(&mut by_size, &short_size(size), faults);
+    }
+    object.insert("faults_by_size".to_owned(), Value::Object(by_size));
+    object.insert("fallbacks".to_owned(), json!(row.fallbacks));
+    match row.estimate_ns {
+        Some(estimate) => put(&mut object, "estimate_ns", estimate),
+        None => _ = object.insert("estimate_ns".to_owned(), Value::Null),
+    }
+    let processes = row.processes.iter().map(|process| {
+        json!({
+            "program": process.program,
+            "pid": process.pid,
+            "peak_anonymous": process.peak_anonymous,
+            "peak_page_tables": process.peak_page_tables,
+        })
+    });
+    object.insert("processes".to_owned(), processes.collect());
+    object
+}
+
+/// Adds what the program itself did under the setting.
+pub(super) fn put_measured(object: &mut Map<String, Value>, figures: &[Figure], seconds: Range) {
+    let (mut measured, mut errors) = (Map::new(), Map::new());
+    for figure in figures {
+        put(&mut measured, figure.name, figure.measured);
+        errors.insert(figure.name.to_owned(), json!(figure.error()));
+    }
+    put(&mut measured, "seconds", seconds);
+    object.insert("measured".to_owned(), Value::Object(measured));
+    object.insert("error".to_owned(), Value::Object(errors));
 }
 
 /// Prints an object a setting, and one for the verdict.
-pub(crate) fn print_json(prediction: &Prediction) {
-    for (setting, row) in &prediction.rows {
-        say(json!({
-            "setting": setting.name,
-            "present": setting.is_present,
-            "peak_largest": range(row.peak_largest),
-            "peak_anonymous": range(row.peak_anonymous),
-            "mean_anonymous": range(row.mean_anonymous),
-            "peak_resident": range(row.peak_resident),
-            "mean_resident": range(row.mean_resident),
-            "peak_page_tables": range(row.peak_page_tables),
-            "faults": range(row.faults),
-            "huge_faults": range(row.huge_faults),
-            "large_faults": range(row.large_faults),
-            "collapses": range(row.collapses),
-            "huge_share": range(row.huge_share),
-            "large_share": range(row.large_share),
-            "never_touched": range(row.waste),
-            "fallbacks": row.fallbacks,
-        }));
+pub(crate) fn print_json(
+    prediction: &Prediction,
+    validations: &[Validation],
+    limited: Option<&LimitValidation>,
+) {
+    let recommended = prediction.verdict.recommended().map(|gain| gain.place);
+    for (place, (setting, row)) in prediction.rows.iter().enumerate() {
+        let mut object = row_object(setting, row);
+        object.insert("recommended".to_owned(), json!(recommended == Some(place)));
+        object.insert("why".to_owned(), json!(why(prediction, place)));
+        if let Some(validation) = validations.iter().find(|validation| validation.setting == setting.name) {
+            put_measured(&mut object, &validation.figures, validation.seconds);
+        }
+        say(Value::Object(object));
     }
+    advice_limits::print_json(&prediction.limits, prediction.seconds, limited);
     let rows = &prediction.rows;
     let gain = |gain: Option<&Gain>| {
         gain.zip(rows.first()).map(|(gain, (present, _))| {
@@ -231,6 +358,7 @@ pub(crate) fn print_json(prediction: &Prediction) {
         "least_memory": gain(prediction.verdict.least_memory.as_ref()),
         "fewest_faults": gain(prediction.verdict.fewest_faults.as_ref()),
         "most_memory": gain(prediction.verdict.most_memory.as_ref()),
+        "enough_memory": advice_limits::enough(&prediction.limits),
     }));
 }
 
@@ -249,51 +377,37 @@ fn measured(unit: &str, range: Range) -> String {
 }
 
 /// Prints what was predicted beside what the program did.
-pub(crate) fn print_validations(validations: &[Validation], runs: u16) {
+pub(crate) fn print_validations(validations: &[Validation], limited: Option<&LimitValidation>, runs: u16) {
     say(format_args!("\nMeasured on this host, {runs} runs under each setting:"));
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN).set_content_arrangement(ContentArrangement::Disabled);
     table.set_header(["setting", "figure", "predicted", "measured", "error"]);
     for Validation { setting, figures, seconds } in validations {
-        for figure in figures {
-            let error = figure.error();
-            table.add_row([
-                setting.clone(),
-                figure.name.to_owned(),
-                measured(figure.unit, figure.predicted),
-                measured(figure.unit, figure.measured),
-                error.map_or_else(String::new, |error| format!("{:+.1} %", error * 100.0)),
-            ]);
-        }
-        let time = format!("{:.2} s +-{:.2} s", seconds.median, seconds.spread());
-        table.add_row([setting.clone(), "run time".to_owned(), String::new(), time, String::new()]);
+        add_validation(&mut table, setting, figures, *seconds);
+    }
+    if let Some(LimitValidation { setting, figures, seconds, .. }) = limited {
+        add_validation(&mut table, &setting.name(), figures, *seconds);
     }
     for column in table.column_iter_mut().skip(2) {
         column.set_cell_alignment(CellAlignment::Right);
     }
     say(table);
+    if let Some(limited) = limited {
+        advice_limits::print_ends(limited, runs);
+    }
 }
 
-/// Prints an object a figure.
-pub(crate) fn print_validations_json(validations: &[Validation]) {
-    for Validation { setting, figures, seconds } in validations {
-        for figure @ Figure { name, unit, predicted, measured } in figures {
-            say(json!({
-                "validated": setting,
-                "figure": name,
-                "unit": unit,
-                "predicted": range(*predicted),
-                "measured": range(*measured),
-                "error": figure.error(),
-            }));
-        }
-        say(json!({
-            "validated": setting,
-            "figure": "run time",
-            "unit": "s",
-            "predicted": null,
-            "measured": range(*seconds),
-            "error": null,
-        }));
+fn add_validation(table: &mut Table, setting: &str, figures: &[Figure], seconds: Range) {
+    for figure in figures {
+        let error = figure.error();
+        table.add_row([
+            setting.to_owned(),
+            figure.name.replace('_', " "),
+            measured(figure.unit, figure.predicted),
+            measured(figure.unit, figure.measured),
+            error.map_or_else(String::new, |error| format!("{:+.1} %", error * 100.0)),
+        ]);
     }
+    let time = format!("{:.2} s +-{:.2} s", seconds.median, seconds.spread());
+    table.add_row([setting.to_owned(), "run time".to_owned(), String::new(), time, String::new()]);
 }

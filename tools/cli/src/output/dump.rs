@@ -11,6 +11,9 @@ pub(crate) fn header(out: &mut impl Write, header: &TraceHeader) -> io::Result<(
     let command: Vec<_> = header.command.iter().map(|word| String::from_utf8_lossy(word)).collect();
     let TraceHeader { recorder, kernel, machine, .. } = header;
     writeln!(out, "{recorder} on {kernel} {machine}: {}", command.join(" "))?;
+    if let Some(pressure) = header.pressure {
+        writeln!(out, "pressure: {} bytes of anonymous memory stay resident", pressure.bytes)?;
+    }
     header.settings.as_ref().map_or(Ok(()), |settings| host_settings(out, settings))
 }
 

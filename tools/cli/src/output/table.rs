@@ -118,10 +118,16 @@ fn allocator(report: &ReplayReport) -> String {
 fn memory(report: &ReplayReport) -> String {
     let figures = &report.pressure;
     let mut text = format!(
-        "memory     {} kB of RAM; {} minor and {}{} major faults; {} pages out, {} in, {} refaults; {:.3} s stalled",
-        kib(report.ram),
+        "memory     {}; {} minor and {}{} major faults; {} pages out, {} in, {} refaults; {:.3} s stalled",
+        report.limit.map_or_else(
+            || format!("{} kB of RAM", kib(report.ram)),
+            |limit| format!("limited to {} kB", kib(limit))
+        ),
         figures.minor_faults,
-        if report.major_faults_are_exact() { "" } else { "at least " },
+        match report.major_faults_are() {
+            "exact" => String::new(),
+            word => format!("{word} "),
+        },
         figures.major_faults,
         figures.pages_out,
         figures.pages_in,

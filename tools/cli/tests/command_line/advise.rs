@@ -1,9 +1,11 @@
 //! `quire advise`.
 
-use crate::{quire, quire_with};
+use crate::{python, quire, quire_with};
 use serde_json::Value;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Output;
+use std::process::{Command, Output, Stdio};
 
 fn advise(arguments: &[&str]) -> Output {
     quire(&[&["advise"], arguments].concat())
@@ -38,15 +40,34 @@ fn a_recording_is_replayed_under_each_setting() {
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     let objects = objects(&output);
     let (verdict, rows) = objects.split_last().expect("rows and a verdict");
+    let (limits, rows): (Vec<&Value>, Vec<&Value>) = rows.iter().partition(|row| row["limit"].is_u64());
     let named = |name: &str| rows.iter().find(|row| row["setting"] == name).expect("a row");
+    // It was recorded without pressure: whether it fits is all that is known.
+    assert_eq!(limits.len(), 9, "three limits, with three kinds of swap each");
+    for limit in limits {
+        assert!(limit["fits"] == true && limit["major_faults"].is_null(), "{limit}");
+    }
+    assert!(verdict["enough_memory"].is_null());
     assert!(rows.len() >= 14 && rows[0]["present"] == true && rows[0]["setting"] == "thp=madvise");
-    let peak = |name: &str| named(name)["peak_largest"]["median"].as_f64().expect("a number");
+    let peak = |name: &str| named(name)["peak_largest"].as_f64().expect("a number");
     // What each setting may do to a program that gives no advice.
     assert_eq!(peak("thp=never"), peak("thp=madvise"));
     assert!(peak("thp=always") >= peak("thp=never") && peak("mthp=1M") >= peak("mthp=16K"));
-    assert_eq!(named("thp=never")["never_touched"]["max"], 0.0);
-    assert_eq!(named("thp=never")["huge_faults"]["max"], 0.0);
-    assert!(named("mthp=64K")["large_share"]["median"].as_f64() > Some(0.5));
+    assert_eq!(named("thp=never")["never_touched"], 0.0);
+    assert!(named("thp=never")["faults_by_size"]["2M"].is_null() && named("thp=never")["huge_share"] == 0.0);
+    assert!(named("mthp=64K")["large_share"].as_f64() > Some(0.5));
+    for row in &rows {
+        let sizes = row["faults_by_size"].as_object().expect("sizes");
+        let all: f64 = sizes.values().filter_map(Value::as_f64).sum();
+        assert!((all / row["faults"].as_f64().expect("faults") - 1.0).abs() < 0.05, "{row}");
+        let processes = row["processes"].as_array().expect("processes");
+        assert_eq!(processes.len(), 1, "{row}");
+        assert!(processes[0]["peak_anonymous"].as_f64() <= row["peak_anonymous"].as_f64(), "{row}");
+        assert_eq!(
+            row["recommended"] == true,
+            row["why"].as_str().is_some_and(|why| why.contains("worth trying"))
+        );
+    }
     assert!(rows.iter().all(|row| row["fallbacks"] == 0), "the machine is large enough");
     assert_eq!((&verdict["differences"], &verdict["recordings"]), (&Value::from(0), &Value::from(1)));
     let words = verdict["verdict"].as_array().expect("sentences");
@@ -69,10 +90,108 @@ fn a_recording_is_replayed_under_each_setting() {
     );
 }
 
+/// Ctrl-C ends the advice, not only the run of the program that it came in.
+#[test]
+fn an_interrupted_command_gives_no_advice() {
+    let mut quire = Command::new(env!("CARGO_BIN_EXE_quire"))
+        .args(["advise", "--", "sh", "-c", "echo started; sleep 30"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .spawn()
+        .expect("quire starts");
+    // The program's output is on the standard error output.
+    let mut errors = BufReader::new(quire.stderr.take().expect("a pipe"));
+    let mut line = String::new();
+    while !line.contains("started") {
+        line.clear();
+        assert!(errors.read_line(&mut line).expect("a line") > 0, "it ended before the program ran");
+    }
+    let group = format!("-{}", quire.id());
+    let killed = Command::new("kill").args(["-INT", "--", &group]).status();
+    assert!(killed.is_ok_and(|status| status.success()));
+    let mut rest = String::new();
+    errors.read_to_string(&mut rest).expect("text");
+    let output = quire.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(1), "{rest}");
+    assert!(rest.contains("quire: interrupted by signal 2 in run 1") && output.stdout.is_empty(), "{rest}");
+}
+
+/// A command is recorded under pressure as well, so that its limits have figures. Where that is not permitted a line
+/// says so, and whether it fits is all that is told.
+#[test]
+fn limits_of_a_command_have_figures() {
+    let script = "pages = [bytearray(4096) for number in range(4096)]\nfor page in pages * 3: page[0] = 1";
+    let output = advise(&["--json", "--runs=1", "--", python(), "-c", script]);
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{errors}");
+    let goes_without = errors.contains("what memory limits cost is not predicted");
+    let objects = objects(&output);
+    let verdict = objects.last().expect("a verdict");
+    assert_eq!(verdict["recordings"], 1);
+    let of = |swap: &str| {
+        let name = format!("limit=50%,swap={swap}");
+        objects
+            .iter()
+            .find(move |row| row["setting"] == name.as_str() && row["curve"] == false)
+            .expect("a row")
+    };
+    for swap in ["zram-lz4", "zswap-lz4", "disk"] {
+        let row = of(swap);
+        assert!(row["fits"] == true && row["major_faults"].is_null() == goes_without, "{row} {errors}");
+    }
+    // Each page is used three times more, one after the other: half of them are out, always those that come next.
+    let faults = of("zram-lz4")["major_faults"].as_f64();
+    assert!(faults.is_none_or(|faults| faults > 3.0 * 2048.0), "{faults:?}");
+    assert_eq!(objects.iter().any(|row| row["curve"] == true), !goes_without);
+
+    let output = advise(&["--json", "--runs=1", "--no-limits", "--", python(), "-c", "print()"]);
+    let objects = self::objects(&output);
+    let limits: Vec<&Value> = objects.iter().filter(|row| row["limit"].is_u64()).collect();
+    assert!(limits.len() == 9 && limits.iter().all(|row| row["major_faults"].is_null()), "{limits:?}");
+}
+
+/// What two processes share after fork counts once, and for each of them.
+#[test]
+fn memory_that_processes_share_counts_once() {
+    let program = "import os; x = bytearray(32 << 20); p = os.fork(); p or os._exit(0); os.waitpid(p, 0)";
+    let output = advise(&["--runs", "1", "--json", "--", python(), "-c", program]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let rows = objects(&output);
+    let peaks: Vec<f64> = rows[0]["processes"]
+        .as_array()
+        .expect("processes")
+        .iter()
+        .filter_map(|process| process["peak_anonymous"].as_f64())
+        .collect();
+    assert!(peaks.len() == 2 && peaks.iter().all(|&peak| peak > f64::from(32 << 20)), "{peaks:?}");
+    let together = rows[0]["peak_anonymous"].as_f64().expect("a number");
+    assert!(together >= peaks[0] && together < peaks[0] + f64::from(4 << 20), "{peaks:?} and {together}");
+}
+
+/// Memory that is never touched is told by the mapping that it lies in.
+#[test]
+fn waste_is_told_by_mapping() {
+    let program = "
+import mmap
+area = mmap.mmap(-1, 64 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+for start in range(0, 64 << 20, 1 << 20):
+    area[start] = 1
+";
+    let output = advise(&["--runs", "1", "--json", "--", python(), "-c", program]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let told = String::from_utf8_lossy(&output.stdout);
+    // Whether the host wastes it now, or another setting would.
+    let is_told =
+        |row: &Value| row["why"].as_str().is_some_and(|why| why.contains("anonymous mapping of 655"));
+    assert!(objects(&output).iter().any(is_told), "{told}");
+}
+
 /// The program's output is not mixed with the advice, and its exit code is told.
 #[test]
 fn a_command_is_recorded_and_its_output_kept_apart() {
-    let output = advise(&["--runs", "2", "--json", "--", "sh", "-c", "echo from the program; exit 3"]);
+    let program = ["sh", "-c", "echo from the program; exit 3"];
+    let output = advise(&[&["--runs", "2", "--no-limits", "--json", "--"][..], &program].concat());
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{errors}");
     assert_eq!(errors.lines().filter(|line| *line == "from the program").count(), 2, "{errors}");
@@ -120,7 +239,9 @@ fn a_recording_with_huge_pages_on_is_refused() {
 fn predictions_are_held_against_the_program_itself() {
     let enabled = Path::new("/sys/kernel/mm/transparent_hugepage/enabled");
     let before = std::fs::read_to_string(enabled);
-    let output = advise(&["--validate", "--json", "--runs", "1", "--", "true"]);
+    // A buffer of 16 MiB, so that what the libraries do at random addresses counts little.
+    let program = ["dd", "if=/dev/zero", "of=/dev/null", "bs=16M", "count=1"];
+    let output = advise(&[&["--validate", "--json", "--runs", "1", "--"][..], &program].concat());
     let errors = String::from_utf8_lossy(&output.stderr);
     if output.status.code() == Some(1) && (errors.contains("root") || errors.contains("another measurement"))
     {
@@ -129,15 +250,21 @@ fn predictions_are_held_against_the_program_itself() {
     }
     assert_eq!(output.status.code(), Some(0), "{errors}");
     let objects = objects(&output);
-    let found = |figure: &str| {
-        let lines = objects.iter().filter(|line| line["figure"] == figure);
-        lines.map(|line| (line["predicted"].clone(), line["measured"].clone())).collect::<Vec<_>>()
-    };
-    assert_eq!((found("peak anonymous").len(), found("run time").len()), (2, 2));
-    for (predicted, measured) in found("peak anonymous") {
-        let of = |range: &Value| range["median"].as_f64().expect("a number");
-        let (predicted, measured) = (of(&predicted), of(&measured));
-        assert!((predicted / measured - 1.0).abs() < 0.2, "{predicted} and {measured}");
+    let is_measured = |row: &&Value| row["measured"].is_object();
+    let (limited, measured): (Vec<&Value>, Vec<&Value>) =
+        objects.iter().filter(is_measured).partition(|row| row["limit"].is_u64());
+    // A host on which no limit can be set says so.
+    assert!(limited.len() == 1 || errors.contains("not run within"), "{objects:?}");
+    for row in limited {
+        assert!(row["fits"] == true, "{row}");
+        assert!(row["killed_runs"].is_u64() && row["late_runs"] == 0, "{row}");
+    }
+    assert!(measured.len() == 2 && measured[0]["present"] == true, "{objects:?}");
+    for row in measured {
+        let error = row["error"]["peak_anonymous"].as_f64().expect("a share");
+        let of = |object: &Value| object["peak_anonymous"].as_f64().expect("a number");
+        assert!(error.abs() < 0.2 && (of(row) / of(&row["measured"]) - 1.0 - error).abs() < 1e-9, "{row}");
+        assert!(row["measured"]["seconds"].as_f64() > Some(0.0), "{row}");
     }
     assert_eq!(before.ok(), std::fs::read_to_string(enabled).ok());
 }

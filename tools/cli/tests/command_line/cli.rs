@@ -74,7 +74,7 @@ fn wrong_usage_is_one_line_and_exit_code_2() {
         (&["replay", text(&file), "--technique", "pcp=seven"], "order0"),
         (&["replay", text(&file), "--technique", "xyz=on"], "pcp"),
         (&["replay", text(&file), "--memory", "much"], "64M"),
-        (&["replay", text(&file), "--swap", "disk:1G"], "zram"),
+        (&["replay", text(&file), "--swap", "tape:1G"], "zram"),
         (&["replay", text(&file), "--swap", "file:/nonexistent/swap:64M"], "/nonexistent/swap"),
         (&["replay", text(&file), "--swap", "ram:2T"], "1024 GiB"),
         (&["replay", text(&file), "--memory", "4M", "--swap", "zram:512G"], "--memory"),
@@ -218,14 +218,37 @@ fn the_readme_shows_what_a_run_prints() {
     let readme = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md"));
     let readme = readme.expect("a README");
     let shown: Vec<&str> = readme.lines().filter_map(|line| line.strip_prefix("    |")).collect();
-    assert_eq!(shown.len(), 4, "a header of three lines and a process");
-    let output = quire(&["replay", text(&recording("python-structures.qtr"))]);
+    assert_eq!(shown.len(), 12, "a header of three lines, and the recordings");
+    let output = quire(&[]);
     let printed = String::from_utf8(output.stdout).expect("text");
     for line in shown {
         assert!(
             printed.contains(line),
             "README.md shows a line that a run does not print: {line}\n{printed}"
         );
+    }
+}
+
+/// It fits on a screen, nothing differs from Linux, and it ends with advice that can be followed.
+#[test]
+fn the_tour_fits_on_a_screen() {
+    let output = quire(&[]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let printed = String::from_utf8(output.stdout).expect("text");
+    assert!(printed.lines().count() <= 50, "{printed}");
+    assert!(printed.lines().all(|line| line.chars().count() <= 100), "{printed}");
+    let rows: Vec<Vec<&str>> = printed
+        .lines()
+        .filter(|line| line.starts_with("| ") && line.contains('/') && !line.contains("Linux"))
+        .map(|line| line.split('|').map(str::trim).collect())
+        .collect();
+    assert_eq!(rows.len(), 9, "{printed}");
+    for row in rows {
+        assert_eq!(row[4], "0", "differences: {row:?}");
+        assert!(row[6].ends_with('%') && row[7].ends_with('%'), "pcp and gather help each: {row:?}");
+    }
+    for words in ["Verdict: ", "Apply: ", "Undo: ", "Not predicted: "] {
+        assert!(printed.contains(words), "{words}: {printed}");
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod advise;
 mod cli;
+mod compare;
 mod lab;
 mod output;
 mod schema;
@@ -31,4 +32,10 @@ fn quire_with(arguments: &[&str], change: impl FnOnce(&mut Command)) -> Output {
         let _settings = HOST_SETTINGS.read().unwrap_or_else(PoisonError::into_inner);
         command.output().expect("quire starts")
     }
+}
+
+/// A python that is no script that looks for one.
+fn python() -> &'static str {
+    const PLACE: &str = "/usr/bin/python3";
+    if std::path::Path::new(PLACE).exists() { PLACE } else { "python3" }
 }

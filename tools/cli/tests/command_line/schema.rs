@@ -1,6 +1,7 @@
 //! What `--json` prints is what the schemas in docs/schema say.
 
 use crate::quire_with;
+use quire_trace::format::{TraceReader, TraceWriter, UseSource};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
@@ -124,6 +125,26 @@ fn advice_prints_what_its_schema_says() {
     assert!(lines_of("advise.json", &["advise", "--json", "recordings/git-log.qtr"]) > 14);
     let command = ["advise", "--json", "--runs", "1", "--", "true"];
     assert!(lines_of("advise.json", &command) > 14);
+    // With numbers for limits: a recording whose header says that it has each use.
+    let source = TraceReader::open(root().join("recordings/git-log.qtr")).expect("a recording");
+    let mut header = source.header().clone();
+    header.uses = UseSource::Exact;
+    let known = std::env::temp_dir().join(format!("quire-schema-{}.qtr", std::process::id()));
+    let file = std::fs::File::create(&known).expect("a file");
+    let mut writer = TraceWriter::new(file, &header, 3).expect("a writer");
+    for event in source {
+        writer.push(&event.expect("an event")).expect("it is written");
+    }
+    writer.finish(0, 0).expect("an end");
+    let lines = lines_of("advise.json", &["advise", "--json", known.to_str().expect("a plain path")]);
+    let _ = std::fs::remove_file(&known);
+    assert!(lines > 14 + 9 + 4, "limits, and a curve: {lines}");
+}
+
+#[test]
+fn compared_techniques_print_what_their_schema_says() {
+    let arguments = ["compare", "--json", "recordings/realloc-growth.qtr", "recordings/git-log.qtr"];
+    assert!(lines_of("compare.json", &arguments) > 30);
 }
 
 #[test]

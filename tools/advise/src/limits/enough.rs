@@ -1,0 +1,124 @@
+//! How much memory is enough, and what less of it costs.
+
+use super::Limits;
+use super::figures::LimitRow;
+use super::setting::{LimitSetting, LimitSwap};
+
+/// The share of the run time that a program may stand still for want of memory.
+const ENOUGH: f64 = 0.02;
+/// Smaller limits whose price is told.
+const MOST_SMALLER: usize = 3;
+/// What Linux charges to a group beside what a replay counts: stacks, slab objects of its files and sockets.
+const KERNEL: u64 = 1 << 20;
+/// Headroom for files is at most this share of the limit, as a divisor.
+const FILES_SHARE: u64 = 4;
+/// How far `MemoryMax` is above `MemoryHigh`, as a divisor of it, so that reclaim comes before a kill.
+const HIGH_TO_MAX: u64 = 8;
+const MIB: u64 = 1 << 20;
+
+/// A limit, and the share of the run time that the program then stands still: an estimate.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Priced {
+    /// The limit.
+    pub setting: LimitSetting,
+    /// Major faults.
+    pub major_faults: f64,
+    /// The share of the run time.
+    pub share: f64,
+}
+
+/// How much memory is enough.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Enough {
+    /// The smallest limit under which the program stands still for less than 2 % of its time.
+    pub least: Priced,
+    /// The next smaller ones.
+    pub smaller: Vec<Priced>,
+    /// What to set as `MemoryHigh`: the limit, and headroom for files and the kernel's own memory. Bytes.
+    pub high: u64,
+    /// What to set as `MemoryMax`.
+    pub max: u64,
+    /// How large the swap should be.
+    pub swap_bytes: u64,
+}
+
+impl Enough {
+    /// Of limits of a program that ran for `seconds` and touched `files` bytes of files. None if nothing is known
+    /// of any limit's price, or even the largest costs too much.
+    pub(super) fn of(limits: &Limits, swap: LimitSwap, seconds: f64, files: u64) -> Option<Self> {
+        let mut known: Vec<(&LimitSetting, &LimitRow)> =
+            limits.all().filter(|(it, _)| it.swap == swap).collect();
+        // Of a limit that was tried twice the one of all recordings, which comes first.
+        known.sort_by_key(|(setting, _)| std::cmp::Reverse(setting.percent));
+        known.dedup_by_key(|(setting, _)| setting.percent);
+        let priced: Vec<Priced> = known
+            .iter()
+            .map_while(|(setting, row)| {
+                let major_faults = row.figures?.major_faults.median;
+                Some(Priced { setting: **setting, major_faults, share: row.stalled_share(seconds)? })
+            })
+            .collect();
+        let cheap = priced.iter().take_while(|priced| priced.share < ENOUGH).count();
+        let least = *priced.get(cheap.checked_sub(1)?)?;
+        let bytes = least.setting.bytes;
+        let high = (bytes + KERNEL + files.min(bytes / FILES_SHARE)).next_multiple_of(MIB);
+        let max = (high + high / HIGH_TO_MAX).next_multiple_of(MIB);
+        let swapped = known.iter().find(|(setting, _)| **setting == least.setting);
+        let swapped = swapped.and_then(|(_, row)| row.figures).map_or(0.0, |figures| figures.swapped.max);
+        Some(Self {
+            least,
+            smaller: priced[cheap..].iter().copied().take(MOST_SMALLER).collect(),
+            high,
+            max,
+            swap_bytes: (2 * swapped as u64).next_multiple_of(64 * MIB).max(64 * MIB),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::figures::Range;
+    use crate::limits::LimitFigures;
+
+    /// Rows of these percents, in which it stands still for so many milliseconds.
+    fn limits(stalls: &[(u32, Option<f64>)]) -> Limits {
+        let row = |&(percent, stall): &(u32, Option<f64>)| {
+            let stalled = |ms: f64| {
+                let stall_ns = Range { median: ms * 1e6, min: 0.0, max: ms * 2e6 };
+                LimitFigures { stall_ns, swapped: Range::of([3e6]), ..LimitFigures::default() }
+            };
+            let row = LimitRow {
+                does_not_fit: stall.is_none().then(|| "no memory".to_owned()),
+                figures: stall.map(stalled),
+            };
+            (LimitSetting::new(100 * MIB, percent, LimitSwap::Zram), row)
+        };
+        Limits { rows: stalls.iter().map(row).collect(), ..Limits::default() }
+    }
+
+    fn enough(limits: &Limits, files: u64) -> Option<Enough> {
+        Enough::of(limits, LimitSwap::Zram, 1.0, files)
+    }
+
+    #[test]
+    fn the_smallest_limit_that_costs_little_is_enough() {
+        let limits = limits(&[(90, Some(1.0)), (75, Some(19.0)), (50, Some(300.0)), (25, None)]);
+        let found = enough(&limits, 3 * MIB).unwrap();
+        assert_eq!((found.least.setting.percent, found.least.share), (75, 0.019));
+        assert_eq!(found.smaller.iter().map(|priced| priced.setting.percent).collect::<Vec<_>>(), [50]);
+        assert_eq!((found.high, found.max), (79 * MIB, 89 * MIB), "75 MiB, files of 3 and 1 of the kernel");
+        assert_eq!(found.swap_bytes, 64 * MIB);
+        assert_eq!(enough(&limits, 1 << 40).unwrap().high, 95 * MIB, "files get a quarter at most");
+    }
+
+    #[test]
+    fn what_is_dear_stays_dear_below() {
+        // A replay may have fewer faults within less memory, by chance.
+        let found = enough(&limits(&[(90, Some(5.0)), (75, Some(90.0)), (50, Some(10.0))]), 0).unwrap();
+        assert_eq!(found.least.setting.percent, 90);
+        assert_eq!(enough(&limits(&[(90, Some(50.0))]), 0), None, "too dear");
+        assert_eq!(enough(&limits(&[(90, None), (75, Some(1.0))]), 0), None, "does not fit");
+        assert_eq!(enough(&Limits::default(), 0), None);
+    }
+}

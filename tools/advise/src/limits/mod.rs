@@ -1,0 +1,305 @@
+//! What a limit of memory would do: replays within the limit of a memory group, with swap behind it.
+//!
+//! - `setting`: the limits that are tried.
+//! - `stall`: what pages that go out and come back cost.
+//! - `figures`: figures of several replays.
+//! - `enough`: how much memory is enough.
+//! - `commands`: what applies a limit and undoes it.
+
+mod commands;
+mod enough;
+mod figures;
+mod setting;
+mod stall;
+
+pub use commands::Means;
+pub use enough::{Enough, Priced};
+pub use figures::{LimitFigures, LimitRow};
+pub use setting::{LimitSetting, LimitSwap};
+
+use crate::jobs::{Progress, in_parallel};
+use crate::predict::AdviseError;
+use figures::LimitOutcome;
+use quire_arch::PAGE_SIZE;
+use quire_trace::format::{TraceHeader, UseSource};
+use quire_trace::replay::{Replay, ReplayOptions, SwapKind, SwapSpec};
+use setting::{grid, spread};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::time::Duration;
+
+/// Whether such a recording says which pages were used again and when, so that a replay within a limit finds the
+/// faults that Linux would have: it was made under pressure, or has each use.
+#[must_use]
+pub fn predicts_limits(header: &TraceHeader) -> bool {
+    pressure(header).is_some()
+}
+
+/// The smallest limit, in bytes, for which such a recording says that. None if it does for no limit.
+pub(crate) fn pressure(header: &TraceHeader) -> Option<u64> {
+    match header.uses {
+        UseSource::Exact => Some(0),
+        UseSource::Pressure => header.pressure.map(|pressure| pressure.bytes),
+        _ => None,
+    }
+}
+
+/// What limits of memory would do.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Limits {
+    /// The recordings say what a limit costs ([`predicts_limits`]); otherwise only whether the program fits.
+    pub known: bool,
+    /// Of how many recordings.
+    pub recordings: usize,
+    /// The peak of anonymous memory that limits are shares of, in bytes.
+    pub peak: u64,
+    /// Each limit with each kind of swap, of all recordings.
+    pub rows: Vec<(LimitSetting, LimitRow)>,
+    /// Limits from the peak down to where the program no longer fits, with the best kind of swap; of one
+    /// recording, that of middle size. Empty where nothing is known.
+    pub curve: Vec<(LimitSetting, LimitRow)>,
+    /// How much memory is enough.
+    pub enough: Option<Enough>,
+}
+
+impl Limits {
+    /// All rows, the curve's last.
+    pub fn all(&self) -> impl Iterator<Item = (&LimitSetting, &LimitRow)> {
+        self.rows.iter().chain(&self.curve).map(|(setting, row)| (setting, row))
+    }
+}
+
+/// Points of a curve.
+const POINTS: u32 = 10;
+/// Where a curve ends: the first of these within which the program fits, or else the smallest such of the grid.
+const ENDS: [u32; 2] = [10, 25];
+/// How many times the peak of anonymous memory the swap holds: more than can be out, with what is in memory as
+/// well.
+const SWAP_PEAKS: u64 = 4;
+/// A swap device has at least so much.
+const LEAST_SWAP: u64 = 64 << 20;
+
+/// Replays within limits, for one program.
+#[derive(Debug)]
+pub(crate) struct Trial<'a> {
+    /// The recordings, and the smallest limit for which each says what it costs ([`pressure`]).
+    pub(crate) recordings: Vec<(&'a Replay, Option<u64>)>,
+    /// How they are replayed under the present setting.
+    pub(crate) options: ReplayOptions,
+    /// When khugepaged looks first: the recordings take turns.
+    pub(crate) phases: Vec<Option<Duration>>,
+    pub(crate) at_once: usize,
+}
+
+/// What a program does without a limit.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Basis {
+    /// The peak of anonymous memory, in bytes.
+    pub(crate) peak: u64,
+    /// The most of touched pages of files, in bytes.
+    pub(crate) files: u64,
+    /// The recorded time.
+    pub(crate) seconds: f64,
+}
+
+/// One replay of a recording.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Job {
+    recording: usize,
+    percent: u32,
+    /// What takes the pages; where only fitting is asked for, anything does.
+    swap: Option<LimitSwap>,
+}
+
+impl Job {
+    fn new(recording: usize, percent: u32, swap: Option<LimitSwap>) -> Self {
+        // What is in front of a disk changes how long a page takes and not which pages go: one replay serves both.
+        let swap = swap.map(|swap| if swap == LimitSwap::Disk { LimitSwap::Zswap } else { swap });
+        Self { recording, percent, swap }
+    }
+}
+
+/// What was replayed so far.
+struct Tried<'t> {
+    trial: &'t Trial<'t>,
+    peak: u64,
+    outcomes: BTreeMap<Job, LimitOutcome>,
+    progress: Progress<'t>,
+}
+
+impl Tried<'_> {
+    /// Replays what is missing.
+    fn all(&mut self, mut jobs: Vec<Job>) -> Result<(), AdviseError> {
+        jobs.sort_unstable();
+        jobs.dedup();
+        jobs.retain(|job| !self.outcomes.contains_key(job));
+        let (done, most) = (self.outcomes.len(), self.trial.most_replays());
+        let progress = |more: usize, _: usize| (self.progress)(done + more, most);
+        let outcomes =
+            in_parallel(&jobs, self.trial.at_once, &progress, |job| self.trial.replay(*job, self.peak))?;
+        self.outcomes.extend(jobs.into_iter().zip(outcomes));
+        Ok(())
+    }
+
+    /// The outcomes of these recordings with `swap`, as far as there are any.
+    fn of(&self, recordings: Range<usize>, percent: u32, swap: LimitSwap) -> Vec<&LimitOutcome> {
+        let find = |recording| {
+            let found = self.outcomes.get(&Job::new(recording, percent, Some(swap)));
+            found.or_else(|| self.outcomes.get(&Job::new(recording, percent, None)))
+        };
+        recordings.filter_map(find).collect()
+    }
+}
+
+impl Trial<'_> {
+    /// How many replays it will be at most.
+    pub(crate) fn most_replays(&self) -> usize {
+        let percents = setting::PERCENTS.len() * self.recordings.len();
+        if self.knows_from().is_none() { percents } else { 2 * percents + ENDS.len() + POINTS as usize }
+    }
+
+    /// The smallest limit for which all recordings say what it costs.
+    fn knows_from(&self) -> Option<u64> {
+        let least = self.recordings.iter().map(|&(_, least)| least);
+        least.collect::<Option<Vec<u64>>>()?.into_iter().max()
+    }
+
+    /// Makes them.
+    pub(crate) fn run(&self, basis: Basis, progress: Progress<'_>) -> Result<Limits, AdviseError> {
+        let (recordings, knows_from) = (0..self.recordings.len(), self.knows_from());
+        let is_known = |setting: &LimitSetting| knows_from.is_some_and(|least| setting.bytes >= least);
+        let settings = grid(basis.peak);
+        let job = |(setting, recording): (&LimitSetting, usize)| {
+            Job::new(recording, setting.percent, is_known(setting).then_some(setting.swap))
+        };
+        let each = settings.iter().flat_map(|setting| recordings.clone().map(move |it| (setting, it)));
+        let mut jobs: Vec<Job> = each.map(job).collect();
+        // No curve is below what the recordings tell. Most programs fit there, and most have zram as the best.
+        let least = knows_from.map(|least| (least * 100).div_ceil(basis.peak.max(1)) as u32);
+        let ends: Vec<u32> = least.iter().flat_map(|&least| ENDS.map(|end| end.max(least))).collect();
+        let ends: Vec<u32> = ends.into_iter().filter(|&end| end <= 100).collect();
+        jobs.extend(ends.first().map(|&end| Job::new(self.middle(), end, Some(LimitSwap::Zram))));
+        let mut tried = Tried { trial: self, peak: basis.peak, outcomes: BTreeMap::new(), progress };
+        tried.all(jobs)?;
+
+        let row = |setting: LimitSetting| {
+            let outcomes = tried.of(recordings.clone(), setting.percent, setting.swap);
+            (setting, LimitRow::of(&outcomes, setting.swap, is_known(&setting)))
+        };
+        let rows: Vec<_> = settings.into_iter().map(row).collect();
+        let mut limits = Limits {
+            known: knows_from.is_some(),
+            recordings: self.recordings.len(),
+            peak: basis.peak,
+            rows,
+            ..Limits::default()
+        };
+        if let Some(best) = best(&limits.rows) {
+            limits.curve = self.curve(&mut tried, best, &ends)?;
+            limits.enough = Enough::of(&limits, best, basis.seconds, basis.files);
+        }
+        Ok(limits)
+    }
+
+    /// Limits from the peak down to the first of `ends` within which the program fits, and if there is one within
+    /// which it does not, that.
+    fn curve(
+        &self,
+        tried: &mut Tried<'_>,
+        swap: LimitSwap,
+        ends: &[u32],
+    ) -> Result<Vec<(LimitSetting, LimitRow)>, AdviseError> {
+        let middle = self.middle();
+        let known = ends.iter().chain(setting::PERCENTS.iter().rev());
+        let (mut misfit, mut lowest) = (None, None);
+        for &percent in known.filter(|&percent| ends.first().is_some_and(|end| percent >= end)) {
+            tried.all(vec![Job::new(middle, percent, Some(swap))])?;
+            if tried.of(middle..middle + 1, percent, swap).iter().all(|outcome| outcome.fits()) {
+                lowest = Some(percent);
+                break;
+            }
+            misfit = Some(percent);
+        }
+        let Some(lowest) = lowest else { return Ok(Vec::new()) };
+        let percents = spread(lowest, POINTS);
+        tried.all(percents.iter().map(|&percent| Job::new(middle, percent, Some(swap))).collect())?;
+        let point = |percent| {
+            let outcomes = tried.of(middle..middle + 1, percent, swap);
+            (LimitSetting::new(tried.peak, percent, swap), LimitRow::of(&outcomes, swap, true))
+        };
+        let mut points: Vec<_> = percents.into_iter().chain(misfit).map(point).collect();
+        // The curve ends with the first that does not fit.
+        let fitting = points.iter().take_while(|(_, row)| row.fits()).count();
+        points.truncate(fitting + 1);
+        Ok(points)
+    }
+
+    /// The recording of middle size.
+    fn middle(&self) -> usize {
+        let mut places: Vec<usize> = (0..self.recordings.len()).collect();
+        places.sort_by_key(|&place| self.recordings[place].0.needs().events());
+        places.get(places.len() / 2).copied().unwrap_or_default()
+    }
+
+    fn replay(&self, job: Job, peak: u64) -> Result<LimitOutcome, AdviseError> {
+        let kind = job.swap.map_or(SwapKind::Ram, LimitSwap::replayed);
+        let (replay, _) = self.recordings[job.recording];
+        let bytes = (SWAP_PEAKS * peak).max(LEAST_SWAP).next_multiple_of(PAGE_SIZE);
+        let options = ReplayOptions {
+            limit: Some(LimitSetting::new(peak, job.percent, LimitSwap::Disk).bytes),
+            swap: Some(SwapSpec { kind, bytes }),
+            // Pages of zeros go to no device. Whether they fit does not depend on that.
+            contents: job.swap.is_some(),
+            life: false,
+            khugepaged: self.phases.get(job.recording % self.phases.len().max(1)).copied().flatten(),
+            ..self.options.clone()
+        };
+        Ok(LimitOutcome::of(&replay.with(options).run(&mut |_, _| {})?))
+    }
+}
+
+/// The swap with which the program stands still least within all limits that it fits into, if that is known.
+fn best(rows: &[(LimitSetting, LimitRow)]) -> Option<LimitSwap> {
+    let cost = |swap: LimitSwap| {
+        let mine = || rows.iter().filter(|(setting, _)| setting.swap == swap);
+        let figures = || mine().filter_map(|(_, row)| row.figures);
+        let stalls: f64 = figures().map(|figures| figures.stall_ns.median).sum();
+        // Where it fits more often it is better, whatever that costs.
+        (figures().count() > 0).then_some((mine().filter(|(_, row)| !row.fits()).count(), stalls))
+    };
+    let costs = LimitSwap::ALL.into_iter().filter_map(|swap| Some((swap, cost(swap)?)));
+    let least = costs.min_by(|(_, (misfits, stalls)), (_, (other_misfits, other_stalls))| {
+        misfits.cmp(other_misfits).then(stalls.total_cmp(other_stalls))
+    });
+    least.map(|(swap, _)| swap)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::figures::Range;
+
+    #[test]
+    fn a_replay_with_a_cache_in_front_of_a_disk_serves_the_disk() {
+        let [zram, zswap, disk] = LimitSwap::ALL.map(|swap| Job::new(1, 75, Some(swap)));
+        assert!(zswap == disk && zram != disk && zram.swap == Some(LimitSwap::Zram));
+    }
+
+    #[test]
+    fn the_best_swap_fits_and_stands_still_least() {
+        let row = |percent, swap, stall: Option<f64>| {
+            let figures =
+                |stall: f64| LimitFigures { stall_ns: Range::of([stall]), ..LimitFigures::default() };
+            let does_not_fit = stall.is_none().then(|| "no memory".to_owned());
+            let row = LimitRow { does_not_fit, figures: stall.map(figures) };
+            (LimitSetting::new(1 << 20, percent, swap), row)
+        };
+        let (zram, zswap, disk) = (LimitSwap::Zram, LimitSwap::Zswap, LimitSwap::Disk);
+        let rows = [row(90, zram, Some(5.0)), row(90, zswap, Some(4.0)), row(90, disk, Some(9.0))];
+        assert_eq!(best(&rows), Some(zswap));
+        let rows =
+            [&rows[..], &[row(50, zram, Some(7.0)), row(50, zswap, None), row(50, disk, Some(9.0))]].concat();
+        assert_eq!(best(&rows), Some(zram));
+        assert_eq!(best(&[row(90, zram, None)]), None);
+    }
+}

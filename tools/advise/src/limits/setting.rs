@@ -1,0 +1,122 @@
+//! Limits that are tried, and what is behind them.
+
+use quire_arch::PAGE_SIZE;
+use quire_trace::replay::SwapKind;
+
+/// What takes the pages that a limit drives out.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum LimitSwap {
+    /// Memory of the host, compressed by lz4. It is not charged to the group.
+    Zram,
+    /// The same in front of a disk.
+    Zswap,
+    /// A disk without a seek time.
+    Disk,
+}
+
+impl LimitSwap {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Zram, Self::Zswap, Self::Disk];
+
+    /// Its name, as in the name of a setting.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Zram => "zram-lz4",
+            Self::Zswap => "zswap-lz4",
+            Self::Disk => "disk",
+        }
+    }
+
+    /// Whether it keeps pages compressed.
+    #[must_use]
+    pub fn compresses(self) -> bool {
+        self != Self::Disk
+    }
+
+    /// What a replay has in its place.
+    pub(super) fn replayed(self) -> SwapKind {
+        match self {
+            Self::Zram => SwapKind::Zram,
+            Self::Zswap => SwapKind::Zswap,
+            Self::Disk => SwapKind::Disk,
+        }
+    }
+
+    /// What a run of the program has.
+    pub(crate) fn measured(self) -> quire_measure::SwapKind {
+        match self {
+            Self::Zram => quire_measure::SwapKind::Zram,
+            Self::Zswap => quire_measure::SwapKind::Zswap,
+            Self::Disk => quire_measure::SwapKind::File,
+        }
+    }
+}
+
+/// A limit of a memory group, and what is behind it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LimitSetting {
+    /// Of the peak of anonymous memory of all processes under the present setting.
+    pub percent: u32,
+    /// What may be charged to the group, in bytes.
+    pub bytes: u64,
+    /// What takes the pages that do not fit.
+    pub swap: LimitSwap,
+}
+
+/// The limits that are tried with each kind of swap, in percent of the peak.
+pub(super) const PERCENTS: [u32; 3] = [90, 75, 50];
+
+impl LimitSetting {
+    /// `percent` of `peak` bytes, in whole pages.
+    pub(super) fn new(peak: u64, percent: u32, swap: LimitSwap) -> Self {
+        let bytes = peak * u64::from(percent) / 100;
+        Self { percent, bytes: bytes.next_multiple_of(PAGE_SIZE), swap }
+    }
+
+    /// Its name, as words that can be passed on: `limit=75%,swap=zram-lz4`.
+    #[must_use]
+    pub fn name(&self) -> String {
+        format!("limit={}%,swap={}", self.percent, self.swap.name())
+    }
+}
+
+/// The limits that are tried for a program with such a peak: each with each kind of swap.
+pub(super) fn grid(peak: u64) -> Vec<LimitSetting> {
+    let with = |percent| LimitSwap::ALL.map(|swap| LimitSetting::new(peak, percent, swap));
+    PERCENTS.into_iter().flat_map(with).collect()
+}
+
+/// So many percents from the whole peak down to `lowest`, evenly spread, each once.
+pub(super) fn spread(lowest: u32, points: u32) -> Vec<u32> {
+    let distance = 100 - lowest.min(100);
+    let steps = points.saturating_sub(1).max(1);
+    let mut percents: Vec<u32> =
+        (0..points).map(|point| 100 - (distance * point + steps / 2) / steps).collect();
+    percents.dedup();
+    percents
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_limit_has_each_swap() {
+        let names: Vec<String> = grid(100 << 20).iter().map(LimitSetting::name).collect();
+        assert_eq!(names.len(), 9);
+        for name in ["limit=90%,swap=disk", "limit=75%,swap=zram-lz4", "limit=50%,swap=zswap-lz4"] {
+            assert!(names.iter().any(|found| found == name), "{name}");
+        }
+        let bytes: Vec<u64> = grid(1000 << 12).iter().map(|limit| limit.bytes >> 12).collect();
+        assert_eq!(bytes, [900, 900, 900, 750, 750, 750, 500, 500, 500]);
+        assert_eq!(LimitSetting::new(4097, 90, LimitSwap::Disk).bytes, 4096, "whole pages");
+    }
+
+    #[test]
+    fn a_curve_goes_from_the_peak_to_the_lowest() {
+        assert_eq!(spread(10, 10), [100, 90, 80, 70, 60, 50, 40, 30, 20, 10]);
+        assert_eq!(spread(25, 10), [100, 92, 83, 75, 67, 58, 50, 42, 33, 25]);
+        assert_eq!(spread(97, 10), [100, 99, 98, 97]);
+    }
+}

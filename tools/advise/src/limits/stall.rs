@@ -1,0 +1,49 @@
+//! How long a program stands still because pages go out and come back: an estimate.
+
+use super::setting::LimitSwap;
+use quire_measure::Cost;
+use quire_trace::replay::PressureFigures;
+
+/// What a page costs the thread that waits for it, in nanoseconds.
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct PageCosts {
+    /// A major fault.
+    fault: Cost,
+    /// A page that goes out: under a limit the thread that wants memory finds and writes it.
+    out: Cost,
+}
+
+const fn cost(median: f64, min: f64, max: f64) -> Cost {
+    Cost { median, min, max }
+}
+
+/// A page that is compressed, and comes back. Measured: what the programs of scripts/limit-truth.py need more
+/// of the processor within a limit, divided by the pages; least for pages of zeros, most where threads wait
+/// for each other. docs/advise.md says so.
+const COMPRESSED: PageCosts = PageCosts { fault: cost(6e3, 3e3, 12e3), out: cost(12e3, 6e3, 20e3) };
+/// A disk: an SSD in the middle, the fastest and a disk with a seek time at the ends. Writes go on while the
+/// program runs: what is waited for is the throughput.
+const DISK: PageCosts = PageCosts { fault: cost(100e3, 60e3, 8e6), out: cost(15e3, 5e3, 40e3) };
+
+/// The median, the least and the most that such figures cost with this swap, in nanoseconds.
+pub(super) fn estimate(swap: LimitSwap, figures: &PressureFigures) -> [f64; 3] {
+    let costs = if swap.compresses() { COMPRESSED } else { DISK };
+    let ends = |cost: Cost| [cost.median, cost.min, cost.max];
+    let (fault, out) = (ends(costs.fault), ends(costs.out));
+    std::array::from_fn(|end| figures.major_faults as f64 * fault[end] + figures.pages_out as f64 * out[end])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faults_and_pages_out_are_waited_for() {
+        let figures = PressureFigures { major_faults: 10, pages_out: 100, ..PressureFigures::default() };
+        let [median, least, most] = estimate(LimitSwap::Zram, &figures);
+        assert_eq!(median, 10.0 * COMPRESSED.fault.median + 100.0 * COMPRESSED.out.median);
+        assert!(least < median && median < most);
+        assert_eq!(estimate(LimitSwap::Zswap, &figures), [median, least, most]);
+        assert!(estimate(LimitSwap::Disk, &figures)[0] > median);
+    }
+}

@@ -1,0 +1,128 @@
+//! Memory limits, of recordings that were made up so that it is known what they cost.
+
+#![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+
+use quire_advise::{LimitSwap, Prediction, predict};
+use quire_trace::event::{
+    Access, Call, CallDetail, Compressibility, Event, EventKind, ExecImage, ExitStatus, Fault, Mode, Outcome,
+    TaskId,
+};
+use quire_trace::format::{TraceReader, TraceWriter, UseSource};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+const PAGE: u64 = 4096;
+const BASE: u64 = 0x10_0000_0000;
+const SECOND: u64 = 1_000_000_000;
+/// What is touched first, and again at the end.
+const OLD: u64 = 200;
+/// What is touched in between, once.
+const NEW: u64 = 800;
+/// The size that pages compress to, by its class of [`Compressibility`]: above 1024 bytes.
+const CLASS: usize = 4;
+
+/// A recording in a file of the test's own.
+struct Invented(PathBuf);
+
+impl Drop for Invented {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+impl Invented {
+    /// Of a program that writes to [`OLD`] pages, to [`NEW`] others, and to the old ones again.
+    fn new(name: &str, uses: UseSource) -> Self {
+        let bundled = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../recordings/python-structures.qtr");
+        let mut header = TraceReader::open(&bundled).unwrap().header().clone();
+        header.uses = uses;
+        let path = std::env::temp_dir().join(format!("quire-limits-{}-{name}", std::process::id()));
+        let mut writer = TraceWriter::new(File::create(&path).unwrap(), &header, 3).unwrap();
+        let mut push = |time_ns, kind| {
+            writer.push(&Event { time_ns, task: TaskId(0), cpu: 0, kind }).unwrap();
+        };
+        let image = ExecImage { max_map_count: 65530, overcommit_memory: 1, ..ExecImage::default() };
+        push(0, EventKind::Exec(Box::new(image)));
+        let bytes = (OLD + NEW) * PAGE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+        let args = [BASE, bytes, 3, flags as u64, u64::MAX, 0];
+        let map = Call { number: libc::SYS_mmap as u32, args, result: BASE as i64, detail: CallDetail::None };
+        push(0, EventKind::Call(map));
+        let mut sample = Compressibility::default();
+        sample.sizes[CLASS] = 100;
+        push(0, EventKind::Compressibility(sample));
+        let touches = (0..OLD + NEW).map(|page| (page, Outcome::Minor));
+        let again = (0..OLD).map(|page| (page, Outcome::Major));
+        for (page, outcome) in touches.chain(again) {
+            let addr = BASE + page * PAGE;
+            let (access, mode) = (Access::Write, Mode::User);
+            push(SECOND, EventKind::Fault(Fault { addr, access, mode, outcome, inferred: false }));
+        }
+        push(2 * SECOND, EventKind::Exit(ExitStatus::Code(0)));
+        writer.finish(0, 0).unwrap();
+        Self(path)
+    }
+
+    fn predict(&self) -> Prediction {
+        predict(std::slice::from_ref(&self.0), 2, None, &|_, _| {}).unwrap()
+    }
+}
+
+/// Half of the pages have gone out when the program comes back to the old ones, these first: each is a major
+/// fault. A disk is read ahead, so that most of them are there before they are touched.
+#[test]
+fn major_faults_are_those_of_the_pages_that_went_out() {
+    let found = Invented::new("exact", UseSource::Exact).predict();
+    let limits = &found.limits;
+    assert!(limits.known && limits.peak == (OLD + NEW) * PAGE, "{limits:?}");
+    assert_eq!(limits.rows.len(), 9);
+    for (setting, row) in limits.rows.iter().filter(|(setting, _)| setting.percent == 50) {
+        let figures = row.figures.expect("it fits");
+        let faults = figures.major_faults.median;
+        assert_eq!(setting.bytes, 500 * PAGE);
+        match setting.swap {
+            LimitSwap::Zram => {
+                assert_eq!(faults, OLD as f64, "{figures:?}");
+                assert_eq!(figures.swap_read.median, (OLD * PAGE) as f64, "{figures:?}");
+            }
+            LimitSwap::Zswap | LimitSwap::Disk => {
+                assert!(faults > 0.0 && faults < OLD as f64 / 4.0, "{setting:?}: {figures:?}");
+            }
+        }
+        // A page that comes back takes the place of another one.
+        assert!(figures.swap_read.median >= (OLD * PAGE) as f64, "{figures:?}");
+        assert!(figures.swap_written.median >= (500 * PAGE) as f64, "{figures:?}");
+        assert!(figures.swapped.median < ((OLD + NEW) * PAGE) as f64, "{figures:?}");
+        let ratio = figures.compressed.map(|compressed| compressed.median / figures.swapped.median);
+        assert_eq!(ratio.is_some(), setting.swap != LimitSwap::Disk);
+        assert!(ratio.is_none_or(|ratio| (0.25..0.3).contains(&ratio)), "{figures:?}");
+    }
+}
+
+/// So few faults cost nothing: the smallest limit is enough. The curve goes down to it.
+#[test]
+fn the_smallest_limit_that_costs_little_is_enough() {
+    let found = Invented::new("enough", UseSource::Exact).predict();
+    let limits = &found.limits;
+    let percents: Vec<u32> = limits.curve.iter().map(|(setting, _)| setting.percent).collect();
+    assert!(percents.len() >= 4 && percents[0] == 100 && percents.is_sorted_by(|one, next| one > next));
+    let enough = limits.enough.as_ref().expect("some limit is cheap");
+    let lowest = limits.curve.iter().rfind(|(_, row)| row.fits());
+    assert_eq!(lowest.map(|(setting, _)| setting.percent), Some(enough.least.setting.percent));
+    assert!(
+        enough.least.share < 0.02 && enough.high > enough.least.setting.bytes && enough.max > enough.high
+    );
+    assert!(enough.smaller.is_empty());
+}
+
+/// A recording that does not say what was used again tells whether a program fits, and nothing else.
+#[test]
+fn no_numbers_come_from_recordings_without_pressure() {
+    for uses in [UseSource::None, UseSource::Sampled { interval_ms: 100 }] {
+        let limits = Invented::new("unknown", uses).predict().limits;
+        assert!(
+            !limits.known && limits.rows.len() == 9 && limits.curve.is_empty() && limits.enough.is_none()
+        );
+        assert!(limits.rows.iter().all(|(_, row)| row.fits() && row.figures.is_none()));
+    }
+}

@@ -1,0 +1,47 @@
+//! `quire compare`: each technique off and on for a recording.
+
+use super::replay::recordings_among;
+use super::{at_once, instructions};
+use crate::args::CompareArguments;
+use crate::exit::{FOUND_FAILURE, Failure};
+use crate::output::{progress::Bar, techniques};
+use quire_advise::{AdviseError, Comparison, Instructions, compare};
+use std::path::Path;
+use std::process::ExitCode;
+
+pub(crate) fn run(arguments: &CompareArguments) -> Result<ExitCode, Failure> {
+    let instructions = arguments.instructions.then(instructions::counter).transpose()?;
+    let names: Vec<&str> = arguments.techniques.iter().map(String::as_str).collect();
+    let mut good = true;
+    for file in recordings_among(&arguments.files) {
+        let comparison =
+            with_progress(file, &names, arguments.jobs, instructions.as_deref().map(|c| c as _))?;
+        if arguments.json {
+            techniques::print_json(&comparison);
+        } else {
+            techniques::print(&comparison);
+        }
+        good &= comparison.report.is_good();
+    }
+    Ok(if good { ExitCode::SUCCESS } else { ExitCode::from(FOUND_FAILURE) })
+}
+
+/// Compares the techniques of these names, or all, with progress on a terminal.
+pub(crate) fn with_progress(
+    file: &Path,
+    names: &[&str],
+    jobs: Option<usize>,
+    instructions: Option<Instructions<'_>>,
+) -> Result<Comparison, Failure> {
+    let all = quire_advise::technique_names();
+    let names = if names.is_empty() { &all } else { names };
+    let bar = Bar::new(&file.display().to_string(), "comparisons");
+    let comparison = compare(file, names, at_once(jobs), instructions, &|done, total| {
+        bar.set(done as u64, total as u64);
+    });
+    bar.finish();
+    comparison.map_err(|error| match error {
+        AdviseError::DoesNotFit(..) | AdviseError::Instructions(_) => Failure::work(error),
+        _ => Failure::input(error),
+    })
+}

@@ -1,0 +1,244 @@
+//! What `quire advise` prints of memory limits.
+
+use super::advice::{count, put, put_measured, size};
+use super::say;
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use quire_advise::{
+    Enough, LimitRow, LimitSetting, LimitSwap, LimitValidation, Limits, Means, Priced, Range,
+};
+use serde_json::{Map, Value, json};
+
+/// A share of the time as a percentage: with a digit after the point where it is small.
+fn percent(share: f64) -> String {
+    if share < 0.1 { format!("{:.1} %", share * 100.0) } else { format!("{:.0} %", share * 100.0) }
+}
+
+/// A range by half of its width, if it has any.
+fn spread(range: Range, of: fn(f64) -> String) -> String {
+    if range.spread() == 0.0 { String::new() } else { format!(" +-{}", of(range.spread())) }
+}
+
+/// Prints the limits and the curve.
+pub(super) fn print(limits: &Limits, seconds: f64) {
+    if limits.rows.is_empty() {
+        return;
+    }
+    let of = match (limits.known, limits.recordings) {
+        (false, _) => String::new(),
+        (true, 1) => " from a recording under pressure,".to_owned(),
+        (true, recordings) => format!(" from {recordings} recordings under pressure,"),
+    };
+    say(format_args!(
+        "\nMemory limits,{of} in percent of {} (the peak of anonymous memory of all\nprocesses); page tables are part of \
+         a limit, files come on top:",
+        size(limits.peak as f64)
+    ));
+    if !limits.known {
+        print_fits(limits);
+        return;
+    }
+    say(table(&limits.rows, seconds));
+    if let Some((first, _)) = limits.curve.first() {
+        say(format_args!("\nLess and less memory with {}, from one recording:", first.swap.name()));
+        say(table(&limits.curve, seconds));
+    }
+    say("");
+}
+
+/// A line a limit: with which swap the program fits.
+fn print_fits(limits: &Limits) {
+    for (setting, _) in limits.rows.iter().filter(|(setting, _)| setting.swap == LimitSwap::ALL[0]) {
+        let mine = limits.rows.iter().filter(|(other, _)| other.percent == setting.percent);
+        let (fitting, not): (Vec<_>, Vec<_>) = mine.partition(|(_, row)| row.fits());
+        let names = |rows: &[&(LimitSetting, LimitRow)]| {
+            rows.iter().map(|(setting, _)| setting.swap.name()).collect::<Vec<_>>().join(", ")
+        };
+        let told = match (&fitting[..], &not[..]) {
+            (_, []) => format!("fits, with {}", names(&fitting)),
+            ([], _) => "does not fit".to_owned(),
+            _ => format!("fits with {}, does not fit with {}", names(&fitting), names(&not)),
+        };
+        say(format_args!("  limit={}% ({}): {told}", setting.percent, size(setting.bytes as f64)));
+    }
+}
+
+fn table(rows: &[(LimitSetting, LimitRow)], seconds: f64) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::ASCII_MARKDOWN).set_content_arrangement(ContentArrangement::Disabled);
+    table.set_header([
+        "limit",
+        "memory",
+        "major faults",
+        "swapped in",
+        "swapped out",
+        "compressed",
+        "stands still",
+        "of its time",
+    ]);
+    for (setting, row) in rows {
+        let memory = size(setting.bytes as f64);
+        let Some(figures) = &row.figures else {
+            let found = if row.fits() { "fits" } else { "does not fit" };
+            table.add_row([setting.name(), memory, found.to_owned()]);
+            continue;
+        };
+        let seconds_of = |ns: f64| format!("{:.2} s", ns / 1e9);
+        table.add_row([
+            setting.name(),
+            memory,
+            format!("{}{}", count(figures.major_faults.median), spread(figures.major_faults, count)),
+            size(figures.swap_read.median),
+            size(figures.swap_written.median),
+            figures.compressed.map_or_else(String::new, |compressed| size(compressed.median)),
+            seconds_of(figures.stall_ns.median),
+            row.stalled_share(seconds).map_or_else(String::new, percent),
+        ]);
+    }
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}
+
+fn price(priced: &Priced) -> String {
+    format!(
+        "{} ({} % of the peak) for about {} of its time and {} major faults",
+        size(priced.setting.bytes as f64),
+        priced.setting.percent,
+        percent(priced.share),
+        count(priced.major_faults)
+    )
+}
+
+/// What is enough, in sentences; lines that begin with a blank are commands.
+pub(super) fn verdict(limits: &Limits) -> Vec<String> {
+    if limits.rows.is_empty() {
+        return Vec::new();
+    }
+    if !limits.known {
+        let misfit = limits.rows.iter().find(|(_, row)| !row.fits());
+        let fits = match misfit {
+            None => "It fits within each of these limits".to_owned(),
+            Some((setting, _)) => format!("It does not fit within {}", setting.name()),
+        };
+        return vec![format!(
+            "Memory: {fits}. What that costs only recordings made under pressure tell: these do not say which pages \
+             are used again, and when."
+        )];
+    }
+    let Some(enough) = &limits.enough else {
+        return vec![
+            "Memory: no smaller limit is cheap: within each of them it stands still for 2 % of its time or more, or \
+             does not fit."
+                .to_owned(),
+        ];
+    };
+    let mut lines = vec![format!(
+        "Memory: enough is {}, with {}.",
+        price(&enough.least),
+        enough.least.setting.swap.name()
+    )];
+    if !enough.smaller.is_empty() {
+        let smaller: Vec<String> = enough.smaller.iter().map(price).collect();
+        lines.push(format!("Less costs more: {}.", smaller.join("; ")));
+    }
+    lines.push(format!(
+        "Set {} with headroom for files and what the kernel keeps for it, and kill it above {} only:",
+        size(enough.high as f64),
+        size(enough.max as f64)
+    ));
+    for means in enough.limit_means().iter().chain(&enough.swap_means()) {
+        lines.extend(commands(means));
+    }
+    lines
+}
+
+fn commands(means: &Means) -> [String; 2] {
+    let name = format!("{}:", means.name.replace('_', " "));
+    [
+        format!("  {name:<16}{}", means.apply.join("; ")),
+        format!("  {:<16}{}", "  undo:", means.undo.join("; ")),
+    ]
+}
+
+fn object(setting: &LimitSetting, row: &LimitRow, is_curve: bool, seconds: f64) -> Map<String, Value> {
+    let mut object = Map::new();
+    object.insert("setting".to_owned(), json!(setting.name()));
+    object.insert("limit".to_owned(), json!(setting.bytes));
+    object.insert("curve".to_owned(), json!(is_curve));
+    object.insert("fits".to_owned(), json!(row.fits()));
+    object.insert("does_not_fit".to_owned(), json!(row.does_not_fit));
+    let figures = row.figures.as_ref();
+    for (name, range) in [
+        ("major_faults", figures.map(|figures| figures.major_faults)),
+        ("swap_read", figures.map(|figures| figures.swap_read)),
+        ("swap_written", figures.map(|figures| figures.swap_written)),
+        ("swapped", figures.map(|figures| figures.swapped)),
+        ("compressed", figures.and_then(|figures| figures.compressed)),
+        ("stall_ns", figures.map(|figures| figures.stall_ns)),
+    ] {
+        match range {
+            Some(range) => put(&mut object, name, range),
+            None => _ = object.insert(name.to_owned(), Value::Null),
+        }
+    }
+    object.insert("stalled_share".to_owned(), json!(row.stalled_share(seconds)));
+    object
+}
+
+/// Prints an object a limit.
+pub(super) fn print_json(limits: &Limits, seconds: f64, validation: Option<&LimitValidation>) {
+    for (rows, is_curve) in [(&limits.rows, false), (&limits.curve, true)] {
+        for (setting, row) in rows {
+            let mut object = object(setting, row, is_curve, seconds);
+            if let Some(found) = validation.filter(|found| found.setting == *setting) {
+                put_measured(&mut object, &found.figures, found.seconds);
+                object.insert("killed_runs".to_owned(), json!(found.killed));
+                object.insert("late_runs".to_owned(), json!(found.late));
+            }
+            say(Value::Object(object));
+        }
+    }
+}
+
+/// Prints how the runs within a limit ended.
+pub(super) fn print_ends(validation: &LimitValidation, runs: u16) {
+    let LimitValidation { setting, fits, killed, late, .. } = validation;
+    let name = setting.name();
+    let predicted = if *fits { "it was predicted to fit" } else { "it was predicted not to fit" };
+    if *killed > 0 {
+        say(format_args!("{name}: Linux killed {killed} of {runs} runs for memory; {predicted}."));
+    }
+    if *late > 0 {
+        say(format_args!("{name}: {late} of {runs} runs took too long and were ended; {predicted}."));
+    }
+    if killed + late == 0 {
+        say(format_args!("{name}: no run was killed for memory; {predicted}."));
+    }
+}
+
+/// The verdict's object of what is enough.
+pub(super) fn enough(limits: &Limits) -> Value {
+    let Some(Enough { least, smaller, high, max, swap_bytes, .. }) = &limits.enough else {
+        return Value::Null;
+    };
+    let priced = |priced: &Priced| {
+        json!({
+            "setting": priced.setting.name(),
+            "limit": priced.setting.bytes,
+            "major_faults": priced.major_faults,
+            "stalled_share": priced.share,
+        })
+    };
+    let means =
+        limits.enough.iter().flat_map(|enough| enough.limit_means().into_iter().chain(enough.swap_means()));
+    let means = means.map(|means| json!({ "means": means.name, "apply": means.apply, "undo": means.undo }));
+    json!({
+        "least": priced(least),
+        "smaller": smaller.iter().map(priced).collect::<Vec<_>>(),
+        "memory_high": high,
+        "memory_max": max,
+        "swap_size": swap_bytes,
+        "means": means.collect::<Vec<_>>(),
+    })
+}
