@@ -12,7 +12,7 @@ use std::process::ExitCode;
 const PLACES: [&str; 2] = ["recordings", concat!(env!("CARGO_MANIFEST_DIR"), "/../../recordings")];
 
 /// The recording that advice is given for.
-const ADVISED: &str = "sort-threads";
+const ADVISED: &str = "realloc-growth";
 
 pub(crate) fn run() -> Result<ExitCode, Failure> {
     let files = recordings()?;
