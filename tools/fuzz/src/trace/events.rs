@@ -89,7 +89,7 @@ fn kind(what: u8, bytes: &mut Bytes<'_>) -> EventKind {
                 same_process: bits & 2 != 0,
             })
         }
-        23 | 24 => EventKind::Exec(Box::new(image(bytes))),
+        23 => EventKind::Exec(Box::new(image(bytes))),
         25 => EventKind::Limit(Limit {
             target: TaskId(u32::from(bytes.byte() & 3)),
             kind: bytes.pick(&[
@@ -110,6 +110,16 @@ fn kind(what: u8, bytes: &mut Bytes<'_>) -> EventKind {
             same: u32::from(bytes.byte()),
             sizes: std::array::from_fn(|_| u32::from(bytes.byte()) << 20),
         }),
+        24 => EventKind::Contents(Box::new(ContentSample {
+            start: address(bytes),
+            bytes: bytes.number(),
+            sizes: Compressibility {
+                zero: u32::from(bytes.byte()),
+                same: u32::from(bytes.byte()),
+                sizes: std::array::from_fn(|_| u32::from(bytes.byte()) << 20),
+            },
+            compressed: bytes.number(),
+        })),
         _ => EventKind::Exit(bytes.pick(&[
             ExitStatus::Code(0),
             ExitStatus::Signal(9),

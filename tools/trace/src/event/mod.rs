@@ -16,7 +16,7 @@ pub use image::{
     Abi, BaseSource, Direction, ExecImage, Limits, Mapping, MmapBase, PageRun, Rlimit, ThpMode, VmFlags,
 };
 pub use privileges::{ExecGain, Privileges};
-pub use reuse::{Compressibility, Reuse, ReuseAccess, ReuseRun, ReuseSource};
+pub use reuse::{Compressibility, ContentSample, Reuse, ReuseAccess, ReuseRun, ReuseSource};
 pub use thp::ThpDisable;
 
 /// A thread of the recorded run: its index in the trace, counted from 0 in the order in which threads appear.
@@ -68,6 +68,8 @@ pub enum EventKind {
     Compressibility(Compressibility),
     /// The thread's privileges changed; it follows the call that did it. Other threads keep theirs.
     Privileges(Privileges),
+    /// What pages of a region held that is paged out now. Only where the recorder pages memory out.
+    Contents(Box<ContentSample>),
 }
 
 /// A new thread or process.
@@ -129,7 +131,7 @@ pub enum Unsupported {
 
 impl EventKind {
     /// The number of different kinds.
-    pub const COUNT: usize = 12;
+    pub const COUNT: usize = 13;
 
     /// Names of the kinds, in the order of [`EventKind::index`].
     pub const NAMES: [&'static str; Self::COUNT] = [
@@ -145,6 +147,7 @@ impl EventKind {
         "reuse",
         "compressibility",
         "privileges",
+        "contents",
     ];
 
     /// The place of this kind in a table of all kinds.
@@ -163,6 +166,7 @@ impl EventKind {
             Self::Reuse(_) => 9,
             Self::Compressibility(_) => 10,
             Self::Privileges(_) => 11,
+            Self::Contents(_) => 12,
         }
     }
 }

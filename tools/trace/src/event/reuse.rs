@@ -117,6 +117,20 @@ impl Compressibility {
     }
 }
 
+/// What some anonymous pages of a region held when they were about to be paged out. Nothing of their contents is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ContentSample {
+    /// The region's first address.
+    pub start: u64,
+    /// How many bytes it has.
+    pub bytes: u64,
+    /// How the pages that were looked at compress.
+    pub sizes: Compressibility,
+    /// The bytes that LZ4's block format brings those counted in [`Compressibility::sizes`] to, together; a page that
+    /// does not become smaller counts whole.
+    pub compressed: u64,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -12,7 +12,7 @@ impl Version {
     pub(crate) const THREE: Self = Self(3);
     /// The first whose header has the settings of the host.
     pub(crate) const FOUR: Self = Self(4);
-    /// The first whose header says whether pages were paged out.
+    /// The first whose header says whether pages were paged out, and that has samples of their contents.
     pub(crate) const FIVE: Self = Self(5);
 
     /// The version with this number, if it can be read.
@@ -27,6 +27,8 @@ impl Version {
             1 => 9,
             // Up to `Compressibility`.
             2 => 11,
+            // Up to `Privileges`.
+            3 | 4 => 12,
             _ => EventKind::COUNT,
         }
     }

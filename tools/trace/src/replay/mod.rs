@@ -24,6 +24,7 @@ mod plan;
 mod pressure;
 mod report;
 mod run;
+mod sampled;
 mod schedule;
 mod settings;
 mod swap;
@@ -31,7 +32,6 @@ mod task;
 mod touch;
 mod unbuilt;
 
-pub use contents::{PAGE_BYTES, PageContents, SizeClass};
 pub use figures::{AllocatorFigures, AlreadyPresent, ProcessReport, TableFigures};
 pub use life::{FolioFigures, LifeFigures, LifeSample, MOST_SAMPLES, ProcessLife};
 pub use mappings::MappingLife;
@@ -41,7 +41,7 @@ pub use report::{DoesNotFit, Gap, HeldMemory, Mismatch, ReplayReport};
 pub use settings::recorded_huge_config;
 pub use swap::{SwapError, SwapKind, SwapSpec};
 
-use crate::event::{Compressibility, Event};
+use crate::event::Event;
 use crate::format::{TraceError, TraceHeader, TraceReader, UseSource};
 use limit::GroupLimit;
 use quire_host::{HostConfig, Machine, MachineError};
@@ -155,7 +155,7 @@ impl Replay {
     /// [`ReplayError::Trace`].
     pub fn open(path: &Path, options: ReplayOptions) -> Result<Self, ReplayError> {
         let mut reader = open(path, &options)?;
-        let mut needs = Needs::default();
+        let mut needs = Needs::of(reader.header());
         for event in &mut reader {
             needs.add(&event?);
         }
@@ -244,7 +244,7 @@ impl Replay {
             .collect::<Result<Vec<_>, _>>()?;
         let total = self.needs.events();
         let started = Instant::now();
-        let contents = self.options.contents.then(|| PageContents::new(self.compressibility()));
+        let contents = self.options.contents.then(|| Arc::clone(&self.needs));
         let limited = self.is_limited();
         let memcg =
             if self.options.life || self.options.limit.is_some() { memcg(machine)? } else { MemcgId::ROOT };
@@ -275,16 +275,6 @@ impl Replay {
         progress(done, total);
         let elapsed = started.elapsed();
         Ok(run.finish(elapsed))
-    }
-
-    /// How well pages compress: as was sampled. Of a recording without samples nothing is known, so that all
-    /// sizes are equally likely.
-    fn compressibility(&self) -> Compressibility {
-        let sampled = *self.needs.compressibility();
-        if sampled.pages() > 0 {
-            return sampled;
-        }
-        Compressibility { zero: 1, same: 1, sizes: [1; Compressibility::CLASSES] }
     }
 
     /// Whether memory may run short.

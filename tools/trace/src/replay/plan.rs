@@ -2,6 +2,7 @@
 
 use super::call::populated_bytes;
 use super::overcommit;
+use super::sampled::SampledContents;
 use crate::event::{Compressibility, Event, EventKind, Reuse, ReuseSource, TaskId};
 use crate::format::{TraceHeader, UseSource};
 use quire_arch::Order;
@@ -16,7 +17,9 @@ pub struct Needs {
     /// Which address space each thread is in.
     spaces: HashMap<TaskId, usize>,
     images: Vec<Image>,
-    compressibility: Compressibility,
+    contents: SampledContents,
+    /// The recorder paged memory out: pages fault again and again, and little was resident.
+    pressed: bool,
     /// The best source of uses that was seen.
     uses: Option<ReuseSource>,
 }
@@ -67,6 +70,13 @@ fn pages_of_touch(policy: HugePolicy, advised: bool) -> u64 {
 }
 
 impl Image {
+    /// A page is used.
+    fn note_use(&mut self, page: u64) {
+        if (self.used.len() as u64) < MOST_PAGES {
+            self.used.insert(page);
+        }
+    }
+
     fn all_tables(&self) -> u64 {
         self.tables.saturating_add(self.blocks.len() as u64)
     }
@@ -88,6 +98,11 @@ impl Image {
 }
 
 impl Needs {
+    /// Of a trace with this header, nothing of which was looked at yet.
+    pub(super) fn of(header: &TraceHeader) -> Self {
+        Self { pressed: header.pressure.is_some(), ..Self::default() }
+    }
+
     /// Whether no address space was found.
     pub fn is_empty(&self) -> bool {
         self.images.is_empty()
@@ -120,7 +135,12 @@ impl Needs {
 
     /// How well the pages of all its programs compress, as far as that was recorded.
     pub fn compressibility(&self) -> &Compressibility {
-        &self.compressibility
+        self.contents.sizes()
+    }
+
+    /// What pages hold.
+    pub(super) fn contents(&self) -> &SampledContents {
+        &self.contents
     }
 
     /// What a trace with this header knows of pages that were used again. Where the header does not say, the
@@ -141,8 +161,13 @@ impl Needs {
     pub(super) fn add(&mut self, event: &Event) {
         match &event.kind {
             EventKind::Fault(fault) => {
+                let pressed = self.pressed;
                 if let Some(image) = self.image(event.task) {
-                    image.touched = image.touched.saturating_add(1);
+                    if pressed {
+                        image.note_use(fault.addr >> 12);
+                    } else {
+                        image.touched = image.touched.saturating_add(1);
+                    }
                     if (image.blocks.len() as u64) < MOST_PAGES {
                         image.blocks.insert(fault.addr >> (12 + 9));
                     }
@@ -185,7 +210,9 @@ impl Needs {
                         self.spaces.insert(clone.child, space);
                     } else {
                         let parent = &self.images[space];
-                        let (touched, large_folios) = (parent.touched, parent.large_folios);
+                        // A page that both used counts twice then, which is more than enough.
+                        let touched = parent.touched.saturating_add(parent.used.len() as u64);
+                        let large_folios = parent.large_folios;
                         let (tables, mapped) = (parent.all_tables(), parent.mapped);
                         let child = self.enter(clone.child, touched);
                         (child.large_folios, child.tables, child.mapped) = (large_folios, tables, mapped);
@@ -193,13 +220,20 @@ impl Needs {
                 }
             }
             EventKind::Figures(figures) => {
+                let pressed = self.pressed;
                 if let Some(image) = self.image(event.task) {
-                    image.resident = Some(figures.vm_hwm / 4096);
+                    image.resident = (!pressed).then_some(figures.vm_hwm / 4096);
                     image.mapped = Some(figures.vm_peak / 4096);
                 }
             }
             EventKind::Reuse(reuse) => self.reuse(event.task, reuse),
-            EventKind::Compressibility(sample) => self.compressibility.add(sample),
+            EventKind::Compressibility(sample) => self.contents.add_space(sample),
+            EventKind::Contents(sample) => {
+                if let Some(&space) = self.spaces.get(&event.task) {
+                    let number = self.events;
+                    self.contents.add_region(space, number, sample);
+                }
+            }
             EventKind::Exit(_) => self.leave(event.task),
             _ => {}
         }
@@ -230,10 +264,7 @@ impl Needs {
             ReuseSource::Exact => {
                 let pages = reuse.runs.iter().flat_map(|run| (run.start >> 12..).take(run.pages as usize));
                 for page in pages {
-                    if image.used.len() as u64 >= MOST_PAGES {
-                        break;
-                    }
-                    image.used.insert(page);
+                    image.note_use(page);
                 }
             }
         }

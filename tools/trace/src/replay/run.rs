@@ -2,7 +2,7 @@
 
 use super::Audits;
 use super::call::{self, Verdict};
-use super::contents::{PAGE_BYTES, PageContents, mix};
+use super::contents::{PAGE_BYTES, mix};
 use super::digest::{self, Unreadable};
 use super::figures::{AllocatorFigures, ProcessReport, TableFigures};
 use super::files::FileIds;
@@ -11,8 +11,10 @@ use super::life::Life;
 use super::limit::GroupLimit;
 use super::mappings::{self, MappingLife};
 use super::names;
+use super::plan::Needs;
 use super::pressure::{PressureFigures, SwapFigures};
 use super::report::{DoesNotFit, Gap, HeldMemory, ReplayReport};
+use super::sampled::page_id;
 use super::schedule::Schedule;
 use super::settings;
 use super::task::Task;
@@ -26,7 +28,9 @@ use quire_arch::{Access, PAGE_SHIFT, Platform, VirtAddr};
 use quire_host::{AccessError, HostPlatform, Machine, Program, Vcpu};
 use quire_mm::abi::CallNumber;
 use quire_mm::{Errno, Error, FaultError, KhugepagedSetting, Limits, MemcgId, Memory, Space};
+use std::collections::HashSet;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// What is kept of a process beside its report.
@@ -83,6 +87,8 @@ pub(super) struct Run<'m> {
     lost: u64,
     reuses: u64,
     reuses_gone: u64,
+    /// Address spaces that the trace has made so far.
+    spaces: usize,
     contents: Option<Writer>,
     how: Manner,
     swap: SwapFigures,
@@ -111,7 +117,7 @@ impl<'m> Run<'m> {
         vcpus: Vec<Vcpu>,
         header: &TraceHeader,
         how: Manner,
-        contents: Option<PageContents>,
+        contents: Option<Arc<Needs>>,
     ) -> Self {
         if let Some(limit) = &how.limit {
             limit.set(machine.memory());
@@ -133,6 +139,7 @@ impl<'m> Run<'m> {
             lost: 0,
             reuses: 0,
             reuses_gone: 0,
+            spaces: 0,
             contents: contents.map(Writer::new),
             how,
             swap: SwapFigures::default(),
@@ -168,7 +175,7 @@ impl<'m> Run<'m> {
             EventKind::Limit(limit) => self.limit(limit),
             EventKind::Figures(figures) => self.figures(event.task, figures),
             EventKind::Reuse(reuse) => self.reuse(event, reuse),
-            EventKind::Compressibility(_) => {}
+            EventKind::Compressibility(_) | EventKind::Contents(_) => {}
             EventKind::Privileges(privileges) => self.privileges(event.task, *privileges),
             EventKind::Exit(status) => self.exit(event.task, *status),
             EventKind::Lost(lost) => {
@@ -394,9 +401,12 @@ impl<'m> Run<'m> {
         }
         let found = match touched {
             Touched::Same | Touched::Present(_) => {
-                if let Some(contents) = self.contents.as_mut().filter(|_| wrote && touch::was_allowed(fault))
+                let (number, event) = (task.number, self.event);
+                if let Some(contents) = &mut self.contents
+                    && touch::was_allowed(fault)
+                    && (wrote || contents.changes(number, fault.addr, event))
                 {
-                    contents.fill(&self.vcpus[cpu].program(&*space), task.process, fault.addr);
+                    contents.fill(&self.vcpus[cpu].program(&*space), number, fault.addr, event);
                 }
                 return;
             }
@@ -425,7 +435,7 @@ impl<'m> Run<'m> {
                     Ok(()) => {
                         self.reuses += 1;
                         if let Some(contents) = self.contents.as_mut().filter(|_| write) {
-                            contents.fill(&program, task.process, addr);
+                            contents.fill(&program, task.number, addr, self.event);
                         }
                     }
                     Err(AccessError::Fault(FaultError::OutOfMemory(_))) => {
@@ -493,17 +503,24 @@ impl<'m> Run<'m> {
         self.own(space.as_ref(), process);
         self.processes[process].limits = image::limits_of(recorded);
         let rights = image::rights_of(recorded.privileges);
-        let task = Task { process, space: space.map(Rc::new), rights };
+        let task = Task { process, number: self.next_number(), space: space.map(Rc::new), rights };
         if self.put(event.task, task) {
             self.processes[process].threads += 1;
             self.processes[process].report.threads += 1;
         }
     }
 
+    /// The number of an address space that is made.
+    fn next_number(&mut self) -> usize {
+        self.spaces += 1;
+        self.spaces - 1
+    }
+
     fn clone_task(&mut self, event: &Event, clone: &CloneFacts) {
         let cpu = self.switch(event);
         let Some(parent) = self.task(event.task) else { return };
-        let (parent_process, space, rights) = (parent.process, parent.space.clone(), parent.rights);
+        let (parent_process, parent_number) = (parent.process, parent.number);
+        let (space, rights) = (parent.space.clone(), parent.rights);
         let limits = self.processes[parent_process].limits;
         let process = if clone.same_process { parent_process } else { self.add_process(clone.child_pid) };
         let mut failure = None;
@@ -522,8 +539,13 @@ impl<'m> Run<'m> {
                 report.add_mismatch(self.event, "fork".to_owned(), "a child", error.to_string());
             }
         }
+        let mut number = parent_number;
         if !clone.shares_memory {
             self.own(space.as_deref(), process);
+            number = self.next_number();
+            if let Some(contents) = &mut self.contents {
+                contents.forked.extend([parent_number, number]);
+            }
         }
         if !clone.same_process {
             let program = self.processes[parent_process].report.program.clone();
@@ -534,7 +556,7 @@ impl<'m> Run<'m> {
         self.processes[process].threads += 1;
         self.processes[process].report.threads += 1;
         self.processes[process].limits = limits;
-        self.put(clone.child, Task { process, space, rights });
+        self.put(clone.child, Task { process, number, space, rights });
     }
 
     fn limit(&mut self, limit: &Limit) {
@@ -678,23 +700,30 @@ fn is_for_want_of_memory(call: &crate::event::Call, found: &str) -> bool {
 
 /// Fills pages that programs write.
 struct Writer {
-    contents: PageContents,
+    needs: Arc<Needs>,
     /// Pages filled so far: no page gets the same contents twice.
     filled: u64,
+    /// Address spaces that were copied by fork, or are copies: a write may copy a page.
+    forked: HashSet<usize>,
     page: Box<[u8; PAGE_BYTES]>,
 }
 
 impl Writer {
-    fn new(contents: PageContents) -> Self {
-        Self { contents, filled: 0, page: Box::new([0; PAGE_BYTES]) }
+    fn new(needs: Arc<Needs>) -> Self {
+        Self { needs, filled: 0, forked: HashSet::new(), page: Box::new([0; PAGE_BYTES]) }
     }
 
-    /// Writes the page of `addr` as a program of process number `process`.
-    fn fill(&mut self, program: &Program<'_, Space<'_, HostPlatform>>, process: usize, addr: u64) {
+    /// Whether the page of `addr` in address space `number` is written without a fault after it came in at event `event`.
+    fn changes(&self, number: usize, addr: u64, event: u64) -> bool {
+        !self.forked.contains(&number) && self.needs.contents().changes(number, addr, event)
+    }
+
+    /// Writes the page of `addr` as a program in address space `number` at event `event`.
+    fn fill(&mut self, program: &Program<'_, Space<'_, HostPlatform>>, number: usize, addr: u64, event: u64) {
         let start = addr & !(PAGE_BYTES as u64 - 1);
-        let id = mix(process as u64) ^ start;
         self.filled += 1;
-        PageContents::fill(id, self.filled, self.contents.class(id), &mut self.page);
+        let kind = self.needs.contents().kind(number, start, event);
+        kind.fill(page_id(number, start), self.filled, &mut self.page);
         // A page that may not be written, or for which there is no memory, was told of when it was touched.
         let _ = program.write(VirtAddr(start), &self.page[..]);
     }

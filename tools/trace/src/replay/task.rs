@@ -7,6 +7,8 @@ use std::rc::Rc;
 /// A thread.
 pub(super) struct Task<'m> {
     pub(super) process: usize,
+    /// The number of its address space: they are counted from 0 as the trace makes them.
+    pub(super) number: usize,
     /// Threads of one process, and a vfork's child, share it. `None` when no space could be had.
     pub(super) space: Option<Rc<Space<'m, HostPlatform>>>,
     /// What the thread may do; another one of its process may have other rights.

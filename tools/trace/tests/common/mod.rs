@@ -153,6 +153,7 @@ impl Model {
             | EventKind::Figures(_)
             | EventKind::Reuse(_)
             | EventKind::Compressibility(_)
+            | EventKind::Contents(_)
             | EventKind::Privileges(_) => {}
         }
     }

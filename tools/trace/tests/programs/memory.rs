@@ -93,6 +93,31 @@ pub(crate) fn uses_what_was_paged_out() {
     leave(0);
 }
 
+/// Fills its pages, the first half with zeros and one number, the rest with noise, and waits until most are paged out,
+/// as it is recorded under pressure. It ends with 1 if they stay.
+pub(crate) fn holds_pages_that_compress_differently() {
+    let addr = map_pages(PRESSED_PAGES);
+    let mut noise = 1_u64;
+    for page in 0..PRESSED_PAGES {
+        for word in 0..PAGE / 8 {
+            noise = noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            // The low bits of such a generator repeat.
+            let word_of_page =
+                if page >= PRESSED_PAGES / 2 { noise ^ noise >> 32 } else { u64::from(word == 9) };
+            // SAFETY: the mapping has so many pages of so many words.
+            unsafe { addr.add(page * PAGE).cast::<u64>().add(word).write_volatile(word_of_page) };
+        }
+    }
+    let begun = std::time::Instant::now();
+    while resident_pages() > PRESSED_PAGES / 2 {
+        if begun.elapsed() > std::time::Duration::from_secs(60) {
+            leave(1);
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    leave(0);
+}
+
 /// Pages of anonymous memory that this process has.
 fn resident_pages() -> usize {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap();

@@ -3,7 +3,7 @@
 use crate::recording::{Recording, Scratch};
 use crate::shared::{PAGE, PRESSED_PAGES, PRESSED_ROUNDS};
 use quire_measure::{HostSwap, MeasureError, Swap, SwapKind};
-use quire_trace::event::Outcome;
+use quire_trace::event::{EventKind, Outcome};
 use quire_trace::format::{FaultSource, UseSource};
 use quire_trace::record::{FaultChoice, RecordError, RecordOptions, host_memory, record};
 use quire_trace::replay::{Replay, ReplayOptions, SwapKind as ReplaySwap, SwapSpec};
@@ -31,11 +31,11 @@ fn swap() -> Option<Option<HostSwap>> {
     None
 }
 
-/// Records the program that uses all of its pages in turns. `None`, with a message, if that is not permitted.
-fn recorded() -> Option<Recording> {
+/// Records a program with so many pages under pressure. `None`, with a message, if that is not permitted.
+fn recorded(program: &str) -> Option<Recording> {
     let _swap = swap()?;
     let file = Scratch::new("pressure");
-    let command = vec![crate::recording::PROGRAMS.into(), "uses_what_was_paged_out".into()];
+    let command = vec![crate::recording::PROGRAMS.into(), program.into()];
     let mut options = RecordOptions::new(command, file.path().to_path_buf());
     options.pressure = Some(BYTES / 4);
     match record(&options) {
@@ -53,7 +53,7 @@ fn recorded() -> Option<Recording> {
 
 #[test]
 fn each_use_after_the_first_is_a_fault() {
-    let Some(recorded) = recorded() else { return };
+    let Some(recorded) = recorded("uses_what_was_paged_out") else { return };
     assert_eq!(recorded.summary.exit_code(), 0, "its pages were paged out again and again");
     let pressure = recorded.summary.pressure.unwrap();
     // Half of the pages, each time.
@@ -75,7 +75,7 @@ fn each_use_after_the_first_is_a_fault() {
 /// With half of the memory, a program that uses all in turns finds nothing there that it wants.
 #[test]
 fn a_limit_is_predicted_from_it() {
-    let Some(recorded) = recorded() else { return };
+    let Some(recorded) = recorded("uses_what_was_paged_out") else { return };
     let swap = Some(SwapSpec { kind: ReplaySwap::Zram, bytes: 4 * BYTES });
     let options = ReplayOptions { limit: Some(BYTES / 2), swap, ..ReplayOptions::default() };
     let replay = Replay::open(recorded.file.path(), options).unwrap();
@@ -84,6 +84,39 @@ fn a_limit_is_predicted_from_it() {
     let (pages, rounds) = (PRESSED_PAGES as u64, PRESSED_ROUNDS as u64);
     let faults = report.pressure.major_faults;
     assert!(faults >= rounds * pages / 2 && faults <= rounds * pages + pages / 4, "{faults}");
+}
+
+/// Pages of one part of the memory compress to nearly nothing and those of the other not at all, in the replay as in the
+/// program, whichever of them go.
+#[test]
+fn pages_hold_what_those_around_them_held() {
+    let Some(recorded) = recorded("holds_pages_that_compress_differently") else { return };
+    let mapped = recorded.calls(libc::SYS_mmap).find(|call| call.args[1] == BYTES).unwrap().result as u64;
+    let middle = mapped + BYTES / 2;
+    let mut found = [0_u64; 2];
+    for event in &recorded.events {
+        let EventKind::Contents(sample) = &event.kind else { continue };
+        let end = sample.start + sample.bytes;
+        if sample.start >= mapped && end <= middle {
+            assert_eq!(sample.sizes.sizes[0], sample.sizes.pages() as u32, "{sample:?}");
+            found[0] += 1;
+        } else if sample.start >= middle && end <= mapped + BYTES {
+            assert_eq!(sample.compressed, 4096 * sample.sizes.pages(), "{sample:?}");
+            found[1] += 1;
+        }
+    }
+    assert!(found.iter().all(|&samples| samples >= 1), "{found:?}");
+    // Nothing is used again: within the limit the pages that came first go, half of which compress.
+    let swap = Some(SwapSpec { kind: ReplaySwap::Zram, bytes: 4 * BYTES });
+    let of = |limit| {
+        let options = ReplayOptions { limit: Some(limit), swap: swap.clone(), ..ReplayOptions::default() };
+        let options = ReplayOptions { contents: true, ..options };
+        let report = Replay::open(recorded.file.path(), options).unwrap().run(&mut |_, _| {}).unwrap();
+        assert!(report.is_good(), "{report:#?}");
+        report.pressure.swap.ratio().unwrap()
+    };
+    let (first, most) = (of(BYTES * 5 / 8), of(BYTES / 8));
+    assert!(first > 10.0 && most > 1.0 && most < 4.0, "{first} {most}");
 }
 
 #[test]

@@ -102,6 +102,7 @@ impl BlockEncoder {
             EventKind::Reuse(reuse) => reuse.put(&mut self.out),
             EventKind::Compressibility(sample) => sample.put(&mut self.out),
             EventKind::Privileges(privileges) => privileges.put(&mut self.out),
+            EventKind::Contents(sample) => sample.put(&mut self.out),
         }
     }
 
@@ -171,6 +172,7 @@ impl BlockDecoder {
             9 => EventKind::Reuse(Wire::get(&mut cursor)?),
             10 => EventKind::Compressibility(Wire::get(&mut cursor)?),
             11 => EventKind::Privileges(Wire::get(&mut cursor)?),
+            12 => EventKind::Contents(Box::new(Wire::get(&mut cursor)?)),
             _ => return Err(Malformed("unknown kind of event")),
         };
         self.at = cursor.position();

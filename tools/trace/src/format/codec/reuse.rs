@@ -1,8 +1,8 @@
 //! Uses of pages, and how well they compress.
 
-use crate::event::{Compressibility, Reuse, ReuseRun};
+use crate::event::{Compressibility, ContentSample, Reuse, ReuseRun};
 use crate::format::varint::{Cursor, Malformed, difference, put_u64};
-use crate::format::wire::{Wire, get_list};
+use crate::format::wire::{Wire, get_list, wire};
 
 impl Wire for Reuse {
     fn put(&self, out: &mut Vec<u8>) {
@@ -33,6 +33,8 @@ impl Wire for Reuse {
         Ok(reuse)
     }
 }
+
+wire!(ContentSample { start, bytes, sizes, compressed });
 
 /// Where the next run most likely starts.
 fn end_of(run: &ReuseRun) -> u64 {

@@ -90,6 +90,7 @@ impl Tracer<'_> {
             self.spaces.remove(&old_space);
             self.forget_touched(old_space);
             self.forget_reuse(old_space);
+            self.forget_rotation(old_space);
         }
         self.accesses.forget_process(pid);
         self.merger.identify(pid, time, id, space);

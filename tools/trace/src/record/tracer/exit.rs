@@ -152,6 +152,7 @@ impl Tracer<'_> {
             self.spaces.remove(&task.space);
             self.forget_touched(task.space);
             self.forget_reuse(task.space);
+            self.forget_rotation(task.space);
         }
         if let Some(process) = self.processes.get_mut(&task.pid) {
             process.threads -= 1;

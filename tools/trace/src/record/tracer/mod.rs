@@ -5,6 +5,7 @@
 
 mod birth;
 mod call;
+mod contents;
 mod detach;
 mod detail;
 mod exec;

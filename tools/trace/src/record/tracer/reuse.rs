@@ -6,13 +6,14 @@
 //! together lies together.
 
 use super::Tracer;
+use super::contents;
 use super::state::State;
-use crate::event::{Compressibility, EventKind, PageRun, Reuse, ReuseAccess, ReuseRun, ReuseSource, TaskId};
+use crate::event::{EventKind, PageRun, Reuse, ReuseAccess, ReuseRun, ReuseSource, TaskId};
 use crate::record::merge::SpaceId;
 use crate::record::proc::maps;
 use crate::record::proc::pagemap::{self, Pagemap};
+use crate::record::sys::Tid;
 use crate::record::sys::time::now;
-use crate::record::sys::{Tid, memory};
 use crate::replay::contents::mix;
 use std::collections::HashMap;
 use std::fs;
@@ -111,8 +112,11 @@ impl ReuseSampler {
         let every = if is_last { CONTENTS_EVERY_NS / 8 } else { CONTENTS_EVERY_NS };
         if time.saturating_sub(known.looked) >= every {
             (known.looked, known.looks) = (time, known.looks + 1);
-            let sample = compressibility(tid, &present, known.looks);
-            kinds.extend(sample.map(EventKind::Compressibility));
+            // Others in each look.
+            let anonymous: u64 = present.iter().filter(|run| !run.file).map(|run| run.pages).sum();
+            let step = anonymous.div_ceil(MOST_CONTENTS).max(1);
+            let sizes = contents::sample(tid, &present, step, mix(known.looks) % step).sizes;
+            kinds.extend((sizes.pages() > 0).then_some(EventKind::Compressibility(sizes)));
         }
         known.present = present;
         if !self.uses {
@@ -252,39 +256,6 @@ fn choose(runs: &[PageRun], count: u64) -> Vec<ReuseRun> {
     joined
 }
 
-/// Compresses some of the anonymous pages; others in each look. `None` if there was nothing to look at.
-fn compressibility(tid: Tid, present: &[PageRun], look: u64) -> Option<Compressibility> {
-    let anonymous: u64 = present.iter().filter(|run| !run.file).map(|run| run.pages).sum();
-    let step = anonymous.div_ceil(MOST_CONTENTS).max(1);
-    let mut sample = Compressibility::default();
-    let mut page = vec![0; PAGE as usize];
-    let mut compressed = vec![0; lz4_flex::block::get_maximum_output_size(page.len())];
-    // Places of the wanted pages, counted over all runs.
-    let mut skip = mix(look) % step;
-    for run in present.iter().filter(|run| !run.file) {
-        while skip < run.pages {
-            if memory::read(tid, run.start + skip * PAGE, &mut page) == page.len() {
-                classify(&page, &mut compressed, &mut sample);
-            }
-            skip += step;
-        }
-        skip -= run.pages;
-    }
-    (sample.pages() > 0).then_some(sample)
-}
-
-fn classify(page: &[u8], compressed: &mut [u8], sample: &mut Compressibility) {
-    let (words, _) = page.as_chunks::<8>();
-    if words.windows(2).all(|pair| pair[0] == pair[1]) {
-        let is_zero = words.first() == Some(&[0; 8]);
-        *if is_zero { &mut sample.zero } else { &mut sample.same } += 1;
-        return;
-    }
-    // There is room for whatever comes out.
-    let size = lz4_flex::block::compress_into(page, compressed).unwrap_or(page.len());
-    sample.sizes[Compressibility::class(size)] += 1;
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -332,24 +303,5 @@ mod tests {
             assert!(chosen.is_sorted() && last.iter().all(|page| chosen.contains(page)), "{count}");
             last = chosen;
         }
-    }
-
-    #[test]
-    fn pages_are_told_by_how_they_compress() {
-        let mut sample = Compressibility::default();
-        let mut room = vec![0; 8192];
-        let mut page = vec![0; 4096];
-        classify(&page, &mut room, &mut sample);
-        page.fill(7);
-        classify(&page, &mut room, &mut sample);
-        page[100] = 8;
-        classify(&page, &mut room, &mut sample);
-        for (place, byte) in page.iter_mut().enumerate() {
-            *byte = mix(place as u64) as u8;
-        }
-        classify(&page, &mut room, &mut sample);
-        let mut expected = Compressibility { zero: 1, same: 1, ..Compressibility::default() };
-        (expected.sizes[0], expected.sizes[15]) = (1, 1);
-        assert_eq!(sample, expected);
     }
 }

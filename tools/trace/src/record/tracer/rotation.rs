@@ -10,12 +10,15 @@
 //! Regions and not pages: `MADV_PAGEOUT` flushes the TLBs of all CPUs that run the program twice for each range. For
 //! single pages of a program that uses its memory at random that took 30 us a page in a virtual machine with two CPUs.
 //!
+//! Before a region goes, some of its pages are compressed, so that the replay knows what they hold then.
+//!
 //! No memory cgroup is involved, so that no program is killed for memory. Pages that several processes have mapped
 //! are not paged out (`MADV_PAGEOUT` leaves them), nor are those of files.
 
 use super::Tracer;
+use super::contents;
 use super::state::State;
-use crate::event::PageRun;
+use crate::event::{Access, ContentSample, EventKind, Fault, Mode, Outcome, PageRun};
 use crate::record::merge::SpaceId;
 use crate::record::perf::{Sample, SampleKind};
 use crate::record::proc::pagemap::Pagemap;
@@ -23,6 +26,7 @@ use crate::record::proc::status::Stat;
 use crate::record::proc::text;
 use crate::record::sys::time::now;
 use crate::record::sys::{Tid, memory, ptrace};
+use crate::replay::contents::mix;
 use std::collections::{HashMap, VecDeque};
 
 const PAGE: u64 = 4096;
@@ -32,6 +36,9 @@ const REGION_PAGES: u64 = 512;
 /// Threads that run are stopped while pages are paged out if the pages that are resident beyond what is wanted are more
 /// than this part of it: they bring pages in faster than they go.
 const OVERRUN: u64 = 4;
+
+/// One page in so many is compressed before a region goes: at most 32 of it, some 0.4 ms of work.
+const SAMPLED: u64 = 16;
 
 /// After a round that left too much resident so many times as long passes before the next as it took.
 const REST: u64 = 8;
@@ -52,6 +59,13 @@ impl Pages {
         is_new
     }
 
+    fn remove(&mut self, page: u64) -> bool {
+        let (word, bit) = (&mut self.0[page as usize / 64], 1 << (page % 64));
+        let was_there = *word & bit != 0;
+        *word &= !bit;
+        was_there
+    }
+
     fn count(&self) -> u64 {
         self.0.iter().map(|word| u64::from(word.count_ones())).sum()
     }
@@ -66,6 +80,10 @@ pub(super) struct Rotation {
     regions: HashMap<Region, Pages>,
     /// Pages of all regions. Some may be gone: unmapped.
     pages: u64,
+    /// The pages of each region that went and have not come in since.
+    out: HashMap<Region, Pages>,
+    /// How often a region had its turn.
+    turns: u64,
     /// It did not get rid of all the last time, and does not try again before this time.
     rests_until: u64,
     /// What it did.
@@ -91,6 +109,8 @@ impl Rotation {
             queue: VecDeque::new(),
             regions: HashMap::new(),
             pages: 0,
+            out: HashMap::new(),
+            turns: 0,
             rests_until: 0,
             figures: RotationFigures::default(),
         }
@@ -106,14 +126,47 @@ impl Rotation {
             Pages::default()
         });
         self.pages += u64::from(pages.insert(page % REGION_PAGES));
+        if let Some(out) = self.out.get_mut(&region) {
+            out.remove(page % REGION_PAGES);
+        }
     }
 
-    /// The region that is next, which has its turn again when a page comes in.
-    fn next(&mut self) -> Option<Region> {
+    /// The region that is next, which has its turn again when a page comes in, and the number of the turn.
+    fn next(&mut self) -> Option<(Region, u64)> {
         let region = self.queue.pop_front()?;
-        let pages = self.regions.remove(&region).unwrap_or_default();
-        self.pages -= pages.count();
-        Some(region)
+        self.turns += 1;
+        self.pages -= self.regions.remove(&region).map_or(0, |pages| pages.count());
+        Some((region, self.turns))
+    }
+
+    /// A region had its turn. Returns the addresses of pages that had been paged out before and were there again,
+    /// though no page fault brought them in: the kernel used them for the program, as for direct I/O.
+    fn went(&mut self, (space, region): Region, pages: &PagedOut) -> Vec<u64> {
+        let out = self.out.entry((space, region)).or_default();
+        let all = |runs: &[PageRun]| -> Vec<u64> {
+            runs.iter().flat_map(|run| (run.start / PAGE..).take(run.pages as usize)).collect()
+        };
+        let present = all(&pages.present);
+        let unseen = present.iter().filter(|page| out.remove(*page % REGION_PAGES)).map(|page| page * PAGE);
+        let unseen = unseen.collect();
+        for page in &present {
+            out.insert(page % REGION_PAGES);
+        }
+        for page in all(&pages.stay) {
+            self.came_in(space, page * PAGE);
+        }
+        unseen
+    }
+
+    /// An address space is gone.
+    fn forget(&mut self, space: SpaceId) {
+        // Its regions have their turn still, with no page.
+        self.regions.retain(|(of, _), pages| {
+            let stays = *of != space;
+            self.pages -= if stays { 0 } else { pages.count() };
+            stays
+        });
+        self.out.retain(|(of, _), _| *of != space);
     }
 }
 
@@ -147,17 +200,32 @@ fn anonymous(present: &[PageRun]) -> u64 {
     present.iter().filter(|run| !run.file).map(|run| run.pages).sum()
 }
 
-/// Pages a region out. Returns how many pages went, and those that stay though they may go another time.
-fn page_out(pid: Tid, region: u64) -> (u64, Vec<PageRun>) {
-    let Some(pagemap) = Pagemap::open(pid) else { return (0, Vec::new()) };
+/// What became of a region that was to be paged out.
+struct PagedOut {
+    /// How many pages went.
+    gone: u64,
+    /// Those that stay though they may go another time.
+    stay: Vec<PageRun>,
+    /// Those that were there.
+    present: Vec<PageRun>,
+    /// What they hold, if some could be looked at.
+    contents: Option<ContentSample>,
+}
+
+/// Pages a region out. Looks at other pages than before if `round` is another.
+fn page_out(pid: Tid, region: u64, round: u64) -> Option<PagedOut> {
+    let pagemap = Pagemap::open(pid)?;
     let (start, end) = (region * REGION_PAGES * PAGE, (region + 1) * REGION_PAGES * PAGE);
-    let before = pagemap.present(start, end);
-    memory::page_out(pid, ranges(&before));
-    let after = pagemap.present(start, end);
-    (
-        anonymous(&before).saturating_sub(anonymous(&after)),
-        after.into_iter().filter(|run| !run.file).collect(),
-    )
+    let mut present = pagemap.present(start, end);
+    let found = contents::sample(pid, &present, SAMPLED, mix(round) % SAMPLED);
+    memory::page_out(pid, ranges(&present));
+    let mut stay = pagemap.present(start, end);
+    let gone = anonymous(&present).saturating_sub(anonymous(&stay));
+    stay.retain(|run| !run.file);
+    present.retain(|run| !run.file);
+    let (sizes, compressed) = (found.sizes, found.bytes);
+    let sample = ContentSample { start, bytes: end - start, sizes, compressed };
+    Some(PagedOut { gone, stay, present, contents: (sizes.pages() > 0).then_some(sample) })
 }
 
 impl Tracer<'_> {
@@ -182,15 +250,15 @@ impl Tracer<'_> {
         if before < rotation.rests_until {
             return;
         }
-        // A process of each space that is not in the middle of becoming another program.
-        let pids: HashMap<SpaceId, Tid> = self
+        // A thread of each space that is not in the middle of becoming another program, and its process.
+        let users: HashMap<SpaceId, (Tid, Tid)> = self
             .tasks
-            .values()
-            .filter(|task| !task.exiting && !matches!(task.state, State::InExec { .. }))
-            .map(|task| (task.space, task.pid))
+            .iter()
+            .filter(|(_, task)| !task.exiting && !matches!(task.state, State::InExec { .. }))
+            .map(|(tid, task)| (task.space, (*tid, task.pid)))
             .collect();
         // What was unmapped is still counted here; what a child shares with its parent counts for each of them there.
-        let resident = rotation.pages.min(pids.values().map(|pid| anonymous_pages(*pid)).sum());
+        let resident = rotation.pages.min(users.values().map(|(_, pid)| anonymous_pages(*pid)).sum());
         rotation.figures.most_resident = rotation.figures.most_resident.max(resident * PAGE);
         let mut excess = resident.saturating_sub(rotation.wanted);
         if excess > rotation.wanted / OVERRUN {
@@ -200,18 +268,27 @@ impl Tracer<'_> {
             });
             running.for_each(|(tid, _)| drop(ptrace::interrupt(*tid)));
         }
+        let mut notes = Vec::new();
         // Each has its turn once: pages of a region may have to stay.
         for _ in 0..rotation.queue.len() {
             if excess == 0 {
                 break;
             }
-            let Some((space, region)) = rotation.next() else { break };
-            let Some(&pid) = pids.get(&space) else { continue };
-            let (gone, stay) = page_out(pid, region);
-            excess = excess.saturating_sub(gone);
-            rotation.figures.pages_out += gone;
-            for run in stay {
-                (0..run.pages).for_each(|page| rotation.came_in(space, run.start + page * PAGE));
+            let Some((region, turn)) = rotation.next() else { break };
+            let (space, number) = region;
+            let Some(&(tid, pid)) = users.get(&space) else { continue };
+            let time = now();
+            let Some(pages) = page_out(pid, number, turn) else { continue };
+            excess = excess.saturating_sub(pages.gone);
+            rotation.figures.pages_out += pages.gone;
+            let unseen = rotation.went(region, &pages).into_iter().map(|addr| {
+                let (access, mode, outcome) = (Access::Unknown, Mode::Kernel, Outcome::Unknown);
+                EventKind::Fault(Fault { addr, access, mode, outcome, inferred: true })
+            });
+            let mut kinds: Vec<EventKind> = unseen.collect();
+            kinds.extend(pages.contents.map(|sample| EventKind::Contents(Box::new(sample))));
+            if !kinds.is_empty() && self.spaces.get(&space).is_some_and(|space| !space.foreign) {
+                notes.push((tid, time, kinds));
             }
         }
         let after = now();
@@ -219,6 +296,16 @@ impl Tracer<'_> {
         if excess > 0 {
             // What is left cannot go: it is shared, or the swap is full.
             rotation.rests_until = after + REST * (after - before);
+        }
+        for (tid, time, kinds) in notes {
+            self.note(tid, time, kinds);
+        }
+    }
+
+    /// An address space is gone.
+    pub(super) fn forget_rotation(&mut self, space: SpaceId) {
+        if let Some(rotation) = &mut self.rotation {
+            rotation.forget(space);
         }
     }
 }
@@ -238,11 +325,34 @@ mod tests {
             rotation.came_in(space, addr);
         }
         rotation.came_in(one, 10 * REGION - 1);
-        assert_eq!((rotation.pages, rotation.next(), rotation.pages), (4, Some((one, 9)), 2));
+        assert_eq!((rotation.pages, rotation.next(), rotation.pages), (4, Some(((one, 9), 1)), 2));
         rotation.came_in(one, 9 * REGION + PAGE);
-        let rest: Vec<Region> = std::iter::from_fn(|| rotation.next()).collect();
+        let rest: Vec<Region> = std::iter::from_fn(|| rotation.next()).map(|(region, _)| region).collect();
         assert_eq!((rest, rotation.pages), (vec![(other, 9), (one, 7), (one, 9)], 0));
         assert!(rotation.regions.is_empty());
+    }
+
+    #[test]
+    fn pages_that_came_in_without_a_fault_are_found() {
+        let run = |page: u64, pages| PageRun { start: page * PAGE, pages, file: false };
+        let gone = |present: &[PageRun], stay: &[PageRun]| PagedOut {
+            gone: 0,
+            stay: stay.to_vec(),
+            present: present.to_vec(),
+            contents: None,
+        };
+        let (one, other) = (SpaceId(0), SpaceId(1));
+        let mut rotation = Rotation::new(0);
+        // Nothing is known of pages before their first turn: they were populated, or there at the exec.
+        assert_eq!(rotation.went((one, 0), &gone(&[run(0, 4)], &[run(3, 1)])), []);
+        assert_eq!(rotation.pages, 1, "the one that stays");
+        rotation.came_in(one, PAGE);
+        assert_eq!(rotation.went((one, 0), &gone(&[run(0, 2), run(3, 2)], &[])), [0]);
+        assert_eq!(rotation.went((other, 0), &gone(&[run(0, 2)], &[])), []);
+        rotation.forget(one);
+        assert_eq!(rotation.pages, 0);
+        assert_eq!(rotation.went((one, 0), &gone(&[run(0, 2)], &[])), []);
+        assert_eq!(rotation.went((other, 0), &gone(&[run(0, 1)], &[])), [0]);
     }
 
     #[test]
