@@ -234,15 +234,13 @@ fn a_recording_with_huge_pages_on_is_refused() {
     assert!(line.contains(text(&file)) && line.contains("quire record"), "{line}");
 }
 
-/// The program itself runs under the present and the advised setting, if one is, and the host has its own again
-/// afterwards.
+/// The program itself runs under two settings, and the host has its own again afterwards.
 #[test]
 fn predictions_are_held_against_the_program_itself() {
     let enabled = Path::new("/sys/kernel/mm/transparent_hugepage/enabled");
     let before = std::fs::read_to_string(enabled);
-    // A large buffer, so that what the libraries do at random addresses counts little, and nothing else, so that page
-    // faults take most of the time.
-    let program = ["dd", "if=/dev/zero", "of=/dev/null", "bs=64M", "count=1"];
+    // A buffer of 16 MiB, so that what the libraries do at random addresses counts little.
+    let program = ["dd", "if=/dev/zero", "of=/dev/null", "bs=16M", "count=1"];
     let output = advise(&[&["--validate", "--json", "--runs", "1", "--"][..], &program].concat());
     let errors = String::from_utf8_lossy(&output.stderr);
     if output.status.code() == Some(1) && (errors.contains("root") || errors.contains("another measurement"))
@@ -255,16 +253,14 @@ fn predictions_are_held_against_the_program_itself() {
     let is_measured = |row: &&Value| row["measured"].is_object();
     let (limited, measured): (Vec<&Value>, Vec<&Value>) =
         objects.iter().filter(is_measured).partition(|row| row["limit"].is_u64());
-    // A host on which no limit can be set says so.
-    assert!(limited.len() == 1 || errors.contains("not run within"), "{objects:?}");
+    // A host on which no limit can be set says so. A point of the curve may be the limit of another row.
+    assert!(!limited.is_empty() || errors.contains("not run within"), "{objects:?}");
+    assert!(limited.iter().all(|row| row["setting"] == limited[0]["setting"]), "{objects:?}");
     for row in limited {
         assert!(row["fits"] == true, "{row}");
         assert!(row["killed_runs"].is_u64() && row["late_runs"] == 0, "{row}");
     }
-    // Whether page faults matter depends on how long the program took when it was recorded.
-    let recommended = objects.iter().any(|row| row["recommended"] == true);
-    assert!(measured.len() == 1 + usize::from(recommended), "{objects:?}");
-    assert!(measured[0]["present"] == true, "{objects:?}");
+    assert!(measured.len() == 2 && measured[0]["present"] == true, "{objects:?}");
     for row in measured {
         let error = row["error"]["peak_anonymous"].as_f64().expect("a share");
         let of = |object: &Value| object["peak_anonymous"].as_f64().expect("a number");
