@@ -1,7 +1,7 @@
 //! `quire advise`.
 
 use super::at_once;
-use super::record::swap_if_none;
+use super::record::{not_recorded, swap_if_none};
 use super::scratch::scratch;
 use crate::args::AdviseArguments;
 use crate::exit::Failure;
@@ -68,7 +68,7 @@ impl Recordings {
     fn record(&mut self, command: &[OsString], runs: u16) -> Result<Duration, Failure> {
         let mut first = None;
         for run in 1..=runs {
-            let wall = self.record_once(command, None, run)?.map_err(Failure::input)?;
+            let wall = self.record_once(command, None, run)?.map_err(|error| not_recorded(error, None))?;
             first.get_or_insert(wall);
         }
         Ok(first.unwrap_or_default())
@@ -98,7 +98,7 @@ impl Recordings {
                     goes_without(&why);
                     break;
                 }
-                Err(error) => return Err(Failure::input(error)),
+                Err(error) => return Err(not_recorded(error, None)),
             }
         }
         swap.map_or(Ok(()), HostSwap::finish).map_err(Failure::work)

@@ -1,5 +1,6 @@
 //! `quire run`: record and replay in one.
 
+use super::record::not_recorded;
 use super::replay::{replay, show};
 use super::scratch::scratch;
 use crate::args::RunArguments;
@@ -11,6 +12,7 @@ use std::process::ExitCode;
 
 pub(crate) fn run(arguments: RunArguments) -> Result<ExitCode, Failure> {
     // What to record to, where to read it, and what to call it.
+    let output = arguments.output.clone();
     let (target, file, name) = match arguments.output {
         Some(file) => (RecordTarget::File(file.clone()), file.clone(), file),
         None => {
@@ -23,7 +25,7 @@ pub(crate) fn run(arguments: RunArguments) -> Result<ExitCode, Failure> {
     options.force = arguments.force;
     // Results are held against those of a Linux that has huge pages.
     options.thp = true;
-    let summary = record(&options).map_err(Failure::input)?;
+    let summary = record(&options).map_err(|error| not_recorded(error, output.as_deref()))?;
     eprint!("{summary}");
     let report = replay(&file, &arguments.machine, false)?;
     show(&name, &report, arguments.machine.json);

@@ -3,6 +3,7 @@
 mod advise;
 mod cli;
 mod compare;
+mod ends;
 mod lab;
 mod output;
 mod schema;

@@ -178,6 +178,10 @@ fn open_faults(options: &RecordOptions, pid: Tid) -> Result<(Option<PerfSession>
     if options.faults != FaultChoice::Auto {
         return Err(RecordError::Faults { wanted: wanted.name(), source });
     }
+    // It is refused with that reason.
+    if options.pressure.is_some() {
+        return Ok((None, FaultSource::Pagemap));
+    }
     let level = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
     (options.notify)(&format!(
         "page faults can not be had from perf ({source}): touched pages are learnt from pagemap, without their \

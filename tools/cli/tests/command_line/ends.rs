@@ -1,0 +1,275 @@
+//! How commands end where something is missing or stops them: one line, an exit code, and nothing left behind.
+
+use crate::{python, quire, quire_with};
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::{env, fs};
+
+/// A folder of this test's own, which any user may use.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = env::temp_dir().join(format!("quire-ends-{}-{name}", std::process::id()));
+        fs::create_dir(&path).expect("a new folder");
+        let everyone = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+        fs::set_permissions(&path, everyone).expect("the folder's owner");
+        Self(path)
+    }
+
+    fn names(&self) -> Vec<String> {
+        let entries = fs::read_dir(&self.0).expect("the folder");
+        entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned()).collect()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn is_root() -> bool {
+    Command::new("id").arg("-u").output().is_ok_and(|output| output.stdout == b"0\n")
+}
+
+/// The lines that are quire's own. None, with a message, where programs cannot be followed.
+fn lines(output: &Output) -> Option<Vec<String>> {
+    let text = String::from_utf8_lossy(&output.stderr);
+    if text.contains("not permitted here") {
+        eprintln!("skipped: {text}");
+        return None;
+    }
+    Some(text.lines().filter(|line| line.starts_with("quire: ")).map(str::to_owned).collect())
+}
+
+/// Runs quire where only 64 KiB can be written. `None`, with a message, where none may be mounted.
+fn with_a_full_disk(folder: &Folder, arguments: &[&str]) -> Option<Output> {
+    let script = "mount -t tmpfs -o size=64k quire-test \"$1\" || exit 77
+        shift; \"$@\"; code=$?; ls \"$TMPDIR\" >&2; exit $code";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script, "sh"]).arg(&folder.0);
+    command.arg(env!("CARGO_BIN_EXE_quire")).args(arguments).env("TMPDIR", &folder.0);
+    let output = command.output().ok().filter(|output| output.status.code() != Some(77));
+    let is_mounted = |output: &Output| !String::from_utf8_lossy(&output.stderr).contains("unshare failed");
+    let output = output.filter(is_mounted);
+    if output.is_none() {
+        eprintln!("skipped: no file system can be mounted here");
+    }
+    output
+}
+
+/// Faults so much, and in such an order, that the recording does not fit.
+const MANY_FAULTS: &str = "
+import mmap, random
+area = mmap.mmap(-1, 256 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+random.seed(1)
+for page in random.sample(range(65536), 40000): area[page << 12] = 1
+";
+
+#[test]
+fn a_full_disk_is_told_in_a_line_and_no_file_is_left() {
+    let folder = Folder::new("full");
+    let file = folder.0.join("a.qtr");
+    let name = file.to_str().expect("a plain path");
+    let record = ["record", "-o", name, "--", python(), "-c", MANY_FAULTS];
+    let advise = ["advise", "--no-limits", "--runs=1", "--", python(), "-c", MANY_FAULTS];
+    for (arguments, place) in [(&record[..], name), (&advise, folder.0.to_str().expect("a plain path"))] {
+        let Some(output) = with_a_full_disk(&folder, arguments) else { return };
+        let Some(lines) = lines(&output) else { return };
+        assert_eq!(output.status.code(), Some(1), "{lines:?}");
+        // Another one says what page faults are known from where perf is not permitted.
+        let last = lines.last().expect("a line");
+        assert!(last.contains(place) && last.contains("No space left"), "{last}");
+        // The list of what is there.
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            !errors.lines().any(|line| line.contains(".qtr") && !line.starts_with("quire: ")),
+            "{errors}"
+        );
+        assert!(output.stdout.is_empty());
+    }
+}
+
+/// Runs quire as a user who may nothing. `None`, with a message, where the test is not root itself.
+fn as_another_user(folder: &Folder, arguments: &[&str]) -> Option<Output> {
+    if !is_root() {
+        eprintln!("skipped: only root can be another user");
+        return None;
+    }
+    // The program lies where other users may have no access.
+    let program = folder.0.join("quire");
+    if !program.exists() {
+        fs::copy(env!("CARGO_BIN_EXE_quire"), &program).expect("a copy");
+    }
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(program).args(arguments);
+    command.env("HOME", "/nonexistent").env("TMPDIR", &folder.0).current_dir(&folder.0);
+    Some(command.output().expect("setpriv starts"))
+}
+
+fn perf_is_for_root() -> bool {
+    let text = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
+    text.trim().parse().is_ok_and(|level: i32| level > 1)
+}
+
+#[test]
+fn without_privileges_advice_is_given_and_says_what_it_lacks() {
+    let folder = Folder::new("user");
+    let program = [python(), "-c", "pages = bytearray(8 << 20)"];
+    let Some(output) = as_another_user(&folder, &[&["advise", "--runs=1", "--"][..], &program].concat())
+    else {
+        return;
+    };
+    let Some(lines) = lines(&output) else { return };
+    assert_eq!(output.status.code(), Some(0), "{lines:?}");
+    if perf_is_for_root() {
+        assert!(lines.iter().any(|line| line.contains("pagemap")), "{lines:?}");
+        assert!(lines.iter().any(|line| line.contains("limits cost is not predicted")), "{lines:?}");
+    }
+    assert!(String::from_utf8_lossy(&output.stdout).contains("Verdict: "));
+
+    let validate = [&["advise", "--validate", "--no-limits", "--runs=1", "--"][..], &program].concat();
+    let output = as_another_user(&folder, &validate).expect("it was before");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    // Settings that are as they should be need no root.
+    if output.status.code() != Some(0) {
+        assert_eq!(output.status.code(), Some(1), "{errors}");
+        let last = errors.lines().last().expect("a line");
+        assert!(last.starts_with("quire: ") && last.contains("needs root"), "{errors}");
+    }
+    assert_eq!(folder.names(), ["quire"], "nothing is left");
+}
+
+/// Pressure needs page faults from perf. Without them nothing is started.
+#[test]
+fn pressure_without_privileges_is_refused_before_the_program_runs() {
+    let folder = Folder::new("pressure");
+    let arguments = ["record", "--pressure=1M", "-o", "a.qtr", "--", "touch", "it-ran"];
+    let Some(output) = as_another_user(&folder, &arguments) else { return };
+    if lines(&output).is_none() || !perf_is_for_root() {
+        return;
+    }
+    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(lines(&output).expect("as before").len(), 1, "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(folder.names(), ["quire"]);
+}
+
+/// A command that has said that its program runs. It is in a process group of its own.
+fn started(arguments: &[&str], folder: &Folder) -> Child {
+    let mut quire = Command::new(env!("CARGO_BIN_EXE_quire"))
+        .args(arguments)
+        .args(["--", "sh", "-c", "echo started >&2; exec sleep 1000"])
+        .env("TMPDIR", &folder.0)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .spawn()
+        .expect("quire starts");
+    let mut errors = BufReader::new(quire.stderr.take().expect("a pipe"));
+    let mut line = String::new();
+    while !line.contains("started") {
+        line.clear();
+        if errors.read_line(&mut line).expect("a line") == 0 {
+            break;
+        }
+    }
+    quire
+}
+
+/// Processes that run so.
+fn running(words: &str) -> usize {
+    let processes = fs::read_dir("/proc").expect("/proc").flatten();
+    let lines = processes.filter_map(|process| fs::read(process.path().join("cmdline")).ok());
+    lines.filter(|line| String::from_utf8_lossy(line).replace('\0', " ").trim() == words).count()
+}
+
+/// Of a command that is killed outright: its program goes with it, and no file of it stays.
+#[test]
+fn a_killed_command_leaves_nothing_behind() {
+    let folder = Folder::new("killed");
+    let file = folder.0.join("a.qtr");
+    let name = file.to_str().expect("a plain path");
+    for arguments in [&["record", "-o", name][..], &["advise", "--runs=1"]] {
+        let mut quire = started(arguments, &folder);
+        quire.kill().expect("it can be killed");
+        let status = quire.wait().expect("it ends");
+        assert_eq!(status.code(), None);
+        assert!(!file.exists(), "no file that looks whole");
+    }
+    // What a recorder was writing has a name that says so.
+    let left = folder.names();
+    assert!(left.iter().all(|name| name.ends_with(".part")), "{left:?}");
+    for _ in 0..6000 {
+        if running("sleep 1000") == 0 {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    panic!("the program outlived the recorder");
+}
+
+/// A program that cannot be started, and one that a signal ends.
+#[test]
+fn programs_that_fail_are_told() {
+    let folder = Folder::new("fail");
+    let output = quire(&["advise", "--no-limits", "--", "/nonexistent/program"]);
+    let Some(said) = lines(&output) else { return };
+    assert_eq!((output.status.code(), said.len()), (Some(2), 1), "{said:?}");
+    assert!(said[0].contains("/nonexistent/program"), "{said:?}");
+    let killed = ["advise", "--no-limits", "--runs=1", "--json", "--", "sh", "-c", "kill -SEGV $$"];
+    let output = quire_with(&killed, |command| {
+        command.current_dir(&folder.0);
+    });
+    let said = lines(&output).expect("as before");
+    assert_eq!(output.status.code(), Some(0), "{said:?}");
+    assert!(said.iter().any(|line| line.contains("ended with code 139 (run 1)")), "{said:?}");
+    assert!(!output.stdout.is_empty() && folder.names().iter().all(|name| name.starts_with("core")));
+}
+
+/// What the host's settings of huge pages are, by size. Empty where it has none.
+fn settings() -> BTreeMap<PathBuf, String> {
+    let folder = Path::new("/sys/kernel/mm/transparent_hugepage");
+    let sizes = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let files = sizes.chain([folder.to_path_buf()]).map(|size| size.join("enabled"));
+    files.filter_map(|file| Some((file.clone(), fs::read_to_string(file).ok()?))).collect()
+}
+
+/// Settings that a command holds while its program runs come back when it is killed.
+#[test]
+fn settings_come_back_when_a_validation_is_killed() {
+    if !is_root() {
+        eprintln!("skipped: only root can change settings");
+        return;
+    }
+    let _settings = crate::HOST_SETTINGS.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let before = settings();
+    let folder = Folder::new("settings");
+    // It is recorded, then measured under the present setting, then under another one: then it runs on.
+    let script = "touch run.$$; [ $(ls run.* | wc -l) -lt 3 ] || { touch last; exec sleep 1000; }";
+    let mut quire = Command::new(env!("CARGO_BIN_EXE_quire"))
+        .args(["advise", "--validate", "--no-limits", "--runs=1", "--", "sh", "-c", script])
+        .current_dir(&folder.0)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("quire starts");
+    let last = folder.0.join("last");
+    let soon = || (0..6000).inspect(|_| std::thread::sleep(std::time::Duration::from_millis(10)));
+    let ran = soon().any(|_| last.exists() || quire.try_wait().expect("its state").is_some());
+    assert!(ran, "it does not come to the second setting");
+    let during = settings();
+    let was_there = last.exists();
+    quire.kill().expect("it can be killed");
+    let output = quire.wait_with_output().expect("it ends");
+    if !was_there {
+        eprintln!("skipped: {}", String::from_utf8_lossy(&output.stderr));
+        return;
+    }
+    assert_ne!(during, before, "the program ran under another setting");
+    // The shell that puts them back lives longer.
+    assert!(soon().any(|_| settings() == before), "{before:?} became {:?}", settings());
+}
