@@ -42,6 +42,8 @@ MANY_FAULTS = 1000
 # The wanted median error at each share of the peak, and the factor by which no program is to be off.
 TARGETS = {75: (0.10, 1.5), 50: (0.25, 2)}
 PEAK_RUNS = 3
+# Of larger programs about so many bytes are paged out while they are recorded.
+SAMPLE = 256 << 20
 # A program may take so many times as long as without a limit, and at least some seconds.
 LONGER, SHORTEST = 10, 60
 
@@ -155,7 +157,10 @@ class Limited(advice.Campaign):
             return
         self.prepare()
         recording = self.data / f"{self.name}.qtr"
-        record = [self.arguments.quire, "record", "--pressure", self.peak // 4, "--force", "-o", recording, "--"]
+        # As `quire advise` does.
+        one_in = 1 << (max(1, self.peak // SAMPLE) - 1).bit_length()
+        pressure = ["--pressure", self.peak // 4, "--sample", one_in]
+        record = [self.arguments.quire, "record", *pressure, "--force", "-o", recording, "--"]
         begun = time.monotonic()
         self.call([str(word) for word in (*record, *self.command)], self.fresh(), busy=3000)
         found = {"program": self.name, "seconds": time.monotonic() - begun, "alone": self.wall}

@@ -77,6 +77,10 @@ pub(crate) struct RecordArguments {
     /// predictions of memory limits need. Take less than the smallest limit; it needs root and swap space
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) pressure: Option<u64>,
+    /// Page out one region of 2 MiB in N only, chosen by a hash: for programs of gigabytes, and for programs that must
+    /// not be slowed. Predictions are made of that part
+    #[arg(long, value_name = "N", requires = "pressure", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub(crate) sample: Option<u32>,
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,

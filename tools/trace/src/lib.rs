@@ -10,6 +10,7 @@
 pub mod event;
 pub mod format;
 pub mod import;
+mod mix;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub mod record;
 pub mod replay;

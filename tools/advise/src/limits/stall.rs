@@ -17,7 +17,7 @@ const fn cost(median: f64, min: f64, max: f64) -> Cost {
     Cost { median, min, max }
 }
 
-/// A page that is compressed, and comes back. Measured: what the programs of scripts/limit-truth.py need more
+/// A page that is compressed, and comes back. Measured: what the programs of scripts/validate-limits.py need more
 /// of the processor within a limit, divided by the pages; least for pages of zeros, most where threads wait
 /// for each other. docs/advise.md says so.
 const COMPRESSED: PageCosts = PageCosts { fault: cost(6e3, 3e3, 12e3), out: cost(12e3, 6e3, 20e3) };

@@ -1,7 +1,7 @@
 //! `quire advise`.
 
 use super::at_once;
-use super::record::{not_recorded, swap_if_none};
+use super::record::{not_recorded, pressure, swap_to_keep};
 use super::scratch::scratch;
 use crate::args::AdviseArguments;
 use crate::exit::Failure;
@@ -10,6 +10,7 @@ use quire_advise::{
     AdviseError, LimitValidation, Prediction, Validation, peak_anonymous, predict, validate, validate_limit,
 };
 use quire_measure::{Costs, HostSwap, MeasureError};
+use quire_trace::format::Pressure;
 use quire_trace::record::{RecordError, RecordOptions, RecordTarget, record};
 use std::ffi::OsString;
 use std::fmt;
@@ -53,6 +54,9 @@ pub(crate) fn run(arguments: &AdviseArguments) -> Result<ExitCode, Failure> {
 const PRESSURE_PERCENT: u64 = 25;
 /// The least that stays resident.
 const LEAST_PRESSURE: u64 = 1 << 20;
+/// From this peak on one region in so many is paged out that about half of it is: a program of gigabytes would be slowed
+/// many times.
+const SAMPLED_PEAK: u64 = 512 << 20;
 /// A program that takes so many times as long under pressure is recorded so once.
 const TOO_SLOW: u32 = 4;
 
@@ -78,12 +82,13 @@ impl Recordings {
     /// than `plain` then. Where that cannot be done, the advice goes without.
     fn record_under_pressure(&mut self, arguments: &AdviseArguments, plain: Duration) -> Result<(), Failure> {
         let peak = peak_anonymous(&self.files, at_once(arguments.jobs)).map_err(failure)?;
-        let pressure = (peak * PRESSURE_PERCENT / 100).max(LEAST_PRESSURE);
+        let bytes = (peak * PRESSURE_PERCENT / 100).max(LEAST_PRESSURE);
+        let one_in = (peak / (SAMPLED_PEAK / 2)).clamp(1, 4096).next_power_of_two() as u32;
         let goes_without = |why: &dyn fmt::Display| {
             eprintln!("quire: what memory limits cost is not predicted: {why}");
         };
         // Until the last recording ends.
-        let swap = match swap_if_none() {
+        let swap = match swap_to_keep() {
             Ok(swap) => swap,
             Err(error) => {
                 goes_without(&error.line());
@@ -91,7 +96,7 @@ impl Recordings {
             }
         };
         for run in 1..=arguments.runs {
-            match self.record_once(&arguments.command, Some(pressure), run)? {
+            match self.record_once(&arguments.command, Some(pressure(bytes, one_in)), run)? {
                 Ok(wall) if wall > plain * TOO_SLOW => break,
                 Ok(_) => {}
                 Err(RecordError::Pressure(why)) => {
@@ -108,7 +113,7 @@ impl Recordings {
     fn record_once(
         &mut self,
         command: &[OsString],
-        pressure: Option<u64>,
+        pressure: Option<Pressure>,
         run: u16,
     ) -> Result<Result<Duration, RecordError>, Failure> {
         let open = scratch().map_err(Failure::input)?;

@@ -2,11 +2,12 @@
 
 use crate::args::{RecordArguments, Switch};
 use crate::exit::Failure;
-use quire_measure::{HostSwap, Swap, SwapKind};
+use quire_measure::{HostSwap, MeasureError, Swap, SwapKind};
+use quire_trace::format::Pressure;
 use quire_trace::record::{RecordError, RecordOptions, RecordTarget, host_memory, record};
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 pub(crate) fn run(arguments: RecordArguments) -> Result<ExitCode, Failure> {
     let name = arguments.output.clone();
@@ -19,9 +20,9 @@ pub(crate) fn run(arguments: RecordArguments) -> Result<ExitCode, Failure> {
     options.faults = arguments.faults;
     options.thp = arguments.thp == Switch::On;
     options.reuse = (!arguments.no_reuse).then(|| Duration::from_millis(arguments.reuse));
-    options.pressure = arguments.pressure;
+    options.pressure = arguments.pressure.map(|bytes| pressure(bytes, arguments.sample.unwrap_or(1)));
     // Until the recording ends.
-    let swap = options.pressure.map(|_| swap_if_none()).transpose()?.flatten();
+    let swap = options.pressure.map(|_| swap_to_keep()).transpose()?.flatten();
     let summary = record(&options).map_err(|error| not_recorded(error, Some(&name)))?;
     if let Some(swap) = swap {
         swap.finish().map_err(Failure::work)?;
@@ -29,6 +30,12 @@ pub(crate) fn run(arguments: RecordArguments) -> Result<ExitCode, Failure> {
     // On stderr: standard output is the recorded program's.
     eprint!("{summary}");
     Ok(ExitCode::from(summary.exit_code()))
+}
+
+/// Pressure on one region in `one_in`, others each time.
+pub(crate) fn pressure(bytes: u64, one_in: u32) -> Pressure {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    Pressure::of_sample(bytes, one_in, now.map_or(0, |now| now.as_nanos() as u64))
 }
 
 /// Why there is no recording, which was to be written to `output`, or to a file without a name.
@@ -47,11 +54,13 @@ pub(crate) fn not_recorded(error: RecordError, output: Option<&Path>) -> Failure
     }
 }
 
-/// Compressed memory as swap, if the host has none: as much as it has memory.
-pub(crate) fn swap_if_none() -> Result<Option<HostSwap>, Failure> {
+/// Swap that stays for a recording: compressed memory, as much as the host has memory, if it has none of its own. A user
+/// who is not root has no say in the host's.
+pub(crate) fn swap_to_keep() -> Result<Option<HostSwap>, Failure> {
     let (ram, swap) = host_memory();
-    if swap > 0 {
-        return Ok(None);
+    match HostSwap::where_none(Swap { kind: SwapKind::Zram, bytes: ram }) {
+        Ok(kept) => Ok(Some(kept)),
+        Err(MeasureError::Denied { .. }) if swap > 0 => Ok(None),
+        Err(error) => Err(Failure::input(error)),
     }
-    HostSwap::start(Swap { kind: SwapKind::Zram, bytes: ram }).map(Some).map_err(Failure::input)
 }

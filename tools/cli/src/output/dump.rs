@@ -12,7 +12,12 @@ pub(crate) fn header(out: &mut impl Write, header: &TraceHeader) -> io::Result<(
     let TraceHeader { recorder, kernel, machine, .. } = header;
     writeln!(out, "{recorder} on {kernel} {machine}: {}", command.join(" "))?;
     if let Some(pressure) = header.pressure {
-        writeln!(out, "pressure: {} bytes of anonymous memory stay resident", pressure.bytes)?;
+        let part = if pressure.is_sample() {
+            format!("; of one region in {} the rest is paged out", pressure.one_in)
+        } else {
+            String::new()
+        };
+        writeln!(out, "pressure: {} bytes of anonymous memory stay resident{part}", pressure.bytes)?;
     }
     header.settings.as_ref().map_or(Ok(()), |settings| host_settings(out, settings))
 }

@@ -88,6 +88,7 @@ fn object(file: &Path, report: &ReplayReport, process: &ProcessReport) -> Value 
             "reuses": report.reuses,
             "reuses_gone": report.reuses_gone,
             "limit": report.limit,
+            "sampled": report.sampled,
             "memory": memory(&report.pressure),
             "does_not_fit": report.does_not_fit.as_ref().map(ToString::to_string),
             "damage": report.damage,

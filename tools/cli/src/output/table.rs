@@ -134,6 +134,9 @@ fn memory(report: &ReplayReport) -> String {
         figures.refaults,
         figures.stalled_ns as f64 / 1e9,
     );
+    if let Some(share) = report.sampled {
+        text += &format!(" (scaled: {:.1} % of the pages were replayed)", share * 100.0);
+    }
     let swap = &figures.swap;
     if swap.used > 0 {
         text += &format!("; at most {} kB in swap", swap.used * 4);

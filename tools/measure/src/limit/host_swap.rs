@@ -1,17 +1,25 @@
-//! Swap space for a host that has none.
+//! Swap space for a host that has none, and that no other measurement takes away.
 
 use super::{LIMIT_LOCK, set_up};
 use crate::error::MeasureError;
 use crate::lock::Lock;
 use crate::swap::Swap;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long another measurement is waited for.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How often it is looked whether it has ended.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// Swap that is in use until this is dropped. It is taken away, too, when the process is killed: what is in it comes
-/// back into memory.
+/// back into memory. No other measurement changes the host's swap meanwhile.
 #[derive(Debug)]
 pub struct HostSwap {
+    /// None where the host has swap of its own.
     shell: Option<Child>,
     lock: Arc<Lock>,
     device: PathBuf,
@@ -24,7 +32,33 @@ impl HostSwap {
     ///
     /// [`MeasureError`]: not root, another measurement limits memory, or the kernel does not have what it takes.
     pub fn start(swap: Swap) -> Result<Self, MeasureError> {
-        let lock = Lock::take(Path::new(LIMIT_LOCK))?;
+        Self::set_up(Lock::take(Path::new(LIMIT_LOCK))?, swap)
+    }
+
+    /// The host's own swap, or else this. Another measurement is waited for, for a minute: its swap goes with it, and
+    /// what was in it comes back as if it had been used.
+    ///
+    /// # Errors
+    ///
+    /// As [`HostSwap::start`].
+    pub fn where_none(swap: Swap) -> Result<Self, MeasureError> {
+        let begun = Instant::now();
+        let lock = loop {
+            match Lock::take(Path::new(LIMIT_LOCK)) {
+                Err(MeasureError::Busy(_)) if begun.elapsed() < PATIENCE => std::thread::sleep(LOOK_EVERY),
+                taken => break taken?,
+            }
+        };
+        // The first line is a heading.
+        let has_swap = fs::read_to_string("/proc/swaps").is_ok_and(|swaps| swaps.lines().count() > 1);
+        // What an earlier one left behind, whose shell was killed, is taken away when swap is set up.
+        if has_swap && lock.notes()?.is_empty() {
+            return Ok(Self { shell: None, lock, device: PathBuf::new() });
+        }
+        Self::set_up(lock, swap)
+    }
+
+    fn set_up(lock: Arc<Lock>, swap: Swap) -> Result<Self, MeasureError> {
         let (shell, device) =
             set_up(&[&lock], Path::new("-"), Some(swap), Vec::new()).map_err(|why| match why {
                 MeasureError::Limit(why) => MeasureError::Swap(why),
@@ -33,7 +67,7 @@ impl HostSwap {
         Ok(Self { shell: Some(shell), lock, device: device.into() })
     }
 
-    /// The device or file.
+    /// The device or file; empty where the host has swap of its own.
     #[must_use]
     pub fn device(&self) -> &Path {
         &self.device
@@ -46,8 +80,9 @@ impl HostSwap {
     /// [`MeasureError::NotRestored`] says what is left.
     pub fn finish(mut self) -> Result<(), MeasureError> {
         match self.shell.take().map(|mut shell| shell.wait()) {
+            None => Ok(()),
             Some(Ok(status)) if status.success() => Ok(()),
-            _ => Err(self.lock.not_restored()),
+            Some(_) => Err(self.lock.not_restored()),
         }
     }
 }

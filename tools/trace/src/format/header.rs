@@ -3,6 +3,7 @@
 use super::varint::{Cursor, Malformed};
 use super::wire::{Wire, wire};
 use super::{HostSettings, Version};
+use crate::mix::mix;
 
 /// Where, when and how a trace was recorded.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,8 +44,42 @@ pub struct TraceHeader {
 /// next use is then a page fault, so that every page which is used is seen to be used again and again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pressure {
-    /// About so many bytes of it stayed resident.
+    /// About so many bytes of it stayed resident; of a sample, so many for all of the memory.
     pub bytes: u64,
+    /// One region of 2 MiB in so many was paged out, chosen by a hash of its address; at least 1. The others stayed, and
+    /// show the first use of each page only.
+    pub one_in: u32,
+    /// Which regions: the hash begins with it.
+    pub seed: u64,
+}
+
+/// What one page table maps: a region of a sample.
+const REGION_SHIFT: u32 = 21;
+
+impl Pressure {
+    /// On all of the memory.
+    #[must_use]
+    pub fn of(bytes: u64) -> Self {
+        Self { bytes, one_in: 1, seed: 0 }
+    }
+
+    /// On one region in `one_in`, another choice for each `seed`.
+    #[must_use]
+    pub fn of_sample(bytes: u64, one_in: u32, seed: u64) -> Self {
+        Self { bytes, one_in: one_in.max(1), seed }
+    }
+
+    /// Whether the region of `addr` was paged out.
+    #[must_use]
+    pub fn covers(&self, addr: u64) -> bool {
+        self.one_in <= 1 || mix((addr >> REGION_SHIFT) ^ self.seed).is_multiple_of(self.one_in.into())
+    }
+
+    /// Whether only a part of the memory was paged out.
+    #[must_use]
+    pub fn is_sample(&self) -> bool {
+        self.one_in > 1
+    }
 }
 
 /// Where the page faults of a trace come from.
@@ -144,7 +179,7 @@ wire!(TraceHeader {
     command,
 });
 
-wire!(Pressure { bytes });
+wire!(Pressure { bytes, one_in, seed });
 
 impl Wire for UseSource {
     fn put(&self, out: &mut Vec<u8>) {

@@ -23,7 +23,7 @@ pub use options::{FaultChoice, RecordOptions, RecordTarget};
 pub use ranges::{PageRange, pages_after_call, pages_before_call};
 pub use summary::{PressureSummary, RecordSummary};
 
-use crate::format::{CallSource, FaultSource, HostSettings, Pressure, TraceHeader, UseSource};
+use crate::format::{CallSource, FaultSource, HostSettings, TraceHeader, UseSource};
 use launch::{Child, ThpOff};
 use nix::sys::signal::Signal;
 use output::Output;
@@ -218,7 +218,7 @@ fn header(options: &RecordOptions, hold: &Hold) -> TraceHeader {
             randomize_va_space: system::sysctl("kernel/randomize_va_space"),
             no_randomize: process::no_randomize(),
         }),
-        pressure: options.pressure.map(|bytes| Pressure { bytes }),
+        pressure: options.pressure,
         started: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
         command: options.command.iter().map(|word| word.as_bytes().into()).collect(),
     }

@@ -1,6 +1,6 @@
 //! What to record, and how.
 
-use crate::format::{CallSource, FaultSource, TraceWriter};
+use crate::format::{CallSource, FaultSource, Pressure, TraceWriter};
 use std::ffi::OsString;
 use std::fs::File;
 use std::path::PathBuf;
@@ -31,9 +31,9 @@ pub struct RecordOptions {
     /// sample takes long they are fewer, so that they take a few percent of the time. Less than the 20 ms
     /// after which the recorder looks around anyway makes no difference.
     pub reuse: Option<Duration>,
-    /// Page anonymous memory out so that about so many bytes stay resident: every later use is a page fault then.
-    /// It needs swap space, and the right to (`CAP_SYS_NICE`).
-    pub pressure: Option<u64>,
+    /// Page anonymous memory out so that about so much stays resident: every later use is a page fault then. It needs
+    /// swap space, and the right to (`CAP_SYS_NICE`).
+    pub pressure: Option<Pressure>,
     /// zstd's level, 1 to 19.
     pub level: i32,
     /// Told what the user should know while the program runs (one line, without a line end).

@@ -1,6 +1,7 @@
 //! Contents for pages: as compressible as the recorded program's were.
 
 use crate::event::{Compressibility, ContentSample};
+use crate::mix::mix;
 
 /// Bytes of a page.
 pub(crate) const PAGE_BYTES: usize = 4096;
@@ -141,13 +142,6 @@ impl Noise {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mix(self.0)
     }
-}
-
-/// Scatters the bits of a number (the finaliser of splitmix64).
-pub(crate) fn mix(number: u64) -> u64 {
-    let number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let number = (number ^ number >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    number ^ number >> 31
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! What an address space holds, in one number.
 
-use super::contents::{PAGE_BYTES, mix};
+use super::contents::PAGE_BYTES;
+use crate::mix::mix;
 use quire_arch::{PAGE_SIZE, Platform, VirtAddr};
 use quire_host::{AccessError, HostPlatform, Vcpu};
 use quire_mm::{FaultError, PageState, Protection, Space, VmFlags};

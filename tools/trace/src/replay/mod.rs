@@ -44,6 +44,7 @@ pub use swap::{SwapError, SwapKind, SwapSpec};
 use crate::event::Event;
 use crate::format::{TraceError, TraceHeader, TraceReader, UseSource};
 use limit::GroupLimit;
+use plan::Sample;
 use quire_host::{HostConfig, Machine, MachineError};
 use quire_mm::{HugeConfig, MemcgError, MemcgId, MemoryConfig, Overcommit, Techniques};
 use run::{Manner, Run};
@@ -144,6 +145,8 @@ const MOST_CPUS: u32 = 64;
 /// RAM up to this is backed by the host before the replay starts, so that the host's page faults are not
 /// taken for ours.
 const MOST_PREFAULTED: u64 = 1 << 30;
+/// A sample's part of the RAM that was asked for is at least so much.
+const LEAST_RAM: u64 = 16 << 20;
 /// Events between two calls of the progress function.
 const PROGRESS_STEP: u64 = 1 << 14;
 
@@ -246,6 +249,7 @@ impl Replay {
         let started = Instant::now();
         let contents = self.options.contents.then(|| Arc::clone(&self.needs));
         let limited = self.is_limited();
+        let sample = self.sample();
         let memcg =
             if self.options.life || self.options.limit.is_some() { memcg(machine)? } else { MemcgId::ROOT };
         let how = Manner {
@@ -258,7 +262,11 @@ impl Replay {
             khugepaged: self.options.khugepaged,
             stop_at: self.options.stop_at,
             memcg,
-            limit: self.options.limit.map(|bytes| GroupLimit { memcg, bytes }),
+            limit: self.options.limit.map(|bytes| {
+                let part = sample.map_or(bytes, |sample| sample.part(bytes));
+                GroupLimit { memcg, bytes: part }
+            }),
+            sample,
         };
         let mut run = Run::new(machine, vcpus, header, how, contents);
         let mut done = 0;
@@ -274,7 +282,19 @@ impl Replay {
         }
         progress(done, total);
         let elapsed = started.elapsed();
-        Ok(run.finish(elapsed))
+        let mut report = run.finish(elapsed);
+        // Of all of the memory, also where a part was replayed.
+        report.limit = self.options.limit;
+        if let Some(misfit) = &mut report.does_not_fit {
+            misfit.limit = self.options.limit;
+        }
+        Ok(report)
+    }
+
+    /// The part of the memory that is replayed, where that is not all: it is too small for all, and only for that part
+    /// it is known what that costs.
+    fn sample(&self) -> Option<Sample> {
+        self.needs.sample().filter(|_| self.is_limited())
     }
 
     /// Whether memory may run short.
@@ -285,7 +305,8 @@ impl Replay {
 
     fn build(&self, header: &TraceHeader) -> Result<Machine, ReplayError> {
         let options = &self.options;
-        let ram = options.memory.unwrap_or_else(|| self.needs.ram(options.huge.policy));
+        let part = |bytes| self.sample().map_or(bytes, |sample| sample.part(bytes).max(LEAST_RAM));
+        let ram = options.memory.map_or_else(|| self.needs.ram(options.huge.policy), part);
         let mut host = HostConfig::with_ram(ram).cpus(cpus(header));
         host.paranoid = options.paranoid;
         host.large_pages = true;

@@ -4,7 +4,7 @@ use super::call::populated_bytes;
 use super::overcommit;
 use super::sampled::SampledContents;
 use crate::event::{Compressibility, Event, EventKind, Reuse, ReuseSource, TaskId};
-use crate::format::{TraceHeader, UseSource};
+use crate::format::{Pressure, TraceHeader, UseSource};
 use quire_arch::Order;
 use quire_mm::{HugePolicy, Overcommit};
 use std::collections::{HashMap, HashSet};
@@ -18,10 +18,26 @@ pub struct Needs {
     spaces: HashMap<TaskId, usize>,
     images: Vec<Image>,
     contents: SampledContents,
-    /// The recorder paged memory out: pages fault again and again, and little was resident.
-    pressed: bool,
+    /// How the recorder paged memory out, if it did: pages fault again and again, and little was resident.
+    pressure: Option<Pressure>,
     /// The best source of uses that was seen.
     uses: Option<ReuseSource>,
+}
+
+/// A part of the memory that stands for all of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sample {
+    /// Which.
+    pub(super) pressure: Pressure,
+    /// How much of it.
+    pub(super) share: f64,
+}
+
+impl Sample {
+    /// What bytes of all memory are of the sample.
+    pub(super) fn part(&self, bytes: u64) -> u64 {
+        (bytes as f64 * self.share) as u64
+    }
 }
 
 /// One address space of the trace.
@@ -100,7 +116,7 @@ impl Image {
 impl Needs {
     /// Of a trace with this header, nothing of which was looked at yet.
     pub(super) fn of(header: &TraceHeader) -> Self {
-        Self { pressed: header.pressure.is_some(), ..Self::default() }
+        Self { pressure: header.pressure, ..Self::default() }
     }
 
     /// Whether no address space was found.
@@ -138,6 +154,15 @@ impl Needs {
         self.contents.sizes()
     }
 
+    /// Where the recorder paged out a sample of the memory only: which, and what part of the pages that were used it is.
+    /// A sample without pages is none.
+    pub(super) fn sample(&self) -> Option<Sample> {
+        let pressure = self.pressure.filter(Pressure::is_sample)?;
+        let pages = || self.images.iter().flat_map(|image| &image.used);
+        let sampled = pages().filter(|&&page| pressure.covers(page << 12)).count();
+        (sampled > 0).then(|| Sample { pressure, share: sampled as f64 / pages().count() as f64 })
+    }
+
     /// What pages hold.
     pub(super) fn contents(&self) -> &SampledContents {
         &self.contents
@@ -161,7 +186,7 @@ impl Needs {
     pub(super) fn add(&mut self, event: &Event) {
         match &event.kind {
             EventKind::Fault(fault) => {
-                let pressed = self.pressed;
+                let pressed = self.pressure.is_some();
                 if let Some(image) = self.image(event.task) {
                     if pressed {
                         image.note_use(fault.addr >> 12);
@@ -220,7 +245,7 @@ impl Needs {
                 }
             }
             EventKind::Figures(figures) => {
-                let pressed = self.pressed;
+                let pressed = self.pressure.is_some();
                 if let Some(image) = self.image(event.task) {
                     image.resident = (!pressed).then_some(figures.vm_hwm / 4096);
                     image.mapped = Some(figures.vm_peak / 4096);

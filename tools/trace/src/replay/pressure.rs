@@ -73,6 +73,32 @@ impl SwapFigures {
 }
 
 impl PressureFigures {
+    /// What they are for all of the memory, if they are of a part, which has one page in `times`.
+    pub(super) fn scaled(self, times: f64) -> Self {
+        if times == 1.0 {
+            return self;
+        }
+        let all = |count: u64| (count as f64 * times) as u64;
+        let swap = SwapFigures {
+            used: all(self.swap.used),
+            stored: all(self.swap.stored),
+            compressed_bytes: all(self.swap.compressed_bytes),
+            ram_bytes: all(self.swap.ram_bytes),
+            cache_bytes: all(self.swap.cache_bytes),
+        };
+        Self {
+            minor_faults: all(self.minor_faults),
+            major_faults: all(self.major_faults),
+            pages_out: all(self.pages_out),
+            pages_in: all(self.pages_in),
+            zeros_out: all(self.zeros_out),
+            zeros_in: all(self.zeros_in),
+            refaults: all(self.refaults),
+            stalled_ns: all(self.stalled_ns),
+            swap,
+        }
+    }
+
     /// The figures of a machine since it was built, with the most that was in swap.
     pub(super) fn of(memory: &Memory<HostPlatform>, swap: SwapFigures) -> Self {
         let count = |event| memory.frames().events().sum(event);

@@ -130,6 +130,9 @@ pub struct ReplayReport {
     pub machine: HostCounters,
     /// What a shortage of memory cost.
     pub pressure: PressureFigures,
+    /// The part of the pages that were replayed, where the recorder paged out a sample and memory was limited: the
+    /// limit was as much smaller, and [`pressure`](Self::pressure) is scaled to all of the memory.
+    pub sampled: Option<f64>,
     /// Uses of pages that were replayed beside the faults.
     pub reuses: u64,
     /// Uses of pages that were not there to be used: the program gave them up while the recorder looked.

@@ -2,7 +2,7 @@
 
 use super::Audits;
 use super::call::{self, Verdict};
-use super::contents::{PAGE_BYTES, mix};
+use super::contents::PAGE_BYTES;
 use super::digest::{self, Unreadable};
 use super::figures::{AllocatorFigures, ProcessReport, TableFigures};
 use super::files::FileIds;
@@ -11,7 +11,7 @@ use super::life::Life;
 use super::limit::GroupLimit;
 use super::mappings::{self, MappingLife};
 use super::names;
-use super::plan::Needs;
+use super::plan::{Needs, Sample};
 use super::pressure::{PressureFigures, SwapFigures};
 use super::report::{DoesNotFit, Gap, HeldMemory, ReplayReport};
 use super::sampled::page_id;
@@ -24,6 +24,7 @@ use crate::event::{
     Privileges, Reuse, ReuseAccess, TaskId,
 };
 use crate::format::{TraceHeader, UseSource};
+use crate::mix::mix;
 use quire_arch::{Access, PAGE_SHIFT, Platform, VirtAddr};
 use quire_host::{AccessError, HostPlatform, Machine, Program, Vcpu};
 use quire_mm::abi::CallNumber;
@@ -62,6 +63,8 @@ pub(super) struct Manner {
     pub(super) memcg: MemcgId,
     /// How much they may have.
     pub(super) limit: Option<GroupLimit>,
+    /// The part of the memory that is replayed, where that is not all.
+    pub(super) sample: Option<Sample>,
 }
 
 /// A replay under way.
@@ -390,6 +393,9 @@ impl<'m> Run<'m> {
     }
 
     fn fault(&mut self, event: &Event, fault: &Fault) {
+        if self.how.sample.is_some_and(|sample| !sample.pressure.covers(fault.addr)) {
+            return;
+        }
         let cpu = self.switch(event);
         let Some(Some(task)) = self.tasks.get(event.task.0 as usize) else { return };
         let Process { report: process, limits, .. } = &mut self.processes[task.process];
@@ -677,7 +683,9 @@ impl<'m> Run<'m> {
             allocator: AllocatorFigures::of(memory),
             tables: TableFigures::of(memory),
             machine: memory.platform().counters(),
-            pressure: PressureFigures::of(memory, self.swap),
+            pressure: PressureFigures::of(memory, self.swap)
+                .scaled(self.how.sample.map_or(1.0, |sample| 1.0 / sample.share)),
+            sampled: self.how.sample.map(|sample| sample.share),
             reuses: self.reuses,
             reuses_gone: self.reuses_gone,
             limited: self.how.limited,

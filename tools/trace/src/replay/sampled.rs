@@ -1,7 +1,8 @@
 //! What pages of a recording hold, as far as that was sampled.
 
-use super::contents::{Distribution, PageKind, mix};
+use super::contents::{Distribution, PageKind};
 use crate::event::{Compressibility, ContentSample};
+use crate::mix::mix;
 use std::collections::HashMap;
 
 /// What one page table maps: samples are of so much.

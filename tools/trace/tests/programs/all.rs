@@ -36,7 +36,8 @@ programs! {
     hostile: makes_hostile_calls;
     huge: disables_huge_pages says_its_setting touches_huge_memory;
     memory: details executes_from_thread foreign forks guard killed leaves_threads nothing spawns threads uses_again
-        holds_pages_that_compress_differently uses_what_was_paged_out;
+        holds_pages_that_compress_differently uses_a_part_of_its_memory
+        uses_what_was_paged_out;
     policy: executes_in_every_way locks locks_in_every_way maps_low mdwe shares_memory threads_differ;
     stay: makes_calls_for_ever;
 }

@@ -1,6 +1,6 @@
 //! Programs with many threads, processes, programs and ends.
 
-use crate::shared::{PRESSED_PAGES, PRESSED_ROUNDS};
+use crate::shared::{PRESSED_PAGES, PRESSED_ROUNDS, SAMPLED_PAGES};
 use crate::{PAGE, PRIVATE, READ_WRITE, end, handle, leave, make_process, map, wait_for};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -89,6 +89,23 @@ pub(crate) fn uses_what_was_paged_out() {
             }
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
+    }
+    leave(0);
+}
+
+/// Uses all of its pages, then each page of one region in four again and again, in turns.
+pub(crate) fn uses_a_part_of_its_memory() {
+    const ROUNDS: usize = 5;
+    const REGION_PAGES: usize = 512;
+    let addr = map_pages(SAMPLED_PAGES);
+    touch(addr, SAMPLED_PAGES);
+    for _ in 0..ROUNDS {
+        for page in (0..SAMPLED_PAGES).filter(|page| (page / REGION_PAGES).is_multiple_of(4)) {
+            // SAFETY: the mapping has so many pages.
+            unsafe { addr.add(page * PAGE).write_volatile(1) };
+        }
+        // The recorder gets its turn, on a machine with one processor as well.
+        std::thread::sleep(std::time::Duration::from_millis(20));
     }
     leave(0);
 }

@@ -21,6 +21,9 @@ pub(crate) const PARENT_BYTES: usize = 16 << 20;
 pub(crate) const PRESSED_PAGES: usize = 4096;
 pub(crate) const PRESSED_ROUNDS: usize = 4;
 
+/// Pages of `uses_a_part_of_its_memory`.
+pub(crate) const SAMPLED_PAGES: usize = 65536;
+
 /// Stands for memory of the program.
 pub(crate) const OWN: usize = usize::MAX - 77;
 /// Calls that are not built, each with arguments that Linux refuses.

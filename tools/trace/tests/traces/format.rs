@@ -44,7 +44,7 @@ pub(crate) fn header() -> TraceHeader {
         calls: CallSource::Seccomp,
         uses: UseSource::Sampled { interval_ms: 100 },
         settings: Some(settings()),
-        pressure: Some(Pressure { bytes: 3 << 20 }),
+        pressure: Some(Pressure::of_sample(3 << 20, 8, 5)),
         started: 1_700_000_000,
         command: vec![(*b"ls").into(), (*b"\xff\xfe").into()],
     }
@@ -540,7 +540,7 @@ fn drop_later_kinds(file: &mut Vec<u8>, kinds: u8) {
 #[test]
 fn version_4_has_no_pressure() {
     let events = some_events(20);
-    let pressed = Some(Pressure { bytes: 1 << 20 });
+    let pressed = Some(Pressure::of(1 << 20));
     let new = write_with(&TraceHeader { pressure: pressed, settings: None, ..header() }, &events, 10);
     assert_eq!(TraceReader::new(&new[..]).unwrap().header().pressure, pressed);
     let mut old = write_with(&TraceHeader { settings: None, pressure: None, ..header() }, &events, 10);

@@ -51,7 +51,7 @@ impl Compressed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::replay::contents::mix;
+    use crate::mix::mix;
 
     #[test]
     fn pages_are_told_by_how_they_compress() {

@@ -9,19 +9,19 @@ use super::Tracer;
 use super::contents;
 use super::state::State;
 use crate::event::{EventKind, PageRun, Reuse, ReuseAccess, ReuseRun, ReuseSource, TaskId};
+use crate::mix::mix;
 use crate::record::merge::SpaceId;
 use crate::record::proc::maps;
 use crate::record::proc::pagemap::{self, Pagemap};
 use crate::record::sys::Tid;
 use crate::record::sys::time::now;
-use crate::replay::contents::mix;
 use std::collections::HashMap;
 use std::fs;
 use std::time::Duration;
 
 const PAGE: u64 = 4096;
-/// Pages that are chosen together: 64 KiB.
-const NEIGHBOURS: u64 = 16;
+/// Pages of so many bytes are chosen together.
+const GROUP_BYTES: u64 = 16 * PAGE;
 /// Resets which pages were referenced. Translations that a processor holds stay there, and what is used
 /// through them is not noted again.
 const CLEAR_REFERENCED: &str = "1";
@@ -43,6 +43,8 @@ const MOST_CONTENTS: u64 = 256;
 struct Known {
     /// The pages that were there at the last sample, by address. Empty before the first.
     present: Vec<PageRun>,
+    /// Samples so far.
+    samples: u64,
     /// When contents were looked at last, and how often.
     looked: u64,
     looks: u64,
@@ -94,6 +96,7 @@ impl ReuseSampler {
     fn sample(&mut self, tid: Tid, space: SpaceId, time: u64, is_last: bool) -> Vec<EventKind> {
         let known = self.known.entry(space).or_default();
         let Some(pagemap) = Pagemap::open(tid) else { return Vec::new() };
+        known.samples += 1;
         let mut used = Vec::new();
         let mut present = Vec::new();
         for mapping in maps::referenced(tid) {
@@ -102,7 +105,7 @@ impl ReuseSampler {
             // What was not there at the last sample was used since: when it faulted, which is recorded.
             let new = pages(&runs) - pages(&both);
             if self.uses {
-                used.extend(choose(&both, mapping.pages.saturating_sub(new)));
+                used.extend(choose(&both, mapping.pages.saturating_sub(new), known.samples));
             }
             present.extend(runs);
         }
@@ -216,34 +219,34 @@ fn common(runs: &[PageRun], others: &[PageRun]) -> Vec<PageRun> {
     both
 }
 
-/// Chooses so many pages of these: whole groups of neighbours, always in the same order, so that fewer pages
-/// are a part of more.
-fn choose(runs: &[PageRun], count: u64) -> Vec<ReuseRun> {
+/// Chooses so many pages of these, in whole groups of neighbours, for sample number `sample`. The larger the part of the
+/// pages that is used, the more of the choice is the same in each sample; the rest is drawn anew.
+fn choose(runs: &[PageRun], count: u64, sample: u64) -> Vec<ReuseRun> {
     let access = ReuseAccess::Unknown;
     let whole = |run: &PageRun| ReuseRun { start: run.start, pages: run.pages, access };
-    if count >= pages(runs) {
+    let all = pages(runs);
+    if count >= all {
         return runs.iter().map(whole).collect();
     }
-    let bytes = NEIGHBOURS * PAGE;
-    let mut pieces: Vec<(u64, PageRun)> = Vec::new();
-    for run in runs {
-        let mut start = run.start;
-        while start < end(run) {
-            let group = start / bytes;
-            let to = ((group + 1) * bytes).min(end(run));
-            pieces.push((mix(group), PageRun { start, pages: (to - start) / PAGE, file: run.file }));
-            start = to;
-        }
-    }
-    pieces.sort_unstable_by_key(|(rank, piece)| (*rank, piece.start));
+    let mut groups = groups(runs);
+    groups.sort_unstable_by_key(|group| (mix(group.start / GROUP_BYTES), group.start));
+    let steady = (u128::from(count) * u128::from(count) / u128::from(all)) as u64;
+    let mut taken = 0;
+    let first = groups.iter().take_while(|group| {
+        taken += group.pages;
+        taken <= steady
+    });
+    let first = first.count();
+    groups[first..]
+        .sort_unstable_by_key(|group| (mix((group.start / GROUP_BYTES) ^ mix(sample)), group.start));
     let mut left = count;
     let mut chosen: Vec<PageRun> = Vec::new();
-    for (_, piece) in pieces {
+    for group in groups {
         if left == 0 {
             break;
         }
-        chosen.push(PageRun { pages: piece.pages.min(left), ..piece });
-        left -= piece.pages.min(left);
+        chosen.push(PageRun { pages: group.pages.min(left), ..group });
+        left -= group.pages.min(left);
     }
     chosen.sort_unstable_by_key(|run| run.start);
     let mut joined: Vec<ReuseRun> = Vec::new();
@@ -254,6 +257,20 @@ fn choose(runs: &[PageRun], count: u64) -> Vec<ReuseRun> {
         }
     }
     joined
+}
+
+/// The runs, cut where groups of neighbours begin.
+fn groups(runs: &[PageRun]) -> Vec<PageRun> {
+    let mut groups = Vec::new();
+    for run in runs {
+        let mut start = run.start;
+        while start < end(run) {
+            let to = ((start / GROUP_BYTES + 1) * GROUP_BYTES).min(end(run));
+            groups.push(PageRun { start, pages: (to - start) / PAGE, file: run.file });
+            start = to;
+        }
+    }
+    groups
 }
 
 #[cfg(test)]
@@ -294,14 +311,26 @@ mod tests {
     }
 
     #[test]
-    fn fewer_pages_are_a_part_of_more() {
+    fn so_many_pages_are_chosen_as_were_used() {
         let runs = [run(3, 100), run(200, 7), run(1000, 500)];
-        let mut last = Vec::new();
+        let all = listed(&choose(&runs, u64::MAX, 0));
         for count in 0..=pages(&runs) + 1 {
-            let chosen = listed(&choose(&runs, count));
+            let chosen = listed(&choose(&runs, count, count % 3));
             assert_eq!(chosen.len() as u64, count.min(607));
-            assert!(chosen.is_sorted() && last.iter().all(|page| chosen.contains(page)), "{count}");
-            last = chosen;
+            assert!(chosen.is_sorted() && chosen.iter().all(|page| all.contains(page)), "{count}");
         }
+    }
+
+    /// Of a mapping that is used nearly whole the same pages are chosen each time, of one that is used little others.
+    #[test]
+    fn what_is_used_little_is_used_elsewhere_each_time() {
+        let runs = [run(0, 16_000)];
+        let shared = |count| {
+            let [one, other] = [1, 2].map(|sample| listed(&choose(&runs, count, sample)));
+            one.iter().filter(|page| other.binary_search(page).is_ok()).count() as u64
+        };
+        assert!(shared(15_000) > 14_000);
+        assert!(shared(1600) < 800, "{}", shared(1600));
+        assert!(shared(1600) >= 160, "{}", shared(1600));
     }
 }

@@ -19,6 +19,8 @@ use super::Tracer;
 use super::contents;
 use super::state::State;
 use crate::event::{Access, ContentSample, EventKind, Fault, Mode, Outcome, PageRun};
+use crate::format::Pressure;
+use crate::mix::mix;
 use crate::record::merge::SpaceId;
 use crate::record::perf::{Sample, SampleKind};
 use crate::record::proc::pagemap::Pagemap;
@@ -26,7 +28,6 @@ use crate::record::proc::status::Stat;
 use crate::record::proc::text;
 use crate::record::sys::time::now;
 use crate::record::sys::{Tid, memory, ptrace};
-use crate::replay::contents::mix;
 use std::collections::{HashMap, VecDeque};
 
 const PAGE: u64 = 4096;
@@ -74,7 +75,9 @@ impl Pages {
 /// The regions that have resident pages, in the order in which the first of these came in.
 #[derive(Debug)]
 pub(super) struct Rotation {
-    /// Pages that may stay.
+    /// What is paged out.
+    pressure: Pressure,
+    /// Pages of it that may stay.
     wanted: u64,
     queue: VecDeque<Region>,
     regions: HashMap<Region, Pages>,
@@ -102,10 +105,11 @@ pub(crate) struct RotationFigures {
 }
 
 impl Rotation {
-    /// Keeps about so many bytes resident.
-    pub(super) fn new(bytes: u64) -> Self {
+    /// Keeps about so much resident.
+    pub(super) fn new(pressure: Pressure) -> Self {
         Self {
-            wanted: bytes / PAGE,
+            pressure,
+            wanted: pressure.bytes / PAGE / u64::from(pressure.one_in.max(1)),
             queue: VecDeque::new(),
             regions: HashMap::new(),
             pages: 0,
@@ -118,6 +122,9 @@ impl Rotation {
 
     /// A page came in.
     fn came_in(&mut self, space: SpaceId, addr: u64) {
+        if !self.pressure.covers(addr) {
+            return;
+        }
         let page = addr / PAGE;
         let region = (space, page / REGION_PAGES);
         let queue = &mut self.queue;
@@ -258,7 +265,9 @@ impl Tracer<'_> {
             .map(|(tid, task)| (task.space, (*tid, task.pid)))
             .collect();
         // What was unmapped is still counted here; what a child shares with its parent counts for each of them there.
-        let resident = rotation.pages.min(users.values().map(|(_, pid)| anonymous_pages(*pid)).sum());
+        // Of a sample Linux tells nothing.
+        let all = || users.values().map(|(_, pid)| anonymous_pages(*pid)).sum();
+        let resident = if rotation.pressure.is_sample() { rotation.pages } else { rotation.pages.min(all()) };
         rotation.figures.most_resident = rotation.figures.most_resident.max(resident * PAGE);
         let mut excess = resident.saturating_sub(rotation.wanted);
         if excess > rotation.wanted / OVERRUN {
@@ -318,7 +327,7 @@ mod tests {
     fn regions_go_in_the_order_in_which_they_came_in() {
         const REGION: u64 = REGION_PAGES * PAGE;
         let (one, other) = (SpaceId(0), SpaceId(1));
-        let mut rotation = Rotation::new(2 * PAGE);
+        let mut rotation = Rotation::new(Pressure::of(2 * PAGE));
         for (space, addr) in
             [(one, 9 * REGION + 5), (other, 9 * REGION), (one, 7 * REGION), (one, 9 * REGION)]
         {
@@ -333,6 +342,18 @@ mod tests {
     }
 
     #[test]
+    fn of_a_sample_only_its_regions_go() {
+        let pressure = Pressure::of_sample(64 * PAGE, 4, 9);
+        let mut rotation = Rotation::new(pressure);
+        assert_eq!(rotation.wanted, 16);
+        (0..4000).for_each(|region| rotation.came_in(SpaceId(0), region * REGION_PAGES * PAGE));
+        let regions: Vec<u64> =
+            std::iter::from_fn(|| rotation.next()).map(|((_, region), _)| region).collect();
+        assert!(regions.len().abs_diff(1000) < 150, "{}", regions.len());
+        assert!(regions.iter().all(|region| pressure.covers(region * REGION_PAGES * PAGE + 5)));
+    }
+
+    #[test]
     fn pages_that_came_in_without_a_fault_are_found() {
         let run = |page: u64, pages| PageRun { start: page * PAGE, pages, file: false };
         let gone = |present: &[PageRun], stay: &[PageRun]| PagedOut {
@@ -342,7 +363,7 @@ mod tests {
             contents: None,
         };
         let (one, other) = (SpaceId(0), SpaceId(1));
-        let mut rotation = Rotation::new(0);
+        let mut rotation = Rotation::new(Pressure::of(0));
         // Nothing is known of pages before their first turn: they were populated, or there at the exec.
         assert_eq!(rotation.went((one, 0), &gone(&[run(0, 4)], &[run(3, 1)])), []);
         assert_eq!(rotation.pages, 1, "the one that stays");
