@@ -1,5 +1,6 @@
 //! What the command line takes.
 
+use crate::examples;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use quire_mm::Techniques;
@@ -12,7 +13,7 @@ use std::path::PathBuf;
 /// program and shows what each mechanism costs and saves. Without a command: a short tour on the bundled
 /// recordings.
 #[derive(Debug, Parser)]
-#[command(name = "quire", version, max_term_width = 100)]
+#[command(name = "quire", version, max_term_width = 100, after_help = examples::QUIRE)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     pub(crate) command: Option<Command>,
@@ -21,42 +22,66 @@ pub(crate) struct Arguments {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Record what a program does with its memory
+    #[command(after_help = examples::RECORD)]
     Record(RecordArguments),
     /// Make a recording of what another tool wrote about a program
+    #[command(after_help = examples::IMPORT)]
     Import(ImportArguments),
     /// Look at a recording
+    #[command(after_help = examples::TRACE)]
     Trace(TraceArguments),
     /// Run recorded programs again on Quire and compare every result with Linux's
+    #[command(after_help = examples::REPLAY)]
     Replay(ReplayArguments),
     /// Record a program and replay it at once
+    #[command(after_help = examples::RUN)]
     Run(RunArguments),
     /// Predict what settings of huge pages would do for a program
+    #[command(after_help = examples::ADVISE)]
     Advise(AdviseArguments),
     /// Show what each technique changes for a recorded program: off and on, side by side
+    #[command(after_help = examples::COMPARE)]
     Compare(CompareArguments),
     /// Measure what page faults cost on this host, for the estimates of `advise`
+    #[command(after_help = examples::CALIBRATE)]
     Calibrate(CalibrateArguments),
     /// Make random memory calls on Linux and on Quire side by side and compare everything
+    #[command(after_help = examples::DIFF)]
     Diff(DiffArguments),
     /// Measure what a technique saves and costs, with it off and on
+    #[command(after_help = examples::LAB)]
     Lab(LabArguments),
+    /// Print a script that completes commands and options in a shell
+    #[command(after_help = examples::COMPLETIONS)]
+    Completions {
+        /// The shell
+        #[arg(value_name = "SHELL", value_enum)]
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page, or write the pages of all commands into a folder
+    #[command(after_help = examples::MAN)]
+    Man {
+        /// Write quire.1, quire-advise.1 and so on into this folder, which is created if it is missing
+        #[arg(value_name = "FOLDER")]
+        folder: Option<PathBuf>,
+    },
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct RecordArguments {
     /// The file to write, or - for the standard output (the program's own then goes to the standard error
     /// output). A second SIGINT, SIGTERM or SIGHUP ends the recording while the program runs on
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE", help_heading = "Output")]
     pub(crate) output: PathBuf,
     /// Replace FILE even if it is not a recording
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     pub(crate) force: bool,
     /// Where page faults are taken from: auto, tracepoint, software or pagemap
-    #[arg(long, value_name = "SOURCE", default_value = "auto")]
+    #[arg(long, value_name = "SOURCE", default_value = "auto", help_heading = "What is seen")]
     pub(crate) faults: FaultChoice,
     /// Transparent huge pages while it is recorded: off, so that each page that it touches is seen, or on, as
     /// the host has them
-    #[arg(long, value_name = "on|off", value_enum, hide_possible_values = true, default_value_t = Switch::Off)]
+    #[arg(long, value_name = "on|off", value_enum, hide_possible_values = true, default_value_t = Switch::Off, help_heading = "What is seen")]
     pub(crate) thp: Switch,
     /// Sample what is used again and how well it compresses every so many milliseconds at most, for replays
     /// under a memory limit
@@ -67,19 +92,18 @@ pub(crate) struct RecordArguments {
         require_equals = true,
         default_missing_value = "100",
         default_value = "100",
-        value_parser = clap::value_parser!(u64).range(20..=60_000)
-    )]
+        value_parser = clap::value_parser!(u64).range(20..=60_000), help_heading = "Later uses of pages")]
     pub(crate) reuse: u64,
     /// Do not sample what is used again
-    #[arg(long, conflicts_with = "reuse")]
+    #[arg(long, conflicts_with = "reuse", help_heading = "Later uses of pages")]
     pub(crate) no_reuse: bool,
     /// Page anonymous memory out so that about SIZE of it stays resident: each later use is then a page fault, which
     /// predictions of memory limits need. Take less than the smallest limit; it needs root and swap space
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[arg(long, value_name = "SIZE", value_parser = size, help_heading = "Later uses of pages")]
     pub(crate) pressure: Option<u64>,
     /// Page out one region of 2 MiB in N only, chosen by a hash: for programs of gigabytes, and for programs that must
     /// not be slowed. Predictions are made of that part
-    #[arg(long, value_name = "N", requires = "pressure", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    #[arg(long, value_name = "N", requires = "pressure", value_parser = clap::value_parser!(u32).range(1..=4096), help_heading = "Later uses of pages")]
     pub(crate) sample: Option<u32>,
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
@@ -146,10 +170,10 @@ pub(crate) struct ReplayArguments {
 #[derive(Debug, Args)]
 pub(crate) struct RunArguments {
     /// Keep the recording in this file
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE", help_heading = "Output")]
     pub(crate) output: Option<PathBuf>,
     /// Replace FILE even if it is not a recording
-    #[arg(long, requires = "output")]
+    #[arg(long, requires = "output", help_heading = "Output")]
     pub(crate) force: bool,
     #[command(flatten)]
     pub(crate) machine: MachineArguments,
@@ -166,20 +190,20 @@ pub(crate) struct AdviseArguments {
     /// Run the program itself, too, under the present setting and the one that is advised, and within a memory
     /// limit, and print what was measured beside what was predicted. With FILE it needs CMD as well. Changes
     /// this host's settings for the time of the runs (root only)
-    #[arg(long, requires = "command")]
+    #[arg(long, requires = "command", help_heading = "Measuring")]
     pub(crate) validate: bool,
     /// Record the command so many times: what differs between runs becomes a range
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=100))]
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=100), help_heading = "Recording")]
     pub(crate) runs: u16,
     /// Do not record the command under memory pressure as well: what memory limits cost is not predicted then, only
     /// whether it fits
-    #[arg(long)]
+    #[arg(long, help_heading = "Recording")]
     pub(crate) no_limits: bool,
     /// Replay so many at once; by default one a CPU
     #[arg(long, value_name = "N")]
     pub(crate) jobs: Option<usize>,
     /// Print JSON objects, one a line: a row a setting, a row a memory limit, then the verdict
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     pub(crate) json: bool,
     /// The program and its arguments, to be recorded
     #[arg(last = true, value_name = "CMD")]
@@ -192,16 +216,16 @@ pub(crate) struct CompareArguments {
     #[arg(required = true, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
     /// Compare only this technique; may be given several times (pcp, gather, swap, tables, mremap)
-    #[arg(long = "technique", value_name = "NAME", value_parser = technique_names())]
+    #[arg(long = "technique", value_name = "NAME", value_parser = technique_names(), help_heading = "What is compared")]
     pub(crate) techniques: Vec<String>,
     /// Count the instructions of the memory manager, too, by valgrind: takes some fifty times as long
-    #[arg(long)]
+    #[arg(long, help_heading = "What is compared")]
     pub(crate) instructions: bool,
     /// Replay so many at once; by default one a CPU
     #[arg(long, value_name = "N")]
     pub(crate) jobs: Option<usize>,
     /// Print one JSON object a figure
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     pub(crate) json: bool,
 }
 
@@ -222,37 +246,37 @@ pub(crate) struct DiffArguments {
     #[arg(value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
     /// Decides the random programs
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Random programs")]
     pub(crate) seed: u64,
     /// Operations of one process at a time, in all
-    #[arg(long, value_name = "N", default_value_t = 200_000)]
+    #[arg(long, value_name = "N", default_value_t = 200_000, help_heading = "Random programs")]
     pub(crate) ops: u64,
     /// Small programs of several threads on one address space
-    #[arg(long, value_name = "N", default_value_t = 2_000)]
+    #[arg(long, value_name = "N", default_value_t = 2_000, help_heading = "Random programs")]
     pub(crate) concurrent: u64,
     /// Work on so many programs at once; by default one a CPU
     #[arg(long, value_name = "N")]
     pub(crate) jobs: Option<usize>,
     /// Write the program that fails, as small as it could be made, to this file
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "A program that fails")]
     pub(crate) save: Option<PathBuf>,
     /// Give both sides swap space of this size, so that MADV_PAGEOUT pages out: the host gets a zram device
     /// for the time of the run (root only)
     #[arg(long, value_name = "SIZE", value_parser = size, num_args = 0..=1, require_equals = true,
-          default_missing_value = "256M")]
+          default_missing_value = "256M", help_heading = "Machine")]
     pub(crate) swap: Option<u64>,
     /// Seconds to spend on making a failing program small
-    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, help_heading = "A program that fails")]
     pub(crate) shrink: u64,
     /// Print every combination of call, flag and result with its count, not only those that never occurred
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     pub(crate) coverage: bool,
     /// Choose a strategy for a technique; may be given several times (pcp=order0|posted|all,
     /// gather=pages|runs, tables=keep|free, mremap=ptes|puds)
-    #[arg(long = "technique", value_name = "NAME=VALUE", value_parser = technique)]
+    #[arg(long = "technique", value_name = "NAME=VALUE", value_parser = technique, help_heading = "Machine")]
     pub(crate) techniques: Vec<(String, String)>,
     /// Print JSON objects
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     pub(crate) json: bool,
 }
 
@@ -265,7 +289,7 @@ pub(crate) struct LabArguments {
     #[arg(long)]
     pub(crate) quick: bool,
     /// Print one JSON object a figure
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     pub(crate) json: bool,
     /// Leave the host's own swap alone: as root `swap` makes a zram device for the time of the experiment
     #[arg(long)]
@@ -275,35 +299,35 @@ pub(crate) struct LabArguments {
 #[derive(Debug, Default, Args)]
 pub(crate) struct MachineArguments {
     /// RAM of the machine, e.g. 64M; by default enough for the recording. Implies --contents
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[arg(long, value_name = "SIZE", value_parser = size, help_heading = "Memory")]
     pub(crate) memory: Option<u64>,
     /// What the programs may have together, e.g. 48M: memory.max of a memory cgroup. RAM that a zram device
     /// takes is not part of it. Implies --contents
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[arg(long, value_name = "SIZE", value_parser = size, help_heading = "Memory")]
     pub(crate) limit: Option<u64>,
     /// Where pages go when memory is short: KIND:SIZE, where KIND is zram, zswap, disk, ram, file or file:PATH,
     /// e.g. zram:256M
-    #[arg(long, value_name = "KIND:SIZE", value_parser = swap)]
+    #[arg(long, value_name = "KIND:SIZE", value_parser = swap, help_heading = "Memory")]
     pub(crate) swap: Option<SwapSpec>,
     /// Go on with --memory or --limit although the recording does not say what was used again: too few major faults are
     /// found
-    #[arg(long)]
+    #[arg(long, help_heading = "Memory")]
     pub(crate) assume_no_reuse: bool,
     /// Fill pages so that they compress as the recorded program's did (as far as they were sampled)
-    #[arg(long)]
+    #[arg(long, help_heading = "Memory")]
     pub(crate) contents: bool,
     /// Choose a strategy for a technique; may be given several times (pcp=order0|posted|all,
     /// gather=pages|runs, tables=keep|free, mremap=ptes|puds, swap=bypass|all)
-    #[arg(long = "technique", value_name = "NAME=VALUE", value_parser = technique)]
+    #[arg(long = "technique", value_name = "NAME=VALUE", value_parser = technique, help_heading = "Policy")]
     pub(crate) techniques: Vec<(String, String)>,
     /// Replay under this setting of huge pages, by its name in `quire advise`, e.g. thp=always or mthp=64K
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", help_heading = "Policy")]
     pub(crate) setting: Option<String>,
     /// Hold every TLB hit against the page tables
-    #[arg(long)]
+    #[arg(long, help_heading = "Checks")]
     pub(crate) paranoid: bool,
     /// Print one JSON object a process
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     pub(crate) json: bool,
 }
 

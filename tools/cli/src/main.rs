@@ -2,6 +2,7 @@
 
 mod args;
 mod commands;
+mod examples;
 mod exit;
 mod output;
 
@@ -27,6 +28,8 @@ fn main() -> ExitCode {
         Some(Command::Calibrate(calibrate)) => commands::calibrate::run(&calibrate),
         Some(Command::Diff(diff)) => commands::diff::run(&diff),
         Some(Command::Lab(lab)) => commands::lab::run(&lab),
+        Some(Command::Completions { shell }) => commands::manual::completions(shell),
+        Some(Command::Man { folder }) => commands::manual::pages(folder.as_deref()),
     };
     result.unwrap_or_else(Failure::report)
 }

@@ -7,6 +7,7 @@ pub(crate) mod diff;
 pub(crate) mod import;
 pub(crate) mod instructions;
 pub(crate) mod lab;
+pub(crate) mod manual;
 pub(crate) mod record;
 pub(crate) mod replay;
 pub(crate) mod run;

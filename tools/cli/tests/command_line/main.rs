@@ -5,6 +5,7 @@ mod cli;
 mod compare;
 mod ends;
 mod lab;
+mod manual;
 mod output;
 mod schema;
 
