@@ -14,7 +14,7 @@ on the exit code of the program.";
 pub(crate) const RECORD: &str = "\
 Examples:
   quire record -o sort.qtr -- sort -n numbers.txt
-  quire record -o - -- ls | ssh host "cat > ls.qtr"
+  quire record -o - -- ls | ssh host 'cat > ls.qtr'
   quire record -o short.qtr --pressure 64M -- python3 job.py   for memory limits from 64 MiB on";
 
 pub(crate) const IMPORT: &str = "\
