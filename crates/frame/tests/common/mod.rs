@@ -8,8 +8,10 @@ use quire_frame::{
     AllocRequest, FaultSite, FrameConfig, FrameViolation, Frames, PcpReport, PcpTechnique, ZoneKind,
 };
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::borrow::Borrow;
 use std::boxed::Box;
 use std::cell::{Cell, RefCell};
+use std::ops::Deref;
 use std::ptr::NonNull;
 use std::string::{String, ToString};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -29,6 +31,9 @@ type Step = Box<dyn FnMut()>;
 
 /// The site of what tests allocate themselves.
 pub(crate) const TEST: FaultSite = FaultSite::new("test");
+
+/// A request for one frame.
+pub(crate) const ONE: AllocRequest = AllocRequest::new(Order::ZERO, TEST);
 
 /// From now on this thread runs on `cpu`.
 pub(crate) fn run_on(cpu: usize) {
@@ -99,9 +104,7 @@ impl Machine {
         self.shared_cpus = true;
         self
     }
-}
 
-impl Machine {
     /// Deals banks and CPUs out to `nodes` nodes.
     pub(crate) fn nodes(mut self, nodes: usize) -> Self {
         self.nodes = nodes;
@@ -265,6 +268,25 @@ pub(crate) fn assert_sound(frames: &Frames<Machine>) {
     assert!(found.is_empty(), "the auditor found {} violations: {found:#?}", found.len());
 }
 
+/// Frames under test: the auditor looks at them when the test is through.
+pub(crate) struct Audited(pub(crate) Frames<Machine>);
+
+impl Deref for Audited {
+    type Target = Frames<Machine>;
+
+    fn deref(&self) -> &Frames<Machine> {
+        &self.0
+    }
+}
+
+impl Drop for Audited {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            assert_sound(&self.0);
+        }
+    }
+}
+
 /// Order `order`, which exists.
 pub(crate) fn order(order: u8) -> Order {
     Order::new(order).expect("an order")
@@ -297,6 +319,17 @@ pub(crate) fn put(frames: &Frames<Machine>, pfn: Pfn, order: Order) {
     frames.free(&frames.platform().pin(), pfn, order).expect("the block is the test's");
 }
 
+/// Gives blocks of one order back.
+pub(crate) fn put_all(frames: &Frames<Machine>, blocks: impl IntoIterator<Item: Borrow<Pfn>>, order: Order) {
+    blocks.into_iter().for_each(|pfn| put(frames, *pfn.borrow(), order));
+}
+
+/// All blocks that requests like this get.
+pub(crate) fn exhaust(frames: &Frames<Machine>, request: AllocRequest) -> Vec<Pfn> {
+    let pin = frames.platform().pin();
+    core::iter::from_fn(|| frames.allocate(&pin, request).ok()).collect()
+}
+
 /// A CPU's lists for the zone DMA32.
 pub(crate) fn lists(frames: &Frames<Machine>, cpu: usize) -> PcpReport {
     frames.pcp_reports(ZoneKind::Dma32).nth(cpu).expect("the machine has the CPU")
@@ -309,7 +342,6 @@ pub(crate) fn make_low(frames: &Frames<Machine>) {
         zone.free < zone.watermarks.low - 200
     };
     while !low() {
-        let request = AllocRequest::new(Order::ZERO, TEST).below_min();
-        frames.allocate(&frames.platform().pin(), request).expect("there is memory");
+        frames.allocate(&frames.platform().pin(), ONE.below_min()).expect("there is memory");
     }
 }

@@ -3,9 +3,7 @@
 //! The machine for tests learns of dropped locks in debug builds only.
 #![cfg(debug_assertions)]
 
-use crate::common::{TEST, after_each_hold, assert_sound, frames, get, lists, order, put, run_on};
-use quire_arch::{CpuId, LockClass, Order, Pfn, PfnRange, Platform};
-use quire_frame::{AllocRequest, Migratetype, PcpTechnique};
+use crate::support::*;
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -62,13 +60,13 @@ fn a_spill_sends_what_is_about_to_leave_to_the_zone() {
         run_on(0);
         pool = (0..100).map(|_| get(&frames, Order::ZERO)).collect();
         run_on(1);
-        pool.iter().for_each(|&pfn| put(&frames, pfn, Order::ZERO));
+        put_all(&frames, &pool, Order::ZERO);
     }
     let start = pool[0].block_start(Order::MAX);
     let leaving = PfnRange::new(start, start.offset(Order::MAX.pages()));
     assert!(pool.iter().all(|&pfn| leaving.contains(pfn)));
     run_on(2);
-    let movable = AllocRequest::new(Order::ZERO, TEST).movability(Migratetype::Movable);
+    let movable = ONE.movability(Migratetype::Movable);
     let get_movable = |_| frames.allocate(&frames.platform().pin(), movable).unwrap();
     let mut others: Vec<Pfn> = (0..4000).map(get_movable).collect();
     assert!(others.iter().all(|&pfn| !leaving.contains(pfn)));
@@ -84,9 +82,7 @@ fn a_spill_sends_what_is_about_to_leave_to_the_zone() {
             spilled = true;
             run_on(1);
             let before = lists(&frames, 1).count;
-            for pfn in others.drain(..) {
-                put(&frames, pfn, Order::ZERO);
-            }
+            put_all(&frames, others.drain(..), Order::ZERO);
             spills.set(before + 4000 - lists(&frames, 1).count);
             assert_eq!(lists(&frames, 0).returned, 0);
             run_on(2);

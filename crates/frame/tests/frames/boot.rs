@@ -1,11 +1,6 @@
 //! Taking memory into use: holes, borders, too little room.
 
-use crate::common::{Machine, TEST, assert_sound, frames, order};
-use quire_arch::{Order, Pfn, Platform};
-use quire_frame::{
-    AllocError, AllocRequest, BootError, FrameConfig, Frames, FreeError, Kind, PcpTechnique, VmEvent,
-    ZoneKind,
-};
+use crate::support::*;
 
 fn boot(banks: &[(u64, u64)], cpus: usize) -> Result<Frames<Machine>, BootError> {
     Frames::new(Machine::new(banks, cpus), FrameConfig::default())
@@ -40,7 +35,7 @@ fn holes_are_described_but_never_given_out() {
 
     let pin = frames.platform().pin();
     let mut got = Vec::new();
-    while let Ok(pfn) = frames.allocate(&pin, AllocRequest::new(Order::ZERO, TEST)) {
+    while let Ok(pfn) = frames.allocate(&pin, ONE) {
         assert!(in_bank(pfn.0) && !frames.reserved().contains(pfn));
         got.push(pfn);
     }
@@ -49,9 +44,7 @@ fn holes_are_described_but_never_given_out() {
     got.dedup();
     assert_eq!(got.len() as u64, totals.managed, "a frame was given out twice");
     assert_sound(&frames);
-    for pfn in got {
-        frames.free(&pin, pfn, Order::ZERO).unwrap();
-    }
+    put_all(&frames, got, Order::ZERO);
     frames.drain_all(&pin);
     assert_sound(&frames);
     assert_eq!(frames.free_frames(), totals.managed);
@@ -74,7 +67,6 @@ fn reserved_and_absent_frames_cannot_be_freed() {
     assert_eq!(frames.free(&pin, Pfn(5), Order::ZERO), Err(FreeError::OutOfRange));
     assert_eq!(frames.free(&pin, Pfn(1 << 50), order(3)), Err(FreeError::OutOfRange));
     assert_eq!(frames.free(&pin, Pfn(1039), order(3)), Err(FreeError::Reserved));
-    assert_sound(&frames);
 }
 
 /// Blocks do not grow across the border at 4 GiB, and each zone has its own.
@@ -82,7 +74,7 @@ fn reserved_and_absent_frames_cannot_be_freed() {
 fn zones_end_at_four_gib() {
     let border = 1 << 20;
     let frames = frames(&[(border - 1024, border + 2048)], 1, PcpTechnique::None);
-    let (low, high) = (frames.zone_report(ZoneKind::Dma32), frames.zone_report(ZoneKind::Normal));
+    let (low, high) = (zone(&frames), frames.zone_report(ZoneKind::Normal));
     assert_eq!(low.managed, 1024);
     assert_eq!(high.managed + frames.reserved().len(), 2048);
     assert_eq!(low.lowmem_reserve, high.managed / 256);
@@ -103,7 +95,7 @@ fn zones_end_at_four_gib() {
     frames.free(&pin, Pfn(border), Order::MAX).unwrap();
     assert_sound(&frames);
     assert_eq!(
-        frames.zone_report(ZoneKind::Dma32).blocks[10],
+        zone(&frames).blocks[10],
         [1, 0, 0, 0, 0],
         "the unmovable request had taken the page blocks over"
     );
@@ -115,22 +107,21 @@ fn the_lower_zone_keeps_its_reserve() {
     let border = 1 << 20;
     let frames = frames(&[(border - 64, border + 4096)], 1, PcpTechnique::None);
     let pin = frames.platform().pin();
-    let request = AllocRequest::new(Order::ZERO, TEST);
-    while frames.allocate(&pin, request).is_ok() {}
-    let low = frames.zone_report(ZoneKind::Dma32);
+    let request = ONE;
+    exhaust(&frames, request);
+    let low = zone(&frames);
     assert!(low.lowmem_reserve > 0);
     assert_eq!(low.free, low.lowmem_reserve);
     assert!(frames.allocate(&pin, request.from_zone(ZoneKind::Dma32)).is_ok());
-    assert_sound(&frames);
 }
 
 #[test]
 fn an_ordinary_request_stops_at_the_watermark() {
     let frames = boot(&[(0, 8192)], 1).unwrap();
     let pin = frames.platform().pin();
-    let request = AllocRequest::new(Order::ZERO, TEST);
-    while frames.allocate(&pin, request).is_ok() {}
-    let zone = frames.zone_report(ZoneKind::Dma32);
+    let request = ONE;
+    exhaust(&frames, request);
+    let zone = zone(&frames);
     assert!(zone.watermarks.min > 0);
     assert_eq!(zone.free, zone.watermarks.min);
     assert!(frames.allocate(&pin, request.below_min()).is_ok());

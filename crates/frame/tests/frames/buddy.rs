@@ -1,9 +1,7 @@
 //! The allocator against a set of frames.
 
-use crate::common::{Machine, TEST, assert_sound, frames, order, run_on};
+use crate::support::*;
 use proptest::prelude::*;
-use quire_arch::{Order, Pfn, Platform};
-use quire_frame::{AllocError, AllocRequest, Frames, Migratetype, PcpTechnique, VmEvent, ZoneKind};
 use std::collections::BTreeSet;
 
 #[derive(Clone, Debug)]
@@ -99,7 +97,6 @@ fn agrees_with_the_model(pcp: PcpTechnique, steps: &[Step]) {
         }
         assert_eq!(frames.free_frames(), model.free.len() as u64);
     }
-    assert_sound(&frames);
 }
 
 proptest! {
@@ -129,15 +126,15 @@ proptest! {
 fn splits_and_merges_are_counted_and_leave_large_blocks() {
     let frames = frames(&[(0, 4096)], 1, PcpTechnique::None);
     let pin = frames.platform().pin();
-    let before = frames.zone_report(ZoneKind::Dma32);
-    let pfn = frames.allocate(&pin, AllocRequest::new(Order::ZERO, TEST)).unwrap();
+    let before = zone(&frames);
+    let pfn = frames.allocate(&pin, ONE).unwrap();
     let splits = frames.events().sum(VmEvent::BuddySplit);
     assert!(splits > 0);
     frames.free(&pin, pfn, Order::ZERO).unwrap();
     assert_eq!(frames.events().sum(VmEvent::BuddyMerge), splits, "what was split is whole again");
-    let after = frames.zone_report(ZoneKind::Dma32);
+    let after = zone(&frames);
     // The request was unmovable and took a block over, so that only the sums by order are equal.
-    let by_order = |blocks: quire_frame::BuddyCounts| blocks.map(|types| types.iter().sum::<u64>());
+    let by_order = |blocks: BuddyCounts| blocks.map(|types| types.iter().sum::<u64>());
     assert_eq!(by_order(before.blocks), by_order(after.blocks));
 }
 
@@ -146,20 +143,18 @@ fn splits_and_merges_are_counted_and_leave_large_blocks() {
 fn unmovable_memory_stays_in_few_page_blocks() {
     let frames = frames(&[(0, 16 * 512)], 1, PcpTechnique::None);
     let pin = frames.platform().pin();
-    let movable = AllocRequest::new(Order::ZERO, TEST).movability(Migratetype::Movable);
-    let unmovable = AllocRequest::new(Order::ZERO, TEST);
+    let movable = ONE.movability(Migratetype::Movable);
+    let unmovable = ONE;
     let mut movables = Vec::new();
     for _ in 0..2000 {
         movables.push(frames.allocate(&pin, movable).unwrap());
         frames.allocate(&pin, unmovable).unwrap();
     }
-    let report = frames.zone_report(ZoneKind::Dma32);
+    let report = zone(&frames);
     let unmovable_blocks = report.pageblocks[Migratetype::Unmovable.index()];
     assert!(unmovable_blocks <= 5, "2000 frames need 4 page blocks, {unmovable_blocks} were taken");
     // So when the movable half goes away, large blocks come back.
-    for pfn in movables {
-        frames.free(&pin, pfn, Order::ZERO).unwrap();
-    }
+    put_all(&frames, movables, Order::ZERO);
     assert_sound(&frames);
     assert!(frames.allocate(&pin, AllocRequest::new(Order::PMD, TEST)).is_ok());
 }
@@ -172,14 +167,13 @@ fn every_type_can_use_all_memory() {
         let pin = frames.platform().pin();
         let other = Migratetype::PCP_TYPES[(migratetype.index() + 1) % 3];
         for _ in 0..300 {
-            frames.allocate(&pin, AllocRequest::new(Order::ZERO, TEST).movability(other)).unwrap();
+            frames.allocate(&pin, ONE.movability(other)).unwrap();
         }
         let mut got = 300;
-        while frames.allocate(&pin, AllocRequest::new(Order::ZERO, TEST).movability(migratetype)).is_ok() {
+        while frames.allocate(&pin, ONE.movability(migratetype)).is_ok() {
             got += 1;
         }
         assert_eq!(got, frames.totals().managed);
-        assert_sound(&frames);
     }
 }
 
@@ -203,23 +197,20 @@ fn zeroed_frames_are_zero_also_when_they_were_written_before() {
 fn a_block_in_use_keeps_its_type() {
     let frames = frames(&[(0, 512)], 1, PcpTechnique::None);
     let pin = frames.platform().pin();
-    let movable = AllocRequest::new(Order::ZERO, TEST).movability(Migratetype::Movable);
+    let movable = ONE.movability(Migratetype::Movable);
     let mut held = Vec::new();
     while frames.free_frames() > 200 {
         held.push(frames.allocate(&pin, movable).unwrap());
     }
-    let piece = frames.allocate(&pin, AllocRequest::new(Order::ZERO, TEST)).unwrap();
+    let piece = frames.allocate(&pin, ONE).unwrap();
     assert_eq!(frames.events().sum(VmEvent::Extfrag), 1);
     assert_eq!(frames.events().sum(VmEvent::PageblockSteal), 0);
     assert_eq!(frames.map().block_migratetype(piece), Migratetype::Movable);
     assert_sound(&frames);
-    for pfn in held {
-        frames.free(&pin, pfn, Order::ZERO).unwrap();
-    }
-    frames.allocate(&pin, AllocRequest::new(Order::ZERO, TEST)).unwrap();
+    put_all(&frames, held, Order::ZERO);
+    frames.allocate(&pin, ONE).unwrap();
     assert_eq!(frames.events().sum(VmEvent::PageblockSteal), 1);
     assert_eq!(frames.map().block_migratetype(piece), Migratetype::Unmovable);
-    assert_sound(&frames);
 }
 
 /// What cannot move takes the largest piece of another type; what can takes the smallest, where none is
@@ -228,23 +219,23 @@ fn a_block_in_use_keeps_its_type() {
 fn a_fallback_picks_the_piece_by_what_it_would_spoil() {
     let frames = frames(&[(0, 2048)], 1, PcpTechnique::None);
     let pin = frames.platform().pin();
-    let movable = AllocRequest::new(Order::ZERO, TEST).movability(Migratetype::Movable);
+    let movable = ONE.movability(Migratetype::Movable);
     let first = frames.allocate(&pin, movable).unwrap();
-    let unmovable = frames.allocate(&pin, AllocRequest::new(Order::ZERO, TEST)).unwrap();
+    let unmovable = frames.allocate(&pin, ONE).unwrap();
     assert_ne!(first.block_start(Order::PMD), unmovable.block_start(Order::PMD));
     assert_eq!(frames.map().block_migratetype(unmovable), Migratetype::Unmovable);
     assert_eq!(frames.map().block_migratetype(first), Migratetype::Movable);
 
     // Use up all that is movable, and of the unmovable what is large.
-    let types = |report: quire_frame::ZoneReport, kind: Migratetype| -> Vec<u64> {
+    let types = |report: ZoneReport, kind: Migratetype| -> Vec<u64> {
         report.blocks.iter().map(|types| types[kind.index()]).collect()
     };
-    let free = |kind| types(frames.zone_report(ZoneKind::Dma32), kind);
+    let free = |kind| types(zone(&frames), kind);
     while free(Migratetype::Movable).iter().any(|&blocks| blocks > 0) {
         frames.allocate(&pin, movable).unwrap();
     }
     while free(Migratetype::Unmovable)[4..].iter().any(|&blocks| blocks > 0) {
-        frames.allocate(&pin, AllocRequest::new(Order::ZERO, TEST)).unwrap();
+        frames.allocate(&pin, ONE).unwrap();
     }
     let before = free(Migratetype::Unmovable);
     assert!(before[3] > 0 && before[..3].iter().any(|&blocks| blocks > 0), "{before:?}");
@@ -252,7 +243,6 @@ fn a_fallback_picks_the_piece_by_what_it_would_spoil() {
     frames.allocate(&pin, movable).unwrap();
     assert_eq!(free(Migratetype::Unmovable)[smallest], before[smallest] - 1);
     assert_eq!(free(Migratetype::Unmovable)[smallest + 1..], before[smallest + 1..]);
-    assert_sound(&frames);
 }
 
 /// What is in use by the wanted type counts for it: the block was its own in all but name.
@@ -260,8 +250,8 @@ fn a_fallback_picks_the_piece_by_what_it_would_spoil() {
 fn a_block_full_of_one_type_becomes_its_own() {
     let frames = frames(&[(0, 512)], 1, PcpTechnique::None);
     let pin = frames.platform().pin();
-    let movable = AllocRequest::new(Order::ZERO, TEST).movability(Migratetype::Movable);
-    let unmovable = AllocRequest::new(Order::ZERO, TEST);
+    let movable = ONE.movability(Migratetype::Movable);
+    let unmovable = ONE;
     let mut held = Vec::new();
     while frames.free_frames() > 240 {
         held.push(frames.allocate(&pin, movable).unwrap());
@@ -270,10 +260,7 @@ fn a_block_full_of_one_type_becomes_its_own() {
         frames.allocate(&pin, unmovable).unwrap();
     }
     assert_eq!(frames.events().sum(VmEvent::PageblockSteal), 0);
-    for pfn in held.drain(..30) {
-        frames.free(&pin, pfn, Order::ZERO).unwrap();
-    }
+    put_all(&frames, held.drain(..30), Order::ZERO);
     frames.allocate(&pin, unmovable).unwrap();
     assert_eq!(frames.events().sum(VmEvent::PageblockSteal), 1);
-    assert_sound(&frames);
 }

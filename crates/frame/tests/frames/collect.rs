@@ -1,10 +1,7 @@
 //! Before page blocks are mixed, memory of the type comes home from the CPUs' lists.
 
-use crate::common::{Machine, TEST, assert_sound, frames, run_on, zone_takes};
-use quire_arch::{Order, Pfn, Platform};
-use quire_frame::{AllocRequest, Frames, Migratetype, PcpTechnique, VmEvent, ZoneKind};
+use crate::support::*;
 
-const ONE: AllocRequest = AllocRequest::new(Order::ZERO, TEST);
 const MOVABLE: AllocRequest = ONE.movability(Migratetype::Movable);
 
 fn get(frames: &Frames<Machine>, request: AllocRequest) -> Pfn {
@@ -13,7 +10,7 @@ fn get(frames: &Frames<Machine>, request: AllocRequest) -> Pfn {
 
 /// Free blocks of a type on the zone's lists.
 fn zone_has(frames: &Frames<Machine>, migratetype: Migratetype) -> u64 {
-    frames.zone_report(ZoneKind::Dma32).blocks.iter().map(|types| types[migratetype.index()]).sum()
+    zone(&frames).blocks.iter().map(|types| types[migratetype.index()]).sum()
 }
 
 /// The zone has no movable memory left, another CPU's list has some: a request gets that, and nothing of
@@ -30,14 +27,13 @@ fn a_type_comes_home_from_another_cpus_list_before_page_blocks_mix() {
     frames.free(&frames.platform().pin(), last, Order::ZERO).unwrap();
     assert_eq!(zone_has(&frames, Migratetype::Movable), 0, "the block is on the CPU's list");
     assert!(zone_has(&frames, Migratetype::Unmovable) > 0, "and another type has enough");
-    let types = frames.zone_report(ZoneKind::Dma32).pageblocks;
+    let types = zone(&frames).pageblocks;
     let before = frames.events().sum(VmEvent::Extfrag);
     run_on(0);
     let got = get(&frames, MOVABLE);
     assert_eq!(frames.map().block_migratetype(got), Migratetype::Movable);
-    assert_eq!(frames.zone_report(ZoneKind::Dma32).pageblocks, types);
+    assert_eq!(zone(&frames).pageblocks, types);
     assert_eq!(frames.events().sum(VmEvent::Extfrag), before);
-    assert_sound(&frames);
 }
 
 /// Where no list has memory of the type, not every request looks for it anew: a look costs the zone's lock
@@ -48,11 +44,9 @@ fn a_search_that_found_nothing_is_not_repeated_at_every_miss() {
     let frames = frames(&[(0, 1 << 14)], 2, PcpTechnique::All);
     run_on(0);
     let pin = frames.platform().pin();
-    let all: Vec<Pfn> = std::iter::from_fn(|| frames.allocate(&pin, MOVABLE).ok()).collect();
+    let all = exhaust(&frames, MOVABLE);
     // A quarter of each page block is free, in single frames: too little to take one over.
-    for &pfn in all.iter().filter(|pfn| pfn.0 % 4 == 0) {
-        frames.free(&pin, pfn, Order::ZERO).unwrap();
-    }
+    put_all(&frames, all.iter().filter(|pfn| pfn.0 % 4 == 0), Order::ZERO);
     frames.drain_all(&pin);
     let before = zone_takes(&frames);
     for _ in 0..MISSES {
@@ -62,5 +56,4 @@ fn a_search_that_found_nothing_is_not_repeated_at_every_miss() {
     let takes = zone_takes(&frames) - before;
     assert!(takes > MISSES, "{takes} takes: nothing was looked for");
     assert!(takes < MISSES * 3 / 2, "{takes} takes for {MISSES} misses");
-    assert_sound(&frames);
 }

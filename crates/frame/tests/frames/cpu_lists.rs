@@ -1,12 +1,8 @@
 //! A hazard of docs/locking.md: what went wrong in other kernels' per-CPU lists.
 
-use crate::common::{Machine, TEST, assert_sound, frames, frames_of, order, run_on, zone_takes};
-use quire_arch::{CpuId, Order, Pfn, Platform};
-use quire_frame::{AllocRequest, FrameChain, Frames, Migratetype, PcpTechnique, VmEvent, ZoneKind};
+use crate::support::*;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-
-const ONE: AllocRequest = AllocRequest::new(Order::ZERO, TEST);
 
 fn take(frames: &Frames<Machine>, count: usize) -> Vec<Pfn> {
     let pin = frames.platform().pin();
@@ -36,15 +32,10 @@ fn remote_drain_against_refills(pcp: PcpTechnique) {
                     frames.free(&pin, pfn, Order::ZERO).unwrap();
                 }
                 if held.len() > 500 {
-                    for pfn in held.drain(..) {
-                        frames.free(&pin, pfn, Order::ZERO).unwrap();
-                    }
+                    put_all(&frames, held.drain(..), Order::ZERO);
                 }
             }
-            let pin = frames.platform().pin();
-            for pfn in held {
-                frames.free(&pin, pfn, Order::ZERO).unwrap();
-            }
+            put_all(&frames, held, Order::ZERO);
             stop.store(true, Ordering::Relaxed);
         });
         scope.spawn(|| {
@@ -59,9 +50,8 @@ fn remote_drain_against_refills(pcp: PcpTechnique) {
     });
     let pin = frames.platform().pin();
     frames.drain_all(&pin);
-    assert_eq!(frames.zone_report(ZoneKind::Dma32).pcp, 0, "a quiet drain leaves nothing");
+    assert_eq!(zone(&frames).pcp, 0, "a quiet drain leaves nothing");
     assert_eq!(frames.free_frames(), frames.totals().managed);
-    assert_sound(&frames);
 }
 
 /// "One CPU only: a trylock inside a drain 'succeeds' (the lock is a no-op) and corrupts the list." Locks
@@ -89,7 +79,6 @@ fn on_one_cpu_a_drain_and_its_victim_do_not_meet_inside_the_list() {
             }
         });
         assert_eq!(frames.free_frames(), frames.totals().managed, "{pcp:?}");
-        assert_sound(&frames);
     }
 }
 
@@ -113,10 +102,9 @@ fn a_page_whose_block_was_stolen_goes_home_to_the_new_type() {
             assert_eq!(frames.events().sum(VmEvent::PageblockSteal), 1);
             frames.drain_all(&pin);
             assert_sound(&frames);
-            let blocks = frames.zone_report(ZoneKind::Dma32).blocks;
+            let blocks = zone(&frames).blocks;
             assert!(blocks.iter().all(|types| types[Migratetype::Movable.index()] == 0), "{blocks:?}");
             frames.free(&pin, stolen, large).unwrap();
-            assert_sound(&frames);
         }
     }
 }
@@ -136,13 +124,10 @@ fn held_pages_are_drained(pcp: PcpTechnique) {
     let all = take(&frames, frames.totals().managed as usize);
     {
         run_on(1);
-        let pin = frames.platform().pin();
-        for &pfn in &all[..4] {
-            frames.free(&pin, pfn, Order::ZERO).unwrap();
-        }
+        put_all(&frames, &all[..4], Order::ZERO);
     }
     run_on(0);
-    assert_eq!(frames.zone_report(ZoneKind::Dma32).free, 0);
+    assert_eq!(zone(&frames).free, 0);
     let pin = frames.platform().pin();
     assert!(frames.allocate(&pin, ONE.without_drain()).is_err());
     for _ in 0..4 {
@@ -150,7 +135,6 @@ fn held_pages_are_drained(pcp: PcpTechnique) {
     }
     assert!(frames.allocate(&pin, ONE).is_err());
     assert!(frames.events().sum(VmEvent::AllocstallNormal) >= 1);
-    assert_sound(&frames);
 }
 
 /// As above, for a block that only the joined pages can form.
@@ -164,12 +148,9 @@ fn a_large_block_is_formed_from_pages_that_the_lists_hold() {
     let one = frames.allocate(&pin, ONE).unwrap();
     assert!(pfn <= one && one < pfn.offset(512), "the only whole block was split");
     let half = frames.free_frames() / 2;
-    for pfn in take(&frames, half as usize) {
-        frames.free(&pin, pfn, Order::ZERO).unwrap();
-    }
+    put_all(&frames, take(&frames, half as usize), Order::ZERO);
     frames.free(&pin, one, Order::ZERO).unwrap();
     assert_eq!(frames.allocate(&pin, largest), Ok(pfn));
-    assert_sound(&frames);
 }
 
 /// "Thousands of pages freed under one zone-lock hold: free in chunks, drop the lock between."
@@ -188,11 +169,10 @@ fn a_long_chain_is_freed_in_chunks() {
         frames.free_chain(&pin, chain);
         let takes = zone_takes(&frames) - before;
         // What fits into the lists takes no lock of the zone.
-        let listed = frames.zone_report(ZoneKind::Dma32).pcp;
+        let listed = zone(&frames).pcp;
         let least = (4000 - listed) / 64;
         assert!((least..4000 / 32).contains(&takes), "{takes} takes for 4000 pages, {listed} listed");
         assert_eq!(frames.free_frames(), frames.totals().managed);
-        assert_sound(&frames);
     }
 }
 
@@ -202,15 +182,12 @@ fn a_drain_moves_bounded_chunks() {
     let frames = frames(&[(0, 1 << 18)], 1, PcpTechnique::OrderZero);
     let all = take(&frames, 4000);
     let pin = frames.platform().pin();
-    for pfn in all {
-        frames.free(&pin, pfn, Order::ZERO).unwrap();
-    }
-    let held = frames.zone_report(ZoneKind::Dma32).pcp;
+    put_all(&frames, all, Order::ZERO);
+    let held = zone(&frames).pcp;
     assert!(held > 3 * 64, "{held}");
     let before = zone_takes(&frames);
     assert_eq!(frames.drain_all(&pin), held);
     assert_eq!(zone_takes(&frames) - before, held.div_ceil(64));
-    assert_sound(&frames);
 }
 
 /// A zone's lists are easily passed over where another zone has all the traffic.
@@ -231,7 +208,6 @@ fn a_drain_empties_the_lists_of_every_zone() {
     let pin = frames.platform().pin();
     frames.drain(&pin, CpuId::new(1).unwrap());
     assert_eq!(ZoneKind::ALL.map(|zone| frames.zone_report(zone).pcp), [0, 0]);
-    assert_sound(&frames);
 }
 
 /// What is found only after the lists were drained is zeroed like everything else.
@@ -259,7 +235,6 @@ fn a_frame_that_was_drained_from_another_cpu_is_zeroed() {
     assert_eq!(frames.allocate(&pin, ONE.below_min().zeroed()), Ok(last));
     // SAFETY: as above.
     assert!((0..4096).all(|at| unsafe { bytes.add(at).read() } == 0));
-    assert_sound(&frames);
 }
 
 /// "Allocate here, free there: every free lands on another CPU's list and spills to the zone lock." Where the
@@ -273,15 +248,11 @@ fn frees_on_another_cpu_spill_in_batches() {
         run_on(0);
         let all = take(&frames, 500);
         run_on(1);
-        let pin = frames.platform().pin();
-        for pfn in all {
-            frames.free(&pin, pfn, Order::ZERO).unwrap();
-        }
+        put_all(&frames, all, Order::ZERO);
     }
     let takes = zone_takes(&frames) - before;
     assert!(takes < 2 * 10_000 / 10, "{takes} takes for 10000 pairs");
     run_on(0);
-    assert_sound(&frames);
 }
 
 #[test]
@@ -314,7 +285,6 @@ fn a_chain_of_mixed_orders_and_zones_comes_home() {
         frames.free_chain(&pin, chain);
         frames.free_chain(&pin, FrameChain::new());
         assert_eq!(frames.free_frames(), frames.totals().managed);
-        assert_sound(&frames);
     }
 }
 
@@ -333,7 +303,6 @@ fn a_chain_of_large_blocks_keeps_to_the_budget() {
         let lists = frames.pcp_reports(ZoneKind::Dma32).next().unwrap();
         assert!(lists.count <= lists.high, "order {number}: {lists:?}");
     }
-    assert_sound(&frames);
 }
 
 /// As above for an allocation that is about to fail: the lists of the low zone are emptied too.
@@ -344,7 +313,7 @@ fn pages_of_the_low_zone_are_drained_before_an_allocation_fails() {
     run_on(0);
     let pin = frames.platform().pin();
     let low = ONE.from_zone(ZoneKind::Dma32);
-    let all: Vec<Pfn> = std::iter::from_fn(|| frames.allocate(&pin, low).ok()).collect();
+    let all = exhaust(&frames, low);
     drop(pin);
     run_on(1);
     let pin = frames.platform().pin();
@@ -355,5 +324,4 @@ fn pages_of_the_low_zone_are_drained_before_an_allocation_fails() {
     let pin = frames.platform().pin();
     assert!(frames.allocate(&pin, low.without_drain()).is_err());
     assert_eq!(frames.allocate(&pin, low), Ok(last));
-    assert_sound(&frames);
 }

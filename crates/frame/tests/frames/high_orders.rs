@@ -1,10 +1,6 @@
 //! Blocks of every order on the CPUs' lists, and the budget that they share.
 
-use crate::common::{
-    Machine, TEST, assert_sound, frames, frames_with_watermarks, get, lists, order, put, run_on, zone_takes,
-};
-use quire_arch::{Order, Pfn, Platform};
-use quire_frame::{AllocRequest, Frames, Migratetype, PcpTechnique, ZoneKind};
+use crate::support::*;
 
 /// 512 MiB.
 const FRAMES: u64 = 1 << 17;
@@ -22,7 +18,6 @@ fn pairs_of_listed_orders_take_no_zone_lock() {
             }
             let takes = zone_takes(&frames) - before;
             assert_eq!(takes, if number < listed { 0 } else { 2000 }, "{pcp:?}, order {number}");
-            assert_sound(&frames);
         }
     }
 }
@@ -64,13 +59,10 @@ fn refills_and_spills_move_bounded_numbers_of_blocks() {
         let all: Vec<Pfn> = (0..count).map(|_| get(&frames, order)).collect();
         assert!(zone_takes(&frames) - before >= count / 64, "order {number}");
         let before = zone_takes(&frames);
-        for &pfn in &all {
-            put(&frames, pfn, order);
-        }
+        put_all(&frames, &all, order);
         let went = count - (lists(&frames, 0).count >> number);
         assert!(went > 1000, "order {number}: {went}");
         assert!(zone_takes(&frames) - before >= went / 64, "order {number}: {went} blocks went home");
-        assert_sound(&frames);
     }
 }
 
@@ -82,9 +74,7 @@ fn a_spill_keeps_what_was_used_last() {
         let high = lists(&frames, 0).high_bounds.1;
         let all: Vec<Pfn> = (0..2 * high).map(|_| get(&frames, Order::ZERO)).collect();
         frames.drain_all(&frames.platform().pin());
-        for &pfn in &all {
-            put(&frames, pfn, Order::ZERO);
-        }
+        put_all(&frames, &all, Order::ZERO);
         assert!(lists(&frames, 0).count < 2 * high, "something was spilled");
         for &pfn in all.iter().rev().take(8) {
             assert_eq!(get(&frames, Order::ZERO), pfn, "{pcp:?}");
@@ -101,7 +91,7 @@ fn idle_lists_are_empty_after_a_few_ticks() {
     for number in [0, 3, 9] {
         let order = order(number);
         let all: Vec<Pfn> = (0..12).map(|_| get(&frames, order)).collect();
-        all.into_iter().for_each(|pfn| put(&frames, pfn, order));
+        put_all(&frames, all, order);
     }
     let held = lists(&frames, 1).count;
     assert!(held > 6000, "{held}");
@@ -112,7 +102,7 @@ fn idle_lists_are_empty_after_a_few_ticks() {
     let mut before = lists(&frames, 1).count;
     for tick in 0..Frames::<Machine>::TICKS_TO_EMPTY {
         put(&frames, get(&frames, Order::ZERO), Order::ZERO);
-        let _ = frames.zone_report(ZoneKind::Dma32);
+        let _ = zone(&frames);
         frames.age_lists(&pin);
         let now = lists(&frames, 1).count;
         assert!(now <= before / 2 + 512, "tick {tick}: {before} pages, then {now}");
@@ -121,7 +111,6 @@ fn idle_lists_are_empty_after_a_few_ticks() {
     assert_eq!(lists(&frames, 1).count, 0);
     assert_eq!(lists(&frames, 1).high, lists(&frames, 1).high_bounds.0);
     assert!(lists(&frames, 0).count > 0, "a CPU that works keeps its lists");
-    assert_sound(&frames);
 }
 
 #[test]
@@ -131,7 +120,7 @@ fn the_budget_grows_with_misses_and_shrinks_without() {
     assert_eq!((lists(&frames, 0).high, most), (least, FRAMES / 8 / 2 - most.abs_diff(FRAMES / 16)));
     let all: Vec<Pfn> = (0..most + 1000).map(|_| get(&frames, Order::ZERO)).collect();
     assert_eq!(lists(&frames, 0).high, most, "misses raise the budget to its bound");
-    all.into_iter().for_each(|pfn| put(&frames, pfn, Order::ZERO));
+    put_all(&frames, all, Order::ZERO);
     let pin = frames.platform().pin();
     frames.age_lists(&pin);
     let mut before = most;
@@ -151,7 +140,7 @@ fn a_short_zone_sets_budgets_to_their_least() {
     let frames = frames_with_watermarks(Machine::new(&[(0, FRAMES)], 1), 16 << 10);
     let (least, most) = lists(&frames, 0).high_bounds;
     assert!(most > least);
-    let high = frames.zone_report(ZoneKind::Dma32).watermarks.high;
+    let high = zone(&frames).watermarks.high;
     let mut all: Vec<Pfn> = (0..most).map(|_| get(&frames, Order::ZERO)).collect();
     assert!(lists(&frames, 0).high > least);
     while frames.free_frames() > high - 100 {
@@ -163,7 +152,6 @@ fn a_short_zone_sets_budgets_to_their_least() {
         put(&frames, pfn, Order::ZERO);
         assert!(lists(&frames, 0).count <= least);
     }
-    assert_sound(&frames);
 }
 
 /// An order-9 request finds what lies in pieces on the lists of two CPUs, returned blocks included.
@@ -193,7 +181,6 @@ fn a_huge_block_is_formed_from_what_all_cpus_keep() {
     assert_sound(&frames);
     run_on(1);
     assert_eq!(get(&frames, Order::PMD), huge);
-    assert_sound(&frames);
 }
 
 /// What a request has to take from another type's block is one block for itself and none to keep.
@@ -201,14 +188,13 @@ fn a_huge_block_is_formed_from_what_all_cpus_keep() {
 fn a_list_keeps_nothing_of_another_types_block() {
     let frames = frames(&[(0, 512)], 1, PcpTechnique::All);
     let pin = frames.platform().pin();
-    let movable = AllocRequest::new(Order::ZERO, TEST).movability(Migratetype::Movable);
+    let movable = ONE.movability(Migratetype::Movable);
     while frames.free_frames() > 200 {
         frames.allocate(&pin, movable).unwrap();
     }
     frames.drain_all(&pin);
     // Most of the only block is in use by what can move, so that it keeps its type.
-    let piece = frames.allocate(&pin, AllocRequest::new(Order::ZERO, TEST)).unwrap();
+    let piece = frames.allocate(&pin, ONE).unwrap();
     assert_eq!(frames.map().block_migratetype(piece), Migratetype::Movable);
     assert_eq!(lists(&frames, 0).count, 0);
-    assert_sound(&frames);
 }

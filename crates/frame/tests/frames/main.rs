@@ -19,3 +19,4 @@ mod nodes;
 mod offline;
 mod pressure;
 mod returned;
+mod support;

@@ -1,14 +1,11 @@
 //! Several nodes, each with zones of its own.
 
-use crate::common::{Machine, TEST, assert_sound, frames_of, order, run_on};
-use quire_arch::{NodeId, Order, Pfn, Platform};
-use quire_frame::{AllocRequest, BootError, FrameConfig, Frames, PcpTechnique, ZoneId, ZoneKind};
+use crate::support::*;
 
 const BORDER: u64 = 1 << 20;
-const ONE: AllocRequest = AllocRequest::new(Order::ZERO, TEST);
 
 /// Node 0 below 4 GiB, node 1 on both sides of it.
-fn machine(pcp: PcpTechnique) -> Frames<Machine> {
+fn machine(pcp: PcpTechnique) -> Audited {
     let banks = [(BORDER - 4096, BORDER - 2048), (BORDER - 2048, BORDER + 1024)];
     frames_of(Machine::new(&banks, 2).nodes(2), pcp)
 }
@@ -33,12 +30,9 @@ fn a_cpu_is_served_by_its_own_node_first() {
             // Node 1 has memory below 4 GiB too.
             let low = frames.allocate(&pin, ONE.from_zone(ZoneKind::Dma32)).unwrap();
             assert_eq!(frames.known(low).zone(), ZoneId::new(node(cpu), ZoneKind::Dma32));
-            for pfn in [pfn, low] {
-                frames.free(&pin, pfn, Order::ZERO).unwrap();
-            }
+            put_all(&frames, [pfn, low], Order::ZERO);
         }
         run_on(0);
-        assert_sound(&frames);
     }
 }
 
@@ -65,11 +59,8 @@ fn a_full_node_falls_over_to_the_other() {
     assert_eq!(order_of_zones, expected);
     let reserves: u64 = frames.zone_reports().map(|zone| zone.lowmem_reserve).sum();
     assert_eq!(all.len() as u64, frames.totals().managed - reserves);
-    for pfn in all {
-        frames.free(&pin, pfn, Order::ZERO).unwrap();
-    }
+    put_all(&frames, all, Order::ZERO);
     frames.drain_all(&pin);
-    assert_sound(&frames);
 }
 
 /// Free blocks on two sides of a border between nodes do not become one.
@@ -85,7 +76,6 @@ fn neighbours_of_two_nodes_stay_apart() {
         let zones = [pfn, pfn.offset(512)].map(|pfn| frames.known(pfn).zone());
         assert_eq!(zones[0], zones[1], "{pfn:?}");
     }
-    assert_sound(&frames);
 }
 
 #[test]

@@ -1,16 +1,8 @@
 //! Ranges that are taken out of use and back.
 
-use crate::common::{
-    Machine, Random, TEST, assert_sound, frames, frames_with_watermarks, make_low, order, run_on,
-};
-use quire_arch::{Order, Pfn, PfnRange, Platform};
-use quire_frame::{
-    AllocRequest, FrameConfig, Frames, FreeError, HotplugError, Kind, Migratetype, PcpTechnique, ZoneKind,
-};
+use crate::support::*;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
-
-const ONE: AllocRequest = AllocRequest::new(Order::ZERO, TEST);
 
 fn range(start: u64, end: u64) -> PfnRange {
     PfnRange::new(Pfn(start), Pfn(end))
@@ -38,9 +30,7 @@ fn a_free_range_leaves_and_comes_back() {
                 got.push(pfn);
             }
             assert_eq!(got.len() as u64, now.managed);
-            for pfn in got {
-                frames.free(&pin, pfn, Order::ZERO).unwrap();
-            }
+            put_all(&frames, got, Order::ZERO);
             assert_eq!(frames.bring_online(&pin, range), Ok(range.len()));
             assert_eq!(frames.totals(), before);
             frames.drain_all(&pin);
@@ -64,9 +54,9 @@ fn what_cannot_leave_is_named_and_nothing_changes() {
     let held = frames.allocate(&pin, AllocRequest::new(order(3), TEST)).unwrap();
     let block = held.block_start(Order::PMD);
     let around = PfnRange::new(Pfn(block.0 & !1023), Pfn((block.0 & !1023) + 1024));
-    let types = frames.zone_report(ZoneKind::Dma32).pageblocks;
+    let types = zone(&frames).pageblocks;
     assert_eq!(frames.take_offline(&pin, around), Err(HotplugError::Busy(held)));
-    assert_eq!(frames.zone_report(ZoneKind::Dma32).pageblocks, types, "types are as before");
+    assert_eq!(zone(&frames).pageblocks, types, "types are as before");
     assert_sound(&frames);
     frames.free(&pin, held, order(3)).unwrap();
     assert_eq!(frames.take_offline(&pin, around), Ok(1024));
@@ -79,7 +69,6 @@ fn what_cannot_leave_is_named_and_nothing_changes() {
         assert_eq!(frames.bring_online(&pin, rest), Ok(100));
     }
     assert_eq!(frames.bring_online(&pin, around), Ok(1024));
-    assert_sound(&frames);
 }
 
 /// Other CPUs allocate and free all the time, also what they have of the leaving range.
@@ -88,7 +77,7 @@ fn a_range_leaves_under_traffic() {
     for seed in [1, 2] {
         println!("seed {seed}");
         let config = FrameConfig { min_free_kib: Some(0), ..FrameConfig::default() };
-        let frames = Frames::new(Machine::new(&[(0, 8192)], 2), config).unwrap();
+        let frames = frames_by(Machine::new(&[(0, 8192)], 2), config);
         let leaving = range(1024, 2048);
         let gone = AtomicBool::new(false);
         let (tries, misuse) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -155,8 +144,7 @@ fn a_block_that_leaves_does_not_join_its_neighbour() {
     assert_eq!(frames.known(neighbour).kind(), Kind::Free, "the neighbour is whole");
     assert_eq!(frames.take_offline(&pin, PfnRange::new(block, block.offset(512))), Ok(512));
     assert_eq!(frames.totals().free, before.free - 512, "the neighbour is still to be had");
-    assert_eq!(frames.zone_report(ZoneKind::Dma32).pageblocks[Migratetype::Isolate.index()], 1);
-    assert_sound(&frames);
+    assert_eq!(zone(&frames).pageblocks[Migratetype::Isolate.index()], 1);
 }
 
 /// A block of two page blocks comes back after one of them began to leave: that half stays isolated. (A
@@ -178,7 +166,6 @@ fn a_block_of_two_page_blocks_that_is_freed_while_one_leaves_comes_back_in_piece
             assert!(!half.contains(pfn), "{pfn:?} was given out after it had left");
         }
         assert_eq!(frames.bring_online(&pin, half), Ok(512));
-        assert_sound(&frames);
     }
 }
 
@@ -203,7 +190,6 @@ fn only_what_left_can_come_back() {
         assert_eq!(frames.bring_online(&pin, range), Err(error));
         assert_eq!(frames.take_offline(&pin, range), Err(error));
     }
-    assert_sound(&frames);
 }
 
 /// A zone that shrank lets its CPUs keep less: of a quarter of it an eighth.
@@ -271,5 +257,4 @@ fn half_of_a_block_leaves_beside_traffic_of_whole_ones() {
         }
     });
     assert_eq!(frames.free_frames(), free);
-    assert_sound(&frames);
 }

@@ -1,24 +1,10 @@
 //! What changes when a zone gets short: budgets, the reserve, what background reclaim is asked for.
 
-use crate::common::{Machine, TEST, assert_sound, frames_with_watermarks, order};
-use quire_arch::{Order, Pfn, Platform};
-use quire_frame::{
-    AllocRequest, FrameConfig, Frames, Migratetype, PcpReport, PcpTechnique, ZoneKind, ZoneReport,
-};
-
-const ONE: AllocRequest = AllocRequest::new(Order::ZERO, TEST);
+use crate::support::*;
 
 /// 128 MiB, of which 8 MiB are kept back.
-fn machine() -> Frames<Machine> {
+fn machine() -> Audited {
     frames_with_watermarks(Machine::new(&[(0, 1 << 15)], 1), 8 << 10)
-}
-
-fn zone(frames: &Frames<Machine>) -> ZoneReport {
-    frames.zone_report(ZoneKind::Dma32)
-}
-
-fn lists(frames: &Frames<Machine>) -> PcpReport {
-    frames.pcp_reports(ZoneKind::Dma32).next().unwrap()
 }
 
 /// A budget that has grown shrinks with what is free; in a short zone it is at its least, and a miss does not
@@ -27,20 +13,23 @@ fn lists(frames: &Frames<Machine>) -> PcpReport {
 fn a_miss_in_a_short_zone_gives_up_the_budget() {
     let frames = machine();
     let pin = frames.platform().pin();
-    let (least, most) = lists(&frames).high_bounds;
+    let (least, most) = lists(&frames, 0).high_bounds;
     let part: Vec<Pfn> = (0..6000).map(|_| frames.allocate(&pin, ONE).unwrap()).collect();
-    part.into_iter().for_each(|pfn| frames.free(&pin, pfn, Order::ZERO).unwrap());
-    assert!(least < lists(&frames).high && lists(&frames).high <= most, "{:?}: it has grown", lists(&frames));
+    put_all(&frames, part, Order::ZERO);
+    assert!(
+        least < lists(&frames, 0).high && lists(&frames, 0).high <= most,
+        "{:?}: it has grown",
+        lists(&frames, 0)
+    );
     while zone(&frames).free >= zone(&frames).watermarks.high {
         frames.allocate(&pin, ONE).unwrap();
     }
-    while lists(&frames).count > 0 {
+    while lists(&frames, 0).count > 0 {
         frames.allocate(&pin, ONE).unwrap();
     }
     frames.allocate(&pin, ONE).unwrap();
-    let now = lists(&frames);
+    let now = lists(&frames, 0);
     assert_eq!((now.high, now.count), (least, now.batch - 1));
-    assert_sound(&frames);
 }
 
 /// As long as there is enough memory no page block is set aside for requests that cannot wait; when the zone
@@ -49,7 +38,7 @@ fn a_miss_in_a_short_zone_gives_up_the_budget() {
 fn page_blocks_are_reserved_in_a_low_zone_only() {
     for pcp in PcpTechnique::ALL {
         let config = FrameConfig { pcp, min_free_kib: Some(8 << 10), ..FrameConfig::default() };
-        let frames = Frames::new(Machine::new(&[(0, 1 << 15)], 1), config).unwrap();
+        let frames = frames_by(Machine::new(&[(0, 1 << 15)], 1), config);
         let pin = frames.platform().pin();
         let atomic = AllocRequest::new(order(3), TEST).atomic();
         let reserved = || zone(&frames).pageblocks[Migratetype::HighAtomic.index()];
@@ -62,7 +51,6 @@ fn page_blocks_are_reserved_in_a_low_zone_only() {
         }
         assert!(zone(&frames).free < zone(&frames).watermarks.low);
         frames.drain_all(&pin);
-        assert_sound(&frames);
     }
 }
 
@@ -88,10 +76,8 @@ fn background_reclaim_is_asked_for_the_boost_as_well() {
         let frames = machine();
         let pin = frames.platform().pin();
         let movable = ONE.movability(Migratetype::Movable).below_min();
-        let all: Vec<Pfn> = std::iter::from_fn(|| frames.allocate(&pin, movable).ok()).collect();
-        for &pfn in all.iter().step_by(one_of) {
-            frames.free(&pin, pfn, Order::ZERO).unwrap();
-        }
+        let all = exhaust(&frames, movable);
+        put_all(&frames, all.iter().step_by(one_of), Order::ZERO);
         frames.drain_all(&pin);
         let plain = zone(&frames).watermarks;
         assert_eq!(frames.free_frames() > plain.high, one_of == 8);
@@ -102,6 +88,5 @@ fn background_reclaim_is_asked_for_the_boost_as_well() {
             assert_eq!(frames.background_target(), asked, "{free} frames are free, {marks:?}");
         }
         assert!(frames.background_target() > 0);
-        assert_sound(&frames);
     }
 }

@@ -1,9 +1,7 @@
 //! A hazard of docs/locking.md: "allocate here, free there: every free lands on another CPU's list and spills
 //! to the zone lock".
 
-use crate::common::{Machine, TEST, assert_sound, frames, get, lists, order, put, run_on, zone_takes};
-use quire_arch::{CpuId, Order, Pfn, Platform};
-use quire_frame::{AllocRequest, FrameChain, Frames, PcpTechnique, VmEvent, ZoneKind};
+use crate::support::*;
 use std::sync::mpsc::sync_channel;
 use std::thread;
 
@@ -38,9 +36,8 @@ fn frees_on_another_cpu_go_back_without_the_zone_lock() {
         run_on(0);
         assert_sound(&frames);
         frames.drain_all(&frames.platform().pin());
-        assert_eq!(frames.zone_report(ZoneKind::Dma32).pcp, 0);
+        assert_eq!(zone(&frames).pcp, 0);
         assert_eq!(frames.free_frames(), frames.totals().managed);
-        assert_sound(&frames);
     }
 }
 
@@ -53,7 +50,6 @@ fn no_cpu_gets_more_back_than_its_budget() {
         let owner = lists(&frames, 0);
         assert!(owner.count + owner.returned <= owner.high, "{owner:?}");
     }
-    assert_sound(&frames);
 }
 
 /// A CPU that stopped allocating gets nothing back, and gives up what it got.
@@ -73,10 +69,9 @@ fn a_cpu_that_is_idle_wants_nothing_back() {
     let owner = lists(&frames, 0);
     assert_eq!((owner.count, owner.returned), (0, 0));
     drop(pin);
-    late.into_iter().for_each(|pfn| put(&frames, pfn, Order::ZERO));
+    put_all(&frames, late, Order::ZERO);
     let owner = lists(&frames, 0);
     assert_eq!((owner.count, owner.returned), (0, 0));
-    assert_sound(&frames);
 }
 
 /// What lies on the stack of returned blocks is drained like the lists: before an allocation fails, and by
@@ -93,7 +88,6 @@ fn returned_blocks_are_drained_by_any_cpu() {
     let owner = lists(&frames, 0);
     assert_eq!(frames.drain(&pin, CpuId::new(0).unwrap()), owner.count + owner.returned);
     assert_eq!(lists(&frames, 0).returned, 0);
-    assert_sound(&frames);
 }
 
 /// Both directions at once, of mixed orders, with drains and ticks in between.
@@ -108,7 +102,7 @@ fn two_cpus_that_free_each_others_blocks_lose_none() {
             let frames = &frames;
             move || {
                 run_on(cpu);
-                let mut random = crate::common::Random(seed * 2 + cpu as u64);
+                let mut random = Random(seed * 2 + cpu as u64);
                 for _ in 0..30_000 {
                     let order = order([0, 0, 0, 1, 3, 3, 9][random.below(7) as usize]);
                     let request = AllocRequest::new(order, TEST);
@@ -141,7 +135,6 @@ fn two_cpus_that_free_each_others_blocks_lose_none() {
         assert_sound(&frames);
         assert_eq!(frames.free_frames(), frames.totals().managed);
         frames.drain_all(&frames.platform().pin());
-        assert_sound(&frames);
     }
 }
 
@@ -157,7 +150,7 @@ fn chains_that_another_cpu_frees_go_back_without_the_zone() {
         run_on(0);
         let blocks: Vec<Pfn> = {
             let pin = frames.platform().pin();
-            (0..500).map(|_| frames.allocate(&pin, AllocRequest::new(Order::ZERO, TEST)).unwrap()).collect()
+            (0..500).map(|_| frames.allocate(&pin, ONE).unwrap()).collect()
         };
         run_on(1);
         let pin = frames.platform().pin();
@@ -171,7 +164,7 @@ fn chains_that_another_cpu_frees_go_back_without_the_zone() {
     // 25 000 frames went to and fro.
     assert!(zone_takes(&frames) - before.0 <= 25, "{} takes", zone_takes(&frames) - before.0);
     assert_sound(&frames);
-    let zone = frames.zone_report(ZoneKind::Dma32);
+    let zone = zone(&frames);
     assert!(zone.pcp <= zone.pcp_peak, "{} held, peak {}", zone.pcp, zone.pcp_peak);
 }
 
@@ -192,10 +185,10 @@ fn what_others_return_stays_inside_the_budget() {
     for _ in 0..2 {
         get_all().into_iter().for_each(|pfn| put(&frames, pfn, Order::ZERO));
     }
-    far.into_iter().for_each(|pfn| put(&frames, pfn, Order::ZERO));
+    put_all(&frames, far, Order::ZERO);
     let held = lists(&frames, 0);
     assert!(held.count + held.returned <= held.high_bounds.1, "{held:?}");
     put(&frames, missed, order(3));
-    let zone = frames.zone_report(ZoneKind::Dma32);
+    let zone = zone(&frames);
     assert!(zone.pcp <= zone.pcp_peak, "{} held, peak {}", zone.pcp, zone.pcp_peak);
 }

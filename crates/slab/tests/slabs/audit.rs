@@ -1,9 +1,6 @@
 //! Damage to slabs, planted, is found.
 
-use crate::common::{Machine, assert_sound, frames, violations};
-use quire_arch::Platform;
-use quire_frame::{Counted, FrameViolation, Frames, PcpTechnique};
-use quire_slab::SlabCache;
+use crate::support::*;
 
 #[track_caller]
 fn finds(frames: &Frames<Machine>, wanted: impl Fn(&FrameViolation) -> bool) {
@@ -15,7 +12,7 @@ fn finds(frames: &Frames<Machine>, wanted: impl Fn(&FrameViolation) -> bool) {
 fn slabs_that_contradict_themselves() {
     let frames = frames(&[(0, 2048)], 1, PcpTechnique::None);
     let pin = frames.platform().pin();
-    let cache = SlabCache::<[u64; 100], Machine>::new(&frames, &pin, "planted").unwrap();
+    let cache = cache::<[u64; 100]>(&frames, "planted");
     let objects: Vec<_> = (0..12).map(|_| cache.allocate(&frames, &pin, [0; 100]).unwrap()).collect();
     assert_sound(&frames);
     let mut slabs = Vec::new();

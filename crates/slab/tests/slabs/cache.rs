@@ -1,18 +1,11 @@
 //! Objects against a map.
 
-use crate::common::{Machine, TEST, assert_sound, frames, run_on};
+use crate::support::*;
 use proptest::prelude::*;
-use quire_arch::{Order, Platform};
-use quire_frame::{AllocError, AllocRequest, Frames, FreeError, PcpTechnique};
-use quire_slab::SlabCache;
 use std::collections::HashMap;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-
-fn machine() -> Frames<Machine> {
-    frames(&[(0, 4096)], 2, PcpTechnique::OrderZero)
-}
 
 /// Everything that a cache took comes back, but for the frames that it lies in itself.
 fn gives_all_back<T: Send>(frames: &Frames<Machine>, cache: &SlabCache<T, Machine>, before: u64) {
@@ -51,8 +44,7 @@ proptest! {
     fn any_sequence_agrees_with_a_map(steps in prop::collection::vec(step(), 1..400)) {
         let frames = machine();
         let cache = {
-            let pin = frames.platform().pin();
-            SlabCache::<[u64; 25], Machine>::new(&frames, &pin, "model").unwrap()
+            cache::<[u64; 25]>(&frames, "model")
         };
         let before = frames.free_frames();
         let mut model: HashMap<NonNull<[u64; 25]>, u64> = HashMap::new();
@@ -113,7 +105,7 @@ impl Drop for Dropped {
 fn objects_are_dropped_once_and_retired_ones_only_after_their_readers() {
     let frames = machine();
     let pin = frames.platform().pin();
-    let cache = SlabCache::<Dropped, Machine>::new(&frames, &pin, "dropped").unwrap();
+    let cache = cache::<Dropped>(&frames, "dropped");
     let before = frames.free_frames();
     let count = Arc::new(AtomicUsize::new(0));
     let make = || Dropped(Arc::clone(&count), [7; 100]);
@@ -149,7 +141,7 @@ fn objects_are_dropped_once_and_retired_ones_only_after_their_readers() {
 fn objects_that_are_retired_later_wait_for_their_readers_too() {
     let frames = machine();
     let pin = frames.platform().pin();
-    let cache = SlabCache::<Dropped, Machine>::new(&frames, &pin, "turns").unwrap();
+    let cache = cache::<Dropped>(&frames, "turns");
     let count = Arc::new(AtomicUsize::new(0));
     for round in 0..12 {
         let object = cache.allocate(&frames, &pin, Dropped(Arc::clone(&count), [7; 100])).unwrap();
@@ -168,7 +160,7 @@ fn objects_that_are_retired_later_wait_for_their_readers_too() {
 fn retired_objects_are_freed_as_others_are_retired() {
     let frames = machine();
     let pin = frames.platform().pin();
-    let cache = SlabCache::<[u64; 8], Machine>::new(&frames, &pin, "steady").unwrap();
+    let cache = cache::<[u64; 8]>(&frames, "steady");
     for round in 0..10_000 {
         let object = cache.allocate(&frames, &pin, [round; 8]).unwrap();
         // SAFETY: allocated above.
@@ -186,7 +178,7 @@ fn every_size_and_alignment_has_a_layout() {
     fn fill<T: Send + Clone>(value: &T) {
         let frames = machine();
         let pin = frames.platform().pin();
-        let cache = SlabCache::<T, Machine>::new(&frames, &pin, "sizes").unwrap();
+        let cache = cache::<T>(&frames, "sizes");
         let before = frames.free_frames();
         let objects: Vec<_> =
             (0..100).map(|_| cache.allocate(&frames, &pin, value.clone()).unwrap()).collect();
@@ -227,7 +219,7 @@ fn every_size_and_alignment_has_a_layout() {
 fn when_memory_ends_an_object_fails_and_nothing_is_lost() {
     let frames = machine();
     let pin = frames.platform().pin();
-    let cache = SlabCache::<[u64; 64], Machine>::new(&frames, &pin, "greedy").unwrap();
+    let cache = cache::<[u64; 64]>(&frames, "greedy");
     let before = frames.free_frames();
     let mut objects = Vec::new();
     let error = loop {
@@ -253,15 +245,12 @@ fn when_memory_ends_an_object_fails_and_nothing_is_lost() {
 fn a_cache_that_empties_keeps_only_a_few_slabs() {
     let frames = machine();
     let pin = frames.platform().pin();
-    let cache = SlabCache::<[u64; 64], Machine>::new(&frames, &pin, "tide").unwrap();
+    let cache = cache::<[u64; 64]>(&frames, "tide");
     let objects: Vec<_> = (0..2000).map(|_| cache.allocate(&frames, &pin, [0; 64]).unwrap()).collect();
     let full = cache.report(&frames).unwrap();
     assert!(full.slabs > 100 && full.slabs == full.active_slabs && full.pages >= full.slabs, "{full:?}");
     assert_eq!(full.objects, full.slabs * u64::from(full.objects_per_slab));
-    for object in objects {
-        // SAFETY: allocated above.
-        unsafe { cache.free(&frames, &pin, object) };
-    }
+    free_all(&frames, &cache, objects);
     let report = cache.report(&frames).unwrap();
     // What the CPU and the depot keep lies together, as it was freed in order.
     let kept = u64::from(report.front_limit + report.batch * report.depot_limit);
@@ -278,7 +267,7 @@ fn a_cache_that_empties_keeps_only_a_few_slabs() {
 fn objects_that_are_handed_over_take_the_lock_once_a_batch() {
     let frames = machine();
     let pin = frames.platform().pin();
-    let cache = SlabCache::<[u64; 15], Machine>::new(&frames, &pin, "handed over").unwrap();
+    let cache = cache::<[u64; 15]>(&frames, "handed over");
     let before = frames.free_frames();
     drop(pin);
     let hand_over = |count: u64| {
@@ -313,7 +302,7 @@ fn objects_that_are_handed_over_take_the_lock_once_a_batch() {
 fn broken_up_memory_holds_smaller_slabs() {
     let frames = frames(&[(0, 512)], 2, PcpTechnique::None);
     let pin = frames.platform().pin();
-    let cache = SlabCache::<[u64; 128], Machine>::new(&frames, &pin, "broken up").unwrap();
+    let cache = cache::<[u64; 128]>(&frames, "broken up");
     let mut objects: Vec<_> = (0..40).map(|_| cache.allocate(&frames, &pin, [0; 128]).unwrap()).collect();
     let orders = |frames: &Frames<Machine>| {
         let mut orders = Vec::new();
@@ -322,12 +311,12 @@ fn broken_up_memory_holds_smaller_slabs() {
     };
     let best = cache.report(&frames).unwrap().order;
     assert!(best > Order::ZERO && orders(&frames).iter().all(|&order| order == best.get()));
-    let one = AllocRequest::new(Order::ZERO, TEST);
+    let one = ONE;
     let mut singles: Vec<_> = std::iter::from_fn(|| frames.allocate(&pin, one).ok()).collect();
     singles.sort_unstable();
     // Every other frame is free, so no block of two.
     let (given, kept): (Vec<_>, Vec<_>) = singles.into_iter().partition(|pfn| pfn.0 % 2 == 0);
-    given.into_iter().for_each(|pfn| frames.free(&pin, pfn, Order::ZERO).unwrap());
+    put_all(&frames, given, Order::ZERO);
     let before = frames.free_frames();
     while let Ok(object) = cache.allocate(&frames, &pin, [objects.len() as u64; 128]) {
         objects.push(object);
@@ -346,11 +335,10 @@ fn broken_up_memory_holds_smaller_slabs() {
         }
         assert_sound(&frames);
     }
-    kept.into_iter().for_each(|pfn| frames.free(&pin, pfn, Order::ZERO).unwrap());
+    put_all(&frames, kept, Order::ZERO);
     cache.shrink(&frames, &pin);
     let report = cache.report(&frames).unwrap();
     assert_eq!((report.in_use, report.slabs, report.pages, report.objects), (0, 0, 0, 0));
-    assert_sound(&frames);
 }
 
 /// New objects go to the fullest slabs, so that the emptiest can go.
@@ -358,7 +346,7 @@ fn broken_up_memory_holds_smaller_slabs() {
 fn fuller_slabs_are_used_first() {
     let frames = machine();
     let pin = frames.platform().pin();
-    let cache = SlabCache::<[u64; 31], Machine>::new(&frames, &pin, "fuller first").unwrap();
+    let cache = cache::<[u64; 31]>(&frames, "fuller first");
     let objects: Vec<_> = (0..160).map(|_| cache.allocate(&frames, &pin, [0; 31]).unwrap()).collect();
     let per_slab = u64::from(cache.report(&frames).unwrap().objects_per_slab) as usize;
     let order = cache.report(&frames).unwrap().order;
@@ -398,7 +386,6 @@ fn fuller_slabs_are_used_first() {
     assert_eq!(free(full[1].0), 0);
     let untouched = full.iter().filter(|&&(slab, _)| free(slab) == per_slab - 1).count();
     assert!(untouched >= full.len() - 3, "{untouched} of {} slabs were left alone", full.len());
-    assert_sound(&frames);
 }
 
 /// What caches and CPUs keep does not make another allocation fail.
@@ -406,20 +393,16 @@ fn fuller_slabs_are_used_first() {
 fn kept_slabs_are_given_back_before_an_allocation_fails() {
     let frames = machine();
     let pin = frames.platform().pin();
-    let cache = SlabCache::<[u64; 64], Machine>::new(&frames, &pin, "kept").unwrap();
+    let cache = cache::<[u64; 64]>(&frames, "kept");
     let before = frames.free_frames();
     let objects: Vec<_> = (0..40).map(|_| cache.allocate(&frames, &pin, [0; 64]).unwrap()).collect();
-    for object in objects {
-        // SAFETY: allocated above.
-        unsafe { cache.free(&frames, &pin, object) };
-    }
+    free_all(&frames, &cache, objects);
     assert!(cache.report(&frames).unwrap().slabs > 0, "a cache keeps some slabs");
     let mut got = 0;
-    while frames.allocate(&pin, AllocRequest::new(Order::ZERO, TEST)).is_ok() {
+    while frames.allocate(&pin, ONE).is_ok() {
         got += 1;
     }
     assert_eq!(got, before);
-    assert_sound(&frames);
 }
 
 #[test]

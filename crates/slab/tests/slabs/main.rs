@@ -13,3 +13,4 @@ mod faults;
 mod heap;
 mod offline;
 mod stress;
+mod support;

@@ -1,11 +1,6 @@
 //! Ranges that are taken out of use while a cache keeps frames of them.
 
-use crate::common::{Machine, TEST, assert_sound, frames, run_on};
-use quire_arch::{Order, PfnRange, Platform};
-use quire_frame::{AllocRequest, HotplugError, Kind, PcpTechnique};
-use quire_slab::SlabCache;
-
-const ONE: AllocRequest = AllocRequest::new(Order::ZERO, TEST);
+use crate::support::*;
 
 /// Frames of the range that wait on another CPU's list, in a slab without objects or in the limbo are no
 /// obstacle.
@@ -14,7 +9,7 @@ fn what_is_only_kept_back_is_fetched() {
     let frames = frames(&[(0, 8192)], 2, PcpTechnique::All);
     run_on(1);
     let pin = frames.platform().pin();
-    let cache = SlabCache::<[u64; 32], Machine>::new(&frames, &pin, "leaving").unwrap();
+    let cache = cache::<[u64; 32]>(&frames, "leaving");
     let objects: Vec<_> = (0..100).map(|_| cache.allocate(&frames, &pin, [7; 32]).unwrap()).collect();
     let mut slab = None;
     cache.for_each_frame(&frames, |pfn, _| slab = Some(pfn));
@@ -26,10 +21,7 @@ fn what_is_only_kept_back_is_fetched() {
     run_on(0);
     let pin = frames.platform().pin();
     assert!(matches!(frames.take_offline(&pin, leaving), Err(HotplugError::Busy(_))));
-    for object in objects {
-        // SAFETY: allocated above, freed once.
-        unsafe { cache.free(&frames, &pin, object) };
-    }
+    free_all(&frames, &cache, objects);
     let area = frames.take_offline(&pin, leaving);
     // The cache itself may lie there; it lives as long as the machine.
     if let Err(HotplugError::Busy(pfn)) = area {
@@ -37,5 +29,4 @@ fn what_is_only_kept_back_is_fetched() {
     } else {
         assert_eq!(area, Ok(512));
     }
-    assert_sound(&frames);
 }

@@ -1,9 +1,6 @@
 //! Two threads, random orders, tags in every frame. Seeds are printed and replay.
 
-use crate::common::{Machine, Random, TEST, assert_sound, frames_of, order, run_on};
-use quire_arch::{Order, Pfn, Platform};
-use quire_frame::{AllocRequest, FrameChain, Frames, Kind, Migratetype, PcpTechnique};
-use quire_slab::SlabCache;
+use crate::support::*;
 use std::ptr::NonNull;
 use std::sync::Mutex;
 use std::thread;
