@@ -10,7 +10,7 @@ fn get(frames: &Frames<Machine>, request: AllocRequest) -> Pfn {
 
 /// Free blocks of a type on the zone's lists.
 fn zone_has(frames: &Frames<Machine>, migratetype: Migratetype) -> u64 {
-    zone(&frames).blocks.iter().map(|types| types[migratetype.index()]).sum()
+    zone(frames).blocks.iter().map(|types| types[migratetype.index()]).sum()
 }
 
 /// The zone has no movable memory left, another CPU's list has some: a request gets that, and nothing of

@@ -10,7 +10,8 @@ fn finds(frames: &Frames<Machine>, wanted: impl Fn(&FrameViolation) -> bool) {
 
 #[test]
 fn slabs_that_contradict_themselves() {
-    let frames = frames(&[(0, 2048)], 1, PcpTechnique::None);
+    // What is planted last stays.
+    let frames = crate::common::frames(&[(0, 2048)], 1, PcpTechnique::None);
     let pin = frames.platform().pin();
     let cache = cache::<[u64; 100]>(&frames, "planted");
     let objects: Vec<_> = (0..12).map(|_| cache.allocate(&frames, &pin, [0; 100]).unwrap()).collect();
