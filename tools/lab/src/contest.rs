@@ -1,12 +1,13 @@
 //! Every strategy and the host's Linux, round by round in turn.
 
 use crate::error::LabError;
+use crate::experiment::found_by;
 use crate::folios::Folios;
-use crate::linux::{Control, FIGURES, Linux, OnHost, RoundFigures};
+use crate::linux::{FIGURES, Linux, OnHost, RoundFigures};
 use crate::process::{Process, Quire};
 use crate::report::{Compared, Figure, Metric};
 use crate::rounds::{Series, in_turn};
-use crate::site::{HostSpace, Site};
+use crate::site::Site;
 use quire_arch::Order;
 
 /// What a process does in rounds. The code is the same for Quire and for Linux.
@@ -107,46 +108,28 @@ impl<T: Compared> Outcome<T> {
         Ok(outcome)
     }
 
-    /// Makes a machine for each strategy, with a space on it, and calls `round` with them and what `make`
-    /// made. Linux was started before, while this process was small.
-    pub(crate) fn in_spaces<S>(
-        terms: Terms,
-        mut linux: Option<Linux>,
-        make: impl Fn(&Site<T>, &HostSpace<'_>) -> Result<S, LabError>,
-        round: impl Fn(&Site<T>, &HostSpace<'_>, &mut S) -> Result<RoundFigures, LabError>,
-    ) -> Result<Self, LabError> {
+    /// Runs `job` on a machine for each strategy, in a space of its own there, and on Linux.
+    pub(crate) fn of(terms: Terms, job: &impl Job) -> Result<Self, LabError> {
+        let may = terms.folios.order == Order::ZERO || terms.host_controls;
+        // A machine for each strategy comes beside it.
+        let needed = (T::ALL.len() as u64 + 2) * terms.memory;
+        // First, while this process is small.
+        let on_host = may.then(|| OnHost::new(job.clone(), terms.folios));
+        let mut linux = on_host.and_then(|on_host| Linux::start(needed, on_host));
         let sites = Site::for_each_strategy(terms.memory, terms.cpus, terms.folios)?;
         let mut subjects = Vec::new();
         for site in &sites {
-            let space = site.space()?;
-            let state = make(site, &space)?;
-            subjects.push((site.technique, (site, space, state)));
+            subjects.push((site.technique, (site, site.space()?, job.clone())));
         }
         let rounds = (terms.warm_up, terms.rounds);
-        let mut outcome = Self::in_rounds(&mut subjects, &mut linux, rounds, |(site, space, state), _| {
-            round(site, space, state)
+        let mut outcome = Self::in_rounds(&mut subjects, &mut linux, rounds, |(site, space, job), _| {
+            job.round(&mut Quire::new(site, space))
         })?;
-        for (_, (site, space, state)) in subjects {
-            drop(state);
+        for (_, (site, space, _)) in subjects {
             site.run(|| drop(space));
         }
-        outcome.findings.extend(sites.iter().flat_map(Site::findings));
+        outcome.findings.extend(sites.iter().flat_map(|site| found_by(site.technique, site.findings())));
         Ok(outcome)
-    }
-
-    /// Runs `job` under every strategy and on Linux.
-    pub(crate) fn of(terms: Terms, job: &impl Job) -> Result<Self, LabError> {
-        let may = terms.folios.order == Order::ZERO || terms.host_controls;
-        let on_host = || OnHost { job: job.clone(), control: Control::of(terms.folios), start: None };
-        // A machine for each strategy comes beside it.
-        let needed = (T::ALL.len() as u64 + 2) * terms.memory;
-        let linux = if may { Linux::start(needed, on_host()) } else { None };
-        Self::in_spaces(
-            terms,
-            linux,
-            |_, _| Ok(job.clone()),
-            |site, space, job| job.round(&mut Quire::new(site, space)),
-        )
     }
 
     /// The same with Linux left out.
@@ -187,19 +170,19 @@ impl<T: Compared> Outcome<T> {
     }
 
     /// The median of the ratios of rounds to those of the strategy that ours is compared with.
-    pub(crate) fn ratio(&self, case: &str, metric: Metric, nth: usize) -> Figure<T> {
+    pub(crate) fn ratio(&self, case: &str, nth: usize) -> Figure<T> {
         let base = self.rounds(T::BEFORE);
-        Figure::new(case, metric, |technique| {
+        Figure::new(case, T::TIME_RATIO, |technique| {
             Some(self.rounds(technique)?.series[nth].ratio_to(&base?.series[nth]))
         })
     }
 
     /// The least and the median of a time, and its ratio.
-    pub(crate) fn times(&self, case: &str, [min, median, ratio]: [Metric; 3], nth: usize) -> [Figure<T>; 3] {
+    pub(crate) fn times(&self, case: &str, [min, median]: [Metric; 2], nth: usize) -> [Figure<T>; 3] {
         [
             self.figure(case, min, nth, Series::min),
             self.figure(case, median, nth, Series::median),
-            self.ratio(case, ratio, nth),
+            self.ratio(case, nth),
         ]
     }
 }

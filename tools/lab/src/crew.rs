@@ -26,6 +26,10 @@ pub(crate) struct StartLine {
 }
 
 impl StartLine {
+    pub(crate) fn new(threads: usize) -> Self {
+        Self { threads, arrived: AtomicUsize::new(0) }
+    }
+
     /// Waits until every thread has come here `times` times. Each thread passes 1, 2, 3, ... and skips none,
     /// even when its work failed.
     pub(crate) fn wait(&self, times: usize) {
@@ -50,7 +54,7 @@ impl StartLine {
 ///
 /// When a thread panics.
 pub(crate) fn on_threads<R: Send>(threads: usize, work: impl Fn(usize, &StartLine) -> R + Sync) -> Vec<R> {
-    let line = StartLine { threads, arrived: AtomicUsize::new(0) };
+    let line = StartLine::new(threads);
     let cpus = if threads > 1 { usable_cpus() } else { Vec::new() };
     let (line, work) = (&line, &work);
     thread::scope(|scope| {

@@ -68,6 +68,14 @@ impl<'s, T: Compared> Part<'s, T> {
     }
 }
 
+/// What was found wrong under a strategy, with its name in front.
+pub(crate) fn found_by<T: Compared>(
+    technique: T,
+    found: impl IntoIterator<Item = String>,
+) -> impl Iterator<Item = String> {
+    found.into_iter().map(move |finding| format!("{}: {finding}", technique.name()))
+}
+
 /// What was measured under every strategy, and what was found wrong.
 type OfEach<T, R> = (Vec<(T, R)>, Vec<String>);
 
@@ -79,7 +87,7 @@ pub(crate) fn for_each_strategy<T: Compared, R>(
     for &technique in T::ALL {
         let (outcome, found) = measure(technique)?;
         outcomes.push((technique, outcome));
-        findings.extend(found.iter().map(|finding| format!("{}: {finding}", technique.name())));
+        findings.extend(found_by(technique, found));
     }
     Ok((outcomes, findings))
 }

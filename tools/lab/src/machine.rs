@@ -26,6 +26,13 @@ pub struct MachineSpec {
     pub frames: FrameConfig,
 }
 
+impl MachineSpec {
+    /// `cpus` vCPUs with `ram` bytes that no program touches, managed as by default.
+    pub fn new(ram: u64, cpus: usize) -> Self {
+        Self { ram, cpus, backed: false, frames: FrameConfig::default() }
+    }
+}
+
 /// A machine with a handle for each of its vCPUs.
 #[derive(Debug)]
 pub struct Machine {
@@ -181,7 +188,7 @@ mod tests {
 
     fn machine() -> Machine {
         let frames = FrameConfig { pcp: PcpTechnique::None, ..FrameConfig::default() };
-        Machine::new(MachineSpec { ram: 16 << 20, cpus: 2, backed: false, frames }).expect("a small machine")
+        Machine::new(MachineSpec { frames, ..MachineSpec::new(16 << 20, 2) }).expect("a small machine")
     }
 
     #[test]

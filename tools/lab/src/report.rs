@@ -17,6 +17,8 @@ pub trait Compared: Copy + PartialEq + Debug + 'static {
     const AFTER: Self;
     /// What the first is called in a sentence.
     const BEFORE_TEXT: &'static str;
+    /// The time for an operation as a ratio to the first's: the median over rounds in turn.
+    const TIME_RATIO: Metric;
 
     /// Its name on the command line.
     fn name(self) -> &'static str;
@@ -25,89 +27,35 @@ pub trait Compared: Copy + PartialEq + Debug + 'static {
     fn techniques(self) -> Techniques;
 }
 
-impl Compared for PcpTechnique {
-    const ALL: &'static [Self] = &Self::COMPARED;
-    const BEFORE: Self = Self::OrderZero;
-    const AFTER: Self = Self::All;
-    const BEFORE_TEXT: &'static str = "with lists of order 0 only";
+/// For each technique the strategies that are compared, and which of them is before and which is ours.
+macro_rules! compared {
+    ($($technique:ty, $switch:ident: $all:ident, $before:ident ($text:literal, $ratio:literal), $after:ident;)+) => {$(
+        impl Compared for $technique {
+            const ALL: &'static [Self] = &Self::$all;
+            const BEFORE: Self = Self::$before;
+            const AFTER: Self = Self::$after;
+            const BEFORE_TEXT: &'static str = $text;
+            const TIME_RATIO: Metric = Metric::lower(RATIO, $ratio);
 
-    fn name(self) -> &'static str {
-        self.name()
-    }
+            fn name(self) -> &'static str {
+                self.name()
+            }
 
-    fn techniques(self) -> Techniques {
-        let mut techniques = Techniques::default();
-        techniques.pcp = self;
-        techniques
-    }
+            fn techniques(self) -> Techniques {
+                let mut techniques = Techniques::default();
+                techniques.$switch = self;
+                techniques
+            }
+        }
+    )+};
 }
 
-impl Compared for GatherTechnique {
-    const ALL: &'static [Self] = &Self::ALL;
-    const BEFORE: Self = Self::Pages;
-    const AFTER: Self = Self::Runs;
-    const BEFORE_TEXT: &'static str = "page by page";
-
-    fn name(self) -> &'static str {
-        self.name()
-    }
-
-    fn techniques(self) -> Techniques {
-        let mut techniques = Techniques::default();
-        techniques.gather = self;
-        techniques
-    }
-}
-
-impl Compared for TablesTechnique {
-    const ALL: &'static [Self] = &Self::ALL;
-    const BEFORE: Self = Self::Keep;
-    const AFTER: Self = Self::Free;
-    const BEFORE_TEXT: &'static str = "with empty tables kept";
-
-    fn name(self) -> &'static str {
-        self.name()
-    }
-
-    fn techniques(self) -> Techniques {
-        let mut techniques = Techniques::default();
-        techniques.tables = self;
-        techniques
-    }
-}
-
-impl Compared for RemapTechnique {
-    const ALL: &'static [Self] = &Self::ALL;
-    const BEFORE: Self = Self::Ptes;
-    const AFTER: Self = Self::Puds;
-    const BEFORE_TEXT: &'static str = "entry by entry";
-
-    fn name(self) -> &'static str {
-        self.name()
-    }
-
-    fn techniques(self) -> Techniques {
-        let mut techniques = Techniques::default();
-        techniques.mremap = self;
-        techniques
-    }
-}
-
-impl Compared for SwapTechnique {
-    const ALL: &'static [Self] = &Self::ALL;
-    const BEFORE: Self = Self::Bypass;
-    const AFTER: Self = Self::All;
-    const BEFORE_TEXT: &'static str = "past the cache";
-
-    fn name(self) -> &'static str {
-        self.name()
-    }
-
-    fn techniques(self) -> Techniques {
-        let mut techniques = Techniques::default();
-        techniques.swap = self;
-        techniques
-    }
+compared! {
+    PcpTechnique, pcp: COMPARED, OrderZero ("with lists of order 0 only", "to order0"), All;
+    GatherTechnique, gather: ALL, Pages ("page by page", "to pages"), Runs;
+    TablesTechnique, tables: ALL, Keep ("with empty tables kept", "to keep"), Free;
+    RemapTechnique, mremap: ALL, Ptes ("entry by entry", "to ptes"), Puds;
+    SwapTechnique, swap: ALL, Bypass ("past the cache", "to bypass"), All;
 }
 
 /// Which direction is good.
@@ -137,18 +85,19 @@ impl Metric {
         Self { name, unit, better: Better::Lower }
     }
 
+    /// The least and the median of a time.
+    pub(crate) const fn times(unit: &'static str) -> [Self; 2] {
+        [Self::lower("time_min", unit), Self::lower("time_median", unit)]
+    }
+
     /// A metric of which more is better.
     pub const fn higher(name: &'static str, unit: &'static str) -> Self {
         Self { name, unit, better: Better::Higher }
     }
 }
 
-/// The time for an operation as a ratio to the time with lists of order 0 only: the median over rounds in
-/// turn.
-pub const TIME_RATIO: Metric = Metric::lower(RATIO, "to order0");
-
 /// The name of the metric that says which cases are slower.
-pub(crate) const RATIO: &str = "time_ratio";
+const RATIO: &str = "time_ratio";
 
 /// One figure for each strategy of a technique.
 #[derive(Clone, PartialEq, Debug)]
@@ -263,7 +212,7 @@ mod tests {
     #[test]
     fn slower_cases_are_those_past_the_tolerance() {
         let ratio = |after| {
-            Figure::new("case", TIME_RATIO, move |technique| {
+            Figure::new("case", PcpTechnique::TIME_RATIO, move |technique| {
                 Some(if technique == PcpTechnique::All { after } else { 1.0 })
             })
         };

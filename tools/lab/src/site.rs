@@ -1,14 +1,11 @@
 //! A machine on which programs' mappings are made and removed.
 
 use crate::error::LabError;
-use crate::folios::{Folios, pages};
+use crate::folios::Folios;
 use crate::report::Compared;
-use quire_arch::{Order, PAGE_SIZE, VirtAddr};
+use quire_arch::{Order, VirtAddr};
 use quire_host::{HostConfig, HostPlatform, Machine, Vcpu};
-use quire_mm::{
-    FlushCause, FolioCounter, HugeConfig, InUse, MapFlags, MapRequest, MemoryConfig, Overcommit, Protection,
-    Space, VmEvent,
-};
+use quire_mm::{FlushCause, HugeConfig, InUse, MemoryConfig, Overcommit, Protection, Space, VmEvent};
 
 pub(crate) const RW: Protection = Protection::READ.union(Protection::WRITE);
 
@@ -98,71 +95,24 @@ impl<T: Compared> Site<T> {
         Ok(self.run(|| self.machine.memory().create_space())?)
     }
 
-    /// Maps `bytes` at [`START`] and writes to each page. Fails if the memory does not come in `folios`.
-    pub(crate) fn populate(&self, space: &HostSpace<'_>, bytes: u64, folios: Folios) -> Result<(), LabError> {
-        let request = MapRequest::anonymous(bytes, RW).at(START, MapFlags::FIXED_NOREPLACE);
-        let had = self.folios_made(folios.order);
-        self.run(|| space.mmap(&request))?;
-        self.write(space, bytes)?;
-        if folios.order > Order::ZERO {
-            let (wanted, got) = (folios.in_bytes(bytes), self.folios_made(folios.order) - had);
-            if got != wanted {
-                return Err(LabError::OtherFolios { order: folios.order, wanted, got });
-            }
-            if folios.order == Order::PMD && !folios.by_pmd {
-                self.split_entries(space, bytes)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Folios of `order` that faults have made so far.
-    pub(crate) fn folios_made(&self, order: Order) -> u64 {
-        self.machine.memory().frames().events().folios(order, FolioCounter::AnonFaultAlloc)
-    }
-
-    /// Writes to each page of what is mapped at [`START`].
-    pub(crate) fn write(&self, space: &HostSpace<'_>, bytes: u64) -> Result<(), LabError> {
-        self.vcpu.program(space).inside(|guest| {
-            (0..pages(bytes)).try_for_each(|page| {
-                let addr = VirtAddr(START.0 + page * PAGE_SIZE);
-                guest.write_u64(addr, page).map_err(|error| LabError::Access(addr, error))
-            })
-        })
-    }
-
-    /// Replaces every PMD entry by a table, with the folios as whole as before.
-    fn split_entries(&self, space: &HostSpace<'_>, bytes: u64) -> Result<(), LabError> {
-        let blocks = (0..bytes / Order::PMD.bytes()).map(|nth| VirtAddr(START.0 + nth * Order::PMD.bytes()));
-        for block in blocks {
-            for protection in [Protection::READ, RW] {
-                self.run(|| space.mprotect(block, PAGE_SIZE, protection, false))?;
-            }
-        }
-        Ok(())
-    }
-
     /// Shootdowns so far.
     pub(crate) fn flushes(&self) -> Flushes {
         flushes_of(&self.machine)
     }
 
-    /// Base pages that are free or on the CPUs' lists.
-    pub(crate) fn available(&self) -> u64 {
-        let frames = self.machine.memory().frames();
-        frames.free_frames() + frames.zone_reports().map(|zone| zone.pcp).sum::<u64>()
-    }
-
     /// Ends an experiment that freed what it took. Returns what is not as it was, or should be.
-    pub(crate) fn findings(&self) -> impl Iterator<Item = String> {
-        let mut findings: Vec<String> = self.machine.audit().iter().map(ToString::to_string).collect();
-        let now = self.run(|| self.machine.memory().in_use());
-        if now != self.in_use {
-            findings.push(format!("before it {:?}, after it {now:?}", self.in_use));
-        }
-        let technique = self.technique.name();
-        findings.into_iter().map(move |finding| format!("{technique}: {finding}"))
+    pub(crate) fn findings(&self) -> Vec<String> {
+        findings_of(&self.machine, self.in_use, self.run(|| self.machine.memory().in_use()))
     }
+}
+
+/// What is wrong on a machine of which `before` was in use, and is again.
+pub(crate) fn findings_of(machine: &Machine, before: InUse, now: InUse) -> Vec<String> {
+    let mut findings: Vec<String> = machine.audit().iter().map(ToString::to_string).collect();
+    if now != before {
+        findings.push(format!("before it {before:?}, after it {now:?}"));
+    }
+    findings
 }
 
 /// Shootdowns on `machine` so far.

@@ -1,15 +1,15 @@
 //! A build-like load: the recorded processes of a compiler driver and the four programs that it starts, again
 //! and again. Each forks or is forked, execs, maps, touches and exits.
 
+use super::Scale;
 use super::interrupts::by_cause;
-use super::scale::Scale;
 use crate::contest::Outcome;
 use crate::error::LabError;
-use crate::experiment::{Measured, Part};
+use crate::experiment::{Measured, Part, found_by};
 use crate::folios::Folios;
 use crate::linux::{RoundFigures, round_figures};
-use crate::report::{Figure, Metric, RATIO};
-use crate::site::{Flushes, flushes_of};
+use crate::report::{Figure, Metric};
+use crate::site::{Flushes, findings_of, flushes_of};
 use quire_arch::Order;
 use quire_host::Machine;
 use quire_mm::{GatherTechnique, HugeConfig, InUse, OrderSet, SizeEnabled, Techniques};
@@ -23,9 +23,6 @@ const PLACES: [&str; 2] = ["recordings", concat!(env!("CARGO_MANIFEST_DIR"), "/.
 /// Rounds before those that count.
 const WARM_UP: usize = 2;
 
-const TIME_MIN: Metric = Metric::lower("time_min", "us/process");
-const TIME_MEDIAN: Metric = Metric::lower("time_median", "us/process");
-const TIME_RATIO: Metric = Metric::lower(RATIO, "to pages");
 const RESIDENT: Metric = Metric::lower("peak_resident", "KiB/process");
 
 /// The sizes that are enabled for all programs.
@@ -127,12 +124,7 @@ impl Subject {
 
     fn findings(&self) -> Result<Vec<String>, LabError> {
         let machine = &self.builds.machine;
-        let mut findings: Vec<String> = machine.audit().iter().map(ToString::to_string).collect();
-        let now = in_use(machine)?;
-        if now != self.in_use {
-            findings.push(format!("before it {:?}, after it {now:?}", self.in_use));
-        }
-        Ok(findings)
+        Ok(findings_of(machine, self.in_use, in_use(machine)?))
     }
 }
 
@@ -158,7 +150,7 @@ fn measure(name: &str, sizes: OrderSet, scale: &Scale) -> Result<Measured<Gather
     let rounds = (WARM_UP, scale.build_rounds);
     let outcome =
         Outcome::in_rounds(&mut subjects, &mut None, rounds, |subject, _| subject.round(scale.builds))?;
-    let mut figures = Vec::from(outcome.times(name, [TIME_MIN, TIME_MEDIAN, TIME_RATIO], 0));
+    let mut figures = Vec::from(outcome.times(name, Metric::times("us/process"), 0));
     figures.push(Figure::of_each(name, RESIDENT, &subjects, |subject| {
         subject.last.resident as f64 / 1024.0 / subject.last.processes as f64
     }));
@@ -167,8 +159,7 @@ fn measure(name: &str, sizes: OrderSet, scale: &Scale) -> Result<Measured<Gather
     figures.extend(by_cause(name, "per build", &counts));
     let mut findings = Vec::new();
     for (technique, subject) in &subjects {
-        let found = subject.findings()?.into_iter();
-        findings.extend(found.map(|finding| format!("{}: {finding}", technique.name())));
+        findings.extend(found_by(*technique, subject.findings()?));
     }
     Ok(Measured::new(figures, findings))
 }

@@ -5,6 +5,7 @@ use super::builds::Builds;
 use crate::error::LabError;
 use crate::folios::Folios;
 use crate::measured::measured;
+use crate::process::{Process, Quire};
 use quire_arch::Order;
 use quire_mm::{GatherTechnique, OrderSet};
 
@@ -51,7 +52,7 @@ fn count_on(job: &str, technique: GatherTechnique, folios: Folios, times: u64) -
     let site = Site::new(technique, BYTES, 1, folios.config())?;
     for _ in 0..times {
         let space = site.space()?;
-        site.populate(&space, BYTES, folios)?;
+        Quire::new(&site, &space).populate(0, BYTES, 1, folios)?;
         match job {
             "exit" => site.run(|| measured(|| drop(space))),
             "munmap" => site.run(|| measured(|| space.munmap(crate::site::START, BYTES)))?,

@@ -1,13 +1,14 @@
 //! Shootdowns and interrupts by cause: calls on a space that one CPU runs, that another one ran before, and
 //! that another one runs meanwhile. Counts only: they are the same on a busy machine.
 
-use super::PIECE;
+use super::Scale;
 use super::Site;
-use super::scale::Scale;
+use super::teardown::PIECE;
 use crate::crew::pause;
 use crate::error::LabError;
-use crate::experiment::{Measured, Part};
+use crate::experiment::{Measured, Part, found_by};
 use crate::folios::Folios;
+use crate::process::{Process, Quire};
 use crate::report::{Figure, Metric};
 use crate::site::{Flushes, HostSpace, RW, START};
 use core::cell::OnceCell;
@@ -155,7 +156,7 @@ fn count(site: &Site, call: &Call, other: Other, bytes: u64) -> Result<Flushes, 
     let vcpu = site.machine().vcpu(1)?;
     site.machine().memory().spaces().huge().set(call.folios.config());
     let space = site.space()?;
-    site.populate(&space, bytes, call.folios)?;
+    Quire::new(site, &space).populate(0, bytes, 1, call.folios)?;
     let apart = MapRequest::anonymous(PAGE_SIZE, RW).at(APART, MapFlags::FIXED_NOREPLACE);
     site.run(|| space.mmap(&apart))?;
     let child = if call.child { Some(site.run(|| space.fork())?) } else { None };
@@ -213,7 +214,8 @@ pub(super) fn part(scale: &Scale) -> Part<'_, GatherTechnique> {
                     .collect::<Result<Vec<_>, LabError>>()?;
                 figures.extend(by_cause(&format!("{name}, {}", other.name()), "per call", &counts));
             }
-            Ok(Measured::new(figures, sites.iter().flat_map(Site::findings)))
+            let findings = sites.iter().flat_map(|site| found_by(site.technique, site.findings()));
+            Ok(Measured::new(figures, findings))
         },
     )
 }

@@ -1,23 +1,19 @@
 //! The experiment `gather`: what unmapping and forking cost, page by page and a run at a time.
 //!
 //! Everything is measured for both strategies and, where it can do the same, on the host's Linux, round by
-//! round in turn; `comparison` does that.
+//! round in turn.
 
 mod builds;
-mod comparison;
 mod count;
-mod fork;
 mod interrupts;
-mod linux;
-mod scale;
 mod teardown;
 
 pub use count::count;
-pub use scale::Scale;
 
 use crate::error::LabError;
 use crate::experiment::{self, Progress};
 use crate::report::Report;
+use crate::scale::{GIB, MIB, scale};
 use quire_mm::GatherTechnique;
 
 /// The experiment's name on the command line.
@@ -26,8 +22,20 @@ pub const NAME: &str = "gather";
 /// A machine under one strategy.
 type Site = crate::site::Site<GatherTechnique>;
 
-/// Bytes of memory that are unmapped at a time where it is unmapped in pieces.
-const PIECE: u64 = 64 << 10;
+scale! {
+    /// Bytes of populated memory that one `munmap` removes.
+    munmap_bytes: u64 = GIB, 128 * MIB, 8 * MIB;
+    /// Bytes of populated memory in the other cases.
+    other_bytes: u64 = 256 * MIB, 64 * MIB, 8 * MIB;
+    /// Rounds of each case.
+    rounds: usize = 11, 5, 1;
+    /// Times that the recording of a build is replayed in a round.
+    builds: usize = 20, 8, 1;
+    /// Rounds of these.
+    build_rounds: usize = 30, 5, 1;
+    /// Whether the host's controls of large folios may be set for Linux.
+    host_controls: bool = true, true, false;
+}
 
 /// Runs the experiment. `progress` gets the current step, how many steps are done, and how many there
 /// are.
@@ -38,6 +46,6 @@ const PIECE: u64 = 64 << 10;
 ///
 /// It could not be carried out. What it finds wrong is in the report.
 pub fn run(scale: &Scale, progress: Progress<'_>) -> Result<Report<GatherTechnique>, LabError> {
-    let others = [fork::part(scale), builds::part(scale), interrupts::part(scale)];
+    let others = [builds::part(scale), interrupts::part(scale)];
     experiment::run(NAME, teardown::parts(scale).chain(others).collect(), progress)
 }

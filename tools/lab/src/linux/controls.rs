@@ -1,6 +1,7 @@
 //! Linux's controls of large folios, set for a while.
 
 use crate::folios::Folios;
+use arrayvec::ArrayVec;
 use core::ffi::CStr;
 use quire_arch::Order;
 use rustix::fd::OwnedFd;
@@ -9,6 +10,9 @@ use rustix::io::{pread, pwrite};
 use std::ffi::CString;
 
 const FOLDER: &str = "/sys/kernel/mm/transparent_hugepage";
+
+/// A word without an allocation.
+type Word = ArrayVec<u8, 16>;
 
 /// Which files say whether a program may have folios of one size, and how many it got. Made before the
 /// process that uses it, since it allocates.
@@ -40,7 +44,7 @@ impl Control {
         flock(&file, FlockOperation::LockExclusive).ok()?;
         let mut text = [0; 64];
         let len = pread(&file, &mut text, 0).ok()?;
-        let old = Word::chosen(&text[..len])?;
+        let old = chosen(&text[..len])?;
         let enabled = Enabled { file, old };
         pwrite(&enabled.file, b"madvise", 0).ok()?;
         Some(Set { enabled: Some(enabled), made: Some(made) })
@@ -80,30 +84,15 @@ struct Enabled {
 
 impl Drop for Enabled {
     fn drop(&mut self) {
-        let _ = pwrite(&self.file, self.old.bytes(), 0);
+        let _ = pwrite(&self.file, &self.old, 0);
     }
 }
 
-/// A word without an allocation.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Word {
-    bytes: [u8; 16],
-    len: usize,
-}
-
-impl Word {
-    /// The word in brackets.
-    fn chosen(text: &[u8]) -> Option<Self> {
-        let start = text.iter().position(|&byte| byte == b'[')? + 1;
-        let len = text[start..].iter().position(|&byte| byte == b']')?;
-        let mut bytes = [0; 16];
-        bytes.get_mut(..len)?.copy_from_slice(&text[start..start + len]);
-        Some(Self { bytes, len })
-    }
-
-    fn bytes(&self) -> &[u8] {
-        &self.bytes[..self.len]
-    }
+/// The word in brackets, if it is not too long.
+fn chosen(text: &[u8]) -> Option<Word> {
+    let start = text.iter().position(|&byte| byte == b'[')? + 1;
+    let len = text[start..].iter().position(|&byte| byte == b']')?;
+    text[start..start + len].try_into().ok()
 }
 
 #[cfg(test)]
@@ -112,7 +101,7 @@ mod tests {
 
     #[test]
     fn the_chosen_word_is_the_one_in_brackets() {
-        let chosen = |text: &str| Word::chosen(text.as_bytes()).map(|word| word.bytes().to_vec());
+        let chosen = |text: &str| chosen(text.as_bytes()).map(|word| word.to_vec());
         assert_eq!(chosen("always inherit madvise [never]\n").as_deref(), Some(&b"never"[..]));
         assert_eq!(chosen("[always] madvise").as_deref(), Some(&b"always"[..]));
         for wrong in ["", "always", "[always", "[a word that is too long]"] {

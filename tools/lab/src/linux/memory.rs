@@ -3,7 +3,9 @@
 use super::controls::Control;
 use crate::folios::{Folios, pages};
 use core::ffi::c_void;
+use core::ops::Deref;
 use core::ptr::{NonNull, null_mut, without_provenance_mut};
+use core::sync::atomic::AtomicU64;
 use quire_arch::{Order, PAGE_SIZE};
 
 const PMD: usize = Order::PMD.bytes() as usize;
@@ -27,15 +29,20 @@ pub(crate) struct Area {
 unsafe impl Sync for Area {}
 
 fn map(at: *mut c_void, bytes: usize, flags: i32) -> Option<NonNull<u8>> {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | flags;
+    let flags = libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | flags;
     // SAFETY: anywhere, or over an address that the caller owns.
     let mapped = unsafe { libc::mmap(at, bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
     if mapped == libc::MAP_FAILED { None } else { NonNull::new(mapped.cast()) }
 }
 
+/// Private memory at an address where nothing is mapped.
+fn map_at(start: usize, bytes: usize) -> Option<NonNull<u8>> {
+    map(without_provenance_mut(start), bytes, libc::MAP_PRIVATE | libc::MAP_FIXED_NOREPLACE)
+}
+
 impl Area {
     fn new(bytes: usize) -> Option<Self> {
-        let loose = Self { start: map(null_mut(), bytes + PMD, 0)?, bytes: bytes + PMD };
+        let loose = Self { start: map(null_mut(), bytes + PMD, libc::MAP_PRIVATE)?, bytes: bytes + PMD };
         let before = loose.start.align_offset(PMD);
         loose.part(0, before).unmap();
         loose.part(before + bytes, PMD - before).unmap();
@@ -49,19 +56,9 @@ impl Area {
         Some(area)
     }
 
-    /// Populated memory in `folios`, or `None` if it did not come in these.
-    pub(crate) fn populated(bytes: u64, folios: Folios, control: &Control) -> Option<Self> {
-        let area = Self::new(bytes as usize)?;
-        if area.fill(folios, control, 1).is_none() {
-            area.unmap();
-            return None;
-        }
-        Some(area)
-    }
-
     /// New memory of `bytes` bytes at `start`, where nothing is mapped.
     pub(crate) fn at(start: usize, bytes: u64) -> Option<Self> {
-        let start = map(without_provenance_mut(start), bytes as usize, libc::MAP_FIXED_NOREPLACE)?;
+        let start = map_at(start, bytes as usize)?;
         Some(Self { start, bytes: bytes as usize })
     }
 
@@ -77,7 +74,10 @@ impl Area {
             }
             self.advise(libc::MADV_HUGEPAGE)?;
         }
-        self.write_some(stride);
+        for page in (0..pages(self.bytes as u64) as usize).step_by(stride as usize) {
+            // SAFETY: mapped, writable, and only used here.
+            unsafe { self.start.add(page * PAGE).cast::<usize>().write_volatile(page) };
+        }
         // Others on the host may have made some too, but hardly of this size.
         let wanted = folios.in_bytes(self.bytes as u64);
         if folios.order > Order::ZERO && set.made().wrapping_sub(had) < wanted {
@@ -112,22 +112,10 @@ impl Area {
             unsafe { block.start.read_volatile() };
             block.part(0, PAGE).unmap();
             // The table stays, since it is in use on both sides; the page is faulted in anew.
-            map(without_provenance_mut(block.start.addr().get()), PAGE, libc::MAP_FIXED_NOREPLACE)?;
+            map_at(block.start.addr().get(), PAGE)?;
             block.part(0, PAGE).advise(libc::MADV_NOHUGEPAGE)?;
         }
         Some(())
-    }
-
-    /// Writes to each page.
-    pub(crate) fn write(self) {
-        self.write_some(1);
-    }
-
-    fn write_some(self, stride: u64) {
-        for page in (0..pages(self.bytes as u64) as usize).step_by(stride as usize) {
-            // SAFETY: mapped, writable, and only used here.
-            unsafe { self.start.add(page * PAGE).cast::<usize>().write_volatile(page) };
-        }
     }
 
     /// Calls `fill` for each page, with its number.
@@ -163,5 +151,31 @@ impl Area {
             // SAFETY: the area owns its addresses, and there is no reference into it.
             unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
         }
+    }
+}
+
+/// A word that children share with this process. It begins as 0.
+#[derive(Debug)]
+pub(super) struct SharedWord(NonNull<AtomicU64>);
+
+impl SharedWord {
+    pub(super) fn new() -> Option<Self> {
+        map(null_mut(), size_of::<AtomicU64>(), libc::MAP_SHARED).map(|start| Self(start.cast()))
+    }
+}
+
+impl Deref for SharedWord {
+    type Target = AtomicU64;
+
+    fn deref(&self) -> &AtomicU64 {
+        // SAFETY: mapped until the drop, aligned, and only used as this word.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl Drop for SharedWord {
+    fn drop(&mut self) {
+        // SAFETY: no reference outlives the word.
+        unsafe { libc::munmap(self.0.as_ptr().cast(), size_of::<AtomicU64>()) };
     }
 }

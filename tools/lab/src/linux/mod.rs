@@ -10,12 +10,11 @@ mod memory;
 mod process;
 mod sharer;
 
-pub(crate) use child::Child;
 pub(crate) use controls::Control;
 pub(crate) use memory::Area;
-pub(crate) use process::{Host, OnHost};
-pub(crate) use sharer::beside;
+pub(crate) use process::OnHost;
 
+use child::Child;
 use memory::available;
 use rustix::fd::OwnedFd;
 use rustix::io::{read, write};
@@ -27,9 +26,6 @@ pub(crate) trait Work {
     /// Does a round and returns its figures. `None` where Linux cannot do it: it has no such folios, does not
     /// let us set its controls, or had no memory.
     fn round(&mut self) -> Option<RoundFigures>;
-
-    /// Undoes what it changed on the host. The process exits after this.
-    fn end(&mut self) {}
 }
 
 /// The most figures that a round has.
@@ -112,7 +108,6 @@ fn serve(work: &mut impl Work, requests: &OwnedFd, results: &OwnedFd) {
             break;
         }
     }
-    work.end();
 }
 
 fn nanoseconds(clock: ClockId) -> u64 {

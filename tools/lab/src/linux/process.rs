@@ -1,12 +1,15 @@
 //! The process that measures Linux, making the same calls as a process of Quire.
 
+use super::child::Child;
 use super::controls::Control;
-use super::memory::Area;
-use super::{RoundFigures, Work};
+use super::memory::{Area, SharedWord};
+use super::sharer::beside;
+use super::{RoundFigures, Work, now};
 use crate::contest::Job;
 use crate::folios::{Folios, pages};
-use crate::process::Process;
+use crate::process::{Cost, Process, ThreadWork};
 use core::ptr::{null_mut, with_exposed_provenance_mut};
+use core::sync::atomic::{AtomicBool, Ordering};
 use quire_arch::{Access, PAGE_SIZE};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::read;
@@ -16,25 +19,12 @@ const BORDER: usize = 1 << 30;
 
 /// The process itself, with the addresses of its area.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Host<'c> {
+struct Host<'c> {
     start: usize,
     control: &'c Control,
 }
 
 impl<'c> Host<'c> {
-    /// One whose area of `bytes` bytes starts at `start`, or has to be found.
-    pub(crate) fn again(start: Option<usize>, bytes: u64, control: &'c Control) -> Option<Self> {
-        match start {
-            Some(start) => Some(Self { start, control }),
-            None => Self::new(bytes, control),
-        }
-    }
-
-    /// Where its area starts.
-    pub(crate) const fn start(&self) -> usize {
-        self.start
-    }
-
     /// Finds `bytes` of free addresses. They stay free until the process maps something there itself, as long
     /// as it maps nothing large elsewhere.
     fn new(bytes: u64, control: &'c Control) -> Option<Self> {
@@ -138,20 +128,84 @@ impl Process for Host<'_> {
         };
         figure(b"VmPTE:").zip(figure(b"VmRSS:")).map(|(tables, resident)| [tables, resident]).ok_or(())
     }
+
+    fn together(&mut self, threads: usize, work: ThreadWork<'_, ()>) -> Result<(), ()> {
+        let host = *self;
+        let failed = AtomicBool::new(false);
+        let started = beside(threads - 1, &|thread| {
+            if work(thread, &mut { host }).is_err() {
+                failed.store(true, Ordering::Relaxed);
+            }
+        });
+        started.filter(|()| !failed.into_inner()).ok_or(())
+    }
+
+    fn fork(&mut self) -> Result<(Cost, u64), ()> {
+        let word = SharedWord::new().ok_or(())?;
+        let start = now();
+        let child = Child::fork(|| {
+            // Until its parent has left the call, so that the two do not disturb each other.
+            while word.swap(0, Ordering::Acquire) == 0 {
+                core::hint::spin_loop();
+            }
+            word.store(now(), Ordering::Release);
+        });
+        let time = now() - start;
+        word.store(1, Ordering::Release);
+        child.ok_or(())?.wait();
+        let exit = now().saturating_sub(word.load(Ordering::Acquire));
+        Ok((Cost { time, ..Cost::default() }, exit))
+    }
+
+    fn exit(&mut self, bytes: u64, folios: Folios) -> Result<Cost, ()> {
+        let word = SharedWord::new().ok_or(())?;
+        let child = Child::fork(|| {
+            if self.populate(0, bytes, 1, folios).is_ok() {
+                word.store(now(), Ordering::Release);
+            }
+        });
+        child.ok_or(())?.wait();
+        let (start, end) = (word.load(Ordering::Acquire), now());
+        if start > 0 { Ok(Cost { time: end - start, ..Cost::default() }) } else { Err(()) }
+    }
+
+    fn beside_child(&mut self, work: impl FnOnce(&mut Self) -> Result<Cost, ()>) -> Result<Cost, ()> {
+        let child = Child::fork(|| {
+            loop {
+                rustix::event::pause();
+            }
+        });
+        let child = child.ok_or(())?;
+        let cost = work(self);
+        child.kill();
+        child.wait();
+        cost
+    }
 }
 
 /// A job for the process.
 #[derive(Debug)]
 pub(crate) struct OnHost<J> {
-    pub(crate) job: J,
-    pub(crate) control: Control,
+    job: J,
+    control: Control,
     /// Where its area starts, once it has one.
-    pub(crate) start: Option<usize>,
+    start: Option<usize>,
+}
+
+impl<J: Job> OnHost<J> {
+    /// A job on memory in `folios`.
+    pub(crate) fn new(job: J, folios: Folios) -> Self {
+        Self { job, control: Control::of(folios), start: None }
+    }
 }
 
 impl<J: Job> Work for OnHost<J> {
     fn round(&mut self) -> Option<RoundFigures> {
-        let mut host = Host::again(self.start, self.job.area(), &self.control)?;
+        let control = &self.control;
+        let mut host = match self.start {
+            Some(start) => Host { start, control },
+            None => Host::new(self.job.area(), control)?,
+        };
         self.start = Some(host.start);
         self.job.round(&mut host).ok()
     }

@@ -1,28 +1,24 @@
 //! A garbage collector that moves objects by moving their pages: one thread moves regions to and fro while
 //! others fault in memory of their own. No fault may wait for a move.
 
-use super::TIME_RATIO;
-use super::scale::Scale;
-use crate::contest::{Outcome, Terms};
-use crate::crew::on_threads;
-use crate::error::LabError;
+use super::Scale;
+use crate::contest::{Job, Outcome, Terms};
+use crate::crew::{StartLine, pause};
 use crate::experiment::{Measured, Part};
 use crate::folios::{Folios, pages};
-use crate::linux::{Control, Host, Linux, RoundFigures, Work, beside, now};
-use crate::process::{Process, Quire};
+use crate::linux::{RoundFigures, now};
+use crate::process::Process;
 use crate::report::Metric;
 use crate::rounds::Series;
-use crate::site::{HostSpace, RW, START, Site};
+use crate::scale::GIB;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use quire_arch::{Access, PAGE_SIZE, VirtAddr};
-use quire_mm::{MapFlags, MapRequest, RemapFlags};
+use quire_arch::{Access, PAGE_SIZE};
 use quire_space::RemapTechnique;
 
 /// Threads that fault.
 const FAULTING: [usize; 2] = [1, 3];
 const REGIONS: u64 = 4;
 const WARM_UP: usize = 1;
-const GIB: u64 = 1 << 30;
 /// Between one region and the next, and one thread's memory and the next: no table is shared.
 const APART: u64 = GIB;
 /// The other place of the first region: aligned as the first, to 2 MiB only.
@@ -32,6 +28,7 @@ const OWN: u64 = 128 * GIB;
 const AREA: u64 = 160 * GIB;
 
 const PAUSE: Metric = Metric::lower("longest_pause", "us");
+const PAUSE_OF_ROUND: Metric = Metric::lower("longest_pause_of_a_round", "us");
 const FAULT: Metric = Metric::lower("fault_mean", "ns");
 const INSIDE: Metric = Metric::higher("faults_inside_a_move", "per 1000 faults");
 const FIRST: Metric = Metric::lower("first_fault_of_a_mapping", "us");
@@ -41,7 +38,6 @@ const SHOOTDOWNS: Metric = Metric::lower("shootdowns", "per call");
 /// What the threads share in a round, and its figures.
 #[derive(Debug, Default)]
 struct Board {
-    ready: AtomicUsize,
     /// Threads that have faulted in all their memory.
     done: AtomicUsize,
     /// Odd while a move is under way.
@@ -57,16 +53,6 @@ struct Board {
 }
 
 impl Board {
-    /// Waits until the others come here.
-    fn start(&self, threads: usize) {
-        self.ready.fetch_add(1, Ordering::AcqRel);
-        let mut attempt = 0;
-        while self.ready.load(Ordering::Acquire) < threads {
-            crate::crew::pause(attempt);
-            attempt += 1;
-        }
-    }
-
     /// Moves until the others are done. `work` gets both places of a region.
     fn collect<E>(&self, faulting: usize, mut work: impl FnMut(u64, u64) -> Result<(), E>) -> Result<(), E> {
         let mut result = Ok(());
@@ -92,7 +78,7 @@ impl Board {
         let (mut longest, mut time, mut inside, mut result) = (0, 0, 0, Ok(()));
         let mut attempt = 0;
         while self.moving.load(Ordering::Acquire) == 0 {
-            crate::crew::pause(attempt);
+            pause(attempt);
             attempt += 1;
         }
         for page in 0..count {
@@ -132,97 +118,44 @@ impl Board {
     }
 }
 
-fn place(at: u64) -> VirtAddr {
-    VirtAddr(START.0 + at)
-}
-
 /// The pattern, with so many threads that fault.
-#[derive(Clone, Copy)]
+#[derive(Clone, Debug)]
 struct Collector {
     faulting: usize,
     scale: Scale,
+    /// The regions are there.
+    populated: bool,
 }
 
-impl Collector {
-    fn populate<P: Process>(self, process: &mut P) -> Result<(), P::Error> {
-        (0..REGIONS)
-            .try_for_each(|region| process.populate(region * APART, self.scale.region, 1, Folios::PAGES))
+impl Job for Collector {
+    fn area(&self) -> u64 {
+        AREA
     }
 
-    fn round(self, site: &Site<RemapTechnique>, space: &HostSpace<'_>) -> Result<RoundFigures, LabError> {
-        let Self { faulting, scale } = self;
-        let machine = site.machine();
-        let own = |thread: usize| OWN + thread as u64 * APART;
-        for thread in 0..faulting {
-            let request = MapRequest::anonymous(scale.fault_bytes, RW)
-                .at(place(own(thread)), MapFlags::FIXED_NOREPLACE);
-            site.run(|| space.mmap(&request))?;
+    fn round<P: Process>(&mut self, process: &mut P) -> Result<RoundFigures, P::Error> {
+        let Self { faulting, scale, populated } = *self;
+        if !populated {
+            (0..REGIONS)
+                .try_for_each(|region| process.populate(region * APART, scale.region, 1, Folios::PAGES))?;
+            self.populated = true;
         }
-        let board = Board::default();
-        let flushes = site.flushes();
-        let worked = on_threads(1 + faulting, |thread, _| {
-            let vcpu = machine.vcpu(1 + thread);
-            board.start(1 + faulting);
+        let own = |thread: usize| OWN + thread as u64 * APART;
+        (0..faulting).try_for_each(|thread| process.map(own(thread), scale.fault_bytes))?;
+        let (line, board) = (StartLine::new(1 + faulting), Board::default());
+        let flushes = process.flushes();
+        process.together(1 + faulting, &|thread, process| {
+            line.wait(1);
             if thread == 0 {
-                let vcpu = vcpu?;
-                let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
-                return board.collect(faulting, |from, to| {
-                    let moved = || space.mremap(place(from), scale.region, scale.region, flags, place(to));
-                    vcpu.run(moved).map(|_| ()).map_err(LabError::from)
-                });
-            }
-            let program = vcpu.as_ref().map(|vcpu| vcpu.program(space));
-            board.fault(pages(scale.fault_bytes), |page| {
-                let addr = place(own(thread - 1) + page * PAGE_SIZE);
-                let Ok(program) = &program else { return Ok(()) };
-                program.touch(addr, Access::Write).map_err(|error| LabError::Access(addr, error))
-            })?;
-            vcpu.map(|_| ()).map_err(LabError::from)
-        });
-        let flushes = site.flushes().since(flushes);
-        worked.into_iter().collect::<Result<(), LabError>>()?;
-        for thread in 0..faulting {
-            site.run(|| space.munmap(place(own(thread)), scale.fault_bytes))?;
-        }
-        Ok(board.round_figures(flushes.shootdowns.iter().sum()))
-    }
-}
-
-/// The same on Linux, by processes that share their memory.
-struct OnLinux {
-    collector: Collector,
-    control: Control,
-    start: Option<usize>,
-}
-
-impl Work for OnLinux {
-    fn round(&mut self) -> Option<RoundFigures> {
-        let Collector { faulting, scale } = self.collector;
-        let first = self.start.is_none();
-        let mut host = Host::again(self.start, AREA, &self.control)?;
-        self.start = Some(host.start());
-        if first {
-            self.collector.populate(&mut host).ok()?;
-        }
-        let own = |thread: usize| OWN + thread as u64 * APART;
-        (0..faulting).try_for_each(|thread| host.map(own(thread), scale.fault_bytes)).ok()?;
-        let board = Board::default();
-        let failed = AtomicUsize::new(0);
-        let worked = beside(faulting, &|thread| {
-            let mut host = host;
-            board.start(1 + faulting);
-            let worked = if thread == 0 {
-                board.collect(faulting, |from, to| host.relocate(from, scale.region, to))
+                board.collect(faulting, |from, to| process.relocate(from, scale.region, to))
             } else {
                 board.fault(pages(scale.fault_bytes), |page| {
-                    host.touch(own(thread - 1) + page * PAGE_SIZE, PAGE_SIZE, 1, Access::Write)
+                    process.touch(own(thread - 1) + page * PAGE_SIZE, PAGE_SIZE, 1, Access::Write)
                 })
-            };
-            failed.fetch_add(usize::from(worked.is_err()), Ordering::Relaxed);
-        });
-        (0..faulting).try_for_each(|thread| host.unmap(own(thread), scale.fault_bytes)).ok()?;
-        worked?;
-        (failed.into_inner() == 0).then(|| board.round_figures(0))
+            }
+        })?;
+        let flushes = process.flushes().since(flushes);
+        (0..faulting).try_for_each(|thread| process.unmap(own(thread), scale.fault_bytes))?;
+        Ok(board.round_figures(flushes.shootdowns.iter().sum()))
     }
 }
 
@@ -235,30 +168,22 @@ pub(super) fn part(scale: &Scale) -> Part<'_, RemapTechnique> {
             let (plural, singular) = if faulting == 1 { ("", "s") } else { ("s", "") };
             format!("regions of {mib} MiB move while {faulting} thread{plural} fault{singular}")
         },
-        |name, faulting| measure(name, Collector { faulting, scale: *scale }),
+        |name, faulting| {
+            let bytes = REGIONS * scale.region + faulting as u64 * scale.fault_bytes;
+            let terms =
+                Terms { cpus: 2 + faulting, warm_up: WARM_UP, ..Terms::pages(bytes, scale.other_rounds) };
+            let outcome = Outcome::of(terms, &Collector { faulting, scale: *scale, populated: false })?;
+            let figures = [
+                outcome.figure(name, PAUSE, 0, Series::max),
+                outcome.figure(name, PAUSE_OF_ROUND, 0, Series::median),
+                outcome.figure(name, FAULT, 1, Series::median),
+                outcome.figure(name, INSIDE, 2, Series::median),
+                outcome.figure(name, FIRST, 4, Series::median),
+                outcome.figure(name, MOVE, 3, Series::median),
+                outcome.own_figure(name, SHOOTDOWNS, 5, Series::median),
+                outcome.ratio(name, 3),
+            ];
+            Ok(Measured::new(figures, outcome.findings))
+        },
     )
-}
-
-fn measure(name: &str, collector: Collector) -> Result<Measured<RemapTechnique>, LabError> {
-    let Collector { faulting, scale } = collector;
-    let bytes = REGIONS * scale.region + faulting as u64 * scale.fault_bytes;
-    let on_linux = OnLinux { collector, control: Control::of(Folios::PAGES), start: None };
-    let terms = Terms { cpus: 2 + faulting, warm_up: WARM_UP, ..Terms::pages(bytes, scale.other_rounds) };
-    let outcome = Outcome::in_spaces(
-        terms,
-        Linux::start(5 * bytes, on_linux),
-        |site, space| collector.populate(&mut Quire::new(site, space)),
-        |site, space, ()| collector.round(site, space),
-    )?;
-    let figures = [
-        outcome.figure(name, PAUSE, 0, Series::max),
-        outcome.figure(name, Metric { name: "longest_pause_of_a_round", ..PAUSE }, 0, Series::median),
-        outcome.figure(name, FAULT, 1, Series::median),
-        outcome.figure(name, INSIDE, 2, Series::median),
-        outcome.figure(name, FIRST, 4, Series::median),
-        outcome.figure(name, MOVE, 3, Series::median),
-        outcome.own_figure(name, SHOOTDOWNS, 5, Series::median),
-        outcome.ratio(name, TIME_RATIO, 3),
-    ];
-    Ok(Measured::new(figures, outcome.findings))
 }

@@ -1,17 +1,17 @@
 //! `realloc` of a large array: `mremap` to a larger size, which moves it since something is mapped behind it.
 
+use super::Scale;
 use super::moves::times;
-use super::scale::Scale;
 use crate::contest::{Job, Outcome, Terms};
 use crate::experiment::{Measured, Part};
 use crate::folios::{Folios, pages};
 use crate::linux::{RoundFigures, now, round_figures};
 use crate::process::Process;
+use crate::scale::MIB;
 use core::fmt;
 use quire_arch::{Access, PAGE_SIZE};
 use quire_space::RemapTechnique;
 
-const MIB: u64 = 1 << 20;
 const WARM_UP: usize = 1;
 
 /// By how much the array grows at a time.

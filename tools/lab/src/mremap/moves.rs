@@ -1,8 +1,7 @@
 //! Memory that moves to and fro between two places: of all sizes, aligned in every way, in small and in large
 //! folios.
 
-use super::TIME_RATIO;
-use super::scale::Scale;
+use super::Scale;
 use crate::contest::{Job, Outcome, Terms};
 use crate::experiment::{Measured, Part};
 use crate::folios::{Folios, pages};
@@ -10,19 +9,17 @@ use crate::linux::{RoundFigures, now, round_figures};
 use crate::process::Process;
 use crate::report::{Figure, Metric};
 use crate::rounds::Series;
+use crate::scale::{GIB, MIB};
 use core::fmt;
 use quire_arch::{Access, Order, PAGE_SIZE};
 use quire_space::RemapTechnique;
 
 const KIB: u64 = 1 << 10;
-const MIB: u64 = 1 << 20;
-const GIB: u64 = 1 << 30;
 /// From one place to the other: more than the largest move, and a multiple of the range of a PUD entry.
 const APART: u64 = 32 * GIB;
 const WARM_UP: usize = 1;
 
-const TIME_MIN: Metric = Metric::lower("time_min", "us/call");
-const TIME_MEDIAN: Metric = Metric::lower("time_median", "us/call");
+const TIMES: [Metric; 2] = Metric::times("us/call");
 const A_PAGE: Metric = Metric::lower("time_a_page", "ns/page");
 
 /// How the two places are aligned.
@@ -193,12 +190,8 @@ pub(super) fn parts(scale: &Scale) -> impl Iterator<Item = Part<'_, RemapTechniq
 
 /// The times of calls, and of each page.
 pub(super) fn times(outcome: &Outcome<RemapTechnique>, name: &str) -> Vec<Figure<RemapTechnique>> {
-    vec![
-        outcome.figure(name, TIME_MIN, 0, Series::min),
-        outcome.figure(name, TIME_MEDIAN, 0, Series::median),
-        outcome.figure(name, A_PAGE, 1, Series::min),
-        outcome.ratio(name, TIME_RATIO, 0),
-    ]
+    let times = outcome.times(name, TIMES, 0);
+    times.into_iter().chain([outcome.figure(name, A_PAGE, 1, Series::min)]).collect()
 }
 
 #[cfg(test)]

@@ -1,14 +1,14 @@
 //! Blocks that are only allocated and freed: pairs, bulk, shuffled and remote frees, of orders 0, 3 and 9.
 
+use super::Scale;
 use super::comparison::{Comparison, Round, Workload};
-use super::scale::Scale;
 use crate::error::LabError;
 use crate::experiment::{Measured, Part};
 use crate::harness::{Case, Load, round};
 use crate::machine::{Machine, MachineSpec};
 use crate::quire::{PinEach, PinHeld};
 use quire_arch::{Order, PAGE_SIZE};
-use quire_frame::{FrameConfig, PcpTechnique};
+use quire_frame::PcpTechnique;
 
 /// Single pages, the largest order of the posted lists, and huge pages.
 const ORDERS: [Order; 3] = [Order::ALL[0], Order::ALL[3], Order::ALL[9]];
@@ -94,12 +94,6 @@ pub(super) fn part(scale: &Scale) -> Part<'_, PcpTechnique> {
             format!("{} order {order}, {threads} thread{plural}{}", case.name(), variant.name())
         },
         |name, (case, variant, order, threads)| {
-            let spec = MachineSpec {
-                ram: scale.block_ram,
-                cpus: threads,
-                backed: false,
-                frames: FrameConfig::default(),
-            };
             let frames = scale.block_ram / PAGE_SIZE;
             let load = match variant {
                 Variant::PastBudget => Load::exceeding(frames, order, threads, scale.seed),
@@ -107,14 +101,16 @@ pub(super) fn part(scale: &Scale) -> Part<'_, PcpTechnique> {
             };
             let pin_each = variant == Variant::PinEach;
             let rounds = if case == Case::Pairs { scale.block_rounds * SHORT } else { scale.block_rounds };
-            let comparison = Comparison::run(spec, rounds, |_| Ok(Blocks { case, load, pin_each }))?;
+            let comparison = Comparison::run(MachineSpec::new(scale.block_ram, threads), rounds, |_| {
+                Ok(Blocks { case, load, pin_each })
+            })?;
             let whole = (case.parts().len() > 1).then_some(&WHOLE);
             let mut figures = Vec::new();
             for (part, what) in case.parts().iter().chain(whole).enumerate() {
                 figures.extend(comparison.times(&format!("{name}: {what}"), part));
             }
             figures.extend(comparison.costs(name));
-            Ok(Measured::new(figures, comparison.findings()))
+            Ok(Measured::new(figures, comparison.outcome.findings))
         },
     )
 }

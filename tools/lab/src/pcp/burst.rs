@@ -3,9 +3,8 @@
 //! Each file takes an inode, a directory entry and page-cache folios, as a file system with large folios
 //! does. A burst is freed between rounds, untimed, down to empty lists.
 
-use super::comparison::{Comparison, Round, Workload};
-use super::scale::Scale;
-use crate::crew::on_threads;
+use super::Scale;
+use super::comparison::{Comparison, Round, Workload, timed_on_cpus};
 use crate::error::LabError;
 use crate::experiment::{Measured, Part};
 use crate::machine::{Machine, MachineSpec};
@@ -13,9 +12,8 @@ use crate::objects::{Object, Objects};
 use crate::quire::LAB;
 use fastrand::Rng;
 use quire_arch::{Order, PAGE_SIZE, Pfn, Pin, Platform};
-use quire_frame::{AllocRequest, FrameConfig, Migratetype, PcpTechnique};
+use quire_frame::{AllocRequest, Migratetype, PcpTechnique};
 use quire_host::HostPlatform;
-use std::time::Instant;
 
 const THREADS: usize = 2;
 const INODE: usize = 1024;
@@ -98,31 +96,25 @@ fn folio(mut number: u32) -> Order {
 
 impl Workload for Burst {
     fn round(&mut self, machine: &Machine, _number: usize) -> Result<Round, LabError> {
-        let this = &*self;
-        let count = this.files.len();
-        let (threads, counts) = machine.counted(|| {
-            on_threads(THREADS, |number, line| {
-                let mut taken =
-                    Taken { objects: Vec::with_capacity(2 * count), folios: Vec::with_capacity(count) };
-                machine.on_cpu(number, || {
-                    line.wait(1);
-                    let start = Instant::now();
-                    let result = this.files.iter().try_for_each(|&order| {
-                        this.create(machine, &machine.frames().platform().pin(), order, &mut taken)
-                    });
-                    let time = start.elapsed().as_nanos() as f64;
-                    (taken, result.map(|()| time))
-                })
-            })
+        let count = self.files.len();
+        let (threads, counts) = timed_on_cpus(machine, THREADS, |_| {
+            let mut taken =
+                Taken { objects: Vec::with_capacity(2 * count), folios: Vec::with_capacity(count) };
+            let pin = || machine.frames().platform().pin();
+            let made =
+                self.files.iter().try_for_each(|&order| self.create(machine, &pin(), order, &mut taken));
+            (taken, made)
         });
-        let (taken, times): (Vec<_>, Vec<_>) = threads.into_iter().unzip();
-        this.clear(machine, taken)?;
-        this.objects.shrink(machine);
-        machine.free_when_drained();
-        let mut sum = 0.0;
-        for time in times {
-            sum += time?;
+        let (mut all, mut worked, mut sum) = (Vec::new(), Ok(()), 0.0);
+        for ((taken, made), time) in threads {
+            all.push(taken);
+            worked = worked.and(made);
+            sum += time;
         }
+        self.clear(machine, all)?;
+        self.objects.shrink(machine);
+        machine.free_when_drained();
+        worked?;
         let operations = (3 * count * THREADS) as u64;
         Ok(Round { figures: vec![sum / operations as f64], counts, operations })
     }
@@ -135,14 +127,9 @@ impl Workload for Burst {
 pub(super) fn part(scale: &Scale) -> Part<'_, PcpTechnique> {
     let title = "Burst of allocations, 2 threads: ns for each allocation; lock takes for 1000";
     Part::single(title, "file-creation burst", |name| {
-        let spec = MachineSpec {
-            ram: scale.object_ram,
-            cpus: THREADS,
-            backed: true,
-            frames: FrameConfig::default(),
-        };
+        let spec = MachineSpec { backed: true, ..MachineSpec::new(scale.object_ram, THREADS) };
         let comparison = Comparison::run(spec, scale.burst_rounds, |machine| Burst::new(machine, scale))?;
         let figures: Vec<_> = comparison.times(name, 0).chain(comparison.costs(name)).collect();
-        Ok(Measured::new(figures, comparison.findings()))
+        Ok(Measured::new(figures, comparison.outcome.findings))
     })
 }

@@ -1,20 +1,21 @@
 //! One workload under every strategy, round by round in turn.
 
 use crate::contest::Outcome;
+use crate::crew::on_threads;
 use crate::error::LabError;
+use crate::experiment::found_by;
 use crate::linux::{FIGURES, RoundFigures};
 use crate::machine::{Counts, Machine, MachineSpec};
-use crate::report::{Figure, Metric, TIME_RATIO};
+use crate::report::{Figure, Metric};
 use crate::rounds::Series;
 use quire_frame::{FrameConfig, PcpTechnique};
+use std::time::Instant;
 
 /// Rounds before those that count: the lists tune themselves, and the tuned state is measured.
 const WARM_UP: usize = 3;
 /// The most parts that a round has; counts follow them.
 const PARTS: usize = FIGURES - 3;
 
-const TIME_MIN: Metric = Metric::lower("time_min", "ns");
-const TIME_MEDIAN: Metric = Metric::lower("time_median", "ns");
 const TIME_COLD: Metric = Metric::lower("time_cold", "ns");
 pub(super) const TAKES: Metric = Metric::lower("zone_lock_takes", "per 1000");
 pub(super) const CONTENDED: Metric = Metric::lower("zone_lock_contended", "per 1000");
@@ -41,9 +42,28 @@ pub(super) struct Round {
     pub(super) operations: u64,
 }
 
+/// Calls `work` with the number of each of `threads` threads at once, each on a vCPU of its own. Returns what
+/// each returned, with its time in nanoseconds, and what happened meanwhile.
+pub(super) fn timed_on_cpus<R: Send>(
+    machine: &Machine,
+    threads: usize,
+    work: impl Fn(usize) -> R + Sync,
+) -> (Vec<(R, f64)>, Counts) {
+    machine.counted(|| {
+        on_threads(threads, |number, line| {
+            machine.on_cpu(number, || {
+                line.wait(1);
+                let start = Instant::now();
+                let result = work(number);
+                (result, start.elapsed().as_nanos() as f64)
+            })
+        })
+    })
+}
+
 /// The time of the thread that took longest, or the first failure.
-pub(super) fn slowest(threads: Vec<Result<f64, LabError>>) -> Result<f64, LabError> {
-    threads.into_iter().try_fold(0.0, |slowest: f64, time| Ok(slowest.max(time?)))
+pub(super) fn slowest(threads: Vec<(Result<(), LabError>, f64)>) -> Result<f64, LabError> {
+    threads.into_iter().try_fold(0.0, |slowest: f64, (worked, time)| worked.map(|()| slowest.max(time)))
 }
 
 impl Round {
@@ -62,7 +82,7 @@ impl Round {
 /// A workload's figures under every strategy.
 #[derive(Debug)]
 pub(super) struct Comparison {
-    outcome: Outcome<PcpTechnique>,
+    pub(super) outcome: Outcome<PcpTechnique>,
     /// The most base pages that the CPUs' lists held.
     held: Vec<(PcpTechnique, u64)>,
 }
@@ -91,50 +111,28 @@ impl Comparison {
         for (technique, (machine, mut workload, free)) in subjects {
             workload.end(&machine);
             held.push((technique, machine.peak_held()));
-            let found = machine.findings(free);
-            outcome.findings.extend(found.iter().map(|finding| format!("{}: {finding}", technique.name())));
+            outcome.findings.extend(found_by(technique, machine.findings(free)));
         }
         Ok(Self { outcome, held })
     }
 
-    /// A figure of one part.
-    pub(super) fn figure(
-        &self,
-        case: &str,
-        metric: Metric,
-        part: usize,
-        of: impl Fn(&Series) -> f64,
-    ) -> Figure {
-        self.outcome.own_figure(case, metric, part, of)
-    }
-
-    /// The time of one part as a ratio to that of order 0 only, round by round.
-    pub(super) fn ratio(&self, case: &str, part: usize) -> Figure {
-        self.outcome.ratio(case, TIME_RATIO, part)
-    }
-
     /// The times of one part.
     pub(super) fn times(&self, case: &str, part: usize) -> impl Iterator<Item = Figure> {
-        let times = self.outcome.times(case, [TIME_MIN, TIME_MEDIAN, TIME_RATIO], part);
+        let times = self.outcome.times(case, Metric::times("ns"), part);
         times.into_iter().chain([self.outcome.cold(case, TIME_COLD, part)])
     }
 
     /// Blocks that slabs took.
     pub(super) fn blocks(&self, case: &str, metric: Metric) -> Figure {
-        self.figure(case, metric, PARTS + 2, Series::mean)
+        self.outcome.own_figure(case, metric, PARTS + 2, Series::mean)
     }
 
     /// The figures of the zone lock and of the lists.
     pub(super) fn costs(&self, case: &str) -> [Figure; 3] {
         [
-            self.figure(case, TAKES, PARTS, Series::mean),
-            self.figure(case, CONTENDED, PARTS + 1, Series::mean),
+            self.outcome.own_figure(case, TAKES, PARTS, Series::mean),
+            self.outcome.own_figure(case, CONTENDED, PARTS + 1, Series::mean),
             Figure::of_each(case, PEAK_HELD, &self.held, |&pages| pages as f64 * 4.0),
         ]
-    }
-
-    /// What was found wrong on the machines.
-    pub(super) fn findings(self) -> Vec<String> {
-        self.outcome.findings
     }
 }

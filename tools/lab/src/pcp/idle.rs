@@ -3,7 +3,7 @@
 //! Two CPUs allocate and free blocks until their lists are as large as they become. Then both stop, and only
 //! the clock of the lists ticks.
 
-use super::scale::Scale;
+use super::Scale;
 use crate::error::LabError;
 use crate::experiment::{Measured, Part, for_each_strategy};
 use crate::harness::{Case, Load, round};
@@ -46,7 +46,7 @@ pub(super) fn part(scale: &Scale) -> Part<'_, PcpTechnique> {
 
 fn idle(scale: &Scale, technique: PcpTechnique) -> Result<(Outcome, Vec<String>), LabError> {
     let frames = FrameConfig { pcp: technique, ..FrameConfig::default() };
-    let machine = Machine::new(MachineSpec { ram: scale.block_ram, cpus: CPUS, backed: false, frames })?;
+    let machine = Machine::new(MachineSpec { frames, ..MachineSpec::new(scale.block_ram, CPUS) })?;
     let free = machine.free_when_drained();
     for number in 0..ROUNDS {
         for order in [Order::ZERO, Order::ALL[3], Order::PMD] {

@@ -5,8 +5,8 @@
 //! unmovable allocations. So their number is measured beside the attempts: each such block could be made a
 //! huge page.
 
+use super::Scale;
 use super::comparison::{CONTENDED, PEAK_HELD, TAKES};
-use super::scale::Scale;
 use super::traffic::Traffic;
 use crate::error::LabError;
 use crate::experiment::{Measured, Part, for_each_strategy};
@@ -80,7 +80,7 @@ fn simulate(
     grouping: bool,
 ) -> Result<(Outcome, Vec<String>), LabError> {
     let frames = FrameConfig { pcp: technique, ignore_mobility: !grouping, ..FrameConfig::default() };
-    let machine = Machine::new(MachineSpec { ram: scale.traffic_ram, cpus: CPUS, backed: false, frames })?;
+    let machine = Machine::new(MachineSpec { frames, ..MachineSpec::new(scale.traffic_ram, CPUS) })?;
     let free = machine.free_when_drained();
     let seconds = scale.traffic_seconds;
     let mut traffic = Traffic::new(&machine, USE, seconds, scale.seed);

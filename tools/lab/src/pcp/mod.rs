@@ -9,17 +9,42 @@ mod idle;
 mod long_run;
 mod packets;
 mod pipes;
-mod scale;
 mod traffic;
-
-pub use scale::Scale;
 
 use crate::error::LabError;
 use crate::experiment::{self, Progress};
 use crate::report::Report;
+use crate::scale::{GIB, MIB, scale};
 
 /// The experiment's name on the command line.
 pub const NAME: &str = "pcp";
+
+scale! {
+    /// RAM where blocks are only allocated and freed, in bytes.
+    block_ram: u64 = 8 * GIB, GIB, 64 * MIB;
+    /// Rounds of each case there.
+    block_rounds: usize = 60, 7, 2;
+    /// RAM where objects are written, in bytes.
+    object_ram: u64 = 512 * MIB, 128 * MIB, 48 * MIB;
+    /// Messages in a round of the packets.
+    packets: usize = 40_000, 4000, 300;
+    /// Rounds of the packets at each size.
+    packet_rounds: usize = 24, 3, 1;
+    /// Memcgs of senders and receivers.
+    groups: usize = 8, 2, 1;
+    /// Messages from each sender to each receiver of its group.
+    pipe_messages: usize = 20, 5, 1;
+    /// Rounds of the pipes.
+    pipe_rounds: usize = 20, 3, 1;
+    /// Rounds of the burst.
+    burst_rounds: usize = 8, 3, 1;
+    /// RAM of the long run, in bytes.
+    traffic_ram: u64 = GIB, 128 * MIB, 64 * MIB;
+    /// Simulated seconds of the long run.
+    traffic_seconds: u64 = 3600, 300, 30;
+    /// Decides whatever is random.
+    seed: u64 = 0x5eed, 0x5eed, 0x5eed;
+}
 
 /// Runs the experiment.
 ///

@@ -5,9 +5,9 @@
 //! around it: the sender copies its bytes in, the receiver copies them out, and a ring of bounded memory is
 //! the socket's buffer.
 
-use super::comparison::{Comparison, Round, Workload, slowest};
-use super::scale::Scale;
-use crate::crew::{on_threads, pause};
+use super::Scale;
+use super::comparison::{Comparison, Round, Workload, slowest, timed_on_cpus};
+use crate::crew::pause;
 use crate::error::LabError;
 use crate::experiment::{Measured, Part};
 use crate::machine::{Machine, MachineSpec};
@@ -17,9 +17,8 @@ use crate::rounds::Series;
 use core::sync::atomic::{AtomicBool, Ordering};
 use crossbeam_queue::ArrayQueue;
 use quire_arch::Platform;
-use quire_frame::{FrameConfig, PcpTechnique};
+use quire_frame::PcpTechnique;
 use std::hint::black_box;
-use std::time::Instant;
 
 /// The posted table's sizes.
 const SIZES: [usize; 9] = [64, 128, 256, 1024, 2048, 3312, 4096, 8192, 16384];
@@ -109,22 +108,14 @@ impl Workload for Packets {
     fn round(&mut self, machine: &Machine, _number: usize) -> Result<Round, LabError> {
         let ring = ArrayQueue::new((SOCKET_BYTES / (HEADER + self.size + TRAILER)).max(2));
         let done = AtomicBool::new(false);
-        let this = &*self;
-        let (threads, mut counts) = machine.counted(|| {
-            on_threads(2, |number, line| {
-                machine.on_cpu(number, || {
-                    line.wait(1);
-                    let start = Instant::now();
-                    let mut sent = Ok(());
-                    if number == 0 {
-                        sent = this.send(machine, &ring);
-                        done.store(true, Ordering::Release);
-                    } else {
-                        this.receive(machine, &ring, &done);
-                    }
-                    sent.map(|()| start.elapsed().as_nanos() as f64)
-                })
-            })
+        let (threads, mut counts) = timed_on_cpus(machine, 2, |number| {
+            if number > 0 {
+                self.receive(machine, &ring, &done);
+                return Ok(());
+            }
+            let sent = self.send(machine, &ring);
+            done.store(true, Ordering::Release);
+            sent
         });
         let time = slowest(threads)?;
         if self.size + TRAILER > LARGEST {
@@ -144,8 +135,7 @@ pub(super) fn part(scale: &Scale) -> Part<'_, PcpTechnique> {
         SIZES,
         |size| format!("packets of {size} bytes"),
         |name, size| {
-            let spec =
-                MachineSpec { ram: scale.object_ram, cpus: 2, backed: true, frames: FrameConfig::default() };
+            let spec = MachineSpec { backed: true, ..MachineSpec::new(scale.object_ram, 2) };
             let comparison = Comparison::run(spec, scale.packet_rounds, |machine| {
                 Ok(Packets { objects: Objects::new(machine)?, size, messages: scale.packets })
             })?;
@@ -153,12 +143,12 @@ pub(super) fn part(scale: &Scale) -> Part<'_, PcpTechnique> {
             let bits = size as f64 * 8.0;
             let rate = |times: &Series| bits * 1000.0 / times.mean().max(1e-9);
             let mut figures = vec![
-                comparison.figure(name, THROUGHPUT, 0, rate),
-                comparison.ratio(name, 0),
+                comparison.outcome.own_figure(name, THROUGHPUT, 0, rate),
+                comparison.outcome.ratio(name, 0),
                 comparison.blocks(name, BLOCKS),
             ];
             figures.extend(comparison.costs(name));
-            Ok(Measured::new(figures, comparison.findings()))
+            Ok(Measured::new(figures, comparison.outcome.findings))
         },
     )
 }

@@ -5,9 +5,9 @@
 //! and receivers as tasks, in turn, and a task whose pipe is full or empty yields. That leaves the host's
 //! scheduler out of the figures. Half of the messages change threads on their way.
 
-use super::comparison::{Comparison, Round, Workload, slowest};
-use super::scale::Scale;
-use crate::crew::{on_threads, pause};
+use super::Scale;
+use super::comparison::{Comparison, Round, Workload, slowest, timed_on_cpus};
+use crate::crew::pause;
 use crate::error::LabError;
 use crate::experiment::{Measured, Part};
 use crate::machine::{Machine, MachineSpec};
@@ -15,9 +15,8 @@ use crate::objects::{Object, Objects};
 use core::sync::atomic::{AtomicBool, Ordering};
 use crossbeam_queue::ArrayQueue;
 use quire_arch::{Pin, Platform};
-use quire_frame::{FrameConfig, PcpTechnique};
+use quire_frame::PcpTechnique;
 use quire_host::HostPlatform;
-use std::time::Instant;
 
 const THREADS: usize = 2;
 /// Senders of a group, and its receivers, as in hackbench.
@@ -130,17 +129,8 @@ impl Workload for Pipes {
         let pipes: Vec<ArrayQueue<Object>> =
             (0..self.groups * MEMBERS).map(|_| ArrayQueue::new(PIPE_SLOTS)).collect();
         let failed = AtomicBool::new(false);
-        let this = &*self;
-        let (threads, counts) = machine.counted(|| {
-            on_threads(THREADS, |number, line| {
-                machine.on_cpu(number, || {
-                    line.wait(1);
-                    let start = Instant::now();
-                    this.run(machine, number, &pipes, &failed)?;
-                    Ok(start.elapsed().as_nanos() as f64)
-                })
-            })
-        });
+        let (threads, counts) =
+            timed_on_cpus(machine, THREADS, |number| self.run(machine, number, &pipes, &failed));
         let time = slowest(threads)?;
         Ok(Round { figures: vec![time / self.messages() as f64], counts, operations: self.messages() })
     }
@@ -154,16 +144,11 @@ pub(super) fn part(scale: &Scale) -> Part<'_, PcpTechnique> {
     let title = "Pipes, 2 threads: ns for each message; lock takes for 1000 messages";
     let name = format!("pipes, {} groups of {MEMBERS} senders and {MEMBERS} receivers", scale.groups);
     Part::single(title, name, |name| {
-        let spec = MachineSpec {
-            ram: scale.object_ram,
-            cpus: THREADS,
-            backed: true,
-            frames: FrameConfig::default(),
-        };
+        let spec = MachineSpec { backed: true, ..MachineSpec::new(scale.object_ram, THREADS) };
         let comparison = Comparison::run(spec, scale.pipe_rounds, |machine| {
             Ok(Pipes { objects: Objects::new(machine)?, groups: scale.groups, messages: scale.pipe_messages })
         })?;
         let figures: Vec<_> = comparison.times(name, 0).chain(comparison.costs(name)).collect();
-        Ok(Measured::new(figures, comparison.findings()))
+        Ok(Measured::new(figures, comparison.outcome.findings))
     })
 }

@@ -1,6 +1,6 @@
 //! One action repeated, for tools that count instructions (`scripts/instructions.sh`).
 
-use super::scale::Scale;
+use super::Scale;
 use super::stage::{Contents, Patterns};
 use super::table::{Case, Sweep, stage};
 use crate::error::LabError;

@@ -1,10 +1,18 @@
 //! How long accesses take, one by one.
 
+use crate::report::Metric;
 use hdrhistogram::Histogram;
 
 /// Times in nanoseconds, to three digits.
 #[derive(Clone, Debug)]
 pub(super) struct Latencies(Histogram<u64>);
+
+/// The time that so many of a thousand accesses stay within.
+pub(super) const ACCESSES: [(Metric, f64); 3] = [
+    (Metric::lower("access_p50", "us"), 500.0),
+    (Metric::lower("access_p99", "us"), 990.0),
+    (Metric::lower("access_p99_9", "us"), 999.0),
+];
 
 /// Longest time that is recorded: a minute.
 const LONGEST: u64 = 60_000_000_000;

@@ -4,25 +4,20 @@
 //! once, and a read leaves the frame as it is. So pages do not come back with their contents, which are not
 //! checked.
 
-use super::TIME_RATIO;
-use super::scale::Scale;
 use super::stage::{Contents, Patterns, Stage, on_stages};
 use super::table::Sweep;
+use super::{CPU_TIMES, Scale};
 use crate::contest::Outcome;
 use crate::error::LabError;
 use crate::experiment::{Measured, Part};
 use crate::folios::{Folios, pages};
 use crate::linux::round_figures;
-use crate::report::Metric;
 use quire_arch::{PAGE_SIZE, Platform};
 use quire_frame::Frames;
 use quire_mm::{DeviceFlags, PageIo, Submitted, SwapDevice};
 use quire_swap::SwapTechnique;
 
 const SIZES: [Folios; 2] = [Folios::PAGES, Folios::PMD];
-
-const CPU: Metric = Metric::lower("cpu_median", "ns/page");
-const CPU_MIN: Metric = Metric::lower("cpu_min", "ns/page");
 
 /// A device that keeps nothing.
 struct Nothing {
@@ -76,7 +71,7 @@ fn measure(name: &str, folios: Folios, scale: &Scale) -> Result<Measured<SwapTec
         })
     })?;
     let figures = ["out", "in"].into_iter().enumerate().flat_map(|(nth, way)| {
-        outcome.times(&format!("swap-{way} without a device, {name}"), [CPU_MIN, CPU, TIME_RATIO], nth)
+        outcome.times(&format!("swap-{way} without a device, {name}"), CPU_TIMES, nth)
     });
     Ok(Measured::new(figures, findings))
 }

@@ -1,25 +1,20 @@
 //! swapoff of a full device while a program runs: its time for each page, and how long the program waits.
 
-use super::TIME_RATIO;
-use super::latency::Latencies;
-use super::scale::Scale;
+use super::Scale;
+use super::latency::{ACCESSES, Latencies};
 use super::stage::{Contents, Patterns, Stage, page_at};
 use crate::crew::on_threads;
 use crate::error::LabError;
-use crate::experiment::{Measured, Part};
+use crate::experiment::{Measured, Part, for_each_strategy};
 use crate::folios::{Folios, pages};
 use crate::linux::now;
 use crate::report::{Compared, Figure, Metric};
 use core::sync::atomic::{AtomicBool, Ordering};
 use fastrand::Rng;
 use quire_arch::Access;
-use quire_mm::{CompressedRam, Lz4};
 use quire_swap::SwapTechnique;
 
 const TIME: Metric = Metric::lower("swapoff_time", "ns/page");
-const MEDIAN: Metric = Metric::lower("access_p50", "us");
-const P99: Metric = Metric::lower("access_p99", "us");
-const P999: Metric = Metric::lower("access_p99_9", "us");
 
 const CASES: [Folios; 2] = [Folios::PAGES, Folios::PMD];
 
@@ -29,19 +24,14 @@ pub(super) fn part(scale: &Scale) -> Part<'_, SwapTechnique> {
         CASES,
         |folios| format!("swapoff of {} MiB, {folios}", scale.device >> 20),
         |name, folios| {
-            let (mut outcomes, mut findings) = (Vec::new(), Vec::new());
-            for technique in SwapTechnique::ALL {
-                let (time, latencies, found) = swap_off(technique, folios, scale)?;
-                outcomes.push((technique, (time, latencies)));
-                findings.extend(found);
-            }
+            let (outcomes, findings) = for_each_strategy(|technique| swap_off(technique, folios, scale))?;
             let base = outcomes.iter().find(|(technique, _)| *technique == SwapTechnique::BEFORE);
             let base = base.map_or(0.0, |(_, (time, _))| *time);
             let time = Figure::of_each(name, TIME, &outcomes, |(time, _)| *time);
-            let waits = [(MEDIAN, 500.0), (P99, 990.0), (P999, 999.0)].map(|(metric, per_mille)| {
+            let waits = ACCESSES.map(|(metric, per_mille)| {
                 Figure::of_each(name, metric, &outcomes, |(_, latencies)| latencies.within(per_mille))
             });
-            let ratio = Figure::of_each(name, TIME_RATIO, &outcomes, |(time, _)| time / base);
+            let ratio = Figure::of_each(name, SwapTechnique::TIME_RATIO, &outcomes, |(time, _)| time / base);
             Ok(Measured::new([time].into_iter().chain(waits).chain([ratio]), findings))
         },
     )
@@ -51,12 +41,10 @@ fn swap_off(
     technique: SwapTechnique,
     folios: Folios,
     scale: &Scale,
-) -> Result<(f64, Latencies, Vec<String>), LabError> {
+) -> Result<((f64, Latencies), Vec<String>), LabError> {
     let count = pages(scale.device);
     // The device keeps the data of the slots that are freed.
-    let stage = Stage::new(technique, (2 * scale.device + scale.device / 8, 3), folios, |site| {
-        Ok(CompressedRam::new(site.machine().memory().frames(), count, Lz4)?)
-    })?;
+    let stage = Stage::compressed(technique, (2 * scale.device + scale.device / 8, 3), folios, count)?;
     let space = stage.program(scale.device, None)?;
     stage.fill(&space, (0, count), &Patterns::of(Contents::Half))?;
     stage.page_out(&space, 0, count)?;
@@ -92,5 +80,5 @@ fn swap_off(
         latencies.merge(&waited);
     }
     stage.run(|| drop(space));
-    Ok((time, latencies, stage.end()))
+    Ok(((time, latencies), stage.end()))
 }

@@ -3,12 +3,12 @@
 //! The device is synchronous, so that the strategy `bypass` reads past the cache, but takes as long as a fast
 //! disk.
 
+use super::Scale;
 use super::latency::Latencies;
-use super::scale::Scale;
 use super::stage::{Contents, Patterns, Stage, page_at};
 use crate::crew::{go_first, on_threads};
 use crate::error::LabError;
-use crate::experiment::{Measured, Part};
+use crate::experiment::{Measured, Part, for_each_strategy};
 use crate::folios::{Folios, pages};
 use crate::linux::now;
 use crate::report::{Figure, Metric};
@@ -98,12 +98,7 @@ pub(super) fn part(scale: &Scale) -> Part<'_, SwapTechnique> {
         THREADS,
         |threads| format!("{threads} threads want the same page, read in {} us", READ / 1000),
         |name, threads| {
-            let (mut outcomes, mut findings) = (Vec::new(), Vec::new());
-            for technique in SwapTechnique::ALL {
-                let (outcome, found) = race(technique, threads, scale)?;
-                outcomes.push((technique, outcome));
-                findings.extend(found);
-            }
+            let (outcomes, findings) = for_each_strategy(|technique| race(technique, threads, scale))?;
             let figure = |metric, value: fn(&Outcome) -> f64| Figure::of_each(name, metric, &outcomes, value);
             let figures = [
                 figure(WINNER, |outcome| outcome.winners.within(500.0)),

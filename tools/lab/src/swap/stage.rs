@@ -1,6 +1,7 @@
 //! A machine with a swap device.
 
 use crate::error::LabError;
+use crate::experiment::found_by;
 use crate::folios::Folios;
 use crate::linux::{cpu_time, now};
 use crate::site::{HostSpace, RW, START, Site};
@@ -8,7 +9,8 @@ use core::ops::Deref;
 use quire_arch::{PAGE_SIZE, Platform, VirtAddr};
 use quire_host::HostPlatform;
 use quire_mm::{
-    Advice, DeviceId, Limit, MapFlags, MapRequest, SwapDevice, SwapOnOptions, SwapReport, SwapTechnique,
+    Advice, CompressedRam, DeviceId, Limit, Lz4, MapFlags, MapRequest, SwapDevice, SwapOnOptions, SwapReport,
+    SwapTechnique,
 };
 
 /// The contents of pages.
@@ -96,7 +98,8 @@ pub(super) fn on_stages<R>(
     for (stage, space) in programs {
         stage.run(|| drop(space));
     }
-    Ok((measured, stages.into_iter().flat_map(Stage::end).collect()))
+    let findings = stages.into_iter().flat_map(|stage| found_by(stage.technique, stage.end()));
+    Ok((measured, findings.collect()))
 }
 
 /// The place of a page.
@@ -125,6 +128,18 @@ impl Stage {
             .run(|| site.machine().memory().swapon(made, SwapOnOptions::default()))
             .map_err(LabError::SwapOn)?;
         Ok(Self { site, device })
+    }
+
+    /// The same with a device of `slots` slots in compressed RAM.
+    pub(super) fn compressed(
+        technique: SwapTechnique,
+        room: (u64, usize),
+        folios: Folios,
+        slots: u64,
+    ) -> Result<Self, LabError> {
+        Self::new(technique, room, folios, |site| {
+            Ok(CompressedRam::new(site.machine().memory().frames(), slots, Lz4)?)
+        })
     }
 
     /// Maps `bytes` at [`START`] in a new space, whose memory is limited to `limit`.
@@ -210,13 +225,13 @@ impl Stage {
         if let Err(error) = self.site.run(|| memory.swapoff(self.device, || true))
             && error != quire_mm::SwapOffError::NotOn
         {
-            findings.push(format!("{}: swapoff: {error}", self.site.technique.name()));
+            findings.push(format!("swapoff: {error}"));
         }
         if let Some(memcg) = memory.memcgs().find("/limited") {
             // A space that has exited drops its memcg when no reader can have it any more.
             self.site.run(|| memory.frames().reap_all(&memory.platform().pin()));
             if let Err(error) = self.site.run(|| memory.memcgs().remove(memcg)) {
-                findings.push(format!("{}: the memcg: {error}", self.site.technique.name()));
+                findings.push(format!("the memcg: {error}"));
             }
             // A look may have to leave the end of the memcg to the next one.
             (0..4).for_each(|_| self.site.run(|| memory.memcgs().sweep()));

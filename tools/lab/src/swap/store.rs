@@ -5,9 +5,8 @@
 //! read-only OLTP load: rows of 200 bytes, zipfian, a quarter in memory, the rest compressed, or in a file of
 //! the host.
 
-use super::TIME_RATIO;
-use super::latency::Latencies;
-use super::scale::Scale;
+use super::Scale;
+use super::latency::{ACCESSES, Latencies};
 use super::stage::{Contents, Patterns, Stage, on_stages, page_at, timed};
 use crate::contest::Outcome;
 use crate::error::LabError;
@@ -19,13 +18,10 @@ use crate::site::HostSpace;
 use fastrand::Rng;
 use quire_arch::{PAGE_SIZE, VirtAddr};
 use quire_host::swap::{FileDevice, FileDeviceOptions, make_swap};
-use quire_mm::{CompressedRam, Lz4, RamDisk, VmEvent};
+use quire_mm::{RamDisk, VmEvent};
 use quire_swap::SwapTechnique;
 
 const RATE: Metric = Metric::higher("rate", "1000 operations/s");
-const MEDIAN: Metric = Metric::lower("access_p50", "us");
-const P99: Metric = Metric::lower("access_p99", "us");
-const P999: Metric = Metric::lower("access_p99_9", "us");
 const MAJOR: Metric = Metric::lower("major_faults", "per 1000 operations");
 
 /// A value with its key, and a row.
@@ -58,33 +54,17 @@ struct Case {
 }
 
 const CASES: [Case; 4] = [
-    Case {
-        name: "key-value, half in memory, RAM disk",
-        shape: Shape::KeyValue,
-        on: Where::Disk,
-        folios: Folios::PAGES,
-    },
-    Case {
-        name: "key-value, half in memory, RAM disk, THP",
-        shape: Shape::KeyValue,
-        on: Where::Disk,
-        folios: Folios::PMD,
-    },
-    Case {
-        name: "rows, a quarter in memory, compressed RAM",
-        shape: Shape::Rows,
-        on: Where::Compressed,
-        folios: Folios::PAGES,
-    },
-    Case {
-        name: "rows, a quarter in memory, file",
-        shape: Shape::Rows,
-        on: Where::File,
-        folios: Folios::PAGES,
-    },
+    Case::new("key-value, half in memory, RAM disk", Shape::KeyValue, Where::Disk, Folios::PAGES),
+    Case::new("key-value, half in memory, RAM disk, THP", Shape::KeyValue, Where::Disk, Folios::PMD),
+    Case::new("rows, a quarter in memory, compressed RAM", Shape::Rows, Where::Compressed, Folios::PAGES),
+    Case::new("rows, a quarter in memory, file", Shape::Rows, Where::File, Folios::PAGES),
 ];
 
 impl Case {
+    const fn new(name: &'static str, shape: Shape, on: Where, folios: Folios) -> Self {
+        Self { name, shape, on, folios }
+    }
+
     fn limit(&self, bytes: u64) -> u64 {
         if self.shape == Shape::KeyValue { bytes / 2 } else { bytes / 4 }
     }
@@ -102,9 +82,7 @@ impl Case {
             Where::Disk => Stage::new(technique, room, self.folios, |site| {
                 Ok(RamDisk::new(site.machine().memory().frames(), slots)?)
             }),
-            Where::Compressed => Stage::new(technique, room, self.folios, |site| {
-                Ok(CompressedRam::new(site.machine().memory().frames(), slots, Lz4)?)
-            }),
+            Where::Compressed => Stage::compressed(technique, room, self.folios, slots),
             Where::File => Stage::new(technique, room, self.folios, |site| {
                 let path = std::env::temp_dir().join(format!(
                     "quire-lab-{}-{}",
@@ -263,14 +241,14 @@ fn measure(case: &Case, scale: &Scale) -> Result<Measured<SwapTechnique>, LabErr
             let of_store = |metric, value: &dyn Fn(&Store<'_>) -> f64| {
                 Figure::of_each(case.name, metric, &stores, value)
             };
-            Ok([
-                outcome.figure(case.name, RATE, 0, |times| 1e6 / times.median()),
-                of_store(MEDIAN, &|store| store.latencies.within(500.0)),
-                of_store(P99, &|store| store.latencies.within(990.0)),
-                of_store(P999, &|store| store.latencies.within(999.0)),
+            let waits =
+                ACCESSES.map(|(metric, part)| of_store(metric, &|store| store.latencies.within(part)));
+            let rate = outcome.figure(case.name, RATE, 0, |times| 1e6 / times.median());
+            let others = [
                 of_store(MAJOR, &|store| 1000.0 * store.major as f64 / store.operations.max(1) as f64),
-                outcome.ratio(case.name, TIME_RATIO, 1),
-            ])
+                outcome.ratio(case.name, 1),
+            ];
+            Ok([rate].into_iter().chain(waits).chain(others).collect::<Vec<_>>())
         },
     )?;
     Ok(Measured::new(figures, findings))

@@ -3,9 +3,9 @@
 //! A window of it is populated at a time, which is not timed, and swapped out by `MADV_PAGEOUT`. When all is
 //! out, a window at a time is read, page after page, and unmapped.
 
-use super::TIME_RATIO;
-use super::linux::Swapping;
-use super::scale::Scale;
+use super::CPU_TIMES;
+use super::Scale;
+use super::linux::{Swapping, swap_for};
 use super::stage::{Contents, Patterns, Stage, on_stages, timed};
 use crate::contest::Outcome;
 use crate::error::LabError;
@@ -14,9 +14,9 @@ use crate::folios::{Folios, pages};
 use crate::linux::round_figures;
 use crate::report::{Figure, Metric};
 use crate::rounds::Series;
+use crate::scale::{GIB, MIB};
 use crate::site::HostSpace;
 use quire_arch::{Order, PAGE_SIZE};
-use quire_mm::{CompressedRam, Lz4};
 use quire_swap::SwapTechnique;
 
 const CASES: [(Folios, Contents); 6] = [
@@ -28,10 +28,7 @@ const CASES: [(Folios, Contents); 6] = [
     (Folios::PMD, Contents::Noise),
 ];
 
-const MIN: Metric = Metric::lower("time_min", "ns/page");
-const MEDIAN: Metric = Metric::lower("time_median", "ns/page");
-const CPU: Metric = Metric::lower("cpu_median", "ns/page");
-const CPU_MIN: Metric = Metric::lower("cpu_min", "ns/page");
+const TIMES: [Metric; 2] = Metric::times("ns/page");
 const CACHE: Metric = Metric::lower("cache_memory", "kB");
 const UNUSED: Metric = Metric::lower("metadata_unused", "kB/GiB");
 const USED: Metric = Metric::lower("device_memory", "kB");
@@ -70,12 +67,9 @@ impl Case {
             Contents::Half => "pages that compress to half",
             Contents::Noise => "pages that do not compress",
         };
-        let size = if self.bytes >= 1 << 30 {
-            format!("{} GiB", self.bytes >> 30)
-        } else {
-            format!("{} MiB", self.bytes >> 20)
-        };
-        format!("{size} of {what}, {}", self.folios)
+        let (size, unit) =
+            if self.bytes >= GIB { (self.bytes / GIB, "GiB") } else { (self.bytes / MIB, "MiB") };
+        format!("{size} {unit} of {what}, {}", self.folios)
     }
 
     /// The size of the device.
@@ -147,9 +141,7 @@ impl<'s> Sweep<'s> {
 
 /// A machine for `case` with its device, on which all fits.
 pub(super) fn stage(technique: SwapTechnique, case: &Case) -> Result<Stage, LabError> {
-    Stage::new(technique, (case.memory(), 1), case.folios, |site| {
-        Ok(CompressedRam::new(site.machine().memory().frames(), pages(case.device()), Lz4)?)
-    })
+    Stage::compressed(technique, (case.memory(), 1), case.folios, pages(case.device()))
 }
 
 pub(super) fn part(scale: &Scale) -> Part<'_, SwapTechnique> {
@@ -173,7 +165,8 @@ pub(super) fn part(scale: &Scale) -> Part<'_, SwapTechnique> {
 fn measure(name: &str, case: &Case, scale: &Scale) -> Result<Measured<SwapTechnique>, LabError> {
     let patterns = Patterns::of(case.contents);
     // First, while this process is small.
-    let mut linux = if scale.host_swap { Swapping::start(case) } else { None };
+    let swap = if scale.host_swap { swap_for(case) } else { None };
+    let mut linux = swap.as_ref().and_then(|_| Swapping::start(case));
     let windows = case.windows() as usize;
     let ((figures, mut findings), found) = on_stages(
         (case.bytes, None),
@@ -214,15 +207,15 @@ fn figures(
     let mut figures = Vec::new();
     for (way, outcome) in ["out", "in"].into_iter().zip(ways) {
         let name = format!("swap-{way}, {name}");
-        figures.push(outcome.figure(&name, MIN, 0, Series::min));
-        figures.push(outcome.figure(&name, MEDIAN, 0, Series::median));
+        figures.push(outcome.figure(&name, TIMES[0], 0, Series::min));
+        figures.push(outcome.figure(&name, TIMES[1], 0, Series::median));
         // Of the time on the CPU: one thread does everything.
-        figures.extend(outcome.times(&name, [CPU_MIN, CPU, TIME_RATIO], 1));
+        figures.extend(outcome.times(&name, CPU_TIMES, 1));
     }
     let name = format!("both ways, {name}");
-    let [out, back] = ways.map(|outcome| outcome.figure(&name, CPU, 1, Series::median));
+    let [out, back] = ways.map(|outcome| outcome.figure(&name, CPU_TIMES[1], 1, Series::median));
     let linux = out.linux.zip(back.linux).map(|(out, back)| out + back);
-    let both = Figure::new(&name, CPU, |technique| Some(out.of(technique)? + back.of(technique)?));
+    let both = Figure::new(&name, CPU_TIMES[1], |technique| Some(out.of(technique)? + back.of(technique)?));
     let of_sweep = |metric, value: &dyn Fn(&Sweep<'_>) -> f64| Figure::of_each(&name, metric, sweeps, value);
     let kib = |bytes: u64| bytes as f64 / 1024.0;
     let device = case.device() as f64 / f64::from(1 << 30);

@@ -1,7 +1,6 @@
 //! Memory that is touched and dropped again and again: where freeing tables gains nothing.
 
-use super::TIME_RATIO;
-use super::scale::Scale;
+use super::Scale;
 use crate::contest::{Job, Outcome, Terms};
 use crate::experiment::{Measured, Part};
 use crate::linux::{RoundFigures, now, round_figures};
@@ -12,9 +11,6 @@ use quire_space::TablesTechnique;
 
 const TABLE: u64 = Order::PMD.bytes();
 const WARM_UP: usize = 1;
-
-const TIME_MIN: Metric = Metric::lower("time_min", "ns/call");
-const TIME_MEDIAN: Metric = Metric::lower("time_median", "ns/call");
 
 /// What is touched and dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -92,7 +88,7 @@ pub(super) fn part(scale: &Scale) -> Part<'_, TablesTechnique> {
         |name, (border, ..)| {
             let terms = Terms { warm_up: WARM_UP, ..Terms::pages(16 << 20, scale.rounds) };
             let outcome = Outcome::of(terms, &Borders::new(border, scale.calls))?;
-            let times = outcome.times(name, [TIME_MIN, TIME_MEDIAN, TIME_RATIO], 0);
+            let times = outcome.times(name, Metric::times("ns/call"), 0);
             Ok(Measured::new(times, outcome.findings))
         },
     )

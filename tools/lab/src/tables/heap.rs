@@ -2,8 +2,7 @@
 //! from a window and move to another when it is full; freed extents are purged by `DONTNEED`. Page tables
 //! beside resident memory while the heap runs, and after it has shrunk.
 
-use super::TIME_RATIO;
-use super::scale::Scale;
+use super::Scale;
 use crate::contest::{Job, Outcome, Terms};
 use crate::experiment::{Measured, Part};
 use crate::linux::{RoundFigures, now, round_figures};
@@ -157,7 +156,7 @@ pub(super) fn part(scale: &Scale) -> Part<'_, TablesTechnique> {
         let name = format!("{name}, its whole life");
         figures.push(outcome.figure(&name, Metric { name: "most_page_tables", ..TABLES }, 1, Series::max));
         figures.push(outcome.figure(&name, TIME, 0, Series::median));
-        figures.push(outcome.ratio(&name, TIME_RATIO, 0));
+        figures.push(outcome.ratio(&name, 0));
         Ok(Measured::new(figures, outcome.findings))
     })
 }

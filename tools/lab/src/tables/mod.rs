@@ -7,21 +7,37 @@ mod borders;
 mod count;
 mod faults;
 mod heap;
-mod scale;
 mod sweep;
 
 pub use count::count;
-pub use scale::Scale;
 
 use crate::error::LabError;
 use crate::experiment::{self, Progress};
-use crate::report::{Metric, RATIO, Report};
+use crate::report::Report;
+use crate::scale::{GIB, MIB, scale};
 use quire_space::TablesTechnique;
 
 /// The experiment's name on the command line.
 pub const NAME: &str = "tables";
 
-const TIME_RATIO: Metric = Metric::lower(RATIO, "to keep");
+scale! {
+    /// Bytes of addresses that the loops go over.
+    span: u64 = 50 * GIB, 4 * GIB, 64 * MIB;
+    /// Rounds in which they do.
+    sweep_rounds: usize = 50, 8, 2;
+    /// Of so many pages one is touched, in the loops that are not as posted.
+    stride: u64 = 8, 32, 64;
+    /// Bytes that the heap has resident at most.
+    heap_resident: u64 = 512 * MIB, 64 * MIB, 4 * MIB;
+    /// Extents that the heap gives out in each of its rounds.
+    heap_extents: u64 = 20_000, 1000, 100;
+    /// Calls in a round at borders.
+    calls: u64 = 10_000, 1000, 20;
+    /// Bytes that each thread faults in, in a round.
+    fault_bytes: u64 = 64 * MIB, 16 * MIB, MIB;
+    /// Rounds of these two.
+    rounds: usize = 30, 5, 1;
+}
 
 /// Runs the experiment. `progress` gets the current step, how many steps are done, and how many there
 /// are.

@@ -1,24 +1,21 @@
 //! The posted loop: a large mapping of which a little is touched and dropped at a time, until all of it was.
 //! Its page tables at the end, and its time.
 
-use super::TIME_RATIO;
-use super::scale::Scale;
+use super::Scale;
 use crate::contest::{Job, Outcome, Terms};
 use crate::experiment::{Measured, Part};
 use crate::linux::{RoundFigures, now, round_figures};
 use crate::process::Process;
 use crate::report::Metric;
 use crate::rounds::Series;
+use crate::scale::MIB;
 use quire_arch::{Access, Order, PAGE_SIZE};
 use quire_space::TablesTechnique;
 
 const STEP: u64 = Order::PMD.bytes();
-const MIB: u64 = 1 << 20;
 
 const TABLES: Metric = Metric::lower("page_tables_at_the_end", "kB");
 const MOST: Metric = Metric::lower("most_page_tables", "kB");
-const TIME_MIN: Metric = Metric::lower("time_min", "us/step");
-const TIME_MEDIAN: Metric = Metric::lower("time_median", "us/step");
 
 /// How memory is dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -141,7 +138,7 @@ pub(super) fn part(scale: &Scale) -> Part<'_, TablesTechnique> {
             let outcome = Outcome::of(terms, &job)?;
             let tables =
                 [outcome.figure(name, TABLES, 1, Series::last), outcome.figure(name, MOST, 1, Series::max)];
-            let times = outcome.times(name, [TIME_MIN, TIME_MEDIAN, TIME_RATIO], 0);
+            let times = outcome.times(name, Metric::times("us/step"), 0);
             Ok(Measured::new(tables.into_iter().chain(times), outcome.findings))
         },
     )
