@@ -14,7 +14,7 @@ pub(crate) fn compare(
     linux: &Observation,
     quire: &Observation,
 ) -> Result<(), String> {
-    regions(linux, quire)?;
+    same("mappings", &linux.regions, &quire.regions, region_text)?;
     pages(past, linux, quire)?;
     details(start, past, wanted, linux, quire)?;
     if let (Some(linux), Some(quire)) = (linux.figures, quire.figures) {
@@ -45,20 +45,21 @@ fn region_text(region: &Region) -> String {
     text
 }
 
-/// What is only on one side, in one line.
-fn only<T: PartialEq>(what: &str, linux: &[T], quire: &[T], text: impl Fn(&T) -> String) -> String {
+/// Fails with what is only on one side, in one line.
+fn same<T: PartialEq>(
+    what: &str,
+    linux: &[T],
+    quire: &[T],
+    text: impl Fn(&T) -> String,
+) -> Result<(), String> {
+    if linux == quire {
+        return Ok(());
+    }
     let list = |mine: &[T], others: &[T]| -> String {
         let lines: Vec<String> = mine.iter().filter(|one| !others.contains(one)).map(&text).take(8).collect();
         if lines.is_empty() { "nothing more".to_owned() } else { lines.join("; ") }
     };
-    format!("{what}: Linux has {}, Quire has {}", list(linux, quire), list(quire, linux))
-}
-
-fn regions(linux: &Observation, quire: &Observation) -> Result<(), String> {
-    if linux.regions == quire.regions {
-        return Ok(());
-    }
-    Err(only("mappings", &linux.regions, &quire.regions, region_text))
+    Err(format!("{what}: Linux has {}, Quire has {}", list(linux, quire), list(quire, linux)))
 }
 
 /// The runs of pages that are a process's own, or the page of zeros.
@@ -67,18 +68,12 @@ fn own_pages(seen: &Observation) -> impl Iterator<Item = Pages> {
 }
 
 fn pages(past: &mut Past, linux: &Observation, quire: &Observation) -> Result<(), String> {
-    if !own_pages(linux).eq(own_pages(quire)) {
-        let all = |side: &Observation| own_pages(side).collect::<Vec<_>>();
-        let text = |run: &Pages| {
-            let large = if run.large { " by PMD entries" } else { "" };
-            format!("{:#x}-{:#x} {:?}{large}", run.start, run.end, run.state)
-        };
-        return Err(only("pages in memory", &all(linux), &all(quire), text));
-    }
-    if linux.swapped != quire.swapped {
-        let text = |run: &(u64, u64)| format!("{:#x}-{:#x}", run.0, run.1);
-        return Err(only("pages in swap", &linux.swapped, &quire.swapped, text));
-    }
+    let all = |side: &Observation| own_pages(side).collect::<Vec<_>>();
+    same("pages in memory", &all(linux), &all(quire), |run| {
+        let large = if run.large { " by PMD entries" } else { "" };
+        format!("{:#x}-{:#x} {:?}{large}", run.start, run.end, run.state)
+    })?;
+    same("pages in swap", &linux.swapped, &quire.swapped, |run| format!("{:#x}-{:#x}", run.0, run.1))?;
     let cached = |side: &Observation| side.pages.iter().filter(|run| run.state == PageState::File).count();
     if cached(linux) != cached(quire) {
         past.count(KnownDifference::FilePages);
@@ -105,7 +100,7 @@ fn details(
             if start.touches(from.saturating_sub(1), end.saturating_add(1)) {
                 let region = Region { start: from, end, flags, offset: 0, file: false };
                 start.clip(region, |part| {
-                    list.push(Detail { start: part.start, end: part.end, flags, ..Detail::NONE });
+                    list.push(Detail { start: part.start, end: part.end, flags, ..Detail::default() });
                 });
             } else {
                 // The sizes of what is cached are Linux's own affair.
@@ -127,11 +122,7 @@ fn details(
     if linux.details.iter().any(|detail| detail.end < LARGE && detail.eligible) {
         past.count(KnownDifference::LowEligible);
     }
-    let (linux, quire) = (list(linux, quire), list(quire, quire));
-    if linux == quire {
-        return Ok(());
-    }
-    Err(only("smaps", &linux, &quire, |detail| {
+    same("smaps", &list(linux, quire), &list(quire, quire), |detail| {
         let Detail { start, end, flags, resident, anonymous, swapped, large, eligible } = *detail;
         format!(
             "{start:#x}-{end:#x} {} (Rss {resident}, Anonymous {anonymous}, AnonHugePages {large}, \
@@ -139,7 +130,7 @@ fn details(
             flags_text(flags),
             u8::from(eligible)
         )
-    }))
+    })
 }
 
 fn figures(linux: Figures, quire: Figures) -> Result<(), String> {
@@ -191,9 +182,5 @@ fn sums(past: &Past, linux: &Observation, quire: &Observation) -> Result<(), Str
         }
         sums
     };
-    let (linux, quire) = (all(linux), all(quire));
-    if linux == quire {
-        return Ok(());
-    }
-    Err(only("contents", &linux, &quire, |(addr, sum)| format!("page {addr:#x} with sum {sum:#x}")))
+    same("contents", &all(linux), &all(quire), |(addr, sum)| format!("page {addr:#x} with sum {sum:#x}"))
 }

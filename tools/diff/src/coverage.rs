@@ -1,7 +1,7 @@
 //! Which calls, flags, places and results have occurred together, and which never did.
 
 use crate::observation::{LARGE, Observation, Outcome, Pages, Region};
-use crate::program::{Argument, Call, names};
+use crate::program::{Argument, Call, Trait, names};
 use crate::standing::{self, Standing};
 use quire_mm::VmFlags;
 use std::collections::BTreeMap;
@@ -92,49 +92,6 @@ fn is_not_built(advice: &str) -> bool {
     names::ADVICE.iter().any(|(value, name)| *name == advice && names::NOT_BUILT.contains(value))
 }
 
-/// Calls whose places count.
-const HAVE_RANGES: &[Call] = &[
-    Call::Mmap,
-    Call::Munmap,
-    Call::Mprotect,
-    Call::Mremap,
-    Call::Madvise,
-    Call::Mincore,
-    Call::MincoreInto,
-    Call::Msync,
-    Call::Mlock,
-    Call::Munlock,
-    Call::Fill,
-];
-
-/// Calls whose ranges are to lie across the borders of page tables.
-const BORDER_CALLS: &[Call] = &[
-    Call::Mmap,
-    Call::Munmap,
-    Call::Mprotect,
-    Call::Mremap,
-    Call::Madvise,
-    Call::Mlock,
-    Call::Munlock,
-    Call::Fill,
-];
-
-/// Calls that are to meet pages that were paged out, once there are such pages.
-const SWAPPED_CALLS: &[Call] = &[
-    Call::Munmap,
-    Call::Mprotect,
-    Call::Mremap,
-    Call::Madvise,
-    Call::Mincore,
-    Call::Mlock,
-    Call::Munlock,
-    Call::Mlockall,
-    Call::Fork,
-    Call::Read,
-    Call::Write,
-    Call::Fill,
-];
-
 fn result(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::Value(value @ -4095..0) => {
@@ -177,14 +134,14 @@ impl Coverage {
         if let Some(standing) = standing {
             standing.note(call, args, &mut count);
         }
-        if HAVE_RANGES.contains(&call) {
+        if call.has(Trait::Range) {
             places(call, args, &before.regions, &mut count);
             large_places(args, before, &mut count);
         }
         if call == Call::MincoreInto {
             vector(args, &before.regions, &mut count);
         }
-        if SWAPPED_CALLS.contains(&call) {
+        if call.has(Trait::Swapped) {
             swapped_places(call, args, before, &mut count);
         }
     }
@@ -326,7 +283,7 @@ fn expected(swaps: bool, privileges: bool) -> Vec<Combination> {
             }
         }
     }
-    for &call in BORDER_CALLS {
+    for call in Call::all().filter(|call| call.has(Trait::Border)) {
         BORDERS.iter().for_each(|(_, border)| add(call, border, OK));
         add(call, LARGE_PART, OK);
         // One operation fills no more than some pages.
@@ -335,7 +292,7 @@ fn expected(swaps: bool, privileges: bool) -> Vec<Combination> {
         }
     }
     if swaps {
-        SWAPPED_CALLS.iter().for_each(|&call| add(call, SWAPPED, OK));
+        Call::all().filter(|call| call.has(Trait::Swapped)).for_each(|call| add(call, SWAPPED, OK));
         SWAPPED_ADVICE.iter().for_each(|(_, advice)| add(Call::Madvise, advice, OK));
     }
     // Every advice meets a hole.

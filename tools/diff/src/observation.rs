@@ -28,24 +28,16 @@ pub enum Outcome {
 impl Outcome {
     /// In words, as the result of `call`.
     pub fn shown(self, call: Call) -> impl fmt::Display {
-        Shown(call, self)
-    }
-}
-
-struct Shown(Call, Outcome);
-
-impl fmt::Display for Shown {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.1 {
-            Outcome::Value(value @ -4095..0) => write!(f, "{}", Errno(-value as i32)),
-            Outcome::Value(value) => write!(f, "{value:#x}"),
-            Outcome::Signal { signal, code, done } => {
+        fmt::from_fn(move |f| match self {
+            Self::Value(value @ -4095..0) => write!(f, "{}", Errno(-value as i32)),
+            Self::Value(value) => write!(f, "{value:#x}"),
+            Self::Signal { signal, code, done } => {
                 write!(f, "signal {signal} code {code}")?;
-                if self.0 == Call::Fill { write!(f, " after {done} pages") } else { Ok(()) }
+                if call == Call::Fill { write!(f, " after {done} pages") } else { Ok(()) }
             }
-            Outcome::NotMade => f.write_str("not made"),
-            Outcome::Unsupported => f.write_str("not supported"),
-        }
+            Self::NotMade => f.write_str("not made"),
+            Self::Unsupported => f.write_str("not supported"),
+        })
     }
 }
 
@@ -78,7 +70,7 @@ pub struct Pages {
 }
 
 /// A mapping as `/proc/PID/smaps` tells of it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Detail {
     /// Its first byte.
     pub start: u64,
@@ -96,20 +88,6 @@ pub struct Detail {
     pub large: u64,
     /// `THPeligible`.
     pub eligible: bool,
-}
-
-impl Detail {
-    /// Nothing at all.
-    pub(crate) const NONE: Self = Self {
-        start: 0,
-        end: 0,
-        flags: VmFlags::empty(),
-        resident: 0,
-        anonymous: 0,
-        swapped: 0,
-        large: 0,
-        eligible: false,
-    };
 }
 
 /// Lines of `/proc/PID/status`, in KiB.

@@ -1,16 +1,13 @@
 //! The same program on Quire.
 
-use crate::linux::{FILE, FOLDER, READ_ONLY, Start, WRITE_ONLY, shown_flags};
+use crate::linux::{FILE, FOLDER, READ_ONLY, Start, WRITE_ONLY, rights_of, shown_flags};
 use crate::observation::{Detail, Figures, Observation, Outcome, Pages, Region, Wanted};
-use crate::program::names::{CAP_IPC_LOCK, CAP_SYS_RAWIO};
 use crate::program::{Call, MOST_PROCESSES};
 use crate::sum;
 use quire_arch::{Access, PAGE_SIZE, VirtAddr, VirtRange};
 use quire_host::{AccessError, HostPlatform, Machine, Program, Vcpu};
 use quire_mm::abi::{self, CallNumber, Files, OpenFile, UserMemory};
-use quire_mm::{
-    Errno, Error, FaultError, HugeUse, Limits, MappedFile, Mapping, PageState, Rights, Space, VmFlags,
-};
+use quire_mm::{Errno, Error, FaultError, HugeUse, Limits, MappedFile, Mapping, PageState, Space, VmFlags};
 
 type HostSpace<'m> = Space<'m, HostPlatform>;
 
@@ -217,14 +214,6 @@ impl<'m> Processes<'m> {
             }
         }
     }
-}
-
-/// The rights that bits of capabilities stand for.
-fn rights_of(bits: u64) -> Rights {
-    let mut rights = Rights::empty();
-    rights.set(Rights::LOCK, bits & CAP_IPC_LOCK != 0);
-    rights.set(Rights::MAP_LOW, bits & CAP_SYS_RAWIO != 0);
-    rights
 }
 
 fn region_of(mapping: &Mapping, shown: VmFlags) -> Region {

@@ -7,7 +7,7 @@
 
 use super::access::{self, Accessed};
 use super::board::{Board, DONE, NO_AREA, NO_PROCESS, RawOp, SLOTS, Slot, UNSAFE, WAKE_EVERY};
-use super::observe::{self, Files, observe};
+use super::observe::{Files, for_each_gap, observe};
 use super::prepare;
 use super::raw::{Plain, exit, futex_wait, futex_wake, plain, syscall};
 use crate::program::Call;
@@ -159,18 +159,10 @@ fn run(board: &Board, mut me: u32) -> ! {
 /// operation: whether a write takes a copy of a part of a large folio can be seen, and when Linux gets to the
 /// end of a process cannot.
 fn leave(board: &Board) {
-    let mut start = 0;
-    let mut at = 0;
-    let count = board.own_count.load(Relaxed) as usize;
-    while at <= count {
-        let end = if at < count { board.own[at][0].load(Relaxed) } else { observe::TOP };
+    for_each_gap(board, |start, end| {
         // SAFETY: nothing of the process itself lies between what is its own.
         unsafe { syscall(libc::SYS_munmap, [start, end - start, 0, 0, 0, 0]) };
-        if at < count {
-            start = board.own[at][1].load(Relaxed);
-        }
-        at += 1;
-    }
+    });
 }
 
 /// Hands the next operation to the process that makes it, and the finished ones to the reader.

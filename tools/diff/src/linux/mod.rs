@@ -16,13 +16,13 @@ mod text;
 
 pub(crate) use huge::Interference;
 pub(crate) use prepare::{FILE, FILE_BYTES, FOLDER, PATH_ONLY, READ_ONLY, WRITE_ONLY};
-pub(crate) use start::Start;
+pub(crate) use start::{Start, rights_of};
 pub(crate) use steps::Steps;
 pub(crate) use swap::host_swaps;
 pub use swap::{HostSwap, HostSwapError};
 pub(crate) use text::shown_flags;
 
-use crate::program::{Call, Class, Op, Program, WINDOW_BYTES, Word};
+use crate::program::{Call, Class, Op, Program, Trait, WINDOW_BYTES, Word};
 use board::{Board, MOST_OWN, WANT_ALL_TEXT, WANT_STATUS, WANT_SUMS, WANT_TEXT};
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -183,7 +183,7 @@ impl Oracle {
         raw.number.store(op.call.number(), Relaxed);
         raw.process.store(op.process, Relaxed);
         raw.id.store(op.id, Relaxed);
-        raw.makes_area.store(op.call.makes_area().into(), Relaxed);
+        raw.makes_area.store(op.call.has(Trait::Area).into(), Relaxed);
         for ((word, area), arg) in raw.words.iter().zip(&raw.areas).zip(op.args) {
             let (value, of) = match arg {
                 Word::Exact(value) => (value, 0),
@@ -199,7 +199,7 @@ impl Oracle {
         let last = at + 1 == program.ops.len();
         let mut want = 0;
         if op.call.class() != Class::Access {
-            want |= WANT_STATUS | if op.call.changes_flags() { WANT_TEXT } else { 0 };
+            want |= WANT_STATUS | if op.call.has(Trait::Flags) { WANT_TEXT } else { 0 };
         }
         if effort == Effort::Thorough || at.is_multiple_of(ALL_TEXT_EVERY) || last {
             want |= WANT_STATUS | if has_text { WANT_ALL_TEXT } else { 0 };

@@ -13,7 +13,7 @@ const PAGE: u64 = 4096;
 /// The error of calls that may have done part of their work.
 const ENOMEM: i64 = 12;
 /// The end of user space.
-pub(super) const TOP: u64 = (1 << 47) - PAGE;
+const TOP: u64 = (1 << 47) - PAGE;
 
 /// Access and sharing as `PROCMAP_QUERY` returns them.
 pub(crate) const VMA_READABLE: u64 = 1;
@@ -59,25 +59,30 @@ impl Files {
     }
 }
 
+/// Calls `visit` with the start and the end of each stretch between what is the process's own.
+#[inline(always)]
+pub(super) fn for_each_gap(board: &Board, visit: impl Fn(u64, u64)) {
+    let mut start = 0;
+    let mut at = 0;
+    let count = board.own_count.load(Relaxed) as usize;
+    while at < count {
+        visit(start, board.own[at][0].load(Relaxed));
+        start = board.own[at][1].load(Relaxed);
+        at += 1;
+    }
+    visit(start, TOP);
+}
+
 /// Writes what is wanted into the slot.
 pub(super) fn observe(board: &Board, slot: &Slot, files: &Files, want: u32) {
     slot.vma_count.store(0, Relaxed);
     slot.run_count.store(0, Relaxed);
     slot.sum_count.store(0, Relaxed);
     slot.status_len.store(0, Relaxed);
-    // Mappings and pages between what is the process's own.
-    let mut start = 0;
-    let mut at = 0;
-    let count = board.own_count.load(Relaxed) as usize;
-    while at <= count {
-        let end = if at < count { board.own[at][0].load(Relaxed) } else { TOP };
+    for_each_gap(board, |start, end| {
         list_vmas(board, slot, files, start, end);
         list_pages(board, slot, files, start, end);
-        if at < count {
-            start = board.own[at][1].load(Relaxed);
-        }
-        at += 1;
-    }
+    });
     if want & WANT_SUMS != 0 {
         sum_pages(slot);
     }

@@ -52,17 +52,21 @@ fn limit(text: &str, name: &str) -> (u64, u64) {
 
 /// The capabilities that memory calls ask for, if the process is in the initial user namespace: only there
 /// they count.
-fn rights_of(pid: i32) -> std::io::Result<Rights> {
+fn rights_of_process(pid: i32) -> std::io::Result<Rights> {
     const INITIAL: &str = "user:[4026531837]";
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     let effective = effective.and_then(|word| u64::from_str_radix(word.trim(), 16).ok()).unwrap_or(0);
+    let initial = std::fs::read_link(format!("/proc/{pid}/ns/user"))?.as_os_str() == INITIAL;
+    Ok(rights_of(if initial { effective } else { 0 }))
+}
+
+/// The rights that bits of capabilities stand for.
+pub(crate) fn rights_of(bits: u64) -> Rights {
     let mut rights = Rights::empty();
-    if std::fs::read_link(format!("/proc/{pid}/ns/user"))?.as_os_str() == INITIAL {
-        rights.set(Rights::LOCK, effective & CAP_IPC_LOCK != 0);
-        rights.set(Rights::MAP_LOW, effective & CAP_SYS_RAWIO != 0);
-    }
-    Ok(rights)
+    rights.set(Rights::LOCK, bits & CAP_IPC_LOCK != 0);
+    rights.set(Rights::MAP_LOW, bits & CAP_SYS_RAWIO != 0);
+    rights
 }
 
 fn limits_of(pid: i32) -> std::io::Result<(Limits, Limits)> {
@@ -131,7 +135,7 @@ impl Start {
             own.iter().filter(|(_, flags, _)| wanted(*flags)).map(|((start, end), ..)| end - start).sum()
         };
         let (size, data) = (sum(|_| true), sum(VmFlags::is_data));
-        let rights = rights_of(pid)?;
+        let rights = rights_of_process(pid)?;
         Ok(Self { layout, limits, rights, hard, overcommit: overcommit(), own, gaps, size, data })
     }
 

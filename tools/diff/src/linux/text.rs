@@ -36,10 +36,8 @@ pub(crate) fn smaps(text: &str, mut visit: impl FnMut(Detail, bool)) {
         // Most lines are of no interest, and there are many: the first letters sort them.
         match line.as_bytes().first() {
             Some(b'0'..=b'9' | b'a'..=b'f') => {
-                detail = header(line).filter(|(_, end, _)| *end < 1 << 47).map(|(start, end, file)| {
-                    let flags = VmFlags::empty();
-                    (Detail { start, end, flags, ..Detail::NONE }, file)
-                });
+                let header = header(line).filter(|(_, end, _)| *end < 1 << 47);
+                detail = header.map(|(start, end, file)| (Detail { start, end, ..Detail::default() }, file));
             }
             Some(b'R' | b'A' | b'S' | b'T' | b'V') => {
                 let Some((detail, file)) = &mut detail else { continue };

@@ -74,61 +74,84 @@ pub(crate) mod names {
 
 use Argument::{Bits, Number, Signed, Value};
 
+/// What else is true of a call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Trait {
+    /// The places of its ranges count.
+    Range,
+    /// Its ranges are to lie across the borders of page tables, too.
+    Border,
+    /// It is to meet pages that were paged out, once there are such pages.
+    Swapped,
+    /// It can change flags of mappings that only `smaps` shows.
+    Flags,
+    /// The address that it returns can be used by later operations.
+    Area,
+}
+
+use Trait::{Area, Border, Flags, Range, Swapped};
+
+/// A call with its name, class, number (of Linux, or of the pseudo calls from 10 000 on), arguments and traits.
+type Row = (Call, &'static str, Class, u32, &'static [Argument], &'static [Trait]);
+
 macro_rules! calls {
-    ($($(#[$doc:meta])* $call:ident = $name:literal, $class:ident, $number:literal, [$($argument:expr),*];)*) => {
+    ($($(#[$doc:meta])* $call:ident = $name:literal, $class:ident, $number:literal, [$($argument:expr),*]
+        $(, $trait:ident)*;)*) => {
         /// What an operation does.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         pub enum Call {
             $($(#[$doc])* $call,)*
         }
 
-        /// Each call with its name, class, number (of Linux, or of the pseudo calls from 10 000 on) and
-        /// arguments, in the order of their declaration.
-        const CALLS: &[(Call, &str, Class, u32, &[Argument])] =
-            &[$((Call::$call, $name, Class::$class, $number, &[$($argument),*])),*];
+        /// In the order of their declaration.
+        const CALLS: &[Row] =
+            &[$((Call::$call, $name, Class::$class, $number, &[$($argument),*], &[$($trait),*])),*];
     };
 }
 
 calls! {
     /// `mmap`.
-    Mmap = "mmap", Memory, 9, [Number, Number, Bits(names::PROTECTION), Bits(names::MAP), Signed, Number];
+    Mmap = "mmap", Memory, 9, [Number, Number, Bits(names::PROTECTION), Bits(names::MAP), Signed, Number],
+        Range, Border, Flags, Area;
     /// `munmap`.
-    Munmap = "munmap", Memory, 11, [Number, Number];
+    Munmap = "munmap", Memory, 11, [Number, Number], Range, Border, Swapped;
     /// `mprotect`.
-    Mprotect = "mprotect", Memory, 10, [Number, Number, Bits(names::PROTECTION)];
+    Mprotect = "mprotect", Memory, 10, [Number, Number, Bits(names::PROTECTION)],
+        Range, Border, Swapped, Flags;
     /// `pkey_mprotect` with key -1.
-    PkeyMprotect = "pkey_mprotect", Memory, 329, [Number, Number, Bits(names::PROTECTION), Signed];
+    PkeyMprotect = "pkey_mprotect", Memory, 329, [Number, Number, Bits(names::PROTECTION), Signed], Flags;
     /// `mremap`.
-    Mremap = "mremap", Memory, 25, [Number, Number, Number, Bits(names::REMAP), Number];
+    Mremap = "mremap", Memory, 25, [Number, Number, Number, Bits(names::REMAP), Number],
+        Range, Border, Swapped, Flags, Area;
     /// `madvise`.
-    Madvise = "madvise", Memory, 28, [Number, Number, Value(names::ADVICE)];
+    Madvise = "madvise", Memory, 28, [Number, Number, Value(names::ADVICE)], Range, Border, Swapped, Flags;
     /// `brk`.
     Brk = "brk", Memory, 12, [Number];
     /// `mincore` with a vector outside of the program's memory.
-    Mincore = "mincore", Memory, 27, [Number, Number];
+    Mincore = "mincore", Memory, 27, [Number, Number], Range, Swapped;
     /// `msync`.
-    Msync = "msync", Memory, 26, [Number, Number, Bits(names::SYNC)];
+    Msync = "msync", Memory, 26, [Number, Number, Bits(names::SYNC)], Range;
     /// `mlock`.
-    Mlock = "mlock", Memory, 149, [Number, Number];
+    Mlock = "mlock", Memory, 149, [Number, Number], Range, Border, Swapped, Flags;
     /// `mlock2`.
-    Mlock2 = "mlock2", Memory, 325, [Number, Number, Bits(names::LOCK)];
+    Mlock2 = "mlock2", Memory, 325, [Number, Number, Bits(names::LOCK)], Flags;
     /// `munlock`.
-    Munlock = "munlock", Memory, 150, [Number, Number];
+    Munlock = "munlock", Memory, 150, [Number, Number], Range, Border, Swapped, Flags;
     /// `mlockall`.
-    Mlockall = "mlockall", Memory, 151, [Bits(names::LOCK_ALL)];
+    Mlockall = "mlockall", Memory, 151, [Bits(names::LOCK_ALL)], Swapped, Flags;
     /// `munlockall`.
-    Munlockall = "munlockall", Memory, 152, [];
+    Munlockall = "munlockall", Memory, 152, [], Flags;
     /// Reads a word.
-    Read = "read", Access, 10_000, [Number];
+    Read = "read", Access, 10_000, [Number], Swapped;
     /// Writes a word.
-    Write = "write", Access, 10_001, [Number, Number];
+    Write = "write", Access, 10_001, [Number, Number], Swapped;
     /// Executes one instruction.
     Execute = "execute", Access, 10_002, [Number];
     /// Writes a word into each page of a range, until one is refused. The value is the number of pages
     /// written.
-    Fill = "fill", Access, 10_003, [Number, Number, Number];
+    Fill = "fill", Access, 10_003, [Number, Number, Number], Range, Border, Swapped;
     /// Creates the process whose number is the argument.
-    Fork = "fork", Process, 10_004, [Number];
+    Fork = "fork", Process, 10_004, [Number], Swapped, Flags;
     /// The process ends.
     Exit = "exit", Process, 10_005, [];
     /// Sets a soft limit of the process.
@@ -138,7 +161,7 @@ calls! {
     /// `prctl`.
     Prctl = "prctl", Memory, 157, [Value(names::OPTION), Bits(names::MDWE), Number, Number, Number];
     /// `mincore` with a vector that is an argument.
-    MincoreInto = "mincore_into", Memory, 10_008, [Number, Number, Number];
+    MincoreInto = "mincore_into", Memory, 10_008, [Number, Number, Number], Range;
 }
 
 impl Call {
@@ -147,7 +170,7 @@ impl Call {
         CALLS.iter().map(|row| row.0)
     }
 
-    fn row(self) -> &'static (Self, &'static str, Class, u32, &'static [Argument]) {
+    fn row(self) -> &'static Row {
         &CALLS[self as usize]
     }
 
@@ -174,27 +197,9 @@ impl Call {
         CALLS.iter().find(|row| row.1 == name).map(|row| row.0)
     }
 
-    /// Whether it can change flags of mappings that only `smaps` shows.
-    pub(crate) fn changes_flags(self) -> bool {
-        matches!(
-            self,
-            Self::Mmap
-                | Self::Mprotect
-                | Self::PkeyMprotect
-                | Self::Mremap
-                | Self::Madvise
-                | Self::Mlock
-                | Self::Mlock2
-                | Self::Munlock
-                | Self::Mlockall
-                | Self::Munlockall
-                | Self::Fork
-        )
-    }
-
-    /// Whether the address that it returns can be used by later operations.
-    pub(crate) fn makes_area(self) -> bool {
-        matches!(self, Self::Mmap | Self::Mremap)
+    /// Whether this is true of it.
+    pub(crate) fn has(self, wanted: Trait) -> bool {
+        self.row().5.contains(&wanted)
     }
 }
 

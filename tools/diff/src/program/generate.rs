@@ -1,7 +1,7 @@
 //! Random programs.
 
 use super::names::*;
-use super::{Base, Call, MOST_PROCESSES, Op, Program, WINDOW_BYTES, Word};
+use super::{Base, Call, MOST_PROCESSES, Op, Program, Trait, WINDOW_BYTES, Word};
 use crate::linux::{FILE, FOLDER, PATH_ONLY, READ_ONLY, WRITE_ONLY};
 use crate::random::Random;
 use core::ops::Range;
@@ -19,40 +19,8 @@ const WINDOWS: [u64; 3] =
 
 /// Advice that both sides know, and some that neither does; what changes pages comes more often.
 const ADVICE: &[u64] = &[
-    4,
-    4,
-    4,
-    4,
-    24,
-    22,
-    22,
-    23,
-    23,
-    8,
-    8,
-    20,
-    21,
-    21,
-    21,
-    0,
-    1,
-    2,
-    3,
-    10,
-    11,
-    12,
-    13,
-    14,
-    15,
-    16,
-    17,
-    18,
-    19,
-    20,
-    21,
-    5,
-    77,
-    MADV_WILLNEED,
+    4, 4, 4, 4, 24, 22, 22, 23, 23, 8, 8, 20, 21, 21, 21, 0, 1, 2, 3, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19,
+    20, 21, 5, 77, 3,
 ];
 
 /// What a program plays with, besides private memory.
@@ -135,7 +103,7 @@ impl Generator {
         } else {
             self.any_call()
         };
-        if call.makes_area() {
+        if call.has(Trait::Area) {
             self.areas.push(id);
         }
         let pages_out = call == Call::Madvise && args[2] == Word::Exact(MADV_PAGEOUT);
@@ -582,7 +550,8 @@ pub(super) fn words<const N: usize>(given: [Word; N]) -> [Word; 6] {
     all
 }
 
-fn with_offset(addr: Word, change: impl Fn(u64) -> u64) -> Word {
+/// The address with its offset changed.
+pub(super) fn with_offset(addr: Word, change: impl Fn(u64) -> u64) -> Word {
     match addr {
         Word::Exact(addr) => Word::Exact(change(addr)),
         Word::Window(offset) => Word::Window(change(offset)),

@@ -1,7 +1,7 @@
 //! Operations that are about large folios: whole aligned blocks of 2 MiB, nearly whole ones, and parts of
 //! them.
 
-use super::generate::{Generator, MIB2, NONE, PAGE, PROT_READ_WRITE, in_word, words};
+use super::generate::{Generator, MIB2, NONE, PAGE, PROT_READ_WRITE, in_word, with_offset, words};
 use super::names::*;
 use super::{Call, Word};
 
@@ -175,10 +175,5 @@ impl Generator {
 }
 
 fn forward(addr: Word, by: u64) -> Word {
-    match addr {
-        Word::Exact(addr) => Word::Exact(addr + by),
-        Word::Window(offset) => Word::Window(offset + by),
-        Word::Area(of, offset) => Word::Area(of, offset + by),
-        Word::Base(base, offset) => Word::Base(base, offset + by),
-    }
+    with_offset(addr, |offset| offset + by)
 }

@@ -5,7 +5,7 @@ mod generate;
 mod large;
 mod text;
 
-pub(crate) use call::{Argument, names};
+pub(crate) use call::{Argument, Trait, names};
 pub use call::{Call, Class};
 pub(crate) use generate::generate;
 pub use text::ParseError;

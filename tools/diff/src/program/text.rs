@@ -26,13 +26,13 @@ pub struct ParseError {
     pub what: String,
 }
 
+/// How bases are written.
+const BASES: [(Base, &str); 3] = [(Base::Break, "break"), (Base::Size, "size"), (Base::Data, "data")];
+
 impl fmt::Display for Base {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Break => "break",
-            Self::Size => "size",
-            Self::Data => "data",
-        })
+        let name = BASES.iter().find(|(base, _)| base == self).map_or("", |(_, name)| name);
+        f.write_str(name)
     }
 }
 
@@ -96,22 +96,13 @@ impl fmt::Display for Program {
 impl Program {
     /// Shows the program with what its operations came to. Those that were not reached are left out.
     pub fn with<'p>(&'p self, outcomes: &'p [Outcome]) -> impl fmt::Display + 'p {
-        WithOutcomes { program: self, outcomes }
-    }
-}
-
-struct WithOutcomes<'p> {
-    program: &'p Program,
-    outcomes: &'p [Outcome],
-}
-
-impl fmt::Display for WithOutcomes<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "window {:#x}", self.program.window)?;
-        for (op, outcome) in self.program.ops.iter().zip(self.outcomes) {
-            writeln!(f, "{op} = {}", outcome.shown(op.call))?;
-        }
-        Ok(())
+        fmt::from_fn(move |f| {
+            writeln!(f, "window {:#x}", self.window)?;
+            for (op, outcome) in self.ops.iter().zip(outcomes) {
+                writeln!(f, "{op} = {}", outcome.shown(op.call))?;
+            }
+            Ok(())
+        })
     }
 }
 
@@ -138,16 +129,16 @@ fn word(text: &str, kind: Argument) -> Result<Word, String> {
     }
     let Some((base, offset)) = text.split_once('+') else { return number(text).map(Word::Exact) };
     let offset = number(offset)?;
-    Ok(match base {
-        "window" => Word::Window(offset),
-        "break" => Word::Base(Base::Break, offset),
-        "size" => Word::Base(Base::Size, offset),
-        "data" => Word::Base(Base::Data, offset),
-        _ => match base.strip_prefix("area").map(str::parse) {
-            Some(Ok(id)) => Word::Area(id, offset),
-            _ => return Err(format!("`{base}` is no base of an address")),
-        },
-    })
+    if base == "window" {
+        return Ok(Word::Window(offset));
+    }
+    if let Some((base, _)) = BASES.into_iter().find(|(_, name)| *name == base) {
+        return Ok(Word::Base(base, offset));
+    }
+    match base.strip_prefix("area").map(str::parse) {
+        Some(Ok(id)) => Ok(Word::Area(id, offset)),
+        _ => Err(format!("`{base}` is no base of an address")),
+    }
 }
 
 fn op(text: &str) -> Result<Op, String> {
