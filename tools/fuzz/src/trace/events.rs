@@ -105,19 +105,11 @@ fn kind(what: u8, bytes: &mut Bytes<'_>) -> EventKind {
         27 => EventKind::Lost(Lost { count: bytes.number(), cause: LostCause::RingFull }),
         28 => EventKind::Unsupported(Unsupported::ForeignAbi),
         29 => EventKind::Reuse(reuse(bytes)),
-        30 => EventKind::Compressibility(Compressibility {
-            zero: u32::from(bytes.byte()),
-            same: u32::from(bytes.byte()),
-            sizes: std::array::from_fn(|_| u32::from(bytes.byte()) << 20),
-        }),
+        30 => EventKind::Compressibility(compressibility(bytes)),
         24 => EventKind::Contents(Box::new(ContentSample {
             start: address(bytes),
             bytes: bytes.number(),
-            sizes: Compressibility {
-                zero: u32::from(bytes.byte()),
-                same: u32::from(bytes.byte()),
-                sizes: std::array::from_fn(|_| u32::from(bytes.byte()) << 20),
-            },
+            sizes: compressibility(bytes),
             compressed: bytes.number(),
         })),
         _ => EventKind::Exit(bytes.pick(&[
@@ -126,6 +118,14 @@ fn kind(what: u8, bytes: &mut Bytes<'_>) -> EventKind {
             ExitStatus::Replaced,
             ExitStatus::Unknown,
         ])),
+    }
+}
+
+fn compressibility(bytes: &mut Bytes<'_>) -> Compressibility {
+    Compressibility {
+        zero: u32::from(bytes.byte()),
+        same: u32::from(bytes.byte()),
+        sizes: std::array::from_fn(|_| u32::from(bytes.byte()) << 20),
     }
 }
 

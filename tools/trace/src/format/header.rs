@@ -83,7 +83,7 @@ impl Pressure {
 }
 
 /// Where the page faults of a trace come from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FaultSource {
     /// The kernel's `exceptions:page_fault_*` tracepoints: every fault, with its access as the processor gave
     /// it.
@@ -93,6 +93,7 @@ pub enum FaultSource {
     /// `/proc/PID/pagemap`, read at calls: which pages were touched, not when, how often or by which thread.
     Pagemap,
     /// There are none: the trace was not recorded but imported, and has uses of pages instead.
+    #[default]
     None,
 }
 
@@ -116,9 +117,10 @@ pub enum UseSource {
 }
 
 /// How the calls of a trace were caught.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CallSource {
     /// A seccomp filter stopped the program at memory calls only.
+    #[default]
     Seccomp,
     /// The program was stopped at every call.
     EveryCall,

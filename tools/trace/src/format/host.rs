@@ -1,7 +1,7 @@
 //! The settings of the host that a recording was made under.
 
-use super::varint::{Cursor, Malformed, put_u64};
-use super::wire::{Wire, get_flags, get_list, put_flags};
+use super::varint::{Cursor, Malformed};
+use super::wire::{Wire, wire};
 use crate::event::ThpDisable;
 
 /// The settings of the host, when the recording began, that decide what the program's memory does.
@@ -37,26 +37,9 @@ impl HostSettings {
     }
 }
 
-impl Wire for HostSettings {
-    fn put(&self, out: &mut Vec<u8>) {
-        put_flags(out, [self.thp_turned_off, self.no_randomize]);
-        self.thp_disable.put(out);
-        self.randomize_va_space.put(out);
-        put_u64(out, self.thp_files.len() as u64);
-        for (name, text) in &self.thp_files {
-            name.put(out);
-            text.put(out);
-        }
-    }
-
-    fn get(cursor: &mut Cursor<'_>) -> Result<Self, Malformed> {
-        let [thp_turned_off, no_randomize] = get_flags(cursor, "settings of the host use reserved bits")?;
-        Ok(Self {
-            thp_turned_off,
-            no_randomize,
-            thp_disable: Wire::get(cursor)?,
-            randomize_va_space: Wire::get(cursor)?,
-            thp_files: get_list(cursor, 2, |cursor| Ok((Wire::get(cursor)?, Wire::get(cursor)?)))?,
-        })
-    }
-}
+wire!(HostSettings {
+    [thp_turned_off, no_randomize]: "settings of the host use reserved bits",
+    thp_disable,
+    randomize_va_space,
+    thp_files,
+});

@@ -26,6 +26,24 @@ macro_rules! wire {
             }
         }
     };
+    // Flags among them share a byte; the text says that it has others.
+    ($type:ident { $($head:ident,)* [$($flag:ident),+]: $wrong:literal,
+        $($field:ident $((since $version:ident, before $old:expr))?),* $(,)? }) => {
+        impl Wire for $type {
+            fn put(&self, out: &mut Vec<u8>) {
+                $(self.$head.put(out);)*
+                crate::format::wire::put_flags(out, [$(self.$flag),+]);
+                $(self.$field.put(out);)*
+            }
+
+            fn get(cursor: &mut Cursor<'_>) -> Result<Self, Malformed> {
+                $(let $head = Wire::get(cursor)?;)*
+                let [$($flag),+] = crate::format::wire::get_flags(cursor, $wrong)?;
+                $(let $field = wire!(@get cursor $(, $version, $old)?);)*
+                Ok(Self { $($head,)* $($flag,)+ $($field),* })
+            }
+        }
+    };
     (@get $cursor:ident) => { Wire::get($cursor)? };
     (@get $cursor:ident, $version:ident, $old:expr) => {
         if $cursor.version() >= crate::format::Version::$version { Wire::get($cursor)? } else { $old }
@@ -76,6 +94,14 @@ pub(crate) fn get_flags<const N: usize>(
     Ok(std::array::from_fn(|place| bits >> place & 1 != 0))
 }
 
+/// Appends the number of items, and the items.
+pub(crate) fn put_list<T>(out: &mut Vec<u8>, items: &[T], mut item: impl FnMut(&T, &mut Vec<u8>)) {
+    put_u64(out, items.len() as u64);
+    for one in items {
+        item(one, out);
+    }
+}
+
 /// Reads so many items as are counted first; `least` is the fewest bytes that one takes.
 pub(crate) fn get_list<'a, T, L: FromIterator<T>>(
     cursor: &mut Cursor<'a>,
@@ -95,25 +121,22 @@ impl Wire for u8 {
     }
 }
 
-impl Wire for u32 {
-    fn put(&self, out: &mut Vec<u8>) {
-        put_u64(out, u64::from(*self));
-    }
+/// Numbers of variable length.
+macro_rules! numbers {
+    ($($type:ident),+) => {$(
+        impl Wire for $type {
+            fn put(&self, out: &mut Vec<u8>) {
+                put_u64(out, u64::from(*self));
+            }
 
-    fn get(cursor: &mut Cursor<'_>) -> Result<Self, Malformed> {
-        cursor.u32()
-    }
+            fn get(cursor: &mut Cursor<'_>) -> Result<Self, Malformed> {
+                cursor.$type()
+            }
+        }
+    )+};
 }
 
-impl Wire for u64 {
-    fn put(&self, out: &mut Vec<u8>) {
-        put_u64(out, *self);
-    }
-
-    fn get(cursor: &mut Cursor<'_>) -> Result<Self, Malformed> {
-        cursor.u64()
-    }
-}
+numbers!(u32, u64);
 
 impl Wire for bool {
     fn put(&self, out: &mut Vec<u8>) {
@@ -148,14 +171,24 @@ impl Wire for Box<[u8]> {
 
 impl Wire for Vec<Box<[u8]>> {
     fn put(&self, out: &mut Vec<u8>) {
-        put_u64(out, self.len() as u64);
-        for bytes in self {
-            bytes.put(out);
-        }
+        put_list(out, self, Wire::put);
     }
 
     fn get(cursor: &mut Cursor<'_>) -> Result<Self, Malformed> {
         get_list(cursor, 1, Wire::get)
+    }
+}
+
+impl Wire for Vec<(String, String)> {
+    fn put(&self, out: &mut Vec<u8>) {
+        put_list(out, self, |(first, second), out| {
+            first.put(out);
+            second.put(out);
+        });
+    }
+
+    fn get(cursor: &mut Cursor<'_>) -> Result<Self, Malformed> {
+        get_list(cursor, 2, |cursor| Ok((Wire::get(cursor)?, Wire::get(cursor)?)))
     }
 }
 

@@ -75,20 +75,19 @@ fn follow(options: &RecordOptions) -> Result<RecordSummary, RecordError> {
     let pid = child.pid;
     let result = follow_child(options, &mut child).and_then(|hold| {
         let started = now();
-        let (calls, faults) = (hold.calls, hold.faults);
         let header = header(options, &hold);
         let output = target.file().and_then(|file| Output::start(file, header, options.level));
         let output = output.map_err(|source| RecordError::Start { source })?;
         let followed = Tracer::new(pid, hold, &output, options, started).run(child)?;
-        Ok((followed, output, calls, faults))
+        Ok((followed, output))
     });
     match result {
-        Ok((Followed { exec_error: Some(source), .. }, output, ..)) => {
+        Ok((Followed { exec_error: Some(source), .. }, output)) => {
             drop(output);
             let program = options.command[0].to_string_lossy().into_owned();
             Err(RecordError::Exec { program, source })
         }
-        Ok((followed, output, calls, faults)) => finish(&followed, output, target, calls, faults),
+        Ok((followed, output)) => finish(followed.summary, output, target),
         Err(error) => {
             // The child has not begun; it must not begin unfollowed.
             signals::send(pid, Signal::SIGKILL);
@@ -224,40 +223,12 @@ fn header(options: &RecordOptions, hold: &Hold) -> TraceHeader {
     }
 }
 
-fn finish(
-    followed: &Followed,
-    output: Output,
-    target: Target,
-    calls: CallSource,
-    faults: FaultSource,
-) -> Result<RecordSummary, RecordError> {
-    let early = followed.released.is_some();
-    let written = output.finish(followed.wall_ns, followed.stopped_ns, early)?.ok_or(RecordError::Broken)?;
+fn finish(mut summary: RecordSummary, output: Output, target: Target) -> Result<RecordSummary, RecordError> {
+    let early = summary.released.is_some();
+    let [wall_ns, stopped_ns] = [summary.wall, summary.stopped].map(|time| time.as_nanos() as u64);
+    let written = output.finish(wall_ns, stopped_ns, early)?.ok_or(RecordError::Broken)?;
     target.name()?;
-    Ok(RecordSummary {
-        status: followed.status,
-        wall: Duration::from_nanos(followed.wall_ns),
-        stopped: Duration::from_nanos(followed.stopped_ns),
-        stops: followed.stops,
-        programs_cpu: Duration::from_nanos(followed.programs_cpu_ns),
-        switch: Duration::from_nanos(followed.switch_ns),
-        recorder_cpu: Duration::from_nanos(thread_cpu() + written.cpu_ns),
-        faults,
-        calls,
-        bytes: written.bytes,
-        totals: written.totals,
-        processes: followed.processes,
-        threads: followed.threads,
-        unordered_calls: followed.unordered_calls,
-        stray_faults: followed.stray_faults,
-        orphans: followed.orphans,
-        interrupted: followed.interrupted,
-        released: followed.released,
-        not_released: followed.not_released,
-        pressure: followed.rotation.map(|figures| PressureSummary {
-            pages_out: figures.pages_out,
-            took: Duration::from_nanos(figures.spent_ns),
-            most_resident: figures.most_resident,
-        }),
-    })
+    summary.recorder_cpu = Duration::from_nanos(thread_cpu() + written.cpu_ns);
+    (summary.bytes, summary.totals) = (written.bytes, written.totals);
+    Ok(summary)
 }

@@ -6,7 +6,7 @@ use std::fmt;
 use std::time::Duration;
 
 /// What a recording did and what it cost. Displays as a few lines.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct RecordSummary {
     /// How the program ended.
     pub status: ExitStatus,
@@ -53,7 +53,7 @@ pub struct RecordSummary {
 }
 
 /// What the recorder paged out so that later uses were page faults.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PressureSummary {
     /// Pages; one that was paged out several times counts each time.
     pub pages_out: u64,

@@ -2,9 +2,8 @@
 
 use super::{BlockDecoder, BlockEncoder};
 use crate::event::{Call, CallDetail, EventKind, FileFacts, Limit, MapTrial};
-use crate::format::Version;
 use crate::format::varint::{Cursor, Malformed, difference, put_u64};
-use crate::format::wire::{Wire, get_flags, get_list, put_flags, wire};
+use crate::format::wire::{Wire, get_list, put_list, wire};
 use std::sync::Arc;
 
 wire!(Limit { kind, target, soft, hard });
@@ -27,11 +26,10 @@ impl BlockEncoder {
             }
             CallDetail::Ranges(ranges) => {
                 out.push(2);
-                put_u64(out, ranges.len() as u64);
-                for (start, len) in ranges {
+                put_list(out, ranges, |(start, len), out| {
                     start.put(out);
                     len.put(out);
-                }
+                });
             }
             CallDetail::Name(None) => out.push(3),
             CallDetail::Name(Some(name)) => {
@@ -99,34 +97,16 @@ impl BlockDecoder {
     }
 }
 
-impl Wire for FileFacts {
-    fn put(&self, out: &mut Vec<u8>) {
-        self.kind.put(out);
-        put_flags(out, [self.readable, self.writable, self.no_exec]);
-        for number in [self.device, self.inode, self.size, self.file_system] {
-            put_u64(out, number);
-        }
-        self.name.put(out);
-        self.trial.put(out);
-    }
-
-    fn get(cursor: &mut Cursor<'_>) -> Result<Self, Malformed> {
-        let kind = Wire::get(cursor)?;
-        let [readable, writable, no_exec] = get_flags(cursor, "a file uses reserved bits")?;
-        Ok(Self {
-            kind,
-            readable,
-            writable,
-            no_exec,
-            device: cursor.u64()?,
-            inode: cursor.u64()?,
-            size: cursor.u64()?,
-            file_system: cursor.u64()?,
-            name: Wire::get(cursor)?,
-            trial: if cursor.version() < Version::THREE { None } else { Wire::get(cursor)? },
-        })
-    }
-}
+wire!(FileFacts {
+    kind,
+    [readable, writable, no_exec]: "a file uses reserved bits",
+    device,
+    inode,
+    size,
+    file_system,
+    name,
+    trial(since THREE, before None),
+});
 
 impl Wire for MapTrial {
     fn put(&self, out: &mut Vec<u8>) {

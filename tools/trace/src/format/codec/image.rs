@@ -3,7 +3,7 @@
 use crate::event::{ExecGain, ExecImage, Limits, Mapping, MmapBase, PageRun, Privileges, Rlimit, VmFlags};
 use crate::format::Version;
 use crate::format::varint::{Cursor, Malformed, difference, put_u64};
-use crate::format::wire::{Wire, get_flags, get_list, put_flags, wire};
+use crate::format::wire::{Wire, get_flags, get_list, put_flags, put_list, wire};
 
 wire!(ExecImage {
     pid,
@@ -51,12 +51,11 @@ impl Wire for Privileges {
 /// Each begins where the one before it ends, or not far from there.
 impl Wire for Vec<Mapping> {
     fn put(&self, out: &mut Vec<u8>) {
-        put_u64(out, self.len() as u64);
         let mut last = 0;
-        for mapping in self {
+        put_list(out, self, |mapping, out| {
             put_mapping(out, mapping, last);
             last = mapping.end;
-        }
+        });
     }
 
     fn get(cursor: &mut Cursor<'_>) -> Result<Self, Malformed> {
@@ -77,14 +76,13 @@ fn put_mapping(out: &mut Vec<u8>, mapping: &Mapping, last: u64) {
         put_u64(out, number);
     }
     mapping.name.put(out);
-    put_u64(out, mapping.resident.len() as u64);
     let mut last = mapping.start;
-    for run in &mapping.resident {
+    put_list(out, &mapping.resident, |run, out| {
         put_u64(out, difference(run.start, last));
         run.pages.put(out);
         run.file.put(out);
         last = run.start;
-    }
+    });
 }
 
 fn get_mapping(cursor: &mut Cursor<'_>, last: u64) -> Result<Mapping, Malformed> {

@@ -11,7 +11,7 @@ mod reuse;
 
 use super::Version;
 use super::varint::{Cursor, Malformed, difference, put_u64};
-use super::wire::{Wire, get_flags, put_flags, wire};
+use super::wire::{Wire, wire};
 use crate::event::{Access, CloneFacts, Event, EventKind, ExitStatus, Fault, FileFacts, Lost, TaskId};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -195,27 +195,13 @@ impl BlockDecoder {
 
 wire!(Lost { cause, count });
 
-impl Wire for CloneFacts {
-    fn put(&self, out: &mut Vec<u8>) {
-        put_flags(out, [self.shares_memory, self.same_process]);
-        for number in [self.child.0, self.child_tid, self.child_pid] {
-            number.put(out);
-        }
-        self.flags.put(out);
-    }
-
-    fn get(cursor: &mut Cursor<'_>) -> Result<Self, Malformed> {
-        let [shares_memory, same_process] = get_flags(cursor, "a clone uses reserved bits")?;
-        Ok(Self {
-            child: TaskId(cursor.u32()?),
-            child_tid: cursor.u32()?,
-            child_pid: cursor.u32()?,
-            flags: cursor.u64()?,
-            shares_memory,
-            same_process,
-        })
-    }
-}
+wire!(CloneFacts {
+    [shares_memory, same_process]: "a clone uses reserved bits",
+    child,
+    child_tid,
+    child_pid,
+    flags,
+});
 
 impl Wire for ExitStatus {
     fn put(&self, out: &mut Vec<u8>) {

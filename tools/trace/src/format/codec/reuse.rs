@@ -2,19 +2,18 @@
 
 use crate::event::{Compressibility, ContentSample, Reuse, ReuseRun};
 use crate::format::varint::{Cursor, Malformed, difference, put_u64};
-use crate::format::wire::{Wire, get_list, wire};
+use crate::format::wire::{Wire, get_list, put_list, wire};
 
 impl Wire for Reuse {
     fn put(&self, out: &mut Vec<u8>) {
         self.source.put(out);
-        put_u64(out, self.runs.len() as u64);
         let mut end = 0;
-        for run in &self.runs {
+        put_list(out, &self.runs, |run, out| {
             put_u64(out, difference(run.start, end));
             run.pages.put(out);
             run.access.put(out);
             end = end_of(run);
-        }
+        });
     }
 
     fn get(cursor: &mut Cursor<'_>) -> Result<Self, Malformed> {

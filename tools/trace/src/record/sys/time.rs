@@ -15,6 +15,12 @@ pub(crate) fn now() -> u64 {
     clock(ClockId::Monotonic)
 }
 
+/// When to look next after a look that took from `before` to `after`: after `share` times as long, and `least`
+/// nanoseconds.
+pub(crate) fn next_look(before: u64, after: u64, share: u64, least: u64) -> u64 {
+    after.saturating_add(after.saturating_sub(before).saturating_mul(share).max(least))
+}
+
 /// CPU time of the calling thread, in nanoseconds.
 pub(crate) fn thread_cpu() -> u64 {
     clock(ClockId::ThreadCPUTime)

@@ -126,7 +126,7 @@ impl Tracer<'_> {
         let orphans: Vec<Tid> = early.filter(|(_, early)| is_orphan(early)).map(|(tid, _)| *tid).collect();
         for tid in orphans {
             let Some(early) = self.early.remove(&tid) else { continue };
-            self.followed.orphans += 1;
+            self.summary.orphans += 1;
             if let Happened::Stopped { signal, event } = early.happened {
                 self.unrecorded.insert(tid);
                 self.pass(tid, signal, event, time);

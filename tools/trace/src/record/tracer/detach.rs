@@ -67,7 +67,7 @@ impl Tracer<'_> {
         self.gather(&mut gathered);
         let standing = Vec::from_iter(gathered.standing);
         detach_all(&standing, self.calls == CallSource::Seccomp);
-        self.followed.not_released = gathered.running.len();
+        self.summary.not_released = gathered.running.len();
     }
 
     /// Stops all threads.

@@ -87,10 +87,7 @@ impl Tracer<'_> {
             space.thp_disable = thp_disable;
         }
         if last {
-            self.spaces.remove(&old_space);
-            self.forget_touched(old_space);
-            self.forget_reuse(old_space);
-            self.forget_rotation(old_space);
+            self.forget_space(old_space);
         }
         self.accesses.forget_process(pid);
         self.merger.identify(pid, time, id, space);

@@ -6,8 +6,9 @@ use crate::event::{EventKind, ExitStatus, FiguresCause, LinuxFigures};
 use crate::record::merge::{Rule, SpaceId};
 use crate::record::proc::status::Stat;
 use crate::record::proc::{Keyed, maps};
-use crate::record::sys::time::{now, process_cpu};
+use crate::record::sys::time::{next_look, now, process_cpu};
 use crate::record::sys::{Tid, ptrace};
+use std::time::Duration;
 
 /// Page tables and mappings are counted at most this often: it costs some tens of microseconds.
 const SAMPLE_EVERY_NS: u64 = 20_000_000;
@@ -125,7 +126,7 @@ impl Tracer<'_> {
     /// A thread is gone.
     pub(super) fn died(&mut self, tid: Tid, status: ExitStatus, time: u64) {
         if tid == self.root {
-            self.followed.status = status;
+            self.summary.status = status;
         }
         self.takes_place_before_end(tid, time);
         self.give_up(tid, time);
@@ -149,19 +150,24 @@ impl Tracer<'_> {
             self.leave_space(task.space);
         }
         if !self.tasks.values().any(|other| other.space == task.space) {
-            self.spaces.remove(&task.space);
-            self.forget_touched(task.space);
-            self.forget_reuse(task.space);
-            self.forget_rotation(task.space);
+            self.forget_space(task.space);
         }
         if let Some(process) = self.processes.get_mut(&task.pid) {
             process.threads -= 1;
             if process.threads == 0 {
-                self.followed.programs_cpu_ns += process.cpu_ns;
+                self.summary.programs_cpu += Duration::from_nanos(process.cpu_ns);
                 self.processes.remove(&task.pid);
                 self.accesses.forget_process(task.pid);
             }
         }
+    }
+
+    /// Forgets an address space that is gone.
+    pub(super) fn forget_space(&mut self, space: SpaceId) {
+        self.spaces.remove(&space);
+        self.touched.iter_mut().for_each(|touched| touched.forget(space));
+        self.reuse.iter_mut().for_each(|reuse| reuse.forget(space));
+        self.rotation.iter_mut().for_each(|rotation| rotation.forget(space));
     }
 
     /// Linux's figures of the address space that a stopped thread is in.
@@ -212,8 +218,7 @@ impl Tracer<'_> {
         }
         space.vm_pte_peak = space.vm_pte_peak.max(Keyed::status(tid).bytes("VmPTE"));
         space.mappings_peak = space.mappings_peak.max(maps::count(tid));
-        let after = now();
-        space.next_sample = next_sample(time, after);
+        space.next_sample = next_look(time, now(), SAMPLE_SHARE, SAMPLE_EVERY_NS);
     }
 }
 
@@ -222,12 +227,6 @@ fn was_made(result: i64) -> bool {
     // The result before there is another one: the thread was killed before it was let into the call. Or it
     // was killed while it waited for the lock of its address space.
     ![libc::ENOSYS, libc::EINTR].map(|errno| -i64::from(errno)).contains(&result)
-}
-
-/// When to look next after a look that took from `before` to `after`.
-fn next_sample(before: u64, after: u64) -> u64 {
-    let took = after.saturating_sub(before);
-    after.saturating_add(took.saturating_mul(SAMPLE_SHARE).max(SAMPLE_EVERY_NS))
 }
 
 #[cfg(test)]
@@ -243,6 +242,7 @@ mod tests {
 
     #[test]
     fn a_look_takes_a_fiftieth_of_the_time() {
+        let next_sample = |before, after| next_look(before, after, SAMPLE_SHARE, SAMPLE_EVERY_NS);
         assert_eq!(next_sample(1_000, 51_000), 51_000 + SAMPLE_EVERY_NS);
         assert_eq!(next_sample(0, 30_000_000), 30_000_000 * 51);
         assert_eq!(next_sample(0, u64::MAX), u64::MAX);

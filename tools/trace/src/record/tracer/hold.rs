@@ -68,7 +68,7 @@ impl Tracer<'_> {
             })
             .collect();
         for space in passed {
-            self.followed.unordered_calls += 1;
+            self.summary.unordered_calls += 1;
             self.next_in_line(space, time);
         }
     }

@@ -32,14 +32,14 @@ use super::sys::ptrace::{EVENT_STOP, Resume, SyscallStop};
 use super::sys::time::{Tick, now, process_cpu};
 use super::sys::wait::{Happened, Waited, poll, wait};
 use super::sys::{Tid, memory, ptrace, signals};
-use super::{Hold, RecordOptions};
+use super::{Hold, RecordOptions, RecordSummary};
 use crate::event::{Denial, EventKind, ExitStatus, Privileges, TaskId};
 use crate::format::CallSource;
 use crate::record::proc::status::Stat;
 use heard::{Heard, Queue};
 use nix::sys::signal::Signal;
 use reuse::ReuseSampler;
-use rotation::{Rotation, RotationFigures};
+use rotation::Rotation;
 use same_cpu::{SameCpu, Until};
 use state::{Early, Process, Rseq, Space, State, Task};
 use std::collections::{HashMap, HashSet};
@@ -57,28 +57,10 @@ const TICK_NS: u64 = 20_000_000;
 const ROTATION_TICK: Duration = Duration::from_millis(4);
 
 /// What a tracer did.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Followed {
-    pub(crate) status: ExitStatus,
-    pub(crate) wall_ns: u64,
-    pub(crate) stopped_ns: u64,
-    pub(crate) stops: u64,
-    /// A switch from the recorder to a thread and back, in the mean.
-    pub(crate) switch_ns: u64,
-    /// CPU time of the programs.
-    pub(crate) programs_cpu_ns: u64,
-    pub(crate) processes: u32,
-    pub(crate) threads: u32,
-    pub(crate) unordered_calls: u64,
-    pub(crate) stray_faults: u64,
-    pub(crate) orphans: u64,
-    /// The signal on which everything was let go, and how many threads could not be.
-    pub(crate) released: Option<u8>,
-    /// The first signal that asked the recorder to end.
-    pub(crate) interrupted: Option<u8>,
-    pub(crate) not_released: usize,
-    /// What the recorder paged out, if it did.
-    pub(crate) rotation: Option<RotationFigures>,
+    pub(crate) summary: RecordSummary,
+    /// Why the program could not be executed.
     pub(crate) exec_error: Option<io::Error>,
 }
 
@@ -124,7 +106,7 @@ pub(crate) struct Tracer<'a> {
     notify: fn(&str),
     /// That the program traces others was said.
     told_of_tracing: bool,
-    followed: Followed,
+    summary: RecordSummary,
 }
 
 impl<'a> Tracer<'a> {
@@ -136,7 +118,7 @@ impl<'a> Tracer<'a> {
         options: &RecordOptions,
         started: u64,
     ) -> Self {
-        let Hold { perf, calls, thp_off, .. } = hold;
+        let Hold { perf, calls, faults, thp_off } = hold;
         let touched = perf.is_none().then(TouchedPages::default);
         let mut tracer = Self {
             root,
@@ -167,7 +149,7 @@ impl<'a> Tracer<'a> {
             first_signal: None,
             notify: options.notify,
             told_of_tracing: false,
-            followed: Followed::default(),
+            summary: RecordSummary { faults, calls, ..RecordSummary::default() },
         };
         let space = tracer.new_space();
         tracer.begin_thp(space);
@@ -200,11 +182,12 @@ impl<'a> Tracer<'a> {
             }
             if time.saturating_sub(self.ticked) >= TICK_NS {
                 self.ticked = time;
-                self.followed.released = self.pass_signals_on(time);
-                if self.followed.released.is_some() {
+                self.summary.released = self.pass_signals_on(time);
+                if self.summary.released.is_some() {
                     self.end_recording();
                     let pids = self.processes.keys();
-                    self.followed.programs_cpu_ns += pids.filter_map(|pid| process_cpu(*pid)).sum::<u64>();
+                    let spent = pids.filter_map(|pid| process_cpu(*pid)).sum();
+                    self.summary.programs_cpu += Duration::from_nanos(spent);
                     self.let_all_go();
                     break;
                 }
@@ -216,21 +199,17 @@ impl<'a> Tracer<'a> {
                 self.settle(false);
             }
         }
-        if self.followed.released.is_none() {
+        if self.summary.released.is_none() {
             self.end_recording();
         }
         // One that the program ended on at once.
         self.new_signal();
-        if !self.begun {
-            self.followed.exec_error = child.exec_error();
-        }
-        self.followed.wall_ns = now() - self.started;
-        self.followed.switch_ns = self.switches.mean();
-        self.followed.stray_faults = self.merger.stray_faults();
-        if let Some(rotation) = &self.rotation {
-            self.followed.rotation = Some(rotation.figures);
-        }
-        Ok(self.followed)
+        let exec_error = if self.begun { None } else { child.exec_error() };
+        self.summary.wall = Duration::from_nanos(now() - self.started);
+        self.summary.switch = Duration::from_nanos(self.switches.mean());
+        self.summary.stray_faults = self.merger.stray_faults();
+        self.summary.pressure = self.rotation.map(|rotation| rotation.figures);
+        Ok(Followed { summary: self.summary, exec_error })
     }
 
     /// Waits until something happens, and takes in all that has happened by then. Returns `false` if nothing
@@ -283,7 +262,7 @@ impl<'a> Tracer<'a> {
     fn new_signal(&mut self) -> Option<usize> {
         let seen = signals::seen();
         let new = (0..seen.len()).find(|place| seen[*place] != self.seen_signals[*place])?;
-        self.followed.interrupted.get_or_insert(signals::NOTED[new] as u8);
+        self.summary.interrupted.get_or_insert(signals::NOTED[new] as u8);
         Some(new)
     }
 
@@ -327,11 +306,11 @@ impl<'a> Tracer<'a> {
             Happened::Exited(code) => self.died(tid, ExitStatus::Code(code), time),
             Happened::Killed(signal) => self.died(tid, ExitStatus::Signal(signal), time),
             Happened::Stopped { signal, event } => {
-                self.followed.stops += 1;
+                self.summary.stops += 1;
                 self.same_cpu.stopped(tid, time);
                 self.stopped(tid, signal, event, time);
                 // A thread that is held goes on standing still; that time is added when it is let go.
-                self.followed.stopped_ns += now() - time;
+                self.summary.stopped += Duration::from_nanos(now() - time);
             }
         }
     }
@@ -458,9 +437,9 @@ impl<'a> Tracer<'a> {
     fn add_task(&mut self, tid: Tid, pid: Tid, space: SpaceId, privileges: Privileges) -> TaskId {
         let id = TaskId(self.next_task);
         self.next_task += 1;
-        self.followed.threads += 1;
+        self.summary.threads += 1;
         let process = self.processes.entry(pid).or_insert_with(|| {
-            self.followed.processes += 1;
+            self.summary.processes += 1;
             Process { threads: 0, threads_peak: 0, cpu_ns: 0, faults_before: (0, 0) }
         });
         process.threads += 1;

@@ -14,7 +14,7 @@ use crate::record::merge::SpaceId;
 use crate::record::proc::maps;
 use crate::record::proc::pagemap::{self, Pagemap};
 use crate::record::sys::Tid;
-use crate::record::sys::time::now;
+use crate::record::sys::time::{next_look, now};
 use std::collections::HashMap;
 use std::fs;
 use std::time::Duration;
@@ -83,13 +83,17 @@ impl ReuseSampler {
 
     /// When the next round of looks is, after one that took from `before` to `after`.
     fn next_round(&self, before: u64, after: u64) -> u64 {
-        let took = after.saturating_sub(before);
-        after.saturating_add(took.saturating_mul(SHARE).max(self.every_ns))
+        next_look(before, after, SHARE, self.every_ns)
     }
 
     /// Whether a space that ends may be looked at.
     fn affords_end(&self, time: u64) -> bool {
         self.spent_at_ends <= ALLOWANCE_NS.saturating_add(time.saturating_sub(self.started) / SHARE)
+    }
+
+    /// A space is gone.
+    pub(super) fn forget(&mut self, space: SpaceId) {
+        self.known.remove(&space);
     }
 
     /// Looks at a space: what was used since it was looked at last, and now and then how it compresses.
@@ -179,13 +183,6 @@ impl Tracer<'_> {
         let kinds = sampler.sample(tid, space, now(), is_last);
         if !kinds.is_empty() {
             self.note(tid, now(), kinds);
-        }
-    }
-
-    /// An address space is gone.
-    pub(super) fn forget_reuse(&mut self, space: SpaceId) {
-        if let Some(sampler) = &mut self.reuse {
-            sampler.known.remove(&space);
         }
     }
 }

@@ -21,6 +21,7 @@ use super::state::State;
 use crate::event::{Access, ContentSample, EventKind, Fault, Mode, Outcome, PageRun};
 use crate::format::Pressure;
 use crate::mix::mix;
+use crate::record::PressureSummary;
 use crate::record::merge::SpaceId;
 use crate::record::perf::{Sample, SampleKind};
 use crate::record::proc::pagemap::Pagemap;
@@ -29,6 +30,7 @@ use crate::record::proc::text;
 use crate::record::sys::time::now;
 use crate::record::sys::{Tid, memory, ptrace};
 use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
 
 const PAGE: u64 = 4096;
 /// Pages of a region.
@@ -90,18 +92,7 @@ pub(super) struct Rotation {
     /// It did not get rid of all the last time, and does not try again before this time.
     rests_until: u64,
     /// What it did.
-    pub(super) figures: RotationFigures,
-}
-
-/// What paging out came to.
-#[derive(Debug, Default, Clone, Copy)]
-pub(crate) struct RotationFigures {
-    /// Pages that were paged out.
-    pub(crate) pages_out: u64,
-    /// How long that took the recorder.
-    pub(crate) spent_ns: u64,
-    /// The most bytes that were resident when the recorder looked.
-    pub(crate) most_resident: u64,
+    pub(super) figures: PressureSummary,
 }
 
 impl Rotation {
@@ -116,7 +107,7 @@ impl Rotation {
             out: HashMap::new(),
             turns: 0,
             rests_until: 0,
-            figures: RotationFigures::default(),
+            figures: PressureSummary::default(),
         }
     }
 
@@ -166,7 +157,7 @@ impl Rotation {
     }
 
     /// An address space is gone.
-    fn forget(&mut self, space: SpaceId) {
+    pub(super) fn forget(&mut self, space: SpaceId) {
         // Its regions have their turn still, with no page.
         self.regions.retain(|(of, _), pages| {
             let stays = *of != space;
@@ -301,20 +292,13 @@ impl Tracer<'_> {
             }
         }
         let after = now();
-        rotation.figures.spent_ns += after - before;
+        rotation.figures.took += Duration::from_nanos(after - before);
         if excess > 0 {
             // What is left cannot go: it is shared, or the swap is full.
             rotation.rests_until = after + REST * (after - before);
         }
         for (tid, time, kinds) in notes {
             self.note(tid, time, kinds);
-        }
-    }
-
-    /// An address space is gone.
-    pub(super) fn forget_rotation(&mut self, space: SpaceId) {
-        if let Some(rotation) = &mut self.rotation {
-            rotation.forget(space);
         }
     }
 }

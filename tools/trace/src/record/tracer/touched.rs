@@ -11,7 +11,7 @@ use crate::record::merge::SpaceId;
 use crate::record::proc::maps;
 use crate::record::proc::pagemap::Pagemap;
 use crate::record::ranges::{PageRange, pages_after_call, pages_before_call};
-use crate::record::sys::time::now;
+use crate::record::sys::time::{next_look, now};
 use crate::record::sys::{Tid, ptrace};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -30,6 +30,11 @@ pub(super) struct TouchedPages {
 }
 
 impl TouchedPages {
+    /// A space is gone.
+    pub(super) fn forget(&mut self, space: SpaceId) {
+        self.known.remove(&space);
+    }
+
     /// Replaces what is known of a range; returns the pages that are new, and whether each is a file's.
     fn update(&mut self, space: SpaceId, range: PageRange, runs: &[PageRun]) -> Vec<(u64, bool)> {
         let known = self.known.entry(space).or_default();
@@ -116,9 +121,7 @@ impl Tracer<'_> {
             self.look_and_record(tid, PageRange::ALL);
         }
         if let Some(touched) = &mut self.touched {
-            let after = now();
-            let took = after.saturating_sub(time);
-            touched.next = after.saturating_add(took.saturating_mul(SHARE).max(LOOK_EVERY_NS));
+            touched.next = next_look(time, now(), SHARE, LOOK_EVERY_NS);
         }
     }
 
@@ -180,12 +183,5 @@ impl Tracer<'_> {
         let outcome = Outcome::Denied(denial);
         let fault = Fault { addr, access, mode: Mode::User, outcome, inferred: true };
         self.note(tid, time, vec![EventKind::Fault(fault)]);
-    }
-
-    /// An address space is gone.
-    pub(super) fn forget_touched(&mut self, space: SpaceId) {
-        if let Some(touched) = &mut self.touched {
-            touched.known.remove(&space);
-        }
     }
 }
