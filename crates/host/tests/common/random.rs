@@ -3,11 +3,7 @@
 //! A test draws what a program does next, with weights of its own, and has a [`Process`] do it. The process
 //! keeps its model of the contents beside its space.
 
-use super::{AccessResult, DENIED, HostSpace, NOT_MAPPED, PAGE, RW, map_at, mappings};
-use quire_arch::paging::X86_64Level4;
-use quire_arch::{PagingFormat, VirtAddr};
-use quire_host::Vcpu;
-use quire_mm::{Advice, Error, MapFlags, MapRequest, Protection, RemapFlags, VmFlags};
+use super::*;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;

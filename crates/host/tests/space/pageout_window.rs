@@ -2,13 +2,7 @@
 //! its entry is a swap entry. Each call that removes, moves or write-protects such an entry must flush before
 //! it returns.
 
-use crate::common::{
-    DENIED, GIB, HostSpace, MIB2, NOT_MAPPED, PAGE, READ, RW, assert_audit, machine, map_at, page,
-    swap_on_ram,
-};
-use quire_arch::{Access, Platform, VirtAddr};
-use quire_host::{HostPlatform, Machine};
-use quire_mm::{Advice, RemapFlags, VmEvent};
+use crate::common::*;
 use quire_space::{UnmapBatch, Unmapped};
 
 const MOVE: RemapFlags = RemapFlags::MAYMOVE.union(RemapFlags::FIXED);
@@ -42,10 +36,10 @@ fn in_the_window<R>(
 
 /// Two pages at [`GIB`], which CPU 0 has used: the second keeps their table in use. `calls` is what CPU 1
 /// does in the window, and `afterwards` what CPU 0 does then, still in the window.
-fn check(calls: impl FnOnce(&HostSpace<'_>), afterwards: impl FnOnce(&crate::common::HostProgram<'_, '_>)) {
+fn check(calls: impl FnOnce(&HostSpace<'_>), afterwards: impl FnOnce(&HostProgram<'_, '_>)) {
     let machine = machine(16, 2);
     swap_on_ram(&machine, 1024);
-    let space = machine.memory().create_space().unwrap();
+    let space = create_space(&machine);
     let area = map_at(&space, GIB, 2 * PAGE, RW);
     let (first, second) = (machine.vcpu(0).unwrap(), machine.vcpu(1).unwrap());
     first.run(|| {
@@ -62,8 +56,6 @@ fn check(calls: impl FnOnce(&HostSpace<'_>), afterwards: impl FnOnce(&crate::com
             afterwards(&program);
         });
     });
-    drop(space);
-    assert_audit(&machine);
 }
 
 #[test]
@@ -138,7 +130,7 @@ fn mremap_of_tables_flushes_a_page_being_paged_out() {
 fn fork_flushes_a_page_being_paged_out() {
     let machine = machine(16, 2);
     swap_on_ram(&machine, 1024);
-    let space = machine.memory().create_space().unwrap();
+    let space = create_space(&machine);
     let area = map_at(&space, GIB, PAGE, RW);
     let cpu = machine.vcpu(0).unwrap();
     cpu.run(|| {
@@ -155,8 +147,6 @@ fn fork_flushes_a_page_being_paged_out() {
         program.write_u64(area, 2).unwrap();
         assert_eq!(cpu.program(&child).read_u64(area), Ok(1));
     });
-    drop(space);
-    assert_audit(&machine);
 }
 
 /// A pin stops the page-out. The page is mapped again, read-only: no old translation may be writable either,
@@ -165,7 +155,7 @@ fn fork_flushes_a_page_being_paged_out() {
 fn a_page_out_that_is_undone_flushes_the_old_translation() {
     let machine = machine(16, 1);
     swap_on_ram(&machine, 1024);
-    let space = machine.memory().create_space().unwrap();
+    let space = create_space(&machine);
     let area = map_at(&space, GIB, PAGE, RW);
     let cpu = machine.vcpu(0).unwrap();
     cpu.run(|| {
@@ -186,8 +176,6 @@ fn a_page_out_that_is_undone_flushes_the_old_translation() {
         spaces.swap().leave_if_unnamed(head);
         assert_eq!(program.read_u64(area), Ok(2));
     });
-    drop(space);
-    assert_audit(&machine);
 }
 
 /// A batch holds the spaces that it unmapped pages of. Reclaim may hold the mmap lock of its own space when
@@ -196,7 +184,7 @@ fn a_page_out_that_is_undone_flushes_the_old_translation() {
 fn a_space_may_end_with_a_page_out_by_another() {
     let machine = machine(16, 1);
     swap_on_ram(&machine, 1024);
-    let (own, other) = (machine.memory().create_space().unwrap(), machine.memory().create_space().unwrap());
+    let (own, other) = (create_space(&machine), create_space(&machine));
     map_at(&own, GIB, PAGE, RW);
     let area = map_at(&other, GIB, PAGE, RW);
     let cpu = machine.vcpu(0).unwrap();

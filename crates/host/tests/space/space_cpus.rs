@@ -1,12 +1,6 @@
 //! Which CPUs a flush reaches, and what those see that it leaves out. One thread drives all CPUs, in paranoid
 //! mode.
-use crate::common::{
-    AccessResult, DENIED, HostSpace, MIB2, NOT_MAPPED, PAGE, READ, RW, Setup, assert_audit, count, machine,
-    map_at, page,
-};
-use quire_arch::{Platform, VirtAddr};
-use quire_host::{Machine, Vcpu};
-use quire_mm::{Advice, FlushCause, RemapFlags, VmEvent};
+use crate::common::*;
 
 const BASE: VirtAddr = VirtAddr((1 << 39) - 8 * PAGE);
 
@@ -16,7 +10,7 @@ fn vcpus(machine: &Machine) -> Vec<Vcpu> {
 }
 
 fn space(machine: &Machine) -> HostSpace<'_> {
-    machine.memory().create_space().unwrap()
+    create_space(&machine)
 }
 
 /// Leaves the CPU without a space.

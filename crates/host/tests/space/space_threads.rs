@@ -4,13 +4,7 @@
 //! another mapping, page or time is recognised. Work is bounded, seeds are fixed and printed. `QUIRE_ROUNDS`
 //! makes the runs longer.
 
-use crate::common::{
-    DENIED, HostSpace, MIB2, NOT_MAPPED, PAGE, READ, RW, Random, Setup, assert_audit, in_use, machine,
-    map_at, page, setting,
-};
-use quire_arch::VirtAddr;
-use quire_host::Machine;
-use quire_mm::{Advice, MapFlags, MapRequest, RemapFlags};
+use crate::common::*;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -28,12 +22,12 @@ fn against<'m>(
     machine: &'m Machine,
     space: &HostSpace<'m>,
     seed: u64,
-    program: impl Fn(&crate::common::HostProgram<'_, 'm>, &mut Random) + Sync,
+    program: impl Fn(&HostProgram<'_, 'm>, &mut Random) + Sync,
     changes: impl FnOnce(&HostSpace<'m>, &mut Random),
 ) {
     println!("seed {seed}");
     let done = AtomicBool::new(false);
-    let cpus = quire_arch::Platform::cpu_count(machine.memory().platform());
+    let cpus = Platform::cpu_count(machine.memory().platform());
     let started = Barrier::new(cpus);
     thread::scope(|scope| {
         for number in 1..cpus {
@@ -72,7 +66,7 @@ fn any_page(random: &mut Random) -> (u64, VirtAddr) {
 fn every_cpu_faults_every_page_once() {
     for cpus in [2, 4] {
         let machine = machine(32, cpus);
-        let space = machine.memory().create_space().unwrap();
+        let space = create_space(&machine);
         let pages = 4 * MIB2 / PAGE;
         map_at(&space, (1 << 39) - 2 * MIB2, pages * PAGE, RW);
         let sum = AtomicU64::new(0);
@@ -131,7 +125,7 @@ impl Life {
 fn an_unmapped_page_is_gone_and_a_new_one_is_fresh() {
     for (seed, cpus) in [(1, 2), (2, 2), (3, 4)] {
         let machine = machine(16, cpus);
-        let space = machine.memory().create_space().unwrap();
+        let space = create_space(&machine);
         let lives: Vec<Life> = (0..PAGES).map(|_| Life(AtomicU64::new(Life::UNMAPPED))).collect();
         against(
             &machine,
@@ -185,7 +179,7 @@ fn an_unmapped_page_is_gone_and_a_new_one_is_fresh() {
 fn faults_go_on_beside_changes_of_neighbouring_ranges() {
     for (seed, cpus) in [(11, 2), (12, 4)] {
         let machine = machine(16, cpus);
-        let space = machine.memory().create_space().unwrap();
+        let space = create_space(&machine);
         map_at(&space, BASE, PAGES * PAGE, RW);
         against(
             &machine,
@@ -220,7 +214,7 @@ fn faults_go_on_beside_changes_of_neighbouring_ranges() {
 fn protection_holds_once_it_was_set() {
     let seed = 21;
     let machine = machine(16, 2);
-    let space = machine.memory().create_space().unwrap();
+    let space = create_space(&machine);
     map_at(&space, BASE, PAGES * PAGE, RW);
     // Odd while the page is read-only.
     let turn = AtomicU64::new(0);
@@ -258,7 +252,7 @@ fn protection_holds_once_it_was_set() {
 fn dropped_pages_read_zero_or_what_was_written_since() {
     let seed = 31;
     let machine = machine(16, 2);
-    let space = machine.memory().create_space().unwrap();
+    let space = create_space(&machine);
     map_at(&space, BASE, PAGES * PAGE, RW);
     let drops = AtomicU64::new(0);
     against(
@@ -289,7 +283,7 @@ fn dropped_pages_read_zero_or_what_was_written_since() {
 fn contents_follow_moves_under_accesses() {
     for (seed, cpus) in [(41, 2), (42, 4)] {
         let machine = machine(16, cpus);
-        let space = machine.memory().create_space().unwrap();
+        let space = create_space(&machine);
         let elsewhere = BASE + MIB2 / 2 + 3 * PAGE;
         let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
         map_at(&space, BASE, PAGES * PAGE, RW);
@@ -327,7 +321,7 @@ fn contents_follow_moves_under_accesses() {
 fn a_child_is_a_copy_of_one_moment() {
     let seed = 51;
     let machine = machine(32, 2);
-    let space = machine.memory().create_space().unwrap();
+    let space = create_space(&machine);
     let before = in_use(&machine);
     map_at(&space, BASE, PAGES * PAGE, RW);
     against(
@@ -375,7 +369,7 @@ fn spaces_that_share_or_inherit_a_tag_stay_apart() {
                     let cpu = machine.vcpu(number).unwrap();
                     for _ in 0..rounds(300) {
                         let tag = lives.fetch_add(2, Ordering::Relaxed);
-                        let spaces = [0, 1].map(|_| machine.memory().create_space().unwrap());
+                        let spaces = [0, 1].map(|_| create_space(&machine));
                         for space in &spaces {
                             map_at(space, BASE, PAGES * PAGE, RW);
                         }
@@ -404,7 +398,7 @@ fn spaces_that_share_or_inherit_a_tag_stay_apart() {
 fn two_threads_grow_one_stack() {
     let machine = machine(16, 2);
     for round in 0..20 {
-        let space = machine.memory().create_space().unwrap();
+        let space = create_space(&machine);
         let top = (1 << 39) + 64 * PAGE;
         let request =
             MapRequest::anonymous(PAGE, RW).at(VirtAddr(top - PAGE), MapFlags::FIXED | MapFlags::GROWSDOWN);

@@ -14,13 +14,11 @@ mod life;
 mod model;
 mod shared;
 
-use common::{PAGE, RW, Random, assert_audit, in_use, map_at, setting};
+use common::*;
 use devices::{Choice, Devices, Kind};
 use life::{Habits, Life};
 use model::{ARENA, BASE};
 use quire_frame::FaultPlan;
-use quire_host::Machine;
-use quire_mm::{InUse, Limit, MemcgId, VmEvent};
 use shared::Sharer;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -46,7 +44,7 @@ const fn choice(kind: Kind, slots: u64, priority: Option<i16>) -> Choice {
 const PLAIN: Habits = Habits { errors: 0, large: false, memcgs: false, swapoff: true, alone: true };
 
 fn machine(run: &Run) -> Machine {
-    common::Setup::mib(run.mib).cpus(run.threads).reserve().overcommit().build()
+    Setup::mib(run.mib).cpus(run.threads).reserve().overcommit().build()
 }
 
 /// Allocates the frames that memcgs keep for the next of them, so that nothing seems lost in the end.
@@ -111,7 +109,7 @@ fn go_together(run: &Run, seed: u64) {
     let started = Instant::now();
     println!("{} with seed {seed}, {ops} operations", run.name);
     let mut devices = Some(Devices::new(&machine, run.devices));
-    let space = Arc::new(machine.memory().create_space().expect("there is memory"));
+    let space = Arc::new(create_space(&machine));
     map_at(&space, BASE, ARENA * PAGE, RW);
     let memcgs = if run.habits.memcgs { quarters(&machine) } else { Vec::new() };
     if let Some(&memcg) = memcgs.first() {
@@ -176,7 +174,7 @@ fn assert_nothing_is_left(
     devices.iter_mut().for_each(|devices| devices.end_all(machine));
     assert_audit(machine);
     let memcgs = machine.memory().memcgs();
-    memcgs.drain_stocks(&quire_arch::Platform::pin(machine.memory().platform()));
+    memcgs.drain_stocks(&Platform::pin(machine.memory().platform()));
     for id in (1..64).filter_map(MemcgId::new) {
         assert_eq!((memcgs.usage(id), memcgs.swap_usage(id)), (0, 0), "charges of {id:?}");
     }
@@ -184,7 +182,7 @@ fn assert_nothing_is_left(
 }
 
 /// Each life on a CPU of its own.
-fn each<L: Send>(machine: &Machine, lives: &mut [L], act: impl Fn(&mut L, &quire_host::Vcpu) + Sync) {
+fn each<L: Send>(machine: &Machine, lives: &mut [L], act: impl Fn(&mut L, &Vcpu) + Sync) {
     if let [life] = lives {
         let cpu = machine.vcpu(0).expect("the CPU is free");
         return cpu.run(|| act(life, &cpu));
