@@ -26,6 +26,9 @@ pub(crate) const MIB2: u64 = 2 << 20;
 /// What one table of the second level covers.
 pub(crate) const GIB: u64 = 1 << 30;
 
+/// To exactly the new place, over whatever is there.
+pub(crate) const MOVE: RemapFlags = RemapFlags::MAYMOVE.union(RemapFlags::FIXED);
+
 /// The result of an access.
 pub(crate) type AccessResult<T> = Result<T, AccessError<FaultError>>;
 /// A program in a host space.
@@ -161,6 +164,29 @@ pub(crate) fn mappings<F: PagingFormat>(space: &HostSpace<'_, F>) -> Vec<(u64, u
     let mut all = Vec::new();
     space.for_each_mapping(|m| all.push((m.range.start().0, m.range.end().0, m.flags)));
     all
+}
+
+/// Whether `fact` becomes true within so many looks that a thread that waits for it is told from one that does
+/// not.
+pub(crate) fn within_reason(fact: impl Fn() -> bool) -> bool {
+    (0..2_000_000).any(|_| {
+        std::thread::yield_now();
+        fact()
+    })
+}
+
+/// Runs `action` on each of the first `cpus` CPUs at once.
+pub(crate) fn on_cpus<F: PagingFormat>(
+    machine: &Machine<F>,
+    cpus: usize,
+    action: impl Fn(usize, &Vcpu<F>) + Sync,
+) {
+    std::thread::scope(|scope| {
+        for number in 0..cpus {
+            let action = &action;
+            scope.spawn(move || action(number, &machine.vcpu(number).expect("each CPU has one thread")));
+        }
+    });
 }
 
 /// A number from the environment, or `default`.

@@ -67,7 +67,7 @@ pub(crate) enum Call {
 impl Call {
     /// Moves a range of `pages` pages to page `to`, over whatever is there.
     pub(crate) fn move_to(to: u64, pages: u64) -> Self {
-        Self::Remap { to, pages, flags: RemapFlags::MAYMOVE | RemapFlags::FIXED }
+        Self::Remap { to, pages, flags: MOVE }
     }
 }
 

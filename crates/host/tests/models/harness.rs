@@ -1,7 +1,7 @@
 //! Running a model under many schedules.
 
 pub(crate) use crate::common::{
-    DENIED, HostProgram, HostSpace, MIB2, Machine, NOT_MAPPED, PAGE, READ, RW, Setup, anonymous_frames,
+    DENIED, HostProgram, HostSpace, MIB2, MOVE, Machine, NOT_MAPPED, PAGE, READ, RW, Setup, anonymous_frames,
     assert_audit, create_space, map_at, page, setting, swap_on_ram,
 };
 pub(crate) use quire_arch::*;

@@ -116,7 +116,6 @@ pub(crate) fn device_reads(machine: &Machine, pinned: &PinnedPage<'_, HostPlatfo
 /// What a PTE table, and what a PMD table, covers.
 pub(crate) const PMD: u64 = 2 << 20;
 pub(crate) const PUD: u64 = 1 << 30;
-pub(crate) const MOVE: RemapFlags = RemapFlags::MAYMOVE.union(RemapFlags::FIXED);
 
 /// Moves the `bytes` that end behind `from` to where they end behind `to`.
 pub(crate) fn move_end(space: &HostSpace<'_>, from: VirtAddr, to: VirtAddr, bytes: u64) {

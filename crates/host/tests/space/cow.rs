@@ -9,9 +9,7 @@ fn the_last_owner_keeps_the_page() {
     let reused = || count(&machine, VmEvent::Pgreuse);
     let space = create_space(&machine).audited(&machine);
     let area = map_at(&space, GIB, 4 * PAGE, RW);
-    for at in 0..4 {
-        write(&cpu, &space, page(area, at), at);
-    }
+    fill(&cpu, &space, area, 0..4, 0);
     let child = space.fork().unwrap();
     assert_eq!(anonymous_frames(&machine), 4);
     write(&cpu, &child, area, 10);
@@ -20,9 +18,7 @@ fn the_last_owner_keeps_the_page() {
     write(&cpu, &space, area, 11);
     assert_eq!((anonymous_frames(&machine), reused()), (5, 1));
     drop(child);
-    for at in 1..4 {
-        write(&cpu, &space, page(area, at), 20 + at);
-    }
+    fill(&cpu, &space, area, 1..4, 20);
     assert_eq!((anonymous_frames(&machine), reused()), (4, 4));
     assert_eq!(read(&cpu, &space, area), 11);
 }
@@ -92,9 +88,7 @@ fn shared_memory_that_was_touched_is_shared_with_a_child() {
     let (cpu, space) = cpu_and_space(&machine);
     let request = MapRequest::anonymous(4 * PAGE, RW).at(VirtAddr(GIB), MapFlags::FIXED | MapFlags::SHARED);
     let area = space.mmap(&request).unwrap();
-    for at in 0..4 {
-        write(&cpu, &space, page(area, at), at);
-    }
+    fill(&cpu, &space, area, 0..4, 0);
     let child = space.fork().unwrap();
     write(&cpu, &child, area, 7);
     write(&cpu, &space, page(area, 1), 8);
@@ -109,9 +103,7 @@ fn unmapped_shared_pages_are_flushed_in_a_table_that_stays() {
     let cpu = machine.vcpu(0).unwrap();
     let space = create_space(&machine).audited(&machine);
     let area = map_at(&space, GIB, MIB2, RW);
-    for at in 0..512 {
-        write(&cpu, &space, page(area, at), at + 1);
-    }
+    fill(&cpu, &space, area, 0..512, 1);
     let child = space.fork().unwrap();
     let other = space.fork().unwrap();
     child.madvise(page(area, 5), 400 * PAGE, Advice::DontNeed).unwrap();

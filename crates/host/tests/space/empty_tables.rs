@@ -58,10 +58,9 @@ const UNMAPPED: Emptying = |space, at| {
     }
 };
 const MOVED_AWAY: Emptying = |space, at| {
-    let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
     for touched in (0..512).step_by(32) {
         let elsewhere = VirtAddr(BASE.0 + 4 * GIB);
-        space.mremap(page(at, touched), PAGE, PAGE, flags, elsewhere).unwrap();
+        space.mremap(page(at, touched), PAGE, PAGE, MOVE, elsewhere).unwrap();
     }
     space.munmap(VirtAddr(BASE.0 + 4 * GIB), PAGE).unwrap();
 };
@@ -169,9 +168,7 @@ fn a_table_whose_last_pages_wait_for_the_flush_is_freed() {
     map_at(&space, BASE.0, MIB2, RW);
     // It has no page, but it keeps the table from being freed with the mapping.
     space.mprotect(page(BASE, 300), PAGE, READ, false).unwrap();
-    for at in 0..200 {
-        cpu.program(&space).write_u64(page(BASE, at), at).unwrap();
-    }
+    fill(&cpu, &space, BASE, 0..200, 0);
     let child = space.fork().unwrap();
     assert_eq!(tables(&space), 3 * PAGE);
     cpu.run(|| space.munmap(BASE, 200 * PAGE)).unwrap();
@@ -263,24 +260,19 @@ fn whole_blocks_are_unmapped_beside_faults() {
     let machine = machine(32, 3);
     let space = create_space(&machine);
     map_at(&space, BASE.0, 4 * MIB2, RW);
-    std::thread::scope(|scope| {
-        for thread in 0..3u64 {
-            let (machine, space) = (&machine, &space);
-            scope.spawn(move || {
-                let cpu = machine.vcpu(thread as usize).unwrap();
-                let (program, mut random) = (cpu.program(space), Random(seed + thread));
-                for round in 1..4000u64 {
-                    let at = page(BASE, random.below(4 * 512));
-                    if random.chance(60) {
-                        program.write_u64(at, round << 2 | thread).unwrap();
-                    } else if random.chance(50) {
-                        program.read_u64(at).unwrap();
-                    } else {
-                        let block = VirtAddr(BASE.0 + random.below(4) * MIB2);
-                        cpu.run(|| dontneed(space, block, MIB2));
-                    }
-                }
-            });
+    on_cpus(&machine, 3, |number, cpu| {
+        let thread = number as u64;
+        let (program, mut random) = (cpu.program(&space), Random(seed + thread));
+        for round in 1..4000u64 {
+            let at = page(BASE, random.below(4 * 512));
+            if random.chance(60) {
+                program.write_u64(at, round << 2 | thread).unwrap();
+            } else if random.chance(50) {
+                program.read_u64(at).unwrap();
+            } else {
+                let block = VirtAddr(BASE.0 + random.below(4) * MIB2);
+                cpu.run(|| dontneed(&space, block, MIB2));
+            }
         }
     });
     assert_audit(&machine);
@@ -338,30 +330,24 @@ fn a_fault_finds_the_table_that_it_held_in_limbo() {
     let sent = || machine.memory().platform().counters().shootdowns;
     let before = sent();
     let (inside, dropped) = (AtomicBool::new(false), AtomicBool::new(false));
-    let within_reason = |fact: &dyn Fn() -> bool| {
-        (0..2_000_000).any(|_| {
-            std::thread::yield_now();
-            fact()
-        })
-    };
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let cpu = machine.vcpu(2).unwrap();
             cpu.program(&space).inside(|guest| {
                 assert_eq!(guest.read_u64(BASE), Ok(1));
                 inside.store(true, Ordering::SeqCst);
-                assert!(within_reason(&|| dropped.load(Ordering::SeqCst)));
+                assert!(within_reason(|| dropped.load(Ordering::SeqCst)));
             });
         });
         scope.spawn(|| {
             let cpu = machine.vcpu(0).unwrap();
-            assert!(within_reason(&|| inside.load(Ordering::SeqCst)));
+            assert!(within_reason(|| inside.load(Ordering::SeqCst)));
             // The leaf is split and flushed, then a page is copied.
             cpu.program(&space).write_u64(BASE, 2).unwrap();
         });
         scope.spawn(|| {
             let cpu = machine.vcpu(1).unwrap();
-            assert!(within_reason(&|| sent() > before));
+            assert!(within_reason(|| sent() > before));
             cpu.run(|| dontneed(&child, small, MIB2));
             dropped.store(true, Ordering::SeqCst);
         });

@@ -38,9 +38,7 @@ fn a_shared_leaf_behind_a_full_gather_loses_its_count() {
     // Small pages first: the mapping begins within a table, and the page before it keeps that table.
     let small = map_at(&space, GIB + PAGE, MIB2 - PAGE, RW);
     let large = map_at(&space, GIB + MIB2, MIB2, RW);
-    for at in 0..511 {
-        write(&cpu, &space, page(small, at), at);
-    }
+    fill(&cpu, &space, small, 0..511, 0);
     write(&cpu, &space, large, 1);
     let child = space.fork().unwrap();
     child.munmap(page(small, 1), 510 * PAGE + MIB2).unwrap();

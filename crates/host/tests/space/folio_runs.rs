@@ -18,9 +18,7 @@ fn a_run_ends_where_its_folio_ends() {
     let cpu = machine.vcpu(0).unwrap();
     let space = create_space(&machine);
     let area = map_at(&space, GIB, 128 * PAGE, RW);
-    for at in 0..128 {
-        write(&cpu, &space, page(area, at), at + 1);
-    }
+    fill(&cpu, &space, area, 0..128, 1);
     let follows = |at| frame_of(&space, page(area, at)).0 + 4 == frame_of(&space, page(area, at + 4)).0;
     assert!((0..124).step_by(4).any(follows), "no folio follows another");
     let child = space.fork().unwrap();
@@ -64,9 +62,7 @@ fn a_run_ends_with_its_range() {
         let (cpu, space) = cpu_and_space(&machine);
         // Over a border of tables, and with a mapping after it.
         let area = map_at(&space, GIB - 512 * PAGE, 1024 * PAGE, RW);
-        for at in 0..1024 {
-            write(&cpu, &space, page(area, at), at + 1);
-        }
+        fill(&cpu, &space, area, 0..1024, 1);
         let child = space.fork().unwrap();
         let mut gone = vec![];
         for (at, len) in [(3, 2), (13, 22), (500, 24), (1000, 24)] {
@@ -81,9 +77,7 @@ fn a_run_ends_with_its_range() {
             let expected = if gone.contains(&at) { 0 } else { at + 1 };
             assert_eq!(read(&cpu, &space, page(area, at)), expected, "order {order}, page {at}");
         }
-        for at in 0..1024 {
-            assert_eq!(read(&cpu, &child, page(area, at)), at + 1, "order {order}, page {at} of the child");
-        }
+        assert_filled(&cpu, &child, area, 0..1024, 1);
     }
 }
 
@@ -94,16 +88,12 @@ fn each_entry_of_a_run_keeps_its_own_bits() {
     let machine = machine_of_order(4);
     let (cpu, space) = cpu_and_space(&machine);
     let area = map_at(&space, GIB, 16 * PAGE, RW);
-    for at in 0..16 {
-        write(&cpu, &space, page(area, at), at + 1);
-    }
+    fill(&cpu, &space, area, 0..16, 1);
     drop(space.fork().unwrap());
     // The last owner again: only this entry becomes writable again.
     write(&cpu, &space, page(area, 5), 50);
     let child = space.fork().unwrap();
-    for at in 0..16 {
-        write(&cpu, &space, page(area, at), 100 + at);
-    }
+    fill(&cpu, &space, area, 0..16, 100);
     for at in 0..16 {
         assert_eq!(read(&cpu, &child, page(area, at)), if at == 5 { 50 } else { at + 1 }, "page {at}");
     }

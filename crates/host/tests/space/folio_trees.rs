@@ -32,7 +32,7 @@ fn change_sizes<F: PagingFormat>(machine: &Machine<F>, random: &mut Random) {
     let leaves = if random.chance(70) { OrderSet::of(Order::new(leaf).unwrap()) } else { OrderSet::EMPTY };
     let orders =
         OrderSet::from_bits(random.next() as u16 & 0x3fc).difference(OrderSet::of(Order::new(leaf).unwrap()));
-    machine.memory().spaces().huge().change(|policy| {
+    machine.memory().huge().change(|policy| {
         let all = OrderSet::from_bits(0x3fc);
         policy
             .with_enabled(HugeEnabled::Never)

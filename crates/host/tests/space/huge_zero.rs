@@ -78,7 +78,7 @@ fn a_read_maps_zeros_by_one_leaf_and_costs_a_table() {
 #[test]
 fn without_use_zero_page_a_read_gives_a_folio() {
     let machine = machine(32);
-    machine.memory().spaces().huge().change(|policy| policy.with_zero_page(false));
+    machine.memory().huge().change(|policy| policy.with_zero_page(false));
     let (cpu, space) = cpu_and_space(&machine);
     map_at(&space, BASE, MIB2, RW);
     assert_eq!(cpu.program(&space).read_u64(VirtAddr(BASE)), Ok(0));
@@ -249,8 +249,7 @@ fn mremap_moves_huge_zeros_whole_or_page_by_page() {
         let machine = machine(32);
         let space = read_blocks(&machine, 2);
         let cpu = machine.vcpu(0).unwrap();
-        let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
-        space.mremap(VirtAddr(BASE), MIB2, MIB2, flags, VirtAddr(to)).unwrap();
+        space.mremap(VirtAddr(BASE), MIB2, MIB2, MOVE, VirtAddr(to)).unwrap();
         assert_eq!(entries(&space, to, MIB2), expected);
         assert_eq!(entries(&space, BASE, 2 * MIB2), [ZEROS]);
         assert_eq!(count(&machine, VmEvent::ThpSplitPmd), u64::from(to != TARGET));
@@ -370,11 +369,7 @@ fn an_unmapped_huge_zero_page_is_freed_when_memory_runs_short() {
         if !mapped {
             space.munmap(VirtAddr(BASE), MIB2).unwrap();
         }
-        machine
-            .memory()
-            .spaces()
-            .huge()
-            .change(|policy| policy.with_sizes(OrderSet::PMD, SizeEnabled::Never));
+        machine.memory().huge().change(|policy| policy.with_sizes(OrderSet::PMD, SizeEnabled::Never));
         for part in 0..4 {
             map_at(&space, TARGET + part * (8 << 20), 8 << 20, RW);
         }

@@ -93,7 +93,6 @@ fn the_unmapped_part_of_a_folio_comes_back_when_memory_runs_short() {
     }
     machine
         .memory()
-        .spaces()
         .huge()
         .change(|policy| policy.with_sizes([Order::PMD].into_iter().collect(), SizeEnabled::Never));
     let mut written = 0;

@@ -180,8 +180,7 @@ fn a_locked_mapping_does_not_keep_a_page_that_was_moved() {
     let area = map_at(&space, GIB, 4 * PAGE, RW);
     fill(&cpu, &space, area, 0..4, 100);
     let target = VirtAddr(2 * GIB);
-    let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
-    space.mremap(page(area, 1), PAGE, PAGE, flags, target).unwrap();
+    space.mremap(page(area, 1), PAGE, PAGE, MOVE, target).unwrap();
     map_at(&space, area.0 + PAGE, PAGE, RW);
     space.mlock(page(area, 1), PAGE, false).unwrap();
     space.madvise(target, PAGE, Advice::PageOut).unwrap();

@@ -9,7 +9,6 @@ use std::collections::BTreeSet;
 
 /// A border of all levels of tables.
 const BASE: VirtAddr = VirtAddr(1 << 39);
-const MOVE: RemapFlags = RemapFlags::MAYMOVE.union(RemapFlags::FIXED);
 const LEAVE: RemapFlags = RemapFlags::MAYMOVE.union(RemapFlags::DONTUNMAP);
 
 /// A machine that moves by `mremap`, with folios of `sizes` wherever they fit.

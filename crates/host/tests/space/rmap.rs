@@ -260,7 +260,7 @@ fn take(random: &mut Random, cpu: &Vcpu, processes: &mut Vec<Process<'_>>) {
         Step::Protect => Call::Protect(random.pick(&[READ, RW])),
         Step::Move => {
             let keep = random.pick(&[RemapFlags::empty(), RemapFlags::DONTUNMAP]);
-            let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED | keep;
+            let flags = MOVE | keep;
             Call::Remap { to: random.below(PAGES), pages, flags }
         }
         Step::Grow => Call::Remap { to: 0, pages: pages + 1 + random.below(5), flags: RemapFlags::MAYMOVE },

@@ -407,10 +407,7 @@ fn a_folio_of_two_spaces_that_is_marked_as_exclusive() {
     for order in [4, 9].map(|order| Order::new(order).unwrap()) {
         scene(|machine, cpu, space| {
             let memory = machine.memory();
-            memory
-                .spaces()
-                .huge()
-                .change(|policy| policy.with_sizes(OrderSet::of(order), SizeEnabled::Always));
+            memory.huge().change(|policy| policy.with_sizes(OrderSet::of(order), SizeEnabled::Always));
             let area = BASE + (1 << 30);
             map_at(space, area, order.bytes(), RW);
             cpu.program(space).write_u64(VirtAddr(area), 1).unwrap();

@@ -4,8 +4,6 @@ use crate::common::*;
 use quire_arch::paging::invented::Invented3;
 use quire_arch::paging::{X86_64Level4, X86_64Level5};
 
-const MOVE: RemapFlags = RemapFlags::MAYMOVE.union(RemapFlags::FIXED);
-
 /// Map, touch, protect, move, fork, unmap, exit, around a border of all levels.
 fn basic_life<F: PagingFormat>() {
     let machine: Machine<F> = Setup::mib(16).cpus(2).build();

@@ -5,7 +5,6 @@ use quire_frame::FaultPlan;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-const MOVE: RemapFlags = RemapFlags::MAYMOVE.union(RemapFlags::FIXED);
 /// An address at the border of every level of tables.
 const BORDER: u64 = 1 << 39;
 
@@ -61,24 +60,15 @@ fn a_new_page_reads_zeros_or_what_was_written() {
     for round in 1..20 {
         let addr = BORDER - 8 * PAGE;
         map_at(&space, addr, 16 * PAGE, RW);
-        thread::scope(|scope| {
-            for number in 0..2 {
-                let (machine, space) = (&machine, &space);
-                scope.spawn(move || {
-                    let cpu = machine.vcpu(number).unwrap();
-                    let program = cpu.program(space);
-                    for at in 0..16 {
-                        let addr = VirtAddr(addr + at * PAGE);
-                        let seen = program.read_u64(addr).unwrap();
-                        assert!(
-                            seen == 0 || seen >> 8 == round,
-                            "{seen:#x} of another life in round {round}"
-                        );
-                        program.write_u64(addr, round << 8 | number as u64).unwrap();
-                        assert_eq!(program.read_u64(VirtAddr(addr.0 + 2048)), Ok(0));
-                        program.write_u64(VirtAddr(addr.0 + 4000), u64::MAX).unwrap();
-                    }
-                });
+        on_cpus(&machine, 2, |number, cpu| {
+            let program = cpu.program(&space);
+            for at in 0..16 {
+                let addr = VirtAddr(addr + at * PAGE);
+                let seen = program.read_u64(addr).unwrap();
+                assert!(seen == 0 || seen >> 8 == round, "{seen:#x} of another life in round {round}");
+                program.write_u64(addr, round << 8 | number as u64).unwrap();
+                assert_eq!(program.read_u64(VirtAddr(addr.0 + 2048)), Ok(0));
+                program.write_u64(VirtAddr(addr.0 + 4000), u64::MAX).unwrap();
             }
         });
         space.munmap(VirtAddr(addr), 16 * PAGE).unwrap();

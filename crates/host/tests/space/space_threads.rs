@@ -70,19 +70,13 @@ fn every_cpu_faults_every_page_once() {
         let pages = 4 * MIB2 / PAGE;
         map_at(&space, (1 << 39) - 2 * MIB2, pages * PAGE, RW);
         let sum = AtomicU64::new(0);
-        thread::scope(|scope| {
-            for number in 0..cpus {
-                let (machine, space, sum) = (&machine, &space, &sum);
-                scope.spawn(move || {
-                    let cpu = machine.vcpu(number).unwrap();
-                    let program = cpu.program(space);
-                    for at in 0..pages {
-                        let addr = VirtAddr((1 << 39) - 2 * MIB2 + at * PAGE + 8 * number as u64);
-                        assert_eq!(program.read_u64(addr), Ok(0));
-                        program.write_u64(addr, at + 1).unwrap();
-                        sum.fetch_add(program.read_u64(addr).unwrap(), Ordering::Relaxed);
-                    }
-                });
+        on_cpus(&machine, cpus, |number, cpu| {
+            let program = cpu.program(&space);
+            for at in 0..pages {
+                let addr = VirtAddr((1 << 39) - 2 * MIB2 + at * PAGE + 8 * number as u64);
+                assert_eq!(program.read_u64(addr), Ok(0));
+                program.write_u64(addr, at + 1).unwrap();
+                sum.fetch_add(program.read_u64(addr).unwrap(), Ordering::Relaxed);
             }
         });
         assert_eq!(space.figures().resident, pages * PAGE);
@@ -285,7 +279,6 @@ fn contents_follow_moves_under_accesses() {
         let machine = machine(16, cpus);
         let space = create_space(&machine);
         let elsewhere = BASE + MIB2 / 2 + 3 * PAGE;
-        let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
         map_at(&space, BASE, PAGES * PAGE, RW);
         for at in 0..PAGES {
             let cpu = machine.vcpu(0).unwrap();
@@ -310,7 +303,7 @@ fn contents_follow_moves_under_accesses() {
             |space, _| {
                 for round in 0..rounds(1000) {
                     let (from, to) = if round % 2 == 0 { (BASE, elsewhere) } else { (elsewhere, BASE) };
-                    space.mremap(VirtAddr(from), PAGES * PAGE, PAGES * PAGE, flags, VirtAddr(to)).unwrap();
+                    space.mremap(VirtAddr(from), PAGES * PAGE, PAGES * PAGE, MOVE, VirtAddr(to)).unwrap();
                 }
             },
         );
@@ -362,31 +355,25 @@ fn spaces_that_share_or_inherit_a_tag_stay_apart() {
     for asids in [1, 2] {
         let machine: Machine = Setup::mib(16).cpus(2).asids(asids).build();
         let lives = AtomicU64::new(1);
-        thread::scope(|scope| {
-            for number in 0..2 {
-                let (machine, lives) = (&machine, &lives);
-                scope.spawn(move || {
-                    let cpu = machine.vcpu(number).unwrap();
-                    for _ in 0..rounds(300) {
-                        let tag = lives.fetch_add(2, Ordering::Relaxed);
-                        let spaces = [0, 1].map(|_| create_space(&machine));
-                        for space in &spaces {
-                            map_at(space, BASE, PAGES * PAGE, RW);
-                        }
-                        let programs = [cpu.program(&spaces[0]), cpu.program(&spaces[1])];
-                        for at in 0..2 * PAGES {
-                            let addr = VirtAddr(BASE + at / 2 * PAGE);
-                            let which = (at % 2) as usize;
-                            assert_eq!(programs[which].read_u64(addr), Ok(0), "a page of another space");
-                            programs[which].write_u64(addr, tag + which as u64).unwrap();
-                        }
-                        for at in 0..2 * PAGES {
-                            let addr = VirtAddr(BASE + at / 2 * PAGE);
-                            let which = (at % 2) as usize;
-                            assert_eq!(programs[which].read_u64(addr), Ok(tag + which as u64));
-                        }
-                    }
-                });
+        on_cpus(&machine, 2, |_, cpu| {
+            for _ in 0..rounds(300) {
+                let tag = lives.fetch_add(2, Ordering::Relaxed);
+                let spaces = [0, 1].map(|_| create_space(&machine));
+                for space in &spaces {
+                    map_at(space, BASE, PAGES * PAGE, RW);
+                }
+                let programs = [cpu.program(&spaces[0]), cpu.program(&spaces[1])];
+                for at in 0..2 * PAGES {
+                    let addr = VirtAddr(BASE + at / 2 * PAGE);
+                    let which = (at % 2) as usize;
+                    assert_eq!(programs[which].read_u64(addr), Ok(0), "a page of another space");
+                    programs[which].write_u64(addr, tag + which as u64).unwrap();
+                }
+                for at in 0..2 * PAGES {
+                    let addr = VirtAddr(BASE + at / 2 * PAGE);
+                    let which = (at % 2) as usize;
+                    assert_eq!(programs[which].read_u64(addr), Ok(tag + which as u64));
+                }
             }
         });
         assert_audit(&machine);
@@ -403,19 +390,13 @@ fn two_threads_grow_one_stack() {
         let request =
             MapRequest::anonymous(PAGE, RW).at(VirtAddr(top - PAGE), MapFlags::FIXED | MapFlags::GROWSDOWN);
         space.mmap(&request).unwrap();
-        thread::scope(|scope| {
-            for number in 0..2 {
-                let (machine, space) = (&machine, &space);
-                scope.spawn(move || {
-                    let cpu = machine.vcpu(number).unwrap();
-                    let program = cpu.program(space);
-                    for at in 1..128u64 {
-                        let step = if (at + round) % 3 == 0 { 2 } else { 1 };
-                        let addr = VirtAddr(top - at.next_multiple_of(step) * PAGE + 8 * number as u64);
-                        program.write_u64(addr, at).unwrap();
-                        assert_eq!(program.read_u64(addr), Ok(at));
-                    }
-                });
+        on_cpus(&machine, 2, |number, cpu| {
+            let program = cpu.program(&space);
+            for at in 1..128u64 {
+                let step = if (at + round) % 3 == 0 { 2 } else { 1 };
+                let addr = VirtAddr(top - at.next_multiple_of(step) * PAGE + 8 * number as u64);
+                program.write_u64(addr, at).unwrap();
+                assert_eq!(program.read_u64(addr), Ok(at));
             }
         });
         let mut stacks = 0;

@@ -152,9 +152,9 @@ fn a_lazily_freed_page_is_dropped_without_a_write() {
     swap_on_ram(&machine, 64);
     let (cpu, space) = cpu_and_space(&machine);
     let area = map_at(&space, GIB, 8 * PAGE, RW);
-    (0..8).for_each(|at| write(&cpu, &space, page(area, at), 100 + at));
+    fill(&cpu, &space, area, 0..8, 100);
     space.madvise(area, 8 * PAGE, Advice::PageOut).unwrap();
-    (0..8).for_each(|at| write(&cpu, &space, page(area, at), 200 + at));
+    fill(&cpu, &space, area, 0..8, 200);
     space.madvise(area, 8 * PAGE, Advice::Free).unwrap();
     write(&cpu, &space, area, 300);
     machine.memory().reclaim(MemcgId::ROOT, 64);
@@ -173,7 +173,7 @@ fn pages_are_freed_as_soon_as_they_are_written() {
     machine.memory().swapon(slow, SwapOnOptions::default()).unwrap();
     let (cpu, space) = cpu_and_space(&machine);
     let area = map_at(&space, GIB, 128 * PAGE, RW);
-    (0..128).for_each(|at| write(&cpu, &space, page(area, at), 100 + at));
+    fill(&cpu, &space, area, 0..128, 100);
     // All are on their list now. The others are older, and were not referenced either.
     machine.memory().reclaim(MemcgId::ROOT, 0);
     space.madvise(page(area, 8), 120 * PAGE, Advice::Cold).unwrap();
@@ -183,7 +183,7 @@ fn pages_are_freed_as_soon_as_they_are_written() {
     assert_eq!(machine.memory().reclaim(MemcgId::ROOT, 8), 8);
     // Reclaim takes a batch of 32 at a time: these and 24 others, whose writing begins.
     assert_eq!((count(&machine, VmEvent::Pswpout), anonymous_frames(&machine)), (32, 120));
-    (0..128).for_each(|at| assert_eq!(read(&cpu, &space, page(area, at)), 100 + at));
+    assert_filled(&cpu, &space, area, 0..128, 100);
 }
 
 /// When only pages that have a slot already can be written, reclaim skips the rest: they keep their place on

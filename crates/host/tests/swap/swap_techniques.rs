@@ -149,15 +149,9 @@ fn threads_that_want_the_same_page_all_get_it() {
         }
         space.madvise(area, 64 * PAGE, Advice::PageOut).unwrap();
         let barrier = Barrier::new(3);
-        std::thread::scope(|scope| {
-            for nth in 0..3 {
-                let (machine, space, barrier) = (&machine, &space, &barrier);
-                scope.spawn(move || {
-                    let cpu = machine.vcpu(nth).unwrap();
-                    barrier.wait();
-                    assert_read(&cpu, space, area, 64);
-                });
-            }
+        on_cpus(&machine, 3, |_, cpu| {
+            barrier.wait();
+            assert_read(cpu, &space, area, 64);
         });
         assert_eq!(count(&machine, VmEvent::Pgmajfault), 64, "{technique:?}: each page is read once");
         assert_eq!(machine.memory().swap().free_slots(), 2048, "{technique:?}");

@@ -6,7 +6,6 @@ use crate::scene::{BASE, Scene, filled};
 
 /// Not congruent to the source, and across a border of tables.
 const TARGET: u64 = (1 << 40) - 7 * PAGE;
-const MOVE: RemapFlags = RemapFlags::MAYMOVE.union(RemapFlags::FIXED);
 const KEEP: RemapFlags = RemapFlags::MAYMOVE.union(RemapFlags::DONTUNMAP);
 
 pub(crate) const SCENARIOS: &[Scenario] = &[

@@ -1,6 +1,6 @@
 //! One shootdown a call, after which the old place is nowhere in a TLB; and what may run beside a move.
 
-use super::{BASE, MOVE, at, fill, machine_by, new_tables, small, some_pages, table_frames};
+use super::{BASE, at, fill, machine_by, new_tables, small, some_pages, table_frames};
 use crate::common::*;
 use quire_frame::Kind;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -184,14 +184,7 @@ fn a_fault_elsewhere_is_done_while_a_move_waits() {
     });
     let (walking, done, moved) = (AtomicBool::new(false), AtomicBool::new(false), AtomicBool::new(false));
     let tables = space.figures().page_tables;
-    // Enough looks to tell a thread that waits from one that does not.
-    let within_reason = |fact: &dyn Fn() -> bool| {
-        (0..2_000_000).any(|_| {
-            std::thread::yield_now();
-            fact()
-        })
-    };
-    let told = |fact: &AtomicBool| within_reason(&|| fact.load(Ordering::SeqCst));
+    let told = |fact: &AtomicBool| within_reason(|| fact.load(Ordering::SeqCst));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             machine.memory().spaces().for_each_map(found.unwrap(), |_, addr| {
@@ -210,7 +203,7 @@ fn a_fault_elsewhere_is_done_while_a_move_waits() {
         scope.spawn(|| {
             let cpu = machine.vcpu(2).unwrap();
             // The tables of the target are made with all locks held except Rmap.
-            assert!(within_reason(&|| space.figures().page_tables > tables));
+            assert!(within_reason(|| space.figures().page_tables > tables));
             for nth in 256..511 {
                 cpu.program(&space).write_u64(page(other, nth), nth).unwrap();
             }
@@ -245,12 +238,6 @@ fn a_flush_beside_a_move_is_one_of_all_addresses() {
         (counters.flushes_range, counters.flushes_space)
     };
     let (ranges, spaces) = flushes();
-    let within_reason = |fact: &dyn Fn() -> bool| {
-        (0..2_000_000).any(|_| {
-            std::thread::yield_now();
-            fact()
-        })
-    };
     let inside = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -259,17 +246,17 @@ fn a_flush_beside_a_move_is_one_of_all_addresses() {
                 guest.write_u64(BASE, 8).unwrap();
                 inside.store(true, Ordering::SeqCst);
                 // It acknowledges neither flush before both are posted.
-                assert!(within_reason(&|| flushes().0 + flushes().1 == ranges + spaces + 2));
+                assert!(within_reason(|| flushes().0 + flushes().1 == ranges + spaces + 2));
             });
         });
         scope.spawn(|| {
             let cpu = machine.vcpu(1).unwrap();
-            assert!(within_reason(&|| inside.load(Ordering::SeqCst)));
+            assert!(within_reason(|| inside.load(Ordering::SeqCst)));
             cpu.run(|| space.mremap(BASE, PAGE, PAGE, MOVE, to)).unwrap();
         });
         scope.spawn(|| {
             let cpu = machine.vcpu(2).unwrap();
-            assert!(within_reason(&|| flushes() == (ranges + 1, spaces)));
+            assert!(within_reason(|| flushes() == (ranges + 1, spaces)));
             cpu.program(&space).write_u64(other, 2).unwrap();
         });
     });

@@ -1,6 +1,6 @@
 //! Random moves against a simple model.
 
-use super::{BASE, LEAVE, MOVE, machine_by};
+use super::{BASE, LEAVE, machine_by};
 use crate::common::*;
 
 /// Random moves against a map from pages to what was written there.
