@@ -2,7 +2,7 @@
 
 pub(crate) use crate::common::{
     DENIED, HostProgram, HostSpace, MIB2, MOVE, Machine, NOT_MAPPED, PAGE, READ, RW, Setup, anonymous_frames,
-    assert_audit, create_space, map_at, page, setting, swap_on_ram,
+    assert_audit, create_space, in_use, map_at, page, setting, swap_on_ram,
 };
 pub(crate) use quire_arch::*;
 pub(crate) use quire_host::*;
@@ -124,6 +124,7 @@ pub(crate) fn audit(machine: &Machine) {
 /// and after the spaces' exit everything must be gone.
 pub(crate) fn with_spaces<const N: usize>(setup: &Setup, model: impl FnOnce(&Machine, &[HostSpace<'_>; N])) {
     let machine = as_one_step(|| setup.build());
+    let before = as_one_step(|| in_use(&machine));
     // A space whose model has failed stays: its exit may find what the failure left, and panic once more.
     let spaces = ManuallyDrop::new(as_one_step(|| [(); N].map(|()| create_space(&machine))));
     model(&machine, &spaces);
@@ -135,6 +136,7 @@ pub(crate) fn with_spaces<const N: usize>(setup: &Setup, model: impl FnOnce(&Mac
         assert_eq!(swap.free_slots(), swap.total_slots(), "a slot is lost");
         let off = swap_off(&machine);
         assert!(matches!(off, Ok(()) | Err(SwapOffError::NotOn)), "{off:?}");
+        assert_eq!(in_use(&machine), before, "a page, a table or an object is lost");
     });
     audit(&machine);
     as_one_step(|| drop(machine));
