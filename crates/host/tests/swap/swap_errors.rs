@@ -47,7 +47,7 @@ struct Scene<'m> {
 
 impl<'m> Scene<'m> {
     fn new(machine: &'m Machine) -> Self {
-        let (cpu, space) = (machine.vcpu(0).unwrap(), create_space(&machine));
+        let (cpu, space) = (machine.vcpu(0).unwrap(), create_space(machine));
         let area = map_at(&space, GIB, PAGES * PAGE, RW);
         let scene = Self { machine, cpu, space, area };
         (0..PAGES).for_each(|at| scene.write(at, 100 + at).unwrap());

@@ -23,7 +23,7 @@ fn memcg(machine: &Machine, name: &str, limits: &[(Limit, u64)]) -> MemcgId {
 }
 
 fn space_in<'m>(machine: &'m Machine, memcg: MemcgId) -> HostSpace<'m> {
-    let space = create_space(&machine);
+    let space = create_space(machine);
     space.set_memcg(memcg).unwrap();
     space
 }

@@ -34,7 +34,7 @@ fn random_moves(seed: u64, machine: &Machine, rounds: u64) {
     const PAGES: u64 = 10 * 512;
     let start = VirtAddr(BASE.0 - PAGES / 2 * PAGE);
     let mut random = Random(seed);
-    let mut processes = vec![Process::new(create_space(&machine), start, [])];
+    let mut processes = vec![Process::new(create_space(machine), start, [])];
     let cpus = [0, 1].map(|number| machine.vcpu(number).unwrap());
     for round in 1..=rounds {
         let living = processes.len();
