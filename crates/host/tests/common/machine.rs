@@ -1,8 +1,7 @@
 //! How the machine under test is built.
 
-use quire_arch::PagingFormat;
-use quire_host::{HostConfig, Machine};
-use quire_mm::{HugeConfig, HugeEnabled, HugePolicy, MemoryConfig, OrderSet, Overcommit, SizeEnabled};
+use super::*;
+use std::ops::Deref;
 
 /// A machine to build: in paranoid mode, with one CPU, without a reserve of free memory, audited at its end,
 /// unless told otherwise.
@@ -71,5 +70,45 @@ impl Setup {
 
     pub(crate) fn build<F: PagingFormat>(&self) -> Machine<F> {
         Machine::new(&self.host, self.memory).expect("a machine can be built")
+    }
+}
+
+/// A machine under test. When it ends, after its spaces, it is audited, and nothing that its programs used may
+/// be in use any more; what memcgs and swap devices keep is not looked at.
+#[derive(Debug)]
+pub(crate) struct Machine<F: PagingFormat = X86_64Level4> {
+    machine: quire_host::Machine<F>,
+    /// What was in use when it was new, if it is audited at its end.
+    before: Option<InUse>,
+}
+
+impl<F: PagingFormat> Machine<F> {
+    pub(crate) fn new(host: &HostConfig, memory: MemoryConfig) -> Result<Self, MachineError> {
+        let machine = quire_host::Machine::new(host, memory)?;
+        let before = host.audit_at_end.then(|| machine.memory().in_use());
+        Ok(Self { machine, before })
+    }
+}
+
+impl<F: PagingFormat> Deref for Machine<F> {
+    type Target = quire_host::Machine<F>;
+
+    fn deref(&self) -> &quire_host::Machine<F> {
+        &self.machine
+    }
+}
+
+impl<F: PagingFormat> Drop for Machine<F> {
+    fn drop(&mut self) {
+        let memory = self.machine.memory();
+        let mut memcgs = 0;
+        memory.memcgs().for_each_in_subtree(MemcgId::ROOT, |_| memcgs += 1);
+        let kept = memory.swap().total_slots() > 0 || memcgs > 1;
+        if let Some(before) = self.before
+            && !kept
+            && !std::thread::panicking()
+        {
+            assert_eq!(memory.in_use(), before, "frames or objects are lost");
+        }
     }
 }

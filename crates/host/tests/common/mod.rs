@@ -1,22 +1,21 @@
-//! What the tests of `quire-space` on the host machine share.
+//! What the tests of `quire-space` on the host machine share. A test file takes all of it, and with it the types of
+//! the machine and of its memory manager: `use crate::common::*`.
 
-#![allow(dead_code, reason = "each test binary uses its own part")]
+#![allow(dead_code, unused_imports, reason = "each test binary uses its own part")]
 
 mod machine;
 mod random;
+mod space;
 
-pub(crate) use machine::Setup;
-#[allow(unused_imports, reason = "each test binary uses its own part")]
-pub(crate) use random::{Call, Process, Random};
+pub(crate) use machine::{Machine, Setup};
+pub(crate) use quire_arch::*;
+pub(crate) use quire_host::*;
+pub(crate) use quire_mm::*;
+pub(crate) use random::{Call, Page, Process, Random};
+pub(crate) use space::{HostSpace, create_space};
 
-use quire_arch::paging::X86_64Level4;
-use quire_arch::{Order, PAGE_SIZE, PagingFormat, Platform, VirtAddr, VirtRange};
+pub(crate) use quire_arch::paging::X86_64Level4;
 use quire_frame::Kind;
-use quire_host::{AccessError, HostPlatform, Machine, Program, Vcpu};
-use quire_mm::{
-    DeviceId, FaultError, InUse, MapFlags, MapRequest, OrderSet, PageState, Protection, RamDisk, Space,
-    SwapOnOptions, VmEvent,
-};
 
 pub(crate) const RW: Protection = Protection::READ.union(Protection::WRITE);
 pub(crate) const READ: Protection = Protection::READ;
@@ -27,8 +26,9 @@ pub(crate) const MIB2: u64 = 2 << 20;
 /// What one table of the second level covers.
 pub(crate) const GIB: u64 = 1 << 30;
 
-/// A host space on the usual machine.
-pub(crate) type HostSpace<'m, F = X86_64Level4> = Space<'m, HostPlatform<F>>;
+/// To exactly the new place, over whatever is there.
+pub(crate) const MOVE: RemapFlags = RemapFlags::MAYMOVE.union(RemapFlags::FIXED);
+
 /// The result of an access.
 pub(crate) type AccessResult<T> = Result<T, AccessError<FaultError>>;
 /// A program in a host space.
@@ -64,11 +64,12 @@ pub(crate) fn page(addr: VirtAddr, pages: u64) -> VirtAddr {
     VirtAddr(addr.0 + pages * PAGE)
 }
 
-/// CPU 0 of the machine, and a space for the programs that it runs.
+/// CPU 0 of the machine, and a space for the programs that it runs. Before this space exits the machine is
+/// audited.
 #[track_caller]
 pub(crate) fn cpu_and_space<F: PagingFormat>(machine: &Machine<F>) -> (Vcpu<F>, HostSpace<'_, F>) {
     let cpu = machine.vcpu(0).expect("the CPU is free");
-    (cpu, machine.memory().create_space().expect("there is memory enough"))
+    (cpu, create_space(machine).audited(machine))
 }
 
 /// Maps private anonymous memory exactly at `addr`.
@@ -159,10 +160,33 @@ pub(crate) fn swap_on_ram<F: PagingFormat>(machine: &Machine<F>, slots: u64) -> 
 }
 
 /// The mappings as `start-end flags` lines.
-pub(crate) fn mappings<F: PagingFormat>(space: &HostSpace<'_, F>) -> Vec<(u64, u64, quire_mm::VmFlags)> {
+pub(crate) fn mappings<F: PagingFormat>(space: &HostSpace<'_, F>) -> Vec<(u64, u64, VmFlags)> {
     let mut all = Vec::new();
     space.for_each_mapping(|m| all.push((m.range.start().0, m.range.end().0, m.flags)));
     all
+}
+
+/// Whether `fact` becomes true within so many looks that a thread that waits for it is told from one that does
+/// not.
+pub(crate) fn within_reason(fact: impl Fn() -> bool) -> bool {
+    (0..2_000_000).any(|_| {
+        std::thread::yield_now();
+        fact()
+    })
+}
+
+/// Runs `action` on each of the first `cpus` CPUs at once.
+pub(crate) fn on_cpus<F: PagingFormat>(
+    machine: &Machine<F>,
+    cpus: usize,
+    action: impl Fn(usize, &Vcpu<F>) + Sync,
+) {
+    std::thread::scope(|scope| {
+        for number in 0..cpus {
+            let action = &action;
+            scope.spawn(move || action(number, &machine.vcpu(number).expect("each CPU has one thread")));
+        }
+    });
 }
 
 /// A number from the environment, or `default`.

@@ -3,11 +3,7 @@
 //! A test draws what a program does next, with weights of its own, and has a [`Process`] do it. The process
 //! keeps its model of the contents beside its space.
 
-use super::{AccessResult, DENIED, HostSpace, NOT_MAPPED, PAGE, RW, map_at, mappings};
-use quire_arch::paging::X86_64Level4;
-use quire_arch::{PagingFormat, VirtAddr};
-use quire_host::Vcpu;
-use quire_mm::{Advice, Error, MapFlags, MapRequest, Protection, RemapFlags, VmFlags};
+use super::*;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -71,7 +67,7 @@ pub(crate) enum Call {
 impl Call {
     /// Moves a range of `pages` pages to page `to`, over whatever is there.
     pub(crate) fn move_to(to: u64, pages: u64) -> Self {
-        Self::Remap { to, pages, flags: RemapFlags::MAYMOVE | RemapFlags::FIXED }
+        Self::Remap { to, pages, flags: MOVE }
     }
 }
 

@@ -1,10 +1,8 @@
 //! Constructing [`Spaces`]: the one time that a memory manager allocates before a plan can be set through it.
 
+use crate::common::*;
 use crate::report::Report;
 use quire_frame::{FaultAim, FaultCaller, FaultPlan, FaultSite, FrameConfig, Frames};
-use quire_host::{HostConfig, HostPlatform, Machine, MachineError};
-use quire_mm::{AllocError, Error, MemoryConfig};
-use quire_mm::{Memcgs, Swap, SwapTechnique};
 use quire_space::{NoReclaim, Spaces, SpacesConfig};
 
 fn construct(plan: FaultPlan) -> Result<Spaces<HostPlatform>, Error> {
@@ -53,7 +51,7 @@ fn construction_fails_at_each_of_its_allocations() {
 fn a_machine_that_is_too_small_is_refused() {
     let (mut refused, mut built) = (0, 0);
     for pages in 1..=256 {
-        match Machine::<quire_arch::paging::X86_64Level4>::new(
+        match Machine::<X86_64Level4>::new(
             &HostConfig::with_ram(pages << 12),
             MemoryConfig { min_free_kib: Some(0), ..MemoryConfig::default() },
         ) {

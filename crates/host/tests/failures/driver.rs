@@ -1,13 +1,10 @@
 //! The loop that drives every scenario.
 
-use crate::common::{Setup, assert_audit, in_use};
+use crate::common::*;
 use crate::report::Report;
 use crate::scenario::{Scenario, Undone};
 use crate::scene::{Scene, Snapshot};
-use quire_arch::{Asid, Order, Platform};
 use quire_frame::{AllocRequest, FaultCaller, FaultPlan, FaultSite};
-use quire_host::{Machine, Vcpu};
-use quire_mm::SizeEnabled;
 use std::thread;
 
 /// Where pages are faulted in: `mmap` and some other calls hide a failure there.
@@ -136,7 +133,7 @@ impl Driver {
 
     /// Panics unless every tag can be allocated: with too few, spaces share one, and nothing else shows it.
     fn assert_tags_free(&self) {
-        let create = |_| self.machine.memory().create_space().expect("no failure is planned any more");
+        let create = |_| create_space(&self.machine);
         let spaces: Vec<_> = (1..TAGS).map(create).collect();
         assert!(spaces.iter().all(|space| space.asid() != Asid::NONE), "a tag is lost");
     }

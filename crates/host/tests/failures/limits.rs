@@ -1,9 +1,7 @@
 //! No memory is short, but a space has as many mappings as `vm.max_map_count` allows.
 
-use crate::common::{NONE, PAGE, READ, assert_audit, machine, map_at};
+use crate::common::*;
 use crate::scene::{BASE, Scene, Snapshot, filled};
-use quire_arch::VirtAddr;
-use quire_mm::{Advice, Errno, Error, Limits};
 
 /// In the middle of a mapping.
 const INSIDE: VirtAddr = VirtAddr(BASE + 4 * PAGE);

@@ -1,7 +1,7 @@
 //! What a scenario is.
 
+use crate::common::*;
 use crate::scene::Scene;
-use quire_mm::{AllocError, Error};
 use std::ops::RangeInclusive;
 
 /// A call and what its failures must look like.

@@ -1,9 +1,6 @@
 //! The state that a scenario works on, and what a failure must leave as it was.
 
-use crate::common::{AccessResult, HostSpace, PAGE, RW, map_at, mappings};
-use quire_arch::VirtAddr;
-use quire_host::{AccessError, HostPlatform, Machine, Vcpu};
-use quire_mm::{DeviceId, Error, FaultError, PinnedPage, VmFlags};
+use crate::common::*;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
@@ -27,7 +24,7 @@ pub(crate) struct Scene<'m> {
 
 impl<'m> Scene<'m> {
     pub(crate) fn new(machine: &'m Machine, cpu: &'m Vcpu) -> Self {
-        let space = machine.memory().create_space().expect("no failure is planned yet");
+        let space = create_space(&machine);
         Self {
             machine,
             cpu,

@@ -1,11 +1,8 @@
 //! Allocations fail while two threads change one space: each finds its own pages as it left them.
 
-use crate::common::{Call, PAGE, Process, RW, Random, assert_audit, in_use, machine, map_at, setting};
+use crate::common::*;
 use crate::scene::{BASE, access};
-use quire_arch::VirtAddr;
 use quire_frame::FaultPlan;
-use quire_host::{Machine, Vcpu};
-use quire_mm::{Advice, Errno, Error};
 use std::ops::Range;
 use std::sync::Arc;
 use std::thread;
@@ -108,7 +105,7 @@ fn two_threads_lose_nothing_while_allocations_fail() {
         println!("seed {seed}");
         let machine = machine(16, 2);
         let before = in_use(&machine);
-        let space = Arc::new(machine.memory().create_space().expect("nothing fails yet"));
+        let space = Arc::new(create_space(&machine));
         map_at(&space, BASE, 2 * PAGES * PAGE, RW);
         let faults = machine.memory().frames().faults();
         faults.set(FaultPlan::seeded(seed, 20));

@@ -1,20 +1,9 @@
 //! Shared pages and PMD leaves: which process copies, which is the last owner, and what a walk may find.
 
-use crate::common::RW;
-use crate::common::{HostSpace, MIB2, NOT_MAPPED, PAGE, map_at, page};
-use crate::harness::{
-    Fact, check_some, check_space, fork, map, on_cpu, read, small_folios, with_spaces, with_spaces_by, write,
-};
-use quire_arch::{Order, VirtAddr};
-use quire_host::{HostConfig, Machine};
-use quire_mm::{Advice, MemoryConfig, RemapFlags, RemapTechnique};
+use crate::machines::*;
 use quire_sync::atomic::as_one_step;
 use shuttle::thread;
-use std::mem::ManuallyDrop;
 
-/// The last page below a border of every level of tables.
-const ADDR: VirtAddr = VirtAddr((1 << 39) - PAGE);
-const BEFORE: VirtAddr = VirtAddr(ADDR.0 - PAGE);
 const ELSEWHERE: VirtAddr = VirtAddr(1 << 40);
 /// Far from it, and as near to a border of tables.
 const ALIKE: VirtAddr = VirtAddr((1 << 40) - PAGE);
@@ -38,7 +27,6 @@ fn shuttle_two_processes_write_to_one_page_at_once() {
             }
         });
         as_one_step(|| assert_eq!((read(machine, 0, space, ADDR), read(machine, 1, &child, ADDR)), (10, 11)));
-        as_one_step(|| drop(ManuallyDrop::into_inner(child)));
     });
 }
 
@@ -57,7 +45,7 @@ fn shuttle_the_last_owner_writes_while_the_other_exits() {
             });
             scope.spawn(|| {
                 assert_eq!(read(machine, 1, &child, ADDR), 1, "a child sees what its parent wrote later");
-                drop(ManuallyDrop::into_inner(child));
+                exit(child);
             });
         });
         as_one_step(|| assert_eq!(read(machine, 0, space, ADDR), 2));
@@ -79,7 +67,7 @@ fn shuttle_a_fork_against_a_copy_and_a_first_write() {
                 assert_eq!(read(machine, 0, space, BEFORE), 2);
             });
             scope.spawn(|| {
-                let child = ManuallyDrop::new(on_cpu(machine, 1, space, |_| space.fork()).expect("memory"));
+                let child = fork_on(machine, 1, space);
                 let seen = [BEFORE, ADDR].map(|addr| read(machine, 1, &child, addr));
                 assert!((seen[0] == 1 || seen[0] == 2) && (seen[1] == 0 || seen[1] == 3), "{seen:?}");
                 assert!(seen != [1, 3], "the second write without the first");
@@ -89,13 +77,11 @@ fn shuttle_a_fork_against_a_copy_and_a_first_write() {
                     seen[1],
                     "the child changes under its parent's writes"
                 );
-                drop(ManuallyDrop::into_inner(child));
             });
         });
         as_one_step(|| {
             assert_eq!([BEFORE, ADDR].map(|addr| read(machine, 0, space, addr)), [2, 3]);
             assert_eq!(read(machine, 0, &first, BEFORE), 1);
-            drop(ManuallyDrop::into_inner(first));
         });
     });
 }
@@ -109,13 +95,11 @@ fn shuttle_two_processes_unmap_a_shared_page_at_once() {
         as_one_step(|| write(machine, 0, space, ADDR, 7));
         let child = fork(space);
         thread::scope(|scope| {
-            scope.spawn(|| {
-                on_cpu(machine, 0, space, |program| {
-                    for _ in 0..3 {
-                        let seen = program.read_u64(ADDR);
-                        assert!(seen == Ok(7) || seen == Err(NOT_MAPPED), "{seen:?}");
-                    }
-                });
+            spawn_on(scope, machine, 0, space, |program| {
+                for _ in 0..3 {
+                    let seen = program.read_u64(ADDR);
+                    assert!(seen == Ok(7) || seen == Err(NOT_MAPPED), "{seen:?}");
+                }
             });
             for (cpu, space) in [(1, space), (2, &*child)] {
                 scope.spawn(move || {
@@ -126,7 +110,6 @@ fn shuttle_two_processes_unmap_a_shared_page_at_once() {
                 });
             }
         });
-        as_one_step(|| drop(ManuallyDrop::into_inner(child)));
     });
 }
 
@@ -145,11 +128,8 @@ fn shuttle_a_first_write_against_a_move() {
                 Ok(()) => written.tell(),
                 Err(error) => assert_eq!(error, NOT_MAPPED),
             });
-            scope.spawn(|| {
-                on_cpu(machine, 1, space, |_| {
-                    let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
-                    space.mremap(ADDR, 3 * PAGE, 3 * PAGE, flags, ALIKE).expect("memory");
-                });
+            spawn_on(scope, machine, 1, space, |_| {
+                space.mremap(ADDR, 3 * PAGE, 3 * PAGE, MOVE, ALIKE).expect("memory");
             });
         });
         let seen = as_one_step(|| read(machine, 0, space, page(ALIKE, 1)));
@@ -157,51 +137,45 @@ fn shuttle_a_first_write_against_a_move() {
     });
 }
 
-/// A machine with memory for a few folios of 2 MiB, and a space that has one, shared with a child and mapped
-/// by a leaf.
-fn with_leaf(model: impl FnOnce(&Machine, &HostSpace<'_>, &HostSpace<'_>)) {
-    with_leaf_of(MemoryConfig::default(), model);
-}
-
-/// The same with other techniques.
-fn with_leaf_of(config: MemoryConfig, model: impl FnOnce(&Machine, &HostSpace<'_>, &HostSpace<'_>)) {
-    with_spaces_by(HostConfig::with_ram(8 << 20).cpus(2), config, |machine, [space]| {
-        as_one_step(|| {
-            map_at(space, ELSEWHERE.0, MIB2, RW);
-            space.madvise(ELSEWHERE, MIB2, Advice::HugePage).expect("the mapping is there");
-            // Pages of zeros would not stay when the folio is split.
-            for at in 0..512 {
-                write(machine, 0, space, page(ELSEWHERE, at), 7);
-            }
-            assert_eq!(space.figures().resident, MIB2, "a large folio");
+/// Checks a model of a machine with memory for a few folios of 2 MiB, and a space that has one, shared with a
+/// child and mapped by a leaf.
+fn check_leaf(
+    mremap: RemapTechnique,
+    model: impl Fn(&Machine, &HostSpace<'_>, &HostSpace<'_>) + Send + Sync + Clone + 'static,
+) {
+    let leaves = with_swap(2).slots(0).mib(8).mremap(mremap);
+    check_seeded(FEW, seed_of(&model), move || {
+        leaves.run(|machine, space| {
+            as_one_step(|| {
+                map_huge(space, ELSEWHERE);
+                // Pages of zeros would not stay when the folio is split.
+                for at in 0..512 {
+                    write(machine, 0, space, page(ELSEWHERE, at), 7);
+                }
+                assert_eq!(space.figures().resident, MIB2, "a large folio");
+            });
+            model(machine, space, &fork(space));
         });
-        let child = fork(space);
-        model(machine, space, &child);
-        as_one_step(|| drop(ManuallyDrop::into_inner(child)));
     });
 }
 
 /// Hazard: a write splits the leaf while another thread drops the contents of all of it.
 #[test]
 fn shuttle_a_pmd_being_split_is_not_taken_for_a_hole() {
-    check_some(FEW, || {
-        with_leaf(|machine, space, child| {
-            let (near, far) = (ELSEWHERE, page(ELSEWHERE, 511));
-            thread::scope(|scope| {
-                scope.spawn(|| write(machine, 0, space, near, 9));
-                scope.spawn(|| {
-                    on_cpu(machine, 1, space, |program| {
-                        space.madvise(ELSEWHERE, MIB2, Advice::DontNeed).expect("cannot fail");
-                        assert_eq!(program.read_u64(page(near, 1)), Ok(0), "contents that were dropped");
-                        assert_eq!(program.read_u64(far), Ok(0), "contents that were dropped");
-                    });
-                });
+    check_leaf(RemapTechnique::default(), |machine, space, child| {
+        let (near, far) = (ELSEWHERE, page(ELSEWHERE, 511));
+        thread::scope(|scope| {
+            scope.spawn(|| write(machine, 0, space, near, 9));
+            spawn_on(scope, machine, 1, space, |program| {
+                space.madvise(ELSEWHERE, MIB2, Advice::DontNeed).expect("cannot fail");
+                assert_eq!(program.read_u64(page(near, 1)), Ok(0), "contents that were dropped");
+                assert_eq!(program.read_u64(far), Ok(0), "contents that were dropped");
             });
-            as_one_step(|| {
-                let seen = read(machine, 0, space, near);
-                assert!(seen == 0 || seen == 9, "{seen}");
-                assert_eq!(read(machine, 1, child, near), 7);
-            });
+        });
+        as_one_step(|| {
+            let seen = read(machine, 0, space, near);
+            assert!(seen == 0 || seen == 9, "{seen}");
+            assert_eq!(read(machine, 1, child, near), 7);
         });
     });
 }
@@ -209,24 +183,20 @@ fn shuttle_a_pmd_being_split_is_not_taken_for_a_hole() {
 /// A part is dropped while another thread writes to another part: both split the leaf.
 #[test]
 fn shuttle_a_pmd_split_by_dontneed_against_a_fault() {
-    check_some(FEW, || {
-        with_leaf(|machine, space, child| {
-            let far = page(ELSEWHERE, 511);
-            thread::scope(|scope| {
-                scope.spawn(|| {
-                    write(machine, 0, space, ELSEWHERE, 9);
-                    assert_eq!(read(machine, 0, space, ELSEWHERE), 9);
-                });
-                scope.spawn(|| {
-                    on_cpu(machine, 1, space, |program| {
-                        space.madvise(far, PAGE, Advice::DontNeed).expect("cannot fail");
-                        assert_eq!(program.read_u64(far), Ok(0), "contents that were dropped");
-                    });
-                });
+    check_leaf(RemapTechnique::default(), |machine, space, child| {
+        let far = page(ELSEWHERE, 511);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                write(machine, 0, space, ELSEWHERE, 9);
+                assert_eq!(read(machine, 0, space, ELSEWHERE), 9);
             });
-            as_one_step(|| {
-                assert_eq!((read(machine, 0, space, ELSEWHERE), read(machine, 1, child, ELSEWHERE)), (9, 7));
+            spawn_on(scope, machine, 1, space, |program| {
+                space.madvise(far, PAGE, Advice::DontNeed).expect("cannot fail");
+                assert_eq!(program.read_u64(far), Ok(0), "contents that were dropped");
             });
+        });
+        as_one_step(|| {
+            assert_eq!((read(machine, 0, space, ELSEWHERE), read(machine, 1, child, ELSEWHERE)), (9, 7));
         });
     });
 }
@@ -234,24 +204,19 @@ fn shuttle_a_pmd_split_by_dontneed_against_a_fault() {
 /// A leaf that is split between the preparation of a move and the move itself moves page by page.
 #[test]
 fn shuttle_a_pmd_split_by_a_fault_against_mremap() {
-    check_some(FEW, || {
-        with_leaf(|machine, space, child| {
-            let there = VirtAddr(ELSEWHERE.0 + (1 << 39));
-            thread::scope(|scope| {
-                scope.spawn(|| {
-                    let written = on_cpu(machine, 0, space, |program| program.write_u64(ELSEWHERE, 7));
-                    assert!(written.is_ok() || written == Err(NOT_MAPPED), "{written:?}");
-                });
-                scope.spawn(|| {
-                    on_cpu(machine, 1, space, |program| {
-                        let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
-                        space.mremap(ELSEWHERE, MIB2, MIB2, flags, there).expect("memory");
-                        assert_eq!(program.read_u64(there), Ok(7), "the pages are lost");
-                    });
-                });
+    check_leaf(RemapTechnique::default(), |machine, space, child| {
+        let there = VirtAddr(ELSEWHERE.0 + (1 << 39));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let written = on_cpu(machine, 0, space, |program| program.write_u64(ELSEWHERE, 7));
+                assert!(written.is_ok() || written == Err(NOT_MAPPED), "{written:?}");
             });
-            as_one_step(|| assert_eq!(read(machine, 1, child, ELSEWHERE), 7));
+            spawn_on(scope, machine, 1, space, |program| {
+                space.mremap(ELSEWHERE, MIB2, MIB2, MOVE, there).expect("memory");
+                assert_eq!(program.read_u64(there), Ok(7), "the pages are lost");
+            });
         });
+        as_one_step(|| assert_eq!(read(machine, 1, child, ELSEWHERE), 7));
     });
 }
 
@@ -259,24 +224,20 @@ fn shuttle_a_pmd_split_by_a_fault_against_mremap() {
 /// part of it.
 #[test]
 fn shuttle_a_folio_split_against_a_partial_munmap() {
-    check_some(FEW, || {
-        with_leaf(|machine, space, child| {
-            let far = page(ELSEWHERE, 511);
-            thread::scope(|scope| {
-                scope.spawn(|| {
-                    let _ = child.split_folio(ELSEWHERE, Order::ZERO);
-                });
-                scope.spawn(|| {
-                    on_cpu(machine, 1, space, |program| {
-                        space.munmap(far, PAGE).expect("the end of a mapping can go");
-                        assert_eq!(program.read_u64(far), Err(NOT_MAPPED));
-                    });
-                });
+    check_leaf(RemapTechnique::default(), |machine, space, child| {
+        let far = page(ELSEWHERE, 511);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let _ = child.split_folio(ELSEWHERE, Order::ZERO);
             });
-            as_one_step(|| {
-                assert_eq!(space.figures().resident, MIB2 - PAGE);
-                assert_eq!((read(machine, 0, space, ELSEWHERE), read(machine, 1, child, far)), (7, 7));
+            spawn_on(scope, machine, 1, space, |program| {
+                space.munmap(far, PAGE).expect("the end of a mapping can go");
+                assert_eq!(program.read_u64(far), Err(NOT_MAPPED));
             });
+        });
+        as_one_step(|| {
+            assert_eq!(space.figures().resident, MIB2 - PAGE);
+            assert_eq!((read(machine, 0, space, ELSEWHERE), read(machine, 1, child, far)), (7, 7));
         });
     });
 }
@@ -284,33 +245,23 @@ fn shuttle_a_folio_split_against_a_partial_munmap() {
 /// The same while the parent's leaf moves, to where no table was prepared. Tables do not move here.
 #[test]
 fn shuttle_a_folio_split_against_mremap() {
-    check_some(FEW, || {
-        let mut config = MemoryConfig::default();
-        config.techniques.mremap = RemapTechnique::Ptes;
-        with_leaf_of(config, |machine, space, child| {
-            let there = VirtAddr(ELSEWHERE.0 + 4 * MIB2);
-            thread::scope(|scope| {
-                scope.spawn(|| {
-                    let _ = child.split_folio(ELSEWHERE, Order::ZERO);
-                });
-                scope.spawn(|| {
-                    on_cpu(machine, 1, space, |program| {
-                        let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
-                        space.mremap(ELSEWHERE, MIB2, MIB2, flags, there).expect("memory");
-                        assert_eq!(program.read_u64(there), Ok(7), "the pages are lost");
-                    });
-                });
+    check_leaf(RemapTechnique::Ptes, |machine, space, child| {
+        let there = VirtAddr(ELSEWHERE.0 + 4 * MIB2);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let _ = child.split_folio(ELSEWHERE, Order::ZERO);
             });
-            as_one_step(|| {
-                assert_eq!(space.figures().resident, MIB2);
-                assert_eq!(read(machine, 0, space, page(there, 511)), 7);
+            spawn_on(scope, machine, 1, space, |program| {
+                space.mremap(ELSEWHERE, MIB2, MIB2, MOVE, there).expect("memory");
+                assert_eq!(program.read_u64(there), Ok(7), "the pages are lost");
             });
+        });
+        as_one_step(|| {
+            assert_eq!(space.figures().resident, MIB2);
+            assert_eq!(read(machine, 0, space, page(there, 511)), 7);
         });
     });
 }
-
-/// Four aligned pages.
-const FOUR: VirtAddr = VirtAddr((1 << 39) - 4 * PAGE);
 
 /// The splitter counts entries while others clear some and set new ones.
 #[test]
@@ -327,25 +278,21 @@ fn shuttle_a_split_against_an_unmapping_and_a_fork() {
                 // Busy, or done: both are right.
                 let _ = space.split_folio(page(FOUR, 3), Order::ZERO);
             });
-            scope.spawn(|| {
-                on_cpu(machine, 1, &child, |program| {
-                    child.munmap(page(FOUR, 1), PAGE).expect("the middle of a mapping can go");
-                    assert_eq!(program.read_u64(FOUR), Ok(7));
-                    program.write_u64(page(FOUR, 2), 9).expect("mapped");
-                });
+            spawn_on(scope, machine, 1, &child, |program| {
+                child.munmap(page(FOUR, 1), PAGE).expect("the middle of a mapping can go");
+                assert_eq!(program.read_u64(FOUR), Ok(7));
+                program.write_u64(page(FOUR, 2), 9).expect("mapped");
             });
             scope.spawn(|| {
-                let other = ManuallyDrop::new(on_cpu(machine, 2, space, |_| space.fork()).expect("memory"));
+                let other = fork_on(machine, 2, space);
                 write(machine, 2, &other, FOUR, 8);
                 assert_eq!(read(machine, 2, &other, FOUR), 8);
-                drop(ManuallyDrop::into_inner(other));
             });
         });
         as_one_step(|| {
             assert_eq!(read(machine, 0, space, FOUR), 7);
             assert_eq!(read(machine, 0, space, page(FOUR, 2)), 0);
             assert_eq!(read(machine, 1, &child, page(FOUR, 2)), 9);
-            drop(ManuallyDrop::into_inner(child));
         });
     });
 }
@@ -370,21 +317,20 @@ fn shuttle_a_deferred_split_against_the_freeing_of_its_folio() {
             });
             scope.spawn(|| {
                 on_cpu(machine, 1, space, |_| space.munmap(FOUR, 4 * PAGE)).expect("all of it can go");
-                drop(ManuallyDrop::into_inner(child));
+                exit(child);
             });
         });
         assert_eq!(machine.memory().spaces().deferred_splits(), 0);
     });
 }
 
-/// Runs `model` with a space that may have PMD leaves and has none yet.
-fn with_untouched(model: impl FnOnce(&Machine, &HostSpace<'_>)) {
-    with_spaces(HostConfig::with_ram(8 << 20).cpus(2), |machine, [space]| {
-        as_one_step(|| {
-            map_at(space, ELSEWHERE.0, MIB2, RW);
-            space.madvise(ELSEWHERE, MIB2, Advice::HugePage).expect("the mapping is there");
+/// Checks a model with a space that may have PMD leaves and has none yet.
+fn check_untouched(model: impl SpaceModel) {
+    check_seeded(FEW, seed_of(&model), move || {
+        with_swap(2).slots(0).mib(8).run(|machine, space| {
+            as_one_step(|| map_huge(space, ELSEWHERE));
+            model(machine, space);
         });
-        model(machine, space);
     });
 }
 
@@ -392,23 +338,19 @@ fn with_untouched(model: impl FnOnce(&Machine, &HostSpace<'_>)) {
 /// after it.
 #[test]
 fn shuttle_no_cpu_reads_huge_zeros_after_another_cpu_wrote() {
-    check_some(FEW, || {
-        with_untouched(|machine, space| {
-            let written = Fact::default();
-            thread::scope(|scope| {
-                scope.spawn(|| {
-                    on_cpu(machine, 0, space, |program| {
-                        for _ in 0..4 {
-                            let late = written.is_told();
-                            let seen = program.read_u64(ELSEWHERE).expect("mapped");
-                            assert!(seen == 9 || !late, "zeros after another CPU wrote");
-                        }
-                    });
-                });
-                scope.spawn(|| {
-                    write(machine, 1, space, ELSEWHERE, 9);
-                    written.tell();
-                });
+    check_untouched(|machine, space| {
+        let written = Fact::default();
+        thread::scope(|scope| {
+            spawn_on(scope, machine, 0, space, |program| {
+                for _ in 0..4 {
+                    let late = written.is_told();
+                    let seen = program.read_u64(ELSEWHERE).expect("mapped");
+                    assert!(seen == 9 || !late, "zeros after another CPU wrote");
+                }
+            });
+            scope.spawn(|| {
+                write(machine, 1, space, ELSEWHERE, 9);
+                written.tell();
             });
         });
     });
@@ -417,23 +359,19 @@ fn shuttle_no_cpu_reads_huge_zeros_after_another_cpu_wrote() {
 /// The huge zero page is freed while an entry that maps it is cleared, and while another one is set.
 #[test]
 fn shuttle_the_huge_zero_page_is_freed_beside_faults() {
-    check_some(FEW, || {
-        with_untouched(|machine, space| {
-            as_one_step(|| assert_eq!(read(machine, 0, space, ELSEWHERE), 0));
-            thread::scope(|scope| {
-                scope.spawn(|| {
-                    on_cpu(machine, 0, space, |program| {
-                        space.madvise(ELSEWHERE, MIB2, Advice::DontNeed).expect("cannot fail");
-                        assert_eq!(program.read_u64(page(ELSEWHERE, 3)), Ok(0));
-                    });
-                });
-                scope.spawn(|| {
-                    for _ in 0..3 {
-                        machine.memory().spaces().shrink_huge_zero();
-                    }
-                });
+    check_untouched(|machine, space| {
+        as_one_step(|| assert_eq!(read(machine, 0, space, ELSEWHERE), 0));
+        thread::scope(|scope| {
+            spawn_on(scope, machine, 0, space, |program| {
+                space.madvise(ELSEWHERE, MIB2, Advice::DontNeed).expect("cannot fail");
+                assert_eq!(program.read_u64(page(ELSEWHERE, 3)), Ok(0));
             });
-            as_one_step(|| assert_eq!(read(machine, 1, space, ELSEWHERE), 0));
+            scope.spawn(|| {
+                for _ in 0..3 {
+                    machine.memory().spaces().shrink_huge_zero();
+                }
+            });
         });
+        as_one_step(|| assert_eq!(read(machine, 1, space, ELSEWHERE), 0));
     });
 }

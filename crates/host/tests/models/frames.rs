@@ -1,9 +1,7 @@
 //! Frames: per-CPU lists against remote drains, and frames that wait for readers.
 
-use crate::harness::{Fact, audit, check, machine, machine_with};
-use quire_arch::{CpuId, Order, Pfn, PfnRange, Platform};
+use crate::harness::*;
 use quire_frame::AllocRequest;
-use quire_host::{HostConfig, Machine};
 use quire_sync::atomic::as_one_step;
 use quire_sync::atomic::raw::{AtomicU64, Ordering};
 use shuttle::thread;

@@ -1,15 +1,20 @@
 //! Running a model under many schedules.
 
-use crate::common::{HostProgram, HostSpace, PAGE, RW, Setup, assert_audit, in_use, map_at, setting};
-use quire_arch::{Order, VirtAddr};
-use quire_host::{HostConfig, Machine};
-use quire_mm::{MemoryConfig, OrderSet, SizeEnabled};
+pub(crate) use crate::common::{
+    DENIED, HostProgram, HostSpace, MIB2, MOVE, Machine, NOT_MAPPED, PAGE, READ, RW, Setup, anonymous_frames,
+    assert_audit, create_space, in_use, map_at, page, setting, swap_on_ram,
+};
+pub(crate) use quire_arch::*;
+pub(crate) use quire_host::*;
+pub(crate) use quire_mm::*;
 use quire_sync::atomic::as_one_step;
 use shuttle::scheduler::{
     PctScheduler, RandomScheduler, ReplayScheduler, Scheduler, UncontrolledNondeterminismCheckScheduler,
 };
+use shuttle::thread::Scope;
 use shuttle::{Config, MaxSteps, Runner};
 use std::mem::ManuallyDrop;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -58,7 +63,7 @@ fn run(scheduler: impl Scheduler + 'static, model: impl Fn() + Send + Sync + 'st
 /// Runs `model` under schedules that follow from its name; or under the one schedule that `QUIRE_SCHEDULE`
 /// holds, as a failure printed it.
 pub(crate) fn check(model: impl Fn() + Send + Sync + Clone + 'static) {
-    check_some(SCHEDULES, model);
+    check_seeded(SCHEDULES, seed_of(&model), model);
 }
 
 /// The seed of a model: FNV-1a of the path of the test that its closure is in.
@@ -68,15 +73,12 @@ pub(crate) fn seed_of<M>(_: &M) -> u64 {
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
 
-/// As [`check`], for a model of so many steps that it runs under `schedules` only, unless `QUIRE_SCHEDULES`
-/// says otherwise.
-pub(crate) fn check_some(schedules: u64, model: impl Fn() + Send + Sync + Clone + 'static) {
-    check_seeded(schedules, seed_of(&model), model);
-}
-
-/// Checks a model of a machine of `cpus` and a space in it, as [`with_space`] makes them.
+/// Checks a model of a small machine of `cpus` and a space in it.
 pub(crate) fn check_space(cpus: usize, model: impl SpaceModel) {
-    check_seeded(SCHEDULES, seed_of(&model), move || with_space(cpus, &model));
+    let setup = Setup::mib(1).cpus(cpus);
+    check_seeded(SCHEDULES, seed_of(&model), move || {
+        with_spaces(&setup, |machine, [space]| model(machine, space));
+    });
 }
 
 /// What CPUs do with a machine and a space in it.
@@ -84,7 +86,7 @@ pub(crate) trait SpaceModel: Fn(&Machine, &HostSpace<'_>) + Send + Sync + Clone 
 
 impl<M: Fn(&Machine, &HostSpace<'_>) + Send + Sync + Clone + 'static> SpaceModel for M {}
 
-/// As [`check_some`], under the schedules that follow from `seed`.
+/// As [`check`], under so many schedules that follow from `seed`.
 pub(crate) fn check_seeded(schedules: u64, seed: u64, model: impl Fn() + Send + Sync + Clone + 'static) {
     if let Ok(schedule) = std::env::var("QUIRE_SCHEDULE") {
         let mut replay = ReplayScheduler::new_from_encoded(&schedule);
@@ -118,37 +120,31 @@ pub(crate) fn audit(machine: &Machine) {
     as_one_step(|| assert_audit(machine));
 }
 
-/// A machine of `cpus` and a space in it. When `model` is done with them everything must be accounted for,
-/// and after the space's exit everything must be gone.
-pub(crate) fn with_space(cpus: usize, model: impl FnOnce(&Machine, &HostSpace<'_>)) {
-    with_spaces(HostConfig::with_ram(1 << 20).cpus(cpus), |machine, [space]| model(machine, space));
-}
-
-/// As [`with_space`], with several spaces on a machine by a configuration.
-pub(crate) fn with_spaces<const N: usize>(
-    host: HostConfig,
-    model: impl FnOnce(&Machine, &[HostSpace<'_>; N]),
-) {
-    with_spaces_by(host, MemoryConfig::default(), model);
-}
-
-/// The same with other techniques.
-pub(crate) fn with_spaces_by<const N: usize>(
-    host: HostConfig,
-    config: MemoryConfig,
-    model: impl FnOnce(&Machine, &[HostSpace<'_>; N]),
-) {
-    let machine = as_one_step(|| Setup::of(host.paranoid()).memory(config).build());
+/// Runs `model` with several spaces on a machine. When it is done with them everything must be accounted for,
+/// and after the spaces' exit everything must be gone.
+pub(crate) fn with_spaces<const N: usize>(setup: &Setup, model: impl FnOnce(&Machine, &[HostSpace<'_>; N])) {
+    let machine = as_one_step(|| setup.build());
     let before = as_one_step(|| in_use(&machine));
     // A space whose model has failed stays: its exit may find what the failure left, and panic once more.
-    let spaces = ManuallyDrop::new(as_one_step(|| {
-        [(); N].map(|()| machine.memory().create_space().expect("there is memory enough"))
-    }));
+    let spaces = ManuallyDrop::new(as_one_step(|| [(); N].map(|()| create_space(&machine))));
     model(&machine, &spaces);
     audit(&machine);
     as_one_step(|| drop(ManuallyDrop::into_inner(spaces)));
     audit(&machine);
-    assert_eq!(as_one_step(|| in_use(&machine)), before, "a page, a table or an object is lost");
+    as_one_step(|| {
+        let swap = machine.memory().swap();
+        assert_eq!(swap.free_slots(), swap.total_slots(), "a slot is lost");
+        let off = swap_off(&machine);
+        assert!(matches!(off, Ok(()) | Err(SwapOffError::NotOn)), "{off:?}");
+        assert_eq!(in_use(&machine), before, "a page, a table or an object is lost");
+    });
+    audit(&machine);
+    as_one_step(|| drop(machine));
+}
+
+/// Removes the swap device.
+pub(crate) fn swap_off(machine: &Machine) -> Result<(), SwapOffError> {
+    machine.memory().swapoff(DeviceId::new(0).expect("the first one"), || true)
 }
 
 /// Maps `pages` pages at `addr` in one step.
@@ -167,6 +163,22 @@ pub(crate) fn on_cpu<'m, R>(
     cpu.run(|| action(&cpu.program(space)))
 }
 
+/// Runs `action` as CPU `number`.
+pub(crate) fn as_cpu<R>(machine: &Machine, number: usize, action: impl FnOnce() -> R) -> R {
+    machine.vcpu(number).expect("each CPU has one thread").run(action)
+}
+
+/// Starts a thread that runs `action` as CPU `number`, with a program in `space`.
+pub(crate) fn spawn_on<'s, 'm>(
+    scope: &'s Scope<'s, '_>,
+    machine: &'s Machine,
+    number: usize,
+    space: &'s HostSpace<'m>,
+    action: impl FnOnce(&HostProgram<'_, 'm>) + Send + 's,
+) {
+    scope.spawn(move || on_cpu(machine, number, space, action));
+}
+
 pub(crate) fn write(machine: &Machine, cpu: usize, space: &HostSpace<'_>, addr: VirtAddr, value: u64) {
     on_cpu(machine, cpu, space, |program| program.write_u64(addr, value)).expect("mapped");
 }
@@ -175,9 +187,47 @@ pub(crate) fn read(machine: &Machine, cpu: usize, space: &HostSpace<'_>, addr: V
     on_cpu(machine, cpu, space, |program| program.read_u64(addr)).expect("mapped")
 }
 
-/// A child of `space`, made in one step and kept if the model fails, as its parent is.
-pub(crate) fn fork<'m>(space: &HostSpace<'m>) -> ManuallyDrop<HostSpace<'m>> {
-    ManuallyDrop::new(as_one_step(|| space.fork()).expect("there is memory enough"))
+/// A child of a space. It exits when this is dropped, in one step if it was made in one. If the model fails it
+/// stays, as its parent does.
+pub(crate) struct Child<'m> {
+    space: Option<HostSpace<'m>>,
+    in_one_step: bool,
+}
+
+impl<'m> Deref for Child<'m> {
+    type Target = HostSpace<'m>;
+
+    fn deref(&self) -> &HostSpace<'m> {
+        self.space.as_ref().expect("it has not exited")
+    }
+}
+
+impl Drop for Child<'_> {
+    fn drop(&mut self) {
+        let space = self.space.take();
+        if std::thread::panicking() {
+            std::mem::forget(space);
+        } else if self.in_one_step {
+            as_one_step(|| drop(space));
+        }
+    }
+}
+
+/// A child of `space`, made in one step.
+pub(crate) fn fork<'m>(space: &HostSpace<'m>) -> Child<'m> {
+    let space = as_one_step(|| space.fork()).expect("there is memory enough");
+    Child { space: Some(space), in_one_step: true }
+}
+
+/// A child of `space`, made by CPU `cpu` while others run.
+pub(crate) fn fork_on<'m>(machine: &Machine, cpu: usize, space: &HostSpace<'m>) -> Child<'m> {
+    let space = on_cpu(machine, cpu, space, |_| space.fork()).expect("there is memory enough");
+    Child { space: Some(space), in_one_step: false }
+}
+
+/// The child exits while others run.
+pub(crate) fn exit(mut child: Child<'_>) {
+    child.in_one_step = false;
 }
 
 /// Folios of four pages from here on, wherever they fit.

@@ -1,20 +1,11 @@
 //! A slow device: a thread of its own does its work, and waiters sleep until then. Meanwhile the page is
 //! unmapped, wanted by others, or its device is removed.
 
-use crate::common::{HostSpace, NOT_MAPPED, PAGE, anonymous_frames};
-use crate::harness::{Fact, on_cpu};
-use crate::swap_machine::*;
-use quire_arch::{Platform, VirtAddr};
+use crate::machines::*;
 use quire_frame::Frames;
-use quire_host::{AccessError, HostPlatform, Machine};
-use quire_mm::{
-    Advice, DeviceError, DeviceFlags, Direction, FaultError, MemcgId, PageIo, RamDisk, Submitted, SwapDevice,
-    SwapOnOptions, VmEvent,
-};
 use quire_sync::atomic::as_one_step;
 use shuttle::thread;
 use std::collections::VecDeque;
-use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -197,7 +188,7 @@ fn put_out(machine: &Machine, space: &HostSpace<'_>, addr: VirtAddr, value: u64)
 #[test]
 fn shuttle_a_late_read_against_the_unmapping_of_its_page() {
     for unmaps in [true, false] {
-        Swapping::on(3).slots(0).check(SOME, move |machine, space| {
+        with_swap(3).slots(0).check(SOME, move |machine, space| {
             let device = Late::on(machine, 8, Behaviour::default());
             put_out(machine, space, ADDR, 1);
             let gone = Fact::default();
@@ -231,7 +222,7 @@ fn shuttle_a_late_read_against_the_unmapping_of_its_page() {
 /// The read fails after others have come to wait for it: all get the error, and none sees what was read.
 #[test]
 fn shuttle_a_late_read_error_is_never_wrong_bytes() {
-    Swapping::on(3).slots(0).check(SOME, |machine, space| {
+    with_swap(3).slots(0).check(SOME, |machine, space| {
         let device = Late::on(machine, 8, Behaviour { fails: true, ..Behaviour::default() });
         put_out(machine, space, ADDR, 7);
         let child = fork(space);
@@ -249,7 +240,6 @@ fn shuttle_a_late_read_error_is_never_wrong_bytes() {
         assert!(failed.into_inner() > 0, "no thread got the error");
         as_one_step(|| {
             assert_eq!((read(machine, 0, space, ADDR), read(machine, 1, &child, ADDR)), (7, 7));
-            drop(ManuallyDrop::into_inner(child));
         });
     });
 }
@@ -258,7 +248,7 @@ fn shuttle_a_late_read_error_is_never_wrong_bytes() {
 /// and another page waits for that.
 #[test]
 fn shuttle_a_late_write_against_the_return_of_its_page() {
-    Swapping::on(3).slots(0).check(SOME, |machine, space| {
+    with_swap(3).slots(0).check(SOME, |machine, space| {
         let device = Late::on(machine, 1, Behaviour::default());
         written(machine, space, ADDR, PAGE, 1);
         written(machine, space, BEFORE, PAGE, 2);
@@ -292,7 +282,7 @@ fn shuttle_a_late_write_against_the_return_of_its_page() {
 /// woken.
 #[test]
 fn shuttle_a_full_queue_wakes_every_waiter() {
-    Swapping::on(3).slots(0).check(SOME, |machine, space| {
+    with_swap(3).slots(0).check(SOME, |machine, space| {
         let device = Late::on(machine, 8, Behaviour { most: 1, ..Behaviour::default() });
         let pages = [(0, ADDR), (1, BEFORE), (2, ELSEWHERE)];
         pages.into_iter().for_each(|(cpu, addr)| put_out(machine, space, addr, 10 + cpu as u64));
@@ -307,7 +297,7 @@ fn shuttle_a_full_queue_wakes_every_waiter() {
 /// Pages that are read ahead go into the cache while swapoff walks the slots of their device.
 #[test]
 fn shuttle_swapoff_against_readahead() {
-    Swapping::on(3).slots(0).check(SOME, |machine, space| {
+    with_swap(3).slots(0).check(SOME, |machine, space| {
         let device = Late::on(machine, 8, Behaviour { seeks: true, ..Behaviour::default() });
         put_out(machine, space, BEFORE, 2);
         put_out(machine, space, ADDR, 1);
@@ -335,7 +325,7 @@ fn shuttle_swapoff_against_readahead() {
 #[test]
 fn shuttle_readahead_against_the_unmapping_of_its_pages() {
     for reclaims in [true, false] {
-        Swapping::on(3).slots(0).check(SOME, move |machine, space| {
+        with_swap(3).slots(0).check(SOME, move |machine, space| {
             let device = Late::on(machine, 8, Behaviour { seeks: true, ..Behaviour::default() });
             put_out(machine, space, BEFORE, 2);
             put_out(machine, space, ADDR, 1);

@@ -1,12 +1,7 @@
 //! memcgs that are removed while others still find their numbers: in slots, in spaces, on CPUs. A
 //! number is reused only when nothing is charged to it and no thread is about to charge something.
 
-use crate::common::PAGE;
-use crate::harness::{map, on_cpu};
-use crate::swap_machine::*;
-use quire_arch::Platform;
-use quire_host::Machine;
-use quire_mm::{Advice, MemcgError, MemcgId};
+use crate::machines::*;
 use quire_sync::atomic::as_one_step;
 use shuttle::thread;
 use std::collections::BTreeMap;
@@ -71,7 +66,7 @@ fn assert_over(machine: &Machine, all: &[MemcgId]) {
 #[test]
 fn shuttle_a_swap_in_for_a_memcg_that_ends() {
     for value in [1, 0] {
-        Swapping::on(2).check(SOME, move |machine, space| {
+        with_swap(2).check(SOME, move |machine, space| {
             let (above, old) = nested(machine);
             as_one_step(|| space.set_memcg(old)).expect("the memcg is there");
             swapped(machine, space, ADDR, PAGE, value);
@@ -98,7 +93,7 @@ fn shuttle_a_swap_in_for_a_memcg_that_ends() {
 /// The memcg's last charge moves from its slot to its page while another thread looks whether there is one.
 #[test]
 fn shuttle_the_last_charge_moves_while_its_memcg_ends() {
-    Swapping::on(2).check(SOME, |machine, space| {
+    with_swap(2).check(SOME, |machine, space| {
         let (above, old) = nested(machine);
         as_one_step(|| space.set_memcg(old)).expect("the memcg is there");
         swapped(machine, space, ADDR, PAGE, 1);
@@ -118,7 +113,7 @@ fn shuttle_the_last_charge_moves_while_its_memcg_ends() {
 /// A program leaves the memcg while it gets its first page there.
 #[test]
 fn shuttle_a_first_write_while_its_memcg_ends() {
-    Swapping::on(2).check(SOME, |machine, space| {
+    with_swap(2).check(SOME, |machine, space| {
         let (above, old) = nested(machine);
         as_one_step(|| space.set_memcg(old)).expect("the memcg is there");
         map(space, ADDR, 1);

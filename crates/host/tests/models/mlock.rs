@@ -2,13 +2,9 @@
 //! The auditor, with which each model ends, checks that the lists agree with the flags, and the flags with
 //! the mappings.
 
-use crate::common::{HostSpace, PAGE};
-use crate::harness::{audit, on_cpu};
-use crate::swap_machine::*;
-use quire_mm::Advice;
+use crate::machines::*;
 use quire_sync::atomic::as_one_step;
 use shuttle::thread;
-use std::mem::ManuallyDrop;
 
 fn lock(space: &HostSpace<'_>) {
     space.mlock(ADDR, PAGE, true).expect("the mapping is there");
@@ -22,16 +18,14 @@ fn unlock(space: &HostSpace<'_>) {
 /// it showed in one of a thousand schedules.
 #[test]
 fn shuttle_mlock_against_reclaim() {
-    Swapping::on(2).check(5000, |machine, space| {
+    with_swap(2).check(5000, |machine, space| {
         written(machine, space, ADDR, PAGE, 1);
         thread::scope(|scope| {
-            scope.spawn(|| {
-                on_cpu(machine, 0, space, |_| {
-                    for _ in 0..5 {
-                        lock(space);
-                        unlock(space);
-                    }
-                });
+            spawn_on(scope, machine, 0, space, |_| {
+                for _ in 0..5 {
+                    lock(space);
+                    unlock(space);
+                }
             });
             scope.spawn(|| reclaim(machine, 1));
         });
@@ -44,7 +38,7 @@ fn shuttle_mlock_against_reclaim() {
 #[test]
 fn shuttle_munlock_against_reclaim() {
     for copies in [true, false] {
-        Swapping::on(3).check(SOME, move |machine, space| {
+        with_swap(3).check(SOME, move |machine, space| {
             written(machine, space, ADDR, PAGE, 1);
             let child = fork(space);
             as_one_step(|| {
@@ -69,7 +63,6 @@ fn shuttle_munlock_against_reclaim() {
                 if copies {
                     assert_eq!(read(machine, 0, &child, ADDR), 2);
                 }
-                drop(ManuallyDrop::into_inner(child));
             });
         });
     }
@@ -78,7 +71,7 @@ fn shuttle_munlock_against_reclaim() {
 /// The same while the other process changes its mapping, so that reclaim cannot walk the rmap a second time.
 #[test]
 fn shuttle_munlock_while_mappings_change() {
-    Swapping::on(3).check(SOME, |machine, space| {
+    with_swap(3).check(SOME, |machine, space| {
         written(machine, space, ADDR, PAGE, 1);
         let child = fork(space);
         as_one_step(|| {
@@ -87,20 +80,17 @@ fn shuttle_munlock_while_mappings_change() {
             unlock(space);
         });
         thread::scope(|scope| {
-            scope.spawn(|| on_cpu(machine, 0, &child, |_| child.munmap(ADDR, PAGE)).expect("it is mapped"));
+            spawn_on(scope, machine, 0, &child, |_| child.munmap(ADDR, PAGE).expect("it is mapped"));
             scope.spawn(|| reclaim(machine, 1));
-            scope.spawn(|| {
-                on_cpu(machine, 2, space, |_| {
-                    for advice in [Advice::DontFork, Advice::DoFork] {
-                        space.madvise(ADDR, PAGE, advice).expect("the mapping is there");
-                    }
-                });
+            spawn_on(scope, machine, 2, space, |_| {
+                for advice in [Advice::DontFork, Advice::DoFork] {
+                    space.madvise(ADDR, PAGE, advice).expect("the mapping is there");
+                }
             });
         });
         audit(machine);
         as_one_step(|| {
             assert_eq!(read(machine, 2, space, ADDR), 1);
-            drop(ManuallyDrop::into_inner(child));
         });
     });
 }

@@ -1,40 +1,22 @@
 //! Page-out against accesses, forks, moves, pins and unmaps of the page.
 
-use crate::common::{DENIED, HostSpace, NOT_MAPPED, PAGE, READ, RW, map_at, page};
-use crate::harness::{Fact, map, on_cpu};
-use crate::swap_machine::*;
-use quire_arch::{Access, Platform, VirtAddr};
-use quire_mm::{Advice, RemapFlags, RemapTechnique};
+use crate::machines::*;
 use quire_sync::atomic::as_one_step;
 use shuttle::thread;
-use std::mem::ManuallyDrop;
-
-/// What a PTE table, and what a PMD table, covers.
-const PMD: u64 = 2 << 20;
-const PUD: u64 = 1 << 30;
-const MOVE: RemapFlags = RemapFlags::MAYMOVE.union(RemapFlags::FIXED);
-
-/// Moves the `bytes` that end behind `from` to where they end behind `to`.
-fn move_end(space: &HostSpace<'_>, from: VirtAddr, to: VirtAddr, bytes: u64) {
-    let start = |end: VirtAddr| VirtAddr(end.0 + PAGE - bytes);
-    space.mremap(start(from), bytes, bytes, MOVE, start(to)).expect("there is memory enough");
-}
 
 /// A program writes to a page while two CPUs page it out: each read returns what it wrote.
 #[test]
 fn shuttle_a_page_out_against_writes() {
-    Swapping::on(3).check(SOME, |machine, space| {
+    with_swap(3).check(SOME, |machine, space| {
         written(machine, space, ADDR, PAGE, 1);
         thread::scope(|scope| {
-            scope.spawn(|| {
-                on_cpu(machine, 0, space, |program| {
-                    for value in 2..6 {
-                        program.write_u64(ADDR, value).expect("mapped");
-                        assert_eq!(program.read_u64(ADDR), Ok(value), "a lost write");
-                    }
-                });
+            spawn_on(scope, machine, 0, space, |program| {
+                for value in 2..6 {
+                    program.write_u64(ADDR, value).expect("mapped");
+                    assert_eq!(program.read_u64(ADDR), Ok(value), "a lost write");
+                }
             });
-            scope.spawn(|| on_cpu(machine, 1, space, |_| page_out(space, ADDR, PAGE)));
+            spawn_on(scope, machine, 1, space, |_| page_out(space, ADDR, PAGE));
             scope.spawn(|| reclaim(machine, 2));
         });
         assert_eq!(as_one_step(|| read(machine, 0, space, ADDR)), 5);
@@ -44,7 +26,7 @@ fn shuttle_a_page_out_against_writes() {
 /// A shared page is paged out while both write to it: each has its own afterwards.
 #[test]
 fn shuttle_a_page_out_against_two_processes() {
-    Swapping::on(3).check(SOME, |machine, space| {
+    with_swap(3).check(SOME, |machine, space| {
         written(machine, space, ADDR, PAGE, 1);
         let child = fork(space);
         thread::scope(|scope| {
@@ -59,7 +41,6 @@ fn shuttle_a_page_out_against_two_processes() {
         });
         as_one_step(|| {
             assert_eq!((read(machine, 0, space, ADDR), read(machine, 1, &child, ADDR)), (10, 11));
-            drop(ManuallyDrop::into_inner(child));
         });
     });
 }
@@ -68,17 +49,15 @@ fn shuttle_a_page_out_against_two_processes() {
 /// wrote since.
 #[test]
 fn shuttle_a_fork_against_a_page_out() {
-    Swapping::on(3).check(SOME, |machine, space| {
+    with_swap(3).check(SOME, |machine, space| {
         written(machine, space, ADDR, PAGE, 1);
         thread::scope(|scope| {
             scope.spawn(|| {
-                let made = on_cpu(machine, 0, space, |_| space.fork()).expect("memory");
-                let child = ManuallyDrop::new(made);
+                let child = fork_on(machine, 0, space);
                 let seen = read(machine, 0, &child, ADDR);
                 assert!(seen == 1 || seen == 2, "{seen}");
                 write(machine, 0, &child, ADDR, 5);
                 assert_eq!(read(machine, 0, &child, ADDR), 5);
-                drop(ManuallyDrop::into_inner(child));
             });
             scope.spawn(|| {
                 write(machine, 1, space, ADDR, 2);
@@ -95,31 +74,27 @@ fn shuttle_a_fork_against_a_page_out() {
 #[test]
 fn shuttle_a_page_out_against_the_unmapping_of_its_page() {
     for unmaps in [true, false] {
-        Swapping::on(3).check(SOME, move |machine, space| {
+        with_swap(3).check(SOME, move |machine, space| {
             written(machine, space, ADDR, PAGE, 1);
             let gone = Fact::default();
             thread::scope(|scope| {
-                scope.spawn(|| {
-                    on_cpu(machine, 0, space, |program| {
-                        for _ in 0..3 {
-                            let late = gone.is_told();
-                            let seen = program.read_u64(ADDR);
-                            let between = unmaps && !late && seen == Err(NOT_MAPPED);
-                            assert!(seen == Ok(0) || seen == Ok(1) && !late || between, "{seen:?}");
-                        }
-                    });
+                spawn_on(scope, machine, 0, space, |program| {
+                    for _ in 0..3 {
+                        let late = gone.is_told();
+                        let seen = program.read_u64(ADDR);
+                        let between = unmaps && !late && seen == Err(NOT_MAPPED);
+                        assert!(seen == Ok(0) || seen == Ok(1) && !late || between, "{seen:?}");
+                    }
                 });
-                scope.spawn(|| {
-                    on_cpu(machine, 1, space, |program| {
-                        if unmaps {
-                            space.munmap(ADDR, PAGE).expect("a whole mapping");
-                            map_at(space, ADDR.0, PAGE, RW);
-                        } else {
-                            space.madvise(ADDR, PAGE, Advice::DontNeed).expect("mapped");
-                        }
-                        gone.tell();
-                        assert_eq!(program.read_u64(ADDR), Ok(0));
-                    });
+                spawn_on(scope, machine, 1, space, |program| {
+                    if unmaps {
+                        space.munmap(ADDR, PAGE).expect("a whole mapping");
+                        map_at(space, ADDR.0, PAGE, RW);
+                    } else {
+                        space.madvise(ADDR, PAGE, Advice::DontNeed).expect("mapped");
+                    }
+                    gone.tell();
+                    assert_eq!(program.read_u64(ADDR), Ok(0));
                 });
                 scope.spawn(|| reclaim(machine, 2));
             });
@@ -130,7 +105,7 @@ fn shuttle_a_page_out_against_the_unmapping_of_its_page() {
 /// The child exits while its pages, its own and those shared with its parent, are paged out.
 #[test]
 fn shuttle_a_page_out_against_an_exit() {
-    Swapping::on(3).check(SOME, |machine, space| {
+    with_swap(3).check(SOME, |machine, space| {
         written(machine, space, ADDR, PAGE, 1);
         let child = fork(space);
         as_one_step(|| {
@@ -139,10 +114,7 @@ fn shuttle_a_page_out_against_an_exit() {
         });
         thread::scope(|scope| {
             scope.spawn(|| assert_eq!(read(machine, 0, space, ADDR), 1));
-            scope.spawn(|| {
-                let cpu = machine.vcpu(1).expect("each CPU has one thread");
-                cpu.run(|| drop(ManuallyDrop::into_inner(child)));
-            });
+            scope.spawn(|| as_cpu(machine, 1, || exit(child)));
             scope.spawn(|| {
                 reclaim(machine, 2);
                 reclaim(machine, 2);
@@ -155,26 +127,22 @@ fn shuttle_a_page_out_against_an_exit() {
 /// After `mprotect` has returned no write succeeds, though the page was being paged out.
 #[test]
 fn shuttle_a_page_out_against_a_change_of_permissions() {
-    Swapping::on(3).check(SOME, |machine, space| {
+    with_swap(3).check(SOME, |machine, space| {
         written(machine, space, ADDR, PAGE, 1);
         let protected = Fact::default();
         thread::scope(|scope| {
-            scope.spawn(|| {
-                on_cpu(machine, 0, space, |program| {
-                    for value in 2..5 {
-                        let late = protected.is_told();
-                        let written = program.write_u64(ADDR, value);
-                        assert!(written == Err(DENIED) || written == Ok(()) && !late, "{written:?}");
-                    }
-                });
+            spawn_on(scope, machine, 0, space, |program| {
+                for value in 2..5 {
+                    let late = protected.is_told();
+                    let written = program.write_u64(ADDR, value);
+                    assert!(written == Err(DENIED) || written == Ok(()) && !late, "{written:?}");
+                }
             });
-            scope.spawn(|| {
-                on_cpu(machine, 1, space, |program| {
-                    space.mprotect(ADDR, PAGE, READ, false).expect("mapped");
-                    protected.tell();
-                    let seen = program.read_u64(ADDR);
-                    assert_eq!(program.read_u64(ADDR), seen, "a write after the protection");
-                });
+            spawn_on(scope, machine, 1, space, |program| {
+                space.mprotect(ADDR, PAGE, READ, false).expect("mapped");
+                protected.tell();
+                let seen = program.read_u64(ADDR);
+                assert_eq!(program.read_u64(ADDR), seen, "a write after the protection");
             });
             scope.spawn(|| reclaim(machine, 2));
         });
@@ -183,7 +151,7 @@ fn shuttle_a_page_out_against_a_change_of_permissions() {
 
 /// A page moves, alone or with its tables, while it is paged out and swapped in.
 fn move_against_paging(schedules: u64, bytes: u64, mremap: RemapTechnique, out: bool) {
-    Swapping::on(3).mremap(mremap).check(schedules, move |machine, space| {
+    with_swap(3).mremap(mremap).check(schedules, move |machine, space| {
         if out {
             swapped(machine, space, ADDR, bytes, 1);
         } else {
@@ -191,21 +159,19 @@ fn move_against_paging(schedules: u64, bytes: u64, mremap: RemapTechnique, out: 
         }
         let (moved, late_write) = (Fact::default(), Fact::default());
         thread::scope(|scope| {
-            scope.spawn(|| {
-                on_cpu(machine, 0, space, |program| {
-                    let late = moved.is_told();
-                    match program.write_u64(ADDR, 2) {
-                        Ok(()) => {
-                            assert!(!late, "a write at the old place");
-                            late_write.tell();
-                        }
-                        Err(error) => assert_eq!(error, NOT_MAPPED),
+            spawn_on(scope, machine, 0, space, |program| {
+                let late = moved.is_told();
+                match program.write_u64(ADDR, 2) {
+                    Ok(()) => {
+                        assert!(!late, "a write at the old place");
+                        late_write.tell();
                     }
-                    let late = moved.is_told();
-                    let seen = program.read_u64(ELSEWHERE);
-                    let value = if late_write.is_told() { 2 } else { 1 };
-                    assert!(seen == Ok(value) || seen == Err(NOT_MAPPED) && !late, "{seen:?}");
-                });
+                    Err(error) => assert_eq!(error, NOT_MAPPED),
+                }
+                let late = moved.is_told();
+                let seen = program.read_u64(ELSEWHERE);
+                let value = if late_write.is_told() { 2 } else { 1 };
+                assert!(seen == Ok(value) || seen == Err(NOT_MAPPED) && !late, "{seen:?}");
             });
             scope.spawn(|| {
                 on_cpu(machine, 1, space, |_| move_end(space, ADDR, ELSEWHERE, bytes));
@@ -241,20 +207,17 @@ fn shuttle_a_swap_in_against_a_move() {
 /// A leaf moves while its folio is paged out: it is split on the way.
 #[test]
 fn shuttle_a_page_out_against_a_move_of_its_leaf() {
-    Swapping::on(2).mib(8).slots(1024).mremap(RemapTechnique::Puds).check(FEW, |machine, space| {
+    with_swap(2).mib(8).slots(1024).mremap(RemapTechnique::Puds).check(FEW, |machine, space| {
         let (block, there) = (VirtAddr(1 << 40), VirtAddr((1 << 40) + (1 << 39)));
         as_one_step(|| {
-            map_at(space, block.0, PMD, RW);
-            space.madvise(block, PMD, Advice::HugePage).expect("the mapping is there");
+            map_huge(space, block);
             write(machine, 0, space, page(block, 5), 7);
         });
         thread::scope(|scope| {
             scope.spawn(|| reclaim(machine, 0));
-            scope.spawn(|| {
-                on_cpu(machine, 1, space, |program| {
-                    space.mremap(block, PMD, PMD, MOVE, there).expect("memory");
-                    assert_eq!(program.read_u64(page(there, 5)), Ok(7), "the pages are lost");
-                });
+            spawn_on(scope, machine, 1, space, |program| {
+                space.mremap(block, PMD, PMD, MOVE, there).expect("memory");
+                assert_eq!(program.read_u64(page(there, 5)), Ok(7), "the pages are lost");
             });
         });
         as_one_step(|| {
@@ -268,7 +231,7 @@ fn shuttle_a_page_out_against_a_move_of_its_leaf() {
 #[test]
 fn shuttle_tables_go_beside_a_page_out_and_a_swap_in() {
     for (bytes, out) in [(PMD, false), (PUD, false), (PMD, true), (PUD, true)] {
-        Swapping::on(3).check(SOME, move |machine, space| {
+        with_swap(3).check(SOME, move |machine, space| {
             if out {
                 swapped(machine, space, ADDR, bytes, 1);
             } else {
@@ -276,13 +239,11 @@ fn shuttle_tables_go_beside_a_page_out_and_a_swap_in() {
             }
             let dropped = Fact::default();
             thread::scope(|scope| {
-                scope.spawn(|| {
-                    on_cpu(machine, 0, space, |program| {
-                        let late = dropped.is_told();
-                        let seen = program.read_u64(ADDR);
-                        assert!(seen == Ok(0) || seen == Ok(1) && !late, "{seen:?}");
-                        program.write_u64(BEFORE, 3).expect("mapped");
-                    });
+                spawn_on(scope, machine, 0, space, |program| {
+                    let late = dropped.is_told();
+                    let seen = program.read_u64(ADDR);
+                    assert!(seen == Ok(0) || seen == Ok(1) && !late, "{seen:?}");
+                    program.write_u64(BEFORE, 3).expect("mapped");
                 });
                 scope.spawn(|| {
                     on_cpu(machine, 1, space, |_| {
@@ -306,7 +267,7 @@ fn shuttle_tables_go_beside_a_page_out_and_a_swap_in() {
 /// other writes.
 #[test]
 fn shuttle_a_fast_pin_against_a_page_out() {
-    Swapping::on(3).check(SOME, |machine, space| {
+    with_swap(3).check(SOME, |machine, space| {
         written(machine, space, ADDR, PAGE, 1);
         let mut pinned = None;
         thread::scope(|scope| {
@@ -319,10 +280,7 @@ fn shuttle_a_fast_pin_against_a_page_out() {
                     device_writes(machine, pinned, 7);
                 }
             });
-            scope.spawn(|| {
-                let cpu = machine.vcpu(1).expect("each CPU has one thread");
-                cpu.run(|| page_out(space, ADDR, PAGE));
-            });
+            scope.spawn(|| as_cpu(machine, 1, || page_out(space, ADDR, PAGE)));
             scope.spawn(|| reclaim(machine, 2));
         });
         as_one_step(|| {
@@ -341,17 +299,15 @@ fn shuttle_a_fast_pin_against_a_page_out() {
 /// still have the old translation, nor of another after a fault.
 #[test]
 fn shuttle_a_page_out_that_a_pin_stops_against_writes() {
-    Swapping::on(3).check(SOME, |machine, space| {
+    with_swap(3).check(SOME, |machine, space| {
         let other = VirtAddr(ADDR.0 + 8);
         written(machine, space, ADDR, PAGE, 1);
         thread::scope(|scope| {
-            scope.spawn(|| {
-                on_cpu(machine, 0, space, |program| {
-                    for value in 2..6 {
-                        program.write_u64(ADDR, value).expect("mapped");
-                        assert_eq!(program.read_u64(ADDR), Ok(value), "a lost write");
-                    }
-                });
+            spawn_on(scope, machine, 0, space, |program| {
+                for value in 2..6 {
+                    program.write_u64(ADDR, value).expect("mapped");
+                    assert_eq!(program.read_u64(ADDR), Ok(value), "a lost write");
+                }
             });
             scope.spawn(|| {
                 drop(on_cpu(machine, 1, space, |_| space.pin_page_fast(ADDR, Access::Write)));
@@ -369,7 +325,7 @@ fn shuttle_a_page_out_that_a_pin_stops_against_writes() {
 /// other's own.
 #[test]
 fn shuttle_a_fast_pin_against_a_page_out_of_a_shared_page() {
-    Swapping::on(3).check(SOME, |machine, space| {
+    with_swap(3).check(SOME, |machine, space| {
         written(machine, space, ADDR, PAGE, 1);
         let child = fork(space);
         let mut pinned = [None, None];
@@ -391,7 +347,6 @@ fn shuttle_a_fast_pin_against_a_page_out_of_a_shared_page() {
         as_one_step(|| {
             drop(pinned);
             assert_eq!((read(machine, 0, space, ADDR), read(machine, 1, &child, ADDR)), (10, 11));
-            drop(ManuallyDrop::into_inner(child));
         });
     });
 }
@@ -399,7 +354,7 @@ fn shuttle_a_fast_pin_against_a_page_out_of_a_shared_page() {
 /// Isolated folios are freed by the last user, and return to one list only.
 #[test]
 fn shuttle_lru_lists_against_faults_and_reclaim() {
-    Swapping::on(3).check(SOME, |machine, space| {
+    with_swap(3).check(SOME, |machine, space| {
         map(space, BEFORE, 2);
         as_one_step(|| write(machine, 0, space, BEFORE, 1));
         let child = fork(space);
@@ -413,7 +368,7 @@ fn shuttle_lru_lists_against_faults_and_reclaim() {
             });
             scope.spawn(|| {
                 write(machine, 1, &child, BEFORE, 3);
-                drop(ManuallyDrop::into_inner(child));
+                exit(child);
             });
             scope.spawn(|| {
                 machine.memory().memcgs().list_unlisted();

@@ -1,20 +1,11 @@
 //! The rmap: walks against calls that change mappings. A page that stays mapped is found at one place,
 //! always.
 
-use crate::common::{HostSpace, PAGE, READ, RW};
-use crate::harness::{check_space, map, on_cpu};
-use quire_arch::{Pfn, Platform, VirtAddr};
+use crate::machines::*;
 use quire_frame::Kind;
-use quire_host::Machine;
-use quire_mm::RemapFlags;
 use quire_sync::atomic::as_one_step;
 use shuttle::thread;
-use std::mem::ManuallyDrop;
 
-/// The last page below a border of every level of tables.
-const ADDR: VirtAddr = VirtAddr((1 << 39) - PAGE);
-/// The page before.
-const BEFORE: VirtAddr = VirtAddr(ADDR.0 - PAGE);
 /// Far from it, with other tables.
 const ELSEWHERE: VirtAddr = VirtAddr(1 << 40);
 
@@ -60,13 +51,10 @@ fn shuttle_a_walk_against_a_move() {
                     assert!(places == [ELSEWHERE] || places == [ADDR], "found at {places:?}");
                 }
             });
-            scope.spawn(|| {
-                on_cpu(machine, 1, space, |_| {
-                    let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
-                    for (from, to) in [(ADDR, ELSEWHERE), (ELSEWHERE, ADDR)] {
-                        space.mremap(from, PAGE, PAGE, flags, to).expect("there is memory enough");
-                    }
-                });
+            spawn_on(scope, machine, 1, space, |_| {
+                for (from, to) in [(ADDR, ELSEWHERE), (ELSEWHERE, ADDR)] {
+                    space.mremap(from, PAGE, PAGE, MOVE, to).expect("there is memory enough");
+                }
             });
         });
         assert_eq!(space.figures().mappings, 1);
@@ -84,12 +72,10 @@ fn shuttle_a_walk_against_splits_and_merges() {
                     assert_eq!(places(machine, page), [ADDR]);
                 }
             });
-            scope.spawn(|| {
-                on_cpu(machine, 1, space, |_| {
-                    space.mprotect(BEFORE, PAGE, READ, false).expect("there is memory enough");
-                    space.mprotect(BEFORE, PAGE, RW, false).expect("as above");
-                    space.munmap(BEFORE, PAGE).expect("the end of a mapping can go");
-                });
+            spawn_on(scope, machine, 1, space, |_| {
+                space.mprotect(BEFORE, PAGE, READ, false).expect("there is memory enough");
+                space.mprotect(BEFORE, PAGE, RW, false).expect("as above");
+                space.munmap(BEFORE, PAGE).expect("the end of a mapping can go");
             });
         });
     });
@@ -107,21 +93,17 @@ fn shuttle_a_walk_against_an_unmapping() {
                     assert!(places.is_empty() || places == [ADDR] || places == [ELSEWHERE], "{places:?}");
                 }
             });
-            scope.spawn(|| {
-                on_cpu(machine, 1, space, |program| {
-                    space.munmap(ADDR, PAGE).expect("the end of a mapping can go");
-                    map(space, ELSEWHERE, 1);
-                    program.write_u64(ELSEWHERE, 1).expect("mapped");
-                });
+            spawn_on(scope, machine, 1, space, |program| {
+                space.munmap(ADDR, PAGE).expect("the end of a mapping can go");
+                map(space, ELSEWHERE, 1);
+                program.write_u64(ELSEWHERE, 1).expect("mapped");
             });
-            scope.spawn(|| {
-                on_cpu(machine, 2, space, |_| {
-                    let pin = machine.memory().platform().pin();
-                    for _ in 0..3 {
-                        machine.memory().frames().reap_all(&pin);
-                        machine.memory().frames().reap_caches(&pin);
-                    }
-                });
+            spawn_on(scope, machine, 2, space, |_| {
+                let pin = machine.memory().platform().pin();
+                for _ in 0..3 {
+                    machine.memory().frames().reap_all(&pin);
+                    machine.memory().frames().reap_caches(&pin);
+                }
             });
         });
     });
@@ -142,11 +124,8 @@ fn shuttle_a_walk_against_a_fork_and_an_exit() {
                 }
             });
             scope.spawn(|| {
-                let child = on_cpu(machine, 1, space, |_| space.fork()).expect("there is memory enough");
-                // Kept if the model fails, as the parent is.
-                let child = ManuallyDrop::new(child);
-                on_cpu(machine, 1, &child, |program| program.write_u64(ADDR, 5)).expect("mapped");
-                drop(ManuallyDrop::into_inner(child));
+                let child = fork_on(machine, 1, space);
+                write(machine, 1, &child, ADDR, 5);
             });
         });
     });
@@ -157,10 +136,8 @@ fn shuttle_a_walk_against_a_fork_and_an_exit() {
 fn shuttle_a_walk_against_the_exit_of_a_child() {
     check_space(2, |machine, space| {
         let page = written(machine, space, ADDR, 1);
-        let child = as_one_step(|| space.fork()).expect("there is memory enough");
-        let child = ManuallyDrop::new(child);
-        let write = || on_cpu(machine, 0, &child, |program| program.write_u64(ADDR, 5));
-        as_one_step(write).expect("mapped");
+        let child = fork(space);
+        as_one_step(|| write(machine, 0, &child, ADDR, 5));
         let pages = private_pages(machine);
         let own = pages.into_iter().find(|&pfn| pfn != page).expect("the child has its own");
         thread::scope(|scope| {
@@ -171,7 +148,7 @@ fn shuttle_a_walk_against_the_exit_of_a_child() {
                     assert_eq!(places(machine, page), [ADDR]);
                 }
             });
-            scope.spawn(move || drop(ManuallyDrop::into_inner(child)));
+            scope.spawn(move || exit(child));
         });
     });
 }

@@ -2,15 +2,9 @@
 //! unmaps. The splitter reads their contents in one step of the model; between that and the change of the
 //! entry the others run.
 
-use crate::common::{HostSpace, NOT_MAPPED, PAGE, RW, map_at, page};
-use crate::harness::on_cpu;
-use crate::swap_machine::*;
-use quire_arch::{Access, Order, VirtAddr};
-use quire_host::Machine;
-use quire_mm::Advice;
+use crate::machines::*;
 use quire_sync::atomic::as_one_step;
 use shuttle::thread;
-use std::mem::ManuallyDrop;
 
 /// The second page of the folio, which is all zeros, and another word of it.
 const ZEROS: VirtAddr = VirtAddr(FOUR.0 + PAGE);
@@ -44,16 +38,14 @@ fn assert_pages(machine: &Machine, cpu: usize, space: &HostSpace<'_>, pages: u64
 /// One CPU writes by its old translation, one by a fault.
 #[test]
 fn shuttle_zeros_are_shared_beside_writes() {
-    Swapping::on(3).slots(0).check(SOME, |machine, space| {
+    with_swap(3).slots(0).check(SOME, |machine, space| {
         folio(machine, space);
         thread::scope(|scope| {
-            scope.spawn(|| {
-                on_cpu(machine, 0, space, |program| {
-                    for value in 1..4 {
-                        program.write_u64(ZEROS, value).expect("mapped");
-                        assert_eq!(program.read_u64(ZEROS), Ok(value), "a lost write");
-                    }
-                });
+            spawn_on(scope, machine, 0, space, |program| {
+                for value in 1..4 {
+                    program.write_u64(ZEROS, value).expect("mapped");
+                    assert_eq!(program.read_u64(ZEROS), Ok(value), "a lost write");
+                }
             });
             scope.spawn(|| split(machine, 1, space));
             scope.spawn(|| {
@@ -70,7 +62,7 @@ fn shuttle_zeros_are_shared_beside_writes() {
 /// A device that pinned a page of zeros writes to it: the program reads that.
 #[test]
 fn shuttle_zeros_are_shared_beside_a_fast_pin() {
-    Swapping::on(3).slots(0).check(SOME, |machine, space| {
+    with_swap(3).slots(0).check(SOME, |machine, space| {
         folio(machine, space);
         let mut pinned = None;
         thread::scope(|scope| {
@@ -104,7 +96,7 @@ fn shuttle_zeros_are_shared_beside_a_fast_pin() {
 #[test]
 fn shuttle_zeros_are_shared_beside_a_fork() {
     for before in [true, false] {
-        Swapping::on(3).slots(0).check(SOME, move |machine, space| {
+        with_swap(3).slots(0).check(SOME, move |machine, space| {
             folio(machine, space);
             let child = before.then(|| fork(space));
             let mut made = None;
@@ -114,9 +106,7 @@ fn shuttle_zeros_are_shared_beside_a_fork() {
                     assert_eq!(read(machine, 0, space, ZEROS), 5, "a lost write");
                 });
                 scope.spawn(|| {
-                    let child = child.unwrap_or_else(|| {
-                        ManuallyDrop::new(on_cpu(machine, 1, space, |_| space.fork()).expect("memory"))
-                    });
+                    let child = child.unwrap_or_else(|| fork_on(machine, 1, space));
                     let seen = read(machine, 1, &child, ZEROS);
                     assert!(seen == 0 || seen == 5 && !before, "{seen}: the other's write");
                     write(machine, 1, &child, ZEROS, 6);
@@ -129,7 +119,6 @@ fn shuttle_zeros_are_shared_beside_a_fork() {
             as_one_step(|| {
                 assert_eq!([FOUR, ZEROS].map(|addr| read(machine, 0, space, addr)), [10, 5]);
                 assert_eq!([FOUR, ZEROS].map(|addr| read(machine, 1, &child, addr)), [10, 6]);
-                drop(ManuallyDrop::into_inner(child));
             });
             assert_pages(machine, 0, space, 2);
         });
@@ -140,25 +129,21 @@ fn shuttle_zeros_are_shared_beside_a_fork() {
 #[test]
 fn shuttle_zeros_are_shared_beside_munmap() {
     for unmaps in [true, false] {
-        Swapping::on(3).slots(0).check(SOME, move |machine, space| {
+        with_swap(3).slots(0).check(SOME, move |machine, space| {
             folio(machine, space);
             thread::scope(|scope| {
-                scope.spawn(|| {
-                    on_cpu(machine, 0, space, |program| {
-                        let seen = program.read_u64(ZEROS);
-                        let after = if unmaps { Err(NOT_MAPPED) } else { Ok(3) };
-                        assert!(seen == Ok(0) || seen == after, "{seen:?}");
-                    });
+                spawn_on(scope, machine, 0, space, |program| {
+                    let seen = program.read_u64(ZEROS);
+                    let after = if unmaps { Err(NOT_MAPPED) } else { Ok(3) };
+                    assert!(seen == Ok(0) || seen == after, "{seen:?}");
                 });
-                scope.spawn(|| {
-                    on_cpu(machine, 1, space, |program| {
-                        if unmaps {
-                            space.munmap(ZEROS, PAGE).expect("memory");
-                        } else {
-                            space.madvise(ZEROS, 2 * PAGE, Advice::DontNeed).expect("mapped");
-                            program.write_u64(ZEROS, 3).expect("mapped");
-                        }
-                    });
+                spawn_on(scope, machine, 1, space, |program| {
+                    if unmaps {
+                        space.munmap(ZEROS, PAGE).expect("memory");
+                    } else {
+                        space.madvise(ZEROS, 2 * PAGE, Advice::DontNeed).expect("mapped");
+                        program.write_u64(ZEROS, 3).expect("mapped");
+                    }
                 });
                 scope.spawn(|| split(machine, 2, space));
             });

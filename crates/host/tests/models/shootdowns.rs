@@ -1,17 +1,13 @@
 //! Shootdowns: flushes against CPUs that switch their address space.
 
-use crate::common::{NOT_MAPPED, PAGE, page};
-use crate::harness::{Fact, check, check_space, map, on_cpu, with_spaces};
-use quire_arch::VirtAddr;
-use quire_host::HostConfig;
+use crate::harness::*;
 use shuttle::thread;
 
 const ADDR: VirtAddr = VirtAddr(1 << 30);
 
 /// CPU 0 goes back and forth between two spaces; CPU 1 unmaps a page of the first.
 fn switching_against_a_flush(asids: u32) {
-    let host = HostConfig { asids, ..HostConfig::with_ram(1 << 20).cpus(2) };
-    with_spaces(host, |machine, spaces: &[_; 2]| {
+    with_spaces(&Setup::mib(1).cpus(2).asids(asids), |machine, spaces: &[_; 2]| {
         spaces.iter().for_each(|space| map(space, ADDR, 1));
         let unmapped = Fact::default();
         thread::scope(|scope| {
@@ -83,14 +79,12 @@ fn shuttle_no_cpu_reads_zeros_after_another_cpu_wrote() {
         map(space, ADDR, 1);
         let written = Fact::default();
         thread::scope(|scope| {
-            scope.spawn(|| {
-                on_cpu(machine, 0, space, |program| {
-                    for _ in 0..4 {
-                        let late = written.is_told();
-                        let seen = program.read_u64(ADDR).expect("mapped");
-                        assert!(seen == 9 || !late, "zeros after another CPU wrote");
-                    }
-                });
+            spawn_on(scope, machine, 0, space, |program| {
+                for _ in 0..4 {
+                    let late = written.is_told();
+                    let seen = program.read_u64(ADDR).expect("mapped");
+                    assert!(seen == 9 || !late, "zeros after another CPU wrote");
+                }
             });
             scope.spawn(|| {
                 on_cpu(machine, 1, space, |program| program.write_u64(ADDR, 9)).expect("mapped");
@@ -132,7 +126,7 @@ fn shuttle_a_flush_by_a_thread_that_borrows_a_cpu() {
 #[test]
 fn shuttle_two_flushes_pass_by_a_cpu_that_comes_back() {
     check(|| {
-        with_spaces(HostConfig::with_ram(1 << 20).cpus(3), |machine, [one, other]| {
+        with_spaces(&Setup::mib(1).cpus(3), |machine, [one, other]| {
             map(one, ADDR, 2);
             map(other, ADDR, 1);
             let unmapped = [Fact::default(), Fact::default()];
@@ -170,10 +164,9 @@ fn shuttle_two_flushes_pass_by_a_cpu_that_comes_back() {
 fn shuttle_an_exit_against_a_cpu_that_switches_spaces() {
     check(|| {
         // As many tags of their own as spaces, so that the next one gets that of the one before.
-        let host = HostConfig { asids: 3, ..HostConfig::with_ram(1 << 20).cpus(2) };
-        with_spaces(host, |machine, [space]| {
+        with_spaces(&Setup::mib(1).cpus(2).asids(3), |machine, [space]| {
             map(space, ADDR, 1);
-            let gone = machine.memory().create_space().expect("there is memory enough");
+            let gone = create_space(&machine);
             map(&gone, ADDR, 1);
             let asid = gone.asid();
             let handle = gone.clone();
@@ -190,7 +183,7 @@ fn shuttle_an_exit_against_a_cpu_that_switches_spaces() {
                     cpu.run(|| {
                         cpu.program(&gone).write_u64(ADDR, 3).expect("mapped");
                         drop(gone);
-                        let next = machine.memory().create_space().expect("there is memory enough");
+                        let next = create_space(&machine);
                         map(&next, page(ADDR, 1), 1);
                         assert_eq!(
                             cpu.program(&next).read_u64(ADDR),

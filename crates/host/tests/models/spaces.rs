@@ -1,19 +1,10 @@
 //! Address spaces: faults and accesses against calls that change mappings, tables and permissions.
 
-use crate::common::{DENIED, NOT_MAPPED, PAGE, READ, RW, map_at, page};
-use crate::harness::{Fact, check_space, map, on_cpu};
-use quire_arch::{Access, Platform, VirtAddr};
-use quire_mm::{Advice, FaultError, MapFlags, MapRequest, MappedFile, Protection, RemapFlags};
+use crate::machines::*;
 use quire_sync::atomic::as_one_step;
 use shuttle::thread;
-use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The last page below a border of every level of tables: what is mapped here and beyond has tables of its
-/// own.
-const ADDR: VirtAddr = VirtAddr((1 << 39) - PAGE);
-/// The page before.
-const BEFORE: VirtAddr = VirtAddr(ADDR.0 - PAGE);
 /// Far from it, with other tables.
 const ELSEWHERE: VirtAddr = VirtAddr(1 << 40);
 
@@ -23,22 +14,18 @@ fn shuttle_a_fault_against_the_unmapping_of_its_table() {
         map(space, ADDR, 1);
         let unmapped = Fact::default();
         thread::scope(|scope| {
-            scope.spawn(|| {
-                on_cpu(machine, 0, space, |program| {
-                    for value in 1..3 {
-                        let late = unmapped.is_told();
-                        match program.write_u64(ADDR, value) {
-                            Ok(()) => assert!(!late, "a write after munmap had returned"),
-                            Err(error) => assert_eq!(error, NOT_MAPPED),
-                        }
+            spawn_on(scope, machine, 0, space, |program| {
+                for value in 1..3 {
+                    let late = unmapped.is_told();
+                    match program.write_u64(ADDR, value) {
+                        Ok(()) => assert!(!late, "a write after munmap had returned"),
+                        Err(error) => assert_eq!(error, NOT_MAPPED),
                     }
-                });
+                }
             });
-            scope.spawn(|| {
-                on_cpu(machine, 1, space, |_| {
-                    space.munmap(ADDR, PAGE).expect("the end of a mapping can go");
-                    unmapped.tell();
-                });
+            spawn_on(scope, machine, 1, space, |_| {
+                space.munmap(ADDR, PAGE).expect("the end of a mapping can go");
+                unmapped.tell();
             });
         });
         let figures = space.figures();
@@ -83,17 +70,13 @@ fn shuttle_the_mmu_sets_dirty_in_an_entry_being_cleared() {
         let read = |cpu| on_cpu(machine, cpu, space, |program| program.read_u64(ADDR));
         as_one_step(|| assert_eq!([0, 1].map(read), [Ok(0), Ok(0)]));
         thread::scope(|scope| {
-            scope.spawn(|| {
-                on_cpu(machine, 0, space, |program| {
-                    let result = program.write_u64(ADDR, 1);
-                    assert!(result == Ok(()) || result == Err(NOT_MAPPED), "{result:?}");
-                });
+            spawn_on(scope, machine, 0, space, |program| {
+                let result = program.write_u64(ADDR, 1);
+                assert!(result == Ok(()) || result == Err(NOT_MAPPED), "{result:?}");
             });
-            scope.spawn(|| {
-                on_cpu(machine, 1, space, |program| {
-                    space.munmap(ADDR, PAGE).expect("the end of a mapping can go");
-                    assert_eq!(program.read_u64(ADDR), Err(NOT_MAPPED));
-                });
+            spawn_on(scope, machine, 1, space, |program| {
+                space.munmap(ADDR, PAGE).expect("the end of a mapping can go");
+                assert_eq!(program.read_u64(ADDR), Err(NOT_MAPPED));
             });
         });
         assert_eq!(space.figures().resident, 0);
@@ -109,7 +92,7 @@ fn shuttle_the_mmu_sets_dirty_in_an_entry_being_protected() {
         as_one_step(|| space.mmap(&request)).expect("there is memory enough");
         as_one_step(|| on_cpu(machine, 0, space, |program| program.read_u64(ADDR))).expect("mapped");
         thread::scope(|scope| {
-            scope.spawn(|| on_cpu(machine, 0, space, |program| program.write_u64(ADDR, 1)).expect("allowed"));
+            spawn_on(scope, machine, 0, space, |program| program.write_u64(ADDR, 1).expect("allowed"));
             scope.spawn(|| {
                 let more = RW | Protection::EXECUTE;
                 on_cpu(machine, 1, space, |_| space.mprotect(ADDR, PAGE, more, false)).expect("allowed");
@@ -127,17 +110,13 @@ fn shuttle_a_table_that_is_refilled_is_not_freed() {
             scope.spawn(|| {
                 on_cpu(machine, 0, space, |_| space.munmap(BEFORE, PAGE)).expect("no memory needed");
             });
-            scope.spawn(|| {
-                on_cpu(machine, 1, space, |program| {
-                    program.write_u64(ADDR, 1).expect("mapped all the time");
-                    assert_eq!(program.read_u64(ADDR), Ok(1));
-                });
+            spawn_on(scope, machine, 1, space, |program| {
+                program.write_u64(ADDR, 1).expect("mapped all the time");
+                assert_eq!(program.read_u64(ADDR), Ok(1));
             });
-            scope.spawn(|| {
-                on_cpu(machine, 2, space, |program| {
-                    let result = program.write_u64(BEFORE, 2);
-                    assert!(result == Ok(()) || result == Err(NOT_MAPPED), "{result:?}");
-                });
+            spawn_on(scope, machine, 2, space, |program| {
+                let result = program.write_u64(BEFORE, 2);
+                assert!(result == Ok(()) || result == Err(NOT_MAPPED), "{result:?}");
             });
         });
         assert_eq!(space.figures().resident, PAGE);
@@ -170,21 +149,17 @@ fn shuttle_a_lookup_without_locks_against_mappings_that_come_and_go() {
     check_space(3, |machine, space| {
         map(space, ADDR, 4);
         thread::scope(|scope| {
-            scope.spawn(|| {
-                on_cpu(machine, 0, space, |program| {
-                    for value in 1..3 {
-                        program.write_u64(ADDR, value).expect("mapped all the time");
-                        assert_eq!(program.read_u64(ADDR), Ok(value));
-                    }
-                });
+            spawn_on(scope, machine, 0, space, |program| {
+                for value in 1..3 {
+                    program.write_u64(ADDR, value).expect("mapped all the time");
+                    assert_eq!(program.read_u64(ADDR), Ok(value));
+                }
             });
-            scope.spawn(|| {
-                on_cpu(machine, 1, space, |_| {
-                    let middle = page(ADDR, 1);
-                    space.munmap(middle, PAGE).expect("there is memory enough");
-                    map_at(space, middle.0, PAGE, READ);
-                    space.munmap(middle, PAGE).expect("there is memory enough");
-                });
+            spawn_on(scope, machine, 1, space, |_| {
+                let middle = page(ADDR, 1);
+                space.munmap(middle, PAGE).expect("there is memory enough");
+                map_at(space, middle.0, PAGE, READ);
+                space.munmap(middle, PAGE).expect("there is memory enough");
             });
             scope.spawn(|| {
                 let platform = machine.memory().platform();
@@ -234,32 +209,27 @@ fn shuttle_a_page_moves_under_writes() {
         as_one_step(|| on_cpu(machine, 0, space, |program| program.write_u64(ADDR, 7)).expect("mapped"));
         let moved = Fact::default();
         thread::scope(|scope| {
-            scope.spawn(|| {
-                on_cpu(machine, 0, space, |program| {
-                    for _ in 0..2 {
-                        let late = moved.is_told();
-                        for addr in [ADDR, ELSEWHERE] {
-                            match program.read_u64(addr) {
-                                Ok(seen) => {
-                                    assert_eq!(seen, 7, "a page that was not written");
-                                    assert!(!late || addr == ELSEWHERE, "the old place after the move");
-                                    assert!(program.write_u64(addr, 7).is_ok() || addr == ADDR);
-                                }
-                                Err(error) => {
-                                    assert_eq!(error, NOT_MAPPED);
-                                    assert!(!late || addr == ADDR, "the new place is not there");
-                                }
+            spawn_on(scope, machine, 0, space, |program| {
+                for _ in 0..2 {
+                    let late = moved.is_told();
+                    for addr in [ADDR, ELSEWHERE] {
+                        match program.read_u64(addr) {
+                            Ok(seen) => {
+                                assert_eq!(seen, 7, "a page that was not written");
+                                assert!(!late || addr == ELSEWHERE, "the old place after the move");
+                                assert!(program.write_u64(addr, 7).is_ok() || addr == ADDR);
+                            }
+                            Err(error) => {
+                                assert_eq!(error, NOT_MAPPED);
+                                assert!(!late || addr == ADDR, "the new place is not there");
                             }
                         }
                     }
-                });
+                }
             });
-            scope.spawn(|| {
-                on_cpu(machine, 1, space, |_| {
-                    let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
-                    space.mremap(ADDR, PAGE, PAGE, flags, ELSEWHERE).expect("there is memory enough");
-                    moved.tell();
-                });
+            spawn_on(scope, machine, 1, space, |_| {
+                space.mremap(ADDR, PAGE, PAGE, MOVE, ELSEWHERE).expect("there is memory enough");
+                moved.tell();
             });
         });
         assert_eq!(space.figures().resident, PAGE);
@@ -273,27 +243,23 @@ fn shuttle_no_write_gets_through_after_protection() {
         map(space, ADDR, 1);
         let (protected, last) = (Fact::default(), AtomicU64::new(0));
         thread::scope(|scope| {
-            scope.spawn(|| {
-                on_cpu(machine, 0, space, |program| {
-                    for value in 1..4 {
-                        let late = protected.is_told();
-                        match program.write_u64(ADDR, value) {
-                            Ok(()) => {
-                                assert!(!late, "a write to what is protected");
-                                last.store(value, Ordering::Relaxed);
-                            }
-                            Err(error) => assert_eq!(error, DENIED),
+            spawn_on(scope, machine, 0, space, |program| {
+                for value in 1..4 {
+                    let late = protected.is_told();
+                    match program.write_u64(ADDR, value) {
+                        Ok(()) => {
+                            assert!(!late, "a write to what is protected");
+                            last.store(value, Ordering::Relaxed);
                         }
+                        Err(error) => assert_eq!(error, DENIED),
                     }
-                });
+                }
             });
-            scope.spawn(|| {
-                on_cpu(machine, 1, space, |program| {
-                    space.mprotect(ADDR, PAGE, READ, false).expect("there is memory enough");
-                    protected.tell();
-                    let seen = program.read_u64(ADDR);
-                    assert_eq!(program.read_u64(ADDR), seen, "the page changes though it is read-only");
-                });
+            spawn_on(scope, machine, 1, space, |program| {
+                space.mprotect(ADDR, PAGE, READ, false).expect("there is memory enough");
+                protected.tell();
+                let seen = program.read_u64(ADDR);
+                assert_eq!(program.read_u64(ADDR), seen, "the page changes though it is read-only");
             });
         });
         let last = last.into_inner();
@@ -310,21 +276,17 @@ fn shuttle_dropped_contents_never_come_back() {
         as_one_step(|| on_cpu(machine, 0, space, |program| program.write_u64(ADDR, 7)).expect("mapped"));
         let dropped = Fact::default();
         thread::scope(|scope| {
-            scope.spawn(|| {
-                on_cpu(machine, 0, space, |program| {
-                    for _ in 0..3 {
-                        let late = dropped.is_told();
-                        let seen = program.read_u64(ADDR).expect("mapped all the time");
-                        assert!(seen == 0 || seen == 7 && !late, "{seen} after the contents were dropped");
-                    }
-                    program.write_u64(ADDR, 9).expect("mapped all the time");
-                });
+            spawn_on(scope, machine, 0, space, |program| {
+                for _ in 0..3 {
+                    let late = dropped.is_told();
+                    let seen = program.read_u64(ADDR).expect("mapped all the time");
+                    assert!(seen == 0 || seen == 7 && !late, "{seen} after the contents were dropped");
+                }
+                program.write_u64(ADDR, 9).expect("mapped all the time");
             });
-            scope.spawn(|| {
-                on_cpu(machine, 1, space, |_| {
-                    space.madvise(ADDR, PAGE, Advice::DontNeed).expect("cannot fail");
-                    dropped.tell();
-                });
+            spawn_on(scope, machine, 1, space, |_| {
+                space.madvise(ADDR, PAGE, Advice::DontNeed).expect("cannot fail");
+                dropped.tell();
             });
         });
     });
@@ -336,17 +298,13 @@ fn shuttle_a_fork_against_writes_of_the_parent() {
         map(space, ADDR, 2);
         let next = page(ADDR, 1);
         thread::scope(|scope| {
-            scope.spawn(|| {
-                on_cpu(machine, 0, space, |program| {
-                    program.write_u64(ADDR, 1).expect("mapped");
-                    program.write_u64(next, 2).expect("mapped");
-                    assert_eq!(program.read_u64(ADDR), Ok(1));
-                });
+            spawn_on(scope, machine, 0, space, |program| {
+                program.write_u64(ADDR, 1).expect("mapped");
+                program.write_u64(next, 2).expect("mapped");
+                assert_eq!(program.read_u64(ADDR), Ok(1));
             });
             scope.spawn(|| {
-                let child = on_cpu(machine, 1, space, |_| space.fork()).expect("there is memory enough");
-                // Kept if the model fails, as the parent is.
-                let child = ManuallyDrop::new(child);
+                let child = fork_on(machine, 1, space);
                 on_cpu(machine, 1, &child, |program| {
                     let seen = [ADDR, next].map(|addr| program.read_u64(addr).expect("mapped"));
                     assert!(seen[0] <= 1 && (seen[1] == 0 || seen[1] == 2), "{seen:?}");
@@ -357,7 +315,6 @@ fn shuttle_a_fork_against_writes_of_the_parent() {
                         "the child changes under the parent's writes"
                     );
                 });
-                drop(ManuallyDrop::into_inner(child));
             });
         });
         on_cpu(machine, 0, space, |program| {

@@ -1,20 +1,15 @@
 //! Swap-in against other swap-ins, unmaps, forks and swapoff.
 
-use crate::common::{NOT_MAPPED, PAGE, map_at, page, swap_on_ram};
-use crate::harness::{Fact, map, on_cpu};
-use crate::swap_machine::*;
+use crate::machines::*;
 use quire_frame::{FaultAim, FaultClass, FaultPlan};
-use quire_host::AccessError;
-use quire_mm::{Advice, Error, FaultError, VmEvent};
 use quire_sync::atomic::as_one_step;
 use shuttle::thread;
-use std::mem::ManuallyDrop;
 
 /// Hazard: two swap-ins of one entry; the second is done, its slot is used for another page, and for a newer
 /// version of the first.
 #[test]
 fn shuttle_two_swap_ins_against_reuse_of_the_slot() {
-    Swapping::on(3).slots(1).check(SOME, |machine, space| {
+    with_swap(3).slots(1).check(SOME, |machine, space| {
         // Nothing but this page fits on the device.
         written(machine, space, BEFORE, PAGE, 2);
         swapped(machine, space, ADDR, PAGE, 1);
@@ -43,16 +38,14 @@ fn shuttle_two_swap_ins_against_reuse_of_the_slot() {
 /// The same for readahead: a thread that drops the last entry meanwhile leaves the folio to the reader.
 #[test]
 fn shuttle_willneed_against_reuse_of_the_slot() {
-    Swapping::on(3).slots(1).check(SOME, |machine, space| {
+    with_swap(3).slots(1).check(SOME, |machine, space| {
         written(machine, space, BEFORE, PAGE, 2);
         swapped(machine, space, ADDR, PAGE, 1);
         thread::scope(|scope| {
-            scope.spawn(|| {
-                on_cpu(machine, 0, space, |_| {
-                    for _ in 0..2 {
-                        space.madvise(BEFORE, 2 * PAGE, Advice::WillNeed).expect("both are mapped");
-                    }
-                });
+            spawn_on(scope, machine, 0, space, |_| {
+                for _ in 0..2 {
+                    space.madvise(BEFORE, 2 * PAGE, Advice::WillNeed).expect("both are mapped");
+                }
             });
             scope.spawn(|| {
                 write(machine, 1, space, ADDR, 5);
@@ -69,7 +62,7 @@ fn shuttle_willneed_against_reuse_of_the_slot() {
 /// A page is unmapped while it is read ahead: neither its frame nor its slot leaks.
 #[test]
 fn shuttle_willneed_against_the_unmapping_of_its_page() {
-    Swapping::on(3).check(SOME, |machine, space| {
+    with_swap(3).check(SOME, |machine, space| {
         swapped(machine, space, ADDR, PAGE, 1);
         let child = fork(space);
         thread::scope(|scope| {
@@ -77,17 +70,16 @@ fn shuttle_willneed_against_the_unmapping_of_its_page() {
                 let done = on_cpu(machine, 0, space, |_| space.madvise(ADDR, PAGE, Advice::WillNeed));
                 assert!(matches!(done, Ok(()) | Err(Error::NotMapped)), "{done:?}");
             });
-            scope.spawn(|| on_cpu(machine, 1, space, |_| space.munmap(ADDR, PAGE)).expect("memory"));
+            spawn_on(scope, machine, 1, space, |_| space.munmap(ADDR, PAGE).expect("memory"));
             scope.spawn(|| assert_eq!(read(machine, 2, &child, ADDR), 1));
         });
-        as_one_step(|| drop(ManuallyDrop::into_inner(child)));
     });
 }
 
 /// Hazard: the second fault waits for the folio of the first, and reads nothing.
 #[test]
 fn shuttle_two_faults_of_one_swapped_page_read_it_once() {
-    Swapping::on(3).check(SOME, |machine, space| {
+    with_swap(3).check(SOME, |machine, space| {
         swapped(machine, space, ADDR, PAGE, 7);
         let child = fork(space);
         thread::scope(|scope| {
@@ -96,14 +88,13 @@ fn shuttle_two_faults_of_one_swapped_page_read_it_once() {
             scope.spawn(|| assert_eq!(read(machine, 2, &child, ADDR), 7));
         });
         assert_eq!(count(machine, VmEvent::Pswpin), 1, "reads of the device");
-        as_one_step(|| drop(ManuallyDrop::into_inner(child)));
     });
 }
 
 /// A fork while the page is swapped in: each keeps what it wrote, and neither sees what the other wrote.
 #[test]
 fn shuttle_a_fork_against_a_swap_in() {
-    Swapping::on(3).check(SOME, |machine, space| {
+    with_swap(3).check(SOME, |machine, space| {
         swapped(machine, space, ADDR, PAGE, 1);
         thread::scope(|scope| {
             scope.spawn(|| {
@@ -112,14 +103,12 @@ fn shuttle_a_fork_against_a_swap_in() {
                 assert_eq!(read(machine, 0, space, ADDR), 2);
             });
             scope.spawn(|| {
-                let made = on_cpu(machine, 1, space, |_| space.fork()).expect("memory");
-                let child = ManuallyDrop::new(made);
+                let child = fork_on(machine, 1, space);
                 let seen = read(machine, 1, &child, ADDR);
                 assert!(seen == 1 || seen == 2, "{seen}");
                 assert_eq!(read(machine, 1, &child, ADDR), seen, "the child sees its parent's write");
                 write(machine, 1, &child, ADDR, 5);
                 assert_eq!(read(machine, 1, &child, ADDR), 5);
-                drop(ManuallyDrop::into_inner(child));
             });
             scope.spawn(|| reclaim(machine, 2));
         });
@@ -137,7 +126,7 @@ enum Gone {
 #[test]
 fn shuttle_a_swap_in_against_the_unmapping_of_its_page() {
     for way in [Gone::Unmapped, Gone::Dropped] {
-        Swapping::on(3).check(SOME, move |machine, space| {
+        with_swap(3).check(SOME, move |machine, space| {
             // The neighbour shares the cluster of slots.
             swapped(machine, space, ADDR, PAGE, 1);
             swapped(machine, space, BEFORE, PAGE, 2);
@@ -174,7 +163,7 @@ fn shuttle_a_swap_in_against_the_unmapping_of_its_page() {
 /// The child exits, or is the last user of the page, while its parent swaps it in.
 #[test]
 fn shuttle_a_swap_in_against_an_exit() {
-    Swapping::on(3).check(SOME, |machine, space| {
+    with_swap(3).check(SOME, |machine, space| {
         swapped(machine, space, ADDR, PAGE, 1);
         let child = fork(space);
         thread::scope(|scope| {
@@ -184,7 +173,7 @@ fn shuttle_a_swap_in_against_an_exit() {
             });
             scope.spawn(|| {
                 assert_eq!(read(machine, 1, &child, ADDR), 1, "the child sees what its parent wrote");
-                drop(ManuallyDrop::into_inner(child));
+                exit(child);
             });
             scope.spawn(|| reclaim(machine, 2));
         });
@@ -205,25 +194,20 @@ enum Beside {
 #[test]
 fn shuttle_swapoff_against_fault_fork_exit_and_page_out() {
     for way in [Beside::Fault, Beside::Fork, Beside::Exit, Beside::PageOut] {
-        Swapping::on(3).check(SOME, move |machine, space| {
+        with_swap(3).check(SOME, move |machine, space| {
             written(machine, space, BEFORE, PAGE, 2);
             swapped(machine, space, ADDR, PAGE, 1);
             let child = fork(space);
             thread::scope(|scope| {
-                scope.spawn(|| {
-                    let cpu = machine.vcpu(0).expect("each CPU has one thread");
-                    cpu.run(|| swap_off(machine)).expect("there is memory enough");
-                });
+                scope.spawn(|| as_cpu(machine, 0, || swap_off(machine)).expect("there is memory enough"));
                 scope.spawn(|| match way {
                     Beside::Fault => {
                         write(machine, 1, space, ADDR, 3);
                         assert_eq!(read(machine, 1, space, ADDR), 3);
                     }
                     Beside::Fork => {
-                        let made = on_cpu(machine, 1, &child, |_| child.fork()).expect("memory");
-                        let grandchild = ManuallyDrop::new(made);
+                        let grandchild = fork_on(machine, 1, &child);
                         assert_eq!(read(machine, 1, &grandchild, ADDR), 1);
-                        drop(ManuallyDrop::into_inner(grandchild));
                     }
                     Beside::Exit => {
                         let made = as_one_step(|| child.fork()).expect("memory");
@@ -241,7 +225,6 @@ fn shuttle_swapoff_against_fault_fork_exit_and_page_out() {
                 assert_eq!(read(machine, 0, space, ADDR), expected);
                 assert_eq!(read(machine, 0, space, BEFORE), 2);
                 assert_eq!(read(machine, 1, &child, ADDR), 1);
-                drop(ManuallyDrop::into_inner(child));
             });
         });
     }
@@ -252,10 +235,10 @@ fn shuttle_swapoff_against_fault_fork_exit_and_page_out() {
 #[test]
 fn shuttle_a_large_swap_in_against_a_part_of_it() {
     for part in [false, true] {
-        Swapping::on(3).check(SOME, move |machine, space| {
+        with_swap(3).check(SOME, move |machine, space| {
             as_one_step(|| {
                 small_folios(machine);
-                map_at(space, FOUR.0, 4 * PAGE, crate::common::RW);
+                map_at(space, FOUR.0, 4 * PAGE, RW);
                 for at in 0..4 {
                     write(machine, 0, space, page(FOUR, at), 10 + at);
                 }
@@ -269,16 +252,14 @@ fn shuttle_a_large_swap_in_against_a_part_of_it() {
                     write(machine, 0, space, page(FOUR, 1), 21);
                     assert_eq!(read(machine, 0, space, page(FOUR, 1)), 21);
                 });
-                scope.spawn(|| {
-                    on_cpu(machine, 1, space, |program| {
-                        if part {
-                            space.madvise(page(FOUR, 2), 2 * PAGE, Advice::DontNeed).expect("mapped");
-                            gone.tell();
-                            assert_eq!(program.read_u64(page(FOUR, 3)), Ok(0));
-                        } else {
-                            assert_eq!(program.read_u64(page(FOUR, 3)), Ok(13));
-                        }
-                    });
+                spawn_on(scope, machine, 1, space, |program| {
+                    if part {
+                        space.madvise(page(FOUR, 2), 2 * PAGE, Advice::DontNeed).expect("mapped");
+                        gone.tell();
+                        assert_eq!(program.read_u64(page(FOUR, 3)), Ok(0));
+                    } else {
+                        assert_eq!(program.read_u64(page(FOUR, 3)), Ok(13));
+                    }
                 });
                 scope.spawn(|| {
                     let late = gone.is_told();
@@ -298,7 +279,7 @@ fn shuttle_a_large_swap_in_against_a_part_of_it() {
 /// read of it; a later fault tries again.
 #[test]
 fn shuttle_a_read_error_is_never_wrong_bytes() {
-    Swapping::on(3).check(SOME, |machine, space| {
+    with_swap(3).check(SOME, |machine, space| {
         swapped(machine, space, ADDR, PAGE, 7);
         let child = fork(space);
         as_one_step(|| {
@@ -320,7 +301,6 @@ fn shuttle_a_read_error_is_never_wrong_bytes() {
         assert!(!(one && two && three), "no thread got the error");
         as_one_step(|| {
             assert_eq!((read(machine, 0, space, ADDR), read(machine, 1, &child, ADDR)), (7, 7));
-            drop(ManuallyDrop::into_inner(child));
         });
     });
 }
@@ -329,7 +309,7 @@ fn shuttle_a_read_error_is_never_wrong_bytes() {
 /// by the fault.
 #[test]
 fn shuttle_a_new_device_lists_pages_beside_faults() {
-    Swapping::on(3).slots(0).check(SOME, |machine, space| {
+    with_swap(3).slots(0).check(SOME, |machine, space| {
         written(machine, space, ADDR, PAGE, 1);
         let child = fork(space);
         map(space, ELSEWHERE, 1);
@@ -338,11 +318,8 @@ fn shuttle_a_new_device_lists_pages_beside_faults() {
                 write(machine, 0, space, ELSEWHERE, 3);
                 write(machine, 0, space, ADDR, 2);
             });
-            scope.spawn(|| {
-                let cpu = machine.vcpu(1).expect("each CPU has one thread");
-                cpu.run(|| swap_on_ram(machine, 8));
-            });
-            scope.spawn(|| drop(ManuallyDrop::into_inner(child)));
+            scope.spawn(|| as_cpu(machine, 1, || swap_on_ram(machine, 8)));
+            scope.spawn(|| exit(child));
         });
         as_one_step(|| {
             // All can be paged out.

@@ -1,26 +1,15 @@
 //! Copy-on-write after fork: which process copies, which reuses the page, what a pin keeps.
 
-use crate::common::{
-    Call, GIB, MIB2, PAGE, Process, READ, RW, Random, Setup, anonymous_frames, assert_audit, count,
-    cpu_and_space, in_use, machine, map_at, orders, page, read, setting, write,
-};
-use quire_arch::{Access, Platform, VirtAddr};
-use quire_host::Machine;
-use quire_mm::{
-    Advice, GatherTechnique, HugeConfig, HugeEnabled, HugePolicy, MapFlags, MapRequest, MemoryConfig,
-    SizeEnabled, Techniques, VmEvent,
-};
+use crate::common::*;
 
 #[test]
 fn the_last_owner_keeps_the_page() {
     let machine = machine(16, 1);
     let cpu = machine.vcpu(0).unwrap();
     let reused = || count(&machine, VmEvent::Pgreuse);
-    let space = machine.memory().create_space().unwrap();
+    let space = create_space(&machine).audited(&machine);
     let area = map_at(&space, GIB, 4 * PAGE, RW);
-    for at in 0..4 {
-        write(&cpu, &space, page(area, at), at);
-    }
+    fill(&cpu, &space, area, 0..4, 0);
     let child = space.fork().unwrap();
     assert_eq!(anonymous_frames(&machine), 4);
     write(&cpu, &child, area, 10);
@@ -29,12 +18,9 @@ fn the_last_owner_keeps_the_page() {
     write(&cpu, &space, area, 11);
     assert_eq!((anonymous_frames(&machine), reused()), (5, 1));
     drop(child);
-    for at in 1..4 {
-        write(&cpu, &space, page(area, at), 20 + at);
-    }
+    fill(&cpu, &space, area, 1..4, 20);
     assert_eq!((anonymous_frames(&machine), reused()), (4, 4));
     assert_eq!(read(&cpu, &space, area), 11);
-    assert_audit(&machine);
 }
 
 /// A page that both only read stays one page, and `mprotect` makes it writable for neither.
@@ -49,7 +35,6 @@ fn a_shared_page_does_not_become_writable_by_a_change_of_protection() {
     child.mprotect(area, PAGE, RW, false).unwrap();
     write(&cpu, &child, area, 2);
     assert_eq!((read(&cpu, &space, area), read(&cpu, &child, area)), (1, 2));
-    assert_audit(&machine);
 }
 
 /// Hazard: a fork copies a pinned page at once, whichever process writes first.
@@ -75,7 +60,6 @@ fn a_pinned_page_stays_the_parents() {
     // SAFETY: as above.
     assert_eq!(unsafe { device.read() }, 4, "a pinned page outlives its mapping");
     drop(pinned);
-    assert_audit(&machine);
 }
 
 /// Hazard: what a device reads is the program's own page from then on.
@@ -95,7 +79,6 @@ fn pinning_a_shared_page_copies_it_first() {
     write(&cpu, &child, area, 6);
     assert_eq!((read(&cpu, &space, area), anonymous_frames(&machine)), (5, 2));
     drop(pinned);
-    assert_audit(&machine);
 }
 
 /// Shared memory that was touched before the fork is one page for both.
@@ -105,14 +88,11 @@ fn shared_memory_that_was_touched_is_shared_with_a_child() {
     let (cpu, space) = cpu_and_space(&machine);
     let request = MapRequest::anonymous(4 * PAGE, RW).at(VirtAddr(GIB), MapFlags::FIXED | MapFlags::SHARED);
     let area = space.mmap(&request).unwrap();
-    for at in 0..4 {
-        write(&cpu, &space, page(area, at), at);
-    }
+    fill(&cpu, &space, area, 0..4, 0);
     let child = space.fork().unwrap();
     write(&cpu, &child, area, 7);
     write(&cpu, &space, page(area, 1), 8);
     assert_eq!((read(&cpu, &space, area), read(&cpu, &child, page(area, 1))), (7, 8));
-    assert_audit(&machine);
 }
 
 /// More pages of a table are shared than a gather notes: dropping their contents takes several flushes,
@@ -121,28 +101,21 @@ fn shared_memory_that_was_touched_is_shared_with_a_child() {
 fn unmapped_shared_pages_are_flushed_in_a_table_that_stays() {
     let machine = machine(32, 1);
     let cpu = machine.vcpu(0).unwrap();
-    let before = in_use(&machine);
-    {
-        let space = machine.memory().create_space().unwrap();
-        let area = map_at(&space, GIB, MIB2, RW);
-        for at in 0..512 {
-            write(&cpu, &space, page(area, at), at + 1);
-        }
-        let child = space.fork().unwrap();
-        let other = space.fork().unwrap();
-        child.madvise(page(area, 5), 400 * PAGE, Advice::DontNeed).unwrap();
-        other.munmap(page(area, 1), 511 * PAGE).unwrap();
-        assert_audit(&machine);
-        for at in 0..512 {
-            let dropped = (5..405).contains(&at);
-            assert_eq!(read(&cpu, &child, page(area, at)), if dropped { 0 } else { at + 1 }, "page {at}");
-            assert_eq!(read(&cpu, &space, page(area, at)), at + 1, "page {at}");
-        }
-        assert_eq!(read(&cpu, &other, area), 1);
-        assert_eq!(other.figures().resident, PAGE);
-        assert_audit(&machine);
+    let space = create_space(&machine).audited(&machine);
+    let area = map_at(&space, GIB, MIB2, RW);
+    fill(&cpu, &space, area, 0..512, 1);
+    let child = space.fork().unwrap();
+    let other = space.fork().unwrap();
+    child.madvise(page(area, 5), 400 * PAGE, Advice::DontNeed).unwrap();
+    other.munmap(page(area, 1), 511 * PAGE).unwrap();
+    assert_audit(&machine);
+    for at in 0..512 {
+        let dropped = (5..405).contains(&at);
+        assert_eq!(read(&cpu, &child, page(area, at)), if dropped { 0 } else { at + 1 }, "page {at}");
+        assert_eq!(read(&cpu, &space, page(area, at)), at + 1, "page {at}");
     }
-    assert_eq!(in_use(&machine), before);
+    assert_eq!(read(&cpu, &other, area), 1);
+    assert_eq!(other.figures().resident, PAGE);
 }
 
 /// Children of children, each writing some pages: each process sees what it wrote, or what there was when it
@@ -178,47 +151,42 @@ const PAGES: u64 = 700;
 fn random_tree(random: &mut Random, config: MemoryConfig) {
     let machine: Machine = Setup::mib(64).memory(config).build();
     let cpu = machine.vcpu(0).unwrap();
-    let before = in_use(&machine);
-    {
-        let space = machine.memory().create_space().unwrap();
-        // Over the border of two tables.
-        let start = VirtAddr(GIB - 100 * PAGE);
-        let mut processes = vec![Process::with_pages(space, start, PAGES)];
-        for step in 0..1500 {
-            let which = random.below(processes.len() as u64) as usize;
-            let count = processes.len();
-            let process = &mut processes[which];
-            let at = random.below(PAGES);
-            let len = (random.below(200) + 1).min(PAGES - at);
-            let range = at..at + len;
-            match random.below(100) {
-                0..60 => process.write(&cpu, at, step + 1).unwrap(),
-                60..85 => process.check(&cpu, at).unwrap(),
-                85..90 if count < 12 => {
-                    let child = process.fork().unwrap();
-                    processes.push(child);
-                }
-                90..93 => process.call(Call::Advise(Advice::DontNeed), range).unwrap(),
-                93..95 => {
-                    // Moved away and back.
-                    let away = (5 * GIB - start.0) / PAGE + random.below(1000);
-                    process.call(Call::move_to(away, len), range).unwrap();
-                    process.call(Call::move_to(at, len), away..away + len).unwrap();
-                }
-                95..97 => process.call(Call::Map(RW), range).unwrap(),
-                97..99 => {
-                    process.call(Call::Protect(READ), range.clone()).unwrap();
-                    process.call(Call::Protect(RW), range).unwrap();
-                }
-                _ if count > 1 => drop(processes.swap_remove(which)),
-                _ => {}
+    let space = create_space(&machine).audited(&machine);
+    // Over the border of two tables.
+    let start = VirtAddr(GIB - 100 * PAGE);
+    let mut processes = vec![Process::with_pages(space, start, PAGES)];
+    for step in 0..1500 {
+        let which = random.below(processes.len() as u64) as usize;
+        let count = processes.len();
+        let process = &mut processes[which];
+        let at = random.below(PAGES);
+        let len = (random.below(200) + 1).min(PAGES - at);
+        let range = at..at + len;
+        match random.below(100) {
+            0..60 => process.write(&cpu, at, step + 1).unwrap(),
+            60..85 => process.check(&cpu, at).unwrap(),
+            85..90 if count < 12 => {
+                let child = process.fork().unwrap();
+                processes.push(child);
             }
-            if step % 100 == 0 {
-                assert_audit(&machine);
+            90..93 => process.call(Call::Advise(Advice::DontNeed), range).unwrap(),
+            93..95 => {
+                // Moved away and back.
+                let away = (5 * GIB - start.0) / PAGE + random.below(1000);
+                process.call(Call::move_to(away, len), range).unwrap();
+                process.call(Call::move_to(at, len), away..away + len).unwrap();
             }
+            95..97 => process.call(Call::Map(RW), range).unwrap(),
+            97..99 => {
+                process.call(Call::Protect(READ), range.clone()).unwrap();
+                process.call(Call::Protect(RW), range).unwrap();
+            }
+            _ if count > 1 => drop(processes.swap_remove(which)),
+            _ => {}
         }
-        processes.iter().for_each(|process| process.check_all(&cpu));
-        assert_audit(&machine);
+        if step % 100 == 0 {
+            assert_audit(&machine);
+        }
     }
-    assert_eq!(in_use(&machine), before);
+    processes.iter().for_each(|process| process.check_all(&cpu));
 }

@@ -1,11 +1,5 @@
 //! Page tables that are left empty are freed, whatever call emptied them, and no walker uses a freed one.
-use crate::common::{
-    GIB, HostSpace, MIB2, NOT_MAPPED, PAGE, RW, Random, Setup, assert_audit, count, machine, map_at, page,
-    setting,
-};
-use quire_arch::{Access, VirtAddr};
-use quire_host::Machine;
-use quire_mm::{Advice, RemapFlags, TablesTechnique, VmEvent};
+use crate::common::*;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const BASE: VirtAddr = VirtAddr(1 << 39);
@@ -32,7 +26,7 @@ type Emptying = fn(&HostSpace<'_>, VirtAddr);
 /// bytes of tables at the end.
 fn walk(technique: TablesTechnique, offset: u64, access: Access, empty: Emptying) -> u64 {
     let machine = roomy(64, technique);
-    let (space, cpu) = (machine.memory().create_space().unwrap(), machine.vcpu(0).unwrap());
+    let (cpu, space) = cpu_and_space(&machine);
     map_at(&space, BASE.0, GIB, RW);
     let program = cpu.program(&space);
     let mut at = VirtAddr(BASE.0 + offset);
@@ -64,10 +58,9 @@ const UNMAPPED: Emptying = |space, at| {
     }
 };
 const MOVED_AWAY: Emptying = |space, at| {
-    let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
     for touched in (0..512).step_by(32) {
         let elsewhere = VirtAddr(BASE.0 + 4 * GIB);
-        space.mremap(page(at, touched), PAGE, PAGE, flags, elsewhere).unwrap();
+        space.mremap(page(at, touched), PAGE, PAGE, MOVE, elsewhere).unwrap();
     }
     space.munmap(VirtAddr(BASE.0 + 4 * GIB), PAGE).unwrap();
 };
@@ -97,7 +90,7 @@ fn every_call_that_empties_tables_frees_them() {
 #[test]
 fn a_call_over_everything_leaves_no_table() {
     let machine = roomy(16, TablesTechnique::Free);
-    let (space, cpu) = (machine.memory().create_space().unwrap(), machine.vcpu(0).unwrap());
+    let (cpu, space) = cpu_and_space(&machine);
     map_at(&space, BASE.0, 512 * GIB, RW);
     for at in [0, 3 * MIB2, 7 * GIB, 511 * GIB] {
         cpu.program(&space).write_u64(VirtAddr(BASE.0 + at), 1).unwrap();
@@ -107,14 +100,13 @@ fn a_call_over_everything_leaves_no_table() {
     assert_eq!(tables(&space), 0);
     cpu.program(&space).write_u64(BASE, 2).unwrap();
     assert_eq!(tables(&space), 3 * PAGE);
-    assert_audit(&machine);
 }
 
 /// A program that uses and drops the same pages again and again finds its tables still there.
 #[test]
 fn a_border_that_is_crossed_to_and_fro_keeps_its_tables() {
     let machine = roomy(16, TablesTechnique::Free);
-    let (space, cpu) = (machine.memory().create_space().unwrap(), machine.vcpu(0).unwrap());
+    let (cpu, space) = cpu_and_space(&machine);
     map_at(&space, BASE.0, GIB, RW);
     let retired = || count(&machine, VmEvent::LimboRetired);
     cpu.program(&space).write_u64(BASE, 1).unwrap();
@@ -140,14 +132,13 @@ fn a_border_that_is_crossed_to_and_fro_keeps_its_tables() {
         cpu.run(|| dontneed(&space, at, PAGE));
     }
     assert_eq!(retired(), before, "tables were freed");
-    assert_audit(&machine);
 }
 
 /// The kept table may have been freed with its mapping, and its place may be another table's.
 #[test]
 fn a_kept_empty_table_is_checked_before_it_is_freed() {
     let machine = machine(16, 1);
-    let (space, cpu) = (machine.memory().create_space().unwrap(), machine.vcpu(0).unwrap());
+    let (cpu, space) = cpu_and_space(&machine);
     let program = cpu.program(&space);
     let other = VirtAddr(BASE.0 + 4 * MIB2);
     map_at(&space, BASE.0, MIB2, RW);
@@ -166,7 +157,6 @@ fn a_kept_empty_table_is_checked_before_it_is_freed() {
     cpu.run(|| dontneed(&space, third, PAGE));
     assert_eq!(program.read_u64(page(BASE, 9)), Ok(2));
     assert_eq!(tables(&space), 5 * PAGE);
-    assert_audit(&machine);
 }
 
 /// Shared pages wait in the gather, which holds 64: the rest is taken out after the flush, and with it the
@@ -174,13 +164,11 @@ fn a_kept_empty_table_is_checked_before_it_is_freed() {
 #[test]
 fn a_table_whose_last_pages_wait_for_the_flush_is_freed() {
     let machine = machine(16, 2);
-    let (space, cpu) = (machine.memory().create_space().unwrap(), machine.vcpu(0).unwrap());
+    let (cpu, space) = cpu_and_space(&machine);
     map_at(&space, BASE.0, MIB2, RW);
     // It has no page, but it keeps the table from being freed with the mapping.
-    space.mprotect(page(BASE, 300), PAGE, crate::common::READ, false).unwrap();
-    for at in 0..200 {
-        cpu.program(&space).write_u64(page(BASE, at), at).unwrap();
-    }
+    space.mprotect(page(BASE, 300), PAGE, READ, false).unwrap();
+    fill(&cpu, &space, BASE, 0..200, 0);
     let child = space.fork().unwrap();
     assert_eq!(tables(&space), 3 * PAGE);
     cpu.run(|| space.munmap(BASE, 200 * PAGE)).unwrap();
@@ -188,14 +176,13 @@ fn a_table_whose_last_pages_wait_for_the_flush_is_freed() {
     assert_eq!(cpu.program(&child).read_u64(page(BASE, 199)), Ok(199));
     assert_eq!(cpu.program(&space).read_u64(page(BASE, 199)), Err(NOT_MAPPED));
     assert_eq!(cpu.program(&space).read_u64(page(BASE, 300)), Ok(0));
-    assert_audit(&machine);
 }
 
 /// What waits only for a fault's own section of the epoch is memory for that fault.
 #[test]
 fn a_fault_without_memory_reaps_retired_tables() {
     let machine = roomy(2, TablesTechnique::Free);
-    let (space, cpu) = (machine.memory().create_space().unwrap(), machine.vcpu(0).unwrap());
+    let (cpu, space) = cpu_and_space(&machine);
     let program = cpu.program(&space);
     map_at(&space, BASE.0, GIB, RW);
     // Tables that are emptied, one after the other, by a program that needs nearly all of RAM.
@@ -217,7 +204,6 @@ fn a_fault_without_memory_reaps_retired_tables() {
                 .unwrap_or_else(|error| panic!("round {round}: {error:?}"));
         }
     }
-    assert_audit(&machine);
 }
 
 /// Threads that fault, and one that empties tables under them in every way. What a thread wrote is there
@@ -227,7 +213,7 @@ fn faults_continue_while_tables_are_freed() {
     let seed = setting("QUIRE_SEED", 61);
     println!("QUIRE_SEED={seed}");
     let machine = machine(32, 3);
-    let space = machine.memory().create_space().unwrap();
+    let space = create_space(&machine);
     const BLOCKS: u64 = 6;
     // Of each block the first half is dropped all the time; the second halves belong to one thread each.
     map_at(&space, BASE.0, BLOCKS * MIB2, RW);
@@ -272,26 +258,21 @@ fn whole_blocks_are_unmapped_beside_faults() {
     let seed = setting("QUIRE_SEED", 62);
     println!("QUIRE_SEED={seed}");
     let machine = machine(32, 3);
-    let space = machine.memory().create_space().unwrap();
+    let space = create_space(&machine);
     map_at(&space, BASE.0, 4 * MIB2, RW);
-    std::thread::scope(|scope| {
-        for thread in 0..3u64 {
-            let (machine, space) = (&machine, &space);
-            scope.spawn(move || {
-                let cpu = machine.vcpu(thread as usize).unwrap();
-                let (program, mut random) = (cpu.program(space), Random(seed + thread));
-                for round in 1..4000u64 {
-                    let at = page(BASE, random.below(4 * 512));
-                    if random.chance(60) {
-                        program.write_u64(at, round << 2 | thread).unwrap();
-                    } else if random.chance(50) {
-                        program.read_u64(at).unwrap();
-                    } else {
-                        let block = VirtAddr(BASE.0 + random.below(4) * MIB2);
-                        cpu.run(|| dontneed(space, block, MIB2));
-                    }
-                }
-            });
+    on_cpus(&machine, 3, |number, cpu| {
+        let thread = number as u64;
+        let (program, mut random) = (cpu.program(&space), Random(seed + thread));
+        for round in 1..4000u64 {
+            let at = page(BASE, random.below(4 * 512));
+            if random.chance(60) {
+                program.write_u64(at, round << 2 | thread).unwrap();
+            } else if random.chance(50) {
+                program.read_u64(at).unwrap();
+            } else {
+                let block = VirtAddr(BASE.0 + random.below(4) * MIB2);
+                cpu.run(|| dontneed(&space, block, MIB2));
+            }
         }
     });
     assert_audit(&machine);
@@ -305,11 +286,11 @@ fn whole_blocks_are_unmapped_beside_faults() {
 #[test]
 fn a_table_that_nothing_used_is_flushed_when_it_goes() {
     let machine = machine(16, 2);
-    let space = machine.memory().create_space().unwrap();
+    let space = create_space(&machine).audited(&machine);
     let cpus = [0, 1].map(|number| machine.vcpu(number).unwrap());
     map_at(&space, BASE.0, 2 * MIB2, RW);
     cpus[0].program(&space).write_u64(page(BASE, 3), 1).unwrap();
-    cpus[0].run(|| space.mprotect(BASE, 2 * MIB2, crate::common::NONE, false)).unwrap();
+    cpus[0].run(|| space.mprotect(BASE, 2 * MIB2, NONE, false)).unwrap();
     assert!(cpus[1].program(&space).read_u64(BASE).is_err());
     let sent = || count(&machine, VmEvent::NrTlbRemoteFlush);
     let before = (sent(), tables(&space));
@@ -317,7 +298,6 @@ fn a_table_that_nothing_used_is_flushed_when_it_goes() {
     cpus[0].run(|| dontneed(&space, BASE, MIB2));
     assert!(tables(&space) < 3 * PAGE);
     assert_eq!(sent(), before.0 + 1);
-    assert_audit(&machine);
 }
 
 /// A table that is freed while a fault is in its section of the epoch stays in limbo until that ends. If it
@@ -326,7 +306,7 @@ fn a_table_that_nothing_used_is_flushed_when_it_goes() {
 #[test]
 fn a_fault_finds_the_table_that_it_held_in_limbo() {
     let machine = roomy(8, TablesTechnique::Free);
-    let (space, frames) = (machine.memory().create_space().unwrap(), machine.memory().frames());
+    let (space, frames) = (create_space(&machine), machine.memory().frames());
     let (small, full) = (VirtAddr(BASE.0 + GIB), VirtAddr(BASE.0 + 2 * GIB));
     map_at(&space, BASE.0, MIB2, RW);
     space.madvise(BASE, MIB2, Advice::HugePage).unwrap();
@@ -350,30 +330,24 @@ fn a_fault_finds_the_table_that_it_held_in_limbo() {
     let sent = || machine.memory().platform().counters().shootdowns;
     let before = sent();
     let (inside, dropped) = (AtomicBool::new(false), AtomicBool::new(false));
-    let within_reason = |fact: &dyn Fn() -> bool| {
-        (0..2_000_000).any(|_| {
-            std::thread::yield_now();
-            fact()
-        })
-    };
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let cpu = machine.vcpu(2).unwrap();
             cpu.program(&space).inside(|guest| {
                 assert_eq!(guest.read_u64(BASE), Ok(1));
                 inside.store(true, Ordering::SeqCst);
-                assert!(within_reason(&|| dropped.load(Ordering::SeqCst)));
+                assert!(within_reason(|| dropped.load(Ordering::SeqCst)));
             });
         });
         scope.spawn(|| {
             let cpu = machine.vcpu(0).unwrap();
-            assert!(within_reason(&|| inside.load(Ordering::SeqCst)));
+            assert!(within_reason(|| inside.load(Ordering::SeqCst)));
             // The leaf is split and flushed, then a page is copied.
             cpu.program(&space).write_u64(BASE, 2).unwrap();
         });
         scope.spawn(|| {
             let cpu = machine.vcpu(1).unwrap();
-            assert!(within_reason(&|| sent() > before));
+            assert!(within_reason(|| sent() > before));
             cpu.run(|| dontneed(&child, small, MIB2));
             dropped.store(true, Ordering::SeqCst);
         });

@@ -1,13 +1,8 @@
 //! Large folios against the calls, at the borders where other memory managers had bugs.
 
-use crate::common::{
-    GIB, MIB2, NONE, PAGE, RW, Setup, assert_audit, cpu_and_space, in_use, map_at, orders, page, read, write,
-};
+use crate::common::*;
 use quire_arch::paging::invented::Invented3;
-use quire_arch::{Access, PagingFormat, Platform};
 use quire_frame::FrameChain;
-use quire_host::Machine;
-use quire_mm::{Advice, FaultError};
 
 /// A machine where private pages come in folios of these orders wherever they fit.
 fn machine_of_orders<F: PagingFormat>(mib: u64, cpus: usize, sizes: &[u8]) -> Machine<F> {
@@ -30,7 +25,6 @@ fn a_prot_none_folio_is_shared_by_fork_like_any_other() {
         }
         write(&cpu, &child, area, 2);
         assert_eq!((read(&cpu, &space, area), read(&cpu, &child, area)), (1, 2), "order {order}");
-        assert_audit(&machine);
     }
 }
 
@@ -40,24 +34,17 @@ fn a_prot_none_folio_is_shared_by_fork_like_any_other() {
 fn a_shared_leaf_behind_a_full_gather_loses_its_count() {
     let machine: Machine = machine_of_orders(32, 1, &[9]);
     let cpu = machine.vcpu(0).unwrap();
-    let before = in_use(&machine);
-    {
-        let space = machine.memory().create_space().unwrap();
-        // Small pages first: the mapping begins within a table, and the page before it keeps that table.
-        let small = map_at(&space, GIB + PAGE, MIB2 - PAGE, RW);
-        let large = map_at(&space, GIB + MIB2, MIB2, RW);
-        for at in 0..511 {
-            write(&cpu, &space, page(small, at), at);
-        }
-        write(&cpu, &space, large, 1);
-        let child = space.fork().unwrap();
-        child.munmap(page(small, 1), 510 * PAGE + MIB2).unwrap();
-        assert_audit(&machine);
-        assert_eq!(read(&cpu, &space, large), 1);
-        write(&cpu, &space, large, 2);
-        assert_audit(&machine);
-    }
-    assert_eq!(in_use(&machine), before);
+    let space = create_space(&machine).audited(&machine);
+    // Small pages first: the mapping begins within a table, and the page before it keeps that table.
+    let small = map_at(&space, GIB + PAGE, MIB2 - PAGE, RW);
+    let large = map_at(&space, GIB + MIB2, MIB2, RW);
+    fill(&cpu, &space, small, 0..511, 0);
+    write(&cpu, &space, large, 1);
+    let child = space.fork().unwrap();
+    child.munmap(page(small, 1), 510 * PAGE + MIB2).unwrap();
+    assert_audit(&machine);
+    assert_eq!(read(&cpu, &space, large), 1);
+    write(&cpu, &space, large, 2);
 }
 
 /// A format whose tables are smaller than the largest folio: a folio never reaches over the end of a table.
@@ -66,23 +53,18 @@ fn no_folio_is_larger_than_a_table_of_the_format() {
     for orders in [&[2, 3, 4, 5, 6, 7, 8, 9][..], &[7], &[9], &[8, 5]] {
         let machine: Machine<Invented3> = machine_of_orders(32, 1, orders);
         let cpu = machine.vcpu(0).unwrap();
-        let before = in_use(&machine);
-        {
-            let space = machine.memory().create_space().unwrap();
-            let area = map_at(&space, GIB, 2048 * PAGE, RW);
-            for at in [70, 0, 1024, 2047] {
-                write(&cpu, &space, page(area, at), at + 1);
-                assert_audit(&machine);
-            }
-            let child = space.fork().unwrap();
-            for at in [70, 0, 1024, 2047] {
-                assert_eq!(read(&cpu, &child, page(area, at)), at + 1);
-                write(&cpu, &child, page(area, at), 5);
-                assert_eq!(read(&cpu, &space, page(area, at)), at + 1);
-            }
+        let space = create_space(&machine).audited(&machine);
+        let area = map_at(&space, GIB, 2048 * PAGE, RW);
+        for at in [70, 0, 1024, 2047] {
+            write(&cpu, &space, page(area, at), at + 1);
             assert_audit(&machine);
         }
-        assert_eq!(in_use(&machine), before);
+        let child = space.fork().unwrap();
+        for at in [70, 0, 1024, 2047] {
+            assert_eq!(read(&cpu, &child, page(area, at)), at + 1);
+            write(&cpu, &child, page(area, at), 5);
+            assert_eq!(read(&cpu, &space, page(area, at)), at + 1);
+        }
     }
 }
 
@@ -96,7 +78,7 @@ fn a_pinned_page_of_a_half_shared_folio_stays_the_programs_own() {
     space.madvise(area, 8 * PAGE, Advice::DontFork).unwrap();
     let child = space.fork().unwrap();
     let pinned = space.pin_page(area, Access::Write).unwrap();
-    space.mprotect(area, 8 * PAGE, crate::common::READ, false).unwrap();
+    space.mprotect(area, 8 * PAGE, READ, false).unwrap();
     space.mprotect(area, 8 * PAGE, RW, false).unwrap();
     write(&cpu, &space, area, 7);
     // SAFETY: the page is pinned, and no other thread runs.
@@ -104,7 +86,6 @@ fn a_pinned_page_of_a_half_shared_folio_stays_the_programs_own() {
     assert_eq!(device, 7, "the program and its device see the same page");
     drop(pinned);
     drop(child);
-    assert_audit(&machine);
 }
 
 /// An rmap walk ends when all maps of a folio are found: one leaf counts for all pages.
@@ -146,7 +127,6 @@ fn one_pin_too_many_fails() {
             assert_eq!(frames.put_folio(&mut FrameChain::new(), head, order), Ok(false));
         }
     }
-    assert_audit(&machine);
 }
 
 /// Hazard: a copy replaces the page in every TLB, so that the other threads see what was written.
@@ -155,13 +135,12 @@ fn a_copy_is_seen_by_the_other_threads() {
     for order in [0, 4, 9] {
         let machine: Machine = machine_of_orders(32, 2, &[order]);
         let (cpu, other) = (machine.vcpu(0).unwrap(), machine.vcpu(1).unwrap());
-        let space = machine.memory().create_space().unwrap();
+        let space = create_space(&machine).audited(&machine);
         let area = map_at(&space, GIB, MIB2, RW);
         write(&cpu, &space, area, 1);
         let child = space.fork().unwrap();
         assert_eq!(read(&other, &space, area), 1);
         write(&cpu, &space, area, 2);
         assert_eq!((read(&other, &space, area), read(&cpu, &child, area)), (2, 1), "order {order}");
-        assert_audit(&machine);
     }
 }

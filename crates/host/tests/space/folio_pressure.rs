@@ -4,13 +4,7 @@
 //! The programs keep less mapped than half of RAM. So whatever is missing when a fault finds no memory is in
 //! folios on the deferred split queue, and no fault may fail.
 
-use crate::common::{
-    Call, GIB, HostSpace, MIB2, PAGE, Process, RW, Random, Setup, assert_audit, in_use, orders, setting,
-    used_frames,
-};
-use quire_arch::{Order, VirtAddr};
-use quire_host::{HostConfig, Machine, Vcpu};
-use quire_mm::{Advice, FolioCounter};
+use crate::common::*;
 use std::sync::Arc;
 use std::thread;
 
@@ -129,32 +123,28 @@ fn no_fault_fails_while_unmapped_parts_of_folios_would_do() {
             println!("seed {seed}, orders {orders:?}");
             let machine = machine_of(orders, 1);
             let cpu = machine.vcpu(0).unwrap();
-            let before = in_use(&machine);
-            {
-                let space = Arc::new(machine.memory().create_space().unwrap());
-                let unused = used_frames(&machine);
-                let mut tenant = Tenant::new(&cpu, &space, GIB, MOST_MAPPED, 1 << orders[0], seed);
-                for step in 0..setting("QUIRE_STEPS", 1000) {
-                    tenant.step();
-                    if step % 250 == 0 {
-                        assert_audit(&machine);
-                    }
+            let space = Arc::new(create_space(&machine));
+            let unused = used_frames(&machine);
+            let mut tenant = Tenant::new(&cpu, &space, GIB, MOST_MAPPED, 1 << orders[0], seed);
+            for step in 0..setting("QUIRE_STEPS", 1000) {
+                tenant.step();
+                if step % 250 == 0 {
+                    assert_audit(&machine);
                 }
-                tenant.check_all();
-                assert_pressure(&machine, orders);
-                // Only what is mapped is left when the deferred split queue is empty.
-                machine.memory().spaces().split_deferred(u64::MAX);
-                assert_eq!(machine.memory().spaces().deferred_splits(), 0);
-                let figures = space.figures();
-                let mapped = (figures.resident + figures.page_tables) / PAGE;
-                let kept = used_frames(&machine) - unused - mapped;
-                // Reads may have mapped the huge zero page, of which there is one.
-                let kept = if kept >= PAGES { kept - PAGES } else { kept };
-                assert!(kept < 16, "{kept} frames are held without a mapping");
-                assert_audit(&machine);
-                tenant.check_all();
             }
-            assert_eq!(in_use(&machine), before);
+            tenant.check_all();
+            assert_pressure(&machine, orders);
+            // Only what is mapped is left when the deferred split queue is empty.
+            machine.memory().spaces().split_deferred(u64::MAX);
+            assert_eq!(machine.memory().spaces().deferred_splits(), 0);
+            let figures = space.figures();
+            let mapped = (figures.resident + figures.page_tables) / PAGE;
+            let kept = used_frames(&machine) - unused - mapped;
+            // Reads may have mapped the huge zero page, of which there is one.
+            let kept = if kept >= PAGES { kept - PAGES } else { kept };
+            assert!(kept < 16, "{kept} frames are held without a mapping");
+            assert_audit(&machine);
+            tenant.check_all();
         }
     }
 }
@@ -167,30 +157,26 @@ fn no_fault_of_two_threads_fails_while_unmapped_parts_of_folios_would_do() {
             for spaces in [1, 2] {
                 println!("seed {seed}, orders {orders:?}, {spaces} spaces");
                 let machine = machine_of(orders, 2);
-                let before = in_use(&machine);
-                {
-                    let space = |_| Arc::new(machine.memory().create_space().unwrap());
-                    let spaces: Vec<_> = (0..spaces).map(space).collect();
-                    thread::scope(|scope| {
-                        for thread in 0..2 {
-                            let (machine, space) = (&machine, &spaces[thread % spaces.len()]);
-                            let most = MOST_MAPPED / spaces.len() as u64;
-                            scope.spawn(move || {
-                                let cpu = machine.vcpu(thread).unwrap();
-                                let area = GIB * (thread as u64 + 1);
-                                let seed = 2 * seed + thread as u64;
-                                let mut tenant = Tenant::new(&cpu, space, area, most, 1 << orders[0], seed);
-                                for _ in 0..setting("QUIRE_STEPS", 1000) {
-                                    tenant.step();
-                                }
-                                tenant.check_all();
-                            });
-                        }
-                    });
-                    assert_pressure(&machine, orders);
-                    assert_audit(&machine);
-                }
-                assert_eq!(in_use(&machine), before);
+                let space = |_| Arc::new(create_space(&machine));
+                let spaces: Vec<_> = (0..spaces).map(space).collect();
+                thread::scope(|scope| {
+                    for thread in 0..2 {
+                        let (machine, space) = (&machine, &spaces[thread % spaces.len()]);
+                        let most = MOST_MAPPED / spaces.len() as u64;
+                        scope.spawn(move || {
+                            let cpu = machine.vcpu(thread).unwrap();
+                            let area = GIB * (thread as u64 + 1);
+                            let seed = 2 * seed + thread as u64;
+                            let mut tenant = Tenant::new(&cpu, space, area, most, 1 << orders[0], seed);
+                            for _ in 0..setting("QUIRE_STEPS", 1000) {
+                                tenant.step();
+                            }
+                            tenant.check_all();
+                        });
+                    }
+                });
+                assert_pressure(&machine, orders);
+                assert_audit(&machine);
             }
         }
     }

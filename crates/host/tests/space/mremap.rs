@@ -3,16 +3,12 @@
 mod flushes;
 mod random;
 
-use crate::common::{GIB, HostSpace, MIB2, NOT_MAPPED, PAGE, RW, Setup, assert_audit, in_use, map_at, page};
-use quire_arch::{Order, Platform, VirtAddr};
+use crate::common::*;
 use quire_frame::{FaultPlan, Kind};
-use quire_host::{HostConfig, Machine, Vcpu};
-use quire_mm::{Advice, FolioCounter, OrderSet, Protection, RemapFlags, RemapTechnique, TablesTechnique};
 use std::collections::BTreeSet;
 
 /// A border of all levels of tables.
 const BASE: VirtAddr = VirtAddr(1 << 39);
-const MOVE: RemapFlags = RemapFlags::MAYMOVE.union(RemapFlags::FIXED);
 const LEAVE: RemapFlags = RemapFlags::MAYMOVE.union(RemapFlags::DONTUNMAP);
 
 /// A machine that moves by `mremap`, with folios of `sizes` wherever they fit.
@@ -82,7 +78,7 @@ fn whole_tables_move_with_all_that_they_map() {
     for technique in RemapTechnique::ALL {
         for flags in [MOVE, LEAVE] {
             let machine = small(16, 2, technique);
-            let (space, cpu) = (machine.memory().create_space().unwrap(), machine.vcpu(0).unwrap());
+            let (cpu, space) = cpu_and_space(&machine);
             let to = at(BASE, GIB / 2);
             map_at(&space, BASE.0, 4 * MIB2, RW);
             fill(&cpu, &space, BASE, 4 * MIB2, 1);
@@ -95,7 +91,6 @@ fn whole_tables_move_with_all_that_they_map() {
             assert_filled(&cpu, &space, BASE, to, 4 * MIB2, 1);
             let old = if flags == LEAVE { Ok(0) } else { Err(NOT_MAPPED) };
             assert_eq!(cpu.program(&space).read_u64(BASE), old);
-            assert_audit(&machine);
         }
     }
 }
@@ -105,7 +100,7 @@ fn whole_tables_move_with_all_that_they_map() {
 fn empty_tables_do_not_move() {
     for technique in RemapTechnique::ALL {
         let machine = small(16, 1, technique);
-        let (space, cpu) = (machine.memory().create_space().unwrap(), machine.vcpu(0).unwrap());
+        let (cpu, space) = cpu_and_space(&machine);
         for round in 1..5 {
             let to = at(BASE, round * 8 * GIB);
             map_at(&space, BASE.0, MIB2, RW);
@@ -136,7 +131,7 @@ fn whole_pmd_tables_move() {
         (0, 3 * GIB - MIB2, MIB2, 4),
     ] {
         let machine = small(16, 2, RemapTechnique::Puds);
-        let (space, cpu) = (machine.memory().create_space().unwrap(), machine.vcpu(0).unwrap());
+        let (cpu, space) = cpu_and_space(&machine);
         let to = at(BASE, (1 << 40) + shift);
         map_at(&space, BASE.0 + start, len, RW);
         let touched =
@@ -157,7 +152,6 @@ fn whole_pmd_tables_move() {
         assert_eq!(space.figures().page_tables, before.page_tables);
         cpu.run(|| space.munmap(at(BASE, touched[2]), PAGE)).unwrap();
         assert_eq!(cpu.program(&space).read_u64(at(BASE, touched[2])), Err(NOT_MAPPED));
-        assert_audit(&machine);
     }
 }
 
@@ -190,7 +184,7 @@ fn a_move_leaves_all_kinds_of_neighbours_alone() {
             let (from, end) = (3 * PAGE * u64::from(bit(2)), 2 * MIB2 - 5 * PAGE * u64::from(bit(3)));
             let flags = if bit(4) { LEAVE } else { MOVE };
             let (len, source, target) = (end - from, at(BASE, MIB2), at(BASE, 9 * MIB2));
-            let space = machine.memory().create_space().unwrap();
+            let space = create_space(&machine).audited(&machine);
             // Two pages on each side of either place.
             let sides = |around: VirtAddr| [VirtAddr(around.0 + from - 2 * PAGE), VirtAddr(around.0 + end)];
             map_at(&space, source.0 + from, len, RW);
@@ -232,7 +226,6 @@ fn a_move_leaves_all_kinds_of_neighbours_alone() {
             };
             let expected = made(bit(2), below, target_below) + made(bit(3), above, target_above);
             assert_eq!(new, expected, "{what}: new tables");
-            assert_audit(&machine);
         }
     }
 }
@@ -247,7 +240,7 @@ fn ranges_side_by_side_move() {
         for from in 0..4 {
             for steps in 1..=8 {
                 for to in (0..16).filter(|to| to + steps <= from || from + steps <= *to) {
-                    let space = machine.memory().create_space().unwrap();
+                    let space = create_space(&machine);
                     let (source, target, len) = (at(BASE, from * STEP), at(BASE, to * STEP), steps * STEP);
                     map_at(&space, source.0, len, RW);
                     fill(&cpu, &space, source, len, 1);
@@ -276,7 +269,7 @@ fn large_folios_move() {
                 let cpu = machine.vcpu(0).unwrap();
                 let before = in_use(&machine);
                 {
-                    let space = machine.memory().create_space().unwrap();
+                    let space = create_space(&machine).audited(&machine);
                     // 64 KiB folios up to the first border, then a leaf, zeros, and a leaf.
                     let (start, len) = (at(BASE, MIB2 - (256 << 10)), 3 * MIB2 + (256 << 10));
                     let to = at(start, GIB + shift);
@@ -321,7 +314,6 @@ fn large_folios_move() {
                     for addr in &written {
                         assert_eq!(cpu.program(&space).read_u64(there(addr)), Ok(addr.0));
                     }
-                    assert_audit(&machine);
                 }
                 machine.memory().spaces().shrink_huge_zero();
                 assert_eq!(in_use(&machine), before);
@@ -336,7 +328,7 @@ fn a_move_without_memory_moves_nothing() {
     for technique in RemapTechnique::ALL {
         for (offset, flags) in [(0, MOVE), (3, MOVE), (0, LEAVE), (3, LEAVE)] {
             let machine = small(16, 1, technique);
-            let (space, cpu) = (machine.memory().create_space().unwrap(), machine.vcpu(0).unwrap());
+            let (cpu, space) = cpu_and_space(&machine);
             let to = at(BASE, (1 << 40) + offset * PAGE);
             let start = at(BASE, GIB - MIB2);
             map_at(&space, start.0, 2 * MIB2, RW);
@@ -373,7 +365,7 @@ fn a_move_without_memory_moves_nothing() {
 fn the_peak_of_mapped_memory_does_not_count_a_move_twice() {
     let machine = Setup::of(HostConfig::with_ram(16 << 20)).build();
     let _cpu = machine.vcpu(0).unwrap();
-    let space = machine.memory().create_space().unwrap();
+    let space = create_space(&machine).audited(&machine);
     let peak = |space: &HostSpace<'_>| space.figures().peak_mapped / PAGE;
     map_at(&space, BASE.0, 16 * PAGE, RW);
     // The next mapping blocks growth in place.
@@ -389,5 +381,4 @@ fn the_peak_of_mapped_memory_does_not_count_a_move_twice() {
     assert_eq!(peak(&space), 41);
     space.munmap(there, 20 * PAGE).unwrap();
     assert_eq!((peak(&space), peak(&space.fork().unwrap())), (41, 21));
-    assert_audit(&machine);
 }

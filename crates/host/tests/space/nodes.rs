@@ -1,11 +1,7 @@
 //! Machines of several NUMA nodes: how RAM and CPUs are assigned, and that each CPU allocates from its own.
 
-use crate::common::{PAGE, RW, Setup, assert_audit, in_use, page};
-use quire_arch::paging::X86_64Level4;
-use quire_arch::{CpuId, MAX_NODES, NodeId, Order, Pfn, PfnRange, Platform, VirtAddr};
+use crate::common::*;
 use quire_frame::{AllocRequest, BootError, FaultSite, Kind, ZoneReport};
-use quire_host::{HostConfig, HostError, HostPlatform, Machine, MachineError};
-use quire_mm::{AllocError, BuildError, MapRequest, MemoryConfig};
 
 const TEST: FaultSite = FaultSite::new("test");
 /// Frames of each bank: 16 MiB.
@@ -170,7 +166,7 @@ fn a_whole_life_on_two_nodes() {
     };
     let programs_page = |number: u64, index: u64| index * 2 + number;
     {
-        let space = machine.memory().create_space().unwrap();
+        let space = create_space(&machine).audited(&machine);
         let area = space.mmap(&MapRequest::anonymous(2 * PAGES * PAGE, RW)).unwrap();
         for (number, cpu) in (0..).zip(&cpus) {
             let program = cpu.program(&space);
@@ -199,7 +195,6 @@ fn a_whole_life_on_two_nodes() {
         assert_eq!(on_nodes(), [PAGES, PAGES], "but for the first page the child has them still");
         cpus[1].run(|| drop(child));
         assert_eq!(on_nodes(), [PAGES / 2, PAGES / 2]);
-        assert_audit(&machine);
     }
     assert_eq!(on_nodes(), [0, 0]);
     assert_eq!(in_use(&machine), before);

@@ -2,16 +2,8 @@
 //! its entry is a swap entry. Each call that removes, moves or write-protects such an entry must flush before
 //! it returns.
 
-use crate::common::{
-    DENIED, GIB, HostSpace, MIB2, NOT_MAPPED, PAGE, READ, RW, assert_audit, machine, map_at, page,
-    swap_on_ram,
-};
-use quire_arch::{Access, Platform, VirtAddr};
-use quire_host::{HostPlatform, Machine};
-use quire_mm::{Advice, RemapFlags, VmEvent};
+use crate::common::*;
 use quire_space::{UnmapBatch, Unmapped};
-
-const MOVE: RemapFlags = RemapFlags::MAYMOVE.union(RemapFlags::FIXED);
 
 /// Calls `action` while the page at `addr` is unmapped, and not flushed yet. Then the page-out continues up
 /// to the device.
@@ -40,12 +32,18 @@ fn in_the_window<R>(
     result
 }
 
-/// Two pages at [`GIB`], which CPU 0 has used: the second keeps their table in use. `calls` is what CPU 1
-/// does in the window, and `afterwards` what CPU 0 does then, still in the window.
-fn check(calls: impl FnOnce(&HostSpace<'_>), afterwards: impl FnOnce(&crate::common::HostProgram<'_, '_>)) {
+const AT: VirtAddr = VirtAddr(GIB);
+
+/// Two pages at `AT`, which CPU 0 has used: the second keeps their table in use. `calls` is what CPU 1 does in the
+/// window, and `access` what CPU 0 does then, still in the window.
+fn check<T: PartialEq + std::fmt::Debug>(
+    calls: impl FnOnce(&HostSpace<'_>),
+    access: impl FnOnce(&HostProgram<'_, '_>) -> AccessResult<T>,
+    expected: &AccessResult<T>,
+) {
     let machine = machine(16, 2);
     swap_on_ram(&machine, 1024);
-    let space = machine.memory().create_space().unwrap();
+    let space = create_space(&machine);
     let area = map_at(&space, GIB, 2 * PAGE, RW);
     let (first, second) = (machine.vcpu(0).unwrap(), machine.vcpu(1).unwrap());
     first.run(|| {
@@ -53,84 +51,54 @@ fn check(calls: impl FnOnce(&HostSpace<'_>), afterwards: impl FnOnce(&crate::com
         program.write_u64(area, 1).unwrap();
         program.write_u64(page(area, 1), 2).unwrap();
         in_the_window(&machine, &space, area, || {
-            assert_eq!(
-                program.read_u64(area),
-                Ok(1),
-                "the translation is there, so that the test means something"
-            );
+            assert_eq!(program.read_u64(area), Ok(1), "without the translation the test means nothing");
             second.run(|| calls(&space));
-            afterwards(&program);
+            assert_eq!(access(&program), *expected);
         });
     });
-    drop(space);
-    assert_audit(&machine);
+}
+
+fn check_read(calls: impl FnOnce(&HostSpace<'_>), expected: AccessResult<u64>) {
+    check(calls, |program| program.read_u64(AT), &expected);
+}
+
+fn check_write(calls: impl FnOnce(&HostSpace<'_>), expected: AccessResult<()>) {
+    check(calls, |program| program.write_u64(AT, 9), &expected);
 }
 
 #[test]
 fn dontneed_flushes_a_page_being_paged_out() {
-    check(
-        |space| space.madvise(VirtAddr(GIB), PAGE, Advice::DontNeed).unwrap(),
-        |program| {
-            assert_eq!(program.read_u64(VirtAddr(GIB)), Ok(0));
-        },
-    );
+    check_read(|space| space.madvise(AT, PAGE, Advice::DontNeed).unwrap(), Ok(0));
 }
 
 #[test]
 fn free_flushes_a_page_being_paged_out() {
-    check(
-        |space| space.madvise(VirtAddr(GIB), PAGE, Advice::Free).unwrap(),
-        |program| {
-            assert_eq!(program.read_u64(VirtAddr(GIB)), Ok(0));
-        },
-    );
+    check_read(|space| space.madvise(AT, PAGE, Advice::Free).unwrap(), Ok(0));
 }
 
 #[test]
 fn munmap_flushes_a_page_being_paged_out() {
-    check(
-        |space| space.munmap(VirtAddr(GIB), PAGE).unwrap(),
-        |program| {
-            assert_eq!(program.read_u64(VirtAddr(GIB)), Err(NOT_MAPPED));
-        },
-    );
+    check_read(|space| space.munmap(AT, PAGE).unwrap(), Err(NOT_MAPPED));
 }
 
 #[test]
 fn mprotect_flushes_a_page_being_paged_out() {
-    check(
-        |space| space.mprotect(VirtAddr(GIB), PAGE, READ, false).unwrap(),
-        |program| {
-            assert_eq!(program.write_u64(VirtAddr(GIB), 9), Err(DENIED));
-        },
-    );
+    check_write(|space| space.mprotect(AT, PAGE, READ, false).unwrap(), Err(DENIED));
 }
 
 #[test]
 fn mremap_flushes_a_page_being_paged_out() {
     let there = VirtAddr(GIB + MIB2);
-    check(
-        |space| {
-            space.mremap(VirtAddr(GIB), PAGE, PAGE, MOVE, there).unwrap();
-        },
-        |program| {
-            assert_eq!(program.write_u64(VirtAddr(GIB), 9), Err(NOT_MAPPED));
-        },
-    );
+    check_write(|space| _ = space.mremap(AT, PAGE, PAGE, MOVE, there).unwrap(), Err(NOT_MAPPED));
 }
 
 #[test]
 fn mremap_of_tables_flushes_a_page_being_paged_out() {
-    let there = VirtAddr(4 * GIB);
-    check(
-        |space| {
-            map_at(space, GIB + 2 * PAGE, MIB2 - 2 * PAGE, RW);
-            space.mremap(VirtAddr(GIB), MIB2, MIB2, MOVE, there).unwrap();
-        },
-        |program| {
-            assert_eq!(program.write_u64(VirtAddr(GIB), 9), Err(NOT_MAPPED));
-        },
-    );
+    let move_tables = |space: &HostSpace<'_>| {
+        map_at(space, GIB + 2 * PAGE, MIB2 - 2 * PAGE, RW);
+        space.mremap(AT, MIB2, MIB2, MOVE, VirtAddr(4 * GIB)).unwrap();
+    };
+    check_write(move_tables, Err(NOT_MAPPED));
 }
 
 /// The page is shared with a child since: a write of the parent goes to a copy, once the page-out is over.
@@ -138,7 +106,7 @@ fn mremap_of_tables_flushes_a_page_being_paged_out() {
 fn fork_flushes_a_page_being_paged_out() {
     let machine = machine(16, 2);
     swap_on_ram(&machine, 1024);
-    let space = machine.memory().create_space().unwrap();
+    let space = create_space(&machine);
     let area = map_at(&space, GIB, PAGE, RW);
     let cpu = machine.vcpu(0).unwrap();
     cpu.run(|| {
@@ -155,8 +123,6 @@ fn fork_flushes_a_page_being_paged_out() {
         program.write_u64(area, 2).unwrap();
         assert_eq!(cpu.program(&child).read_u64(area), Ok(1));
     });
-    drop(space);
-    assert_audit(&machine);
 }
 
 /// A pin stops the page-out. The page is mapped again, read-only: no old translation may be writable either,
@@ -165,7 +131,7 @@ fn fork_flushes_a_page_being_paged_out() {
 fn a_page_out_that_is_undone_flushes_the_old_translation() {
     let machine = machine(16, 1);
     swap_on_ram(&machine, 1024);
-    let space = machine.memory().create_space().unwrap();
+    let space = create_space(&machine);
     let area = map_at(&space, GIB, PAGE, RW);
     let cpu = machine.vcpu(0).unwrap();
     cpu.run(|| {
@@ -186,8 +152,6 @@ fn a_page_out_that_is_undone_flushes_the_old_translation() {
         spaces.swap().leave_if_unnamed(head);
         assert_eq!(program.read_u64(area), Ok(2));
     });
-    drop(space);
-    assert_audit(&machine);
 }
 
 /// A batch holds the spaces that it unmapped pages of. Reclaim may hold the mmap lock of its own space when
@@ -196,7 +160,7 @@ fn a_page_out_that_is_undone_flushes_the_old_translation() {
 fn a_space_may_end_with_a_page_out_by_another() {
     let machine = machine(16, 1);
     swap_on_ram(&machine, 1024);
-    let (own, other) = (machine.memory().create_space().unwrap(), machine.memory().create_space().unwrap());
+    let (own, other) = (create_space(&machine), create_space(&machine));
     map_at(&own, GIB, PAGE, RW);
     let area = map_at(&other, GIB, PAGE, RW);
     let cpu = machine.vcpu(0).unwrap();

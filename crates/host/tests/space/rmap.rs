@@ -1,14 +1,7 @@
 //! The rmap: what it finds of each page is compared with all tables of all spaces.
 
-use crate::common::{
-    Call, HostSpace, PAGE, Process, READ, RW, Random, assert_audit, cpu_and_space, in_use, machine, map_at,
-    setting,
-};
-use quire_arch::paging::X86_64Level4;
-use quire_arch::{Entry, LeafFlags, Level, PagingFormat, Pfn, Platform, VirtAddr};
+use crate::common::*;
 use quire_frame::Kind;
-use quire_host::{Machine, Vcpu};
-use quire_mm::{Advice, MapFlags, MapRequest, RemapFlags};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -112,7 +105,7 @@ fn pages_of_files_and_free_frames_are_found_nowhere() {
 fn a_page_of_a_private_file_mapping_is_found_once_it_was_written_to() {
     let machine = machine(16, 1);
     let (cpu, space) = cpu_and_space(&machine);
-    let file = quire_mm::MappedFile::new(1, 7);
+    let file = MappedFile::new(1, 7);
     let request = MapRequest { file: Some(file), ..MapRequest::anonymous(4 * PAGE, RW) };
     space.mmap(&request.at(VirtAddr(BASE), MapFlags::FIXED)).unwrap();
     cpu.program(&space).read_u64(VirtAddr(BASE + PAGE)).unwrap();
@@ -127,7 +120,7 @@ fn a_page_of_a_private_file_mapping_is_found_once_it_was_written_to() {
 fn a_chain_of_forks_whose_parents_exit_keeps_few_anon_vmas() {
     let machine = machine(32, 1);
     let cpu = machine.vcpu(0).unwrap();
-    let mut space = machine.memory().create_space().unwrap();
+    let mut space = create_space(&machine);
     for part in 0..3 {
         map_at(&space, BASE + 4 * part * PAGE, 2 * PAGE, RW);
         write(&cpu, &space, BASE + 4 * part * PAGE, part);
@@ -152,7 +145,7 @@ fn a_chain_of_forks_whose_parents_exit_keeps_few_anon_vmas() {
 fn a_long_chain_of_living_forks_is_walked() {
     let machine = machine(64, 1);
     let cpu = machine.vcpu(0).unwrap();
-    let mut chain = vec![machine.memory().create_space().unwrap()];
+    let mut chain = vec![create_space(&machine)];
     map_at(&chain[0], BASE, PAGE, RW);
     write(&cpu, &chain[0], BASE, 0);
     for generation in 1..500 {
@@ -181,7 +174,7 @@ fn a_long_chain_of_living_forks_is_walked() {
 fn the_children_of_a_daemon_have_anon_vmas_of_their_own() {
     let machine = machine(32, 1);
     let cpu = machine.vcpu(0).unwrap();
-    let shell = machine.memory().create_space().unwrap();
+    let shell = create_space(&machine);
     map_at(&shell, BASE, PAGE, RW);
     write(&cpu, &shell, BASE, 0);
     let session = shell.fork().unwrap();
@@ -267,7 +260,7 @@ fn take(random: &mut Random, cpu: &Vcpu, processes: &mut Vec<Process<'_>>) {
         Step::Protect => Call::Protect(random.pick(&[READ, RW])),
         Step::Move => {
             let keep = random.pick(&[RemapFlags::empty(), RemapFlags::DONTUNMAP]);
-            let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED | keep;
+            let flags = MOVE | keep;
             Call::Remap { to: random.below(PAGES), pages, flags }
         }
         Step::Grow => Call::Remap { to: 0, pages: pages + 1 + random.below(5), flags: RemapFlags::MAYMOVE },
@@ -293,8 +286,7 @@ fn any_program_leaves_every_page_where_the_rmap_finds_it() {
         println!("QUIRE_SEED={seed}");
         let mut random = Random(seed);
         let machine = machine(16, 1);
-        let cpu = machine.vcpu(0).unwrap();
-        let space = machine.memory().create_space().unwrap();
+        let (cpu, space) = cpu_and_space(&machine);
         let mut processes = vec![Process::with_pages(space, VirtAddr(BASE), PAGES / 2)];
         for _ in 0..1 + random.below(79) {
             take(&mut random, &cpu, &mut processes);

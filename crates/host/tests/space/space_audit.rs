@@ -1,14 +1,8 @@
 //! Planted faults: the auditor must find each kind, and find nothing before.
 
-use crate::common::{HostSpace, PAGE, RW, Setup, assert_audit, cpu_and_space, map_at};
-use quire_arch::paging::X86_64Level4;
-use quire_arch::{Access, Asid, Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Platform, VirtAddr};
+use crate::common::*;
 use quire_frame::OwnerWord;
 use quire_frame::{AllocRequest, FaultSite, FrameChain, FrameFlags, FrameViolation, Kind};
-use quire_host::{Finding, Machine, Vcpu};
-use quire_mm::{
-    Advice, Belonging, MemcgId, MemcgViolation, OrderSet, SizeEnabled, SpaceViolation, Violation,
-};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 type Format = X86_64Level4;
@@ -81,7 +75,7 @@ fn set(machine: &Machine, space: &HostSpace<'_>, addr: u64, entry: Entry) {
 /// Drops what the CPU has cached of everything.
 fn flush(machine: &Machine) {
     let platform = machine.memory().platform();
-    platform.flush_local(&platform.pin(), quire_arch::TlbFlush::All);
+    platform.flush_local(&platform.pin(), TlbFlush::All);
 }
 
 fn table_of(machine: &Machine, space: &HostSpace<'_>, addr: u64) -> Pfn {
@@ -110,7 +104,7 @@ fn charges_of_memcgs_are_recounted() {
         let [one, other] = ["one", "other"].map(|name| memcgs.create(MemcgId::ROOT, name).unwrap());
         let none = MemcgId::new(77).unwrap();
         space.set_memcg(one).unwrap();
-        crate::common::swap_on_ram(machine, 64);
+        swap_on_ram(machine, 64);
         (2..4).for_each(|at| cpu.program(space).write_u64(VirtAddr(BASE + at * PAGE), 7).unwrap());
         space.madvise(VirtAddr(BASE + 3 * PAGE), PAGE, Advice::PageOut).unwrap();
         assert_audit(machine);
@@ -238,7 +232,7 @@ fn a_lost_table() {
 #[test]
 fn a_wrong_table_frame_and_a_table_of_another_space() {
     scene(|machine, cpu, space| {
-        let other = machine.memory().create_space().unwrap();
+        let other = create_space(&machine);
         map_at(&other, BASE, PAGE, RW);
         cpu.program(&other).write_u64(VirtAddr(BASE), 1).unwrap();
         flush(machine);
@@ -341,7 +335,7 @@ fn a_zero_page_that_can_be_written_to() {
 #[test]
 fn a_page_of_no_anon_vma_and_one_of_a_foreign_anon_vma() {
     scene(|machine, cpu, space| {
-        let other = machine.memory().create_space().unwrap();
+        let other = create_space(&machine);
         map_at(&other, BASE, PAGE, RW);
         cpu.program(&other).write_u64(VirtAddr(BASE), 1).unwrap();
         assert_audit(machine);
@@ -413,10 +407,7 @@ fn a_folio_of_two_spaces_that_is_marked_as_exclusive() {
     for order in [4, 9].map(|order| Order::new(order).unwrap()) {
         scene(|machine, cpu, space| {
             let memory = machine.memory();
-            memory
-                .spaces()
-                .huge()
-                .change(|policy| policy.with_sizes(OrderSet::of(order), SizeEnabled::Always));
+            memory.huge().change(|policy| policy.with_sizes(OrderSet::of(order), SizeEnabled::Always));
             let area = BASE + (1 << 30);
             map_at(space, area, order.bytes(), RW);
             cpu.program(space).write_u64(VirtAddr(area), 1).unwrap();

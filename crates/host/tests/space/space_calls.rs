@@ -1,10 +1,7 @@
 //! Results and counts of single calls that random programs hardly ever reach. The expected values are
 //! Linux's.
 
-use crate::common::{GIB, MIB2, PAGE, READ, RW, assert_audit, cpu_and_space, machine, map_at, page};
-use quire_arch::paging::X86_64Level4;
-use quire_arch::{PagingFormat, VirtAddr};
-use quire_mm::{Errno, Error, Limits, MapFlags, MapRequest, RemapFlags};
+use crate::common::*;
 
 const BASE: u64 = GIB;
 
@@ -28,7 +25,7 @@ fn mincore_reports_every_page_of_a_hole_between_tables() {
 #[test]
 fn the_limit_of_a_fixed_address_is_checked_before_its_alignment() {
     let machine = machine(16, 1);
-    let space = machine.memory().create_space().unwrap();
+    let space = create_space(&machine);
     let errno = |addr| {
         let request = MapRequest::anonymous(PAGE, RW).at(VirtAddr(addr), MapFlags::FIXED);
         space.mmap(&request).map_err(Error::errno)
@@ -50,19 +47,17 @@ fn memory_that_was_protected_is_charged_for_its_growth() {
     let before = machine.memory().spaces().commit().promised();
     assert_eq!(space.mremap(addr, PAGE, 3 * PAGE, RemapFlags::empty(), VirtAddr(0)), Ok(addr));
     assert_eq!(machine.memory().spaces().commit().promised() - before, 2);
-    assert_audit(&machine);
 }
 
 /// Memory that is locked already does not count again; that of its neighbours in the same mapping does.
 #[test]
 fn locking_again_counts_only_the_pages_in_the_range() {
     let machine = machine(16, 1);
-    let space = machine.memory().create_space().unwrap();
+    let space = create_space(&machine).audited(&machine);
     space.set_limits(Limits { locked: 2 * PAGE, ..space.limits() });
     let addr = map_at(&space, BASE, 4 * PAGE, RW);
     assert_eq!(space.mlock(addr, 2 * PAGE, false), Ok(()));
     assert_eq!(space.mlock(addr, 2 * PAGE, false), Ok(()));
     assert_eq!(space.mlock(page(addr, 1), 2 * PAGE, false), Err(Error::LockLimit));
     assert_eq!(space.figures().locked, 2 * PAGE);
-    assert_audit(&machine);
 }

@@ -1,12 +1,6 @@
 //! Which CPUs a flush reaches, and what those see that it leaves out. One thread drives all CPUs, in paranoid
 //! mode.
-use crate::common::{
-    AccessResult, DENIED, HostSpace, MIB2, NOT_MAPPED, PAGE, READ, RW, Setup, assert_audit, count, machine,
-    map_at, page,
-};
-use quire_arch::{Platform, VirtAddr};
-use quire_host::{Machine, Vcpu};
-use quire_mm::{Advice, FlushCause, RemapFlags, VmEvent};
+use crate::common::*;
 
 const BASE: VirtAddr = VirtAddr((1 << 39) - 8 * PAGE);
 
@@ -16,7 +10,7 @@ fn vcpus(machine: &Machine) -> Vec<Vcpu> {
 }
 
 fn space(machine: &Machine) -> HostSpace<'_> {
-    machine.memory().create_space().unwrap()
+    create_space(&machine)
 }
 
 /// Leaves the CPU without a space.
@@ -206,11 +200,9 @@ fn a_move_of_any_size_sends_one_shootdown() {
                 let advice = if large { Advice::HugePage } else { Advice::NoHugePage };
                 space.madvise(LARGE, 3 * MIB2, advice).unwrap();
                 for cpu in &cpus {
-                    for at in 0..3 * pages {
-                        cpu.program(&space).write_u64(page(LARGE, at), at + 1).unwrap();
-                    }
+                    fill(&cpu, &space, LARGE, 0..3 * pages, 1);
                 }
-                let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED | kept;
+                let flags = MOVE | kept;
                 let moved = sent(&machine, || {
                     let bytes = count * PAGE;
                     let moved = cpus[1].run(|| space.mremap(page(LARGE, first), bytes, bytes, flags, to));
@@ -333,8 +325,7 @@ fn shootdowns_are_counted_by_cause() {
         (FlushCause::Discard, |space| space.madvise(BASE, PAGE, Advice::DontNeed).unwrap()),
         (FlushCause::Move, |space| {
             let to = page(BASE, 4);
-            let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
-            assert_eq!(space.mremap(BASE, PAGE, PAGE, flags, to), Ok(to));
+            assert_eq!(space.mremap(BASE, PAGE, PAGE, MOVE, to), Ok(to));
         }),
         (FlushCause::CopyOnWrite, |space| {
             space.madvise(page(BASE, 1), PAGE, Advice::PopulateWrite).unwrap();

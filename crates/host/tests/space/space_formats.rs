@@ -1,16 +1,8 @@
 //! The same calls on every page-table format, and random calls on the invented one against a model.
 
-use crate::common::{
-    Call, DENIED, NONE, NOT_MAPPED, PAGE, Process, READ, RW, Random, Setup, assert_audit, in_use, map_at,
-    page, setting,
-};
+use crate::common::*;
 use quire_arch::paging::invented::Invented3;
 use quire_arch::paging::{X86_64Level4, X86_64Level5};
-use quire_arch::{Level, PagingFormat, VirtAddr};
-use quire_host::{Machine, Vcpu};
-use quire_mm::{Advice, MapRequest, RemapFlags};
-
-const MOVE: RemapFlags = RemapFlags::MAYMOVE.union(RemapFlags::FIXED);
 
 /// Map, touch, protect, move, fork, unmap, exit, around a border of all levels.
 fn basic_life<F: PagingFormat>() {
@@ -18,7 +10,7 @@ fn basic_life<F: PagingFormat>() {
     let cpu = machine.vcpu(0).unwrap();
     let before = in_use(&machine);
     {
-        let space = machine.memory().create_space().unwrap();
+        let space = create_space(&machine).audited(&machine);
         let root_entry = F::entry_bytes(F::root_level());
         let table = F::table_bytes(Level::PTE);
         let (base, pages) = (root_entry - table - 3 * PAGE, 2 * table / PAGE + 5);
@@ -63,7 +55,6 @@ fn basic_life<F: PagingFormat>() {
         program.write_u64(page(chosen, 4), 1).unwrap();
         let last = map_at(&space, F::USER_END.0 - PAGE, PAGE, RW);
         program.write_u64(last, 1).unwrap();
-        assert_audit(&machine);
     }
     assert_audit(&machine);
     let after = in_use(&machine);
@@ -137,7 +128,7 @@ fn random_calls_on_an_invented_format_follow_the_model() {
         let machine: Machine<Invented3> = Setup::mib(8).build();
         let cpu = machine.vcpu(0).unwrap();
         let before = in_use(&machine);
-        let mut process = Process::new(machine.memory().create_space().unwrap(), VirtAddr(WINDOW), []);
+        let mut process = Process::new(create_space(&machine), VirtAddr(WINDOW), []);
         for _ in 0..1 + random.below(119) {
             any_call(&mut random, &cpu, &mut process);
             assert_audit(&machine);

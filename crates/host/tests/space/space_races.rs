@@ -1,17 +1,10 @@
 //! Directed tests of the hazards in docs/locking.md.
 
-use crate::common::{
-    DENIED, GIB, MIB2, NONE, NOT_MAPPED, PAGE, READ, RW, assert_audit, assert_filled, fill, in_use, machine,
-    map_at, mappings, page,
-};
-use quire_arch::{Access, Platform, VirtAddr};
+use crate::common::*;
 use quire_frame::FaultPlan;
-use quire_host::{Machine, Vcpu};
-use quire_mm::{Advice, Errno, MapFlags, MapRequest, RemapFlags, VmFlags};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-const MOVE: RemapFlags = RemapFlags::MAYMOVE.union(RemapFlags::FIXED);
 /// An address at the border of every level of tables.
 const BORDER: u64 = 1 << 39;
 
@@ -25,7 +18,7 @@ fn one_cpu(mib: u64) -> (Machine, Vcpu) {
 #[test]
 fn protecting_back_and_forth_loses_no_dirty_bit_and_no_data() {
     let machine = machine(16, 2);
-    let space = machine.memory().create_space().unwrap();
+    let space = create_space(&machine);
     let (pages, rounds) = (4, 300);
     map_at(&space, BORDER, pages * PAGE, RW);
     let done = AtomicBool::new(false);
@@ -62,29 +55,20 @@ fn protecting_back_and_forth_loses_no_dirty_bit_and_no_data() {
 #[test]
 fn a_new_page_reads_zeros_or_what_was_written() {
     let machine = machine(32, 2);
-    let space = machine.memory().create_space().unwrap();
+    let space = create_space(&machine);
     // Each round takes pages that held other data the round before.
     for round in 1..20 {
         let addr = BORDER - 8 * PAGE;
         map_at(&space, addr, 16 * PAGE, RW);
-        thread::scope(|scope| {
-            for number in 0..2 {
-                let (machine, space) = (&machine, &space);
-                scope.spawn(move || {
-                    let cpu = machine.vcpu(number).unwrap();
-                    let program = cpu.program(space);
-                    for at in 0..16 {
-                        let addr = VirtAddr(addr + at * PAGE);
-                        let seen = program.read_u64(addr).unwrap();
-                        assert!(
-                            seen == 0 || seen >> 8 == round,
-                            "{seen:#x} of another life in round {round}"
-                        );
-                        program.write_u64(addr, round << 8 | number as u64).unwrap();
-                        assert_eq!(program.read_u64(VirtAddr(addr.0 + 2048)), Ok(0));
-                        program.write_u64(VirtAddr(addr.0 + 4000), u64::MAX).unwrap();
-                    }
-                });
+        on_cpus(&machine, 2, |number, cpu| {
+            let program = cpu.program(&space);
+            for at in 0..16 {
+                let addr = VirtAddr(addr + at * PAGE);
+                let seen = program.read_u64(addr).unwrap();
+                assert!(seen == 0 || seen >> 8 == round, "{seen:#x} of another life in round {round}");
+                program.write_u64(addr, round << 8 | number as u64).unwrap();
+                assert_eq!(program.read_u64(VirtAddr(addr.0 + 2048)), Ok(0));
+                program.write_u64(VirtAddr(addr.0 + 4000), u64::MAX).unwrap();
             }
         });
         space.munmap(VirtAddr(addr), 16 * PAGE).unwrap();
@@ -97,7 +81,7 @@ fn a_new_page_reads_zeros_or_what_was_written() {
 #[test]
 fn frames_are_not_free_while_another_cpu_can_reach_them() {
     let machine = machine(16, 2);
-    let space = machine.memory().create_space().unwrap();
+    let space = create_space(&machine);
     let done = AtomicBool::new(false);
     map_at(&space, BORDER, 8 * PAGE, RW);
     thread::scope(|scope| {
@@ -135,7 +119,7 @@ fn frames_are_not_free_while_another_cpu_can_reach_them() {
 #[test]
 fn zapping_stops_at_the_end_of_its_range_at_every_border() {
     let (machine, cpu) = one_cpu(32);
-    let space = machine.memory().create_space().unwrap();
+    let space = create_space(&machine);
     for border in [BORDER + MIB2, BORDER + GIB, BORDER] {
         let base = border - 8 * PAGE;
         map_at(&space, base, 16 * PAGE, RW);
@@ -161,7 +145,7 @@ fn zapping_stops_at_the_end_of_its_range_at_every_border() {
 #[test]
 fn a_large_unmapping_gives_every_frame_back() {
     let (machine, cpu) = one_cpu(64);
-    let space = machine.memory().create_space().unwrap();
+    let space = create_space(&machine);
     // Fills the caches, and is too far away to share a table.
     map_at(&space, 8 * BORDER, PAGE, RW);
     let before = in_use(&machine);
@@ -180,7 +164,7 @@ fn a_large_unmapping_gives_every_frame_back() {
 #[test]
 fn tables_are_freed_only_when_no_neighbour_needs_them() {
     let (machine, cpu) = one_cpu(16);
-    let space = machine.memory().create_space().unwrap();
+    let space = create_space(&machine).audited(&machine);
     map_at(&space, BORDER, PAGE, RW);
     map_at(&space, BORDER + PAGE, PAGE, READ);
     map_at(&space, BORDER + MIB2, PAGE, RW);
@@ -197,7 +181,6 @@ fn tables_are_freed_only_when_no_neighbour_needs_them() {
     assert_eq!(program.read_u64(VirtAddr(BORDER + MIB2)), Ok(6));
     space.munmap(VirtAddr(BORDER + MIB2), PAGE).unwrap();
     assert_eq!(space.figures().page_tables, 0);
-    assert_audit(&machine);
 }
 
 /// Tables: lockless walkers read a table, or a VMA, that is being freed. What `munmap` removes waits for
@@ -205,7 +188,7 @@ fn tables_are_freed_only_when_no_neighbour_needs_them() {
 #[test]
 fn unmapped_tables_wait_for_earlier_epoch_readers() {
     let (machine, cpu) = one_cpu(16);
-    let space = machine.memory().create_space().unwrap();
+    let space = create_space(&machine).audited(&machine);
     let addr = map_at(&space, BORDER, PAGE, RW);
     cpu.program(&space).write_u64(addr, 1).unwrap();
     let tables = space.figures().page_tables / PAGE;
@@ -226,7 +209,6 @@ fn unmapped_tables_wait_for_earlier_epoch_readers() {
     drop(pin);
     in_use(&machine);
     assert_eq!(waiting(), (0, 0));
-    assert_audit(&machine);
 }
 
 /// Tables: the PTE lock is dropped in a zap, the table is refilled, the non-empty table is freed. Faults
@@ -234,7 +216,7 @@ fn unmapped_tables_wait_for_earlier_epoch_readers() {
 #[test]
 fn a_table_that_is_refilled_is_not_freed() {
     let machine = machine(16, 2);
-    let space = machine.memory().create_space().unwrap();
+    let space = create_space(&machine);
     let done = AtomicBool::new(false);
     map_at(&space, BORDER, 4 * PAGE, RW);
     thread::scope(|scope| {
@@ -267,7 +249,7 @@ fn a_table_that_is_refilled_is_not_freed() {
 #[test]
 fn a_destination_with_leftover_tables_takes_a_move() {
     let (machine, cpu) = one_cpu(32);
-    let space = machine.memory().create_space().unwrap();
+    let space = create_space(&machine).audited(&machine);
     let to = BORDER + GIB;
     // A neighbour keeps the upper tables; dropped pages leave an empty PTE table.
     map_at(&space, to, 2 * MIB2, RW);
@@ -277,7 +259,6 @@ fn a_destination_with_leftover_tables_takes_a_move() {
     fill(&cpu, &space, VirtAddr(BORDER), 0..1024, 3000);
     space.mremap(VirtAddr(BORDER), 2 * MIB2, 2 * MIB2, MOVE, VirtAddr(to)).unwrap();
     assert_filled(&cpu, &space, VirtAddr(to), 0..1024, 3000);
-    assert_audit(&machine);
 }
 
 /// mremap: aligning the start down over a neighbour destroys its data; a run past the end of the table or VMA
@@ -288,7 +269,7 @@ fn a_move_leaves_the_neighbours_of_both_ends_alone() {
         [(3, 3, 509), (1, 1, 512), (0, 0, 512), (5, 9, 700), (511, 0, 2), (1, 0, 1024), (0, 1, 513)]
     {
         let (machine, cpu) = one_cpu(32);
-        let space = machine.memory().create_space().unwrap();
+        let space = create_space(&machine).audited(&machine);
         // Three tables' worth of neighbours on both sides, then the middle of one moves into the middle of
         // the other.
         let (source, target) = (BORDER - 2 * MIB2, BORDER + GIB - 2 * MIB2);
@@ -314,7 +295,6 @@ fn a_move_leaves_the_neighbours_of_both_ends_alone() {
         let behind = to + pages;
         assert_filled(&cpu, &space, VirtAddr(target + behind * PAGE), 0..all - behind, 20_000 + behind);
         assert_eq!(cpu.program(&space).read_u64(VirtAddr(source + from * PAGE)), Err(NOT_MAPPED));
-        assert_audit(&machine);
     }
 }
 
@@ -322,7 +302,7 @@ fn a_move_leaves_the_neighbours_of_both_ends_alone() {
 #[test]
 fn invalid_moves_are_refused_whole() {
     let (machine, cpu) = one_cpu(16);
-    let space = machine.memory().create_space().unwrap();
+    let space = create_space(&machine).audited(&machine);
     map_at(&space, BORDER, 8 * PAGE, RW);
     fill(&cpu, &space, VirtAddr(BORDER), 0..8, 1);
     let before = mappings(&space);
@@ -339,18 +319,17 @@ fn invalid_moves_are_refused_whole() {
         (len, len, BORDER + GIB + 1),
     ] {
         let result = space.mremap(from, old, new, MOVE, VirtAddr(to));
-        assert_eq!(result.map_err(quire_mm::Error::errno), Err(Errno::EINVAL), "{old:#x} {new:#x} {to:#x}");
+        assert_eq!(result.map_err(Error::errno), Err(Errno::EINVAL), "{old:#x} {new:#x} {to:#x}");
     }
     assert_eq!(mappings(&space), before);
     assert_filled(&cpu, &space, VirtAddr(BORDER), 0..8, 1);
-    assert_audit(&machine);
 }
 
 /// mremap: a batch that spreads the first PTE's write bit over a run.
 #[test]
 fn each_moved_page_keeps_its_own_bits() {
     let (machine, cpu) = one_cpu(16);
-    let space = machine.memory().create_space().unwrap();
+    let space = create_space(&machine).audited(&machine);
     map_at(&space, BORDER, 8 * PAGE, RW);
     let program = cpu.program(&space);
     program.write_u64(VirtAddr(BORDER), 1).unwrap();
@@ -363,17 +342,16 @@ fn each_moved_page_keeps_its_own_bits() {
     program.write_u64(page(to, 1), 2).unwrap();
     program.write_u64(page(to, 3), 4).unwrap();
     assert_eq!([0, 1, 2, 3, 4].map(|at| program.read_u64(page(to, at)).unwrap()), [1, 2, 3, 4, 0]);
-    let other = machine.memory().create_space().unwrap();
+    let other = create_space(&machine);
     map_at(&other, BORDER, PAGE, READ);
     assert_eq!(cpu.program(&other).read_u64(VirtAddr(BORDER)), Ok(0), "the zero page was written to");
-    assert_audit(&machine);
 }
 
 /// mremap: TLB entries of the old range that outlive the move.
 #[test]
 fn translations_of_the_old_place_do_not_outlive_a_move() {
     let machine = machine(16, 2);
-    let space = machine.memory().create_space().unwrap();
+    let space = create_space(&machine);
     let (here, there) = (BORDER - 2 * PAGE, BORDER + GIB - 2 * PAGE);
     map_at(&space, here, 4 * PAGE, RW);
     let moves = AtomicU64::new(0);
@@ -412,7 +390,7 @@ fn translations_of_the_old_place_do_not_outlive_a_move() {
 #[test]
 fn a_move_that_fails_half_way_moves_nothing() {
     let (machine, cpu) = one_cpu(64);
-    let space = machine.memory().create_space().unwrap();
+    let space = create_space(&machine);
     let pages = 3 * MIB2 / PAGE;
     let (from, to) = (BORDER - MIB2 - 5 * PAGE, BORDER + 512 * GIB - MIB2 - 100 * PAGE);
     map_at(&space, from, pages * PAGE, RW);
@@ -442,7 +420,7 @@ fn a_move_that_fails_half_way_moves_nothing() {
 #[test]
 fn a_stack_grows_down_to_its_guard_gap_and_no_further() {
     let (machine, cpu) = one_cpu(16);
-    let space = machine.memory().create_space().unwrap();
+    let space = create_space(&machine).audited(&machine);
     let stack =
         MapRequest::anonymous(PAGE, RW).at(VirtAddr(BORDER + MIB2), MapFlags::FIXED | MapFlags::GROWSDOWN);
     space.mmap(&stack).unwrap();
@@ -461,5 +439,4 @@ fn a_stack_grows_down_to_its_guard_gap_and_no_further() {
     // Only MAP_FIXED maps into the gap.
     let hint = MapRequest::anonymous(PAGE, RW).at(VirtAddr(BORDER + 2 * PAGE), MapFlags::empty());
     assert_ne!(space.mmap(&hint), Ok(VirtAddr(BORDER + 2 * PAGE)));
-    assert_audit(&machine);
 }

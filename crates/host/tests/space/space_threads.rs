@@ -4,13 +4,7 @@
 //! another mapping, page or time is recognised. Work is bounded, seeds are fixed and printed. `QUIRE_ROUNDS`
 //! makes the runs longer.
 
-use crate::common::{
-    DENIED, HostSpace, MIB2, NOT_MAPPED, PAGE, READ, RW, Random, Setup, assert_audit, in_use, machine,
-    map_at, page, setting,
-};
-use quire_arch::VirtAddr;
-use quire_host::Machine;
-use quire_mm::{Advice, MapFlags, MapRequest, RemapFlags};
+use crate::common::*;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -28,12 +22,12 @@ fn against<'m>(
     machine: &'m Machine,
     space: &HostSpace<'m>,
     seed: u64,
-    program: impl Fn(&crate::common::HostProgram<'_, 'm>, &mut Random) + Sync,
+    program: impl Fn(&HostProgram<'_, 'm>, &mut Random) + Sync,
     changes: impl FnOnce(&HostSpace<'m>, &mut Random),
 ) {
     println!("seed {seed}");
     let done = AtomicBool::new(false);
-    let cpus = quire_arch::Platform::cpu_count(machine.memory().platform());
+    let cpus = Platform::cpu_count(machine.memory().platform());
     let started = Barrier::new(cpus);
     thread::scope(|scope| {
         for number in 1..cpus {
@@ -72,23 +66,17 @@ fn any_page(random: &mut Random) -> (u64, VirtAddr) {
 fn every_cpu_faults_every_page_once() {
     for cpus in [2, 4] {
         let machine = machine(32, cpus);
-        let space = machine.memory().create_space().unwrap();
+        let space = create_space(&machine);
         let pages = 4 * MIB2 / PAGE;
         map_at(&space, (1 << 39) - 2 * MIB2, pages * PAGE, RW);
         let sum = AtomicU64::new(0);
-        thread::scope(|scope| {
-            for number in 0..cpus {
-                let (machine, space, sum) = (&machine, &space, &sum);
-                scope.spawn(move || {
-                    let cpu = machine.vcpu(number).unwrap();
-                    let program = cpu.program(space);
-                    for at in 0..pages {
-                        let addr = VirtAddr((1 << 39) - 2 * MIB2 + at * PAGE + 8 * number as u64);
-                        assert_eq!(program.read_u64(addr), Ok(0));
-                        program.write_u64(addr, at + 1).unwrap();
-                        sum.fetch_add(program.read_u64(addr).unwrap(), Ordering::Relaxed);
-                    }
-                });
+        on_cpus(&machine, cpus, |number, cpu| {
+            let program = cpu.program(&space);
+            for at in 0..pages {
+                let addr = VirtAddr((1 << 39) - 2 * MIB2 + at * PAGE + 8 * number as u64);
+                assert_eq!(program.read_u64(addr), Ok(0));
+                program.write_u64(addr, at + 1).unwrap();
+                sum.fetch_add(program.read_u64(addr).unwrap(), Ordering::Relaxed);
             }
         });
         assert_eq!(space.figures().resident, pages * PAGE);
@@ -131,7 +119,7 @@ impl Life {
 fn an_unmapped_page_is_gone_and_a_new_one_is_fresh() {
     for (seed, cpus) in [(1, 2), (2, 2), (3, 4)] {
         let machine = machine(16, cpus);
-        let space = machine.memory().create_space().unwrap();
+        let space = create_space(&machine);
         let lives: Vec<Life> = (0..PAGES).map(|_| Life(AtomicU64::new(Life::UNMAPPED))).collect();
         against(
             &machine,
@@ -185,7 +173,7 @@ fn an_unmapped_page_is_gone_and_a_new_one_is_fresh() {
 fn faults_go_on_beside_changes_of_neighbouring_ranges() {
     for (seed, cpus) in [(11, 2), (12, 4)] {
         let machine = machine(16, cpus);
-        let space = machine.memory().create_space().unwrap();
+        let space = create_space(&machine);
         map_at(&space, BASE, PAGES * PAGE, RW);
         against(
             &machine,
@@ -220,7 +208,7 @@ fn faults_go_on_beside_changes_of_neighbouring_ranges() {
 fn protection_holds_once_it_was_set() {
     let seed = 21;
     let machine = machine(16, 2);
-    let space = machine.memory().create_space().unwrap();
+    let space = create_space(&machine);
     map_at(&space, BASE, PAGES * PAGE, RW);
     // Odd while the page is read-only.
     let turn = AtomicU64::new(0);
@@ -258,7 +246,7 @@ fn protection_holds_once_it_was_set() {
 fn dropped_pages_read_zero_or_what_was_written_since() {
     let seed = 31;
     let machine = machine(16, 2);
-    let space = machine.memory().create_space().unwrap();
+    let space = create_space(&machine);
     map_at(&space, BASE, PAGES * PAGE, RW);
     let drops = AtomicU64::new(0);
     against(
@@ -289,9 +277,8 @@ fn dropped_pages_read_zero_or_what_was_written_since() {
 fn contents_follow_moves_under_accesses() {
     for (seed, cpus) in [(41, 2), (42, 4)] {
         let machine = machine(16, cpus);
-        let space = machine.memory().create_space().unwrap();
+        let space = create_space(&machine);
         let elsewhere = BASE + MIB2 / 2 + 3 * PAGE;
-        let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
         map_at(&space, BASE, PAGES * PAGE, RW);
         for at in 0..PAGES {
             let cpu = machine.vcpu(0).unwrap();
@@ -316,7 +303,7 @@ fn contents_follow_moves_under_accesses() {
             |space, _| {
                 for round in 0..rounds(1000) {
                     let (from, to) = if round % 2 == 0 { (BASE, elsewhere) } else { (elsewhere, BASE) };
-                    space.mremap(VirtAddr(from), PAGES * PAGE, PAGES * PAGE, flags, VirtAddr(to)).unwrap();
+                    space.mremap(VirtAddr(from), PAGES * PAGE, PAGES * PAGE, MOVE, VirtAddr(to)).unwrap();
                 }
             },
         );
@@ -327,7 +314,7 @@ fn contents_follow_moves_under_accesses() {
 fn a_child_is_a_copy_of_one_moment() {
     let seed = 51;
     let machine = machine(32, 2);
-    let space = machine.memory().create_space().unwrap();
+    let space = create_space(&machine);
     let before = in_use(&machine);
     map_at(&space, BASE, PAGES * PAGE, RW);
     against(
@@ -368,31 +355,25 @@ fn spaces_that_share_or_inherit_a_tag_stay_apart() {
     for asids in [1, 2] {
         let machine: Machine = Setup::mib(16).cpus(2).asids(asids).build();
         let lives = AtomicU64::new(1);
-        thread::scope(|scope| {
-            for number in 0..2 {
-                let (machine, lives) = (&machine, &lives);
-                scope.spawn(move || {
-                    let cpu = machine.vcpu(number).unwrap();
-                    for _ in 0..rounds(300) {
-                        let tag = lives.fetch_add(2, Ordering::Relaxed);
-                        let spaces = [0, 1].map(|_| machine.memory().create_space().unwrap());
-                        for space in &spaces {
-                            map_at(space, BASE, PAGES * PAGE, RW);
-                        }
-                        let programs = [cpu.program(&spaces[0]), cpu.program(&spaces[1])];
-                        for at in 0..2 * PAGES {
-                            let addr = VirtAddr(BASE + at / 2 * PAGE);
-                            let which = (at % 2) as usize;
-                            assert_eq!(programs[which].read_u64(addr), Ok(0), "a page of another space");
-                            programs[which].write_u64(addr, tag + which as u64).unwrap();
-                        }
-                        for at in 0..2 * PAGES {
-                            let addr = VirtAddr(BASE + at / 2 * PAGE);
-                            let which = (at % 2) as usize;
-                            assert_eq!(programs[which].read_u64(addr), Ok(tag + which as u64));
-                        }
-                    }
-                });
+        on_cpus(&machine, 2, |_, cpu| {
+            for _ in 0..rounds(300) {
+                let tag = lives.fetch_add(2, Ordering::Relaxed);
+                let spaces = [0, 1].map(|_| create_space(&machine));
+                for space in &spaces {
+                    map_at(space, BASE, PAGES * PAGE, RW);
+                }
+                let programs = [cpu.program(&spaces[0]), cpu.program(&spaces[1])];
+                for at in 0..2 * PAGES {
+                    let addr = VirtAddr(BASE + at / 2 * PAGE);
+                    let which = (at % 2) as usize;
+                    assert_eq!(programs[which].read_u64(addr), Ok(0), "a page of another space");
+                    programs[which].write_u64(addr, tag + which as u64).unwrap();
+                }
+                for at in 0..2 * PAGES {
+                    let addr = VirtAddr(BASE + at / 2 * PAGE);
+                    let which = (at % 2) as usize;
+                    assert_eq!(programs[which].read_u64(addr), Ok(tag + which as u64));
+                }
             }
         });
         assert_audit(&machine);
@@ -404,24 +385,18 @@ fn spaces_that_share_or_inherit_a_tag_stay_apart() {
 fn two_threads_grow_one_stack() {
     let machine = machine(16, 2);
     for round in 0..20 {
-        let space = machine.memory().create_space().unwrap();
+        let space = create_space(&machine);
         let top = (1 << 39) + 64 * PAGE;
         let request =
             MapRequest::anonymous(PAGE, RW).at(VirtAddr(top - PAGE), MapFlags::FIXED | MapFlags::GROWSDOWN);
         space.mmap(&request).unwrap();
-        thread::scope(|scope| {
-            for number in 0..2 {
-                let (machine, space) = (&machine, &space);
-                scope.spawn(move || {
-                    let cpu = machine.vcpu(number).unwrap();
-                    let program = cpu.program(space);
-                    for at in 1..128u64 {
-                        let step = if (at + round) % 3 == 0 { 2 } else { 1 };
-                        let addr = VirtAddr(top - at.next_multiple_of(step) * PAGE + 8 * number as u64);
-                        program.write_u64(addr, at).unwrap();
-                        assert_eq!(program.read_u64(addr), Ok(at));
-                    }
-                });
+        on_cpus(&machine, 2, |number, cpu| {
+            let program = cpu.program(&space);
+            for at in 1..128u64 {
+                let step = if (at + round) % 3 == 0 { 2 } else { 1 };
+                let addr = VirtAddr(top - at.next_multiple_of(step) * PAGE + 8 * number as u64);
+                program.write_u64(addr, at).unwrap();
+                assert_eq!(program.read_u64(addr), Ok(at));
             }
         });
         let mut stacks = 0;

@@ -1,16 +1,7 @@
 //! MADV_WILLNEED: pages that were swapped out are read before an access waits for them.
 
-use crate::common::{
-    GIB, HostSpace, MIB2, PAGE, RW, Setup, assert_audit, assert_filled, count, cpu_and_space, fill, map_at,
-    page, swap_on_ram,
-};
-use quire_arch::{Order, VirtAddr};
+use crate::common::*;
 use quire_host::swap::{SlowConfig, SlowDevice};
-use quire_host::{Machine, Vcpu};
-use quire_mm::{
-    Advice, Error, FolioCounter, HugePolicy, Limit, MapFlags, MapRequest, MappedFile, MemcgId, OomAction,
-    OrderSet, RamDisk, SizeEnabled, SwapOnOptions, SwapTechnique, VmEvent,
-};
 
 const SLOTS: u64 = 2048;
 
@@ -43,7 +34,7 @@ fn send_out(machine: &Machine, space: &HostSpace<'_>, area: VirtAddr, pages: u64
 
 /// A space whose pages are swapped out.
 fn paged_out<'m>(machine: &'m Machine, cpu: &Vcpu, pages: u64) -> (HostSpace<'m>, VirtAddr) {
-    let space = machine.memory().create_space().unwrap();
+    let space = create_space(machine).audited(machine);
     let area = map_at(&space, GIB, pages * PAGE, RW);
     fill(cpu, &space, area, 0..pages, 100);
     send_out(machine, &space, area, pages);
@@ -91,7 +82,6 @@ fn willneed_reads_pages_into_the_swap_cache() {
         // Nor pages that were never swapped out.
         space.madvise(area, 64 * PAGE, Advice::WillNeed).unwrap();
         assert_eq!(space.figures().resident, 64 * PAGE);
-        assert_audit(&machine);
     }
 }
 
@@ -105,14 +95,13 @@ fn willneed_does_not_wait_for_a_slow_device() {
     assert_eq!(in_memory(&space, area, 64), 0, "nothing has come yet");
     assert_audit(&machine);
     // An access that comes too early waits for the read.
-    assert_eq!(crate::common::read(&cpu, &space, page(area, 63)), 163);
+    assert_eq!(read(&cpu, &space, page(area, 63)), 163);
     assert_eq!(in_memory(&space, area, 64), 64);
     assert_filled(&cpu, &space, area, 0..64, 100);
     assert_eq!(
         counts(&machine, [VmEvent::Pgmajfault, VmEvent::Pswpin, VmEvent::SwapRa, VmEvent::SwapRaHit]),
         [0, 64, 0, 0]
     );
-    assert_audit(&machine);
 }
 
 /// More than the device's queue holds.
@@ -125,7 +114,6 @@ fn willneed_continues_after_a_full_queue() {
     reap(&machine);
     assert_eq!(in_memory(&space, area, 64), 64);
     assert_filled(&cpu, &space, area, 0..64, 100);
-    assert_audit(&machine);
 }
 
 #[test]
@@ -139,7 +127,6 @@ fn a_failed_read_is_retried_by_the_fault() {
     assert_audit(&machine);
     assert_filled(&cpu, &space, area, 0..8, 100);
     assert_eq!(count(&machine, VmEvent::Pgmajfault), 1);
-    assert_audit(&machine);
 }
 
 /// Pages that are unmapped while they are read leave nothing behind.
@@ -156,7 +143,7 @@ fn munmap_during_willneed_leaves_nothing() {
     reap(&machine);
     assert_eq!(machine.memory().swap().cached_pages(), 0);
     assert_eq!(machine.memory().swap().free_slots(), SLOTS);
-    assert_eq!(crate::common::anonymous_frames(&machine), 0);
+    assert_eq!(anonymous_frames(&machine), 0);
     assert_audit(&machine);
 }
 
@@ -178,7 +165,6 @@ fn willneed_reports_a_hole_after_reading_the_rest() {
         let other = space.mmap(&request).unwrap();
         space.madvise(other, PAGE, Advice::WillNeed).unwrap();
     }
-    assert_audit(&machine);
 }
 
 #[test]
@@ -205,7 +191,6 @@ fn willneed_reads_a_large_folio_whole() {
     assert_eq!(in_memory(&space, area, 512), 509);
     assert_audit(&machine);
     assert_filled(&cpu, &space, area, 0..512, 100);
-    assert_audit(&machine);
 }
 
 /// Other pages are reclaimed; what does not fit stays in swap, and no program is killed for it.
@@ -217,7 +202,7 @@ fn a_full_memcg_fails_neither_willneed_nor_the_program() {
     let memcgs = machine.memory().memcgs();
     let memcg = memcgs.create(MemcgId::ROOT, "small").unwrap();
     let _ = memcgs.set(memcg, Limit::Max, Some(128 * PAGE)).unwrap();
-    let space = machine.memory().create_space().unwrap();
+    let space = create_space(&machine).audited(&machine);
     space.set_memcg(memcg).unwrap();
     let area = map_at(&space, GIB, 512 * PAGE, RW);
     fill(&cpu, &space, area, 0..512, 100);
@@ -236,5 +221,4 @@ fn a_full_memcg_fails_neither_willneed_nor_the_program() {
     assert_eq!((count(&machine, VmEvent::Pswpin), space.is_killed()), (before, false));
     space.munlock(area, 128 * PAGE).unwrap();
     assert_filled(&cpu, &space, area, 0..512, 100);
-    assert_audit(&machine);
 }

@@ -1,10 +1,8 @@
 //! A device that completes requests later.
 
-use quire_arch::{Order, Pfn, Platform};
+use crate::common::*;
 use quire_frame::{AllocRequest, FaultSite, Frames};
 use quire_host::swap::{Completion, SlowConfig, SlowDevice};
-use quire_host::{HostConfig, HostPlatform, Machine};
-use quire_mm::MemoryConfig;
 use quire_swap::{DeviceError, DeviceFlags, Direction, PageIo, RamDisk, Submitted, SwapDevice};
 
 type Slow = SlowDevice<RamDisk<HostPlatform>>;

@@ -1,14 +1,9 @@
 //! Devices that fail: only unreadable pages are lost, and every access to one gets the error.
 
 #[allow(dead_code, reason = "each test binary uses its own part")]
-use crate::common::{
-    AccessResult, GIB, HostSpace, PAGE, RW, Setup, assert_audit, in_use, map_at, orders, page,
-};
+use crate::common::*;
 use crate::disk::{Disk, Medium, lock};
-use quire_arch::VirtAddr;
 use quire_host::swap::{Completion, FileDevice, FileDeviceOptions, SlowConfig, SlowDevice, make_swap};
-use quire_host::{AccessError, Machine, Vcpu};
-use quire_mm::{Advice, CompressedRam, DeviceId, Errno, FaultError, MemcgId, Space, SwapOnOptions};
 use quire_swap::{CODEC_OUTPUT, Codec, Damaged, Lz4};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -52,7 +47,7 @@ struct Scene<'m> {
 
 impl<'m> Scene<'m> {
     fn new(machine: &'m Machine) -> Self {
-        let (cpu, space) = (machine.vcpu(0).unwrap(), machine.memory().create_space().unwrap());
+        let (cpu, space) = (machine.vcpu(0).unwrap(), create_space(machine));
         let area = map_at(&space, GIB, PAGES * PAGE, RW);
         let scene = Self { machine, cpu, space, area };
         (0..PAGES).for_each(|at| scene.write(at, 100 + at).unwrap());
@@ -263,8 +258,8 @@ fn calls_that_need_an_unreadable_page_say_so() {
         scene.out();
         lock(&medium).unreadable = true;
         let (space, area) = (&scene.space, scene.area);
-        assert!(space.pin_page(area, quire_arch::Access::Read).is_err());
-        let populate = space.madvise(area, PAGE, Advice::PopulateRead).map_err(quire_mm::Error::errno);
+        assert!(space.pin_page(area, Access::Read).is_err());
+        let populate = space.madvise(area, PAGE, Advice::PopulateRead).map_err(Error::errno);
         assert_eq!(populate, Err(Errno::EFAULT), "as Linux reports SIGBUS");
         assert_audit(machine);
         lock(&medium).unreadable = false;
@@ -364,7 +359,7 @@ fn pages_that_are_waited_for_together_fail_together() {
     let (_, medium) = swapon(&machine, When::AtOnce);
     let scene = Scene::new(&machine);
     scene.out();
-    let children: Vec<Space<'_, _>> = (0..3).map(|_| scene.space.fork().unwrap()).collect();
+    let children: Vec<HostSpace<'_>> = (0..3).map(|_| scene.space.fork().unwrap()).collect();
     lock(&medium).unreadable = true;
     for space in &children {
         assert_eq!(scene.cpu.program(space).read_u64(scene.area), Err(BUS));

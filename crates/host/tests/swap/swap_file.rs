@@ -2,13 +2,11 @@
 
 #![cfg(not(any(loom, shuttle)))]
 
+use crate::common::*;
 use proptest::collection::vec;
 use proptest::prelude::*;
-use quire_arch::{Order, Pfn, Platform};
 use quire_frame::{AllocRequest, FaultSite};
 use quire_host::swap::{Engine, FileDevice, FileDeviceOptions, make_swap};
-use quire_host::{HostConfig, HostPlatform, Machine};
-use quire_mm::MemoryConfig;
 use quire_swap::{DeviceError, Direction, PageIo, Submitted, SwapDevice};
 use std::collections::HashMap;
 use std::fs::{self, File};

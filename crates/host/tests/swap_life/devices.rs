@@ -1,10 +1,8 @@
 //! The devices of a life.
 
-use crate::common::Random;
+use crate::common::*;
 use crate::disk::Disk;
-use quire_host::Machine;
 use quire_host::swap::{Completion, SlowConfig, SlowDevice};
-use quire_mm::{CompressedRam, DeviceId, Lz4, RamDisk, SwapOffError, SwapOnOptions};
 
 /// What a device is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -2,12 +2,10 @@
 
 mod around;
 
-use crate::common::{DENIED, PAGE, READ, RW, Random};
+use crate::common::*;
 use crate::devices::Devices;
 use crate::model::{ARENA, BASE, Mind, Page, Pages, addr, any_range, bytes};
 use quire_frame::FaultPlan;
-use quire_host::{AccessError, Machine, Vcpu};
-use quire_mm::{Advice, Error, FaultError, Limit, MemcgId, RemapFlags};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -91,7 +89,7 @@ impl<'m> Life<'m> {
 
     fn be_born(&mut self) {
         if let Ok(space) = self.machine.memory().create_space() {
-            self.minds.push(Mind { space: Arc::new(space), pages: Pages::new() });
+            self.minds.push(Mind { space: Arc::new(space.into()), pages: Pages::new() });
             let at = self.minds.len() - 1;
             self.map(at, 0..ARENA / 2);
         } else {
@@ -253,8 +251,8 @@ impl<'m> Life<'m> {
             let (start, end) = (mapping.range.start().0, mapping.range.end().0);
             for number in (start - BASE) / PAGE..(end - BASE) / PAGE {
                 let page = mind.pages.get(&number).expect("a page appeared");
-                let writable = mapping.flags.contains(quire_mm::VmFlags::WRITE);
-                let locked = mapping.flags.contains(quire_mm::VmFlags::LOCKED);
+                let writable = mapping.flags.contains(VmFlags::WRITE);
+                let locked = mapping.flags.contains(VmFlags::LOCKED);
                 now.insert(number, Page { writable, locked, ..*page });
             }
         });

@@ -14,13 +14,11 @@ mod life;
 mod model;
 mod shared;
 
-use common::{PAGE, RW, Random, assert_audit, in_use, map_at, setting};
+use common::*;
 use devices::{Choice, Devices, Kind};
 use life::{Habits, Life};
 use model::{ARENA, BASE};
 use quire_frame::FaultPlan;
-use quire_host::Machine;
-use quire_mm::{InUse, Limit, MemcgId, VmEvent};
 use shared::Sharer;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -34,9 +32,16 @@ const STEP: u64 = 1000;
 struct Run {
     name: &'static str,
     mib: u64,
-    devices: &'static [Choice],
+    devices: Vec<Choice>,
     habits: Habits,
     threads: usize,
+}
+
+impl Run {
+    /// One program on one CPU, or two threads where a program is not alone.
+    fn new(name: &'static str, mib: u64, devices: &[Choice], habits: Habits) -> Self {
+        Self { name, mib, devices: devices.to_vec(), habits, threads: if habits.alone { 1 } else { 2 } }
+    }
 }
 
 const fn choice(kind: Kind, slots: u64, priority: Option<i16>) -> Choice {
@@ -44,9 +49,10 @@ const fn choice(kind: Kind, slots: u64, priority: Option<i16>) -> Choice {
 }
 
 const PLAIN: Habits = Habits { errors: 0, large: false, memcgs: false, swapoff: true, alone: true };
+const TWO: Habits = Habits { alone: false, ..PLAIN };
 
 fn machine(run: &Run) -> Machine {
-    common::Setup::mib(run.mib).cpus(run.threads).reserve().overcommit().build()
+    Setup::mib(run.mib).cpus(run.threads).reserve().overcommit().build()
 }
 
 /// Allocates the frames that memcgs keep for the next of them, so that nothing seems lost in the end.
@@ -60,14 +66,16 @@ fn make_memcgs(machine: &Machine, count: u64) {
     }
 }
 
-fn go(run: &Run, seed: u64) {
+/// Each run of a seed of its own behind that of the environment.
+fn go(run: &Run, nth: u64) {
+    let seed = setting("QUIRE_SEED", 1) + nth;
     let ops = setting("QUIRE_SWAP_OPS", 6000);
     let machine = machine(run);
     make_memcgs(&machine, 60);
     let before = in_use(&machine);
     let started = Instant::now();
     println!("{} with seed {seed}, {ops} operations", run.name);
-    let mut devices = Some(Devices::new(&machine, run.devices));
+    let mut devices = Some(Devices::new(&machine, &run.devices));
     let mut lives: Vec<Life<'_>> = (0..run.threads)
         .map(|number| {
             let random = Random(seed << 8 | number as u64);
@@ -103,15 +111,16 @@ fn quarters(machine: &Machine) -> Vec<MemcgId> {
 }
 
 /// The threads of one program, each with so many operations.
-fn go_together(run: &Run, seed: u64) {
+fn go_together(run: &Run, nth: u64) {
+    let seed = setting("QUIRE_SEED", 1) + nth;
     let ops = setting("QUIRE_SWAP_OPS", 6000);
     let machine = machine(run);
     make_memcgs(&machine, 2);
     let before = in_use(&machine);
     let started = Instant::now();
     println!("{} with seed {seed}, {ops} operations", run.name);
-    let mut devices = Some(Devices::new(&machine, run.devices));
-    let space = Arc::new(machine.memory().create_space().expect("there is memory"));
+    let mut devices = Some(Devices::new(&machine, &run.devices));
+    let space = Arc::new(create_space(&machine));
     map_at(&space, BASE, ARENA * PAGE, RW);
     let memcgs = if run.habits.memcgs { quarters(&machine) } else { Vec::new() };
     if let Some(&memcg) = memcgs.first() {
@@ -176,7 +185,7 @@ fn assert_nothing_is_left(
     devices.iter_mut().for_each(|devices| devices.end_all(machine));
     assert_audit(machine);
     let memcgs = machine.memory().memcgs();
-    memcgs.drain_stocks(&quire_arch::Platform::pin(machine.memory().platform()));
+    memcgs.drain_stocks(&Platform::pin(machine.memory().platform()));
     for id in (1..64).filter_map(MemcgId::new) {
         assert_eq!((memcgs.usage(id), memcgs.swap_usage(id)), (0, 0), "charges of {id:?}");
     }
@@ -184,7 +193,7 @@ fn assert_nothing_is_left(
 }
 
 /// Each life on a CPU of its own.
-fn each<L: Send>(machine: &Machine, lives: &mut [L], act: impl Fn(&mut L, &quire_host::Vcpu) + Sync) {
+fn each<L: Send>(machine: &Machine, lives: &mut [L], act: impl Fn(&mut L, &Vcpu) + Sync) {
     if let [life] = lives {
         let cpu = machine.vcpu(0).expect("the CPU is free");
         return cpu.run(|| act(life, &cpu));
@@ -200,44 +209,6 @@ fn each<L: Send>(machine: &Machine, lives: &mut [L], act: impl Fn(&mut L, &quire
     });
 }
 
-fn seed() -> u64 {
-    setting("QUIRE_SEED", 1)
-}
-
-#[test]
-fn small_pages_on_a_disk() {
-    const DEVICES: &[Choice] = &[choice(Kind::Disk, 12000, None)];
-    go(&Run { name: "disk", mib: 10, devices: DEVICES, habits: PLAIN, threads: 1 }, seed());
-}
-
-#[test]
-fn small_pages_on_a_slow_disk() {
-    const DEVICES: &[Choice] = &[choice(Kind::Slow, 12000, None)];
-    go(&Run { name: "slow", mib: 10, devices: DEVICES, habits: PLAIN, threads: 1 }, seed() + 1);
-}
-
-#[test]
-fn small_pages_in_compressed_memory() {
-    const DEVICES: &[Choice] = &[choice(Kind::Compressed, 12000, None)];
-    let habits = Habits { swapoff: false, ..PLAIN };
-    go(&Run { name: "compressed", mib: 12, devices: DEVICES, habits, threads: 1 }, seed() + 2);
-}
-
-#[test]
-fn pages_on_a_ram_disk() {
-    const DEVICES: &[Choice] = &[choice(Kind::RamDisk, 6000, None)];
-    go(
-        &Run {
-            name: "ramdisk",
-            mib: 32,
-            devices: DEVICES,
-            habits: Habits { large: true, ..PLAIN },
-            threads: 1,
-        },
-        seed() + 3,
-    );
-}
-
 const MIXED: &[Choice] = &[
     choice(Kind::Compressed, 3000, Some(10)),
     choice(Kind::Disk, 2049, Some(5)),
@@ -246,76 +217,78 @@ const MIXED: &[Choice] = &[
 ];
 
 #[test]
-fn large_folios_on_many_devices() {
+fn small_pages_on_a_disk() {
+    go(&Run::new("disk", 10, &[choice(Kind::Disk, 12000, None)], PLAIN), 0);
+}
+
+#[test]
+fn small_pages_on_a_slow_disk() {
+    go(&Run::new("slow", 10, &[choice(Kind::Slow, 12000, None)], PLAIN), 1);
+}
+
+#[test]
+fn small_pages_in_compressed_memory() {
+    let habits = Habits { swapoff: false, ..PLAIN };
+    go(&Run::new("compressed", 12, &[choice(Kind::Compressed, 12000, None)], habits), 2);
+}
+
+#[test]
+fn pages_on_a_ram_disk() {
     let habits = Habits { large: true, ..PLAIN };
-    go(&Run { name: "large", mib: 12, devices: MIXED, habits, threads: 1 }, seed() + 4);
+    go(&Run::new("ramdisk", 32, &[choice(Kind::RamDisk, 6000, None)], habits), 3);
+}
+
+#[test]
+fn large_folios_on_many_devices() {
+    go(&Run::new("large", 12, MIXED, Habits { large: true, ..PLAIN }), 4);
 }
 
 #[test]
 fn memcgs_on_many_devices() {
-    let habits = Habits { memcgs: true, ..PLAIN };
-    go(&Run { name: "memcgs", mib: 12, devices: MIXED, habits, threads: 1 }, seed() + 5);
+    go(&Run::new("memcgs", 12, MIXED, Habits { memcgs: true, ..PLAIN }), 5);
 }
 
 #[test]
 fn devices_that_fail() {
-    let habits = Habits { errors: 100, ..PLAIN };
-    go(&Run { name: "errors", mib: 12, devices: MIXED, habits, threads: 1 }, seed() + 6);
+    go(&Run::new("errors", 12, MIXED, Habits { errors: 100, ..PLAIN }), 6);
 }
 
 #[test]
 fn everything_at_once() {
     let habits = Habits { errors: 20, large: true, memcgs: true, ..PLAIN };
-    go(&Run { name: "everything", mib: 12, devices: MIXED, habits, threads: 1 }, seed() + 7);
+    go(&Run::new("everything", 12, MIXED, habits), 7);
 }
 
 #[test]
 fn two_threads() {
-    let habits = Habits { alone: false, ..PLAIN };
-    go(&Run { name: "two threads", mib: 20, devices: MIXED, habits, threads: 2 }, seed() + 8);
+    go(&Run::new("two threads", 20, MIXED, TWO), 8);
 }
 
 #[test]
 fn two_threads_with_everything() {
-    let habits = Habits { alone: false, large: true, memcgs: true, ..PLAIN };
-    go(&Run { name: "two threads, everything", mib: 20, devices: MIXED, habits, threads: 2 }, seed() + 9);
+    go(&Run::new("two threads, everything", 20, MIXED, Habits { large: true, memcgs: true, ..TWO }), 9);
 }
 
 #[test]
 fn two_threads_of_one_program() {
-    let habits = Habits { alone: false, ..PLAIN };
-    go_together(&Run { name: "one program", mib: 7, devices: MIXED, habits, threads: 2 }, seed() + 10);
+    go_together(&Run::new("one program", 7, MIXED, TWO), 10);
 }
 
 #[test]
 fn two_threads_of_one_program_with_large_folios() {
-    let habits = Habits { alone: false, large: true, ..PLAIN };
-    go_together(
-        &Run { name: "one program, large", mib: 10, devices: MIXED, habits, threads: 2 },
-        seed() + 11,
-    );
+    go_together(&Run::new("one program, large", 10, MIXED, Habits { large: true, ..TWO }), 11);
 }
 
 /// Memory is free; the memcgs are full.
 #[test]
 fn two_threads_of_one_program_in_memcgs() {
-    let habits = Habits { alone: false, memcgs: true, ..PLAIN };
-    go_together(
-        &Run { name: "one program, memcgs", mib: 20, devices: MIXED, habits, threads: 2 },
-        seed() + 13,
-    );
+    go_together(&Run::new("one program, memcgs", 20, MIXED, Habits { memcgs: true, ..TWO }), 13);
 }
 
 #[test]
 fn two_threads_of_one_program_with_devices_that_fail() {
-    const DEVICES: &[Choice] = &[
-        choice(Kind::Disk, 6000, None),
-        choice(Kind::Slow, 6000, None),
-        choice(Kind::Compressed, 500, None),
-    ];
-    let habits = Habits { alone: false, errors: 50, swapoff: false, ..PLAIN };
-    go_together(
-        &Run { name: "one program, errors", mib: 6, devices: DEVICES, habits, threads: 2 },
-        seed() + 12,
-    );
+    let devices = [(Kind::Disk, 6000), (Kind::Slow, 6000), (Kind::Compressed, 500)];
+    let devices = devices.map(|(kind, slots)| choice(kind, slots, None));
+    let habits = Habits { errors: 50, swapoff: false, ..TWO };
+    go_together(&Run::new("one program, errors", 6, &devices, habits), 12);
 }

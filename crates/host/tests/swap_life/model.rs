@@ -1,9 +1,6 @@
 //! What a space must hold.
 
-use crate::common::{AccessResult, DENIED, HostSpace, MIB2, PAGE, RW, Random};
-use quire_arch::VirtAddr;
-use quire_host::Vcpu;
-use quire_mm::{Advice, Error, MapFlags, MapRequest};
+use crate::common::*;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,14 +1,11 @@
 //! Threads of one program: they share a space, its tables, its folios and its mappings, and each knows what
 //! its own pages hold.
 
-use crate::common::{DENIED, HostSpace, MIB2, PAGE, READ, RW, Random};
+use crate::common::*;
 use crate::devices::Devices;
 use crate::life::Habits;
 use crate::model::{ARENA, BASE, Mind, Page, addr, any_range, bytes};
-use quire_arch::VirtAddr;
 use quire_frame::{FaultAim, FaultClass, FaultPlan};
-use quire_host::{AccessError, Machine, Vcpu};
-use quire_mm::{Advice, FaultError, Limit, MemcgId, RemapFlags, VmFlags};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,10 +1,8 @@
 //! Page faults, and populating by advice.
 
-use crate::common::{PAGE, READ, RW};
+use crate::common::*;
 use crate::scenario::{Scenario, Undone};
 use crate::scene::{BASE, Scene, access, small};
-use quire_arch::VirtAddr;
-use quire_mm::{Advice, MapFlags, MapRequest, MappedFile};
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
     // Three tables below the root.

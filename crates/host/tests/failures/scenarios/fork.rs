@@ -1,10 +1,8 @@
 //! `fork`, and the first faults after it.
 
-use crate::common::{HostSpace, PAGE, READ, RW, map_at};
+use crate::common::*;
 use crate::scenario::{Scenario, Undone, is_no_frames};
 use crate::scene::{BASE, Scene, access, filled};
-use quire_arch::{Access, VirtAddr};
-use quire_mm::{Advice, Error, FaultError};
 
 fn fork_once(scene: &Scene<'_>) -> Result<(), Error> {
     let child = scene.space.fork()?;

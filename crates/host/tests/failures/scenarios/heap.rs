@@ -1,10 +1,8 @@
 //! `brk`, which returns the old break instead of an error.
 
-use crate::common::{PAGE, RW, map_at};
+use crate::common::*;
 use crate::scenario::Scenario;
 use crate::scene::{Scene, empty, filled};
-use quire_arch::VirtAddr;
-use quire_mm::{Error, LockAll};
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("brk_returns_the_old_break", empty, |scene| move_break(scene, 10 * PAGE + 5))

@@ -1,10 +1,8 @@
 //! `mlock` and its variants.
 
-use crate::common::PAGE;
+use crate::common::*;
 use crate::scenario::{Scenario, Undone};
 use crate::scene::{BASE, Scene, filled, small};
-use quire_arch::VirtAddr;
-use quire_mm::{AllocError, Error, LockAll, MapRequest};
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("mlock_returns_the_error_of_the_step_that_failed", small, |scene| {
@@ -43,7 +41,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         assert_eq!(scene.write(BASE, 1), Ok(()));
     }),
     Scenario::new("mapping_into_a_locked_space_hides_its_pages", locks_the_future, |scene| {
-        let addr = scene.space.mmap(&MapRequest::anonymous(8 * PAGE, crate::common::RW))?;
+        let addr = scene.space.mmap(&MapRequest::anonymous(8 * PAGE, RW))?;
         scene.keep(addr);
         Ok(())
     })

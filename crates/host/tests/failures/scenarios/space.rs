@@ -1,14 +1,12 @@
 //! Making spaces, and filling them as a program loader does.
 
-use crate::common::{PAGE, READ, RW, page};
+use crate::common::*;
 use crate::scenario::Scenario;
 use crate::scene::{BASE, Scene, access, empty, filled};
-use quire_arch::{Access, VirtAddr, VirtRange};
-use quire_mm::{Error, MapFlags, MapRequest, Mapping, VmFlags};
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("creating_a_space_fails_whole", empty, |scene| {
-        let space = scene.machine.memory().create_space()?;
+        let space = HostSpace::from(scene.machine.memory().create_space()?);
         scene.others.borrow_mut().push(space);
         Ok(())
     })
@@ -23,7 +21,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         let image = others.first().expect("there is a program");
         assert_eq!(scene.read_in(image, BASE), Ok(0));
         assert_eq!(scene.read_in(image, STACK), Ok(7));
-        assert_eq!(scene.read_in(image, OLD), Err(crate::common::NOT_MAPPED));
+        assert_eq!(scene.read_in(image, OLD), Err(NOT_MAPPED));
     }),
 ];
 
@@ -41,14 +39,14 @@ fn private(start: u64, pages: u64) -> Mapping {
 
 fn old_image(scene: &Scene<'_>) {
     filled(scene);
-    let old = scene.machine.memory().create_space().expect("nothing fails yet");
+    let old = create_space(scene.machine);
     old.mmap(&MapRequest::anonymous(PAGE, RW).at(VirtAddr(OLD), MapFlags::FIXED)).expect("as above");
     scene.write_in(&old, OLD, 1).expect("as above");
     scene.others.borrow_mut().push(old);
 }
 
 fn execute(scene: &Scene<'_>) -> Result<(), Error> {
-    let new = scene.machine.memory().create_space()?;
+    let new = HostSpace::from(scene.machine.memory().create_space()?);
     let text = Mapping {
         file: Some(1),
         flags: VmFlags::from_protection(READ) | VmFlags::MAY_ACCESS,

@@ -1,16 +1,10 @@
 //! Pages that are swapped out and in, and their devices.
 
-use crate::common::PAGE;
+use crate::common::*;
 use crate::driver::DEVICE;
 use crate::scenario::{Scenario, Undone, is_no_frames};
 use crate::scene::{BASE, Scene, access, filled};
-use quire_arch::VirtAddr;
-use quire_host::AccessError;
 use quire_host::swap::{SlowConfig, SlowDevice};
-use quire_mm::{
-    Advice, CompressedCache, CompressedRam, Error, Lz4, MemcgId, RamDisk, SwapOffError, SwapOnError,
-    SwapOnOptions,
-};
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("a_swap_in_succeeds_or_leaves_the_page_out", paged_out, |scene| access(scene.read(BASE)))
@@ -135,7 +129,7 @@ fn assert_kept(scene: &Scene<'_>) {
         match scene.read(BASE + at * PAGE) {
             Ok(word) => assert_eq!(word, 100 + at),
             Err(error) => {
-                assert!(failed && error == AccessError::Fault(quire_mm::FaultError::Bus), "{error}");
+                assert!(failed && error == AccessError::Fault(FaultError::Bus), "{error}");
             }
         }
     }

@@ -1,9 +1,8 @@
 //! `munmap`.
 
-use crate::common::PAGE;
+use crate::common::*;
 use crate::scenario::{Scenario, is_no_frames};
 use crate::scene::{BASE, filled};
-use quire_arch::VirtAddr;
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("unmapping_a_middle_fails_whole", filled, |scene| {

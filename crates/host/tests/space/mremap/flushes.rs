@@ -1,11 +1,8 @@
 //! One shootdown a call, after which the old place is nowhere in a TLB; and what may run beside a move.
 
-use super::{BASE, MOVE, at, fill, machine_by, new_tables, small, some_pages, table_frames};
-use crate::common::{MIB2, NOT_MAPPED, PAGE, RW, assert_audit, count, map_at, page};
-use quire_arch::{Order, VirtAddr, VirtRange};
+use super::{BASE, at, fill, machine_by, new_tables, small, some_pages, table_frames};
+use crate::common::*;
 use quire_frame::Kind;
-use quire_host::Machine;
-use quire_mm::{Advice, OrderSet, Protection, RemapTechnique, TablesTechnique, VmEvent};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Shootdowns that `action` sends.
@@ -23,7 +20,7 @@ fn a_move_sends_one_shootdown() {
         for (pages, offset) in [(1, 0), (30, 0), (600, 0), (2048, 0), (2048, 3)] {
             for (over, several) in [(false, false), (true, false), (false, true), (true, true)] {
                 let machine = small(64, 3, technique);
-                let space = machine.memory().create_space().unwrap();
+                let space = create_space(&machine).audited(&machine);
                 let cpus = [0, 1, 2].map(|number| machine.vcpu(number).unwrap());
                 let (to, len) = (at(BASE, 8 * MIB2 + offset * PAGE), pages * PAGE);
                 map_at(&space, BASE.0, len, RW);
@@ -58,7 +55,6 @@ fn a_move_sends_one_shootdown() {
                     assert_eq!(cpu.program(&space).read_u64(to), Ok(1));
                     assert_eq!(cpu.program(&space).read_u64(page(to, pages - 1)), Ok(pages));
                 }
-                assert_audit(&machine);
             }
         }
     }
@@ -70,7 +66,7 @@ fn a_move_sends_one_shootdown() {
 fn a_neighbour_between_two_removed_parts_stays() {
     for target_below in [true, false] {
         let machine = small(32, 2, RemapTechnique::Puds);
-        let (space, cpu) = (machine.memory().create_space().unwrap(), machine.vcpu(0).unwrap());
+        let (cpu, space) = cpu_and_space(&machine);
         let (source, target) = if target_below { (at(BASE, MIB2), BASE) } else { (BASE, at(BASE, 2 * MIB2)) };
         for start in [source, target] {
             map_at(&space, start.0, 400 * PAGE, RW);
@@ -102,7 +98,7 @@ fn both_removed_parts_split_pmd_leaves() {
     for shared in [false, true] {
         let machine =
             machine_by(64, 2, RemapTechnique::Puds, TablesTechnique::Free, OrderSet::of(Order::PMD));
-        let (space, cpu) = (machine.memory().create_space().unwrap(), machine.vcpu(0).unwrap());
+        let (cpu, space) = cpu_and_space(&machine);
         let (source, target) = (at(BASE, 16 * MIB2), BASE);
         for start in [source, target] {
             map_at(&space, start.0, 4 * MIB2, RW);
@@ -128,7 +124,6 @@ fn both_removed_parts_split_pmd_leaves() {
                 assert_eq!(cpu.program(child).read_u64(addr), value(source));
             }
         }
-        assert_audit(&machine);
     }
 }
 
@@ -136,7 +131,7 @@ fn both_removed_parts_split_pmd_leaves() {
 #[test]
 fn a_leaf_in_a_moved_pmd_table_is_flushed_at_its_new_place() {
     let machine = machine_by(64, 2, RemapTechnique::Puds, TablesTechnique::Free, OrderSet::of(Order::PMD));
-    let space = machine.memory().create_space().unwrap();
+    let space = create_space(&machine).audited(&machine);
     let cpus = [0, 1].map(|number| machine.vcpu(number).unwrap());
     let to = at(BASE, 1 << 40);
     map_at(&space, BASE.0, 2 * MIB2, RW);
@@ -163,7 +158,6 @@ fn a_leaf_in_a_moved_pmd_table_is_flushed_at_its_new_place() {
     cpus[1].program(&space).write_u64(page(to, 5), 10).unwrap();
     assert_eq!(cpus[0].program(&space).read_u64(page(to, 5)), Ok(10));
     assert_eq!(cpus[1].program(&child).read_u64(page(to, 6)), Ok(8));
-    assert_audit(&machine);
 }
 
 /// A fault in another mapping does not wait for a move: it completes while the move waits for an rmap walk,
@@ -171,7 +165,7 @@ fn a_leaf_in_a_moved_pmd_table_is_flushed_at_its_new_place() {
 #[test]
 fn a_fault_elsewhere_is_done_while_a_move_waits() {
     let machine = small(16, 3, RemapTechnique::Puds);
-    let space = machine.memory().create_space().unwrap();
+    let space = create_space(&machine);
     let (other, to) = (at(BASE, MIB2 / 2), at(BASE, 1 << 40));
     map_at(&space, BASE.0, MIB2 / 2, RW);
     map_at(&space, other.0, MIB2, RW | Protection::EXECUTE);
@@ -190,14 +184,7 @@ fn a_fault_elsewhere_is_done_while_a_move_waits() {
     });
     let (walking, done, moved) = (AtomicBool::new(false), AtomicBool::new(false), AtomicBool::new(false));
     let tables = space.figures().page_tables;
-    // Enough looks to tell a thread that waits from one that does not.
-    let within_reason = |fact: &dyn Fn() -> bool| {
-        (0..2_000_000).any(|_| {
-            std::thread::yield_now();
-            fact()
-        })
-    };
-    let told = |fact: &AtomicBool| within_reason(&|| fact.load(Ordering::SeqCst));
+    let told = |fact: &AtomicBool| within_reason(|| fact.load(Ordering::SeqCst));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             machine.memory().spaces().for_each_map(found.unwrap(), |_, addr| {
@@ -216,7 +203,7 @@ fn a_fault_elsewhere_is_done_while_a_move_waits() {
         scope.spawn(|| {
             let cpu = machine.vcpu(2).unwrap();
             // The tables of the target are made with all locks held except Rmap.
-            assert!(within_reason(&|| space.figures().page_tables > tables));
+            assert!(within_reason(|| space.figures().page_tables > tables));
             for nth in 256..511 {
                 cpu.program(&space).write_u64(page(other, nth), nth).unwrap();
             }
@@ -234,7 +221,7 @@ fn a_fault_elsewhere_is_done_while_a_move_waits() {
 #[test]
 fn a_flush_beside_a_move_is_one_of_all_addresses() {
     let machine = small(16, 3, RemapTechnique::Puds);
-    let space = machine.memory().create_space().unwrap();
+    let space = create_space(&machine);
     let (other, to) = (at(BASE, MIB2), at(BASE, 8 * MIB2));
     map_at(&space, BASE.0, PAGE, RW);
     map_at(&space, other.0, MIB2, RW);
@@ -251,12 +238,6 @@ fn a_flush_beside_a_move_is_one_of_all_addresses() {
         (counters.flushes_range, counters.flushes_space)
     };
     let (ranges, spaces) = flushes();
-    let within_reason = |fact: &dyn Fn() -> bool| {
-        (0..2_000_000).any(|_| {
-            std::thread::yield_now();
-            fact()
-        })
-    };
     let inside = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -265,17 +246,17 @@ fn a_flush_beside_a_move_is_one_of_all_addresses() {
                 guest.write_u64(BASE, 8).unwrap();
                 inside.store(true, Ordering::SeqCst);
                 // It acknowledges neither flush before both are posted.
-                assert!(within_reason(&|| flushes().0 + flushes().1 == ranges + spaces + 2));
+                assert!(within_reason(|| flushes().0 + flushes().1 == ranges + spaces + 2));
             });
         });
         scope.spawn(|| {
             let cpu = machine.vcpu(1).unwrap();
-            assert!(within_reason(&|| inside.load(Ordering::SeqCst)));
+            assert!(within_reason(|| inside.load(Ordering::SeqCst)));
             cpu.run(|| space.mremap(BASE, PAGE, PAGE, MOVE, to)).unwrap();
         });
         scope.spawn(|| {
             let cpu = machine.vcpu(2).unwrap();
-            assert!(within_reason(&|| flushes() == (ranges + 1, spaces)));
+            assert!(within_reason(|| flushes() == (ranges + 1, spaces)));
             cpu.program(&space).write_u64(other, 2).unwrap();
         });
     });

@@ -1,10 +1,7 @@
 //! Random moves against a simple model.
 
-use super::{BASE, LEAVE, MOVE, machine_by};
-use crate::common::{Call, NOT_MAPPED, PAGE, Process, RW, Random, assert_audit, orders, setting};
-use quire_arch::{Order, VirtAddr};
-use quire_host::Machine;
-use quire_mm::{Advice, OrderSet, Protection, RemapTechnique, TablesTechnique};
+use super::{BASE, LEAVE, machine_by};
+use crate::common::*;
 
 /// Random moves against a map from pages to what was written there.
 #[test]
@@ -37,7 +34,7 @@ fn random_moves(seed: u64, machine: &Machine, rounds: u64) {
     const PAGES: u64 = 10 * 512;
     let start = VirtAddr(BASE.0 - PAGES / 2 * PAGE);
     let mut random = Random(seed);
-    let mut processes = vec![Process::new(machine.memory().create_space().unwrap(), start, [])];
+    let mut processes = vec![Process::new(create_space(machine), start, [])];
     let cpus = [0, 1].map(|number| machine.vcpu(number).unwrap());
     for round in 1..=rounds {
         let living = processes.len();

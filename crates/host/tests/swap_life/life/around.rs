@@ -1,11 +1,9 @@
 //! What changes around the programs of a life: sizes of folios, memcgs, devices and their errors.
 
 use super::{GROUPS, Life};
-use crate::common::{MIB2, PAGE};
+use crate::common::*;
 use crate::model::{ARENA, BASE};
-use quire_arch::VirtAddr;
 use quire_frame::{FaultAim, FaultClass, FaultPlan};
-use quire_mm::{Advice, Limit, MemcgId, OrderSet, SizeEnabled};
 
 impl Life<'_> {
     pub(super) fn change_folios(&mut self, at: usize) {

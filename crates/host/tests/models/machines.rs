@@ -1,15 +1,7 @@
-//! Machines with a swap device, and what the models of swap do with them.
+//! Machines of the models, with a swap device or without, and what the models do with them.
 
-use crate::common::{HostSpace, PAGE, RW, Setup, in_use, map_at, swap_on_ram};
-use crate::harness::{SpaceModel, audit, check_seeded, seed_of};
-pub(crate) use crate::harness::{fork, read, small_folios, write};
-use quire_arch::{Access, Platform, VirtAddr};
-use quire_host::{HostConfig, HostPlatform, Machine};
-use quire_mm::{
-    Advice, DeviceId, MemcgId, MemoryConfig, Overcommit, PinnedPage, RemapTechnique, SwapOffError, VmEvent,
-};
+pub(crate) use crate::harness::*;
 use quire_sync::atomic::as_one_step;
-use std::mem::ManuallyDrop;
 
 /// The last page below a border of every level of tables.
 pub(crate) const ADDR: VirtAddr = VirtAddr((1 << 39) - PAGE);
@@ -27,20 +19,22 @@ pub(crate) const FOUR: VirtAddr = VirtAddr((1 << 39) - 4 * PAGE);
 /// Slots of the device, unless a model wants fewer.
 const SLOTS: u64 = 64;
 
-/// How a machine of a model is built.
+/// A model's machine that overcommits memory, and a space in it.
 #[derive(Clone, Copy)]
-pub(crate) struct Swapping {
-    pub(crate) cpus: usize,
-    pub(crate) mib: u64,
-    pub(crate) slots: u64,
-    pub(crate) mremap: RemapTechnique,
+pub(crate) struct Model {
+    cpus: usize,
+    mib: u64,
+    slots: u64,
+    mremap: RemapTechnique,
 }
 
-impl Swapping {
-    pub(crate) fn on(cpus: usize) -> Self {
-        Self { cpus, mib: 2, slots: SLOTS, mremap: RemapTechnique::default() }
-    }
+/// A machine of 2 MiB with a swap device.
+pub(crate) fn with_swap(cpus: usize) -> Model {
+    Model { cpus, mib: 2, slots: SLOTS, mremap: RemapTechnique::default() }
+}
 
+impl Model {
+    /// With a device of so many slots; with none if that is zero.
     pub(crate) fn slots(self, slots: u64) -> Self {
         Self { slots, ..self }
     }
@@ -58,38 +52,18 @@ impl Swapping {
         check_seeded(schedules, seed_of(&model), move || self.run(&model));
     }
 
-    /// Runs `model` with a space on this machine, and a device of RAM. In the end every slot must be free,
-    /// the device can be removed, and nothing leaks.
+    /// Runs `model` with a space on this machine. In the end every slot must be free, the device can be
+    /// removed, and nothing leaks.
     pub(crate) fn run(self, model: impl FnOnce(&Machine, &HostSpace<'_>)) {
-        let mut config = MemoryConfig { overcommit: Overcommit::Always, ..MemoryConfig::default() };
-        config.techniques.mremap = self.mremap;
-        let host = HostConfig::with_ram(self.mib << 20).cpus(self.cpus);
-        let machine = as_one_step(|| Setup::of(host.paranoid()).memory(config).build());
-        let before = as_one_step(|| in_use(&machine));
-        if self.slots > 0 {
-            as_one_step(|| swap_on_ram(&machine, self.slots));
-        }
-        // A space whose model has failed stays: its exit may find what the failure left, and panic once more.
-        let space = as_one_step(|| machine.memory().create_space().expect("there is memory enough"));
-        let space = ManuallyDrop::new(space);
-        model(&machine, &space);
-        audit(&machine);
-        as_one_step(|| drop(ManuallyDrop::into_inner(space)));
-        audit(&machine);
-        as_one_step(|| {
-            let swap = machine.memory().swap();
-            assert_eq!(swap.free_slots(), swap.total_slots(), "a slot is lost");
-            let off = swap_off(&machine);
-            assert!(matches!(off, Ok(()) | Err(SwapOffError::NotOn)), "{off:?}");
+        let setup = Setup::mib(self.mib).cpus(self.cpus).overcommit();
+        let setup = setup.with(|memory| memory.techniques.mremap = self.mremap);
+        with_spaces(&setup, |machine, [space]| {
+            if self.slots > 0 {
+                as_one_step(|| swap_on_ram(machine, self.slots));
+            }
+            model(machine, space);
         });
-        audit(&machine);
-        assert_eq!(as_one_step(|| in_use(&machine)), before, "a page, a table or an object is lost");
     }
-}
-
-/// Removes the device.
-pub(crate) fn swap_off(machine: &Machine) -> Result<(), SwapOffError> {
-    machine.memory().swapoff(DeviceId::new(0).expect("the first one"), || true)
 }
 
 /// Maps `bytes` that end behind `addr`, and writes `value` there. CPU 0 has the translation; the accessed bit
@@ -120,8 +94,7 @@ pub(crate) fn page_out(space: &HostSpace<'_>, addr: VirtAddr, bytes: u64) {
 
 /// Pages out whatever was not referenced recently, as CPU `cpu`, with no lock on any space.
 pub(crate) fn reclaim(machine: &Machine, cpu: usize) {
-    let cpu = machine.vcpu(cpu).expect("each CPU has one thread");
-    cpu.run(|| machine.memory().reclaim(MemcgId::ROOT, 1));
+    as_cpu(machine, cpu, || machine.memory().reclaim(MemcgId::ROOT, 1));
 }
 
 /// How often `event` was counted.
@@ -138,4 +111,20 @@ pub(crate) fn device_writes(machine: &Machine, pinned: &PinnedPage<'_, HostPlatf
 pub(crate) fn device_reads(machine: &Machine, pinned: &PinnedPage<'_, HostPlatform>) -> u64 {
     // SAFETY: as above.
     unsafe { machine.memory().platform().direct_map(pinned.pfn()).cast::<u64>().read_volatile() }
+}
+
+/// What a PTE table, and what a PMD table, covers.
+pub(crate) const PMD: u64 = 2 << 20;
+pub(crate) const PUD: u64 = 1 << 30;
+
+/// Moves the `bytes` that end behind `from` to where they end behind `to`.
+pub(crate) fn move_end(space: &HostSpace<'_>, from: VirtAddr, to: VirtAddr, bytes: u64) {
+    let start = |end: VirtAddr| VirtAddr(end.0 + PAGE - bytes);
+    space.mremap(start(from), bytes, bytes, MOVE, start(to)).expect("there is memory enough");
+}
+
+/// Maps 2 MiB at `addr` that come in one folio.
+pub(crate) fn map_huge(space: &HostSpace<'_>, addr: VirtAddr) {
+    map_at(space, addr.0, MIB2, RW);
+    space.madvise(addr, MIB2, Advice::HugePage).expect("the mapping is there");
 }
