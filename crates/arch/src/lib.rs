@@ -6,6 +6,7 @@
 //!
 //! # Modules, lowest first
 //!
+//! - `named_enum`: enums whose variants have names.
 //! - `addr`: byte addresses and ranges of them.
 //! - `cpu`: CPU numbers and sets of CPUs.
 //! - `order`: block orders: a block of order `n` is `2^n` naturally aligned base pages.
@@ -24,6 +25,7 @@ extern crate std;
 pub mod access;
 pub mod addr;
 pub mod cpu;
+mod named_enum;
 pub mod order;
 pub mod paging;
 pub mod pfn;

@@ -2,65 +2,46 @@
 
 // Counts order nothing, so no model has to see them.
 use core::sync::atomic::{AtomicU64, Ordering};
-use quire_arch::Order;
+use quire_arch::{Order, named_enum};
 
-/// Declares the counters once, with the name of each.
-macro_rules! folio_counters {
-    ($($(#[doc = $doc:literal])+ $counter:ident = $name:literal,)+) => {
-        /// A file of `/sys/kernel/mm/transparent_hugepage/hugepages-*kB/stats`, by its name there: what is
-        /// counted for anonymous folios of one order. Those that Linux has besides are about shared memory
-        /// and compressed caches.
-        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-        #[repr(usize)]
-        pub enum FolioCounter {
-            $($(#[doc = $doc])+ $counter,)+
-        }
-
-        impl FolioCounter {
-            /// Every counter, in the order of the enum.
-            pub const ALL: &'static [Self] = &[$(Self::$counter,)+];
-
-            /// Name of the file.
-            pub const fn name(self) -> &'static str {
-                match self {
-                    $(Self::$counter => $name,)+
-                }
-            }
-        }
-    };
-}
-
-folio_counters! {
-    /// A fault mapped a new folio.
-    AnonFaultAlloc = "anon_fault_alloc",
-    /// A fault wanted one, got none, and tries a smaller order.
-    AnonFaultFallback = "anon_fault_fallback",
-    /// Of these, it got none since its memcg was at its limit.
-    AnonFaultFallbackCharge = "anon_fault_fallback_charge",
-    /// A folio was written to a swap device whole. One of zeros is not written.
-    Swpout = "swpout",
-    /// A folio was split, since no device had as many slots in a row.
-    SwpoutFallback = "swpout_fallback",
-    /// A folio went to a compressed cache whole.
-    Zswpout = "zswpout",
-    /// A folio was read from a swap device whole.
-    Swpin = "swpin",
-    /// A folio was to be read whole, and became a smaller one, since there was no memory of that order, or
-    /// too little left of its memcg's limit.
-    SwpinFallback = "swpin_fallback",
-    /// Of these, its memcg was at its limit.
-    SwpinFallbackCharge = "swpin_fallback_charge",
-    /// A folio became smaller ones. Linux counts under the order that it had.
-    Split = "split",
-    /// A folio was to be split, and was in use.
-    SplitFailed = "split_failed",
-    /// A folio was partly unmapped and put on the list of those to split when memory runs short.
-    SplitDeferred = "split_deferred",
-    /// Folios that there are: one more when a fault or a collapse maps one, one less when it is freed or
-    /// split.
-    NrAnon = "nr_anon",
-    /// Of these, folios that are partly unmapped: one less when such a folio is freed, split or collapsed.
-    NrAnonPartiallyMapped = "nr_anon_partially_mapped",
+named_enum! {
+    /// A file of `/sys/kernel/mm/transparent_hugepage/hugepages-*kB/stats`, by its name there: what is
+    /// counted for anonymous folios of one order. Those that Linux has besides are about shared memory
+    /// and compressed caches.
+    #[repr(usize)]
+    pub enum FolioCounter {
+        /// A fault mapped a new folio.
+        AnonFaultAlloc = "anon_fault_alloc",
+        /// A fault wanted one, got none, and tries a smaller order.
+        AnonFaultFallback = "anon_fault_fallback",
+        /// Of these, it got none since its memcg was at its limit.
+        AnonFaultFallbackCharge = "anon_fault_fallback_charge",
+        /// A folio was written to a swap device whole. One of zeros is not written.
+        Swpout = "swpout",
+        /// A folio was split, since no device had as many slots in a row.
+        SwpoutFallback = "swpout_fallback",
+        /// A folio went to a compressed cache whole.
+        Zswpout = "zswpout",
+        /// A folio was read from a swap device whole.
+        Swpin = "swpin",
+        /// A folio was to be read whole, and became a smaller one, since there was no memory of that order,
+        /// or too little left of its memcg's limit.
+        SwpinFallback = "swpin_fallback",
+        /// Of these, its memcg was at its limit.
+        SwpinFallbackCharge = "swpin_fallback_charge",
+        /// A folio became smaller ones. Linux counts under the order that it had.
+        Split = "split",
+        /// A folio was to be split, and was in use.
+        SplitFailed = "split_failed",
+        /// A folio was partly unmapped and put on the list of those to split when memory runs short.
+        SplitDeferred = "split_deferred",
+        /// Folios that there are: one more when a fault or a collapse maps one, one less when it is freed or
+        /// split.
+        NrAnon = "nr_anon",
+        /// Of these, folios that are partly unmapped: one less when such a folio is freed, split or
+        /// collapsed.
+        NrAnonPartiallyMapped = "nr_anon_partially_mapped",
+    }
 }
 
 /// Number of counters.

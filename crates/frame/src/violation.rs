@@ -94,9 +94,10 @@ impl fmt::Display for Counted {
 }
 
 /// Something that cannot be on a sound machine.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum FrameViolation {
     /// A list leads to a frame that the memory map does not have.
+    #[error("{list}: leads to {pfn:?}, which is no frame")]
     BadLink {
         /// The list.
         list: ListName,
@@ -104,6 +105,7 @@ pub enum FrameViolation {
         pfn: Pfn,
     },
     /// The frame after this one on a list does not lead back to it.
+    #[error("{list}: {pfn:?} does not lead back")]
     BrokenBackLink {
         /// The list.
         list: ListName,
@@ -111,6 +113,7 @@ pub enum FrameViolation {
         pfn: Pfn,
     },
     /// A frame on a list is of another kind than the list's.
+    #[error("{list}: {pfn:?} is {found:?}, not {expected:?}")]
     WrongKind {
         /// The list.
         list: ListName,
@@ -122,6 +125,7 @@ pub enum FrameViolation {
         found: Kind,
     },
     /// A block on a list has another order than the list's.
+    #[error("{list}: {pfn:?} has order {found}, not {expected}")]
     WrongOrder {
         /// The list.
         list: ListName,
@@ -134,6 +138,7 @@ pub enum FrameViolation {
     },
     /// A free block's type is not that of the list that it is on, or not that of its page block; or a block
     /// that a CPU keeps lies in an isolated page block.
+    #[error("{list}: {pfn:?} is {}, not {}", .found.name(), .expected.name())]
     WrongMigratetype {
         /// The list.
         list: ListName,
@@ -145,6 +150,7 @@ pub enum FrameViolation {
         found: Migratetype,
     },
     /// A free block is on the list of another zone.
+    #[error("{list}: {pfn:?} belongs to another zone")]
     WrongZone {
         /// The list.
         list: ListName,
@@ -152,6 +158,7 @@ pub enum FrameViolation {
         pfn: Pfn,
     },
     /// A slab's descriptor contradicts the list that it is on.
+    #[error("slab {pfn:?} of {cache} contradicts its list")]
     BadSlab {
         /// The cache.
         cache: &'static str,
@@ -159,6 +166,7 @@ pub enum FrameViolation {
         pfn: Pfn,
     },
     /// A block does not start at a multiple of its size.
+    #[error("{pfn:?} cannot start a block of order {order}")]
     Misaligned {
         /// The block.
         pfn: Pfn,
@@ -166,6 +174,7 @@ pub enum FrameViolation {
         order: Order,
     },
     /// Two free buddies were not joined.
+    #[error("{pfn:?} and its buddy of order {order} are free but apart")]
     UnmergedBuddies {
         /// The lower one.
         pfn: Pfn,
@@ -173,6 +182,7 @@ pub enum FrameViolation {
         order: Order,
     },
     /// A frame inside a block is not marked so, is mapped, referenced or locked.
+    #[error("{pfn:?} inside the block at {head:?} is {found:?} or in use")]
     BadTail {
         /// The block.
         head: Pfn,
@@ -182,11 +192,13 @@ pub enum FrameViolation {
         found: Kind,
     },
     /// A frame is marked as inside a block, but no block covers it.
+    #[error("{pfn:?} is inside no block")]
     StrayTail {
         /// The frame.
         pfn: Pfn,
     },
     /// A frame that must be on a list is on none: it is lost.
+    #[error("{pfn:?} is {kind:?} but on no list: lost")]
     Lost {
         /// The frame.
         pfn: Pfn,
@@ -194,6 +206,7 @@ pub enum FrameViolation {
         kind: Kind,
     },
     /// A frame can be reached from lists more often than it may: once, or never for one that is given out.
+    #[error("{pfn:?} ({kind:?}) is on lists {found} times, not {expected}")]
     Reached {
         /// The frame.
         pfn: Pfn,
@@ -205,6 +218,7 @@ pub enum FrameViolation {
         found: u32,
     },
     /// A frame that is not given out has references, maps or a held lock.
+    #[error("{pfn:?} is {kind:?} but has {refs} references, {maps} maps or a held lock")]
     FreeButInUse {
         /// The frame.
         pfn: Pfn,
@@ -216,6 +230,7 @@ pub enum FrameViolation {
         maps: u32,
     },
     /// A kept number is not what was counted.
+    #[error("{what}: kept {expected}, counted {found}")]
     WrongCount {
         /// Of what.
         what: Counted,
@@ -224,42 +239,4 @@ pub enum FrameViolation {
         /// The number that was counted.
         found: u64,
     },
-}
-
-impl fmt::Display for FrameViolation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::BadLink { list, pfn } => write!(f, "{list}: leads to {pfn:?}, which is no frame"),
-            Self::BrokenBackLink { list, pfn } => write!(f, "{list}: {pfn:?} does not lead back"),
-            Self::WrongKind { list, pfn, expected, found } => {
-                write!(f, "{list}: {pfn:?} is {found:?}, not {expected:?}")
-            }
-            Self::WrongOrder { list, pfn, expected, found } => {
-                write!(f, "{list}: {pfn:?} has order {found}, not {expected}")
-            }
-            Self::WrongMigratetype { list, pfn, expected, found } => {
-                write!(f, "{list}: {pfn:?} is {}, not {}", found.name(), expected.name())
-            }
-            Self::WrongZone { list, pfn } => write!(f, "{list}: {pfn:?} belongs to another zone"),
-            Self::BadSlab { cache, pfn } => write!(f, "slab {pfn:?} of {cache} contradicts its list"),
-            Self::Misaligned { pfn, order } => write!(f, "{pfn:?} cannot start a block of order {order}"),
-            Self::UnmergedBuddies { pfn, order } => {
-                write!(f, "{pfn:?} and its buddy of order {order} are free but apart")
-            }
-            Self::BadTail { head, pfn, found } => {
-                write!(f, "{pfn:?} inside the block at {head:?} is {found:?} or in use")
-            }
-            Self::StrayTail { pfn } => write!(f, "{pfn:?} is inside no block"),
-            Self::Lost { pfn, kind } => write!(f, "{pfn:?} is {kind:?} but on no list: lost"),
-            Self::Reached { pfn, kind, expected, found } => {
-                write!(f, "{pfn:?} ({kind:?}) is on lists {found} times, not {expected}")
-            }
-            Self::FreeButInUse { pfn, kind, refs, maps } => {
-                write!(f, "{pfn:?} is {kind:?} but has {refs} references, {maps} maps or a held lock")
-            }
-            Self::WrongCount { what, expected, found } => {
-                write!(f, "{what}: kept {expected}, counted {found}")
-            }
-        }
-    }
 }

@@ -1,6 +1,5 @@
 //! What a machine is made of.
 
-use core::fmt;
 use quire_arch::{MAX_CPUS, MAX_NODES, PAGE_SIZE, Pfn, PfnRange, addr::page_align_up};
 use std::io;
 
@@ -120,20 +119,26 @@ impl HostConfig {
 }
 
 /// Why a machine cannot be built.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HostError {
     /// No range of RAM holds a frame.
+    #[error("the machine has no RAM")]
     NoRam,
     /// The RAM does not fit the host's address space.
+    #[error("the RAM does not fit the host's address space")]
     TooMuchRam,
     /// Two ranges of RAM share frames.
+    #[error("RAM ranges overlap: {0:?} and {1:?}")]
     RamOverlaps(PfnRange, PfnRange),
     /// No CPU, or more than [`MAX_CPUS`].
+    #[error("{0} CPUs asked for, 1 to {MAX_CPUS} possible")]
     CpuCount(usize),
     /// No node, or more than [`MAX_NODES`].
+    #[error("{0} nodes asked for, 1 to {MAX_NODES} possible")]
     NodeCount(usize),
     /// Some node would have no range of RAM.
+    #[error("{nodes} nodes asked for; there are {ranges} ranges of RAM")]
     NodeWithoutRam {
         /// How many nodes were asked for.
         nodes: usize,
@@ -141,8 +146,14 @@ pub enum HostError {
         ranges: usize,
     },
     /// Not even the shared address-space tag.
+    #[error("at least one address-space tag is needed")]
     NoAsid,
     /// The host has too little memory left for what a machine of this size uses from the start.
+    #[error(
+        "a machine with {} MiB of RAM uses {} MiB of the host from the start (its memory map, and what is touched \
+         beforehand), more than half of the {} MiB that the host has available: take less RAM",
+        .ram >> 20, .needed >> 20, .available >> 20
+    )]
     HostMemory {
         /// Bytes of RAM that were asked for.
         ram: u64,
@@ -152,41 +163,8 @@ pub enum HostError {
         available: u64,
     },
     /// The host refused the mapping for the RAM.
-    Map(io::Error),
-}
-
-impl fmt::Display for HostError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoRam => f.write_str("the machine has no RAM"),
-            Self::TooMuchRam => f.write_str("the RAM does not fit the host's address space"),
-            Self::RamOverlaps(low, high) => write!(f, "RAM ranges overlap: {low:?} and {high:?}"),
-            Self::CpuCount(count) => write!(f, "{count} CPUs asked for, 1 to {MAX_CPUS} possible"),
-            Self::NodeCount(count) => write!(f, "{count} nodes asked for, 1 to {MAX_NODES} possible"),
-            Self::NodeWithoutRam { nodes, ranges } => {
-                write!(f, "{nodes} nodes asked for; there are {ranges} ranges of RAM")
-            }
-            Self::NoAsid => f.write_str("at least one address-space tag is needed"),
-            Self::HostMemory { ram, needed, available } => write!(
-                f,
-                "a machine with {} MiB of RAM uses {} MiB of the host from the start (its memory map, and what is \
-                 touched beforehand), more than half of the {} MiB that the host has available: take less RAM",
-                ram >> 20,
-                needed >> 20,
-                available >> 20
-            ),
-            Self::Map(error) => write!(f, "the host refused the mapping for RAM: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for HostError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Map(error) => Some(error),
-            _ => None,
-        }
-    }
+    #[error("the host refused the mapping for RAM: {0}")]
+    Map(#[source] io::Error),
 }
 
 /// Bytes of memory that the host has available, if it says so.

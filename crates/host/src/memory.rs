@@ -19,25 +19,16 @@ pub struct Machine<F: PagingFormat = X86_64Level4> {
 }
 
 /// Why a machine could not be built.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MachineError {
     /// The host refused, or the configuration makes no machine.
+    #[error("{0}")]
     Host(HostError),
     /// The memory manager could not start.
+    #[error("{0}")]
     Memory(BuildError),
 }
-
-impl fmt::Display for MachineError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Host(error) => error.fmt(f),
-            Self::Memory(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for MachineError {}
 
 /// What an audit of a machine found.
 #[derive(Clone, PartialEq, Debug)]

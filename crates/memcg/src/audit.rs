@@ -36,15 +36,17 @@ impl fmt::Display for Belonging {
 }
 
 /// Something that cannot be on a sound machine.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum MemcgViolation {
     /// A folio is on a list and its descriptor says otherwise: that it is on none, on another one, or of
     /// another memcg or node.
+    #[error("{pfn:?} is on a list that it does not say")]
     WrongLabel {
         /// Its first frame.
         pfn: Pfn,
     },
     /// A folio's descriptor says that it is on a list, and it is on none, or on two.
+    #[error("{pfn:?} says that it is listed and is on {lists} lists")]
     Lost {
         /// Its first frame.
         pfn: Pfn,
@@ -52,6 +54,7 @@ pub enum MemcgViolation {
         lists: u32,
     },
     /// A list says that it has another number of pages than it has.
+    #[error("{} of memcg {memcg}, node {node}: {kept} pages are kept, {counted} counted", .list.name())]
     WrongSize {
         /// The memcg.
         memcg: MemcgId,
@@ -65,6 +68,7 @@ pub enum MemcgViolation {
         counted: u64,
     },
     /// More is charged below a memcg than to it.
+    #[error("memcg {memcg} is charged {usage} pages, with {below} below it")]
     Charges {
         /// The memcg.
         memcg: MemcgId,
@@ -74,6 +78,7 @@ pub enum MemcgViolation {
         below: u64,
     },
     /// The same of swap.
+    #[error("memcg {memcg} is charged {usage} pages of swap, with {below} below it")]
     SwapCharges {
         /// The memcg.
         memcg: MemcgId,
@@ -83,6 +88,7 @@ pub enum MemcgViolation {
         below: u64,
     },
     /// More or less belongs to a memcg than it counts.
+    #[error("memcg {memcg} counts {kept} {what}, and {found} belong to it")]
     Count {
         /// The memcg.
         memcg: MemcgId,
@@ -94,6 +100,7 @@ pub enum MemcgViolation {
         found: u64,
     },
     /// Something belongs to what is no memcg.
+    #[error("{what} belong to {memcg}, which is no memcg")]
     Orphan {
         /// The memcg that is not.
         memcg: MemcgId,
@@ -101,34 +108,11 @@ pub enum MemcgViolation {
         what: Belonging,
     },
     /// A CPU holds something back for what is no memcg.
+    #[error("a CPU holds something back for {memcg}, which is none")]
     Stray {
         /// The memcg that is not.
         memcg: MemcgId,
     },
-}
-
-impl fmt::Display for MemcgViolation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::WrongLabel { pfn } => write!(f, "{pfn:?} is on a list that it does not say"),
-            Self::Lost { pfn, lists } => write!(f, "{pfn:?} says that it is listed and is on {lists} lists"),
-            Self::WrongSize { memcg, node, list, kept, counted } => {
-                let name = list.name();
-                write!(f, "{name} of memcg {memcg}, node {node}: {kept} pages are kept, {counted} counted")
-            }
-            Self::Charges { memcg, usage, below } => {
-                write!(f, "memcg {memcg} is charged {usage} pages, with {below} below it")
-            }
-            Self::SwapCharges { memcg, usage, below } => {
-                write!(f, "memcg {memcg} is charged {usage} pages of swap, with {below} below it")
-            }
-            Self::Count { memcg, what, kept, found } => {
-                write!(f, "memcg {memcg} counts {kept} {what}, and {found} belong to it")
-            }
-            Self::Orphan { memcg, what } => write!(f, "{what} belong to {memcg}, which is no memcg"),
-            Self::Stray { memcg } => write!(f, "a CPU holds something back for {memcg}, which is none"),
-        }
-    }
 }
 
 impl<P: Platform> Memcgs<P> {

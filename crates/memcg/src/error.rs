@@ -5,57 +5,48 @@ use core::fmt;
 use quire_frame::AllocError;
 
 /// Why something could not be done with a memcg. Nothing was changed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum MemcgError {
     /// No such memcg, or it was removed.
+    #[error("no such memcg")]
     NoMemcg,
     /// The name is empty or too long, or has bytes that no name has.
+    #[error("not a name for a memcg")]
     BadName,
     /// The parent has a memcg of that name.
+    #[error("there is a memcg of that name")]
     Exists,
     /// There are as many memcgs as there can be.
+    #[error("there are too many memcgs")]
     TooMany,
     /// The parent is as deep in the tree as a memcg can be.
+    #[error("the tree of memcgs is too deep")]
     TooDeep,
     /// No memory for another memcg.
+    #[error("no memory for a memcg: {0}")]
     NoMemory(AllocError),
     /// The memcg has children, or spaces belong to it.
+    #[error("the memcg has children or spaces")]
     Busy,
     /// The root stays, and has no limits.
+    #[error("the root of the memcgs stays as it is")]
     Root,
     /// A memcg has no such file.
+    #[error("no such file")]
     NoFile,
     /// The file can only be written.
+    #[error("the file can only be written")]
     WriteOnly,
     /// The file can only be read.
+    #[error("the file can only be read")]
     ReadOnly,
     /// What was written is no such value.
+    #[error("not a value of the file")]
     BadValue,
     /// Where the text went to has refused it.
+    #[error("the text could not be put out")]
     Output,
 }
-
-impl fmt::Display for MemcgError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::NoMemcg => "no such memcg",
-            Self::BadName => "not a name for a memcg",
-            Self::Exists => "there is a memcg of that name",
-            Self::TooMany => "there are too many memcgs",
-            Self::TooDeep => "the tree of memcgs is too deep",
-            Self::NoMemory(error) => return write!(f, "no memory for a memcg: {error}"),
-            Self::Busy => "the memcg has children or spaces",
-            Self::Root => "the root of the memcgs stays as it is",
-            Self::NoFile => "no such file",
-            Self::WriteOnly => "the file can only be written",
-            Self::ReadOnly => "the file can only be read",
-            Self::BadValue => "not a value of the file",
-            Self::Output => "the text could not be put out",
-        })
-    }
-}
-
-impl core::error::Error for MemcgError {}
 
 impl From<AllocError> for MemcgError {
     fn from(error: AllocError) -> Self {
@@ -79,16 +70,9 @@ pub struct OverHigh {
 }
 
 /// A charge that would have gone past a limit. Nothing was charged.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("memcg {memcg} is at its limit")]
 pub struct OverLimit {
     /// Whose limit: the memcg that was to be charged, or one above it. What is reclaimed there makes room.
     pub memcg: MemcgId,
 }
-
-impl fmt::Display for OverLimit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "memcg {} is at its limit", self.memcg)
-    }
-}
-
-impl core::error::Error for OverLimit {}

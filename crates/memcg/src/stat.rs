@@ -2,88 +2,68 @@
 
 use crate::Memcgs;
 use crate::id::MemcgId;
-use quire_arch::{Pin, Platform};
+use quire_arch::{Pin, Platform, named_enum};
 use quire_sync::atomic::Ordering;
 
-/// Declares the numbers once, with the name of each.
-macro_rules! memcg_stats {
-    ($($(#[doc = $doc:literal])+ $stat:ident = $name:literal,)+) => {
-        /// A number of `memory.stat`, by its name there.
-        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-        #[repr(usize)]
-        pub enum MemcgStat {
-            $($(#[doc = $doc])+ $stat,)+
-        }
-
-        impl MemcgStat {
-            /// Every number, in the order of the enum.
-            pub const ALL: &'static [Self] = &[$(Self::$stat,)+];
-
-            /// Its name.
-            pub const fn name(self) -> &'static str {
-                match self {
-                    $(Self::$stat => $name,)+
-                }
-            }
-        }
-    };
-}
-
-memcg_stats! {
-    /// Pages of files that are charged; in bytes in the file.
-    File = "file",
-    /// Anonymous pages that were paged in again.
-    WorkingsetRefaultAnon = "workingset_refault_anon",
-    /// Of the anonymous ones, those that were out for so short a time that they are active at once.
-    WorkingsetActivateAnon = "workingset_activate_anon",
-    /// Of these, anonymous ones that had been active before they were paged out.
-    WorkingsetRestoreAnon = "workingset_restore_anon",
-    /// Pages read from swap devices.
-    Pswpin = "pswpin",
-    /// Pages written to swap devices.
-    Pswpout = "pswpout",
-    /// Pages that the background reclaim looked at.
-    PgscanKswapd = "pgscan_kswapd",
-    /// Pages that programs looked at which wanted memory.
-    PgscanDirect = "pgscan_direct",
-    /// Pages that were scanned because reclaim was asked for.
-    PgscanProactive = "pgscan_proactive",
-    /// Of the background's, pages that were got.
-    PgstealKswapd = "pgsteal_kswapd",
-    /// Of the programs', pages that were got.
-    PgstealDirect = "pgsteal_direct",
-    /// Of those, pages that were reclaimed.
-    PgstealProactive = "pgsteal_proactive",
-    /// Page faults.
-    Pgfault = "pgfault",
-    /// Page faults that had to wait for a device.
-    Pgmajfault = "pgmajfault",
-    /// Pages on active lists that were looked at.
-    Pgrefill = "pgrefill",
-    /// Pages that became active.
-    Pgactivate = "pgactivate",
-    /// Pages that became inactive.
-    Pgdeactivate = "pgdeactivate",
-    /// Pages whose contents are not needed.
-    Pglazyfree = "pglazyfree",
-    /// Of these, pages that were taken.
-    Pglazyfreed = "pglazyfreed",
-    /// Pages of zeros that came back without a device.
-    SwpinZero = "swpin_zero",
-    /// Pages of zeros that were paged out without a device.
-    SwpoutZero = "swpout_zero",
-    /// Pages that came back from a compressed cache.
-    Zswpin = "zswpin",
-    /// Pages that went to a compressed cache.
-    Zswpout = "zswpout",
-    /// Faults that mapped a new folio as large as a PMD entry's.
-    ThpFaultAlloc = "thp_fault_alloc",
-    /// Such folios that ranges were collapsed into.
-    ThpCollapseAlloc = "thp_collapse_alloc",
-    /// Such folios that were paged out whole.
-    ThpSwpout = "thp_swpout",
-    /// Such folios that had to be split first.
-    ThpSwpoutFallback = "thp_swpout_fallback",
+named_enum! {
+    /// A number of `memory.stat`, by its name there.
+    #[repr(usize)]
+    pub enum MemcgStat {
+        /// Pages of files that are charged; in bytes in the file.
+        File = "file",
+        /// Anonymous pages that were paged in again.
+        WorkingsetRefaultAnon = "workingset_refault_anon",
+        /// Of the anonymous ones, those that were out for so short a time that they are active at once.
+        WorkingsetActivateAnon = "workingset_activate_anon",
+        /// Of these, anonymous ones that had been active before they were paged out.
+        WorkingsetRestoreAnon = "workingset_restore_anon",
+        /// Pages read from swap devices.
+        Pswpin = "pswpin",
+        /// Pages written to swap devices.
+        Pswpout = "pswpout",
+        /// Pages that the background reclaim looked at.
+        PgscanKswapd = "pgscan_kswapd",
+        /// Pages that programs looked at which wanted memory.
+        PgscanDirect = "pgscan_direct",
+        /// Pages that were scanned because reclaim was asked for.
+        PgscanProactive = "pgscan_proactive",
+        /// Of the background's, pages that were got.
+        PgstealKswapd = "pgsteal_kswapd",
+        /// Of the programs', pages that were got.
+        PgstealDirect = "pgsteal_direct",
+        /// Of those, pages that were reclaimed.
+        PgstealProactive = "pgsteal_proactive",
+        /// Page faults.
+        Pgfault = "pgfault",
+        /// Page faults that had to wait for a device.
+        Pgmajfault = "pgmajfault",
+        /// Pages on active lists that were looked at.
+        Pgrefill = "pgrefill",
+        /// Pages that became active.
+        Pgactivate = "pgactivate",
+        /// Pages that became inactive.
+        Pgdeactivate = "pgdeactivate",
+        /// Pages whose contents are not needed.
+        Pglazyfree = "pglazyfree",
+        /// Of these, pages that were taken.
+        Pglazyfreed = "pglazyfreed",
+        /// Pages of zeros that came back without a device.
+        SwpinZero = "swpin_zero",
+        /// Pages of zeros that were paged out without a device.
+        SwpoutZero = "swpout_zero",
+        /// Pages that came back from a compressed cache.
+        Zswpin = "zswpin",
+        /// Pages that went to a compressed cache.
+        Zswpout = "zswpout",
+        /// Faults that mapped a new folio as large as a PMD entry's.
+        ThpFaultAlloc = "thp_fault_alloc",
+        /// Such folios that ranges were collapsed into.
+        ThpCollapseAlloc = "thp_collapse_alloc",
+        /// Such folios that were paged out whole.
+        ThpSwpout = "thp_swpout",
+        /// Such folios that had to be split first.
+        ThpSwpoutFallback = "thp_swpout_fallback",
+    }
 }
 
 impl MemcgStat {

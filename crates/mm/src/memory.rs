@@ -40,24 +40,15 @@ pub struct MemoryConfig {
 }
 
 /// Why a [`Memory`] could not be built.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum BuildError {
     /// The RAM does not hold the memory map and the first lists.
+    #[error("memory could not be taken over: {0}")]
     Boot(BootError),
     /// There were no frames for the first objects of the crates.
+    #[error("too little memory to start: {0}")]
     Start(Error),
 }
-
-impl fmt::Display for BuildError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Boot(error) => write!(f, "memory could not be taken over: {error}"),
-            Self::Start(error) => write!(f, "too little memory to start: {error}"),
-        }
-    }
-}
-
-impl core::error::Error for BuildError {}
 
 /// One machine's memory: frames, address spaces and what they need.
 ///

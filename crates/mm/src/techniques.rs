@@ -23,24 +23,15 @@ pub struct Techniques {
 }
 
 /// Why a switch could not be set.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum TechniqueError {
     /// There is no such technique.
+    #[error("no such technique; known: {}", Joined(Techniques::NAMES))]
     UnknownName,
     /// The technique has no such strategy; these it has.
+    #[error("no such value; known: {}", Joined(.0))]
     UnknownValue(&'static [&'static str]),
 }
-
-impl fmt::Display for TechniqueError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::UnknownName => write!(f, "no such technique; known: {}", Joined(Techniques::NAMES)),
-            Self::UnknownValue(known) => write!(f, "no such value; known: {}", Joined(known)),
-        }
-    }
-}
-
-impl core::error::Error for TechniqueError {}
 
 impl Techniques {
     /// Names of all switches.
@@ -57,31 +48,32 @@ impl Techniques {
     ///
     /// [`TechniqueError`]; nothing is changed then.
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), TechniqueError> {
-        match (name, value) {
-            ("pcp", _) => {
-                let chosen = PcpTechnique::COMPARED.into_iter().find(|technique| technique.name() == value);
-                self.pcp = chosen.ok_or(TechniqueError::UnknownValue(Self::PCP_VALUES))?;
+        match name {
+            "pcp" => self.pcp = by_name(PcpTechnique::COMPARED, |it| it.name(), value, Self::PCP_VALUES)?,
+            "gather" => {
+                self.gather = by_name(GatherTechnique::ALL, |it| it.name(), value, Self::GATHER_VALUES)?
             }
-            ("gather", _) => {
-                let chosen = GatherTechnique::ALL.into_iter().find(|technique| technique.name() == value);
-                self.gather = chosen.ok_or(TechniqueError::UnknownValue(Self::GATHER_VALUES))?;
+            "tables" => {
+                self.tables = by_name(TablesTechnique::ALL, |it| it.name(), value, Self::TABLES_VALUES)?
             }
-            ("tables", _) => {
-                let chosen = TablesTechnique::ALL.into_iter().find(|technique| technique.name() == value);
-                self.tables = chosen.ok_or(TechniqueError::UnknownValue(Self::TABLES_VALUES))?;
+            "mremap" => {
+                self.mremap = by_name(RemapTechnique::ALL, |it| it.name(), value, Self::MREMAP_VALUES)?
             }
-            ("mremap", _) => {
-                let chosen = RemapTechnique::ALL.into_iter().find(|technique| technique.name() == value);
-                self.mremap = chosen.ok_or(TechniqueError::UnknownValue(Self::MREMAP_VALUES))?;
-            }
-            ("swap", _) => {
-                let chosen = SwapTechnique::ALL.into_iter().find(|technique| technique.name() == value);
-                self.swap = chosen.ok_or(TechniqueError::UnknownValue(Self::SWAP_VALUES))?;
-            }
+            "swap" => self.swap = by_name(SwapTechnique::ALL, |it| it.name(), value, Self::SWAP_VALUES)?,
             _ => return Err(TechniqueError::UnknownName),
         }
         Ok(())
     }
+}
+
+/// The one of `all` strategies, called `known`, that `name` calls `value`.
+fn by_name<T, const N: usize>(
+    all: [T; N],
+    name: impl Fn(&T) -> &'static str,
+    value: &str,
+    known: &'static [&'static str],
+) -> Result<T, TechniqueError> {
+    all.into_iter().find(|strategy| name(strategy) == value).ok_or(TechniqueError::UnknownValue(known))
 }
 
 /// A list of words, separated by commas.

@@ -1,23 +1,27 @@
 //! Why a page could not be made available, and what is needed for it.
 
-use core::fmt;
 use quire_arch::{Order, SwapEntry};
 use quire_frame::AllocError;
 use quire_memcg::{MemcgId, OverLimit};
 use quire_thp::OrderSet;
 
 /// Why an access to memory was refused.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum FaultError {
     /// SIGSEGV with `SEGV_MAPERR`: nothing is mapped there.
+    #[error("SIGSEGV (MAPERR)")]
     NotMapped,
     /// SIGSEGV with `SEGV_ACCERR`: the mapping does not allow the access.
+    #[error("SIGSEGV (ACCERR)")]
     AccessDenied,
     /// SIGBUS: the contents cannot be read.
+    #[error("SIGBUS")]
     Bus,
     /// No frame for the page or a table.
+    #[error("out of memory: {0}")]
     OutOfMemory(AllocError),
     /// SIGKILL: memory was exhausted, and this program was chosen to give up what it has.
+    #[error("SIGKILL (out of memory)")]
     Killed,
 }
 
@@ -26,20 +30,6 @@ impl From<AllocError> for FaultError {
         Self::OutOfMemory(error)
     }
 }
-
-impl fmt::Display for FaultError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotMapped => f.write_str("SIGSEGV (MAPERR)"),
-            Self::AccessDenied => f.write_str("SIGSEGV (ACCERR)"),
-            Self::Bus => f.write_str("SIGBUS"),
-            Self::OutOfMemory(error) => write!(f, "out of memory: {error}"),
-            Self::Killed => f.write_str("SIGKILL (out of memory)"),
-        }
-    }
-}
-
-impl core::error::Error for FaultError {}
 
 /// Why a page could not be made available under the lock that was held.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

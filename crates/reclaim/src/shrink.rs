@@ -67,7 +67,7 @@ pub(crate) fn shrink<P: Platform>(spaces: &Spaces<P>, folios: &mut Isolated, pre
     batch.flush();
     let mut freed = 0;
     let mut chain = FrameChain::new();
-    for folio in ready {
+    for folio in ready.drain(..) {
         freed += write_and_free(spaces, folio, &mut chain);
     }
     drop(batch);

@@ -2,7 +2,6 @@
 
 use crate::space_core::{AnonVma, Scratch, SpaceCore, Vma};
 use core::cell::Cell;
-use core::fmt;
 use core::ptr::{self, NonNull};
 use core::sync::atomic::Ordering;
 
@@ -23,9 +22,9 @@ pub enum AnonVmaViolation {
     Member,
     /// The list of its children.
     Children {
-        /// Memcgs that name it as their parent.
+        /// Anon_vmas that name it as their parent.
         expected: u64,
-        /// Memcgs on the list.
+        /// Anon_vmas on the list.
         found: u64,
     },
     /// Its references.
@@ -51,12 +50,6 @@ pub enum AnonVmaViolation {
     },
 }
 
-impl fmt::Display for AnonVmaViolation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self, f)
-    }
-}
-
 fn add(count: &Cell<u64>, more: u64) {
     count.set(count.get() + more);
 }
@@ -69,7 +62,7 @@ pub struct AnonVmaAudit {
 }
 
 impl AnonVmaAudit {
-    /// Memcgs that were found.
+    /// Anon_vmas that were found.
     pub fn anon_vmas(&self) -> u64 {
         self.anon_vmas
     }

@@ -3,7 +3,6 @@
 use crate::heap::Heap;
 use crate::once::{SetOnce, Taken};
 use core::alloc::{GlobalAlloc, Layout};
-use core::error::Error;
 use core::fmt;
 use core::ptr::{self, NonNull};
 use quire_arch::Platform;
@@ -28,25 +27,16 @@ struct Attached<P: Platform> {
 }
 
 /// Why a [`GlobalHeap`] was not attached.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AttachError {
     /// It is attached already, or just being so.
+    #[error("the heap is attached to a machine already")]
     AlreadyAttached,
     /// There is no memory for the heap's caches. It can be tried again.
+    #[error("no memory for the heap's caches: {0}")]
     NoFrames(AllocError),
 }
-
-impl fmt::Display for AttachError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::AlreadyAttached => f.write_str("the heap is attached to a machine already"),
-            Self::NoFrames(error) => write!(f, "no memory for the heap's caches: {error}"),
-        }
-    }
-}
-
-impl Error for AttachError {}
 
 impl<P: Platform> Default for GlobalHeap<P> {
     fn default() -> Self {

@@ -19,10 +19,11 @@ use quire_swap::SlotId;
 use quire_vma_tree::tree::TreeViolation;
 
 /// Something that is not as it must be.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpaceViolation {
     /// The tree of VMAs is damaged.
+    #[error("space {}: VMA tree: {violation:?}", .space.get())]
     Tree {
         /// Whose.
         space: SpaceId,
@@ -30,6 +31,7 @@ pub enum SpaceViolation {
         violation: TreeViolation,
     },
     /// A VMA and its entry in the tree have different ranges.
+    #[error("space {}: the tree has {expected:?}, its VMA {found:?}", .space.get())]
     VmaRange {
         /// Whose.
         space: SpaceId,
@@ -39,6 +41,7 @@ pub enum SpaceViolation {
         found: VirtRange,
     },
     /// A count differs from the recount.
+    #[error("{}: {what}: expected {expected}, found {found}", whose(*.space))]
     Count {
         /// Whose; `None` for a count of the whole machine.
         space: Option<SpaceId>,
@@ -50,6 +53,7 @@ pub enum SpaceViolation {
         found: u64,
     },
     /// A table's number of live entries differs from its entries.
+    #[error("table {table:?}: expected {expected} live entries, found {found}")]
     TableLive {
         /// The table.
         table: Pfn,
@@ -59,6 +63,7 @@ pub enum SpaceViolation {
         found: u64,
     },
     /// An entry points to a table that is none, or to one of another space.
+    #[error("space {}: {table:?} is hooked as a table but is {kind:?}", .space.get())]
     BadTable {
         /// Whose tables.
         space: SpaceId,
@@ -68,6 +73,7 @@ pub enum SpaceViolation {
         kind: Kind,
     },
     /// A page is mapped where there is no mapping, or allows more than the mapping.
+    #[error("space {}: {addr:?} maps {pfn:?} ({kind:?}) wrongly", .space.get())]
     BadPage {
         /// Whose.
         space: SpaceId,
@@ -79,6 +85,7 @@ pub enum SpaceViolation {
         kind: Kind,
     },
     /// Nothing refers to the frame, though it is not free.
+    #[error("{pfn:?} ({kind:?}) is lost: nothing refers to it")]
     Leaked {
         /// The frame.
         pfn: Pfn,
@@ -87,6 +94,7 @@ pub enum SpaceViolation {
     },
     /// The map count of a folio differs from the entries that map it, or its mappings hold not just one
     /// reference; or a table is hooked more than once.
+    #[error("{pfn:?}: expected {expected} maps, found {maps}, with {refs} references")]
     Refs {
         /// The frame.
         pfn: Pfn,
@@ -98,6 +106,7 @@ pub enum SpaceViolation {
         maps: u32,
     },
     /// An anon_vma, or its tree, is not as its VMAs say.
+    #[error("space {}: an anon_vma of its VMAs: {violation:?}", .space.get())]
     AnonVma {
         /// The space of the VMA by which the anon_vma was found first.
         space: SpaceId,
@@ -105,6 +114,7 @@ pub enum SpaceViolation {
         violation: AnonVmaViolation,
     },
     /// A private page is owned by no anon_vma, or by one whose pages the mapping cannot have.
+    #[error("space {}: {pfn:?} at {addr:?} is not owned by an anon_vma of its VMA", .space.get())]
     PageOwner {
         /// Whose mapping.
         space: SpaceId,
@@ -115,6 +125,11 @@ pub enum SpaceViolation {
     },
     /// A private page is mapped here and once more, or another page of its folio by another space, though the
     /// page is marked as exclusive to one process: others see what that process writes.
+    #[error(
+        "space {}: {pfn:?} at {addr:?} is mapped by other processes too, but {}",
+        .space.get(),
+        if *.marked { "its folio is marked as exclusive" } else { "an entry allows writes" }
+    )]
     NotExclusive {
         /// Whose mapping.
         space: SpaceId,
@@ -127,15 +142,23 @@ pub enum SpaceViolation {
     },
     /// A folio is marked as locked, and no locked mapping has a page of it; or is listed as unevictable, and
     /// not marked. Reclaim would never find it.
+    #[error("{pfn:?} is kept as mlocked, but no locked VMA has it")]
     StrayLock {
         /// Its first frame.
         pfn: Pfn,
     },
     /// A memcg counts wrongly what belongs to it, or something belongs to none.
+    #[error("memory {0}")]
     Memcg(quire_memcg::MemcgViolation),
     /// A TLB translates what the tables do not, and no flush comes before its use.
+    #[error("stale TLB entry: {0:?}")]
     StaleTranslation(CachedTranslation),
     /// A CPU runs a space and is not in its set of CPUs, or is and does not.
+    #[error(
+        "space {}: cpu {cpu} {}",
+        .space.get(),
+        if *.current { "runs it and is not in its set" } else { "is in its set and does not run it" }
+    )]
     Running {
         /// The space.
         space: SpaceId,
@@ -146,58 +169,12 @@ pub enum SpaceViolation {
     },
 }
 
-impl fmt::Display for SpaceViolation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tree { space, violation } => write!(f, "space {}: VMA tree: {violation:?}", space.get()),
-            Self::VmaRange { space, expected, found } => {
-                write!(f, "space {}: the tree has {expected:?}, its VMA {found:?}", space.get())
-            }
-            Self::Count { space, what, expected, found } => {
-                match space {
-                    Some(space) => write!(f, "space {}: ", space.get())?,
-                    None => f.write_str("machine: ")?,
-                }
-                write!(f, "{what}: expected {expected}, found {found}")
-            }
-            Self::TableLive { table, expected, found } => {
-                write!(f, "table {table:?}: expected {expected} live entries, found {found}")
-            }
-            Self::BadTable { space, table, kind } => {
-                write!(f, "space {}: {table:?} is hooked as a table but is {kind:?}", space.get())
-            }
-            Self::BadPage { space, addr, pfn, kind } => {
-                write!(f, "space {}: {addr:?} maps {pfn:?} ({kind:?}) wrongly", space.get())
-            }
-            Self::Leaked { pfn, kind } => write!(f, "{pfn:?} ({kind:?}) is lost: nothing refers to it"),
-            Self::Refs { pfn, expected, refs, maps } => {
-                write!(f, "{pfn:?}: expected {expected} maps, found {maps}, with {refs} references")
-            }
-            Self::AnonVma { space, violation } => {
-                write!(f, "space {}: an anon_vma of its VMAs: {violation}", space.get())
-            }
-            Self::PageOwner { space, addr, pfn } => {
-                write!(f, "space {}: {pfn:?} at {addr:?} is not owned by an anon_vma of its VMA", space.get())
-            }
-            Self::NotExclusive { space, addr, pfn, marked } => {
-                let why = if *marked { "its folio is marked as exclusive" } else { "an entry allows writes" };
-                write!(
-                    f,
-                    "space {}: {pfn:?} at {addr:?} is mapped by other processes too, but {why}",
-                    space.get()
-                )
-            }
-            Self::StrayLock { pfn } => write!(f, "{pfn:?} is kept as mlocked, but no locked VMA has it"),
-            Self::Memcg(violation) => write!(f, "memory {violation}"),
-            Self::StaleTranslation(stale) => write!(f, "stale TLB entry: {stale:?}"),
-            Self::Running { space, cpu, current: true } => {
-                write!(f, "space {}: cpu {cpu} runs it and is not in its set", space.get())
-            }
-            Self::Running { space, cpu, current: false } => {
-                write!(f, "space {}: cpu {cpu} is in its set and does not run it", space.get())
-            }
-        }
-    }
+/// Whose a count is.
+fn whose(space: Option<SpaceId>) -> impl fmt::Display {
+    fmt::from_fn(move |f| match space {
+        Some(space) => write!(f, "space {}", space.get()),
+        None => f.write_str("machine"),
+    })
 }
 
 pub(crate) type Report<'r> = &'r mut dyn FnMut(SpaceViolation);
@@ -266,7 +243,7 @@ pub fn audit_spaces<P: Platform>(spaces: &Spaces<P>, report: Report<'_>) {
     expect("entries that name slots", sums.names.count, counted.count);
     expect("a sum over the slots that entries name", sums.names.sum, counted.sum);
     let large_leaves = sums.large_leaves;
-    audit_memcgs(spaces, report);
+    audit_anon_vmas(spaces, report);
     audit_frames(spaces, large_leaves, report);
     sharing::audit_sharing(spaces, report);
     memcgs::audit_memcgs(spaces, report);
@@ -334,7 +311,7 @@ fn audit_space<P: Platform>(spaces: &Spaces<P>, core: &SpaceCore, sums: &mut Sum
 }
 
 /// Compares every anon_vma with what [`AnonVmaAudit::count`] found.
-fn audit_memcgs<P: Platform>(spaces: &Spaces<P>, report: Report<'_>) {
+fn audit_anon_vmas<P: Platform>(spaces: &Spaces<P>, report: Report<'_>) {
     let for_each_vma = |visit: &mut dyn FnMut(&SpaceCore, &Vma)| {
         Space::for_each(spaces, |core| {
             core.read_mappings(spaces.platform()).iter().for_each(|vma| visit(core, vma));

@@ -120,7 +120,7 @@ pub(crate) fn copy_on_write<P: Platform>(
     let mut gather = Gather::new(tables.memory(), tables.space(), FlushCause::CopyOnWrite);
     let result = replace_by_copy(tables, held, (table, index), vma, addr, &mut gather);
     gather.put(held.head, held.order);
-    tables.finish(gather);
+    tables.finish(&mut gather);
     result
 }
 

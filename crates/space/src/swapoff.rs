@@ -6,7 +6,6 @@
 
 use crate::space::{Space, Unreadable};
 use crate::spaces::Spaces;
-use core::fmt;
 use quire_arch::{Platform, SwapEntry, VirtAddr, VirtRange};
 use quire_frame::AllocError;
 use quire_rmap::Vma;
@@ -16,27 +15,18 @@ use quire_swap::{DeviceId, SlotId, SwapDevice, SwapOnError, SwapOnOptions};
 const AT_ONCE: u64 = 32;
 
 /// Why a device is in use still. All that was swapped in stays in memory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SwapOffError {
     /// There is no such device, or it is being removed already.
+    #[error("the device is not in use")]
     NotOn,
     /// Memory does not hold what is on it.
+    #[error("memory does not hold what is on the device: {0}")]
     OutOfMemory(AllocError),
     /// The caller gave up.
+    #[error("interrupted")]
     Interrupted,
 }
-
-impl fmt::Display for SwapOffError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotOn => f.write_str("the device is not in use"),
-            Self::OutOfMemory(cause) => write!(f, "memory does not hold what is on the device: {cause}"),
-            Self::Interrupted => f.write_str("interrupted"),
-        }
-    }
-}
-
-impl core::error::Error for SwapOffError {}
 
 /// Takes a device into use.
 ///

@@ -6,15 +6,18 @@ use crate::devices::Device;
 use crate::held::Held;
 use crate::lists::ListId;
 use crate::slot::{DeviceId, MAX_DEVICES, SlotId};
-use core::fmt;
 use quire_arch::{Pfn, Platform};
 use quire_frame::FrameFlags;
 use quire_sync::atomic::Ordering;
 
 /// Something that cannot be on a sound machine.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SwapViolation {
     /// A cluster's count of slots in use, or of those in the cache, is not what its words come to.
+    #[error(
+        "the cluster at {cluster} counts {} slots in use and {} in the cache, but there are {} and {}",
+        .kept.0, .kept.1, .found.0, .found.1
+    )]
     ClusterCount {
         /// Its first slot.
         cluster: SlotId,
@@ -24,11 +27,13 @@ pub enum SwapViolation {
         found: (u32, u32),
     },
     /// A cluster is not on a list where it belongs, or has no table, or one that it must not have.
+    #[error("the cluster at {cluster} is not where it belongs")]
     Misplaced {
         /// Its first slot.
         cluster: SlotId,
     },
     /// A list has more or fewer clusters than say that they are on it, or is not linked soundly.
+    #[error("a list of device {device} counts {kept} clusters, but there are {found}")]
     List {
         /// Whose.
         device: DeviceId,
@@ -38,6 +43,7 @@ pub enum SwapViolation {
         found: u32,
     },
     /// A device's count of slots in use, or of its tables, is wrong.
+    #[error("device {device} counts {kept} slots or tables in use, but there are {found}")]
     DeviceCount {
         /// Which.
         device: DeviceId,
@@ -47,11 +53,13 @@ pub enum SwapViolation {
         found: u64,
     },
     /// The slot is not needed, and it is not free.
+    #[error("{slot} is in use, but it is not needed")]
     Leaked {
         /// The slot.
         slot: SlotId,
     },
     /// The cache has a page for the slot whose folio does not say so, or not there.
+    #[error("the cache has {page:?} for {slot}, but its folio does not say so")]
     Folio {
         /// The slot.
         slot: SlotId,
@@ -59,40 +67,17 @@ pub enum SwapViolation {
         page: Pfn,
     },
     /// A folio says that it is in the cache, and the cache has not all of its pages.
+    #[error("the folio at {head:?} is not in the cache, but says so")]
     NotCached {
         /// Its first frame.
         head: Pfn,
     },
     /// Another thread still reads the page past the cache.
+    #[error("{slot} is read past the cache")]
     Busy {
         /// The slot.
         slot: SlotId,
     },
-}
-
-impl fmt::Display for SwapViolation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::ClusterCount { cluster, kept, found } => write!(
-                f,
-                "the cluster at {cluster} counts {} slots in use and {} in the cache, but there are {} and {}",
-                kept.0, kept.1, found.0, found.1
-            ),
-            Self::Misplaced { cluster } => write!(f, "the cluster at {cluster} is not where it belongs"),
-            Self::List { device, kept, found } => {
-                write!(f, "a list of device {device} counts {kept} clusters, but there are {found}")
-            }
-            Self::DeviceCount { device, kept, found } => {
-                write!(f, "device {device} counts {kept} slots or tables in use, but there are {found}")
-            }
-            Self::Leaked { slot } => write!(f, "{slot} is in use, but it is not needed"),
-            Self::Folio { slot, page } => {
-                write!(f, "the cache has {page:?} for {slot}, but its folio does not say so")
-            }
-            Self::NotCached { head } => write!(f, "the folio at {head:?} is not in the cache, but says so"),
-            Self::Busy { slot } => write!(f, "{slot} is read past the cache"),
-        }
-    }
 }
 
 /// A slot in use.

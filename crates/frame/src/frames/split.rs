@@ -21,27 +21,18 @@ use quire_arch::{Order, Pfn, Platform};
 use quire_sync::atomic::Ordering;
 
 /// Why a folio was not split. Nothing was changed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SplitError {
     /// It is not a folio of private memory, or not larger than what it was to be split into.
+    #[error("the folio is not larger than its parts were to be")]
     NotLarger,
     /// Another thread holds a reference to it, pages are being mapped or unmapped, or it is just being freed.
+    #[error("the folio is in use just now")]
     Busy,
     /// Each of its pages is mapped, and only one that is not was to be split.
+    #[error("every page of the folio is mapped")]
     Mapped,
 }
-
-impl fmt::Display for SplitError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::NotLarger => "the folio is not larger than its parts were to be",
-            Self::Busy => "the folio is in use just now",
-            Self::Mapped => "every page of the folio is mapped",
-        })
-    }
-}
-
-impl core::error::Error for SplitError {}
 
 /// A large folio whose mappings are being counted page by page, under its head lock.
 #[must_use]

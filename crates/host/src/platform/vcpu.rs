@@ -78,10 +78,11 @@ impl<F: PagingFormat> fmt::Debug for Vcpu<F> {
 }
 
 /// Why there is no handle of a vCPU.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VcpuError {
     /// The machine has fewer CPUs.
+    #[error("no vCPU {number}: the machine has {cpus}")]
     NoSuchCpu {
         /// The number asked for.
         number: usize,
@@ -89,19 +90,9 @@ pub enum VcpuError {
         cpus: usize,
     },
     /// There is a handle already.
+    #[error("vCPU {number} has a handle already")]
     Claimed {
         /// The number asked for.
         number: usize,
     },
 }
-
-impl fmt::Display for VcpuError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoSuchCpu { number, cpus } => write!(f, "no vCPU {number}: the machine has {cpus}"),
-            Self::Claimed { number } => write!(f, "vCPU {number} has a handle already"),
-        }
-    }
-}
-
-impl std::error::Error for VcpuError {}

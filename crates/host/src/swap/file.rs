@@ -56,49 +56,32 @@ pub enum Engine {
 }
 
 /// Why a file cannot be a swap device. Displays as one line.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {cause}", .path.display())]
 pub struct FileDeviceError {
     path: PathBuf,
-    kind: Kind,
+    #[source]
+    cause: Cause,
 }
 
-#[derive(Debug)]
-enum Kind {
+#[derive(Debug, thiserror::Error)]
+enum Cause {
+    #[error(transparent)]
     Host(io::Error),
+    #[error("there is no swap signature; make one with mkswap")]
     NoSignature,
+    #[error("the swap header has version {0}, which is not 1")]
     Version(u32),
+    #[error("the swap header lists {0} bad pages; use another device")]
     BadPages(u32),
+    #[error("the swap header says {pages} pages, but there are {has}; use mkswap again")]
     Short { pages: u64, has: u64 },
+    #[error("swap needs two pages of 4 KiB at least")]
     TooSmall,
+    #[error("it is in use")]
     Busy,
-    Ring(io::Error),
-}
-
-impl fmt::Display for FileDeviceError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: ", self.path.display())?;
-        match &self.kind {
-            Kind::Host(error) => error.fmt(f),
-            Kind::NoSignature => f.write_str("there is no swap signature; make one with mkswap"),
-            Kind::Version(version) => write!(f, "the swap header has version {version}, which is not 1"),
-            Kind::BadPages(count) => write!(f, "the swap header lists {count} bad pages; use another device"),
-            Kind::Short { pages, has } => {
-                write!(f, "the swap header says {pages} pages, but there are {has}; use mkswap again")
-            }
-            Kind::TooSmall => f.write_str("swap needs two pages of 4 KiB at least"),
-            Kind::Busy => f.write_str("it is in use"),
-            Kind::Ring(error) => write!(f, "the host permits no io_uring: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for FileDeviceError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match &self.kind {
-            Kind::Host(error) | Kind::Ring(error) => Some(error),
-            _ => None,
-        }
-    }
+    #[error("the host permits no io_uring: {0}")]
+    Ring(#[source] io::Error),
 }
 
 /// A swap device on a file or a block device of the host.
@@ -122,23 +105,23 @@ impl<F: PagingFormat> FileDevice<F> {
         path: &Path,
         options: FileDeviceOptions,
     ) -> Result<Self, FileDeviceError> {
-        let wrong = |kind| FileDeviceError { path: path.to_path_buf(), kind };
+        let wrong = |cause| FileDeviceError { path: path.to_path_buf(), cause };
         let (file, header, direct) = open(path, options.direct).map_err(wrong)?;
         let wake_platform = platform.clone();
         // Waiters sleep on the address of what is shared.
         let wake = Box::new(move |key| wake_platform.unpark(key));
         let shared =
-            Shared::new(file, options.depth.max(1), wake).map_err(|error| wrong(Kind::Host(error)))?;
+            Shared::new(file, options.depth.max(1), wake).map_err(|error| wrong(Cause::Host(error)))?;
         let shared = Arc::new(shared);
         let ring = match options.engine {
             Some(Engine::Pool) => None,
-            Some(Engine::Ring) => Some(ring::start(&shared).map_err(|error| wrong(Kind::Ring(error)))?),
+            Some(Engine::Ring) => Some(ring::start(&shared).map_err(|error| wrong(Cause::Ring(error)))?),
             None => ring::start(&shared).ok(),
         };
         let engine = if ring.is_some() { Engine::Ring } else { Engine::Pool };
         let workers = match ring {
             Some(worker) => vec![worker],
-            None => pool::start(&shared).map_err(|error| wrong(Kind::Host(error)))?,
+            None => pool::start(&shared).map_err(|error| wrong(Cause::Host(error)))?,
         };
         let slots = u64::from(header.last_page);
         Ok(Self { platform: platform.clone(), shared, workers, slots, engine, direct })
@@ -151,28 +134,28 @@ impl<F: PagingFormat> FileDevice<F> {
 }
 
 /// Opens the file for this process alone, and reads its header.
-fn open(path: &Path, direct: bool) -> Result<(File, Header, bool), Kind> {
-    let is_block = std::fs::metadata(path).map_err(Kind::Host)?.file_type().is_block_device();
+fn open(path: &Path, direct: bool) -> Result<(File, Header, bool), Cause> {
+    let is_block = std::fs::metadata(path).map_err(Cause::Host)?.file_type().is_block_device();
     let attempt = |direct: bool| {
         let mut flags = OFlags::RDWR | OFlags::CLOEXEC;
         flags.set(OFlags::DIRECT, direct);
         // For a block device: it is not mounted, and cannot be while it is open.
         flags.set(OFlags::EXCL, is_block);
         let file = rustix::fs::open(path, flags, Mode::empty()).map_err(|error| match error {
-            Errno::BUSY => Kind::Busy,
-            error => Kind::Host(error.into()),
+            Errno::BUSY => Cause::Busy,
+            error => Cause::Host(error.into()),
         })?;
         let file = File::from(file);
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|error| match error {
-            Errno::WOULDBLOCK => Kind::Busy,
-            error => Kind::Host(error.into()),
+            Errno::WOULDBLOCK => Cause::Busy,
+            error => Cause::Host(error.into()),
         })?;
         let header = Header::read(&file)?;
         Ok((file, header, direct))
     };
     match attempt(direct) {
         // A file system without direct input says so when the file is opened, or when it is read.
-        Err(Kind::Host(error)) if direct && error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {
+        Err(Cause::Host(error)) if direct && error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {
             attempt(false)
         }
         result => result,

@@ -1,7 +1,6 @@
 //! The auditor of a whole machine.
 
 use super::Memory;
-use core::fmt;
 use quire_arch::Platform;
 use quire_frame::{FrameViolation, Kind};
 use quire_memcg::MemcgViolation;
@@ -10,27 +9,20 @@ use quire_space::audit_spaces;
 use quire_swap::SwapViolation;
 
 /// Something that is not as it must be.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, thiserror::Error)]
 pub enum Violation {
     /// In the page-frame allocator.
+    #[error("{0}")]
     Frame(FrameViolation),
     /// In an address space.
+    #[error("{0}")]
     Space(SpaceViolation),
     /// In the memcgs and the LRU lists.
+    #[error("{0}")]
     Memcg(MemcgViolation),
     /// In swap.
+    #[error("{0}")]
     Swap(SwapViolation),
-}
-
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Frame(violation) => violation.fmt(f),
-            Self::Space(violation) => violation.fmt(f),
-            Self::Memcg(violation) => violation.fmt(f),
-            Self::Swap(violation) => violation.fmt(f),
-        }
-    }
 }
 
 /// What an audit found, in short.

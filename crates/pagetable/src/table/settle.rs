@@ -44,8 +44,8 @@ impl<P: Platform> Tables<'_, P> {
         }
     }
 
-    /// Flushes the TLBs and frees everything. Cannot fail and allocates nothing.
-    pub fn finish(&self, mut gather: Gather<'_, P>) {
+    /// Flushes the TLBs and frees everything: the gather is empty then. Cannot fail and allocates nothing.
+    pub fn finish(&self, gather: &mut Gather<'_, P>) {
         if gather.holds_nothing() {
             if gather.has_counted() {
                 gather.count(&self.pin());
@@ -53,9 +53,9 @@ impl<P: Platform> Tables<'_, P> {
             gather.drop_cached();
             return;
         }
-        self.settle(&mut gather);
+        self.settle(gather);
         while let Some(table) = gather.pop_unhooked() {
-            self.free_detached_table(table, &mut gather);
+            self.free_detached_table(table, gather);
         }
         gather.free_all();
     }

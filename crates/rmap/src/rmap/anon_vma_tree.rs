@@ -70,7 +70,7 @@ impl<'s, P: Platform> AnonVmaTree<'s, P> {
     }
 }
 
-/// Memcgs whose last VMA left. Pages may still name them, so they are released only when this is dropped:
+/// Anon_vmas whose last VMA left. Pages may still name them, so they are released only when this is dropped:
 /// after the pages are out of the tables.
 pub struct Emptied<'s, P: Platform> {
     rmap: Rmap<'s, P>,

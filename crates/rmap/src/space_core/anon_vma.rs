@@ -67,7 +67,7 @@ pub struct AnonVma {
 pub(crate) struct TreeStats {
     /// VMAs in all anon_vmas.
     pub(crate) vmas: AtomicU64,
-    /// Memcgs without any.
+    /// Anon_vmas without any.
     pub(crate) empty: AtomicU64,
 }
 
@@ -283,7 +283,7 @@ pub(crate) struct Scratch {
     pub(crate) checked: Cell<bool>,
     /// VMAs that name the anon_vma.
     pub(crate) vmas: Cell<u64>,
-    /// Memcgs that name it as their parent.
+    /// Anon_vmas that name it as their parent.
     pub(crate) children: Cell<u64>,
     /// In a root: VMAs of the tree.
     pub(crate) tree_vmas: Cell<u64>,

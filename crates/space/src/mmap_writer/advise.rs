@@ -80,7 +80,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
     pub(crate) fn advise(&mut self, range: VirtRange, advice: Advice) -> Result<(), Error> {
         let mut gather = Gather::new(self.spaces.memory(), &self.core.tables, FlushCause::Discard);
         let result = self.advise_mappings(range, advice, &mut gather);
-        self.tables().finish(gather);
+        self.tables().finish(&mut gather);
         result
     }
 

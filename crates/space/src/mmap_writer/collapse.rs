@@ -36,7 +36,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         let mut gather = Gather::new(self.spaces.memory(), &self.core.tables, FlushCause::Collapse);
         let result =
             collapse.replace_by_leaf(slot, table, (head, deposit), &snapshot.new_page(start), &mut gather);
-        self.tables().finish(gather);
+        self.tables().finish(&mut gather);
         result
     }
 

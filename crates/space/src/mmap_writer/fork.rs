@@ -15,7 +15,7 @@ impl<P: Platform> MmapWriter<'_, P> {
         let result = self.copy_mappings(child, &mut gather);
         self.core.forks.end();
         // Also after a failure: what may be written no more must not be writable in any TLB.
-        self.tables().finish(gather);
+        self.tables().finish(&mut gather);
         result
     }
 

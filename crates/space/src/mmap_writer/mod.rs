@@ -45,7 +45,7 @@ pub(crate) struct MmapWriter<'s, P: Platform> {
     /// What the caller may do. Nothing beyond the limits where it is the kernel itself.
     pub(crate) rights: Rights,
     tree: Writer<'s, Vma, Spaces<P>>,
-    /// Memcgs whose last VMA left in this section: released at its end, when their pages are out of the
+    /// Anon_vmas whose last VMA left in this section: released at its end, when their pages are out of the
     /// tables.
     emptied: Emptied<'s, P>,
     // Dropped last.

@@ -121,7 +121,9 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
                 return self.move_several(remap, gather);
             }
         }
-        if let Some(size) = self.find(remap.addr()).and_then(|vma| HugePages::of(vma.flags())) {
+        if self.core.had_hugetlb()
+            && let Some(size) = self.find(remap.addr()).and_then(|vma| HugePages::of(vma.flags()))
+        {
             remap.round_to(size)?;
         }
         let vma = self.check(&remap)?;

@@ -13,7 +13,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
     pub(crate) fn unmap(&mut self, range: VirtRange, prepared: &mut Prepared<'_, P>) {
         let mut gather = Gather::new(self.spaces.memory(), &self.core.tables, FlushCause::Unmap);
         self.unmap_into(range, prepared, &mut gather);
-        self.tables().finish(gather);
+        self.tables().finish(&mut gather);
     }
 
     /// As [`unmap`](Self::unmap); what is unmapped is in `gather` and still in the TLBs.
@@ -74,6 +74,9 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
                 // more.
                 self.tables().set_locked(part, false);
             }
+            if part.end() == range.end() {
+                break;
+            }
         }
         if uncharged > 0 {
             self.spaces.commit().release(uncharged);
@@ -92,7 +95,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
                 self.tables().zap(snapshot.range, Zap::Contents, &mut gather);
             }
         }
-        self.tables().finish(gather);
+        self.tables().finish(&mut gather);
     }
 
     /// Unmaps every mapping: the exit of the space.
@@ -123,7 +126,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
             let all = VirtRange::new(first.range.start(), last.range.end());
             self.tables().unmap(all, FreeableRange::everything(), &mut gather);
         }
-        self.tables().finish(gather);
+        self.tables().finish(&mut gather);
     }
 
     /// Frees the table that covers `range` if it is empty.
@@ -131,7 +134,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         let tables = self.tables();
         let mut gather = Gather::new(self.spaces.memory(), &self.core.tables, FlushCause::PageOut);
         tables.free_empty(range, FreeableRange(range), &mut gather);
-        tables.finish(gather);
+        tables.finish(&mut gather);
     }
 
     /// Unmaps `range` with everything that can fail first.
@@ -139,7 +142,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
     pub(crate) fn unmap_checked(&mut self, range: VirtRange) -> Result<(), Error> {
         let mut gather = Gather::new(self.spaces.memory(), &self.core.tables, FlushCause::Unmap);
         let result = self.unmap_checked_into(range, &mut gather);
-        self.tables().finish(gather);
+        self.tables().finish(&mut gather);
         result
     }
 

@@ -1,21 +1,13 @@
 //! The memcg of a space.
 
 use super::Space;
-use core::fmt;
 use quire_arch::Platform;
 use quire_memcg::{MemcgError, MemcgId};
 
 /// Why a space could not change its memcg.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the space cannot enter the memcg: {0}")]
 pub struct MemcgChangeError(pub MemcgError);
-
-impl fmt::Display for MemcgChangeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the space cannot enter the memcg: {}", self.0)
-    }
-}
-
-impl core::error::Error for MemcgChangeError {}
 
 impl<P: Platform> Space<'_, P> {
     /// The memcg that new pages of this space are charged to.

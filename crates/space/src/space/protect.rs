@@ -46,7 +46,7 @@ impl<P: Platform> Space<'_, P> {
         let mut gather = Gather::new(self.spaces.memory(), &self.core().tables, FlushCause::Protect);
         let result = section.protect_range(range, protection, &mut gather);
         // Also after a failure: what has changed until then must not be in any TLB.
-        self.tables().finish(gather);
+        self.tables().finish(&mut gather);
         result
     }
 }

@@ -31,7 +31,7 @@ impl<P: Platform> Space<'_, P> {
             // One flush for all that the call moves and unmaps.
             let mut gather = Gather::new(self.spaces.memory(), &self.core().tables, FlushCause::Move);
             let remapped = section.remap(remap, &mut gather);
-            self.tables().finish(gather);
+            self.tables().finish(&mut gather);
             self.core().tables.cpus.end_moves();
             usage.end_move(peak);
             match remapped {

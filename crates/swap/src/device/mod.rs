@@ -24,7 +24,6 @@ pub use front::CompressedCache;
 pub use ramdisk::RamDisk;
 
 use bitflags::bitflags;
-use core::fmt;
 use quire_arch::{Pfn, Platform};
 use quire_frame::Frames;
 
@@ -66,30 +65,21 @@ pub struct PageIo {
 }
 
 /// Why pages could not be read or written.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum DeviceError {
     /// The medium failed.
+    #[error("the device failed")]
     Io,
     /// What came back is not what was written.
+    #[error("the device returned damaged data")]
     Corrupt,
     /// The device has no room for a page that compresses so badly, or is at its limit.
+    #[error("the device has no room")]
     NoSpace,
     /// The slot is not one of the device's.
+    #[error("there is no such slot")]
     OutOfRange,
 }
-
-impl fmt::Display for DeviceError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Io => "the device failed",
-            Self::Corrupt => "the device returned damaged data",
-            Self::NoSpace => "the device has no room",
-            Self::OutOfRange => "there is no such slot",
-        })
-    }
-}
-
-impl core::error::Error for DeviceError {}
 
 /// What became of work that was to begin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

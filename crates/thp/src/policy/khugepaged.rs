@@ -65,22 +65,14 @@ settings! {
 pub(super) const COUNT: usize = KhugepagedSetting::ALL.len();
 
 /// A value that a setting cannot have.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{} is {} to {}, not {value}", .setting.name(), .setting.range().start(), .setting.range().end())]
 pub struct OutOfRange {
     /// The setting.
     pub setting: KhugepagedSetting,
     /// The value.
     pub value: u32,
 }
-
-impl fmt::Display for OutOfRange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let range = self.setting.range();
-        write!(f, "{} is {} to {}, not {}", self.setting.name(), range.start(), range.end(), self.value)
-    }
-}
-
-impl core::error::Error for OutOfRange {}
 
 /// A value for each setting.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]

@@ -1,32 +1,11 @@
-//! The words that can be written to the controls.
+//! The words that can be written to the controls, from the first to the last as Linux shows them.
 
-/// Declares a choice between words, from the first to the last as Linux shows them.
-macro_rules! words {
-    ($(#[doc = $doc:literal])+ $name:ident { $($(#[doc = $word_doc:literal])+ $variant:ident = $word:literal,)+ }) => {
-        $(#[doc = $doc])+
-        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-        #[repr(u8)]
-        pub enum $name {
-            $($(#[doc = $word_doc])+ $variant,)+
-        }
+use quire_arch::named_enum;
 
-        impl $name {
-            /// All choices, in the order in which Linux's file shows them.
-            pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
-
-            /// The word.
-            pub const fn name(self) -> &'static str {
-                match self {
-                    $(Self::$variant => $word,)+
-                }
-            }
-        }
-    };
-}
-
-words! {
+named_enum! {
     /// Where large folios are used, for all sizes that inherit it (`enabled`).
-    HugeEnabled {
+    #[repr(u8)]
+    pub enum HugeEnabled {
         /// Everywhere but where a program said NOHUGEPAGE.
         Always = "always",
         /// Where a program said HUGEPAGE.
@@ -36,9 +15,10 @@ words! {
     }
 }
 
-words! {
+named_enum! {
     /// Where folios of one size are used (`hugepages-*kB/enabled`).
-    SizeEnabled {
+    #[repr(u8)]
+    pub enum SizeEnabled {
         /// Everywhere but where a program said NOHUGEPAGE, whatever [`HugeEnabled`] says.
         Always = "always",
         /// As [`HugeEnabled`] says.
@@ -50,9 +30,10 @@ words! {
     }
 }
 
-words! {
+named_enum! {
     /// What a fault does for a large folio when none is free (`defrag`).
-    HugeDefrag {
+    #[repr(u8)]
+    pub enum HugeDefrag {
         /// It makes room itself.
         Always = "always",
         /// It asks the background to make room for the next one.

@@ -1,22 +1,13 @@
 //! Where nodes come from and go to.
 
 use super::node::Node;
-use core::error::Error;
-use core::fmt;
 use core::ptr::NonNull;
 use quire_frame::AllocError;
 
 /// No memory for a node, and why.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("no memory for a node of the range tree: {0}")]
 pub struct OutOfNodes(pub AllocError);
-
-impl fmt::Display for OutOfNodes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "no memory for a node of the range tree: {}", self.0)
-    }
-}
-
-impl Error for OutOfNodes {}
 
 /// Bytes at the end of a [`Node`] that the tree never looks at: a store may queue retired nodes through them.
 pub const NODE_TAIL: usize = 16;

@@ -11,7 +11,6 @@ use super::node::Extent;
 use super::path::Path;
 use super::store::NodeStore;
 use super::{RangeTree, View};
-use core::error::Error;
 use core::fmt;
 use core::ops::Deref;
 use core::ptr::{self, NonNull};
@@ -27,27 +26,18 @@ pub struct Writer<'t, V, S: NodeStore<V>> {
 }
 
 /// Why the bounds of an entry stayed as they were.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SetRangeError {
     /// No entry starts at the given address.
+    #[error("no entry starts there")]
     Missing,
     /// The new range is empty or not page-aligned.
+    #[error("the range is empty or not page-aligned")]
     BadRange,
     /// The new range would reach into or past a neighbour.
+    #[error("the range reaches into a neighbour")]
     Overlap,
 }
-
-impl fmt::Display for SetRangeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Missing => "no entry starts there",
-            Self::BadRange => "the range is empty or not page-aligned",
-            Self::Overlap => "the range reaches into a neighbour",
-        })
-    }
-}
-
-impl Error for SetRangeError {}
 
 impl<'t, V, S: NodeStore<V>> Writer<'t, V, S> {
     /// Moves the bounds of the entry that starts at `start`, while the order of entries stays. Allocates

@@ -1,6 +1,6 @@
 //! The first page of a swap file, as Linux's mkswap writes it.
 
-use super::{FileDeviceError, Kind};
+use super::{Cause, FileDeviceError};
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
@@ -38,29 +38,29 @@ pub(super) struct Header {
 }
 
 impl Header {
-    pub(super) fn read(file: &File) -> Result<Self, Kind> {
-        let has = pages(file).map_err(Kind::Host)?;
+    pub(super) fn read(file: &File) -> Result<Self, Cause> {
+        let has = pages(file).map_err(Cause::Host)?;
         if has < 2 {
-            return Err(Kind::TooSmall);
+            return Err(Cause::TooSmall);
         }
         let mut page = Page([0; PAGE]);
-        file.read_exact_at(&mut page.0, 0).map_err(Kind::Host)?;
+        file.read_exact_at(&mut page.0, 0).map_err(Cause::Host)?;
         if !page.0.ends_with(SIGNATURE) {
-            return Err(Kind::NoSignature);
+            return Err(Cause::NoSignature);
         }
         let (version, last_page, bad) =
             (page.number(VERSION_AT), page.number(LAST_PAGE_AT), page.number(BAD_PAGES_AT));
         if version != VERSION {
-            return Err(Kind::Version(version));
+            return Err(Cause::Version(version));
         }
         if bad != 0 {
-            return Err(Kind::BadPages(bad));
+            return Err(Cause::BadPages(bad));
         }
         if last_page == 0 {
-            return Err(Kind::TooSmall);
+            return Err(Cause::TooSmall);
         }
         let told = u64::from(last_page) + 1;
-        if told > has { Err(Kind::Short { pages: told, has }) } else { Ok(Self { last_page }) }
+        if told > has { Err(Cause::Short { pages: told, has }) } else { Ok(Self { last_page }) }
     }
 }
 
@@ -77,10 +77,10 @@ fn pages(mut file: &File) -> io::Result<u64> {
 ///
 /// [`FileDeviceError`]: the file cannot be made or written, or it would be too small or too large.
 pub fn make_swap(path: &Path, slots: u64) -> Result<(), FileDeviceError> {
-    let wrong = |kind| FileDeviceError { path: path.to_path_buf(), kind };
-    let host = |error| wrong(Kind::Host(error));
+    let wrong = |cause| FileDeviceError { path: path.to_path_buf(), cause };
+    let host = |error| wrong(Cause::Host(error));
     if slots == 0 {
-        return Err(wrong(Kind::TooSmall));
+        return Err(wrong(Cause::TooSmall));
     }
     let last_page = u32::try_from(slots).map_err(|_| host(io::ErrorKind::FileTooLarge.into()))?;
     let file =
@@ -90,7 +90,7 @@ pub fn make_swap(path: &Path, slots: u64) -> Result<(), FileDeviceError> {
     }
     let has = pages(&file).map_err(host)?;
     if has <= slots {
-        return Err(wrong(Kind::Short { pages: slots + 1, has }));
+        return Err(wrong(Cause::Short { pages: slots + 1, has }));
     }
     let mut page = Page([0; PAGE]);
     page.set_number(VERSION_AT, VERSION);

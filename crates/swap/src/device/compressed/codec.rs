@@ -8,16 +8,9 @@ use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into, 
 pub const CODEC_OUTPUT: usize = 4608;
 
 /// What was compressed cannot be what this is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the compressed page is damaged")]
 pub struct Damaged;
-
-impl fmt::Display for Damaged {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the compressed page is damaged")
-    }
-}
-
-impl core::error::Error for Damaged {}
 
 /// A way to compress pages. Its methods are called with a pin: they neither sleep nor take long.
 pub trait Codec: Send + Sync + 'static {

@@ -4,14 +4,13 @@ use super::View;
 use crate::tree::held::HeldNode;
 use crate::tree::node::{Extent, MIN_FILL, SLOTS};
 use crate::tree::writer::is_mappable;
-use core::error::Error;
-use core::fmt;
 use quire_arch::{VirtAddr, VirtRange};
 
 /// What is wrong with a tree.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum TreeViolation {
     /// A node has too few or too many slots in use.
+    #[error("a node at level {level} has {count} slots in use")]
     Fill {
         /// The node's level.
         level: usize,
@@ -19,6 +18,7 @@ pub enum TreeViolation {
         count: usize,
     },
     /// A node is not at the level that its place says.
+    #[error("a node of level {expected} says it has level {found}")]
     Level {
         /// The level by its place.
         expected: usize,
@@ -26,8 +26,10 @@ pub enum TreeViolation {
         found: usize,
     },
     /// A slot's range is empty or not page-aligned.
+    #[error("the range {0:?} is empty or not page-aligned")]
     BadRange(VirtRange),
     /// A slot starts before the one before it ends.
+    #[error("a slot starts at {start:#x}, before the end of the one before it, {previous_end:#x}")]
     Order {
         /// Where the slot starts.
         start: VirtAddr,
@@ -35,8 +37,10 @@ pub enum TreeViolation {
         previous_end: VirtAddr,
     },
     /// A slot in use links nothing.
+    #[error("the slot for {0:?} links nothing")]
     NoLink(VirtRange),
     /// A slot that is not in use is not wiped.
+    #[error("unused slot {slot} at level {level} is not wiped")]
     NotWiped {
         /// The node's level.
         level: usize,
@@ -44,6 +48,7 @@ pub enum TreeViolation {
         slot: usize,
     },
     /// What a parent says about a child's bounds is not so.
+    #[error("a child at {real:?} is cached as {cached:?}")]
     CachedRange {
         /// The bounds in the parent.
         cached: VirtRange,
@@ -51,6 +56,7 @@ pub enum TreeViolation {
         real: VirtRange,
     },
     /// What a parent says about the largest gap inside a child is not so.
+    #[error("a largest gap of {real:#x} is cached as {cached:#x}")]
     CachedGap {
         /// The gap in the parent.
         cached: u64,
@@ -58,6 +64,7 @@ pub enum TreeViolation {
         real: u64,
     },
     /// The tree does not have as many entries as it says.
+    #[error("{found} entries, while the tree counts {expected}")]
     Count {
         /// What it says.
         expected: usize,
@@ -65,33 +72,6 @@ pub enum TreeViolation {
         found: usize,
     },
 }
-
-impl fmt::Display for TreeViolation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Self::Fill { level, count } => write!(f, "a node at level {level} has {count} slots in use"),
-            Self::Level { expected, found } => {
-                write!(f, "a node of level {expected} says it has level {found}")
-            }
-            Self::BadRange(range) => write!(f, "the range {range:?} is empty or not page-aligned"),
-            Self::Order { start, previous_end } => {
-                write!(
-                    f,
-                    "a slot starts at {start:#x}, before the end of the one before it, {previous_end:#x}"
-                )
-            }
-            Self::NoLink(range) => write!(f, "the slot for {range:?} links nothing"),
-            Self::NotWiped { level, slot } => write!(f, "unused slot {slot} at level {level} is not wiped"),
-            Self::CachedRange { cached, real } => write!(f, "a child at {real:?} is cached as {cached:?}"),
-            Self::CachedGap { cached, real } => {
-                write!(f, "a largest gap of {real:#x} is cached as {cached:#x}")
-            }
-            Self::Count { expected, found } => write!(f, "{found} entries, while the tree counts {expected}"),
-        }
-    }
-}
-
-impl Error for TreeViolation {}
 
 impl<V> View<'_, V> {
     /// Checks the order, alignment and disjointness of the entries, the fill and level of every node,

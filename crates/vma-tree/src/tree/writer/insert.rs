@@ -4,33 +4,22 @@ use super::{Writer, is_mappable};
 use crate::tree::node::{Extent, MIN_FILL, Node, NodeSlot, SLOTS};
 use crate::tree::path::Path;
 use crate::tree::store::{NodeStore, OutOfNodes};
-use core::error::Error;
-use core::fmt;
 use core::ptr::NonNull;
 use quire_arch::VirtRange;
 
 /// Why an entry was not added. The tree is as it was.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum InsertError {
     /// The range is empty or not page-aligned.
+    #[error("the range is empty or not page-aligned")]
     BadRange,
     /// An entry shares an address with the range.
+    #[error("an entry is in the way")]
     Overlap,
     /// The store had no memory for a node.
+    #[error("{0}")]
     OutOfNodes(OutOfNodes),
 }
-
-impl fmt::Display for InsertError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::BadRange => f.write_str("the range is empty or not page-aligned"),
-            Self::Overlap => f.write_str("an entry is in the way"),
-            Self::OutOfNodes(cause) => cause.fmt(f),
-        }
-    }
-}
-
-impl Error for InsertError {}
 
 impl From<OutOfNodes> for InsertError {
     fn from(cause: OutOfNodes) -> Self {
