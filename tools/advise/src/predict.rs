@@ -74,7 +74,7 @@ pub struct Prediction {
 /// Memory in a mapping that is never touched.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Waste {
-    /// The mapping's name, or its size and address if it has none.
+    /// The mapping's name; if it has none, where it was mapped, or its size and address.
     pub mapping: String,
     /// Bytes.
     pub bytes: u64,
@@ -102,14 +102,14 @@ fn waste_by_mapping(
     let mut wastes: HashMap<String, u64> = HashMap::new();
     for mapping in at_peak(options.clone())? {
         let touched = touched.get(&(mapping.process, mapping.start)).copied().unwrap_or(0);
-        let name = if mapping.name.is_empty() {
-            format!(
+        let name = match (mapping.name, mapping.site) {
+            (name, site) if name.is_empty() && site.is_empty() => format!(
                 "anonymous mapping of {} KiB at {:#x}",
                 (mapping.end - mapping.start) >> 10,
                 mapping.start
-            )
-        } else {
-            mapping.name
+            ),
+            (name, site) if name.is_empty() => format!("anonymous memory mapped at {site}"),
+            (name, _) => name,
         };
         *wastes.entry(name).or_default() += mapping.anonymous.saturating_sub(touched);
     }
