@@ -4,8 +4,7 @@ use crate::figures::{Outcome, Range, Row};
 use crate::jobs::{Progress, in_parallel};
 use crate::limits::{Basis, Limits, Trial, pressure};
 use crate::setting::{Setting, grid};
-use crate::verdict::{FAULT_SECONDS, Verdict};
-use quire_arch::PAGE_SIZE;
+use crate::verdict::Verdict;
 use quire_measure::Costs;
 use quire_mm::{HugeConfig, KhugepagedSetting, Techniques};
 use quire_trace::format::TraceHeader;
@@ -219,8 +218,8 @@ pub fn predict(
     let last = outcomes.first().and_then(|outcome| outcome.life.samples.last());
     let seconds = last.map_or(0.0, |sample| sample.time_ns as f64 / 1e9);
     let differences = under(0).iter().map(|outcome| outcome.differences).sum();
-    let fault_seconds = costs.and_then(|costs| Some(costs.faults.get(&PAGE_SIZE)?.fixed / 1e9));
-    let verdict = Verdict::of(&rows, seconds, fault_seconds.unwrap_or(FAULT_SECONDS));
+    let spent: Vec<Range> = rows.iter().map(|(_, row)| row.fault_ns()).collect();
+    let verdict = Verdict::of(&rows, seconds, &spent);
     let told = verdict.places().into_iter();
     let wastes = told.map(|place| {
         let found = jobs.iter().zip(&outcomes).find(|(job, _)| job.setting == place);

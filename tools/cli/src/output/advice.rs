@@ -147,10 +147,14 @@ fn why(prediction: &Prediction, place: usize) -> Option<String> {
     if let Some(gain) = verdict.fewest_faults.as_ref().filter(is_here) {
         let memory = percent(gain.memory);
         return Some(format!(
-            "{name} is worth trying for speed: {} page faults instead of {} save about {:.0} % of the time, for{} memory.{}",
+            "{name} is worth trying for speed: {} page faults instead of {} save an estimated {:.0} % of the time ({:.0} to \
+             {:.0} %{}), for{} memory.{}",
             count(row.faults.median),
             count(now.faults.median),
             gain.time * 100.0,
+            gain.time_range[0] * 100.0,
+            gain.time_range[1] * 100.0,
+            if row.estimate_ns.is_none() { "; quire calibrate narrows that" } else { "" },
             if memory.is_empty() { " the same" } else { &memory },
             wasted(prediction, place),
         ));
@@ -343,6 +347,7 @@ pub(crate) fn print_json(
                 "memory_change": gain.memory,
                 "faults_change": gain.faults,
                 "time_saved_estimate": gain.time,
+                "time_saved_estimate_range": gain.time_range,
                 "apply": setting.commands(present),
                 "undo": present.commands(setting),
             })
