@@ -87,7 +87,11 @@ def check_host(arguments):
     os.environ["XDG_CACHE_HOME"] = str(arguments.results.resolve() / "cache")
     if not list(arguments.results.glob("cache/quire/*")):
         arguments.results.mkdir(parents=True, exist_ok=True)
-        subprocess.run([arguments.quire, "calibrate"], stdout=subprocess.DEVNULL, check=True)
+        # Another measurement may have its turn.
+        while (done := subprocess.run([arguments.quire, "calibrate"], capture_output=True, text=True)).returncode:
+            if "another measurement" not in done.stderr:
+                sys.exit(done.stderr.strip())
+            time.sleep(0.2)
 
 
 def predict_all(programs, arguments):
@@ -189,7 +193,7 @@ class Campaign:
         begun = time.monotonic()
         if not all(recording.exists() for recording in self.recordings):
             self.recordings[0].parent.mkdir(exist_ok=True)
-            with self.hold():
+            with hold(self.arguments.measure, words_of(SETTINGS[0]) + self.pace):
                 for recording in self.recordings:
                     record = [self.arguments.quire, "record", "--no-reuse", "--force", "-o", recording, "--", *self.command]
                     self.call(record, self.fresh())
@@ -199,28 +203,6 @@ class Campaign:
             raise Failure(f"the host was not set to {SETTINGS[0]} while it was recorded")
         write(self.predicted, lines)
         print(f"{self.name}: recorded in {recorded - begun:.0f} s, predicted in {time.monotonic() - recorded:.0f} s", flush=True)
-
-    @contextlib.contextmanager
-    def hold(self):
-        """The present setting, and this program's khugepaged, while it is recorded. Other measurements have their turns before."""
-        sets = [word for pair in words_of(SETTINGS[0]) + self.pace for word in ("--set", pair)]
-        for _ in range(600):
-            holder = subprocess.Popen(
-                [self.arguments.measure, *sets, "--hold"],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            )
-            if holder.stdout.readline() == "held\n":
-                break
-            why = holder.communicate()[1].strip()
-            if "another measurement" not in why:
-                raise Failure(why)
-            time.sleep(0.2)
-        else:
-            raise Failure(why)
-        try:
-            yield
-        finally:
-            holder.communicate()
 
     def measure(self, setting, number):
         output = self.data / f"{self.name}.run"
@@ -247,6 +229,29 @@ class Campaign:
                 break
             time.sleep(0.2)
         raise Failure(f"{pathlib.Path(command[0]).name} {command[1]}: {done.stderr[-600:].strip()}")
+
+
+@contextlib.contextmanager
+def hold(measure, pairs):
+    """Settings of this host, while it is recorded. Other measurements have their turns before."""
+    sets = [word for pair in pairs for word in ("--set", pair)]
+    why = "the settings of this host cannot be held"
+    for _ in range(3000):
+        holder = subprocess.Popen(
+            [measure, *sets, "--hold"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        if holder.stdout.readline() == "held\n":
+            break
+        why = holder.communicate()[1].strip()
+        if "another measurement" not in why:
+            raise Failure(why)
+        time.sleep(0.2)
+    else:
+        raise Failure(why)
+    try:
+        yield
+    finally:
+        holder.communicate()
 
 
 def words_of(setting):
