@@ -1,20 +1,26 @@
 #!/usr/bin/env python3
 """Validates `quire advise`: predicts programs from recordings, runs them under the settings, and compares.
 
-    scripts/validate-advice.py run RESULTS [--only NAME]...    what is not yet in the folder RESULTS
+    scripts/validate-advice.py predict RESULTS                 records, and predicts: what is not yet in the folder RESULTS
+    scripts/validate-advice.py run RESULTS [--minutes N]       the same, and measures; no program is begun that will not be
+                                                               done in that time
     scripts/validate-advice.py report RESULTS                  a Markdown table of it, and a summary
     scripts/validate-advice.py list [RESULTS]                  the programs, and what is there of each
 
-The programs are in scripts/advice/programs.toml. Each is recorded --recordings times (3) and predicted, and then run
---runs times (5) under each setting by the example `measure` of quire-measure, which changes the settings of this host,
-as root, and puts them back. The settings take turns, so that what else runs on the host meets all of them alike.
-RESULTS/NAME.predicted.jsonl (what `quire advise --json` printed) and RESULTS/NAME.measured.jsonl (a line a run) hold
-what is done: started again, the script does the rest. RESULTS/data keeps inputs, RESULTS/scratch is the programs' folder.
+The programs are in scripts/advice/programs.toml, those first that say most. Each is recorded --recordings times (3) and
+predicted, and then run --runs times (5) under each setting by the example `measure` of quire-measure, which changes the
+settings of this host, as root, and puts them back. The settings take turns, so that what else runs on the host meets all
+of them alike. In the first turn the 2 MiB faults of the program are counted, which takes time: that of the others counts.
+RESULTS/recordings, RESULTS/NAME.predicted.jsonl (what `quire advise --json` printed) and RESULTS/NAME.measured.jsonl (a
+line a run) hold what is done: started again, the script does the rest. `predict --again` predicts anew from the
+recordings that are there. RESULTS/data keeps inputs, RESULTS/scratch is the programs' folder, RESULTS/cache has what
+`quire calibrate` measured, which is run where that is missing.
 
 It needs the release builds: cargo build --release -p quire-cli && cargo build --release -p quire-measure --example measure
 """
 
 import argparse
+import contextlib
 import json
 import os
 import pathlib
@@ -40,11 +46,13 @@ MIB = 1 << 20
 
 def main():
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("action", choices=["run", "report", "list"])
+    arguments.add_argument("action", choices=["predict", "run", "report", "list"])
     arguments.add_argument("results", nargs="?", type=pathlib.Path)
     arguments.add_argument("--only", action="append", metavar="NAME")
     arguments.add_argument("--runs", type=int, default=5)
     arguments.add_argument("--recordings", type=int, default=3)
+    arguments.add_argument("--minutes", type=float, help="begin no program that will not be done by then")
+    arguments.add_argument("--again", action="store_true", help="predict anew from the recordings")
     arguments.add_argument("--quire", type=pathlib.Path, help="target/release/quire")
     arguments.add_argument("--measure", type=pathlib.Path, help="target/release/examples/measure")
     arguments = arguments.parse_args()
@@ -59,8 +67,9 @@ def main():
         sys.exit("name a folder for the results")
     # Its end puts the host's settings back.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    actions = {"predict": predict_all, "run": run_all, "report": report, "list": show_list}
     try:
-        {"run": run_all, "report": report, "list": show_list}[arguments.action](programs, arguments)
+        actions[arguments.action](programs, arguments)
     except KeyboardInterrupt:
         sys.exit("interrupted; started again it goes on where it stopped")
 
@@ -68,17 +77,41 @@ def main():
 # Runs
 
 
-def run_all(programs, arguments):
+def check_host(arguments):
     for tool in (arguments.quire, arguments.measure):
         if not tool.exists():
             sys.exit(f"{tool} is missing; see --help")
     if os.geteuid() != 0:
         sys.exit("the settings of this host can be changed by root only")
+    # Estimates of time are with this host's costs.
+    os.environ["XDG_CACHE_HOME"] = str(arguments.results.resolve() / "cache")
+    if not list(arguments.results.glob("cache/quire/*")):
+        arguments.results.mkdir(parents=True, exist_ok=True)
+        # Another measurement may have its turn.
+        while (done := subprocess.run([arguments.quire, "calibrate"], capture_output=True, text=True)).returncode:
+            if "another measurement" not in done.stderr:
+                sys.exit(done.stderr.strip())
+            time.sleep(0.2)
+
+
+def predict_all(programs, arguments):
+    check_host(arguments)
+    each(programs, arguments, lambda campaign: campaign.predict())
+
+
+def run_all(programs, arguments):
+    check_host(arguments)
+    end = arguments.minutes and time.monotonic() + 60 * arguments.minutes
+    each(programs, arguments, lambda campaign: campaign.run(end))
+
+
+def each(programs, arguments, work):
+    """The others go on when one fails."""
     failed = []
     for name, program in programs.items():
         try:
-            Campaign(name, program, arguments).run()
-        except Failure as failure:
+            work(Campaign(name, program, arguments))
+        except (Failure, subprocess.TimeoutExpired) as failure:
             print(f"{name}: {failure}", flush=True)
             failed.append(name)
     if failed:
@@ -96,36 +129,51 @@ class Campaign:
         self.name, self.program, self.arguments = name, program, arguments
         results = arguments.results.resolve()
         self.data, self.scratch = results / "data", results / "scratch"
+        self.recordings = [results / f"recordings/{name}.{number}.qtr" for number in range(arguments.recordings)]
         self.predicted, self.measured = files(results, name)
         self.command = ["sh", "-ec", program["run"]]
         self.environment = dict(os.environ, SRC=str(SOURCES), DATA=str(self.data))
+        # Of khugepaged, for programs that are there for it.
+        self.pace = [f"khugepaged/{file}={value}" for file, value in program.get("khugepaged", {}).items()]
+        self.runs = program.get("runs", arguments.runs)
 
-    def run(self):
+    def prepare(self):
         missing = missing_packages(self.program)
         if missing:
             raise Failure(f"apt-get install {' '.join(missing)}")
-        if self.predicted.exists() and not self.todo():
-            return
         self.data.mkdir(parents=True, exist_ok=True)
         if "prepare" in self.program:
             self.call(["sh", "-ec", self.program["prepare"]], self.data)
-        if not self.predicted.exists():
-            self.predict()
+
+    def run(self, end=None):
+        if self.predicted.exists() and not self.todo():
+            return
+        self.prepare()
+        self.predict()
         todo = self.todo()
-        for setting in todo:
-            self.measure(setting)
+        took = self.recorded_time()
+        if end and time.monotonic() + (took + 0.4) * len(todo) > end:
+            print(f"{self.name}: no time for {len(todo)} runs of {took:.1f} s", flush=True)
+            return
+        begun = time.monotonic()
+        for setting, number in todo:
+            self.measure(setting, number)
         peaks = {s: statistics.median(run["peak_anonymous"] for run in runs) for s, runs in read_measured(self.measured).items()}
-        print(f"{self.name}: {', '.join(f'{s} {mega(peak)} MB' for s, peak in peaks.items())}", flush=True)
+        print(f"{self.name}: {', '.join(f'{s} {mega(peak)} MB' for s, peak in peaks.items())} ({time.monotonic() - begun:.0f} s)", flush=True)
+
+    def recorded_time(self):
+        """About what a run takes, in seconds."""
+        _, verdict = read_predicted(self.predicted)
+        return verdict["seconds"]
 
     def todo(self):
-        """The runs that are left, the settings in turns."""
+        """The runs that are left, the settings in turns: setting and number."""
         measured = read_measured(self.measured)
-        rounds = range(self.arguments.runs)
-        return [s for number in rounds for s in self.settings() if len(measured.get(s, [])) <= number]
+        return [(s, n) for n in range(self.runs) for s in self.settings() if len(measured.get(s, [])) <= n]
 
     def settings(self):
-        """Those of all programs, and what the verdict says."""
-        settings = SETTINGS + self.program.get("settings", [])
+        """Those of all programs or this one's own, and what the verdict says."""
+        settings = self.program.get("settings", SETTINGS)
         if self.predicted.exists():
             rows, verdict = read_predicted(self.predicted)
             for claim in ("least_memory", "fewest_faults"):
@@ -139,35 +187,29 @@ class Campaign:
         return self.scratch
 
     def predict(self):
-        self.await_present()
-        recordings = [self.data / f"{self.name}.{number}.qtr" for number in range(self.arguments.recordings)]
+        if self.predicted.exists() and not self.arguments.again:
+            return
+        self.prepare()
         begun = time.monotonic()
-        for recording in recordings:
-            record = [self.arguments.quire, "record", "--no-reuse", "--force", "-o", recording, "--", *self.command]
-            self.call(record, self.fresh())
+        if not all(recording.exists() for recording in self.recordings):
+            self.recordings[0].parent.mkdir(exist_ok=True)
+            with hold(self.arguments.measure, words_of(SETTINGS[0]) + self.pace):
+                for recording in self.recordings:
+                    record = [self.arguments.quire, "record", "--no-reuse", "--force", "-o", recording, "--", *self.command]
+                    self.call(record, self.fresh())
         recorded = time.monotonic()
-        lines = self.call([self.arguments.quire, "advise", "--json", *recordings], self.scratch)
+        lines = self.call([self.arguments.quire, "advise", "--json", *self.recordings], self.scratch)
         if not any((line := json.loads(text)).get("present") and line["setting"] == SETTINGS[0] for text in lines.splitlines()):
             raise Failure(f"the host was not set to {SETTINGS[0]} while it was recorded")
         write(self.predicted, lines)
         print(f"{self.name}: recorded in {recorded - begun:.0f} s, predicted in {time.monotonic() - recorded:.0f} s", flush=True)
-        for recording in recordings:
-            recording.unlink()
 
-    def await_present(self):
-        """Another program that changes the host's settings may have its turn."""
-        for _ in range(60):
-            wrong = [pair for pair in words_of(SETTINGS[0]) if present_word(pair.split("=")[0]) != pair.split("=")[1]]
-            if not wrong:
-                return
-            time.sleep(1)
-        raise Failure(f"this host is not set to {SETTINGS[0]}: it has not {', '.join(wrong)}")
-
-    def measure(self, setting):
+    def measure(self, setting, number):
         output = self.data / f"{self.name}.run"
         output.unlink(missing_ok=True)
-        sets = [word for pair in words_of(setting) for word in ("--set", pair)]
-        self.call([self.arguments.measure, *sets, "--timeout", "120", "--json", output, *self.command], self.fresh(), busy=3000)
+        sets = [word for pair in words_of(setting) + self.pace for word in ("--set", pair)]
+        options = ["--timeout", "120", "--json", output] + (["--count"] if number == 0 else [])
+        self.call([self.arguments.measure, *sets, *options, *self.command], self.fresh(), busy=3000)
         run = json.loads(output.read_text())
         if run["exit"] != 0:
             raise Failure(f"it ended with {run['exit']} under {setting}")
@@ -189,6 +231,29 @@ class Campaign:
         raise Failure(f"{pathlib.Path(command[0]).name} {command[1]}: {done.stderr[-600:].strip()}")
 
 
+@contextlib.contextmanager
+def hold(measure, pairs):
+    """Settings of this host, while it is recorded. Other measurements have their turns before."""
+    sets = [word for pair in pairs for word in ("--set", pair)]
+    why = "the settings of this host cannot be held"
+    for _ in range(3000):
+        holder = subprocess.Popen(
+            [measure, *sets, "--hold"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        if holder.stdout.readline() == "held\n":
+            break
+        why = holder.communicate()[1].strip()
+        if "another measurement" not in why:
+            raise Failure(why)
+        time.sleep(0.2)
+    else:
+        raise Failure(why)
+    try:
+        yield
+    finally:
+        holder.communicate()
+
+
 def words_of(setting):
     """The files of a setting and their words, as `measure --set` takes them. None of one that no host has."""
     # Sizes below 2 MiB come beside what programs ask for by madvise, as this host has it.
@@ -207,11 +272,6 @@ def words_of(setting):
             return None
     words = [f"enabled={enabled}", "hugepages-2048kB/enabled=inherit", f"khugepaged/max_ptes_none={none}"]
     return words + [f"hugepages-{size}kB/enabled={'always' if size in sizes else 'never'}" for size in SIZES]
-
-
-def present_word(file):
-    text = pathlib.Path("/sys/kernel/mm/transparent_hugepage", file).read_text()
-    return text.partition("[")[2].partition("]")[0] or text.strip()
 
 
 def kilobytes(text):
@@ -250,11 +310,11 @@ def read_predicted(file):
 
 def with_ranges(row):
     def figure(numbers, name):
-        median = numbers.get(name, 0)
+        median = numbers.get(name) or 0
         low, high = numbers.get(f"{name}_range", (median, median))
         return {"median": median, "min": low, "max": high}
 
-    names = ("peak_anonymous", "peak_largest", "peak_page_tables", "huge_share", "faults", "never_touched")
+    names = ("peak_anonymous", "peak_largest", "peak_page_tables", "huge_share", "faults", "never_touched", "estimate_ns")
     return {name: figure(row, name) for name in names} | {"huge_faults": figure(row["faults_by_size"], "2M")}
 
 
@@ -298,8 +358,11 @@ class Case:
         self.setting, self.predicted = setting, predicted
         figure = lambda key: Figure([run[key] or 0 for run in runs])
         self.peak, self.tables, self.share = figure("peak_anonymous"), figure("page_tables"), figure("huge_share")
-        self.huge_runs = sorted(run["huge_faults"] for run in runs)
-        self.huge, self.cpu, self.wall = figure("huge_faults"), figure("cpu"), figure("wall")
+        # Counted in the program itself, in runs whose time the counting is part of.
+        counted = [run["own_huge_faults"] for run in runs if run.get("own_huge_faults") is not None]
+        self.huge = Figure(counted) if counted else None
+        plain = [run for run in runs if run.get("own_huge_faults") is None] or runs
+        self.cpu = Figure([run["cpu"] for run in plain])
 
     def error(self, key, truth):
         return self.predicted[key]["median"] / truth.median - 1 if truth.median else 0.0
@@ -308,10 +371,14 @@ class Case:
         return truth.min <= self.predicted[key]["median"] <= truth.max
 
     @property
-    def quiet(self):
-        """Whether the host's count of 2 MiB faults is this program's own in some runs, as far as that can be seen."""
-        first, second = self.huge_runs[:2]
-        return first >= 10 and second <= first * 1.02
+    def huge_error(self):
+        """Of the 2 MiB faults, where there are 10 or more; none inside of what was predicted for different addresses."""
+        if self.huge is None or self.huge.median < 10:
+            return None
+        predicted = self.predicted["huge_faults"]
+        if predicted["min"] <= self.huge.median <= predicted["max"]:
+            return 0.0
+        return abs(predicted["median"] / self.huge.median - 1)
 
     @property
     def peak_error(self):
@@ -328,6 +395,7 @@ class Program:
     def __init__(self, name, rows, verdict, measured):
         self.name, self.verdict = name, verdict
         self.cases = {s: Case(s, rows[s], measured[s]) for s in measured if s in rows}
+        self.estimates = {s: rows[s]["estimate_ns"]["median"] for s in rows}
 
     @property
     def present(self):
@@ -373,8 +441,17 @@ class Program:
         case = self.cases.get(setting)
         if case is None:
             return f"{claim}, not measured"
-        change = self.change(case) if claim == "memory" else case.cpu.median / self.present.cpu.median - 1
-        return f"{claim} {change:+.0%}"
+        if claim == "memory":
+            return f"{claim} {self.change(case):+.1%}"
+        saved = self.verdict["fewest_faults"]["time_saved_estimate"] * self.verdict["seconds"]
+        return f"{claim} {case.cpu.median / self.present.cpu.median - 1:+.1%}, said {-saved / self.present.cpu.median:+.1%}"
+
+    def noise(self):
+        """By how much processor time differs under the present setting and `never` where those are predicted to be the same."""
+        never = self.cases.get("thp=never")
+        if never is None or self.estimates[SETTINGS[0]] != self.estimates["thp=never"]:
+            return None
+        return abs(never.cpu.median / self.present.cpu.median - 1)
 
     def change_error(self, case):
         """How far the predicted change against `never` is from the measured one, beyond what the runs differ in."""
@@ -392,8 +469,10 @@ def load(programs, arguments):
     loaded = []
     for name in programs:
         predicted, measured = files(results, name)
-        runs = {s: runs for s, runs in read_measured(measured).items() if len(runs) >= arguments.runs}
-        if predicted.exists() and set(SETTINGS) <= set(runs):
+        program = programs[name]
+        needed = program.get("runs", arguments.runs)
+        runs = {s: runs for s, runs in read_measured(measured).items() if len(runs) >= needed}
+        if predicted.exists() and set(program.get("settings", SETTINGS)) <= set(runs):
             loaded.append(Program(name, *read_predicted(predicted), runs))
     return loaded
 
@@ -437,7 +516,7 @@ def print_cases(loaded):
             cells = [program.name, case.setting, span(case.peak, mega), span(p["peak_largest"], mega)]
             cells.append(f"{case.peak_error:+.1%}" + ("" if case.within else " **miss**"))
             cells += [span(case.tables, mega), span(p["peak_page_tables"], mega)]
-            cells += [span(case.share, share), span(p["huge_share"], share), span(case.huge, number), span(p["huge_faults"], number)]
+            cells += [span(case.share, share), span(p["huge_share"], share), span(case.huge, number) if case.huge else "-", span(p["huge_faults"], number)]
             cells.append(f"{case.cpu.median / program.present.cpu.median - 1:+.1%}")
             print("| " + " | ".join(cells) + " |")
     print()
@@ -469,10 +548,12 @@ def print_summary(loaded, programs):
     line("page tables above 4 MiB", big, 0.08)
     share = [abs(case.predicted["huge_share"]["median"] - case.share.median) for _, case in cases]
     line("share mapped by 2 MiB", share, 0.05, points=True)
-    # Other programs of the host add to its count: the least of the runs is nearest to the program's own, and known to
-    # be it where a second run had as many.
-    huge = [abs(case.predicted["huge_faults"]["median"] / case.huge.min - 1) for _, case in cases if case.quiet]
-    line("2 MiB faults, 10 or more, where the two lowest runs agree within 2 %", huge, 0.05)
+    huge = [error for _, case in cases if (error := case.huge_error) is not None]
+    line("2 MiB faults, 10 or more, outside of the range of the prediction", huge, 0.05)
+    noise = [noise for program in loaded if (noise := program.noise()) is not None]
+    if noise:
+        print(f"\nProcessor time under settings that change nothing for a program differs by {statistics.median(noise):.1%} in the")
+        print(f"median of {len(noise)} programs, by {max(noise):.1%} at most.")
     print()
 
 

@@ -82,6 +82,8 @@ def main():
     for folder in ("peaks", "truth", "predicted", "data"):
         (arguments.results / folder).mkdir(parents=True, exist_ok=True)
     programs = tomllib.loads((advice.SOURCES / "programs.toml").read_text())
+    # Those that are there for khugepaged do nothing most of the time.
+    programs = {name: program for name, program in programs.items() if "khugepaged" not in program}
     limited = [Limited(n, p, arguments) for n, p in programs.items() if n in (arguments.only or programs)]
     rounds = [lambda program: program.find_peak()]
     # A round of all before the next one, so that an early look has something of each.

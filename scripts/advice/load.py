@@ -1,7 +1,7 @@
 """Load for the services of programs.toml: bounded, the same each time, over loopback.
 
     load.py wait ADDRESS                 until a server accepts connections: a port, or the path of a socket
-    load.py memcached PORT COUNT         sets and reads values of 100 to 4000 bytes
+    load.py memcached PORT COUNT [SECONDS]   sets and reads values of 100 to 4000 bytes, over so long a time
     load.py etcd PORT COUNT              puts and reads values through etcd's gateway
     load.py get PORT COUNT [CLIENTS]     COUNT different paths
     load.py post PORT COUNT BYTES        stores values of that size
@@ -35,12 +35,14 @@ def wait(address):
     sys.exit(f"no server at {address}")
 
 
-def memcached(port, count):
+def memcached(port, count, seconds="0"):
     sizes = random.Random(1)
+    begun, each = time.monotonic(), float(seconds) / int(count)
     with connect(port) as connection:
         file = connection.makefile("rwb")
         for number in range(int(count)):
             value = b"v" * sizes.randrange(100, 4000)
+            time.sleep(max(0, begun + number * each - time.monotonic()) if number % 50 == 0 else 0)
             file.write(b"set key%d 0 0 %d\r\n%s\r\n" % (number, len(value), value))
             file.flush()
             if file.readline() != b"STORED\r\n":

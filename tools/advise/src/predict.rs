@@ -4,8 +4,7 @@ use crate::figures::{Outcome, Range, Row};
 use crate::jobs::{Progress, in_parallel};
 use crate::limits::{Basis, Limits, Trial, pressure};
 use crate::setting::{Setting, grid};
-use crate::verdict::{FAULT_SECONDS, Verdict};
-use quire_arch::PAGE_SIZE;
+use crate::verdict::Verdict;
 use quire_measure::Costs;
 use quire_mm::{HugeConfig, KhugepagedSetting, Techniques};
 use quire_trace::format::TraceHeader;
@@ -74,7 +73,7 @@ pub struct Prediction {
 /// Memory in a mapping that is never touched.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Waste {
-    /// The mapping's name, or its size and address if it has none.
+    /// The mapping's name; if it has none, where it was mapped, or its size and address.
     pub mapping: String,
     /// Bytes.
     pub bytes: u64,
@@ -102,14 +101,14 @@ fn waste_by_mapping(
     let mut wastes: HashMap<String, u64> = HashMap::new();
     for mapping in at_peak(options.clone())? {
         let touched = touched.get(&(mapping.process, mapping.start)).copied().unwrap_or(0);
-        let name = if mapping.name.is_empty() {
-            format!(
+        let name = match (mapping.name, mapping.site) {
+            (name, site) if name.is_empty() && site.is_empty() => format!(
                 "anonymous mapping of {} KiB at {:#x}",
                 (mapping.end - mapping.start) >> 10,
                 mapping.start
-            )
-        } else {
-            mapping.name
+            ),
+            (name, site) if name.is_empty() => format!("anonymous memory mapped at {site}"),
+            (name, _) => name,
         };
         *wastes.entry(name).or_default() += mapping.anonymous.saturating_sub(touched);
     }
@@ -219,8 +218,8 @@ pub fn predict(
     let last = outcomes.first().and_then(|outcome| outcome.life.samples.last());
     let seconds = last.map_or(0.0, |sample| sample.time_ns as f64 / 1e9);
     let differences = under(0).iter().map(|outcome| outcome.differences).sum();
-    let fault_seconds = costs.and_then(|costs| Some(costs.faults.get(&PAGE_SIZE)?.fixed / 1e9));
-    let verdict = Verdict::of(&rows, seconds, fault_seconds.unwrap_or(FAULT_SECONDS));
+    let spent: Vec<Range> = rows.iter().map(|(_, row)| row.fault_ns()).collect();
+    let verdict = Verdict::of(&rows, seconds, &spent);
     let told = verdict.places().into_iter();
     let wastes = told.map(|place| {
         let found = jobs.iter().zip(&outcomes).find(|(job, _)| job.setting == place);

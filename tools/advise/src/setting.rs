@@ -120,11 +120,13 @@ pub fn grid(present: HugeConfig) -> Vec<Setting> {
         let none = present.policy.with_sizes(OrderSet::ANONYMOUS, SizeEnabled::Never);
         none.with_sizes(OrderSet::PMD, sizes).with_enabled(enabled)
     };
-    let with = |policy: HugePolicy| HugeConfig { policy, khugepaged: KhugepagedConfig::LINUX };
-    let none_empty = |huge: HugeConfig| {
-        let khugepaged = huge.khugepaged.with(KhugepagedSetting::MaxPtesNone, 0);
-        HugeConfig { khugepaged: khugepaged.unwrap_or(huge.khugepaged), ..huge }
+    // khugepaged keeps the host's pace.
+    let none = |most: u32| {
+        let khugepaged = present.khugepaged.with(KhugepagedSetting::MaxPtesNone, most);
+        khugepaged.unwrap_or(present.khugepaged)
     };
+    let any_empty = none(KhugepagedConfig::LINUX.get(KhugepagedSetting::MaxPtesNone));
+    let with = |policy: HugePolicy| HugeConfig { policy, khugepaged: any_empty };
     let always = with(policy(HugeEnabled::Always));
     // Smaller sizes come beside what programs ask for by madvise, where the host allows that.
     let asked = match present.policy.enabled() {
@@ -135,7 +137,7 @@ pub fn grid(present: HugeConfig) -> Vec<Setting> {
         Setting::new("thp=never", with(policy(HugeEnabled::Never))),
         Setting::new("thp=madvise", with(policy(HugeEnabled::Madvise))),
         Setting::new("thp=always", always),
-        Setting::new("thp=always,max_ptes_none=0", none_empty(always)),
+        Setting::new("thp=always,max_ptes_none=0", HugeConfig { khugepaged: none(0), ..always }),
     ];
     for order in small_orders() {
         let policy = asked.with_sizes(OrderSet::of(order), SizeEnabled::Always);
@@ -182,6 +184,14 @@ mod tests {
         let strange =
             HugeConfig { policy: HugePolicy::default().with_zero_page(false), ..HugeConfig::default() };
         assert_eq!(grid(strange)[0].name, "thp=madvise", "other switches stay as they are");
+        let fast = HugeConfig::default().khugepaged.with(KhugepagedSetting::ScanSleepMillisecs, 100).unwrap();
+        let settings = grid(HugeConfig { khugepaged: fast, ..HugeConfig::default() });
+        assert_eq!(settings[0].name, "thp=madvise");
+        assert!(
+            settings
+                .iter()
+                .all(|setting| setting.huge.khugepaged.get(KhugepagedSetting::ScanSleepMillisecs) == 100)
+        );
         let policy = HugePolicy::default().with_sizes(OrderSet::ANONYMOUS, SizeEnabled::Madvise);
         assert_eq!(grid(HugeConfig { policy, ..HugeConfig::default() })[0].name, "present");
     }

@@ -4,17 +4,16 @@ use crate::figures::{Range, Row};
 use crate::setting::Setting;
 use std::collections::BTreeSet;
 
-/// A change of the peak that is worth a change of settings.
-const WORTH_MEMORY: f64 = 0.05;
+/// A change of the peak that is worth a change of settings: 5 %, less what a prediction of it may be wrong by.
+const WORTH_MEMORY: f64 = 0.045;
 /// A change of the peak that is worth being told.
 const NOTABLE: f64 = 0.02;
 /// A change below so many bytes matters to no host.
 const NOTABLE_BYTES: f64 = (1 << 20) as f64;
 /// A share of the run time that is worth a change of settings.
 const WORTH_TIME: f64 = 0.02;
-/// What a page fault costs beside zeroing its page, in seconds, where this host was not calibrated: on the low side.
-/// Zeroing takes as long whatever the faults' size.
-pub(crate) const FAULT_SECONDS: f64 = 0.5e-6;
+/// Of settings that save time the one is named that takes least memory, if it saves this share of the most.
+const NEARLY_MOST: f64 = 0.9;
 
 /// What one setting changes, against the present one.
 #[derive(Clone, PartialEq, Debug)]
@@ -26,8 +25,10 @@ pub struct Gain {
     pub memory: f64,
     /// Change of the number of page faults likewise.
     pub faults: f64,
-    /// The share of the run time that fewer page faults save: an estimate.
+    /// The share of the run time that other page faults save: an estimate.
     pub time: f64,
+    /// The same with the least and the most that a fault was measured to take.
+    pub time_range: [f64; 2],
 }
 
 /// Which setting is worth trying.
@@ -35,7 +36,7 @@ pub struct Gain {
 pub struct Verdict {
     /// The setting that takes least memory, if it takes less than the present one by more than the spread.
     pub least_memory: Option<Gain>,
-    /// The setting with the fewest page faults that takes no notable more memory.
+    /// The setting whose fewer page faults save most time for no notable more memory.
     pub fewest_faults: Option<Gain>,
     /// The setting that takes most more memory than the present one, if any takes notably more: a warning.
     pub most_memory: Option<Gain>,
@@ -57,18 +58,25 @@ fn is_below(old: Range, new: Range, share: f64) -> bool {
 }
 
 impl Verdict {
-    /// Of rows, the present setting's first, of a program that ran for `seconds` on a host where a page fault costs
-    /// `fault_seconds` beside zeroing.
-    pub(crate) fn of(rows: &[(Setting, Row)], seconds: f64, fault_seconds: f64) -> Self {
-        let Some((_, present)) = rows.first() else {
+    /// Of rows, the present setting's first, of a program that ran for `seconds` and spent `spent` nanoseconds of them in
+    /// page faults, a number a row.
+    pub(crate) fn of(rows: &[(Setting, Row)], seconds: f64, spent: &[Range]) -> Self {
+        let (Some((_, present)), Some(&now)) = (rows.first(), spent.first()) else {
             return Self { least_memory: None, fewest_faults: None, most_memory: None };
+        };
+        let saved = |place: usize, of: fn(Range) -> f64| {
+            let there = spent.get(place).copied().unwrap_or(now);
+            (of(now) - of(there)) / 1e9 / seconds.max(f64::MIN_POSITIVE)
         };
         let gain = |place: usize, row: &Row| Gain {
             place,
             memory: change(present.peak_largest.median, row.peak_largest.median),
             faults: change(present.faults.median, row.faults.median),
-            time: (present.faults.median - row.faults.median) * fault_seconds
-                / seconds.max(f64::MIN_POSITIVE),
+            time: saved(place, |spent| spent.median),
+            time_range: {
+                let ends = [saved(place, |spent| spent.min), saved(place, |spent| spent.max)];
+                if ends[0] <= ends[1] { ends } else { [ends[1], ends[0]] }
+            },
         };
         let others = || rows.iter().enumerate().skip(1).map(|(place, (_, row))| (place, row));
         let least_memory = others()
@@ -79,11 +87,16 @@ impl Verdict {
                     .partial_cmp(&(other.memory, other.faults))
                     .unwrap_or(std::cmp::Ordering::Equal)
             });
-        let fewest_faults = others()
+        let faster: Vec<Gain> = others()
             .filter(|(_, row)| is_below(present.faults, row.faults, 0.0))
             .map(|(place, row)| gain(place, row))
             .filter(|gain| gain.memory < NOTABLE && gain.time >= WORTH_TIME)
-            .min_by(|one, other| one.faults.total_cmp(&other.faults));
+            .collect();
+        let most = faster.iter().map(|gain| gain.time).fold(0.0, f64::max);
+        let fewest_faults = faster
+            .into_iter()
+            .filter(|gain| gain.time >= NEARLY_MOST * most)
+            .min_by(|one, other| one.memory.total_cmp(&other.memory));
         let most_memory = others()
             .filter(|(_, row)| takes_less(row.peak_largest, present.peak_largest, NOTABLE))
             .map(|(place, row)| gain(place, row))
@@ -125,41 +138,52 @@ mod tests {
         let row = |&(memory, faults): &(f64, f64)| Row {
             peak_largest: range(memory),
             faults: range(faults),
+            faults_by_size: [(4096, range(faults))].into(),
             ..Row::default()
         };
         settings.into_iter().zip(figures.map(row)).collect()
     }
 
+    /// The verdict on a program that ran for a second on a host that was not calibrated.
+    fn verdict(rows: &[(Setting, Row)]) -> Verdict {
+        let spent: Vec<Range> = rows.iter().map(|(_, row)| row.fault_ns()).collect();
+        Verdict::of(rows, 1.0, &spent)
+    }
+
     #[test]
     fn nothing_is_advised_where_nothing_changes() {
-        let verdict =
-            Verdict::of(&rows(&[(1e9, 1e5), (0.96e9, 0.9e5), (1.01e9, 0.6e5)], 0.0), 1.1, FAULT_SECONDS);
-        assert!(
-            verdict.nothing_changes() && verdict.recommended().is_none() && verdict.most_memory.is_none()
-        );
-        assert!(Verdict::of(&[], 0.0, FAULT_SECONDS).nothing_changes());
+        let found = verdict(&rows(&[(1e9, 1e5), (0.96e9, 0.9e5), (1.01e9, 0.75e5)], 0.0));
+        assert!(found.nothing_changes() && found.recommended().is_none() && found.most_memory.is_none());
+        assert!(Verdict::of(&[], 0.0, &[]).nothing_changes());
     }
 
     #[test]
     fn less_than_a_mebibyte_is_not_told() {
-        let verdict = Verdict::of(&rows(&[(1e5, 10.0), (0.5e5, 10.0), (9e5, 10.0)], 0.0), 1.0, FAULT_SECONDS);
-        assert!(verdict.nothing_changes() && verdict.most_memory.is_none());
+        let found = verdict(&rows(&[(1e5, 10.0), (0.5e5, 10.0), (9e5, 10.0)], 0.0));
+        assert!(found.nothing_changes() && found.most_memory.is_none());
     }
 
     #[test]
     fn memory_comes_before_faults_and_both_before_chance() {
         let figures = [(1e9, 1e5), (0.7e9, 2e5), (1.4e9, 1e3), (1.0e9, 1e4)];
-        let verdict = Verdict::of(&rows(&figures, 1e3), 1.0, FAULT_SECONDS);
-        assert_eq!(verdict.least_memory.as_ref().map(|gain| gain.place), Some(1));
+        let found = verdict(&rows(&figures, 1e3));
+        assert_eq!(found.least_memory.as_ref().map(|gain| gain.place), Some(1));
         // The one with fewer still takes more memory.
-        assert_eq!(verdict.fewest_faults.as_ref().map(|gain| gain.place), Some(3));
+        assert_eq!(found.fewest_faults.as_ref().map(|gain| gain.place), Some(3));
         assert_eq!(
-            verdict.most_memory.as_ref().map(|gain| (gain.place, (gain.memory * 100.0).round())),
+            found.most_memory.as_ref().map(|gain| (gain.place, (gain.memory * 100.0).round())),
             Some((2, 40.0))
         );
-        assert_eq!(verdict.recommended().map(|gain| gain.place), Some(1));
+        assert_eq!(found.recommended().map(|gain| gain.place), Some(1));
         // What the recordings differ in hides it.
-        let verdict = Verdict::of(&rows(&figures, 0.3e9), 1.0, FAULT_SECONDS);
-        assert!(verdict.nothing_changes() && verdict.most_memory.is_none());
+        let found = verdict(&rows(&figures, 0.3e9));
+        assert!(found.nothing_changes() && found.most_memory.is_none());
+    }
+
+    #[test]
+    fn of_settings_that_save_nearly_as_much_time_the_smallest_is_named() {
+        let most = [(1e9, 1e6), (1.015e9, 1e3), (1.002e9, 3e4), (1.001e9, 5e5)];
+        let found = verdict(&rows(&most, 0.0));
+        assert_eq!(found.fewest_faults.map(|gain| gain.place), Some(2));
     }
 }

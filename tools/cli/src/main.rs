@@ -4,6 +4,7 @@ mod args;
 mod commands;
 mod examples;
 mod exit;
+mod interrupt;
 mod output;
 
 use args::{Arguments, Command};
@@ -16,6 +17,7 @@ fn main() -> ExitCode {
         Ok(arguments) => arguments,
         Err(error) => return exit::usage(&error),
     };
+    interrupt::say_so();
     let result = match arguments.command {
         None => commands::tour::run(),
         Some(Command::Record(record)) => commands::record::run(record),

@@ -4,12 +4,15 @@
 //!     cargo run --release -p quire-measure --example measure -- [OPTIONS] CMD...
 //!     cargo run --release -p quire-measure --example measure -- --pairs N CMD...
 //!     cargo run --release -p quire-measure --example measure -- --calibrate
+//!     cargo run --release -p quire-measure --example measure -- --set FILE=WORD... --hold
 //!
 //! With --pairs it runs the program so often without measuring and with, in turns, and prints what measuring
 //! changes of its times.
 //!
 //!     --set FILE=WORD    of /sys/kernel/mm/transparent_hugepage, as in `hugepages-64kB/enabled=always`
 //!     --thp-off          huge pages off for the program, by prctl
+//!     --count            count the 2 MiB pages of the program's own faults
+//!     --hold             run nothing: print a line when the settings are in place, and put them back at the end of the input
 //!     --folios           look up the sizes of folios
 //!     --limit SIZE       run it within a memory cgroup of SIZE bytes, KiB (K), MiB (M) or GiB (G)
 //!     --swap KIND:SIZE   with swap behind it: zram, file or zswap, as large as SIZE
@@ -19,7 +22,7 @@
 
 use std::error::Error;
 use std::fs::OpenOptions;
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
@@ -57,6 +60,8 @@ fn run() -> Result<(), Box<dyn Error>> {
             }
             "--pairs" => pairs = words.next().ok_or("how many?")?.parse()?,
             "--thp-off" => options.thp_disabled = true,
+            "--count" => options.huge_faults = true,
+            "--hold" => return hold(&settings),
             "--folios" => options.folios = true,
             "--runs" => runs = words.next().ok_or("how many?")?.parse()?,
             "--limit" => limit = Some(size(&words.next().ok_or("which limit?")?)?),
@@ -106,6 +111,14 @@ fn run() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
+/// Keeps settings in place until the input ends, or this process is gone.
+fn hold(settings: &HugeSettings) -> Result<(), Box<dyn Error>> {
+    let guard = HostSettings::default().apply(settings)?;
+    println!("held");
+    std::io::stdin().read_to_end(&mut Vec::new())?;
+    Ok(guard.restore()?)
+}
+
 /// What a script compares, in bytes and seconds.
 fn line(truth: &Truth) -> serde_json::Value {
     let largest = truth.processes.iter().max_by_key(|process| process.peak_anonymous);
@@ -113,6 +126,7 @@ fn line(truth: &Truth) -> serde_json::Value {
         "exit": truth.status.code(),
         "wall": truth.wall.as_secs_f64(),
         "cpu": (truth.user + truth.system).as_secs_f64(),
+        "system": truth.system.as_secs_f64(),
         "minor_faults": truth.minor_faults,
         "major_faults": truth.major_faults,
         "largest": largest.map(|process| &process.program),
@@ -122,6 +136,7 @@ fn line(truth: &Truth) -> serde_json::Value {
         "huge_share": truth.at_peak.as_ref().map(AtPeak::huge_share),
         "large_share": truth.at_peak.as_ref().and_then(AtPeak::large_share),
         "huge_faults": truth.host.huge_faults,
+        "own_huge_faults": truth.huge_faults,
         "collapses": truth.host.collapses,
         "unseen": truth.unseen,
     });

@@ -19,6 +19,9 @@ pub struct Options {
     /// Look up the size of each folio at the peak ([`AtPeak::folios`]). It needs root, and time for each
     /// page.
     pub folios: bool,
+    /// Count the 2 MiB pages that the program's own faults allocate ([`Truth::huge_faults`]). It needs root, and some
+    /// 0.1 us for each page that the program allocates.
+    pub huge_faults: bool,
     /// The program runs within it. It needs root.
     pub limit: Option<MemoryLimit>,
 }
@@ -30,6 +33,7 @@ impl Default for Options {
             timeout: None,
             sample_every: Duration::from_millis(2),
             folios: false,
+            huge_faults: false,
             limit: None,
         }
     }
@@ -77,6 +81,9 @@ pub struct Truth {
     pub at_peak: Option<AtPeak>,
     /// What it did within its limit.
     pub limited: Option<LimitTruth>,
+    /// Page faults that allocated 2 MiB, of this program alone; none if that was not asked for, or is not permitted.
+    /// Blocks that it had collapsed by `MADV_COLLAPSE` count, too.
+    pub huge_faults: Option<u64>,
     /// What the host counted while the program ran.
     pub host: HostCounters,
     /// Each process, in the order of their starts.

@@ -29,7 +29,7 @@ pub(crate) fn run(arguments: &AdviseArguments) -> Result<ExitCode, Failure> {
             recordings.record_under_pressure(arguments, wall)?;
         }
     }
-    let prediction = with_progress(&recordings.files, arguments.jobs)?;
+    let prediction = with_progress(&recordings.files, arguments.jobs, Costs::kept().as_ref())?;
     if !arguments.json {
         advice::print(&prediction);
     }
@@ -152,11 +152,10 @@ fn run_under_settings(
     let advised = verdict.recommended().or(verdict.most_memory.as_ref()).map(|gain| gain.place);
     let always = || rows.iter().position(|(setting, _)| setting.name == "thp=always");
     let other = advised.or_else(always).filter(|&place| place > 0);
-    std::iter::once(0)
-        .chain(other)
-        .filter_map(|place| rows.get(place))
-        .map(|(setting, row)| validate(setting, row, command, runs).map_err(Failure::work))
-        .collect()
+    let places = std::iter::once(0).chain(other);
+    let settings: Vec<_> =
+        places.filter_map(|place| rows.get(place)).map(|(setting, row)| (setting, row)).collect();
+    validate(&settings, command, runs).map_err(Failure::work)
 }
 
 /// Runs the program within the limit that is enough, or else within 75 % of its peak with the first kind of swap.
@@ -183,10 +182,14 @@ fn run_within_limit(
     }
 }
 
-/// Predicts, with progress on a terminal.
-pub(crate) fn with_progress(files: &[PathBuf], jobs: Option<usize>) -> Result<Prediction, Failure> {
+/// Predicts, with progress on a terminal. `costs` are this host's, if it was calibrated.
+pub(crate) fn with_progress(
+    files: &[PathBuf],
+    jobs: Option<usize>,
+    costs: Option<&Costs>,
+) -> Result<Prediction, Failure> {
     let bar = Bar::new("advise", "replays");
-    let prediction = predict(files, at_once(jobs), Costs::kept().as_ref(), &|done, total| {
+    let prediction = predict(files, at_once(jobs), costs, &|done, total| {
         bar.set(done as u64, total as u64);
     });
     bar.finish();

@@ -35,7 +35,8 @@ pub(crate) fn run() -> Result<ExitCode, Failure> {
             "\nWhat settings of huge pages would do for one of them, by quire advise {}/{name}:",
             PLACES[0]
         ));
-        advice::print_short(&advise::with_progress(std::slice::from_ref(file), None)?);
+        // The same on each host.
+        advice::print_short(&advise::with_progress(std::slice::from_ref(file), None, None)?);
     }
     say("\nGo on with a program of your own:");
     say("  quire advise -- python3 -c 'x = list(range(1000000))'   what settings would do for it");

@@ -6,8 +6,8 @@ use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use quire_advise::{FOLDER, Figure, Gain, LimitValidation, Prediction, Range, Row, Setting, Validation};
 use serde_json::{Map, Value, json};
 
-/// Columns that a narrow table has not: the range, the mean and the faults of 2 MiB.
-const NARROW_LACKS: [usize; 3] = [2, 3, 6];
+/// Columns that a narrow table has not: the range, the mean, what is resident with files, and the faults of 2 MiB.
+const NARROW_LACKS: [usize; 4] = [2, 3, 4, 7];
 /// The share of the peak from which on it is told where waste lies.
 const NOTABLE_WASTE: f64 = 0.02;
 /// Changes below this are none.
@@ -91,11 +91,12 @@ fn change(present: Range, row: Range) -> f64 {
 
 /// A row a setting; `all` columns, or those that fit on a narrow screen.
 fn table(prediction: &Prediction, all: bool) -> Table {
-    const HEADINGS: [&str; 10] = [
+    const HEADINGS: [&str; 11] = [
         "setting",
         "peak anonymous",
         "range",
         "mean",
+        "resident\n(mean)",
         "page\ntables",
         "faults",
         "2 MiB\nfaults",
@@ -120,6 +121,7 @@ fn table(prediction: &Prediction, all: bool) -> Table {
             format!("{}{}", size(peak.median), percent(change(present.peak_largest, peak))),
             if peak.spread() == 0.0 { String::new() } else { format!("+-{}", size(peak.spread())) },
             size(row.mean_anonymous.median),
+            format!("{} ({})", size(row.peak_resident.median), size(row.mean_resident.median)),
             size(row.peak_page_tables.median),
             format!("{}{}", count(row.faults.median), percent(change(present.faults, row.faults))),
             count(row.huge_faults.median),
@@ -147,10 +149,14 @@ fn why(prediction: &Prediction, place: usize) -> Option<String> {
     if let Some(gain) = verdict.fewest_faults.as_ref().filter(is_here) {
         let memory = percent(gain.memory);
         return Some(format!(
-            "{name} is worth trying for speed: {} page faults instead of {} save about {:.0} % of the time, for{} memory.{}",
+            "{name} is worth trying for speed: {} page faults instead of {} save an estimated {:.0} % of the time ({:.0} to \
+             {:.0} %{}), for{} memory.{}",
             count(row.faults.median),
             count(now.faults.median),
             gain.time * 100.0,
+            gain.time_range[0] * 100.0,
+            gain.time_range[1] * 100.0,
+            if row.estimate_ns.is_none() { "; quire calibrate narrows that" } else { "" },
             if memory.is_empty() { " the same" } else { &memory },
             wasted(prediction, place),
         ));
@@ -343,6 +349,7 @@ pub(crate) fn print_json(
                 "memory_change": gain.memory,
                 "faults_change": gain.faults,
                 "time_saved_estimate": gain.time,
+                "time_saved_estimate_range": gain.time_range,
                 "apply": setting.commands(present),
                 "undo": present.commands(setting),
             })

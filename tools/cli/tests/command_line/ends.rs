@@ -3,7 +3,7 @@
 use crate::{python, quire, quire_with};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::{env, fs};
@@ -210,6 +210,33 @@ fn a_killed_command_leaves_nothing_behind() {
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
     panic!("the program outlived the recorder");
+}
+
+/// A command that is interrupted says so in a line, and ends by the signal, so that a script ends, too.
+#[test]
+fn an_interrupted_command_says_so() {
+    let quire = Command::new(env!("CARGO_BIN_EXE_quire"))
+        .args(["diff", "--seed=1", "--ops=1000000000"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("quire starts");
+    let id = quire.id();
+    // It has a handler of its own.
+    let catches = || {
+        let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+        mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 2 != 0)
+    };
+    while !catches() {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    let sent = Command::new("kill").args(["-INT", &id.to_string()]).status();
+    assert!(sent.is_ok_and(|status| status.success()));
+    let output = quire.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((output.status.signal(), said.lines().count()), (Some(2), 1), "{said}");
+    assert!(said.starts_with("quire: interrupted; "), "{said}");
 }
 
 /// A program that cannot be started, and one that a signal ends.

@@ -199,7 +199,8 @@ fn call(bytes: &mut Bytes<'_>) -> Call {
         200..=214 => CallDetail::Ranges(Box::from([(addr, len), (len, addr)])),
         215..=224 => CallDetail::Name(Some(Box::from(bytes.take(3)))),
         225..=229 => CallDetail::Name(None),
-        230..=249 => CallDetail::Mapped { start: address(bytes), bytes: length(bytes) },
+        230..=239 => CallDetail::Site { instruction: address(bytes), on_stack: address(bytes) },
+        240..=249 => CallDetail::Mapped { start: address(bytes), bytes: length(bytes) },
         _ => CallDetail::Resident { pages: bytes.number() },
     };
     let result = match bytes.byte() {

@@ -1,6 +1,6 @@
 //! What page faults, zeroing and collapses cost on this host.
 //!
-//! Each figure is the time of a loop over many pages, divided, several times. Faults are timed in mappings
+//! Each figure is the processor time of a loop over many pages, divided, several times. Faults are timed in mappings
 //! that were touched before and emptied, so that what the kernel sets up once for a mapping is not in them. A
 //! size of folios is timed in mappings of that size, which no larger folio fits into: so a size is turned on
 //! for a moment, and none off.
@@ -10,12 +10,12 @@ mod region;
 
 use std::collections::BTreeMap;
 use std::io;
-use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
 use crate::counters::{HostCounters, folio_sizes};
 use crate::error::MeasureError;
+use crate::run::processor_time;
 use crate::run::quiet::Loud;
 use crate::settings::{HostSettings, HugeSettings};
 use region::Region;
@@ -200,10 +200,10 @@ fn rounds(
     let mut times = Vec::with_capacity(ROUNDS);
     for at in 0..=ROUNDS {
         let mut time = |work: &mut dyn FnMut()| {
-            let started = Instant::now();
+            let started = processor_time();
             work();
             if at > 0 {
-                times.push(started.elapsed().as_nanos() as f64 / operations as f64);
+                times.push((processor_time() - started).as_nanos() as f64 / operations as f64);
             }
         };
         mapped(round(&mut time))?;

@@ -4,6 +4,7 @@
 //! `exec` and end; and the sampler, which reads how much memory there is every two milliseconds.
 
 mod folios;
+mod huge;
 mod launch;
 mod peaks;
 mod proc;
@@ -25,8 +26,10 @@ use crate::counters::HostCounters;
 use crate::error::MeasureError;
 use crate::limit::{LimitTruth, Limited};
 use crate::truth::{Options, Truth};
+use huge::HugeFaults;
 use launch::Launch;
 use peaks::Peaks;
+pub(crate) use peaks::processor_time;
 use ptrace::Stop;
 use quiet::Quiet;
 
@@ -47,7 +50,7 @@ pub fn measure(command: Command, options: &Options) -> Result<Truth, MeasureErro
     let peaks = Mutex::new(Peaks::new(page, options.folios, limited));
     let run = Run { peaks: &peaks, over: &AtomicBool::new(false), late: &AtomicBool::new(false) };
     let traced = thread::scope(|scope| {
-        let tracer = scope.spawn(|| run.trace(command, options.thp_disabled, entrance, &program));
+        let tracer = scope.spawn(|| run.trace(command, options, entrance, &program));
         let sampler = scope.spawn(|| run.sample(options));
         let traced = tracer.join();
         // Pairs with the acquiring load of the sampler.
@@ -88,6 +91,7 @@ pub fn measure(command: Command, options: &Options) -> Result<Truth, MeasureErro
         unseen: peaks.unseen,
         at_peak,
         limited,
+        huge_faults: end.huge_faults,
         host,
         samples: peaks.samples,
         longest_gap: peaks.longest_gap,
@@ -116,6 +120,7 @@ struct End {
     status: ExitStatus,
     wall: Duration,
     stopped: Duration,
+    huge_faults: Option<u64>,
 }
 
 impl<'a> Run<'a> {
@@ -127,17 +132,20 @@ impl<'a> Run<'a> {
     fn trace(
         self,
         command: Command,
-        thp_disabled: bool,
+        options: &Options,
         entrance: Option<File>,
         program: &str,
     ) -> Result<End, MeasureError> {
         let failed = |why| MeasureError::Start { program: program.to_owned(), why };
-        let launch = Launch::start(command, thp_disabled, entrance).map_err(failed)?;
+        let launch = Launch::start(command, options.thp_disabled, entrance).map_err(failed)?;
         let root = launch.pid();
         if let Err(why) = ptrace::seize(root) {
             launch.cancel();
             return Err(MeasureError::Trace(why));
         }
+        let counter = options.huge_faults.then(|| HugeFaults::of(root, rustix::param::page_size() as u64));
+        // Where it is not permitted the host's count is what there is.
+        let mut counter = counter.and_then(Result::ok);
         hurry();
         self.peaks().launched(root);
         let started = Instant::now();
@@ -166,7 +174,8 @@ impl<'a> Run<'a> {
         launch.finish().map_err(failed)?;
         let (status, wall) = end
             .ok_or_else(|| MeasureError::Trace(io::Error::other("another process waited for the program")))?;
-        Ok(End { status, wall, stopped })
+        let huge_faults = counter.as_mut().and_then(|counter| counter.count().ok());
+        Ok(End { status, wall, stopped, huge_faults })
     }
 
     /// Reads every so often, and ends what runs for too long.

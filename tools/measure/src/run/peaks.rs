@@ -299,7 +299,7 @@ impl Peaks {
 }
 
 /// What this thread has used.
-fn processor_time() -> Duration {
+pub(crate) fn processor_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 

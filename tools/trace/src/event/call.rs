@@ -66,6 +66,13 @@ pub enum CallDetail {
         /// The number of pages.
         pages: u64,
     },
+    /// `mmap` of anonymous memory: where it was called. Not in files of versions 1 to 5.
+    Site {
+        /// The address after the instruction that makes the call.
+        instruction: u64,
+        /// The word on top of the stack: where a C library's `mmap` returns to. 0 if it cannot be read.
+        on_stack: u64,
+    },
 }
 
 /// What is known of a file when it is mapped.

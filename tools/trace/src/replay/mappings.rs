@@ -1,6 +1,7 @@
 //! What mappings hold at one moment of a replay, by name.
 
 use super::files::FileIds;
+use super::sites::Sites;
 use quire_arch::VirtAddr;
 use quire_host::HostPlatform;
 use quire_mm::{Space, VmFlags};
@@ -16,15 +17,19 @@ pub struct MappingLife {
     pub end: u64,
     /// The name that Linux shows, without folders: `[heap]`, `[stack]`, a file's. Empty if it has none.
     pub name: String,
+    /// Of a mapping without a name where most of it was mapped: a file and the offset in it, as `libjvm.so+0x8c12f4`. Empty
+    /// if the recording does not say.
+    pub site: String,
     /// Anonymous memory in it, in bytes.
     pub anonymous: u64,
 }
 
-/// Adds the mappings of `space` that hold anonymous memory.
+/// Adds the mappings of `space`, whose number is `number`, that hold anonymous memory.
 pub(super) fn add(
     space: &Space<'_, HostPlatform>,
-    process: usize,
+    (process, number): (usize, usize),
     files: &FileIds,
+    sites: &Sites,
     found: &mut Vec<MappingLife>,
 ) {
     let heap = (space.layout().brk_start, space.brk(VirtAddr(0)));
@@ -41,6 +46,14 @@ pub(super) fn add(
             None if mapping.flags.contains(VmFlags::GROWSDOWN) => "[stack]".to_owned(),
             None => String::new(),
         };
-        found.push(MappingLife { process, start: start.0, end: end.0, name, anonymous: figures.anonymous });
+        let site = if name.is_empty() { sites.of(number, start.0, end.0) } else { None };
+        found.push(MappingLife {
+            process,
+            start: start.0,
+            end: end.0,
+            name,
+            site: site.unwrap_or_default(),
+            anonymous: figures.anonymous,
+        });
     });
 }

@@ -27,6 +27,7 @@ mod run;
 mod sampled;
 mod schedule;
 mod settings;
+mod sites;
 mod swap;
 mod task;
 mod touch;

@@ -17,6 +17,7 @@ use super::report::{DoesNotFit, Gap, HeldMemory, ReplayReport};
 use super::sampled::page_id;
 use super::schedule::Schedule;
 use super::settings;
+use super::sites::Sites;
 use super::task::Task;
 use super::touch::{self, Touched};
 use crate::event::{
@@ -79,6 +80,8 @@ pub(super) struct Run<'m> {
     tasks: Vec<Option<Task<'m>>>,
     processes: Vec<Process>,
     files: FileIds,
+    /// Where memory was mapped, for the mappings where it stops.
+    sites: Sites,
     event: u64,
     /// The second of the recorded time up to which the timer ticked.
     second: u64,
@@ -134,6 +137,7 @@ impl<'m> Run<'m> {
             tasks: Vec::new(),
             processes: Vec::new(),
             files: FileIds::default(),
+            sites: Sites::default(),
             event: 0,
             second: 0,
             khugepaged_at: how.khugepaged.map(|first| first.as_nanos() as u64),
@@ -224,7 +228,7 @@ impl<'m> Run<'m> {
                 continue;
             }
             seen.push(Rc::as_ptr(space));
-            mappings::add(space, task.process, &self.files, &mut found);
+            mappings::add(space, (task.process, task.number), &self.files, &self.sites, &mut found);
         }
         found
     }
@@ -461,7 +465,11 @@ impl<'m> Run<'m> {
         process.calls += 1;
         let Some(space) = task.acting(limits) else { return };
         let files = &mut self.files;
-        match self.vcpus[cpu].run(|| call::replay(&space, call, files, self.same_settings)) {
+        let verdict = self.vcpus[cpu].run(|| call::replay(&space, call, files, self.same_settings));
+        if self.how.stop_at.is_some() {
+            self.sites.note(task.number, &space, files, call);
+        }
+        match verdict {
             Verdict::Same => {}
             Verdict::DependsOnSettings => process.settings_dependent += 1,
             Verdict::Unsupported(gap) => process.add_gap(gap),
@@ -549,6 +557,7 @@ impl<'m> Run<'m> {
         if !clone.shares_memory {
             self.own(space.as_deref(), process);
             number = self.next_number();
+            self.sites.copy(parent_number, number);
             if let Some(contents) = &mut self.contents {
                 contents.forked.extend([parent_number, number]);
             }

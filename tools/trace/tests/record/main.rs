@@ -183,6 +183,12 @@ fn what_arguments_point_to_is_recorded() {
     assert!(details.contains(&&CallDetail::Resident { pages: 3 }));
     assert!(details.contains(&&CallDetail::Name(Some((*b"fine name").into()))));
     assert!(details.iter().any(|detail| matches!(detail, CallDetail::Mapped { bytes: 0x3000, .. })));
+    let sites = details.iter().filter_map(|detail| match detail {
+        CallDetail::Site { instruction, on_stack } => Some((*instruction, *on_stack)),
+        _ => None,
+    });
+    assert!(sites.clone().count() > 0, "anonymous memory is mapped");
+    assert!(sites.clone().all(|(instruction, _)| instruction != 0), "{:x?}", sites.collect::<Vec<_>>());
     let moved = recorded.calls(libc::SYS_mremap).any(|call| call.result as u64 != call.args[0]);
     assert!(moved, "a large block moves when it can not grow in place");
 }

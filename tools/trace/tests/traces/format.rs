@@ -127,6 +127,7 @@ fn call() -> impl Strategy<Value = EventKind> {
         1 => option::of(bytes()).prop_map(CallDetail::Name),
         1 => (number(), number()).prop_map(|(start, bytes)| CallDetail::Mapped { start, bytes }),
         1 => number().prop_map(|pages| CallDetail::Resident { pages }),
+        1 => (number(), number()).prop_map(|(instruction, on_stack)| CallDetail::Site { instruction, on_stack }),
     ];
     let args = [number(), number(), number(), number(), number(), number()];
     (any::<u32>(), args, any::<i64>(), detail)

@@ -45,6 +45,11 @@ impl BlockEncoder {
                 out.push(6);
                 pages.put(out);
             }
+            CallDetail::Site { instruction, on_stack } => {
+                out.push(7);
+                instruction.put(out);
+                on_stack.put(out);
+            }
         }
     }
 
@@ -79,6 +84,7 @@ impl BlockDecoder {
             4 => CallDetail::Name(Some(Wire::get(cursor)?)),
             5 => CallDetail::Mapped { start: cursor.u64()?, bytes: cursor.u64()? },
             6 => CallDetail::Resident { pages: cursor.u64()? },
+            7 => CallDetail::Site { instruction: cursor.u64()?, on_stack: cursor.u64()? },
             _ => return Err(Malformed("unknown detail of a call")),
         };
         Ok(EventKind::Call(Call { number, args, result, detail }))

@@ -115,6 +115,12 @@ pub(crate) fn syscall_stop(tid: Tid) -> io::Result<SyscallStop> {
     })
 }
 
+/// The instruction and the stack pointer of a thread that is stopped at a system call.
+pub(crate) fn call_site(tid: Tid) -> io::Result<(u64, u64)> {
+    let info = ptrace::syscall_info(Pid::from_raw(tid))?;
+    Ok((info.instruction_pointer, info.stack_pointer))
+}
+
 /// The general registers of a stopped thread; `None` if it is not in 64-bit mode.
 pub(crate) fn registers(tid: Tid) -> io::Result<Option<libc::user_regs_struct>> {
     let regs = ptrace::getregs(Pid::from_raw(tid))?;

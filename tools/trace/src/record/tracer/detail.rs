@@ -4,7 +4,7 @@ use super::Tracer;
 use crate::event::{CallDetail, is_error};
 use crate::record::proc::trial::Asked;
 use crate::record::proc::{files, maps};
-use crate::record::sys::{Tid, memory};
+use crate::record::sys::{Tid, memory, ptrace};
 use std::sync::Arc;
 
 /// Most ranges of one `process_madvise` (the kernel takes no more: UIO_MAXIOV).
@@ -31,6 +31,7 @@ impl Tracer<'_> {
                 *last = Some(Arc::clone(&file));
                 CallDetail::File(file)
             }
+            libc::SYS_mmap => site(tid),
             libc::SYS_process_madvise => ranges(tid, args[1], args[2]),
             libc::SYS_prctl if args[0] as i32 == libc::PR_SET_VMA => {
                 let name = (args[4] != 0).then(|| memory::read_string(tid, args[4], NAME_LIMIT)).flatten();
@@ -60,6 +61,14 @@ impl Tracer<'_> {
         let mapping = mappings.iter().find(|mapping| mapping.start == start);
         CallDetail::Mapped { start, bytes: mapping.map_or(0, |mapping| mapping.end - mapping.start) }
     }
+}
+
+/// Where a thread that stands before a call makes it.
+fn site(tid: Tid) -> CallDetail {
+    ptrace::call_site(tid).map_or(CallDetail::None, |(instruction, stack)| CallDetail::Site {
+        instruction,
+        on_stack: memory::read_u64(tid, stack).unwrap_or(0),
+    })
 }
 
 fn ranges(tid: Tid, addr: u64, count: u64) -> CallDetail {

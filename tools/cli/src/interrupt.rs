@@ -1,0 +1,43 @@
+//! Signals from the terminal: a command says that it was interrupted, and ends by the signal.
+
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, raise, sigaction};
+use nix::unistd::getpid;
+use rustix::stdio::stderr;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+/// Settings, limits and swap go back by a shell that outlives this process; recordings have no names yet.
+const LINE: &[u8] = b"quire: interrupted; nothing is kept, and what was changed on this host is put back\n";
+
+/// This process: its children until their exec have the handler, too.
+static PROCESS: AtomicI32 = AtomicI32::new(0);
+
+extern "C" fn interrupted(signal: i32) {
+    // Only what is allowed in a signal handler: writes, and calls that set and raise a signal.
+    if PROCESS.load(Ordering::Relaxed) == getpid().as_raw() {
+        let _ = rustix::io::write(stderr(), LINE);
+    }
+    if let Ok(signal) = Signal::try_from(signal) {
+        let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
+        // SAFETY: the default action is no function.
+        let _ = unsafe { sigaction(signal, &default) };
+        // It comes when this returns: until then it is blocked.
+        let _ = raise(signal);
+    }
+}
+
+/// From now on the signals that end a command make it say so. A recording takes them for itself as long as it runs.
+pub(crate) fn say_so() {
+    PROCESS.store(getpid().as_raw(), Ordering::Relaxed);
+    let action = SigAction::new(SigHandler::Handler(interrupted), SaFlags::SA_RESTART, SigSet::empty());
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+        // SAFETY: the handler is async-signal-safe.
+        let old = unsafe { sigaction(signal, &action) };
+        if let Ok(old) = old
+            && old.handler() == SigHandler::SigIgn
+        {
+            // As under nohup.
+            // SAFETY: what was set before.
+            let _ = unsafe { sigaction(signal, &old) };
+        }
+    }
+}

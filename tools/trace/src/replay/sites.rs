@@ -1,0 +1,115 @@
+//! Where programs mapped anonymous memory: in which file, and how far from its beginning.
+
+use super::files::FileIds;
+use crate::event::{Call, CallDetail};
+use quire_arch::PAGE_SHIFT;
+use quire_host::HostPlatform;
+use quire_mm::Space;
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
+
+/// What the file of a C library or of its loader begins with: a call that is made there was asked for by its caller.
+const C_LIBRARIES: [&str; 5] = ["libc.so", "libc-", "ld-linux", "ld-musl", "libc.musl"];
+
+/// The sites of all address spaces, by their numbers.
+#[derive(Debug, Default)]
+pub(super) struct Sites(HashMap<usize, SpaceSites>);
+
+#[derive(Debug, Clone, Default)]
+struct SpaceSites {
+    /// The end and the site of what was mapped last at an address.
+    ranges: BTreeMap<u64, (u64, Rc<str>)>,
+    /// Names of the places that calls were made at.
+    named: HashMap<(u64, u64), Option<Rc<str>>>,
+}
+
+impl Sites {
+    /// Notes a call in address space number `number`, which `space` is.
+    pub(super) fn note(
+        &mut self,
+        number: usize,
+        space: &Space<'_, HostPlatform>,
+        files: &FileIds,
+        call: &Call,
+    ) {
+        let CallDetail::Site { instruction, on_stack } = call.detail else { return };
+        if call.errno().is_some() {
+            return;
+        }
+        let sites = self.0.entry(number).or_default();
+        let named = sites.named.entry((instruction, on_stack));
+        let Some(name) = named.or_insert_with(|| name(space, files, instruction, on_stack)) else { return };
+        let (start, len) = (call.result as u64, call.args[1]);
+        sites.ranges.insert(start, (start.saturating_add(len), Rc::clone(name)));
+    }
+
+    /// Address space number `child` is a copy of `parent`.
+    pub(super) fn copy(&mut self, parent: usize, child: usize) {
+        if let Some(sites) = self.0.get(&parent).cloned() {
+            self.0.insert(child, sites);
+        }
+    }
+
+    /// Where most of the bytes from `start` to `end` of an address space were mapped, if that is known.
+    pub(super) fn of(&self, number: usize, start: u64, end: u64) -> Option<String> {
+        let mut bytes: HashMap<&Rc<str>, u64> = HashMap::new();
+        // What was mapped later at a higher address hides the end of an earlier range.
+        let mut rest = end;
+        for (&from, (to, name)) in self.0.get(&number)?.ranges.range(..end).rev() {
+            let (low, high) = (from.max(start), (*to).min(rest));
+            if low < high {
+                *bytes.entry(name).or_default() += high - low;
+            }
+            rest = rest.min(from);
+            if rest <= start {
+                break;
+            }
+        }
+        let most = bytes.into_iter().max_by(|one, other| (one.1, other.0).cmp(&(other.1, one.0)));
+        most.map(|(name, _)| name.to_string())
+    }
+}
+
+/// A place in a program as the name of its file and the offset in that.
+fn name(
+    space: &Space<'_, HostPlatform>,
+    files: &FileIds,
+    instruction: u64,
+    on_stack: u64,
+) -> Option<Rc<str>> {
+    let mut found = [None, None];
+    space.for_each_mapping_figures(|figures| {
+        let mapping = &figures.mapping;
+        for (place, address) in [instruction, on_stack].into_iter().enumerate() {
+            let within = mapping.range.start().0 <= address && address < mapping.range.end().0;
+            if let Some(name) = mapping.file.filter(|_| within).and_then(|file| files.name(file)) {
+                let offset = address - mapping.range.start().0 + (mapping.page_offset << PAGE_SHIFT);
+                found[place] = Some((name, offset));
+            }
+        }
+    });
+    let [made, returns] = found;
+    let (made, offset) = made?;
+    let by_library = C_LIBRARIES.iter().any(|start| made.starts_with(start));
+    let (file, offset) = returns.filter(|_| by_library).unwrap_or((made, offset));
+    Some(format!("{file}+{offset:#x}").into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_mapped_last_counts() {
+        let mut sites = Sites::default();
+        let ranges = [(0x1000, 0x9000, "heap"), (0x4000, 0x5000, "stack"), (0x9000, 0xa000, "heap")];
+        let ranges = ranges.map(|(start, end, name)| (start, (end, Rc::from(name))));
+        sites.0.insert(3, SpaceSites { ranges: ranges.into(), named: HashMap::new() });
+        assert_eq!(sites.of(3, 0x1000, 0xa000).as_deref(), Some("heap"));
+        assert_eq!(sites.of(3, 0x4000, 0x5000).as_deref(), Some("stack"));
+        assert_eq!(sites.of(3, 0xa000, 0xb000), None);
+        assert_eq!(sites.of(4, 0x1000, 0xa000), None);
+        sites.copy(3, 4);
+        assert_eq!(sites.of(4, 0x9000, 0xb000).as_deref(), Some("heap"));
+    }
+}
