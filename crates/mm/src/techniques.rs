@@ -51,13 +51,13 @@ impl Techniques {
         match name {
             "pcp" => self.pcp = by_name(PcpTechnique::COMPARED, |it| it.name(), value, Self::PCP_VALUES)?,
             "gather" => {
-                self.gather = by_name(GatherTechnique::ALL, |it| it.name(), value, Self::GATHER_VALUES)?
+                self.gather = by_name(GatherTechnique::ALL, |it| it.name(), value, Self::GATHER_VALUES)?;
             }
             "tables" => {
-                self.tables = by_name(TablesTechnique::ALL, |it| it.name(), value, Self::TABLES_VALUES)?
+                self.tables = by_name(TablesTechnique::ALL, |it| it.name(), value, Self::TABLES_VALUES)?;
             }
             "mremap" => {
-                self.mremap = by_name(RemapTechnique::ALL, |it| it.name(), value, Self::MREMAP_VALUES)?
+                self.mremap = by_name(RemapTechnique::ALL, |it| it.name(), value, Self::MREMAP_VALUES)?;
             }
             "swap" => self.swap = by_name(SwapTechnique::ALL, |it| it.name(), value, Self::SWAP_VALUES)?,
             _ => return Err(TechniqueError::UnknownName),

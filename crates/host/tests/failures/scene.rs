@@ -24,7 +24,7 @@ pub(crate) struct Scene<'m> {
 
 impl<'m> Scene<'m> {
     pub(crate) fn new(machine: &'m Machine, cpu: &'m Vcpu) -> Self {
-        let space = create_space(&machine);
+        let space = create_space(machine);
         Self {
             machine,
             cpu,

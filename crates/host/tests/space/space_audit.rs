@@ -232,7 +232,7 @@ fn a_lost_table() {
 #[test]
 fn a_wrong_table_frame_and_a_table_of_another_space() {
     scene(|machine, cpu, space| {
-        let other = create_space(&machine);
+        let other = create_space(machine);
         map_at(&other, BASE, PAGE, RW);
         cpu.program(&other).write_u64(VirtAddr(BASE), 1).unwrap();
         flush(machine);
@@ -335,7 +335,7 @@ fn a_zero_page_that_can_be_written_to() {
 #[test]
 fn a_page_of_no_anon_vma_and_one_of_a_foreign_anon_vma() {
     scene(|machine, cpu, space| {
-        let other = create_space(&machine);
+        let other = create_space(machine);
         map_at(&other, BASE, PAGE, RW);
         cpu.program(&other).write_u64(VirtAddr(BASE), 1).unwrap();
         assert_audit(machine);

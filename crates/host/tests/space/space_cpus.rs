@@ -10,7 +10,7 @@ fn vcpus(machine: &Machine) -> Vec<Vcpu> {
 }
 
 fn space(machine: &Machine) -> HostSpace<'_> {
-    create_space(&machine)
+    create_space(machine)
 }
 
 /// Leaves the CPU without a space.
@@ -200,7 +200,7 @@ fn a_move_of_any_size_sends_one_shootdown() {
                 let advice = if large { Advice::HugePage } else { Advice::NoHugePage };
                 space.madvise(LARGE, 3 * MIB2, advice).unwrap();
                 for cpu in &cpus {
-                    fill(&cpu, &space, LARGE, 0..3 * pages, 1);
+                    fill(cpu, &space, LARGE, 0..3 * pages, 1);
                 }
                 let flags = MOVE | kept;
                 let moved = sent(&machine, || {
