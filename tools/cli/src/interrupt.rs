@@ -33,7 +33,7 @@ pub(crate) fn say_so() {
         // SAFETY: the handler is async-signal-safe.
         let old = unsafe { sigaction(signal, &action) };
         if let Ok(old) = old
-            && old.handler() == SigHandler::SigIgn
+            && matches!(old.handler(), SigHandler::SigIgn)
         {
             // As under nohup.
             // SAFETY: what was set before.
