@@ -1,6 +1,7 @@
 //! What a machine is made of.
 
 use core::fmt;
+use core::ops::Range;
 use quire_arch::{MAX_CPUS, MAX_NODES, PAGE_SIZE, Pfn, PfnRange, addr::page_align_up};
 use std::io;
 
@@ -30,6 +31,9 @@ pub struct HostConfig {
     /// backs only the memory map, page tables and slabs: for a replay that asks what is resident, not what
     /// is in it. What a program then reads is whatever the frame holds. Swap needs contents.
     pub contents: bool,
+    /// The kernel's half of each address space: entries that are written to every new root, by their index. For
+    /// kernels that are tried out here; programs of this machine never go there.
+    pub kernel_half: Vec<(usize, u64)>,
 }
 
 impl HostConfig {
@@ -49,6 +53,7 @@ impl HostConfig {
             large_pages: false,
             prefault: false,
             contents: true,
+            kernel_half: Vec::new(),
         }
     }
 
@@ -151,6 +156,13 @@ pub enum HostError {
         /// Bytes that the host has available (`MemAvailable`).
         available: u64,
     },
+    /// An entry of the kernel's half has an index that is not there.
+    KernelHalf {
+        /// The index.
+        index: usize,
+        /// Those that the format has.
+        kernel_half: Range<usize>,
+    },
     /// The host refused the mapping for the RAM.
     Map(io::Error),
 }
@@ -175,6 +187,9 @@ impl fmt::Display for HostError {
                 needed >> 20,
                 available >> 20
             ),
+            Self::KernelHalf { index, kernel_half } => {
+                write!(f, "entry {index} of a root is not in the kernel's half, {kernel_half:?}")
+            }
             Self::Map(error) => write!(f, "the host refused the mapping for RAM: {error}"),
         }
     }

@@ -198,7 +198,7 @@ impl Process for Quire<'_> {
 
     fn resize(&mut self, at: u64, bytes: u64, new: u64) -> Result<u64, LabError> {
         let flags = RemapFlags::MAYMOVE;
-        let moved = self.vcpu.run(|| self.space.mremap(place(at), bytes, new, flags, VirtAddr(0)))?;
+        let moved = self.vcpu.run(|| self.space.mremap(place(at), bytes, new, flags, None))?;
         Ok(moved.0.wrapping_sub(START.0))
     }
 
