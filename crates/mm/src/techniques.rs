@@ -56,6 +56,7 @@ impl Techniques {
     /// # Errors
     ///
     /// [`TechniqueError`]; nothing is changed then.
+    #[doc(hidden)]
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), TechniqueError> {
         match (name, value) {
             ("pcp", _) => {

@@ -7,7 +7,10 @@ use crate::setting::{Setting, grid};
 use crate::verdict::{FAULT_SECONDS, Verdict};
 use quire_arch::PAGE_SIZE;
 use quire_measure::Costs;
-use quire_mm::{HugeConfig, KhugepagedSetting, Techniques};
+use quire_mm::{
+    Techniques,
+    thp::{HugeConfig, KhugepagedSetting},
+};
 use quire_trace::format::TraceHeader;
 use quire_trace::replay::{
     Audits, LifeFigures, MappingLife, Replay, ReplayError, ReplayOptions, recorded_huge_config,

@@ -8,7 +8,11 @@ use crate::report::Compared;
 use crate::site::{Flushes, HostSpace, RW, START, Site, flushes_of};
 use quire_arch::{Access, Order, PAGE_SIZE, VirtAddr};
 use quire_host::{Machine, Program, Vcpu};
-use quire_mm::{Advice, FolioCounter, MapFlags, MapRequest, MemcgId, Protection, RemapFlags};
+use quire_mm::{
+    frame::FolioCounter,
+    memcg::MemcgId,
+    space::{Advice, MapFlags, MapRequest, Protection, RemapFlags},
+};
 use std::sync::{Mutex, PoisonError};
 
 /// What a call took.

@@ -2,7 +2,11 @@
 
 use quire_arch::PagingFormat;
 use quire_host::{HostConfig, Machine};
-use quire_mm::{HugeConfig, HugeEnabled, HugePolicy, MemoryConfig, OrderSet, Overcommit, SizeEnabled};
+use quire_mm::{
+    MemoryConfig,
+    space::Overcommit,
+    thp::{HugeConfig, HugeEnabled, HugePolicy, OrderSet, SizeEnabled},
+};
 
 /// A machine to build: in paranoid mode, with one CPU, without a reserve of free memory, audited at its end,
 /// unless told otherwise.

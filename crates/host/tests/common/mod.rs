@@ -14,8 +14,11 @@ use quire_arch::{Order, PAGE_SIZE, PagingFormat, Platform, VirtAddr, VirtRange};
 use quire_frame::Kind;
 use quire_host::{AccessError, HostPlatform, Machine, Program, Vcpu};
 use quire_mm::{
-    DeviceId, FaultError, InUse, MapFlags, MapRequest, OrderSet, PageState, Protection, RamDisk, Space,
-    SwapOnOptions, VmEvent,
+    InUse,
+    frame::VmEvent,
+    space::{FaultError, MapFlags, MapRequest, PageState, Protection, Space},
+    swap::{DeviceId, RamDisk, SwapOnOptions},
+    thp::OrderSet,
 };
 
 pub(crate) const RW: Protection = Protection::READ.union(Protection::WRITE);
@@ -159,7 +162,9 @@ pub(crate) fn swap_on_ram<F: PagingFormat>(machine: &Machine<F>, slots: u64) -> 
 }
 
 /// The mappings as `start-end flags` lines.
-pub(crate) fn mappings<F: PagingFormat>(space: &HostSpace<'_, F>) -> Vec<(u64, u64, quire_mm::VmFlags)> {
+pub(crate) fn mappings<F: PagingFormat>(
+    space: &HostSpace<'_, F>,
+) -> Vec<(u64, u64, quire_mm::space::VmFlags)> {
     let mut all = Vec::new();
     space.for_each_mapping(|m| all.push((m.range.start().0, m.range.end().0, m.flags)));
     all

@@ -7,7 +7,7 @@ use super::{AccessResult, DENIED, HostSpace, NOT_MAPPED, PAGE, RW, map_at, mappi
 use quire_arch::paging::X86_64Level4;
 use quire_arch::{PagingFormat, VirtAddr};
 use quire_host::Vcpu;
-use quire_mm::{Advice, Error, MapFlags, MapRequest, Protection, RemapFlags, VmFlags};
+use quire_mm::space::{Advice, Error, MapFlags, MapRequest, Protection, RemapFlags, VmFlags};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;

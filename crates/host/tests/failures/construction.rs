@@ -3,8 +3,11 @@
 use crate::report::Report;
 use quire_frame::{FaultAim, FaultCaller, FaultPlan, FaultSite, FrameConfig, Frames};
 use quire_host::{HostConfig, HostPlatform, Machine, MachineError};
-use quire_mm::{AllocError, Error, MemoryConfig};
-use quire_mm::{Memcgs, Swap, SwapTechnique};
+use quire_mm::{MemoryConfig, frame::AllocError, space::Error};
+use quire_mm::{
+    internals::{Memcgs, Swap},
+    swap::SwapTechnique,
+};
 use quire_space::{NoReclaim, Spaces, SpacesConfig};
 
 fn construct(plan: FaultPlan) -> Result<Spaces<HostPlatform>, Error> {

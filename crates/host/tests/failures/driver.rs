@@ -7,7 +7,7 @@ use crate::scene::{Scene, Snapshot};
 use quire_arch::{Asid, Order, Platform};
 use quire_frame::{AllocRequest, FaultCaller, FaultPlan, FaultSite};
 use quire_host::{Machine, Vcpu};
-use quire_mm::SizeEnabled;
+use quire_mm::thp::SizeEnabled;
 use std::thread;
 
 /// Where pages are faulted in: `mmap` and some other calls hide a failure there.

@@ -4,7 +4,7 @@ use crate::common::{PAGE, RW, assert_audit, in_use, machine, map_at, page};
 use crate::scene::{BASE, Scene};
 use quire_arch::VirtAddr;
 use quire_host::AccessError;
-use quire_mm::{Advice, FaultError, MapFlags, MapRequest};
+use quire_mm::space::{Advice, FaultError, MapFlags, MapRequest};
 
 #[test]
 fn memory_that_is_full_can_be_emptied_and_used_again() {

@@ -3,7 +3,7 @@
 use crate::common::{NONE, PAGE, READ, assert_audit, machine, map_at};
 use crate::scene::{BASE, Scene, Snapshot, filled};
 use quire_arch::VirtAddr;
-use quire_mm::{Advice, Errno, Error, Limits};
+use quire_mm::space::{Advice, Errno, Error, Limits};
 
 /// In the middle of a mapping.
 const INSIDE: VirtAddr = VirtAddr(BASE + 4 * PAGE);

@@ -1,7 +1,7 @@
 //! The results of each caller of the allocator.
 
 use quire_frame::{FaultAim, FaultCaller};
-use quire_mm::Error;
+use quire_mm::space::Error;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 

@@ -1,7 +1,7 @@
 //! What a scenario is.
 
 use crate::scene::Scene;
-use quire_mm::{AllocError, Error};
+use quire_mm::{frame::AllocError, space::Error};
 use std::ops::RangeInclusive;
 
 /// A call and what its failures must look like.

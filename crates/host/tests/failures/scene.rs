@@ -3,7 +3,10 @@
 use crate::common::{AccessResult, HostSpace, PAGE, RW, map_at, mappings};
 use quire_arch::VirtAddr;
 use quire_host::{AccessError, HostPlatform, Machine, Vcpu};
-use quire_mm::{DeviceId, Error, FaultError, PinnedPage, VmFlags};
+use quire_mm::{
+    space::{Error, FaultError, PinnedPage, VmFlags},
+    swap::DeviceId,
+};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 

@@ -5,7 +5,7 @@ use crate::scene::{BASE, access};
 use quire_arch::VirtAddr;
 use quire_frame::FaultPlan;
 use quire_host::{Machine, Vcpu};
-use quire_mm::{Advice, Errno, Error};
+use quire_mm::space::{Advice, Errno, Error};
 use std::ops::Range;
 use std::sync::Arc;
 use std::thread;

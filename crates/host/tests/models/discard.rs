@@ -3,7 +3,7 @@
 use crate::common::{NOT_MAPPED, PAGE};
 use crate::harness::{Fact, on_cpu};
 use crate::swap_machine::*;
-use quire_mm::Advice;
+use quire_mm::space::Advice;
 use quire_sync::atomic::as_one_step;
 use shuttle::thread;
 use std::mem::ManuallyDrop;
@@ -25,7 +25,7 @@ fn shuttle_a_discard_against_a_write() {
         });
         as_one_step(|| {
             assert_eq!(read(machine, 0, space, ADDR), 9);
-            machine.memory().reclaim(quire_mm::MemcgId::ROOT, 1);
+            machine.memory().reclaim(quire_mm::memcg::MemcgId::ROOT, 1);
             assert_eq!(read(machine, 0, space, ADDR), 9);
         });
     });
@@ -59,7 +59,7 @@ fn shuttle_a_discard_against_a_fork() {
         as_one_step(|| {
             assert_eq!(read(machine, 0, space, ADDR), 9);
             let child = space.fork().expect("memory");
-            machine.memory().reclaim(quire_mm::MemcgId::ROOT, 2);
+            machine.memory().reclaim(quire_mm::memcg::MemcgId::ROOT, 2);
             assert_eq!((read(machine, 0, space, ADDR), read(machine, 1, &child, ADDR)), (9, 9));
         });
     });

@@ -7,7 +7,10 @@ use crate::harness::{
 };
 use quire_arch::{Order, VirtAddr};
 use quire_host::{HostConfig, Machine};
-use quire_mm::{Advice, MemoryConfig, RemapFlags, RemapTechnique};
+use quire_mm::{
+    MemoryConfig,
+    space::{Advice, RemapFlags, RemapTechnique},
+};
 use quire_sync::atomic::as_one_step;
 use shuttle::thread;
 use std::mem::ManuallyDrop;

@@ -3,7 +3,10 @@
 use crate::common::{HostProgram, HostSpace, PAGE, RW, Setup, assert_audit, in_use, map_at, setting};
 use quire_arch::{Order, VirtAddr};
 use quire_host::{HostConfig, Machine};
-use quire_mm::{MemoryConfig, OrderSet, SizeEnabled};
+use quire_mm::{
+    MemoryConfig,
+    thp::{OrderSet, SizeEnabled},
+};
 use quire_sync::atomic::as_one_step;
 use shuttle::scheduler::{
     PctScheduler, RandomScheduler, ReplayScheduler, Scheduler, UncontrolledNondeterminismCheckScheduler,

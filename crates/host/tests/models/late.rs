@@ -8,8 +8,10 @@ use quire_arch::{Platform, VirtAddr};
 use quire_frame::Frames;
 use quire_host::{AccessError, HostPlatform, Machine};
 use quire_mm::{
-    Advice, DeviceError, DeviceFlags, Direction, FaultError, MemcgId, PageIo, RamDisk, Submitted, SwapDevice,
-    SwapOnOptions, VmEvent,
+    frame::VmEvent,
+    memcg::MemcgId,
+    space::{Advice, FaultError},
+    swap::{DeviceError, DeviceFlags, Direction, PageIo, RamDisk, Submitted, SwapDevice, SwapOnOptions},
 };
 use quire_sync::atomic::as_one_step;
 use shuttle::thread;

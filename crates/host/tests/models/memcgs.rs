@@ -6,7 +6,10 @@ use crate::harness::{map, on_cpu};
 use crate::swap_machine::*;
 use quire_arch::Platform;
 use quire_host::Machine;
-use quire_mm::{Advice, MemcgError, MemcgId};
+use quire_mm::{
+    memcg::{MemcgError, MemcgId},
+    space::Advice,
+};
 use quire_sync::atomic::as_one_step;
 use shuttle::thread;
 use std::collections::BTreeMap;

@@ -5,7 +5,7 @@
 use crate::common::{HostSpace, PAGE};
 use crate::harness::{audit, on_cpu};
 use crate::swap_machine::*;
-use quire_mm::Advice;
+use quire_mm::space::Advice;
 use quire_sync::atomic::as_one_step;
 use shuttle::thread;
 use std::mem::ManuallyDrop;

@@ -4,7 +4,7 @@ use crate::common::{DENIED, HostSpace, NOT_MAPPED, PAGE, READ, RW, map_at, page}
 use crate::harness::{Fact, map, on_cpu};
 use crate::swap_machine::*;
 use quire_arch::{Access, Platform, VirtAddr};
-use quire_mm::{Advice, RemapFlags, RemapTechnique};
+use quire_mm::space::{Advice, RemapFlags, RemapTechnique};
 use quire_sync::atomic::as_one_step;
 use shuttle::thread;
 use std::mem::ManuallyDrop;

@@ -6,7 +6,7 @@ use crate::harness::{check_space, map, on_cpu};
 use quire_arch::{Pfn, Platform, VirtAddr};
 use quire_frame::Kind;
 use quire_host::Machine;
-use quire_mm::RemapFlags;
+use quire_mm::space::RemapFlags;
 use quire_sync::atomic::as_one_step;
 use shuttle::thread;
 use std::mem::ManuallyDrop;

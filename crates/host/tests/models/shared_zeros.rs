@@ -7,7 +7,7 @@ use crate::harness::on_cpu;
 use crate::swap_machine::*;
 use quire_arch::{Access, Order, VirtAddr};
 use quire_host::Machine;
-use quire_mm::Advice;
+use quire_mm::space::Advice;
 use quire_sync::atomic::as_one_step;
 use shuttle::thread;
 use std::mem::ManuallyDrop;

@@ -3,7 +3,7 @@
 use crate::common::{DENIED, NOT_MAPPED, PAGE, READ, RW, map_at, page};
 use crate::harness::{Fact, check_space, map, on_cpu};
 use quire_arch::{Access, Platform, VirtAddr};
-use quire_mm::{Advice, FaultError, MapFlags, MapRequest, MappedFile, Protection, RemapFlags};
+use quire_mm::space::{Advice, FaultError, MapFlags, MapRequest, MappedFile, Protection, RemapFlags};
 use quire_sync::atomic::as_one_step;
 use shuttle::thread;
 use std::mem::ManuallyDrop;

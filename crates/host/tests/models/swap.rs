@@ -5,7 +5,10 @@ use crate::harness::{Fact, map, on_cpu};
 use crate::swap_machine::*;
 use quire_frame::{FaultAim, FaultClass, FaultPlan};
 use quire_host::AccessError;
-use quire_mm::{Advice, Error, FaultError, VmEvent};
+use quire_mm::{
+    frame::VmEvent,
+    space::{Advice, Error, FaultError},
+};
 use quire_sync::atomic::as_one_step;
 use shuttle::thread;
 use std::mem::ManuallyDrop;

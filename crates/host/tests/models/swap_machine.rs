@@ -6,7 +6,11 @@ pub(crate) use crate::harness::{fork, read, small_folios, write};
 use quire_arch::{Access, Platform, VirtAddr};
 use quire_host::{HostConfig, HostPlatform, Machine};
 use quire_mm::{
-    Advice, DeviceId, MemcgId, MemoryConfig, Overcommit, PinnedPage, RemapTechnique, SwapOffError, VmEvent,
+    MemoryConfig,
+    frame::VmEvent,
+    memcg::MemcgId,
+    space::{Advice, Overcommit, PinnedPage, RemapTechnique},
+    swap::{DeviceId, SwapOffError},
 };
 use quire_sync::atomic::as_one_step;
 use std::mem::ManuallyDrop;

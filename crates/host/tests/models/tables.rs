@@ -6,7 +6,10 @@ use crate::harness::{Fact, check_some, fork, map, on_cpu, read, small_folios, wi
 use quire_arch::{Access, Order, Pfn, Platform, VirtAddr};
 use quire_frame::Kind;
 use quire_host::{HostConfig, HostPlatform, Machine};
-use quire_mm::{Advice, MemoryConfig, Overcommit, PinnedPage, RemapFlags, RemapTechnique};
+use quire_mm::{
+    MemoryConfig,
+    space::{Advice, Overcommit, PinnedPage, RemapFlags, RemapTechnique},
+};
 use quire_sync::atomic::as_one_step;
 use shuttle::thread;
 use std::mem::ManuallyDrop;

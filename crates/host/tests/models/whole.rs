@@ -6,7 +6,7 @@ use crate::harness::{Fact, check_some, on_cpu};
 use crate::swap_machine::*;
 use quire_arch::VirtAddr;
 use quire_host::Machine;
-use quire_mm::{Advice, VmEvent};
+use quire_mm::{frame::VmEvent, space::Advice};
 use quire_sync::atomic::as_one_step;
 use shuttle::thread;
 use std::mem::ManuallyDrop;

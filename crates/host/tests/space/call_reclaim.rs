@@ -6,7 +6,10 @@ use crate::common::{
 use quire_arch::VirtAddr;
 use quire_host::swap::HostRam;
 use quire_host::{HostConfig, Machine};
-use quire_mm::{Error, Protection, RemapFlags, SwapOnOptions};
+use quire_mm::{
+    space::{Error, Protection, RemapFlags},
+    swap::SwapOnOptions,
+};
 
 const RAM: u64 = 16 << 20;
 /// More than RAM: a part is always in swap.

@@ -7,8 +7,10 @@ use crate::common::{
 use quire_arch::{Access, Platform, VirtAddr};
 use quire_host::Machine;
 use quire_mm::{
-    Advice, GatherTechnique, HugeConfig, HugeEnabled, HugePolicy, MapFlags, MapRequest, MemoryConfig,
-    SizeEnabled, Techniques, VmEvent,
+    MemoryConfig, Techniques,
+    frame::VmEvent,
+    space::{Advice, GatherTechnique, MapFlags, MapRequest},
+    thp::{HugeConfig, HugeEnabled, HugePolicy, SizeEnabled},
 };
 
 #[test]

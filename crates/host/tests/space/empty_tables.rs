@@ -5,7 +5,10 @@ use crate::common::{
 };
 use quire_arch::{Access, VirtAddr};
 use quire_host::Machine;
-use quire_mm::{Advice, RemapFlags, TablesTechnique, VmEvent};
+use quire_mm::{
+    frame::VmEvent,
+    space::{Advice, RemapFlags, TablesTechnique},
+};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const BASE: VirtAddr = VirtAddr(1 << 39);

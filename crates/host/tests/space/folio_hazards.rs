@@ -7,7 +7,7 @@ use quire_arch::paging::invented::Invented3;
 use quire_arch::{Access, PagingFormat, Platform};
 use quire_frame::FrameChain;
 use quire_host::Machine;
-use quire_mm::{Advice, FaultError};
+use quire_mm::space::{Advice, FaultError};
 
 /// A machine where private pages come in folios of these orders wherever they fit.
 fn machine_of_orders<F: PagingFormat>(mib: u64, cpus: usize, sizes: &[u8]) -> Machine<F> {

@@ -10,7 +10,7 @@ use crate::common::{
 };
 use quire_arch::{Order, VirtAddr};
 use quire_host::{HostConfig, Machine, Vcpu};
-use quire_mm::{Advice, FolioCounter};
+use quire_mm::{frame::FolioCounter, space::Advice};
 use std::sync::Arc;
 use std::thread;
 

@@ -5,7 +5,7 @@ use crate::common::{
 };
 use quire_arch::{Access, Pfn, VirtAddr};
 use quire_host::Machine;
-use quire_mm::Advice;
+use quire_mm::space::Advice;
 
 /// A machine where private pages come in folios of `order` wherever they fit.
 fn machine_of_order(order: u8) -> Machine {

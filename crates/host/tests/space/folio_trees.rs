@@ -10,7 +10,10 @@ use quire_arch::paging::invented::Invented3;
 use quire_arch::paging::{X86_64Level4, X86_64Level5};
 use quire_arch::{Access, Level, Order, PagingFormat, Pfn, Platform, VirtAddr};
 use quire_host::{Machine, Vcpu};
-use quire_mm::{Advice, HugeEnabled, OrderSet, Protection, SizeEnabled};
+use quire_mm::{
+    space::{Advice, Protection},
+    thp::{HugeEnabled, OrderSet, SizeEnabled},
+};
 use std::sync::Arc;
 use std::thread;
 

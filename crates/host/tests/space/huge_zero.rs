@@ -11,7 +11,9 @@ use quire_arch::{Access, Level, Order, PagingFormat, VirtAddr, VirtRange};
 use quire_frame::{FaultAim, FaultPlan, FaultSite};
 use quire_host::Machine;
 use quire_mm::{
-    Advice, FolioCounter, KhugepagedSetting, OrderSet, PageState, RemapFlags, SizeEnabled, VmEvent,
+    frame::{FolioCounter, VmEvent},
+    space::{Advice, PageState, RemapFlags},
+    thp::{KhugepagedSetting, OrderSet, SizeEnabled},
 };
 
 const BASE: u64 = GIB;

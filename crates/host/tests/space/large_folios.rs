@@ -6,10 +6,11 @@ use crate::common::{
 };
 use quire_arch::{Access, Order, VirtAddr};
 use quire_host::Machine;
-use quire_mm::text::HugeFile;
+use quire_mm::proc::HugeFile;
 use quire_mm::{
-    Advice, Errno, Error, FolioCounter, HugeEnabled, HugePolicy, KhugepagedSetting, SizeEnabled, SplitError,
-    VmEvent,
+    frame::{FolioCounter, SplitError, VmEvent},
+    space::{Advice, Errno, Error},
+    thp::{HugeEnabled, HugePolicy, KhugepagedSetting, SizeEnabled},
 };
 use quire_space::khugepaged_totals;
 

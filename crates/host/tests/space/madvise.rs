@@ -6,7 +6,7 @@ use crate::common::{
 };
 use quire_arch::{VirtAddr, VirtRange};
 use quire_host::{Machine, Vcpu};
-use quire_mm::{Advice, RemapFlags};
+use quire_mm::space::{Advice, RemapFlags};
 
 /// A large folio of which only the first eight pages are not zeros.
 fn sparse<'m>(machine: &'m Machine, cpu: &Vcpu) -> (HostSpace<'m>, VirtAddr) {

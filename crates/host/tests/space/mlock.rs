@@ -7,12 +7,16 @@ use crate::common::{
 };
 use quire_arch::{Order, VirtAddr};
 use quire_host::{Machine, Vcpu};
-use quire_mm::{Advice, MemcgId, RemapFlags, VmEvent};
+use quire_mm::{
+    frame::VmEvent,
+    memcg::MemcgId,
+    space::{Advice, RemapFlags},
+};
 
 /// Pages on the unevictable list.
 fn unevictable(machine: &Machine) -> u64 {
     let mut text = String::new();
-    quire_mm::text::vmstat(machine.memory(), &mut text).unwrap();
+    quire_mm::proc::vmstat(machine.memory(), &mut text).unwrap();
     text.lines().find_map(|line| line.strip_prefix("nr_unevictable ")).unwrap().parse().unwrap()
 }
 
@@ -55,7 +59,7 @@ const WAYS: [Way; 8] = [
         name: "mremap that shrinks",
         pages: 256,
         go: |child, _, area| {
-            child.mremap(area, MIB2, MIB2 / 2, RemapFlags::empty(), VirtAddr(0)).unwrap();
+            child.mremap(area, MIB2, MIB2 / 2, RemapFlags::empty(), None).unwrap();
             Some(child)
         },
     },

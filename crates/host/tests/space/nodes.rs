@@ -5,7 +5,7 @@ use quire_arch::paging::X86_64Level4;
 use quire_arch::{CpuId, MAX_NODES, NodeId, Order, Pfn, PfnRange, Platform, VirtAddr};
 use quire_frame::{AllocRequest, BootError, FaultSite, Kind, ZoneReport};
 use quire_host::{HostConfig, HostError, HostPlatform, Machine, MachineError};
-use quire_mm::{AllocError, BuildError, MapRequest, MemoryConfig};
+use quire_mm::{BuildError, MemoryConfig, frame::AllocError, space::MapRequest};
 
 const TEST: FaultSite = FaultSite::new("test");
 /// Frames of each bank: 16 MiB.

@@ -8,7 +8,10 @@ use crate::common::{
 };
 use quire_arch::{Access, Platform, VirtAddr};
 use quire_host::{HostPlatform, Machine};
-use quire_mm::{Advice, RemapFlags, VmEvent};
+use quire_mm::{
+    frame::VmEvent,
+    space::{Advice, RemapFlags},
+};
 use quire_space::{UnmapBatch, Unmapped};
 
 const MOVE: RemapFlags = RemapFlags::MAYMOVE.union(RemapFlags::FIXED);

@@ -8,7 +8,7 @@ use quire_arch::paging::X86_64Level4;
 use quire_arch::{Entry, LeafFlags, Level, PagingFormat, Pfn, Platform, VirtAddr};
 use quire_frame::Kind;
 use quire_host::{Machine, Vcpu};
-use quire_mm::{Advice, MapFlags, MapRequest, RemapFlags};
+use quire_mm::space::{Advice, MapFlags, MapRequest, RemapFlags};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -112,7 +112,7 @@ fn pages_of_files_and_free_frames_are_found_nowhere() {
 fn a_page_of_a_private_file_mapping_is_found_once_it_was_written_to() {
     let machine = machine(16, 1);
     let (cpu, space) = cpu_and_space(&machine);
-    let file = quire_mm::MappedFile::new(1, 7);
+    let file = quire_mm::space::MappedFile::new(1, 7);
     let request = MapRequest { file: Some(file), ..MapRequest::anonymous(4 * PAGE, RW) };
     space.mmap(&request.at(VirtAddr(BASE), MapFlags::FIXED)).unwrap();
     cpu.program(&space).read_u64(VirtAddr(BASE + PAGE)).unwrap();

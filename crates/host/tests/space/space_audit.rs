@@ -7,7 +7,10 @@ use quire_frame::OwnerWord;
 use quire_frame::{AllocRequest, FaultSite, FrameChain, FrameFlags, FrameViolation, Kind};
 use quire_host::{Finding, Machine, Vcpu};
 use quire_mm::{
-    Advice, Belonging, MemcgId, MemcgViolation, OrderSet, SizeEnabled, SpaceViolation, Violation,
+    Violation,
+    memcg::{Belonging, MemcgId, MemcgViolation},
+    space::{Advice, SpaceViolation},
+    thp::{OrderSet, SizeEnabled},
 };
 use std::sync::atomic::{AtomicU64, Ordering};
 

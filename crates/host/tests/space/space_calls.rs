@@ -4,7 +4,7 @@
 use crate::common::{GIB, MIB2, PAGE, READ, RW, assert_audit, cpu_and_space, machine, map_at, page};
 use quire_arch::paging::X86_64Level4;
 use quire_arch::{PagingFormat, VirtAddr};
-use quire_mm::{Errno, Error, Limits, MapFlags, MapRequest, RemapFlags};
+use quire_mm::space::{Errno, Error, Limits, MapFlags, MapRequest, RemapFlags};
 
 const BASE: u64 = GIB;
 
@@ -48,7 +48,7 @@ fn memory_that_was_protected_is_charged_for_its_growth() {
     cpu.program(&space).write_u64(addr, 1).unwrap();
     space.mprotect(addr, PAGE, READ, false).unwrap();
     let before = machine.memory().spaces().commit().promised();
-    assert_eq!(space.mremap(addr, PAGE, 3 * PAGE, RemapFlags::empty(), VirtAddr(0)), Ok(addr));
+    assert_eq!(space.mremap(addr, PAGE, 3 * PAGE, RemapFlags::empty(), None), Ok(addr));
     assert_eq!(machine.memory().spaces().commit().promised() - before, 2);
     assert_audit(&machine);
 }

@@ -6,7 +6,11 @@ use crate::common::{
 };
 use quire_arch::{Platform, VirtAddr};
 use quire_host::{Machine, Vcpu};
-use quire_mm::{Advice, FlushCause, RemapFlags, VmEvent};
+use quire_mm::{
+    frame::VmEvent,
+    internals::FlushCause,
+    space::{Advice, RemapFlags},
+};
 
 const BASE: VirtAddr = VirtAddr((1 << 39) - 8 * PAGE);
 

@@ -8,7 +8,7 @@ use quire_arch::paging::invented::Invented3;
 use quire_arch::paging::{X86_64Level4, X86_64Level5};
 use quire_arch::{Level, PagingFormat, VirtAddr};
 use quire_host::{Machine, Vcpu};
-use quire_mm::{Advice, MapRequest, RemapFlags};
+use quire_mm::space::{Advice, MapRequest, RemapFlags};
 
 const MOVE: RemapFlags = RemapFlags::MAYMOVE.union(RemapFlags::FIXED);
 

@@ -7,7 +7,7 @@ use crate::common::{
 use quire_arch::{Access, Platform, VirtAddr};
 use quire_frame::FaultPlan;
 use quire_host::{Machine, Vcpu};
-use quire_mm::{Advice, Errno, MapFlags, MapRequest, RemapFlags, VmFlags};
+use quire_mm::space::{Advice, Errno, MapFlags, MapRequest, RemapFlags, VmFlags};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
@@ -339,7 +339,11 @@ fn invalid_moves_are_refused_whole() {
         (len, len, BORDER + GIB + 1),
     ] {
         let result = space.mremap(from, old, new, MOVE, VirtAddr(to));
-        assert_eq!(result.map_err(quire_mm::Error::errno), Err(Errno::EINVAL), "{old:#x} {new:#x} {to:#x}");
+        assert_eq!(
+            result.map_err(quire_mm::space::Error::errno),
+            Err(Errno::EINVAL),
+            "{old:#x} {new:#x} {to:#x}"
+        );
     }
     assert_eq!(mappings(&space), before);
     assert_filled(&cpu, &space, VirtAddr(BORDER), 0..8, 1);

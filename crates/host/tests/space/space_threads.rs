@@ -10,7 +10,7 @@ use crate::common::{
 };
 use quire_arch::VirtAddr;
 use quire_host::Machine;
-use quire_mm::{Advice, MapFlags, MapRequest, RemapFlags};
+use quire_mm::space::{Advice, MapFlags, MapRequest, RemapFlags};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;

@@ -8,8 +8,11 @@ use quire_arch::{Order, VirtAddr};
 use quire_host::swap::{SlowConfig, SlowDevice};
 use quire_host::{Machine, Vcpu};
 use quire_mm::{
-    Advice, Error, FolioCounter, HugePolicy, Limit, MapFlags, MapRequest, MappedFile, MemcgId, OomAction,
-    OrderSet, RamDisk, SizeEnabled, SwapOnOptions, SwapTechnique, VmEvent,
+    frame::{FolioCounter, VmEvent},
+    memcg::{Limit, MemcgId},
+    space::{Advice, Error, MapFlags, MapRequest, MappedFile, OomAction},
+    swap::{RamDisk, SwapOnOptions, SwapTechnique},
+    thp::{HugePolicy, OrderSet, SizeEnabled},
 };
 
 const SLOTS: u64 = 2048;

@@ -6,7 +6,11 @@ use crate::common::{
 };
 use quire_arch::VirtAddr;
 use quire_host::Machine;
-use quire_mm::{Advice, HugeEnabled, HugePolicy, KhugepagedSetting, Protection, VmEvent};
+use quire_mm::{
+    frame::VmEvent,
+    space::{Advice, Protection},
+    thp::{HugeEnabled, HugePolicy, KhugepagedSetting},
+};
 
 const BASE: u64 = 1 << 30;
 const MIB2: u64 = 2 << 20;

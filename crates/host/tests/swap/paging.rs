@@ -6,13 +6,17 @@ use crate::common::{
 };
 use quire_host::Machine;
 use quire_host::swap::{SlowConfig, SlowDevice};
-use quire_mm::{Advice, CompressedRam, Lz4, RamDisk, SwapOnOptions, VmEvent};
+use quire_mm::{
+    frame::VmEvent,
+    space::Advice,
+    swap::{CompressedRam, Lz4, RamDisk, SwapOnOptions},
+};
 
 fn overcommitted(mib: u64) -> Machine {
     Setup::mib(mib).reserve().overcommit().build()
 }
 
-fn compressed(machine: &Machine, slots: u64) -> quire_mm::DeviceId {
+fn compressed(machine: &Machine, slots: u64) -> quire_mm::swap::DeviceId {
     let disk = CompressedRam::new(machine.memory().frames(), slots, Lz4).unwrap();
     machine.memory().swapon(disk, SwapOnOptions::default()).unwrap()
 }
@@ -74,7 +78,7 @@ fn both_sides_of_a_fork_keep_what_is_paged_out() {
         assert_eq!(read(&cpu, &space, page(area, at)), 100 + at);
     }
     assert_audit(&machine);
-    machine.memory().swapoff(quire_mm::DeviceId::new(0).unwrap(), || true).unwrap();
+    machine.memory().swapoff(quire_mm::swap::DeviceId::new(0).unwrap(), || true).unwrap();
     assert_filled(&cpu, &child, area, 0..8, 200);
     assert_filled(&cpu, &space, area, 0..8, 100);
     assert_audit(&machine);
@@ -109,7 +113,7 @@ fn readahead_from_a_slow_device() {
     // Once written, they are freed by the next pass.
     for _ in 0..3 {
         machine.memory().swap().reap();
-        machine.memory().reclaim(quire_mm::MemcgId::ROOT, 256);
+        machine.memory().reclaim(quire_mm::memcg::MemcgId::ROOT, 256);
     }
     assert_eq!(anonymous_frames(&machine), 0);
     assert_eq!(space.figures().swapped, 256 * PAGE);
@@ -121,7 +125,7 @@ fn readahead_from_a_slow_device() {
     assert_audit(&machine);
     drop(space);
     machine.memory().swap().reap();
-    machine.memory().reclaim(quire_mm::MemcgId::ROOT, 1024);
+    machine.memory().reclaim(quire_mm::memcg::MemcgId::ROOT, 1024);
     assert_eq!(machine.memory().swap().free_slots(), 1024);
     assert_audit(&machine);
 }
@@ -145,7 +149,7 @@ fn a_lazily_freed_page_never_reads_old_data_of_the_device() {
     write(&cpu, &space, area, 2);
     space.madvise(area, PAGE, Advice::Free).unwrap();
     for _ in 0..3 {
-        machine.memory().reclaim(quire_mm::MemcgId::ROOT, 64);
+        machine.memory().reclaim(quire_mm::memcg::MemcgId::ROOT, 64);
         machine.memory().swap().reap();
     }
     assert_eq!(space.figures().resident, 0);
@@ -166,8 +170,8 @@ fn a_lazily_freed_page_is_dropped_without_a_write() {
     (0..8).for_each(|at| write(&cpu, &space, page(area, at), 200 + at));
     space.madvise(area, 8 * PAGE, Advice::Free).unwrap();
     write(&cpu, &space, area, 300);
-    machine.memory().reclaim(quire_mm::MemcgId::ROOT, 64);
-    machine.memory().reclaim(quire_mm::MemcgId::ROOT, 64);
+    machine.memory().reclaim(quire_mm::memcg::MemcgId::ROOT, 64);
+    machine.memory().reclaim(quire_mm::memcg::MemcgId::ROOT, 64);
     assert_eq!((count(&machine, VmEvent::Pglazyfreed), count(&machine, VmEvent::Pswpout)), (7, 9));
     assert_eq!(read(&cpu, &space, area), 300);
     (1..8).for_each(|at| assert_eq!(read(&cpu, &space, page(area, at)), 0));
@@ -185,12 +189,12 @@ fn pages_are_freed_as_soon_as_they_are_written() {
     let area = map_at(&space, GIB, 128 * PAGE, RW);
     (0..128).for_each(|at| write(&cpu, &space, page(area, at), 100 + at));
     // All are on their list now. The others are older, and were not referenced either.
-    machine.memory().reclaim(quire_mm::MemcgId::ROOT, 0);
+    machine.memory().reclaim(quire_mm::memcg::MemcgId::ROOT, 0);
     space.madvise(page(area, 8), 120 * PAGE, Advice::Cold).unwrap();
     space.madvise(area, 8 * PAGE, Advice::PageOut).unwrap();
     assert_eq!((count(&machine, VmEvent::Pswpout), anonymous_frames(&machine)), (8, 128));
     (0..2).for_each(|_| machine.memory().swap().reap());
-    assert_eq!(machine.memory().reclaim(quire_mm::MemcgId::ROOT, 8), 8);
+    assert_eq!(machine.memory().reclaim(quire_mm::memcg::MemcgId::ROOT, 8), 8);
     // Reclaim takes a batch of 32 at a time: these and 24 others, whose writing begins.
     assert_eq!((count(&machine, VmEvent::Pswpout), anonymous_frames(&machine)), (32, 120));
     (0..128).for_each(|at| assert_eq!(read(&cpu, &space, page(area, at)), 100 + at));
@@ -208,14 +212,14 @@ fn pages_skipped_while_the_device_is_full_are_written_later() {
     fill(&cpu, &space, area, 0..256, 100);
     space.madvise(area, 256 * PAGE, Advice::Cold).unwrap();
     let goes = |from: u64| {
-        machine.memory().reclaim(quire_mm::MemcgId::ROOT, 32);
+        machine.memory().reclaim(quire_mm::memcg::MemcgId::ROOT, 32);
         let mut there = Vec::new();
         space.mincore(page(area, from), 64 * PAGE, |is| there.push(is)).unwrap();
         assert!(there.iter().enumerate().all(|(at, &is)| is == (at >= 32)), "from {from}: {there:?}");
     };
     goes(0);
     assert_eq!(machine.memory().swap().free_slots(), 0);
-    assert_eq!(machine.memory().reclaim(quire_mm::MemcgId::ROOT, 32), 0);
+    assert_eq!(machine.memory().reclaim(quire_mm::memcg::MemcgId::ROOT, 32), 0);
     space.munmap(area, 32 * PAGE).unwrap();
     goes(32);
     assert_filled(&cpu, &space, page(area, 32), 0..224, 132);

@@ -9,8 +9,11 @@ use crate::common::{
 use quire_arch::{Order, VirtAddr};
 use quire_host::Machine;
 use quire_mm::{
-    Advice, CompressedCache, FolioCounter, HugePolicy, Limit, MemcgId, OrderSet, RamDisk, SizeEnabled,
-    SwapOnOptions, VmEvent,
+    frame::{FolioCounter, VmEvent},
+    memcg::{Limit, MemcgId},
+    space::Advice,
+    swap::{CompressedCache, RamDisk, SwapOnOptions},
+    thp::{HugePolicy, OrderSet, SizeEnabled},
 };
 
 const SLOTS: u64 = 2048;

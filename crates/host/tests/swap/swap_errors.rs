@@ -8,7 +8,11 @@ use crate::disk::{Disk, Medium, lock};
 use quire_arch::VirtAddr;
 use quire_host::swap::{Completion, FileDevice, FileDeviceOptions, SlowConfig, SlowDevice, make_swap};
 use quire_host::{AccessError, Machine, Vcpu};
-use quire_mm::{Advice, CompressedRam, DeviceId, Errno, FaultError, MemcgId, Space, SwapOnOptions};
+use quire_mm::{
+    memcg::MemcgId,
+    space::{Advice, Errno, FaultError, Space},
+    swap::{CompressedRam, DeviceId, SwapOnOptions},
+};
 use quire_swap::{CODEC_OUTPUT, Codec, Damaged, Lz4};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -264,7 +268,7 @@ fn calls_that_need_an_unreadable_page_say_so() {
         lock(&medium).unreadable = true;
         let (space, area) = (&scene.space, scene.area);
         assert!(space.pin_page(area, quire_arch::Access::Read).is_err());
-        let populate = space.madvise(area, PAGE, Advice::PopulateRead).map_err(quire_mm::Error::errno);
+        let populate = space.madvise(area, PAGE, Advice::PopulateRead).map_err(quire_mm::space::Error::errno);
         assert_eq!(populate, Err(Errno::EFAULT), "as Linux reports SIGBUS");
         assert_audit(machine);
         lock(&medium).unreadable = false;

@@ -8,7 +8,12 @@ use crate::common::{
 use crate::disk::Disk;
 use quire_arch::{Platform, VirtAddr};
 use quire_host::{AccessError, Machine, Vcpu};
-use quire_mm::{Advice, FaultError, Limit, MemcgEvent, MemcgId, OomAction, SwapOnOptions, VmEvent};
+use quire_mm::{
+    frame::VmEvent,
+    memcg::{Limit, MemcgEvent, MemcgId},
+    space::{Advice, FaultError, OomAction},
+    swap::SwapOnOptions,
+};
 
 fn machine(mib: u64, oom: OomAction) -> Machine {
     Setup::mib(mib).reserve().overcommit().with(|memory| memory.oom = oom).build()
@@ -274,7 +279,7 @@ fn the_program_with_the_highest_score_is_ended() {
     };
     spaces[2].set_oom_score_adj(1000);
     grow(1);
-    let killed = || spaces.iter().map(quire_mm::Space::is_killed).collect::<Vec<_>>();
+    let killed = || spaces.iter().map(quire_mm::space::Space::is_killed).collect::<Vec<_>>();
     assert_eq!(killed(), [false, false, true, false], "the one that asked for it");
     assert_eq!(spaces[2].figures().resident, 0, "its memory is back");
     assert_eq!(

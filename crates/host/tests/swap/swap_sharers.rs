@@ -7,7 +7,11 @@ use crate::common::{
 use quire_arch::VirtAddr;
 use quire_host::swap::{Completion, SlowConfig, SlowDevice};
 use quire_host::{Machine, Vcpu};
-use quire_mm::{Advice, HugePolicy, OrderSet, RamDisk, SizeEnabled, SwapOnOptions};
+use quire_mm::{
+    space::Advice,
+    swap::{RamDisk, SwapOnOptions},
+    thp::{HugePolicy, OrderSet, SizeEnabled},
+};
 
 const PAGES: u64 = MIB2 / PAGE;
 

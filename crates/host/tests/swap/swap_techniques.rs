@@ -7,8 +7,11 @@ use quire_arch::{Access, Order, VirtAddr};
 use quire_host::swap::{FileDevice, FileDeviceOptions, make_swap};
 use quire_host::{HostConfig, Machine, Vcpu};
 use quire_mm::{
-    Advice, DeviceId, FolioCounter, HugePolicy, Limit, MemcgId, OrderSet, SizeEnabled, SwapOnOptions,
-    SwapTechnique, VmEvent,
+    frame::{FolioCounter, VmEvent},
+    memcg::{Limit, MemcgId},
+    space::Advice,
+    swap::{DeviceId, SwapOnOptions, SwapTechnique},
+    thp::{HugePolicy, OrderSet, SizeEnabled},
 };
 use std::sync::Barrier;
 

@@ -4,7 +4,7 @@ use crate::common::Random;
 use crate::disk::Disk;
 use quire_host::Machine;
 use quire_host::swap::{Completion, SlowConfig, SlowDevice};
-use quire_mm::{CompressedRam, DeviceId, Lz4, RamDisk, SwapOffError, SwapOnOptions};
+use quire_mm::swap::{CompressedRam, DeviceId, Lz4, RamDisk, SwapOffError, SwapOnOptions};
 
 /// What a device is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -7,7 +7,10 @@ use crate::devices::Devices;
 use crate::model::{ARENA, BASE, Mind, Page, Pages, addr, any_range, bytes};
 use quire_frame::FaultPlan;
 use quire_host::{AccessError, Machine, Vcpu};
-use quire_mm::{Advice, Error, FaultError, Limit, MemcgId, RemapFlags};
+use quire_mm::{
+    memcg::{Limit, MemcgId},
+    space::{Advice, Error, FaultError, RemapFlags},
+};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -253,8 +256,8 @@ impl<'m> Life<'m> {
             let (start, end) = (mapping.range.start().0, mapping.range.end().0);
             for number in (start - BASE) / PAGE..(end - BASE) / PAGE {
                 let page = mind.pages.get(&number).expect("a page appeared");
-                let writable = mapping.flags.contains(quire_mm::VmFlags::WRITE);
-                let locked = mapping.flags.contains(quire_mm::VmFlags::LOCKED);
+                let writable = mapping.flags.contains(quire_mm::space::VmFlags::WRITE);
+                let locked = mapping.flags.contains(quire_mm::space::VmFlags::LOCKED);
                 now.insert(number, Page { writable, locked, ..*page });
             }
         });

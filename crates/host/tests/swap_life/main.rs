@@ -20,7 +20,11 @@ use life::{Habits, Life};
 use model::{ARENA, BASE};
 use quire_frame::FaultPlan;
 use quire_host::Machine;
-use quire_mm::{InUse, Limit, MemcgId, VmEvent};
+use quire_mm::{
+    InUse,
+    frame::VmEvent,
+    memcg::{Limit, MemcgId},
+};
 use shared::Sharer;
 use std::collections::BTreeMap;
 use std::sync::Arc;

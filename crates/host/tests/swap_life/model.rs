@@ -3,7 +3,7 @@
 use crate::common::{AccessResult, DENIED, HostSpace, MIB2, PAGE, RW, Random};
 use quire_arch::VirtAddr;
 use quire_host::Vcpu;
-use quire_mm::{Advice, Error, MapFlags, MapRequest};
+use quire_mm::space::{Advice, Error, MapFlags, MapRequest};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;

@@ -8,7 +8,10 @@ use crate::model::{ARENA, BASE, Mind, Page, addr, any_range, bytes};
 use quire_arch::VirtAddr;
 use quire_frame::{FaultAim, FaultClass, FaultPlan};
 use quire_host::{AccessError, Machine, Vcpu};
-use quire_mm::{Advice, FaultError, Limit, MemcgId, RemapFlags, VmFlags};
+use quire_mm::{
+    memcg::{Limit, MemcgId},
+    space::{Advice, FaultError, RemapFlags, VmFlags},
+};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;

@@ -4,7 +4,7 @@ use crate::common::{PAGE, READ, RW};
 use crate::scenario::{Scenario, Undone};
 use crate::scene::{BASE, Scene, access, small};
 use quire_arch::VirtAddr;
-use quire_mm::{Advice, MapFlags, MapRequest, MappedFile};
+use quire_mm::space::{Advice, MapFlags, MapRequest, MappedFile};
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
     // Three tables below the root.

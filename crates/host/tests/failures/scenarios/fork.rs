@@ -4,7 +4,7 @@ use crate::common::{HostSpace, PAGE, READ, RW, map_at};
 use crate::scenario::{Scenario, Undone, is_no_frames};
 use crate::scene::{BASE, Scene, access, filled};
 use quire_arch::{Access, VirtAddr};
-use quire_mm::{Advice, Error, FaultError};
+use quire_mm::space::{Advice, Error, FaultError};
 
 fn fork_once(scene: &Scene<'_>) -> Result<(), Error> {
     let child = scene.space.fork()?;

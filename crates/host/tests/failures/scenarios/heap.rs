@@ -4,7 +4,7 @@ use crate::common::{PAGE, RW, map_at};
 use crate::scenario::Scenario;
 use crate::scene::{Scene, empty, filled};
 use quire_arch::VirtAddr;
-use quire_mm::{Error, LockAll};
+use quire_mm::space::{Error, LockAll};
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("brk_returns_the_old_break", empty, |scene| move_break(scene, 10 * PAGE + 5))

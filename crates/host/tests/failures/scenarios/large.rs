@@ -4,7 +4,7 @@ use crate::common::{HostSpace, MIB2, PAGE, RW, map_at};
 use crate::scenario::{Scenario, Undone};
 use crate::scene::{Scene, access};
 use quire_arch::{VirtAddr, VirtRange};
-use quire_mm::{Advice, Error, PageState, RemapFlags};
+use quire_mm::space::{Advice, Error, PageState, RemapFlags};
 
 /// A border of every level of tables.
 const LARGE: u64 = 1 << 39;

@@ -4,7 +4,10 @@ use crate::common::PAGE;
 use crate::scenario::{Scenario, Undone};
 use crate::scene::{BASE, Scene, filled, small};
 use quire_arch::VirtAddr;
-use quire_mm::{AllocError, Error, LockAll, MapRequest};
+use quire_mm::{
+    frame::AllocError,
+    space::{Error, LockAll, MapRequest},
+};
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("mlock_returns_the_error_of_the_step_that_failed", small, |scene| {

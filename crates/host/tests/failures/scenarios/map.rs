@@ -4,7 +4,7 @@ use crate::common::{PAGE, READ, RW, map_at};
 use crate::scenario::{Scenario, is_no_frames};
 use crate::scene::{BASE, Scene, empty, filled};
 use quire_arch::VirtAddr;
-use quire_mm::{Errno, Error, MapFlags, MapRequest, MappedFile};
+use quire_mm::space::{Errno, Error, MapFlags, MapRequest, MappedFile};
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
     // A VMA and a node of the tree, and the frames of both.

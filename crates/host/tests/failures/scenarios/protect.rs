@@ -4,7 +4,7 @@ use crate::common::{DENIED, PAGE, READ, RW, map_at};
 use crate::scenario::{Scenario, Undone, is_no_frames, is_try_again};
 use crate::scene::{BASE, Scene, filled};
 use quire_arch::VirtAddr;
-use quire_mm::{Advice, Error};
+use quire_mm::space::{Advice, Error};
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("a_change_of_protection_fails_whole", filled, |scene| protect(scene, 2, 4))

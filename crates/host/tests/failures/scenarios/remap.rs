@@ -4,7 +4,7 @@ use crate::common::{NONE, NOT_MAPPED, PAGE, READ, RW, map_at, mappings, page};
 use crate::scenario::{Scenario, Undone, is_no_frames};
 use crate::scene::{BASE, Scene, filled};
 use quire_arch::VirtAddr;
-use quire_mm::{Error, MapFlags, MapRequest, RemapFlags};
+use quire_mm::space::{Error, MapFlags, MapRequest, RemapFlags};
 
 /// Not congruent to the source, and across a border of tables.
 const TARGET: u64 = (1 << 40) - 7 * PAGE;

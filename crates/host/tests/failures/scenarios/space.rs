@@ -4,7 +4,7 @@ use crate::common::{PAGE, READ, RW, page};
 use crate::scenario::Scenario;
 use crate::scene::{BASE, Scene, access, empty, filled};
 use quire_arch::{Access, VirtAddr, VirtRange};
-use quire_mm::{Error, MapFlags, MapRequest, Mapping, VmFlags};
+use quire_mm::space::{Error, MapFlags, MapRequest, Mapping, VmFlags};
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("creating_a_space_fails_whole", empty, |scene| {

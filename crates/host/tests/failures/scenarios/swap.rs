@@ -8,8 +8,9 @@ use quire_arch::VirtAddr;
 use quire_host::AccessError;
 use quire_host::swap::{SlowConfig, SlowDevice};
 use quire_mm::{
-    Advice, CompressedCache, CompressedRam, Error, Lz4, MemcgId, RamDisk, SwapOffError, SwapOnError,
-    SwapOnOptions,
+    memcg::MemcgId,
+    space::{Advice, Error},
+    swap::{CompressedCache, CompressedRam, Lz4, RamDisk, SwapOffError, SwapOnError, SwapOnOptions},
 };
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
@@ -135,7 +136,7 @@ fn assert_kept(scene: &Scene<'_>) {
         match scene.read(BASE + at * PAGE) {
             Ok(word) => assert_eq!(word, 100 + at),
             Err(error) => {
-                assert!(failed && error == AccessError::Fault(quire_mm::FaultError::Bus), "{error}");
+                assert!(failed && error == AccessError::Fault(quire_mm::space::FaultError::Bus), "{error}");
             }
         }
     }

@@ -4,7 +4,7 @@ use super::{BASE, machine_of_format};
 use crate::common::{Call, MIB2, PAGE, Process, RW, Random, assert_audit, in_use, map_at, setting};
 use quire_arch::{Order, VirtAddr};
 use quire_host::Machine;
-use quire_mm::Advice;
+use quire_mm::space::Advice;
 use std::sync::{Arc, Barrier};
 use std::thread;
 

@@ -5,7 +5,11 @@ use crate::common::{MIB2, NOT_MAPPED, PAGE, RW, assert_audit, count, map_at, pag
 use quire_arch::{Order, VirtAddr, VirtRange};
 use quire_frame::Kind;
 use quire_host::Machine;
-use quire_mm::{Advice, OrderSet, Protection, RemapTechnique, TablesTechnique, VmEvent};
+use quire_mm::{
+    frame::VmEvent,
+    space::{Advice, Protection, RemapTechnique, TablesTechnique},
+    thp::OrderSet,
+};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Shootdowns that `action` sends.

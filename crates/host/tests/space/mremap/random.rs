@@ -4,7 +4,10 @@ use super::{BASE, LEAVE, MOVE, machine_by};
 use crate::common::{Call, NOT_MAPPED, PAGE, Process, RW, Random, assert_audit, orders, setting};
 use quire_arch::{Order, VirtAddr};
 use quire_host::Machine;
-use quire_mm::{Advice, OrderSet, Protection, RemapTechnique, TablesTechnique};
+use quire_mm::{
+    space::{Advice, Protection, RemapTechnique, TablesTechnique},
+    thp::OrderSet,
+};
 
 /// Random moves against a map from pages to what was written there.
 #[test]

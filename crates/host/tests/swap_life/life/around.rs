@@ -5,7 +5,11 @@ use crate::common::{MIB2, PAGE};
 use crate::model::{ARENA, BASE};
 use quire_arch::VirtAddr;
 use quire_frame::{FaultAim, FaultClass, FaultPlan};
-use quire_mm::{Advice, Limit, MemcgId, OrderSet, SizeEnabled};
+use quire_mm::{
+    memcg::{Limit, MemcgId},
+    space::Advice,
+    thp::{OrderSet, SizeEnabled},
+};
 
 impl Life<'_> {
     pub(super) fn change_folios(&mut self, at: usize) {
