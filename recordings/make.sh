@@ -26,6 +26,7 @@ text() { # LINES
 text 60000 >"$work/large.txt"
 text 150000 >"$work/unsorted.txt"
 gcc -O1 -o "$work/grow" "$make/grow.c"
+gcc -O1 -o "$work/pool" "$make/pool.c"
 git init --quiet --initial-branch=main "$work/repo"
 cd "$work/repo"
 git config user.name Someone
@@ -50,4 +51,5 @@ record git-history git -C "$work/repo" -c pack.threads=2 repack -a -d -f --quiet
 record git-log git -C "$work/repo" log --stat -p
 record sqlite-queries bash -c "exec sqlite3 :memory: <'$make/queries.sql'"
 record realloc-growth "$work/grow"
+record instance-pool "$work/pool"
 record shell-pipes bash -c 'for n in 1 2 3 4; do seq $((n * 2000)) | sort -r | tail -n 1; done'

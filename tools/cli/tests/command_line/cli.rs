@@ -218,7 +218,7 @@ fn the_readme_shows_what_a_run_prints() {
     let readme = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md"));
     let readme = readme.expect("a README");
     let shown: Vec<&str> = readme.lines().filter_map(|line| line.strip_prefix("    |")).collect();
-    assert_eq!(shown.len(), 12, "a header of three lines, and the recordings");
+    assert_eq!(shown.len(), 13, "a header of three lines, and the recordings");
     let output = quire(&[]);
     let printed = String::from_utf8(output.stdout).expect("text");
     for line in shown {
@@ -242,7 +242,9 @@ fn the_tour_fits_on_a_screen() {
         .filter(|line| line.starts_with("| ") && line.contains('/') && !line.contains("Linux"))
         .map(|line| line.split('|').map(str::trim).collect())
         .collect();
-    assert_eq!(rows.len(), 9, "{printed}");
+    assert_eq!(rows.len(), 10, "{printed}");
+    let pool = rows.iter().find(|row| row[1] == "instance-pool").expect("it frees and moves tables");
+    assert!(pool[9].ends_with('%') && pool[10].ends_with('%'), "{pool:?}");
     for row in rows {
         assert_eq!(row[4], "0", "differences: {row:?}");
         assert!(row[6].ends_with('%') && row[7].ends_with('%'), "pcp and gather help each: {row:?}");
