@@ -12,8 +12,8 @@ macro_rules! recordings {
 
 /// Each with its name.
 const RECORDINGS: &[(&str, &[u8])] = recordings!(
-    "gcc-compile" "git-history" "git-log" "python-structures" "realloc-growth" "shell-pipes" "sort-threads"
-    "sqlite-queries" "xz-threads"
+    "gcc-compile" "git-history" "git-log" "instance-pool" "python-structures" "realloc-growth" "shell-pipes"
+    "sort-threads" "sqlite-queries" "xz-threads"
 );
 
 /// A folder of files that is gone when this is dropped.
