@@ -30,7 +30,7 @@ usage() {
 
 # Patches: their text and what they add. The rest is the code's, and counted there.
 found() {
-    git ls-files -z | grep -zvE '\.patch$|^checks/language\.sh$|^LICENSE|^fuzz/corpus/' |
+    git ls-files -z | grep -zvE '\.patch$|^checks/language\.sh$|^LICENSE|^fuzz/corpus/|^tools/cli/recordings$' |
         xargs -0 grep -InHoiP "$words" || true
     git ls-files -z '*.patch' | xargs -0 grep -InHoiP "^(?![ -]).*?\K($words)" || true
     git ls-files | { grep -oiP ".*($words)" || true; } | sed 's/$/:0:(name of the file)/'

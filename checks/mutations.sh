@@ -38,6 +38,10 @@ sentence() {
 copy_tree() {
     mkdir -p "$work/tree" "$work/logs"
     git ls-files -z -co --exclude-standard | while IFS= read -r -d '' file; do
+        if [[ -L $file && -d $file ]]; then
+            mkdir -p "$(dirname "$work/tree/$file")"
+            ln -sfn "$(readlink "$file")" "$work/tree/$file"
+        fi
         [[ -f $file ]] || continue
         printf '%s\0' "$file"
         cmp -s "$file" "$work/tree/$file" && continue

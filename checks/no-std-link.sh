@@ -46,9 +46,9 @@ for profile in dev release; do
     if grep -E '^[^ ]+ U' "$program.symbols"; then
         fail "the $profile program has undefined symbols"
     fi
-    for room in space swap reclaim; do
-        grep -q "quire_$room" "$program.symbols" ||
-            fail "the $profile program holds nothing of quire-$room, so this proves nothing"
+    for crate in space swap reclaim; do
+        grep -q "quire_$crate" "$program.symbols" ||
+            fail "the $profile program holds nothing of quire-$crate, so this proves nothing"
     done
     size=$(stat --format=%s "$program")
     echo "no-std-link: $profile: linked without std and without an allocator, ran well ($((size / 1024)) KiB)"

@@ -1,15 +1,19 @@
 //! A short memory life: map, touch, move, protect, fork, drop, run out of memory, unmap, page out and in,
 //! exit; audited on the way.
 
-use crate::machine::{Toy, access};
+use crate::machine::{Toy, access, has_kernel_half};
+use crate::pair;
 use crate::runtime::Output;
 use core::fmt::Write;
 use core::sync::atomic::Ordering;
-use quire_arch::{Access, PAGE_SIZE, Platform, VirtAddr};
 use quire_mm::abi::{self, CallNumber, FaultIn, NoFiles};
+use quire_mm::platform::{Access, PAGE_SIZE, VirtAddr};
 use quire_mm::{
-    Advice, CompressedRam, FaultError, Lz4, MapFlags, MapRequest, Memory, MemoryConfig, Protection, RamDisk,
-    RemapFlags, Space, SwapDevice, SwapOnOptions, Techniques, VmEvent, text,
+    Memory, MemoryConfig, Techniques,
+    frame::VmEvent,
+    proc,
+    space::{Advice, FaultError, MapFlags, MapRequest, Protection, RemapFlags, Space},
+    swap::{SwapDevice, SwapOnOptions},
 };
 
 const RW: Protection = Protection::READ.union(Protection::WRITE);
@@ -22,11 +26,17 @@ fn at(base: VirtAddr, page: u64) -> VirtAddr {
 }
 
 fn read(space: &Space<'_, Toy>, addr: VirtAddr) -> Result<u64, FaultError> {
-    access(space, addr, Access::Read).map(|word| word.load(Ordering::Relaxed))
+    access(space, addr, Access::Read, |word| word.load(Ordering::Relaxed))
 }
 
 fn write(space: &Space<'_, Toy>, addr: VirtAddr, value: u64) -> Result<(), FaultError> {
-    access(space, addr, Access::Write).map(|word| word.store(value, Ordering::Relaxed))
+    access(space, addr, Access::Write, |word| word.store(value, Ordering::Relaxed))
+}
+
+fn spaces(memory: &Memory<Toy>) -> usize {
+    let mut count = 0;
+    memory.for_each_resident(|_, _| count += 1);
+    count
 }
 
 fn audit(memory: &Memory<Toy>) {
@@ -40,7 +50,7 @@ fn audit(memory: &Memory<Toy>) {
 /// Builds a machine, leads the life, and takes the machine down.
 pub(crate) fn lead(techniques: Techniques) {
     let config = MemoryConfig { techniques, ..MemoryConfig::default() };
-    let memory = Memory::new(Toy::new(), config).expect("16 MiB are enough to start");
+    let memory = Memory::new(Toy, config).expect("16 MiB are enough to start");
     audit(&memory);
     {
         let space = memory.create_space().expect("a space");
@@ -50,22 +60,21 @@ pub(crate) fn lead(techniques: Techniques) {
         audit(&memory);
         scarcity(&space);
         audit(&memory);
-        let disk = RamDisk::new(memory.frames(), 2 * PAGES).expect("room for a device");
+        let disk = memory.create_ram_disk(2 * PAGES).expect("room for a device");
         paging(&memory, &space, disk, PAGES / 2);
         // More than there is RAM for.
-        let zram = CompressedRam::new(memory.frames(), 8192, Lz4).expect("room for a device");
+        let zram = memory.create_compressed_ram(8192).expect("room for a device");
         paging(&memory, &space, zram, 5000);
         let mut out = Output(1);
         writeln!(out, "{techniques:?}").expect("stdout");
-        text::status(&space.figures(), &mut out).expect("stdout");
-        text::meminfo(&memory, &mut out).expect("stdout");
-        text::swaps(&memory, &mut out).expect("stdout");
+        proc::status(&space.figures(), &mut out).expect("stdout");
+        proc::meminfo(&memory, &mut out).expect("stdout");
+        proc::swaps(&memory, &mut out).expect("stdout");
     }
-    assert_eq!(memory.spaces().count(), 0);
+    assert_eq!(spaces(&memory), 0);
     audit(&memory);
-    let pin = memory.platform().pin();
-    memory.frames().reap_all(&pin);
-    drop(pin);
+    pair::run(&memory);
+    assert_eq!(spaces(&memory), 0);
     audit(&memory);
 }
 
@@ -79,7 +88,7 @@ fn contents(space: &Space<'_, Toy>) -> VirtAddr {
     // Growth in place is blocked, so it moves.
     let block = MapRequest::anonymous(PAGE_SIZE, Protection::empty());
     let _ = space.mmap(&block.at(at(base, PAGES), MapFlags::FIXED_NOREPLACE));
-    let moved = space.mremap(base, LEN, 2 * LEN, RemapFlags::MAYMOVE, VirtAddr(0)).expect("mremap");
+    let moved = space.mremap(base, LEN, 2 * LEN, RemapFlags::MAYMOVE, None).expect("mremap");
     assert_ne!(moved, base);
     assert_eq!(read(space, base), Err(FaultError::NotMapped));
     for page in 0..PAGES {
@@ -96,6 +105,7 @@ fn contents(space: &Space<'_, Toy>) -> VirtAddr {
 /// A child has what its parent had, and neither sees what the other does then.
 fn family(memory: &Memory<Toy>, space: &Space<'_, Toy>, base: VirtAddr) {
     let child = space.fork().expect("fork");
+    assert!(has_kernel_half(&child));
     write(space, base, 99).expect("the parent's page");
     assert_eq!(read(&child, base), Ok(1));
     child.madvise(base, LEN, Advice::DontNeed).expect("madvise");
@@ -103,7 +113,8 @@ fn family(memory: &Memory<Toy>, space: &Space<'_, Toy>, base: VirtAddr) {
     assert_eq!(read(space, at(base, 5)), Ok(6));
     audit(memory);
     drop(child);
-    assert_eq!(memory.spaces().count(), 1);
+    assert!(has_kernel_half(space));
+    assert_eq!(spaces(memory), 1);
     space.munmap(base, 2 * LEN).expect("munmap");
     assert_eq!(read(space, base), Err(FaultError::NotMapped));
     // The same again as a program would ask for it: by number.
@@ -138,12 +149,12 @@ fn paging(memory: &Memory<Toy>, space: &Space<'_, Toy>, device: impl SwapDevice<
     let len = pages * PAGE_SIZE;
     let request = MapRequest { flags: MapFlags::NORESERVE, ..MapRequest::anonymous(len, RW) };
     let base = space.mmap(&request).expect("mmap");
-    let out = memory.frames().events().sum(VmEvent::Pswpout);
+    let out = memory.event(VmEvent::Pswpout);
     for page in 0..pages {
         write(space, at(base, page), page + 1).expect("room for a page, somewhere");
     }
     space.madvise(base, len / 2, Advice::PageOut).expect("madvise");
-    assert!(memory.frames().events().sum(VmEvent::Pswpout) >= out + pages / 2);
+    assert!(memory.event(VmEvent::Pswpout) >= out + pages / 2);
     assert!(space.figures().swapped >= len / 2);
     audit(memory);
     for page in 0..pages {
@@ -154,7 +165,7 @@ fn paging(memory: &Memory<Toy>, space: &Space<'_, Toy>, device: impl SwapDevice<
     let gone = pages / 2;
     space.munmap(base, gone * PAGE_SIZE).expect("munmap");
     memory.swapoff(device, || true).expect("swapoff");
-    assert_eq!((space.figures().swapped, memory.swap().total_slots()), (0, 0));
+    assert_eq!(space.figures().swapped, 0);
     for page in gone..pages {
         assert_eq!(read(space, at(base, page)), Ok(page + 1));
     }

@@ -10,13 +10,15 @@
 
 mod life;
 mod machine;
+mod pair;
 mod runtime;
 
-use quire_mm::{PcpTechnique, Techniques};
+use quire_mm::{Techniques, frame::PcpTechnique};
 
 /// Called by `_start`, on an aligned stack.
 #[unsafe(no_mangle)]
 extern "C" fn entry() -> ! {
+    machine::become_cpu(0);
     for pcp in [PcpTechnique::None, PcpTechnique::OrderZero] {
         let mut techniques = Techniques::default();
         techniques.pcp = pcp;

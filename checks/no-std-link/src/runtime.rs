@@ -2,6 +2,7 @@
 //! functions that the compiler calls by itself.
 
 use core::arch::{asm, global_asm};
+use core::cell::UnsafeCell;
 use core::fmt::{self, Write};
 use core::panic::PanicInfo;
 
@@ -15,7 +16,40 @@ global_asm!(
     entry = sym crate::entry,
 );
 
+global_asm!(
+    // Takes the top of the new stack and what runs on it. The new thread shares all with the old one.
+    ".globl new_thread",
+    "new_thread:",
+    "mov r9, rsi",
+    "mov rsi, rdi",
+    "mov edi, {flags}",
+    "xor edx, edx",
+    "xor r10d, r10d",
+    "xor r8d, r8d",
+    "mov eax, {clone}",
+    "syscall",
+    "test rax, rax",
+    "jz 2f",
+    "ret",
+    "2:",
+    "xor ebp, ebp",
+    "call r9",
+    "ud2",
+    clone = const SYS_CLONE,
+    // CLONE_VM, FS, FILES, SIGHAND, THREAD and SYSVSEM.
+    flags = const 0x50f00,
+);
+
+unsafe extern "C" {
+    fn new_thread(stack: *mut u8, run: extern "C" fn() -> !) -> isize;
+}
+
 const SYS_WRITE: usize = 1;
+const SYS_SCHED_YIELD: usize = 24;
+const SYS_CLONE: usize = 56;
+const SYS_EXIT: usize = 60;
+const SYS_ARCH_PRCTL: usize = 158;
+const ARCH_SET_FS: usize = 0x1002;
 const SYS_EXIT_GROUP: usize = 231;
 
 /// Makes a system call with up to three arguments.
@@ -47,6 +81,54 @@ pub(crate) fn exit(code: usize) -> ! {
         // SAFETY: ends the process and touches no memory.
         unsafe { syscall(SYS_EXIT_GROUP, [code, 0, 0]) };
     }
+}
+
+/// Ends the calling thread.
+pub(crate) fn exit_thread() -> ! {
+    loop {
+        // SAFETY: ends the thread and touches no memory.
+        unsafe { syscall(SYS_EXIT, [0; 3]) };
+    }
+}
+
+/// Lets other threads run.
+pub(crate) fn yield_now() {
+    // SAFETY: touches no memory.
+    unsafe { syscall(SYS_SCHED_YIELD, [0; 3]) };
+}
+
+/// Sets what [`thread_pointer`] returns.
+///
+/// # Safety
+///
+/// At `data` lies a pointer to itself, for as long as the thread runs.
+pub(crate) unsafe fn set_thread_pointer(data: *const ()) {
+    // SAFETY: changes a register that nothing else uses.
+    let result = unsafe { syscall(SYS_ARCH_PRCTL, [ARCH_SET_FS, data.addr(), 0]) };
+    assert_eq!(result, 0, "arch_prctl");
+}
+
+/// What was set for this thread.
+pub(crate) fn thread_pointer() -> *const () {
+    let data;
+    // SAFETY: a pointer to itself lies there (`set_thread_pointer`).
+    unsafe { asm!("mov {}, fs:0", out(reg) data, options(nostack, pure, readonly)) };
+    data
+}
+
+#[repr(align(16))]
+struct Stack(UnsafeCell<[u8; 256 << 10]>);
+
+// SAFETY: one thread at a time runs on it.
+unsafe impl Sync for Stack {}
+
+static STACK: Stack = Stack(UnsafeCell::new([0; 256 << 10]));
+
+/// Starts a thread that runs `run`. The one before must have ended: there is one stack.
+pub(crate) fn spawn(run: extern "C" fn() -> !) {
+    // SAFETY: the end of the stack, which no thread runs on.
+    let result = unsafe { new_thread(STACK.0.get().cast::<u8>().add(256 << 10), run) };
+    assert!(result > 0, "clone: {result}");
 }
 
 /// An open descriptor as a place for text.

@@ -10,19 +10,17 @@ extern crate alloc;
 
 #[allow(dead_code, reason = "only the other program has programs that touch their memory")]
 mod machine;
+#[allow(dead_code, reason = "this program has one CPU")]
 mod runtime;
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::vec::Vec;
-use core::fmt::Write;
 use core::ptr;
 use machine::Toy;
-use quire_arch::Platform;
-use quire_frame::Frames;
-use quire_mm::{Memory, MemoryConfig};
-use quire_slab::{GlobalHeap, cache_reports};
+use quire_mm::frame::GlobalHeap;
+use quire_mm::{Memory, MemoryConfig, proc};
 use runtime::Output;
 
 #[global_allocator]
@@ -31,19 +29,15 @@ static HEAP: GlobalHeap<Toy> = GlobalHeap::new();
 /// Called by `_start`, on an aligned stack.
 #[unsafe(no_mangle)]
 extern "C" fn entry() -> ! {
-    let memory = Memory::new(Toy::new(), MemoryConfig::default()).expect("16 MiB are enough to start");
+    machine::become_cpu(0);
+    let memory = Memory::new(Toy, MemoryConfig::default()).expect("16 MiB are enough to start");
     // SAFETY: this function never returns, so what it holds lives as long as the program.
-    let frames: &'static Frames<Toy> = unsafe { &*ptr::from_ref(memory.frames()) };
-    HEAP.attach(frames).expect("room for the heap's caches");
-    let free = frames.free_frames();
+    let memory: &'static Memory<Toy> = unsafe { &*ptr::from_ref(&memory) };
+    HEAP.attach(memory.kernel_frames()).expect("room for the heap's caches");
+    let before = memory.in_use();
     collections();
-    let mut out = Output(1);
-    for cache in cache_reports(frames).filter(|cache| cache.name.starts_with("kmalloc")) {
-        writeln!(out, "{} {} {}", cache.name, cache.in_use, cache.slabs).expect("stdout");
-        assert_eq!(cache.in_use, 0, "{} holds leaked objects", cache.name);
-    }
-    frames.shrink_caches(&frames.platform().pin());
-    assert_eq!(frames.free_frames(), free);
+    assert_eq!(memory.in_use(), before, "objects or frames were lost");
+    proc::slabinfo(memory, &mut Output(1)).expect("stdout");
     assert!(memory.audit(|violation| panic!("{violation}")).is_ok());
     runtime::exit(0)
 }

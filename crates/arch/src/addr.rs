@@ -20,6 +20,7 @@ pub struct VirtAddr(pub u64);
 
 impl VirtAddr {
     /// The start of the page that holds this address.
+    #[doc(hidden)]
     #[inline]
     pub const fn page_start(self) -> Self {
         Self(self.0 & !(PAGE_SIZE - 1))
@@ -38,6 +39,7 @@ impl VirtAddr {
     }
 
     /// Whether the address is a multiple of `align`, a power of two.
+    #[doc(hidden)]
     #[inline]
     pub const fn is_aligned(self, align: u64) -> bool {
         self.0 & (align - 1) == 0
@@ -122,12 +124,14 @@ impl VirtRange {
     }
 
     /// Whether the range holds no address.
+    #[doc(hidden)]
     #[inline]
     pub const fn is_empty(self) -> bool {
         self.start.0 == self.end.0
     }
 
     /// Whole base pages in the range, counted from its length.
+    #[doc(hidden)]
     #[inline]
     pub const fn pages(self) -> u64 {
         self.len() >> PAGE_SHIFT
@@ -140,18 +144,21 @@ impl VirtRange {
     }
 
     /// Whether all of `other` lies in this range.
+    #[doc(hidden)]
     #[inline]
     pub const fn covers(self, other: Self) -> bool {
         self.start.0 <= other.start.0 && other.end.0 <= self.end.0
     }
 
     /// Whether both ranges share an address.
+    #[doc(hidden)]
     #[inline]
     pub const fn overlaps(self, other: Self) -> bool {
         self.start.0 < other.end.0 && other.start.0 < self.end.0
     }
 
     /// The addresses that both ranges hold; empty where they share none.
+    #[doc(hidden)]
     #[inline]
     pub fn intersect(self, other: Self) -> Self {
         Self::new(self.start.max(other.start), self.end.min(other.end))

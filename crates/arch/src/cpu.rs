@@ -88,12 +88,14 @@ impl CpuMask {
     pub const WORDS: usize = WORDS;
 
     /// The set whose bit `n % 64` in word `n / 64` stands for CPU `n`.
+    #[doc(hidden)]
     #[inline]
     pub const fn from_words(words: [u64; Self::WORDS]) -> Self {
         Self(words)
     }
 
     /// The set of the first `count` CPUs.
+    #[doc(hidden)]
     pub fn first(count: usize) -> Self {
         let mut mask = Self::EMPTY;
         for cpu in (0..count).filter_map(CpuId::new) {
@@ -103,12 +105,14 @@ impl CpuMask {
     }
 
     /// Adds `cpu`.
+    #[doc(hidden)]
     #[inline]
     pub const fn insert(&mut self, cpu: CpuId) {
         self.0[cpu.index() / 64] |= 1 << (cpu.index() % 64);
     }
 
     /// Removes `cpu`.
+    #[doc(hidden)]
     #[inline]
     pub const fn remove(&mut self, cpu: CpuId) {
         self.0[cpu.index() / 64] &= !(1 << (cpu.index() % 64));
@@ -121,24 +125,28 @@ impl CpuMask {
     }
 
     /// Whether no CPU is in the set.
+    #[doc(hidden)]
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.0.iter().all(|&word| word == 0)
     }
 
     /// Number of CPUs in the set.
+    #[doc(hidden)]
     #[inline]
     pub fn len(&self) -> usize {
         self.0.iter().map(|word| word.count_ones() as usize).sum()
     }
 
     /// The CPUs of this set that are not in `other`.
+    #[doc(hidden)]
     #[inline]
     pub fn without(self, other: Self) -> Self {
         Self(core::array::from_fn(|index| self.0[index] & !other.0[index]))
     }
 
     /// The set as words; see [`from_words`](Self::from_words).
+    #[doc(hidden)]
     #[inline]
     pub const fn words(&self) -> [u64; Self::WORDS] {
         self.0

@@ -41,6 +41,7 @@ impl Order {
     }
 
     /// The order as an index into per-order arrays.
+    #[doc(hidden)]
     #[inline]
     pub const fn index(self) -> usize {
         self.0 as usize
@@ -59,12 +60,14 @@ impl Order {
     }
 
     /// The next larger order, or `None` at the largest.
+    #[doc(hidden)]
     #[inline]
     pub const fn larger(self) -> Option<Self> {
         Self::new(self.0 + 1)
     }
 
     /// The next smaller order, or `None` at order 0.
+    #[doc(hidden)]
     #[inline]
     pub const fn smaller(self) -> Option<Self> {
         match self.0.checked_sub(1) {

@@ -23,18 +23,21 @@ impl Pfn {
     }
 
     /// Whether a block of `order` may start here.
+    #[doc(hidden)]
     #[inline]
     pub const fn is_aligned(self, order: Order) -> bool {
         self.0 & (order.pages() - 1) == 0
     }
 
     /// The first frame of the naturally aligned block of `order` that holds this frame.
+    #[doc(hidden)]
     #[inline]
     pub const fn block_start(self, order: Order) -> Self {
         Self(self.0 & !(order.pages() - 1))
     }
 
     /// The first frame of the other half of the block of `order + 1` that a block of `order` here belongs to.
+    #[doc(hidden)]
     #[inline]
     pub const fn buddy(self, order: Order) -> Self {
         Self(self.0 ^ order.pages())
@@ -80,12 +83,14 @@ impl PfnRange {
     }
 
     /// Whether the range holds no frame.
+    #[doc(hidden)]
     #[inline]
     pub const fn is_empty(self) -> bool {
         self.start.0 == self.end.0
     }
 
     /// Whether `pfn` lies in the range.
+    #[doc(hidden)]
     #[inline]
     pub const fn contains(self, pfn: Pfn) -> bool {
         self.start.0 <= pfn.0 && pfn.0 < self.end.0

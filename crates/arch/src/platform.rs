@@ -120,9 +120,17 @@ impl LockClass {
 
 /// How code waits and how debug builds watch its locks. Split from [`Platform`] so that a lock needs no
 /// machine.
+///
+/// So none of these has a `self`. A platform with state finds it as the code of a kernel finds its CPU's own data:
+/// by a register (x86's `gs` base), by a thread-local variable, or in a `static`. Where several machines of one type
+/// live in one program, what is found there says which machine the caller runs on.
+///
+/// Any of these may be called pinned or not, with locks held, and in an interrupt. None may call the memory
+/// management.
 pub trait Execution: 'static {
     /// Called in every spin loop, `attempt` counting up from 0. A platform pauses here, lets other threads
-    /// run when the wait grows long, and serves shootdowns that other CPUs sent to this one.
+    /// run when the wait grows long, and serves shootdowns that other CPUs sent to this one: the waiter may hold
+    /// interrupts off, and what it waits for may be held by the CPU that waits for its acknowledgement.
     fn relax(attempt: u32);
 
     /// A lock of `class` is about to be waited for. Debug builds check the order of classes here.
@@ -152,12 +160,29 @@ pub trait Execution: 'static {
 /// - while a [`Pin`] lives, its CPU number belongs to no other thread of execution, and the thread stays on
 ///   it;
 /// - [`shootdown`](Self::shootdown) returns only after no named CPU can use a translation that the flush
-///   covers, unless it read it from the tables afterwards.
+///   covers, unless it read it from the tables afterwards;
+/// - [`init_root`](Self::init_root) writes no entry that leads to memory which a program must not reach and could.
+///
+/// # What each function may assume
+///
+/// Every function may be called on any CPU, and on several at once, unless its text says otherwise. None may call the
+/// memory management, and none may fail: one that cannot do its work stops the machine. *Pinned* means between
+/// [`pin_enter`](Self::pin_enter) and [`pin_exit`](Self::pin_exit); *with locks held* means spin locks, which are
+/// taken pinned only.
+///
+/// Interrupts: the memory management may be entered in an interrupt, or in what a kernel runs like one, by functions
+/// that do not sleep: those of `Memory` and `Space` that take a [`Pin`], and `Space::pin_page_fast`; and by what ends
+/// a request of a swap device (`Submitted`). A pin keeps interrupts off, so such a call never meets a lock that
+/// its own CPU holds.
 pub unsafe trait Platform: Execution + Sized + Send + Sync {
     /// The page-table format that the machine walks.
     type Paging: PagingFormat;
 
     /// Calls `visit` with every range of usable RAM.
+    ///
+    /// Called when a `Memory` is built and when it is audited; it may not take locks that `visit`'s caller could
+    /// need, that is: none. The RAM may hold anything when the `Memory` is built. What of it is in use by then, a
+    /// kernel's image or its boot stack, is no part of these ranges.
     fn for_each_ram(&self, visit: &mut dyn FnMut(PfnRange));
 
     /// Number of NUMA nodes, at least 1; their numbers are 0 up to this.
@@ -166,24 +191,26 @@ pub unsafe trait Platform: Execution + Sized + Send + Sync {
         1
     }
 
-    /// The node of the range of RAM that begins at `start`. Frames of one page block belong to one node.
+    /// The node of the range of RAM that begins at `start`. Frames of one page block belong to one node. Called when
+    /// a `Memory` is built.
     #[inline]
     fn node_of_ram(&self, start: Pfn) -> NodeId {
         let _ = start;
         NodeId::FIRST
     }
 
-    /// The node that `cpu` is near to.
+    /// The node that `cpu` is near to; always the same. Called pinned, on every allocation.
     #[inline]
     fn node_of_cpu(&self, cpu: CpuId) -> NodeId {
         let _ = cpu;
         NodeId::FIRST
     }
 
-    /// Where the first byte of frame `pfn` can be reached.
+    /// Where the first byte of frame `pfn` can be reached; always the same place, on every CPU and whatever space is
+    /// current. Called for frames in RAM only, often, and anywhere: pinned or not, with locks held, in interrupts.
     fn direct_map(&self, pfn: Pfn) -> NonNull<u8>;
 
-    /// Fills the block with zeros.
+    /// Fills the block with zeros. Pinned or not.
     ///
     /// # Safety
     ///
@@ -224,7 +251,7 @@ pub unsafe trait Platform: Execution + Sized + Send + Sync {
         let _ = pfn;
     }
 
-    /// Copies the block at `from` to the one at `to`.
+    /// Copies the block at `from` to the one at `to`. Pinned or not.
     ///
     /// # Safety
     ///
@@ -257,7 +284,8 @@ pub unsafe trait Platform: Execution + Sized + Send + Sync {
         Pin { platform: self, cpu: self.pin_enter(), not_send: PhantomData }
     }
 
-    /// The platform's part of [`pin`](Self::pin): starts a pinned section and returns the CPU.
+    /// The platform's part of [`pin`](Self::pin): starts a pinned section and returns the CPU. Sections nest; the
+    /// innermost CPU number is the outermost one's. Called in interrupts too.
     fn pin_enter(&self) -> CpuId;
 
     /// Ends one pinned section.
@@ -267,31 +295,53 @@ pub unsafe trait Platform: Execution + Sized + Send + Sync {
     /// Balances one call of [`pin_enter`](Self::pin_enter) by the same thread of execution.
     unsafe fn pin_exit(&self);
 
-    /// Drops translations from the calling CPU's TLB.
+    /// Drops translations from the calling CPU's TLB. Locks may be held.
     fn flush_local(&self, pin: &Pin<'_, Self>, flush: TlbFlush);
 
     /// Drops translations from the TLBs of `cpus` (the caller's own may be among them) and returns when every
-    /// one has acknowledged. May be called while pinned and with locks held: a platform serves the requests
-    /// of other CPUs while it waits here and in [`Execution::relax`].
+    /// one has acknowledged. Always called pinned, and often with locks held, for which the named CPUs may be waiting
+    /// with interrupts off; several CPUs may do it at once, to each other. So a platform serves the requests of other
+    /// CPUs while it waits here and in [`Execution::relax`]. Only CPUs that have a space of that tag current, or had,
+    /// are named; one that is idle or halted without a space ([`activate`](Self::activate) with `None`) is not.
     fn shootdown(&self, pin: &Pin<'_, Self>, cpus: &CpuMask, flush: TlbFlush);
 
     /// Makes the tables at `root` the calling CPU's current ones, under the tag `asid`. `None` leaves the CPU
     /// without tables that it could walk. Translations under other tags stay in the TLB and are not used; so
     /// do those under `asid`, and are, unless it is [`Asid::NONE`]: the caller has flushed what must not be.
+    ///
+    /// The frame of a root is freed only after the space has left every CPU, or has exited: see `Space::activate`.
     fn activate(&self, pin: &Pin<'_, Self>, root: Option<(Pfn, Asid)>);
 
-    /// Number of address-space tags that the TLBs tell apart, [`Asid::NONE`] included; at least 1.
+    /// A new table `root` is to become the root of an address space: of a new one, or of a child of `fork`. The
+    /// platform fills in the kernel's half, `kernel_half`: the entries of the root for addresses from
+    /// [`USER_END`](PagingFormat::USER_END) on (on x86-64 those from 256 on), which are 0 now.
+    ///
+    /// The memory management does not look at these entries afterwards: it does not walk, count, audit or free what
+    /// they lead to, and frees the root as it is when the space has exited. To change the kernel's half of all spaces
+    /// at once, a kernel fills in the entries of the root once, before the first space, and changes only the tables
+    /// that they lead to, which all spaces share.
+    ///
+    /// Pinned, without locks; `root` is current on no CPU yet.
+    #[inline]
+    fn init_root(&self, root: Pfn, kernel_half: &mut [u64]) {
+        let _ = (root, kernel_half);
+    }
+
+    /// Number of address-space tags that the TLBs tell apart, [`Asid::NONE`] included; at least 1; always the same.
     fn asid_count(&self) -> u32;
 
-    /// Monotonic time in nanoseconds.
+    /// Time in nanoseconds, from any start. On each CPU it does not go back. The clocks of different CPUs may differ a
+    /// little: figures of times and the length of waits are all that it is used for. Called with locks held.
     fn now(&self) -> u64;
 
     /// Sleeps until [`unpark`](Self::unpark) is called for `key`, unless `still` returns false. `still` is
     /// called under the lock that `unpark` takes too, so that a wake-up between the check and the sleep is
-    /// not lost. May wake without a cause. Never called while pinned.
+    /// not lost. May wake without a cause. Never called while pinned or with locks held; other CPUs, or what completes
+    /// requests of a swap device, call `unpark`. `still` is short: it reads a word, and calls nothing of the platform.
     fn park(&self, key: usize, still: &mut dyn FnMut() -> bool);
 
-    /// Wakes all that sleep on `key`.
+    /// Wakes all that sleep on `key`. Called pinned or not, with locks held, and in interrupts; most often nothing
+    /// sleeps there.
     fn unpark(&self, key: usize);
 
     /// Shows the auditor every translation that any TLB holds. The machine is quiet. Hardware that cannot

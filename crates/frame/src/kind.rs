@@ -39,11 +39,13 @@ pub enum Kind {
     Swap = 15,
     /// What is known of memcgs.
     Memcg = 16,
+    /// A kernel's own ([`KernelFrames`](crate::KernelFrames)).
+    Kernel = 17,
 }
 
 impl Kind {
     /// Every kind, in the order of its number.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Hole,
         Self::Reserved,
         Self::Free,
@@ -61,6 +63,7 @@ impl Kind {
         Self::File,
         Self::Swap,
         Self::Memcg,
+        Self::Kernel,
     ];
 
     /// Whether the frame is allocated.

@@ -10,7 +10,10 @@
 use quire_arch::{Access, Order, PAGE_SIZE, Pfn, Platform, VirtAddr};
 use quire_frame::AllocRequest;
 use quire_host::{HostConfig, HostPlatform, Machine, Program};
-use quire_mm::{MapRequest, MemoryConfig, Protection, Space};
+use quire_mm::{
+    MemoryConfig,
+    space::{MapRequest, Protection, Space},
+};
 use std::hint::black_box;
 use std::process::ExitCode;
 use std::time::Instant;

@@ -29,6 +29,9 @@ pub struct HostConfig {
     /// backs only the memory map, page tables and slabs: for a replay that asks what is resident, not what
     /// is in it. What a program then reads is whatever the frame holds. Swap needs contents.
     pub contents: bool,
+    /// The kernel's half of each address space: entries that are written to every new root, by their index. For
+    /// kernels that are tried out here; programs of this machine never go there.
+    pub kernel_half: Vec<(usize, u64)>,
 }
 
 impl HostConfig {
@@ -48,6 +51,7 @@ impl HostConfig {
             large_pages: false,
             prefault: false,
             contents: true,
+            kernel_half: Vec::new(),
         }
     }
 
@@ -161,6 +165,13 @@ pub enum HostError {
         needed: u64,
         /// Bytes that the host has available (`MemAvailable`).
         available: u64,
+    },
+    /// An entry of the kernel's half has an index that is not there.
+    KernelHalf {
+        /// The index.
+        index: usize,
+        /// Those that the format has.
+        kernel_half: Range<usize>,
     },
     /// The host refused the mapping for the RAM.
     #[error("the host refused the mapping for RAM: {0}")]

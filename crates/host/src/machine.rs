@@ -29,6 +29,7 @@ pub(crate) struct SharedMachine {
     pub(crate) asids: u32,
     pub(crate) paranoid: bool,
     pub(crate) contents: bool,
+    pub(crate) kernel_half: Box<[(usize, u64)]>,
     started: Instant,
     frame_query: RwLock<Option<FrameQuery>>,
 }
@@ -50,6 +51,7 @@ impl SharedMachine {
             asids: config.asids,
             paranoid: config.paranoid,
             contents: config.contents,
+            kernel_half: config.kernel_half.clone().into_boxed_slice(),
             started: Instant::now(),
             frame_query: RwLock::new(None),
         })

@@ -8,7 +8,10 @@ use core::fmt;
 use quire_arch::paging::X86_64Level4;
 use quire_arch::{Access, PagingFormat, Platform, VirtAddr};
 use quire_frame::Kind;
-use quire_mm::{BuildError, FaultError, Memory, MemoryConfig, Space, Violation};
+use quire_mm::{
+    BuildError, Memory, MemoryConfig, Violation,
+    space::{FaultError, Space},
+};
 use std::sync::Arc;
 
 /// A machine in this process, with its memory under Quire's management.

@@ -14,24 +14,28 @@ impl MemcgId {
     pub const COUNT: usize = 1 << 15;
 
     /// Memcg `number`, or `None` where no memcg can have it.
+    #[doc(hidden)]
     #[inline]
     pub const fn new(number: u16) -> Option<Self> {
         if (number as usize) < Self::COUNT { Some(Self(number)) } else { None }
     }
 
     /// The number as it is kept in a descriptor or a word. The highest bit is lost, which no number has.
+    #[doc(hidden)]
     #[inline]
     pub const fn from_bits(bits: u16) -> Self {
         Self(bits & (Self::COUNT as u16 - 1))
     }
 
     /// The number.
+    #[doc(hidden)]
     #[inline]
     pub const fn get(self) -> u16 {
         self.0
     }
 
     /// The number as an index into tables.
+    #[doc(hidden)]
     #[inline]
     pub const fn index(self) -> usize {
         self.0 as usize

@@ -1,40 +1,81 @@
-//! One machine's memory, put together.
+//! The memory management of a Linux-class kernel as a library: page frames, address spaces, page faults, the memory
+//! system calls, large folios, swap and memory groups, with Linux's results.
 //!
-//! [`Memory`] is what an operating system, a hypervisor or a test links: given a
-//! [`Platform`](quire_arch::Platform), it takes over the machine's RAM and hands out address spaces. Many can
-//! live in one process. Around it: the choice of [`Techniques`], the auditor, texts in the format of `/proc`,
-//! and Linux's system calls as numbers ([`abi`]).
+//! An operating system, a hypervisor or a sandbox implements [`Platform`](platform::Platform) for its machine and gives
+//! it to [`Memory::new`]. [`Memory`] takes over the machine's RAM and hands out [address spaces](space::Space). It uses
+//! neither std nor an allocator; many can live in one process. The crate quire-host is a whole machine in a process, to
+//! try this on:
+//!
+//! ```
+//! use quire_host::{HostConfig, Machine};
+//! use quire_mm::MemoryConfig;
+//! use quire_mm::space::{MapRequest, Protection};
+//! use quire_mm::swap::SwapOnOptions;
+//!
+//! // 64 MiB of RAM and one CPU, which this thread is now.
+//! let machine: Machine = Machine::new(&HostConfig::with_ram(64 << 20), MemoryConfig::default())?;
+//! let cpu = machine.vcpu(0)?;
+//! let memory = machine.memory();
+//!
+//! // Swap: compressed pages in the machine's own RAM, as zram keeps them.
+//! memory.swapon(memory.create_compressed_ram(8192)?, SwapOnOptions::default())?;
+//!
+//! // A program maps a mebibyte and writes to it: a TLB miss, a walk, a page fault, and the walk again.
+//! let space = memory.create_space()?;
+//! let addr = space.mmap(&MapRequest::anonymous(1 << 20, Protection::READ | Protection::WRITE))?;
+//! cpu.program(&space).write_u64(addr, 42)?;
+//!
+//! // Its child has the page after the parent has unmapped it.
+//! let child = space.fork()?;
+//! space.munmap(addr, 1 << 20)?;
+//! assert_eq!(cpu.program(&child).read_u64(addr)?, 42);
+//!
+//! // Every frame, table, count and TLB entry is as it must be.
+//! assert!(machine.audit().is_empty());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Where to go on: [`platform`] for a machine of one's own, [`space`] for the calls, [`swap`] and [`memcg`] for what
+//! happens when memory is short, [`frame`] for frames and a heap for the kernel itself, [`proc`] for texts that tools
+//! read, [`abi`] for system calls by number. [`Techniques`] chooses the strategies that the project is about.
+//!
+//! The feature `internals` is for the project's own tests and tools: what it opens trusts its callers.
 //!
 //! # Modules, lowest first
 //!
+//! - `platform`: the interface to hardware.
+//! - `internals`: types that lie below, for the project's own tests and tools.
+//! - `frame`: page frames, and the heap on them.
+//! - `memcg`: memory control groups.
+//! - `thp`: large folios.
+//! - `space`: address spaces.
+//! - `swap`: swap devices and background reclaim.
 //! - `abi`: Linux's memory calls as a program makes them: numbers in, a number out.
 //! - `techniques`: which techniques a machine runs with.
 //! - `memory`: the whole of a machine's memory, and its auditor.
-//! - `text`: texts in the format of Linux's `/proc` and debugfs, as tools read them.
+//! - `proc`: texts in the format of Linux's `/proc` and debugfs, as tools read them.
 
 #![no_std]
 
 pub mod abi;
+pub mod frame;
+#[cfg(feature = "internals")]
+#[doc(hidden)]
+pub mod internals;
+pub mod memcg;
 mod memory;
+pub mod platform;
+pub mod proc;
+pub mod space;
+pub mod swap;
 mod techniques;
-pub mod text;
+pub mod thp;
 
-pub use memory::{AuditSummary, BuildError, InUse, Memory, MemoryConfig, Violation};
-pub use quire_frame::{AllocError, FolioCounter, PcpTechnique, SplitError, VmEvent};
-pub use quire_memcg::{
-    Belonging, Limit, LruList, MemcgError, MemcgEvent, MemcgId, MemcgStat, MemcgViolation, Memcgs,
-};
-pub use quire_reclaim::KswapdStep;
-pub use quire_space::{
-    Advice, AnonVmaViolation, Errno, Error, ExecGain, FaultError, FlushCause, GatherTechnique, HugeConfig,
-    HugeControls, HugeDefrag, HugeDisable, HugeEffort, HugeEnabled, HugePages, HugePolicy, HugeUse,
-    KhugepagedConfig, KhugepagedSetting, Layout, Limits, LockAll, MapFlags, MapRequest, MappedFile, Mapping,
-    MappingFigures, OomAction, OrderSet, OutOfRange, Overcommit, PageState, PinnedPage, Protection,
-    RemapFlags, RemapTechnique, Resident, Rights, SMAPS_MNEMONICS, SizeEnabled, Space, SpaceFigures, SpaceId,
-    SpaceViolation, SwapOffError, SyncFlags, TablesTechnique, VmFlags,
-};
-pub use quire_swap::{
-    CompressedCache, CompressedRam, DeviceError, DeviceFlags, DeviceId, DeviceReport, Direction, Lz4, PageIo,
-    RamDisk, SlotId, Submitted, Swap, SwapDevice, SwapOnError, SwapOnOptions, SwapReport, SwapTechnique,
-};
-pub use techniques::{TechniqueError, Techniques};
+pub use memory::{AuditSummary, BuildError, Memory, MemoryConfig, Violation};
+pub use techniques::Techniques;
+
+/// For the project's own tests and tools.
+#[doc(hidden)]
+pub use memory::InUse;
+#[doc(hidden)]
+pub use techniques::TechniqueError;

@@ -1,6 +1,7 @@
 //! The whole of a machine's memory.
 
 mod audit;
+mod devices;
 #[cfg(feature = "internals")]
 mod internals;
 
@@ -12,7 +13,7 @@ use quire_arch::{Order, PagingFormat, Pfn, Pin, Platform};
 use quire_frame::{
     AllocError, BootError, Faults, FolioCounter, Frame, FrameConfig, FrameTotals, Frames, Kind, VmEvent,
 };
-use quire_memcg::{MemcgError, MemcgId, Memcgs};
+use quire_memcg::{MemcgError, MemcgId, Memcgs, WriteOutcome};
 use quire_reclaim::{KswapdStep, Policy};
 use quire_space::{
     Error, HugeConfig, HugeControls, KhugepagedStep, Layout, Limits, OomAction, Overcommit, Resident, Space,
@@ -34,7 +35,7 @@ pub struct MemoryConfig {
     pub oom: OomAction,
     /// When large folios are used; can be changed later ([`Spaces::huge`]).
     pub huge: HugeConfig,
-    /// Measures how long the zones' locks are held, for [`text::lock_stat`](crate::text::lock_stat); each
+    /// Measures how long the zones' locks are held, for [`proc::lock_stat`](crate::proc::lock_stat); each
     /// time costs two looks at the clock.
     pub time_locks: bool,
 }
@@ -52,7 +53,28 @@ pub enum BuildError {
 
 /// One machine's memory: frames, address spaces and what they need.
 ///
-/// All methods may be called from every CPU of the machine at once.
+/// All methods may be called from every CPU of the machine at once. Those that take a
+/// [`Pin`] do not sleep and may be called in an interrupt; all others may sleep.
+///
+/// ```
+/// # use quire_host::{HostConfig, HostPlatform};
+/// use quire_mm::proc;
+/// use quire_mm::{Memory, MemoryConfig};
+///
+/// # let platform: HostPlatform = HostPlatform::new(&HostConfig::with_ram(16 << 20))?;
+/// # let cpu = platform.vcpu(0)?;
+/// let config = MemoryConfig { min_free_kib: Some(512), ..MemoryConfig::default() };
+/// let memory = Memory::new(platform, config)?;
+///
+/// // The background work of a kernel: the timer about once a second, kswapd about ten times.
+/// memory.tick(&quire_mm::platform::Platform::pin(memory.platform()));
+/// assert_eq!(memory.kswapd_step().missing, 0);
+///
+/// let mut text = String::new();
+/// proc::meminfo(&memory, &mut text)?;
+/// assert!(text.starts_with("MemTotal:"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Memory<P: Platform> {
     spaces: Spaces<P>,
     techniques: Techniques,
@@ -108,6 +130,7 @@ impl<P: Platform> Memory<P> {
     }
 
     /// Bytes of anonymous memory that is mapped, summed over all address spaces at this moment.
+    #[doc(hidden)]
     pub fn resident_anonymous(&self) -> u64 {
         let mut bytes = 0;
         self.for_each_resident(|_, resident| bytes += resident.anonymous);
@@ -115,11 +138,13 @@ impl<P: Platform> Memory<P> {
     }
 
     /// Bytes of anonymous memory that PMD entries map at this moment (`AnonHugePages`).
+    #[doc(hidden)]
     pub fn huge_mapped(&self) -> u64 {
         self.spaces.frames().events().pmd_mapped() * Order::PMD.bytes()
     }
 
     /// The counter of large folios of `order` (`hugepages-*kB/stats`), on all CPUs.
+    #[doc(hidden)]
     pub fn folio_event(&self, order: Order, counter: FolioCounter) -> u64 {
         self.spaces.frames().events().folios(order, counter)
     }
@@ -130,11 +155,13 @@ impl<P: Platform> Memory<P> {
     }
 
     /// What the frame `pfn` is at this moment; none where no frame is.
+    #[doc(hidden)]
     pub fn frame_kind(&self, pfn: Pfn) -> Option<Kind> {
         self.spaces.frames().frame(pfn).map(Frame::kind)
     }
 
     /// The failures of allocations that are planned, for tests.
+    #[doc(hidden)]
     pub fn faults(&self) -> &Faults {
         self.spaces.frames().faults()
     }
@@ -172,7 +199,29 @@ impl<P: Platform> Memory<P> {
         self.spaces.memcgs().find(path)
     }
 
+    /// Writes `text` to the file `name` of a memcg, as a user would: `memory.max`, `memory.high`, `memory.low`,
+    /// `memory.min`, `memory.swap.max`, `memory.reclaim`. What the memcg has above a new limit is reclaimed as far as it
+    /// can be. [`memcg_file`](crate::proc::memcg_file) reads these and the other files.
+    ///
+    /// # Errors
+    ///
+    /// As Linux's `write`; nothing was changed then.
+    pub fn write_memcg_file(&self, id: MemcgId, name: &str, text: &str) -> Result<(), MemcgError> {
+        let mut missing = match self.spaces.memcgs().write(id, name, text)? {
+            WriteOutcome::Done => 0,
+            WriteOutcome::AboveHigh { pages }
+            | WriteOutcome::AboveMax { pages }
+            | WriteOutcome::Reclaim { pages, .. } => pages,
+        };
+        while missing > 0 {
+            let freed = self.reclaim(id, missing);
+            missing = if freed == 0 { 0 } else { missing.saturating_sub(freed) };
+        }
+        Ok(())
+    }
+
     /// The techniques that this memory was built with.
+    #[doc(hidden)]
     pub fn techniques(&self) -> Techniques {
         self.techniques
     }
@@ -226,11 +275,13 @@ impl<P: Platform> Memory<P> {
 
     /// Reclaims about `pages` below a memcg, as a write to its `memory.reclaim` asks for. Returns the pages
     /// that were freed.
+    #[doc(hidden)]
     pub fn reclaim(&self, memcg: MemcgId, pages: u64) -> u64 {
         quire_reclaim::reclaim_memcg(&self.spaces, memcg, pages)
     }
 
     /// How often the lock of each zone was taken so far.
+    #[doc(hidden)]
     pub fn zone_locks(&self) -> impl Iterator<Item = SpinStatistics> + '_ {
         self.spaces.frames().zone_locks()
     }

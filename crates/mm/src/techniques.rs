@@ -47,6 +47,7 @@ impl Techniques {
     /// # Errors
     ///
     /// [`TechniqueError`]; nothing is changed then.
+    #[doc(hidden)]
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), TechniqueError> {
         match name {
             "pcp" => self.pcp = by_name(PcpTechnique::COMPARED, |it| it.name(), value, Self::PCP_VALUES)?,

@@ -90,12 +90,14 @@ impl VmFlags {
     pub const SPECIAL: Self = Self::IO.union(Self::DONTEXPAND).union(Self::PFNMAP);
 
     /// The access flags that `protection` asks for.
+    #[doc(hidden)]
     #[inline]
     pub const fn from_protection(protection: Protection) -> Self {
         Self::from_bits_truncate(protection.bits() as u64)
     }
 
     /// The permissions of a page that this VMA maps for writing as much as it allows.
+    #[doc(hidden)]
     #[inline]
     pub fn leaf_flags(self) -> LeafFlags {
         let mut flags = LeafFlags::empty();
@@ -106,24 +108,28 @@ impl VmFlags {
     }
 
     /// What the pages of such a VMA allow.
+    #[doc(hidden)]
     #[inline]
     pub fn permissions(self) -> Permissions {
         Permissions { leaf: self.leaf_flags(), shared: self.contains(Self::SHARED) }
     }
 
     /// Counts in the data segment, for `RLIMIT_DATA`: private, writable and not a stack.
+    #[doc(hidden)]
     #[inline]
     pub fn is_data(self) -> bool {
         self & (Self::WRITE | Self::SHARED | Self::GROWSDOWN) == Self::WRITE
     }
 
     /// Counts as a stack.
+    #[doc(hidden)]
     #[inline]
     pub fn is_stack(self) -> bool {
         self.contains(Self::GROWSDOWN)
     }
 
     /// Counts as code.
+    #[doc(hidden)]
     #[inline]
     pub fn is_exec(self) -> bool {
         self & (Self::EXEC | Self::WRITE | Self::GROWSDOWN) == Self::EXEC
@@ -131,6 +137,7 @@ impl VmFlags {
 
     /// Counts against the commit limit when it is mapped: private and writable, unless reservation was
     /// waived.
+    #[doc(hidden)]
     #[inline]
     pub fn is_accountable(self) -> bool {
         self & (Self::NORESERVE | Self::SHARED | Self::WRITE) == Self::WRITE

@@ -16,6 +16,7 @@ pub enum HugePages {
 
 impl HugePages {
     /// Bytes of one.
+    #[doc(hidden)]
     #[inline]
     pub const fn bytes(self) -> u64 {
         match self {
@@ -25,6 +26,7 @@ impl HugePages {
     }
 
     /// The size that a mapping with these flags has; `None` for ordinary pages.
+    #[doc(hidden)]
     #[inline]
     pub const fn of(flags: VmFlags) -> Option<Self> {
         match (flags.contains(VmFlags::HUGETLB), flags.contains(VmFlags::HUGETLB_GIB)) {
@@ -35,6 +37,7 @@ impl HugePages {
     }
 
     /// The flags of a mapping of such pages. It can neither grow nor merge.
+    #[doc(hidden)]
     #[inline]
     pub fn flags(self) -> VmFlags {
         let mut flags = VmFlags::HUGETLB | VmFlags::DONTEXPAND;
@@ -43,6 +46,7 @@ impl HugePages {
     }
 
     /// `len` rounded up to whole pages; 0 if that wraps, as Linux's is.
+    #[doc(hidden)]
     #[inline]
     pub fn align_up(self, len: u64) -> u64 {
         len.checked_next_multiple_of(self.bytes()).unwrap_or(0)

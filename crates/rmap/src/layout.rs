@@ -49,6 +49,7 @@ impl Layout {
     }
 
     /// The range in which addresses are looked for downwards.
+    #[doc(hidden)]
     #[inline]
     pub fn top_down_window(&self) -> VirtRange {
         VirtRange::new(self.mmap_min.max(VirtAddr(PAGE_SIZE)), self.mmap_base)

@@ -37,6 +37,7 @@ impl ExecGain {
     const ALL: [Self; 3] = [Self::Allowed, Self::Refused, Self::RefusedNotInherited];
 
     /// What a child begins with, and a new image of the same process.
+    #[doc(hidden)]
     #[must_use]
     #[inline]
     pub const fn inherited(self) -> Self {

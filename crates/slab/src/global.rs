@@ -6,7 +6,7 @@ use core::alloc::{GlobalAlloc, Layout};
 use core::fmt;
 use core::ptr::{self, NonNull};
 use quire_arch::Platform;
-use quire_frame::{AllocError, Frames};
+use quire_frame::{AllocError, Frames, KernelFrames};
 
 /// A [`Heap`] as the global allocator of a kernel that has none: a static that is
 /// [attached](Self::attach) to the machine once that is known.
@@ -57,7 +57,9 @@ impl<P: Platform> GlobalHeap<P> {
     ///
     /// See [`AttachError`]; nothing was changed.
     #[cfg_attr(debug_assertions, track_caller)]
-    pub fn attach(&self, frames: &'static Frames<P>) -> Result<(), AttachError> {
+    pub fn attach(&self, frames: KernelFrames<'static, P>) -> Result<(), AttachError> {
+        // SAFETY: the heap gives back what it took, and nothing else.
+        let frames = unsafe { frames.frames() };
         let turn = self.attached.claim().map_err(|Taken| AttachError::AlreadyAttached)?;
         let heap = Heap::new(frames, &frames.platform().pin()).map_err(AttachError::NoFrames)?;
         turn.set(Attached { frames, heap });

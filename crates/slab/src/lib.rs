@@ -8,7 +8,8 @@
 //! lock-free readers.
 //!
 //! [`SlabCache`] is a cache of one type. [`Heap`] is a cache for each of some sizes, without types;
-//! [`GlobalHeap`] is a heap as Rust's global allocator. docs/slab.md says more.
+//! [`KernelHeap`] is a
+//! heap with its machine, [`GlobalHeap`] a heap as Rust's global allocator. docs/slab.md says more.
 //!
 //! # Modules, lowest first
 //!
@@ -20,6 +21,7 @@
 //! - `cache`: the typed face of a cache.
 //! - `place`: where the heap puts a layout: a cache of a size, or a block of frames.
 //! - `heap`: memory of any size.
+//! - `kernel`: the heap with its machine.
 //! - `once`: a value that is set once and then shared without a lock.
 //! - `global`: the heap as Rust's global allocator.
 
@@ -33,6 +35,7 @@ mod front;
 mod geometry;
 mod global;
 mod heap;
+mod kernel;
 #[cfg(all(test, loom))]
 #[allow(clippy::unwrap_used, reason = "models are tests")]
 mod models;
@@ -45,4 +48,5 @@ mod untyped;
 pub use cache::SlabCache;
 pub use global::{AttachError, GlobalHeap};
 pub use heap::Heap;
+pub use kernel::KernelHeap;
 pub use untyped::{CacheReport, cache_reports};

@@ -410,7 +410,7 @@ impl<P: Platform> TableAudit<'_, P> {
         let entries = self.tables.entries(table);
         let mut live = 0;
         let mut large = 0;
-        for (index, slot) in entries.iter().enumerate().take(P::Paging::entries(level)) {
+        for (index, slot) in entries.iter().enumerate().take(P::Paging::user_entries(level)) {
             let addr = VirtAddr(start.0 + index as u64 * P::Paging::entry_bytes(level));
             let entry = P::Paging::decode(slot.load(Ordering::Relaxed), level);
             live += u64::from(entry != Entry::None);

@@ -41,6 +41,7 @@ impl Errno {
     pub const EOPNOTSUPP: Self = Self(95);
 
     /// The symbolic name, or `None` for a number that nothing here gives.
+    #[doc(hidden)]
     pub const fn name(self) -> Option<&'static str> {
         Some(match self {
             Self::EPERM => "EPERM",

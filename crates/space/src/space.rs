@@ -74,17 +74,20 @@ impl<'m, P: Platform> Space<'m, P> {
     /// # Errors
     ///
     /// [`Error::NoFrames`], with nothing left behind.
+    #[doc(hidden)]
     pub fn create(spaces: &'m Spaces<P>, layout: Layout, limits: Limits) -> Result<Self, Error> {
         spaces.create(layout, limits).map(|core| Self::adopt(spaces, core))
     }
 
     /// A handle to the space after `space` on the list of all spaces, or to the first one. Those that are exiting
     /// are skipped.
+    #[doc(hidden)]
     pub fn next(spaces: &'m Spaces<P>, space: Option<&Self>) -> Option<Self> {
         spaces.hold_next(space.map(Self::core)).map(|core| Self::adopt(spaces, core))
     }
 
     /// A handle to the space `id`, unless it is exiting.
+    #[doc(hidden)]
     pub fn with_id(spaces: &'m Spaces<P>, id: SpaceId) -> Option<Self> {
         let mut next = Self::next(spaces, None);
         while let Some(space) = next {
@@ -107,6 +110,7 @@ impl<'m, P: Platform> Space<'m, P> {
 
     /// Calls `visit` with what each space has resident at this moment: a page that several map counts for
     /// each.
+    #[doc(hidden)]
     pub fn for_each_resident(spaces: &'m Spaces<P>, mut visit: impl FnMut(SpaceId, Resident)) {
         Self::for_each(spaces, |core| {
             let figures = core.tables.residency.figures();
@@ -158,6 +162,7 @@ impl<'m, P: Platform> Space<'m, P> {
 
     /// Leaves the pinned CPU without a space. For a CPU that goes idle or runs the kernel's own threads: flushes
     /// skip it from now on.
+    #[doc(hidden)]
     pub fn deactivate(&self, pin: &Pin<'_, P>) {
         self.spaces.deactivate(pin);
     }
@@ -179,11 +184,13 @@ impl<'m, P: Platform> Space<'m, P> {
     }
 
     /// The tag of its translations.
+    #[doc(hidden)]
     pub fn asid(&self) -> Asid {
         self.core().tables.asid()
     }
 
     /// The fixed points of its layout.
+    #[doc(hidden)]
     pub fn layout(&self) -> Layout {
         self.core().layout
     }

@@ -13,6 +13,7 @@ use crate::error::Error;
 use core::fmt;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
+use core::slice;
 use quire_arch::{Asid, LockClass, Order, PAGE_SHIFT, PagingFormat, Pfn, Pin, Platform, VirtAddr};
 use quire_frame::{AllocError, AllocRequest, FaultSite, Frames, Kind, SplitError};
 use quire_memcg::Memcgs;
@@ -318,6 +319,7 @@ impl<P: Platform> Spaces<P> {
         // SAFETY: the root is a new table, and `destroy` frees it after the last handle is gone.
         let tables = unsafe { SpaceTables::new(id, root, asid) };
         tables.init_table(self.frames(), root, P::Paging::root_level(), VirtAddr(0));
+        self.init_kernel_half(root);
         let core = SpaceCore::new(tables, layout, limits);
         let core = match self.cores.allocate(self.frames(), &pin, core) {
             Ok(core) => core,
@@ -343,6 +345,17 @@ impl<P: Platform> Spaces<P> {
         list.coming -= 1;
         drop(list);
         Ok(core)
+    }
+
+    /// Has the platform fill in the kernel's half of the new table `root`, to which nothing else refers yet.
+    fn init_kernel_half(&self, root: Pfn) {
+        let level = P::Paging::root_level();
+        let (user, all) = (P::Paging::user_entries(level), P::Paging::entries(level));
+        let entries = self.platform().direct_map(root).cast::<u64>().as_ptr();
+        // SAFETY: the direct map of a frame is valid for a page, which holds all entries of a table; the frame
+        // is zeroed and only known here until the space is made of it.
+        let kernel_half = unsafe { slice::from_raw_parts_mut(entries.add(user), all - user) };
+        self.platform().init_root(root, kernel_half);
     }
 
     /// The space after `core` on the list, or the first one, with a handle more. `core` has a handle. Those that

@@ -17,12 +17,14 @@ pub struct DeviceId(u8);
 
 impl DeviceId {
     /// Device `index`, or `None` where there can be none.
+    #[doc(hidden)]
     #[inline]
     pub const fn new(index: usize) -> Option<Self> {
         if index < MAX_DEVICES { Some(Self(index as u8)) } else { None }
     }
 
     /// The number as an index.
+    #[doc(hidden)]
     #[inline]
     pub const fn index(self) -> usize {
         self.0 as usize

@@ -18,6 +18,7 @@ impl SwapTechnique {
     pub const ALL: [Self; 2] = [Self::Bypass, Self::All];
 
     /// Name on the command line.
+    #[doc(hidden)]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Bypass => "bypass",
@@ -26,18 +27,21 @@ impl SwapTechnique {
     }
 
     /// Whether a read that is done at once goes past the cache.
+    #[doc(hidden)]
     #[inline]
     pub const fn bypasses(self) -> bool {
         matches!(self, Self::Bypass)
     }
 
     /// Whether one word speaks for all slots of a large folio. If not, every cluster in use has a table.
+    #[doc(hidden)]
     #[inline]
     pub const fn whole_words(self) -> bool {
         matches!(self, Self::All)
     }
 
     /// Whether it is noted that pages are all zeros, so that no device has to keep them.
+    #[doc(hidden)]
     #[inline]
     pub const fn knows_zeros(self) -> bool {
         matches!(self, Self::All)
@@ -45,12 +49,14 @@ impl SwapTechnique {
 
     /// Whether a folio leaves the cache in the step in which the last of its names is mapped, and comes in as
     /// large as it went out.
+    #[doc(hidden)]
     #[inline]
     pub const fn leaves_when_mapped(self) -> bool {
         matches!(self, Self::All)
     }
 
     /// Whether tables that hold only shadows are searched for when memory is short, and not listed before.
+    #[doc(hidden)]
     #[inline]
     pub const fn lazy_bookkeeping(self) -> bool {
         matches!(self, Self::All)

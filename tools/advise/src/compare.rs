@@ -3,7 +3,7 @@
 use crate::jobs::{Progress, in_parallel};
 use crate::predict::{AdviseError, command};
 use crate::setting::{Setting, grid};
-use quire_mm::{HugeConfig, Techniques};
+use quire_mm::{Techniques, thp::HugeConfig};
 use quire_trace::replay::{
     Audits, Replay, ReplayOptions, ReplayReport, SwapKind, SwapSpec, recorded_huge_config,
 };

@@ -6,7 +6,10 @@ use crate::limits::{Basis, Limits, Trial, pressure};
 use crate::setting::{Setting, grid};
 use crate::verdict::Verdict;
 use quire_measure::Costs;
-use quire_mm::{HugeConfig, KhugepagedSetting, Techniques};
+use quire_mm::{
+    Techniques,
+    thp::{HugeConfig, KhugepagedSetting},
+};
 use quire_trace::format::TraceHeader;
 use quire_trace::replay::{
     Audits, LifeFigures, MappingLife, Replay, ReplayError, ReplayOptions, recorded_huge_config,

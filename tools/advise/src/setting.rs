@@ -2,8 +2,8 @@
 
 use quire_arch::Order;
 use quire_mm::{
-    HugeConfig, HugeEnabled, HugePolicy, KhugepagedConfig, KhugepagedSetting, OrderSet, SizeEnabled,
-    TablesTechnique,
+    space::TablesTechnique,
+    thp::{HugeConfig, HugeEnabled, HugePolicy, KhugepagedConfig, KhugepagedSetting, OrderSet, SizeEnabled},
 };
 
 /// One combination of settings.

@@ -128,7 +128,7 @@ impl Verdict {
 mod tests {
     use super::*;
     use crate::setting::grid;
-    use quire_mm::HugeConfig;
+    use quire_mm::thp::HugeConfig;
 
     /// Rows with these medians of memory and faults; the rest are as the first.
     fn rows(figures: &[(f64, f64)], spread: f64) -> Vec<(Setting, Row)> {

@@ -3,7 +3,7 @@
 use crate::known::{KnownDifference, Past};
 use crate::linux::Start;
 use crate::observation::{Detail, Figures, LARGE, Observation, Pages, Region, Wanted};
-use quire_mm::{PageState, VmFlags};
+use quire_mm::space::{PageState, VmFlags};
 use std::fmt::Write as _;
 
 /// Compares everything. Returns what differs in words.
@@ -33,7 +33,7 @@ pub(crate) fn compare(
 
 fn flags_text(flags: VmFlags) -> String {
     let mut text = String::new();
-    let _ = quire_mm::text::vm_flags(flags, &mut text);
+    let _ = quire_mm::proc::vm_flags(flags, &mut text);
     text.trim_start_matches("VmFlags:").trim().to_owned()
 }
 

@@ -3,7 +3,7 @@
 use crate::observation::{LARGE, Observation, Outcome, Pages, Region};
 use crate::program::{Argument, Call, Trait, names};
 use crate::standing::{self, Standing};
-use quire_mm::VmFlags;
+use quire_mm::space::VmFlags;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -95,7 +95,7 @@ fn is_not_built(advice: &str) -> bool {
 fn result(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::Value(value @ -4095..0) => {
-            quire_mm::Errno(-value as i32).name().unwrap_or("an error without name")
+            quire_mm::space::Errno(-value as i32).name().unwrap_or("an error without name")
         }
         Outcome::Value(_) => OK,
         Outcome::Signal { signal: 11, code: 1, .. } => "SIGSEGV MAPERR",
@@ -338,7 +338,7 @@ mod tests {
             });
             assert!(is_argument || PLACES.contains(&what) || standing::is_counted(what), "{what}");
             let signals = ["SIGSEGV MAPERR", "SIGSEGV ACCERR", "SIGBUS"];
-            let is_errno = (1..134).any(|errno| quire_mm::Errno(errno).name() == Some(result));
+            let is_errno = (1..134).any(|errno| quire_mm::space::Errno(errno).name() == Some(result));
             assert!(result == OK || signals.contains(&result) || is_errno, "{result}");
         }
     }

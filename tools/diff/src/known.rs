@@ -5,7 +5,7 @@ use crate::observation::{LARGE, Observation, Outcome, Pages, Region};
 use crate::program::Call;
 use crate::program::names::*;
 use quire_arch::PAGE_SIZE;
-use quire_mm::{PageState, VmFlags};
+use quire_mm::space::{PageState, VmFlags};
 use std::collections::BTreeMap;
 
 macro_rules! differences {

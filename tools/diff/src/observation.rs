@@ -1,7 +1,7 @@
 //! What is to be seen of a process after an operation, on either side.
 
 use crate::program::Call;
-use quire_mm::{Errno, PageState, VmFlags};
+use quire_mm::space::{Errno, PageState, VmFlags};
 use std::fmt;
 
 /// What an operation came to.

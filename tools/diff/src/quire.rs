@@ -7,7 +7,10 @@ use crate::sum;
 use quire_arch::{Access, PAGE_SIZE, VirtAddr, VirtRange};
 use quire_host::{AccessError, HostPlatform, Machine, Program, Vcpu};
 use quire_mm::abi::{self, CallNumber, Files, OpenFile, UserMemory};
-use quire_mm::{Errno, Error, FaultError, HugeUse, Limits, MappedFile, Mapping, PageState, Space, VmFlags};
+use quire_mm::{
+    space::{Errno, Error, FaultError, Limits, MappedFile, Mapping, PageState, Space, VmFlags},
+    thp::HugeUse,
+};
 
 type HostSpace<'m> = Space<'m, HostPlatform>;
 

@@ -10,7 +10,11 @@ use crate::quire::Processes;
 use crate::standing::Standing;
 use quire_arch::PAGE_SIZE;
 use quire_host::{HostConfig, Machine, MachineError, Vcpu, VcpuError};
-use quire_mm::{CompressedRam, Error, InUse, Lz4, MemoryConfig, SwapOnOptions, Techniques};
+use quire_mm::{
+    InUse, MemoryConfig, Techniques,
+    space::Error,
+    swap::{CompressedRam, Lz4, SwapOnOptions},
+};
 
 /// RAM of the machine. Programs populate a few windows at most, in each of their processes.
 const RAM: u64 = 128 << 20;

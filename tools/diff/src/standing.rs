@@ -4,7 +4,7 @@
 use crate::program::Call;
 use crate::program::names::{MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_LOCKED};
 use quire_host::HostPlatform;
-use quire_mm::{ExecGain, Rights, Space};
+use quire_mm::space::{ExecGain, Rights, Space};
 
 /// A limit up to here is small: programs reach it.
 const SMALL: u64 = 1 << 20;

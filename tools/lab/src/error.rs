@@ -3,7 +3,7 @@
 use quire_arch::{Order, Pfn, VirtAddr};
 use quire_frame::{AllocError, BootError, FreeError};
 use quire_host::{AccessError, HostError, MachineError, VcpuError};
-use quire_mm::FaultError;
+use quire_mm::space::FaultError;
 use quire_trace::replay::ReplayError;
 use std::path::PathBuf;
 use thiserror::Error;
@@ -39,7 +39,7 @@ pub enum LabError {
     Machine(#[from] MachineError),
     /// A call failed.
     #[error("a call failed: {0}")]
-    Call(#[from] quire_mm::Error),
+    Call(#[from] quire_mm::space::Error),
     /// A program's access failed.
     #[error("an access to {0:#x}: {1}")]
     Access(VirtAddr, AccessError<FaultError>),
@@ -58,16 +58,16 @@ pub enum LabError {
     },
     /// A swap device could not be added.
     #[error(transparent)]
-    SwapOn(quire_mm::SwapOnError),
+    SwapOn(quire_mm::swap::SwapOnError),
     /// A swap device could not be removed.
     #[error("swapoff: {0}")]
-    SwapOff(quire_mm::SwapOffError),
+    SwapOff(quire_mm::swap::SwapOffError),
     /// A swap device could not be made.
     #[error(transparent)]
     Device(quire_host::swap::FileDeviceError),
     /// A memcg could not be made, or not be used.
     #[error("a memcg: {0}")]
-    Memcg(quire_mm::MemcgError),
+    Memcg(quire_mm::memcg::MemcgError),
     /// A recording that is part of the repository was not found.
     #[error("the recording {} is not there; start quire in the folder of its repository", .0.display())]
     NoRecording(PathBuf),

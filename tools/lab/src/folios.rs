@@ -2,7 +2,7 @@
 
 use core::fmt;
 use quire_arch::{Order, PAGE_SIZE};
-use quire_mm::{HugeConfig, HugePolicy, OrderSet, SizeEnabled};
+use quire_mm::thp::{HugeConfig, HugePolicy, OrderSet, SizeEnabled};
 
 /// The folios that populated memory is made of, and how they are mapped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -72,7 +72,10 @@ pub(crate) const fn pages(bytes: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use quire_mm::{HugeDisable, HugeUse, VmFlags};
+    use quire_mm::{
+        space::VmFlags,
+        thp::{HugeDisable, HugeUse},
+    };
 
     #[test]
     fn the_controls_allow_one_order() {

@@ -8,7 +8,11 @@ use crate::report::Compared;
 use crate::site::{Flushes, HostSpace, RW, START, Site, flushes_of};
 use quire_arch::{Access, Order, PAGE_SIZE, VirtAddr};
 use quire_host::{Machine, Program, Vcpu};
-use quire_mm::{Advice, FolioCounter, MapFlags, MapRequest, MemcgId, Protection, RemapFlags};
+use quire_mm::{
+    frame::FolioCounter,
+    memcg::MemcgId,
+    space::{Advice, MapFlags, MapRequest, Protection, RemapFlags},
+};
 use std::sync::{Mutex, PoisonError};
 
 /// What a call took.
@@ -198,7 +202,7 @@ impl Process for Quire<'_> {
 
     fn resize(&mut self, at: u64, bytes: u64, new: u64) -> Result<u64, LabError> {
         let flags = RemapFlags::MAYMOVE;
-        let moved = self.vcpu.run(|| self.space.mremap(place(at), bytes, new, flags, VirtAddr(0)))?;
+        let moved = self.vcpu.run(|| self.space.mremap(place(at), bytes, new, flags, None))?;
         Ok(moved.0.wrapping_sub(START.0))
     }
 

@@ -5,7 +5,13 @@ use crate::folios::Folios;
 use crate::report::Compared;
 use quire_arch::{Order, VirtAddr};
 use quire_host::{HostConfig, HostPlatform, Machine, Vcpu};
-use quire_mm::{FlushCause, HugeConfig, InUse, MemoryConfig, Overcommit, Protection, Space, VmEvent};
+use quire_mm::{
+    InUse, MemoryConfig,
+    frame::VmEvent,
+    internals::FlushCause,
+    space::{Overcommit, Protection, Space},
+    thp::HugeConfig,
+};
 
 pub(crate) const RW: Protection = Protection::READ.union(Protection::WRITE);
 

@@ -29,6 +29,7 @@ impl Level {
     pub const PUD: Self = Self(2);
 
     /// The level above.
+    #[doc(hidden)]
     #[inline]
     pub const fn up(self) -> Self {
         Self(self.0 + 1)
@@ -79,6 +80,7 @@ pub trait PagingFormat: Copy + Send + Sync + 'static {
 
     /// Whether `raw`, an entry at `level`, leads to a table. A format may have a cheaper way than
     /// [`decode`](Self::decode).
+    #[doc(hidden)]
     #[inline]
     fn is_table(raw: u64, level: Level) -> bool {
         matches!(Self::decode(raw, level), Entry::Table(_))
@@ -103,7 +105,19 @@ pub trait PagingFormat: Copy + Send + Sync + 'static {
         1 << Self::INDEX_BITS[level.0 as usize]
     }
 
+    /// Entries of a table at `level` that may lead to a program's memory: all of them, but in the root only
+    /// those for addresses below [`USER_END`](Self::USER_END). The root's other entries are the kernel's half.
+    #[inline]
+    fn user_entries(level: Level) -> usize {
+        if level == Self::root_level() {
+            Self::index(VirtAddr(Self::USER_END.0 - 1), level) + 1
+        } else {
+            Self::entries(level)
+        }
+    }
+
     /// Log2 of the bytes that one entry at `level` covers.
+    #[doc(hidden)]
     #[inline]
     fn shift(level: Level) -> u32 {
         let mut shift = PAGE_SHIFT;
@@ -122,6 +136,7 @@ pub trait PagingFormat: Copy + Send + Sync + 'static {
     }
 
     /// Bytes that a whole table at `level` covers.
+    #[doc(hidden)]
     #[inline]
     fn table_bytes(level: Level) -> u64 {
         1 << (Self::shift(level) + Self::INDEX_BITS[level.0 as usize])
@@ -134,12 +149,14 @@ pub trait PagingFormat: Copy + Send + Sync + 'static {
     }
 
     /// The order of a leaf at `level`, or `None` where that is larger than any block.
+    #[doc(hidden)]
     #[inline]
     fn leaf_order(level: Level) -> Option<Order> {
         Order::new((Self::shift(level) - PAGE_SHIFT) as u8)
     }
 
     /// The addresses that the table at `level` which covers `addr` is responsible for.
+    #[doc(hidden)]
     #[inline]
     fn table_range(addr: VirtAddr, level: Level) -> VirtRange {
         let bytes = Self::table_bytes(level);
@@ -210,6 +227,9 @@ mod tests {
 
     #[test]
     fn user_space_is_the_lower_half_less_a_page() {
+        assert_eq!(X86_64Level4::user_entries(Level(3)), 256);
+        assert_eq!(X86_64Level5::user_entries(Level(4)), 256);
+        assert_eq!(X86_64Level5::user_entries(Level(3)), 512);
         assert_eq!(X86_64Level4::USER_END, VirtAddr(0x7fff_ffff_f000));
         assert_eq!(X86_64Level5::USER_END, VirtAddr(0x00ff_ffff_ffff_f000));
     }

@@ -8,6 +8,7 @@ mod caches;
 mod drain;
 mod folio_lock;
 mod folios;
+mod kernel;
 #[cfg(all(test, loom))]
 #[allow(clippy::unwrap_used, reason = "models are tests")]
 mod models;
@@ -25,6 +26,7 @@ pub use audit::ListDemand;
 pub use caches::{CacheNode, FrameCache};
 pub use folio_lock::FolioGuard;
 pub use folios::Pinned;
+pub use kernel::KernelFrames;
 pub use report::{FrameTotals, PcpReport};
 pub use split::{FolioSplit, SplitError};
 

@@ -28,6 +28,7 @@ impl PcpTechnique {
     pub const COMPARED: [Self; 3] = [Self::OrderZero, Self::Posted, Self::All];
 
     /// Name on the command line.
+    #[doc(hidden)]
     pub const fn name(self) -> &'static str {
         match self {
             Self::None => "none",

@@ -34,6 +34,10 @@ pub struct HostPlatform<F: PagingFormat = X86_64Level4> {
 impl<F: PagingFormat> HostPlatform<F> {
     /// Builds the machine.
     pub fn new(config: &HostConfig) -> Result<Self, HostError> {
+        let kernel_half = F::user_entries(F::root_level())..F::entries(F::root_level());
+        if let Some(&(index, _)) = config.kernel_half.iter().find(|(index, _)| !kernel_half.contains(index)) {
+            return Err(HostError::KernelHalf { index, kernel_half });
+        }
         Ok(Self { machine: Arc::new(SharedMachine::new(config)?), format: PhantomData })
     }
 
@@ -220,6 +224,13 @@ unsafe impl<F: PagingFormat> Platform for HostPlatform<F> {
         owner.activate(root);
         // See `shootdown`, "not at all".
         std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+    }
+
+    fn init_root(&self, _root: Pfn, kernel_half: &mut [u64]) {
+        let user = F::user_entries(F::root_level());
+        for &(index, entry) in &self.machine.kernel_half {
+            kernel_half[index - user] = entry;
+        }
     }
 
     fn asid_count(&self) -> u32 {

@@ -2,7 +2,7 @@
 
 use quire_arch::{PAGE_SIZE, Platform};
 use quire_frame::Frames;
-use quire_mm::{DeviceError, DeviceFlags, Direction, PageIo, Submitted, SwapDevice};
+use quire_mm::swap::{DeviceError, DeviceFlags, Direction, PageIo, Submitted, SwapDevice};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

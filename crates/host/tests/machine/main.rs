@@ -6,6 +6,7 @@
 #[path = "../toy/mod.rs"]
 mod toy;
 
+mod examples;
 mod mmu;
 mod paranoid;
 mod readme;

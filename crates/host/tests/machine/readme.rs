@@ -1,7 +1,8 @@
 //! The README's example: the same lines, compiled and run.
 
 use quire_host::{HostConfig, Machine};
-use quire_mm::{MapRequest, MemoryConfig, Protection};
+use quire_mm::MemoryConfig;
+use quire_mm::space::{MapRequest, Protection};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let machine: Machine = Machine::new(&HostConfig::with_ram(64 << 20), MemoryConfig::default())?;
@@ -26,6 +27,6 @@ fn the_readme_shows_the_lines_that_run_here() {
     let readme = include_str!("../../../../README.md");
     let (_, after) = readme.split_once("```rust\n").expect("the README has an example");
     let (example, _) = after.split_once("```").expect("the example ends");
-    assert!(example.contains("fn main()"));
+    assert!(example.contains("fn main()") && example.contains("use quire_mm::"));
     assert!(include_str!("readme.rs").contains(example), "the README's example is not the one that runs");
 }

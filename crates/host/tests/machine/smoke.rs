@@ -2,7 +2,10 @@
 
 use quire_arch::{Access, VirtAddr};
 use quire_host::{AccessError, HostConfig, Machine};
-use quire_mm::{FaultError, MapFlags, MapRequest, MemoryConfig, Protection, RemapFlags};
+use quire_mm::{
+    MemoryConfig,
+    space::{FaultError, MapFlags, MapRequest, Protection, RemapFlags},
+};
 
 const RW: Protection = Protection::READ.union(Protection::WRITE);
 
@@ -67,8 +70,8 @@ fn contents_move_with_mremap_and_fork_copies_them() {
     for page in 0..len / 4096 {
         program.write_u64(VirtAddr(addr.0 + page * 4096), page + 1).unwrap();
     }
-    assert!(space.mremap(addr, len, 2 * len, RemapFlags::empty(), VirtAddr(0)).is_err());
-    let moved = space.mremap(addr, len, 2 * len, RemapFlags::MAYMOVE, VirtAddr(0)).unwrap();
+    assert!(space.mremap(addr, len, 2 * len, RemapFlags::empty(), None).is_err());
+    let moved = space.mremap(addr, len, 2 * len, RemapFlags::MAYMOVE, None).unwrap();
     assert_ne!(moved, addr);
     let child = space.fork().unwrap();
     for page in 0..len / 4096 {

@@ -14,6 +14,7 @@ mod folio_pressure;
 mod folio_runs;
 mod folio_trees;
 mod huge_zero;
+mod kernel_half;
 mod large_folios;
 mod madvise;
 mod mlock;

@@ -370,14 +370,14 @@ fn the_peak_of_mapped_memory_does_not_count_a_move_twice() {
     map_at(&space, BASE.0, 16 * PAGE, RW);
     // The next mapping blocks growth in place.
     map_at(&space, BASE.0 + 16 * PAGE, PAGE, RW);
-    let grown = space.mremap(BASE, 16 * PAGE, 20 * PAGE, RemapFlags::MAYMOVE, VirtAddr(0)).unwrap();
+    let grown = space.mremap(BASE, 16 * PAGE, 20 * PAGE, RemapFlags::MAYMOVE, None).unwrap();
     assert_ne!(grown, BASE);
     assert_eq!(peak(&space), 21);
     let there = VirtAddr(BASE.0 + MIB2);
     space.mremap(grown, 20 * PAGE, 20 * PAGE, MOVE, there).unwrap();
     assert_eq!(peak(&space), 21);
     // The source stays mapped.
-    space.mremap(there, 20 * PAGE, 20 * PAGE, LEAVE, VirtAddr(0)).unwrap();
+    space.mremap(there, 20 * PAGE, 20 * PAGE, LEAVE, None).unwrap();
     assert_eq!(peak(&space), 41);
     space.munmap(there, 20 * PAGE).unwrap();
     assert_eq!((peak(&space), peak(&space.fork().unwrap())), (41, 21));

@@ -45,7 +45,7 @@ fn memory_that_was_protected_is_charged_for_its_growth() {
     cpu.program(&space).write_u64(addr, 1).unwrap();
     space.mprotect(addr, PAGE, READ, false).unwrap();
     let before = machine.memory().spaces().commit().promised();
-    assert_eq!(space.mremap(addr, PAGE, 3 * PAGE, RemapFlags::empty(), VirtAddr(0)), Ok(addr));
+    assert_eq!(space.mremap(addr, PAGE, 3 * PAGE, RemapFlags::empty(), None), Ok(addr));
     assert_eq!(machine.memory().spaces().commit().promised() - before, 2);
 }
 

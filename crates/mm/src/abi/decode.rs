@@ -1,7 +1,7 @@
 //! Flag words.
 
 use super::Files;
-use crate::{Advice, Error, HugePages, MapFlags, MapRequest, MappedFile, Protection};
+use crate::space::{Advice, Error, HugePages, MapFlags, MapRequest, MappedFile, Protection};
 use quire_arch::{PAGE_SHIFT, VirtAddr};
 
 pub(super) const PROT_KNOWN: u64 = 0xf;
@@ -61,7 +61,7 @@ pub(super) fn mmap(args: [u64; 6], files: &impl Files) -> Result<MapRequest, Err
     flags.set(MapFlags::SHARED, kind == MAP_SHARED || kind == MAP_SHARED_VALIDATE);
     let protection = Protection::from_bits_truncate(prot as u32 & 7);
     let mut request = MapRequest { flags, ..MapRequest::anonymous(len, protection) };
-    request.addr = VirtAddr(addr);
+    request.addr = Some(VirtAddr(addr));
     if word & MAP_ANONYMOUS != 0 {
         if word & MAP_HUGETLB != 0 {
             let size = huge_pages(word).ok_or(Error::BadFlags)?;

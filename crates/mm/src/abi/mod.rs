@@ -12,7 +12,7 @@ mod user;
 pub use number::CallNumber;
 pub use user::{FaultIn, UserMemory};
 
-use crate::{Errno, Error, Space};
+use crate::space::{Errno, Error, Space};
 use quire_arch::{Platform, VirtAddr};
 use quire_space::{LockAll, Protection, RemapFlags, SyncFlags};
 
@@ -33,7 +33,7 @@ pub struct OpenFile {
     pub write_refused: Option<Errno>,
     /// The same for execution: EPERM where the file system is mounted without it.
     pub exec_refused: Option<Errno>,
-    /// As [`MappedFile::max_bytes`](crate::MappedFile::max_bytes).
+    /// As [`MappedFile::max_bytes`](crate::space::MappedFile::max_bytes).
     pub max_bytes: u64,
     /// The file system wants large mappings aligned for huge pages.
     pub huge_alignment: bool,

@@ -108,6 +108,7 @@ impl CallNumber {
     }
 
     /// Its name, or `None` for a call that has nothing to do with memory.
+    #[doc(hidden)]
     pub fn name(self) -> Option<&'static str> {
         match self {
             Self::Other(number) => UNBUILT.iter().find(|call| call.0 == number).map(|call| call.1),

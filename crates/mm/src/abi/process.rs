@@ -1,6 +1,9 @@
 //! `prctl`: what a process says about its memory as a whole.
 
-use crate::{Error, ExecGain, HugeDisable, Space};
+use crate::{
+    space::{Error, ExecGain, Space},
+    thp::HugeDisable,
+};
 use quire_arch::Platform;
 
 const PR_SET_THP_DISABLE: i32 = 41;

@@ -1,6 +1,6 @@
 //! The memory of the program that calls, where a call writes a result.
 
-use crate::{Error, FaultError, Space};
+use crate::space::{Error, FaultError, Space};
 use quire_arch::{Access, PAGE_SHIFT, PAGE_SIZE, PagingFormat, Platform, VirtAddr};
 
 /// Copies results to the program.

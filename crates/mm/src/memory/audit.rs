@@ -54,6 +54,7 @@ impl<P: Platform> Memory<P> {
     /// mapped. Two equal values mean that nothing was lost between them.
     ///
     /// The machine must be quiet.
+    #[doc(hidden)]
     pub fn in_use(&self) -> InUse {
         let frames = self.parts().frames();
         self.parts().shrink_huge_zero();

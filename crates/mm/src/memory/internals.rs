@@ -12,21 +12,25 @@ use quire_swap::Swap;
 
 impl<P: Platform> Memory<P> {
     /// The page frames.
+    #[doc(hidden)]
     pub fn frames(&self) -> &Frames<P> {
         self.parts().frames()
     }
 
     /// The address spaces.
+    #[doc(hidden)]
     pub fn spaces(&self) -> &Spaces<P> {
         self.parts()
     }
 
     /// The memcgs.
+    #[doc(hidden)]
     pub fn memcgs(&self) -> &Memcgs<P> {
         self.parts().memcgs()
     }
 
     /// Swap: its devices, slots and cache.
+    #[doc(hidden)]
     pub fn swap(&self) -> &Swap<P> {
         self.parts().swap()
     }

@@ -5,11 +5,16 @@ use crate::common::{HostMemory, machine_with, small, text};
 use proptest::prelude::*;
 use quire_arch::{Order, PAGE_SIZE, Platform, VirtAddr};
 use quire_host::Machine;
-use quire_mm::text::HugeFile;
+use quire_mm::proc::HugeFile;
 use quire_mm::{
-    Advice, Errno, FolioCounter, HugeConfig, HugeDisable, HugeEnabled, HugePolicy, HugeUse, KhugepagedConfig,
-    KhugepagedSetting, MapFlags, MapRequest, MemoryConfig, OrderSet, Protection, SizeEnabled, VmEvent,
-    text as texts,
+    MemoryConfig,
+    frame::{FolioCounter, VmEvent},
+    proc as texts,
+    space::{Advice, Errno, MapFlags, MapRequest, Protection},
+    thp::{
+        HugeConfig, HugeDisable, HugeEnabled, HugePolicy, HugeUse, KhugepagedConfig, KhugepagedSetting,
+        OrderSet, SizeEnabled,
+    },
 };
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
@@ -365,7 +370,7 @@ fn a_space_knows_its_orders() {
     let space = memory.create_space().unwrap();
     let map = |at: u64, len: u64, flags: MapFlags| {
         let request = MapRequest {
-            addr: VirtAddr(at),
+            addr: Some(VirtAddr(at)),
             flags: flags | MapFlags::FIXED,
             ..MapRequest::anonymous(len, RW)
         };
@@ -466,7 +471,8 @@ fn linux_shows_the_same_mappings_as_eligible() {
                 let flags = mm::MapFlags::PRIVATE | mm::MapFlags::FIXED_NOREPLACE;
                 // SAFETY: nothing that is there is replaced, and the new memory is not used.
                 unsafe { mm::mmap_anonymous(place, len as usize, protection, flags) }.unwrap();
-                let request = MapRequest { addr, flags: MapFlags::FIXED, ..MapRequest::anonymous(len, RW) };
+                let request =
+                    MapRequest { addr: Some(addr), flags: MapFlags::FIXED, ..MapRequest::anonymous(len, RW) };
                 space.mmap(&request).unwrap();
                 if let (Some(advice), Some(linux_advice)) = (advice, linux_advice) {
                     // SAFETY: the advice changes no contents, and the memory is the test's.

@@ -4,7 +4,11 @@
 use crate::common::{ends, in_order, label, linux, text, two_zones, words};
 use quire_arch::Order;
 use quire_frame::{Migratetype, VmEvent};
-use quire_mm::{CompressedRam, Lz4, MapRequest, Protection, RamDisk, SwapOnOptions, text};
+use quire_mm::{
+    proc,
+    space::{MapRequest, Protection},
+    swap::{CompressedRam, Lz4, RamDisk, SwapOnOptions},
+};
 
 /// The first word of each line.
 fn names(text: &str) -> Vec<&str> {
@@ -29,7 +33,7 @@ const LOCK_STAT: [&str; 12] = [
 
 #[test]
 fn buddyinfo() {
-    let ours = text(&two_zones(1), text::buddyinfo);
+    let ours = text(&two_zones(1), proc::buddyinfo);
     let first = ends(ours.lines().next().unwrap());
     assert_eq!(first.len(), "Node 0, zone DMA32".split(' ').count() + Order::COUNT);
     let linux = linux("buddyinfo").unwrap_or_default();
@@ -46,8 +50,8 @@ fn buddyinfo() {
 fn extfrag() {
     let machine = two_zones(1);
     for (name, ours, first) in [
-        ("extfrag_index", text(&machine, text::extfrag_index), "Node 0, zone    DMA32 -1.000 -1.000 "),
-        ("unusable_index", text(&machine, text::unusable_index), "Node 0, zone    DMA32 0.000 0.0"),
+        ("extfrag_index", text(&machine, proc::extfrag_index), "Node 0, zone    DMA32 -1.000 -1.000 "),
+        ("unusable_index", text(&machine, proc::unusable_index), "Node 0, zone    DMA32 0.000 0.0"),
     ] {
         assert!(ours.starts_with(first), "{ours}");
         // Readable by root, where debugfs is mounted.
@@ -80,7 +84,7 @@ fn pagetypeinfo() {
         }
         shapes
     }
-    let ours = text(&two_zones(1), text::pagetypeinfo);
+    let ours = text(&two_zones(1), proc::pagetypeinfo);
     let names: Vec<&str> = shape(&ours).into_iter().map(|shape| shape.0).collect();
     assert_eq!(names[..2], ["Page block order: 9", "Pages per block:  512"]);
     assert_eq!(names[4..9], Migratetype::ALL.map(Migratetype::name));
@@ -110,7 +114,7 @@ fn zoneinfo() {
         }
         labels
     }
-    let ours = text(&two_zones(2), text::zoneinfo);
+    let ours = text(&two_zones(2), proc::zoneinfo);
     let Some(linux) = linux("zoneinfo") else { return };
     let heading = |text: &str| ends(text.lines().next().unwrap());
     assert_eq!(heading(&ours), heading(&linux));
@@ -129,7 +133,7 @@ fn zoneinfo() {
 fn slabinfo() {
     let machine = two_zones(1);
     let _space = machine.memory().create_space().unwrap();
-    let ours = text(&machine, text::slabinfo);
+    let ours = text(&machine, proc::slabinfo);
     let Some(linux) = linux("slabinfo") else { return };
     assert_eq!(ours.lines().take(2).collect::<Vec<_>>(), linux.lines().take(2).collect::<Vec<_>>());
     // Names and figures may be wider than their columns; the narrowest line has none that is.
@@ -143,7 +147,7 @@ fn slabinfo() {
 
 #[test]
 fn vmstat() {
-    let ours = text(&two_zones(1), text::vmstat);
+    let ours = text(&two_zones(1), proc::vmstat);
     let Some(linux) = linux("vmstat") else { return };
     // Only debug builds of Linux have these (CONFIG_DEBUG_TLBFLUSH).
     let debug = |name: &&str| name.starts_with("nr_tlb_");
@@ -159,7 +163,7 @@ fn vmstat() {
 
 #[test]
 fn meminfo() {
-    let ours = text(&two_zones(1), text::meminfo);
+    let ours = text(&two_zones(1), proc::meminfo);
     let Some(linux) = linux("meminfo") else { return };
     assert_eq!(in_order(&names(&ours), &names(&linux)), [""; 0]);
     let is_narrow = |line: &&str| line.ends_with("kB") && words(line)[1].len() <= 8;
@@ -170,7 +174,7 @@ fn meminfo() {
 
 #[test]
 fn lock_stat() {
-    let ours = text(&two_zones(1), text::lock_stat);
+    let ours = text(&two_zones(1), proc::lock_stat);
     let mut lines = ours.lines();
     let heading = lines.next().unwrap();
     assert_eq!(in_order(&words(heading)[2..], &LOCK_STAT), [""; 0]);
@@ -200,7 +204,7 @@ fn with_swap() -> quire_host::Machine {
 #[test]
 fn swaps() {
     let machine = with_swap();
-    let ours = text(&machine, text::swaps);
+    let ours = text(&machine, proc::swaps);
     let lines: Vec<&str> = ours.lines().collect();
     // As swapon(8) shows a partition and one of more than ten million kibibytes on Linux 6.18.
     let blanks = " ".repeat(40 - "ramdisk0".len());
@@ -215,7 +219,7 @@ fn swaps() {
 fn mm_stat() {
     let machine = with_swap();
     let report = machine.memory().swap().devices().find(|device| device.kind == "zram").unwrap();
-    let ours = text(&machine, |_, out| text::mm_stat(&report, out));
+    let ours = text(&machine, |_, out| proc::mm_stat(&report, out));
     assert_eq!(ends(ours.trim_end()).len(), 8);
     let linux = std::fs::read_to_string("/sys/block/zram0/mm_stat").unwrap_or_default();
     let is_narrow = |line: &&str| words(line).iter().all(|figure| figure.len() <= 8);
@@ -228,7 +232,7 @@ fn mm_stat() {
 fn status() {
     let machine = two_zones(1);
     let space = machine.memory().create_space().unwrap();
-    let ours = text(&machine, |_, out| text::status(&space.figures(), out));
+    let ours = text(&machine, |_, out| proc::status(&space.figures(), out));
     let Some(linux) = linux("self/status") else { return };
     assert_eq!(in_order(&names(&ours), &names(&linux)), [""; 0]);
     let of_memory = |line: &&str| names(&ours).contains(&words(line)[0]);
@@ -242,7 +246,7 @@ fn smaps() {
     let machine = two_zones(1);
     let space = machine.memory().create_space().unwrap();
     space.mmap(&MapRequest::anonymous(12 << 10, Protection::READ | Protection::WRITE)).unwrap();
-    let ours = text(&machine, |_, out| text::smaps(&space, out));
+    let ours = text(&machine, |_, out| proc::smaps(&space, out));
     let Some(linux) = linux("self/smaps") else { return };
     // The first mapping, up to its flags, which both have in the end.
     let shape = |text: &str| -> Vec<(String, Vec<usize>)> {
@@ -259,7 +263,7 @@ fn oom_score() {
     let machine = two_zones(1);
     let space = machine.memory().create_space().unwrap();
     let score = || -> u64 {
-        text(&machine, |memory, out| text::oom_score(memory, &space, out)).trim().parse().unwrap()
+        text(&machine, |memory, out| proc::oom_score(memory, &space, out)).trim().parse().unwrap()
     };
     assert!((666..670).contains(&score()), "{}", score());
     space.set_oom_score_adj(1000);

@@ -4,8 +4,11 @@ use crate::common::{HostMemory, text, words};
 use quire_arch::{PAGE_SIZE, VirtAddr, VirtRange};
 use quire_host::{HostConfig, HostPlatform, Machine, Vcpu};
 use quire_mm::{
-    Advice, CompressedCache, CompressedRam, Lz4, MapRequest, MemcgError, MemcgId, MemoryConfig, PageState,
-    Protection, RamDisk, Space, SwapOnOptions, text,
+    MemoryConfig,
+    memcg::{MemcgError, MemcgId},
+    proc,
+    space::{Advice, MapRequest, PageState, Protection, Space},
+    swap::{CompressedCache, CompressedRam, Lz4, RamDisk, SwapOnOptions},
 };
 
 const PAGES: u64 = 64;
@@ -37,7 +40,7 @@ fn the_pages_of_a_compressed_cache_are_told_in_meminfo() {
     let cpu = machine.vcpu(0).unwrap();
     let (space, base) = filled(&machine, &cpu);
     let told = || {
-        let meminfo = text(&machine, text::meminfo);
+        let meminfo = text(&machine, proc::meminfo);
         (figure(&meminfo, "Zswap:"), figure(&meminfo, "Zswapped:"))
     };
     let swapon = |nth, cached: bool| {
@@ -57,7 +60,7 @@ fn the_pages_of_a_compressed_cache_are_told_in_meminfo() {
     let (compressed, original) = told();
     assert_eq!(original, 40 * 4);
     assert!((4..original).contains(&compressed) && compressed.is_multiple_of(4), "{compressed} kB");
-    let vmstat = text(&machine, text::vmstat);
+    let vmstat = text(&machine, proc::vmstat);
     assert_eq!(
         (figure(&vmstat, "zswpout"), figure(&vmstat, "zswpin"), figure(&vmstat, "zswpwb")),
         (40, 0, 0)
@@ -67,7 +70,7 @@ fn the_pages_of_a_compressed_cache_are_told_in_meminfo() {
         assert_eq!(cpu.program(&space).read_u64(page(base, nth)).unwrap(), 1 + nth);
     }
     assert_eq!(told().1, 0);
-    assert_eq!(figure(&text(&machine, text::vmstat), "zswpin"), 40);
+    assert_eq!(figure(&text(&machine, proc::vmstat), "zswpin"), 40);
 }
 
 /// The figure behind `name`.
@@ -84,18 +87,18 @@ fn sum(text: &str, name: &str) -> u64 {
 }
 
 fn status(machine: &Machine, space: &Space<'_, HostPlatform>) -> String {
-    text(machine, |_, out| text::status(&space.figures(), out))
+    text(machine, |_, out| proc::status(&space.figures(), out))
 }
 
 fn smaps(machine: &Machine, space: &Space<'_, HostPlatform>) -> String {
-    text(machine, |_, out| text::smaps(space, out))
+    text(machine, |_, out| proc::smaps(space, out))
 }
 
 fn pages(space: &Space<'_, HostPlatform>, base: VirtAddr) -> Vec<(u64, u64)> {
     let mut words = Vec::new();
     space.pagemap(VirtRange::new(base, page(base, PAGES)), |range, state| {
         for addr in (range.start().0..range.end().0).step_by(PAGE_SIZE as usize) {
-            words.push((addr, text::pagemap_entry(state)));
+            words.push((addr, proc::pagemap_entry(state)));
         }
     });
     words
@@ -104,9 +107,9 @@ fn pages(space: &Space<'_, HostPlatform>, base: VirtAddr) -> Vec<(u64, u64)> {
 /// Whatever was done: what adds up to the same in several texts does so.
 #[track_caller]
 fn assert_agree(machine: &Machine, spaces: &[&Space<'_, HostPlatform>]) {
-    let (meminfo, vmstat) = (text(machine, text::meminfo), text(machine, text::vmstat));
-    let zoneinfo = text(machine, text::zoneinfo);
-    let swaps = text(machine, text::swaps);
+    let (meminfo, vmstat) = (text(machine, proc::meminfo), text(machine, proc::vmstat));
+    let zoneinfo = text(machine, proc::zoneinfo);
+    let swaps = text(machine, proc::swaps);
     for (name, pages) in [
         ("Active(anon):", "nr_active_anon"),
         ("Inactive(anon):", "nr_inactive_anon"),
@@ -149,8 +152,8 @@ fn proc_files_report_swapped_pages() {
     let cpu = machine.vcpu(0).unwrap();
     let (space, base) = filled(&machine, &cpu);
     assert_agree(&machine, &[&space]);
-    assert_eq!(text(&machine, text::swaps).lines().count(), 1);
-    assert_eq!(figure(&text(&machine, text::meminfo), "SwapTotal:"), 0);
+    assert_eq!(text(&machine, proc::swaps).lines().count(), 1);
+    assert_eq!(figure(&text(&machine, proc::meminfo), "SwapTotal:"), 0);
     memory
         .swapon(
             RamDisk::new(memory.frames(), 40).unwrap(),
@@ -158,7 +161,7 @@ fn proc_files_report_swapped_pages() {
         )
         .unwrap();
     memory.swapon(CompressedRam::new(memory.frames(), 1000, Lz4).unwrap(), SwapOnOptions::default()).unwrap();
-    let meminfo = text(&machine, text::meminfo);
+    let meminfo = text(&machine, proc::meminfo);
     assert_eq!(figure(&meminfo, "Active(anon):") + figure(&meminfo, "Inactive(anon):"), 4 * PAGES);
     assert_agree(&machine, &[&space]);
 
@@ -167,12 +170,12 @@ fn proc_files_report_swapped_pages() {
     assert_agree(&machine, &[&space]);
     assert_eq!(figure(&status(&machine, &space), "VmSwap:"), 4 * (PAGES - 8));
     assert_eq!(sum(&smaps(&machine, &space), "SwapPss:"), 4 * (PAGES - 8));
-    let vmstat = text(&machine, text::vmstat);
+    let vmstat = text(&machine, proc::vmstat);
     assert_eq!((figure(&vmstat, "pswpout"), figure(&vmstat, "pswpin")), (PAGES - 8, 0));
-    let swaps = text(&machine, text::swaps);
+    let swaps = text(&machine, proc::swaps);
     assert!(swaps.lines().nth(1).is_some_and(|line| words(line)[2..] == ["160", "160", "5"]), "{swaps}");
     let zram = memory.swap().devices().nth(1).unwrap();
-    let mm_stat = text(&machine, |_, out| text::mm_stat(&zram, out));
+    let mm_stat = text(&machine, |_, out| proc::mm_stat(&zram, out));
     assert_eq!(words(&mm_stat)[0].parse(), Ok((PAGES - 8 - 40) * PAGE_SIZE), "{mm_stat}");
     let words_of_pages = pages(&space, base);
     assert!(words_of_pages[..8].iter().all(|&(_, word)| word == 1 << 63));
@@ -195,7 +198,7 @@ fn proc_files_report_swapped_pages() {
     assert_eq!(cpu.program(&space).read_u64(page(base, 20)), Ok(21));
     assert_agree(&machine, &[&space, &child]);
     assert_eq!(figure(&status(&machine, &space), "VmSwap:"), 4 * (PAGES - 9));
-    assert_eq!(figure(&text(&machine, text::meminfo), "SwapCached:"), 4);
+    assert_eq!(figure(&text(&machine, proc::meminfo), "SwapCached:"), 4);
     let swapped = |state| matches!(state, PageState::Swapped { .. });
     let mut here = false;
     child.pagemap(VirtRange::new(page(base, 20), page(base, 21)), |_, state| here = swapped(state));
@@ -245,7 +248,7 @@ fn files_of_memcgs_are_found_by_their_path() {
     (0..PAGES).for_each(|nth| cpu.program(&space).write_u64(page(base, nth), 1).unwrap());
     let read = |path: &str| {
         let mut out = String::new();
-        text::memcg_file(memory as &HostMemory, path, &mut out).map(|()| out)
+        proc::memcg_file(memory as &HostMemory, path, &mut out).map(|()| out)
     };
     assert_eq!(read("outer/inner/memory.current"), read("/outer/memory.current"));
     assert_eq!(read("outer/memory.current").map(|text| text.trim().parse()), Ok(Ok(PAGES * PAGE_SIZE)));

@@ -7,7 +7,12 @@ use crate::common::{
 use quire_arch::{Order, PAGE_SIZE, Pfn, PfnRange, Platform};
 use quire_frame::{Kind, Migratetype, ZoneKind};
 use quire_host::Machine;
-use quire_mm::{MapRequest, MemoryConfig, PcpTechnique, Protection, Techniques, text};
+use quire_mm::{
+    MemoryConfig, Techniques,
+    frame::PcpTechnique,
+    proc,
+    space::{MapRequest, Protection},
+};
 use quire_slab::SlabCache;
 
 /// A zone's part of zoneinfo, or a line of a table: the node, the kind of zone, and the rest.
@@ -49,11 +54,11 @@ impl OfZone {
 }
 
 fn buddyinfo(machine: &Machine) -> Vec<OfZone> {
-    text(machine, text::buddyinfo).lines().map(OfZone::line).collect()
+    text(machine, proc::buddyinfo).lines().map(OfZone::line).collect()
 }
 
 fn zoneinfo(machine: &Machine) -> Vec<OfZone> {
-    let text = text(machine, text::zoneinfo);
+    let text = text(machine, proc::zoneinfo);
     let mut zones: Vec<OfZone> = Vec::new();
     for line in text.lines() {
         if line.starts_with("Node") {
@@ -68,7 +73,7 @@ fn zoneinfo(machine: &Machine) -> Vec<OfZone> {
 
 /// pagetypeinfo: free blocks by zone, type and order; page blocks by zone and type.
 fn pagetypeinfo(machine: &Machine) -> (Vec<(String, OfZone)>, Vec<OfZone>) {
-    let text = text(machine, text::pagetypeinfo);
+    let text = text(machine, proc::pagetypeinfo);
     let lines = text.lines().filter(|line| line.starts_with("Node"));
     let (free, blocks): (Vec<&str>, Vec<&str>) = lines.partition(|line| line.contains("type"));
     let free = free.into_iter().map(|line| (words(line)[5].to_owned(), OfZone::line(line)));
@@ -123,11 +128,11 @@ fn assert_free(machine: &Machine, free: u64) {
         assert_eq!(line.values(), by_type);
     }
     assert_eq!(sum, free);
-    let vmstat = text(machine, text::vmstat);
+    let vmstat = text(machine, proc::vmstat);
     assert_eq!(figure(&vmstat, "nr_free_pages"), free);
     let blocks: u64 = zones.iter().flat_map(|zone| zone.all("nr_free_pages_blocks")).sum();
     assert_eq!(figure(&vmstat, "nr_free_pages_blocks"), blocks);
-    assert_eq!(figure(&text(machine, text::meminfo), "MemFree:"), (free * PAGE_SIZE) >> 10);
+    assert_eq!(figure(&text(machine, proc::meminfo), "MemFree:"), (free * PAGE_SIZE) >> 10);
 }
 
 #[test]
@@ -218,7 +223,7 @@ fn a_block_is_split_before_the_readers_eyes() {
 
 #[test]
 fn each_nodes_types_have_their_headings() {
-    let text = text(&two_nodes(1), text::pagetypeinfo);
+    let text = text(&two_nodes(1), proc::pagetypeinfo);
     let headings =
         text.lines().map(str::trim_end).filter(|line| !line.starts_with("Node")).collect::<Vec<_>>();
     assert_eq!(headings.len(), 12);
@@ -308,7 +313,7 @@ fn frames_out_of_use_are_neither_managed_nor_free() {
 #[test]
 fn vmstat_counts_frames_of_each_zone_and_slab_frames() {
     let machine = two_zones(1);
-    let at = |name: &str| figure(&text(&machine, text::vmstat), name);
+    let at = |name: &str| figure(&text(&machine, proc::vmstat), name);
     let names = ["pgalloc_dma32", "pgalloc_normal", "pgfree"];
     let before = names.map(at);
     let mut pages = allocate(&machine, 0, block(0), 10);
@@ -343,7 +348,7 @@ fn slabinfo_counts_objects_slabs_and_what_is_kept_back() {
     const NAME: &str = "test_objects";
     /// The figures of the test's cache, in the order of the columns.
     fn line(machine: &Machine) -> [u64; 11] {
-        let text = text(machine, text::slabinfo);
+        let text = text(machine, proc::slabinfo);
         let line = text.lines().find(|line| words(line)[0] == NAME).expect("a line for each cache");
         numbers(line).try_into().expect("eleven figures")
     }
@@ -354,7 +359,7 @@ fn slabinfo_counts_objects_slabs_and_what_is_kept_back() {
     let [objsize, objperslab, pagesperslab] = line(&machine)[2..5] else { unreachable!() };
     assert_eq!(line(&machine)[..2], [0, 0]);
     // The newest cache is the first.
-    assert_eq!(words(text(&machine, text::slabinfo).lines().nth(2).unwrap())[0], NAME);
+    assert_eq!(words(text(&machine, proc::slabinfo).lines().nth(2).unwrap())[0], NAME);
     assert!(objsize >= 15 * 8);
     assert_eq!(objperslab, pagesperslab * PAGE_SIZE / objsize);
 
@@ -396,7 +401,7 @@ fn lock_stat_counts_takes_and_the_time_held_if_that_is_wished_for() {
         let machine = machine_with(&[(BANK, 2 * BANK), (4 * BANK, 5 * BANK)], 2, 2, config);
         /// Name, contentions, acquisitions, time in hundredths of a microsecond in all and on average.
         fn lines(machine: &Machine) -> Vec<(String, [u64; 4])> {
-            let text = text(machine, text::lock_stat);
+            let text = text(machine, proc::lock_stat);
             let hundredths = |word: &str| word.replace('.', "").parse().unwrap();
             let read = |line: &str| {
                 let words = words(line);

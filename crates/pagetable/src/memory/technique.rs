@@ -15,6 +15,7 @@ impl TablesTechnique {
     pub const ALL: [Self; 2] = [Self::Keep, Self::Free];
 
     /// Its name on the command line.
+    #[doc(hidden)]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Keep => "keep",
@@ -39,6 +40,7 @@ impl RemapTechnique {
     pub const ALL: [Self; 2] = [Self::Ptes, Self::Puds];
 
     /// Its name on the command line.
+    #[doc(hidden)]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Ptes => "ptes",
@@ -62,6 +64,7 @@ impl GatherTechnique {
     pub const ALL: [Self; 2] = [Self::Pages, Self::Runs];
 
     /// Its name on the command line.
+    #[doc(hidden)]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Pages => "pages",

@@ -20,6 +20,7 @@ pub struct SpaceId(u64);
 
 impl SpaceId {
     /// The number as an identity, from 1.
+    #[doc(hidden)]
     #[inline]
     pub const fn new(id: u64) -> Self {
         Self(id)

@@ -410,11 +410,11 @@ fn a_global_heap_serves_from_when_it_is_attached() {
         assert!(HEAP.alloc(layout).is_null() && HEAP.alloc_zeroed(layout).is_null());
         let frames = for_ever();
         frames.faults().set(FaultPlan::nth(1));
-        assert_eq!(HEAP.attach(frames), Err(AttachError::NoFrames(AllocError::Injected)));
+        assert_eq!(HEAP.attach(KernelFrames::new(frames)), Err(AttachError::NoFrames(AllocError::Injected)));
         assert!(HEAP.alloc(layout).is_null());
-        assert_eq!(HEAP.attach(frames), Ok(()));
-        assert_eq!(HEAP.attach(frames), Err(AttachError::AlreadyAttached));
-        assert_eq!(HEAP.attach(for_ever()), Err(AttachError::AlreadyAttached));
+        assert_eq!(HEAP.attach(KernelFrames::new(frames)), Ok(()));
+        assert_eq!(HEAP.attach(KernelFrames::new(frames)), Err(AttachError::AlreadyAttached));
+        assert_eq!(HEAP.attach(KernelFrames::new(for_ever())), Err(AttachError::AlreadyAttached));
         let before = frames.free_frames();
 
         let object = HEAP.alloc_zeroed(layout);

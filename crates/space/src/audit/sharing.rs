@@ -65,7 +65,7 @@ impl<P: Platform> SharingAudit<'_, P> {
         if self.tables.memory().frames().frame(table).is_none_or(|frame| frame.kind() != Kind::Table) {
             return;
         }
-        for (index, slot) in self.tables.entries(table)[..P::Paging::entries(level)].iter().enumerate() {
+        for (index, slot) in self.tables.entries(table)[..P::Paging::user_entries(level)].iter().enumerate() {
             let addr = VirtAddr(start.0 + index as u64 * P::Paging::entry_bytes(level));
             match (P::Paging::decode(slot.load(Ordering::Relaxed), level), level.down()) {
                 (Entry::Table(child), Some(below)) => self.table(child, below, addr, report),

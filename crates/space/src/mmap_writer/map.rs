@@ -35,6 +35,7 @@ bitflags! {
 
 impl MapFlags {
     /// The address is not a hint.
+    #[doc(hidden)]
     pub const fn is_fixed(self) -> bool {
         self.intersects(Self::FIXED.union(Self::FIXED_NOREPLACE))
     }
@@ -81,8 +82,8 @@ impl MappedFile {
 /// What `mmap` is asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MapRequest {
-    /// Where: a hint, or the place itself with a FIXED flag. 0 is no hint.
-    pub addr: VirtAddr,
+    /// Where: a hint, or the place itself with a FIXED flag. A hint of 0 is none, as in Linux.
+    pub addr: Option<VirtAddr>,
     /// Bytes; rounded up to whole pages.
     pub len: u64,
     /// What the program may do.
@@ -102,7 +103,7 @@ impl MapRequest {
     /// Private anonymous memory anywhere.
     pub const fn anonymous(len: u64, protection: Protection) -> Self {
         Self {
-            addr: VirtAddr(0),
+            addr: None,
             len,
             protection,
             flags: MapFlags::empty(),
@@ -114,7 +115,7 @@ impl MapRequest {
 
     /// The same at `addr`, with `flags`.
     pub const fn at(self, addr: VirtAddr, flags: MapFlags) -> Self {
-        Self { addr, flags: self.flags.union(flags), ..self }
+        Self { addr: Some(addr), flags: self.flags.union(flags), ..self }
     }
 }
 

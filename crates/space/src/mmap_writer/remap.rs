@@ -44,8 +44,13 @@ impl Remap {
         old_len: u64,
         new_len: u64,
         flags: RemapFlags,
-        target: VirtAddr,
+        target: Option<VirtAddr>,
     ) -> Result<Self, Error> {
+        if target.is_none() && flags.contains(RemapFlags::FIXED) {
+            return Err(Error::BadFlags);
+        }
+        // No hint is a hint of 0, as in `mmap`.
+        let target = target.unwrap_or(VirtAddr(0));
         let user_end = P::Paging::USER_END.0;
         if !addr.is_page_aligned() {
             return Err(Error::Unaligned);

@@ -20,6 +20,7 @@ impl<P: Platform> Space<'_, P> {
     /// The orders that `purpose` may use for a block around `addr` at this moment; for [`HugeUse::Smaps`],
     /// anywhere in the mapping at `addr`. None where no private anonymous memory is mapped. What is populated
     /// is not looked at.
+    #[doc(hidden)]
     pub fn huge_orders(&self, purpose: HugeUse, addr: VirtAddr) -> OrderSet {
         let core = self.core();
         let mappings = core.read_mappings(self.spaces.platform());

@@ -14,6 +14,7 @@ impl<P: Platform> Space<'_, P> {
     ///
     /// [`Error::Unaligned`], [`Error::OutOfRange`], [`Error::Occupied`], [`Error::CommitLimit`] or
     /// [`Error::NoFrames`]; nothing is changed then.
+    #[doc(hidden)]
     pub fn install(&self, mapping: &Mapping) -> Result<(), Error> {
         let range = mapping.range;
         if !range.start().is_page_aligned() || !range.end().is_page_aligned() {

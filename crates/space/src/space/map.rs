@@ -13,7 +13,7 @@ impl<P: Platform> Space<'_, P> {
     ///
     /// # Errors
     ///
-    /// As Linux's `mmap`; nothing is changed then.
+    /// As Linux's `mmap`, and [`Error::BadFlags`] for a FIXED flag without an address; nothing is changed then.
     pub fn mmap(&self, request: &MapRequest) -> Result<VirtAddr, Error> {
         let len = request.huge_pages.map_or(request.len, |(size, _)| size.align_up(request.len));
         if len == 0 {
@@ -22,9 +22,10 @@ impl<P: Platform> Space<'_, P> {
         let len = page_align_up(len).filter(|&len| len != 0).ok_or(Error::OutOfRange)?;
         let layout = &self.core().layout;
         let hint = match request.addr {
-            addr if request.flags.is_fixed() => addr,
-            VirtAddr(0) => VirtAddr(0),
-            addr => match addr.page_start() {
+            None if request.flags.is_fixed() => return Err(Error::BadFlags),
+            Some(addr) if request.flags.is_fixed() => addr,
+            None => VirtAddr(0),
+            Some(addr) => match addr.page_start() {
                 VirtAddr(0) => VirtAddr(0),
                 start => start.max(layout.mmap_min),
             },

@@ -36,6 +36,7 @@ impl<P: Platform> Space<'_, P> {
     /// # Errors
     ///
     /// [`Error::NotMapped`] if nothing is mapped at `addr`.
+    #[doc(hidden)]
     pub fn mincore_of_mapping(
         &self,
         addr: VirtAddr,

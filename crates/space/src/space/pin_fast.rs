@@ -36,6 +36,10 @@ struct Seen {
 
 /// The entry that maps `addr` for `access`. Under the epoch.
 fn see<P: Platform>(tables: &Tables<'_, P>, addr: VirtAddr, access: Access) -> Option<Seen> {
+    // Above lies the kernel's half of the root, which is not walked here.
+    if addr >= P::Paging::USER_END {
+        return None;
+    }
     let (table, index, level) = match tables.lookup(addr) {
         Found::Table(table) => (table, P::Paging::index(addr, Level::PTE), Level::PTE),
         Found::Huge(slot) => (slot.table, slot.index, Level::PMD),

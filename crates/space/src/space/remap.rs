@@ -9,17 +9,21 @@ use quire_pagetable::{FlushCause, Gather};
 impl<P: Platform> Space<'_, P> {
     /// Moves or resizes the mapping at `addr` and returns its address.
     ///
+    /// `target` is where it goes with [`RemapFlags::FIXED`], and a hint with [`RemapFlags::DONTUNMAP`]. Without either
+    /// flag it is not used, as in Linux; huge pages want it aligned nevertheless.
+    ///
     /// # Errors
     ///
-    /// As Linux's `mremap`. A failure to get memory leaves every page where it was.
+    /// As Linux's `mremap`; [`Error::BadFlags`] for `FIXED` without a target. A failure to get memory leaves every page where it was.
     pub fn mremap(
         &self,
         addr: VirtAddr,
         old_len: u64,
         new_len: u64,
         flags: RemapFlags,
-        target: VirtAddr,
+        target: impl Into<Option<VirtAddr>>,
     ) -> Result<VirtAddr, Error> {
+        let target = target.into();
         let remapped = self.with_reclaim(|| {
             let remap = Remap::new::<P>(addr, old_len, new_len, flags, target)?;
             let mut section = self.writer();

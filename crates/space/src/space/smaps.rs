@@ -127,6 +127,7 @@ impl MappingFigures {
 
 impl<P: Platform> Space<'_, P> {
     /// Calls `visit` with each mapping, lowest first, and what is in it at this moment.
+    #[doc(hidden)]
     pub fn for_each_mapping_figures(&self, mut visit: impl FnMut(&MappingFigures)) {
         let core = self.core();
         let tables = self.tables();

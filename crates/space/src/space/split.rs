@@ -14,6 +14,7 @@ impl<P: Platform> Space<'_, P> {
     ///
     /// [`SplitError`]; then the folio is as it was, but for large leaves that map it, which may have become
     /// tables.
+    #[doc(hidden)]
     pub fn split_folio(&self, addr: VirtAddr, to: Order) -> Result<u64, SplitError> {
         let head = self.hold_mapped(addr).ok_or(SplitError::NotLarger)?;
         let result = self.spaces.thp().split_held(head, to, false);
@@ -24,6 +25,10 @@ impl<P: Platform> Space<'_, P> {
     /// Takes a reference to the folio of private memory that is mapped at `addr`, and returns its first
     /// frame.
     fn hold_mapped(&self, addr: VirtAddr) -> Option<Pfn> {
+        // Above lies the kernel's half of the root, which is not walked here.
+        if addr >= P::Paging::USER_END {
+            return None;
+        }
         let _guard = self.core().mmap_lock.read(self.spaces.platform());
         let tables = self.tables();
         let pin = self.spaces.platform().pin();

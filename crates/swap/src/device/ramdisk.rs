@@ -31,6 +31,7 @@ impl<P: Platform> RamDisk<P> {
     ///
     /// As for [`Frames::allocate`], and [`AllocError::OutOfMemory`] for more slots than a device can have
     /// (2^28, which are a TiB).
+    #[doc(hidden)]
     pub fn new(frames: &Frames<P>, slots: u64) -> Result<Self, AllocError> {
         if slots > MAX_SLOTS {
             return Err(AllocError::OutOfMemory);
@@ -46,6 +47,7 @@ impl<P: Platform> RamDisk<P> {
     /// # Errors
     ///
     /// As for [`new`](Self::new).
+    #[doc(hidden)]
     pub fn preallocated(frames: &Frames<P>, slots: u64) -> Result<Self, AllocError> {
         let mut disk = Self::new(frames, slots)?;
         disk.preallocated = true;

@@ -28,6 +28,7 @@ pub struct HugeControls {
 
 impl HugeControls {
     /// Set as `config` says.
+    #[doc(hidden)]
     #[inline]
     pub fn new(config: HugeConfig) -> Self {
         let value = |place| AtomicU32::new(config.khugepaged.get(KhugepagedSetting::ALL[place]));
@@ -41,6 +42,7 @@ impl HugeControls {
     }
 
     /// Sets everything. Changes that others make meanwhile may be lost.
+    #[doc(hidden)]
     #[inline]
     pub fn set(&self, config: HugeConfig) {
         self.policy.store(config.policy.word(), Ordering::Relaxed);
@@ -78,6 +80,7 @@ impl HugeControls {
     }
 
     /// Whether a fault in a mapping with `flags` may use any size besides single pages.
+    #[doc(hidden)]
     #[inline]
     pub fn any_size(&self, flags: VmFlags) -> bool {
         let bit = if flags.contains(VmFlags::HUGEPAGE) { 2 } else { 1 };
@@ -85,6 +88,7 @@ impl HugeControls {
     }
 
     /// The value of khugepaged's `setting`.
+    #[doc(hidden)]
     #[inline]
     pub fn khugepaged(&self, setting: KhugepagedSetting) -> u32 {
         self.khugepaged[setting as usize].load(Ordering::Relaxed)
@@ -95,6 +99,7 @@ impl HugeControls {
     /// # Errors
     ///
     /// [`OutOfRange`]; nothing is changed then.
+    #[doc(hidden)]
     #[inline]
     pub fn set_khugepaged(&self, setting: KhugepagedSetting, value: u32) -> Result<(), OutOfRange> {
         let checked = KhugepagedConfig::LINUX.with(setting, value)?;
@@ -103,6 +108,7 @@ impl HugeControls {
     }
 
     /// How hard `purpose` tries for a large folio in a mapping with `flags`.
+    #[doc(hidden)]
     #[inline]
     pub fn effort(&self, purpose: HugeUse, flags: VmFlags) -> HugeEffort {
         match purpose {

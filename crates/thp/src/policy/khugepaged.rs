@@ -94,6 +94,7 @@ impl KhugepagedConfig {
     }
 
     /// The value of `setting`.
+    #[doc(hidden)]
     #[inline]
     pub const fn get(self, setting: KhugepagedSetting) -> u32 {
         self.0[setting as usize]

@@ -26,54 +26,63 @@ impl OrderSet {
     }
 
     /// A bit for each order, order 0 lowest.
+    #[doc(hidden)]
     #[inline]
     pub const fn bits(self) -> u16 {
         self.0
     }
 
     /// The orders whose bits are set. Bits past the largest order are ignored.
+    #[doc(hidden)]
     #[inline]
     pub const fn from_bits(bits: u16) -> Self {
         Self(bits & ((2 << Order::MAX.get()) - 1))
     }
 
     /// Whether there is none.
+    #[doc(hidden)]
     #[inline]
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
     /// Whether `order` is one of them.
+    #[doc(hidden)]
     #[inline]
     pub const fn contains(self, order: Order) -> bool {
         self.0 & (1 << order.get()) != 0
     }
 
     /// The orders of both.
+    #[doc(hidden)]
     #[inline]
     pub const fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
     /// The orders that both have.
+    #[doc(hidden)]
     #[inline]
     pub const fn intersection(self, other: Self) -> Self {
         Self(self.0 & other.0)
     }
 
     /// Without those of `other`.
+    #[doc(hidden)]
     #[inline]
     pub const fn difference(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }
 
     /// Those that are not larger than `order`.
+    #[doc(hidden)]
     #[inline]
     pub const fn up_to(self, order: Order) -> Self {
         Self(self.0 & ((2 << order.get()) - 1))
     }
 
     /// Those that are smaller than `order`.
+    #[doc(hidden)]
     #[inline]
     pub const fn below(self, order: Order) -> Self {
         Self(self.0 & ((1 << order.get()) - 1))
@@ -89,12 +98,14 @@ impl OrderSet {
     }
 
     /// The largest, or order 0, which a folio can have always.
+    #[doc(hidden)]
     #[inline]
     pub fn most(self) -> Order {
         self.largest().unwrap_or(Order::ZERO)
     }
 
     /// The orders, largest first: the order in which a fault tries them.
+    #[doc(hidden)]
     #[inline]
     pub fn iter(self) -> impl Iterator<Item = Order> {
         let mut rest = self;
@@ -106,6 +117,7 @@ impl OrderSet {
     }
 
     /// Those whose naturally aligned block around `addr` lies within `range`.
+    #[doc(hidden)]
     #[inline]
     pub fn around(self, addr: VirtAddr, range: VirtRange) -> Self {
         self.down_to_first(|order| {
@@ -115,6 +127,7 @@ impl OrderSet {
     }
 
     /// Those of which `range` holds a naturally aligned block.
+    #[doc(hidden)]
     #[inline]
     pub fn fitting(self, range: VirtRange) -> Self {
         // No other aligned block ends later.

@@ -101,6 +101,7 @@ impl HugePolicy {
     }
 
     /// The common word.
+    #[doc(hidden)]
     #[inline]
     pub const fn enabled(self) -> HugeEnabled {
         HugeEnabled::ALL[(self.0 >> ENABLED & 0xf) as usize]
@@ -114,6 +115,7 @@ impl HugePolicy {
     }
 
     /// What a fault does when none is free.
+    #[doc(hidden)]
     #[inline]
     pub const fn defrag(self) -> HugeDefrag {
         HugeDefrag::ALL[(self.0 >> DEFRAG & 0xf) as usize]
@@ -138,6 +140,7 @@ impl HugePolicy {
 
     /// The word for folios of `order`; [`SizeEnabled::Never`] for an order that anonymous memory does not
     /// come in.
+    #[doc(hidden)]
     #[inline]
     pub const fn size(self, order: Order) -> SizeEnabled {
         if self.sizes(ALWAYS).contains(order) {
@@ -159,6 +162,7 @@ impl HugePolicy {
     }
 
     /// Whether a read fault maps a shared huge page of zeros (`use_zero_page`).
+    #[doc(hidden)]
     #[inline]
     pub const fn zero_page(self) -> bool {
         self.0 >> ZERO_PAGE & 1 != 0
@@ -172,6 +176,7 @@ impl HugePolicy {
     }
 
     /// Whether folios that are mostly zeros are split when memory runs short (`shrink_underused`).
+    #[doc(hidden)]
     #[inline]
     pub const fn shrink_underused(self) -> bool {
         self.0 >> SHRINK_UNDERUSED & 1 != 0
@@ -182,6 +187,7 @@ impl HugePolicy {
     ///
     /// A stack is as good as any other memory, as in Linux. (There, `exec` keeps large folios from the stack
     /// that it still builds; here a loader of programs can set NOHUGEPAGE.)
+    #[doc(hidden)]
     #[inline]
     pub fn orders(self, purpose: HugeUse, flags: VmFlags, disable: HugeDisable) -> OrderSet {
         let advised = flags.contains(VmFlags::HUGEPAGE);
@@ -206,6 +212,7 @@ impl HugePolicy {
     }
 
     /// The orders that the switches allow in a mapping that is `advised` to have some, or not.
+    #[doc(hidden)]
     #[inline]
     pub const fn enabled_orders(self, advised: bool) -> OrderSet {
         let mut orders = self.sizes(ALWAYS);
@@ -221,6 +228,7 @@ impl HugePolicy {
     }
 
     /// How hard a fault in a mapping with `flags` tries, for any order.
+    #[doc(hidden)]
     #[inline]
     pub const fn fault_effort(self, flags: VmFlags) -> HugeEffort {
         match (self.defrag(), flags.contains(VmFlags::HUGEPAGE)) {

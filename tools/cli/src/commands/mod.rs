@@ -1,6 +1,7 @@
 //! The commands, one a file.
 
 pub(crate) mod advise;
+mod bundled;
 pub(crate) mod calibrate;
 pub(crate) mod compare;
 pub(crate) mod diff;

@@ -4,7 +4,7 @@ use crate::args::{MachineArguments, ReplayArguments, chosen_techniques};
 use crate::exit::{FOUND_FAILURE, Failure};
 use crate::output::{json, progress::Bar, table};
 use quire_advise::grid;
-use quire_mm::HugeConfig;
+use quire_mm::thp::HugeConfig;
 use quire_trace::format::{EXTENSION, TraceErrorKind, TraceHeader, TraceReader, UseSource};
 use quire_trace::replay::{Replay, ReplayError, ReplayOptions, ReplayReport, recorded_huge_config};
 use std::path::{Path, PathBuf};

@@ -1,21 +1,24 @@
 //! `quire` without a command: a short tour.
 
+use super::bundled::{in_folder, unpack};
 use super::{advise, compare};
 use crate::exit::{FOUND_FAILURE, Failure};
 use crate::output::{advice, say, techniques};
-use quire_trace::format::EXTENSION;
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::Path;
 use std::process::ExitCode;
 
-/// Where the recordings are, seen from the folder that a program is usually started in, and from where this
-/// one was built.
-const PLACES: [&str; 2] = ["recordings", concat!(env!("CARGO_MANIFEST_DIR"), "/../../recordings")];
+/// Where the recordings are, seen from the folder that a program of the repository is usually started in.
+const FOLDER: &str = "recordings";
 
 /// The recording that advice is given for.
 const ADVISED: &str = "realloc-growth";
 
 pub(crate) fn run() -> Result<ExitCode, Failure> {
-    let files = recordings()?;
+    let beside = in_folder(Path::new(FOLDER));
+    // Of an installed program.
+    let unpacked = if beside.is_empty() { Some(unpack().map_err(|error| no_room(&error))?) } else { None };
+    let files = unpacked.as_ref().map_or(&beside, |unpacked| &unpacked.files);
     say(format_args!(
         "Quire is the memory management of a Linux-class kernel, as a library. Here it replays the\n\
          recorded memory lives of {} real programs: each call and each page fault is made again, and each\n\
@@ -47,19 +50,7 @@ pub(crate) fn run() -> Result<ExitCode, Failure> {
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::from(FOUND_FAILURE) })
 }
 
-/// The bundled recordings, by name.
-fn recordings() -> Result<Vec<PathBuf>, Failure> {
-    for place in PLACES {
-        let Ok(entries) = std::fs::read_dir(place) else { continue };
-        let mut files: Vec<PathBuf> = entries
-            .filter_map(|entry| Some(entry.ok()?.path()))
-            .filter(|path| path.extension().is_some_and(|extension| extension == EXTENSION))
-            .collect();
-        if !files.is_empty() {
-            files.sort();
-            return Ok(files);
-        }
-    }
-    let place = Path::new(PLACES[0]).display();
-    Err(Failure::input(format!("no recordings in ./{place}; start quire in the folder of its repository")))
+fn no_room(error: &io::Error) -> Failure {
+    let folder = std::env::temp_dir();
+    Failure::input(format!("the bundled recordings cannot be unpacked to {}: {error}", folder.display()))
 }

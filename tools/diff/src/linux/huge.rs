@@ -2,7 +2,7 @@
 
 use quire_host::HostPlatform;
 use quire_mm::Memory;
-use quire_mm::text::HugeFile;
+use quire_mm::proc::HugeFile;
 use std::collections::BTreeMap;
 use std::fs;
 

@@ -6,7 +6,7 @@ use crate::program::Base;
 use crate::program::names::{CAP_IPC_LOCK, CAP_SYS_RAWIO};
 use quire_arch::{PAGE_SIZE, VirtAddr, VirtRange};
 use quire_host::HostPlatform;
-use quire_mm::{Error, Layout, Limits, Mapping, Overcommit, Rights, Space, VmFlags};
+use quire_mm::space::{Error, Layout, Limits, Mapping, Overcommit, Rights, Space, VmFlags};
 
 /// A stretch of address space, end exclusive.
 pub(crate) type Stretch = (u64, u64);

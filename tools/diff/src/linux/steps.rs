@@ -10,7 +10,7 @@ use crate::program::{Call, Op};
 use core::sync::atomic::AtomicU8;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use quire_arch::PAGE_SIZE;
-use quire_mm::{PageState, VmFlags};
+use quire_mm::space::{PageState, VmFlags};
 
 /// A program that is being run by the oracle.
 pub(crate) struct Steps<'o> {

@@ -1,7 +1,7 @@
 //! Reading the texts of /proc.
 
 use crate::observation::{Detail, Figures};
-use quire_mm::{SMAPS_MNEMONICS, VmFlags};
+use quire_mm::{proc::SMAPS_MNEMONICS, space::VmFlags};
 
 /// Flags that Linux shows; the others are Quire's own.
 pub(crate) fn shown_flags() -> VmFlags {

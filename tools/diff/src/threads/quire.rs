@@ -7,7 +7,10 @@ use super::program::{Call, Window};
 use quire_arch::VirtAddr;
 use quire_host::{AccessError, Guest, HostConfig, HostPlatform, Machine, Vcpu};
 use quire_mm::abi::{self, CallNumber, FaultIn, NoFiles};
-use quire_mm::{FaultError, InUse, MemoryConfig, Space};
+use quire_mm::{
+    InUse, MemoryConfig,
+    space::{FaultError, Space},
+};
 
 type HostSpace<'m> = Space<'m, HostPlatform>;
 

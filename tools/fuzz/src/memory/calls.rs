@@ -5,7 +5,7 @@ use crate::bytes::Bytes;
 use quire_arch::{PAGE_SIZE, PagingFormat};
 use quire_host::HostPlatform;
 use quire_mm::abi::{self, CallNumber, CallOutcome, FaultIn, Files, OpenFile};
-use quire_mm::{Errno, MappedFile, Space};
+use quire_mm::space::{Errno, MappedFile, Space};
 
 /// The open files of every process: the descriptor says what it is like.
 struct SixFiles;

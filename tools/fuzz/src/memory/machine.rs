@@ -3,7 +3,11 @@
 use quire_arch::PagingFormat;
 use quire_frame::Faults;
 use quire_host::{HostConfig, HostPlatform, Machine};
-use quire_mm::{Error, InUse, Layout, Limits, MemoryConfig, Overcommit, PcpTechnique, Space, Techniques};
+use quire_mm::{
+    InUse, MemoryConfig, Techniques,
+    frame::PcpTechnique,
+    space::{Error, Layout, Limits, Overcommit, Space},
+};
 
 /// Tags for address spaces, the shared one included: fewer than spaces, so that some have to share.
 pub(super) const TAGS: u32 = 4;

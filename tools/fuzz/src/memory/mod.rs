@@ -20,7 +20,7 @@ use quire_arch::{Access, Asid, PAGE_SIZE, PagingFormat, Platform, VirtAddr, Virt
 use quire_frame::{FaultAim, FaultClass, FaultPlan, FaultSite};
 use quire_host::{AccessError, HostPlatform, Program, Vcpu};
 use quire_mm::abi::CallOutcome;
-use quire_mm::{
+use quire_mm::space::{
     FaultError, Limits, MapFlags, MapRequest, Mapping, PageState, Protection, Rights, Space, VmFlags,
 };
 use values::Values;
@@ -318,7 +318,7 @@ impl<F: PagingFormat> Play<'_, F> {
         let values = Values::<F>::new(&self.calls.areas);
         let start = values.address(bytes);
         let range = VirtRange::new(VirtAddr(start), VirtAddr(start.wrapping_add(values.length(bytes))));
-        let picked = [(); 3].map(|()| bytes.pick(quire_mm::SMAPS_MNEMONICS).0);
+        let picked = [(); 3].map(|()| bytes.pick(quire_mm::proc::SMAPS_MNEMONICS).0);
         let plain =
             VmFlags::from_bits_truncate(u64::from(bytes.byte())) & (VmFlags::ACCESS | VmFlags::MAY_ACCESS);
         let flags = picked.into_iter().fold(plain, |all, flag| all | flag);

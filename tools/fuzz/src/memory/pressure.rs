@@ -5,7 +5,11 @@ use super::machine::Small;
 use super::values::Values;
 use crate::bytes::Bytes;
 use quire_arch::{PAGE_SIZE, PagingFormat, VirtAddr};
-use quire_mm::{Advice, CompressedRam, DeviceId, Limit, Lz4, MemcgId, RamDisk, SwapOnOptions};
+use quire_mm::{
+    memcg::{Limit, MemcgId},
+    space::Advice,
+    swap::{CompressedRam, DeviceId, Lz4, RamDisk, SwapOnOptions},
+};
 
 /// Devices that are in use at once.
 const MOST_DEVICES: usize = 2;

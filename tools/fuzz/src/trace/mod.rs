@@ -9,7 +9,7 @@ mod events;
 mod sealed;
 
 use crate::bytes::Bytes;
-use quire_mm::HugePolicy;
+use quire_mm::thp::HugePolicy;
 use quire_trace::event::{Event, EventKind};
 use quire_trace::format::{TraceError, TraceReader, TraceWriter};
 use quire_trace::replay::{Replay, ReplayError, ReplayOptions};

@@ -12,13 +12,17 @@ use crate::report::{Figure, Metric};
 use crate::site::{Flushes, findings_of, flushes_of};
 use quire_arch::Order;
 use quire_host::Machine;
-use quire_mm::{GatherTechnique, HugeConfig, InUse, OrderSet, SizeEnabled, Techniques};
+use quire_mm::{
+    InUse, Techniques,
+    space::GatherTechnique,
+    thp::{HugeConfig, OrderSet, SizeEnabled},
+};
 use quire_trace::replay::{Audits, LoadedReplay, Replay, ReplayOptions};
 use std::path::Path;
 
 const RECORDING: &str = "gcc-compile.qtr";
-/// Where the recordings are, seen from the folder that a program is usually started in, and from this crate.
-const PLACES: [&str; 2] = ["recordings", concat!(env!("CARGO_MANIFEST_DIR"), "/../../recordings")];
+/// Where the recordings are, seen from the folder that a program is usually started in, and in this crate.
+const PLACES: [&str; 2] = ["recordings", concat!(env!("CARGO_MANIFEST_DIR"), "/recordings")];
 
 /// Rounds before those that count.
 const WARM_UP: usize = 2;

@@ -7,7 +7,7 @@ use crate::folios::Folios;
 use crate::measured::measured;
 use crate::process::{Process, Quire};
 use quire_arch::Order;
-use quire_mm::{GatherTechnique, OrderSet};
+use quire_mm::{space::GatherTechnique, thp::OrderSet};
 
 /// Bytes of populated memory.
 const BYTES: u64 = 16 << 20;

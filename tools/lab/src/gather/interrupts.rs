@@ -15,7 +15,10 @@ use core::cell::OnceCell;
 use core::sync::atomic::{AtomicBool, Ordering};
 use quire_arch::{Access, Order, PAGE_SIZE, Platform, VirtAddr};
 use quire_host::Vcpu;
-use quire_mm::{Advice, FlushCause, GatherTechnique, MapFlags, MapRequest, Protection, RemapFlags};
+use quire_mm::{
+    internals::FlushCause,
+    space::{Advice, GatherTechnique, MapFlags, MapRequest, Protection, RemapFlags},
+};
 use std::thread;
 
 /// A page that stays mapped, for the other CPU to run on.

@@ -14,7 +14,7 @@ use crate::error::LabError;
 use crate::experiment::{self, Progress};
 use crate::report::Report;
 use crate::scale::{GIB, MIB, scale};
-use quire_mm::GatherTechnique;
+use quire_mm::space::GatherTechnique;
 
 /// The experiment's name on the command line.
 pub const NAME: &str = "gather";

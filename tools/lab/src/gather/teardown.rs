@@ -10,7 +10,7 @@ use crate::process::{Cost, Process};
 use crate::report::Metric;
 use crate::rounds::Series;
 use quire_arch::{Access, Order};
-use quire_mm::GatherTechnique;
+use quire_mm::space::GatherTechnique;
 
 /// Rounds before those that count.
 const WARM_UP: usize = 1;

@@ -14,7 +14,7 @@ use crate::folios::{Folios, pages};
 use crate::linux::round_figures;
 use quire_arch::{PAGE_SIZE, Platform};
 use quire_frame::Frames;
-use quire_mm::{DeviceFlags, PageIo, Submitted, SwapDevice};
+use quire_mm::swap::{DeviceFlags, PageIo, Submitted, SwapDevice};
 use quire_swap::SwapTechnique;
 
 const SIZES: [Folios; 2] = [Folios::PAGES, Folios::PMD];

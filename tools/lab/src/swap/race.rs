@@ -16,7 +16,7 @@ use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, Ordering};
 use quire_arch::{Access, PAGE_SIZE, Platform};
 use quire_frame::Frames;
-use quire_mm::{DeviceFlags, DeviceReport, Direction, PageIo, RamDisk, Submitted, SwapDevice};
+use quire_mm::swap::{DeviceFlags, DeviceReport, Direction, PageIo, RamDisk, Submitted, SwapDevice};
 use quire_swap::SwapTechnique;
 use std::sync::Arc;
 

@@ -9,8 +9,9 @@ use core::ops::Deref;
 use quire_arch::{PAGE_SIZE, Platform, VirtAddr};
 use quire_host::HostPlatform;
 use quire_mm::{
-    Advice, CompressedRam, DeviceId, Limit, Lz4, MapFlags, MapRequest, SwapDevice, SwapOnOptions, SwapReport,
-    SwapTechnique,
+    memcg::Limit,
+    space::{Advice, MapFlags, MapRequest},
+    swap::{CompressedRam, DeviceId, Lz4, SwapDevice, SwapOnOptions, SwapReport, SwapTechnique},
 };
 
 /// The contents of pages.
@@ -148,7 +149,8 @@ impl Stage {
         if let Some(limit) = limit {
             self.site.run(|| -> Result<(), LabError> {
                 let memcgs = self.site.machine().memory().memcgs();
-                let memcg = memcgs.create(quire_mm::MemcgId::ROOT, "limited").map_err(LabError::Memcg)?;
+                let memcg =
+                    memcgs.create(quire_mm::memcg::MemcgId::ROOT, "limited").map_err(LabError::Memcg)?;
                 // Nothing is charged yet.
                 let _ = memcgs.set(memcg, Limit::Max, Some(limit)).map_err(LabError::Memcg)?;
                 space.set_memcg(memcg).map_err(|error| LabError::Memcg(error.0))
@@ -223,7 +225,7 @@ impl Stage {
         let memory = self.site.machine().memory();
         let mut findings = Vec::new();
         if let Err(error) = self.site.run(|| memory.swapoff(self.device, || true))
-            && error != quire_mm::SwapOffError::NotOn
+            && error != quire_mm::swap::SwapOffError::NotOn
         {
             findings.push(format!("swapoff: {error}"));
         }

@@ -18,7 +18,7 @@ use crate::site::HostSpace;
 use fastrand::Rng;
 use quire_arch::{PAGE_SIZE, VirtAddr};
 use quire_host::swap::{FileDevice, FileDeviceOptions, make_swap};
-use quire_mm::{RamDisk, VmEvent};
+use quire_mm::{frame::VmEvent, swap::RamDisk};
 use quire_swap::SwapTechnique;
 
 const RATE: Metric = Metric::higher("rate", "1000 operations/s");

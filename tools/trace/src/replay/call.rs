@@ -7,7 +7,7 @@ use crate::event::{Call, FileKind};
 use quire_arch::{PAGE_SIZE, VirtAddr};
 use quire_host::HostPlatform;
 use quire_mm::abi::{self, CallNumber, CallOutcome, FaultIn};
-use quire_mm::{Errno, Protection, Space, VmFlags};
+use quire_mm::space::{Errno, Protection, Space, VmFlags};
 
 /// What a call came to, held against the recording.
 pub(super) enum Verdict {
@@ -234,7 +234,7 @@ fn catch_up(
         }
         CallNumber::Mremap => {
             if let (Some(ours), Some(linux)) = (ours, linux) {
-                let flags = quire_mm::RemapFlags::MAYMOVE | quire_mm::RemapFlags::FIXED;
+                let flags = quire_mm::space::RemapFlags::MAYMOVE | quire_mm::space::RemapFlags::FIXED;
                 let _ = space.mremap(VirtAddr(ours), call.args[2], call.args[2], flags, VirtAddr(linux));
             } else if let Some(linux) = linux {
                 unbuilt::map_private(space, linux, call.args[2], Protection::READ | Protection::WRITE);

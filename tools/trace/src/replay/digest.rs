@@ -4,7 +4,7 @@ use super::contents::PAGE_BYTES;
 use crate::mix::mix;
 use quire_arch::{PAGE_SIZE, Platform, VirtAddr};
 use quire_host::{AccessError, HostPlatform, Vcpu};
-use quire_mm::{FaultError, PageState, Protection, Space, VmFlags};
+use quire_mm::space::{FaultError, PageState, Protection, Space, VmFlags};
 
 /// A page could not be read, so that nothing is known of what the space holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -3,7 +3,7 @@
 use super::report::{Gap, Mismatch};
 use crate::event::LinuxFigures;
 use quire_host::{HostPlatform, Translation};
-use quire_mm::{Memory, SpaceFigures, VmEvent};
+use quire_mm::{Memory, frame::VmEvent, space::SpaceFigures};
 use std::collections::BTreeMap;
 use std::ops::Sub;
 

@@ -2,7 +2,7 @@
 
 use crate::event::{Call, FileFacts, FileKind};
 use quire_mm::abi::{Files, OpenFile};
-use quire_mm::{Errno, MappedFile};
+use quire_mm::space::{Errno, MappedFile};
 use std::collections::{HashMap, HashSet};
 
 /// File systems whose large mappings Linux aligns for huge pages (magic numbers of ext4, xfs and btrfs).

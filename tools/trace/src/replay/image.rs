@@ -6,7 +6,11 @@ use crate::event::{
 };
 use quire_arch::{Access, VirtAddr, VirtRange};
 use quire_host::{HostPlatform, Machine};
-use quire_mm::{Error, ExecGain, FaultError, HugeDisable, Layout, Limits, MemcgId, Rights, Space, VmFlags};
+use quire_mm::{
+    memcg::MemcgId,
+    space::{Error, ExecGain, FaultError, Layout, Limits, Rights, Space, VmFlags},
+    thp::HugeDisable,
+};
 
 /// Pages of 4 KiB, which is all that the recorder knows.
 const PAGE: u64 = 4096;
@@ -17,7 +21,7 @@ const LEGACY_BASE: u64 = 0x2aaa_aaaa_a000;
 /// Our flags for the two-letter words of smaps. The words for things that cannot be seen here are left out.
 fn flags_of(mapping: &Mapping) -> VmFlags {
     let mut flags = VmFlags::empty();
-    for &(flag, mnemonic) in quire_mm::SMAPS_MNEMONICS {
+    for &(flag, mnemonic) in quire_mm::proc::SMAPS_MNEMONICS {
         if let [first, second] = *mnemonic.as_bytes() {
             flags.set(flag, mapping.flags.has([first, second]));
         }
@@ -136,7 +140,8 @@ pub(super) fn build<'m>(
         let mut flags = flags_of(mapping);
         flags.set(VmFlags::HUGE_ALIGNED, file.is_some());
         let offset = if file.is_some() { mapping.offset } else { mapping.start };
-        let installed = space.install(&quire_mm::Mapping { range, flags, page_offset: offset / PAGE, file });
+        let installed =
+            space.install(&quire_mm::space::Mapping { range, flags, page_offset: offset / PAGE, file });
         if let Err(error) = installed {
             failures.add(format!("exec: mapping {range:?}: {error}"), matches!(error, Error::NoFrames(_)));
             continue;

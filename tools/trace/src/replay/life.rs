@@ -5,7 +5,12 @@
 
 use quire_arch::{Order, PAGE_SIZE};
 use quire_host::HostPlatform;
-use quire_mm::{FolioCounter, MemcgId, MemcgStat, Memory, Resident, SpaceId, VmEvent};
+use quire_mm::{
+    Memory,
+    frame::{FolioCounter, VmEvent},
+    memcg::{MemcgId, MemcgStat},
+    space::{Resident, SpaceId},
+};
 use std::collections::HashMap;
 
 /// What was resident at one moment, in bytes, over all processes.

@@ -2,7 +2,10 @@
 
 use quire_arch::PAGE_SIZE;
 use quire_host::HostPlatform;
-use quire_mm::{Limit, MemcgId, MemcgStat, Memory};
+use quire_mm::{
+    Memory,
+    memcg::{Limit, MemcgId, MemcgStat},
+};
 
 /// Events after which the limit is looked at again.
 const EVERY: u64 = 64;

@@ -4,7 +4,7 @@ use super::files::FileIds;
 use super::sites::Sites;
 use quire_arch::VirtAddr;
 use quire_host::HostPlatform;
-use quire_mm::{Space, VmFlags};
+use quire_mm::space::{Space, VmFlags};
 
 /// The anonymous memory of one mapping.
 #[derive(Clone, PartialEq, Eq, Debug)]

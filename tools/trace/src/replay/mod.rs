@@ -47,7 +47,12 @@ use crate::format::{TraceError, TraceHeader, TraceReader, UseSource};
 use limit::GroupLimit;
 use plan::Sample;
 use quire_host::{HostConfig, Machine, MachineError};
-use quire_mm::{HugeConfig, MemcgError, MemcgId, MemoryConfig, Overcommit, Techniques};
+use quire_mm::{
+    MemoryConfig, Techniques,
+    memcg::{MemcgError, MemcgId},
+    space::Overcommit,
+    thp::HugeConfig,
+};
 use run::{Manner, Run};
 use std::borrow::Borrow;
 use std::path::{Path, PathBuf};

@@ -6,7 +6,7 @@ use super::sampled::SampledContents;
 use crate::event::{Compressibility, Event, EventKind, Reuse, ReuseSource, TaskId};
 use crate::format::{Pressure, TraceHeader, UseSource};
 use quire_arch::Order;
-use quire_mm::{HugePolicy, Overcommit};
+use quire_mm::{space::Overcommit, thp::HugePolicy};
 use std::collections::{HashMap, HashSet};
 
 /// What is known of a trace after it was looked through.

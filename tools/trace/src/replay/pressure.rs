@@ -1,7 +1,7 @@
 //! What a shortage of memory cost.
 
 use quire_host::HostPlatform;
-use quire_mm::{Memory, VmEvent};
+use quire_mm::{Memory, frame::VmEvent};
 
 /// What a machine did because memory was short. Read from the counters that are named.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -29,7 +29,12 @@ use crate::mix::mix;
 use quire_arch::{Access, PAGE_SHIFT, Platform, VirtAddr};
 use quire_host::{AccessError, HostPlatform, Machine, Program, Vcpu};
 use quire_mm::abi::CallNumber;
-use quire_mm::{Errno, Error, FaultError, KhugepagedSetting, Limits, MemcgId, Memory, Space};
+use quire_mm::{
+    Memory,
+    memcg::MemcgId,
+    space::{Errno, Error, FaultError, Limits, Space},
+    thp::KhugepagedSetting,
+};
 use std::collections::HashSet;
 use std::rc::Rc;
 use std::sync::Arc;

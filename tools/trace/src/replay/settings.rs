@@ -2,7 +2,7 @@
 
 use super::image::huge_disable_of;
 use crate::format::{HostSettings, TraceHeader};
-use quire_mm::{
+use quire_mm::thp::{
     HugeConfig, HugeDefrag, HugeDisable, HugeEnabled, HugePolicy, KhugepagedConfig, KhugepagedSetting,
     OrderSet, SizeEnabled,
 };

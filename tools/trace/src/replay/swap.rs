@@ -3,7 +3,11 @@
 use quire_arch::{PAGE_SHIFT, PAGE_SIZE};
 use quire_host::HostPlatform;
 use quire_host::swap::{FileDevice, FileDeviceError, FileDeviceOptions, HostRam, make_swap};
-use quire_mm::{AllocError, CompressedCache, CompressedRam, Lz4, Memory, SwapOnError, SwapOnOptions};
+use quire_mm::{
+    Memory,
+    frame::AllocError,
+    swap::{CompressedCache, CompressedRam, Lz4, SwapOnError, SwapOnOptions},
+};
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! Threads of a replay, and what each may do.
 
 use quire_host::HostPlatform;
-use quire_mm::{Limits, Rights, Space};
+use quire_mm::space::{Limits, Rights, Space};
 use std::rc::Rc;
 
 /// A thread.

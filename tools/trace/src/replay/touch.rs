@@ -3,7 +3,7 @@
 use crate::event::{Access as Recorded, Denial, Fault, Mode, Outcome};
 use quire_arch::{Access, VirtAddr};
 use quire_host::{AccessError, HostPlatform, Translation, Vcpu};
-use quire_mm::{FaultError, Space};
+use quire_mm::space::{FaultError, Space};
 
 /// What a touch came to, held against the recording.
 pub(super) enum Touched {

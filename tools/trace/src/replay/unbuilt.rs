@@ -5,7 +5,7 @@ use super::files::FileIds;
 use crate::event::{Call, CallDetail, SYS_MAP_SHADOW_STACK};
 use quire_arch::{PAGE_SHIFT, PAGE_SIZE, VirtAddr};
 use quire_host::HostPlatform;
-use quire_mm::{Advice, MapFlags, MapRequest, MappedFile, Mapping, Protection, Space, VmFlags};
+use quire_mm::space::{Advice, MapFlags, MapRequest, MappedFile, Mapping, Protection, Space, VmFlags};
 
 type HostSpace<'m> = Space<'m, HostPlatform>;
 

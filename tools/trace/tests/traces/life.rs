@@ -1,6 +1,6 @@
 //! Memory over the recorded time, under settings of transparent huge pages other than the recorded.
 
-use quire_mm::{
+use quire_mm::thp::{
     HugeConfig, HugeEnabled, HugePolicy, KhugepagedConfig, KhugepagedSetting, OrderSet, SizeEnabled,
 };
 use quire_trace::event::{

@@ -65,7 +65,8 @@ fn check(pfn: Pfn, frame: &Frame, report: Report<'_>) {
         | Kind::ZeroPage
         | Kind::File
         | Kind::Swap
-        | Kind::Memcg => 0,
+        | Kind::Memcg
+        | Kind::Kernel => 0,
     };
     if found < expected {
         report(FrameViolation::Lost { pfn, kind });

@@ -24,16 +24,19 @@ impl<P: Platform, C: Codec> CompressedRam<P, C> {
     /// # Errors
     ///
     /// As for [`CompressedStore::new`].
+    #[doc(hidden)]
     pub fn new(frames: &Frames<P>, slots: u64, codec: C) -> Result<Self, AllocError> {
         Ok(Self { store: CompressedStore::new(frames, slots, codec)? })
     }
 
     /// What it keeps its pages in.
+    #[doc(hidden)]
     pub fn store(&self) -> &CompressedStore<P, C> {
         &self.store
     }
 
     /// The device in numbers.
+    #[doc(hidden)]
     pub fn statistics(&self) -> StoreStatistics {
         self.store.statistics()
     }
@@ -43,6 +46,7 @@ impl<P: Platform, C: Codec> CompressedRam<P, C> {
     /// # Errors
     ///
     /// Those of `out`.
+    #[doc(hidden)]
     pub fn mm_stat(&self, out: &mut dyn fmt::Write) -> fmt::Result {
         self.statistics().mm_stat(out)
     }

@@ -76,6 +76,7 @@ impl<P: Platform, D: SwapDevice<P>> CompressedCache<P, D> {
     /// # Errors
     ///
     /// As for [`CompressedStore::new`].
+    #[doc(hidden)]
     pub fn new(frames: &Frames<P>, behind: D, limit: u64) -> Result<Self, AllocError> {
         let store = CompressedStore::new(frames, behind.slots(), Lz4)?;
         store.set_limit(Some(limit));
@@ -89,6 +90,7 @@ impl<P: Platform, D: SwapDevice<P>> CompressedCache<P, D> {
     }
 
     /// Pages that were written back to the device.
+    #[doc(hidden)]
     pub fn written_back(&self) -> u64 {
         self.written_back.load(Ordering::Relaxed)
     }

@@ -55,6 +55,7 @@ impl fmt::Display for HugeFile {
 
 impl HugeFile {
     /// Every file.
+    #[doc(hidden)]
     pub fn all() -> impl Iterator<Item = Self> {
         let sizes = OrderSet::ANONYMOUS.iter().flat_map(|order| {
             let counters = FolioCounter::ALL.iter().map(move |&counter| Self::Counter(order, counter));
@@ -77,6 +78,7 @@ impl HugeFile {
     }
 
     /// Whether it can be written.
+    #[doc(hidden)]
     pub const fn is_writable(self) -> bool {
         !matches!(self, Self::PmdSize | Self::Counter(..) | Self::FullScans | Self::PagesCollapsed)
     }

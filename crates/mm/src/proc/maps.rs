@@ -9,6 +9,7 @@ use quire_space::{Mapping, Space, VmFlags};
 /// # Errors
 ///
 /// Those of `out`.
+#[doc(hidden)]
 pub fn maps_line(mapping: &Mapping, out: &mut impl Write) -> fmt::Result {
     let Mapping { range, flags, page_offset, file } = mapping;
     let letter = |flag, letter| if flags.contains(flag) { letter } else { '-' };

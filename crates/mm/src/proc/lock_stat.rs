@@ -19,6 +19,7 @@ const _: () = assert!(MAX_NODES <= 10);
 /// # Errors
 ///
 /// Those of `out`.
+#[doc(hidden)]
 pub fn lock_stat<P: Platform>(memory: &Memory<P>, out: &mut impl Write) -> fmt::Result {
     write!(out, "{:>NAME_WIDTH$} ", "class name")?;
     writeln!(

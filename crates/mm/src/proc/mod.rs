@@ -44,6 +44,10 @@ pub use swaps::swaps;
 pub use vmstat::vmstat;
 pub use zoneinfo::zoneinfo;
 
+/// For the project's own tests and tools.
+#[doc(hidden)]
+pub use quire_space::SMAPS_MNEMONICS;
+
 use crate::memory::Memory;
 use core::fmt::{self, Write};
 use quire_arch::{NodeId, Platform};

@@ -10,6 +10,7 @@ use quire_swap::SwapReport;
 /// # Errors
 ///
 /// Those of `out`.
+#[doc(hidden)]
 pub fn mm_stat(device: &SwapReport, out: &mut impl Write) -> fmt::Result {
     let report = &device.device;
     for (place, figure) in [

@@ -12,6 +12,7 @@ use quire_frame::ZoneReport;
 /// # Errors
 ///
 /// Those of `out`.
+#[doc(hidden)]
 pub fn extfrag_index<P: Platform>(memory: &Memory<P>, out: &mut impl Write) -> fmt::Result {
     lines(memory, out, |zone, order, out| {
         let index = zone.fragmentation_index(order).unwrap_or(-1000);
@@ -25,6 +26,7 @@ pub fn extfrag_index<P: Platform>(memory: &Memory<P>, out: &mut impl Write) -> f
 /// # Errors
 ///
 /// Those of `out`.
+#[doc(hidden)]
 pub fn unusable_index<P: Platform>(memory: &Memory<P>, out: &mut impl Write) -> fmt::Result {
     lines(memory, out, |zone, order, out| {
         let index = zone.unusable_free_index(order);

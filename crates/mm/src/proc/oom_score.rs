@@ -12,6 +12,7 @@ use quire_space::Space;
 /// # Errors
 ///
 /// Those of `out`.
+#[doc(hidden)]
 pub fn oom_score<P: Platform>(memory: &Memory<P>, space: &Space<'_, P>, out: &mut impl Write) -> fmt::Result {
     let total = memory.parts().frames().totals().managed + memory.parts().swap().total_slots();
     let score = badness(&space.figures(), space.oom_score_adj(), total)

@@ -58,6 +58,7 @@ fn mapping(figures: &MappingFigures, out: &mut impl Write) -> fmt::Result {
 /// # Errors
 ///
 /// Those of `out`.
+#[doc(hidden)]
 pub fn vm_flags(flags: VmFlags, out: &mut impl Write) -> fmt::Result {
     out.write_str("VmFlags:")?;
     for (_, mnemonic) in SMAPS_MNEMONICS.iter().filter(|(flag, _)| flags.contains(*flag)) {

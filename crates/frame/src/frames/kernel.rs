@@ -1,0 +1,96 @@
+//! Frames for a kernel's own use.
+
+use super::Frames;
+use crate::error::{AllocError, FreeError};
+use crate::faults::FaultSite;
+use crate::kind::Kind;
+use crate::request::AllocRequest;
+use core::fmt;
+use quire_arch::{Order, Pfn, Platform};
+
+/// The frames of a machine as a kernel takes them for itself: for stacks, for the tables of its own half, for
+/// buffers of devices. A handle; copies are the same machine.
+///
+/// The memory management does not look into these frames, and its audit counts them as in use
+/// ([`Kind::Kernel`]).
+pub struct KernelFrames<'f, P: Platform> {
+    frames: &'f Frames<P>,
+}
+
+impl<'f, P: Platform> KernelFrames<'f, P> {
+    /// Where a [plan of failures](crate::FaultPlan) finds these allocations.
+    pub const SITE: FaultSite = FaultSite::new("kernel");
+
+    /// The frames of a machine.
+    #[inline]
+    pub const fn new(frames: &'f Frames<P>) -> Self {
+        Self { frames }
+    }
+
+    /// A block of `order`, with whatever contents.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Frames::allocate`].
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub fn allocate(self, order: Order) -> Result<Pfn, AllocError> {
+        self.frames
+            .allocate(&self.frames.platform().pin(), AllocRequest::new(order, Self::SITE).kind(Kind::Kernel))
+    }
+
+    /// As [`allocate`](Self::allocate), filled with zeros.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Frames::allocate`].
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub fn allocate_zeroed(self, order: Order) -> Result<Pfn, AllocError> {
+        let request = AllocRequest::new(order, Self::SITE).kind(Kind::Kernel).zeroed();
+        self.frames.allocate(&self.frames.platform().pin(), request)
+    }
+
+    /// Gives a block back.
+    ///
+    /// # Errors
+    ///
+    /// [`FreeError`] where the block is not given out with this order; nothing was changed.
+    ///
+    /// # Safety
+    ///
+    /// The block was allocated here and given back no time since, and nothing uses it any more.
+    pub unsafe fn free(self, pfn: Pfn, order: Order) -> Result<(), FreeError> {
+        self.frames.free(&self.frames.platform().pin(), pfn, order)
+    }
+
+    /// The machine.
+    #[doc(hidden)]
+    #[inline]
+    pub fn platform(self) -> &'f P {
+        self.frames.platform()
+    }
+
+    /// The allocator itself.
+    ///
+    /// # Safety
+    ///
+    /// Its functions are told of frames, and trust their caller that these are the caller's.
+    #[doc(hidden)]
+    #[inline]
+    pub const unsafe fn frames(self) -> &'f Frames<P> {
+        self.frames
+    }
+}
+
+impl<P: Platform> Clone for KernelFrames<'_, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<P: Platform> Copy for KernelFrames<'_, P> {}
+
+impl<P: Platform> fmt::Debug for KernelFrames<'_, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KernelFrames").finish_non_exhaustive()
+    }
+}

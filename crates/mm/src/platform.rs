@@ -1,0 +1,91 @@
+//! What a machine is made of: the interface that an embedder implements, and the words that it is written in.
+//!
+//! [`Platform`] is the whole interface to hardware, and says for each of its functions what may be assumed.
+//! docs/embedding.md goes through it for a kernel.
+
+#[doc(inline)]
+pub use quire_arch::paging::{X86_64Level4, X86_64Level5};
+#[doc(inline)]
+pub use quire_arch::{
+    Access, Asid, CachedTranslation, CpuId, CpuMask, Entry, Execution, Leaf, LeafFlags, Level, LockClass,
+    MAX_CPUS, MAX_NODES, NodeId, Order, PAGE_SHIFT, PAGE_SIZE, PagingFormat, Pfn, PfnRange, PhysAddr, Pin,
+    TlbFlush, VirtAddr, VirtRange,
+};
+
+/// For the project's own tests and tools.
+#[doc(hidden)]
+pub use quire_arch::{SwapEntry, paging::X86_64};
+
+/// The machine. The smallest one: a CPU without a TLB, and 4 MiB of RAM.
+///
+/// ```
+/// use quire_mm::platform::*;
+/// use std::alloc::Layout;
+/// use std::ptr::NonNull;
+/// use std::sync::atomic::{AtomicU64, Ordering};
+///
+/// const FRAMES: u64 = 1024;
+///
+/// struct Small {
+///     ram: NonNull<u8>,
+///     ticks: AtomicU64,
+/// }
+///
+/// // SAFETY: the RAM is used by the rules of the memory management.
+/// unsafe impl Send for Small {}
+/// // SAFETY: as above.
+/// unsafe impl Sync for Small {}
+///
+/// impl Execution for Small {
+///     fn relax(_attempt: u32) {
+///         std::hint::spin_loop();
+///     }
+/// }
+///
+/// // SAFETY: the one range of RAM is allocated for it; there is one CPU, one thread, and no TLB.
+/// unsafe impl Platform for Small {
+///     type Paging = X86_64Level4;
+///
+///     fn for_each_ram(&self, visit: &mut dyn FnMut(PfnRange)) {
+///         visit(PfnRange::new(Pfn(256), Pfn(256 + FRAMES)));
+///     }
+///     fn direct_map(&self, pfn: Pfn) -> NonNull<u8> {
+///         // SAFETY: called for frames in RAM only.
+///         unsafe { self.ram.add(((pfn.0 - 256) * PAGE_SIZE) as usize) }
+///     }
+///     fn cpu_count(&self) -> usize {
+///         1
+///     }
+///     fn pin_enter(&self) -> CpuId {
+///         CpuId::default() // a kernel switches interrupts off
+///     }
+///     unsafe fn pin_exit(&self) {}
+///     fn flush_local(&self, _pin: &Pin<'_, Self>, _flush: TlbFlush) {}
+///     fn shootdown(&self, _pin: &Pin<'_, Self>, _cpus: &CpuMask, _flush: TlbFlush) {}
+///     fn activate(&self, _pin: &Pin<'_, Self>, _root: Option<(Pfn, Asid)>) {}
+///     fn asid_count(&self) -> u32 {
+///         1
+///     }
+///     fn now(&self) -> u64 {
+///         self.ticks.fetch_add(1, Ordering::Relaxed)
+///     }
+///     fn park(&self, _key: usize, still: &mut dyn FnMut() -> bool) {
+///         assert!(!still(), "nothing would wake the only thread");
+///     }
+///     fn unpark(&self, _key: usize) {}
+/// }
+///
+/// let layout = Layout::from_size_align((FRAMES * PAGE_SIZE) as usize, PAGE_SIZE as usize)?;
+/// // SAFETY: the size is not 0.
+/// let ram = NonNull::new(unsafe { std::alloc::alloc(layout) }).ok_or("no memory")?;
+/// let memory = quire_mm::Memory::new(Small { ram, ticks: AtomicU64::new(0) }, Default::default())?;
+/// let space = memory.create_space()?;
+/// # use quire_mm::space::{MapRequest, Protection};
+/// let addr = space.mmap(&MapRequest::anonymous(PAGE_SIZE, Protection::READ | Protection::WRITE))?;
+/// space.fault(addr, Access::Write)?; // the CPU found no translation
+/// assert!(memory.audit(|violation| println!("{violation}")).is_ok());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+#[doc(inline)]
+pub use quire_arch::Platform;

@@ -1,0 +1,72 @@
+//! Swap: devices, and what reclaim does in the background.
+//!
+//! A machine starts without swap. [`Memory::swapon`](crate::Memory::swapon) takes a [`SwapDevice`] into use: one in the
+//! machine's own RAM ([`CompressedRam`], [`RamDisk`], a [`CompressedCache`] in front of another), or one of the
+//! embedder's own.
+
+#[doc(inline)]
+pub use quire_reclaim::KswapdStep;
+#[doc(inline)]
+pub use quire_space::SwapOffError;
+#[doc(inline)]
+pub use quire_swap::{
+    CompressedCache, CompressedRam, DeviceError, DeviceFlags, DeviceId, DeviceReport, Direction, PageIo,
+    RamDisk, Submitted, SwapOnError, SwapOnOptions, SwapTechnique,
+};
+
+/// For the project's own tests and tools.
+#[doc(hidden)]
+pub use quire_swap::{Lz4, SlotId, SwapReport};
+
+/// Where pages go that are not in RAM. One of the embedder's own, here a file in memory:
+///
+/// ```
+/// # use quire_host::{HostConfig, Machine};
+/// use quire_mm::frame::Frames;
+/// use quire_mm::platform::{PAGE_SIZE, Platform};
+/// use quire_mm::swap::{DeviceError, DeviceFlags, Direction, PageIo, Submitted, SwapDevice, SwapOnOptions};
+/// use std::sync::Mutex;
+///
+/// struct File(Mutex<Vec<u8>>);
+///
+/// impl<P: Platform> SwapDevice<P> for File {
+///     fn kind(&self) -> &'static str {
+///         "file"
+///     }
+///
+///     fn slots(&self) -> u64 {
+///         1024
+///     }
+///
+///     fn flags(&self) -> DeviceFlags {
+///         DeviceFlags::SYNCHRONOUS
+///     }
+///
+///     fn submit(&self, frames: &Frames<P>, io: PageIo) -> Submitted {
+///         let mut bytes = self.0.lock().unwrap();
+///         let (start, len) = (io.slot as usize * PAGE_SIZE as usize, io.pages as usize * PAGE_SIZE as usize);
+///         let Some(on_device) = bytes.get_mut(start..start + len) else {
+///             return Submitted::Done(Err(DeviceError::OutOfRange));
+///         };
+///         let in_ram = frames.platform().direct_map(io.pfn).as_ptr();
+///         // SAFETY: the frames are this device's until it says that it is done. A program may write to them still: a
+///         // real device reads them by DMA, and what it then wrote is written again.
+///         unsafe {
+///             match io.direction {
+///                 Direction::Read => in_ram.copy_from(on_device.as_ptr(), len),
+///                 Direction::Write => in_ram.copy_to(on_device.as_mut_ptr(), len),
+///             }
+///         }
+///         Submitted::Done(Ok(()))
+///     }
+/// }
+///
+/// # let machine: Machine = Machine::new(&HostConfig::with_ram(16 << 20), quire_mm::MemoryConfig::default())?;
+/// let memory = machine.memory();
+/// let device = memory.swapon(File(Mutex::new(vec![0; 4 << 20])), SwapOnOptions::default())?;
+/// memory.swapoff(device, || true)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+#[doc(inline)]
+pub use quire_swap::SwapDevice;

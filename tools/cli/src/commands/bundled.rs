@@ -1,0 +1,78 @@
+//! The bundled recordings. The program has them in itself, since an installed one has no repository around it.
+
+use quire_trace::format::EXTENSION;
+use std::io;
+use std::path::{Path, PathBuf};
+
+macro_rules! recordings {
+    ($($name:literal)*) => {
+        &[$(($name, include_bytes!(concat!("../../recordings/", $name, ".qtr")))),*]
+    };
+}
+
+/// Each with its name.
+const RECORDINGS: &[(&str, &[u8])] = recordings!(
+    "gcc-compile" "git-history" "git-log" "instance-pool" "python-structures" "realloc-growth" "shell-pipes"
+    "sort-threads" "sqlite-queries" "xz-threads"
+);
+
+/// A folder of files that is gone when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Unpacked {
+    folder: PathBuf,
+    /// By name.
+    pub(crate) files: Vec<PathBuf>,
+}
+
+/// Writes the recordings to a new folder.
+pub(crate) fn unpack() -> io::Result<Unpacked> {
+    let folder = std::env::temp_dir().join(format!("quire-{}-recordings", std::process::id()));
+    std::fs::create_dir(&folder)?;
+    let mut unpacked = Unpacked { folder, files: Vec::new() };
+    for (name, bytes) in RECORDINGS {
+        let file = unpacked.folder.join(name).with_extension(EXTENSION);
+        std::fs::write(&file, bytes)?;
+        unpacked.files.push(file);
+    }
+    Ok(unpacked)
+}
+
+impl Drop for Unpacked {
+    fn drop(&mut self) {
+        // What cannot be removed stays in the folder for such files.
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// The recordings in `folder`, by name; none if there is no such folder.
+pub(crate) fn in_folder(folder: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
+    let mut files: Vec<PathBuf> = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|extension| extension == EXTENSION))
+        .collect();
+    files.sort();
+    files
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_recordings_of_the_repository_are_in_the_program_and_leave_nothing_behind() {
+        let repository = in_folder(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../recordings"));
+        let unpacked = unpack().unwrap();
+        let names = |files: &[PathBuf]| {
+            files.iter().map(|file| file.file_name().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(names(&unpacked.files), names(&repository));
+        for (ours, theirs) in unpacked.files.iter().zip(&repository) {
+            assert_eq!(std::fs::read(ours).unwrap(), std::fs::read(theirs).unwrap(), "{}", ours.display());
+        }
+        let folder = unpacked.folder.clone();
+        drop(unpacked);
+        assert!(!folder.exists());
+    }
+}
