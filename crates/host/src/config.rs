@@ -1,5 +1,6 @@
 //! What a machine is made of.
 
+use core::ops::Range;
 use quire_arch::{MAX_CPUS, MAX_NODES, PAGE_SIZE, Pfn, PfnRange, addr::page_align_up};
 use std::io;
 
@@ -167,6 +168,7 @@ pub enum HostError {
         available: u64,
     },
     /// An entry of the kernel's half has an index that is not there.
+    #[error("entry {index} of a root is not in the kernel's half, {kernel_half:?}")]
     KernelHalf {
         /// The index.
         index: usize,

@@ -1,13 +1,8 @@
 //! A kernel's half of each root: it is in every root from the start, and nothing of the memory management looks at it.
 
-use crate::common::{HostSpace, PAGE, RW, Setup, assert_audit, cpu_and_space, map_at};
-use quire_arch::paging::X86_64Level4;
-use quire_arch::{Access, Entry, Leaf, LeafFlags, Order, PagingFormat, Pfn, Platform, VirtAddr};
-use quire_host::{HostConfig, HostError, HostPlatform, Machine};
-use quire_mm::{
-    frame::SplitError,
-    space::{MapFlags, MapRequest, RemapFlags},
-};
+use crate::common::*;
+use quire_arch::{Entry, Leaf, LeafFlags};
+use quire_host::HostError;
 
 type Format = X86_64Level4;
 const BASE: u64 = 1 << 39;
@@ -63,7 +58,7 @@ fn every_root_has_the_kernels_half_from_its_start_to_its_end() {
     drop(space);
     assert_kernel_half(&machine, &child);
     assert_eq!(cpu.program(&child).read_u64(VirtAddr(BASE + 599 * PAGE)), Ok(599));
-    let after_exec = machine.memory().create_space().unwrap();
+    let after_exec = create_space(&machine);
     drop(child);
     assert_kernel_half(&machine, &after_exec);
     assert_audit(&machine);
@@ -100,10 +95,10 @@ fn a_fixed_place_needs_an_address() {
     let machine: Machine = Setup::mib(16).build();
     let (_cpu, space) = cpu_and_space(&machine);
     let request = MapRequest { flags: MapFlags::FIXED, ..MapRequest::anonymous(PAGE, RW) };
-    assert_eq!(space.mmap(&request), Err(quire_mm::space::Error::BadFlags));
+    assert_eq!(space.mmap(&request), Err(Error::BadFlags));
     map_at(&space, BASE, PAGE, RW);
     let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
-    assert_eq!(space.mremap(VirtAddr(BASE), PAGE, PAGE, flags, None), Err(quire_mm::space::Error::BadFlags));
+    assert_eq!(space.mremap(VirtAddr(BASE), PAGE, PAGE, flags, None), Err(Error::BadFlags));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Large folios: how they are split, collapsed, and partly freed.
 
 use crate::common::*;
-use quire_mm::text::HugeFile;
+use quire_mm::proc::HugeFile;
 use quire_space::khugepaged_totals;
 
 const BASE: u64 = GIB;

@@ -6,7 +6,7 @@ use crate::common::*;
 /// Pages on the unevictable list.
 fn unevictable(machine: &Machine) -> u64 {
     let mut text = String::new();
-    text::vmstat(machine.memory(), &mut text).unwrap();
+    vmstat(machine.memory(), &mut text).unwrap();
     text.lines().find_map(|line| line.strip_prefix("nr_unevictable ")).unwrap().parse().unwrap()
 }
 

@@ -34,10 +34,9 @@ pub(crate) fn run() -> Result<ExitCode, Failure> {
     let advised = files.iter().find(|file| file.file_stem().is_some_and(|name| name == ADVISED));
     if let Some(file) = advised.or(files.first()) {
         let name = file.file_name().unwrap_or_default().display();
-        say(format_args!(
-            "\nWhat settings of huge pages would do for one of them, by quire advise {}/{name}:",
-            PLACES[0]
-        ));
+        let by =
+            if unpacked.is_none() { format!(", by quire advise {FOLDER}/{name}") } else { String::new() };
+        say(format_args!("\nWhat settings of huge pages would do for one of them{by}:"));
         // The same on each host.
         advice::print_short(&advise::with_progress(std::slice::from_ref(file), None, None)?);
     }

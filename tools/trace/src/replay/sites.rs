@@ -4,7 +4,7 @@ use super::files::FileIds;
 use crate::event::{Call, CallDetail};
 use quire_arch::PAGE_SHIFT;
 use quire_host::HostPlatform;
-use quire_mm::Space;
+use quire_mm::space::Space;
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
