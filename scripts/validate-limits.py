@@ -8,7 +8,7 @@ First each program runs three times without a limit: the median of its peak of a
 says its limits, 75 % and 50 % of it. Programs with less than 40 MB are left out. Then it runs --runs times (5) within
 each limit, under thp=never, with zram (lz4) of four times the peak behind it. The limits take turns. What is late twice
 is not tried again. It is recorded --recordings times (3) under a pressure of a quarter of the peak, and services again,
-as often, by a sample of one block in SERVICE_SAMPLE, so that they are not slowed. Last, each recording is replayed within
+as often, by a sample of one block in SERVICE_SAMPLE (or `sample` of programs.toml), so that they are not slowed. Last, each recording is replayed within
 the same limits: as `quire advise` does without knowing more ("plain"), and with what the cgroup was measured to be charged
 beside anonymous memory.
 
@@ -167,7 +167,7 @@ class Limited(advice.Campaign):
         # As `quire advise` does.
         self.record(f"{number}", 1 << (max(1, self.peak // SAMPLE) - 1).bit_length())
         if self.program.get("service"):
-            self.record(f"s{number}", SERVICE_SAMPLE)
+            self.record(f"s{number}", self.program.get("sample", SERVICE_SAMPLE))
 
     def record(self, run, one_in):
         """Records it, if that was not done, and writes how long that took and how long the program takes alone."""
@@ -257,17 +257,17 @@ def report(results):
         run = json.loads(file.read_text())
         runs.setdefault((run["program"], -run["percent"]), []).append(run)
     for file in sorted((results / "predicted").glob("*.json")):
-        found = json.loads(file.read_text())
+        found = json.loads(file.read_text()) | {"by_sample": file.stem.rpartition(".")[2].startswith("s")}
         predicted.setdefault(found["program"], []).append(found)
     truths = {key: [run for run in of_limit if run["outcome"] == "done"] for key, of_limit in runs.items()}
     report_truth(runs, truths)
-    whole = {name: [it for it in found if it["one_in"] != SERVICE_SAMPLE] for name, found in predicted.items()}
-    sampled = {name: [it for it in found if it["one_in"] == SERVICE_SAMPLE] for name, found in predicted.items()}
+    whole = {name: [it for it in found if not it["by_sample"]] for name, found in predicted.items()}
+    sampled = {name: [it for it in found if it["by_sample"]] for name, found in predicted.items()}
     print("## Predicted and measured\n")
     print(f"Programs with more than {MANY_FAULTS} major faults. The ratio is of the medians; * inside the range of Linux's runs.")
     print("What the cgroup was charged beside anonymous memory (kernel, files) is taken as measured; plain: without knowing it.\n")
     report_predictions(truths, whole)
-    print(f"## Services recorded by a sample: one block in {SERVICE_SAMPLE}\n")
+    print("## Services recorded by a sample\n")
     report_predictions(truths, sampled)
     report_cost(predicted)
 
