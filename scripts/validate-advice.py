@@ -217,14 +217,14 @@ class Campaign:
         with open(self.measured, "a") as file:
             file.write(json.dumps({"setting": setting, "kernel": platform.release(), "date": day, **run}) + "\n")
 
-    def call(self, command, folder, busy=0):
-        """Runs a command and returns what it printed. While another measurement holds the host's settings, it waits."""
+    def call(self, command, folder, busy=0, stream="stdout"):
+        """Runs a command and returns what it printed to `stream`. While another measurement holds the host's settings, it waits."""
         for attempt in range(busy + 1):
             done = subprocess.run(
                 command, cwd=folder, env=self.environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600
             )
             if done.returncode == 0:
-                return done.stdout
+                return getattr(done, stream)
             if "another measurement" not in done.stderr:
                 break
             time.sleep(0.2)

@@ -7,13 +7,18 @@
 First each program runs three times without a limit: the median of its peak of anonymous memory, all processes together,
 says its limits, 75 % and 50 % of it. Programs with less than 40 MB are left out. Then it runs --runs times (5) within
 each limit, under thp=never, with zram (lz4) of four times the peak behind it. The limits take turns. What is late twice
-is not tried again. Last, it is recorded --recordings times (3) under a pressure of a quarter of the peak, and each
-recording is replayed within the same limits.
+is not tried again. It is recorded --recordings times (3) under a pressure of a quarter of the peak, and services again,
+as often, by a sample of one block in SERVICE_SAMPLE (or `sample` of programs.toml), so that they are not slowed. Last, each recording is replayed within
+the same limits: as `quire advise` does without knowing more ("plain"), and with what the cgroup was measured to be charged
+beside anonymous memory.
 
 RESULTS/peaks/NAME.json             the runs without a limit: peak and wall time of each
 RESULTS/truth/NAME.PERCENT.RUN.json one run: what `measure --json` wrote, and program, percent, run, kernel, date, and
     outcome: "done"; "killed" for memory; "late": it took ten times its time; "failed" with another exit status
-RESULTS/predicted/NAME.RUN.json     one recording: its seconds and bytes, and of each limit what `replay --json` printed
+RESULTS/recordings/NAME.RUN.qtr     one recording (NAME.sRUN by a sample), and beside it in .json its seconds and those
+    without recording just before
+RESULTS/predicted/NAME.RUN.json     of a recording also its bytes, and of each limit what `replay --json` printed; without
+    this file it is replayed again
 
 Started again, the script does the rest. RESULTS/data keeps inputs, RESULTS/scratch is the programs' folder.
 It needs root and the release builds of quire and of the example `measure` of quire-measure.
@@ -26,6 +31,7 @@ import math
 import os
 import pathlib
 import platform
+import re
 import signal
 import statistics
 import subprocess
@@ -44,6 +50,8 @@ TARGETS = {75: (0.10, 1.5), 50: (0.25, 2)}
 PEAK_RUNS = 3
 # Of larger programs about so many bytes are paged out while they are recorded.
 SAMPLE = 256 << 20
+# Of services that must not be slowed one block in so many is.
+SERVICE_SAMPLE = 8
 # A program may take so many times as long as without a limit, and at least some seconds.
 LONGER, SHORTEST = 10, 60
 
@@ -79,7 +87,7 @@ def main():
         sys.exit("memory limits can be set by root only")
     # Its end takes limits and swap away.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    for folder in ("peaks", "truth", "predicted", "data"):
+    for folder in ("peaks", "truth", "recordings", "predicted", "data"):
         (arguments.results / folder).mkdir(parents=True, exist_ok=True)
     programs = tomllib.loads((advice.SOURCES / "programs.toml").read_text())
     # Those that are there for khugepaged do nothing most of the time.
@@ -89,9 +97,11 @@ def main():
     # A round of all before the next one, so that an early look has something of each.
     for number in range(1, max(arguments.runs, arguments.recordings) + 1):
         if number <= arguments.recordings:
-            rounds.append(lambda program, number=number: program.predict(number))
+            rounds.append(lambda program, number=number: program.record_all(number))
         if number <= arguments.runs:
             rounds.append(lambda program, number=number: program.round(number))
+    # What is charged beside anonymous memory is known by now.
+    rounds.append(lambda program: program.predict_all())
     for of_each in rounds:
         for program in limited:
             try:
@@ -153,28 +163,56 @@ class Limited(advice.Campaign):
             faults = run.get("major_faults", "no")
             print(f"{self.name} {percent} % #{number}: {run['outcome']}, {faults} major faults", flush=True)
 
-    def predict(self, number):
-        file = self.arguments.results / "predicted" / f"{self.name}.{number}.json"
-        if file.exists() or not self.limits():
+    def record_all(self, number):
+        if not self.limits():
+            return
+        # As `quire advise` does.
+        self.record(f"{number}", 1 << (max(1, self.peak // SAMPLE) - 1).bit_length())
+        if self.program.get("service"):
+            self.record(f"s{number}", self.program.get("sample", SERVICE_SAMPLE))
+
+    def record(self, run, one_in):
+        """Records it, if that was not done, and writes how long that took and how long the program takes alone."""
+        recording = self.arguments.results / "recordings" / f"{self.name}.{run}.qtr"
+        times = recording.with_suffix(".json")
+        if times.exists():
             return
         self.prepare()
-        recording = self.data / f"{self.name}.qtr"
-        # As `quire advise` does.
-        one_in = 1 << (max(1, self.peak // SAMPLE) - 1).bit_length()
+        # Beside each other, so that what else runs on the host slows both.
+        alone = self.run_measured(["--timeout", 120])["wall"]
         pressure = ["--pressure", self.peak // 4, "--sample", one_in]
-        record = [self.arguments.quire, "record", *pressure, "--force", "-o", recording, "--"]
-        begun = time.monotonic()
-        self.call([str(word) for word in (*record, *self.command)], self.fresh(), busy=3000)
-        found = {"program": self.name, "seconds": time.monotonic() - begun, "alone": self.wall}
-        found |= {"bytes": recording.stat().st_size, "limits": {}}
+        words = [self.arguments.quire, "record", *pressure, "--force", "-o", recording, "--", *self.command]
+        printed = self.call([str(word) for word in words], self.fresh(), busy=3000, stream="stderr")
+        seconds = float(re.search(r"^overhead +([0-9.]+) s wall", printed, re.MULTILINE)[1])
+        advice.write(times, json.dumps({"seconds": seconds, "alone": alone, "one_in": one_in}) + "\n")
+        print(f"{self.name} recording {run}: {seconds:.1f} s for {alone:.1f}", flush=True)
+
+    def predict_all(self):
+        for recording in sorted((self.arguments.results / "recordings").glob(f"{self.name}.*.qtr")):
+            file = self.arguments.results / "predicted" / f"{recording.stem}.json"
+            if not file.exists() and self.limits():
+                self.predict(recording, file)
+
+    def predict(self, recording, file):
+        found = {"program": self.name, "bytes": recording.stat().st_size, "limits": {}, "plain": {}}
+        found |= json.loads(recording.with_suffix(".json").read_text())
         for percent, limit in self.limits().items():
             within = ["--limit", limit, "--swap", f"zram:{4 * self.peak}", "--setting", SETTING, "--contents", "--json"]
             replay = [str(word) for word in (self.arguments.quire, "replay", recording, *within)]
-            found["limits"][percent] = self.replayed(replay)
-        recording.unlink()
+            found["plain"][percent] = self.replayed(replay)
+            beside = self.measured_beside(percent)
+            if beside:
+                found["limits"][percent] = self.replayed([*replay, "--beside", str(beside)]) | {"beside": beside}
         advice.write(file, json.dumps(found) + "\n")
         faults = {percent: of_limit["major_faults"] for percent, of_limit in found["limits"].items()}
-        print(f"{self.name} recording #{number}: {found['seconds']:.1f} s for {self.wall:.1f}, {faults}", flush=True)
+        print(f"{recording.stem} predicted: {faults}", flush=True)
+
+    def measured_beside(self, percent):
+        """Bytes that the cgroup was charged beside anonymous memory: the median of the runs' medians."""
+        files = (self.arguments.results / "truth").glob(f"{self.name}.{percent}.*.json")
+        runs = [json.loads(file.read_text()) for file in files]
+        charges = [run["limit"]["limited"] for run in runs if run["outcome"] == "done" and run["limit"].get("limited")]
+        return round(statistics.median(charge["kernel"] + charge["file"] for charge in charges)) if charges else None
 
     def replayed(self, command):
         """A replay that differs from Linux somewhere ends with 1, and has figures all the same."""
@@ -221,11 +259,18 @@ def report(results):
         run = json.loads(file.read_text())
         runs.setdefault((run["program"], -run["percent"]), []).append(run)
     for file in sorted((results / "predicted").glob("*.json")):
-        found = json.loads(file.read_text())
+        found = json.loads(file.read_text()) | {"by_sample": file.stem.rpartition(".")[2].startswith("s")}
         predicted.setdefault(found["program"], []).append(found)
     truths = {key: [run for run in of_limit if run["outcome"] == "done"] for key, of_limit in runs.items()}
     report_truth(runs, truths)
-    report_predictions(truths, predicted)
+    whole = {name: [it for it in found if not it["by_sample"]] for name, found in predicted.items()}
+    sampled = {name: [it for it in found if it["by_sample"]] for name, found in predicted.items()}
+    print("## Predicted and measured\n")
+    print(f"Programs with more than {MANY_FAULTS} major faults. The ratio is of the medians; * inside the range of Linux's runs.")
+    print("What the cgroup was charged beside anonymous memory (kernel, files) is taken as measured; plain: without knowing it.\n")
+    report_predictions(truths, whole)
+    print("## Services recorded by a sample\n")
+    report_predictions(truths, sampled)
     report_cost(predicted)
 
 
@@ -268,13 +313,11 @@ def pool(done, key):
 
 
 def report_predictions(truths, predicted):
-    print("## Predicted and measured\n")
-    print(f"Programs with more than {MANY_FAULTS} major faults. The ratio is of the medians; * inside the range of Linux's runs.\n")
-    print("| program | limit | measured | predicted | ratio | compressed | predicted | ratio |")
-    print("|---|---|---|---|---|---|---|---|")
-    ratios, sizes = {}, {}
+    print("| program | limit | measured | predicted | ratio | plain | compressed | predicted | ratio |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    ratios, sizes, plain_errors = {}, {}, {}
     for (name, percent), done in truths.items():
-        found = [of_all["limits"][str(-percent)] for of_all in predicted.get(name, [])]
+        found = [of_all["limits"][str(-percent)] for of_all in predicted.get(name, []) if str(-percent) in of_all["limits"]]
         if not done or not found:
             continue
         faults = advice.Figure([run["major_faults"] for run in done])
@@ -285,9 +328,12 @@ def report_predictions(truths, predicted):
         ratios.setdefault(-percent, []).append((name, ratio, inside))
         cells = [name, f"{-percent} %", *(advice.span(figure, "{:.0f}".format) for figure in (faults, guess))]
         cells.append(f"{ratio:.2f}{'*' if inside else ''}")
+        plain = statistics.median(of_all["plain"][str(-percent)]["major_faults"] for of_all in predicted[name])
+        plain_errors.setdefault(-percent, []).append(abs(plain / faults.median - 1))
+        cells.append(f"{plain / faults.median:.2f}")
         held, guess = pool(done, "compressed"), advice.Figure([of_limit["swap"]["compressed_bytes"] for of_limit in found])
         if held and held.median:
-            sizes.setdefault(-percent, []).append(guess.median / held.median)
+            sizes.setdefault(-percent, []).append((guess.median / held.median, held.min <= guess.median <= held.max))
             cells += [advice.span(figure, advice.mega) for figure in (held, guess)] + [f"{guess.median / held.median:.2f}"]
         print("| " + " | ".join(cells) + " |")
     print()
@@ -295,21 +341,25 @@ def report_predictions(truths, predicted):
         error, worst = TARGETS[percent]
         errors = [abs(ratio - 1) for _, ratio, _ in found]
         beyond = [name for name, ratio, inside in found if not inside and max(ratio, 1 / max(ratio, 1e-9)) > worst]
-        print(f"At {percent} %: {len(found)} programs, median error {statistics.median(errors):.0%} (wanted: {error:.0%});")
+        print(f"At {percent} %: {len(found)} programs, median error {statistics.median(errors):.0%} (wanted: {error:.0%}),")
+        print(f"plain {statistics.median(plain_errors[percent]):.0%};")
         print(f"beyond a factor of {worst} and the range: {len(beyond)} ({', '.join(beyond) or 'none'}).")
-        errors = [abs(ratio - 1) for ratio in sizes[percent]]
-        within = sum(error <= 0.1 for error in errors)
-        print(f"Compressed bytes: median error {statistics.median(errors):.0%}, {within} of {len(errors)} within 10 %.\n")
+        errors = [abs(ratio - 1) for ratio, _ in sizes[percent]]
+        within = sum(abs(ratio - 1) <= 0.1 or inside for ratio, inside in sizes[percent])
+        print(f"Compressed bytes: median error {statistics.median(errors):.0%}, {within} of {len(errors)} within 10 % or the range.\n")
 
 
 def report_cost(predicted):
     print("## What recording under pressure costs\n")
-    print("| program | alone | recorded | times | recording |")
-    print("|---|---|---|---|---|")
+    print("Medians of the times of the program recorded and alone, one just after the other.\n")
+    print("| program | one block in | alone | recorded | times | recording |")
+    print("|---|---|---|---|---|---|")
     for name, found in predicted.items():
-        seconds, size = (statistics.median(of_all[key] for of_all in found) for key in ("seconds", "bytes"))
-        alone = found[0]["alone"]
-        print(f"| {name} | {alone:.1f} s | {seconds:.1f} s | {seconds / alone:.1f} | {advice.mega(size)} MB |")
+        for one_in in sorted({of_all["one_in"] for of_all in found}):
+            mine = [of_all for of_all in found if of_all["one_in"] == one_in]
+            alone, seconds, size = (statistics.median(it[key] for it in mine) for key in ("alone", "seconds", "bytes"))
+            times = statistics.median(of_all["seconds"] / of_all["alone"] for of_all in mine)
+            print(f"| {name} | {one_in} | {alone:.1f} s | {seconds:.1f} s | {times:.1f} | {advice.mega(size)} MB |")
 
 
 def charged(charges, key):

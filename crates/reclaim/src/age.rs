@@ -102,7 +102,8 @@ impl<P: Platform> Lists<'_, P> {
     }
 
     /// Moves folios from the end of an active list to the inactive one. That they were used is no reason to
-    /// stay: they have the length of the inactive list to be used again.
+    /// stay: they have the length of the inactive list to be used again. One that was activated because it was
+    /// used twice needs one more use only to come back: it keeps `REFERENCED`, as in Linux.
     fn deactivate(&self, active: LruList, which: Candidates, depth: u64) {
         let memcgs = self.spaces.memcgs();
         let inactive =
@@ -116,10 +117,9 @@ impl<P: Platform> Lists<'_, P> {
             }
             left = left.saturating_sub(scanned);
             for head in some.drain(..) {
-                // Its marks of use start anew.
+                // The accessed bits start anew.
                 let _ = self.spaces.referenced(head);
                 let frame = self.spaces.frames().known(head);
-                frame.clear_flags(FrameFlags::REFERENCED);
                 {
                     let pin = self.spaces.platform().pin();
                     let pages = self.spaces.frames().folio(head).order().pages();

@@ -27,7 +27,7 @@ pub use jobs::Progress;
 pub use limits::{
     Enough, LimitFigures, LimitRow, LimitSetting, LimitSwap, Limits, Means, Priced, predicts_limits,
 };
-pub use predict::{AdviseError, Prediction, Waste, peak_anonymous, predict};
+pub use predict::{AdviseError, Prediction, Waste, peak_anonymous, predict, predict_beside};
 pub use setting::{FOLDER, Setting, grid};
-pub use validate::{Figure, LimitValidation, Validation, validate, validate_limit};
+pub use validate::{Figure, LimitRuns, LimitValidation, Validation, run_within, validate};
 pub use verdict::{Gain, Verdict};

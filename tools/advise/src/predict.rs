@@ -2,7 +2,7 @@
 
 use crate::figures::{Outcome, Range, Row};
 use crate::jobs::{Progress, in_parallel};
-use crate::limits::{Basis, Limits, Trial, pressure};
+use crate::limits::{Basis, LimitRow, LimitSetting, Limits, Trial, pressure};
 use crate::setting::{Setting, grid};
 use crate::verdict::Verdict;
 use quire_measure::Costs;
@@ -181,20 +181,10 @@ pub fn predict(
     let header = headers.first().ok_or(AdviseError::Nothing)?;
     let present = recorded_huge_config(header).unwrap_or_default();
     let settings = grid(present);
-    // Pressure slows a program down: recordings without it are better for all but limits.
-    let of = |pressed: bool| -> Vec<usize> {
-        (0..files.len()).filter(|&place| pressure(&headers[place]).is_some() == pressed).collect()
-    };
-    let (plain, pressed) = (of(false), of(true));
+    let (plain, pressed) = plain_and_pressed(&headers);
     let for_settings = if plain.is_empty() { &pressed } else { &plain };
-    let for_limits = if pressed.is_empty() { &plain } else { &pressed };
     let jobs = jobs(&settings, for_settings);
-    let trial = Trial {
-        recordings: for_limits.iter().map(|&place| (&replays[place], pressure(&headers[place]))).collect(),
-        options: options(&settings[0], None),
-        phases: phases(&settings[0]),
-        at_once,
-    };
+    let trial = trial(&replays, &headers, &settings[0], at_once);
     let all = jobs.len() + trial.most_replays();
     let outcomes = in_parallel(&jobs, at_once, &|done, _| progress(done, all), |job| {
         replay(job, &replays[job.recording], &settings[job.setting])
@@ -250,6 +240,42 @@ pub fn predict(
         rows,
         limits,
     })
+}
+
+/// What the recordings in `files` say of one limit, of which it was measured how many bytes a cgroup is charged `beside`
+/// anonymous memory: what the kernel keeps for it, and pages of files.
+///
+/// # Errors
+///
+/// [`AdviseError`].
+pub fn predict_beside(
+    files: &[PathBuf],
+    at_once: usize,
+    limit: &LimitSetting,
+    beside: u64,
+) -> Result<LimitRow, AdviseError> {
+    let (replays, headers) = open(files)?;
+    let header = headers.first().ok_or(AdviseError::Nothing)?;
+    let present = grid(recorded_huge_config(header).unwrap_or_default()).swap_remove(0);
+    trial(&replays, &headers, &present, at_once).beside(limit, beside)
+}
+
+/// The places of recordings without pressure, and of those with it, which slows a program down: the others are better for
+/// all but limits.
+fn plain_and_pressed(headers: &[TraceHeader]) -> (Vec<usize>, Vec<usize>) {
+    (0..headers.len()).partition(|&place| pressure(&headers[place]).is_none())
+}
+
+/// Limits of the recordings that are best for them.
+fn trial<'a>(replays: &'a [Replay], headers: &[TraceHeader], present: &Setting, at_once: usize) -> Trial<'a> {
+    let (plain, pressed) = plain_and_pressed(headers);
+    let for_limits = if pressed.is_empty() { plain } else { pressed };
+    Trial {
+        recordings: for_limits.iter().map(|&place| (&replays[place], pressure(&headers[place]))).collect(),
+        options: options(present, None),
+        phases: phases(present),
+        at_once,
+    }
 }
 
 pub(crate) fn command(header: &TraceHeader) -> String {

@@ -45,6 +45,8 @@ pub struct LimitValidation {
     pub figures: Vec<Figure>,
     /// The time of those runs, in seconds.
     pub seconds: Range,
+    /// What the cgroup was charged beside anonymous memory, in bytes, if the limit was reached.
+    pub beside: Option<u64>,
     /// The program was predicted to fit.
     pub fits: bool,
     /// Runs in which Linux killed for memory.
@@ -73,20 +75,29 @@ const SHORTEST: f64 = 60.0;
 /// How many times the limit's peak the swap holds.
 const SWAP_PEAKS: u64 = 4;
 
+/// Runs of the program within a limit.
+#[derive(Debug)]
+pub struct LimitRuns {
+    setting: LimitSetting,
+    /// Those that ended well, with their seconds.
+    truths: Vec<(LimitTruth, f64)>,
+    killed: u16,
+    late: u16,
+}
+
 /// Runs `command`, which took `recorded` seconds, so many times in a memory cgroup with the limit of `setting` and
 /// its swap, under the present setting of huge pages, and puts all of that back.
 ///
 /// # Errors
 ///
 /// [`MeasureError`]. That the program was killed for memory, or ended because it took too long, is none.
-pub fn validate_limit(
+pub fn run_within(
     setting: &LimitSetting,
-    predicted: &LimitRow,
     present: &Setting,
     command: &[OsString],
     runs: u16,
     recorded: f64,
-) -> Result<LimitValidation, MeasureError> {
+) -> Result<LimitRuns, MeasureError> {
     let peak = setting.bytes * 100 / u64::from(setting.percent.max(1));
     let swap = Swap { kind: setting.swap.measured(), bytes: (SWAP_PEAKS * peak).next_multiple_of(1 << 20) };
     let options = Options {
@@ -97,33 +108,63 @@ pub fn validate_limit(
     let guard = apply(present)?;
     let runs = (0..runs).map(|_| run(command, &options)).collect::<Vec<_>>();
     guard.restore()?;
-    let (mut truths, mut killed, mut late) = (Vec::new(), 0, 0);
+    let mut found = LimitRuns { setting: *setting, truths: Vec::new(), killed: 0, late: 0 };
     for run in runs {
         match run {
-            Ok(Truth { limited: Some(limited), .. }) if limited.oom_kills > 0 => killed += 1,
-            Ok(Truth { limited: Some(limited), wall, .. }) => truths.push((limited, wall.as_secs_f64())),
+            Ok(Truth { limited: Some(limited), .. }) if limited.oom_kills > 0 => found.killed += 1,
+            Ok(Truth { limited: Some(limited), wall, .. }) => {
+                found.truths.push((limited, wall.as_secs_f64()));
+            }
             Ok(_) => {}
-            Err(MeasureError::Killed { .. }) => killed += 1,
-            Err(MeasureError::Timeout(_)) => late += 1,
+            Err(MeasureError::Killed { .. }) => found.killed += 1,
+            Err(MeasureError::Timeout(_)) => found.late += 1,
             Err(error) => return Err(error),
         }
     }
-    let measured = |of: fn(&LimitTruth) -> u64| Range::of(truths.iter().map(|(truth, _)| of(truth) as f64));
-    let mut figures = Vec::new();
-    if let Some(found) = predicted.figures.filter(|_| !truths.is_empty()) {
-        let figure = |name, unit, predicted, of| Figure { name, unit, predicted, measured: measured(of) };
-        figures.push(figure("major_faults", "faults", found.major_faults, |truth| truth.major_faults));
-        figures.push(figure("swap_read", "bytes", found.swap_read, |truth| pages(truth).0 * PAGE_SIZE));
-        figures.push(figure("swap_written", "bytes", found.swap_written, |truth| pages(truth).1 * PAGE_SIZE));
-        if let Some(compressed) = found.compressed {
-            figures.push(figure("compressed", "bytes", compressed, |truth| {
-                let swap = truth.swap.as_ref();
-                swap.and_then(|swap| swap.fullest).map_or(0, |fullest| fullest.compressed)
+    Ok(found)
+}
+
+impl LimitRuns {
+    /// What the cgroup was charged beside anonymous memory, in bytes, once the limit was reached: the median of the runs
+    /// that ended well. None if it was not in any.
+    #[must_use]
+    pub fn beside(&self) -> Option<u64> {
+        let charges = self.truths.iter().filter_map(|(truth, _)| truth.limited);
+        let beside: Vec<f64> = charges.map(|charge| (charge.kernel + charge.file) as f64).collect();
+        (!beside.is_empty()).then(|| Range::of(beside).median as u64)
+    }
+
+    /// Holds a prediction against them.
+    #[must_use]
+    pub fn compare(&self, predicted: &LimitRow) -> LimitValidation {
+        let truths = &self.truths;
+        let measured =
+            |of: fn(&LimitTruth) -> u64| Range::of(truths.iter().map(|(truth, _)| of(truth) as f64));
+        let mut figures = Vec::new();
+        if let Some(found) = predicted.figures.filter(|_| !truths.is_empty()) {
+            let figure = |name, unit, predicted, of| Figure { name, unit, predicted, measured: measured(of) };
+            figures.push(figure("major_faults", "faults", found.major_faults, |truth| truth.major_faults));
+            figures.push(figure("swap_read", "bytes", found.swap_read, |truth| pages(truth).0 * PAGE_SIZE));
+            figures.push(figure("swap_written", "bytes", found.swap_written, |truth| {
+                pages(truth).1 * PAGE_SIZE
             }));
+            if let Some(compressed) = found.compressed {
+                figures.push(figure("compressed", "bytes", compressed, |truth| {
+                    let swap = truth.swap.as_ref();
+                    swap.and_then(|swap| swap.fullest).map_or(0, |fullest| fullest.compressed)
+                }));
+            }
+        }
+        LimitValidation {
+            setting: self.setting,
+            figures,
+            seconds: Range::of(truths.iter().map(|&(_, seconds)| seconds)),
+            beside: self.beside(),
+            fits: predicted.fits(),
+            killed: self.killed,
+            late: self.late,
         }
     }
-    let seconds = Range::of(truths.iter().map(|&(_, seconds)| seconds));
-    Ok(LimitValidation { setting: *setting, figures, seconds, fits: predicted.fits(), killed, late })
 }
 
 /// Pages in and out, as a replay counts them: from and to the device or the pool in front of it, those that were

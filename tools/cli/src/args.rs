@@ -101,8 +101,8 @@ pub(crate) struct RecordArguments {
     /// predictions of memory limits need. Take less than the smallest limit; it needs root and swap space
     #[arg(long, value_name = "SIZE", value_parser = size, help_heading = "Later uses of pages")]
     pub(crate) pressure: Option<u64>,
-    /// Page out one region of 2 MiB in N only, chosen by a hash: for programs of gigabytes, and for programs that must
-    /// not be slowed. Predictions are made of that part
+    /// Page out one block in N only, chosen by a hash: for programs of gigabytes, and for programs that must not be
+    /// slowed. Blocks have 64 KiB to 2 MiB. Predictions are made of that part
     #[arg(long, value_name = "N", requires = "pressure", value_parser = clap::value_parser!(u32).range(1..=4096), help_heading = "Later uses of pages")]
     pub(crate) sample: Option<u32>,
     /// The program and its arguments
@@ -199,6 +199,16 @@ pub(crate) struct AdviseArguments {
     /// whether it fits
     #[arg(long, help_heading = "Recording")]
     pub(crate) no_limits: bool,
+    /// Put pressure on one block of memory in N only: for a program that must not be slowed, such as a server under
+    /// load. By default on all, and of larger programs on some 256 MiB
+    #[arg(
+        long,
+        value_name = "N",
+        conflicts_with_all = ["files", "no_limits"],
+        value_parser = clap::value_parser!(u32).range(1..=4096),
+        help_heading = "Recording"
+    )]
+    pub(crate) sample: Option<u32>,
     /// Replay so many at once; by default one a CPU
     #[arg(long, value_name = "N")]
     pub(crate) jobs: Option<usize>,
@@ -305,6 +315,10 @@ pub(crate) struct MachineArguments {
     /// takes is not part of it. Implies --contents
     #[arg(long, value_name = "SIZE", value_parser = size, help_heading = "Memory")]
     pub(crate) limit: Option<u64>,
+    /// What a cgroup was measured to be charged beside anonymous memory: kernel memory and pages of files. By default
+    /// --limit is for anonymous memory and page tables
+    #[arg(long, value_name = "SIZE", value_parser = size, requires = "limit", help_heading = "Memory")]
+    pub(crate) beside: Option<u64>,
     /// Where pages go when memory is short: KIND:SIZE, where KIND is zram, zswap, disk, ram, file or file:PATH,
     /// e.g. zram:256M
     #[arg(long, value_name = "KIND:SIZE", value_parser = swap, help_heading = "Memory")]

@@ -58,30 +58,10 @@ impl Enough {
     pub fn swap_means(&self) -> Vec<Means> {
         let size = self.swap_bytes >> 20;
         match self.least.setting.swap {
-            LimitSwap::Zram => vec![
-                Means {
-                    name: "zram_generator",
-                    apply: vec![
-                        format!("mkdir -p {GENERATOR}"),
-                        format!(
-                            "printf '[zram0]\\nzram-size = {size}\\ncompression-algorithm = lz4\\n' > \
-                             {GENERATOR}/limit.conf"
-                        ),
-                        "systemctl daemon-reload".to_owned(),
-                        format!("systemctl start {GENERATED}"),
-                    ],
-                    undo: vec![format!("systemctl stop {GENERATED}"), format!("rm {GENERATOR}/limit.conf")],
-                },
-                Means {
-                    name: "zram",
-                    apply: vec![
-                        format!("zramctl /dev/zram0 --algorithm lz4 --size {size}M"),
-                        "mkswap /dev/zram0".to_owned(),
-                        "swapon --priority 100 /dev/zram0".to_owned(),
-                    ],
-                    undo: vec!["swapoff /dev/zram0".to_owned(), "zramctl --reset /dev/zram0".to_owned()],
-                },
-            ],
+            swap @ (LimitSwap::Zram | LimitSwap::ZramZstd) => {
+                let algorithm = if swap == LimitSwap::Zram { "lz4" } else { "zstd" };
+                zram(size, algorithm)
+            }
             LimitSwap::Zswap => {
                 let mut means = disk(size);
                 means.name = "zswap";
@@ -93,6 +73,34 @@ impl Enough {
             LimitSwap::Disk => vec![disk(size)],
         }
     }
+}
+
+/// Compressed memory of so many MiB.
+fn zram(size: u64, algorithm: &str) -> Vec<Means> {
+    vec![
+        Means {
+            name: "zram_generator",
+            apply: vec![
+                format!("mkdir -p {GENERATOR}"),
+                format!(
+                    "printf '[zram0]\\nzram-size = {size}\\ncompression-algorithm = {algorithm}\\n' > \
+                     {GENERATOR}/limit.conf"
+                ),
+                "systemctl daemon-reload".to_owned(),
+                format!("systemctl start {GENERATED}"),
+            ],
+            undo: vec![format!("systemctl stop {GENERATED}"), format!("rm {GENERATOR}/limit.conf")],
+        },
+        Means {
+            name: "zram",
+            apply: vec![
+                format!("zramctl /dev/zram0 --algorithm {algorithm} --size {size}M"),
+                "mkswap /dev/zram0".to_owned(),
+                "swapon --priority 100 /dev/zram0".to_owned(),
+            ],
+            undo: vec!["swapoff /dev/zram0".to_owned(), "zramctl --reset /dev/zram0".to_owned()],
+        },
+    ]
 }
 
 /// A swap file of so many MiB.
@@ -139,6 +147,7 @@ mod tests {
         let lines =
             |swap| enough(swap).swap_means().iter().flat_map(|means| means.apply.clone()).collect::<Vec<_>>();
         assert!(lines(LimitSwap::Zram)[1].contains("zram-size = 128"));
+        assert!(lines(LimitSwap::ZramZstd)[1].contains("algorithm = zstd"));
         assert!(
             lines(LimitSwap::Zswap)
                 .iter()

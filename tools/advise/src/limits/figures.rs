@@ -12,12 +12,25 @@ pub(super) struct LimitOutcome {
     /// Why the program does not fit.
     does_not_fit: Option<String>,
     pressure: PressureFigures,
+    /// What zstd makes of pages, as a share of what LZ4 does.
+    zstd_of_lz4: Option<f64>,
 }
 
 impl LimitOutcome {
     pub(super) fn of(report: &ReplayReport) -> Self {
         let does_not_fit = report.does_not_fit.as_ref().map(ToString::to_string);
-        Self { does_not_fit, pressure: report.pressure }
+        Self { does_not_fit, pressure: report.pressure, zstd_of_lz4: report.zstd_of_lz4 }
+    }
+
+    /// What the pool held when most was out, in bytes; none where the swap does not compress, or how well it does is not
+    /// known.
+    fn compressed(&self, swap: LimitSwap) -> Option<f64> {
+        let lz4 = self.pressure.swap.compressed_bytes as f64;
+        match swap {
+            LimitSwap::Zram | LimitSwap::Zswap => Some(lz4),
+            LimitSwap::ZramZstd => Some(lz4 * self.zstd_of_lz4?),
+            LimitSwap::Disk => None,
+        }
     }
 
     pub(super) fn fits(&self) -> bool {
@@ -36,7 +49,7 @@ pub struct LimitFigures {
     pub swap_written: Range,
     /// The most that is out, before compression.
     pub swapped: Range,
-    /// What that came to compressed, if the swap compresses.
+    /// What that came to compressed, if the swap compresses and the recordings tell.
     pub compressed: Option<Range>,
     /// How long threads stand still for it, in nanoseconds, summed over them: an estimate.
     pub stall_ns: Range,
@@ -60,12 +73,13 @@ impl LimitRow {
             let range = |of: fn(&PressureFigures) -> u64| Range::of(pressure().map(|found| of(found) as f64));
             let [median, least, most] =
                 [0, 1, 2].map(|end| Range::of(pressure().map(|found| stall::estimate(swap, found)[end])));
+            let compressed: Option<Vec<f64>> = outcomes.iter().map(|found| found.compressed(swap)).collect();
             LimitFigures {
                 major_faults: range(|found| found.major_faults),
                 swap_read: range(|found| (found.pages_in - found.zeros_in) * PAGE_SIZE),
                 swap_written: range(|found| (found.pages_out - found.zeros_out) * PAGE_SIZE),
                 swapped: range(|found| found.swap.used * PAGE_SIZE),
-                compressed: swap.compresses().then(|| range(|found| found.swap.compressed_bytes)),
+                compressed: compressed.map(Range::of),
                 stall_ns: Range { median: median.median, min: least.min, max: most.max },
             }
         });
@@ -88,6 +102,7 @@ impl LimitRow {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use quire_trace::replay::SwapFigures;
 
     fn outcome(major_faults: u64) -> LimitOutcome {
         let pressure = PressureFigures {
@@ -95,10 +110,11 @@ mod tests {
             pages_in: major_faults + 5,
             zeros_in: 5,
             pages_out: major_faults + 30,
+            swap: SwapFigures { compressed_bytes: 1000, ..SwapFigures::default() },
             zeros_out: 10,
             ..PressureFigures::default()
         };
-        LimitOutcome { does_not_fit: None, pressure }
+        LimitOutcome { does_not_fit: None, pressure, zstd_of_lz4: Some(0.5) }
     }
 
     #[test]
@@ -108,9 +124,16 @@ mod tests {
         let figures = row.figures.unwrap();
         assert_eq!(figures.major_faults, Range { median: 200.0, min: 100.0, max: 400.0 });
         assert_eq!((figures.swap_read.median, figures.swap_written.median), (819_200.0, 901_120.0));
-        assert!(figures.compressed.is_some() && figures.stall_ns.min < figures.stall_ns.median);
+        assert!(
+            figures.compressed == Some(Range::of([1000.0])) && figures.stall_ns.min < figures.stall_ns.median
+        );
         assert!(row.stalled_share(1.0) > Some(0.0));
-        assert_eq!(LimitRow::of(&[&few], LimitSwap::Disk, true).figures.unwrap().compressed, None);
+        let compressed =
+            |outcomes: &[&LimitOutcome], swap| LimitRow::of(outcomes, swap, true).figures.unwrap().compressed;
+        assert_eq!(compressed(&[&few], LimitSwap::Disk), None);
+        assert_eq!(compressed(&[&few], LimitSwap::ZramZstd), Some(Range::of([500.0])));
+        let unknown = LimitOutcome { zstd_of_lz4: None, ..few.clone() };
+        assert_eq!(compressed(&[&few, &unknown], LimitSwap::ZramZstd), None, "not all recordings tell");
     }
 
     #[test]

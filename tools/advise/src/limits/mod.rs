@@ -113,9 +113,7 @@ struct Job {
 
 impl Job {
     fn new(recording: usize, percent: u32, swap: Option<LimitSwap>) -> Self {
-        // What is in front of a disk changes how long a page takes and not which pages go: one replay serves both.
-        let swap = swap.map(|swap| if swap == LimitSwap::Disk { LimitSwap::Zswap } else { swap });
-        Self { recording, percent, swap }
+        Self { recording, percent, swap: swap.map(LimitSwap::replayed_as) }
     }
 }
 
@@ -241,12 +239,36 @@ impl Trial<'_> {
         places.get(places.len() / 2).copied().unwrap_or_default()
     }
 
+    /// What a limit does of which it was measured what is charged to the group beside anonymous memory.
+    pub(crate) fn beside(&self, setting: &LimitSetting, beside: u64) -> Result<LimitRow, AdviseError> {
+        let peak = setting.bytes * 100 / u64::from(setting.percent.max(1));
+        let job = |recording| Job::new(recording, setting.percent, Some(setting.swap));
+        let jobs: Vec<Job> = (0..self.recordings.len()).map(job).collect();
+        let outcomes = in_parallel(&jobs, self.at_once, &|_, _| {}, |job| {
+            self.replay_within(*job, setting.bytes, peak, Some(beside))
+        })?;
+        let is_known = self.knows_from().is_some_and(|least| setting.bytes >= least);
+        Ok(LimitRow::of(&outcomes.iter().collect::<Vec<_>>(), setting.swap, is_known))
+    }
+
     fn replay(&self, job: Job, peak: u64) -> Result<LimitOutcome, AdviseError> {
+        let limit = LimitSetting::new(peak, job.percent, LimitSwap::Disk).bytes;
+        self.replay_within(job, limit, peak, None)
+    }
+
+    fn replay_within(
+        &self,
+        job: Job,
+        limit: u64,
+        peak: u64,
+        beside: Option<u64>,
+    ) -> Result<LimitOutcome, AdviseError> {
         let kind = job.swap.map_or(SwapKind::Ram, LimitSwap::replayed);
         let (replay, _) = self.recordings[job.recording];
         let bytes = (SWAP_PEAKS * peak).max(LEAST_SWAP).next_multiple_of(PAGE_SIZE);
         let options = ReplayOptions {
-            limit: Some(LimitSetting::new(peak, job.percent, LimitSwap::Disk).bytes),
+            limit: Some(limit),
+            beside,
             swap: Some(SwapSpec { kind, bytes }),
             // Pages of zeros go to no device. Whether they fit does not depend on that.
             contents: job.swap.is_some(),
@@ -258,7 +280,8 @@ impl Trial<'_> {
     }
 }
 
-/// The swap with which the program stands still least within all limits that it fits into, if that is known.
+/// The swap with which the program stands still least within all limits that it fits into, if that is known; one with
+/// which predictions were held against Linux.
 fn best(rows: &[(LimitSetting, LimitRow)]) -> Option<LimitSwap> {
     let cost = |swap: LimitSwap| {
         let mine = || rows.iter().filter(|(setting, _)| setting.swap == swap);
@@ -267,7 +290,8 @@ fn best(rows: &[(LimitSetting, LimitRow)]) -> Option<LimitSwap> {
         // Where it fits more often it is better, whatever that costs.
         (figures().count() > 0).then_some((mine().filter(|(_, row)| !row.fits()).count(), stalls))
     };
-    let costs = LimitSwap::ALL.into_iter().filter_map(|swap| Some((swap, cost(swap)?)));
+    let tried = LimitSwap::ALL.into_iter().filter(|swap| swap.is_validated());
+    let costs = tried.filter_map(|swap| Some((swap, cost(swap)?)));
     let least = costs.min_by(|(_, (misfits, stalls)), (_, (other_misfits, other_stalls))| {
         misfits.cmp(other_misfits).then(stalls.total_cmp(other_stalls))
     });
@@ -280,9 +304,9 @@ mod tests {
     use crate::figures::Range;
 
     #[test]
-    fn a_replay_with_a_cache_in_front_of_a_disk_serves_the_disk() {
-        let [zram, zswap, disk] = LimitSwap::ALL.map(|swap| Job::new(1, 75, Some(swap)));
-        assert!(zswap == disk && zram != disk && zram.swap == Some(LimitSwap::Zram));
+    fn a_replay_serves_all_swap_to_which_the_same_pages_go() {
+        let [zram, zstd, zswap, disk] = LimitSwap::ALL.map(|swap| Job::new(1, 75, Some(swap)));
+        assert!(zram == zstd && zswap == disk && zram != disk && zram.swap == Some(LimitSwap::Zram));
     }
 
     #[test]

@@ -8,7 +8,9 @@ use quire_trace::replay::SwapKind;
 pub enum LimitSwap {
     /// Memory of the host, compressed by lz4. It is not charged to the group.
     Zram,
-    /// The same in front of a disk.
+    /// The same, compressed by zstd.
+    ZramZstd,
+    /// By lz4 in front of a disk.
     Zswap,
     /// A disk without a seek time.
     Disk,
@@ -16,13 +18,14 @@ pub enum LimitSwap {
 
 impl LimitSwap {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Zram, Self::Zswap, Self::Disk];
+    pub const ALL: [Self; 4] = [Self::Zram, Self::ZramZstd, Self::Zswap, Self::Disk];
 
     /// Its name, as in the name of a setting.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Zram => "zram-lz4",
+            Self::ZramZstd => "zram-zstd",
             Self::Zswap => "zswap-lz4",
             Self::Disk => "disk",
         }
@@ -34,10 +37,25 @@ impl LimitSwap {
         self != Self::Disk
     }
 
+    /// Whether predictions with it were held against Linux.
+    #[must_use]
+    pub fn is_validated(self) -> bool {
+        self != Self::ZramZstd
+    }
+
+    /// The one whose replay serves this, too: how small pages become and how long one takes does not change which pages
+    /// go.
+    pub(super) fn replayed_as(self) -> Self {
+        match self {
+            Self::Zram | Self::ZramZstd => Self::Zram,
+            Self::Zswap | Self::Disk => Self::Zswap,
+        }
+    }
+
     /// What a replay has in its place.
     pub(super) fn replayed(self) -> SwapKind {
         match self {
-            Self::Zram => SwapKind::Zram,
+            Self::Zram | Self::ZramZstd => SwapKind::Zram,
             Self::Zswap => SwapKind::Zswap,
             Self::Disk => SwapKind::Disk,
         }
@@ -46,7 +64,7 @@ impl LimitSwap {
     /// What a run of the program has.
     pub(crate) fn measured(self) -> quire_measure::SwapKind {
         match self {
-            Self::Zram => quire_measure::SwapKind::Zram,
+            Self::Zram | Self::ZramZstd => quire_measure::SwapKind::Zram,
             Self::Zswap => quire_measure::SwapKind::Zswap,
             Self::Disk => quire_measure::SwapKind::File,
         }
@@ -104,12 +122,17 @@ mod tests {
     #[test]
     fn each_limit_has_each_swap() {
         let names: Vec<String> = grid(100 << 20).iter().map(LimitSetting::name).collect();
-        assert_eq!(names.len(), 9);
-        for name in ["limit=90%,swap=disk", "limit=75%,swap=zram-lz4", "limit=50%,swap=zswap-lz4"] {
+        assert_eq!(names.len(), 12);
+        for name in [
+            "limit=90%,swap=disk",
+            "limit=50%,swap=zram-zstd",
+            "limit=75%,swap=zram-lz4",
+            "limit=50%,swap=zswap-lz4",
+        ] {
             assert!(names.iter().any(|found| found == name), "{name}");
         }
         let bytes: Vec<u64> = grid(1000 << 12).iter().map(|limit| limit.bytes >> 12).collect();
-        assert_eq!(bytes, [900, 900, 900, 750, 750, 750, 500, 500, 500]);
+        assert_eq!(bytes, [900, 750, 500].map(|pages| [pages; 4]).concat());
         assert_eq!(LimitSetting::new(4097, 90, LimitSwap::Disk).bytes, 4096, "whole pages");
     }
 

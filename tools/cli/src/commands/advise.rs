@@ -7,7 +7,8 @@ use crate::args::AdviseArguments;
 use crate::exit::Failure;
 use crate::output::{advice, progress::Bar};
 use quire_advise::{
-    AdviseError, LimitValidation, Prediction, Validation, peak_anonymous, predict, validate, validate_limit,
+    AdviseError, LimitValidation, Prediction, Validation, peak_anonymous, predict, predict_beside,
+    run_within, validate,
 };
 use quire_measure::{Costs, HostSwap, MeasureError};
 use quire_trace::format::Pressure;
@@ -36,7 +37,7 @@ pub(crate) fn run(arguments: &AdviseArguments) -> Result<ExitCode, Failure> {
     let (validations, limited) = if arguments.validate {
         (
             run_under_settings(&prediction, &arguments.command, arguments.runs)?,
-            run_within_limit(&prediction, &arguments.command, arguments.runs)?,
+            run_within_limit(&prediction, &recordings.files, arguments)?,
         )
     } else {
         (Vec::new(), None)
@@ -54,11 +55,11 @@ pub(crate) fn run(arguments: &AdviseArguments) -> Result<ExitCode, Failure> {
 const PRESSURE_PERCENT: u64 = 25;
 /// The least that stays resident.
 const LEAST_PRESSURE: u64 = 1 << 20;
-/// From this peak on one region in so many is paged out that about half of it is: a program of gigabytes would be slowed
+/// From this peak on one block in so many is paged out that about half of it is: a program of gigabytes would be slowed
 /// many times.
 const SAMPLED_PEAK: u64 = 512 << 20;
 /// A program that takes so many times as long under pressure is recorded so once.
-const TOO_SLOW: u32 = 4;
+const TOO_SLOW: f64 = 4.0;
 
 /// Recordings of one command.
 struct Recordings {
@@ -83,7 +84,8 @@ impl Recordings {
     fn record_under_pressure(&mut self, arguments: &AdviseArguments, plain: Duration) -> Result<(), Failure> {
         let peak = peak_anonymous(&self.files, at_once(arguments.jobs)).map_err(failure)?;
         let bytes = (peak * PRESSURE_PERCENT / 100).max(LEAST_PRESSURE);
-        let one_in = (peak / (SAMPLED_PEAK / 2)).clamp(1, 4096).next_power_of_two() as u32;
+        let usual = (peak / (SAMPLED_PEAK / 2)).clamp(1, 4096).next_power_of_two() as u32;
+        let one_in = arguments.sample.unwrap_or(usual);
         let goes_without = |why: &dyn fmt::Display| {
             eprintln!("quire: what memory limits cost is not predicted: {why}");
         };
@@ -97,8 +99,17 @@ impl Recordings {
         };
         for run in 1..=arguments.runs {
             match self.record_once(&arguments.command, Some(pressure(bytes, one_in)), run)? {
-                Ok(wall) if wall > plain * TOO_SLOW => break,
-                Ok(_) => {}
+                Ok(wall) => {
+                    let [plain, pressed] = [plain, wall].map(|time| time.as_secs_f64());
+                    eprintln!(
+                        "quire: recorded under pressure in {pressed:.1} s, {:.1} times as long as without (one block in \
+                         {one_in}; --sample N takes fewer)",
+                        pressed / plain.max(1e-3)
+                    );
+                    if pressed > plain * TOO_SLOW {
+                        break;
+                    }
+                }
                 Err(RecordError::Pressure(why)) => {
                     goes_without(&why);
                     break;
@@ -158,11 +169,12 @@ fn run_under_settings(
     validate(&settings, command, runs).map_err(Failure::work)
 }
 
-/// Runs the program within the limit that is enough, or else within 75 % of its peak with the first kind of swap.
+/// Runs the program within the limit that is enough, or else within 75 % of its peak with the first kind of swap. What is
+/// predicted for that takes what the cgroup was charged beside anonymous memory as it was measured.
 fn run_within_limit(
     prediction: &Prediction,
-    command: &[OsString],
-    runs: u16,
+    files: &[PathBuf],
+    arguments: &AdviseArguments,
 ) -> Result<Option<LimitValidation>, Failure> {
     let limits = &prediction.limits;
     let enough = limits.enough.as_ref().map(|enough| enough.least.setting);
@@ -171,8 +183,14 @@ fn run_within_limit(
     let (Some((setting, row)), Some((present, _))) = (chosen, prediction.rows.first()) else {
         return Ok(None);
     };
-    match validate_limit(setting, row, present, command, runs, prediction.seconds) {
-        Ok(found) => Ok(Some(found)),
+    let (command, runs) = (&arguments.command, arguments.runs);
+    match run_within(setting, present, command, runs, prediction.seconds) {
+        Ok(found) => {
+            let beside = found.beside().filter(|_| limits.known);
+            let beside = beside.map(|bytes| predict_beside(files, at_once(arguments.jobs), setting, bytes));
+            let beside = beside.transpose().map_err(failure)?;
+            Ok(Some(found.compare(beside.as_ref().unwrap_or(row))))
+        }
         Err(error @ MeasureError::NotRestored(_)) => Err(Failure::work(error)),
         // As on a host without zram: what was measured without a limit is worth printing.
         Err(error) => {

@@ -5,6 +5,7 @@ use crate::exit::Failure;
 use quire_measure::{HostSwap, MeasureError, Swap, SwapKind};
 use quire_trace::format::Pressure;
 use quire_trace::record::{RecordError, RecordOptions, RecordTarget, host_memory, record};
+use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -32,10 +33,13 @@ pub(crate) fn run(arguments: RecordArguments) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(summary.exit_code()))
 }
 
-/// Pressure on one region in `one_in`, others each time.
+/// Pressure on one block in `one_in`, others each time. Blocks are as large as 2 MiB pages where any program may get
+/// such, so that a replay finds them whole.
 pub(crate) fn pressure(bytes: u64, one_in: u32) -> Pressure {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    Pressure::of_sample(bytes, one_in, now.map_or(0, |now| now.as_nanos() as u64))
+    let pressure = Pressure::of_sample(bytes, one_in, now.map_or(0, |now| now.as_nanos() as u64));
+    let huge = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
+    if huge.is_ok_and(|words| words.contains("[always]")) { pressure } else { pressure.in_small_blocks() }
 }
 
 /// Why there is no recording, which was to be written to `output`, or to a file without a name.

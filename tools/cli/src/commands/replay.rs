@@ -52,6 +52,7 @@ pub(crate) fn replay(
     let mut options = ReplayOptions {
         memory: machine.memory,
         limit: machine.limit,
+        beside: machine.beside,
         techniques: chosen_techniques(&machine.techniques),
         paranoid: machine.paranoid,
         salvage,

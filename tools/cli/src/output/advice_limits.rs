@@ -62,6 +62,12 @@ fn print_fits(limits: &Limits) {
     }
 }
 
+/// A setting's name, and whether to believe what is said of it.
+fn name(setting: &LimitSetting) -> String {
+    let note = if setting.swap.is_validated() { "" } else { " (not validated)" };
+    format!("{}{note}", setting.name())
+}
+
 fn table(rows: &[(LimitSetting, LimitRow)], seconds: f64) -> Table {
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN).set_content_arrangement(ContentArrangement::Disabled);
@@ -79,12 +85,12 @@ fn table(rows: &[(LimitSetting, LimitRow)], seconds: f64) -> Table {
         let memory = size(setting.bytes as f64);
         let Some(figures) = &row.figures else {
             let found = if row.fits() { "fits" } else { "does not fit" };
-            table.add_row([setting.name(), memory, found.to_owned()]);
+            table.add_row([name(setting), memory, found.to_owned()]);
             continue;
         };
         let seconds_of = |ns: f64| format!("{:.2} s", ns / 1e9);
         table.add_row([
-            setting.name(),
+            name(setting),
             memory,
             format!("{}{}", count(figures.major_faults.median), spread(figures.major_faults, count)),
             size(figures.swap_read.median),
@@ -166,6 +172,7 @@ fn object(setting: &LimitSetting, row: &LimitRow, is_curve: bool, seconds: f64) 
     object.insert("setting".to_owned(), json!(setting.name()));
     object.insert("limit".to_owned(), json!(setting.bytes));
     object.insert("curve".to_owned(), json!(is_curve));
+    object.insert("validated".to_owned(), json!(setting.swap.is_validated()));
     object.insert("fits".to_owned(), json!(row.fits()));
     object.insert("does_not_fit".to_owned(), json!(row.does_not_fit));
     let figures = row.figures.as_ref();
@@ -193,6 +200,7 @@ pub(super) fn print_json(limits: &Limits, seconds: f64, validation: Option<&Limi
             let mut object = object(setting, row, is_curve, seconds);
             if let Some(found) = validation.filter(|found| found.setting == *setting) {
                 put_measured(&mut object, &found.figures, found.seconds);
+                object.insert("beside".to_owned(), json!(found.beside));
                 object.insert("killed_runs".to_owned(), json!(found.killed));
                 object.insert("late_runs".to_owned(), json!(found.late));
             }
@@ -211,6 +219,13 @@ pub(super) fn print_ends(validation: &LimitValidation, runs: u16) {
     }
     if *late > 0 {
         say(format_args!("{name}: {late} of {runs} runs took too long and were ended; {predicted}."));
+    }
+    if let Some(beside) = validation.beside {
+        say(format_args!(
+            "{name}: the cgroup was charged {} beside anonymous memory (kernel, files); what is predicted here takes that \
+             as measured.",
+            size(beside as f64)
+        ));
     }
     if killed + late == 0 {
         say(format_args!("{name}: no run was killed for memory; {predicted}."));

@@ -13,7 +13,8 @@ pub(crate) fn header(out: &mut impl Write, header: &TraceHeader) -> io::Result<(
     writeln!(out, "{recorder} on {kernel} {machine}: {}", command.join(" "))?;
     if let Some(pressure) = header.pressure {
         let part = if pressure.is_sample() {
-            format!("; of one region in {} the rest is paged out", pressure.one_in)
+            let (kib, one_in) = ((1_u64 << pressure.block_shift.clamp(10, 63)) >> 10, pressure.one_in);
+            format!("; of one block of {kib} KiB in {one_in} the rest is paged out")
         } else {
             String::new()
         };

@@ -90,6 +90,7 @@ fn object(file: &Path, report: &ReplayReport, process: &ProcessReport) -> Value 
             "limit": report.limit,
             "sampled": report.sampled,
             "memory": memory(&report.pressure),
+            "zstd_of_lz4": report.zstd_of_lz4,
             "does_not_fit": report.does_not_fit.as_ref().map(ToString::to_string),
             "damage": report.damage,
             "ended_early": report.ended_early,

@@ -111,6 +111,8 @@ fn kind(what: u8, bytes: &mut Bytes<'_>) -> EventKind {
             bytes: bytes.number(),
             sizes: compressibility(bytes),
             compressed: bytes.number(),
+            lz4_of_both: bytes.number(),
+            zstd: bytes.number(),
         })),
         _ => EventKind::Exit(bytes.pick(&[
             ExitStatus::Code(0),

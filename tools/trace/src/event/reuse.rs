@@ -129,6 +129,11 @@ pub struct ContentSample {
     /// The bytes that LZ4's block format brings those counted in [`Compressibility::sizes`] to, together; a page that
     /// does not become smaller counts whole.
     pub compressed: u64,
+    /// Some of these pages were compressed by zstd (level 3), too. What LZ4 brings those to, together: with
+    /// [`zstd`](Self::zstd) it says how the two compare. 0 in files of version 5, and where none was.
+    pub lz4_of_both: u64,
+    /// What zstd brings them to, together; likewise at most their size.
+    pub zstd: u64,
 }
 
 #[cfg(test)]

@@ -46,33 +46,46 @@ pub struct TraceHeader {
 pub struct Pressure {
     /// About so many bytes of it stayed resident; of a sample, so many for all of the memory.
     pub bytes: u64,
-    /// One region of 2 MiB in so many was paged out, chosen by a hash of its address; at least 1. The others stayed, and
-    /// show the first use of each page only.
+    /// One block in so many was paged out, chosen by a hash of its address; at least 1. The others stayed, and show the
+    /// first use of each page only.
     pub one_in: u32,
-    /// Which regions: the hash begins with it.
+    /// Which blocks: the hash begins with it.
     pub seed: u64,
+    /// Bytes of a block, as the exponent of a power of two. 2 MiB in version 5 of the format.
+    pub block_shift: u32,
 }
 
-/// What one page table maps: a region of a sample.
+/// What one page table maps, which is the largest block of a sample.
 const REGION_SHIFT: u32 = 21;
+/// The smallest: 64 KiB, so that what lies together and is used together mostly stays together.
+const LEAST_BLOCK_SHIFT: u32 = 16;
 
 impl Pressure {
     /// On all of the memory.
     #[must_use]
     pub fn of(bytes: u64) -> Self {
-        Self { bytes, one_in: 1, seed: 0 }
+        Self { bytes, one_in: 1, seed: 0, block_shift: REGION_SHIFT }
     }
 
-    /// On one region in `one_in`, another choice for each `seed`.
+    /// On one block of 2 MiB in `one_in`, another choice for each `seed`.
     #[must_use]
     pub fn of_sample(bytes: u64, one_in: u32, seed: u64) -> Self {
-        Self { bytes, one_in: one_in.max(1), seed }
+        Self { one_in: one_in.max(1), seed, ..Self::of(bytes) }
     }
 
-    /// Whether the region of `addr` was paged out.
+    /// The same in so small blocks that some 32 of them may stay resident, of 64 KiB to 2 MiB. A large folio is larger
+    /// than such a block.
+    #[must_use]
+    pub fn in_small_blocks(self) -> Self {
+        let wanted = self.bytes / u64::from(self.one_in.max(1)) / 32;
+        Self { block_shift: wanted.max(1).ilog2().clamp(LEAST_BLOCK_SHIFT, REGION_SHIFT), ..self }
+    }
+
+    /// Whether the block of `addr` was paged out.
     #[must_use]
     pub fn covers(&self, addr: u64) -> bool {
-        self.one_in <= 1 || mix((addr >> REGION_SHIFT) ^ self.seed).is_multiple_of(self.one_in.into())
+        let block = addr.checked_shr(self.block_shift).unwrap_or(0);
+        self.one_in <= 1 || mix(block ^ self.seed).is_multiple_of(self.one_in.into())
     }
 
     /// Whether only a part of the memory was paged out.
@@ -181,7 +194,7 @@ wire!(TraceHeader {
     command,
 });
 
-wire!(Pressure { bytes, one_in, seed });
+wire!(Pressure { bytes, one_in, seed, block_shift (since SIX, before REGION_SHIFT) });
 
 impl Wire for UseSource {
     fn put(&self, out: &mut Vec<u8>) {

@@ -14,6 +14,8 @@ impl Version {
     pub(crate) const FOUR: Self = Self(4);
     /// The first whose header says whether pages were paged out, and that has samples of their contents.
     pub(crate) const FIVE: Self = Self(5);
+    /// The first whose samples of contents compare LZ4 with zstd.
+    pub(crate) const SIX: Self = Self(6);
 
     /// The version with this number, if it can be read.
     pub(crate) fn new(number: u16) -> Option<Self> {

@@ -14,12 +14,15 @@ const EVERY: u64 = 64;
 ///
 /// Linux charges page tables to the cgroup too, and drops clean pages of files before it pages out. Quire
 /// charges no tables, and pages of files stay until there is a page cache. So the memcg may have what the
-/// limit leaves beside the tables, and pages of files come on top.
+/// limit leaves beside the tables, and pages of files come on top. Where it was measured what Linux charges beside
+/// anonymous memory, that takes the tables' place.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GroupLimit {
     pub(super) memcg: MemcgId,
     /// `memory.max`, in bytes.
     pub(super) bytes: u64,
+    /// What is charged beside anonymous memory, where that was measured.
+    pub(super) beside: Option<u64>,
 }
 
 impl GroupLimit {
@@ -34,7 +37,8 @@ impl GroupLimit {
         let mut tables = 0;
         memory.for_each_resident(|_, resident| tables += resident.page_tables);
         let files = memory.memcgs().stats(self.memcg)[MemcgStat::File as usize].max(0) as u64 * PAGE_SIZE;
-        let bytes = self.bytes.saturating_sub(tables).saturating_add(files);
+        let beside = self.beside.unwrap_or(tables);
+        let bytes = self.bytes.saturating_sub(beside).saturating_add(files);
         // The memcg exists as long as the machine, and is not the root.
         let _ = memory.memcgs().set(self.memcg, Limit::Max, Some(bytes));
     }

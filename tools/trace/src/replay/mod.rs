@@ -43,7 +43,7 @@ pub use settings::recorded_huge_config;
 pub use swap::{SwapError, SwapKind, SwapSpec};
 
 use crate::event::Event;
-use crate::format::{TraceError, TraceHeader, TraceReader, UseSource};
+use crate::format::{Pressure, TraceError, TraceHeader, TraceReader, UseSource};
 use limit::GroupLimit;
 use plan::Sample;
 use quire_host::{HostConfig, Machine, MachineError};
@@ -56,7 +56,7 @@ use quire_mm::{
 use run::{Manner, Run};
 use std::borrow::Borrow;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
@@ -68,6 +68,10 @@ pub struct ReplayOptions {
     /// Bytes that the programs may have together, as a memory cgroup's `memory.max` allows them. What a
     /// swap device keeps in RAM is not part of it.
     pub limit: Option<u64>,
+    /// What Linux charges to such a group beside anonymous memory, in bytes: what its kernel keeps for it, page tables
+    /// among that, and pages of files, as measured in a cgroup. Without it the limit is for anonymous memory and the
+    /// page tables of the replay.
+    pub beside: Option<u64>,
     /// The techniques that are on.
     pub techniques: Techniques,
     /// Hold every TLB hit against the tables.
@@ -144,6 +148,8 @@ pub struct Replay {
     path: PathBuf,
     options: ReplayOptions,
     needs: Arc<Needs>,
+    /// Of the sample that was recorded, once that is known.
+    share: Arc<OnceLock<f64>>,
 }
 
 /// The most vCPUs that a replay uses; recorded CPUs beyond share them.
@@ -171,13 +177,15 @@ impl Replay {
         if let Some(damage) = reader.damage().filter(|_| reader.trailer().is_none() && needs.is_empty()) {
             return Err(ReplayError::NothingSalvaged(path.to_path_buf(), damage.to_string()));
         }
-        Ok(Self { path: path.to_path_buf(), options, needs: Arc::new(needs) })
+        let share = Arc::default();
+        Ok(Self { path: path.to_path_buf(), options, needs: Arc::new(needs), share })
     }
 
     /// A replay of the same trace otherwise. Not looked through again.
     #[must_use]
     pub fn with(&self, options: ReplayOptions) -> Self {
-        Self { path: self.path.clone(), options, needs: Arc::clone(&self.needs) }
+        let (needs, share) = (Arc::clone(&self.needs), Arc::clone(&self.share));
+        Self { path: self.path.clone(), options, needs, share }
     }
 
     /// What the trace says of itself.
@@ -220,10 +228,15 @@ impl Replay {
     ///
     /// [`ReplayError`].
     pub fn run(&self, progress: Progress<'_>) -> Result<ReplayReport, ReplayError> {
+        self.run_part(self.sample()?, progress)
+    }
+
+    /// Replays the sample, or all if there is none.
+    fn run_part(&self, sample: Option<Sample>, progress: Progress<'_>) -> Result<ReplayReport, ReplayError> {
         let mut reader = open(&self.path, &self.options)?;
         let header = reader.header().clone();
-        let machine = self.build(&header)?;
-        let mut report = self.replay(&machine, &header, &mut reader, progress)?;
+        let machine = self.build(&header, sample)?;
+        let mut report = self.replay(&machine, &header, sample, &mut reader, progress)?;
         report.damage = reader.damage().map(ToString::to_string);
         report.ended_early = reader.trailer().is_some_and(|trailer| trailer.ended_early);
         Ok(report)
@@ -235,16 +248,18 @@ impl Replay {
     ///
     /// [`ReplayError::Trace`].
     pub fn load(self) -> Result<LoadedReplay, ReplayError> {
+        let sample = self.sample()?;
         let mut reader = open(&self.path, &self.options)?;
         let header = reader.header().clone();
         let events = reader.by_ref().collect::<Result<_, _>>()?;
-        Ok(LoadedReplay { replay: self, header, events })
+        Ok(LoadedReplay { replay: self, header, sample, events })
     }
 
     fn replay(
         &self,
         machine: &Machine,
         header: &TraceHeader,
+        sample: Option<Sample>,
         events: impl Iterator<Item = Result<impl Borrow<Event>, TraceError>>,
         progress: Progress<'_>,
     ) -> Result<ReplayReport, ReplayError> {
@@ -255,7 +270,6 @@ impl Replay {
         let started = Instant::now();
         let contents = self.options.contents.then(|| Arc::clone(&self.needs));
         let limited = self.is_limited();
-        let sample = self.sample();
         let memcg =
             if self.options.life || self.options.limit.is_some() { memcg(machine)? } else { MemcgId::ROOT };
         let how = Manner {
@@ -269,8 +283,8 @@ impl Replay {
             stop_at: self.options.stop_at,
             memcg,
             limit: self.options.limit.map(|bytes| {
-                let part = sample.map_or(bytes, |sample| sample.part(bytes));
-                GroupLimit { memcg, bytes: part }
+                let part = |bytes| sample.map_or(bytes, |sample| sample.part(bytes));
+                GroupLimit { memcg, bytes: part(bytes), beside: self.options.beside.map(part) }
             }),
             sample,
         };
@@ -299,8 +313,38 @@ impl Replay {
 
     /// The part of the memory that is replayed, where that is not all: it is too small for all, and only for that part
     /// it is known what that costs.
-    fn sample(&self) -> Option<Sample> {
-        self.needs.sample().filter(|_| self.is_limited())
+    fn sample(&self) -> Result<Option<Sample>, ReplayError> {
+        let Some(pressure) = self.needs.sampled().filter(|_| self.is_limited()) else { return Ok(None) };
+        let share = match self.share.get() {
+            Some(share) => *share,
+            None => {
+                let found = self.share_of(pressure)?;
+                *self.share.get_or_init(|| found)
+            }
+        };
+        Ok((share > 0.0).then_some(Sample { pressure, share }))
+    }
+
+    /// What the sample takes of the memory: its peak by that of all. 0 if it has no page.
+    fn share_of(&self, pressure: Pressure) -> Result<f64, ReplayError> {
+        let unlimited = ReplayOptions {
+            memory: None,
+            limit: None,
+            swap: None,
+            contents: false,
+            digest: false,
+            life: true,
+            audits: Audits::Never,
+            stop_at: None,
+            ..self.options.clone()
+        };
+        let unlimited = self.with(unlimited);
+        let peak = |sample| -> Result<u64, ReplayError> {
+            let life = unlimited.run_part(sample, &mut |_, _| {})?.life.unwrap_or_default();
+            Ok(life.at_peak.anonymous)
+        };
+        let (part, all) = (peak(Some(Sample { pressure, share: 1.0 }))?, peak(None)?);
+        Ok(part as f64 / all.max(1) as f64)
     }
 
     /// Whether memory may run short.
@@ -309,9 +353,9 @@ impl Replay {
         options.memory.is_some() || options.swap.is_some() || options.limit.is_some()
     }
 
-    fn build(&self, header: &TraceHeader) -> Result<Machine, ReplayError> {
+    fn build(&self, header: &TraceHeader, sample: Option<Sample>) -> Result<Machine, ReplayError> {
         let options = &self.options;
-        let part = |bytes| self.sample().map_or(bytes, |sample| sample.part(bytes).max(LEAST_RAM));
+        let part = |bytes| sample.map_or(bytes, |sample| sample.part(bytes).max(LEAST_RAM));
         let ram = options.memory.map_or_else(|| self.needs.ram(options.huge.policy), part);
         let mut host = HostConfig::with_ram(ram).cpus(cpus(header));
         host.paranoid = options.paranoid;
@@ -339,6 +383,7 @@ impl Replay {
 pub struct LoadedReplay {
     replay: Replay,
     header: TraceHeader,
+    sample: Option<Sample>,
     events: Vec<Event>,
 }
 
@@ -349,7 +394,7 @@ impl LoadedReplay {
     ///
     /// [`ReplayError::Machine`], [`ReplayError::Swap`].
     pub fn machine(&self) -> Result<Machine, ReplayError> {
-        self.replay.build(&self.header)
+        self.replay.build(&self.header, self.sample)
     }
 
     /// Replays the trace on `machine`, which this trace's [`machine`](Self::machine) made and whose CPUs are
@@ -359,7 +404,7 @@ impl LoadedReplay {
     ///
     /// [`ReplayError::Cpu`].
     pub fn run_on(&self, machine: &Machine) -> Result<ReplayReport, ReplayError> {
-        self.replay.replay(machine, &self.header, self.events.iter().map(Ok), &mut |_, _| {})
+        self.replay.replay(machine, &self.header, self.sample, self.events.iter().map(Ok), &mut |_, _| {})
     }
 }
 

@@ -154,13 +154,9 @@ impl Needs {
         self.contents.sizes()
     }
 
-    /// Where the recorder paged out a sample of the memory only: which, and what part of the pages that were used it is.
-    /// A sample without pages is none.
-    pub(super) fn sample(&self) -> Option<Sample> {
-        let pressure = self.pressure.filter(Pressure::is_sample)?;
-        let pages = || self.images.iter().flat_map(|image| &image.used);
-        let sampled = pages().filter(|&&page| pressure.covers(page << 12)).count();
-        (sampled > 0).then(|| Sample { pressure, share: sampled as f64 / pages().count() as f64 })
+    /// Where the recorder paged out a sample of the memory only: which.
+    pub(super) fn sampled(&self) -> Option<Pressure> {
+        self.pressure.filter(Pressure::is_sample)
     }
 
     /// What pages hold.

@@ -130,6 +130,9 @@ pub struct ReplayReport {
     pub machine: HostCounters,
     /// What a shortage of memory cost.
     pub pressure: PressureFigures,
+    /// What zstd (level 3) brings the program's pages to, as a share of what LZ4 does. `None` where pages have no
+    /// contents, or the recording has no samples of both.
+    pub zstd_of_lz4: Option<f64>,
     /// The part of the pages that were replayed, where the recorder paged out a sample and memory was limited: the
     /// limit was as much smaller, and [`pressure`](Self::pressure) is scaled to all of the memory.
     pub sampled: Option<f64>,

@@ -688,6 +688,7 @@ impl<'m> Run<'m> {
         let memory = self.machine.memory();
         let life = self.life.take().map(|life| life.finish(memory));
         ReplayReport {
+            zstd_of_lz4: self.contents.and_then(|contents| contents.needs.contents().zstd_of_lz4()),
             header: self.header,
             processes: self.processes.into_iter().map(|process| process.report).collect(),
             events: self.event,

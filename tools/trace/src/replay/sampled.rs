@@ -19,6 +19,8 @@ pub(super) struct SampledContents {
     /// Of whole address spaces, and of all regions.
     spaces: Compressibility,
     all_regions: Compressibility,
+    /// What LZ4 and zstd bring the same pages to, where both were tried.
+    both: [u64; 2],
     /// Of each region of each address space, with the number of the event: in their order.
     regions: HashMap<(usize, u64), Vec<(u64, Distribution)>>,
 }
@@ -32,6 +34,9 @@ impl SampledContents {
     /// Adds a sample of a part of address space number `space`, which is event number `event`.
     pub(super) fn add_region(&mut self, space: usize, event: u64, sample: &ContentSample) {
         self.all_regions.add(&sample.sizes);
+        for (sum, bytes) in self.both.iter_mut().zip([sample.lz4_of_both, sample.zstd]) {
+            *sum = sum.saturating_add(bytes);
+        }
         let first = sample.start >> REGION_SHIFT;
         let last = sample.start.saturating_add(sample.bytes.max(1) - 1) >> REGION_SHIFT;
         let distribution = Distribution::of_sample(sample);
@@ -43,6 +48,12 @@ impl SampledContents {
     /// The sizes of all pages that were looked at.
     pub(super) fn sizes(&self) -> &Compressibility {
         if self.all_regions.pages() > 0 { &self.all_regions } else { &self.spaces }
+    }
+
+    /// What zstd brings pages to, as a share of what LZ4 does. None where it was not tried.
+    pub(super) fn zstd_of_lz4(&self) -> Option<f64> {
+        let [lz4, zstd] = self.both;
+        (lz4 > 0).then(|| zstd as f64 / lz4 as f64)
     }
 
     /// What a page of which nothing else is known holds. Of a recording without samples nothing is known at all, so that
@@ -91,7 +102,8 @@ mod tests {
         let mut sizes = Compressibility::default();
         sizes.sizes[class] = 30;
         let compressed = 30 * (class as u64 * 256 + 128);
-        ContentSample { start: region << REGION_SHIFT, bytes: 1 << REGION_SHIFT, sizes, compressed }
+        let (start, bytes) = (region << REGION_SHIFT, 1 << REGION_SHIFT);
+        ContentSample { start, bytes, sizes, compressed, lz4_of_both: 100, zstd: 75 }
     }
 
     #[test]
@@ -121,13 +133,22 @@ mod tests {
         contents.add_region(0, 1, &sample(7, 4));
         assert_eq!(contents.kind(0, 0, 0), PageKind::Compressed(1152));
         assert_eq!(contents.sizes().sizes[4], 30);
+        assert_eq!((contents.zstd_of_lz4(), SampledContents::default().zstd_of_lz4()), (Some(0.75), None));
     }
 
     #[test]
     fn claims_without_bounds_are_believed_of_some_regions_only() {
         let mut contents = SampledContents::default();
         let sizes = Compressibility { zero: u32::MAX, same: 1, sizes: [u32::MAX; 16] };
-        let claim = ContentSample { start: 1 << 40, bytes: u64::MAX, sizes, compressed: u64::MAX };
+        let most = u64::MAX;
+        let claim = ContentSample {
+            start: 1 << 40,
+            bytes: most,
+            sizes,
+            compressed: most,
+            lz4_of_both: most,
+            zstd: most,
+        };
         contents.add_region(0, 0, &claim);
         contents.add_region(0, 0, &ContentSample { start: u64::MAX, bytes: 0, ..claim });
         assert!(contents.regions.len() <= MOST_REGIONS as usize + 2);

@@ -48,6 +48,13 @@ fn each_use_after_the_first_is_a_fault() {
     // Half of the pages, each time.
     let (pages, rounds) = (PRESSED_PAGES as u64, PRESSED_ROUNDS as u64);
     assert!(pressure.pages_out >= rounds * pages / 2 && pressure.most_resident > 0, "{pressure:?}");
+    // What came back did so by page faults, and its cost is part of what is told.
+    assert!(
+        pressure.pages_back >= rounds * pages / 2 && pressure.pages_back <= pressure.pages_out,
+        "{pressure:?}"
+    );
+    let summary = recorded.summary.to_string();
+    assert!(summary.contains(&format!("{} of them came back", pressure.pages_back)), "{summary}");
     let mapped = recorded.calls(libc::SYS_mmap).find(|call| call.args[1] == BYTES).unwrap().result as u64;
     let all = recorded.faults().filter(|fault| (mapped..mapped + BYTES).contains(&fault.addr));
     let here: Vec<Outcome> = all.map(|fault| fault.outcome).collect();

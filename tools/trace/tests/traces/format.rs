@@ -44,7 +44,7 @@ pub(crate) fn header() -> TraceHeader {
         calls: CallSource::Seccomp,
         uses: UseSource::Sampled { interval_ms: 100 },
         settings: Some(settings()),
-        pressure: Some(Pressure::of_sample(3 << 20, 8, 5)),
+        pressure: Some(Pressure::of_sample(3 << 20, 8, 5).in_small_blocks()),
         started: 1_700_000_000,
         command: vec![(*b"ls").into(), (*b"\xff\xfe").into()],
     }
@@ -257,10 +257,11 @@ fn reuse() -> impl Strategy<Value = EventKind> {
     let reuse = (source, vec(run, 0..9)).prop_map(|(source, runs)| EventKind::Reuse(Reuse { source, runs }));
     let sample = any::<(u32, u32, [u32; 16])>()
         .prop_map(|(zero, same, sizes)| EventKind::Compressibility(Compressibility { zero, same, sizes }));
-    let contents = (number(), number(), any::<(u32, u32, [u32; 16])>(), number());
-    let contents = contents.prop_map(|(start, bytes, (zero, same, sizes), compressed)| {
+    let contents = (number(), number(), any::<(u32, u32, [u32; 16])>(), [number(), number(), number()]);
+    let contents = contents.prop_map(|(start, bytes, (zero, same, sizes), of_all)| {
         let sizes = Compressibility { zero, same, sizes };
-        EventKind::Contents(Box::new(ContentSample { start, bytes, sizes, compressed }))
+        let [compressed, lz4_of_both, zstd] = of_all;
+        EventKind::Contents(Box::new(ContentSample { start, bytes, sizes, compressed, lz4_of_both, zstd }))
     });
     prop_oneof![3 => reuse, 1 => sample, 1 => contents]
 }
@@ -553,6 +554,23 @@ fn version_4_has_no_pressure() {
     drop_later_kinds(&mut old, 12);
     let mut reader = TraceReader::new(&old[..]).unwrap();
     assert!(reader.header().pressure.is_none() && reader.header().uses == header().uses);
+    assert_eq!((&mut reader).collect::<Result<Vec<Event>, _>>().unwrap(), events);
+}
+
+#[test]
+fn the_blocks_of_a_sample_of_version_5_have_2_mib() {
+    let pressure = Some(Pressure::of_sample(1 << 20, 8, 5));
+    let events = some_events(20);
+    let mut old = write_with(&TraceHeader { pressure, ..header() }, &events, 10);
+    old[8] = 5;
+    replace_contents(&mut old, 12, |contents| {
+        // The exponent of the size of a block is last.
+        let end = [0x80, 0x80, 0x40, 8, 5, 21];
+        let at = contents.windows(6).rposition(|bytes| bytes == end).unwrap();
+        contents.remove(at + 5);
+    });
+    let mut reader = TraceReader::new(&old[..]).unwrap();
+    assert_eq!(reader.header().pressure, pressure);
     assert_eq!((&mut reader).collect::<Result<Vec<Event>, _>>().unwrap(), events);
 }
 

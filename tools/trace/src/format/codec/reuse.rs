@@ -33,7 +33,14 @@ impl Wire for Reuse {
     }
 }
 
-wire!(ContentSample { start, bytes, sizes, compressed });
+wire!(ContentSample {
+    start,
+    bytes,
+    sizes,
+    compressed,
+    lz4_of_both (since SIX, before 0),
+    zstd (since SIX, before 0),
+});
 
 /// Where the next run most likely starts.
 fn end_of(run: &ReuseRun) -> u64 {
@@ -53,5 +60,28 @@ impl Wire for Compressibility {
             *count = cursor.u32()?;
         }
         Ok(sample)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::Version;
+
+    #[test]
+    fn samples_of_version_5_compare_nothing_with_zstd() {
+        let sizes = Compressibility { zero: 3, ..Compressibility::default() };
+        let sample = ContentSample { start: 7, bytes: 9, sizes, compressed: 77, lz4_of_both: 50, zstd: 40 };
+        let mut bytes = Vec::new();
+        sample.put(&mut bytes);
+        let read = |bytes: &[u8], version| {
+            let mut cursor = Cursor::new(bytes, 0, version);
+            (ContentSample::get(&mut cursor).ok(), cursor.is_at_end())
+        };
+        assert_eq!(read(&bytes, Version::SIX), (Some(sample), true));
+        bytes.truncate(bytes.len() - 2);
+        let old = ContentSample { lz4_of_both: 0, zstd: 0, ..sample };
+        assert_eq!(read(&bytes, Version::FIVE), (Some(old), true));
+        assert_eq!(read(&bytes, Version::SIX), (None, true));
     }
 }

@@ -6,7 +6,7 @@
 //! together lies together.
 
 use super::Tracer;
-use super::contents;
+use super::contents::Press;
 use super::state::State;
 use crate::event::{EventKind, PageRun, Reuse, ReuseAccess, ReuseRun, ReuseSource, TaskId};
 use crate::mix::mix;
@@ -64,6 +64,7 @@ pub(super) struct ReuseSampler {
     /// If it did, every page's next write would be a fault, of the recorder's making.
     may_flush: bool,
     known: HashMap<SpaceId, Known>,
+    press: Press,
 }
 
 impl ReuseSampler {
@@ -78,6 +79,7 @@ impl ReuseSampler {
             uses,
             may_flush: !pagemap::notes_writes(),
             known: HashMap::new(),
+            press: Press::lz4(),
         }
     }
 
@@ -122,7 +124,7 @@ impl ReuseSampler {
             // Others in each look.
             let anonymous: u64 = present.iter().filter(|run| !run.file).map(|run| run.pages).sum();
             let step = anonymous.div_ceil(MOST_CONTENTS).max(1);
-            let sizes = contents::sample(tid, &present, step, mix(known.looks) % step).sizes;
+            let sizes = self.press.sample(tid, &present, step, mix(known.looks) % step).sizes;
             kinds.extend((sizes.pages() > 0).then_some(EventKind::Compressibility(sizes)));
         }
         known.present = present;

@@ -16,7 +16,7 @@
 //! are not paged out (`MADV_PAGEOUT` leaves them), nor are those of files.
 
 use super::Tracer;
-use super::contents;
+use super::contents::Press;
 use super::state::State;
 use crate::event::{Access, ContentSample, EventKind, Fault, Mode, Outcome, PageRun};
 use crate::format::Pressure;
@@ -91,6 +91,7 @@ pub(super) struct Rotation {
     turns: u64,
     /// It did not get rid of all the last time, and does not try again before this time.
     rests_until: u64,
+    press: Press,
     /// What it did.
     pub(super) figures: PressureSummary,
 }
@@ -107,14 +108,15 @@ impl Rotation {
             out: HashMap::new(),
             turns: 0,
             rests_until: 0,
+            press: Press::with_zstd(),
             figures: PressureSummary::default(),
         }
     }
 
-    /// A page came in.
-    fn came_in(&mut self, space: SpaceId, addr: u64) {
+    /// A page came in. Returns whether it had been paged out.
+    fn came_in(&mut self, space: SpaceId, addr: u64) -> bool {
         if !self.pressure.covers(addr) {
-            return;
+            return false;
         }
         let page = addr / PAGE;
         let region = (space, page / REGION_PAGES);
@@ -124,9 +126,7 @@ impl Rotation {
             Pages::default()
         });
         self.pages += u64::from(pages.insert(page % REGION_PAGES));
-        if let Some(out) = self.out.get_mut(&region) {
-            out.remove(page % REGION_PAGES);
-        }
+        self.out.get_mut(&region).is_some_and(|out| out.remove(page % REGION_PAGES))
     }
 
     /// The region that is next, which has its turn again when a page comes in, and the number of the turn.
@@ -176,15 +176,18 @@ fn anonymous_pages(pid: Tid) -> u64 {
     resident.saturating_sub(shared)
 }
 
-/// Ranges (start and bytes) that have all anonymous pages among `present` and none of a file.
-fn ranges(present: &[PageRun]) -> Vec<(u64, u64)> {
+/// Ranges (start and bytes) that have all anonymous pages among `present`, and none of a file or of a block that stays.
+fn ranges(present: &[PageRun], pressure: &Pressure) -> Vec<(u64, u64)> {
+    let block = |addr: u64| if pressure.is_sample() { addr >> pressure.block_shift } else { 0 };
     let mut ranges: Vec<(u64, u64)> = Vec::new();
     let mut open = false;
     for run in present {
         let end = run.start + run.pages * PAGE;
         match ranges.last_mut() {
             // What lies between is not resident.
-            Some((start, bytes)) if open && !run.file => *bytes = end - *start,
+            Some((start, bytes)) if open && !run.file && block(*start) == block(run.start) => {
+                *bytes = end - *start;
+            }
             _ if !run.file => ranges.push((run.start, end - run.start)),
             _ => {}
         }
@@ -210,19 +213,40 @@ struct PagedOut {
     contents: Option<ContentSample>,
 }
 
+/// What of these pages is paged out: of a sample only some blocks are.
+fn covered(pressure: &Pressure, present: Vec<PageRun>) -> Vec<PageRun> {
+    if !pressure.is_sample() {
+        return present;
+    }
+    let block = 1 << pressure.block_shift;
+    let mut found = Vec::new();
+    for PageRun { mut start, pages, file } in present {
+        let end = start + pages * PAGE;
+        while start < end {
+            let next = ((start / block + 1) * block).min(end);
+            if pressure.covers(start) {
+                found.push(PageRun { start, pages: (next - start) / PAGE, file });
+            }
+            start = next;
+        }
+    }
+    found
+}
+
 /// Pages a region out. Looks at other pages than before if `round` is another.
-fn page_out(pid: Tid, region: u64, round: u64) -> Option<PagedOut> {
+fn page_out(pid: Tid, region: u64, round: u64, pressure: &Pressure, press: &mut Press) -> Option<PagedOut> {
     let pagemap = Pagemap::open(pid)?;
     let (start, end) = (region * REGION_PAGES * PAGE, (region + 1) * REGION_PAGES * PAGE);
-    let mut present = pagemap.present(start, end);
-    let found = contents::sample(pid, &present, SAMPLED, mix(round) % SAMPLED);
-    memory::page_out(pid, ranges(&present));
-    let mut stay = pagemap.present(start, end);
+    let look = || covered(pressure, pagemap.present(start, end));
+    let mut present = look();
+    let found = press.sample(pid, &present, SAMPLED, mix(round) % SAMPLED);
+    memory::page_out(pid, ranges(&present, pressure));
+    let mut stay = look();
     let gone = anonymous(&present).saturating_sub(anonymous(&stay));
     stay.retain(|run| !run.file);
     present.retain(|run| !run.file);
-    let (sizes, compressed) = (found.sizes, found.bytes);
-    let sample = ContentSample { start, bytes: end - start, sizes, compressed };
+    let (sizes, compressed, lz4_of_both, zstd) = (found.sizes, found.bytes, found.lz4_of_both, found.zstd);
+    let sample = ContentSample { start, bytes: end - start, sizes, compressed, lz4_of_both, zstd };
     Some(PagedOut { gone, stay, present, contents: (sizes.pages() > 0).then_some(sample) })
 }
 
@@ -233,7 +257,8 @@ impl Tracer<'_> {
         for sample in samples {
             let SampleKind::End { addr, .. } = sample.what else { continue };
             if let Some(task) = self.tasks.get(&(sample.tid as Tid)) {
-                rotation.came_in(task.space, addr);
+                let was_out = rotation.came_in(task.space, addr);
+                rotation.figures.pages_back += u64::from(was_out);
             }
         }
     }
@@ -278,7 +303,9 @@ impl Tracer<'_> {
             let (space, number) = region;
             let Some(&(tid, pid)) = users.get(&space) else { continue };
             let time = now();
-            let Some(pages) = page_out(pid, number, turn) else { continue };
+            let Some(pages) = page_out(pid, number, turn, &rotation.pressure, &mut rotation.press) else {
+                continue;
+            };
             excess = excess.saturating_sub(pages.gone);
             rotation.figures.pages_out += pages.gone;
             let unseen = rotation.went(region, &pages).into_iter().map(|addr| {
@@ -330,7 +357,9 @@ mod tests {
         let pressure = Pressure::of_sample(64 * PAGE, 4, 9);
         let mut rotation = Rotation::new(pressure);
         assert_eq!(rotation.wanted, 16);
-        (0..4000).for_each(|region| rotation.came_in(SpaceId(0), region * REGION_PAGES * PAGE));
+        for region in 0..4000 {
+            assert!(!rotation.came_in(SpaceId(0), region * REGION_PAGES * PAGE), "none was out");
+        }
         let regions: Vec<u64> =
             std::iter::from_fn(|| rotation.next()).map(|((_, region), _)| region).collect();
         assert!(regions.len().abs_diff(1000) < 150, "{}", regions.len());
@@ -365,7 +394,28 @@ mod tests {
         let run = |page: u64, pages, file| PageRun { start: page * PAGE, pages, file };
         let present =
             [run(1, 2, false), run(5, 1, false), run(6, 1, true), run(9, 1, false), run(11, 1, true)];
-        assert_eq!(ranges(&present), [(PAGE, 5 * PAGE), (9 * PAGE, PAGE)]);
-        assert_eq!((anonymous(&present), ranges(&[])), (4, Vec::new()));
+        let all = Pressure::of(0);
+        assert_eq!(ranges(&present, &all), [(PAGE, 5 * PAGE), (9 * PAGE, PAGE)]);
+        assert_eq!((anonymous(&present), ranges(&[], &all)), (4, Vec::new()));
+    }
+
+    #[test]
+    fn blocks_that_are_not_of_the_sample_stay() {
+        let run = |page: u64, pages| PageRun { start: page * PAGE, pages, file: false };
+        let pressure = Pressure::of_sample(1 << 20, 3, 5).in_small_blocks();
+        assert_eq!(pressure.block_shift, 16, "16 pages");
+        let present = vec![run(3, 200), run(210, 2)];
+        let found = covered(&pressure, present.clone());
+        let pages = |runs: &[PageRun]| -> Vec<u64> {
+            runs.iter().flat_map(|run| (run.start / PAGE..).take(run.pages as usize)).collect()
+        };
+        let mut expected = pages(&present);
+        expected.retain(|page| pressure.covers(page * PAGE));
+        assert_eq!(pages(&found), expected);
+        assert!(expected.len() > 16 && expected.len() < 150, "{}", expected.len());
+        for (start, bytes) in ranges(&found, &pressure) {
+            assert!((0..bytes / PAGE).all(|page| pressure.covers(start + page * PAGE)));
+        }
+        assert_eq!(covered(&Pressure::of(0), present.clone()), present);
     }
 }
