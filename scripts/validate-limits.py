@@ -216,7 +216,7 @@ class Limited(advice.Campaign):
 
     def replayed(self, command):
         """A replay that differs from Linux somewhere ends with 1, and has figures all the same."""
-        done = subprocess.run(command, cwd=self.scratch, capture_output=True, text=True, timeout=900)
+        done = subprocess.run(command, cwd=self.fresh(), capture_output=True, text=True, timeout=900)
         if not done.stdout:
             raise advice.Failure(f"replay: {done.stderr[-600:].strip()}")
         of_all = json.loads(done.stdout.splitlines()[-1])["recording"]
