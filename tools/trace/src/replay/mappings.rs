@@ -3,7 +3,7 @@
 use super::files::FileIds;
 use quire_arch::VirtAddr;
 use quire_host::HostPlatform;
-use quire_mm::space::{Space, VmFlags};
+use quire_mm::space::{Mapping, Space, VmFlags};
 
 /// The anonymous memory of one mapping.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -27,20 +27,24 @@ pub(super) fn add(
     files: &FileIds,
     found: &mut Vec<MappingLife>,
 ) {
-    let heap = (space.layout().brk_start, space.brk(VirtAddr(0)));
     space.for_each_mapping_figures(|figures| {
         if figures.anonymous == 0 {
             return;
         }
         let mapping = &figures.mapping;
-        let (start, end) = (mapping.range.start(), mapping.range.end());
-        let is_heap = start < heap.1 && end > heap.0;
-        let name = match mapping.file {
-            Some(number) => files.name(number).unwrap_or_default(),
-            None if is_heap => "[heap]".to_owned(),
-            None if mapping.flags.contains(VmFlags::GROWSDOWN) => "[stack]".to_owned(),
-            None => String::new(),
-        };
-        found.push(MappingLife { process, start: start.0, end: end.0, name, anonymous: figures.anonymous });
+        let (start, end) = (mapping.range.start().0, mapping.range.end().0);
+        let name = name(space, files, mapping);
+        found.push(MappingLife { process, start, end, name, anonymous: figures.anonymous });
     });
+}
+
+/// The name of a mapping of `space`, as [`MappingLife::name`] has it.
+pub(super) fn name(space: &Space<'_, HostPlatform>, files: &FileIds, mapping: &Mapping) -> String {
+    let heap = (space.layout().brk_start, space.brk(VirtAddr(0)));
+    match mapping.file {
+        Some(number) => files.name(number).unwrap_or_default(),
+        None if mapping.range.start() < heap.1 && mapping.range.end() > heap.0 => "[heap]".to_owned(),
+        None if mapping.flags.contains(VmFlags::GROWSDOWN) => "[stack]".to_owned(),
+        None => String::new(),
+    }
 }
