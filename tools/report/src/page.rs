@@ -144,12 +144,12 @@ fn put_table(out: &mut String, picture: &Picture) {
                 Cell::Text(text) => {
                     let _ = write!(out, "<td class=\"words\">{}</td>", escape(text));
                 }
-                Cell::Number(value) => {
+                Cell::Number(value) if value.is_finite() => {
                     let exact = Value::from(*value);
                     let text = exact_text(&picture.unit(row, place), *value);
                     let _ = write!(out, "<td data-value=\"{exact}\">{}</td>", escape(&text));
                 }
-                Cell::None => out.push_str("<td>–</td>"),
+                Cell::Number(_) | Cell::None => out.push_str("<td>–</td>"),
             }
         }
         out.push_str("</tr>\n");

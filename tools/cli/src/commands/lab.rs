@@ -20,7 +20,7 @@ struct Manner<'p> {
     page: &'p mut Report,
 }
 /// Prints what an experiment found out, as JSON or for people, and returns whether nothing is wrong.
-type Show = Box<dyn Fn(Manner<'_>) -> bool>;
+type Show = Box<dyn Fn(&mut Manner<'_>) -> bool>;
 /// Runs an experiment, quickly or in full.
 type Run = fn(&LabArguments, Progress<'_>) -> Result<Show, LabError>;
 
@@ -61,7 +61,7 @@ pub(crate) fn run(arguments: &LabArguments) -> Result<ExitCode, Failure> {
         bar.finish();
         let shown = report.map_err(|error| Failure::work(format!("lab {name}: {error}")))?;
         let drawn = may_draw(arguments.plain);
-        good &= shown(Manner { as_json: arguments.json, drawn, page: &mut page });
+        good &= shown(&mut Manner { as_json: arguments.json, drawn, page: &mut page });
     }
     page.write()?;
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::from(FOUND_FAILURE) })
@@ -87,7 +87,7 @@ fn to_be_shown<T: Compared>(report: LabReport<T>) -> Show {
     })
 }
 
-fn show<T: Compared>(report: &LabReport<T>, how: Manner<'_>) {
+fn show<T: Compared>(report: &LabReport<T>, how: &mut Manner<'_>) {
     if how.as_json {
         Record::of(report).for_each(|record| say(record.line()));
     } else {

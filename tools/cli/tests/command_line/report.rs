@@ -1,10 +1,10 @@
 //! Pages of `--report`, and exported traces. What a browser makes of a page is looked at by `scripts/check-report.sh`.
 
-use crate::quire;
+use crate::{python, quire};
 use serde_json::Value;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::process::Output;
+use std::process::{Command, Output, Stdio};
 
 fn recording(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../recordings").join(format!("{name}.qtr"));
@@ -222,6 +222,31 @@ fn a_page_is_whole_or_not_there() {
     assert_eq!(std::fs::read_to_string(&other.0).expect("the file"), "not a page");
     let output = quire(&["replay", &file, "--report", "/dev/full"]);
     assert!(complaint(&output, 1).contains("/dev/full was not written"));
+}
+
+/// What a command prints on a terminal.
+fn on_a_terminal(arguments: &[&str], no_colour: bool) -> String {
+    let spawn = "import pty, sys; sys.exit(pty.spawn(sys.argv[1:]) >> 8)";
+    let mut command = Command::new(python());
+    command.args(["-c", spawn, env!("CARGO_BIN_EXE_quire")]).args(arguments).stdin(Stdio::null());
+    command.env("XDG_CACHE_HOME", "/nonexistent").env_remove("NO_COLOR");
+    if no_colour {
+        command.env("NO_COLOR", "1");
+    }
+    let output = command.output().expect("python starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn tables_have_drawings_on_a_terminal_only() {
+    let file = recording("git-log");
+    let has_blocks = |text: &str| text.contains('\u{2581}') && text.contains('\u{2588}');
+    assert!(has_blocks(&on_a_terminal(&["advise", &file], false)));
+    assert!(!has_blocks(&on_a_terminal(&["advise", &file], true)));
+    assert!(!has_blocks(&on_a_terminal(&["advise", "--plain", &file], false)));
+    let piped = quire(&["advise", &file]);
+    assert!(!has_blocks(&String::from_utf8_lossy(&piped.stdout)));
 }
 
 /// A field of a message of protobuf: its number, and what is in it.
