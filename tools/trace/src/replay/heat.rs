@@ -143,11 +143,11 @@ impl Heat {
     }
 
     fn name(&mut self, process: usize, space: &Space<'_, HostPlatform>, files: &FileIds) {
-        let known = &mut self.map.mappings;
+        let (known, heap) = (&mut self.map.mappings, mappings::heap(space));
         space.for_each_mapping(|mapping| {
             let key = (process, mapping.range.start().0);
             if known.len() < MOST_MAPPINGS || known.contains_key(&key) {
-                known.insert(key, (mapping.range.end().0, mappings::name(space, files, &mapping)));
+                known.insert(key, (mapping.range.end().0, mappings::name(heap, files, &mapping)));
             }
         });
     }

@@ -27,20 +27,25 @@ pub(super) fn add(
     files: &FileIds,
     found: &mut Vec<MappingLife>,
 ) {
+    let heap = heap(space);
     space.for_each_mapping_figures(|figures| {
         if figures.anonymous == 0 {
             return;
         }
         let mapping = &figures.mapping;
         let (start, end) = (mapping.range.start().0, mapping.range.end().0);
-        let name = name(space, files, mapping);
+        let name = name(heap, files, mapping);
         found.push(MappingLife { process, start, end, name, anonymous: figures.anonymous });
     });
 }
 
-/// The name of a mapping of `space`, as [`MappingLife::name`] has it.
-pub(super) fn name(space: &Space<'_, HostPlatform>, files: &FileIds, mapping: &Mapping) -> String {
-    let heap = (space.layout().brk_start, space.brk(VirtAddr(0)));
+/// The heap of `space`: its start and its end. It takes the mmap lock, which a visit of mappings holds.
+pub(super) fn heap(space: &Space<'_, HostPlatform>) -> (VirtAddr, VirtAddr) {
+    (space.layout().brk_start, space.brk(VirtAddr(0)))
+}
+
+/// The name of a mapping of a space with this heap, as [`MappingLife::name`] has it.
+pub(super) fn name(heap: (VirtAddr, VirtAddr), files: &FileIds, mapping: &Mapping) -> String {
     match mapping.file {
         Some(number) => files.name(number).unwrap_or_default(),
         None if mapping.range.start() < heap.1 && mapping.range.end() > heap.0 => "[heap]".to_owned(),
