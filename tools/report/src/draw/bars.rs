@@ -6,8 +6,6 @@ use crate::svg::Svg;
 
 const BAR: f64 = 13.0;
 const GAP: f64 = 12.0;
-/// What the number at the end of a bar takes.
-const NUMBER: f64 = 96.0;
 
 pub(super) fn legend(picture: &Picture, bars: usize) -> Vec<String> {
     if bars < 2 {
@@ -34,7 +32,13 @@ pub(super) fn draw(picture: &Picture, bars: usize, each_its_own: bool, size: Siz
     // Names stand beside their bars, or above them where it is narrow.
     let names = if size.is_narrow() { 0.0 } else { 300.0 };
     let above = if size.is_narrow() { 15.0 } else { 0.0 };
-    let (left, right) = (names + 4.0, width - NUMBER);
+    // What the longest number at the end of a bar takes.
+    let numbers = picture.rows.iter().flat_map(|row| {
+        let number = move |column: usize| Some(picture.unit(row, column).text(row.get(column)?.number()?));
+        (first..first + bars).filter_map(number)
+    });
+    let longest = numbers.map(|text| text.chars().count()).max().unwrap_or(0);
+    let (left, right) = (names + 4.0, width - (longest as f64 * LETTER + 10.0).min(width / 2.0));
     let group = above + BAR * bars as f64 + GAP;
     let has_axis = !each_its_own;
     let bottom = 4.0 + group * picture.rows.len() as f64;

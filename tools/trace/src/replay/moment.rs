@@ -5,8 +5,8 @@ use super::pressure::SwapFigures;
 use crate::event::Event;
 use quire_arch::{Order, PAGE_SIZE};
 use quire_host::HostPlatform;
-use quire_mm::abi::CallNumber;
 use quire_mm::Memory;
+use quire_mm::abi::CallNumber;
 use quire_mm::frame::VmEvent;
 use quire_mm::memcg::{MemcgId, MemcgStat};
 
