@@ -32,7 +32,7 @@ pub use lock::LockAll;
 pub use memcg::MemcgChangeError;
 pub use pagemap::PageState;
 pub use pin::PinnedPage;
-pub use smaps::MappingFigures;
+pub use smaps::{AnonymousPlace, MappingFigures};
 pub use sync::SyncFlags;
 
 use crate::error::Error;

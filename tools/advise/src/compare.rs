@@ -179,7 +179,7 @@ pub fn compare(
     let settings = grid(huge);
     let present = settings.first().ok_or(AdviseError::Nothing)?;
     let large = settings.iter().find(|setting| setting.name == LARGE).unwrap_or(present);
-    let base = run(&replay, options(huge, &[]))?;
+    let base = run(&replay, ReplayOptions { life: true, ..options(huge, &[]) })?;
     let short = if names.contains(&"swap") { shortage(&replay, huge, &base)? } else { None };
 
     let mut pairs = Vec::new();
@@ -270,7 +270,7 @@ fn effect(
 
 /// RAM in which the program has to page out and still fits. It is tried with less and less of its anonymous memory.
 fn shortage(replay: &Replay, huge: HugeConfig, base: &ReplayReport) -> Result<Option<Shortage>, AdviseError> {
-    let life = run(replay, ReplayOptions { life: true, ..options(huge, &[]) })?.life.unwrap_or_default();
+    let life = base.life.clone().unwrap_or_default();
     let anonymous = life.at_peak.anonymous;
     let fixed = life.peak_resident.saturating_sub(anonymous) + life.peak_page_tables + OWN_BYTES;
     for share in [4, 3, 2] {

@@ -56,11 +56,14 @@ pub(crate) struct Outcome {
     pub(crate) life: LifeFigures,
     pub(crate) processes: Vec<ProcessRow>,
     pub(crate) differences: u64,
+    /// Page faults that the recorder lost.
+    pub(crate) lost: u64,
 }
 
 impl Outcome {
     pub(crate) fn of(report: ReplayReport) -> Self {
         let differences = report.processes.iter().map(|process| process.mismatches).sum();
+        let lost = report.lost;
         let life = report.life.unwrap_or_default();
         let most = life.processes.iter().copied().chain(std::iter::repeat(ProcessLife::default()));
         let row = |(process, most): (&ProcessReport, ProcessLife)| ProcessRow {
@@ -70,12 +73,13 @@ impl Outcome {
             peak_page_tables: most.peak_page_tables,
         };
         let processes = report.processes.iter().zip(most).map(row).collect();
-        Self { life, processes, differences }
+        Self { life, processes, differences, lost }
     }
 }
 
 /// Page faults by the size of what they mapped, in bytes; those of files and of other pages count as 4 KiB.
-fn faults_by_size(life: &LifeFigures) -> BTreeMap<u64, u64> {
+#[must_use]
+pub fn faults_by_size(life: &LifeFigures) -> BTreeMap<u64, u64> {
     let large = life.folios.iter().filter(|folio| folio.faults > 0);
     let mut faults: BTreeMap<u64, u64> = large.map(|folio| (folio.order.bytes(), folio.faults)).collect();
     let rest = life.faults.saturating_sub(faults.values().sum());
@@ -243,7 +247,7 @@ mod tests {
             life(sample(90, 800), vec![sample(0, 0), sample(10, 100), sample(20, 300), sample(90, 800)]);
         for (event, waste) in [(10, 900.0), (16, 700.0), (90, 200.0), (1000, 200.0)] {
             let life = life(sample(event, 1000), Vec::new());
-            let outcome = Outcome { life, processes: Vec::new(), differences: 0 };
+            let outcome = Outcome { life, processes: Vec::new(), differences: 0, lost: 0 };
             let row = Row::of(&[&outcome], &[&touched], None);
             assert_eq!(row.waste.median, waste, "{event}");
         }

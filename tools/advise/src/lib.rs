@@ -5,6 +5,8 @@
 //!
 //! - `jobs`: work on several things at once.
 //! - `setting`: the settings, and the commands that apply them.
+//! - `heat`: which addresses hold memory when, and which of it was touched.
+//! - `latency`: how long page faults take, estimated.
 //! - `figures`: figures of several replays, as median and range.
 //! - `verdict`: which setting is worth trying.
 //! - `limits`: memory limits: their replays, and how much memory is enough.
@@ -14,7 +16,9 @@
 
 mod compare;
 mod figures;
+mod heat;
 mod jobs;
+mod latency;
 mod limits;
 mod predict;
 mod setting;
@@ -22,12 +26,14 @@ mod validate;
 mod verdict;
 
 pub use compare::{Comparison, Effect, Figure as ComparedFigure, Instructions, compare, technique_names};
-pub use figures::{ProcessRow, Range, Row};
+pub use figures::{ProcessRow, Range, Row, faults_by_size};
+pub use heat::{HEAT_COLUMNS, Heat, HeatBytes, HeatRun, touched_pages};
 pub use jobs::Progress;
+pub use latency::Latency;
 pub use limits::{
     Enough, LimitFigures, LimitRow, LimitSetting, LimitSwap, Limits, Means, Priced, predicts_limits,
 };
-pub use predict::{AdviseError, Prediction, Waste, peak_anonymous, predict, predict_beside};
+pub use predict::{AdviseError, Prediction, Waste, heat, peak_anonymous, predict, predict_beside};
 pub use setting::{FOLDER, Setting, grid};
 pub use validate::{Figure, LimitRuns, LimitValidation, Validation, run_within, validate};
 pub use verdict::{Gain, Verdict};

@@ -1,9 +1,10 @@
 //! Replays of recordings under each setting.
 
 use crate::figures::{Outcome, Range, Row};
+use crate::heat::{HEAT_COLUMNS, Heat, touched_pages};
 use crate::jobs::{Progress, in_parallel};
 use crate::limits::{Basis, LimitRow, LimitSetting, Limits, Trial, pressure};
-use crate::setting::{Setting, grid};
+use crate::setting::{NEVER, Setting, grid};
 use crate::verdict::Verdict;
 use quire_measure::Costs;
 use quire_mm::{
@@ -12,7 +13,8 @@ use quire_mm::{
 };
 use quire_trace::format::TraceHeader;
 use quire_trace::replay::{
-    Audits, LifeFigures, MappingLife, Replay, ReplayError, ReplayOptions, recorded_huge_config,
+    Audits, HeatMap, LifeFigures, LifeSample, MappingLife, Replay, ReplayError, ReplayOptions,
+    recorded_huge_config,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -62,8 +64,14 @@ pub struct Prediction {
     pub differences: u64,
     /// How exact the page faults of the recordings are.
     pub exactness: &'static str,
+    /// Where and how the first of them was recorded.
+    pub header: TraceHeader,
+    /// Page faults that the recorder lost, in all of them.
+    pub lost: u64,
     /// A row a setting, the present one first.
     pub rows: Vec<(Setting, Row)>,
+    /// A row's memory over the recorded time, of its first replay.
+    pub lives: Vec<Vec<LifeSample>>,
     /// Which setting is worth trying.
     pub verdict: Verdict,
     /// Of the settings that the verdict names, by their places among the rows: the mappings that hold most memory that
@@ -83,7 +91,7 @@ pub struct Waste {
 }
 
 /// Mappings that are told.
-const MOST_WASTES: usize = 3;
+const MOST_WASTES: usize = 8;
 
 /// Where the memory lies that `outcome` had at its peak, and that is not there at that event without huge pages.
 fn waste_by_mapping(
@@ -124,9 +132,6 @@ fn waste_by_mapping(
     wastes.truncate(MOST_WASTES);
     Ok(wastes)
 }
-
-/// The name of the setting without huge pages.
-const NEVER: &str = "thp=never";
 
 /// The phases of khugepaged that are tried, as shares of its pace: when it first looks is chance.
 const PHASES: [f64; 2] = [0.25, 0.75];
@@ -210,6 +215,9 @@ pub fn predict(
         .collect();
     let last = outcomes.first().and_then(|outcome| outcome.life.samples.last());
     let seconds = last.map_or(0.0, |sample| sample.time_ns as f64 / 1e9);
+    let first = |place: usize| under(place).first().map(|outcome| outcome.life.samples.clone());
+    let lives = (0..settings.len()).map(|place| first(place).unwrap_or_default()).collect();
+    let lost = under(0).iter().map(|outcome| outcome.lost).max().unwrap_or(0);
     let differences = under(0).iter().map(|outcome| outcome.differences).sum();
     let spent: Vec<Range> = rows.iter().map(|(_, row)| row.fault_ns()).collect();
     let verdict = Verdict::of(&rows, seconds, &spent);
@@ -235,6 +243,9 @@ pub fn predict(
         seconds,
         differences,
         exactness: header.faults.exactness(),
+        header: header.clone(),
+        lost,
+        lives,
         verdict,
         wastes,
         rows,
@@ -316,6 +327,35 @@ fn options(setting: &Setting, khugepaged: Option<Duration>) -> ReplayOptions {
         khugepaged,
         ..ReplayOptions::default()
     }
+}
+
+/// What the present setting and `other`, by its place among the rows, have in memory by address and time, of the first
+/// recording in `files` that settings are predicted from; none where nothing is ever in memory. Three replays.
+///
+/// # Errors
+///
+/// [`AdviseError`].
+pub fn heat(
+    files: &[PathBuf],
+    prediction: &Prediction,
+    places: &[usize],
+    at_once: usize,
+) -> Result<Vec<(usize, Heat)>, AdviseError> {
+    let (replays, headers) = open(files)?;
+    let plain = headers.iter().position(|header| pressure(header).is_none()).unwrap_or(0);
+    let replay = replays.get(plain).ok_or(AdviseError::Nothing)?;
+    // The first replay is of what is touched.
+    let jobs: Vec<Option<usize>> = std::iter::once(None).chain(places.iter().copied().map(Some)).collect();
+    let found = in_parallel(&jobs, at_once, &|_, _| {}, |job| {
+        let Some(place) = job else { return Ok((touched_pages(replay, false)?, None)) };
+        let (setting, _) = prediction.rows.get(*place).ok_or(AdviseError::Nothing)?;
+        let khugepaged = phases(setting).first().copied().flatten();
+        let options = ReplayOptions { life: false, heat: Some(HEAT_COLUMNS), ..options(setting, khugepaged) };
+        Ok::<_, AdviseError>((HeatMap::default(), Some(replay.with(options).run(&mut |_, _| {})?)))
+    })?;
+    let Some(((touched, _), rest)) = found.split_first() else { return Ok(Vec::new()) };
+    let rest = rest.iter().zip(places);
+    Ok(rest.filter_map(|((_, report), &place)| Some((place, Heat::of(report.as_ref()?, touched)?))).collect())
 }
 
 fn jobs(settings: &[Setting], recordings: &[usize]) -> Vec<Job> {

@@ -22,6 +22,9 @@ pub struct Setting {
 /// The folder of the settings.
 pub const FOLDER: &str = "/sys/kernel/mm/transparent_hugepage";
 
+/// The name of the setting without huge pages.
+pub(crate) const NEVER: &str = "thp=never";
+
 /// Orders of folios between a page and the PMD's, which Linux calls mTHP.
 fn small_orders() -> impl Iterator<Item = Order> {
     OrderSet::ANONYMOUS.iter().filter(|&order| order < Order::PMD)

@@ -33,6 +33,9 @@ pub(crate) enum Command {
     /// Run recorded programs again on Quire and compare every result with Linux's
     #[command(after_help = examples::REPLAY)]
     Replay(ReplayArguments),
+    /// Write a replay in another tool's format
+    #[command(after_help = examples::EXPORT)]
+    Export(ExportArguments),
     /// Record a program and replay it at once
     #[command(after_help = examples::RUN)]
     Run(RunArguments),
@@ -163,8 +166,39 @@ pub(crate) struct ReplayArguments {
     /// Use what is whole of a damaged recording
     #[arg(long)]
     pub(crate) salvage: bool,
+    /// Write a page with pictures of what was found to this file, as HTML that needs nothing else
+    #[arg(long, value_name = "FILE.html", help_heading = "Output")]
+    pub(crate) report: Option<PathBuf>,
+    /// Print one JSON object a process
+    #[arg(long, help_heading = "Output")]
+    pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) machine: MachineArguments,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ExportArguments {
+    #[command(subcommand)]
+    pub(crate) format: ExportFormat,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ExportFormat {
+    /// A trace for Perfetto: memory, page tables, free blocks and swap as counters, calls and page faults on the tracks
+    /// of their threads
+    Perfetto {
+        /// The recording
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+        /// The trace to write
+        #[arg(short, long, value_name = "OUT", help_heading = "Output")]
+        output: PathBuf,
+        /// Use what is whole of a damaged recording
+        #[arg(long)]
+        salvage: bool,
+        #[command(flatten)]
+        machine: Box<MachineArguments>,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -175,6 +209,9 @@ pub(crate) struct RunArguments {
     /// Replace FILE even if it is not a recording
     #[arg(long, requires = "output", help_heading = "Output")]
     pub(crate) force: bool,
+    /// Print one JSON object a process
+    #[arg(long, help_heading = "Output")]
+    pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) machine: MachineArguments,
     /// The program and its arguments
@@ -212,6 +249,12 @@ pub(crate) struct AdviseArguments {
     /// Replay so many at once; by default one a CPU
     #[arg(long, value_name = "N")]
     pub(crate) jobs: Option<usize>,
+    /// Write a page with pictures of what was found to this file, as HTML that needs nothing else
+    #[arg(long, value_name = "FILE.html", help_heading = "Output")]
+    pub(crate) report: Option<PathBuf>,
+    /// Draw nothing in tables: as in a pipe, or where NO_COLOR is set
+    #[arg(long, help_heading = "Output")]
+    pub(crate) plain: bool,
     /// Print JSON objects, one a line: a row a setting, a row a memory limit, then the verdict
     #[arg(long, help_heading = "Output")]
     pub(crate) json: bool,
@@ -234,6 +277,9 @@ pub(crate) struct CompareArguments {
     /// Replay so many at once; by default one a CPU
     #[arg(long, value_name = "N")]
     pub(crate) jobs: Option<usize>,
+    /// Write a page with pictures of what was found to this file, as HTML that needs nothing else
+    #[arg(long, value_name = "FILE.html", help_heading = "Output")]
+    pub(crate) report: Option<PathBuf>,
     /// Print one JSON object a figure
     #[arg(long, help_heading = "Output")]
     pub(crate) json: bool,
@@ -298,6 +344,12 @@ pub(crate) struct LabArguments {
     /// Take seconds instead of minutes
     #[arg(long)]
     pub(crate) quick: bool,
+    /// Write a page with pictures of what was found to this file, as HTML that needs nothing else
+    #[arg(long, value_name = "FILE.html", help_heading = "Output")]
+    pub(crate) report: Option<PathBuf>,
+    /// Draw nothing in tables: as in a pipe, or where NO_COLOR is set
+    #[arg(long, help_heading = "Output")]
+    pub(crate) plain: bool,
     /// Print one JSON object a figure
     #[arg(long, help_heading = "Output")]
     pub(crate) json: bool,
@@ -340,9 +392,6 @@ pub(crate) struct MachineArguments {
     /// Hold every TLB hit against the page tables
     #[arg(long, help_heading = "Checks")]
     pub(crate) paranoid: bool,
-    /// Print one JSON object a process
-    #[arg(long, help_heading = "Output")]
-    pub(crate) json: bool,
 }
 
 /// The techniques as chosen. The values were checked when they were parsed.

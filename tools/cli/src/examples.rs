@@ -31,7 +31,13 @@ Examples:
   quire replay my.qtr                                     figures beside Linux's
   quire replay my.qtr --setting thp=always                under other settings of huge pages
   quire replay my.qtr --limit 100M --swap zram:1G         within a memory limit
-  quire replay my.qtr --technique tables=keep --json      without a technique, for scripts";
+  quire replay my.qtr --technique tables=keep --json      without a technique, for scripts
+  quire replay my.qtr --report my.html                    a page with pictures";
+
+pub(crate) const EXPORT: &str = "\
+Examples:
+  quire export perfetto my.qtr -o my.perfetto      open the file in Perfetto's own page
+  quire export perfetto my.qtr -o my.perfetto --limit 100M --swap zram:1G";
 
 pub(crate) const RUN: &str = "\
 Examples:
@@ -43,7 +49,8 @@ Examples:
   quire advise -- ./job --input data        records it three times, and as often under pressure
   quire advise monday.qtr tuesday.qtr       with recordings that are there
   quire advise --validate -- ./job          also measures the advised setting (root)
-  quire advise --no-limits --json my.qtr    settings of huge pages only, for scripts";
+  quire advise --no-limits --json my.qtr    settings of huge pages only, for scripts
+  quire advise --report my.html my.qtr      a page with pictures";
 
 pub(crate) const COMPARE: &str = "\
 Examples:

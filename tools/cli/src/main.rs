@@ -6,6 +6,7 @@ mod examples;
 mod exit;
 mod interrupt;
 mod output;
+mod pictures;
 
 use args::{Arguments, Command};
 use clap::Parser;
@@ -24,6 +25,7 @@ fn main() -> ExitCode {
         Some(Command::Import(import)) => commands::import::run(import),
         Some(Command::Trace(trace)) => commands::trace::run(&trace),
         Some(Command::Replay(replay)) => commands::replay::run(&replay),
+        Some(Command::Export(export)) => commands::export::run(&export),
         Some(Command::Run(run)) => commands::run::run(run),
         Some(Command::Advise(advise)) => commands::advise::run(&advise),
         Some(Command::Compare(compare)) => commands::compare::run(&compare),

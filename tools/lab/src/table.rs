@@ -5,7 +5,7 @@ use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use std::fmt;
 
 impl<T: Compared> fmt::Display for Section<T> {
-    /// The heading and the table.
+    /// The heading and the table; `{:#}` with a bar for each ratio.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut table = Table::new();
         table.load_style(presets::ASCII_MARKDOWN).set_content_arrangement(ContentArrangement::Disabled);
@@ -20,7 +20,11 @@ impl<T: Compared> fmt::Display for Section<T> {
         table.set_header(header);
         let mut case = "";
         for figure in &self.figures {
-            table.add_row(row(figure, figure.case == case, with_linux));
+            let mut row = row(figure, figure.case == case, with_linux);
+            if let (true, Some(ratio)) = (f.alternate(), figure.ratio()) {
+                row[2 + T::ALL.len()] += &format!(" {}", bar(ratio));
+            }
+            table.add_row(row);
             case = &figure.case;
         }
         for column in 2..columns {
@@ -41,6 +45,17 @@ fn row<T: Compared>(figure: &Figure<T>, same_case: bool, with_linux: bool) -> Ve
     row.push(figure.ratio().map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.3}")));
     row.extend(with_linux.then(|| number(figure.linux)));
     row
+}
+
+/// Letters of a bar for a ratio of one; twice as many are the longest.
+const BAR: f64 = 6.0;
+const PARTS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
+
+/// A ratio as a bar, padded.
+fn bar(ratio: f64) -> String {
+    let eighths = ((ratio * BAR * 8.0).round() as usize).min(2 * BAR as usize * 8);
+    let bar = "█".repeat(eighths / 8) + PARTS[eighths % 8];
+    format!("{bar:<0$}", 2 * BAR as usize)
 }
 
 /// A number with as many decimals as are significant.
@@ -83,6 +98,14 @@ mod tests {
         let (without, with) = (text(figure.clone()), text(figure.with_linux(Some(77.0))));
         assert!(without.contains("runs / pages") && !without.contains("Linux"), "{without}");
         assert!(with.contains("Linux") && with.contains("77.0"), "{with}");
+    }
+
+    #[test]
+    fn bars_are_as_long_as_ratios() {
+        for (ratio, blocks) in [(0.0, 0), (0.5, 3), (1.0, 6), (2.0, 12), (99.0, 12)] {
+            let bar = bar(ratio);
+            assert_eq!((bar.matches('█').count(), bar.chars().count()), (blocks, 12), "{ratio}");
+        }
     }
 
     #[test]

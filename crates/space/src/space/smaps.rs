@@ -142,4 +142,31 @@ impl<P: Platform> Space<'_, P> {
             visit(&figures);
         }
     }
+
+    /// Calls `visit` with the anonymous pages of every mapping, lowest first, and whether they are in memory or were
+    /// paged out: what one entry maps at a time. The page of zeros is none of them.
+    pub fn for_each_anonymous(&self, mut visit: impl FnMut(VirtRange, AnonymousPlace)) {
+        let tables = self.tables();
+        let is_anonymous = |leaf: Leaf| {
+            !leaf.flags.contains(LeafFlags::SPECIAL)
+                && tables.memory().frames().folio(leaf.pfn).kind() == Kind::Anonymous
+        };
+        let mappings = self.core().read_mappings(self.spaces.platform());
+        for vma in mappings.iter() {
+            tables.look(vma.range(), |pages, entry| match entry {
+                Entry::Swap(_) => visit(pages, AnonymousPlace::Swap),
+                Entry::Leaf(leaf) if is_anonymous(leaf) => visit(pages, AnonymousPlace::Memory),
+                _ => {}
+            });
+        }
+    }
+}
+
+/// Where anonymous pages are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AnonymousPlace {
+    /// In memory, and mapped.
+    Memory,
+    /// An entry of swap stands for them.
+    Swap,
 }

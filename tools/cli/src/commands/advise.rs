@@ -5,9 +5,10 @@ use super::record::{not_recorded, pressure, swap_to_keep};
 use super::scratch::scratch;
 use crate::args::AdviseArguments;
 use crate::exit::Failure;
-use crate::output::{advice, progress::Bar};
+use crate::output::{advice, progress::Bar, say, spark::may_draw};
+use crate::pictures::{self, Report};
 use quire_advise::{
-    AdviseError, LimitValidation, Prediction, Validation, peak_anonymous, predict, predict_beside,
+    AdviseError, LimitValidation, Prediction, Validation, heat, peak_anonymous, predict, predict_beside,
     run_within, validate,
 };
 use quire_measure::{Costs, HostSwap, MeasureError};
@@ -23,6 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) fn run(arguments: &AdviseArguments) -> Result<ExitCode, Failure> {
+    let mut report = Report::new(arguments.report.as_deref(), "quire advise")?;
     let mut recordings = Recordings { files: arguments.files.clone(), open: Vec::new() };
     if recordings.files.is_empty() {
         let wall = recordings.record(&arguments.command, arguments.runs)?;
@@ -32,7 +34,7 @@ pub(crate) fn run(arguments: &AdviseArguments) -> Result<ExitCode, Failure> {
     }
     let prediction = with_progress(&recordings.files, arguments.jobs, Costs::kept().as_ref())?;
     if !arguments.json {
-        advice::print(&prediction);
+        advice::print(&prediction, may_draw(arguments.plain));
     }
     let (validations, limited) = if arguments.validate {
         (
@@ -43,11 +45,27 @@ pub(crate) fn run(arguments: &AdviseArguments) -> Result<ExitCode, Failure> {
         (Vec::new(), None)
     };
     if arguments.json {
-        advice::print_json(&prediction, &validations, limited.as_ref());
+        advice::objects(&prediction, &validations, limited.as_ref()).iter().for_each(say);
     } else if arguments.validate {
         advice::print_validations(&validations, limited.as_ref(), arguments.runs);
     }
+    if report.is_wanted() {
+        let places: Vec<usize> = std::iter::once(0).chain(other_place(&prediction)).collect();
+        let heats =
+            heat(&recordings.files, &prediction, &places, at_once(arguments.jobs)).map_err(failure)?;
+        report.add(pictures::advice(&prediction, &heats, &validations, limited.as_ref()), arguments.json);
+        report.write()?;
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The setting that is looked at beside the present one, by its place among the rows: the advised one; where nothing is
+/// advised, the one that takes most more memory, or else huge pages always on.
+fn other_place(prediction: &Prediction) -> Option<usize> {
+    let (rows, verdict) = (&prediction.rows, &prediction.verdict);
+    let named = verdict.recommended().or(verdict.most_memory.as_ref()).map(|gain| gain.place);
+    let always = || rows.iter().position(|(setting, _)| setting.name == "thp=always");
+    named.or_else(always).filter(|&place| place > 0)
 }
 
 /// Under pressure this share of the peak of anonymous memory stays resident: half of the smallest limit that every
@@ -151,21 +169,15 @@ impl Recordings {
     }
 }
 
-/// Runs the program under the present setting, and under the advised one; where nothing is advised, under the one
-/// that takes most more memory, or else with huge pages always on.
+/// Runs the program under the present setting, and under the other one.
 fn run_under_settings(
     prediction: &Prediction,
     command: &[OsString],
     runs: u16,
 ) -> Result<Vec<Validation>, Failure> {
-    let rows = &prediction.rows;
-    let verdict = &prediction.verdict;
-    let advised = verdict.recommended().or(verdict.most_memory.as_ref()).map(|gain| gain.place);
-    let always = || rows.iter().position(|(setting, _)| setting.name == "thp=always");
-    let other = advised.or_else(always).filter(|&place| place > 0);
-    let places = std::iter::once(0).chain(other);
-    let settings: Vec<_> =
-        places.filter_map(|place| rows.get(place)).map(|(setting, row)| (setting, row)).collect();
+    let places = std::iter::once(0).chain(other_place(prediction));
+    let rows = places.filter_map(|place| prediction.rows.get(place));
+    let settings: Vec<_> = rows.map(|(setting, row)| (setting, row)).collect();
     validate(&settings, command, runs).map_err(Failure::work)
 }
 

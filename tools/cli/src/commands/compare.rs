@@ -4,12 +4,14 @@ use super::replay::recordings_among;
 use super::{at_once, instructions};
 use crate::args::CompareArguments;
 use crate::exit::{FOUND_FAILURE, Failure};
-use crate::output::{progress::Bar, techniques};
+use crate::output::{progress::Bar, say, techniques};
+use crate::pictures::{self, Report};
 use quire_advise::{AdviseError, Comparison, Instructions, compare};
 use std::path::Path;
 use std::process::ExitCode;
 
 pub(crate) fn run(arguments: &CompareArguments) -> Result<ExitCode, Failure> {
+    let mut page = Report::new(arguments.report.as_deref(), "quire compare")?;
     let instructions = arguments.instructions.then(instructions::counter).transpose()?;
     let names: Vec<&str> = arguments.techniques.iter().map(String::as_str).collect();
     let mut good = true;
@@ -17,12 +19,16 @@ pub(crate) fn run(arguments: &CompareArguments) -> Result<ExitCode, Failure> {
         let comparison =
             with_progress(file, &names, arguments.jobs, instructions.as_deref().map(|c| c as _))?;
         if arguments.json {
-            techniques::print_json(&comparison);
+            techniques::objects(&comparison).iter().for_each(say);
         } else {
             techniques::print(&comparison);
         }
+        if page.is_wanted() {
+            page.add(pictures::comparison(&comparison), arguments.json);
+        }
         good &= comparison.report.is_good();
     }
+    page.write()?;
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::from(FOUND_FAILURE) })
 }
 

@@ -2,8 +2,9 @@
 
 use crate::args::LabArguments;
 use crate::exit::{FOUND_FAILURE, Failure};
-use crate::output::{progress::Bar, say};
-use quire_lab::{Compared, LabError, Record, Report, gather, mremap, pcp, swap, tables};
+use crate::output::{progress::Bar, say, spark::may_draw};
+use crate::pictures::{self, Report};
+use quire_lab::{Compared, LabError, Record, Report as LabReport, gather, mremap, pcp, swap, tables};
 use std::process::ExitCode;
 
 /// How much slower a case may be before it is named as slower.
@@ -11,8 +12,15 @@ const TOLERANCE: f64 = 0.02;
 
 /// Told what is being done, how many steps of the experiment are done, and how many there are.
 type Progress<'p> = &'p mut dyn FnMut(&str, u64, u64);
+/// How what an experiment found out is shown.
+struct Manner<'p> {
+    as_json: bool,
+    /// With bars in the tables.
+    drawn: bool,
+    page: &'p mut Report,
+}
 /// Prints what an experiment found out, as JSON or for people, and returns whether nothing is wrong.
-type Show = Box<dyn Fn(bool) -> bool>;
+type Show = Box<dyn Fn(&mut Manner<'_>) -> bool>;
 /// Runs an experiment, quickly or in full.
 type Run = fn(&LabArguments, Progress<'_>) -> Result<Show, LabError>;
 
@@ -42,6 +50,7 @@ const EXPERIMENTS: [(&str, Run); 5] = [
 ];
 
 pub(crate) fn run(arguments: &LabArguments) -> Result<ExitCode, Failure> {
+    let mut page = Report::new(arguments.report.as_deref(), "quire lab")?;
     let mut good = true;
     for (name, run) in choose(&arguments.experiments)? {
         let bar = Bar::new(name, "steps");
@@ -51,8 +60,10 @@ pub(crate) fn run(arguments: &LabArguments) -> Result<ExitCode, Failure> {
         });
         bar.finish();
         let shown = report.map_err(|error| Failure::work(format!("lab {name}: {error}")))?;
-        good &= shown(arguments.json);
+        let drawn = may_draw(arguments.plain);
+        good &= shown(&mut Manner { as_json: arguments.json, drawn, page: &mut page });
     }
+    page.write()?;
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::from(FOUND_FAILURE) })
 }
 
@@ -69,21 +80,28 @@ fn choose(names: &[String]) -> Result<Vec<(&'static str, Run)>, Failure> {
     Ok(EXPERIMENTS.into_iter().filter(|(name, _)| wanted(name)).collect())
 }
 
-fn to_be_shown<T: Compared>(report: Report<T>) -> Show {
-    Box::new(move |as_json| {
-        show(&report, as_json);
+fn to_be_shown<T: Compared>(report: LabReport<T>) -> Show {
+    Box::new(move |how| {
+        show(&report, how);
         report.findings.is_empty()
     })
 }
 
-fn show<T: Compared>(report: &Report<T>, as_json: bool) {
-    if as_json {
+fn show<T: Compared>(report: &LabReport<T>, how: &mut Manner<'_>) {
+    if how.as_json {
         Record::of(report).for_each(|record| say(record.line()));
     } else {
         for section in &report.sections {
-            say(format_args!("{section}\n"));
+            if how.drawn {
+                say(format_args!("{section:#}\n"));
+            } else {
+                say(format_args!("{section}\n"));
+            }
         }
-        slower(report);
+        slower(report).iter().for_each(say);
+    }
+    if how.page.is_wanted() {
+        how.page.add(pictures::experiment(report, slower(report)), how.as_json);
     }
     for finding in &report.findings {
         eprintln!("quire: lab {}: {finding}", report.experiment);
@@ -91,18 +109,16 @@ fn show<T: Compared>(report: &Report<T>, as_json: bool) {
 }
 
 /// The unfavourable cases, after all the others.
-fn slower<T: Compared>(report: &Report<T>) {
+fn slower<T: Compared>(report: &LabReport<T>) -> Vec<String> {
     let percent = TOLERANCE * 100.0;
-    let mut any = false;
-    for figure in report.slower(TOLERANCE) {
-        if !any {
-            say(format_args!("Slower than {} by more than {percent} %:", T::BEFORE_TEXT));
-        }
-        any = true;
+    let cases = report.slower(TOLERANCE).map(|figure| {
         let ratio = figure.of(T::AFTER).unwrap_or_default();
-        say(format_args!("  {}: {:+.1} %", figure.case, (ratio - 1.0) * 100.0));
+        format!("  {}: {:+.1} %", figure.case, (ratio - 1.0) * 100.0)
+    });
+    let cases: Vec<String> = cases.collect();
+    if cases.is_empty() {
+        return vec![format!("No case is slower than {} by more than {percent} %.", T::BEFORE_TEXT)];
     }
-    if !any {
-        say(format_args!("No case is slower than {} by more than {percent} %.", T::BEFORE_TEXT));
-    }
+    let heading = format!("Slower than {} by more than {percent} %:", T::BEFORE_TEXT);
+    std::iter::once(heading).chain(cases).collect()
 }

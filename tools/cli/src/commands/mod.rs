@@ -5,6 +5,7 @@ mod bundled;
 pub(crate) mod calibrate;
 pub(crate) mod compare;
 pub(crate) mod diff;
+pub(crate) mod export;
 pub(crate) mod import;
 pub(crate) mod instructions;
 pub(crate) mod lab;

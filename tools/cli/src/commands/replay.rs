@@ -2,22 +2,43 @@
 
 use crate::args::{MachineArguments, ReplayArguments, chosen_techniques};
 use crate::exit::{FOUND_FAILURE, Failure};
-use crate::output::{json, progress::Bar, table};
-use quire_advise::grid;
+use crate::output::{json, progress::Bar, say, table};
+use crate::pictures::{self, Report};
+use quire_advise::{HEAT_COLUMNS, grid, touched_pages};
 use quire_mm::thp::HugeConfig;
+use quire_report::Section;
 use quire_trace::format::{EXTENSION, TraceErrorKind, TraceHeader, TraceReader, UseSource};
 use quire_trace::replay::{Replay, ReplayError, ReplayOptions, ReplayReport, recorded_huge_config};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 pub(crate) fn run(arguments: &ReplayArguments) -> Result<ExitCode, Failure> {
+    let mut page = Report::new(arguments.report.as_deref(), "quire replay")?;
     let mut good = true;
     for file in recordings_among(&arguments.files) {
-        let report = replay(file, &arguments.machine, arguments.salvage)?;
-        show(file, &report, arguments.machine.json);
+        let report = replay(file, &arguments.machine, arguments.salvage, page.is_wanted())?;
+        show(file, &report, arguments.json);
+        if page.is_wanted() {
+            page.add(section(file, &report, arguments)?, arguments.json);
+        }
         good &= report.is_good();
     }
+    page.write()?;
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::from(FOUND_FAILURE) })
+}
+
+/// The section of a page. What is touched is told by one more replay.
+fn section(file: &Path, report: &ReplayReport, arguments: &ReplayArguments) -> Result<Section, Failure> {
+    let options = ReplayOptions { salvage: arguments.salvage, ..ReplayOptions::default() };
+    let touched = Replay::open(file, options).and_then(|replay| touched_pages(&replay, arguments.salvage));
+    let machine = &arguments.machine;
+    let setting = machine.setting.as_deref().unwrap_or("as Quire's defaults are");
+    let name = match (machine.limit, machine.memory) {
+        (Some(bytes), _) => format!("{setting}, limited to {} KiB", bytes >> 10),
+        (None, Some(bytes)) => format!("{setting}, {} KiB of RAM", bytes >> 10),
+        (None, None) => setting.to_owned(),
+    };
+    Ok(pictures::replay(file, report, &touched.map_err(failure)?, &name))
 }
 
 /// What to replay of the files that were named. Of several, as `recordings/*` gives them, those that are
@@ -42,12 +63,27 @@ fn is_something_else(file: &Path) -> bool {
     file.is_dir() || opened.is_err_and(|error| matches!(error.kind(), TraceErrorKind::NotATrace))
 }
 
-/// Replays one recording, with progress on a terminal.
+/// Replays one recording, with progress on a terminal; `followed` memory is told over time and by address.
 pub(crate) fn replay(
     file: &Path,
     machine: &MachineArguments,
     salvage: bool,
+    followed: bool,
 ) -> Result<ReplayReport, Failure> {
+    let (replay, mut options) = prepared(file, machine, salvage)?;
+    (options.life, options.heat) = (followed, followed.then_some(HEAT_COLUMNS));
+    let bar = Bar::new(&file.display().to_string(), "events");
+    let report = replay.with(options).run(&mut |done, total| bar.set(done, total)).map_err(failure);
+    bar.finish();
+    report
+}
+
+/// A recording, looked through, and how it is to be replayed.
+pub(crate) fn prepared(
+    file: &Path,
+    machine: &MachineArguments,
+    salvage: bool,
+) -> Result<(Replay, ReplayOptions), Failure> {
     let is_limited = machine.memory.is_some() || machine.limit.is_some();
     let mut options = ReplayOptions {
         memory: machine.memory,
@@ -61,10 +97,9 @@ pub(crate) fn replay(
         contents: machine.contents || is_limited,
         ..ReplayOptions::default()
     };
-    let mut replay = Replay::open(file, options.clone()).map_err(failure)?;
+    let replay = Replay::open(file, options.clone()).map_err(failure)?;
     if let Some(name) = &machine.setting {
         options.huge = setting(&replay.header().map_err(failure)?, name)?;
-        replay = replay.with(options);
     }
     if is_limited && !machine.assume_no_reuse {
         refuse_without_uses(file, &replay)?;
@@ -72,10 +107,7 @@ pub(crate) fn replay(
     if machine.swap.is_none() && machine.techniques.iter().any(|(name, _)| name == "swap") {
         eprintln!("quire: --technique swap= changes nothing without --swap");
     }
-    let bar = Bar::new(&file.display().to_string(), "events");
-    let report = replay.run(&mut |done, total| bar.set(done, total)).map_err(failure);
-    bar.finish();
-    report
+    Ok((replay, options))
 }
 
 /// The controls of huge pages that the setting of this name stands for, where the program was recorded.
@@ -105,13 +137,13 @@ fn refuse_without_uses(file: &Path, replay: &Replay) -> Result<(), Failure> {
 /// Prints what a replay found.
 pub(crate) fn show(file: &Path, report: &ReplayReport, as_json: bool) {
     if as_json {
-        json::print(file, report);
+        json::objects(file, report).iter().for_each(say);
     } else {
         table::print(file, report);
     }
 }
 
-fn failure(error: ReplayError) -> Failure {
+pub(crate) fn failure(error: ReplayError) -> Failure {
     match error {
         ReplayError::Trace(error) => Failure::input(error),
         ReplayError::Machine(error) => {

@@ -27,7 +27,7 @@ pub(crate) fn run(arguments: RunArguments) -> Result<ExitCode, Failure> {
     options.thp = true;
     let summary = record(&options).map_err(|error| not_recorded(error, output.as_deref()))?;
     eprint!("{summary}");
-    let report = replay(&file, &arguments.machine, false)?;
-    show(&name, &report, arguments.machine.json);
+    let report = replay(&file, &arguments.machine, false, false)?;
+    show(&name, &report, arguments.json);
     Ok(if report.is_good() { ExitCode::from(summary.exit_code()) } else { ExitCode::from(FOUND_FAILURE) })
 }

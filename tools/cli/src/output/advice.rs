@@ -1,7 +1,7 @@
 //! What `quire advise` prints.
 
 use super::table::shorten;
-use super::{advice_limits, say, say_wrapped};
+use super::{advice_limits, say, say_wrapped, spark};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use quire_advise::{FOLDER, Figure, Gain, LimitValidation, Prediction, Range, Row, Setting, Validation};
 use serde_json::{Map, Value, json};
@@ -13,14 +13,15 @@ const NOTABLE_WASTE: f64 = 0.02;
 /// Changes below this are none.
 const NO_CHANGE: f64 = 0.005;
 
-pub(crate) fn print(prediction: &Prediction) {
+/// Prints the tables and the verdict, `drawn` with memory over time as a line of blocks.
+pub(crate) fn print(prediction: &Prediction, drawn: bool) {
     let Prediction { command, recordings, seconds, differences, exactness, .. } = prediction;
     let of = if *recordings == 1 { "a recording".to_owned() } else { format!("{recordings} recordings") };
     say(format_args!(
         "{}: {of}, {seconds:.1} s; {differences} differences from Linux\n{exactness}\n",
         shorten(command, 60)
     ));
-    say(table(prediction, true));
+    say(table(prediction, true, drawn));
     advice_limits::print(&prediction.limits, prediction.seconds);
     print_verdict(prediction);
 }
@@ -44,7 +45,7 @@ pub(crate) fn print_short(prediction: &Prediction) {
         })
         .map(|(_, row)| row.clone())
         .collect();
-    say(table(&short, false));
+    say(table(&short, false, false));
     print_verdict(prediction);
 }
 
@@ -89,8 +90,8 @@ fn change(present: Range, row: Range) -> f64 {
     if present.median > 0.0 { row.median / present.median - 1.0 } else { 0.0 }
 }
 
-/// A row a setting; `all` columns, or those that fit on a narrow screen.
-fn table(prediction: &Prediction, all: bool) -> Table {
+/// A row a setting; `all` columns, or those that fit on a narrow screen, and `drawn` one with memory over time.
+fn table(prediction: &Prediction, all: bool, drawn: bool) -> Table {
     const HEADINGS: [&str; 11] = [
         "setting",
         "peak anonymous",
@@ -111,12 +112,19 @@ fn table(prediction: &Prediction, all: bool) -> Table {
     };
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN).set_content_arrangement(ContentArrangement::Disabled);
-    table.set_header(chosen(HEADINGS.map(str::to_owned)));
+    let over_time = drawn.then(|| "in memory\nover time".to_owned());
+    table.set_header(chosen(HEADINGS.map(str::to_owned)).into_iter().chain(over_time));
+    let most = prediction.lives.iter().flatten().map(|sample| sample.anonymous).max().unwrap_or(0);
     let Some((_, present)) = prediction.rows.first() else { return table };
-    for (setting, row) in &prediction.rows {
+    for (place, (setting, row)) in prediction.rows.iter().enumerate() {
         let share = |range: Range| format!("{:.0} %", range.median * 100.0);
         let peak = row.peak_largest;
-        table.add_row(chosen([
+        let over_time = prediction.lives.get(place).filter(|_| drawn).map(|samples| {
+            let values: Vec<(u64, u64)> =
+                samples.iter().map(|sample| (sample.time_ns, sample.anonymous)).collect();
+            spark::over_time(&values, most)
+        });
+        let cells = chosen([
             format!("{}{}", setting.name, if setting.is_present { " (now)" } else { "" }),
             format!("{}{}", size(peak.median), percent(change(present.peak_largest, peak))),
             if peak.spread() == 0.0 { String::new() } else { format!("+-{}", size(peak.spread())) },
@@ -128,7 +136,8 @@ fn table(prediction: &Prediction, all: bool) -> Table {
             share(row.huge_share),
             share(row.large_share),
             size(row.waste.median),
-        ]));
+        ]);
+        table.add_row(cells.into_iter().chain(over_time));
     }
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
@@ -186,7 +195,7 @@ fn wasted(prediction: &Prediction, place: usize) -> String {
 }
 
 /// The verdict in sentences.
-fn verdict(prediction: &Prediction) -> Vec<String> {
+pub(crate) fn verdict(prediction: &Prediction) -> Vec<String> {
     let rows = &prediction.rows;
     let Some((present, _)) = rows.first() else { return Vec::new() };
     let verdict = &prediction.verdict;
@@ -323,12 +332,13 @@ pub(super) fn put_measured(object: &mut Map<String, Value>, figures: &[Figure], 
     object.insert("error".to_owned(), Value::Object(errors));
 }
 
-/// Prints an object a setting, and one for the verdict.
-pub(crate) fn print_json(
+/// An object a setting and one a limit, and one for the verdict.
+pub(crate) fn objects(
     prediction: &Prediction,
     validations: &[Validation],
     limited: Option<&LimitValidation>,
-) {
+) -> Vec<Value> {
+    let mut objects = Vec::new();
     let recommended = prediction.verdict.recommended().map(|gain| gain.place);
     for (place, (setting, row)) in prediction.rows.iter().enumerate() {
         let mut object = row_object(setting, row);
@@ -337,9 +347,9 @@ pub(crate) fn print_json(
         if let Some(validation) = validations.iter().find(|validation| validation.setting == setting.name) {
             put_measured(&mut object, &validation.figures, validation.seconds);
         }
-        say(Value::Object(object));
+        objects.push(Value::Object(object));
     }
-    advice_limits::print_json(&prediction.limits, prediction.seconds, limited);
+    objects.extend(advice_limits::objects(&prediction.limits, prediction.seconds, limited));
     let rows = &prediction.rows;
     let gain = |gain: Option<&Gain>| {
         gain.zip(rows.first()).map(|(gain, (present, _))| {
@@ -355,7 +365,7 @@ pub(crate) fn print_json(
             })
         })
     };
-    say(json!({
+    objects.push(json!({
         "verdict": verdict(prediction),
         "command": prediction.command,
         "recordings": prediction.recordings,
@@ -367,6 +377,7 @@ pub(crate) fn print_json(
         "most_memory": gain(prediction.verdict.most_memory.as_ref()),
         "enough_memory": advice_limits::enough(&prediction.limits),
     }));
+    objects
 }
 
 /// A figure of a validation with its range.

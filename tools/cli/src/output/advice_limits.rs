@@ -193,8 +193,9 @@ fn object(setting: &LimitSetting, row: &LimitRow, is_curve: bool, seconds: f64) 
     object
 }
 
-/// Prints an object a limit.
-pub(super) fn print_json(limits: &Limits, seconds: f64, validation: Option<&LimitValidation>) {
+/// An object a limit.
+pub(super) fn objects(limits: &Limits, seconds: f64, validation: Option<&LimitValidation>) -> Vec<Value> {
+    let mut objects = Vec::new();
     for (rows, is_curve) in [(&limits.rows, false), (&limits.curve, true)] {
         for (setting, row) in rows {
             let mut object = object(setting, row, is_curve, seconds);
@@ -204,9 +205,10 @@ pub(super) fn print_json(limits: &Limits, seconds: f64, validation: Option<&Limi
                 object.insert("killed_runs".to_owned(), json!(found.killed));
                 object.insert("late_runs".to_owned(), json!(found.late));
             }
-            say(Value::Object(object));
+            objects.push(Value::Object(object));
         }
     }
+    objects
 }
 
 /// Prints how the runs within a limit ended.

@@ -1,17 +1,14 @@
 //! One JSON object a process.
 
-use super::say;
 use quire_trace::replay::{AllocatorFigures, DoesNotFit, PressureFigures, ProcessReport, ReplayReport};
 use serde_json::{Value, json};
 use std::path::Path;
 
-pub(crate) fn print(file: &Path, report: &ReplayReport) {
-    if let Some(finding) = &report.does_not_fit {
-        say(does_not_fit(file, finding));
-    }
-    for process in &report.processes {
-        say(object(file, report, process));
-    }
+/// The objects of a replay, each a line.
+pub(crate) fn objects(file: &Path, report: &ReplayReport) -> Vec<Value> {
+    let finding = report.does_not_fit.as_ref().map(|finding| does_not_fit(file, finding));
+    let processes = report.processes.iter().map(|process| object(file, report, process));
+    finding.into_iter().chain(processes).collect()
 }
 
 /// The first object of a replay whose programs found no memory: what follows is only what happened before.

@@ -7,6 +7,7 @@ pub(crate) mod costs;
 pub(crate) mod dump;
 pub(crate) mod json;
 pub(crate) mod progress;
+pub(crate) mod spark;
 pub(crate) mod table;
 pub(crate) mod techniques;
 

@@ -115,7 +115,8 @@ fn allocator(report: &ReplayReport) -> String {
     )
 }
 
-fn memory(report: &ReplayReport) -> String {
+/// What a shortage of memory cost.
+pub(crate) fn memory(report: &ReplayReport) -> String {
     let figures = &report.pressure;
     let mut text = format!(
         "memory     {}; {} minor and {}{} major faults; {} pages out, {} in, {} refaults; {:.3} s stalled",

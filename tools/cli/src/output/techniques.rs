@@ -6,10 +6,10 @@ use super::{say, say_wrapped};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use quire_advise::{ComparedFigure, Comparison, Effect};
 use quire_trace::replay::ProcessReport;
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// What each technique does, in a few words.
-const fn about(technique: &str) -> &'static str {
+pub(crate) const fn about(technique: &str) -> &'static str {
     match technique.as_bytes() {
         b"pcp" => "blocks of all orders on the per-CPU lists",
         b"gather" => "unmapping by runs of a folio's pages",
@@ -78,11 +78,12 @@ pub(crate) fn gain(figure: &ComparedFigure) -> String {
     }
 }
 
-/// Prints an object a figure.
-pub(crate) fn print_json(comparison: &Comparison) {
+/// An object a figure.
+pub(crate) fn objects(comparison: &Comparison) -> Vec<Value> {
+    let mut objects = Vec::new();
     for effect in &comparison.effects {
         for figure in &effect.figures {
-            say(json!({
+            objects.push(json!({
                 "file": comparison.file.display().to_string(),
                 "technique": effect.technique,
                 "setting": effect.setting,
@@ -93,6 +94,7 @@ pub(crate) fn print_json(comparison: &Comparison) {
             }));
         }
     }
+    objects
 }
 
 /// What each technique changes, a column each: its name, the figure, and the heading.

@@ -7,6 +7,7 @@ mod ends;
 mod lab;
 mod manual;
 mod output;
+mod report;
 mod schema;
 
 use std::process::{Command, Output};

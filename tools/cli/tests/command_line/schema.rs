@@ -104,6 +104,8 @@ fn lines_of(schema: &str, arguments: &[&str]) -> usize {
 fn a_replay_prints_what_its_schema_says() {
     let many = ["replay", "--json", "recordings/shell-pipes.qtr", "recordings/xz-threads.qtr"];
     assert!(lines_of("replay.json", &many) > 10);
+    let pictures = ["replay", "--json", "--report", "/dev/null", "recordings/git-log.qtr"];
+    assert!(lines_of("replay.json", &pictures) > 4);
     let limited = ["replay", "--json", "--memory", "32M", "--swap", "zram:256M", "recordings/xz-threads.qtr"];
     assert!(lines_of("replay.json", &limited) > 0);
     let too_little = ["replay", "--json", "--memory", "16M", "recordings/python-structures.qtr"];

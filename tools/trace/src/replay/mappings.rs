@@ -4,7 +4,7 @@ use super::files::FileIds;
 use super::sites::Sites;
 use quire_arch::VirtAddr;
 use quire_host::HostPlatform;
-use quire_mm::space::{Space, VmFlags};
+use quire_mm::space::{Mapping, Space, VmFlags};
 
 /// The anonymous memory of one mapping.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -32,28 +32,31 @@ pub(super) fn add(
     sites: &Sites,
     found: &mut Vec<MappingLife>,
 ) {
-    let heap = (space.layout().brk_start, space.brk(VirtAddr(0)));
+    let heap = heap(space);
     space.for_each_mapping_figures(|figures| {
         if figures.anonymous == 0 {
             return;
         }
         let mapping = &figures.mapping;
-        let (start, end) = (mapping.range.start(), mapping.range.end());
-        let is_heap = start < heap.1 && end > heap.0;
-        let name = match mapping.file {
-            Some(number) => files.name(number).unwrap_or_default(),
-            None if is_heap => "[heap]".to_owned(),
-            None if mapping.flags.contains(VmFlags::GROWSDOWN) => "[stack]".to_owned(),
-            None => String::new(),
-        };
-        let site = if name.is_empty() { sites.of(number, start.0, end.0) } else { None };
-        found.push(MappingLife {
-            process,
-            start: start.0,
-            end: end.0,
-            name,
-            site: site.unwrap_or_default(),
-            anonymous: figures.anonymous,
-        });
+        let (start, end) = (mapping.range.start().0, mapping.range.end().0);
+        let name = name(heap, files, mapping);
+        let site = if name.is_empty() { sites.of(number, start, end) } else { None };
+        let site = site.unwrap_or_default();
+        found.push(MappingLife { process, start, end, name, site, anonymous: figures.anonymous });
     });
+}
+
+/// The heap of `space`: its start and its end. It takes the mmap lock, which a visit of mappings holds.
+pub(super) fn heap(space: &Space<'_, HostPlatform>) -> (VirtAddr, VirtAddr) {
+    (space.layout().brk_start, space.brk(VirtAddr(0)))
+}
+
+/// The name of a mapping of a space with this heap, as [`MappingLife::name`] has it.
+pub(super) fn name(heap: (VirtAddr, VirtAddr), files: &FileIds, mapping: &Mapping) -> String {
+    match mapping.file {
+        Some(number) => files.name(number).unwrap_or_default(),
+        None if mapping.range.start() < heap.1 && mapping.range.end() > heap.0 => "[heap]".to_owned(),
+        None if mapping.flags.contains(VmFlags::GROWSDOWN) => "[stack]".to_owned(),
+        None => String::new(),
+    }
 }

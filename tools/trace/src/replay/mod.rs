@@ -15,10 +15,12 @@ pub(crate) mod contents;
 mod digest;
 mod figures;
 mod files;
+mod heat;
 mod image;
 mod life;
 mod limit;
 mod mappings;
+mod moment;
 mod names;
 mod plan;
 mod pressure;
@@ -34,8 +36,10 @@ mod touch;
 mod unbuilt;
 
 pub use figures::{AllocatorFigures, AlreadyPresent, ProcessReport, TableFigures};
+pub use heat::{HeatCell, HeatMap, HeatPlace};
 pub use life::{FolioFigures, LifeFigures, LifeSample, MOST_SAMPLES, ProcessLife};
 pub use mappings::MappingLife;
+pub use moment::{Counters, Moment, Watcher};
 pub use plan::Needs;
 pub use pressure::{PressureFigures, SwapFigures};
 pub use report::{DoesNotFit, Gap, HeldMemory, Mismatch, ReplayReport};
@@ -91,6 +95,8 @@ pub struct ReplayOptions {
     pub digest: bool,
     /// Follow memory over the recorded time ([`ReplayReport::life`]).
     pub life: bool,
+    /// Follow which addresses hold anonymous memory, in so many columns of recorded time ([`ReplayReport::heat`]).
+    pub heat: Option<usize>,
     /// When khugepaged first looks at the programs, in recorded time. From then on it keeps its pace
     /// (`scan_sleep_millisecs`). It never does if this is `None`.
     pub khugepaged: Option<Duration>,
@@ -228,15 +234,33 @@ impl Replay {
     ///
     /// [`ReplayError`].
     pub fn run(&self, progress: Progress<'_>) -> Result<ReplayReport, ReplayError> {
-        self.run_part(self.sample()?, progress)
+        self.run_watched(progress, &mut |_| {})
+    }
+
+    /// The same, with a look at the machine after each event. [`Counters`] need [`ReplayOptions::life`].
+    ///
+    /// # Errors
+    ///
+    /// [`ReplayError`].
+    pub fn run_watched(
+        &self,
+        progress: Progress<'_>,
+        watcher: Watcher<'_>,
+    ) -> Result<ReplayReport, ReplayError> {
+        self.run_part(self.sample()?, progress, watcher)
     }
 
     /// Replays the sample, or all if there is none.
-    fn run_part(&self, sample: Option<Sample>, progress: Progress<'_>) -> Result<ReplayReport, ReplayError> {
+    fn run_part(
+        &self,
+        sample: Option<Sample>,
+        progress: Progress<'_>,
+        watcher: Watcher<'_>,
+    ) -> Result<ReplayReport, ReplayError> {
         let mut reader = open(&self.path, &self.options)?;
         let header = reader.header().clone();
         let machine = self.build(&header, sample)?;
-        let mut report = self.replay(&machine, &header, sample, &mut reader, progress)?;
+        let mut report = self.replay(&machine, &header, sample, &mut reader, progress, watcher)?;
         report.damage = reader.damage().map(ToString::to_string);
         report.ended_early = reader.trailer().is_some_and(|trailer| trailer.ended_early);
         Ok(report)
@@ -262,6 +286,7 @@ impl Replay {
         sample: Option<Sample>,
         events: impl Iterator<Item = Result<impl Borrow<Event>, TraceError>>,
         progress: Progress<'_>,
+        watcher: Watcher<'_>,
     ) -> Result<ReplayReport, ReplayError> {
         let vcpus = (0..cpus(header))
             .map(|number| machine.vcpu(number).map_err(|_| ReplayError::Cpu(number)))
@@ -279,6 +304,7 @@ impl Replay {
             suffices: self.needs.ram(self.options.huge.policy),
             uses: self.needs.uses(header),
             life: self.options.life,
+            heat: self.options.heat.map(|columns| (columns, self.needs.time_ns())),
             khugepaged: self.options.khugepaged,
             stop_at: self.options.stop_at,
             memcg,
@@ -291,7 +317,9 @@ impl Replay {
         let mut run = Run::new(machine, vcpus, header, how, contents);
         let mut done = 0;
         for event in events {
-            run.step(event?.borrow());
+            let event = event?;
+            run.step(event.borrow());
+            watcher(Moment { event: event.borrow(), memory: machine.memory(), memcg });
             done += 1;
             if run.is_over() {
                 break;
@@ -340,7 +368,7 @@ impl Replay {
         };
         let unlimited = self.with(unlimited);
         let peak = |sample| -> Result<u64, ReplayError> {
-            let life = unlimited.run_part(sample, &mut |_, _| {})?.life.unwrap_or_default();
+            let life = unlimited.run_part(sample, &mut |_, _| {}, &mut |_| {})?.life.unwrap_or_default();
             Ok(life.at_peak.anonymous)
         };
         let (part, all) = (peak(Some(Sample { pressure, share: 1.0 }))?, peak(None)?);
@@ -404,7 +432,8 @@ impl LoadedReplay {
     ///
     /// [`ReplayError::Cpu`].
     pub fn run_on(&self, machine: &Machine) -> Result<ReplayReport, ReplayError> {
-        self.replay.replay(machine, &self.header, self.sample, self.events.iter().map(Ok), &mut |_, _| {})
+        let events = self.events.iter().map(Ok);
+        self.replay.replay(machine, &self.header, self.sample, events, &mut |_, _| {}, &mut |_| {})
     }
 }
 

@@ -13,6 +13,8 @@ use std::collections::{HashMap, HashSet};
 #[derive(Debug, Default)]
 pub struct Needs {
     events: u64,
+    /// Of the last event.
+    time_ns: u64,
     overcommit_mode: u8,
     /// Which address space each thread is in.
     spaces: HashMap<TaskId, usize>,
@@ -129,6 +131,11 @@ impl Needs {
         self.events
     }
 
+    /// The recorded time from the start of the recording to the last event, in nanoseconds.
+    pub fn time_ns(&self) -> u64 {
+        self.time_ns
+    }
+
     /// Bytes of RAM with which nothing runs short under `policy`: what the address spaces that live at once
     /// need together, and an eighth more. Never more than some 72 GiB, whatever the trace claims.
     pub fn ram(&self, policy: HugePolicy) -> u64 {
@@ -180,6 +187,7 @@ impl Needs {
     }
 
     pub(super) fn add(&mut self, event: &Event) {
+        self.time_ns = self.time_ns.max(event.time_ns);
         match &event.kind {
             EventKind::Fault(fault) => {
                 let pressed = self.pressure.is_some();

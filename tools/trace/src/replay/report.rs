@@ -1,6 +1,7 @@
 //! What a replay found.
 
 use super::figures::{AllocatorFigures, ProcessReport, TableFigures};
+use super::heat::HeatMap;
 use super::life::LifeFigures;
 use super::mappings::MappingLife;
 use super::pressure::PressureFigures;
@@ -157,6 +158,8 @@ pub struct ReplayReport {
     pub ended_early: bool,
     /// Memory over the recorded time, if it was asked for.
     pub life: Option<LifeFigures>,
+    /// Memory by address and time, if it was asked for.
+    pub heat: Option<HeatMap>,
     /// What mappings held where the replay was to stop, if it was.
     pub mappings: Vec<MappingLife>,
 }

@@ -6,6 +6,7 @@ use super::contents::PAGE_BYTES;
 use super::digest::{self, Unreadable};
 use super::figures::{AllocatorFigures, ProcessReport, TableFigures};
 use super::files::FileIds;
+use super::heat::Heat;
 use super::image;
 use super::life::Life;
 use super::limit::GroupLimit;
@@ -61,6 +62,8 @@ pub(super) struct Manner {
     pub(super) uses: UseSource,
     /// Follow memory over the recorded time.
     pub(super) life: bool,
+    /// Follow addresses, in so many columns of so many nanoseconds together.
+    pub(super) heat: Option<(usize, u64)>,
     /// When khugepaged looks first, if it does.
     pub(super) khugepaged: Option<Duration>,
     /// Stop before the event of this number.
@@ -95,6 +98,7 @@ pub(super) struct Run<'m> {
     /// Of the last event.
     time_ns: u64,
     life: Option<Life>,
+    heat: Option<Heat>,
     lost: u64,
     reuses: u64,
     reuses_gone: u64,
@@ -148,6 +152,7 @@ impl<'m> Run<'m> {
             khugepaged_at: how.khugepaged.map(|first| first.as_nanos() as u64),
             time_ns: 0,
             life: how.life.then(Life::default),
+            heat: how.heat.map(|(columns, time_ns)| Heat::new(columns, time_ns)),
             lost: 0,
             reuses: 0,
             reuses_gone: 0,
@@ -169,6 +174,9 @@ impl<'m> Run<'m> {
             return;
         }
         self.tick(event.time_ns);
+        if self.heat.as_ref().is_some_and(|heat| heat.is_due(event.time_ns)) {
+            self.end_columns(Some(event.time_ns));
+        }
         // Faults only add, but a long run of them takes time, and after a pause they begin anew.
         let paused = event.time_ns > self.time_ns + PAUSE_NS;
         if paused {
@@ -226,16 +234,18 @@ impl<'m> Run<'m> {
     /// What each mapping of each process holds now.
     fn mappings(&self) -> Vec<MappingLife> {
         let mut found = Vec::new();
-        let mut seen = Vec::new();
-        for task in self.tasks.iter().flatten() {
-            let Some(space) = &task.space else { continue };
-            if seen.contains(&Rc::as_ptr(space)) {
-                continue;
-            }
-            seen.push(Rc::as_ptr(space));
+        for (task, space) in spaces(&self.tasks) {
             mappings::add(space, (task.process, task.number), &self.files, &self.sites, &mut found);
         }
         found
+    }
+
+    /// Ends the columns of the map of addresses that end before an event at `time_ns`, or all.
+    fn end_columns(&mut self, time_ns: Option<u64>) {
+        if let Some(heat) = &mut self.heat {
+            let spaces = spaces(&self.tasks).map(|(task, space)| (task.process, space));
+            heat.end_columns(time_ns, spaces, &self.files);
+        }
     }
 
     /// What holds the machine's memory now.
@@ -247,12 +257,7 @@ impl<'m> Run<'m> {
             free: memory.frames().totals().free << PAGE_SHIFT,
             ..HeldMemory::default()
         };
-        let mut seen = Vec::new();
-        for space in self.tasks.iter().flatten().filter_map(|task| task.space.as_ref()) {
-            if seen.contains(&Rc::as_ptr(space)) {
-                continue;
-            }
-            seen.push(Rc::as_ptr(space));
+        for (_, space) in spaces(&self.tasks) {
             let figures = space.figures();
             held.anonymous += figures.resident_anonymous;
             held.files += figures.resident_file;
@@ -409,6 +414,9 @@ impl<'m> Run<'m> {
         let Some(Some(task)) = self.tasks.get(event.task.0 as usize) else { return };
         let Process { report: process, limits, .. } = &mut self.processes[task.process];
         process.faults += 1;
+        if let Some(heat) = &mut self.heat {
+            heat.touch(task.process, fault.addr);
+        }
         let Some(space) = task.acting(limits) else { return };
         let (touched, wrote) = touch::replay(&self.vcpus[cpu], &space, fault);
         if let Touched::Present(found) = touched {
@@ -449,6 +457,9 @@ impl<'m> Run<'m> {
                 match program.touch(VirtAddr(addr), access) {
                     Ok(()) => {
                         self.reuses += 1;
+                        if let Some(heat) = &mut self.heat {
+                            heat.touch(task.process, addr);
+                        }
                         if let Some(contents) = self.contents.as_mut().filter(|_| write) {
                             contents.fill(&program, task.number, addr, self.event);
                         }
@@ -669,6 +680,7 @@ impl<'m> Run<'m> {
     /// Ends whatever still lives, audits the empty machine, and reports.
     pub(super) fn finish(mut self, elapsed: Duration) -> ReplayReport {
         self.look();
+        self.end_columns(None);
         // It was to stop at the end.
         if self.how.stop_at.is_some() && self.mappings.is_none() {
             self.mappings = Some(self.mappings());
@@ -711,9 +723,20 @@ impl<'m> Run<'m> {
             damage: None,
             ended_early: false,
             life,
+            heat: self.heat.map(Heat::finish),
             mappings: self.mappings.unwrap_or_default(),
         }
     }
+}
+
+/// The address spaces of `tasks`, each once, with the first thread that uses it.
+fn spaces<'t, 'm>(
+    tasks: &'t [Option<Task<'m>>],
+) -> impl Iterator<Item = (&'t Task<'m>, &'t Space<'m, HostPlatform>)> {
+    let mut seen = HashSet::new();
+    let of = |task: &'t Task<'m>| task.space.as_ref().map(|space| (task, space));
+    let each = tasks.iter().flatten().filter_map(of);
+    each.filter(move |(_, space)| seen.insert(Rc::as_ptr(space))).map(|(task, space)| (task, &**space))
 }
 
 /// Whether a call that succeeded on Linux failed here as calls fail when there is no memory.

@@ -9,7 +9,7 @@ use quire_trace::event::{
 };
 use quire_trace::format::{TraceReader, TraceWriter};
 use quire_trace::import::lackey;
-use quire_trace::replay::{LifeFigures, Replay, ReplayOptions, ReplayReport};
+use quire_trace::replay::{HeatCell, HeatPlace, LifeFigures, Replay, ReplayOptions, ReplayReport};
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -232,4 +232,37 @@ fn what_a_program_holds_is_not_touched() {
     let kib: u64 = peak.trim().trim_end_matches(" kB").parse().unwrap();
     // The other tests of this program have machines of up to 1 GiB.
     assert!(kib < 2 << 20, "{kib} kB");
+}
+
+/// At the end of each column it is told which addresses hold memory, and what was touched since the one before.
+#[test]
+fn memory_is_followed_by_address() {
+    let mut program = Invented::new("addresses");
+    program.map(0, BASE, 2 * HUGE, 0);
+    program.write(SECOND, BASE);
+    program.write(SECOND, BASE + HUGE);
+    program.unmap(7 * SECOND, BASE + HUGE, HUGE);
+    program.unmap(12 * SECOND, BASE, HUGE);
+    let mut columns = |enabled| {
+        let huge = HugeConfig { policy: policy(enabled), ..HugeConfig::default() };
+        let options = ReplayOptions { huge, heat: Some(4), ..ReplayOptions::default() };
+        let map = program.replay(options).heat.unwrap();
+        assert_eq!((map.chunk, map.time_ns), (PAGE, 12 * SECOND));
+        let (end, name) = &map.mappings[&(0, BASE)];
+        assert!(*end <= BASE + 2 * HUGE && name.is_empty(), "{end:#x} {name}");
+        let sums = |column: &std::collections::BTreeMap<HeatPlace, HeatCell>| {
+            column.values().fold((0, 0), |(resident, touches), cell| {
+                assert_eq!(cell.paged_out, 0);
+                (resident + cell.resident, touches + cell.touches)
+            })
+        };
+        let found: Vec<_> = map.columns.iter().map(sums).collect();
+        // Chunks of twice the size hold as much.
+        let doubled: Vec<_> = map.with_chunk_doubled().columns.iter().map(sums).collect();
+        assert_eq!(found, doubled);
+        found
+    };
+    // The last column ends before the last event.
+    assert_eq!(columns(HugeEnabled::Always), [(1024, 2), (1024, 0), (512, 0), (512, 0)]);
+    assert_eq!(columns(HugeEnabled::Never), [(2, 2), (2, 0), (1, 0), (1, 0)]);
 }

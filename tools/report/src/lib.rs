@@ -1,0 +1,25 @@
+//! Pictures of a program's memory life, from plain data: one HTML page that needs nothing else ([`Page`]), and traces
+//! for Perfetto ([`perfetto`]). What is in them and how it is checked: docs/report.md.
+//!
+//! # Modules, lowest first
+//!
+//! - `unit`: numbers with units, and the steps of an axis.
+//! - `picture`: the data of a picture: a table, and how it is drawn.
+//! - `svg`: elements and text.
+//! - `draw`: a picture as SVG.
+//! - `page`: the page.
+//! - `file`: the file that it is written to, whole or not at all.
+//! - `perfetto`: traces.
+
+mod draw;
+mod file;
+mod page;
+pub mod perfetto;
+mod picture;
+mod svg;
+mod unit;
+
+pub use file::{FileError, ReportFile};
+pub use page::{Page, Section};
+pub use picture::{Cell, Column, Drawing, HeatCell, HeatDrawing, HeatRun, Mark, Picture};
+pub use unit::Unit;

@@ -1,0 +1,174 @@
+//! Anonymous memory by address and recorded time: what is in memory when, what was paged out, and what is touched.
+//!
+//! The recorded time is divided into columns, addresses into chunks. At the end of each column the page tables of all
+//! programs are walked. Chunks double in size whenever a column has too many, so that the whole stays small however
+//! large the programs are.
+
+use super::files::FileIds;
+use super::mappings;
+use quire_arch::{PAGE_SHIFT, PAGE_SIZE};
+use quire_host::HostPlatform;
+use quire_mm::space::{AnonymousPlace, Space};
+use std::collections::{BTreeMap, HashMap};
+
+/// What a chunk of addresses of one process holds in one column, in pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct HeatCell {
+    /// Anonymous pages that are in memory at the end of the column.
+    pub resident: u64,
+    /// Anonymous pages that are paged out then.
+    pub paged_out: u64,
+    /// Touches in the column: page faults and other recorded uses, of any page.
+    pub touches: u64,
+}
+
+impl HeatCell {
+    fn add(&mut self, other: Self) {
+        self.resident += other.resident;
+        self.paged_out += other.paged_out;
+        self.touches += other.touches;
+    }
+}
+
+/// A chunk of a process: its place in [`ReplayReport::processes`](super::ReplayReport::processes), and the number of
+/// the chunk, which is its address divided by [`HeatMap::chunk`].
+pub type HeatPlace = (usize, u64);
+
+/// Anonymous memory by address and time.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct HeatMap {
+    /// Bytes of a chunk, a power of two.
+    pub chunk: u64,
+    /// The recorded time that all columns divide evenly, in nanoseconds.
+    pub time_ns: u64,
+    /// The chunks that hold something or are touched in each column.
+    pub columns: Vec<BTreeMap<HeatPlace, HeatCell>>,
+    /// Mappings that had anonymous pages at the end of some column, by process and first address: the address after the
+    /// last, and the name ([`MappingLife::name`](super::MappingLife::name)). The last one at an address counts.
+    pub mappings: BTreeMap<(usize, u64), (u64, String)>,
+}
+
+/// Of the largest chunks there are at most so many in a column.
+const MOST_CHUNKS: usize = 4096;
+/// Mappings that are remembered.
+const MOST_MAPPINGS: usize = 1 << 14;
+
+/// Watches a replay.
+#[derive(Debug)]
+pub(super) struct Heat {
+    map: HeatMap,
+    all: usize,
+    /// Touches since the last column.
+    touches: HashMap<HeatPlace, u64>,
+}
+
+impl Heat {
+    /// So many columns for a recording that takes `time_ns`.
+    pub(super) fn new(columns: usize, time_ns: u64) -> Self {
+        let map = HeatMap { chunk: PAGE_SIZE, time_ns: time_ns.max(1), ..HeatMap::default() };
+        Self { map, all: columns.max(1), touches: HashMap::new() }
+    }
+
+    /// Whether a column ends before an event at `time_ns`.
+    pub(super) fn is_due(&self, time_ns: u64) -> bool {
+        self.map.columns.len() < self.all && time_ns >= self.end_of(self.map.columns.len())
+    }
+
+    fn end_of(&self, column: usize) -> u64 {
+        (u128::from(self.map.time_ns) * (column as u128 + 1) / self.all as u128) as u64
+    }
+
+    /// A process touches a page.
+    pub(super) fn touch(&mut self, process: usize, addr: u64) {
+        *self.touches.entry((process, addr / self.map.chunk)).or_default() += 1;
+    }
+
+    /// Ends the columns that end before an event at `time_ns`, or all if there is none. `spaces` are those that live,
+    /// each with its process.
+    pub(super) fn end_columns<'m>(
+        &mut self,
+        time_ns: Option<u64>,
+        spaces: impl Iterator<Item = (usize, &'m Space<'m, HostPlatform>)>,
+        files: &FileIds,
+    ) {
+        let mut column: BTreeMap<HeatPlace, HeatCell> = BTreeMap::new();
+        for (process, space) in spaces {
+            self.add(process, space, &mut column);
+            self.name(process, space, files);
+        }
+        let mut touched = column.clone();
+        for (place, touches) in std::mem::take(&mut self.touches) {
+            touched.entry(place).or_default().touches += touches;
+        }
+        // What was touched was touched in the first of them.
+        self.map.columns.push(touched);
+        while self.map.columns.len() < self.all && time_ns.is_none_or(|time_ns| self.is_due(time_ns)) {
+            self.map.columns.push(column.clone());
+        }
+        while self.map.columns.iter().any(|column| column.len() > MOST_CHUNKS) {
+            self.map = std::mem::take(&mut self.map).with_chunk_doubled();
+        }
+    }
+
+    fn add(
+        &self,
+        process: usize,
+        space: &Space<'_, HostPlatform>,
+        column: &mut BTreeMap<HeatPlace, HeatCell>,
+    ) {
+        let chunk = self.map.chunk;
+        let (mut last, mut cell) = (None, HeatCell::default());
+        space.for_each_anonymous(|pages, place| {
+            let mut at = pages.start().0;
+            while at < pages.end().0 {
+                let number = at / chunk;
+                let end = pages.end().0.min((number + 1) * chunk);
+                if last != Some(number) {
+                    if let Some(last) = last {
+                        column.entry((process, last)).or_default().add(cell);
+                    }
+                    (last, cell) = (Some(number), HeatCell::default());
+                }
+                let count = (end - at) >> PAGE_SHIFT;
+                match place {
+                    AnonymousPlace::Memory => cell.resident += count,
+                    AnonymousPlace::Swap => cell.paged_out += count,
+                }
+                at = end;
+            }
+        });
+        if let Some(last) = last {
+            column.entry((process, last)).or_default().add(cell);
+        }
+    }
+
+    fn name(&mut self, process: usize, space: &Space<'_, HostPlatform>, files: &FileIds) {
+        let (known, heap) = (&mut self.map.mappings, mappings::heap(space));
+        space.for_each_mapping(|mapping| {
+            let key = (process, mapping.range.start().0);
+            if known.len() < MOST_MAPPINGS || known.contains_key(&key) {
+                known.insert(key, (mapping.range.end().0, mappings::name(heap, files, &mapping)));
+            }
+        });
+    }
+
+    /// The map at the end.
+    pub(super) fn finish(self) -> HeatMap {
+        self.map
+    }
+}
+
+impl HeatMap {
+    /// The same with chunks of twice the size.
+    #[must_use]
+    pub fn with_chunk_doubled(self) -> Self {
+        let columns = self.columns.into_iter().map(|column| {
+            let mut merged: BTreeMap<HeatPlace, HeatCell> = BTreeMap::new();
+            for ((process, number), cell) in column {
+                merged.entry((process, number / 2)).or_default().add(cell);
+            }
+            merged
+        });
+        Self { chunk: self.chunk * 2, columns: columns.collect(), ..self }
+    }
+}
