@@ -18,7 +18,7 @@ pub(crate) fn over_time(values: &[(u64, u64)], most: u64) -> String {
     let end = values.last().map_or(1, |&(time, _)| time).max(1);
     let mut highest = [None; WIDTH];
     for &(time, value) in values {
-        let place = (time as u128 * WIDTH as u128 / (u128::from(end) + 1)) as usize;
+        let place = (u128::from(time) * WIDTH as u128 / (u128::from(end) + 1)) as usize;
         highest[place] = highest[place].max(Some(value));
     }
     let mut before = 0;
