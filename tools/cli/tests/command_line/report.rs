@@ -342,7 +342,10 @@ fn a_replay_is_exported_for_perfetto() {
             2 => depth -= 1,
             3 => calls += 1,
             4 => {
-                values.entry(counters[&track].clone()).or_default().push(number(&event, 30).expect("a value"));
+                values
+                    .entry(counters[&track].clone())
+                    .or_default()
+                    .push(number(&event, 30).expect("a value"));
             }
             other => panic!("an event of type {other}"),
         }
