@@ -360,7 +360,7 @@ fn a_replay_is_exported_for_perfetto() {
     let most = values["Anonymous memory"].iter().max().copied().unwrap_or(0);
     assert!(most > 4 << 20, "{most}");
     assert!(values["Page tables"].iter().any(|&bytes| bytes > 0));
-    assert!(values["Free blocks of 4 KiB"].len() > 10 && values["Pages in swap"] == [0]);
+    assert!(values["Free blocks of 256 KiB"].len() > 10 && values["Pages in swap"] == [0]);
 
     let output = quire(&["export", "perfetto", &file, "-o", "/nonexistent/trace"]);
     complaint(&output, 2);
