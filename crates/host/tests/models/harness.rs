@@ -6,7 +6,11 @@ pub(crate) use crate::common::{
 };
 pub(crate) use quire_arch::*;
 pub(crate) use quire_host::*;
-pub(crate) use quire_mm::*;
+pub(crate) use quire_mm::frame::*;
+pub(crate) use quire_mm::memcg::*;
+pub(crate) use quire_mm::space::*;
+pub(crate) use quire_mm::swap::*;
+pub(crate) use quire_mm::thp::*;
 use quire_sync::atomic::as_one_step;
 use shuttle::scheduler::{
     PctScheduler, RandomScheduler, ReplayScheduler, Scheduler, UncontrolledNondeterminismCheckScheduler,
