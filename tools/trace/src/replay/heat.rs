@@ -91,6 +91,13 @@ impl Heat {
         spaces: impl Iterator<Item = (usize, &'m Space<'m, HostPlatform>)>,
         files: &FileIds,
     ) {
+        if self.map.columns.len() == self.all {
+            // The last column ended before the last event.
+            for (place, touches) in std::mem::take(&mut self.touches) {
+                self.map.columns[self.all - 1].entry(place).or_default().touches += touches;
+            }
+            return;
+        }
         let mut column: BTreeMap<HeatPlace, HeatCell> = BTreeMap::new();
         for (process, space) in spaces {
             self.add(process, space, &mut column);
