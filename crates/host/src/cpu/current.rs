@@ -84,32 +84,57 @@ fn turn_into_borrowed(cpu: *const Cpu) {
     }
 }
 
-/// The thread's current place on `machine`.
-#[inline]
-fn find(cpus: &Cpus) -> Option<CurrentCpu> {
+/// The thread's current CPU on the machine of `cpus`, or null.
+#[inline(always)]
+fn find(cpus: &Cpus) -> *const Cpu {
+    TOP.with(|top| {
+        let top = top.get();
+        if top.machine == cpus.machine { top.cpu } else { find_below(cpus) }
+    })
+}
+
+#[cold]
+fn find_below(cpus: &Cpus) -> *const Cpu {
+    let below = |rest: &RefCell<Vec<CurrentCpu>>| {
+        rest.borrow()
+            .iter()
+            .rev()
+            .find(|place| place.machine == cpus.machine)
+            .map_or(ptr::null(), |place| place.cpu)
+    };
+    if TOP.with(Cell::get).below { BELOW.with(below) } else { ptr::null() }
+}
+
+/// Whether the topmost place on `cpu`, which is one of the thread's, is borrowed.
+#[inline(always)]
+fn is_borrowed(cpu: *const Cpu) -> bool {
     let top = TOP.with(Cell::get);
-    if top.machine == cpus.machine {
-        return Some(top);
-    }
-    if !top.below {
-        return None;
-    }
-    BELOW.with(|rest| rest.borrow().iter().rev().find(|place| place.machine == cpus.machine).copied())
+    if top.cpu == cpu { top.borrowed } else { is_borrowed_below(cpu) }
+}
+
+#[cold]
+fn is_borrowed_below(cpu: *const Cpu) -> bool {
+    BELOW.with(|rest| {
+        rest.borrow().iter().rev().find(|place| place.cpu == cpu).is_some_and(|place| place.borrowed)
+    })
 }
 
 /// The thread's current CPU on `machine`. Always a part of its callers: each operation pins a CPU, some several times.
 #[inline(always)]
-fn owner(cpus: &Cpus) -> Option<(Owner<'_>, CurrentCpu)> {
-    let place = find(cpus)?;
-    // SAFETY: the place is on this machine, which lives, and a thread owns the CPUs of its places.
-    Some((unsafe { Owner::assume(&*place.cpu) }, place))
+fn owner(cpus: &Cpus) -> Option<Owner<'_>> {
+    let cpu = find(cpus);
+    if cpu.is_null() {
+        return None;
+    }
+    // SAFETY: the CPU is of this machine, which lives, and a thread owns the CPUs of its places.
+    Some(unsafe { Owner::assume(&*cpu) })
 }
 
 /// Starts a pinned section, on a borrowed CPU if the thread is on none. As for [`owner`].
 #[inline(always)]
 pub(crate) fn pin(cpus: &Cpus) -> CpuId {
     match owner(cpus) {
-        Some((owner, _)) => {
+        Some(owner) => {
             owner.pin();
             owner.cpu().id
         }
@@ -124,12 +149,12 @@ pub(crate) fn pin(cpus: &Cpus) -> CpuId {
 /// When there was none.
 #[inline]
 pub(crate) fn unpin(cpus: &Cpus) {
-    let Some((owner, place)) = owner(cpus) else {
+    let Some(owner) = owner(cpus) else {
         panic!("a pin is dropped by a thread that is on no CPU of its machine");
     };
-    if owner.unpin() && place.borrowed {
+    if owner.unpin() && is_borrowed(owner.cpu()) {
         owner.disown();
-        remove(place.cpu);
+        remove(owner.cpu());
     }
 }
 
@@ -162,7 +187,7 @@ fn borrow(cpus: &Cpus) -> CpuId {
 #[inline]
 pub(crate) fn is_pinned(cpus: &Cpus) -> bool {
     // Only the current CPU can be pinned: while one is, no other is made current.
-    owner(cpus).is_some_and(|(owner, _)| owner.is_pinned())
+    owner(cpus).is_some_and(Owner::is_pinned)
 }
 
 /// The thread on a CPU for the duration of a call through its handle.
