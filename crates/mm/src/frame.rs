@@ -6,12 +6,10 @@
 //! quire-frame.
 
 #[doc(inline)]
-pub use quire_frame::{
-    AllocError, BootError, FrameTotals, FreeError, KernelFrames, PcpTechnique, SplitError, VmEvent,
-};
+pub use quire_frame::{AllocError, BootError, FrameTotals, FreeError, KernelFrames, PcpTechnique, VmEvent};
 #[doc(inline)]
 pub use quire_slab::{AttachError, GlobalHeap, KernelHeap};
 
 /// For the project's own tests and tools.
 #[doc(hidden)]
-pub use quire_frame::{FolioCounter, Frames, Kind};
+pub use quire_frame::{FolioCounter, Frames, Kind, SplitError};

@@ -10,8 +10,8 @@ pub use quire_reclaim::KswapdStep;
 pub use quire_space::SwapOffError;
 #[doc(inline)]
 pub use quire_swap::{
-    CompressedCache, CompressedRam, DeviceError, DeviceFlags, DeviceId, DeviceReport, Direction, PageIo,
-    RamDisk, Submitted, SwapOnError, SwapOnOptions, SwapTechnique,
+    CompressedCache, CompressedRam, DeviceError, DeviceFlags, DeviceId, DeviceMemory, DeviceReport,
+    Direction, PageIo, RamDisk, Submitted, SwapOnError, SwapOnOptions, SwapTechnique,
 };
 
 /// For the project's own tests and tools.
@@ -22,9 +22,10 @@ pub use quire_swap::{Lz4, SlotId, SwapReport};
 ///
 /// ```
 /// # use quire_host::{HostConfig, Machine};
-/// use quire_mm::frame::Frames;
 /// use quire_mm::platform::{PAGE_SIZE, Platform};
-/// use quire_mm::swap::{DeviceError, DeviceFlags, Direction, PageIo, Submitted, SwapDevice, SwapOnOptions};
+/// use quire_mm::swap::{
+///     DeviceError, DeviceFlags, DeviceMemory, Direction, PageIo, Submitted, SwapDevice, SwapOnOptions,
+/// };
 /// use std::sync::Mutex;
 ///
 /// struct File(Mutex<Vec<u8>>);
@@ -42,13 +43,13 @@ pub use quire_swap::{Lz4, SlotId, SwapReport};
 ///         DeviceFlags::SYNCHRONOUS
 ///     }
 ///
-///     fn submit(&self, frames: &Frames<P>, io: PageIo) -> Submitted {
+///     fn submit(&self, memory: DeviceMemory<'_, P>, io: PageIo) -> Submitted {
 ///         let mut bytes = self.0.lock().unwrap();
 ///         let (start, len) = (io.slot as usize * PAGE_SIZE as usize, io.pages as usize * PAGE_SIZE as usize);
 ///         let Some(on_device) = bytes.get_mut(start..start + len) else {
 ///             return Submitted::Done(Err(DeviceError::OutOfRange));
 ///         };
-///         let in_ram = frames.platform().direct_map(io.pfn).as_ptr();
+///         let in_ram = memory.platform().direct_map(io.pfn).as_ptr();
 ///         // SAFETY: the frames are this device's until it says that it is done. A program may write to them still: a
 ///         // real device reads them by DMA, and what it then wrote is written again.
 ///         unsafe {

@@ -13,7 +13,7 @@ mod common;
 use common::{Look, Machine, Page, Random, frame, frames, io, write_frame};
 use quire_arch::Pfn;
 use quire_frame::{Frames, PcpTechnique};
-use quire_swap::{CompressedRam, Direction, Lz4, SwapDevice};
+use quire_swap::{CompressedRam, DeviceMemory, Direction, Lz4, SwapDevice};
 use std::time::Instant;
 
 type Zram = CompressedRam<Machine, Lz4>;
@@ -90,7 +90,9 @@ fn density() {
         );
     };
     print("mixed pages");
-    (0..1 << 15).filter(|_| random.below(3) > 0).for_each(|slot| device.freed(&frames, slot, 1));
+    (0..1 << 15)
+        .filter(|_| random.below(3) > 0)
+        .for_each(|slot| device.freed(DeviceMemory::new(&frames), slot, 1));
     print("two thirds freed");
     let start = Instant::now();
     let freed = device.store().compact(&frames);

@@ -243,7 +243,7 @@ impl<P: Platform> Device<P> {
         let frames = swap.frames();
         // SAFETY: the caller's promise.
         let device = unsafe { this.as_ref() };
-        device.backing().close(frames);
+        device.backing().close(swap.device_memory());
         let pin = frames.platform().pin();
         for index in 0..device.clusters {
             if let Some(table) = device.cluster(index).lock::<P>().table.take() {
@@ -378,7 +378,7 @@ impl<P: Platform> Swap<P> {
     ) -> Result<DeviceId, SwapOnError> {
         let frames = self.frames();
         let Some(id) = self.reserve() else {
-            device.close(frames);
+            device.close(self.device_memory());
             return Err(SwapOnError::TooManyDevices);
         };
         let room = Room::allocate::<P, D>(frames, &self.platform().pin(), device.slots());
@@ -386,7 +386,7 @@ impl<P: Platform> Swap<P> {
             Ok(room) => room,
             Err(error) => {
                 // What it has of the machine's memory goes back.
-                device.close(frames);
+                device.close(self.device_memory());
                 self.unreserve(id);
                 return Err(error);
             }

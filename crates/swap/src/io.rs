@@ -245,7 +245,7 @@ impl<P: Platform> Swap<P> {
                 if zero && held.device.flags.contains(DeviceFlags::NOTES_FREED) {
                     // Whatever it has from an earlier write.
                     let slot = held.slot(unit.first).number();
-                    held.device.backing().freed(held.swap.frames(), slot, u64::from(unit.pages));
+                    held.device.backing().freed(held.swap.device_memory(), slot, u64::from(unit.pages));
                 }
             });
         })
@@ -274,8 +274,8 @@ impl<P: Platform> Swap<P> {
             return Err(DeviceError::OutOfRange);
         }
         let io = PageIo { direction: Direction::Read, slot: slot.number(), pfn, pages: 1 };
-        self.count_io(io, device.backing().cached(self.frames(), io));
-        match device.backing().submit(self.frames(), io) {
+        self.count_io(io, device.backing().cached(self.device_memory(), io));
+        match device.backing().submit(self.device_memory(), io) {
             Submitted::Done(result) => result,
             Submitted::Begun | Submitted::QueueFull => Err(DeviceError::Io),
         }
@@ -318,7 +318,7 @@ impl<P: Platform> Swap<P> {
             // The completion may be reaped elsewhere before this call is back.
             frame.set_flags(under_way);
         }
-        let count = || self.count_io(io, device.backing().cached(self.frames(), io));
+        let count = || self.count_io(io, device.backing().cached(self.device_memory(), io));
         if direction == Direction::Read {
             // Before it is read: then the folio may be gone.
             count();
@@ -326,7 +326,7 @@ impl<P: Platform> Swap<P> {
         let mut drained = false;
         let state = loop {
             let reaps = device.reaps.load(Ordering::Acquire);
-            match device.backing().submit(self.frames(), io) {
+            match device.backing().submit(self.device_memory(), io) {
                 Submitted::Done(Err(DeviceError::NoSpace)) if at_once && !drained => {
                     // A device in RAM takes what is free, and some of that may be on lists of CPUs.
                     drained = true;
@@ -394,7 +394,7 @@ impl<P: Platform> Swap<P> {
     /// Reaps the completions of a device, and wakes all threads that wait for one.
     fn reap_of(&self, device: &Device<P>) {
         let mut any = false;
-        device.backing().reap(self.frames(), &mut |io, result| {
+        device.backing().reap(self.device_memory(), &mut |io, result| {
             // Its lock was left for the reaper: no other thread takes this mark off while the folio is being
             // read.
             let flags = self.frames().known(io.pfn).word().flags();

@@ -58,7 +58,8 @@ pub use cache::Seen;
 pub use counts::Dropped;
 pub use device::{
     CODEC_OUTPUT, Codec, CompressedCache, CompressedRam, CompressedStore, Damaged, DeviceError, DeviceFlags,
-    DeviceReport, Direction, Lz4, Lz4Workspace, PageIo, RamDisk, StoreStatistics, Submitted, SwapDevice,
+    DeviceMemory, DeviceReport, Direction, Lz4, Lz4Workspace, PageIo, RamDisk, StoreStatistics, Submitted,
+    SwapDevice,
 };
 pub use devices::SwapReport;
 pub use error::{NoSlots, NoTable, StillUsed, SwapOnError};
@@ -132,6 +133,12 @@ impl<P: Platform> Swap<P> {
     #[inline]
     pub fn frames(&self) -> &Frames<P> {
         self.memcgs.frames()
+    }
+
+    /// The same, as devices get them.
+    #[inline]
+    pub(crate) fn device_memory(&self) -> DeviceMemory<'_, P> {
+        DeviceMemory::new(self.frames())
     }
 
     /// The machine.

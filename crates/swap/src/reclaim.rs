@@ -19,7 +19,7 @@ impl<P: Platform> Swap<P> {
     /// Has devices in RAM move what they keep together, and returns the frames that this freed. Not pinned.
     pub fn compact_devices(&self) -> u64 {
         let devices = (0..MAX_DEVICES).filter_map(|index| self.use_device(index));
-        devices.map(|device| device.backing().compact(self.frames())).sum()
+        devices.map(|device| device.backing().compact(self.device_memory())).sum()
     }
 
     /// Tells devices of clusters that are free again, and how many those were. Sleeps if a device does.
@@ -38,7 +38,7 @@ impl<P: Platform> Swap<P> {
                 let Some(cluster) = popped else { break };
                 // Taken by no other thread, since it is on no list and no CPU knows of it.
                 let first = u64::from(cluster) * u64::from(CLUSTER_SLOTS);
-                device.backing().discard(self.frames(), first, u64::from(device.slots_of(cluster)));
+                device.backing().discard(self.device_memory(), first, u64::from(device.slots_of(cluster)));
                 let pin = self.platform().pin();
                 Held::lock(self, &pin, &device, cluster).move_to(ListId::Free, true);
                 told += 1;

@@ -15,8 +15,7 @@ use header::{Header, PAGE};
 use queue::{Bytes, Shared};
 use quire_arch::paging::X86_64Level4;
 use quire_arch::{PagingFormat, Platform};
-use quire_frame::Frames;
-use quire_swap::{DeviceError, DeviceFlags, PageIo, Submitted, SwapDevice};
+use quire_swap::{DeviceError, DeviceFlags, DeviceMemory, PageIo, Submitted, SwapDevice};
 use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::File;
@@ -175,7 +174,7 @@ impl<F: PagingFormat> SwapDevice<HostPlatform<F>> for FileDevice<F> {
         DeviceFlags::DISCARD
     }
 
-    fn submit(&self, _frames: &Frames<HostPlatform<F>>, io: PageIo) -> Submitted {
+    fn submit(&self, _memory: DeviceMemory<'_, HostPlatform<F>>, io: PageIo) -> Submitted {
         if io.slot.checked_add(u64::from(io.pages)).is_none_or(|end| end > self.slots) {
             return Submitted::Done(Err(DeviceError::OutOfRange));
         }
@@ -191,7 +190,11 @@ impl<F: PagingFormat> SwapDevice<HostPlatform<F>> for FileDevice<F> {
         if self.shared.begin(io, bytes) { Submitted::Begun } else { Submitted::QueueFull }
     }
 
-    fn reap(&self, _: &Frames<HostPlatform<F>>, done: &mut dyn FnMut(PageIo, Result<(), DeviceError>)) {
+    fn reap(
+        &self,
+        _: DeviceMemory<'_, HostPlatform<F>>,
+        done: &mut dyn FnMut(PageIo, Result<(), DeviceError>),
+    ) {
         self.shared.reap(done);
     }
 
@@ -203,7 +206,7 @@ impl<F: PagingFormat> SwapDevice<HostPlatform<F>> for FileDevice<F> {
         self.shared.wait_key()
     }
 
-    fn discard(&self, _frames: &Frames<HostPlatform<F>>, slot: u64, count: u64) {
+    fn discard(&self, _memory: DeviceMemory<'_, HostPlatform<F>>, slot: u64, count: u64) {
         let page = PAGE as u64;
         let Some(bytes) = count.checked_mul(page).filter(|bytes| *bytes > 0) else { return };
         let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;

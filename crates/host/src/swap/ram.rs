@@ -4,8 +4,9 @@ use crate::threads::{Mutex, MutexGuard};
 use core::fmt;
 use core::ptr::NonNull;
 use quire_arch::{PAGE_SIZE, Platform};
-use quire_frame::Frames;
-use quire_swap::{DeviceError, DeviceFlags, DeviceReport, Direction, PageIo, Submitted, SwapDevice};
+use quire_swap::{
+    DeviceError, DeviceFlags, DeviceMemory, DeviceReport, Direction, PageIo, Submitted, SwapDevice,
+};
 use std::sync::PoisonError;
 // Counts order nothing, so no model has to see them.
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -45,9 +46,14 @@ impl HostRam {
         Some(slot.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn page<P: Platform>(&self, frames: &Frames<P>, io: PageIo, nth: u64) -> Result<(), DeviceError> {
+    fn page<P: Platform>(
+        &self,
+        memory: DeviceMemory<'_, P>,
+        io: PageIo,
+        nth: u64,
+    ) -> Result<(), DeviceError> {
         let mut slot = self.slot(io.slot + nth).ok_or(DeviceError::OutOfRange)?;
-        let words = words_of(frames.platform().direct_map(io.pfn.offset(nth)));
+        let words = words_of(memory.platform().direct_map(io.pfn.offset(nth)));
         match io.direction {
             Direction::Write => {
                 let page = slot.get_or_insert_with(|| {
@@ -88,11 +94,11 @@ impl<P: Platform> SwapDevice<P> for HostRam {
         self.flags
     }
 
-    fn submit(&self, frames: &Frames<P>, io: PageIo) -> Submitted {
-        Submitted::Done((0..u64::from(io.pages)).try_for_each(|nth| self.page(frames, io, nth)))
+    fn submit(&self, memory: DeviceMemory<'_, P>, io: PageIo) -> Submitted {
+        Submitted::Done((0..u64::from(io.pages)).try_for_each(|nth| self.page(memory, io, nth)))
     }
 
-    fn freed(&self, _: &Frames<P>, slot: u64, count: u64) {
+    fn freed(&self, _: DeviceMemory<'_, P>, slot: u64, count: u64) {
         for slot in slot..slot.saturating_add(count).min(self.slots.len() as u64) {
             if self.slot(slot).is_some_and(|mut slot| slot.take().is_some()) {
                 self.stored.fetch_sub(1, Ordering::Relaxed);

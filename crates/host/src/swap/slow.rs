@@ -2,8 +2,9 @@
 
 use core::fmt;
 use quire_arch::{PAGE_SIZE, Platform};
-use quire_frame::Frames;
-use quire_swap::{DeviceError, DeviceFlags, DeviceReport, Direction, PageIo, Submitted, SwapDevice};
+use quire_swap::{
+    DeviceError, DeviceFlags, DeviceMemory, DeviceReport, Direction, PageIo, Submitted, SwapDevice,
+};
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -86,9 +87,9 @@ impl<D> SlowDevice<D> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Completes the first `count` requests that wait, all of the machine of `frames`, and wakes their
+    /// Completes the first `count` requests that wait, all of the machine of `memory`, and wakes their
     /// waiters. Returns how many there were.
-    pub fn complete<P: Platform>(&self, frames: &Frames<P>, count: usize) -> usize
+    pub fn complete<P: Platform>(&self, memory: DeviceMemory<'_, P>, count: usize) -> usize
     where
         D: SwapDevice<P>,
     {
@@ -99,18 +100,18 @@ impl<D> SlowDevice<D> {
         };
         let count = requests.len();
         for request in requests {
-            let result = if request.fails { Err(DeviceError::Io) } else { self.work(frames, request.io) };
+            let result = if request.fails { Err(DeviceError::Io) } else { self.work(memory, request.io) };
             self.queue().done.push_back((request.io, result));
-            frames.platform().unpark(self.wait_key());
+            memory.platform().unpark(self.wait_key());
         }
         count
     }
 
-    fn work<P: Platform>(&self, frames: &Frames<P>, io: PageIo) -> Result<(), DeviceError>
+    fn work<P: Platform>(&self, memory: DeviceMemory<'_, P>, io: PageIo) -> Result<(), DeviceError>
     where
         D: SwapDevice<P>,
     {
-        match self.inner.submit(frames, io) {
+        match self.inner.submit(memory, io) {
             Submitted::Done(result) => result,
             Submitted::Begun | Submitted::QueueFull => Err(DeviceError::Io),
         }
@@ -130,7 +131,7 @@ impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for SlowDevice<D> {
         self.inner.flags() - DeviceFlags::SYNCHRONOUS
     }
 
-    fn submit(&self, frames: &Frames<P>, io: PageIo) -> Submitted {
+    fn submit(&self, memory: DeviceMemory<'_, P>, io: PageIo) -> Submitted {
         let mut queue = self.queue();
         if queue.waiting.len() + queue.done.len() >= self.config.queue {
             return Submitted::QueueFull;
@@ -147,7 +148,7 @@ impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for SlowDevice<D> {
         };
         if io.direction == Direction::Read {
             for nth in 0..u64::from(io.pages) {
-                let page = frames.platform().direct_map(io.pfn.offset(nth));
+                let page = memory.platform().direct_map(io.pfn.offset(nth));
                 // SAFETY: the reader of a page owns the frame that it is read to.
                 unsafe { page.write_bytes(UNREAD, PAGE_SIZE as usize) };
             }
@@ -160,7 +161,7 @@ impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for SlowDevice<D> {
         Submitted::Begun
     }
 
-    fn reap(&self, frames: &Frames<P>, done: &mut dyn FnMut(PageIo, Result<(), DeviceError>)) {
+    fn reap(&self, memory: DeviceMemory<'_, P>, done: &mut dyn FnMut(PageIo, Result<(), DeviceError>)) {
         if let Completion::AfterReaps(_) = self.config.completion {
             let ready = {
                 let mut queue = self.queue();
@@ -168,7 +169,7 @@ impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for SlowDevice<D> {
                 queue.waiting.iter_mut().for_each(|request| request.reaps = request.reaps.saturating_sub(1));
                 ready
             };
-            self.complete(frames, ready);
+            self.complete(memory, ready);
         }
         loop {
             let Some((io, result)) = self.queue().done.pop_front() else { return };
@@ -182,20 +183,20 @@ impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for SlowDevice<D> {
         !queue.done.is_empty() || counts && !queue.waiting.is_empty()
     }
 
-    fn freed(&self, frames: &Frames<P>, slot: u64, count: u64) {
-        self.inner.freed(frames, slot, count);
+    fn freed(&self, memory: DeviceMemory<'_, P>, slot: u64, count: u64) {
+        self.inner.freed(memory, slot, count);
     }
 
-    fn discard(&self, frames: &Frames<P>, slot: u64, count: u64) {
-        self.inner.discard(frames, slot, count);
+    fn discard(&self, memory: DeviceMemory<'_, P>, slot: u64, count: u64) {
+        self.inner.discard(memory, slot, count);
     }
 
     fn report(&self) -> DeviceReport {
         self.inner.report()
     }
 
-    fn close(&self, frames: &Frames<P>) {
-        self.inner.close(frames);
+    fn close(&self, memory: DeviceMemory<'_, P>) {
+        self.inner.close(memory);
     }
 }
 

@@ -1,8 +1,7 @@
 //! A swap device in the host's memory, whose pages and errors a test controls.
 
 use quire_arch::{PAGE_SIZE, Platform};
-use quire_frame::Frames;
-use quire_mm::swap::{DeviceError, DeviceFlags, Direction, PageIo, Submitted, SwapDevice};
+use quire_mm::swap::{DeviceError, DeviceFlags, DeviceMemory, Direction, PageIo, Submitted, SwapDevice};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -33,7 +32,7 @@ impl Medium {
         self.pages.keys().copied().collect()
     }
 
-    fn serve<P: Platform>(&mut self, frames: &Frames<P>, io: PageIo) -> Result<(), DeviceError> {
+    fn serve<P: Platform>(&mut self, memory: DeviceMemory<'_, P>, io: PageIo) -> Result<(), DeviceError> {
         let fails = match io.direction {
             Direction::Read => {
                 self.reads += 1;
@@ -51,7 +50,7 @@ impl Medium {
             return Err(DeviceError::Io);
         }
         for nth in 0..u64::from(io.pages) {
-            let page = frames.platform().direct_map(io.pfn.offset(nth)).as_ptr();
+            let page = memory.platform().direct_map(io.pfn.offset(nth)).as_ptr();
             match io.direction {
                 Direction::Read => {
                     // A slot that was freed, or never written, reads as bytes that no test wrote.
@@ -108,18 +107,18 @@ impl<P: Platform> SwapDevice<P> for Disk {
         DeviceFlags::SYNCHRONOUS | DeviceFlags::NOTES_FREED
     }
 
-    fn submit(&self, frames: &Frames<P>, io: PageIo) -> Submitted {
-        Submitted::Done(self.medium().serve(frames, io))
+    fn submit(&self, memory: DeviceMemory<'_, P>, io: PageIo) -> Submitted {
+        Submitted::Done(self.medium().serve(memory, io))
     }
 
-    fn freed(&self, _: &Frames<P>, slot: u64, count: u64) {
+    fn freed(&self, _: DeviceMemory<'_, P>, slot: u64, count: u64) {
         let mut medium = self.medium();
         for slot in slot..slot + count {
             medium.pages.remove(&slot);
         }
     }
 
-    fn close(&self, _: &Frames<P>) {
+    fn close(&self, _: DeviceMemory<'_, P>) {
         self.medium().closed = true;
     }
 }

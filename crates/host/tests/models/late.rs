@@ -2,7 +2,6 @@
 //! unmapped, wanted by others, or its device is removed.
 
 use crate::machines::*;
-use quire_frame::Frames;
 use quire_sync::atomic::as_one_step;
 use shuttle::thread;
 use std::collections::VecDeque;
@@ -64,29 +63,29 @@ impl Late {
             }
             scope.spawn(|| {
                 while beside.load(Ordering::SeqCst) > 0 {
-                    if !self.work(machine.memory().frames()) {
+                    if !self.work(DeviceMemory::new(machine.memory().frames())) {
                         thread::yield_now();
                     }
                 }
                 // Requests without a waiter.
-                while self.work(machine.memory().frames()) {}
+                while self.work(DeviceMemory::new(machine.memory().frames())) {}
             });
         });
     }
 
     /// Does one request, and wakes its waiters. Returns false if there is none.
-    fn work(&self, frames: &Frames<HostPlatform>) -> bool {
+    fn work(&self, memory: DeviceMemory<'_, HostPlatform>) -> bool {
         let Some(io) = self.queue().waiting.pop_front() else { return false };
         let result = if self.fails(io) {
             Err(DeviceError::Io)
         } else {
-            match self.0.disk.submit(frames, io) {
+            match self.0.disk.submit(memory, io) {
                 Submitted::Done(result) => result,
                 Submitted::Begun | Submitted::QueueFull => Err(DeviceError::Io),
             }
         };
         self.queue().done.push_back((io, result));
-        frames.platform().unpark(self.wait_key());
+        memory.platform().unpark(self.wait_key());
         true
     }
 
@@ -116,7 +115,7 @@ impl SwapDevice<HostPlatform> for Late {
         (self.0.disk.flags() - DeviceFlags::SYNCHRONOUS) | seeks
     }
 
-    fn submit(&self, frames: &Frames<HostPlatform>, io: PageIo) -> Submitted {
+    fn submit(&self, memory: DeviceMemory<'_, HostPlatform>, io: PageIo) -> Submitted {
         {
             let mut queue = self.queue();
             let most = self.0.kind.most;
@@ -124,19 +123,19 @@ impl SwapDevice<HostPlatform> for Late {
                 return Submitted::QueueFull;
             }
             if io.direction == Direction::Read {
-                let page = frames.platform().direct_map(io.pfn);
+                let page = memory.platform().direct_map(io.pfn);
                 // SAFETY: the reader of a page owns the frame that it is read to.
                 unsafe { page.write_bytes(0xee, PAGE as usize) };
             }
             queue.waiting.push_back(io);
         }
         if self.0.beside.load(Ordering::SeqCst) == 0 {
-            self.work(frames);
+            self.work(memory);
         }
         Submitted::Begun
     }
 
-    fn reap(&self, _: &Frames<HostPlatform>, done: &mut dyn FnMut(PageIo, Result<(), DeviceError>)) {
+    fn reap(&self, _: DeviceMemory<'_, HostPlatform>, done: &mut dyn FnMut(PageIo, Result<(), DeviceError>)) {
         loop {
             let Some((io, result)) = self.queue().done.pop_front() else { return };
             done(io, result);
@@ -152,16 +151,16 @@ impl SwapDevice<HostPlatform> for Late {
         8
     }
 
-    fn freed(&self, frames: &Frames<HostPlatform>, slot: u64, count: u64) {
-        self.0.disk.freed(frames, slot, count);
+    fn freed(&self, memory: DeviceMemory<'_, HostPlatform>, slot: u64, count: u64) {
+        self.0.disk.freed(memory, slot, count);
     }
 
-    fn discard(&self, frames: &Frames<HostPlatform>, slot: u64, count: u64) {
-        self.0.disk.discard(frames, slot, count);
+    fn discard(&self, memory: DeviceMemory<'_, HostPlatform>, slot: u64, count: u64) {
+        self.0.disk.discard(memory, slot, count);
     }
 
-    fn close(&self, frames: &Frames<HostPlatform>) {
-        self.0.disk.close(frames);
+    fn close(&self, memory: DeviceMemory<'_, HostPlatform>) {
+        self.0.disk.close(memory);
     }
 }
 

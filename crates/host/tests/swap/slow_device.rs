@@ -3,7 +3,7 @@
 use crate::common::*;
 use quire_frame::{AllocRequest, FaultSite, Frames};
 use quire_host::swap::{Completion, SlowConfig, SlowDevice};
-use quire_swap::{DeviceError, DeviceFlags, Direction, PageIo, RamDisk, Submitted, SwapDevice};
+use quire_swap::{DeviceError, DeviceFlags, DeviceMemory, Direction, PageIo, RamDisk, Submitted, SwapDevice};
 
 type Slow = SlowDevice<RamDisk<HostPlatform>>;
 
@@ -36,7 +36,7 @@ fn request(direction: Direction, slot: u64, pfn: Pfn) -> PageIo {
 
 fn reap(frames: &Frames<HostPlatform>, device: &Slow) -> Vec<(u64, Result<(), DeviceError>)> {
     let mut all = Vec::new();
-    device.reap(frames, &mut |io, result| all.push((io.slot, result)));
+    device.reap(DeviceMemory::new(frames), &mut |io, result| all.push((io.slot, result)));
     all
 }
 
@@ -49,24 +49,30 @@ fn work_is_done_at_the_nth_reap_and_not_before() {
     assert!(!device.flags().contains(DeviceFlags::SYNCHRONOUS));
     let page = frame(frames);
     fill(frames, page, 1);
-    assert_eq!(device.submit(frames, request(Direction::Write, 5, page)), Submitted::Begun);
+    assert_eq!(
+        device.submit(DeviceMemory::new(frames), request(Direction::Write, 5, page)),
+        Submitted::Begun
+    );
     assert!(device.has_done(), "a waiter has to reap");
     assert_eq!(reap(frames, &device), []);
     // What counts is the content of the page when it is written.
     fill(frames, page, 2);
-    assert_eq!(device.submit(frames, request(Direction::Read, 9, page)), Submitted::Begun);
-    assert_eq!(device.submit(frames, request(Direction::Read, 9, page)), Submitted::QueueFull);
+    assert_eq!(device.submit(DeviceMemory::new(frames), request(Direction::Read, 9, page)), Submitted::Begun);
+    assert_eq!(
+        device.submit(DeviceMemory::new(frames), request(Direction::Read, 9, page)),
+        Submitted::QueueFull
+    );
     fill(frames, page, 2);
     assert_eq!(reap(frames, &device), [(5, Ok(()))]);
     assert_eq!(reap(frames, &device), [(9, Ok(()))]);
     assert!(is_all(frames, page, 0), "nothing was written there");
     assert!(!device.has_done());
 
-    assert_eq!(device.submit(frames, request(Direction::Read, 5, page)), Submitted::Begun);
+    assert_eq!(device.submit(DeviceMemory::new(frames), request(Direction::Read, 5, page)), Submitted::Begun);
     assert!(!is_all(frames, page, 2), "it is not there yet");
     assert_eq!((reap(frames, &device), reap(frames, &device)), (vec![], vec![(5, Ok(()))]));
     assert!(is_all(frames, page, 2));
-    device.close(frames);
+    device.close(DeviceMemory::new(frames));
 }
 
 #[test]
@@ -83,22 +89,31 @@ fn work_is_done_when_told_and_the_nth_fails() {
     let page = frame(frames);
     fill(frames, page, 7);
     for slot in 0..3 {
-        assert_eq!(device.submit(frames, request(Direction::Write, slot, page)), Submitted::Begun);
+        assert_eq!(
+            device.submit(DeviceMemory::new(frames), request(Direction::Write, slot, page)),
+            Submitted::Begun
+        );
     }
     assert_eq!(reap(frames, &device), []);
     assert!(!device.has_done());
-    assert_eq!((device.complete(frames, 2), device.waiting()), (2, 1));
+    assert_eq!((device.complete(DeviceMemory::new(frames), 2), device.waiting()), (2, 1));
     assert!(device.has_done());
     assert_eq!(reap(frames, &device), [(0, Err(DeviceError::Io)), (1, Ok(()))]);
     assert_eq!(device.inner().report().stored_pages, 1);
-    assert_eq!((device.complete(frames, 9), device.complete(frames, 9)), (1, 0));
+    assert_eq!(
+        (device.complete(DeviceMemory::new(frames), 9), device.complete(DeviceMemory::new(frames), 9)),
+        (1, 0)
+    );
     assert_eq!(reap(frames, &device), [(2, Ok(()))]);
     for slot in 1..3 {
-        assert_eq!(device.submit(frames, request(Direction::Read, slot, page)), Submitted::Begun);
-        device.complete(frames, 1);
+        assert_eq!(
+            device.submit(DeviceMemory::new(frames), request(Direction::Read, slot, page)),
+            Submitted::Begun
+        );
+        device.complete(DeviceMemory::new(frames), 1);
         let failed = slot == 2;
         assert_eq!(reap(frames, &device), [(slot, if failed { Err(DeviceError::Io) } else { Ok(()) })]);
         assert_eq!(is_all(frames, page, 7), !failed, "a failed read leaves nothing that could be used");
     }
-    device.close(frames);
+    device.close(DeviceMemory::new(frames));
 }

@@ -7,7 +7,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use quire_frame::{AllocRequest, FaultSite};
 use quire_host::swap::{Engine, FileDevice, FileDeviceOptions, make_swap};
-use quire_swap::{DeviceError, Direction, PageIo, Submitted, SwapDevice};
+use quire_swap::{DeviceError, DeviceMemory, Direction, PageIo, Submitted, SwapDevice};
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -126,7 +126,7 @@ fn wait(machine: &Machine, device: &FileDevice) {
 
 /// Does one request from submission to completion.
 fn finish(machine: &Machine, device: &FileDevice, request: PageIo) -> Result<(), DeviceError> {
-    match device.submit(machine.memory().frames(), request) {
+    match device.submit(DeviceMemory::new(machine.memory().frames()), request) {
         Submitted::Done(result) => return result,
         Submitted::Begun => {}
         Submitted::QueueFull => panic!("nothing else is under way"),
@@ -134,7 +134,7 @@ fn finish(machine: &Machine, device: &FileDevice, request: PageIo) -> Result<(),
     let mut found = None;
     while found.is_none() {
         wait(machine, device);
-        device.reap(machine.memory().frames(), &mut |io, result| {
+        device.reap(DeviceMemory::new(machine.memory().frames()), &mut |io, result| {
             assert_eq!(io, request);
             found = Some(result);
         });
@@ -202,8 +202,10 @@ fn concurrent_requests_complete_once_each() {
             let mut was_full = false;
             while (done.len() as u64) < SLOTS {
                 while begun < SLOTS {
-                    match device.submit(machine.memory().frames(), io(direction, begun, frames.at(begun), 1))
-                    {
+                    match device.submit(
+                        DeviceMemory::new(machine.memory().frames()),
+                        io(direction, begun, frames.at(begun), 1),
+                    ) {
                         Submitted::Begun => begun += 1,
                         Submitted::QueueFull => {
                             was_full = true;
@@ -214,7 +216,7 @@ fn concurrent_requests_complete_once_each() {
                     }
                 }
                 wait(machine, device);
-                device.reap(machine.memory().frames(), &mut |io, result| {
+                device.reap(DeviceMemory::new(machine.memory().frames()), &mut |io, result| {
                     assert_eq!(result, Ok(()));
                     assert_eq!(done.insert(io.slot, io), None, "slot {} is done twice", io.slot);
                 });
@@ -243,8 +245,10 @@ fn dropping_the_device_completes_all_requests() {
         let Some(device) = open(&machine, &file, engine, 32) else { continue };
         for page in 0..16 {
             frames.fill(page, 0x40 + page as u8);
-            let begun =
-                device.submit(machine.memory().frames(), io(Direction::Write, page, frames.at(page), 1));
+            let begun = device.submit(
+                DeviceMemory::new(machine.memory().frames()),
+                io(Direction::Write, page, frames.at(page), 1),
+            );
             assert_eq!(begun, Submitted::Begun);
         }
         drop(device);
@@ -284,7 +288,7 @@ fn a_discarded_slot_takes_no_space_in_the_file() {
         assert_eq!(finish(machine, device, io(Direction::Write, 0, frames.first, 32)), Ok(()));
         let blocks = || fs::metadata(&file.0).unwrap().blocks();
         let before = blocks();
-        device.discard(machine.memory().frames(), 0, 32);
+        device.discard(DeviceMemory::new(machine.memory().frames()), 0, 32);
         assert!(blocks() < before, "{before} blocks, then {}", blocks());
         assert_eq!(finish(machine, device, io(Direction::Read, 7, frames.first, 1)), Ok(()));
         assert_eq!(frames.byte(0), 0);

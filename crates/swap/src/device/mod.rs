@@ -118,6 +118,37 @@ pub struct DeviceReport {
     pub written_back_pages: u64,
 }
 
+/// A machine's memory, as a swap device may use it.
+#[derive(Debug)]
+pub struct DeviceMemory<'f, P: Platform>(&'f Frames<P>);
+
+impl<P: Platform> Clone for DeviceMemory<'_, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<P: Platform> Copy for DeviceMemory<'_, P> {}
+
+impl<'f, P: Platform> DeviceMemory<'f, P> {
+    /// The memory that `frames` are of: for tests of devices.
+    #[doc(hidden)]
+    #[must_use]
+    pub const fn new(frames: &'f Frames<P>) -> Self {
+        Self(frames)
+    }
+
+    /// The machine, whose direct map leads to the frames of a request.
+    #[must_use]
+    pub fn platform(self) -> &'f P {
+        self.0.platform()
+    }
+
+    pub(crate) const fn frames(self) -> &'f Frames<P> {
+        self.0
+    }
+}
+
 /// A place for pages that are not in RAM.
 ///
 /// Every method may be called from all CPUs at once. `submit` and `discard` are called without locks and
@@ -134,18 +165,18 @@ pub trait SwapDevice<P: Platform>: Send + Sync + 'static {
 
     /// Begins to read or write. The frames stay what they are until the work is done; while a page is
     /// written, a program may be changing it, and whatever is written of it then is written again later.
-    fn submit(&self, frames: &Frames<P>, io: PageIo) -> Submitted;
+    fn submit(&self, memory: DeviceMemory<'_, P>, io: PageIo) -> Submitted;
 
     /// How many of these pages a compressed cache in front of the device has: they are counted as the
     /// cache's. A moment's view.
-    fn cached(&self, frames: &Frames<P>, io: PageIo) -> u64 {
-        let _ = (frames, io);
+    fn cached(&self, memory: DeviceMemory<'_, P>, io: PageIo) -> u64 {
+        let _ = (memory, io);
         0
     }
 
     /// Hands over work that is done: each once.
-    fn reap(&self, frames: &Frames<P>, done: &mut dyn FnMut(PageIo, Result<(), DeviceError>)) {
-        let _ = (frames, done);
+    fn reap(&self, memory: DeviceMemory<'_, P>, done: &mut dyn FnMut(PageIo, Result<(), DeviceError>)) {
+        let _ = (memory, done);
     }
 
     /// Whether `reap` would find something.
@@ -159,19 +190,19 @@ pub trait SwapDevice<P: Platform>: Send + Sync + 'static {
     }
 
     /// What these slots hold is needed no more. Does not allocate, fail or sleep.
-    fn freed(&self, frames: &Frames<P>, slot: u64, count: u64) {
-        let _ = (frames, slot, count);
+    fn freed(&self, memory: DeviceMemory<'_, P>, slot: u64, count: u64) {
+        let _ = (memory, slot, count);
     }
 
     /// None of these slots, a cluster or the end of the last one, is in use.
-    fn discard(&self, frames: &Frames<P>, slot: u64, count: u64) {
-        let _ = (frames, slot, count);
+    fn discard(&self, memory: DeviceMemory<'_, P>, slot: u64, count: u64) {
+        let _ = (memory, slot, count);
     }
 
     /// Moves what it keeps in RAM together, and returns the frames that this freed. Called when memory is
     /// short, and by the background now and then.
-    fn compact(&self, frames: &Frames<P>) -> u64 {
-        let _ = frames;
+    fn compact(&self, memory: DeviceMemory<'_, P>) -> u64 {
+        let _ = memory;
         0
     }
 
@@ -181,8 +212,8 @@ pub trait SwapDevice<P: Platform>: Send + Sync + 'static {
     }
 
     /// The last use: whatever the device has of the machine's frames goes back.
-    fn close(&self, frames: &Frames<P>) {
-        let _ = frames;
+    fn close(&self, memory: DeviceMemory<'_, P>) {
+        let _ = memory;
     }
 }
 

@@ -3,7 +3,10 @@
 use super::memory::{fill, frame_for_contents, give_back};
 use super::section::{Gate, Section};
 use super::slots::{Contents, LockedSlot, MAX_SLOTS, SlotTable};
-use super::{DeviceError, DeviceFlags, DeviceReport, Direction, PageIo, Submitted, SwapDevice, slots_inside};
+use super::{
+    DeviceError, DeviceFlags, DeviceMemory, DeviceReport, Direction, PageIo, Submitted, SwapDevice,
+    slots_inside,
+};
 use core::fmt;
 // Counts order nothing, so no model has to see them.
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -59,7 +62,7 @@ impl<P: Platform> RamDisk<P> {
             };
             if made.is_err() {
                 drop(pin);
-                disk.close(frames);
+                disk.close(DeviceMemory::new(frames));
                 return Err(AllocError::OutOfMemory);
             }
         }
@@ -154,15 +157,17 @@ impl<P: Platform> SwapDevice<P> for RamDisk<P> {
         }
     }
 
-    fn submit(&self, frames: &Frames<P>, io: PageIo) -> Submitted {
+    fn submit(&self, memory: DeviceMemory<'_, P>, io: PageIo) -> Submitted {
+        let frames = memory.frames();
         let pages = slots_inside(self.slots(), io);
         Submitted::Done(pages.and_then(|mut pages| pages.try_for_each(|nth| self.page(frames, io, nth))))
     }
 
-    fn freed(&self, frames: &Frames<P>, slot: u64, count: u64) {
+    fn freed(&self, memory: DeviceMemory<'_, P>, slot: u64, count: u64) {
         if self.preallocated {
             return;
         }
+        let frames = memory.frames();
         for slot in slot..slot.saturating_add(count).min(self.slots()) {
             let pin = frames.platform().pin();
             let Some(section) = self.gate.enter(frames, &pin) else { return };
@@ -171,8 +176,8 @@ impl<P: Platform> SwapDevice<P> for RamDisk<P> {
         }
     }
 
-    fn discard(&self, frames: &Frames<P>, slot: u64, count: u64) {
-        self.freed(frames, slot, count);
+    fn discard(&self, memory: DeviceMemory<'_, P>, slot: u64, count: u64) {
+        self.freed(memory, slot, count);
     }
 
     fn report(&self) -> DeviceReport {
@@ -184,7 +189,8 @@ impl<P: Platform> SwapDevice<P> for RamDisk<P> {
         }
     }
 
-    fn close(&self, frames: &Frames<P>) {
+    fn close(&self, memory: DeviceMemory<'_, P>) {
+        let frames = memory.frames();
         if self.gate.close(frames) {
             let pin = &frames.platform().pin();
             self.table.close(frames, pin, |contents| self.release(frames, pin, contents));

@@ -143,7 +143,7 @@ impl<'a, P: Platform> Held<'a, P> {
         let pages = u64::from(unit.pages);
         if !unit.word.is_zero() && self.device.flags.contains(DeviceFlags::NOTES_FREED) {
             let slot = self.slot(unit.first).number();
-            self.device.backing().freed(self.swap.frames(), slot, pages);
+            self.device.backing().freed(self.swap.device_memory(), slot, pages);
         }
         self.device.used.fetch_sub(pages, Ordering::Relaxed);
         self.swap.uncharge_slots(memcg, pages);

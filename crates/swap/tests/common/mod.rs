@@ -8,10 +8,11 @@ pub(crate) mod machine;
 pub(crate) use machine::{Machine, Random, order};
 
 use quire_arch::{Order, PAGE_SIZE, Pfn, Platform};
-use quire_frame::{AllocRequest, FrameChain, Frames, Kind, PcpTechnique};
+use quire_frame::{AllocRequest, FrameChain, Kind, PcpTechnique};
 use quire_memcg::Memcgs;
 use quire_swap::{
-    DeviceError, DeviceFlags, Direction, PageIo, Submitted, Swap, SwapDevice, SwapTechnique, SwapViolation,
+    DeviceError, DeviceFlags, DeviceMemory, Direction, PageIo, Submitted, Swap, SwapDevice, SwapTechnique,
+    SwapViolation,
 };
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -43,12 +44,12 @@ impl TestDevice {
         Self { slots, flags, queue: 0, watch: Arc::default() }
     }
 
-    fn transfer(&self, frames: &Frames<Machine>, io: PageIo) -> Result<(), DeviceError> {
+    fn transfer(&self, memory: DeviceMemory<'_, Machine>, io: PageIo) -> Result<(), DeviceError> {
         if io.slot + u64::from(io.pages) > self.slots {
             return Err(DeviceError::OutOfRange);
         }
         for nth in 0..u64::from(io.pages) {
-            let page = frames.platform().direct_map(io.pfn.offset(nth)).as_ptr();
+            let page = memory.platform().direct_map(io.pfn.offset(nth)).as_ptr();
             let mut pages = self.watch.pages.lock().expect("no test panicked under it");
             match io.direction {
                 Direction::Write => {
@@ -88,9 +89,9 @@ impl SwapDevice<Machine> for TestDevice {
         self.flags
     }
 
-    fn submit(&self, frames: &Frames<Machine>, io: PageIo) -> Submitted {
+    fn submit(&self, memory: DeviceMemory<'_, Machine>, io: PageIo) -> Submitted {
         if self.queue == 0 {
-            return Submitted::Done(self.transfer(frames, io));
+            return Submitted::Done(self.transfer(memory, io));
         }
         let mut queue = self.watch.queue.lock().expect("no test panicked under it");
         if queue.len() == self.queue {
@@ -100,9 +101,9 @@ impl SwapDevice<Machine> for TestDevice {
         Submitted::Begun
     }
 
-    fn reap(&self, frames: &Frames<Machine>, done: &mut dyn FnMut(PageIo, Result<(), DeviceError>)) {
+    fn reap(&self, memory: DeviceMemory<'_, Machine>, done: &mut dyn FnMut(PageIo, Result<(), DeviceError>)) {
         while let Some(io) = self.watch.queue.lock().expect("no test panicked under it").pop_front() {
-            done(io, self.transfer(frames, io));
+            done(io, self.transfer(memory, io));
         }
     }
 
@@ -110,7 +111,7 @@ impl SwapDevice<Machine> for TestDevice {
         !self.watch.queue.lock().expect("no test panicked under it").is_empty()
     }
 
-    fn freed(&self, _frames: &Frames<Machine>, slot: u64, count: u64) {
+    fn freed(&self, _memory: DeviceMemory<'_, Machine>, slot: u64, count: u64) {
         self.watch.freed.fetch_add(count, Ordering::Relaxed);
         let mut pages = self.watch.pages.lock().expect("no test panicked under it");
         for slot in slot..slot + count {
@@ -118,11 +119,11 @@ impl SwapDevice<Machine> for TestDevice {
         }
     }
 
-    fn discard(&self, _frames: &Frames<Machine>, _slot: u64, count: u64) {
+    fn discard(&self, _memory: DeviceMemory<'_, Machine>, _slot: u64, count: u64) {
         self.watch.discarded.fetch_add(count, Ordering::Relaxed);
     }
 
-    fn close(&self, _frames: &Frames<Machine>) {
+    fn close(&self, _memory: DeviceMemory<'_, Machine>) {
         self.watch.closed.store(true, Ordering::Relaxed);
     }
 }

@@ -11,7 +11,7 @@ pub(crate) use machine::{Machine, Random, assert_sound, frames, frames_of, get, 
 
 use quire_arch::{Order, Pfn, Platform};
 use quire_frame::Frames;
-use quire_swap::{DeviceError, Direction, PageIo, Submitted, SwapDevice};
+use quire_swap::{DeviceError, DeviceMemory, Direction, PageIo, Submitted, SwapDevice};
 
 /// A page's words.
 pub(crate) type Page = [u64; 512];
@@ -74,7 +74,7 @@ pub(crate) fn io(
     slot: u64,
     pfn: Pfn,
 ) -> Result<(), DeviceError> {
-    match device.submit(frames, PageIo { direction, slot, pfn, pages: 1 }) {
+    match device.submit(DeviceMemory::new(frames), PageIo { direction, slot, pfn, pages: 1 }) {
         Submitted::Done(result) => result,
         other => panic!("a device that is synchronous returned {other:?}"),
     }

@@ -8,7 +8,8 @@ use proptest::prelude::*;
 use quire_arch::{Order, Pfn};
 use quire_frame::{FaultPlan, Frames, PcpTechnique};
 use quire_swap::{
-    CompressedRam, DeviceError, DeviceFlags, Direction, Lz4, PageIo, RamDisk, Submitted, SwapDevice,
+    CompressedRam, DeviceError, DeviceFlags, DeviceMemory, Direction, Lz4, PageIo, RamDisk, Submitted,
+    SwapDevice,
 };
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -77,7 +78,7 @@ fn compare<D: SwapDevice<Machine>>(
             }
             Step::Read { slot } => check(&model, slot),
             Step::Free { slot, count } => {
-                device.freed(&frames, slot, count);
+                device.freed(DeviceMemory::new(&frames), slot, count);
                 model.retain(|&at, _| !(slot..slot + count).contains(&at));
             }
             Step::Compact => compact(&device, &frames),
@@ -85,12 +86,12 @@ fn compare<D: SwapDevice<Machine>>(
     }
     assert_eq!(device.report().stored_pages, model.len() as u64);
     (0..SLOTS).for_each(|slot| check(&model, slot));
-    device.freed(&frames, 0, SLOTS);
+    device.freed(DeviceMemory::new(&frames), 0, SLOTS);
     assert_eq!((device.report().stored_pages, device.report().used_bytes), (0, 0));
     // What is still there when a device is closed goes back too.
     write_frame(&frames, page, &Look::Mixed(2).page(&mut Random(1)));
     (0..3).for_each(|slot| io(&frames, &device, WRITE, slot, page).unwrap());
-    device.close(&frames);
+    device.close(DeviceMemory::new(&frames));
     put(&frames, page, Order::ZERO);
     assert_eq!(frames.free_frames(), free);
     assert_sound(&frames);
@@ -170,7 +171,7 @@ fn stress<D: SwapDevice<Machine>>(
                             io(frames, device, READ, slot, page).unwrap();
                             check_stamp(&read_frame(frames, page), slot);
                         }
-                        13..=14 => device.freed(frames, slot, 1 + random.below(3)),
+                        13..=14 => device.freed(DeviceMemory::new(frames), slot, 1 + random.below(3)),
                         _ => compact(device, frames),
                     }
                 }
@@ -180,9 +181,9 @@ fn stress<D: SwapDevice<Machine>>(
     });
     run_on(0);
     assert!(device.report().stored_pages <= 62);
-    device.freed(&frames, 0, SLOTS);
+    device.freed(DeviceMemory::new(&frames), 0, SLOTS);
     assert_eq!((device.report().stored_pages, device.report().used_bytes), (0, 0));
-    device.close(&frames);
+    device.close(DeviceMemory::new(&frames));
     assert_eq!(frames.free_frames(), free);
     assert_sound(&frames);
 }
@@ -225,7 +226,7 @@ fn a_close_waits_for_those_who_are_there() {
             while device.report().stored_pages < 20 {
                 std::thread::yield_now();
             }
-            device.close(&frames);
+            device.close(DeviceMemory::new(&frames));
         });
         assert_eq!(frames.free_frames(), free);
     }
@@ -257,7 +258,7 @@ fn every_allocation_fails<D: SwapDevice<Machine>>(
                     assert_eq!(written, Err(DeviceError::NoSpace));
                 }
             }
-            device.close(&frames);
+            device.close(DeviceMemory::new(&frames));
         } else {
             refused += 1;
         }
@@ -300,7 +301,7 @@ fn a_write_that_fails_leaves_what_was_there() {
         device.statistics(),
         quire_swap::StoreStatistics { mem_limit: Some(before.mem_used_total), ..before }
     );
-    device.close(&frames);
+    device.close(DeviceMemory::new(&frames));
 }
 
 #[test]
@@ -323,12 +324,12 @@ fn the_limit_is_never_passed() {
     // Pages of equal words need nothing.
     write_frame(&frames, page, &[9; 512]);
     io(&frames, &device, WRITE, 0, page).unwrap();
-    device.freed(&frames, 0, SLOTS);
+    device.freed(DeviceMemory::new(&frames), 0, SLOTS);
     assert_eq!(device.statistics().mem_used_total, 0);
     assert_eq!(device.statistics().mem_used_max, at_limit.mem_used_max);
     device.store().reset_peak();
     assert_eq!(device.statistics().mem_used_max, 0);
-    device.close(&frames);
+    device.close(DeviceMemory::new(&frames));
 }
 
 #[test]
@@ -353,14 +354,14 @@ fn statistics_are_those_of_linux() {
     let packed = device.statistics();
     assert_eq!(packed.orig_data_size, 5 * 4096);
     assert!((4096..8192).contains(&packed.compr_data_size));
-    device.freed(&frames, 0, 5);
+    device.freed(DeviceMemory::new(&frames), 0, 5);
     let (report, statistics) = (device.report(), device.statistics());
     assert_eq!(
         (report.stored_pages, report.same_pages, report.huge_pages, report.compressed_bytes),
         (0, 0, 0, 0)
     );
     assert_eq!((statistics.mem_used_total, statistics.huge_pages_since), (0, 2));
-    device.close(&frames);
+    device.close(DeviceMemory::new(&frames));
 }
 
 #[test]
@@ -374,11 +375,11 @@ fn an_unused_device_is_small() {
     let page = frame(&frames);
     for slot in (0..1 << 18).step_by(5000) {
         io(&frames, &device, READ, slot, page).unwrap();
-        device.freed(&frames, slot, 3);
+        device.freed(DeviceMemory::new(&frames), slot, 3);
     }
     put(&frames, page, Order::ZERO);
     assert_eq!((free - frames.free_frames()) * 4096, bytes);
-    device.close(&frames);
+    device.close(DeviceMemory::new(&frames));
     assert_eq!(frames.free_frames(), free);
 }
 
@@ -397,21 +398,27 @@ fn several_pages_go_at_once_and_the_bounds_are_kept() {
         let request = |direction, slot, pages| PageIo { direction, slot, pfn: block, pages };
         let pages: Vec<Page> = (0..8).map(|nth| Look::Mixed(nth).page(&mut Random(nth))).collect();
         pages.iter().zip(0..).for_each(|(page, nth)| write_frame(&frames, block.offset(nth), page));
-        assert_eq!(device.submit(&frames, request(WRITE, SLOTS - 8, 8)), Submitted::Done(Ok(())));
+        assert_eq!(
+            device.submit(DeviceMemory::new(&frames), request(WRITE, SLOTS - 8, 8)),
+            Submitted::Done(Ok(()))
+        );
         (0..8).for_each(|nth| write_frame(&frames, block.offset(nth), &[!0; 512]));
-        assert_eq!(device.submit(&frames, request(READ, SLOTS - 8, 8)), Submitted::Done(Ok(())));
+        assert_eq!(
+            device.submit(DeviceMemory::new(&frames), request(READ, SLOTS - 8, 8)),
+            Submitted::Done(Ok(()))
+        );
         for (page, nth) in pages.iter().zip(0..) {
             assert!(read_frame(&frames, block.offset(nth)) == *page);
         }
         for (slot, pages) in [(SLOTS - 7, 8), (SLOTS, 1), (u64::MAX, 1), (u64::MAX - 3, 8)] {
             for direction in [READ, WRITE] {
-                let result = device.submit(&frames, request(direction, slot, pages));
+                let result = device.submit(DeviceMemory::new(&frames), request(direction, slot, pages));
                 assert_eq!(result, Submitted::Done(Err(DeviceError::OutOfRange)), "slot {slot}");
             }
         }
-        device.freed(&frames, SLOTS - 8, u64::MAX);
+        device.freed(DeviceMemory::new(&frames), SLOTS - 8, u64::MAX);
         assert_eq!(device.report().stored_pages, 0);
-        device.close(&frames);
+        device.close(DeviceMemory::new(&frames));
     }
     put(&frames, block, order);
 }
@@ -424,9 +431,9 @@ fn pages_before_the_one_that_fails_are_written() {
     (0..4).for_each(|nth| write_frame(&frames, block.offset(nth), &Look::Mixed(8).page(&mut Random(nth))));
     device.store().set_limit(Some(2 * 4096));
     let io = PageIo { direction: WRITE, slot: 0, pfn: block, pages: 4 };
-    assert_eq!(device.submit(&frames, io), Submitted::Done(Err(DeviceError::NoSpace)));
+    assert_eq!(device.submit(DeviceMemory::new(&frames), io), Submitted::Done(Err(DeviceError::NoSpace)));
     assert_eq!(device.report().stored_pages, 2);
-    device.close(&frames);
+    device.close(DeviceMemory::new(&frames));
     put(&frames, block, order);
     assert_sound(&frames);
 }
@@ -443,13 +450,13 @@ fn a_preallocated_disk_needs_no_memory_to_write() {
     for slot in 0..100 {
         write_frame(&frames, page, &[slot + 1; 512]);
         io(&frames, &disk, WRITE, slot, page).unwrap();
-        disk.freed(&frames, slot, 1);
+        disk.freed(DeviceMemory::new(&frames), slot, 1);
     }
     frames.faults().set(FaultPlan::OFF);
     assert_eq!(frames.free_frames(), taken);
     assert_eq!(disk.report().used_bytes, 100 * 4096);
     put(&frames, page, Order::ZERO);
-    disk.close(&frames);
+    disk.close(DeviceMemory::new(&frames));
     assert_eq!(frames.free_frames(), free);
 
     // Where there are not enough frames, all that were taken go back.

@@ -4,7 +4,9 @@ use crate::common::machine::{frames, get, put, run_on};
 use crate::common::{Machine, Random, TestDevice, Watch};
 use quire_arch::{Order, PAGE_SIZE, Pfn, Platform};
 use quire_frame::{Frames, PcpTechnique, VmEvent};
-use quire_swap::{CompressedCache, DeviceError, DeviceFlags, Direction, PageIo, Submitted, SwapDevice};
+use quire_swap::{
+    CompressedCache, DeviceError, DeviceFlags, DeviceMemory, Direction, PageIo, Submitted, SwapDevice,
+};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -62,7 +64,7 @@ impl Life<'_> {
 
     fn reap(&mut self) {
         let mut all = Vec::new();
-        self.cache.reap(self.frames, &mut |io, result| all.push((io, result)));
+        self.cache.reap(DeviceMemory::new(self.frames), &mut |io, result| all.push((io, result)));
         all.into_iter().for_each(|(io, result)| self.finish(io, result));
     }
 
@@ -92,7 +94,7 @@ impl Life<'_> {
                 self.begin(PageIo { direction: Direction::Read, slot, pfn, pages: pages as u32 }, 0);
             }
             8 => {
-                self.cache.freed(self.frames, slot, pages);
+                self.cache.freed(DeviceMemory::new(self.frames), slot, pages);
                 (0..pages).for_each(|nth| {
                     self.held.remove(&(slot + nth));
                 });
@@ -103,7 +105,7 @@ impl Life<'_> {
 
     fn begin(&mut self, io: PageIo, value: u64) {
         loop {
-            match self.cache.submit(self.frames, io) {
+            match self.cache.submit(DeviceMemory::new(self.frames), io) {
                 Submitted::Done(result) => {
                     assert_eq!(result, Ok(()));
                     return self.done(io, value);
@@ -145,7 +147,7 @@ fn life(queue: usize, seed: u64) {
     assert!(life.cache.report().used_bytes <= SLOTS * PAGE_SIZE / 8);
     let back = frames.events().sum(VmEvent::Zswpwb);
     assert_eq!(back, life.cache.written_back());
-    life.cache.close(&frames);
+    life.cache.close(DeviceMemory::new(&frames));
     drop(life);
     assert_eq!(frames.totals().free, free, "seed {seed}: frames are lost");
 }

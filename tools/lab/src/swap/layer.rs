@@ -13,8 +13,7 @@ use crate::experiment::{Measured, Part};
 use crate::folios::{Folios, pages};
 use crate::linux::round_figures;
 use quire_arch::{PAGE_SIZE, Platform};
-use quire_frame::Frames;
-use quire_mm::swap::{DeviceFlags, PageIo, Submitted, SwapDevice};
+use quire_mm::swap::{DeviceFlags, DeviceMemory, PageIo, Submitted, SwapDevice};
 use quire_swap::SwapTechnique;
 
 const SIZES: [Folios; 2] = [Folios::PAGES, Folios::PMD];
@@ -37,7 +36,7 @@ impl<P: Platform> SwapDevice<P> for Nothing {
         DeviceFlags::SYNCHRONOUS
     }
 
-    fn submit(&self, _frames: &Frames<P>, _io: PageIo) -> Submitted {
+    fn submit(&self, _memory: DeviceMemory<'_, P>, _io: PageIo) -> Submitted {
         Submitted::Done(Ok(()))
     }
 }

@@ -15,8 +15,9 @@ use crate::report::{Figure, Metric};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, Ordering};
 use quire_arch::{Access, PAGE_SIZE, Platform};
-use quire_frame::Frames;
-use quire_mm::swap::{DeviceFlags, DeviceReport, Direction, PageIo, RamDisk, Submitted, SwapDevice};
+use quire_mm::swap::{
+    DeviceFlags, DeviceMemory, DeviceReport, Direction, PageIo, RamDisk, Submitted, SwapDevice,
+};
 use quire_swap::SwapTechnique;
 use std::sync::Arc;
 
@@ -58,28 +59,28 @@ impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for Slow<D> {
         self.inner.flags()
     }
 
-    fn submit(&self, frames: &Frames<P>, io: PageIo) -> Submitted {
+    fn submit(&self, memory: DeviceMemory<'_, P>, io: PageIo) -> Submitted {
         if io.direction == Direction::Read {
             self.reader.store(NUMBER.get(), Ordering::Release);
             std::thread::sleep(std::time::Duration::from_nanos(READ));
         }
-        self.inner.submit(frames, io)
+        self.inner.submit(memory, io)
     }
 
-    fn freed(&self, frames: &Frames<P>, slot: u64, count: u64) {
-        self.inner.freed(frames, slot, count);
+    fn freed(&self, memory: DeviceMemory<'_, P>, slot: u64, count: u64) {
+        self.inner.freed(memory, slot, count);
     }
 
-    fn discard(&self, frames: &Frames<P>, slot: u64, count: u64) {
-        self.inner.discard(frames, slot, count);
+    fn discard(&self, memory: DeviceMemory<'_, P>, slot: u64, count: u64) {
+        self.inner.discard(memory, slot, count);
     }
 
     fn report(&self) -> DeviceReport {
         self.inner.report()
     }
 
-    fn close(&self, frames: &Frames<P>) {
-        self.inner.close(frames);
+    fn close(&self, memory: DeviceMemory<'_, P>) {
+        self.inner.close(memory);
     }
 }
 

@@ -3,7 +3,8 @@
 use super::codec::{Codec, Lz4};
 use super::{CompressedStore, StoreStatistics};
 use crate::device::{
-    DeviceError, DeviceFlags, DeviceReport, Direction, PageIo, Submitted, SwapDevice, memory, slots_inside,
+    DeviceError, DeviceFlags, DeviceMemory, DeviceReport, Direction, PageIo, Submitted, SwapDevice, memory,
+    slots_inside,
 };
 use core::fmt;
 use quire_arch::{PAGE_SIZE, Platform};
@@ -79,12 +80,14 @@ impl<P: Platform, C: Codec> SwapDevice<P> for CompressedRam<P, C> {
         DeviceFlags::SYNCHRONOUS | DeviceFlags::NOTES_FREED
     }
 
-    fn submit(&self, frames: &Frames<P>, io: PageIo) -> Submitted {
+    fn submit(&self, memory: DeviceMemory<'_, P>, io: PageIo) -> Submitted {
+        let frames = memory.frames();
         let pages = slots_inside(self.slots(), io);
         Submitted::Done(pages.and_then(|mut pages| pages.try_for_each(|nth| self.page(frames, io, nth))))
     }
 
-    fn freed(&self, frames: &Frames<P>, slot: u64, count: u64) {
+    fn freed(&self, memory: DeviceMemory<'_, P>, slot: u64, count: u64) {
+        let frames = memory.frames();
         (slot..slot.saturating_add(count).min(self.slots())).for_each(|slot| self.store.free(frames, slot));
     }
 
@@ -92,11 +95,13 @@ impl<P: Platform, C: Codec> SwapDevice<P> for CompressedRam<P, C> {
         self.statistics().report()
     }
 
-    fn compact(&self, frames: &Frames<P>) -> u64 {
+    fn compact(&self, memory: DeviceMemory<'_, P>) -> u64 {
+        let frames = memory.frames();
         self.store.compact(frames) / PAGE_SIZE
     }
 
-    fn close(&self, frames: &Frames<P>) {
+    fn close(&self, memory: DeviceMemory<'_, P>) {
+        let frames = memory.frames();
         self.store.close(frames);
     }
 }

@@ -24,7 +24,7 @@ mod parts;
 
 use super::compressed::{CompressedStore, Lz4};
 use super::memory::{frame_for_contents, give_back};
-use super::{DeviceError, DeviceFlags, DeviceReport, Direction, PageIo, Submitted, SwapDevice};
+use super::{DeviceError, DeviceFlags, DeviceMemory, DeviceReport, Direction, PageIo, Submitted, SwapDevice};
 use ages::Ages;
 use arrayvec::ArrayVec;
 use core::fmt;
@@ -156,7 +156,7 @@ impl<P: Platform, D: SwapDevice<P>> CompressedCache<P, D> {
             return Submitted::QueueFull;
         }
         Self::slots_of(io).for_each(|(slot, _)| self.store.free(frames, slot));
-        self.behind.submit(frames, io)
+        self.behind.submit(DeviceMemory::new(frames), io)
     }
 
     fn is_leaving(&self, frames: &Frames<P>, io: PageIo) -> bool {
@@ -178,7 +178,7 @@ impl<P: Platform, D: SwapDevice<P>> CompressedCache<P, D> {
             return Submitted::Done(Ok(()));
         }
         if found == 0 {
-            return self.behind.submit(frames, io);
+            return self.behind.submit(DeviceMemory::new(frames), io);
         }
         let mut parts = PartReads::default();
         let at_once = self.behind.flags().contains(DeviceFlags::SYNCHRONOUS);
@@ -201,7 +201,7 @@ impl<P: Platform, D: SwapDevice<P>> CompressedCache<P, D> {
     /// Reads the pages of `parts` from a device that completes at once.
     fn read_now(&self, frames: &Frames<P>, parts: &mut PartReads) -> Result<(), DeviceError> {
         while let Some(page) = parts.next() {
-            match self.behind.submit(frames, page) {
+            match self.behind.submit(DeviceMemory::new(frames), page) {
                 Submitted::Done(result) => result?,
                 Submitted::Begun | Submitted::QueueFull => return Err(DeviceError::Io),
             }
@@ -217,7 +217,7 @@ impl<P: Platform, D: SwapDevice<P>> CompressedCache<P, D> {
                 self.state.lock().parts.next()
             };
             let Some(page) = page else { return };
-            match self.behind.submit(frames, page) {
+            match self.behind.submit(DeviceMemory::new(frames), page) {
                 Submitted::Begun => {}
                 Submitted::Done(result) => self.keep_done(frames, page, result),
                 Submitted::QueueFull => {
@@ -266,7 +266,7 @@ impl<P: Platform, D: SwapDevice<P>> CompressedCache<P, D> {
         let Some((slot, frame)) = self.begin_leaving(frames) else { return false };
         let io = PageIo { direction: Direction::Write, slot, pfn: frame, pages: 1 };
         match self.store.load(frames, slot, frame) {
-            Ok(true) => match self.behind.submit(frames, io) {
+            Ok(true) => match self.behind.submit(DeviceMemory::new(frames), io) {
                 Submitted::Begun => true,
                 Submitted::Done(result) => {
                     self.left(frames, frame, result);
@@ -351,19 +351,22 @@ impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for CompressedCache<P, D> {
         self.behind.flags() | DeviceFlags::NOTES_FREED
     }
 
-    fn submit(&self, frames: &Frames<P>, io: PageIo) -> Submitted {
+    fn submit(&self, memory: DeviceMemory<'_, P>, io: PageIo) -> Submitted {
+        let frames = memory.frames();
         match io.direction {
             Direction::Read => self.read(frames, io),
             Direction::Write => self.write(frames, io),
         }
     }
 
-    fn cached(&self, frames: &Frames<P>, io: PageIo) -> u64 {
+    fn cached(&self, memory: DeviceMemory<'_, P>, io: PageIo) -> u64 {
+        let frames = memory.frames();
         Self::slots_of(io).filter(|&(slot, _)| self.store.has(frames, slot)).count() as u64
     }
 
-    fn reap(&self, frames: &Frames<P>, done: &mut dyn FnMut(PageIo, Result<(), DeviceError>)) {
-        self.behind.reap(frames, &mut |io, result| match io.direction {
+    fn reap(&self, memory: DeviceMemory<'_, P>, done: &mut dyn FnMut(PageIo, Result<(), DeviceError>)) {
+        let frames = memory.frames();
+        self.behind.reap(memory, &mut |io, result| match io.direction {
             Direction::Write if self.is_copy(frames, io) => self.left(frames, io.pfn, result),
             Direction::Write => done(io, result),
             Direction::Read => match self.finish_part(frames, io, result) {
@@ -392,20 +395,22 @@ impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for CompressedCache<P, D> {
         self.behind.wait_key()
     }
 
-    fn freed(&self, frames: &Frames<P>, slot: u64, count: u64) {
+    fn freed(&self, memory: DeviceMemory<'_, P>, slot: u64, count: u64) {
+        let frames = memory.frames();
         self.strike(frames, slot, count);
         (slot..slot.saturating_add(count).min(self.slots())).for_each(|slot| self.store.free(frames, slot));
         if self.behind.flags().contains(DeviceFlags::NOTES_FREED) {
-            self.behind.freed(frames, slot, count);
+            self.behind.freed(memory, slot, count);
         }
     }
 
-    fn discard(&self, frames: &Frames<P>, slot: u64, count: u64) {
-        self.behind.discard(frames, slot, count);
+    fn discard(&self, memory: DeviceMemory<'_, P>, slot: u64, count: u64) {
+        self.behind.discard(memory, slot, count);
     }
 
-    fn compact(&self, frames: &Frames<P>) -> u64 {
-        self.store.compact(frames) / quire_arch::PAGE_SIZE + self.behind.compact(frames)
+    fn compact(&self, memory: DeviceMemory<'_, P>) -> u64 {
+        let frames = memory.frames();
+        self.store.compact(frames) / quire_arch::PAGE_SIZE + self.behind.compact(memory)
     }
 
     fn report(&self) -> DeviceReport {
@@ -416,10 +421,11 @@ impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for CompressedCache<P, D> {
         }
     }
 
-    fn close(&self, frames: &Frames<P>) {
+    fn close(&self, memory: DeviceMemory<'_, P>) {
+        let frames = memory.frames();
         // What is on its way is not needed any more, but the device reads the copies.
         loop {
-            self.reap(frames, &mut |_, _| {});
+            self.reap(memory, &mut |_, _| {});
             let is_empty = {
                 let _pin = frames.platform().pin();
                 self.state.lock().leaving.is_empty()
@@ -434,7 +440,7 @@ impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for CompressedCache<P, D> {
             self.state.lock().ages.clear(frames, &pin);
         }
         self.store.close(frames);
-        self.behind.close(frames);
+        self.behind.close(DeviceMemory::new(frames));
     }
 }
 
