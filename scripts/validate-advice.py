@@ -354,12 +354,13 @@ class Figure:
 class Case:
     """A program under one setting: what was predicted, and what was measured."""
 
-    def __init__(self, setting, predicted, runs):
+    def __init__(self, setting, predicted, runs, files=0):
+        """`files` are 2 MiB allocations of the program that no setting of anonymous memory changes: its page cache."""
         self.setting, self.predicted = setting, predicted
         figure = lambda key: Figure([run[key] or 0 for run in runs])
         self.peak, self.tables, self.share = figure("peak_anonymous"), figure("page_tables"), figure("huge_share")
         # Counted in the program itself, in runs whose time the counting is part of.
-        counted = [run["own_huge_faults"] for run in runs if run.get("own_huge_faults") is not None]
+        counted = [max(run["own_huge_faults"] - files, 0) for run in runs if run.get("own_huge_faults") is not None]
         self.huge = Figure(counted) if counted else None
         plain = [run for run in runs if run.get("own_huge_faults") is None] or runs
         self.cpu = Figure([run["cpu"] for run in plain])
@@ -394,7 +395,8 @@ class Program:
 
     def __init__(self, name, rows, verdict, measured):
         self.name, self.verdict = name, verdict
-        self.cases = {s: Case(s, rows[s], measured[s]) for s in measured if s in rows}
+        never = [run.get("own_huge_faults") or 0 for run in measured.get("thp=never", [])]
+        self.cases = {s: Case(s, rows[s], measured[s], max(never, default=0)) for s in measured if s in rows}
         self.estimates = {s: rows[s]["estimate_ns"]["median"] for s in rows}
 
     @property
@@ -443,7 +445,8 @@ class Program:
             return f"{claim}, not measured"
         if claim == "memory":
             return f"{claim} {self.change(case):+.1%}"
-        saved = self.verdict["fewest_faults"]["time_saved_estimate"] * self.verdict["seconds"]
+        seconds = self.verdict.get("processor_seconds") or self.verdict["seconds"]
+        saved = self.verdict["fewest_faults"]["time_saved_estimate"] * seconds
         return f"{claim} {case.cpu.median / self.present.cpu.median - 1:+.1%}, said {-saved / self.present.cpu.median:+.1%}"
 
     def noise(self):

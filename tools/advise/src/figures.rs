@@ -58,12 +58,16 @@ pub(crate) struct Outcome {
     pub(crate) differences: u64,
     /// Page faults that the recorder lost.
     pub(crate) lost: u64,
+    /// Processor time of the recorded programs, in nanoseconds; 0 if the recording does not have it.
+    pub(crate) processor_ns: u64,
 }
 
 impl Outcome {
     pub(crate) fn of(report: ReplayReport) -> Self {
         let differences = report.processes.iter().map(|process| process.mismatches).sum();
         let lost = report.lost;
+        let linux = report.processes.iter().filter_map(|process| process.linux.as_ref());
+        let processor_ns = linux.map(|figures| figures.processor_ns).sum();
         let life = report.life.unwrap_or_default();
         let most = life.processes.iter().copied().chain(std::iter::repeat(ProcessLife::default()));
         let row = |(process, most): (&ProcessReport, ProcessLife)| ProcessRow {
@@ -73,7 +77,7 @@ impl Outcome {
             peak_page_tables: most.peak_page_tables,
         };
         let processes = report.processes.iter().zip(most).map(row).collect();
-        Self { life, processes, differences, lost }
+        Self { life, processes, differences, lost, processor_ns }
     }
 }
 
@@ -87,8 +91,8 @@ pub fn faults_by_size(life: &LifeFigures) -> BTreeMap<u64, u64> {
     faults
 }
 
-/// What the page faults and collapses of a replay cost on a host of these costs, in nanoseconds: the median, the
-/// least and the most.
+/// What the page faults of a replay and the collapses that the programs asked for cost on a host of these costs, in
+/// nanoseconds: the median, the least and the most. khugepaged has a thread of its own.
 fn estimate(life: &LifeFigures, costs: &Costs) -> [f64; 3] {
     let pick = |cost: &Cost| [cost.median, cost.min, cost.max];
     let mut sum = [0.0; 3];
@@ -103,7 +107,7 @@ fn estimate(life: &LifeFigures, costs: &Costs) -> [f64; 3] {
         }
     }
     if let Some(collapse) = &costs.collapse {
-        add(life.collapses, pick(collapse));
+        add(life.collapses.saturating_sub(life.khugepaged_collapses), pick(collapse));
     }
     sum
 }
@@ -138,7 +142,7 @@ pub struct Row {
     pub large_faults: Range,
     /// Blocks that khugepaged and `MADV_COLLAPSE` collapsed.
     pub collapses: Range,
-    /// Share of the anonymous memory at the peak that is mapped by 2 MiB, 0 to 1.
+    /// Share of the mapped anonymous memory, when most was mapped, that is mapped by 2 MiB, 0 to 1.
     pub huge_share: Range,
     /// Share that lies in folios larger than a page.
     pub large_share: Range,
@@ -147,8 +151,11 @@ pub struct Row {
     /// Large folios for which there was no memory. The machine is large enough to have some for each, so that any
     /// is told.
     pub fallbacks: u64,
-    /// What page faults and collapses cost on this host, in nanoseconds: an estimate, if the host was calibrated.
+    /// What page faults and `MADV_COLLAPSE` cost the programs on this host, in nanoseconds: an estimate, if the host
+    /// was calibrated.
     pub estimate_ns: Option<Range>,
+    /// What khugepaged's collapses cost likewise, in its own thread.
+    pub khugepaged_ns: Option<Range>,
     /// The processes of the first recording.
     pub processes: Vec<ProcessRow>,
 }
@@ -179,6 +186,15 @@ impl Row {
                 max: Range::of(estimates.iter().map(|estimate| estimate[2])).max,
             }
         });
+        let collapse = costs.and_then(|costs| costs.collapse.as_ref());
+        let khugepaged_ns = collapse.map(|cost| {
+            let collapses = range(&|life| life.khugepaged_collapses as f64);
+            Range {
+                median: collapses.median * cost.median,
+                min: collapses.min * cost.min,
+                max: collapses.max * cost.max,
+            }
+        });
         Self {
             peak_largest: range(&|life| life.peak_largest as f64),
             peak_anonymous: range(&|life| life.at_peak.anonymous as f64),
@@ -196,6 +212,7 @@ impl Row {
             waste: Range::of(waste),
             fallbacks: lives.iter().map(|life| life.fallbacks()).sum(),
             estimate_ns,
+            khugepaged_ns,
             processes: outcomes.first().map_or_else(Vec::new, |outcome| outcome.processes.clone()),
         }
     }
@@ -247,7 +264,7 @@ mod tests {
             life(sample(90, 800), vec![sample(0, 0), sample(10, 100), sample(20, 300), sample(90, 800)]);
         for (event, waste) in [(10, 900.0), (16, 700.0), (90, 200.0), (1000, 200.0)] {
             let life = life(sample(event, 1000), Vec::new());
-            let outcome = Outcome { life, processes: Vec::new(), differences: 0, lost: 0 };
+            let outcome = Outcome { life, processes: Vec::new(), differences: 0, lost: 0, processor_ns: 0 };
             let row = Row::of(&[&outcome], &[&touched], None);
             assert_eq!(row.waste.median, waste, "{event}");
         }

@@ -60,6 +60,8 @@ pub struct Prediction {
     pub recordings: usize,
     /// The recorded time of the first, in seconds.
     pub seconds: f64,
+    /// Processor time of the programs, the median of the recordings; none if these do not have it.
+    pub processor_seconds: Option<f64>,
     /// Calls and touches whose results differ from Linux's, in all replays under the present setting.
     pub differences: u64,
     /// How exact the page faults of the recordings are.
@@ -220,7 +222,9 @@ pub fn predict(
     let lost = under(0).iter().map(|outcome| outcome.lost).max().unwrap_or(0);
     let differences = under(0).iter().map(|outcome| outcome.differences).sum();
     let spent: Vec<Range> = rows.iter().map(|(_, row)| row.fault_ns()).collect();
-    let verdict = Verdict::of(&rows, seconds, &spent);
+    let processor = Range::of(under(0).iter().map(|outcome| outcome.processor_ns as f64 / 1e9)).median;
+    let processor_seconds = (processor > 0.0).then_some(processor);
+    let verdict = Verdict::of(&rows, processor_seconds.unwrap_or(seconds), &spent);
     let told = verdict.places().into_iter();
     let wastes = told.map(|place| {
         let found = jobs.iter().zip(&outcomes).find(|(job, _)| job.setting == place);
@@ -241,6 +245,7 @@ pub fn predict(
         command: command(header),
         recordings: for_settings.len(),
         seconds,
+        processor_seconds,
         differences,
         exactness: header.faults.exactness(),
         header: header.clone(),

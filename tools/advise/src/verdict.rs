@@ -10,7 +10,7 @@ const WORTH_MEMORY: f64 = 0.045;
 const NOTABLE: f64 = 0.02;
 /// A change below so many bytes matters to no host.
 const NOTABLE_BYTES: f64 = (1 << 20) as f64;
-/// A share of the run time that is worth a change of settings.
+/// A share of the processor time that is worth a change of settings.
 const WORTH_TIME: f64 = 0.02;
 /// Of settings that save time the one is named that takes least memory, if it saves this share of the most.
 const NEARLY_MOST: f64 = 0.9;
@@ -25,7 +25,8 @@ pub struct Gain {
     pub memory: f64,
     /// Change of the number of page faults likewise.
     pub faults: f64,
-    /// The share of the run time that other page faults save: an estimate.
+    /// The share of the processor time that other page faults save, or of the recorded time where the processor time
+    /// is not known: an estimate.
     pub time: f64,
     /// The same with the least and the most that a fault was measured to take.
     pub time_range: [f64; 2],
@@ -58,7 +59,7 @@ fn is_below(old: Range, new: Range, share: f64) -> bool {
 }
 
 impl Verdict {
-    /// Of rows, the present setting's first, of a program that ran for `seconds` and spent `spent` nanoseconds of them in
+    /// Of rows, the present setting's first, of a program that took `seconds` of processor time and spent `spent` nanoseconds of them in
     /// page faults, a number a row.
     pub(crate) fn of(rows: &[(Setting, Row)], seconds: f64, spent: &[Range]) -> Self {
         let (Some((_, present)), Some(&now)) = (rows.first(), spent.first()) else {

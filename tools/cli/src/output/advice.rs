@@ -158,15 +158,17 @@ fn why(prediction: &Prediction, place: usize) -> Option<String> {
     if let Some(gain) = verdict.fewest_faults.as_ref().filter(is_here) {
         let memory = percent(gain.memory);
         return Some(format!(
-            "{name} is worth trying for speed: {} page faults instead of {} save an estimated {:.0} % of the time ({:.0} to \
-             {:.0} %{}), for{} memory.{}",
+            "{name} is worth trying for speed: {} page faults instead of {} save an estimated {:.0} % of the {} ({:.0} to \
+             {:.0} %{}), for{} memory.{}{}",
             count(row.faults.median),
             count(now.faults.median),
             gain.time * 100.0,
+            if prediction.processor_seconds.is_some() { "processor time" } else { "time" },
             gain.time_range[0] * 100.0,
             gain.time_range[1] * 100.0,
             if row.estimate_ns.is_none() { "; quire calibrate narrows that" } else { "" },
             if memory.is_empty() { " the same" } else { &memory },
+            khugepaged(row),
             wasted(prediction, place),
         ));
     }
@@ -192,6 +194,16 @@ fn wasted(prediction: &Prediction, place: usize) -> String {
         return String::new();
     }
     format!(" Most that {} leaves untouched is in {}.", setting.name, told.join(", "))
+}
+
+/// What khugepaged does for a setting.
+fn khugepaged(row: &Row) -> String {
+    match row.khugepaged_ns {
+        Some(cost) if cost.median > 0.0 => {
+            format!(" khugepaged takes an estimated {:.1} ms for it, in its own thread.", cost.median / 1e6)
+        }
+        _ => String::new(),
+    }
 }
 
 /// The verdict in sentences.
@@ -304,9 +316,11 @@ fn row_object(setting: &Setting, row: &Row) -> Map<String, Value> {
     }
     object.insert("faults_by_size".to_owned(), Value::Object(by_size));
     object.insert("fallbacks".to_owned(), json!(row.fallbacks));
-    match row.estimate_ns {
-        Some(estimate) => put(&mut object, "estimate_ns", estimate),
-        None => _ = object.insert("estimate_ns".to_owned(), Value::Null),
+    for (name, estimate) in [("estimate_ns", row.estimate_ns), ("khugepaged_ns", row.khugepaged_ns)] {
+        match estimate {
+            Some(estimate) => put(&mut object, name, estimate),
+            None => _ = object.insert(name.to_owned(), Value::Null),
+        }
     }
     let processes = row.processes.iter().map(|process| {
         json!({
@@ -370,6 +384,7 @@ pub(crate) fn objects(
         "command": prediction.command,
         "recordings": prediction.recordings,
         "seconds": prediction.seconds,
+        "processor_seconds": prediction.processor_seconds,
         "differences": prediction.differences,
         "nothing_changes": prediction.verdict.nothing_changes(),
         "least_memory": gain(prediction.verdict.least_memory.as_ref()),

@@ -316,5 +316,6 @@ fn figures(bytes: &mut Bytes<'_>) -> LinuxFigures {
         threads_peak: 1,
         minor_faults: some,
         major_faults: most,
+        processor_ns: some,
     }
 }

@@ -41,6 +41,8 @@ pub struct LinuxFigures {
     pub minor_faults: u64,
     /// Faults with input, since the image began.
     pub major_faults: u64,
+    /// Processor time since the image began, in nanoseconds; 0 if it is not known.
+    pub processor_ns: u64,
 }
 
 /// Why an address space goes away.

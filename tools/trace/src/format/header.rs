@@ -2,7 +2,7 @@
 
 use super::varint::{Cursor, Malformed};
 use super::wire::{Wire, wire};
-use super::{HostSettings, Version};
+use super::{FORMAT_VERSION, HostSettings, Version};
 use crate::mix::mix;
 
 /// Where, when and how a trace was recorded.
@@ -226,12 +226,17 @@ impl TraceHeader {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         self.put(&mut out);
+        // Under the checksum, as the preamble is not: a file of one version is not read as one of another.
+        u32::from(FORMAT_VERSION).put(&mut out);
         out
     }
 
     pub(crate) fn decode(bytes: &[u8], version: Version) -> Result<Self, Malformed> {
         let mut cursor = Cursor::new(bytes, 0, version);
         let header = Self::get(&mut cursor)?;
+        if version >= Version::SEVEN && cursor.u32()? != version.number() {
+            return Err(Malformed("it is of another version than the preamble says"));
+        }
         if !cursor.is_at_end() {
             return Err(Malformed("it is longer than it should be"));
         }

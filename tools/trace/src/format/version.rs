@@ -16,10 +16,17 @@ impl Version {
     pub(crate) const FIVE: Self = Self(5);
     /// The first whose samples of contents compare LZ4 with zstd.
     pub(crate) const SIX: Self = Self(6);
+    /// The first whose figures have the processor time.
+    pub(crate) const SEVEN: Self = Self(7);
 
     /// The version with this number, if it can be read.
     pub(crate) fn new(number: u16) -> Option<Self> {
         (OLDEST_VERSION..=FORMAT_VERSION).contains(&number).then_some(Self(number))
+    }
+
+    /// Its number.
+    pub(crate) fn number(self) -> u32 {
+        self.0.into()
     }
 
     /// How many kinds of events it has.

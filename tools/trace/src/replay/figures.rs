@@ -113,9 +113,10 @@ impl ProcessReport {
         };
         keep_largest!(most, figures, vm_peak vm_size vm_hwm vm_rss rss_anon rss_file rss_shmem vm_data vm_stk
             vm_pte vm_swap mappings vm_pte_peak mappings_peak);
-        // Faults are counted from exec to exec, so those of a process add up.
+        // Faults and processor time are counted from exec to exec, so those of a process add up.
         most.minor_faults = most.minor_faults.saturating_add(figures.minor_faults);
         most.major_faults = most.major_faults.saturating_add(figures.major_faults);
+        most.processor_ns = most.processor_ns.saturating_add(figures.processor_ns);
     }
 }
 

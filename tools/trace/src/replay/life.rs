@@ -26,6 +26,9 @@ pub struct LifeSample {
     pub resident: u64,
     /// Page tables (`VmPTE`).
     pub page_tables: u64,
+    /// Of the anonymous memory, what is mapped (`RssAnon` of all processes), each page counted once. What was unmapped
+    /// of a large folio is charged until the folio is split or freed.
+    pub mapped: u64,
     /// The anonymous memory of the process that has most of it.
     pub largest: u64,
     /// Anonymous memory that entries of PMD tables map (`AnonHugePages`).
@@ -50,9 +53,12 @@ impl LifeSample {
         sample.anonymous = sample.resident.saturating_sub(files);
         memory.for_each_resident(|id, resident| {
             sample.page_tables += resident.page_tables;
+            sample.mapped += resident.anonymous;
             sample.largest = sample.largest.max(resident.anonymous);
             each(id, resident);
         });
+        // What processes share after a fork counts in each of them, and is charged once.
+        sample.mapped = sample.mapped.min(sample.anonymous);
         sample
     }
 }
@@ -84,6 +90,8 @@ pub struct FolioFigures {
 pub struct LifeFigures {
     /// The sample with the most anonymous memory.
     pub at_peak: LifeSample,
+    /// The sample with the most mapped anonymous memory.
+    pub at_mapped_peak: LifeSample,
     /// The most anonymous memory that one process had.
     pub peak_largest: u64,
     /// The most of each process, in the order of [`ReplayReport::processes`](super::ReplayReport::processes).
@@ -104,6 +112,8 @@ pub struct LifeFigures {
     pub folios: Vec<FolioFigures>,
     /// Blocks that khugepaged and `MADV_COLLAPSE` collapsed (`thp_collapse_alloc`).
     pub collapses: u64,
+    /// Those of khugepaged alone.
+    pub khugepaged_collapses: u64,
     /// Collapses for which there was no folio (`thp_collapse_alloc_failed`).
     pub collapse_fallbacks: u64,
     /// At most [`MOST_SAMPLES`], evenly over the recorded time, each the highest around.
@@ -144,6 +154,11 @@ impl Life {
         self.owners.insert(id, place);
     }
 
+    /// khugepaged collapsed so many blocks.
+    pub(super) fn collapsed(&mut self, blocks: u64) {
+        self.figures.khugepaged_collapses += blocks;
+    }
+
     /// Looks at the machine before event number `event`, at `time_ns` of the recorded time, or after it.
     pub(super) fn look(&mut self, memory: &Memory<HostPlatform>, memcg: MemcgId, time_ns: u64, event: u64) {
         let (owners, processes) = (&self.owners, &mut self.figures.processes);
@@ -165,6 +180,9 @@ impl Life {
         let figures = &mut self.figures;
         if now.anonymous > figures.at_peak.anonymous {
             figures.at_peak = now;
+        }
+        if now.mapped > figures.at_mapped_peak.mapped {
+            figures.at_mapped_peak = now;
         }
         figures.peak_largest = figures.peak_largest.max(now.largest);
         figures.peak_resident = figures.peak_resident.max(now.resident);
@@ -230,15 +248,19 @@ impl LifeFigures {
         self.folios.iter().map(|folio| folio.fallbacks).sum::<u64>() + self.collapse_fallbacks
     }
 
-    /// The share of the anonymous memory at the peak that entries of PMD tables mapped, 0 to 1.
+    /// The share of the mapped anonymous memory, when there was most of it, that entries of PMD tables mapped, 0 to 1.
     #[must_use]
     pub fn huge_share(&self) -> f64 {
-        self.at_peak.huge as f64 / self.at_peak.anonymous.max(PAGE_SIZE) as f64
+        self.share(self.at_mapped_peak.huge)
     }
 
     /// The share that was in large folios, mapped however.
     #[must_use]
     pub fn large_share(&self) -> f64 {
-        self.at_peak.large as f64 / self.at_peak.anonymous.max(PAGE_SIZE) as f64
+        self.share(self.at_mapped_peak.large)
+    }
+
+    fn share(&self, bytes: u64) -> f64 {
+        (bytes as f64 / self.at_mapped_peak.mapped.max(PAGE_SIZE) as f64).min(1.0)
     }
 }

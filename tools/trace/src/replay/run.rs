@@ -330,6 +330,9 @@ impl<'m> Run<'m> {
         self.look();
         for _ in 0..MOST_STEPS {
             let step = self.vcpus[0].run(|| memory.khugepaged_step());
+            if let Some(life) = &mut self.life {
+                life.collapsed(step.collapsed);
+            }
             at += milliseconds(if step.out_of_memory {
                 KhugepagedSetting::AllocSleepMillisecs
             } else {

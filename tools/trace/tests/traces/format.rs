@@ -3,6 +3,8 @@
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
 use quire_trace::event::{
     Abi, Access, BaseSource, Call, CallDetail, CloneFacts, Compressibility, ContentSample, Denial, Direction,
     Event, EventKind, ExecGain, ExecImage, ExitStatus, Fault, FiguresCause, FileFacts, FileKind, Limit,
@@ -11,8 +13,8 @@ use quire_trace::event::{
     VmFlags,
 };
 use quire_trace::format::{
-    CallSource, FaultSource, HostSettings, Pressure, TraceErrorKind, TraceHeader, TraceReader, TraceWriter,
-    UseSource,
+    CallSource, FORMAT_VERSION, FaultSource, HostSettings, Pressure, TraceErrorKind, TraceHeader,
+    TraceReader, TraceWriter, UseSource,
 };
 use std::sync::Arc;
 
@@ -192,7 +194,7 @@ fn exec() -> impl Strategy<Value = EventKind> {
 }
 
 fn figures() -> impl Strategy<Value = EventKind> {
-    (vec(number(), 16), any::<(u32, u32, bool)>()).prop_map(|(n, (pid, threads_peak, exec))| {
+    (vec(number(), 17), any::<(u32, u32, bool)>()).prop_map(|(n, (pid, threads_peak, exec))| {
         EventKind::Figures(Box::new(LinuxFigures {
             cause: if exec { FiguresCause::Exec } else { FiguresCause::Exit },
             pid,
@@ -213,6 +215,7 @@ fn figures() -> impl Strategy<Value = EventKind> {
             threads_peak,
             minor_faults: n[14],
             major_faults: n[15],
+            processor_ns: n[16],
         }))
     })
 }
@@ -484,11 +487,19 @@ fn replace_contents(file: &mut Vec<u8>, at: usize, change: impl Fn(&mut Vec<u8>)
     file.splice(at + 36..at + 36 + old, contents);
 }
 
+/// Makes the header of a file one of an earlier version, which does not end with the version.
+fn set_version(file: &mut Vec<u8>, version: u8) {
+    file[8] = version;
+    replace_contents(file, 12, |contents| {
+        assert_eq!(contents.pop().map(u16::from), Some(FORMAT_VERSION));
+    });
+}
+
 /// A file of an earlier version: the same bytes, with fewer kinds of events in the trailer, and without what
 /// is known of uses and of the host's settings in the header.
 fn as_version(version: u8, kinds: u8, events: &[Event]) -> Vec<u8> {
     let mut old = write_with(&TraceHeader { settings: None, pressure: None, ..header() }, events, 10);
-    old[8] = version;
+    set_version(&mut old, version);
     replace_contents(&mut old, 12, |contents| {
         // Software, seccomp, samples at 100 ms, no settings, no pressure.
         let at = contents.windows(6).rposition(|bytes| bytes == [1, 0, 1, 100, 0, 0]).unwrap();
@@ -546,7 +557,7 @@ fn version_4_has_no_pressure() {
     let new = write_with(&TraceHeader { pressure: pressed, settings: None, ..header() }, &events, 10);
     assert_eq!(TraceReader::new(&new[..]).unwrap().header().pressure, pressed);
     let mut old = write_with(&TraceHeader { settings: None, pressure: None, ..header() }, &events, 10);
-    old[8] = 4;
+    set_version(&mut old, 4);
     replace_contents(&mut old, 12, |contents| {
         let at = contents.windows(6).rposition(|bytes| bytes == [1, 0, 1, 100, 0, 0]).unwrap();
         contents.remove(at + 5);
@@ -562,7 +573,7 @@ fn the_blocks_of_a_sample_of_version_5_have_2_mib() {
     let pressure = Some(Pressure::of_sample(1 << 20, 8, 5));
     let events = some_events(20);
     let mut old = write_with(&TraceHeader { pressure, ..header() }, &events, 10);
-    old[8] = 5;
+    set_version(&mut old, 5);
     replace_contents(&mut old, 12, |contents| {
         // The exponent of the size of a block is last.
         let end = [0x80, 0x80, 0x40, 8, 5, 21];
@@ -572,6 +583,20 @@ fn the_blocks_of_a_sample_of_version_5_have_2_mib() {
     let mut reader = TraceReader::new(&old[..]).unwrap();
     assert_eq!(reader.header().pressure, pressure);
     assert_eq!((&mut reader).collect::<Result<Vec<Event>, _>>().unwrap(), events);
+}
+
+#[test]
+fn figures_of_version_6_have_no_processor_time() {
+    let mut kind = figures().new_tree(&mut TestRunner::deterministic()).unwrap().current();
+    let EventKind::Figures(figures) = &mut kind else { panic!("{kind:?}") };
+    figures.processor_ns = 0;
+    let event = Event { time_ns: 0, task: TaskId(0), cpu: 0, kind };
+    let mut old = write(std::slice::from_ref(&event), 1);
+    set_version(&mut old, 6);
+    let at = old.windows(4).position(|bytes| bytes == b"QBLK").unwrap();
+    replace_contents(&mut old, at, |contents| assert_eq!(contents.pop(), Some(0)));
+    // The trailer's checksum of all blocks is not made again.
+    assert_eq!(TraceReader::new(&old[..]).unwrap().next().unwrap().unwrap(), event);
 }
 
 #[test]

@@ -24,4 +24,5 @@ wire!(LinuxFigures {
     threads_peak,
     minor_faults,
     major_faults,
+    processor_ns (since SEVEN, before 0),
 });

@@ -9,7 +9,7 @@ use crate::record::proc::pagemap::Pagemap;
 use crate::record::proc::status::{Stat, privileges};
 use crate::record::proc::{Keyed, maps, read, system, text};
 use crate::record::sys::ptrace::{Resume, SyscallStop};
-use crate::record::sys::time::now;
+use crate::record::sys::time::{now, process_cpu};
 use crate::record::sys::wait::{Happened, Waited, wait};
 use crate::record::sys::{Tid, ptrace};
 use std::fs;
@@ -116,6 +116,7 @@ impl Tracer<'_> {
         let stat = Stat::read(pid);
         if let Some(process) = self.processes.get_mut(&pid) {
             process.faults_before = (stat.minor_faults, stat.major_faults);
+            process.cpu_before = process_cpu(pid).unwrap_or(0);
             process.threads_peak = process.threads;
         }
         if image.abi != Abi::X86_64 {

@@ -207,6 +207,7 @@ impl Tracer<'_> {
             threads_peak: process.threads_peak,
             minor_faults: stat.minor_faults.saturating_sub(minor_before),
             major_faults: stat.major_faults.saturating_sub(major_before),
+            processor_ns: process_cpu(pid).unwrap_or(0).saturating_sub(process.cpu_before),
         })
     }
 

@@ -440,7 +440,7 @@ impl<'a> Tracer<'a> {
         self.summary.threads += 1;
         let process = self.processes.entry(pid).or_insert_with(|| {
             self.summary.processes += 1;
-            Process { threads: 0, threads_peak: 0, cpu_ns: 0, faults_before: (0, 0) }
+            Process { threads: 0, threads_peak: 0, cpu_ns: 0, cpu_before: 0, faults_before: (0, 0) }
         });
         process.threads += 1;
         process.threads_peak = process.threads_peak.max(process.threads);

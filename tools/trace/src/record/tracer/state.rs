@@ -96,6 +96,8 @@ pub(super) struct Process {
     pub(super) threads_peak: u32,
     /// Its CPU time when one of its threads was last about to end.
     pub(super) cpu_ns: u64,
+    /// Its CPU time before the present image.
+    pub(super) cpu_before: u64,
     /// Minor and major faults before the present image.
     pub(super) faults_before: (u64, u64),
 }
