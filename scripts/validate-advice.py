@@ -360,8 +360,10 @@ class Case:
         figure = lambda key: Figure([run[key] or 0 for run in runs])
         self.peak, self.tables, self.share = figure("peak_anonymous"), figure("page_tables"), figure("huge_share")
         # Counted in the program itself, in runs whose time the counting is part of.
-        counted = [max(run["own_huge_faults"] - files, 0) for run in runs if run.get("own_huge_faults") is not None]
-        self.huge = Figure(counted) if counted else None
+        # Allocations, of which two threads that fault at once need one: no more than the host had faults in any run.
+        own = [run["own_huge_faults"] - files for run in runs if run.get("own_huge_faults") is not None]
+        least = min(run["huge_faults"] for run in runs)
+        self.huge = Figure([max(min(count, least), 0) for count in own]) if own else None
         plain = [run for run in runs if run.get("own_huge_faults") is None] or runs
         self.cpu = Figure([run["cpu"] for run in plain])
 
