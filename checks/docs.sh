@@ -38,4 +38,17 @@ while read -r document; do
         bad=1
     fi
 done < <(git grep -ohE 'docs/[a-zA-Z0-9_-]+\.md' -- '*.rs' '*.sh' '*.toml' .ci | sort -u)
+
+# Crates without examples in their documentation are not looked through for some, which takes a second each.
+while read -r manifest; do
+    if find "${manifest%/*}/src" -name '*.rs' -exec awk '
+        FNR == 1 { inside = 0 }
+        /^ *\/\/[\/!] ```/ {
+            inside = !inside
+            if (inside && /```(rust|no_run|should_panic|compile_fail)?$/) print FILENAME ":" FNR
+        }' {} + | grep .; then
+        echo "$manifest has \`doctest = false\`, but its documentation has examples" >&2
+        bad=1
+    fi
+done < <(git ls-files '*Cargo.toml' | xargs grep -l '^doctest = false')
 exit "$bad"
