@@ -6,6 +6,7 @@ use std::path::{Component, Path, PathBuf};
 
 use crate::error::MeasureError;
 use crate::guard::Guard;
+use crate::lock::Lock;
 
 /// Where the kernel keeps them.
 const TRANSPARENT_HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage";
@@ -136,6 +137,20 @@ impl HostSettings {
             Ok(lock) => Guard::start(lock, self.changes(settings)?),
             Err(MeasureError::Denied { .. }) if changes.is_empty() => Ok(Guard::unlocked()),
             Err(error) => Err(error),
+        }
+    }
+
+    /// Whether settings can be taken now, before work is done that would be for nothing. They can still be taken by
+    /// another measurement in between.
+    ///
+    /// # Errors
+    ///
+    /// [`MeasureError::Busy`]: another measurement holds them.
+    pub fn check_free(&self) -> Result<(), MeasureError> {
+        match Lock::take(&self.lock) {
+            Err(error @ MeasureError::Busy(_)) => Err(error),
+            // Without rights only what is to be changed tells.
+            _ => Ok(()),
         }
     }
 

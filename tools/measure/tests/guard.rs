@@ -103,6 +103,7 @@ fn a_second_measurement_is_refused() {
     let folder = Folder::new("second");
     let first = folder.host().apply(&settings()).unwrap();
     assert!(matches!(folder.host().apply(&settings()), Err(MeasureError::Busy(_))));
+    assert!(matches!(folder.host().check_free(), Err(MeasureError::Busy(_))));
     let (mut holder, said) = folder.holder(&["enabled=never"]);
     assert!(said.contains("another measurement"), "{said}");
     assert!(!holder.wait().unwrap().success());

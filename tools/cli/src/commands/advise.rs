@@ -11,7 +11,7 @@ use quire_advise::{
     AdviseError, LimitValidation, Prediction, Validation, heat, peak_anonymous, predict, predict_beside,
     run_within, validate,
 };
-use quire_measure::{Costs, HostSwap, MeasureError};
+use quire_measure::{Costs, HostSettings, HostSwap, MeasureError};
 use quire_trace::format::Pressure;
 use quire_trace::record::{RecordError, RecordOptions, RecordTarget, record};
 use std::ffi::OsString;
@@ -25,6 +25,9 @@ use std::time::Duration;
 
 pub(crate) fn run(arguments: &AdviseArguments) -> Result<ExitCode, Failure> {
     let mut report = Report::new(arguments.report.as_deref(), "quire advise")?;
+    if arguments.validate {
+        HostSettings::default().check_free().map_err(Failure::work)?;
+    }
     let mut recordings = Recordings { files: arguments.files.clone(), open: Vec::new() };
     if recordings.files.is_empty() {
         let wall = recordings.record(&arguments.command, arguments.runs)?;
