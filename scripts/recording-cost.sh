@@ -6,7 +6,7 @@
 #
 # Workloads that run for a second with less than 10 000 memory calls and faults a second are to cost at most 10 percent,
 # and a recording of /bin/true at most 30 ms more than /bin/true alone. The loops of calls and signals at the end are no
-# such workloads: they show what a stop costs.
+# such workloads: they show what a stop costs. `others` makes system calls only, none of which is recorded.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -32,6 +32,8 @@ cat > "$work/load.c" << 'C'
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 static volatile uint64_t sink;
 static void work(uint64_t rounds) {
@@ -70,6 +72,8 @@ int main(int count, char **words) {
         char *p = map(len);
         for (uint64_t n = 0; n < rounds; n++)
             for (size_t at = 0; at < len; at += 64) p[at]++;
+    } else if (!strcmp(what, "others")) { /* calls that are not recorded */
+        for (uint64_t n = 0; n < rounds * 1000; n++) syscall(SYS_getppid);
     } else if (!strcmp(what, "mincore")) {
         char *p = map(65536);
         unsigned char vector[16];
@@ -122,6 +126,9 @@ measure("start, pagemap", ["/bin/true"], ["--faults", "pagemap"])
 for name, rounds in [("compute", 1500), ("calls", 3000), ("faults", 700), ("resident", 60)]:
     measure(name, [load, name, str(rounds)])
     measure(name + ", no reuse", [load, name, str(rounds)], ["--no-reuse"])
+measure("calls, stops", [load, "calls", "3000"], ["--calls", "stops"])
+for more in [], ["--calls", "stops"]:
+    measure("others" + ", stops" * bool(more), [load, "others", "1000"], more)
 for name, rounds in [("mincore", 50000), ("signals", 30000), ("mappings", 60000)]:
     measure(name, [load, name, str(rounds)])
 PYTHON

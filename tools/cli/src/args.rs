@@ -4,7 +4,7 @@ use crate::examples;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use quire_mm::Techniques;
-use quire_trace::record::FaultChoice;
+use quire_trace::record::{CallChoice, FaultChoice};
 use quire_trace::replay::SwapSpec;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -82,6 +82,10 @@ pub(crate) struct RecordArguments {
     /// Where page faults are taken from: auto, tracepoint, software or pagemap
     #[arg(long, value_name = "SOURCE", default_value = "auto", help_heading = "What is seen")]
     pub(crate) faults: FaultChoice,
+    /// How memory calls are learnt of: stops, which cost some 50 us each; tracepoints, which cost little and which the
+    /// most frequent calls can be had from (it needs root); or auto, tracepoints where they can be used
+    #[arg(long, value_name = "SOURCE", default_value = "auto", help_heading = "What is seen")]
+    pub(crate) calls: CallChoice,
     /// Transparent huge pages while it is recorded: off, so that each page that it touches is seen, or on, as
     /// the host has them
     #[arg(long, value_name = "on|off", value_enum, hide_possible_values = true, default_value_t = Switch::Off, help_heading = "What is seen")]

@@ -5,7 +5,7 @@ use super::replay::{replay, show};
 use super::scratch::scratch;
 use crate::args::RunArguments;
 use crate::exit::{FOUND_FAILURE, Failure};
-use quire_trace::record::{RecordOptions, RecordTarget, record};
+use quire_trace::record::{CallChoice, RecordOptions, RecordTarget, record};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -25,6 +25,8 @@ pub(crate) fn run(arguments: RunArguments) -> Result<ExitCode, Failure> {
     options.force = arguments.force;
     // Results are held against those of a Linux that has huge pages.
     options.thp = true;
+    // One by one, in an order that is seen and not worked out.
+    options.calls = CallChoice::Stops;
     let summary = record(&options).map_err(|error| not_recorded(error, output.as_deref()))?;
     eprint!("{summary}");
     let report = replay(&file, &arguments.machine, false, false)?;

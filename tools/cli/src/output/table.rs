@@ -183,7 +183,7 @@ fn notes(report: &ReplayReport) {
     }
     if report.lost > 0 {
         say(format_args!(
-            "lost       {} page faults were not recorded (the kernel's ring was full)",
+            "lost       {} page faults and calls were not recorded (the kernel's ring was full)",
             report.lost
         ));
     }

@@ -81,6 +81,7 @@ fn wrong_usage_is_one_line_and_exit_code_2() {
         (&["record", "--reuse=1", "-o", "x.qtr", "--", "true"], "20"),
         (&["record", "-o", "x.qtr"], "CMD"),
         (&["record", "--thp=maybe", "-o", "x.qtr", "--", "true"], "--thp"),
+        (&["record", "--calls=some", "-o", "x.qtr", "--", "true"], "--calls"),
     ] {
         let output = quire(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");

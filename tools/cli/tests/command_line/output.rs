@@ -105,6 +105,32 @@ fn a_dump_says_what_became_of_huge_pages() {
     }
 }
 
+/// `record` takes calls from tracepoints where it can; `run` has the program stop at each.
+#[test]
+fn a_summary_says_where_calls_came_from() {
+    let folder = Folder::new("calls");
+    let file = folder.0.join("c.qtr");
+    let name = file.to_str().expect("a plain path");
+    let said = |arguments: &[&str]| {
+        let made = quire(arguments);
+        is_permitted(&made).then(|| String::from_utf8_lossy(&made.stderr).into_owned())
+    };
+    let told = ", calls: tracepoints, and seccomp where more than registers is read\n";
+    for arguments in [&["record", "--calls=stops", "-o", name, "--", "true"][..], &["run", "--", "true"]] {
+        let Some(said) = said(arguments) else { return };
+        assert!(!said.contains(told) && said.contains(", calls: "), "{said}");
+    }
+    let forced = quire(&["record", "--calls=tracepoints", "-o", name, "--", "true"]);
+    let text = String::from_utf8_lossy(&forced.stderr);
+    if forced.status.success() {
+        assert!(text.contains(told), "{text}");
+        let by_default = said(&["record", "-o", name, "--", "true"]);
+        assert!(by_default.is_none_or(|said| said.contains(told)));
+    } else {
+        assert!(text.contains("calls can not be had from tracepoints"), "{text}");
+    }
+}
+
 #[test]
 fn run_leaves_nothing_behind_when_its_output_is_closed() {
     let folder = Folder::new("run");

@@ -123,7 +123,7 @@ fn a_page_of_advice_has_the_numbers_of_json() {
     assert!(picture(&objects, "page-faults")["rows"].is_array() && !page.contains("fault-latency"));
     for words in [
         "Transparent huge pages",
-        "Lost page faults",
+        "Lost page faults and calls",
         "Verdict: ",
         "prefers-color-scheme: dark",
         "@media print",

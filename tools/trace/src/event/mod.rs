@@ -115,7 +115,7 @@ pub struct Lost {
 /// Why events are missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LostCause {
-    /// The kernel's ring was full: these page faults were not recorded.
+    /// The kernel's ring was full: these page faults, and calls without a stop, were not recorded.
     RingFull,
     /// A damaged part of the file was skipped. Only a salvaging reader makes this event; it is never in a
     /// file.

@@ -132,7 +132,8 @@ pub enum UseSource {
 /// How the calls of a trace were caught.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CallSource {
-    /// A seccomp filter stopped the program at memory calls only.
+    /// A seccomp filter stopped the program at memory calls only; those of which registers tell all may come from
+    /// tracepoints.
     #[default]
     Seccomp,
     /// The program was stopped at every call.

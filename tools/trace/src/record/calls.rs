@@ -111,6 +111,16 @@ pub(crate) const ALWAYS: [(i64, Class); 44] = [
     (libc::SYS_sched_setaffinity, Class::Affinity),
 ];
 
+/// Calls that need no stop where tracepoints tell of them: all that is recorded of them is in registers.
+pub(crate) const WITHOUT_STOP: [i64; 6] = [
+    libc::SYS_mmap,
+    libc::SYS_mprotect,
+    libc::SYS_munmap,
+    libc::SYS_brk,
+    libc::SYS_mremap,
+    libc::SYS_madvise,
+];
+
 /// Calls that are recorded only if an argument has one of some values.
 pub(crate) const SOMETIMES: [OnlyIf; 5] = [
     OnlyIf { call: libc::SYS_ptrace, arg: 0, values: &PTRACE_REQUESTS },
@@ -137,6 +147,12 @@ pub(crate) fn classify(number: u64, args: &[u64; 6]) -> Class {
     // A question for the limit is no change of it.
     let only_asks = number == libc::SYS_prlimit64 && args[2] == 0;
     if wanted && !only_asks { Class::Memory } else { Class::Other }
+}
+
+/// Whether a call is one of [`WITHOUT_STOP`]. What the descriptor of an `mmap` names can be read at a stop only.
+pub(crate) fn needs_no_stop(number: u64, args: &[u64; 6]) -> bool {
+    let number = number as i64;
+    WITHOUT_STOP.contains(&number) && (number != libc::SYS_mmap || args[3] as i32 & libc::MAP_ANONYMOUS != 0)
 }
 
 /// What a call did, seen from its end.

@@ -63,6 +63,12 @@ pub enum RecordError {
         /// What Linux says.
         source: io::Error,
     },
+    /// Calls cannot be had without stops, as was asked for.
+    #[error("calls can not be had from tracepoints: {why}; use `--calls auto`")]
+    Calls {
+        /// What is missing.
+        why: String,
+    },
     /// Memory cannot be paged out.
     #[error("pressure: {0}")]
     Pressure(&'static str),

@@ -6,7 +6,7 @@
 //! of the recorder may hold the allocator's lock.
 
 use super::error::RecordError;
-use super::seccomp;
+use super::seccomp::{self, Stops};
 use super::sys::process::{close_copy, disable_thp, fork};
 use super::sys::signals::{self, SavedSignal};
 use super::sys::{Tid, pipe};
@@ -29,7 +29,8 @@ pub(crate) struct Child {
 /// What the recorder tells the child to do next, and what the child tells of then.
 const STEP_THP_EXCEPT_ADVISED: u8 = b'a';
 const STEP_THP_OFF: u8 = b't';
-const STEP_FILTER: u8 = b'f';
+const STEP_FILTER_ALL: u8 = b'f';
+const STEP_FILTER_SOME: u8 = b's';
 const STEP_EXEC: u8 = b'x';
 
 /// That transparent huge pages are off for the program.
@@ -60,7 +61,7 @@ impl Child {
             .map_err(|_| RecordError::Command("a word has a zero byte in it"))?;
         let mut argv: Vec<*const libc::c_char> = words.iter().map(|word| word.as_ptr()).collect();
         argv.push(std::ptr::null());
-        let filter = seccomp::program();
+        let filters = [Stops::All, Stops::WhereMoreIsRead].map(seccomp::program);
         let start = |source| RecordError::Start { source };
         let (report_out, report_in) = pipe().map_err(start)?;
         let (go_out, go_in) = pipe().map_err(start)?;
@@ -71,16 +72,20 @@ impl Child {
                 let _ = rustix::stdio::dup2_stdout(rustix::stdio::stderr());
             }
             signals::restore(signals);
-            child(&argv, &filter, &go_out, &report_in)
+            child(&argv, &filters, &go_out, &report_in)
         };
         // SAFETY: the child calls only async-signal-safe functions (see `child`).
         let pid = unsafe { fork(live) }.map_err(start)?;
         Ok(Self { pid, report: report_out.into(), go: go_in.into() })
     }
 
-    /// Lets the child install the filter; `false` if it is not allowed to.
-    pub(crate) fn install_filter(&mut self) -> io::Result<bool> {
-        Ok(self.ask(STEP_FILTER)? == 0)
+    /// Lets the child install the filter that stops these calls; `false` if it is not allowed to.
+    pub(crate) fn install_filter(&mut self, stops: Stops) -> io::Result<bool> {
+        let step = match stops {
+            Stops::All => STEP_FILTER_ALL,
+            Stops::WhereMoreIsRead => STEP_FILTER_SOME,
+        };
+        Ok(self.ask(step)? == 0)
     }
 
     /// Lets the child turn transparent huge pages off, which the program inherits.
@@ -118,12 +123,18 @@ impl Child {
 
 /// The child's life: returns with the code that it ends with if there is no program to execute. Calls only
 /// async-signal-safe functions and allocates nothing.
-fn child(argv: &[*const libc::c_char], filter: &[libc::sock_filter], go: &OwnedFd, report: &OwnedFd) -> i32 {
+fn child(
+    argv: &[*const libc::c_char],
+    [all, some]: &[Vec<libc::sock_filter>; 2],
+    go: &OwnedFd,
+    report: &OwnedFd,
+) -> i32 {
     loop {
         let (step, errno) = match wait_for(go) {
             Some(step @ STEP_THP_EXCEPT_ADVISED) => (step, disable_thp(EXCEPT_ADVISED)),
             Some(step @ STEP_THP_OFF) => (step, disable_thp(0)),
-            Some(step @ STEP_FILTER) => (step, install(filter)),
+            Some(step @ STEP_FILTER_ALL) => (step, install(all)),
+            Some(step @ STEP_FILTER_SOME) => (step, install(some)),
             Some(_) => break,
             // The recorder is gone.
             None => return FAILED,

@@ -19,7 +19,7 @@ mod target;
 mod tracer;
 
 pub use error::RecordError;
-pub use options::{FaultChoice, RecordOptions, RecordTarget};
+pub use options::{CallChoice, FaultChoice, RecordOptions, RecordTarget};
 pub use ranges::{PageRange, pages_after_call, pages_before_call};
 pub use summary::{PressureSummary, RecordSummary};
 
@@ -29,6 +29,7 @@ use nix::sys::signal::Signal;
 use output::Output;
 use perf::PerfSession;
 use proc::system;
+use seccomp::Stops;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -101,6 +102,8 @@ fn follow(options: &RecordOptions) -> Result<RecordSummary, RecordError> {
 pub(crate) struct Hold {
     perf: Option<PerfSession>,
     calls: CallSource,
+    /// Calls that need no stop come from `perf`.
+    without_stops: bool,
     faults: FaultSource,
     /// `None`: transparent huge pages are as the host has them.
     thp_off: Option<ThpOff>,
@@ -109,20 +112,25 @@ pub(crate) struct Hold {
 /// Takes hold of the child: ptrace, page faults, huge pages and filter, in this order.
 fn follow_child(options: &RecordOptions, child: &mut Child) -> Result<Hold, RecordError> {
     ptrace::seize(child.pid).map_err(|source| RecordError::Ptrace { source })?;
-    let (perf, faults) = open_faults(options, child.pid)?;
+    let Sources { mut perf, faults, mut without_stops } = open_sources(options, child.pid)?;
     if options.pressure.is_some() {
         check_pressure(child.pid, perf.is_some())?;
     }
     let thp_off = if options.thp { None } else { turn_thp_off(options, child) };
-    let wanted = options.calls == CallSource::Seccomp;
-    let filtered = wanted && child.install_filter().map_err(|source| RecordError::Start { source })?;
+    let wanted = options.calls != CallChoice::EveryCall;
+    let stops = if without_stops { Stops::WhereMoreIsRead } else { Stops::All };
+    let filtered = wanted && child.install_filter(stops).map_err(|source| RecordError::Start { source })?;
     let calls = if filtered { CallSource::Seccomp } else { CallSource::EveryCall };
     if wanted && !filtered {
         (options.notify)(
             "seccomp filters are not permitted here: the program stops at every call, which is slow",
         );
+        if std::mem::take(&mut without_stops) {
+            let open = PerfSession::open(child.pid, faults, false);
+            perf = Some(open.map_err(|source| RecordError::Start { source })?);
+        }
     }
-    Ok(Hold { perf, calls, faults, thp_off })
+    Ok(Hold { perf, calls, without_stops, faults, thp_off })
 }
 
 /// Whether pages can be paged out, and are seen to come back.
@@ -156,6 +164,40 @@ fn turn_thp_off(options: &RecordOptions, child: &mut Child) -> Option<ThpOff> {
     done.ok()
 }
 
+/// Where page faults come from, and whether calls come from there, too.
+struct Sources {
+    perf: Option<PerfSession>,
+    faults: FaultSource,
+    without_stops: bool,
+}
+
+/// Opens the best source of page faults that is permitted, with calls if they are to be had from there.
+fn open_sources(options: &RecordOptions, pid: Tid) -> Result<Sources, RecordError> {
+    // What is paged out must be what the trace has by then, so that no call may be made meanwhile.
+    let may_go_on = options.pressure.is_none();
+    let wanted = matches!(options.calls, CallChoice::Auto | CallChoice::Tracepoints) && may_go_on;
+    let from_tracepoints =
+        matches!(options.faults, FaultChoice::Auto | FaultChoice::Only(FaultSource::Tracepoint));
+    let mut why = match may_go_on {
+        true => "page faults must come from tracepoints, too".to_owned(),
+        false => "with --pressure programs must stop".to_owned(),
+    };
+    if wanted && from_tracepoints {
+        match PerfSession::open(pid, FaultSource::Tracepoint, true) {
+            Ok(session) => {
+                let (perf, faults) = (Some(session), FaultSource::Tracepoint);
+                return Ok(Sources { perf, faults, without_stops: true });
+            }
+            Err(error) => why = error.to_string(),
+        }
+    }
+    if options.calls == CallChoice::Tracepoints {
+        return Err(RecordError::Calls { why });
+    }
+    let (perf, faults) = open_faults(options, pid)?;
+    Ok(Sources { perf, faults, without_stops: false })
+}
+
 /// Opens the best source of page faults that is permitted.
 fn open_faults(options: &RecordOptions, pid: Tid) -> Result<(Option<PerfSession>, FaultSource), RecordError> {
     let wanted = match options.faults {
@@ -167,7 +209,7 @@ fn open_faults(options: &RecordOptions, pid: Tid) -> Result<(Option<PerfSession>
     };
     let mut failed = None;
     for source in wanted {
-        match PerfSession::open(pid, source) {
+        match PerfSession::open(pid, source, false) {
             Ok(session) => return Ok((Some(session), source)),
             Err(error) => failed = Some((source, error)),
         }

@@ -1,6 +1,6 @@
 //! What to record, and how.
 
-use crate::format::{CallSource, FaultSource, Pressure, TraceWriter};
+use crate::format::{FaultSource, Pressure, TraceWriter};
 use std::ffi::OsString;
 use std::fs::File;
 use std::path::PathBuf;
@@ -19,8 +19,8 @@ pub struct RecordOptions {
     pub force: bool,
     /// Where to take the page faults from.
     pub faults: FaultChoice,
-    /// How to catch calls: by a seccomp filter (if that is permitted), or by stopping at every call.
-    pub calls: CallSource,
+    /// How to learn of calls.
+    pub calls: CallChoice,
     /// Leave transparent huge pages as the host has them. Otherwise the program does without them while it is
     /// recorded, so that each page of 4 KiB that it touches is seen.
     pub thp: bool,
@@ -50,7 +50,7 @@ impl RecordOptions {
     pub fn new(command: Vec<OsString>, output: impl Into<RecordTarget>) -> Self {
         let output = output.into();
         let level = TraceWriter::<File>::DEFAULT_LEVEL;
-        let (faults, calls) = (FaultChoice::Auto, CallSource::Seccomp);
+        let (faults, calls) = (FaultChoice::Auto, CallChoice::Auto);
         Self {
             command,
             output,
@@ -99,6 +99,35 @@ pub enum FaultChoice {
     Auto,
     /// This source or none.
     Only(FaultSource),
+}
+
+/// How to learn of memory calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum CallChoice {
+    /// As with [`CallChoice::Tracepoints`] where page faults come from tracepoints, too, and memory is not paged out;
+    /// else as with [`CallChoice::Stops`].
+    #[default]
+    Auto,
+    /// The calls that programs make most (`mmap` of anonymous memory, `munmap`, `mprotect`, `brk`, `mremap`,
+    /// `madvise`) from the kernel's tracepoints, without a stop. A seccomp filter stops the program at the others.
+    Tracepoints,
+    /// A seccomp filter stops the program at each memory call, if such a filter is permitted.
+    Stops,
+    /// The program stops at each call that it makes.
+    EveryCall,
+}
+
+impl FromStr for CallChoice {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        match name {
+            "auto" => Ok(Self::Auto),
+            "tracepoints" => Ok(Self::Tracepoints),
+            "stops" => Ok(Self::Stops),
+            _ => Err(format!("`{name}` is no source of calls; take auto, tracepoints or stops")),
+        }
+    }
 }
 
 impl FromStr for FaultChoice {

@@ -1,6 +1,6 @@
 //! The filter that stops a program at memory calls only.
 
-use super::calls::{ALWAYS, FOREIGN, SOMETIMES};
+use super::calls::{ALWAYS, FOREIGN, SOMETIMES, WITHOUT_STOP};
 use libc::sock_filter;
 
 /// `AUDIT_ARCH_X86_64`.
@@ -25,14 +25,33 @@ fn verdict(value: u32) -> sock_filter {
     statement(libc::BPF_RET | libc::BPF_K, value)
 }
 
+/// Where the low half of an argument is.
+fn argument(number: usize) -> u32 {
+    16 + 8 * number as u32
+}
+
+/// Skips `skip` instructions unless the accumulator has one of these bits.
+fn unless_any(bits: u32, skip: u8) -> sock_filter {
+    sock_filter { jf: skip, ..statement(libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K, bits) }
+}
+
 /// Skips `skip` instructions unless the accumulator is `value`.
 fn unless_equal(value: u32, skip: u8) -> sock_filter {
     sock_filter { jf: skip, ..statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, value) }
 }
 
+/// Which of the memory calls stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stops {
+    /// All.
+    All,
+    /// Those of which more is recorded than their registers hold (`calls::needs_no_stop`).
+    WhereMoreIsRead,
+}
+
 /// The filter as a program for the kernel. Calls that it never stops are allowed whatever their arguments
 /// are, which lets the kernel decide them by a bitmap without running it.
-pub(crate) fn program() -> Vec<sock_filter> {
+pub(crate) fn program(stops: Stops) -> Vec<sock_filter> {
     let trace = verdict(libc::SECCOMP_RET_TRACE);
     let allow = verdict(libc::SECCOMP_RET_ALLOW);
     let mut foreign = vec![load(OFFSET_NUMBER)];
@@ -56,12 +75,17 @@ pub(crate) fn program() -> Vec<sock_filter> {
     };
     code.extend([at_least(X32_BIT, 0, 2), at_least(X32_END, 1, 0), trace]);
     for (number, _) in ALWAYS {
-        code.extend([unless_equal(number as u32, 1), trace]);
+        if stops == Stops::All || !WITHOUT_STOP.contains(&number) {
+            code.extend([unless_equal(number as u32, 1), trace]);
+        } else if number == libc::SYS_mmap {
+            let check = [load(argument(3)), unless_any(libc::MAP_ANONYMOUS as u32, 1), allow, trace];
+            code.push(unless_equal(number as u32, check.len() as u8));
+            code.extend(check);
+        }
     }
     for rule in SOMETIMES {
         // The low half of the argument: the kernel looks at no more of it either.
-        let offset = 16 + 8 * rule.arg as u32;
-        let mut check = vec![load(offset)];
+        let mut check = vec![load(argument(rule.arg))];
         for value in rule.values {
             check.extend([unless_equal(*value, 1), trace]);
         }
@@ -71,4 +95,55 @@ pub(crate) fn program() -> Vec<sock_filter> {
     }
     code.push(allow);
     code
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::calls::{Class, classify, needs_no_stop};
+
+    /// What the filter says of a call.
+    fn verdict_of(code: &[sock_filter], arch: u32, number: u32, args: [u64; 6]) -> u32 {
+        let (mut at, mut accumulator) = (0, 0);
+        loop {
+            let sock_filter { code, jt, jf, k } = code[at];
+            at += 1;
+            let holds = match u32::from(code) & 0xf7 {
+                libc::BPF_RET => return k,
+                0x20 => {
+                    accumulator = match k {
+                        OFFSET_NUMBER => number,
+                        OFFSET_ARCH => arch,
+                        offset => args[(offset as usize - 16) / 8] as u32,
+                    };
+                    continue;
+                }
+                0x15 => accumulator == k,
+                0x35 => accumulator >= k,
+                0x45 => accumulator & k != 0,
+                other => panic!("{other:#x}"),
+            };
+            at += usize::from(if holds { jt } else { jf });
+        }
+    }
+
+    #[test]
+    fn the_calls_stop_that_are_to_be_seen() {
+        let argument_sets = [[0; 6], [0, 0, 0, 0x22, 0, 0], [0, 0, 3, 0x2, 0, 0], [3, 3, 1, 0x32, 1, 1]];
+        for stops in [Stops::All, Stops::WhereMoreIsRead] {
+            let code = program(stops);
+            for number in 0..480 {
+                for args in argument_sets {
+                    let only_asks = i64::from(number) == libc::SYS_prlimit64 && args[2] == 0;
+                    let is_told = stops == Stops::WhereMoreIsRead && needs_no_stop(number.into(), &args);
+                    let expected = classify(number.into(), &args) != Class::Other && !is_told;
+                    let found = verdict_of(&code, ARCH_X86_64, number, args) == libc::SECCOMP_RET_TRACE;
+                    assert!(found == expected || only_asks, "{stops:?} {number} {args:?}");
+                }
+                let foreign = verdict_of(&code, 0x4000_0003, number, [0; 6]) == libc::SECCOMP_RET_TRACE;
+                assert_eq!(foreign, FOREIGN.contains(&number));
+            }
+            assert_eq!(verdict_of(&code, ARCH_X86_64, X32_BIT + 9, [0; 6]), libc::SECCOMP_RET_TRACE);
+        }
+    }
 }

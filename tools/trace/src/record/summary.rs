@@ -21,12 +21,16 @@ pub struct RecordSummary {
     pub programs_cpu: Duration,
     /// How long the switch from the recorder to a thread and back takes: once for each stop.
     pub switch: Duration,
+    /// What the kernel told of page faults and calls: so many samples.
+    pub samples: u64,
     /// CPU time of the recorder itself.
     pub recorder_cpu: Duration,
     /// Where the page faults came from.
     pub faults: FaultSource,
     /// How calls were caught.
     pub calls: CallSource,
+    /// Those that programs make most come from tracepoints, without a stop.
+    pub without_stops: bool,
     /// Bytes of the file.
     pub bytes: u64,
     /// The totals of the trace.
@@ -68,11 +72,19 @@ pub struct PressureSummary {
 /// What a page fault takes that brings a page back from compressed memory, in nanoseconds: as `quire advise` estimates.
 const BACK_NS: u64 = 6000;
 
+/// What the kernel takes to make a sample, in nanoseconds: measured in a virtual machine.
+const SAMPLE_NS: u64 = 1000;
+
 impl RecordSummary {
     /// An estimate of the CPU time that the programs would have had without the recorder: half of each switch
-    /// is theirs, and no page had to come back.
+    /// is theirs, no sample was made and no page had to come back.
     fn own_cpu(&self) -> Duration {
-        self.programs_cpu.saturating_sub(self.switches() / 2 + self.coming_back())
+        self.programs_cpu.saturating_sub(self.switches() / 2 + self.sampling() + self.coming_back())
+    }
+
+    /// An estimate of what the kernel took to tell of page faults and calls.
+    fn sampling(&self) -> Duration {
+        Duration::from_nanos(self.samples.saturating_mul(SAMPLE_NS))
     }
 
     /// An estimate of what page faults took that brought back what the recorder had paged out.
@@ -87,10 +99,10 @@ impl RecordSummary {
     }
 
     /// An estimate of what recording cost, in percent of the programs' own CPU time: their threads stood
-    /// still, and switches and pages that had to come back came on top.
+    /// still, and switches, samples and pages that had to come back came on top.
     #[must_use]
     pub fn cost_percent(&self) -> f64 {
-        let cost = self.stopped + self.switches() + self.coming_back();
+        let cost = self.stopped + self.switches() + self.sampling() + self.coming_back();
         100.0 * cost.as_secs_f64() / self.own_cpu().as_secs_f64().max(1e-3)
     }
 
@@ -124,9 +136,10 @@ impl fmt::Display for RecordSummary {
         let kinds: Vec<String> = kinds.map(|(name, count)| format!("{name} {count}")).collect();
         writeln!(f, "events    {} ({}) in {} bytes", self.totals.events, kinds.join(", "), self.bytes)?;
         writeln!(f, "followed  {} processes, {} threads", self.processes, self.threads)?;
-        let calls = match self.calls {
-            CallSource::Seccomp => "seccomp",
-            CallSource::EveryCall => "every call (seccomp is not permitted)",
+        let calls = match (self.calls, self.without_stops) {
+            (CallSource::Seccomp, true) => "tracepoints, and seccomp where more than registers is read",
+            (CallSource::Seccomp, false) => "seccomp",
+            (CallSource::EveryCall, _) => "every call (seccomp is not permitted)",
         };
         writeln!(f, "sources   faults: {}, calls: {calls}", self.faults.name())?;
         writeln!(f, "exactness {}", self.faults.exactness())?;
@@ -137,7 +150,8 @@ impl fmt::Display for RecordSummary {
             self.stopped.as_secs_f64()
         )?;
         if self.totals.lost_samples > 0 {
-            writeln!(f, "lost      {} page faults (the kernel's ring was full)", self.totals.lost_samples)?;
+            let what = if self.without_stops { "page faults and calls" } else { "page faults" };
+            writeln!(f, "lost      {} {what} (the kernel's ring was full)", self.totals.lost_samples)?;
         }
         if self.stray_faults > 0 {
             writeln!(f, "strays    {} page faults of unknown threads", self.stray_faults)?;
@@ -165,8 +179,9 @@ impl fmt::Display for RecordSummary {
         let [recorder, own] = [self.recorder_cpu, self.own_cpu()].map(|time| time.as_secs_f64());
         writeln!(
             f,
-            "cost      {} stops, recorder {recorder:.3} s CPU; an estimated {:.0} % of the programs' own {own:.3} s CPU",
+            "cost      {} stops, {} samples, recorder {recorder:.3} s CPU; an estimated {:.0} % of the programs' own {own:.3} s CPU",
             self.stops,
+            self.samples,
             self.cost_percent()
         )
     }

@@ -117,7 +117,7 @@ pub struct ReplayReport {
     pub processes: Vec<ProcessReport>,
     /// Events that were replayed.
     pub events: u64,
-    /// Page faults that the recorder lost.
+    /// Page faults, and calls without a stop, that the recorder lost.
     pub lost: u64,
     /// Time for all of them, audits included.
     pub elapsed: Duration,

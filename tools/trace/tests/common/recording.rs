@@ -4,7 +4,7 @@
 
 use quire_trace::event::{Call, Event, EventKind, Fault};
 use quire_trace::format::TraceReader;
-use quire_trace::record::{RecordError, RecordOptions, RecordSummary, record};
+use quire_trace::record::{CallChoice, RecordError, RecordOptions, RecordSummary, record};
 use quire_trace::replay::{Replay, ReplayOptions, ReplayReport};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -74,6 +74,13 @@ impl Recording {
         Self::with(program, |_| {})
     }
 
+    /// Records one of the programs twice, each way where it is permitted: without a stop at the calls that tracepoints
+    /// tell of, and with stops at all memory calls.
+    pub(crate) fn in_both_ways(program: &str) -> impl Iterator<Item = Self> {
+        let ways = [CallChoice::Tracepoints, CallChoice::Stops].into_iter();
+        ways.filter_map(move |way| Self::with(program, |options| options.calls = way))
+    }
+
     /// Records one of the programs with other options. `None` also if the source of page faults is not
     /// permitted here.
     pub(crate) fn with(program: &str, change: impl FnOnce(&mut RecordOptions)) -> Option<Self> {
@@ -119,7 +126,10 @@ impl Recording {
 
 /// `None`, with a message, if what was asked for is not permitted on this machine.
 pub(crate) fn permitted<T>(result: Result<T, RecordError>) -> Option<Result<T, RecordError>> {
-    if let Err(error @ (RecordError::Ptrace { .. } | RecordError::Faults { .. })) = result {
+    if let Err(
+        error @ (RecordError::Ptrace { .. } | RecordError::Faults { .. } | RecordError::Calls { .. }),
+    ) = result
+    {
         eprintln!("skipped: {error}");
         return None;
     }

@@ -9,6 +9,7 @@ mod ends;
 mod figures;
 mod hostile;
 mod huge;
+mod maps;
 mod memory;
 mod policy;
 mod shared;
@@ -35,6 +36,8 @@ programs! {
     figures: has_threads_and_starts_a_program;
     hostile: makes_hostile_calls;
     huge: disables_huge_pages says_its_setting touches_huge_memory;
+    maps: forks_while_a_thread_maps hands_memory_from_thread_to_thread kills_what_maps makes_calls_that_are_not_read
+        maps_alone;
     memory: details executes_from_thread foreign forks guard killed leaves_threads nothing spawns threads uses_again
         holds_pages_that_compress_differently uses_a_part_of_its_memory
         uses_what_was_paged_out;

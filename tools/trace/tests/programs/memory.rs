@@ -262,13 +262,16 @@ pub(crate) fn details() {
 }
 
 pub(crate) fn foreign() {
-    // brk of the i386 table. A kernel without that table sends a signal.
+    // brk and link of the i386 table. A kernel without that table sends a signal.
     // SAFETY: asks for the break; changes no memory. The compiler's use of rbx is respected by the exchange.
     unsafe {
-        std::arch::asm!(
-            "xchg rbx, {zero}", "int 0x80", "xchg rbx, {zero}",
-            zero = inout(reg) 0_u64 => _, inout("rax") 45_u64 => _, out("r8") _, out("r9") _, out("r10") _, out("r11") _,
-        );
+        for number in [45_u64, 9] {
+            std::arch::asm!(
+                "xchg rbx, {zero}", "int 0x80", "xchg rbx, {zero}",
+                zero = inout(reg) 0_u64 => _, inout("rax") number => _,
+                out("r8") _, out("r9") _, out("r10") _, out("r11") _,
+            );
+        }
     }
     leave(0);
 }

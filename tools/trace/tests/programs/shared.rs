@@ -54,7 +54,12 @@ pub(crate) const NAPS: usize = 3;
 pub(crate) const SIGNALS: usize = 4;
 pub(crate) const FAILURES: usize = 5;
 pub(crate) const PID: usize = 6;
-pub(crate) type Counts = [AtomicU64; 7];
+/// What the test tells the program.
+pub(crate) const GO: usize = 7;
+pub(crate) type Counts = [AtomicU64; 8];
+
+/// How often `makes_calls_that_are_not_read` maps and unmaps: a ring of 16 MiB has the samples of 25 000.
+pub(crate) const ROUNDS_UNREAD: usize = 80_000;
 
 pub(crate) fn counts(path: &Path) -> &'static Counts {
     let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).unwrap();

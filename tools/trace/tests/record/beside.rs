@@ -3,11 +3,13 @@
 use crate::recording::Recording;
 use crate::shared::OLD_CALLS;
 use quire_trace::event::{EventKind, ExitStatus, TaskId};
+use quire_trace::record::{CallChoice, RecordOptions};
 
 /// Processes that call all the time do not keep the recorder from one that is older than they are.
 #[test]
 fn an_old_process_is_heard_of_beside_young_ones() {
-    let Some(recorded) = Recording::of("is_busy_beside_older_ones") else { return };
+    let stops = |options: &mut RecordOptions| options.calls = CallChoice::Stops;
+    let Some(recorded) = Recording::with("is_busy_beside_older_ones", stops) else { return };
     assert_eq!(recorded.summary.status, ExitStatus::Code(5));
     let advices = |task: fn(TaskId) -> bool| {
         let of_task = recorded.events.iter().filter(|event| task(event.task));
@@ -27,9 +29,10 @@ fn an_old_process_is_heard_of_beside_young_ones() {
 /// A process is killed when its call has done its work and it has not been seen to come out of it.
 #[test]
 fn the_last_call_of_what_is_killed_is_recorded() {
-    let Some(recorded) = Recording::of("kills_what_shares_its_memory") else { return };
-    assert_eq!(recorded.summary.status, ExitStatus::Code(6));
-    let killed = recorded.count(|kind| matches!(kind, EventKind::Exit(ExitStatus::Signal(9))));
-    assert_eq!(killed, 200);
-    recorded.file.assert_replays();
+    for recorded in Recording::in_both_ways("kills_what_shares_its_memory") {
+        assert_eq!(recorded.summary.status, ExitStatus::Code(6));
+        let killed = recorded.count(|kind| matches!(kind, EventKind::Exit(ExitStatus::Signal(9))));
+        assert_eq!(killed, 200);
+        recorded.file.assert_replays();
+    }
 }

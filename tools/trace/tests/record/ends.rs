@@ -4,6 +4,7 @@ use crate::recording::{PROGRAMS, Recording, Scratch};
 use crate::shared::NOT_PERMITTED;
 use quire_trace::event::{EventKind, ExitStatus};
 use quire_trace::format::{FaultSource, TraceReader};
+use quire_trace::record::CallChoice;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,31 +13,34 @@ use std::time::{Duration, Instant};
 /// A thread is killed between making a child and telling the recorder of it.
 #[test]
 fn a_child_whose_maker_is_killed_is_followed() {
-    let Some(recorded) = Recording::of("exits_while_it_forks") else { return };
-    assert_eq!(recorded.summary.status, ExitStatus::Code(4));
-    assert_eq!(recorded.summary.orphans, 0, "each maker's end tells of its child");
-    recorded.assert_each_thread_ends_once();
-    recorded.file.assert_replays();
+    for recorded in Recording::in_both_ways("exits_while_it_forks") {
+        assert_eq!(recorded.summary.status, ExitStatus::Code(4));
+        assert_eq!(recorded.summary.orphans, 0, "each maker's end tells of its child");
+        recorded.assert_each_thread_ends_once();
+        recorded.file.assert_replays();
+    }
 }
 
 /// A thread that is not the first is killed in exec, some of them when they have taken the place of the first
 /// already.
 #[test]
 fn a_thread_that_is_killed_in_exec_ends_once() {
-    let Some(recorded) = Recording::of("kills_what_executes") else { return };
-    assert_eq!(recorded.summary.status, ExitStatus::Code(5));
-    recorded.assert_each_thread_ends_once();
-    recorded.file.assert_replays();
+    for recorded in Recording::in_both_ways("kills_what_executes") {
+        assert_eq!(recorded.summary.status, ExitStatus::Code(5));
+        recorded.assert_each_thread_ends_once();
+        recorded.file.assert_replays();
+    }
 }
 
 /// The handler returns to the instruction, which faults again: once refused and once not.
 #[test]
 fn a_refused_fault_that_a_handler_mends_is_refused_once() {
-    let Some(recorded) = Recording::of("mends_what_was_refused") else { return };
-    if recorded.summary.faults != FaultSource::Tracepoint {
-        return eprintln!("skipped: page faults are not told exactly here");
+    for recorded in Recording::in_both_ways("mends_what_was_refused") {
+        if recorded.summary.faults != FaultSource::Tracepoint {
+            return eprintln!("skipped: page faults are not told exactly here");
+        }
+        recorded.file.assert_replays();
     }
-    recorded.file.assert_replays();
 }
 
 /// Linux brings an untouched page in before it refuses to execute it: two faults.
@@ -128,7 +132,8 @@ fn processes_that_end_in_every_way_are_followed() {
     for seed in 1..=3 {
         eprintln!("stress {seed} {wanted}");
         let words = [program.to_str().unwrap(), &seed.to_string(), &wanted];
-        let Some(recorded) = Recording::of_command(&words, |_| {}) else { break };
+        let way = if seed % 2 == 1 { CallChoice::Auto } else { CallChoice::Stops };
+        let Some(recorded) = Recording::of_command(&words, |options| options.calls = way) else { break };
         assert_eq!(recorded.summary.status, ExitStatus::Code(0));
         recorded.assert_each_thread_ends_once();
         recorded.file.assert_replays();

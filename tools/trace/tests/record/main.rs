@@ -18,11 +18,12 @@ mod recording;
 mod shared;
 mod sources;
 mod stay;
+mod without_stops;
 
 use common::Model;
 use quire_trace::event::{CallDetail, Denial, EventKind, ExitStatus, Fault, FileKind, LimitKind, Outcome};
 use quire_trace::format::{CallSource, FaultSource};
-use quire_trace::record::{FaultChoice, RecordError, RecordOptions, record};
+use quire_trace::record::{CallChoice, FaultChoice, RecordError, RecordOptions, record};
 use quire_trace::replay::{ReplayOptions, SwapKind, SwapSpec};
 use recording::{Recording, Scratch, permitted};
 use shared::PAGE;
@@ -76,68 +77,74 @@ fn assert_fits_into_less(file: &Scratch) {
 
 #[test]
 fn calls_of_many_threads_are_in_their_true_order() {
-    let Some(recorded) = Recording::of("threads") else { return };
-    assert_eq!(recorded.summary.status, ExitStatus::Code(3));
-    assert!(recorded.count(|kind| matches!(kind, EventKind::Clone(facts) if facts.same_process)) >= 6);
-    let model = Model::play(&recorded.events);
-    assert!(model.placed > 1800, "{}", model.placed);
-    model.check();
-    if recorded.summary.faults == FaultSource::Pagemap {
-        return eprintln!("skipped: perf is not permitted, the order of faults is not known");
+    for recorded in Recording::in_both_ways("threads") {
+        assert_eq!(recorded.summary.status, ExitStatus::Code(3));
+        assert!(recorded.count(|kind| matches!(kind, EventKind::Clone(facts) if facts.same_process)) >= 6);
+        let model = Model::play(&recorded.events);
+        assert!(model.placed > 1800, "{}", model.placed);
+        model.check();
+        if recorded.summary.faults == FaultSource::Pagemap {
+            return eprintln!("skipped: perf is not permitted, the order of faults is not known");
+        }
+        assert!(model.checked_faults > 6 * 300, "{}", model.checked_faults);
+        let last = recorded.events.iter().rev().find_map(|event| match &event.kind {
+            EventKind::Figures(figures) => Some(figures),
+            _ => None,
+        });
+        assert!(last.is_some_and(|figures| figures.threads_peak >= 7), "{last:?}");
     }
-    assert!(model.checked_faults > 6 * 300, "{}", model.checked_faults);
-    let last = recorded.events.iter().rev().find_map(|event| match &event.kind {
-        EventKind::Figures(figures) => Some(figures),
-        _ => None,
-    });
-    assert!(last.is_some_and(|figures| figures.threads_peak >= 7), "{last:?}");
 }
 
 #[test]
 fn a_tree_of_processes_is_followed() {
-    let Some(recorded) = Recording::of("forks") else { return };
-    assert_eq!((recorded.summary.status, recorded.summary.processes), (ExitStatus::Code(0), 5));
-    let copies = recorded.count(|kind| matches!(kind, EventKind::Clone(facts) if !facts.shares_memory));
-    assert_eq!(copies, 4);
-    for (code, expected) in [(10, 3), (11, 1)] {
-        assert_eq!(recorded.count(|kind| *kind == EventKind::Exit(ExitStatus::Code(code))), expected);
+    for recorded in Recording::in_both_ways("forks") {
+        assert_eq!((recorded.summary.status, recorded.summary.processes), (ExitStatus::Code(0), 5));
+        let copies = recorded.count(|kind| matches!(kind, EventKind::Clone(facts) if !facts.shares_memory));
+        assert_eq!(copies, 4);
+        for (code, expected) in [(10, 3), (11, 1)] {
+            assert_eq!(recorded.count(|kind| *kind == EventKind::Exit(ExitStatus::Code(code))), expected);
+        }
+        assert_eq!(recorded.count(|kind| matches!(kind, EventKind::Figures(_))), 5);
+        Model::play(&recorded.events).check();
     }
-    assert_eq!(recorded.count(|kind| matches!(kind, EventKind::Figures(_))), 5);
-    Model::play(&recorded.events).check();
 }
 
 #[test]
 fn vfork_and_exec_do_not_block_others() {
-    let Some(recorded) = Recording::of("spawns") else { return };
-    assert_eq!(recorded.summary.status, ExitStatus::Code(0));
-    assert_eq!(recorded.count(|kind| matches!(kind, EventKind::Exec(_))), 4);
-    let shared = |kind: &EventKind| matches!(kind, EventKind::Clone(facts) if facts.shares_memory && !facts.same_process);
-    assert!(recorded.count(shared) >= 3, "posix_spawn shares memory");
-    assert!(recorded.calls(libc::SYS_execve).any(|call| call.errno() == Some(libc::ENOENT)));
-    // The makers' address spaces live on when their children execute: figures come at real ends only.
-    assert_eq!(recorded.count(|kind| matches!(kind, EventKind::Figures(_))), 4);
-    Model::play(&recorded.events).check();
+    for recorded in Recording::in_both_ways("spawns") {
+        assert_eq!(recorded.summary.status, ExitStatus::Code(0));
+        assert_eq!(recorded.count(|kind| matches!(kind, EventKind::Exec(_))), 4);
+        let shared = |kind: &EventKind| matches!(kind, EventKind::Clone(facts) if facts.shares_memory && !facts.same_process);
+        assert!(recorded.count(shared) >= 3, "posix_spawn shares memory");
+        assert!(recorded.calls(libc::SYS_execve).any(|call| call.errno() == Some(libc::ENOENT)));
+        // The makers' address spaces live on when their children execute: figures come at real ends only.
+        assert_eq!(recorded.count(|kind| matches!(kind, EventKind::Figures(_))), 4);
+        Model::play(&recorded.events).check();
+    }
 }
 
 #[test]
 fn exec_by_another_thread_replaces_all() {
-    let Some(recorded) = Recording::of("executes_from_thread") else { return };
-    assert_eq!(recorded.summary.status, ExitStatus::Code(0));
-    assert_eq!(recorded.count(|kind| matches!(kind, EventKind::Exec(_))), 2);
-    Model::play(&recorded.events).check();
-    let ends = recorded.count(|kind| matches!(kind, EventKind::Exit(_)));
-    assert_eq!(ends as u32, recorded.summary.threads, "every thread ends once");
+    for recorded in Recording::in_both_ways("executes_from_thread") {
+        assert_eq!(recorded.summary.status, ExitStatus::Code(0));
+        assert_eq!(recorded.count(|kind| matches!(kind, EventKind::Exec(_))), 2);
+        Model::play(&recorded.events).check();
+        let ends = recorded.count(|kind| matches!(kind, EventKind::Exit(_)));
+        assert_eq!(ends as u32, recorded.summary.threads, "every thread ends once");
+    }
 }
 
 #[test]
 fn refused_touches_are_told_from_others() {
-    let Some(recorded) = Recording::of("guard") else { return };
-    assert_eq!(recorded.summary.status, ExitStatus::Code(0));
-    let refused = |denial| recorded.faults().filter(|fault| fault.outcome == Outcome::Denied(denial)).count();
-    assert_eq!((refused(Denial::NotMapped), refused(Denial::NotAllowed)), (2, 2));
-    let model = Model::play(&recorded.events);
-    assert_eq!(model.denied, 4);
-    model.check();
+    for recorded in Recording::in_both_ways("guard") {
+        assert_eq!(recorded.summary.status, ExitStatus::Code(0));
+        let refused =
+            |denial| recorded.faults().filter(|fault| fault.outcome == Outcome::Denied(denial)).count();
+        assert_eq!((refused(Denial::NotMapped), refused(Denial::NotAllowed)), (2, 2));
+        let model = Model::play(&recorded.events);
+        assert_eq!(model.denied, 4);
+        model.check();
+    }
 }
 
 #[test]
@@ -152,45 +159,56 @@ fn a_killed_program_leaves_a_whole_trace() {
 
 #[test]
 fn threads_that_are_alive_at_the_end_are_ended() {
-    let Some(recorded) = Recording::of("leaves_threads") else { return };
-    assert_eq!(recorded.summary.status, ExitStatus::Code(5));
-    assert_eq!(recorded.count(|kind| matches!(kind, EventKind::Exit(_))) as u32, recorded.summary.threads);
-    assert_eq!(recorded.count(|kind| matches!(kind, EventKind::Figures(_))), 1);
-    Model::play(&recorded.events).check();
+    for recorded in Recording::in_both_ways("leaves_threads") {
+        assert_eq!(recorded.summary.status, ExitStatus::Code(5));
+        assert_eq!(
+            recorded.count(|kind| matches!(kind, EventKind::Exit(_))) as u32,
+            recorded.summary.threads
+        );
+        assert_eq!(recorded.count(|kind| matches!(kind, EventKind::Figures(_))), 1);
+        Model::play(&recorded.events).check();
+    }
 }
 
 #[test]
 fn what_arguments_point_to_is_recorded() {
-    let Some(recorded) = Recording::of("details") else { return };
-    assert_eq!(recorded.summary.status, ExitStatus::Code(3));
-    let limit = recorded.events.iter().find_map(|event| match event.kind {
-        EventKind::Limit(limit) if limit.kind == LimitKind::Data => Some((limit.soft, limit.hard)),
-        _ => None,
-    });
-    assert_eq!(limit, Some((1 << 30, 1 << 31)));
-    let file =
-        |is: FileKind| recorded.calls(libc::SYS_mmap).find(|call| call.file().is_some_and(|f| f.kind == is));
-    let memory = file(FileKind::Memory).and_then(|call| call.file()).expect("the memfd was mapped");
-    assert_eq!((&memory.name[..], memory.size), (&b"/memfd:some memory (deleted)"[..], 2 * PAGE as u64));
-    assert!(memory.readable && memory.writable);
-    assert_eq!(file(FileKind::BadDescriptor).and_then(quire_trace::event::Call::errno), Some(libc::EBADF));
-    assert!(file(FileKind::Regular).is_some(), "libraries are mapped");
-    let details: Vec<&CallDetail> = recorded
-        .events
-        .iter()
-        .filter_map(|event| if let EventKind::Call(call) = &event.kind { Some(&call.detail) } else { None })
-        .collect();
-    assert!(details.contains(&&CallDetail::Resident { pages: 3 }));
-    assert!(details.contains(&&CallDetail::Name(Some((*b"fine name").into()))));
-    assert!(details.iter().any(|detail| matches!(detail, CallDetail::Mapped { bytes: 0x3000, .. })));
-    let sites = details.iter().filter_map(|detail| match detail {
-        CallDetail::Site { instruction, on_stack } => Some((*instruction, *on_stack)),
-        _ => None,
-    });
-    assert!(sites.clone().count() > 0, "anonymous memory is mapped");
-    assert!(sites.clone().all(|(instruction, _)| instruction != 0), "{:x?}", sites.collect::<Vec<_>>());
-    let moved = recorded.calls(libc::SYS_mremap).any(|call| call.result as u64 != call.args[0]);
-    assert!(moved, "a large block moves when it can not grow in place");
+    for recorded in Recording::in_both_ways("details") {
+        assert_eq!(recorded.summary.status, ExitStatus::Code(3));
+        let limit = recorded.events.iter().find_map(|event| match event.kind {
+            EventKind::Limit(limit) if limit.kind == LimitKind::Data => Some((limit.soft, limit.hard)),
+            _ => None,
+        });
+        assert_eq!(limit, Some((1 << 30, 1 << 31)));
+        let file = |is: FileKind| {
+            recorded.calls(libc::SYS_mmap).find(|call| call.file().is_some_and(|f| f.kind == is))
+        };
+        let memory = file(FileKind::Memory).and_then(|call| call.file()).expect("the memfd was mapped");
+        assert_eq!((&memory.name[..], memory.size), (&b"/memfd:some memory (deleted)"[..], 2 * PAGE as u64));
+        assert!(memory.readable && memory.writable);
+        assert_eq!(
+            file(FileKind::BadDescriptor).and_then(quire_trace::event::Call::errno),
+            Some(libc::EBADF)
+        );
+        assert!(file(FileKind::Regular).is_some(), "libraries are mapped");
+        let details: Vec<&CallDetail> = recorded
+            .events
+            .iter()
+            .filter_map(
+                |event| if let EventKind::Call(call) = &event.kind { Some(&call.detail) } else { None },
+            )
+            .collect();
+        assert!(details.contains(&&CallDetail::Resident { pages: 3 }));
+        assert!(details.contains(&&CallDetail::Name(Some((*b"fine name").into()))));
+        assert!(details.iter().any(|detail| matches!(detail, CallDetail::Mapped { bytes: 0x3000, .. })));
+        let sites = details.iter().filter_map(|detail| match detail {
+            CallDetail::Site { instruction, on_stack } => Some((*instruction, *on_stack)),
+            _ => None,
+        });
+        assert!(sites.clone().count() > 0, "anonymous memory is mapped");
+        assert!(sites.clone().all(|(instruction, _)| instruction != 0), "{:x?}", sites.collect::<Vec<_>>());
+        let moved = recorded.calls(libc::SYS_mremap).any(|call| call.result as u64 != call.args[0]);
+        assert!(moved, "a large block moves when it can not grow in place");
+    }
 }
 
 #[test]
@@ -224,8 +242,8 @@ fn calls_of_another_abi_are_told() {
 
 #[test]
 fn stopping_at_every_call_records_the_same() {
-    let sequence = |source| {
-        let recorded = Recording::with("forks", |options| options.calls = source)?;
+    let sequence = |choice, source| {
+        let recorded = Recording::with("forks", |options| options.calls = choice)?;
         let summary = &recorded.summary;
         assert_eq!((summary.status, summary.processes, summary.calls), (ExitStatus::Code(0), 5, source));
         Model::play(&recorded.events).check();
@@ -233,7 +251,11 @@ fn stopping_at_every_call_records_the_same() {
         let lengths: Vec<u64> = recorded.calls(libc::SYS_mmap).map(|call| call.args[1]).collect();
         Some((copies, lengths))
     };
-    assert_eq!(sequence(CallSource::Seccomp), sequence(CallSource::EveryCall));
+    let all = sequence(CallChoice::EveryCall, CallSource::EveryCall);
+    assert_eq!(sequence(CallChoice::Stops, CallSource::Seccomp), all);
+    if let Some(without) = sequence(CallChoice::Tracepoints, CallSource::Seccomp) {
+        assert_eq!(Some(without), all);
+    }
 }
 
 #[test]

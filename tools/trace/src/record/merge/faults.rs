@@ -29,7 +29,7 @@ pub(super) struct Faults {
 }
 
 impl Faults {
-    /// Takes in a sample; samples come in the order of their times.
+    /// Takes in a sample of a fault; samples come in the order of their times.
     pub(super) fn sample(&mut self, sample: &Sample, task: TaskId, space: SpaceId) {
         let tid = sample.tid as Tid;
         match sample.what {
@@ -46,6 +46,7 @@ impl Faults {
                     self.close(tid, if major { Outcome::Major } else { Outcome::Minor });
                 }
             }
+            SampleKind::Call(_) | SampleKind::Return { .. } | SampleKind::Lock { .. } => {}
         }
     }
 
@@ -63,6 +64,11 @@ impl Faults {
             fault.fault.outcome = outcome;
             fault.open = false;
         }
+    }
+
+    /// A thread goes on after its last fault.
+    pub(super) fn are_over(&mut self, tid: Tid) {
+        self.close(tid, Outcome::Unresolved);
     }
 
     /// A thread stood still at this time, so that every fault which it began before is over.

@@ -4,7 +4,10 @@
 //! come out. Page faults have a time each. A fault of the calling thread lies before, inside or after a
 //! window for certain, as the thread stands still at both ends. A fault of another thread inside a window may
 //! have come before or after the call took effect; what happened to it tells which (`placement`).
+//!
+//! Calls that do not stop come as samples (`calls`), and are put into windows here.
 
+mod calls;
 mod faults;
 mod placement;
 #[cfg(test)]
@@ -12,15 +15,21 @@ mod tests;
 
 pub(crate) use placement::Rule;
 
-use super::perf::{Sample, SampleKind};
+use super::calls::{Effect, effect};
+use super::perf::{BegunCall, Sample, SampleKind};
 use super::sys::Tid;
-use crate::event::{Access, Denial, Event, EventKind, Fault, Lost, LostCause, Mode, Outcome, TaskId};
+use crate::event::{
+    Access, Call, CallDetail, Denial, Event, EventKind, Fault, Lost, LostCause, Mode, Outcome, TaskId,
+};
+use calls::Calls;
 use faults::Faults;
 use placement::{Key, LEFT_OUT, NO_SPACE, place};
 use std::collections::{BTreeSet, HashMap};
 
 /// Samples may reach a ring this long after their time was taken (the kernel may be interrupted in between).
 const SAMPLE_DELAY_NS: u64 = 30_000_000;
+/// The result of a call whose thread was killed while it waited for the lock of its address space: it was not made.
+const KILLED: i64 = -(libc::EINTR as i64);
 /// A call or fault that takes longer than this no longer holds up what follows it.
 const PATIENCE_NS: u64 = 2_000_000_000;
 
@@ -71,6 +80,7 @@ pub(crate) struct Merger {
     origin: u64,
     samples: Vec<Sample>,
     faults: Faults,
+    calls: Calls,
     records: Vec<Record>,
     in_flight: BTreeSet<(u64, Tid)>,
     /// Since when each thread is in exec that is.
@@ -139,6 +149,10 @@ impl Merger {
     /// Something happened. Ends what was begun at its start.
     pub(crate) fn record(&mut self, record: Record) {
         self.cancel(record.tid, record.start);
+        if let Rule::Exec { pid, switched } = record.rule {
+            // It was asked where Linux places memory.
+            self.calls.made_to_call(pid, switched, record.end);
+        }
         self.records.push(record);
     }
 
@@ -196,28 +210,58 @@ impl Merger {
             identities.retain(|identity| identity.until >= limit);
             !identities.is_empty()
         });
-        self.emit(limit)
+        let events = self.emit(limit);
+        self.calls.forget_before(limit);
+        events
     }
 
     fn take_samples(&mut self, horizon: u64) {
         // Samples of one CPU are in order, those of several are not. Stable: equal times keep their order.
         self.samples.sort_by_key(|sample| sample.time);
         let ready = self.samples.partition_point(|sample| sample.time < horizon);
-        for sample in self.samples.drain(..ready) {
-            let tid = sample.tid as Tid;
-            let identities = self.identities.get(&tid).map_or(&[][..], Vec::as_slice);
-            let known = |identity: &&Identity| (identity.from..=identity.until).contains(&sample.time);
-            // An exec that takes long holds up nothing, so that its record may come too late for these.
-            if self.in_exec.get(&tid).is_some_and(|start| sample.time >= *start) && writes_in_kernel(&sample)
-            {
-                continue;
+        let rest = self.samples.split_off(ready);
+        for sample in std::mem::replace(&mut self.samples, rest) {
+            self.take_sample(sample);
+        }
+    }
+
+    fn take_sample(&mut self, sample: Sample) {
+        let (tid, time) = (sample.tid as Tid, sample.time);
+        if let SampleKind::Lock { mm } = sample.what {
+            return self.calls.locked(tid, time, mm);
+        }
+        let is_fault = matches!(sample.what, SampleKind::Begin { .. } | SampleKind::End { .. });
+        // An exec that takes long holds up nothing, so that its record may come too late for these.
+        if self.in_exec.get(&tid).is_some_and(|start| time >= *start) && writes_in_kernel(&sample) {
+            return;
+        }
+        let identities = self.identities.get(&tid).map_or(&[][..], Vec::as_slice);
+        let known = |identity: &&Identity| (identity.from..=identity.until).contains(&time);
+        let Some(&Identity { task, space, .. }) = identities.iter().rev().find(known) else {
+            // Before its program began, the child is not the program.
+            self.stray_faults += u64::from(is_fault && self.begun.is_some_and(|begun| time >= begun));
+            return;
+        };
+        match sample.what {
+            SampleKind::Call(call) if !self.calls.was_made_to_call(tid, time) => {
+                if let Some(lost) = self.calls.begins(tid, time, call) {
+                    self.in_flight.remove(&(lost, tid));
+                }
+                self.in_flight.insert((time, tid));
+                self.faults.are_over(tid);
             }
-            let Some(identity) = identities.iter().rev().find(known) else {
-                // Before its program began, the child is not the program.
-                self.stray_faults += u64::from(self.begun.is_some_and(|begun| sample.time >= begun));
-                continue;
-            };
-            self.faults.sample(&sample, identity.task, identity.space);
+            SampleKind::Return { number, result } => {
+                let Some((start, call)) = self.calls.ends(tid, number) else { return };
+                self.in_flight.remove(&(start, tid));
+                if task != LEFT_OUT && result != KILLED {
+                    let (rule, kinds) = (Rule::Call(effect_of(&call, result)), vec![call_of(&call, result)]);
+                    let cpu = sample.cpu;
+                    let mut record = Record { start, end: time, tid, task, space, cpu, rule, kinds };
+                    (record.start, record.end) = self.calls.window(&record);
+                    self.records.push(record);
+                }
+            }
+            _ => self.faults.sample(&sample, task, space),
         }
     }
 
@@ -230,7 +274,8 @@ impl Merger {
             Some(_) => std::mem::take(&mut self.records).into_iter().partition(|record| record.end < limit),
         };
         self.records = waiting;
-        for record in settled {
+        for mut record in settled {
+            (record.start, record.end) = self.calls.window(&record);
             let key = place(&record, self.faults.within_mut(record.start, record.end));
             for kind in record.kinds {
                 ready.push((key, event(key.time, record.task, record.cpu, kind)));
@@ -250,6 +295,22 @@ impl Merger {
         }
         events
     }
+}
+
+/// What a call did that was not stopped.
+fn effect_of(call: &BegunCall, result: i64) -> Effect {
+    match call.number as i64 {
+        // Whether it grew is not known. Its window is so short that only a touch at the same time would tell.
+        libc::SYS_brk => Effect::Neutral,
+        _ => effect(call.number, &call.args, result),
+    }
+}
+
+fn call_of(call: &BegunCall, result: i64) -> EventKind {
+    let BegunCall { number, args, instruction, on_stack } = *call;
+    let is_mmap = number as i64 == libc::SYS_mmap;
+    let detail = if is_mmap { CallDetail::Site { instruction, on_stack } } else { CallDetail::None };
+    EventKind::Call(Call { number: number as u32, args, result, detail })
 }
 
 fn writes_in_kernel(sample: &Sample) -> bool {

@@ -179,3 +179,114 @@ fn a_new_program_is_left_out_while_its_exec_takes_long() {
     merger.samples().extend(kernel_write(11, 6000 * MS, 7));
     assert_eq!(letters(&settle(&mut merger, 0, true)), "f");
 }
+
+/// A call that was not stopped: its beginning, the lock if it took it, and its end.
+fn unstopped(tid: u32, number: i64, result: i64, start: u64, lock: Option<u64>, end: u64) -> Vec<Sample> {
+    let number = number as u64;
+    let args = if number == libc::SYS_mmap as u64 {
+        [0, 0x1000, 3, 0x22, 0, 0]
+    } else {
+        [0x1000, 0x1000, 0, 0, 0, 0]
+    };
+    let begun = BegunCall { number, args, instruction: 5, on_stack: 6 };
+    let sample = |time, what| Sample { time, tid, cpu: 0, what };
+    let mut samples = vec![sample(start, SampleKind::Call(Box::new(begun)))];
+    samples.extend(lock.map(|time| sample(time, SampleKind::Lock { mm: 7 })));
+    samples.push(sample(end, SampleKind::Return { number, result }));
+    samples
+}
+
+/// The numbers of calls, and the threads that made them.
+fn made(events: &[Event]) -> Vec<(i64, u32)> {
+    let made = events.iter().filter_map(|event| match &event.kind {
+        EventKind::Call(call) => Some((i64::from(call.number), event.task.0)),
+        _ => None,
+    });
+    made.collect()
+}
+
+const MAP: i64 = libc::SYS_mmap;
+const UNMAP: i64 = libc::SYS_munmap;
+
+#[test]
+fn calls_are_in_the_order_in_which_they_got_the_lock() {
+    let (reused, taken_away) = ([(UNMAP, 0), (MAP, 1)], [(MAP, 1), (UNMAP, 0)]);
+    for (locks, order, all) in [([110, 120], reused, "ccf"), ([120, 110], taken_away, "cfc")] {
+        let mut merger = merger();
+        // One takes away what the other gets, and comes out later.
+        merger.samples().extend(unstopped(10, UNMAP, 0, 100, Some(locks[0]), 150));
+        merger.samples().extend(unstopped(11, MAP, 0x1000, 105, Some(locks[1]), 130));
+        // It is touched while the first call has not come out yet.
+        merger.samples().extend([begin(11, 140, 0x1800), end(11, 141, 0x1800)]);
+        let events = settle(&mut merger, 0, true);
+        assert_eq!(made(&events), order);
+        assert_eq!(letters(&events), all);
+    }
+}
+
+#[test]
+fn a_call_that_stops_has_its_place_among_those_that_do_not() {
+    for (lock, order) in [(110, [(9, 0), (UNMAP, 1)]), (130, [(UNMAP, 1), (9, 0)])] {
+        let mut merger = merger();
+        merger.record(call(100, 200, Effect::Creates { start: 0x1000, end: 0x2000 }));
+        merger.samples().push(Sample { time: lock, tid: 10, cpu: 0, what: SampleKind::Lock { mm: 7 } });
+        merger.samples().extend(unstopped(11, UNMAP, 0, 115, Some(120), 190));
+        assert_eq!(made(&settle(&mut merger, 0, true)), order);
+    }
+}
+
+#[test]
+fn a_copy_is_made_under_the_lock() {
+    for (locks, is_before) in [([110, 120], false), ([140, 120], true)] {
+        let mut merger = merger();
+        merger.identify(12, 100, TaskId(2), SpaceId(2));
+        let kinds = vec![EventKind::Limit(crate::event::Limit {
+            target: TaskId(0),
+            kind: crate::event::LimitKind::Data,
+            soft: 0,
+            hard: 0,
+        })];
+        let rule = Rule::Clone { child: 12 };
+        merger.record(Record { rule, kinds, ..call(100, 200, Effect::Neutral) });
+        let lock = |time, mm| Sample { time, tid: 10, cpu: 0, what: SampleKind::Lock { mm } };
+        // That of the copy comes after it.
+        merger.samples().extend([lock(locks[0], 7), lock(locks[0] + 1, 8)]);
+        merger.samples().extend(unstopped(11, UNMAP, 0, 115, Some(locks[1]), 190));
+        let first = letters(&settle(&mut merger, 0, true));
+        assert_eq!(first, if is_before { "c?" } else { "?c" });
+    }
+}
+
+#[test]
+fn what_was_not_made_by_the_program_is_no_call_of_it() {
+    let mut merger = merger();
+    // The thread was killed while it waited for the lock; the recorder asked where memory is placed.
+    merger.samples().extend(unstopped(10, UNMAP, -4, 100, None, 110));
+    merger.samples().extend(unstopped(11, MAP, 0x1000, 130, Some(131), 132));
+    merger.samples().extend(unstopped(11, UNMAP, 0, 210, Some(211), 212));
+    let rule = Rule::Exec { pid: 11, switched: 120 };
+    let exec = Record { tid: 11, rule, kinds: Vec::new(), ..call(90, 200, Effect::Neutral) };
+    merger.record(exec);
+    assert_eq!(made(&settle(&mut merger, 0, true)), [(UNMAP, 1)]);
+}
+
+#[test]
+fn calls_of_which_a_part_is_lost_hold_up_nothing() {
+    const MS: u64 = 1_000_000;
+    let mut merger = merger();
+    let whole = |at| unstopped(10, MAP, 0x1000, at * MS, Some(at * MS + 1), at * MS + 2);
+    // The end of the first, the beginning of the second.
+    merger.samples().extend(whole(100).into_iter().take(2));
+    merger.samples().extend(unstopped(10, UNMAP, 0, 110 * MS, Some(110 * MS + 1), 110 * MS + 2).split_off(1));
+    merger.lost(2, 115 * MS);
+    merger.samples().extend(whole(120));
+    let events = settle(&mut merger, 200 * MS, false);
+    assert_eq!(made(&events), [(MAP, 0)]);
+    assert!(events.iter().any(|event| matches!(event.kind, EventKind::Lost(Lost { count: 2, .. }))));
+    // One that is under way does.
+    merger.samples().extend(whole(300).into_iter().take(2));
+    merger.record(call(310 * MS, 320 * MS, Effect::Neutral));
+    assert_eq!(settle(&mut merger, 400 * MS, false), []);
+    merger.samples().extend(whole(300).into_iter().skip(2));
+    assert_eq!(made(&settle(&mut merger, 500 * MS, false)), [(MAP, 0), (9, 0)]);
+}

@@ -1,13 +1,16 @@
-//! Page faults from the kernel's performance events.
+//! Page faults and calls from the kernel's performance events.
 //!
-//! Two events together tell all: one when a fault begins (a tracepoint or the software event), one when it
-//! was resolved (`PAGE_FAULTS_MIN` or `PAGE_FAULTS_MAJ`, which the kernel raises for successful faults only).
+//! Two events together tell all of a fault: one when it begins (a tracepoint or the software event), one when it
+//! was resolved (`PAGE_FAULTS_MIN` or `PAGE_FAULTS_MAJ`, which the kernel raises for successful faults only). Calls
+//! have three: their beginning, their end, and the lock that they change the address space under.
 //! Each CPU has one ring, which all events of that CPU write to, so its samples are in order.
 
 mod access;
+mod call;
 mod tracepoint;
 
 pub(crate) use access::AccessFinder;
+pub(crate) use call::BegunCall;
 
 use super::proc::system;
 use super::sys::process::close_in_background;
@@ -15,13 +18,14 @@ use super::sys::{Tid, check};
 use crate::event::{Access, Mode};
 use crate::format::FaultSource;
 use perf_event::events::{self, Event, Software};
-use perf_event::{Builder, Clock, Counter, SampleFlag, Sampler};
+use perf_event::{Builder, Clock, Counter, ReadFormat, SampleFlag, Sampler};
 use perf_event_open_sys::{bindings as perf, ioctls};
 use std::collections::HashMap;
+use std::ffi::CString;
 use std::fmt;
 use std::io;
 use std::os::fd::AsRawFd;
-use tracepoint::{FieldOffsets, Tracepoint};
+use tracepoint::{Offsets, Tracepoint};
 
 /// All rings together use at most this much memory.
 const RINGS_TOTAL: usize = 256 << 20;
@@ -32,7 +36,7 @@ const RING_SMALLEST: usize = 64 << 10;
 const USER_END: u64 = 1 << 56;
 
 /// One sample.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Sample {
     pub(crate) time: u64,
     pub(crate) tid: u32,
@@ -41,22 +45,39 @@ pub(crate) struct Sample {
 }
 
 /// What a sample tells.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum SampleKind {
     /// A fault began. The access was worked out here if the source does not tell it.
     Begin { addr: u64, mode: Mode, access: Access, inferred: bool },
     /// A fault was resolved.
     End { addr: u64, major: bool },
+    /// A call began that does not stop.
+    Call(Box<BegunCall>),
+    /// A call ended with this result. It may be one that stopped.
+    Return { number: u64, result: i64 },
+    /// The lock of an address space was taken to change it.
+    Lock { mm: u64 },
 }
 
 /// Which event a sample comes from.
 #[derive(Debug, Clone, Copy)]
 enum Source {
-    UserTracepoint,
-    KernelTracepoint,
+    UserTracepoint(Offsets),
+    KernelTracepoint(Offsets),
     Software,
     Minor,
     Major,
+    CallBegins(Offsets),
+    CallEnds(Offsets),
+    Lock(Offsets),
+}
+
+/// An event that is to be opened on each CPU.
+struct Wanted {
+    source: Source,
+    builder: Builder<'static>,
+    /// Which of the tracepoint's hits make samples; all if there is none.
+    filter: Option<CString>,
 }
 
 /// The open events of one recording.
@@ -66,8 +87,9 @@ pub(crate) struct PerfSession {
     /// Keeps the other events open.
     events: Vec<Counter>,
     sources: HashMap<u64, Source>,
-    fields: FieldOffsets,
+    /// Samples that the rings told to be lost, and how many of them were asked for.
     lost: u64,
+    taken_lost: u64,
 }
 
 impl fmt::Debug for PerfSession {
@@ -78,33 +100,46 @@ impl fmt::Debug for PerfSession {
 
 impl PerfSession {
     /// Opens the events for a process that has not executed its program yet. They begin with its exec and are
-    /// inherited by all that it makes.
-    pub(crate) fn open(pid: Tid, wanted: FaultSource) -> io::Result<Self> {
-        let mut fields = FieldOffsets::default();
-        let mut builders = match wanted {
+    /// inherited by all that it makes. With `calls`, those of calls that need no stop are among them.
+    pub(crate) fn open(pid: Tid, faults: FaultSource, calls: bool) -> io::Result<Self> {
+        match Self::open_with(pid, faults, calls, ReadFormat::LOST) {
+            // Linux before 6.0 tells what was lost only if something follows it. A recording of calls must know.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) && !calls => {
+                Self::open_with(pid, faults, calls, ReadFormat::empty())
+            }
+            result => result,
+        }
+    }
+
+    fn open_with(pid: Tid, faults: FaultSource, calls: bool, read: ReadFormat) -> io::Result<Self> {
+        let mut wanted = match faults {
             FaultSource::Tracepoint => {
-                let [user, kernel] = Tracepoint::find_page_faults()?;
-                fields = user.fields;
-                let begin = |tracepoint: Tracepoint| {
-                    builder(events::Tracepoint::with_id(tracepoint.id), SampleFlag::RAW)
-                };
-                vec![(Source::UserTracepoint, begin(user)), (Source::KernelTracepoint, begin(kernel))]
+                let [user, kernel] = Tracepoint::find(tracepoint::FAULTS)?;
+                vec![
+                    on_tracepoint(Source::UserTracepoint(user.offsets), user),
+                    on_tracepoint(Source::KernelTracepoint(kernel.offsets), kernel),
+                ]
             }
             FaultSource::Software | FaultSource::Pagemap | FaultSource::None => {
-                let begin = builder(Software::PAGE_FAULTS, SampleFlag::ADDR | SampleFlag::IP);
-                vec![(Source::Software, begin)]
+                vec![on(Source::Software, Software::PAGE_FAULTS, SampleFlag::ADDR | SampleFlag::IP)]
             }
         };
-        builders.push((Source::Minor, builder(Software::PAGE_FAULTS_MIN, SampleFlag::ADDR)));
-        builders.push((Source::Major, builder(Software::PAGE_FAULTS_MAJ, SampleFlag::ADDR)));
+        wanted.push(on(Source::Minor, Software::PAGE_FAULTS_MIN, SampleFlag::ADDR));
+        wanted.push(on(Source::Major, Software::PAGE_FAULTS_MAJ, SampleFlag::ADDR));
+        if calls {
+            wanted.extend(on_calls()?);
+        }
+        for Wanted { builder, .. } in &mut wanted {
+            builder.read_format(read);
+        }
         let cpus = system::cpus();
         let size = (RINGS_TOTAL / cpus.len()).clamp(RING_SMALLEST, RING_LARGEST);
         // Rings are a power of two.
         let size = 1 << size.ilog2();
         let mut session =
-            Self { rings: Vec::new(), events: Vec::new(), sources: HashMap::new(), fields, lost: 0 };
+            Self { rings: Vec::new(), events: Vec::new(), sources: HashMap::new(), lost: 0, taken_lost: 0 };
         for cpu in cpus {
-            match session.open_cpu(pid, cpu, &mut builders, size) {
+            match session.open_cpu(pid, cpu, &mut wanted, size) {
                 // The CPU went offline in between.
                 Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {}
                 result => result?,
@@ -113,15 +148,9 @@ impl PerfSession {
         Ok(session)
     }
 
-    fn open_cpu(
-        &mut self,
-        pid: Tid,
-        cpu: usize,
-        builders: &mut [(Source, Builder<'static>)],
-        size: usize,
-    ) -> io::Result<()> {
+    fn open_cpu(&mut self, pid: Tid, cpu: usize, wanted: &mut [Wanted], size: usize) -> io::Result<()> {
         let mut ring: Option<Sampler> = None;
-        for (source, builder) in builders {
+        for Wanted { source, builder, filter } in wanted {
             builder.observe_pid(pid).one_cpu(cpu);
             let id = match &ring {
                 None => ring.insert(map_ring(builder, size)?).as_counter().id(),
@@ -130,6 +159,10 @@ impl PerfSession {
                     let (from, to) = (event.as_raw_fd(), ring.as_counter().as_raw_fd());
                     // SAFETY: both descriptors are open events on one CPU.
                     check(i64::from(unsafe { ioctls::SET_OUTPUT(from, to) }))?;
+                    if let Some(filter) = filter {
+                        // SAFETY: the kernel copies the text, which ends with a zero, and does not write to it.
+                        check(i64::from(unsafe { ioctls::SET_FILTER(from, filter.as_ptr().cast_mut()) }))?;
+                    }
                     let id = event.id();
                     self.events.push(event);
                     id
@@ -149,7 +182,7 @@ impl PerfSession {
                 let body = record.to_contiguous();
                 match record.ty() {
                     perf::PERF_RECORD_SAMPLE => {
-                        into.extend(sample(&self.sources, &self.fields, record.misc(), &body, accesses));
+                        into.extend(sample(&self.sources, record.misc(), &body, accesses));
                     }
                     // The id of an event, then how many samples it lost.
                     perf::PERF_RECORD_LOST => self.lost += word(&body, 8).unwrap_or(0),
@@ -161,7 +194,16 @@ impl PerfSession {
 
     /// How many samples were lost since this was last asked.
     pub(crate) fn take_lost(&mut self) -> u64 {
-        std::mem::take(&mut self.lost)
+        let new = self.lost - self.taken_lost;
+        self.taken_lost = self.lost;
+        new
+    }
+
+    /// How many samples were lost of which no ring told: a ring tells of it with the next sample that fits in.
+    pub(crate) fn lost_at_end(&mut self) -> u64 {
+        let counters = self.rings.iter_mut().map(Sampler::as_counter_mut).chain(&mut self.events);
+        let all: u64 = counters.filter_map(|counter| counter.read_full().ok()?.lost()).sum();
+        all.saturating_sub(self.lost)
     }
 }
 
@@ -175,7 +217,7 @@ impl Drop for PerfSession {
 }
 
 /// An event that makes a sample each time.
-fn builder(event: impl Event, extra: SampleFlag) -> Builder<'static> {
+fn on(source: Source, event: impl Event, extra: SampleFlag) -> Wanted {
     let mut builder = Builder::new(event);
     builder
         .sample(SampleFlag::IDENTIFIER | SampleFlag::TID | SampleFlag::TIME | SampleFlag::CPU | extra)
@@ -186,7 +228,30 @@ fn builder(event: impl Event, extra: SampleFlag) -> Builder<'static> {
         .inherit(true)
         .exclude_kernel(false)
         .exclude_hv(false);
-    builder
+    Wanted { source, builder, filter: None }
+}
+
+/// The same on a tracepoint, with its fields.
+fn on_tracepoint(source: Source, tracepoint: Tracepoint) -> Wanted {
+    on(source, events::Tracepoint::with_id(tracepoint.id), SampleFlag::RAW)
+}
+
+/// The events of calls that need no stop.
+fn on_calls() -> io::Result<[Wanted; 3]> {
+    let [enter, exit, lock] = Tracepoint::find(tracepoint::CALLS)?;
+    let mut begins = on_tracepoint(Source::CallBegins(enter.offsets), enter);
+    begins
+        .builder
+        .sample(SampleFlag::REGS_USER | SampleFlag::STACK_USER)
+        .sample_regs_user(call::REGISTER_MASK)
+        .sample_stack_user(call::STACK_BYTES);
+    let ends = on_tracepoint(Source::CallEnds(exit.offsets), exit);
+    let locks = on_tracepoint(Source::Lock(lock.offsets), lock);
+    Ok([
+        Wanted { filter: Some(call::filter()), ..begins },
+        Wanted { filter: Some(call::filter()), ..ends },
+        Wanted { filter: Some(call::lock_filter()), ..locks },
+    ])
 }
 
 /// Opens an event with a ring. A smaller one is taken if the kernel does not allow so much locked memory.
@@ -203,11 +268,10 @@ fn word(bytes: &[u8], at: usize) -> Option<u64> {
     bytes.get(at..at + 8)?.first_chunk().map(|word| u64::from_ne_bytes(*word))
 }
 
-/// Parses a sample. The order of its parts is the kernel's: identifier, ip, tid, time, addr, cpu, raw, each
-/// only if it was asked for.
+/// Parses a sample. The order of its parts is the kernel's: identifier, ip, tid, time, addr, cpu, raw, registers,
+/// stack, each only if it was asked for.
 fn sample(
     sources: &HashMap<u64, Source>,
-    fields: &FieldOffsets,
     misc: u16,
     body: &[u8],
     accesses: &mut AccessFinder,
@@ -222,9 +286,15 @@ fn sample(
     let both = next()?;
     let (pid, tid) = (both as u32, (both >> 32) as u32);
     let time = next()?;
-    let is_tracepoint = matches!(source, Source::UserTracepoint | Source::KernelTracepoint);
-    let addr = if is_tracepoint { 0 } else { next()? };
+    let has_address = matches!(source, Source::Software | Source::Minor | Source::Major);
+    let addr = if has_address { next()? } else { 0 };
     let cpu = next()? as u32;
+    let raw = body.get(at..)?;
+    let field = |offset| word(call::fields(raw)?.0, offset);
+    let begin = |mode, [address, error_code]: Offsets| {
+        let (addr, access) = (field(address)?, access_of(field(error_code)?));
+        Some(SampleKind::Begin { addr, mode, access, inferred: false })
+    };
     let what = match source {
         Source::Minor => SampleKind::End { addr, major: false },
         Source::Major => SampleKind::End { addr, major: true },
@@ -234,21 +304,19 @@ fn sample(
             let access = accesses.find(pid as Tid, tid as Tid, mode, addr, ip);
             SampleKind::Begin { addr, mode, access, inferred: true }
         }
-        Source::UserTracepoint | Source::KernelTracepoint => {
-            // The raw part begins with its length, 32 bits.
-            let raw = body.get(at + 4..)?;
-            let addr = word(raw, fields.address)?;
-            let user = matches!(source, Source::UserTracepoint);
-            SampleKind::Begin {
-                addr,
-                mode: if user { Mode::User } else { Mode::Kernel },
-                access: access_of(word(raw, fields.error_code)?),
-                inferred: false,
-            }
+        Source::UserTracepoint(offsets) => begin(Mode::User, offsets)?,
+        Source::KernelTracepoint(offsets) => begin(Mode::Kernel, offsets)?,
+        Source::CallBegins(offsets) => SampleKind::Call(Box::new(call::begun(raw, offsets)?)),
+        Source::CallEnds([number, result]) => {
+            SampleKind::Return { number: field(number)?, result: field(result)?.cast_signed() }
         }
+        Source::Lock([mm, _]) => SampleKind::Lock { mm: field(mm)? },
     };
-    let (SampleKind::Begin { addr, .. } | SampleKind::End { addr, .. }) = what;
-    (addr < USER_END).then_some(Sample { time, tid, cpu, what })
+    let is_wanted = match what {
+        SampleKind::Begin { addr, .. } | SampleKind::End { addr, .. } => addr < USER_END,
+        SampleKind::Call(_) | SampleKind::Return { .. } | SampleKind::Lock { .. } => true,
+    };
+    is_wanted.then_some(Sample { time, tid, cpu, what })
 }
 
 /// The access that the processor's error code tells.

@@ -1,4 +1,4 @@
-//! Finding the page-fault tracepoints.
+//! Finding tracepoints.
 //!
 //! Their numbers are in tracefs. If it is not mounted, a detached mount is made: it has no place in the file
 //! system, no other process sees it, and it goes away with its descriptor.
@@ -9,71 +9,85 @@ use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 
+/// Where the two fields of a tracepoint that are read are in its raw bytes.
+pub(super) type Offsets = [usize; 2];
+
 /// A tracepoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Tracepoint {
     /// Its number, which names it to perf.
     pub(super) id: u64,
     /// Where its fields are.
-    pub(super) fields: FieldOffsets,
+    pub(super) offsets: Offsets,
 }
 
-/// Offsets of the fields in the raw bytes of a page-fault tracepoint.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct FieldOffsets {
-    pub(super) address: usize,
-    pub(super) error_code: usize,
+/// What is known of a tracepoint: its folder, and the names and bytes of two of its fields.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Known {
+    folder: &'static str,
+    fields: [(&'static str, usize); 2],
 }
+
+const FAULT: [(&str, usize); 2] = [("address", 8), ("error_code", 8)];
+/// Page faults of user mode and of the kernel.
+pub(super) const FAULTS: [Known; 2] = [
+    Known { folder: "exceptions/page_fault_user", fields: FAULT },
+    Known { folder: "exceptions/page_fault_kernel", fields: FAULT },
+];
+/// The beginning and the end of calls, and the lock that orders what they do to an address space.
+pub(super) const CALLS: [Known; 3] = [
+    Known { folder: "raw_syscalls/sys_enter", fields: [("id", 8), ("args[6]", 48)] },
+    Known { folder: "raw_syscalls/sys_exit", fields: [("id", 8), ("ret", 8)] },
+    Known { folder: "mmap_lock/mmap_lock_acquire_returned", fields: [("mm", 8), ("write", 1)] },
+];
 
 /// Places where tracefs usually is.
 const MOUNTS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
-const NAMES: [&str; 2] = ["page_fault_user", "page_fault_kernel"];
 
 impl Tracepoint {
-    /// The two page-fault tracepoints: faults of user mode and of the kernel.
-    pub(super) fn find_page_faults() -> io::Result<[Self; 2]> {
+    /// Finds tracepoints.
+    pub(super) fn find<const N: usize>(known: [Known; N]) -> io::Result<[Self; N]> {
         for mount in MOUNTS {
             let read = |path: String| fs::read_to_string(format!("{mount}/{path}"));
-            if let Ok(both) = find(&read) {
-                return Ok(both);
+            if let Ok(found) = find(known, &read) {
+                return Ok(found);
             }
         }
-        Self::find_in_detached_mount()
+        Self::find_in_detached_mount(known)
     }
 
-    fn find_in_detached_mount() -> io::Result<[Self; 2]> {
+    fn find_in_detached_mount<const N: usize>(known: [Known; N]) -> io::Result<[Self; N]> {
         let mount = detached_mount()?;
-        find(&|path| read_at(&mount, &path))
+        find(known, &|path| read_at(&mount, &path))
     }
 }
 
-fn find(read: &dyn Fn(String) -> io::Result<String>) -> io::Result<[Tracepoint; 2]> {
-    let one = |name: &str| {
-        let id = read(format!("events/exceptions/{name}/id"))?;
-        let format = read(format!("events/exceptions/{name}/format"))?;
-        parse(&id, &format)
-            .ok_or_else(|| io::Error::other("the kernel describes the tracepoint in another way"))
-    };
-    let [user, kernel] = NAMES;
-    let both = [one(user)?, one(kernel)?];
-    if both[0].fields != both[1].fields {
-        return Err(io::Error::other("the two page-fault tracepoints differ"));
+fn find<const N: usize>(
+    known: [Known; N],
+    read: &dyn Fn(String) -> io::Result<String>,
+) -> io::Result<[Tracepoint; N]> {
+    let mut found = [Tracepoint { id: 0, offsets: [0; 2] }; N];
+    for (tracepoint, Known { folder, fields }) in found.iter_mut().zip(known) {
+        let id = read(format!("events/{folder}/id"))?;
+        let format = read(format!("events/{folder}/format"))?;
+        *tracepoint = parse(&id, &format, fields)
+            .ok_or_else(|| io::Error::other("the kernel describes the tracepoint in another way"))?;
     }
-    Ok(both)
+    Ok(found)
 }
 
-fn parse(id: &str, format: &str) -> Option<Tracepoint> {
+fn parse(id: &str, format: &str, fields: [(&str, usize); 2]) -> Option<Tracepoint> {
     // A line is like `field:unsigned long address;	offset:8;	size:8;	signed:0;`.
-    let offset = |name: &str| {
+    let offset = |(name, bytes): (&str, usize)| {
         let line = format.lines().find(|line| line.contains(&format!(" {name};")))?;
         let field = |key: &str| {
             let value = line.split(';').find_map(|part| part.trim().strip_prefix(key))?;
             value.parse::<usize>().ok()
         };
-        (field("size:")? == 8).then_some(field("offset:")?)
+        (field("size:")? == bytes).then_some(field("offset:")?)
     };
-    let fields = FieldOffsets { address: offset("address")?, error_code: offset("error_code")? };
-    Some(Tracepoint { id: id.trim().parse().ok()?, fields })
+    let [first, second] = fields;
+    Some(Tracepoint { id: id.trim().parse().ok()?, offsets: [offset(first)?, offset(second)?] })
 }
 
 fn detached_mount() -> io::Result<OwnedFd> {
@@ -96,14 +110,15 @@ mod tests {
         let format = "name: page_fault_user\nID: 190\nformat:\n\tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n\n\
             \tfield:unsigned long address;\toffset:8;\tsize:8;\tsigned:0;\n\
             \tfield:unsigned long error_code;\toffset:24;\tsize:8;\tsigned:0;\n\nprint fmt: \"address=%ps\"\n";
-        let fields = FieldOffsets { address: 8, error_code: 24 };
-        assert_eq!(parse("190\n", format), Some(Tracepoint { id: 190, fields }));
-        assert_eq!(parse("x", format), None);
+        assert_eq!(parse("190\n", format, FAULT), Some(Tracepoint { id: 190, offsets: [8, 24] }));
+        assert_eq!(parse("x", format, FAULT), None);
+        assert_eq!(parse("190\n", format, [("address", 8), ("error_code", 4)]), None);
+        assert_eq!(parse("190\n", format, [("address", 8), ("flags", 8)]), None);
     }
 
     #[test]
     fn a_detached_mount_tells_the_same_as_a_mounted_one() {
-        match (Tracepoint::find_in_detached_mount(), Tracepoint::find_page_faults()) {
+        match (Tracepoint::find_in_detached_mount(FAULTS), Tracepoint::find(FAULTS)) {
             (Ok(detached), Ok(usual)) => assert_eq!(detached, usual),
             (detached, _) => eprintln!("skipped: tracefs can not be mounted here: {:?}", detached.err()),
         }

@@ -4,6 +4,7 @@ use super::Tracer;
 use super::state::State;
 use crate::event::{EventKind, ExitStatus, FiguresCause, LinuxFigures};
 use crate::record::merge::{Rule, SpaceId};
+use crate::record::perf::{Sample, SampleKind};
 use crate::record::proc::status::Stat;
 use crate::record::proc::{Keyed, maps};
 use crate::record::sys::time::{next_look, now, process_cpu};
@@ -209,6 +210,25 @@ impl Tracer<'_> {
             major_faults: stat.major_faults.saturating_sub(major_before),
             processor_ns: process_cpu(pid).unwrap_or(0).saturating_sub(process.cpu_before),
         })
+    }
+
+    /// Notes who has made calls without a stop.
+    pub(super) fn called_without_stop(&mut self, samples: &[Sample]) {
+        let mut last = 0;
+        for sample in samples {
+            let tid = sample.tid as Tid;
+            if tid != last && matches!(sample.what, SampleKind::Return { .. }) {
+                last = tid;
+                self.called.extend(self.tasks.get(&tid).map(|task| (task.space, tid)));
+            }
+        }
+    }
+
+    /// Looks at page tables and mappings where calls were made without a stop.
+    pub(super) fn sample_peaks_after_calls(&mut self, time: u64) {
+        for (space, tid) in std::mem::take(&mut self.called) {
+            self.sample_peaks(tid, space, time);
+        }
     }
 
     /// Looks at page tables and mappings now and then, to know their peaks.

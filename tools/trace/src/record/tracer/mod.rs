@@ -6,6 +6,7 @@
 mod birth;
 mod call;
 mod contents;
+mod cpu;
 mod detach;
 mod detail;
 mod exec;
@@ -31,11 +32,10 @@ use super::perf::{AccessFinder, PerfSession};
 use super::sys::ptrace::{EVENT_STOP, Resume, SyscallStop};
 use super::sys::time::{Tick, now, process_cpu};
 use super::sys::wait::{Happened, Waited, poll, wait};
-use super::sys::{Tid, memory, ptrace, signals};
+use super::sys::{Tid, ptrace, signals};
 use super::{Hold, RecordOptions, RecordSummary};
 use crate::event::{Denial, EventKind, ExitStatus, Privileges, TaskId};
 use crate::format::CallSource;
-use crate::record::proc::status::Stat;
 use heard::{Heard, Queue};
 use nix::sys::signal::Signal;
 use reuse::ReuseSampler;
@@ -69,6 +69,8 @@ pub(crate) struct Followed {
 pub(crate) struct Tracer<'a> {
     root: Tid,
     calls: CallSource,
+    /// A thread of each space that has made calls without a stop since the last tick.
+    called: HashMap<SpaceId, Tid>,
     /// That transparent huge pages are off, if they are: then the program's own setting is emulated.
     thp_off: Option<ThpOff>,
     output: &'a Output,
@@ -118,11 +120,12 @@ impl<'a> Tracer<'a> {
         options: &RecordOptions,
         started: u64,
     ) -> Self {
-        let Hold { perf, calls, faults, thp_off } = hold;
+        let Hold { perf, calls, without_stops, faults, thp_off } = hold;
         let touched = perf.is_none().then(TouchedPages::default);
         let mut tracer = Self {
             root,
             calls,
+            called: HashMap::new(),
             thp_off,
             output,
             perf,
@@ -149,7 +152,7 @@ impl<'a> Tracer<'a> {
             first_signal: None,
             notify: options.notify,
             told_of_tracing: false,
-            summary: RecordSummary { faults, calls, ..RecordSummary::default() },
+            summary: RecordSummary { faults, calls, without_stops, ..RecordSummary::default() },
         };
         let space = tracer.new_space();
         tracer.begin_thp(space);
@@ -197,6 +200,7 @@ impl<'a> Tracer<'a> {
                 self.touched_in_between(time);
                 self.drain(time);
                 self.settle(false);
+                self.sample_peaks_after_calls(time);
             }
         }
         if self.summary.released.is_none() {
@@ -234,6 +238,10 @@ impl<'a> Tracer<'a> {
     /// Hands over all that was recorded; what happens from here on is not in the trace.
     fn end_recording(&mut self) {
         self.drain(now());
+        let lost = self.perf.as_mut().map_or(0, PerfSession::lost_at_end);
+        if lost > 0 {
+            self.merger.lost(lost, now());
+        }
         self.settle(true);
     }
 
@@ -245,7 +253,9 @@ impl<'a> Tracer<'a> {
         let old = samples.len();
         perf.drain(&mut samples, &mut self.accesses);
         let lost = perf.take_lost();
+        self.summary.samples += (samples.len() - old) as u64;
         self.came_in(&samples[old..]);
+        self.called_without_stop(&samples[old..]);
         *self.merger.samples() = samples;
         if lost > 0 {
             self.merger.lost(lost, now());
@@ -451,30 +461,6 @@ impl<'a> Tracer<'a> {
         let task = Task { id, pid, space, state, rseq, cpu: 0, privileges, exiting: false };
         self.tasks.insert(tid, task);
         id
-    }
-
-    /// The CPU that a stopped thread last ran on.
-    fn cpu(&mut self, tid: Tid) -> u32 {
-        /// `cpu_id` in the kernel's structure.
-        const OFFSET: u64 = 4;
-        let Some(task) = self.tasks.get_mut(&tid) else { return 0 };
-        if let Some(cpu) = self.same_cpu.cpu(tid) {
-            task.cpu = cpu;
-            return cpu;
-        }
-        if let Rseq::Ask(left) = task.rseq {
-            task.rseq = match ptrace::rseq_area(tid) {
-                Some(area) => Rseq::At(area),
-                None if left > 0 => Rseq::Ask(left - 1),
-                None => Rseq::None,
-            };
-        }
-        let mut bytes = [0; 4];
-        task.cpu = match task.rseq {
-            Rseq::At(area) if memory::read(tid, area + OFFSET, &mut bytes) == 4 => u32::from_ne_bytes(bytes),
-            _ => Stat::read(tid).processor,
-        };
-        task.cpu
     }
 
     /// Notes something that has no length.

@@ -182,9 +182,11 @@ impl Tracer<'_> {
 
     fn look_at_use(&mut self, tid: Tid, space: SpaceId, is_last: bool) {
         let Some(sampler) = &mut self.reuse else { return };
-        let kinds = sampler.sample(tid, space, now(), is_last);
+        // The program may unmap meanwhile what is found to be used.
+        let time = now();
+        let kinds = sampler.sample(tid, space, time, is_last);
         if !kinds.is_empty() {
-            self.note(tid, now(), kinds);
+            self.note(tid, time, kinds);
         }
     }
 }

@@ -1,0 +1,97 @@
+//! Calls that tracepoints tell of, and the lock under which each call took effect.
+//!
+//! A thread that does not stop is not held before a call either, so that calls of threads which share memory overlap.
+//! Linux changes an address space under one lock, and a tracepoint tells when a thread has got it to write. So a call
+//! took effect after its thread got the lock and before another thread got it: that is its window, and the windows of
+//! two calls that change one address space do not overlap.
+
+use super::{Record, Rule};
+use crate::record::perf::BegunCall;
+use crate::record::sys::Tid;
+use std::collections::{HashMap, VecDeque};
+
+/// A thread got the lock of an address space to write.
+#[derive(Debug, Clone, Copy)]
+struct Lock {
+    time: u64,
+    tid: Tid,
+    /// Which address space, as the kernel counts them.
+    mm: u64,
+}
+
+/// Calls that threads are in, and who had which lock when.
+#[derive(Debug, Default)]
+pub(super) struct Calls {
+    /// Since when, and which.
+    begun: HashMap<Tid, (u64, Box<BegunCall>)>,
+    /// By time.
+    locks: VecDeque<Lock>,
+    /// Threads that the recorder made call, and from when to when.
+    made_to_call: Vec<(Tid, u64, u64)>,
+}
+
+impl Calls {
+    /// A thread got a lock; locks come in the order of their times.
+    pub(super) fn locked(&mut self, tid: Tid, time: u64, mm: u64) {
+        self.locks.push_back(Lock { time, tid, mm });
+    }
+
+    /// A thread began a call. Returns when the one before began if its end was lost.
+    pub(super) fn begins(&mut self, tid: Tid, time: u64, call: Box<BegunCall>) -> Option<u64> {
+        self.begun.insert(tid, (time, call)).map(|(start, _)| start)
+    }
+
+    /// A call of this number ended. `None` if it stopped, or its beginning was lost.
+    pub(super) fn ends(&mut self, tid: Tid, number: u64) -> Option<(u64, Box<BegunCall>)> {
+        self.begun.get(&tid).filter(|(_, call)| call.number == number)?;
+        self.begun.remove(&tid)
+    }
+
+    /// The recorder made a thread call from then to then.
+    pub(super) fn made_to_call(&mut self, tid: Tid, from: u64, until: u64) {
+        self.made_to_call.push((tid, from, until));
+    }
+
+    /// Whether the recorder made a thread call at that time.
+    pub(super) fn was_made_to_call(&self, tid: Tid, time: u64) -> bool {
+        self.made_to_call.iter().any(|(of, from, until)| *of == tid && (*from..=*until).contains(&time))
+    }
+
+    /// When a record took effect: its window, as narrow as the locks tell.
+    pub(super) fn window(&self, record: &Record) -> (u64, u64) {
+        let (tid, start, end) = (record.tid, record.start, record.end);
+        let own = |lock: &Lock| lock.tid == tid;
+        match record.rule {
+            Rule::Call(_) => {
+                let last = self.within(start, end).filter(own).last();
+                last.map_or((start, end), |lock| (lock.time, self.until_another_has(lock, end)))
+            }
+            // It locks what it copies, then the copy.
+            Rule::Clone { .. } => {
+                let first = self.within(start, end).find(own);
+                (start, first.map_or(end, |lock| self.until_another_has(lock, end)))
+            }
+            Rule::AtEnd | Rule::Exec { .. } | Rule::KilledExec { .. } => (start, end),
+        }
+    }
+
+    /// The locks that threads got from one time to another.
+    fn within(&self, start: u64, end: u64) -> impl Iterator<Item = Lock> {
+        let first = self.locks.partition_point(|lock| lock.time < start);
+        self.locks.range(first..).copied().take_while(move |lock| lock.time <= end)
+    }
+
+    /// The time before which no other thread got this lock, `end` at most.
+    fn until_another_has(&self, own: Lock, end: u64) -> u64 {
+        let next = self.within(own.time + 1, end).find(|lock| lock.mm == own.mm && lock.tid != own.tid);
+        next.map_or(end, |next| next.time - 1)
+    }
+
+    /// Nothing that comes now began before this time, except calls that are under way.
+    pub(super) fn forget_before(&mut self, time: u64) {
+        let oldest = self.begun.values().map(|(start, _)| *start).min().unwrap_or(u64::MAX);
+        let gone = self.locks.partition_point(|lock| lock.time < time.min(oldest));
+        self.locks.drain(..gone);
+        self.made_to_call.retain(|(.., until)| *until >= time);
+    }
+}

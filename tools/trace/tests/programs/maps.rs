@@ -1,0 +1,132 @@
+//! Programs that make the calls which need no stop.
+
+use crate::shared::{GO, MAPS, PID, ROUNDS_UNREAD, counts};
+use crate::{PAGE, PRIVATE, READ_WRITE, end, kill, leave, make_process, map, nap, wait_for};
+use std::ffi::c_void;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+fn write(addr: *mut u8, pages: usize) {
+    for page in 0..pages {
+        // SAFETY: the callers pass memory that they mapped to be written.
+        unsafe { addr.add(page * PAGE).write_volatile(1) };
+    }
+}
+
+fn unmap(addr: *mut u8, pages: usize) {
+    // SAFETY: the callers pass memory that they mapped and use no more.
+    assert_eq!(unsafe { libc::munmap(addr.cast(), pages * PAGE) }, 0);
+}
+
+/// Each of the calls, those that fail as well, in a program with one thread.
+pub(crate) fn maps_alone() {
+    for round in 0..200 {
+        let pages = 4 + round % 29;
+        let addr = map(pages * PAGE, READ_WRITE, PRIVATE);
+        write(addr, pages);
+        // SAFETY: each call gets memory that was mapped here, or an address that Linux refuses.
+        unsafe {
+            let page = |number: usize| addr.add(number * PAGE).cast::<c_void>();
+            assert_eq!(libc::mprotect(page(1), PAGE, libc::PROT_READ), 0);
+            assert_eq!(libc::mprotect(page(1), PAGE, READ_WRITE), 0);
+            assert_eq!(libc::madvise(page(0), 2 * PAGE, libc::MADV_DONTNEED), 0);
+            write(addr, 2);
+            assert_eq!(libc::munmap(page(2), PAGE), 0);
+            let fixed = libc::mmap(page(2), PAGE, READ_WRITE, PRIVATE | libc::MAP_FIXED, -1, 0);
+            assert_eq!(fixed, page(2));
+            write(addr, 3);
+            let more = libc::mremap(page(0), pages * PAGE, 2 * pages * PAGE, libc::MREMAP_MAYMOVE);
+            // The part that was mapped anew may be a mapping of its own, which Linux does not move with the rest.
+            let (addr, pages) =
+                if more == libc::MAP_FAILED { (addr, pages) } else { (more.cast(), 2 * pages) };
+            write(addr, pages);
+            let old = libc::sbrk(0);
+            assert_ne!(libc::sbrk(8 * PAGE as isize), usize::MAX as *mut c_void);
+            old.cast::<u8>().add(7 * PAGE).write_volatile(1);
+            assert_eq!(libc::brk(old), 0);
+            // Refused: no length, nothing there, no such advice.
+            assert_eq!(libc::munmap(addr.cast(), 0), -1);
+            assert_eq!(libc::mprotect(std::ptr::without_provenance_mut(PAGE), PAGE, libc::PROT_READ), -1);
+            assert_eq!(libc::madvise(addr.cast(), PAGE, 4711), -1);
+            unmap(addr, pages);
+        }
+    }
+    leave(0);
+}
+
+/// Threads that take memory which others have just given back, all the time.
+pub(crate) fn hands_memory_from_thread_to_thread() {
+    let work = |seed: usize| {
+        let mut kept = [(std::ptr::null_mut::<u8>(), 0); 3];
+        for round in 0..1500 {
+            let pages = 1 + (round + seed) % 3;
+            let place = &mut kept[round % 3];
+            if !place.0.is_null() {
+                unmap(place.0, place.1);
+            }
+            *place = (map(pages * PAGE, READ_WRITE, PRIVATE), pages);
+            write(place.0, pages);
+        }
+    };
+    std::thread::scope(|scope| {
+        for seed in 0..4 {
+            scope.spawn(move || work(seed));
+        }
+    });
+    leave(0);
+}
+
+/// Copies of its memory are made while a thread changes it.
+pub(crate) fn forks_while_a_thread_maps() {
+    static OVER: AtomicBool = AtomicBool::new(false);
+    let thread = std::thread::spawn(|| {
+        while !OVER.load(Ordering::Relaxed) {
+            let addr = map(2 * PAGE, READ_WRITE, PRIVATE);
+            write(addr, 2);
+            unmap(addr, 2);
+        }
+    });
+    for _ in 0..60 {
+        wait_for(make_process(|| {
+            let addr = map(3 * PAGE, READ_WRITE, PRIVATE);
+            write(addr, 3);
+            unmap(addr, 3);
+        }));
+    }
+    OVER.store(true, Ordering::Relaxed);
+    thread.join().unwrap();
+    leave(0);
+}
+
+/// Children are killed while they map and unmap.
+pub(crate) fn kills_what_maps() {
+    for round in 0..40 {
+        let child = make_process(|| {
+            loop {
+                let addr = map(64 * PAGE, READ_WRITE, PRIVATE | libc::MAP_POPULATE);
+                unmap(addr, 64);
+            }
+        });
+        nap(10_000 * round);
+        kill(child);
+    }
+    leave(0);
+}
+
+/// Makes calls while its recorder reads nothing.
+pub(crate) fn makes_calls_that_are_not_read() {
+    let counts = counts(&PathBuf::from(std::env::var_os("QUIRE_COUNTS").unwrap()));
+    // One ring is to be filled.
+    let mut one = rustix::thread::CpuSet::new();
+    one.set(rustix::thread::sched_getcpu());
+    rustix::thread::sched_setaffinity(None, &one).unwrap();
+    counts[PID].store(u64::from(std::process::id()), Ordering::Relaxed);
+    while counts[GO].load(Ordering::Relaxed) == 0 {
+        nap(1_000_000);
+    }
+    for _ in 0..ROUNDS_UNREAD {
+        unmap(map(PAGE, READ_WRITE, PRIVATE), 1);
+    }
+    counts[MAPS].store(1, Ordering::Relaxed);
+    end(0);
+}

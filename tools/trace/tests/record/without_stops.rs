@@ -1,0 +1,181 @@
+//! Calls that tracepoints tell of: programs make them without a stop.
+
+use crate::common::Model;
+use crate::recording::{PROGRAMS, Recording, Scratch};
+use crate::shared::{GO, MAPS, PID, ROUNDS_UNREAD, counts};
+use quire_trace::event::{Call, CallDetail, EventKind, ExitStatus, Lost, LostCause};
+use quire_trace::format::TraceReader;
+use quire_trace::record::{CallChoice, FaultChoice, RecordError, RecordOptions, record};
+use quire_trace::replay::ReplayOptions;
+use std::ops::Range;
+use std::process::Command;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Records a program without stops; `None`, with a message, where tracepoints are not permitted.
+fn recorded(program: &str) -> Option<Recording> {
+    let recorded = Recording::with(program, |options| options.calls = CallChoice::Tracepoints)?;
+    assert!(recorded.summary.without_stops);
+    Some(recorded)
+}
+
+fn all_calls(recorded: &Recording) -> impl Iterator<Item = &Call> {
+    recorded.events.iter().filter_map(|event| match &event.kind {
+        EventKind::Call(call) => Some(call),
+        _ => None,
+    })
+}
+
+#[test]
+fn a_program_with_one_thread_replays() {
+    let Some(without) = recorded("maps_alone") else { return };
+    assert_eq!(without.summary.status, ExitStatus::Code(0));
+    without.file.assert_replays();
+    let Some(with) = Recording::with("maps_alone", |options| options.calls = CallChoice::Stops) else {
+        return;
+    };
+    with.file.assert_replays();
+    // 200 rounds of 13 calls, of which none stops.
+    let (few, many) = (without.summary.stops, with.summary.stops);
+    assert!(few + 2 * 200 * 13 < many, "{few} and {many} stops");
+    // Addresses are random, and with them the places at which the heap and what is moved goes on.
+    let made = |recorded: &Recording| -> Vec<(u32, Option<i32>)> {
+        all_calls(recorded).map(|call| (call.number, call.errno())).collect()
+    };
+    assert_eq!(made(&without), made(&with));
+}
+
+#[test]
+fn threads_that_hand_memory_on_replay() {
+    let Some(recorded) = recorded("hands_memory_from_thread_to_thread") else { return };
+    assert_eq!(recorded.summary.status, ExitStatus::Code(0));
+    let model = Model::play(&recorded.events);
+    assert!(model.placed >= 4 * 1500, "{}", model.placed);
+    model.check();
+    recorded.file.assert_replays();
+}
+
+#[test]
+fn copies_of_memory_that_changes_replay() {
+    let Some(recorded) = recorded("forks_while_a_thread_maps") else { return };
+    assert_eq!(recorded.summary.status, ExitStatus::Code(0));
+    Model::play(&recorded.events).check();
+    recorded.file.assert_replays();
+}
+
+/// The end of a call is told before its thread sees that it is killed.
+#[test]
+fn the_calls_of_what_is_killed_are_recorded() {
+    let Some(recorded) = recorded("kills_what_maps") else { return };
+    assert_eq!(recorded.summary.status, ExitStatus::Code(0));
+    assert_eq!(recorded.count(|kind| matches!(kind, EventKind::Exit(ExitStatus::Signal(9)))), 40);
+    recorded.assert_each_thread_ends_once();
+    recorded.file.assert_replays();
+}
+
+/// Where code lies: in the images and in the files that are mapped to be executed.
+fn code(recorded: &Recording) -> Vec<Range<u64>> {
+    let mut found = Vec::new();
+    for event in &recorded.events {
+        match &event.kind {
+            EventKind::Exec(image) => {
+                let mappings = image.mappings.iter().filter(|mapping| mapping.execute);
+                found.extend(mappings.map(|mapping| mapping.start..mapping.end));
+            }
+            EventKind::Call(call) if call.file().is_some() && call.args[2] & 4 != 0 => {
+                found.push(call.result as u64..call.result as u64 + call.args[1]);
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+#[test]
+fn anonymous_memory_has_the_place_of_its_call() {
+    for calls in [CallChoice::Tracepoints, CallChoice::Stops] {
+        let Some(recorded) = Recording::with("maps_alone", |options| options.calls = calls) else { continue };
+        let code = code(&recorded);
+        let is_code = |addr: u64| code.iter().any(|range| range.contains(&addr));
+        let sites = all_calls(&recorded).filter_map(|call| match call.detail {
+            CallDetail::Site { instruction, on_stack } => Some((instruction, on_stack)),
+            _ => None,
+        });
+        let sites: Vec<(u64, u64)> = sites.collect();
+        assert!(sites.len() >= 400, "{calls:?}: {}", sites.len());
+        assert!(sites.iter().all(|(instruction, _)| is_code(*instruction)), "{calls:?}: {sites:x?}");
+        // What maps memory is called by the program.
+        let called = sites.iter().filter(|(_, on_stack)| is_code(*on_stack)).count();
+        assert!(called >= 400, "{calls:?}: {sites:x?}");
+    }
+}
+
+/// Calls of the i386 ABI whose numbers are those of other calls here.
+#[test]
+fn calls_of_another_abi_are_told_from_these() {
+    let Some(recorded) = recorded("foreign") else { return };
+    let no_memory_call = |call: &Call| call.errno() != Some(libc::EFAULT);
+    assert!(recorded.calls(libc::SYS_mmap).all(no_memory_call));
+}
+
+/// The recorder stands still while the program fills its ring.
+#[test]
+fn calls_that_are_lost_are_counted() {
+    if recorded("nothing").is_none() {
+        return;
+    }
+    let (file, shared) = (Scratch::new("lost"), Scratch::new("lost-counts"));
+    let counts = counts(shared.path());
+    let mut recorder = Command::new(PROGRAMS)
+        .args(["record", "makes_calls_that_are_not_read"])
+        .arg(file.path())
+        .env("QUIRE_COUNTS", shared.path())
+        .spawn()
+        .unwrap();
+    let end = Instant::now() + Duration::from_secs(60);
+    let until = |what: usize| {
+        while counts[what].load(Ordering::Relaxed) == 0 && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        counts[what].load(Ordering::Relaxed) != 0
+    };
+    let begun = until(PID);
+    // SAFETY: signals a child of ours that was not waited for.
+    let signal = |signal| unsafe { libc::kill(recorder.id() as i32, signal) };
+    signal(libc::SIGSTOP);
+    counts[GO].store(1, Ordering::Relaxed);
+    let done = until(MAPS);
+    signal(libc::SIGCONT);
+    let status = recorder.wait().unwrap();
+    assert!(begun && done && status.success(), "{begun} {done} {status}");
+    let (mut lost, mut unmapped) = (0, 0);
+    let mut reader = TraceReader::open(file.path()).unwrap();
+    for event in reader.by_ref() {
+        match event.unwrap().kind {
+            EventKind::Lost(Lost { count, cause: LostCause::RingFull }) => lost += count,
+            EventKind::Call(call) if i64::from(call.number) == libc::SYS_munmap => unmapped += 1,
+            _ => {}
+        }
+    }
+    assert!(lost > 0 && unmapped < ROUNDS_UNREAD, "{lost} {unmapped}");
+    assert_eq!(reader.trailer().unwrap().lost_samples, lost);
+    assert_eq!(file.replay(ReplayOptions::default()).lost, lost);
+}
+
+#[test]
+fn what_cannot_be_told_is_refused() {
+    let file = Scratch::new("refused");
+    let mut options = RecordOptions::new(vec!["/bin/true".into()], file.path().to_path_buf());
+    options.calls = CallChoice::Tracepoints;
+    options.faults = FaultChoice::Only(quire_trace::format::FaultSource::Software);
+    match record(&options) {
+        Err(error @ RecordError::Ptrace { .. }) => eprintln!("skipped: {error}"),
+        Err(error @ RecordError::Calls { .. }) => {
+            assert!(error.to_string().contains("--calls auto"), "{error}");
+        }
+        other => panic!("{other:?}"),
+    }
+    assert!(!file.path().exists());
+    assert_eq!("stops".parse(), Ok(CallChoice::Stops));
+    assert!("stop".parse::<CallChoice>().is_err());
+}
