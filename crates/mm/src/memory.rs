@@ -27,7 +27,8 @@ use quire_sync::SpinStatistics;
 pub struct MemoryConfig {
     /// Which techniques are on.
     pub techniques: Techniques,
-    /// How much may be promised to programs.
+    /// How much may be promised to programs. By default one mapping is as large as RAM at most: swap is not counted
+    /// unless [`Overcommit::Guess`] names its pages too.
     pub overcommit: Overcommit,
     /// Memory that ordinary allocations leave free (`vm.min_free_kbytes`), or Linux's formula.
     pub min_free_kib: Option<u64>,
@@ -81,7 +82,7 @@ pub struct Memory<P: Platform> {
 }
 
 impl<P: Platform> Memory<P> {
-    /// Takes over the RAM of `platform`.
+    /// Takes over the RAM of `platform`. Address spaces borrow the `Memory`: a kernel keeps it in a `static`.
     ///
     /// # Errors
     ///
@@ -243,7 +244,8 @@ impl<P: Platform> Memory<P> {
         quire_space::khugepaged_step(&self.spaces)
     }
 
-    /// Takes a swap device into use.
+    /// Takes a swap device into use. How large one mapping may be does not change: see
+    /// [`MemoryConfig::overcommit`].
     ///
     /// # Errors
     ///

@@ -16,10 +16,12 @@ pub use quire_arch::{
 #[doc(hidden)]
 pub use quire_arch::{SwapEntry, paging::X86_64};
 
-/// The machine. The smallest one: a CPU without a TLB, and 4 MiB of RAM.
+/// The machine. The smallest one: a CPU without a TLB, and 4 MiB of RAM. A real CPU walks the tables by itself; here
+/// `access` does: it walks, sets the bits that an MMU sets, and calls `Space::fault` where it finds no translation.
 ///
 /// ```
 /// use quire_mm::platform::*;
+/// use quire_mm::space::{FaultError, MapRequest, Protection, Space};
 /// use std::alloc::Layout;
 /// use std::ptr::NonNull;
 /// use std::sync::atomic::{AtomicU64, Ordering};
@@ -75,14 +77,45 @@ pub use quire_arch::{SwapEntry, paging::X86_64};
 ///     fn unpark(&self, _key: usize) {}
 /// }
 ///
+/// /// The word at `addr`, as the program's CPU reaches it for `access`.
+/// fn access<'s>(space: &'s Space<'_, Small>, addr: VirtAddr, access: Access) -> Result<&'s AtomicU64, FaultError> {
+///     let small = space.platform();
+///     // SAFETY: an aligned word in RAM, which is accessed by atomics only.
+///     let word = |pfn, offset: u64| unsafe { small.direct_map(pfn).add(offset as usize).cast::<AtomicU64>().as_ref() };
+///     'again: loop {
+///         let (mut frame, mut level) = (space.root(), X86_64Level4::root_level());
+///         loop {
+///             let entry = word(frame, X86_64Level4::index(addr, level) as u64 * 8);
+///             let raw = entry.load(Ordering::Acquire);
+///             match (X86_64Level4::decode(raw, level), level.down()) {
+///                 (Entry::Table(table), Some(below)) => (frame, level) = (table, below),
+///                 (Entry::Leaf(leaf), _) if leaf.flags.contains(access.needs()) => {
+///                     let dirty = if access == Access::Write { X86_64Level4::DIRTY } else { 0 };
+///                     let used = raw | X86_64Level4::ACCESSED | dirty;
+///                     if entry.compare_exchange(raw, used, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+///                         continue 'again;
+///                     }
+///                     let offset = addr.0 % X86_64Level4::entry_bytes(level); // a leaf may be of 2 MiB
+///                     return Ok(word(leaf.pfn.offset(offset >> PAGE_SHIFT), offset % PAGE_SIZE));
+///                 }
+///                 _ => {
+///                     space.fault(addr, access)?; // the CPU found no translation
+///                     continue 'again;
+///                 }
+///             }
+///         }
+///     }
+/// }
+///
 /// let layout = Layout::from_size_align((FRAMES * PAGE_SIZE) as usize, PAGE_SIZE as usize)?;
 /// // SAFETY: the size is not 0.
 /// let ram = NonNull::new(unsafe { std::alloc::alloc(layout) }).ok_or("no memory")?;
 /// let memory = quire_mm::Memory::new(Small { ram, ticks: AtomicU64::new(0) }, Default::default())?;
 /// let space = memory.create_space()?;
-/// # use quire_mm::space::{MapRequest, Protection};
 /// let addr = space.mmap(&MapRequest::anonymous(PAGE_SIZE, Protection::READ | Protection::WRITE))?;
-/// space.fault(addr, Access::Write)?; // the CPU found no translation
+/// space.activate(&memory.platform().pin()); // before its program runs
+/// access(&space, addr, Access::Write)?.store(42, Ordering::Relaxed);
+/// assert_eq!(access(&space, addr, Access::Read)?.load(Ordering::Relaxed), 42);
 /// assert!(memory.audit(|violation| println!("{violation}")).is_ok());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -6,10 +6,10 @@ use quire_sync::atomic::{AtomicU64, Ordering};
 /// How much memory may be promised to programs (`vm.overcommit_memory`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Overcommit {
-    /// Mode 0: refuse only what is larger than all of memory at once. `total_pages` is RAM and swap together;
-    /// `None` means the machine's own RAM.
+    /// Mode 0: refuse only what is larger than all of memory at once.
     Guess {
-        /// Pages of RAM and swap.
+        /// Pages of RAM and swap. `None` means the machine's own RAM, and no swap: with it one mapping cannot be larger
+        /// than RAM.
         total_pages: Option<u64>,
     },
     /// Mode 1: refuse nothing.

@@ -121,7 +121,8 @@ pub enum Error {
     MapCountLimit,
     /// The same while changing a mapping's advice, where Linux asks to try again.
     MapCountLimitAgain,
-    /// More memory was promised than the overcommit policy allows.
+    /// More memory was asked for than the [`Overcommit`](crate::Overcommit) policy allows; as it is by default, more
+    /// than RAM in one mapping, whatever swap there is.
     CommitLimit,
     /// No frame for a page, a table or metadata.
     NoFrames(AllocError),
