@@ -226,7 +226,7 @@ pub(crate) struct RunArguments {
 #[derive(Debug, Args)]
 pub(crate) struct AdviseArguments {
     /// Recordings of one command, made by `quire record`
-    #[arg(value_name = "FILE", required_unless_present = "command")]
+    #[arg(value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
     /// Run the program itself, too, under the present setting and the one that is advised, and within a memory
     /// limit, and print what was measured beside what was predicted. With FILE it needs CMD as well. Changes

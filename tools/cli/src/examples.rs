@@ -50,7 +50,15 @@ Examples:
   quire advise monday.qtr tuesday.qtr       with recordings that are there
   quire advise --validate -- ./job          also measures the advised setting (root)
   quire advise --no-limits --json my.qtr    settings of huge pages only, for scripts
-  quire advise --report my.html my.qtr      a page with pictures";
+  quire advise --report my.html my.qtr      a page with pictures
+
+Words of the tables:
+  present          the settings that this host had when the program was recorded
+  thp=always       transparent huge pages of 2 MiB: the file `enabled` in Linux's /sys/kernel/mm
+  mthp=64K         large folios (multi-size THP) of that size: the file hugepages-64kB/enabled there
+  never touched    memory that is only there because pages are larger
+  stands still     estimate of the time that threads wait for pages to come back, and to be freed
+  of its time      that, in percent of the recorded time";
 
 pub(crate) const COMPARE: &str = "\
 Examples:

@@ -50,6 +50,15 @@ pub(crate) fn usage(error: &clap::Error) -> ExitCode {
     let words: Vec<&str> = text.lines().take_while(|line| !line.is_empty()).map(str::trim).collect();
     let line = words.join(" ");
     let line = line.trim_start_matches("error: ");
-    eprintln!("quire: {line}; `quire --help` tells what there is");
+    let similar = text.lines().find_map(|line| line.trim().strip_prefix("tip: a similar "));
+    let similar = similar.map(|tip| format!(" (a similar {tip})")).unwrap_or_default();
+    eprintln!("quire: {line}{similar}; `{} --help` tells what there is", command(&text));
     ExitCode::from(WRONG_INPUT)
+}
+
+/// The command that was used, as the line of its usage in `text` begins: the words before its arguments.
+fn command(text: &str) -> String {
+    let usage = text.lines().find_map(|line| line.strip_prefix("Usage: ")).unwrap_or("quire");
+    let is_name = |word: &&str| word.bytes().all(|byte| byte.is_ascii_lowercase());
+    usage.split_whitespace().take_while(is_name).collect::<Vec<_>>().join(" ")
 }

@@ -24,6 +24,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) fn run(arguments: &AdviseArguments) -> Result<ExitCode, Failure> {
+    if arguments.files.is_empty() && arguments.command.is_empty() {
+        return Err(Failure::input(
+            "name a program, `quire advise -- CMD ARGS...`, or recordings, `quire advise FILE...`; `quire advise --help` \
+             tells what there is",
+        ));
+    }
     let mut report = Report::new(arguments.report.as_deref(), "quire advise")?;
     if arguments.validate {
         HostSettings::default().check_free().map_err(Failure::work)?;

@@ -22,8 +22,9 @@ pub(crate) fn run() -> Result<ExitCode, Failure> {
     say(format_args!(
         "Quire is the memory management of a Linux-class kernel, as a library. Here it replays the\n\
          recorded memory lives of {} real programs: each call and each page fault is made again, and each\n\
-         result compared with Linux's. Then each technique is switched off and on: the last five columns\n\
-         say what that changes (the gather and swap also with folios of 64 KiB).\n",
+         result compared with Linux's. The last five columns say what each technique changes, off and on:\n\
+         pcp (all orders on per-CPU lists), gather (unmapping in runs), swap (one layer for all swap-ins),\n\
+         tables (empty ones are freed), mremap (whole tables move); gather and swap also with 64 KiB folios.\n",
         files.len()
     ));
     let comparisons = files

@@ -70,6 +70,11 @@ fn wrong_usage_is_one_line_and_exit_code_2() {
     let file = recording("git-log.qtr");
     for (arguments, word) in [
         (&["conquer"][..], "conquer"),
+        (&["conquer"], "`quire --help`"),
+        (&["advize"], "'advise'"),
+        (&["advise"], "quire advise -- CMD"),
+        (&["advise", "--verbos", "--", "true"], "`quire advise --help`"),
+        (&["trace", "dump"], "`quire trace dump --help`"),
         (&["replay"], "required"),
         (&["replay", text(&file), "--technique", "pcp=seven"], "order0"),
         (&["replay", text(&file), "--technique", "xyz=on"], "pcp"),
