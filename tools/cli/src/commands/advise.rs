@@ -113,6 +113,8 @@ impl Recordings {
         let bytes = (peak * PRESSURE_PERCENT / 100).max(LEAST_PRESSURE);
         let usual = (peak / (SAMPLED_PEAK / 2)).clamp(1, 4096).next_power_of_two() as u32;
         let one_in = arguments.sample.unwrap_or(usual);
+        let part =
+            if one_in == 1 { "all of its memory".to_owned() } else { format!("one block of {one_in}") };
         let goes_without = |why: &dyn fmt::Display| {
             eprintln!("quire: what memory limits cost is not predicted: {why}");
         };
@@ -129,8 +131,8 @@ impl Recordings {
                 Ok(wall) => {
                     let [plain, pressed] = [plain, wall].map(|time| time.as_secs_f64());
                     eprintln!(
-                        "quire: recorded under pressure in {pressed:.1} s, {:.1} times as long as without (one block in \
-                         {one_in}; --sample N takes fewer)",
+                        "quire: recorded under pressure in {pressed:.1} s, {:.1} times as long as without (on {part}; --sample N \
+                         slows it less)",
                         pressed / plain.max(1e-3)
                     );
                     if pressed > plain * TOO_SLOW {
