@@ -113,6 +113,7 @@ fn kind(what: u8, bytes: &mut Bytes<'_>) -> EventKind {
             compressed: bytes.number(),
             lz4_of_both: bytes.number(),
             zstd: bytes.number(),
+            pages: page_samples(bytes),
         })),
         _ => EventKind::Exit(bytes.pick(&[
             ExitStatus::Code(0),
@@ -129,6 +130,18 @@ fn compressibility(bytes: &mut Bytes<'_>) -> Compressibility {
         same: u32::from(bytes.byte()),
         sizes: std::array::from_fn(|_| u32::from(bytes.byte()) << 20),
     }
+}
+
+fn page_samples(bytes: &mut Bytes<'_>) -> Vec<PageSample> {
+    let sample = |bytes: &mut Bytes<'_>| PageSample {
+        page: bytes.number() as u32,
+        contents: match bytes.byte() {
+            0 => PageContents::Zero,
+            1 => PageContents::Same,
+            size => PageContents::Compressed(u16::from(size) << 4),
+        },
+    };
+    (0..bytes.byte() % 5).map(|_| sample(bytes)).collect()
 }
 
 fn privileges(bits: u8) -> Privileges {

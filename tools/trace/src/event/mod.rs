@@ -16,7 +16,9 @@ pub use image::{
     Abi, BaseSource, Direction, ExecImage, Limits, Mapping, MmapBase, PageRun, Rlimit, ThpMode, VmFlags,
 };
 pub use privileges::{ExecGain, Privileges};
-pub use reuse::{Compressibility, ContentSample, Reuse, ReuseAccess, ReuseRun, ReuseSource};
+pub use reuse::{
+    Compressibility, ContentSample, PageContents, PageSample, Reuse, ReuseAccess, ReuseRun, ReuseSource,
+};
 pub use thp::ThpDisable;
 
 /// A thread of the recorded run: its index in the trace, counted from 0 in the order in which threads appear.

@@ -1,5 +1,7 @@
 //! What is used again, and how well it compresses.
 
+use std::fmt;
+
 /// Pages that a program used some time before the event, whether they faulted or not.
 ///
 /// The pages of one event are those that one sample found (or, with [`ReuseSource::Exact`], those that were
@@ -107,6 +109,16 @@ impl Compressibility {
         [self.zero, self.same].iter().chain(&self.sizes).map(|count| u64::from(*count)).sum()
     }
 
+    /// Counts one page that holds this.
+    pub fn count(&mut self, contents: PageContents) {
+        let count = match contents {
+            PageContents::Zero => &mut self.zero,
+            PageContents::Same => &mut self.same,
+            PageContents::Compressed(bytes) => &mut self.sizes[Self::class(bytes.into())],
+        };
+        *count = count.saturating_add(1);
+    }
+
     /// Takes another sample's pages in.
     pub fn add(&mut self, other: &Self) {
         self.zero = self.zero.saturating_add(other.zero);
@@ -117,8 +129,54 @@ impl Compressibility {
     }
 }
 
+/// What one page holds, as far as that says its size when it is compressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum PageContents {
+    /// Zeros.
+    Zero,
+    /// One 8-byte word again and again, which is not zero.
+    Same,
+    /// What LZ4's block format brings to so many bytes; those of a page if it does not become smaller.
+    Compressed(u16),
+}
+
+impl PageContents {
+    /// The most bytes that a page is compressed to: its own.
+    pub const MOST_BYTES: u16 = 4096;
+
+    /// The bytes of a page that needs more than one word.
+    #[must_use]
+    pub fn bytes(self) -> u64 {
+        match self {
+            Self::Zero | Self::Same => 0,
+            Self::Compressed(bytes) => bytes.into(),
+        }
+    }
+}
+
+/// One page of a region that was looked at.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct PageSample {
+    /// Which, counted in pages from the region's first address.
+    pub page: u32,
+    /// What it held.
+    pub contents: PageContents,
+}
+
+/// In few words: a sample has hundreds.
+impl fmt::Debug for PageSample {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: ", self.page)?;
+        match self.contents {
+            PageContents::Zero => f.write_str("zero"),
+            PageContents::Same => f.write_str("same"),
+            PageContents::Compressed(bytes) => write!(f, "{bytes}"),
+        }
+    }
+}
+
 /// What some anonymous pages of a region held when they were about to be paged out. Nothing of their contents is kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ContentSample {
     /// The region's first address.
     pub start: u64,
@@ -134,6 +192,8 @@ pub struct ContentSample {
     pub lz4_of_both: u64,
     /// What zstd brings them to, together; likewise at most their size.
     pub zstd: u64,
+    /// The pages that [`sizes`](Self::sizes) counts, one by one. Empty in files of versions 5 to 7.
+    pub pages: Vec<PageSample>,
 }
 
 #[cfg(test)]

@@ -18,6 +18,8 @@ impl Version {
     pub(crate) const SIX: Self = Self(6);
     /// The first whose figures have the processor time.
     pub(crate) const SEVEN: Self = Self(7);
+    /// The first whose samples of contents tell which pages they are of.
+    pub(crate) const EIGHT: Self = Self(8);
 
     /// The version with this number, if it can be read.
     pub(crate) fn new(number: u16) -> Option<Self> {

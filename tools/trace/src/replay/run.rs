@@ -2,7 +2,7 @@
 
 use super::Audits;
 use super::call::{self, Verdict};
-use super::contents::PAGE_BYTES;
+use super::contents::{self, PAGE_BYTES};
 use super::digest::{self, Unreadable};
 use super::figures::{AllocatorFigures, ProcessReport, TableFigures};
 use super::files::FileIds;
@@ -771,8 +771,8 @@ impl Writer {
     fn fill(&mut self, program: &Program<'_, Space<'_, HostPlatform>>, number: usize, addr: u64, event: u64) {
         let start = addr & !(PAGE_BYTES as u64 - 1);
         self.filled += 1;
-        let kind = self.needs.contents().kind(number, start, event);
-        kind.fill(page_id(number, start), self.filled, &mut self.page);
+        let held = self.needs.contents().of_page(number, start, event);
+        contents::fill(held, page_id(number, start), self.filled, &mut self.page);
         // A page that may not be written, or for which there is no memory, was told of when it was touched.
         let _ = program.write(VirtAddr(start), &self.page[..]);
     }

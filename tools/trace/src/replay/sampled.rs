@@ -1,28 +1,83 @@
 //! What pages of a recording hold, as far as that was sampled.
 
-use super::contents::{Distribution, PageKind};
-use crate::event::{Compressibility, ContentSample};
+use super::contents::Distribution;
+use crate::event::{Compressibility, ContentSample, PageContents, PageSample};
 use crate::mix::mix;
 use std::collections::HashMap;
 
+const PAGE_SHIFT: u32 = 12;
 /// What one page table maps: samples are of so much.
 const REGION_SHIFT: u32 = 21;
-/// A sample is believed of so many regions at most: the numbers of a trace are only claims.
+/// Pages of that.
+const REGION_PAGES: u64 = 1 << (REGION_SHIFT - PAGE_SHIFT);
+/// A sample that does not tell its pages is believed of so many regions at most: the numbers of a trace are only claims.
 const MOST_REGIONS: u64 = 512;
 /// What a region holds has changed if its pages come to so many bytes more or less, on average. Less than that is chance:
 /// a sample has some 30 pages.
-const CHANGE_BYTES: u64 = 512;
+const REGION_CHANGE: u64 = 512;
+/// What a page holds has changed if it comes to so many bytes more or less; less counts for little.
+const PAGE_CHANGE: u64 = 64;
 
 /// The samples of a trace.
 #[derive(Debug, Default)]
 pub(super) struct SampledContents {
-    /// Of whole address spaces, and of all regions.
+    /// Of whole address spaces.
     spaces: Compressibility,
-    all_regions: Compressibility,
+    /// Of all regions: pages that are known one by one count once, whatever they held later. With the bytes of those that
+    /// have a size.
+    regions: Compressibility,
+    compressed: u64,
     /// What LZ4 and zstd bring the same pages to, where both were tried.
     both: [u64; 2],
-    /// Of each region of each address space, with the number of the event: in their order.
-    regions: HashMap<(usize, u64), Vec<(u64, Distribution)>>,
+    /// Of each region of each address space.
+    by_region: HashMap<(usize, u64), Region>,
+}
+
+/// What is known of one region. Events are told by their number, and come in their order.
+#[derive(Debug, Default)]
+struct Region {
+    /// How often its pages held what, where no page was told (files of versions 5 to 7).
+    mixes: Vec<(u64, Distribution)>,
+    /// The pages that were looked at, in the order of their places, and what each held when.
+    pages: Vec<(u64, Vec<Look>)>,
+}
+
+/// What a page held at the event of this number.
+type Look = (u64, PageContents);
+
+impl Region {
+    /// Adds what the page at `place` holds. Returns whether it was not looked at before.
+    fn add(&mut self, place: u64, look: Look) -> bool {
+        match self.pages.binary_search_by_key(&place, |(place, _)| *place) {
+            Ok(found) => {
+                self.pages[found].1.push(look);
+                false
+            }
+            Err(before) => {
+                self.pages.insert(before, (place, vec![look]));
+                true
+            }
+        }
+    }
+
+    /// What was seen of the page at `place`.
+    fn looks(&self, place: u64) -> Option<&[Look]> {
+        let found = self.pages.binary_search_by_key(&place, |(place, _)| *place).ok()?;
+        Some(&self.pages[found].1)
+    }
+
+    /// What was seen of some page: each is as likely, however often it was looked at.
+    fn any_looks(&self, id: u64) -> Option<&[Look]> {
+        let chosen = mix(id).checked_rem(self.pages.len() as u64)?;
+        Some(&self.pages[chosen as usize].1)
+    }
+}
+
+/// What was seen last before event number `event`, and next.
+fn around<T: Copy>(seen: &[(u64, T)], event: u64) -> (Option<T>, Option<T>) {
+    let before = seen.partition_point(|(at, _)| *at < event);
+    let of = |place: Option<usize>| place.and_then(|place| seen.get(place)).map(|(_, what)| *what);
+    (of(before.checked_sub(1)), of(Some(before)))
 }
 
 impl SampledContents {
@@ -33,21 +88,32 @@ impl SampledContents {
 
     /// Adds a sample of a part of address space number `space`, which is event number `event`.
     pub(super) fn add_region(&mut self, space: usize, event: u64, sample: &ContentSample) {
-        self.all_regions.add(&sample.sizes);
         for (sum, bytes) in self.both.iter_mut().zip([sample.lz4_of_both, sample.zstd]) {
             *sum = sum.saturating_add(bytes);
         }
-        let first = sample.start >> REGION_SHIFT;
-        let last = sample.start.saturating_add(sample.bytes.max(1) - 1) >> REGION_SHIFT;
-        let distribution = Distribution::of_sample(sample);
-        for region in first..=last.min(first + MOST_REGIONS) {
-            self.regions.entry((space, region)).or_default().push((event, distribution));
+        for &PageSample { page, contents } in &sample.pages {
+            let page = (sample.start >> PAGE_SHIFT) + u64::from(page);
+            let region = self.by_region.entry((space, page / REGION_PAGES)).or_default();
+            if region.add(page % REGION_PAGES, (event, contents)) {
+                self.regions.count(contents);
+                self.compressed = self.compressed.saturating_add(contents.bytes());
+            }
+        }
+        if sample.pages.is_empty() {
+            self.regions.add(&sample.sizes);
+            self.compressed = self.compressed.saturating_add(sample.compressed);
+            let first = sample.start >> REGION_SHIFT;
+            let last = sample.start.saturating_add(sample.bytes.max(1) - 1) >> REGION_SHIFT;
+            let distribution = Distribution::of_sample(sample);
+            for region in first..=last.min(first + MOST_REGIONS) {
+                self.by_region.entry((space, region)).or_default().mixes.push((event, distribution));
+            }
         }
     }
 
     /// The sizes of all pages that were looked at.
     pub(super) fn sizes(&self) -> &Compressibility {
-        if self.all_regions.pages() > 0 { &self.all_regions } else { &self.spaces }
+        if self.regions.pages() > 0 { &self.regions } else { &self.spaces }
     }
 
     /// What zstd brings pages to, as a share of what LZ4 does. None where it was not tried.
@@ -59,81 +125,175 @@ impl SampledContents {
     /// What a page of which nothing else is known holds. Of a recording without samples nothing is known at all, so that
     /// all sizes are equally likely.
     fn any(&self) -> Distribution {
+        if self.regions.pages() > 0 {
+            return Distribution::of_sum(self.regions, self.compressed);
+        }
         let unknown = Compressibility { zero: 1, same: 1, sizes: [1; Compressibility::CLASSES] };
-        Distribution::of(if self.sizes().pages() > 0 { *self.sizes() } else { unknown })
+        Distribution::of(if self.spaces.pages() > 0 { self.spaces } else { unknown })
     }
 
-    /// The samples of the region of `addr`, and how many of them came before event number `event`.
-    fn region(&self, space: usize, addr: u64, event: u64) -> (&[(u64, Distribution)], usize) {
-        let samples = self.regions.get(&(space, addr >> REGION_SHIFT)).map_or(&[][..], Vec::as_slice);
-        (samples, samples.partition_point(|(at, _)| *at < event))
+    fn region(&self, space: usize, addr: u64) -> Option<&Region> {
+        self.by_region.get(&(space, addr >> REGION_SHIFT))
     }
 
-    /// What the page at `addr` holds that is written at event number `event`: what its region held when it was next
-    /// looked at, or last.
-    pub(super) fn kind(&self, space: usize, addr: u64, event: u64) -> PageKind {
-        let (samples, before) = self.region(space, addr, event);
-        let sample = samples.get(before).or(samples.last());
-        sample.map_or_else(|| self.any(), |(_, distribution)| *distribution).kind(page_id(space, addr))
+    /// What the page at `addr` holds that is written at event number `event`: what it held when it was next looked at,
+    /// or last. One that was never looked at holds what another page of its region does.
+    pub(super) fn of_page(&self, space: usize, addr: u64, event: u64) -> PageContents {
+        let id = page_id(space, addr);
+        let Some(region) = self.region(space, addr) else { return self.any().contents(id) };
+        if let Some(looks) = region.looks(place(addr)).or_else(|| region.any_looks(id)) {
+            let (last, next) = around(looks, event);
+            return next.or(last).unwrap_or(PageContents::Zero);
+        }
+        let (last, next) = around(&region.mixes, event);
+        next.or(last).unwrap_or_else(|| self.any()).contents(id)
     }
 
-    /// Whether the region of `addr` is written without page faults after event number `event`: it holds something else
-    /// when it is next looked at than it did last.
+    /// Whether the page at `addr` is written without page faults after event number `event`: it, or its region where no
+    /// page was told, holds something else when it is next looked at than it did last.
     pub(super) fn changes(&self, space: usize, addr: u64, event: u64) -> bool {
-        let (samples, before) = self.region(space, addr, event);
-        let last = before.checked_sub(1).and_then(|last| samples.get(last));
-        match (last, samples.get(before)) {
-            (Some((_, last)), Some((_, next))) => last.mean().abs_diff(next.mean()) > CHANGE_BYTES,
+        let Some(region) = self.region(space, addr) else { return false };
+        if let Some(looks) = region.looks(place(addr)) {
+            return match around(looks, event) {
+                (Some(last), Some(next)) => differ(last, next),
+                _ => false,
+            };
+        }
+        match around(&region.mixes, event) {
+            (Some(last), Some(next)) => last.mean().abs_diff(next.mean()) > REGION_CHANGE,
             _ => false,
         }
     }
 }
 
+/// Whether a page that holds the one and then the other was written in a way that counts.
+fn differ(one: PageContents, other: PageContents) -> bool {
+    std::mem::discriminant(&one) != std::mem::discriminant(&other)
+        || one.bytes().abs_diff(other.bytes()) > PAGE_CHANGE
+}
+
+/// The place of a page in its region.
+fn place(addr: u64) -> u64 {
+    (addr >> PAGE_SHIFT) % REGION_PAGES
+}
+
 /// A number for the page at `addr`, another one in each address space.
 pub(super) fn page_id(space: usize, addr: u64) -> u64 {
-    mix(space as u64) ^ (addr >> 12)
+    mix(space as u64) ^ (addr >> PAGE_SHIFT)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn sample(region: u64, class: usize) -> ContentSample {
+    /// A sample that does not tell its pages.
+    fn mix_of(region: u64, class: usize) -> ContentSample {
         let mut sizes = Compressibility::default();
         sizes.sizes[class] = 30;
         let compressed = 30 * (class as u64 * 256 + 128);
         let (start, bytes) = (region << REGION_SHIFT, 1 << REGION_SHIFT);
-        ContentSample { start, bytes, sizes, compressed, lz4_of_both: 100, zstd: 75 }
+        ContentSample { start, bytes, sizes, compressed, lz4_of_both: 100, zstd: 75, pages: Vec::new() }
+    }
+
+    fn pages_of(region: u64, pages: impl IntoIterator<Item = (u32, PageContents)>) -> ContentSample {
+        let (start, bytes) = (region << REGION_SHIFT, 1 << REGION_SHIFT);
+        let pages = pages.into_iter().map(|(page, contents)| PageSample { page, contents }).collect();
+        ContentSample { start, bytes, pages, ..ContentSample::default() }
+    }
+
+    fn addr_of(region: u64, page: u64) -> u64 {
+        (region << REGION_SHIFT) + (page << PAGE_SHIFT)
     }
 
     #[test]
     fn a_page_holds_what_its_region_holds_when_it_is_looked_at_next() {
         let mut contents = SampledContents::default();
         for (event, class) in [(10, 2), (20, 3), (30, 9)] {
-            contents.add_region(0, event, &sample(5, class));
+            contents.add_region(0, event, &mix_of(5, class));
         }
-        contents.add_region(1, 40, &sample(5, 12));
-        let addr = (5 << REGION_SHIFT) + 4096;
-        let kinds = [0, 10, 11, 25, 31].map(|event| contents.kind(0, addr, event));
-        assert_eq!(kinds, [640, 640, 896, 2432, 2432].map(PageKind::Compressed));
-        assert_eq!(contents.kind(1, addr, 0), PageKind::Compressed(3200));
+        contents.add_region(1, 40, &mix_of(5, 12));
+        let addr = addr_of(5, 1);
+        let found = [0, 10, 11, 25, 31].map(|event| contents.of_page(0, addr, event));
+        assert_eq!(found, [640, 640, 896, 2432, 2432].map(PageContents::Compressed));
+        assert_eq!(contents.of_page(1, addr, 0), PageContents::Compressed(3200));
         assert_eq!(
             [5, 15, 25, 35].map(|event| contents.changes(0, addr, event)),
             [false, false, true, false]
         );
     }
 
+    /// Pages of small objects, which are used all the time and compress badly, beside those of values, which are looked at
+    /// once: these keep their size, and so does what is made of the whole region.
+    #[test]
+    fn cold_pages_keep_their_size_beside_hot_ones() {
+        let (value, object) = (PageContents::Compressed(600), PageContents::Compressed(1500));
+        let is_hot = |page: u32| page.is_multiple_of(8);
+        let all = (0..512).map(|page| (page, if is_hot(page) { object } else { value }));
+        let mut contents = SampledContents::default();
+        contents.add_region(0, 10, &pages_of(3, all));
+        for event in 11..100 {
+            contents.add_region(0, event, &pages_of(3, (0..512).step_by(8).map(|page| (page, object))));
+        }
+        let held = |page: u32| contents.of_page(0, addr_of(3, page.into()), 50);
+        assert!((0..512).all(|page| held(page) == if is_hot(page) { object } else { value }));
+        // Elsewhere, too, hot pages are no more than they are.
+        let elsewhere: u64 = (0..512).map(|page| contents.of_page(0, addr_of(4, page), 50).bytes()).sum();
+        let here: u64 = (0..512).map(|page| held(page).bytes()).sum();
+        assert!((here.abs_diff(elsewhere) as f64) < here as f64 * 0.1, "{here} {elsewhere}");
+        assert_eq!(contents.sizes().pages(), 512);
+    }
+
+    #[test]
+    fn a_page_holds_what_it_holds_when_it_is_looked_at_next_itself() {
+        let sizes = [PageContents::Zero, PageContents::Same]
+            .into_iter()
+            .chain([500, 560, 700].map(PageContents::Compressed));
+        let mut contents = SampledContents::default();
+        for (event, held) in (10..).step_by(10).zip(sizes) {
+            contents.add_region(0, event, &pages_of(3, [(7, held), (8, PageContents::Compressed(3000))]));
+        }
+        let held = |event| contents.of_page(0, addr_of(3, 7), event);
+        assert_eq!([0, 10].map(held), [PageContents::Zero; 2]);
+        assert_eq!([11, 21, 31].map(held), [PageContents::Same, held(30), held(40)]);
+        assert_eq!([30, 40, 41, 60].map(|event| held(event).bytes()), [500, 560, 700, 700]);
+        let changes =
+            |page| [5, 15, 25, 35, 45, 55].map(|event| contents.changes(0, addr_of(3, page), event));
+        assert_eq!(changes(7), [false, true, true, false, true, false]);
+        assert_eq!((changes(8), changes(9)), ([false; 6], [false; 6]));
+    }
+
+    #[test]
+    fn a_page_that_was_never_looked_at_holds_what_another_of_its_region_does() {
+        let mut contents = SampledContents::default();
+        let of = |page: u32| PageContents::Compressed(100 + page as u16);
+        contents.add_region(0, 10, &pages_of(3, (0..8).map(|page| (page, of(page)))));
+        // One of them changes, which counts for those that are like it.
+        contents.add_region(0, 20, &pages_of(3, [(0, PageContents::Zero)]));
+        let count = |event, wanted| {
+            (8..512).filter(|&page| contents.of_page(0, addr_of(3, page), event) == wanted).count()
+        };
+        for page in 0..8 {
+            assert!(count(5, of(page)).abs_diff(63) < 30, "{page}: {}", count(5, of(page)));
+        }
+        assert_eq!((count(15, of(0)), count(15, PageContents::Zero)), (0, count(5, of(0))));
+        assert!((8..512).all(|page| !contents.changes(0, addr_of(3, page), 15)));
+    }
+
     #[test]
     fn what_was_not_looked_at_holds_what_the_rest_holds() {
         let mut contents = SampledContents::default();
-        let kinds: Vec<PageKind> = (0..200).map(|page| contents.kind(0, page << 12, 0)).collect();
-        assert!(kinds.contains(&PageKind::Zero) && kinds.contains(&PageKind::Compressed(3968)));
+        let found: Vec<PageContents> = (0..200).map(|page| contents.of_page(0, page << 12, 0)).collect();
+        assert!(found.contains(&PageContents::Zero) && found.contains(&PageContents::Compressed(3968)));
         contents.add_space(&Compressibility { zero: 3, ..Compressibility::default() });
-        assert_eq!(contents.kind(0, 0, 0), PageKind::Zero);
-        contents.add_region(0, 1, &sample(7, 4));
-        assert_eq!(contents.kind(0, 0, 0), PageKind::Compressed(1152));
+        assert_eq!(contents.of_page(0, 0, 0), PageContents::Zero);
+        contents.add_region(0, 1, &mix_of(7, 4));
+        assert_eq!(contents.of_page(0, 0, 0), PageContents::Compressed(1152));
         assert_eq!(contents.sizes().sizes[4], 30);
         assert_eq!((contents.zstd_of_lz4(), SampledContents::default().zstd_of_lz4()), (Some(0.75), None));
+        // Pages that were told come to what they come to, not to the middle of their class.
+        let mut contents = SampledContents::default();
+        contents.add_region(0, 1, &pages_of(7, (0..20).map(|page| (page, PageContents::Compressed(1030)))));
+        assert_eq!(contents.of_page(0, 0, 0), PageContents::Compressed(1030));
     }
 
     #[test]
@@ -148,10 +308,18 @@ mod tests {
             compressed: most,
             lz4_of_both: most,
             zstd: most,
+            pages: Vec::new(),
         };
         contents.add_region(0, 0, &claim);
-        contents.add_region(0, 0, &ContentSample { start: u64::MAX, bytes: 0, ..claim });
-        assert!(contents.regions.len() <= MOST_REGIONS as usize + 2);
+        contents.add_region(0, 0, &ContentSample { start: u64::MAX, bytes: 0, ..claim.clone() });
+        assert!(contents.by_region.len() <= MOST_REGIONS as usize + 2);
         assert!(!contents.changes(0, 1 << 40, 0));
+        // One that tells its pages is believed of these alone.
+        let page =
+            PageSample { page: u32::MAX, contents: PageContents::Compressed(PageContents::MOST_BYTES) };
+        let mut contents = SampledContents::default();
+        contents.add_region(0, 0, &ContentSample { pages: vec![page; 3], ..claim.clone() });
+        contents.add_region(0, 0, &ContentSample { start: u64::MAX, pages: vec![page], ..claim });
+        assert_eq!((contents.by_region.len(), contents.sizes().pages()), (2, 2));
     }
 }

@@ -39,7 +39,7 @@ programs! {
     maps: forks_while_a_thread_maps hands_memory_from_thread_to_thread kills_what_maps makes_calls_that_are_not_read
         maps_alone;
     memory: details executes_from_thread foreign forks guard killed leaves_threads nothing spawns threads uses_again
-        holds_pages_that_compress_differently uses_a_part_of_its_memory
+        holds_pages_that_compress_differently uses_a_part_of_its_memory uses_pages_that_compress_badly
         uses_what_was_paged_out;
     policy: executes_in_every_way locks locks_in_every_way maps_low mdwe shares_memory threads_differ;
     stay: makes_calls_for_ever;

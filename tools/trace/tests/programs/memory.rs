@@ -1,6 +1,6 @@
 //! Programs with many threads, processes, programs and ends.
 
-use crate::shared::{PRESSED_PAGES, PRESSED_ROUNDS, SAMPLED_PAGES};
+use crate::shared::{HOT_EACH, HOT_ROUNDS, PRESSED_PAGES, PRESSED_ROUNDS, SAMPLED_PAGES};
 use crate::{PAGE, PRIVATE, READ_WRITE, end, handle, leave, make_process, map, wait_for};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -131,6 +131,36 @@ pub(crate) fn holds_pages_that_compress_differently() {
             leave(1);
         }
         std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    leave(0);
+}
+
+/// Fills its pages, one in eight with noise and the others with noise up to their middle. Then it uses those of the first
+/// kind alone, again and again, and each time waits until some are paged out, as it is recorded under pressure. It ends
+/// with 1 if they stay.
+pub(crate) fn uses_pages_that_compress_badly() {
+    let addr = map_pages(PRESSED_PAGES);
+    let mut noise = 1_u64;
+    for page in 0..PRESSED_PAGES {
+        let words = if page.is_multiple_of(HOT_EACH) { PAGE / 8 } else { PAGE / 16 };
+        for word in 0..words {
+            noise = noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            // The low bits of such a generator repeat. SAFETY: the mapping has so many pages of so many words.
+            unsafe { addr.add(page * PAGE).cast::<u64>().add(word).write_volatile(noise ^ noise >> 32) };
+        }
+    }
+    for _ in 0..HOT_ROUNDS {
+        let begun = std::time::Instant::now();
+        while resident_pages() > PRESSED_PAGES / HOT_EACH {
+            if begun.elapsed() > std::time::Duration::from_secs(60) {
+                leave(1);
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        for page in (0..PRESSED_PAGES).step_by(HOT_EACH) {
+            // SAFETY: the mapping has so many pages.
+            unsafe { addr.add(page * PAGE).read_volatile() };
+        }
     }
     leave(0);
 }

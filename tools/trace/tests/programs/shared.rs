@@ -21,6 +21,10 @@ pub(crate) const PARENT_BYTES: usize = 16 << 20;
 pub(crate) const PRESSED_PAGES: usize = 4096;
 pub(crate) const PRESSED_ROUNDS: usize = 4;
 
+/// Of these pages, one in so many is used again by `uses_pages_that_compress_badly`, and how often.
+pub(crate) const HOT_EACH: usize = 8;
+pub(crate) const HOT_ROUNDS: usize = 12;
+
 /// Pages of `uses_a_part_of_its_memory`.
 pub(crate) const SAMPLED_PAGES: usize = 65536;
 

@@ -1,7 +1,7 @@
 //! Recording under pressure: pages are paged out, so that later uses are page faults.
 
 use crate::recording::{Recording, Scratch};
-use crate::shared::{PAGE, PRESSED_PAGES, PRESSED_ROUNDS, SAMPLED_PAGES};
+use crate::shared::{HOT_EACH, HOT_ROUNDS, PAGE, PRESSED_PAGES, PRESSED_ROUNDS, SAMPLED_PAGES};
 use quire_measure::{HostSwap, Swap, SwapKind};
 use quire_trace::event::{EventKind, Outcome};
 use quire_trace::format::{FaultSource, Pressure, UseSource};
@@ -92,6 +92,8 @@ fn pages_hold_what_those_around_them_held() {
     let mut found = [0_u64; 2];
     for event in &recorded.events {
         let EventKind::Contents(sample) = &event.kind else { continue };
+        let bytes: u64 = sample.pages.iter().map(|page| page.contents.bytes()).sum();
+        assert_eq!((sample.pages.len() as u64, bytes), (sample.sizes.pages(), sample.compressed));
         let end = sample.start + sample.bytes;
         if sample.start >= mapped && end <= middle {
             assert_eq!(sample.sizes.sizes[0], sample.sizes.pages() as u32, "{sample:?}");
@@ -114,6 +116,47 @@ fn pages_hold_what_those_around_them_held() {
     let (first, most) = (of(BYTES * 5 / 8), of(BYTES / 8));
     // Regions that were never paged out hold what the others hold on average.
     assert!(first > 20.0 && most > 1.0 && most < 10.0, "{first} {most}");
+}
+
+/// Pages that are used all the time compress badly. They come back and are looked at more often than the others, but it is
+/// the others that lie in swap within a limit.
+#[test]
+fn what_is_seldom_used_is_as_large_in_swap_as_it_is() {
+    let hot = BYTES / HOT_EACH as u64;
+    let Some(recorded) = recorded_under("uses_pages_that_compress_badly", Pressure::of(hot / 2)) else {
+        return;
+    };
+    assert_eq!(recorded.summary.exit_code(), 0, "its pages were paged out again and again");
+    let mapped = recorded.calls(libc::SYS_mmap).find(|call| call.args[1] == BYTES).unwrap().result as u64;
+    // How often each page was looked at, and what it held last.
+    let mut looks = vec![0_usize; PRESSED_PAGES];
+    let mut last = vec![None; PRESSED_PAGES];
+    for event in &recorded.events {
+        let EventKind::Contents(sample) = &event.kind else { continue };
+        for page in &sample.pages {
+            let addr = sample.start + u64::from(page.page) * PAGE as u64;
+            let Some(place) = addr.checked_sub(mapped).filter(|place| *place < BYTES) else { continue };
+            let place = place as usize / PAGE;
+            looks[place] += 1;
+            last[place] = Some(page.contents.bytes());
+        }
+    }
+    let as_written = (0..PRESSED_PAGES).filter(|&page| {
+        let expected = if page.is_multiple_of(HOT_EACH) { 4096 } else { 2048 };
+        last[page].is_some_and(|bytes| bytes.abs_diff(expected) < 50)
+    });
+    // Some may have gone when they were written in part; what came last need not have gone.
+    assert!(as_written.count() >= PRESSED_PAGES * 3 / 4);
+    let (hot_ones, others): (Vec<_>, Vec<_>) =
+        (0..PRESSED_PAGES).partition(|page| page.is_multiple_of(HOT_EACH));
+    let count = |pages: &[usize]| pages.iter().map(|page| looks[*page]).sum::<usize>() / pages.len();
+    assert!(count(&hot_ones) > count(&others) && count(&hot_ones) <= HOT_ROUNDS / 2, "one in eight later");
+    let swap = Some(SwapSpec { kind: ReplaySwap::Zram, bytes: 4 * BYTES });
+    let options = ReplayOptions { limit: Some(BYTES / 2), swap, contents: true, ..ReplayOptions::default() };
+    let report = Replay::open(recorded.file.path(), options).unwrap().run(&mut |_, _| {}).unwrap();
+    assert!(report.is_good(), "{report:#?}");
+    let ratio = report.pressure.swap.ratio().unwrap();
+    assert!((1.8..2.05).contains(&ratio), "{ratio}");
 }
 
 /// Of a program of 256 MiB one region in four is paged out. The replay is of these, and its figures are of all.

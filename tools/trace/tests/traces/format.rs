@@ -8,9 +8,9 @@ use proptest::test_runner::TestRunner;
 use quire_trace::event::{
     Abi, Access, BaseSource, Call, CallDetail, CloneFacts, Compressibility, ContentSample, Denial, Direction,
     Event, EventKind, ExecGain, ExecImage, ExitStatus, Fault, FiguresCause, FileFacts, FileKind, Limit,
-    LimitKind, Limits, LinuxFigures, Lost, LostCause, MapTrial, Mapping, MmapBase, Mode, Outcome, PageRun,
-    Privileges, Reuse, ReuseAccess, ReuseRun, ReuseSource, Rlimit, TaskId, ThpDisable, ThpMode, Unsupported,
-    VmFlags,
+    LimitKind, Limits, LinuxFigures, Lost, LostCause, MapTrial, Mapping, MmapBase, Mode, Outcome,
+    PageContents, PageRun, PageSample, Privileges, Reuse, ReuseAccess, ReuseRun, ReuseSource, Rlimit, TaskId,
+    ThpDisable, ThpMode, Unsupported, VmFlags,
 };
 use quire_trace::format::{
     CallSource, FORMAT_VERSION, FaultSource, HostSettings, Pressure, TraceErrorKind, TraceHeader,
@@ -260,11 +260,20 @@ fn reuse() -> impl Strategy<Value = EventKind> {
     let reuse = (source, vec(run, 0..9)).prop_map(|(source, runs)| EventKind::Reuse(Reuse { source, runs }));
     let sample = any::<(u32, u32, [u32; 16])>()
         .prop_map(|(zero, same, sizes)| EventKind::Compressibility(Compressibility { zero, same, sizes }));
-    let contents = (number(), number(), any::<(u32, u32, [u32; 16])>(), [number(), number(), number()]);
-    let contents = contents.prop_map(|(start, bytes, (zero, same, sizes), of_all)| {
+    let contents = prop_oneof![
+        Just(PageContents::Zero),
+        Just(PageContents::Same),
+        (0..=PageContents::MOST_BYTES).prop_map(PageContents::Compressed),
+    ];
+    let page = prop_oneof![4 => 0_u32..512, 1 => any::<u32>()];
+    let pages = vec((page, contents).prop_map(|(page, contents)| PageSample { page, contents }), 0..9);
+    let contents =
+        (number(), number(), any::<(u32, u32, [u32; 16])>(), [number(), number(), number()], pages);
+    let contents = contents.prop_map(|(start, bytes, (zero, same, sizes), of_all, pages)| {
         let sizes = Compressibility { zero, same, sizes };
         let [compressed, lz4_of_both, zstd] = of_all;
-        EventKind::Contents(Box::new(ContentSample { start, bytes, sizes, compressed, lz4_of_both, zstd }))
+        let sample = ContentSample { start, bytes, sizes, compressed, lz4_of_both, zstd, pages };
+        EventKind::Contents(Box::new(sample))
     });
     prop_oneof![3 => reuse, 1 => sample, 1 => contents]
 }

@@ -1,12 +1,15 @@
 //! Files of the earlier versions of the format, made here byte by byte as `docs/trace-format.md` describes
 //! them.
 
-use quire_trace::event::{Event, EventKind, ExecGain, ExecImage, ExitStatus, Privileges};
+use quire_trace::event::{
+    Event, EventKind, ExecGain, ExecImage, ExitStatus, PageContents, PageSample, Privileges,
+};
 use quire_trace::format::{TraceErrorKind, TraceReader, UseSource};
 
 /// Numbers of kinds.
 const EXEC: u8 = 3;
 const EXIT: u8 = 6;
+const CONTENTS: u8 = 12;
 
 /// A varint of a small number is the number.
 fn small(number: u8) -> u8 {
@@ -35,7 +38,7 @@ fn frame(file: &mut Vec<u8>, marker: &[u8; 4], events: u32, contents: &[u8]) {
     file.extend_from_slice(contents);
 }
 
-/// The header that versions 1 to 3 have.
+/// The header that a version has.
 fn header(version: u8) -> Vec<u8> {
     let mut out = Vec::new();
     for text in [&b"0.1"[..], b"6.18", b"x86_64"] {
@@ -47,9 +50,20 @@ fn header(version: u8) -> Vec<u8> {
         // Uses are exact.
         out.push(2);
     }
+    if version >= 4 {
+        // No settings of the host.
+        out.push(0);
+    }
+    if version >= 5 {
+        // No pressure.
+        out.push(0);
+    }
     // Started in 7, one argument.
     out.extend([7, 1]);
     string(&mut out, b"ls");
+    if version >= 7 {
+        out.push(version);
+    }
     out
 }
 
@@ -145,6 +159,43 @@ fn headers_of_versions_1_to_3_do_not_have_the_settings_of_the_host() {
         assert!(header.supports_thp_predictions().is_err());
         let events: Result<Vec<Event>, _> = (&mut reader).collect();
         assert_eq!(events.unwrap()[0].kind, EventKind::Exit(ExitStatus::Code(5)));
+    }
+}
+
+/// Versions 5, 6 and 8 each tell more of what pages hold, and none takes what another has.
+#[test]
+fn samples_of_contents_grow_with_the_versions() {
+    // Of the same thread and CPU, at time 0: from 32, 64 bytes, two pages of zeros, one of 300 bytes.
+    let mut counts = [0; 18];
+    (counts[0], counts[3]) = (2, 1);
+    let mut event = vec![0x30 | CONTENTS, 0, 32, 64];
+    event.extend(counts);
+    event.extend([0xac, 2]);
+    let five = event.len();
+    // By LZ4 and by zstd.
+    event.extend([100, 90]);
+    let six = event.len();
+    // Pages 1, 2 and 4.
+    event.extend([3, 2, 0, 0, 0, 2, 0xae, 2]);
+    let eight = event.len();
+    for (version, len, of_both) in
+        [(5, five, [0, 0]), (6, six, [100, 90]), (7, six, [100, 90]), (8, eight, [100, 90])]
+    {
+        let read = |len| {
+            let file = file(version, 13, CONTENTS, &event[..len]);
+            TraceReader::new(&file[..]).unwrap().collect::<Result<Vec<Event>, _>>()
+        };
+        let events = read(len).unwrap();
+        let EventKind::Contents(sample) = &events[0].kind else { panic!("{events:?}") };
+        assert_eq!((sample.start, sample.bytes, sample.sizes.zero, sample.compressed), (32, 64, 2, 300));
+        assert_eq!(([sample.lz4_of_both, sample.zstd], sample.sizes.sizes[1]), (of_both, 1));
+        let held = [(1, PageContents::Zero), (2, PageContents::Zero), (4, PageContents::Compressed(300))];
+        let told = held.map(|(page, contents)| PageSample { page, contents });
+        assert_eq!(sample.pages, if version == 8 { &told[..] } else { &[] });
+        for other in [five, six, eight].into_iter().filter(|other| *other != len) {
+            let error = read(other).unwrap_err();
+            assert!(matches!(error.kind(), TraceErrorKind::Malformed { .. }), "{version} {other}: {error}");
+        }
     }
 }
 

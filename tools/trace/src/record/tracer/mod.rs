@@ -22,6 +22,7 @@ mod stay;
 mod switches;
 mod thp;
 mod touched;
+mod turns;
 
 use super::error::RecordError;
 use super::launch::Child;

@@ -124,7 +124,7 @@ impl ReuseSampler {
             // Others in each look.
             let anonymous: u64 = present.iter().filter(|run| !run.file).map(|run| run.pages).sum();
             let step = anonymous.div_ceil(MOST_CONTENTS).max(1);
-            let sizes = self.press.sample(tid, &present, step, mix(known.looks) % step).sizes;
+            let sizes = self.press.one_in(tid, &present, step, mix(known.looks) % step).sizes;
             kinds.extend((sizes.pages() > 0).then_some(EventKind::Compressibility(sizes)));
         }
         known.present = present;

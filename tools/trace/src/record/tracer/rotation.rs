@@ -10,7 +10,9 @@
 //! Regions and not pages: `MADV_PAGEOUT` flushes the TLBs of all CPUs that run the program twice for each range. For
 //! single pages of a program that uses its memory at random that took 30 us a page in a virtual machine with two CPUs.
 //!
-//! Before a region goes, some of its pages are compressed, so that the replay knows what they hold then.
+//! Before a region goes, pages of it are compressed, so that the replay knows what they hold then: those that go for the
+//! first time, and some of those that came back. For what lies in swap within a limit is what is seldom used, which came
+//! back seldom if ever; a sample of what is there would be of what is used.
 //!
 //! No memory cgroup is involved, so that no program is killed for memory. Pages that several processes have mapped
 //! are not paged out (`MADV_PAGEOUT` leaves them), nor are those of files.
@@ -18,9 +20,9 @@
 use super::Tracer;
 use super::contents::Press;
 use super::state::State;
-use crate::event::{Access, ContentSample, EventKind, Fault, Mode, Outcome, PageRun};
+use super::turns::Turns;
+use crate::event::{Access, ContentSample, EventKind, Fault, Mode, Outcome, PageRun, PageSample};
 use crate::format::Pressure;
-use crate::mix::mix;
 use crate::record::PressureSummary;
 use crate::record::merge::SpaceId;
 use crate::record::perf::{Sample, SampleKind};
@@ -34,14 +36,11 @@ use std::time::Duration;
 
 const PAGE: u64 = 4096;
 /// Pages of a region.
-const REGION_PAGES: u64 = 512;
+pub(super) const REGION_PAGES: u64 = 512;
 
 /// Threads that run are stopped while pages are paged out if the pages that are resident beyond what is wanted are more
 /// than this part of it: they bring pages in faster than they go.
 const OVERRUN: u64 = 4;
-
-/// One page in so many is compressed before a region goes: at most 32 of it, some 0.4 ms of work.
-const SAMPLED: u64 = 16;
 
 /// After a round that left too much resident so many times as long passes before the next as it took.
 const REST: u64 = 8;
@@ -89,6 +88,8 @@ pub(super) struct Rotation {
     out: HashMap<Region, Pages>,
     /// How often a region had its turn.
     turns: u64,
+    /// How often each page went.
+    turns_of: HashMap<Region, Turns>,
     /// It did not get rid of all the last time, and does not try again before this time.
     rests_until: u64,
     press: Press,
@@ -107,9 +108,18 @@ impl Rotation {
             pages: 0,
             out: HashMap::new(),
             turns: 0,
+            turns_of: HashMap::new(),
             rests_until: 0,
             press: Press::with_zstd(),
             figures: PressureSummary::default(),
+        }
+    }
+
+    /// A page fault was resolved without a device: what the page holds is new.
+    fn is_new(&mut self, space: SpaceId, addr: u64) {
+        let page = addr / PAGE;
+        if let Some(turns) = self.turns_of.get_mut(&(space, page / REGION_PAGES)) {
+            turns.renew(page);
         }
     }
 
@@ -165,6 +175,7 @@ impl Rotation {
             stays
         });
         self.out.retain(|(of, _), _| *of != space);
+        self.turns_of.retain(|(of, _), _| *of != space);
     }
 }
 
@@ -233,21 +244,31 @@ fn covered(pressure: &Pressure, present: Vec<PageRun>) -> Vec<PageRun> {
     found
 }
 
-/// Pages a region out. Looks at other pages than before if `round` is another.
-fn page_out(pid: Tid, region: u64, round: u64, pressure: &Pressure, press: &mut Press) -> Option<PagedOut> {
+/// Pages a region out. Compresses others of its pages that went before if `round` is another.
+fn page_out(
+    pid: Tid,
+    (region, turns): (u64, &mut Turns),
+    round: u64,
+    pressure: &Pressure,
+    press: &mut Press,
+) -> Option<PagedOut> {
     let pagemap = Pagemap::open(pid)?;
     let (start, end) = (region * REGION_PAGES * PAGE, (region + 1) * REGION_PAGES * PAGE);
     let look = || covered(pressure, pagemap.present(start, end));
     let mut present = look();
-    let found = press.sample(pid, &present, SAMPLED, mix(round) % SAMPLED);
+    let found = press.those(pid, &present, |addr| turns.add(addr / PAGE, round));
     memory::page_out(pid, ranges(&present, pressure));
     let mut stay = look();
     let gone = anonymous(&present).saturating_sub(anonymous(&stay));
     stay.retain(|run| !run.file);
     present.retain(|run| !run.file);
     let (sizes, compressed, lz4_of_both, zstd) = (found.sizes, found.bytes, found.lz4_of_both, found.zstd);
-    let sample = ContentSample { start, bytes: end - start, sizes, compressed, lz4_of_both, zstd };
-    Some(PagedOut { gone, stay, present, contents: (sizes.pages() > 0).then_some(sample) })
+    let pages = found.pages.into_iter();
+    let pages = pages.map(|(addr, contents)| PageSample { page: ((addr - start) / PAGE) as u32, contents });
+    let pages: Vec<PageSample> = pages.collect();
+    let is_any = !pages.is_empty();
+    let sample = ContentSample { start, bytes: end - start, sizes, compressed, lz4_of_both, zstd, pages };
+    Some(PagedOut { gone, stay, present, contents: is_any.then_some(sample) })
 }
 
 impl Tracer<'_> {
@@ -255,8 +276,11 @@ impl Tracer<'_> {
     pub(super) fn came_in(&mut self, samples: &[Sample]) {
         let Some(rotation) = &mut self.rotation else { return };
         for sample in samples {
-            let SampleKind::End { addr, .. } = sample.what else { continue };
+            let SampleKind::End { addr, major } = sample.what else { continue };
             if let Some(task) = self.tasks.get(&(sample.tid as Tid)) {
+                if !major {
+                    rotation.is_new(task.space, addr);
+                }
                 let was_out = rotation.came_in(task.space, addr);
                 rotation.figures.pages_back += u64::from(was_out);
             }
@@ -303,9 +327,9 @@ impl Tracer<'_> {
             let (space, number) = region;
             let Some(&(tid, pid)) = users.get(&space) else { continue };
             let time = now();
-            let Some(pages) = page_out(pid, number, turn, &rotation.pressure, &mut rotation.press) else {
-                continue;
-            };
+            let turns = rotation.turns_of.entry(region).or_default();
+            let pages = page_out(pid, (number, turns), turn, &rotation.pressure, &mut rotation.press);
+            let Some(pages) = pages else { continue };
             excess = excess.saturating_sub(pages.gone);
             rotation.figures.pages_out += pages.gone;
             let unseen = rotation.went(region, &pages).into_iter().map(|addr| {
@@ -333,6 +357,7 @@ impl Tracer<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ops::Range;
 
     #[test]
     fn regions_go_in_the_order_in_which_they_came_in() {
@@ -387,6 +412,28 @@ mod tests {
         assert_eq!(rotation.pages, 0);
         assert_eq!(rotation.went((one, 0), &gone(&[run(0, 2)], &[])), []);
         assert_eq!(rotation.went((other, 0), &gone(&[run(0, 1)], &[])), [0]);
+    }
+
+    #[test]
+    fn what_came_in_anew_is_looked_at_again() {
+        let mut rotation = Rotation::new(Pressure::of(0));
+        let (space, page) = (SpaceId(1), 3 * REGION_PAGES + 7);
+        let turns = |rotation: &mut Rotation, space, rounds: Range<u64>| {
+            let turns = rotation.turns_of.entry((space, 3)).or_default();
+            rounds.filter(|&round| turns.add(page, round)).count()
+        };
+        turns(&mut rotation, space, 0..100);
+        let round = (100..).find(|&round| turns(&mut rotation, space, round..round + 1) == 0).unwrap();
+        // What another space has there, and another page, is another matter.
+        rotation.is_new(SpaceId(0), page * PAGE);
+        rotation.is_new(space, (page + 1) * PAGE);
+        assert_eq!(turns(&mut rotation, space, round..round + 1), 0);
+        assert_eq!(turns(&mut rotation, SpaceId(0), round..round + 1), 1);
+        rotation.is_new(space, page * PAGE + 5);
+        assert_eq!(turns(&mut rotation, space, round..round + 1), 1);
+        turns(&mut rotation, space, 0..100);
+        rotation.forget(space);
+        assert_eq!(turns(&mut rotation, space, round..round + 1), 1);
     }
 
     #[test]
