@@ -27,8 +27,7 @@ use quire_sync::SpinStatistics;
 pub struct MemoryConfig {
     /// Which techniques are on.
     pub techniques: Techniques,
-    /// How much may be promised to programs. By default one mapping is as large as RAM at most: swap is not counted
-    /// unless [`Overcommit::Guess`] names its pages too.
+    /// How much may be promised to programs. By default one mapping is as large as RAM and the swap in use at most.
     pub overcommit: Overcommit,
     /// Memory that ordinary allocations leave free (`vm.min_free_kbytes`), or Linux's formula.
     pub min_free_kib: Option<u64>,
@@ -244,8 +243,7 @@ impl<P: Platform> Memory<P> {
         quire_space::khugepaged_step(&self.spaces)
     }
 
-    /// Takes a swap device into use. How large one mapping may be does not change: see
-    /// [`MemoryConfig::overcommit`].
+    /// Takes a swap device into use. One mapping may be larger by it then: see [`MemoryConfig::overcommit`].
     ///
     /// # Errors
     ///

@@ -8,8 +8,7 @@ use quire_sync::atomic::{AtomicU64, Ordering};
 pub enum Overcommit {
     /// Mode 0: refuse only what is larger than all of memory at once.
     Guess {
-        /// Pages of RAM and swap. `None` means the machine's own RAM, and no swap: with it one mapping cannot be larger
-        /// than RAM.
+        /// Pages of RAM and swap. `None` means those of the machine, with the swap that is in use at that time.
         total_pages: Option<u64>,
     },
     /// Mode 1: refuse nothing.
@@ -50,12 +49,15 @@ impl Commit {
         !matches!(self.policy, Overcommit::Never { .. })
     }
 
-    /// Promises `pages` more.
-    pub(crate) fn charge(&self, pages: u64) -> Result<(), Error> {
+    /// Promises `pages` more. `swap_pages` is asked for the pages of swap if RAM alone is not enough.
+    pub(crate) fn charge(&self, pages: u64, swap_pages: impl FnOnce() -> u64) -> Result<(), Error> {
         let sum = self.promised.fetch_add(pages, Ordering::Relaxed).saturating_add(pages);
         let refused = match self.policy {
             Overcommit::Always => false,
-            Overcommit::Guess { total_pages } => pages > total_pages.unwrap_or(self.ram_pages),
+            Overcommit::Guess { total_pages: Some(total) } => pages > total,
+            Overcommit::Guess { total_pages: None } => {
+                pages > self.ram_pages && pages > self.ram_pages.saturating_add(swap_pages())
+            }
             Overcommit::Never { limit_pages } => sum > limit_pages,
         };
         if refused {
@@ -83,18 +85,22 @@ mod tests {
     #[test]
     fn guessing_refuses_only_what_exceeds_everything_at_once() {
         let commit = Commit::new(Overcommit::default(), 100);
-        assert_eq!(commit.charge(100), Ok(()));
-        assert_eq!(commit.charge(100), Ok(()));
-        assert_eq!(commit.charge(101), Err(Error::CommitLimit));
-        assert_eq!(commit.promised(), 200);
+        assert_eq!(commit.charge(100, || 0), Ok(()));
+        assert_eq!(commit.charge(100, || 0), Ok(()));
+        assert_eq!(commit.charge(101, || 0), Err(Error::CommitLimit));
+        assert_eq!(commit.charge(101, || 1), Ok(()));
+        assert_eq!(commit.charge(102, || 1), Err(Error::CommitLimit));
+        assert_eq!(commit.promised(), 301);
+        let commit = Commit::new(Overcommit::Guess { total_pages: Some(101) }, 100);
+        assert_eq!((commit.charge(101, || 0), commit.charge(102, || 9)), (Ok(()), Err(Error::CommitLimit)));
     }
 
     #[test]
     fn strict_mode_keeps_the_sum() {
         let commit = Commit::new(Overcommit::Never { limit_pages: 10 }, 100);
-        assert_eq!(commit.charge(7), Ok(()));
-        assert_eq!(commit.charge(4), Err(Error::CommitLimit));
+        assert_eq!(commit.charge(7, || 0), Ok(()));
+        assert_eq!(commit.charge(4, || 0), Err(Error::CommitLimit));
         commit.release(7);
-        assert_eq!(commit.charge(10), Ok(()));
+        assert_eq!(commit.charge(10, || 0), Ok(()));
     }
 }

@@ -122,7 +122,7 @@ pub enum Error {
     /// The same while changing a mapping's advice, where Linux asks to try again.
     MapCountLimitAgain,
     /// More memory was asked for than the [`Overcommit`](crate::Overcommit) policy allows; as it is by default, more
-    /// than RAM in one mapping, whatever swap there is.
+    /// than RAM and the swap in use in one mapping.
     CommitLimit,
     /// No frame for a page, a table or metadata.
     NoFrames(AllocError),

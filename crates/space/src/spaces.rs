@@ -243,6 +243,15 @@ impl<P: Platform> Spaces<P> {
         &self.commit
     }
 
+    /// Promises `pages` more to a program.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::CommitLimit`].
+    pub(crate) fn promise(&self, pages: u64) -> Result<(), Error> {
+        self.commit.charge(pages, || self.swap().total_slots())
+    }
+
     /// Where khugepaged goes on.
     pub(crate) fn khugepaged(&self) -> &SpinLock<Cursor, P> {
         &self.khugepaged

@@ -209,3 +209,16 @@ fn pages_skipped_while_the_device_is_full_are_written_later() {
     goes(32);
     assert_filled(&cpu, &space, page(area, 32), 0..224, 132);
 }
+
+/// As by Linux's guess: RAM and the swap in use together are the most that one mapping may have.
+#[test]
+fn one_mapping_is_as_large_as_ram_and_swap_at_most() {
+    let machine: Machine = Setup::mib(16).build();
+    let space = create_space(&machine);
+    let map = |bytes| space.mmap(&MapRequest::anonymous(bytes, RW));
+    let ram = machine.memory().totals().managed * PAGE;
+    assert_eq!(map(ram + PAGE), Err(Error::CommitLimit));
+    swap_on_ram(&machine, 1024);
+    assert!(map(ram + 1024 * PAGE).is_ok());
+    assert_eq!(map(ram + 1025 * PAGE), Err(Error::CommitLimit));
+}

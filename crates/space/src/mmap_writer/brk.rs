@@ -62,7 +62,7 @@ impl<P: Platform> MmapWriter<'_, P> {
         if self.mappings() > self.core.limits.load().mappings {
             return Err(Error::MapCountLimit);
         }
-        self.spaces.commit().charge(grown.pages())?;
+        self.spaces.promise(grown.pages())?;
         let proposal = Proposal {
             range: grown,
             flags,

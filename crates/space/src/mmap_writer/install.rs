@@ -10,7 +10,7 @@ impl<P: Platform> MmapWriter<'_, P> {
     #[cfg_attr(debug_assertions, track_caller)]
     pub(crate) fn adopt(&mut self, snapshot: VmaSnapshot) -> Result<(), Error> {
         let charge = if snapshot.flags.contains(VmFlags::ACCOUNT) { snapshot.range.pages() } else { 0 };
-        self.spaces.commit().charge(charge)?;
+        self.spaces.promise(charge)?;
         match self.prepare(1) {
             Ok(mut prepared) => {
                 self.core.usage.map(snapshot.flags, snapshot.range.pages());

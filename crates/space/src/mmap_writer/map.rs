@@ -179,7 +179,7 @@ impl<P: Platform> MmapWriter<'_, P> {
         let mut charge = 0;
         if flags.is_accountable() {
             charge = range.pages() - replaced.accounted.min(range.pages());
-            self.spaces.commit().charge(charge)?;
+            self.spaces.promise(charge)?;
             flags |= VmFlags::ACCOUNT;
         }
         let (backing, page_offset) = match &request.file {

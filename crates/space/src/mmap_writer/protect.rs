@@ -53,7 +53,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
             }
             let counted = VmFlags::ACCOUNT | VmFlags::WRITE | VmFlags::SHARED | VmFlags::NORESERVE;
             if !old.intersects(counted) {
-                self.spaces.commit().charge(pages)?;
+                self.spaces.promise(pages)?;
                 charged = pages;
                 new |= VmFlags::ACCOUNT;
             }

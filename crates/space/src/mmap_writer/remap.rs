@@ -254,7 +254,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
             return self.relocate(vma, remap, gather);
         }
         if snapshot.flags.contains(VmFlags::ACCOUNT) {
-            self.spaces.commit().charge(grown.pages())?;
+            self.spaces.promise(grown.pages())?;
         }
         self.extend_up(vma, end);
         let populate = snapshot.flags.contains(VmFlags::LOCKED).then_some(grown);
@@ -296,7 +296,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
             (true, true) => target.pages(),
             (true, false) => remap.grown() / PAGE_SIZE,
         };
-        self.spaces.commit().charge(charge)?;
+        self.spaces.promise(charge)?;
 
         let unfaulted = snapshot.backing.is_anonymous() && !snapshot.anon.is_some();
         let page_offset = if unfaulted { to.0 >> PAGE_SHIFT } else { snapshot.page_offset_at(remap.addr()) };

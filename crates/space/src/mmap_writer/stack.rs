@@ -41,7 +41,7 @@ impl<P: Platform> MmapWriter<'_, P> {
             return Err(Error::LockLimit);
         }
         // A stack that is not charged for must fit too; only the promise is not kept.
-        self.spaces.commit().charge(grow)?;
+        self.spaces.promise(grow)?;
         if !snapshot.flags.contains(VmFlags::ACCOUNT) {
             self.spaces.commit().release(grow);
         }
