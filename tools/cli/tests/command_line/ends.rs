@@ -215,8 +215,9 @@ fn a_killed_command_leaves_nothing_behind() {
 /// A command that is interrupted says so in a line, and ends by the signal, so that a script ends, too.
 #[test]
 fn an_interrupted_command_says_so() {
-    let quire = Command::new(env!("CARGO_BIN_EXE_quire"))
-        .args(["diff", "--seed=1", "--ops=1000000000"])
+    // A shell has what it runs in the background ignore SIGINT, and tests inherit that.
+    let mut quire = Command::new("env")
+        .args(["--default-signal=INT", env!("CARGO_BIN_EXE_quire"), "diff", "--seed=1", "--ops=1000000000"])
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
@@ -229,6 +230,7 @@ fn an_interrupted_command_says_so() {
         mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 2 != 0)
     };
     while !catches() {
+        assert!(quire.try_wait().is_ok_and(|ended| ended.is_none()), "it ended by itself");
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
     let sent = Command::new("kill").args(["-INT", &id.to_string()]).status();
