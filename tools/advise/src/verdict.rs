@@ -59,8 +59,8 @@ fn is_below(old: Range, new: Range, share: f64) -> bool {
 }
 
 impl Verdict {
-    /// Of rows, the present setting's first, of a program that took `seconds` of processor time and spent `spent` nanoseconds of them in
-    /// page faults, a number a row.
+    /// Of rows, the present setting's first, of a program that took `seconds` of processor time, of which it spent
+    /// `spent` nanoseconds in page faults, a number a row.
     pub(crate) fn of(rows: &[(Setting, Row)], seconds: f64, spent: &[Range]) -> Self {
         let (Some((_, present)), Some(&now)) = (rows.first(), spent.first()) else {
             return Self { least_memory: None, fewest_faults: None, most_memory: None };

@@ -2,12 +2,12 @@
 
 use crate::recording::{PROGRAMS, Scratch};
 use crate::shared::{EXECS, FAILURES, FORKS, MAPS, NAPS, NOT_PERMITTED, PID, SIGNALS, counts};
-use std::process::Command;
+use std::process::{Child, Command};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Waits until `is` is true; returns whether it was before half a minute.
-fn until(mut is: impl FnMut() -> bool) -> bool {
+pub(crate) fn until(mut is: impl FnMut() -> bool) -> bool {
     let end = Instant::now() + Duration::from_secs(30);
     while !is() {
         if Instant::now() > end {
@@ -16,6 +16,13 @@ fn until(mut is: impl FnMut() -> bool) -> bool {
         std::thread::sleep(Duration::from_millis(5));
     }
     true
+}
+
+/// A recorder of `program` in a process of its own, which counts in `shared`.
+pub(crate) fn recorder(program: &str, file: &Scratch, shared: &Scratch) -> Child {
+    let mut recorder = Command::new(PROGRAMS);
+    recorder.args(["record", program]).arg(file.path()).env("QUIRE_COUNTS", shared.path());
+    recorder.spawn().unwrap()
 }
 
 /// What the process `pid` is traced by; 0 if by none, `None` if it is gone.
@@ -30,12 +37,7 @@ fn tracer(pid: u64) -> Option<u64> {
 fn programs_that_were_let_go_can_make_calls() {
     let (file, shared) = (Scratch::new("stay"), Scratch::new("stay-counts"));
     let counts = counts(shared.path());
-    let mut recorder = Command::new(PROGRAMS)
-        .args(["record", "makes_calls_for_ever"])
-        .arg(file.path())
-        .env("QUIRE_COUNTS", shared.path())
-        .spawn()
-        .unwrap();
+    let mut recorder = recorder("makes_calls_for_ever", &file, &shared);
     let working = [FORKS, MAPS, EXECS, NAPS, SIGNALS];
     let mut status = None;
     // Until each has been done a few times.

@@ -1,16 +1,15 @@
 //! Calls that tracepoints tell of: programs make them without a stop.
 
 use crate::common::Model;
-use crate::recording::{PROGRAMS, Recording, Scratch};
+use crate::recording::{Recording, Scratch};
 use crate::shared::{GO, MAPS, PID, ROUNDS_UNREAD, counts};
+use crate::stay::{recorder, until};
 use quire_trace::event::{Call, CallDetail, EventKind, ExitStatus, Lost, LostCause};
 use quire_trace::format::TraceReader;
 use quire_trace::record::{CallChoice, FaultChoice, RecordError, RecordOptions, record};
 use quire_trace::replay::ReplayOptions;
 use std::ops::Range;
-use std::process::Command;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
 
 /// Records a program without stops; `None`, with a message, where tracepoints are not permitted.
 fn recorded(program: &str) -> Option<Recording> {
@@ -126,25 +125,14 @@ fn calls_that_are_lost_are_counted() {
     }
     let (file, shared) = (Scratch::new("lost"), Scratch::new("lost-counts"));
     let counts = counts(shared.path());
-    let mut recorder = Command::new(PROGRAMS)
-        .args(["record", "makes_calls_that_are_not_read"])
-        .arg(file.path())
-        .env("QUIRE_COUNTS", shared.path())
-        .spawn()
-        .unwrap();
-    let end = Instant::now() + Duration::from_secs(60);
-    let until = |what: usize| {
-        while counts[what].load(Ordering::Relaxed) == 0 && Instant::now() < end {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        counts[what].load(Ordering::Relaxed) != 0
-    };
-    let begun = until(PID);
+    let mut recorder = recorder("makes_calls_that_are_not_read", &file, &shared);
+    let is_counted = |what: usize| until(|| counts[what].load(Ordering::Relaxed) != 0);
+    let begun = is_counted(PID);
     // SAFETY: signals a child of ours that was not waited for.
     let signal = |signal| unsafe { libc::kill(recorder.id() as i32, signal) };
     signal(libc::SIGSTOP);
     counts[GO].store(1, Ordering::Relaxed);
-    let done = until(MAPS);
+    let done = is_counted(MAPS);
     signal(libc::SIGCONT);
     let status = recorder.wait().unwrap();
     assert!(begun && done && status.success(), "{begun} {done} {status}");
