@@ -9,17 +9,16 @@ use super::access::{self, Accessed};
 use super::board::{Board, DONE, NO_AREA, NO_PROCESS, RawOp, SLOTS, Slot, UNSAFE, WAKE_EVERY};
 use super::observe::{Files, for_each_gap, observe};
 use super::prepare;
-use super::raw::{Plain, exit, futex_wait, futex_wake, plain, syscall};
+use super::raw::{Plain, exit, futex_wait, futex_wake, has_ended, plain, syscall};
 use crate::program::Call;
 use crate::program::names::{CAP_IPC_LOCK, CAP_SYS_RAWIO, MAP_FIXED, MAP_FIXED_NOREPLACE, MREMAP_FIXED};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 const PAGE: u64 = 4096;
 
-/// Ends the process if the one that compares is gone.
-fn exit_if_orphaned(board: &Board) {
-    // Signal 0 only asks.
-    if plain(Plain::Kill, board.parent.load(Relaxed).into(), 0) < 0 {
+/// Ends the process if the one that compares has ended.
+fn exit_if_orphaned() {
+    if has_ended(prepare::COMPARING) {
         exit();
     }
 }
@@ -39,7 +38,7 @@ pub(super) unsafe extern "C" fn template(board: *const Board) -> ! {
         }
         if command == seen {
             futex_wait(&board.command, seen);
-            exit_if_orphaned(board);
+            exit_if_orphaned();
             continue;
         }
         seen = command;
@@ -99,7 +98,7 @@ fn run(board: &Board, mut me: u32) -> ! {
         let whose = if lives { process } else { alive.trailing_zeros() };
         if whose != me {
             futex_wait(&board.turn, step);
-            exit_if_orphaned(board);
+            exit_if_orphaned();
             continue;
         }
         while step.wrapping_sub(board.consumed.load(Acquire)) >= SLOTS {
@@ -107,7 +106,7 @@ fn run(board: &Board, mut me: u32) -> ! {
                 exit();
             }
             futex_wait(&board.consumed, step - SLOTS);
-            exit_if_orphaned(board);
+            exit_if_orphaned();
         }
         let slot = &board.slots[(step % SLOTS) as usize];
         slot.observed.store(0, Relaxed);

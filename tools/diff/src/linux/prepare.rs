@@ -27,6 +27,8 @@ pub(crate) const READ_ONLY: u32 = 201;
 pub(crate) const WRITE_ONLY: u32 = 202;
 pub(crate) const PATH_ONLY: u32 = 203;
 pub(crate) const FOLDER: u32 = 204;
+/// A pidfd of the process that compares. Programs do not map it.
+pub(super) const COMPARING: u32 = 205;
 /// Size of the file: larger than any offset that programs use.
 pub(crate) const FILE_BYTES: u64 = 1 << 40;
 
@@ -39,6 +41,7 @@ pub(super) enum Step {
     File,
     Query,
     TooMany,
+    Comparing,
 }
 
 impl Step {
@@ -50,6 +53,7 @@ impl Step {
             (Self::File, "no memory file"),
             (Self::Query, "PROCMAP_QUERY is not known (Linux 6.11 or later is needed)"),
             (Self::TooMany, "too many mappings cannot be given up"),
+            (Self::Comparing, "no descriptor of the process that compares"),
         ]
         .into_iter()
         .find_map(|(step, what)| (step as u32 == number).then_some(what))
@@ -68,6 +72,7 @@ fn fail(board: &Board, step: Step, error: i64) -> ! {
 /// back from the LRU lists would keep pages from being paged out when another CPU asks for it.
 pub(super) fn become_template(board: &Board, len: u64, cpus: &CpuSet) -> ! {
     set(Setting::DeathSignal, libc::SIGKILL as u64);
+    open_comparing(board);
     // On any CPU it would still be right, only less determined.
     let _ = sched_setaffinity(Pid::from_raw(0), cpus);
     allow_large_folios(false);
@@ -132,6 +137,16 @@ fn occupy_khugepaged() {
         }
     }
     allow_large_folios(false);
+}
+
+/// Opens the process that compares, which may have ended by now.
+fn open_comparing(board: &Board) {
+    let opened = plain(Plain::PidfdOpen, board.parent.load(Relaxed).into(), 0);
+    if opened < 0 {
+        fail(board, Step::Comparing, opened);
+    }
+    plain(Plain::Dup2, opened.cast_unsigned(), COMPARING.into());
+    plain(Plain::Close, opened.cast_unsigned(), 0);
 }
 
 fn open_files(board: &Board) {

@@ -2,7 +2,7 @@
 
 use core::arch::asm;
 use core::ffi::{CStr, c_int};
-use core::sync::atomic::AtomicU32;
+use core::sync::atomic::{AtomicU32, AtomicU64};
 
 /// A raw system call. Failures are small negative numbers.
 ///
@@ -35,6 +35,7 @@ pub(super) enum Plain {
     Ftruncate = libc::SYS_ftruncate,
     Kill = libc::SYS_kill,
     Lseek = libc::SYS_lseek,
+    PidfdOpen = libc::SYS_pidfd_open,
     PkeyAlloc = libc::SYS_pkey_alloc,
     Setpgid = libc::SYS_setpgid,
 }
@@ -71,6 +72,15 @@ pub(super) fn open_as(path: &CStr, flags: c_int, descriptor: u32) -> i64 {
         plain(Plain::Close, opened.cast_unsigned(), 0);
     }
     opened
+}
+
+/// Whether the process of a pidfd ended. A parent that has not waited for it makes no difference.
+#[inline(always)]
+pub(super) fn has_ended(pidfd: u32) -> bool {
+    // The kernel's `struct pollfd`: the descriptor, what is asked for, and what it finds.
+    let request = AtomicU64::new(u64::from(pidfd) | (libc::POLLIN as u64) << 32);
+    // SAFETY: the kernel reads the one request, writes what it found to its upper half, and does not wait.
+    unsafe { syscall(libc::SYS_poll, [request.as_ptr().addr() as u64, 1, 0, 0, 0, 0]) > 0 }
 }
 
 /// Ends the calling process.
