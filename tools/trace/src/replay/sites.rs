@@ -32,15 +32,28 @@ impl Sites {
         files: &FileIds,
         call: &Call,
     ) {
-        let CallDetail::Site { instruction, on_stack } = call.detail else { return };
         if call.errno().is_some() {
             return;
         }
+        if i64::from(call.number) == libc::SYS_mremap {
+            let [from, _, len, ..] = call.args;
+            return self.moved(number, from, (call.result as u64, len));
+        }
+        let CallDetail::Site { instruction, on_stack } = call.detail else { return };
         let sites = self.0.entry(number).or_default();
         let named = sites.named.entry((instruction, on_stack));
         let Some(name) = named.or_insert_with(|| name(space, files, instruction, on_stack)) else { return };
         let (start, len) = (call.result as u64, call.args[1]);
         sites.ranges.insert(start, (start.saturating_add(len), Rc::clone(name)));
+    }
+
+    /// What was mapped at `from` is at `to` now, or grew or shrank there: `to` has its start and its length.
+    fn moved(&mut self, number: usize, from: u64, to: (u64, u64)) {
+        let Some(sites) = self.0.get_mut(&number) else { return };
+        let before = sites.ranges.range(..=from).next_back();
+        if let Some(site) = before.filter(|(_, (end, _))| from < *end).map(|(_, (_, site))| Rc::clone(site)) {
+            sites.ranges.insert(to.0, (to.0.saturating_add(to.1), site));
+        }
     }
 
     /// Address space number `child` is a copy of `parent`.
@@ -109,6 +122,11 @@ mod tests {
         assert_eq!(sites.of(3, 0x4000, 0x5000).as_deref(), Some("stack"));
         assert_eq!(sites.of(3, 0xa000, 0xb000), None);
         assert_eq!(sites.of(4, 0x1000, 0xa000), None);
+        // It moves, and grows; what it hid was mapped in between.
+        sites.moved(3, 0x4000, (0x20000, 0x3000));
+        sites.moved(3, 0x10_0000, (0x30000, 0x1000));
+        assert_eq!(sites.of(3, 0x20000, 0x23000).as_deref(), Some("stack"));
+        assert_eq!(sites.of(3, 0x30000, 0x31000), None);
         sites.copy(3, 4);
         assert_eq!(sites.of(4, 0x9000, 0xb000).as_deref(), Some("heap"));
     }
