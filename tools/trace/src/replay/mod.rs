@@ -389,7 +389,7 @@ impl Replay {
         host.paranoid = options.paranoid;
         host.large_pages = true;
         // Where no page is read, none has to be there.
-        host.contents = self.is_limited() || options.contents || options.digest;
+        host.contents = options.contents || options.digest;
         host.prefault = host.contents && ram <= MOST_PREFAULTED;
         let config = MemoryConfig {
             techniques: self.options.techniques,

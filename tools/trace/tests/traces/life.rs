@@ -9,7 +9,9 @@ use quire_trace::event::{
 };
 use quire_trace::format::{TraceReader, TraceWriter};
 use quire_trace::import::lackey;
-use quire_trace::replay::{HeatCell, HeatPlace, LifeFigures, Replay, ReplayOptions, ReplayReport};
+use quire_trace::replay::{
+    HeatCell, HeatPlace, LifeFigures, Replay, ReplayOptions, ReplayReport, SwapKind, SwapSpec,
+};
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -219,7 +221,8 @@ fn khugepaged_looks_at_its_own_times() {
     assert_eq!(life(511, Some(13)), (0, both));
 }
 
-/// Without contents a machine of 8 GiB takes little of the host. The tests of the command line hold a process to it.
+/// Without contents a machine of 8 GiB takes little of the host, also where pages go to swap. The tests of the command
+/// line hold a process to it.
 #[test]
 fn what_a_program_holds_is_not_touched() {
     let mut program = Invented::new("populated");
@@ -227,6 +230,10 @@ fn what_a_program_holds_is_not_touched() {
     let report = program.replay(ReplayOptions { life: true, ..ReplayOptions::default() });
     assert!(report.is_good(), "{report:?}");
     assert_eq!(report.life.unwrap().at_peak.anonymous, 2 << 30);
+    let swap = Some(SwapSpec { kind: SwapKind::Disk, bytes: 4 << 30 });
+    let within =
+        program.replay(ReplayOptions { limit: Some(1 << 30), swap, ..ReplayOptions::default() }).pressure;
+    assert!(within.swap.used * PAGE >= 1 << 30, "{within:?}");
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     let kib: u64 = peak.trim().trim_end_matches(" kB").parse().unwrap();
