@@ -1,0 +1,65 @@
+//! What a machine does between events: the timer, kswapd and khugepaged.
+
+use super::Run;
+use quire_host::HostPlatform;
+use quire_mm::Memory;
+use quire_mm::thp::KhugepagedSetting;
+
+/// The most steps that khugepaged makes up for after a pause: soon nothing is left to collapse.
+const MOST_STEPS: u32 = 1000;
+
+impl Run<'_> {
+    /// What a thread of the machine does that sleeps until memory becomes short, in the time between two
+    /// events.
+    pub(super) fn reclaim_in_background(&mut self) {
+        let memory = self.machine.memory();
+        if memory.frames().background_target() == 0 {
+            return;
+        }
+        self.vcpus[0].run(|| {
+            loop {
+                let step = memory.kswapd_step();
+                if step.missing == 0 || step.freed == 0 {
+                    break;
+                }
+            }
+        });
+        self.swap.note(memory);
+    }
+
+    /// The timer ticks once a second of the recorded time. After a longer pause it need not make up for all
+    /// of it: soon nothing is kept back any more.
+    pub(super) fn tick(&mut self, time_ns: u64) {
+        let second = time_ns / 1_000_000_000;
+        let passed = second.saturating_sub(self.second);
+        self.second = self.second.max(second);
+        for _ in 0..passed.min(u64::from(Memory::<HostPlatform>::TICKS_TO_EMPTY) + 1) {
+            self.machine.tick(&self.vcpus[0]);
+        }
+    }
+
+    /// khugepaged keeps its pace in the recorded time.
+    pub(super) fn khugepaged(&mut self, time_ns: u64) {
+        self.time_ns = self.time_ns.max(time_ns);
+        let Some(mut at) = self.khugepaged_at.filter(|&at| at <= time_ns) else { return };
+        let memory = self.machine.memory();
+        let milliseconds = |setting| u64::from(memory.huge().khugepaged(setting)) * 1_000_000;
+        self.look();
+        for _ in 0..MOST_STEPS {
+            let step = self.vcpus[0].run(|| memory.khugepaged_step());
+            if let Some(life) = &mut self.life {
+                life.collapsed(step.collapsed);
+            }
+            at += milliseconds(if step.out_of_memory {
+                KhugepagedSetting::AllocSleepMillisecs
+            } else {
+                KhugepagedSetting::ScanSleepMillisecs
+            });
+            if at > time_ns {
+                break;
+            }
+        }
+        self.khugepaged_at = Some(at.max(time_ns + 1));
+        self.look();
+    }
+}

@@ -1,0 +1,136 @@
+//! Faults, uses and calls of a replay, and memory that is exhausted.
+
+use super::{Process, Run};
+use crate::event::{Call, Event, Fault, Reuse, ReuseAccess};
+use crate::replay::call::{self, Verdict};
+use crate::replay::names;
+use crate::replay::report::{DoesNotFit, Gap};
+use crate::replay::touch::{self, Touched};
+use quire_arch::{Access, PAGE_SHIFT, VirtAddr};
+use quire_host::AccessError;
+use quire_mm::abi::CallNumber;
+use quire_mm::space::{Errno, FaultError};
+
+impl Run<'_> {
+    pub(super) fn fault(&mut self, event: &Event, fault: &Fault) {
+        if self.how.sample.is_some_and(|sample| !sample.pressure.covers(fault.addr)) {
+            return;
+        }
+        let cpu = self.switch(event);
+        let Some(Some(task)) = self.tasks.get(event.task.0 as usize) else { return };
+        let Process { report: process, limits, .. } = &mut self.processes[task.process];
+        process.faults += 1;
+        if let Some(heat) = &mut self.heat {
+            heat.touch(task.process, fault.addr);
+        }
+        let Some(space) = task.acting(limits) else { return };
+        let (touched, wrote) = touch::replay(&self.vcpus[cpu], &space, fault);
+        if let Touched::Present(found) = touched {
+            process.already_present.add(found);
+        }
+        let found = match touched {
+            Touched::Same | Touched::Present(_) => {
+                let (number, event) = (task.number, self.event);
+                if let Some(contents) = &mut self.contents
+                    && touch::was_allowed(fault)
+                    && (wrote || contents.changes(number, fault.addr, event))
+                {
+                    contents.fill(&self.vcpus[cpu].program(&*space), number, fault.addr, event);
+                }
+                return;
+            }
+            Touched::Unsupported(what) => return process.add_gap(Gap(what.to_owned())),
+            Touched::OutOfMemory => {
+                let process = task.process;
+                return self.exhausted(process, touch::describe(fault));
+            }
+            Touched::Differs(found) => found,
+        };
+        process.add_mismatch(self.event, touch::describe(fault), touch::describe_recorded(fault), found);
+    }
+
+    /// Uses pages again. The recorder looked while the program went on, so that a page may be gone by now.
+    pub(super) fn reuse(&mut self, event: &Event, reuse: &Reuse) {
+        let cpu = self.switch(event);
+        let Some(Some(task)) = self.tasks.get(event.task.0 as usize) else { return };
+        let Some(space) = task.acting(&self.processes[task.process].limits) else { return };
+        let program = self.vcpus[cpu].program(&*space);
+        for run in &reuse.runs {
+            let write = run.access == ReuseAccess::Write;
+            let access = if write { Access::Write } else { Access::Read };
+            for page in 0..run.pages {
+                let addr = run.start.wrapping_add(page << PAGE_SHIFT);
+                match program.touch(VirtAddr(addr), access) {
+                    Ok(()) => {
+                        self.reuses += 1;
+                        if let Some(heat) = &mut self.heat {
+                            heat.touch(task.process, addr);
+                        }
+                        if let Some(contents) = self.contents.as_mut().filter(|_| write) {
+                            contents.fill(&program, task.number, addr, self.event);
+                        }
+                    }
+                    Err(AccessError::Fault(FaultError::OutOfMemory(_))) => {
+                        let process = task.process;
+                        return self.exhausted(process, format!("use of {addr:#x}"));
+                    }
+                    Err(_) => self.reuses_gone += 1,
+                }
+            }
+        }
+    }
+
+    pub(super) fn call(&mut self, event: &Event, call: &Call) {
+        let cpu = self.switch(event);
+        let Some(Some(task)) = self.tasks.get(event.task.0 as usize) else { return };
+        let Process { report: process, limits, .. } = &mut self.processes[task.process];
+        process.calls += 1;
+        let Some(space) = task.acting(limits) else { return };
+        let files = &mut self.files;
+        let verdict = self.vcpus[cpu].run(|| call::replay(&space, call, files, self.same_settings));
+        if self.how.stop_at.is_some() {
+            self.sites.note(task.number, &space, files, call);
+        }
+        match verdict {
+            Verdict::Same => {}
+            Verdict::DependsOnSettings => process.settings_dependent += 1,
+            Verdict::Unsupported(gap) => process.add_gap(gap),
+            // Linux had the memory for it. With less of it this is no difference but the end.
+            Verdict::Differs(found) if self.how.limited && is_for_want_of_memory(call, &found) => {
+                let process = task.process;
+                self.exhausted(process, names::of_form(CallNumber::from_raw(call.number), &call.args));
+            }
+            Verdict::Differs(found) => {
+                let name = names::of_call(CallNumber::from_raw(call.number));
+                let args: Vec<String> = call.args.iter().map(|arg| format!("{arg:#x}")).collect();
+                let what = format!("{name}({})", args.join(", "));
+                process.add_mismatch(self.event, what, call::describe_recorded(call), found);
+            }
+        }
+    }
+
+    /// Process number `process` found no memory for `what`.
+    pub(super) fn exhausted(&mut self, process: usize, what: String) {
+        if self.does_not_fit.is_some() {
+            return;
+        }
+        let memory = self.machine.memory();
+        let report = &self.processes[process].report;
+        self.does_not_fit = Some(DoesNotFit {
+            event: self.event,
+            pid: report.pid,
+            program: report.program.clone(),
+            what,
+            ram: memory.frames().totals().present << PAGE_SHIFT,
+            limit: self.how.limit.map(|limit| limit.bytes),
+            swap: memory.swap().total_slots() << PAGE_SHIFT,
+            held: self.held(),
+            suffices: self.how.suffices,
+        });
+    }
+}
+
+/// Whether a call that succeeded on Linux failed here as calls fail when there is no memory.
+fn is_for_want_of_memory(call: &Call, found: &str) -> bool {
+    call.errno().is_none() && [Errno::ENOMEM, Errno::EAGAIN].iter().any(|errno| errno.to_string() == found)
+}

@@ -1,0 +1,296 @@
+//! The state of a replay, and one step of it.
+
+mod background;
+mod memory;
+mod processes;
+mod watch;
+mod writer;
+
+use super::Audits;
+use super::figures::{AllocatorFigures, KEPT_MISMATCHES, ProcessReport, TableFigures};
+use super::files::FileIds;
+use super::heat::Heat;
+use super::life::Life;
+use super::limit::GroupLimit;
+use super::mappings::MappingLife;
+use super::plan::{Needs, Sample};
+use super::pressure::{PressureFigures, SwapFigures};
+use super::report::{DoesNotFit, Gap, ReplayReport};
+use super::schedule::Schedule;
+use super::settings;
+use super::sites::Sites;
+use super::task::Task;
+use crate::event::{Event, EventKind, ExitStatus, LostCause, TaskId};
+use crate::format::{TraceHeader, UseSource};
+use quire_arch::Platform;
+use quire_host::{HostPlatform, Machine, Vcpu};
+use quire_mm::memcg::MemcgId;
+use quire_mm::space::{Limits, Space};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use writer::Writer;
+
+/// What is kept of a process beside its report.
+struct Process {
+    report: ProcessReport,
+    limits: Limits,
+    threads: u32,
+    allocator_at_start: AllocatorFigures,
+}
+
+/// What a replay does beside replaying.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Manner {
+    pub(super) audits: Audits,
+    pub(super) digest: bool,
+    /// The machine's memory was asked for, not what the trace needs.
+    pub(super) limited: bool,
+    /// Bytes of RAM with which nothing runs short.
+    pub(super) suffices: u64,
+    /// What the trace knows of pages that were used again.
+    pub(super) uses: UseSource,
+    /// Follow memory over the recorded time.
+    pub(super) life: bool,
+    /// Follow addresses, in so many columns of so many nanoseconds together.
+    pub(super) heat: Option<(usize, u64)>,
+    /// When khugepaged looks first, if it does.
+    pub(super) khugepaged: Option<Duration>,
+    /// Stop before the event of this number.
+    pub(super) stop_at: Option<u64>,
+    /// What all programs are charged to.
+    pub(super) memcg: MemcgId,
+    /// How much they may have.
+    pub(super) limit: Option<GroupLimit>,
+    /// The part of the memory that is replayed, where that is not all.
+    pub(super) sample: Option<Sample>,
+}
+
+/// A replay under way.
+pub(super) struct Run<'m> {
+    machine: &'m Machine,
+    vcpus: Vec<Vcpu>,
+    schedule: Schedule,
+    header: TraceHeader,
+    /// The settings of huge pages are those that were recorded.
+    same_settings: bool,
+    /// By the number of the thread, which counts from 0.
+    tasks: Vec<Option<Task<'m>>>,
+    processes: Vec<Process>,
+    files: FileIds,
+    /// Where memory was mapped, for the mappings where it stops.
+    sites: Sites,
+    event: u64,
+    /// The second of the recorded time up to which the timer ticked.
+    second: u64,
+    /// The recorded time of khugepaged's next step, if it takes any.
+    khugepaged_at: Option<u64>,
+    /// Of the last event.
+    time_ns: u64,
+    life: Option<Life>,
+    heat: Option<Heat>,
+    lost: u64,
+    reuses: u64,
+    reuses_gone: u64,
+    /// Address spaces that the trace has made so far.
+    spaces: usize,
+    contents: Option<Writer>,
+    how: Manner,
+    swap: SwapFigures,
+    does_not_fit: Option<DoesNotFit>,
+    /// What mappings hold where it stops.
+    mappings: Option<Vec<MappingLife>>,
+    audited: usize,
+    auditing: Duration,
+}
+
+/// A sample of memory at least so often.
+const FAULTS_BETWEEN_LOOKS: u64 = 1 << 12;
+/// Recorded time between two events that counts as a pause.
+const PAUSE_NS: u64 = 5_000_000;
+
+impl<'m> Run<'m> {
+    pub(super) fn new(
+        machine: &'m Machine,
+        vcpus: Vec<Vcpu>,
+        header: &TraceHeader,
+        how: Manner,
+        contents: Option<Arc<Needs>>,
+    ) -> Self {
+        if let Some(limit) = &how.limit {
+            limit.set(machine.memory());
+        }
+        Self {
+            machine,
+            same_settings: settings::are_recorded(header, machine.memory().huge().policy()),
+            schedule: Schedule::new(vcpus.len()),
+            vcpus,
+            header: header.clone(),
+            tasks: Vec::new(),
+            processes: Vec::new(),
+            files: FileIds::default(),
+            sites: Sites::default(),
+            event: 0,
+            second: 0,
+            khugepaged_at: how.khugepaged.map(|first| first.as_nanos() as u64),
+            time_ns: 0,
+            life: how.life.then(Life::default),
+            heat: how.heat.map(|(columns, time_ns)| Heat::new(columns, time_ns)),
+            lost: 0,
+            reuses: 0,
+            reuses_gone: 0,
+            spaces: 0,
+            contents: contents.map(Writer::new),
+            how,
+            swap: SwapFigures::default(),
+            does_not_fit: None,
+            mappings: None,
+            audited: 0,
+            auditing: Duration::ZERO,
+        }
+    }
+
+    /// Replays one event.
+    pub(super) fn step(&mut self, event: &Event) {
+        if self.how.stop_at == Some(self.event) {
+            self.mappings = Some(self.mappings());
+            return;
+        }
+        self.tick(event.time_ns);
+        if self.heat.as_ref().is_some_and(|heat| heat.is_due(event.time_ns)) {
+            self.end_columns(Some(event.time_ns));
+        }
+        // Faults only add, but a long run of them takes time, and after a pause they begin anew.
+        let paused = event.time_ns > self.time_ns + PAUSE_NS;
+        if paused {
+            self.look();
+        }
+        self.khugepaged(event.time_ns);
+        let is_fault = matches!(event.kind, EventKind::Fault(_));
+        if paused || !is_fault || self.event.is_multiple_of(FAULTS_BETWEEN_LOOKS) {
+            self.look();
+        }
+        match &event.kind {
+            EventKind::Fault(fault) => self.fault(event, fault),
+            EventKind::Call(call) => self.call(event, call),
+            EventKind::Clone(clone) => self.clone_task(event, clone),
+            EventKind::Exec(image) => self.exec(event, image),
+            EventKind::Limit(limit) => self.limit(limit),
+            EventKind::Figures(figures) => self.figures(event.task, figures),
+            EventKind::Reuse(reuse) => self.reuse(event, reuse),
+            EventKind::Compressibility(_) | EventKind::Contents(_) => {}
+            EventKind::Privileges(privileges) => self.privileges(event.task, *privileges),
+            EventKind::Exit(status) => self.exit(event.task, *status),
+            EventKind::Lost(lost) => {
+                if lost.cause == LostCause::RingFull {
+                    self.lost = self.lost.saturating_add(lost.count);
+                }
+            }
+            EventKind::Unsupported(_) => {
+                if let Some(process) = self.process_of(event.task) {
+                    process.report.add_gap(Gap("calls of the 32-bit ABI".to_owned()));
+                }
+            }
+        }
+        self.event += 1;
+        if self.how.limited {
+            self.reclaim_in_background();
+        }
+        if GroupLimit::is_due(self.event)
+            && let Some(limit) = &self.how.limit
+        {
+            limit.set(self.machine.memory());
+            self.swap.note(self.machine.memory());
+        }
+    }
+
+    /// Whether it is to go no further. If memory is exhausted nothing that comes now would be what the programs did.
+    pub(super) fn is_over(&self) -> bool {
+        self.does_not_fit.is_some() || self.mappings.is_some()
+    }
+
+    /// The thread of `event` runs on the vCPU that the event names, which is the result. The vCPU that it
+    /// comes from, if it does, is idle.
+    fn switch(&mut self, event: &Event) -> usize {
+        let cpu = event.cpu as usize % self.vcpus.len();
+        if let Some(arrival) = self.schedule.enter(event.task, cpu) {
+            if let Some(left) = arrival.left {
+                self.idle(left);
+            }
+            match self.task(event.task).and_then(|task| task.space.as_ref()) {
+                Some(space) => self.load(cpu, space),
+                None => self.idle(cpu),
+            }
+        }
+        cpu
+    }
+
+    /// Makes `space` the one that a vCPU runs.
+    fn load(&self, cpu: usize, space: &Space<'_, HostPlatform>) {
+        self.vcpus[cpu].run(|| space.activate(&self.machine.memory().platform().pin()));
+    }
+
+    /// Leaves a vCPU without a space.
+    fn idle(&self, cpu: usize) {
+        let memory = self.machine.memory();
+        self.vcpus[cpu].run(|| memory.spaces().deactivate(&memory.platform().pin()));
+    }
+
+    /// Ends whatever still lives, audits the empty machine, and reports.
+    pub(super) fn finish(mut self, elapsed: Duration) -> ReplayReport {
+        self.look();
+        self.end_columns(None);
+        // It was to stop at the end.
+        if self.how.stop_at.is_some() && self.mappings.is_none() {
+            self.mappings = Some(self.mappings());
+        }
+        for task in (0..self.tasks.len() as u32).map(TaskId) {
+            self.exit(task, ExitStatus::Unknown);
+        }
+        let mut unseen = Duration::ZERO;
+        let last_audit = match self.how.audits {
+            Audits::EachProcess => timed_audit(self.machine, &mut unseen),
+            Audits::Never => Vec::new(),
+        };
+        for process in &mut self.processes {
+            // What is wrong at the end is every process's fault until it is known whose.
+            process.report.audit.extend(last_audit.iter().cloned());
+        }
+        let memory = self.machine.memory();
+        let life = self.life.take().map(|life| life.finish(memory));
+        ReplayReport {
+            zstd_of_lz4: self.contents.and_then(|contents| contents.needs.contents().zstd_of_lz4()),
+            header: self.header,
+            processes: self.processes.into_iter().map(|process| process.report).collect(),
+            events: self.event,
+            lost: self.lost,
+            elapsed,
+            auditing: self.auditing.min(elapsed),
+            allocator: AllocatorFigures::of(memory),
+            tables: TableFigures::of(memory),
+            machine: memory.platform().counters(),
+            pressure: PressureFigures::of(memory, self.swap)
+                .scaled(self.how.sample.map_or(1.0, |sample| 1.0 / sample.share)),
+            sampled: self.how.sample.map(|sample| sample.share),
+            reuses: self.reuses,
+            reuses_gone: self.reuses_gone,
+            limited: self.how.limited,
+            does_not_fit: self.does_not_fit,
+            uses: self.how.uses,
+            ram: memory.frames().totals().present * 4096,
+            limit: self.how.limit.map(|limit| limit.bytes),
+            damage: None,
+            ended_early: false,
+            life,
+            heat: self.heat.map(Heat::finish),
+            mappings: self.mappings.unwrap_or_default(),
+        }
+    }
+}
+
+/// Findings of an audit in words, at most as many as mismatches are kept.
+fn timed_audit(machine: &Machine, spent: &mut Duration) -> Vec<String> {
+    let started = Instant::now();
+    let findings = machine.audit();
+    *spent += started.elapsed();
+    findings.iter().take(KEPT_MISMATCHES).map(ToString::to_string).collect()
+}

@@ -1,0 +1,85 @@
+//! Looks at memory during a replay: figures, samples, and what holds memory.
+
+use super::Run;
+use crate::event::{LinuxFigures, TaskId};
+use crate::replay::mappings::{self, MappingLife};
+use crate::replay::pressure::SwapFigures;
+use crate::replay::report::HeldMemory;
+use crate::replay::task::Task;
+use quire_arch::PAGE_SHIFT;
+use quire_host::HostPlatform;
+use quire_mm::space::Space;
+use std::collections::HashSet;
+use std::rc::Rc;
+
+impl Run<'_> {
+    /// Takes Quire's figures of an address space at the moment at which the recorder took Linux's.
+    pub(super) fn figures(&mut self, task: TaskId, figures: &LinuxFigures) {
+        let Some(Some(task)) = self.tasks.get(task.0 as usize) else { return };
+        let report = &mut self.processes[task.process].report;
+        report.add_linux(figures);
+        if let Some(space) = &task.space {
+            report.add_quire(space.figures());
+        }
+    }
+
+    /// What each mapping of each process holds now.
+    pub(super) fn mappings(&self) -> Vec<MappingLife> {
+        let mut found = Vec::new();
+        for (task, space) in spaces(&self.tasks) {
+            mappings::add(space, (task.process, task.number), &self.files, &self.sites, &mut found);
+        }
+        found
+    }
+
+    /// Ends the columns of the map of addresses that end before an event at `time_ns`, or all.
+    pub(super) fn end_columns(&mut self, time_ns: Option<u64>) {
+        if let Some(heat) = &mut self.heat {
+            let spaces = spaces(&self.tasks).map(|(task, space)| (task.process, space));
+            heat.end_columns(time_ns, spaces, &self.files);
+        }
+    }
+
+    /// What holds the machine's memory now.
+    pub(super) fn held(&self) -> HeldMemory {
+        let memory = self.machine.memory();
+        let swapped = SwapFigures::of(memory);
+        let mut held = HeldMemory {
+            compressed_swap: swapped.ram_bytes,
+            free: memory.frames().totals().free << PAGE_SHIFT,
+            ..HeldMemory::default()
+        };
+        for (_, space) in spaces(&self.tasks) {
+            let figures = space.figures();
+            held.anonymous += figures.resident_anonymous;
+            held.files += figures.resident_file;
+            held.locked += figures.locked;
+            held.page_tables += figures.page_tables;
+        }
+        held
+    }
+
+    /// `space` is now that of process number `process`.
+    pub(super) fn own(&mut self, space: Option<&Space<'_, HostPlatform>>, process: usize) {
+        if let (Some(life), Some(space)) = (&mut self.life, space) {
+            life.own(space.id(), process);
+        }
+    }
+
+    /// Takes a sample of what is resident.
+    pub(super) fn look(&mut self) {
+        if let Some(life) = &mut self.life {
+            life.look(self.machine.memory(), self.how.memcg, self.time_ns, self.event);
+        }
+    }
+}
+
+/// The address spaces of `tasks`, each once, with the first thread that uses it.
+pub(super) fn spaces<'t, 'm>(
+    tasks: &'t [Option<Task<'m>>],
+) -> impl Iterator<Item = (&'t Task<'m>, &'t Space<'m, HostPlatform>)> {
+    let mut seen = HashSet::new();
+    let of = |task: &'t Task<'m>| task.space.as_ref().map(|space| (task, space));
+    let each = tasks.iter().flatten().filter_map(of);
+    each.filter(move |(_, space)| seen.insert(Rc::as_ptr(space))).map(|(task, space)| (task, &**space))
+}
