@@ -101,7 +101,7 @@ pub(crate) fn objects(comparison: &Comparison) -> Vec<Value> {
 const COLUMNS: [(&str, &str, &str); 5] = [
     ("pcp", "zone lock takes", "pcp\nlocks"),
     ("gather", "rmap removals", "gather\nrmap"),
-    ("swap", "major faults", "swap\nmajors"),
+    ("swap", "major faults", "swap\nmajor"),
     ("tables", "peak page tables", "tables\npeak"),
     ("mremap", "entries moved", "mremap\nmoves"),
 ];
