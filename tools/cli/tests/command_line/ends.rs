@@ -236,7 +236,7 @@ fn an_interrupted_command_says_so() {
         let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
         mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 2 != 0)
     };
-    // The processes of the oracle have its standard error, too. Until this test waits for it, it is a zombie.
+    // The oracle's processes have its standard error open: they have to end before this test waits for it.
     let compares = || children(id).iter().any(|template| !children(*template).is_empty());
     while !catches() || !compares() {
         assert!(quire.try_wait().is_ok_and(|ended| ended.is_none()), "it ended by itself");

@@ -18,7 +18,7 @@ const PAGE: u64 = 4096;
 
 /// Ends the process if the one that compares has ended.
 fn exit_if_orphaned() {
-    if has_ended(prepare::COMPARING) {
+    if has_ended(prepare::COMPARING_PIDFD) {
         exit();
     }
 }

@@ -4,7 +4,7 @@ use super::access;
 use super::board::{Board, MOST_OWN};
 use super::child::template;
 use super::observe::{Files, next_vma, query};
-use super::raw::{Plain, Setting, exit, futex_wake, open_as, plain, set, syscall};
+use super::raw::{Plain, Setting, exit, futex_wake, open_as, open_process_as, plain, set, syscall};
 use crate::program::names::{MADV_COLD, MADV_HUGEPAGE};
 use core::arch::asm;
 use core::ffi::CStr;
@@ -28,7 +28,7 @@ pub(crate) const WRITE_ONLY: u32 = 202;
 pub(crate) const PATH_ONLY: u32 = 203;
 pub(crate) const FOLDER: u32 = 204;
 /// A pidfd of the process that compares. Programs do not map it.
-pub(super) const COMPARING: u32 = 205;
+pub(super) const COMPARING_PIDFD: u32 = 205;
 /// Size of the file: larger than any offset that programs use.
 pub(crate) const FILE_BYTES: u64 = 1 << 40;
 
@@ -41,7 +41,7 @@ pub(super) enum Step {
     File,
     Query,
     TooMany,
-    Comparing,
+    Pidfd,
 }
 
 impl Step {
@@ -53,7 +53,7 @@ impl Step {
             (Self::File, "no memory file"),
             (Self::Query, "PROCMAP_QUERY is not known (Linux 6.11 or later is needed)"),
             (Self::TooMany, "too many mappings cannot be given up"),
-            (Self::Comparing, "no descriptor of the process that compares"),
+            (Self::Pidfd, "no pidfd of the process that compares"),
         ]
         .into_iter()
         .find_map(|(step, what)| (step as u32 == number).then_some(what))
@@ -72,7 +72,11 @@ fn fail(board: &Board, step: Step, error: i64) -> ! {
 /// back from the LRU lists would keep pages from being paged out when another CPU asks for it.
 pub(super) fn become_template(board: &Board, len: u64, cpus: &CpuSet) -> ! {
     set(Setting::DeathSignal, libc::SIGKILL as u64);
-    open_comparing(board);
+    // It may have ended by now.
+    let opened = open_process_as(board.parent.load(Relaxed), COMPARING_PIDFD);
+    if opened < 0 {
+        fail(board, Step::Pidfd, opened);
+    }
     // On any CPU it would still be right, only less determined.
     let _ = sched_setaffinity(Pid::from_raw(0), cpus);
     allow_large_folios(false);
@@ -137,16 +141,6 @@ fn occupy_khugepaged() {
         }
     }
     allow_large_folios(false);
-}
-
-/// Opens the process that compares, which may have ended by now.
-fn open_comparing(board: &Board) {
-    let opened = plain(Plain::PidfdOpen, board.parent.load(Relaxed).into(), 0);
-    if opened < 0 {
-        fail(board, Step::Comparing, opened);
-    }
-    plain(Plain::Dup2, opened.cast_unsigned(), COMPARING.into());
-    plain(Plain::Close, opened.cast_unsigned(), 0);
 }
 
 fn open_files(board: &Board) {

@@ -67,14 +67,27 @@ pub(super) fn set(setting: Setting, value: u64) {
 pub(super) fn open_as(path: &CStr, flags: c_int, descriptor: u32) -> i64 {
     // SAFETY: the kernel reads the path.
     let opened = unsafe { syscall(libc::SYS_open, [path.as_ptr().addr() as u64, flags as u64, 0, 0, 0, 0]) };
+    renumber(opened, descriptor);
+    opened
+}
+
+/// Gives what was opened the number `descriptor`, unless `opened` is an error.
+#[inline(always)]
+fn renumber(opened: i64, descriptor: u32) {
     if opened >= 0 {
         plain(Plain::Dup2, opened.cast_unsigned(), descriptor.into());
         plain(Plain::Close, opened.cast_unsigned(), 0);
     }
+}
+
+/// Opens a pidfd of the process `pid` as `descriptor`. Returns a negative number on failure.
+pub(super) fn open_process_as(pid: u32, descriptor: u32) -> i64 {
+    let opened = plain(Plain::PidfdOpen, pid.into(), 0);
+    renumber(opened, descriptor);
     opened
 }
 
-/// Whether the process of a pidfd ended. A parent that has not waited for it makes no difference.
+/// Whether the process of a pidfd has ended, whether or not its parent has waited for it.
 #[inline(always)]
 pub(super) fn has_ended(pidfd: u32) -> bool {
     // The kernel's `struct pollfd`: the descriptor, what is asked for, and what it finds.

@@ -122,7 +122,7 @@ mod tests {
         assert_eq!(sites.of(3, 0x4000, 0x5000).as_deref(), Some("stack"));
         assert_eq!(sites.of(3, 0xa000, 0xb000), None);
         assert_eq!(sites.of(4, 0x1000, 0xa000), None);
-        // It moves, and grows; what it hid was mapped in between.
+        // What mremap moves keeps its site; what has none gets none.
         sites.moved(3, 0x4000, (0x20000, 0x3000));
         sites.moved(3, 0x10_0000, (0x30000, 0x1000));
         assert_eq!(sites.of(3, 0x20000, 0x23000).as_deref(), Some("stack"));

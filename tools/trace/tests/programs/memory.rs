@@ -162,7 +162,7 @@ pub(crate) fn uses_pages_that_compress_badly() {
             unsafe { addr.add(page * PAGE).read_volatile() };
         }
     }
-    // Now most is in swap, not when the last of these pages were written.
+    // So swap holds the most at the end, not when the last of the pages above were written.
     touch(map_pages(PRESSED_PAGES / HOT_EACH), PRESSED_PAGES / HOT_EACH);
     leave(0);
 }
