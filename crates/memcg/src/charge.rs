@@ -44,9 +44,17 @@ impl<P: Platform> Memcgs<P> {
             self.put_in_stock(pin, id, BATCH - pages);
             return Ok(());
         }
-        let Err(OverLimit { memcg }) = self.charge_all(id, pages) else { return Ok(()) };
-        self.drain_stocks_of(pin, |whose| self.is_below(whose, memcg));
-        self.charge_all(id, pages).inspect_err(|over| self.count(over.memcg, MemcgEvent::Max, 1))
+        let mut drained = None;
+        loop {
+            let Err(over) = self.charge_all(id, pages) else { return Ok(()) };
+            // Stocks below a memcg that is full hold some of its charge. One further up may be full of others'.
+            if drained.is_some_and(|drained| self.is_below(over.memcg, drained)) {
+                self.count(over.memcg, MemcgEvent::Max, 1);
+                return Err(over);
+            }
+            self.drain_stocks_of(pin, |whose| self.is_below(whose, over.memcg));
+            drained = Some(over.memcg);
+        }
     }
 
     /// Charges `pages` at the memcg and all above it, or nowhere.

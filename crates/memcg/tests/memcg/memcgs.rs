@@ -306,6 +306,28 @@ fn a_limit_is_met_to_the_page_and_told_by_its_memcg() {
     assert_sound(&memcgs);
 }
 
+/// The first full memcg on the way up is not the only one: what is in stock for a sibling fills the one above it.
+#[test]
+fn stocks_are_drained_at_each_full_memcg_on_the_way_up() {
+    let memcgs = memcgs(2);
+    let a = memcgs.create(MemcgId::ROOT, "a").unwrap();
+    let b = memcgs.create(a, "b").unwrap();
+    let c = memcgs.create(a, "c").unwrap();
+    for (id, pages) in [(a, 137), (b, 133)] {
+        let _ = memcgs.set(id, Limit::Max, Some(pages << 12)).unwrap();
+    }
+    for (cpu, id) in [(1, c), (0, b)] {
+        crate::common::run_on(cpu);
+        memcgs.try_charge(&memcgs.frames().platform().pin(), id, 1).unwrap();
+    }
+    let pin = memcgs.frames().platform().pin();
+    assert_eq!((memcgs.stocked(b), memcgs.stocked(c)), (63, 63));
+    assert_eq!(memcgs.try_charge(&pin, b, 73), Ok(()));
+    assert_eq!((memcgs.usage(b), memcgs.usage(a), memcgs.events(a, MemcgEvent::Max)), (74, 75, 0));
+    assert_eq!(memcgs.try_charge(&pin, b, 60), Err(OverLimit { memcg: b }));
+    assert_sound(&memcgs);
+}
+
 /// The examples are worked out by hand.
 #[test]
 fn protection_is_shared_by_what_is_used() {
