@@ -106,11 +106,11 @@ impl<'v, 'm> Tenant<'v, 'm> {
     }
 }
 
-#[track_caller]
-fn assert_pressure(machine: &Machine, orders: &[u8]) {
+/// How many folios were split: none if memory was never short.
+fn splits(machine: &Machine, orders: &[u8]) -> u64 {
     let events = machine.memory().frames().events();
     let split = |order: &u8| events.folios(Order::new(*order).unwrap(), FolioCounter::Split);
-    assert!(orders.iter().map(split).sum::<u64>() > 0, "no folio was ever split: memory was not short");
+    orders.iter().map(split).sum()
 }
 
 /// The smallest first.
@@ -133,7 +133,7 @@ fn no_fault_fails_while_unmapped_parts_of_folios_would_do() {
                 }
             }
             tenant.check_all();
-            assert_pressure(&machine, orders);
+            assert!(splits(&machine, orders) > 0, "memory was not short");
             // Only what is mapped is left when the deferred split queue is empty.
             machine.memory().spaces().split_deferred(u64::MAX);
             assert_eq!(machine.memory().spaces().deferred_splits(), 0);
@@ -149,9 +149,11 @@ fn no_fault_fails_while_unmapped_parts_of_folios_would_do() {
     }
 }
 
-/// Each in a space of its own, or both in one.
+/// Each in a space of its own, or both in one. How much both have at one time is up to the scheduler, so that memory need
+/// not be short on each machine.
 #[test]
 fn no_fault_of_two_threads_fails_while_unmapped_parts_of_folios_would_do() {
+    let mut split = 0;
     for seed in 1..=setting("QUIRE_SEEDS", 3) {
         for orders in ORDERS {
             for spaces in [1, 2] {
@@ -175,9 +177,10 @@ fn no_fault_of_two_threads_fails_while_unmapped_parts_of_folios_would_do() {
                         });
                     }
                 });
-                assert_pressure(&machine, orders);
+                split += splits(&machine, orders);
                 assert_audit(&machine);
             }
         }
     }
+    assert!(split > 0, "memory was never short");
 }
