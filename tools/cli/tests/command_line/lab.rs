@@ -1,6 +1,8 @@
 //! `quire lab` as scripts see it: exit codes, one clear line for a wrong name, JSON.
 
-use crate::quire;
+use crate::{quire, report, schema};
+use serde_json::Value;
+use std::sync::OnceLock;
 
 #[test]
 fn an_experiment_that_does_not_exist_is_one_line_and_exit_code_2() {
@@ -15,31 +17,27 @@ fn an_experiment_that_does_not_exist_is_one_line_and_exit_code_2() {
 }
 
 /// A quick run of one experiment: its objects, which must be as agreed.
-fn quick_run(experiment: &str) -> Vec<serde_json::Map<String, serde_json::Value>> {
+fn quick_run(experiment: &str) -> Vec<Value> {
     let output = quire(&["lab", experiment, "--quick", "--json"]);
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout).expect("text");
-    let objects = text.lines().map(|line| {
-        let object: serde_json::Map<String, serde_json::Value> =
-            serde_json::from_str(line).expect("an object");
-        let mut keys: Vec<&str> = object.keys().map(String::as_str).collect();
-        keys.sort_unstable();
-        assert_eq!(
-            keys,
-            ["after", "before", "better", "case", "experiment", "linux", "metric", "unit"],
-            "{line}"
-        );
+    let objects: Vec<Value> = schema::checked("lab.json", &text);
+    for object in &objects {
         assert_eq!(object["experiment"], experiment);
-        assert!(["lower", "higher"].map(Some).contains(&object["better"].as_str()), "{line}");
-        assert!(object["before"].is_number() && object["after"].is_number(), "{line}");
-        object
-    });
-    objects.collect()
+        assert!(object["before"].is_number() && object["after"].is_number(), "{object}");
+    }
+    objects
+}
+
+/// The objects of a quick run of `tables`, pictures among them, and its page: two tests look at them.
+pub(crate) fn tables() -> &'static (Vec<Value>, String) {
+    static RUN: OnceLock<(Vec<Value>, String)> = OnceLock::new();
+    RUN.get_or_init(|| report::page_of("lab.html", &["lab", "tables", "--quick"]))
 }
 
 /// A figure before and after.
-fn figure(objects: &[serde_json::Map<String, serde_json::Value>], case: &str, metric: &str) -> (f64, f64) {
+fn figure(objects: &[Value], case: &str, metric: &str) -> (f64, f64) {
     let mut objects = objects.iter();
     let object = objects.find(|object| object["case"] == case && object["metric"] == metric);
     let object = object.unwrap_or_else(|| panic!("{case}, {metric} is not among them"));
@@ -66,10 +64,10 @@ fn a_quick_run_of_gather_says_the_same_of_teardown() {
 
 #[test]
 fn a_quick_run_of_tables_says_what_is_left_of_empty_ones() {
-    let objects = quick_run("tables");
+    let (objects, _) = tables();
     for emptying in ["DONTNEED of 64 KiB", "munmap of every second 1 MiB", "mremap of every second 1 MiB"] {
         let case = format!("4 GiB, {emptying}, a page in 32");
-        let (before, after) = figure(&objects, &case, "page_tables_at_the_end");
+        let (before, after) = figure(objects, &case, "page_tables_at_the_end");
         assert!(before >= 8192.0 && after <= 28.0, "{emptying}: {before} {after}");
     }
 }

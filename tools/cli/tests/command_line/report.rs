@@ -1,6 +1,6 @@
 //! Pages of `--report`, and exported traces. What a browser makes of a page is looked at by `scripts/check-report.sh`.
 
-use crate::{python, quire};
+use crate::{lab, python, quire};
 use serde_json::Value;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -31,7 +31,7 @@ impl Drop for Place {
 }
 
 /// Runs a command with `--json --report`: the objects that it printed, and the page.
-fn page_of(name: &str, arguments: &[&str]) -> (Vec<Value>, String) {
+pub(crate) fn page_of(name: &str, arguments: &[&str]) -> (Vec<Value>, String) {
     let place = Place::new(name);
     let output = quire(&[arguments, &["--json", "--report", place.text()]].concat());
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
@@ -188,9 +188,9 @@ fn a_page_of_techniques_has_the_numbers_of_json() {
 
 #[test]
 fn an_experiment_has_a_page() {
-    let (objects, page) = page_of("lab.html", &["lab", "tables", "--quick"]);
-    numbers_are_those_of_json(&objects, &page);
-    stands_alone(&page);
+    let (objects, page) = lab::tables();
+    numbers_are_those_of_json(objects, page);
+    stands_alone(page);
     let records = objects.iter().filter(|object| object["experiment"] == "tables").count();
     let rows: usize = objects.iter().filter_map(|object| Some(object["rows"].as_array()?.len())).sum();
     assert!(records > 10 && rows >= records, "{records} {rows}");
