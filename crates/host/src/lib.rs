@@ -24,6 +24,7 @@
 //! - `program`: programs in guest mode.
 //! - `platform`: the machine as the memory manager sees it, and the handles of its vCPUs.
 //! - `memory`: a machine with its memory manager.
+//! - `instances`: what is compiled here once for all tests and tools.
 //! - `swap`: devices that keep pages on the host.
 
 mod arena;
@@ -32,6 +33,9 @@ mod counters;
 mod cpu;
 mod door;
 mod give_way;
+#[cfg(all(debug_assertions, not(any(loom, shuttle))))]
+#[doc(hidden)]
+pub mod instances;
 mod lock_order;
 mod machine;
 #[cfg(not(loom))]
