@@ -197,7 +197,8 @@ class Limited(advice.Campaign):
         found = {"program": self.name, "bytes": recording.stat().st_size, "limits": {}, "plain": {}}
         found |= json.loads(recording.with_suffix(".json").read_text())
         for percent, limit in self.limits().items():
-            within = ["--limit", limit, "--swap", f"zram:{4 * self.peak}", "--setting", SETTING, "--contents", "--json"]
+            within = ["--limit", limit, "--peak", self.peak, "--swap", f"zram:{4 * self.peak}", "--setting", SETTING]
+            within += ["--contents", "--json"]
             replay = [str(word) for word in (self.arguments.quire, "replay", recording, *within)]
             found["plain"][percent] = self.replayed(replay)
             beside = self.measured_beside(percent)

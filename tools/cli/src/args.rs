@@ -375,6 +375,10 @@ pub(crate) struct MachineArguments {
     /// --limit is for anonymous memory and page tables
     #[arg(long, value_name = "SIZE", value_parser = size, requires = "limit", help_heading = "Memory")]
     pub(crate) beside: Option<u64>,
+    /// The peak of anonymous memory that the program has when it is not recorded under pressure, which may change it:
+    /// memory is limited to the same share of the recording's own
+    #[arg(long, value_name = "SIZE", value_parser = size, help_heading = "Memory")]
+    pub(crate) peak: Option<u64>,
     /// Where pages go when memory is short: KIND:SIZE, where KIND is zram, zswap, disk, ram, file or file:PATH,
     /// e.g. zram:256M
     #[arg(long, value_name = "KIND:SIZE", value_parser = swap, help_heading = "Memory")]

@@ -269,6 +269,7 @@ impl Trial<'_> {
         let options = ReplayOptions {
             limit: Some(limit),
             beside,
+            peak: Some(peak),
             swap: Some(SwapSpec { kind, bytes }),
             // Pages of zeros go to no device. Whether they fit does not depend on that.
             contents: job.swap.is_some(),

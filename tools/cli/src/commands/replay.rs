@@ -89,6 +89,7 @@ pub(crate) fn prepared(
         memory: machine.memory,
         limit: machine.limit,
         beside: machine.beside,
+        peak: machine.peak,
         techniques: chosen_techniques(&machine.techniques),
         paranoid: machine.paranoid,
         salvage,

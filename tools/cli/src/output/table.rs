@@ -136,7 +136,7 @@ pub(crate) fn memory(report: &ReplayReport) -> String {
         figures.stalled_ns as f64 / 1e9,
     );
     if let Some(share) = report.sampled {
-        text += &format!(" (scaled: {:.1} % of the pages were replayed)", share * 100.0);
+        text += &format!(" (scaled: {:.1} % of the memory was replayed)", share * 100.0);
     }
     let swap = &figures.swap;
     if swap.used > 0 {

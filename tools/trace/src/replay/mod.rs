@@ -60,7 +60,7 @@ use quire_mm::{
 use run::{Manner, Run};
 use std::borrow::Borrow;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
@@ -76,6 +76,10 @@ pub struct ReplayOptions {
     /// among that, and pages of files, as measured in a cgroup. Without it the limit is for anonymous memory and the
     /// page tables of the replay.
     pub beside: Option<u64>,
+    /// The peak of anonymous memory of the program when it is not recorded under pressure, in bytes. Pressure slows the
+    /// processes and threads of a program differently, so that the peak of such a recording may be another: limits and
+    /// RAM are then the same share of that. Without pressure it has no effect.
+    pub peak: Option<u64>,
     /// The techniques that are on.
     pub techniques: Techniques,
     /// Hold every TLB hit against the tables.
@@ -154,8 +158,17 @@ pub struct Replay {
     path: PathBuf,
     options: ReplayOptions,
     needs: Arc<Needs>,
-    /// Of the sample that was recorded, once that is known.
-    share: Arc<OnceLock<f64>>,
+    /// Of a recording under pressure, once they are known. Locked while they are found, so that they are found once.
+    peaks: Arc<Mutex<Option<Peaks>>>,
+}
+
+/// Peaks of anonymous memory of a recording under pressure, replayed without a limit, in bytes.
+#[derive(Clone, Copy, Debug)]
+struct Peaks {
+    /// Of what was paged out.
+    pressed: u64,
+    /// Of all.
+    all: u64,
 }
 
 /// The most vCPUs that a replay uses; recorded CPUs beyond share them.
@@ -183,15 +196,14 @@ impl Replay {
         if let Some(damage) = reader.damage().filter(|_| reader.trailer().is_none() && needs.is_empty()) {
             return Err(ReplayError::NothingSalvaged(path.to_path_buf(), damage.to_string()));
         }
-        let share = Arc::default();
-        Ok(Self { path: path.to_path_buf(), options, needs: Arc::new(needs), share })
+        Ok(Self { path: path.to_path_buf(), options, needs: Arc::new(needs), peaks: Arc::default() })
     }
 
     /// A replay of the same trace otherwise. Not looked through again.
     #[must_use]
     pub fn with(&self, options: ReplayOptions) -> Self {
-        let (needs, share) = (Arc::clone(&self.needs), Arc::clone(&self.share));
-        Self { path: self.path.clone(), options, needs, share }
+        let (needs, peaks) = (Arc::clone(&self.needs), Arc::clone(&self.peaks));
+        Self { path: self.path.clone(), options, needs, peaks }
     }
 
     /// What the trace says of itself.
@@ -340,21 +352,25 @@ impl Replay {
     }
 
     /// The part of the memory that is replayed, where that is not all: it is too small for all, and only for that part
-    /// it is known what that costs.
+    /// it is known what that costs. Where a peak is given, all that was recorded is a part of that.
     fn sample(&self) -> Result<Option<Sample>, ReplayError> {
-        let Some(pressure) = self.needs.sampled().filter(|_| self.is_limited()) else { return Ok(None) };
-        let share = match self.share.get() {
-            Some(share) => *share,
-            None => {
-                let found = self.share_of(pressure)?;
-                *self.share.get_or_init(|| found)
+        let is_part = |pressure: &Pressure| pressure.is_sample() || self.options.peak.is_some();
+        let Some(pressure) = self.needs.pressure().filter(is_part).filter(|_| self.is_limited()) else {
+            return Ok(None);
+        };
+        let peaks = {
+            let mut known = self.peaks.lock().unwrap_or_else(PoisonError::into_inner);
+            match *known {
+                Some(peaks) => peaks,
+                None => *known.insert(self.peaks_of(pressure)?),
             }
         };
+        let share = peaks.pressed as f64 / self.options.peak.unwrap_or(peaks.all).max(1) as f64;
         Ok((share > 0.0).then_some(Sample { pressure, share }))
     }
 
-    /// What the sample takes of the memory: its peak by that of all. 0 if it has no page.
-    fn share_of(&self, pressure: Pressure) -> Result<f64, ReplayError> {
+    /// Replays the recording without a limit.
+    fn peaks_of(&self, pressure: Pressure) -> Result<Peaks, ReplayError> {
         let unlimited = ReplayOptions {
             memory: None,
             limit: None,
@@ -371,8 +387,9 @@ impl Replay {
             let life = unlimited.run_part(sample, &mut |_, _| {}, &mut |_| {})?.life.unwrap_or_default();
             Ok(life.at_peak.anonymous)
         };
-        let (part, all) = (peak(Some(Sample { pressure, share: 1.0 }))?, peak(None)?);
-        Ok(part as f64 / all.max(1) as f64)
+        let all = peak(None)?;
+        let pressed = if pressure.is_sample() { peak(Some(Sample { pressure, share: 1.0 }))? } else { all };
+        Ok(Peaks { pressed, all })
     }
 
     /// Whether memory may run short.

@@ -26,7 +26,7 @@ pub struct Needs {
     uses: Option<ReuseSource>,
 }
 
-/// A part of the memory that stands for all of it.
+/// What is replayed of a recording under pressure, and stands for all of the program's memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sample {
     /// Which.
@@ -161,9 +161,9 @@ impl Needs {
         self.contents.sizes()
     }
 
-    /// Where the recorder paged out a sample of the memory only: which.
-    pub(super) fn sampled(&self) -> Option<Pressure> {
-        self.pressure.filter(Pressure::is_sample)
+    /// What the recorder paged out.
+    pub(super) fn pressure(&self) -> Option<Pressure> {
+        self.pressure
     }
 
     /// What pages hold.

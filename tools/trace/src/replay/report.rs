@@ -134,8 +134,9 @@ pub struct ReplayReport {
     /// What zstd (level 3) brings the program's pages to, as a share of what LZ4 does. `None` where pages have no
     /// contents, or the recording has no samples of both.
     pub zstd_of_lz4: Option<f64>,
-    /// The part of the pages that were replayed, where the recorder paged out a sample and memory was limited: the
-    /// limit was as much smaller, and [`pressure`](Self::pressure) is scaled to all of the memory.
+    /// What was replayed by the program's memory, where that was a sample or
+    /// [`ReplayOptions::peak`](super::ReplayOptions::peak) was given: the limit was as much smaller, and
+    /// [`pressure`](Self::pressure) is scaled to all of the memory.
     pub sampled: Option<f64>,
     /// Uses of pages that were replayed beside the faults.
     pub reuses: u64,

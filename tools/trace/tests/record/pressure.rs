@@ -73,13 +73,23 @@ fn each_use_after_the_first_is_a_fault() {
 fn a_limit_is_predicted_from_it() {
     let Some(recorded) = recorded("uses_what_was_paged_out") else { return };
     let swap = Some(SwapSpec { kind: ReplaySwap::Zram, bytes: 4 * BYTES });
-    let options = ReplayOptions { limit: Some(BYTES / 2), swap, ..ReplayOptions::default() };
-    let replay = Replay::open(recorded.file.path(), options).unwrap();
-    let report = replay.run(&mut |_, _| {}).unwrap();
-    assert!(report.is_good(), "{report:#?}");
+    let options = ReplayOptions { limit: Some(BYTES / 2), swap, life: true, ..ReplayOptions::default() };
+    let replay = Replay::open(recorded.file.path(), options.clone()).unwrap();
+    let run = |options| {
+        let report = replay.with(options).run(&mut |_, _| {}).unwrap();
+        assert!(report.is_good(), "{report:#?}");
+        report
+    };
+    let report = run(options.clone());
     let (pages, rounds) = (PRESSED_PAGES as u64, PRESSED_ROUNDS as u64);
     let faults = report.pressure.major_faults;
     assert!(faults >= rounds * pages / 2 && faults <= rounds * pages + pages / 4, "{faults}");
+    // Of a program that has twice the memory when it is not slowed, a limit twice as large leaves the same share.
+    let unlimited = run(ReplayOptions { limit: None, swap: None, ..options.clone() });
+    let peak = 2 * unlimited.life.unwrap().at_peak.anonymous;
+    let scaled = run(ReplayOptions { limit: Some(BYTES), peak: Some(peak), ..options.clone() });
+    assert_eq!((scaled.sampled, scaled.limit), (Some(0.5), Some(BYTES)));
+    assert_eq!((report.sampled, scaled.pressure.major_faults), (None, 2 * faults));
 }
 
 /// Pages of one part of the memory compress to nearly nothing and those of the other not at all, in the replay as in the
