@@ -1,4 +1,4 @@
-//! What a program does to memory, and what it may do.
+//! Accesses to memory, and permissions.
 
 use crate::paging::LeafFlags;
 

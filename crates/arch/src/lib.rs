@@ -1,4 +1,4 @@
-//! What the rest of Quire knows about a machine.
+//! The abstraction of a machine for the rest of Quire.
 //!
 //! Addresses, frame numbers, orders and ranges are newtypes here ([`addr`], [`pfn`], [`order`]); page-table
 //! formats are implementations of one level-generic trait ([`paging`]); and everything that touches hardware
@@ -12,10 +12,10 @@
 //! - `order`: block orders: a block of order `n` is `2^n` naturally aligned base pages.
 //! - `pfn`: page-frame numbers and ranges of them.
 //! - `paging`: page-table formats behind one level-generic trait.
-//! - `access`: what a program does to memory, and what it may do.
+//! - `access`: accesses to memory, and permissions.
 //! - `platform`: the interface to hardware: everything that touches a machine goes through [`Platform`], and
 //!   nothing else does.
-//! - `prefetch`: telling a CPU what will be wanted soon.
+//! - `prefetch`: prefetching cache lines.
 
 #![no_std]
 

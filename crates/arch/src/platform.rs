@@ -1,4 +1,5 @@
-//! The seam to hardware: everything that touches a machine goes through [`Platform`], and nothing else does.
+//! The interface to hardware: everything that touches a machine goes through [`Platform`], and nothing else
+//! does.
 
 use crate::addr::{VirtAddr, VirtRange};
 use crate::cpu::{CpuId, CpuMask, NodeId};
@@ -63,9 +64,9 @@ pub struct CachedTranslation {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(u8)]
 pub enum LockClass {
-    /// Where the background step for large folios goes on.
+    /// khugepaged's scan position.
     Khugepaged,
-    /// Which swap devices there are: held while one comes or goes.
+    /// The set of swap devices: held while one is added or removed.
     SwapDevices,
     /// An address space's mmap lock.
     Mmap,
@@ -79,33 +80,33 @@ pub enum LockClass {
     UpperTable,
     /// A bottom-level page table.
     PteTable,
-    /// The first descriptor of a large folio: its map count, and the entries that map it.
+    /// The head lock of a large folio: its map count, and the entries that map it.
     Folio,
-    /// Folios that wait to be split.
+    /// The deferred split list.
     DeferredSplit,
-    /// The huge page of zeros: whether there is one.
+    /// The huge zero page: whether there is one.
     HugeZero,
-    /// 512 slots of a swap device.
+    /// A cluster: 512 slots of a swap device.
     SwapCluster,
     /// A swap device's lists of clusters.
     SwapLists,
     /// Which pages a compressed cache is writing back.
     CompressedFront,
-    /// What a device of compressed RAM knows about its slots.
+    /// A slot's state on a device of compressed RAM.
     CompressedSlot,
     /// A pool of compressed pages.
     CompressedPool,
-    /// Which memcgs there are.
+    /// The set of memcgs.
     Memcgs,
     /// The LRU lists of one memcg and node.
     Lru,
-    /// What one CPU has not yet put there.
+    /// A CPU's batch for the LRU lists.
     LruIncoming,
-    /// Ranges of frames that come into use and go out of it.
+    /// Ranges of frames that go online and offline.
     Hotplug,
     /// A slab cache.
     Slab,
-    /// Objects that wait for an epoch to pass.
+    /// Retired frames that wait for an epoch (the limbo).
     Limbo,
     /// A CPU's page lists.
     Pcp,
@@ -150,8 +151,8 @@ pub trait Execution: 'static {
 ///
 /// # Safety
 ///
-/// Quire keeps its metadata in the RAM that the platform hands over and frees memory by what it
-/// says. An implementation guarantees that
+/// Quire keeps its metadata in the platform's RAM, and relies on the platform's results when it frees memory.
+/// An implementation guarantees that
 /// - the ranges of [`for_each_ram`](Self::for_each_ram) are disjoint, page-granular, always the same, and
 ///   used by no other code while a `Memory` exists;
 /// - [`direct_map`](Self::direct_map) of a frame in RAM is page-aligned and valid for reads and writes of one
@@ -181,8 +182,8 @@ pub unsafe trait Platform: Execution + Sized + Send + Sync {
     /// Calls `visit` with every range of usable RAM.
     ///
     /// Called when a `Memory` is built and when it is audited; it may not take locks that `visit`'s caller could
-    /// need, that is: none. The RAM may hold anything when the `Memory` is built. What of it is in use by then, a
-    /// kernel's image or its boot stack, is no part of these ranges.
+    /// need, that is: none. The RAM may hold anything when the `Memory` is built. RAM that is in use by then,
+    /// e.g. a kernel's image or its boot stack, must not be in these ranges.
     fn for_each_ram(&self, visit: &mut dyn FnMut(PfnRange));
 
     /// Number of NUMA nodes, at least 1; their numbers are 0 up to this.
@@ -221,8 +222,8 @@ pub unsafe trait Platform: Execution + Sized + Send + Sync {
         unsafe { self.direct_map(pfn).as_ptr().write_bytes(0, order.bytes() as usize) };
     }
 
-    /// Fills a block of a program's memory with zeros. A platform whose programs' memory has no contents
-    /// may leave it as it is: the memory management does not read it.
+    /// Fills a block of a program's memory with zeros. A platform whose programs' memory has no contents may
+    /// leave it unchanged: the memory management does not read it.
     ///
     /// # Safety
     ///
@@ -233,8 +234,8 @@ pub unsafe trait Platform: Execution + Sized + Send + Sync {
         unsafe { self.zero(pfn, order) };
     }
 
-    /// Fills with zeros a block of a program's memory of which most is not asked for yet, and may not be for long: a platform may
-    /// keep it out of its caches. A reader that finds the block by a release store finds it filled.
+    /// Zeroes a block of a program's memory, most of which may not be accessed soon: a platform may bypass
+    /// its caches. A reader that finds the block by a release store finds it filled.
     ///
     /// # Safety
     ///
@@ -255,8 +256,8 @@ pub unsafe trait Platform: Execution + Sized + Send + Sync {
     ///
     /// # Safety
     ///
-    /// Both blocks lie in RAM and do not overlap; the caller owns `to`, and only a program writes `from`
-    /// that has to expect it.
+    /// Both blocks lie in RAM and do not overlap; the caller owns `to`, and `from` is written at most by a
+    /// program that expects the race.
     unsafe fn copy(&self, from: Pfn, to: Pfn, order: Order) {
         let (from, to) = (self.direct_map(from).as_ptr(), self.direct_map(to).as_ptr());
         // SAFETY: both blocks are contiguous in the direct map and disjoint (caller).
@@ -264,7 +265,7 @@ pub unsafe trait Platform: Execution + Sized + Send + Sync {
     }
 
     /// Copies a block of a program's memory, as [`copy`](Self::copy) does. A platform whose programs' memory
-    /// has no contents may leave `to` as it is.
+    /// has no contents may leave `to` unchanged.
     ///
     /// # Safety
     ///
@@ -309,7 +310,8 @@ pub unsafe trait Platform: Execution + Sized + Send + Sync {
     /// without tables that it could walk. Translations under other tags stay in the TLB and are not used; so
     /// do those under `asid`, and are, unless it is [`Asid::NONE`]: the caller has flushed what must not be.
     ///
-    /// The frame of a root is freed only after the space has left every CPU, or has exited: see `Space::activate`.
+    /// The frame of a root is freed only after the space has left every CPU, or has exited: see
+    /// `Space::activate`.
     fn activate(&self, pin: &Pin<'_, Self>, root: Option<(Pfn, Asid)>);
 
     /// A new table `root` is to become the root of an address space: of a new one, or of a child of `fork`. The
@@ -327,25 +329,27 @@ pub unsafe trait Platform: Execution + Sized + Send + Sync {
         let _ = (root, kernel_half);
     }
 
-    /// Number of address-space tags that the TLBs tell apart, [`Asid::NONE`] included; at least 1; always the same.
+    /// Number of address-space tags that the TLBs distinguish, [`Asid::NONE`] included; at least 1; always
+    /// the same.
     fn asid_count(&self) -> u32;
 
-    /// Time in nanoseconds, from any start. On each CPU it does not go back. The clocks of different CPUs may differ a
-    /// little: figures of times and the length of waits are all that it is used for. Called with locks held.
+    /// Time in nanoseconds, from any start. Monotonic on each CPU. The clocks of different CPUs may differ a
+    /// little: it is used only for statistics and the length of waits. Called with locks held.
     fn now(&self) -> u64;
 
     /// Sleeps until [`unpark`](Self::unpark) is called for `key`, unless `still` returns false. `still` is
     /// called under the lock that `unpark` takes too, so that a wake-up between the check and the sleep is
-    /// not lost. May wake without a cause. Never called while pinned or with locks held; other CPUs, or what completes
-    /// requests of a swap device, call `unpark`. `still` is short: it reads a word, and calls nothing of the platform.
+    /// not lost. Spurious wake-ups are allowed. Never called while pinned or with locks held; other CPUs, or
+    /// what completes requests of a swap device, call `unpark`. `still` is short: it reads a word, and calls
+    /// nothing of the platform.
     fn park(&self, key: usize, still: &mut dyn FnMut() -> bool);
 
     /// Wakes all that sleep on `key`. Called pinned or not, with locks held, and in interrupts; most often nothing
     /// sleeps there.
     fn unpark(&self, key: usize);
 
-    /// Shows the auditor every translation that any TLB holds. The machine is quiet. Hardware that cannot
-    /// tell shows none.
+    /// Calls `visit` with every translation that any TLB holds, for the auditor. The machine is quiet.
+    /// Hardware that cannot report them reports none.
     fn for_each_cached_translation(&self, visit: &mut dyn FnMut(CachedTranslation)) {
         let _ = visit;
     }

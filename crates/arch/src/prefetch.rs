@@ -1,7 +1,7 @@
-//! Telling a CPU what will be wanted soon.
+//! Prefetching cache lines.
 
-/// Starts to bring the cache line that `value` begins in near, so that a later access need not wait for
-/// memory. Where the CPU has no such instruction nothing happens.
+/// Prefetches the cache line that `value` begins in, so that a later access need not wait for memory. Does
+/// nothing if the CPU has no such instruction.
 #[inline]
 pub fn prefetch<T>(value: &T) {
     #[cfg(target_arch = "x86_64")]

@@ -2,12 +2,12 @@
 
 use crate::map::{FrameIndex, MemoryMap};
 
-/// Blocks that wait to be given back together, e.g. until a TLB flush is done. Any number, of any order,
-/// without memory of its own: they are linked through their descriptors.
+/// Blocks to be freed together, e.g. after a TLB flush. Any number, of any order. The chain needs no memory
+/// of its own: blocks are linked through their descriptors.
 ///
-/// A block enters with [`Frames::gather`](crate::Frames::gather), which checks it and takes it from its user,
-/// and all leave with [`Frames::free_chain`](crate::Frames::free_chain) or
-/// [`Frames::retire_chain`](crate::Frames::retire_chain). A chain that is dropped full loses its blocks; the
+/// A block enters with [`Frames::gather`](crate::Frames::gather), which checks it and takes it from its user.
+/// All leave with [`Frames::free_chain`](crate::Frames::free_chain) or
+/// [`Frames::retire_chain`](crate::Frames::retire_chain). Dropping a non-empty chain leaks its blocks; the
 /// auditor finds them.
 #[must_use = "the blocks of a chain are lost unless it is given to `free_chain` or `retire_chain`"]
 #[derive(Debug)]
@@ -25,7 +25,7 @@ impl Default for FrameChain {
 }
 
 impl FrameChain {
-    /// A chain of nothing.
+    /// An empty chain.
     pub const fn new() -> Self {
         Self { first: FrameIndex::NONE, last: FrameIndex::NONE, blocks: 0, pages: 0 }
     }
@@ -42,7 +42,7 @@ impl FrameChain {
         self.pages
     }
 
-    /// Whether the chain holds nothing.
+    /// Whether the chain is empty.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.first == FrameIndex::NONE
@@ -61,7 +61,7 @@ impl FrameChain {
         self.pages += pages;
     }
 
-    /// Puts a block back that was taken off the front.
+    /// Puts a block that was taken off the front back there.
     pub(crate) fn push_front(&mut self, map: &MemoryMap, index: FrameIndex) {
         let frame = map.at(index);
         frame.set_next(self.first);
@@ -106,8 +106,8 @@ impl FrameChain {
     }
 }
 
-/// The frames that are linked from `first` on, at most one more than the `count` that there should be, so
-/// that a broken list ends and still is found to be broken.
+/// The frames linked from `first` on: at most one more than the expected `count`, so that a walk of a broken
+/// list ends and still shows that it is broken.
 pub(crate) fn walk(
     map: &MemoryMap,
     first: FrameIndex,

@@ -1,4 +1,4 @@
-//! Event counters, one set a CPU.
+//! Event counters, one set per CPU.
 
 use crate::folio_counters::{FolioCounter, FolioSet};
 use crate::zone_id::ZoneKind;
@@ -9,175 +9,174 @@ use quire_sync::PerCpu;
 
 named_enum! {
     /// What is counted. Names are those of Linux's `/proc/vmstat` where Linux counts the same thing; the
-    /// others say so.
+    /// others are marked.
     #[repr(usize)]
     pub enum VmEvent {
-        /// Pages that came back from a swap device while it was remembered when they left.
+        /// Refaults: pages swapped in whose slot still had a shadow.
         WorkingsetRefaultAnon = "workingset_refault_anon",
-        /// Of these, pages that came back so soon that they should have stayed.
+        /// Of these, pages activated because their refault distance was short.
         WorkingsetActivateAnon = "workingset_activate_anon",
-        /// Of these, pages that had been in use for long before they left.
+        /// Of these, pages that were active before they were evicted.
         WorkingsetRestoreAnon = "workingset_restore_anon",
-        /// Pages read from swap devices.
+        /// Pages swapped in from a device.
         Pswpin = "pswpin",
-        /// Pages written to swap devices.
+        /// Pages swapped out to a device.
         Pswpout = "pswpout",
-        /// Frames given out from [`ZoneKind::Dma32`].
+        /// Frames allocated from [`ZoneKind::Dma32`].
         PgallocDma32 = "pgalloc_dma32",
-        /// Frames given out from [`ZoneKind::Normal`].
+        /// Frames allocated from [`ZoneKind::Normal`].
         PgallocNormal = "pgalloc_normal",
-        /// Allocations that could have used [`ZoneKind::Dma32`] at the highest, found
-        /// nothing and had to drain what holds free memory back.
+        /// Stalled allocations with [`ZoneKind::Dma32`] as their highest zone: none was free, and what holds
+        /// free memory back had to be drained.
         AllocstallDma32 = "allocstall_dma32",
-        /// As the one before, for [`ZoneKind::Normal`].
+        /// The same with [`ZoneKind::Normal`] as their highest zone.
         AllocstallNormal = "allocstall_normal",
-        /// Frames given back.
+        /// Frames freed.
         Pgfree = "pgfree",
-        /// Pages that were moved to a list of such as were used of late.
+        /// Pages moved to an active list.
         Pgactivate = "pgactivate",
-        /// Pages that were moved away from there.
+        /// Pages moved from an active to an inactive list.
         Pgdeactivate = "pgdeactivate",
         /// Pages marked by MADV_FREE.
         Pglazyfree = "pglazyfree",
         /// Page faults.
         Pgfault = "pgfault",
-        /// Page faults that had to wait for a device.
+        /// Major faults: page faults that had to wait for a device.
         Pgmajfault = "pgmajfault",
         /// Pages marked by MADV_FREE that were freed before they were written to again.
         Pglazyfreed = "pglazyfreed",
-        /// Pages on lists of such as were used of late that were looked at.
+        /// Pages scanned on active lists.
         Pgrefill = "pgrefill",
         /// Write faults whose page was reused, since it had no other user.
         Pgreuse = "pgreuse",
-        /// Pages that background reclaim freed. This and the others of its sort do not tell of what a program
-        /// asked for by `MADV_PAGEOUT`.
+        /// Pages freed by kswapd. This counter and the others of scanned and freed pages exclude
+        /// `MADV_PAGEOUT`.
         PgstealKswapd = "pgsteal_kswapd",
         /// Pages freed by direct reclaim.
         PgstealDirect = "pgsteal_direct",
         /// Pages freed by proactive reclaim.
         PgstealProactive = "pgsteal_proactive",
-        /// Pages that background reclaim looked at.
+        /// Pages scanned by kswapd.
         PgscanKswapd = "pgscan_kswapd",
         /// Pages scanned by direct reclaim.
         PgscanDirect = "pgscan_direct",
         /// Pages scanned by proactive reclaim.
         PgscanProactive = "pgscan_proactive",
-        /// Anonymous pages that reclaim looked at. The counters by cause tell of reclaim from all of the
-        /// machine only; these and the next ones also of reclaim from a memcg.
+        /// Anonymous pages scanned by reclaim. The counters by cause cover global reclaim only; this one and
+        /// the next ones also cover memcg reclaim.
         PgscanAnon = "pgscan_anon",
-        /// Pages of files that reclaim looked at, and pages marked by MADV_FREE, which are listed among them.
+        /// File pages scanned by reclaim, and pages marked by MADV_FREE, which are on the same lists.
         PgscanFile = "pgscan_file",
-        /// Anonymous pages that reclaim freed.
+        /// Anonymous pages freed by reclaim.
         PgstealAnon = "pgsteal_anon",
-        /// Pages of files, and such as were marked by MADV_FREE, that reclaim freed.
+        /// File pages, and pages marked by MADV_FREE, freed by reclaim.
         PgstealFile = "pgsteal_file",
-        /// Programs that were ended because memory was exhausted.
+        /// Programs killed by the OOM killer.
         OomKill = "oom_kill",
-        /// Pages that came to the list of the locked ones.
+        /// Pages moved to the unevictable list.
         UnevictablePgsCulled = "unevictable_pgs_culled",
-        /// Pages that went from there to those which may go.
+        /// Pages moved from there to an evictable list.
         UnevictablePgsRescued = "unevictable_pgs_rescued",
-        /// Pages of folios that were marked as locked.
+        /// Pages of folios that were marked as mlocked.
         UnevictablePgsMlocked = "unevictable_pgs_mlocked",
-        /// Pages of folios whose mark was taken off.
+        /// Pages of folios whose mlock mark was cleared.
         UnevictablePgsMunlocked = "unevictable_pgs_munlocked",
-        /// Faults that mapped a new anonymous folio as large as a PMD entry's. This and the others that
-        /// [`VmEvents::count_folio`] knows are counted there.
+        /// Faults that mapped a new PMD-sized anonymous folio. [`VmEvents::count_folio`] counts this and the
+        /// others that it knows.
         ThpFaultAlloc = "thp_fault_alloc",
-        /// Faults that wanted such a folio and got none.
+        /// Faults that tried to allocate a PMD-sized folio and fell back.
         ThpFaultFallback = "thp_fault_fallback",
-        /// Of these, faults whose memcg was at its limit.
+        /// Of these, faults whose memcg charge failed.
         ThpFaultFallbackCharge = "thp_fault_fallback_charge",
-        /// Such folios that were allocated to collapse a range into.
+        /// PMD-sized folios allocated for a collapse.
         ThpCollapseAlloc = "thp_collapse_alloc",
-        /// Collapses that got none.
+        /// Collapses that could not allocate one.
         ThpCollapseAllocFailed = "thp_collapse_alloc_failed",
-        /// Such folios that were split into smaller ones.
+        /// PMD-sized folios that were split.
         ThpSplitPage = "thp_split_page",
-        /// Such folios that were to be split, and were in use.
+        /// PMD-sized folios whose split failed because they were in use.
         ThpSplitPageFailed = "thp_split_page_failed",
-        /// Such folios that were partly unmapped and are to be split when memory runs short.
+        /// PMD-sized folios that were partially unmapped and queued for deferred split.
         ThpDeferredSplitPage = "thp_deferred_split_page",
-        /// Of the split ones, those that were fully mapped but full of zeros.
+        /// Of the split ones, those that were fully mapped but mostly zero-filled.
         ThpUnderusedSplitPage = "thp_underused_split_page",
-        /// PMD entries that mapped a page and became a table.
+        /// PMD mappings that were split into a page table.
         ThpSplitPmd = "thp_split_pmd",
-        /// Huge zero pages that were allocated.
+        /// Huge zero pages allocated.
         ThpZeroPageAlloc = "thp_zero_page_alloc",
-        /// Those that could not be had.
+        /// Huge zero pages whose allocation failed.
         ThpZeroPageAllocFailed = "thp_zero_page_alloc_failed",
-        /// Folios as large as a PMD entry's that were written to a swap device whole.
+        /// PMD-sized folios swapped out whole.
         ThpSwpout = "thp_swpout",
-        /// Those that had to be split for that.
+        /// PMD-sized folios that had to be split for swap-out.
         ThpSwpoutFallback = "thp_swpout_fallback",
-        /// Pages that were read ahead from swap devices.
+        /// Pages read by swap readahead.
         SwapRa = "swap_ra",
-        /// Of these, pages that were used then.
+        /// Of these, pages that were used later.
         SwapRaHit = "swap_ra_hit",
-        /// Pages of zeros that came back without a device.
+        /// Zero-filled pages swapped in without device I/O.
         SwpinZero = "swpin_zero",
-        /// Pages of zeros that were paged out without a device.
+        /// Zero-filled pages swapped out without device I/O.
         SwpoutZero = "swpout_zero",
-        /// Pages that came back from a compressed cache.
+        /// Pages loaded from a compressed cache.
         Zswpin = "zswpin",
-        /// Pages that went to a compressed cache.
+        /// Pages stored in a compressed cache.
         Zswpout = "zswpout",
-        /// Of these, pages that went on to the device behind it.
+        /// Of these, pages written back to the device behind it.
         Zswpwb = "zswpwb",
-        /// Flushes that were sent to other CPUs, whatever their number.
+        /// TLB shootdowns sent to other CPUs; one each, whatever the number of CPUs.
         NrTlbRemoteFlush = "nr_tlb_remote_flush",
         /// Other CPUs that were interrupted for these.
         NrTlbRemoteFlushReceived = "nr_tlb_remote_flush_received",
-        /// Flushes of a whole space on the CPU that asked for them.
+        /// Flushes of a whole space on the initiating CPU.
         NrTlbLocalFlushAll = "nr_tlb_local_flush_all",
-        /// Pages that were flushed one by one on the CPU that asked for it.
+        /// Pages flushed one by one on the initiating CPU.
         NrTlbLocalFlushOne = "nr_tlb_local_flush_one",
-        /// Nanoseconds that faults stood still for want of memory: reclaim, and pages that came back from a
-        /// swap device. Not in Linux's vmstat: there PSI has it, whose name this is.
+        /// Nanoseconds that faults were stalled on memory: in reclaim, and swapping pages in. Not in Linux's
+        /// vmstat: named after PSI, which has it there.
         MemstallNs = "memstall_ns",
         /// Allocations served from the CPU's lists. Not in Linux.
         PcpHit = "pcp_hit",
         /// Allocations that had to refill the CPU's lists first. Not in Linux.
         PcpMiss = "pcp_miss",
-        /// Frames that went from a CPU's lists back to their zone. Not in Linux.
+        /// Frames drained from a CPU's lists to their zone. Not in Linux.
         PcpDrain = "pcp_drain",
-        /// Frames that a CPU had too many of and that went back to the CPU whose list they came from. Not in
-        /// Linux.
+        /// Surplus frames that one CPU returned to the CPU whose list they came from. Not in Linux.
         PcpReturn = "pcp_return",
-        /// Of these, frames that served an allocation at once. Not in Linux.
+        /// Of these, frames that served an allocation directly. Not in Linux.
         PcpReturned = "pcp_returned",
         /// Blocks that were split to make smaller ones. Not in Linux.
         BuddySplit = "buddy_split",
-        /// Pairs of blocks that became one. Not in Linux.
+        /// Pairs of buddies that were merged. Not in Linux.
         BuddyMerge = "buddy_merge",
-        /// Blocks taken from another migratetype's lists. Not in Linux's vmstat: there it is a tracepoint,
-        /// whose name this is.
+        /// Blocks taken from another migratetype's lists. Not in Linux's vmstat: named after the tracepoint
+        /// that reports it there.
         Extfrag = "page_alloc_extfrag",
         /// Page blocks whose migratetype changed for that. Not in Linux.
         PageblockSteal = "pageblock_steal",
-        /// Frames that were given back while lock-free readers might still look. Not in Linux.
+        /// Frames freed while lock-free readers might still access them. Not in Linux.
         LimboRetired = "limbo_retired",
-        /// Of these, frames whose readers were gone. Not in Linux.
+        /// Of these, frames whose readers had gone. Not in Linux.
         LimboFreed = "limbo_freed",
-        /// Slab frames that were taken from the zones, in blocks. Not in Linux.
+        /// Slab frames taken from the zones, in blocks. Not in Linux.
         SlabGrow = "slab_grow",
-        /// Slab frames that went back, in blocks. Not in Linux.
+        /// Slab frames returned to the zones, in blocks. Not in Linux.
         SlabShrink = "slab_shrink",
-        /// Removals of mappings from the count of a folio: one for each run of its pages that is unmapped,
-        /// reclaim apart. Not in Linux.
+        /// Decrements of a folio's map count: one for each run of its pages that is unmapped, except by
+        /// reclaim. Not in Linux.
         RmapRemove = "rmap_remove",
         /// Page descriptors that unmapping wrote to: one for each removal, and one for each folio that it
         /// freed. Not in Linux.
         UnmapDescriptor = "unmap_descriptor",
-        /// Entries of page tables that `mremap` moved, those that lead to tables among them. Not in Linux.
+        /// Page-table entries moved by `mremap`, including those that point to tables. Not in Linux.
         MremapEntry = "mremap_entry",
-        /// Page tables that were freed because they were empty, with mappings over them. Not in Linux.
+        /// Empty page tables freed although mappings still covered them. Not in Linux.
         EmptyTableFreed = "empty_table_freed",
-        /// CPUs that a flush passed by, because they do not run the space: such a one flushes when it comes
-        /// back. Not in Linux.
+        /// CPUs that a shootdown skipped because they do not run the space: such a CPU flushes when it
+        /// switches back. Not in Linux.
         TlbCpuSpared = "tlb_cpu_spared",
-        /// Times that a CPU came to a space and had to flush first. Not in Linux's vmstat: there it is a
-        /// reason of the tracepoint `tlb_flush`, whose name this is.
+        /// Switches to a space that had to flush first. Not in Linux's vmstat: named after a reason of the
+        /// tracepoint `tlb_flush`.
         TlbFlushOnTaskSwitch = "tlb_flush_on_task_switch",
         /// Of [`NrTlbRemoteFlush`](Self::NrTlbRemoteFlush), those for an unmapping. Not in Linux.
         TlbShootdownUnmap = "tlb_shootdown_unmap",
@@ -191,8 +190,7 @@ named_enum! {
         TlbShootdownMove = "tlb_shootdown_move",
         /// Other CPUs that were interrupted for these. Not in Linux.
         TlbInterruptMove = "tlb_interrupt_move",
-        /// Of [`NrTlbRemoteFlush`](Self::NrTlbRemoteFlush), those for contents that were dropped. Not in
-        /// Linux.
+        /// Of [`NrTlbRemoteFlush`](Self::NrTlbRemoteFlush), those for discarded contents. Not in Linux.
         TlbShootdownDiscard = "tlb_shootdown_discard",
         /// Other CPUs that were interrupted for these. Not in Linux.
         TlbInterruptDiscard = "tlb_interrupt_discard",
@@ -201,23 +199,19 @@ named_enum! {
         TlbShootdownFork = "tlb_shootdown_fork",
         /// Other CPUs that were interrupted for these. Not in Linux.
         TlbInterruptFork = "tlb_interrupt_fork",
-        /// Of [`NrTlbRemoteFlush`](Self::NrTlbRemoteFlush), those for a page that a write replaced. Not in
-        /// Linux.
+        /// Of [`NrTlbRemoteFlush`](Self::NrTlbRemoteFlush), those for a copy-on-write. Not in Linux.
         TlbShootdownCopyOnWrite = "tlb_shootdown_cow",
         /// Other CPUs that were interrupted for these. Not in Linux.
         TlbInterruptCopyOnWrite = "tlb_interrupt_cow",
-        /// Of [`NrTlbRemoteFlush`](Self::NrTlbRemoteFlush), those for a large mapping that was split. Not in
-        /// Linux.
+        /// Of [`NrTlbRemoteFlush`](Self::NrTlbRemoteFlush), those for a split of a PMD mapping. Not in Linux.
         TlbShootdownSplit = "tlb_shootdown_split",
         /// Other CPUs that were interrupted for these. Not in Linux.
         TlbInterruptSplit = "tlb_interrupt_split",
-        /// Of [`NrTlbRemoteFlush`](Self::NrTlbRemoteFlush), those for pages that became a large one. Not in
-        /// Linux.
+        /// Of [`NrTlbRemoteFlush`](Self::NrTlbRemoteFlush), those for a collapse. Not in Linux.
         TlbShootdownCollapse = "tlb_shootdown_collapse",
         /// Other CPUs that were interrupted for these. Not in Linux.
         TlbInterruptCollapse = "tlb_interrupt_collapse",
-        /// Of [`NrTlbRemoteFlush`](Self::NrTlbRemoteFlush), those for pages that were paged out. Not in
-        /// Linux.
+        /// Of [`NrTlbRemoteFlush`](Self::NrTlbRemoteFlush), those for reclaim. Not in Linux.
         TlbShootdownPageOut = "tlb_shootdown_pageout",
         /// Other CPUs that were interrupted for these. Not in Linux.
         TlbInterruptPageOut = "tlb_interrupt_pageout",
@@ -229,7 +223,7 @@ named_enum! {
 }
 
 impl VmEvent {
-    /// The counter of frames given out from `zone`.
+    /// The counter of frames allocated from `zone`.
     pub(crate) const fn allocation(zone: ZoneKind) -> Self {
         match zone {
             ZoneKind::Dma32 => Self::PgallocDma32,
@@ -237,7 +231,7 @@ impl VmEvent {
         }
     }
 
-    /// The counter of allocations that stall, for such as may use zones up to `highest`.
+    /// The counter of stalled allocations that may use zones up to `highest`.
     pub(crate) const fn stall(highest: ZoneKind) -> Self {
         match highest {
             ZoneKind::Dma32 => Self::AllocstallDma32,
@@ -245,7 +239,7 @@ impl VmEvent {
         }
     }
 
-    /// The event that counts the same as `counter`, of folios as large as a PMD entry's only.
+    /// The event that counts the same as `counter`, for PMD-sized folios only.
     const fn of_pmd_folios(counter: FolioCounter) -> Option<Self> {
         match counter {
             FolioCounter::AnonFaultAlloc => Some(Self::ThpFaultAlloc),
@@ -256,7 +250,7 @@ impl VmEvent {
             FolioCounter::SplitDeferred => Some(Self::ThpDeferredSplitPage),
             FolioCounter::Swpout => Some(Self::ThpSwpout),
             FolioCounter::SwpoutFallback => Some(Self::ThpSwpoutFallback),
-            // Linux counts those of swap with the folios of the size only.
+            // Linux counts swap's events per folio size only.
             FolioCounter::Zswpout
             | FolioCounter::Swpin
             | FolioCounter::SwpinFallback
@@ -316,7 +310,7 @@ impl VmEvents {
         self.sets.mine(pin).add(event, count);
     }
 
-    /// The same for several events.
+    /// As [`add`](Self::add), for several events.
     #[inline]
     pub fn add_each<P: Platform, const N: usize>(&self, pin: &Pin<'_, P>, counts: [(VmEvent, u64); N]) {
         let mine = self.sets.mine(pin);
@@ -341,22 +335,22 @@ impl VmEvents {
         }
     }
 
-    /// Counts `change` more anonymous folios that some PMD entry maps whole, on the caller's CPU.
+    /// Adds `change` to the number of PMD-mapped anonymous folios, on the caller's CPU.
     pub fn count_pmd_mapped<P: Platform>(&self, pin: &Pin<'_, P>, change: i64) {
         self.sets.mine(pin).folios.add_pmd_mapped(change);
     }
 
-    /// What `counter` is for folios of `order`. As [`sum`](Self::sum).
+    /// The value of `counter` for folios of `order`. As [`sum`](Self::sum).
     pub fn folios(&self, order: Order, counter: FolioCounter) -> u64 {
         self.total(|set| set.folios.read(order, counter))
     }
 
-    /// Anonymous folios that some PMD entry maps whole (`nr_anon_transparent_hugepages`).
+    /// PMD-mapped anonymous folios (`nr_anon_transparent_hugepages`).
     pub fn pmd_mapped(&self) -> u64 {
         self.total(|set| set.folios.pmd_mapped())
     }
 
-    /// The sum over all CPUs. On a busy machine it is a moment's mixture, as in Linux.
+    /// The sum over all CPUs. On a busy machine it is not a consistent snapshot, as in Linux.
     pub fn sum(&self, event: VmEvent) -> u64 {
         self.total(|set| set.read(event))
     }

@@ -1,4 +1,4 @@
-//! What can go wrong, each cause apart.
+//! Errors, one for each cause.
 
 use crate::kind::Kind;
 use quire_arch::{Order, Pfn};
@@ -6,8 +6,8 @@ use quire_arch::{Order, Pfn};
 /// Why an allocation failed. Nothing was allocated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum AllocError {
-    /// No zone that the request may use has such a block, also not after everything that holds free memory
-    /// back was drained.
+    /// No zone that the request may use has such a block, even after draining everything that holds free
+    /// memory back.
     #[error("out of memory")]
     OutOfMemory,
     /// The fault plan said so; see [`Faults`](crate::Faults).
@@ -18,7 +18,7 @@ pub enum AllocError {
     ForeignCache,
 }
 
-/// Why a block could not be given back. Nothing was changed.
+/// Why a block could not be freed. Nothing was changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum FreeError {
     /// No RAM is there.
@@ -33,10 +33,10 @@ pub enum FreeError {
     /// The frame is free already.
     #[error("the frame is free already")]
     DoubleFree,
-    /// The frame lies inside a given-out block but does not start it.
+    /// The frame is inside an allocated block, but not its first.
     #[error("the frame lies inside a block")]
     NotHead,
-    /// The block was given out with another order.
+    /// The block was allocated with another order.
     #[error("the block has order {allocated}")]
     WrongOrder {
         /// The order that it has.
@@ -60,7 +60,7 @@ pub enum FreeError {
     /// The folio is on an LRU list ([`FrameFlags::LRU`](crate::FrameFlags::LRU)).
     #[error("the folio is on an LRU list")]
     Listed,
-    /// The frame belongs to a slab cache, which alone gives it back.
+    /// The frame belongs to a slab cache; only the cache frees it.
     #[error("the frame belongs to a slab cache")]
     Slab,
     /// The block's first frame is fine, but this one inside it is mapped, referenced or no part of the block.
@@ -71,16 +71,16 @@ pub enum FreeError {
     },
 }
 
-/// Why a range could not be taken out of use, or into use again.
+/// Why a range could not be taken offline, or online again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum HotplugError {
-    /// The range does not begin and end at borders of page blocks.
+    /// The range is not aligned to page blocks.
     #[error("the range is not made of whole page blocks")]
     Unaligned,
     /// No RAM is there, or the range reaches past all RAM.
     #[error("no RAM is there")]
     NoRam,
-    /// Another range comes or goes just now.
+    /// Another range is being taken online or offline.
     #[error("another range comes or goes just now")]
     Underway,
     /// The frame is boot memory.
@@ -100,16 +100,16 @@ pub enum HotplugError {
 /// Why a frame's kind could not be changed. Nothing was changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum KindError {
-    /// The frame is not given out.
+    /// The frame is not allocated.
     #[error("a frame of kind {0:?} is not given out")]
     NotGivenOut(Kind),
-    /// A given-out frame changes from [`Kind::Allocated`] or to it, and never to or from the slabs' kinds
-    /// from outside.
+    /// An allocated frame changes only from or to [`Kind::Allocated`]. Only slabs change it to or from their
+    /// own kinds.
     #[error("a frame cannot turn from {now:?} to {wanted:?}")]
     Refused {
-        /// What it is.
+        /// Its kind.
         now: Kind,
-        /// What was asked for.
+        /// The requested kind.
         wanted: Kind,
     },
 }
@@ -123,7 +123,7 @@ pub enum BootError {
     /// The platform named no CPU, or more than [`MAX_CPUS`](quire_arch::MAX_CPUS).
     #[error("a machine cannot have {0} CPUs")]
     CpuCount(usize),
-    /// From the lowest to the highest frame are more than 32 bits can number.
+    /// The span from the lowest to the highest frame does not fit in 32 bits.
     #[error("{frames} frames cannot be numbered")]
     SpanTooLarge {
         /// Frames.

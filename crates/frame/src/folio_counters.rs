@@ -1,4 +1,4 @@
-//! What is counted for each size of large folio, one set a CPU.
+//! Counters for each size of large folio, one set per CPU.
 
 // Counts order nothing, so no model has to see them.
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -6,40 +6,38 @@ use quire_arch::{Order, named_enum};
 
 named_enum! {
     /// A file of `/sys/kernel/mm/transparent_hugepage/hugepages-*kB/stats`, by its name there: what is
-    /// counted for anonymous folios of one order. Those that Linux has besides are about shared memory
-    /// and compressed caches.
+    /// counted for anonymous folios of one order. Linux's other counters there are about shared memory and
+    /// compressed caches.
     #[repr(usize)]
     pub enum FolioCounter {
         /// A fault mapped a new folio.
         AnonFaultAlloc = "anon_fault_alloc",
-        /// A fault wanted one, got none, and tries a smaller order.
+        /// A fault tried to allocate one, failed, and tries a smaller order.
         AnonFaultFallback = "anon_fault_fallback",
-        /// Of these, it got none since its memcg was at its limit.
+        /// Of these, the memcg charge failed.
         AnonFaultFallbackCharge = "anon_fault_fallback_charge",
-        /// A folio was written to a swap device whole. One of zeros is not written.
+        /// A folio was swapped out whole. A zero-filled one is not written.
         Swpout = "swpout",
-        /// A folio was split, since no device had as many slots in a row.
+        /// A folio was split for swap-out, since no device had enough contiguous slots.
         SwpoutFallback = "swpout_fallback",
-        /// A folio went to a compressed cache whole.
+        /// A folio was stored in a compressed cache whole.
         Zswpout = "zswpout",
-        /// A folio was read from a swap device whole.
+        /// A folio was swapped in whole.
         Swpin = "swpin",
-        /// A folio was to be read whole, and became a smaller one, since there was no memory of that order,
-        /// or too little left of its memcg's limit.
+        /// A swap-in fell back to a smaller folio: no block of that order was free, or the memcg charge
+        /// failed.
         SwpinFallback = "swpin_fallback",
-        /// Of these, its memcg was at its limit.
+        /// Of these, the memcg charge failed.
         SwpinFallbackCharge = "swpin_fallback_charge",
-        /// A folio became smaller ones. Linux counts under the order that it had.
+        /// A folio was split. Counted under its old order, as in Linux.
         Split = "split",
-        /// A folio was to be split, and was in use.
+        /// A split failed because the folio was in use.
         SplitFailed = "split_failed",
-        /// A folio was partly unmapped and put on the list of those to split when memory runs short.
+        /// A folio was partially unmapped and put on the deferred split list.
         SplitDeferred = "split_deferred",
-        /// Folios that there are: one more when a fault or a collapse maps one, one less when it is freed or
-        /// split.
+        /// Existing folios: one more when a fault or a collapse maps one, one less when it is freed or split.
         NrAnon = "nr_anon",
-        /// Of these, folios that are partly unmapped: one less when such a folio is freed, split or
-        /// collapsed.
+        /// Of these, partially unmapped folios: one less when such a folio is freed, split or collapsed.
         NrAnonPartiallyMapped = "nr_anon_partially_mapped",
     }
 }
@@ -51,8 +49,8 @@ const FIRST: usize = 2;
 /// Orders that are counted, up to the PMD's.
 const ORDERS: usize = Order::PMD.index() + 1 - FIRST;
 
-/// One CPU's counters. One that also counts down may be below zero here: a folio is freed where its last user
-/// is. The sum over all CPUs, in wrapping arithmetic, is what counts.
+/// One CPU's counters. One that also counts down may be negative here: a folio is freed on its last user's
+/// CPU. Only the sum over all CPUs, in wrapping arithmetic, is meaningful.
 #[derive(Debug)]
 pub(crate) struct FolioSet {
     counts: [[AtomicU64; COUNT]; ORDERS],

@@ -3,11 +3,11 @@
 use crate::chain::walk;
 use crate::map::{Frame, FrameIndex, MemoryMap};
 
-/// A list that a frame can be taken out of anywhere. Each frame is on one list at most; the lock around the
-/// list guards the links too.
+/// A list that a frame can be removed from at any position. Each frame is on one list at most; the lock
+/// around the list guards the links too.
 ///
-/// The front is the end that was used last: what is popped from there is still in the CPU's cache. What is
-/// least likely to be used soon is at the back.
+/// The front is the most recently used end: what is popped there is still in the CPU's cache. The frames
+/// least likely to be used soon are at the back.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FrameList {
     first: FrameIndex,
@@ -93,8 +93,8 @@ impl FrameList {
         Some((first, frame))
     }
 
-    /// Takes up to `most` frames off the back, the last first, and calls `visit` with each. Only what stays
-    /// is linked anew, once.
+    /// Takes up to `most` frames off the back, the last first, and calls `visit` with each. The remaining
+    /// frames are relinked once.
     pub(crate) fn take_back(&mut self, map: &MemoryMap, most: u64, mut visit: impl FnMut(FrameIndex)) {
         let mut left = most;
         while left > 0

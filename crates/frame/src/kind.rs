@@ -1,27 +1,26 @@
-//! What frames are.
+//! Kinds of frames.
 
-/// What a frame is just now. Every frame of the memory map is exactly one of these.
+/// What a frame is used for now. Every frame of the memory map has exactly one kind.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum Kind {
     /// No RAM is here.
     Hole = 0,
-    /// The memory map itself and the other boot memory; never given out.
+    /// The memory map itself and other boot memory; never allocated.
     Reserved = 1,
     /// First frame of a free block on one of its zone's lists.
     Free = 2,
     /// First frame of a free block on one of a CPU's lists.
     Pcp = 3,
-    /// Inside a block, free or given out; the block's first frame says which.
+    /// Inside a block, free or allocated; the block's first frame says which.
     Tail = 4,
-    /// Given back, on its way to a list: in a [`FrameChain`](crate::FrameChain) or in the hands of the
-    /// allocator.
+    /// Freed, but not on a list yet: in a [`FrameChain`](crate::FrameChain) or held by the allocator.
     Gathered = 5,
-    /// Given back, but lock-free readers may still look at it: waits for an epoch.
+    /// Freed, but lock-free readers may still access it: waits for an epoch.
     Limbo = 6,
-    /// Taken out of use with the range that it lies in.
+    /// Offline with the range that it lies in.
     Offline = 7,
-    /// Given out; its user has not said what for.
+    /// Allocated; its user has not said what for.
     Allocated = 8,
     /// Holds objects of a slab cache.
     Slab = 9,
@@ -31,15 +30,15 @@ pub enum Kind {
     Table = 11,
     /// Anonymous memory of a program.
     Anonymous = 12,
-    /// The shared page of zeros.
+    /// The shared zero page.
     ZeroPage = 13,
     /// A page of a file or of shared memory that a program maps.
     File = 14,
-    /// What swap knows of its slots, and what devices in RAM hold.
+    /// Swap's slot tables, and the data of devices in RAM.
     Swap = 15,
-    /// What is known of memcgs.
+    /// Memcgs' own data.
     Memcg = 16,
-    /// A kernel's own ([`KernelFrames`](crate::KernelFrames)).
+    /// For a kernel's own use ([`KernelFrames`](crate::KernelFrames)).
     Kernel = 17,
 }
 

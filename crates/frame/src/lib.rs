@@ -1,32 +1,32 @@
 //! Page frames: the owner of each, and where the next one comes from.
 //!
 //! [`Frames`] takes a machine's RAM into use. It describes every frame in the memory map ([`Frame`],
-//! [`MemoryMap`]), keeps free memory in zones with buddy lists, hands it out through per-CPU lists, holds
-//! back what lock-free readers may still look at (the limbo), and takes back what caches of objects do not
-//! need ([`FrameCache`]). An auditor recounts all of it. docs/frame.md says which lock guards what and how
-//! each failure is undone.
+//! [`MemoryMap`]), keeps free memory in zones with buddy lists, hands it out through per-CPU lists, delays
+//! the reuse of frames that lock-free readers may still access (the limbo), and shrinks slab caches
+//! ([`FrameCache`]). An auditor recounts all of it. docs/frame.md says which lock guards what and how each
+//! failure is undone.
 //!
-//! Nothing here allocates from anywhere else, and giving memory back never allocates.
+//! Nothing here allocates from anywhere else, and freeing never allocates.
 //!
 //! # Modules, lowest first
 //!
-//! - `faults`: failures on purpose.
+//! - `faults`: fault injection.
 //! - `zone_id`: numbers and kinds of zones.
 //! - `kind`: what a frame is.
-//! - `folio_counters`: what is counted for each size of large folio.
-//! - `counters`: event counters, one set a CPU.
-//! - `error`: what can go wrong, each cause apart.
-//! - `map`: the memory map: one descriptor a frame, and what finds it.
-//! - `request`: what an allocation asks for.
-//! - `chain`: blocks that are given back together.
-//! - `frame_list`: lists that a frame can be taken out of anywhere.
-//! - `limbo`: frames that lock-free readers may still be looking at.
+//! - `folio_counters`: counters for each size of large folio.
+//! - `counters`: event counters, one set per CPU.
+//! - `error`: errors, one for each cause.
+//! - `map`: the memory map: one descriptor per frame, and its lookup.
+//! - `request`: the parameters of an allocation.
+//! - `chain`: blocks that are freed together.
+//! - `frame_list`: lists that a frame can be removed from at any position.
+//! - `limbo`: frames that lock-free readers may still access.
 //! - `folio`: blocks that programs map, and lists of them.
 //! - `pcp`: the lists of free blocks that each CPU keeps for itself.
 //! - `zone`: zones, with their buddy lists and watermarks.
 //! - `violation`: what the auditor can find.
-//! - `frames`: one machine's memory, put together: allocating, giving back, draining, hot-unplug, folios,
-//!   the audit.
+//! - `frames`: one machine's memory, put together: allocating, freeing, draining, hot-unplug, folios, the
+//!   audit.
 
 #![no_std]
 

@@ -1,10 +1,10 @@
-//! Frames that lock-free readers may still be looking at.
+//! Frames that lock-free readers may still access.
 //!
-//! A page table that was unhooked is freed only when every walker that could have found it is gone, i.e. when
-//! the epoch in which it was unhooked has passed. Each CPU keeps what it retired in three buckets, one for
-//! each epoch that can be of interest: something retired in epoch `e` is free when the epoch is `e + 2`, so a
-//! fourth stamp finds the oldest bucket passed (K. Fraser, 2004, as in [`Epoch`]). Retiring therefore costs a
-//! link and, for a whole chain, one stamp.
+//! An unlinked page table is freed only when every walker that could have found it is gone, i.e. when the
+//! epoch in which it was unlinked has passed. Each CPU keeps what it retired in three buckets, one for each
+//! epoch that matters: something retired in epoch `e` is free when the epoch is `e + 2`, so a fourth stamp
+//! finds the oldest bucket passed (K. Fraser, 2004, as in [`Epoch`]). Retiring therefore costs a link and,
+//! for a whole chain, one stamp.
 
 use crate::chain::FrameChain;
 use crate::map::MemoryMap;
@@ -19,12 +19,12 @@ pub(crate) struct LimboLists {
 }
 
 impl LimboLists {
-    /// Takes `chain`, whose frames were unhooked just before.
+    /// Takes `chain`, whose frames were unlinked just before.
     pub(crate) fn retire(&mut self, map: &MemoryMap, epoch: &Epoch, mut chain: FrameChain) {
         let stamp = epoch.stamp();
         let (bucket_stamp, bucket) = &mut self.buckets[stamp.bucket()];
         if *bucket_stamp != stamp {
-            // Same place, other stamp: at least three epochs older, so it has passed.
+            // Same bucket, different stamp: at least three epochs older, so it has passed.
             debug_assert!(bucket.is_empty() || epoch.has_passed(*bucket_stamp));
             self.ready.append(map, bucket);
             *bucket_stamp = stamp;

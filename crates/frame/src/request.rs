@@ -1,4 +1,4 @@
-//! What an allocation asks for.
+//! The parameters of an allocation.
 
 use crate::faults::FaultSite;
 use crate::kind::Kind;
@@ -9,11 +9,11 @@ use quire_arch::Order;
 /// Whether a block is filled with zeros, and for whom.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Zero {
-    /// It has whatever contents.
+    /// It is uninitialised.
     No,
-    /// The memory management reads it.
+    /// Zeroed; the memory management reads it.
     Kernel,
-    /// Only programs read it ([`Platform::zero_user`](quire_arch::Platform::zero_user)).
+    /// Zeroed; only programs read it ([`Platform::zero_user`](quire_arch::Platform::zero_user)).
     User,
 }
 
@@ -32,7 +32,7 @@ pub struct AllocRequest {
 }
 
 impl AllocRequest {
-    /// A block of `order`, unmovable, with whatever contents, from any zone.
+    /// A block of `order`, unmovable, uninitialised, from any zone.
     #[inline]
     pub const fn new(order: Order, site: FaultSite) -> Self {
         Self {
@@ -75,7 +75,7 @@ impl AllocRequest {
         self
     }
 
-    /// With whatever contents.
+    /// Uninitialised.
     #[inline]
     pub const fn uninitialised(mut self) -> Self {
         self.zero = Zero::No;
@@ -90,7 +90,7 @@ impl AllocRequest {
         self
     }
 
-    /// Of another order.
+    /// With another order.
     #[inline]
     pub const fn order(mut self, order: Order) -> Self {
         self.order = order;
@@ -113,13 +113,13 @@ impl AllocRequest {
         self
     }
 
-    /// Whether the high-order atomic reserve is there for this request.
+    /// Whether this request may use the high-order atomic reserve.
     #[inline]
     pub(crate) const fn uses_reserve(&self) -> bool {
         self.atomic && self.order.get() > 0
     }
 
-    /// For another purpose, as fault plans know it.
+    /// With another site, for fault plans.
     #[inline]
     pub const fn site(mut self, site: FaultSite) -> Self {
         self.site = site;

@@ -13,7 +13,7 @@ pub enum ListName {
     Buddy(ZoneId, Order, Migratetype),
     /// A CPU's list of free blocks.
     Pcp(CpuId, ZoneId, Order, Migratetype),
-    /// What other CPUs brought back to a CPU: on its stack, or taken from there.
+    /// Blocks that other CPUs returned to a CPU: on its stack, or taken from there.
     Returned(CpuId, ZoneId),
     /// What a CPU retired.
     Limbo(CpuId),
@@ -49,7 +49,7 @@ pub enum Counted {
     ZoneFreeOf(ZoneId, Migratetype),
     /// The same, as published for readers without the lock.
     ZoneFreePublished(ZoneId),
-    /// Frames of a zone that are free or given out.
+    /// Frames of a zone that are free or allocated.
     ZoneManaged(ZoneId),
     /// Page blocks of a type in a zone.
     Pageblocks(ZoneId, Migratetype),
@@ -93,7 +93,7 @@ impl fmt::Display for Counted {
     }
 }
 
-/// Something that cannot be on a sound machine.
+/// A broken invariant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum FrameViolation {
     /// A list leads to a frame that the memory map does not have.
@@ -119,9 +119,9 @@ pub enum FrameViolation {
         list: ListName,
         /// The frame.
         pfn: Pfn,
-        /// What the list holds.
+        /// The list's kind.
         expected: Kind,
-        /// What the frame says.
+        /// The frame's kind.
         found: Kind,
     },
     /// A block on a list has another order than the list's.
@@ -188,7 +188,7 @@ pub enum FrameViolation {
         head: Pfn,
         /// The frame.
         pfn: Pfn,
-        /// What it says it is.
+        /// Its kind.
         found: Kind,
     },
     /// A frame is marked as inside a block, but no block covers it.
@@ -202,27 +202,27 @@ pub enum FrameViolation {
     Lost {
         /// The frame.
         pfn: Pfn,
-        /// What it says it is.
+        /// Its kind.
         kind: Kind,
     },
-    /// A frame can be reached from lists more often than it may: once, or never for one that is given out.
+    /// A frame can be reached from lists more often than it may: once, or never for one that is allocated.
     #[error("{pfn:?} ({kind:?}) is on lists {found} times, not {expected}")]
     Reached {
         /// The frame.
         pfn: Pfn,
-        /// What it says it is.
+        /// Its kind.
         kind: Kind,
         /// How often it may be reached.
         expected: u32,
         /// How often it is.
         found: u32,
     },
-    /// A frame that is not given out has references, maps or a held lock.
+    /// A frame that is not allocated has references, maps or a held lock.
     #[error("{pfn:?} is {kind:?} but has {refs} references, {maps} maps or a held lock")]
     FreeButInUse {
         /// The frame.
         pfn: Pfn,
-        /// What it says it is.
+        /// Its kind.
         kind: Kind,
         /// Its references.
         refs: u32,
@@ -232,7 +232,7 @@ pub enum FrameViolation {
     /// A kept number is not what was counted.
     #[error("{what}: kept {expected}, counted {found}")]
     WrongCount {
-        /// Of what.
+        /// Which number.
         what: Counted,
         /// The number that is kept.
         expected: u64,

@@ -1,4 +1,4 @@
-//! What zones are called.
+//! Zone identifiers.
 
 use core::fmt;
 use quire_arch::{MAX_NODES, NodeId, PAGE_SHIFT, Pfn};

@@ -1,4 +1,4 @@
-//! What a machine is made of.
+//! The configuration of a machine.
 
 use core::ops::Range;
 use quire_arch::{MAX_CPUS, MAX_NODES, PAGE_SIZE, Pfn, PfnRange, addr::page_align_up};
@@ -78,7 +78,7 @@ impl HostConfig {
     /// memory map is written when the machine is built: a host that cannot give that would kill the process
     /// half way.
     pub(crate) fn check_host(&self, available: impl FnOnce() -> Option<u64>) -> Result<(), HostError> {
-        /// Machines below this size are not worth a look at the host.
+        /// Below this size the host is not checked.
         const SMALL: u64 = 1 << 30;
         /// Bytes of the memory map for each page of RAM.
         const DESCRIPTOR: u64 = 64;
@@ -97,7 +97,7 @@ impl HostConfig {
         }
     }
 
-    /// The ranges sorted, if the configuration makes sense.
+    /// The ranges sorted, if the configuration is valid.
     pub(crate) fn check(&self) -> Result<Vec<PfnRange>, HostError> {
         if self.cpus == 0 || self.cpus > MAX_CPUS {
             return Err(HostError::CpuCount(self.cpus));
@@ -167,7 +167,7 @@ pub enum HostError {
         /// Bytes that the host has available (`MemAvailable`).
         available: u64,
     },
-    /// An entry of the kernel's half has an index that is not there.
+    /// An entry of the kernel's half has an index out of range.
     #[error("entry {index} of a root is not in the kernel's half, {kernel_half:?}")]
     KernelHalf {
         /// The index.
@@ -199,7 +199,7 @@ mod tests {
         assert!(matches!(error, HostError::HostMemory { needed, .. } if needed == 16 << 30), "{error}");
         assert!(error.to_string().contains("1048576 MiB"), "{error}");
         assert!(huge.check_host(|| Some(32 << 30)).is_ok());
-        // A host that does not say is asked for the memory itself.
+        // If the host does not report it, the memory itself is requested.
         assert!(huge.check_host(|| None).is_ok());
     }
 

@@ -1,4 +1,4 @@
-//! What a machine counts: per CPU, written by the thread that is the CPU, summed when it is read.
+//! A machine's counters: per CPU, written by the thread that is the CPU, summed on reading.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -149,7 +149,7 @@ impl<C: Cache> Door<C> {
         self.posted.load(Ordering::Acquire) != self.acknowledged.load(Ordering::Relaxed)
     }
 
-    /// The requests that wait just now.
+    /// The requests that wait now.
     pub(crate) fn mail(&self) -> Mailbox {
         *self.mailbox.lock()
     }
@@ -166,8 +166,8 @@ impl<C: Cache> Door<C> {
         for &flush in mail.requests() {
             cache.apply(flush);
         }
-        // Release pairs with the acquire in `has_acknowledged`: the initiator goes on after every access that
-        // was made through what is gone now.
+        // Release pairs with the acquire in `has_acknowledged`: the initiator continues only after every
+        // access through the dropped translations.
         self.acknowledged.store(upto, Ordering::Release);
     }
 

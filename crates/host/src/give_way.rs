@@ -1,4 +1,4 @@
-//! Threads that yield at random, so that they meet in more ways than the host's scheduler would choose.
+//! Threads that yield at random, for more interleavings than the host's scheduler would produce.
 
 use crate::threads::{thread_local, yield_now};
 use core::cell::Cell;

@@ -9,10 +9,10 @@
 //! # Modules, lowest first
 //!
 //! - `threads`: threads and locks of the host.
-//! - `config`, `zeroing`: what a machine is made of; zeroing past the caches.
+//! - `config`, `zeroing`: the configuration of a machine; zeroing that bypasses the caches.
 //! - `arena`: the RAM.
 //! - `wait`, `give_way`, `lock_order`: how threads wait, yield at random, and take locks in order.
-//! - `counters`: what is counted for each CPU.
+//! - `counters`: per-CPU counters.
 //! - `door`: the state word and the mailbox of a vCPU: who may touch its TLB.
 //! - `tlb`, `walk`: the TLB of a vCPU, and walks of the tables.
 //! - `paranoid`: finding translations that should have been flushed.

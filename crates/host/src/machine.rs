@@ -1,4 +1,4 @@
-//! What all handles of one machine share.
+//! The state shared by all handles of one machine.
 
 use crate::arena::Arena;
 use crate::config::{HostConfig, HostError, host_memory_available};

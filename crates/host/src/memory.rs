@@ -25,7 +25,7 @@ pub struct Machine<F: PagingFormat = X86_64Level4> {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MachineError {
-    /// The host refused, or the configuration makes no machine.
+    /// The host refused, or the configuration is invalid.
     #[error("{0}")]
     Host(HostError),
     /// The memory manager could not start.
@@ -101,7 +101,7 @@ impl<F: PagingFormat> Drop for Machine<F> {
     ///
     /// If an audit was configured ([`HostConfig::audit_at_end`]) and finds something.
     fn drop(&mut self) {
-        // The query would otherwise own the memory for a moment, and free it in the middle of an access.
+        // Otherwise the query could own the memory briefly, and free it in the middle of an access.
         self.memory.platform().set_frame_query(None);
         // A test that fails already has its message.
         if !self.audit_at_end || std::thread::panicking() {

@@ -1,4 +1,4 @@
-//! Programs: what runs on a vCPU in guest mode and touches memory through the MMU.
+//! Programs: they run on a vCPU in guest mode and access memory through the MMU.
 
 use crate::counters::Event;
 use crate::cpu::current::Stay;
@@ -26,7 +26,7 @@ pub trait ProgramSpace {
     fn fault(&self, addr: VirtAddr, access: Access) -> Result<(), Self::Error>;
 }
 
-/// Why a program's access did not go through.
+/// Why a program's access failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum AccessError<E> {
@@ -42,7 +42,7 @@ pub enum AccessError<E> {
     },
 }
 
-/// How the MMU found the page of an access that went through.
+/// How the MMU found the page of a successful access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Translation {
     /// The TLB had it.
@@ -77,7 +77,7 @@ impl<E: std::error::Error + 'static> std::error::Error for AccessError<E> {
     }
 }
 
-/// What a program has of the handle of its vCPU.
+/// A program's borrow of its vCPU's handle.
 #[derive(Clone, Copy)]
 pub(crate) struct Seat<'v> {
     pub(crate) machine: &'v SharedMachine,
@@ -112,7 +112,7 @@ impl<'v, S: ProgramSpace, F: PagingFormat> Program<'v, S, F> {
 
     /// Calls `action` in guest mode. Between accesses the vCPU serves shootdowns; code that computes for long
     /// without an access should call [`Guest::poll`], since initiators wait for it. Kernel code may be called
-    /// from `action`: pinned sections leave guest mode, and the next access comes back.
+    /// from `action`: pinned sections leave guest mode, and the next access enters it again.
     #[inline]
     pub fn inside<R>(&self, action: impl FnOnce(&mut Guest<'_, S, F>) -> R) -> R {
         let stay = self.seat.stay(true);

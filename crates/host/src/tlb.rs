@@ -64,7 +64,7 @@ impl TlbSlot {
         VirtRange::new(start, VirtAddr(start.0.saturating_add(1 << self.shift)))
     }
 
-    /// What the slot holds.
+    /// The slot's translation.
     pub(crate) fn leaf(&self) -> Leaf {
         Leaf { pfn: self.pfn, flags: self.flags }
     }

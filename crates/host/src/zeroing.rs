@@ -7,10 +7,10 @@
 
 use quire_arch::Order;
 
-/// Blocks from this order on are zeroed past the caches: 2 MiB, about a core's own cache.
+/// Blocks from this order on are zeroed bypassing the caches: 2 MiB, about a core's own cache.
 pub(crate) const PAST_CACHES: Order = Order::PMD;
 
-/// Fills the `bytes` from `start` on with zeros, past the caches where the CPU can do so.
+/// Fills the `bytes` from `start` on with zeros, bypassing the caches if the CPU can.
 ///
 /// # Safety
 ///

@@ -11,7 +11,7 @@ use quire_arch::{CpuId, NodeId, Pfn, Platform};
 use quire_frame::{FolioList, FrameFlags};
 use quire_sync::atomic::Ordering;
 
-/// What belongs to memcgs and is counted by them.
+/// What memcgs count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Belonging {
     /// Pages in memory.
@@ -35,11 +35,11 @@ impl fmt::Display for Belonging {
     }
 }
 
-/// Something that cannot be on a sound machine.
+/// A broken invariant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum MemcgViolation {
-    /// A folio is on a list and its descriptor says otherwise: that it is on none, on another one, or of
-    /// another memcg or node.
+    /// A folio is on a list and its descriptor disagrees: it names no list, another list, or another memcg or
+    /// node.
     #[error("{pfn:?} is on a list that it does not say")]
     WrongLabel {
         /// Its first frame.
@@ -53,7 +53,7 @@ pub enum MemcgViolation {
         /// Lists that it is on.
         lists: u32,
     },
-    /// A list says that it has another number of pages than it has.
+    /// A list's page count is wrong.
     #[error("{} of memcg {memcg}, node {node}: {kept} pages are kept, {counted} counted", .list.name())]
     WrongSize {
         /// The memcg.
@@ -67,7 +67,7 @@ pub enum MemcgViolation {
         /// As counted.
         counted: u64,
     },
-    /// More is charged below a memcg than to it.
+    /// More is charged to a memcg's children than to the memcg.
     #[error("memcg {memcg} is charged {usage} pages, with {below} below it")]
     Charges {
         /// The memcg.
@@ -87,30 +87,30 @@ pub enum MemcgViolation {
         /// As above.
         below: u64,
     },
-    /// More or less belongs to a memcg than it counts.
+    /// A memcg's count differs from what belongs to it.
     #[error("memcg {memcg} counts {kept} {what}, and {found} belong to it")]
     Count {
         /// The memcg.
         memcg: MemcgId,
-        /// Of what.
+        /// Which count.
         what: Belonging,
         /// As counted by the memcg, without what is below it.
         kept: u64,
         /// As found.
         found: u64,
     },
-    /// Something belongs to what is no memcg.
+    /// Something is charged to a memcg that does not exist.
     #[error("{what} belong to {memcg}, which is no memcg")]
     Orphan {
-        /// The memcg that is not.
+        /// The missing memcg.
         memcg: MemcgId,
-        /// What it is.
+        /// Its kind.
         what: Belonging,
     },
-    /// A CPU holds something back for what is no memcg.
+    /// A CPU holds back an amount for a memcg that does not exist.
     #[error("a CPU holds something back for {memcg}, which is none")]
     Stray {
-        /// The memcg that is not.
+        /// The missing memcg.
         memcg: MemcgId,
     },
 }
@@ -163,8 +163,8 @@ impl<P: Platform> Memcgs<P> {
         }
     }
 
-    /// Holds what the memcgs count against a recount: `tell` calls what it is given with the memcg of each
-    /// thing there is, and how many it is. The machine is quiet.
+    /// Compares the memcgs' counts with a recount: `tell` calls its argument with the memcg and the number of
+    /// each item. The machine is quiet.
     pub fn recount(
         &self,
         what: Belonging,

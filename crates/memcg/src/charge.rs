@@ -1,8 +1,7 @@
 //! Charging pages to memcgs.
 //!
-//! A charge counts at the memcg and at every memcg above it. So that this is not done for each page, a CPU
-//! has a stock of pages that are charged to one memcg already; it is filled in batches, and what is given
-//! back goes there first.
+//! A charge counts at the memcg and at every memcg above it. To avoid this for each page, a CPU has a stock
+//! of pages already charged to one memcg. It is filled in batches, and uncharged pages go there first.
 
 use crate::Memcgs;
 use crate::counter::PageCounter;
@@ -13,23 +12,23 @@ use crate::memcg::Memcg;
 use quire_arch::{Pin, Platform};
 use quire_sync::atomic::Ordering;
 
-/// Pages that are charged at once at least, if limits allow it.
+/// The least number of pages charged at once, if limits allow it.
 const BATCH: u64 = 64;
 /// The most pages in a stock.
 const MOST: u64 = 2 * BATCH;
 
 impl<P: Platform> Memcgs<P> {
     /// Charges `pages` to the memcg. Above `memory.high` it succeeds, and [`over_high`](Self::over_high)
-    /// tells it.
+    /// reports it.
     ///
-    /// Nothing but the charge itself may keep the memcg. Then the caller has found its number in something
-    /// that belongs to it, and is in the section of the epoch in which it did: so the number stands for this
-    /// memcg still.
+    /// Possibly only the charge itself keeps the memcg. Then the caller has found the memcg's number in
+    /// something that belongs to it, and is still in the epoch section in which it found it; so the number
+    /// still names this memcg.
     ///
     /// # Errors
     ///
-    /// [`OverLimit`] if the memcg or one above it would go past `memory.max`, also without what CPUs have in
-    /// stock; the event is counted there. Nothing is charged.
+    /// [`OverLimit`] if the memcg or an ancestor would exceed `memory.max`, even after draining the CPUs'
+    /// stocks; the event is counted there. Nothing is charged.
     #[inline]
     pub fn try_charge(&self, pin: &Pin<'_, P>, id: MemcgId, pages: u64) -> Result<(), OverLimit> {
         if id.is_root() || self.cpus.mine(pin).stock.take(id, pages as i64) {
@@ -47,7 +46,8 @@ impl<P: Platform> Memcgs<P> {
         let mut drained = None;
         loop {
             let Err(over) = self.charge_all(id, pages) else { return Ok(()) };
-            // Stocks below a memcg that is full hold some of its charge. One further up may be full of others'.
+            // Stocks below a memcg at its limit hold some of its charge. An ancestor further up may be filled
+            // by others.
             if drained.is_some_and(|drained| self.is_below(over.memcg, drained)) {
                 self.count(over.memcg, MemcgEvent::Max, 1);
                 return Err(over);
@@ -57,7 +57,7 @@ impl<P: Platform> Memcgs<P> {
         }
     }
 
-    /// Charges `pages` at the memcg and all above it, or nowhere.
+    /// Charges `pages` to the memcg and all its ancestors, or to none.
     fn charge_all(&self, id: MemcgId, pages: u64) -> Result<(), OverLimit> {
         let mut over_high = false;
         for memcg in self.up(id) {
@@ -101,8 +101,8 @@ impl<P: Platform> Memcgs<P> {
         }
     }
 
-    /// Gives back `pages` that were charged to the memcg. The caller has nothing more to do with the memcg
-    /// afterwards, unless something else keeps it.
+    /// Uncharges `pages` from the memcg. The caller does not use the memcg afterwards, unless something else
+    /// keeps it.
     #[inline]
     pub fn uncharge(&self, pin: &Pin<'_, P>, id: MemcgId, pages: u64) {
         if id.is_root() || self.cpus.mine(pin).stock.try_add(id, pages as i64, MOST) {
@@ -111,7 +111,7 @@ impl<P: Platform> Memcgs<P> {
         self.uncharge_slowly(pin, id, pages);
     }
 
-    /// The stock is another memcg's, or full: then it is brought down to a batch.
+    /// The stock is another memcg's, or full: then it is reduced to a batch.
     #[cold]
     fn uncharge_slowly(&self, pin: &Pin<'_, P>, id: MemcgId, pages: u64) {
         let stock = &self.cpus.mine(pin).stock;
@@ -123,15 +123,15 @@ impl<P: Platform> Memcgs<P> {
         }
     }
 
-    /// Puts charged pages in the CPU's stock, and gives back what has to make room.
+    /// Puts charged pages in the CPU's stock, and returns what has to make room.
     fn put_in_stock(&self, pin: &Pin<'_, P>, id: MemcgId, pages: u64) {
         if let Some((whose, out)) = self.cpus.mine(pin).stock.add(id, pages as i64) {
-            // What is in a stock is charged still, so its memcg is there.
+            // What is in a stock is still charged, so its memcg exists.
             self.uncharge_all(whose, out as u64);
         }
     }
 
-    /// Gives `pages` back at the memcg and all above it.
+    /// Uncharges `pages` from the memcg and all its ancestors.
     fn uncharge_all(&self, id: MemcgId, pages: u64) {
         for memcg in self.up(id) {
             let usage = memcg.memory.sub(pages);
@@ -139,12 +139,12 @@ impl<P: Platform> Memcgs<P> {
         }
     }
 
-    /// Gives back what all CPUs have in stock.
+    /// Uncharges the stocks of all CPUs.
     pub fn drain_stocks(&self, pin: &Pin<'_, P>) {
         self.drain_stocks_of(pin, |_| true);
     }
 
-    /// As [`drain_stocks`](Self::drain_stocks), of some memcgs. Pinned, so that it does not take long.
+    /// As [`drain_stocks`](Self::drain_stocks), for some memcgs. Runs pinned, so it must be short.
     pub(crate) fn drain_stocks_of(&self, _pin: &Pin<'_, P>, wanted: impl Fn(MemcgId) -> bool) {
         for cells in self.cpus.iter() {
             if let Some((whose, pages)) = cells.stock.drain(&wanted) {
@@ -159,8 +159,8 @@ impl<P: Platform> Memcgs<P> {
         stocks.filter(|&(whose, _)| whose == id).map(|(_, pages)| pages as u64).sum()
     }
 
-    /// The memcg, or the one above it that is worst, over its `memory.high`; none if no charge of this memcg
-    /// went past a limit since this last returned so, or since [`forgive_high`](Self::forgive_high).
+    /// The memcg or ancestor that is furthest over its `memory.high`. `None` if no charge of this memcg went
+    /// over a limit since this last returned `None`, or since [`forgive_high`](Self::forgive_high).
     #[inline]
     pub fn over_high(&self, id: MemcgId) -> Option<OverHigh> {
         if id.is_root() {
@@ -185,8 +185,7 @@ impl<P: Platform> Memcgs<P> {
         worst
     }
 
-    /// Nothing can be done about what the memcg has; it is over again with the next charge that goes past a
-    /// limit.
+    /// Accepts that the memcg is over its limit; it is reported again after the next charge over a limit.
     pub fn forgive_high(&self, id: MemcgId) {
         if let Some(memcg) = self.table.get(id) {
             memcg.over_high.store(false, Ordering::Relaxed);
@@ -197,7 +196,7 @@ impl<P: Platform> Memcgs<P> {
     ///
     /// # Errors
     ///
-    /// [`OverLimit`] if the memcg or one above it would go past `memory.swap.max`; the events are counted.
+    /// [`OverLimit`] if the memcg or an ancestor would exceed `memory.swap.max`; the events are counted.
     /// Nothing is charged.
     pub fn charge_swap(&self, id: MemcgId, pages: u64) -> Result<(), OverLimit> {
         for memcg in self.up(id) {
@@ -213,37 +212,36 @@ impl<P: Platform> Memcgs<P> {
         Ok(())
     }
 
-    /// Gives back `pages` of swap that were charged to the memcg.
+    /// Uncharges `pages` of swap from the memcg.
     pub fn uncharge_swap(&self, id: MemcgId, pages: u64) {
         for memcg in self.up(id) {
             memcg.swap.sub(pages);
         }
     }
 
-    /// Pages of swap that the memcg may still charge, as far as limits go.
+    /// Pages of swap that the limits still allow the memcg to charge.
     pub fn swap_left(&self, id: MemcgId) -> u64 {
         let left = |memcg: &Memcg<P>| memcg.swap.max().saturating_sub(memcg.swap.usage());
         self.up(id).map(left).min().unwrap_or(u64::MAX)
     }
 
-    /// Pages that the memcg may still charge, as far as limits go.
+    /// Pages that the limits still allow the memcg to charge.
     pub fn pages_left(&self, id: MemcgId) -> u64 {
         let left = |memcg: &Memcg<P>| memcg.memory.max().saturating_sub(memcg.memory.usage());
         self.up(id).map(left).min().unwrap_or(u64::MAX)
     }
 
-    /// Pages that are charged to the memcg and to what is below it, those in stock included. Of the root
-    /// nothing is known.
+    /// Pages charged to the memcg and its descendants, including those in stock. The root is not counted.
     pub fn usage(&self, id: MemcgId) -> u64 {
         self.table.get(id).map_or(0, |memcg| memcg.memory.usage())
     }
 
-    /// Pages of swap that are charged to the memcg and to what is below it.
+    /// Pages of swap charged to the memcg and its descendants.
     pub fn swap_usage(&self, id: MemcgId) -> u64 {
         self.table.get(id).map_or(0, |memcg| memcg.swap.usage())
     }
 
-    /// Pages that are charged to the memcg itself, without those in stock: as many as frames whose
+    /// Pages that are charged to the memcg itself, without those in stock: the number of frames whose
     /// [`memcg`](quire_frame::Frame::memcg) it is. On a quiet machine.
     pub fn charged(&self, id: MemcgId) -> u64 {
         self.own(id, |memcg| &memcg.memory).saturating_sub(self.stocked(id))

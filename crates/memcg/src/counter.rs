@@ -4,15 +4,14 @@ use core::sync::atomic::AtomicU64;
 use quire_arch::PAGE_SHIFT;
 use quire_sync::atomic::Ordering;
 
-/// The limit of what has none, in pages: as many as Linux counts (`PAGE_COUNTER_MAX`).
+/// The value that means no limit, in pages; Linux's `PAGE_COUNTER_MAX`.
 pub(crate) const UNLIMITED: u64 = i64::MAX as u64 >> PAGE_SHIFT;
 
 /// Pages in use, and the most that may be.
 #[derive(Debug)]
 pub(crate) struct PageCounter {
     usage: AtomicU64,
-    /// How often it rose from zero. Never taken back, so that two looks at it say whether there was anything
-    /// between them.
+    /// How often it rose from zero. Never decremented, so two reads show whether it was non-zero in between.
     rises: AtomicU64,
     max: AtomicU64,
     peak: AtomicU64,
@@ -66,8 +65,8 @@ impl PageCounter {
         now
     }
 
-    /// Counts `pages` more if the limit allows it, and returns how many there are now. Counted first and
-    /// looked at after, so that two callers at once cannot both take the last pages; both may be refused.
+    /// Counts `pages` more if the limit allows it, and returns how many there are now. It adds first and
+    /// checks afterwards, so two concurrent callers cannot both take the last pages; both may be refused.
     #[inline]
     pub(crate) fn try_add(&self, pages: u64) -> Option<u64> {
         let now = self.usage.fetch_add(pages, Ordering::Relaxed) + pages;

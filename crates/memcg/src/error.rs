@@ -1,4 +1,4 @@
-//! What can go wrong, each cause apart.
+//! Errors, one for each cause.
 
 use crate::id::MemcgId;
 use core::fmt;
@@ -13,22 +13,22 @@ pub enum MemcgError {
     /// The name is empty or too long, or has bytes that no name has.
     #[error("not a name for a memcg")]
     BadName,
-    /// The parent has a memcg of that name.
+    /// The parent already has a child of that name.
     #[error("there is a memcg of that name")]
     Exists,
-    /// There are as many memcgs as there can be.
+    /// The maximum number of memcgs is reached.
     #[error("there are too many memcgs")]
     TooMany,
-    /// The parent is as deep in the tree as a memcg can be.
+    /// The parent is at the maximum depth of the tree.
     #[error("the tree of memcgs is too deep")]
     TooDeep,
     /// No memory for another memcg.
     #[error("no memory for a memcg: {0}")]
     NoMemory(AllocError),
-    /// The memcg has children, or spaces belong to it.
+    /// The memcg has children or spaces.
     #[error("the memcg has children or spaces")]
     Busy,
-    /// The root stays, and has no limits.
+    /// The root cannot be removed, and has no limits.
     #[error("the root of the memcgs stays as it is")]
     Root,
     /// A memcg has no such file.
@@ -40,10 +40,10 @@ pub enum MemcgError {
     /// The file can only be read.
     #[error("the file can only be read")]
     ReadOnly,
-    /// What was written is no such value.
+    /// The value written is invalid.
     #[error("not a value of the file")]
     BadValue,
-    /// Where the text went to has refused it.
+    /// The text could not be written to its output.
     #[error("the text could not be put out")]
     Output,
 }
@@ -69,10 +69,10 @@ pub struct OverHigh {
     pub pages: u64,
 }
 
-/// A charge that would have gone past a limit. Nothing was charged.
+/// A charge that would have exceeded a limit. Nothing was charged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("memcg {memcg} is at its limit")]
 pub struct OverLimit {
-    /// Whose limit: the memcg that was to be charged, or one above it. What is reclaimed there makes room.
+    /// Whose limit: that of the memcg to be charged, or of an ancestor. Reclaim there makes room.
     pub memcg: MemcgId,
 }

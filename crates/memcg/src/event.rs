@@ -1,4 +1,4 @@
-//! Events of memcgs, as `memory.events` and `memory.swap.events` tell them.
+//! Events of memcgs, as in `memory.events` and `memory.swap.events`.
 
 use crate::Memcgs;
 use crate::id::MemcgId;
@@ -9,21 +9,21 @@ use quire_sync::atomic::Ordering;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(usize)]
 pub enum MemcgEvent {
-    /// Reclaim took from it though it was below `memory.low`.
+    /// It was reclaimed from while below `memory.low`.
     Low,
-    /// It was above `memory.high`, and reclaimed for that.
+    /// It was above `memory.high`, and was reclaimed from.
     High,
-    /// A charge would have gone past `memory.max`.
+    /// A charge would have exceeded `memory.max`.
     Max,
-    /// It was at `memory.max`, and reclaim found nothing.
+    /// It was at `memory.max`, and reclaim freed nothing.
     Oom,
-    /// A process was killed for that.
+    /// A process was OOM-killed.
     OomKill,
-    /// All processes of it were killed together.
+    /// All its processes were OOM-killed together.
     OomGroupKill,
-    /// Swap in use would have gone past `memory.swap.max`.
+    /// A swap charge would have exceeded `memory.swap.max`.
     SwapMax,
-    /// No swap could be had, for that or because no device has room.
+    /// A swap allocation failed, at that limit or because no device has free slots.
     SwapFail,
 }
 
@@ -48,7 +48,7 @@ impl<P: Platform> Memcgs<P> {
         self.table.get(id).map_or(0, |memcg| memcg.events[event as usize].load(Ordering::Relaxed))
     }
 
-    /// Events at the memcg and at all memcgs below it that there are or were.
+    /// Events at the memcg and at all its present and former descendants.
     pub fn events(&self, id: MemcgId, event: MemcgEvent) -> u64 {
         let mut sum = 0;
         self.for_each_in_subtree(id, |below| {

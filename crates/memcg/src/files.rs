@@ -72,13 +72,13 @@ enum Line {
     Bytes(MemcgStat),
     /// As it is.
     Plain(MemcgStat),
-    /// Pages on lists, told in bytes.
+    /// Pages on lists, in bytes.
     List(LruList),
     /// Several numbers in one.
     Sum(&'static str, [MemcgStat; 3]),
 }
 
-/// `memory.stat`, as far as there is something to tell, in the order of Linux 6.17.
+/// `memory.stat`, as far as it is counted, in the order of Linux 6.17.
 const STAT: [Line; 35] = {
     use Line::{Anon, Bytes, List, Plain, Sum};
     use MemcgStat as S;
@@ -129,7 +129,7 @@ impl Line {
         lists: &[u64; LruList::COUNT],
         out: &mut dyn fmt::Write,
     ) -> fmt::Result {
-        // What is counted up on one CPU and down on another may seem to be below zero for a moment.
+        // A value counted up on one CPU and down on another may be negative for a moment.
         let read = |stat: MemcgStat| stats[stat as usize].max(0);
         match *self {
             Self::Anon => {
@@ -194,7 +194,7 @@ impl<P: Platform> Memcgs<P> {
         Ok(())
     }
 
-    /// Writes `text` to the memcg's file `name`. What has to be done then is the caller's.
+    /// Writes `text` to the memcg's file `name`. The caller does what the result asks for.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! What memcgs are called.
+//! Memcg identifiers.
 
 use core::fmt;
 
@@ -10,10 +10,10 @@ pub struct MemcgId(u16);
 impl MemcgId {
     /// The root of the tree: it has no limits, and nothing is counted for it.
     pub const ROOT: Self = Self(0);
-    /// Numbers that there are, so that one more bit is left beside a number.
+    /// Number of ids; leaves one spare bit beside an id.
     pub const COUNT: usize = 1 << 15;
 
-    /// Memcg `number`, or `None` where no memcg can have it.
+    /// Memcg `number`, or `None` if it is out of range.
     #[doc(hidden)]
     #[inline]
     pub const fn new(number: u16) -> Option<Self> {

@@ -1,23 +1,23 @@
 //! Memory control groups (memcgs), and the LRU lists.
 //!
-//! [`Memcgs`] holds those of one machine. It owns the page-frame allocator. docs/memcg.md says
-//! how memcgs are charged, come and go, and which lock guards what.
+//! [`Memcgs`] holds those of one machine. It owns the page-frame allocator. docs/memcg.md says how memcgs are
+//! charged, created and removed, and which lock guards what.
 //!
 //! A memcg is named by its number ([`MemcgId`]). A user of one has a space or a charge in it, or is prepared
-//! to find it gone: a number that is out of date leads to no memory error, but may lead to a later memcg.
+//! to find it gone: a stale number causes no memory error, but may name a later memcg.
 //!
 //! # Modules, lowest first
 //!
 //! - `counter`: a number of pages with a limit, at one memcg.
 //! - `id`: numbers of memcgs.
-//! - `error`: what can go wrong, each cause apart.
+//! - `error`: errors, one for each cause.
 //! - `event`: events of memcgs, as in `memory.events` and `memory.swap.events`.
 //! - `lists`: the LRU lists.
 //! - `name`: names of memcgs.
-//! - `outcome`: what a write to a file of a memcg leaves to be done.
+//! - `outcome`: the work that a write to a memcg's file leaves to the caller.
 //! - `limit`: limits, and how they are written as text.
-//! - `protected`: a claim on memory: `memory.min` or `memory.low`.
-//! - `stat`: what is counted for each memcg.
+//! - `protected`: protection of memory: `memory.min` or `memory.low`.
+//! - `stat`: statistics of each memcg.
 //! - `put`: freeing folios: off the LRU lists, uncharged from their memcg, to the page-frame allocator.
 //! - `unlisted`: listing folios that are on no list.
 //! - `files`: the files of a memcg, as text in and out.
@@ -27,8 +27,8 @@
 //! - `tagged`: an amount that belongs to one memcg, in one word: what a CPU holds back of a counter that all
 //!   CPUs share.
 //! - `audit`: the auditor: recounts lists and charges.
-//! - `tree`: the tree of memcgs: how they are made, found and removed.
-//! - `protection`: what reclaim has to leave to a memcg.
+//! - `tree`: the tree of memcgs: how they are created, found and removed.
+//! - `protection`: effective protection: what reclaim has to leave to a memcg.
 //! - `sweep`: freeing removed memcgs.
 
 #![no_std]
@@ -87,7 +87,7 @@ use quire_sync::{PerCpu, SpinLock};
 /// The site of what this crate allocates in whole frames.
 pub(crate) const SITE: FaultSite = FaultSite::new("memcg");
 
-/// What a CPU holds back of the counters of memcgs.
+/// A CPU's batched updates to memcg counters.
 #[derive(Debug)]
 pub(crate) struct CpuCells {
     /// Pages that are charged already and not used yet.
@@ -118,7 +118,7 @@ fn per_cpu<T, P: Platform>(
     let order = Order::ALL.into_iter().find(fits).ok_or(AllocError::OutOfMemory)?;
     let pfn = frames.allocate(pin, AllocRequest::new(order, SITE).kind(Kind::Memcg))?;
     let memory: NonNull<u8> = frames.platform().direct_map(pfn);
-    // SAFETY: the block was just given out, is large enough and aligned to a page, and is never given back.
+    // SAFETY: the block was just allocated, is large enough and aligned to a page, and is never freed.
     Ok(unsafe { PerCpu::init(memory, cpus, make) })
 }
 

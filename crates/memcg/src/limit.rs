@@ -11,15 +11,15 @@ use quire_sync::atomic::Ordering;
 /// A limit of a memcg.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Limit {
-    /// No charge goes past it.
+    /// No charge exceeds it.
     Max,
     /// A thread that charges past it reclaims, and is throttled.
     High,
-    /// Nothing is reclaimed below it while there is more elsewhere.
+    /// Nothing is reclaimed below it while unprotected memory is left elsewhere.
     Low,
     /// Nothing is reclaimed below it.
     Min,
-    /// No more swap than that.
+    /// The limit of swap.
     SwapMax,
 }
 
@@ -67,7 +67,7 @@ pub(crate) fn parse_limit(text: &str) -> Result<Option<u64>, MemcgError> {
 }
 
 impl<P: Platform> Memcgs<P> {
-    /// Sets a limit to so many bytes, rounded down to pages, or to none.
+    /// Sets a limit in bytes, rounded down to pages, or no limit.
     ///
     /// # Errors
     ///

@@ -18,8 +18,8 @@ const ONLINE: u32 = 1 << 31;
 /// Removed, but something still belongs to it.
 const ZOMBIE: u32 = 1 << 30;
 
-/// Whether there is such a memcg, and how many spaces belong to it, in one word: so that the last look before
-/// it is removed is the removal.
+/// Whether the memcg exists, and its number of spaces, in one word: so that the last check before the removal
+/// is the removal itself.
 #[derive(Debug)]
 pub(crate) struct Life(AtomicU32);
 
@@ -69,8 +69,8 @@ impl Life {
     }
 }
 
-/// Where a memcg is in the tree. Written under the lock of the memcgs; `parent` never changes while there is
-/// something of the memcg. The root is the child of none, so its number stands for none in the others.
+/// A memcg's links in the tree. Written under the lock of the memcgs; `parent` never changes while anything
+/// belongs to the memcg. The root is no child, so its number means none in the other links.
 #[derive(Debug, Default)]
 pub(crate) struct Links {
     pub(crate) parent: AtomicU16,
@@ -82,8 +82,8 @@ pub(crate) struct Links {
     pub(crate) depth: AtomicU8,
 }
 
-/// A memcg. Its memory is never given back, but used for the next memcg: so a number that is out of date
-/// leads to some memcg, and nothing worse.
+/// A memcg. Its memory is never freed, but reused for the next memcg: so a stale number leads to some memcg,
+/// and nothing worse.
 pub(crate) struct Memcg<P: Platform> {
     pub(crate) id: MemcgId,
     pub(crate) life: Life,
@@ -92,7 +92,7 @@ pub(crate) struct Memcg<P: Platform> {
     pub(crate) memory: PageCounter,
     pub(crate) swap: PageCounter,
     pub(crate) high: AtomicU64,
-    /// A charge has gone past the `high` of this memcg or of one above.
+    /// A charge has exceeded the `high` of this memcg or of an ancestor.
     pub(crate) over_high: AtomicBool,
     pub(crate) min: Protected,
     pub(crate) low: Protected,
@@ -102,8 +102,8 @@ pub(crate) struct Memcg<P: Platform> {
     pub(crate) stats: [AtomicI64; MemcgStat::COUNT],
     /// Where the next round of reclaim under this memcg begins.
     pub(crate) cursor: AtomicU16,
-    /// For a removed memcg: when it was last seen that no CPU keeps anything back for it, plus one; zero for
-    /// never.
+    /// For a removed memcg: the time when no CPU was last seen to hold anything back for it, plus one; zero
+    /// for never.
     pub(crate) drained: AtomicU64,
     /// How often its memory had risen from zero then.
     pub(crate) drained_rises: AtomicU64,
@@ -156,8 +156,8 @@ impl<P: Platform> Memcg<P> {
         self.all_lists().for_each(NodeLists::reset);
     }
 
-    /// Whether pages or slots are charged to it. What goes from a slot into memory between the two looks is
-    /// missed: then [`PageCounter::rises`] has changed.
+    /// Whether pages or slots are charged to it. A charge that moves from a slot to memory between the two
+    /// reads is missed: then [`PageCounter::rises`] has changed.
     pub(crate) fn is_charged(&self) -> bool {
         if self.memory.usage() != 0 {
             return true;

@@ -8,8 +8,8 @@ use loom::thread;
 const A: MemcgId = MemcgId::from_bits(1);
 const B: MemcgId = MemcgId::from_bits(2);
 
-/// The owner uses its stock for one memcg and the other while another CPU drains it: no page is lost, none is
-/// there twice.
+/// The owner uses its stock for one memcg and the other while another CPU drains it: no page is lost or
+/// duplicated.
 #[test]
 fn loom_a_stock_that_is_drained_loses_nothing() {
     loom::model(|| {

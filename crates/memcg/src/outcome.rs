@@ -1,6 +1,6 @@
-//! What a write to a file of a memcg leaves to be done.
+//! The work that a write to a memcg's file leaves to the caller.
 
-/// How much reclaim prefers anonymous pages.
+/// Swappiness: how much reclaim prefers anonymous pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Swappiness {
     /// From 0 (hardly) to 200 (hardly anything else).
@@ -9,29 +9,28 @@ pub enum Swappiness {
     Max,
 }
 
-/// What is left to be done after a file was written.
+/// The work left after a file was written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "the memcg may have to be reclaimed from"]
 pub enum WriteOutcome {
     /// Nothing.
     Done,
-    /// The memcg uses so many pages more than its new `memory.high`: these are to be reclaimed, as far as
-    /// they can.
+    /// The memcg exceeds its new `memory.high` by so many pages: reclaim as many of them as possible.
     AboveHigh {
         /// Pages.
         pages: u64,
     },
-    /// The memcg uses so many pages more than its new `memory.max`: these are to be reclaimed, and if they
-    /// cannot be, processes are killed.
+    /// The memcg exceeds its new `memory.max` by so many pages: reclaim them, and if that fails, kill
+    /// processes.
     AboveMax {
         /// Pages.
         pages: u64,
     },
-    /// `memory.reclaim`: so many pages are to be reclaimed. Fewer are an error (`EAGAIN`).
+    /// `memory.reclaim`: reclaim so many pages. Fewer are an error (`EAGAIN`).
     Reclaim {
         /// Pages.
         pages: u64,
-        /// If it was said.
+        /// If it was given.
         swappiness: Option<Swappiness>,
     },
 }

@@ -1,4 +1,4 @@
-//! A claim on memory: `memory.min` or `memory.low`.
+//! Protection of memory: `memory.min` or `memory.low`.
 
 use quire_sync::atomic::{AtomicU64, Ordering};
 
@@ -6,7 +6,7 @@ use quire_sync::atomic::{AtomicU64, Ordering};
 #[derive(Debug)]
 pub(crate) struct Protected {
     setting: AtomicU64,
-    /// What is in use of the claim, as the parent's sum has it.
+    /// The used part of the claim, as in the parent's sum.
     used: AtomicU64,
     /// The sum of that over the children.
     children: AtomicU64,
@@ -31,7 +31,7 @@ impl Protected {
         self.setting.store(pages, Ordering::Relaxed);
     }
 
-    /// What the children claim together.
+    /// The sum of the children's claims.
     pub(crate) fn of_children(&self) -> u64 {
         self.children.load(Ordering::Relaxed)
     }
@@ -41,8 +41,7 @@ impl Protected {
         self.setting() == 0 && self.used.load(Ordering::Relaxed) == 0
     }
 
-    /// Brings the parent's sum up to date. Each change of `used` is added there once, by the CPU that comes
-    /// first.
+    /// Updates the parent's sum. Each change of `used` is added there once, by the first CPU.
     pub(crate) fn note(&self, usage: u64, parent: &Self) {
         if !self.is_idle() {
             let now = usage.min(self.setting());

@@ -1,4 +1,4 @@
-//! What reclaim has to leave to a memcg.
+//! Effective protection: what reclaim has to leave to a memcg.
 //!
 //! `memory.min` and `memory.low` of a memcg are worth what its ancestors have to give: where the children of
 //! a memcg claim more than it has itself, each gets its share by what it uses of its claim; where they claim
@@ -16,14 +16,14 @@ use quire_arch::Platform;
 /// Pages that are protected from a reclaim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Protection {
-    /// As long as the memcg uses no more, nothing is taken from it at all.
+    /// While the memcg uses no more, it is not reclaimed from at all.
     pub min: u64,
-    /// As long as the memcg uses no more, nothing is taken from it while others have more.
+    /// While the memcg uses no more, it is not reclaimed from as long as others have unprotected memory.
     pub low: u64,
 }
 
-/// What a claim is worth, in pages: of a memcg that uses `usage`, below one that uses `parent_usage` and
-/// whose own claim is worth `parent`.
+/// The effective value of a claim, in pages: of a memcg that uses `usage`, below one that uses `parent_usage`
+/// and whose own claim is worth `parent`.
 fn effective(claim: &Protected, usage: u64, (above, parent_usage, parent): (&Protected, u64, u64)) -> u64 {
     let used = usage.min(claim.setting());
     let siblings = above.of_children();
@@ -66,7 +66,7 @@ impl<P: Platform> Memcgs<P> {
         let Some(first) = path.pop().filter(|first| first.parent() == root) else {
             return Protection::default();
         };
-        // Against its own root a memcg has what it claims: limits above do not count.
+        // Directly below `root` a memcg's protection is its own claim: ancestors above do not limit it.
         let mut above = first;
         let mut worth = Protection { min: first.min.setting(), low: first.low.setting() };
         for memcg in path.into_iter().rev() {

@@ -67,8 +67,7 @@ impl<P: Platform> Memcgs<P> {
         gone
     }
 
-    /// The same for a folio that only the caller has: it enters `chain`, or the error says what is in the
-    /// way.
+    /// The same for a folio that only the caller uses: it enters `chain`, or the error says why not.
     ///
     /// # Errors
     ///
@@ -122,7 +121,7 @@ impl<P: Platform> Memcgs<P> {
         self.unlist_folio(&pin, head);
     }
 
-    /// Takes a folio that is in a chain out of the accounts of its memcg.
+    /// Uncharges a folio that is in a chain from its memcg.
     #[cold]
     fn uncharge_folio(&self, head: Pfn, order: Order, kind: Kind) {
         let pin = self.frames().platform().pin();

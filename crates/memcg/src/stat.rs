@@ -1,4 +1,4 @@
-//! What is counted for each memcg.
+//! Statistics of each memcg.
 
 use crate::Memcgs;
 use crate::id::MemcgId;
@@ -6,77 +6,77 @@ use quire_arch::{Pin, Platform, named_enum};
 use quire_sync::atomic::Ordering;
 
 named_enum! {
-    /// A number of `memory.stat`, by its name there.
+    /// A counter of `memory.stat`, by its name there.
     #[repr(usize)]
     pub enum MemcgStat {
         /// Pages of files that are charged; in bytes in the file.
         File = "file",
-        /// Anonymous pages that were paged in again.
+        /// Refaults of anonymous pages.
         WorkingsetRefaultAnon = "workingset_refault_anon",
-        /// Of the anonymous ones, those that were out for so short a time that they are active at once.
+        /// Of these, pages activated because their refault distance was short.
         WorkingsetActivateAnon = "workingset_activate_anon",
-        /// Of these, anonymous ones that had been active before they were paged out.
+        /// Of these, anonymous pages that were active before they were evicted.
         WorkingsetRestoreAnon = "workingset_restore_anon",
         /// Pages read from swap devices.
         Pswpin = "pswpin",
         /// Pages written to swap devices.
         Pswpout = "pswpout",
-        /// Pages that the background reclaim looked at.
+        /// Pages scanned by kswapd.
         PgscanKswapd = "pgscan_kswapd",
-        /// Pages that programs looked at which wanted memory.
+        /// Pages scanned by direct reclaim.
         PgscanDirect = "pgscan_direct",
-        /// Pages that were scanned because reclaim was asked for.
+        /// Pages scanned by proactive reclaim.
         PgscanProactive = "pgscan_proactive",
-        /// Of the background's, pages that were got.
+        /// Pages reclaimed by kswapd.
         PgstealKswapd = "pgsteal_kswapd",
-        /// Of the programs', pages that were got.
+        /// Pages reclaimed by direct reclaim.
         PgstealDirect = "pgsteal_direct",
-        /// Of those, pages that were reclaimed.
+        /// Pages reclaimed by proactive reclaim.
         PgstealProactive = "pgsteal_proactive",
         /// Page faults.
         Pgfault = "pgfault",
-        /// Page faults that had to wait for a device.
+        /// Major faults: page faults that had to wait for a device.
         Pgmajfault = "pgmajfault",
-        /// Pages on active lists that were looked at.
+        /// Pages scanned on active lists.
         Pgrefill = "pgrefill",
-        /// Pages that became active.
+        /// Pages activated.
         Pgactivate = "pgactivate",
-        /// Pages that became inactive.
+        /// Pages deactivated.
         Pgdeactivate = "pgdeactivate",
-        /// Pages whose contents are not needed.
+        /// Pages marked by MADV_FREE.
         Pglazyfree = "pglazyfree",
-        /// Of these, pages that were taken.
+        /// Of these, pages that were freed.
         Pglazyfreed = "pglazyfreed",
-        /// Pages of zeros that came back without a device.
+        /// Zero-filled pages swapped in without device I/O.
         SwpinZero = "swpin_zero",
-        /// Pages of zeros that were paged out without a device.
+        /// Zero-filled pages swapped out without device I/O.
         SwpoutZero = "swpout_zero",
-        /// Pages that came back from a compressed cache.
+        /// Pages loaded from a compressed cache.
         Zswpin = "zswpin",
-        /// Pages that went to a compressed cache.
+        /// Pages stored in a compressed cache.
         Zswpout = "zswpout",
-        /// Faults that mapped a new folio as large as a PMD entry's.
+        /// Faults that mapped a new PMD-sized folio.
         ThpFaultAlloc = "thp_fault_alloc",
-        /// Such folios that ranges were collapsed into.
+        /// PMD-sized folios allocated for a collapse.
         ThpCollapseAlloc = "thp_collapse_alloc",
-        /// Such folios that were paged out whole.
+        /// PMD-sized folios swapped out whole.
         ThpSwpout = "thp_swpout",
-        /// Such folios that had to be split first.
+        /// PMD-sized folios that had to be split for swap-out.
         ThpSwpoutFallback = "thp_swpout_fallback",
     }
 }
 
 impl MemcgStat {
-    /// How many numbers there are.
+    /// Number of counters.
     pub const COUNT: usize = Self::ALL.len();
 }
 
-/// All numbers of a memcg, or of a memcg and what is below it.
+/// All counters of a memcg, or of a memcg and its descendants.
 pub type MemcgStats = [i64; MemcgStat::COUNT];
 
 impl<P: Platform> Memcgs<P> {
-    /// Counts `change` for the memcg, which a space or a charge of the caller keeps. Kept back on the
-    /// caller's CPU until it counts for another memcg.
+    /// Counts `change` for the memcg, which a space or a charge of the caller keeps. The change is held back
+    /// on the caller's CPU until it counts for another memcg.
     #[inline]
     pub fn add_stat(&self, pin: &Pin<'_, P>, id: MemcgId, stat: MemcgStat, change: i64) {
         if id.is_root() {
@@ -89,8 +89,7 @@ impl<P: Platform> Memcgs<P> {
         self.evict_stat(pin, id, stat, change);
     }
 
-    /// Nothing keeps the memcg whose number has to make room, but that it goes only after this epoch (see
-    /// `sweep`).
+    /// The memcg whose amount has to make room is kept only by this epoch section (see `sweep`).
     #[cold]
     fn evict_stat(&self, pin: &Pin<'_, P>, id: MemcgId, stat: MemcgStat, change: i64) {
         let _section = self.frames.epoch().enter(pin);
@@ -105,7 +104,7 @@ impl<P: Platform> Memcgs<P> {
         }
     }
 
-    /// Puts what CPUs keep back for the memcg where it belongs, and tells whether there was anything.
+    /// Flushes what CPUs hold back for the memcg, and returns whether there was anything.
     pub(crate) fn drain_stats_of(&self, id: MemcgId) -> bool {
         let mut any = false;
         for cells in self.cpus.iter() {
@@ -119,15 +118,15 @@ impl<P: Platform> Memcgs<P> {
         any
     }
 
-    /// What was counted for the memcg itself.
+    /// The counts of the memcg itself.
     pub(crate) fn own_stat(&self, id: MemcgId, stat: MemcgStat) -> i64 {
         let kept = self.table.get(id).map_or(0, |memcg| memcg.stats[stat as usize].load(Ordering::Relaxed));
         let held_back = self.cpus.iter().map(|cells| cells.stats[stat as usize].get());
         kept + held_back.filter(|&(whose, _)| whose == id).map(|(_, amount)| amount).sum::<i64>()
     }
 
-    /// What was counted for the memcg, and for all memcgs below it that there are or were. On a busy machine
-    /// a moment's mixture.
+    /// The counts of the memcg and of all its present and former descendants. On a busy machine not a
+    /// consistent snapshot.
     pub fn stats(&self, id: MemcgId) -> MemcgStats {
         let mut sums = [0; MemcgStat::COUNT];
         self.for_each_in_subtree(id, |below| {

@@ -1,15 +1,15 @@
-//! How a removed memcg comes to its end.
+//! Freeing removed memcgs.
 //!
 //! Pages, swap slots and children keep a removed memcg. Once there are none, only what CPUs hold back may
-//! still be counted for it. That is put where it belongs. Then an epoch has to pass, for threads in a
-//! section of the epoch:
+//! still be counted for it. That is flushed. Then an epoch has to pass, for threads in a section of the
+//! epoch:
 //!
-//! - one that has taken such an amount out of its word and not put it anywhere yet;
+//! - one that has taken such an amount out of its word and not added it anywhere yet;
 //! - one that has found the number, in a slot or in a space, and is about to charge or to count something
 //!   ([`Memcgs::try_charge`]).
 //!
-//! After it there is one more look. If nothing was charged since the first one, what was counted goes to the
-//! parent, and the number is free.
+//! After it comes a second check. If nothing was charged since the first one, the counts go to the parent,
+//! and the number is free.
 
 use crate::Memcgs;
 use crate::memcg::Memcg;
@@ -18,7 +18,7 @@ use quire_arch::{Pin, Platform};
 use quire_sync::atomic::{Ordering, fence};
 
 impl<P: Platform> Memcgs<P> {
-    /// Looks at some of the removed memcgs, and frees those that nothing belongs to any more. Creating and
+    /// Checks some of the removed memcgs, and frees those that nothing belongs to any more. Creating and
     /// removing memcgs does it too.
     pub fn sweep(&self) {
         let pin = self.frames.platform().pin();
@@ -46,7 +46,7 @@ impl<P: Platform> Memcgs<P> {
         if epoch.stamp().get() + 1 < memcg.drained.load(Ordering::Relaxed) + 2 {
             return false;
         }
-        // What was done in those sections is seen. Pairs with the exchange that moved the epoch.
+        // Sees what was done in those sections. Pairs with the exchange that moved the epoch.
         fence(Ordering::Acquire);
         let over = memcg.memory.rises() == rises && !self.drain_stats_of(memcg.id);
         if !over {
@@ -55,7 +55,7 @@ impl<P: Platform> Memcgs<P> {
         over
     }
 
-    /// Leaves what was counted for a memcg to its parent.
+    /// Adds a memcg's counts to its parent.
     pub(crate) fn fold(&self, memcg: &Memcg<P>) {
         let Some(parent) = self.table.get(memcg.parent()) else { return };
         for (to, from) in parent.stats.iter().zip(&memcg.stats) {

@@ -15,7 +15,7 @@ pub(crate) type Leaf<P> = [AtomicPtr<Memcg<P>>; LEAF];
 
 const _: () = assert!(size_of::<AtomicPtr<u8>>() * LEAF <= quire_arch::PAGE_SIZE as usize);
 
-/// Two levels, so that a machine with few memcgs has one page. Nothing is ever taken out.
+/// Two levels, so that a machine with few memcgs needs one page. Nothing is ever removed.
 pub(crate) struct MemcgTable<P: Platform> {
     leaves: [AtomicPtr<Leaf<P>>; LEAVES],
 }
@@ -33,7 +33,7 @@ impl<P: Platform> MemcgTable<P> {
         Some(unsafe { leaf.as_ref() })
     }
 
-    /// The memcg, if there ever was one of that number.
+    /// The memcg, if there ever was one with that number.
     #[inline]
     pub(crate) fn get(&self, id: MemcgId) -> Option<&Memcg<P>> {
         let memcg = NonNull::new(self.leaf(id)?[id.index() % LEAF].load(Ordering::Acquire))?;
@@ -46,17 +46,17 @@ impl<P: Platform> MemcgTable<P> {
         self.leaf(id).is_some()
     }
 
-    /// Gives the table the page that `id` has its place on. Called under the lock of the memcgs, if it has
+    /// Adds the page of the table that holds `id`'s entry. Called under the lock of the memcgs, if it has
     /// none.
     ///
     /// # Safety
     ///
-    /// `page` is a page of zeros, which is the table's as long as it lives.
+    /// `page` is a zeroed page, which is the table's as long as it lives.
     pub(crate) unsafe fn add_leaf(&self, id: MemcgId, page: NonNull<u8>) {
         self.leaves[id.index() / LEAF].store(page.cast().as_ptr(), Ordering::Release);
     }
 
-    /// Makes `memcg` the one of number `id`, whose page is there. Called under the lock of the memcgs.
+    /// Sets `memcg` as number `id`, whose page is present. Called under the lock of the memcgs.
     ///
     /// # Safety
     ///

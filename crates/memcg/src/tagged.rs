@@ -1,8 +1,7 @@
 //! An amount that belongs to one memcg, in one word: what a CPU holds back of a counter that all CPUs share.
 //!
 //! Each CPU has one such word for each counter, whatever the number of memcgs, and uses it for the memcg that
-//! its program belongs to. The owner adds; any CPU may take the whole amount away, to put it where it
-//! belongs.
+//! its program belongs to. The owner adds; any CPU may take the whole amount, to add it to the memcg.
 
 use crate::id::MemcgId;
 use quire_sync::atomic::{AtomicU64, Ordering};
@@ -37,7 +36,7 @@ impl TaggedAmount {
         unpack(self.0.load(Ordering::Relaxed))
     }
 
-    /// Takes `amount` off if so much of `memcg` is here.
+    /// Subtracts `amount` if the word holds that much for `memcg`.
     #[inline]
     pub(crate) fn take(&self, memcg: MemcgId, amount: i64) -> bool {
         let mut word = self.0.load(Ordering::Relaxed);
@@ -53,8 +52,7 @@ impl TaggedAmount {
         }
     }
 
-    /// Adds `change` for `memcg`. What is returned had to make room, and is the caller's to put where it
-    /// belongs.
+    /// Adds `change` for `memcg`. Returns what had to make room; the caller adds that to its memcg.
     #[inline]
     pub(crate) fn add(&self, memcg: MemcgId, change: i64) -> Option<(MemcgId, i64)> {
         let mut word = self.0.load(Ordering::Relaxed);
@@ -76,7 +74,7 @@ impl TaggedAmount {
         }
     }
 
-    /// Adds `change` if this is of `memcg` or empty, and the amount stays within `most`.
+    /// Adds `change` if the word is `memcg`'s or empty, and the amount stays within `most`.
     #[inline]
     pub(crate) fn try_add(&self, memcg: MemcgId, change: i64, most: u64) -> bool {
         let mut word = self.0.load(Ordering::Relaxed);
@@ -92,7 +90,7 @@ impl TaggedAmount {
         }
     }
 
-    /// Takes all of it, if `wanted` says so of its memcg.
+    /// Takes all of it, if `wanted` returns true for its memcg.
     pub(crate) fn drain(&self, wanted: impl Fn(MemcgId) -> bool) -> Option<(MemcgId, i64)> {
         let mut word = self.0.load(Ordering::Relaxed);
         loop {

@@ -1,4 +1,4 @@
-//! The tree of memcgs: how they come, are found, and are removed.
+//! The tree of memcgs: how they are created, found and removed.
 
 use crate::error::MemcgError;
 use crate::id::MemcgId;
@@ -22,9 +22,9 @@ pub(crate) struct Registry {
     pub(crate) used: u16,
     /// Numbers whose memcg is gone, linked.
     pub(crate) free: MemcgId,
-    /// Memcgs that were removed and are not gone, linked.
+    /// Memcgs that were removed and not freed yet, linked.
     pub(crate) removed: Option<(MemcgId, MemcgId)>,
-    /// Walks over the tree that go on: no memcg leaves it meanwhile.
+    /// Walks over the tree in progress: no memcg leaves it meanwhile.
     pub(crate) walks: u32,
 }
 
@@ -54,13 +54,13 @@ impl<P: Platform> Memcgs<P> {
         self.table.get(id).filter(|memcg| memcg.life.is_online()).ok_or(MemcgError::NoMemcg)
     }
 
-    /// Makes the memory of a memcg of a number that none had before.
+    /// Allocates a memcg for a number that was never used before.
     pub(crate) fn make_memcg(&self, pin: &Pin<'_, P>, id: MemcgId) -> Result<&Memcg<P>, AllocError> {
         let frames = &self.frames;
         if !self.table.has_leaf(id) {
             let page =
                 frames.allocate(pin, AllocRequest::new(Order::ZERO, SITE).kind(Kind::Memcg).zeroed())?;
-            // SAFETY: a page of zeros that was just given out, and is never given back.
+            // SAFETY: a zeroed page that was just allocated, and is never freed.
             unsafe { self.table.add_leaf(id, frames.platform().direct_map(page)) };
         }
         let mut nodes = [None; MAX_NODES];
@@ -68,7 +68,7 @@ impl<P: Platform> Memcgs<P> {
             for place in nodes.iter_mut().take(frames.platform().node_count()) {
                 *place = Some(self.lists.allocate(frames, pin, NodeLists::new())?);
             }
-            // SAFETY: the lists are never freed, unless the memcg does not come to be.
+            // SAFETY: the lists are never freed, unless the creation of the memcg fails.
             self.memcgs.allocate(frames, pin, unsafe { Memcg::new(id, &nodes) })
         })();
         match made {
@@ -135,8 +135,8 @@ impl<P: Platform> Memcgs<P> {
         Ok(memcg.id)
     }
 
-    /// Removes a memcg. What is still charged to it stays so, and its lists stay reachable from above; it is
-    /// gone when the last charge is.
+    /// Removes a memcg. What is charged to it stays charged, and its lists stay reachable from its ancestors;
+    /// it is freed after the last charge is gone.
     ///
     /// # Errors
     ///
@@ -211,7 +211,7 @@ impl<P: Platform> Memcgs<P> {
         above.is_root() || self.up(id).any(|memcg| memcg.id == above)
     }
 
-    /// What comes after `memcg` under `root`, under the lock of the memcgs: children before siblings.
+    /// The memcg after `memcg` under `root`, under the lock of the memcgs: children before siblings.
     fn next_locked(&self, root: &Memcg<P>, memcg: &Memcg<P>) -> Option<MemcgId> {
         if let Some(child) = linked(&memcg.links.first_child) {
             return Some(child);
@@ -227,7 +227,7 @@ impl<P: Platform> Memcgs<P> {
     }
 
     /// The memcg after `after` in the subtree of `root`, parents before children, removed memcgs that are not
-    /// gone included; the first one is `root`. If `after` is not there any more the walk begins anew.
+    /// gone included; the first one is `root`. If `after` is gone the walk restarts.
     pub fn next_in_subtree(&self, root: MemcgId, after: Option<MemcgId>) -> Option<MemcgId> {
         let _pin = self.frames.platform().pin();
         let _registry = self.registry.lock();
@@ -239,8 +239,8 @@ impl<P: Platform> Memcgs<P> {
         }
     }
 
-    /// The next memcg under `root` in a round that all threads that reclaim there share: no round begins at
-    /// the first memcg each time.
+    /// The next memcg under `root` in a round shared by all threads that reclaim there, so that rounds do not
+    /// always start at the first memcg.
     pub fn next_round(&self, root: MemcgId) -> MemcgId {
         let Some(top) = self.table.get(root) else { return MemcgId::ROOT };
         let after = MemcgId::from_bits(top.cursor.load(Ordering::Relaxed));
@@ -250,7 +250,7 @@ impl<P: Platform> Memcgs<P> {
     }
 
     /// Calls `visit` with every memcg in the subtree of `root`, parents before children, without a lock. No
-    /// memcg leaves the tree meanwhile; of those that come, some may be missed.
+    /// memcg leaves the tree meanwhile; new ones may be missed.
     pub fn for_each_in_subtree(&self, root: MemcgId, mut visit: impl FnMut(MemcgId)) {
         let walk = {
             let _pin = self.frames.platform().pin();
@@ -265,7 +265,7 @@ impl<P: Platform> Memcgs<P> {
         drop(walk);
     }
 
-    /// Notes that a space belongs to the memcg, which then cannot be removed.
+    /// Adds a space to the memcg, which then cannot be removed.
     ///
     /// # Errors
     ///
@@ -308,10 +308,9 @@ impl<P: Platform> Memcgs<P> {
         Some(memcg)
     }
 
-    /// Looks at a few of the removed memcgs, each in its turn, and frees those that nothing belongs to any
-    /// more.
+    /// Checks a few of the removed memcgs, in turn, and frees those that nothing belongs to any more.
     pub(crate) fn sweep_locked(&self, pin: &Pin<'_, P>, registry: &mut SpinGuard<'_, Registry, P>) {
-        /// Memcgs that are looked at in one hold of the lock.
+        /// Memcgs checked in one hold of the lock.
         const MOST: usize = 16;
         let end = registry.removed.map(|(_, last)| last);
         for _ in 0..MOST {
@@ -329,7 +328,7 @@ impl<P: Platform> Memcgs<P> {
         }
     }
 
-    /// Takes a memcg that is over out of the tree.
+    /// Takes a dead memcg out of the tree.
     fn unlink(&self, memcg: &Memcg<P>) {
         self.fold(memcg);
         let (prev, next) = (linked(&memcg.links.prev), linked(&memcg.links.next));

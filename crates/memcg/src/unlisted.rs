@@ -1,5 +1,5 @@
-//! Listing folios that are on no list: what was mapped before anything could be reclaimed, and the parts of a
-//! folio that was split while it was isolated.
+//! Listing folios that are on no list: those mapped before anything could be reclaimed, and the parts of a
+//! folio that was split while isolated.
 
 use crate::Memcgs;
 use crate::lists::LruList;
@@ -28,7 +28,7 @@ impl<P: Platform> Memcgs<P> {
         if !is_mapped(frame) || !frame.try_get() {
             return false;
         }
-        // With the reference it stays what it is. Another thread may be listing it too: the flag decides.
+        // The reference keeps it stable. Another thread may be listing it too: the flag decides.
         let flags = frame.word().flags();
         let listed = is_mapped(frame) && !flags.contains(FrameFlags::UNEVICTABLE) && {
             let pin = self.frames().platform().pin();

@@ -1,9 +1,9 @@
-//! Page frames: what a kernel takes for itself, the heap on them, and figures.
+//! Page frames: a kernel's own allocations, the heap on them, and statistics.
 //!
-//! [`Memory`](crate::Memory) owns all RAM of its machine. A kernel that wants frames of its own asks
-//! [`Memory::kernel_frames`](crate::Memory::kernel_frames); one that wants a heap makes a [`KernelHeap`] of these, or
-//! attaches a [`GlobalHeap`] as Rust's global allocator. The allocator alone, without address spaces, is the crate
-//! quire-frame.
+//! [`Memory`](crate::Memory) owns all RAM of its machine. A kernel gets frames of its own from
+//! [`Memory::kernel_frames`](crate::Memory::kernel_frames); for a heap it makes a [`KernelHeap`] of these, or
+//! attaches a [`GlobalHeap`] as Rust's global allocator. The allocator alone, without address spaces, is the
+//! crate quire-frame.
 
 #[doc(inline)]
 pub use quire_frame::{AllocError, BootError, FrameTotals, FreeError, KernelFrames, PcpTechnique, VmEvent};

@@ -35,11 +35,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Where to go on: [`platform`] for a machine of one's own, [`space`] for the calls, [`swap`] and [`memcg`] for what
-//! happens when memory is short, [`frame`] for frames and a heap for the kernel itself, [`proc`] for texts that tools
-//! read, [`abi`] for system calls by number. [`Techniques`] chooses the strategies that the project is about.
+//! See also: [`platform`] to port to a machine, [`space`] for the calls, [`swap`] and [`memcg`] for memory
+//! shortage, [`frame`] for frames and a heap for the kernel itself, [`proc`] for texts that tools read,
+//! [`abi`] for system calls by number. [`Techniques`] chooses between old and new strategies.
 //!
-//! The feature `internals` is for the project's own tests and tools: what it opens trusts its callers.
+//! The feature `internals` is for the project's own tests and tools: the functions that it exposes trust
+//! their callers.
 //!
 //! # Modules, lowest first
 //!
@@ -52,7 +53,7 @@
 //! - `swap`: swap devices and background reclaim.
 //! - `abi`: Linux's memory calls as a program makes them: numbers in, a number out.
 //! - `techniques`: which techniques a machine runs with.
-//! - `memory`: the whole of a machine's memory, and its auditor.
+//! - `memory`: all of a machine's memory, and its auditor.
 //! - `proc`: texts in the format of Linux's `/proc` and debugfs, as tools read them.
 
 #![no_std]

@@ -27,7 +27,7 @@ use quire_sync::SpinStatistics;
 pub struct MemoryConfig {
     /// Which techniques are on.
     pub techniques: Techniques,
-    /// How much may be promised to programs. By default one mapping is as large as RAM and the swap in use at most.
+    /// The overcommit policy. By default one mapping may be at most as large as RAM plus the swap in use.
     pub overcommit: Overcommit,
     /// Memory that ordinary allocations leave free (`vm.min_free_kbytes`), or Linux's formula.
     pub min_free_kib: Option<u64>,
@@ -36,14 +36,14 @@ pub struct MemoryConfig {
     /// When large folios are used; can be changed later ([`Spaces::huge`]).
     pub huge: HugeConfig,
     /// Measures how long the zones' locks are held, for [`proc::lock_stat`](crate::proc::lock_stat); each
-    /// time costs two looks at the clock.
+    /// hold costs two clock reads.
     pub time_locks: bool,
 }
 
 /// Why a [`Memory`] could not be built.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum BuildError {
-    /// The RAM does not hold the memory map and the first lists.
+    /// The RAM is too small for the memory map and the first lists.
     #[error("memory could not be taken over: {0}")]
     Boot(BootError),
     /// There were no frames for the first objects of the crates.
@@ -114,17 +114,17 @@ impl<P: Platform> Memory<P> {
         self.spaces.platform()
     }
 
-    /// What lies below: address spaces, and through them swap, memcgs and frames.
+    /// The lower layers: address spaces, and through them swap, memcgs and frames.
     pub(crate) fn parts(&self) -> &Spaces<P> {
         &self.spaces
     }
 
-    /// Figures of the page frames at this moment.
+    /// Statistics of the page frames at this moment.
     pub fn totals(&self) -> FrameTotals {
         self.spaces.frames().totals()
     }
 
-    /// Calls `visit` with what each address space has resident at this moment.
+    /// Calls `visit` with the resident memory of each address space at this moment.
     pub fn for_each_resident(&self, visit: impl FnMut(SpaceId, Resident)) {
         Space::for_each_resident(&self.spaces, visit);
     }
@@ -154,13 +154,13 @@ impl<P: Platform> Memory<P> {
         self.spaces.frames().events().sum(event)
     }
 
-    /// What the frame `pfn` is at this moment; none where no frame is.
+    /// The kind of frame `pfn` at this moment; `None` where no frame is.
     #[doc(hidden)]
     pub fn frame_kind(&self, pfn: Pfn) -> Option<Kind> {
         self.spaces.frames().frame(pfn).map(Frame::kind)
     }
 
-    /// The failures of allocations that are planned, for tests.
+    /// The fault plan, for tests.
     #[doc(hidden)]
     pub fn faults(&self) -> &Faults {
         self.spaces.frames().faults()
@@ -200,8 +200,8 @@ impl<P: Platform> Memory<P> {
     }
 
     /// Writes `text` to the file `name` of a memcg, as a user would: `memory.max`, `memory.high`, `memory.low`,
-    /// `memory.min`, `memory.swap.max`, `memory.reclaim`. What the memcg has above a new limit is reclaimed as far as it
-    /// can be. [`memcg_file`](crate::proc::memcg_file) reads these and the other files.
+    /// `memory.min`, `memory.swap.max`, `memory.reclaim`. Usage above a new limit is reclaimed as far as
+    /// possible. [`memcg_file`](crate::proc::memcg_file) reads these and the other files.
     ///
     /// # Errors
     ///
@@ -226,24 +226,25 @@ impl<P: Platform> Memory<P> {
         self.techniques
     }
 
-    /// Ticks after which nothing is kept back on CPUs that do nothing.
+    /// Ticks after which an idle CPU holds nothing back.
     pub const TICKS_TO_EMPTY: u32 = Frames::<P>::TICKS_TO_EMPTY;
 
-    /// What the timer of a machine does about once a second, on any of its CPUs: what CPUs keep back and do
-    /// not use comes home ([`Frames::age_lists`]). Without it idle CPUs keep what they have until an
-    /// allocation would fail. Returns the number of frames that came home.
+    /// To be called by a machine's timer about once a second, on any of its CPUs: drains unused frames from
+    /// the per-CPU lists ([`Frames::age_lists`]). Without it idle CPUs keep their frames until an allocation
+    /// would fail. Returns the number of frames drained.
     pub fn tick(&self, pin: &Pin<'_, P>) -> u64 {
         self.spaces.memcgs().sweep();
         self.spaces.frames().age_lists(pin)
     }
 
-    /// What khugepaged does between two sleeps; see [`quire_space::khugepaged_step`]. A machine's background
-    /// thread calls it, and sleeps as long as it is told (`khugepaged/scan_sleep_millisecs`).
+    /// One step of khugepaged, between two sleeps; see [`quire_space::khugepaged_step`]. A machine's
+    /// background thread calls it, and then sleeps as configured (`khugepaged/scan_sleep_millisecs`).
     pub fn khugepaged_step(&self) -> KhugepagedStep {
         quire_space::khugepaged_step(&self.spaces)
     }
 
-    /// Takes a swap device into use. One mapping may be larger by it then: see [`MemoryConfig::overcommit`].
+    /// Takes a swap device into use. This also raises the limit for one mapping: see
+    /// [`MemoryConfig::overcommit`].
     ///
     /// # Errors
     ///
@@ -256,8 +257,8 @@ impl<P: Platform> Memory<P> {
         quire_space::swapon(&self.spaces, device, options)
     }
 
-    /// Takes a swap device out of use: what is on it comes back into memory. `goes_on` is asked now and then
-    /// whether to go on.
+    /// Removes a swap device: all its pages are swapped in. `goes_on` is called periodically; the call stops
+    /// if it returns false.
     ///
     /// # Errors
     ///
@@ -266,15 +267,14 @@ impl<P: Platform> Memory<P> {
         quire_space::swapoff(&self.spaces, id, goes_on)
     }
 
-    /// What kswapd does once it is woken: see [`quire_reclaim::kswapd_step`]. A machine's background thread
-    /// calls it about ten times a second, and again at once while something is missing and something came
-    /// free.
+    /// One step of kswapd after a wake-up: see [`quire_reclaim::kswapd_step`]. A machine's background thread
+    /// calls it about ten times a second, and again at once while frames are missing and some were freed.
     pub fn kswapd_step(&self) -> KswapdStep {
         quire_reclaim::kswapd_step(&self.spaces)
     }
 
-    /// Reclaims about `pages` below a memcg, as a write to its `memory.reclaim` asks for. Returns the pages
-    /// that were freed.
+    /// Reclaims about `pages` below a memcg, as a write to its `memory.reclaim` does. Returns the pages
+    /// freed.
     #[doc(hidden)]
     pub fn reclaim(&self, memcg: MemcgId, pages: u64) -> u64 {
         quire_reclaim::reclaim_memcg(&self.spaces, memcg, pages)

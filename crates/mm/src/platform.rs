@@ -1,7 +1,7 @@
-//! What a machine is made of: the interface that an embedder implements, and the words that it is written in.
+//! The machine: the interface that an embedder implements, and its types.
 //!
-//! [`Platform`] is the whole interface to hardware, and says for each of its functions what may be assumed.
-//! docs/embedding.md goes through it for a kernel.
+//! [`Platform`] is the whole interface to hardware, and states for each of its functions what may be assumed.
+//! docs/embedding.md explains it for a kernel.
 
 #[doc(inline)]
 pub use quire_arch::paging::{X86_64Level4, X86_64Level5};

@@ -1,4 +1,4 @@
-//! Swap: devices, and what reclaim does in the background.
+//! Swap: devices, and background reclaim.
 //!
 //! A machine starts without swap. [`Memory::swapon`](crate::Memory::swapon) takes a [`SwapDevice`] into use: one in the
 //! machine's own RAM ([`CompressedRam`], [`RamDisk`], a [`CompressedCache`] in front of another), or one of the
@@ -18,7 +18,7 @@ pub use quire_swap::{
 #[doc(hidden)]
 pub use quire_swap::{Lz4, SlotId, SwapReport};
 
-/// Where pages go that are not in RAM. One of the embedder's own, here a file in memory:
+/// A store for pages that are not in RAM. An embedder can implement one, here a file in memory:
 ///
 /// ```
 /// # use quire_host::{HostConfig, Machine};

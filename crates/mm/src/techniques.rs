@@ -5,16 +5,15 @@ use quire_frame::PcpTechnique;
 use quire_space::{GatherTechnique, RemapTechnique, TablesTechnique};
 use quire_swap::SwapTechnique;
 
-/// A switch for each technique: its value is the strategy that is chosen when a [`Memory`](crate::Memory) is
-/// built.
+/// A switch for each technique: its value is the strategy chosen when a [`Memory`](crate::Memory) is built.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Techniques {
     /// Which orders the per-CPU lists hold: `order0`, `posted` (0 to 3) or `all` (up to the PMD's).
     pub pcp: PcpTechnique,
-    /// How mappings are taken down: `pages` (one at a time) or `runs` (of one folio).
+    /// How mappings are torn down: `pages` (one at a time) or `runs` (of one folio).
     pub gather: GatherTechnique,
-    /// What becomes of empty tables: `keep` or `free`.
+    /// What happens to empty tables: `keep` or `free`.
     pub tables: TablesTechnique,
     /// In which pieces `mremap` moves: `ptes` or `puds`.
     pub mremap: RemapTechnique,
@@ -28,7 +27,7 @@ pub enum TechniqueError {
     /// There is no such technique.
     #[error("no such technique; known: {}", Joined(Techniques::NAMES))]
     UnknownName,
-    /// The technique has no such strategy; these it has.
+    /// The technique has no such strategy; these are the known ones.
     #[error("no such value; known: {}", Joined(.0))]
     UnknownValue(&'static [&'static str]),
 }
@@ -67,7 +66,7 @@ impl Techniques {
     }
 }
 
-/// The one of `all` strategies, called `known`, that `name` calls `value`.
+/// The strategy in `all`, whose names are `known`, that has the name `value`.
 fn by_name<T, const N: usize>(
     all: [T; N],
     name: impl Fn(&T) -> &'static str,

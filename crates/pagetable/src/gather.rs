@@ -1,17 +1,17 @@
-//! The gather: frames and tables on their way from an address space back to the page-frame allocator.
+//! The gather: frames and tables of an address space on their way to the page-frame allocator.
 //!
-//! What was unmapped may still be in some CPU's TLB, and a lock-free walker may still be in a table that was
-//! unhooked. So nothing that enters a gather is reused before [`Gather::finish`] has flushed the TLBs once
-//! for all of it; frames are free then, tables after an epoch. Nothing is allocated, whatever the size:
+//! Unmapped pages may still be in some CPU's TLB, and a lock-free walker may still be in an unlinked table.
+//! So nothing that enters a gather is reused before [`Gather::finish`] has flushed the TLBs once for all of
+//! it. Frames are freed then, tables after an epoch. Nothing is allocated, whatever the size:
 //!
-//! - Tables all of whose addresses are unmapped are unhooked *with their entries* and chained through their
+//! - Tables all of whose addresses are unmapped are unlinked *with their entries* and chained through their
 //!   descriptors. They are read after the flush, when neither the MMU nor a fault can change them any more:
 //!   the table is the batch, and no entry needs an exchange, or to be cleared.
-//! - Out of tables that stay, a folio without other mappings is chained through its descriptor.
+//! - In tables that stay, a folio without other mappings is chained through its descriptor.
 //! - A folio with other mappings, or of which only a part is unmapped, keeps its map count until the flush,
 //!   so that it is not freed before. Such runs are noted in a short list. When the list is full, what it
-//!   holds is flushed and dropped. Or, where no fault can happen, the other entries are made not present
-//!   where they are and taken out after the one flush.
+//!   holds is flushed and dropped. Alternatively, where no fault can happen, the other entries are made not
+//!   present in place and removed after the one flush.
 //!
 //! After the flush tables are read one at a time and frames freed in batches, so that no thread waits for all
 //! of them.
@@ -53,18 +53,18 @@ pub struct Gather<'s, P: Platform> {
     noted: ArrayVec<Noted, NOTED>,
     /// Empty tables.
     tables: FrameChain,
-    /// The last table that was unhooked with its entries; each leads to the one before it.
+    /// The last table that was unlinked with its entries; each links to the one before it.
     unhooked: Option<Pfn>,
     /// Entries that were made unusable and are still to be taken out.
     absent: Option<VirtRange>,
     /// Large leaves that were made unusable, and the part of each that is to be unmapped: those at the two
     /// ends of a range.
     pending_splits: ArrayVec<(HugeSlot, VirtRange), 2>,
-    /// The huge page of zeros, and the entries that mapped it.
+    /// The huge zero page, and the entries that mapped it.
     zeros: Option<(Pfn, u32)>,
     /// Slots that no entry names any more and whose folio the swap cache may have.
     cached: ArrayVec<(SlotId, u32), CACHED>,
-    /// What stays of large leaves that parts were moved out of: unusable until the flush.
+    /// The remains of large leaves whose parts were moved: unusable until the flush.
     restored: ArrayVec<VirtRange, 2>,
     /// Smallest range that holds every translation that must be flushed.
     stale: Option<VirtRange>,
@@ -162,8 +162,8 @@ impl<'s, P: Platform> Gather<'s, P> {
         debug_assert!(noted.is_ok(), "a run was added to a full gather");
     }
 
-    /// Notes that the leaves in `range` were made unusable and are to be taken out after the flush. No fault
-    /// can happen.
+    /// Notes that the leaves in `range` were made unusable, to be removed after the flush. No fault can
+    /// happen.
     pub fn add_absent(&mut self, range: VirtRange) {
         self.absent = join(self.absent, range);
     }
@@ -188,7 +188,7 @@ impl<'s, P: Platform> Gather<'s, P> {
         }
     }
 
-    /// Takes the reference of an entry that mapped the huge page of zeros. There is no other such page while
+    /// Takes the reference of an entry that mapped the huge zero page. There is no other such page while
     /// it has one.
     pub fn add_huge_zero(&mut self, zero: Pfn) {
         let entries = self.zeros.map_or(0, |(_, entries)| entries);
@@ -219,8 +219,8 @@ impl<'s, P: Platform> Gather<'s, P> {
         self.counts.moved += entries as u64;
     }
 
-    /// Takes a table that was unhooked from its parent with all that it leads to; the caller notes what may
-    /// be cached of it. Only the MMU can change it, and after the flush not even that.
+    /// Takes a table that was unlinked from its parent with all that it leads to; the caller notes what may
+    /// be cached of it. Only the MMU can change it, and after the flush not even the MMU.
     #[inline]
     pub fn add_unhooked(&mut self, pfn: Pfn) {
         self.memory.frames().known(pfn).as_table().set_next_unhooked(self.unhooked);
@@ -262,7 +262,7 @@ impl<'s, P: Platform> Gather<'s, P> {
         self.has_absent() || !self.restored.is_empty()
     }
 
-    /// What is noted as stale, which this forgets.
+    /// Takes the range noted as stale.
     pub(crate) fn take_stale(&mut self) -> Option<VirtRange> {
         self.stale.take()
     }
@@ -272,7 +272,7 @@ impl<'s, P: Platform> Gather<'s, P> {
         self.stale.is_some()
     }
 
-    /// The entries that were made unusable and are to be taken out now.
+    /// The entries that were made unusable, to be removed now.
     pub(crate) fn take_absent(&mut self) -> Option<VirtRange> {
         self.absent.take()
     }
@@ -287,7 +287,7 @@ impl<'s, P: Platform> Gather<'s, P> {
         self.restored.pop()
     }
 
-    /// The table that was unhooked last.
+    /// The table that was unlinked last.
     pub(crate) fn pop_unhooked(&mut self) -> Option<Pfn> {
         let table = self.unhooked?;
         self.unhooked = self.memory.frames().known(table).as_table().next_unhooked();
@@ -317,7 +317,7 @@ impl<'s, P: Platform> Gather<'s, P> {
         self.memory.frames().events().add_each(pin, counts);
     }
 
-    /// Frees everything. The flush is done, and nothing is unhooked or unusable any more.
+    /// Frees everything. The flush is done, and nothing is unlinked or unusable any more.
     pub(crate) fn free_all(&mut self) {
         let pin = self.memory.platform().pin();
         self.drop_noted();
@@ -328,7 +328,7 @@ impl<'s, P: Platform> Gather<'s, P> {
         self.drop_cached();
     }
 
-    /// Counts the noted runs, and the entries of the huge page of zeros, as unmapped. The flush is done.
+    /// Counts the noted runs, and the entries of the huge zero page, as unmapped. The flush is done.
     pub(crate) fn drop_noted(&mut self) {
         if let Some((zero, entries)) = self.zeros.take() {
             self.memory.put_huge_zero(zero, entries);
@@ -389,7 +389,7 @@ impl<'s, P: Platform> Gather<'s, P> {
         }
     }
 
-    /// Counts pages of the space as gone.
+    /// Subtracts pages of the space.
     #[inline]
     pub fn count_gone(&self, gone: Residency) {
         if gone != Residency::default() {

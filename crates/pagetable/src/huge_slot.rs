@@ -1,4 +1,4 @@
-//! Where a large leaf is.
+//! The place of a large leaf.
 
 use quire_arch::Pfn;
 

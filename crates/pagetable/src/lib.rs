@@ -1,18 +1,18 @@
-//! Page tables: walks, changes, the gather, and the flushing of TLBs.
+//! Page tables: walks, changes, the gather, and TLB flushes.
 //!
-//! [`Tables`] are the page tables of one space. They know frames, memcgs and swap through [`MemoryCore`], and no
-//! VMA: what they need of a mapping is passed as [`Permissions`] or [`NewPage`]. What is unmapped goes through a
-//! [`Gather`]. docs/tables.md describes them.
+//! [`Tables`] are the page tables of one space. They use frames, memcgs and swap through [`MemoryCore`], but
+//! no VMAs: the attributes of a mapping are passed as [`Permissions`] or [`NewPage`]. Unmapped pages go
+//! through a [`Gather`]. docs/tables.md describes them.
 //!
 //! # Modules, lowest first
 //!
 //! - `residency`: counts of resident pages and tables.
-//! - `huge_slot`: where a large leaf is.
-//! - `cpus`: which CPUs a flush has to reach.
+//! - `huge_slot`: the place of a large leaf.
+//! - `cpus`: which CPUs a TLB flush has to reach.
 //! - `memory`: what all page tables of a machine share.
 //! - `space_tables`: the root of one space's tables, and what is kept with it.
 //! - `current`: the space that each CPU runs.
-//! - `gather`: frames and tables on their way back to the page-frame allocator.
+//! - `gather`: frames and tables on their way to the page-frame allocator.
 //! - `table`: finding, making, changing, moving and freeing tables and entries.
 
 #![no_std]

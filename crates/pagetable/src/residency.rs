@@ -1,4 +1,4 @@
-//! Resident pages by what they hold.
+//! Resident pages by kind.
 
 use quire_frame::Kind;
 use quire_sync::atomic::{AtomicU64, Ordering};
@@ -33,7 +33,7 @@ impl Residency {
 
 /// Running counts of the pages and tables of one space. Faults change them, so they are atomic additions. All
 /// loads are relaxed: each number stands alone. What other threads can find is added before the lock is
-/// released under which it became visible, and subtracted after it is gone, so no count falls below zero.
+/// released under which it became visible, and subtracted after it is gone, so no count becomes negative.
 #[derive(Debug, Default)]
 pub struct ResidencyCounts {
     anonymous: AtomicU64,
@@ -51,17 +51,17 @@ pub struct ResidencyFigures {
     pub anonymous: u64,
     /// Resident pages of files and shared memory.
     pub file: u64,
-    /// Private pages that are paged out.
+    /// Swapped-out private pages.
     pub swapped: u64,
-    /// The most resident pages.
+    /// Peak of resident pages.
     pub peak_resident: u64,
     /// Page tables below the root.
     pub tables: u64,
-    /// The most that were.
+    /// Their peak.
     pub peak_tables: u64,
 }
 
-/// Notes `now` where it is more than the peak so far.
+/// Raises the peak to `now` if that is higher.
 pub fn raise(peak: &AtomicU64, now: u64) {
     if now > peak.load(Ordering::Relaxed) {
         peak.fetch_max(now, Ordering::Relaxed);
@@ -69,42 +69,42 @@ pub fn raise(peak: &AtomicU64, now: u64) {
 }
 
 impl ResidencyCounts {
-    /// Counts a page in.
+    /// Adds a page.
     #[inline]
     pub fn page_mapped(&self, anonymous: bool) {
         let count = if anonymous { &self.anonymous } else { &self.file };
         count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts `pages` of private memory in.
+    /// Adds `pages` of private memory.
     #[inline]
     pub fn anonymous_mapped(&self, pages: u64) {
         self.anonymous.fetch_add(pages, Ordering::Relaxed);
     }
 
-    /// Counts pages in.
+    /// Adds pages.
     #[inline]
     pub fn pages_mapped(&self, pages: Residency) {
         self.anonymous.fetch_add(pages.anonymous, Ordering::Relaxed);
         self.file.fetch_add(pages.file, Ordering::Relaxed);
     }
 
-    /// Counts pages out.
+    /// Subtracts pages.
     #[inline]
     pub fn pages_unmapped(&self, pages: Residency) {
-        // The peak is taken when the number is about to fall, not at each fault.
+        // The peak is updated when the number is about to fall, not at each fault.
         raise(&self.peak_resident, self.resident());
         self.anonymous.fetch_sub(pages.anonymous, Ordering::Relaxed);
         self.file.fetch_sub(pages.file, Ordering::Relaxed);
     }
 
-    /// Counts `pages` whose entries name slots from now on.
+    /// Adds `pages` whose entries became swap entries.
     #[inline]
     pub fn swapped_out(&self, pages: u64) {
         self.swapped.fetch_add(pages, Ordering::Relaxed);
     }
 
-    /// Counts `pages` whose entries named slots and do so no more.
+    /// Subtracts `pages` whose entries no longer are swap entries.
     #[inline]
     pub fn swap_gone(&self, pages: u64) {
         self.swapped.fetch_sub(pages, Ordering::Relaxed);
@@ -121,14 +121,14 @@ impl ResidencyCounts {
         self.anonymous.load(Ordering::Relaxed) + self.file.load(Ordering::Relaxed)
     }
 
-    /// Counts a table in.
+    /// Adds a table.
     #[inline]
     pub fn table_made(&self) {
         let now = self.tables.fetch_add(1, Ordering::Relaxed) + 1;
         raise(&self.peak_tables, now);
     }
 
-    /// Counts a table out.
+    /// Subtracts a table.
     #[inline]
     pub fn table_gone(&self) {
         self.tables.fetch_sub(1, Ordering::Relaxed);

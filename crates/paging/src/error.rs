@@ -20,7 +20,7 @@ pub enum FaultError {
     /// No frame for the page or a table.
     #[error("out of memory: {0}")]
     OutOfMemory(AllocError),
-    /// SIGKILL: memory was exhausted, and this program was chosen to give up what it has.
+    /// SIGKILL: the OOM killer chose this program.
     #[error("SIGKILL (out of memory)")]
     Killed,
 }
@@ -34,11 +34,11 @@ impl From<AllocError> for FaultError {
 /// Why a page could not be made available under the lock that was held.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refusal {
-    /// The program gets this.
+    /// The program gets this error.
     Fault(FaultError),
     /// The VMA needs its anon_vma first, and that takes the mmap lock.
     NeedsAnonVma,
-    /// The page is to be swapped in first.
+    /// The page has to be swapped in first.
     Swapped(Swapped),
     /// A memcg is at its limit.
     OverLimit(OverLimit),
@@ -62,7 +62,7 @@ impl From<AllocError> for Refusal {
     }
 }
 
-/// What a fault found in the place of a page.
+/// The swap entry that a fault found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Swapped {
     /// The entry.
@@ -86,6 +86,6 @@ pub enum Need {
 pub enum SwapInError {
     /// No memory for it: this is needed.
     Short(AllocError, Need),
-    /// The device cannot read it.
+    /// The device failed to read it.
     Unreadable,
 }

@@ -1,12 +1,13 @@
-//! Paging: pages go out to swap devices and come in again.
+//! Paging: swapping pages out and in.
 //!
-//! docs/swap.md describes the swap cache that all of it goes through, docs/space.md where it stands in a fault.
+//! docs/swap.md describes the swap cache, through which all of it goes; docs/space.md describes its place in
+//! a fault.
 //!
 //! # Modules, lowest first
 //!
 //! - `error`: why a page could not be made available.
-//! - `refault`: whether pages were paged out too soon.
-//! - `referenced`: what the mappings of a folio say about its use.
+//! - `refault`: refault distances: whether pages were evicted too soon.
+//! - `referenced`: whether a folio was referenced or mlocked through its mappings.
 //! - `unmap`: taking a folio out of every table that maps it.
 //! - `swapped_in`: a folio that was swapped in.
 //! - `swap_in`: bringing folios into the swap cache.

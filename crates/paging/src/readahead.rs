@@ -1,16 +1,16 @@
-//! Readahead: pages that a program will probably want next are read while it waits for the one that it wants
-//! now.
+//! Swap readahead: pages that a program will probably need next are read while it waits for the one that it
+//! needs now.
 //!
-//! Only asynchronous devices are read ahead; a synchronous one has a page as fast as it can be looked for. On
-//! a rotational device the window is an aligned block of its slots; else it is the pages around in the VMA,
-//! ahead of a program that goes through them in order. How many depends on how many of the pages that were
-//! read ahead before were used (as in Linux's `swapin_nr_pages`).
+//! Only asynchronous devices are read ahead; a synchronous one returns a page at once. On a rotational device
+//! the window is an aligned block of its slots; else it is the surrounding pages of the VMA, ahead of a
+//! sequential program. The number depends on how many of the pages read ahead before were used (as in Linux's
+//! `swapin_nr_pages`).
 //!
 //! A page that is read ahead goes into the swap cache by the same insertion as any other, and is not mapped.
 //! It stays under its folio lock until the device has completed the read. The thread that reaps the
 //! completion unlocks it, since no thread waits for it
-//! ([`Swap::read_unattended`](quire_swap::Swap::read_unattended)). What a program says that it will need
-//! (MADV_WILLNEED) is read in the same way, from any device.
+//! ([`Swap::read_unattended`](quire_swap::Swap::read_unattended)). MADV_WILLNEED reads in the same way, from
+//! any device.
 
 use arrayvec::ArrayVec;
 use quire_arch::{Entry, Level, PAGE_SHIFT, PAGE_SIZE, PagingFormat, Platform, VirtAddr, VirtRange};

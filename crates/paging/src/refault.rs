@@ -1,11 +1,11 @@
-//! Refaults: whether the pages were paged out too soon.
+//! Refaults: whether pages were evicted too soon.
 //!
-//! A list's age goes up by each page that leaves it at the end, and by each that is used again
-//! (`Memcgs::advance`). The shadow of a page says how old its list was when the page left; so the difference
-//! to now is the number of pages that left or were activated since: had the list been longer by as many, the
-//! page would not have been evicted. If that is no more than the number of active and of inactive file pages,
-//! one of those should have been evicted instead, and the page is activated at once (Linux's workingset
-//! detection, after Johannes Weiner).
+//! A list's age is incremented for each page evicted from it and for each page activated (`Memcgs::advance`).
+//! The shadow of a page holds its list's age at eviction. So the difference to the current age is the number
+//! of pages evicted or activated since: had the list been longer by as many, the page would not have been
+//! evicted. If that is no more than the number of active and of inactive file pages, one of those should have
+//! been evicted instead, and the page is activated at once (Linux's workingset detection, after Johannes
+//! Weiner).
 
 use quire_arch::{Pfn, Pin, Platform};
 use quire_frame::{FrameFlags, VmEvent};
@@ -36,7 +36,7 @@ pub(crate) fn refault<P: Platform>(
     };
     count(VmEvent::WorkingsetRefaultAnon, MemcgStat::WorkingsetRefaultAnon);
     let sizes = memcgs.sizes(memcg, node);
-    // What could be reclaimed instead of a private page.
+    // Pages that could be reclaimed instead of a private page.
     let kept = [LruList::ActiveAnon, LruList::ActiveFile, LruList::InactiveFile];
     let kept: u64 = kept.into_iter().map(|list| sizes[list as usize]).sum();
     if distance(memcgs.age(memcg, node), shadow.age()) > kept {

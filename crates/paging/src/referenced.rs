@@ -1,5 +1,4 @@
-//! What the mappings of a folio say about it before reclaim takes it: whether it was used, and whether a
-//! program locked it.
+//! Reclaim's check of a folio's mappings: whether it was referenced, and whether a program mlocked it.
 
 use core::ops::ControlFlow;
 use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Platform, VirtRange};
@@ -7,37 +6,37 @@ use quire_pagetable::{Tables, WalkEntry, WalkStep};
 use quire_rmap::{Mapped, Rmap};
 use quire_sync::atomic::raw::{AtomicU64, Ordering};
 
-/// What the mappings of a folio say about its use.
+/// The result of the check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Referenced {
-    /// Mappings through which it was used since the last look.
+    /// Mappings through which it was referenced since the last check.
     pub mappings: u32,
-    /// Whether a program locked it.
+    /// Whether a program mlocked it.
     pub lock: LockFound,
 }
 
-/// Whether the mappings of a folio are locked.
+/// Whether the mappings of a folio are mlocked.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub enum LockFound {
     /// None is.
     #[default]
     None,
-    /// Those of some of its pages are. It stays, and is not marked as mlocked: its other pages may be
-    /// reclaimed once it is split.
+    /// Those of some of its pages are. It stays in memory, and is not marked as mlocked: its other pages may
+    /// be reclaimed once it is split.
     Part,
     /// One of all of it is.
     Whole,
 }
 
-/// Reads from all mappings of the folio at `head` whether it was used, and clears their accessed bits.
-/// `None` where they cannot be looked at just now. The caller has a reference.
+/// Checks all mappings of the folio at `head` for references, and clears their accessed bits. `None` if they
+/// cannot be checked now. The caller has a reference.
 pub fn referenced<P: Platform>(rmap: Rmap<'_, P>, head: Pfn) -> Option<Referenced> {
     let mut found = Referenced::default();
     let order = rmap.memory().frames().folio(head).order();
     let walked = rmap.try_hold(head, |mappings| {
         mappings.walk(|mapped| {
             let Mapped { tables, vma, range, .. } = *mapped;
-            // A mapping that is locked may lie where one was that its pages were moved out of.
+            // An mlocked mapping may now lie where another one was before its pages were moved away.
             if vma.is_locked() {
                 let pages = tables.count_mapped(range, (head, order), order.pages());
                 if pages == order.pages() {
@@ -55,9 +54,9 @@ pub fn referenced<P: Platform>(rmap: Rmap<'_, P>, head: Pfn) -> Option<Reference
     walked.map(|_| found)
 }
 
-/// Whether pages of the folio at `head` were used through the entries of `range`; the accessed bits are
-/// cleared. Lock-free: an entry changes only if it still is what was read. Translations stay: a page that
-/// is used through one of those only looks unused, as in Linux.
+/// Whether pages of the folio at `head` were accessed through the entries of `range`; the accessed bits are
+/// cleared. Lock-free: an entry is changed only if it still is what was read. TLBs are not flushed: a page
+/// accessed only through a cached translation looks unused, as in Linux.
 fn test_and_clear_accessed<P: Platform>(
     tables: &Tables<'_, P>,
     range: VirtRange,

@@ -1,4 +1,4 @@
-//! A folio that was swapped in, and what becomes of it once its page was mapped, or was not.
+//! A folio that was swapped in, and its handling after its page was mapped or not.
 
 use core::cell::Cell;
 use core::fmt;
@@ -7,18 +7,18 @@ use quire_frame::{FolioGuard, FrameFlags};
 use quire_pagetable::MemoryCore;
 use quire_swap::{SlotId, Swap};
 
-/// A folio of the swap cache, or one that was read past it, under its folio lock, with a reference.
+/// A folio of the swap cache, or one that was read without it, under its folio lock, with a reference.
 pub struct SwappedIn<'s, P: Platform> {
     pub(crate) memory: &'s MemoryCore<P>,
     pub(crate) head: Pfn,
     pub(crate) order: Order,
     pub(crate) slot: SlotId,
     pub(crate) guard: Option<FolioGuard<'s, P>>,
-    /// What its mapping left to be done.
+    /// The work left after mapping it.
     pub(crate) then: Cell<CacheFate>,
 }
 
-/// What there is to do about a folio after its page was mapped, or was not.
+/// The work left for a folio after its page was mapped or not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum CacheFate {
     /// The cache keeps it.
@@ -35,9 +35,9 @@ pub(crate) enum CacheFate {
 
 impl<P: Platform> Drop for SwappedIn<'_, P> {
     fn drop(&mut self) {
-        // If the folio is exclusive to the program now, a synchronous device writes it again as fast as it
-        // would be found. And a thread that cleared the last swap entry while this had the lock leaves the
-        // folio to this.
+        // If the folio is exclusive to the program now, keeping it in the cache gains nothing: a synchronous
+        // device rewrites it cheaply. Also, a thread that cleared the last swap entry while this one had the
+        // lock leaves the removal to this one.
         let then = self.then.get();
         let left = match then {
             CacheFate::Kept | CacheFate::Removable => {
@@ -105,8 +105,8 @@ impl<P: Platform> SwappedIn<'_, P> {
         }
     }
 
-    /// Which page of the folio `slot` is. None once the folio has left the cache: the slot may be another
-    /// page's by now.
+    /// Which page of the folio `slot` is. `None` once the folio has left the cache: the slot may belong to
+    /// another page by now.
     pub(crate) fn page_of(&self, slot: SlotId) -> Option<u64> {
         if matches!(self.then.get(), CacheFate::Removed | CacheFate::Failed) {
             return None;
@@ -116,7 +116,7 @@ impl<P: Platform> SwappedIn<'_, P> {
     }
 }
 
-/// Ends the reading of a page past the cache, after it was mapped or was not.
+/// Ends a read that bypassed the cache, after the page was mapped or not.
 fn end_past_cache<P: Platform>(swap: &Swap<P>, slot: SlotId) {
     if swap.count(slot) == 0 {
         swap.clear_shadow(slot);

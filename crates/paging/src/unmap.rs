@@ -10,8 +10,8 @@
 //!   translation of the page may be in a TLB
 //!   ([`SpaceCpus::is_paging_out`](crate::cpus::SpaceCpus::is_paging_out)).
 //!
-//! A page that a device may be writing to is not unmapped: after the entry is cleared, and a fence, its pins
-//! are checked. A fast pin that came before is seen there, one that comes after sees that the entry changed.
+//! A page that a device may be writing to is not unmapped: its pins are checked after the entry is cleared,
+//! and a fence. A fast pin that came before is seen there, one that comes after sees that the entry changed.
 
 use core::ops::ControlFlow;
 use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PAGE_SIZE, PagingFormat, Pfn, Platform, VirtRange};
@@ -24,7 +24,7 @@ use quire_swap::SlotId;
 use quire_sync::atomic::fence;
 use quire_sync::atomic::raw::{AtomicU64, Ordering};
 
-/// What the MMU may have noted in an entry that was cleared and is restored.
+/// Accessed and dirty bits of an entry that was cleared and is restored.
 const USED: LeafFlags = LeafFlags::ACCESSED.union(LeafFlags::DIRTY);
 
 /// The result of unmapping a folio.
@@ -32,20 +32,20 @@ const USED: LeafFlags = LeafFlags::ACCESSED.union(LeafFlags::DIRTY);
 pub enum Unmapped {
     /// Nothing maps it any more.
     All,
-    /// A program locked it.
+    /// A program mlocked it.
     Locked,
     /// A device may be using it.
     Pinned,
-    /// It was to be dropped, and has been written to.
+    /// It was lazily freed, but has been written to.
     Dirty,
-    /// Some of its mappings could not be looked at just now.
+    /// Some of its mappings could not be checked now.
     Busy,
 }
 
 /// What an unmapped page leaves in its entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PteReplacement {
-    /// The name of its slot: that of the folio's first page is this.
+    /// A swap entry; the slot of the folio's first page.
     Swap(SlotId),
     /// Nothing.
     Nothing,
@@ -68,9 +68,9 @@ pub trait UnmapSink {
     fn add_emptied(&mut self, space: &SpaceCore, range: VirtRange);
 }
 
-/// Unmaps the folio at `head`, with `replacement` in the place of its pages. The caller has the folio lock and a
-/// reference, and flushes what `sink` collects before it releases the lock. What is replaced by nothing stays if it
-/// was written to.
+/// Unmaps the folio at `head`, with `replacement` in place of its pages. The caller has the folio lock and a
+/// reference, and flushes what `sink` collects before it releases the lock. With
+/// [`Nothing`](PteReplacement::Nothing) a page that was written to stays.
 pub fn unmap_folio<P: Platform>(
     rmap: Rmap<'_, P>,
     head: Pfn,
@@ -161,14 +161,14 @@ impl<'a, P: Platform, S: UnmapSink> Unmap<'a, P, S> {
         {
             return None;
         }
-        // The MMU gets no more of it, but nothing is decided yet.
+        // The MMU can no longer use it, but nothing is decided yet.
         let absent = Entry::Leaf(Leaf { pfn: leaf.pfn, flags: leaf.flags - LeafFlags::READ });
         let entry = &locked.entries[slot.index];
         let raw = entry.swap(P::Paging::encode(absent, Level::PMD), Ordering::AcqRel);
         // As in `unmap_run`.
         fence(Ordering::SeqCst);
         if folio.folio().may_be_pinned() {
-            // As it was: translations that a CPU still has are right.
+            // As it was: cached translations are still right.
             let used = Entry::Leaf(Leaf { pfn: leaf.pfn, flags: leaf.flags | USED });
             entry.store(P::Paging::encode(used, Level::PMD), Ordering::Release);
             return Some(ControlFlow::Break(Unmapped::Pinned));
@@ -272,7 +272,7 @@ impl<'a, P: Platform, S: UnmapSink> Unmap<'a, P, S> {
                 }
             }
         }
-        // Pairs with the one of a fast pin, between its reference and its second look at the entry.
+        // Pairs with the fence of a fast pin, between its reference and its second read of the entry.
         fence(Ordering::SeqCst);
         // Several are present; one that is not has its bits elsewhere.
         let dirty = matches!(P::Paging::decode(bits, Level::PTE), Entry::Leaf(leaf)
@@ -315,7 +315,7 @@ impl<'a, P: Platform, S: UnmapSink> Unmap<'a, P, S> {
         ControlFlow::Continue(())
     }
 
-    /// Maps pages from `first` on again. The right to write to each is not known any more: a write faults.
+    /// Maps pages from `first` on again. Their write permissions are not known any more: a write faults.
     fn map_again(&self, slots: &[AtomicU64], first: Pfn) {
         let flags = (self.mapped.vma.flags.leaf_flags() - LeafFlags::WRITE) | USED;
         for (entry, nth) in slots.iter().zip(0..) {

@@ -1,4 +1,4 @@
-//! Ageing: the lists of one memcg on one node.
+//! Ageing and scanning the lists of one memcg on one node.
 
 use crate::search::Search;
 use crate::shrink::{BATCH, Isolated, shrink};
@@ -14,7 +14,7 @@ pub(crate) struct Lists<'s, P: Platform> {
     pub(crate) node: NodeId,
 }
 
-/// Which folios of a list are worth more than a look.
+/// Which folios of a list are isolated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Candidates {
     All,
@@ -22,8 +22,8 @@ enum Candidates {
     WithSlots,
 }
 
-/// Pages for which the inactive list is a third of both at least; it may be relatively smaller the larger
-/// both are.
+/// The size of both lists up to which the inactive one must be at least a third; the larger both are, the
+/// smaller its share may be.
 const GIB_IN_PAGES: u64 = 1 << 18;
 
 /// How many times larger than the inactive list the active one may be, for `pages` in both: the square root
@@ -38,19 +38,19 @@ impl<P: Platform> Lists<'_, P> {
         self.spaces.memcgs().sizes(self.memcg, self.node)[list as usize]
     }
 
-    /// Whether the inactive list is too short for what is used again to be told from the rest.
+    /// Whether the inactive list is too short to distinguish reused pages from the rest.
     fn inactive_is_low(&self, inactive: LruList, active: LruList) -> bool {
         let (few, many) = (self.size(inactive), self.size(active));
         few * inactive_ratio(few + many) < many
     }
 
-    /// Goes through the lists as deep as `priority` says: each level down doubles the depth, and at 0 all is
-    /// looked at. Returns the pages that came free; ends when they are `wanted`.
+    /// Scans the lists as deep as `priority` says: each level down doubles the depth, and 0 scans everything.
+    /// Stops after freeing `wanted` pages. Returns the pages freed.
     pub(crate) fn scan(&self, priority: u32, wanted: u64, search: &Search) -> u64 {
         let memcgs = self.spaces.memcgs();
         memcgs.take_in(&self.spaces.platform().pin(), None);
         let mut freed = 0;
-        // Pages that are needed no more first.
+        // First pages that are no longer needed.
         let pairs =
             [(LruList::InactiveFile, LruList::ActiveFile), (LruList::InactiveAnon, LruList::ActiveAnon)];
         for (inactive, active) in pairs {
@@ -75,7 +75,7 @@ impl<P: Platform> Lists<'_, P> {
         freed
     }
 
-    /// What of a sort of pages could go. None if nothing could.
+    /// How many pages of a type could be reclaimed. `None` if none could.
     fn candidates(&self, inactive: LruList) -> Option<Candidates> {
         let swap = self.spaces.swap();
         if inactive != LruList::InactiveAnon {
@@ -87,8 +87,7 @@ impl<P: Platform> Lists<'_, P> {
         swap.is_any_on().then_some(Candidates::WithSlots)
     }
 
-    /// Looks at the oldest folios of a list, and takes off what could be freed. Returns the pages that were
-    /// looked at.
+    /// Scans the oldest folios of a list, and isolates those that could be freed. Returns the pages scanned.
     fn isolate(&self, list: LruList, which: Candidates, some: &mut Isolated) -> u64 {
         let pin = self.spaces.platform().pin();
         let could_go = |head| {
@@ -96,14 +95,14 @@ impl<P: Platform> Lists<'_, P> {
             which == Candidates::All || flags().contains(FrameFlags::SWAP_CACHE)
         };
         let place = (self.memcg, self.node, list);
-        // What is passed over keeps its place, and is not to be passed over again by every handful.
+        // Skipped folios keep their place, and later batches should not skip them again.
         let begin = if which == Candidates::All { Begin::Oldest } else { Begin::WhereLeft };
         self.spaces.memcgs().isolate(&pin, place, (begin, BATCH as u32), could_go, some).scanned
     }
 
-    /// Moves folios from the end of an active list to the inactive one. That they were used is no reason to
-    /// stay: they have the length of the inactive list to be used again. One that was activated because it was
-    /// used twice needs one more use only to come back: it keeps `REFERENCED`, as in Linux.
+    /// Deactivates folios from the end of an active list. Being referenced does not keep them active: they
+    /// have the length of the inactive list to be used again. One that was activated because it was used
+    /// twice needs only one more use to be activated again: it keeps `REFERENCED`, as in Linux.
     fn deactivate(&self, active: LruList, which: Candidates, depth: u64) {
         let memcgs = self.spaces.memcgs();
         let inactive =
@@ -117,7 +116,7 @@ impl<P: Platform> Lists<'_, P> {
             }
             left = left.saturating_sub(scanned);
             for head in some.drain(..) {
-                // The accessed bits start anew.
+                // The accessed bits are cleared.
                 let _ = self.spaces.referenced(head);
                 let frame = self.spaces.frames().known(head);
                 {
@@ -137,8 +136,7 @@ impl<P: Platform> Lists<'_, P> {
         }
     }
 
-    /// Pages out a handful from the end of an inactive list. Returns the pages that were looked at, and those
-    /// that were freed.
+    /// Reclaims a batch from the end of an inactive list. Returns the pages scanned and the pages freed.
     fn shrink_inactive(&self, inactive: LruList, which: Candidates, search: &Search) -> (u64, u64) {
         let mut some = Isolated::new();
         let scanned = self.isolate(inactive, which, &mut some);

@@ -1,4 +1,4 @@
-//! How hard to try, and where.
+//! Reclaim control: priorities, targets, and when to give up.
 
 use crate::age::Lists;
 use crate::search::{Cause, Search};
@@ -6,11 +6,11 @@ use quire_arch::{NodeId, Platform};
 use quire_memcg::{MemcgEvent, MemcgId};
 use quire_space::{Need, Spaces};
 
-/// Where a round begins: a 4096th of each list.
+/// The priority at which a round starts: a 4096th of each list.
 const FIRST_PRIORITY: u32 = 12;
-/// Pages that direct reclaim frees before it is content.
+/// Pages that one direct reclaim tries to free.
 const ENOUGH: u64 = 32;
-/// Vain rounds over everything after which memory counts as exhausted.
+/// Failed full rounds after which memory counts as exhausted.
 const ROUNDS: u32 = 3;
 
 /// Tries to free what is needed.
@@ -32,8 +32,7 @@ pub(crate) fn make_room<P: Platform>(spaces: &Spaces<P>, need: Need) -> u64 {
     }
 }
 
-/// Frees about `pages` below a memcg, also those used of late (`memory.reclaim`). Returns how many were
-/// freed.
+/// Frees about `pages` below a memcg, including active ones (`memory.reclaim`). Returns how many were freed.
 pub fn reclaim_memcg<P: Platform>(spaces: &Spaces<P>, memcg: MemcgId, pages: u64) -> u64 {
     spaces.memcgs().drain_stocks(&spaces.platform().pin());
     reclaim(spaces, memcg, pages, Cause::Proactive)
@@ -47,15 +46,15 @@ pub(crate) fn reclaim<P: Platform>(spaces: &Spaces<P>, root: MemcgId, wanted: u6
         if freed > 0 {
             return freed;
         }
-        // What is being written may be all that could go.
+        // Perhaps only pages under writeback are left to reclaim.
         spaces.swap().reap();
         search = search.starved();
     }
     0
 }
 
-/// Goes through everything below `root` deeper and deeper, until `wanted` pages came free or all was looked
-/// at.
+/// Scans everything below `root` at increasing depth, until `wanted` pages were freed or everything was
+/// scanned.
 fn round<P: Platform>(spaces: &Spaces<P>, wanted: u64, search: &Search) -> u64 {
     let mut freed = 0;
     for priority in (0..=FIRST_PRIORITY).rev() {
@@ -67,8 +66,7 @@ fn round<P: Platform>(spaces: &Spaces<P>, wanted: u64, search: &Search) -> u64 {
     freed
 }
 
-/// One pass over all memcgs that are searched. Those that are protected are passed over as long as others
-/// have something.
+/// One pass over all memcgs below the root. Protected ones are skipped while others have reclaimable pages.
 fn scan_memcgs<P: Platform>(spaces: &Spaces<P>, priority: u32, wanted: u64, search: &Search) -> u64 {
     let (memcgs, root) = (spaces.memcgs(), search.root);
     let mut freed = 0;
@@ -105,7 +103,7 @@ fn scan_memcgs<P: Platform>(spaces: &Spaces<P>, priority: u32, wanted: u64, sear
     freed
 }
 
-/// Slows a program down whose memcg is over its high limit: it does the work itself.
+/// Throttles a program whose memcg is over its high limit: it reclaims itself.
 pub(crate) fn throttle<P: Platform>(spaces: &Spaces<P>, memcg: MemcgId) {
     if memcg == MemcgId::ROOT {
         return;
@@ -121,23 +119,23 @@ pub(crate) fn throttle<P: Platform>(spaces: &Spaces<P>, memcg: MemcgId) {
         freed == 0
     });
     if in_vain {
-        // The next fault would look in vain as well: not again before the memcg has more.
+        // The next fault would fail to reclaim too: not again before the memcg has more.
         memcgs.forgive_high(memcg);
     }
 }
 
-/// What one step of background reclaim did.
+/// The result of one step of background reclaim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct KswapdStep {
-    /// Pages that came free.
+    /// Pages freed.
     pub freed: u64,
     /// Pages that are still to be freed until every zone is above its high watermark.
     pub missing: u64,
 }
 
 /// One step of background reclaim (Linux's kswapd): once a zone is below its low watermark, until all are
-/// above the high one. A machine's background thread calls it, and sleeps until it is asked for again when
-/// nothing is missing or nothing came free.
+/// above the high one. A machine's background thread calls it. It sleeps until the next wake-up when nothing
+/// is missing or nothing was freed.
 pub fn kswapd_step<P: Platform>(spaces: &Spaces<P>) -> KswapdStep {
     let target = spaces.frames().background_target();
     if target == 0 {

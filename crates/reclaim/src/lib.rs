@@ -1,21 +1,21 @@
-//! Reclaim: which pages go when memory is short, and how.
+//! Reclaim: which pages are freed when memory is short, and how.
 //!
-//! The policy is Linux's of two lists: folios enter the inactive list, and come to its end; a folio that was
-//! used meanwhile goes to the active list, the others are paged out. What comes back sooner than the active
-//! list is long was wrongly paged out, and goes to the active list at once (`workingset`). The lists belong
-//! to memcgs; each round of reclaim goes through all memcgs below the one that is short, as deep into their
-//! lists as its priority says.
+//! The policy is Linux's of two lists: folios enter the inactive list and move to its end; there a folio that
+//! was referenced meanwhile is activated, the others are paged out. A page whose refault distance is within
+//! the active list's length was evicted wrongly, and is activated at once (`workingset`). The lists belong to
+//! memcgs; each round of reclaim scans all memcgs below the one that is short, as deep into their lists as
+//! its priority says.
 //!
-//! Everything here is stateless: what it knows lies in the lists, the memcgs and the folios. So [`Policy`] is
-//! a value of no size, which a machine hands down to its spaces ([`quire_space::Reclaim`]).
+//! Everything here is stateless: all state is in the lists, the memcgs and the folios. So [`Policy`] is a
+//! zero-sized value, which a machine passes to its spaces ([`quire_space::Reclaim`]).
 //!
 //! # Modules, lowest first
 //!
-//! - `oom`: when nothing can be freed: which program ends.
-//! - `shrink`: paging a handful of folios out.
-//! - `search`: one round of reclaim: for which memcg, on which node, and how it is counted.
-//! - `age`: ageing: the LRU lists of one memcg on one node.
-//! - `balance`: how hard to try, and where.
+//! - `oom`: the OOM killer: which program is killed when nothing can be freed.
+//! - `shrink`: paging out a batch of folios.
+//! - `search`: one reclaim scan: its cause, its target, and how it is counted.
+//! - `age`: ageing and scanning the LRU lists of one memcg on one node.
+//! - `balance`: reclaim control: priorities, targets, and when to give up.
 
 #![no_std]
 

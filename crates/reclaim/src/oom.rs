@@ -1,19 +1,19 @@
-//! When nothing can be freed: which process is killed.
+//! The OOM killer: which process is killed when nothing can be freed.
 
 use quire_arch::Platform;
 use quire_frame::VmEvent;
 use quire_memcg::{MemcgEvent, MemcgId};
 use quire_space::{Need, Space, SpaceFigures, SpaceId, Spaces};
 
-/// How much would be won by ending a program: pages, and what its owner says about it.
+/// The OOM score of a program: its pages, and its owner's adjustment.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct OomScore(pub i64);
 
-/// The adjustment that keeps a program alive whatever happens.
+/// The adjustment that exempts a program from the OOM killer.
 const NEVER: i16 = -1000;
 
-/// Linux's score: resident pages, pages on swap devices and page tables, and for each point of the adjustment
-/// (`oom_score_adj`) a thousandth of the memory that there is. None for a program that is never chosen.
+/// Linux's score: resident pages, swapped-out pages and page tables, plus a thousandth of all memory for each
+/// point of the adjustment (`oom_score_adj`). `None` for a program that is never chosen.
 pub fn badness(figures: &SpaceFigures, adjustment: i16, total_pages: u64) -> Option<OomScore> {
     if adjustment == NEVER {
         return None;
@@ -23,8 +23,8 @@ pub fn badness(figures: &SpaceFigures, adjustment: i16, total_pages: u64) -> Opt
     Some(OomScore(pages + i64::from(adjustment) * (total_pages / 1000) as i64))
 }
 
-/// Chooses the program with the highest score among those that the shortage concerns, and ends it. Returns
-/// whether there was one, or one is on its way out already.
+/// Kills the program with the highest score among those that the shortage concerns. Returns whether there was
+/// one, or one is already exiting.
 pub(crate) fn out_of_memory<P: Platform>(spaces: &Spaces<P>, need: Need) -> bool {
     let memcgs = spaces.memcgs();
     let root = match need {
@@ -41,7 +41,7 @@ pub(crate) fn out_of_memory<P: Platform>(spaces: &Spaces<P>, need: Need) -> bool
     while let Some(space) = next {
         if memcgs.is_below(space.memcg(), root) {
             if space.is_killed() {
-                // What it has comes back when it has gone.
+                // Its memory is freed when it has exited.
                 dying |= space.figures().resident > 0;
             } else if let Some(score) = badness(&space.figures(), space.oom_score_adj(), total)
                 && chosen.is_none_or(|(best, _)| score > best)
@@ -58,7 +58,7 @@ pub(crate) fn out_of_memory<P: Platform>(spaces: &Spaces<P>, need: Need) -> bool
     kill(spaces, id)
 }
 
-/// Ends the program of a space: it gets no more memory, and what is its own is taken at once where that is
+/// Kills the program of a space: it gets no more memory, and its private memory is freed at once where
 /// possible.
 fn kill<P: Platform>(spaces: &Spaces<P>, id: SpaceId) -> bool {
     let mut next = Space::next(spaces, None);
@@ -75,7 +75,7 @@ fn kill<P: Platform>(spaces: &Spaces<P>, id: SpaceId) -> bool {
     false
 }
 
-/// Takes the private memory of a killed space, which no program will look at any more.
+/// Frees the private memory of a killed space, which no program will access any more.
 fn reap<P: Platform>(space: &Space<'_, P>) {
     space.reap();
 }

@@ -1,4 +1,4 @@
-//! One search for pages that can go: what starts it, where, and how it is counted.
+//! One reclaim scan: its cause, its target, and how it is counted.
 
 use crate::shrink::Pressure;
 use quire_arch::Platform;
@@ -6,18 +6,18 @@ use quire_frame::VmEvent;
 use quire_memcg::{LruList, MemcgId, MemcgStat};
 use quire_space::Spaces;
 
-/// What the search is for.
+/// The cause of a scan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Cause {
-    /// Memory is short, and an allocation waits.
+    /// Direct reclaim: memory is short, and an allocation waits.
     Direct,
-    /// Memory becomes short.
+    /// Background reclaim (kswapd).
     Background,
-    /// A write to `memory.reclaim`.
+    /// Proactive reclaim: a write to `memory.reclaim`.
     Proactive,
 }
 
-/// A search of the lists of a memcg and all below it.
+/// A scan of the lists of a memcg and its descendants.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Search {
     pub(crate) cause: Cause,
@@ -31,14 +31,14 @@ impl Search {
         Self { cause, root, pressure: Pressure::Usual }
     }
 
-    /// The same, after it was in vain. A search in the background does not wait.
+    /// The same, after a scan that freed nothing. Background reclaim does not wait.
     pub(crate) fn starved(self) -> Self {
         let waits = self.cause != Cause::Background;
         Self { pressure: if waits { Pressure::Starved } else { self.pressure }, ..self }
     }
 
-    /// Counts pages of a memcg's list that were looked at, and those of them that came free. As in Linux the
-    /// machine's counters by cause tell of searches over everything only, those by sort of page of all.
+    /// Counts pages of a memcg's list that were scanned, and those of them that were freed. As in Linux the
+    /// machine's counters by cause include global reclaim only, those by page type all reclaim.
     pub(crate) fn count<P: Platform>(
         &self,
         spaces: &Spaces<P>,

@@ -1,8 +1,8 @@
-//! Paging a handful of folios out.
+//! Paging out a batch of folios.
 //!
-//! All are unmapped first, then the TLBs are flushed once for all of them, then they are written and given
-//! back. Each is under its folio lock from the first step to the last. Whatever goes wrong leaves the folio
-//! where it is: in the swap cache, mapped or not, and on an LRU list.
+//! First all are unmapped, then the TLBs are flushed once for all of them, then they are written and freed.
+//! Each is under its folio lock from the first step to the last. A failed folio stays in memory: in the swap
+//! cache, mapped or not, and on an LRU list.
 
 use arrayvec::ArrayVec;
 use quire_arch::{NodeId, Order, Pfn, Platform};
@@ -14,31 +14,30 @@ use quire_swap::{IoState, NoSlots, Shadow};
 /// Folios that are paged out together.
 pub(crate) const BATCH: usize = 32;
 
-/// Folios that were taken off their list, each with a reference.
+/// Isolated folios, each with a reference.
 pub(crate) type Isolated = ArrayVec<Pfn, BATCH>;
 
-/// What keeps a folio in memory.
+/// Which folios stay in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Pressure {
-    /// What was used since the last look stays, and what is being written.
+    /// Folios that were referenced since the last check stay, and folios under writeback.
     Usual,
-    /// What was used stays. A round over everything found nothing that could go at once: what is being
-    /// written is waited for.
+    /// Referenced folios stay. A full round found nothing that could be freed at once: wait for writeback.
     Starved,
-    /// A program wants it to go (`MADV_PAGEOUT`), whether it was used or not. As in Linux the accessed bits
-    /// are not looked at, and no counter of scanned and freed pages tells of it.
+    /// A program asked to page it out (`MADV_PAGEOUT`), referenced or not. As in Linux the accessed bits are
+    /// not checked, and it is not counted as scanned or freed.
     Madvise,
 }
 
-/// What became of a folio.
+/// The outcome for a folio.
 enum Fate {
-    /// It was used: to the active list.
+    /// It was referenced: to the active list.
     Activate,
     /// To the front of the inactive list.
     Keep,
-    /// It can go as soon as it is written: to the end of the inactive list by then.
+    /// It can be freed as soon as it is written: then to the end of the inactive list.
     Write,
-    /// A program locked it.
+    /// A program mlocked it.
     Lock,
 }
 
@@ -50,8 +49,7 @@ struct Ready<'s, P: Platform> {
     discarded: bool,
 }
 
-/// Pages out what it can of `folios`, and puts the others back on their lists. Returns the pages that were
-/// freed.
+/// Pages out those of `folios` that it can, and puts the others back on their lists. Returns the pages freed.
 pub(crate) fn shrink<P: Platform>(spaces: &Spaces<P>, folios: &mut Isolated, pressure: Pressure) -> u64 {
     let mut ready: ArrayVec<Ready<'_, P>, BATCH> = ArrayVec::new();
     let mut batch = UnmapBatch::new(spaces);
@@ -75,7 +73,7 @@ pub(crate) fn shrink<P: Platform>(spaces: &Spaces<P>, folios: &mut Isolated, pre
     freed
 }
 
-/// Pages out folios that were taken off their lists, each with a reference, because a program wishes so.
+/// Pages out isolated folios, each with a reference, at a program's request.
 pub(crate) fn page_out<P: Platform>(spaces: &Spaces<P>, folios: &mut dyn Iterator<Item = Pfn>) -> u64 {
     let mut freed = 0;
     loop {
@@ -87,7 +85,7 @@ pub(crate) fn page_out<P: Platform>(spaces: &Spaces<P>, folios: &mut dyn Iterato
     }
 }
 
-/// The first half: from the look whether it was used to the last mapping.
+/// The first half: from the reference check to the removal of the last mapping.
 fn unmap<'s, P: Platform>(
     spaces: &'s Spaces<P>,
     head: Pfn,
@@ -96,7 +94,7 @@ fn unmap<'s, P: Platform>(
 ) -> Result<Ready<'s, P>, Fate> {
     let frame = spaces.frames().known(head);
     if pressure == Pressure::Starved && frame.word().flags().contains(FrameFlags::READING) {
-        // No other thread may be waiting for what was read ahead.
+        // A folio read by readahead may have no waiter.
         batch.flush();
         let _ = spaces.swap().wait_read(head);
     }
@@ -130,8 +128,8 @@ fn unmap<'s, P: Platform>(
     }
     let unmapped = frame.as_folio().maps() == 0;
     if unmapped && flags.contains(FrameFlags::SWAP_CACHE) && spaces.swap().remove_unnamed(head) {
-        // No lookup can find it any more. The cache's reference is dropped here; a thread that looks at it
-        // just now has its own.
+        // No lookup can find it any more. The cache's reference is dropped here; a thread that uses it now
+        // has its own.
         spaces.memcgs().release_folio(head);
         return Ok(Ready { head, guard, discarded: true });
     }
@@ -151,7 +149,7 @@ fn unmap<'s, P: Platform>(
     };
     let fate = match unmapped {
         Unmapped::All => return Ok(Ready { head, guard, discarded }),
-        // Locked since the look at its mappings: the next one finds how much of it.
+        // Mlocked since its mappings were checked: the next check finds how much of it.
         Unmapped::Locked => Fate::Keep,
         Unmapped::Pinned | Unmapped::Busy => Fate::Activate,
         Unmapped::Dirty => {
@@ -160,15 +158,16 @@ fn unmap<'s, P: Platform>(
             Fate::Activate
         }
     };
-    // Translations of what was unmapped of it may be cached, and the next holder of the lock may map it anew.
+    // TLBs may hold translations of what was unmapped of it, and the next holder of the lock may map it
+    // again.
     batch.flush();
     drop(guard);
     spaces.swap().leave_if_unnamed(head);
     Err(fate)
 }
 
-/// Brings a folio into the swap cache. A large one for which there are no slots in a row is split, and only
-/// its first part goes on.
+/// Adds a folio to the swap cache. A large one without enough contiguous slots is split, and only its first
+/// part continues.
 fn give_slots<P: Platform>(spaces: &Spaces<P>, head: Pfn) -> Result<(), Fate> {
     let frame = spaces.frames().known(head);
     let memcg = frame.as_folio().memcg();
@@ -191,7 +190,7 @@ fn give_slots<P: Platform>(spaces: &Spaces<P>, head: Pfn) -> Result<(), Fate> {
     }
 }
 
-/// The second half, after the flush: the folio goes to the device, and its frames home.
+/// The second half, after the flush: the folio is written to the device, and its frames are freed.
 fn write_and_free<P: Platform>(spaces: &Spaces<P>, folio: Ready<'_, P>, chain: &mut FrameChain) -> u64 {
     let Ready { head, guard, discarded } = folio;
     let frame = spaces.frames().known(head);
@@ -248,13 +247,13 @@ fn write_and_free<P: Platform>(spaces: &Spaces<P>, folio: Ready<'_, P>, chain: &
     pages
 }
 
-/// What the slots of a folio will remember of it.
+/// The shadow for the slots of a folio.
 fn shadow<P: Platform>(spaces: &Spaces<P>, head: Pfn, (memcg, node): (MemcgId, NodeId)) -> Shadow {
     let workingset = spaces.frames().known(head).word().flags().contains(FrameFlags::WORKINGSET);
     Shadow::new(node, memcg.get(), workingset, spaces.memcgs().age(memcg, node))
 }
 
-/// Puts a folio back on the list that its fate says, and drops its reference.
+/// Puts a folio back on the list that its outcome demands, and drops its reference.
 fn put_back<P: Platform>(spaces: &Spaces<P>, head: Pfn, fate: &Fate) {
     let frame = spaces.frames().known(head);
     let memcgs = spaces.memcgs();
@@ -270,14 +269,14 @@ fn put_back<P: Platform>(spaces: &Spaces<P>, head: Pfn, fate: &Fate) {
     {
         let pin = spaces.platform().pin();
         match fate {
-            // It was locked while it was in these hands.
+            // It was mlocked while it was isolated.
             _ if locked => {}
             Fate::Activate => {
                 spaces.swap().count_pages(head, VmEvent::Pgactivate, MemcgStat::Pgactivate);
                 memcgs.put_back(&pin, head, active, true);
             }
             Fate::Keep => memcgs.put_back(&pin, head, inactive, true),
-            // It should not be looked at again before the others.
+            // It should not be scanned again before the others.
             Fate::Write => {
                 let under_way = frame.word().flags().contains(FrameFlags::WRITEBACK);
                 memcgs.put_back(&pin, head, inactive, under_way);

@@ -5,7 +5,7 @@ use core::cell::Cell;
 use core::ptr::{self, NonNull};
 use core::sync::atomic::Ordering;
 
-/// What is wrong with an anon_vma.
+/// A broken invariant of an anon_vma.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum AnonVmaViolation {
@@ -83,7 +83,7 @@ impl AnonVmaAudit {
         }
     }
 
-    /// Holds a VMA of `core` and the anon_vmas above it against the recount.
+    /// Compares a VMA of `core` and the anon_vmas above it with the recount.
     pub fn check(core: &SpaceCore, vma: &Vma, report: &mut dyn FnMut(AnonVmaViolation)) {
         if vma.anon().is_some() && vma.membership().core() != Some(NonNull::from(core)) {
             report(AnonVmaViolation::Member);
@@ -99,7 +99,7 @@ impl AnonVmaAudit {
         }
     }
 
-    /// Makes the scratch zero again.
+    /// Clears the scratch words.
     pub fn clear(vma: &Vma) {
         let mut next = anon_vma(vma);
         while let Some(anon_vma) = next.filter(|anon_vma| anon_vma.scratch.seen.replace(false)) {

@@ -5,7 +5,7 @@ use quire_arch::LeafFlags;
 use quire_pagetable::Permissions;
 
 bitflags! {
-    /// What a program asks to be allowed (`PROT_*`, with Linux's values).
+    /// Protection flags (`PROT_*`, with Linux's values).
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
     pub struct Protection: u32 {
         /// Loads.
@@ -107,7 +107,7 @@ impl VmFlags {
         flags
     }
 
-    /// What the pages of such a VMA allow.
+    /// The permissions of the pages of such a VMA.
     #[doc(hidden)]
     #[inline]
     pub fn permissions(self) -> Permissions {

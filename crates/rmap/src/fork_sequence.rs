@@ -1,4 +1,4 @@
-//! Forks of a space, as pins without a lock see them (`calls/pin_fast.rs`).
+//! Forks of a space, as seen by lock-free pins (`calls/pin_fast.rs`).
 
 use quire_sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -16,11 +16,11 @@ impl ForkSequence {
         fence(Ordering::SeqCst);
     }
 
-    /// It has shared what it will.
+    /// The fork has shared all its pages.
     #[inline]
     pub fn end(&self) {
-        // Release: pairs with the acquire in `read`. A thread that finds no fork under way finds what it left
-        // write-protected.
+        // Release: pairs with the acquire in `read`. A thread that finds no fork under way sees its write
+        // protection.
         self.0.fetch_add(1, Ordering::Release);
     }
 
@@ -53,7 +53,7 @@ mod models {
         shared: AtomicU32,
     }
 
-    /// Of a fork that shares what is not pinned and a pin that wants what is not shared, one sees the other.
+    /// A fork shares only unpinned pages and a pin takes only unshared ones: at least one sees the other.
     #[test]
     fn loom_of_a_fast_pin_and_a_fork_one_sees_the_other() {
         loom::model(|| {

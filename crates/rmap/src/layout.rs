@@ -1,4 +1,4 @@
-//! Where things lie in an address space, and how much of them there may be.
+//! The layout of an address space, and its limits.
 
 use quire_arch::{PAGE_SIZE, VirtAddr, VirtRange};
 use quire_sync::atomic::AtomicU64;
@@ -10,9 +10,9 @@ pub const STACK_GUARD_GAP: u64 = 256 * PAGE_SIZE;
 /// The fixed points of an address space. A program loader decides them; they do not change afterwards.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layout {
-    /// Free ranges are looked for from here downwards.
+    /// Free ranges are searched from here downwards.
     pub mmap_base: VirtAddr,
-    /// Free ranges are looked for from here upwards, where `top_down` is off or finds nothing.
+    /// Free ranges are searched from here upwards, if `top_down` is off or finds nothing.
     pub mmap_legacy_base: VirtAddr,
     /// Whether new mappings go below existing ones (the usual layout).
     pub top_down: bool,
@@ -48,7 +48,7 @@ impl Layout {
         }
     }
 
-    /// The range in which addresses are looked for downwards.
+    /// The range that is searched downwards.
     #[doc(hidden)]
     #[inline]
     pub fn top_down_window(&self) -> VirtRange {

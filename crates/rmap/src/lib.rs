@@ -1,4 +1,4 @@
-//! VMAs, their anon_vmas, and the rmap: from a page to the mappings that can show it.
+//! VMAs, their anon_vmas, and the rmap: from a page to the mappings that may map it.
 //!
 //! [`SpaceCore`] is what all handles of one address space share: its mappings, its page tables, its limits. A
 //! [`Vma`] with private pages is in an [`AnonVma`], which the descriptors of those pages name; [`Rmap`] walks
@@ -8,13 +8,13 @@
 //!
 //! - `flags`: the flags of a mapping.
 //! - `huge_disable`: whether a process gets large folios at all.
-//! - `rights`: what a caller may do beyond its limits, and what a program gave up.
-//! - `layout`: where things lie in an address space, and how much there may be.
-//! - `fork_sequence`: forks of a space, as pins without a lock see them.
+//! - `rights`: privileges beyond the limits, and rights that a program gave up.
+//! - `layout`: the layout of an address space, and its limits.
+//! - `fork_sequence`: forks of a space, as seen by lock-free pins.
 //! - `readahead`: how much is read ahead in a mapping.
 //! - `swap_window`: how far the swap-ins of a mapping reach.
 //! - `lock`: the lock of a VMA.
-//! - `usage`: what the mappings of an address space come to.
+//! - `usage`: the sizes of an address space's mappings.
 //! - `space_core`: VMAs, anon_vmas, and what they belong to.
 //! - `hugetlb`: mappings of hugetlb pages.
 //! - `rmap`: making anon_vmas, and the walk from a page to its mappings.

@@ -83,7 +83,7 @@ impl VmaLock {
         false
     }
 
-    /// Gives a shared hold back. `wake` is called when the last reader leaves while a writer waits.
+    /// Releases a shared hold. `wake` is called when the last reader leaves while a writer waits.
     #[inline]
     pub fn unlock_read(&self, wake: impl FnOnce()) {
         // Pairs with the acquiring load in `write`: the writer sees what was done under the shared hold.

@@ -1,13 +1,13 @@
-//! How many pages to read ahead in a mapping: guessed from what became of those that were read ahead before
-//! (as in Linux's `swapin_nr_pages`).
+//! How many pages to read ahead in a mapping: estimated from the hits of earlier readahead (as in Linux's
+//! `swapin_nr_pages`).
 
 use quire_sync::atomic::raw::{AtomicU64, Ordering};
 
 /// Pages in the largest window (Linux's `vm.page-cluster`, 3).
 pub const READAHEAD_MOST: u64 = 8;
 
-/// What is remembered of the readahead of one mapping: the page of the last fault, the window then, and the
-/// pages read ahead that were used since. All is a guess, so nothing orders it.
+/// The readahead state of one mapping: the page of the last fault, the window then, and the readahead hits
+/// since. All of it is a heuristic, so nothing orders it.
 #[derive(Debug, Default)]
 pub struct Readahead(AtomicU64);
 
@@ -40,7 +40,7 @@ impl State {
     /// The window for a fault at `page`.
     fn next_window(self, page: u64) -> u64 {
         let wanted = match self.hits {
-            // One page beside the last is a beginning.
+            // A fault next to the last one starts a window.
             0 if self.page.abs_diff(page) != 1 => 1,
             hits => (hits + 2).next_power_of_two().min(READAHEAD_MOST),
         };
@@ -66,7 +66,7 @@ impl Readahead {
         (first, window)
     }
 
-    /// The page number `page`, which was read ahead, is used.
+    /// The page number `page`, which was read ahead, was hit.
     #[inline]
     pub fn hit(&self, page: u64) {
         let state = State::unpack(self.0.load(Ordering::Relaxed));

@@ -1,11 +1,10 @@
-//! What a caller may do beyond its limits, and what a program gave up for good.
+//! Privileges beyond the limits, and rights that a program gave up for good.
 
 use bitflags::bitflags;
 use core::sync::atomic::{AtomicU8, Ordering};
 
 bitflags! {
-    /// Privileges that memory calls ask for: capabilities of the calling thread in the initial user
-    /// namespace.
+    /// Privileges that memory calls check: capabilities of the calling thread in the initial user namespace.
     ///
     /// They belong to a handle of a space ([`Space::acting_with`](crate::Space::acting_with)): two threads of
     /// one space may have different ones, and a thread may lose or gain one between two calls.
@@ -36,7 +35,7 @@ pub enum ExecGain {
 impl ExecGain {
     const ALL: [Self; 3] = [Self::Allowed, Self::Refused, Self::RefusedNotInherited];
 
-    /// What a child begins with, and a new image of the same process.
+    /// The setting of a child, and of a new image of the same process.
     #[doc(hidden)]
     #[must_use]
     #[inline]
@@ -48,7 +47,7 @@ impl ExecGain {
     }
 }
 
-/// An [`ExecGain`] that is refused once, while calls look at it. It orders nothing.
+/// An [`ExecGain`] that can be refused once, while calls read it. It orders nothing.
 #[derive(Debug, Default)]
 pub struct AtomicExecGain(AtomicU8);
 

@@ -1,18 +1,17 @@
 //! How much of a large folio is swapped in for one page of it.
 //!
-//! All of it is one read and one fault for a program that goes through its memory. For one that jumps about
-//! it is memory that is not used, taken from what is. So each mapping remembers where it was last swapped in,
-//! and how large a folio was allowed there. A page near the last one, within such a folio, allows twice as
-//! much the next time, any other half as much. It begins with everything: of a mapping about which nothing is
-//! known, folios are swapped in as they were swapped out. What a program wants as huge pages
-//! (`MADV_HUGEPAGE`) it gets whole.
+//! For sequential access, swapping in the whole folio is one read and one fault. For random access it wastes
+//! memory on unused pages. So each mapping remembers where it was last swapped in, and how large a folio was
+//! allowed there. A page near the last one, within such a folio, allows twice as much the next time, any
+//! other half as much. It starts at the maximum: folios of a new mapping are swapped in as they were swapped
+//! out. With `MADV_HUGEPAGE` folios are always swapped in whole.
 
 use crate::flags::VmFlags;
 use quire_arch::{Order, PAGE_SHIFT, VirtAddr};
 use quire_sync::atomic::raw::{AtomicU64, Ordering};
 
-/// What is remembered of the swap-ins of one mapping: a guess, so nothing orders it. The number of the last
-/// page above the bits of an order; 0 is nothing.
+/// The swap-in state of one mapping: a heuristic, so nothing orders it. The number of the last page above the
+/// bits of an order; 0 is nothing.
 #[derive(Debug, Default)]
 pub struct SwapInWindow(AtomicU64);
 

@@ -1,4 +1,4 @@
-//! What an address space uses, as `/proc/PID/status` shows it.
+//! The memory usage of an address space, as `/proc/PID/status` shows it.
 
 use crate::flags::VmFlags;
 use quire_arch::PAGE_SIZE;
@@ -24,17 +24,17 @@ pub struct Usage {
 pub struct SpaceFigures {
     /// Size of all mappings (`VmSize`).
     pub mapped: u64,
-    /// The most that was (`VmPeak`).
+    /// Its peak (`VmPeak`).
     pub peak_mapped: u64,
     /// Resident memory (`VmRSS`).
     pub resident: u64,
-    /// The most that was (`VmHWM`).
+    /// Its peak (`VmHWM`).
     pub peak_resident: u64,
     /// Resident anonymous memory (`RssAnon`).
     pub resident_anonymous: u64,
     /// Resident memory of files and shared memory (`RssFile` and `RssShmem`).
     pub resident_file: u64,
-    /// Anonymous memory that is paged out (`VmSwap`).
+    /// Swapped-out anonymous memory (`VmSwap`).
     pub swapped: u64,
     /// Private writable mappings (`VmData`).
     pub data: u64,
@@ -46,11 +46,11 @@ pub struct SpaceFigures {
     pub locked: u64,
     /// Page tables below the root (`VmPTE`).
     pub page_tables: u64,
-    /// The most that was.
+    /// Its peak.
     pub peak_page_tables: u64,
     /// Number of mappings.
     pub mappings: u64,
-    /// The most that was.
+    /// Its peak.
     pub peak_mappings: u64,
 }
 
@@ -65,7 +65,7 @@ fn subtract(count: &AtomicU64, pages: u64) {
 }
 
 impl Usage {
-    /// Counts `pages` of a mapping with `flags` in. As the next two: the caller holds the mmap lock for
+    /// Adds `pages` of a mapping with `flags`. As for the next two, the caller holds the mmap lock for
     /// writing.
     #[inline]
     pub fn map(&self, flags: VmFlags, pages: u64) {
@@ -89,7 +89,7 @@ impl Usage {
         self.peak_mapped.store(before.max(self.mapped.load(Ordering::Relaxed)), Ordering::Relaxed);
     }
 
-    /// Counts `pages` of a mapping with `flags` out.
+    /// Subtracts `pages` of a mapping with `flags`.
     #[inline]
     pub fn unmap(&self, flags: VmFlags, pages: u64) {
         subtract(&self.mapped, pages);
@@ -140,7 +140,7 @@ impl Usage {
         self.locked.load(Ordering::Relaxed)
     }
 
-    /// There are `now` mappings.
+    /// Sets the number of mappings to `now`.
     #[inline]
     pub fn note_mappings(&self, now: u64) {
         raise(&self.peak_mappings, now);

@@ -1,4 +1,4 @@
-//! The typed face of a cache.
+//! The typed interface of a cache.
 
 use crate::geometry::Geometry;
 use crate::slot::{ObjectSlot, Slot, SlotPtr};
@@ -12,11 +12,10 @@ use quire_frame::{AllocError, FrameCache, Frames, MachineId};
 
 /// Objects of type `T` on the frames of a machine.
 ///
-/// A cache takes no frames until its first object, apart from its own few, and lives as long as the machine:
-/// what is left of it when the `SlabCache` is dropped goes with the machine's RAM, and objects in it are not
-/// dropped.
+/// A cache takes no frames until its first object, apart from its own few. It lives as long as the machine:
+/// dropping the `SlabCache` does not free its frames or drop the objects in it.
 ///
-/// `T` is dropped in place when an object is freed, or when the readers of a retired one are gone. That can
+/// `T` is dropped in place when an object is freed, or when the readers of a retired one are gone. This can
 /// happen inside an allocation that is about to fail, so `T`'s `Drop` takes no locks.
 pub struct SlabCache<T, P: Platform> {
     core: NonNull<CacheCore<P>>,
@@ -30,7 +29,7 @@ unsafe impl<T: Send, P: Platform> Send for SlabCache<T, P> {}
 unsafe impl<T: Send, P: Platform> Sync for SlabCache<T, P> {}
 
 impl<T: Send, P: Platform> SlabCache<T, P> {
-    /// A cache called `name`, which is also the site that fault plans know its objects by.
+    /// A cache called `name`, which is also the site of its objects in fault plans.
     ///
     /// # Errors
     ///
@@ -43,7 +42,7 @@ impl<T: Send, P: Platform> SlabCache<T, P> {
         let geometry = Geometry::of(layout, Some(ObjectSlot::<T>::LINK), frames.platform().cpu_count());
         let drop = core::mem::needs_drop::<T>().then_some(drop_object::<T> as unsafe fn(SlotPtr));
         let spec = CacheSpec { name, geometry, drop, area: Some((pfn, order)) };
-        // SAFETY: the block is this call's, page aligned, and large enough. It is never given back, so the
+        // SAFETY: the block is this call's, page aligned, and large enough. It is never freed, so the
         // cache lasts as long as the machine: `SlabCache` checks that it is used with that machine only.
         let core = unsafe { CacheCore::install(frames, frames.platform().direct_map(pfn), spec) };
         Ok(Self { core, machine: frames.id(), objects: PhantomData })
@@ -81,7 +80,7 @@ impl<T: Send, P: Platform> SlabCache<T, P> {
         Ok(object)
     }
 
-    /// Drops the object and gives its memory back. Never allocates.
+    /// Drops the object and frees its memory. Never allocates.
     ///
     /// # Safety
     ///
@@ -101,9 +100,8 @@ impl<T: Send, P: Platform> SlabCache<T, P> {
         core.free(frames, pin, slot);
     }
 
-    /// Gives back an object that lock-free readers may still be looking at: it stays as it is until every
-    /// section of [`Frames::epoch`] that was open at this moment is closed, then it is dropped and freed.
-    /// Never allocates.
+    /// Frees an object that lock-free readers may still access: it stays intact until every section of
+    /// [`Frames::epoch`] that is open now is closed, then it is dropped and freed. Never allocates.
     ///
     /// # Safety
     ///

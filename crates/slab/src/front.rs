@@ -1,4 +1,4 @@
-//! What one CPU keeps of a cache.
+//! A CPU's front of a cache.
 
 use crate::slot::{self, Slot, SlotList, TailedList};
 use core::mem;
@@ -6,9 +6,8 @@ use quire_sync::{Epoch, Stamp};
 
 /// One CPU's free and retired objects, behind a lock of class `Slab`.
 ///
-/// Free slots are two batches: the one in use, and a spare that is full or empty. So a CPU that goes back and
-/// forth over the edge of one stays here, and what comes and goes is always a batch as it is: no slot is
-/// touched.
+/// Free slots are two batches: the one in use, and a spare that is full or empty. So a CPU that alternates
+/// around the edge of one batch stays here, and only whole batches move: no slot is touched.
 #[derive(Debug, Default)]
 pub(crate) struct Front {
     pub(crate) loaded: SlotList,
@@ -16,8 +15,8 @@ pub(crate) struct Front {
     retired: [Bucket; Stamp::BUCKETS],
     /// Retired objects whose readers are gone.
     ready: SlotList,
-    /// Objects given out through this CPU less those that came back through it: the sum over all CPUs is what
-    /// is in use, one CPU's share may be below zero.
+    /// Objects allocated through this CPU less those freed through it: the sum over all CPUs is what is in
+    /// use, one CPU's share may be negative.
     pub(crate) in_use: i64,
 }
 
@@ -68,7 +67,7 @@ impl Front {
         let stamp = epoch.stamp();
         let bucket = &mut self.retired[stamp.bucket()];
         if bucket.stamp != stamp {
-            // Same place, other stamp: at least three epochs older, so it has passed.
+            // Same bucket, different stamp: at least three epochs older, so it has passed.
             debug_assert!(bucket.slots.list().is_empty() || epoch.has_passed(bucket.stamp));
             bucket.slots.pour(&mut self.ready);
             bucket.stamp = stamp;

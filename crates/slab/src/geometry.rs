@@ -5,12 +5,12 @@ use quire_arch::Order;
 
 /// The largest order of a slab.
 const MAX_ORDER: Order = Order::ALL[3];
-/// Parts of a slab that may be lost; the first that some order keeps to counts.
+/// Acceptable waste, as fractions of a slab; the first that some order meets is used.
 const WASTE_PARTS: [usize; 5] = [16, 8, 4, 2, 1];
 /// Objects that a slab should hold for each doubling of the number of CPUs: the more CPUs take from a cache,
 /// the larger its slabs.
 const OBJECTS_PER_DOUBLING: usize = 4;
-/// Lists that partial slabs are told apart by, by how full they are: a power of two.
+/// Number of lists of partial slabs, by how full they are: a power of two.
 pub(crate) const QUARTERS: usize = 4;
 
 /// How many slots a slab of an order holds.
@@ -40,7 +40,7 @@ impl Shape {
     }
 }
 
-/// What a slab's descriptor says.
+/// The state of a slab, from its descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SlabState {
     /// No slot is free.
@@ -58,7 +58,7 @@ pub(crate) struct Geometry {
     pub(crate) slot: usize,
     /// Where in a slot its link word lies.
     pub(crate) link: usize,
-    /// Whether it lies beside the object, and tells whether that is in use.
+    /// Whether it lies beside the object, and marks whether that is in use.
     pub(crate) marked: bool,
     /// The slabs that are asked for.
     pub(crate) best: Shape,

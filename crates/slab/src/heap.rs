@@ -17,8 +17,8 @@ use quire_frame::{AllocError, AllocRequest, FaultSite, FrameCache, Frames, Machi
 /// cache's size. Layouts of no bytes get an object too. What a heap holds lives as long as the machine, as
 /// for [`SlabCache`](crate::SlabCache).
 ///
-/// In debug builds it is an assertion that what is freed is an object, of this layout, that this CPU has not
-/// just been given back.
+/// Debug builds assert that what is freed is an object of this layout, and not one that was just freed on
+/// this CPU.
 pub struct Heap<P: Platform> {
     classes: [NonNull<CacheCore<P>>; CLASSES.len()],
     machine: MachineId,
@@ -53,7 +53,7 @@ impl<P: Platform> Heap<P> {
             let geometry = Geometry::of(layout, None, cpus);
             let area = (number == 0).then_some((pfn, order));
             // SAFETY: the block is this call's, page aligned, and large enough for all cores, which are a
-            // multiple of their padding. It is never given back, so the cache lasts as long as the machine:
+            // multiple of their padding. It is never freed, so the cache lasts as long as the machine:
             // `Heap` checks that it is used with that machine only.
             unsafe {
                 let spec = CacheSpec { name, geometry, drop: None, area };
@@ -74,7 +74,7 @@ impl<P: Platform> Heap<P> {
         Some(unsafe { self.classes[number].as_ref() })
     }
 
-    /// Memory for `layout`, with whatever contents.
+    /// Uninitialised memory for `layout`.
     ///
     /// Takes locks of class Slab, and what [`Frames::allocate`] takes.
     ///
@@ -144,7 +144,7 @@ impl<P: Platform> Heap<P> {
         Ok(unsafe { base.add(offset) })
     }
 
-    /// Gives memory back. Never allocates.
+    /// Frees memory. Never allocates.
     ///
     /// # Safety
     ///

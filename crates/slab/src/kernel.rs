@@ -29,7 +29,7 @@ impl<'f, P: Platform> KernelHeap<'f, P> {
         Ok(Self { frames, heap: Heap::new(frames, &frames.platform().pin())? })
     }
 
-    /// Memory for `layout`, with whatever contents. Any alignment is served that leaves room for the size in the
+    /// Uninitialised memory for `layout`. Any alignment is served that leaves room for the size in the
     /// largest block.
     ///
     /// # Errors
@@ -52,7 +52,7 @@ impl<'f, P: Platform> KernelHeap<'f, P> {
         self.heap.allocate_zeroed(self.frames, &self.frames.platform().pin(), layout)
     }
 
-    /// Gives memory back. Never allocates.
+    /// Frees memory. Never allocates.
     ///
     /// # Safety
     ///

@@ -1,10 +1,10 @@
-//! Objects on frames.
+//! The slab allocator: objects on frames.
 //!
 //! After J. Bonwick, "The slab allocator", USENIX 1994, and "Magazines and Vmem", USENIX 2001: objects of one
 //! type share blocks of frames (slabs), each CPU has two batches of free ones in front, and a depot between
-//! the CPUs and the slabs takes and gives whole batches. All links live in the objects' own slots and in the
-//! frames' descriptors, so that giving an object back, at once or after an epoch, never allocates. The word
-//! that links a slot of a typed cache lies beside the object, not in it: a retired object stays intact for
+//! the CPUs and the slabs exchanges whole batches. All links live in the objects' own slots and in the
+//! frames' descriptors, so that freeing an object, at once or after an epoch, never allocates. The word that
+//! links a slot of a typed cache lies beside the object, not in it: a retired object stays intact for
 //! lock-free readers.
 //!
 //! [`SlabCache`] is a cache of one type. [`Heap`] is a cache for each of some sizes, without types;
@@ -15,10 +15,10 @@
 //!
 //! - `slot`: slots: where an object lies, and the word that links it while it is free.
 //! - `geometry`: how objects of a size are laid out on frames.
-//! - `front`: what one CPU keeps of a cache.
+//! - `front`: a CPU's front of a cache.
 //! - `slabs`: the slabs of a cache by how full they are, and the depot.
 //! - `untyped`: a cache without its type: slots in, slots out.
-//! - `cache`: the typed face of a cache.
+//! - `cache`: the typed interface of a cache.
 //! - `place`: where the heap puts a layout: a cache of a size, or a block of frames.
 //! - `heap`: memory of any size.
 //! - `kernel`: the heap with its machine.

@@ -12,8 +12,8 @@ fn set_with<T, E>(place: &SetOnce<T>, make: impl FnOnce() -> Result<T, E>) -> Re
     Ok(make().map(|value| turn.set(value)))
 }
 
-/// Two CPUs attach the heap while a third one allocates: one of them is told that it came too late, and a
-/// thread that finds a value finds the whole of it.
+/// Two CPUs attach the heap while a third one allocates: one of them gets an error, and a thread that finds a
+/// value sees all of it.
 #[test]
 fn loom_a_heap_is_attached_once_and_seen_whole() {
     loom::model(|| {
@@ -35,7 +35,7 @@ fn loom_a_heap_is_attached_once_and_seen_whole() {
     });
 }
 
-/// One attach fails for want of memory while another CPU tries: after that the place is set or free to be
+/// One attach fails for lack of memory while another CPU tries: after that the place is set or free to be
 /// set, never stuck in between, and what the first one did before it failed is over.
 #[test]
 fn loom_an_attach_that_fails_leaves_the_place_to_the_next() {

@@ -8,8 +8,8 @@ const EMPTY: u8 = 0;
 const SETTING: u8 = 1;
 const SET: u8 = 2;
 
-/// A place for a value that may fail to be made. It is never dropped: a thread that has seen it may use it as
-/// long as the place is there.
+/// A cell for a value whose construction may fail. The value is never dropped: a thread that has seen it may
+/// use it as long as the cell exists.
 pub(crate) struct SetOnce<T> {
     state: AtomicU8,
     value: UnsafeCell<MaybeUninit<T>>,
@@ -36,10 +36,10 @@ impl<T> SetOnce<T> {
         Self { state: AtomicU8::new(EMPTY), value: UnsafeCell::new(MaybeUninit::uninit()) }
     }
 
-    /// The turn to make the value; no other thread gets it as long as it lasts.
+    /// The exclusive turn to make the value.
     pub(crate) fn claim(&self) -> Result<Turn<'_, T>, Taken> {
-        // Acquire: what one did in vain is over before the next one begins. Pairs with the store in the drop
-        // of a turn.
+        // Acquire: a failed turn is over before the next one begins. Pairs with the store in the drop of a
+        // turn.
         let turn = self.state.compare_exchange(EMPTY, SETTING, Ordering::Acquire, Ordering::Relaxed);
         turn.map(|_| Turn { place: self }).map_err(|_| Taken)
     }

@@ -74,8 +74,8 @@ impl Slabs {
     }
 }
 
-/// Batches of free slots that no CPU has room for. What one CPU frees and another one allocates goes through
-/// here, and no slot of it is touched on the way.
+/// Batches of free slots that no CPU has room for. Slots freed on one CPU and allocated on another pass
+/// through here untouched.
 #[derive(Debug)]
 pub(crate) struct Depot {
     batches: [SlotList; DEPOT_BATCHES],

@@ -1,8 +1,8 @@
 //! Slots: room for one object, and the word that links it while it is free.
 //!
 //! A typed cache has the word beside the object, so that a retired object stays intact for its readers, and
-//! marks it while the object is in use. The heap's caches have it in the object's first bytes: nothing is
-//! lost there, and what is in use is what is on no list.
+//! marks it while the object is in use. The heap's caches have it in the object's first bytes: no space is
+//! lost, and an object is in use if it is on no list.
 
 use core::cell::UnsafeCell;
 use core::iter;

@@ -18,7 +18,7 @@ use quire_rmap::{AnonVmaAudit, AnonVmaViolation, SpaceCore, SpaceFigures, VmFlag
 use quire_swap::SlotId;
 use quire_vma_tree::tree::TreeViolation;
 
-/// Something that is not as it must be.
+/// A broken invariant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpaceViolation {
@@ -35,9 +35,9 @@ pub enum SpaceViolation {
     VmaRange {
         /// Whose.
         space: SpaceId,
-        /// What the tree says.
+        /// The range in the tree.
         expected: VirtRange,
-        /// What the VMA says.
+        /// The VMA's range.
         found: VirtRange,
     },
     /// A count differs from the recount.
@@ -45,7 +45,7 @@ pub enum SpaceViolation {
     Count {
         /// Whose; `None` for a count of the whole machine.
         space: Option<SpaceId>,
-        /// Of what.
+        /// Which count.
         what: &'static str,
         /// The recount.
         expected: u64,
@@ -89,11 +89,11 @@ pub enum SpaceViolation {
     Leaked {
         /// The frame.
         pfn: Pfn,
-        /// What it was given out for.
+        /// What it was allocated for.
         kind: Kind,
     },
-    /// The map count of a folio differs from the entries that map it, or its mappings hold not just one
-    /// reference; or a table is hooked more than once.
+    /// The map count of a folio differs from the entries that map it, or its mappings do not hold exactly one
+    /// reference; or a table is linked more than once.
     #[error("{pfn:?}: expected {expected} maps, found {maps}, with {refs} references")]
     Refs {
         /// The frame.
@@ -105,7 +105,7 @@ pub enum SpaceViolation {
         /// Maps.
         maps: u32,
     },
-    /// An anon_vma, or its tree, is not as its VMAs say.
+    /// An anon_vma, or its tree, does not match its VMAs.
     #[error("space {}: an anon_vma of its VMAs: {violation:?}", .space.get())]
     AnonVma {
         /// The space of the VMA by which the anon_vma was found first.
@@ -113,7 +113,7 @@ pub enum SpaceViolation {
         /// What is wrong.
         violation: AnonVmaViolation,
     },
-    /// A private page is owned by no anon_vma, or by one whose pages the mapping cannot have.
+    /// A private page is owned by no anon_vma, or by one whose pages the mapping cannot map.
     #[error("space {}: {pfn:?} at {addr:?} is not owned by an anon_vma of its VMA", .space.get())]
     PageOwner {
         /// Whose mapping.
@@ -140,17 +140,17 @@ pub enum SpaceViolation {
         /// Whether the folio is marked as exclusive; else an entry allows writes.
         marked: bool,
     },
-    /// A folio is marked as locked, and no locked mapping has a page of it; or is listed as unevictable, and
-    /// not marked. Reclaim would never find it.
+    /// A folio is marked as mlocked, but no mlocked mapping maps a page of it; or it is listed as
+    /// unevictable, but not marked. Reclaim would never find it.
     #[error("{pfn:?} is kept as mlocked, but no locked VMA has it")]
     StrayLock {
         /// Its first frame.
         pfn: Pfn,
     },
-    /// A memcg counts wrongly what belongs to it, or something belongs to none.
+    /// A memcg's counts are wrong, or something belongs to no memcg.
     #[error("memory {0}")]
     Memcg(quire_memcg::MemcgViolation),
-    /// A TLB translates what the tables do not, and no flush comes before its use.
+    /// A TLB holds a translation that the tables do not, and no flush precedes its use.
     #[error("stale TLB entry: {0:?}")]
     StaleTranslation(CachedTranslation),
     /// A CPU runs a space and is not in its set of CPUs, or is and does not.
@@ -169,7 +169,7 @@ pub enum SpaceViolation {
     },
 }
 
-/// Whose a count is.
+/// The owner of a count.
 fn whose(space: Option<SpaceId>) -> impl fmt::Display {
     fmt::from_fn(move |f| match space {
         Some(space) => write!(f, "space {}", space.get()),
@@ -179,7 +179,7 @@ fn whose(space: Option<SpaceId>) -> impl fmt::Display {
 
 pub(crate) type Report<'r> = &'r mut dyn FnMut(SpaceViolation);
 
-/// What is summed up over all spaces.
+/// Sums over all spaces.
 #[derive(Default)]
 struct Sums {
     vmas: u64,
@@ -200,7 +200,7 @@ struct Names {
 
 impl Names {
     fn add(&mut self, torn: bool, slot: SlotId, count: u32) {
-        // What is counted together for want of memory is compared together.
+        // Slots counted together for lack of memory are compared together.
         let slot = if torn { slot.block_start(Order::PMD) } else { slot };
         self.count += u64::from(count);
         self.sum = self.sum.wrapping_add(mix(slot.raw()).wrapping_mul(u64::from(count)));
@@ -326,7 +326,7 @@ fn audit_anon_vmas<P: Platform>(spaces: &Spaces<P>, report: Report<'_>) {
     for_each_vma(&mut |_, vma| AnonVmaAudit::clear(vma));
 }
 
-/// Holds every frame's counts against what the walk of all tables found.
+/// Compares every frame's counts with the walk of all tables.
 fn audit_frames<P: Platform>(spaces: &Spaces<P>, large_leaves: u64, report: Report<'_>) {
     let (mut whole_maps, mut mapped_whole) = (0, 0);
     let huge_zero = spaces.huge_zero_page();

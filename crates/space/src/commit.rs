@@ -1,21 +1,21 @@
-//! Memory that was promised: the overcommit policy.
+//! Committed memory: the overcommit policy.
 
 use crate::error::Error;
 use quire_sync::atomic::{AtomicU64, Ordering};
 
-/// How much memory may be promised to programs (`vm.overcommit_memory`).
+/// How much memory may be committed (`vm.overcommit_memory`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Overcommit {
-    /// Mode 0: refuse only what is larger than all of memory at once.
+    /// Mode 0: refuse only a single request larger than all memory.
     Guess {
         /// Pages of RAM and swap. `None` means those of the machine, with the swap that is in use at that time.
         total_pages: Option<u64>,
     },
     /// Mode 1: refuse nothing.
     Always,
-    /// Mode 2: the sum of all promises stays within `limit_pages`.
+    /// Mode 2: committed memory stays within `limit_pages`.
     Never {
-        /// Pages that may be promised.
+        /// Pages that may be committed.
         limit_pages: u64,
     },
 }
@@ -26,7 +26,7 @@ impl Default for Overcommit {
     }
 }
 
-/// The sum of all promises.
+/// The sum of committed memory.
 #[derive(Debug)]
 pub struct Commit {
     policy: Overcommit,
@@ -39,7 +39,7 @@ impl Commit {
         Self { policy, ram_pages, promised: AtomicU64::new(0) }
     }
 
-    /// Pages promised (`Committed_AS`).
+    /// Committed pages (`Committed_AS`).
     pub fn promised(&self) -> u64 {
         self.promised.load(Ordering::Relaxed)
     }
@@ -49,7 +49,7 @@ impl Commit {
         !matches!(self.policy, Overcommit::Never { .. })
     }
 
-    /// Promises `pages` more. `swap_pages` is asked for the pages of swap if RAM alone is not enough.
+    /// Commits `pages` more. `swap_pages` returns the pages of swap; it is called if RAM alone is not enough.
     pub(crate) fn charge(&self, pages: u64, swap_pages: impl FnOnce() -> u64) -> Result<(), Error> {
         let sum = self.promised.fetch_add(pages, Ordering::Relaxed).saturating_add(pages);
         let refused = match self.policy {

@@ -2,7 +2,7 @@
 //!
 //! The last process that maps the page keeps it; the others get a copy. Which process is last is decided
 //! under the table's lock from the folio's counts alone. A new mapping of a page is made only from an entry
-//! that maps it already. So what only the caller's own entries map stays so while their table is locked.
+//! that maps it already. So a page mapped only by the caller's entries stays so while their table is locked.
 
 use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Platform, VirtAddr};
 use quire_frame::{AllocRequest, FrameFlags, Kind, LockedFolio};
@@ -12,7 +12,7 @@ use quire_paging::Refusal;
 use quire_rmap::{VmFlags, VmaSnapshot};
 use quire_sync::atomic::raw::Ordering;
 
-/// A page that a fault keeps while no lock is held, so that it is not reused for other contents meanwhile. A
+/// A page to which a fault holds a reference while no lock is held, so that it is not reused meanwhile. A
 /// held folio is not split.
 pub(crate) struct Held {
     pfn: Pfn,
@@ -85,21 +85,21 @@ fn leave_cache_to<P: Platform>(
     flags: FrameFlags,
 ) -> bool {
     let head = folio.folio().head();
-    // Once it has left the mappings alone hold it.
+    // Once it has left the cache only the mappings hold it.
     folio.maps() == 1
         && (!flags.contains(FrameFlags::SWAP_CACHE) || tables.memory().swap().leave_if_unnamed(head))
         && (folio.is_exclusive() || tables.memory().frames().forget_names(head))
 }
 
-/// Whether a device has the page, and it is in the swap cache for the moment: it must not be copied, and
-/// is to be looked at again.
+/// Whether a device has the page pinned while it is in the swap cache: it must not be copied, and the check
+/// is to be repeated.
 pub(crate) fn is_pinned_and_cached<P: Platform>(tables: &Tables<'_, P>, pfn: Pfn) -> bool {
     let folio = tables.memory().frames().folio(pfn);
     folio.may_be_pinned() && folio.frame().word().flags().contains(FrameFlags::SWAP_CACHE)
 }
 
-/// Keeps the page `pfn`, which an entry of a locked table maps. `None` past the most references: the
-/// access is tried again.
+/// Takes a reference to the page `pfn`, which an entry of a locked table maps. `None` if the refcount would
+/// overflow: the access is retried.
 pub(crate) fn hold<P: Platform>(tables: &Tables<'_, P>, pfn: Pfn) -> Option<Held> {
     let folio = tables.memory().frames().lock_folio(pfn);
     let held = folio.folio().frame().get(1);
@@ -153,8 +153,8 @@ fn replace_by_copy<P: Platform>(
     }
     let kind = {
         let folio = frames.lock_folio(held.pfn);
-        // First nothing, then the flush, then the copy: no CPU may go on reading the old page after
-        // another has written to the new one.
+        // First empty, then the flush, then the copy: no CPU may still read the old page after another has
+        // written to the new one.
         locked.entries[index].store(0, Ordering::Relaxed);
         if vma.is_locked() {
             tables.unlock_folio(&pin, &folio);

@@ -1,4 +1,4 @@
-//! Why a memory call failed, and the error number that Linux gives for it.
+//! Why a memory call failed, and Linux's error number for it.
 
 use core::fmt;
 use quire_frame::AllocError;
@@ -40,7 +40,7 @@ impl Errno {
     /// Operation not supported.
     pub const EOPNOTSUPP: Self = Self(95);
 
-    /// The symbolic name, or `None` for a number that nothing here gives.
+    /// The symbolic name, or `None` for a number that is not used here.
     #[doc(hidden)]
     pub const fn name(self) -> Option<&'static str> {
         Some(match self {
@@ -73,15 +73,15 @@ impl fmt::Display for Errno {
     }
 }
 
-/// Why a memory call failed. [`errno`](Self::errno) gives what Linux would return.
+/// Why a memory call failed. [`errno`](Self::errno) returns Linux's error number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// A length of zero where some bytes are needed.
+    /// A length of zero where that is not allowed.
     ZeroLength,
     /// An address or size that is not a multiple of the page size.
     Unaligned,
-    /// Flags or advice that no such call knows, or that do not go together.
+    /// Unknown flags or advice, or an invalid combination.
     BadFlags,
     /// The range runs past the end of user space, or wraps.
     OutOfRange,
@@ -93,7 +93,7 @@ pub enum Error {
     Occupied,
     /// No free range is large enough.
     NoRoom,
-    /// Part of the range is not mapped; the call did its work on the rest.
+    /// Part of the range is not mapped; the call was applied to the rest.
     NotMapped,
     /// The address is not mapped, as `mremap` reports it, or a result cannot be written there.
     BadAddress,
@@ -105,9 +105,9 @@ pub enum Error {
     NotPermitted,
     /// The advice does not fit the mapping (locked, shared, of the wrong kind).
     WrongMapping,
-    /// Locked memory stands in the way.
+    /// Mlocked memory prevents it.
     Locked,
-    /// A page that is in use stands in the way for the moment.
+    /// A page in use prevents it for now.
     Busy,
     /// The limit on locked memory, where Linux returns EAGAIN.
     LockLimitAgain,
@@ -121,8 +121,8 @@ pub enum Error {
     MapCountLimit,
     /// The same while changing a mapping's advice, where Linux asks to try again.
     MapCountLimitAgain,
-    /// More memory was asked for than the [`Overcommit`](crate::Overcommit) policy allows; as it is by default, more
-    /// than RAM and the swap in use in one mapping.
+    /// More memory was requested than the [`Overcommit`](crate::Overcommit) policy allows; by default, more
+    /// than RAM plus swap in one mapping.
     CommitLimit,
     /// No frame for a page, a table or metadata.
     NoFrames(AllocError),
@@ -130,11 +130,11 @@ pub enum Error {
     TryAgain(AllocError),
     /// No such open file.
     BadDescriptor,
-    /// The file refuses to be mapped like this.
+    /// The file cannot be mapped like this.
     RefusedByFile(Errno),
-    /// The file does not support a flag that asks to be refused then.
+    /// The file does not support a flag that must be supported.
     NotSupportedByFile,
-    /// The call or one of its forms is not built yet; see docs/differences.md.
+    /// The call or one of its forms is not implemented yet; see docs/differences.md.
     NotSupported,
 }
 

@@ -91,7 +91,7 @@ impl<'s, P: Platform> Faults<'s, P> {
         }
     }
 
-    /// The same, until something is in the way.
+    /// The same, until something prevents it.
     pub(crate) fn resolve_once(
         &self,
         vma: &Vma,
@@ -145,13 +145,13 @@ impl<'s, P: Platform> Faults<'s, P> {
             return Ok(());
         }
         if access == Some(Access::Read) && !flags.contains(VmFlags::READ) {
-            // A program could read what it may only write or run; advice may not.
+            // A program could read what it may only write or execute; advice may not.
             return Err(PopulateError::NotAllowed);
         }
         let private_writable = flags & (VmFlags::WRITE | VmFlags::SHARED) == VmFlags::WRITE;
         let access = access.unwrap_or(if private_writable { Access::Write } else { Access::Read });
         let mut from = part.start();
-        // What is there already is passed over.
+        // Resident pages are skipped.
         while let Some(addr) = self.tables().first_missing(VirtRange::new(from, part.end()), access) {
             self.resolve_locked(vma, addr, access).map_err(|error| match error {
                 FaultError::NotMapped => PopulateError::Hole,

@@ -1,9 +1,9 @@
 //! The background step that collapses page tables into large leaves: what Linux's khugepaged does between two
 //! sleeps.
 //!
-//! It goes through the spaces of the machine and their mappings in turn, and goes on the next time where it
-//! stopped. Each block of a mapping that may have large leaves is looked at under the mmap lock held shared;
-//! only one that fits the limits is worth the lock held exclusively, under which it is looked at again.
+//! It scans the spaces of the machine and their mappings in turn, and continues the next time where it
+//! stopped. Each block of a mapping that may have large leaves is checked under the mmap lock held shared.
+//! Only for a block within the limits is the lock taken exclusively, and the block checked again.
 
 use crate::mmap_writer::MmapWriter;
 use crate::space::Space;
@@ -13,10 +13,10 @@ use quire_arch::{Level, PAGE_SIZE, PagingFormat, Platform, VirtAddr, VirtRange};
 use quire_pagetable::SpaceId;
 use quire_thp::{CollapseError, CollapseLimits, HugeUse, KhugepagedSetting, huge_borders};
 
-/// What a step did.
+/// The result of a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct KhugepagedStep {
-    /// Pages that were looked at.
+    /// Pages scanned.
     pub scanned: u64,
     /// Blocks that were collapsed.
     pub collapsed: u64,
@@ -24,15 +24,14 @@ pub struct KhugepagedStep {
     pub out_of_memory: bool,
 }
 
-/// Looks at as many pages as `pages_to_scan` says, or at all spaces once if they have fewer, and
-/// collapses the blocks that fit its limits (`max_ptes_none`, `max_ptes_shared`; a block none of whose
-/// pages was used is left alone). Of two callers at once, the second does nothing. The caller is not
-/// pinned and holds no lock.
+/// Scans `pages_to_scan` pages, or all spaces once if they have fewer, and collapses the blocks within its
+/// limits (`max_ptes_none`, `max_ptes_shared`; a block without referenced pages is skipped). Of two callers
+/// at once, the second does nothing. The caller is not pinned and holds no lock.
 pub fn khugepaged_step<P: Platform>(spaces: &Spaces<P>) -> KhugepagedStep {
     let mut step = KhugepagedStep::default();
     let limit = u64::from(spaces.huge().khugepaged(KhugepagedSetting::PagesToScan));
     let (mut at, mut passed) = (take_cursor(spaces).at, 0);
-    // Each space is visited at most once, but for the one that the step begins in the middle of.
+    // Each space is visited at most once, except the one in the middle of which the step begins.
     while step.scanned < limit && passed <= spaces.count() {
         let Some((space, from)) = space_at(spaces, at) else { break };
         passed += 1;
@@ -52,8 +51,7 @@ pub fn khugepaged_step<P: Platform>(spaces: &Spaces<P>) -> KhugepagedStep {
     step
 }
 
-/// Times that all spaces were gone through (`full_scans`), and blocks that were collapsed
-/// (`pages_collapsed`).
+/// Full scans of all spaces (`full_scans`), and collapsed blocks (`pages_collapsed`).
 pub fn khugepaged_totals<P: Platform>(spaces: &Spaces<P>) -> (u64, u64) {
     let _pin = spaces.platform().pin();
     let cursor = spaces.khugepaged().lock();
@@ -79,7 +77,7 @@ fn count_full_scan<P: Platform>(spaces: &Spaces<P>) {
     spaces.khugepaged().lock().full_scans += 1;
 }
 
-/// The space where a scan goes on, or the first one if that is gone.
+/// The space where a scan continues, or the first one if that is gone.
 fn space_at<P: Platform>(
     spaces: &Spaces<P>,
     at: Option<(SpaceId, VirtAddr)>,
@@ -126,8 +124,8 @@ fn scan_space<P: Platform>(
     None
 }
 
-/// The first block at or after `from` in a mapping that khugepaged may collapse. Mappings that it passes
-/// over count as one page.
+/// The first block at or after `from` in a mapping that khugepaged may collapse. A skipped mapping counts as
+/// one page.
 fn next_block<P: Platform>(
     space: &Space<'_, P>,
     from: VirtAddr,
@@ -152,7 +150,8 @@ fn next_block<P: Platform>(
     }
 }
 
-/// Whether the block at `start` fits `limits` at this moment. What of it is paged out is swapped in first.
+/// Whether the block at `start` is within `limits` at this moment. Its swapped-out pages are swapped in
+/// first.
 fn is_collapsible<P: Platform>(space: &Space<'_, P>, start: VirtAddr, limits: CollapseLimits) -> bool {
     let mappings = space.core().read_mappings(space.spaces.platform());
     let Some(vma) = mappings.first_ending_after(start) else { return false };

@@ -1,14 +1,14 @@
 //! Address spaces: faults, and Linux's memory calls.
 //!
-//! [`Spaces`] has all address spaces of one machine; [`Space`] is a handle to one address space, whose
-//! methods are Linux's memory calls with Linux's results. How a fault, a call and a gather fit together, and
-//! which lock orders what, is described in docs/space.md and docs/locking.md.
+//! [`Spaces`] has all address spaces of one machine; [`Space`] is a handle to one address space; its methods
+//! are Linux's memory calls with Linux's results. How a fault, a call and a gather fit together, and which
+//! lock orders what, is described in docs/space.md and docs/locking.md.
 //!
 //! # Modules, lowest first
 //!
-//! - `error`: Linux's errors, each cause apart.
-//! - `commit`: memory that was promised.
-//! - `spaces`: what all spaces share, and what is done about a shortage of memory.
+//! - `error`: Linux's errors, one for each cause.
+//! - `commit`: committed memory.
+//! - `spaces`: what all spaces share, and the handling of memory shortage.
 //! - `cow`: copy-on-write.
 //! - `resolve`: making a page available where a fault asks for it.
 //! - `faults`: faults in a mapping that is held.

@@ -1,8 +1,8 @@
 //! Making a page available where a fault asks for it.
 //!
-//! Memory is allocated before a table is locked, according to a look without the lock, and what was seen is
-//! checked again under it. A new page of private memory is part of a folio as large as the policy allows, the
-//! mapping has room for, and the table is empty for; where memory is short it is a smaller one.
+//! Memory is allocated before a table is locked, according to a lock-free read, which is checked again under
+//! the lock. A new page of private memory is part of a folio as large as the policy, the mapping and the
+//! empty entries allow; if memory is short the folio is smaller.
 
 use crate::cow::{copy_on_write, hold, is_pinned_and_cached, must_copy};
 use quire_arch::paging::PteMarker;
@@ -162,7 +162,7 @@ impl<P: Platform> Resolver<'_, '_, P> {
             let locked = tables.lock(pin, table, Level::PTE);
             let entry = locked.get(index);
             if fault.needs_folio(entry) && !spare.fits(entries, index) {
-                // The entries changed since the look.
+                // The entries changed since the lock-free read.
                 drop(locked);
                 spare.fill(entries, index)?;
                 continue;
@@ -184,7 +184,7 @@ impl<P: Platform> Resolver<'_, '_, P> {
             }
             return match entry {
                 Entry::None if locked.is_dead() => Ok(false),
-                // What was there may have been taken already.
+                // The page may have been removed already.
                 Entry::None if fault.space.is_killed() => Err(FaultError::Killed.into()),
                 Entry::None => {
                     self.install_new(&locked, index, spare.folio.take());
@@ -203,7 +203,7 @@ impl<P: Platform> Resolver<'_, '_, P> {
                 }
                 Entry::Swap(swap) => match fault.map_swapped(&tables, &locked, index, swap)? {
                     true => Ok(true),
-                    // It was mapped for reading, and is to be written to.
+                    // It was mapped for reading, and a write needs it now.
                     false => {
                         drop(locked);
                         continue;
@@ -215,7 +215,7 @@ impl<P: Platform> Resolver<'_, '_, P> {
         }
     }
 
-    /// Maps a new folio, or the page of zeros where there is none, around the empty entry `index`.
+    /// Maps a new folio, or the zero page if there is no folio, around the empty entry `index`.
     #[inline]
     fn install_new(&self, locked: &LockedTable<'_, P>, index: usize, folio: Option<(Pfn, Order)>) {
         let Self { tables, pin, ref fault, .. } = *self;
@@ -258,7 +258,7 @@ impl<P: Platform> Resolver<'_, '_, P> {
         events.count_folio(pin, order, FolioCounter::NrAnon, 1);
     }
 
-    /// Makes a page that is there allow the access.
+    /// Makes a mapped page allow the access.
     fn upgrade(
         &self,
         locked: &LockedTable<'_, P>,
@@ -269,8 +269,8 @@ impl<P: Platform> Resolver<'_, '_, P> {
         let Self { tables, pin, ref fault, .. } = *self;
         let vma = fault.vma;
         if leaf.flags.contains(fault.access.needs()) {
-            // Another thread was faster, or the TLB held an older entry. Or memory is populated for writes,
-            // which are to be noted.
+            // Another thread was faster, or the TLB held a stale entry. Or memory is populated for writes,
+            // and the dirty bit must be set.
             if fault.is_write() {
                 locked.widen(index, LeafFlags::DIRTY);
             }
@@ -281,8 +281,8 @@ impl<P: Platform> Resolver<'_, '_, P> {
         }
         if leaf.flags.contains(LeafFlags::SPECIAL) {
             if let Some((pfn, _)) = spare.folio.take() {
-                // First nothing, then the flush, then the new page: no CPU may go on reading zeros from the
-                // shared page after another has written to the new one.
+                // First empty, then the flush, then the new page: no CPU may still read zeros from the shared
+                // page after another has written to the new one.
                 locked.replace(index, Entry::None);
                 let page = page_of(fault.addr);
                 tables.space().flush(tables.memory().frames(), pin, page, FlushCause::CopyOnWrite);
@@ -311,7 +311,7 @@ impl<P: Platform> Resolver<'_, '_, P> {
         Ok(())
     }
 
-    /// Makes the access possible to what a large leaf maps. Returns false where it is to be tried again: the
+    /// Makes the access possible to what a large leaf maps. Returns false if the access is to be retried: the
     /// leaf is gone, or was split, since a write needs a copy of one page.
     fn resolve_huge(&self, slot: HugeSlot) -> Result<bool, Refusal> {
         let Self { tables, pin, ref fault, .. } = *self;
@@ -352,8 +352,8 @@ impl<P: Platform> Resolver<'_, '_, P> {
         !self.fault.is_private() || folio.is_exclusive() || folio.claim(Tables::<P>::huge_pages())
     }
 
-    /// Maps a folio of the PMD's order where no table is, or for a read the huge page of zeros, if the policy
-    /// wants that and memory is there. Returns whether it did.
+    /// Maps a folio of the PMD's order where no table is, or for a read the huge zero page, if the policy
+    /// allows it and memory is available. Returns whether it did.
     fn fault_huge(&self) -> Result<bool, Refusal> {
         let Self { tables, pin, ref fault, .. } = *self;
         let Some(order) = Tables::<P>::huge_order().filter(|&order| fault.orders().contains(order)) else {
@@ -385,7 +385,7 @@ impl<P: Platform> Resolver<'_, '_, P> {
         Ok(false)
     }
 
-    /// A folio of the PMD's order for `fault`, charged to its memcg. Where there is none that is counted.
+    /// A folio of the PMD's order for `fault`, charged to its memcg. A failure is counted.
     fn allocate_huge(&self, order: Order) -> Option<Pfn> {
         let Self { tables, pin, ref fault, .. } = *self;
         let frames = tables.memory().frames();
@@ -405,7 +405,7 @@ impl<P: Platform> Resolver<'_, '_, P> {
         tables.count_for_memcg(pin, MemcgStat::ThpFaultAlloc);
     }
 
-    /// Maps the huge page of zeros where no table is. Returns whether it did.
+    /// Maps the huge zero page where no table is. Returns whether it did.
     fn fault_huge_zero(&self, order: Order) -> bool {
         let Self { tables, thp, pin, ref fault } = *self;
         let Ok(Some((slot, deposit))) = tables.place_huge(pin, fault.addr) else { return false };
@@ -417,16 +417,15 @@ impl<P: Platform> Resolver<'_, '_, P> {
                 }
                 tables.memory().put_huge_zero(zero, 1);
             }
-            // Linux counts this in vmstat alone, not with the folios of the size.
+            // Linux counts this only in vmstat, not per folio size.
             Err(_) => tables.memory().frames().events().add(pin, VmEvent::ThpFaultFallback, 1),
         }
         tables.memory().memcgs().release_unused(pin, deposit, Order::ZERO);
         false
     }
 
-    /// Gives a program that writes to the huge page of zeros, mapped at `slot`, a folio in its place; as
-    /// Linux whatever the policy is by now. Where there is none the leaf of zeros is split. Returns whether
-    /// the access is possible.
+    /// Replaces the huge zero page, mapped at `slot`, by a new folio for a write; as in Linux whatever the
+    /// policy is by now. If there is no folio the leaf is split. Returns whether the access is possible.
     fn write_huge_zero(&self, slot: HugeSlot, order: Order) -> bool {
         let Self { tables, pin, ref fault, .. } = *self;
         let Some(head) = self.allocate_huge(order) else {

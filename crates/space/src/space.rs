@@ -108,8 +108,7 @@ impl<'m, P: Platform> Space<'m, P> {
         }
     }
 
-    /// Calls `visit` with what each space has resident at this moment: a page that several map counts for
-    /// each.
+    /// Calls `visit` with the resident pages of each space at this moment: a shared page counts for each.
     #[doc(hidden)]
     pub fn for_each_resident(spaces: &'m Spaces<P>, mut visit: impl FnMut(SpaceId, Resident)) {
         Self::for_each(spaces, |core| {
@@ -128,7 +127,7 @@ impl<'m, P: Platform> Space<'m, P> {
         Faults { spaces: self.spaces, core: self.core() }
     }
 
-    /// Takes the mmap lock for a call through this handle, with what its caller may do.
+    /// Takes the mmap lock for a call through this handle, with its caller's rights.
     #[inline]
     pub(crate) fn writer(&self) -> MmapWriter<'_, P> {
         MmapWriter::begin_with(self.spaces, self.core(), self.rights)
@@ -206,15 +205,15 @@ impl<'m, P: Platform> Space<'m, P> {
         self.core().limits.store(limits);
     }
 
-    /// What calls through this handle may do beyond the limits. A new space's handle has no rights; a clone
+    /// The rights of calls through this handle beyond the limits. A new space's handle has no rights; a clone
     /// of a handle and the handle of a child have the same.
     #[inline]
     pub fn rights(&self) -> Rights {
         self.rights
     }
 
-    /// A handle to the same space whose calls may do what `rights` say: for a thread that shares the space
-    /// with others, or whose privileges have changed.
+    /// A handle to the same space whose calls have `rights`: for a thread that shares the space with others,
+    /// or whose privileges have changed.
     #[must_use]
     pub fn acting_with(&self, rights: Rights) -> Self {
         let mut handle = self.clone();
@@ -222,7 +221,7 @@ impl<'m, P: Platform> Space<'m, P> {
         handle
     }
 
-    /// What the space uses at this moment.
+    /// The usage of the space at this moment.
     pub fn figures(&self) -> SpaceFigures {
         let core = self.core();
         core.usage.figures(core.vmas.len() as u64, &core.tables.residency)
@@ -243,7 +242,7 @@ impl<'m, P: Platform> Space<'m, P> {
     }
 }
 
-/// What a space has resident, in bytes.
+/// Resident memory of a space, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Resident {
     /// Private pages (`RssAnon`).

@@ -41,7 +41,7 @@ pub struct SpacesConfig {
     pub overcommit: Overcommit,
     /// How mappings are torn down.
     pub gather: GatherTechnique,
-    /// What becomes of empty tables.
+    /// What happens to empty tables.
     pub tables: TablesTechnique,
     /// In which pieces pages are moved.
     pub mremap: RemapTechnique,
@@ -51,7 +51,7 @@ pub struct SpacesConfig {
     pub oom: OomAction,
 }
 
-/// What happens when a fault needs memory and nothing can be freed any more.
+/// What happens when a fault needs memory and nothing can be freed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum OomAction {
     /// The fault fails with [`FaultError::OutOfMemory`](crate::FaultError::OutOfMemory), and the embedder
@@ -62,7 +62,7 @@ pub enum OomAction {
     Kill,
 }
 
-/// The address spaces of one machine: owns the frames and keeps every address space.
+/// The address spaces of one machine. Owns the frames and all address spaces.
 pub struct Spaces<P: Platform> {
     memory: MemoryCore<P>,
     vmas: SlabCache<Vma, P>,
@@ -87,7 +87,7 @@ struct SpaceList {
     first: Option<NonNull<SpaceCore>>,
     asids: AsidPool,
     count: usize,
-    /// Spaces that are being made.
+    /// Spaces under construction.
     coming: usize,
 }
 
@@ -104,7 +104,7 @@ struct AsidPool {
 }
 
 impl AsidPool {
-    /// The most tags that one frame of bits tells apart.
+    /// The most tags that one frame of bits can hold.
     const MOST: u32 = 8 << PAGE_SHIFT;
 
     fn word(&mut self, asid: u32) -> &mut u64 {
@@ -185,7 +185,7 @@ impl<P: Platform> Spaces<P> {
         &self.memory
     }
 
-    /// From a page to its mappings.
+    /// The rmap.
     #[inline]
     pub(crate) fn rmap(&self) -> Rmap<'_, P> {
         Rmap::new(&self.memory, &self.rmap)
@@ -215,7 +215,7 @@ impl<P: Platform> Spaces<P> {
         self.memory.memcgs()
     }
 
-    /// What frees memory when it is short.
+    /// The reclaim implementation.
     pub(crate) fn reclaim(&self) -> &'static dyn Reclaim<P> {
         self.reclaim
     }
@@ -226,7 +226,7 @@ impl<P: Platform> Spaces<P> {
         self.frames().platform()
     }
 
-    /// The page of zeros that reads of untouched memory share.
+    /// The shared zero page, mapped for reads of untouched memory.
     #[inline]
     pub fn zero_page(&self) -> Pfn {
         self.memory.zero_page()
@@ -243,7 +243,7 @@ impl<P: Platform> Spaces<P> {
         &self.commit
     }
 
-    /// Promises `pages` more to a program.
+    /// Commits `pages` more.
     ///
     /// # Errors
     ///
@@ -252,7 +252,7 @@ impl<P: Platform> Spaces<P> {
         self.commit.charge(pages, || self.swap().total_slots())
     }
 
-    /// Where khugepaged goes on.
+    /// Where khugepaged continues.
     pub(crate) fn khugepaged(&self) -> &SpinLock<Cursor, P> {
         &self.khugepaged
     }
@@ -356,7 +356,7 @@ impl<P: Platform> Spaces<P> {
         Ok(core)
     }
 
-    /// Has the platform fill in the kernel's half of the new table `root`, to which nothing else refers yet.
+    /// Lets the platform fill in the kernel's half of the new table `root`, to which nothing else refers yet.
     fn init_kernel_half(&self, root: Pfn) {
         let level = P::Paging::root_level();
         let (user, all) = (P::Paging::user_entries(level), P::Paging::entries(level));
@@ -405,8 +405,8 @@ impl<P: Platform> Spaces<P> {
         self.next_number.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Reads from all mappings of the folio at `head` whether it was used, and clears their accessed bits.
-    /// `None` where they cannot be looked at just now. The caller has a reference.
+    /// Checks all mappings of the folio at `head` for references, and clears their accessed bits. `None` if
+    /// they cannot be checked now. The caller has a reference.
     pub fn referenced(&self, head: Pfn) -> Option<Referenced> {
         referenced(self.rmap(), head)
     }
@@ -426,22 +426,22 @@ impl<P: Platform> Spaces<P> {
         self.thp().split_isolated(head, to)
     }
 
-    /// Large folios that wait to be split.
+    /// Number of folios on the deferred split list.
     pub fn deferred_splits(&self) -> u64 {
         self.memory.deferred_splits()
     }
 
-    /// Splits folios that wait for it, until `wanted` frames were freed. Returns how many were.
+    /// Splits folios on the deferred split list, until `wanted` frames were freed. Returns how many were.
     pub fn split_deferred(&self, wanted: u64) -> u64 {
         self.thp().split_deferred(wanted)
     }
 
-    /// The huge page of zeros, if there is one at this moment.
+    /// The huge zero page, if there is one at this moment.
     pub fn huge_zero_page(&self) -> Option<Pfn> {
         self.thp().huge_zero_page()
     }
 
-    /// Frees the huge page of zeros if no entry maps it, and returns the number of frames freed.
+    /// Frees the huge zero page if no entry maps it, and returns the number of frames freed.
     pub fn shrink_huge_zero(&self) -> u64 {
         self.thp().shrink_huge_zero()
     }

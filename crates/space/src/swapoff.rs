@@ -1,8 +1,8 @@
 //! Swapping in everything from a device that is to be removed.
 //!
-//! The device gives no slots out any more. Round after round, each entry that names it is swapped in and
-//! mapped as by a fault, and folios that only the cache has are dropped, until no slot is in use. What a fork
-//! copied after a round had passed, or a fault was busy with, is found by the next one.
+//! No slots are allocated from the device any more. In rounds, each entry that names it is swapped in and
+//! mapped as by a fault, and folios that only the cache holds are dropped, until no slot is in use. Entries
+//! that a fork copied behind the scan, or that a fault was handling, are found by the next round.
 
 use crate::space::{Space, Unreadable};
 use crate::spaces::Spaces;
@@ -14,13 +14,13 @@ use quire_swap::{DeviceId, SlotId, SwapDevice, SwapOnError, SwapOnOptions};
 /// Pages that are swapped in before the mmap lock is released for a moment.
 const AT_ONCE: u64 = 32;
 
-/// Why a device is in use still. All that was swapped in stays in memory.
+/// Why a device is still in use. All that was swapped in stays in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SwapOffError {
     /// There is no such device, or it is being removed already.
     #[error("the device is not in use")]
     NotOn,
-    /// Memory does not hold what is on it.
+    /// Memory is too short for its pages.
     #[error("memory does not hold what is on the device: {0}")]
     OutOfMemory(AllocError),
     /// The caller gave up.
@@ -44,8 +44,8 @@ pub fn swapon<P: Platform, D: SwapDevice<P>>(
     Ok(id)
 }
 
-/// Takes a device out of use: everything that is on it is read back into memory. `goes_on` is asked now
-/// and then.
+/// Removes a device: all its pages are swapped in. `goes_on` is called periodically; the call stops if it
+/// returns false.
 ///
 /// # Errors
 ///
@@ -91,7 +91,7 @@ fn empty_device<P: Platform>(
             spaces.swap().drop_unnamed(SlotId::new(id, number), 1);
             from = number + 1;
         }
-        // Other threads are busy with what is left.
+        // Other threads are working on what is left.
         if spaces.swap().next_used(id, 0).is_some() {
             P::relax(attempt);
             attempt = attempt.saturating_add(1);
@@ -123,7 +123,7 @@ fn unuse_space<P: Platform>(
     }
 }
 
-/// The same for `range` of one mapping, as far as a few entries. Returns where to go on.
+/// The same for `range` of one mapping, for a few entries at a time. Returns where to continue.
 fn unuse_vma<P: Platform>(
     space: &Space<'_, P>,
     vma: &Vma,

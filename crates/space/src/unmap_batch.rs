@@ -1,4 +1,4 @@
-//! Spaces out of which reclaim unmaps folios: their flush is put off, so that one serves for several folios.
+//! Spaces from which reclaim unmaps folios: their TLB flush is deferred, so that one covers several folios.
 
 use crate::mmap_writer::MmapWriter;
 use crate::space::Space;
@@ -12,20 +12,20 @@ use quire_paging::{PteReplacement, UnmapSink, Unmapped, unmap_folio};
 use quire_rmap::SpaceCore;
 use quire_swap::SlotId;
 
-/// Spaces whose flush is put off together.
+/// Spaces whose flush is deferred together.
 const SPACES: usize = 8;
 
-/// Spaces out of which folios were unmapped and whose TLBs are still to be flushed.
+/// Spaces from which folios were unmapped, with TLB flushes pending.
 #[must_use = "what was unmapped is in use until the batch is flushed"]
 pub struct UnmapBatch<'s, P: Platform> {
     spaces: &'s Spaces<P>,
     stale: ArrayVec<(Space<'s, P>, VirtRange), SPACES>,
-    /// Ranges that one table each covers, and that are left empty.
+    /// Ranges of one table each that were left empty.
     emptied: ArrayVec<(Space<'s, P>, VirtRange), SPACES>,
 }
 
 impl<'s, P: Platform> UnmapBatch<'s, P> {
-    /// A batch of nothing.
+    /// An empty batch.
     pub fn new(spaces: &'s Spaces<P>) -> Self {
         Self { spaces, stale: ArrayVec::new_const(), emptied: ArrayVec::new_const() }
     }
@@ -37,8 +37,8 @@ impl<'s, P: Platform> UnmapBatch<'s, P> {
         unmap_folio(self.spaces.rmap(), head, PteReplacement::Swap(slot), self)
     }
 
-    /// Unmaps the folio at `head`, whose contents are not needed unless they were written to again: then it
-    /// stays. Otherwise as [`unmap_to_swap`](Self::unmap_to_swap).
+    /// Unmaps the lazily freed folio at `head`. If it was written to again, it stays. Otherwise as
+    /// [`unmap_to_swap`](Self::unmap_to_swap).
     pub fn unmap_to_discard(&mut self, head: Pfn) -> Unmapped {
         unmap_folio(self.spaces.rmap(), head, PteReplacement::Nothing, self)
     }
@@ -55,7 +55,7 @@ impl<'s, P: Platform> UnmapBatch<'s, P> {
             }
         }
         while let Some((space, range)) = self.emptied.pop() {
-            // Another thread is changing mappings just now: the next call on this range finds the table.
+            // Another thread is changing mappings: the next call on this range finds the table.
             if let Some(mut writer) = MmapWriter::try_begin(self.spaces, space.core()) {
                 writer.free_emptied(range);
             }

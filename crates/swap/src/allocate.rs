@@ -1,8 +1,8 @@
-//! Where a folio's slots come from.
+//! Allocating a folio's slots.
 //!
-//! Each CPU has a cluster of each device and order that it allocates from, on no list meanwhile. What a CPU
-//! knows about it is a hint: it is looked at again under the cluster's lock. Behind it come the clusters that
-//! have free blocks of the order, then free clusters, and for single pages whatever slot is free.
+//! Each CPU has a cluster of each device and order that it allocates from, on no list meanwhile. The CPU's
+//! record of it is a hint, checked again under the cluster's lock. Next come clusters that have free blocks
+//! of the order, then free clusters, and for single pages any free slot.
 
 use crate::Swap;
 use crate::cluster::{CLUSTER_ORDER, NONE};
@@ -24,8 +24,8 @@ impl<P: Platform> Swap<P> {
     /// Nothing names the slots yet. The caller holds the folio lock and a reference; the folio is not in the
     /// cache. `memcg` is the memcg that it is charged to.
     ///
-    /// Where slots run out, those that nothing but the cache holds are taken back. May free folios and tell
-    /// devices of free clusters, so no spin lock is held.
+    /// If slots run out, those held only by the cache are reclaimed. May free folios and discard free
+    /// clusters, so the caller holds no spin lock.
     ///
     /// # Errors
     ///
@@ -55,14 +55,14 @@ impl<P: Platform> Swap<P> {
         found
     }
 
-    /// Frees slots that are not needed, and tells whether there were any.
+    /// Frees slots that are not needed, and returns whether there were any.
     #[cold]
     fn make_room(&self) -> bool {
         let discarded = self.discard_free_clusters();
         self.reclaim_unnamed() > 0 || discarded > 0
     }
 
-    /// Asks the devices in order.
+    /// Tries the devices in order.
     fn try_devices(&self, wanted: Wanted) -> Result<SlotId, NoSlots> {
         if wanted.order > CLUSTER_ORDER {
             return Err(NoSlots::WrongOrder);
@@ -104,7 +104,7 @@ impl<P: Platform> Swap<P> {
         if let Some(slot) = self.try_lists(pin, device, wanted)? {
             return Ok(slot);
         }
-        // What other CPUs keep for themselves is given to the first CPU that needs it.
+        // A CPU that finds nothing may take the clusters of other CPUs.
         self.release_hints(pin, device);
         if let Some(slot) = self.try_lists(pin, device, wanted)? {
             return Ok(slot);
@@ -185,7 +185,7 @@ impl<P: Platform> Swap<P> {
                 return Ok(placed);
             }
             if held.limit() < wanted.order.pages() as u32 && core::mem::replace(&mut seen_end, true) {
-                // The end of the device is smaller than the folio, and comes back for ever.
+                // The end of the device is smaller than the folio, and would be found again and again.
                 return Ok(None);
             }
         }

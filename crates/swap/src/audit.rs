@@ -10,10 +10,10 @@ use quire_arch::{Pfn, Platform};
 use quire_frame::FrameFlags;
 use quire_sync::atomic::Ordering;
 
-/// Something that cannot be on a sound machine.
+/// A broken invariant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SwapViolation {
-    /// A cluster's count of slots in use, or of those in the cache, is not what its words come to.
+    /// A cluster's count of slots in use, or of those in the cache, does not match its words.
     #[error(
         "the cluster at {cluster} counts {} slots in use and {} in the cache, but there are {} and {}",
         .kept.0, .kept.1, .found.0, .found.1
@@ -52,7 +52,7 @@ pub enum SwapViolation {
         /// As its clusters say.
         found: u64,
     },
-    /// The slot is not needed, and it is not free.
+    /// The slot is not needed, but not free.
     #[error("{slot} is in use, but it is not needed")]
     Leaked {
         /// The slot.
@@ -66,7 +66,7 @@ pub enum SwapViolation {
         /// The page.
         page: Pfn,
     },
-    /// A folio says that it is in the cache, and the cache has not all of its pages.
+    /// A folio is marked as in the cache, but the cache does not have all of its pages.
     #[error("the folio at {head:?} is not in the cache, but says so")]
     NotCached {
         /// Its first frame.

@@ -1,5 +1,5 @@
-//! What the technique before needs: reading a page past the cache where a device is done at once, and shadows
-//! that are looked up and cleared on their own.
+//! For the old technique: reading a page without the swap cache from a synchronous device, and separate
+//! lookup and removal of shadows.
 
 use crate::Swap;
 use crate::shadow::Shadow;
@@ -8,9 +8,9 @@ use crate::word::Out;
 use quire_arch::Platform;
 
 impl<P: Platform> Swap<P> {
-    /// Begins to read the page of `slot` past the cache. False if the cache has it, another thread does the
-    /// same, nothing names the slot, or its word cannot be told from others'. Until
-    /// [`end_bypass`](Self::end_bypass) the slot is not freed, and no thread can insert a folio for it.
+    /// Begins to read the page of `slot`, bypassing the cache. False if the cache has it, another thread does
+    /// the same, nothing names the slot, or it has no word of its own. Until [`end_bypass`](Self::end_bypass)
+    /// the slot is not freed, and no thread can insert a folio for it.
     pub fn try_begin_bypass(&self, slot: SlotId) -> bool {
         let begun = self.with_cluster(slot, |held, at| {
             let unit = held.guard.unit(at);
@@ -36,13 +36,13 @@ impl<P: Platform> Swap<P> {
         });
     }
 
-    /// What the slot remembers of its page, if that is out.
+    /// The slot's shadow, if its page is swapped out.
     pub fn shadow_of(&self, slot: SlotId) -> Option<Shadow> {
         self.with_cluster(slot, |held, at| held.guard.word_of(at).shadow()).flatten()
     }
 
-    /// Has the slot forget its shadow, if it has one of its own: it is about to be replaced or freed, and
-    /// would go with that.
+    /// Clears the slot's shadow, if it has its own word. The slot is about to be replaced or freed, which
+    /// would drop the shadow too.
     pub fn clear_shadow(&self, slot: SlotId) {
         self.with_cluster(slot, |held, at| {
             let unit = held.guard.unit(at);

@@ -10,7 +10,7 @@ use crate::word::Out;
 use quire_arch::{Order, Pfn, Platform};
 use quire_frame::{FrameFlags, MAX_REFS};
 
-/// What a slot is at a moment.
+/// A snapshot of a slot's state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "a page that was found comes with a reference"]
 pub enum Seen {
@@ -42,7 +42,7 @@ impl<P: Platform> Swap<P> {
         })
     }
 
-    /// What the slot is, all in one look: the page if the cache has it, else what is needed to get a folio
+    /// The slot's state in one lookup: the page if the cache has it, else what is needed to insert a folio
     /// for it, of order `most` or less.
     pub fn look(&self, slot: SlotId, most: Order) -> Seen {
         self.without_splits(|| {
@@ -60,7 +60,7 @@ impl<P: Platform> Swap<P> {
         })
     }
 
-    /// Calls `look` until no split is in its way.
+    /// Calls `look` until no split interferes.
     #[inline]
     fn without_splits<R>(&self, mut look: impl FnMut() -> Result<R, Retry>) -> R {
         let mut attempt = 0;
@@ -73,7 +73,7 @@ impl<P: Platform> Swap<P> {
         }
     }
 
-    /// Puts a folio in whose pages are to be read from the slots from `slot` on, which is a multiple of its
+    /// Inserts a folio whose pages are to be read from the slots from `slot` on, which is a multiple of its
     /// order. The caller holds the folio lock and a reference, and the folio is in no cache.
     ///
     /// On [`Inserted::Won`] the folio has [`FrameFlags::SWAP_CACHE`], `private` is its first slot, and the
@@ -95,9 +95,9 @@ impl<P: Platform> Swap<P> {
         self.with_cluster(slot, |held, at| held.largest(at, CLUSTER_ORDER))?
     }
 
-    /// Takes a folio out of the cache and frees its slots, if nothing names any of them. True if so: then the
-    /// cache's reference is the caller's to drop, and the folio is dirty. The caller holds the folio lock and
-    /// a reference.
+    /// Takes a folio out of the cache and frees its slots, if nothing names any of them. Returns true then:
+    /// the caller drops the cache's reference, and the folio is dirty. The caller holds the folio lock and a
+    /// reference.
     pub fn remove_unnamed(&self, head: Pfn) -> bool {
         self.with_folio(head, |held, first, end| held.remove_unnamed(head, first, end)).unwrap_or(false)
     }
@@ -119,7 +119,8 @@ impl<P: Platform> Swap<P> {
                 self.memcgs().release_folio(head);
                 return true;
             }
-            // A thread that took the last name away in between found the folio locked, and left it to this.
+            // A thread that removed the last name in between found the folio locked, and left the removal to
+            // this one.
             if !self.is_cached_only(first, order.pages() as u32) {
                 return false;
             }
@@ -142,7 +143,7 @@ impl<P: Platform> Swap<P> {
         }
     }
 
-    /// Entries that named all slots of the folio at `head` name them no more, and it leaves the cache if
+    /// Drops the names of entries that named all slots of the folio at `head`; the folio leaves the cache if
     /// nothing else names them: [`drop_counts`](Self::drop_counts) and
     /// [`remove_unnamed`](Self::remove_unnamed) in one. True if it left. The caller holds the folio lock and
     /// a reference; the folio is in the cache.
@@ -154,9 +155,9 @@ impl<P: Platform> Swap<P> {
         .unwrap_or(false)
     }
 
-    /// Takes a folio out of the cache that could not be read. Its slots stay named as they are. The caller
-    /// holds the folio lock and a reference, and drops the cache's reference. A folio that is not in
-    /// the cache, or that is still being read, stays as it is, and the result is false.
+    /// Removes a folio that could not be read from the cache. Its slots stay named as they are. The caller
+    /// holds the folio lock and a reference, and drops the cache's reference. A folio that is not in the
+    /// cache, or that is still being read, stays as it is, and the result is false.
     pub fn discard_failed(&self, head: Pfn) -> bool {
         self.with_folio(head, |held, first, end| {
             let frame = held.swap.frames().known(head);
@@ -171,10 +172,10 @@ impl<P: Platform> Swap<P> {
         .unwrap_or(false)
     }
 
-    /// Takes a folio out of the cache for good, if it is clean, no device is at it and exactly
-    /// `expected_refs` references are held: the cache's and the caller's. Then its slots say what `shadow`
-    /// says, those that nothing names are free, and the folio is frozen: it has no references, no thread can
-    /// get one, and the caller gives it back. If not, nothing changed. The caller holds the folio lock.
+    /// Evicts a folio from the cache, if it is clean, under no I/O and exactly `expected_refs` references are
+    /// held: the cache's and the caller's. Then its slots get the `shadow`, those that nothing names are
+    /// freed, and the folio's refcount is frozen at zero: no thread can take a reference, and the caller
+    /// frees it. Otherwise nothing changed. The caller holds the folio lock.
     pub fn evict(&self, head: Pfn, expected_refs: u32, shadow: Option<Shadow>) -> bool {
         debug_assert!((1..=MAX_REFS).contains(&expected_refs));
         self.with_folio(head, |held, first, end| {
@@ -192,8 +193,8 @@ impl<P: Platform> Swap<P> {
     }
 
     /// Prepares a folio in the cache, of `order`, for being split into parts of order `to`: each slot gets a
-    /// word of its own, and each part knows its first slot. Whether the split then happens or not, the cache
-    /// is right. The caller holds the folio lock. Of a folio that is not in the cache nothing is done.
+    /// word of its own, and each part knows its first slot. The cache is consistent whether the split then
+    /// happens or not. The caller holds the folio lock. Does nothing for a folio that is not in the cache.
     ///
     /// # Errors
     ///

@@ -11,7 +11,7 @@ impl<P: Platform> Swap<P> {
         self.memcgs().charge_swap(MemcgId::from_bits(memcg), pages).is_ok()
     }
 
-    /// Takes a charge back.
+    /// Uncharges slots.
     #[inline]
     pub(crate) fn uncharge_slots(&self, memcg: u16, pages: u64) {
         self.memcgs().uncharge_swap(MemcgId::from_bits(memcg), pages);

@@ -1,4 +1,4 @@
-//! A cluster: 512 slots and what is known about them together.
+//! A cluster: 512 slots and their shared state.
 
 use crate::word::SlotWord;
 use core::marker::PhantomData;
@@ -67,9 +67,9 @@ impl Links {
 #[repr(C, align(64))]
 pub(crate) struct Cluster {
     lock: RawSpin,
-    /// Which list the cluster is on ([`ListId`](crate::lists::ListId)). It goes onto a list, or from one to
-    /// another, under both locks; only a CPU that takes one off, to allocate from it, holds but that of the
-    /// lists.
+    /// Which list the cluster is on ([`ListId`](crate::lists::ListId)). It enters a list, or moves to
+    /// another, under both locks; only a CPU that takes one off to allocate from it holds the lists' lock
+    /// alone.
     list: AtomicU8,
     /// Whether it is on the list of those that hold nothing but shadows; under both locks.
     only_shadows: AtomicU8,
@@ -170,7 +170,7 @@ impl<P: Platform> Drop for ClusterGuard<'_, P> {
     }
 }
 
-/// A run of slots that one word speaks for.
+/// A run of slots that share one word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Unit {
     pub(crate) first: u32,
@@ -223,7 +223,7 @@ impl State {
         }
     }
 
-    /// What speaks for `slot`.
+    /// The unit that holds `slot`.
     #[inline]
     pub(crate) fn unit(&self, slot: u32) -> Unit {
         let block = slot & !(self.block_pages() - 1);
@@ -284,7 +284,7 @@ impl State {
         }
     }
 
-    /// Gives the cluster a table of zeros, which takes its one word over.
+    /// Gives the cluster a zeroed table, into which its single word moves.
     pub(crate) fn attach(&mut self, table: TableRef) {
         debug_assert!(self.table.is_none());
         self.table = Some(table);

@@ -8,7 +8,7 @@ use crate::word::Tag;
 use quire_arch::Platform;
 use quire_frame::FrameFlags;
 
-/// What became of slots whose names went.
+/// The result of removing names of slots.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Dropped {
     /// Nothing names some of them any more, but the cache has their pages: a thread that can lock the folio
@@ -29,9 +29,9 @@ impl<P: Platform> Swap<P> {
         }
     }
 
-    /// One more entry names each of these slots, which are in use and stay so: their folio is in the cache
-    /// and locked, or an entry that names them stays where it is meanwhile. Returns whether nothing named any
-    /// of them before.
+    /// Adds a name to each of these slots, which are in use and stay so: their folio is in the cache and
+    /// locked, or an entry that names them stays where it is meanwhile. Returns whether nothing named any of
+    /// them before.
     pub fn add_counts(&self, slot: SlotId, pages: u32) -> bool {
         let mut unnamed = true;
         self.each_cluster(slot, pages, |held, first, end| {
@@ -41,15 +41,15 @@ impl<P: Platform> Swap<P> {
         unnamed
     }
 
-    /// One entry fewer names each of these slots. Those that nothing needs any more are free at once.
+    /// Removes a name from each of these slots. Those no longer needed are freed at once.
     pub fn drop_counts(&self, slot: SlotId, pages: u32) -> Dropped {
         let mut dropped = Dropped::default();
         self.each_cluster(slot, pages, |held, first, end| dropped.cached_only |= held.unname(first, end));
         dropped
     }
 
-    /// How many entries name the slot. Where slots could not be told apart for want of memory, the result is
-    /// 1 as long as something names any of them.
+    /// How many entries name the slot. If slots could not be counted separately for lack of memory, the
+    /// result is 1 as long as something names any of them.
     pub fn count(&self, slot: SlotId) -> u32 {
         let count = self.with_cluster(slot, |held, at| {
             if held.guard.torn { u32::from(held.guard.sum > 0) } else { held.guard.word_of(at).count() }
@@ -57,12 +57,12 @@ impl<P: Platform> Swap<P> {
         count.unwrap_or(0)
     }
 
-    /// Whether the cache has the page of the slot: a moment's view.
+    /// Whether the cache has the page of the slot: a snapshot.
     pub fn is_cached(&self, slot: SlotId) -> bool {
         self.with_cluster(slot, |held, at| held.guard.word_of(at).tag() == Tag::Folio).unwrap_or(false)
     }
 
-    /// Whether the cache has the page of the slot and it has been read: a moment's view.
+    /// Whether the cache has the page of the slot and it has been read: a snapshot.
     pub fn is_in_memory(&self, slot: SlotId) -> bool {
         let unread = FrameFlags::READING | FrameFlags::READ_FAILED;
         let read = |held: &mut Held<'_, P>, at: u32| {
@@ -73,7 +73,7 @@ impl<P: Platform> Swap<P> {
     }
 
     /// Whether the cache has the pages of these slots, which are those of one folio, and nothing names any of
-    /// them: a moment's view, of a device that may be gone.
+    /// them: a snapshot, of a device that may be gone.
     pub fn is_cached_only(&self, slot: SlotId, pages: u32) -> bool {
         let only = self.with_cluster(slot, |held, first| {
             let mut cached = true;

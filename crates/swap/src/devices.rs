@@ -1,4 +1,4 @@
-//! Which devices there are, and what each needs in RAM.
+//! The devices in use, and their metadata in RAM.
 
 use crate::cluster::{CLUSTER_SLOTS, Cluster, NONE};
 use crate::device::{DeviceFlags, DeviceReport, SwapDevice};
@@ -119,7 +119,7 @@ pub(crate) struct Device<P: Platform> {
     pub(crate) slots: u64,
     pub(crate) clusters: u32,
     pub(crate) flags: DeviceFlags,
-    /// Whether it wants to hear of clusters that are free again.
+    /// Whether it wants discards of freed clusters.
     pub(crate) discard: bool,
     backing: NonNull<dyn SwapDevice<P>>,
     block: Block,
@@ -148,7 +148,7 @@ struct Boxed<P: Platform, D> {
     backing: D,
 }
 
-/// The memory for what is known about a device.
+/// The memory for a device's metadata.
 struct Room {
     clusters: u32,
     block: Block,
@@ -234,7 +234,7 @@ impl<P: Platform> Device<P> {
         device
     }
 
-    /// Ends the device: it is closed, and all memory goes back.
+    /// Closes the device and frees all its memory.
     ///
     /// # Safety
     ///
@@ -305,7 +305,7 @@ impl<P: Platform> Device<P> {
         self.priority.store(u32::from(priority as u16), Ordering::Relaxed);
     }
 
-    /// Whether slots are given out.
+    /// Whether slots are allocated from it.
     #[inline]
     pub(crate) fn accepts(&self) -> bool {
         self.accepts.load(Ordering::Relaxed) == ACCEPTS
@@ -341,7 +341,7 @@ impl Registry {
 pub struct SwapReport {
     /// Its number.
     pub id: DeviceId,
-    /// What kind of device it is, in a word.
+    /// The kind of device, as a short name.
     pub kind: &'static str,
     /// All its slots.
     pub slots: u64,
@@ -349,9 +349,9 @@ pub struct SwapReport {
     pub used: u64,
     /// Devices of higher priority are filled first.
     pub priority: i16,
-    /// What the device tells.
+    /// The device's statistics.
     pub device: DeviceReport,
-    /// RAM for what is known about its slots: descriptors of clusters, and tables of words.
+    /// RAM for its metadata: cluster descriptors and tables of words.
     pub metadata_bytes: u64,
 }
 
@@ -385,7 +385,7 @@ impl<P: Platform> Swap<P> {
         let room = match room {
             Ok(room) => room,
             Err(error) => {
-                // What it has of the machine's memory goes back.
+                // Frees the device's own memory.
                 device.close(self.device_memory());
                 self.unreserve(id);
                 return Err(error);
@@ -419,8 +419,8 @@ impl<P: Platform> Swap<P> {
         DeviceId::new(index)
     }
 
-    /// Notes anew in which order devices are asked. The registry is locked. A reader may miss a device
-    /// once meanwhile.
+    /// Recomputes the order in which devices are tried. The registry is locked. A concurrent reader may miss
+    /// a device once.
     pub(crate) fn sort_devices(&self) {
         let mut sorted = arrayvec::ArrayVec::<(i16, u8), MAX_DEVICES>::new();
         for index in 0..MAX_DEVICES {
@@ -457,13 +457,13 @@ impl<P: Platform> Swap<P> {
         NonNull::new(this)
     }
 
-    /// A number that was kept back while its device went can be used again.
+    /// Releases a number that was reserved while its device was being removed.
     pub(crate) fn unreserve(&self, id: DeviceId) {
         let _pin = self.platform().pin();
         self.registry.lock().reserved &= !(1 << id.index());
     }
 
-    /// Whether there is any device. A moment's view, and cheap.
+    /// Whether there is any device. A cheap snapshot.
     #[inline]
     pub fn is_any_on(&self) -> bool {
         self.on.load(Ordering::Relaxed) != 0
@@ -490,7 +490,7 @@ impl<P: Platform> Swap<P> {
         self.sum(|device| device.slots)
     }
 
-    /// Of these, those that are free and can be given out.
+    /// Of these, those that are free and can be allocated.
     pub fn free_slots(&self) -> u64 {
         self.sum(|device| {
             let used = device.used.load(Ordering::Relaxed);
@@ -498,7 +498,7 @@ impl<P: Platform> Swap<P> {
         })
     }
 
-    /// Pages in the swap cache. Looks at every cluster: for reports.
+    /// Pages in the swap cache. Visits every cluster: for reports.
     pub fn cached_pages(&self) -> u64 {
         self.sum(|device| {
             let cached = |index| u64::from(device.cluster(index).lock::<P>().cached);

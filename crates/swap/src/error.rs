@@ -1,4 +1,4 @@
-//! What can go wrong, each cause apart.
+//! Errors, one for each cause.
 
 use quire_frame::AllocError;
 
@@ -14,7 +14,7 @@ pub enum SwapOnError {
     /// There are [`MAX_DEVICES`](crate::MAX_DEVICES) already.
     #[error("there are too many devices")]
     TooManyDevices,
-    /// There is no memory for what has to be known about it.
+    /// There is no memory for its metadata.
     #[error("{0}")]
     NoMemory(AllocError),
 }
@@ -25,13 +25,13 @@ pub enum NoSlots {
     /// No slot is free, or there is no device.
     #[error("no slot is free")]
     Full,
-    /// Slots are free, but not so many in one place: the folio is to be split.
+    /// Enough slots are not free contiguously: the folio has to be split.
     #[error("there is no room for a folio of that order")]
     WrongOrder,
     /// There is no frame for the words of a cluster.
     #[error("no memory for the words of a cluster")]
     NoMemory,
-    /// The memcg may have no more.
+    /// The memcg is at its swap limit.
     #[error("the memcg has its share of slots")]
     Limit,
 }
@@ -44,7 +44,7 @@ pub struct StillUsed {
     pub slots: u64,
 }
 
-/// A word could not be split for want of a frame.
+/// A word could not be split for lack of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("no memory for the words of a cluster")]
 pub struct NoTable;

@@ -1,8 +1,8 @@
 //! Reading and writing folios of the cache.
 //!
-//! A folio is one request. A device that does all of it at once says so, and nothing else is noted. For any
-//! other the folio has WRITEBACK or READING until some thread has reaped the completion. Such a folio does
-//! not leave the cache, and the cache holds a reference: that keeps the folio, the slots and the device.
+//! A folio is one request. A synchronous device completes it at once, with no further state. For any other
+//! the folio has WRITEBACK or READING until some thread has reaped the completion. Such a folio does not
+//! leave the cache, and the cache holds a reference: that keeps the folio, the slots and the device.
 
 use crate::Swap;
 use crate::device::{DeviceError, DeviceFlags, Direction, PageIo, Submitted, SwapDevice};
@@ -16,9 +16,9 @@ use quire_frame::{FaultClass, FaultSite, FolioCounter, FolioGuard, FrameFlags, V
 use quire_memcg::{MemcgId, MemcgStat};
 use quire_sync::atomic::Ordering;
 
-/// The site that fault plans know reads and writes by.
+/// The site of reads and writes in fault plans.
 const SITE: FaultSite = FaultSite::new("swap");
-/// Words that are looked at together, and the sums that they go into. A page is a multiple of both.
+/// Words checked together, and the number of parallel sums. A page is a multiple of both.
 const STRIDE: usize = 32;
 const SUMS: usize = 4;
 
@@ -26,7 +26,7 @@ const SUMS: usize = 4;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "a failure has to be dealt with"]
 pub enum IoState {
-    /// It is done, well or not.
+    /// It is complete, with success or an error.
     Done(Result<(), DeviceError>),
     /// The folio has [`FrameFlags::READING`] or [`FrameFlags::WRITEBACK`] until it is.
     Begun,
@@ -71,12 +71,12 @@ impl<P: Platform> Swap<P> {
         Some(DeviceUse { swap: self, device })
     }
 
-    /// Writes a folio of the cache. Pages of zeros are only noted, if the folio has no others and the
-    /// technique does so. It is clean from then on, unless the write fails: then it is dirty again. The
-    /// caller holds the folio lock; may sleep.
+    /// Writes a folio of the cache. If all its pages are zero-filled and the technique supports it, they are
+    /// only marked. It is clean from then on, unless the write fails: then it is dirty again. The caller
+    /// holds the folio lock; may sleep.
     pub fn write_folio(&self, head: Pfn) -> IoState {
         let frame = self.frames().known(head);
-        // Before the contents are looked at: what is written to them later makes the folio dirty again.
+        // Before the contents are read: a later write to them makes the folio dirty again.
         frame.clear_flags(FrameFlags::DIRTY);
         let zero = self.technique().knows_zeros() && self.is_zero(head);
         if self.note_zero(head, zero).is_none() {
@@ -90,8 +90,7 @@ impl<P: Platform> Swap<P> {
         self.submit(head, Direction::Write)
     }
 
-    /// Has the CPU fetch what [`write_folio`](Self::write_folio) will look at first, as long as there is
-    /// other work.
+    /// Prefetches what [`write_folio`](Self::write_folio) will read first, while there is other work.
     #[inline]
     pub fn prefetch_folio(&self, head: Pfn) {
         if self.technique().knows_zeros() {
@@ -114,7 +113,7 @@ impl<P: Platform> Swap<P> {
     }
 
     /// Begins to read a folio of the cache that no thread waits for. Its lock, which the caller hands over
-    /// with one reference, is given back when the device has completed it. It has had [`FrameFlags::READING`]
+    /// with one reference, is released when the device has completed it. It has had [`FrameFlags::READING`]
     /// since before it came into the cache.
     pub fn read_unattended(&self, lock: FolioGuard<'_, P>, head: Pfn) {
         let frame = self.frames().known(head);
@@ -150,8 +149,8 @@ impl<P: Platform> Swap<P> {
         self.memcgs().release_folio(head);
     }
 
-    /// As [`read_folio`](Self::read_folio), for a caller that has just inserted the folio and was told
-    /// whether its pages are zeros.
+    /// As [`read_folio`](Self::read_folio), for a caller that has just inserted the folio and knows whether
+    /// its pages are zero-filled.
     pub fn read_inserted(&self, head: Pfn, zero: bool) -> IoState {
         if !zero {
             return self.submit(head, Direction::Read);
@@ -256,8 +255,7 @@ impl<P: Platform> Swap<P> {
     ///
     /// # Errors
     ///
-    /// What the device says, or the fault plan. A device that does not complete at once is none to ask this
-    /// way.
+    /// The device's error, or one injected by the fault plan. Only for synchronous devices.
     pub fn read_past_cache(&self, slot: SlotId, pfn: Pfn) -> Result<(), DeviceError> {
         let zero = self.with_cluster(slot, |held, at| held.guard.word_of(at).is_zero());
         if zero.ok_or(DeviceError::OutOfRange)? {
@@ -281,13 +279,12 @@ impl<P: Platform> Swap<P> {
         }
     }
 
-    /// Whether the device of `slot` does its work at once.
+    /// Whether the device of `slot` is synchronous.
     pub fn is_synchronous(&self, slot: SlotId) -> bool {
         self.has_flag(slot, DeviceFlags::SYNCHRONOUS)
     }
 
-    /// Whether the device of `slot` takes long to find a place, so that slots near each other should be read
-    /// together.
+    /// Whether the device of `slot` is rotational, so that slots near each other should be read together.
     pub fn seeks(&self, slot: SlotId) -> bool {
         self.has_flag(slot, DeviceFlags::SEEKS)
     }
@@ -353,7 +350,7 @@ impl<P: Platform> Swap<P> {
             }
         };
         if direction == Direction::Write && !matches!(state, IoState::Done(Err(_))) {
-            // Only now it is known which device took it.
+            // Only now it is known which device accepted it.
             count();
         }
         state
@@ -369,7 +366,7 @@ impl<P: Platform> Swap<P> {
         IoState::Done(Err(error))
     }
 
-    /// A device that took its time is done with a folio.
+    /// An asynchronous device has completed a folio.
     fn complete(&self, io: PageIo, result: Result<(), DeviceError>) {
         let frame = self.frames().known(io.pfn);
         let (failed, under_way) = match io.direction {
@@ -381,11 +378,11 @@ impl<P: Platform> Swap<P> {
         } else if io.direction == Direction::Write
             && frame.clear_flags(FrameFlags::RECLAIM).is_some_and(|flags| flags.contains(FrameFlags::RECLAIM))
         {
-            // It was to go. If it is listed still, it is the next. As long as it is being written the cache
-            // keeps it.
+            // It was to be freed after writeback. If it is still listed, it is the next to be reclaimed. As
+            // long as it is being written the cache keeps it.
             self.memcgs().move_to_back(&self.platform().pin(), io.pfn);
         }
-        // The folio is others' business after this; its address is a key and nothing more.
+        // The folio may change after this; its address is only a key.
         let key = ptr::from_ref(frame).addr();
         frame.clear_flags(under_way);
         self.platform().unpark(key);

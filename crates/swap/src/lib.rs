@@ -4,28 +4,27 @@
 //!
 //! # Modules, lowest first
 //!
-//! - `device`: what a swap device is.
-//! - `error`: what can go wrong, each cause apart.
+//! - `device`: the interface of swap devices.
+//! - `error`: errors, one for each cause.
 //! - `charge`: the charges of slots to memcgs.
-//! - `shadow`: what is left of a page that was paged out: when, and by which memcg.
+//! - `shadow`: shadows: when a page was evicted, and from which memcg.
 //! - `technique`: whether the swap cache is used as before or as now.
-//! - `word`: the word of a slot: everything that is known about it, in 64 bits.
-//! - `cluster`: a cluster: 512 slots and what is known about them together.
+//! - `word`: the word of a slot: its state in 64 bits.
+//! - `cluster`: a cluster: 512 slots and their shared state.
 //! - `lists`: a device's lists of clusters.
 //! - `slot`: names of slots.
-//! - `bypass`: what the technique before needs: reading a page past the cache where a device is done at once,
-//!   and shadows that are looked up and cleared on their own.
-//! - `devices`: which devices there are, and what each needs in RAM.
-//! - `held`: a cluster under its lock, with all that is needed to change it.
-//! - `allocate`: where a folio's slots come from.
+//! - `bypass`: for the old technique: reading a page without the swap cache from a synchronous device, and
+//!   separate lookup and removal of shadows.
+//! - `devices`: the devices in use, and their metadata in RAM.
+//! - `held`: a locked cluster, with all that is needed to change it.
+//! - `allocate`: allocating a folio's slots.
 //! - `audit`: the audit of swap: everything recounted, on a quiet machine.
 //! - `cache`: the swap cache: which page has which slot, decided under the cluster's lock.
 //! - `counts`: how many page-table entries name a slot.
 //! - `io`: reading and writing folios of the cache.
-//! - `reclaim`: freeing slots that are needed no more: those of pages that only the cache holds, and free
-//!   clusters whose device does not know yet.
-//! - `swapoff`: taking a device out of use.
-//! - `zeros`: pages of zeros.
+//! - `reclaim`: freeing slots whose pages only the cache holds, and discarding free clusters.
+//! - `swapoff`: removing a device.
+//! - `zeros`: zero-filled pages.
 
 #![no_std]
 
@@ -84,11 +83,11 @@ pub struct SwapOnOptions {
     /// Devices of higher priority are filled first, those of equal priority in turns. Without one a device
     /// comes after all that were there before.
     pub priority: Option<i16>,
-    /// Whether the device hears of clusters that are free again, if it wants to ([`DeviceFlags::DISCARD`]).
+    /// Whether freed clusters are discarded, if the device wants it ([`DeviceFlags::DISCARD`]).
     pub discard: bool,
 }
 
-/// The swap of one machine. Owns the memcgs, and by them the frames.
+/// The swap of one machine. Owns the memcgs, and through them the frames.
 ///
 /// No method is called with a lock of class `SwapCluster` or later held. Those that may sleep say so; all
 /// others may be called with spin locks held, and pin the CPU themselves.
@@ -96,7 +95,7 @@ pub struct Swap<P: Platform> {
     memcgs: Memcgs<P>,
     technique: SwapTechnique,
     devices: [AtomicPtr<Device<P>>; MAX_DEVICES],
-    /// The devices that give slots out, one more than their numbers, highest priority first; 0 ends it.
+    /// The devices that slots are allocated from, as number plus one, highest priority first; 0 ends it.
     order: [AtomicU8; MAX_DEVICES],
     /// Whose turn it is among devices of equal priority.
     turn: AtomicU32,
@@ -135,7 +134,7 @@ impl<P: Platform> Swap<P> {
         self.memcgs.frames()
     }
 
-    /// The same, as devices get them.
+    /// The same, as passed to devices.
     #[inline]
     pub(crate) fn device_memory(&self) -> DeviceMemory<'_, P> {
         DeviceMemory::new(self.frames())
@@ -147,7 +146,7 @@ impl<P: Platform> Swap<P> {
         self.frames().platform()
     }
 
-    /// How much goes through the cache.
+    /// The technique in use.
     #[inline]
     pub fn technique(&self) -> SwapTechnique {
         self.technique

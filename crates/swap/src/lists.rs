@@ -13,7 +13,7 @@ const ORDERS: usize = Order::PMD.index();
 pub(crate) enum ListId {
     /// No slot is in use, and there is no table.
     Free,
-    /// As `Free`, and the device has not been told yet.
+    /// As `Free`, but not discarded yet.
     Discard,
     /// No slot is free.
     Full,
@@ -147,7 +147,7 @@ impl Lists {
         Some(index)
     }
 
-    /// Says whether the cluster holds nothing but shadows.
+    /// Sets whether the cluster holds nothing but shadows.
     pub(crate) fn note_shadows<'c>(&mut self, cluster: impl Fn(u32) -> &'c Cluster, index: u32, only: bool) {
         let links = |index| &cluster(index).shadow_links;
         match (cluster(index).is_listed_for_shadows(), only) {

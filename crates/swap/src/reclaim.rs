@@ -1,5 +1,4 @@
-//! Freeing slots that are not needed: those of pages that only the cache still has a use for, and free
-//! clusters whose device has not been told yet.
+//! Freeing slots that are not needed: those whose pages only the cache holds. Also discarding free clusters.
 
 use crate::Swap;
 use crate::cluster::CLUSTER_SLOTS;
@@ -10,19 +9,19 @@ use crate::slot::{MAX_DEVICES, SlotId};
 use quire_arch::{Pfn, Platform};
 use quire_sync::atomic::Ordering;
 
-/// Clusters that one call looks at on each device.
+/// Clusters that one call scans on each device.
 const CLUSTERS: u32 = 128;
-/// Slots that are enough for one call.
+/// Slots after which one call stops.
 const ENOUGH: u64 = 512;
 
 impl<P: Platform> Swap<P> {
-    /// Has devices in RAM move what they keep together, and returns the frames that this freed. Not pinned.
+    /// Compacts devices in RAM, and returns the number of frames freed. Not pinned.
     pub fn compact_devices(&self) -> u64 {
         let devices = (0..MAX_DEVICES).filter_map(|index| self.use_device(index));
         devices.map(|device| device.backing().compact(self.device_memory())).sum()
     }
 
-    /// Tells devices of clusters that are free again, and how many those were. Sleeps if a device does.
+    /// Discards freed clusters, and returns how many. Sleeps if a device does.
     pub fn discard_free_clusters(&self) -> u32 {
         let mut told = 0;
         for index in 0..MAX_DEVICES {
@@ -47,8 +46,8 @@ impl<P: Platform> Swap<P> {
         told
     }
 
-    /// Takes folios out of the cache whose slots nothing names, as far as no other thread is at them, and
-    /// tells how many slots that freed. May free folios. Where there are many the next call goes on.
+    /// Removes folios from the cache whose slots nothing names, unless another thread uses them. Returns the
+    /// number of slots freed. May free folios. If there are many, the next call continues.
     pub fn reclaim_unnamed(&self) -> u64 {
         let mut freed = 0;
         for index in 0..MAX_DEVICES {

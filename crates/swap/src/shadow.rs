@@ -1,4 +1,4 @@
-//! What is left of a page that was paged out: when, and from which memcg.
+//! Shadows: when a page was evicted, and from which memcg.
 
 use quire_arch::{MAX_NODES, NodeId};
 
@@ -11,8 +11,8 @@ const AGE_SHIFT: u32 = GROUP_SHIFT + GROUP_BITS;
 
 const _: () = assert!(MAX_NODES <= 1 << NODE_BITS);
 
-/// A shadow: which list a page was paged out from, and when in the life of that list. Packed into
-/// [`BITS`](Self::BITS) bits of the slot's word.
+/// A shadow: which list a page was evicted from, and the list's age then. Packed into [`BITS`](Self::BITS)
+/// bits of the slot's word.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Shadow(u64);
 
@@ -24,8 +24,8 @@ impl Shadow {
     /// Ages are kept modulo one more than this.
     pub const MAX_AGE: u64 = (1 << AGE_BITS) - 1;
 
-    /// The shadow of a page of `memcg` on `node`. Of the age the low bits are kept
-    /// ([`MAX_AGE`](Self::MAX_AGE)); what it counts is the business of the code that compares ages.
+    /// The shadow of a page of `memcg` on `node`. Only the low bits of the age are kept
+    /// ([`MAX_AGE`](Self::MAX_AGE)); its meaning is defined by the code that compares ages.
     #[inline]
     pub const fn new(node: NodeId, memcg: u16, workingset: bool, age: u64) -> Self {
         debug_assert!(memcg <= Self::MAX_GROUP);
@@ -37,7 +37,7 @@ impl Shadow {
         )
     }
 
-    /// Whether the page had been used of late before.
+    /// Whether the page was active before.
     #[inline]
     pub const fn workingset(self) -> bool {
         self.0 & 1 != 0
@@ -56,7 +56,7 @@ impl Shadow {
         (self.0 >> GROUP_SHIFT) as u16 & Self::MAX_GROUP
     }
 
-    /// The age of its list when it went.
+    /// The age of its list at eviction.
     #[inline]
     pub const fn age(self) -> u64 {
         self.0 >> AGE_SHIFT

@@ -1,4 +1,4 @@
-//! Names of slots.
+//! Slot identifiers.
 
 use crate::cluster::CLUSTER_SLOTS;
 use core::fmt;

@@ -1,7 +1,7 @@
-//! Taking a device out of use.
+//! Removing a device (swapoff).
 //!
-//! It gives no slots out any more; a thread that takes it out of use brings all pages home, in rounds, and
-//! the device goes once no slot is in use.
+//! No slots are allocated from it any more. The thread that removes it swaps in all pages, in rounds, and the
+//! device is removed once no slot is in use.
 
 use crate::Swap;
 use crate::cluster::CLUSTER_SLOTS;
@@ -14,7 +14,8 @@ use quire_arch::Platform;
 use quire_sync::atomic::Ordering;
 
 impl<P: Platform> Swap<P> {
-    /// The device gives no slots out any more. False if there is none, or it is going already. May sleep.
+    /// Stops allocation from the device. False if there is no such device, or it is being removed already.
+    /// May sleep.
     pub fn begin_swapoff(&self, id: DeviceId) -> bool {
         {
             let _pin = self.platform().pin();
@@ -30,7 +31,7 @@ impl<P: Platform> Swap<P> {
         true
     }
 
-    /// The device gives slots out again.
+    /// Allows allocation from the device again.
     pub fn cancel_swapoff(&self, id: DeviceId) {
         let _pin = self.platform().pin();
         let _registry = self.registry.lock();
@@ -59,12 +60,12 @@ impl<P: Platform> Swap<P> {
         None
     }
 
-    /// The device goes: waits until no thread uses it, closes it and gives all its memory back. Follows
+    /// Removes the device: waits until no thread uses it, closes it and frees all its memory. Follows
     /// [`begin_swapoff`](Self::begin_swapoff), by the same caller. Sleeps.
     ///
     /// # Errors
     ///
-    /// [`StillUsed`]; the device is still going, and nothing changed.
+    /// [`StillUsed`]; the device is still being removed, and nothing changed.
     pub fn finish_swapoff(&self, id: DeviceId) -> Result<(), StillUsed> {
         let Some(device) = self.use_device(id.index()) else { return Ok(()) };
         debug_assert!(!device.accepts());

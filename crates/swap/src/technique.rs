@@ -1,14 +1,14 @@
 //! Whether the swap cache is used as before or as now.
 
-/// How swap-ins and swap-outs of a page meet.
+/// How swap-ins and swap-outs of a page synchronise.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub enum SwapTechnique {
-    /// A word for each page, so that each page of a large folio is unmapped and counted by itself; a read
-    /// that is done at once passes the cache by; the device is given pages of zeros as any other (before).
+    /// A word for each page, so that each page of a large folio is unmapped and counted by itself; a
+    /// synchronous read bypasses the cache; zero-filled pages are written as any other (before).
     Bypass,
     /// Everything goes through the cache, with one word for all slots of a large folio. The first to insert
-    /// reads. What was one folio comes back as one, a page leaves the cache as it is mapped, and of pages of
-    /// zeros the word is all there is.
+    /// reads. A folio is swapped in as large as it was swapped out, a page leaves the cache when it is
+    /// mapped, and a zero-filled page is stored only as its word.
     #[default]
     All,
 }
@@ -26,29 +26,29 @@ impl SwapTechnique {
         }
     }
 
-    /// Whether a read that is done at once goes past the cache.
+    /// Whether a synchronous read bypasses the cache.
     #[doc(hidden)]
     #[inline]
     pub const fn bypasses(self) -> bool {
         matches!(self, Self::Bypass)
     }
 
-    /// Whether one word speaks for all slots of a large folio. If not, every cluster in use has a table.
+    /// Whether all slots of a large folio share one word. If not, every cluster in use has a table.
     #[doc(hidden)]
     #[inline]
     pub const fn whole_words(self) -> bool {
         matches!(self, Self::All)
     }
 
-    /// Whether it is noted that pages are all zeros, so that no device has to keep them.
+    /// Whether zero-filled pages are marked, so that no device has to keep them.
     #[doc(hidden)]
     #[inline]
     pub const fn knows_zeros(self) -> bool {
         matches!(self, Self::All)
     }
 
-    /// Whether a folio leaves the cache in the step in which the last of its names is mapped, and comes in as
-    /// large as it went out.
+    /// Whether a folio leaves the cache in the step in which its last name is mapped, and is swapped in as
+    /// large as it was swapped out.
     #[doc(hidden)]
     #[inline]
     pub const fn leaves_when_mapped(self) -> bool {

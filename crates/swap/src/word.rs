@@ -1,4 +1,4 @@
-//! The word of a slot: everything that is known about it, in 64 bits.
+//! The word of a slot: its state in 64 bits.
 //!
 //! | bits | holds |
 //! |---|---|
@@ -13,7 +13,7 @@
 
 use crate::shadow::Shadow;
 
-/// What a slot is.
+/// The state of a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum Tag {
@@ -21,9 +21,9 @@ pub(crate) enum Tag {
     Free = 0,
     /// The cache has the page.
     Folio = 1,
-    /// The page is on the device only, and it is known when it went there.
+    /// The page is on the device only, with a shadow.
     Shadow = 2,
-    /// On the device only.
+    /// The page is on the device only, without a shadow.
     Bare = 3,
 }
 
@@ -129,7 +129,7 @@ impl SlotWord {
         }
     }
 
-    /// The memcg of a page that is out; in the cache its folio knows.
+    /// The memcg of a page that is swapped out; in the cache its folio has it.
     #[inline]
     pub(crate) const fn memcg(self) -> Option<u16> {
         match self.tag() {
@@ -145,7 +145,7 @@ impl SlotWord {
         Self(self.0 | WHOLE)
     }
 
-    /// What a whole word says of slot `nth` of its block.
+    /// A whole word's value for slot `nth` of its block.
     #[inline]
     pub(crate) const fn of_slot(self, nth: u32) -> Self {
         let moved = if self.is_cached() { (nth as u64) << PAYLOAD_SHIFT } else { 0 };
@@ -164,7 +164,7 @@ impl SlotWord {
         if busy { Self(self.0 | BUSY) } else { Self(self.0 & !BUSY) }
     }
 
-    /// Named nowhere: what a word says while its cluster counts in one sum.
+    /// With no names: a word's count while its cluster counts in one sum.
     #[inline]
     pub(crate) const fn without_count(self) -> Self {
         Self(self.0 & !COUNT_MASK)

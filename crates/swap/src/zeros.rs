@@ -1,6 +1,5 @@
-//! Pages of zeros. They are not read: what there is to know is in the slot's word. So such a page can be
-//! swapped in without ever being in the cache; what would be its insertion, its reading and its removal is
-//! one step under the cluster's lock.
+//! Zero-filled pages. They are not read: the slot's word has all their state. So such a page can be swapped
+//! in without entering the cache: insertion, read and removal are one step under the cluster's lock.
 
 use crate::Swap;
 use crate::shadow::Shadow;
@@ -8,9 +7,8 @@ use crate::slot::SlotId;
 use quire_arch::Platform;
 
 impl<P: Platform> Swap<P> {
-    /// The memcg of a slot whose page is all zeros, on the device only, and named by one entry: a
-    /// moment's view. None of any other slot, and with the technique before, which has everything go through
-    /// the device.
+    /// The memcg of a slot whose page is all zeros, on the device only, and named by one entry: a snapshot.
+    /// `None` for any other slot, and with the old technique, which sends all pages to the device.
     pub fn zeros(&self, slot: SlotId) -> Option<u16> {
         if !self.technique().knows_zeros() {
             return None;
@@ -19,7 +17,7 @@ impl<P: Platform> Swap<P> {
     }
 
     /// Frees a slot that is still as [`zeros`](Self::zeros) said, charged to `memcg`, and returns its shadow:
-    /// the one entry that names it is about to lead to a page of zeros that is charged to that memcg. None if
+    /// the one entry that names it is about to lead to a zeroed page that is charged to that memcg. None if
     /// it is not; nothing has changed. The caller holds the lock of the table that the entry is in.
     pub fn take_zeros(&self, slot: SlotId, memcg: u16) -> Option<Option<Shadow>> {
         self.with_cluster(slot, |held, at| {

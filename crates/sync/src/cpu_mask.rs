@@ -13,7 +13,7 @@ impl AtomicCpuMask {
         Self::default()
     }
 
-    /// Adds `cpu`, with a full barrier, and tells whether it was absent.
+    /// Adds `cpu`, with a full barrier, and returns whether it was absent.
     ///
     /// The barrier pairs with the one in [`load`](Self::load): a CPU announces itself before it walks the
     /// tables; a CPU that changes a table entry reads the set after the change. One of the two sees the
@@ -51,7 +51,7 @@ impl AtomicCpuMask {
         CpuMask::from_words(removed)
     }
 
-    /// Whether `cpu` is in the set just now.
+    /// Whether `cpu` is in the set now.
     #[inline]
     pub fn contains(&self, cpu: CpuId) -> bool {
         self.0[cpu.index() / 64].load(Ordering::Relaxed) & (1 << (cpu.index() % 64)) != 0

@@ -1,11 +1,11 @@
-//! Quiescent-state epochs: memory that lock-free readers may still be looking at is reused only after all of
-//! them have left.
+//! Quiescent-state epochs: memory that lock-free readers may still access is reused only after all of them
+//! have left.
 //!
 //! The scheme is epoch-based reclamation (K. Fraser, "Practical lock-freedom", 2004, section 5.2.3) with one
-//! slot a CPU. A reader copies the global epoch to its CPU's slot; the global epoch advances when every CPU
+//! slot per CPU. A reader copies the global epoch to its CPU's slot; the global epoch advances when every CPU
 //! inside has seen the current one. What was unlinked in epoch `e` may be reused once the global epoch is
 //! `e + 2`: a reader that could still hold a reference is in `e` or `e + 1`'s first half and keeps the epoch
-//! from going on.
+//! from advancing.
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::per_cpu::PerCpu;
@@ -49,8 +49,8 @@ impl EpochSlot {
         let depth = self.depth.load(Ordering::Relaxed) - 1;
         self.depth.store(depth, Ordering::Relaxed);
         if depth == 0 {
-            // Pairs with the acquiring load in `advance`: what was read here was read before the epoch went
-            // on.
+            // Pairs with the acquiring load in `advance`: what was read here was read before the epoch
+            // advanced.
             self.state.store(0, Ordering::Release);
         }
     }
@@ -62,7 +62,7 @@ pub struct Stamp(u64);
 
 impl Stamp {
     /// Buckets that hold what is retired: of the epoch's stamp and of the one before, whose readers may still
-    /// be there, and one more. What is in a bucket when another stamp comes to it has passed.
+    /// be there, and one more. The contents of a bucket have passed when another stamp uses it.
     pub const BUCKETS: usize = 3;
 
     /// The bucket of what is retired with this stamp.
@@ -86,7 +86,7 @@ pub struct Epoch {
 }
 
 impl Epoch {
-    /// Epochs over one slot a CPU.
+    /// Epochs over one slot per CPU.
     pub fn new(slots: PerCpu<EpochSlot>) -> Self {
         Self { global: AtomicU64::new(2), slots }
     }
@@ -126,7 +126,8 @@ impl Epoch {
         &self.global
     }
 
-    /// Moves the epoch on by one if no CPU is still in an older one, and tells whether it moved (for anyone).
+    /// Advances the epoch by one if no CPU is still in an older one, and returns whether it advanced (by any
+    /// CPU).
     pub fn advance(&self) -> bool {
         let now = self.global.load(Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -136,7 +137,7 @@ impl Epoch {
                 return false;
             }
         }
-        // A failure means that another CPU moved it meanwhile.
+        // A failure means that another CPU advanced it meanwhile.
         let _ = self.global.compare_exchange(now, now + 1, Ordering::AcqRel, Ordering::Relaxed);
         true
     }

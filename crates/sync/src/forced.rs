@@ -1,8 +1,8 @@
-//! Loom's atomics, with weak exchanges that fail for no reason.
+//! Loom's atomics, with weak exchanges that fail spuriously.
 //!
 //! `compare_exchange_weak` may fail though the word is as expected, and on x86 never does, nor in loom. Code
 //! that takes such a failure for interference by another thread would only be wrong elsewhere. So a model can
-//! demand failures: the next few weak exchanges then fail and tell the value that is there.
+//! demand failures: the next few weak exchanges then fail and return the current value.
 
 use core::cell::Cell;
 use core::fmt;
@@ -14,7 +14,7 @@ std::thread_local! {
 }
 
 /// The next `count` weak exchanges of this model fail, whichever of its threads makes them. To be called
-/// where the model begins: what an interleaving before left is forgotten.
+/// where the model begins: it discards what an earlier interleaving left.
 pub fn force_failures(count: u32) {
     LEFT.with(|left| left.set(count));
 }

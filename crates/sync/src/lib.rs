@@ -11,9 +11,9 @@
 //! - `atomic`: atomics and cells: `core`'s, or those of a model checker where a model runs.
 //! - `cpu_mask`: a set of CPUs that many CPUs change at once.
 //! - `padded`: values that share no cache line with their neighbours.
-//! - `per_cpu`: one value a CPU, in memory that the machine itself provides.
-//! - `epoch`: quiescent-state epochs: memory that lock-free readers may still be looking at is reused only
-//!   after all of them have left.
+//! - `per_cpu`: one value per CPU, in memory that the machine itself provides.
+//! - `epoch`: quiescent-state epochs: memory that lock-free readers may still access is reused only after all
+//!   of them have left.
 //! - `rw_sleep`: a sleeping reader-writer lock: the kind that an address space's mmap lock is.
 //! - `spin`: spin locks.
 

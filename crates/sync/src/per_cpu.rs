@@ -1,4 +1,4 @@
-//! One value a CPU, in memory that the machine itself provides.
+//! One value per CPU, in memory that the machine itself provides.
 
 use crate::padded::CachePadded;
 use core::ptr::NonNull;

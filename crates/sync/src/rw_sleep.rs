@@ -7,23 +7,21 @@ use quire_arch::{LockClass, Platform};
 const WRITER: u32 = 1 << 31;
 /// A thread sleeps. New readers wait while it is set, so that writers are not starved.
 const WAITERS: u32 = 1 << 30;
-/// A thread slept, was woken, and others were faster, [`PATIENCE`] times. Only a thread that has slept may
-/// take the lock.
+/// A thread was woken and overtaken [`PATIENCE`] times. Only a thread that has slept may take the lock.
 const STARVED: u32 = 1 << 29;
 const READERS: u32 = STARVED - 1;
-/// Times that a sleeper is woken in vain before it insists. Without any it would wait as long as other
-/// threads take the lock again as soon as they release it; with few every second hold would be a switch of
-/// threads.
+/// Wake-ups after which an overtaken sleeper insists. Without a limit it could wait as long as other threads
+/// retake the lock at once; with a low limit every second hold would be a context switch.
 const PATIENCE: u32 = if cfg!(any(loom, shuttle)) { 1 } else { 4 };
 /// Attempts before a waiter goes to sleep: a holder that runs is usually done within this.
 const SPINS: u32 = if cfg!(any(loom, shuttle)) { 0 } else { 64 };
 
 /// A reader-writer lock whose waiters sleep on [`Platform::park`]. It guards no value of its own: what it
-/// orders is said where it is used.
+/// orders is documented where it is used.
 ///
-/// A thread that comes while others hold it may overtake those that were just woken, which saves switches,
-/// but not for ever: a waiter that was overtaken some times keeps out all threads that have not slept. When it
-/// gets the lock that ends; other waiters that were overtaken as often then ask for the same.
+/// A new thread may overtake waiters that were just woken, which saves context switches, but not without
+/// limit: a waiter that was overtaken several times keeps out all threads that have not slept. This ends when
+/// it gets the lock; other waiters that were overtaken as often then do the same.
 ///
 /// Acquire on the way in pairs with release on the way out, on the one word.
 #[derive(Debug)]
@@ -48,7 +46,7 @@ impl RwSleepLock {
         RwSleepReadGuard { lock: self, platform }
     }
 
-    /// Takes the lock alone.
+    /// Takes the lock exclusively.
     #[inline]
     pub fn write<'l, P: Platform>(&'l self, platform: &'l P) -> RwSleepWriteGuard<'l, P> {
         self.enter(platform, |word, insists| {
@@ -64,7 +62,7 @@ impl RwSleepLock {
         self.try_enter::<P>(free).then(|| RwSleepReadGuard { lock: self, platform })
     }
 
-    /// Takes the lock alone if that is possible at once, and no thread waits for it.
+    /// Takes the lock exclusively if that is possible at once, and no thread waits for it.
     pub fn try_write<'l, P: Platform>(&'l self, platform: &'l P) -> Option<RwSleepWriteGuard<'l, P>> {
         let free = |word: u32| (word == 0).then_some(WRITER);
         self.try_enter::<P>(free).then(|| RwSleepWriteGuard { lock: self, platform })
@@ -78,7 +76,7 @@ impl RwSleepLock {
         taken
     }
 
-    /// Whether a writer holds the lock just now.
+    /// Whether a writer holds the lock now.
     pub fn is_write_locked(&self) -> bool {
         self.word.load(Ordering::Relaxed) & WRITER != 0
     }
@@ -136,7 +134,7 @@ impl RwSleepLock {
     fn leave<P: Platform>(&self, platform: &P, held: u32) {
         let before = self.word.fetch_sub(held, Ordering::Release);
         if before & WAITERS != 0 && before & (READERS | WRITER) == held {
-            // Cleared before the wake-up: a sleeper that must sleep again sets it anew.
+            // Cleared before the wake-up: a sleeper that must sleep again sets it again.
             self.word.fetch_and(!WAITERS, Ordering::Relaxed);
             platform.unpark(self.key());
         }
@@ -161,7 +159,7 @@ impl<P: Platform> Drop for RwSleepReadGuard<'_, P> {
     }
 }
 
-/// The lock held alone, until dropped.
+/// The lock held exclusively, until dropped.
 #[must_use = "the lock is released when the guard is dropped"]
 #[derive(Debug)]
 pub struct RwSleepWriteGuard<'l, P: Platform> {

@@ -10,7 +10,7 @@ use core::fmt;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 
-/// Operations in one step that no sound one comes near: a list has become a ring.
+/// More operations than any sound step makes: beyond it a list has become a ring.
 const STEP_BOUND: u64 = 10_000_000;
 
 std::thread_local! {
@@ -175,7 +175,7 @@ macro_rules! integer {
                 self.0.fetch_max(value, Ordering::SeqCst)
             }
 
-            /// Replaces the value by what `next` makes of it, unless that is nothing.
+            /// Replaces the value by the result of `next`, unless that is `None`.
             pub fn fetch_update(
                 &self,
                 _set: Ordering,

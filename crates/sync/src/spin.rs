@@ -32,7 +32,7 @@ impl RawSpin {
         Self(AtomicU32::new(FREE))
     }
 
-    /// Takes the lock and tells whether it had to wait.
+    /// Takes the lock and returns whether it had to wait.
     #[inline]
     pub fn lock<E: Execution>(&self, class: LockClass) -> bool {
         if cfg!(debug_assertions) {
@@ -53,7 +53,7 @@ impl RawSpin {
             E::relax(attempt);
             attempt = attempt.saturating_add(1);
             // Reading first keeps the line shared among the waiters until the holder writes it. A model
-            // checker may return the old value to relaxed loads for ever, so there the exchange is tried at
+            // checker may return the old value to relaxed loads forever, so there the exchange is tried at
             // once.
             let maybe_free = cfg!(loom) || self.0.load(Ordering::Relaxed) == FREE;
             if maybe_free && self.0.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
@@ -63,7 +63,7 @@ impl RawSpin {
         }
     }
 
-    /// Takes the lock if it is free just now.
+    /// Takes the lock if it is free now.
     #[inline]
     pub fn try_lock<E: Execution>(&self, class: LockClass) -> bool {
         let taken = self.0.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok();
@@ -73,7 +73,7 @@ impl RawSpin {
         taken
     }
 
-    /// Gives the lock back.
+    /// Releases the lock.
     ///
     /// # Safety
     ///
@@ -86,19 +86,19 @@ impl RawSpin {
         }
     }
 
-    /// Whether the lock is held just now.
+    /// Whether the lock is held now.
     #[inline]
     pub fn is_locked(&self) -> bool {
         self.0.load(Ordering::Relaxed) == HELD
     }
 }
 
-/// What a lock has seen, for the statistics that people read.
+/// A lock's statistics.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SpinStatistics {
     /// Times that the lock was taken.
     pub takes: u64,
-    /// Takes that had to wait.
+    /// Contended acquisitions.
     pub contended: u64,
     /// Nanoseconds that it was held in all, where the lock's owner measures it; else zero.
     pub held_ns: u64,
@@ -142,7 +142,7 @@ impl<T, E: Execution> SpinLock<T, E> {
         self.taken(waited)
     }
 
-    /// Takes the lock if it is free just now.
+    /// Takes the lock if it is free now.
     #[inline]
     pub fn try_lock(&self) -> Option<SpinGuard<'_, T, E>> {
         if self.raw.try_lock::<E>(self.class) { Some(self.taken(false)) } else { None }

@@ -1,10 +1,10 @@
 //! Collapse: the pages of an aligned block become one large folio, mapped by one PMD entry.
 //!
 //! The mmap lock is held for writing and the VMA is write-locked, so no fault is in the block; the root lock
-//! is held exclusively, so no walk of the rmap is. The table is unhooked and flushed, so the MMU is out of
-//! it. Only a fast pin may have come since the first look for pins; so there is another, and if it finds one
-//! the table is hooked again. Then pages are copied, and the leaf takes the table's place. The old table is
-//! freed with all that it maps through the gather, as any table that is unhooked whole.
+//! is held exclusively, so no walk of the rmap is. The table is unlinked and flushed, so the MMU no longer
+//! uses it. Only a fast pin may have come since the first check for pins; so there is another check, and if
+//! it finds a pin the table is linked again. Then pages are copied, and the leaf takes the table's place. The
+//! old table is freed with all that it maps through the gather, as any table that is unlinked whole.
 
 use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Platform, VirtAddr};
 use quire_frame::{AllocError, AllocRequest, Folio, FolioCounter, FrameFlags, Kind, VmEvent};
@@ -13,17 +13,17 @@ use quire_pagetable::{Gather, HugeSlot, NewPage, Tables};
 use quire_sync::atomic::fence;
 use quire_sync::atomic::raw::Ordering;
 
-/// What a collapse may not do.
+/// The limits of a collapse.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CollapseLimits {
-    /// Empty entries and pages of zeros that may become memory.
+    /// The most empty entries and zero pages that may be filled.
     pub none: u32,
-    /// Pages that other spaces map too, and that would be copied.
+    /// The most pages shared with other spaces, which would be copied.
     pub shared: u32,
-    /// Pages that are paged out, and that would be swapped in first.
+    /// The most swapped-out pages, which would be swapped in first.
     pub swapped: u32,
-    /// Whether a block that was not used lately is left alone. One with pages that are paged out must have been
-    /// used in half of its pages, as in Linux.
+    /// Whether a block that was not referenced recently is skipped. In a block with swapped-out pages half of
+    /// its pages must be referenced, as in Linux.
     pub must_be_used: bool,
 }
 
@@ -37,9 +37,9 @@ impl CollapseLimits {
 pub enum CollapseError {
     /// Nothing was ever mapped there.
     NoTable,
-    /// It may be collapsed as soon as its pages that are paged out are swapped in.
+    /// It may be collapsed once its swapped-out pages are swapped in.
     Swapped,
-    /// Something else than private pages is there, or more of something than the limits allow.
+    /// It holds other than private pages, or exceeds one of the limits.
     Unfit,
     /// A page is pinned, or another thread has a reference for a moment.
     Busy,
@@ -52,7 +52,7 @@ pub enum CollapseError {
 pub struct Collapse<'s, P: Platform>(pub Tables<'s, P>);
 
 impl<P: Platform> Collapse<'_, P> {
-    /// Whether what `table` maps may be collapsed.
+    /// Whether the pages that `table` maps may be collapsed.
     pub fn check(&self, table: Pfn, limits: CollapseLimits) -> Result<(), CollapseError> {
         let frames = self.0.memory().frames();
         let pin = self.0.pin();
@@ -118,7 +118,7 @@ impl<P: Platform> Collapse<'_, P> {
     }
 
     /// Copies what `table` maps to the new folio `head` and puts a leaf in its place. The table goes to
-    /// `gather`. Where a page was pinned meanwhile all stays as it is.
+    /// `gather`. If a page was pinned meanwhile nothing changes.
     pub fn replace_by_leaf(
         &self,
         slot: HugeSlot,
@@ -132,7 +132,7 @@ impl<P: Platform> Collapse<'_, P> {
         {
             let pin = self.0.pin();
             let hooked = tables.lock_slot(&pin, slot).take(slot.index);
-            // What the MMU wrote until here is in the pages; from here on it writes no more.
+            // The MMU's writes so far are in the pages; from here on it writes no more.
             gather.add_stale(tables.slot_range(slot));
             gather.flush(&pin);
             // Pairs with the fence in `pin_page_fast`: a pin from before this is seen here, and a thread that
@@ -155,7 +155,7 @@ impl<P: Platform> Collapse<'_, P> {
             let to = head.offset(nth as u64);
             match P::Paging::decode(entry.load(Ordering::Relaxed), Level::PTE) {
                 Entry::Leaf(Leaf { pfn, flags }) if !flags.contains(LeafFlags::SPECIAL) => {
-                    // SAFETY: the new folio is ours; the old page is mapped by the unhooked table, so it is
+                    // SAFETY: the new folio is ours; the old page is mapped by the unlinked table, so it is
                     // in RAM, and no thread can write to it.
                     unsafe { platform.copy_user(pfn, to, Order::ZERO) };
                     if new.locked {

@@ -1,12 +1,12 @@
-//! Large folios: which a mapping may have, how they are split and made, and the huge page of zeros.
+//! Large folios: which orders a mapping may have, how they are made and split, and the huge zero page.
 //!
 //! docs/folios.md describes the policy.
 //!
 //! # Modules, lowest first
 //!
-//! - `policy`: what was set, and what follows from it for one mapping.
+//! - `policy`: the settings, and what follows from them for one mapping.
 //! - `collapse`: the pages of a block become one large folio.
-//! - `thp`: splits, and pages of zeros.
+//! - `thp`: splits, and zero pages.
 
 #![no_std]
 

@@ -1,4 +1,4 @@
-//! An intrusive interval tree: which members hold an offset?
+//! An intrusive interval tree: which members contain an offset?
 //!
 //! A search tree by the first offset of each member, which also keeps in every node the largest last offset
 //! below it (T. Cormen et al., "Introduction to Algorithms", section 14.3). It is balanced by weight, with
@@ -33,7 +33,7 @@ impl Side {
 
 /// A subtree may weigh this many times what the one beside it does.
 const BALANCE: u32 = 3;
-/// A lean to the inside by this factor takes a double rotation.
+/// An inner subtree heavier by this factor needs a double rotation.
 const LEAN: u32 = 2;
 
 /// A member's place in a tree.
@@ -309,7 +309,7 @@ impl<T: Member> IntervalTree<T> {
         }
     }
 
-    /// Brings size and reach of `node` up to date with what is below it.
+    /// Updates size and reach of `node` from its children.
     fn refresh(&self, node: NonNull<T>) {
         let place = self.place(node);
         let below = [place.at(Side::Left), place.at(Side::Right)];
@@ -318,7 +318,7 @@ impl<T: Member> IntervalTree<T> {
         place.reach.set(reaches.fold(place.last.get(), u64::max));
     }
 
-    /// Brings everything from `lowest` up to the root in order again.
+    /// Restores sizes and balance from `lowest` up to the root.
     fn repair(&self, lowest: Option<NonNull<T>>) {
         let mut next = lowest;
         while let Some(node) = next {

@@ -1,7 +1,7 @@
 //! The trees that VMAs lie in.
 //!
-//! Both are generic over what lies in them. The first allocates nodes from a store of its owner; the second
-//! has its links in its members.
+//! Both are generic over their members. The range tree allocates nodes from a store of its owner; the
+//! interval tree has its links in its members.
 //!
 //! # Modules, lowest first
 //!

@@ -39,9 +39,10 @@ pub struct Effect {
     pub values: (&'static str, &'static str),
     /// The setting's name, with the memory of the machine if it was short.
     pub setting: String,
-    /// The figures that the technique is about, most telling one first. Empty if it was not tried.
+    /// The figures that the technique is about, the most relevant one first. Empty if it was not
+    /// tried.
     pub figures: Vec<Figure>,
-    /// Why it does nothing for the program, if it does not.
+    /// Why it changes nothing for the program, if so.
     pub nothing: Option<&'static str>,
 }
 
@@ -258,7 +259,7 @@ fn effect(
     if effect.figures.iter().all(|figure| figure.before == figure.after) {
         effect.nothing = Some((technique.nothing)(&after));
     }
-    // A machine that is short of memory is not counted: what it does is mostly the device's work.
+    // A machine under memory pressure is not counted: its work is mostly the device's.
     if let Some(count) = instructions.filter(|_| technique.name != "swap") {
         let count =
             |value| count(file, &setting.name, &[(technique.name, value)]).map_err(AdviseError::Instructions);
@@ -296,7 +297,7 @@ fn shortage(replay: &Replay, huge: HugeConfig, base: &ReplayReport) -> Result<Op
     Ok(None)
 }
 
-/// What a machine takes for itself: descriptors, slabs, lists, watermarks.
+/// The memory that a machine needs itself: descriptors, slabs, lists, watermarks.
 const OWN_BYTES: u64 = 4 << 20;
 
 #[cfg(test)]

@@ -5,8 +5,8 @@ use quire_measure::{Cost, Costs};
 use quire_trace::replay::{LifeFigures, ProcessLife, ProcessReport, ReplayReport};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A figure of several replays: they differ by what the recordings differ in (most of all where addresses are
-/// random), and by the phase of khugepaged.
+/// A figure of several replays. These differ as the recordings do (most of all where addresses are random),
+/// and by the phase of khugepaged.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Range {
     /// The middle one; of an even number the mean of the two.
@@ -50,7 +50,7 @@ pub struct ProcessRow {
     pub peak_page_tables: u64,
 }
 
-/// What one replay came to.
+/// The result of one replay.
 #[derive(Clone, Debug)]
 pub(crate) struct Outcome {
     pub(crate) life: LifeFigures,
@@ -112,8 +112,8 @@ fn estimate(life: &LifeFigures, costs: &Costs) -> [f64; 3] {
     sum
 }
 
-/// What a page fault takes beside zeroing, and what zeroing a byte takes, in nanoseconds, where this host was not
-/// calibrated: a guess on the low side, with the fastest hosts and slow virtual machines at its ends.
+/// The time of a page fault without zeroing, and of zeroing a byte, in nanoseconds, if this host was not
+/// calibrated: a low guess, with the fastest hosts and slow virtual machines as its range.
 const FAULT_NS: Range = Range { median: 500.0, min: 250.0, max: 2000.0 };
 const ZEROED_BYTE_NS: f64 = 0.03;
 
@@ -146,10 +146,10 @@ pub struct Row {
     pub huge_share: Range,
     /// Share that lies in folios larger than a page.
     pub large_share: Range,
-    /// Of the anonymous memory at the peak, what was never touched.
+    /// Of the anonymous memory at the peak, the part that was never touched.
     pub waste: Range,
-    /// Large folios for which there was no memory. The machine is large enough to have some for each, so that any
-    /// is told.
+    /// Large folios for which there was no memory. The machine is large enough for all of them, so any failure is
+    /// reported.
     pub fallbacks: u64,
     /// What page faults and `MADV_COLLAPSE` cost the programs on this host, in nanoseconds: an estimate, if the host
     /// was calibrated.
@@ -230,7 +230,7 @@ impl Row {
     }
 }
 
-/// What was resident before event number `event`, as far as samples tell.
+/// Resident memory before event number `event`, as far as sampled.
 fn anonymous_at(life: &LifeFigures, event: u64) -> u64 {
     if life.at_peak.event == event {
         return life.at_peak.anonymous;

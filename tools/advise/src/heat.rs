@@ -1,8 +1,7 @@
-//! Which addresses hold memory when, and which of it was ever touched.
+//! Resident memory by address and time, and which of it was ever touched.
 //!
-//! What a program has touched is what a replay without huge pages and without a limit has in memory at the same moment:
-//! the recording shows each page of 4 KiB that was touched. So there are two replays: the one that is asked about, and
-//! that one.
+//! Touched memory is what a replay without huge pages and without a limit has resident at the same moment: the
+//! recording shows each touched page of 4 KiB. So there are two replays: the one in question, and that one.
 
 use crate::setting::{NEVER, grid};
 use quire_arch::PAGE_SIZE;
@@ -13,9 +12,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Columns of recorded time.
 pub const HEAT_COLUMNS: usize = 160;
-/// Chunks of addresses that are told at most; they double in size until they are no more.
+/// The most chunks of addresses; they double in size until there are no more than that.
 const MOST_ROWS: usize = 512;
-/// Ranges of addresses that are told, those with most chunks.
+/// The most ranges of addresses, those with most chunks.
 const MOST_RUNS: usize = 24;
 
 /// The memory of one process by address and time.
@@ -33,7 +32,8 @@ pub struct Heat {
     pub chunk: u64,
     /// Ranges of addresses, lowest first.
     pub runs: Vec<HeatRun>,
-    /// Ranges that are left out, since there are many, and the most that they had in memory together, in bytes.
+    /// Ranges that are left out, since there are many, and the peak of their resident memory together, in
+    /// bytes.
     pub left_out: (usize, u64),
 }
 
@@ -48,11 +48,11 @@ pub struct HeatRun {
     pub end: u64,
     /// Rows of [`Heat::chunk`] bytes, lowest first, with a cell a column of time.
     pub rows: Vec<Vec<HeatBytes>>,
-    /// What all of it held when the process had most memory.
+    /// Its contents when the process had most memory.
     pub at_peak: HeatBytes,
 }
 
-/// What a part of the addresses holds, in bytes.
+/// The memory of a part of the addresses, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct HeatBytes {
     /// In memory, and touched in the time of the column.
@@ -134,7 +134,7 @@ impl Heat {
         })
     }
 
-    /// What never was touched when the process had most memory, by the name of the mapping; most first.
+    /// Never-touched memory when the process had most memory, by the name of the mapping; most first.
     #[must_use]
     pub fn waste(&self) -> Vec<(String, u64)> {
         let mut by_name: BTreeMap<&str, u64> = BTreeMap::new();

@@ -1,9 +1,9 @@
-//! Work on several things at once.
+//! Parallel jobs.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Told how many replays are done, of how many.
+/// Called with how many replays are done, of how many.
 pub type Progress<'p> = &'p (dyn Fn(usize, usize) + Sync);
 
 /// Does `work` for each of `jobs`, so many at once; the outcomes are in their order. After an error no more work is
@@ -23,7 +23,7 @@ pub(crate) fn in_parallel<J: Sync, R: Send, E: Send>(
                 while let Some((place, job)) = take(&next, jobs) {
                     let outcome = work(job);
                     if outcome.is_err() {
-                        // The rest would be for nothing.
+                        // The rest would be useless.
                         next.store(jobs.len(), Ordering::Relaxed);
                     }
                     if let Ok(mut outcomes) = outcomes.lock() {

@@ -1,4 +1,4 @@
-//! How long page faults take on this host, by what a replay counts and what was calibrated.
+//! The time of page faults on this host, from a replay's counts and the calibration.
 
 use quire_measure::Costs;
 use std::collections::BTreeMap;

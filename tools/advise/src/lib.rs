@@ -1,11 +1,12 @@
-//! What settings of huge pages and page tables, and memory limits, would do for a program: its recordings are
-//! replayed under each of them, and the outcomes compared. docs/advise.md says what is predicted, and what is not.
+//! Predicts the effect of settings of huge pages and page tables, and of memory limits, on a program: its
+//! recordings are replayed under each of them, and the results compared. docs/advise.md says what is predicted,
+//! and what is not.
 //!
 //! # Modules, lowest first
 //!
-//! - `jobs`: work on several things at once.
+//! - `jobs`: parallel jobs.
 //! - `setting`: the settings, and the commands that apply them.
-//! - `heat`: which addresses hold memory when, and which of it was touched.
+//! - `heat`: resident memory by address and time, and which of it was touched.
 //! - `latency`: how long page faults take, estimated.
 //! - `figures`: figures of several replays, as median and range.
 //! - `verdict`: which setting is worth trying.

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use thiserror::Error;
 
-/// Why nothing can be predicted.
+/// Why a prediction is not possible.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum AdviseError {
@@ -51,7 +51,7 @@ impl From<ReplayError> for AdviseError {
     }
 }
 
-/// What each setting would do.
+/// The effect of each setting.
 #[derive(Clone, Debug)]
 pub struct Prediction {
     /// The command that was recorded.
@@ -76,10 +76,10 @@ pub struct Prediction {
     pub lives: Vec<Vec<LifeSample>>,
     /// Which setting is worth trying.
     pub verdict: Verdict,
-    /// Of the settings that the verdict names, by their places among the rows: the mappings that hold most memory that
-    /// is never touched, at the peak of the first recording.
+    /// Of the settings that the verdict names, by their places among the rows: the mappings with the most
+    /// never-touched memory, at the peak of the first recording.
     pub wastes: BTreeMap<usize, Vec<Waste>>,
-    /// What limits of memory would do under the present setting.
+    /// The effect of memory limits under the present setting.
     pub limits: Limits,
 }
 
@@ -92,10 +92,11 @@ pub struct Waste {
     pub bytes: u64,
 }
 
-/// Mappings that are told.
+/// The most mappings that are reported.
 const MOST_WASTES: usize = 8;
 
-/// Where the memory lies that `outcome` had at its peak, and that is not there at that event without huge pages.
+/// Where the memory lies that `outcome` had at its peak, and that is not resident at that event without huge
+/// pages.
 fn waste_by_mapping(
     replay: &Replay,
     options: &ReplayOptions,
@@ -135,7 +136,8 @@ fn waste_by_mapping(
     Ok(wastes)
 }
 
-/// The phases of khugepaged that are tried, as shares of its pace: when it first looks is chance.
+/// The phases of khugepaged that are tried, as shares of its interval: its first scan is at a
+/// random time.
 const PHASES: [f64; 2] = [0.25, 0.75];
 
 /// One replay: of which recording, under which setting, with khugepaged in which phase.

@@ -13,7 +13,7 @@ pub struct Setting {
     pub name: String,
     /// The files of `/sys/kernel/mm/transparent_hugepage`.
     pub huge: HugeConfig,
-    /// What becomes of empty page tables.
+    /// How empty page tables are handled.
     pub tables: TablesTechnique,
     /// It is what the host had when the program was recorded.
     pub is_present: bool,
@@ -55,7 +55,7 @@ impl Setting {
         orders.contains(Order::PMD)
     }
 
-    /// The files of `/sys/kernel/mm/transparent_hugepage` that bear on what is predicted, and their words.
+    /// The files of `/sys/kernel/mm/transparent_hugepage` that affect predictions, and their values.
     pub(crate) fn files(&self) -> Vec<(String, String)> {
         let sizes = OrderSet::ANONYMOUS.iter().map(|order| {
             (format!("hugepages-{}kB/enabled", kib(order)), self.huge.policy.size(order).name().to_owned())
@@ -123,7 +123,7 @@ pub fn grid(present: HugeConfig) -> Vec<Setting> {
         let none = present.policy.with_sizes(OrderSet::ANONYMOUS, SizeEnabled::Never);
         none.with_sizes(OrderSet::PMD, sizes).with_enabled(enabled)
     };
-    // khugepaged keeps the host's pace.
+    // khugepaged keeps the host's intervals.
     let none = |most: u32| {
         let khugepaged = present.khugepaged.with(KhugepagedSetting::MaxPtesNone, most);
         khugepaged.unwrap_or(present.khugepaged)

@@ -1,4 +1,4 @@
-//! The program itself under the settings that were predicted.
+//! Runs of the program itself under the predicted settings.
 
 use crate::figures::{Range, Row};
 use crate::limits::{LimitRow, LimitSetting};
@@ -86,7 +86,7 @@ pub struct LimitRuns {
 }
 
 /// Runs `command`, which took `recorded` seconds, so many times in a memory cgroup with the limit of `setting` and
-/// its swap, under the present setting of huge pages, and puts all of that back.
+/// its swap, under the present setting of huge pages, and restores the host.
 ///
 /// # Errors
 ///
@@ -134,7 +134,7 @@ impl LimitRuns {
         (!beside.is_empty()).then(|| Range::of(beside).median as u64)
     }
 
-    /// Holds a prediction against them.
+    /// Compares a prediction with them.
     #[must_use]
     pub fn compare(&self, predicted: &LimitRow) -> LimitValidation {
         let truths = &self.truths;
@@ -176,9 +176,9 @@ fn pages(truth: &LimitTruth) -> (u64, u64) {
     (pages.read + pages.zswap_read, out)
 }
 
-/// Runs `command` so many times under each of `settings` on this host, which stand with what was predicted for them, and
-/// puts the host's settings back. The settings take turns: what else runs on the host meets all of them. The program's
-/// standard output is dropped: it was seen when the program was recorded.
+/// Runs `command` so many times under each of `settings` on this host, which come with their predictions, and restores
+/// the host's settings. The settings take turns: other load on the host affects all of them. The program's standard
+/// output is dropped: it was shown when the program was recorded.
 ///
 /// # Errors
 ///

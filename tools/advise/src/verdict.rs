@@ -6,13 +6,14 @@ use std::collections::BTreeSet;
 
 /// A change of the peak that is worth a change of settings: 5 %, less what a prediction of it may be wrong by.
 const WORTH_MEMORY: f64 = 0.045;
-/// A change of the peak that is worth being told.
+/// A change of the peak that is worth reporting.
 const NOTABLE: f64 = 0.02;
 /// A change below so many bytes matters to no host.
 const NOTABLE_BYTES: f64 = (1 << 20) as f64;
 /// A share of the processor time that is worth a change of settings.
 const WORTH_TIME: f64 = 0.02;
-/// Of settings that save time the one is named that takes least memory, if it saves this share of the most.
+/// Of settings that save time, the verdict names the one that takes least memory, if it saves this share of the
+/// most.
 const NEARLY_MOST: f64 = 0.9;
 
 /// What one setting changes, against the present one.

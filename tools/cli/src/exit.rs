@@ -1,4 +1,4 @@
-//! Exit codes: 0 good, 1 the work found a failure, 2 wrong usage or input.
+//! Exit codes: 0 success, 1 the work found a failure, 2 wrong usage or input.
 
 use std::fmt;
 use std::process::ExitCode;
@@ -8,7 +8,7 @@ pub(crate) const FOUND_FAILURE: u8 = 1;
 /// Wrong usage or input.
 const WRONG_INPUT: u8 = 2;
 
-/// Why a command could not do its work: one line for people.
+/// Why a command could not do its work: one line of text.
 #[derive(Debug)]
 pub(crate) struct Failure {
     line: String,

@@ -5,7 +5,7 @@ use nix::unistd::getpid;
 use rustix::stdio::stderr;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-/// Settings, limits and swap go back by a shell that outlives this process; recordings have no names yet.
+/// A shell that outlives this process restores settings, limits and swap; recordings have no names yet.
 const LINE: &[u8] = b"quire: interrupted; nothing is kept, and what was changed on this host is put back\n";
 
 /// This process: its children until their exec have the handler, too.

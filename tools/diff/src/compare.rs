@@ -1,4 +1,4 @@
-//! Holding what was seen on both sides against each other.
+//! Comparing the observations of both sides.
 
 use crate::known::{KnownDifference, Past};
 use crate::linux::Start;
@@ -19,8 +19,8 @@ pub(crate) fn compare(
     details(start, past, wanted, linux, quire)?;
     if let (Some(linux), Some(quire)) = (linux.figures, quire.figures) {
         figures(linux, quire)?;
-        // Linux's figure has the tables of the oracle itself in it. Where it frees one at once, Quire may
-        // spare it.
+        // Linux's figure includes the tables of the oracle itself. Where Linux frees one at once, Quire
+        // may keep it.
         if quire.tables > linux.tables {
             return Err(format!("VmPTE: Linux has {} bytes, Quire {}", linux.tables, quire.tables));
         }
@@ -103,7 +103,7 @@ fn details(
                     list.push(Detail { start: part.start, end: part.end, flags, ..Detail::default() });
                 });
             } else {
-                // The sizes of what is cached are Linux's own affair.
+                // Sizes of cached pages are not compared.
                 let cached = |region: &&Region| region.start == from && region.end == end;
                 let cached = other
                     .regions
@@ -111,7 +111,7 @@ fn details(
                     .find(cached)
                     .is_some_and(|region| region.file || region.flags.contains(VmFlags::MAYSHARE));
                 let resident = if cached { 0 } else { detail.resident };
-                // Linux looks for room in the 2 MiB before the end, and there are none.
+                // Linux searches for a range in the 2 MiB before the end, and there are none.
                 let low = end < LARGE;
                 let eligible = !cached && !low && detail.eligible;
                 list.push(Detail { resident, eligible, ..*detail });

@@ -7,7 +7,7 @@ use quire_mm::space::VmFlags;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// A call with something about its arguments and the result that it came to.
+/// A call with a property of its arguments and its result.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Combination {
     /// The call.
@@ -295,7 +295,7 @@ fn expected(swaps: bool, privileges: bool) -> Vec<Combination> {
         Call::all().filter(|call| call.has(Trait::Swapped)).for_each(|call| add(call, SWAPPED, OK));
         SWAPPED_ADVICE.iter().for_each(|(_, advice)| add(Call::Madvise, advice, OK));
     }
-    // Every advice meets a hole.
+    // Every advice hits a hole.
     for (_, advice) in names::ADVICE.iter().filter(|(_, advice)| !is_not_built(advice)) {
         add(Call::Madvise, advice, "ENOMEM");
     }

@@ -1,4 +1,4 @@
-//! Differences that stay, by name. Each is a line of docs/differences.md.
+//! Differences that remain, by name. Each is a line of docs/differences.md.
 
 use crate::linux::FILE_BYTES;
 use crate::observation::{LARGE, Observation, Outcome, Pages, Region};
@@ -45,7 +45,7 @@ differences! {
     PageOut = "pageout",
     /// Linux counts locked pages of a mapping of 8 TiB and more in an `int`, which overflows.
     LockedOverflow = "locked-overflow",
-    /// Linux goes on counting locked memory that `MREMAP_DONTUNMAP` left behind unlocked.
+    /// Linux still counts memory as locked that `MREMAP_DONTUNMAP` left behind unlocked.
     LockedDontUnmap = "locked-dontunmap",
     /// Linux leaves the mappings split that a `MAP_FIXED` was to replace in part, when it fails after that.
     FailedSplit = "failed-split",
@@ -53,7 +53,7 @@ differences! {
     FileSize = "file-size",
     /// A call, or a form of one, that is not built.
     NotBuilt = "not-built",
-    /// `MAP_32BIT` begins to look for room at a random place.
+    /// `MAP_32BIT` begins to search for a range at a random address.
     Below2G = "below-2g",
     /// Linux frees a table only where one `MADV_DONTNEED` covers it as a whole.
     PageTables = "page-tables",
@@ -66,17 +66,17 @@ differences! {
     /// Whether a page has one user only, Linux knows for each page of a large folio; here the folio as a
     /// whole is shared or not.
     PartShared = "part-shared",
-    /// Linux takes all pages of a large folio as written to when it splits it, if one of them was: those that
-    /// were given free before are kept. Here they go.
+    /// When Linux splits a large folio, it marks all its pages dirty if one of them was: lazily freed ones
+    /// are kept. Here they are dropped.
     LazySplit = "lazy-split",
     /// Linux calls mappings that end below 2 MiB eligible for large folios.
     LowEligible = "low-eligible",
 }
 
-/// How often known differences were met.
+/// How often known differences occurred.
 pub type KnownCounts = BTreeMap<KnownDifference, u64>;
 
-/// What of a program's past bears on what may differ.
+/// The part of a program's history that decides what may differ.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Past {
     /// Processes that were forked.
@@ -91,8 +91,8 @@ pub(crate) struct Past {
     without_tables: Vec<(u64, u64)>,
     /// Ranges whose pages went while tables may have stayed.
     emptied: Vec<(u64, u64)>,
-    /// Ranges of large folios that were given free as a whole; what was written to since, or is something
-    /// else by now, is taken out.
+    /// Ranges of large folios that were lazily freed as a whole, without what was written to since, or is
+    /// something else by now.
     lazy: Vec<(u64, u64)>,
     counts: KnownCounts,
 }
@@ -128,7 +128,7 @@ fn joined(regions: &[Region]) -> Vec<Region> {
     all
 }
 
-/// Whether a call made pages old or gave them free, and all that the sides differ in is that Linux kept
+/// Whether a call made pages cold or freed them lazily, and the only difference is that Linux kept
 /// private pages.
 fn kept_more(call: Call, args: [u64; 6], linux: &Observation, quire: &Observation) -> bool {
     call == Call::Madvise
@@ -198,7 +198,7 @@ impl Past {
     }
 
     /// Whether an operation is known to end differently, with Quire's mappings as they are before it. The
-    /// program cannot go on after it: the sides are no longer alike.
+    /// program cannot continue after it: the sides are no longer alike.
     pub(crate) fn parts_ways(
         &mut self,
         call: Call,
@@ -259,7 +259,7 @@ impl Past {
         let end = addr.saturating_add(len);
         if empties {
             self.emptied.push((addr, end));
-            // What moves is still what it was.
+            // A move does not change the contents.
             if call != Call::Mremap {
                 cut(&mut self.lazy, addr, end);
             }
@@ -383,8 +383,7 @@ impl Past {
         true
     }
 
-    /// Whether all that the sides differ in is that Linux kept pages that were given free and not written to
-    /// since.
+    /// Whether the only difference is that Linux kept pages that were lazily freed and not written to since.
     fn kept_lazy(&self, linux: &Observation, quire: &Observation) -> bool {
         let private = linux.pages.iter().filter(|run| run.state == PageState::Anonymous);
         let pages = private.flat_map(|run| (run.start..run.end).step_by(PAGE_SIZE as usize));

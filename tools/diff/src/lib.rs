@@ -2,9 +2,9 @@
 //! compared.
 //!
 //! A [`Program`](program::Program) is a list of calls and accesses by a tree of processes. [`SideBySide`]
-//! runs one on both sides and tells where they part; [`run()`] does so with as many as are wanted, on several
-//! threads, shrinks what fails and counts what was covered. [`threads`] does the like with concurrent
-//! programs.
+//! runs one on both sides and reports where they diverge; [`run()`] does so with any number of them, on
+//! several threads, minimises what fails and counts what was covered. [`threads`] does the same with
+//! concurrent programs.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 

@@ -1,10 +1,10 @@
-//! What is to be seen of a process after an operation, on either side.
+//! The observable state of a process after an operation, on either side.
 
 use crate::program::Call;
 use quire_mm::space::{Errno, PageState, VmFlags};
 use std::fmt;
 
-/// What an operation came to.
+/// The outcome of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Outcome {
     /// It was not made: its process or an area that it names does not exist, or it would have hit memory that
@@ -69,7 +69,7 @@ pub struct Pages {
     pub large: bool,
 }
 
-/// A mapping as `/proc/PID/smaps` tells of it.
+/// A mapping as `/proc/PID/smaps` shows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Detail {
     /// Its first byte.
@@ -111,7 +111,7 @@ pub struct Figures {
     pub swapped: u64,
 }
 
-/// The parts that are not looked at after every operation.
+/// The parts that are not observed after every operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Wanted {
     /// `smaps`: up to this address.
@@ -122,7 +122,7 @@ pub struct Wanted {
     pub sums: bool,
 }
 
-/// What is to be seen of one process.
+/// The observable state of one process.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Observation {
     /// All mappings, lowest first.

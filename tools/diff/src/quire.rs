@@ -267,7 +267,7 @@ fn accessed(result: Result<i64, AccessError<FaultError>>, done: u64) -> Outcome 
         Err(AccessError::Fault(FaultError::NotMapped)) => signal(SIGSEGV, 1),
         Err(AccessError::Fault(FaultError::AccessDenied)) => signal(SIGSEGV, 2),
         Err(AccessError::Fault(FaultError::Bus)) => signal(SIGBUS, 2),
-        // Neither running out of memory nor faulting for ever is a thing that a program may see.
+        // A program must never run out of memory or fault for ever.
         Err(AccessError::Fault(FaultError::OutOfMemory(_))) => signal(9, 0),
         Err(_) => Outcome::Unsupported,
     }

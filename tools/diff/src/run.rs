@@ -24,13 +24,13 @@ pub struct DiffOptions {
     pub ops: u64,
     /// Threads, each with a process of Linux and a machine.
     pub jobs: usize,
-    /// How long a failing program is made smaller.
+    /// How long a failing program is minimised.
     pub shrink: Duration,
     /// What both sides have.
     pub setup: Setup,
 }
 
-/// A program on which the sides part.
+/// A program on which the sides diverge.
 #[derive(Clone, Debug)]
 pub struct Failure {
     /// Its number among those of the seed.
@@ -39,7 +39,7 @@ pub struct Failure {
     pub program: Program,
     /// What differs in the small one.
     pub mismatch: Mismatch,
-    /// What each operation of it came to on Linux.
+    /// The outcome of each of its operations on Linux.
     pub outcomes: Vec<Outcome>,
 }
 
@@ -66,18 +66,18 @@ pub struct DiffReport {
     pub first_unconfirmed: Option<String>,
     /// The first failure.
     pub failure: Option<Failure>,
-    /// What each operation came to on Linux, where a single program was run.
+    /// The outcome of each operation on Linux, where a single program was run.
     pub outcomes: Vec<Outcome>,
     /// What occurred.
     pub coverage: Coverage,
-    /// Known differences that were met.
+    /// Known differences that occurred.
     pub known: KnownCounts,
     /// Time that it took.
     pub time: Duration,
 }
 
 impl DiffReport {
-    /// Whether the sides never parted.
+    /// Whether the sides never diverged.
     pub fn is_good(&self) -> bool {
         self.failure.is_none()
     }
@@ -221,7 +221,7 @@ fn small(failure: Failure, options: &DiffOptions) -> Result<Failure, DiffError> 
     Ok(if verdict.mismatch.is_some() { small } else { failure })
 }
 
-/// Runs one program, looking at everything after each operation.
+/// Runs one program, and observes everything after each operation.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! Making a failing program small.
+//! Minimising a failing program.
 
 use crate::program::{Call, Program, Word};
 use std::ops::Range;
@@ -41,9 +41,9 @@ impl Shrink for Program {
     }
 }
 
-/// Makes a program as small as can be while `fails` says that it still fails: first whole operations go, then
-/// arguments become simple. `fails` returns the index of the operation that differs. Tries nothing more when
-/// `budget` is used up.
+/// Minimises a program while `fails` says that it still fails: first operations are removed, then arguments
+/// simplified. `fails` returns the index of the operation that differs. Tries nothing more when `budget` is
+/// used up.
 pub(crate) fn shrink(
     mut program: Program,
     failing_step: usize,

@@ -22,14 +22,14 @@ const RAM: u64 = 128 << 20;
 /// How often a program that differs is run again where Linux disturbed the run, before that is taken for a
 /// difference.
 const DISTURBED: u32 = 5;
-/// How often a program that differs is run again before the difference is told.
+/// How often a program that differs is run again before the difference is reported.
 const REPEATS: u32 = 3;
 
 /// Why the sides cannot be compared at all.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DiffError {
-    /// Linux cannot be asked.
+    /// The oracle cannot be used.
     #[error(transparent)]
     Oracle(#[from] OracleError),
     /// The machine cannot be built.
@@ -46,7 +46,7 @@ pub enum DiffError {
     Space(#[source] Error),
 }
 
-/// Where the sides parted.
+/// Where the sides diverged.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Mismatch {
     /// Index of the operation in the program. Behind the last for what was found after the program.
@@ -55,12 +55,12 @@ pub struct Mismatch {
     pub what: String,
 }
 
-/// What a run of a program came to.
+/// The result of a run of a program.
 #[derive(Clone, Debug, Default)]
 pub struct Verdict {
     /// The first difference.
     pub mismatch: Option<Mismatch>,
-    /// What each operation came to on Linux, up to the one that differs.
+    /// The outcome of each operation on Linux, up to the one that differs.
     pub outcomes: Vec<Outcome>,
     /// Operations that were made and compared.
     pub compared: u64,
@@ -72,7 +72,7 @@ pub struct Verdict {
     pub unconfirmed: Option<Mismatch>,
 }
 
-/// When a difference is believed.
+/// When a difference counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Belief {
     /// At once, unless Linux disturbed the run.
@@ -156,7 +156,7 @@ impl SideBySide {
         })
     }
 
-    /// Runs a program on both sides until they part. A difference has to show again each time that the
+    /// Runs a program on both sides until they diverge. A difference has to show again each time that the
     /// program is repeated; runs in which the host's policy of large folios was changed, or Linux did
     /// something on its own account, for any process, do not count as long as there are not too many of them.
     ///
@@ -242,7 +242,7 @@ impl SideBySide {
         (!lines.is_empty()).then(|| format!("the audit found: {}", lines.join("; ")))
     }
 
-    /// Looks at the machine when no program uses it.
+    /// Checks the machine when no program uses it.
     fn check(&self) -> Option<String> {
         self.audit().or_else(|| {
             // A device keeps some of what it needed for its tables, which the audit has counted.
@@ -304,7 +304,7 @@ struct Made<'p> {
     outcome: Outcome,
 }
 
-/// What an operation came to.
+/// The outcome of an operation.
 enum Step {
     /// The same on both sides.
     Alike,
@@ -314,7 +314,7 @@ enum Step {
     Differs(String),
 }
 
-/// A program under way on Quire.
+/// A program in progress on Quire.
 struct Course<'m> {
     start: &'m Start,
     processes: Processes<'m>,
@@ -329,8 +329,8 @@ impl<'m> Course<'m> {
         Self { start, processes, past: Past::new(foreign_swap), before }
     }
 
-    /// Makes an operation on Quire and holds it against what was seen on Linux. `quire` is room for what is
-    /// seen here.
+    /// Makes an operation on Quire and compares it with the observation on Linux. `quire` is a buffer for
+    /// the observation here.
     fn step(
         &mut self,
         made: &Made<'_>,
@@ -364,7 +364,7 @@ impl<'m> Course<'m> {
         }
     }
 
-    /// Compares what is to be seen after an operation.
+    /// Compares the states after an operation.
     fn look(
         &mut self,
         made: &Made<'_>,

@@ -1,5 +1,4 @@
-//! What a process may do at the moment of a call: its privileges and limits, for the list of what has
-//! occurred.
+//! The privileges and limits of a process at the moment of a call, for the coverage.
 
 use crate::program::Call;
 use crate::program::names::{MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_LOCKED};
@@ -41,7 +40,7 @@ impl Standing {
         }
     }
 
-    /// Tells what of it bears on a call.
+    /// Reports what is relevant to a call.
     pub(crate) fn note(self, call: Call, args: [u64; 6], mut count: impl FnMut(&'static str)) {
         let [addr, len, third, fourth, ..] = args;
         let locks = match call {

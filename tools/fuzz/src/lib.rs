@@ -1,8 +1,8 @@
-//! What the fuzzers do with their bytes.
+//! What the fuzzers do with their input bytes.
 //!
-//! Each target is a function of bytes that panics when something is wrong, and of nothing else: no clock, no
-//! threads, no chance. So an input that fails in the fuzzer fails everywhere, and the inputs that are kept
-//! under `fuzz/corpus` are run by an ordinary test, without a fuzzer (`tests/corpus.rs`). The fuzzers
+//! Each target is a function that panics when something is wrong, and depends on its bytes only: no clock, no
+//! threads, no randomness. So an input that fails in the fuzzer fails everywhere, and the inputs that are
+//! kept under `fuzz/corpus` are run by an ordinary test, without a fuzzer (`tests/corpus.rs`). The fuzzers
 //! themselves are in `fuzz/`, a workspace of its own.
 
 mod bytes;
@@ -44,7 +44,7 @@ pub fn memory_formats(bytes: &[u8], show: bool) {
     }
 }
 
-/// Trace files, sound and damaged, read in both ways and replayed.
+/// Trace files, valid and damaged, read in both ways and replayed.
 pub fn trace_reader(bytes: &[u8], show: bool) {
     trace::run(bytes, show);
 }

@@ -10,7 +10,7 @@ use crate::rounds::{Series, in_turn};
 use crate::site::Site;
 use quire_arch::Order;
 
-/// What a process does in rounds. The code is the same for Quire and for Linux.
+/// The work of a process in rounds. The code is the same for Quire and for Linux.
 pub(crate) trait Job: Clone {
     /// Bytes of addresses that it uses.
     fn area(&self) -> u64;
@@ -68,7 +68,7 @@ pub(crate) struct Outcome<T> {
     pub(crate) findings: Vec<String>,
 }
 
-/// One that has its turn in a round.
+/// A subject that has its turn in a round.
 enum Subject<'s, T, S> {
     Quire(&'s mut (T, S), Rounds),
     Linux(&'s mut Option<Linux>, Rounds),
@@ -111,7 +111,7 @@ impl<T: Compared> Outcome<T> {
     /// Runs `job` on a machine for each strategy, in a space of its own there, and on Linux.
     pub(crate) fn of(terms: Terms, job: &impl Job) -> Result<Self, LabError> {
         let may = terms.folios.order == Order::ZERO || terms.host_controls;
-        // A machine for each strategy comes beside it.
+        // In addition there is a machine for each strategy.
         let needed = (T::ALL.len() as u64 + 2) * terms.memory;
         // First, while this process is small.
         let on_host = may.then(|| OnHost::new(job.clone(), terms.folios));

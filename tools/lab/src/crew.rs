@@ -18,7 +18,7 @@ pub(crate) fn pause(attempt: u32) {
     }
 }
 
-/// Where threads wait for each other. Spins, since waking a sleeping thread takes longer than a short round.
+/// A barrier. Spins, since waking a sleeping thread takes longer than a short round.
 #[derive(Debug)]
 pub(crate) struct StartLine {
     threads: usize,

@@ -8,7 +8,7 @@ use std::rc::Rc;
 /// Called with the current case, how many cases of the experiment are done, and how many there are.
 pub type Progress<'p> = &'p mut dyn FnMut(&str, u64, u64);
 
-/// What one case gave.
+/// The result of one case.
 pub(crate) struct Measured<T: Compared> {
     figures: Vec<Figure<T>>,
     findings: Vec<String>,

@@ -18,7 +18,8 @@ pub(crate) const RW: Protection = Protection::READ.union(Protection::WRITE);
 /// Where memory is mapped: a border of every level of tables, with nothing near.
 pub(crate) const START: VirtAddr = VirtAddr(1 << 39);
 
-/// RAM beside what programs populate: tables, a child's tables, the memory map, lists and watermarks.
+/// RAM in addition to what programs populate: tables, a child's tables, the memory map, lists and
+/// watermarks.
 const SPARE: u64 = 64 << 20;
 
 pub(crate) type HostSpace<'m> = Space<'m, HostPlatform>;

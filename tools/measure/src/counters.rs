@@ -6,7 +6,7 @@ use std::path::Path;
 
 const SIZES: &str = "/sys/kernel/mm/transparent_hugepage";
 
-/// What the whole host did with huge pages: the program that was measured, and all others that ran at the
+/// The huge-page counters of the whole host: of the measured program, and all others that ran at the
 /// time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostCounters {

@@ -21,31 +21,31 @@ pub enum MeasureError {
         /// What the system said.
         why: io::Error,
     },
-    /// A value that the kernel does not take.
+    /// A value that the kernel does not accept.
     #[error("{} does not accept {word:?}{}", .file.display(), offered(.choices))]
     Refused {
         /// The setting's file.
         file: PathBuf,
         /// The value.
         word: String,
-        /// What the file offers; empty if it does not list its values.
+        /// The values that the file lists; empty if it lists none.
         choices: String,
     },
-    /// The host's settings could not be put back.
+    /// The host's settings could not be restored.
     #[error("could not put back this host's settings; do it by hand: {0}")]
     NotRestored(String),
     /// The program cannot be started.
     #[error("cannot start {program}: {why}")]
     Start {
-        /// What was to run.
+        /// The command.
         program: String,
         /// What the system said.
         why: io::Error,
     },
-    /// The program ran longer than it may. Its processes are gone.
+    /// The program exceeded its time limit. Its processes were killed.
     #[error("the program was stopped, since it ran longer than {} s", .0.as_secs_f64())]
     Timeout(Duration),
-    /// The same, after the kernel had killed processes of it for memory. The others may have waited for them.
+    /// The same, after the kernel had OOM-killed processes of it. The others may have waited for them.
     #[error(
         "the program was stopped, since it ran longer than {} s; processes killed for memory before: {kills}",
         .after.as_secs_f64()
@@ -65,7 +65,7 @@ pub enum MeasureError {
     /// Swap space cannot be set up.
     #[error("cannot set up swap: {0}")]
     Swap(String),
-    /// Something else of the system's.
+    /// Another error of the system.
     #[error("{what}: {why}")]
     System {
         /// What was tried.

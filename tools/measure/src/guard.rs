@@ -1,10 +1,10 @@
-//! Puts settings back, whatever happens to the process that changed them.
+//! Restores settings, whatever happens to the process that changed them.
 //!
 //! A shell that outlives this process waits until the other end of its input is closed, which the kernel does
 //! for a process that ends in any way, and writes the old values. It is started before the first value is
 //! changed, is in a process group of its own, so that a signal from the terminal does not reach it, and holds
-//! the lock until it is done. The lock's file lists the old values as long as they are not in place: should
-//! the shell itself be killed, the next measurement puts them back first.
+//! the lock until it is done. The lock's file lists the old values as long as they are not restored: if the
+//! shell itself is killed, the next measurement restores them first.
 
 use std::fs;
 use std::io;
@@ -16,8 +16,7 @@ use crate::error::MeasureError;
 use crate::lock::{Lock, start_shell};
 use crate::settings::{Change, chosen};
 
-/// `$1` is the lock's file; then follow files and their old words. A signal to all must not take the shell
-/// away.
+/// `$1` is the lock's file; then follow files and their old values. A signal to all must not kill the shell.
 const RESTORE: &str = r#"
 trap "" INT TERM HUP PIPE QUIT USR1 USR2
 lock=$1
@@ -34,7 +33,7 @@ done
 exit $failed
 "#;
 
-/// Settings that hold as long as this exists. Dropping it puts the old values back.
+/// Settings that are in force as long as this exists. Dropping it restores the old values.
 #[derive(Debug)]
 pub struct Guard {
     /// The shell; none if nothing had to be changed.
@@ -45,14 +44,14 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Takes the lock, and puts back what a measurement left behind whose shell was killed.
+    /// Takes the lock, and restores what a measurement whose shell was killed left behind.
     pub(crate) fn lock(path: &Path, root: &Path) -> Result<Arc<Lock>, MeasureError> {
         let lock = Lock::take(path)?;
         recover(&lock, root)?;
         Ok(lock)
     }
 
-    /// Makes the changes, with a shell that takes them back.
+    /// Makes the changes, with a shell that undoes them.
     pub(crate) fn start(lock: Arc<Lock>, changes: Vec<Change>) -> Result<Self, MeasureError> {
         let mut restorer = None;
         if !changes.is_empty() {
@@ -67,29 +66,29 @@ impl Guard {
         }
         let guard = Self { restorer, changes, lock: Some(lock) };
         for change in &guard.changes {
-            // An error drops the guard: those that were changed go back.
+            // An error drops the guard: the changed ones are restored.
             change.make()?;
         }
         Ok(guard)
     }
 
-    /// A guard of settings that are as they should be, for a user who may not lock them.
+    /// A guard of settings that need no change, for a user who may not lock them.
     pub(crate) fn unlocked() -> Self {
         Self { restorer: None, changes: Vec::new(), lock: None }
     }
 
-    /// Whether other measurements are kept from changing the settings. Not so for a user who could not change
-    /// them.
+    /// Whether other measurements are prevented from changing the settings. `false` for a user who could not
+    /// change them.
     pub fn is_exclusive(&self) -> bool {
         self.lock.is_some()
     }
 
-    /// File, old and new word of each setting that was changed.
+    /// File, old and new value of each setting that was changed.
     pub fn changed(&self) -> impl Iterator<Item = (&Path, &str, &str)> {
         self.changes.iter().map(|change| (change.path.as_path(), change.old.as_str(), change.new.as_str()))
     }
 
-    /// Puts the old values back, and says if it could not. Dropping does the same without a word.
+    /// Restores the old values, and returns an error if it could not. Dropping does the same silently.
     ///
     /// # Errors
     ///
@@ -104,7 +103,7 @@ impl Guard {
 
     fn finish(&mut self) {
         if let Some(mut restorer) = self.restorer.take() {
-            // Closes its input, and waits until it has put everything back.
+            // Closes its input, and waits until it has restored everything.
             let _ = restorer.wait();
         }
     }
@@ -133,7 +132,7 @@ fn recover(lock: &Lock, root: &Path) -> Result<(), MeasureError> {
     lock.clear()
 }
 
-/// The shell, which has said that it is there.
+/// The shell, which has reported that it runs.
 fn spawn(lock: &Lock, changes: &[Change]) -> io::Result<Child> {
     let words = changes.iter().flat_map(|change| [change.path.as_os_str(), change.old.as_ref()]);
     let (shell, said) = start_shell(RESTORE, [lock.path().as_os_str()].into_iter().chain(words), &[lock])?;

@@ -1,10 +1,10 @@
 //! What a program really uses on this host, and what huge pages cost here.
 //!
-//! A prediction is believed when it stands beside a measurement. This crate measures:
+//! Predictions are validated by measurements. This crate measures:
 //!
-//! - [`HostSettings`] puts the settings of transparent huge pages in place for a while, and back again
-//!   whatever happens to the process that asked for them;
-//! - [`measure`] runs a program, follows all its processes, and returns its peaks, times, faults and huge
+//! - [`HostSettings`] changes the settings of transparent huge pages for a while, and restores them
+//!   whatever happens to the process that changed them;
+//! - [`measure`] runs a program, traces all its processes, and returns its peaks, times, faults and huge
 //!   pages; within a [`MemoryLimit`] it runs in a memory cgroup, with swap that is set up for it;
 //! - [`calibrate`] measures what faults, zeroing and collapses cost on this host, in nanoseconds.
 //!

@@ -1,4 +1,4 @@
-//! The right to change the host's settings: a file that is locked, and says what is to be undone.
+//! The right to change the host's settings: a locked file that lists what is to be undone.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -16,8 +16,8 @@ use crate::error::MeasureError;
 /// The locks that this process holds.
 static HELD: Mutex<BTreeMap<PathBuf, Weak<Lock>>> = Mutex::new(BTreeMap::new());
 
-/// A lock that other processes see, too. The text of its file lists what is to be undone, should the process
-/// and its shell be killed.
+/// A lock that other processes see, too. The text of its file lists what is to be undone if the process and
+/// its shell are killed.
 #[derive(Debug)]
 pub(crate) struct Lock {
     file: File,
@@ -69,7 +69,7 @@ impl Lock {
         Ok(text)
     }
 
-    /// That not all could be undone.
+    /// Not everything could be undone.
     pub(crate) fn not_restored(&self) -> MeasureError {
         let left = self.notes();
         left.map_or_else(

@@ -13,12 +13,12 @@ const TRANSPARENT_HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage";
 /// Locked by the measurement that changes them. It holds the old values while they are changed.
 pub(crate) const LOCK: &str = "/run/quire-host-settings";
 
-/// Values that settings are to have: a file below `/sys/kernel/mm/transparent_hugepage`, and the word in it.
+/// Wanted values of settings: a file below `/sys/kernel/mm/transparent_hugepage`, and the value in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HugeSettings(BTreeMap<String, String>);
 
 impl HugeSettings {
-    /// No settings: all stay as they are.
+    /// No settings: nothing is changed.
     pub fn new() -> Self {
         Self::default()
     }
@@ -30,12 +30,12 @@ impl HugeSettings {
         self
     }
 
-    /// The word that `file` is to have.
+    /// The value that `file` is to have.
     pub fn get(&self, file: &str) -> Option<&str> {
         self.0.get(file).map(String::as_str)
     }
 
-    /// File and word of each, in the order of the files' names.
+    /// File and value of each, in the order of the files' names.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(file, word)| (file.as_str(), word.as_str()))
     }
@@ -71,7 +71,7 @@ impl HostSettings {
         Self { root: root.into(), lock: lock.into() }
     }
 
-    /// The present word of `file`.
+    /// The present value of `file`.
     ///
     /// # Errors
     ///
@@ -119,12 +119,12 @@ impl HostSettings {
         Ok(settings)
     }
 
-    /// Puts `settings` in place until the guard is dropped, or this process is gone, however it ends. Writes
-    /// only what differs.
+    /// Applies `settings` until the guard is dropped, or this process ends in any way. Writes only what
+    /// differs.
     ///
     /// # Errors
     ///
-    /// Another measurement holds the settings, a file is not there or cannot be written, or a value is not
+    /// Another measurement holds the settings, a file does not exist or cannot be written, or a value is not
     /// accepted. Then all are as they were.
     pub fn apply(&self, settings: &HugeSettings) -> Result<Guard, MeasureError> {
         let changes = self.changes(settings)?;
@@ -133,15 +133,15 @@ impl HostSettings {
             writable.map_err(|why| MeasureError::file(&change.path, why))?;
         }
         match Guard::lock(&self.lock, &self.root) {
-            // Once more: the one who held the lock may have put other values back.
+            // Once more: the previous holder of the lock may have restored other values.
             Ok(lock) => Guard::start(lock, self.changes(settings)?),
             Err(MeasureError::Denied { .. }) if changes.is_empty() => Ok(Guard::unlocked()),
             Err(error) => Err(error),
         }
     }
 
-    /// Whether settings can be taken now, before work is done that would be for nothing. They can still be taken by
-    /// another measurement in between.
+    /// Whether the settings are free now, to be checked before long work. Another measurement can still take them
+    /// in between.
     ///
     /// # Errors
     ///
@@ -149,7 +149,7 @@ impl HostSettings {
     pub fn check_free(&self) -> Result<(), MeasureError> {
         match Lock::take(&self.lock) {
             Err(error @ MeasureError::Busy(_)) => Err(error),
-            // Without rights only what is to be changed tells.
+            // Without privileges it depends on whether anything is to be changed.
             _ => Ok(()),
         }
     }
@@ -180,7 +180,7 @@ impl HostSettings {
     }
 }
 
-/// One file that gets another word for a while.
+/// One file that gets another value for a while.
 #[derive(Debug)]
 pub(crate) struct Change {
     pub(crate) path: PathBuf,

@@ -1,4 +1,4 @@
-//! The swap behind a memory limit, and what went through it.
+//! The swap behind a memory limit, and its traffic.
 
 use std::fmt;
 use std::fs;
@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use crate::limit::field;
 
-/// What takes the pages that a memory limit drives out.
+/// The swap for pages that a memory limit evicts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SwapKind {
     /// Compressed memory, by lz4. It is not charged to the group.
@@ -52,21 +52,21 @@ impl FromStr for SwapKind {
 pub struct Swap {
     /// What it is.
     pub kind: SwapKind,
-    /// How much it takes, before compression.
+    /// Its size, before compression.
     pub bytes: u64,
 }
 
-/// What went through the swap while the program ran. Pages are the whole host's.
+/// The swap traffic while the program ran. Pages are the whole host's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SwapTruth {
     /// The device or file.
     pub device: PathBuf,
-    /// What compresses: `lz4`. None of a file.
+    /// The compressor: `lz4`. None for a file.
     pub compressor: Option<String>,
     /// Pages in and out.
     pub pages: SwapPages,
-    /// What the pool of zram or zswap held when it held most, of all samples. Other programs of the host may
-    /// have some of it: [`LimitTruth::peak_swapped`](crate::LimitTruth::peak_swapped) is the group's own.
+    /// The largest sample of the pool of zram or zswap. Other programs of the host may have some of it:
+    /// [`LimitTruth::peak_swapped`](crate::LimitTruth::peak_swapped) is the group's own.
     pub fullest: Option<Compressed>,
 }
 
@@ -123,7 +123,7 @@ impl SwapPages {
     }
 }
 
-/// What a pool of compressed pages held. In bytes.
+/// The contents of a pool of compressed pages. In bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Compressed {
     /// Of pages, uncompressed: `orig_data_size`, or `Zswapped` of `/proc/meminfo`.

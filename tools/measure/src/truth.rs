@@ -12,14 +12,13 @@ use crate::limit::{LimitTruth, MemoryLimit};
 pub struct Options {
     /// Transparent huge pages are off for the program and what it starts (`PR_SET_THP_DISABLE`).
     pub thp_disabled: bool,
-    /// The program may run so long; then it is killed.
+    /// The time limit, after which the program is killed.
     pub timeout: Option<Duration>,
-    /// Time from one sample to the next.
+    /// The sampling interval.
     pub sample_every: Duration,
-    /// Look up the size of each folio at the peak ([`AtPeak::folios`]). It needs root, and time for each
-    /// page.
+    /// Look up the size of each folio at the peak ([`AtPeak::folios`]). Needs root, and time for each page.
     pub folios: bool,
-    /// Count the 2 MiB pages that the program's own faults allocate ([`Truth::huge_faults`]). It needs root, and some
+    /// Count the 2 MiB pages that the program's own faults allocate ([`Truth::huge_faults`]). Needs root, and some
     /// 0.1 us for each page that the program allocates.
     pub huge_faults: bool,
     /// The program runs within it. It needs root.
@@ -46,10 +45,10 @@ pub struct Truth {
     pub status: ExitStatus,
     /// From its start to its end.
     pub wall: Duration,
-    /// Of that, how long processes or threads stood still to be looked at, summed over them.
+    /// Of that, how long processes or threads were stopped for sampling, summed over them.
     pub stopped: Duration,
-    /// Processor time in user mode of all processes. Those that their parent never waited for, and which
-    /// ended before it, are counted too.
+    /// Processor time in user mode of all processes. Children that ended before their parent and were never
+    /// waited for are counted too.
     pub user: Duration,
     /// Processor time in the kernel of all processes.
     pub system: Duration,
@@ -73,18 +72,17 @@ pub struct Truth {
     pub peak_page_tables: u64,
     /// Peak of the sum of page tables over all processes.
     pub peak_page_tables_all: u64,
-    /// By how much the kernel's own peak of resident memory of a process (`VmHWM`) is above all that was
-    /// read: memory that was there between two samples only. The peak of anonymous memory may be that much
-    /// higher.
+    /// By how much the kernel's own peak of resident memory of a process (`VmHWM`) is above all samples: memory that
+    /// existed between two samples only. The peak of anonymous memory may be that much higher.
     pub unseen: u64,
     /// What the anonymous memory consisted of when it was largest.
     pub at_peak: Option<AtPeak>,
-    /// What it did within its limit.
+    /// Its figures within its limit.
     pub limited: Option<LimitTruth>,
-    /// Page faults that allocated 2 MiB, of this program alone; none if that was not asked for, or is not permitted.
+    /// Page faults that allocated 2 MiB, of this program alone; none if that was not requested, or is not permitted.
     /// Blocks that it had collapsed by `MADV_COLLAPSE` count, too.
     pub huge_faults: Option<u64>,
-    /// What the host counted while the program ran.
+    /// The host's counters while the program ran.
     pub host: HostCounters,
     /// Each process, in the order of their starts.
     pub processes: Vec<ProcessTruth>,
@@ -97,7 +95,7 @@ pub struct Truth {
 /// Anonymous memory of all processes at a moment when it was largest, or nearly so. In bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AtPeak {
-    /// All of it: how near the peak the moment was.
+    /// All of it: shows how near the peak the moment was.
     pub anonymous: u64,
     /// Of that, each frame counted once (`Pss_Anon`).
     pub once: u64,

@@ -1,4 +1,4 @@
-//! The file that a page or a trace is written to: whole, or not at all.
+//! The file that a page or a trace is written to: completely, or not at all.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -21,8 +21,8 @@ pub enum FileError {
     Write(PathBuf, io::Error),
 }
 
-/// A place for a file. A regular file is written beside its place and renamed, so that no half of one is ever there; a
-/// pipe or a device is written to.
+/// The target of a file. A regular file is written in the same folder and renamed, so that it is never partial; a pipe
+/// or a device is written to.
 #[derive(Debug)]
 pub struct ReportFile {
     path: PathBuf,

@@ -1,5 +1,5 @@
-//! Pictures of a program's memory life, from plain data: one HTML page that needs nothing else ([`Page`]), and traces
-//! for Perfetto ([`perfetto`]). What is in them and how it is checked: docs/report.md.
+//! Pictures of a program's memory life, from plain data: a self-contained HTML page ([`Page`]), and traces for
+//! Perfetto ([`perfetto`]). What is in them and how it is checked: docs/report.md.
 //!
 //! # Modules, lowest first
 //!
@@ -8,7 +8,7 @@
 //! - `svg`: elements and text.
 //! - `draw`: a picture as SVG.
 //! - `page`: the page.
-//! - `file`: the file that it is written to, whole or not at all.
+//! - `file`: the file that it is written to, completely or not at all.
 //! - `perfetto`: traces.
 
 mod draw;

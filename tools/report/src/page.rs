@@ -1,4 +1,4 @@
-//! One HTML file that needs no other, and runs nothing.
+//! One self-contained HTML file, without scripts.
 
 use crate::draw::draw;
 use crate::picture::{Cell, Picture};

@@ -3,8 +3,8 @@
 //! - [`event`]: what a trace consists of.
 //! - [`format`](mod@format): the file: [`TraceWriter`](format::TraceWriter) and
 //!   [`TraceReader`](format::TraceReader).
-//! - [`record`](mod@record): following a program on this machine.
-//! - [`import`]: traces of what other tools wrote.
+//! - [`record`](mod@record): tracing a program on this machine.
+//! - [`import`]: traces from the output of other tools.
 //! - [`replay`]: the same life again, on Quire.
 
 pub mod event;

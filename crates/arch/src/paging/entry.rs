@@ -1,4 +1,4 @@
-//! What a page-table entry can be. There is this one enum and, for each format, one decoder.
+//! Page-table entries: this one enum and, for each format, one decoder.
 
 use crate::pfn::Pfn;
 use bitflags::bitflags;
@@ -16,9 +16,9 @@ bitflags! {
         const WRITE = 1 << 1;
         /// Instructions may be fetched from the page.
         const EXECUTE = 1 << 2;
-        /// The page was used through this entry (set by the MMU).
+        /// Accessed through this entry (set by the MMU).
         const ACCESSED = 1 << 3;
-        /// The page was written through this entry (set by the MMU).
+        /// Dirty: written through this entry (set by the MMU).
         const DIRTY = 1 << 4;
         /// The entry holds no reference to the frame and counts nothing: the shared zero page.
         const SPECIAL = 1 << 5;
@@ -41,11 +41,11 @@ pub struct SwapEntry {
     pub device: u8,
     /// Slot on the device, below 2^44.
     pub slot: u64,
-    /// Whether no other entry refers to the page, so that it may be written in place when it comes back.
+    /// Whether no other entry refers to the page, so that it is exclusive after swap-in.
     pub exclusive: bool,
 }
 
-/// A note in the place of a page.
+/// A marker in place of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PteMarker {
     /// A guard page (`MADV_GUARD_INSTALL`): every access is a segmentation fault.
@@ -65,7 +65,7 @@ pub enum Entry {
     Leaf(Leaf),
     /// A swapped-out page.
     Swap(SwapEntry),
-    /// A note instead of a page.
+    /// A marker instead of a page.
     Marker(PteMarker),
 }
 

@@ -55,8 +55,8 @@ pub trait PagingFormat: Copy + Send + Sync + 'static {
     /// Index bits of each level, from the bottom, the first `LEVELS` of them used; each at most 9.
     const INDEX_BITS: [u32; MAX_LEVELS];
     /// Bit that the MMU sets in a present leaf when it is used. An MMU in software sets it, and [`DIRTY`](Self::DIRTY),
-    /// in one step with the check that the entry is still the same: a compare-exchange. Without this bit reclaim takes
-    /// pages that are in use.
+    /// in one step with the check that the entry is still the same: a compare-exchange. Without this bit
+    /// reclaim evicts pages that are in use.
     const ACCESSED: u64;
     /// Bit that the MMU sets in a present leaf when it is written through. Without it a page that is written after
     /// MADV_FREE may be lost.
@@ -75,7 +75,7 @@ pub trait PagingFormat: Copy + Send + Sync + 'static {
     /// The 64-bit form of `entry` at `level`.
     fn encode(entry: Entry, level: Level) -> u64;
 
-    /// What the 64-bit form `raw` at `level` means. Every value decodes to something.
+    /// Decodes the 64-bit form `raw` at `level`. Every value decodes to something.
     fn decode(raw: u64, level: Level) -> Entry;
 
     /// Whether `raw` is a leaf that the MMU can use. Cheaper than [`decode`](Self::decode).

@@ -12,7 +12,7 @@ use quire_sync::atomic::raw::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 /// Callers that a machine can tell apart. Release builds keep no table.
 const ROWS: usize = if cfg!(debug_assertions) { 128 } else { 0 };
 
-/// A place in the program that asked the fault plan, and what became of it since the plan was set.
+/// A call site that asked the fault plan, and its counts since the plan was set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct FaultCaller {
@@ -27,10 +27,10 @@ pub struct FaultCaller {
 }
 
 /// A row belongs to one caller and one site from its first operation on, for the life of the machine: only
-/// the counts start anew with a plan.
+/// the counts are reset with a new plan.
 #[derive(Debug)]
 struct Row {
-    /// Tells whose row it is; 0 while it is free.
+    /// Identifies the row's owner; 0 while it is free.
     key: AtomicU64,
     location: AtomicPtr<Location<'static>>,
     name: AtomicPtr<u8>,
@@ -68,7 +68,7 @@ impl Row {
     fn caller(&self) -> Option<FaultCaller> {
         let location = NonNull::new(self.location.load(Ordering::Acquire))?;
         let (name, len) = (self.name.load(Ordering::Relaxed), self.name_len.load(Ordering::Relaxed));
-        // SAFETY: a row is filled once, by the one call that took it and from references that live for ever,
+        // SAFETY: a row is filled once, by the one call that took it and from references that live forever,
         // the location last; and the bytes of the name are those of a `str`.
         let (location, site) =
             unsafe { (location.as_ref(), str::from_utf8_unchecked(slice::from_raw_parts(name, len))) };

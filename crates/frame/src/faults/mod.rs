@@ -1,8 +1,8 @@
-//! Failures on purpose.
+//! Fault injection.
 //!
 //! Whatever can fail asks the machine's [`Faults`] first, and fails if the [`FaultPlan`] says so. Debug
-//! builds also know which line of the program asked: the allocator's entry points carry `track_caller` there,
-//! and so do the functions between them and the calls on which a failure is undone.
+//! builds also record the calling line: there the allocator's entry points carry `track_caller`, and so do
+//! the functions between them and the callers that undo a failure.
 
 mod callers;
 mod plan;
@@ -81,7 +81,7 @@ impl Faults {
         self.failed.load(Ordering::Relaxed)
     }
 
-    /// The same by the place that asked. Release builds know of none.
+    /// The same by call site. Empty in release builds.
     pub fn callers(&self) -> impl Iterator<Item = FaultCaller> {
         self.callers.iter()
     }

@@ -1,10 +1,9 @@
-//! What a plan says.
+//! The contents of a fault plan.
 
 use core::fmt;
 use core::panic::Location;
 
-/// A kind of operation that can be made to fail. Every kind asks the same plan and takes its turn in the same
-/// count.
+/// A kind of operation that can be made to fail. All kinds use the same plan and share one count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum FaultClass {
@@ -46,7 +45,7 @@ impl FaultSite {
 
 impl fmt::Debug for FaultSite {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The number says nothing to people.
+        // The number alone is not readable.
         f.debug_tuple("FaultSite").field(&self.name).finish()
     }
 }
@@ -62,9 +61,9 @@ pub enum FaultAim {
     /// Those with one name.
     Site(FaultSite),
     /// Those that one line of the program asks for, as [`Faults::callers`](super::Faults::callers) names it.
-    /// Release builds do not know lines, so there it meets nothing.
+    /// Release builds do not record lines, so there it matches nothing.
     Line {
-        /// The path, as the compiler was given it.
+        /// The path, as passed to the compiler.
         file: &'static str,
         /// The line, from 1.
         line: u32,
@@ -165,7 +164,7 @@ pub(super) const fn seed_strikes(seed: u64, turn: u64, per_mille: u64) -> bool {
     (thousandth as u64) < per_mille
 }
 
-/// Hashes are told from the numbers of classes by this bit.
+/// This bit distinguishes hashes from class numbers.
 const HASHED: u64 = 1 << 63;
 
 const fn class_id(class: FaultClass) -> u64 {

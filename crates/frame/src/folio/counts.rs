@@ -1,5 +1,5 @@
-//! The counts of a folio, and what follows from them. Callers go by [`LockedFolio`](super::LockedFolio),
-//! under which those of a large folio stay as they are.
+//! The counts of a folio, and what follows from them. Callers use [`LockedFolio`](super::LockedFolio), which
+//! keeps those of a large folio stable.
 
 use super::{Folio, MapsLeft, PIN};
 use crate::map::FrameFlags;
@@ -8,8 +8,8 @@ use quire_sync::atomic::Ordering;
 /// The most base pages that may be counted as mapped. Mapping one more fails long before the count overflows.
 pub const MAX_MAPS: u32 = 1 << 31;
 
-/// What a single page has whose count may be changed by a thread that has no entry of it: it is in the swap
-/// cache, or it was and may have left after a look at its count.
+/// The flags of a single page whose count may be changed by a thread that has no entry for it: it is in the
+/// swap cache, or it was and may have left after its count was read.
 const BY_NAME: FrameFlags = FrameFlags::SWAP_CACHE.union(FrameFlags::SHARED_BY_NAME);
 
 impl Folio<'_> {
@@ -17,8 +17,8 @@ impl Folio<'_> {
     /// from changing, or looks at it again afterwards.
     #[inline]
     pub fn is_exclusive(&self) -> bool {
-        // Before the word: reclaim puts a folio into the swap cache before it unmaps it. A count that it has
-        // lowered comes with a word that shows the cache.
+        // Before the word: reclaim puts a folio into the swap cache before it unmaps it. A thread that sees
+        // the lowered count sees the swap cache in the word.
         let maps = self.maps();
         let word = self.frame.word();
         let alone = word.refs() == 1 || word.refs() >= PIN;
@@ -38,9 +38,9 @@ impl Folio<'_> {
         self.frame.map_count().load(Ordering::Acquire)
     }
 
-    /// Whether a single page is exclusive though it was shared by name; then it is no longer marked. The caller
-    /// holds the folio lock, which keeps other threads from mapping it by name and from adding it to the swap
-    /// cache, and an entry of its own in a locked table, which is one of the mappings.
+    /// Whether a single page is exclusive though it was shared by name; if so the mark is cleared. The caller
+    /// holds the folio lock, which keeps other threads from mapping it from a swap entry and from adding it
+    /// to the swap cache, and an entry of its own in a locked table, which is one of the mappings.
     pub(crate) fn forget_names(&self) -> bool {
         let word = self.frame.word();
         let alone = word.refs() == 1 && !word.flags().contains(FrameFlags::SWAP_CACHE) && self.maps() == 1;
@@ -50,9 +50,9 @@ impl Folio<'_> {
         alone
     }
 
-    /// Whether programs may have the folio by the name of its slot, or have got it so. Looked at after the
-    /// count: an entry that was unmapped got the name before, and if that leaves the caller's mapping alone,
-    /// no thread gets a name later.
+    /// Whether swap entries may name the folio's slot, or the folio was mapped from one. Checked after the
+    /// count: an unmapped entry got its swap entry before, and if only the caller's mapping is left, no swap
+    /// entry is made later.
     #[inline]
     pub(super) fn may_be_named(&self) -> bool {
         self.frame.word().flags().intersects(BY_NAME)

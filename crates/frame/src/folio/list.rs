@@ -1,4 +1,4 @@
-//! Lists of folios that are given out: by which the crates of slabs, of memcgs and of reclaim sort theirs.
+//! Lists of allocated folios, for the slab, memcg and reclaim crates.
 //!
 //! A folio is on one list at most, linked through the descriptor of its first frame. Whatever says on which
 //! list it is, [`FrameFlags::LRU`](crate::FrameFlags::LRU) included, belongs to the crate that owns the
@@ -8,13 +8,13 @@ use crate::frame_list::FrameList;
 use crate::map::{FrameIndex, MemoryMap};
 use quire_arch::Pfn;
 
-/// A list of folios. A thread that owns it has a lock around it, which guards the links of what is on it too.
+/// A list of folios. The owner's lock around it also guards the links of the folios on it.
 ///
-/// The front is where folios enter, the back where the oldest is.
+/// Folios enter at the front; the oldest is at the back.
 #[derive(Debug)]
 pub struct FolioList {
     list: FrameList,
-    /// What a walk comes to next.
+    /// The next folio of the walk.
     hand: FrameIndex,
 }
 
@@ -25,12 +25,12 @@ impl Default for FolioList {
 }
 
 impl FolioList {
-    /// A list of nothing.
+    /// An empty list.
     pub const fn new() -> Self {
         Self { list: FrameList::EMPTY, hand: FrameIndex::NONE }
     }
 
-    /// Whether nothing is on the list.
+    /// Whether the list is empty.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
@@ -54,21 +54,21 @@ impl FolioList {
         self.list.last().map(|index| map.pfn(index))
     }
 
-    /// Puts the folio at `head`, which is on no list, to the front.
+    /// Adds the folio at `head`, which is on no list, at the front.
     #[inline]
     pub fn push_front(&mut self, map: &MemoryMap, head: Pfn) {
         let index = map.index(head);
         self.list.push(map, (index, map.at(index)));
     }
 
-    /// Puts the folio at `head`, which is on no list, to the back.
+    /// Adds the folio at `head`, which is on no list, at the back.
     #[inline]
     pub fn push_back(&mut self, map: &MemoryMap, head: Pfn) {
         let index = map.index(head);
         self.list.push_back(map, (index, map.at(index)));
     }
 
-    /// Takes the folio at `head`, which is on this list, off it.
+    /// Removes the folio at `head` from this list, which it is on.
     #[inline]
     pub fn remove(&mut self, map: &MemoryMap, head: Pfn) {
         let index = map.index(head);
@@ -78,7 +78,7 @@ impl FolioList {
         self.list.remove(map, index);
     }
 
-    /// Takes the oldest folio off.
+    /// Removes the oldest folio.
     #[inline]
     pub fn pop_back(&mut self, map: &MemoryMap) -> Option<Pfn> {
         let last = self.last(map)?;
@@ -86,14 +86,14 @@ impl FolioList {
         Some(last)
     }
 
-    /// Begins a walk at the oldest folio.
+    /// Starts a walk at the oldest folio.
     #[inline]
     pub fn begin_walk(&mut self) {
         self.hand = self.list.last().unwrap_or(FrameIndex::NONE);
     }
 
-    /// The next folio of the walk, which goes to the front; none once it has come there. Whatever else is put
-    /// on the list or taken off meanwhile, each folio is met once that was on it all the time.
+    /// The next folio of the walk, which goes towards the front; `None` at the end. Folios may be added and
+    /// removed meanwhile: each folio that stays on the list is visited once.
     #[inline]
     pub fn walk_on(&mut self, map: &MemoryMap) -> Option<Pfn> {
         let index = self.hand.some()?;
@@ -101,14 +101,14 @@ impl FolioList {
         Some(map.pfn(index))
     }
 
-    /// Whether the walk has come to the front, or none was begun.
+    /// Whether the walk has reached the front, or none was started.
     #[inline]
     pub fn is_walk_over(&self) -> bool {
         self.hand == FrameIndex::NONE
     }
 
-    /// The folios from the front to the back. On a damaged list it ends after one more than are said to be on
-    /// it.
+    /// The folios from the front to the back. On a damaged list the walk ends after one more than the list's
+    /// count.
     pub fn iter<'m>(&self, map: &'m MemoryMap) -> impl Iterator<Item = Pfn> + use<'m> {
         self.list.iter(map).map(|index| map.pfn(index))
     }

@@ -1,19 +1,19 @@
 //! Folios: blocks that programs map.
 //!
-//! Only the first descriptor of a folio speaks for it, whatever its order, so that mapping and unmapping many
-//! of its pages costs what one page costs:
+//! Only the first descriptor of a folio holds its state, whatever its order. So mapping and unmapping many of
+//! its pages costs the same as one page:
 //!
 //! - [`Frame::map_count`] is the sum over all mappings of the base pages that they map. An entry of a bottom
 //!   table counts 1, an entry of a PMD table [`Order::PMD`]'s pages; so splitting such an entry changes no
 //!   count.
-//! - All mappings together hold one reference: the one with which the block was given out. A thread that
-//!   unmaps the last page gives it back, when no TLB knows the folio any more.
+//! - All mappings together hold one reference: the one with which the block was allocated. The thread that
+//!   unmaps the last page drops it, once no TLB has an entry for the folio.
 //! - The map count of a *large* folio (order above 0), and the entries that map it, change under its *head
 //!   lock* ([`LockedFolio`]), so a thread that holds that sees counts and entries agree. A folio of one page
 //!   needs no lock: its count is one word. A large folio can become several small ones, never the other way,
-//!   so after the head lock was taken it is looked at again.
+//!   so it is checked again after the head lock was taken.
 //!
-//! The head lock spins. For long work there is the *folio lock*, for which one sleeps
+//! The head lock spins. For long work there is the *folio lock*, which sleeps
 //! ([`FolioGuard`](crate::FolioGuard)).
 //!
 //! The counts do not say which spaces map a folio: the rmap finds which pages are mapped, and where.
@@ -33,8 +33,8 @@ use core::fmt;
 use core::marker::PhantomData;
 use quire_arch::{LockClass, Order, Pfn, Platform};
 
-/// A folio, as found from one of its frames. A moment's view: what keeps it true is the caller's business,
-/// e.g. an entry that maps the frame, under the lock of its table, and for a large folio the head lock.
+/// A folio, as found from one of its frames. A snapshot: the caller keeps it valid, e.g. by an entry that
+/// maps the frame, under the lock of its table, and for a large folio the head lock.
 #[derive(Clone, Copy)]
 pub struct Folio<'m> {
     head: Pfn,
@@ -67,19 +67,19 @@ impl<'m> Folio<'m> {
         self.order > Order::ZERO
     }
 
-    /// Its first descriptor, which speaks for it.
+    /// Its first descriptor, which holds its state.
     #[inline]
     pub fn frame(&self) -> &'m Frame {
         self.frame
     }
 
-    /// What it holds.
+    /// Its kind.
     #[inline]
     pub fn kind(&self) -> Kind {
         self.frame.kind()
     }
 
-    /// Whether a device may be reading or writing it: it has so many references that some are probably pins
+    /// Whether it may be pinned for device access: it has so many references that some are probably pins
     /// ([`Frames::pin_folio`](crate::Frames::pin_folio)).
     #[inline]
     pub fn may_be_pinned(&self) -> bool {
@@ -105,7 +105,7 @@ impl fmt::Debug for Folio<'_> {
     }
 }
 
-/// What is left of a folio's mappings once some are gone.
+/// What is left of a folio's mappings after some were removed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "the last unmapping frees the folio"]
 pub enum MapsLeft {
@@ -125,11 +125,11 @@ pub struct LockedFolio<'m, P: Platform> {
 }
 
 impl<'m, P: Platform> LockedFolio<'m, P> {
-    /// The folio, held still.
+    /// The folio, with its counts stable.
     ///
     /// # Safety
     ///
-    /// If the folio is large, the caller has taken its head lock, and hands it over.
+    /// If the folio is large, the caller has taken its head lock, and passes it to the result.
     #[inline]
     pub(crate) unsafe fn new(folio: Folio<'m>) -> Self {
         Self { folio, execution: PhantomData }
@@ -182,8 +182,8 @@ impl<'m, P: Platform> LockedFolio<'m, P> {
         pages <= MAX_MAPS - self.maps().min(MAX_MAPS)
     }
 
-    /// Counts `pages` more as mapped by a caller whose entries map them already or are about to. Returns
-    /// false, with nothing changed, where the count would overflow.
+    /// Adds `pages` to the map count, for a caller whose entries map them already or are about to. Returns
+    /// false, with nothing changed, if the count would overflow.
     #[inline]
     pub fn add_maps(&self, pages: u32) -> bool {
         self.folio.add_maps(pages)
@@ -196,9 +196,8 @@ impl<'m, P: Platform> LockedFolio<'m, P> {
         self.folio.add_cached_maps(pages)
     }
 
-    /// Whether the folio is a single page that programs may have by the name of its slot: what no thread but
-    /// the caller maps now may be mapped by others at any time. To be asked after a look at the
-    /// [count](Self::maps).
+    /// Whether the folio is a single page whose slot swap entries may name: even if only the caller maps it
+    /// now, others may map it at any time. To be checked after reading the [count](Self::maps).
     #[inline]
     pub fn may_be_mapped_by_name(&self) -> bool {
         !self.folio.is_large() && self.folio.may_be_named()
@@ -227,7 +226,7 @@ impl<P: Platform> fmt::Debug for LockedFolio<'_, P> {
     }
 }
 
-/// References that a pin takes. All mappings of a folio hold one together, and others hardly hold any for
-/// long, so a folio with so many is pinned (Linux tells pins from references the same way,
+/// References that a pin takes. All mappings of a folio hold one together, and others hold few for long, so a
+/// folio with so many is pinned (Linux distinguishes pins from references the same way,
 /// `GUP_PIN_COUNTING_BIAS`).
 pub(crate) const PIN: u32 = 1024;

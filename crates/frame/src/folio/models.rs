@@ -38,7 +38,7 @@ impl Page {
     }
 }
 
-/// Two remove their mappings: exactly one is the last, and may reuse what the other has read.
+/// Two threads remove their mappings: exactly one is the last, and may reuse what the other has read.
 #[test]
 fn loom_of_two_removers_one_is_the_last() {
     loom::model(|| {
@@ -62,7 +62,7 @@ fn loom_of_two_removers_one_is_the_last() {
     });
 }
 
-/// One shares the page with a child while another removes its mapping: no count is lost.
+/// One thread shares the page with a child while another removes its mapping: no count is lost.
 #[test]
 fn loom_a_share_and_a_removal_are_both_counted() {
     loom::model(|| {
@@ -77,8 +77,8 @@ fn loom_a_share_and_a_removal_are_both_counted() {
     });
 }
 
-/// One removes the only mapping of a page in the swap cache while another maps it by its name: the mappings'
-/// reference is taken as often as it is given back, but for that of the mapping that is left.
+/// One thread removes the only mapping of a page in the swap cache while another maps it from there: the
+/// mappings' reference is taken as often as it is dropped, plus once for the mapping that is left.
 #[test]
 fn loom_a_removal_and_a_mapping_by_name_are_both_counted() {
     loom::model(|| {

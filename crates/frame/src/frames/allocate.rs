@@ -1,4 +1,4 @@
-//! Giving blocks out.
+//! Allocating blocks.
 
 use super::Frames;
 use crate::counters::VmEvent;
@@ -12,10 +12,10 @@ use quire_sync::atomic::Ordering;
 
 impl<P: Platform> Frames<P> {
     /// Allocates a block. It has one reference, no flags, no maps and the kind that was asked for; the rest
-    /// of its descriptor is whatever the last user left.
+    /// of its descriptor is as the last user left it.
     ///
     /// Takes, one after another, locks of the classes Slab, Limbo, Pcp and Zone, unless the request forbids
-    /// to drain: then Pcp and Zone only. Never sleeps, and does not reclaim.
+    /// draining: then Pcp and Zone only. Never sleeps, and does not reclaim.
     ///
     /// # Errors
     ///
@@ -45,12 +45,12 @@ impl<P: Platform> Frames<P> {
             Some(index) => index,
             None => self.allocate_behind(pin, &request)?,
         };
-        // Whatever is mapped here next has no anon_vma until it is given one.
+        // The block has no anon_vma until its user sets one.
         self.map.at(index).owner().store(0, Ordering::Relaxed);
         let pfn = self.map.pfn(index);
         match request.zero {
             Zero::No => {}
-            // SAFETY: the block has just been given out to this call alone, and lies in RAM.
+            // SAFETY: the block has just been allocated to this call alone, and lies in RAM.
             Zero::Kernel => unsafe { self.platform.zero(pfn, request.order) },
             // SAFETY: as above.
             Zero::User => unsafe { self.platform.zero_user(pfn, request.order) },
@@ -71,8 +71,8 @@ impl<P: Platform> Frames<P> {
         list.iter().filter(move |zone| zone.kind() <= highest).map(|&zone| self.zone(zone))
     }
 
-    /// Pops a block off the CPU's list for the first zone on its zonelist. This is what most allocations come
-    /// to; whatever it cannot serve, it leaves as it was.
+    /// Pops a block off the CPU's list for the first zone on its zonelist. Most allocations end here. If it
+    /// cannot serve the request, it changes nothing.
     #[inline]
     fn try_list(&self, pin: &Pin<'_, P>, request: &AllocRequest) -> Option<FrameIndex> {
         let zone = self.zones_for(pin, request).next()?;

@@ -20,7 +20,7 @@ use quire_sync::{CachePadded, Epoch, EpochSlot, SpinLock};
 /// `lowmem_reserve_ratio` of DMA32).
 const LOWMEM_RESERVE_RATIO: u64 = 256;
 
-/// The number of the next machine. Only differs; orders nothing.
+/// The number of the next machine. Only unique; orders nothing.
 static NEXT_MACHINE: AtomicU64 = AtomicU64::new(1);
 
 impl<P: Platform> Frames<P> {
@@ -80,7 +80,7 @@ impl<P: Platform> Frames<P> {
         })
     }
 
-    /// Computes the watermarks and the bounds of the CPUs' lists anew, after a zone gained or lost frames.
+    /// Recomputes the watermarks and the bounds of the CPUs' lists, after a zone gained or lost frames.
     pub(super) fn reset_levels(&self) {
         set_levels(&self.zones, self.min_free_kib);
         let cpus = self.platform.cpu_count() as u64;

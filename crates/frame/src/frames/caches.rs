@@ -1,4 +1,4 @@
-//! Caches of objects on frames, as far as the allocator has to know them.
+//! Slab caches, as far as the allocator has to know them.
 //!
 //! A cache keeps frames that no object needs. The allocator takes them back before a request fails, and the
 //! auditor recounts them. The rest is in quire-slab.
@@ -36,7 +36,7 @@ unsafe impl<P> Send for CacheNode<P> {}
 unsafe impl<P> Sync for CacheNode<P> {}
 
 impl<P: Platform> CacheNode<P> {
-    /// The node of `cache`, which may still be in the making.
+    /// The node of `cache`, which may still be under construction.
     pub fn new(cache: NonNull<dyn FrameCache<P>>) -> Self {
         Self { cache, next: AtomicPtr::new(ptr::null_mut()) }
     }

@@ -1,4 +1,4 @@
-//! Between a CPU's lists and the zone behind them, on the way home.
+//! Draining a CPU's lists to the zone behind them.
 
 use super::Frames;
 use crate::counters::VmEvent;
@@ -43,9 +43,9 @@ impl<P: Platform> Frames<P> {
         self.events.add(pin, VmEvent::PcpDrain, home);
     }
 
-    /// Gives a block that is on no list back past the caller's own lists: to the CPU whose list it came from,
-    /// if that one runs short, else to the zone. Returns false where others use the zone just now: then it is
-    /// better to go there seldom, with many blocks at once.
+    /// Frees a block that is on no list, bypassing the caller's own lists: to the CPU whose list it came
+    /// from, if that CPU runs short, else to the zone. Returns false if the zone's lock is contended: then it
+    /// is better to go there rarely, with many blocks at once.
     pub(super) fn free_past_lists(
         &self,
         pin: &Pin<'_, P>,
@@ -68,9 +68,9 @@ impl<P: Platform> Frames<P> {
         true
     }
 
-    /// Gives the blocks of `chunk`, which are on no list, back to the CPUs whose lists they came from, where
-    /// those run short, and the others to the zone. The zone's lock is taken once, and only if there are
-    /// others. Returns the number of frames that went to the zone.
+    /// Returns the blocks of `chunk`, which are on no list, to the CPUs whose lists they came from, if those
+    /// run short, and the others to the zone. The zone's lock is taken once, and only if needed. Returns the
+    /// number of frames that went to the zone.
     pub(super) fn return_or_free(&self, pin: &Pin<'_, P>, zone: &Zone<P>, chunk: &Chunk) -> u64 {
         let mut homeless = Chunk::new();
         let mut rest = chunk.blocks();
@@ -100,7 +100,7 @@ impl<P: Platform> Frames<P> {
         frame.home().filter(|_| may)
     }
 
-    /// Brings `run` to the CPU of `target`, or returns false if that one has no use for it.
+    /// Returns `run` to the CPU of `target`; false if that CPU has no use for it.
     fn return_run(&self, pin: &Pin<'_, P>, target: &PcpSet<P>, run: &[FrameIndex]) -> bool {
         if !target.returned.is_wanted() {
             return false;
@@ -110,7 +110,7 @@ impl<P: Platform> Frames<P> {
         for (at, &index) in run.iter().enumerate() {
             let frame = self.map.at(index);
             let order = frame.word().order();
-            // Its type is looked at anew when the owner sorts it.
+            // Its type is read again when the owner sorts it.
             frame.set_word(FrameState::new(Kind::Pcp, order, frame.word().migratetype()));
             frame.set_next(run.get(at + 1).copied().unwrap_or(FrameIndex::NONE));
             pages += order.pages();
@@ -132,8 +132,8 @@ impl<P: Platform> Frames<P> {
     /// Frees `blocks`, which are on no list, to their zone under one hold of its lock.
     pub(super) fn chunk_home(&self, pin: &Pin<'_, P>, zone: &Zone<P>, blocks: &[FrameIndex]) {
         debug_assert!(blocks.len() <= CHUNK_BLOCKS, "a chunk is bounded");
-        // Each block will be held against its buddy: their descriptors come from memory side by side, and
-        // before the lock is taken.
+        // Each block will be compared with its buddy. Prefetch their descriptors in parallel, before the lock
+        // is taken.
         for &index in blocks {
             let pfn = self.map.pfn(index);
             prefetch(self.map.known(pfn.buddy(self.map.at(index).word().order())));
@@ -157,9 +157,9 @@ impl<P: Platform> Frames<P> {
         zones.map(|zone| zone.pcp.iter().map(|set| self.drain_set(pin, zone, set)).sum::<u64>()).sum()
     }
 
-    /// What the lists hold is read under the first hold of their lock and bounds the whole drain, so that a
-    /// CPU that refills meanwhile cannot keep it busy for ever; under every later hold the lists themselves
-    /// are looked at anew, so that nothing is taken from them that went elsewhere meanwhile.
+    /// What the lists hold is read under the first hold of their lock and bounds the whole drain, so a CPU
+    /// that refills meanwhile cannot keep it busy forever. Under every later hold the lists are read again,
+    /// so that blocks that left them meanwhile are not taken.
     fn drain_set(&self, pin: &Pin<'_, P>, zone: &Zone<P>, set: &PcpSet<P>) -> u64 {
         let (mut drained, mut bound) = (0, None);
         loop {
@@ -190,10 +190,10 @@ impl<P: Platform> Frames<P> {
         chunk.pages
     }
 
-    /// A tick of the lists' clock, for all CPUs: to be called by one of them every second or so. Budgets that
-    /// are not used shrink; a CPU that did not use its lists since the last tick gives back half of what they
+    /// A tick of the lists' clock, for all CPUs: to be called by one of them about every second. Unused
+    /// budgets shrink; a CPU that did not use its lists since the last tick gives back half of what they
     /// hold, and everything at the [`TICKS_TO_EMPTY`](Self::TICKS_TO_EMPTY)th tick. Returns the number of
-    /// frames that went home.
+    /// frames returned to their zones.
     pub fn age_lists(&self, pin: &Pin<'_, P>) -> u64 {
         let mut aged = 0;
         for zone in self.zones.populated() {

@@ -1,7 +1,7 @@
 //! The folio lock: for long work on one folio, e.g. splitting it. A thread that waits for it sleeps.
 //!
-//! It is two bits of the state word: see `map/descriptor/folio_lock.rs`. Between the look at the bits and the
-//! sleep no wake-up is lost, since [`Platform::park`] looks once more under the lock that `unpark` takes.
+//! It is two bits of the state word: see `map/descriptor/folio_lock.rs`. No wake-up is lost between the check
+//! of the bits and the sleep, since [`Platform::park`] looks once more under the lock that `unpark` takes.
 
 use super::Frames;
 use crate::map::{Frame, FrameFlags};
@@ -20,7 +20,7 @@ pub struct FolioGuard<'m, P: Platform> {
 
 impl<P: Platform> Frames<P> {
     /// Takes the folio lock of the folio that starts at `head`, to which the caller holds a reference. Sleeps
-    /// while another thread else has it, so the caller is not pinned. `None` if no folio starts there.
+    /// while another thread has it, so the caller is not pinned. `None` if no folio starts there.
     pub fn lock_folio_long(&self, head: Pfn) -> Option<FolioGuard<'_, P>> {
         let frame = self.frame(head)?;
         let key = ptr::from_ref(frame).addr();
@@ -31,7 +31,7 @@ impl<P: Platform> Frames<P> {
     /// As [`lock_folio_long`](Self::lock_folio_long), but does not wait.
     pub fn try_lock_folio_long(&self, head: Pfn) -> Option<FolioGuard<'_, P>> {
         let frame = self.frame(head)?;
-        // A guard that is made and dropped because the lock was not had would unlock another thread's.
+        // A guard made without the lock would, when dropped, release another thread's.
         frame.try_lock_folio().then(|| FolioGuard { frames: self, frame, not_send: PhantomData })
     }
 

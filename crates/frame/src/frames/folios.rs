@@ -1,4 +1,4 @@
-//! Folios of a machine: found, pinned, locked and given back.
+//! Finding, pinning, locking and freeing folios.
 
 use super::Frames;
 use crate::chain::FrameChain;
@@ -13,14 +13,14 @@ use quire_arch::{LockClass, Order, Pfn, Platform};
 pub enum Pinned<'m> {
     /// The folio that the frame lies in.
     Folio(Folio<'m>),
-    /// Another one, which starts here: the frame was used anew. The caller ends that pin.
+    /// Another one, which starts here: the frame was reused. The caller must unpin it.
     Another(Pfn),
     /// Nothing.
     Nothing,
 }
 
 impl<P: Platform> Frames<P> {
-    /// The folio that `pfn` lies in. The caller keeps it from being given back.
+    /// The folio that `pfn` lies in. The caller keeps it from being freed.
     #[inline]
     pub fn folio(&self, pfn: Pfn) -> Folio<'_> {
         let frame = self.known(pfn);
@@ -53,27 +53,27 @@ impl<P: Platform> Frames<P> {
         }
     }
 
-    /// Pins the folio that `pfn` lies in, so that a device can read and write it: it stays where it is, and a
-    /// child gets a copy. The caller keeps it from being given back. Returns false past the most references.
+    /// Pins the folio that `pfn` lies in for device access: it stays in place, and a child gets a copy. The
+    /// caller keeps it from being freed. Returns false if the refcount would overflow.
     pub fn pin_folio(&self, pfn: Pfn) -> bool {
         self.folio(pfn).frame().get(PIN)
     }
 
-    /// As [`pin_folio`](Self::pin_folio) for a caller that keeps nothing from being given back, and found
-    /// `pfn` in an entry a moment ago. What else the folio is that it pinned the caller has to look at again.
-    /// Until the caller drops a wrong one, a thread that frees it leaves that to the caller.
+    /// As [`pin_folio`](Self::pin_folio) for a caller that does not keep the folio from being freed, and
+    /// found `pfn` in an entry a moment ago. The caller has to check again that it pinned the right folio. A
+    /// thread that frees a wrongly pinned one leaves the freeing to the caller, who does it by dropping the
+    /// pin.
     pub fn try_pin_folio(&self, pfn: Pfn) -> Pinned<'_> {
         let folio = self.folio(pfn);
         if !folio.frame().try_get_mapped(PIN) {
             return Pinned::Nothing;
         }
-        // It may have been given back and used anew, or been split, before it was pinned. Now it stays as it
-        // is.
+        // It may have been freed and reused, or split, before it was pinned. From now on it is stable.
         let now = self.folio(pfn);
         if now.head() == folio.head() { Pinned::Folio(now) } else { Pinned::Another(folio.head()) }
     }
 
-    /// Ends a pin of the folio that `pfn` lies in, but for one reference, which the caller drops
+    /// Unpins the folio that `pfn` lies in, except for one reference, which the caller drops
     /// ([`put_folio`](Self::put_folio)). Returns its first frame and its order.
     pub fn unpin_folio(&self, pfn: Pfn) -> (Pfn, Order) {
         let folio = self.folio(pfn);
@@ -81,8 +81,8 @@ impl<P: Platform> Frames<P> {
         (folio.head(), folio.order())
     }
 
-    /// The folio that `pfn` lies in, with its counts held still. The caller keeps it from being given back,
-    /// and is pinned.
+    /// The folio that `pfn` lies in, with its counts stable. The caller keeps it from being freed, and is
+    /// pinned to its CPU.
     #[inline]
     pub fn lock_folio(&self, pfn: Pfn) -> LockedFolio<'_, P> {
         loop {
@@ -94,8 +94,8 @@ impl<P: Platform> Frames<P> {
             folio.frame().lock_word().lock::<P>(LockClass::Folio);
             // SAFETY: taken just above.
             let locked = unsafe { LockedFolio::new(folio) };
-            // It may have been split while the lock was waited for. If not, `pfn` lies in it still: the
-            // caller keeps it from being given back, so nothing else can have come to be here.
+            // It may have been split while this thread waited for the lock. If not, `pfn` still lies in it:
+            // the caller keeps it from being freed, so the frame was not reused.
             let now = folio.frame().word();
             if now.kind() != Kind::Tail && now.order() == folio.order() {
                 return locked;
@@ -108,17 +108,17 @@ impl<P: Platform> Frames<P> {
     ///
     /// # Errors
     ///
-    /// As for [`gather`](Self::gather): the folio is still mapped, or no such block was given out. The
-    /// reference is gone nevertheless.
+    /// As for [`gather`](Self::gather): the folio is still mapped, or no such block was allocated. The
+    /// reference is dropped nevertheless.
     pub fn put_folio(&self, chain: &mut FrameChain, pfn: Pfn, order: Order) -> Result<bool, FreeError> {
         // While others hold it, one of them may be splitting it, and keeps counts in its inner frames: those
-        // are looked at only when this is the last reference.
+        // are checked only when this is the last reference.
         if self.known(pfn).refs() > 1 && !self.known(pfn).put(1) {
             return Ok(false);
         }
         match self.gather(chain, pfn, order) {
             Ok(()) => Ok(true),
-            // Another thread took one since the look.
+            // Another thread took one since the check.
             Err(FreeError::Referenced { .. }) if !self.known(pfn).put(1) => Ok(false),
             Err(FreeError::Referenced { .. }) => self.gather(chain, pfn, order).map(|()| true),
             Err(error) => Err(error),

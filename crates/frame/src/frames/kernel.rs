@@ -8,8 +8,8 @@ use crate::request::AllocRequest;
 use core::fmt;
 use quire_arch::{Order, Pfn, Platform};
 
-/// The frames of a machine as a kernel takes them for itself: for stacks, for the tables of its own half, for
-/// buffers of devices. A handle; copies are the same machine.
+/// A machine's frames, for a kernel's own allocations: stacks, tables of its own half, device buffers. A
+/// handle; copies refer to the same machine.
 ///
 /// The memory management does not look into these frames, and its audit counts them as in use
 /// ([`Kind::Kernel`]).
@@ -18,7 +18,7 @@ pub struct KernelFrames<'f, P: Platform> {
 }
 
 impl<'f, P: Platform> KernelFrames<'f, P> {
-    /// Where a [plan of failures](crate::FaultPlan) finds these allocations.
+    /// The site by which a [fault plan](crate::FaultPlan) finds these allocations.
     pub const SITE: FaultSite = FaultSite::new("kernel");
 
     /// The frames of a machine.
@@ -27,7 +27,7 @@ impl<'f, P: Platform> KernelFrames<'f, P> {
         Self { frames }
     }
 
-    /// A block of `order`, with whatever contents.
+    /// A block of `order`, uninitialised.
     ///
     /// # Errors
     ///
@@ -49,15 +49,15 @@ impl<'f, P: Platform> KernelFrames<'f, P> {
         self.frames.allocate(&self.frames.platform().pin(), request)
     }
 
-    /// Gives a block back.
+    /// Frees a block.
     ///
     /// # Errors
     ///
-    /// [`FreeError`] where the block is not given out with this order; nothing was changed.
+    /// [`FreeError`] where the block is not allocated with this order; nothing was changed.
     ///
     /// # Safety
     ///
-    /// The block was allocated here and given back no time since, and nothing uses it any more.
+    /// The block was allocated here, has not been freed since, and nothing uses it any more.
     pub unsafe fn free(self, pfn: Pfn, order: Order) -> Result<(), FreeError> {
         self.frames.free(&self.frames.platform().pin(), pfn, order)
     }
@@ -73,7 +73,7 @@ impl<'f, P: Platform> KernelFrames<'f, P> {
     ///
     /// # Safety
     ///
-    /// Its functions are told of frames, and trust their caller that these are the caller's.
+    /// Its functions take frame numbers and trust that the caller owns these frames.
     #[doc(hidden)]
     #[inline]
     pub const unsafe fn frames(self) -> &'f Frames<P> {

@@ -51,16 +51,16 @@ pub struct FrameConfig {
     /// KiB that stay free for reclaim, over all zones (Linux's `vm.min_free_kbytes`). `None` computes them
     /// from the size of memory.
     pub min_free_kib: Option<u64>,
-    /// Treats all memory as of one mobility, to see what the grouping is worth.
+    /// Treats all memory as of one mobility, to measure the benefit of grouping.
     pub ignore_mobility: bool,
-    /// Measures how long the zones' locks are held, at the price of two looks at the clock each time.
+    /// Measures how long the zones' locks are held, at the cost of two clock reads each time.
     pub time_locks: bool,
-    /// Looks at every frame of each block that is given back, whether its user used inner frames or not.
-    /// Debug builds always do.
+    /// Checks every frame of each freed block, whether its user used inner frames or not. Debug builds always
+    /// do.
     pub check_tails: bool,
 }
 
-/// Tells machines of one process apart, so that a cache is not used with another machine's frames.
+/// Distinguishes machines of one process, so that a cache is not used with another machine's frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MachineId(u64);
 
@@ -75,7 +75,7 @@ pub struct Frames<P: Platform> {
     zonelists: [Zonelist; MAX_NODES],
     reserved: PfnRange,
     technique: PcpSwitch,
-    /// The type that every request is taken for, if mobility is ignored.
+    /// The type used for every request, if mobility is ignored.
     only_type: Option<Migratetype>,
     checks_tails: bool,
     min_free_kib: Option<u64>,
@@ -118,7 +118,7 @@ impl<P: Platform> Frames<P> {
     /// # Safety
     ///
     /// `pfn` is a frame of RAM that is a page table for as long as the result is used: the caller owns it,
-    /// holds its lock, or found it hooked in and is inside a section of [`epoch`](Self::epoch). No thread
+    /// holds its lock, or found it linked and is inside a section of [`epoch`](Self::epoch). No thread
     /// accesses it meanwhile otherwise than by atomics.
     #[inline]
     pub unsafe fn table(&self, pfn: Pfn) -> &[AtomicU64; 512] {

@@ -16,7 +16,7 @@ use quire_sync::{SpinLock, Watched};
 use std::boxed::Box;
 use std::vec::Vec;
 
-/// A cache of nothing.
+/// An empty cache.
 struct Empty {
     name: &'static str,
     node: CacheNode<Machine>,
@@ -68,8 +68,8 @@ impl Caches {
             place.write(Empty { name: NAMES[number], node: CacheNode::new(place), lock });
             place.as_ref()
         };
-        // Loom takes the making of an atomic for a release. What is written after another step is not covered
-        // by it.
+        // Loom treats the creation of an atomic as a release. Writes after a further step are not covered by
+        // it.
         drop(cache.lock.lock());
         self.before[number].set(true);
         // SAFETY: the cache is complete, is added once, and stays until the model ends.

@@ -1,14 +1,14 @@
-//! Taking a range of frames out of use, and back, while the machine runs.
+//! Taking a range of frames offline, and online again, while the machine runs.
 //!
-//! 1. Each page block of the range is isolated, under its zone's lock: its free memory goes to lists that no
-//!    allocation is served from, and what is freed from then on goes there too.
+//! 1. Each page block of the range is isolated, under its zone's lock: its free memory moves to lists that
+//!    serve no allocation, and so does what is freed from then on.
 //! 2. The CPUs' lists are drained. After that no block of the range is on a CPU's list, and none can get
 //!    there, since the block's type is read under the lock of the list
 //!    ([`PcpLists::push_released`](crate::pcp::PcpLists::push_released)).
-//! 3. Slabs and limbo give back what they can, and the lists are drained once more: a CPU that read the type
+//! 3. Slabs and limbo free what they can, and the lists are drained once more: a CPU that read the type
 //!    before the first step and bypasses the lists
-//!    ([`Frames::return_or_free`](super::Frames::return_or_free)) may have brought a block to a CPU since.
-//!    One that comes even later counts as in use.
+//!    ([`Frames::return_or_free`](super::Frames::return_or_free)) may have returned a block to a CPU since. A
+//!    block returned even later counts as in use.
 //! 4. If every frame of the range is on the lists of isolated memory now, they leave their zone. If one is
 //!    not, everything is undone and the caller learns which.
 //!
@@ -29,8 +29,8 @@ impl<P: Platform> Frames<P> {
     /// # Errors
     ///
     /// [`HotplugError`]; the range is in use as before, but page blocks that were in the high-order atomic
-    /// reserve are ordinary ones. With [`HotplugError::Busy`] another try may succeed: it moves nothing away,
-    /// so a thread that has frames of the range must have given them back.
+    /// reserve are ordinary ones. After [`HotplugError::Busy`] a retry may succeed: nothing is migrated, so
+    /// users of the range's frames must have freed them.
     pub fn take_offline(&self, pin: &Pin<'_, P>, range: PfnRange) -> Result<u64, HotplugError> {
         let _one = self.hotplug.try_lock().ok_or(HotplugError::Underway)?;
         self.check_range(range)?;
@@ -124,7 +124,7 @@ impl<P: Platform> Frames<P> {
             return Err(HotplugError::Unaligned);
         }
         let span = self.map.span();
-        // Not longer than what there is: a range from a user's hands may be any.
+        // Clamped to what exists: the range may come from a user.
         let inside = range.start() >= span.start().block_start(PAGEBLOCK_ORDER)
             && range.end().0.saturating_sub(PAGEBLOCK_ORDER.pages()) < span.end().0;
         if !inside {

@@ -1,4 +1,4 @@
-//! Between a CPU's lists and the zone behind them, on the way out.
+//! Refilling a CPU's lists from the zone behind them.
 
 use super::Frames;
 use crate::counters::VmEvent;
@@ -9,7 +9,7 @@ use crate::request::AllocRequest;
 use crate::zone::{Buddy, Zone};
 use quire_arch::{Pin, Platform};
 
-/// Pieces of adjacent blocks that one hold of a zone's lock gave.
+/// Runs of adjacent blocks that were taken under one hold of a zone's lock.
 struct Runs {
     runs: [(FrameIndex, u64); CHUNK_BLOCKS],
     count: usize,
@@ -36,7 +36,7 @@ enum Mixing {
     Allowed,
 }
 
-/// What came of a refill.
+/// The result of a refill.
 #[derive(Clone, Copy, Debug)]
 enum Refill {
     /// This block, which is on no list.
@@ -82,8 +82,8 @@ impl<P: Platform> Frames<P> {
         Some(index)
     }
 
-    /// Brings memory of one type home from all CPUs' lists, before another type's page blocks are mixed with
-    /// it: what mixes once stays mixed for as long as its longest user.
+    /// Drains memory of one type from all CPUs' lists before another type's page blocks are used for it: a
+    /// mixed page block stays mixed as long as its longest-lived allocation.
     #[cold]
     fn collect_type(&self, pin: &Pin<'_, P>, zone: &Zone<P>, migratetype: Migratetype) {
         let collected: u64 = zone.pcp.iter().map(|set| self.collect_from(pin, zone, set, migratetype)).sum();
@@ -92,8 +92,8 @@ impl<P: Platform> Frames<P> {
         }
     }
 
-    /// As a drain: what is there at the first look bounds it. What other CPUs returned is not sorted by type,
-    /// so all of it comes home.
+    /// As a drain: bounded by what is there at the start. What other CPUs returned is not sorted by type, so
+    /// all of it is drained.
     fn collect_from(
         &self,
         pin: &Pin<'_, P>,
@@ -262,7 +262,7 @@ impl<P: Platform> Frames<P> {
         self.allocate_reserved(pin, zone, request, given)
     }
 
-    /// From the high-order atomic reserve, for requests that it is there for.
+    /// From the high-order atomic reserve, for requests that may use it.
     fn allocate_reserved(
         &self,
         pin: &Pin<'_, P>,
@@ -282,7 +282,7 @@ impl<P: Platform> Frames<P> {
         buddy.allocate_reserved(&self.map, request.order, given, self.events.mine(pin))
     }
 
-    /// Keeps the page block of a block that was just given out for the next request of its kind, if the zone
+    /// Keeps the page block of a block that was just allocated for the next request of its kind, if the zone
     /// is low: the next one could fail.
     fn reserve_around(&self, zone: &Zone<P>, buddy: &mut Buddy, index: FrameIndex, request: &AllocRequest) {
         if Self::may_reserve(zone, buddy, request) {

@@ -1,4 +1,4 @@
-//! Taking blocks back.
+//! Freeing blocks.
 
 use super::Frames;
 use crate::chain::FrameChain;
@@ -10,7 +10,7 @@ use crate::zone::Zone;
 use quire_arch::{Order, Pfn, Pin, Platform};
 
 impl<P: Platform> Frames<P> {
-    /// Gives a block back, and with it the last reference (a block with no reference left is taken too, see
+    /// Frees a block and drops its last reference (a block without references is accepted too, see
     /// [`Frame::put`](crate::Frame::put)). Never allocates.
     ///
     /// # Errors
@@ -42,23 +42,22 @@ impl<P: Platform> Frames<P> {
         Ok(())
     }
 
-    /// Takes a block from its user and adds it to `chain`, to be given back later: as [`free`](Self::free),
-    /// but no thread can get it before the chain is freed. Constant time, unless inner frames must be
-    /// checked.
+    /// Takes a block from its user and adds it to `chain`, to be freed later: as [`free`](Self::free), but no
+    /// thread can get it before the chain is freed. Constant time, unless inner frames must be checked.
     ///
     /// # Errors
     ///
     /// As for [`free`](Self::free).
     #[inline]
     pub fn gather(&self, chain: &mut FrameChain, pfn: Pfn, order: Order) -> Result<(), FreeError> {
-        // A reader of a table may hold its lock until it notices that the table was unhooked.
+        // A reader of a table may hold its lock until it notices that the table was unlinked.
         let (index, _) = self.take_back(pfn, order, LockCheck::MayBeHeld)?;
         chain.push(&self.map, index, order.pages());
         Ok(())
     }
 
-    /// Gives all blocks of `chain` back. Locks are dropped after every few dozen blocks, so that neither
-    /// other CPUs nor interrupts wait for the whole of it.
+    /// Frees all blocks of `chain`. Locks are dropped after every few dozen blocks, so that other CPUs and
+    /// interrupts do not wait for the whole chain.
     pub fn free_chain(&self, pin: &Pin<'_, P>, mut chain: FrameChain) {
         self.events.add(pin, VmEvent::Pgfree, chain.pages());
         while let Some(index) = chain.pop(&self.map) {
@@ -120,8 +119,7 @@ impl<P: Platform> Frames<P> {
     #[inline]
     fn take_back(&self, pfn: Pfn, order: Order, lock: LockCheck) -> Result<(FrameIndex, &Frame), FreeError> {
         let (index, frame) = self.map.find(pfn).ok_or(FreeError::OutOfRange)?;
-        // A block whose inner frames no thread used has nothing to hide there; asking its first frame is
-        // enough.
+        // If no thread used the block's inner frames, checking its first frame is enough.
         let tails = self.checks_tails || frame.word().flags().contains(FrameFlags::TAILS_IN_USE);
         if order > Order::ZERO && tails {
             self.check_tails(pfn, order)?;
@@ -146,7 +144,7 @@ impl<P: Platform> Frames<P> {
         }
     }
 
-    /// A tail's word does not say whether its block is free; its first frame does.
+    /// A tail's word does not say whether its block is free; the block's first frame does.
     #[cold]
     fn explain(&self, pfn: Pfn, error: FreeError) -> FreeError {
         if error != FreeError::NotHead {

@@ -13,11 +13,11 @@ use quire_sync::SpinStatistics;
 pub struct FrameTotals {
     /// RAM in use, boot memory included: without what was taken out of use.
     pub present: u64,
-    /// What can be given out.
+    /// What can be allocated.
     pub managed: u64,
     /// Free, on whatever list.
     pub free: u64,
-    /// Given back, waiting for readers, in blocks.
+    /// Freed, waiting for readers, in blocks.
     pub limbo_blocks: u64,
 }
 
@@ -28,13 +28,13 @@ pub struct PcpReport {
     pub cpu: CpuId,
     /// On the lists.
     pub count: u64,
-    /// Brought back by other CPUs and not fetched yet; not in `count`.
+    /// Returned by other CPUs and not fetched yet; not in `count`.
     pub returned: u64,
     /// The budget as it is now.
     pub high: u64,
     /// The budget's bounds.
     pub high_bounds: (u64, u64),
-    /// What moves at once at least.
+    /// The least number moved at once.
     pub batch: u64,
 }
 
@@ -59,7 +59,7 @@ impl<P: Platform> Frames<P> {
         }
     }
 
-    /// What the lock of each zone has seen. Takes no lock itself.
+    /// Statistics of each zone's lock. Takes no lock itself.
     pub fn zone_locks(&self) -> impl Iterator<Item = SpinStatistics> {
         self.zones.populated().map(Zone::lock_statistics)
     }
@@ -124,7 +124,7 @@ impl<P: Platform> Frames<P> {
         }
     }
 
-    /// Frames of each kind, by looking at every one: on a busy machine a moment's mixture.
+    /// Frames of each kind, by reading every one: on a busy machine not a consistent snapshot.
     pub fn count_kinds(&self) -> [u64; Kind::ALL.len()] {
         let mut counts = [0; Kind::ALL.len()];
         let mut left = 0;

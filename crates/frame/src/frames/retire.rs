@@ -1,4 +1,4 @@
-//! Taking blocks back that lock-free readers may still look at.
+//! Freeing blocks that lock-free readers may still access.
 
 use super::Frames;
 use crate::chain::FrameChain;
@@ -8,18 +8,18 @@ use crate::limbo::LimboLists;
 use quire_arch::{Order, Pfn, Pin, Platform};
 use quire_sync::SpinLock;
 
-/// Blocks that each retiring call frees of those whose readers are gone: more than it adds, so that the limbo
-/// cannot grow for ever.
+/// Blocks without readers that each retiring call frees: more than it adds, so that the limbo cannot grow
+/// without bound.
 const REAP_PORTION: u32 = 8;
 /// Blocks that [`Frames::reap`] frees at most under one hold of the limbo's lock.
 const REAP_BLOCKS: u32 = 256;
-/// Times that the epoch must move before what was retired just now is free.
+/// Epoch advances after which what is retired now can be freed.
 const EPOCHS: u32 = 2;
 
 impl<P: Platform> Frames<P> {
-    /// Gives back a block that lock-free readers may still be looking at: it is reused only when every
-    /// section of [`epoch`](Self::epoch) that was open at this moment is closed. Its contents and descriptor
-    /// stay as they are until then.
+    /// Frees a block that lock-free readers may still access: it is reused only when every section of
+    /// [`epoch`](Self::epoch) that is open now is closed. Its contents and descriptor stay as they are until
+    /// then.
     ///
     /// # Errors
     ///
@@ -47,7 +47,7 @@ impl<P: Platform> Frames<P> {
             limbo.collect(&self.map, &self.epoch, REAP_PORTION)
         };
         if portion.is_empty() {
-            // Nothing has passed: help the epoch on, so that something will.
+            // No bucket has passed: advance the epoch, so that one will.
             self.epoch.advance();
         } else {
             self.free_reaped(pin, portion);
@@ -67,7 +67,7 @@ impl<P: Platform> Frames<P> {
         self.limbo.iter().map(|limbo| self.reap_cpu(pin, limbo)).sum()
     }
 
-    /// Moves the epoch so far that what was retired before this call is free, unless readers hold it.
+    /// Advances the epoch far enough to free what was retired before this call, unless readers hold it.
     pub fn push_epoch(&self) {
         for _ in 0..EPOCHS {
             if !self.epoch.advance() {

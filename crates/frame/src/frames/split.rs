@@ -1,15 +1,13 @@
-//! Splitting a folio into smaller ones where it is.
+//! Splitting a folio into smaller ones in place.
 //!
 //! With the head lock held no entry that maps the folio comes or goes, so its mappings can be counted page by
-//! page. The counts are kept in the descriptors of the pages, which the parts will need them in anyway. If
-//! they add up to what the head says, and only the mappings and the caller hold references, each part gets
-//! its own state; else all is as before. No entry changes: it names a frame, and what folio that is in is the
-//! descriptor's business.
+//! page. The counts are kept in the pages' descriptors, where the parts will need them. If they add up to the
+//! head's count, and only the mappings and the caller hold references, each part gets its own state; else
+//! nothing changes. No entry changes: it names a frame, and the descriptor says which folio that is in.
 //!
 //! A folio on an LRU list stays on it: it is the first part then. The other mapped parts go to the same list
 //! if the owner of the lists does the split and holds the list's lock ([`FolioSplit::finish_with`]); else
-//! they are on none. Each is charged to the folio's memcg. Parts that no thread maps are not: their charge is
-//! the caller's to give back.
+//! they are on none. Each is charged to the folio's memcg. Unmapped parts are not: the caller uncharges them.
 
 use super::Frames;
 use crate::chain::FrameChain;
@@ -29,7 +27,7 @@ pub enum SplitError {
     /// Another thread holds a reference to it, pages are being mapped or unmapped, or it is just being freed.
     #[error("the folio is in use just now")]
     Busy,
-    /// Each of its pages is mapped, and only one that is not was to be split.
+    /// Each of its pages is mapped, and the caller asked to split only if some is not.
     #[error("every page of the folio is mapped")]
     Mapped,
 }
@@ -79,8 +77,8 @@ impl<P: Platform> FolioSplit<'_, P> {
     }
 
     /// Makes every `to`-sized part of the folio one of its own. The caller holds `held` references beside
-    /// that of the mappings, and keeps them, on the first part. Parts that no thread maps enter `unmapped`,
-    /// but for the first.
+    /// that of the mappings, and keeps them, on the first part. Unmapped parts enter `unmapped`, except the
+    /// first.
     ///
     /// # Errors
     ///
@@ -167,7 +165,7 @@ impl<P: Platform> FolioSplit<'_, P> {
                 debug_assert!(gathered.is_ok(), "an unmapped part could not be gathered: {gathered:?}");
             }
         }
-        // Nothing is left to be put back.
+        // Nothing is left to restore.
         self.counted = 0;
         Ok(())
     }

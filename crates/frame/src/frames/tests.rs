@@ -18,7 +18,7 @@ const FRAMES: u64 = 1 << 15;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum BlockPlace {
     List,
-    /// CPU 1 brought it back.
+    /// CPU 1 returned it.
     Stack,
 }
 
@@ -69,8 +69,8 @@ fn page_block(pfn: Pfn) -> PfnRange {
     PfnRange::new(start, start.offset(PAGEBLOCK_ORDER.pages()))
 }
 
-/// A block on the list or the stack goes home to the type that its page block has by then. Here that is
-/// isolated, since a page block that is one block cannot be stolen while that is kept.
+/// A block on the list or the stack is freed to the type that its page block has by then. Here that is
+/// isolated, since a page block that is one block cannot be stolen while a CPU keeps it.
 #[test]
 fn a_kept_block_goes_home_to_the_new_type_of_its_page_block() {
     each(|pcp, order, place| {
@@ -95,8 +95,8 @@ fn a_kept_block_goes_home_to_the_new_type_of_its_page_block() {
     });
 }
 
-/// A page block is stolen while a smaller block of it lies on a stack: the drain brings that home to the
-/// thief's type.
+/// A page block is stolen while a smaller block of it is on a stack: the drain frees that to the thief's
+/// type.
 #[test]
 fn a_returned_block_whose_page_block_was_stolen_goes_home_to_the_new_type() {
     for order in [0, 3].map(|order| Order::ALL[order]) {
@@ -114,7 +114,7 @@ fn a_returned_block_whose_page_block_was_stolen_goes_home_to_the_new_type() {
     }
 }
 
-/// The owner looks through its stack when it misses something: what is isolated by then is not given out, and
+/// The owner looks through its stack when it misses something: what is isolated by then is not allocated, and
 /// goes on no list.
 #[test]
 fn a_returned_block_of_an_isolated_page_block_is_not_given_out() {
@@ -123,7 +123,7 @@ fn a_returned_block_of_an_isolated_page_block_is_not_given_out() {
         let pfn = kept(&frames, order, BlockPlace::Stack);
         let pin = frames.platform().pin();
         let movable = AllocRequest::new(order, TEST).movability(Migratetype::Movable);
-        // What the list has of the same fetch would be given out first.
+        // What the list has of the same fetch would be allocated first.
         let set = dma32(&frames).pcp.mine(&pin);
         while set.lists.lock().peek(order, Migratetype::Movable).is_some() {
             frames.allocate(&pin, movable).unwrap();

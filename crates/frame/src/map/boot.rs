@@ -12,7 +12,7 @@ use quire_arch::{MAX_CPUS, MAX_NODES, PAGE_SIZE, Pfn, PfnRange, Platform};
 use quire_sync::atomic::raw::AtomicU8;
 use quire_sync::{CachePadded, PerCpu};
 
-/// What the platform has.
+/// The platform's RAM and CPUs.
 #[derive(Clone, Copy, Debug)]
 struct Survey {
     base: Pfn,
@@ -93,7 +93,7 @@ fn shared_block<P: Platform>(platform: &P) -> Option<Pfn> {
     found
 }
 
-/// Memory that is handed out from one end and never given back: a boot allocator.
+/// A boot allocator: memory is carved from one end and never freed.
 #[derive(Debug)]
 pub(crate) struct BootMemory {
     next: NonNull<u8>,
@@ -104,7 +104,7 @@ pub(crate) struct BootMemory {
 }
 
 impl BootMemory {
-    /// Room for `count` values, uninitialised. It is used no longer than the machine's RAM is there.
+    /// Space for `count` uninitialised values. It is used no longer than the machine's RAM exists.
     fn carve<'m, T>(&mut self, count: usize) -> Result<&'m mut [MaybeUninit<T>], BootError> {
         let no_room = BootError::NoRoom { bytes: self.total };
         let padding = self.next.align_offset(align_of::<T>());

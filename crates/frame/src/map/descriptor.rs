@@ -33,20 +33,20 @@ impl FrameIndex {
     }
 }
 
-/// Whether a frame's lock may be held when the frame is given back.
+/// Whether a frame's lock may be held when the frame is freed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum LockCheck {
     /// The frame can be reused at once.
     MustBeFree,
-    /// The frame may still have readers, which release the lock before it is reused.
+    /// The frame may still have readers; they release the lock before it is reused.
     MayBeHeld,
 }
 
-/// What is known about one frame. One cache line each.
+/// The descriptor of one frame: one cache line.
 ///
-/// For a block of several frames the first one's descriptor speaks for all; the others are [`Kind::Tail`].
+/// For a block of several frames the first one's descriptor holds the state; the others are [`Kind::Tail`].
 /// While a frame is free its state word and links belong to the list that it is on and change under that
-/// list's lock. While it is given out they belong to its user, except that the state word changes only by
+/// list's lock. While it is allocated they belong to its user, except that the state word changes only by
 /// atomic read-modify-write.
 #[derive(Debug)]
 #[repr(C, align(64))]
@@ -62,7 +62,7 @@ pub struct Frame {
     private: AtomicU64,
     live: AtomicU32,
     audit: AtomicU32,
-    /// The CPU whose list the block was given out from.
+    /// The CPU whose list the block was allocated from.
     home: AtomicU16,
     zone: ZoneId,
     /// The memcg that the folio is charged to, and which of its lists the folio is on.
@@ -99,7 +99,7 @@ impl Frame {
         FrameState::from_raw(self.word.load(Ordering::Acquire))
     }
 
-    /// What the frame is at this moment.
+    /// The frame's kind at this moment.
     #[inline]
     pub fn kind(&self) -> Kind {
         self.word().kind()
@@ -130,7 +130,7 @@ impl Frame {
         }
     }
 
-    /// Takes the block of `order` back from its user.
+    /// Takes the block of `order` from its user, who frees it.
     #[inline]
     pub(crate) fn release(&self, order: Order, lock: LockCheck) -> Result<(), FreeError> {
         self.update(|word| {
@@ -167,13 +167,13 @@ impl Frame {
     ///
     /// # Safety
     ///
-    /// The frame was given out to the caller, which is the slab cache that it becomes a part of, or leaves
+    /// The frame was allocated to the caller, which is the slab cache that it becomes a part of, or leaves
     /// without an object in use.
     pub unsafe fn classify_slab(&self, kind: Kind) -> Result<(), KindError> {
         self.update(|word| word.classify(kind)).map(|_| ())
     }
 
-    /// References to the block that starts here. A block is given out with one.
+    /// References to the block that starts here. A block is allocated with one.
     #[inline]
     pub fn refs(&self) -> u32 {
         self.word().refs()
@@ -201,7 +201,7 @@ impl Frame {
         self.update(|word| if mapped(word) { word.get(count).ok_or(()) } else { Err(()) }).is_ok()
     }
 
-    /// Drops `count` references and tells whether none is left: then the caller gives the block back with
+    /// Drops `count` references and returns whether none is left: then the caller frees the block with
     /// [`Frames::free`](crate::Frames::free). Dropping more than there are drops nothing and returns false.
     #[inline]
     pub fn put(&self, count: u32) -> bool {
@@ -211,9 +211,9 @@ impl Frame {
         }
     }
 
-    /// Takes all references away, if there are `expected` and no more, and none of the flags `unless`: then
-    /// no thread can take one, and the caller alone says what the frame is next. References and flags are
-    /// looked at in one step.
+    /// Freezes the refcount at zero, if it is exactly `expected` and none of the flags `unless` is set. Then
+    /// no thread can take a reference, and the caller alone decides what the frame becomes. Both are checked
+    /// in one step.
     ///
     /// For callers that make something else of a folio where it is, or free it; all others drop references of
     /// their own ([`put`](Self::put)). The caller holds one of those that go, and has made sure that
@@ -226,8 +226,8 @@ impl Frame {
         self.update(|word| frozen(word).ok_or(())).is_ok()
     }
 
-    /// Sets flags and tells those that were set before, or `None` if the frame is not given out; then nothing
-    /// changed.
+    /// Sets flags and returns those that were set before, or `None` if the frame is not allocated; then
+    /// nothing changed.
     #[inline]
     pub fn set_flags(&self, flags: FrameFlags) -> Option<FrameFlags> {
         self.change_flags(flags, FrameFlags::empty())
@@ -253,14 +253,14 @@ impl Frame {
     }
 
     /// A lock for the user of the frame: a page table's own lock, a large folio's head lock. Must be free
-    /// when the frame is given back.
+    /// when the frame is freed.
     #[inline]
     pub(crate) fn lock_word(&self) -> &RawSpin {
         &self.lock
     }
 
-    /// Whose the frame is: a space, an anon_vma, a slab cache. The user's own meaning; left as it was
-    /// when the frame is given back, so a user sets it before it relies on it.
+    /// The frame's owner: a space, an anon_vma, a slab cache. Its meaning is the user's. It is kept when the
+    /// frame is freed, so a user sets it before relying on it.
     #[inline]
     pub(crate) fn owner(&self) -> &AtomicU64 {
         &self.owner
@@ -286,14 +286,14 @@ impl Frame {
         &self.live
     }
 
-    /// The memcg that the folio is charged to; 0 for none. As [`owner`](Self::owner), but zero
-    /// whenever the frame is given back.
+    /// The memcg that the folio is charged to; 0 for none. As [`owner`](Self::owner), but zero whenever the
+    /// frame is freed.
     #[inline]
     pub(crate) fn memcg(&self) -> &AtomicU16 {
         &self.memcg
     }
 
-    /// Which list the folio is on while it has [`FrameFlags::LRU`]: the meaning is that of quire-memcg.
+    /// The LRU list that the folio is on while it has [`FrameFlags::LRU`]; defined by quire-memcg.
     #[inline]
     pub(crate) fn list(&self) -> &AtomicU16 {
         &self.list
@@ -305,13 +305,13 @@ impl Frame {
         self.zone
     }
 
-    /// The CPU whose list the block was last given out from: a hint where it is missed.
+    /// The CPU whose list the block was last allocated from: a hint at where it is missed.
     #[inline]
     pub(crate) fn home(&self) -> Option<CpuId> {
         CpuId::new(usize::from(self.home.load(Ordering::Relaxed)))
     }
 
-    /// Notes the CPU whose list the block is given out from.
+    /// Records the CPU whose list the block is allocated from.
     #[inline]
     pub(crate) fn set_home(&self, cpu: CpuId) {
         self.home.store(cpu.index() as u16, Ordering::Relaxed);

@@ -11,7 +11,7 @@ use quire_sync::atomic::raw::{AtomicU8, Ordering};
 /// [`Order::PMD`] here is a choice, not a law; nothing relies on it.
 pub const PAGEBLOCK_ORDER: Order = Order::ALL[9];
 
-/// Where in a page block's byte the type stands that it had before it was reserved or isolated.
+/// Position in a page block's byte of the type that it had before it was reserved or isolated.
 const BEFORE_SHIFT: u32 = 4;
 
 /// One range of RAM and where it can be reached.
@@ -199,8 +199,8 @@ impl MemoryMap {
         migratetype as u8 | (migratetype as u8) << BEFORE_SHIFT
     }
 
-    /// Changes a page block's type, under the zone's lock. A type that is set for a while leaves the one
-    /// before it remembered; see [`block_before`](Self::block_before).
+    /// Changes a page block's type, under the zone's lock. A temporary type keeps the previous one
+    /// remembered; see [`block_before`](Self::block_before).
     pub(crate) fn set_block_migratetype(&self, pfn: Pfn, migratetype: Migratetype) {
         if let Some(block) = self.block_of(pfn) {
             let now = block.load(Ordering::Relaxed);

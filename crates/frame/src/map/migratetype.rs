@@ -1,4 +1,4 @@
-//! How the contents of a block can be moved, by which free memory is kept apart.
+//! The mobility of a block's contents, by which free memory is grouped.
 
 /// The mobility of what a frame holds. Every page block has one, and allocations of the same type share
 /// blocks, so that what can never move does not end up scattered over all of memory (M. Gorman, P. Healy,
@@ -15,7 +15,7 @@ pub enum Migratetype {
     /// Kept for requests that cannot wait and need more than one frame. A type of page blocks only: no
     /// request has it.
     HighAtomic = 3,
-    /// Gives out nothing: the range is being taken out of use. A type of page blocks only.
+    /// Serves no allocation: the range is being taken offline. A type of page blocks only.
     Isolate = 4,
 }
 
@@ -65,8 +65,8 @@ impl Migratetype {
         BY_BITS[(bits & 7) as usize]
     }
 
-    /// Where memory is taken from when blocks of this type have none left, best first. What cannot move
-    /// prefers what at least can be dropped; what can move goes last to what never moves.
+    /// Where memory is taken from when blocks of this type have none left, best first. Unmovable allocations
+    /// prefer reclaimable blocks; movable ones use unmovable blocks last.
     pub(crate) const fn fallbacks(self) -> &'static [Self] {
         match self {
             Self::Unmovable => &[Self::Reclaimable, Self::Movable],

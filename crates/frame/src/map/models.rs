@@ -17,8 +17,8 @@ fn given_out() -> Arc<Frame> {
     Arc::new(frame)
 }
 
-/// A hazard of docs/locking.md: a double free by two CPUs at once. One of them gets the frame, the other is
-/// told.
+/// A hazard of docs/locking.md: a double free by two CPUs at once. One frees the frame, the other gets an
+/// error.
 #[test]
 fn loom_of_two_frees_one_is_a_double_free() {
     loom::model(|| {
@@ -34,7 +34,7 @@ fn loom_of_two_frees_one_is_a_double_free() {
     });
 }
 
-/// A word's transition that fails without a cause is tried again: the free happens, once.
+/// A spurious failure of a word's transition is retried: the free happens, once.
 #[test]
 fn loom_a_free_happens_though_exchanges_fail_for_no_reason() {
     loom::model(|| {
@@ -50,8 +50,8 @@ fn loom_a_free_happens_though_exchanges_fail_for_no_reason() {
     });
 }
 
-/// A lock-free lookup that takes a reference while the owner gives the frame back: either the reference is
-/// had and the free refused, or the frame is free and the reference refused.
+/// A lock-free lookup that takes a reference while the owner frees the frame: either the reference is
+/// taken and the free refused, or the frame is free and the reference refused.
 #[test]
 fn loom_a_reference_and_a_free_exclude_each_other() {
     loom::model(|| {

@@ -19,23 +19,23 @@ use bitflags::bitflags;
 use quire_arch::Order;
 
 bitflags! {
-    /// What the users of a given-out frame note about it. Cleared when the frame is given back.
+    /// Flags that the users of an allocated frame set. Cleared when the frame is freed.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct FrameFlags: u32 {
-        /// A program asked that the frame stays in RAM.
+        /// A program locked the frame in RAM (mlock).
         const MLOCKED = 1 << 0;
-        /// The contents differ from what is stored elsewhere.
+        /// Dirty: the contents differ from what is stored elsewhere.
         const DIRTY = 1 << 1;
-        /// Used since this was last cleared.
+        /// Referenced since this was last cleared.
         const REFERENCED = 1 << 2;
-        /// An anonymous page that no other space can see: it may be written without a copy.
+        /// An exclusive anonymous page: no other space maps it, so it may be written without a copy.
         const ANONYMOUS_EXCLUSIVE = 1 << 3;
         /// Inner frames of the block have maps or locks of their own. Their user sets this on the block's
-        /// first frame before; then every frame is looked at when the block is given back.
+        /// first frame before; then every frame is checked when the block is freed.
         const TAILS_IN_USE = 1 << 4;
-        /// Some pages of the folio may be unmapped, and it waits to be split.
+        /// Some pages of the folio may be unmapped, and it is queued for deferred split.
         const PARTLY_MAPPED = 1 << 5;
-        /// The contents are not needed unless they are written to again.
+        /// Lazily freed: the contents are not needed unless they are written to again.
         const LAZY_FREE = 1 << 6;
         /// The folio lock is held.
         const LOCKED = 1 << 7;
@@ -44,28 +44,29 @@ bitflags! {
         /// The folio is on an LRU list, which keeps it from being freed: a thread that drops the last
         /// reference takes it off first.
         const LRU = 1 << 9;
-        /// It belongs on a list of folios that were used of late.
+        /// Active: it belongs on an active list.
         const ACTIVE = 1 << 10;
-        /// It was used of late before it was last paged out.
+        /// It was active before it was last swapped out.
         const WORKINGSET = 1 << 11;
         /// It is in the swap cache, which holds a reference.
         const SWAP_CACHE = 1 << 12;
         /// A device is writing it.
         const WRITEBACK = 1 << 13;
-        /// It could not be read: what it holds must be seen by no program.
+        /// Reading it failed: no program may see its contents.
         const READ_FAILED = 1 << 14;
-        /// It was read ahead, and not used yet.
+        /// It was read by readahead, and not used yet.
         const READAHEAD = 1 << 15;
-        /// It is to be given back as soon as it is written.
+        /// It is to be freed as soon as it is written.
         const RECLAIM = 1 << 16;
-        /// It holds pages that programs locked and is on no list that reclaim looks at.
+        /// It holds mlocked pages and is on no list that reclaim scans.
         const UNEVICTABLE = 1 << 17;
         /// A device is reading it, and a thread that began that holds the folio lock.
         const READING = 1 << 18;
         /// A device is reading it without a waiter: the thread that reaps the completion releases the folio
         /// lock.
         const UNATTENDED = 1 << 19;
-        /// A single page that was mapped by the name of its slot beside another mapping. Set until it is free.
+        /// A single page that was mapped from its swap slot while another mapping existed. Set until it is
+        /// freed.
         const SHARED_BY_NAME = 1 << 20;
     }
 }
@@ -102,7 +103,7 @@ impl FrameState {
     /// A frame inside a block.
     pub(crate) const TAIL: Self = Self::new(Kind::Tail, Order::ZERO, Migratetype::Unmovable);
 
-    /// A block that has just been given out: one reference, which is the caller's.
+    /// A block that was just allocated: one reference, which is the caller's.
     #[inline]
     pub(crate) const fn given_out(kind: Kind, order: Order, migratetype: Migratetype) -> Self {
         Self(Self::new(kind, order, migratetype).0 | ONE_REF)
@@ -118,7 +119,7 @@ impl FrameState {
         self.0
     }
 
-    /// What the frame is.
+    /// The frame's kind.
     #[inline]
     pub const fn kind(self) -> Kind {
         Kind::from_number((self.0 & KIND_MASK) as usize)
@@ -134,7 +135,7 @@ impl FrameState {
         }
     }
 
-    /// The type of the list that a free block is on, or that a given-out block was asked with.
+    /// The type of a free block's list, or of the request that allocated the block.
     #[inline]
     pub const fn migratetype(self) -> Migratetype {
         Migratetype::from_bits(self.0 >> MIGRATETYPE_SHIFT)
@@ -159,7 +160,7 @@ impl FrameState {
         self.0 & (KIND_MASK | ORDER_MASK << ORDER_SHIFT) == wanted
     }
 
-    /// The user gives the block of `order` back, and with it the last reference.
+    /// The user frees the block of `order` and drops its last reference.
     #[inline]
     pub(crate) const fn release(self, order: Order) -> Result<Self, FreeError> {
         // One pass over the word decides; what is wrong with it is found out apart.
@@ -199,7 +200,7 @@ impl FrameState {
         Self(self.0 & !KIND_MASK | Kind::Limbo as u64)
     }
 
-    /// The user says what the frame is for, or takes that back by naming [`Kind::Allocated`].
+    /// The user sets what the frame is for, or resets it with [`Kind::Allocated`].
     pub(crate) const fn classify(self, kind: Kind) -> Result<Self, KindError> {
         let now = self.kind();
         if !now.is_given_out() {
@@ -222,7 +223,7 @@ impl FrameState {
         self.classify(kind)
     }
 
-    /// One more reference, unless there is none (the block is being given back) or there are too many.
+    /// One more reference, unless there is none (the block is being freed) or there are too many.
     #[inline]
     pub(super) const fn try_get(self) -> Option<Self> {
         self.get(1)

@@ -1,4 +1,4 @@
-//! How much a CPU may keep.
+//! Limits of the per-CPU lists.
 
 use super::technique::PcpTechnique;
 use crate::map::Migratetype;
@@ -11,7 +11,7 @@ pub(crate) struct PcpLimits {
     pub(crate) high_min: u64,
     /// The budget never grows past this.
     pub(crate) high_max: u64,
-    /// What moves at once at least, if it is that much.
+    /// The least number moved at once, if that many are there.
     pub(crate) batch: u64,
 }
 

@@ -96,7 +96,7 @@ impl PcpLists {
         self.limits
     }
 
-    /// The zone has another size now.
+    /// Applies a change of the zone's size.
     pub(crate) fn set_limits(&mut self, limits: PcpLimits) {
         self.limits = limits;
         self.tuning.high = self.tuning.high.clamp(limits.high_min, limits.high_max);
@@ -109,7 +109,7 @@ impl PcpLists {
     }
 
     /// Notes that a list of `order` is empty and that nothing was returned, and returns how many blocks to
-    /// fetch. Here and below, `bound` is what the zone allows each CPU just now.
+    /// fetch. Here and below, `bound` is what the zone allows each CPU now.
     pub(crate) fn miss(&mut self, order: Order, bound: u64) -> u64 {
         self.tuning.miss(self.limits.bounded(bound), order)
     }
@@ -208,7 +208,7 @@ impl PcpLists {
         }
     }
 
-    /// Adds a block that was given back, on the list of its page block's type. The type may change while the
+    /// Adds a block that was freed, on the list of its page block's type. The type may change while the
     /// block is here; a thread that drains the list asks again. Returns false, and adds nothing, where blocks
     /// of the type must go to their zone at once.
     ///
@@ -231,8 +231,8 @@ impl PcpLists {
         true
     }
 
-    /// Takes a block of a larger order of the type, if there is one, and splits it: what is left over goes to
-    /// the lists of the smaller orders. The smallest that there is, so that large ones stay whole.
+    /// Takes the smallest block of a larger order of the type, if there is one, and splits it; so large ones
+    /// stay whole. The remainder goes to the lists of the smaller orders.
     pub(crate) fn pop_part(
         &mut self,
         map: &MemoryMap,
@@ -278,7 +278,7 @@ impl PcpLists {
     pub(crate) fn receive(&mut self, map: &MemoryMap, first: FrameIndex, pages: u64) {
         let before = core::mem::replace(&mut self.incoming, first);
         if before != FrameIndex::NONE {
-            // Seldom: the owner uses up what it received before it asks for more.
+            // Rare: the owner uses up what it received before it asks for more.
             let mut last = first;
             while let Some(next) = map.at(last).next().some() {
                 last = next;
@@ -391,7 +391,7 @@ mod tests {
         assert_eq!(lists.pages(), 512 - 80);
     }
 
-    /// No list is left out for ever: the next drain goes on where the last one stopped.
+    /// No list is skipped forever: the next drain continues where the last one stopped.
     #[test]
     fn small_drains_come_to_every_list_in_turn() {
         let frames = machine();

@@ -1,12 +1,12 @@
-//! The lists of free blocks that each CPU keeps for itself, one set a zone.
+//! The per-CPU lists of free blocks, one set per zone.
 //!
 //! Most allocations and frees end here and never see the zone's lock. A set is behind a lock of its own,
 //! which its CPU takes without contention, so that any other CPU can drain it (M. Gorman, "High-order pages
 //! on the per-CPU lists", 2016; the lock in place of interrupts off came with remote draining in Linux 6.0).
 //!
 //! Sizes are counted in base pages whatever the order of the blocks, and all orders share one budget. With
-//! [`PcpTechnique::All`] the budget follows the traffic ([`tuning`]), and what a CPU has too much of goes
-//! back to the CPU whose list it came from, if that one runs short ([`returned`]).
+//! [`PcpTechnique::All`] the budget follows the traffic ([`tuning`]), and a CPU's surplus is returned to the
+//! CPU whose list it came from, if that CPU runs short ([`returned`]).
 
 mod limits;
 mod lists;
@@ -28,18 +28,18 @@ use quire_arch::{LockClass, Order, Platform};
 use quire_sync::atomic::raw::{AtomicBool, Ordering};
 use quire_sync::{CachePadded, SpinLock};
 
-/// Blocks from this order on (256 KiB) are not kept at the price of others: which one was used last does not
-/// matter, since no cache holds much of either. So when the budget is used up they go home one by one, as
-/// long as no other thread is at the zone, instead of pushing out what has lain there longest.
+/// Blocks from this order on (256 KiB) do not displace others: which one was used last does not matter, since
+/// no cache holds much of either. So when the budget is used up they are freed to the zone one by one, while
+/// its lock is uncontended, instead of displacing the oldest blocks.
 pub(crate) const LARGE_ORDER: Order = Order::ALL[6];
 
 /// What one CPU keeps of one zone.
 #[derive(Debug)]
 pub(crate) struct PcpSet<P> {
     pub(crate) lists: SpinLock<PcpLists, P>,
-    /// Whether the budget was used up when a large block came last. Then the next ones go past the lists
-    /// without asking for their lock, until the CPU misses something or a tick passes. A hint: the budget
-    /// itself is looked at under the lock.
+    /// Whether the budget was used up when a large block came last. Then the next ones bypass the lists
+    /// without taking their lock, until a miss or a tick. A hint: the budget itself is checked under the
+    /// lock.
     full: AtomicBool,
     /// Written by other CPUs, so on a line of its own.
     pub(crate) returned: CachePadded<Returned>,
@@ -54,13 +54,13 @@ impl<P: Platform> PcpSet<P> {
         }
     }
 
-    /// Whether a block of `order` goes past the lists just now.
+    /// Whether a block of `order` bypasses the lists now.
     #[inline]
     pub(crate) fn is_full_for(&self, order: Order) -> bool {
         order >= LARGE_ORDER && self.full.load(Ordering::Relaxed)
     }
 
-    /// Notes that the budget is used up, or that there may be room again.
+    /// Records that the budget is used up, or that there may be room again.
     pub(crate) fn set_full(&self, full: bool) {
         self.full.store(full, Ordering::Relaxed);
     }

@@ -22,7 +22,7 @@ impl Stack {
         Arc::new(Self { frames, returned })
     }
 
-    /// Brings the one block `index` back.
+    /// Returns the one block `index`.
     fn push(&self, index: u32) -> bool {
         let last = &self.frames[index as usize];
         self.returned.push(&ReturnChain { first: FrameIndex(index), last, pages: 1 })
@@ -42,8 +42,8 @@ impl Stack {
     }
 }
 
-/// Two CPUs bring blocks back while the owner takes: each block comes out once, and none is lost. Every
-/// failure of the compare-exchange that another CPU can cause happens in some interleaving.
+/// Two CPUs return blocks while the owner takes: each block comes out once, and none is lost. Every failure
+/// of the compare-exchange that another CPU can cause happens in some interleaving.
 #[test]
 fn loom_returned_blocks_come_out_once() {
     loom::model(|| {

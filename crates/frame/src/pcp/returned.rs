@@ -1,18 +1,18 @@
-//! Blocks that other CPUs bring back, on a stack without a lock.
+//! Blocks returned by other CPUs, on a lock-free stack.
 //!
 //! A CPU that frees what another allocated would otherwise fill its own lists, spill them to the zone, and
-//! the other CPU would fetch the same frames from there: two takes of the zone's lock for nothing. Instead
-//! surplus goes back by one exchange on the other CPU's stack, a run of blocks at a time. The owner takes the
+//! the other CPU would fetch the same frames from there: two needless acquisitions of the zone's lock.
+//! Instead surplus is pushed on the other CPU's stack, a run of blocks with one exchange. The owner takes the
 //! whole stack with one exchange when its lists are empty, and so does a drain.
 //!
-//! The word holds the first frame and the number of base pages, so that the bound on what lies there is
+//! The word holds the first frame and the number of base pages, so that the bound on the stack's size is
 //! exact. Pushing compares the whole word. That the stack was taken and refilled with the same first frame
 //! meanwhile (ABA) does no harm: the pusher links its last block to that frame and to nothing behind it.
 
 use crate::map::{Frame, FrameIndex};
 use quire_sync::atomic::{AtomicU64, Ordering};
 
-/// What the word says.
+/// The contents of the word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct ReturnedWord(u64);
 
@@ -38,7 +38,7 @@ impl ReturnedWord {
     }
 }
 
-/// Blocks that go back together, linked from the first to the last.
+/// Blocks that are returned together, linked from the first to the last.
 #[derive(Debug)]
 pub(crate) struct ReturnChain<'m> {
     pub(crate) first: FrameIndex,
@@ -50,7 +50,7 @@ pub(crate) struct ReturnChain<'m> {
 #[derive(Debug)]
 pub(crate) struct Returned {
     word: AtomicU64,
-    /// Base pages that the owner has use for. Only a bound on what is brought; nothing else hangs on it.
+    /// Base pages that the owner has use for. Only a bound on what is returned; nothing else depends on it.
     accepts: AtomicU64,
     /// The most base pages that were on the stack.
     peak: AtomicU64,
@@ -65,7 +65,7 @@ impl Returned {
         }
     }
 
-    /// Base pages on the stack just now.
+    /// Base pages on the stack now.
     #[inline]
     pub(crate) fn pages(&self) -> u64 {
         u64::from(ReturnedWord(self.word.load(Ordering::Relaxed)).pages())
@@ -81,7 +81,7 @@ impl Returned {
         ReturnedWord(self.word.load(Ordering::Acquire)).first()
     }
 
-    /// How much the owner has use for: nothing as long as its own lists suffice.
+    /// Sets how much the owner has use for: nothing while its own lists suffice.
     #[inline]
     pub(crate) fn set_accepts(&self, pages: u64) {
         self.accepts.store(pages, Ordering::Relaxed);

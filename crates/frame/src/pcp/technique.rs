@@ -24,7 +24,7 @@ impl PcpTechnique {
     /// Every choice, from the one that holds least to the one that holds most.
     pub const ALL: [Self; 4] = [Self::None, Self::OrderZero, Self::Posted, Self::All];
 
-    /// Those that are compared with each other.
+    /// The choices that are compared with each other.
     pub const COMPARED: [Self; 3] = [Self::OrderZero, Self::Posted, Self::All];
 
     /// Name on the command line.
@@ -53,7 +53,7 @@ impl PcpTechnique {
         PcpSwitch { technique: self, orders: self.orders(), tunes: self.tunes() }
     }
 
-    /// Whether the budget follows the traffic, and surplus goes back to where it came from.
+    /// Whether the budget follows the traffic, and surplus is returned to the CPU it came from.
     const fn tunes(self) -> bool {
         matches!(self, Self::All)
     }
@@ -69,7 +69,7 @@ impl OrderSet {
     }
 }
 
-/// What a technique means on the paths of allocations and frees, where a bit is cheaper to ask than a name.
+/// A technique as bits, which are cheaper to test on the allocation and free paths.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PcpSwitch {
     technique: PcpTechnique,
@@ -89,7 +89,7 @@ impl PcpSwitch {
         self.orders.0 >> order.get() & 1 != 0
     }
 
-    /// Whether the budget follows the traffic, and surplus goes back to where it came from.
+    /// Whether the budget follows the traffic, and surplus is returned to the CPU it came from.
     #[inline]
     pub(crate) const fn tunes(self) -> bool {
         self.tunes

@@ -1,8 +1,8 @@
 //! How a CPU's budget follows the traffic.
 //!
 //! - A *miss* (a list is empty and nothing was returned) raises the budget by what is fetched, and the next
-//!   fetch of the same order takes twice as many blocks. So memory that is allocated and freed to and fro
-//!   comes to stay.
+//!   fetch of the same order takes twice as many blocks. So memory that is repeatedly allocated and freed
+//!   stays on the lists.
 //! - A *spill* (the budget is used up) halves the next fetch of that order.
 //! - A *tick* takes an eighth off the budget of a CPU without misses since the last one; a CPU that did not
 //!   use its lists at all gives back a half, and at the [`TICKS_TO_EMPTY`]th tick everything.
@@ -46,7 +46,7 @@ impl Tuning {
     }
 
     /// Notes that a list of `order` is empty and that nothing was returned, and returns how many blocks to
-    /// fetch. Here and below, `limits` are within what the zone allows each CPU just now.
+    /// fetch. Here and below, `limits` are within what the zone allows each CPU now.
     pub(super) fn miss(&mut self, limits: PcpLimits, order: Order) -> u64 {
         let base = (limits.batch >> order.get()).max(1);
         self.missed = true;

@@ -4,7 +4,7 @@
 //! What holds whenever the zone's lock is free:
 //! - a free block is on the list of its order and of its page block's migratetype, and its word says the
 //!   same;
-//! - the frames inside a block, free or not, are [`Kind::Tail`], so that giving a block out touches one
+//! - the frames inside a block, free or not, are [`Kind::Tail`], so that allocating a block touches one
 //!   descriptor;
 //! - no two free buddies of one order exist below the largest order.
 
@@ -91,7 +91,7 @@ impl Buddy {
         self.blocks
     }
 
-    /// Notes that a page block came to hold more than one type.
+    /// Records that a page block came to hold more than one type.
     pub(super) fn note_mixed(&mut self) {
         self.mixed += PAGEBLOCK_ORDER.pages();
     }
@@ -147,8 +147,8 @@ impl Buddy {
         self.free[migratetype.index()] -= order.pages();
     }
 
-    /// Gives out a block of `order`, as `given`, or `None` if no list can provide one. The watermark is the
-    /// caller's business.
+    /// Allocates a block of `order`, as `given`, or returns `None` if no list can provide one. The caller
+    /// checks the watermark.
     #[inline]
     pub(crate) fn allocate(
         &mut self,
@@ -176,15 +176,15 @@ impl Buddy {
         self.smallest(order, migratetype).is_none()
     }
 
-    /// Whether it pays to look for memory of `migratetype` on the CPUs' lists before another type's is taken.
-    /// Where the last search found nothing, the next few are left out.
+    /// Whether to search the CPUs' lists for memory of `migratetype` before taking another type's. After a
+    /// search that found nothing, the next few are skipped.
     pub(crate) fn may_collect(&mut self, migratetype: Migratetype) -> bool {
         let skip = &mut self.skip[migratetype.index()];
         *skip = skip.saturating_sub(1);
         *skip == 0
     }
 
-    /// Notes that a search of the CPUs' lists found nothing of `migratetype`.
+    /// Records that a search of the CPUs' lists found nothing of `migratetype`.
     pub(crate) fn note_nothing_collected(&mut self, migratetype: Migratetype) {
         self.skip[migratetype.index()] = SKIPPED_SEARCHES;
     }
@@ -219,7 +219,7 @@ impl Buddy {
         Some((index, size.pages() >> order.get()))
     }
 
-    /// Gives out a block of `order` from the high-order atomic reserve, as `given`.
+    /// Allocates a block of `order` from the high-order atomic reserve, as `given`.
     #[cold]
     pub(crate) fn allocate_reserved(
         &mut self,
@@ -264,10 +264,10 @@ impl Buddy {
         }
     }
 
-    /// Puts a block back and joins it with its buddy as long as that is free too. The type is that of the
-    /// page block *now*: it may have been stolen since the block was given out or entered a CPU's list. A
-    /// block of several page blocks goes back in pieces if one of these has become another type meanwhile,
-    /// e.g. because it leaves.
+    /// Frees a block and merges it with its buddy while that is free too. The type is that of the page block
+    /// *now*: it may have been stolen since the block was allocated or entered a CPU's list. A block of
+    /// several page blocks is freed in pieces if one of these has changed its type meanwhile, e.g. because it
+    /// is being isolated.
     pub(crate) fn free_block(&mut self, map: &MemoryMap, index: FrameIndex, order: Order, events: &EventSet) {
         let pfn = map.pfn(index);
         let migratetype = map.block_migratetype(pfn);
@@ -346,7 +346,7 @@ mod tests {
     use crate::pcp::PcpTechnique;
     use crate::testing::frames;
 
-    /// From the moment that the lock is free a neighbour that comes home may look at the run's first frame.
+    /// Once the lock is released, freeing a neighbour may read the run's first frame.
     #[test]
     fn a_run_is_marked_as_given_out_under_the_lock() {
         let frames = frames(&[(0, 4096)], 1, PcpTechnique::None);

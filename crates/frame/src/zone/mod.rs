@@ -1,4 +1,4 @@
-//! Zones: the ranges of frames that are allocated from apart, each with its buddy lists and watermarks.
+//! Zones: ranges of frames with their own buddy lists and watermarks.
 
 mod buddy;
 mod report;
@@ -29,8 +29,7 @@ pub(crate) struct Zone<P> {
     /// From the lowest frame to the highest, holes included.
     pub(crate) span: PfnRange,
     pub(crate) levels: Levels,
-    /// Frames that the zone gives out, free or not. Written under the lock, as a part of the range can go and
-    /// come.
+    /// Managed frames, free or not. Written under the lock, as parts of the range can go offline and online.
     managed: AtomicU64,
     /// Frames on the buddy lists that requests can get. Written under the lock.
     free: AtomicU64,
@@ -77,14 +76,14 @@ impl<P: Platform> Zone<P> {
         ZoneGuard { zone: self, platform, since: self.timed.then(|| platform.now()), buddy }
     }
 
-    /// Takes the zone's lock if it is free just now.
+    /// Takes the zone's lock if it is free now.
     #[inline]
     pub(crate) fn try_lock<'z>(&'z self, platform: &'z P) -> Option<ZoneGuard<'z, P>> {
         let buddy = self.buddy.try_lock()?;
         Some(ZoneGuard { zone: self, platform, since: self.timed.then(|| platform.now()), buddy })
     }
 
-    /// Frames on the buddy lists just now, those of a range that is being taken out of use not counted.
+    /// Frames on the buddy lists now, those of a range that is being taken out of use not counted.
     #[inline]
     pub(crate) fn free(&self) -> u64 {
         self.free.load(Ordering::Relaxed)
@@ -96,7 +95,7 @@ impl<P: Platform> Zone<P> {
         self.present.load(Ordering::Relaxed)
     }
 
-    /// Frames that the zone gives out, free or not.
+    /// Managed frames, free or not.
     #[inline]
     pub(crate) fn managed(&self) -> u64 {
         self.managed.load(Ordering::Relaxed)
@@ -107,7 +106,7 @@ impl<P: Platform> Zone<P> {
         PcpLimits::bound(self.free(), self.pcp.iter().count() as u64)
     }
 
-    /// What the lock has seen.
+    /// Statistics of the lock.
     pub(crate) fn lock_statistics(&self) -> SpinStatistics {
         SpinStatistics { held_ns: self.held.load(Ordering::Relaxed), ..self.buddy.statistics() }
     }
@@ -135,23 +134,23 @@ pub(crate) struct ZoneGuard<'z, P: Platform> {
 }
 
 impl<P: Platform> ZoneGuard<'_, P> {
-    /// Reclaim did what the boost called for.
+    /// Reclaim did what the boost was set for.
     pub(crate) fn clear_boost(&mut self) {
         self.zone.levels.clear_boost();
     }
 
-    /// The zone gains frames that are there since the start.
+    /// Adds frames that are present from boot.
     pub(crate) fn add_managed(&mut self, frames: u64) {
         self.zone.managed.store(self.zone.managed() + frames, Ordering::Relaxed);
     }
 
-    /// The zone gains frames that came into use.
+    /// Adds frames that came online.
     pub(crate) fn add_frames(&mut self, frames: u64) {
         self.add_managed(frames);
         self.zone.present.store(self.zone.present() + frames, Ordering::Relaxed);
     }
 
-    /// The zone loses frames that went out of use.
+    /// Removes frames that went offline.
     pub(crate) fn remove_frames(&mut self, frames: u64) {
         self.zone.managed.store(self.zone.managed() - frames, Ordering::Relaxed);
         self.zone.present.store(self.zone.present() - frames, Ordering::Relaxed);
@@ -178,7 +177,7 @@ impl<P: Platform> Drop for ZoneGuard<'_, P> {
     #[inline]
     fn drop(&mut self) {
         let mixed = self.buddy.take_mixed();
-        // In a zone of so few page blocks nothing would come of it.
+        // Without effect in a zone of so few page blocks.
         if mixed > 0 && self.zone.managed() >= BOOSTED_BLOCKS << PAGEBLOCK_ORDER.get() {
             self.zone.levels.raise_boost(mixed);
         }

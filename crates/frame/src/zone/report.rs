@@ -17,7 +17,7 @@ pub struct ZoneReport {
     pub span: PfnRange,
     /// RAM in the zone, boot memory included.
     pub present: u64,
-    /// What the zone gives out.
+    /// Managed frames.
     pub managed: u64,
     /// On the zone's own lists.
     pub free: u64,
@@ -29,13 +29,13 @@ pub struct ZoneReport {
     pub pcp_peak: u64,
     /// The watermarks.
     pub watermarks: Watermarks,
-    /// Left here by requests that could use a higher zone, on top of the watermark.
+    /// Reserve against requests that could use a higher zone, on top of the watermark.
     pub lowmem_reserve: u64,
     /// Free blocks by order and migratetype.
     pub blocks: BuddyCounts,
     /// Page blocks by migratetype.
     pub pageblocks: [u64; Migratetype::COUNT],
-    /// What the zone's lock has seen. How long it was held is known if the machine was built to measure it
+    /// Statistics of the zone's lock. How long it was held is known if the machine was built to measure it
     /// ([`FrameConfig::time_locks`](crate::FrameConfig::time_locks)).
     pub lock: SpinStatistics,
 }

@@ -3,8 +3,8 @@
 use crate::map::PAGEBLOCK_ORDER;
 use quire_sync::atomic::raw::{AtomicU64, Ordering};
 
-/// Levels of free frames in a zone. Below `low` reclaim should start in the background, up to `high`; below
-/// `min` only reclaim itself may allocate.
+/// Levels of free frames in a zone. Below `low` background reclaim should start, up to `high`; below `min`
+/// only reclaim itself may allocate.
 ///
 /// Computed as Linux computes them: `min` is the zone's share of `min_free_kbytes`, which by default is the
 /// square root of sixteen times the size of memory in KiB, and the steps above it are a quarter of `min`, or
@@ -47,8 +47,8 @@ impl Watermarks {
     }
 }
 
-/// A zone's watermarks, as they are just now. Readers may see a mixture while they change; each is sensible
-/// by itself.
+/// A zone's watermarks, as they are now. Readers may see old and new values mixed; each is valid by
+/// itself.
 #[derive(Debug, Default)]
 pub(crate) struct Levels {
     min: AtomicU64,

@@ -1,4 +1,4 @@
-//! All zones of a machine, and in which order a CPU asks them.
+//! All zones of a machine, and the order in which a CPU tries them.
 
 use super::Zone;
 use crate::zone_id::{ZoneId, ZoneKind};
@@ -45,7 +45,7 @@ impl<P: Platform> Zones<P> {
     }
 }
 
-/// The zones that requests from one node ask, in this order: those of the node itself from the highest down,
+/// The zones that requests from one node try, in this order: those of the node itself from the highest down,
 /// then those of the other nodes, by the number of steps from here. Only zones with frames are on it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Zonelist {

@@ -79,7 +79,7 @@ impl Cpu {
         self.claimed.store(false, Ordering::Release);
     }
 
-    /// Whether a handle exists just now.
+    /// Whether a handle exists now.
     pub(crate) fn is_claimed(&self) -> bool {
         self.claimed.load(Ordering::Relaxed)
     }

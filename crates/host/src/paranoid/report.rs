@@ -1,4 +1,4 @@
-//! What is said about a stale translation.
+//! Reports of stale translations.
 
 use core::fmt;
 use quire_arch::{Access, CachedTranslation, Entry, Level, Pfn, TlbFlush, VirtAddr};
@@ -13,7 +13,7 @@ pub enum Staleness {
     NotMapped,
     /// The tables map another frame.
     OtherFrame,
-    /// The cached entry permits what the tables do not.
+    /// The cached entry permits more than the tables.
     MorePermission,
     /// A write goes through the cached entry, and the dirty bit in the tables was cleared: the write is lost
     /// to every reader of that bit.
@@ -24,7 +24,7 @@ pub enum Staleness {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct StaleHit {
-    /// What the TLB held, and whose TLB.
+    /// The cached translation, and its CPU.
     pub cached: CachedTranslation,
     /// Root of the tables that were current.
     pub root: Pfn,
@@ -32,9 +32,9 @@ pub struct StaleHit {
     pub addr: VirtAddr,
     /// Its kind.
     pub access: Access,
-    /// What the tables said.
+    /// The entry in the tables.
     pub table: Entry,
-    /// The level at which they said it.
+    /// The level of that entry.
     pub table_level: Level,
     /// The difference.
     pub staleness: Staleness,

@@ -51,7 +51,7 @@ impl<F: PagingFormat> HostPlatform<F> {
         HostCounters::sum(&self.machine.cpus)
     }
 
-    /// Tells paranoid mode how to ask whether a frame is free, or (with `None`) that it cannot ask.
+    /// Sets paranoid mode's query whether a frame is free, or (with `None`) removes it.
     ///
     /// The query is called in the middle of a program access, by a CPU that serves no shootdown meanwhile: it
     /// must only read atomics, take no lock, and not keep the machine alive (hold a `Weak`).

@@ -149,7 +149,7 @@ fn loom_initiators_that_shoot_at_each_other_get_through() {
 }
 
 /// Two requests to one target at a time: neither is completed by the acknowledgement of the other. (Both come
-/// from one thread: loom lets two waiting threads yield to each other for ever.)
+/// from one thread: loom lets two waiting threads yield to each other forever.)
 #[test]
 fn loom_two_requests_at_one_target() {
     check(4, || {

@@ -30,12 +30,12 @@ use crate::platform::HostPlatform;
 /// How a file is used as a swap device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FileDeviceOptions {
-    /// What does the work; `None` is the best that the host permits.
+    /// The engine; `None` selects the best that the host permits.
     pub engine: Option<Engine>,
-    /// Ask for input and output past the host's page cache. Some file systems cannot; then it goes through
-    /// the cache.
+    /// Use direct I/O, bypassing the host's page cache. Some file systems do not support it; then it goes
+    /// through the cache.
     pub direct: bool,
-    /// Requests that may be under way at once, those included that wait to be reaped; at least 1.
+    /// Requests in flight at once, including those not yet reaped; at least 1.
     pub depth: usize,
 }
 
@@ -45,16 +45,16 @@ impl Default for FileDeviceOptions {
     }
 }
 
-/// What does the work of a device.
+/// The I/O engine of a device.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Engine {
-    /// One thread with an io_uring: all that is queued meanwhile goes to the host in one call.
+    /// One thread with an io_uring: queued requests are submitted to the host in one call.
     Ring,
     /// A few threads, each with one request at a time.
     Pool,
 }
 
-/// Why a file cannot be a swap device. Displays as one line.
+/// Why a file cannot be a swap device. Displayed as one line.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {cause}", .path.display())]
 pub struct FileDeviceError {
@@ -126,7 +126,7 @@ impl<F: PagingFormat> FileDevice<F> {
         Ok(Self { platform: platform.clone(), shared, workers, slots, engine, direct })
     }
 
-    /// What does the work.
+    /// The engine.
     pub fn engine(&self) -> Engine {
         self.engine
     }

@@ -1,6 +1,6 @@
 //! Swap devices for machines in a process.
 
-// Threads of the host do its work: no model can follow them.
+// Threads of the host do the I/O: models cannot follow them.
 #[cfg(not(any(loom, shuttle)))]
 mod file;
 mod ram;

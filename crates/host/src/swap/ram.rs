@@ -15,7 +15,7 @@ const WORDS: usize = PAGE_SIZE as usize / size_of::<u64>();
 
 type Page = Box<[u64; WORDS]>;
 
-/// A swap device that keeps pages in memory of the host: as fast as can be, and it takes none of the
+/// A swap device that keeps pages in memory of the host: as fast as possible, and it takes none of the
 /// machine's own RAM.
 ///
 /// Memory is allocated when a slot is written, and freed when the slot is free.
@@ -35,8 +35,8 @@ impl HostRam {
         }
     }
 
-    /// A device that the memory manager takes for a disk without a seek time: it goes through the swap cache
-    /// and is read ahead. It completes at once all the same, so a program finds the same on it each time.
+    /// A device that the memory manager treats as a non-rotational disk: it uses the swap cache and
+    /// readahead. It still completes at once, so runs are deterministic.
     pub fn disk(slots: usize) -> Self {
         Self { flags: DeviceFlags::NOTES_FREED, ..Self::new(slots) }
     }

@@ -1,4 +1,4 @@
-//! A device that completes requests later: for the paths of the memory manager that only such devices take.
+//! A device that completes requests later: for code paths that only asynchronous devices take.
 
 use core::fmt;
 use quire_arch::{PAGE_SIZE, Platform};
@@ -8,14 +8,14 @@ use quire_swap::{
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What a frame holds while, and if, reading into it has not succeeded.
+/// The contents of a frame before, or without, a successful read.
 const UNREAD: u8 = 0xee;
 
 /// When a [`SlowDevice`] completes a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Completion {
     /// After so many reaps since; at the first one, if zero. As long as requests wait for that, the device
-    /// [has something](SwapDevice::has_done), so that no thread sleeps for ever.
+    /// [has something](SwapDevice::has_done), so that no thread sleeps forever.
     AfterReaps(u32),
     /// When [`SlowDevice::complete`] says so.
     WhenTold,
@@ -40,7 +40,7 @@ impl Default for SlowConfig {
     }
 }
 
-/// A device `D`, which completes at once, made to complete later, in the order of submission.
+/// A synchronous device `D`, made to complete later, in the order of submission.
 ///
 /// The work is not begun before it completes: a page whose frame is freed too early is lost, and what is read
 /// is not there before the device says so. A frame that is being read into holds no zeros and nothing that
@@ -77,7 +77,7 @@ impl<D> SlowDevice<D> {
         &self.inner
     }
 
-    /// Requests that wait for their work to be done.
+    /// Pending requests.
     pub fn waiting(&self) -> usize {
         self.queue().waiting.len()
     }

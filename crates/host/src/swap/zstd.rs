@@ -24,7 +24,7 @@ impl Default for Zstd {
     }
 }
 
-/// What one CPU works with.
+/// A CPU's workspace.
 pub struct ZstdWorkspace {
     compress: CCtx<'static>,
     decompress: DCtx<'static>,

@@ -1,4 +1,4 @@
-//! From what CPUs have listed to the lists of memcgs and nodes.
+//! Draining the CPUs' batches to the lists of memcgs and nodes.
 
 use super::{Label, NodeLists};
 use crate::Memcgs;
@@ -8,8 +8,8 @@ use quire_arch::{CpuId, Pin, Platform};
 const CHUNK: u32 = 32;
 
 impl<P: Platform> Memcgs<P> {
-    /// Puts what `cpu` has listed, or what all CPUs have, on the lists of the memcgs and nodes that it
-    /// belongs to, oldest first. Folios that are listed meanwhile may stay.
+    /// Moves the folios that `cpu`, or every CPU, has listed to the lists of their memcgs and nodes, oldest
+    /// first. Folios listed meanwhile may stay.
     pub fn take_in(&self, pin: &Pin<'_, P>, cpu: Option<CpuId>) {
         match cpu {
             Some(cpu) => self.take_in_from(pin, cpu),

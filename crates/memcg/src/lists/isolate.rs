@@ -1,4 +1,4 @@
-//! Folios that reclaim takes off a list, and those that it brings back.
+//! Isolating folios for reclaim, and putting them back.
 
 use super::{Label, LruList};
 use crate::Memcgs;
@@ -6,7 +6,7 @@ use crate::id::MemcgId;
 use quire_arch::{NodeId, Pfn, Pin, Platform};
 use quire_frame::FrameFlags;
 
-/// Where a look at a list begins.
+/// Where a scan of a list starts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Begin {
     /// At the end, where the oldest folio is.
@@ -15,22 +15,22 @@ pub enum Begin {
     WhereLeft,
 }
 
-/// What was found at the end of a list.
+/// The result of a scan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Isolated {
-    /// Pages of the folios that were looked at.
+    /// Pages scanned.
     pub scanned: u64,
-    /// Pages of those that were taken.
+    /// Pages isolated.
     pub taken: u64,
-    /// Folios that were looked at.
+    /// Folios scanned.
     pub folios: u32,
 }
 
 impl<P: Platform> Memcgs<P> {
-    /// Looks at up to `most` folios of a list, the oldest first, and takes those that `want` wants: such a
-    /// folio is listed no more, enters `out`, and the caller holds a reference to it. What is not wanted, or
-    /// is just being given back, stays where it is: it grows no younger by the look. `want` is called under
-    /// the lists' lock; `out` has room for `most`.
+    /// Scans up to `most` folios of a list, the oldest first, and isolates those for which `want` returns
+    /// true: such a folio leaves the list and enters `out`, and the caller holds a reference to it. Others,
+    /// and folios being freed, keep their place. `want` is called under the lists' lock; `out` has room for
+    /// `most`.
     pub fn isolate(
         &self,
         _pin: &Pin<'_, P>,
@@ -66,8 +66,8 @@ impl<P: Platform> Memcgs<P> {
         found
     }
 
-    /// Lists a folio that is not listed on `list` of its memcg and node, at the front or the back. The caller
-    /// keeps it from being given back.
+    /// Puts an unlisted folio on `list` of its memcg and node, at the front or the back. The caller keeps it
+    /// from being freed.
     pub fn put_back(&self, pin: &Pin<'_, P>, head: Pfn, list: LruList, front: bool) {
         self.put_back_all(pin, [(head, list, front)]);
     }

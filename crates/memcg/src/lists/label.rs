@@ -1,4 +1,4 @@
-//! What a listed folio's descriptor says about where it is.
+//! The label in a listed folio's descriptor: where it is.
 
 use super::LruList;
 use quire_arch::{CpuId, MAX_CPUS, Order};
@@ -13,12 +13,12 @@ const CPU_MASK: u16 = 0xff;
 const _: () = assert!(MAX_CPUS <= CPU_MASK as usize + 1 && LruList::COUNT < LIST_MASK as usize);
 const _: () = assert!(Order::COUNT <= 16);
 
-/// Where a folio is listed, on which list or on its way to which, and as large as what: a folio that was
-/// split counts as what it was, until this crate has seen the change.
+/// Where a folio is listed, its list or target list, and its order: a split folio counts with its old order
+/// until this crate has seen the split.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Label(u16);
 
-/// Whose lock guards a listed folio.
+/// The lock that guards a listed folio.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ListPlace {
     /// That of what this CPU has listed.
@@ -37,7 +37,7 @@ impl Label {
         self.0 >> LIST_SHIFT & LIST_MASK != 0
     }
 
-    /// With what `cpu` has listed, on its way to `list`.
+    /// In `cpu`'s batch, on its way to `list`.
     #[inline]
     pub(crate) fn incoming(list: LruList, order: Order, cpu: CpuId) -> Self {
         let main = Self::main(list, order);

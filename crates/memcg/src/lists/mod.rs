@@ -1,10 +1,9 @@
 //! The LRU lists.
 //!
-//! A listed folio has [`FrameFlags::LRU`], and a label in its descriptor that says where it is: with what a
-//! CPU has listed and no scan has looked at yet, or on a list of its memcg and node. Label and flag change
-//! under the lock of the place that the folio is at, under both locks if it changes the place. So to take a
-//! folio a CPU reads the label, takes that lock, and reads again. A folio's memcg does not change while it is
-//! listed.
+//! A listed folio has [`FrameFlags::LRU`], and a label in its descriptor that says where it is: in a CPU's
+//! batch that no scan has taken in yet, or on a list of its memcg and node. Label and flag change under the
+//! lock of the folio's place, under both locks if it moves between places. So to take a folio a CPU reads the
+//! label, takes that lock, and reads again. A folio's memcg does not change while it is listed.
 
 mod incoming;
 mod isolate;
@@ -30,20 +29,20 @@ use quire_sync::atomic::Ordering;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(usize)]
 pub enum LruList {
-    /// Anonymous folios that were not used of late: the next to be paged out.
+    /// Inactive anonymous folios: the next to be swapped out.
     InactiveAnon,
-    /// Anonymous folios that were.
+    /// Active anonymous folios.
     ActiveAnon,
-    /// Other folios, and anonymous ones whose contents are not needed, that were not used of late.
+    /// Inactive file folios, and anonymous folios marked by MADV_FREE.
     InactiveFile,
-    /// Other folios that were.
+    /// Active file folios.
     ActiveFile,
-    /// Folios that stay: their order says nothing.
+    /// Unevictable folios: their order has no meaning.
     Unevictable,
 }
 
 impl LruList {
-    /// How many there are.
+    /// Number of lists.
     pub const COUNT: usize = 5;
     /// Every list, in the order of the enum.
     pub const ALL: [Self; Self::COUNT] =
@@ -60,7 +59,7 @@ impl LruList {
         }
     }
 
-    /// The list of folios of this sort that were used of late.
+    /// The active list of the same type.
     pub const fn active(self) -> Self {
         match self {
             Self::InactiveAnon | Self::ActiveAnon => Self::ActiveAnon,
@@ -69,7 +68,7 @@ impl LruList {
         }
     }
 
-    /// The list of folios of this sort that were not.
+    /// The inactive list of the same type.
     pub const fn inactive(self) -> Self {
         match self {
             Self::InactiveAnon | Self::ActiveAnon => Self::InactiveAnon,
@@ -78,7 +77,7 @@ impl LruList {
         }
     }
 
-    /// What a folio on it has of the flags that say so.
+    /// The list flags of a folio on it.
     const fn flags(self) -> FrameFlags {
         match self {
             Self::InactiveAnon | Self::InactiveFile => FrameFlags::LRU,
@@ -98,7 +97,7 @@ fn mark(frame: &Frame, list: LruList) -> bool {
     frame.change_flags(flags, LIST_FLAGS - flags).is_some()
 }
 
-/// What one CPU has listed and no scan has looked at yet.
+/// A CPU's batch: folios that it has listed and no scan has taken in yet.
 #[derive(Debug, Default)]
 pub(crate) struct Incoming {
     pub(crate) folios: FolioList,
@@ -111,14 +110,13 @@ enum Held<'g, P: Platform> {
 }
 
 impl<P: Platform> Memcgs<P> {
-    /// Whether anonymous folios are listed. Before there is a swap device this costs nothing.
+    /// Whether anonymous folios are listed. Before the first swap device they are not, which saves the cost.
     #[inline]
     pub fn lists_anonymous(&self) -> bool {
         self.listing.load(Ordering::Relaxed)
     }
 
-    /// From now on anonymous folios are listed. Those that there are already the caller finds in the memory
-    /// map.
+    /// From now on anonymous folios are listed. The caller finds the existing ones in the memory map.
     pub fn start_listing(&self) {
         self.listing.store(true, Ordering::Relaxed);
     }
@@ -149,7 +147,7 @@ impl<P: Platform> Memcgs<P> {
         true
     }
 
-    /// Takes the folio that starts at `head` off, wherever it is listed. Returns false if it is not.
+    /// Unlists the folio that starts at `head`. Returns false if it is not listed.
     #[inline]
     pub fn unlist_folio(&self, _pin: &Pin<'_, P>, head: Pfn) -> bool {
         let frame = self.frames.known(head);
@@ -181,7 +179,7 @@ impl<P: Platform> Memcgs<P> {
         let frame = self.frames.known(head);
         let listed = || frame.word().flags().contains(FrameFlags::LRU);
         let mut attempt = 0;
-        // A folio that moves all the time keeps this going; each time another CPU has made progress.
+        // A folio that keeps moving keeps this looping; each time another CPU has made progress.
         while listed() {
             let label = Label::of(frame);
             match label.place() {
@@ -213,7 +211,7 @@ impl<P: Platform> Memcgs<P> {
         None
     }
 
-    /// The list that the folio is on or on its way to, if it is listed: a moment's view.
+    /// The list that the folio is on or on its way to, if it is listed: a snapshot.
     pub fn list_of(&self, head: Pfn) -> Option<LruList> {
         let frame = self.frames.known(head);
         frame.word().flags().contains(FrameFlags::LRU).then(|| Label::of(frame).list())

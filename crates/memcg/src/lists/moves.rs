@@ -1,12 +1,12 @@
-//! Listed folios that go from one list to another.
+//! Moving listed folios between lists.
 
 use super::{Held, LruList, mark};
 use crate::Memcgs;
 use quire_arch::{Pfn, Pin, Platform};
 
 impl<P: Platform> Memcgs<P> {
-    /// Moves a listed folio to the list that `to` makes of its own, to the front or the back. Returns false
-    /// if it is not listed. What no scan has looked at yet keeps its place.
+    /// Moves a listed folio to the list that `to` maps its list to, to the front or the back. Returns false
+    /// if it is not listed. A folio in a CPU's batch keeps its place.
     fn relist(&self, head: Pfn, to: impl FnOnce(LruList) -> LruList, front: bool) -> bool {
         let map = self.frames.map();
         let moved = self.with_listed(head, |frame, label, held| {
@@ -24,12 +24,12 @@ impl<P: Platform> Memcgs<P> {
         moved.is_some()
     }
 
-    /// Moves a listed folio to the active list of its sort. Returns false if it is not listed.
+    /// Moves a listed folio to the active list of its type. Returns false if it is not listed.
     pub fn activate(&self, _pin: &Pin<'_, P>, head: Pfn) -> bool {
         self.relist(head, LruList::active, true)
     }
 
-    /// Moves a listed folio to the inactive list of its sort. Returns false if it is not listed.
+    /// Moves a listed folio to the inactive list of its type. Returns false if it is not listed.
     pub fn deactivate(&self, _pin: &Pin<'_, P>, head: Pfn) -> bool {
         self.relist(head, LruList::inactive, true)
     }
@@ -39,8 +39,7 @@ impl<P: Platform> Memcgs<P> {
         self.relist(head, |list| list, false)
     }
 
-    /// Moves a listed folio to `list`, e.g. when its contents are needed no more, or when it was locked by a
-    /// program. Returns false if it is not listed.
+    /// Moves a listed folio to `list`, e.g. after MADV_FREE or mlock. Returns false if it is not listed.
     pub fn move_to(&self, _pin: &Pin<'_, P>, head: Pfn, list: LruList, front: bool) -> bool {
         self.relist(head, |_| list, front)
     }

@@ -9,13 +9,13 @@ use quire_sync::{SpinGuard, SpinLock};
 
 pub(crate) type Lists = [FolioList; LruList::COUNT];
 
-/// Lists, how long they are, and how old what is on them gets.
+/// Lists, their sizes, and their clock.
 pub(crate) struct NodeLists<P: Platform> {
     lists: SpinLock<Lists, P>,
     /// Pages on each, by the folios' labels. Written under the lock, read without.
     pages: [AtomicU64; LruList::COUNT],
-    /// Pages that have left the inactive lists, here and in the memcgs below: the time by which a page's
-    /// absence is measured.
+    /// Pages that have left the inactive lists, here and in descendants: the clock by which refault distances
+    /// are measured.
     age: AtomicU64,
 }
 

@@ -1,4 +1,4 @@
-//! How long the lists are, and how fast folios leave them.
+//! The sizes of the lists, and the clock of departures from them.
 
 use super::{LruList, NodeLists};
 use crate::Memcgs;
@@ -7,8 +7,8 @@ use quire_arch::{NodeId, Platform};
 use quire_sync::atomic::Ordering;
 
 impl<P: Platform> Memcgs<P> {
-    /// Pages on each list of a memcg and node. What CPUs have listed and is not taken in
-    /// ([`take_in`](Self::take_in)) is not among them.
+    /// Pages on each list of a memcg and node. Excludes the CPUs' batches until they are taken in
+    /// ([`take_in`](Self::take_in)).
     pub fn sizes(&self, id: MemcgId, node: NodeId) -> [u64; LruList::COUNT] {
         let lists = self.table.get(id).and_then(|memcg| memcg.lists(node));
         lists.map_or([0; LruList::COUNT], NodeLists::sizes)
@@ -28,8 +28,8 @@ impl<P: Platform> Memcgs<P> {
         sums
     }
 
-    /// Lets the clock of the memcg and of all above it, the root included, go on by `pages`: so many have
-    /// left its inactive lists on the node, because they were reclaimed or because they became active.
+    /// Advances the clock of the memcg and all its ancestors, the root included, by `pages`: so many left its
+    /// inactive lists on the node, by eviction or activation.
     pub fn advance(&self, id: MemcgId, node: NodeId, pages: u64) {
         let root = self.table.get(MemcgId::ROOT);
         for lists in self.up(id).chain(root).filter_map(|memcg| memcg.lists(node)) {
@@ -37,7 +37,7 @@ impl<P: Platform> Memcgs<P> {
         }
     }
 
-    /// What the clock of the memcg and node shows. It begins anew with another memcg of that number.
+    /// The clock of the memcg and node. It restarts when the number is reused for another memcg.
     pub fn age(&self, id: MemcgId, node: NodeId) -> u64 {
         let lists = self.table.get(id).and_then(|memcg| memcg.lists(node));
         lists.map_or(0, |lists| lists.age().load(Ordering::Relaxed))

@@ -8,7 +8,7 @@ use quire_frame::{FolioSplit, FrameChain, SplitError};
 
 impl<P: Platform> Memcgs<P> {
     /// Ends a split as [`FolioSplit::finish`] does. If the folio is listed its parts are too, beside it, from
-    /// the moment that another CPU can see them. What enters `unmapped` is given back to the folio's memcg.
+    /// the moment that another CPU can see them. What enters `unmapped` is uncharged from the folio's memcg.
     ///
     /// # Errors
     ///
@@ -38,12 +38,12 @@ impl<P: Platform> Memcgs<P> {
         let done = match (listed.flatten(), split) {
             (Some(done), _) => done,
             (None, Some(split)) => {
-                // Another CPU may have listed it since the look, and dropped its reference.
+                // Another CPU may have listed it since the check, and dropped its reference.
                 split.finish(to, held, unless_mapped, unmapped).inspect(|()| {
                     self.folio_was_split(pin, head);
                 })
             }
-            // The split is used in the one way or the other.
+            // The split is consumed either way.
             (None, None) => Err(SplitError::Busy),
         };
         self.uncharge(pin, memcg, unmapped.pages() - before);
@@ -73,7 +73,7 @@ impl<P: Platform> Memcgs<P> {
     }
 
     /// A listed folio was split by [`FolioSplit::finish`], and its first part is what is listed now. Until
-    /// this is said it counts as large as it was, wherever it moves. Returns the list, if it is still listed.
+    /// this call it counts with its old size, wherever it moves. Returns the list, if it is still listed.
     pub fn folio_was_split(&self, _pin: &Pin<'_, P>, head: Pfn) -> Option<LruList> {
         self.with_listed(head, |frame, label, held| {
             self.relabel(head, label, frame.word().order(), held);

@@ -1,8 +1,8 @@
 //! Linux's memory calls as a program makes them: numbers in, a number out.
 //!
-//! This is the layer that a kernel's system-call entry, the replay of a recording and the comparison with the
-//! host's Linux share: flag words are decoded here, what depends on files is asked of [`Files`], and results
-//! in memory are written through [`UserMemory`].
+//! A kernel's system-call entry, the replay of a recording and the comparison with the host's Linux share
+//! this layer. It decodes flag words, gets the properties of files from [`Files`], and writes results in
+//! memory through [`UserMemory`].
 
 mod decode;
 mod number;
@@ -16,7 +16,7 @@ use crate::space::{Errno, Error, Space};
 use quire_arch::{Platform, VirtAddr};
 use quire_space::{LockAll, Protection, RemapFlags, SyncFlags};
 
-/// What the embedder knows about an open file.
+/// The embedder's description of an open file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OpenFile {
     /// A number for the open file. Mappings with equal numbers can become one, which Linux does only for the
@@ -26,10 +26,10 @@ pub struct OpenFile {
     pub readable: bool,
     /// The descriptor allows writing.
     pub writable: bool,
-    /// The error with which the file refuses to be mapped at all: ENODEV of a directory or a pipe.
+    /// The error if the file cannot be mapped at all: ENODEV for a directory or a pipe.
     pub refused: Option<Errno>,
-    /// The error with which it refuses a mapping of this kind (shared or private) that may be written: EPERM
-    /// of memory that is sealed. `mprotect` may not allow it later.
+    /// The error for a writable mapping of this kind (shared or private): EPERM for sealed memory. `mprotect`
+    /// may not allow it later.
     pub write_refused: Option<Errno>,
     /// The same for execution: EPERM where the file system is mounted without it.
     pub exec_refused: Option<Errno>,
@@ -55,19 +55,19 @@ impl Files for NoFiles {
     }
 }
 
-/// What became of a call.
+/// The result of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CallOutcome {
     /// It succeeded with this value.
     Done(u64),
     /// It failed.
     Failed(Errno),
-    /// The call, or the form of it that was asked for, is not built.
+    /// The call, or the requested form of it, is not implemented.
     Unsupported,
 }
 
 impl CallOutcome {
-    /// The value as Linux returns it: failures as small negative numbers. `None` for what is not built.
+    /// The value as Linux returns it: failures as small negative numbers. `None` for what is not implemented.
     pub const fn raw(self) -> Option<i64> {
         match self {
             Self::Done(value) => Some(value as i64),
@@ -103,7 +103,7 @@ pub fn call<P: Platform>(
         }
         CallNumber::Munmap => space.munmap(at, len).map(|()| 0),
         CallNumber::Mprotect => mprotect(space, at, len, third),
-        // Without protection keys only the default key is there.
+        // Without protection keys there is only the default key.
         CallNumber::PkeyMprotect if fourth as i32 == -1 => mprotect(space, at, len, third),
         CallNumber::Brk => Ok(space.brk(at).0),
         CallNumber::Mremap => {
@@ -149,7 +149,7 @@ fn mprotect<P: Platform>(space: &Space<'_, P>, addr: VirtAddr, len: u64, word: u
     }
     let unknown = rest & !decode::PROT_KNOWN != 0;
     if unknown || up {
-        // Linux looks at the address and the length before it looks at the bits.
+        // Linux checks the address and the length before the bits.
         space.mprotect(addr, 0, Protection::empty(), false)?;
         if len == 0 {
             return Ok(0);

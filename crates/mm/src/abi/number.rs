@@ -32,7 +32,7 @@ pub enum CallNumber {
     Mlock2,
     /// `pkey_mprotect`.
     PkeyMprotect,
-    /// `prctl`, of which the options about memory are built.
+    /// `prctl`; only its options about memory are implemented.
     Prctl,
     /// Any other call, by its number.
     Other(u32),
@@ -57,7 +57,7 @@ const CALLS: &[(CallNumber, u32, &str)] = &[
     (CallNumber::PkeyMprotect, 329, "pkey_mprotect"),
 ];
 
-/// Names of calls that are known but not built, for messages.
+/// Names of calls that are known but not implemented, for messages.
 const UNBUILT: &[(u32, &str)] = &[
     (29, "shmget"),
     (30, "shmat"),

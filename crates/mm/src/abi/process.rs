@@ -1,4 +1,4 @@
-//! `prctl`: what a process says about its memory as a whole.
+//! `prctl`: settings of a process's memory as a whole.
 
 use crate::{
     space::{Error, ExecGain, Space},

@@ -1,4 +1,4 @@
-//! The memory of the program that calls, where a call writes a result.
+//! The calling program's memory, where a call writes a result.
 
 use crate::space::{Error, FaultError, Space};
 use quire_arch::{Access, PAGE_SHIFT, PAGE_SIZE, PagingFormat, Platform, VirtAddr};
@@ -10,7 +10,7 @@ pub trait UserMemory {
     ///
     /// # Errors
     ///
-    /// Why a page may not be written, or could not be had.
+    /// Why a page may not be written, or could not be faulted in.
     fn write(&self, addr: VirtAddr, bytes: &[u8]) -> Result<(), FaultError>;
 }
 
@@ -29,7 +29,7 @@ impl<P: Platform> UserMemory for FaultIn<'_, '_, P> {
     }
 }
 
-/// Pages that are looked at before their bytes are copied.
+/// Pages that are checked before their bytes are copied.
 const CHUNK: u64 = 4096;
 /// Bytes that are copied at a time.
 const PIECE: u64 = 64;

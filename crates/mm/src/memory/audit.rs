@@ -8,7 +8,7 @@ use quire_space::SpaceViolation;
 use quire_space::audit_spaces;
 use quire_swap::SwapViolation;
 
-/// Something that is not as it must be.
+/// A broken invariant.
 #[derive(Clone, Copy, PartialEq, Debug, thiserror::Error)]
 pub enum Violation {
     /// In the page-frame allocator.
@@ -25,7 +25,7 @@ pub enum Violation {
     Swap(SwapViolation),
 }
 
-/// What an audit found, in short.
+/// A summary of an audit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[must_use]
 pub struct AuditSummary {
@@ -34,24 +34,24 @@ pub struct AuditSummary {
 }
 
 impl AuditSummary {
-    /// Whether everything is as it must be.
+    /// Whether no violation was found.
     pub const fn is_ok(self) -> bool {
         self.violations == 0
     }
 }
 
-/// What of a machine's memory is in use.
+/// Memory in use on a machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InUse {
-    /// Frames that are given out, without the caches'. (Caches may keep empty slabs for the next time.)
+    /// Allocated frames, without the caches'. (Caches may keep empty slabs.)
     pub frames: u64,
     /// Objects in the caches.
     pub objects: u64,
 }
 
 impl<P: Platform> Memory<P> {
-    /// What is in use once nothing waits for an epoch any more, without the huge zero page if it is not
-    /// mapped. Two equal values mean that nothing was lost between them.
+    /// Memory in use once nothing waits for an epoch any more, without an unmapped huge zero page. Two equal
+    /// values mean that nothing leaked in between.
     ///
     /// The machine must be quiet.
     #[doc(hidden)]
@@ -68,7 +68,7 @@ impl<P: Platform> Memory<P> {
         frames.for_each_frame(|_, frame| {
             used += u64::from(frame.kind().is_given_out() && frame.kind() != Kind::Slab);
         });
-        // What is known of a memcg that is gone is kept for the next one.
+        // The memory of a freed memcg is kept for the next one.
         let caches = quire_slab::cache_reports(frames).filter(|cache| !cache.name.starts_with("memcg"));
         InUse { frames: used, objects: caches.map(|cache| cache.in_use).sum() }
     }

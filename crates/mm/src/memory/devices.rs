@@ -1,4 +1,4 @@
-//! What a machine makes of its own frames for its kernel: swap devices in RAM, a heap, plain frames.
+//! Uses of a machine's own frames for its kernel: swap devices in RAM, a heap, plain frames.
 
 use super::Memory;
 use quire_arch::Platform;
@@ -17,7 +17,7 @@ impl<P: Platform> Memory<P> {
         CompressedRam::new(self.parts().frames(), slots, Lz4)
     }
 
-    /// A swap device of `slots` pages in the machine's own RAM, kept as they are: for tests and trials.
+    /// A swap device of `slots` uncompressed pages in the machine's own RAM: for tests and trials.
     ///
     /// # Errors
     ///

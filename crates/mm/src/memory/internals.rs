@@ -1,7 +1,7 @@
-//! What lies below [`Memory`], for the tests and tools of this project.
+//! The layers below [`Memory`], for the tests and tools of this project.
 //!
-//! The functions that are reached from here keep the invariants of their crates only if their callers do: they free
-//! frames that are named to them, count what they are told, and so on. So an embedder does not have them.
+//! These functions keep the invariants of their crates only if their callers do: they free the frames passed
+//! to them, trust the counts passed to them, and so on. So they are not for embedders.
 
 use super::Memory;
 use quire_arch::Platform;

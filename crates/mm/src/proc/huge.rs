@@ -1,4 +1,4 @@
-//! `/sys/kernel/mm/transparent_hugepage`: the controls of large folios, and what is counted of them by size.
+//! `/sys/kernel/mm/transparent_hugepage`: the controls of large folios, and their counters by size.
 
 use crate::memory::Memory;
 use core::fmt::{self, Write};
@@ -28,7 +28,7 @@ pub enum HugeFile {
     Counter(Order, FolioCounter),
     /// A file of the folder `khugepaged`.
     Khugepaged(KhugepagedSetting),
-    /// `khugepaged/full_scans`: times that all spaces were gone through. Cannot be written.
+    /// `khugepaged/full_scans`: full scans of all spaces. Cannot be written.
     FullScans,
     /// `khugepaged/pages_collapsed`: blocks that were collapsed. Cannot be written.
     PagesCollapsed,
@@ -107,13 +107,13 @@ impl HugeFile {
         }
     }
 
-    /// Does what Linux does when a program writes `text` there in one go: one newline at the end is allowed,
-    /// what follows a NUL is not looked at, and nothing at all changes nothing.
+    /// Does what Linux does when a program writes `text` there in one call: one trailing newline is allowed,
+    /// text after a NUL is ignored, and an empty text changes nothing.
     ///
     /// # Errors
     ///
-    /// [`Errno::EACCES`] where nothing can be written, [`Errno::EINVAL`] and [`Errno::ERANGE`] for what means
-    /// nothing. Nothing is changed then.
+    /// [`Errno::EACCES`] for a read-only file, [`Errno::EINVAL`] and [`Errno::ERANGE`] for an invalid value.
+    /// Nothing is changed then.
     pub fn write<P: Platform>(self, memory: &Memory<P>, text: impl AsRef<[u8]>) -> Result<(), Errno> {
         let text = text.as_ref();
         if text.is_empty() && self.is_writable() {
@@ -149,7 +149,7 @@ impl HugeFile {
                 let on = u32::from(bit(line)?);
                 huge.set_khugepaged(KhugepagedSetting::Defrag, on).map_err(|_| Errno::EINVAL)?;
             }
-            // Here Linux has one error for all that is wrong.
+            // Here Linux has one error for all causes.
             Self::Khugepaged(setting) => {
                 let value = number(line).ok().and_then(|value| value.try_into().ok()).ok_or(Errno::EINVAL)?;
                 huge.set_khugepaged(setting, value).map_err(|_| Errno::EINVAL)?;
@@ -162,7 +162,7 @@ impl HugeFile {
     }
 }
 
-/// Writes all words in a line, with brackets around the one that holds.
+/// Writes all words in a line, with brackets around the current one.
 fn words<T: Copy + PartialEq>(
     all: &[T],
     chosen: T,
@@ -182,8 +182,8 @@ fn word<T: Copy>(all: &[T], name: fn(T) -> &'static str, line: &[u8]) -> Result<
     all.iter().copied().find(|&choice| name(choice).as_bytes() == line).ok_or(Errno::EINVAL)
 }
 
-/// The decimal number that `line` is; it may have a plus sign. A number that does not fit is told from what
-/// is none, even if something else follows it.
+/// The decimal number that `line` is; it may have a plus sign. An overflow is distinguished from invalid
+/// text, even if something else follows the number.
 fn number(line: &[u8]) -> Result<u64, Errno> {
     let digits = line.strip_prefix(b"+").unwrap_or(line);
     let end = digits.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(digits.len());
@@ -204,8 +204,7 @@ fn bit(line: &[u8]) -> Result<bool, Errno> {
     }
 }
 
-/// Yes or no in the ways that Linux knows. It looks at the first letter, after an `o` at the second too, and
-/// no further.
+/// Yes or no in the ways that Linux knows. Only the first letter counts; after an `o` the second too.
 fn truth(line: &[u8]) -> Result<bool, Errno> {
     match line {
         [b'y' | b'Y' | b't' | b'T' | b'e' | b'E' | b'1', ..] | [b'o' | b'O', b'n' | b'N', ..] => Ok(true),

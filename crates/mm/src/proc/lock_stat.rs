@@ -9,8 +9,8 @@ const NAME_WIDTH: usize = 40;
 /// Nodes have one digit.
 const _: () = assert!(MAX_NODES <= 10);
 
-/// Writes what the zones' locks have seen, in columns of `/proc/lock_stat`: times in microseconds, one line a
-/// zone.
+/// Writes the statistics of the zones' locks, in columns of `/proc/lock_stat`: times in microseconds, one
+/// line per zone.
 ///
 /// Not measured, so left out: bounces between CPUs, waiting times, and the shortest and longest time that a
 /// lock was held. How long it was held in all is zero unless

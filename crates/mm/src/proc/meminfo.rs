@@ -6,10 +6,9 @@ use core::fmt::{self, Write};
 use quire_arch::{Order, PAGE_SIZE, Platform};
 use quire_memcg::LruList;
 
-/// Writes the lines of `/proc/meminfo` that there are figures for. Frames on per-CPU lists count as free; a
-/// page that several spaces map counts in AnonPages for each. Anonymous pages are on no LRU list before there
-/// was a swap device, and count in none of `Active` to `Unevictable` until then. Nothing but locked pages is
-/// unevictable.
+/// Writes the lines of `/proc/meminfo` for which there are figures. Frames on per-CPU lists count as free; a
+/// page that several spaces map counts in AnonPages for each. Before the first swap device anonymous pages
+/// are on no LRU list, and count in none of `Active` to `Unevictable`. Only mlocked pages are unevictable.
 ///
 /// # Errors
 ///
@@ -25,7 +24,7 @@ pub fn meminfo<P: Platform>(memory: &Memory<P>, out: &mut impl Write) -> fmt::Re
     let (inactive_file, active_file) = (list(LruList::InactiveFile), list(LruList::ActiveFile));
     let unevictable = list(LruList::Unevictable);
     let swap = memory.parts().swap();
-    // Of the compressed caches, in bytes: their RAM, and what the pages in it come to without compression.
+    // Of the compressed caches, in bytes: their RAM, and the uncompressed size of their pages.
     let (mut compressed, mut original) = (0, 0);
     for device in swap.devices().map(|report| report.device).filter(|device| device.is_cache) {
         compressed += device.used_bytes;

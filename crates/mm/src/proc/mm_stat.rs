@@ -4,8 +4,7 @@ use core::fmt::{self, Write};
 use quire_arch::PAGE_SIZE;
 use quire_swap::SwapReport;
 
-/// Writes what a device that compresses tells in its file `mm_stat`. Left out: `huge_pages_since`, the last
-/// column.
+/// Writes the file `mm_stat` of a compressing device. Left out: `huge_pages_since`, the last column.
 ///
 /// # Errors
 ///

@@ -1,7 +1,7 @@
-//! Texts in the format of Linux's `/proc` and debugfs, so that people's tools and habits work.
+//! Texts in the format of Linux's `/proc` and debugfs, so that existing tools work.
 //!
-//! Layout, names, widths and the order of lines are those of Linux 6.18. Lines that there are no figures for
-//! are left out; each text says which. On a busy machine a text is a moment's mixture, as it is there.
+//! Layout, names, widths and the order of lines are those of Linux 6.18. Lines without figures are left out;
+//! each text lists them. On a busy machine a text is not a consistent snapshot, as in Linux.
 //!
 //! **Frames on per-CPU lists** are free: MemFree, `nr_free_pages` and zoneinfo's `pages free` count them.
 //! buddyinfo and pagetypeinfo show the zones' own lists, as on Linux. What they show, times the size of each
@@ -59,8 +59,7 @@ fn zone_name(zone: &ZoneReport, out: &mut impl Write) -> fmt::Result {
     write!(out, "Node {}, zone {:>8}", zone.node, zone.kind)
 }
 
-/// Frames of slab caches. All of them hold metadata that is in use as long as its owner is: reclaim finds
-/// nothing there.
+/// Frames of slab caches. All of them hold metadata that is in use while its owner is: none is reclaimable.
 fn slab_pages<P: Platform>(memory: &Memory<P>) -> u64 {
     quire_slab::cache_reports(memory.parts().frames()).map(|cache| cache.pages).sum()
 }

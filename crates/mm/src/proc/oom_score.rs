@@ -6,8 +6,8 @@ use quire_arch::Platform;
 use quire_reclaim::badness;
 use quire_space::Space;
 
-/// Writes `/proc/PID/oom_score`: how likely it is that the program is ended when memory is exhausted. 0 is
-/// never; 666 is one that uses nothing, and 1333 one that uses all.
+/// Writes `/proc/PID/oom_score`: how likely the OOM killer is to choose the program. 0 is never; 666 uses no
+/// memory, and 1333 all of it.
 ///
 /// # Errors
 ///

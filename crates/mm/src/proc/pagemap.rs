@@ -10,7 +10,7 @@ const FILE: u64 = 1 << 61;
 const SLOT_SHIFT: u32 = 5;
 
 /// The word of `/proc/PID/pagemap` for a page in this state, as a program without privileges sees it: without
-/// the number of the frame. Not told: whether it is mapped exclusively, written to since, or protected. A
+/// the number of the frame. Not reported: whether it is mapped exclusively, soft-dirty, or write-protected. A
 /// page without a state has 0.
 pub fn pagemap_entry(state: PageState) -> u64 {
     match state {

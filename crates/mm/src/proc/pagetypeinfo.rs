@@ -10,7 +10,7 @@ use quire_frame::{Migratetype, PAGEBLOCK_ORDER, ZoneReport};
 const MOST_BLOCKS: u64 = 100_000;
 
 /// Writes `/proc/pagetypeinfo`: for each zone with frames its free blocks by migratetype and order, and its
-/// page blocks by migratetype. As on Linux, each node has the headings anew.
+/// page blocks by migratetype. As on Linux, the headings are repeated for each node.
 ///
 /// # Errors
 ///

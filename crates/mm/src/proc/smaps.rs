@@ -5,8 +5,8 @@ use core::fmt::{self, Write};
 use quire_arch::{PAGE_SIZE, Platform};
 use quire_space::{MappingFigures, SMAPS_MNEMONICS, Space, VmFlags};
 
-/// Writes `/proc/PID/smaps`. Of a page of a large folio the share is what the pages of the folio have on
-/// average. What there is not (pages merged by contents, huge pages of files and pools) is zero.
+/// Writes `/proc/PID/smaps`. The share of a page of a large folio is the average over the folio's pages. What
+/// does not exist here (pages merged by contents, huge pages of files and pools) is zero.
 ///
 /// # Errors
 ///

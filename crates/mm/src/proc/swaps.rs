@@ -8,8 +8,8 @@ use quire_swap::SwapReport;
 /// Columns of a device's name.
 const NAME_WIDTH: usize = 40;
 
-/// Writes `/proc/swaps`: a line for each device in use, sizes in KiB. A device is called by what kind of
-/// device it is and its number; those that are files of the host are told as files.
+/// Writes `/proc/swaps`: a line for each device in use, sizes in KiB. A device is named by its kind and
+/// number; those that are files of the host are listed as files.
 ///
 /// # Errors
 ///
@@ -24,7 +24,7 @@ pub fn swaps<P: Platform>(memory: &Memory<P>, out: &mut impl Write) -> fmt::Resu
 
 fn line(device: &SwapReport, out: &mut impl Write) -> fmt::Result {
     let kib = |slots: u64| slots * (PAGE_SIZE >> 10);
-    // Narrow figures are followed by one tab more, as a table's of eight columns should be.
+    // Short figures are followed by one more tab, for tab stops of eight columns.
     let gap = |figure: u64| if figure < 10_000_000 { "\t" } else { "" };
     let (size, used) = (kib(device.slots), kib(device.used));
     let width = NAME_WIDTH - device.kind.len();

@@ -7,8 +7,8 @@ use quire_arch::{PAGE_SIZE, Platform};
 use quire_frame::VmEvent;
 use quire_memcg::LruList;
 
-/// Writes `/proc/vmstat`: what is counted. Linux's counters come first, under its names and in its order;
-/// then Quire's own ([`VmEvent`] says which these are).
+/// Writes `/proc/vmstat`. Linux's counters come first, under its names and in its order; then Quire's own
+/// ([`VmEvent`] says which these are).
 ///
 /// # Errors
 ///
@@ -26,7 +26,7 @@ pub fn vmstat<P: Platform>(memory: &Memory<P>, out: &mut impl Write) -> fmt::Res
         writeln!(out, "nr_{} {pages}", list.name())?;
     }
     writeln!(out, "nr_slab_unreclaimable {}", slab_pages(memory))?;
-    // Linux counts these for each node, among what there is now.
+    // Linux counts these per node, among the current values.
     let (of_nodes, of_machine) = VmEvent::ALL.split_at(VmEvent::Pswpin as usize);
     events(memory, of_nodes, out)?;
     writeln!(out, "nr_anon_pages {}", memory.resident_anonymous() / PAGE_SIZE)?;

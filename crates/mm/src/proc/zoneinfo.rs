@@ -12,7 +12,7 @@ use quire_memcg::LruList;
 ///
 /// - `pages free` and `nr_free_pages` count frames on per-CPU lists.
 /// - A boost raises `low` and `high`, and they are printed with it, as on Linux; `min` it does not raise.
-/// - The `count` of a pageset includes what other CPUs brought back to it.
+/// - The `count` of a pageset includes frames that other CPUs returned to it.
 /// - `protection` has a place for each kind of zone.
 ///
 /// - The LRU lists are of a node, so that they are among the `per-node stats` only, which come with the first
@@ -53,7 +53,7 @@ pub fn zoneinfo<P: Platform>(memory: &Memory<P>, out: &mut impl Write) -> fmt::R
     Ok(())
 }
 
-/// How much there is, and what has to stay free.
+/// Free frames, and watermarks.
 fn levels(zone: &ZoneReport, out: &mut impl Write) -> fmt::Result {
     writeln!(out, "  pages free     {}", zone.free + zone.pcp)?;
     let marks = zone.watermarks;

@@ -1,11 +1,11 @@
-//! What flushes are counted for.
+//! Causes of TLB flushes, for the counters.
 
 use quire_frame::VmEvent;
 
 /// Declares the causes once, with the name and the two counters of each.
 macro_rules! flush_causes {
     ($($(#[doc = $doc:literal])+ $cause:ident = $name:literal, $shootdowns:ident, $interrupts:ident;)+) => {
-        /// What translations are flushed for.
+        /// The cause of a TLB flush.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         pub enum FlushCause {
             $($(#[doc = $doc])+ $cause,)+
@@ -46,17 +46,17 @@ flush_causes! {
     Protect = "protect", TlbShootdownProtect, TlbInterruptProtect;
     /// `mremap`: pages moved to other addresses, or were unmapped on the way.
     Move = "move", TlbShootdownMove, TlbInterruptMove;
-    /// The contents of a mapping were dropped.
+    /// The contents of a mapping were discarded.
     Discard = "discard", TlbShootdownDiscard, TlbInterruptDiscard;
     /// Pages became read-only because a child shares them.
     Fork = "fork", TlbShootdownFork, TlbInterruptFork;
-    /// A write replaced a page that others share, the page of zeros among them.
+    /// Copy-on-write: a write replaced a shared page, or the zero page.
     CopyOnWrite = "cow", TlbShootdownCopyOnWrite, TlbInterruptCopyOnWrite;
-    /// A large page is mapped by small ones.
+    /// A PMD leaf was split into a table.
     Split = "split", TlbShootdownSplit, TlbInterruptSplit;
-    /// Small pages became a large one.
+    /// A collapse.
     Collapse = "collapse", TlbShootdownCollapse, TlbInterruptCollapse;
-    /// Pages were paged out.
+    /// Pages were unmapped by reclaim.
     PageOut = "pageout", TlbShootdownPageOut, TlbInterruptPageOut;
     /// The space exits. No CPU runs it then, so this sends no interrupt.
     Exit = "exit", TlbShootdownExit, TlbInterruptExit;

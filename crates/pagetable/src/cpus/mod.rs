@@ -1,46 +1,44 @@
-//! Which CPUs a flush has to reach.
+//! Which CPUs a TLB flush has to reach.
 //!
 //! A space keeps two sets of CPUs. *Running*: the space is current there, so the CPU may walk its tables and
-//! use its translations at any time. *Fresh*: whatever the CPU's TLB holds under the space's tag is as the
-//! tables say, or will be when the flushes that are on their way have arrived; so the CPU may come back
-//! without a flush. A flush interrupts CPUs that run the space and only takes the others out of the fresh
-//! set: they flush by themselves if they ever come back. (Linux gets there with a generation for each space
-//! and a copy of it for each CPU and tag.)
+//! use its translations at any time. *Fresh*: whatever the CPU's TLB holds under the space's tag matches the
+//! tables, or will once flushes in flight have arrived; so the CPU may switch back without a flush. A flush
+//! interrupts CPUs that run the space, and only removes the others from the fresh set: they flush when they
+//! switch back. (Linux gets there with a generation for each space and a copy of it for each CPU and tag.)
 //!
 //! # Why no stale translation is used
 //!
 //! A flush F changes entries, clears the fresh set ([`SpaceCpus::reach`]), then reads the running set and
-//! interrupts its CPUs. A CPU C that comes to the space puts itself into the running set, then looks whether
-//! it is fresh, and if it is not flushes the tag and notes that it is ([`SpaceCpus::enter`]); only then does
-//! it load the tables and walk. Both have a full barrier between their two steps, as in Dekker's algorithm,
-//! so at least one sees the other:
+//! interrupts its CPUs. A CPU C that switches to the space adds itself to the running set, then checks
+//! whether it is fresh. If not, it flushes the tag and marks itself fresh ([`SpaceCpus::enter`]); only then
+//! does it load the tables and walk. Both have a full barrier between their two steps, as in Dekker's
+//! algorithm, so at least one sees the other:
 //!
 //! - *F finds C running* and interrupts it. Whatever C's bit says, C has done F when F returns.
 //! - *C finds that it is not fresh.* It drops what it holds. Its walks come after it read what F has cleared,
 //!   hence after F's change: what it caches from then on is new.
-//! - *Both* may be, and C flushes twice.
+//! - *Both* may happen; then C flushes twice.
 //!
 //! Only C sets C's bit, and only on its way into the space. Hence:
 //!
 //! - *A bit that is cleared while C runs* stays so. C is interrupted as long as it runs, so nothing in its
-//!   TLB is stale; it flushes once more when it comes back after a time elsewhere. To set the bit again after
-//!   an interruption could undo the clearing of a second flush.
-//! - *Two flushes at once*: the second may find nothing to clear and reads the running set all the same. It
-//!   does not even write a word that has nothing to clear: if it missed a bit that C set, its barrier came
-//!   before the one with which C set it, and C has loaded the tables after that.
-//! - *C leaves and comes back between F's two steps*: it finds its bit cleared, flushes, and is interrupted
-//!   too. If it leaves once more before F looks, it keeps a set bit, which is right: it flushed after F's
-//!   change.
+//!   TLB is stale; it flushes once more when it switches back later. To set the bit again after an
+//!   interruption could undo the clearing of a second flush.
+//! - *Two flushes at once*: the second may find nothing to clear, and still reads the running set. It does
+//!   not even write a word that has nothing to clear: if it missed a bit that C set, its barrier came before
+//!   the one with which C set it, and C has loaded the tables after that.
+//! - *C leaves and returns between F's two steps*: it finds its bit cleared, flushes, and is interrupted too.
+//!   If it leaves once more before F looks, it keeps a set bit, which is right: it flushed after F's change.
 //! - *The CPU that flushes* and runs the space keeps its bit: it is pinned, so it cannot leave before it has
 //!   flushed.
 //! - *C leaves* only after it has loaded other tables, and by a release that F's look at the running set
 //!   acquires. So accesses through what F removed happened before F frees the memory.
 //! - *Spaces without a tag of their own* ([`Asid::NONE`](quire_arch::Asid::NONE)) share one, and the platform
-//!   drops everything under it whenever a CPU comes to such a space. There the fresh set decides nothing, and
-//!   what a CPU holds under this tag is of the space that it runs.
-//! - *A tag that is used again*: no CPU is fresh in a new space, so each flushes the tag before it walks.
-//!   Entries that were left under the tag of a space that has exited can no more be used than those on a CPU
-//!   that a flush skipped. So an exit sends no interrupt.
+//!   drops everything under it whenever a CPU switches to such a space. There the fresh set decides nothing,
+//!   and what a CPU holds under this tag is of the space that it runs.
+//! - *A tag that is reused*: no CPU is fresh in a new space, so each flushes the tag before it walks. Entries
+//!   that were left under the tag of a space that has exited can no more be used than those on a CPU that a
+//!   flush skipped. So an exit sends no interrupt.
 //!
 //! The models in `models.rs` try all of this under loom, those in `crates/host/tests/models/shootdowns.rs` on
 //! whole machines.
@@ -63,32 +61,32 @@ pub struct SpaceCpus {
     /// CPUs that have the space current. Each changes its own bit only, pinned; an exit also those of others,
     /// when no handle is left.
     running: AtomicCpuMask,
-    /// CPUs that need no flush when they come to the space. Each sets its own bit only; flushes clear all.
+    /// CPUs that need no flush when they switch to the space. Each sets its own bit only; flushes clear all.
     fresh: AtomicCpuMask,
-    /// Whether pages were moved to other addresses, and the flush of the old ones is still to come.
+    /// Whether pages were moved to other addresses, with the flush of the old ones pending.
     moving: AtomicUsize,
-    /// Batches of pages that were paged out and whose flush is still to come.
+    /// Batches of pages that were paged out, with their flush pending.
     paging_out: AtomicUsize,
 }
 
-/// What a flush has to reach.
+/// The CPUs that a flush has to reach.
 #[derive(Debug)]
 pub struct Reach {
     /// CPUs that run the space.
     pub running: CpuMask,
-    /// Number of CPUs that do not and could have come back without a flush.
+    /// Number of CPUs that do not, and could have switched back without a flush.
     pub spared: usize,
 }
 
 impl SpaceCpus {
-    /// No CPU has come to the space yet.
+    /// No CPU has run the space yet.
     pub fn new() -> Self {
         Self::default()
     }
 
     /// The calling CPU is about to load the space's tables. `flush` drops what its TLB holds of the space.
     pub fn enter(&self, cpu: CpuId, flush: impl FnOnce()) {
-        // The full barrier of the head's argument is in here: the look at the bit comes after it.
+        // Contains the full barrier of the module head's argument: the bit is checked after it.
         self.running.insert(cpu);
         if !self.fresh.contains(cpu) {
             flush();
@@ -144,13 +142,13 @@ impl SpaceCpus {
         self.paging_out.fetch_add(1, Ordering::Release);
     }
 
-    /// What one batch paged out is in no TLB.
+    /// The pages of one batch are in no TLB.
     pub fn end_pageout(&self) {
         self.paging_out.fetch_sub(1, Ordering::Release);
     }
 
-    /// Whether translations of pages may be cached in whose entries there is a swap entry. A thread that
-    /// changes what such an entry stands for, under the lock of its table, flushes then.
+    /// Whether TLBs may hold translations of pages whose entries are already swap entries. A thread that
+    /// changes such an entry, under the lock of its table, must then flush.
     pub fn is_paging_out(&self) -> bool {
         self.paging_out.load(Ordering::Acquire) != 0
     }

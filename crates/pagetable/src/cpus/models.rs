@@ -1,5 +1,5 @@
-//! Loom models: flushes against CPUs that come to a space and leave it, with their steps in every order (up
-//! to a bound of preemptions) and every value that the orderings allow a load to see.
+//! Loom models: flushes against CPUs that switch to and from a space, with their steps in every order (up to
+//! a bound of preemptions) and every value that the orderings allow a load to see.
 //!
 //! One page, whose table entry names the frame that it maps. A CPU's TLB holds at most that translation,
 //! under a lock: as between two instructions of a CPU, an interruption comes before an access or after it.
@@ -90,7 +90,7 @@ fn spawn(model: &Arc<Model>, action: impl FnOnce(&Model) + 'static) -> thread::J
     thread::spawn(move || action(&model))
 }
 
-/// The CPU runs the space, is elsewhere, and comes back; the flush comes at any time.
+/// The CPU runs the space, switches away, and switches back; the flush comes at any time.
 #[test]
 fn loom_a_cpu_that_comes_back_uses_nothing_stale() {
     check(4, || {
@@ -104,7 +104,7 @@ fn loom_a_cpu_that_comes_back_uses_nothing_stale() {
     });
 }
 
-/// Two flushes at once, each of which may find the set cleared by the other, and a CPU that comes back.
+/// Two flushes at once, each of which may find the set cleared by the other, and a CPU that switches back.
 #[test]
 fn loom_two_flushes_at_once_both_count_for_a_cpu_that_comes_back() {
     check(3, || {

@@ -25,8 +25,8 @@ impl<C> CpuSlot<C> {
         self.0.load(Ordering::Relaxed) == core.as_ptr()
     }
 
-    /// Notes what this CPU runs now, and returns what it ran before. That core lives until the CPU has taken
-    /// itself out of its running set: see [`clear_everywhere`].
+    /// Records what this CPU runs now, and returns what it ran before. That core lives until the CPU has
+    /// taken itself out of its running set: see [`clear_everywhere`].
     #[inline]
     pub(crate) fn replace(&self, core: Option<NonNull<C>>) -> Option<NonNull<C>> {
         let core = core.map_or(ptr::null_mut(), NonNull::as_ptr);

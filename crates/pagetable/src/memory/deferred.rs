@@ -1,9 +1,9 @@
-//! Partially mapped large folios: some of their pages are not mapped any more. They are split when memory
-//! runs short, which frees those pages; until then they cost nothing and may be freed whole without a split.
+//! Deferred split: partially mapped large folios, some of whose pages are not mapped any more. They are split
+//! when memory runs short, which frees those pages; until then they may be freed whole without a split.
 //!
-//! A folio waits in a list of the machine, linked through the words of its second descriptor, and its first
-//! one has the flag [`FrameFlags::PARTLY_MAPPED`]. It enters and leaves under its head lock and the lock of
-//! the list: it leaves when its last page is unmapped, so what is found in the list is mapped.
+//! A folio is on a list of the machine, linked through the words of its second descriptor, and its first one
+//! has the flag [`FrameFlags::PARTLY_MAPPED`]. It enters and leaves under its head lock and the lock of the
+//! list. It leaves when its last page is unmapped, so folios on the list are mapped.
 
 use super::MemoryCore;
 use quire_arch::{Order, Pfn, Platform};
@@ -24,7 +24,7 @@ impl<P: Platform> MemoryCore<P> {
         self.frames().known(head.offset(1)).as_deferred_link()
     }
 
-    /// A part of a large folio was unmapped: it waits to be split from now on, if it does not already.
+    /// A part of a large folio was unmapped: queues it for deferred split, if it is not queued.
     pub fn defer_split(&self, locked: &LockedFolio<'_, P>) {
         let folio = locked.folio();
         let frame = folio.frame();
@@ -51,7 +51,7 @@ impl<P: Platform> MemoryCore<P> {
         self.frames().events().count_folio(&pin, folio.order(), FolioCounter::NrAnonPartiallyMapped, 1);
     }
 
-    /// The folio does not wait to be split any more, if it did: it is unmapped, or was split.
+    /// Removes the folio from the deferred split list, if it is on it: it is unmapped, or was split.
     #[inline]
     pub fn undefer_split(&self, locked: &LockedFolio<'_, P>) {
         let folio = locked.folio();
@@ -81,13 +81,13 @@ impl<P: Platform> MemoryCore<P> {
         self.frames().events().count_folio(&pin, order, FolioCounter::NrAnonPartiallyMapped, -1);
     }
 
-    /// Large folios that wait to be split.
+    /// Number of folios on the deferred split list.
     pub fn deferred_splits(&self) -> u64 {
         let _pin = self.platform().pin();
         self.deferred.lock().folios
     }
 
-    /// Takes the folio that waits longest off the list, with a reference to it.
+    /// Takes the oldest folio off the list, with a reference to it.
     pub fn hold_first_deferred(&self) -> Option<Pfn> {
         let _pin = self.platform().pin();
         loop {
@@ -99,7 +99,7 @@ impl<P: Platform> MemoryCore<P> {
                 debug_assert!(held, "a folio that waits to be split is free");
                 head
             };
-            // The head lock comes before that of the list, so the folio is looked at again under it.
+            // The head lock comes before that of the list, so the folio is checked again under it.
             let locked = self.frames().lock_folio(head);
             let waits = locked.folio().frame().word().flags().contains(FrameFlags::PARTLY_MAPPED);
             if waits {
@@ -111,7 +111,7 @@ impl<P: Platform> MemoryCore<P> {
         }
     }
 
-    /// Puts a folio that could not be split at the end of the list, if it is partly mapped still.
+    /// Puts a folio that could not be split at the end of the list, if it is still partially mapped.
     pub fn defer_again(&self, head: Pfn) {
         let _pin = self.platform().pin();
         let locked = self.frames().lock_folio(head);

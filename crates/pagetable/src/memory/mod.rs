@@ -1,5 +1,5 @@
-//! What all page tables of a machine share: frames, memcgs and swap, pages of zeros, the large folios that wait
-//! to be split, and the techniques.
+//! What all page tables of a machine share: frames, memcgs and swap, zero pages, the deferred split list, and
+//! the techniques.
 
 mod deferred;
 mod technique;
@@ -23,7 +23,7 @@ pub struct MemoryCore<P: Platform> {
 }
 
 impl<P: Platform> MemoryCore<P> {
-    /// Over the frames of `swap`; allocates the page of zeros.
+    /// Over the frames of `swap`; allocates the zero page.
     ///
     /// # Errors
     ///
@@ -63,7 +63,7 @@ impl<P: Platform> MemoryCore<P> {
         self.frames().platform()
     }
 
-    /// The page of zeros that reads of untouched memory share.
+    /// The shared zero page, mapped for reads of untouched memory.
     #[inline]
     pub fn zero_page(&self) -> Pfn {
         self.zero_page
@@ -75,14 +75,14 @@ impl<P: Platform> MemoryCore<P> {
         self.techniques
     }
 
-    /// Takes one more reference to the huge page of zeros `zero`, of which an entry is held in its place.
-    /// Returns false past the most references.
+    /// Takes one more reference to the huge zero page `zero`, an entry of which is kept in place. Returns
+    /// false if the refcount would overflow.
     pub fn hold_huge_zero_again(&self, zero: Pfn) -> bool {
         self.frames().known(zero).get(1)
     }
 
-    /// Drops the references of `entries` entries that mapped the huge page of zeros `zero`, and that are in
-    /// no TLB.
+    /// Drops the references of `entries` entries that mapped the huge zero page `zero`, and that are in no
+    /// TLB.
     pub fn put_huge_zero(&self, zero: Pfn, entries: u32) {
         let last = self.frames().known(zero).put(entries);
         debug_assert!(!last, "the huge page of zeros lost the reference of its owner");

@@ -1,9 +1,9 @@
-//! What the techniques of page tables leave to choose.
+//! The techniques of page tables.
 
-/// What becomes of a table that is left without entries while mappings lie over it.
+/// What happens to a table that becomes empty while mappings cover it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum TablesTechnique {
-    /// It stays until the last mapping over it is unmapped (before).
+    /// It stays until the last mapping that covers it is unmapped (before).
     Keep,
     /// It is freed, and so are tables above it that this leaves empty.
     #[default]
@@ -54,7 +54,7 @@ impl RemapTechnique {
 pub enum GatherTechnique {
     /// Page by page: each entry is a removal from the rmap and a count of its own (before).
     Pages,
-    /// A run at a time: one look at the folio's first descriptor, one change of its counts.
+    /// A run at a time: one read of the folio's first descriptor, one change of its counts.
     #[default]
     Runs,
 }
@@ -87,7 +87,7 @@ impl GatherTechnique {
 pub struct Techniques {
     /// How mappings are torn down.
     pub gather: GatherTechnique,
-    /// What becomes of empty tables.
+    /// What happens to empty tables.
     pub tables: TablesTechnique,
     /// In which pieces pages are moved.
     pub mremap: RemapTechnique,

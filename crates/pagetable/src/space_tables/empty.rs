@@ -1,4 +1,4 @@
-//! Empty tables that are kept for their next use.
+//! Empty tables that are kept for reuse.
 
 use quire_arch::paging::MAX_LEVELS;
 use quire_arch::{Level, VirtAddr};
@@ -12,8 +12,8 @@ use quire_sync::atomic::raw::Ordering;
 pub(crate) struct EmptyTableCache([[AtomicU64; 2]; MAX_LEVELS]);
 
 impl EmptyTableCache {
-    /// Notes the table at `level` that is responsible for `addr` and what comes after it. Returns the one
-    /// that it pushes out.
+    /// Adds the table at `level` that is responsible for `addr` and what comes after it. Returns the one that
+    /// it displaces.
     pub(crate) fn push(&self, level: Level, addr: VirtAddr) -> Option<VirtAddr> {
         let [latest, older] = &self.0[usize::from(level.0)];
         // Addresses of tables are page aligned: one more says that there is one.
@@ -33,7 +33,7 @@ impl EmptyTableCache {
         (last != 0 && last != noted).then_some(VirtAddr(last & !1))
     }
 
-    /// Forgets a table at `level` whose address is `wanted`, and returns the address.
+    /// Removes a table at `level` whose address is `wanted`, and returns the address.
     #[inline]
     pub(crate) fn take(&self, level: Level, wanted: impl Fn(VirtAddr) -> bool) -> Option<VirtAddr> {
         self.0[usize::from(level.0)].iter().find_map(|slot| {

@@ -10,8 +10,7 @@ use quire_frame::{Frames, VmEvent};
 const FLUSH_CEILING: u64 = 33;
 
 impl SpaceTables {
-    /// Makes sure that no CPU uses a translation of `range` that is older than this call, and returns when
-    /// that is so.
+    /// Returns when no CPU can use a translation of `range` that is older than this call.
     pub fn flush<P: Platform>(
         &self,
         frames: &Frames<P>,

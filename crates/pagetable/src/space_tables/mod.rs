@@ -1,4 +1,4 @@
-//! What the page tables of one space are, apart from its mappings.
+//! The page tables of one space, apart from its mappings.
 
 mod empty;
 mod flush;
@@ -92,15 +92,15 @@ impl SpaceTables {
         MemcgId::from_bits(self.memcg.load(Ordering::Relaxed) as u16)
     }
 
-    /// Notes another one, to which the caller has a reference, and returns the previous one, whose reference
-    /// the caller gets.
+    /// Sets another one, to which the caller has a reference, and returns the previous one with its
+    /// reference.
     #[inline]
     pub fn replace_memcg(&self, memcg: MemcgId) -> MemcgId {
         MemcgId::from_bits(self.memcg.swap(u64::from(memcg.get()), Ordering::Relaxed) as u16)
     }
 
-    /// Fills in the descriptor of a table that is not hooked yet. `start` is kept up to date only for tables
-    /// above the bottom: the address of a bottom table is never needed.
+    /// Fills in the descriptor of a table that is not linked yet. `start` is maintained only for tables above
+    /// the bottom: the address of a bottom table is never needed.
     #[inline]
     pub fn init_table<P: Platform>(&self, frames: &Frames<P>, table: Pfn, level: Level, start: VirtAddr) {
         let frame = frames.known(table).as_table();

@@ -6,12 +6,12 @@ use core::sync::atomic::Ordering;
 use quire_arch::{Entry, Leaf, LeafFlags, Level, PAGE_SIZE, PagingFormat, Platform, VirtAddr, VirtRange};
 use quire_frame::Kind;
 
-/// What the pages of a mapping allow.
+/// The permissions of a mapping's pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Permissions {
-    /// The permissions of a leaf that need not be copied first.
+    /// The permissions of a leaf whose page need not be copied first.
     pub leaf: LeafFlags,
-    /// Whether writes are seen by others: pages are not copied.
+    /// Whether the mapping is shared: pages are not copied.
     pub shared: bool,
 }
 

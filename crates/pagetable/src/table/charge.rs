@@ -1,25 +1,25 @@
-//! New pages: what their descriptors say, the memcg that they are charged to, the list that they are put on.
+//! New pages: their descriptors, memcg charge and LRU list.
 
 use super::Tables;
 use quire_arch::{LeafFlags, Order, Pfn, Pin, Platform};
 use quire_frame::{FolioCounter, Frame, FrameFlags, Kind, OwnerWord, VmEvent};
 use quire_memcg::{LruList, MemcgId, MemcgStat, OverLimit};
 
-/// What a page that is about to be mapped gets from its mapping.
+/// The mapping's attributes for a page that is about to be mapped.
 #[derive(Clone, Copy, Debug)]
 pub struct NewPage {
     /// The permissions of its leaf.
     pub leaf: LeafFlags,
-    /// Its page offset in what the mapping shows.
+    /// Its page offset in the mapped object.
     pub index: u64,
     /// The anon_vma that owns it, if it is anonymous.
     pub owner: OwnerWord,
-    /// Whether the mapping is locked.
+    /// Whether the mapping is mlocked.
     pub locked: bool,
 }
 
 impl NewPage {
-    /// Says in the descriptor of a page that is about to be mapped once where it belongs.
+    /// Sets up the descriptor of a page that is about to be mapped once.
     #[inline]
     pub fn init_page(&self, frame: &Frame) {
         let folio = frame.as_folio();

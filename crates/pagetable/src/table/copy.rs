@@ -1,4 +1,4 @@
-//! Sharing pages with a child.
+//! Fork: sharing pages with a child.
 
 use super::{HugeSlot, LockedTable, NewPage, Permissions, Tables, WalkEntry, WalkStep};
 use crate::gather::{Gather, pages_from};
@@ -10,11 +10,11 @@ use quire_arch::{
 };
 use quire_frame::{AllocError, AllocRequest, Kind};
 
-/// What a child's mapping is made from.
+/// The source of a child's mapping.
 pub struct Copying<'v> {
     /// The addresses of both mappings.
     pub range: VirtRange,
-    /// What the parent's mapping allows.
+    /// The permissions of the parent's mapping.
     pub parent: Permissions,
     /// What a page that the child gets at an address begins as.
     pub child: &'v dyn Fn(VirtAddr) -> NewPage,
@@ -34,7 +34,7 @@ enum Stop {
     /// The page at this index is pinned: what the device writes is the parent's, so the child gets a copy at
     /// once.
     Pinned(usize, Leaf),
-    /// A folio is mapped as often as can be counted.
+    /// The map count of a folio would overflow.
     Overflow,
 }
 
@@ -84,7 +84,7 @@ impl<P: Platform> Tables<'_, P> {
         }
         // Nothing large was mapped in the child yet: it has no other mapping here.
         let Some(target) = child.find_or_make(&self.pin(), part.start())? else { return Ok(()) };
-        // Noted first: also what was write-protected before a failure must be in no TLB.
+        // Noted first: entries write-protected before a failure must be flushed too.
         if !copying.parent.shared && copying.parent.leaf.contains(LeafFlags::WRITE) {
             gather.add_stale(part);
         }

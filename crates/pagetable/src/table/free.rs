@@ -1,10 +1,10 @@
-//! Unmapping: frees pages, and tables under which nothing is left.
+//! Unmapping: frees pages, and tables that become empty.
 //!
-//! A table that is left empty while mappings lie over it is freed too. Its count of live entries says that it
-//! is empty, so no entry is looked at. It is freed in two steps, none of which holds two locks. Under its own
-//! lock it is seen to be empty and marked dead, so that nothing enters it any more. Then its entry is taken
-//! out of the table above, which may be empty now. The gather flushes its addresses, since a CPU may have
-//! cached the walk to it, and frees it after the epoch.
+//! A table that becomes empty while mappings cover it is freed too. Its count of live entries shows that it
+//! is empty, so no entry is read. It is freed in two steps, neither of which holds two locks. Under its own
+//! lock it is found empty and marked dead, so that nothing enters it any more. Then its entry is removed from
+//! the table above, which may be empty now. The gather flushes its addresses, since a CPU may have cached the
+//! walk to it, and frees it after the epoch.
 //!
 //! A table that a call empties without covering all that it is responsible for may lie at a border that the
 //! program crosses again and again, or one of two that it uses in turn. So the last two such bottom tables
@@ -43,10 +43,9 @@ impl<P: Platform> Tables<'_, P> {
         }
     }
 
-    /// Takes every table for a part of `range` that has no entries, and each above it that this leaves
-    /// without, into `gather`, but for the few that are spared where they lie only partly in `hole`, where
-    /// nothing is mapped or the call has emptied all. The caller holds the mmap lock for writing; faults may
-    /// go on.
+    /// Takes every empty table for a part of `range`, and each above it that becomes empty, into `gather`. A
+    /// few are spared if they lie only partly in `hole`, in which nothing is mapped or the call has emptied
+    /// all. The caller holds the mmap lock for writing; faults may run concurrently.
     pub fn free_empty(&self, range: VirtRange, hole: FreeableRange, gather: &mut Gather<'_, P>) {
         if self.memory.techniques().tables == TablesTechnique::Free && !range.is_empty() {
             self.free_empty_below(self.space.root(), P::Paging::root_level(), range, hole, gather);
@@ -103,8 +102,8 @@ impl<P: Platform> Tables<'_, P> {
         }
     }
 
-    /// Unhooks the table at `level` for `addr`, which was spared, if there is still one and it is empty. What
-    /// that leaves empty is spared in its place.
+    /// Unlinks the table at `level` for `addr`, which was spared, if it still exists and is empty. What that
+    /// leaves empty is spared in its place.
     fn free_if_spared(&self, level: Level, addr: VirtAddr, gather: &mut Gather<'_, P>) {
         let above = Level(level.0 + 1);
         let Some(parent) = self.find_table(addr, above) else { return };
@@ -119,7 +118,7 @@ impl<P: Platform> Tables<'_, P> {
         }
     }
 
-    /// Unhooks `child`, a table for `addr`, from `parent` into `gather`, if it is empty. Returns whether it
+    /// Unlinks `child`, a table for `addr`, from `parent` into `gather`, if it is empty. Returns whether it
     /// was.
     fn free_if_empty(
         &self,

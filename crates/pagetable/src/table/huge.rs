@@ -1,4 +1,4 @@
-//! Leaves in the place of bottom tables: a folio of the PMD's order that one entry maps.
+//! PMD leaves: a folio of the PMD's order that one entry maps in place of a bottom table.
 //!
 //! Splitting such a leaf needs a table, and must not fail, so the table is *deposited* when the leaf is made:
 //! tables that were deposited wait in a list behind the PMD table's descriptor (the user's word of each leads
@@ -83,14 +83,14 @@ impl<'s, P: Platform> Tables<'s, P> {
         Ok(table)
     }
 
-    /// Counts one more leaf that maps the folio `head` whole.
+    /// Counts one more PMD leaf of the folio `head`.
     pub fn count_whole_map(&self, pin: &Pin<'_, P>, head: Pfn) {
         if self.memory.frames().known(head).as_folio().add_whole_map() == 0 {
             self.memory.frames().events().count_pmd_mapped(pin, 1);
         }
     }
 
-    /// Counts one such leaf fewer.
+    /// Counts one PMD leaf fewer.
     pub fn uncount_whole_map(&self, pin: &Pin<'_, P>, head: Pfn) {
         if self.memory.frames().known(head).as_folio().remove_whole_map() == 1 {
             self.memory.frames().events().count_pmd_mapped(pin, -1);
@@ -126,7 +126,7 @@ impl<'s, P: Platform> Tables<'s, P> {
         Entry::Leaf(Leaf { pfn: head, flags })
     }
 
-    /// Maps the huge page of zeros `zero`, of which the caller holds a reference for this entry, as
+    /// Maps the huge zero page `zero`, of which the caller holds a reference for this entry, as
     /// [`install_huge`](Self::install_huge) does a folio.
     pub fn install_huge_zero(
         &self,
@@ -146,15 +146,15 @@ impl<'s, P: Platform> Tables<'s, P> {
         true
     }
 
-    /// Maps `head`, a new folio of zeros, in the place of the huge page of zeros. Returns false, with nothing
-    /// changed, where that is not mapped any more.
+    /// Maps `head`, a new folio of zeros, in place of the huge zero page. Returns false, with nothing
+    /// changed, if that is not mapped any more.
     pub fn replace_huge_zero(&self, pin: &Pin<'_, P>, slot: HugeSlot, head: Pfn, new: &NewPage) -> bool {
         let locked = self.lock_slot(pin, slot);
         let Some(leaf) = Self::huge_leaf(&locked, slot) else { return false };
         if !leaf.flags.contains(LeafFlags::SPECIAL) {
             return false;
         }
-        // First unusable, then the flush, then the folio: no CPU may go on reading zeros after another has
+        // First not present, then the flush, then the folio: no CPU may still read zeros after another has
         // written.
         let absent = Leaf { flags: leaf.flags - LeafFlags::READ, ..leaf };
         locked.replace(slot.index, Entry::Leaf(absent));
@@ -245,7 +245,7 @@ impl<'s, P: Platform> Tables<'s, P> {
         Leaf { pfn, ..leaf }
     }
 
-    /// The folio that a large leaf maps, with its counts locked; none where that is the huge page of zeros.
+    /// The folio that a large leaf maps, with its counts locked; `None` for the huge zero page.
     fn lock_folio_of(&self, leaf: Leaf) -> Option<LockedFolio<'s, P>> {
         let special = leaf.flags.contains(LeafFlags::SPECIAL);
         (!special).then(|| self.memory.frames().lock_folio(leaf.pfn))
@@ -270,12 +270,13 @@ impl<'s, P: Platform> Tables<'s, P> {
         let Some(table) = self.withdraw(slot) else { return };
         // No thread may find the folio half mapped: its counts are locked meanwhile.
         let folio = self.lock_folio_of(leaf);
-        // Not present, but never none: a walker without the lock must not take it for a hole.
+        // Not present, but never none: a lock-free walker must not take it for a hole.
         let absent = Leaf { pfn: leaf.pfn, flags: leaf.flags - LeafFlags::READ };
         let raw = locked.entries[slot.index]
             .swap(P::Paging::encode(Entry::Leaf(absent), Level::PMD), Ordering::AcqRel);
         if leaf.flags.contains(LeafFlags::READ) {
-            // No CPU may have translations of both sizes, and the bits that the MMU set must be the last.
+            // No CPU may have translations of both sizes, and the MMU's accessed and dirty bits must be
+            // final.
             self.space.flush(self.memory.frames(), &pin, self.slot_range(slot), FlushCause::Split);
         }
         if let Entry::Leaf(leaf) = P::Paging::decode(raw, Level::PMD) {
@@ -392,8 +393,8 @@ impl<'s, P: Platform> Tables<'s, P> {
         Some(leaf)
     }
 
-    /// Fills `table`, which is hooked nowhere, with entries for the pages of a large leaf, but for those in
-    /// `part`. Returns how many.
+    /// Fills `table`, which is not linked anywhere, with entries for the pages of a large leaf, but for those
+    /// in `part`. Returns how many.
     fn fill_around(&self, table: Pfn, leaf: Leaf, part: VirtRange) -> u32 {
         let first = P::Paging::index(part.start(), Level::PTE);
         let gone = first..first + part.pages() as usize;

@@ -1,10 +1,9 @@
-//! Pages that programs lock: they are on a list of their own, which reclaim does not scan.
+//! Mlocked pages: they are on the unevictable list, which reclaim does not scan.
 //!
-//! The lists are what this is about. That a locked page stays in memory does not depend on it: reclaim looks
-//! at the mappings of a folio before it takes it, and finds the lock there. A folio is marked once however
-//! many mappings lock it. Whatever takes it out of one of them takes the mark off, too, as in Linux: where
-//! another still locks it reclaim marks it again when it finds it, but nothing would ever find it to take a
-//! mark off.
+//! This only maintains the lists. That a locked page stays in memory does not depend on it: reclaim checks
+//! the mappings of a folio before it takes it, and finds the lock there. A folio is marked once, however many
+//! mappings lock it. Removing it from one of them clears the mark, as in Linux. If another still locks it
+//! reclaim sets the mark again when it scans the folio; a stale mark would never be found.
 
 use super::{LockedTable, Tables, WalkEntry, WalkStep};
 use quire_arch::{Entry, LeafFlags, Level, PagingFormat, Pin, Platform, VirtRange};
@@ -66,9 +65,9 @@ impl<P: Platform> Tables<'_, P> {
         }
     }
 
-    /// A locked mapping has a page of `folio` no more; others may keep it. The page was taken out of the
-    /// mapping before: a thread that marks the folio for a locked mapping that it saw looks at the mappings
-    /// once more (`Spaces::referenced`).
+    /// A locked mapping no longer maps a page of `folio`; others may. The page was taken out of the mapping
+    /// before: a thread that marks the folio for a locked mapping that it saw looks at the mappings once more
+    /// (`Spaces::referenced`).
     pub fn unlock_folio(&self, pin: &Pin<'_, P>, folio: &LockedFolio<'_, P>) {
         if self.memory.memcgs().lists_anonymous() {
             self.set_folio_locked(pin, folio, false);

@@ -1,4 +1,4 @@
-//! Looking which pages are there.
+//! Finding out which pages are resident.
 
 use super::{Tables, WalkEntry, WalkStep};
 use quire_arch::{
@@ -55,8 +55,8 @@ impl<P: Platform> Tables<'_, P> {
         }
     }
 
-    /// The first page of `range` to which `access` would fault, or by which the access would not be noted: a
-    /// caller that populates memory for writes needs its contents from then on.
+    /// The first page of `range` at which `access` would fault or would not be recorded: a caller that
+    /// populates memory for writes needs its contents from then on.
     pub fn first_missing(&self, range: VirtRange, access: Access) -> Option<VirtAddr> {
         let mut needs = access.needs();
         needs.set(LeafFlags::DIRTY, access == Access::Write);

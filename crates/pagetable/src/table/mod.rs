@@ -1,4 +1,4 @@
-//! Page tables: finding, making, walking.
+//! Page tables: finding, allocating, walking.
 //!
 //! A table is a frame of kind `Table`; its descriptor holds the table's lock, the number of its live entries
 //! (guarded by the lock) and what it is responsible for. Entries are read without locks and written only
@@ -6,11 +6,11 @@
 //! meanwhile.
 //!
 //! Tables are freed when they are empty ([`free_empty`](Tables::free_empty)), and only by the holder of the
-//! mmap lock for writing. So a thread that holds it, in any way, may rely on the tables that it finds. Others
-//! (a fault that holds no more than its VMA, a walker of the rmap) look for them inside a section of the
-//! epoch, in which a table that was freed still is one, empty and dead. What is found in it is right:
-//! nothing. A thread that wants to put something in sees under its lock that it is dead
-//! ([`LockedTable::is_dead`]), and looks again from the root.
+//! mmap lock for writing. So a thread that holds it, in any mode, may rely on the tables that it finds.
+//! Others (a fault that holds only its VMA, an rmap walker) look them up inside a section of the epoch, in
+//! which a freed table is still a table, empty and dead. Reading it gives the right result: nothing. A thread
+//! that wants to add an entry sees under its lock that it is dead ([`LockedTable::is_dead`]), and looks again
+//! from the root.
 
 mod change;
 mod charge;
@@ -70,10 +70,10 @@ impl<P: Platform> fmt::Debug for Tables<'_, P> {
     }
 }
 
-/// The count of live entries of a table that was, or is about to be, unhooked, and gets no more entries.
+/// The live count that marks a dead table: it was, or is about to be, unlinked, and gets no more entries.
 const DEAD: u32 = u32::MAX;
 
-/// The result of hooking a table below another.
+/// The result of linking a table below another.
 enum Hooked {
     /// There is one.
     Table(Pfn),
@@ -83,7 +83,7 @@ enum Hooked {
     Gone,
 }
 
-/// A table under its lock.
+/// A locked table.
 pub struct LockedTable<'s, P: Platform> {
     /// The entries. They change under this lock, but for the bits that the MMU sets.
     pub entries: &'s Entries,
@@ -97,7 +97,7 @@ fn lock_class(level: Level) -> LockClass {
 }
 
 impl<P: Platform> LockedTable<'_, P> {
-    /// What entry `index` is.
+    /// The decoded entry `index`.
     #[inline]
     pub fn get(&self, index: usize) -> Entry {
         P::Paging::decode(self.entries[index].load(Ordering::Relaxed), self.level)
@@ -111,15 +111,14 @@ impl<P: Platform> LockedTable<'_, P> {
         self.add_live(1);
     }
 
-    /// Writes over a live entry and returns what it was at that very moment.
+    /// Overwrites a live entry and returns its last value.
     #[inline]
     pub fn replace(&self, index: usize, entry: Entry) -> Entry {
         let raw = P::Paging::encode(entry, self.level);
         P::Paging::decode(self.entries[index].swap(raw, Ordering::AcqRel), self.level)
     }
 
-    /// Gives a leaf the permissions `access`, keeping the bits that the MMU may be setting in this very
-    /// moment.
+    /// Gives a leaf the permissions `access`, keeping the bits that the MMU may be setting concurrently.
     pub fn widen(&self, index: usize, access: LeafFlags) {
         let slot = &self.entries[index];
         let mut raw = slot.load(Ordering::Relaxed);
@@ -141,7 +140,7 @@ impl<P: Platform> LockedTable<'_, P> {
         while let Entry::Leaf(leaf) = P::Paging::decode(raw, self.level)
             && leaf.flags.intersects(marks)
         {
-            // The MMU may be setting the same: a page that is used in this moment is used.
+            // The MMU may be setting the same bits concurrently: such a page counts as used.
             let new =
                 P::Paging::encode(Entry::Leaf(Leaf { pfn: leaf.pfn, flags: leaf.flags - marks }), self.level);
             match slot.compare_exchange(raw, new, Ordering::AcqRel, Ordering::Relaxed) {
@@ -151,7 +150,7 @@ impl<P: Platform> LockedTable<'_, P> {
         }
     }
 
-    /// Empties an entry and returns what it was at that very moment.
+    /// Empties an entry and returns its last value.
     #[inline]
     pub fn take(&self, index: usize) -> Entry {
         let raw = self.entries[index].swap(0, Ordering::AcqRel);
@@ -163,7 +162,7 @@ impl<P: Platform> LockedTable<'_, P> {
 
     /// Writes `raw` into an entry of a locked table that is none; counted by the caller
     /// ([`count_installed`](Self::count_installed)). Release as in [`install`](Self::install). The MMU does
-    /// not write to entries that are none, so a store will do.
+    /// not write to empty entries, so a store is enough.
     #[inline]
     pub fn put_raw(slot: &AtomicU64, raw: u64) {
         debug_assert_eq!(slot.load(Ordering::Relaxed), 0, "an entry was not none");
@@ -204,8 +203,8 @@ impl<P: Platform> LockedTable<'_, P> {
         }
     }
 
-    /// Empties an entry of a locked table that was just read as `seen`, and returns what it was at that very
-    /// moment; counted by the caller ([`count_taken`](Self::count_taken)).
+    /// Empties an entry of a locked table that was just read as `seen`, and returns its last value; counted
+    /// by the caller ([`count_taken`](Self::count_taken)).
     #[inline]
     pub fn empty_entry(slot: &AtomicU64, seen: u64) -> u64 {
         let marked = P::Paging::ACCESSED | P::Paging::DIRTY;
@@ -225,8 +224,8 @@ impl<P: Platform> LockedTable<'_, P> {
     }
 
     /// Empties `pages` live leaves from `index` on, whose accessed and dirty bits are not needed any more:
-    /// what the MMU writes in this moment may be lost, so a store will do where an exchange would cost ten
-    /// times as much.
+    /// concurrent updates by the MMU may be lost, so a store is enough; an exchange would cost ten times as
+    /// much.
     #[inline]
     pub fn clear(&self, index: usize, pages: usize) {
         for slot in &self.entries[index..index + pages] {
@@ -247,7 +246,7 @@ impl<P: Platform> LockedTable<'_, P> {
         self.frame.as_table().live() == DEAD
     }
 
-    /// Says that nothing may be put in any more, if no entry is live, and returns whether that is so.
+    /// Marks the table dead if no entry is live, and returns whether it did.
     pub fn mark_dead_if_empty(&self) -> bool {
         let empty = self.is_empty();
         if empty {
@@ -257,7 +256,7 @@ impl<P: Platform> LockedTable<'_, P> {
     }
 
     /// As [`mark_dead_if_empty`](Self::mark_dead_if_empty), if no entries but those of `leaving` are live.
-    /// They are read once the table is unhooked and flushed.
+    /// They are read once the table is unlinked and flushed.
     pub fn mark_dead_with(&self, leaving: Range<usize>) -> bool {
         let live = |entry: &&AtomicU64| entry.load(Ordering::Relaxed) != 0;
         let last = self.entries[leaving].iter().filter(live).count() == self.frame.as_table().live() as usize;
@@ -312,8 +311,8 @@ impl<'s, P: Platform> Tables<'s, P> {
     /// The entries of `table`.
     #[inline]
     pub fn entries(&self, table: Pfn) -> &'s Entries {
-        // SAFETY: callers name tables of this space that stay hooked while they use them (head of this file);
-        // a hooked table is a frame of entries until its epoch has passed.
+        // SAFETY: callers name tables of this space that stay linked while they use them (head of this file);
+        // a linked table is a frame of entries until its epoch has passed.
         unsafe { self.memory.frames().table(table) }
     }
 

@@ -20,12 +20,12 @@ use quire_arch::{
 use quire_frame::AllocError;
 use quire_sync::atomic::raw::{AtomicU64, Ordering};
 
-/// What is to be moved.
+/// The arguments of a move.
 #[derive(Clone, Copy, Debug)]
 pub struct Relocation {
     /// The pages.
     pub from: VirtRange,
-    /// Where the first moves to.
+    /// The target of the first page.
     pub to: VirtAddr,
     /// Addresses around `from` in which nothing else is mapped, without those to which the pages move.
     pub room: VirtRange,
@@ -34,7 +34,7 @@ pub struct Relocation {
 }
 
 impl Relocation {
-    /// Where what is at `addr` moves to.
+    /// The target of `addr`.
     fn target(&self, addr: VirtAddr) -> VirtAddr {
         VirtAddr(self.to.0.wrapping_add(addr.0.wrapping_sub(self.from.start().0)))
     }
@@ -166,8 +166,8 @@ impl<P: Platform> Tables<'_, P> {
     }
 
     /// The end of the entries of `table`, at `level`, from the one for the addresses `entry` on, that lead to
-    /// tables which can move as they are; `None` if that cannot. A table that was left at the other side is
-    /// in the way: then the move goes on below.
+    /// tables which can move as they are; `None` if that cannot. A table left on the other side blocks this:
+    /// then the move continues one level below.
     fn movable_until(
         &self,
         job: &Relocation,
@@ -182,7 +182,7 @@ impl<P: Platform> Tables<'_, P> {
         let entries = self.entries(table)[index..index + most].iter();
         let movable = |(nth, entry): &(usize, &AtomicU64)| {
             let raw = entry.load(Ordering::Acquire);
-            // Nothing moves anywhere.
+            // Nothing to move.
             let is_table = raw == 0 || P::Paging::is_table(raw, level);
             is_table && target.is_none_or(|target| target[target_index + nth].load(Ordering::Relaxed) == 0)
         };

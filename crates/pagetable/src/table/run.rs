@@ -1,9 +1,9 @@
 //! Runs: entries of a bottom table, one after the other, that map consecutive frames of one folio.
 //!
-//! A run is found from the entries. Of its folio only the first descriptor is looked at: its order says where
-//! a run must end at the latest, so that neighbouring folios are never taken for one. A run ends also where
-//! the caller's part of the table ends. Entries of one run map as the same kind of page, but each has its own
-//! permissions, accessed and dirty bits, and keeps them.
+//! A run is found from the entries. Of its folio only the first descriptor is read: its order limits the run,
+//! so that neighbouring folios are never taken for one. A run ends also where the caller's part of the table
+//! ends. Entries of one run map as the same kind of page, but each has its own permissions, accessed and
+//! dirty bits, and keeps them.
 
 use super::{Entries, Tables};
 use quire_arch::{Entry, Level, PagingFormat, Pfn, Platform, prefetch};
@@ -27,13 +27,13 @@ impl<P: Platform> Tables<'_, P> {
         if most == 1 { 1 } else { Self::equal_entries(&entries[index..index + most], raw) }
     }
 
-    /// The number of `entries`, the first of which is `raw`, that lead to consecutive frames and are equal
-    /// otherwise, but for permissions and what the MMU sets.
+    /// The number of `entries`, starting with `raw`, that map consecutive frames and are otherwise equal,
+    /// except for permissions and the bits that the MMU sets.
     #[inline(never)]
     fn equal_entries(entries: &[AtomicU64], raw: u64) -> usize {
         let differing = |entry: &AtomicU64, expected| entry.load(Ordering::Relaxed) ^ expected;
         let (mut rest, mut expected) = (entries, raw);
-        // Several are compared for one branch: most runs are as long as their folio.
+        // Several are compared per branch: most runs are as long as their folio.
         while let Some((block, after)) = rest.split_first_chunk::<AT_ONCE>() {
             let all = block
                 .iter()
@@ -67,14 +67,14 @@ impl<P: Platform> Tables<'_, P> {
 /// Entries that are compared at once.
 const AT_ONCE: usize = 8;
 
-/// Runs ahead of the one in hand whose folio's descriptor is fetched, and entries at least: about as many as
-/// are gone through while one comes from memory.
+/// Number of runs ahead of the current one whose folio's descriptor is prefetched, and entries at least:
+/// about as many as are processed during one cache miss.
 const RUNS_AHEAD: usize = 4;
 const ENTRIES_AHEAD: usize = 8;
 
 impl<P: Platform> Tables<'_, P> {
-    /// The run of `pages` entries at `index` is in hand: fetches the descriptor of the folio that a later
-    /// entry maps, so that going through a table does not wait for each.
+    /// The run of `pages` entries at `index` is being processed: prefetches the descriptor of the folio that
+    /// a later entry maps, so that a walk of a table does not stall on each.
     #[inline]
     pub fn fetch_ahead(&self, entries: &Entries, index: usize, pages: usize) {
         if let Some(entry) = entries.get(index + (RUNS_AHEAD * pages).max(ENTRIES_AHEAD))

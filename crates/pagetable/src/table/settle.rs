@@ -5,7 +5,8 @@ use crate::gather::Gather;
 use quire_arch::{Platform, VirtRange};
 
 impl<P: Platform> Tables<'_, P> {
-    /// Sets aside what is to be flushed, to see what comes to it; see [`settle_since`](Self::settle_since).
+    /// Sets aside the pending flush, so that additions to it can be detected; see
+    /// [`settle_since`](Self::settle_since).
     pub fn set_aside(&self, gather: &mut Gather<'_, P>) -> Option<VirtRange> {
         if gather.is_unsettled() {
             self.settle(gather);
@@ -13,8 +14,8 @@ impl<P: Platform> Tables<'_, P> {
         gather.take_stale()
     }
 
-    /// Flushes, as [`settle`](Self::settle), if something came to it since `aside` was set aside. If nothing
-    /// did, that is still to be flushed.
+    /// Flushes, as [`settle`](Self::settle), if something was added since `aside` was set aside. Otherwise
+    /// the flush stays pending.
     pub fn settle_since(&self, aside: Option<VirtRange>, gather: &mut Gather<'_, P>) {
         let came = gather.has_stale() || gather.has_absent();
         if let Some(range) = aside {
@@ -25,7 +26,7 @@ impl<P: Platform> Tables<'_, P> {
         }
     }
 
-    /// Flushes, and takes out of the tables what was made unusable.
+    /// Flushes, and removes from the tables the entries that were made unusable.
     pub fn settle(&self, gather: &mut Gather<'_, P>) {
         {
             let pin = self.pin();

@@ -1,4 +1,4 @@
-//! Entries that name slots.
+//! Swap entries.
 //!
 //! The MMU does not write to them, so they change by stores under the lock of their table.
 
@@ -8,7 +8,7 @@ use quire_arch::{Entry, Level, PAGE_SIZE, PagingFormat, Platform, SwapEntry, Vir
 use quire_swap::SlotId;
 use quire_sync::atomic::raw::Ordering;
 
-/// Entries of consecutive pages that name consecutive slots.
+/// A run of swap entries: consecutive pages that name consecutive slots.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SwappedRun {
     /// The first page.
@@ -27,7 +27,7 @@ impl SwappedRun {
 }
 
 impl<P: Platform> Tables<'_, P> {
-    /// The first pages of `range` that were paged out.
+    /// The first run of swapped-out pages in `range`.
     pub fn first_swapped(&self, range: VirtRange) -> Option<SwappedRun> {
         let mut found = None;
         self.walk(range, &mut |place, part| {

@@ -14,16 +14,16 @@ pub enum WalkEntry {
     Huge(HugeSlot),
 }
 
-/// How a walk goes on.
+/// How a walk continues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WalkStep {
-    /// Done here.
+    /// Done with this part.
     Next,
-    /// What was to be done concerns only a part of the large leaf: it becomes a table, which is visited.
+    /// Only a part of the large leaf is concerned: it is split into a table, which is visited.
     Split,
     /// The leaf is gone: the walk looks again.
     Again,
-    /// Enough was seen.
+    /// The walk ends.
     Stop,
 }
 
@@ -41,7 +41,7 @@ pub enum Found {
 impl<P: Platform> Tables<'_, P> {
     /// Calls `visit` for every bottom table, and every leaf in the place of one, that covers part of `range`,
     /// in the order of the addresses, with the part of `range` that it covers. The caller makes sure that the
-    /// tables stay hooked.
+    /// tables stay linked.
     pub fn walk(&self, range: VirtRange, visit: &mut impl FnMut(WalkEntry, VirtRange) -> WalkStep) {
         if !range.is_empty() {
             self.walk_below(self.space.root(), P::Paging::root_level(), range, visit);
@@ -79,7 +79,7 @@ impl<P: Platform> Tables<'_, P> {
         WalkStep::Next
     }
 
-    /// What there is at `addr`. Lock-free.
+    /// The table or leaf at `addr`. Lock-free.
     #[inline]
     pub fn lookup(&self, addr: VirtAddr) -> Found {
         let mut table = self.space.root();
@@ -87,7 +87,7 @@ impl<P: Platform> Tables<'_, P> {
         while let Some(below) = level.down() {
             let index = P::Paging::index(addr, level);
             // Acquire: pairs with the release in `install`; the table's entries are zeroed before it is
-            // hooked.
+            // linked.
             let raw = self.entries(table)[index].load(Ordering::Acquire);
             match P::Paging::decode(raw, level) {
                 Entry::Table(pfn) => table = pfn,

@@ -1,4 +1,4 @@
-//! Taking pages out of tables that stay.
+//! Zapping: removing pages from tables that stay.
 
 use super::{HugeSlot, LockedTable, Tables, TablesTechnique, WalkEntry, WalkStep};
 use crate::gather::{Gather, pages_from};
@@ -8,13 +8,13 @@ use core::sync::atomic::Ordering;
 use quire_arch::paging::PteMarker;
 use quire_arch::{Entry, Leaf, LeafFlags, Level, PagingFormat, Pfn, Platform, VirtAddr, VirtRange};
 
-/// What may happen to a range while it is emptied, and what stays in it.
+/// What may happen to a range while it is zapped, and what stays in it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Zap {
     /// The mapping stays, and faults may come. Markers stay too: guard pages outlive the advice that drops
     /// contents.
     Contents,
-    /// The same where the mapping is locked: what goes from it is locked no more.
+    /// The same for an mlocked mapping: its pages are munlocked.
     LockedContents,
     /// The mapping is gone: no fault can come.
     Mapping,
@@ -22,7 +22,7 @@ pub enum Zap {
 
 impl<P: Platform> Tables<'_, P> {
     /// Empties every entry in `range` into `gather`. Nothing is allocated and nothing fails. Tables stay
-    /// hooked even if they are empty afterwards; see [`unmap`](Self::unmap).
+    /// linked even if they are empty afterwards; see [`unmap`](Self::unmap).
     pub fn zap(&self, range: VirtRange, what: Zap, gather: &mut Gather<'_, P>) {
         self.walk(range, &mut |place, part| match place {
             WalkEntry::Table(table) => {
@@ -114,7 +114,7 @@ impl<P: Platform> Tables<'_, P> {
         }
     }
 
-    /// Empties entries until `gather` is full, and returns where to go on: at the end of `part` if all is
+    /// Empties entries until `gather` is full, and returns where to continue: at the end of `part` if all is
     /// done.
     fn zap_until_full(
         &self,
@@ -206,7 +206,7 @@ impl<P: Platform> Tables<'_, P> {
         pages
     }
 
-    /// Takes the leaves out that were made unusable. The flush is done, and no fault can come.
+    /// Removes the leaves that were made unusable. The flush is done, and no fault can come.
     pub fn take_out_absent(&self, range: VirtRange, gather: &mut Gather<'_, P>) {
         self.walk(range, &mut |place, part| {
             let table = match place {
@@ -235,7 +235,7 @@ impl<P: Platform> Tables<'_, P> {
         });
     }
 
-    /// Reads a table that was unhooked with its entries, after the flush: what it maps is unmapped, and it
+    /// Reads a table that was unlinked with its entries, after the flush: what it maps is unmapped, and it
     /// and all tables below it are gathered.
     pub fn free_detached_table(&self, table: Pfn, gather: &mut Gather<'_, P>) {
         let level = self.level_of(table);

@@ -36,17 +36,17 @@ impl<P: Platform> VmFault<'_, P> {
         self.access == Access::Write
     }
 
-    /// Whether what it writes belongs to the program.
+    /// Whether what it writes is private to the program.
     pub fn is_private(&self) -> bool {
         !self.vma.flags.contains(VmFlags::SHARED)
     }
 
-    /// What a new page will be. This depends on the mapping and the access, not on the entry.
+    /// The attributes of a new page. They depend on the mapping and the access, not on the entry.
     pub fn kind(&self) -> Kind {
         if self.is_write() && self.is_private() { Kind::Anonymous } else { Kind::File }
     }
 
-    /// Whether the access to a page in this state takes memory of its own.
+    /// Whether the access to a page in this state needs new memory.
     #[inline]
     pub fn needs_folio(&self, entry: Entry) -> bool {
         match entry {
@@ -56,8 +56,8 @@ impl<P: Platform> VmFault<'_, P> {
         }
     }
 
-    /// The permissions that the entry gets. More is allowed than before, so older translations do no harm:
-    /// they fault and find this. What is not known to be the program's own stays write-protected on a read.
+    /// The permissions that the entry gets. More is allowed than before, so stale translations are harmless:
+    /// they fault and find this entry. On a read, a page not known to be exclusive stays write-protected.
     pub fn allowed(&self) -> LeafFlags {
         let mut allowed = self.vma.flags.leaf_flags();
         if !self.is_write() && self.is_private() {

@@ -51,10 +51,10 @@ impl<P: Platform> VmFault<'_, P> {
                 frame.as_folio().set_owner(self.vma.anon.root_owner_word());
             }
         }
-        // Others may have unmapped the folio since the look. It keeps its anon_vma then, which is an ancestor
-        // of this VMA's.
+        // Others may have unmapped the folio since the check. It keeps its anon_vma then, which is an
+        // ancestor of this VMA's.
         if folio.add_cached_maps(pages as u32) {
-            // The mappings' reference; the caller has one, so this cannot fail but past the most.
+            // The mappings' reference; the caller has one, so this fails only if the refcount would overflow.
             frame.get(1);
         }
         let mut flags = self.vma.flags.leaf_flags() | LeafFlags::ACCESSED;

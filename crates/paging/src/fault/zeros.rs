@@ -1,5 +1,5 @@
-//! A page of zeros that one entry names is swapped in as a new page: there is nothing to read, so nothing to
-//! wait for and no race in the cache. The frame is allocated before the table is locked; under its lock the
+//! A zero-filled page that one entry names is swapped in as a new page: there is nothing to read, nothing to
+//! wait for, and no race in the cache. The frame is allocated before the table is locked; under its lock the
 //! slot is freed and the page mapped.
 
 use super::VmFault;
@@ -12,7 +12,7 @@ use quire_pagetable::{LockedTable, MemoryCore, Tables};
 use quire_swap::SlotId;
 use quire_sync::atomic::raw::Ordering;
 
-/// A frame of zeros for an entry, charged to the memcg of its slot. It is freed if it is not needed.
+/// A zeroed frame for an entry, charged to the memcg of its slot. It is freed if it is not needed.
 pub struct Zeros<'s, 'p, P: Platform> {
     memory: &'s MemoryCore<P>,
     pin: &'s Pin<'p, P>,
@@ -36,8 +36,8 @@ impl<P: Platform> fmt::Debug for Zeros<'_, '_, P> {
 }
 
 impl<P: Platform> VmFault<'_, P> {
-    /// A frame for what `entry` names, if that is a page of zeros that nothing else names. None also where
-    /// memory is short, or where more than a page might be swapped in at once: then it is swapped in as any
+    /// A frame for what `entry` names, if that is a zero-filled page that nothing else names. Also `None` if
+    /// memory is short, or if more than a page might be swapped in at once: then it is swapped in as any
     /// other page.
     #[cold]
     pub fn zeros_for<'s, 'p>(
@@ -61,8 +61,8 @@ impl<P: Platform> VmFault<'_, P> {
         Some(Zeros { memory, pin, slot, memcg, frame: Some(frame) })
     }
 
-    /// Maps the frame in the place of entry `index`, if that still names the slot, and the slot is still what
-    /// it was. Returns whether it did.
+    /// Maps the frame in place of entry `index`, if that still names the slot, and the slot is unchanged.
+    /// Returns whether it did.
     pub fn map_zeros(
         &self,
         tables: &Tables<'_, P>,

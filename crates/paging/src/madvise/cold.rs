@@ -1,4 +1,4 @@
-//! Making pages old, at a program's request (MADV_COLD, MADV_PAGEOUT).
+//! Deactivating or reclaiming pages at a program's request (MADV_COLD, MADV_PAGEOUT).
 
 use super::{cut_own, split_own};
 use arrayvec::ArrayVec;
@@ -9,10 +9,10 @@ use quire_pagetable::{HugeSlot, LockedTable, Tables, WalkEntry, WalkStep};
 use quire_sync::atomic::raw::Ordering;
 use quire_thp::Thp;
 
-/// What becomes of the pages.
+/// What happens to the pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ageing {
-    /// They are the next to be reclaimed when memory runs short.
+    /// They are deactivated: the next to be reclaimed when memory runs short.
     Cold,
     /// They are reclaimed now.
     PageOut,
@@ -21,18 +21,18 @@ pub enum Ageing {
 /// Folios that are paged out together.
 const BATCH: usize = 32;
 
-/// What is to be done after the lock of a table was released.
+/// What has to be done after the lock of a table was released.
 enum Stop {
     /// The batch is full, and this is where to go on.
     Full(usize),
-    /// The folio, of which there is a reference, lies in the range only in part, or there is no swap: it is
-    /// split, and looked at again.
+    /// The folio, with a reference, lies in the range only in part, or there is no swap: it is split and
+    /// processed again.
     Split(usize, Pfn),
 }
 
 type Aged = ArrayVec<Pfn, BATCH>;
 
-/// The ageing of what some tables map.
+/// The ageing of pages that some tables map.
 pub struct Cold<'s, P: Platform, F> {
     /// The tables.
     pub tables: Tables<'s, P>,
@@ -40,13 +40,12 @@ pub struct Cold<'s, P: Platform, F> {
     pub thp: Thp<'s, P>,
     /// Whether the pages are reclaimed at once.
     pub way: Ageing,
-    /// Pages folios out, each with a reference that it takes over.
+    /// Pages out folios, each with a reference that it takes over.
     pub page_out: F,
 }
 
 impl<P: Platform, F: Fn(&mut dyn Iterator<Item = Pfn>)> Cold<'_, P, F> {
-    /// Makes the folios that lie in `range` old. Those that others map too are left alone, as in Linux, and
-    /// those of files.
+    /// Deactivates the folios in `range`. Shared folios are skipped, as in Linux, and so are file folios.
     pub fn age(&self, range: VirtRange) {
         let mut aged = Aged::new();
         self.tables.walk(range, &mut |place, part| {
@@ -169,8 +168,8 @@ impl<P: Platform, F: Fn(&mut dyn Iterator<Item = Pfn>)> Cold<'_, P, F> {
         None
     }
 
-    /// Whether a large folio is to be paged out and cannot be, since there is no swap space for it. As in
-    /// Linux it is split then, as one is for which there are no slots in a row.
+    /// Whether a large folio should be paged out but there is no swap space for it. As in Linux it is then
+    /// split, like one without enough contiguous slots.
     fn lacks_swap_space(&self, folio: &LockedFolio<'_, P>) -> bool {
         self.way == Ageing::PageOut
             && folio.folio().is_large()

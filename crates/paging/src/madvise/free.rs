@@ -1,4 +1,4 @@
-//! Pages whose contents are not needed any more (MADV_FREE).
+//! Lazily freed pages (MADV_FREE).
 
 use super::{cut_own, split_own};
 use core::sync::atomic::Ordering;
@@ -8,15 +8,15 @@ use quire_memcg::{LruList, MemcgStat};
 use quire_pagetable::{Gather, LockedTable, Tables, WalkEntry, WalkStep, pages_from};
 use quire_thp::Thp;
 
-/// What became of the entries that were looked at.
+/// The result for the entries that were processed.
 enum Freed {
-    /// So many are done with.
+    /// So many are done.
     Entries(usize),
     /// So many map a part of a large folio, to which there is a reference.
     Part(usize, Pfn),
 }
 
-/// The marking of what some tables map.
+/// The marking of pages that some tables map.
 #[derive(Debug)]
 pub struct LazyFree<'s, P: Platform> {
     /// The tables.
@@ -26,10 +26,10 @@ pub struct LazyFree<'s, P: Platform> {
 }
 
 impl<P: Platform> LazyFree<'_, P> {
-    /// Marks the pages of `range` as such whose contents are not needed any more (MADV_FREE): what is written
-    /// to from now on is needed again, so accessed and dirty are cleared. A large folio that lies in the
-    /// range only in part is split; those that other processes map too are left alone. Old translations are
-    /// noted in `gather`, since they would not mark a write.
+    /// Marks the pages of `range` as lazily freed (MADV_FREE). A later write makes a page needed again, so
+    /// the accessed and dirty bits are cleared. A large folio that lies in the range only in part is split;
+    /// shared folios are skipped. Old translations are noted in `gather`, since they would not set the dirty
+    /// bit on a write.
     pub fn free_lazily(&self, range: VirtRange, gather: &mut Gather<'_, P>) {
         self.tables.walk(range, &mut |place, part| {
             match place {
@@ -67,7 +67,8 @@ impl<P: Platform> LazyFree<'_, P> {
         }
     }
 
-    /// Goes on from `index` to `end`, or to a folio that is to be split, which it returns with a reference.
+    /// Continues from `index` to `end`, or to a folio that has to be split, which it returns with a
+    /// reference.
     fn free_until(
         &self,
         pin: &Pin<'_, P>,
@@ -132,7 +133,7 @@ impl<P: Platform> LazyFree<'_, P> {
         if pages < folio.folio().order().pages() {
             return if frame.get(1) { Freed::Part(entries, head) } else { Freed::Entries(entries) };
         }
-        // A large leaf is looked at as a whole. Another process that maps a smaller folio has entries of its
+        // A PMD leaf is processed as a whole. Another process that maps a smaller folio has entries of its
         // own with dirty bits for its writes.
         let alone = u64::from(folio.maps()) == pages;
         if level == Level::PMD && !alone || !self.forget_writes(&folio, alone) {
@@ -149,8 +150,8 @@ impl<P: Platform> LazyFree<'_, P> {
         Freed::Entries(entries)
     }
 
-    /// Takes a folio out of the swap cache and forgets that it is dirty, if no other entry maps it or names
-    /// its slots. False where that was needed and could not be.
+    /// Takes a folio out of the swap cache and clears its dirty flag, if no other entry maps it or names its
+    /// slots. False if that was needed and not possible.
     fn forget_writes(&self, folio: &LockedFolio<'_, P>, alone: bool) -> bool {
         let (head, frame) = (folio.folio().head(), folio.folio().frame());
         let marks = FrameFlags::SWAP_CACHE | FrameFlags::DIRTY;
@@ -175,7 +176,7 @@ impl<P: Platform> LazyFree<'_, P> {
         true
     }
 
-    /// Puts a folio where reclaim looks first: it takes no device to free it, so also a machine without one
+    /// Puts a folio where reclaim scans first. Freeing it needs no device, so even a machine without one
     /// lists it.
     fn list_lazy(&self, pin: &Pin<'_, P>, head: Pfn) {
         self.tables.memory().swap().count_pages(head, VmEvent::Pglazyfree, MemcgStat::Pglazyfree);

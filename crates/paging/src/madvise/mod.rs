@@ -1,4 +1,4 @@
-//! What `madvise` does to pages that a program has: MADV_COLD, MADV_PAGEOUT, MADV_FREE.
+//! `madvise` on resident pages: MADV_COLD, MADV_PAGEOUT, MADV_FREE.
 
 mod cold;
 mod free;
@@ -21,8 +21,8 @@ fn split_own<P: Platform>(thp: Thp<'_, P>, tables: &Tables<'_, P>, head: Pfn) {
     tables.memory().memcgs().release_folio(head);
 }
 
-/// A part of what a large leaf maps is meant: the leaf is split if no other process has the folio, else
-/// left alone, as zeros are.
+/// Only a part of a PMD leaf is in the range: the leaf is split if no other process maps the folio, else
+/// skipped, as the huge zero page is.
 fn cut_own<P: Platform>(tables: &Tables<'_, P>, slot: HugeSlot) -> WalkStep {
     let pin = tables.pin();
     let locked = tables.lock_slot(&pin, slot);

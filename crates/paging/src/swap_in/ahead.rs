@@ -1,4 +1,4 @@
-//! Reading folios that no thread waits for.
+//! Reading folios ahead: no thread waits for them.
 
 use super::SwapIn;
 use crate::error::Need;
@@ -8,18 +8,18 @@ use quire_memcg::{LruList, MemcgId};
 use quire_swap::{Inserted, Seen, Shadow, SlotId};
 use quire_thp::OrderSet;
 
-/// Why pages are read that no thread waits for.
+/// Why pages are read ahead.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ahead {
-    /// They may be wanted: they take spare memory only, and it is counted how many were.
+    /// Readahead: they use spare memory only, and their hits are counted.
     Guessed,
-    /// A program said that it will need them: other pages are reclaimed for them.
+    /// MADV_WILLNEED: other pages are reclaimed for them.
     Wanted,
 }
 
 impl<P: Platform> SwapIn<'_, P> {
-    /// Begins to read the folio of `slot`, of the largest of `orders` that can be had, or of order 0; the
-    /// slot is a multiple of the largest. Returns how many pages are dealt with by that, or what is short.
+    /// Starts reading the folio of `slot`, of the largest of `orders` that can be allocated, or of order 0;
+    /// the slot is a multiple of the largest. Returns how many pages this covers, or what is short.
     pub fn begin_ahead(
         self,
         slot: SlotId,

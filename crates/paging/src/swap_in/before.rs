@@ -1,9 +1,9 @@
-//! What the technique before ([`SwapTechnique::Bypass`](quire_swap::SwapTechnique::Bypass)) does otherwise,
-//! to be measured against the present one.
+//! What the old technique ([`SwapTechnique::Bypass`](quire_swap::SwapTechnique::Bypass)) does differently;
+//! kept for comparison.
 //!
-//! It reads past the cache from a device that is done at once: the slot is marked busy, and the shadow is
-//! looked up and cleared on its own. A thread that finds the mark sleeps a tick and tries again. Where
-//! several entries name the slot, and on devices that take their time, a page goes through the cache.
+//! It bypasses the cache for reads from a synchronous device: the slot is marked busy, and the shadow is
+//! looked up and cleared separately. A thread that finds the mark sleeps a tick and tries again. If several
+//! entries name the slot, or the device is asynchronous, a page goes through the cache.
 
 use super::SwapIn;
 use crate::error::SwapInError;
@@ -17,13 +17,13 @@ use quire_swap::SlotId;
 const TICK: u64 = 1_000_000;
 
 impl<'s, P: Platform> SwapIn<'s, P> {
-    /// Whether the page of `slot` is read past the cache: no other entry names it, and the device is
+    /// Whether the page of `slot` is read without the cache: no other entry names it, and the device is
     /// synchronous.
     pub(super) fn may_bypass(self, slot: SlotId) -> bool {
         self.memory.swap().is_synchronous(slot) && self.memory.swap().count(slot) == 1
     }
 
-    /// Reads the page of `slot` past the cache. `None` where another thread does.
+    /// Reads the page of `slot` without the cache. `None` if another thread does.
     pub(super) fn read_past_cache(
         self,
         slot: SlotId,

@@ -6,9 +6,9 @@
 //! for other contents in the meantime.
 //!
 //! The thread that inserts the folio reads it. Every other thread that wants it finds it in the cache and
-//! sleeps until the reader releases the folio lock. What the technique before does otherwise is in
-//! [`before`], how much is read at once is up to [`SwapInWindow`](quire_rmap::SwapInWindow), and pages that
-//! need not be read are in `fault/zeros.rs`.
+//! sleeps until the reader releases the folio lock. The old technique is in [`before`].
+//! [`SwapInWindow`](quire_rmap::SwapInWindow) decides how much is read at once. Zero-filled pages, which need
+//! no read, are in `fault/zeros.rs`.
 
 mod ahead;
 mod before;
@@ -55,14 +55,14 @@ impl<P: Platform> fmt::Debug for SwapIn<'_, P> {
 }
 
 impl<'s, P: Platform> SwapIn<'s, P> {
-    /// Brings what `wanted` names into the cache. `None` where it is to be looked for again. The caller is
+    /// Brings what `wanted` names into the cache. `None` if the caller has to look it up again. The caller is
     /// not pinned and holds no locks but those of mappings.
     #[cold]
     pub fn swap_in(self, wanted: Swapped) -> Result<Option<SwappedIn<'s, P>>, SwapInError> {
         let slot = SlotId::of(wanted.entry);
         let technique = self.memory.swap().technique();
         let orders = if technique.leaves_when_mapped() { wanted.orders } else { OrderSet::EMPTY };
-        // Counted where it turns out to be so: a fault that finds the folio in the cache is a minor one.
+        // Counted only once it is known to be major: a fault that finds the folio in the cache is minor.
         let (mut order, memcg) = match self.memory.swap().look(slot, orders.most()) {
             Seen::Cached(page) => return self.join(page, slot),
             // The slots may be alike up to an order that the policy does not allow.
@@ -120,7 +120,7 @@ impl<'s, P: Platform> SwapIn<'s, P> {
         }
     }
 
-    /// Makes the descriptor of a new folio that of an unmapped one.
+    /// Sets up the descriptor of a new folio as that of an unmapped one.
     pub(crate) fn init_unmapped(self, head: Pfn) {
         let frame = self.memory.frames().known(head);
         frame.as_folio().set_maps(0);
@@ -178,9 +178,9 @@ impl<'s, P: Platform> SwapIn<'s, P> {
         Ok((head, memcg))
     }
 
-    /// Charges a folio to the memcg that has `slot`, which was `seen`, and returns which one it is by now:
-    /// since the look the slot may have been freed, and its memcg may have been removed. The slot keeps its
-    /// memcg, and the section keeps the number.
+    /// Charges a folio to the memcg of `slot`, which was `seen`, and returns the current one: since then the
+    /// slot may have been freed, and its memcg may have been removed. The slot keeps its memcg, and the
+    /// section keeps the number.
     pub(crate) fn charge_for_slot(
         self,
         pin: &Pin<'_, P>,
@@ -242,7 +242,7 @@ impl<'s, P: Platform> SwapIn<'s, P> {
     /// It may have left the cache meanwhile.
     fn join(self, page: Pfn, slot: SlotId) -> Result<Option<SwappedIn<'s, P>>, SwapInError> {
         let head = self.memory.frames().folio(page).head();
-        // No thread waits for a folio that was read ahead but one that wants it, so this one must reap the
+        // Only a thread that needs it waits for a folio that was read ahead, so this one must reap the
         // completion.
         let _ = self.memory.swap().wait_read(head);
         let guard = self.memory.frames().lock_folio_long(head);

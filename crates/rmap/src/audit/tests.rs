@@ -1,4 +1,4 @@
-//! Planted faults in anon_vmas: each kind is found, and nothing before.
+//! Damage planted in anon_vmas: each kind is found, and nothing before.
 
 use super::*;
 use crate::flags::VmFlags;

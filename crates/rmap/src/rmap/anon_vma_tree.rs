@@ -1,4 +1,4 @@
-//! Making anon_vmas, putting VMAs in and taking them out, and freeing anon_vmas.
+//! Creating anon_vmas, adding and removing VMAs, and freeing anon_vmas.
 
 use super::Rmap;
 use super::owned::{FreshAnonVma, RootRef};
@@ -39,8 +39,8 @@ impl<'s, P: Platform> AnonVmaTree<'s, P> {
         Some(anon_vma)
     }
 
-    /// Moves `vma`, which belongs to `space`, to the anon_vma and the page offsets of `snapshot`. What it left
-    /// empty is noted in `emptied`.
+    /// Moves `vma`, which belongs to `space`, to the anon_vma and the page offsets of `snapshot`. An anon_vma
+    /// that becomes empty is added to `emptied`.
     pub fn place(&self, space: &SpaceCore, vma: &Vma, snapshot: &VmaSnapshot, emptied: &Emptied<'s, P>) {
         let old = if vma.membership().is_linked() { self.anon_vma(vma.anon()) } else { None };
         match (old, self.anon_vma(snapshot.anon)) {

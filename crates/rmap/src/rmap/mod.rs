@@ -1,4 +1,4 @@
-//! The rmap: from a page of private memory to the mappings that can show it.
+//! The rmap: from a page of private memory to the mappings that may map it.
 //!
 //! Every VMA that has private pages belongs to an [`AnonVma`]. The anon_vmas of a process and of its children
 //! form a tree. A page names the anon_vma that it was faulted in for, and only VMAs of that anon_vma and of

@@ -22,7 +22,7 @@ impl<'s, P: Platform> FreshAnonVma<'s, P> {
         Ok(Self { rmap, anon_vma })
     }
 
-    /// What a VMA gets that enters it.
+    /// The value for a VMA that enters it.
     pub(super) fn anon(&self) -> AnonVmaRef {
         // SAFETY: it is live while this value is, and then for as long as there are VMAs that entered.
         unsafe { AnonVmaRef::new(self.anon_vma) }

@@ -1,18 +1,18 @@
-//! The walk: every mapping that can show a folio.
+//! The rmap walk: every mapping that may map a folio.
 //!
-//! A walker begins with nothing but a frame, so it has to get hold of the tree before it can take its lock:
+//! A walker starts with only a frame, so it has to get hold of the tree before it can take its lock:
 //!
 //! 1. In a section of the epoch it sees that the folio is mapped, and then reads which anon_vma owns it. Of a
 //!    folio that is mapped the anon_vma is not freed: [`Emptied`](super::Emptied) frees it only after the
-//!    entries are gone. If the folio is unmapped in this very moment, or even used anew, the anon_vma that
-//!    was read was freed later than the section began: had its epoch passed before, the walker would have
-//!    seen that the folio is not mapped. So the anon_vma is memory of an anon_vma until the section ends.
+//!    entries are gone. If the folio is unmapped concurrently, or even reused, the anon_vma that was read was
+//!    freed after the section began: had its epoch passed before, the walker would have seen the folio
+//!    unmapped. So its memory stays an anon_vma until the section ends.
 //! 2. It takes a reference to the root, unless the last one is gone. Then it may sleep.
 //! 3. Under the root lock it looks again, as in 1. If the folio is mapped and owned by the same anon_vma of
 //!    the same tree, that anon_vma stays until the lock is released.
 //!
-//! What a walker finds under the lock is each mapping whole, before or after a change, and `mremap` moves
-//! pages under it. Only pages that are being unmapped may be missed: their mapping is gone before they are.
+//! Under the lock a walker finds each mapping whole, before or after a change; `mremap` moves pages under the
+//! lock. Only pages that are being unmapped may be missed: their mapping is removed before they are.
 
 use super::Rmap;
 use super::owned::RootRef;
@@ -27,14 +27,13 @@ use quire_pagetable::{MemoryCore, SpaceId, Tables};
 use quire_sync::EpochGuard;
 
 impl<'s, P: Platform> Rmap<'s, P> {
-    /// Calls `visit` for each mapping that may show pages of `folio`, the first frame of one of any order,
+    /// Calls `visit` for each mapping that may map pages of `folio`, the first frame of a folio of any order,
     /// with the range in that mapping where they would be. The mappings of the anon_vma that owns the folio
     /// come first. A `visit` that breaks ends the walk.
     ///
     /// The root lock is held shared meanwhile, so the mappings stay; entries may change under the lock of
-    /// their table, and tables may be freed, but a `visit` is in a section of the epoch. Pages of files and
-    /// of shared memory are found nowhere yet. The caller is not pinned and holds no lock of class Rmap or
-    /// later.
+    /// their table, and tables may be freed, but a `visit` is in a section of the epoch. File pages and
+    /// shared memory have no rmap yet. The caller is not pinned and holds no lock of class Rmap or later.
     pub fn walk<B>(self, folio: Pfn, visit: impl FnMut(&Mapped<'_, P>) -> ControlFlow<B>) -> ControlFlow<B> {
         self.hold(folio, |held| held.walk(visit)).unwrap_or(ControlFlow::Continue(()))
     }
@@ -81,7 +80,7 @@ impl<'s, P: Platform> Rmap<'s, P> {
         Some((NonNull::from(anon_vma), NonNull::from(anon_vma.root())))
     }
 
-    /// The anon_vma that owns the private page in `frame`, if the page is mapped just now, for as long as the
+    /// The anon_vma that owns the private page in `frame`, if the page is mapped now, for as long as the
     /// section of the epoch is open.
     fn owner_in<'e>(self, _section: &'e EpochGuard<'_>, frame: &Frame) -> Option<&'e AnonVma> {
         // First the count, then the owner; acquire pairs with the releases in `init_page`.
@@ -94,11 +93,11 @@ impl<'s, P: Platform> Rmap<'s, P> {
     }
 
     /// Calls `visit` with each place where a page of `folio`, the first frame of one of any order, is mapped:
-    /// the space and the address. Returns how many mappings were looked at; the walk ends when all are found
-    /// that there were when it began.
+    /// the space and the address. Returns how many mappings were visited; the walk ends when all that existed
+    /// at its start are found.
     ///
-    /// A page that is mapped all the time is found, also while it moves. Pages of files and of shared memory
-    /// are not found yet. `visit` is called with the lock of a table held, and takes no locks.
+    /// A page that stays mapped is found, also while it moves. File pages and shared memory are not found
+    /// yet. `visit` is called with the lock of a table held, and takes no locks.
     pub fn for_each_map(self, folio: Pfn, mut visit: impl FnMut(SpaceId, VirtAddr)) -> usize {
         let Some(frame) = self.memory.frames().frame(folio) else { return 0 };
         let mut missing = frame.as_folio().maps();
@@ -121,7 +120,7 @@ impl<'s, P: Platform> Rmap<'s, P> {
     }
 }
 
-/// One mapping that can show pages of a folio, as a walk visits it.
+/// One mapping that may map pages of a folio, as visited by a walk.
 #[derive(Clone, Copy)]
 pub struct Mapped<'a, P: Platform> {
     /// The tables of its space.
@@ -134,7 +133,7 @@ pub struct Mapped<'a, P: Platform> {
     pub range: VirtRange,
 }
 
-/// The mappings that can show a folio, under the lock of their tree held shared.
+/// The mappings that may map a folio, with the root lock of their tree held shared.
 pub struct HeldMappings<'s, P: Platform> {
     memory: &'s MemoryCore<P>,
     frame: &'s Frame,

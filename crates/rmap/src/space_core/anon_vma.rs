@@ -61,8 +61,8 @@ pub struct AnonVma {
     pub(crate) scratch: Scratch,
 }
 
-/// The size of a tree, in its root. Written under the root lock. It decides nothing but whether an anon_vma
-/// is worth its memory, so it may be read without.
+/// The size of a tree, in its root. Written under the root lock. It only decides whether to make another
+/// anon_vma, so it may be read without the lock.
 #[derive(Default)]
 pub(crate) struct TreeStats {
     /// VMAs in all anon_vmas.
@@ -279,7 +279,7 @@ impl EmptiedList {
 pub(crate) struct Scratch {
     /// Counted among the anon_vmas.
     pub(crate) seen: Cell<bool>,
-    /// Held against the recount.
+    /// Compared with the recount.
     pub(crate) checked: Cell<bool>,
     /// VMAs that name the anon_vma.
     pub(crate) vmas: Cell<u64>,

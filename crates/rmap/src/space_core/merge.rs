@@ -12,7 +12,7 @@ pub struct Proposal {
     pub flags: VmFlags,
     /// The page offset of its start.
     pub page_offset: u64,
-    /// What it shows.
+    /// What it maps.
     pub backing: Backing,
     /// Its part in an anon_vma.
     pub anon: AnonVmaRef,

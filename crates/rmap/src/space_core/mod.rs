@@ -1,4 +1,4 @@
-//! What all handles of one space share: its mappings, and the anon_vmas that these are in.
+//! The state shared by all handles of one space: its mappings, and their anon_vmas.
 //!
 //! A VMA, the anon_vma that it is in and the core of its space point at one another, so they are one module.
 
@@ -64,7 +64,7 @@ impl SpaceLink {
     }
 }
 
-/// What all handles of one space share.
+/// The state shared by all handles of one space.
 pub struct SpaceCore {
     /// Its page tables.
     pub tables: SpaceTables,
@@ -72,15 +72,15 @@ pub struct SpaceCore {
     pub handles: AtomicUsize,
     /// Held for writing to change mappings, shared to rely on them as a whole.
     pub mmap_lock: RwSleepLock,
-    /// Counts what writers of mappings do.
+    /// The lock sequence of its mappings' writers.
     pub sequence: LockSequence,
     /// Its mappings.
     pub vmas: RangeTree<Vma>,
-    /// Where things lie.
+    /// Its layout.
     pub layout: Layout,
-    /// How much it may hold.
+    /// Its limits.
     pub limits: AtomicLimits,
-    /// What its mappings come to.
+    /// The sizes of its mappings.
     pub usage: Usage,
     /// The program break. Changed under the mmap lock.
     pub brk: AtomicU64,
@@ -92,9 +92,9 @@ pub struct SpaceCore {
     pub exec_gain: AtomicExecGain,
     /// Whether it ever had a mapping of huge pages, which is not split everywhere. Changed under the mmap lock.
     had_hugetlb: AtomicU32,
-    /// How its owner wants it to be judged when memory is exhausted.
+    /// Its OOM adjustment.
     pub oom_score_adj: AtomicU32,
-    /// Whether the program was killed, since memory was exhausted.
+    /// Whether the program was OOM-killed.
     pub killed: AtomicU32,
     /// Its forks.
     pub forks: ForkSequence,
@@ -166,7 +166,7 @@ impl SpaceCore {
         self.tables.memcg()
     }
 
-    /// Whether nothing is given to this space any more.
+    /// Whether this space gets no more memory.
     #[inline]
     pub fn is_killed(&self) -> bool {
         self.killed.load(Ordering::Acquire) != 0

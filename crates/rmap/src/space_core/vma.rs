@@ -13,7 +13,7 @@ use quire_frame::OwnerWord;
 use quire_pagetable::{NewPage, Permissions};
 use quire_sync::atomic::raw::{AtomicPtr, AtomicU64, Ordering};
 
-/// What a mapping shows.
+/// What a mapping maps.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(transparent)]
 pub struct Backing(u64);
@@ -23,7 +23,7 @@ impl Backing {
     pub const ANONYMOUS: Self = Self(0);
     const SHARED_ANONYMOUS: u64 = 1 << 63;
 
-    /// The file that the embedder knows as `id`, below 2^63 - 1.
+    /// The file with the embedder's number `id`, below 2^63 - 1.
     #[inline]
     pub const fn file(id: u64) -> Self {
         Self((id & (Self::SHARED_ANONYMOUS - 1)).saturating_add(1))
@@ -41,7 +41,7 @@ impl Backing {
         self.0 == 0
     }
 
-    /// The embedder's number for the file, if a file it is.
+    /// The embedder's number for the file, if it is a file.
     #[inline]
     pub const fn file_id(self) -> Option<u64> {
         if self.0 == 0 || self.0 & Self::SHARED_ANONYMOUS != 0 { None } else { Some(self.0 - 1) }
@@ -130,13 +130,13 @@ pub struct Vma {
     anon: AtomicPtr<AnonVma>,
     branch: AtomicU64,
     membership: Membership,
-    /// What is guessed about the next pages.
+    /// Its readahead state.
     pub readahead: Readahead,
     /// How far its swap-ins reach.
     pub swap_window: SwapInWindow,
 }
 
-/// Everything about a VMA but its lock, as a value.
+/// All fields of a VMA except its lock, as a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct VmaSnapshot {
     /// Its addresses.
@@ -145,7 +145,7 @@ pub struct VmaSnapshot {
     pub flags: VmFlags,
     /// The page offset of its start.
     pub page_offset: u64,
-    /// What it shows.
+    /// What it maps.
     pub backing: Backing,
     /// Its part in an anon_vma.
     pub anon: AnonVmaRef,
@@ -189,7 +189,7 @@ impl VmaSnapshot {
         (alike && self.anon.is_some() && !self.anon.is_inherited()).then_some(self.anon)
     }
 
-    /// What a page that is about to be mapped at `addr` gets from the mapping.
+    /// The mapping's attributes for a page that is about to be mapped at `addr`.
     #[inline]
     pub fn new_page(&self, addr: VirtAddr) -> NewPage {
         NewPage {
@@ -200,7 +200,7 @@ impl VmaSnapshot {
         }
     }
 
-    /// What the pages of the mapping allow.
+    /// The permissions of the mapping's pages.
     #[inline]
     pub fn permissions(&self) -> Permissions {
         self.flags.permissions()
@@ -212,7 +212,7 @@ impl VmaSnapshot {
         self.flags.contains(VmFlags::LOCKED)
     }
 
-    /// The lowest address that a new mapping above which this one lies may end at: a stack keeps a gap free.
+    /// The highest address at which a new mapping below this one may end: a stack keeps a gap free.
     #[inline]
     pub fn start_with_guard(&self) -> VirtAddr {
         let gap = if self.flags.is_stack() { crate::layout::STACK_GUARD_GAP } else { 0 };
@@ -256,7 +256,7 @@ impl Vma {
         VmFlags::from_bits_truncate(self.flags.load(Ordering::Relaxed))
     }
 
-    /// What it shows.
+    /// What it maps.
     #[inline]
     pub fn backing(&self) -> Backing {
         Backing(self.backing.load(Ordering::Relaxed))

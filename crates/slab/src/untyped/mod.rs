@@ -182,7 +182,7 @@ impl<P: Platform> CacheCore<P> {
         self.fronts.mine(pin).lock()
     }
 
-    /// Whether a slot can be given back: it is one of this cache's, and not among those that the CPU has at
+    /// Whether a slot can be freed: it is one of this cache's, and not among those that the CPU has at
     /// hand. For assertions.
     pub(crate) fn can_free(&self, frames: &Frames<P>, pin: &Pin<'_, P>, slot: &Slot) -> bool {
         self.has(frames, slot.address()) && !self.fronts.mine(pin).lock().holds(slot)

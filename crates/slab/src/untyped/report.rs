@@ -34,15 +34,15 @@ pub struct CacheReport {
     pub pages: u64,
     /// Free objects that each CPU keeps at most.
     pub front_limit: u32,
-    /// Objects that come to a CPU or leave it at once.
+    /// Objects that move to or from a CPU at once.
     pub batch: u32,
     /// Batches that the depot, which all CPUs share, keeps at most.
     pub depot_limit: u32,
     /// Objects in the depot.
     pub in_depot: u64,
-    /// What the cache's lock has seen.
+    /// Statistics of the cache's lock.
     pub lock: SpinStatistics,
-    /// What the locks of its CPUs' fronts have seen, together.
+    /// Statistics of the locks of its CPUs' fronts, summed.
     pub front_locks: SpinStatistics,
 }
 

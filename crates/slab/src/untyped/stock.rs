@@ -1,8 +1,8 @@
 //! Where batches of slots come from, and where they go.
 //!
-//! All of it happens under the cache's lock, a batch under each hold. Batches that come back wait whole in
-//! the depot for the next CPU that needs one; only what is more, or less, than that is put on its slabs or
-//! taken off them.
+//! All of it happens under the cache's lock, a batch under each hold. Returned batches wait whole in the
+//! depot for the next CPU that needs one; only a surplus is put back on slabs, and only a shortage taken from
+//! them.
 
 use super::CacheCore;
 use crate::geometry::{Shape, SlabState};
@@ -15,7 +15,7 @@ use quire_sync::SpinGuard;
 
 /// Slabs without an object in use that a cache keeps.
 const KEEP_EMPTY: u32 = 2;
-/// Slabs that are given back under one hold of the cache's lock.
+/// Slabs that are freed under one hold of the cache's lock.
 const RELEASE_CHUNK: u32 = 32;
 
 impl<P: Platform> CacheCore<P> {
@@ -28,15 +28,15 @@ impl<P: Platform> CacheCore<P> {
         match self.grow(frames, pin) {
             Ok(fresh) => Ok(self.take(frames, Some(fresh))),
             Err(error) => {
-                // Making room may have brought objects of this very cache home.
+                // Making room may have freed objects of this cache.
                 let batch = self.take(frames, None);
                 if batch.is_empty() { Err(error) } else { Ok(batch) }
             }
         }
     }
 
-    /// A new slab: of the best order if a block of that is there for the asking, else of the least order, at
-    /// whatever trouble.
+    /// A new slab: of the best order if a block of that is readily free, else of the least order, draining if
+    /// needed.
     fn grow(&self, frames: &Frames<P>, pin: &Pin<'_, P>) -> Result<(Pfn, Shape), AllocError> {
         let (best, least) = (self.geometry.best, self.geometry.least);
         let mut shape = best;
@@ -73,7 +73,7 @@ impl<P: Platform> CacheCore<P> {
         frame.as_slab().set_cache(ptr::from_ref(self).addr() as u64);
         frame.as_slab().set_first_free(self.place_of(base, next.as_ref()));
         frame.as_slab().set_free(shape.objects);
-        // SAFETY: the block was given out to this call.
+        // SAFETY: the block was allocated to this call.
         let classified = unsafe { frame.classify_slab(Kind::Slab) };
         debug_assert!(classified.is_ok(), "a block that was just allocated can become a slab");
     }
@@ -107,13 +107,13 @@ impl<P: Platform> CacheCore<P> {
         let next = batch.fill(self.slot_at(base, shape, frame.as_slab().first_free()), self.batch);
         let left = free.saturating_sub(batch.count() - before);
         frame.as_slab().set_first_free(self.place_of(base, next.as_ref()));
-        // A list that ends too early is a broken one; its slab must not be asked for ever.
+        // A list that ends too early is broken; its slab must not be tried again.
         frame.as_slab().set_free(if next.is_none() { 0 } else { left });
         debug_assert!(next.is_some() || left == 0, "a slab of {} has lost slots", self.name);
         self.relist(frames, slabs, slab, shape.state(free));
     }
 
-    /// Takes what a CPU has no room for, if anything.
+    /// Takes a CPU's surplus batch, if any.
     pub(crate) fn store(&self, frames: &Frames<P>, pin: &Pin<'_, P>, batch: SlotList) {
         if batch.is_empty() {
             return;
@@ -124,7 +124,7 @@ impl<P: Platform> CacheCore<P> {
         }
     }
 
-    /// Puts a batch of free slots back on their slabs and gives surplus slabs back. Returns the number of
+    /// Puts a batch of free slots back on their slabs and frees surplus slabs. Returns the number of
     /// frames.
     pub(crate) fn put_back(
         &self,
@@ -241,7 +241,7 @@ impl<P: Platform> CacheCore<P> {
         Some(unsafe { Slot::at(base, offset as usize + self.link()) })
     }
 
-    /// What the descriptor of the slab at `base` says of a slot: its offset plus one, 0 for none.
+    /// The value for a slot in the descriptor of the slab at `base`: its offset plus one, 0 for none.
     fn place_of(&self, base: NonNull<u8>, slot: Option<&Slot>) -> u64 {
         slot.map_or(0, |slot| (slot.address() - self.link() - base.addr().get()) as u64 + 1)
     }

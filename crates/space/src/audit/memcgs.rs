@@ -1,4 +1,4 @@
-//! What belongs to memcgs: spaces, pages and slots, each recounted and compared with what the memcgs count.
+//! The memcgs' spaces, pages and slots, each recounted and compared with the memcgs' counts.
 
 use super::{Report, SpaceViolation};
 use crate::space::Space;
@@ -7,8 +7,8 @@ use quire_arch::Platform;
 use quire_frame::Kind;
 use quire_memcg::{Belonging, MemcgId, MemcgViolation};
 
-/// Looks for what memcgs count wrongly, and for what belongs to no memcg any more. A memcg that was
-/// removed exists as long as something belongs to it.
+/// Looks for wrong memcg counts, and for anything whose memcg is gone. A memcg that was removed exists as
+/// long as something belongs to it.
 pub(super) fn audit_memcgs<P: Platform>(spaces: &Spaces<P>, report: Report<'_>) {
     let memcgs = spaces.memcgs();
     let report = &mut |violation| report(SpaceViolation::Memcg(violation));

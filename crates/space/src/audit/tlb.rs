@@ -21,9 +21,8 @@ pub(super) fn audit_current<P: Platform>(spaces: &Spaces<P>, report: Report<'_>)
 }
 
 /// Compares a cached translation with the tables of the space that could use it. One that no space can
-/// use before its CPU flushes is dead, whatever it says: that of a CPU that flushes skipped, or of a
-/// space that has exited. Translations of the kernel's half are not looked at: what they are held against is not
-/// known here.
+/// use before its CPU flushes is dead, and ignored: that of a CPU that flushes skipped, or of a space that
+/// has exited. Translations of the kernel's half are not checked: their tables are not known here.
 pub(super) fn audit_cached<P: Platform>(spaces: &Spaces<P>, cached: CachedTranslation, report: Report<'_>) {
     if cached.addr >= P::Paging::USER_END {
         return;

@@ -70,7 +70,7 @@ enum Effect {
     Drop,
     /// The pages may be freed when memory runs short.
     Free,
-    /// They become old, or are reclaimed at once.
+    /// They are deactivated, or reclaimed at once.
     Age(Ageing),
     /// Blocks become large folios.
     Collapse,
@@ -114,7 +114,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         let snapshot = vma.snapshot();
         let drops = matches!(advice, Advice::DontNeed | Advice::DontNeedLocked);
         if drops && snapshot.flags.contains(VmFlags::HUGETLB) {
-            // There is nothing to drop; the end is rounded down.
+            // Nothing to drop; the end is rounded down.
             return if may_split(&snapshot, part.start()) { Ok(()) } else { Err(Error::WrongMapping) };
         }
         match effect(&snapshot, advice)? {
@@ -138,7 +138,8 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
                 Ok(())
             }
             Effect::Drop => {
-                // Faults may go on: they come before or after, and the table locks keep each page whole.
+                // Faults may run concurrently: each comes before or after, and the table locks keep each page
+                // consistent.
                 let locked = vma.flags().contains(VmFlags::LOCKED);
                 self.tables().zap(part, if locked { Zap::LockedContents } else { Zap::Contents }, gather);
                 self.tables().free_empty(part, FreeableRange(part), gather);
@@ -149,8 +150,8 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
 }
 
 impl<'s, P: Platform> MmapWriter<'s, P> {
-    /// Collapses each aligned block in `part` of `vma`. As Linux's, it goes on after a block where nothing
-    /// can be done, and returns the last failure; but a block without a table ends it.
+    /// Collapses each aligned block in `part` of `vma`. As in Linux, it continues after a block that cannot
+    /// be collapsed, and returns the last failure; but a block without a table ends it.
     fn collapse_part(&mut self, vma: &'s Vma, part: VirtRange) -> Result<(), Error> {
         let snapshot = vma.snapshot();
         let policy = self.spaces.huge().policy();
@@ -189,7 +190,7 @@ fn effect(vma: &VmaSnapshot, advice: Advice) -> Result<Effect, Error> {
     let reading = VmFlags::SEQ_READ | VmFlags::RAND_READ;
     let refuse_if =
         |refused: bool, effect: Effect| if refused { Err(Error::WrongMapping) } else { Ok(effect) };
-    // Shared memory outlives the advice, and so far it is nowhere but in the tables.
+    // Shared memory outlives the advice, and so far it exists only in the tables.
     let drop = if flags.contains(VmFlags::SHARED) { Effect::None } else { Effect::Drop };
     match advice {
         Advice::Normal => Ok(Effect::Flags(flags - reading)),

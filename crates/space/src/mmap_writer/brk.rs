@@ -24,7 +24,7 @@ impl<P: Platform> MmapWriter<'_, P> {
         if wanted <= old {
             if new_end != old_end {
                 let range = VirtRange::new(new_end, old_end);
-                // Something else may have been mapped over the heap.
+                // Another mapping may have replaced part of the heap.
                 if self.first_ending_after(new_end).is_none_or(|vma| vma.range().start() >= old_end) {
                     return Err(Error::NotMapped);
                 }

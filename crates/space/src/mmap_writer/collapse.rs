@@ -26,7 +26,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
             return Err(CollapseError::Unfit);
         };
         let (collapse, snapshot) = (Collapse(tables), vma.snapshot());
-        // A first look costs nothing if it fails.
+        // A first check is cheap if it fails.
         collapse.check(table, limits)?;
         self.lock_vma(vma);
         let _family = self.lock_anon_vmas([snapshot.anon]);
@@ -40,7 +40,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         result
     }
 
-    /// Collapses the block at `start` if it is, still, in a mapping that khugepaged may collapse. Returns
+    /// Collapses the block at `start` if it is still in a mapping that khugepaged may collapse. Returns
     /// whether it did.
     pub(crate) fn collapse_if_allowed(
         &mut self,

@@ -14,7 +14,7 @@ impl<P: Platform> MmapWriter<'_, P> {
         self.core.forks.begin();
         let result = self.copy_mappings(child, &mut gather);
         self.core.forks.end();
-        // Also after a failure: what may be written no more must not be writable in any TLB.
+        // Also after a failure: a write-protected page must not be writable in any TLB.
         self.tables().finish(&mut gather);
         result
     }

@@ -1,4 +1,4 @@
-//! What calls check of mappings of huge pages (`MAP_HUGETLB`).
+//! Checks of hugetlb mappings (`MAP_HUGETLB`).
 
 use super::MmapWriter;
 use crate::error::Error;
@@ -6,7 +6,7 @@ use quire_arch::{PAGE_SHIFT, Platform, VirtRange};
 use quire_rmap::{HugePages, VmFlags, may_split};
 
 impl<P: Platform> MmapWriter<'_, P> {
-    /// Checks that no mapping is split where its pages are not to be.
+    /// Checks that no hugetlb mapping is split inside a huge page.
     #[inline]
     pub(crate) fn may_cut(&self, range: VirtRange) -> Result<(), Error> {
         if !self.core.had_hugetlb() {

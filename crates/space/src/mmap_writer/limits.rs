@@ -1,4 +1,4 @@
-//! What calls check of a program's limits and of what it gave up.
+//! Checks of a program's limits and of the rights that it gave up.
 
 use super::MmapWriter;
 use crate::error::Error;

@@ -1,4 +1,4 @@
-//! `mlock`, `munlock` and their kin.
+//! `mlock`, `munlock` and related calls.
 
 use crate::error::Error;
 use crate::mmap_writer::MmapWriter;
@@ -6,7 +6,7 @@ use quire_arch::{Platform, VirtAddr, VirtRange};
 use quire_rmap::VmFlags;
 
 impl<P: Platform> MmapWriter<'_, P> {
-    /// Pages in `range` that are locked.
+    /// Mlocked pages in `range`.
     pub(crate) fn locked_in(&self, range: VirtRange) -> u64 {
         let mut pages = 0;
         let mut at = range.start();
@@ -30,7 +30,7 @@ impl<P: Platform> MmapWriter<'_, P> {
             let flags = vma.flags();
             if !flags.intersects(VmFlags::SPECIAL) {
                 self.modify(vma, part, (flags - VmFlags::LOCK_MASK) | wanted)?;
-                // Faults that come meanwhile list what they map by the flag.
+                // Concurrent faults put new pages on the list that the flag demands.
                 self.tables().set_locked(part, wanted.contains(VmFlags::LOCKED));
             }
         }

@@ -41,7 +41,7 @@ impl MapFlags {
     }
 }
 
-/// The file that a mapping shows.
+/// The file that a mapping maps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MappedFile {
     /// The embedder's number for the file; equal numbers are the same file.
@@ -79,14 +79,14 @@ impl MappedFile {
     }
 }
 
-/// What `mmap` is asked for.
+/// The arguments of `mmap`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MapRequest {
-    /// Where: a hint, or the place itself with a FIXED flag. A hint of 0 is none, as in Linux.
+    /// The address: a hint, or exact with a FIXED flag. A hint of 0 is none, as in Linux.
     pub addr: Option<VirtAddr>,
     /// Bytes; rounded up to whole pages.
     pub len: u64,
-    /// What the program may do.
+    /// The protection.
     pub protection: Protection,
     /// How.
     pub flags: MapFlags,
@@ -94,8 +94,8 @@ pub struct MapRequest {
     pub file: Option<MappedFile>,
     /// Huge pages, and the first of the mapping in their own file. Only without a file.
     pub huge_pages: Option<(HugePages, u64)>,
-    /// What the embedder found wrong with the file or the kind of mapping. Linux looks at that after it has
-    /// chosen an address, so it is reported only then.
+    /// The embedder's error for the file or the kind of mapping. Linux checks that after it has chosen an
+    /// address, so it is reported only then.
     pub objection: Option<Error>,
 }
 
@@ -139,7 +139,7 @@ impl<P: Platform> MmapWriter<'_, P> {
         if !self.may_lock_more(flags, range.pages()) {
             return Err(Error::LockLimitAgain);
         }
-        // Linux maps huge pages as a file of its own.
+        // Linux maps huge pages as an internal file.
         let huge_file;
         let file = match &request.huge_pages {
             None => request.file.as_ref(),
@@ -201,7 +201,7 @@ impl<P: Platform> MmapWriter<'_, P> {
             }
         };
         if flags.contains(VmFlags::ACCOUNT) {
-            // What is replaced gives its own charge back in `unmap`, so the new mapping takes that part over.
+            // `unmap` releases the charge of the replaced part, so the new mapping takes that part over.
             self.spaces.commit().charge_unchecked(range.pages() - charge);
         }
         if occupied {
@@ -213,8 +213,8 @@ impl<P: Platform> MmapWriter<'_, P> {
         Ok(flags)
     }
 
-    /// What the file's own operation says, which Linux calls last: it has unmapped by then what was to be
-    /// replaced.
+    /// The result of the file's own operation, which Linux calls last: by then it has unmapped the replaced
+    /// mappings.
     #[cold]
     fn call_file_operation(
         &mut self,

@@ -42,7 +42,7 @@ use quire_vma_tree::tree::Writer;
 pub(crate) struct MmapWriter<'s, P: Platform> {
     pub(crate) spaces: &'s Spaces<P>,
     pub(crate) core: &'s SpaceCore,
-    /// What the caller may do. Nothing beyond the limits where it is the kernel itself.
+    /// The caller's rights. None beyond the limits if it is the kernel itself.
     pub(crate) rights: Rights,
     tree: Writer<'s, Vma, Spaces<P>>,
     /// Anon_vmas whose last VMA left in this section: released at its end, when their pages are out of the
@@ -247,7 +247,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         Neighbours { previous: previous.filter(|_| choice.previous), next: next.filter(|_| choice.next) }
     }
 
-    /// What unmapping `range` takes: a VMA if it is inside of one.
+    /// The VMAs that unmapping `range` needs: one if it is inside of a VMA.
     pub(crate) fn vmas_to_unmap(&self, range: VirtRange) -> usize {
         usize::from(
             self.find(range.start())
@@ -351,7 +351,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         for vma in [Some(vma), previous, next].into_iter().flatten() {
             self.lock_vma(vma);
         }
-        // A large leaf never reaches over a border of mappings.
+        // A large leaf never crosses a border of mappings.
         self.tables().split_huge_at(range.start());
         self.tables().split_huge_at(range.end());
         self.core.usage.reclass(snapshot.flags, flags, range.pages());

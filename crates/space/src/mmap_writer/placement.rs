@@ -1,4 +1,4 @@
-//! Where a new mapping goes: Linux's choice of addresses, exactly.
+//! The address of a new mapping, chosen exactly as Linux does.
 
 use super::map::{MapFlags, MapRequest};
 use crate::error::Error;
@@ -7,13 +7,13 @@ use quire_arch::{Order, PAGE_SIZE, PagingFormat, Platform, VirtAddr, VirtRange};
 use quire_rmap::Vma;
 use quire_rmap::{HugePages, Rights};
 
-/// Where user space ends unless a program asks for more by a hint above it (five-level tables): 47 bits.
+/// The end of user space unless a program requests more by a hint above it (five-level tables): 47 bits.
 const DEFAULT_WINDOW: u64 = (1 << 47) - PAGE_SIZE;
 /// `MAP_32BIT` puts a mapping here.
 const BELOW_2G: VirtRange = VirtRange::new(VirtAddr(0x4000_0000), VirtAddr(0x8000_0000));
 
 impl<P: Platform> MmapWriter<'_, P> {
-    /// The address for a mapping of `len` bytes as `request` asks.
+    /// The address for a mapping of `len` bytes as requested by `request`.
     pub(crate) fn place(&self, request: &MapRequest, hint: VirtAddr, len: u64) -> Result<VirtAddr, Error> {
         let user_end = P::Paging::USER_END.0;
         if len > user_end {
@@ -39,8 +39,7 @@ impl<P: Platform> MmapWriter<'_, P> {
     }
 
     /// A place aligned for huge pages, where the mapping could use them: private anonymous memory of whole
-    /// huge pages without a hint, and files whose file system asks for it. `None` where that does not work
-    /// out.
+    /// huge pages without a hint, and files whose file system asks for it. `None` if there is none.
     fn place_huge(&self, request: &MapRequest, hint: VirtAddr, len: u64) -> Option<VirtAddr> {
         let huge = Order::PMD.bytes();
         let file_offset = match &request.file {

@@ -1,4 +1,4 @@
-//! Memory that a change needs, got before the change begins.
+//! Memory that a change needs, allocated before the change begins.
 
 use super::MmapWriter;
 use crate::spaces::Spaces;
@@ -38,7 +38,7 @@ impl<P: Platform> Drop for Prepared<'_, P> {
 }
 
 impl<'s, P: Platform> MmapWriter<'s, P> {
-    /// Gets `vmas` VMAs and the tree nodes for as many insertions.
+    /// Allocates `vmas` VMAs and the tree nodes for as many insertions.
     #[cfg_attr(debug_assertions, track_caller)]
     pub(crate) fn prepare(&mut self, vmas: usize) -> Result<Prepared<'s, P>, AllocError> {
         let mut prepared = Prepared { spaces: self.spaces, vmas: [None; MOST_PREPARED] };

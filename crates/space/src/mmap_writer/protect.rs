@@ -61,7 +61,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
             && snapshot.backing.is_anonymous()
             && !snapshot.anon.is_some()
         {
-            // Nothing was ever written there and now nothing can be.
+            // Nothing was ever written there, and now nothing can be written.
             released = pages;
             new -= VmFlags::ACCOUNT;
         }
@@ -76,7 +76,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         self.tables().protect(part, new.permissions(), gather);
         let locked = VmFlags::WRITE | VmFlags::SHARED | VmFlags::LOCKED;
         if old & locked == VmFlags::LOCKED && new.contains(VmFlags::WRITE) {
-            // Locked memory that becomes writable gets its own pages now. As in Linux, it may also fail to.
+            // Mlocked memory that becomes writable gets its own pages now. As in Linux, a failure is ignored.
             let _ = self.faults().populate_part(vma, part, None);
         }
         Ok(())

@@ -31,7 +31,7 @@ pub(crate) struct Remap {
     target: VirtAddr,
 }
 
-/// What is left to do once the locks are released.
+/// The work left once the locks are released.
 pub(crate) struct Remapped {
     pub(crate) addr: VirtAddr,
     /// New pages of a locked mapping.
@@ -64,8 +64,8 @@ impl Remap {
         if new_len > user_end {
             return Err(Error::BadArgument);
         }
-        // One that wraps ends behind every mapping: what there is at the address is asked first, and cutting
-        // off fails.
+        // A length that wraps ends beyond every mapping: the address is checked first, and the truncation
+        // fails.
         let end = addr.0.checked_add(old_len);
         let old = VirtRange::new(addr, VirtAddr(end.unwrap_or(!(PAGE_SIZE - 1))));
         let remap = Self { old, new_len, flags, target };
@@ -97,7 +97,7 @@ impl Remap {
     fn round_to(&mut self, size: HugePages) -> Result<(), Error> {
         let old_len = size.align_up(self.old.len());
         self.new_len = size.align_up(self.new_len);
-        // The target is looked at even where it is not used.
+        // The target is checked even if it is not used.
         let aligned = self.addr().is_aligned(size.bytes()) && self.target.is_aligned(size.bytes());
         if !aligned || self.new_len > old_len {
             return Err(Error::BadArgument);
@@ -160,7 +160,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         if remap.grown() == 0 && !remap.names_target() {
             return Ok(vma);
         }
-        // What is only cut off may reach into other mappings.
+        // A range that is only truncated may reach into other mappings.
         let kept = remap.old.len().min(remap.new_len);
         if kept > snapshot.range.end().0 - remap.addr().0 {
             return Err(Error::BadAddress);
@@ -216,13 +216,13 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         let target = VirtRange::new(remap.target, VirtAddr(remap.target.0 + remap.new_len));
         let fixed = remap.flags.contains(RemapFlags::FIXED);
         if fixed && self.first_in(target).is_some() {
-            // What moves here can be used as soon as it is here. No thread may still use what was mapped here
-            // once another uses the new pages.
+            // Moved pages can be used at once. No thread may still use the old pages here once another uses
+            // the new ones.
             let aside = self.tables().set_aside(gather);
             let unmapped = self.unmap_checked_into(target, gather);
             self.tables().settle_since(aside, gather);
             unmapped?;
-            // An old range that wraps is not seen to overlap, and may have lost its mapping here.
+            // An old range that wraps is not detected as overlapping, and may have lost its mapping here.
             self.find(remap.addr()).ok_or(Error::BadAddress)?;
         }
         let mut old = remap.old;
@@ -275,7 +275,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         self.place(&request, hint, remap.new_len)
     }
 
-    /// Moves pages and mapping. The target is free. On failure everything is where it was.
+    /// Moves pages and mapping. The target is free. On failure nothing has moved.
     fn relocate(
         &mut self,
         vma: &'s Vma,
@@ -322,7 +322,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
             room: self.gap_of_move(vma, old, target),
             target_room: self.gap_around(target),
         };
-        // Else a table that was spared would move along, and be found by no call that looks for it.
+        // Otherwise a spared table would move too, and no call would find it again.
         self.tables().free_spared(old, gather);
         let ready = self.prepare(2).map_err(Error::from).and_then(|prepared| {
             let pin = self.spaces.platform().pin();

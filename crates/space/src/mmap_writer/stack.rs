@@ -40,7 +40,7 @@ impl<P: Platform> MmapWriter<'_, P> {
         if !self.may_lock_more(snapshot.flags, grow) {
             return Err(Error::LockLimit);
         }
-        // A stack that is not charged for must fit too; only the promise is not kept.
+        // A stack that is not accounted must fit too; only the commit charge is dropped.
         self.spaces.promise(grow)?;
         if !snapshot.flags.contains(VmFlags::ACCOUNT) {
             self.spaces.commit().release(grow);

@@ -1,4 +1,4 @@
-//! Taking mappings away.
+//! Unmapping.
 
 use super::{MmapWriter, Prepared, clip_end, clip_start};
 use crate::error::Error;
@@ -24,8 +24,8 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         gather: &mut Gather<'s, P>,
     ) {
         if gather.has_absent() {
-            // Of an earlier part of the same call. What is to be taken out after the flush is noted as one
-            // range, and what lies between that part and this one stays.
+            // From an earlier part of the same call. Entries to be removed after the flush are noted as one
+            // range, and those between that part and this one stay.
             self.tables().settle(gather);
         }
         if let Some(removed) = self.remove_mappings(range, prepared) {
@@ -43,7 +43,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         VirtRange::new(below, above)
     }
 
-    /// Takes the mappings in `range` out of the tree and returns the smallest range that holds them.
+    /// Removes the mappings in `range` from the tree and returns the smallest range that holds them.
     fn remove_mappings(&mut self, range: VirtRange, prepared: &mut Prepared<'_, P>) -> Option<VirtRange> {
         let mut removed: Option<VirtRange> = None;
         let mut uncharged = 0;
@@ -70,7 +70,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
             }
             drop(root_lock);
             if snapshot.flags.contains(VmFlags::LOCKED) {
-                // What others map too may be reclaimed again. No walk of the rmap finds it locked here any
+                // Pages that others map too may be reclaimed again. No rmap walk finds them mlocked here any
                 // more.
                 self.tables().set_locked(part, false);
             }
@@ -84,7 +84,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         removed
     }
 
-    /// Takes the pages of all private mappings but locked ones. The mappings stay.
+    /// Frees the pages of all private mappings except mlocked ones. The mappings stay.
     pub(crate) fn discard_private(&mut self) {
         let mut gather = Gather::new(self.spaces.memory(), &self.core.tables, FlushCause::Discard);
         let mut at = VirtAddr(0);

@@ -1,9 +1,9 @@
 //! Page faults.
 //!
 //! The usual fault takes no lock on the space: it looks the VMA up under the epoch, takes the VMA's own lock,
-//! finds or makes the tables, gets a page, and installs it under the table's lock. Whatever does not fit (no
-//! VMA found, one that a writer holds, the first private page of a VMA, a stack that must grow) takes the
-//! slow path, under the mmap lock.
+//! finds or makes the tables, gets a page, and installs it under the table's lock. All other cases (no VMA
+//! found, one that a writer holds, the first private page of a VMA, a stack that must grow) take the slow
+//! path, under the mmap lock.
 
 use crate::error::Error;
 use crate::mmap_writer::vma_key;
@@ -27,15 +27,15 @@ use quire_swap::SlotId;
 use quire_sync::EpochGuard;
 use quire_thp::OrderSet;
 
-/// Times that a VMA is looked for again beside a change of mappings.
+/// Retries of a VMA lookup during a change of mappings.
 const LOOKS: u32 = 32;
 
-/// Why a look for a VMA without a lock held none.
+/// Why a lock-free VMA lookup failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum LookupMiss {
     /// It is about to change, or to be removed.
     Changing,
-    /// There is none, or the tree was changing and led elsewhere.
+    /// There is none, or the tree was changing during the lookup.
     NotFoundOrRaced,
 }
 
@@ -63,8 +63,8 @@ impl<P: Platform> Space<'_, P> {
     pub fn fault(&self, addr: VirtAddr, access: Access) -> Result<(), FaultError> {
         let memcg = self.core().memcg();
         if !memcg.is_root() {
-            // Before there is a page: what was just mapped could be the first to be reclaimed, and the
-            // program would make no progress.
+            // Before the page is mapped: a page just mapped could be reclaimed first, and the program would
+            // make no progress.
             self.spaces.reclaim().throttle(self.spaces, memcg);
         }
         match self.fault_once(addr, access) {
@@ -73,7 +73,7 @@ impl<P: Platform> Space<'_, P> {
         }
     }
 
-    /// Goes on where a fault was refused: nothing is held, so that what is in the way can be waited for.
+    /// Continues after a refused fault: nothing is held, so that this can wait.
     #[cold]
     fn fault_again(&self, addr: VirtAddr, access: Access, refusal: Refusal) -> Result<(), FaultError> {
         let mut refusal = refusal;
@@ -87,8 +87,8 @@ impl<P: Platform> Space<'_, P> {
                 drop(swapped.take());
                 self.read_ahead(addr, wanted.entry);
             }
-            // A folio that was swapped in stays locked while memory is freed for what else is needed, perhaps
-            // a copy of it. Else it might be all that can be reclaimed, and be swapped in and out for ever.
+            // A swapped-in folio stays locked while memory is reclaimed for other needs, perhaps a copy of
+            // it. Otherwise it might be the only reclaimable folio, and be swapped in and out forever.
             if let Some(came) = self.spaces.resolve_refusal(refusal)? {
                 self.note_read_ahead(addr, came.head());
                 swapped = Some(came);
@@ -156,8 +156,8 @@ impl<P: Platform> Space<'_, P> {
         }
     }
 
-    /// Where a change of other mappings was in the way of the look, it is over in a moment, while the mmap
-    /// lock may be held for long.
+    /// A change of other mappings that disturbed the lookup ends soon, while the mmap lock may be held for
+    /// long.
     #[cold]
     fn look_again(
         &self,
@@ -232,8 +232,7 @@ impl<P: Platform> Space<'_, P> {
         }
     }
 
-    /// Begins to read what the program will probably want after the page at `addr`, for which `entry` stands.
-    /// Nothing is held.
+    /// Starts readahead after the page at `addr`, whose swap entry is `entry`. Nothing is held.
     #[cold]
     pub(crate) fn read_ahead(&self, addr: VirtAddr, entry: SwapEntry) {
         let slot = SlotId::of(entry);
@@ -262,7 +261,7 @@ impl<P: Platform> Space<'_, P> {
         }
     }
 
-    /// A page that was read ahead is wanted.
+    /// Readahead hit.
     pub(crate) fn note_read_ahead(&self, addr: VirtAddr, head: Pfn) {
         let frame = self.spaces.frames().known(head);
         let before = frame.clear_flags(FrameFlags::READAHEAD);

@@ -7,8 +7,8 @@ use quire_arch::Platform;
 use quire_sync::atomic::Ordering;
 
 impl<'m, P: Platform> Space<'m, P> {
-    /// A copy of this space for a child process: every mapping that is not kept from it, with its pages.
-    /// Private pages are shared until one of the two writes; pinned ones are copied at once.
+    /// A copy of this space for a child process: every mapping without DONTCOPY, with its pages. Private
+    /// pages are shared until one of the two writes; pinned ones are copied at once.
     ///
     /// # Errors
     ///
@@ -19,7 +19,7 @@ impl<'m, P: Platform> Space<'m, P> {
 
     fn fork_once(&self) -> Result<Space<'m, P>, Error> {
         let core = self.core();
-        // The child is dropped on every early return, which frees whatever it got so far. Locks are not
+        // The child is dropped on every early return, which frees what it got so far. Locks are not
         // inherited, nor is MCL_FUTURE.
         let child = Self::create(self.spaces, core.layout, core.limits.load())?.acting_with(self.rights());
         let section = MmapWriter::begin(self.spaces, core);

@@ -1,4 +1,4 @@
-//! The policy for one address space.
+//! The large-folio policy of one address space.
 
 use super::Space;
 use quire_arch::{Platform, VirtAddr};
@@ -6,20 +6,19 @@ use quire_rmap::{HugeDisable, Vma};
 use quire_thp::{HugeUse, OrderSet};
 
 impl<P: Platform> Space<'_, P> {
-    /// Whether the process did without large folios.
+    /// Whether the process disabled large folios.
     pub fn huge_disable(&self) -> HugeDisable {
         self.core().huge_disable.load()
     }
 
-    /// Does without large folios from now on, or no longer (`prctl(PR_SET_THP_DISABLE)`). What is mapped
-    /// stays.
+    /// Disables or enables large folios (`prctl(PR_SET_THP_DISABLE)`). Existing mappings stay.
     pub fn set_huge_disable(&self, disable: HugeDisable) {
         self.core().huge_disable.store(disable);
     }
 
     /// The orders that `purpose` may use for a block around `addr` at this moment; for [`HugeUse::Smaps`],
-    /// anywhere in the mapping at `addr`. None where no private anonymous memory is mapped. What is populated
-    /// is not looked at.
+    /// anywhere in the mapping at `addr`. None where no private anonymous memory is mapped. Present entries
+    /// are not considered.
     #[doc(hidden)]
     pub fn huge_orders(&self, purpose: HugeUse, addr: VirtAddr) -> OrderSet {
         let core = self.core();

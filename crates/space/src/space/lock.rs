@@ -1,4 +1,4 @@
-//! `mlock`, `munlock` and their kin.
+//! `mlock`, `munlock` and related calls.
 
 use crate::error::Error;
 use crate::faults::PopulateError;
@@ -46,7 +46,7 @@ impl<P: Platform> Space<'_, P> {
         let wanted = if on_fault { VmFlags::LOCK_MASK } else { VmFlags::LOCKED };
         let range = self.with_reclaim(|| {
             let mut section = self.writer();
-            // The limit is held against any length; only then it matters whether there are such addresses.
+            // The limit is checked for any length; only then whether there are such addresses.
             let range = touched(addr, len);
             let pages = touched_bytes(addr, len) / PAGE_SIZE;
             let allowed = self.limits().locked / PAGE_SIZE;
@@ -107,7 +107,7 @@ impl<P: Platform> Space<'_, P> {
         Ok(())
     }
 
-    /// Without a right and with a limit of nothing, no call may lock.
+    /// Without the right and with a limit of zero, no call may lock.
     pub(crate) fn may_lock_at_all(&self) -> Result<(), Error> {
         if !self.rights().contains(Rights::LOCK) && self.limits().locked == 0 {
             return Err(Error::NotPermitted);

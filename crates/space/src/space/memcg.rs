@@ -15,8 +15,8 @@ impl<P: Platform> Space<'_, P> {
         self.core().memcg()
     }
 
-    /// Moves the space to another memcg. What it has stays charged to the old one, as in Linux; the root,
-    /// which a space begins in unless its parent was elsewhere, charges nothing.
+    /// Moves the space to another memcg. Its pages stay charged to the old one, as in Linux. A space starts
+    /// in its parent's memcg, else in the root, which charges nothing.
     ///
     /// # Errors
     ///

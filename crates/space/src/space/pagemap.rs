@@ -1,11 +1,11 @@
-//! What `/proc/PID/pagemap` shows.
+//! The contents of `/proc/PID/pagemap`.
 
 use crate::space::Space;
 use quire_arch::{Entry, LeafFlags, Platform, VirtRange};
 use quire_frame::Kind;
 use quire_swap::{DeviceId, SlotId};
 
-/// What is at a page of an address space.
+/// The state of a page of an address space.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum PageState {
     /// The zero page.
@@ -14,7 +14,7 @@ pub enum PageState {
     Anonymous,
     /// A page of a file or of shared memory.
     File,
-    /// A page that was paged out. It may be in memory nevertheless, in the swap cache.
+    /// A swapped-out page. It may still be in memory, in the swap cache.
     Swapped {
         /// The device.
         device: DeviceId,
@@ -24,8 +24,8 @@ pub enum PageState {
 }
 
 impl<P: Platform> Space<'_, P> {
-    /// Calls `visit` with the pages in `range` that are in memory or were paged out, lowest first: those of
-    /// one entry of the tables at a time, so that more than one page at once is what a PMD entry maps.
+    /// Calls `visit` with the pages in `range` that are in memory or swapped out, lowest first: the pages of
+    /// one table entry at a time, so several pages at once are those of a PMD entry.
     pub fn pagemap(&self, range: VirtRange, mut visit: impl FnMut(VirtRange, PageState)) {
         let core = self.core();
         let frames = self.spaces.frames();

@@ -11,9 +11,8 @@ use quire_pagetable::{FlushCause, Found, HugeSlot, Tables};
 use quire_paging::{FaultError, Refusal};
 use quire_rmap::{VmFlags, Vma, VmaSnapshot};
 
-/// A page of a space that a device may read and write until this is dropped: it stays where it is, whatever
-/// the program does, and the program sees what the device writes until it unmaps the page. After a `fork` the
-/// child has a copy.
+/// A page of a space that a device may read and write until this is dropped. It stays in place, and the
+/// program sees the device's writes until it unmaps the page. After a `fork` the child has a copy.
 #[must_use = "the pin ends when this is dropped"]
 pub struct PinnedPage<'m, P: Platform> {
     pub(super) spaces: &'m Spaces<P>,
@@ -58,7 +57,7 @@ impl<'m, P: Platform> Space<'m, P> {
     ///
     /// # Errors
     ///
-    /// What an access of the program would get.
+    /// As for an access of the program.
     pub fn pin_page(&self, addr: VirtAddr, access: Access) -> Result<PinnedPage<'m, P>, FaultError> {
         if let Some(pinned) = self.pin_page_fast(addr, access) {
             return Ok(pinned);
@@ -76,7 +75,7 @@ impl<'m, P: Platform> Space<'m, P> {
         }
     }
 
-    /// Pins what `addr` maps, if it allows `access`. The mmap lock is held in some way. `None`: look again.
+    /// Pins what `addr` maps, if it allows `access`. The mmap lock is held in some way. `None`: retry.
     fn pin_mapped(&self, vma: &Vma, addr: VirtAddr, access: Access) -> Result<Option<Pfn>, FaultError> {
         let tables = self.tables();
         let snapshot = vma.snapshot();
@@ -101,8 +100,8 @@ impl<'m, P: Platform> Space<'m, P> {
             && self.spaces.frames().folio(leaf.pfn).is_large()
             && !is_own(&tables, &locked, index, leaf.pfn)
         {
-            // A part of the folio is shared with a child that did not get this part. What is pinned must be
-            // the program's own also when a later write asks for that, so it is copied.
+            // A part of the folio is shared with a child that did not get this part. A pinned page must stay
+            // the program's own on a later write, so it is copied.
             locked.write_protect(index);
             tables.space().flush(self.spaces.frames(), &pin, page_of(addr), FlushCause::CopyOnWrite);
             return Ok(None);
@@ -136,7 +135,7 @@ impl<'m, P: Platform> Space<'m, P> {
             return Ok(None);
         }
         if leaf.flags.contains(LeafFlags::SPECIAL) {
-            // It reads the same, and is always there.
+            // It reads the same, and always exists.
             return Ok(Some(self.spaces.zero_page()));
         }
         let own = snapshot.flags.contains(VmFlags::SHARED) || {
@@ -151,7 +150,7 @@ impl<'m, P: Platform> Space<'m, P> {
         self.pin_once_more(leaf.pfn.offset(nth)).map(Some)
     }
 
-    /// Adds a pin. Past the most references there is no memory for it, as in Linux.
+    /// Adds a pin. If the refcount would overflow it fails as if without memory, as in Linux.
     fn pin_once_more(&self, pfn: Pfn) -> Result<Pfn, FaultError> {
         let pinned = self.spaces.frames().pin_folio(pfn);
         if pinned { Ok(pfn) } else { Err(FaultError::OutOfMemory(AllocError::OutOfMemory)) }

@@ -1,20 +1,19 @@
-//! Pinning without a lock.
+//! Lock-free pinning (fast GUP).
 //!
-//! The walk is under the epoch, so the tables that it finds are tables, and what it reads may be old by the
-//! time that it has read it. So the page is pinned first, whatever it has become, and then everything is
-//! looked at again:
+//! The walk is under the epoch, so the tables that it finds are valid tables, but their entries may be stale.
+//! So the page is pinned first, whatever it is by now, and then everything is checked again:
 //!
 //! - *The entries* are what they were: the page was not unmapped or copied, nor has its table moved, since. A
-//!   thread that unmaps or copies the page after that finds it pinned. (A collapse unhooks the table, then
+//!   thread that unmaps or copies the page after that finds it pinned. (A collapse unlinks the table, then
 //!   looks for pins.)
-//! - *The folio* is the one that the frame lay in: it was not split, nor freed and used anew, before it was
+//! - *The folio* is the one that the frame lay in: it was not split, nor freed and reused, before it was
 //!   pinned.
 //! - *No fork* is under way or was since the first look. A fork looks for pins before it shares a page; with
 //!   a barrier between its note and that look, and one between the pin and the look for the note, one of the
 //!   two sees the other (Linux has `write_protect_seq` for this).
 //!
-//! Where any of it fails, or the page is not certain to be exclusive to the program, the slow path has the
-//! locks to find out.
+//! If any check fails, or the page is not certainly exclusive to the program, the slow path decides under the
+//! locks.
 
 use super::pin::PinnedPage;
 use crate::space::Space;
@@ -24,7 +23,7 @@ use quire_pagetable::{Found, Tables};
 use quire_sync::atomic::raw::Ordering as EntryOrdering;
 use quire_sync::atomic::{Ordering, fence};
 
-/// What a walk without locks found: where, and the entry itself.
+/// The result of a lock-free walk: the place, and the entry itself.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Seen {
     table: Pfn,
@@ -55,7 +54,7 @@ fn see<P: Platform>(tables: &Tables<'_, P>, addr: VirtAddr, access: Access) -> O
 
 impl<'m, P: Platform> Space<'m, P> {
     /// Pins the page at `addr` as [`pin_page`](Self::pin_page) does, if that takes no fault and no lock: for
-    /// a caller that may not sleep. `None` says that the slow way has to find out.
+    /// a caller that may not sleep. `None`: the slow path has to decide.
     pub fn pin_page_fast(&self, addr: VirtAddr, access: Access) -> Option<PinnedPage<'m, P>> {
         let pin = self.spaces.platform().pin();
         let _epoch = self.spaces.frames().epoch().enter(&pin);
@@ -79,7 +78,7 @@ impl<'m, P: Platform> Space<'m, P> {
         None
     }
 
-    /// Ends a pin that was of no use.
+    /// Drops a pin that was not used.
     #[cold]
     fn end_pin(&self, pfn: Pfn) {
         let pin = self.spaces.platform().pin();

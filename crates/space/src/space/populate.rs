@@ -19,9 +19,8 @@ impl<P: Platform> Space<'_, P> {
     }
 
     /// Faults every page of `range` in, for `access` if one is given, else as [`populate`](Self::populate)
-    /// chooses. Ends at the first page that cannot be faulted in. A hole is such a page only where an access
-    /// is given: `mlock` has seen that there is none, and what was unmapped since then need not be faulted
-    /// in.
+    /// chooses. Ends at the first page that cannot be faulted in. A hole is such a page only if an access is
+    /// given: `mlock` has checked that there is none, and what was unmapped since need not be faulted in.
     pub(crate) fn populate_all(&self, range: VirtRange, access: Option<Access>) -> Result<(), PopulateError> {
         let mut at = range.start();
         while at < range.end() {

@@ -23,7 +23,7 @@ impl<P: Platform> Space<'_, P> {
         grows_down: bool,
     ) -> Result<(), Error> {
         let Some(range) = page_range(addr, len, Error::OutOfRange)? else { return Ok(()) };
-        // What has changed before a shortage changes once more, to the same.
+        // After a shortage, mappings already changed are set to the same again.
         self.with_reclaim(|| self.protect_once(range, protection, grows_down))
     }
 

@@ -1,4 +1,4 @@
-//! Calls that are made again after a reclaim.
+//! Retrying calls after reclaim.
 
 use super::Space;
 use crate::error::Error;
@@ -10,12 +10,11 @@ use quire_frame::AllocError;
 const CALL_ATTEMPTS: u32 = 16;
 
 impl<P: Platform> Space<'_, P> {
-    /// Makes a call, and makes it again after a reclaim while it fails for want of frames and reclaim finds
-    /// some.
+    /// Makes a call, and retries it after reclaim while it fails for lack of frames and reclaim frees some.
     ///
     /// `call` takes and drops its locks, and undoes what it did when it fails: the caller holds no lock and
-    /// is not pinned, and each attempt looks at the space anew. A failure that the fault plan injects is not
-    /// a shortage.
+    /// is not pinned, and each attempt starts afresh. A failure that the fault plan injects is not a
+    /// shortage.
     #[inline]
     pub(crate) fn with_reclaim<R>(&self, mut call: impl FnMut() -> Result<R, Error>) -> Result<R, Error> {
         let mut attempt = 1;

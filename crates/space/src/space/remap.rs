@@ -14,7 +14,8 @@ impl<P: Platform> Space<'_, P> {
     ///
     /// # Errors
     ///
-    /// As Linux's `mremap`; [`Error::BadFlags`] for `FIXED` without a target. A failure to get memory leaves every page where it was.
+    /// As Linux's `mremap`; [`Error::BadFlags`] for `FIXED` without a target. If memory is short no page has
+    /// moved.
     pub fn mremap(
         &self,
         addr: VirtAddr,

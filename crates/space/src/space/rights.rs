@@ -1,4 +1,4 @@
-//! What a program gave up for good.
+//! Rights that a program gave up for good.
 
 use super::Space;
 use crate::error::Error;
@@ -11,11 +11,11 @@ impl<P: Platform> Space<'_, P> {
         self.core().exec_gain.load()
     }
 
-    /// Says whether memory may become executable. What is mapped stays as it is.
+    /// Sets whether memory may become executable. Existing mappings stay as they are.
     ///
     /// # Errors
     ///
-    /// [`Error::NotPermitted`] if something else was said before that refuses it: this is not taken back.
+    /// [`Error::NotPermitted`] if an earlier setting refuses it: that cannot be undone.
     pub fn set_exec_gain(&self, gain: ExecGain) -> Result<(), Error> {
         if self.core().exec_gain.refuse(gain) { Ok(()) } else { Err(Error::NotPermitted) }
     }

@@ -1,4 +1,4 @@
-//! What `/proc/PID/smaps` shows.
+//! The contents of `/proc/PID/smaps`.
 
 use crate::space::{Mapping, Space};
 use quire_arch::{Entry, Leaf, LeafFlags, PAGE_SIZE, Platform, VirtRange};
@@ -14,29 +14,29 @@ use quire_thp::HugeUse;
 pub struct MappingFigures {
     /// The mapping.
     pub mapping: Mapping,
-    /// In memory; the page of zeros does not count here or below.
+    /// Resident; the zero page does not count here or below.
     pub resident: u64,
-    /// Of that, this mapping's share: each page divided by how often it is mapped.
+    /// Of that, this mapping's proportional share: each page divided by its map count.
     pub share: u64,
-    /// Of the share, what was written to.
+    /// The dirty part of the share.
     pub share_dirty: u64,
-    /// Shared pages that were not written to.
+    /// Shared clean pages.
     pub shared_clean: u64,
-    /// Shared pages that were.
+    /// Shared dirty pages.
     pub shared_dirty: u64,
-    /// Other pages that were not written to.
+    /// Private clean pages.
     pub private_clean: u64,
-    /// Other pages that were.
+    /// Private dirty pages.
     pub private_dirty: u64,
-    /// Pages that were used since the accessed bits were last cleared.
+    /// Pages referenced since the accessed bits were last cleared.
     pub referenced: u64,
-    /// Pages that belong to no file.
+    /// Anonymous pages.
     pub anonymous: u64,
-    /// Pages whose contents are not needed (MADV_FREE) and that were not written to since.
+    /// Pages marked by MADV_FREE and not written to since.
     pub lazy_free: u64,
     /// Anonymous pages that PMD entries map.
     pub anonymous_huge: u64,
-    /// Pages that were paged out.
+    /// Swapped-out pages.
     pub swapped: u64,
     /// Of those, this mapping's share.
     pub swapped_share: u64,
@@ -44,11 +44,11 @@ pub struct MappingFigures {
     pub huge_eligible: bool,
 }
 
-/// Bits behind the point of a share while it is added up.
+/// Fractional bits of a share while it is summed.
 const SHARE_SHIFT: u32 = 12;
 
 impl MappingFigures {
-    /// The share, if the mapping is locked.
+    /// The share, if the mapping is mlocked.
     pub fn locked_share(&self) -> u64 {
         if self.mapping.flags.contains(VmFlags::LOCKED) { self.share } else { 0 }
     }
@@ -73,7 +73,7 @@ impl MappingFigures {
         }
     }
 
-    /// Adds up the pages of `range`. Until [`finish`](Self::finish) shares have bits behind the point.
+    /// Sums the pages of `range`. Until [`finish`](Self::finish) shares have fractional bits.
     fn count<P: Platform>(&mut self, tables: &Tables<'_, P>, range: VirtRange) {
         tables.look(range, |pages, entry| match entry {
             Entry::Leaf(leaf) => self.add(tables, pages, leaf),
@@ -126,7 +126,7 @@ impl MappingFigures {
 }
 
 impl<P: Platform> Space<'_, P> {
-    /// Calls `visit` with each mapping, lowest first, and what is in it at this moment.
+    /// Calls `visit` with each mapping, lowest first, and its pages at this moment.
     #[doc(hidden)]
     pub fn for_each_mapping_figures(&self, mut visit: impl FnMut(&MappingFigures)) {
         let core = self.core();
@@ -143,8 +143,8 @@ impl<P: Platform> Space<'_, P> {
         }
     }
 
-    /// Calls `visit` with the anonymous pages of every mapping, lowest first, and whether they are in memory or were
-    /// paged out: what one entry maps at a time. The page of zeros is none of them.
+    /// Calls `visit` with the anonymous pages of every mapping, lowest first, and whether they are in memory
+    /// or swapped out: the pages of one entry at a time. The zero page is excluded.
     pub fn for_each_anonymous(&self, mut visit: impl FnMut(VirtRange, AnonymousPlace)) {
         let tables = self.tables();
         let is_anonymous = |leaf: Leaf| {
@@ -167,6 +167,6 @@ impl<P: Platform> Space<'_, P> {
 pub enum AnonymousPlace {
     /// In memory, and mapped.
     Memory,
-    /// An entry of swap stands for them.
+    /// Swapped out: swap entries name them.
     Swap,
 }

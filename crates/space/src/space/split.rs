@@ -1,4 +1,4 @@
-//! Splitting what a program has mapped.
+//! Splitting a folio that a program maps.
 
 use super::Space;
 use crate::cow::hold;
@@ -12,7 +12,7 @@ impl<P: Platform> Space<'_, P> {
     ///
     /// # Errors
     ///
-    /// [`SplitError`]; then the folio is as it was, but for large leaves that map it, which may have become
+    /// [`SplitError`]; then the folio is unchanged, but PMD leaves that map it may have been split into
     /// tables.
     #[doc(hidden)]
     pub fn split_folio(&self, addr: VirtAddr, to: Order) -> Result<u64, SplitError> {

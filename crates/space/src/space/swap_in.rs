@@ -1,4 +1,4 @@
-//! Swapping pages in that no program waits for: before a collapse, and when a device is taken out of use.
+//! Swapping pages in without a fault: before a collapse, and for swapoff.
 
 use crate::space::Space;
 use core::ops::ControlFlow;
@@ -11,12 +11,12 @@ use quire_rmap::Vma;
 use quire_swap::SlotId;
 use quire_thp::{Collapse, CollapseError, CollapseLimits, HugeUse, OrderSet, huge_borders};
 
-/// What becomes of an entry whose page cannot be read.
+/// What happens to an entry whose page cannot be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Unreadable {
     /// It stays: the device may do better later.
     Stays,
-    /// The page is lost, and the program is told when it asks for it.
+    /// The page is lost, and the program gets an error when it accesses it.
     Poison,
 }
 
@@ -79,8 +79,8 @@ impl<P: Platform> Space<'_, P> {
         }
     }
 
-    /// Swaps in what of the aligned `block` in `vma` is paged out, if the block could be collapsed then. The
-    /// mmap lock is held for reading.
+    /// Swaps in the swapped-out pages of the aligned `block` in `vma`, if the block could be collapsed then.
+    /// The mmap lock is held for reading.
     ///
     /// # Errors
     ///

@@ -9,12 +9,12 @@ use quire_arch::{Platform, VirtAddr, VirtRange};
 use quire_rmap::VmFlags;
 
 bitflags! {
-    /// What `msync` is asked to do (`MS_*`, with Linux's values).
+    /// Flags of `msync` (`MS_*`, with Linux's values).
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
     pub struct SyncFlags: u32 {
-        /// Write back some time.
+        /// Write back later.
         const ASYNC = 1;
-        /// Other mappings of the file are to see the change.
+        /// Invalidate other mappings of the file.
         const INVALIDATE = 2;
         /// Write back now.
         const SYNC = 4;
@@ -41,7 +41,7 @@ impl<P: Platform> Space<'_, P> {
         while at < range.end() {
             let Some(vma) = mappings.first_ending_after(at) else { return Err(Error::NotMapped) };
             if vma.range().start() > at {
-                // The rest is done all the same.
+                // The rest is still done.
                 hole = true;
                 if vma.range().start() >= range.end() {
                     break;

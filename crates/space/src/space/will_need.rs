@@ -11,9 +11,9 @@ use quire_swap::SlotId;
 use quire_thp::{HugeUse, OrderSet};
 
 impl<P: Platform> Space<'_, P> {
-    /// Begins to read what of `range` is on swap devices. Nothing is waited for, and nothing is mapped: a
-    /// fault on a page finds it in the swap cache. Where memory is short, or a device fails, the page stays
-    /// swapped out.
+    /// Starts reading the swapped-out pages of `range`. Nothing is waited for, and nothing is mapped: a fault
+    /// on a page finds it in the swap cache. Where memory is short, or a device fails, the page stays swapped
+    /// out.
     pub(super) fn will_need(&self, range: VirtRange) -> Result<(), Error> {
         let core = self.core();
         let (mut at, mut hole, mut room) = (range.start(), false, true);

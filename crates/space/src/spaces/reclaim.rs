@@ -10,15 +10,15 @@ use quire_paging::Need;
 /// Called without a pin and without locks of class Rmap or later. The caller may hold locks of mappings, so
 /// implementations only try to take such.
 pub trait Reclaim<P: Platform>: Sync {
-    /// Tries to free what is needed, and returns how many pages were freed.
+    /// Tries to free the needed pages, and returns how many were freed.
     fn make_room(&self, spaces: &Spaces<P>, need: Need) -> u64;
 
-    /// Nothing more can be freed. Returns whether a process gave up memory nevertheless, so that it is worth
-    /// going on.
+    /// Called when nothing more can be freed. Returns whether a process was killed to free memory, so that a
+    /// retry is worthwhile.
     fn out_of_memory(&self, spaces: &Spaces<P>, need: Need) -> bool;
 
-    /// Pages `folios` out, whether they were used of late or not: each was taken off its list, with a
-    /// reference, which goes to the callee. Returns the number of pages freed.
+    /// Pages out isolated `folios`, whether referenced or not. The callee takes over a reference to each.
+    /// Returns the number of pages freed.
     fn page_out(&self, spaces: &Spaces<P>, folios: &mut dyn Iterator<Item = Pfn>) -> u64;
 
     /// A program in `memcg` continues, and is throttled if it uses too much: called at the
@@ -26,7 +26,7 @@ pub trait Reclaim<P: Platform>: Sync {
     fn throttle(&self, spaces: &Spaces<P>, memcg: MemcgId);
 }
 
-/// Nothing is ever reclaimed: memory ends where RAM does.
+/// Never reclaims: memory is limited to RAM.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct NoReclaim;
 

@@ -1,4 +1,4 @@
-//! What is done about a shortage of memory by a thread that holds nothing but perhaps the mmap lock.
+//! Handling of memory shortage by a thread that holds at most the mmap lock.
 
 use super::{OomAction, Spaces};
 use quire_arch::{Order, Platform};
@@ -12,12 +12,12 @@ use quire_thp::OrderSet;
 /// Frames that a thread tries to free when it finds no memory.
 const FREED_AT_ONCE: u64 = 512;
 
-/// Pages that a call wants reclaimed before its second attempt. Each further attempt wants twice as many:
-/// what a call undoes when it fails is free again, so it gets further each time.
+/// Pages that a call reclaims before its second attempt; each further attempt doubles it. What a failed call
+/// undoes is free again, so each attempt gets further.
 pub(crate) const FIRST_RECLAIM: u64 = 32;
 
 impl<'s, P: Platform> Spaces<P> {
-    /// Frees about `wanted` pages, and returns whether any came free. The time that it takes is counted.
+    /// Frees about `wanted` pages, and returns whether any were freed. Its time is counted.
     #[cold]
     pub(crate) fn reclaim_for_call(&self, wanted: u64) -> bool {
         let need = Need::Frames(Order::ZERO);
@@ -36,8 +36,8 @@ impl<'s, P: Platform> Spaces<P> {
         })
     }
 
-    /// Makes it worth trying again, perhaps with a folio that was swapped in, or returns the error that the
-    /// program gets. How long that takes is counted: the program is stalled for want of memory.
+    /// Makes a retry worthwhile, perhaps with a swapped-in folio, or returns the program's error. The time is
+    /// counted as a memory stall.
     pub(crate) fn resolve_refusal(
         &'s self,
         refusal: Refusal,
@@ -55,7 +55,7 @@ impl<'s, P: Platform> Spaces<P> {
         if made { Ok(None) } else { Err(FaultError::OutOfMemory(cause)) }
     }
 
-    /// Brings what `wanted` names into the cache, and frees memory for it where it is short.
+    /// Brings what `wanted` names into the cache, and frees memory for it if memory is short.
     pub(crate) fn swap_in(&'s self, mut wanted: Swapped) -> Result<Option<SwappedIn<'s, P>>, FaultError> {
         loop {
             match SwapIn::new(self.memory()).swap_in(wanted) {
@@ -64,7 +64,7 @@ impl<'s, P: Platform> Spaces<P> {
                 Err(SwapInError::Short(cause, need)) if !self.make_room(cause, need) => {
                     return Err(FaultError::OutOfMemory(cause));
                 }
-                // Nothing large was to be had.
+                // No large folio was available.
                 Err(SwapInError::Short(..)) => wanted.orders = OrderSet::EMPTY,
             }
         }
@@ -79,8 +79,8 @@ impl<'s, P: Platform> Spaces<P> {
         result
     }
 
-    /// Frees memory, or kills a program to free its memory, if that is what the machine does. Returns whether
-    /// it is worth trying again. The caller is not pinned.
+    /// Frees memory, or kills a program to free its memory, if the machine is configured so. Returns whether
+    /// a retry is worthwhile. The caller is not pinned.
     #[cold]
     pub(crate) fn make_room(&self, cause: AllocError, need: Need) -> bool {
         self.free_some(cause, need)
@@ -89,9 +89,9 @@ impl<'s, P: Platform> Spaces<P> {
                 && self.reclaim().out_of_memory(self, need)
     }
 
-    /// Frees memory: first what is not needed (what waited for this fault to leave the epoch, the huge page
-    /// of zeros if it is not mapped, parts of folios that wait to be split), then by reclaim. Returns whether
-    /// there was any. The caller is not pinned.
+    /// Frees memory: first what is not needed (frames that waited for this fault to leave the epoch, an
+    /// unmapped huge zero page, unmapped parts of folios on the deferred split list), then by reclaim.
+    /// Returns whether any was freed. The caller is not pinned.
     pub(crate) fn free_some(&self, cause: AllocError, need: Need) -> bool {
         let mut freed = 0;
         if let Need::Frames(_) = need {

@@ -1,4 +1,4 @@
-//! Frames for devices, and access to what they hold.
+//! Frames for devices, and access to their contents.
 
 use core::ptr::NonNull;
 use quire_arch::{Order, PAGE_SIZE, Pfn, Pin, Platform};
@@ -10,8 +10,8 @@ pub(super) const PAGE: usize = PAGE_SIZE as usize;
 /// Words of a page.
 pub(super) const WORDS: usize = PAGE / size_of::<u64>();
 
-/// One frame for what reclaim writes. Reclaim frees more than it takes, so it may go below the watermark, and
-/// it does not drain: it runs because there is little.
+/// One frame for data that reclaim writes. Reclaim frees more than it takes, so it may go below the
+/// watermark. It does not drain: it runs because memory is short.
 pub(super) const fn frame_for_contents(site: FaultSite) -> AllocRequest {
     AllocRequest::new(Order::ZERO, site).kind(Kind::Swap).below_min().without_drain()
 }

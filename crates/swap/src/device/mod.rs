@@ -1,10 +1,10 @@
-//! What a swap device is.
+//! The interface of swap devices.
 //!
-//! A device keeps pages in slots. Work is begun with [`submit`](SwapDevice::submit). A device that does all
-//! of it there and then says so ([`DeviceFlags::SYNCHRONOUS`]). Any other takes notes and completes later: a
-//! thread that waits for something parks on the device's [`wait_key`](SwapDevice::wait_key) and then
-//! [`reap`](SwapDevice::reap)s what is done, for the thread that began it. No memory is allocated for a
-//! request on the way down: it is a few words that the device copies to a queue of its own.
+//! A device keeps pages in slots. I/O starts with [`submit`](SwapDevice::submit). A device that completes it
+//! there is marked [`DeviceFlags::SYNCHRONOUS`]. Any other queues the request and completes it later: a
+//! thread that waits parks on the device's [`wait_key`](SwapDevice::wait_key) and then
+//! [`reap`](SwapDevice::reap)s what is done, for the thread that began it. Submitting a request allocates no
+//! memory: it is a few words that the device copies to its own queue.
 
 mod compressed;
 mod front;
@@ -28,21 +28,21 @@ use quire_arch::{Pfn, Platform};
 use quire_frame::Frames;
 
 bitflags! {
-    /// What a device is like.
+    /// Properties of a device.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct DeviceFlags: u8 {
-        /// Work is done when `submit` returns.
+        /// I/O is complete when `submit` returns.
         const SYNCHRONOUS = 1 << 0;
-        /// Wants to hear of clusters that are free again ([`SwapDevice::discard`]).
+        /// Wants discards of freed clusters ([`SwapDevice::discard`]).
         const DISCARD = 1 << 1;
-        /// Wants to hear of each slot that is free again ([`SwapDevice::freed`]).
+        /// Wants a notification for each freed slot ([`SwapDevice::freed`]).
         const NOTES_FREED = 1 << 2;
-        /// Finding a place takes the device long, so slots near each other are read together.
+        /// Rotational: seeks are slow, so slots near each other are read together.
         const SEEKS = 1 << 3;
     }
 }
 
-/// Which way a page goes.
+/// The direction of a transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Direction {
     /// From the device to RAM.
@@ -70,10 +70,10 @@ pub enum DeviceError {
     /// The medium failed.
     #[error("the device failed")]
     Io,
-    /// What came back is not what was written.
+    /// The data read is not the data written.
     #[error("the device returned damaged data")]
     Corrupt,
-    /// The device has no room for a page that compresses so badly, or is at its limit.
+    /// The device has no space for the page, e.g. a poorly compressible one, or is at its limit.
     #[error("the device has no room")]
     NoSpace,
     /// The slot is not one of the device's.
@@ -81,30 +81,30 @@ pub enum DeviceError {
     OutOfRange,
 }
 
-/// What became of work that was to begin.
+/// The result of a submission.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "work that was not taken has to be begun again"]
 pub enum Submitted {
-    /// It is done, well or not.
+    /// It is complete, with success or an error.
     Done(Result<(), DeviceError>),
-    /// [`SwapDevice::reap`] will tell.
+    /// [`SwapDevice::reap`] will return its completion.
     Begun,
-    /// The device's queue is full: reap, wait, and come again.
+    /// The device's queue is full: reap, wait, and retry.
     QueueFull,
 }
 
-/// What a device tells of itself. Sizes in bytes, counts in pages.
+/// A device's statistics. Sizes in bytes, counts in pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DeviceReport {
-    /// Whether this is about a compressed cache in front of the device, and not about the device.
+    /// Whether these are of a compressed cache in front of the device, not of the device itself.
     pub is_cache: bool,
-    /// Pages that it keeps.
+    /// Pages stored.
     pub stored_pages: u64,
     /// Of these, pages all of whose words are equal.
     pub same_pages: u64,
-    /// Of these, pages that are kept as they are because they do not compress.
+    /// Of these, incompressible pages, which are stored uncompressed.
     pub huge_pages: u64,
-    /// What the pages come to once compressed.
+    /// Their compressed size.
     pub compressed_bytes: u64,
     /// RAM that the device uses for them.
     pub used_bytes: u64,
@@ -114,7 +114,7 @@ pub struct DeviceReport {
     pub limit_bytes: Option<u64>,
     /// Pages of RAM that compaction freed.
     pub compacted_pages: u64,
-    /// Pages that went from a compressed cache to the device behind it.
+    /// Pages written back from a compressed cache to the device behind it.
     pub written_back_pages: u64,
 }
 
@@ -131,7 +131,7 @@ impl<P: Platform> Clone for DeviceMemory<'_, P> {
 impl<P: Platform> Copy for DeviceMemory<'_, P> {}
 
 impl<'f, P: Platform> DeviceMemory<'f, P> {
-    /// The memory that `frames` are of: for tests of devices.
+    /// The memory of the machine of `frames`: for tests of devices.
     #[doc(hidden)]
     #[must_use]
     pub const fn new(frames: &'f Frames<P>) -> Self {
@@ -149,32 +149,32 @@ impl<'f, P: Platform> DeviceMemory<'f, P> {
     }
 }
 
-/// A place for pages that are not in RAM.
+/// A swap device: a store for pages that are not in RAM.
 ///
 /// Every method may be called from all CPUs at once. `submit` and `discard` are called without locks and
 /// without a pin, `freed` with spin locks held.
 pub trait SwapDevice<P: Platform>: Send + Sync + 'static {
-    /// What kind of device it is, in a word.
+    /// The kind of device, as a short name.
     fn kind(&self) -> &'static str;
 
     /// Number of slots. Never changes.
     fn slots(&self) -> u64;
 
-    /// What it is like. Never changes.
+    /// Its properties. Never change.
     fn flags(&self) -> DeviceFlags;
 
-    /// Begins to read or write. The frames stay what they are until the work is done; while a page is
-    /// written, a program may be changing it, and whatever is written of it then is written again later.
+    /// Starts a read or write. The frames stay valid until it completes. A program may change a page while it
+    /// is being written; such a page is written again later.
     fn submit(&self, memory: DeviceMemory<'_, P>, io: PageIo) -> Submitted;
 
     /// How many of these pages a compressed cache in front of the device has: they are counted as the
-    /// cache's. A moment's view.
+    /// cache's. A snapshot.
     fn cached(&self, memory: DeviceMemory<'_, P>, io: PageIo) -> u64 {
         let _ = (memory, io);
         0
     }
 
-    /// Hands over work that is done: each once.
+    /// Returns completed requests, each once.
     fn reap(&self, memory: DeviceMemory<'_, P>, done: &mut dyn FnMut(PageIo, Result<(), DeviceError>)) {
         let _ = (memory, done);
     }
@@ -184,12 +184,12 @@ pub trait SwapDevice<P: Platform>: Send + Sync + 'static {
         false
     }
 
-    /// On what to park until [`has_done`](Self::has_done): the device unparks it each time that work is done.
+    /// The key to park on until [`has_done`](Self::has_done): the device unparks it on each completion.
     fn wait_key(&self) -> usize {
         core::ptr::from_ref(self).addr()
     }
 
-    /// What these slots hold is needed no more. Does not allocate, fail or sleep.
+    /// The contents of these slots are no longer needed. Does not allocate, fail or sleep.
     fn freed(&self, memory: DeviceMemory<'_, P>, slot: u64, count: u64) {
         let _ = (memory, slot, count);
     }
@@ -199,8 +199,8 @@ pub trait SwapDevice<P: Platform>: Send + Sync + 'static {
         let _ = (memory, slot, count);
     }
 
-    /// Moves what it keeps in RAM together, and returns the frames that this freed. Called when memory is
-    /// short, and by the background now and then.
+    /// Compacts what it keeps in RAM, and returns the number of frames freed. Called when memory is short,
+    /// and periodically in the background.
     fn compact(&self, memory: DeviceMemory<'_, P>) -> u64 {
         let _ = memory;
         0
@@ -211,7 +211,7 @@ pub trait SwapDevice<P: Platform>: Send + Sync + 'static {
         DeviceReport::default()
     }
 
-    /// The last use: whatever the device has of the machine's frames goes back.
+    /// The last use: the device frees its frames.
     fn close(&self, memory: DeviceMemory<'_, P>) {
         let _ = memory;
     }

@@ -1,4 +1,4 @@
-//! A device that keeps pages as they are, in frames.
+//! A device that keeps pages uncompressed, in frames.
 
 use super::memory::{fill, frame_for_contents, give_back};
 use super::section::{Gate, Section};
@@ -13,11 +13,11 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use quire_arch::{Order, PAGE_SIZE, Pfn, Pin, Platform};
 use quire_frame::{AllocError, FaultSite, Frames};
 
-/// The device's frames, as fault plans know them.
+/// The site of the device's frames, for fault plans.
 const SITE: FaultSite = FaultSite::new("ramdisk");
 
-/// A swap device whose pages are frames of RAM: one for each slot that was written, from then until the slot
-/// is free. A slot without one reads as zeros.
+/// A swap device whose pages are frames of RAM: one for each written slot, until the slot is freed. A slot
+/// without one reads as zeros.
 pub struct RamDisk<P: Platform> {
     gate: Gate,
     table: SlotTable<P>,

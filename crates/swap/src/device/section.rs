@@ -5,7 +5,7 @@ use quire_arch::{Pin, Platform};
 use quire_frame::Frames;
 use quire_sync::EpochGuard;
 
-/// Whether a device has been closed. Everything that looks at the device's memory does so in a [`Section`].
+/// Whether a device has been closed. The device's memory is accessed only in a [`Section`].
 #[derive(Debug, Default)]
 pub(super) struct Gate {
     closed: AtomicBool,

@@ -7,14 +7,14 @@ use crate::word::{Out, SlotWord};
 use quire_arch::{Order, Pfn, Platform};
 use quire_frame::FrameFlags;
 
-/// What became of an insertion.
+/// The result of an insertion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "a caller that lost frees its folio, one that found a page has a reference to it"]
 pub enum Inserted {
     /// The cache has the folio, and the caller fills it.
     Won {
-        /// When the page was paged out, and from which memcg, if that is known; of a large folio what its
-        /// first slot says.
+        /// The shadow: when the page was evicted, and from which memcg, if known. Of a large folio, that of
+        /// its first slot.
         shadow: Option<Shadow>,
         /// The pages are all zeros.
         zero: bool,
@@ -30,11 +30,11 @@ pub enum Inserted {
     /// A large folio does not fit: its slots are not all alike. For a single page: another thread reads it
     /// past the cache.
     Conflict,
-    /// Slots of one word are to be told apart, and there is no memory for their words.
+    /// Slots that share one word need their own, and there is no memory for the words.
     NoMemory,
 }
 
-/// What stands in the way of an insertion.
+/// Why an insertion is not possible.
 enum Refusal {
     Found(SlotWord),
     Gone,
@@ -175,7 +175,7 @@ impl<P: Platform> Held<'_, P> {
         true
     }
 
-    /// The cache drops the slots: what is named is on the device only from now on, the rest is free.
+    /// The cache drops the slots: those that are named are on the device only from now on, the rest are free.
     pub(crate) fn leave(&mut self, first: u32, end: u32, out: Out, memcg: u16) {
         self.each(first, end, |held, unit| {
             if held.guard.is_named(unit) {

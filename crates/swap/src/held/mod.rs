@@ -1,4 +1,4 @@
-//! A cluster under its lock, with all that is needed to change it.
+//! A locked cluster, with all that is needed to change it.
 
 mod cached;
 mod names;
@@ -23,7 +23,7 @@ use quire_sync::atomic::Ordering;
 /// Frames of words.
 const TABLE_SITE: FaultSite = FaultSite::new("swap_table");
 
-/// A cluster under its lock. [`settle`](Self::settle) has the last word about it.
+/// A locked cluster. [`settle`](Self::settle) finishes the change.
 pub(crate) struct Held<'a, P: Platform> {
     pub(crate) swap: &'a Swap<P>,
     pub(crate) pin: &'a Pin<'a, P>,
@@ -182,11 +182,11 @@ impl<'a, P: Platform> Held<'a, P> {
         (first..end).any(|block| self.guard.is_free_block(block * pages))
     }
 
-    /// Puts the cluster, after its slots have changed, where it belongs.
+    /// Moves the cluster to the list it belongs on, after its slots have changed.
     #[inline]
     pub(crate) fn settle(&mut self) {
         if self.guard.torn && self.guard.sum == 0 {
-            // Every count is known again.
+            // Every count is exact again.
             self.guard.torn = false;
         }
         if !self.swap.technique().lazy_bookkeeping() {
@@ -197,7 +197,7 @@ impl<'a, P: Platform> Held<'a, P> {
             return;
         }
         let mut wanted = self.wanted_list();
-        // What is free already was not used since the device was told.
+        // A cluster already free was not used since its discard.
         if wanted == now || (now == ListId::Free && wanted == ListId::Discard) {
             return;
         }

@@ -38,7 +38,7 @@ impl<P: Platform> Held<'_, P> {
         self.move_to(wanted, true);
     }
 
-    /// The CPU that had the cluster found nothing in it any more.
+    /// The CPU that used the cluster found no free slots in it.
     pub(crate) fn put_away(&mut self) {
         let wanted = match self.wanted_list() {
             ListId::Partial(_) => ListId::Broken,

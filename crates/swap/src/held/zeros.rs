@@ -1,11 +1,11 @@
-//! Slots whose pages are all zeros.
+//! Slots of zero-filled pages.
 
 use super::Held;
 use crate::word::SlotWord;
 use quire_arch::Platform;
 
 impl<P: Platform> Held<'_, P> {
-    /// The word of a slot that [`Swap::zeros`](crate::Swap::zeros) tells of.
+    /// The word of a slot for which [`Swap::zeros`](crate::Swap::zeros) returns a memcg.
     pub(crate) fn zeros(&self, at: u32) -> Option<SlotWord> {
         let word = self.guard.word_of(at);
         let out = !word.is_free() && !word.is_cached() && !word.is_busy();

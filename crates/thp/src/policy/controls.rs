@@ -7,7 +7,7 @@ use quire_rmap::VmFlags;
 // Settings order nothing: a load may see the old value for a while. So no model has to see them.
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// How the controls are set when a machine is built.
+/// The initial settings of a machine.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct HugeConfig {
     /// The switches.
@@ -20,8 +20,8 @@ pub struct HugeConfig {
 /// holds for the faults that begin after it.
 pub struct HugeControls {
     policy: AtomicU64,
-    /// What follows from the policy for most faults: whether any size is on in mappings that are not advised
-    /// to have some (bit 0), and in those that are (bit 1).
+    /// A summary of the policy for most faults: whether any size is enabled in mappings without MADV_HUGEPAGE
+    /// (bit 0), and with it (bit 1).
     any: AtomicU32,
     khugepaged: [AtomicU32; COUNT],
 }
@@ -58,7 +58,7 @@ impl HugeControls {
         HugePolicy::from_word(self.policy.load(Ordering::Relaxed))
     }
 
-    /// Changes some switches; of two changes at once neither is lost.
+    /// Changes some switches; no concurrent change is lost.
     #[inline]
     pub fn change(&self, change: impl Fn(HugePolicy) -> HugePolicy) {
         let changed = |word| Some(change(HugePolicy::from_word(word)).word());
@@ -67,7 +67,7 @@ impl HugeControls {
         self.publish();
     }
 
-    /// Derives `any` from the policy, until it is the policy that holds.
+    /// Derives `any` from the policy; repeats if the policy changed meanwhile.
     fn publish(&self) {
         loop {
             let word = self.policy.load(Ordering::SeqCst);
@@ -94,7 +94,7 @@ impl HugeControls {
         self.khugepaged[setting as usize].load(Ordering::Relaxed)
     }
 
-    /// Tells khugepaged otherwise.
+    /// Sets khugepaged's `setting`.
     ///
     /// # Errors
     ///

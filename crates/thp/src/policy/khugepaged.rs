@@ -45,19 +45,19 @@ macro_rules! settings {
 const ENTRIES: u32 = Order::PMD.pages() as u32;
 
 settings! {
-    /// Pages that it looks at before it sleeps.
+    /// Pages that it scans before it sleeps.
     PagesToScan = "pages_to_scan", 8 * ENTRIES, 1..=u32::MAX;
     /// How long it sleeps then, in milliseconds.
     ScanSleepMillisecs = "scan_sleep_millisecs", 10_000, 0..=u32::MAX;
-    /// How long it sleeps when it got no large folio, in milliseconds.
+    /// How long it sleeps when it could not allocate a large folio, in milliseconds.
     AllocSleepMillisecs = "alloc_sleep_millisecs", 60_000, 0..=u32::MAX;
-    /// Entries of a table that may be empty, or map the page of zeros, for it to be collapsed.
+    /// The most entries of a table that may be empty, or map the zero page, for it to be collapsed.
     MaxPtesNone = "max_ptes_none", ENTRIES - 1, 0..=ENTRIES - 1;
-    /// Entries that may be swapped out.
+    /// The most entries that may be swapped out.
     MaxPtesSwap = "max_ptes_swap", ENTRIES / 8, 0..=ENTRIES - 1;
-    /// Entries that may map pages which other processes map too.
+    /// The most entries that may map pages shared with other processes.
     MaxPtesShared = "max_ptes_shared", ENTRIES / 2, 0..=ENTRIES - 1;
-    /// Whether it makes room for a large folio itself: 1, or 0.
+    /// Whether it reclaims and compacts for a large folio itself: 1, or 0.
     Defrag = "defrag", 1, 0..=1;
 }
 

@@ -1,7 +1,7 @@
-//! The policy of large folios: what was set, and what follows from it for one mapping.
+//! The policy of large folios: the settings, and what follows from them for one mapping.
 //!
 //! [`HugeControls`] are the files of Linux's `/sys/kernel/mm/transparent_hugepage` as values; their texts are
-//! in the crate `quire-mm`. Nothing here allocates, waits or looks at a page: a fault asks which orders it
+//! in the crate `quire-mm`. Nothing here allocates, waits or reads a page: a fault gets the orders that it
 //! may try and how hard, and tries them itself.
 
 mod controls;

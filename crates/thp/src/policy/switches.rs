@@ -6,14 +6,14 @@ use core::fmt;
 use quire_arch::Order;
 use quire_rmap::{HugeDisable, VmFlags};
 
-/// What large folios are wanted for.
+/// What a large folio is for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum HugeUse {
     /// A page fault. Any order; the block around the address must lie in the mapping ([`OrderSet::around`]).
     Fault,
     /// The daemon that collapses page tables. The PMD's order only; the mapping must have private pages.
     Khugepaged,
-    /// A program's own request to collapse (`MADV_COLLAPSE`). As the one before, but the switches do not
+    /// A program's own request to collapse (`MADV_COLLAPSE`). As `khugepaged`, but the switches do not
     /// matter.
     Collapse,
     /// What smaps shows as `THPeligible`: whether there is any order with a block in the mapping
@@ -28,14 +28,14 @@ pub enum HugeEffort {
     Free,
     /// That, and if there is none, wake kswapd.
     Wake,
-    /// Make room oneself (reclaim and compaction), but give up early.
+    /// Reclaim and compact directly, but give up early.
     Try,
-    /// Make room oneself, and try again.
+    /// Reclaim and compact directly, and try again.
     Insist,
 }
 
 impl HugeEffort {
-    /// Whether an allocation may collect what CPUs keep back before it fails.
+    /// Whether an allocation may drain the CPUs' lists before it fails.
     #[inline]
     pub const fn may_drain(self) -> bool {
         matches!(self, Self::Try | Self::Insist)
@@ -45,8 +45,7 @@ impl HugeEffort {
 /// All switches at one moment: the words of `enabled`, `defrag` and each size, and the two that are on or
 /// off.
 ///
-/// It is one word, so that a fault loads it once and sees a policy that was set, not half of one and half of
-/// another.
+/// It is one word, so that a fault loads it once and never sees a mixture of two policies.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct HugePolicy(u64);
@@ -65,8 +64,8 @@ const SHRINK_UNDERUSED: u32 = 57;
 const _: () = assert!(HugeEnabled::ALL.len() <= 16 && HugeDefrag::ALL.len() <= 16);
 
 impl HugePolicy {
-    /// What Linux boots with where it is built for `madvise`: programs get large folios where they ask for
-    /// them, as large as a PMD entry's only. `use_zero_page` and `shrink_underused` are on.
+    /// Linux's defaults when built for `madvise`: programs get large folios where they ask for them,
+    /// PMD-sized only. `use_zero_page` and `shrink_underused` are on.
     pub const MADVISE: Self = Self(0)
         .with_enabled(HugeEnabled::Madvise)
         .with_defrag(HugeDefrag::Madvise)
@@ -161,7 +160,7 @@ impl HugePolicy {
         self.with_bits(ZERO_PAGE, 1, on as u64)
     }
 
-    /// Whether a read fault maps a shared huge page of zeros (`use_zero_page`).
+    /// Whether a read fault maps the shared huge zero page (`use_zero_page`).
     #[doc(hidden)]
     #[inline]
     pub const fn zero_page(self) -> bool {
@@ -182,10 +181,10 @@ impl HugePolicy {
         self.0 >> SHRINK_UNDERUSED & 1 != 0
     }
 
-    /// The orders that `purpose` may use in a private anonymous mapping with `flags`, wherever in it. Which
-    /// of them fit is a question to the set.
+    /// The orders that `purpose` may use in a private anonymous mapping with `flags`, wherever in it. The set
+    /// tells which of them fit.
     ///
-    /// A stack is as good as any other memory, as in Linux. (There, `exec` keeps large folios from the stack
+    /// A stack is treated as any other memory, as in Linux. (There, `exec` keeps large folios from the stack
     /// that it still builds; here a loader of programs can set NOHUGEPAGE.)
     #[doc(hidden)]
     #[inline]

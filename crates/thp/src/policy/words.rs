@@ -34,9 +34,9 @@ named_enum! {
     /// What a fault does for a large folio when none is free (`defrag`).
     #[repr(u8)]
     pub enum HugeDefrag {
-        /// It makes room itself.
+        /// It reclaims and compacts directly.
         Always = "always",
-        /// It asks the background to make room for the next one.
+        /// It wakes background reclaim, for the next fault.
         Defer = "defer",
         /// The first where a program said HUGEPAGE, else the second.
         DeferMadvise = "defer+madvise",

@@ -1,20 +1,20 @@
-//! The huge page of zeros: a block of the PMD's order that one entry of a PMD table maps where a program
-//! reads memory that it never wrote to.
+//! The huge zero page: a block of the PMD's order that one PMD entry maps where a program reads memory that
+//! it never wrote to.
 //!
-//! It is allocated by the first fault that wants it. [`ThpState`](super::ThpState) holds one reference to it and each entry that
-//! maps it one more. So a thread that has such an entry under the lock of its table can take another
-//! reference without further locks, and only [`Thp::shrink_huge_zero`] drops the last. An entry's
-//! reference is dropped when no TLB can have the entry any more. The entries are
-//! [`SPECIAL`](quire_arch::LeafFlags::SPECIAL), as those of the small page of zeros: there is no folio, the
-//! rmap does not know them, and no program is charged for them.
+//! The first fault that needs it allocates it. [`ThpState`](super::ThpState) holds one reference to it and
+//! each entry that maps it one more. So a thread that has such an entry under the lock of its table can take
+//! another reference without further locks, and only [`Thp::shrink_huge_zero`] drops the last. An entry's
+//! reference is dropped when no TLB can hold the entry any more. The entries are
+//! [`SPECIAL`](quire_arch::LeafFlags::SPECIAL), as those of the small zero page: there is no folio, no rmap
+//! and no memcg charge.
 
 use super::Thp;
 use quire_arch::{Order, Pfn, Pin, Platform};
 use quire_frame::{AllocError, AllocRequest, FaultSite, Kind, VmEvent};
 
 impl<P: Platform> Thp<'_, P> {
-    /// Takes a reference to the huge page of zeros, which is of `order`, for an entry to come. Allocates the
-    /// page if there is none.
+    /// Takes a reference to the huge zero page, which is of `order`, for a new entry. Allocates the page if
+    /// there is none.
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn hold_huge_zero(self, pin: &Pin<'_, P>, order: Order) -> Result<Pfn, AllocError> {
         let held = |zero: Pfn| {
@@ -42,13 +42,13 @@ impl<P: Platform> Thp<'_, P> {
         held(new)
     }
 
-    /// The huge page of zeros, if there is one at this moment.
+    /// The huge zero page, if there is one at this moment.
     pub fn huge_zero_page(self) -> Option<Pfn> {
         let _pin = self.memory().platform().pin();
         *self.state.huge_zero.lock()
     }
 
-    /// Frees the huge page of zeros if no entry maps it, and returns the number of frames freed: what Linux's
+    /// Frees the huge zero page if no entry maps it, and returns the number of frames freed: what Linux's
     /// shrinker does when memory runs short. The caller holds no lock of class
     /// [`HugeZero`](quire_arch::LockClass::HugeZero) or later.
     pub fn shrink_huge_zero(self) -> u64 {

@@ -1,4 +1,4 @@
-//! What is done with the large folios of a machine.
+//! Operations on the large folios of a machine.
 
 mod huge_zero;
 mod split;
@@ -11,9 +11,9 @@ use quire_pagetable::MemoryCore;
 use quire_rmap::Rmap;
 use quire_sync::SpinLock;
 
-/// What a machine keeps of its large folios.
+/// A machine's state for large folios.
 pub struct ThpState<P: Platform> {
-    /// The huge page of zeros, while there is one, with a reference of its own.
+    /// The huge zero page, while there is one, with a reference of its own.
     huge_zero: SpinLock<Option<Pfn>, P>,
     controls: HugeControls,
 }

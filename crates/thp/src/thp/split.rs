@@ -16,7 +16,7 @@ impl<P: Platform> Thp<'_, P> {
     /// Splits the folio at `head`, to which the caller holds one reference; with `unless_mapped` only if some
     /// page of it is not mapped. Returns the number of frames freed.
     pub fn split_held(self, head: Pfn, to: Order, unless_mapped: bool) -> Result<u64, SplitError> {
-        // Of two that split one folio, the second finds it split.
+        // Of two threads that split one folio, the second finds it split.
         let Some(_locked) = self.memory().frames().lock_folio_long(head) else {
             return Err(SplitError::NotLarger);
         };
@@ -38,7 +38,7 @@ impl<P: Platform> Thp<'_, P> {
         }
         let mut result = Err(SplitError::Busy);
         for _ in 0..ATTEMPTS {
-            // Large leaves become tables first: what they map is counted page by page.
+            // PMD leaves are split into tables first: what they map is counted page by page.
             let _ = self.rmap.walk(head, |mapped| -> ControlFlow<()> {
                 let tables = mapped.tables;
                 if let Found::Huge(slot) = tables.lookup(mapped.range.start())
@@ -81,9 +81,8 @@ impl<P: Platform> Thp<'_, P> {
         Ok(freed)
     }
 
-    /// Splits folios that wait for it, those that wait longest first and each at most once, until `wanted`
-    /// frames were freed. Returns how many were. The caller is not pinned and holds no lock of class Rmap or
-    /// later.
+    /// Splits folios on the deferred split list, oldest first and each at most once, until `wanted` frames
+    /// were freed. Returns how many were. The caller is not pinned and holds no lock of class Rmap or later.
     pub fn split_deferred(self, wanted: u64) -> u64 {
         let mut freed = 0;
         for _ in 0..self.memory().deferred_splits() {
@@ -125,7 +124,7 @@ impl<P: Platform> Thp<'_, P> {
             if locked.folio().head() != head || locked.folio().order() != order {
                 return Err(SplitError::NotLarger);
             }
-            // The links are where the parts' own words will be.
+            // The list links use words that the parts will need.
             waited = locked.folio().frame().word().flags().contains(FrameFlags::PARTLY_MAPPED);
             self.memory().undefer_split(&locked);
             let mut split = frames.begin_split(locked);
@@ -146,13 +145,13 @@ impl<P: Platform> Thp<'_, P> {
         let pin = self.memory().platform().pin();
         frames.free_chain(&pin, unmapped);
         result.unwrap_or(Err(SplitError::Busy))?;
-        // Folios of the new order, but for those that went.
+        // Folios of the new order, except those that were freed.
         let parts = (order.pages() - freed) >> to.get();
         frames.events().count_folio(&pin, order, FolioCounter::NrAnon, -1);
         if to > Order::ZERO {
             frames.events().count_folio(&pin, to, FolioCounter::NrAnon, parts as i64);
         }
-        // The first part goes with the caller's reference.
+        // The first part is freed with the caller's reference.
         let first = frames.known(head).as_folio().maps();
         Ok(if first == 0 { freed + to.pages() } else { freed })
     }

@@ -1,7 +1,7 @@
-//! Pages of zeros in a large folio that was split: the shared page of zeros takes their place, as in Linux.
+//! Zero-filled pages of a large folio that was split: the shared zero page replaces them, as in Linux.
 //!
-//! Programs get 2 MiB and write to a few pages of them. Once the folio is split, what was never written to
-//! costs nothing any more.
+//! A program gets 2 MiB and writes to a few pages of it. After the split, the pages never written to cost no
+//! memory.
 
 use super::Thp;
 use core::ops::ControlFlow;
@@ -17,10 +17,9 @@ use quire_sync::atomic::raw::{AtomicU64, Ordering};
 const ENTRIES: usize = 512;
 
 impl<P: Platform> Thp<'_, P> {
-    /// Maps the shared page in the place of those pages that are full of zeros, of all that the folio of
-    /// `order` at `head` had before it was split just now. What is not mapped any more enters `unmapped`.
-    /// `mappings` are those of the folio; the caller has its folio lock and a reference, and no lock of a
-    /// table.
+    /// Maps the shared page in place of the zero-filled pages, of all that the folio of `order` at `head` had
+    /// before it was split just now. What is not mapped any more enters `unmapped`. `mappings` are those of
+    /// the folio; the caller has its folio lock and a reference, and no lock of a table.
     pub(super) fn share_zeros(
         self,
         mappings: &HeldMappings<'_, P>,
@@ -28,7 +27,7 @@ impl<P: Platform> Thp<'_, P> {
         unmapped: &mut FrameChain,
     ) {
         let _ = mappings.walk_pages(order.pages(), |mapped| -> ControlFlow<()> {
-            // Locked memory is to stay what it is.
+            // Mlocked memory is left as it is.
             if !mapped.vma.is_locked() {
                 mapped.tables.walk(mapped.range, &mut |place, part| {
                     if let WalkEntry::Table(table) = place {
@@ -69,8 +68,8 @@ fn share_in_table<P: Platform>(
     }
     let first = P::Paging::index(part.start(), Level::PTE);
     let entries = &locked.entries[first..first + part.pages() as usize];
-    // First they are made not present, then comes one flush, then the check that counts: no thread can be
-    // writing then. A thread that faults waits for the lock of the table.
+    // First they are made not present, then comes one flush, then the deciding check: no thread can be
+    // writing then. A faulting thread waits for the lock of the table.
     let (mut chosen, mut opened) = ([0_u64; ENTRIES / 64], [0_u64; ENTRIES / 64]);
     let mut stale: Option<(usize, usize)> = None;
     for (nth, entry) in entries.iter().enumerate() {
@@ -81,7 +80,7 @@ fn share_in_table<P: Platform>(
         }
     }
     let Some((from, to)) = stale else { return };
-    // Pairs with the one of a fast pin, between its reference and its second look at the entry.
+    // Pairs with the fence of a fast pin, between its reference and its second read of the entry.
     fence(Ordering::SeqCst);
     let range = pages_from(pages_from(part.start(), from).end(), to - from);
     tables.space().flush(memory.frames(), &pin, range, FlushCause::Split);
@@ -102,7 +101,7 @@ fn share_in_table<P: Platform>(
     tables.space().residency.pages_unmapped(Residency::of(Kind::Anonymous, gone));
 }
 
-/// Whether the shared page can stand for a page that no MMU can reach through the entry in question.
+/// Whether the shared page can replace a page that no MMU can reach through the entry in question.
 fn is_to_be_shared<P: Platform>(memory: &MemoryCore<P>, page: Pfn) -> bool {
     let folio = memory.frames().folio(page);
     let locked = folio.frame().word().flags().contains(FrameFlags::MLOCKED);
@@ -110,7 +109,7 @@ fn is_to_be_shared<P: Platform>(memory: &MemoryCore<P>, page: Pfn) -> bool {
     single && !locked && !folio.may_be_pinned() && is_full_of_zeros(memory, page)
 }
 
-/// An entry maps a page no more.
+/// An entry no longer maps a page.
 fn unmap_zeros<P: Platform>(memory: &MemoryCore<P>, page: Pfn, unmapped: &mut FrameChain) {
     let left = memory.frames().lock_folio(page).remove_maps(1);
     if left == MapsLeft::None {

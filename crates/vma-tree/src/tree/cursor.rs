@@ -1,4 +1,4 @@
-//! Going over entries in order, from either end, without allocation.
+//! Iterating over entries in order, from either end, without allocation.
 
 use super::path::Path;
 use super::{Entry, View};

@@ -1,4 +1,4 @@
-//! A node that stays as it is but for what its holder does.
+//! A node that only its holder changes.
 
 use super::node::Node;
 use core::fmt;

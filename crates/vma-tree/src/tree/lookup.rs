@@ -1,4 +1,4 @@
-//! Looking up one address without a lock: the first thing that a page fault does.
+//! Lock-free lookup of one address: the first step of a page fault.
 
 use super::RangeTree;
 use super::node::Node;

@@ -12,10 +12,10 @@
 //! - under the lock held in any way, [`RangeTree::view`] gives a [`View`], whose results are exact;
 //! - with no lock, inside a section of the epoch, [`RangeTree::find_lockless`] looks up one address.
 //!
-//! # Why looking without a lock is safe
+//! # Why lock-free lookup is safe
 //!
 //! The writer changes nodes in place, word by word. A reader may see some words from before a change and some
-//! from after it. What it must never do is to leave the memory of nodes, to loop for ever, or to panic.
+//! from after it. What it must never do is to leave the memory of nodes, to loop forever, or to panic.
 //!
 //! 1. *A link is always to a node of the next level down, or, in a leaf, to a value.* A node's level is set
 //!    before the node is published (release by the store of any link to it, acquire by the load of the link)
@@ -34,11 +34,11 @@
 //! 3. *Indices stay inside the node.* A slot index is a count over the fixed number of slots, and is checked
 //!    before use; unused slots hold null, which ends the search.
 //!
-//! What a reader finds may be wrong all the same: a neighbour's value, a value that was just removed, or
-//! nothing where there is an entry. Therefore a caller *believes nothing but a value that it has validated*:
-//! it takes the value's own lock and checks under it that the value is still in use and that its range
-//! contains the address. "Nothing found" and "validation failed" both lead to the slow path, which takes the
-//! layout lock and uses a [`View`].
+//! What a reader finds may still be wrong: a neighbour's value, a value that was just removed, or nothing
+//! where there is an entry. Therefore a caller *believes nothing but a value that it has validated*: it takes
+//! the value's own lock and checks under it that the value is still in use and that its range contains the
+//! address. "Nothing found" and "validation failed" both lead to the slow path, which takes the layout lock
+//! and uses a [`View`].
 
 mod cursor;
 mod held;

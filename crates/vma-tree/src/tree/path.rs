@@ -91,7 +91,7 @@ impl<'t, V> Path<'t, V> {
         Some(self.node(level).start(self.slot(level) + 1))
     }
 
-    /// Goes to the next entry and tells whether there is one; without one the path stays.
+    /// Goes to the next entry and returns whether there is one; without one the path stays.
     #[inline]
     pub(super) fn forward(&mut self) -> bool {
         let up = |level: &usize| self.slot(*level) + 1 < self.node(*level).count();
@@ -101,7 +101,7 @@ impl<'t, V> Path<'t, V> {
         true
     }
 
-    /// Goes to the entry before and tells whether there is one; without one the path stays.
+    /// Goes to the entry before and returns whether there is one; without one the path stays.
     #[inline]
     pub(super) fn backward(&mut self) -> bool {
         let Some(level) = (0..self.height).find(|&level| self.slot(level) > 0) else { return false };

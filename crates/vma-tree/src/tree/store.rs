@@ -31,6 +31,6 @@ pub unsafe trait NodeStore<V> {
     ///
     /// # Safety
     ///
-    /// The node came from this store, is linked nowhere, and is given back once.
+    /// The node came from this store, is linked nowhere, and is returned once.
     unsafe fn retire(&self, node: NonNull<Node<V>>);
 }

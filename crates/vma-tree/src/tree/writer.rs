@@ -17,9 +17,9 @@ use core::ptr::{self, NonNull};
 use quire_arch::{VirtAddr, VirtRange};
 use quire_sync::atomic::Ordering;
 
-/// The right to change a tree. Made by [`RangeTree::writer`]; derefs to a [`View`] for queries.
+/// Exclusive access to change a tree. Made by [`RangeTree::writer`]; derefs to a [`View`] for queries.
 ///
-/// When it is dropped, spare nodes beyond a handful go back to the store.
+/// When it is dropped, spare nodes beyond a few are returned to the store.
 pub struct Writer<'t, V, S: NodeStore<V>> {
     pub(super) view: View<'t, V>,
     pub(super) store: &'t S,
@@ -78,7 +78,7 @@ impl<'t, V, S: NodeStore<V>> Writer<'t, V, S> {
     ///
     /// # Safety
     ///
-    /// The node was part of the tree until its root was unlinked; each is given back once, and the caller does
+    /// The node was part of the tree until its root was unlinked; each is returned once, and the caller does
     /// not use them after this.
     unsafe fn retire_subtree(&self, node: HeldNode<'_, V>) {
         for child in (0..node.count()).map_while(|slot| node.child(slot)) {

@@ -8,9 +8,9 @@ use super::setting::LimitSwap;
 pub struct Means {
     /// In a word: `systemd`, `cgroup_v2`, `cgroup_v1`, `zram`, `zram_generator`, `zswap`, `disk`.
     pub name: &'static str,
-    /// What puts it in place.
+    /// The commands that set it up.
     pub apply: Vec<String>,
-    /// What takes it away again.
+    /// The commands that remove it.
     pub undo: Vec<String>,
 }
 

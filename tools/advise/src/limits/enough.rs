@@ -1,14 +1,15 @@
-//! How much memory is enough, and what less of it costs.
+//! How much memory is enough, and the cost of less.
 
 use super::Limits;
 use super::figures::LimitRow;
 use super::setting::{LimitSetting, LimitSwap};
 
-/// The share of the run time that a program may stand still for want of memory.
+/// The share of the run time that a program may be stalled for lack of memory.
 const ENOUGH: f64 = 0.02;
-/// Smaller limits whose price is told.
+/// Smaller limits whose cost is reported.
 const MOST_SMALLER: usize = 3;
-/// What Linux charges to a group beside what a replay counts: stacks, slab objects of its files and sockets.
+/// What Linux charges to a group in addition to what a replay counts: stacks, slab objects of its files and
+/// sockets.
 const KERNEL: u64 = 1 << 20;
 /// Headroom for files is at most this share of the limit, as a divisor.
 const FILES_SHARE: u64 = 4;
@@ -16,7 +17,7 @@ const FILES_SHARE: u64 = 4;
 const HIGH_TO_MAX: u64 = 8;
 const MIB: u64 = 1 << 20;
 
-/// A limit, and the share of the run time that the program then stands still: an estimate.
+/// A limit, and the share of the run time that the program is then stalled: an estimate.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Priced {
     /// The limit.
@@ -30,7 +31,7 @@ pub struct Priced {
 /// How much memory is enough.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Enough {
-    /// The smallest limit under which the program stands still for less than 2 % of its time.
+    /// The smallest limit under which the program is stalled for less than 2 % of its time.
     pub least: Priced,
     /// The next smaller ones.
     pub smaller: Vec<Priced>,
@@ -43,8 +44,8 @@ pub struct Enough {
 }
 
 impl Enough {
-    /// Of limits of a program that ran for `seconds` and touched `files` bytes of files. None if nothing is known
-    /// of any limit's price, or even the largest costs too much.
+    /// Of limits of a program that ran for `seconds` and touched `files` bytes of files. None if no limit's cost
+    /// is known, or even the largest costs too much.
     pub(super) fn of(limits: &Limits, swap: LimitSwap, seconds: f64, files: u64) -> Option<Self> {
         let mut known: Vec<(&LimitSetting, &LimitRow)> =
             limits.all().filter(|(it, _)| it.swap == swap).collect();
@@ -81,7 +82,7 @@ mod tests {
     use crate::figures::Range;
     use crate::limits::LimitFigures;
 
-    /// Rows of these percents, in which it stands still for so many milliseconds.
+    /// Rows of these percents, in which it is stalled for so many milliseconds.
     fn limits(stalls: &[(u32, Option<f64>)]) -> Limits {
         let row = |&(percent, stall): &(u32, Option<f64>)| {
             let stalled = |ms: f64| {

@@ -6,13 +6,13 @@ use crate::figures::Range;
 use quire_arch::PAGE_SIZE;
 use quire_trace::replay::{PressureFigures, ReplayReport};
 
-/// What one replay within a limit came to.
+/// The result of one replay within a limit.
 #[derive(Clone, Debug)]
 pub(super) struct LimitOutcome {
     /// Why the program does not fit.
     does_not_fit: Option<String>,
     pressure: PressureFigures,
-    /// What zstd makes of pages, as a share of what LZ4 does.
+    /// The size of pages by zstd, as a share of that by LZ4.
     zstd_of_lz4: Option<f64>,
 }
 
@@ -22,8 +22,8 @@ impl LimitOutcome {
         Self { does_not_fit, pressure: report.pressure, zstd_of_lz4: report.zstd_of_lz4 }
     }
 
-    /// What the pool held when most was out, in bytes; none where the swap does not compress, or how well it does is not
-    /// known.
+    /// The size of the pool when most was paged out, in bytes; none where the swap does not compress, or the ratio is
+    /// not known.
     fn compressed(&self, swap: LimitSwap) -> Option<f64> {
         let lz4 = self.pressure.swap.compressed_bytes as f64;
         match swap {
@@ -41,17 +41,17 @@ impl LimitOutcome {
 /// What a program does within a limit. Memory in bytes.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct LimitFigures {
-    /// Page faults that wait for a page that was out.
+    /// Page faults that wait for a paged-out page.
     pub major_faults: Range,
     /// What comes back, without pages of zeros, which no device gets.
     pub swap_read: Range,
     /// What goes out, likewise.
     pub swap_written: Range,
-    /// The most that is out, before compression.
+    /// The most that is paged out, before compression.
     pub swapped: Range,
-    /// What that came to compressed, if the swap compresses and the recordings tell.
+    /// The same compressed, if the swap compresses and the recordings have the ratio.
     pub compressed: Option<Range>,
-    /// How long threads stand still for it, in nanoseconds, summed over them: an estimate.
+    /// How long threads are stalled for it, in nanoseconds, summed over them: an estimate.
     pub stall_ns: Range,
 }
 
@@ -60,7 +60,7 @@ pub struct LimitFigures {
 pub struct LimitRow {
     /// Why the program does not fit; none if it does in all recordings.
     pub does_not_fit: Option<String>,
-    /// None where it does not fit, or where the recordings do not tell.
+    /// None where it does not fit, or where the recordings do not have them.
     pub figures: Option<LimitFigures>,
 }
 

@@ -1,9 +1,9 @@
-//! Limits that are tried, and what is behind them.
+//! Limits that are tried, and the swap behind them.
 
 use quire_arch::PAGE_SIZE;
 use quire_trace::replay::SwapKind;
 
-/// What takes the pages that a limit drives out.
+/// The swap for pages that a limit evicts.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum LimitSwap {
     /// Memory of the host, compressed by lz4. It is not charged to the group.
@@ -37,14 +37,14 @@ impl LimitSwap {
         self != Self::Disk
     }
 
-    /// Whether predictions with it were held against Linux.
+    /// Whether predictions with it were validated against Linux.
     #[must_use]
     pub fn is_validated(self) -> bool {
         self != Self::ZramZstd
     }
 
-    /// The one whose replay serves this, too: how small pages become and how long one takes does not change which pages
-    /// go.
+    /// The one whose replay serves this, too: the size and time of compressed pages do not change which pages are paged
+    /// out.
     pub(super) fn replayed_as(self) -> Self {
         match self {
             Self::Zram | Self::ZramZstd => Self::Zram,
@@ -71,14 +71,14 @@ impl LimitSwap {
     }
 }
 
-/// A limit of a memory group, and what is behind it.
+/// A limit of a memory cgroup, and the swap behind it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LimitSetting {
     /// Of the peak of anonymous memory of all processes under the present setting.
     pub percent: u32,
     /// What may be charged to the group, in bytes.
     pub bytes: u64,
-    /// What takes the pages that do not fit.
+    /// The swap for pages that do not fit.
     pub swap: LimitSwap,
 }
 

@@ -1,15 +1,15 @@
-//! How long a program stands still because pages go out and come back: an estimate.
+//! How long a program is stalled by page-out and refaults: an estimate.
 
 use super::setting::LimitSwap;
 use quire_measure::Cost;
 use quire_trace::replay::PressureFigures;
 
-/// What a page costs the thread that waits for it, in nanoseconds.
+/// The cost of a page for the thread that waits for it, in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct PageCosts {
     /// A major fault.
     fault: Cost,
-    /// A page that goes out: under a limit the thread that wants memory finds and writes it.
+    /// A page that is paged out: under a limit the thread that needs memory finds and writes it.
     out: Cost,
 }
 

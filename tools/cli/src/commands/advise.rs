@@ -68,7 +68,7 @@ pub(crate) fn run(arguments: &AdviseArguments) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The setting that is looked at beside the present one, by its place among the rows: the advised one; where nothing is
+/// The setting that is compared with the present one, by its place among the rows: the advised one; where nothing is
 /// advised, the one that takes most more memory, or else huge pages always on.
 fn other_place(prediction: &Prediction) -> Option<usize> {
     let (rows, verdict) = (&prediction.rows, &prediction.verdict);
@@ -77,8 +77,8 @@ fn other_place(prediction: &Prediction) -> Option<usize> {
     named.or_else(always).filter(|&place| place > 0)
 }
 
-/// Under pressure this share of the peak of anonymous memory stays resident: half of the smallest limit that every
-/// program is asked about.
+/// Under pressure this share of the peak of anonymous memory stays resident: half of the smallest limit that is tried
+/// for every program.
 const PRESSURE_PERCENT: u64 = 25;
 /// The least that stays resident.
 const LEAST_PRESSURE: u64 = 1 << 20;
@@ -91,7 +91,7 @@ const TOO_SLOW: f64 = 4.0;
 /// Recordings of one command.
 struct Recordings {
     files: Vec<PathBuf>,
-    /// Those that were made here have no names: they are kept until all is replayed, and are gone after that.
+    /// Those that were made here have no names: they exist until all is replayed.
     open: Vec<Arc<File>>,
 }
 

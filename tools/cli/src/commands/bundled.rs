@@ -16,7 +16,7 @@ const RECORDINGS: &[(&str, &[u8])] = recordings!(
     "sort-threads" "sqlite-queries" "xz-threads"
 );
 
-/// A folder of files that is gone when this is dropped.
+/// A folder of files that is removed on drop.
 #[derive(Debug)]
 pub(crate) struct Unpacked {
     folder: PathBuf,

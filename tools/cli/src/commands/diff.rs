@@ -24,7 +24,7 @@ fn setup(arguments: &DiffArguments) -> Setup {
 /// Runs programs that were saved.
 fn saved(arguments: &DiffArguments) -> Result<bool, Failure> {
     let programs = arguments.files.iter().map(|file| Ok((file, read(file)?)));
-    // All are read before the first runs, so that a wrong file is told at once.
+    // All are read before the first runs, so that a wrong file is reported at once.
     let programs = programs.collect::<Result<Vec<_>, Failure>>()?;
     let mut good = true;
     for (file, program) in &programs {

@@ -75,12 +75,12 @@ struct Thread {
     faults: Option<Faults>,
 }
 
-/// A trace under way.
+/// A trace in progress.
 struct Export {
     trace: Trace,
     tracks: Option<Tracks>,
     threads: HashMap<TaskId, Thread>,
-    /// The last counters, and when they were looked at.
+    /// The last counters, and when they were read.
     last: Option<Counters>,
     major_faults: u64,
     looked_ns: u64,

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 /// How much slower a case may be before it is named as slower.
 const TOLERANCE: f64 = 0.02;
 
-/// Told what is being done, how many steps of the experiment are done, and how many there are.
+/// Called with the current step, how many steps of the experiment are done, and how many there are.
 type Progress<'p> = &'p mut dyn FnMut(&str, u64, u64);
 /// How what an experiment found out is shown.
 struct Manner<'p> {
@@ -19,7 +19,7 @@ struct Manner<'p> {
     drawn: bool,
     page: &'p mut Report,
 }
-/// Prints what an experiment found out, as JSON or for people, and returns whether nothing is wrong.
+/// Prints the results of an experiment, as JSON or as text, and returns whether nothing is wrong.
 type Show = Box<dyn Fn(&mut Manner<'_>) -> bool>;
 /// Runs an experiment, quickly or in full.
 type Run = fn(&LabArguments, Progress<'_>) -> Result<Show, LabError>;

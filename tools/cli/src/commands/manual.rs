@@ -1,4 +1,4 @@
-//! `quire man` and `quire completions`: what a package installs beside the program.
+//! `quire man` and `quire completions`: files that a package installs with the program.
 
 use crate::args::Arguments;
 use crate::exit::Failure;

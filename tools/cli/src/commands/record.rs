@@ -59,8 +59,8 @@ pub(crate) fn not_recorded(error: RecordError, output: Option<&Path>) -> Failure
     }
 }
 
-/// Swap that stays for a recording: compressed memory, as much as the host has memory, if it has none of its own. A user
-/// who is not root has no say in the host's.
+/// Swap that stays for a recording: compressed memory, as much as the host has memory, if it has none of its own. Only
+/// root can change the host's.
 pub(crate) fn swap_to_keep() -> Result<Option<HostSwap>, Failure> {
     let (ram, swap) = host_memory();
     match HostSwap::where_none(Swap { kind: SwapKind::Zram, bytes: ram }) {

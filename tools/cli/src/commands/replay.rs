@@ -27,7 +27,7 @@ pub(crate) fn run(arguments: &ReplayArguments) -> Result<ExitCode, Failure> {
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::from(FOUND_FAILURE) })
 }
 
-/// The section of a page. What is touched is told by one more replay.
+/// The section of a page. Touched memory is found by one more replay.
 fn section(file: &Path, report: &ReplayReport, arguments: &ReplayArguments) -> Result<Section, Failure> {
     let options = ReplayOptions { salvage: arguments.salvage, ..ReplayOptions::default() };
     let touched = Replay::open(file, options).and_then(|replay| touched_pages(&replay, arguments.salvage));
@@ -41,9 +41,9 @@ fn section(file: &Path, report: &ReplayReport, arguments: &ReplayArguments) -> R
     Ok(pictures::replay(file, report, &touched.map_err(failure)?, &name))
 }
 
-/// What to replay of the files that were named. Of several, as `recordings/*` gives them, those that are
-/// plainly something else are passed over with a word: neither called a recording nor beginning like one. If
-/// all are, the first is taken, so that its error is told.
+/// What to replay of the files that were named. Of several, as `recordings/*` gives them, files that neither
+/// have the name nor the beginning of a recording are skipped with a message. If all are, the first is taken,
+/// so that its error is reported.
 pub(crate) fn recordings_among(files: &[PathBuf]) -> Vec<&PathBuf> {
     let (wanted, others): (Vec<_>, Vec<_>) = files.iter().partition(|file| {
         file.extension().is_some_and(|extension| extension == EXTENSION) || !is_something_else(file)
@@ -63,7 +63,8 @@ fn is_something_else(file: &Path) -> bool {
     file.is_dir() || opened.is_err_and(|error| matches!(error.kind(), TraceErrorKind::NotATrace))
 }
 
-/// Replays one recording, with progress on a terminal; `followed` memory is told over time and by address.
+/// Replays one recording, with progress on a terminal; `followed` memory is reported over time and by
+/// address.
 pub(crate) fn replay(
     file: &Path,
     machine: &MachineArguments,
@@ -121,8 +122,7 @@ fn setting(header: &TraceHeader, name: &str) -> Result<HugeConfig, Failure> {
     })
 }
 
-/// What a program uses again decides what little memory costs: without it a replay would find far too few
-/// faults.
+/// Reuse decides the cost of little memory: without it a replay would find far too few faults.
 fn refuse_without_uses(file: &Path, replay: &Replay) -> Result<(), Failure> {
     if replay.uses().map_err(failure)? != UseSource::None {
         return Ok(());

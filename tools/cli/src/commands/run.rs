@@ -23,9 +23,9 @@ pub(crate) fn run(arguments: RunArguments) -> Result<ExitCode, Failure> {
     };
     let mut options = RecordOptions::new(arguments.command, target);
     options.force = arguments.force;
-    // Results are held against those of a Linux that has huge pages.
+    // Results are compared with those of a Linux that has huge pages.
     options.thp = true;
-    // One by one, in an order that is seen and not worked out.
+    // One by one, in an order that is observed and not derived.
     options.calls = CallChoice::Stops;
     let summary = record(&options).map_err(|error| not_recorded(error, output.as_deref()))?;
     eprint!("{summary}");

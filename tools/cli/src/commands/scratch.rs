@@ -6,7 +6,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A file without a name, which is gone when the command ends, however it ends.
+/// A file without a name, which is removed when the command ends in any way.
 pub(crate) fn scratch() -> io::Result<Arc<File>> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);

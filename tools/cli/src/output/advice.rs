@@ -6,11 +6,11 @@ use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use quire_advise::{FOLDER, Figure, Gain, LimitValidation, Prediction, Range, Row, Setting, Validation};
 use serde_json::{Map, Value, json};
 
-/// Columns that a narrow table has not: the range, the mean, what is resident with files, and the faults of 2 MiB.
+/// Columns that a narrow table lacks: the range, the mean, what is resident with files, and the faults of 2 MiB.
 const NARROW_LACKS: [usize; 4] = [2, 3, 4, 7];
-/// The share of the peak from which on it is told where waste lies.
+/// The share of the peak from which on the place of waste is reported.
 const NOTABLE_WASTE: f64 = 0.02;
-/// Changes below this are none.
+/// Smaller changes are ignored.
 const NO_CHANGE: f64 = 0.005;
 
 /// Prints the tables and the verdict, `drawn` with memory over time as a line of blocks.
@@ -145,7 +145,7 @@ fn table(prediction: &Prediction, all: bool, drawn: bool) -> Table {
     table
 }
 
-/// What the verdict says of the setting at `place` among the rows, if it names it.
+/// What the verdict says about the setting at `place` among the rows, if it names it.
 fn why(prediction: &Prediction, place: usize) -> Option<String> {
     let (rows, verdict) = (&prediction.rows, &prediction.verdict);
     let (_, now) = rows.first()?;

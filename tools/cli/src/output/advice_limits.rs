@@ -1,4 +1,4 @@
-//! What `quire advise` prints of memory limits.
+//! What `quire advise` prints about memory limits.
 
 use super::advice::{count, put, put_measured, size};
 use super::say;
@@ -62,7 +62,7 @@ fn print_fits(limits: &Limits) {
     }
 }
 
-/// A setting's name, and whether to believe what is said of it.
+/// A setting's name, and whether its predictions are validated.
 fn name(setting: &LimitSetting) -> String {
     let note = if setting.swap.is_validated() { "" } else { " (not validated)" };
     format!("{}{note}", setting.name())

@@ -51,7 +51,7 @@ pub(crate) fn print(name: &str, report: &DiffReport, all_coverage: bool) {
     }
 }
 
-/// Differences that did not show each time are told, too: most are the host's.
+/// Differences that did not show each time are reported, too: most are caused by the host.
 fn print_unconfirmed(report: &DiffReport) {
     if let Some(what) = &report.first_unconfirmed {
         say(format_args!(

@@ -14,9 +14,8 @@ pub(crate) mod techniques;
 use crate::exit::FOUND_FAILURE;
 use std::io::{ErrorKind, Write};
 
-/// Prints `text` and a line end to standard output. A reader that closed the pipe does not want the
-/// rest, so the program ends there, and well. Any other error, as that of a full disk, ends it with a message
-/// and a failure.
+/// Prints `text` and a line end to standard output. If the reader has closed the pipe, the program ends there
+/// with success. Any other error, such as a full disk, ends it with a message and a failure.
 pub(crate) fn say(text: impl std::fmt::Display) {
     if let Err(error) = writeln!(std::io::stdout(), "{text}") {
         if error.kind() == ErrorKind::BrokenPipe {

@@ -29,7 +29,7 @@ impl Bar {
         self.0.set_position(done);
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub(crate) fn finish(&self) {
         self.0.finish_and_clear();
     }

@@ -1,4 +1,4 @@
-//! Tables for people.
+//! Tables as text.
 
 use super::say;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
@@ -115,7 +115,7 @@ fn allocator(report: &ReplayReport) -> String {
     )
 }
 
-/// What a shortage of memory cost.
+/// The cost of memory pressure.
 pub(crate) fn memory(report: &ReplayReport) -> String {
     let figures = &report.pressure;
     let mut text = format!(
@@ -156,7 +156,7 @@ pub(crate) fn memory(report: &ReplayReport) -> String {
     text
 }
 
-/// Whatever is not as it should be.
+/// All mismatches and findings.
 fn notes(report: &ReplayReport) {
     if let Some(damage) = &report.damage {
         say(format_args!("damaged    {damage}"));

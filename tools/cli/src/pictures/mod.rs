@@ -18,7 +18,7 @@ use quire_report::{Cell, Column, FileError, Page, ReportFile, Section, Unit};
 use quire_trace::format::{HostSettings, TraceHeader};
 use std::path::Path;
 
-/// A page under way, if there is to be one. Its place is looked at before the work begins.
+/// A page in progress, if there is to be one. Its target is checked before the work begins.
 pub(crate) struct Report {
     place: Option<ReportFile>,
     page: Page,
@@ -53,7 +53,7 @@ impl Report {
     }
 }
 
-/// A wrong place is wrong usage; a full disk is not.
+/// A wrong target is wrong usage; a full disk is not.
 pub(crate) fn failure(error: FileError) -> Failure {
     match error {
         FileError::Write(..) => Failure::work(error),

@@ -9,7 +9,7 @@ use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicBool, AtomicU64};
 
-// One instruction each may fault; the handler puts the signal with its code into rdx and goes on behind it.
+// One instruction each may fault; the handler puts the signal with its code into rdx and resumes after it.
 // An instruction of the program's is executed under the trap flag. Programs only write words that begin with
 // a `nop`, and what zeros stand for adds to the byte at rax, which is on the stack.
 global_asm!(
@@ -48,8 +48,8 @@ global_asm!(
     "ud2",
 );
 
-/// What an access came to: its value, and the signal with its code (0 without one). In the two registers of
-/// a result.
+/// The result of an access: its value, and the signal with its code (0 without one). In the two registers
+/// of a result.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Accessed {
@@ -85,10 +85,10 @@ static TARGET: AtomicU64 = AtomicU64::new(0);
 static EXECUTES: AtomicBool = AtomicBool::new(false);
 
 const SIGNALS: [c_int; 3] = [libc::SIGTRAP, libc::SIGBUS, libc::SIGSEGV];
-/// What was done with the signals before, as the kernel has it.
+/// The previous dispositions of the signals, in the kernel's form.
 static BEFORE: [[AtomicU64; 4]; 3] = [const { [const { AtomicU64::new(0) }; 4] }; 3];
 
-/// Where to go on after a fault at `at`, if it is one of those that are expected.
+/// Where to resume after a fault at `at`, if it is an expected one.
 fn behind(at: u64) -> Option<*const ()> {
     if at == quire_diff_read_at as *const () as u64 {
         Some(quire_diff_read_end as *const ())
@@ -99,7 +99,7 @@ fn behind(at: u64) -> Option<*const ()> {
     }
 }
 
-/// Notes the signal and lets the program go on behind the access.
+/// Records the signal and resumes the program after the access.
 extern "C" fn on_signal(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     const TRAP_FLAG: i64 = 1 << 8;
     // SAFETY: the kernel passes a siginfo and a ucontext that are this handler's while it runs.
@@ -134,8 +134,8 @@ fn set_action(signal: c_int, action: &[AtomicU64; 4]) -> [AtomicU64; 4] {
     before
 }
 
-/// Installs the handler, with `flags` beside those that it needs. What there was before returns when a signal
-/// is not about an access.
+/// Installs the handler, with `flags` in addition to those that it needs. The previous disposition is
+/// restored when a signal is not about an access.
 pub(crate) fn catch_signals(flags: c_int) {
     const SA_RESTORER: c_int = 0x0400_0000;
     let flags = flags | libc::SA_SIGINFO | SA_RESTORER;

@@ -57,7 +57,7 @@ pub(super) const NO_AREA: u32 = 2;
 /// It would hit memory of the process itself.
 pub(super) const UNSAFE: u32 = 3;
 
-/// What one operation came to, and what was to be seen after it.
+/// The result of one operation, and the state after it.
 #[repr(C)]
 pub(super) struct Slot {
     pub(super) state: AtomicU32,
@@ -84,7 +84,7 @@ pub(super) struct Slot {
     pub(super) text: [AtomicU8; TEXT_BYTES],
 }
 
-/// What the child found out about itself before the first program.
+/// The child's own layout, before the first program.
 #[repr(C)]
 pub(super) struct Facts {
     /// Where the program break starts.
@@ -105,7 +105,7 @@ pub(super) struct Facts {
 pub(super) struct Board {
     /// Counts the programs (and the order to end); written by the comparing side, read by the template.
     pub(super) command: AtomicU32,
-    /// The last command that is over; the other way.
+    /// The last finished command; in the other direction.
     pub(super) over: AtomicU32,
     /// The next operation, counted from 0; a process makes it when it is its own.
     pub(super) turn: AtomicU32,

@@ -1,9 +1,9 @@
 //! The oracle's processes.
 //!
-//! The template is a fork of the comparing process that gave up everything but the executable's image, a
+//! The template is a fork of the comparing process that unmapped everything but the executable's image, a
 //! stack and the board. For each program it forks the first process of that program, which makes the calls,
-//! may fork further ones, and writes down what is to be seen after each operation. None of them uses a
-//! library, allocates or panics: their address spaces change by what the program does and by nothing else.
+//! may fork further ones, and records the state after each operation. None of them uses a library,
+//! allocates or panics: only the program changes their address spaces.
 
 use super::access::{self, Accessed};
 use super::board::{Board, DONE, NO_AREA, NO_PROCESS, RawOp, SLOTS, Slot, UNSAFE, WAKE_EVERY};
@@ -23,7 +23,7 @@ fn exit_if_orphaned() {
     }
 }
 
-/// The template's life, on its own stack.
+/// The main loop of the template, on its own stack.
 pub(super) unsafe extern "C" fn template(board: *const Board) -> ! {
     // SAFETY: the board is mapped in this process for good.
     let board = unsafe { &*board };
@@ -60,7 +60,8 @@ pub(super) unsafe extern "C" fn template(board: *const Board) -> ! {
     }
 }
 
-/// Waits for all processes of a program. The template is their reaper, whichever their parents are.
+/// Waits for all processes of a program. The template is their subreaper, whatever their parents
+/// are.
 fn bury(board: &Board, first: i64) {
     if first < 0 {
         board.died.store(u32::MAX, Relaxed);
@@ -81,7 +82,7 @@ fn bury(board: &Board, first: i64) {
     }
 }
 
-/// The life of process `me` of a program.
+/// The main loop of process `me` of a program.
 fn run(board: &Board, mut me: u32) -> ! {
     let mut files = Files::open();
     let count = board.op_count.load(Relaxed);
@@ -154,7 +155,7 @@ fn run(board: &Board, mut me: u32) -> ! {
     }
 }
 
-/// Gives up all memory but the process's own. What others share with it must be theirs alone before the next
+/// Unmaps all memory but the process's own. What others share with it must be theirs alone before the next
 /// operation: whether a write takes a copy of a part of a large folio can be seen, and when Linux gets to the
 /// end of a process cannot.
 fn leave(board: &Board) {

@@ -1,4 +1,4 @@
-//! What the host's Linux does with large folios: its policy, and what may come in between.
+//! The host's policy of large folios, and what may interfere.
 
 use quire_host::HostPlatform;
 use quire_mm::Memory;
@@ -48,7 +48,7 @@ const FOREIGN: &[&str] = &[
     "thp_zero_page_alloc_failed",
     "zone_reclaim_",
 ];
-/// Those that programs of the comparison move too: no reason to run a program again, but one to be told.
+/// Those that programs of the comparison change too: no reason to run a program again, but reported.
 const SHARED: &[&str] =
     &["pswpin", "pswpout", "thp_deferred_split_page", "thp_split_", "thp_zero_page_alloc"];
 

@@ -37,7 +37,7 @@ use std::fmt;
 use std::os::unix::fs::MetadataExt;
 use thiserror::Error;
 
-/// Why the oracle cannot be asked.
+/// Why the oracle cannot be used.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum OracleError {
@@ -60,16 +60,17 @@ pub enum OracleError {
     },
 }
 
-/// How much is looked at.
+/// How much is observed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Effort {
-    /// Mappings and pages after each operation; all flags and figures after each call; contents now and then.
+    /// Mappings and pages after each operation; all flags and figures after each call; contents from time to
+    /// time.
     Usual,
     /// Everything after each operation.
     Thorough,
 }
 
-/// Operations from one look at all contents to the next, and from one full text of `smaps` to the next.
+/// Operations from one check of all contents to the next, and from one full text of `smaps` to the next.
 const SUMS_EVERY: usize = 64;
 const ALL_TEXT_EVERY: usize = 16;
 
@@ -149,7 +150,7 @@ impl Oracle {
         waitpid(pid, Some(WaitPidFlag::WNOHANG)) != Ok(WaitStatus::StillAlive)
     }
 
-    /// What a process is before its first operation.
+    /// The state of a process before its first operation.
     pub(crate) fn origin(&self) -> &Start {
         &self.start
     }

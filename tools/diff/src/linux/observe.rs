@@ -1,4 +1,4 @@
-//! What an oracle process sees of itself after an operation.
+//! The observations of an oracle process after an operation.
 
 use super::board::{
     Board, MOST_RUNS, MOST_SUMS, MOST_VMAS, STATUS_BYTES, Slot, TEXT_BYTES, WANT_ALL_TEXT, WANT_STATUS,

@@ -68,8 +68,8 @@ fn fail(board: &Board, step: Step, error: i64) -> ! {
     exit();
 }
 
-/// Goes on as the template. `board` has `len` bytes. Programs run on `cpus`, which is one: what a CPU holds
-/// back from the LRU lists would keep pages from being paged out when another CPU asks for it.
+/// Continues as the template. `board` has `len` bytes. Programs run on `cpus`, which is one: pages in a
+/// CPU's LRU batches could not be paged out by another CPU.
 pub(super) fn become_template(board: &Board, len: u64, cpus: &CpuSet) -> ! {
     set(Setting::DeathSignal, libc::SIGKILL as u64);
     // It may have ended by now.
@@ -77,11 +77,11 @@ pub(super) fn become_template(board: &Board, len: u64, cpus: &CpuSet) -> ! {
     if opened < 0 {
         fail(board, Step::Pidfd, opened);
     }
-    // On any CPU it would still be right, only less determined.
+    // On any CPU it would still be correct, only less deterministic.
     let _ = sched_setaffinity(Pid::from_raw(0), cpus);
     allow_large_folios(false);
     take_protection_keys();
-    // The processes that a program leaves behind come to the template.
+    // Orphaned processes of a program are reparented to the template.
     set(Setting::ChildSubreaper, 1);
     access::catch_signals(0);
     open_files(board);
@@ -106,28 +106,28 @@ pub(super) fn become_template(board: &Board, len: u64, cpus: &CpuSet) -> ! {
     }
 }
 
-/// Lets the calling process and its children have large folios, or not. The template has none.
+/// Enables or disables large folios for the calling process and its children. The template has none.
 pub(super) fn allow_large_folios(allow: bool) {
     set(Setting::NoLargeFolios, u64::from(!allow));
 }
 
-/// Takes every protection key that the processor has, for the calling process and its children. Where one is
-/// left Linux gives it to memory that may only be executed, which cannot be read then; without one it can, as
-/// on processors that have no keys.
+/// Allocates every protection key that the processor has, for the calling process and its children. Linux
+/// uses a free one for execute-only memory, which then cannot be read; without one it can, as on processors
+/// that have no keys.
 fn take_protection_keys() {
     while plain(Plain::PkeyAlloc, 0, 0) > 0 {}
 }
 
-/// Makes Linux finish what it puts off by CPU for pages that were given free or made old. Until then it has
-/// references to them, by which a write decides whether to copy, and what the next page-out finds would
-/// depend on how many pages others gave free.
+/// Makes Linux drain the CPU's LRU batches of pages that were lazily freed or made cold. Until then it has
+/// references to them, which decide whether a write copies, and the next page-out would depend on how many
+/// pages others freed.
 pub(super) fn drain_batches() {
     // SAFETY: advice about the own stack, which nothing compares.
     unsafe { syscall(libc::SYS_madvise, [STACK_AT, PAGE, MADV_COLD, 0, 0, 0]) };
 }
 
-/// Makes the calling process one that khugepaged looks at. While there is one it sleeps between its rounds;
-/// it would be woken by each program that asks for large folios if that were the only one.
+/// Puts the calling process on khugepaged's list. While there is one process on it, khugepaged sleeps
+/// between its rounds; otherwise each program that asks for large folios would wake it.
 fn occupy_khugepaged() {
     const BYTES: u64 = 4 << 20;
     allow_large_folios(true);
@@ -166,7 +166,7 @@ fn open_files(board: &Board) {
     }
 }
 
-/// Gives up all memory but the own, and finds out where mappings and the heap begin. Runs on the new stack.
+/// Unmaps all memory but its own, and finds out where mappings and the heap begin. Runs on the new stack.
 pub(super) fn measure(board: &Board) {
     const ARCH_GET_FS: u64 = 0x1003;
     let files = Files::open();

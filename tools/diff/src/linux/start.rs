@@ -1,4 +1,5 @@
-//! What an oracle process is before its first operation, so that a Quire space can begin alike.
+//! The state of an oracle process before its first operation, so that a Quire space can begin
+//! alike.
 
 use super::text::smaps;
 use crate::observation::Region;
@@ -16,7 +17,7 @@ pub(crate) type Stretch = (u64, u64);
 pub(crate) struct Start {
     pub(crate) layout: Layout,
     pub(crate) limits: Limits,
-    /// The privileges that it has, and can take back after it gave them up.
+    /// The privileges that it has, and can regain after it dropped them.
     pub(crate) rights: Rights,
     /// Hard limits of the data, the stack, locked memory and the address space.
     pub(crate) hard: Limits,
@@ -50,7 +51,7 @@ fn limit(text: &str, name: &str) -> (u64, u64) {
     (words.next().unwrap_or(u64::MAX), words.next().unwrap_or(u64::MAX))
 }
 
-/// The capabilities that memory calls ask for, if the process is in the initial user namespace: only there
+/// The capabilities that memory calls check, if the process is in the initial user namespace: only there
 /// they count.
 fn rights_of_process(pid: i32) -> std::io::Result<Rights> {
     const INITIAL: &str = "user:[4026531837]";

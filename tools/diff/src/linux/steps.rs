@@ -1,4 +1,4 @@
-//! Reading what a program came to, step by step.
+//! Reading the results of a program, step by step.
 
 use super::board::{
     self, DONE, MOST_RUNS, MOST_VMAS, SLOTS, Slot, WAKE_EVERY, WANT_ALL_TEXT, WANT_STATUS, WANT_SUMS,
@@ -21,7 +21,7 @@ pub(crate) struct Steps<'o> {
 }
 
 impl Steps<'_> {
-    /// Reads what the next operation came to and what was to be seen then. `None` for an observation: its
+    /// Reads the result of the next operation and the state after it. `None` for an observation: its
     /// process does not exist (any more).
     pub(crate) fn next(
         &mut self,
@@ -37,7 +37,7 @@ impl Steps<'_> {
             }
             // Acquire: what was made was marked as ready before the program was over.
             if board.over.load(Acquire) == self.command && board.ready.load(Acquire) == self.next {
-                // The last process has gone: nothing makes the rest.
+                // The last process has ended: no process makes the rest.
                 self.next += 1;
                 board.ready.store(self.next, Relaxed);
                 seen.clear();
@@ -137,7 +137,7 @@ impl Steps<'_> {
 }
 
 impl Drop for Steps<'_> {
-    /// Ends the program and waits until all of its processes are gone.
+    /// Ends the program and waits until all of its processes have ended.
     fn drop(&mut self) {
         let board = &self.oracle.board;
         if self.next < self.count {

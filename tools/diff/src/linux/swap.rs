@@ -1,8 +1,8 @@
 //! A swap device of the comparison's own on the host: compressed RAM, which has written a page when the call
 //! returns.
 //!
-//! It is there for one run. A shell that outlives this process waits for the end of it and puts the host back
-//! as it was: also after a failure, a signal from the terminal or a kill.
+//! It exists for one run. A shell that outlives this process waits for its end and restores the host, also
+//! after a failure, a signal from the terminal or a kill.
 
 use std::fs;
 use std::io::{self, BufRead as _, BufReader, Read as _};
@@ -19,10 +19,10 @@ pub(crate) fn host_swaps() -> bool {
     fs::read_to_string("/proc/swaps").is_ok_and(|text| text.lines().nth(1).is_some())
 }
 
-/// The guard's life: it adds a device of `$1` bytes, says so, waits until no process has the other end of its
-/// input open any more, and puts the host back. While the device is there Linux reads nothing ahead from
-/// swap: what that brings in depends on more than the program. A signal to all, as at the end of a session,
-/// must not take the guard away.
+/// The guard's script: it adds a device of `$1` bytes, reports that, waits until no process has the other end
+/// of its input open any more, and restores the host. While the device exists, readahead from swap is off:
+/// what it reads depends on more than the program. A signal to all, as at the end of a session, must not kill
+/// the guard.
 const GUARD: &str = r#"
 trap "" INT TERM HUP PIPE
 readahead=/proc/sys/vm/page-cluster
@@ -45,7 +45,7 @@ fi
 restore 2>/dev/null
 "#;
 
-/// A swap device of the host that is the comparison's own. Dropping it takes it away.
+/// A swap device of the host that is the comparison's own. Dropping it removes it.
 #[derive(Debug)]
 pub struct HostSwap {
     bytes: u64,
@@ -94,7 +94,7 @@ impl HostSwap {
 
 impl Drop for HostSwap {
     fn drop(&mut self) {
-        // Closes its input, and waits until the last process of the comparison has gone.
+        // Closes its input, and waits until the last process of the comparison has ended.
         let _ = self.guard.wait();
     }
 }

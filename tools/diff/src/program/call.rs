@@ -74,14 +74,14 @@ pub(crate) mod names {
 
 use Argument::{Bits, Number, Signed, Value};
 
-/// What else is true of a call.
+/// Further properties of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Trait {
     /// The places of its ranges count.
     Range,
     /// Its ranges are to lie across the borders of page tables, too.
     Border,
-    /// It is to meet pages that were paged out, once there are such pages.
+    /// It is to hit paged-out pages, once there are such pages.
     Swapped,
     /// It can change flags of mappings that only `smaps` shows.
     Flags,

@@ -23,7 +23,7 @@ const ADVICE: &[u64] = &[
     20, 21, 5, 77, 3,
 ];
 
-/// What a program plays with, besides private memory.
+/// What a program uses, besides private memory.
 struct Theme {
     shared: bool,
     files: bool,
@@ -35,13 +35,13 @@ struct Theme {
     large: bool,
 }
 
-/// The part of the window in which programs play that are not about large folios.
+/// The part of the window for programs that are not about large folios.
 const SMALL: Range<u64> = WINDOW_BYTES / 4..WINDOW_BYTES / 4 * 3;
 
 pub(super) struct Generator {
     pub(super) random: Random,
     theme: Theme,
-    /// The part of the window in which the program plays.
+    /// The part of the window that the program uses.
     pub(super) window: Range<u64>,
     /// Words that were written, newest last.
     pub(super) written: Vec<Word>,
@@ -162,7 +162,7 @@ impl Generator {
         match self.random.below(100) {
             0..20 => self.mmap(),
             20..29 => {
-                // Areas go as a whole, else they would become ever more.
+                // Areas are unmapped as a whole, else their number would grow without bound.
                 let len = if matches!(addr, Word::Area(..)) { len.max(16 * PAGE) } else { len };
                 (Call::Munmap, two(len))
             }
@@ -214,7 +214,7 @@ impl Generator {
         self.random.any() << 20 | 0x90
     }
 
-    /// A page of the window, most often near one of its borders of 2 MiB, so that operations meet.
+    /// A page of the window, most often near one of its borders of 2 MiB, so that operations overlap.
     fn window_page(&mut self) -> u64 {
         let Range { start, end } = self.window;
         let border = start / PAGE + self.random.below((end - start) / MIB2) * (MIB2 / PAGE);
@@ -280,7 +280,7 @@ impl Generator {
         }
     }
 
-    /// A length that nothing has: it wraps, or passes the end of user space.
+    /// An invalid length: it wraps, or passes the end of user space.
     fn absurd_length(&mut self) -> u64 {
         match self.random.below(4) {
             0 => u64::MAX - self.random.below(3 * PAGE),

@@ -1,4 +1,4 @@
-//! Programs: lists of memory calls and accesses that make sense on Linux and on Quire alike.
+//! Programs: lists of memory calls and accesses with the same meaning on Linux and on Quire.
 
 mod call;
 mod generate;
@@ -15,7 +15,7 @@ pub const MOST_PROCESSES: u32 = 8;
 /// Most operations of a program.
 pub const MOST_OPS: usize = 4096;
 
-/// An argument of an operation. What only a run can tell is named instead of spelled out.
+/// An argument of an operation. Values that only a run determines are symbolic.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Word {
     /// As it is.
@@ -44,7 +44,7 @@ pub enum Base {
 pub struct Op {
     /// Its number, which it keeps when operations before it are left out.
     pub id: u32,
-    /// The process that makes it: 0 is the first, the others come to be by [`Call::Fork`].
+    /// The process that makes it: 0 is the first, the others are made by [`Call::Fork`].
     pub process: u32,
     /// What it does.
     pub call: Call,
@@ -55,7 +55,7 @@ pub struct Op {
 /// A program.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Program {
-    /// Start of the window in which most of it plays. A multiple of 1 MiB.
+    /// Start of the window of most operations. A multiple of 1 MiB.
     pub window: u64,
     /// What it does, in the order in which all of its processes together do it. Numbers rise.
     pub ops: Vec<Op>,

@@ -94,7 +94,8 @@ impl fmt::Display for Program {
 }
 
 impl Program {
-    /// Shows the program with what its operations came to. Those that were not reached are left out.
+    /// Shows the program with the outcomes of its operations. Those that were not reached are left
+    /// out.
     pub fn with<'p>(&'p self, outcomes: &'p [Outcome]) -> impl fmt::Display + 'p {
         fmt::from_fn(move |f| {
             writeln!(f, "window {:#x}", self.window)?;

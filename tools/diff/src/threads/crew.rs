@@ -1,4 +1,4 @@
-//! The threads that run programs. They stay from program to program, since to start them costs more than one.
+//! The threads that run programs. They are reused, since starting them takes longer than a program.
 
 use super::Side;
 use super::history::{Access, Clock, Event, Outcome};
@@ -102,7 +102,7 @@ fn hold<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
     lock.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A program under way.
+/// A program in progress.
 struct Job<M> {
     program: Program,
     memory: M,
@@ -157,7 +157,7 @@ pub(super) fn with<'w, W: World, R>(
         ended: AtomicUsize::new(0),
         done: Mutex::default(),
     };
-    /// Lets the others go, also when the caller panics.
+    /// Releases the other threads, also when the caller panics.
     struct Dismiss<'s, M>(&'s Shared<M>, thread::Thread);
     impl<M> Drop for Dismiss<'_, M> {
         fn drop(&mut self) {
@@ -211,7 +211,7 @@ impl<M: Send + Sync> Shared<M> {
         }
     }
 
-    /// Makes the operations of `steps`, the first one after `start`, and notes what they came to.
+    /// Makes the operations of `steps`, the first one after `start`, and records their outcomes.
     fn perform<'w, W: World<Memory<'w> = M> + 'w>(
         &self,
         seat: &W::Seat<'w>,
@@ -242,7 +242,7 @@ impl<M: Send + Sync> Shared<M> {
         }
     }
 
-    /// Ends the process when a program does not come to its end.
+    /// Ends the process when a program does not end.
     fn watch(&self, patience: Duration) {
         let look = || (self.begun.load(Ordering::Relaxed), self.ended.load(Ordering::Relaxed));
         let mut before = look();

@@ -1,4 +1,4 @@
-//! What a run of a program left behind: each operation with its two stamps and its outcome.
+//! The history of a run: each operation with its two timestamps and its outcome.
 
 use super::program::{Op, Word};
 use core::fmt;
@@ -34,7 +34,7 @@ pub struct ChildPage {
     pub write: Result<(), Refusal>,
 }
 
-/// What an operation came to.
+/// The outcome of an operation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
     /// A read found this.
@@ -47,7 +47,7 @@ pub enum Outcome {
     Failed(i64),
     /// What a child's pages held.
     Child(Vec<ChildPage>),
-    /// Something that never may happen.
+    /// Something that must never happen.
     Strange(String),
 }
 
@@ -126,12 +126,12 @@ pub struct Event {
     pub begin: u64,
     /// The stamp after it had returned.
     pub end: u64,
-    /// What it came to.
+    /// Its outcome.
     pub outcome: Outcome,
 }
 
 impl Event {
-    /// Whether the two were under way at the same time.
+    /// Whether the two were concurrent.
     pub(super) fn overlaps(&self, other: &Self) -> bool {
         self.begin < other.end && other.begin < self.end
     }

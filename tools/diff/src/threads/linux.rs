@@ -93,7 +93,7 @@ struct InProcess<'w> {
     report: &'w Report,
 }
 
-/// What an access came to.
+/// The outcome of an access.
 fn access(Accessed { value, signal, code }: Accessed) -> Result<Access<u64>, String> {
     match (signal.cast_signed(), code) {
         (0, _) => Ok(Ok(value)),

@@ -9,9 +9,9 @@
 //! There is nothing to compare: two runs of a concurrent program differ. Instead Linux is the oracle of the
 //! checker: whatever Linux does must pass. What then does not pass on Quire is a difference.
 //!
-//! - `program`, `generate`: what programs are and how they are made up. `crew`: the threads that run them.
-//! - `quire`, `linux`: the two worlds. `history`: what is left of a run. `check`: the judge.
-//! - `shrink`, `report`: what becomes of a program that fails.
+//! - `program`, `generate`: programs and their generator. `crew`: the threads that run them.
+//! - `quire`, `linux`: the two worlds. `history`: the record of a run. `check`: the checker.
+//! - `shrink`, `report`: minimising and reporting a program that fails.
 
 mod check;
 mod crew;
@@ -78,8 +78,8 @@ pub fn linux_is_recent() -> bool {
     linux::is_recent()
 }
 
-/// Runs random programs and checks each. `progress` is told after each program how many are done, and of how
-/// many.
+/// Runs random programs and checks each. `progress` is called after each program with how many are done, and
+/// of how many.
 ///
 /// Ends the process if a program hangs, after printing it.
 ///
@@ -96,7 +96,7 @@ pub fn run(options: &ThreadOptions, progress: &mut dyn FnMut(u64, u64)) -> Threa
     run.report
 }
 
-/// A run under way.
+/// A run in progress.
 struct Run<'p> {
     options: ThreadOptions,
     report: ThreadReport,

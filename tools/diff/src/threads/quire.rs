@@ -46,7 +46,7 @@ impl World for QuireWorld {
     type Memory<'w> = HostSpace<'w>;
 
     fn seat(&self, number: usize) -> Vcpu {
-        // All but the first give way now and then, beside what the scheduler does.
+        // All but the first yield at times, in addition to the scheduler's preemption.
         quire_host::give_way(number as u64 * 0x9e37_79b9);
         self.machine.vcpu(number).expect("each thread has a vCPU")
     }
@@ -85,7 +85,7 @@ struct OnCpu<'h, 'g, 'm> {
     guest: &'h mut Guest<'g, HostSpace<'m>>,
 }
 
-/// What an access came to.
+/// The outcome of an access.
 fn access<T>(result: Result<T, AccessError<FaultError>>) -> Result<Access<T>, String> {
     match result {
         Ok(value) => Ok(Ok(value)),

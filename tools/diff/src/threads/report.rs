@@ -1,4 +1,4 @@
-//! What a run of many programs found.
+//! The result of a run of many programs.
 
 use super::check::Wrong;
 use super::history::Event;
@@ -20,9 +20,9 @@ pub enum Cause {
 pub struct Failure {
     /// Its number in the run.
     pub number: u64,
-    /// Its number of operations before it was made smaller.
+    /// Its number of operations before it was minimised.
     pub full_len: usize,
-    /// The program, made as small as it could be.
+    /// The program, minimised.
     pub program: Program,
     /// What happened when it failed.
     pub events: Vec<Event>,
@@ -37,9 +37,9 @@ pub struct ThreadReport {
     pub programs: u64,
     /// Operations by kind and outcome, those of setup and of the end included.
     pub outcomes: BTreeMap<(&'static str, &'static str), u64>,
-    /// Operations that were under way at the same time as one of another thread.
+    /// Operations that were concurrent with one of another thread.
     pub concurrent: u64,
-    /// Histories that were too tangled to be decided.
+    /// Histories with too much concurrency to be decided.
     pub undecided: u64,
     /// What failed.
     pub failures: Vec<Failure>,

@@ -84,12 +84,12 @@ struct Tenant<'m, F: PagingFormat> {
     life: Life,
 }
 
-/// An input under way.
+/// The state of a running input.
 struct Play<'m, F: PagingFormat> {
     small: &'m Small<F>,
     vcpus: &'m [Vcpu<F>; 2],
     spaces: Vec<Tenant<'m, F>>,
-    /// Which of the spaces the steps are about.
+    /// The space that the steps work on.
     current: usize,
     calls: Calls,
     words: Words,

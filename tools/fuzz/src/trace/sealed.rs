@@ -1,4 +1,4 @@
-//! Files whose checksums are right, whatever they hold: `docs/trace-format.md`, "Bytes".
+//! Files with correct checksums and arbitrary contents: `docs/trace-format.md`, "Bytes".
 
 use super::events;
 use crate::bytes::Bytes;

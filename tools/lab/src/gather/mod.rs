@@ -1,4 +1,4 @@
-//! The experiment `gather`: what unmapping and forking cost, page by page and a run at a time.
+//! The experiment `gather`: the cost of unmapping and forking, page by page and a run at a time.
 //!
 //! Everything is measured for both strategies and, where it can do the same, on the host's Linux, round by
 //! round in turn.

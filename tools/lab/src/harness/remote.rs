@@ -10,7 +10,7 @@ use std::time::Instant;
 
 /// Blocks that change hands at a time.
 const BATCH: usize = 16;
-/// Batches in the ring. Together with what both threads hold this bounds the memory under way.
+/// Batches in the ring. Together with the blocks of both threads this bounds the memory in transit.
 const BATCHES: usize = 8;
 
 /// Some blocks, as many as `count` says.

@@ -63,7 +63,7 @@ impl Linux {
         let (results, results_end) = pipe().ok()?;
         let mut requests = Some(requests);
         let child = Child::fork(|| {
-            // Otherwise it would keep itself waiting after this process is gone.
+            // Otherwise it would wait for itself after this process has ended.
             drop(requests.take());
             serve(&mut work, &requests_end, &results_end);
         })?;

@@ -1,5 +1,5 @@
-//! A garbage collector that moves objects by moving their pages: one thread moves regions to and fro while
-//! others fault in memory of their own. No fault may wait for a move.
+//! A garbage collector that moves objects by moving their pages: one thread moves regions back and forth
+//! while others fault in memory of their own. No fault may wait for a move.
 
 use super::Scale;
 use crate::contest::{Job, Outcome, Terms};
@@ -40,7 +40,7 @@ const SHOOTDOWNS: Metric = Metric::lower("shootdowns", "per call");
 struct Board {
     /// Threads that have faulted in all their memory.
     done: AtomicUsize,
-    /// Odd while a move is under way.
+    /// Odd while a move is in progress.
     moving: AtomicU64,
     moves: AtomicU64,
     move_time: AtomicU64,

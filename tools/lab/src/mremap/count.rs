@@ -9,11 +9,11 @@ use crate::process::Quire;
 use crate::site::Site;
 use quire_space::RemapTechnique;
 
-/// Does what `name` says `times` times: moves 1 GiB to and fro, with a page in each 2 MiB, between places
-/// that are aligned to 1 GiB (`gib-pud`), to 2 MiB (`gib-pmd`) or both offset by a page (`gib-same`), or 16
-/// MiB of pages to a place that is offset by a page (`pages-page`) or aligned to 2 MiB (`pages-pmd`); then
-/// the strategy's name, as in `gib-pud-puds`. `None` for another name. Only the moves count, but for the
-/// first pair.
+/// Does what `name` says `times` times: moves 1 GiB back and forth, with a page in each 2 MiB, between
+/// places that are aligned to 1 GiB (`gib-pud`), to 2 MiB (`gib-pmd`) or both offset by a page
+/// (`gib-same`), or 16 MiB of pages to a place that is offset by a page (`pages-page`) or aligned to 2 MiB
+/// (`pages-pmd`); then the strategy's name, as in `gib-pud-puds`. `None` for another name. Only the moves
+/// count, but for the first pair.
 ///
 /// # Errors
 ///

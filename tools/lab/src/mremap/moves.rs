@@ -1,5 +1,5 @@
-//! Memory that moves to and fro between two places: of all sizes, aligned in every way, in small and in large
-//! folios.
+//! Memory that moves back and forth between two places: of all sizes, aligned in every way, in small and in
+//! large folios.
 
 use super::Scale;
 use crate::contest::{Job, Outcome, Terms};
@@ -89,7 +89,7 @@ impl fmt::Display for Case {
     }
 }
 
-/// Moves to and fro.
+/// Moves back and forth.
 #[derive(Clone, Debug)]
 pub(super) struct Moves {
     case: Case,

@@ -42,7 +42,7 @@ scale! {
     traffic_ram: u64 = GIB, 128 * MIB, 64 * MIB;
     /// Simulated seconds of the long run.
     traffic_seconds: u64 = 3600, 300, 30;
-    /// Decides whatever is random.
+    /// The seed of all random choices.
     seed: u64 = 0x5eed, 0x5eed, 0x5eed;
 }
 

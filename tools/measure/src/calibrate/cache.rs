@@ -1,4 +1,4 @@
-//! Costs are kept for the next time, for this kernel on this processor.
+//! A cache of costs, for this kernel on this processor.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -8,8 +8,7 @@ use super::{Costs, calibrate};
 use crate::error::MeasureError;
 
 impl Costs {
-    /// Those that were kept, or else measured now and kept. A folder that cannot be written loses nothing but
-    /// time.
+    /// The cached costs, or else measured now and cached. If the folder cannot be written, only time is lost.
     ///
     /// # Errors
     ///
@@ -23,7 +22,7 @@ impl Costs {
         Ok(costs)
     }
 
-    /// Those that were kept for this kernel and processor.
+    /// The cached costs for this kernel and processor.
     pub fn kept() -> Option<Self> {
         Self::kept_in(&folder().ok()?)
     }
@@ -32,7 +31,7 @@ impl Costs {
     ///
     /// # Errors
     ///
-    /// There is no such folder, and it cannot be made, or the file cannot be written.
+    /// There is no such folder, and it cannot be created, or the file cannot be written.
     pub fn keep(&self) -> Result<PathBuf, MeasureError> {
         self.keep_in(&folder()?)
     }
@@ -40,7 +39,7 @@ impl Costs {
     fn kept_in(folder: &Path) -> Option<Self> {
         let text = fs::read(folder.join(file_name(&kernel(), &cpu()))).ok()?;
         let costs: Self = serde_json::from_slice(&text).ok()?;
-        // Different names may have made the same file.
+        // Different names may map to the same file.
         (costs.kernel == kernel() && costs.cpu == cpu()).then_some(costs)
     }
 
@@ -54,7 +53,7 @@ impl Costs {
             let mut new = fs::File::create(&part)?;
             new.write_all(&text)?;
             new.sync_all()?;
-            // The file is there as a whole, or not at all.
+            // The file appears complete, or not at all.
             fs::rename(&part, &file)
         };
         write().map_err(|why| {

@@ -1,9 +1,9 @@
-//! What page faults, zeroing and collapses cost on this host.
+//! The cost of page faults, zeroing and collapses on this host.
 //!
 //! Each figure is the processor time of a loop over many pages, divided, several times. Faults are timed in mappings
-//! that were touched before and emptied, so that what the kernel sets up once for a mapping is not in them. A
-//! size of folios is timed in mappings of that size, which no larger folio fits into: so a size is turned on
-//! for a moment, and none off.
+//! that were touched before and emptied, so that the one-time setup of a mapping is not included. A size of folios
+//! is timed in mappings of that size, which no larger folio fits into: so a size is turned on for a moment, and none
+//! is turned off.
 
 mod cache;
 mod region;
@@ -22,8 +22,8 @@ use region::Region;
 
 /// Times that each is measured; odd, so that one is in the middle.
 const ROUNDS: usize = 31;
-/// Memory that is touched in a round: few milliseconds, so that what else runs on this host disturbs some
-/// rounds only.
+/// Memory that is touched in a round: a few milliseconds, so that other load on this host disturbs only
+/// some rounds.
 const TOUCHED: usize = 4 << 20;
 /// Memory that is zeroed in a round: more than most caches of one processor hold.
 const ZEROED: usize = 32 << 20;
@@ -37,7 +37,7 @@ pub struct Cost {
     pub median: f64,
     /// The shortest.
     pub min: f64,
-    /// The longest: how much else ran on this host.
+    /// The longest: shows other load on this host.
     pub max: f64,
 }
 
@@ -52,7 +52,7 @@ pub struct FaultCost {
     pub fixed: f64,
 }
 
-/// What memory management costs on this host.
+/// The cost of memory management on this host.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Costs {
     /// The kernel's release.
@@ -64,11 +64,11 @@ pub struct Costs {
     pub faults: BTreeMap<u64, FaultCost>,
     /// A fault that finds its page in memory, and only maps it.
     pub map_present: Cost,
-    /// Zeroing 4 KiB of memory that is there, in a program.
+    /// Zeroing 4 KiB of resident memory, in a program.
     pub zero_small: Cost,
-    /// Zeroing 2 MiB of memory that is there, in a program.
+    /// Zeroing 2 MiB of resident memory, in a program.
     pub zero_huge: Cost,
-    /// Making a huge page of 512 small ones (`MADV_COLLAPSE`), if this kernel does.
+    /// Collapsing 512 small pages into a huge page (`MADV_COLLAPSE`), if this kernel supports it.
     pub collapse: Option<Cost>,
 }
 
@@ -77,7 +77,7 @@ pub struct Costs {
 ///
 /// # Errors
 ///
-/// Another measurement holds the host's settings or runs in this process, or there is not memory enough.
+/// Another measurement holds the host's settings or runs in this process, or there is not enough memory.
 pub fn calibrate() -> Result<Costs, MeasureError> {
     let _loud = Loud::start()?;
     let zero_small = zeroing(SMALL)?;
@@ -106,8 +106,8 @@ pub fn calibrate() -> Result<Costs, MeasureError> {
     })
 }
 
-/// Nanoseconds that a fault zeroes a byte in: from what a large fault costs more than a small one. Without
-/// huge pages, zeroing as a program does it.
+/// Nanoseconds that zeroing a byte takes in a fault: from the difference between a large fault and a small
+/// one. Without huge pages, zeroing by a program.
 fn zeroing_in_faults(totals: &BTreeMap<u64, Cost>, zero_small: Cost) -> f64 {
     let (Some((small, least)), Some((large, most))) = (totals.first_key_value(), totals.last_key_value())
     else {
@@ -192,7 +192,8 @@ fn mapped<T>(result: io::Result<T>) -> Result<T, MeasureError> {
     result.map_err(|why| MeasureError::system("memory to calibrate with", why))
 }
 
-/// Calls `round` several times, and once before that to warm up; what it hands to its argument is timed.
+/// Calls `round` several times, and once before that to warm up; the closure that it passes to its
+/// argument is timed.
 fn rounds(
     operations: usize,
     mut round: impl FnMut(&mut dyn FnMut(&mut dyn FnMut())) -> io::Result<()>,

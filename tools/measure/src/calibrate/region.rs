@@ -1,11 +1,11 @@
-//! Memory that is timed.
+//! Memory for timing.
 
 use std::io;
 use std::ptr;
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
-/// A mapping of this process's own, which it touches.
+/// A mapping of this process, which it touches.
 #[derive(Debug)]
 pub(crate) struct Region {
     mapped: *mut libc::c_void,
@@ -15,8 +15,8 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    /// Anonymous memory of `usable` bytes, aligned to `unit`. `apart`: in mappings of `unit` bytes, with as
-    /// much space that cannot be touched after each.
+    /// Anonymous memory of `usable` bytes, aligned to `unit`. `apart`: in mappings of `unit` bytes, each
+    /// followed by an inaccessible gap of the same size.
     pub(crate) fn new(usable: usize, unit: usize, apart: bool) -> io::Result<Self> {
         let length = if apart { 2 * usable } else { usable };
         let access = if apart { libc::PROT_NONE } else { libc::PROT_READ | libc::PROT_WRITE };
@@ -35,7 +35,7 @@ impl Region {
         Ok(region)
     }
 
-    /// A mapping of a file in memory whose pages are there.
+    /// A mapping of a file in memory whose pages are present.
     pub(crate) fn shared(length: usize) -> io::Result<Self> {
         use std::os::fd::AsRawFd as _;
         let file = memfd_create("quire-calibrate", MemfdFlags::CLOEXEC)?;
@@ -65,12 +65,12 @@ impl Region {
         }
     }
 
-    /// Gives its pages back; those of a file stay in memory.
+    /// Frees its pages; those of a file stay in memory.
     pub(crate) fn empty(&self) -> io::Result<()> {
         self.advise(libc::MADV_DONTNEED)
     }
 
-    /// Makes huge pages of its small ones.
+    /// Collapses its small pages into huge ones.
     pub(crate) fn collapse(&self) -> io::Result<()> {
         self.advise(libc::MADV_COLLAPSE)
     }

@@ -1,4 +1,4 @@
-//! A memory cgroup: its limit, and what it counts. Version 1 and 2 have other files for the same.
+//! A memory cgroup: its limit and counters. Versions 1 and 2 have different files for them.
 
 use std::fs::{self, File, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ pub enum CgroupVersion {
     V2,
 }
 
-/// The folder in which memory cgroups are made.
+/// The folder in which memory cgroups are created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CgroupRoot {
     path: PathBuf,
@@ -42,7 +42,7 @@ impl CgroupRoot {
         found.ok_or_else(|| MeasureError::Limit("this host has no memory cgroups mounted".to_owned()))
     }
 
-    /// A hierarchy with the memory controller; `has_memory` says it of one of version 2.
+    /// A hierarchy with the memory controller; for version 2 `has_memory` says whether it has it.
     fn find(mounts: &str, has_memory: impl Fn(&Path) -> bool) -> Option<Self> {
         mounts.lines().find_map(|line| {
             let mut words = line.split(' ').skip(1);
@@ -73,7 +73,7 @@ impl CgroupRoot {
         }
     }
 
-    /// The group of a name, which may not be there.
+    /// The group of a name, which may not exist.
     pub(crate) fn group(&self, name: &str) -> Group {
         Group { folder: self.path.join(name), version: self.version }
     }
@@ -116,7 +116,7 @@ impl Group {
         }
     }
 
-    /// The limit that the kernel made of it: whole pages.
+    /// The limit as the kernel rounded it: whole pages.
     pub(crate) fn limited_to(&self) -> u64 {
         self.number(match self.version {
             CgroupVersion::V1 => "memory.limit_in_bytes",
@@ -168,7 +168,7 @@ impl Group {
                 all: self.number("memory.usage_in_bytes"),
                 anonymous: field(&stat, "rss"),
                 swap_cache: field(&stat, "swapcached"),
-                // The page cache holds what is read from swap, too.
+                // The page cache includes pages read from swap.
                 file: field(&stat, "cache")
                     .saturating_sub(field(&stat, "swapcached") + field(&stat, "shmem")),
                 shared: field(&stat, "shmem"),

@@ -1,4 +1,4 @@
-//! Swap space for a host that has none, and that no other measurement takes away.
+//! Swap space for a host that has none, which no other measurement removes.
 
 use super::{LIMIT_LOCK, set_up};
 use crate::error::MeasureError;
@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 
 /// How long another measurement is waited for.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How often it is looked whether it has ended.
+/// How often it is checked whether it has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// Swap that is in use until this is dropped. It is taken away, too, when the process is killed: what is in it comes
-/// back into memory. No other measurement changes the host's swap meanwhile.
+/// Swap that is in use until this is dropped. It is also removed when the process is killed: its contents are
+/// swapped in. No other measurement changes the host's swap meanwhile.
 #[derive(Debug)]
 pub struct HostSwap {
     /// None where the host has swap of its own.
@@ -30,13 +30,13 @@ impl HostSwap {
     ///
     /// # Errors
     ///
-    /// [`MeasureError`]: not root, another measurement limits memory, or the kernel does not have what it takes.
+    /// [`MeasureError`]: not root, another measurement limits memory, or the kernel does not support it.
     pub fn start(swap: Swap) -> Result<Self, MeasureError> {
         Self::set_up(Lock::take(Path::new(LIMIT_LOCK))?, swap)
     }
 
-    /// The host's own swap, or else this. Another measurement is waited for, for a minute: its swap goes with it, and
-    /// what was in it comes back as if it had been used.
+    /// The host's own swap, or else this. Waits up to a minute for another measurement: its swap is removed at its
+    /// end, and the contents are swapped in as if they had been used.
     ///
     /// # Errors
     ///
@@ -51,7 +51,7 @@ impl HostSwap {
         };
         // The first line is a heading.
         let has_swap = fs::read_to_string("/proc/swaps").is_ok_and(|swaps| swaps.lines().count() > 1);
-        // What an earlier one left behind, whose shell was killed, is taken away when swap is set up.
+        // Leftovers of an earlier one whose shell was killed are removed when swap is set up.
         if has_swap && lock.notes()?.is_empty() {
             return Ok(Self { shell: None, lock, device: PathBuf::new() });
         }
@@ -73,7 +73,7 @@ impl HostSwap {
         &self.device
     }
 
-    /// Takes it away.
+    /// Removes it.
     ///
     /// # Errors
     ///

@@ -1,8 +1,8 @@
 //! A memory limit for a program and everything it starts, with swap behind it.
 //!
-//! A shell sets up the swap and outlives this process, as that of [`crate::Guard`] does: it takes swap and
-//! cgroup away when this process is gone, however that happened. The lock's file lists what there is to be
-//! taken away; should the shell be killed, too, the next one starts with it.
+//! A shell sets up the swap and outlives this process, as that of [`crate::Guard`] does: it removes swap
+//! and cgroup when this process has ended in any way. The lock's file lists what is to be removed; if the
+//! shell is killed, too, the next one starts with that.
 
 mod group;
 mod host_swap;
@@ -23,7 +23,7 @@ pub use group::{CgroupRoot, CgroupVersion};
 pub use host_swap::HostSwap;
 
 const SETUP: &str = include_str!("setup.sh");
-/// Locked by the measurement that limits memory. It lists what is to be taken away.
+/// Locked by the measurement that limits memory. It lists what is to be removed.
 const LIMIT_LOCK: &str = "/run/quire-memory-limit";
 const ZSWAP: &str = "/sys/module/zswap/parameters";
 const COMPRESSOR: &str = "lz4";
@@ -33,10 +33,9 @@ const COMPRESSOR: &str = "lz4";
 pub struct MemoryLimit {
     /// What may be charged to its memory cgroup: anonymous memory, files that it reads, page tables.
     pub bytes: u64,
-    /// Where pages go that do not fit. Without it they stay, and the program is killed when they are too
-    /// many.
+    /// The swap for pages that do not fit. Without it the program is OOM-killed when there are too many.
     pub swap: Option<Swap>,
-    /// Where its group is made; where this host's memory controller is, if it is not said.
+    /// Where its group is created; by default at this host's memory controller.
     pub cgroups: Option<CgroupRoot>,
 }
 
@@ -60,7 +59,7 @@ pub struct LimitTruth {
     pub oom_kills: u64,
     /// Major faults, as the group counts them: `pgmajfault`.
     pub major_faults: u64,
-    /// What was charged at the sample with the largest charge, and of such samples the last.
+    /// The charge at the sample where it was largest; the last such sample.
     pub at_peak: Option<Charge>,
     /// The most of the group's memory that was swapped out, of all samples.
     pub peak_swapped: u64,
@@ -72,8 +71,8 @@ pub struct LimitTruth {
     pub swap: Option<SwapTruth>,
 }
 
-/// What is charged to a memory cgroup. In bytes. The kernel sums the figures by kind every two seconds, and when one
-/// is read only if more than 64 pages for each processor changed: those of a short run may be missing.
+/// The charge of a memory cgroup. In bytes. The kernel sums the figures by kind every two seconds, and when one is
+/// read only if more than 64 pages for each processor changed: those of a short run may be missing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Charge {
     /// All of it.
@@ -88,11 +87,11 @@ pub struct Charge {
     pub shared: u64,
     /// The kernel's own: page tables, stacks, slab objects.
     pub kernel: u64,
-    /// What was swapped out, and is not charged as memory.
+    /// Swapped-out memory, which is not charged as memory.
     pub swapped: u64,
 }
 
-/// A limit that is in place: dropping it takes it away again.
+/// A limit that is in place: dropping it removes it.
 #[derive(Debug)]
 pub(crate) struct Limited {
     group: Group,
@@ -116,7 +115,7 @@ impl Limited {
         let group = root.group(&format!("quire-{}", std::process::id()));
         let shell = |swap, words| set_up(&[&lock, &settings], group.folder(), swap, words);
         if !lock.notes()?.is_empty() {
-            // Words of settings are read below: first the right ones are put back.
+            // Values of settings are read below: first the right ones are restored.
             let (mut shell, _) = shell(None, Vec::new())?;
             shell.wait().map_err(|why| MeasureError::system("cannot wait for sh", why))?;
         }
@@ -139,13 +138,13 @@ impl Limited {
             peak_swapped: 0,
             limited: Vec::new(),
         };
-        // An error drops it: all is taken away.
+        // An error drops it: everything is removed.
         if let Some((file, _)) = turned_on {
             fs::write(&file, "+memory").map_err(|why| MeasureError::file(&file, why))?;
         }
         for change in &zswap {
             match change.make() {
-                // A kernel without lz4 goes on with what it has.
+                // A kernel without lz4 keeps its compressor.
                 Err(_) if change.new == COMPRESSOR => {}
                 made => made?,
             }
@@ -175,7 +174,7 @@ impl Limited {
         }
     }
 
-    /// Takes it away, and returns what there was.
+    /// Removes it, and returns the figures.
     pub(crate) fn finish(mut self) -> Result<LimitTruth, MeasureError> {
         let compressor = match self.kind {
             Some(SwapKind::Zram) => Some(COMPRESSOR.to_owned()),
@@ -214,8 +213,8 @@ impl Drop for Limited {
     }
 }
 
-/// Starts the shell, which sets up `swap` and takes it, the folder `group` and what an earlier one left away again.
-/// The file of the first of the locks, which it holds, lists them. `words` are files and the words that they get back.
+/// Starts the shell, which sets up `swap`, and later removes it, the folder `group` and what an earlier one left. The
+/// file of the first of the locks, which it holds, lists them. `words` are files and the values to be restored.
 /// Returns the device, too.
 fn set_up(
     locks: &[&Lock],

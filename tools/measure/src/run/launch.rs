@@ -1,8 +1,8 @@
 //! Starts a program so that it is traced from its first instruction.
 //!
-//! The program is a grandchild. Were it a child, the standard library, which waits for a child that could not
-//! be executed, would take the stops from the tracer, since they are of one process. Its parent does nothing
-//! but wait for it.
+//! The program is a grandchild. If it were a child, the standard library, which waits for a child that could
+//! not be executed, would take the stops from the tracer, since both are one process. Its parent only waits
+//! for it.
 
 use std::fs::File;
 use std::io;
@@ -18,7 +18,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 pub(crate) struct Launch {
     pid: i32,
     go: OwnedFd,
-    /// It returns once the program has been started, which it is when the tracer has seen its `exec`.
+    /// It returns once the program has been started: when the tracer has seen its `exec`.
     launcher: JoinHandle<io::Result<Child>>,
 }
 
@@ -52,7 +52,7 @@ impl Launch {
         let mut pid = [0; 4];
         match rustix::io::read(&said, &mut pid) {
             Ok(4) => Ok(Self { pid: i32::from_ne_bytes(pid), go, launcher }),
-            // The child is not there: the launcher has the reason.
+            // There is no child: the launcher has the reason.
             _ => Err(join(launcher).err().unwrap_or_else(|| io::Error::other("it did not start"))),
         }
     }
@@ -61,7 +61,7 @@ impl Launch {
         self.pid
     }
 
-    /// Lets it run.
+    /// Resumes it.
     pub(crate) fn release(&self) {
         let _ = rustix::io::write(&self.go, &[1]);
     }
@@ -82,7 +82,7 @@ fn join(launcher: JoinHandle<io::Result<Child>>) -> io::Result<Child> {
     launcher.join().unwrap_or_else(|_| Err(io::Error::other("the launcher panicked")))
 }
 
-/// In the child: has a child, which returns, and waits until it has ended.
+/// In the child: forks a child, in which this returns, and waits for its end.
 fn step_aside() -> io::Result<()> {
     // SAFETY: the process has one thread, and the allocator is whole, since the fork that made it took care
     // of that.
@@ -112,7 +112,7 @@ fn enter(group: RawFd) -> io::Result<()> {
     }
 }
 
-/// In the program's process: sets its huge pages, says its number, and waits.
+/// In the program's process: sets its huge pages, sends its pid, and waits.
 fn attend(thp_disabled: bool, say: RawFd, wait: RawFd, go: RawFd) -> io::Result<()> {
     let off = libc::c_ulong::from(thp_disabled);
     // SAFETY: the call takes numbers only. A kernel without huge pages refuses it, and has none to turn off.

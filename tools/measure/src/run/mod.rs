@@ -1,7 +1,7 @@
-//! Runs a program and follows all its processes.
+//! Runs a program and traces all its processes.
 //!
-//! Three threads: the launcher, which starts the program; the tracer, which the kernel tells of each start,
-//! `exec` and end; and the sampler, which reads how much memory there is every two milliseconds.
+//! Three threads: the launcher, which starts the program; the tracer, which gets a ptrace stop at each
+//! start, `exec` and end; and the sampler, which reads how much memory there is every two milliseconds.
 
 mod folios;
 mod huge;
@@ -128,7 +128,7 @@ impl<'a> Run<'a> {
         self.peaks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts the program and follows its processes until there is none.
+    /// Starts the program and traces its processes until there is none.
     fn trace(
         self,
         command: Command,
@@ -144,7 +144,7 @@ impl<'a> Run<'a> {
             return Err(MeasureError::Trace(why));
         }
         let counter = options.huge_faults.then(|| HugeFaults::of(root, rustix::param::page_size() as u64));
-        // Where it is not permitted the host's count is what there is.
+        // Where it is not permitted there is only the host's count.
         let mut counter = counter.and_then(Result::ok);
         hurry();
         self.peaks().launched(root);
@@ -178,7 +178,7 @@ impl<'a> Run<'a> {
         Ok(End { status, wall, stopped, huge_faults })
     }
 
-    /// Reads every so often, and ends what runs for too long.
+    /// Samples periodically, and kills programs that run for too long.
     fn sample(self, options: &Options) {
         hurry();
         let started = Instant::now();
@@ -189,7 +189,7 @@ impl<'a> Run<'a> {
             peaks.sample();
             if options.timeout.is_some_and(|timeout| started.elapsed() > timeout) {
                 self.late.store(true, Ordering::Relaxed);
-                // None of them can have been waited for, and its number be another's: that takes the lock.
+                // None of them can have been waited for, and its pid reused: that takes the lock.
                 for pid in peaks.running().filter_map(Pid::from_raw) {
                     let _ = kill_process(pid, Signal::KILL);
                 }

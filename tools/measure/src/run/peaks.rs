@@ -1,4 +1,4 @@
-//! The processes that run, and the most that they used so far.
+//! The running processes, and their peaks so far.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use super::ptrace::{Usage, share_memory};
 use crate::limit::Limited;
 use crate::truth::{AtPeak, ProcessTruth};
 
-/// Of how many samples one reads the slower figures.
+/// One in so many samples reads the slower figures.
 const STATUS_EVERY: u64 = 5;
 /// The share of the program's time that walking its page tables may take: 2 %, and 10 % if each folio is
 /// looked up.
@@ -29,12 +29,12 @@ pub(crate) struct Peaks {
     pub(crate) limited: Option<Limited>,
     started: Instant,
     processes: BTreeMap<i32, Process>,
-    /// In the order of their starts: those that are gone, too.
+    /// In the order of their starts, with those that have ended.
     ended: Vec<(u64, ProcessTruth)>,
     starts: u64,
     /// Starts, ends and changes of programs.
     changes: u64,
-    /// What was mapped more than once at the last walk, and how many changes there had been.
+    /// Memory that was mapped more than once at the last walk, and how many changes there had been.
     shared: Option<(u64, u64)>,
     pub(crate) usage: Usage,
     pub(crate) anonymous_all: u64,
@@ -59,15 +59,16 @@ struct Process {
     parent: i32,
     /// Its memory is its parent's, until its first `exec`.
     borrows: bool,
-    /// What it used was read at its end.
+    /// Its figures were read at its end.
     over: bool,
     now: Resident,
     page_tables: u64,
-    /// The most resident memory that was read of its present program, and that the kernel says there was.
+    /// The peak of resident memory of its present program: as sampled, and as the kernel reports it.
     seen: u64,
     high: u64,
     truth: ProcessTruth,
-    /// Its children that are gone: each one's usage, which is in the parent's own if that has waited for it.
+    /// Its children that have ended: each one's usage, which is in the parent's own if that has waited for
+    /// it.
     children: Vec<(i32, Usage)>,
 }
 
@@ -147,7 +148,7 @@ impl Peaks {
         self.read_all(false);
     }
 
-    /// Reads before a process gets a twin.
+    /// Samples before a process forks.
     pub(crate) fn forks(&mut self) {
         self.read_all(false);
     }
@@ -158,7 +159,7 @@ impl Peaks {
         let pid = if self.processes.contains_key(&thread) {
             thread
         } else {
-            // Only for the threads that are left when the first one is gone.
+            // Only for the threads that are left when the leader has ended.
             if self.processes.values().all(|process| !process.over) {
                 return;
             }
@@ -195,7 +196,7 @@ impl Peaks {
         }
     }
 
-    /// A thread is gone.
+    /// A thread has ended.
     pub(crate) fn gone(&mut self, thread: i32, usage: Usage) {
         let Some(process) = self.processes.remove(&thread) else { return };
         match self.processes.get_mut(&process.parent) {
@@ -248,7 +249,7 @@ impl Peaks {
         self.anonymous_all = self.anonymous_all.max(anonymous);
         self.resident_all = self.resident_all.max(resident);
         self.page_tables_all = self.page_tables_all.max(page_tables);
-        // What is shared becomes less when a page is written; a process that starts shares more.
+        // Shared memory shrinks when a page is written, and grows when a process starts.
         let shared = match self.shared {
             _ if holders == 1 => Some(0),
             Some((changes, shared)) if changes == self.changes => Some(shared),
@@ -298,7 +299,7 @@ impl Peaks {
     }
 }
 
-/// What this thread has used.
+/// The CPU time of this thread.
 pub(crate) fn processor_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }

@@ -6,11 +6,11 @@ use std::time::Duration;
 /// What stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
-    /// A thread that has just been attached to, or goes on after a stop of job control.
+    /// A thread that has just been attached to, or continues after a group stop.
     Attached,
-    /// Stopped by job control, until SIGCONT.
+    /// In a group stop, until SIGCONT.
     Halted,
-    /// Its program is a new one.
+    /// It has executed a new program.
     Exec,
     /// It starts another process or thread.
     Fork,
@@ -18,11 +18,11 @@ pub(crate) enum Stop {
     Ending,
     /// A signal is about to be delivered.
     Signal(i32),
-    /// It is gone; the wait status.
+    /// It has ended; the wait status.
     Gone(i32),
 }
 
-/// What waiting returned.
+/// The result of a wait.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stopped {
     pub(crate) thread: i32,
@@ -48,8 +48,8 @@ impl Usage {
     }
 }
 
-/// Attaches to a process, so that it and all that it starts stop at those moments. All end when this thread
-/// does.
+/// Attaches to a process, so that it and all that it starts stop at those events. All are killed when this
+/// thread ends.
 pub(crate) fn seize(pid: i32) -> io::Result<()> {
     let options = libc::PTRACE_O_TRACEFORK
         | libc::PTRACE_O_TRACEVFORK
@@ -60,9 +60,9 @@ pub(crate) fn seize(pid: i32) -> io::Result<()> {
     request(libc::PTRACE_SEIZE, pid, i64::from(options))
 }
 
-/// Lets a thread go on, with a signal or without one.
+/// Resumes a thread, with a signal or without one.
 pub(crate) fn resume(thread: i32, stop: Stop) {
-    // A thread that was killed meanwhile is not there to go on.
+    // A thread that was killed meanwhile cannot be resumed.
     let _ = match stop {
         Stop::Halted => request(libc::PTRACE_LISTEN, thread, 0),
         Stop::Signal(signal) => request(libc::PTRACE_CONT, thread, i64::from(signal)),

@@ -1,5 +1,5 @@
 //! Keeps this process off khugepaged's list while it measures: what khugepaged scans and collapses here would
-//! be counted as the program's, and takes its turn from it.
+//! be counted as the program's, and would delay its turn.
 
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -7,7 +7,7 @@ use crate::unit::Unit;
 
 const HEIGHT: f64 = 300.0;
 const NARROW_HEIGHT: f64 = 250.0;
-/// Names of equal lines that a legend tells.
+/// Names of equal lines that a legend shows.
 const MOST_NAMES: usize = 3;
 
 /// Columns that are drawn as one.

@@ -32,7 +32,7 @@ pub enum Counted {
     Things,
 }
 
-/// Something that is said about an event.
+/// An annotation of an event.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Detail {
     /// A number.
@@ -43,7 +43,7 @@ pub enum Detail {
     Text(String),
 }
 
-/// A trace that is being made. Times are in nanoseconds.
+/// A trace in progress. Times are in nanoseconds.
 #[derive(Debug, Default)]
 pub struct Trace {
     tracks: Vec<TrackDescriptor>,

@@ -3,16 +3,16 @@
 use super::TaskId;
 use std::sync::Arc;
 
-/// A system call that can change an address space, or that asks about one.
+/// A system call that can change an address space, or that reads its state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Call {
     /// Its number in the x86-64 table.
     pub number: u32,
-    /// Its six raw arguments; those that the call does not have are whatever the registers held.
+    /// Its six raw arguments; those that the call does not have are the contents of the registers.
     pub args: [u64; 6],
     /// Its raw result: a value, or a negative errno.
     pub result: i64,
-    /// What the arguments point to, where they point to something that matters.
+    /// What the arguments point to, where that is recorded.
     pub detail: CallDetail,
 }
 
@@ -45,14 +45,14 @@ pub(crate) fn is_error(result: i64) -> bool {
 /// What a call's arguments point to.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum CallDetail {
-    /// Nothing that the raw arguments do not say.
+    /// Nothing beyond the raw arguments.
     #[default]
     None,
     /// `mmap` of a descriptor: the file behind it.
     File(Arc<FileFacts>),
-    /// `process_madvise`: the ranges (start, length) that it names.
+    /// `process_madvise`: its ranges (start, length).
     Ranges(Box<[(u64, u64)]>),
-    /// `prctl(PR_SET_VMA_ANON_NAME)`: the name; `None` if the name is taken away.
+    /// `prctl(PR_SET_VMA_ANON_NAME)`: the name; `None` if the name is removed.
     Name(Option<Box<[u8]>>),
     /// `shmat`: bytes that were mapped. `io_setup`: start and bytes of the ring that the kernel mapped.
     Mapped {
@@ -61,7 +61,7 @@ pub enum CallDetail {
         /// Its length.
         bytes: u64,
     },
-    /// `mincore`: how many of the pages asked for were resident.
+    /// `mincore`: how many of the pages were resident.
     Resident {
         /// The number of pages.
         pages: u64,
@@ -78,7 +78,7 @@ pub enum CallDetail {
 /// What is known of a file when it is mapped.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct FileFacts {
-    /// What sort of file it is.
+    /// The kind of file.
     pub kind: FileKind,
     /// The file system's device number.
     pub device: u64,
@@ -96,12 +96,12 @@ pub struct FileFacts {
     pub no_exec: bool,
     /// Its name, as Linux gives it (bytes: names need not be UTF-8).
     pub name: Box<[u8]>,
-    /// What came of an attempt to map it; `None` if none was made, and in files of versions 1 and 2.
+    /// The result of an attempt to map it; `None` if none was made, and in files of versions 1 and 2.
     pub trial: Option<MapTrial>,
 }
 
 /// What a file allows, found by mapping it from another process as the call does (shared or private, offset,
-/// length), but without access. Each field is the errno with which it is refused.
+/// length), but with PROT_NONE. Each field is the errno of a refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct MapTrial {
     /// The mapping itself. If that is refused, the others are known only where they are refused differently.
@@ -112,7 +112,7 @@ pub struct MapTrial {
     pub exec_refused: Option<u16>,
 }
 
-/// What sort of file is mapped.
+/// The kind of a mapped file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum FileKind {
     /// The descriptor is not open.
@@ -151,7 +151,7 @@ pub struct Limit {
     pub hard: u64,
 }
 
-/// The limits that bear on memory.
+/// The limits that concern memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum LimitKind {
     /// `RLIMIT_AS`: all mappings together.

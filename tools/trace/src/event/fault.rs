@@ -5,17 +5,17 @@
 pub struct Fault {
     /// The address touched, to the byte.
     pub addr: u64,
-    /// What the touch wanted.
+    /// The kind of access.
     pub access: Access,
-    /// Whether the program or the kernel touched it.
+    /// Whether the program or the kernel accessed it.
     pub mode: Mode,
-    /// What Linux made of it.
+    /// Its outcome on Linux.
     pub outcome: Outcome,
-    /// `access` was worked out by the recorder, not reported by the processor.
+    /// `access` was derived by the recorder, not reported by the processor.
     pub inferred: bool,
 }
 
-/// What a touch wants.
+/// The kind of an access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Access {
     /// Load.
@@ -24,11 +24,11 @@ pub enum Access {
     Write,
     /// Instruction fetch.
     Execute,
-    /// Not known: the source of faults does not tell, and it could not be found out.
+    /// Not known: the source of faults does not report it, and it could not be derived.
     Unknown,
 }
 
-/// What touched memory.
+/// Who accessed memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Mode {
     /// The program itself.
@@ -37,7 +37,7 @@ pub enum Mode {
     Kernel,
 }
 
-/// What Linux made of a fault.
+/// The outcome of a fault on Linux.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Outcome {
     /// Resolved without input from a device.
@@ -47,9 +47,9 @@ pub enum Outcome {
     /// Refused: the thread got a signal.
     Denied(Denial),
     /// The fault handler did not resolve it, and no signal followed: a kernel copy that failed (`EFAULT`), or
-    /// one that may not sleep and was done again in another way.
+    /// one that may not sleep and was repeated in another way.
     Unresolved,
-    /// Not known: the source of faults does not tell, or the sample that would was lost.
+    /// Not known: the source of faults does not report it, or the sample was lost.
     Unknown,
 }
 

@@ -1,9 +1,9 @@
 //! What Linux itself counted.
 
-/// Linux's figures of one address space, read from `/proc` just before it went away. Sizes are in bytes.
+/// Linux's figures of one address space, read from `/proc` just before its end. Sizes are in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LinuxFigures {
-    /// Why the address space went away.
+    /// Why the address space ended.
     pub cause: FiguresCause,
     /// The process id in Linux.
     pub pid: u32,
@@ -45,7 +45,7 @@ pub struct LinuxFigures {
     pub processor_ns: u64,
 }
 
-/// Why an address space goes away.
+/// Why an address space ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FiguresCause {
     /// The process calls exec.

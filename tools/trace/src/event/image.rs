@@ -29,9 +29,9 @@ pub struct ExecImage {
     pub env_start: u64,
     /// End of the environment strings.
     pub env_end: u64,
-    /// Where Linux begins to look for free addresses.
+    /// Where Linux begins to search for free ranges.
     pub mmap_base: Option<MmapBase>,
-    /// The resource limits that bear on memory.
+    /// The resource limits that concern memory.
     pub limits: Limits,
     /// `vm.max_map_count`.
     pub max_map_count: u64,
@@ -40,15 +40,15 @@ pub struct ExecImage {
     /// `vm.mmap_min_addr`: below it, mappings with `MAP_FIXED` need [`Privileges::sys_rawio`].
     pub mmap_min_addr: u64,
     /// The lowest address that Linux gives to a mapping without `MAP_FIXED`. It can be higher than
-    /// [`mmap_min_addr`](Self::mmap_min_addr) (a security module has a limit of its own), and was found by
-    /// trying since version 3 of the format.
+    /// [`mmap_min_addr`](Self::mmap_min_addr) (a security module has a limit of its own), and is probed
+    /// since version 3 of the format.
     pub lowest_placed: u64,
     /// The `personality` of the process.
     pub personality: u32,
-    /// What the thread may do that called exec. Versions 1 and 2 of the format know `CAP_IPC_LOCK` only, and
-    /// both are taken to be the same.
+    /// The privileges of the thread that called exec. Versions 1 and 2 of the format have `CAP_IPC_LOCK`
+    /// only; both are then taken to be the same.
     pub privileges: Privileges,
-    /// Whether mappings may become executable. Versions 1 and 2 of the format do not know: allowed.
+    /// Whether mappings may become executable. Versions 1 and 2 of the format do not have it: allowed.
     pub exec_gain: ExecGain,
     /// Transparent huge pages: `/sys/kernel/mm/transparent_hugepage/enabled`.
     pub thp: ThpMode,
@@ -141,7 +141,7 @@ impl VmFlags {
     }
 }
 
-/// Where Linux begins to look for free addresses, and which way it goes from there.
+/// Where Linux begins to search for free ranges, and in which direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MmapBase {
     /// Downward: the end of the highest mapping that can be placed. Upward: the start of the lowest.
@@ -152,7 +152,7 @@ pub struct MmapBase {
     pub source: BaseSource,
 }
 
-/// Which way Linux looks for free addresses.
+/// The direction in which Linux searches for free ranges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     /// From high to low addresses: the usual layout.
@@ -164,13 +164,13 @@ pub enum Direction {
 /// How the base was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BaseSource {
-    /// By asking Linux for pages in the new image: exact.
+    /// By mapping pages in the new image: exact.
     Probed,
-    /// From the place of the loader or the vDSO, because asking was not possible.
+    /// From the place of the loader or the vDSO, because the probe was not possible.
     Inferred,
 }
 
-/// The resource limits that bear on memory; none by default.
+/// The resource limits that concern memory; none by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Limits {
     /// `RLIMIT_AS`.

@@ -30,7 +30,7 @@ pub struct TaskId(pub u32);
 /// One step of the recorded run.
 ///
 /// Events lie in the file in an order that is a valid serialisation of the run: replaying them one after the
-/// other gives what Linux gave. `docs/trace-format.md` says exactly what is promised.
+/// other gives the results that Linux gave. `docs/trace-format.md` says exactly what is guaranteed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Event {
     /// Nanoseconds since the start of the recording (CLOCK_MONOTONIC).
@@ -56,21 +56,23 @@ pub enum EventKind {
     Exec(Box<ExecImage>),
     /// A resource limit changed; it follows the call that did it.
     Limit(Limit),
-    /// Linux's own figures of an address space, taken just before it goes away.
+    /// Linux's own figures of an address space, taken just before its end.
     Figures(Box<LinuxFigures>),
-    /// The thread is gone.
+    /// The thread has ended.
     Exit(ExitStatus),
     /// Events are missing here.
     Lost(Lost),
-    /// The thread did something that this format can not hold; its address space can not be replayed further.
+    /// The thread did something that this format cannot represent; its address space cannot be replayed
+    /// further.
     Unsupported(Unsupported),
-    /// Pages that the thread's address space used since the sample before. Only where that was asked for.
+    /// Pages that the thread's address space used since the sample before. Only if requested.
     Reuse(Reuse),
-    /// How well pages of the thread's address space compress. Only where that was asked for.
+    /// How well pages of the thread's address space compress. Only if requested.
     Compressibility(Compressibility),
     /// The thread's privileges changed; it follows the call that did it. Other threads keep theirs.
     Privileges(Privileges),
-    /// What pages of a region held that is paged out now. Only where the recorder pages memory out.
+    /// The contents of pages of a region that is now paged out. Only where the recorder pages memory
+    /// out.
     Contents(Box<ContentSample>),
 }
 
@@ -100,7 +102,7 @@ pub enum ExitStatus {
     Signal(u8),
     /// It was replaced: another thread of its process called exec.
     Replaced,
-    /// It ended after the recorder stopped following it.
+    /// It ended after the recorder had detached from it.
     #[default]
     Unknown,
 }
@@ -117,17 +119,17 @@ pub struct Lost {
 /// Why events are missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LostCause {
-    /// The kernel's ring was full: these page faults, and calls without a stop, were not recorded.
+    /// The kernel's ring buffer was full: these page faults, and calls without a stop, were not recorded.
     RingFull,
     /// A damaged part of the file was skipped. Only a salvaging reader makes this event; it is never in a
     /// file.
     Damage,
 }
 
-/// What can not be recorded.
+/// What cannot be recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unsupported {
-    /// Calls of the 32-bit (i386) or x32 ABI: their numbers and arguments mean other things.
+    /// Calls of the 32-bit (i386) or x32 ABI: their numbers and arguments have other meanings.
     ForeignAbi,
 }
 

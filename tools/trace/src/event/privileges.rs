@@ -1,9 +1,9 @@
-//! What a thread may do with memory beside its limits.
+//! The privileges of a thread that concern memory.
 
-/// The capabilities of a thread that memory calls ask for.
+/// The capabilities of a thread that memory calls check.
 ///
-/// Linux asks for them in the initial user namespace: what a thread holds in a namespace of its own does not
-/// count and is not noted here.
+/// Linux checks them in the initial user namespace: capabilities in another user namespace do not count and
+/// are not recorded here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Privileges {
     /// `CAP_IPC_LOCK`: memory may be locked beyond `RLIMIT_MEMLOCK`.

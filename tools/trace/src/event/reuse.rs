@@ -1,4 +1,4 @@
-//! What is used again, and how well it compresses.
+//! Reuse of pages, and how well they compress.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use std::fmt;
 /// used one after the other, in this order).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reuse {
-    /// Where this is known from.
+    /// The source of this.
     pub source: ReuseSource,
     /// The pages.
     pub runs: Vec<ReuseRun>,
@@ -32,11 +32,11 @@ pub enum ReuseAccess {
     Read,
     /// It was written.
     Write,
-    /// The source does not tell.
+    /// The source does not report it.
     Unknown,
 }
 
-/// Where uses of pages are known from.
+/// The source of uses of pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ReuseSource {
     /// A tool that saw each access: every use, in its order.
@@ -47,7 +47,7 @@ pub enum ReuseSource {
 }
 
 impl Reuse {
-    /// Most pages that one event may name: a bound for what a reader has to do for one.
+    /// The most pages that one event may name: bounds a reader's work for one event.
     pub const MOST_PAGES: u64 = 1 << 20;
 
     /// How many pages the event names.
@@ -103,7 +103,7 @@ impl Compressibility {
         (bytes.saturating_sub(1) / Self::CLASS_BYTES).min(Self::CLASSES - 1)
     }
 
-    /// How many pages were looked at.
+    /// How many pages were sampled.
     #[must_use]
     pub fn pages(&self) -> u64 {
         [self.zero, self.same].iter().chain(&self.sizes).map(|count| u64::from(*count)).sum()
@@ -119,7 +119,7 @@ impl Compressibility {
         *count = count.saturating_add(1);
     }
 
-    /// Takes another sample's pages in.
+    /// Adds another sample's pages.
     pub fn add(&mut self, other: &Self) {
         self.zero = self.zero.saturating_add(other.zero);
         self.same = self.same.saturating_add(other.same);
@@ -129,7 +129,7 @@ impl Compressibility {
     }
 }
 
-/// What one page holds, as far as that says its size when it is compressed.
+/// The contents of one page, as far as its compressed size depends on them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PageContents {
     /// Zeros.
@@ -154,7 +154,7 @@ impl PageContents {
     }
 }
 
-/// One page of a region that was looked at.
+/// One sampled page of a region.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PageSample {
     /// Which, counted in pages from the region's first address.
@@ -182,7 +182,7 @@ pub struct ContentSample {
     pub start: u64,
     /// How many bytes it has.
     pub bytes: u64,
-    /// How the pages that were looked at compress.
+    /// How the sampled pages compress.
     pub sizes: Compressibility,
     /// The bytes that LZ4's block format brings those counted in [`Compressibility::sizes`] to, together; a page that
     /// does not become smaller counts whole.

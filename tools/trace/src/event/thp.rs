@@ -1,14 +1,15 @@
-//! What a process said about transparent huge pages.
+//! The setting of a process for transparent huge pages.
 
-/// What a process did with `prctl(PR_SET_THP_DISABLE)`: `PR_GET_THP_DISABLE` returns the numbers.
+/// The state set by `prctl(PR_SET_THP_DISABLE)`, with the numbers that `PR_GET_THP_DISABLE`
+/// returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ThpDisable {
     /// Nothing: huge pages are as the host has them.
     #[default]
     No = 0,
-    /// It does without them.
+    /// They are disabled.
     Completely = 1,
-    /// It does without them except where it said `MADV_HUGEPAGE` or asks for a collapse
+    /// They are disabled except with `MADV_HUGEPAGE` or for a collapse
     /// (`PR_THP_DISABLE_EXCEPT_ADVISED`).
     ExceptAdvised = 3,
 }

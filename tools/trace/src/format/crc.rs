@@ -4,7 +4,7 @@ pub(crate) fn crc32(bytes: &[u8]) -> u32 {
     crc32fast::hash(bytes)
 }
 
-/// A checksum over the checksums of all blocks, in order, so that the trailer vouches for every one.
+/// A checksum over the checksums of all blocks, in order, so that the trailer covers every one.
 #[derive(Debug, Default)]
 pub(crate) struct Chain(crc32fast::Hasher);
 

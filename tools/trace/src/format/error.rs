@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::{fmt, io};
 use thiserror::Error;
 
-/// A trace that can not be read or written: what is wrong, and where. Displays as one line.
+/// A trace that cannot be read or written: what is wrong, and where. Displays as one line.
 #[derive(Debug)]
 pub struct TraceError(Box<Inner>);
 
@@ -22,7 +22,7 @@ pub enum TraceErrorKind {
     /// The file could not be opened, read or written.
     #[error("{0}")]
     Io(#[source] io::Error),
-    /// It does not begin as a trace does.
+    /// It does not begin like a trace.
     #[error("this is not a Quire trace; record one with `quire record -o FILE -- COMMAND`")]
     NotATrace,
     /// It is a trace of another version.
@@ -53,7 +53,7 @@ pub enum TraceErrorKind {
         /// Which part.
         part: &'static str,
     },
-    /// The checksums match but the contents make no sense.
+    /// The checksums match but the contents are invalid.
     #[error("{part} can not be understood: {reason}; `--salvage` uses what is whole")]
     Malformed {
         /// Which part.
@@ -71,7 +71,7 @@ pub enum TraceErrorKind {
         /// The number that comes next.
         expected: u64,
     },
-    /// Something would take more memory than any sound trace needs.
+    /// Something would take more memory than any valid trace needs.
     #[error("{part} claims {found} bytes, the limit is {limit}; the file is damaged or was made to do harm")]
     TooLarge {
         /// Which part.
@@ -120,7 +120,7 @@ impl fmt::Display for TraceError {
         if let Some(file) = &self.0.file {
             write!(f, "{}: ", file.display())?;
         }
-        // Of a file that is no trace, or that could not be opened, nothing was read.
+        // Nothing was read of a file that is no trace, or that could not be opened.
         let nothing_read =
             self.0.offset == 0 && matches!(self.0.kind, TraceErrorKind::Io(_) | TraceErrorKind::NotATrace);
         if !nothing_read {

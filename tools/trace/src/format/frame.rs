@@ -1,4 +1,4 @@
-//! Frames: what every part of the file is wrapped in.
+//! Frames, which contain all parts of the file.
 //!
 //! The head has a checksum of its own, so that a reader can trust the lengths before it allocates, and can
 //! find the next frame after damage.

@@ -26,13 +26,13 @@ pub struct TraceHeader {
     pub faults: FaultSource,
     /// How the calls were caught.
     pub calls: CallSource,
-    /// What is known of pages that were used again.
+    /// The source of reuses of pages.
     pub uses: UseSource,
     /// The settings of the host. `None`: versions 1 to 3 of the format do not have them, nor does a trace
     /// that was imported.
     pub settings: Option<HostSettings>,
-    /// That pages were paged out so that later uses of them are page faults. `None`: they were not, as in versions 1
-    /// to 4 of the format.
+    /// How pages were paged out so that later uses of them are page faults. `None`: they were not, as in versions 1 to
+    /// 4 of the format.
     pub pressure: Option<Pressure>,
     /// When the recording began, in seconds since 1970 (UTC).
     pub started: u64,
@@ -40,16 +40,16 @@ pub struct TraceHeader {
     pub command: Vec<Box<[u8]>>,
 }
 
-/// How the recorder paged the program's anonymous memory out, the pages that came in first before the others. A page's
-/// next use is then a page fault, so that every page which is used is seen to be used again and again.
+/// How the recorder paged the program's anonymous memory out, the oldest pages first. A page's next use is then a page
+/// fault, so every page in use is seen repeatedly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pressure {
-    /// About so many bytes of it stayed resident; of a sample, so many for all of the memory.
+    /// About so many bytes of it stayed resident; for a sample, scaled to all of the memory.
     pub bytes: u64,
-    /// One block in so many was paged out, chosen by a hash of its address; at least 1. The others stayed, and show the
-    /// first use of each page only.
+    /// One block in so many was paged out, chosen by a hash of its address; at least 1. The others stayed resident, and
+    /// show the first use of each page only.
     pub one_in: u32,
-    /// Which blocks: the hash begins with it.
+    /// The seed of the hash that chooses the blocks.
     pub seed: u64,
     /// Bytes of a block, as the exponent of a power of two. 2 MiB in version 5 of the format.
     pub block_shift: u32,
@@ -57,7 +57,7 @@ pub struct Pressure {
 
 /// What one page table maps, which is the largest block of a sample.
 const REGION_SHIFT: u32 = 21;
-/// The smallest: 64 KiB, so that what lies together and is used together mostly stays together.
+/// The smallest: 64 KiB, so that neighbours that are used together mostly stay together.
 const LEAST_BLOCK_SHIFT: u32 = 16;
 
 impl Pressure {
@@ -73,8 +73,8 @@ impl Pressure {
         Self { one_in: one_in.max(1), seed, ..Self::of(bytes) }
     }
 
-    /// The same in so small blocks that some 32 of them may stay resident, of 64 KiB to 2 MiB. A large folio is larger
-    /// than such a block.
+    /// The same in blocks of 64 KiB to 2 MiB, small enough that some 32 of them may stay resident. A large folio can
+    /// be larger than such a block.
     #[must_use]
     pub fn in_small_blocks(self) -> Self {
         let wanted = self.bytes / u64::from(self.one_in.max(1)) / 32;
@@ -110,15 +110,15 @@ pub enum FaultSource {
     None,
 }
 
-/// What a trace knows of pages that were used again. First touches alone do not tell which memory a program
-/// goes on using, and so nothing of how it would fare with less.
+/// How a trace knows reuses of pages. First touches alone do not say which memory a program continues to use,
+/// and so not how it would run with less.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UseSource {
     /// The header does not say (versions 1 and 2 of the format): the events do.
     Unknown,
     /// Nothing.
     None,
-    /// Samples at this interval. It is longer where a sample costs much.
+    /// Samples at this interval. It is longer where a sample takes long.
     Sampled {
         /// The shortest time between two samples, in milliseconds; 0 where it is not known (version 2).
         interval_ms: u32,
@@ -132,8 +132,8 @@ pub enum UseSource {
 /// How the calls of a trace were caught.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CallSource {
-    /// A seccomp filter stopped the program at memory calls only; those of which registers tell all may come from
-    /// tracepoints.
+    /// A seccomp filter stopped the program at memory calls only; those of which only registers are recorded may
+    /// come from tracepoints.
     #[default]
     Seccomp,
     /// The program was stopped at every call.
@@ -141,7 +141,7 @@ pub enum CallSource {
 }
 
 impl FaultSource {
-    /// Whether accesses of user-mode faults are worked out by the recorder.
+    /// Whether the recorder derives the accesses of user-mode faults.
     #[must_use]
     pub fn is_inferred(self) -> bool {
         self != Self::Tracepoint
@@ -244,8 +244,8 @@ impl TraceHeader {
         Ok(header)
     }
 
-    /// Whether a replay can tell what the program's memory would be under other settings of transparent huge
-    /// pages. It needs to know which 4 KiB pages were touched.
+    /// Whether a replay can predict the program's memory under other settings of transparent huge pages. It
+    /// needs to know which 4 KiB pages were touched.
     ///
     /// # Errors
     ///

@@ -1,18 +1,18 @@
-//! The settings of the host that a recording was made under.
+//! The settings of the host during a recording.
 
 use super::varint::{Cursor, Malformed};
 use super::wire::{Wire, wire};
 use crate::event::ThpDisable;
 
-/// The settings of the host, when the recording began, that decide what the program's memory does.
+/// The settings of the host, when the recording began, that affect the program's memory.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct HostSettings {
-    /// The recorder turned transparent huge pages off for the programs, and emulated what they themselves did
-    /// with `PR_SET_THP_DISABLE`.
+    /// The recorder turned transparent huge pages off for the programs, and emulated their own
+    /// `PR_SET_THP_DISABLE` calls.
     pub thp_turned_off: bool,
-    /// What the recorder's caller had done with `PR_SET_THP_DISABLE`. The program begins with it.
+    /// The `PR_SET_THP_DISABLE` setting of the recorder's caller. The program begins with it.
     pub thp_disable: ThpDisable,
-    /// Files of `/sys/kernel/mm/transparent_hugepage` by their names there, and what they said: of a choice
+    /// Files of `/sys/kernel/mm/transparent_hugepage` by their names there, and their values: of a choice,
     /// the chosen word.
     pub thp_files: Vec<(String, String)>,
     /// `kernel.randomize_va_space`: 0 no addresses are random, 1 all but the heap's, 2 all.
@@ -22,13 +22,13 @@ pub struct HostSettings {
 }
 
 impl HostSettings {
-    /// What a file of `/sys/kernel/mm/transparent_hugepage` said, e.g. `hugepages-64kB/enabled`.
+    /// The value of a file of `/sys/kernel/mm/transparent_hugepage`, e.g. `hugepages-64kB/enabled`.
     #[must_use]
     pub fn thp_file(&self, name: &str) -> Option<&str> {
         self.thp_files.iter().find(|(known, _)| known == name).map(|(_, text)| text.as_str())
     }
 
-    /// Whether no fault of a program could map a huge page, whatever it asked for, going by `/sys`.
+    /// Whether, according to `/sys`, no fault of a program could map a huge page, with any advice.
     #[must_use]
     pub fn thp_is_never(&self) -> bool {
         let common = self.thp_file("enabled");

@@ -32,13 +32,14 @@ pub const OLDEST_VERSION: u16 = 1;
 pub const EXTENSION: &str = "qtr";
 
 /// The first bytes of every trace. The first is no ASCII and the rest holds both line ends, so that a
-/// transfer which treats the file as text is found out at once.
+/// transfer that treats the file as text is detected at once.
 pub(crate) const MAGIC: [u8; 8] = *b"\x89QTR\r\n\x1a\n";
 /// Bytes of the magic, the version and a reserved word.
 pub(crate) const PREAMBLE_LEN: usize = 12;
 
-/// A block is closed when its events take a quarter of what all events before it took, between these numbers
-/// of bytes. A file that is cut short loses its last block; so even of a short one most can be salvaged.
+/// A block is closed when its events take a quarter of the bytes of all events before it, between these
+/// numbers of bytes. A file that is cut short loses its last block; so most of even a short file can be
+/// salvaged.
 pub(crate) const FIRST_BLOCK_TARGET: usize = 2 << 10;
 /// The longest that a block becomes before it is closed.
 pub(crate) const BLOCK_TARGET: usize = 128 << 10;

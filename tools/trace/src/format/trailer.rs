@@ -17,9 +17,9 @@ pub struct Trailer {
     pub lost_samples: u64,
     /// How long the recording took.
     pub wall_ns: u64,
-    /// How long threads stood still for the recorder, all added up.
+    /// How long threads were stopped for the recorder, in total.
     pub stopped_ns: u64,
-    /// The recorder was told to end before the programs did, and let them go.
+    /// The recorder was told to end before the programs did, and detached from them.
     pub ended_early: bool,
     /// Checksum over the checksums of all blocks.
     pub(crate) chain: u32,

@@ -23,7 +23,7 @@ fn unzigzag(value: u64) -> i64 {
     (value >> 1) as i64 ^ -((value & 1) as i64)
 }
 
-/// What a number was changed by since the last one of its kind.
+/// The difference of a number from the last one of its kind.
 pub(crate) fn difference(new: u64, old: u64) -> u64 {
     zigzag(new.wrapping_sub(old) as i64)
 }
@@ -78,7 +78,7 @@ impl<'a> Cursor<'a> {
             }
             value |= part << shift;
             if byte < 0x80 {
-                // One number, one spelling: a last byte of zero is padding that no writer makes.
+                // One encoding per number: a last byte of zero is padding that no writer makes.
                 return if byte == 0 { Err(Malformed("a number is padded")) } else { Ok(value) };
             }
             shift += 7;
@@ -107,7 +107,7 @@ impl<'a> Cursor<'a> {
         self.u64().map(|difference| old.wrapping_add(unzigzag(difference) as u64))
     }
 
-    /// The count of items that follow. Each takes `least` bytes or more, so that a false count can not make
+    /// The count of items that follow. Each takes `least` bytes or more, so that a false count cannot make
     /// the caller reserve more than a small multiple of the block.
     pub(crate) fn count(&mut self, least: usize) -> Result<usize, Malformed> {
         let count = self.u64()?;

@@ -18,7 +18,7 @@ impl Version {
     pub(crate) const SIX: Self = Self(6);
     /// The first whose figures have the processor time.
     pub(crate) const SEVEN: Self = Self(7);
-    /// The first whose samples of contents tell which pages they are of.
+    /// The first whose samples of contents say which pages they are of.
     pub(crate) const EIGHT: Self = Self(8);
 
     /// The version with this number, if it can be read.

@@ -1,4 +1,4 @@
-//! Values as bytes: what is written of each, and how it is read again.
+//! Values as bytes: how each is written and read.
 
 use super::varint::{Cursor, Malformed, put_u64};
 use crate::event::TaskId;
@@ -102,7 +102,7 @@ pub(crate) fn put_list<T>(out: &mut Vec<u8>, items: &[T], mut item: impl FnMut(&
     }
 }
 
-/// Reads so many items as are counted first; `least` is the fewest bytes that one takes.
+/// Reads a count, and so many items; `least` is the fewest bytes that one takes.
 pub(crate) fn get_list<'a, T, L: FromIterator<T>>(
     cursor: &mut Cursor<'a>,
     least: usize,

@@ -86,7 +86,7 @@ impl<W: Write> TraceWriter<W> {
         Ok(())
     }
 
-    /// Writes what was pushed so far, so that it survives whatever happens to the recorder.
+    /// Writes what was pushed so far, so that it survives a failure of the recorder.
     pub fn flush(&mut self) -> Result<(), TraceError> {
         self.end_block()?;
         self.sink.flush().map_err(|error| io_error(self.offset, error))

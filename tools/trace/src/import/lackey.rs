@@ -1,7 +1,6 @@
-//! What valgrind's tool lackey writes: every access of a program.
+//! The output of valgrind's tool lackey: every access of a program.
 //!
-//! The file is read twice: to learn which pages there are, since a trace begins with the layout, and to write
-//! their uses.
+//! The file is read twice: to find the pages, since a trace begins with the layout, and to write their uses.
 
 use super::recent::Recent;
 use super::{ImportError, ImportSummary};
@@ -24,7 +23,7 @@ const MOST_BYTES: u64 = 64 << 10;
 /// Runs of one event.
 const EVENT_RUNS: usize = 4096;
 
-/// One line that tells of an access.
+/// One line with an access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Access {
     first: u64,
@@ -108,7 +107,7 @@ fn read(path: &Path, mut each: impl FnMut(Line<'_>) -> Result<(), ImportError>) 
     }
 }
 
-/// What the first reading finds.
+/// The result of the first pass.
 #[derive(Debug, Default)]
 struct Layout {
     /// Pages, and whether instructions were fetched from them.
@@ -144,7 +143,7 @@ impl Layout {
         Ok(layout)
     }
 
-    /// Private memory for all pages: near ones together.
+    /// Private mappings for all pages: near ones in one.
     fn mappings(&self) -> Vec<Mapping> {
         let mut mappings: Vec<Mapping> = Vec::new();
         for (page, execute) in &self.pages {
@@ -173,7 +172,7 @@ impl Layout {
             pid: self.pid,
             program: program.into(),
             mappings: self.mappings(),
-            // Whatever the accesses need was there.
+            // The accesses succeeded, so their memory was mapped.
             max_map_count: u64::MAX,
             overcommit_memory: 1,
             privileges: Privileges::ALL,
@@ -240,7 +239,7 @@ pub fn lackey(input: &Path, output: &Path) -> Result<ImportSummary, ImportError>
         instructions += u64::from(access.kind == Kind::Fetch);
         if last != Some(access) {
             for page in access.first..=access.last {
-                // Memory that is only read would take none: a page's first use gives it contents of its own.
+                // Memory that is only read would take no frame: a page's first use is a write.
                 let write = access.kind == Kind::Store || seen.insert(page);
                 recent.add(page, write);
             }

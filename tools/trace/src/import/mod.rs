@@ -1,4 +1,4 @@
-//! Making traces of what other tools wrote about programs.
+//! Making traces from the output of other tools.
 
 mod lackey;
 mod recent;

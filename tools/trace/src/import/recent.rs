@@ -1,9 +1,9 @@
-//! Leaving out uses of pages that were used a moment ago.
+//! Leaving out uses of recently used pages.
 
 use crate::event::{ReuseAccess, ReuseRun};
 use std::collections::VecDeque;
 
-/// Pages that are remembered.
+/// The number of remembered pages.
 pub(super) const REMEMBERED: usize = 16;
 const PAGE_SHIFT: u32 = 12;
 
@@ -11,9 +11,8 @@ const PAGE_SHIFT: u32 = 12;
 ///
 /// A use of a page that is among the last [`REMEMBERED`] kept ones is left out, and does not make it newer: a
 /// page that is used all the time is kept again and again. Between a use that is left out and the one that
-/// stands for it lie fewer than twice [`REMEMBERED`] different pages. So a memory that gives up what was not
-/// used for longest misses as often with the kept uses as a memory that is so much smaller or larger at most
-/// would miss with all of them.
+/// stands for it lie fewer than twice [`REMEMBERED`] different pages. So an LRU memory misses as often with
+/// the kept uses as one that is at most that much smaller or larger would miss with all of them.
 #[derive(Debug, Default)]
 pub(super) struct Recent {
     /// Pages, and whether they were written.
@@ -94,7 +93,7 @@ mod tests {
         assert_eq!((kept.first(), kept.last()), (Some(&(3, read)), Some(&(2, read))));
     }
 
-    /// Misses of a memory of so many pages that gives up the one that was used least recently.
+    /// Misses of an LRU memory of so many pages.
     fn misses(uses: impl Iterator<Item = u64>, room: usize) -> usize {
         let mut memory: Vec<u64> = Vec::new();
         let mut misses = 0;

@@ -1,4 +1,4 @@
-//! Which calls are recorded, and what each does to the order of things.
+//! Which calls are recorded, and how each affects the order of events.
 
 use crate::event::{SYS_MAP_SHADOW_STACK, is_error};
 
@@ -13,12 +13,13 @@ pub(crate) enum Effect {
     Neutral,
 }
 
-/// What sort of call it is.
+/// The kind of call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Class {
     /// A memory call that ends soon: one at a time in each address space.
     Memory,
-    /// A memory call that may wait for a device or another process; it changes no layout, so others go on.
+    /// A memory call that may wait for a device or another process; it changes no layout, so it does not
+    /// delay others.
     Waiting,
     /// It makes a thread or process.
     Clone,
@@ -28,10 +29,10 @@ pub(crate) enum Class {
     Credentials,
     /// It ends the process; not recorded, but the last chance to see the process whole.
     End,
-    /// It traces another thread or asks to be traced; not recorded, but told to the user.
+    /// It traces another thread or asks to be traced; not recorded, but reported to the user.
     Traces,
-    /// It reads or sets the CPUs that a thread may run on; not recorded, but the recorder changes them now
-    /// and then.
+    /// It reads or sets a thread's CPU affinity; not recorded, but the recorder changes the affinity at
+    /// times.
     Affinity,
     /// Not recorded.
     Other,
@@ -45,7 +46,7 @@ pub(crate) struct OnlyIf {
     pub(crate) values: &'static [u32],
 }
 
-/// The limits that bear on memory.
+/// The limits that concern memory.
 pub(crate) const MEMORY_LIMITS: [u32; 4] =
     [libc::RLIMIT_AS, libc::RLIMIT_DATA, libc::RLIMIT_STACK, libc::RLIMIT_MEMLOCK];
 
@@ -53,7 +54,7 @@ pub(crate) const MEMORY_LIMITS: [u32; 4] =
 const ARCH_CODES: [u32; 5] = [0x2001, 0x2002, 0x2003, 0x5001, 0x5002];
 /// `ptrace` requests that begin to trace.
 const PTRACE_REQUESTS: [u32; 3] = [libc::PTRACE_TRACEME, libc::PTRACE_ATTACH, libc::PTRACE_SEIZE];
-/// `prctl` codes that change memory, or ask about it.
+/// `prctl` codes that change memory settings, or read them.
 const PRCTL_CODES: [u32; 6] = [
     libc::PR_SET_VMA as u32,
     libc::PR_SET_THP_DISABLE as u32,
@@ -111,7 +112,7 @@ pub(crate) const ALWAYS: [(i64, Class); 44] = [
     (libc::SYS_sched_setaffinity, Class::Affinity),
 ];
 
-/// Calls that need no stop where tracepoints tell of them: all that is recorded of them is in registers.
+/// Calls that need no stop where tracepoints report them: all that is recorded of them is in registers.
 pub(crate) const WITHOUT_STOP: [i64; 6] = [
     libc::SYS_mmap,
     libc::SYS_mprotect,
@@ -130,10 +131,10 @@ pub(crate) const SOMETIMES: [OnlyIf; 5] = [
     OnlyIf { call: libc::SYS_prlimit64, arg: 1, values: &MEMORY_LIMITS },
 ];
 
-/// i386 numbers of calls that change memory: if a 64-bit program makes one, its trace can not be replayed.
+/// i386 numbers of calls that change memory: if a 64-bit program makes one, its trace cannot be replayed.
 pub(crate) const FOREIGN: [u32; 8] = [45, 90, 91, 125, 163, 192, 219, 384];
 
-/// What sort of call this is.
+/// The kind of this call.
 pub(crate) fn classify(number: u64, args: &[u64; 6]) -> Class {
     let number = number as i64;
     if let Some((_, class)) = ALWAYS.into_iter().find(|(call, _)| *call == number) {
@@ -144,12 +145,13 @@ pub(crate) fn classify(number: u64, args: &[u64; 6]) -> Class {
     if wanted && number == libc::SYS_ptrace {
         return Class::Traces;
     }
-    // A question for the limit is no change of it.
+    // Reading the limit does not change it.
     let only_asks = number == libc::SYS_prlimit64 && args[2] == 0;
     if wanted && !only_asks { Class::Memory } else { Class::Other }
 }
 
-/// Whether a call is one of [`WITHOUT_STOP`]. What the descriptor of an `mmap` names can be read at a stop only.
+/// Whether a call is one of [`WITHOUT_STOP`]. The file behind the descriptor of an `mmap` can be read at a stop
+/// only.
 pub(crate) fn needs_no_stop(number: u64, args: &[u64; 6]) -> bool {
     let number = number as i64;
     WITHOUT_STOP.contains(&number) && (number != libc::SYS_mmap || args[3] as i32 & libc::MAP_ANONYMOUS != 0)
@@ -179,8 +181,8 @@ pub(crate) fn effect(number: u64, args: &[u64; 6], result: i64) -> Effect {
     }
 }
 
-/// Whether a call may take pages away or change what they may be used for, so that their state must be read
-/// before it when page faults are not reported.
+/// Whether a call may remove pages or change their protection, so that their state must be read before it
+/// when page faults are not reported.
 pub(crate) fn disturbs_pages(number: u64, args: &[u64; 6]) -> bool {
     match number as i64 {
         libc::SYS_mmap => args[3] as i32 & libc::MAP_FIXED != 0,

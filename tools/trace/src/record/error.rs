@@ -9,18 +9,18 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RecordError {
-    /// The command makes no sense.
+    /// The command is invalid.
     #[error("nothing to record: {0}")]
     Command(&'static str),
     /// The program could not be executed.
     #[error("{program}: {source}")]
     Exec {
-        /// The program's name as it was given.
+        /// The program's name as given.
         program: String,
         /// What Linux says.
         source: io::Error,
     },
-    /// The output file could not be made.
+    /// The output file could not be created.
     #[error("{}: {source}", path.display())]
     Output {
         /// The file.
@@ -37,16 +37,16 @@ pub enum RecordError {
     /// The standard output is a terminal.
     #[error("a recording is not written to a terminal; redirect the standard output")]
     Terminal,
-    /// The trace could not be written. The program ran to its end all the same.
+    /// The trace could not be written. The program still ran to its end.
     #[error("the program ran to its end but the trace could not be written: {0}")]
     Trace(#[from] TraceError),
-    /// A thread or process for the recorder could not be made.
+    /// A thread or process of the recorder could not be created.
     #[error("the recorder could not start: {source}")]
     Start {
         /// What Linux says.
         source: io::Error,
     },
-    /// Following the program is not allowed.
+    /// Tracing the program is not permitted.
     #[error(
         "following a program is not permitted here ({source}); allow ptrace \
          (in a container: --cap-add SYS_PTRACE; see also /proc/sys/kernel/yama/ptrace_scope)"
@@ -55,15 +55,15 @@ pub enum RecordError {
         /// What Linux says.
         source: io::Error,
     },
-    /// The source of page faults that was asked for is not to be had.
+    /// The requested source of page faults is not available.
     #[error("page faults can not be had from `{wanted}`: {source}; use `--faults auto`")]
     Faults {
-        /// What was asked for.
+        /// The requested source.
         wanted: &'static str,
         /// What Linux says.
         source: io::Error,
     },
-    /// Calls cannot be had without stops, as was asked for.
+    /// Recording calls without stops was requested, but is not possible.
     #[error("calls can not be had from tracepoints: {why}; use `--calls auto`")]
     Calls {
         /// What is missing.
@@ -80,7 +80,7 @@ pub enum RecordError {
 }
 
 impl RecordError {
-    /// The code that a command line should exit with: 127 if the program was not found, 126 if it can not be
+    /// The code that a command line should exit with: 127 if the program was not found, 126 if it cannot be
     /// executed, 1 for all else.
     #[must_use]
     pub fn exit_code(&self) -> u8 {

@@ -1,9 +1,9 @@
 //! Starting the program.
 //!
-//! The child waits between fork and exec until the recorder follows it. Then it does what the recorder asks
-//! for, one step after the other, and tells how each went: it turns transparent huge pages off, installs the
-//! seccomp filter, and executes the program. Between fork and exec it makes system calls only: another thread
-//! of the recorder may hold the allocator's lock.
+//! The child waits between fork and exec until the recorder has seized it. Then it does the steps that the
+//! recorder requests, one after the other, and reports the result of each: it turns transparent huge pages
+//! off, installs the seccomp filter, and executes the program. Between fork and exec it makes system calls
+//! only: another thread of the recorder may hold the allocator's lock.
 
 use super::error::RecordError;
 use super::seccomp::{self, Stops};
@@ -21,12 +21,12 @@ use std::os::unix::ffi::OsStrExt;
 #[derive(Debug)]
 pub(crate) struct Child {
     pub(crate) pid: Tid,
-    /// What the child has to tell: how each step went, then why exec failed (nothing if it did not).
+    /// The child's reports: the result of each step, then why exec failed (nothing if it did not).
     report: File,
     go: File,
 }
 
-/// What the recorder tells the child to do next, and what the child tells of then.
+/// The step that the child is to do next, and then reports.
 const STEP_THP_EXCEPT_ADVISED: u8 = b'a';
 const STEP_THP_OFF: u8 = b't';
 const STEP_FILTER_ALL: u8 = b'f';
@@ -90,7 +90,7 @@ impl Child {
 
     /// Lets the child turn transparent huge pages off, which the program inherits.
     pub(crate) fn turn_thp_off(&mut self) -> io::Result<ThpOff> {
-        // Tried first: the second call takes it back.
+        // Tried first: the second call undoes it.
         let knows_except_advised = self.ask(STEP_THP_EXCEPT_ADVISED)? == 0;
         match self.ask(STEP_THP_OFF)? {
             0 => Ok(ThpOff { knows_except_advised }),
@@ -112,7 +112,7 @@ impl Child {
         self.go.write_all(&[STEP_EXEC])
     }
 
-    /// Why the exec failed; `None` if it did not. Ends when the child has executed or is gone.
+    /// Why the exec failed; `None` if it did not. Returns when the child has executed or has ended.
     pub(crate) fn exec_error(&mut self) -> Option<io::Error> {
         let mut report = [0; 5];
         self.report.read_exact(&mut report).ok()?;
@@ -121,7 +121,7 @@ impl Child {
     }
 }
 
-/// The child's life: returns with the code that it ends with if there is no program to execute. Calls only
+/// What the child runs: returns its exit code if there is no program to execute. Calls only
 /// async-signal-safe functions and allocates nothing.
 fn child(
     argv: &[*const libc::c_char],
@@ -136,7 +136,7 @@ fn child(
             Some(step @ STEP_FILTER_ALL) => (step, install(all)),
             Some(step @ STEP_FILTER_SOME) => (step, install(some)),
             Some(_) => break,
-            // The recorder is gone.
+            // The recorder has ended.
             None => return FAILED,
         };
         tell(report, step, errno);
@@ -163,7 +163,7 @@ fn wait_for(go: &OwnedFd) -> Option<u8> {
 
 fn tell(report: &OwnedFd, step: u8, errno: i32) {
     let [a, b, c, d] = errno.to_le_bytes();
-    // So short a write to a pipe is whole or fails.
+    // So short a write to a pipe is atomic.
     let _ = rustix::io::write(report, &[step, a, b, c, d]);
 }
 

@@ -1,7 +1,7 @@
-//! Following a program on this machine.
+//! Tracing a program on this machine.
 //!
-//! [`record`] starts the program, follows it and all that it makes with ptrace, takes page faults from the
-//! kernel's performance events, and writes both, in one order, to a trace.
+//! [`record`] starts the program, traces it and all its children with ptrace, takes page faults from perf
+//! events, and writes both, in one order, to a trace.
 
 mod calls;
 mod error;
@@ -43,9 +43,9 @@ use tracer::{Followed, Tracer};
 /// Records a program until it, and every process that it started, has ended.
 ///
 /// The program has the standard input and outputs of the caller, and gets the signals that the terminal
-/// sends. If the recorder's process dies, the program is killed: half of it would run without its memory
-/// calls. The first SIGINT, SIGTERM or SIGHUP is the program's; after a second one the recorder lets all
-/// processes go and ends with what it has.
+/// sends. If the recorder's process dies, the program is killed: otherwise it would run on, and its
+/// memory calls would fail. The first SIGINT, SIGTERM or SIGHUP is the program's; after a second one the
+/// recorder detaches from all processes and ends with what it has.
 pub fn record(options: &RecordOptions) -> Result<RecordSummary, RecordError> {
     if options.command.is_empty() {
         return Err(RecordError::Command("no command was given"));
@@ -90,14 +90,14 @@ fn follow(options: &RecordOptions) -> Result<RecordSummary, RecordError> {
         }
         Ok((followed, output)) => finish(followed.summary, output, target),
         Err(error) => {
-            // The child has not begun; it must not begin unfollowed.
+            // The child has not executed yet; it must not do so untraced.
             signals::send(pid, Signal::SIGKILL);
             Err(error)
         }
     }
 }
 
-/// How the child is held before it executes the program.
+/// How the child is traced before it executes the program.
 #[derive(Debug)]
 pub(crate) struct Hold {
     perf: Option<PerfSession>,
@@ -109,7 +109,7 @@ pub(crate) struct Hold {
     thp_off: Option<ThpOff>,
 }
 
-/// Takes hold of the child: ptrace, page faults, huge pages and filter, in this order.
+/// Prepares the tracing of the child: ptrace, page faults, huge pages and filter, in this order.
 fn follow_child(options: &RecordOptions, child: &mut Child) -> Result<Hold, RecordError> {
     ptrace::seize(child.pid).map_err(|source| RecordError::Ptrace { source })?;
     let Sources { mut perf, faults, mut without_stops } = open_sources(options, child.pid)?;
@@ -133,7 +133,7 @@ fn follow_child(options: &RecordOptions, child: &mut Child) -> Result<Hold, Reco
     Ok(Hold { perf, calls, without_stops, faults, thp_off })
 }
 
-/// Whether pages can be paged out, and are seen to come back.
+/// Whether pages can be paged out, and their refaults are seen.
 fn check_pressure(pid: Tid, sees_faults: bool) -> Result<(), RecordError> {
     if !sees_faults {
         return Err(RecordError::Pressure(
@@ -171,9 +171,10 @@ struct Sources {
     without_stops: bool,
 }
 
-/// Opens the best source of page faults that is permitted, with calls if they are to be had from there.
+/// Opens the best source of page faults that is permitted, with calls if it can provide them.
 fn open_sources(options: &RecordOptions, pid: Tid) -> Result<Sources, RecordError> {
-    // What is paged out must be what the trace has by then, so that no call may be made meanwhile.
+    // The paged-out pages must be those that the trace has by then, so no call may be made
+    // meanwhile.
     let may_go_on = options.pressure.is_none();
     let wanted = matches!(options.calls, CallChoice::Auto | CallChoice::Tracepoints) && may_go_on;
     let from_tracepoints =

@@ -19,33 +19,33 @@ pub struct RecordOptions {
     pub force: bool,
     /// Where to take the page faults from.
     pub faults: FaultChoice,
-    /// How to learn of calls.
+    /// Where to take the calls from.
     pub calls: CallChoice,
-    /// Leave transparent huge pages as the host has them. Otherwise the program does without them while it is
+    /// Leave transparent huge pages as the host has them. Otherwise they are off for the program while it is
     /// recorded, so that each page of 4 KiB that it touches is seen.
     pub thp: bool,
-    /// The program writes to the standard error output instead of the standard output, which its recorder needs for
-    /// itself. So it does where the recording goes to the standard output.
+    /// The program writes to the standard error output instead of the standard output, which the recorder needs. It
+    /// does so anyway where the recording goes to the standard output.
     pub stdout_is_taken: bool,
-    /// How often to sample what is used again and how well it compresses, at most; `None` is never. Where a
-    /// sample takes long they are fewer, so that they take a few percent of the time. Less than the 20 ms
-    /// after which the recorder looks around anyway makes no difference.
+    /// The shortest interval at which reuse and compressibility are sampled; `None` is never. Where a sample takes
+    /// long there are fewer, so that they take a few percent of the time. Less than the recorder's tick of 20 ms
+    /// makes no difference.
     pub reuse: Option<Duration>,
-    /// Page anonymous memory out so that about so much stays resident: every later use is a page fault then. It needs
-    /// swap space, and the right to (`CAP_SYS_NICE`).
+    /// Page anonymous memory out so that about so much stays resident: every later use is then a page fault. Needs
+    /// swap space and `CAP_SYS_NICE`.
     pub pressure: Option<Pressure>,
     /// zstd's level, 1 to 19.
     pub level: i32,
-    /// Told what the user should know while the program runs (one line, without a line end).
+    /// Called with what the user should know while the program runs (one line, without a line end).
     pub notify: fn(&str),
 }
 
 impl RecordOptions {
-    /// How often uses are sampled if nothing else is said.
+    /// The default interval at which uses are sampled.
     pub const REUSE_EVERY: Duration = Duration::from_millis(100);
 
-    /// Options that suit most programs: the best source of faults, samples of what is used again, no
-    /// transparent huge pages, notices on the standard error output.
+    /// Options that suit most programs: the best source of faults, samples of reuse, no transparent huge pages,
+    /// notices on the standard error output.
     #[must_use]
     pub fn new(command: Vec<OsString>, output: impl Into<RecordTarget>) -> Self {
         let output = output.into();
@@ -70,8 +70,8 @@ impl RecordOptions {
 /// Where a recording goes.
 #[derive(Debug, Clone)]
 pub enum RecordTarget {
-    /// A file of this name. It is written beside it under a name that ends in `.part` and gets its name when
-    /// it is whole.
+    /// A file of this name. It is written in the same folder under a name that ends in `.part`, and renamed
+    /// when it is complete.
     File(PathBuf),
     /// The standard output. The recorded program's own goes to the standard error output.
     Stdout,
@@ -101,7 +101,7 @@ pub enum FaultChoice {
     Only(FaultSource),
 }
 
-/// How to learn of memory calls.
+/// Where to take memory calls from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CallChoice {
     /// As with [`CallChoice::Tracepoints`] where page faults come from tracepoints, too, and memory is not paged out;

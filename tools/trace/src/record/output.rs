@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Batches that may wait for the writer; then the recorder waits too, rather than use ever more memory.
+/// Batches that may wait for the writer; then the recorder waits too, to bound its memory.
 const QUEUE: usize = 64;
 /// What was recorded reaches the file at least this often.
 const FLUSH_EVERY: Duration = Duration::from_secs(1);
@@ -58,7 +58,7 @@ impl Output {
     /// Starts the thread.
     pub(crate) fn start(file: File, header: TraceHeader, level: i32) -> io::Result<Self> {
         let (queue, messages) = sync_channel(QUEUE);
-        // A signal that the writer took could be noted only after the recording has ended.
+        // A signal that the writer's thread took might be noted only after the recording has ended.
         let thread = signals::blocked(|| {
             let writer = Builder::new().name("quire-writer".into());
             writer.spawn(move || write(file, &header, level, &messages))
@@ -66,8 +66,8 @@ impl Output {
         Ok(Self { queue, thread })
     }
 
-    /// Hands events over. If the writer failed they are dropped: the program is not to suffer for it, and
-    /// [`Output::finish`] tells why.
+    /// Hands events over. If the writer failed they are dropped: the program must not fail for it, and
+    /// [`Output::finish`] returns the reason.
     pub(crate) fn push(&self, events: Vec<Event>) {
         if !events.is_empty() {
             drop(self.queue.send(Message::Events(events)));

@@ -1,4 +1,4 @@
-//! The pages that a call's raw arguments name.
+//! The pages that a call's raw arguments refer to.
 //!
 //! Arguments are whatever a program put into its registers: lengths that reach beyond the end of memory,
 //! addresses that are no multiple of a page, results that are no addresses. A [`PageRange`] made of them is
@@ -64,7 +64,7 @@ fn round_up(addr: u64) -> u64 {
     addr.checked_next_multiple_of(PAGE).unwrap_or(LAST)
 }
 
-/// The pages whose state is to be read before a call, which may take them away. `brk` is the program break.
+/// The pages whose state is to be read before a call, which may remove them. `brk` is the program break.
 #[must_use]
 pub fn pages_before_call(number: u64, args: &[u64; 6], brk: u64) -> PageRange {
     match number as i64 {
@@ -75,8 +75,8 @@ pub fn pages_before_call(number: u64, args: &[u64; 6], brk: u64) -> PageRange {
     }
 }
 
-/// The pages that a call may have made present or taken away; what is there after it was not touched by the
-/// program. `brk` is the program break after the call.
+/// The pages that a call may have populated or removed; the program did not touch those that are present
+/// afterwards. `brk` is the program break after the call.
 #[must_use]
 pub fn pages_after_call(number: u64, args: &[u64; 6], result: i64, brk: u64) -> [PageRange; 2] {
     let placed = result as u64;

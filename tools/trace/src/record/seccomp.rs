@@ -45,12 +45,12 @@ fn unless_equal(value: u32, skip: u8) -> sock_filter {
 pub(crate) enum Stops {
     /// All.
     All,
-    /// Those of which more is recorded than their registers hold (`calls::needs_no_stop`).
+    /// Those of which more than their registers is recorded (`calls::needs_no_stop`).
     WhereMoreIsRead,
 }
 
-/// The filter as a program for the kernel. Calls that it never stops are allowed whatever their arguments
-/// are, which lets the kernel decide them by a bitmap without running it.
+/// The filter as a program for the kernel. Calls that it never stops are allowed with any arguments, so
+/// the kernel can decide them by a bitmap without running it.
 pub(crate) fn program(stops: Stops) -> Vec<sock_filter> {
     let trace = verdict(libc::SECCOMP_RET_TRACE);
     let allow = verdict(libc::SECCOMP_RET_ALLOW);
@@ -84,7 +84,7 @@ pub(crate) fn program(stops: Stops) -> Vec<sock_filter> {
         }
     }
     for rule in SOMETIMES {
-        // The low half of the argument: the kernel looks at no more of it either.
+        // The low half of the argument: the kernel reads no more of it either.
         let mut check = vec![load(argument(rule.arg))];
         for value in rule.values {
             check.extend([unless_equal(*value, 1), trace]);
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
     use crate::record::calls::{Class, classify, needs_no_stop};
 
-    /// What the filter says of a call.
+    /// What the filter returns for a call.
     fn verdict_of(code: &[sock_filter], arch: u32, number: u32, args: [u64; 6]) -> u32 {
         let (mut at, mut accumulator) = (0, 0);
         loop {

@@ -10,18 +10,18 @@ use std::time::Duration;
 pub struct RecordSummary {
     /// How the program ended.
     pub status: ExitStatus,
-    /// How long it ran, with all that it left behind.
+    /// How long it ran, including the processes that it left behind.
     pub wall: Duration,
-    /// How long threads stood still for the recorder, all added up: from when the recorder learnt of a stop
-    /// to when it let the thread go. The switch to the recorder and back comes on top.
+    /// How long threads were stopped for the recorder, in total: from the recorder's notice of a stop to
+    /// the resumption of the thread. The switch to the recorder and back comes on top.
     pub stopped: Duration,
     /// How many times a thread was stopped.
     pub stops: u64,
-    /// CPU time of the programs. What each spends on its side of a stop is part of it.
+    /// CPU time of the programs, including their own part of each stop.
     pub programs_cpu: Duration,
-    /// How long the switch from the recorder to a thread and back takes: once for each stop.
+    /// How long the context switch from the recorder to a thread and back takes: once for each stop.
     pub switch: Duration,
-    /// What the kernel told of page faults and calls: so many samples.
+    /// Samples of page faults and calls received from the kernel.
     pub samples: u64,
     /// CPU time of the recorder itself.
     pub recorder_cpu: Duration,
@@ -29,7 +29,7 @@ pub struct RecordSummary {
     pub faults: FaultSource,
     /// How calls were caught.
     pub calls: CallSource,
-    /// Those that programs make most come from tracepoints, without a stop.
+    /// The calls that programs make most come from tracepoints, without a stop.
     pub without_stops: bool,
     /// Bytes of the file.
     pub bytes: u64,
@@ -39,24 +39,24 @@ pub struct RecordSummary {
     pub processes: u32,
     /// Threads that were followed.
     pub threads: u32,
-    /// Calls that were let go before the one ahead of them had ended, because it took too long: their order
-    /// in the trace is the order of their ends.
+    /// Calls that were resumed before the one ahead of them had ended, because it took too long: their
+    /// order in the trace is the order of their ends.
     pub unordered_calls: u64,
     /// Page faults of threads that the recorder did not know (yet, or any more); they are not in the trace.
     pub stray_faults: u64,
-    /// Threads that were let go on unrecorded: their maker was killed before it told of them.
+    /// Threads that continue unrecorded: their parent was killed before its clone event.
     pub orphans: u64,
-    /// The first SIGINT, SIGTERM or SIGHUP that came to the recorder.
+    /// The first SIGINT, SIGTERM or SIGHUP that the recorder got.
     pub interrupted: Option<u8>,
-    /// The signal on which the recorder let the programs go before they had ended.
+    /// The signal on which the recorder detached from the programs before they had ended.
     pub released: Option<u8>,
-    /// Threads that could not be let go in time; they were killed.
+    /// Threads that could not be detached in time; they were killed.
     pub not_released: usize,
     /// What the recorder paged out, if it did.
     pub pressure: Option<PressureSummary>,
 }
 
-/// What the recorder paged out so that later uses were page faults.
+/// Pages that the recorder paged out so that later uses were page faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PressureSummary {
     /// Pages; one that was paged out several times counts each time.
@@ -65,29 +65,30 @@ pub struct PressureSummary {
     pub pages_back: u64,
     /// How long the recorder took for it.
     pub took: Duration,
-    /// The most bytes of anonymous memory that were resident when it looked.
+    /// The most bytes of anonymous memory that were resident when it checked.
     pub most_resident: u64,
 }
 
-/// What a page fault takes that brings a page back from compressed memory, in nanoseconds: as `quire advise` estimates.
+/// The time of a page fault that brings a page back from compressed memory, in nanoseconds, as `quire advise` estimates
+/// it.
 const BACK_NS: u64 = 6000;
 
-/// What the kernel takes to make a sample, in nanoseconds: measured in a virtual machine.
+/// The time that the kernel takes for a sample, in nanoseconds: measured in a virtual machine.
 const SAMPLE_NS: u64 = 1000;
 
 impl RecordSummary {
-    /// An estimate of the CPU time that the programs would have had without the recorder: half of each switch
-    /// is theirs, no sample was made and no page had to come back.
+    /// An estimate of the programs' CPU time without the recorder: without half of each switch, and without samples and
+    /// refaults.
     fn own_cpu(&self) -> Duration {
         self.programs_cpu.saturating_sub(self.switches() / 2 + self.sampling() + self.coming_back())
     }
 
-    /// An estimate of what the kernel took to tell of page faults and calls.
+    /// An estimate of the kernel's time for samples of page faults and calls.
     fn sampling(&self) -> Duration {
         Duration::from_nanos(self.samples.saturating_mul(SAMPLE_NS))
     }
 
-    /// An estimate of what page faults took that brought back what the recorder had paged out.
+    /// An estimate of the time of page faults that brought back what the recorder had paged out.
     fn coming_back(&self) -> Duration {
         let pages = self.pressure.map_or(0, |pressure| pressure.pages_back);
         Duration::from_nanos(pages.saturating_mul(BACK_NS))
@@ -98,15 +99,16 @@ impl RecordSummary {
         self.switch.mul_f64(self.stops as f64)
     }
 
-    /// An estimate of what recording cost, in percent of the programs' own CPU time: their threads stood
-    /// still, and switches, samples and pages that had to come back came on top.
+    /// An estimate of what recording cost, in percent of the programs' own CPU time: the time that their
+    /// threads were stopped, plus switches, samples and refaults.
     #[must_use]
     pub fn cost_percent(&self) -> f64 {
         let cost = self.stopped + self.switches() + self.sampling() + self.coming_back();
         100.0 * cost.as_secs_f64() / self.own_cpu().as_secs_f64().max(1e-3)
     }
 
-    /// The code that a command line should exit with: the program's own, or 128 and the signal's number.
+    /// The code that a command line should exit with: the program's own, or 128 plus the signal's
+    /// number.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         if let Some(signal) = self.released {

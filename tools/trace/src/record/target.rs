@@ -1,7 +1,7 @@
 //! The file that a recording is written to.
 //!
-//! It gets its name when it is whole, so that under this name there is a whole recording or what was there
-//! before.
+//! It gets its name when it is complete, so that under this name there is a complete recording or the
+//! previous file.
 
 use super::error::RecordError;
 use super::options::{RecordOptions, RecordTarget};
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug)]
 pub(crate) struct Target {
     file: File,
-    /// The name that it has until it is whole, and the one that it gets; `None` if it is written in place.
+    /// Its temporary name, and its final one; `None` if it is written in place.
     names: Option<Names>,
 }
 
@@ -27,7 +27,7 @@ struct Names {
 }
 
 impl Target {
-    /// Opens the output. What is there under its name stays as it is.
+    /// Opens the output. An existing file of its name is not changed yet.
     pub(crate) fn open(options: &RecordOptions) -> Result<Self, RecordError> {
         let path = match &options.output {
             RecordTarget::Stdout if io::stdout().is_terminal() => return Err(RecordError::Terminal),
@@ -78,7 +78,7 @@ impl Target {
         self.file.try_clone()
     }
 
-    /// Gives a whole recording its name.
+    /// Gives a complete recording its name.
     pub(crate) fn name(mut self) -> Result<(), RecordError> {
         let Some(names) = self.names.take() else { return Ok(()) };
         let kept = names.permissions.map_or(Ok(()), |permissions| self.file.set_permissions(permissions));
@@ -90,7 +90,7 @@ impl Target {
 }
 
 impl Drop for Target {
-    /// Leaves nothing behind, except if the recorder itself failed: what was written may be of use then.
+    /// Leaves nothing behind, except if the recorder itself failed: then the partial file may be useful.
     fn drop(&mut self) {
         if let Some(names) = self.names.take().filter(|_| !std::thread::panicking()) {
             drop(fs::remove_file(names.part));
@@ -98,7 +98,7 @@ impl Drop for Target {
     }
 }
 
-/// Makes a file beside another one, with a name that no other recorder uses.
+/// Creates a file in the folder of another one, with a name that no other recorder uses.
 fn part_of(path: &Path) -> io::Result<(File, PathBuf)> {
     for number in 0_u32.. {
         let mut name = path.file_name().ok_or(ErrorKind::InvalidInput)?.to_owned();

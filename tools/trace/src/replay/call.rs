@@ -9,7 +9,7 @@ use quire_host::HostPlatform;
 use quire_mm::abi::{self, CallNumber, CallOutcome, FaultIn};
 use quire_mm::space::{Errno, Protection, Space, VmFlags};
 
-/// What a call came to, held against the recording.
+/// The result of a call, compared with the recording.
 pub(super) enum Verdict {
     /// The same as on Linux.
     Same,
@@ -84,7 +84,7 @@ fn replay_whole(
     let number = CallNumber::from_raw(call.number);
     let failed = call.errno().is_some();
     if let CallNumber::Other(_) = number {
-        // What Linux refused had no effect, and needs nothing that is missing here.
+        // A call that Linux refused had no effect, so it is no gap.
         return if failed {
             Verdict::Same
         } else {
@@ -126,7 +126,7 @@ fn replay_whole(
 fn beside_memory(call: &Call) -> Option<Verdict> {
     let succeeded = call.errno().is_none();
     let beside = match (i64::from(call.number), call.args[0]) {
-        // Where memory is taken from concerns the thread, and there is one node to take it from.
+        // The memory policy is the thread's, and there is only one node.
         (libc::SYS_setrlimit | libc::SYS_prlimit64 | libc::SYS_set_mempolicy, _)
         | (libc::SYS_personality, PERSONALITY_QUERY) => true,
         // A successful exec is an event of its own; a failed one changed nothing. There are no protection
@@ -152,7 +152,7 @@ fn is_random_place(call: &Call, ours: i64) -> bool {
         && BELOW_2G.contains(&ours)
 }
 
-/// Moves the mapping that `call` made at `ours` to where Linux made it; `false` if that place is not free.
+/// Moves the mapping that `call` made at `ours` to Linux's address; `false` if that is not free.
 fn move_there(space: &Space<'_, HostPlatform>, call: &Call, ours: i64, file: &RecordedFile<'_>) -> bool {
     let [_, len, protection, flags, descriptor, offset] = call.args;
     if space.munmap(VirtAddr(ours as u64), len).is_err() {
@@ -170,7 +170,7 @@ fn lacks_huge_pages(call: &Call, raw: i64) -> bool {
         && raw == -i64::from(Errno::ENOMEM.0)
 }
 
-/// Whether it asks for huge pages: the only call whose result depends on the settings of them.
+/// Whether it asks for huge pages: the only call whose result depends on their settings.
 fn is_collapse(call: &Call, number: CallNumber) -> bool {
     number == CallNumber::Madvise && call.args[2] as u32 == MADV_COLLAPSE
 }
@@ -201,7 +201,7 @@ fn not_built(space: &Space<'_, HostPlatform>, call: &Call, files: &mut FileIds, 
     Verdict::Unsupported(Gap(what))
 }
 
-/// Maps what Linux mapped where Linux did, with these flags besides.
+/// Maps what Linux mapped at Linux's address, with these additional flags.
 fn map_again(space: &Space<'_, HostPlatform>, call: &Call, file: &RecordedFile<'_>, besides: u64) {
     let linux = call.result as u64;
     let [_, len, protection, flags, descriptor, offset] = call.args;
@@ -213,7 +213,7 @@ fn map_again(space: &Space<'_, HostPlatform>, call: &Call, file: &RecordedFile<'
     }
 }
 
-/// Brings the space to where Linux was after a call that came out differently.
+/// Brings the space to Linux's state after a call with another result.
 fn catch_up(
     space: &Space<'_, HostPlatform>,
     call: &Call,

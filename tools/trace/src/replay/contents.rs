@@ -1,4 +1,4 @@
-//! Contents for pages: as compressible as the recorded program's were.
+//! Contents for pages, as compressible as those of the recorded program.
 
 use crate::event::{Compressibility, ContentSample, PageContents};
 use crate::mix::mix;
@@ -40,11 +40,11 @@ pub(crate) fn fill(contents: PageContents, page: u64, version: u64, into: &mut [
     }
 }
 
-/// How often pages are of which kind.
+/// The frequency of each kind of page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Distribution {
     sizes: Compressibility,
-    /// Bytes by which pages come to more than the middle of their class, on average.
+    /// Bytes by which pages are larger than the middle of their class, on average.
     shift: i32,
 }
 
@@ -54,12 +54,12 @@ fn middle(class: usize) -> usize {
 }
 
 impl Distribution {
-    /// Pages come to the middle of their classes.
+    /// Pages have the size in the middle of their classes.
     pub(crate) fn of(sizes: Compressibility) -> Self {
         Self { sizes, shift: 0 }
     }
 
-    /// Pages come to `compressed` bytes together.
+    /// Pages have `compressed` bytes together.
     pub(crate) fn of_sum(sizes: Compressibility, compressed: u64) -> Self {
         let counts = sizes.sizes.iter().map(|count| u64::from(*count));
         let pages: u64 = counts.clone().sum();
@@ -71,12 +71,12 @@ impl Distribution {
         Self { sizes, shift: shift as i32 }
     }
 
-    /// Pages come to as many bytes together as those of the sample did.
+    /// Pages have as many bytes together as those of the sample.
     pub(crate) fn of_sample(sample: &ContentSample) -> Self {
         Self::of_sum(sample.sizes, sample.compressed)
     }
 
-    /// The kind of a page: it keeps it as long as the distribution stays.
+    /// The kind of a page, which is fixed for one distribution.
     pub(crate) fn contents(&self, page: u64) -> PageContents {
         let pages = self.sizes.pages();
         if pages == 0 {
@@ -96,7 +96,7 @@ impl Distribution {
         PageContents::Zero
     }
 
-    /// The bytes that a page comes to, on average.
+    /// The compressed size of a page, on average.
     pub(crate) fn mean(&self) -> u64 {
         let sizes = self.sizes.sizes.iter().enumerate();
         let bytes: i64 = sizes
@@ -106,8 +106,8 @@ impl Distribution {
     }
 }
 
-/// How a page is made that LZ4 brings to a size: in pieces, each of which begins with noise and goes on with one byte
-/// again and again.
+/// How a page is made that LZ4 compresses to a size: in pieces, each of which begins with noise and continues with
+/// one repeated byte.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Layout {
     /// A power of two.
@@ -147,7 +147,7 @@ impl Layout {
         self.noise / self.pieces + usize::from(piece < self.noise % self.pieces)
     }
 
-    /// What LZ4 brings the page to.
+    /// The size that LZ4 compresses the page to.
     fn compressed(self) -> usize {
         /// Bytes at the end that are never part of a match; they have a token of their own.
         const LAST: usize = 6;
@@ -265,7 +265,7 @@ mod tests {
         };
         assert_eq!((of(8000).mean(), of(10_000).mean()), (400, 500));
         assert!((0..100).any(|page| of(8000).contents(page) == PageContents::Compressed(800)));
-        // Claims beyond what the classes say are not believed.
+        // Claims beyond the classes are ignored.
         assert_eq!((of(0).mean(), of(u64::MAX / 4).mean()), (384, 512));
         assert_eq!(Distribution::of_sample(&ContentSample::default()).contents(3), PageContents::Zero);
     }

@@ -1,4 +1,4 @@
-//! What an address space holds, in one number.
+//! A digest of the contents of an address space.
 
 use super::contents::PAGE_BYTES;
 use crate::mix::mix;
@@ -6,17 +6,17 @@ use quire_arch::{PAGE_SIZE, Platform, VirtAddr};
 use quire_host::{AccessError, HostPlatform, Vcpu};
 use quire_mm::space::{FaultError, PageState, Protection, Space, VmFlags};
 
-/// A page could not be read, so that nothing is known of what the space holds.
+/// A page could not be read, so the space has no digest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Unreadable {
     /// Where.
     pub(super) addr: VirtAddr,
-    /// What the program would have got.
+    /// The error that the program would have got.
     pub(super) error: AccessError<FaultError>,
 }
 
-/// Reads all anonymous pages of a space whose program is done with it. A page of zeros does not matter: it
-/// may as well not be there.
+/// Reads all anonymous pages of a space that its program no longer uses. Pages of zeros are ignored: they
+/// may as well be absent.
 pub(super) fn of(vcpu: &Vcpu, space: &Space<'_, HostPlatform>) -> Result<u64, Unreadable> {
     vcpu.run(|| space.activate(&space.spaces().platform().pin()));
     let digest = read_all(vcpu, space);

@@ -7,10 +7,10 @@ use quire_mm::{Memory, frame::VmEvent, space::SpaceFigures};
 use std::collections::BTreeMap;
 use std::ops::Sub;
 
-/// Mismatches that are kept with their words; the rest are only counted.
+/// Mismatches that are kept with their text; the rest are only counted.
 pub(super) const KEPT_MISMATCHES: usize = 20;
 
-/// What one process did, and what became of it.
+/// What one process did, and its results.
 #[derive(Clone, Debug, Default)]
 pub struct ProcessReport {
     /// Its id in Linux.
@@ -34,13 +34,13 @@ pub struct ProcessReport {
     /// Results that differ because they depend on settings of huge pages, which were others when it was
     /// recorded. They are not among the mismatches.
     pub settings_dependent: u64,
-    /// What Quire cannot do, with how often it was asked for.
+    /// What Quire cannot do, with how often it was needed.
     pub gaps: BTreeMap<Gap, u64>,
     /// Quire's figures: of each address space at its end, the largest of each.
     pub quire: SpaceFigures,
-    /// Linux's figures likewise, where it was asked.
+    /// Linux's figures likewise, where it has them.
     pub linux: Option<LinuxFigures>,
-    /// A digest of what its address spaces held when it was done with them, if that was asked for
+    /// A digest of the contents of its address spaces at their end, if requested
     /// ([`ReplayOptions::digest`](super::ReplayOptions::digest)). Equal runs have equal ones.
     pub digest: u64,
     /// What the auditor found when the process had ended; empty is good.
@@ -83,7 +83,7 @@ macro_rules! keep_largest {
 }
 
 impl ProcessReport {
-    /// Everything came out as on Linux, and the audit found nothing.
+    /// All results are Linux's, and the audit found nothing.
     pub fn is_good(&self) -> bool {
         self.mismatches == 0 && self.audit.is_empty()
     }

@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 /// File systems whose large mappings Linux aligns for huge pages (magic numbers of ext4, xfs and btrfs).
 const HUGE_ALIGNED: [u64; 3] = [0xef53, 0x5846_5342, 0x9123_683e];
 
-/// What a number was given for.
+/// What a number stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Key {
     /// A file by its device and inode.

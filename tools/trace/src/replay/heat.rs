@@ -1,8 +1,8 @@
-//! Anonymous memory by address and recorded time: what is in memory when, what was paged out, and what is touched.
+//! Anonymous memory by address and recorded time: when it is resident, paged out, and touched.
 //!
 //! The recorded time is divided into columns, addresses into chunks. At the end of each column the page tables of all
-//! programs are walked. Chunks double in size whenever a column has too many, so that the whole stays small however
-//! large the programs are.
+//! programs are walked. Chunks double in size whenever a column has too many, so that the map stays small for
+//! programs of any size.
 
 use super::files::FileIds;
 use super::mappings;
@@ -11,10 +11,10 @@ use quire_host::HostPlatform;
 use quire_mm::space::{AnonymousPlace, Space};
 use std::collections::{BTreeMap, HashMap};
 
-/// What a chunk of addresses of one process holds in one column, in pages.
+/// A chunk of addresses of one process in one column, in pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct HeatCell {
-    /// Anonymous pages that are in memory at the end of the column.
+    /// Anonymous pages that are resident at the end of the column.
     pub resident: u64,
     /// Anonymous pages that are paged out then.
     pub paged_out: u64,
@@ -48,7 +48,7 @@ pub struct HeatMap {
     pub mappings: BTreeMap<(usize, u64), (u64, String)>,
 }
 
-/// Of the largest chunks there are at most so many in a column.
+/// Of chunks of the largest size there are at most so many in a column.
 const MOST_CHUNKS: usize = 4096;
 /// Mappings that are remembered.
 const MOST_MAPPINGS: usize = 1 << 14;
@@ -107,7 +107,7 @@ impl Heat {
         for (place, touches) in std::mem::take(&mut self.touches) {
             touched.entry(place).or_default().touches += touches;
         }
-        // What was touched was touched in the first of them.
+        // All touches are in the first of them.
         self.map.columns.push(touched);
         while self.map.columns.len() < self.all && time_ns.is_none_or(|time_ns| self.is_due(time_ns)) {
             self.map.columns.push(column.clone());

@@ -65,7 +65,7 @@ pub(super) fn limits_of(image: &ExecImage) -> Limits {
     }
 }
 
-/// The rights that capabilities give.
+/// The rights from capabilities.
 pub(super) fn rights_of(privileges: Privileges) -> Rights {
     let mut rights = Rights::empty();
     rights.set(Rights::LOCK, privileges.ipc_lock);
@@ -81,7 +81,7 @@ fn exec_gain_of(image: &ExecImage) -> ExecGain {
     }
 }
 
-/// What a process did with `PR_SET_THP_DISABLE`.
+/// The `PR_SET_THP_DISABLE` setting of a process.
 pub(super) fn huge_disable_of(recorded: ThpDisable) -> HugeDisable {
     match recorded {
         ThpDisable::No => HugeDisable::No,
@@ -90,7 +90,7 @@ pub(super) fn huge_disable_of(recorded: ThpDisable) -> HugeDisable {
     }
 }
 
-/// What could not be set up as it was recorded.
+/// What could not be set up as recorded.
 #[derive(Debug, Default)]
 pub(super) struct Failures {
     /// In words.
@@ -108,8 +108,9 @@ impl Failures {
     }
 }
 
-/// Builds the space of `image`: its mappings, and the pages that were resident. It keeps what the process did
-/// with `PR_SET_THP_DISABLE`. Its pages are charged to `memcg`. `None` if there is no memory for an empty space.
+/// Builds the space of `image`: its mappings, and the pages that were resident. It keeps the process's
+/// `PR_SET_THP_DISABLE` setting. Its pages are charged to `memcg`. `None` if there is no memory for an empty
+/// space.
 pub(super) fn build<'m>(
     machine: &'m Machine,
     image: &ExecImage,

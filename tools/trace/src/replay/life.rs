@@ -1,7 +1,7 @@
-//! Memory over the recorded time: what was resident when, how large pages came, and the most of each.
+//! Memory over the recorded time: resident memory, folio sizes, and peaks.
 //!
 //! Memory grows by faults and shrinks by calls, exits and khugepaged, which may do either. So a sample before each
-//! of those and one after it see every peak, and faults need none of their own.
+//! of those and one after it catch every peak, and faults need no samples.
 
 use quire_arch::{Order, PAGE_SIZE};
 use quire_host::HostPlatform;
@@ -20,7 +20,7 @@ pub struct LifeSample {
     pub time_ns: u64,
     /// Number of the event before which it was taken, from 0.
     pub event: u64,
-    /// Anonymous memory, each page counted once however many processes map it, as a memory cgroup charges it.
+    /// Anonymous memory, each page counted once, as a memory cgroup charges it.
     pub anonymous: u64,
     /// That, and pages of files that were touched.
     pub resident: u64,
@@ -33,7 +33,7 @@ pub struct LifeSample {
     pub largest: u64,
     /// Anonymous memory that entries of PMD tables map (`AnonHugePages`).
     pub huge: u64,
-    /// Memory of anonymous folios larger than a page, mapped however.
+    /// Memory of anonymous folios larger than a page, mapped at any level.
     pub large: u64,
 }
 
@@ -63,7 +63,7 @@ impl LifeSample {
     }
 }
 
-/// The most that one process had.
+/// The peaks of single processes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ProcessLife {
     /// Anonymous memory (`RssAnon`).
@@ -79,7 +79,7 @@ pub struct FolioFigures {
     pub order: Order,
     /// Faults that mapped a folio of it (`anon_fault_alloc`).
     pub faults: u64,
-    /// Faults that wanted one and got a smaller one (`anon_fault_fallback`).
+    /// Faults that tried one and got a smaller one (`anon_fault_fallback`).
     pub fallbacks: u64,
     /// Folios that were split (`split`).
     pub splits: u64,
@@ -108,7 +108,7 @@ pub struct LifeFigures {
     pub mean_page_tables: f64,
     /// Page faults that were resolved (`pgfault`).
     pub faults: u64,
-    /// Of each order of large folios that was used or wanted, smallest first.
+    /// Of each order of large folios that was used or tried, smallest first.
     pub folios: Vec<FolioFigures>,
     /// Blocks that khugepaged and `MADV_COLLAPSE` collapsed (`thp_collapse_alloc`).
     pub collapses: u64,
@@ -159,7 +159,7 @@ impl Life {
         self.figures.khugepaged_collapses += blocks;
     }
 
-    /// Looks at the machine before event number `event`, at `time_ns` of the recorded time, or after it.
+    /// Samples the machine before event number `event`, at `time_ns` of the recorded time, or after it.
     pub(super) fn look(&mut self, memory: &Memory<HostPlatform>, memcg: MemcgId, time_ns: u64, event: u64) {
         let (owners, processes) = (&self.owners, &mut self.figures.processes);
         let now = LifeSample::of(memory, memcg, (time_ns.max(self.last.time_ns), event), |id, resident| {
@@ -242,7 +242,7 @@ impl Life {
 }
 
 impl LifeFigures {
-    /// Faults that wanted a large folio for which there was no memory, and collapses likewise.
+    /// Faults that tried a large folio for which there was no memory, and collapses likewise.
     #[must_use]
     pub fn fallbacks(&self) -> u64 {
         self.folios.iter().map(|folio| folio.fallbacks).sum::<u64>() + self.collapse_fallbacks
@@ -254,7 +254,7 @@ impl LifeFigures {
         self.share(self.at_mapped_peak.huge)
     }
 
-    /// The share that was in large folios, mapped however.
+    /// The share that was in large folios, mapped at any level.
     #[must_use]
     pub fn large_share(&self) -> f64 {
         self.share(self.at_mapped_peak.large)

@@ -1,4 +1,4 @@
-//! What mappings hold at one moment of a replay, by name.
+//! The anonymous memory of mappings at one moment of a replay, by name.
 
 use super::files::FileIds;
 use super::sites::Sites;

@@ -1,4 +1,4 @@
-//! What a caller can look at after each event of a replay.
+//! What a caller can inspect after each event of a replay.
 
 use super::names;
 use super::pressure::SwapFigures;
@@ -22,7 +22,7 @@ pub struct Moment<'m> {
     pub(super) memcg: MemcgId,
 }
 
-/// What is in memory, in bytes but for the last.
+/// Resident memory, in bytes except for the last.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
     /// Anonymous memory of all programs, each page once.
@@ -33,7 +33,7 @@ pub struct Counters {
     pub page_tables: u64,
     /// Pages in swap.
     pub swapped: u64,
-    /// What they take of the machine's RAM.
+    /// The RAM of the machine that they take.
     pub swap_ram: u64,
     /// Free blocks of each order, smallest first.
     pub free_blocks: Vec<u64>,

@@ -82,7 +82,7 @@ pub(super) fn of_call(number: CallNumber) -> Cow<'static, str> {
     number.name().map_or_else(|| Cow::Owned(format!("call {}", number.raw())), Cow::Borrowed)
 }
 
-/// Names a call that is not built, or a form of one, as finely as it helps.
+/// Names a call that is not built, or a form of one, as specifically as useful.
 pub(super) fn of_form(number: CallNumber, args: &[u64; 6]) -> String {
     let name = of_call(number);
     match (number, i64::from(number.raw())) {

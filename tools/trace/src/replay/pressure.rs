@@ -1,9 +1,9 @@
-//! What a shortage of memory cost.
+//! The cost of memory pressure.
 
 use quire_host::HostPlatform;
 use quire_mm::{Memory, frame::VmEvent};
 
-/// What a machine did because memory was short. Read from the counters that are named.
+/// What a machine did because memory was short. Read from the named counters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PressureFigures {
     /// Page faults without a device: `pgfault` less `pgmajfault`.
@@ -18,10 +18,10 @@ pub struct PressureFigures {
     pub zeros_out: u64,
     /// Of the pages that came back, those of zeros: `swpin_zero`.
     pub zeros_in: u64,
-    /// Anonymous pages that were wanted back so soon that a little more memory would have kept them:
+    /// Anonymous pages that were refaulted so soon that a little more memory would have kept them:
     /// `workingset_refault_anon`.
     pub refaults: u64,
-    /// Time that page faults stood still for want of memory, in nanoseconds: `memstall_ns`.
+    /// Time that page faults were stalled for lack of memory, in nanoseconds: `memstall_ns`.
     pub stalled_ns: u64,
     /// Swap when most of it was in use.
     pub swap: SwapFigures,
@@ -34,11 +34,11 @@ pub struct SwapFigures {
     pub used: u64,
     /// Pages that a device kept compressed; it has none of those that are all zeros.
     pub stored: u64,
-    /// Bytes that they came to.
+    /// Their compressed bytes.
     pub compressed_bytes: u64,
     /// Bytes of the machine's RAM that they took.
     pub ram_bytes: u64,
-    /// Bytes that the swap cache and what else there is for each slot took.
+    /// Bytes of the swap cache and other metadata of slots.
     pub cache_bytes: u64,
 }
 
@@ -55,7 +55,7 @@ impl SwapFigures {
         })
     }
 
-    /// Remembers how much is in use now, if that is the most so far.
+    /// Records how much is in use now, if that is the most so far.
     pub(super) fn note(&mut self, memory: &Memory<HostPlatform>) {
         if memory.swap().is_any_on() {
             let now = Self::of(memory);
@@ -65,7 +65,7 @@ impl SwapFigures {
         }
     }
 
-    /// How many times smaller pages became, if any were compressed.
+    /// The compression ratio, if any pages were compressed.
     #[must_use]
     pub fn ratio(&self) -> Option<f64> {
         (self.compressed_bytes > 0).then(|| (self.stored * 4096) as f64 / self.compressed_bytes as f64)
@@ -73,7 +73,8 @@ impl SwapFigures {
 }
 
 impl PressureFigures {
-    /// What they are for all of the memory, if they are of a part, which has one page in `times`.
+    /// The figures scaled to all of the memory, if they are of a part, which has one page in
+    /// `times`.
     pub(super) fn scaled(self, times: f64) -> Self {
         if times == 1.0 {
             return self;

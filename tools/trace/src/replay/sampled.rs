@@ -1,4 +1,4 @@
-//! What pages of a recording hold, as far as that was sampled.
+//! The contents of a recording's pages, as far as sampled.
 
 use super::contents::Distribution;
 use crate::event::{Compressibility, ContentSample, PageContents, PageSample};
@@ -10,12 +10,12 @@ const PAGE_SHIFT: u32 = 12;
 const REGION_SHIFT: u32 = 21;
 /// Pages of that.
 const REGION_PAGES: u64 = 1 << (REGION_SHIFT - PAGE_SHIFT);
-/// A sample that does not tell its pages is believed of so many regions at most: the numbers of a trace are only claims.
+/// Samples without pages are used for so many regions at most: the numbers in a trace are only claims.
 const MOST_REGIONS: u64 = 512;
-/// What a region holds has changed if its pages come to so many bytes more or less, on average. Less than that is chance:
-/// a sample has some 30 pages.
+/// The contents of a region have changed if its pages compress to so many bytes more or less, on average. Less than
+/// that is noise: a sample has some 30 pages.
 const REGION_CHANGE: u64 = 512;
-/// What a page holds has changed if it comes to so many bytes more or less; less counts for little.
+/// The contents of a page have changed if it compresses to so many bytes more or less; less counts little.
 const PAGE_CHANGE: u64 = 64;
 
 /// The samples of a trace.
@@ -27,26 +27,26 @@ pub(super) struct SampledContents {
     /// have a size.
     regions: Compressibility,
     compressed: u64,
-    /// What LZ4 and zstd bring the same pages to, where both were tried.
+    /// The compressed sizes of the same pages by LZ4 and zstd, where both were tried.
     both: [u64; 2],
     /// Of each region of each address space.
     by_region: HashMap<(usize, u64), Region>,
 }
 
-/// What is known of one region. Events are told by their number, and come in their order.
+/// The samples of one region. Events are given by their number, and in their order.
 #[derive(Debug, Default)]
 struct Region {
-    /// How often its pages held what, where no page was told (files of versions 5 to 7).
+    /// The frequency of contents, where pages are not given (files of versions 5 to 7).
     mixes: Vec<(u64, Distribution)>,
-    /// The pages that were looked at, in the order of their places, and what each held when.
+    /// The sampled pages, in the order of their places, and the contents of each over time.
     pages: Vec<(u64, Vec<Look>)>,
 }
 
-/// What a page held at the event of this number.
+/// The contents of a page at the event of this number.
 type Look = (u64, PageContents);
 
 impl Region {
-    /// Adds what the page at `place` holds. Returns whether it was not looked at before.
+    /// Adds the contents of the page at `place`. Returns whether it was not sampled before.
     fn add(&mut self, place: u64, look: Look) -> bool {
         match self.pages.binary_search_by_key(&place, |(place, _)| *place) {
             Ok(found) => {
@@ -60,20 +60,20 @@ impl Region {
         }
     }
 
-    /// What was seen of the page at `place`.
+    /// The samples of the page at `place`.
     fn looks(&self, place: u64) -> Option<&[Look]> {
         let found = self.pages.binary_search_by_key(&place, |(place, _)| *place).ok()?;
         Some(&self.pages[found].1)
     }
 
-    /// What was seen of some page: each is as likely, however often it was looked at.
+    /// The samples of a random page: each is equally likely, no matter how often it was sampled.
     fn any_looks(&self, id: u64) -> Option<&[Look]> {
         let chosen = mix(id).checked_rem(self.pages.len() as u64)?;
         Some(&self.pages[chosen as usize].1)
     }
 }
 
-/// What was seen last before event number `event`, and next.
+/// The last sample before event number `event`, and the next one.
 fn around<T: Copy>(seen: &[(u64, T)], event: u64) -> (Option<T>, Option<T>) {
     let before = seen.partition_point(|(at, _)| *at < event);
     let of = |place: Option<usize>| place.and_then(|place| seen.get(place)).map(|(_, what)| *what);
@@ -111,19 +111,19 @@ impl SampledContents {
         }
     }
 
-    /// The sizes of all pages that were looked at.
+    /// The sizes of all sampled pages.
     pub(super) fn sizes(&self) -> &Compressibility {
         if self.regions.pages() > 0 { &self.regions } else { &self.spaces }
     }
 
-    /// What zstd brings pages to, as a share of what LZ4 does. None where it was not tried.
+    /// The size by zstd as a share of that by LZ4. None where it was not tried.
     pub(super) fn zstd_of_lz4(&self) -> Option<f64> {
         let [lz4, zstd] = self.both;
         (lz4 > 0).then(|| zstd as f64 / lz4 as f64)
     }
 
-    /// What a page of which nothing else is known holds. Of a recording without samples nothing is known at all, so that
-    /// all sizes are equally likely.
+    /// The contents of a page without samples of its own. In a recording without any samples all sizes are equally
+    /// likely.
     fn any(&self) -> Distribution {
         if self.regions.pages() > 0 {
             return Distribution::of_sum(self.regions, self.compressed);
@@ -136,8 +136,8 @@ impl SampledContents {
         self.by_region.get(&(space, addr >> REGION_SHIFT))
     }
 
-    /// What the page at `addr` holds that is written at event number `event`: what it held when it was next looked at,
-    /// or last. One that was never looked at holds what another page of its region does.
+    /// The contents of the page at `addr` that is written at event number `event`: those of its next sample, or of the
+    /// last one. A page without samples gets the contents of another page of its region.
     pub(super) fn of_page(&self, space: usize, addr: u64, event: u64) -> PageContents {
         let id = page_id(space, addr);
         let Some(region) = self.region(space, addr) else { return self.any().contents(id) };
@@ -150,7 +150,7 @@ impl SampledContents {
     }
 
     /// Whether the page at `addr` is written without page faults after event number `event`: it, or its region where no
-    /// page was told, holds something else when it is next looked at than it did last.
+    /// page was given, has other contents in the next sample than in the last.
     pub(super) fn changes(&self, space: usize, addr: u64, event: u64) -> bool {
         let Some(region) = self.region(space, addr) else { return false };
         if let Some(looks) = region.looks(place(addr)) {
@@ -166,7 +166,7 @@ impl SampledContents {
     }
 }
 
-/// Whether a page that holds the one and then the other was written in a way that counts.
+/// Whether a page with the one and then the other contents counts as written.
 fn differ(one: PageContents, other: PageContents) -> bool {
     std::mem::discriminant(&one) != std::mem::discriminant(&other)
         || one.bytes().abs_diff(other.bytes()) > PAGE_CHANGE
@@ -186,7 +186,7 @@ pub(super) fn page_id(space: usize, addr: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// A sample that does not tell its pages.
+    /// A sample without pages.
     fn mix_of(region: u64, class: usize) -> ContentSample {
         let mut sizes = Compressibility::default();
         sizes.sizes[class] = 30;
@@ -222,8 +222,8 @@ mod tests {
         );
     }
 
-    /// Pages of small objects, which are used all the time and compress badly, beside those of values, which are looked at
-    /// once: these keep their size, and so does what is made of the whole region.
+    /// Pages of small objects, which are used all the time and compress badly, beside those of values, which are read
+    /// once: these keep their size, and so does the estimate for the whole region.
     #[test]
     fn cold_pages_keep_their_size_beside_hot_ones() {
         let (value, object) = (PageContents::Compressed(600), PageContents::Compressed(1500));
@@ -236,7 +236,7 @@ mod tests {
         }
         let held = |page: u32| contents.of_page(0, addr_of(3, page.into()), 50);
         assert!((0..512).all(|page| held(page) == if is_hot(page) { object } else { value }));
-        // Elsewhere, too, hot pages are no more than they are.
+        // Elsewhere, too, hot pages count only once.
         let elsewhere: u64 = (0..512).map(|page| contents.of_page(0, addr_of(4, page), 50).bytes()).sum();
         let here: u64 = (0..512).map(|page| held(page).bytes()).sum();
         assert!((here.abs_diff(elsewhere) as f64) < here as f64 * 0.1, "{here} {elsewhere}");
@@ -290,7 +290,7 @@ mod tests {
         assert_eq!(contents.of_page(0, 0, 0), PageContents::Compressed(1152));
         assert_eq!(contents.sizes().sizes[4], 30);
         assert_eq!((contents.zstd_of_lz4(), SampledContents::default().zstd_of_lz4()), (Some(0.75), None));
-        // Pages that were told come to what they come to, not to the middle of their class.
+        // Pages that are given have their own size, not the middle of their class.
         let mut contents = SampledContents::default();
         contents.add_region(0, 1, &pages_of(7, (0..20).map(|page| (page, PageContents::Compressed(1030)))));
         assert_eq!(contents.of_page(0, 0, 0), PageContents::Compressed(1030));
@@ -314,7 +314,7 @@ mod tests {
         contents.add_region(0, 0, &ContentSample { start: u64::MAX, bytes: 0, ..claim.clone() });
         assert!(contents.by_region.len() <= MOST_REGIONS as usize + 2);
         assert!(!contents.changes(0, 1 << 40, 0));
-        // One that tells its pages is believed of these alone.
+        // A sample with pages is used for these only.
         let page =
             PageSample { page: u32::MAX, contents: PageContents::Compressed(PageContents::MOST_BYTES) };
         let mut contents = SampledContents::default();

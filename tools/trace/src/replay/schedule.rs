@@ -1,5 +1,5 @@
-//! Which thread each CPU runs, as far as a recording tells: the one that an event last named there, until
-//! that thread is seen elsewhere or ends.
+//! Which thread each CPU runs, as far as a recording says: the one of its last event, until that thread
+//! is seen elsewhere or ends.
 
 use crate::event::TaskId;
 
@@ -7,7 +7,7 @@ use crate::event::TaskId;
 #[derive(Debug)]
 pub(super) struct Schedule(Vec<Option<TaskId>>);
 
-/// What changes when a thread comes to a CPU where it was not.
+/// What changes when a thread migrates to a CPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Arrival {
     /// The CPU that it ran on before, which is idle now.

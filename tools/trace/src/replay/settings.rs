@@ -1,4 +1,4 @@
-//! The settings of huge pages that a recording was made under.
+//! The settings of huge pages during a recording.
 
 use super::image::huge_disable_of;
 use crate::format::{HostSettings, TraceHeader};
@@ -7,22 +7,23 @@ use quire_mm::thp::{
     OrderSet, SizeEnabled,
 };
 
-/// The settings of huge pages that `/sys` had when the recording began, whatever the recorder turned off. A
-/// file that the kernel did not have is as in the default. `None`: the recording does not say.
+/// The settings of huge pages that `/sys` had when the recording began, regardless of what the recorder
+/// turned off. A file that the kernel did not have counts as the default. `None`: the recording does not
+/// have them.
 #[must_use]
 pub fn recorded_huge_config(header: &TraceHeader) -> Option<HugeConfig> {
     let settings = header.settings.as_ref().filter(|settings| !settings.thp_files.is_empty())?;
     Some(HugeConfig { policy: policy(settings), khugepaged: khugepaged(settings) })
 }
 
-/// Whether a machine with this policy has the recorded settings. Of a recording that does not say what they
-/// were they are taken to have been the default ones.
+/// Whether a machine with this policy has the recorded settings. If the recording does not have them, the
+/// default ones are assumed.
 pub(super) fn are_recorded(header: &TraceHeader, policy: HugePolicy) -> bool {
     let turned_off = header.settings.as_ref().is_some_and(|settings| settings.thp_turned_off);
     !turned_off && recorded_huge_config(header).unwrap_or_default().policy == policy
 }
 
-/// What the first process had done with `PR_SET_THP_DISABLE` when it began.
+/// The `PR_SET_THP_DISABLE` setting of the first process at its start.
 pub(super) fn first_huge_disable(header: &TraceHeader) -> HugeDisable {
     header.settings.as_ref().map_or(HugeDisable::No, |settings| huge_disable_of(settings.thp_disable))
 }
@@ -65,7 +66,7 @@ fn khugepaged(settings: &HostSettings) -> KhugepagedConfig {
     KhugepagedSetting::ALL.iter().fold(KhugepagedConfig::LINUX, |config, setting| {
         let file = format!("khugepaged/{}", setting.name());
         let value = settings.thp_file(&file).and_then(|text| text.parse().ok());
-        // What is out of range is no setting of this kernel's.
+        // A value out of range is no setting of this kernel.
         value.and_then(|value| config.with(*setting, value).ok()).unwrap_or(config)
     })
 }
@@ -115,7 +116,7 @@ mod tests {
             ("hugepages-2048kB/enabled", "never"),
             ("khugepaged/max_ptes_none", "0"),
             ("khugepaged/pages_to_scan", "77"),
-            // Not what this kernel could say.
+            // Not a value of this kernel.
             ("hugepages-32kB/enabled", "perhaps"),
             ("khugepaged/max_ptes_swap", "100000"),
         ];

@@ -8,7 +8,7 @@ use quire_mm::space::Space;
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
-/// What the file of a C library or of its loader begins with: a call that is made there was asked for by its caller.
+/// Prefixes of the file names of C libraries and their loaders: a call from there is attributed to its caller.
 const C_LIBRARIES: [&str; 5] = ["libc.so", "libc-", "ld-linux", "ld-musl", "libc.musl"];
 
 /// The sites of all address spaces, by their numbers.
@@ -17,9 +17,9 @@ pub(super) struct Sites(HashMap<usize, SpaceSites>);
 
 #[derive(Debug, Clone, Default)]
 struct SpaceSites {
-    /// The end and the site of what was mapped last at an address.
+    /// The end and the site of the last mapping at an address.
     ranges: BTreeMap<u64, (u64, Rc<str>)>,
-    /// Names of the places that calls were made at.
+    /// Names of the places of calls.
     named: HashMap<(u64, u64), Option<Rc<str>>>,
 }
 
@@ -47,7 +47,7 @@ impl Sites {
         sites.ranges.insert(start, (start.saturating_add(len), Rc::clone(name)));
     }
 
-    /// What was mapped at `from` is at `to` now, or grew or shrank there: `to` has its start and its length.
+    /// The mapping at `from` is at `to` now, or grew or shrank there: `to` has its start and its length.
     fn moved(&mut self, number: usize, from: u64, to: (u64, u64)) {
         let Some(sites) = self.0.get_mut(&number) else { return };
         let before = sites.ranges.range(..=from).next_back();
@@ -66,7 +66,7 @@ impl Sites {
     /// Where most of the bytes from `start` to `end` of an address space were mapped, if that is known.
     pub(super) fn of(&self, number: usize, start: u64, end: u64) -> Option<String> {
         let mut bytes: HashMap<&Rc<str>, u64> = HashMap::new();
-        // What was mapped later at a higher address hides the end of an earlier range.
+        // A later mapping at a higher address hides the end of an earlier range.
         let mut rest = end;
         for (&from, (to, name)) in self.0.get(&number)?.ranges.range(..end).rev() {
             let (low, high) = (from.max(start), (*to).min(rest));
@@ -122,7 +122,7 @@ mod tests {
         assert_eq!(sites.of(3, 0x4000, 0x5000).as_deref(), Some("stack"));
         assert_eq!(sites.of(3, 0xa000, 0xb000), None);
         assert_eq!(sites.of(4, 0x1000, 0xa000), None);
-        // What mremap moves keeps its site; what has none gets none.
+        // A mapping that mremap moves keeps its site; one without a site gets none.
         sites.moved(3, 0x4000, (0x20000, 0x3000));
         sites.moved(3, 0x10_0000, (0x30000, 0x1000));
         assert_eq!(sites.of(3, 0x20000, 0x23000).as_deref(), Some("stack"));

@@ -1,4 +1,4 @@
-//! Where a replay's pages go when memory runs short.
+//! The swap devices of a replay.
 
 use quire_arch::{PAGE_SHIFT, PAGE_SIZE};
 use quire_host::HostPlatform;
@@ -18,9 +18,9 @@ use thiserror::Error;
 /// A swap device for a replay.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SwapSpec {
-    /// What kind of device it is.
+    /// The kind of device.
     pub kind: SwapKind,
-    /// How much it holds, in bytes.
+    /// Its size in bytes.
     pub bytes: u64,
 }
 
@@ -32,12 +32,12 @@ pub enum SwapKind {
     /// RAM of the machine with the pages compressed, in front of a disk. It has at most a fifth of the RAM of
     /// the host on which the program was recorded (`max_pool_percent`).
     Zswap,
-    /// What is kept in memory of the host and behaves as a disk without a seek time: it is read ahead.
+    /// Memory of the host that behaves like a disk without a seek time: with readahead.
     Disk,
-    /// Memory of the host, as fast as can be.
+    /// Memory of the host, as fast as possible.
     Ram,
-    /// A file of the host, whose swap header says how large it is, or which is made; without a name a
-    /// temporary one.
+    /// A file of the host, whose swap header has its size, or which is created; without a name a temporary
+    /// one.
     File(Option<PathBuf>),
 }
 
@@ -78,21 +78,21 @@ impl FromStr for SwapKind {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SwapError {
-    /// The machine has too little memory to keep the books of such a device.
+    /// The machine has too little memory for the metadata of such a device.
     #[error("the machine's memory cannot hold the books of so large a swap device; take a larger --memory")]
     Device(AllocError),
     /// The file cannot be used.
     #[error("swap: {0}")]
     File(FileDeviceError),
-    /// The device was not taken into use.
+    /// swapon failed.
     #[error("swap: {0}")]
     SwapOn(SwapOnError),
-    /// It is larger than a device can be.
+    /// It is larger than the maximum of a device.
     #[error("swap: a device has at most {} GiB", MAX_SLOTS >> (30 - PAGE_SHIFT))]
     TooLarge,
 }
 
-/// The most that a device holds.
+/// The maximum size of a device.
 const MAX_SLOTS: u64 = 1 << 28;
 
 /// The share of a host's RAM that zswap takes at most, as a divisor (`max_pool_percent` is 20).
@@ -130,8 +130,8 @@ pub(super) fn attach_swap(
     Ok(())
 }
 
-/// Opens swap space on the file at `path`, which is made if there is none; without a path on a file that goes
-/// with the device.
+/// Opens swap space on the file at `path`, which is created if it does not exist; without a path on a file
+/// that is removed with the device.
 fn open_file(
     memory: &Memory<HostPlatform>,
     path: Option<&Path>,
@@ -143,7 +143,7 @@ fn open_file(
         std::env::temp_dir().join(name)
     };
     let place = path.map_or_else(temporary, Path::to_path_buf);
-    // What is there was made to be swapped to, or opening it fails.
+    // An existing file has a swap header, or opening it fails.
     if !place.exists() {
         make_swap(&place, slots).map_err(SwapError::File)?;
     }

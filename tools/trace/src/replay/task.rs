@@ -1,4 +1,4 @@
-//! Threads of a replay, and what each may do.
+//! Threads of a replay, and their privileges.
 
 use quire_host::HostPlatform;
 use quire_mm::space::{Limits, Rights, Space};
@@ -9,16 +9,16 @@ pub(super) struct Task<'m> {
     pub(super) process: usize,
     /// The number of its address space: they are counted from 0 as the trace makes them.
     pub(super) number: usize,
-    /// Threads of one process, and a vfork's child, share it. `None` when no space could be had.
+    /// Threads of one process, and a vfork's child, share it. `None` if no space could be created.
     pub(super) space: Option<Rc<Space<'m, HostPlatform>>>,
-    /// What the thread may do; another one of its process may have other rights.
+    /// The thread's privileges; another one of its process may have others.
     pub(super) rights: Rights,
 }
 
 /// A thread's own handle of its space.
 pub(super) struct Acting<'t, 'm> {
     shared: &'t Space<'m, HostPlatform>,
-    /// Where the thread's rights are not those of the handle that it shares.
+    /// Where the thread's privileges differ from those of the handle that it shares.
     own: Option<Space<'m, HostPlatform>>,
 }
 

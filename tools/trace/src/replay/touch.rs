@@ -1,19 +1,19 @@
-//! Touching memory again.
+//! Replaying accesses.
 
 use crate::event::{Access as Recorded, Denial, Fault, Mode, Outcome};
 use quire_arch::{Access, VirtAddr};
 use quire_host::{AccessError, HostPlatform, Translation, Vcpu};
 use quire_mm::space::{FaultError, Space};
 
-/// What a touch came to, held against the recording.
+/// The result of an access, compared with the recording.
 pub(super) enum Touched {
     /// As on Linux.
     Same,
-    /// It went through as on Linux, but Linux faulted and here the page was present already.
+    /// It succeeded as on Linux, but Linux faulted and here the page was present already.
     Present(Translation),
     /// Not as on Linux: what Quire did, in words.
     Differs(String),
-    /// Linux refused it for a reason that Quire does not know yet.
+    /// Linux refused it for a reason that Quire does not model yet.
     Unsupported(&'static str),
     /// There was no memory.
     OutOfMemory,
@@ -25,9 +25,9 @@ pub(super) fn replay(vcpu: &Vcpu, space: &Space<'_, HostPlatform>, fault: &Fault
         Recorded::Read => &[Access::Read],
         Recorded::Write => &[Access::Write],
         Recorded::Execute => &[Access::Execute],
-        // What the mapping allows: then no result differs because of a wrong guess. A write first, since
-        // anonymous memory is rarely read before it was written, and a page that was there would not have
-        // faulted for a read.
+        // The access that the mapping allows: then a wrong guess causes no difference. A write first, since
+        // anonymous memory is rarely read before it is written, and a present page would not have faulted for
+        // a read.
         Recorded::Unknown => &[Access::Write, Access::Read, Access::Execute],
     };
     let mut wrote = false;
@@ -41,7 +41,7 @@ pub(super) fn replay(vcpu: &Vcpu, space: &Space<'_, HostPlatform>, fault: &Fault
     }
     let refused = matches!(result, Err(AccessError::Fault(FaultError::AccessDenied)));
     if refused && fault.access == Recorded::Execute && was_allowed(fault) {
-        // An instruction was fetched from memory that is not executable. Linux brings the page in first, and
+        // An instruction was fetched from memory that is not executable. Linux faults the page in first, and
         // refuses the next fault, which is an event of its own. So does Quire: the page can be read without a
         // fault.
         let found = vcpu.program(space).translate_for(VirtAddr(fault.addr), Access::Read);
@@ -57,7 +57,7 @@ fn compare(fault: &Fault, result: Result<Translation, AccessError<FaultError>>) 
         return Touched::OutOfMemory;
     }
     let refused = match fault.outcome {
-        // It may have come out either way: a kernel copy that failed, or a source that does not tell.
+        // The outcome is not known: a kernel copy that failed, or a source that does not report it.
         Outcome::Unresolved => return Touched::Same,
         Outcome::Unknown if fault.mode == Mode::Kernel => return Touched::Same,
         Outcome::Minor | Outcome::Major | Outcome::Unknown => None,
@@ -82,7 +82,7 @@ fn is_bus(result: &Result<Translation, AccessError<FaultError>>) -> bool {
     matches!(result, Err(AccessError::Fault(FaultError::Bus)))
 }
 
-/// Whether Linux let the touch through, as far as is known.
+/// Whether Linux allowed the access, as far as is known.
 pub(super) fn was_allowed(fault: &Fault) -> bool {
     matches!(fault.outcome, Outcome::Minor | Outcome::Major | Outcome::Unknown)
 }

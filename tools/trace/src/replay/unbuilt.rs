@@ -1,5 +1,5 @@
-//! Calls that are not built. What they do to the layout is known from the recording, and is done here, so
-//! that what comes later is not taken for a difference.
+//! Calls that are not built. Their effect on the layout is known from the recording, and is made here, so
+//! that they cause no later differences.
 
 use super::files::FileIds;
 use crate::event::{Call, CallDetail, SYS_MAP_SHADOW_STACK};
@@ -14,8 +14,8 @@ const SHM_EXEC: u64 = 0x8000;
 const MADV_GUARD_INSTALL: u64 = 102;
 const MAP_NONBLOCK: u64 = 0x1_0000;
 
-/// Does what is known of a call that succeeded on Linux. Best effort: the call counts as a gap, and what
-/// follows from a failure here will be counted too.
+/// Makes the known effect of a call that succeeded on Linux. Best effort: the call counts as a gap, and
+/// the consequences of a failure here are counted too.
 pub(super) fn apply(space: &HostSpace<'_>, call: &Call, files: &mut FileIds) {
     let [first, second, third, ..] = call.args;
     match (i64::from(call.number), &call.detail) {
@@ -82,7 +82,7 @@ fn find(space: &HostSpace<'_>, is: impl Fn(&Mapping) -> bool) -> Vec<Mapping> {
     found
 }
 
-/// `shmdt`: unmaps what is left of the segment that was attached at `addr`. Parts of it may have been
+/// `shmdt`: unmaps what remains of the segment that was attached at `addr`. Parts of it may have been
 /// unmapped, and others changed.
 fn detach(space: &HostSpace<'_>, addr: u64, files: &FileIds) {
     let parts = find(space, |mapping| {

@@ -120,7 +120,7 @@ fn block_type<P: Platform>(frames: &Frames<P>, pfn: Pfn, order: Order, expected:
 
 /// Checks that a block which a CPU keeps lies in a page block that is in use.
 ///
-/// A block may have come to a list before its page block was isolated, but a machine on which a range is just
+/// A block may have entered a list before its page block was isolated, but a machine on which a range is just
 /// leaving is not quiet: when [`Frames::take_offline`] has ended, its frames are out of use or its page
 /// blocks as they were. That the page block has another type than the list, the reserve's included, is no
 /// damage: it may have changed while the block lay here, and a thread that drains the list asks again.
@@ -166,7 +166,7 @@ fn pcp<P: Platform>(frames: &Frames<P>, zone: ZoneId, cpu: CpuId, set: &PcpSet<P
     returned(frames, (cpu, zone), (set.returned.first(), set.returned.pages()), report);
 }
 
-/// Walks blocks that other CPUs brought back, of `pages` base pages, and returns how many there are.
+/// Walks blocks that other CPUs returned, of `pages` base pages, and returns how many there are.
 fn returned<P: Platform>(
     frames: &Frames<P>,
     (cpu, zone): (CpuId, ZoneId),

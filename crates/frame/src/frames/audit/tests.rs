@@ -18,7 +18,7 @@ fn machine(pcp: PcpTechnique) -> Frames<Machine> {
     frames(&[(0, 2048)], 1, pcp)
 }
 
-/// A frame, given out.
+/// An allocated frame.
 fn taken(frames: &Frames<Machine>) -> Pfn {
     frames.allocate(&frames.platform().pin(), ONE).unwrap()
 }

@@ -1,6 +1,6 @@
-//! The folio lock, as bits of the state word. LOCKED is set by the thread that gets the lock. One that does
-//! not sets WAITERS too and sleeps while both are set. The holder clears both in one step, and wakes all that
-//! sleep on the folio if WAITERS was set: they try again, and each that loses says so again.
+//! The folio lock, as bits of the state word. The thread that gets the lock sets LOCKED. One that does not
+//! get it sets WAITERS too and sleeps while both are set. The holder clears both in one step, and wakes all
+//! sleepers on the folio if WAITERS was set. They try again, and each that fails sets WAITERS again.
 
 use super::Frame;
 use crate::map::FrameFlags;
@@ -14,7 +14,7 @@ impl Frame {
     }
 
     /// Takes the folio lock. `wait` is called while another thread has it, each time with a closure that
-    /// tells whether it is still worth waiting. Returns false if the frame is no folio that is given out.
+    /// returns whether waiting is still needed. Returns false if the frame is not an allocated folio.
     pub(crate) fn lock_folio_with(&self, mut wait: impl FnMut(&mut dyn FnMut() -> bool)) -> bool {
         loop {
             match self.set_flags(FrameFlags::LOCKED) {
@@ -30,7 +30,7 @@ impl Frame {
         }
     }
 
-    /// Gives the folio lock back, and tells whether another thread waits for it.
+    /// Releases the folio lock, and returns whether another thread waits for it.
     pub(crate) fn unlock_folio(&self) -> bool {
         self.clear_flags(BOTH).is_some_and(|before| before.contains(FrameFlags::WAITERS))
     }
@@ -59,8 +59,7 @@ mod models {
     impl Model {
         fn add(&self) {
             let locked = self.frame.lock_folio_with(|still| {
-                // A sleeper that no thread wakes though it may go on would spin here for ever, which loom
-                // reports.
+                // A sleeper whose wake-up was lost would spin here forever, which loom reports.
                 while still() && !self.awake.swap(false, Ordering::AcqRel) {
                     thread::yield_now();
                 }

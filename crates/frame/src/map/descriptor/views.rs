@@ -1,12 +1,12 @@
 //! Typed views of a frame's words.
 //!
-//! A descriptor has the same words whatever its frame is, and each kind of frame gives them a meaning of its
-//! own. So the words are private, and are read and written through the view of one kind. A word stays as it was
-//! when a frame is given back; a user sets it before it relies on it.
+//! A descriptor has the same words for every kind of frame, and each kind gives them its own meaning. So the
+//! words are private, and are accessed through the view of one kind. A word keeps its value when the frame is
+//! freed; a user sets it before relying on it.
 //!
 //! What is stored as the owner of a folio is odd where it names an anon_vma ([`OwnerWord`]); the views of all other
-//! kinds store even numbers there. So a walker of the rmap that finds a frame between two uses takes nothing for
-//! an anon_vma that is none.
+//! kinds store even numbers there. So an rmap walker that finds a frame between two uses never mistakes
+//! another owner for an anon_vma.
 //!
 //! Loads and stores are relaxed where nothing else is said: the lock of the object that the frame belongs to orders
 //! them.
@@ -95,9 +95,9 @@ view! {
         whole_maps, set_whole_maps: u32 = live;
         /// The slot of its first page while it is in the swap cache, as quire-swap numbers slots.
         slot, set_slot: u64 = private;
-        /// The memcg that it is charged to; 0 for none. Zero whenever the frame is given back.
+        /// The memcg that it is charged to; 0 for none. Zero whenever the frame is freed.
         memcg, set_memcg: u16 = memcg;
-        /// Which list it is on while it has [`FrameFlags::LRU`](crate::FrameFlags::LRU): the meaning is that of
+        /// The LRU list that it is on while it has [`FrameFlags::LRU`](crate::FrameFlags::LRU); defined by
         /// quire-memcg.
         list_label, set_list_label: u16 = list;
     } links {}
@@ -126,7 +126,7 @@ impl FolioFrame<'_> {
         if owner & 1 == 0 { None } else { Some((owner & !1) as usize) }
     }
 
-    /// Says whose it is, before it is mapped or becomes private. Release: a walker that finds the anon_vma here
+    /// Sets its owner, before it is mapped or becomes private. Release: a walker that finds the anon_vma here
     /// sees it filled in.
     #[inline]
     pub fn set_owner(self, owner: OwnerWord) {
@@ -162,7 +162,7 @@ view! {
         /// Entries in use, as the owner of the table counts them.
         live, set_live: u32 = live;
     } links {
-        /// The next of the tables that were unhooked, in the place of its space.
+        /// The next unlinked table; shares the word of its space.
         next_unhooked, set_next_unhooked = owner;
         /// Of a PMD table, the first table that is deposited behind it; of a deposited table, the next.
         deposit, set_deposit = private;
@@ -212,7 +212,7 @@ impl TableFrame<'_> {
         self.0.owner().load(Ordering::Relaxed) >> 1
     }
 
-    /// Says which space it belongs to.
+    /// Sets the space that it belongs to.
     #[inline]
     pub fn set_space(self, space: u64) {
         self.0.owner().store(space << 1, Ordering::Relaxed);
@@ -236,7 +236,7 @@ impl SlabFrame<'_> {
         self.0.owner().load(Ordering::Relaxed)
     }
 
-    /// Says which cache it belongs to.
+    /// Sets the cache that it belongs to.
     #[inline]
     pub fn set_cache(self, cache: u64) {
         self.0.owner().store(cache & !1, Ordering::Relaxed);
@@ -259,8 +259,8 @@ view! {
 }
 
 impl Frame {
-    /// As the first frame of a folio. It may have been given back, or be used anew, if the caller does not keep
-    /// it: then what it says is old, or another folio's.
+    /// As the first frame of a folio. Unless the caller keeps it, it may have been freed or reused: then the
+    /// view is stale, or another folio's.
     #[inline]
     pub fn as_folio(&self) -> FolioFrame<'_> {
         FolioFrame(self)

@@ -1,4 +1,4 @@
-//! What a request does when its own migratetype has nothing: it takes from another type's blocks.
+//! Fallback: a request whose own migratetype has nothing takes from another type's blocks.
 //!
 //! As in Linux, the largest block is taken first, so that the damage stays in few page blocks, and where the
 //! piece is large or the type is one that must not be scattered, the whole page block changes its type,
@@ -12,10 +12,10 @@ use crate::kind::Kind;
 use crate::map::{FrameIndex, MemoryMap, Migratetype, PAGEBLOCK_ORDER};
 use quire_arch::{Order, Pfn, PfnRange};
 
-/// A piece of at least half the page block's order may take the block over.
+/// From this order on a fallback may claim the whole page block.
 const LARGE_PIECE: Order = Order::ALL[PAGEBLOCK_ORDER.index() / 2];
 
-/// What is in a page block.
+/// The contents of a page block.
 #[derive(Clone, Copy, Debug, Default)]
 struct BlockUse {
     free: u64,

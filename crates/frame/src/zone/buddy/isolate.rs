@@ -1,4 +1,4 @@
-//! Page blocks whose free memory is not given out, because their range is about to be taken out of use.
+//! Isolated page blocks: their free memory is not allocated, because their range is about to go offline.
 
 use super::Buddy;
 use crate::counters::EventSet;
@@ -7,7 +7,7 @@ use crate::map::{FrameIndex, FrameState, MemoryMap, Migratetype, PAGEBLOCK_ORDER
 use quire_arch::{Order, Pfn, PfnRange};
 
 impl Buddy {
-    /// Isolates the page block `block`: from now on nothing of it is given out, and what is freed stays in
+    /// Isolates the page block `block`: from now on nothing of it is allocated, and what is freed stays in
     /// it.
     pub(crate) fn isolate_block(&mut self, map: &MemoryMap, block: PfnRange) {
         self.split_around(map, block);
@@ -15,12 +15,12 @@ impl Buddy {
         self.change_blocks(map, block, Migratetype::Isolate);
     }
 
-    /// Undoes [`isolate_block`](Self::isolate_block): what is free in the block can be had again.
+    /// Undoes [`isolate_block`](Self::isolate_block): what is free in the block can be allocated again.
     pub(crate) fn restore_block(&mut self, map: &MemoryMap, block: PfnRange, events: &EventSet) {
         let before = map.block_before(block.start());
         self.split_around(map, block);
         self.change_blocks(map, block, before);
-        // Freed anew, piece by piece, so that it joins its neighbours.
+        // Freed again, piece by piece, so that it merges with its neighbours.
         let mut pfn = block.start();
         while pfn < block.end() {
             let index = map.checked_index(pfn).filter(|&index| map.at(index).kind() == Kind::Free);

@@ -41,7 +41,7 @@ impl Buddy {
     }
 
     /// Gives the free memory of one block of the reserve back to all allocations; the block with the largest
-    /// free piece. Tells whether there was one.
+    /// free piece. Returns whether there was one.
     pub(crate) fn unreserve_block(&mut self, map: &MemoryMap, events: &EventSet) -> bool {
         let Some(index) = self.largest(Migratetype::HighAtomic) else { return false };
         self.restore_block(map, block_at(map.pfn(index)), events);

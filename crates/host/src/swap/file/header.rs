@@ -16,7 +16,7 @@ const VERSION_AT: usize = 1024;
 const LAST_PAGE_AT: usize = 1028;
 const BAD_PAGES_AT: usize = 1032;
 
-/// A page that direct input can be read to.
+/// A page suitable for direct I/O.
 #[repr(align(4096))]
 struct Page([u8; PAGE]);
 
@@ -30,7 +30,7 @@ impl Page {
     }
 }
 
-/// What the header says.
+/// The contents of the header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Header {
     /// The number of the last page. The header's own is 0.

@@ -1,4 +1,4 @@
-//! A few threads that read and write, for hosts that permit no io_uring.
+//! A small thread pool that reads and writes, for hosts that permit no io_uring.
 
 use super::queue::{Bytes, Request, Shared, error};
 use quire_swap::{DeviceError, Direction};

@@ -1,4 +1,4 @@
-//! What the device and its workers share: work to be done, and work that is done.
+//! The state shared by the device and its workers: submitted and completed requests.
 
 use core::fmt;
 use core::ptr::NonNull;
@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Where pages are, in RAM and in the file.
+/// The place of pages, in RAM and in the file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Bytes {
     pub(super) start: NonNull<u8>,
@@ -36,7 +36,7 @@ struct Pending {
     stop: bool,
 }
 
-/// What the device and its workers share.
+/// The state shared by the device and its workers.
 pub(super) struct Shared {
     pub(super) file: File,
     depth: usize,
@@ -169,7 +169,7 @@ impl fmt::Debug for Shared {
     }
 }
 
-/// What a failed call of the host means.
+/// The device error for a failed call of the host.
 pub(super) fn error(direction: Direction, errno: i32) -> DeviceError {
     match (direction, errno) {
         // A file with holes on a full file system.

@@ -1,8 +1,8 @@
 //! One thread with an io_uring.
 //!
-//! The host ties a request to the thread that hands it in, and cancels what a thread leaves behind when it
-//! ends. So only the device's own thread does; others queue their work and ring a bell, which the ring
-//! listens to as well.
+//! The host ties a request to the submitting thread, and cancels a thread's pending requests when it ends. So
+//! only the device's own thread submits; others queue their work and ring a bell (an eventfd), which the ring
+//! polls too.
 
 use super::queue::{Request, Shared, error};
 use io_uring::types::Fd;
@@ -78,7 +78,7 @@ impl<'s> Ring<'s> {
         }
     }
 
-    /// Hands a request in, or what is left of it.
+    /// Submits a request, or what is left of it.
     fn hand_in(&mut self, request: Request) {
         // There are as many places as requests under way.
         let Some(place) = self.free.pop() else {

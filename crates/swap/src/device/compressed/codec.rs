@@ -1,21 +1,21 @@
-//! How a page is made smaller.
+//! Codecs that compress pages.
 
 use crate::device::memory::PAGE;
 use core::fmt;
 use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into, get_maximum_output_size};
 
-/// Bytes that a codec may write while it compresses a page: what the worst page comes to, and some room.
+/// Bytes that a codec may write while it compresses a page: the worst case, and some margin.
 pub const CODEC_OUTPUT: usize = 4608;
 
-/// What was compressed cannot be what this is.
+/// The data is not valid compressed data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the compressed page is damaged")]
 pub struct Damaged;
 
 /// A way to compress pages. Its methods are called with a pin: they neither sleep nor take long.
 pub trait Codec: Send + Sync + 'static {
-    /// What one CPU works with. It lies in the machine's memory, and is at most as large and as aligned as a
-    /// page or a few.
+    /// A CPU's workspace. It lies in the machine's memory; its size and alignment are at most a page or a
+    /// few.
     type Workspace: Send;
 
     /// Its name, as Linux has it.
@@ -24,7 +24,7 @@ pub trait Codec: Send + Sync + 'static {
     /// A workspace, or none if there is no memory.
     fn workspace(&self) -> Option<Self::Workspace>;
 
-    /// Writes the compressed page to `output` and returns its length; none if there is no room for it.
+    /// Writes the compressed page to `output` and returns its length; `None` if it does not fit.
     fn compress(
         &self,
         workspace: &mut Self::Workspace,
@@ -32,12 +32,12 @@ pub trait Codec: Send + Sync + 'static {
         output: &mut [u8; CODEC_OUTPUT],
     ) -> Option<usize>;
 
-    /// The opposite.
+    /// Decompresses a page.
     ///
     /// # Errors
     ///
     /// [`Damaged`] if `compressed` is not what [`compress`](Self::compress) wrote, as far as the codec can
-    /// tell. Then the page has whatever contents. It reads and writes nothing else in any case.
+    /// tell. Then the page's contents are unspecified. Nothing else is read or written in any case.
     fn decompress(
         &self,
         workspace: &mut Self::Workspace,
@@ -50,7 +50,7 @@ pub trait Codec: Send + Sync + 'static {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Lz4;
 
-/// What [`Lz4`] works with: its table of what it has seen.
+/// The workspace of [`Lz4`]: its hash table.
 pub struct Lz4Workspace(CompressTable);
 
 impl fmt::Debug for Lz4Workspace {

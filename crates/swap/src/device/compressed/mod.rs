@@ -1,7 +1,7 @@
 //! Pages in RAM, compressed.
 //!
-//! - [`CompressedStore`]: pages by slot, with [`Codec`]s, in a [`pool`] of objects. It is the whole of a
-//!   device of compressed RAM, and what a compressed cache in front of another device keeps its pages in.
+//! - [`CompressedStore`]: pages by slot, with [`Codec`]s, in a [`pool`] of objects. A device of compressed
+//!   RAM consists of it, and a compressed cache in front of another device keeps its pages in one.
 //! - [`CompressedRam`]: the device.
 
 mod codec;

@@ -13,7 +13,7 @@ use quire_frame::{AllocError, Frames};
 /// A swap device whose pages stay in RAM, compressed: what Linux calls zram.
 ///
 /// A slot that was never written, or is free, reads as zeros. If one page of several cannot be written, those
-/// before it are, which does no harm: the caller writes all of them again, or frees their slots.
+/// before it are written. That is harmless: the caller rewrites all of them, or frees their slots.
 #[derive(Debug)]
 pub struct CompressedRam<P: Platform, C: Codec = Lz4> {
     store: CompressedStore<P, C>,
@@ -30,7 +30,7 @@ impl<P: Platform, C: Codec> CompressedRam<P, C> {
         Ok(Self { store: CompressedStore::new(frames, slots, codec)? })
     }
 
-    /// What it keeps its pages in.
+    /// The store of its pages.
     #[doc(hidden)]
     pub fn store(&self) -> &CompressedStore<P, C> {
         &self.store

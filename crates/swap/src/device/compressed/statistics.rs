@@ -1,16 +1,16 @@
-//! What a store tells of itself.
+//! A store's statistics.
 
 use crate::device::DeviceReport;
 use core::fmt;
 use quire_arch::PAGE_SIZE;
 
-/// A store in numbers, with the meanings of the columns of Linux's `/sys/block/zram0/mm_stat`. Exact on a
+/// Statistics of a store, with the meanings of the columns of Linux's `/sys/block/zram0/mm_stat`. Exact on a
 /// quiet machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct StoreStatistics {
     /// Bytes of the pages that are stored.
     pub orig_data_size: u64,
-    /// What they come to compressed: pages of equal words nothing, pages that do not compress a page each.
+    /// Their compressed size: nothing for pages of equal words, a page each for incompressible pages.
     pub compr_data_size: u64,
     /// RAM that holds them. The store's own tables are not in it.
     pub mem_used_total: u64,
@@ -22,7 +22,7 @@ pub struct StoreStatistics {
     pub same_pages: u64,
     /// Frames that compaction freed.
     pub pages_compacted: u64,
-    /// Pages that are kept as they are, because they do not compress.
+    /// Incompressible pages, which are stored uncompressed.
     pub huge_pages: u64,
     /// How many of those were stored so far.
     pub huge_pages_since: u64,

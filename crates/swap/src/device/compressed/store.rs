@@ -16,22 +16,22 @@ use core::fmt;
 use quire_arch::{Order, PAGE_SIZE, Pfn, Pin, Platform};
 use quire_frame::{AllocError, FaultSite, Frames};
 
-/// Memory that is the store's own, as fault plans know it.
+/// The site of the store's own memory, for fault plans.
 const SITE: FaultSite = FaultSite::new("zram");
 
 /// Pages in RAM, compressed, each in a slot.
 ///
 /// A page all of whose words are equal is kept as one word. One that would need more than about four fifths
-/// of a page is kept as it is. All others are objects of a pool that packs them densely.
+/// of a page is stored uncompressed. All others are objects of a pool that packs them densely.
 ///
 /// Every method may be called from all CPUs at once, with and without a pin, and takes spin locks of the
 /// classes CompressedSlot and CompressedPool, and what [`Frames::allocate`] takes without draining. All are
-/// called with the machine that the store was made on. What it has of the machine's frames goes back in
-/// [`close`](Self::close), not when it is dropped.
+/// called with the machine that the store was made on. Its frames are freed by [`close`](Self::close), not
+/// when it is dropped.
 ///
-/// A device of compressed RAM is this and no more ([`CompressedRam`](super::CompressedRam)). A compressed
-/// cache in front of another device has a store with that device's slots: [`load`](Self::load) says whether
-/// it has the page, and which page is to leave next for the device is for the cache to say.
+/// A device of compressed RAM is just a store ([`CompressedRam`](super::CompressedRam)). A compressed cache
+/// in front of another device has a store with that device's slots: [`load`](Self::load) says whether it has
+/// the page; the cache decides which page is written back to the device next.
 pub struct CompressedStore<P: Platform, C: Codec = Lz4> {
     codec: C,
     gate: Gate,
@@ -83,8 +83,8 @@ impl<P: Platform, C: Codec> CompressedStore<P, C> {
     ///
     /// # Errors
     ///
-    /// [`DeviceError::NoSpace`] at the limit or without memory, [`DeviceError::OutOfRange`] for a slot that
-    /// there is not, and [`DeviceError::Io`] once the store is closed. The slot has what it had.
+    /// [`DeviceError::NoSpace`] at the limit or without memory, [`DeviceError::OutOfRange`] for a slot out of
+    /// range, and [`DeviceError::Io`] once the store is closed. The slot is unchanged.
     pub fn store(&self, frames: &Frames<P>, slot: u64, page: Pfn) -> Result<(), DeviceError> {
         let pin = frames.platform().pin();
         let section = self.gate.enter(frames, &pin).ok_or(DeviceError::Io)?;
@@ -149,12 +149,12 @@ impl<P: Platform, C: Codec> CompressedStore<P, C> {
         }
     }
 
-    /// Writes the slot's page to frame `page`, which is the caller's alone, and returns whether the slot has
-    /// one. If not, the frame is left as it is.
+    /// Copies the slot's page to frame `page`, which only the caller uses, and returns whether the slot has
+    /// one. If not, the frame is unchanged.
     ///
     /// # Errors
     ///
-    /// [`DeviceError::Corrupt`] if it cannot be decompressed: then the frame holds whatever there was of it.
+    /// [`DeviceError::Corrupt`] if it cannot be decompressed: then the frame's contents are unspecified.
     /// [`DeviceError::OutOfRange`] and [`DeviceError::Io`] as for [`store`](Self::store).
     pub fn load(&self, frames: &Frames<P>, slot: u64, page: Pfn) -> Result<bool, DeviceError> {
         if slot >= self.slots() {
@@ -195,7 +195,7 @@ impl<P: Platform, C: Codec> CompressedStore<P, C> {
         Ok(true)
     }
 
-    /// Whether the slot has a page: a moment's view.
+    /// Whether the slot has a page: a snapshot.
     pub fn has(&self, frames: &Frames<P>, slot: u64) -> bool {
         let pin = frames.platform().pin();
         let Some(section) = self.gate.enter(frames, &pin) else { return false };
@@ -211,8 +211,7 @@ impl<P: Platform, C: Codec> CompressedStore<P, C> {
         }
     }
 
-    /// Moves objects together, and returns the bytes of RAM that became free. Pages that another thread is
-    /// using just now stay where they are.
+    /// Compacts the pool, and returns the bytes of RAM freed. Pages in use by another thread stay in place.
     pub fn compact(&self, frames: &Frames<P>) -> u64 {
         let step = |one: &mut EmptyChain<'_, P>| {
             let pin = frames.platform().pin();
@@ -230,7 +229,7 @@ impl<P: Platform, C: Codec> CompressedStore<P, C> {
         self.pool.used_bytes()
     }
 
-    /// Sets the most bytes of RAM that may hold pages, or none. What is there already stays.
+    /// Sets the limit of bytes of RAM for pages, or no limit. Pages already stored stay.
     pub fn set_limit(&self, bytes: Option<u64>) {
         self.pool.set_limit(bytes);
     }
@@ -256,7 +255,7 @@ impl<P: Platform, C: Codec> CompressedStore<P, C> {
         }
     }
 
-    /// Gives every frame back, once all users of the store are done. A later user finds it closed.
+    /// Frees every frame, once all users of the store are done. A later user finds it closed.
     ///
     /// Not to be called in a section of [`Frames::epoch`], for whose end it would wait.
     pub fn close(&self, frames: &Frames<P>) {

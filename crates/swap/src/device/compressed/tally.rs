@@ -27,7 +27,7 @@ pub(super) struct Tally {
     shards: [CachePadded<Shard>; SHARDS],
 }
 
-/// What they come to.
+/// Their sums.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Sums {
     pub(super) stored: u64,
@@ -37,7 +37,7 @@ pub(super) struct Sums {
     pub(super) whole_since: u64,
 }
 
-/// What one slot adds.
+/// The contribution of one slot.
 fn share(contents: Contents) -> Sums {
     let one = Sums { stored: 1, ..Sums::default() };
     match contents {

@@ -1,5 +1,5 @@
-//! What each CPU compresses with: got when the store is made, since there is no memory to be had when it is
-//! needed.
+//! Per-CPU compression workspaces. They are allocated when the store is made, since memory is short when they
+//! are needed.
 
 use super::codec::{CODEC_OUTPUT, Codec};
 use crate::device::memory::{PAGE, give_back, order_for};

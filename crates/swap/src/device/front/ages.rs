@@ -1,4 +1,5 @@
-//! Which slots were filled when: a queue of slot numbers, in frames that come and go with it.
+//! The order in which slots were filled: a queue of slot numbers, in frames allocated and freed as it grows
+//! and shrinks.
 
 use crate::device::memory::{frame_for_contents, give_back};
 use core::ptr::NonNull;

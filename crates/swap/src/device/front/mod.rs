@@ -1,23 +1,22 @@
 //! A compressed cache in front of a device (Linux's zswap).
 //!
-//! Pages that are written are compressed into RAM, and the device behind sees none of them as long as the
-//! cache has room. When it is at its limit, pages go to the device past it, and those that have been in the
-//! cache longest are written back: read out of it, written to the device, and only then forgotten.
+//! Written pages are compressed into RAM, and none reaches the device behind while the cache has room. At the
+//! limit, new pages bypass the cache, and its oldest pages are written back: copied out, written to the
+//! device, and only then dropped from the cache.
 //!
-//! A slot's page is in the cache, or on the device, or on its way from the one to the other, and then the
-//! cache still has it. The few that are on their way are in a list ([`Leaving`]), under a lock:
+//! A slot's page is in the cache, or on the device, or under writeback, and then the cache still has it. The
+//! few under writeback are in a list ([`Leaving`]), under a lock:
 //!
-//! - A thread that frees such a slot, or stores a new page in it, strikes it off: the cache is not to forget
-//!   what it has then.
-//! - A thread that wants to write to such a slot past the cache waits: two writes to one place of a device
-//!   may land in any order.
+//! - A thread that frees such a slot, or stores a new page in it, strikes it off: then the cache must not
+//!   drop what it has.
+//! - A thread that wants to write to such a slot, bypassing the cache, waits: two writes to one place of a
+//!   device may land in any order.
 //!
-//! A thread that reads asks the cache first, page by page. What it has not the device has, all of it: a page
-//! is forgotten only when it is written. So of a folio the device is asked for those pages alone
+//! A read tries the cache first, page by page. The device has all pages that the cache does not have: a page
+//! is dropped only after it was written. So only those pages of a folio are read from the device
 //! ([`PartReads`]).
 //!
-//! Nothing here goes through the swap cache, so a write-back cannot come to wait for a swap-in, or for
-//! itself.
+//! Nothing here goes through the swap cache, so writeback never waits for a swap-in, or for itself.
 
 mod ages;
 mod parts;
@@ -36,27 +35,27 @@ use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 const SITE: FaultSite = FaultSite::new("zswap");
 
-/// Pages that are on their way to the device at once.
+/// The most pages under writeback at once.
 const LEAVING: usize = 16;
-/// Pages that a thread that finds the cache full sends on their way.
+/// Pages that a thread writes back when it finds the cache full.
 const SENT_AT_ONCE: usize = 4;
 
-/// A page on its way to the device.
+/// A page under writeback.
 struct Leaving {
     slot: u64,
     /// The copy that the device reads.
     frame: Pfn,
-    /// Whether the slot was freed or filled anew since.
+    /// Whether the slot was freed or refilled since.
     struck: bool,
 }
 
-/// What is behind the lock.
+/// The state behind the lock.
 #[derive(Default)]
 struct State {
     leaving: ArrayVec<Leaving, LEAVING>,
     ages: Ages,
     parts: PartReads,
-    /// Reads in parts that are done and that were not reported.
+    /// Completed reads in parts that were not reported yet.
     done: ArrayVec<(PageIo, Result<(), DeviceError>), AT_ONCE>,
 }
 
@@ -99,7 +98,7 @@ impl<P: Platform, D: SwapDevice<P>> CompressedCache<P, D> {
         (0..u64::from(io.pages)).map(move |nth| (io.slot + nth, io.pfn.offset(nth)))
     }
 
-    /// Strikes off what is on its way of these slots. Returns whether anything is.
+    /// Strikes off pages under writeback of these slots. Returns whether there are any.
     fn strike(&self, frames: &Frames<P>, slot: u64, pages: u64) -> bool {
         let _pin = frames.platform().pin();
         let mut state = self.state.lock();
@@ -188,7 +187,7 @@ impl<P: Platform, D: SwapDevice<P>> CompressedCache<P, D> {
         let begun = {
             let _pin = frames.platform().pin();
             let mut state = self.state.lock();
-            // Each of them may come to wait until it is reaped.
+            // Each of them may have to wait until it is reaped.
             state.parts.len() + state.done.len() < AT_ONCE && state.parts.begin(io, missing)
         };
         if !begun {
@@ -229,7 +228,7 @@ impl<P: Platform, D: SwapDevice<P>> CompressedCache<P, D> {
         }
     }
 
-    /// A part came at once. If it was the last, a thread that reaps next hears of the whole read.
+    /// A part completed at once. If it was the last, the next reap reports the whole read.
     fn keep_done(&self, frames: &Frames<P>, page: PageIo, result: Result<(), DeviceError>) {
         if let Some(Some(whole)) = self.finish_part(frames, page, result) {
             {
@@ -253,7 +252,7 @@ impl<P: Platform, D: SwapDevice<P>> CompressedCache<P, D> {
         self.state.lock().parts.finish(page, result)
     }
 
-    /// Sends the oldest pages on their way to the device.
+    /// Starts writeback of the oldest pages.
     fn send_oldest(&self, frames: &Frames<P>) {
         for _ in 0..SENT_AT_ONCE {
             if !self.send_one(frames) {
@@ -277,7 +276,7 @@ impl<P: Platform, D: SwapDevice<P>> CompressedCache<P, D> {
                     false
                 }
             },
-            // It was freed meanwhile, or is damaged, and its reader will hear of it.
+            // It was freed meanwhile, or is damaged; its reader will get the error.
             Ok(false) | Err(_) => {
                 self.left(frames, frame, Err(DeviceError::OutOfRange));
                 true
@@ -285,7 +284,7 @@ impl<P: Platform, D: SwapDevice<P>> CompressedCache<P, D> {
         }
     }
 
-    /// The oldest page, with a frame for its copy, noted as on its way.
+    /// The oldest page, with a frame for its copy, recorded as under writeback.
     fn begin_leaving(&self, frames: &Frames<P>) -> Option<(u64, Pfn)> {
         let pin = frames.platform().pin();
         let frame = frames.allocate(&pin, frame_for_contents(SITE)).ok()?;
@@ -309,8 +308,8 @@ impl<P: Platform, D: SwapDevice<P>> CompressedCache<P, D> {
         found
     }
 
-    /// The device has completed the page whose copy is in `frame`. One that it does not take stays, as the
-    /// youngest.
+    /// The device has completed the page whose copy is in `frame`. If the write failed the page stays in the
+    /// cache, as the youngest.
     fn left(&self, frames: &Frames<P>, frame: Pfn, result: Result<(), DeviceError>) {
         let pin = frames.platform().pin();
         {
@@ -318,7 +317,7 @@ impl<P: Platform, D: SwapDevice<P>> CompressedCache<P, D> {
             let Some(at) = state.leaving.iter().position(|page| page.frame == frame) else { return };
             let page = state.leaving.swap_remove(at);
             if page.struck {
-                // What the cache has now is another page, or none.
+                // The cache now has another page, or none.
             } else if result.is_ok() {
                 // Under the lock: a thread that fills the slot anew strikes it off first.
                 self.store.free(frames, page.slot);
@@ -423,7 +422,7 @@ impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for CompressedCache<P, D> {
 
     fn close(&self, memory: DeviceMemory<'_, P>) {
         let frames = memory.frames();
-        // What is on its way is not needed any more, but the device reads the copies.
+        // Pages under writeback are not needed any more, but the device still reads the copies.
         loop {
             self.reap(memory, &mut |_, _| {});
             let is_empty = {

@@ -1,4 +1,4 @@
-//! Reads of folios of which the cache has only some pages: the device is asked for each of the others.
+//! Reads of folios of which the cache has only some pages: each of the others is read from the device.
 
 use crate::device::{DeviceError, PageIo};
 use arrayvec::ArrayVec;
@@ -21,9 +21,9 @@ pub(super) fn note(pages: &mut Pages, nth: u64) {
 #[derive(Clone, Copy, Debug)]
 struct Parts {
     whole: PageIo,
-    /// Pages that the device is still to be asked for.
+    /// Pages not yet requested from the device.
     wanted: Pages,
-    /// Pages that have not come.
+    /// Pages not completed yet.
     missing: u32,
     result: Result<(), DeviceError>,
 }
@@ -53,7 +53,7 @@ impl PartReads {
         self.0.len()
     }
 
-    /// A page that the device is to be asked for, which the caller does.
+    /// The next page for the caller to request from the device.
     pub(super) fn next(&mut self) -> Option<PageIo> {
         for parts in &mut self.0 {
             let found = parts.wanted.iter_mut().enumerate().find(|(_, word)| **word != 0);

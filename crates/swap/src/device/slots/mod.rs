@@ -1,5 +1,4 @@
-//! What a device knows about each slot: one word, in frames that come with the first slot of 512 that is
-//! used.
+//! A device's state for each slot: one word, in a frame allocated when the first of its 512 slots is used.
 
 mod word;
 
@@ -86,7 +85,7 @@ impl<P: Platform> SlotTable<P> {
     fn make_chunk(&self, section: &Section<'_, P>, entry: &AtomicU64) -> Result<(), DeviceError> {
         let request = frame_for_contents(self.site).zeroed();
         let chunk = section.frames.allocate(section.pin, request).map_err(|_| DeviceError::NoSpace)?;
-        // Frame 0 could not be told from none. It is boot memory on every machine there is.
+        // Frame 0 could not be distinguished from none. It is boot memory on every real machine.
         let lost = chunk == Pfn(0)
             || entry.compare_exchange(0, chunk.0, Ordering::AcqRel, Ordering::Relaxed).is_err();
         if lost {
@@ -144,7 +143,7 @@ impl<P: Platform> SlotTable<P> {
             if chunk == 0 {
                 continue;
             }
-            // SAFETY: as in `find`; it is given back after the last use.
+            // SAFETY: as in `find`; it is freed after the last use.
             let words = unsafe { words_of(frames, Pfn(chunk)) };
             words.iter().map(|word| unpack(word.load(Ordering::Relaxed))).for_each(&mut release);
             give_back(frames, pin, Pfn(chunk), Order::ZERO);
@@ -171,13 +170,13 @@ pub(super) struct LockedSlot<'s, P: Platform> {
 }
 
 impl<P: Platform> LockedSlot<'_, P> {
-    /// What is there.
+    /// The slot's contents.
     #[inline]
     pub(super) fn contents(&self) -> Contents {
         unpack(self.seen)
     }
 
-    /// Puts something else there and returns what was there before.
+    /// Replaces the contents and returns the old ones.
     #[inline]
     pub(super) fn replace(&mut self, contents: Contents) -> Contents {
         unpack(core::mem::replace(&mut self.seen, pack(contents)))

@@ -55,7 +55,7 @@ impl Location {
     }
 }
 
-/// What a slot has.
+/// A slot's contents.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::device) enum Contents {
     /// Nothing.
@@ -71,7 +71,7 @@ pub(in crate::device) enum Contents {
         /// How long it is.
         length: u16,
     },
-    /// A page as it is.
+    /// An uncompressed page.
     Whole(Pfn),
 }
 

@@ -1,4 +1,4 @@
-//! Where a mapping of some length fits.
+//! Searching for a gap that a mapping fits in.
 //!
 //! A search goes down only into children whose largest gap is long enough. Such a child may disappoint only
 //! when the bounds of the search cut it, which at most two children of a level do, so a search is
@@ -8,7 +8,7 @@ use super::View;
 use crate::tree::held::HeldNode;
 use quire_arch::{VirtAddr, VirtRange};
 
-/// What is searched for.
+/// The search.
 #[derive(Clone, Copy)]
 struct Search {
     len: u64,

@@ -1,4 +1,4 @@
-//! Checking everything that the tree claims about itself.
+//! Checking the tree's invariants.
 
 use super::View;
 use crate::tree::held::HeldNode;
@@ -6,7 +6,7 @@ use crate::tree::node::{Extent, MIN_FILL, SLOTS};
 use crate::tree::writer::is_mappable;
 use quire_arch::{VirtAddr, VirtRange};
 
-/// What is wrong with a tree.
+/// A broken invariant of a tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum TreeViolation {
     /// A node has too few or too many slots in use.
@@ -17,7 +17,7 @@ pub enum TreeViolation {
         /// Its slots in use.
         count: usize,
     },
-    /// A node is not at the level that its place says.
+    /// A node's level does not match its place.
     #[error("a node of level {expected} says it has level {found}")]
     Level {
         /// The level by its place.
@@ -47,7 +47,7 @@ pub enum TreeViolation {
         /// The slot.
         slot: usize,
     },
-    /// What a parent says about a child's bounds is not so.
+    /// A parent's bounds of a child are wrong.
     #[error("a child at {real:?} is cached as {cached:?}")]
     CachedRange {
         /// The bounds in the parent.
@@ -55,7 +55,7 @@ pub enum TreeViolation {
         /// The bounds of the child.
         real: VirtRange,
     },
-    /// What a parent says about the largest gap inside a child is not so.
+    /// A parent's largest gap inside a child is wrong.
     #[error("a largest gap of {real:#x} is cached as {cached:#x}")]
     CachedGap {
         /// The gap in the parent.
@@ -63,7 +63,7 @@ pub enum TreeViolation {
         /// The gap in the child.
         real: u64,
     },
-    /// The tree does not have as many entries as it says.
+    /// The tree's count of entries is wrong.
     #[error("{found} entries, while the tree counts {expected}")]
     Count {
         /// What it says.

@@ -101,8 +101,8 @@ fn nodes_to_split<V>(path: &Path<'_, V>) -> usize {
 /// Distributes the slots of the full `node`, with `slot` at `index` among them, over it and the empty
 /// `right`.
 ///
-/// An insertion at either end is likely one of a row that goes on there (a program that maps upwards or
-/// downwards), so the other side keeps most of the slots and stays as it is.
+/// An insertion at either end is likely one of a series there (a program that maps upwards or downwards), so
+/// the other side keeps most of the slots and stays as it is.
 fn split<V>(node: &Node<V>, right: &Node<V>, index: usize, slot: NodeSlot) {
     // Above the leaves the new slot is the upper half of a child that was split: slot 1 is the low end there.
     let low_end = usize::from(node.level() > 0);

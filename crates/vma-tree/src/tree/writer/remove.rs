@@ -1,4 +1,4 @@
-//! Taking out an entry, and keeping nodes filled.
+//! Removing an entry, and keeping nodes filled.
 
 use super::Writer;
 use crate::tree::Entry;

@@ -1,7 +1,7 @@
 //! Spare nodes, so that an operation of several steps gets all its memory before the first step.
 //!
-//! Only nodes that no reader has ever seen are spare: a node that was linked once goes back to the store when
-//! it dies, since a reader may still be in it.
+//! Only nodes that no reader has ever seen are spare: a node that was ever linked is returned to the store
+//! when it dies, since a reader may still be in it.
 
 use super::Writer;
 use crate::tree::node::{MERGE_LIMIT, Node, SLOTS};

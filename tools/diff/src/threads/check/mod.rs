@@ -1,10 +1,10 @@
-//! Whether what happened can have happened: per-page linearisability.
+//! Checking histories: per-page linearisability.
 //!
 //! Each operation has a stamp from before it began and one from after it returned. A history is right if each
 //! operation can be given instants between its stamps, one for each page that it concerns, such that every
 //! page, step by step, behaves as one page of a process that has a single thread. A call over several pages
-//! is not atomic: nothing is asked of the order of its instants. (`page` tells where more than one instant is
-//! needed, and why.)
+//! is not atomic: its instants can have any order. (`page` says where more than one instant is needed, and
+//! why.)
 //!
 //! Pages are searched one by one (`search`), which is what makes this fast. Two things tie pages together,
 //! and both are kept as rules about the *labels* of steps, i.e. what they did to their page (`calls`):
@@ -43,12 +43,12 @@ pub enum Wrong {
     Call(usize),
 }
 
-/// What the check of a history came to.
+/// The result of checking a history.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Verdict {
     Right,
     Wrong(Wrong),
-    /// Too many operations were under way at once for the search.
+    /// Too many operations were concurrent for the search.
     Undecided,
 }
 

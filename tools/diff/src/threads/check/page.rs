@@ -4,8 +4,7 @@
 //! possible:
 //!
 //! - *`munmap`* lets faults in again before the pages are gone (the lock is downgraded to reading): one CPU
-//!   gets MAPERR while another goes on with the translation that its TLB holds. After the return no thread
-//!   does.
+//!   gets MAPERR while another still uses the translation in its TLB. After the return no thread does.
 //! - *DONTNEED* locks no fault out and flushes at its end: one CPU has a new page already while another
 //!   reads, and writes, the old one ([`Content::ghosts`]).
 //! - *`mremap`* installs the page at the new place before the old translation is flushed: for a moment the
@@ -65,7 +64,7 @@ pub(super) struct Content {
     pub(super) value: Value,
     /// What old pages hold that were dropped and that some CPU may still see.
     pub(super) ghosts: Values,
-    /// DONTNEEDs under way; with none there are no ghosts.
+    /// DONTNEEDs in progress; with none there are no ghosts.
     pub(super) drops: u8,
 }
 
@@ -204,11 +203,11 @@ pub(super) enum Effect {
     Populate {
         write: bool,
     },
-    /// The page goes away by a move.
+    /// A move takes the page away.
     Depart,
     BeginDepart,
     EndDepart,
-    /// A page comes by a move.
+    /// A move brings a page.
     Arrive,
     BeginArrive,
     EndArrive,

@@ -27,7 +27,7 @@ pub(super) struct Step {
 /// One page's steps by thread.
 pub(super) type Steps = [Vec<Step>; MAX_THREADS];
 
-/// What a search came to.
+/// The result of a search.
 #[derive(Debug)]
 pub(super) enum Found {
     /// There are orders; each of these labels is in one of them, by the number of the slot.
@@ -38,7 +38,7 @@ pub(super) enum Found {
     TooMany,
 }
 
-/// More nodes than this are not looked at.
+/// The most nodes that are searched.
 const MOST_NODES: usize = 400_000;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -1,6 +1,6 @@
 //! Events as bytes.
 //!
-//! Numbers are stored as differences from the event before; all state begins anew with each block, so that a
+//! Numbers are stored as differences from the event before; all state is reset at each block, so that a
 //! block can be decoded alone.
 
 mod call;
@@ -21,10 +21,10 @@ const SAME_CPU: u8 = 0x20;
 const KIND_MASK: u8 = 0x0f;
 const RESERVED: u8 = 0xc0;
 
-/// Threads share this many places for their last address: bounded, whatever a file claims.
+/// Threads share this many slots for their last address: bounded, no matter what a file claims.
 const SLOTS: usize = 64;
 
-/// What both sides remember from the events before, within a block.
+/// The state that both sides keep from the events before, within a block.
 #[derive(Debug)]
 struct State {
     time: u64,

@@ -1,10 +1,10 @@
-//! Bytes of the source, with a look ahead.
+//! Bytes of the source, with lookahead.
 
 use crate::format::error::{TraceError, TraceErrorKind};
 use std::io::{ErrorKind, Read};
 
-/// The source is read in pieces of this size, so that memory grows with what is there, not with what is
-/// claimed.
+/// The source is read in pieces of this size, so that memory grows with the actual size, not with a
+/// claimed one.
 const PIECE: usize = 256 << 10;
 
 #[derive(Debug)]

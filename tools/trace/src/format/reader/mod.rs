@@ -1,6 +1,6 @@
 //! Reading a trace, block by block.
 //!
-//! Nothing in the file is believed before its checksum matched, and no length before it was compared with its
+//! Nothing in the file is used before its checksum matched, and no length before it was compared with its
 //! limit: a hostile file can waste at most a few times [`BLOCK_LIMIT`](super::BLOCK_LIMIT) of memory.
 
 mod damage;
@@ -23,8 +23,8 @@ use zstd::bulk::Decompressor;
 
 /// Reads a trace: an iterator over its events.
 ///
-/// A sound trace ends with `None` and has a [`trailer`](TraceReader::trailer). A damaged one gives one error
-/// and then `None`; with [`salvaging`](TraceReader::salvaging) it gives the events of all whole blocks
+/// A valid trace ends with `None` and has a [`trailer`](TraceReader::trailer). A damaged one gives one error
+/// and then `None`; with [`salvaging`](TraceReader::salvaging) it gives the events of all intact blocks
 /// instead, with an [`EventKind::Lost`] where some are missing, and reports the
 /// [`damage`](TraceReader::damage) at the end.
 pub struct TraceReader<R: Read> {
@@ -122,7 +122,7 @@ impl<R: Read> TraceReader<R> {
         })
     }
 
-    /// Uses what is whole of a damaged trace, instead of stopping with an error.
+    /// Uses the intact parts of a damaged trace, instead of stopping with an error.
     #[must_use]
     pub fn salvaging(mut self) -> Self {
         self.salvage = Some(Damage::default());
@@ -217,7 +217,7 @@ impl<R: Read> TraceReader<R> {
             )),
             FrameKind::Block if head.first_event != expected => {
                 if self.salvage.is_some() && head.first_event > expected {
-                    // Not consumed: the block is read again after the gap was told.
+                    // Not consumed: the block is read again after the gap was reported.
                     self.seen.events = head.first_event;
                     return Ok(Next::Gap(head.first_event - expected));
                 }
@@ -306,8 +306,7 @@ impl<R: Read> TraceReader<R> {
         Ok(event)
     }
 
-    /// Leaves out what is wrong and goes on where the next sound frame begins; `false` at the end of the
-    /// file.
+    /// Skips damage up to the next valid frame; `false` at the end of the file.
     fn skip(&mut self, error: TraceError) -> Result<bool, TraceError> {
         if matches!(error.kind(), TraceErrorKind::Io(_)) {
             return Err(error);
@@ -322,7 +321,7 @@ impl<R: Read> TraceReader<R> {
         Ok(found)
     }
 
-    /// Moves forward by at least one byte to the next sound head.
+    /// Moves forward by at least one byte to the next valid head.
     fn seek_frame(&mut self) -> Result<bool, TraceError> {
         self.input.consume(1);
         loop {
@@ -349,7 +348,7 @@ impl<R: Read> TraceReader<R> {
 
     fn fail(&mut self, error: TraceError) -> Option<Result<Event, TraceError>> {
         self.done = true;
-        // What is left of a block that makes no sense makes none either.
+        // The rest of an invalid block is not usable either.
         self.left = 0;
         Some(Err(error.in_file(self.file.as_deref())))
     }

@@ -1,7 +1,7 @@
-//! Calls that tracepoints tell of, and the lock under which each call took effect.
+//! Calls that tracepoints report, and the mmap lock under which each call took effect.
 //!
-//! A thread that does not stop is not held before a call either, so that calls of threads which share memory overlap.
-//! Linux changes an address space under one lock, and a tracepoint tells when a thread has got it to write. So a call
+//! A thread that does not stop is not held before a call either, so calls of threads that share memory overlap. Linux
+//! changes an address space under one lock, and a tracepoint reports when a thread has got it for writing. So a call
 //! took effect after its thread got the lock and before another thread got it: that is its window, and the windows of
 //! two calls that change one address space do not overlap.
 
@@ -10,23 +10,23 @@ use crate::record::perf::BegunCall;
 use crate::record::sys::Tid;
 use std::collections::{HashMap, VecDeque};
 
-/// A thread got the lock of an address space to write.
+/// A thread got the mmap lock of an address space for writing.
 #[derive(Debug, Clone, Copy)]
 struct Lock {
     time: u64,
     tid: Tid,
-    /// Which address space, as the kernel counts them.
+    /// The kernel's number of the address space.
     mm: u64,
 }
 
-/// Calls that threads are in, and who had which lock when.
+/// Calls that threads are in, and which thread had which lock when.
 #[derive(Debug, Default)]
 pub(super) struct Calls {
     /// Since when, and which.
     begun: HashMap<Tid, (u64, Box<BegunCall>)>,
     /// By time.
     locks: VecDeque<Lock>,
-    /// Threads that the recorder made call, and from when to when.
+    /// Threads into which the recorder injected calls, and from when to when.
     made_to_call: Vec<(Tid, u64, u64)>,
 }
 
@@ -36,7 +36,8 @@ impl Calls {
         self.locks.push_back(Lock { time, tid, mm });
     }
 
-    /// A thread began a call. Returns when the one before began if its end was lost.
+    /// A thread began a call. If the end of its previous call was lost, returns when that one
+    /// began.
     pub(super) fn begins(&mut self, tid: Tid, time: u64, call: Box<BegunCall>) -> Option<u64> {
         self.begun.insert(tid, (time, call)).map(|(start, _)| start)
     }
@@ -47,17 +48,17 @@ impl Calls {
         self.begun.remove(&tid)
     }
 
-    /// The recorder made a thread call from then to then.
+    /// The recorder injected calls into a thread from then to then.
     pub(super) fn made_to_call(&mut self, tid: Tid, from: u64, until: u64) {
         self.made_to_call.push((tid, from, until));
     }
 
-    /// Whether the recorder made a thread call at that time.
+    /// Whether the recorder injected calls into a thread at that time.
     pub(super) fn was_made_to_call(&self, tid: Tid, time: u64) -> bool {
         self.made_to_call.iter().any(|(of, from, until)| *of == tid && (*from..=*until).contains(&time))
     }
 
-    /// When a record took effect: its window, as narrow as the locks tell.
+    /// When a record took effect: its window, as narrow as the locks allow.
     pub(super) fn window(&self, record: &Record) -> (u64, u64) {
         let (tid, start, end) = (record.tid, record.start, record.end);
         let own = |lock: &Lock| lock.tid == tid;
@@ -87,7 +88,7 @@ impl Calls {
         next.map_or(end, |next| next.time - 1)
     }
 
-    /// Nothing that comes now began before this time, except calls that are under way.
+    /// Nothing that is reported from now on began before this time, except calls in progress.
     pub(super) fn forget_before(&mut self, time: u64) {
         let oldest = self.begun.values().map(|(start, _)| *start).min().unwrap_or(u64::MAX);
         let gone = self.locks.partition_point(|lock| lock.time < time.min(oldest));

@@ -1,4 +1,4 @@
-//! Faults that wait for their outcome and their place.
+//! Faults whose outcome or place in the order is not known yet.
 
 use super::{PendingFault, SpaceId};
 use crate::event::{Denial, Fault, Outcome, TaskId};
@@ -6,7 +6,7 @@ use crate::record::perf::{Sample, SampleKind};
 use crate::record::sys::Tid;
 use std::collections::{HashMap, VecDeque};
 
-/// A refused fault, told by the signal that it raised.
+/// A refused fault, known from the signal that it raised.
 #[derive(Debug, Clone, Copy)]
 struct Refusal {
     tid: Tid,
@@ -24,12 +24,12 @@ pub(super) struct Faults {
     /// The fault of each thread whose outcome is not known, as its number since the beginning.
     open: HashMap<Tid, u64>,
     refusals: Vec<Refusal>,
-    /// When each thread with an open fault was last seen to stand still.
+    /// When each thread with an open fault was last seen stopped.
     stopped: HashMap<Tid, u64>,
 }
 
 impl Faults {
-    /// Takes in a sample of a fault; samples come in the order of their times.
+    /// Adds a sample of a fault; samples arrive in the order of their times.
     pub(super) fn sample(&mut self, sample: &Sample, task: TaskId, space: SpaceId) {
         let tid = sample.tid as Tid;
         match sample.what {
@@ -66,23 +66,23 @@ impl Faults {
         }
     }
 
-    /// A thread goes on after its last fault.
+    /// A thread resumes after its last fault.
     pub(super) fn are_over(&mut self, tid: Tid) {
         self.close(tid, Outcome::Unresolved);
     }
 
-    /// A thread stood still at this time, so that every fault which it began before is over.
+    /// A thread was stopped at this time, so every fault that it began before is over.
     pub(super) fn thread_stopped(&mut self, tid: Tid, time: u64) {
         self.stopped.insert(tid, time);
     }
 
-    /// A thread was refused at this address, a little before this time.
+    /// A thread's access to this address was refused, a little before this time.
     pub(super) fn denied(&mut self, tid: Tid, time: u64, addr: u64, denial: Denial) {
         self.refusals.push(Refusal { tid, time, addr, denial });
     }
 
     /// Closes what is over. Returns the time of the oldest fault that is still open and not older than
-    /// `patience`. Samples were taken in up to `horizon`.
+    /// `patience`. Samples were added up to `horizon`.
     pub(super) fn settle(&mut self, horizon: u64, patience: u64) -> u64 {
         let (now, later) = std::mem::take(&mut self.refusals).into_iter().partition(|one| one.time < horizon);
         self.refusals = later;

@@ -1,11 +1,11 @@
 //! Putting calls and page faults into one order.
 //!
-//! The tracer tells of calls as windows: from when the thread was let into the kernel to when it was seen to
-//! come out. Page faults have a time each. A fault of the calling thread lies before, inside or after a
-//! window for certain, as the thread stands still at both ends. A fault of another thread inside a window may
-//! have come before or after the call took effect; what happened to it tells which (`placement`).
+//! The tracer reports calls as windows: from when the thread was resumed at the entry to when its exit stop
+//! was seen. Each page fault has one time. For a fault of the calling thread it is certain whether it lies
+//! before, inside or after the window, as the thread is stopped at both ends. A fault of another thread
+//! inside the window may be from before or after the call took effect; its outcome says which (`placement`).
 //!
-//! Calls that do not stop come as samples (`calls`), and are put into windows here.
+//! Calls that do not stop arrive as samples (`calls`), and are made windows here.
 
 mod calls;
 mod faults;
@@ -26,14 +26,15 @@ use faults::Faults;
 use placement::{Key, LEFT_OUT, NO_SPACE, place};
 use std::collections::{BTreeSet, HashMap};
 
-/// Samples may reach a ring this long after their time was taken (the kernel may be interrupted in between).
+/// Samples may reach a ring buffer this long after their timestamp was taken (the kernel may be interrupted in
+/// between).
 const SAMPLE_DELAY_NS: u64 = 30_000_000;
-/// The result of a call whose thread was killed while it waited for the lock of its address space: it was not made.
+/// The result of a call whose thread was killed while it waited for the mmap lock: the call had no effect.
 const KILLED: i64 = -(libc::EINTR as i64);
-/// A call or fault that takes longer than this no longer holds up what follows it.
+/// A call or fault that takes longer than this no longer delays what follows it.
 const PATIENCE_NS: u64 = 2_000_000_000;
 
-/// The address space that a thread is in, as the recorder counts them.
+/// The recorder's number of the address space that a thread is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct SpaceId(pub(crate) u32);
 
@@ -52,7 +53,7 @@ pub(crate) struct Record {
     pub(crate) kinds: Vec<EventKind>,
 }
 
-/// A fault that is waiting for its place.
+/// A fault that has no place in the order yet.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PendingFault {
     time: u64,
@@ -83,17 +84,17 @@ pub(crate) struct Merger {
     calls: Calls,
     records: Vec<Record>,
     in_flight: BTreeSet<(u64, Tid)>,
-    /// Since when each thread is in exec that is.
+    /// Since when each thread that is in exec is there.
     in_exec: HashMap<Tid, u64>,
     identities: HashMap<Tid, Vec<Identity>>,
     last_emitted: u64,
-    /// When the first thread was known.
+    /// When the first thread became known.
     begun: Option<u64>,
     stray_faults: u64,
 }
 
 impl Merger {
-    /// Events get times from `origin` on.
+    /// Times of events are relative to `origin`.
     pub(crate) fn new(origin: u64) -> Self {
         Self { origin, ..Self::default() }
     }
@@ -107,8 +108,8 @@ impl Merger {
             if last.until == u64::MAX {
                 last.until = from;
             } else {
-                // A reused id: the thread that had it before may have ended after the call that made the new
-                // one began.
+                // A reused id: the thread that had it before may have ended after the start of the call that
+                // made the new one.
                 identity.from = from.max(last.until);
             }
         }
@@ -129,7 +130,7 @@ impl Merger {
         self.faults.thread_stopped(tid, time);
     }
 
-    /// A thread went into the kernel for something that is recorded when it comes out.
+    /// A thread entered the kernel for a call that is recorded when it returns.
     pub(crate) fn begin(&mut self, tid: Tid, start: u64) {
         self.in_flight.insert((start, tid));
     }
@@ -140,23 +141,23 @@ impl Merger {
         self.in_exec.insert(tid, start);
     }
 
-    /// It came out, and nothing is to be recorded.
+    /// It returned, and nothing is to be recorded.
     pub(crate) fn cancel(&mut self, tid: Tid, start: u64) {
         self.in_flight.remove(&(start, tid));
         self.in_exec.remove(&tid);
     }
 
-    /// Something happened. Ends what was begun at its start.
+    /// Adds a record. Ends the call that began at its start.
     pub(crate) fn record(&mut self, record: Record) {
         self.cancel(record.tid, record.start);
         if let Rule::Exec { pid, switched } = record.rule {
-            // It was asked where Linux places memory.
+            // The calls of the address probe.
             self.calls.made_to_call(pid, switched, record.end);
         }
         self.records.push(record);
     }
 
-    /// A thread was seen to stand still: whatever fault it had is over.
+    /// A thread was seen stopped: its last fault is over.
     pub(crate) fn stopped(&mut self, tid: Tid, time: u64) {
         self.faults.thread_stopped(tid, time);
     }
@@ -183,7 +184,7 @@ impl Merger {
         self.records.push(Record { start, end, tid, task, space, cpu, rule: Rule::AtEnd, kinds });
     }
 
-    /// The events whose order is settled. All samples up to `drained` were handed over; with `all`, nothing
+    /// The events whose order is final. All samples up to `drained` were handed over; with `all`, nothing
     /// more will come.
     pub(crate) fn settle(&mut self, drained: u64, all: bool) -> Vec<Event> {
         let horizon = if all { u64::MAX } else { drained.saturating_sub(SAMPLE_DELAY_NS) };
@@ -195,7 +196,7 @@ impl Merger {
             limit = limit.min(oldest_call.map_or(u64::MAX, |(start, _)| *start));
         }
         limit = limit.min(self.faults.settle(horizon, patience));
-        // A record that reaches beyond the limit waits, and so does all that came since it began.
+        // A record that reaches beyond the limit waits, and so does everything since its start.
         loop {
             let open = self.records.iter().filter(|record| record.end >= limit && record.start < limit);
             match open.map(|record| record.start).min() {
@@ -231,7 +232,7 @@ impl Merger {
             return self.calls.locked(tid, time, mm);
         }
         let is_fault = matches!(sample.what, SampleKind::Begin { .. } | SampleKind::End { .. });
-        // An exec that takes long holds up nothing, so that its record may come too late for these.
+        // An exec that takes long delays nothing, so its record may come too late for these.
         if self.in_exec.get(&tid).is_some_and(|start| time >= *start) && writes_in_kernel(&sample) {
             return;
         }
@@ -297,10 +298,10 @@ impl Merger {
     }
 }
 
-/// What a call did that was not stopped.
+/// What a call without a stop did.
 fn effect_of(call: &BegunCall, result: i64) -> Effect {
     match call.number as i64 {
-        // Whether it grew is not known. Its window is so short that only a touch at the same time would tell.
+        // Whether it grew is not known. Its window is so short that only a simultaneous access would show it.
         libc::SYS_brk => Effect::Neutral,
         _ => effect(call.number, &call.args, result),
     }

@@ -1,4 +1,4 @@
-//! Where in its window a call took effect.
+//! At which point of its window a call took effect.
 
 use super::{PendingFault, Record, SpaceId};
 use crate::event::{Access, Mode, TaskId};
@@ -41,24 +41,24 @@ pub(crate) enum Rule {
     AtEnd,
     /// A call with this effect.
     Call(Effect),
-    /// It made this thread, which can have faulted before its maker was seen to come out.
+    /// It made this thread, which can have faulted before its parent's exit stop was seen.
     Clone { child: Tid },
     /// It replaced the program. From `switched` on, the thread `pid` has the new address space, whose pages
-    /// are part of the event; `pid` differs from the calling thread if that was not its process's first.
+    /// are part of the event; `pid` differs from the calling thread if that was not the leader.
     Exec { pid: Tid, switched: u64 },
-    /// The thread was killed in exec, before it told of the new program. Nothing is recorded, but the kernel
-    /// may have written to the new program's memory, as the thread or as `pid`, whose place it takes before.
+    /// The thread was killed in exec, before its exec event. Nothing is recorded, but the kernel may have
+    /// written to the new program's memory, as the thread or as `pid`, whose id it takes before.
     KilledExec { pid: Tid },
 }
 
-/// Finds the place of a record among the faults in its window. Faults that the event itself accounts for are
+/// Finds the place of a record among the faults in its window. Faults that the event itself includes are
 /// marked to be left out.
 pub(super) fn place(record: &Record, faults: &mut [PendingFault]) -> Key {
     match record.rule {
         Rule::AtEnd => Key::after(record.end),
         Rule::Call(effect) => place_call(record, effect, faults),
         Rule::Clone { child } => {
-            // The child's own faults, and those of the maker that write the child's id, come after.
+            // The child's own faults, and those of the parent that write the child's id, come after.
             let mut late = faults.iter().filter(|fault| {
                 fault.tid == child || fault.tid == record.tid && may_write(fault.fault.access)
             });
@@ -79,8 +79,8 @@ pub(super) fn place(record: &Record, faults: &mut [PendingFault]) -> Key {
 /// program's.
 fn leave_out_new_program(tid: Tid, pid: Tid, switched: u64, faults: &mut [PendingFault]) {
     for fault in faults.iter_mut().filter(|fault| fault.tid == tid || fault.tid == pid) {
-        // The kernel reads arguments from the old program's memory, then writes to the new one's.
-        // A touch that is not known is taken for one of the new program's: there it would have no place.
+        // The kernel reads arguments from the old program's memory, then writes to the new one's. An
+        // unknown access is taken for one of the new program's: nothing can replay it there.
         let writes = fault.fault.mode == Mode::Kernel && may_write(fault.fault.access);
         if writes || fault.time >= switched {
             fault.leave_out();
@@ -104,7 +104,7 @@ fn place_call(record: &Record, effect: Effect, faults: &[PendingFault]) -> Key {
             match fault.fault.access {
                 Access::Write => key = key.min(Key::before(fault.time)),
                 Access::Read | Access::Execute => key = key.max(Key::after(fault.time)),
-                // Either: it binds nothing.
+                // Either: no constraint.
                 Access::Unknown => {}
             }
             continue;
@@ -114,7 +114,7 @@ fn place_call(record: &Record, effect: Effect, faults: &[PendingFault]) -> Key {
             Effect::Creates { start, end } if fault.was_denied() && inside(start, end) => {
                 key = key.max(Key::after(fault.time));
             }
-            // Refused, so the memory was gone already.
+            // Refused, so the memory was unmapped already.
             Effect::Removes { start, end } if fault.was_denied() && inside(start, end) => {
                 key = key.min(Key::before(fault.time));
             }

@@ -1,8 +1,8 @@
-//! Working out what a fault wanted, from the instruction that raised it.
+//! Deriving the access of a fault from the instruction that raised it.
 //!
-//! The software event tells the address and the instruction pointer. The instruction itself is read from the
-//! process when the sample is taken out of its ring: before a process ends or has a new program, the rings
-//! are emptied.
+//! The software event has the address and the instruction pointer. The instruction itself is read from the
+//! process when the sample is taken out of its ring buffer: before a process ends or executes a new program,
+//! the ring buffers are emptied.
 
 use crate::event::{Access, Mode};
 use crate::record::sys::{Tid, memory};
@@ -12,7 +12,7 @@ use std::collections::HashMap;
 /// The longest instruction.
 const LONGEST: usize = 15;
 
-/// Finds accesses; remembers what it found for each instruction.
+/// Finds accesses; caches what it found for each instruction.
 #[derive(Debug, Default)]
 pub(crate) struct AccessFinder {
     known: HashMap<(Tid, u64), Touch>,
@@ -20,8 +20,8 @@ pub(crate) struct AccessFinder {
 
 impl AccessFinder {
     /// The access of a fault at `addr` by the instruction at `ip` of process `pid`. Unknown are those of the
-    /// kernel, whose instructions can not be read and which copies in both directions; those of instructions
-    /// that copy; and those of instructions that are no longer there.
+    /// kernel, whose instructions cannot be read and which copies in both directions; those of instructions
+    /// that copy; and those of instructions that are no longer mapped.
     pub(crate) fn find(&mut self, pid: Tid, tid: Tid, mode: Mode, addr: u64, ip: u64) -> Access {
         match mode {
             Mode::Kernel => Access::Unknown,
@@ -47,7 +47,7 @@ impl AccessFinder {
         }
     }
 
-    /// A process has a new program or is gone.
+    /// A process has a new program or has ended.
     pub(crate) fn forget_process(&mut self, pid: Tid) {
         self.known.retain(|(known, _), _| *known != pid);
     }
@@ -68,7 +68,7 @@ enum Touch {
     Copies,
 }
 
-/// What an instruction does; `None` if it can not be decoded.
+/// What an instruction does; `None` if it cannot be decoded.
 fn decode(bytes: &[u8], ip: u64) -> Option<Touch> {
     let mut decoder = Decoder::with_ip(64, bytes, ip, DecoderOptions::NONE);
     let mut instruction = Instruction::default();

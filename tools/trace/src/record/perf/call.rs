@@ -1,7 +1,7 @@
 //! Calls from tracepoints: which events are wanted, and what their samples hold.
 //!
-//! The beginning of a call comes with the registers of the program and with the word on top of its stack, which are
-//! what a stop before the call would show.
+//! The sample of a call's entry has the registers of the program and the word on top of its stack, as a stop before
+//! the call would show them.
 
 use super::tracepoint::Offsets;
 use super::word;
@@ -43,14 +43,14 @@ pub(super) const REGISTER_MASK: u64 = {
 /// Bytes of the stack in a sample.
 pub(super) const STACK_BYTES: u32 = 8;
 
-/// Lets the kernel make samples of calls that need no stop only.
+/// A filter: the kernel makes samples only of calls that need no stop.
 pub(super) fn filter() -> CString {
     let numbers: Vec<String> = WITHOUT_STOP.iter().map(|number| format!("id == {number}")).collect();
     CString::new(numbers.join(" || ")).unwrap_or_default()
 }
 
-/// Lets the kernel make samples of locks that were taken to write only: under it one call at a time changes an address
-/// space.
+/// A filter: the kernel makes samples only of locks taken for writing, under which one call at a time changes an
+/// address space.
 pub(super) fn lock_filter() -> CString {
     c"write == 1 && success == 1".to_owned()
 }

@@ -1,9 +1,9 @@
-//! Page faults and calls from the kernel's performance events.
+//! Page faults and calls from perf events.
 //!
-//! Two events together tell all of a fault: one when it begins (a tracepoint or the software event), one when it
-//! was resolved (`PAGE_FAULTS_MIN` or `PAGE_FAULTS_MAJ`, which the kernel raises for successful faults only). Calls
-//! have three: their beginning, their end, and the lock that they change the address space under.
-//! Each CPU has one ring, which all events of that CPU write to, so its samples are in order.
+//! A fault has two events: one when it begins (a tracepoint or the software event), one when it was resolved
+//! (`PAGE_FAULTS_MIN` or `PAGE_FAULTS_MAJ`, which the kernel raises for successful faults only). A call has three:
+//! its entry, its exit, and the lock under which it changes the address space. Each CPU has one ring buffer, which
+//! all events of that CPU write to, so its samples are in order.
 
 mod access;
 mod call;
@@ -27,9 +27,9 @@ use std::io;
 use std::os::fd::AsRawFd;
 use tracepoint::{Offsets, Tracepoint};
 
-/// All rings together use at most this much memory.
+/// All ring buffers together use at most this much memory.
 const RINGS_TOTAL: usize = 256 << 20;
-/// A ring never has more, nor less than the smallest size unless the kernel refuses it.
+/// A ring buffer is never larger, nor smaller than the minimum unless the kernel refuses it.
 const RING_LARGEST: usize = 16 << 20;
 const RING_SMALLEST: usize = 64 << 10;
 /// User addresses end here (with 5-level tables); faults beyond are the kernel's own.
@@ -44,10 +44,10 @@ pub(crate) struct Sample {
     pub(crate) what: SampleKind,
 }
 
-/// What a sample tells.
+/// What a sample reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum SampleKind {
-    /// A fault began. The access was worked out here if the source does not tell it.
+    /// A fault began. The access was derived here if the source does not report it.
     Begin { addr: u64, mode: Mode, access: Access, inferred: bool },
     /// A fault was resolved.
     End { addr: u64, major: bool },
@@ -80,14 +80,14 @@ struct Wanted {
     filter: Option<CString>,
 }
 
-/// The open events of one recording.
+/// The open perf events of one recording.
 pub(crate) struct PerfSession {
-    /// The first event of each CPU, with the ring of all of them.
+    /// The first event of each CPU, with the ring buffer of all of them.
     rings: Vec<Sampler>,
     /// Keeps the other events open.
     events: Vec<Counter>,
     sources: HashMap<u64, Source>,
-    /// Samples that the rings told to be lost, and how many of them were asked for.
+    /// Samples that the ring buffers reported as lost, and how many of them were returned to the caller.
     lost: u64,
     taken_lost: u64,
 }
@@ -99,11 +99,13 @@ impl fmt::Debug for PerfSession {
 }
 
 impl PerfSession {
-    /// Opens the events for a process that has not executed its program yet. They begin with its exec and are
-    /// inherited by all that it makes. With `calls`, those of calls that need no stop are among them.
+    /// Opens the events for a process that has not executed its program yet. They are enabled by its exec and
+    /// inherited by all threads and processes that it makes. With `calls`, the events of calls that need no stop
+    /// are opened, too.
     pub(crate) fn open(pid: Tid, faults: FaultSource, calls: bool) -> io::Result<Self> {
         match Self::open_with(pid, faults, calls, ReadFormat::LOST) {
-            // Linux before 6.0 tells what was lost only if something follows it. A recording of calls must know.
+            // Linux before 6.0 reports lost samples only if another sample follows. A recording of calls must
+            // know them.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) && !calls => {
                 Self::open_with(pid, faults, calls, ReadFormat::empty())
             }
@@ -134,7 +136,7 @@ impl PerfSession {
         }
         let cpus = system::cpus();
         let size = (RINGS_TOTAL / cpus.len()).clamp(RING_SMALLEST, RING_LARGEST);
-        // Rings are a power of two.
+        // The size of a ring buffer is a power of two.
         let size = 1 << size.ilog2();
         let mut session =
             Self { rings: Vec::new(), events: Vec::new(), sources: HashMap::new(), lost: 0, taken_lost: 0 };
@@ -174,8 +176,8 @@ impl PerfSession {
         Ok(())
     }
 
-    /// Takes all samples out of the rings. Accesses that the source does not tell are found now, while the
-    /// processes are still there.
+    /// Takes all samples out of the ring buffers. Accesses that the source does not report are derived now,
+    /// while the processes still exist.
     pub(crate) fn drain(&mut self, into: &mut Vec<Sample>, accesses: &mut AccessFinder) {
         for ring in &mut self.rings {
             while let Some(record) = ring.next_record() {
@@ -192,14 +194,14 @@ impl PerfSession {
         }
     }
 
-    /// How many samples were lost since this was last asked.
+    /// How many samples were lost since the last call.
     pub(crate) fn take_lost(&mut self) -> u64 {
         let new = self.lost - self.taken_lost;
         self.taken_lost = self.lost;
         new
     }
 
-    /// How many samples were lost of which no ring told: a ring tells of it with the next sample that fits in.
+    /// How many lost samples no ring buffer reported: it reports them with the next sample that fits in.
     pub(crate) fn lost_at_end(&mut self) -> u64 {
         let counters = self.rings.iter_mut().map(Sampler::as_counter_mut).chain(&mut self.events);
         let all: u64 = counters.filter_map(|counter| counter.read_full().ok()?.lost()).sum();
@@ -208,7 +210,7 @@ impl PerfSession {
 }
 
 impl Drop for PerfSession {
-    /// Taking a tracepoint's last event away makes the kernel wait until no CPU is in the tracepoint any
+    /// Closing a tracepoint's last event makes the kernel wait until no CPU is in the tracepoint any
     /// more: some 80 ms. A process of its own waits for that.
     fn drop(&mut self) {
         let (rings, events) = (std::mem::take(&mut self.rings), std::mem::take(&mut self.events));
@@ -254,7 +256,7 @@ fn on_calls() -> io::Result<[Wanted; 3]> {
     ])
 }
 
-/// Opens an event with a ring. A smaller one is taken if the kernel does not allow so much locked memory.
+/// Opens an event with a ring buffer. A smaller one is taken if the kernel does not allow so much locked memory.
 fn map_ring(builder: &Builder<'_>, mut size: usize) -> io::Result<Sampler> {
     loop {
         match builder.build()?.sampled(size) {
@@ -319,7 +321,7 @@ fn sample(
     is_wanted.then_some(Sample { time, tid, cpu, what })
 }
 
-/// The access that the processor's error code tells.
+/// The access, from the processor's error code.
 fn access_of(error_code: u64) -> Access {
     const WRITE: u64 = 1 << 1;
     const FETCH: u64 = 1 << 4;

@@ -1,7 +1,7 @@
 //! Finding tracepoints.
 //!
 //! Their numbers are in tracefs. If it is not mounted, a detached mount is made: it has no place in the file
-//! system, no other process sees it, and it goes away with its descriptor.
+//! system, no other process sees it, and it is removed with its descriptor.
 
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
@@ -15,7 +15,7 @@ pub(super) type Offsets = [usize; 2];
 /// A tracepoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Tracepoint {
-    /// Its number, which names it to perf.
+    /// Its number, which perf needs.
     pub(super) id: u64,
     /// Where its fields are.
     pub(super) offsets: Offsets,

@@ -52,7 +52,7 @@ pub(crate) fn facts(tid: Tid, fd: i32, asked: Asked) -> FileFacts {
     let mode = open_mode(tid, fd);
     facts.readable = mode == libc::O_RDONLY || mode == libc::O_RDWR;
     facts.writable = mode == libc::O_WRONLY || mode == libc::O_RDWR;
-    // Mapping huge pages reserves some, which are then missing when the program asks for them.
+    // Mapping huge pages reserves some, which the program then lacks.
     if facts.kind != FileKind::HugePages {
         facts.trial = trial::attempt(tid, fd, asked);
     }

@@ -4,7 +4,7 @@ use super::read;
 use crate::event::{Mapping, VmFlags};
 use crate::record::sys::Tid;
 
-/// The mappings of a process with their flags, by address. Nothing if the process is gone.
+/// The mappings of a process with their flags, by address. Empty if the process has ended.
 ///
 /// The vsyscall page is left out: it belongs to no address space.
 pub(crate) fn with_flags(tid: Tid) -> Vec<Mapping> {
@@ -12,7 +12,7 @@ pub(crate) fn with_flags(tid: Tid) -> Vec<Mapping> {
     if text.is_empty() { without_flags(tid) } else { parse(&text) }
 }
 
-/// The mappings of a process without their flags: cheaper, for the kernel need not count pages.
+/// The mappings of a process without their flags: cheaper, since the kernel need not count pages.
 pub(crate) fn without_flags(tid: Tid) -> Vec<Mapping> {
     parse(&read(tid, "maps"))
 }

@@ -1,7 +1,7 @@
-//! What `/proc` says of processes and of the machine.
+//! What `/proc` says about processes and the machine.
 //!
 //! The parsers are our own: names of threads and of mapped files may be any bytes, and crates that read these
-//! files take lines that are not UTF-8 for errors.
+//! files reject lines that are not UTF-8.
 
 pub(crate) mod files;
 pub(crate) mod maps;
@@ -13,7 +13,7 @@ pub(crate) mod trial;
 use super::sys::Tid;
 use std::fs;
 
-/// The contents of a file about a thread; empty if the thread is gone.
+/// The contents of a file about a thread; empty if the thread has ended.
 pub(crate) fn read(tid: Tid, name: &str) -> Vec<u8> {
     fs::read(format!("/proc/{tid}/{name}")).unwrap_or_default()
 }
@@ -28,7 +28,7 @@ pub(crate) fn text(tid: Tid, name: &str) -> String {
 pub(crate) struct Keyed(pub(crate) String);
 
 impl Keyed {
-    /// `/proc/TID/status`; empty if the thread is gone.
+    /// `/proc/TID/status`; empty if the thread has ended.
     pub(crate) fn status(tid: Tid) -> Self {
         Self(text(tid, "status"))
     }

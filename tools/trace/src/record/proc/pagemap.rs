@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 const PAGE: u64 = 4096;
 const PRESENT: u64 = 1 << 63;
 const FILE: u64 = 1 << 61;
-/// Pages asked for at once.
+/// Pages read at once.
 const PIECE: usize = 8192;
 /// Larger mappings are read up to here: a reservation of terabytes would take seconds.
 const LIMIT_PAGES: u64 = 1 << 24;
@@ -49,8 +49,8 @@ impl Pagemap {
     }
 }
 
-/// Whether the kernel notes which pages are written (soft-dirty bits): those that are new count as written.
-/// If the result cannot be had it is yes.
+/// Whether the kernel has soft-dirty bits: with them, new pages count as written. `true` if that cannot be
+/// determined.
 pub(crate) fn notes_writes() -> bool {
     const SOFT_DIRTY: u64 = 1 << 55;
     let local = std::hint::black_box(7_u64);

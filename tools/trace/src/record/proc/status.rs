@@ -17,7 +17,7 @@ pub(crate) fn ids(tid: Tid) -> Vec<Tid> {
     Keyed::status(tid).words("NSpid").filter_map(|id| id.parse().ok()).collect()
 }
 
-/// What a thread may do. Its capabilities count only in the initial user namespace.
+/// A thread's privileges. Its capabilities count only in the initial user namespace.
 pub(crate) fn privileges(tid: Tid) -> Privileges {
     let namespace = fs::read_link(format!("/proc/{tid}/ns/user"));
     if namespace.is_ok_and(|link| link.as_os_str() != INITIAL_USER_NAMESPACE) {

@@ -28,7 +28,7 @@ const THP_FILES: [&str; 11] = [
     "khugepaged/defrag",
 ];
 
-/// What a file of the settings says: of a choice the word in brackets. `None` if there is no such file.
+/// The value of a settings file: of a choice, the word in brackets. `None` if there is no such file.
 fn thp_file(name: &str) -> Option<String> {
     let text = fs::read_to_string(format!("{THP}/{name}")).ok()?;
     let chosen = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));

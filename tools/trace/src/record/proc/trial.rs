@@ -1,4 +1,4 @@
-//! Finding out whether a file can be mapped, by mapping it: what a driver allows is written nowhere.
+//! Finding out whether a file can be mapped, by mapping it: no file says what a driver allows.
 
 use crate::event::MapTrial;
 use crate::record::sys::Tid;
@@ -41,8 +41,8 @@ impl Asked {
     }
 }
 
-/// Maps descriptor `fd` of a thread in this process. The mapping has no access, so that no page of it is
-/// used, and is gone when this returns. `None` if the descriptor cannot be had.
+/// Maps descriptor `fd` of a thread in this process. The mapping is PROT_NONE, so that no page of it is
+/// used, and is unmapped when this returns. `None` if the descriptor cannot be copied.
 pub(crate) fn attempt(tid: Tid, fd: i32, asked: Asked) -> Option<MapTrial> {
     let file = descriptor::take(tid, fd).ok()?;
     let sensible = (1..LONGEST).contains(&asked.len) && asked.offset.is_multiple_of(PAGE);

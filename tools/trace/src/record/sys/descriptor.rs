@@ -1,4 +1,4 @@
-//! Descriptors of a followed process, and mapping what they name without touching it.
+//! Descriptors of a tracee, and mapping their files without touching them.
 
 use super::{Tid, pid};
 use rustix::io::Errno;
@@ -19,7 +19,7 @@ pub(crate) fn take(tid: Tid, fd: i32) -> io::Result<OwnedFd> {
     Ok(pidfd_getfd(process, fd, PidfdGetfdFlags::empty())?)
 }
 
-/// A mapping that is never touched. It is unmapped at the end of its life.
+/// A mapping that is never touched. It is unmapped on drop.
 #[derive(Debug)]
 pub(crate) struct Untouched {
     start: *mut c_void,

@@ -1,4 +1,4 @@
-//! Reading a followed process's memory, and paging it out.
+//! Reading a tracee's memory, and paging it out.
 
 use super::{Tid, check, pid};
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
@@ -41,12 +41,12 @@ pub(crate) fn read_string(tid: Tid, addr: u64, limit: usize) -> Option<Box<[u8]>
 /// Whether this process may page out another one's memory.
 pub(crate) fn may_page_out(process: Tid) -> bool {
     let pidfd = pid(process).and_then(|pid| Ok(pidfd_open(pid, PidfdFlags::empty())?));
-    // Nothing of it is named: the kernel looks at the rights alone.
+    // No range is given: the kernel checks the rights only.
     pidfd.is_ok_and(|pidfd| advise_page_out(&pidfd, &[]).is_ok())
 }
 
-/// Pages ranges of a process (start and bytes) out, used or not. Those that cannot be are left: unmapped by now,
-/// locked, or shared with another process.
+/// Pages ranges of a process (start and bytes) out, used or not. Pages that cannot be paged out are left:
+/// unmapped by now, locked, or shared with another process.
 pub(crate) fn page_out(process: Tid, ranges: impl IntoIterator<Item = (u64, u64)>) {
     let Ok(pidfd) = pid(process).and_then(|pid| Ok(pidfd_open(pid, PidfdFlags::empty())?)) else { return };
     let ranges: Vec<libc::iovec> = ranges
@@ -59,7 +59,7 @@ pub(crate) fn page_out(process: Tid, ranges: impl IntoIterator<Item = (u64, u64)
     let mut rest = &ranges[..];
     while !rest.is_empty() {
         let now = &rest[..rest.len().min(libc::UIO_MAXIOV as usize)];
-        // It ends at the first range that it cannot advise.
+        // The call ends at the first range that it cannot advise.
         let mut bytes = advise_page_out(&pidfd, now).unwrap_or(0);
         let done = now.iter().take_while(|range| {
             let whole = bytes >= range.iov_len;

@@ -29,7 +29,7 @@ pub(crate) fn pid(tid: Tid) -> io::Result<Pid> {
     Pid::from_raw(tid).ok_or(io::Error::from_raw_os_error(libc::ESRCH))
 }
 
-/// A pipe: what is read from, what is written to. A program that is executed has neither.
+/// A pipe: the end to read from and the end to write to. Both are close-on-exec.
 pub(crate) fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?)
 }

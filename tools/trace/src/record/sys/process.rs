@@ -8,9 +8,9 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// Drops what holds descriptors whose last close takes long. A process that is made for it has copies of
-/// them, and closes those when that is done here: so it is the one that waits for the kernel. If no process
-/// can be made, nothing is lost but time.
+/// Drops descriptors whose last close takes long. A process that is made for it has copies of them, and
+/// closes those after the drop here: so that process waits for the kernel. If no process can be made, only
+/// time is lost.
 pub(crate) fn close_in_background<T>(owner: T) {
     let Ok((end, begin)) = pipe() else { return drop(owner) };
     // SAFETY: closing what the copy has harms no other, and reading needs no lock and no memory.
@@ -18,7 +18,7 @@ pub(crate) fn close_in_background<T>(owner: T) {
         in_background(|| {
             close_range(0..3);
             close_copy(&begin);
-            // Until the recorder has closed its own, or is gone.
+            // Until the recorder has closed its own, or has ended.
             let _ = rustix::io::read(&end, &mut [0]);
         })
     };
@@ -28,8 +28,8 @@ pub(crate) fn close_in_background<T>(owner: T) {
     drop(begin);
 }
 
-/// Makes a process that calls `body` and ends. It is in a session of its own and no child of the recorder's.
-/// What waits for the job's processes does not wait for it.
+/// Makes a process that calls `body` and ends. It is in a session of its own and not a child of the
+/// recorder, so a shell that waits for the job does not wait for it.
 ///
 /// # Safety
 ///
@@ -37,7 +37,8 @@ pub(crate) fn close_in_background<T>(owner: T) {
 pub(crate) unsafe fn in_background(body: impl FnOnce()) -> io::Result<()> {
     // SAFETY: the children call only async-signal-safe functions, as the caller promises.
     let middle = unsafe {
-        // The process between ends at once, so that the recorder's has no child that it must wait for.
+        // The intermediate process ends at once, so that the recorder has no child that it must wait
+        // for.
         fork(|| {
             match fork(|| {
                 let _ = rustix::process::setsid();
@@ -105,7 +106,7 @@ pub(crate) fn thp_disable() -> ThpDisable {
     }
 }
 
-/// Disables transparent huge pages for this process and what it makes; returns 0 or the errno.
+/// Disables transparent huge pages for this process and its children; returns 0 or the errno.
 /// Async-signal-safe.
 pub(crate) fn disable_thp(flags: u64) -> i32 {
     // SAFETY: a setting of this process; all arguments are numbers.

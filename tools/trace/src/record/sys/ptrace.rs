@@ -11,20 +11,20 @@ const GET_RSEQ_CONFIGURATION: libc::c_uint = 0x420f;
 pub(crate) const EVENT_STOP: i32 = 128;
 /// `__USER_CS`: the code segment of 64-bit mode.
 const USER_CS: u64 = 0x33;
-/// Stops that tell of new threads and processes, and of calls.
+/// Stops at new threads and processes, and at calls.
 const FOLLOW: Options = Options::PTRACE_O_TRACEFORK
     .union(Options::PTRACE_O_TRACEVFORK)
     .union(Options::PTRACE_O_TRACECLONE)
     .union(Options::PTRACE_O_TRACESECCOMP);
 
-/// How to let a stopped thread run on.
+/// How to resume a stopped thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Resume {
-    /// Until something happens to it.
+    /// Until its next event.
     Continue,
     /// Also until it enters or leaves a system call.
     Syscall,
-    /// Not really: it stays in its group stop, but the end of that is noticed.
+    /// It stays in its group stop, but the end of that is reported.
     Listen,
 }
 
@@ -39,14 +39,14 @@ pub(crate) enum SyscallStop {
     None,
 }
 
-/// A request that nix does not have, or has for the signals only that it has names for.
+/// A request that nix lacks, or supports only for the signals that it has names for.
 fn request(op: libc::c_uint, tid: Tid, addr: usize, data: usize) -> io::Result<()> {
     // SAFETY: the requests below pass in `data` either a number or a pointer to a live local of the size that
     // the request writes; ptrace touches no other memory of this process.
     check(unsafe { libc::ptrace(op, tid, addr, data) }).map(drop)
 }
 
-/// Begins to follow a process, which goes on running. It is killed if the recorder dies.
+/// Seizes a process, which continues to run. It is killed if the recorder dies.
 pub(crate) fn seize(tid: Tid) -> io::Result<()> {
     let more = Options::PTRACE_O_TRACESYSGOOD
         | Options::PTRACE_O_TRACEEXEC
@@ -55,12 +55,12 @@ pub(crate) fn seize(tid: Tid) -> io::Result<()> {
     Ok(ptrace::seize(Pid::from_raw(tid), FOLLOW | more)?)
 }
 
-/// Begins to follow a thread for the sake of its seccomp filter. It goes on running, also if the tracer dies.
+/// Seizes a thread because of its seccomp filter. It continues to run, also if the tracer dies.
 pub(crate) fn seize_to_pass_on(tid: Tid) -> io::Result<()> {
     Ok(ptrace::seize(Pid::from_raw(tid), FOLLOW)?)
 }
 
-/// Lets a stopped thread run on, with a signal or with 0.
+/// Resumes a stopped thread, with a signal or with 0.
 pub(crate) fn resume(tid: Tid, how: Resume, signal: i32) -> io::Result<()> {
     let op = match how {
         Resume::Continue => libc::PTRACE_CONT,
@@ -75,21 +75,21 @@ pub(crate) fn interrupt(tid: Tid) -> io::Result<()> {
     Ok(ptrace::interrupt(Pid::from_raw(tid))?)
 }
 
-/// Ends following a stopped thread, which runs on.
+/// Detaches from a stopped thread, which continues to run.
 pub(crate) fn detach(tid: Tid) -> io::Result<()> {
     Ok(ptrace::detach(Pid::from_raw(tid), None)?)
 }
 
-/// The number that belongs to the event a thread stopped for. `None` if it no longer stands there: it was
-/// killed, and perhaps stands at its end, whose number is another.
+/// The message of the event at which a thread stopped. `None` if it is no longer in that stop: it was
+/// killed, and may be in its exit stop, whose message is another.
 pub(crate) fn event_message(tid: Tid, event: i32) -> Option<u64> {
     let message = ptrace::getevent(Pid::from_raw(tid)).ok()?;
-    // Asked afterwards: it does not come back to this stop once it has left it.
+    // Checked afterwards: it does not return to this stop once it has left it.
     let (code, _) = fault_signal(tid).ok()?;
     (code == event << 8 | libc::SIGTRAP).then_some(message.cast_unsigned())
 }
 
-/// The facts of the signal that a thread stopped for: its code and, for faults, the address.
+/// The signal at which a thread stopped: its code and, for faults, the address.
 pub(crate) fn fault_signal(tid: Tid) -> io::Result<(i32, u64)> {
     let info = ptrace::getsiginfo(Pid::from_raw(tid))?;
     // SAFETY: `si_addr` reads the union at the place that faults use; every bit pattern is a pointer.

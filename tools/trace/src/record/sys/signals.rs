@@ -1,7 +1,7 @@
 //! The recorder's own signals.
 //!
-//! Ctrl-C goes to the recorder and to the program alike. The program decides what becomes of it; the recorder
-//! only notes it, so that the trace is finished whatever happens.
+//! Ctrl-C goes to the recorder and to the program alike. The program decides what to do with it; the recorder
+//! only counts it, so that the trace is always finished.
 
 use super::Tid;
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal, kill, sigaction};
@@ -9,13 +9,13 @@ use nix::unistd::Pid;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// How many times each signal in [`NOTED`] came.
+/// How many times each signal in [`NOTED`] was received.
 static SEEN: [AtomicU32; NOTED.len()] = [const { AtomicU32::new(0) }; NOTED.len()];
 
 /// Signals that are counted.
 pub(crate) const NOTED: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
 
-/// Signals that would stop or end the recorder at the terminal's wish; the program gets them as well.
+/// Signals from the terminal that would stop or end the recorder; the program gets them as well.
 const IGNORED: [Signal; 4] = [Signal::SIGQUIT, Signal::SIGTSTP, Signal::SIGTTIN, Signal::SIGTTOU];
 
 /// The signal of the tick: one that does nothing where it has no handler.
@@ -29,7 +29,7 @@ struct Users {
     saved: Vec<SavedSignal>,
 }
 
-/// A signal, and what it did before the first recording.
+/// A signal, and its disposition before the first recording.
 pub(crate) type SavedSignal = (Signal, SigAction);
 
 extern "C" fn note(signal: libc::c_int) {
@@ -60,7 +60,7 @@ impl SignalGuard {
         Self(())
     }
 
-    /// What all signals did before.
+    /// The dispositions of all signals before.
     pub(crate) fn saved(&self) -> Vec<SavedSignal> {
         USERS.lock().unwrap_or_else(PoisonError::into_inner).saved.clone()
     }
@@ -76,27 +76,27 @@ impl Drop for SignalGuard {
     }
 }
 
-/// Lets signals do what they did before. Safe between fork and exec.
+/// Restores the dispositions of signals. Safe between fork and exec.
 pub(crate) fn restore(saved: &[SavedSignal]) {
     for (signal, old) in saved {
         set(*signal, old);
     }
 }
 
-/// Sets what a signal does; returns what it did before.
+/// Sets the disposition of a signal; returns the one before.
 fn set(signal: Signal, action: &SigAction) -> Option<SigAction> {
     // SAFETY: the only handler that is ever set is `note`, which is async-signal-safe, or what was set
     // before the recording.
     unsafe { sigaction(signal, action).ok() }
 }
 
-/// How many times each signal in [`NOTED`] came since the process began.
+/// How many times each signal in [`NOTED`] was received since the process began.
 pub(crate) fn seen() -> [u32; NOTED.len()] {
     SEEN.each_ref().map(|count| count.load(Ordering::Relaxed))
 }
 
-/// Starts something, such as a thread, that does not get the signals which are counted: the thread that waits for the
-/// program gets them, before its wait returns.
+/// Starts something (e.g. a thread) with the counted signals blocked: so the thread that waits for the program gets
+/// them, before its wait returns.
 pub(crate) fn blocked<R>(start: impl FnOnce() -> R) -> R {
     let mut mask = SigSet::empty();
     NOTED.into_iter().chain([TICK]).for_each(|signal| mask.add(signal));
@@ -111,7 +111,7 @@ pub(crate) fn blocked<R>(start: impl FnOnce() -> R) -> R {
 
 /// Sends a signal to a process.
 pub(crate) fn send(pid: Tid, signal: Signal) {
-    // A process that is gone already is no error here.
+    // A process that has ended already is no error here.
     let _ = kill(Pid::from_raw(pid), signal);
 }
 

@@ -10,12 +10,12 @@ use rustix::time::{ClockId, clock_gettime};
 use std::io;
 use std::time::Duration;
 
-/// Nanoseconds of CLOCK_MONOTONIC: the clock that the kernel stamps page faults with, too.
+/// Nanoseconds of CLOCK_MONOTONIC, which the kernel also uses for the times of page faults.
 pub(crate) fn now() -> u64 {
     clock(ClockId::Monotonic)
 }
 
-/// When to look next after a look that took from `before` to `after`: after `share` times as long, and `least`
+/// When to scan next after a scan that took from `before` to `after`: after `share` times as long, and `least`
 /// nanoseconds.
 pub(crate) fn next_look(before: u64, after: u64, share: u64, least: u64) -> u64 {
     after.saturating_add(after.saturating_sub(before).saturating_mul(share).max(least))

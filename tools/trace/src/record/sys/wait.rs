@@ -1,11 +1,11 @@
-//! Waiting for what happens to followed threads.
+//! Waiting for tracees.
 
 use super::Tid;
 use rustix::io::Errno;
 use rustix::process::{Pid, WaitOptions, WaitStatus, wait as wait_any, waitpid};
 use std::io;
 
-/// What happened to a followed thread.
+/// What happened to a tracee.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Happened {
     /// It ended with this code.
@@ -16,25 +16,25 @@ pub(crate) enum Happened {
     Stopped { signal: i32, event: i32 },
 }
 
-/// What one wait found.
+/// The result of one wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Waited {
     /// This happened to this thread.
     Thread(Tid, Happened),
-    /// A signal came to the recorder first.
+    /// The recorder got a signal first.
     Interrupted,
     /// Nothing is left to wait for.
     NoneLeft,
 }
 
-/// Waits for any thread that the calling thread follows, or for this one.
+/// Waits for any tracee of the calling thread, or for this one.
 pub(crate) fn wait(tid: Option<Tid>) -> io::Result<Waited> {
     // Without NOHANG there is always something.
     wait_with(tid, WaitOptions::empty()).map(|waited| waited.unwrap_or(Waited::Interrupted))
 }
 
-/// What has happened to any thread that the calling thread follows, or to this one, without waiting: `None`
-/// is nothing.
+/// What has happened to any tracee of the calling thread, or to this one, without waiting: `None` is
+/// nothing.
 pub(crate) fn poll(tid: Option<Tid>) -> io::Result<Option<Waited>> {
     wait_with(tid, WaitOptions::NOHANG)
 }

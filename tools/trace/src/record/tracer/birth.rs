@@ -10,14 +10,15 @@ use crate::record::sys::ptrace::EVENT_STOP;
 use crate::record::sys::wait::Happened;
 use crate::record::sys::{Tid, ptrace};
 
-/// A thread whose maker has not told of it after this time, and that no thread is busy making, has lost its
-/// maker.
+/// A thread without a clone event after this time, that no thread in a clone call can be making, has lost
+/// its parent.
 const ORPHAN_AFTER_NS: u64 = 200_000_000;
 
 impl Tracer<'_> {
-    /// A thread has made another one.
+    /// A clone event: a thread has made another one.
     pub(super) fn cloned(&mut self, tid: Tid, event: i32, time: u64) {
-        // If the maker was killed meanwhile, its end tells of the child (`made_before_end`).
+        // If the parent was killed meanwhile, the child is found at the parent's exit stop
+        // (`made_before_end`).
         let Some(child) = ptrace::event_message(tid, event) else { return };
         let child = child as Tid;
         self.born(tid, child, event, time);
@@ -25,7 +26,7 @@ impl Tracer<'_> {
         self.follow_early(child, time);
     }
 
-    /// Takes up a thread that another one has made.
+    /// Adds a thread that another one has made.
     fn born(&mut self, tid: Tid, child: Tid, event: i32, time: u64) {
         if self.unrecorded.contains(&tid) {
             self.unrecorded.insert(child);
@@ -36,7 +37,7 @@ impl Tracer<'_> {
         let (maker_pid, maker_space, privileges) = (task.pid, task.space, task.privileges);
         let (start, flags) = match std::mem::replace(&mut task.state, State::Running) {
             State::InClone { start, flags, .. } => (start, flags),
-            // A call that was not seen to begin: one of a foreign ABI. The event tells the least.
+            // A call whose entry was not seen: one of a foreign ABI. The event has the minimum.
             _ if event == libc::PTRACE_EVENT_VFORK => (time, (libc::CLONE_VM | libc::CLONE_VFORK) as u64),
             _ if event == libc::PTRACE_EVENT_CLONE => {
                 let same = Keyed::status(child).number("Tgid") == Some(maker_pid as u64);
@@ -71,7 +72,7 @@ impl Tracer<'_> {
         self.release(tid, maker_space, time);
     }
 
-    /// A child stands still until its birth is noted; what happened to it before that is dealt with here.
+    /// A child stays in its stop until the clone event; what happened to it before that is handled here.
     fn follow_early(&mut self, child: Tid, time: u64) {
         match self.early.remove(&child) {
             Some(Early { happened: Happened::Stopped { signal, event }, .. }) => {
@@ -88,7 +89,8 @@ impl Tracer<'_> {
     }
 
     /// A thread is about to end in the middle of a call that makes a thread or process. If it was killed
-    /// after it had made the child, it did not stop to tell so: the call's result in its registers does.
+    /// after it had made the child, there was no clone event: the call's result in its registers has the
+    /// child's id.
     pub(super) fn made_before_end(&mut self, tid: Tid, time: u64) {
         let Some(State::InClone { entry, .. }) = self.tasks.get(&tid).map(|task| &task.state) else { return };
         let number = entry.number;
@@ -103,7 +105,7 @@ impl Tracer<'_> {
         self.follow_early(child, time);
     }
 
-    /// The thread that another one, which may be in a pid namespace of its own, calls by this id.
+    /// The thread that has this id in the pid namespace of another one.
     fn seen_from_here(&self, maker: Tid, id: Tid) -> Option<Tid> {
         let levels = ids(maker).len();
         if levels <= 1 {
@@ -113,7 +115,7 @@ impl Tracer<'_> {
         self.early.keys().find(is_it).copied()
     }
 
-    /// Lets early threads go on unrecorded if there is no thread left that could have made them.
+    /// Resumes early threads unrecorded if there is no thread left that could have made them.
     pub(super) fn release_orphans(&mut self, time: u64) {
         let in_clone_since = |task: &Task| match task.state {
             State::InClone { start, .. } => Some(start),
@@ -134,7 +136,7 @@ impl Tracer<'_> {
         }
     }
 
-    /// Deals with a stop of a thread that is followed but not recorded.
+    /// Handles a stop of a thread that is traced but not recorded.
     pub(super) fn pass(&mut self, tid: Tid, signal: i32, event: i32, time: u64) {
         match event {
             libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK | libc::PTRACE_EVENT_CLONE => {
@@ -146,7 +148,7 @@ impl Tracer<'_> {
         }
     }
 
-    /// What a copy of an address space has in common with the one that it was made from.
+    /// The state that a copy of an address space inherits.
     fn inherit(&mut self, from: super::SpaceId, to: super::SpaceId) {
         let Some(maker) = self.spaces.get(&from) else { return };
         let (foreign, brk, thp_disable) = (maker.foreign, maker.brk, maker.thp_disable);

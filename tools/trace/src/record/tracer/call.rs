@@ -11,7 +11,7 @@ use crate::record::seccomp::{ARCH_X86_64, X32_BIT, X32_END};
 use crate::record::sys::time::now;
 use crate::record::sys::{Tid, memory};
 
-/// Results from here to -512 mean that the kernel makes the call again by itself: it has not happened.
+/// Results from here to -512 mean that the kernel restarts the call by itself: it had no effect.
 const RESTARTS: std::ops::RangeInclusive<i64> = -516..=-512;
 
 impl Tracer<'_> {
@@ -61,7 +61,7 @@ impl Tracer<'_> {
         }
     }
 
-    /// Lets a thread make a call that is not recorded.
+    /// Resumes a thread at the entry of a call that is not recorded.
     fn ignore(&mut self, tid: Tid) {
         self.set_ignored(tid);
         self.resume(tid, 0);
@@ -75,7 +75,7 @@ impl Tracer<'_> {
         }
     }
 
-    /// A call of another ABI, which the trace can not hold.
+    /// A call of another ABI, which the trace cannot represent.
     fn foreign(&mut self, tid: Tid, arch: u32, number: u64, time: u64) {
         let is_memory = arch == ARCH_X86_64 || calls::FOREIGN.contains(&(number as u32));
         let Some(task) = self.tasks.get(&tid) else { return };
@@ -85,7 +85,7 @@ impl Tracer<'_> {
         }
     }
 
-    /// Lets a thread make its call, and notes what must be known from before it.
+    /// Resumes a thread at the entry of its call, and records the state before it.
     pub(super) fn make_call(&mut self, tid: Tid, entry: Entry) {
         self.cpu(tid);
         let Entry { number, args } = entry;
@@ -121,14 +121,14 @@ impl Tracer<'_> {
         let Some(task) = self.tasks.get_mut(&tid) else { return };
         let space = task.space;
         match std::mem::replace(&mut task.state, State::Running) {
-            // A held thread was not let into its call, so that it can not come out of it.
+            // A held thread did not enter its call, so it cannot return from it.
             State::Running | State::Ignored | State::Held(_) => {}
             State::InCall(call) => {
                 self.switches.note(time.saturating_sub(call.start));
                 self.called(tid, call, result, time);
                 self.release(tid, space, time);
             }
-            // Success is told by an event, so that these are failures.
+            // Success is reported by an event, so these are failures.
             State::InClone { entry, start, .. } => {
                 self.called(tid, InCall::new(entry, start), result, time);
                 self.release(tid, space, time);
@@ -171,7 +171,7 @@ impl Tracer<'_> {
         self.sample_peaks(tid, space, time);
     }
 
-    /// Notes what a thread may do, if that has changed.
+    /// Records a thread's privileges, if they have changed.
     pub(super) fn note_privileges(&mut self, tid: Tid, time: u64) {
         let Some(task) = self.tasks.get_mut(&tid) else { return };
         let now = privileges(tid);

@@ -6,9 +6,9 @@ use std::fmt;
 use zstd::bulk::Compressor;
 
 const PAGE: usize = 4096;
-/// So many neighbouring pages are read at once.
+/// Neighbouring pages that are read at once.
 const READ_AT_ONCE: usize = 16;
-/// One page in so many is compressed by zstd besides, which takes some four times as long as LZ4.
+/// One page in so many is also compressed by zstd, which takes some four times as long as LZ4.
 const ZSTD_EACH: u64 = 32;
 /// zstd's level: Linux's default for zram and zswap.
 const ZSTD_LEVEL: i32 = 3;
@@ -18,11 +18,11 @@ const ZSTD_LEVEL: i32 = 3;
 pub(super) struct Compressed {
     /// Each with its address.
     pub(super) pages: Vec<(u64, PageContents)>,
-    /// How many there are of which size.
+    /// How many there are of each size.
     pub(super) sizes: Compressibility,
-    /// The bytes of those that are neither zeros nor one word again and again; at most a page each.
+    /// The bytes of those that are neither zeros nor one repeated word; at most a page each.
     pub(super) bytes: u64,
-    /// Of those that zstd compressed, too: the bytes by LZ4 and by zstd.
+    /// For those that zstd also compressed: the bytes by LZ4 and by zstd.
     pub(super) lz4_of_both: u64,
     pub(super) zstd: u64,
 }
@@ -37,7 +37,7 @@ impl Compressed {
 
 /// Compresses pages.
 pub(super) struct Press {
-    /// zstd, for those who want to know how it compares.
+    /// zstd, for comparison.
     zstd: Option<Compressor<'static>>,
     /// Pages that were read.
     pages: Vec<u8>,
@@ -60,7 +60,7 @@ impl Press {
         Self { zstd: None, pages: vec![0; READ_AT_ONCE * PAGE], room: vec![0; most], count: 0 }
     }
 
-    /// Some pages by zstd, too. Without memory for that it compares nothing.
+    /// Some pages by zstd, too. Without memory for that there is no comparison.
     pub(super) fn with_zstd() -> Self {
         Self { zstd: Compressor::new(ZSTD_LEVEL).ok(), ..Self::lz4() }
     }
@@ -74,8 +74,8 @@ impl Press {
         })
     }
 
-    /// Compresses the anonymous pages among these whose addresses are `wanted`; each is asked for once, in their order.
-    /// No page is brought in for that: those that are gone by now are left out.
+    /// Compresses the anonymous pages among these whose addresses are `wanted`; each at most once, in their order. No
+    /// page is swapped in for that: those that are no longer present are left out.
     pub(super) fn those(
         &mut self,
         tid: Tid,
@@ -99,7 +99,7 @@ impl Press {
                         self.add_page(start + at as u64, page, &mut found);
                         at += PAGE;
                     }
-                    // The next one is gone, if it did not get to the end.
+                    // If it did not get to the end, the next one is not present.
                     at += PAGE;
                 }
             }
@@ -186,7 +186,8 @@ mod tests {
         assert_eq!([count(1, 0), count(2, 0), count(2, 1), count(4, 3), count(9, 6)], [6, 3, 3, 1, 0]);
     }
 
-    /// Neighbours are read together, in several pieces if they are many, up to what is not there.
+    /// Neighbours are read together, in several pieces if they are many, up to the first page that
+    /// is not present.
     #[test]
     fn those_that_are_wanted_are_looked_at_and_those_that_are_gone_left_out() {
         const PAGES: u64 = 3 * READ_AT_ONCE as u64;

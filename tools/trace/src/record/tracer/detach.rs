@@ -1,8 +1,8 @@
-//! Letting all threads go before they have ended.
+//! Detaching from all threads before they have ended.
 //!
-//! A thread can be let go only while it is stopped. Threads that run are stopped for it; one that waits for
-//! its vfork child cannot be, until that child executes or ends. What is left when the time is up dies with
-//! the recorder.
+//! A thread can be detached only while it is stopped. Running threads are stopped for it; one that waits
+//! for its vfork child cannot be, until that child executes or ends. Threads that are left when the time is
+//! up die with the recorder.
 
 use super::heard::Heard;
 use super::state::State;
@@ -17,23 +17,23 @@ use std::collections::HashSet;
 use std::fs;
 use std::time::{Duration, Instant};
 
-/// The time for it.
+/// The time limit.
 const LIMIT: Duration = Duration::from_millis(800);
-/// Between two looks at what has stopped.
+/// The time between two checks for stopped threads.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Threads on the way to where they can be let go.
+/// Threads on the way to a stop in which they can be detached.
 #[derive(Debug, Default)]
 struct Gathered {
     running: HashSet<Tid>,
-    /// They stand in PTRACE_EVENT_STOP: in no call, and with no signal on its way.
+    /// They are in PTRACE_EVENT_STOP: in no call, and with no signal in delivery.
     standing: HashSet<Tid>,
 }
 
 impl Gathered {
-    /// Stops a thread that runs or stands in another stop.
+    /// Stops a thread that runs or is in another stop.
     fn stop(&mut self, tid: Tid) {
-        // An error means that it is gone.
+        // An error means that it has ended.
         if ptrace::interrupt(tid).is_ok() {
             self.running.insert(tid);
         }
@@ -47,8 +47,8 @@ impl Gathered {
             }
             Happened::Stopped { signal, event } => {
                 self.stop(tid);
-                // A signal that is being delivered is delivered; other stops have no signal of their own. It
-                // stops again before its next instruction.
+                // A signal in delivery is delivered; other stops have no signal. The thread stops again
+                // before its next instruction.
                 let delivered = if event == 0 && signal & 0x80 == 0 { signal } else { 0 };
                 drop(ptrace::resume(tid, Resume::Continue, delivered));
             }
@@ -61,7 +61,7 @@ impl Gathered {
 }
 
 impl Tracer<'_> {
-    /// Lets all threads go: none is left stopped, and none that makes new ones is left behind.
+    /// Detaches from all threads: none is left stopped, and none that makes new ones is left behind.
     pub(super) fn let_all_go(&mut self) {
         let mut gathered = Gathered::default();
         self.gather(&mut gathered);
@@ -116,7 +116,7 @@ impl Tracer<'_> {
     }
 }
 
-/// The threads of the whole system that the calling thread follows.
+/// All tracees of the calling thread in the whole system.
 fn followed_by_this_thread() -> HashSet<Tid> {
     let own = rustix::thread::gettid().as_raw_pid() as u64;
     let numbers = |path: String| {

@@ -63,7 +63,7 @@ impl Tracer<'_> {
     }
 }
 
-/// Where a thread that stands before a call makes it.
+/// From where a thread that is stopped before a call makes it.
 fn site(tid: Tid) -> CallDetail {
     ptrace::call_site(tid).map_or(CallDetail::None, |(instruction, stack)| CallDetail::Site {
         instruction,

@@ -20,12 +20,12 @@ use std::path::Path;
 const ARGS_LIMIT: usize = 16 << 10;
 
 impl Tracer<'_> {
-    /// A thread calls exec. What it has now is gone if that succeeds, so it is looked at before.
+    /// A thread calls exec. If that succeeds its address space is gone, so it is read before.
     pub(super) fn enters_exec(&mut self, tid: Tid, entry: Entry) {
         self.cpu(tid);
         let Some(task) = self.tasks.get(&tid) else { return };
         let (pid, space) = (task.pid, task.space);
-        // A vfork child uses its maker's address space, which lives on.
+        // A vfork child uses its parent's address space, which remains.
         let alone = !self.tasks.values().any(|other| other.space == space && other.pid != pid);
         let mut figures = None;
         if alone && self.begun {
@@ -33,7 +33,7 @@ impl Tracer<'_> {
             self.sample_reuse_before_end(tid);
             figures = self.figures(tid, pid, space, FiguresCause::Exec).map(Box::new);
         }
-        // The instructions that raised the faults can not be read afterwards.
+        // The instructions that raised the faults cannot be read afterwards.
         self.drain(now());
         self.settle(false);
         let stack = Stat::read(tid).start_stack;
@@ -43,16 +43,16 @@ impl Tracer<'_> {
         self.resume(tid, 0);
     }
 
-    /// A process has a new program. `pid` is the thread that runs it, whichever called.
+    /// A process has a new program. `pid` is the thread that runs it, no matter which one called exec.
     pub(super) fn executed(&mut self, pid: Tid, time: u64) {
         let former = match ptrace::event_message(pid, libc::PTRACE_EVENT_EXEC) {
             Some(former) => former as Tid,
-            // It was killed meanwhile. Of several threads that call exec one succeeds; which it was matters
-            // no more.
+            // It was killed meanwhile. Of several threads that call exec one succeeds; it no longer matters
+            // which.
             None => self.executing_thread(pid),
         };
-        // All other threads of the process are gone, also the first if another one called: then that one has
-        // taken its place and its id.
+        // All other threads of the process are gone, also the leader if another thread called: then that
+        // thread has taken its place and its id.
         let others: Vec<Tid> = self
             .tasks
             .iter()
@@ -93,10 +93,10 @@ impl Tracer<'_> {
         self.merger.identify(pid, time, id, space);
         self.begun = true;
         let image = self.finish_exec(pid).then(|| self.image(pid));
-        // If it still stands there, the image is whole.
+        // If it is still in that stop, the image is complete.
         let Some(image) = image.filter(|_| !self.heard.has(pid) && is_at_end_of_call(pid)) else {
-            // It was killed before its first instruction: the new image is not in the trace, nor is what
-            // touched it.
+            // It was killed before its first instruction: the new image is not in the trace, nor are
+            // accesses to it.
             let rule = Rule::KilledExec { pid };
             let record =
                 Record { start, end: time, tid: former, task: id, space: old_space, cpu, rule, kinds };
@@ -135,9 +135,9 @@ impl Tracer<'_> {
         self.resume(pid, 0);
     }
 
-    /// A thread ends with the id of its process. If another thread of it was in exec and is gone, that one
-    /// has taken the place of the first, which ended without a word, and was killed before it told of the new
-    /// program.
+    /// A thread ends with the id of its process. If another thread of it was in exec and no longer exists,
+    /// that one has taken the place of the leader, which ended without a report, and was killed before its
+    /// exec event.
     pub(super) fn takes_place_before_end(&mut self, pid: Tid, time: u64) {
         if self.processes.get(&pid).is_none_or(|process| process.threads < 2) {
             return;
@@ -152,20 +152,21 @@ impl Tracer<'_> {
         self.merger.ended(former, time);
         self.merger.identify(pid, time, task.id, task.space);
         if let State::InExec { start, .. } = task.state {
-            // From here on it is in flight under its new id.
+            // From here on it is in the call under its new id.
             self.merger.cancel(former, start);
             self.merger.begin_exec(pid, start);
         }
         self.tasks.insert(pid, task);
     }
 
-    /// A thread of a process that is in exec; the first if there is none.
+    /// A thread of a process that is in exec; the leader if there is none.
     fn executing_thread(&self, pid: Tid) -> Tid {
         let is_in_exec = |task: &Task| task.pid == pid && matches!(task.state, State::InExec { .. });
         self.tasks.iter().find(|(_, task)| is_in_exec(task)).map_or(pid, |(tid, _)| *tid)
     }
 
-    /// Takes the thread from the event of exec to the end of the call, where its registers are the program's.
+    /// Resumes the thread from the exec event to the stop at the end of the call, where its registers are the
+    /// program's.
     fn finish_exec(&mut self, pid: Tid) -> bool {
         if self.heard.has(pid) {
             return false;
@@ -209,7 +210,7 @@ impl Tracer<'_> {
                 .map_or_else(|_| Box::default(), |path| path.as_os_str().as_bytes().into()),
             args: arguments(pid),
             start_brk: stat.start_brk,
-            // The heap is empty at exec: if Linux can not be asked, the break is where the heap begins.
+            // The heap is empty at exec: if the probe fails, the break is the start of the heap.
             brk: probed.brk.unwrap_or(stat.start_brk),
             start_stack: stat.start_stack,
             arg_start: stat.arg_start,
@@ -243,7 +244,7 @@ fn arguments(pid: Tid) -> Vec<Box<[u8]>> {
     if bytes.is_empty() { Vec::new() } else { bytes.split(|byte| *byte == 0).map(Into::into).collect() }
 }
 
-/// The limits of a process. `prlimit` does not tell those of another user, this text does.
+/// The limits of a process. `prlimit` refuses those of another user, this text has them.
 fn limits(pid: Tid) -> Limits {
     let text = text(pid, "limits");
     let one = |name: &str| {

@@ -13,7 +13,8 @@ use std::time::Duration;
 
 /// Page tables and mappings are counted at most this often: it costs some tens of microseconds.
 const SAMPLE_EVERY_NS: u64 = 20_000_000;
-/// Reading them takes longer the more mappings there are; so many times as long passes before the next time.
+/// Reading them takes longer the more mappings there are; the pause before the next time is so many times as
+/// long.
 const SAMPLE_SHARE: u64 = 50;
 
 impl Tracer<'_> {
@@ -44,7 +45,7 @@ impl Tracer<'_> {
                     space.figures = figures.or(space.figures.take());
                 }
                 self.note_figures(tid, space, time);
-                // The instructions can not be read much longer.
+                // This is the last chance to read the instructions.
                 self.drain(time);
                 self.settle(false);
             } else if status & SIGNAL != 0 {
@@ -55,7 +56,7 @@ impl Tracer<'_> {
     }
 
     /// A whole process is about to end. Its threads are killed, and a killed thread may end without another
-    /// stop, so that none of them would be seen as the last.
+    /// stop, so none of them might be seen as the last.
     pub(super) fn look_before_end(&mut self, tid: Tid) {
         let Some(task) = self.tasks.get(&tid) else { return };
         let (pid, id) = (task.pid, task.space);
@@ -70,7 +71,7 @@ impl Tracer<'_> {
         }
     }
 
-    /// Records the figures of an address space whose last thread is gone.
+    /// Records the figures of an address space whose last thread has ended.
     fn note_figures(&mut self, tid: Tid, space: SpaceId, time: u64) {
         let figures = self.spaces.get_mut(&space).and_then(|space| space.figures.take());
         if let Some(figures) = figures {
@@ -85,9 +86,9 @@ impl Tracer<'_> {
         space.users == 0
     }
 
-    /// A thread is about to end in the middle of a call. If it was killed after the call had done its work,
-    /// it did not stop to tell so: the call's result in its registers does. Other processes may use the
-    /// address space on.
+    /// A thread is about to end in the middle of a call. If it was killed after the call took effect, there
+    /// was no exit stop: its registers have the call's result. Other processes may still use the address
+    /// space.
     fn called_before_end(&mut self, tid: Tid, time: u64) {
         let Some(task) = self.tasks.get_mut(&tid) else { return };
         let State::InCall(call) = &task.state else { return };
@@ -109,7 +110,7 @@ impl Tracer<'_> {
         (Stat::read(tid).start_stack != *stack).then(|| figures.take())
     }
 
-    /// A thread will not come out of the call that it is in.
+    /// A thread will not return from the call that it is in.
     fn give_up(&mut self, tid: Tid, time: u64) {
         let Some(task) = self.tasks.get_mut(&tid) else { return };
         let (pid, space) = (task.pid, task.space);
@@ -124,7 +125,7 @@ impl Tracer<'_> {
         self.release(tid, space, time);
     }
 
-    /// A thread is gone.
+    /// A thread has ended.
     pub(super) fn died(&mut self, tid: Tid, status: ExitStatus, time: u64) {
         if tid == self.root {
             self.summary.status = status;
@@ -143,7 +144,7 @@ impl Tracer<'_> {
         self.remove_task(tid, time);
     }
 
-    /// Forgets a thread that is gone.
+    /// Forgets a thread that has ended.
     pub(super) fn remove_task(&mut self, tid: Tid, time: u64) {
         let Some(task) = self.tasks.remove(&tid) else { return };
         self.merger.ended(tid, time);
@@ -182,7 +183,7 @@ impl Tracer<'_> {
         let status = Keyed::status(tid);
         // A thread that is on its way out has no address space any more.
         status.word("VmSize")?;
-        // Faults are counted for the whole process, whose first thread may be gone already; its file stays.
+        // Faults are counted for the whole process, whose leader may have ended already; its file remains.
         let stat = Stat::read(pid);
         let process = self.processes.get(&pid)?;
         let (minor_before, major_before) = process.faults_before;
@@ -212,7 +213,7 @@ impl Tracer<'_> {
         })
     }
 
-    /// Notes who has made calls without a stop.
+    /// Notes which threads have made calls without a stop.
     pub(super) fn called_without_stop(&mut self, samples: &[Sample]) {
         let mut last = 0;
         for sample in samples {
@@ -224,14 +225,14 @@ impl Tracer<'_> {
         }
     }
 
-    /// Looks at page tables and mappings where calls were made without a stop.
+    /// Counts page tables and mappings where calls were made without a stop.
     pub(super) fn sample_peaks_after_calls(&mut self, time: u64) {
         for (space, tid) in std::mem::take(&mut self.called) {
             self.sample_peaks(tid, space, time);
         }
     }
 
-    /// Looks at page tables and mappings now and then, to know their peaks.
+    /// Counts page tables and mappings from time to time, for their peaks.
     pub(super) fn sample_peaks(&mut self, tid: Tid, space: SpaceId, time: u64) {
         let Some(space) = self.spaces.get_mut(&space) else { return };
         if time < space.next_sample {
@@ -243,10 +244,10 @@ impl Tracer<'_> {
     }
 }
 
-/// Whether a call of a thread that was killed in it has done its work, by the result in its registers.
+/// Whether a call of a thread that was killed in it took effect, by the result in its registers.
 fn was_made(result: i64) -> bool {
-    // The result before there is another one: the thread was killed before it was let into the call. Or it
-    // was killed while it waited for the lock of its address space.
+    // ENOSYS is the initial value: the thread was killed before it entered the call. EINTR: it was killed
+    // while it waited for the mmap lock.
     ![libc::ENOSYS, libc::EINTR].map(|errno| -i64::from(errno)).contains(&result)
 }
 

@@ -1,14 +1,14 @@
-//! What was heard of threads and is still to be dealt with.
+//! Reports of tracees that are not handled yet.
 //!
-//! Linux reports the thread first that is followed since the shortest time. Where two young threads stop all
-//! the time, one that is older would never be heard of. So everything that can be heard of is taken in first,
-//! and then dealt with in that order: no thread has two turns before each of the others had one.
+//! Linux reports the newest tracee first. If two new threads stop all the time, an older one would starve. So
+//! all pending reports are collected first, and then handled in that order: no thread has two turns before
+//! each of the others had one.
 
 use crate::record::sys::Tid;
 use crate::record::sys::wait::Happened;
 use std::collections::VecDeque;
 
-/// Something that happened to a thread, and when it was heard of.
+/// A report of a thread, and when it was received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Heard {
     pub(super) tid: Tid,
@@ -16,7 +16,7 @@ pub(super) struct Heard {
     pub(super) time: u64,
 }
 
-/// What was heard of, the oldest first.
+/// The reports, the oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     heard: VecDeque<Heard>,
@@ -29,7 +29,7 @@ impl Queue {
         self.heard.push_back(Heard { tid, happened, time });
     }
 
-    /// Whether something newer was heard of this thread than what was taken out.
+    /// Whether there is a newer report of this thread than the one taken out.
     pub(super) fn has(&self, tid: Tid) -> bool {
         self.heard.iter().any(|heard| heard.tid == tid)
     }
@@ -38,11 +38,11 @@ impl Queue {
         self.heard.is_empty()
     }
 
-    /// Takes out the oldest. `newer` looks whether more has happened to a thread.
+    /// Takes out the oldest. `newer` checks for a newer report of a thread.
     ///
-    /// A thread that was killed while it stood still has gone on to its end, so that its stop must not be
-    /// dealt with any more: to let the thread go on from it would pass over the stop at its end. A new
-    /// program and the end of a thread are never passed over.
+    /// A thread that was killed while it was stopped has continued to its exit stop, so its old stop must
+    /// not be handled any more: resuming the thread from it would skip the exit stop. An exec event and
+    /// the end of a thread are never skipped.
     pub(super) fn pop(&mut self, mut newer: impl FnMut(Tid) -> Option<(Happened, u64)>) -> Option<Heard> {
         loop {
             let Some(oldest) = self.heard.pop_front() else {
@@ -51,7 +51,7 @@ impl Queue {
             };
             self.taken += 1;
             let Happened::Stopped { event, .. } = oldest.happened else { return Some(oldest) };
-            // The first was heard of just now.
+            // The first report has just been received.
             if self.taken > 1
                 && !self.has(oldest.tid)
                 && let Some((happened, time)) = newer(oldest.tid)
@@ -73,7 +73,7 @@ mod tests {
         Happened::Stopped { signal: libc::SIGTRAP, event }
     }
 
-    /// Takes out all; `killed` has gone on to its end in between.
+    /// Takes out all; `killed` has continued to its exit stop in between.
     fn all(queue: &mut Queue, mut killed: Option<Tid>) -> Vec<(Tid, Happened)> {
         let mut taken = Vec::new();
         while let Some(heard) = queue
@@ -105,17 +105,17 @@ mod tests {
             queue.push(tid, happened, 1);
         }
         assert_eq!(all(&mut queue, Some(5)), [(7, call), (6, call), (5, exit)]);
-        // It was heard of twice already.
+        // There were two reports already.
         for (tid, happened) in [(7, call), (5, call), (7, Happened::Killed(9))] {
             queue.push(tid, happened, 1);
         }
         assert_eq!(all(&mut queue, None), [(5, call), (7, Happened::Killed(9))]);
-        // The first thread of a process stood still until another one executed a program and took its id.
+        // The leader of a process was stopped until another thread executed a program and took its id.
         for (tid, happened) in [(7, exit), (7, exec), (7, exit)] {
             queue.push(tid, happened, 1);
         }
         assert_eq!(all(&mut queue, None), [(7, exec), (7, exit)]);
-        // The id of a thread that is gone belongs to another one.
+        // The id of a thread that has ended belongs to another one.
         for (tid, happened) in [(7, Happened::Exited(0)), (7, call)] {
             queue.push(tid, happened, 1);
         }

@@ -1,7 +1,7 @@
 //! One memory call at a time in each address space.
 //!
-//! A thread that reaches a memory call while another thread of its address space is in one stands still until
-//! that one is out. So the order in which the trace has the calls is the order in which they took effect.
+//! A thread that reaches a memory call while another thread of its address space is in one stays stopped
+//! until that one has returned. So the calls are in the trace in the order in which they took effect.
 
 use super::Tracer;
 use super::state::State;
@@ -9,15 +9,15 @@ use crate::record::merge::SpaceId;
 use crate::record::proc::status::Stat;
 use crate::record::sys::Tid;
 
-/// A call that sleeps and keeps others waiting longer than this is passed: it may itself wait for one of
+/// A call that sleeps and keeps others waiting longer than this is overtaken: it may itself wait for one of
 /// them.
 const PATIENCE_NS: u64 = 100_000_000;
 /// The same for a call that does not sleep: it is at work, or waits for a CPU or for the recorder.
 const PATIENCE_AWAKE_NS: u64 = 2_000_000_000;
 
 impl Tracer<'_> {
-    /// Asks for the right to make a memory call; if another thread has it, the caller must leave the thread
-    /// standing.
+    /// Requests the right to make a memory call; if another thread has it, the caller must leave the thread
+    /// stopped.
     pub(super) fn acquire(&mut self, tid: Tid, space: SpaceId, time: u64) -> bool {
         let Some(space) = self.spaces.get_mut(&space) else { return true };
         if space.holder.is_some() {
@@ -28,7 +28,7 @@ impl Tracer<'_> {
         true
     }
 
-    /// Gives the right back and lets the next thread go.
+    /// Releases the right and resumes the next thread.
     pub(super) fn release(&mut self, tid: Tid, space: SpaceId, time: u64) {
         let Some(space_now) = self.spaces.get_mut(&space) else { return };
         space_now.waiting.retain(|waiting| *waiting != tid);
@@ -51,7 +51,7 @@ impl Tracer<'_> {
         }
     }
 
-    /// Passes calls that have kept others waiting for too long.
+    /// Lets waiting calls overtake those that have kept them waiting for too long.
     pub(super) fn let_the_patient_go(&mut self, time: u64) {
         let passed: Vec<SpaceId> = self
             .spaces
@@ -74,7 +74,7 @@ impl Tracer<'_> {
     }
 }
 
-/// Whether a call that has taken this long is passed.
+/// Whether a call that has taken this long is overtaken.
 fn is_stuck(taken_ns: u64, sleeps: impl FnOnce() -> bool) -> bool {
     taken_ns > PATIENCE_NS && (taken_ns > PATIENCE_AWAKE_NS || sleeps())
 }

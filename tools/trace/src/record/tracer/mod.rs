@@ -1,7 +1,8 @@
-//! Following threads: what happens to each, and what is done about it.
+//! Tracing threads: the stops of each, and how they are handled.
 //!
-//! One thread does it all. It waits for a stop, notes what it means, and lets the thread go; in between it
-//! takes the page faults out of the rings, orders them with the calls (`merge`) and hands them to the writer.
+//! One thread does it all. It waits for a stop, records what it means, and resumes the thread; in between it
+//! takes the page faults out of the ring buffers, orders them with the calls (`merge`) and hands them to the
+//! writer.
 
 mod birth;
 mod call;
@@ -51,7 +52,7 @@ use touched::TouchedPages;
 
 /// A signal that comes sooner after the first one belongs to it.
 const SECOND_SIGNAL_AFTER_NS: u64 = 100_000_000;
-/// The rings are emptied at least this often.
+/// The ring buffers are emptied at least this often.
 const TICK: Duration = Duration::from_nanos(TICK_NS);
 const TICK_NS: u64 = 20_000_000;
 /// The same while pages are paged out: a program touches a page in 1 to 2 us.
@@ -65,23 +66,23 @@ pub(crate) struct Followed {
     pub(crate) exec_error: Option<io::Error>,
 }
 
-/// Follows one program with all that it makes.
+/// Traces one program with all its threads and processes.
 #[derive(Debug)]
 pub(crate) struct Tracer<'a> {
     root: Tid,
     calls: CallSource,
     /// A thread of each space that has made calls without a stop since the last tick.
     called: HashMap<SpaceId, Tid>,
-    /// That transparent huge pages are off, if they are: then the program's own setting is emulated.
+    /// Present if transparent huge pages are off: then the program's own setting is emulated.
     thp_off: Option<ThpOff>,
     output: &'a Output,
     perf: Option<PerfSession>,
     accesses: AccessFinder,
-    /// Which pages were seen to be touched, if page faults are not reported.
+    /// Which pages were found touched, if page faults are not reported.
     touched: Option<TouchedPages>,
-    /// Samples what is used again, if that is asked for.
+    /// Samples reuse, if requested.
     reuse: Option<ReuseSampler>,
-    /// Pages out what came in first, if that is asked for.
+    /// Pages out the oldest regions, if requested.
     rotation: Option<Rotation>,
     same_cpu: SameCpu,
     switches: Switches,
@@ -91,29 +92,29 @@ pub(crate) struct Tracer<'a> {
     spaces: HashMap<SpaceId, Space>,
     next_task: u32,
     next_space: u32,
-    /// New threads that were heard of before their makers told of them.
+    /// New threads that stopped before their parents' clone events.
     early: HashMap<Tid, Early>,
-    /// Threads that are followed but not recorded: what made them is not known.
+    /// Threads that are traced but not recorded: their parent is not known.
     unrecorded: HashSet<Tid>,
-    /// What happened and is still to be dealt with.
+    /// Reports that are not handled yet.
     heard: Queue,
     /// The program has begun.
     begun: bool,
     started: u64,
-    /// When the rings were last emptied, and when everything else that is done now and then was last done.
+    /// When the ring buffers were last emptied, and when the other periodic work was last done.
     drained: u64,
     ticked: u64,
     seen_signals: [u32; signals::NOTED.len()],
-    /// When the first signal came that is the program's.
+    /// When the first signal came, which is the program's.
     first_signal: Option<u64>,
     notify: fn(&str),
-    /// That the program traces others was said.
+    /// The user was told that the program uses ptrace.
     told_of_tracing: bool,
     summary: RecordSummary,
 }
 
 impl<'a> Tracer<'a> {
-    /// Prepares to follow a child that was seized and has not executed its program.
+    /// Prepares to trace a child that was seized and has not executed its program.
     pub(crate) fn new(
         root: Tid,
         hold: Hold,
@@ -157,12 +158,12 @@ impl<'a> Tracer<'a> {
         };
         let space = tracer.new_space();
         tracer.begin_thp(space);
-        // What it may do is in its first image.
+        // Its privileges are in its first image.
         tracer.add_task(root, root, space, Privileges::default());
         tracer
     }
 
-    /// Follows until nothing is left to follow.
+    /// Runs until there is no tracee left.
     pub(crate) fn run(mut self, mut child: Child) -> Result<Followed, RecordError> {
         let broken = |source| RecordError::Ptrace { source };
         let tick = if self.rotation.is_some() { ROTATION_TICK } else { TICK };
@@ -207,7 +208,7 @@ impl<'a> Tracer<'a> {
         if self.summary.released.is_none() {
             self.end_recording();
         }
-        // One that the program ended on at once.
+        // A signal that ended the program at once.
         self.new_signal();
         let exec_error = if self.begun { None } else { child.exec_error() };
         self.summary.wall = Duration::from_nanos(now() - self.started);
@@ -217,8 +218,7 @@ impl<'a> Tracer<'a> {
         Ok(Followed { summary: self.summary, exec_error })
     }
 
-    /// Waits until something happens, and takes in all that has happened by then. Returns `false` if nothing
-    /// is left to wait for.
+    /// Waits for a report, and collects all pending ones. Returns `false` if nothing is left to wait for.
     fn hear(&mut self) -> io::Result<bool> {
         let mut waited = wait(None)?;
         loop {
@@ -227,7 +227,7 @@ impl<'a> Tracer<'a> {
                 Waited::Interrupted => return Ok(true),
                 Waited::NoneLeft => return Ok(!self.heard.is_empty()),
             }
-            // A single thread stands still now.
+            // A single thread is stopped now.
             if self.tasks.len() + self.early.len() + self.unrecorded.len() < 2 {
                 return Ok(true);
             }
@@ -246,7 +246,7 @@ impl<'a> Tracer<'a> {
         self.settle(true);
     }
 
-    /// Takes the samples out of the rings.
+    /// Takes the samples out of the ring buffers.
     fn drain(&mut self, time: u64) {
         self.drained = time;
         let Some(perf) = &mut self.perf else { return };
@@ -263,13 +263,13 @@ impl<'a> Tracer<'a> {
         }
     }
 
-    /// Hands over what is settled.
+    /// Hands over the events whose order is final.
     fn settle(&mut self, all: bool) {
         let events = self.merger.settle(self.drained, all);
         self.output.push(events);
     }
 
-    /// The place of a signal that came since the last look, which is noted.
+    /// The index of a signal that came since the last check; it is then counted as seen.
     fn new_signal(&mut self) -> Option<usize> {
         let seen = signals::seen();
         let new = (0..seen.len()).find(|place| seen[*place] != self.seen_signals[*place])?;
@@ -277,9 +277,9 @@ impl<'a> Tracer<'a> {
         Some(new)
     }
 
-    /// Ctrl-C goes to the program by itself. What was sent to the recorder alone is passed on; once the
-    /// program itself has ended, all that it left behind is asked to end, too. Returns the signal if it is
-    /// the second one, which is the recorder's.
+    /// The program gets Ctrl-C from the terminal. A signal to the recorder alone is passed on; once the
+    /// program itself has ended, it is also sent to the processes that it left behind. Returns the signal
+    /// if it is the second one, which is the recorder's.
     fn pass_signals_on(&mut self, time: u64) -> Option<u8> {
         let seen = signals::seen();
         let new = self.new_signal()?;
@@ -320,7 +320,7 @@ impl<'a> Tracer<'a> {
                 self.summary.stops += 1;
                 self.same_cpu.stopped(tid, time);
                 self.stopped(tid, signal, event, time);
-                // A thread that is held goes on standing still; that time is added when it is let go.
+                // A thread that is held stays stopped; that time is added when it is resumed.
                 self.summary.stopped += Duration::from_nanos(now() - time);
             }
         }
@@ -337,8 +337,8 @@ impl<'a> Tracer<'a> {
             if self.unrecorded.contains(&tid) {
                 return self.pass(tid, signal, event, time);
             }
-            // Most often the first stop of a new thread, before its maker told of it. It stands still until
-            // then.
+            // Most often the first stop of a new thread, before its parent's clone event. It stays stopped
+            // until then.
             return self.heard_early(tid, Happened::Stopped { signal, event }, time);
         }
         match event {
@@ -358,8 +358,7 @@ impl<'a> Tracer<'a> {
         match ptrace::syscall_stop(tid) {
             Ok(SyscallStop::Entry { arch, number, args }) => self.enters(tid, arch, number, args, time),
             Ok(SyscallStop::Exit { result }) => self.leaves(tid, result, time),
-            // It was killed meanwhile. Its end is reported by the next wait; to let it go on could pass over
-            // that.
+            // It was killed meanwhile. The next wait reports its end; resuming it could skip that.
             Ok(SyscallStop::None) | Err(_) => {}
         }
     }
@@ -372,7 +371,7 @@ impl<'a> Tracer<'a> {
             return;
         }
         self.let_go(tid, Resume::Listen, 0);
-        // The terminal stopped the whole job; the shell waits for the recorder to stop as well.
+        // The terminal stopped the whole job; the shell expects the recorder to stop as well.
         if tid == self.root && signal != libc::SIGSTOP {
             signals::stop_self();
         }
@@ -405,10 +404,10 @@ impl<'a> Tracer<'a> {
         }
     }
 
-    /// Lets a thread go on, in the way that its state asks for.
+    /// Resumes a thread, in the way that its state requires.
     fn resume(&mut self, tid: Tid, signal: i32) {
         let until = match self.tasks.get(&tid).map(|task| &task.state) {
-            // What it makes inherits its CPUs.
+            // Its children inherit its affinity.
             Some(State::InClone { .. }) => Until::UsesCpus,
             Some(State::InCall(_)) => Until::EndOfCall,
             _ => Until::Unknown,
@@ -444,7 +443,7 @@ impl<'a> Tracer<'a> {
         id
     }
 
-    /// Takes up a new thread. The caller tells the merger its identity, and since when it lives.
+    /// Adds a new thread. The caller tells the merger its identity and its start.
     fn add_task(&mut self, tid: Tid, pid: Tid, space: SpaceId, privileges: Privileges) -> TaskId {
         let id = TaskId(self.next_task);
         self.next_task += 1;
@@ -477,7 +476,7 @@ impl<'a> Tracer<'a> {
     }
 }
 
-/// What has happened to a thread since it was last heard of.
+/// A newer report of a thread, if there is one.
 fn newer(tid: Tid) -> Option<(Happened, u64)> {
     match poll(Some(tid)) {
         Ok(Some(Waited::Thread(_, happened))) => Some((happened, now())),

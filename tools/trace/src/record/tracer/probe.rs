@@ -1,8 +1,8 @@
-//! Asking Linux where it would place memory in a new program.
+//! Probing where Linux would place memory in a new program.
 //!
-//! The address from which Linux looks for free memory is in no file. But a thread that stands at the end of
-//! its exec can be made to ask for pages: two requests tell the direction and the place. Everything is put
-//! back afterwards; the program itself has not run one instruction.
+//! No file has the address from which Linux searches for free ranges. But a thread in the stop at the end
+//! of its exec can be made to map pages: two calls give the direction and the address. Everything is
+//! restored afterwards; the program itself has not run one instruction.
 
 use super::heard::Queue;
 use crate::event::{BaseSource, Direction, ExecGain, Mapping, MmapBase, is_error};
@@ -17,7 +17,7 @@ const PAGE: u64 = 4096;
 /// The `syscall` instruction.
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
 
-/// What Linux told.
+/// The results of the probe.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Probed {
     pub(super) mmap_base: Option<MmapBase>,
@@ -28,8 +28,8 @@ pub(super) struct Probed {
     pub(super) exec_gain: ExecGain,
 }
 
-/// Asks Linux about the program of a thread that stands at the end of its exec. What happens to the thread
-/// meanwhile is put into `heard`.
+/// Probes the program of a thread in the stop at the end of its exec. Reports of the thread in the
+/// meantime are put into `heard`.
 pub(super) fn probe(tid: Tid, mappings: &[Mapping], heard: &mut Queue) -> Probed {
     let mut inferred = Probed { mmap_base: infer(mappings), ..Probed::default() };
     let Some(mut session) = Session::begin(tid, mappings, heard) else { return inferred };
@@ -65,15 +65,15 @@ fn upward(mappings: &[Mapping], found: u64) -> u64 {
     base
 }
 
-/// If Linux can not be asked: the kernel placed the loader or the vDSO first, so the highest of what lies
-/// together with the vDSO ends at the base.
+/// If the probe fails: the kernel placed the loader or the vDSO first, so the highest mapping of the
+/// group around the vDSO ends at the base.
 fn infer(mappings: &[Mapping]) -> Option<MmapBase> {
     let vdso = mappings.iter().find(|mapping| *mapping.name == *b"[vdso]")?;
     let addr = downward(mappings, vdso.end - PAGE);
     Some(MmapBase { addr, direction: Direction::Down, source: BaseSource::Inferred })
 }
 
-/// A thread that is made to call.
+/// A thread into which calls are injected.
 struct Session<'a> {
     tid: Tid,
     saved: user_regs_struct,
@@ -90,12 +90,12 @@ impl<'a> Session<'a> {
         let instruction = find_syscall(tid, mappings)?;
         let saved = ptrace::registers(tid).ok()??;
         let mask = ptrace::signal_mask(tid).ok()?;
-        // Signals wait until the program is as it was.
+        // Signals wait until the program is restored.
         ptrace::set_signal_mask(tid, u64::MAX).ok()?;
         Some(Self { tid, saved, mask, instruction, heard, stopped_by: None, lost: false })
     }
 
-    /// Places two pages and takes them away again: where they were.
+    /// Maps two pages and unmaps them again; returns where they were.
     fn two_pages(&mut self) -> Option<(u64, u64)> {
         let first = self.page(0)?;
         let second = self.page(0);
@@ -105,15 +105,15 @@ impl<'a> Session<'a> {
         second.map(|second| (first, second))
     }
 
-    /// Places a page as low as Linux lets it, and takes it away again: where it was.
+    /// Maps a page as low as Linux permits, and unmaps it again; returns where it was.
     fn lowest_page(&mut self, mappings: &[Mapping]) -> Option<u64> {
         let found = self.page(PAGE)?;
         self.call(libc::SYS_munmap, [found, PAGE, 0, 0, 0, 0]);
-        // Above the program it was not placed where it was asked for, but where there was a free page.
+        // Above the program, it was not placed at the hint, but at the first free page.
         mappings.first().is_none_or(|lowest| found < lowest.start).then_some(found)
     }
 
-    /// What the program inherited of `PR_SET_MDWE`.
+    /// The `PR_SET_MDWE` setting that the program inherited.
     fn exec_gain(&mut self) -> ExecGain {
         match self.call(libc::SYS_prctl, [libc::PR_GET_MDWE as u64, 0, 0, 0, 0, 0]) {
             Some(1) => ExecGain::Refused,
@@ -128,7 +128,7 @@ impl<'a> Session<'a> {
         self.call(libc::SYS_mmap, [hint, PAGE, libc::PROT_NONE as u64, flags as u64, u64::MAX, 0])
     }
 
-    /// Makes the thread call; `None` if the call fails or the thread is lost.
+    /// Injects a call; `None` if the call fails or the thread is lost.
     fn call(&mut self, number: i64, args: [u64; 6]) -> Option<u64> {
         if self.lost {
             return None;
@@ -145,7 +145,7 @@ impl<'a> Session<'a> {
         let regs = user_regs_struct {
             rip: self.instruction,
             rax: number as u64,
-            // Not in a call: the kernel must not think of making one again.
+            // Not in a call: the kernel must not restart one.
             orig_rax: u64::MAX,
             rdi,
             rsi,
@@ -160,7 +160,7 @@ impl<'a> Session<'a> {
             ptrace::resume(self.tid, Resume::Syscall, 0).ok()?;
             let happened = self.wait()?;
             match happened {
-                // Once or twice on the way in (the call itself, the filter), once on the way out.
+                // One or two stops on entry (the call itself, the filter), one on exit.
                 Happened::Stopped { signal, event: 0 } if signal == libc::SIGTRAP | 0x80 => {
                     if let SyscallStop::Exit { result } = ptrace::syscall_stop(self.tid).ok()? {
                         return Some(result);
@@ -186,7 +186,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Puts everything back.
+    /// Restores everything.
     fn end(self) {
         if self.lost {
             return;
@@ -202,8 +202,8 @@ impl<'a> Session<'a> {
     }
 }
 
-/// Finds a `syscall` instruction in the vDSO, which every program has. It is not written anywhere: that would
-/// change the memory that is to be recorded.
+/// Finds a `syscall` instruction in the vDSO, which every program has. None is written to memory: that would
+/// change what is to be recorded.
 fn find_syscall(tid: Tid, mappings: &[Mapping]) -> Option<u64> {
     let vdso = mappings.iter().find(|mapping| *mapping.name == *b"[vdso]")?;
     find_syscall_from(tid, vdso.start)
@@ -212,7 +212,7 @@ fn find_syscall(tid: Tid, mappings: &[Mapping]) -> Option<u64> {
 /// The same in a vDSO that begins here.
 pub(super) fn find_syscall_from(tid: Tid, vdso: u64) -> Option<u64> {
     let mut page = [0; PAGE as usize];
-    // It has a few pages; what is read beyond it ends the search.
+    // It has a few pages; reads beyond it find nothing.
     for start in (vdso..).step_by(page.len()).take(4) {
         let read = memory::read(tid, start, &mut page);
         if let Some(place) = page[..read].windows(SYSCALL.len()).position(|window| window == SYSCALL) {

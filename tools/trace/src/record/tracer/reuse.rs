@@ -1,9 +1,9 @@
-//! Sampling what a program uses again, and how well its pages compress.
+//! Sampling the reuse of pages, and how well they compress.
 //!
-//! Linux tells for each mapping how many of its pages were referenced since that was last reset, not which
-//! (`docs/trace-format.md` says why nothing finer is used). Which they are is chosen here, by rules that keep
-//! what is true of most programs: what was used in one sample tends to be used in the next, and what is used
-//! together lies together.
+//! Linux reports for each mapping how many of its pages were referenced since the last reset, not which
+//! (`docs/trace-format.md` says why nothing finer is used). This module chooses which, by two properties of
+//! most programs: pages that were used in one sample tend to be used in the next, and pages that are used
+//! together are neighbours.
 
 use super::Tracer;
 use super::contents::Press;
@@ -20,32 +20,30 @@ use std::fs;
 use std::time::Duration;
 
 const PAGE: u64 = 4096;
-/// Pages of so many bytes are chosen together.
+/// The pages of so many bytes are chosen together.
 const GROUP_BYTES: u64 = 16 * PAGE;
-/// Resets which pages were referenced. Translations that a processor holds stay there, and what is used
-/// through them is not noted again.
+/// Resets the accessed bits of pages. TLB entries stay, and accesses through them do not set the bit again.
 const CLEAR_REFERENCED: &str = "1";
-/// Resets which pages were written since, where the kernel notes that; and lets no processor keep a
-/// translation.
+/// Resets the soft-dirty bits, where the kernel has them, and flushes the TLBs.
 const CLEAR_SOFT_DIRTY: &str = "4";
-/// Contents are looked at this often at most, at the end of a space a little sooner.
+/// Contents are sampled this often at most, at the end of a space a little sooner.
 const CONTENTS_EVERY_NS: u64 = 1_000_000_000;
-/// After a round of looks so many times as long passes before the next as it took; and looks at spaces that
-/// end, which can not wait, together take no more than this part of the time.
+/// The pause after a round of samples is so many times as long as the round took. Samples at the end of
+/// spaces, which cannot wait, together take no more than this part of the time.
 const SHARE: u64 = 50;
-/// What those may take beyond that: enough for a program that ends soon.
+/// The time that those may take beyond that: enough for a program that ends soon.
 const ALLOWANCE_NS: u64 = 3_000_000;
-/// Pages whose contents are looked at in one sample at most: some 3 ms of work.
+/// The most pages whose contents are read in one sample: some 3 ms of work.
 const MOST_CONTENTS: u64 = 256;
 
-/// What is remembered of each address space.
+/// The state of each address space.
 #[derive(Debug, Default)]
 struct Known {
-    /// The pages that were there at the last sample, by address. Empty before the first.
+    /// The pages that were present at the last sample, by address. Empty before the first.
     present: Vec<PageRun>,
     /// Samples so far.
     samples: u64,
-    /// When contents were looked at last, and how often.
+    /// When contents were last sampled, and how often.
     looked: u64,
     looks: u64,
 }
@@ -56,19 +54,20 @@ pub(super) struct ReuseSampler {
     every_ns: u64,
     started: u64,
     next: u64,
-    /// What looks at spaces that were about to end took.
+    /// The time that samples at the end of spaces took.
     spent_at_ends: u64,
-    /// Uses are sampled, not contents alone.
+    /// Uses are sampled, not only contents.
     uses: bool,
-    /// Translations can be flushed without anything else: the kernel does not note which pages are written.
-    /// If it did, every page's next write would be a fault, of the recorder's making.
+    /// TLBs can be flushed without side effects: the kernel has no soft-dirty bits. If it had, the recorder
+    /// would cause a fault at every page's next write.
     may_flush: bool,
     known: HashMap<SpaceId, Known>,
     press: Press,
 }
 
 impl ReuseSampler {
-    /// Samples each space once in `every`. Without `uses` it looks at contents only: uses are known better.
+    /// Samples each space once in `every`. Without `uses` only contents are sampled: then uses are known
+    /// more exactly.
     pub(super) fn new(every: Duration, started: u64, uses: bool) -> Self {
         let every_ns = u64::try_from(every.as_nanos()).unwrap_or(u64::MAX).max(1);
         Self {
@@ -83,22 +82,22 @@ impl ReuseSampler {
         }
     }
 
-    /// When the next round of looks is, after one that took from `before` to `after`.
+    /// When the next round of samples is, after one that took from `before` to `after`.
     fn next_round(&self, before: u64, after: u64) -> u64 {
         next_look(before, after, SHARE, self.every_ns)
     }
 
-    /// Whether a space that ends may be looked at.
+    /// Whether a space that ends may be sampled.
     fn affords_end(&self, time: u64) -> bool {
         self.spent_at_ends <= ALLOWANCE_NS.saturating_add(time.saturating_sub(self.started) / SHARE)
     }
 
-    /// A space is gone.
+    /// A space has ended.
     pub(super) fn forget(&mut self, space: SpaceId) {
         self.known.remove(&space);
     }
 
-    /// Looks at a space: what was used since it was looked at last, and now and then how it compresses.
+    /// Samples a space: which pages were used since the last sample, and at times how they compress.
     fn sample(&mut self, tid: Tid, space: SpaceId, time: u64, is_last: bool) -> Vec<EventKind> {
         let known = self.known.entry(space).or_default();
         let Some(pagemap) = Pagemap::open(tid) else { return Vec::new() };
@@ -108,7 +107,8 @@ impl ReuseSampler {
         for mapping in maps::referenced(tid) {
             let runs = pagemap.present(mapping.start, mapping.end);
             let both = common(&runs, &known.present);
-            // What was not there at the last sample was used since: when it faulted, which is recorded.
+            // Pages that were not present at the last sample were used since: when they faulted, which
+            // is recorded.
             let new = pages(&runs) - pages(&both);
             if self.uses {
                 used.extend(choose(&both, mapping.pages.saturating_sub(new), known.samples));
@@ -117,11 +117,11 @@ impl ReuseSampler {
         }
         let mut kinds: Vec<EventKind> =
             Reuse::split(ReuseSource::MappingCounts, used).into_iter().map(EventKind::Reuse).collect();
-        // An exec that fails was no end: a shell may try many places for a program.
+        // An exec that fails is no end: a shell may try many paths for a program.
         let every = if is_last { CONTENTS_EVERY_NS / 8 } else { CONTENTS_EVERY_NS };
         if time.saturating_sub(known.looked) >= every {
             (known.looked, known.looks) = (time, known.looks + 1);
-            // Others in each look.
+            // Other pages in each sample.
             let anonymous: u64 = present.iter().filter(|run| !run.file).map(|run| run.pages).sum();
             let step = anonymous.div_ceil(MOST_CONTENTS).max(1);
             let sizes = self.press.one_in(tid, &present, step, mix(known.looks) % step).sizes;
@@ -131,8 +131,8 @@ impl ReuseSampler {
         if !self.uses {
             return kinds;
         }
-        // Last, since looking at contents is a use, too. The process may be gone by now; then nothing comes
-        // of it.
+        // Last, since reading contents is a use, too. The process may have ended by now; then this does
+        // nothing.
         let file = format!("/proc/{tid}/clear_refs");
         drop(fs::write(&file, CLEAR_REFERENCED));
         if self.may_flush {
@@ -167,7 +167,7 @@ impl Tracer<'_> {
         }
     }
 
-    /// An address space is about to go away.
+    /// An address space is about to end.
     pub(super) fn sample_reuse_before_end(&mut self, tid: Tid) {
         let before = now();
         let Some(space) = self.tasks.get(&tid).map(|task| task.space) else { return };
@@ -182,7 +182,7 @@ impl Tracer<'_> {
 
     fn look_at_use(&mut self, tid: Tid, space: SpaceId, is_last: bool) {
         let Some(sampler) = &mut self.reuse else { return };
-        // The program may unmap meanwhile what is found to be used.
+        // The program may meanwhile unmap pages that are found used.
         let time = now();
         let kinds = sampler.sample(tid, space, time, is_last);
         if !kinds.is_empty() {
@@ -199,7 +199,7 @@ fn end(run: &PageRun) -> u64 {
     run.start + run.pages * PAGE
 }
 
-/// What two lists have in common. Both are by address.
+/// The intersection of two lists. Both are by address.
 fn common(runs: &[PageRun], others: &[PageRun]) -> Vec<PageRun> {
     let mut both = Vec::new();
     let first = runs.first().map_or(0, |run| others.partition_point(|other| end(other) <= run.start));
@@ -322,7 +322,8 @@ mod tests {
         }
     }
 
-    /// Of a mapping that is used nearly whole the same pages are chosen each time, of one that is used little others.
+    /// In a mapping that is used nearly whole, the same pages are chosen each time; in one that is little used,
+    /// others.
     #[test]
     fn what_is_used_little_is_used_elsewhere_each_time() {
         let runs = [run(0, 16_000)];

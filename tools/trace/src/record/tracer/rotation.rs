@@ -1,21 +1,22 @@
-//! Paging out what came in first, so that later uses are page faults.
+//! Paging out regions in FIFO order, so that later uses are page faults.
 //!
-//! A recording of first touches does not tell which memory a program goes on using. Here regions of 2 MiB (what one
-//! page table maps) are kept in the order in which pages came into them; whenever more anonymous memory is resident
-//! than is wanted, what came in first is paged out, used or not. The next use of each page is a page fault, which is
-//! recorded like any other. So each page that is used is seen again before twice as many others have come in as may
-//! be resident, and a replay with more memory than that knows the order in which pages were used as far as its own
-//! lists need it.
+//! A recording of first touches does not say which memory a program continues to use. Here regions of 2 MiB (what one
+//! page table maps) are kept in the order in which their first page was faulted in. Whenever more anonymous memory is
+//! resident than requested, the oldest regions are paged out, used or not. The next use of each page is a page fault,
+//! which is recorded like any other. So each page in use is seen again before twice as many others have been faulted in
+//! as may be resident. A replay with more memory than that knows the order in which pages were used as far as its own
+//! LRU lists need it.
 //!
-//! Regions and not pages: `MADV_PAGEOUT` flushes the TLBs of all CPUs that run the program twice for each range. For
-//! single pages of a program that uses its memory at random that took 30 us a page in a virtual machine with two CPUs.
+//! Regions and not pages: `MADV_PAGEOUT` flushes the TLBs of all CPUs that run the program twice for each range. With
+//! single pages of a program with random accesses that took 30 us a page in a virtual machine with two CPUs.
 //!
-//! Before a region goes, pages of it are compressed, so that the replay knows what they hold then: those that go for the
-//! first time, and some of those that came back. For what lies in swap within a limit is what is seldom used, which came
-//! back seldom if ever; a sample of what is there would be of what is used.
+//! Before a region is paged out, some of its pages are compressed, so that the replay knows their contents at that
+//! time: those that are paged out for the first time, and some of those that came back. Within a limit, swap holds
+//! pages that are rarely used, which rarely or never came back; a sample of resident pages would be one of pages in
+//! use.
 //!
-//! No memory cgroup is involved, so that no program is killed for memory. Pages that several processes have mapped
-//! are not paged out (`MADV_PAGEOUT` leaves them), nor are those of files.
+//! No memory cgroup is involved, so no program is OOM-killed. Pages that several processes have mapped are not paged
+//! out (`MADV_PAGEOUT` leaves them), nor are those of files.
 
 use super::Tracer;
 use super::contents::Press;
@@ -38,17 +39,17 @@ const PAGE: u64 = 4096;
 /// Pages of a region.
 pub(super) const REGION_PAGES: u64 = 512;
 
-/// Threads that run are stopped while pages are paged out if the pages that are resident beyond what is wanted are more
-/// than this part of it: they bring pages in faster than they go.
+/// Running threads are stopped during page-out if the resident pages beyond the target are more than this part of it:
+/// they fault pages in faster than these are paged out.
 const OVERRUN: u64 = 4;
 
-/// After a round that left too much resident so many times as long passes before the next as it took.
+/// After a round that left too much resident, the pause is so many times as long as the round took.
 const REST: u64 = 8;
 
 /// A region of an address space: its address by its size.
 type Region = (SpaceId, u64);
 
-/// Which pages of a region came in since it was paged out.
+/// Which pages of a region were faulted in since it was paged out.
 #[derive(Debug, Default)]
 struct Pages([u64; REGION_PAGES as usize / 64]);
 
@@ -73,24 +74,24 @@ impl Pages {
     }
 }
 
-/// The regions that have resident pages, in the order in which the first of these came in.
+/// The regions that have resident pages, in the order in which the first of these was faulted in.
 #[derive(Debug)]
 pub(super) struct Rotation {
-    /// What is paged out.
+    /// The state of page-out.
     pressure: Pressure,
-    /// Pages of it that may stay.
+    /// Pages that may stay resident.
     wanted: u64,
     queue: VecDeque<Region>,
     regions: HashMap<Region, Pages>,
-    /// Pages of all regions. Some may be gone: unmapped.
+    /// Pages of all regions. Some may have been unmapped.
     pages: u64,
-    /// The pages of each region that went and have not come in since.
+    /// The pages of each region that were paged out and not faulted in since.
     out: HashMap<Region, Pages>,
     /// How often a region had its turn.
     turns: u64,
-    /// How often each page went.
+    /// How often each page was paged out.
     turns_of: HashMap<Region, Turns>,
-    /// It did not get rid of all the last time, and does not try again before this time.
+    /// The last round did not reach the target; the next one is not before this time.
     rests_until: u64,
     press: Press,
     /// What it did.
@@ -115,7 +116,7 @@ impl Rotation {
         }
     }
 
-    /// A page fault was resolved without a device: what the page holds is new.
+    /// A page fault was resolved without a device: the page's contents are new.
     fn is_new(&mut self, space: SpaceId, addr: u64) {
         let page = addr / PAGE;
         if let Some(turns) = self.turns_of.get_mut(&(space, page / REGION_PAGES)) {
@@ -123,7 +124,7 @@ impl Rotation {
         }
     }
 
-    /// A page came in. Returns whether it had been paged out.
+    /// A page was faulted in. Returns whether it had been paged out.
     fn came_in(&mut self, space: SpaceId, addr: u64) -> bool {
         if !self.pressure.covers(addr) {
             return false;
@@ -139,7 +140,7 @@ impl Rotation {
         self.out.get_mut(&region).is_some_and(|out| out.remove(page % REGION_PAGES))
     }
 
-    /// The region that is next, which has its turn again when a page comes in, and the number of the turn.
+    /// The next region, which has another turn when a page is faulted in, and the number of the turn.
     fn next(&mut self) -> Option<(Region, u64)> {
         let region = self.queue.pop_front()?;
         self.turns += 1;
@@ -147,8 +148,8 @@ impl Rotation {
         Some((region, self.turns))
     }
 
-    /// A region had its turn. Returns the addresses of pages that had been paged out before and were there again,
-    /// though no page fault brought them in: the kernel used them for the program, as for direct I/O.
+    /// A region had its turn. Returns the addresses of pages that had been paged out before and were resident
+    /// again without a page fault: the kernel used them for the program, e.g. for direct I/O.
     fn went(&mut self, (space, region): Region, pages: &PagedOut) -> Vec<u64> {
         let out = self.out.entry((space, region)).or_default();
         let all = |runs: &[PageRun]| -> Vec<u64> {
@@ -166,9 +167,9 @@ impl Rotation {
         unseen
     }
 
-    /// An address space is gone.
+    /// An address space has ended.
     pub(super) fn forget(&mut self, space: SpaceId) {
-        // Its regions have their turn still, with no page.
+        // Its regions still have their turn, with no page.
         self.regions.retain(|(of, _), pages| {
             let stays = *of != space;
             self.pages -= if stays { 0 } else { pages.count() };
@@ -179,7 +180,7 @@ impl Rotation {
     }
 }
 
-/// Pages of anonymous memory that a process has, from `/proc/PID/statm`; 0 if it is gone.
+/// Anonymous pages of a process, from `/proc/PID/statm`; 0 if it has ended.
 fn anonymous_pages(pid: Tid) -> u64 {
     let text = text(pid, "statm");
     let mut words = text.split_whitespace().skip(1).map(|word| word.parse().unwrap_or(0));
@@ -187,7 +188,8 @@ fn anonymous_pages(pid: Tid) -> u64 {
     resident.saturating_sub(shared)
 }
 
-/// Ranges (start and bytes) that have all anonymous pages among `present`, and none of a file or of a block that stays.
+/// Ranges (start and bytes) that have all anonymous pages among `present`, and none of a file or of a block that is not
+/// paged out.
 fn ranges(present: &[PageRun], pressure: &Pressure) -> Vec<(u64, u64)> {
     let block = |addr: u64| if pressure.is_sample() { addr >> pressure.block_shift } else { 0 };
     let mut ranges: Vec<(u64, u64)> = Vec::new();
@@ -195,7 +197,7 @@ fn ranges(present: &[PageRun], pressure: &Pressure) -> Vec<(u64, u64)> {
     for run in present {
         let end = run.start + run.pages * PAGE;
         match ranges.last_mut() {
-            // What lies between is not resident.
+            // The pages between are not resident.
             Some((start, bytes)) if open && !run.file && block(*start) == block(run.start) => {
                 *bytes = end - *start;
             }
@@ -212,19 +214,19 @@ fn anonymous(present: &[PageRun]) -> u64 {
     present.iter().filter(|run| !run.file).map(|run| run.pages).sum()
 }
 
-/// What became of a region that was to be paged out.
+/// The result of paging a region out.
 struct PagedOut {
-    /// How many pages went.
+    /// How many pages were paged out.
     gone: u64,
-    /// Those that stay though they may go another time.
+    /// Those that remained, though they may be paged out another time.
     stay: Vec<PageRun>,
-    /// Those that were there.
+    /// Those that were resident.
     present: Vec<PageRun>,
-    /// What they hold, if some could be looked at.
+    /// Their contents, if some could be read.
     contents: Option<ContentSample>,
 }
 
-/// What of these pages is paged out: of a sample only some blocks are.
+/// Which of these pages are paged out: of a sample only some blocks are.
 fn covered(pressure: &Pressure, present: Vec<PageRun>) -> Vec<PageRun> {
     if !pressure.is_sample() {
         return present;
@@ -244,7 +246,8 @@ fn covered(pressure: &Pressure, present: Vec<PageRun>) -> Vec<PageRun> {
     found
 }
 
-/// Pages a region out. Compresses others of its pages that went before if `round` is another.
+/// Pages a region out. In another `round`, compresses others of its pages that were paged out
+/// before.
 fn page_out(
     pid: Tid,
     (region, turns): (u64, &mut Turns),
@@ -287,7 +290,7 @@ impl Tracer<'_> {
         }
     }
 
-    /// Pages out what is resident beyond what is wanted.
+    /// Pages out what is resident beyond the target.
     pub(super) fn rotate(&mut self) {
         let Some(rotation) = &mut self.rotation else { return };
         if !self.begun || rotation.pages <= rotation.wanted {
@@ -297,21 +300,21 @@ impl Tracer<'_> {
         if before < rotation.rests_until {
             return;
         }
-        // A thread of each space that is not in the middle of becoming another program, and its process.
+        // A thread of each space that is not in exec, and its process.
         let users: HashMap<SpaceId, (Tid, Tid)> = self
             .tasks
             .iter()
             .filter(|(_, task)| !task.exiting && !matches!(task.state, State::InExec { .. }))
             .map(|(tid, task)| (task.space, (*tid, task.pid)))
             .collect();
-        // What was unmapped is still counted here; what a child shares with its parent counts for each of them there.
-        // Of a sample Linux tells nothing.
+        // The count here still includes unmapped pages; Linux counts pages that a child shares with its parent for
+        // each of them. For a sample Linux has no count.
         let all = || users.values().map(|(_, pid)| anonymous_pages(*pid)).sum();
         let resident = if rotation.pressure.is_sample() { rotation.pages } else { rotation.pages.min(all()) };
         rotation.figures.most_resident = rotation.figures.most_resident.max(resident * PAGE);
         let mut excess = resident.saturating_sub(rotation.wanted);
         if excess > rotation.wanted / OVERRUN {
-            // They stop at once, and go on when this thread sees it, which is after it has paged out.
+            // They stop at once, and are resumed when this thread handles the stops, after the page-out.
             let running = self.tasks.iter().filter(|(tid, task)| {
                 matches!(task.state, State::Running) && !task.exiting && Stat::read(**tid).runs
             });
@@ -345,7 +348,7 @@ impl Tracer<'_> {
         let after = now();
         rotation.figures.took += Duration::from_nanos(after - before);
         if excess > 0 {
-            // What is left cannot go: it is shared, or the swap is full.
+            // What is left cannot be paged out: it is shared, or the swap is full.
             rotation.rests_until = after + REST * (after - before);
         }
         for (tid, time, kinds) in notes {
@@ -424,7 +427,7 @@ mod tests {
         };
         turns(&mut rotation, space, 0..100);
         let round = (100..).find(|&round| turns(&mut rotation, space, round..round + 1) == 0).unwrap();
-        // What another space has there, and another page, is another matter.
+        // Pages of another space at this address, and other pages, are separate.
         rotation.is_new(SpaceId(0), page * PAGE);
         rotation.is_new(space, (page + 1) * PAGE);
         assert_eq!(turns(&mut rotation, space, round..round + 1), 0);

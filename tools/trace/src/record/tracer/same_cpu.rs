@@ -1,15 +1,15 @@
-//! Running on the CPU of the thread that stops again and again.
+//! Running on the CPU of the thread that stops repeatedly.
 //!
-//! A stop is two switches between the program and the recorder. Where both run on one CPU, each is a switch
-//! of that CPU; where they run on two, each wakes an idle CPU, which takes several times as long, most of all
-//! in a virtual machine. The scheduler prefers the idle CPU. So the recorder binds itself to one CPU while
-//! one thread alone stops often, and brings that thread to it: the thread may run on this CPU only while it
-//! is woken, or while it is in a call that stops at its end. Directly afterwards it may run again wherever it
-//! could before.
+//! A stop is two context switches between the program and the recorder. If both run on one CPU, each is a
+//! switch of that CPU; if they run on two, each wakes an idle CPU, which takes several times as long, most of
+//! all in a virtual machine. The scheduler prefers the idle CPU. So the recorder binds itself to one CPU
+//! while one thread alone stops often, and moves that thread there: while it is woken, or while it is in a
+//! call that stops at its end, the thread may run on this CPU only. Directly afterwards its affinity is
+//! restored.
 //!
-//! The thread cannot see the narrow set unless it runs before the recorder has put the wide one back and
-//! makes no call that stops. Calls that read, change or inherit the set stop, and a thread goes into such a
-//! call with its own set.
+//! The thread cannot see the narrow affinity unless it runs before the recorder has restored its own, and
+//! makes no call that stops. Calls that read, change or inherit the affinity stop, and a thread enters such a
+//! call with its own affinity.
 
 use crate::record::sys::Tid;
 use rustix::process::Pid;
@@ -23,7 +23,7 @@ const STREAK_NS: u64 = 50_000_000;
 /// another CPU.
 const BOUND_STOPS: u32 = 4096;
 
-/// How a thread is let go on.
+/// How a thread is resumed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Until {
     /// It runs in user mode; whether it stops again is not known.
@@ -43,7 +43,7 @@ struct Bound {
     narrowed: Option<CpuSet>,
 }
 
-/// Which CPU the recorder shares with which thread.
+/// The CPU that the recorder shares with a thread.
 pub(super) struct SameCpu {
     /// The CPUs that the recorder may run on. `None` if it has no choice.
     own: Option<CpuSet>,
@@ -88,14 +88,14 @@ impl SameCpu {
         }
     }
 
-    /// The CPU to which the thread was brought when it was let go on, if it was. It may have been moved
-    /// since, which is rare.
+    /// The CPU to which the thread was moved when it was resumed, if it was. The scheduler may have moved
+    /// it since, which is rare.
     pub(super) fn cpu(&self, tid: Tid) -> Option<u32> {
         self.bound.filter(|_| tid == self.last).map(|bound| bound.cpu as u32)
     }
 
-    /// Calls `resume`, which lets a stopped thread run on; if it is the one that stops again and again, on
-    /// this CPU.
+    /// Calls `resume`, which resumes a stopped thread; if it is the one that stops repeatedly, on this
+    /// CPU.
     pub(super) fn resume(&mut self, tid: Tid, until: Until, resume: impl FnOnce()) {
         if tid == self.last && until != Until::UsesCpus {
             self.narrow();
@@ -108,7 +108,7 @@ impl SameCpu {
         }
     }
 
-    /// Lets the thread run on the CPU of the recorder only.
+    /// Binds the thread to the CPU of the recorder.
     fn narrow(&mut self) {
         let Some(bound) = &mut self.bound else { return };
         if bound.narrowed.is_some() {
@@ -124,7 +124,7 @@ impl SameCpu {
         }
     }
 
-    /// Lets the thread run where it could before.
+    /// Restores the affinity of the thread.
     fn widen(&mut self) {
         let narrowed = self.bound.as_mut().and_then(|bound| bound.narrowed.take());
         if let Some(own) = narrowed {

@@ -1,4 +1,4 @@
-//! What the tracer knows of threads, processes and address spaces.
+//! The tracer's state of threads, processes and address spaces.
 
 use crate::event::{CallDetail, FileFacts, LinuxFigures, Privileges, TaskId, ThpDisable};
 use crate::record::merge::SpaceId;
@@ -17,17 +17,17 @@ pub(super) struct Task {
     /// Where the kernel tells the thread its CPU.
     pub(super) rseq: Rseq,
     pub(super) cpu: u32,
-    /// What it may do.
+    /// Its privileges.
     pub(super) privileges: Privileges,
-    /// It is on its way out.
+    /// It is exiting.
     pub(super) exiting: bool,
 }
 
-/// Where a thread's restartable-sequences area is. The kernel keeps the thread's CPU in it, so that it costs
-/// one cheap call to know; `/proc/TID/stat` costs ten times as much.
+/// Where a thread's restartable-sequences area is. The kernel keeps the thread's CPU in it, so that one
+/// cheap call reads it; `/proc/TID/stat` costs ten times as much.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rseq {
-    /// Not registered when last asked; ask this many times more.
+    /// Not registered at the last check; check this many times more.
     Ask(u8),
     At(u64),
     None,
@@ -45,7 +45,7 @@ pub(super) enum State {
     Running,
     /// In a call that is not recorded (seen only when every call is).
     Ignored,
-    /// Standing before a call until the call ahead of it in its address space has ended.
+    /// Stopped before a call until the call ahead of it in its address space has ended.
     Held(Entry),
     /// In a call.
     InCall(InCall),
@@ -75,16 +75,16 @@ pub(super) struct InCall {
 }
 
 impl InCall {
-    /// A call of which nothing else is noted.
+    /// A call without further state.
     pub(super) fn new(entry: Entry, start: u64) -> Self {
         Self { entry, start, detail: CallDetail::None, limit: None, emulated: false }
     }
 }
 
-/// A thread that was heard of before its maker told of it.
+/// A thread that stopped before its parent's clone event.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Early {
-    /// The last that happened to it. If that is a stop, it stands still.
+    /// Its last report. If that is a stop, it is still in it.
     pub(super) happened: Happened,
     pub(super) since: u64,
 }
@@ -105,7 +105,7 @@ pub(super) struct Process {
 /// An address space.
 #[derive(Debug, Default)]
 pub(super) struct Space {
-    /// Threads in it that are not on their way out.
+    /// Threads in it that are not exiting.
     pub(super) users: u32,
     /// The thread that is in a memory call, and since when.
     pub(super) holder: Option<(Tid, u64)>,
@@ -115,13 +115,13 @@ pub(super) struct Space {
     pub(super) foreign: bool,
     /// The program break.
     pub(super) brk: u64,
-    /// What the program did with `PR_SET_THP_DISABLE`, where that is emulated.
+    /// The program's `PR_SET_THP_DISABLE` setting, where that is emulated.
     pub(super) thp_disable: ThpDisable,
     /// When page tables and mappings are counted again.
     pub(super) next_sample: u64,
     pub(super) vm_pte_peak: u64,
     pub(super) mappings_peak: u64,
-    /// Figures taken when the end was near, in case that the last thread ends without a stop.
+    /// Figures taken shortly before the end, in case the last thread ends without a stop.
     pub(super) figures: Option<Box<LinuxFigures>>,
     /// The file that was mapped last: the same one is often mapped several times in a row.
     pub(super) last_file: Option<Arc<FileFacts>>,

@@ -1,9 +1,9 @@
-//! A tracer that stays behind with programs that were let go.
+//! A tracer that stays behind with detached programs.
 //!
-//! The seccomp filter cannot be taken off a process, and without a tracer Linux fails each call that it
+//! A seccomp filter cannot be removed from a process, and without a tracer Linux fails each call that it
 //! reports with ENOSYS. So a small process takes the recorder's place. A thread has one tracer at a time:
 //! between the two it waits in a call that the filter lets pass, with all signals blocked. The new tracer
-//! puts its registers and signals back.
+//! restores its registers and signal mask.
 
 use super::probe::find_syscall_from;
 use crate::record::proc::maps::vdso;
@@ -19,7 +19,7 @@ use std::os::fd::AsRawFd;
 /// `rseq_cs` in the kernel's structure.
 const RSEQ_CS: u64 = 8;
 
-/// A thread that stands in PTRACE_EVENT_STOP, and what it goes on with.
+/// A thread in PTRACE_EVENT_STOP, and the state to restore.
 #[derive(Debug)]
 struct Standing {
     tid: Tid,
@@ -27,7 +27,7 @@ struct Standing {
     mask: u64,
     /// Where its program has a `syscall` instruction.
     instruction: u64,
-    /// The restartable sequence that it is in: where that is noted, and the note.
+    /// The restartable sequence that it is in: the address of `rseq_cs`, and its value.
     sequence: Option<(u64, u64)>,
 }
 
@@ -42,14 +42,14 @@ impl Standing {
         Some(Self { tid, regs, mask, instruction, sequence: sequence.filter(|(_, note)| *note != 0) })
     }
 
-    /// Makes the thread wait in a call as soon as it is let go.
+    /// Makes the thread wait in a call as soon as it is detached.
     fn park(&self) -> bool {
         let mut regs = self.regs;
-        // Without a time limit ppoll waits for a signal, and no signal is let through. All of its arguments
-        // are null.
+        // Without a timeout ppoll waits for a signal, and all signals are blocked. All of its arguments are
+        // null.
         (regs.rip, regs.rax) = (self.instruction, libc::SYS_ppoll as u64);
         (regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8) = (0, 0, 0, 0, 0);
-        // It is no longer in the call that it was in, which must not be made again from here.
+        // It is no longer in its call, which must not be restarted from here.
         regs.orig_rax = u64::MAX;
         if ptrace::set_signal_mask(self.tid, u64::MAX).is_err() {
             return false;
@@ -58,7 +58,7 @@ impl Standing {
         ptrace::set_registers(self.tid, regs).is_ok()
     }
 
-    /// Takes the thread over and lets it go on where it was.
+    /// Takes the thread over and resumes it where it was.
     fn take_over(&self) {
         // An error means that the thread was killed.
         if ptrace::seize_to_pass_on(self.tid).is_err() || ptrace::interrupt(self.tid).is_err() {
@@ -69,8 +69,8 @@ impl Standing {
                 Ok(Waited::Thread(_, Happened::Stopped { signal, event: EVENT_STOP })) => {
                     drop(ptrace::set_registers(self.tid, self.regs));
                     drop(ptrace::set_signal_mask(self.tid, self.mask));
-                    // Linux took the note away, as the thread was elsewhere. With it the sequence begins
-                    // anew.
+                    // Linux cleared `rseq_cs`, as the thread was elsewhere. With it the sequence is
+                    // restarted.
                     if let Some((addr, note)) = self.sequence {
                         drop(ptrace::write_u64(self.tid, addr, note));
                     }
@@ -85,8 +85,8 @@ impl Standing {
     }
 }
 
-/// Detaches from threads that stand in PTRACE_EVENT_STOP. If they have a seccomp filter, a tracer stays
-/// behind with them where that is permitted.
+/// Detaches from threads in PTRACE_EVENT_STOP. If they have a seccomp filter, a tracer stays behind with
+/// them where that is permitted.
 pub(super) fn detach_all(tids: &[Tid], filtered: bool) {
     let standing: Vec<Standing> =
         tids.iter().filter(|_| filtered).filter_map(|tid| Standing::new(*tid)).collect();
@@ -99,8 +99,8 @@ pub(super) fn detach_all(tids: &[Tid], filtered: bool) {
     }
 }
 
-/// Lets the threads go and leaves them to a process that stays behind. `None`: there is no such process, and
-/// nothing was changed.
+/// Detaches from the threads and leaves them to a process that stays behind. `None`: there is no such
+/// process, and nothing was changed.
 fn hand_over(standing: &[Standing]) -> Option<()> {
     let (permitted, permits) = pipe().ok()?;
     let (detached, detaches) = pipe().ok()?;
@@ -111,7 +111,7 @@ fn hand_over(standing: &[Standing]) -> Option<()> {
             let _ = rustix::process::chdir(c"/");
             close_all_but(permits.as_raw_fd(), detached.as_raw_fd());
             for one in standing {
-                // Linux asks for the same rights as before it lets a process be traced.
+                // Linux requires the same rights as for tracing a process.
                 let permitted = memory::read(one.tid, one.instruction, &mut [0]) == 1;
                 drop(permits.write_all(&[u8::from(permitted)]));
             }
@@ -139,7 +139,7 @@ fn hand_over(standing: &[Standing]) -> Option<()> {
     Some(())
 }
 
-/// Lets each thread go on from each stop, until none is left.
+/// Resumes each thread from each stop, until none is left.
 fn pass_all_on() {
     loop {
         match wait(None) {
@@ -150,7 +150,7 @@ fn pass_all_on() {
     }
 }
 
-/// Lets a thread go on as if it had no tracer.
+/// Resumes a thread as if it had no tracer.
 fn pass_on(tid: Tid, signal: i32, event: i32) {
     let is_stop_signal = matches!(signal, libc::SIGSTOP | libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU);
     let (how, signal) = match event {

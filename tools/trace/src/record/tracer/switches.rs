@@ -1,18 +1,18 @@
-//! How long it takes from the recorder to a stopped thread and back.
+//! How long the context switch from the recorder to a stopped thread and back takes.
 //!
-//! What is measured is the time from when a thread is let into a call to when the recorder hears of its end.
-//! The fastest of a few such times are those of calls that do next to nothing.
+//! Measured is the time from the resumption of a thread at the entry of a call to the recorder's notice of
+//! its end. The fastest of a few such times are those of calls that do next to nothing.
 
-/// Of so many times in a row the shortest counts.
+/// Of this many times in a row the shortest counts.
 const ROW: u32 = 16;
 
 /// The time of a switch to a thread and back, from many calls.
 #[derive(Debug, Default)]
 pub(super) struct Switches {
-    /// The shortest of the present row, and how many it has.
+    /// The shortest of the current row, and how many it has.
     shortest: u64,
     in_row: u32,
-    /// Of the rows before.
+    /// The same of the rows before.
     sum: u64,
     rows: u64,
 }
@@ -28,7 +28,7 @@ impl Switches {
         }
     }
 
-    /// Nanoseconds of a switch there and back, in the mean; those of the first calls if there are only a few.
+    /// The mean of a switch there and back, in nanoseconds; that of the first calls if there are only a few.
     pub(super) fn mean(&self) -> u64 {
         self.sum.checked_div(self.rows).unwrap_or(self.shortest)
     }

@@ -1,8 +1,8 @@
 //! `PR_SET_THP_DISABLE` and `PR_GET_THP_DISABLE` of a program whose transparent huge pages are off while it
 //! is recorded.
 //!
-//! The calls are not made: the setting in the kernel is the recorder's. Each address space has a setting of
-//! its own here, and the calls have the results that they would have alone.
+//! Linux skips the calls: the setting in the kernel is the recorder's. Each address space has a setting of
+//! its own here, and the calls have the results that they would have without the recorder.
 
 use super::Tracer;
 use super::state::Entry;
@@ -22,7 +22,7 @@ fn result(known: ThpOff, now: ThpDisable, entry: &Entry) -> Option<i64> {
     if entry.number as i64 != libc::SYS_prctl {
         return None;
     }
-    // Linux looks at the low half of the option only.
+    // Linux reads the low half of the option only.
     match option as i32 {
         libc::PR_SET_THP_DISABLE => {
             let flags_known =
@@ -45,7 +45,7 @@ fn after(value: u64, flags: u64) -> ThpDisable {
 }
 
 impl Tracer<'_> {
-    /// The first space has what the recorder was started with.
+    /// The first space has the setting of the recorder's caller.
     pub(super) fn begin_thp(&mut self, space: SpaceId) {
         if let Some(space) = self.spaces.get_mut(&space) {
             space.thp_disable = thp_disable();

@@ -1,8 +1,8 @@
-//! Learning which pages were touched where page faults are not reported.
+//! Finding touched pages where page faults are not reported.
 //!
-//! `/proc/PID/pagemap` tells which pages are there. It is read before anything that takes pages away; those
-//! that were not there when it was read last were touched in between. Everything here does nothing if faults
-//! are reported.
+//! `/proc/PID/pagemap` says which pages are present. It is read before anything that removes pages; those
+//! that were not present at the last read were touched in between. Nothing here has an effect if faults are
+//! reported.
 
 use super::Tracer;
 use super::state::State;
@@ -16,26 +16,26 @@ use crate::record::sys::{Tid, ptrace};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 const PAGE: u64 = 4096;
-/// All spaces are looked at this often at most: what is freed before it was seen is missing.
+/// All spaces are scanned this often at most: pages that are freed before a scan are missing.
 const LOOK_EVERY_NS: u64 = 20_000_000;
-/// After a round of looks so many times as long passes before the next as it took.
+/// The pause after a round of scans is so many times as long as the round took.
 const SHARE: u64 = 25;
 
-/// The pages of each address space that were there when it was looked at last, by address.
+/// The pages of each address space that were present at the last scan, by address.
 #[derive(Debug, Default)]
 pub(super) struct TouchedPages {
     known: HashMap<SpaceId, BTreeSet<u64>>,
-    /// When all spaces are looked at again.
+    /// When all spaces are scanned again.
     next: u64,
 }
 
 impl TouchedPages {
-    /// A space is gone.
+    /// A space has ended.
     pub(super) fn forget(&mut self, space: SpaceId) {
         self.known.remove(&space);
     }
 
-    /// Replaces what is known of a range; returns the pages that are new, and whether each is a file's.
+    /// Replaces the known pages of a range; returns the new ones, and whether each is a file's.
     fn update(&mut self, space: SpaceId, range: PageRange, runs: &[PageRun]) -> Vec<(u64, bool)> {
         let known = self.known.entry(space).or_default();
         let old: BTreeSet<u64> = known.range(range.start()..range.end()).copied().collect();
@@ -56,7 +56,7 @@ impl TouchedPages {
 }
 
 impl Tracer<'_> {
-    /// Looks at a range; returns what is newly there.
+    /// Scans a range; returns the new pages.
     fn look(&mut self, tid: Tid, space: SpaceId, range: PageRange) -> Vec<(u64, bool)> {
         let Some(touched) = &mut self.touched else { return Vec::new() };
         if range.is_empty() {
@@ -73,13 +73,13 @@ impl Tracer<'_> {
         touched.update(space, range, &runs)
     }
 
-    /// Looks at a range and records what was touched since the last look.
+    /// Scans a range and records the pages that were touched since the last scan.
     fn look_and_record(&mut self, tid: Tid, range: PageRange) {
         let Some(space) = self.tasks.get(&tid).map(|task| task.space) else { return };
         let new = self.look(tid, space, range);
         let faults = new.into_iter().map(|(addr, file)| {
-            // A file's page was read. One of its own was most likely written; but it may be one that is
-            // written no more, or the page of zeros.
+            // A file's page was read. A private page was most likely written; but it may be one that is
+            // no longer written, or the zero page.
             let access = if file { Access::Read } else { Access::Unknown };
             EventKind::Fault(Fault {
                 addr,
@@ -95,8 +95,9 @@ impl Tracer<'_> {
         }
     }
 
-    /// Looks at all spaces in which no thread is in a call now and then. Pages that come and go between two
-    /// calls about them are there together with others, which looks at calls alone do not tell.
+    /// Scans all spaces in which no thread is in a call from time to time. Pages that are populated and
+    /// freed between two calls on them are resident together with others, which scans at calls alone do not
+    /// show.
     pub(super) fn touched_in_between(&mut self, time: u64) {
         if !self.begun || self.touched.as_ref().is_none_or(|touched| time < touched.next) {
             return;
@@ -109,8 +110,7 @@ impl Tracer<'_> {
             })
             .map(|task| task.space)
             .collect();
-        // No thread gets into a call while this one looks, so that the layout is the one that the trace has
-        // by now.
+        // No thread enters a call while this one scans, so the layout is the one that the trace has by now.
         let idle: BTreeMap<SpaceId, Tid> = self
             .tasks
             .iter()
@@ -135,7 +135,7 @@ impl Tracer<'_> {
         self.look_and_record(tid, range);
     }
 
-    /// A call has changed a range: what is there now was put there by it.
+    /// A call has changed a range: the pages in it now were populated by the call.
     pub(super) fn touched_after_call(&mut self, tid: Tid, number: u64, args: &[u64; 6], result: i64) {
         if self.touched.is_none() {
             return;
@@ -147,14 +147,15 @@ impl Tracer<'_> {
         }
     }
 
-    /// A thread is going to make another one; if it gets a copy of memory, that must be known.
+    /// A thread is going to make another one; if that gets a copy of memory, the pages must be
+    /// known.
     pub(super) fn touched_before_clone(&mut self, tid: Tid, flags: u64) {
         if self.touched.is_some() && flags & libc::CLONE_VM as u64 == 0 {
             self.look_and_record(tid, PageRange::ALL);
         }
     }
 
-    /// A new process has a copy of memory: what is there now was not touched by it.
+    /// A new process has a copy of memory: it did not touch the pages that are present now.
     pub(super) fn touched_after_fork(&mut self, child: Tid, space: SpaceId) {
         if self.touched.is_some() {
             self.look(child, space, PageRange::ALL);
@@ -168,14 +169,14 @@ impl Tracer<'_> {
         touched.update(space, PageRange::ALL, &runs);
     }
 
-    /// An address space is about to go away.
+    /// An address space is about to end.
     pub(super) fn touched_before_end(&mut self, tid: Tid) {
         if self.touched.is_some() {
             self.look_and_record(tid, PageRange::ALL);
         }
     }
 
-    /// A touch was refused; the signal tells where.
+    /// An access was refused; the signal has its address.
     pub(super) fn touched_refused(&mut self, tid: Tid, addr: u64, denial: Denial, time: u64) {
         let pid = self.tasks.get(&tid).map_or(tid, |task| task.pid);
         let ip = ptrace::registers(tid).ok().flatten().map(|registers| registers.rip);

@@ -1,12 +1,12 @@
-//! Which pages are looked at before they are paged out.
+//! Which pages are compressed before they are paged out.
 
 use super::rotation::REGION_PAGES;
 use crate::mix::mix;
 
-/// A page is compressed before it goes for the first times since it was new, so many: it may have been filled in part
-/// only when it went first. That takes some 4 to 10 us each time.
+/// How many times a new page is compressed before it is paged out: it may have been only partly filled the first
+/// time. That takes some 4 to 10 us each time.
 const FIRST_TURNS: u8 = 2;
-/// Later it is compressed at one turn in so many.
+/// Later it is compressed at one turn in this many.
 const SAMPLED: u64 = 8;
 
 /// How many turns each page of a region had since it was new.
@@ -20,7 +20,7 @@ impl Default for Turns {
 }
 
 impl Turns {
-    /// The page goes in this round. Returns whether it is to be compressed before.
+    /// The page is paged out in this round. Returns whether it is to be compressed before.
     pub(super) fn add(&mut self, page: u64, round: u64) -> bool {
         let turns = &mut self.0[(page % REGION_PAGES) as usize];
         let is_due = *turns < FIRST_TURNS || mix(mix(round) ^ page).is_multiple_of(SAMPLED);
@@ -28,7 +28,7 @@ impl Turns {
         is_due
     }
 
-    /// The page holds something new.
+    /// The page has new contents.
     pub(super) fn renew(&mut self, page: u64) {
         self.0[(page % REGION_PAGES) as usize] = 0;
     }

@@ -5,12 +5,11 @@ use quire_host::HostPlatform;
 use quire_mm::Memory;
 use quire_mm::thp::KhugepagedSetting;
 
-/// The most steps that khugepaged makes up for after a pause: soon nothing is left to collapse.
+/// The most steps that khugepaged catches up after a pause: soon nothing is left to collapse.
 const MOST_STEPS: u32 = 1000;
 
 impl Run<'_> {
-    /// What a thread of the machine does that sleeps until memory becomes short, in the time between two
-    /// events.
+    /// What kswapd, which sleeps until memory becomes short, does between two events.
     pub(super) fn reclaim_in_background(&mut self) {
         let memory = self.machine.memory();
         if memory.frames().background_target() == 0 {
@@ -27,8 +26,8 @@ impl Run<'_> {
         self.swap.note(memory);
     }
 
-    /// The timer ticks once a second of the recorded time. After a longer pause it need not make up for all
-    /// of it: soon nothing is kept back any more.
+    /// The timer ticks once a second of the recorded time. After a longer pause it need not catch up all
+    /// ticks: soon nothing is held back any more.
     pub(super) fn tick(&mut self, time_ns: u64) {
         let second = time_ns / 1_000_000_000;
         let passed = second.saturating_sub(self.second);

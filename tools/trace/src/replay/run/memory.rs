@@ -1,4 +1,4 @@
-//! Faults, uses and calls of a replay, and memory that is exhausted.
+//! Faults, uses and calls of a replay, and exhaustion of memory.
 
 use super::{Process, Run};
 use crate::event::{Call, Event, Fault, Reuse, ReuseAccess};
@@ -49,7 +49,7 @@ impl Run<'_> {
         process.add_mismatch(self.event, touch::describe(fault), touch::describe_recorded(fault), found);
     }
 
-    /// Uses pages again. The recorder looked while the program went on, so that a page may be gone by now.
+    /// Uses pages again. The recorder sampled while the program ran, so a page may be unmapped by now.
     pub(super) fn reuse(&mut self, event: &Event, reuse: &Reuse) {
         let cpu = self.switch(event);
         let Some(Some(task)) = self.tasks.get(event.task.0 as usize) else { return };
@@ -95,7 +95,8 @@ impl Run<'_> {
             Verdict::Same => {}
             Verdict::DependsOnSettings => process.settings_dependent += 1,
             Verdict::Unsupported(gap) => process.add_gap(gap),
-            // Linux had the memory for it. With less of it this is no difference but the end.
+            // Linux had the memory for it. With less memory this is not a difference, but the end
+            // of the replay.
             Verdict::Differs(found) if self.how.limited && is_for_want_of_memory(call, &found) => {
                 let process = task.process;
                 self.exhausted(process, names::of_form(CallNumber::from_raw(call.number), &call.args));

@@ -30,7 +30,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use writer::Writer;
 
-/// What is kept of a process beside its report.
+/// The state of a process beside its report.
 struct Process {
     report: ProcessReport,
     limits: Limits,
@@ -38,34 +38,34 @@ struct Process {
     allocator_at_start: AllocatorFigures,
 }
 
-/// What a replay does beside replaying.
+/// Options of a replay.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Manner {
     pub(super) audits: Audits,
     pub(super) digest: bool,
-    /// The machine's memory was asked for, not what the trace needs.
+    /// The size of the machine's memory was requested, and is not derived from the trace.
     pub(super) limited: bool,
     /// Bytes of RAM with which nothing runs short.
     pub(super) suffices: u64,
-    /// What the trace knows of pages that were used again.
+    /// How the trace knows reuses of pages.
     pub(super) uses: UseSource,
     /// Follow memory over the recorded time.
     pub(super) life: bool,
     /// Follow addresses, in so many columns of so many nanoseconds together.
     pub(super) heat: Option<(usize, u64)>,
-    /// When khugepaged looks first, if it does.
+    /// When khugepaged scans first, if it runs.
     pub(super) khugepaged: Option<Duration>,
     /// Stop before the event of this number.
     pub(super) stop_at: Option<u64>,
-    /// What all programs are charged to.
+    /// The memcg that all programs are charged to.
     pub(super) memcg: MemcgId,
-    /// How much they may have.
+    /// Their limit.
     pub(super) limit: Option<GroupLimit>,
     /// The part of the memory that is replayed, where that is not all.
     pub(super) sample: Option<Sample>,
 }
 
-/// A replay under way.
+/// A replay in progress.
 pub(super) struct Run<'m> {
     machine: &'m Machine,
     vcpus: Vec<Vcpu>,
@@ -159,7 +159,7 @@ impl<'m> Run<'m> {
         if self.heat.as_ref().is_some_and(|heat| heat.is_due(event.time_ns)) {
             self.end_columns(Some(event.time_ns));
         }
-        // Faults only add, but a long run of them takes time, and after a pause they begin anew.
+        // Faults only add, but a long run of them takes time, and a pause ends the run.
         let paused = event.time_ns > self.time_ns + PAUSE_NS;
         if paused {
             self.look();
@@ -203,7 +203,7 @@ impl<'m> Run<'m> {
         }
     }
 
-    /// Whether it is to go no further. If memory is exhausted nothing that comes now would be what the programs did.
+    /// Whether it must end here. After memory is exhausted the replay would no longer be what the programs did.
     pub(super) fn is_over(&self) -> bool {
         self.does_not_fit.is_some() || self.mappings.is_some()
     }
@@ -235,7 +235,7 @@ impl<'m> Run<'m> {
         self.vcpus[cpu].run(|| memory.spaces().deactivate(&memory.platform().pin()));
     }
 
-    /// Ends whatever still lives, audits the empty machine, and reports.
+    /// Ends all remaining spaces, audits the empty machine, and reports.
     pub(super) fn finish(mut self, elapsed: Duration) -> ReplayReport {
         self.look();
         self.end_columns(None);
@@ -252,7 +252,7 @@ impl<'m> Run<'m> {
             Audits::Never => Vec::new(),
         };
         for process in &mut self.processes {
-            // What is wrong at the end is every process's fault until it is known whose.
+            // Findings at the end are attributed to every process until it is known which.
             process.report.audit.extend(last_audit.iter().cloned());
         }
         let memory = self.machine.memory();

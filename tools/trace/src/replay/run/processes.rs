@@ -24,7 +24,7 @@ impl<'m> Run<'m> {
         self.tasks.get(task.0 as usize)?.as_ref()
     }
 
-    /// Puts a thread into its place and tells whether the place was empty. A number that no Linux gives out
+    /// Puts a thread into its slot and returns whether the slot was empty. A number that no Linux gives out
     /// can only come from a damaged trace: such a thread is left out.
     pub(super) fn put(&mut self, task: TaskId, state: Task<'m>) -> bool {
         let index = task.0 as usize;
@@ -161,8 +161,8 @@ impl<'m> Run<'m> {
         }
     }
 
-    /// A thread gives its space up. The last one takes the figures (others would count those of the process
-    /// that a child of vfork came from, or of a process in its middle), and the space exits.
+    /// A thread leaves its space. The last one takes the figures (others would take those of a vfork
+    /// child's parent, or of a process that still runs), and the space exits.
     pub(super) fn leave_space(&mut self, task: TaskId) {
         let Some(Some(task)) = self.tasks.get_mut(task.0 as usize) else { return };
         let Some(space) = task.space.take() else { return };
@@ -177,8 +177,8 @@ impl<'m> Run<'m> {
         self.vcpus[0].run(|| drop(space));
     }
 
-    /// Adds what a space holds to the digest of its process. A page that cannot be read any more is a
-    /// finding.
+    /// Adds the contents of a space to the digest of its process. A page that cannot be read any more
+    /// is a finding.
     pub(super) fn digest(&mut self, process: usize, space: &Space<'_, HostPlatform>) {
         match digest::of(&self.vcpus[0], space) {
             Ok(digest) => {

@@ -1,4 +1,4 @@
-//! Looks at memory during a replay: figures, samples, and what holds memory.
+//! Observes memory during a replay: figures, samples, and what holds memory.
 
 use super::Run;
 use crate::event::{LinuxFigures, TaskId};
@@ -23,7 +23,7 @@ impl Run<'_> {
         }
     }
 
-    /// What each mapping of each process holds now.
+    /// The memory of each mapping of each process now.
     pub(super) fn mappings(&self) -> Vec<MappingLife> {
         let mut found = Vec::new();
         for (task, space) in spaces(&self.tasks) {

@@ -41,7 +41,8 @@ impl Writer {
         self.filled += 1;
         let held = self.needs.contents().of_page(number, start, event);
         contents::fill(held, page_id(number, start), self.filled, &mut self.page);
-        // A page that may not be written, or for which there is no memory, was told of when it was touched.
+        // A page that may not be written, or for which there is no memory, was reported when it was
+        // touched.
         let _ = program.write(VirtAddr(start), &self.page[..]);
     }
 }

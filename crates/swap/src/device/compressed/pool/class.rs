@@ -5,7 +5,7 @@ use crate::device::slots::GRAIN;
 
 /// Frames that are chained at most.
 pub(super) const MAX_CHAIN: usize = 4;
-/// The largest object that is worth it: of a larger one four frames would hold four.
+/// The largest useful object: four frames would hold only four larger ones.
 pub(super) const MAX_SIZE: usize = MAX_CHAIN * PAGE / (MAX_CHAIN + 1) / GRAIN * GRAIN;
 
 /// Objects of one size.
@@ -20,7 +20,7 @@ pub(super) struct Class {
 }
 
 impl Class {
-    /// With the number of frames that leaves the least unused at the end, the fewest of those.
+    /// With the number of frames that wastes least at the end; the smallest such number.
     const fn of_size(size: usize) -> Self {
         let mut best = 1;
         let mut frames = 2;

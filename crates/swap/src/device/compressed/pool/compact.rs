@@ -1,4 +1,4 @@
-//! Moving objects together, so that chains become empty.
+//! Compaction: moving objects together, so that chains become empty.
 
 use super::class::{CLASS_COUNT, CLASSES, Class};
 use super::zspage::{HEADER, Pieces, Zspage};
@@ -7,20 +7,20 @@ use core::sync::atomic::Ordering;
 use quire_arch::{Pin, Platform};
 use quire_frame::Frames;
 
-/// Chains of one class that could not be emptied, after which the class is left alone.
+/// After this many chains that could not be emptied, the class is skipped.
 const BUSY_CHAINS: u32 = 8;
 
 /// What empties one chain.
 pub(in crate::device::compressed) type EmptyChain<'s, P> =
     dyn FnMut(&Frames<P>, &Pin<'_, P>, &dyn Referrer) + 's;
 
-/// What knows where objects are.
+/// The owner's side of a move: it knows where objects are.
 pub(in crate::device::compressed) trait Referrer {
-    /// If `owner` has its object at `from` and no thread is using it, calls `copy` and has it at `to` from
-    /// then on. Else returns false, and `copy` was not called.
+    /// If `owner` has its object at `from` and no thread is using it, calls `copy` and records `to` as its
+    /// new location. Otherwise returns false without calling `copy`.
     ///
-    /// Called with a lock of the class [`CompressedPool`](quire_arch::LockClass::CompressedPool): it does not
-    /// wait.
+    /// Called with a lock of the class [`CompressedPool`](quire_arch::LockClass::CompressedPool) held, so it
+    /// must not wait.
     fn relocate(&self, owner: u32, from: Location, to: Location, copy: &mut dyn FnMut()) -> bool;
 }
 
@@ -67,8 +67,8 @@ impl Chains {
 }
 
 impl<P: Platform> Pool<P> {
-    /// Moves objects together in every class and returns the number of frames that are free for it. `step`
-    /// calls what it is given once, and says whether to go on.
+    /// Compacts every class and returns the number of frames freed. `step` calls its argument once, and
+    /// returns whether to go on.
     ///
     /// A step empties one chain: neither is a class's lock held for long, nor the pin that its holder needs.
     pub(in crate::device::compressed) fn compact(
@@ -93,8 +93,8 @@ impl<P: Platform> Pool<P> {
         freed
     }
 
-    /// Empties the sparsest chain of the class `number`, and returns the number of frames that are free for
-    /// it: zero if some of its objects are in use. None if the class would not have fewer chains for it.
+    /// Empties the sparsest chain of the class `number`, and returns the number of frames freed: zero if some
+    /// of its objects are in use. `None` if that would not reduce the number of chains.
     fn compact_one(
         &self,
         frames: &Frames<P>,
@@ -110,7 +110,7 @@ impl<P: Platform> Pool<P> {
         let chain = chains.take_sparsest(frames)?;
         chains.evacuate(frames, class, &chain, referrer);
         let empty = chain.live() == 0;
-        // In front, where it is looked at last when it is not empty.
+        // At the front, where it is tried last if it is not empty.
         chains.enlist(frames, class, &chain);
         drop(chains);
         if !empty {

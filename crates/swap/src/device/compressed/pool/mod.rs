@@ -1,9 +1,9 @@
 //! Objects of any size up to four fifths of a page, with little waste.
 //!
 //! Sizes are rounded up to one of some dozens of classes. Objects of a class lie in chains of one to four
-//! frames ([`zspage`]), as many as leave least unused. A chain without objects goes back at once. One that
-//! has some and room for more is on one of its class's lists, by how full it is: new objects go to the
-//! fullest, compaction empties the sparsest.
+//! frames ([`zspage`]), whichever wastes least. A chain without objects is freed at once. A partly used one
+//! is on one of its class's lists, by how full it is: new objects go to the fullest, compaction empties the
+//! sparsest.
 //!
 //! An object knows its owner, and the owner knows where the object is. So an object can be moved: a thread
 //! that has the class's lock asks the [`Referrer`], which may refuse.
@@ -89,7 +89,7 @@ impl Chains {
         Some(location)
     }
 
-    /// Takes an object back, and returns its chain if that is empty now: it is on no list any more.
+    /// Frees an object, and returns its chain if that is empty now: it is on no list any more.
     fn put<'f, P: Platform>(
         &mut self,
         frames: &'f Frames<P>,
@@ -220,7 +220,7 @@ impl<P: Platform> Pool<P> {
         all.map(|pfn| give_back(frames, pin, pfn, Order::ZERO)).count() as u64
     }
 
-    /// Gives the frames of a chain back that is empty and on no list.
+    /// Frees the frames of a chain that is empty and on no list.
     fn release_chain(&self, frames: &Frames<P>, pin: &Pin<'_, P>, chain: &Zspage<'_, P>) -> u64 {
         // Gathered first: what a frame's descriptor says is the next user's from when it is free.
         let all = chain.chain().collect::<ArrayVec<Pfn, MAX_CHAIN>>();
@@ -234,7 +234,7 @@ impl<P: Platform> Pool<P> {
         Ok(self.allocate::<1>(frames, pin, 1)?[0])
     }
 
-    /// Takes it back.
+    /// Frees it.
     pub(super) fn put_whole(&self, frames: &Frames<P>, pin: &Pin<'_, P>, pfn: Pfn) {
         let released = self.release(frames, pin, core::iter::once(pfn));
         self.used.fetch_sub(released, Ordering::Relaxed);
@@ -271,7 +271,7 @@ impl<P: Platform> Pool<P> {
             }
         };
         let from = NonNull::from(contents).cast();
-        // SAFETY: the object is this call's: it was just given out, and no thread moves it before its owner
+        // SAFETY: the object is this call's: it was just allocated, and no thread moves it before its owner
         // agrees.
         unsafe { Pieces::of(frames, location, HEADER, contents.len()).copy_from(from) };
         Ok(location)
@@ -302,7 +302,7 @@ impl<P: Platform> Pool<P> {
         use_it(room)
     }
 
-    /// Takes an object back, that nothing refers to any more.
+    /// Frees an object that nothing refers to any more.
     pub(super) fn remove(&self, frames: &Frames<P>, pin: &Pin<'_, P>, location: Location) {
         let number = Zspage::of(frames, location).class_number();
         let empty = self.chains(number).lock().put(frames, CLASSES[number], location);
@@ -311,7 +311,7 @@ impl<P: Platform> Pool<P> {
         }
     }
 
-    /// Gives the pool's own memory back. Nothing is in it any more, and no thread uses it again.
+    /// Frees the pool's own memory. The pool is empty, and no thread uses it again.
     pub(super) fn close(&self, frames: &Frames<P>, pin: &Pin<'_, P>) {
         debug_assert_eq!(self.used_bytes(), 0, "a pool is closed that is not empty");
         give_back(frames, pin, self.block.0, self.block.1);

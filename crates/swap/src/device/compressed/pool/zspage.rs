@@ -1,7 +1,7 @@
 //! A chain of frames that holds objects of one class.
 //!
-//! The frames lie anywhere, so an object may begin in one and end in the next. What is known of a chain is in
-//! its frames' descriptors:
+//! The frames lie anywhere, so an object may begin in one and end in the next. A chain's state is in its
+//! frames' descriptors:
 //!
 //! | field | of each frame | of the first, besides |
 //! |---|---|---|
@@ -172,7 +172,7 @@ impl<'f, P: Platform> Zspage<'f, P> {
         Some(location)
     }
 
-    /// Takes an object back.
+    /// Frees an object.
     pub(super) fn put(&self, location: Location) {
         debug_assert_eq!(self.read_header(location) & FREE, 0, "an object is freed twice");
         self.write_header(location, FREE | self.field(FIRST_FREE_SHIFT));
