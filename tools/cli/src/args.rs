@@ -79,19 +79,19 @@ pub(crate) struct RecordArguments {
     /// Replace FILE even if it is not a recording
     #[arg(long, help_heading = "Output")]
     pub(crate) force: bool,
-    /// Where page faults are taken from: auto, tracepoint, software or pagemap
+    /// Source of page faults: auto, tracepoint, software or pagemap
     #[arg(long, value_name = "SOURCE", default_value = "auto", help_heading = "What is seen")]
     pub(crate) faults: FaultChoice,
-    /// How memory calls are learnt of: stops, which cost some 50 us each; tracepoints, which cost little and which the
-    /// most frequent calls can be had from (it needs root); or auto, tracepoints where they can be used
+    /// How memory calls are recorded: stops, at some 50 us a call; tracepoints, which cost little and record the most
+    /// frequent calls (root only); or auto, tracepoints where they are permitted
     #[arg(long, value_name = "SOURCE", default_value = "auto", help_heading = "What is seen")]
     pub(crate) calls: CallChoice,
-    /// Transparent huge pages while it is recorded: off, so that each page that it touches is seen, or on, as
-    /// the host has them
+    /// Transparent huge pages during the recording: off, so that each page that is touched is seen, or on, as the
+    /// host has them
     #[arg(long, value_name = "on|off", value_enum, hide_possible_values = true, default_value_t = Switch::Off, help_heading = "What is seen")]
     pub(crate) thp: Switch,
-    /// Sample what is used again and how well it compresses every so many milliseconds at most, for replays
-    /// under a memory limit
+    /// Interval, in milliseconds, at which to sample what is used again and how well it compresses, for replays under
+    /// a memory limit
     #[arg(
         long,
         value_name = "INTERVAL_MS",
@@ -151,12 +151,12 @@ pub(crate) struct TraceArguments {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum TraceAction {
-    /// Print a recording as text, a line an event
+    /// Print a recording as text, one line per event
     Dump {
         /// The recording
         #[arg(value_name = "FILE")]
         file: PathBuf,
-        /// Print what is whole of a damaged recording
+        /// Print the intact part of a damaged recording
         #[arg(long)]
         salvage: bool,
     },
@@ -167,13 +167,13 @@ pub(crate) struct ReplayArguments {
     /// Recordings
     #[arg(required = true, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
-    /// Use what is whole of a damaged recording
+    /// Read the intact part of a damaged recording
     #[arg(long)]
     pub(crate) salvage: bool,
-    /// Write a page with pictures of what was found to this file, as HTML that needs nothing else
+    /// Write the results with pictures to this file, as one self-contained HTML page
     #[arg(long, value_name = "FILE.html", help_heading = "Output")]
     pub(crate) report: Option<PathBuf>,
-    /// Print one JSON object a process
+    /// Print one JSON object per process
     #[arg(long, help_heading = "Output")]
     pub(crate) json: bool,
     #[command(flatten)]
@@ -197,7 +197,7 @@ pub(crate) enum ExportFormat {
         /// The trace to write
         #[arg(short, long, value_name = "OUT", help_heading = "Output")]
         output: PathBuf,
-        /// Use what is whole of a damaged recording
+        /// Read the intact part of a damaged recording
         #[arg(long)]
         salvage: bool,
         #[command(flatten)]
@@ -213,7 +213,7 @@ pub(crate) struct RunArguments {
     /// Replace FILE even if it is not a recording
     #[arg(long, requires = "output", help_heading = "Output")]
     pub(crate) force: bool,
-    /// Print one JSON object a process
+    /// Print one JSON object per process
     #[arg(long, help_heading = "Output")]
     pub(crate) json: bool,
     #[command(flatten)]
@@ -233,7 +233,7 @@ pub(crate) struct AdviseArguments {
     /// this host's settings for the time of the runs (root only)
     #[arg(long, requires = "command", help_heading = "Measuring")]
     pub(crate) validate: bool,
-    /// Record the command so many times: what differs between runs becomes a range
+    /// Number of recordings of the command: differences between runs become a range
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=100), help_heading = "Recording")]
     pub(crate) runs: u16,
     /// Do not record the command under memory pressure as well: what memory limits cost is not predicted then, only
@@ -250,19 +250,19 @@ pub(crate) struct AdviseArguments {
         help_heading = "Recording"
     )]
     pub(crate) sample: Option<u32>,
-    /// Replay so many at once; by default one a CPU
+    /// Number of replays at once; by default one per CPU
     #[arg(long, value_name = "N")]
     pub(crate) jobs: Option<usize>,
-    /// Write a page with pictures of what was found to this file, as HTML that needs nothing else
+    /// Write the results with pictures to this file, as one self-contained HTML page
     #[arg(long, value_name = "FILE.html", help_heading = "Output")]
     pub(crate) report: Option<PathBuf>,
-    /// Draw nothing in tables: as in a pipe, or where NO_COLOR is set
+    /// Draw no bars in tables: the default in a pipe, and where NO_COLOR is set
     #[arg(long, help_heading = "Output")]
     pub(crate) plain: bool,
-    /// Print JSON objects, one a line: a row a setting, a row a memory limit, then the verdict
+    /// Print JSON objects, one per line: one per setting, one per memory limit, then the verdict
     #[arg(long, help_heading = "Output")]
     pub(crate) json: bool,
-    /// The program and its arguments, to be recorded
+    /// The program to record, and its arguments
     #[arg(last = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
 }
@@ -278,13 +278,13 @@ pub(crate) struct CompareArguments {
     /// Count the instructions of the memory manager, too, by valgrind: takes some fifty times as long
     #[arg(long, help_heading = "What is compared")]
     pub(crate) instructions: bool,
-    /// Replay so many at once; by default one a CPU
+    /// Number of replays at once; by default one per CPU
     #[arg(long, value_name = "N")]
     pub(crate) jobs: Option<usize>,
-    /// Write a page with pictures of what was found to this file, as HTML that needs nothing else
+    /// Write the results with pictures to this file, as one self-contained HTML page
     #[arg(long, value_name = "FILE.html", help_heading = "Output")]
     pub(crate) report: Option<PathBuf>,
-    /// Print one JSON object a figure
+    /// Print one JSON object per figure
     #[arg(long, help_heading = "Output")]
     pub(crate) json: bool,
 }
@@ -305,19 +305,19 @@ pub(crate) struct DiffArguments {
     /// Programs to run, as `--save` writes them, instead of random ones
     #[arg(value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
-    /// Decides the random programs
+    /// Seed of the random programs
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Random programs")]
     pub(crate) seed: u64,
     /// Operations of one process at a time, in all
     #[arg(long, value_name = "N", default_value_t = 200_000, help_heading = "Random programs")]
     pub(crate) ops: u64,
-    /// Small programs of several threads on one address space
+    /// Number of small programs with several threads in one address space
     #[arg(long, value_name = "N", default_value_t = 2_000, help_heading = "Random programs")]
     pub(crate) concurrent: u64,
-    /// Work on so many programs at once; by default one a CPU
+    /// Number of programs at once; by default one per CPU
     #[arg(long, value_name = "N")]
     pub(crate) jobs: Option<usize>,
-    /// Write the program that fails, as small as it could be made, to this file
+    /// Write the failing program, minimised, to this file
     #[arg(long, value_name = "FILE", help_heading = "A program that fails")]
     pub(crate) save: Option<PathBuf>,
     /// Give both sides swap space of this size, so that MADV_PAGEOUT pages out: the host gets a zram device
@@ -325,7 +325,7 @@ pub(crate) struct DiffArguments {
     #[arg(long, value_name = "SIZE", value_parser = size, num_args = 0..=1, require_equals = true,
           default_missing_value = "256M", help_heading = "Machine")]
     pub(crate) swap: Option<u64>,
-    /// Seconds to spend on making a failing program small
+    /// Seconds to spend on minimising a failing program
     #[arg(long, value_name = "SECONDS", default_value_t = 30, help_heading = "A program that fails")]
     pub(crate) shrink: u64,
     /// Print every combination of call, flag and result with its count, not only those that never occurred
@@ -348,13 +348,13 @@ pub(crate) struct LabArguments {
     /// Take seconds instead of minutes
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Write a page with pictures of what was found to this file, as HTML that needs nothing else
+    /// Write the results with pictures to this file, as one self-contained HTML page
     #[arg(long, value_name = "FILE.html", help_heading = "Output")]
     pub(crate) report: Option<PathBuf>,
-    /// Draw nothing in tables: as in a pipe, or where NO_COLOR is set
+    /// Draw no bars in tables: the default in a pipe, and where NO_COLOR is set
     #[arg(long, help_heading = "Output")]
     pub(crate) plain: bool,
-    /// Print one JSON object a figure
+    /// Print one JSON object per figure
     #[arg(long, help_heading = "Output")]
     pub(crate) json: bool,
     /// Leave the host's own swap alone: as root `swap` makes a zram device for the time of the experiment
