@@ -1,4 +1,4 @@
-//! Memcgs of senders and receivers over pipes of slab objects, after hackbench.
+//! Groups of senders and receivers over pipes of slab objects, after hackbench.
 //!
 //! Each sender of a group sends to every receiver of it; a receiver reads one pipe. hackbench makes each of
 //! them a process. Here a thread that uses a machine holds one of its vCPUs, so two threads run the senders
