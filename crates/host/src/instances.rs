@@ -1,8 +1,9 @@
 //! The memory manager on the default machine, compiled with this crate.
 //!
-//! Generic code is compiled in each crate that uses it: every test and every tool would compile the whole memory manager
-//! for [`HostPlatform`] again. At the dev profile's `opt-level` rustc lets them link what a library has compiled
-//! already, and this names what nearly all else is reached from. Release builds share nothing and do not have it.
+//! Generic code is compiled in each crate that uses it: every test and every tool would compile the whole
+//! memory manager for [`HostPlatform`] again. At the dev profile's `opt-level` rustc lets them link what a
+//! library has compiled already, and this names what nearly all else is reached from. Release builds share
+//! nothing and do not have it.
 
 use crate::memory::Machine;
 use crate::platform::HostPlatform;
@@ -13,8 +14,7 @@ use quire_mm::space::Space;
 
 type Host = HostPlatform<X86_64Level4>;
 
-/// Addresses of what is compiled.
-#[doc(hidden)]
+/// The entry points. Their addresses are of no use.
 pub fn instances() -> [*const (); 12] {
     [
         Machine::<X86_64Level4>::new as *const (),

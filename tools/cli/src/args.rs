@@ -82,16 +82,16 @@ pub(crate) struct RecordArguments {
     /// Source of page faults: auto, tracepoint, software or pagemap
     #[arg(long, value_name = "SOURCE", default_value = "auto", help_heading = "What is seen")]
     pub(crate) faults: FaultChoice,
-    /// How memory calls are recorded: stops, at some 50 us a call; tracepoints, which cost little and record the most
-    /// frequent calls (root only); or auto, tracepoints where they are permitted
+    /// How memory calls are recorded: stops, at some 50 us a call; tracepoints, which cost little and record
+    /// the most frequent calls (root only); or auto, tracepoints where they are permitted
     #[arg(long, value_name = "SOURCE", default_value = "auto", help_heading = "What is seen")]
     pub(crate) calls: CallChoice,
-    /// Transparent huge pages during the recording: off, so that each page that is touched is seen, or on, as the
-    /// host has them
+    /// Transparent huge pages during the recording: off, so that each page that is touched is seen, or on, as
+    /// the host has them
     #[arg(long, value_name = "on|off", value_enum, hide_possible_values = true, default_value_t = Switch::Off, help_heading = "What is seen")]
     pub(crate) thp: Switch,
-    /// Interval, in milliseconds, at which to sample what is used again and how well it compresses, for replays under
-    /// a memory limit
+    /// Interval, in milliseconds, at which to sample what is used again and how well it compresses, for
+    /// replays under a memory limit
     #[arg(
         long,
         value_name = "INTERVAL_MS",
@@ -104,12 +104,13 @@ pub(crate) struct RecordArguments {
     /// Do not sample what is used again
     #[arg(long, conflicts_with = "reuse", help_heading = "Later uses of pages")]
     pub(crate) no_reuse: bool,
-    /// Page anonymous memory out so that about SIZE of it stays resident: each later use is then a page fault, which
-    /// predictions of memory limits need. Take less than the smallest limit; it needs root and swap space
+    /// Page anonymous memory out so that about SIZE of it stays resident: each later use is then a page
+    /// fault, which predictions of memory limits need. Take less than the smallest limit; it needs root and
+    /// swap space
     #[arg(long, value_name = "SIZE", value_parser = size, help_heading = "Later uses of pages")]
     pub(crate) pressure: Option<u64>,
-    /// Page out one block in N only, chosen by a hash: for programs of gigabytes, and for programs that must not be
-    /// slowed. Blocks have 64 KiB to 2 MiB. Predictions are made of that part
+    /// Page out one block in N only, chosen by a hash: for programs of gigabytes, and for programs that must
+    /// not be slowed. Blocks have 64 KiB to 2 MiB. Predictions are made of that part
     #[arg(long, value_name = "N", requires = "pressure", value_parser = clap::value_parser!(u32).range(1..=4096), help_heading = "Later uses of pages")]
     pub(crate) sample: Option<u32>,
     /// The program and its arguments
@@ -188,8 +189,8 @@ pub(crate) struct ExportArguments {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ExportFormat {
-    /// A trace for Perfetto: memory, page tables, free blocks and swap as counters, calls and page faults on the tracks
-    /// of their threads
+    /// A trace for Perfetto: memory, page tables, free blocks and swap as counters, calls and page faults on
+    /// the tracks of their threads
     Perfetto {
         /// The recording
         #[arg(value_name = "FILE")]
@@ -228,20 +229,20 @@ pub(crate) struct AdviseArguments {
     /// Recordings of one command, made by `quire record`
     #[arg(value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
-    /// Run the program itself, too, under the present setting and the one that is advised, and within a memory
-    /// limit, and print what was measured beside what was predicted. With FILE it needs CMD as well. Changes
-    /// this host's settings for the time of the runs (root only)
+    /// Run the program itself, too, under the present setting and the one that is advised, and within a
+    /// memory limit, and print what was measured beside what was predicted. With FILE it needs CMD as well.
+    /// Changes this host's settings for the time of the runs (root only)
     #[arg(long, requires = "command", help_heading = "Measuring")]
     pub(crate) validate: bool,
     /// Number of recordings of the command: differences between runs become a range
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=100), help_heading = "Recording")]
     pub(crate) runs: u16,
-    /// Do not record the command under memory pressure as well: what memory limits cost is not predicted then, only
-    /// whether it fits
+    /// Do not record the command under memory pressure as well: what memory limits cost is not predicted
+    /// then, only whether it fits
     #[arg(long, help_heading = "Recording")]
     pub(crate) no_limits: bool,
-    /// Put pressure on one block of memory in N only: for a program that must not be slowed, such as a server under
-    /// load. By default on all, and of larger programs on some 256 MiB
+    /// Put pressure on one block of memory in N only: for a program that must not be slowed, such as a server
+    /// under load. By default on all, and of larger programs on some 256 MiB
     #[arg(
         long,
         value_name = "N",
@@ -371,20 +372,20 @@ pub(crate) struct MachineArguments {
     /// takes is not part of it. Implies --contents
     #[arg(long, value_name = "SIZE", value_parser = size, help_heading = "Memory")]
     pub(crate) limit: Option<u64>,
-    /// What a cgroup was measured to be charged beside anonymous memory: kernel memory and pages of files. By default
-    /// --limit is for anonymous memory and page tables
+    /// What a cgroup was measured to be charged beside anonymous memory: kernel memory and pages of files. By
+    /// default --limit is for anonymous memory and page tables
     #[arg(long, value_name = "SIZE", value_parser = size, requires = "limit", help_heading = "Memory")]
     pub(crate) beside: Option<u64>,
-    /// The peak of anonymous memory that the program has when it is not recorded under pressure, which may change it:
-    /// memory is limited to the same share of the recording's own
+    /// The program's peak of anonymous memory without pressure. A recording under pressure may have another
+    /// peak: --limit and --memory are scaled by the ratio of the peaks. No effect on other recordings
     #[arg(long, value_name = "SIZE", value_parser = size, help_heading = "Memory")]
     pub(crate) peak: Option<u64>,
-    /// Where pages go when memory is short: KIND:SIZE, where KIND is zram, zswap, disk, ram, file or file:PATH,
-    /// e.g. zram:256M
+    /// Where pages go when memory is short: KIND:SIZE, where KIND is zram, zswap, disk, ram, file or
+    /// file:PATH, e.g. zram:256M
     #[arg(long, value_name = "KIND:SIZE", value_parser = swap, help_heading = "Memory")]
     pub(crate) swap: Option<SwapSpec>,
-    /// Go on with --memory or --limit although the recording does not say what was used again: too few major faults are
-    /// found
+    /// Go on with --memory or --limit although the recording does not say what was used again: too few major
+    /// faults are found
     #[arg(long, help_heading = "Memory")]
     pub(crate) assume_no_reuse: bool,
     /// Fill pages so that they compress as the recorded program's did (as far as they were sampled)

@@ -233,7 +233,7 @@ fn is_safe(board: &Board, number: u32, args: &[u64; 6]) -> bool {
     }
     if number == Call::MincoreInto.number() {
         let refused = addr.checked_add(len).is_none() || third >= 1 << 47;
-        // Which of the process's own pages are in memory is not known of Quire's.
+        // Quire does not have the residency of the process's own mappings.
         return refused || is_free(board, third, len.div_ceil(PAGE)) && is_free(board, addr, len);
     }
     if number == Call::Mincore.number() && len > (super::board::TEXT_BYTES as u64) * PAGE {

@@ -72,13 +72,13 @@ pub struct ReplayOptions {
     /// Bytes that the programs may have together, as a memory cgroup's `memory.max` allows them. What a
     /// swap device keeps in RAM is not part of it.
     pub limit: Option<u64>,
-    /// What Linux charges to such a group beside anonymous memory, in bytes: what its kernel keeps for it, page tables
-    /// among that, and pages of files, as measured in a cgroup. Without it the limit is for anonymous memory and the
-    /// page tables of the replay.
+    /// What Linux charges to such a group beside anonymous memory, in bytes: what its kernel keeps for it,
+    /// page tables among that, and pages of files, as measured in a cgroup. Without it the limit is for
+    /// anonymous memory and the page tables of the replay.
     pub beside: Option<u64>,
-    /// The peak of anonymous memory of the program when it is not recorded under pressure, in bytes. Pressure slows the
-    /// processes and threads of a program differently, so that the peak of such a recording may be another: limits and
-    /// RAM are then the same share of that. Without pressure it has no effect.
+    /// The program's peak of anonymous memory without pressure, in bytes. A recording under pressure may have
+    /// another peak, since pressure slows processes and threads unevenly: its limit and RAM are scaled by the
+    /// ratio of the peaks. No effect on other recordings.
     pub peak: Option<u64>,
     /// The techniques that are on.
     pub techniques: Techniques,
@@ -99,7 +99,8 @@ pub struct ReplayOptions {
     pub digest: bool,
     /// Follow memory over the recorded time ([`ReplayReport::life`]).
     pub life: bool,
-    /// Follow which addresses hold anonymous memory, in so many columns of recorded time ([`ReplayReport::heat`]).
+    /// Follow which addresses hold anonymous memory, in so many columns of recorded time
+    /// ([`ReplayReport::heat`]).
     pub heat: Option<usize>,
     /// When khugepaged first looks at the programs, in recorded time. From then on it keeps its pace
     /// (`scan_sleep_millisecs`). It never does if this is `None`.
@@ -158,15 +159,16 @@ pub struct Replay {
     path: PathBuf,
     options: ReplayOptions,
     needs: Arc<Needs>,
-    /// Of a recording under pressure, once they are known. Locked while they are found, so that they are found once.
+    /// Computed on first use, for a recording under pressure. The lock is held meanwhile, so that they are
+    /// computed once.
     peaks: Arc<Mutex<Option<Peaks>>>,
 }
 
 /// Peaks of anonymous memory of a recording under pressure, replayed without a limit, in bytes.
 #[derive(Clone, Copy, Debug)]
 struct Peaks {
-    /// Of what was paged out.
-    pressed: u64,
+    /// Of the memory that was paged out: a sample, or all.
+    covered: u64,
     /// Of all.
     all: u64,
 }
@@ -351,8 +353,8 @@ impl Replay {
         Ok(report)
     }
 
-    /// The part of the memory that is replayed, where that is not all: it is too small for all, and only for that part
-    /// it is known what that costs. Where a peak is given, all that was recorded is a part of that.
+    /// The part of the memory that is replayed, where that is not all: it is too small for all, and only for
+    /// that part it is known what that costs. Where a peak is given, all that was recorded is a part of that.
     fn sample(&self) -> Result<Option<Sample>, ReplayError> {
         let is_part = |pressure: &Pressure| pressure.is_sample() || self.options.peak.is_some();
         let Some(pressure) = self.needs.pressure().filter(is_part).filter(|_| self.is_limited()) else {
@@ -365,7 +367,7 @@ impl Replay {
                 None => *known.insert(self.peaks_of(pressure)?),
             }
         };
-        let share = peaks.pressed as f64 / self.options.peak.unwrap_or(peaks.all).max(1) as f64;
+        let share = peaks.covered as f64 / self.options.peak.unwrap_or(peaks.all).max(1) as f64;
         Ok((share > 0.0).then_some(Sample { pressure, share }))
     }
 
@@ -388,8 +390,8 @@ impl Replay {
             Ok(life.at_peak.anonymous)
         };
         let all = peak(None)?;
-        let pressed = if pressure.is_sample() { peak(Some(Sample { pressure, share: 1.0 }))? } else { all };
-        Ok(Peaks { pressed, all })
+        let covered = if pressure.is_sample() { peak(Some(Sample { pressure, share: 1.0 }))? } else { all };
+        Ok(Peaks { covered, all })
     }
 
     /// Whether memory may run short.
