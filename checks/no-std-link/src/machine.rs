@@ -1,8 +1,9 @@
 //! A toy machine: two CPUs with a TLB each, RAM in a static arena, and a kernel's half in each root.
 //!
-//! What a kernel of its own has to bring is here in its smallest form. A CPU is a thread of this process; it finds its
-//! own data by the `fs` register. There are no interrupts, so a CPU looks for the requests of others by itself: at each
-//! access of a program, and wherever it waits. There is no scheduler, so a CPU that sleeps looks again and again.
+//! What a kernel of its own has to bring is here in its smallest form. A CPU is a thread of this process; it
+//! finds its own data by the `fs` register. There are no interrupts, so a CPU looks for the requests of
+//! others by itself: at each access of a program, and wherever it waits. There is no scheduler, so a CPU that
+//! sleeps looks again and again.
 
 use crate::runtime;
 use core::arch::x86_64::_rdtsc;
@@ -22,7 +23,8 @@ const FRAMES: u64 = 4096;
 const FIRST: Pfn = Pfn(256);
 const CPUS: usize = 2;
 const TLB_ENTRIES: usize = 16;
-/// The entry of the kernel's half that each root gets: a table out of the machine's RAM, which must never be followed.
+/// The entry of the kernel's half that each root gets: a table out of the machine's RAM, which must never be
+/// followed.
 const KERNEL_INDEX: usize = 511;
 const KERNEL_TABLE: Pfn = Pfn(0xbad);
 
@@ -173,7 +175,8 @@ pub(crate) fn access<R>(
     space.activate(&toy.pin());
     let cpu = Cpu::current();
     loop {
-        // Between accesses, where hardware would take an interrupt: what is found next is used before the next look.
+        // Between accesses, where hardware would take an interrupt: what is found next is used before the
+        // next look.
         cpu.serve();
         match toy.translate(cpu, addr, access) {
             Some(word) => return Ok(use_it(word)),
@@ -199,8 +202,9 @@ impl Execution for Toy {
     }
 }
 
-// SAFETY: the one range is the arena, which has no other user; a thread is one CPU and stays it; a shootdown waits
-// until each CPU has emptied its TLB; the entry of the kernel's half is not reached by programs, which walk below 256.
+// SAFETY: the one range is the arena, which has no other user; a thread is one CPU and stays it; a shootdown
+// waits until each CPU has emptied its TLB; the entry of the kernel's half is not reached by programs, which
+// walk below 256.
 unsafe impl Platform for Toy {
     type Paging = X86_64Level4;
 

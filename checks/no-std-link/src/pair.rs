@@ -31,8 +31,8 @@ impl Work<'_, '_> {
     }
 }
 
-/// CPU 1: a page holds nothing, or what was written for it. Another page's contents would mean that a translation was
-/// used after its page had gone.
+/// CPU 1: a page holds nothing, or what was written for it. Another page's contents would mean that a
+/// translation was used after its page had gone.
 extern "C" fn second_cpu() -> ! {
     become_cpu(1);
     let work = WORK.load(Ordering::Acquire);

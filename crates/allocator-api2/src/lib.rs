@@ -1,5 +1,5 @@
-//! Quire's heap as an [`Allocator`] of the crate [`allocator_api2`]: vectors, boxes and maps that name their heap, each
-//! on the machine that it belongs to, without a global allocator.
+//! Quire's heap as an [`Allocator`] of the crate [`allocator_api2`]: vectors, boxes and maps that name their
+//! heap, each on the machine that it belongs to, without a global allocator.
 //!
 //! ```
 //! use allocator_api2::vec::Vec;

@@ -1,7 +1,7 @@
 //! Enums whose variants have names.
 
-/// Declares an enum once, with the name of each variant: the constant `ALL` has them in the order of the enum,
-/// and `name` returns the name of one.
+/// Declares an enum once, with the name of each variant: the constant `ALL` has them in the order of the
+/// enum, and `name` returns the name of one.
 #[macro_export]
 macro_rules! named_enum {
     (

@@ -122,16 +122,16 @@ impl LockClass {
 /// How code waits and how debug builds watch its locks. Split from [`Platform`] so that a lock needs no
 /// machine.
 ///
-/// So none of these has a `self`. A platform with state finds it as the code of a kernel finds its CPU's own data:
-/// by a register (x86's `gs` base), by a thread-local variable, or in a `static`. Where several machines of one type
-/// live in one program, what is found there says which machine the caller runs on.
+/// So none of these has a `self`. A platform with state finds it as the code of a kernel finds its CPU's own
+/// data: by a register (x86's `gs` base), by a thread-local variable, or in a `static`. Where several
+/// machines of one type live in one program, what is found there says which machine the caller runs on.
 ///
 /// Any of these may be called pinned or not, with locks held, and in an interrupt. None may call the memory
 /// management.
 pub trait Execution: 'static {
     /// Called in every spin loop, `attempt` counting up from 0. A platform pauses here, lets other threads
-    /// run when the wait grows long, and serves shootdowns that other CPUs sent to this one: the waiter may hold
-    /// interrupts off, and what it waits for may be held by the CPU that waits for its acknowledgement.
+    /// run when the wait grows long, and serves shootdowns that other CPUs sent to this one: the waiter may
+    /// hold interrupts off, and what it waits for may be held by the CPU that waits for its acknowledgement.
     fn relax(attempt: u32);
 
     /// A lock of `class` is about to be waited for. Debug builds check the order of classes here.
@@ -162,28 +162,29 @@ pub trait Execution: 'static {
 ///   it;
 /// - [`shootdown`](Self::shootdown) returns only after no named CPU can use a translation that the flush
 ///   covers, unless it read it from the tables afterwards;
-/// - [`init_root`](Self::init_root) writes no entry that leads to memory which a program must not reach and could.
+/// - [`init_root`](Self::init_root) writes no entry that leads to memory which a program must not reach and
+///   could.
 ///
 /// # What each function may assume
 ///
-/// Every function may be called on any CPU, and on several at once, unless its text says otherwise. None may call the
-/// memory management, and none may fail: one that cannot do its work stops the machine. *Pinned* means between
-/// [`pin_enter`](Self::pin_enter) and [`pin_exit`](Self::pin_exit); *with locks held* means spin locks, which are
-/// taken pinned only.
+/// Every function may be called on any CPU, and on several at once, unless its text says otherwise. None may
+/// call the memory management, and none may fail: one that cannot do its work stops the machine. *Pinned*
+/// means between [`pin_enter`](Self::pin_enter) and [`pin_exit`](Self::pin_exit); *with locks held* means
+/// spin locks, which are taken pinned only.
 ///
-/// Interrupts: the memory management may be entered in an interrupt, or in what a kernel runs like one, by functions
-/// that do not sleep: those of `Memory` and `Space` that take a [`Pin`], and `Space::pin_page_fast`; and by what ends
-/// a request of a swap device (`Submitted`). A pin keeps interrupts off, so such a call never meets a lock that
-/// its own CPU holds.
+/// Interrupts: the memory management may be entered in an interrupt, or in what a kernel runs like one, by
+/// functions that do not sleep: those of `Memory` and `Space` that take a [`Pin`], and
+/// `Space::pin_page_fast`; and by what ends a request of a swap device (`Submitted`). A pin keeps interrupts
+/// off, so such a call never meets a lock that its own CPU holds.
 pub unsafe trait Platform: Execution + Sized + Send + Sync {
     /// The page-table format that the machine walks.
     type Paging: PagingFormat;
 
     /// Calls `visit` with every range of usable RAM.
     ///
-    /// Called when a `Memory` is built and when it is audited; it may not take locks that `visit`'s caller could
-    /// need, that is: none. The RAM may hold anything when the `Memory` is built. RAM that is in use by then,
-    /// e.g. a kernel's image or its boot stack, must not be in these ranges.
+    /// Called when a `Memory` is built and when it is audited; it may not take locks that `visit`'s caller
+    /// could need, that is: none. The RAM may hold anything when the `Memory` is built. RAM that is in use by
+    /// then, e.g. a kernel's image or its boot stack, must not be in these ranges.
     fn for_each_ram(&self, visit: &mut dyn FnMut(PfnRange));
 
     /// Number of NUMA nodes, at least 1; their numbers are 0 up to this.
@@ -192,8 +193,8 @@ pub unsafe trait Platform: Execution + Sized + Send + Sync {
         1
     }
 
-    /// The node of the range of RAM that begins at `start`. Frames of one page block belong to one node. Called when
-    /// a `Memory` is built.
+    /// The node of the range of RAM that begins at `start`. Frames of one page block belong to one node.
+    /// Called when a `Memory` is built.
     #[inline]
     fn node_of_ram(&self, start: Pfn) -> NodeId {
         let _ = start;
@@ -207,8 +208,9 @@ pub unsafe trait Platform: Execution + Sized + Send + Sync {
         NodeId::FIRST
     }
 
-    /// Where the first byte of frame `pfn` can be reached; always the same place, on every CPU and whatever space is
-    /// current. Called for frames in RAM only, often, and anywhere: pinned or not, with locks held, in interrupts.
+    /// Where the first byte of frame `pfn` can be reached; always the same place, on every CPU and whatever
+    /// space is current. Called for frames in RAM only, often, and anywhere: pinned or not, with locks held,
+    /// in interrupts.
     fn direct_map(&self, pfn: Pfn) -> NonNull<u8>;
 
     /// Fills the block with zeros. Pinned or not.
@@ -285,8 +287,8 @@ pub unsafe trait Platform: Execution + Sized + Send + Sync {
         Pin { platform: self, cpu: self.pin_enter(), not_send: PhantomData }
     }
 
-    /// The platform's part of [`pin`](Self::pin): starts a pinned section and returns the CPU. Sections nest; the
-    /// innermost CPU number is the outermost one's. Called in interrupts too.
+    /// The platform's part of [`pin`](Self::pin): starts a pinned section and returns the CPU. Sections nest;
+    /// the innermost CPU number is the outermost one's. Called in interrupts too.
     fn pin_enter(&self) -> CpuId;
 
     /// Ends one pinned section.
@@ -300,10 +302,11 @@ pub unsafe trait Platform: Execution + Sized + Send + Sync {
     fn flush_local(&self, pin: &Pin<'_, Self>, flush: TlbFlush);
 
     /// Drops translations from the TLBs of `cpus` (the caller's own may be among them) and returns when every
-    /// one has acknowledged. Always called pinned, and often with locks held, for which the named CPUs may be waiting
-    /// with interrupts off; several CPUs may do it at once, to each other. So a platform serves the requests of other
-    /// CPUs while it waits here and in [`Execution::relax`]. Only CPUs that have a space of that tag current, or had,
-    /// are named; one that is idle or halted without a space ([`activate`](Self::activate) with `None`) is not.
+    /// one has acknowledged. Always called pinned, and often with locks held, for which the named CPUs may be
+    /// waiting with interrupts off; several CPUs may do it at once, to each other. So a platform serves the
+    /// requests of other CPUs while it waits here and in [`Execution::relax`]. Only CPUs that have a space of
+    /// that tag current, or had, are named; one that is idle or halted without a space
+    /// ([`activate`](Self::activate) with `None`) is not.
     fn shootdown(&self, pin: &Pin<'_, Self>, cpus: &CpuMask, flush: TlbFlush);
 
     /// Makes the tables at `root` the calling CPU's current ones, under the tag `asid`. `None` leaves the CPU
@@ -314,14 +317,14 @@ pub unsafe trait Platform: Execution + Sized + Send + Sync {
     /// `Space::activate`.
     fn activate(&self, pin: &Pin<'_, Self>, root: Option<(Pfn, Asid)>);
 
-    /// A new table `root` is to become the root of an address space: of a new one, or of a child of `fork`. The
-    /// platform fills in the kernel's half, `kernel_half`: the entries of the root for addresses from
+    /// A new table `root` is to become the root of an address space: of a new one, or of a child of `fork`.
+    /// The platform fills in the kernel's half, `kernel_half`: the entries of the root for addresses from
     /// [`USER_END`](PagingFormat::USER_END) on (on x86-64 those from 256 on), which are 0 now.
     ///
-    /// The memory management does not look at these entries afterwards: it does not walk, count, audit or free what
-    /// they lead to, and frees the root as it is when the space has exited. To change the kernel's half of all spaces
-    /// at once, a kernel fills in the entries of the root once, before the first space, and changes only the tables
-    /// that they lead to, which all spaces share.
+    /// The memory management does not look at these entries afterwards: it does not walk, count, audit or
+    /// free what they lead to, and frees the root as it is when the space has exited. To change the kernel's
+    /// half of all spaces at once, a kernel fills in the entries of the root once, before the first space,
+    /// and changes only the tables that they lead to, which all spaces share.
     ///
     /// Pinned, without locks; `root` is current on no CPU yet.
     #[inline]
@@ -344,8 +347,8 @@ pub unsafe trait Platform: Execution + Sized + Send + Sync {
     /// nothing of the platform.
     fn park(&self, key: usize, still: &mut dyn FnMut() -> bool);
 
-    /// Wakes all that sleep on `key`. Called pinned or not, with locks held, and in interrupts; most often nothing
-    /// sleeps there.
+    /// Wakes all that sleep on `key`. Called pinned or not, with locks held, and in interrupts; most often
+    /// nothing sleeps there.
     fn unpark(&self, key: usize);
 
     /// Calls `visit` with every translation that any TLB holds, for the auditor. The machine is quiet.

@@ -1,4 +1,5 @@
-//! Swap and memory groups under pressure: a program that needs more than its group may have goes on, more slowly.
+//! Swap and memory groups under pressure: a program that needs more than its group may have goes on, more
+//! slowly.
 //!
 //! `cargo run -p quire-host --example pressure`
 

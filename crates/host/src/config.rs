@@ -27,11 +27,12 @@ pub struct HostConfig {
     /// measurements.
     pub prefault: bool,
     /// Programs' memory has contents. Without them no frame of a program is zeroed or copied, so the host
-    /// backs only the memory map, page tables and slabs: for a replay that asks what is resident, not what
-    /// is in it. What a program then reads is whatever the frame holds, zeros as a rule; that is what goes to swap.
+    /// backs only the memory map, page tables and slabs: for a replay that asks what is resident, not what is
+    /// in it. What a program then reads is whatever the frame holds, zeros as a rule; that is what goes to
+    /// swap.
     pub contents: bool,
-    /// The kernel's half of each address space: entries that are written to every new root, by their index. For
-    /// kernels that are tried out here; programs of this machine never go there.
+    /// The kernel's half of each address space: entries that are written to every new root, by their index.
+    /// For kernels that are tried out here; programs of this machine never go there.
     pub kernel_half: Vec<(usize, u64)>,
 }
 

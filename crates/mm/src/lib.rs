@@ -1,10 +1,10 @@
-//! The memory management of a Linux-class kernel as a library: page frames, address spaces, page faults, the memory
-//! system calls, large folios, swap and memory groups, with Linux's results.
+//! The memory management of a Linux-class kernel as a library: page frames, address spaces, page faults, the
+//! memory system calls, large folios, swap and memory groups, with Linux's results.
 //!
-//! An operating system, a hypervisor or a sandbox implements [`Platform`](platform::Platform) for its machine and gives
-//! it to [`Memory::new`]. [`Memory`] takes over the machine's RAM and hands out [address spaces](space::Space). It uses
-//! neither std nor an allocator; many can live in one process. The crate quire-host is a whole machine in a process, to
-//! try this on:
+//! An operating system, a hypervisor or a sandbox implements [`Platform`](platform::Platform) for its machine
+//! and gives it to [`Memory::new`]. [`Memory`] takes over the machine's RAM and hands out [address
+//! spaces](space::Space). It uses neither std nor an allocator; many can live in one process. The crate
+//! quire-host is a whole machine in a process, to try this on:
 //!
 //! ```
 //! use quire_host::{HostConfig, Machine};

@@ -199,9 +199,9 @@ impl<P: Platform> Memory<P> {
         self.spaces.memcgs().find(path)
     }
 
-    /// Writes `text` to the file `name` of a memcg, as a user would: `memory.max`, `memory.high`, `memory.low`,
-    /// `memory.min`, `memory.swap.max`, `memory.reclaim`. Usage above a new limit is reclaimed as far as
-    /// possible. [`memcg_file`](crate::proc::memcg_file) reads these and the other files.
+    /// Writes `text` to the file `name` of a memcg, as a user would: `memory.max`, `memory.high`,
+    /// `memory.low`, `memory.min`, `memory.swap.max`, `memory.reclaim`. Usage above a new limit is reclaimed
+    /// as far as possible. [`memcg_file`](crate::proc::memcg_file) reads these and the other files.
     ///
     /// # Errors
     ///

@@ -16,8 +16,9 @@ pub use quire_arch::{
 #[doc(hidden)]
 pub use quire_arch::{SwapEntry, paging::X86_64};
 
-/// The machine. The smallest one: a CPU without a TLB, and 4 MiB of RAM. A real CPU walks the tables by itself; here
-/// `access` does: it walks, sets the bits that an MMU sets, and calls `Space::fault` where it finds no translation.
+/// The machine. The smallest one: a CPU without a TLB, and 4 MiB of RAM. A real CPU walks the tables by
+/// itself; here `access` does: it walks, sets the bits that an MMU sets, and calls `Space::fault` where it
+/// finds no translation.
 ///
 /// ```
 /// use quire_mm::platform::*;

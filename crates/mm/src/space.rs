@@ -1,8 +1,8 @@
 //! Address spaces: page faults, and Linux's memory calls.
 //!
-//! [`Space`] is a handle to one address space; [`Memory::create_space`](crate::Memory::create_space) makes the first,
-//! [`Space::fork`] the others. Calls have Linux's results, error numbers and layout of mappings. The
-//! [calls by number](crate::abi) are for a kernel that gets them from programs.
+//! [`Space`] is a handle to one address space; [`Memory::create_space`](crate::Memory::create_space) makes
+//! the first, [`Space::fork`] the others. Calls have Linux's results, error numbers and layout of mappings.
+//! The [calls by number](crate::abi) are for a kernel that gets them from programs.
 
 #[doc(inline)]
 pub use quire_space::{

@@ -1,8 +1,8 @@
 //! Swap: devices, and background reclaim.
 //!
-//! A machine starts without swap. [`Memory::swapon`](crate::Memory::swapon) takes a [`SwapDevice`] into use: one in the
-//! machine's own RAM ([`CompressedRam`], [`RamDisk`], a [`CompressedCache`] in front of another), or one of the
-//! embedder's own.
+//! A machine starts without swap. [`Memory::swapon`](crate::Memory::swapon) takes a [`SwapDevice`] into use:
+//! one in the machine's own RAM ([`CompressedRam`], [`RamDisk`], a [`CompressedCache`] in front of another),
+//! or one of the embedder's own.
 
 #[doc(inline)]
 pub use quire_reclaim::KswapdStep;

@@ -1,8 +1,8 @@
 //! Large folios: when they are used, and in which sizes.
 //!
 //! The switches are those of Linux's `/sys/kernel/mm/transparent_hugepage`. A machine starts with
-//! [`MemoryConfig::huge`](crate::MemoryConfig::huge); [`Memory::huge`](crate::Memory::huge) changes them while it runs,
-//! and [`HugeFile`](crate::proc::HugeFile) reads and writes them as Linux's files.
+//! [`MemoryConfig::huge`](crate::MemoryConfig::huge); [`Memory::huge`](crate::Memory::huge) changes them
+//! while it runs, and [`HugeFile`](crate::proc::HugeFile) reads and writes them as Linux's files.
 
 #[doc(inline)]
 pub use quire_space::KhugepagedStep;

@@ -1,9 +1,9 @@
 //! The space that each CPU runs, and how a CPU switches.
 //!
-//! Which space a CPU leaves is known to the CPU alone: a thread that makes a CPU switch may have slept, and been
-//! on another CPU, since it last looked. (Linux's `switch_mm` is passed the previous space as well, and ignores
-//! it.) So there is for each CPU a pointer to the tables that are current there. It does not count as a handle
-//! of the space.
+//! Which space a CPU leaves is known to the CPU alone: a thread that makes a CPU switch may have slept, and
+//! been on another CPU, since it last looked. (Linux's `switch_mm` is passed the previous space as well, and
+//! ignores it.) So there is for each CPU a pointer to the tables that are current there. It does not count as
+//! a handle of the space.
 
 use crate::cpus::{CpuSlot, SpaceCpus, clear_everywhere};
 use crate::memory::MemoryCore;
@@ -36,8 +36,8 @@ impl CurrentSpaces {
         let bytes = PerCpu::<CpuSlot<SpaceTables>>::bytes(cpus) as u64;
         let order = Order::ALL.into_iter().find(|order| order.bytes() >= bytes).unwrap_or(Order::MAX);
         let block = memory.frames().allocate(pin, AllocRequest::new(order, FaultSite::new("spaces")))?;
-        // SAFETY: the block holds the slots (the largest order holds those of `MAX_CPUS`, as asserted above) and
-        // is aligned to a page; it belongs to this value and is never freed.
+        // SAFETY: the block holds the slots (the largest order holds those of `MAX_CPUS`, as asserted above)
+        // and is aligned to a page; it belongs to this value and is never freed.
         let slots = unsafe { PerCpu::init(memory.platform().direct_map(block), cpus, |_| CpuSlot::new()) };
         Ok(Self { slots, block })
     }

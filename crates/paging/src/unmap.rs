@@ -58,8 +58,8 @@ struct Job {
     replacement: PteReplacement,
 }
 
-/// Collects what an unmapping leaves to be flushed and freed. Called with the root lock held shared, and the locks
-/// of the table and of the folio: no handle of a space may be dropped.
+/// Collects what an unmapping leaves to be flushed and freed. Called with the root lock held shared, and the
+/// locks of the table and of the folio: no handle of a space may be dropped.
 pub trait UnmapSink {
     /// Translations of `range` in `space` may be cached.
     fn add_stale(&mut self, space: &SpaceCore, range: VirtRange);

@@ -9,8 +9,8 @@ use quire_frame::{AllocError, Frames, KernelFrames};
 
 /// A [`Heap`] together with the machine that it lies on: memory of any size for a kernel.
 ///
-/// What it holds lives as long as the machine. Each heap has caches of its own, which take a frame or two and last as
-/// long as the machine too, so a kernel makes one.
+/// What it holds lives as long as the machine. Each heap has caches of its own, which take a frame or two and
+/// last as long as the machine too, so a kernel makes one.
 pub struct KernelHeap<'f, P: Platform> {
     frames: &'f Frames<P>,
     heap: Heap<P>,

@@ -31,8 +31,8 @@ pub(crate) struct LinkWord(AtomicPtr<LinkWord>);
 /// What the link beside an object holds while that is in use. No link word lies there.
 const LIVE: *mut LinkWord = ptr::without_provenance_mut(1);
 
-/// A slot that its holder owns, by its link word: the object in it is the holder's to free, or it has none. The
-/// holder gives it to another list of the same cache, or to a user of the cache, or loses it.
+/// A slot that its holder owns, by its link word: the object in it is the holder's to free, or it has none.
+/// The holder gives it to another list of the same cache, or to a user of the cache, or loses it.
 ///
 /// A slot never meets another cache's code or lists, so no value says which cache it is of.
 #[derive(Debug)]
@@ -179,7 +179,8 @@ impl SlotList {
         Some(first)
     }
 
-    /// Takes slots off the row that begins with `first` until the list has `limit`. Returns the rest of the row.
+    /// Takes slots off the row that begins with `first` until the list has `limit`. Returns the rest of the
+    /// row.
     #[inline]
     pub(crate) fn fill(&mut self, first: Option<Slot>, limit: u32) -> Option<Slot> {
         let mut next = first;

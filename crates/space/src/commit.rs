@@ -8,7 +8,8 @@ use quire_sync::atomic::{AtomicU64, Ordering};
 pub enum Overcommit {
     /// Mode 0: refuse only a single request larger than all memory.
     Guess {
-        /// Pages of RAM and swap. `None` means those of the machine, with the swap that is in use at that time.
+        /// Pages of RAM and swap. `None` means those of the machine, with the swap that is in use at that
+        /// time.
         total_pages: Option<u64>,
     },
     /// Mode 1: refuse nothing.

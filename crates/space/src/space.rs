@@ -79,8 +79,8 @@ impl<'m, P: Platform> Space<'m, P> {
         spaces.create(layout, limits).map(|core| Self::adopt(spaces, core))
     }
 
-    /// A handle to the space after `space` on the list of all spaces, or to the first one. Those that are exiting
-    /// are skipped.
+    /// A handle to the space after `space` on the list of all spaces, or to the first one. Those that are
+    /// exiting are skipped.
     #[doc(hidden)]
     pub fn next(spaces: &'m Spaces<P>, space: Option<&Self>) -> Option<Self> {
         spaces.hold_next(space.map(Self::core)).map(|core| Self::adopt(spaces, core))
@@ -159,8 +159,8 @@ impl<'m, P: Platform> Space<'m, P> {
         self.spaces.platform()
     }
 
-    /// Leaves the pinned CPU without a space. For a CPU that goes idle or runs the kernel's own threads: flushes
-    /// skip it from now on.
+    /// Leaves the pinned CPU without a space. For a CPU that goes idle or runs the kernel's own threads:
+    /// flushes skip it from now on.
     #[doc(hidden)]
     pub fn deactivate(&self, pin: &Pin<'_, P>) {
         self.spaces.deactivate(pin);

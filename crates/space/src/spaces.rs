@@ -361,14 +361,14 @@ impl<P: Platform> Spaces<P> {
         let level = P::Paging::root_level();
         let (user, all) = (P::Paging::user_entries(level), P::Paging::entries(level));
         let entries = self.platform().direct_map(root).cast::<u64>().as_ptr();
-        // SAFETY: the direct map of a frame is valid for a page, which holds all entries of a table; the frame
-        // is zeroed and only known here until the space is made of it.
+        // SAFETY: the direct map of a frame is valid for a page, which holds all entries of a table; the
+        // frame is zeroed and only known here until the space is made of it.
         let kernel_half = unsafe { slice::from_raw_parts_mut(entries.add(user), all - user) };
         self.platform().init_root(root, kernel_half);
     }
 
-    /// The space after `core` on the list, or the first one, with a handle more. `core` has a handle. Those that
-    /// are exiting are skipped.
+    /// The space after `core` on the list, or the first one, with a handle more. `core` has a handle. Those
+    /// that are exiting are skipped.
     pub(crate) fn hold_next(&self, core: Option<&SpaceCore>) -> Option<NonNull<SpaceCore>> {
         let _pin = self.platform().pin();
         let list = self.list.lock();

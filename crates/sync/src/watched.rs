@@ -2,14 +2,14 @@
 
 use loom::cell::UnsafeCell;
 
-/// A value that the threads of a loom model share with no lock of its own. What a model checks with it is that
-/// its accesses are ordered: loom panics where a write comes at the same time as another access, or is not
-/// ordered before it.
+/// A value that the threads of a loom model share with no lock of its own. What a model checks with it is
+/// that its accesses are ordered: loom panics where a write comes at the same time as another access, or is
+/// not ordered before it.
 #[derive(Debug, Default)]
 pub struct Watched<T>(UnsafeCell<T>);
 
-// SAFETY: loom runs one thread of a model at a time, and no access lasts over a switch to another one. Outside of
-// a model the cell panics.
+// SAFETY: loom runs one thread of a model at a time, and no access lasts over a switch to another one.
+// Outside of a model the cell panics.
 unsafe impl<T: Send> Sync for Watched<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Send for Watched<T> {}

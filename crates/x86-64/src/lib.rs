@@ -1,4 +1,5 @@
-//! Quire's page frames for the crate [`x86_64`]: its page-table code takes frames from here and gives them back.
+//! Quire's page frames for the crate [`x86_64`]: its page-table code takes frames from here and gives them
+//! back.
 //!
 //! A kernel that maps its own half with that crate passes [`X86Frames`] where a
 //! [`FrameAllocator`] or a [`FrameDeallocator`] is asked for:

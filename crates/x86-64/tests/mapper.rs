@@ -1,4 +1,5 @@
-//! The page-table code of the crate `x86_64` on Quire's frames: maps, translates, unmaps, and gives all tables back.
+//! The page-table code of the crate `x86_64` on Quire's frames: maps, translates, unmaps, and gives all
+//! tables back.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 

@@ -59,7 +59,8 @@ pub struct Comparison {
     pub effects: Vec<Effect>,
 }
 
-/// Counts what the memory manager executes in one replay: the file, the setting's name, the switches of techniques.
+/// Counts what the memory manager executes in one replay: the file, the setting's name, the switches of
+/// techniques.
 pub type Instructions<'i> = &'i (dyn Fn(&Path, &str, &[(&str, &str)]) -> Result<u64, String> + Sync);
 
 /// A technique, off and on.
@@ -269,7 +270,8 @@ fn effect(
     Ok(effect)
 }
 
-/// RAM in which the program has to page out and still fits. It is tried with less and less of its anonymous memory.
+/// RAM in which the program has to page out and still fits. It is tried with less and less of its anonymous
+/// memory.
 fn shortage(replay: &Replay, huge: HugeConfig, base: &ReplayReport) -> Result<Option<Shortage>, AdviseError> {
     let life = base.life.clone().unwrap_or_default();
     let anonymous = life.at_peak.anonymous;

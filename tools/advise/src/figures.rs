@@ -91,8 +91,8 @@ pub fn faults_by_size(life: &LifeFigures) -> BTreeMap<u64, u64> {
     faults
 }
 
-/// What the page faults of a replay and the collapses that the programs asked for cost on a host of these costs, in
-/// nanoseconds: the median, the least and the most. khugepaged has a thread of its own.
+/// What the page faults of a replay and the collapses that the programs asked for cost on a host of these
+/// costs, in nanoseconds: the median, the least and the most. khugepaged has a thread of its own.
 fn estimate(life: &LifeFigures, costs: &Costs) -> [f64; 3] {
     let pick = |cost: &Cost| [cost.median, cost.min, cost.max];
     let mut sum = [0.0; 3];
@@ -148,11 +148,11 @@ pub struct Row {
     pub large_share: Range,
     /// Of the anonymous memory at the peak, the part that was never touched.
     pub waste: Range,
-    /// Large folios for which there was no memory. The machine is large enough for all of them, so any failure is
-    /// reported.
+    /// Large folios for which there was no memory. The machine is large enough for all of them, so any
+    /// failure is reported.
     pub fallbacks: u64,
-    /// What page faults and `MADV_COLLAPSE` cost the programs on this host, in nanoseconds: an estimate, if the host
-    /// was calibrated.
+    /// What page faults and `MADV_COLLAPSE` cost the programs on this host, in nanoseconds: an estimate, if
+    /// the host was calibrated.
     pub estimate_ns: Option<Range>,
     /// What khugepaged's collapses cost likewise, in its own thread.
     pub khugepaged_ns: Option<Range>,
@@ -161,8 +161,8 @@ pub struct Row {
 }
 
 impl Row {
-    /// The figures of replays under one setting; `touched` are those of the same recordings without huge pages, in
-    /// the same order, where each resident page was touched.
+    /// The figures of replays under one setting; `touched` are those of the same recordings without huge
+    /// pages, in the same order, where each resident page was touched.
     #[must_use]
     pub(crate) fn of(outcomes: &[&Outcome], touched: &[&LifeFigures], costs: Option<&Costs>) -> Self {
         let lives: Vec<&LifeFigures> = outcomes.iter().map(|outcome| &outcome.life).collect();

@@ -1,7 +1,8 @@
 //! Resident memory by address and time, and which of it was ever touched.
 //!
-//! Touched memory is what a replay without huge pages and without a limit has resident at the same moment: the
-//! recording shows each touched page of 4 KiB. So there are two replays: the one in question, and that one.
+//! Touched memory is what a replay without huge pages and without a limit has resident at the same moment:
+//! the recording shows each touched page of 4 KiB. So there are two replays: the one in question, and that
+//! one.
 
 use crate::setting::{NEVER, grid};
 use quire_arch::PAGE_SIZE;

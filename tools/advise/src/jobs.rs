@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// Called with how many replays are done, of how many.
 pub type Progress<'p> = &'p (dyn Fn(usize, usize) + Sync);
 
-/// Does `work` for each of `jobs`, so many at once; the outcomes are in their order. After an error no more work is
-/// begun.
+/// Does `work` for each of `jobs`, so many at once; the outcomes are in their order. After an error no more
+/// work is begun.
 pub(crate) fn in_parallel<J: Sync, R: Send, E: Send>(
     jobs: &[J],
     at_once: usize,

@@ -3,8 +3,8 @@
 use quire_measure::Costs;
 use std::collections::BTreeMap;
 
-/// Quantiles of the time of a page fault, in nanoseconds: estimates. Each fault takes what `quire calibrate` measured for
-/// its size.
+/// Quantiles of the time of a page fault, in nanoseconds: estimates. Each fault takes what `quire calibrate`
+/// measured for its size.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Latency {
     /// Half of the faults take no longer.
@@ -40,8 +40,8 @@ impl Latency {
     }
 }
 
-/// What a fault that maps `size` bytes takes, the median. A size that could not be measured costs what the next smaller
-/// one does, and its own zeroing.
+/// What a fault that maps `size` bytes takes, the median. A size that could not be measured costs what the
+/// next smaller one does, and its own zeroing.
 pub(crate) fn fault_ns(size: u64, costs: &Costs) -> Option<f64> {
     let (&known, fault) = costs.faults.range(..=size).next_back()?;
     Some(fault.total.median + fault.zeroing * (size as f64 / known as f64 - 1.0))

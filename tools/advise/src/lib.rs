@@ -1,6 +1,6 @@
 //! Predicts the effect of settings of huge pages and page tables, and of memory limits, on a program: its
-//! recordings are replayed under each of them, and the results compared. docs/advise.md says what is predicted,
-//! and what is not.
+//! recordings are replayed under each of them, and the results compared. docs/advise.md says what is
+//! predicted, and what is not.
 //!
 //! # Modules, lowest first
 //!

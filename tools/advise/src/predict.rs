@@ -56,7 +56,8 @@ impl From<ReplayError> for AdviseError {
 pub struct Prediction {
     /// The command that was recorded.
     pub command: String,
-    /// How many recordings of it there are for settings. Those for limits may be others ([`Limits::recordings`]).
+    /// How many recordings of it there are for settings. Those for limits may be others
+    /// ([`Limits::recordings`]).
     pub recordings: usize,
     /// The recorded time of the first, in seconds.
     pub seconds: f64,
@@ -158,8 +159,8 @@ fn open(files: &[PathBuf]) -> Result<(Vec<Replay>, Vec<TraceHeader>), AdviseErro
     Ok((replays, headers))
 }
 
-/// The peak of anonymous memory that limits are shares of, in bytes: of all processes, the median of the recordings in
-/// `files`, which are of one command, under the setting they were recorded under.
+/// The peak of anonymous memory that limits are shares of, in bytes: of all processes, the median of the
+/// recordings in `files`, which are of one command, under the setting they were recorded under.
 ///
 /// # Errors
 ///
@@ -174,8 +175,8 @@ pub fn peak_anonymous(files: &[PathBuf], at_once: usize) -> Result<u64, AdviseEr
     Ok(Range::of(outcomes.iter().map(|outcome| outcome.life.at_peak.anonymous as f64)).median as u64)
 }
 
-/// Replays the recordings in `files`, which are of one command, under each setting, so many at once. `costs` are this
-/// host's, if it was calibrated, for the estimate of time.
+/// Replays the recordings in `files`, which are of one command, under each setting, so many at once. `costs`
+/// are this host's, if it was calibrated, for the estimate of time.
 ///
 /// # Errors
 ///
@@ -260,8 +261,8 @@ pub fn predict(
     })
 }
 
-/// What the recordings in `files` say of one limit, of which it was measured how many bytes a cgroup is charged `beside`
-/// anonymous memory: what the kernel keeps for it, and pages of files.
+/// What the recordings in `files` say of one limit, of which it was measured how many bytes a cgroup is
+/// charged `beside` anonymous memory: what the kernel keeps for it, and pages of files.
 ///
 /// # Errors
 ///
@@ -278,8 +279,8 @@ pub fn predict_beside(
     trial(&replays, &headers, &present, at_once).beside(limit, beside)
 }
 
-/// The places of recordings without pressure, and of those with it, which slows a program down: the others are better for
-/// all but limits.
+/// The places of recordings without pressure, and of those with it, which slows a program down: the others
+/// are better for all but limits.
 fn plain_and_pressed(headers: &[TraceHeader]) -> (Vec<usize>, Vec<usize>) {
     (0..headers.len()).partition(|&place| pressure(&headers[place]).is_none())
 }
@@ -336,8 +337,9 @@ fn options(setting: &Setting, khugepaged: Option<Duration>) -> ReplayOptions {
     }
 }
 
-/// What the present setting and `other`, by its place among the rows, have in memory by address and time, of the first
-/// recording in `files` that settings are predicted from; none where nothing is ever in memory. Three replays.
+/// What the present setting and `other`, by its place among the rows, have in memory by address and time, of
+/// the first recording in `files` that settings are predicted from; none where nothing is ever in memory.
+/// Three replays.
 ///
 /// # Errors
 ///

@@ -91,7 +91,8 @@ impl Setting {
         commands.collect::<Vec<_>>().join("; ")
     }
 
-    /// What is to be written to which file below [`FOLDER`] on a host that is set as `present`, in this order.
+    /// What is to be written to which file below [`FOLDER`] on a host that is set as `present`, in this
+    /// order.
     fn words(&self, present: &Self) -> Vec<(String, String)> {
         let mut words = Vec::new();
         let mut write = |word: &str, file: &str| words.push((word.to_owned(), file.to_owned()));
@@ -115,7 +116,8 @@ impl Setting {
     }
 }
 
-/// The settings that are tried for a program that was recorded on a host set as `present`, the present ones first.
+/// The settings that are tried for a program that was recorded on a host set as `present`, the present ones
+/// first.
 #[must_use]
 pub fn grid(present: HugeConfig) -> Vec<Setting> {
     let policy = |enabled| {

@@ -85,8 +85,8 @@ pub struct LimitRuns {
     late: u16,
 }
 
-/// Runs `command`, which took `recorded` seconds, so many times in a memory cgroup with the limit of `setting` and
-/// its swap, under the present setting of huge pages, and restores the host.
+/// Runs `command`, which took `recorded` seconds, so many times in a memory cgroup with the limit of
+/// `setting` and its swap, under the present setting of huge pages, and restores the host.
 ///
 /// # Errors
 ///
@@ -125,8 +125,8 @@ pub fn run_within(
 }
 
 impl LimitRuns {
-    /// What the cgroup was charged beside anonymous memory, in bytes, once the limit was reached: the median of the runs
-    /// that ended well. None if it was not in any.
+    /// What the cgroup was charged beside anonymous memory, in bytes, once the limit was reached: the median
+    /// of the runs that ended well. None if it was not in any.
     #[must_use]
     pub fn beside(&self) -> Option<u64> {
         let charges = self.truths.iter().filter_map(|(truth, _)| truth.limited);
@@ -167,8 +167,8 @@ impl LimitRuns {
     }
 }
 
-/// Pages in and out, as a replay counts them: from and to the device or the pool in front of it, those that were
-/// written back from the pool once.
+/// Pages in and out, as a replay counts them: from and to the device or the pool in front of it, those that
+/// were written back from the pool once.
 fn pages(truth: &LimitTruth) -> (u64, u64) {
     let Some(swap) = &truth.swap else { return (0, 0) };
     let pages = swap.pages;
@@ -176,9 +176,9 @@ fn pages(truth: &LimitTruth) -> (u64, u64) {
     (pages.read + pages.zswap_read, out)
 }
 
-/// Runs `command` so many times under each of `settings` on this host, which come with their predictions, and restores
-/// the host's settings. The settings take turns: other load on the host affects all of them. The program's standard
-/// output is dropped: it was shown when the program was recorded.
+/// Runs `command` so many times under each of `settings` on this host, which come with their predictions, and
+/// restores the host's settings. The settings take turns: other load on the host affects all of them. The
+/// program's standard output is dropped: it was shown when the program was recorded.
 ///
 /// # Errors
 ///
@@ -239,8 +239,8 @@ fn validation(setting: &Setting, predicted: &Row, truths: &[Truth]) -> Validatio
 }
 
 impl Figure {
-    /// How far the median of the prediction is from what was measured, as a share of that. None where nothing was
-    /// measured.
+    /// How far the median of the prediction is from what was measured, as a share of that. None where nothing
+    /// was measured.
     #[must_use]
     pub fn error(&self) -> Option<f64> {
         let (predicted, measured) = (self.predicted.median, self.measured.median);

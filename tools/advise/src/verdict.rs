@@ -4,7 +4,8 @@ use crate::figures::{Range, Row};
 use crate::setting::Setting;
 use std::collections::BTreeSet;
 
-/// A change of the peak that is worth a change of settings: 5 %, less what a prediction of it may be wrong by.
+/// A change of the peak that is worth a change of settings: 5 %, less what a prediction of it may be wrong
+/// by.
 const WORTH_MEMORY: f64 = 0.045;
 /// A change of the peak that is worth reporting.
 const NOTABLE: f64 = 0.02;
@@ -12,8 +13,8 @@ const NOTABLE: f64 = 0.02;
 const NOTABLE_BYTES: f64 = (1 << 20) as f64;
 /// A share of the processor time that is worth a change of settings.
 const WORTH_TIME: f64 = 0.02;
-/// Of settings that save time, the verdict names the one that takes least memory, if it saves this share of the
-/// most.
+/// Of settings that save time, the verdict names the one that takes least memory, if it saves this share of
+/// the most.
 const NEARLY_MOST: f64 = 0.9;
 
 /// What one setting changes, against the present one.
@@ -21,13 +22,13 @@ const NEARLY_MOST: f64 = 0.9;
 pub struct Gain {
     /// Its place among the rows.
     pub place: usize,
-    /// Change of the peak of anonymous memory of the largest process, as a share of the present one: negative is
-    /// less memory.
+    /// Change of the peak of anonymous memory of the largest process, as a share of the present one: negative
+    /// is less memory.
     pub memory: f64,
     /// Change of the number of page faults likewise.
     pub faults: f64,
-    /// The share of the processor time that other page faults save, or of the recorded time where the processor time
-    /// is not known: an estimate.
+    /// The share of the processor time that other page faults save, or of the recorded time where the
+    /// processor time is not known: an estimate.
     pub time: f64,
     /// The same with the least and the most that a fault was measured to take.
     pub time_range: [f64; 2],
@@ -60,8 +61,8 @@ fn is_below(old: Range, new: Range, share: f64) -> bool {
 }
 
 impl Verdict {
-    /// Of rows, the present setting's first, of a program that took `seconds` of processor time, of which it spent
-    /// `spent` nanoseconds in page faults, a number a row.
+    /// Of rows, the present setting's first, of a program that took `seconds` of processor time, of which it
+    /// spent `spent` nanoseconds in page faults, a number a row.
     pub(crate) fn of(rows: &[(Setting, Row)], seconds: f64, spent: &[Range]) -> Self {
         let (Some((_, present)), Some(&now)) = (rows.first(), spent.first()) else {
             return Self { least_memory: None, fewest_faults: None, most_memory: None };

@@ -25,7 +25,8 @@ extern "C" fn interrupted(signal: i32) {
     }
 }
 
-/// From now on the signals that end a command make it say so. A recording takes them for itself as long as it runs.
+/// From now on the signals that end a command make it say so. A recording takes them for itself as long as it
+/// runs.
 pub(crate) fn say_so() {
     PROCESS.store(getpid().as_raw(), Ordering::Relaxed);
     let action = SigAction::new(SigHandler::Handler(interrupted), SaFlags::SA_RESTART, SigSet::empty());

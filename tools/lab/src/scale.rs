@@ -14,8 +14,8 @@ macro_rules! scale {
             pub const FULL: Self = Self { $($field: $full),+ };
             /// A first look, in seconds.
             pub const QUICK: Self = Self { $($field: $quick),+ };
-            /// The least that still does everything once: for tests, where debug builds check each step. The host's
-            /// settings stay as they are.
+            /// The least that still does everything once: for tests, where debug builds check each step. The
+            /// host's settings stay as they are.
             pub const TINY: Self = Self { $($field: $tiny),+ };
         }
     };

@@ -140,8 +140,8 @@ impl HostSettings {
         }
     }
 
-    /// Whether the settings are free now, to be checked before long work. Another measurement can still take them
-    /// in between.
+    /// Whether the settings are free now, to be checked before long work. Another measurement can still take
+    /// them in between.
     ///
     /// # Errors
     ///

@@ -14,8 +14,8 @@ pub enum SwapKind {
     Zram,
     /// A file on this host's disk, or a loop device over one.
     File,
-    /// Compressed memory in front of such a file. Its compressed size is charged to a cgroup of version 2, not
-    /// to one of version 1.
+    /// Compressed memory in front of such a file. Its compressed size is charged to a cgroup of version 2,
+    /// not to one of version 1.
     Zswap,
 }
 

@@ -18,8 +18,8 @@ pub struct Options {
     pub sample_every: Duration,
     /// Look up the size of each folio at the peak ([`AtPeak::folios`]). Needs root, and time for each page.
     pub folios: bool,
-    /// Count the 2 MiB pages that the program's own faults allocate ([`Truth::huge_faults`]). Needs root, and some
-    /// 0.1 us for each page that the program allocates.
+    /// Count the 2 MiB pages that the program's own faults allocate ([`Truth::huge_faults`]). Needs root, and
+    /// some 0.1 us for each page that the program allocates.
     pub huge_faults: bool,
     /// The program runs within it. It needs root.
     pub limit: Option<MemoryLimit>,
@@ -72,15 +72,15 @@ pub struct Truth {
     pub peak_page_tables: u64,
     /// Peak of the sum of page tables over all processes.
     pub peak_page_tables_all: u64,
-    /// By how much the kernel's own peak of resident memory of a process (`VmHWM`) is above all samples: memory that
-    /// existed between two samples only. The peak of anonymous memory may be that much higher.
+    /// By how much the kernel's own peak of resident memory of a process (`VmHWM`) is above all samples:
+    /// memory that existed between two samples only. The peak of anonymous memory may be that much higher.
     pub unseen: u64,
     /// What the anonymous memory consisted of when it was largest.
     pub at_peak: Option<AtPeak>,
     /// Its figures within its limit.
     pub limited: Option<LimitTruth>,
-    /// Page faults that allocated 2 MiB, of this program alone; none if that was not requested, or is not permitted.
-    /// Blocks that it had collapsed by `MADV_COLLAPSE` count, too.
+    /// Page faults that allocated 2 MiB, of this program alone; none if that was not requested, or is not
+    /// permitted. Blocks that it had collapsed by `MADV_COLLAPSE` count, too.
     pub huge_faults: Option<u64>,
     /// The host's counters while the program ran.
     pub host: HostCounters,

@@ -190,7 +190,8 @@ fn a_limit_that_is_not_reached() {
     let limited = truth.limited.unwrap();
     assert_eq!((limited.hits, limited.oom_kills, limited.limited), (0, 0, None));
     assert!((16 * MIB..24 * MIB).contains(&limited.peak_charge), "{limited:?}");
-    // The kernel sums a group's figures by kind now and then only: 64 pages for each processor may be missing.
+    // The kernel sums a group's figures by kind now and then only: 64 pages for each processor may be
+    // missing.
     let at_peak = limited.at_peak.unwrap();
     assert!((16 * MIB..24 * MIB).contains(&at_peak.all) && at_peak.anonymous <= at_peak.all, "{limited:?}");
 }

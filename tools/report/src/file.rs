@@ -16,13 +16,14 @@ pub enum FileError {
     /// There is a file, and it is not of the kind that would be written: it is not replaced.
     #[error("{} is there and is no {_1}; remove it first, or name another file", _0.display())]
     OtherFile(PathBuf, &'static str),
-    /// The disk is full, or something else went wrong while it was written. What was there before is still there.
+    /// The disk is full, or something else went wrong while it was written. What was there before is still
+    /// there.
     #[error("{} was not written: {_1}", _0.display())]
     Write(PathBuf, io::Error),
 }
 
-/// The target of a file. A regular file is written in the same folder and renamed, so that it is never partial; a pipe
-/// or a device is written to.
+/// The target of a file. A regular file is written in the same folder and renamed, so that it is never
+/// partial; a pipe or a device is written to.
 #[derive(Debug)]
 pub struct ReportFile {
     path: PathBuf,

@@ -1,5 +1,5 @@
-//! Pictures of a program's memory life, from plain data: a self-contained HTML page ([`Page`]), and traces for
-//! Perfetto ([`perfetto`]). What is in them and how it is checked: docs/report.md.
+//! Pictures of a program's memory life, from plain data: a self-contained HTML page ([`Page`]), and traces
+//! for Perfetto ([`perfetto`]). What is in them and how it is checked: docs/report.md.
 //!
 //! # Modules, lowest first
 //!

@@ -3,8 +3,8 @@
 use crate::unit::Unit;
 use serde_json::{Value, json};
 
-/// A picture: a table of numbers, and how they are drawn. What is drawn is in the table, but for the cells of a
-/// [`HeatDrawing`].
+/// A picture: a table of numbers, and how they are drawn. What is drawn is in the table, but for the cells of
+/// a [`HeatDrawing`].
 #[derive(Clone, PartialEq, Debug)]
 pub struct Picture {
     /// A name for scripts, of lower-case letters and hyphens.
@@ -74,15 +74,16 @@ impl From<&str> for Cell {
 /// How a table is drawn.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Drawing {
-    /// Over the numbers of the first column, each other column: a mark a column. Equal lines are drawn as one.
+    /// Over the numbers of the first column, each other column: a mark a column. Equal lines are drawn as
+    /// one.
     Lines {
         /// What the numbers of the columns are, in words: the title of the axis.
         axis: String,
         /// How each column after the first is drawn.
         marks: Vec<Mark>,
     },
-    /// A group of bars a row, which the first columns name: a bar for each of the `bars` columns after those that are
-    /// text.
+    /// A group of bars a row, which the first columns name: a bar for each of the `bars` columns after those
+    /// that are text.
     Bars {
         /// How many bars a group has.
         bars: usize,

@@ -19,7 +19,8 @@ pub(crate) fn escape(text: &str) -> String {
     escaped
 }
 
-/// At most `most` characters, with an ellipsis where some are missing: in the middle, since paths differ at their ends.
+/// At most `most` characters, with an ellipsis where some are missing: in the middle, since paths differ at
+/// their ends.
 pub(crate) fn shorten(text: &str, most: usize) -> String {
     let letters: Vec<char> = text.chars().collect();
     if letters.len() <= most {

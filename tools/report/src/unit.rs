@@ -95,7 +95,8 @@ fn digits(value: f64, is_whole: bool) -> String {
     format!("{value:.decimals$}")
 }
 
-/// At most about `count` even steps from 0 to at least `most`, and the number behind the point that they need.
+/// At most about `count` even steps from 0 to at least `most`, and the number behind the point that they
+/// need.
 pub(crate) fn ticks(most: f64, count: usize) -> (Vec<f64>, usize) {
     if most <= 0.0 || !most.is_finite() {
         return (vec![0.0, 1.0], 0);

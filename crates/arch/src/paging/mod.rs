@@ -54,12 +54,12 @@ pub trait PagingFormat: Copy + Send + Sync + 'static {
     const LEVELS: u8;
     /// Index bits of each level, from the bottom, the first `LEVELS` of them used; each at most 9.
     const INDEX_BITS: [u32; MAX_LEVELS];
-    /// Bit that the MMU sets in a present leaf when it is used. An MMU in software sets it, and [`DIRTY`](Self::DIRTY),
-    /// in one step with the check that the entry is still the same: a compare-exchange. Without this bit
-    /// reclaim evicts pages that are in use.
+    /// Bit that the MMU sets in a present leaf when it is used. An MMU in software sets it, and
+    /// [`DIRTY`](Self::DIRTY), in one step with the check that the entry is still the same: a
+    /// compare-exchange. Without this bit reclaim evicts pages that are in use.
     const ACCESSED: u64;
-    /// Bit that the MMU sets in a present leaf when it is written through. Without it a page that is written after
-    /// MADV_FREE may be lost.
+    /// Bit that the MMU sets in a present leaf when it is written through. Without it a page that is written
+    /// after MADV_FREE may be lost.
     const DIRTY: u64;
     /// Bits of a present leaf that say what it maps: with the rest cleared, two leaves that map the same
     /// frame as the same kind of page are equal. Permissions, accessed and dirty are not among them.
@@ -109,7 +109,8 @@ pub trait PagingFormat: Copy + Send + Sync + 'static {
     }
 
     /// Entries of a table at `level` that may lead to a program's memory: all of them, but in the root only
-    /// those for addresses below [`USER_END`](Self::USER_END). The root's other entries are the kernel's half.
+    /// those for addresses below [`USER_END`](Self::USER_END). The root's other entries are the kernel's
+    /// half.
     #[inline]
     fn user_entries(level: Level) -> usize {
         if level == Self::root_level() {

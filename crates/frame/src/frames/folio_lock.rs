@@ -36,8 +36,8 @@ impl<P: Platform> Frames<P> {
     }
 
     /// Whether the single page at `head`, which an entry of the caller's in a locked table maps, is exclusive
-    /// though it was [shared by name](FrameFlags::SHARED_BY_NAME). If so, the mark is cleared. False also where
-    /// another thread holds the folio lock.
+    /// though it was [shared by name](FrameFlags::SHARED_BY_NAME). If so, the mark is cleared. False also
+    /// where another thread holds the folio lock.
     pub fn forget_names(&self, head: Pfn) -> bool {
         self.try_lock_folio_long(head).is_some_and(|_locked| self.folio(head).forget_names())
     }

@@ -114,8 +114,8 @@ impl BootMemory {
         let (first, next) = unsafe { (self.next.add(padding), self.next.add(bytes)) };
         self.next = next;
         self.left -= bytes;
-        // SAFETY: so many values fit between `first`, which is aligned for them, and `next`. They are handed out
-        // only here.
+        // SAFETY: so many values fit between `first`, which is aligned for them, and `next`. They are handed
+        // out only here.
         Ok(unsafe { NonNull::slice_from_raw_parts(first.cast(), count).as_mut() })
     }
 

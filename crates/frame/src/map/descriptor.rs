@@ -107,8 +107,8 @@ impl Frame {
 
     /// Writes the state of a frame that the caller took off a list or is about to put on one. No bit of
     /// others is lost: no thread but the list's holder writes the word of a free frame, since every
-    /// transition that a user can ask for is refused before it stores ([`FrameState::release`], [`FrameState::classify`],
-    /// [`FrameState::get`], [`FrameState::change_flags`]).
+    /// transition that a user can ask for is refused before it stores ([`FrameState::release`],
+    /// [`FrameState::classify`], [`FrameState::get`], [`FrameState::change_flags`]).
     #[inline]
     pub(crate) fn set_word(&self, word: FrameState) {
         // Pairs with the acquiring load in `word`: a CPU that sees the state sees what was done to the frame.

@@ -119,7 +119,8 @@ fn is_borrowed_below(cpu: *const Cpu) -> bool {
     })
 }
 
-/// The thread's current CPU on `machine`. Always a part of its callers: each operation pins a CPU, some several times.
+/// The thread's current CPU on `machine`. Always a part of its callers: each operation pins a CPU, some
+/// several times.
 #[inline(always)]
 fn owner(cpus: &Cpus) -> Option<Owner<'_>> {
     let cpu = find(cpus);

@@ -33,8 +33,8 @@ fn compare<F: PagingFormat>(
     Staleness::None
 }
 
-/// Judges the use of `slot` for `access` to `addr`; see [`paranoid`](crate::paranoid). `hit` distinguishes a hit
-/// from a fill.
+/// Judges the use of `slot` for `access` to `addr`; see [`paranoid`](crate::paranoid). `hit` distinguishes a
+/// hit from a fill.
 ///
 /// # Safety
 ///

@@ -73,8 +73,8 @@ impl Setup {
     }
 }
 
-/// A machine under test. When it ends, after its spaces, it is audited, and nothing that its programs used may
-/// be in use any more; what memcgs and swap devices keep is not looked at.
+/// A machine under test. When it ends, after its spaces, it is audited, and nothing that its programs used
+/// may be in use any more; what memcgs and swap devices keep is not looked at.
 #[derive(Debug)]
 pub(crate) struct Machine<F: PagingFormat = X86_64Level4> {
     machine: quire_host::Machine<F>,

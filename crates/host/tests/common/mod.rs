@@ -1,5 +1,5 @@
-//! What the tests of `quire-space` on the host machine share. A test file takes all of it, and with it the types of
-//! the machine and of its memory manager: `use crate::common::*`.
+//! What the tests of `quire-space` on the host machine share. A test file takes all of it, and with it the
+//! types of the machine and of its memory manager: `use crate::common::*`.
 
 #![allow(dead_code, unused_imports, reason = "each test binary uses its own part")]
 
@@ -103,7 +103,8 @@ pub(crate) fn read<F: PagingFormat>(cpu: &Vcpu<F>, space: &HostSpace<'_, F>, add
     cpu.program(space).read_u64(addr).expect("mapped")
 }
 
-/// Writes to each of `pages`, counted from `addr`: `first` to the first one there, one more to each further one.
+/// Writes to each of `pages`, counted from `addr`: `first` to the first one there, one more to each further
+/// one.
 #[track_caller]
 pub(crate) fn fill<F: PagingFormat>(
     cpu: &Vcpu<F>,
@@ -173,8 +174,8 @@ pub(crate) fn mappings<F: PagingFormat>(space: &HostSpace<'_, F>) -> Vec<(u64, u
     all
 }
 
-/// Whether `fact` becomes true within so many looks that a thread that waits for it is told from one that does
-/// not.
+/// Whether `fact` becomes true within so many looks that a thread that waits for it is told from one that
+/// does not.
 pub(crate) fn within_reason(fact: impl Fn() -> bool) -> bool {
     (0..2_000_000).any(|_| {
         std::thread::yield_now();

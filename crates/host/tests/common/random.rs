@@ -185,8 +185,8 @@ impl<'m, F: PagingFormat> Process<'m, F> {
         self.pages.extend(grown.map(|at| (to + at, Page { word: 0, ..last })));
     }
 
-    /// Writes `value` to a page. Panics if an access is allowed or refused against the model; other errors are
-    /// for the caller.
+    /// Writes `value` to a page. Panics if an access is allowed or refused against the model; other errors
+    /// are for the caller.
     #[track_caller]
     pub(crate) fn write(&mut self, cpu: &Vcpu<F>, at: u64, value: u64) -> AccessResult<()> {
         let written = cpu.program(&*self.space).write_u64(self.addr(at), value);

@@ -1,13 +1,13 @@
-//! The public functions of the core that are told of something which is not theirs: a frame, a slot, a pointer, an
-//! order of I/O, a count of references or maps. Safe code of an embedder calls them too, so each has to be safe
-//! whatever it is told, or out of an embedder's reach. `public_api.txt` says which, for each.
+//! The public functions of the core that are told of something which is not theirs: a frame, a slot, a
+//! pointer, an order of I/O, a count of references or maps. Safe code of an embedder calls them too, so each
+//! has to be safe whatever it is told, or out of an embedder's reach. `public_api.txt` says which, for each.
 //!
-//! A [`Memory`](quire_mm::Memory) gives the types of the crates below out only with the feature `internals`, which is
-//! for the tests and tools of this project. So a function of those crates may trust its caller; one of `Memory`,
-//! `Space` and what they give out may not.
+//! A [`Memory`](quire_mm::Memory) gives the types of the crates below out only with the feature `internals`,
+//! which is for the tests and tools of this project. So a function of those crates may trust its caller; one
+//! of `Memory`, `Space` and what they give out may not.
 //!
-//! What macros declare is not seen: the setters of the views of frames. They write numbers, and none that a walk
-//! takes for a pointer.
+//! What macros declare is not seen: the setters of the views of frames. They write numbers, and none that a
+//! walk takes for a pointer.
 
 use crate::sources::{CRATES, is_test, name_of, read_module};
 use quote::ToTokens;

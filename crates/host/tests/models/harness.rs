@@ -191,8 +191,8 @@ pub(crate) fn read(machine: &Machine, cpu: usize, space: &HostSpace<'_>, addr: V
     on_cpu(machine, cpu, space, |program| program.read_u64(addr)).expect("mapped")
 }
 
-/// A child of a space. It exits when this is dropped, in one step if it was made in one. If the model fails it
-/// stays, as its parent does.
+/// A child of a space. It exits when this is dropped, in one step if it was made in one. If the model fails
+/// it stays, as its parent does.
 pub(crate) struct Child<'m> {
     space: Option<HostSpace<'m>>,
     in_one_step: bool,

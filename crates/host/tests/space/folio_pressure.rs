@@ -149,8 +149,8 @@ fn no_fault_fails_while_unmapped_parts_of_folios_would_do() {
     }
 }
 
-/// Each in a space of its own, or both in one. How much both have at one time is up to the scheduler, so that memory need
-/// not be short on each machine.
+/// Each in a space of its own, or both in one. How much both have at one time is up to the scheduler, so that
+/// memory need not be short on each machine.
 #[test]
 fn no_fault_of_two_threads_fails_while_unmapped_parts_of_folios_would_do() {
     let mut split = 0;

@@ -1,4 +1,5 @@
-//! A kernel's half of each root: it is in every root from the start, and nothing of the memory management looks at it.
+//! A kernel's half of each root: it is in every root from the start, and nothing of the memory management
+//! looks at it.
 
 use crate::common::*;
 use quire_arch::{Entry, Leaf, LeafFlags};
@@ -9,8 +10,8 @@ const BASE: u64 = 1 << 39;
 /// The first address of the kernel's half.
 const KERNEL: u64 = 0xffff_8000_0000_0000;
 
-/// An entry that leads to a table out of RAM, one that leads to a frame which holds no table, a leaf, and bits that
-/// no other entry of a root has.
+/// An entry that leads to a table out of RAM, one that leads to a frame which holds no table, a leaf, and
+/// bits that no other entry of a root has.
 fn entries() -> Vec<(usize, u64)> {
     let root = Format::root_level();
     let flags = LeafFlags::READ | LeafFlags::WRITE | LeafFlags::ACCESSED | LeafFlags::DIRTY;

@@ -10,8 +10,8 @@ fn unevictable(machine: &Machine) -> u64 {
     text.lines().find_map(|line| line.strip_prefix("nr_unevictable ")).unwrap().parse().unwrap()
 }
 
-/// Ways in which a program's mapping loses a folio, or pages of one: how many of 512 it concerns, and what the
-/// program does. Without that it exits.
+/// Ways in which a program's mapping loses a folio, or pages of one: how many of 512 it concerns, and what
+/// the program does. Without that it exits.
 type Way = (&'static str, u64, Option<fn(&HostSpace<'_>, &Vcpu, VirtAddr)>);
 
 const WAYS: [Way; 8] = [

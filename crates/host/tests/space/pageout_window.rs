@@ -34,8 +34,8 @@ fn in_the_window<R>(
 
 const AT: VirtAddr = VirtAddr(GIB);
 
-/// Two pages at `AT`, which CPU 0 has used: the second keeps their table in use. `calls` is what CPU 1 does in the
-/// window, and `access` what CPU 0 does then, still in the window.
+/// Two pages at `AT`, which CPU 0 has used: the second keeps their table in use. `calls` is what CPU 1 does
+/// in the window, and `access` what CPU 0 does then, still in the window.
 fn check<T: PartialEq + std::fmt::Debug>(
     calls: impl FnOnce(&HostSpace<'_>),
     access: impl FnOnce(&HostProgram<'_, '_>) -> AccessResult<T>,

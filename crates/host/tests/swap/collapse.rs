@@ -11,8 +11,8 @@ fn machine() -> Machine {
     machine
 }
 
-/// As on Linux 6.18: each page that is paged out is a major fault, whatever the mapping allows and however many
-/// there are.
+/// As on Linux 6.18: each page that is paged out is a major fault, whatever the mapping allows and however
+/// many there are.
 #[test]
 fn madvise_collapse_swaps_in_first() {
     for (pages, protection) in [(1, RW), (100, RW), (512, RW), (512, Protection::empty())] {

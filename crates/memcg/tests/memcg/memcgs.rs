@@ -306,7 +306,8 @@ fn a_limit_is_met_to_the_page_and_told_by_its_memcg() {
     assert_sound(&memcgs);
 }
 
-/// The first full memcg on the way up is not the only one: what is in stock for a sibling fills the one above it.
+/// The first full memcg on the way up is not the only one: what is in stock for a sibling fills the one above
+/// it.
 #[test]
 fn stocks_are_drained_at_each_full_memcg_on_the_way_up() {
     let memcgs = memcgs(2);

@@ -6,8 +6,8 @@ use quire_frame::{AllocError, KernelFrames};
 use quire_swap::{CompressedCache, CompressedRam, Lz4, RamDisk, SwapDevice};
 
 impl<P: Platform> Memory<P> {
-    /// A swap device of `slots` pages in the machine's own RAM, compressed by LZ4: what Linux calls zram. Give it to
-    /// [`swapon`](Self::swapon). It takes frames as pages are written to it.
+    /// A swap device of `slots` pages in the machine's own RAM, compressed by LZ4: what Linux calls zram.
+    /// Give it to [`swapon`](Self::swapon). It takes frames as pages are written to it.
     ///
     /// # Errors
     ///
@@ -27,8 +27,8 @@ impl<P: Platform> Memory<P> {
         RamDisk::new(self.parts().frames(), slots)
     }
 
-    /// The swap device `behind` with a compressed cache in front that takes up to `limit` bytes of RAM: what Linux
-    /// calls zswap.
+    /// The swap device `behind` with a compressed cache in front that takes up to `limit` bytes of RAM: what
+    /// Linux calls zswap.
     ///
     /// # Errors
     ///

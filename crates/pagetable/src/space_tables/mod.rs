@@ -53,8 +53,8 @@ impl SpaceTables {
     ///
     /// # Safety
     ///
-    /// `root` is a zeroed frame of kind `Table`, which is not freed while this, or what is made from it, is in
-    /// use.
+    /// `root` is a zeroed frame of kind `Table`, which is not freed while this, or what is made from it, is
+    /// in use.
     #[inline]
     pub unsafe fn new(id: SpaceId, root: Pfn, asid: Asid) -> Self {
         Self {

@@ -2,8 +2,8 @@
 //!
 //! The fault drops all that it holds, brings the folio into the swap cache, and retries with it under its
 //! folio lock. Only then, and if the entry still names the slot, the page is mapped
-//! ([`VmFault::map_swapped`](crate::VmFault::map_swapped)): as long as the cache has the folio its slots are not free, so they cannot stand
-//! for other contents in the meantime.
+//! ([`VmFault::map_swapped`](crate::VmFault::map_swapped)): as long as the cache has the folio its slots are
+//! not free, so they cannot stand for other contents in the meantime.
 //!
 //! The thread that inserts the folio reads it. Every other thread that wants it finds it in the cache and
 //! sleeps until the reader releases the folio lock. The old technique is in [`before`].

@@ -93,8 +93,8 @@ impl<P: Platform> Rmap<'_, P> {
     /// Its last reference is gone, and it is out of the tree.
     pub(super) unsafe fn retire_anon_vma(self, anon_vma: NonNull<AnonVma>) {
         let pin = self.memory.platform().pin();
-        // SAFETY: every anon_vma came from `FreshAnonVma::new`; no VMA and no child names it, and no page that
-        // is mapped.
+        // SAFETY: every anon_vma came from `FreshAnonVma::new`; no VMA and no child names it, and no page
+        // that is mapped.
         unsafe { self.state.anon_vmas.retire(self.memory.frames(), &pin, anon_vma) };
     }
 }

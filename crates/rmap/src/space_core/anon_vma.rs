@@ -10,8 +10,8 @@ use quire_sync::RwSleepLock;
 use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use quire_vma_tree::intervals::IntervalTree;
 
-/// A link from an anon_vma to another one that is live. Those of the lists change, and are followed, under the
-/// root lock; those upwards never change.
+/// A link from an anon_vma to another one that is live. Those of the lists change, and are followed, under
+/// the root lock; those upwards never change.
 ///
 /// What keeps the other end: an anon_vma holds its parent, and so its root, until it is freed; it is on its
 /// parent's list only until it is freed; a list of emptied ones has a reference to each.
@@ -98,8 +98,8 @@ impl AnonVma {
 
     /// The word by which a frame names this anon_vma.
     ///
-    /// The address is exposed, and [`of_owner`](Self::of_owner) makes it a pointer again, which may be used for
-    /// as long as the anon_vma is not freed: until then what was exposed is the only object there.
+    /// The address is exposed, and [`of_owner`](Self::of_owner) makes it a pointer again, which may be used
+    /// for as long as the anon_vma is not freed: until then what was exposed is the only object there.
     #[inline]
     pub(crate) fn owner_word(&self) -> OwnerWord {
         // SAFETY: only VMAs of this anon_vma and of those below it map pages that get the word, and it is not

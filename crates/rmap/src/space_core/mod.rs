@@ -90,7 +90,8 @@ pub struct SpaceCore {
     pub huge_disable: AtomicHugeDisable,
     /// Whether memory may become executable.
     pub exec_gain: AtomicExecGain,
-    /// Whether it ever had a mapping of huge pages, which is not split everywhere. Changed under the mmap lock.
+    /// Whether it ever had a mapping of huge pages, which is not split everywhere. Changed under the mmap
+    /// lock.
     had_hugetlb: AtomicU32,
     /// Its OOM adjustment.
     pub oom_score_adj: AtomicU32,

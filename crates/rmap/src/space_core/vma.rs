@@ -51,8 +51,8 @@ impl Backing {
 /// A VMA's part in an [`AnonVma`]: where its private pages belong. It is given at the first private page,
 /// shared by mergeable neighbours, and decides which VMAs may merge.
 ///
-/// A VMA in a tree keeps the anon_vma that it names, so what is read from one is good for as long as the VMA is
-/// held by one of its locks. After that it can only be compared.
+/// A VMA in a tree keeps the anon_vma that it names, so what is read from one is good for as long as the VMA
+/// is held by one of its locks. After that it can only be compared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct AnonVmaRef {
     anon_vma: Option<NonNull<AnonVma>>,
@@ -76,8 +76,8 @@ impl AnonVmaRef {
         Self { anon_vma: Some(anon_vma), branch: 0 }
     }
 
-    /// The same anon_vma as a child process has it: pages may still be shared with the parent's. `branch` is a
-    /// number that no other VMA has, and not 0.
+    /// The same anon_vma as a child process has it: pages may still be shared with the parent's. `branch` is
+    /// a number that no other VMA has, and not 0.
     #[inline]
     pub(crate) const fn inherited(self, branch: u64) -> Self {
         Self { anon_vma: self.anon_vma, branch }

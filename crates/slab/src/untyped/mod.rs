@@ -90,8 +90,8 @@ impl<P: Platform> CacheCore<P> {
         let cpus = frames.platform().cpu_count();
         let new_front = |_| SpinLock::new(LockClass::Slab, Front::default());
         let core = base.cast::<Self>();
-        // SAFETY: the core, padded, and the fronts behind it are the bytes that the caller hands over. The node
-        // is added once, when the cache is complete.
+        // SAFETY: the core, padded, and the fronts behind it are the bytes that the caller hands over. The
+        // node is added once, when the cache is complete.
         unsafe {
             core.write(Self {
                 name: spec.name,
@@ -188,8 +188,8 @@ impl<P: Platform> CacheCore<P> {
         self.has(frames, slot.address()) && !self.fronts.mine(pin).lock().holds(slot)
     }
 
-    /// Gives a slot of this cache back whose object lock-free readers may still look at, but that no thread can
-    /// find any more. The object is ended when they are gone.
+    /// Gives a slot of this cache back whose object lock-free readers may still look at, but that no thread
+    /// can find any more. The object is ended when they are gone.
     pub(crate) fn retire(&self, frames: &Frames<P>, pin: &Pin<'_, P>, slot: Slot) {
         let mut front = self.fronts.mine(pin).lock();
         front.in_use -= 1;
@@ -209,8 +209,8 @@ impl<P: Platform> CacheCore<P> {
         let mut free = SlotList::EMPTY;
         while let Some(slot) = passed.pop() {
             if let Some(drop) = self.drop {
-                // SAFETY: the slot is of this cache and holds an object that was retired and that no thread can
-                // reach any more.
+                // SAFETY: the slot is of this cache and holds an object that was retired and that no thread
+                // can reach any more.
                 unsafe { drop(slot.start(self.link())) };
             }
             free.push(slot);

@@ -13,7 +13,8 @@ impl<P: Platform> Space<'_, P> {
     ///
     /// # Errors
     ///
-    /// As Linux's `mmap`, and [`Error::BadFlags`] for a FIXED flag without an address; nothing is changed then.
+    /// As Linux's `mmap`, and [`Error::BadFlags`] for a FIXED flag without an address; nothing is changed
+    /// then.
     pub fn mmap(&self, request: &MapRequest) -> Result<VirtAddr, Error> {
         let len = request.huge_pages.map_or(request.len, |(size, _)| size.align_up(request.len));
         if len == 0 {

@@ -9,8 +9,8 @@ use quire_pagetable::{FlushCause, Gather};
 impl<P: Platform> Space<'_, P> {
     /// Moves or resizes the mapping at `addr` and returns its address.
     ///
-    /// `target` is where it goes with [`RemapFlags::FIXED`], and a hint with [`RemapFlags::DONTUNMAP`]. Without either
-    /// flag it is not used, as in Linux; huge pages want it aligned nevertheless.
+    /// `target` is where it goes with [`RemapFlags::FIXED`], and a hint with [`RemapFlags::DONTUNMAP`].
+    /// Without either flag it is not used, as in Linux; huge pages want it aligned nevertheless.
     ///
     /// # Errors
     ///

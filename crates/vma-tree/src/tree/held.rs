@@ -4,8 +4,8 @@ use super::node::Node;
 use core::fmt;
 use core::ops::Deref;
 
-/// A node of a tree that only the holder changes during `'n`, under the layout lock. So are the nodes below it:
-/// [`child`](Self::child) needs no further promise.
+/// A node of a tree that only the holder changes during `'n`, under the layout lock. So are the nodes below
+/// it: [`child`](Self::child) needs no further promise.
 ///
 /// Lock-free readers have no such node. They follow links that a writer may be changing.
 pub(super) struct HeldNode<'n, V> {
@@ -26,8 +26,8 @@ impl<'n, V> HeldNode<'n, V> {
     ///
     /// # Safety
     ///
-    /// `root` is the root of a tree that only the caller changes during `'n`, and neither it nor a node reached
-    /// through it is used once it is retired.
+    /// `root` is the root of a tree that only the caller changes during `'n`, and neither it nor a node
+    /// reached through it is used once it is retired.
     #[inline]
     pub(super) const unsafe fn new(root: &'n Node<V>) -> Self {
         Self { node: root }
@@ -40,8 +40,8 @@ impl<'n, V> HeldNode<'n, V> {
             return None;
         }
         let link = self.link_at(index)?;
-        // SAFETY: above level 0 a link that is not null is to a live node. It stays so until the holder of this
-        // node retires it, and then it is not used any more (contract of `new`).
+        // SAFETY: above level 0 a link that is not null is to a live node. It stays so until the holder of
+        // this node retires it, and then it is not used any more (contract of `new`).
         Some(Self { node: unsafe { Node::at(link) } })
     }
 

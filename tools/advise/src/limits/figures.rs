@@ -22,8 +22,8 @@ impl LimitOutcome {
         Self { does_not_fit, pressure: report.pressure, zstd_of_lz4: report.zstd_of_lz4 }
     }
 
-    /// The size of the pool when most was paged out, in bytes; none where the swap does not compress, or the ratio is
-    /// not known.
+    /// The size of the pool when most was paged out, in bytes; none where the swap does not compress, or the
+    /// ratio is not known.
     fn compressed(&self, swap: LimitSwap) -> Option<f64> {
         let lz4 = self.pressure.swap.compressed_bytes as f64;
         match swap {

@@ -28,8 +28,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
-/// Whether such a recording says which pages were used again and when, so that a replay within a limit finds the
-/// faults that Linux would have: it was made under pressure, or has each use.
+/// Whether such a recording says which pages were used again and when, so that a replay within a limit finds
+/// the faults that Linux would have: it was made under pressure, or has each use.
 #[must_use]
 pub fn predicts_limits(header: &TraceHeader) -> bool {
     pressure(header).is_some()
@@ -71,10 +71,11 @@ impl Limits {
 
 /// Points of a curve.
 const POINTS: u32 = 10;
-/// Where a curve ends: the first of these within which the program fits, or else the smallest such of the grid.
+/// Where a curve ends: the first of these within which the program fits, or else the smallest such of the
+/// grid.
 const ENDS: [u32; 2] = [10, 25];
-/// How many times the peak of anonymous memory the swap holds: more than can be out, with what is in memory as
-/// well.
+/// How many times the peak of anonymous memory the swap holds: more than can be out, with what is in memory
+/// as well.
 const SWAP_PEAKS: u64 = 4;
 /// A swap device has at least so much.
 const LEAST_SWAP: u64 = 64 << 20;
@@ -172,7 +173,8 @@ impl Trial<'_> {
         };
         let each = settings.iter().flat_map(|setting| recordings.clone().map(move |it| (setting, it)));
         let mut jobs: Vec<Job> = each.map(job).collect();
-        // No curve is below what the recordings tell. Most programs fit there, and most have zram as the best.
+        // No curve is below what the recordings tell. Most programs fit there, and most have zram as the
+        // best.
         let least = knows_from.map(|least| (least * 100).div_ceil(basis.peak.max(1)) as u32);
         let ends: Vec<u32> = least.iter().flat_map(|&least| ENDS.map(|end| end.max(least))).collect();
         let ends: Vec<u32> = ends.into_iter().filter(|&end| end <= 100).collect();
@@ -199,8 +201,8 @@ impl Trial<'_> {
         Ok(limits)
     }
 
-    /// Limits from the peak down to the first of `ends` within which the program fits, and if there is one within
-    /// which it does not, that.
+    /// Limits from the peak down to the first of `ends` within which the program fits, and if there is one
+    /// within which it does not, that.
     fn curve(
         &self,
         tried: &mut Tried<'_>,
@@ -281,8 +283,8 @@ impl Trial<'_> {
     }
 }
 
-/// The swap with which the program stands still least within all limits that it fits into, if that is known; one with
-/// which predictions were held against Linux.
+/// The swap with which the program stands still least within all limits that it fits into, if that is known;
+/// one with which predictions were held against Linux.
 fn best(rows: &[(LimitSetting, LimitRow)]) -> Option<LimitSwap> {
     let cost = |swap: LimitSwap| {
         let mine = || rows.iter().filter(|(setting, _)| setting.swap == swap);

@@ -43,8 +43,8 @@ impl LimitSwap {
         self != Self::ZramZstd
     }
 
-    /// The one whose replay serves this, too: the size and time of compressed pages do not change which pages are paged
-    /// out.
+    /// The one whose replay serves this, too: the size and time of compressed pages do not change which pages
+    /// are paged out.
     pub(super) fn replayed_as(self) -> Self {
         match self {
             Self::Zram | Self::ZramZstd => Self::Zram,

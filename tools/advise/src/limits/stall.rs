@@ -17,11 +17,12 @@ const fn cost(median: f64, min: f64, max: f64) -> Cost {
     Cost { median, min, max }
 }
 
-/// A page that is compressed, and comes back. Measured: what the programs of scripts/validate-limits.py need more
-/// of the processor within a limit, divided by the pages; least for pages of zeros, most where threads wait
-/// for each other. docs/advise.md says so.
+/// A page that is compressed, and comes back. Measured: what the programs of scripts/validate-limits.py need
+/// more of the processor within a limit, divided by the pages; least for pages of zeros, most where threads
+/// wait for each other. docs/advise.md says so.
 const COMPRESSED: PageCosts = PageCosts { fault: cost(6e3, 3e3, 12e3), out: cost(12e3, 6e3, 20e3) };
-/// By zstd instead (level 3): 30 to 50 us more to compress a page, 10 us more to bring it back, measured in user space.
+/// By zstd instead (level 3): 30 to 50 us more to compress a page, 10 us more to bring it back, measured in
+/// user space.
 const ZSTD: PageCosts = PageCosts { fault: cost(15e3, 8e3, 25e3), out: cost(45e3, 25e3, 75e3) };
 /// A disk: an SSD in the middle, the fastest and a disk with a seek time at the ends. Writes go on while the
 /// program runs: what is waited for is the throughput.

@@ -68,8 +68,8 @@ pub(crate) fn run(arguments: &AdviseArguments) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The setting that is compared with the present one, by its place among the rows: the advised one; where nothing is
-/// advised, the one that takes most more memory, or else huge pages always on.
+/// The setting that is compared with the present one, by its place among the rows: the advised one; where
+/// nothing is advised, the one that takes most more memory, or else huge pages always on.
 fn other_place(prediction: &Prediction) -> Option<usize> {
     let (rows, verdict) = (&prediction.rows, &prediction.verdict);
     let named = verdict.recommended().or(verdict.most_memory.as_ref()).map(|gain| gain.place);
@@ -77,13 +77,13 @@ fn other_place(prediction: &Prediction) -> Option<usize> {
     named.or_else(always).filter(|&place| place > 0)
 }
 
-/// Under pressure this share of the peak of anonymous memory stays resident: half of the smallest limit that is tried
-/// for every program.
+/// Under pressure this share of the peak of anonymous memory stays resident: half of the smallest limit that
+/// is tried for every program.
 const PRESSURE_PERCENT: u64 = 25;
 /// The least that stays resident.
 const LEAST_PRESSURE: u64 = 1 << 20;
-/// From this peak on one block in so many is paged out that about half of it is: a program of gigabytes would be slowed
-/// many times.
+/// From this peak on one block in so many is paged out that about half of it is: a program of gigabytes would
+/// be slowed many times.
 const SAMPLED_PEAK: u64 = 512 << 20;
 /// A program that takes so many times as long under pressure is recorded so once.
 const TOO_SLOW: f64 = 4.0;
@@ -106,8 +106,8 @@ impl Recordings {
         Ok(first.unwrap_or_default())
     }
 
-    /// Records it as often under pressure, so that it is known what memory limits cost; once if it takes much longer
-    /// than `plain` then. Where that cannot be done, the advice goes without.
+    /// Records it as often under pressure, so that it is known what memory limits cost; once if it takes much
+    /// longer than `plain` then. Where that cannot be done, the advice goes without.
     fn record_under_pressure(&mut self, arguments: &AdviseArguments, plain: Duration) -> Result<(), Failure> {
         let peak = peak_anonymous(&self.files, at_once(arguments.jobs)).map_err(failure)?;
         let bytes = (peak * PRESSURE_PERCENT / 100).max(LEAST_PRESSURE);
@@ -192,8 +192,9 @@ fn run_under_settings(
     validate(&settings, command, runs).map_err(Failure::work)
 }
 
-/// Runs the program within the limit that is enough, or else within 75 % of its peak with the first kind of swap. What is
-/// predicted for that takes what the cgroup was charged beside anonymous memory as it was measured.
+/// Runs the program within the limit that is enough, or else within 75 % of its peak with the first kind of
+/// swap. What is predicted for that takes what the cgroup was charged beside anonymous memory as it was
+/// measured.
 fn run_within_limit(
     prediction: &Prediction,
     files: &[PathBuf],

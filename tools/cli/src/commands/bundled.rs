@@ -1,4 +1,5 @@
-//! The bundled recordings. The program has them in itself, since an installed one has no repository around it.
+//! The bundled recordings. The program has them in itself, since an installed one has no repository around
+//! it.
 
 use quire_trace::format::EXTENSION;
 use std::io;

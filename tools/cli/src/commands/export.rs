@@ -109,7 +109,8 @@ impl Export {
             EventKind::Exec(image) => {
                 let name = String::from_utf8_lossy(&image.program).into_owned();
                 self.end_faults(*task);
-                // The first event of the trace is the root process's; later ones are of threads that are known.
+                // The first event of the trace is the root process's; later ones are of threads that are
+                // known.
                 let tid = self.threads.get(task).map_or(image.pid, |thread| thread.tid);
                 self.begin_thread(*task, image.pid, tid, &name, true);
                 self.instant(*task, *time_ns, "exec", &[("program", Detail::Text(name))]);

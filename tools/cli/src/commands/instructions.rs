@@ -85,7 +85,8 @@ const CRATES: [&str; 14] = [
     "quire_mm::",
 ];
 
-/// Instructions that functions of the memory manager executed themselves, audits apart, in a profile of callgrind.
+/// Instructions that functions of the memory manager executed themselves, audits apart, in a profile of
+/// callgrind.
 fn of_manager(profile: &str) -> u64 {
     let mut names: HashMap<&str, bool> = HashMap::new();
     let (mut sum, mut counts, mut is_call) = (0, false, false);

@@ -34,8 +34,8 @@ pub(crate) fn run(arguments: RecordArguments) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(summary.exit_code()))
 }
 
-/// Pressure on one block in `one_in`, others each time. Blocks are as large as 2 MiB pages where any program may get
-/// such, so that a replay finds them whole.
+/// Pressure on one block in `one_in`, others each time. Blocks are as large as 2 MiB pages where any program
+/// may get such, so that a replay finds them whole.
 pub(crate) fn pressure(bytes: u64, one_in: u32) -> Pressure {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let pressure = Pressure::of_sample(bytes, one_in, now.map_or(0, |now| now.as_nanos() as u64));
@@ -59,8 +59,8 @@ pub(crate) fn not_recorded(error: RecordError, output: Option<&Path>) -> Failure
     }
 }
 
-/// Swap that stays for a recording: compressed memory, as much as the host has memory, if it has none of its own. Only
-/// root can change the host's.
+/// Swap that stays for a recording: compressed memory, as much as the host has memory, if it has none of its
+/// own. Only root can change the host's.
 pub(crate) fn swap_to_keep() -> Result<Option<HostSwap>, Failure> {
     let (ram, swap) = host_memory();
     match HostSwap::where_none(Swap { kind: SwapKind::Zram, bytes: ram }) {

@@ -6,7 +6,8 @@ use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use quire_advise::{FOLDER, Figure, Gain, LimitValidation, Prediction, Range, Row, Setting, Validation};
 use serde_json::{Map, Value, json};
 
-/// Columns that a narrow table lacks: the range, the mean, what is resident with files, and the faults of 2 MiB.
+/// Columns that a narrow table lacks: the range, the mean, what is resident with files, and the faults of 2
+/// MiB.
 const NARROW_LACKS: [usize; 4] = [2, 3, 4, 7];
 /// The share of the peak from which on the place of waste is reported.
 const NOTABLE_WASTE: f64 = 0.02;
@@ -90,7 +91,8 @@ fn change(present: Range, row: Range) -> f64 {
     if present.median > 0.0 { row.median / present.median - 1.0 } else { 0.0 }
 }
 
-/// A row a setting; `all` columns, or those that fit on a narrow screen, and `drawn` one with memory over time.
+/// A row a setting; `all` columns, or those that fit on a narrow screen, and `drawn` one with memory over
+/// time.
 fn table(prediction: &Prediction, all: bool, drawn: bool) -> Table {
     const HEADINGS: [&str; 11] = [
         "setting",

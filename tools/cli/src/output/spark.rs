@@ -12,8 +12,8 @@ pub(crate) fn may_draw(plain: bool) -> bool {
 const WIDTH: usize = 16;
 const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// A value over time as a line of blocks: the highest of `values`, which have times, in each stretch of time; `most` is
-/// the highest block.
+/// A value over time as a line of blocks: the highest of `values`, which have times, in each stretch of time;
+/// `most` is the highest block.
 pub(crate) fn over_time(values: &[(u64, u64)], most: u64) -> String {
     let end = values.last().map_or(1, |&(time, _)| time).max(1);
     let mut highest = [None; WIDTH];

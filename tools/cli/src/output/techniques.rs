@@ -106,7 +106,8 @@ const COLUMNS: [(&str, &str, &str); 5] = [
     ("mremap", "entries moved", "mremap\nmoves"),
 ];
 
-/// Prints a line a recording: what was replayed, and what each technique changes at most under the settings tried.
+/// Prints a line a recording: what was replayed, and what each technique changes at most under the settings
+/// tried.
 pub(crate) fn print_overview(comparisons: &[Comparison]) {
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN).set_content_arrangement(ContentArrangement::Disabled);
@@ -134,9 +135,9 @@ pub(crate) fn print_overview(comparisons: &[Comparison]) {
     say("Peak: of the largest process, without pages of files. -: changes nothing for the program.");
 }
 
-/// The peak of the largest process in MiB, Quire's beside Linux's, without pages of files: Linux maps those around a
-/// touched one, too. Linux has the peak of the sum only, so that files that it mapped at the peak and not at the end
-/// are in its figure.
+/// The peak of the largest process in MiB, Quire's beside Linux's, without pages of files: Linux maps those
+/// around a touched one, too. Linux has the peak of the sum only, so that files that it mapped at the peak
+/// and not at the end are in its figure.
 fn peaks(processes: &[ProcessReport]) -> String {
     let largest = processes.iter().max_by_key(|process| process.quire.peak_resident);
     let Some(process) = largest else { return String::new() };

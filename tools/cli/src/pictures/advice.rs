@@ -74,8 +74,8 @@ fn shown(setting: &Setting) -> String {
     format!("{}{}", setting.name, if setting.is_present { " (now)" } else { "" })
 }
 
-/// Whether a row is drawn differently from the others: the present one, those that the verdict names, and some
-/// that most people ask for.
+/// Whether a row is drawn differently from the others: the present one, those that the verdict names, and
+/// some that most people ask for.
 fn is_told(prediction: &Prediction, place: usize) -> bool {
     let verdict = &prediction.verdict;
     let named = [&verdict.least_memory, &verdict.fewest_faults, &verdict.most_memory];

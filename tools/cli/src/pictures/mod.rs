@@ -36,7 +36,8 @@ impl Report {
         self.place.is_some()
     }
 
-    /// Adds what a section is made of, and prints the numbers of its pictures if those of the command were printed.
+    /// Adds what a section is made of, and prints the numbers of its pictures if those of the command were
+    /// printed.
     pub(crate) fn add(&mut self, section: Section, as_json: bool) {
         if as_json {
             section.pictures.iter().for_each(|picture| say(picture.object()));

@@ -8,7 +8,8 @@ use quire_report::{Mark, Section};
 use quire_trace::replay::{HeatMap, ProcessReport, ReplayReport};
 use std::path::Path;
 
-/// The section of a replay, which followed memory; `touched` is what a replay without huge pages has in memory.
+/// The section of a replay, which followed memory; `touched` is what a replay without huge pages has in
+/// memory.
 pub(crate) fn replay(file: &Path, report: &ReplayReport, touched: &HeatMap, setting: &str) -> Section {
     let mut pictures = Vec::new();
     if let Some(life) = &report.life {

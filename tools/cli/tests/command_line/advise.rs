@@ -118,8 +118,8 @@ fn an_interrupted_command_gives_no_advice() {
     assert!(rest.contains("quire: interrupted by signal 2 in run 1") && output.stdout.is_empty(), "{rest}");
 }
 
-/// A command is recorded under pressure as well, so that its limits have figures. Where that is not permitted a line
-/// says so, and whether it fits is all that is told.
+/// A command is recorded under pressure as well, so that its limits have figures. Where that is not permitted
+/// a line says so, and whether it fits is all that is told.
 #[test]
 fn limits_of_a_command_have_figures() {
     let script = "pages = [bytearray(4096) for number in range(4096)]\nfor page in pages * 3: page[0] = 1";
@@ -145,7 +145,8 @@ fn limits_of_a_command_have_figures() {
     let zstd = of("zram-zstd");
     assert!(zstd["validated"] == false && of("zram-lz4")["validated"] == true);
     assert_eq!(zstd["major_faults"], of("zram-lz4")["major_faults"]);
-    // Each page is used three times more, one after the other: half of them are out, always those that come next.
+    // Each page is used three times more, one after the other: half of them are out, always those that come
+    // next.
     let faults = of("zram-lz4")["major_faults"].as_f64();
     assert!(faults.is_none_or(|faults| faults > 3.0 * 2048.0), "{faults:?}");
     assert_eq!(objects.iter().any(|row| row["curve"] == true), !goes_without);

@@ -1,4 +1,5 @@
-//! How commands end where something is missing or stops them: one line, an exit code, and nothing left behind.
+//! How commands end where something is missing or stops them: one line, an exit code, and nothing left
+//! behind.
 
 use crate::{python, quire, quire_with};
 use std::collections::BTreeMap;

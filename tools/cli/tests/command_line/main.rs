@@ -13,7 +13,8 @@ mod schema;
 use std::process::{Command, Output};
 use std::sync::{PoisonError, RwLock};
 
-/// The host's settings of huge pages. Some commands change them for a moment, and what others find depends on them.
+/// The host's settings of huge pages. Some commands change them for a moment, and what others find depends on
+/// them.
 static HOST_SETTINGS: RwLock<()> = RwLock::new(());
 
 /// Words of command lines that may change the host's settings.

@@ -1,4 +1,5 @@
-//! Pages of `--report`, and exported traces. What a browser makes of a page is looked at by `scripts/check-report.sh`.
+//! Pages of `--report`, and exported traces. What a browser makes of a page is looked at by
+//! `scripts/check-report.sh`.
 
 use crate::{lab, python, quire};
 use serde_json::Value;

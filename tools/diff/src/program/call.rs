@@ -91,7 +91,8 @@ pub(crate) enum Trait {
 
 use Trait::{Area, Border, Flags, Range, Swapped};
 
-/// A call with its name, class, number (of Linux, or of the pseudo calls from 10 000 on), arguments and traits.
+/// A call with its name, class, number (of Linux, or of the pseudo calls from 10 000 on), arguments and
+/// traits.
 type Row = (Call, &'static str, Class, u32, &'static [Argument], &'static [Trait]);
 
 macro_rules! calls {

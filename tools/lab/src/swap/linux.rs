@@ -8,8 +8,8 @@ use crate::folios::{Folios, pages};
 use crate::linux::{Area, Control, Linux, RoundFigures, Work, round_figures};
 use quire_measure::{HostSwap, Swap, SwapKind};
 
-/// A device for `case`, for as long as the result lives. `None` where swap is in use already, or the host does
-/// not let us.
+/// A device for `case`, for as long as the result lives. `None` where swap is in use already, or the host
+/// does not let us.
 pub(super) fn swap_for(case: &Case) -> Option<HostSwap> {
     let swaps = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
     let swap = Swap { kind: SwapKind::Zram, bytes: case.bytes + (64 << 20) };

@@ -1,9 +1,9 @@
 //! The cost of page faults, zeroing and collapses on this host.
 //!
-//! Each figure is the processor time of a loop over many pages, divided, several times. Faults are timed in mappings
-//! that were touched before and emptied, so that the one-time setup of a mapping is not included. A size of folios
-//! is timed in mappings of that size, which no larger folio fits into: so a size is turned on for a moment, and none
-//! is turned off.
+//! Each figure is the processor time of a loop over many pages, divided, several times. Faults are timed in
+//! mappings that were touched before and emptied, so that the one-time setup of a mapping is not included. A
+//! size of folios is timed in mappings of that size, which no larger folio fits into: so a size is turned on
+//! for a moment, and none is turned off.
 
 mod cache;
 mod region;

@@ -35,8 +35,8 @@ impl HostSwap {
         Self::set_up(Lock::take(Path::new(LIMIT_LOCK))?, swap)
     }
 
-    /// The host's own swap, or else this. Waits up to a minute for another measurement: its swap is removed at its
-    /// end, and the contents are swapped in as if they had been used.
+    /// The host's own swap, or else this. Waits up to a minute for another measurement: its swap is removed
+    /// at its end, and the contents are swapped in as if they had been used.
     ///
     /// # Errors
     ///

@@ -71,8 +71,8 @@ pub struct LimitTruth {
     pub swap: Option<SwapTruth>,
 }
 
-/// The charge of a memory cgroup. In bytes. The kernel sums the figures by kind every two seconds, and when one is
-/// read only if more than 64 pages for each processor changed: those of a short run may be missing.
+/// The charge of a memory cgroup. In bytes. The kernel sums the figures by kind every two seconds, and when
+/// one is read only if more than 64 pages for each processor changed: those of a short run may be missing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Charge {
     /// All of it.
@@ -213,9 +213,9 @@ impl Drop for Limited {
     }
 }
 
-/// Starts the shell, which sets up `swap`, and later removes it, the folder `group` and what an earlier one left. The
-/// file of the first of the locks, which it holds, lists them. `words` are files and the values to be restored.
-/// Returns the device, too.
+/// Starts the shell, which sets up `swap`, and later removes it, the folder `group` and what an earlier one
+/// left. The file of the first of the locks, which it holds, lists them. `words` are files and the values to
+/// be restored. Returns the device, too.
 fn set_up(
     locks: &[&Lock],
     group: &Path,

@@ -1,8 +1,8 @@
 //! 2 MiB pages that the program's own page faults allocate.
 //!
-//! The kernel counts them for the whole host only. So hits of its tracepoint of page allocations with the order of a
-//! PMD are counted in the program's processes: by a perf event of the first one that all others inherit. khugepaged
-//! allocates in a thread of its own and is not counted; `MADV_COLLAPSE` is.
+//! The kernel counts them for the whole host only. So hits of its tracepoint of page allocations with the
+//! order of a PMD are counted in the program's processes: by a perf event of the first one that all others
+//! inherit. khugepaged allocates in a thread of its own and is not counted; `MADV_COLLAPSE` is.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -32,8 +32,8 @@ impl HugeFaults {
         builder.exclude_kernel(false).exclude_hv(false);
         let counter = builder.build()?;
         let filter = CString::new(format!("order=={}", (HUGE / page).ilog2()))?;
-        // SAFETY: the descriptor is an open event of a tracepoint, and the text ends with a zero and outlives the call,
-        // which only reads it.
+        // SAFETY: the descriptor is an open event of a tracepoint, and the text ends with a zero and outlives
+        // the call, which only reads it.
         match unsafe { ioctls::SET_FILTER(counter.as_raw_fd(), filter.as_ptr().cast_mut()) } {
             0 => Ok(Self(counter)),
             _ => Err(io::Error::last_os_error()),
@@ -46,8 +46,8 @@ impl HugeFaults {
     }
 }
 
-/// Where tracefs is not mounted, a detached mount is read: no other process sees it, and it is removed with its
-/// descriptor.
+/// Where tracefs is not mounted, a detached mount is read: no other process sees it, and it is removed with
+/// its descriptor.
 fn tracepoint() -> io::Result<u64> {
     let text = fs::read_to_string(format!("{TRACEFS}/{ID}")).or_else(|_| {
         let context = fsopen("tracefs", FsOpenFlags::FSOPEN_CLOEXEC)?;

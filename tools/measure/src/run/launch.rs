@@ -33,8 +33,8 @@ impl Launch {
         let (wait, go) = pipe_with(PipeFlags::CLOEXEC)?;
         let (say_end, wait_end, go_end) = (say.as_raw_fd(), wait.as_raw_fd(), go.as_raw_fd());
         // SAFETY: between fork and exec only system calls are made, which is safe after a fork of a process
-        // with threads; the descriptors are open in the child: their owners live until the spawn is over, that
-        // of the cgroup's file as long as the command.
+        // with threads; the descriptors are open in the child: their owners live until the spawn is over,
+        // that of the cgroup's file as long as the command.
         unsafe {
             command.pre_exec(move || {
                 step_aside()?;

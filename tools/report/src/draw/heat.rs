@@ -12,8 +12,8 @@ const GAP: f64 = 5.0;
 /// A run is named beside it if it is so high.
 const NAMED: f64 = 14.0;
 
-/// What a pixel is made of: of the colours of a palette that colour-blind people tell apart (Okabe and Ito's), on both
-/// a light and a dark ground.
+/// What a pixel is made of: of the colours of a palette that colour-blind people tell apart (Okabe and
+/// Ito's), on both a light and a dark ground.
 const TOUCHED_NOW: [f32; 3] = [0.0, 90.0, 181.0];
 const TOUCHED_BEFORE: [f32; 3] = [108.0, 180.0, 226.0];
 const NEVER_TOUCHED: [f32; 3] = [230.0, 140.0, 0.0];

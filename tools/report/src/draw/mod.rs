@@ -1,4 +1,5 @@
-//! A picture as SVG: once for wide screens and once for narrow ones, so that text has the size of text on both.
+//! A picture as SVG: once for wide screens and once for narrow ones, so that text has the size of text on
+//! both.
 
 mod bars;
 mod heat;
@@ -99,8 +100,8 @@ struct Axis {
 }
 
 impl Axis {
-    /// For numbers of `unit` up to `most`, drawn from `from` to `to` with about so many steps. It ends at a step, or
-    /// exactly at `most`.
+    /// For numbers of `unit` up to `most`, drawn from `from` to `to` with about so many steps. It ends at a
+    /// step, or exactly at `most`.
     fn new(unit: &Unit, most: f64, count: usize, (from, to): (f64, f64), at_a_step: bool) -> Self {
         let shown = unit.shown(most);
         let (mut steps, decimals) = ticks(most / shown.divisor, count);

@@ -1,5 +1,5 @@
-//! Traces in Perfetto's format (`perfetto.protos.Trace`): counters and slices over time, on tracks of processes and
-//! threads.
+//! Traces in Perfetto's format (`perfetto.protos.Trace`): counters and slices over time, on tracks of
+//! processes and threads.
 
 mod messages;
 

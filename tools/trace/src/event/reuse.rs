@@ -175,7 +175,8 @@ impl fmt::Debug for PageSample {
     }
 }
 
-/// What some anonymous pages of a region held when they were about to be paged out. Nothing of their contents is kept.
+/// What some anonymous pages of a region held when they were about to be paged out. Nothing of their contents
+/// is kept.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ContentSample {
     /// The region's first address.
@@ -184,8 +185,8 @@ pub struct ContentSample {
     pub bytes: u64,
     /// How the sampled pages compress.
     pub sizes: Compressibility,
-    /// The bytes that LZ4's block format brings those counted in [`Compressibility::sizes`] to, together; a page that
-    /// does not become smaller counts whole.
+    /// The bytes that LZ4's block format brings those counted in [`Compressibility::sizes`] to, together; a
+    /// page that does not become smaller counts whole.
     pub compressed: u64,
     /// Some of these pages were compressed by zstd (level 3), too. What LZ4 brings those to, together: with
     /// [`zstd`](Self::zstd) it says how the two compare. 0 in files of version 5, and where none was.

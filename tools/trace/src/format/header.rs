@@ -31,8 +31,8 @@ pub struct TraceHeader {
     /// The settings of the host. `None`: versions 1 to 3 of the format do not have them, nor does a trace
     /// that was imported.
     pub settings: Option<HostSettings>,
-    /// How pages were paged out so that later uses of them are page faults. `None`: they were not, as in versions 1 to
-    /// 4 of the format.
+    /// How pages were paged out so that later uses of them are page faults. `None`: they were not, as in
+    /// versions 1 to 4 of the format.
     pub pressure: Option<Pressure>,
     /// When the recording began, in seconds since 1970 (UTC).
     pub started: u64,
@@ -40,14 +40,14 @@ pub struct TraceHeader {
     pub command: Vec<Box<[u8]>>,
 }
 
-/// How the recorder paged the program's anonymous memory out, the oldest pages first. A page's next use is then a page
-/// fault, so every page in use is seen repeatedly.
+/// How the recorder paged the program's anonymous memory out, the oldest pages first. A page's next use is
+/// then a page fault, so every page in use is seen repeatedly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pressure {
     /// About so many bytes of it stayed resident; for a sample, scaled to all of the memory.
     pub bytes: u64,
-    /// One block in so many was paged out, chosen by a hash of its address; at least 1. The others stayed resident, and
-    /// show the first use of each page only.
+    /// One block in so many was paged out, chosen by a hash of its address; at least 1. The others stayed
+    /// resident, and show the first use of each page only.
     pub one_in: u32,
     /// The seed of the hash that chooses the blocks.
     pub seed: u64,
@@ -73,8 +73,8 @@ impl Pressure {
         Self { one_in: one_in.max(1), seed, ..Self::of(bytes) }
     }
 
-    /// The same in blocks of 64 KiB to 2 MiB, small enough that some 32 of them may stay resident. A large folio can
-    /// be larger than such a block.
+    /// The same in blocks of 64 KiB to 2 MiB, small enough that some 32 of them may stay resident. A large
+    /// folio can be larger than such a block.
     #[must_use]
     pub fn in_small_blocks(self) -> Self {
         let wanted = self.bytes / u64::from(self.one_in.max(1)) / 32;
@@ -132,8 +132,8 @@ pub enum UseSource {
 /// How the calls of a trace were caught.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CallSource {
-    /// A seccomp filter stopped the program at memory calls only; those of which only registers are recorded may
-    /// come from tracepoints.
+    /// A seccomp filter stopped the program at memory calls only; those of which only registers are recorded
+    /// may come from tracepoints.
     #[default]
     Seccomp,
     /// The program was stopped at every call.

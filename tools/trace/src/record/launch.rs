@@ -47,9 +47,9 @@ pub(crate) const EXCEPT_ADVISED: u64 = 2;
 const FAILED: i32 = 127;
 
 impl Child {
-    /// Forks. If the standard output is taken, the program writes to the standard error output. Its signals do
-    /// what they did before the recorder changed them: what is ignored stays ignored when it executes. The child
-    /// does nothing until [`Child::install_filter`].
+    /// Forks. If the standard output is taken, the program writes to the standard error output. Its signals
+    /// do what they did before the recorder changed them: what is ignored stays ignored when it executes. The
+    /// child does nothing until [`Child::install_filter`].
     pub(crate) fn start(
         command: &[OsString],
         stdout_is_taken: bool,

@@ -24,15 +24,15 @@ pub struct RecordOptions {
     /// Leave transparent huge pages as the host has them. Otherwise they are off for the program while it is
     /// recorded, so that each page of 4 KiB that it touches is seen.
     pub thp: bool,
-    /// The program writes to the standard error output instead of the standard output, which the recorder needs. It
-    /// does so anyway where the recording goes to the standard output.
+    /// The program writes to the standard error output instead of the standard output, which the recorder
+    /// needs. It does so anyway where the recording goes to the standard output.
     pub stdout_is_taken: bool,
-    /// The shortest interval at which reuse and compressibility are sampled; `None` is never. Where a sample takes
-    /// long there are fewer, so that they take a few percent of the time. Less than the recorder's tick of 20 ms
-    /// makes no difference.
+    /// The shortest interval at which reuse and compressibility are sampled; `None` is never. Where a sample
+    /// takes long there are fewer, so that they take a few percent of the time. Less than the recorder's tick
+    /// of 20 ms makes no difference.
     pub reuse: Option<Duration>,
-    /// Page anonymous memory out so that about so much stays resident: every later use is then a page fault. Needs
-    /// swap space and `CAP_SYS_NICE`.
+    /// Page anonymous memory out so that about so much stays resident: every later use is then a page fault.
+    /// Needs swap space and `CAP_SYS_NICE`.
     pub pressure: Option<Pressure>,
     /// zstd's level, 1 to 19.
     pub level: i32,
@@ -44,8 +44,8 @@ impl RecordOptions {
     /// The default interval at which uses are sampled.
     pub const REUSE_EVERY: Duration = Duration::from_millis(100);
 
-    /// Options that suit most programs: the best source of faults, samples of reuse, no transparent huge pages,
-    /// notices on the standard error output.
+    /// Options that suit most programs: the best source of faults, samples of reuse, no transparent huge
+    /// pages, notices on the standard error output.
     #[must_use]
     pub fn new(command: Vec<OsString>, output: impl Into<RecordTarget>) -> Self {
         let output = output.into();
@@ -104,12 +104,13 @@ pub enum FaultChoice {
 /// Where to take memory calls from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CallChoice {
-    /// As with [`CallChoice::Tracepoints`] where page faults come from tracepoints, too, and memory is not paged out;
-    /// else as with [`CallChoice::Stops`].
+    /// As with [`CallChoice::Tracepoints`] where page faults come from tracepoints, too, and memory is not
+    /// paged out; else as with [`CallChoice::Stops`].
     #[default]
     Auto,
     /// The calls that programs make most (`mmap` of anonymous memory, `munmap`, `mprotect`, `brk`, `mremap`,
-    /// `madvise`) from the kernel's tracepoints, without a stop. A seccomp filter stops the program at the others.
+    /// `madvise`) from the kernel's tracepoints, without a stop. A seccomp filter stops the program at the
+    /// others.
     Tracepoints,
     /// A seccomp filter stops the program at each memory call, if such a filter is permitted.
     Stops,

@@ -69,16 +69,16 @@ pub struct PressureSummary {
     pub most_resident: u64,
 }
 
-/// The time of a page fault that brings a page back from compressed memory, in nanoseconds, as `quire advise` estimates
-/// it.
+/// The time of a page fault that brings a page back from compressed memory, in nanoseconds, as `quire advise`
+/// estimates it.
 const BACK_NS: u64 = 6000;
 
 /// The time that the kernel takes for a sample, in nanoseconds: measured in a virtual machine.
 const SAMPLE_NS: u64 = 1000;
 
 impl RecordSummary {
-    /// An estimate of the programs' CPU time without the recorder: without half of each switch, and without samples and
-    /// refaults.
+    /// An estimate of the programs' CPU time without the recorder: without half of each switch, and without
+    /// samples and refaults.
     fn own_cpu(&self) -> Duration {
         self.programs_cpu.saturating_sub(self.switches() / 2 + self.sampling() + self.coming_back())
     }

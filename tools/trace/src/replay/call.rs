@@ -33,7 +33,8 @@ const MAP_POPULATE: u64 = 0x8000;
 const MAP_HUGETLB: u64 = 0x4_0000;
 
 /// How many bytes of its length an `mmap` with `MAP_POPULATE` faults in: those that the file has. It stops at
-/// the first page behind the end, where Linux has no page to map. (A database maps gigabytes of a small file.)
+/// the first page behind the end, where Linux has no page to map. (A database maps gigabytes of a small
+/// file.)
 pub(super) fn populated_bytes(call: &Call) -> u64 {
     let [_, len, _, _, _, offset] = call.args;
     match call.file() {

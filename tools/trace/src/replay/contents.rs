@@ -12,8 +12,8 @@ const MOST_PIECES: usize = 16;
 const LEAST_NOISE: usize = 16;
 const LEAST_FILLER: usize = 2 * LEAST_NOISE;
 
-/// Fills `into` with what version `version` of page `page` holds if that is to be `contents`. The same page in the same
-/// version is always the same.
+/// Fills `into` with what version `version` of page `page` holds if that is to be `contents`. The same page
+/// in the same version is always the same.
 pub(crate) fn fill(contents: PageContents, page: u64, version: u64, into: &mut [u8; PAGE_BYTES]) {
     let mut noise = Noise(mix(page ^ mix(version)));
     match contents {
@@ -106,8 +106,8 @@ impl Distribution {
     }
 }
 
-/// How a page is made that LZ4 compresses to a size: in pieces, each of which begins with noise and continues with
-/// one repeated byte.
+/// How a page is made that LZ4 compresses to a size: in pieces, each of which begins with noise and continues
+/// with one repeated byte.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Layout {
     /// A power of two.
@@ -154,7 +154,8 @@ impl Layout {
         let step = PAGE_BYTES / self.pieces;
         let of_piece = |piece| {
             let noise = self.noise_of(piece);
-            // Of the bytes that are all the same so many are no match yet. The first byte of all is not looked up.
+            // Of the bytes that are all the same so many are no match yet. The first byte of all is not
+            // looked up.
             let literals = noise + stride(noise, usize::from(piece == 0));
             let end = if piece + 1 == self.pieces { LAST } else { 0 };
             let matched = step.saturating_sub(literals + end);
@@ -170,8 +171,8 @@ fn more_length(length: usize) -> usize {
     if length < 15 { 0 } else { 1 + (length - 15) / 255 }
 }
 
-/// How far LZ4 goes on after the first place that it looks up beyond so many bytes of noise, when it began at `start`:
-/// each time that it found nothing 32 times it takes longer steps.
+/// How far LZ4 goes on after the first place that it looks up beyond so many bytes of noise, when it began at
+/// `start`: each time that it found nothing 32 times it takes longer steps.
 fn stride(noise: usize, start: usize) -> usize {
     let mut at = start;
     let mut stride = 1;
@@ -196,8 +197,8 @@ impl Noise {
 mod tests {
     use super::*;
 
-    /// Within a hundredth of what was asked for, or a byte: of each class some sizes, and those at which pages are made in another
-    /// way than the next smaller one.
+    /// Within a hundredth of what was asked for, or a byte: of each class some sizes, and those at which
+    /// pages are made in another way than the next smaller one.
     #[test]
     fn pages_compress_to_their_size() {
         let mut bytes = [0; PAGE_BYTES];

@@ -1,8 +1,8 @@
 //! Anonymous memory by address and recorded time: when it is resident, paged out, and touched.
 //!
-//! The recorded time is divided into columns, addresses into chunks. At the end of each column the page tables of all
-//! programs are walked. Chunks double in size whenever a column has too many, so that the map stays small for
-//! programs of any size.
+//! The recorded time is divided into columns, addresses into chunks. At the end of each column the page
+//! tables of all programs are walked. Chunks double in size whenever a column has too many, so that the map
+//! stays small for programs of any size.
 
 use super::files::FileIds;
 use super::mappings;
@@ -30,8 +30,8 @@ impl HeatCell {
     }
 }
 
-/// A chunk of a process: its place in [`ReplayReport::processes`](super::ReplayReport::processes), and the number of
-/// the chunk, which is its address divided by [`HeatMap::chunk`].
+/// A chunk of a process: its place in [`ReplayReport::processes`](super::ReplayReport::processes), and the
+/// number of the chunk, which is its address divided by [`HeatMap::chunk`].
 pub type HeatPlace = (usize, u64);
 
 /// Anonymous memory by address and time.
@@ -43,8 +43,9 @@ pub struct HeatMap {
     pub time_ns: u64,
     /// The chunks that hold something or are touched in each column.
     pub columns: Vec<BTreeMap<HeatPlace, HeatCell>>,
-    /// Mappings that had anonymous pages at the end of some column, by process and first address: the address after the
-    /// last, and the name ([`MappingLife::name`](super::MappingLife::name)). The last one at an address counts.
+    /// Mappings that had anonymous pages at the end of some column, by process and first address: the address
+    /// after the last, and the name ([`MappingLife::name`](super::MappingLife::name)). The last one at an
+    /// address counts.
     pub mappings: BTreeMap<(usize, u64), (u64, String)>,
 }
 
@@ -83,8 +84,8 @@ impl Heat {
         *self.touches.entry((process, addr / self.map.chunk)).or_default() += 1;
     }
 
-    /// Ends the columns that end before an event at `time_ns`, or all if there is none. `spaces` are those that live,
-    /// each with its process.
+    /// Ends the columns that end before an event at `time_ns`, or all if there is none. `spaces` are those
+    /// that live, each with its process.
     pub(super) fn end_columns<'m>(
         &mut self,
         time_ns: Option<u64>,

@@ -1,7 +1,7 @@
 //! Memory over the recorded time: resident memory, folio sizes, and peaks.
 //!
-//! Memory grows by faults and shrinks by calls, exits and khugepaged, which may do either. So a sample before each
-//! of those and one after it catch every peak, and faults need no samples.
+//! Memory grows by faults and shrinks by calls, exits and khugepaged, which may do either. So a sample before
+//! each of those and one after it catch every peak, and faults need no samples.
 
 use quire_arch::{Order, PAGE_SIZE};
 use quire_host::HostPlatform;
@@ -26,8 +26,8 @@ pub struct LifeSample {
     pub resident: u64,
     /// Page tables (`VmPTE`).
     pub page_tables: u64,
-    /// Of the anonymous memory, what is mapped (`RssAnon` of all processes), each page counted once. What was unmapped
-    /// of a large folio is charged until the folio is split or freed.
+    /// Of the anonymous memory, what is mapped (`RssAnon` of all processes), each page counted once. What was
+    /// unmapped of a large folio is charged until the folio is split or freed.
     pub mapped: u64,
     /// The anonymous memory of the process that has most of it.
     pub largest: u64,
@@ -38,7 +38,8 @@ pub struct LifeSample {
 }
 
 impl LifeSample {
-    /// The sample of this moment, of programs that are charged to `memcg`; `each` is called for each address space.
+    /// The sample of this moment, of programs that are charged to `memcg`; `each` is called for each address
+    /// space.
     fn of(
         memory: &Memory<HostPlatform>,
         memcg: MemcgId,
@@ -248,7 +249,8 @@ impl LifeFigures {
         self.folios.iter().map(|folio| folio.fallbacks).sum::<u64>() + self.collapse_fallbacks
     }
 
-    /// The share of the mapped anonymous memory, when there was most of it, that entries of PMD tables mapped, 0 to 1.
+    /// The share of the mapped anonymous memory, when there was most of it, that entries of PMD tables
+    /// mapped, 0 to 1.
     #[must_use]
     pub fn huge_share(&self) -> f64 {
         self.share(self.at_mapped_peak.huge)

@@ -13,9 +13,9 @@ const EVERY: u64 = 64;
 /// The memcg of the programs and what Linux would allow them.
 ///
 /// Linux charges page tables to the cgroup too, and drops clean pages of files before it pages out. Quire
-/// charges no tables, and pages of files stay until there is a page cache. So the memcg's limit is lowered by the
-/// tables, and raised by the pages of files. Where the charge that Linux makes beside anonymous memory was
-/// measured, it is used instead of the tables.
+/// charges no tables, and pages of files stay until there is a page cache. So the memcg's limit is lowered by
+/// the tables, and raised by the pages of files. Where the charge that Linux makes beside anonymous memory
+/// was measured, it is used instead of the tables.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GroupLimit {
     pub(super) memcg: MemcgId,

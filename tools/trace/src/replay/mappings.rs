@@ -17,8 +17,8 @@ pub struct MappingLife {
     pub end: u64,
     /// The name that Linux shows, without folders: `[heap]`, `[stack]`, a file's. Empty if it has none.
     pub name: String,
-    /// Of a mapping without a name where most of it was mapped: a file and the offset in it, as `libjvm.so+0x8c12f4`. Empty
-    /// if the recording does not say.
+    /// Of a mapping without a name where most of it was mapped: a file and the offset in it, as
+    /// `libjvm.so+0x8c12f4`. Empty if the recording does not say.
     pub site: String,
     /// Anonymous memory in it, in bytes.
     pub anonymous: u64,

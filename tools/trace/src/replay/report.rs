@@ -131,8 +131,8 @@ pub struct ReplayReport {
     pub machine: HostCounters,
     /// What a shortage of memory cost.
     pub pressure: PressureFigures,
-    /// What zstd (level 3) brings the program's pages to, as a share of what LZ4 does. `None` where pages have no
-    /// contents, or the recording has no samples of both.
+    /// What zstd (level 3) brings the program's pages to, as a share of what LZ4 does. `None` where pages
+    /// have no contents, or the recording has no samples of both.
     pub zstd_of_lz4: Option<f64>,
     /// What was replayed by the program's memory, where that was a sample or
     /// [`ReplayOptions::peak`](super::ReplayOptions::peak) was given: the limit was as much smaller, and
@@ -171,8 +171,8 @@ impl ReplayReport {
         self.does_not_fit.is_none() && self.processes.iter().all(ProcessReport::is_good)
     }
 
-    /// How the count of major faults stands to what the program would have had. *At least*: what the program used
-    /// between two looks of the recorder is not known.
+    /// How the count of major faults stands to what the program would have had. *At least*: what the program
+    /// used between two looks of the recorder is not known.
     #[must_use]
     pub fn major_faults_are(&self) -> &'static str {
         match self.uses {

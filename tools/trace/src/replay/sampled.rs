@@ -12,8 +12,8 @@ const REGION_SHIFT: u32 = 21;
 const REGION_PAGES: u64 = 1 << (REGION_SHIFT - PAGE_SHIFT);
 /// Samples without pages are used for so many regions at most: the numbers in a trace are only claims.
 const MOST_REGIONS: u64 = 512;
-/// The contents of a region have changed if its pages compress to so many bytes more or less, on average. Less than
-/// that is noise: a sample has some 30 pages.
+/// The contents of a region have changed if its pages compress to so many bytes more or less, on average.
+/// Less than that is noise: a sample has some 30 pages.
 const REGION_CHANGE: u64 = 512;
 /// The contents of a page have changed if it compresses to so many bytes more or less; less counts little.
 const PAGE_CHANGE: u64 = 64;
@@ -23,8 +23,8 @@ const PAGE_CHANGE: u64 = 64;
 pub(super) struct SampledContents {
     /// Of whole address spaces.
     spaces: Compressibility,
-    /// Of all regions: pages that are known one by one count once, whatever they held later. With the bytes of those that
-    /// have a size.
+    /// Of all regions: pages that are known one by one count once, whatever they held later. With the bytes
+    /// of those that have a size.
     regions: Compressibility,
     compressed: u64,
     /// The compressed sizes of the same pages by LZ4 and zstd, where both were tried.
@@ -122,8 +122,8 @@ impl SampledContents {
         (lz4 > 0).then(|| zstd as f64 / lz4 as f64)
     }
 
-    /// The contents of a page without samples of its own. In a recording without any samples all sizes are equally
-    /// likely.
+    /// The contents of a page without samples of its own. In a recording without any samples all sizes are
+    /// equally likely.
     fn any(&self) -> Distribution {
         if self.regions.pages() > 0 {
             return Distribution::of_sum(self.regions, self.compressed);
@@ -136,8 +136,8 @@ impl SampledContents {
         self.by_region.get(&(space, addr >> REGION_SHIFT))
     }
 
-    /// The contents of the page at `addr` that is written at event number `event`: those of its next sample, or of the
-    /// last one. A page without samples gets the contents of another page of its region.
+    /// The contents of the page at `addr` that is written at event number `event`: those of its next sample,
+    /// or of the last one. A page without samples gets the contents of another page of its region.
     pub(super) fn of_page(&self, space: usize, addr: u64, event: u64) -> PageContents {
         let id = page_id(space, addr);
         let Some(region) = self.region(space, addr) else { return self.any().contents(id) };
@@ -149,8 +149,8 @@ impl SampledContents {
         next.or(last).unwrap_or_else(|| self.any()).contents(id)
     }
 
-    /// Whether the page at `addr` is written without page faults after event number `event`: it, or its region where no
-    /// page was given, has other contents in the next sample than in the last.
+    /// Whether the page at `addr` is written without page faults after event number `event`: it, or its
+    /// region where no page was given, has other contents in the next sample than in the last.
     pub(super) fn changes(&self, space: usize, addr: u64, event: u64) -> bool {
         let Some(region) = self.region(space, addr) else { return false };
         if let Some(looks) = region.looks(place(addr)) {
@@ -222,8 +222,8 @@ mod tests {
         );
     }
 
-    /// Pages of small objects, which are used all the time and compress badly, beside those of values, which are read
-    /// once: these keep their size, and so does the estimate for the whole region.
+    /// Pages of small objects, which are used all the time and compress badly, beside those of values, which
+    /// are read once: these keep their size, and so does the estimate for the whole region.
     #[test]
     fn cold_pages_keep_their_size_beside_hot_ones() {
         let (value, object) = (PageContents::Compressed(600), PageContents::Compressed(1500));

@@ -8,7 +8,8 @@ use quire_mm::space::Space;
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
-/// Prefixes of the file names of C libraries and their loaders: a call from there is attributed to its caller.
+/// Prefixes of the file names of C libraries and their loaders: a call from there is attributed to its
+/// caller.
 const C_LIBRARIES: [&str; 5] = ["libc.so", "libc-", "ld-linux", "ld-musl", "libc.musl"];
 
 /// The sites of all address spaces, by their numbers.

@@ -98,7 +98,8 @@ const MAX_SLOTS: u64 = 1 << 28;
 /// The share of a host's RAM that zswap takes at most, as a divisor (`max_pool_percent` is 20).
 const ZSWAP_SHARE: u64 = 5;
 
-/// Gives a machine that was just built its swap device. The program was recorded on a host with `host_ram` bytes.
+/// Gives a machine that was just built its swap device. The program was recorded on a host with `host_ram`
+/// bytes.
 pub(super) fn attach_swap(
     memory: &Memory<HostPlatform>,
     spec: &SwapSpec,

@@ -74,8 +74,8 @@ impl Recording {
         Self::with(program, |_| {})
     }
 
-    /// Records one of the programs twice, each way where it is permitted: without a stop at the calls that tracepoints
-    /// tell of, and with stops at all memory calls.
+    /// Records one of the programs twice, each way where it is permitted: without a stop at the calls that
+    /// tracepoints tell of, and with stops at all memory calls.
     pub(crate) fn in_both_ways(program: &str) -> impl Iterator<Item = Self> {
         let ways = [CallChoice::Tracepoints, CallChoice::Stops].into_iter();
         ways.filter_map(move |way| Self::with(program, |options| options.calls = way))

@@ -36,7 +36,8 @@ pub(crate) fn maps_alone() {
             assert_eq!(fixed, page(2));
             write(addr, 3);
             let more = libc::mremap(page(0), pages * PAGE, 2 * pages * PAGE, libc::MREMAP_MAYMOVE);
-            // The part that was mapped anew may be a mapping of its own, which Linux does not move with the rest.
+            // The part that was mapped anew may be a mapping of its own, which Linux does not move with the
+            // rest.
             let (addr, pages) =
                 if more == libc::MAP_FAILED { (addr, pages) } else { (more.cast(), 2 * pages) };
             write(addr, pages);

@@ -76,8 +76,8 @@ pub(crate) fn uses_again() {
     leave(0);
 }
 
-/// Uses all of its pages in turns, and each time waits until most are paged out, as it is recorded under pressure. It
-/// ends with 1 if they stay.
+/// Uses all of its pages in turns, and each time waits until most are paged out, as it is recorded under
+/// pressure. It ends with 1 if they stay.
 pub(crate) fn uses_what_was_paged_out() {
     let addr = map_pages(PRESSED_PAGES);
     for _ in 0..=PRESSED_ROUNDS {
@@ -110,8 +110,8 @@ pub(crate) fn uses_a_part_of_its_memory() {
     leave(0);
 }
 
-/// Fills its pages, the first half with zeros and one number, the rest with noise, and waits until most are paged out,
-/// as it is recorded under pressure. It ends with 1 if they stay.
+/// Fills its pages, the first half with zeros and one number, the rest with noise, and waits until most are
+/// paged out, as it is recorded under pressure. It ends with 1 if they stay.
 pub(crate) fn holds_pages_that_compress_differently() {
     let addr = map_pages(PRESSED_PAGES);
     let mut noise = 1_u64;
@@ -135,9 +135,9 @@ pub(crate) fn holds_pages_that_compress_differently() {
     leave(0);
 }
 
-/// Fills its pages, one in eight with noise and the others with noise up to their middle. Then it uses those of the first
-/// kind alone, again and again, and each time waits until some are paged out, as it is recorded under pressure. It ends
-/// with 1 if they stay.
+/// Fills its pages, one in eight with noise and the others with noise up to their middle. Then it uses those
+/// of the first kind alone, again and again, and each time waits until some are paged out, as it is recorded
+/// under pressure. It ends with 1 if they stay.
 pub(crate) fn uses_pages_that_compress_badly() {
     let addr = map_pages(PRESSED_PAGES);
     let mut noise = 1_u64;
@@ -145,7 +145,8 @@ pub(crate) fn uses_pages_that_compress_badly() {
         let words = if page.is_multiple_of(HOT_EACH) { PAGE / 8 } else { PAGE / 16 };
         for word in 0..words {
             noise = noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            // The low bits of such a generator repeat. SAFETY: the mapping has so many pages of so many words.
+            // The low bits of such a generator repeat. SAFETY: the mapping has so many pages of so many
+            // words.
             unsafe { addr.add(page * PAGE).cast::<u64>().add(word).write_volatile(noise ^ noise >> 32) };
         }
     }

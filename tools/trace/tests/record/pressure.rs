@@ -84,7 +84,8 @@ fn a_limit_is_predicted_from_it() {
     let (pages, rounds) = (PRESSED_PAGES as u64, PRESSED_ROUNDS as u64);
     let faults = report.pressure.major_faults;
     assert!(faults >= rounds * pages / 2 && faults <= rounds * pages + pages / 4, "{faults}");
-    // Of a program that has twice the memory when it is not slowed, a limit twice as large leaves the same share.
+    // Of a program that has twice the memory when it is not slowed, a limit twice as large leaves the same
+    // share.
     let unlimited = run(ReplayOptions { limit: None, swap: None, ..options.clone() });
     let peak = 2 * unlimited.life.unwrap().at_peak.anonymous;
     let scaled = run(ReplayOptions { limit: Some(BYTES), peak: Some(peak), ..options.clone() });
@@ -92,8 +93,8 @@ fn a_limit_is_predicted_from_it() {
     assert_eq!((report.sampled, scaled.pressure.major_faults), (None, 2 * faults));
 }
 
-/// Pages of one part of the memory compress to nearly nothing and those of the other not at all, in the replay as in the
-/// program, whichever of them go.
+/// Pages of one part of the memory compress to nearly nothing and those of the other not at all, in the
+/// replay as in the program, whichever of them go.
 #[test]
 fn pages_hold_what_those_around_them_held() {
     let Some(recorded) = recorded("holds_pages_that_compress_differently") else { return };
@@ -128,8 +129,8 @@ fn pages_hold_what_those_around_them_held() {
     assert!(first > 20.0 && most > 1.0 && most < 10.0, "{first} {most}");
 }
 
-/// Pages that are used all the time compress badly. They come back and are looked at more often than the others, but it is
-/// the others that lie in swap within a limit.
+/// Pages that are used all the time compress badly. They come back and are looked at more often than the
+/// others, but it is the others that lie in swap within a limit.
 #[test]
 fn what_is_seldom_used_is_as_large_in_swap_as_it_is() {
     let hot = BYTES / HOT_EACH as u64;
@@ -169,7 +170,8 @@ fn what_is_seldom_used_is_as_large_in_swap_as_it_is() {
     assert!((1.8..2.05).contains(&ratio), "{ratio}");
 }
 
-/// Of a program of 256 MiB one region in four is paged out. The replay is of these, and its figures are of all.
+/// Of a program of 256 MiB one region in four is paged out. The replay is of these, and its figures are of
+/// all.
 #[test]
 fn a_sample_stands_for_the_whole() {
     const ALL: u64 = (SAMPLED_PAGES * PAGE) as u64;

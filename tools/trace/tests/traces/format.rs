@@ -547,8 +547,8 @@ fn earlier_versions_are_read_and_have_no_later_kinds() {
     }
 }
 
-/// Leaves what a version with fewer kinds of events has not out of the trailer, whose contents are three counts of at
-/// most 127 events, then the counts of all kinds.
+/// Leaves what a version with fewer kinds of events has not out of the trailer, whose contents are three
+/// counts of at most 127 events, then the counts of all kinds.
 fn drop_later_kinds(file: &mut Vec<u8>, kinds: u8) {
     let at = file.windows(4).rposition(|bytes| bytes == b"QEND").unwrap();
     replace_contents(file, at, |contents| {

@@ -142,7 +142,8 @@ fn a_peak_of_16_gib_fits_into_one() {
     assert!(most < 1 << 20, "{most} kB");
 }
 
-/// A small file that is mapped far past its end, as databases do that let it grow: Linux populates what is there.
+/// A small file that is mapped far past its end, as databases do that let it grow: Linux populates what is
+/// there.
 #[test]
 fn a_file_is_populated_up_to_its_end() {
     for (number, size, offset, resident) in [
@@ -221,8 +222,8 @@ fn khugepaged_looks_at_its_own_times() {
     assert_eq!(life(511, Some(13)), (0, both));
 }
 
-/// Without contents a machine of 8 GiB takes little of the host, also where pages go to swap. The tests of the command
-/// line hold a process to it.
+/// Without contents a machine of 8 GiB takes little of the host, also where pages go to swap. The tests of
+/// the command line hold a process to it.
 #[test]
 fn what_a_program_holds_is_not_touched() {
     let mut program = Invented::new("populated");
@@ -241,7 +242,8 @@ fn what_a_program_holds_is_not_touched() {
     assert!(kib < 2 << 20, "{kib} kB");
 }
 
-/// At the end of each column it is told which addresses hold memory, and what was touched since the one before.
+/// At the end of each column it is told which addresses hold memory, and what was touched since the one
+/// before.
 #[test]
 fn memory_is_followed_by_address() {
     let mut program = Invented::new("addresses");

@@ -88,7 +88,8 @@ fn a_program_keeps_its_data_on_a_file() {
     assert!(pressure.pages_out > 1000 && pressure.pages_in > 1000, "{pressure:?}");
 }
 
-/// What goes to zswap stays in memory of the machine, and what goes to a disk is read ahead: fewer faults wait.
+/// What goes to zswap stays in memory of the machine, and what goes to a disk is read ahead: fewer faults
+/// wait.
 #[test]
 fn a_disk_is_read_ahead_with_and_without_a_compressed_cache() {
     let name = "python-structures";

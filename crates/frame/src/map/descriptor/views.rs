@@ -4,12 +4,12 @@
 //! words are private, and are accessed through the view of one kind. A word keeps its value when the frame is
 //! freed; a user sets it before relying on it.
 //!
-//! What is stored as the owner of a folio is odd where it names an anon_vma ([`OwnerWord`]); the views of all other
-//! kinds store even numbers there. So an rmap walker that finds a frame between two uses never mistakes
+//! What is stored as the owner of a folio is odd where it names an anon_vma ([`OwnerWord`]); the views of all
+//! other kinds store even numbers there. So an rmap walker that finds a frame between two uses never mistakes
 //! another owner for an anon_vma.
 //!
-//! Loads and stores are relaxed where nothing else is said: the lock of the object that the frame belongs to orders
-//! them.
+//! Loads and stores are relaxed where nothing else is said: the lock of the object that the frame belongs to
+//! orders them.
 
 use super::Frame;
 use crate::kind::Kind;
@@ -44,7 +44,8 @@ fn linked(word: u64) -> Option<Pfn> {
     (word >> 1).checked_sub(1).map(Pfn)
 }
 
-/// Declares a view: its numbers and its links to other frames, each with what reads it, what writes it, and its word.
+/// Declares a view: its numbers and its links to other frames, each with what reads it, what writes it, and
+/// its word.
 macro_rules! view {
     (
         $(#[$doc:meta])*

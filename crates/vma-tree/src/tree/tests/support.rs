@@ -79,8 +79,8 @@ impl<V> NodeMemory<V> {
 
 impl<V> Drop for NodeMemory<V> {
     fn drop(&mut self) {
-        // SAFETY: it came from a box, and only here it becomes one again. Poison first, for a reader that still
-        // uses it.
+        // SAFETY: it came from a box, and only here it becomes one again. Poison first, for a reader that
+        // still uses it.
         unsafe {
             self.0.write_bytes(0xaa, 1);
             drop(Box::from_raw(self.0.cast::<MaybeUninit<Node<V>>>().as_ptr()));
@@ -135,8 +135,8 @@ mod single {
 
         /// The tree and the store, to look at, and the only writer of the tree.
         pub(crate) fn parts(&mut self) -> (&RangeTree<V>, &S, Writer<'_, V, S>) {
-            // SAFETY: the pair is borrowed exclusively for as long as the writer lives, so there is no other writer
-            // and no view, and the store stays the tree's.
+            // SAFETY: the pair is borrowed exclusively for as long as the writer lives, so there is no other
+            // writer and no view, and the store stays the tree's.
             let writer = unsafe { self.tree.writer(&self.store) };
             (&self.tree, &self.store, writer)
         }

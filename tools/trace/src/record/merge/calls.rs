@@ -1,9 +1,9 @@
 //! Calls that tracepoints report, and the mmap lock under which each call took effect.
 //!
-//! A thread that does not stop is not held before a call either, so calls of threads that share memory overlap. Linux
-//! changes an address space under one lock, and a tracepoint reports when a thread has got it for writing. So a call
-//! took effect after its thread got the lock and before another thread got it: that is its window, and the windows of
-//! two calls that change one address space do not overlap.
+//! A thread that does not stop is not held before a call either, so calls of threads that share memory
+//! overlap. Linux changes an address space under one lock, and a tracepoint reports when a thread has got it
+//! for writing. So a call took effect after its thread got the lock and before another thread got it: that is
+//! its window, and the windows of two calls that change one address space do not overlap.
 
 use super::{Record, Rule};
 use crate::record::perf::BegunCall;

@@ -26,8 +26,8 @@ use faults::Faults;
 use placement::{Key, LEFT_OUT, NO_SPACE, place};
 use std::collections::{BTreeSet, HashMap};
 
-/// Samples may reach a ring buffer this long after their timestamp was taken (the kernel may be interrupted in
-/// between).
+/// Samples may reach a ring buffer this long after their timestamp was taken (the kernel may be interrupted
+/// in between).
 const SAMPLE_DELAY_NS: u64 = 30_000_000;
 /// The result of a call whose thread was killed while it waited for the mmap lock: the call had no effect.
 const KILLED: i64 = -(libc::EINTR as i64);

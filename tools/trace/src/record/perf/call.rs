@@ -1,7 +1,7 @@
 //! Calls from tracepoints: which events are wanted, and what their samples hold.
 //!
-//! The sample of a call's entry has the registers of the program and the word on top of its stack, as a stop before
-//! the call would show them.
+//! The sample of a call's entry has the registers of the program and the word on top of its stack, as a stop
+//! before the call would show them.
 
 use super::tracepoint::Offsets;
 use super::word;
@@ -49,13 +49,14 @@ pub(super) fn filter() -> CString {
     CString::new(numbers.join(" || ")).unwrap_or_default()
 }
 
-/// A filter: the kernel makes samples only of locks taken for writing, under which one call at a time changes an
-/// address space.
+/// A filter: the kernel makes samples only of locks taken for writing, under which one call at a time changes
+/// an address space.
 pub(super) fn lock_filter() -> CString {
     c"write == 1 && success == 1".to_owned()
 }
 
-/// The bytes of a tracepoint's fields, and what follows them in a sample. They begin with their length, 32 bits.
+/// The bytes of a tracepoint's fields, and what follows them in a sample. They begin with their length, 32
+/// bits.
 pub(super) fn fields(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = bytes.split_first_chunk()?;
     rest.split_at_checked(u32::from_ne_bytes(*length) as usize)

@@ -1,9 +1,9 @@
 //! Page faults and calls from perf events.
 //!
 //! A fault has two events: one when it begins (a tracepoint or the software event), one when it was resolved
-//! (`PAGE_FAULTS_MIN` or `PAGE_FAULTS_MAJ`, which the kernel raises for successful faults only). A call has three:
-//! its entry, its exit, and the lock under which it changes the address space. Each CPU has one ring buffer, which
-//! all events of that CPU write to, so its samples are in order.
+//! (`PAGE_FAULTS_MIN` or `PAGE_FAULTS_MAJ`, which the kernel raises for successful faults only). A call has
+//! three: its entry, its exit, and the lock under which it changes the address space. Each CPU has one ring
+//! buffer, which all events of that CPU write to, so its samples are in order.
 
 mod access;
 mod call;
@@ -100,8 +100,8 @@ impl fmt::Debug for PerfSession {
 
 impl PerfSession {
     /// Opens the events for a process that has not executed its program yet. They are enabled by its exec and
-    /// inherited by all threads and processes that it makes. With `calls`, the events of calls that need no stop
-    /// are opened, too.
+    /// inherited by all threads and processes that it makes. With `calls`, the events of calls that need no
+    /// stop are opened, too.
     pub(crate) fn open(pid: Tid, faults: FaultSource, calls: bool) -> io::Result<Self> {
         match Self::open_with(pid, faults, calls, ReadFormat::LOST) {
             // Linux before 6.0 reports lost samples only if another sample follows. A recording of calls must
@@ -162,7 +162,8 @@ impl PerfSession {
                     // SAFETY: both descriptors are open events on one CPU.
                     check(i64::from(unsafe { ioctls::SET_OUTPUT(from, to) }))?;
                     if let Some(filter) = filter {
-                        // SAFETY: the kernel copies the text, which ends with a zero, and does not write to it.
+                        // SAFETY: the kernel copies the text, which ends with a zero, and does not write to
+                        // it.
                         check(i64::from(unsafe { ioctls::SET_FILTER(from, filter.as_ptr().cast_mut()) }))?;
                     }
                     let id = event.id();
@@ -256,7 +257,8 @@ fn on_calls() -> io::Result<[Wanted; 3]> {
     ])
 }
 
-/// Opens an event with a ring buffer. A smaller one is taken if the kernel does not allow so much locked memory.
+/// Opens an event with a ring buffer. A smaller one is taken if the kernel does not allow so much locked
+/// memory.
 fn map_ring(builder: &Builder<'_>, mut size: usize) -> io::Result<Sampler> {
     loop {
         match builder.build()?.sampled(size) {
@@ -270,8 +272,8 @@ fn word(bytes: &[u8], at: usize) -> Option<u64> {
     bytes.get(at..at + 8)?.first_chunk().map(|word| u64::from_ne_bytes(*word))
 }
 
-/// Parses a sample. The order of its parts is the kernel's: identifier, ip, tid, time, addr, cpu, raw, registers,
-/// stack, each only if it was asked for.
+/// Parses a sample. The order of its parts is the kernel's: identifier, ip, tid, time, addr, cpu, raw,
+/// registers, stack, each only if it was asked for.
 fn sample(
     sources: &HashMap<u64, Source>,
     misc: u16,

@@ -74,8 +74,8 @@ pub(crate) fn page_out(process: Tid, ranges: impl IntoIterator<Item = (u64, u64)
 /// Returns how many bytes were advised.
 fn advise_page_out(pidfd: &OwnedFd, ranges: &[libc::iovec]) -> io::Result<usize> {
     let (vectors, count) = (ranges.as_ptr(), ranges.len());
-    // SAFETY: there are so many iovecs, and the kernel reads nothing else of this process. The other one's memory keeps
-    // its contents.
+    // SAFETY: there are so many iovecs, and the kernel reads nothing else of this process. The other one's
+    // memory keeps its contents.
     let advised = check(unsafe {
         let (number, advice) = (libc::SYS_process_madvise, libc::MADV_PAGEOUT);
         libc::syscall(number, pidfd.as_raw_fd(), vectors, count, advice, 0_u32)

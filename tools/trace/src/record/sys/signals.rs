@@ -95,8 +95,8 @@ pub(crate) fn seen() -> [u32; NOTED.len()] {
     SEEN.each_ref().map(|count| count.load(Ordering::Relaxed))
 }
 
-/// Starts something (e.g. a thread) with the counted signals blocked: so the thread that waits for the program gets
-/// them, before its wait returns.
+/// Starts something (e.g. a thread) with the counted signals blocked: so the thread that waits for the
+/// program gets them, before its wait returns.
 pub(crate) fn blocked<R>(start: impl FnOnce() -> R) -> R {
     let mut mask = SigSet::empty();
     NOTED.into_iter().chain([TICK]).for_each(|signal| mask.add(signal));

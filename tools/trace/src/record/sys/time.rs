@@ -15,8 +15,8 @@ pub(crate) fn now() -> u64 {
     clock(ClockId::Monotonic)
 }
 
-/// When to scan next after a scan that took from `before` to `after`: after `share` times as long, and `least`
-/// nanoseconds.
+/// When to scan next after a scan that took from `before` to `after`: after `share` times as long, and
+/// `least` nanoseconds.
 pub(crate) fn next_look(before: u64, after: u64, share: u64, least: u64) -> u64 {
     after.saturating_add(after.saturating_sub(before).saturating_mul(share).max(least))
 }

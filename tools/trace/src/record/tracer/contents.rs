@@ -74,8 +74,8 @@ impl Press {
         })
     }
 
-    /// Compresses the anonymous pages among these whose addresses are `wanted`; each at most once, in their order. No
-    /// page is swapped in for that: those that are no longer present are left out.
+    /// Compresses the anonymous pages among these whose addresses are `wanted`; each at most once, in their
+    /// order. No page is swapped in for that: those that are no longer present are left out.
     pub(super) fn those(
         &mut self,
         tid: Tid,
@@ -158,7 +158,8 @@ mod tests {
         assert_eq!(found.pages, expected);
     }
 
-    /// Half of each page is bytes of which each is one of sixteen: LZ4 leaves them as they are, zstd needs half of that.
+    /// Half of each page is bytes of which each is one of sixteen: LZ4 leaves them as they are, zstd needs
+    /// half of that.
     #[test]
     fn some_pages_are_compressed_by_zstd_too() {
         let mut found = Compressed::default();

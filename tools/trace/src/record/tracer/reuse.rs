@@ -220,8 +220,8 @@ fn common(runs: &[PageRun], others: &[PageRun]) -> Vec<PageRun> {
     both
 }
 
-/// Chooses so many pages of these, in whole groups of neighbours, for sample number `sample`. The larger the part of the
-/// pages that is used, the more of the choice is the same in each sample; the rest is drawn anew.
+/// Chooses so many pages of these, in whole groups of neighbours, for sample number `sample`. The larger the
+/// part of the pages that is used, the more of the choice is the same in each sample; the rest is drawn anew.
 fn choose(runs: &[PageRun], count: u64, sample: u64) -> Vec<ReuseRun> {
     let access = ReuseAccess::Unknown;
     let whole = |run: &PageRun| ReuseRun { start: run.start, pages: run.pages, access };
@@ -322,8 +322,8 @@ mod tests {
         }
     }
 
-    /// In a mapping that is used nearly whole, the same pages are chosen each time; in one that is little used,
-    /// others.
+    /// In a mapping that is used nearly whole, the same pages are chosen each time; in one that is little
+    /// used, others.
     #[test]
     fn what_is_used_little_is_used_elsewhere_each_time() {
         let runs = [run(0, 16_000)];

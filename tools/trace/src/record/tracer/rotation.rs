@@ -1,22 +1,23 @@
 //! Paging out regions in FIFO order, so that later uses are page faults.
 //!
-//! A recording of first touches does not say which memory a program continues to use. Here regions of 2 MiB (what one
-//! page table maps) are kept in the order in which their first page was faulted in. Whenever more anonymous memory is
-//! resident than requested, the oldest regions are paged out, used or not. The next use of each page is a page fault,
-//! which is recorded like any other. So each page in use is seen again before twice as many others have been faulted in
-//! as may be resident. A replay with more memory than that knows the order in which pages were used as far as its own
-//! LRU lists need it.
+//! A recording of first touches does not say which memory a program continues to use. Here regions of 2 MiB
+//! (what one page table maps) are kept in the order in which their first page was faulted in. Whenever more
+//! anonymous memory is resident than requested, the oldest regions are paged out, used or not. The next use
+//! of each page is a page fault, which is recorded like any other. So each page in use is seen again before
+//! twice as many others have been faulted in as may be resident. A replay with more memory than that knows
+//! the order in which pages were used as far as its own LRU lists need it.
 //!
-//! Regions and not pages: `MADV_PAGEOUT` flushes the TLBs of all CPUs that run the program twice for each range. With
-//! single pages of a program with random accesses that took 30 us a page in a virtual machine with two CPUs.
+//! Regions and not pages: `MADV_PAGEOUT` flushes the TLBs of all CPUs that run the program twice for each
+//! range. With single pages of a program with random accesses that took 30 us a page in a virtual machine
+//! with two CPUs.
 //!
-//! Before a region is paged out, some of its pages are compressed, so that the replay knows their contents at that
-//! time: those that are paged out for the first time, and some of those that came back. Within a limit, swap holds
-//! pages that are rarely used, which rarely or never came back; a sample of resident pages would be one of pages in
-//! use.
+//! Before a region is paged out, some of its pages are compressed, so that the replay knows their contents at
+//! that time: those that are paged out for the first time, and some of those that came back. Within a limit,
+//! swap holds pages that are rarely used, which rarely or never came back; a sample of resident pages would
+//! be one of pages in use.
 //!
-//! No memory cgroup is involved, so no program is OOM-killed. Pages that several processes have mapped are not paged
-//! out (`MADV_PAGEOUT` leaves them), nor are those of files.
+//! No memory cgroup is involved, so no program is OOM-killed. Pages that several processes have mapped are
+//! not paged out (`MADV_PAGEOUT` leaves them), nor are those of files.
 
 use super::Tracer;
 use super::contents::Press;
@@ -39,8 +40,8 @@ const PAGE: u64 = 4096;
 /// Pages of a region.
 pub(super) const REGION_PAGES: u64 = 512;
 
-/// Running threads are stopped during page-out if the resident pages beyond the target are more than this part of it:
-/// they fault pages in faster than these are paged out.
+/// Running threads are stopped during page-out if the resident pages beyond the target are more than this
+/// part of it: they fault pages in faster than these are paged out.
 const OVERRUN: u64 = 4;
 
 /// After a round that left too much resident, the pause is so many times as long as the round took.
@@ -188,8 +189,8 @@ fn anonymous_pages(pid: Tid) -> u64 {
     resident.saturating_sub(shared)
 }
 
-/// Ranges (start and bytes) that have all anonymous pages among `present`, and none of a file or of a block that is not
-/// paged out.
+/// Ranges (start and bytes) that have all anonymous pages among `present`, and none of a file or of a block
+/// that is not paged out.
 fn ranges(present: &[PageRun], pressure: &Pressure) -> Vec<(u64, u64)> {
     let block = |addr: u64| if pressure.is_sample() { addr >> pressure.block_shift } else { 0 };
     let mut ranges: Vec<(u64, u64)> = Vec::new();
@@ -307,8 +308,8 @@ impl Tracer<'_> {
             .filter(|(_, task)| !task.exiting && !matches!(task.state, State::InExec { .. }))
             .map(|(tid, task)| (task.space, (*tid, task.pid)))
             .collect();
-        // The count here still includes unmapped pages; Linux counts pages that a child shares with its parent for
-        // each of them. For a sample Linux has no count.
+        // The count here still includes unmapped pages; Linux counts pages that a child shares with its
+        // parent for each of them. For a sample Linux has no count.
         let all = || users.values().map(|(_, pid)| anonymous_pages(*pid)).sum();
         let resident = if rotation.pressure.is_sample() { rotation.pages } else { rotation.pages.min(all()) };
         rotation.figures.most_resident = rotation.figures.most_resident.max(resident * PAGE);

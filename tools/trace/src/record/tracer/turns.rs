@@ -3,8 +3,8 @@
 use super::rotation::REGION_PAGES;
 use crate::mix::mix;
 
-/// How many times a new page is compressed before it is paged out: it may have been only partly filled the first
-/// time. That takes some 4 to 10 us each time.
+/// How many times a new page is compressed before it is paged out: it may have been only partly filled the
+/// first time. That takes some 4 to 10 us each time.
 const FIRST_TURNS: u8 = 2;
 /// Later it is compressed at one turn in this many.
 const SAMPLED: u64 = 8;

@@ -203,7 +203,8 @@ impl<'m> Run<'m> {
         }
     }
 
-    /// Whether it must end here. After memory is exhausted the replay would no longer be what the programs did.
+    /// Whether it must end here. After memory is exhausted the replay would no longer be what the programs
+    /// did.
     pub(super) fn is_over(&self) -> bool {
         self.does_not_fit.is_some() || self.mappings.is_some()
     }

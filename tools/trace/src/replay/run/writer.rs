@@ -24,7 +24,8 @@ impl Writer {
         Self { needs, filled: 0, forked: HashSet::new(), page: Box::new([0; PAGE_BYTES]) }
     }
 
-    /// Whether the page of `addr` in address space `number` is written without a fault after it came in at event `event`.
+    /// Whether the page of `addr` in address space `number` is written without a fault after it came in at
+    /// event `event`.
     pub(super) fn changes(&self, number: usize, addr: u64, event: u64) -> bool {
         !self.forked.contains(&number) && self.needs.contents().changes(number, addr, event)
     }
