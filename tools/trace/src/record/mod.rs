@@ -51,9 +51,14 @@ pub fn record(options: &RecordOptions) -> Result<RecordSummary, RecordError> {
         return Err(RecordError::Command("no command was given"));
     }
     // A thread of its own: waiting for children is per thread, so that the caller may have others.
+    let blocked = signals::Blocked::new();
     let thread = std::thread::scope(|scope| {
         let builder = std::thread::Builder::new().name("quire-tracer".into());
-        builder.spawn_scoped(scope, || follow(options)).map(std::thread::ScopedJoinHandle::join)
+        let follow = || {
+            blocked.undo_in_this_thread();
+            follow(options)
+        };
+        builder.spawn_scoped(scope, follow).map(std::thread::ScopedJoinHandle::join)
     });
     match thread {
         Ok(Ok(result)) => result,
@@ -70,6 +75,7 @@ pub fn host_memory() -> (u64, u64) {
 
 fn follow(options: &RecordOptions) -> Result<RecordSummary, RecordError> {
     let target = Target::open(options)?;
+    let seen = signals::seen();
     let signals = SignalGuard::install();
     let to_stderr = options.stdout_is_taken || matches!(options.output, RecordTarget::Stdout);
     let mut child = Child::start(&options.command, to_stderr, &signals.saved())?;
@@ -88,7 +94,14 @@ fn follow(options: &RecordOptions) -> Result<RecordSummary, RecordError> {
             let program = options.command[0].to_string_lossy().into_owned();
             Err(RecordError::Exec { program, source })
         }
-        Ok((followed, output)) => finish(followed.summary, output, target),
+        Ok((followed, output)) => {
+            let mut summary = finish(followed.summary, output, target)?;
+            drop(signals);
+            // One that came while the recording was written, too: from here on they are the caller's.
+            let late = signals::new_since(&seen).map(|place| signals::NOTED[place] as u8);
+            summary.interrupted = summary.interrupted.or(late);
+            Ok(summary)
+        }
         Err(error) => {
             // The child has not executed yet; it must not do so untraced.
             signals::send(pid, Signal::SIGKILL);

@@ -58,11 +58,11 @@ impl Output {
     /// Starts the thread.
     pub(crate) fn start(file: File, header: TraceHeader, level: i32) -> io::Result<Self> {
         let (queue, messages) = sync_channel(QUEUE);
-        // A signal that the writer's thread took might be noted only after the recording has ended.
-        let thread = signals::blocked(|| {
-            let writer = Builder::new().name("quire-writer".into());
-            writer.spawn(move || write(file, &header, level, &messages))
-        })?;
+        // The writer's thread inherits the mask.
+        let blocked = signals::Blocked::new();
+        let writer = Builder::new().name("quire-writer".into());
+        let thread = writer.spawn(move || write(file, &header, level, &messages))?;
+        drop(blocked);
         Ok(Self { queue, thread })
     }
 

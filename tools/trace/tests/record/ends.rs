@@ -52,6 +52,31 @@ fn a_page_that_is_not_executable_is_brought_in_and_refused() {
     }
 }
 
+/// A signal to the recorder's process is noted before the program's end is: the thread that called `record`
+/// does not take it. The program's own mask is as it was.
+#[test]
+fn the_thread_that_waits_for_the_program_gets_the_signals() {
+    fn blocked(status: &str) -> u64 {
+        let line = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap();
+        u64::from_str_radix(line.trim(), 16).unwrap()
+    }
+    let own = "/proc/thread-self/status";
+    let before = blocked(&std::fs::read_to_string(own).unwrap());
+    let caller = std::fs::canonicalize("/proc/thread-self").unwrap().join("status");
+    let masks = Scratch::new("masks");
+    let script =
+        format!("grep -h SigBlk {} /proc/self/status > {}", caller.display(), masks.path().display());
+    if Recording::of_command(&["sh", "-c", &script], |_| {}).is_none() {
+        return;
+    }
+    let found = std::fs::read_to_string(masks.path()).unwrap();
+    let found: Vec<u64> = found.lines().map(blocked).collect();
+    let noted = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP].map(|signal| 1 << (signal - 1));
+    assert!(noted.iter().all(|bit| found[0] & bit != 0), "of the calling thread: {:#x}", found[0]);
+    assert_eq!(found[1], before, "of the program");
+    assert_eq!(blocked(&std::fs::read_to_string(own).unwrap()), before, "of the calling thread, afterwards");
+}
+
 /// The processes whose command line names this child, with their states.
 fn alive() -> Vec<(i32, char)> {
     let numbers = std::fs::read_dir("/proc").unwrap().flatten();

@@ -90,23 +90,43 @@ fn set(signal: Signal, action: &SigAction) -> Option<SigAction> {
     unsafe { sigaction(signal, action).ok() }
 }
 
+/// The index in [`NOTED`] of a signal that was received since it was `seen` so many times.
+pub(crate) fn new_since(seen: &[u32; NOTED.len()]) -> Option<usize> {
+    self::seen().iter().zip(seen).position(|(now, before)| now != before)
+}
+
 /// How many times each signal in [`NOTED`] was received since the process began.
 pub(crate) fn seen() -> [u32; NOTED.len()] {
     SEEN.each_ref().map(|count| count.load(Ordering::Relaxed))
 }
 
-/// Starts something (e.g. a thread) with the counted signals blocked: so the thread that waits for the
-/// program gets them, before its wait returns.
-pub(crate) fn blocked<R>(start: impl FnOnce() -> R) -> R {
-    let mut mask = SigSet::empty();
-    NOTED.into_iter().chain([TICK]).for_each(|signal| mask.add(signal));
-    let before = mask.thread_swap_mask(SigmaskHow::SIG_BLOCK).ok();
-    let started = start();
-    // Nothing was changed if it could not be read.
-    if let Some(before) = before {
-        let _ = before.thread_set_mask();
+/// Blocks the counted signals in the calling thread while this lives: so the thread that waits for the program
+/// gets them, before its wait returns. Another thread's handler might run only after the recording has ended.
+#[derive(Debug)]
+pub(crate) struct Blocked {
+    /// `None` if the mask could not be read: nothing was changed.
+    before: Option<SigSet>,
+}
+
+impl Blocked {
+    pub(crate) fn new() -> Self {
+        let mut mask = SigSet::empty();
+        NOTED.into_iter().chain([TICK]).for_each(|signal| mask.add(signal));
+        Self { before: mask.thread_swap_mask(SigmaskHow::SIG_BLOCK).ok() }
     }
-    started
+
+    /// Gives the calling thread, which inherited the mask, the one that the blocking thread had before.
+    pub(crate) fn undo_in_this_thread(&self) {
+        if let Some(before) = self.before {
+            let _ = before.thread_set_mask();
+        }
+    }
+}
+
+impl Drop for Blocked {
+    fn drop(&mut self) {
+        self.undo_in_this_thread();
+    }
 }
 
 /// Sends a signal to a process.

@@ -271,8 +271,7 @@ impl<'a> Tracer<'a> {
 
     /// The index of a signal that came since the last check; it is then counted as seen.
     fn new_signal(&mut self) -> Option<usize> {
-        let seen = signals::seen();
-        let new = (0..seen.len()).find(|place| seen[*place] != self.seen_signals[*place])?;
+        let new = signals::new_since(&self.seen_signals)?;
         self.summary.interrupted.get_or_insert(signals::NOTED[new] as u8);
         Some(new)
     }
