@@ -8,15 +8,16 @@ First each program runs three times without a limit: the median of its peak of a
 says its limits, 75 % and 50 % of it. Programs with less than 40 MB are left out. Then it runs --runs times (5) within
 each limit, under thp=never, with zram (lz4) of four times the peak behind it. The limits take turns. What is late twice
 is not tried again. It is recorded --recordings times (3) under a pressure of a quarter of the peak, and services again,
-as often, by a sample of one block in SERVICE_SAMPLE (or `sample` of programs.toml), so that they are not slowed. Last, each recording is replayed within
-the same limits: as `quire advise` does without knowing more ("plain"), and with what the cgroup was measured to be charged
-beside anonymous memory.
+as often, by a sample of one block in SERVICE_SAMPLE (or `sample` of programs.toml), so that they are not slowed. A
+program that sizes itself by its limit (`reads_limit` of programs.toml) is recorded with each limit instead. Last,
+each recording is replayed within the same limits (within its own, if it was shown one): as `quire advise` does
+without knowing more ("plain"), and with what the cgroup was measured to be charged beside anonymous memory.
 
 RESULTS/peaks/NAME.json             the runs without a limit: peak and wall time of each
 RESULTS/truth/NAME.PERCENT.RUN.json one run: what `measure --json` wrote, and program, percent, run, kernel, date, and
     outcome: "done"; "killed" for memory; "late": it took ten times its time; "failed" with another exit status
-RESULTS/recordings/NAME.RUN.qtr     one recording (NAME.sRUN by a sample), and beside it in .json its seconds and those
-    without recording just before
+RESULTS/recordings/NAME.RUN.qtr     one recording (NAME.sRUN by a sample, NAME.RUN-of-PERCENT with that limit shown), and
+    beside it in .json its seconds and those without recording just before
 RESULTS/predicted/NAME.RUN.json     of a recording also its bytes, and of each limit what `replay --json` printed; without
     this file it is replayed again
 
@@ -167,11 +168,17 @@ class Limited(advice.Campaign):
         if not self.limits():
             return
         # As `quire advise` does.
-        self.record(f"{number}", 1 << (max(1, self.peak // SAMPLE) - 1).bit_length())
+        self.record_ways(f"{number}", 1 << (max(1, self.peak // SAMPLE) - 1).bit_length())
         if self.program.get("service"):
-            self.record(f"s{number}", self.program.get("sample", SERVICE_SAMPLE))
+            self.record_ways(f"s{number}", self.program.get("sample", SERVICE_SAMPLE))
 
-    def record(self, run, one_in):
+    def record_ways(self, run, one_in):
+        if not self.program.get("reads_limit"):
+            return self.record(run, one_in)
+        for percent, limit in self.limits().items():
+            self.record(f"{run}-of-{percent}", one_in, ["--show-limit", limit])
+
+    def record(self, run, one_in, within=()):
         """Records it, if that was not done, and writes how long that took and how long the program takes alone."""
         recording = self.arguments.results / "recordings" / f"{self.name}.{run}.qtr"
         times = recording.with_suffix(".json")
@@ -180,7 +187,7 @@ class Limited(advice.Campaign):
         self.prepare()
         # Beside each other, so that what else runs on the host slows both.
         alone = self.run_measured(["--timeout", 120])["wall"]
-        pressure = ["--pressure", self.peak // 4, "--sample", one_in]
+        pressure = ["--pressure", self.peak // 4, "--sample", one_in, *within]
         words = [self.arguments.quire, "record", *pressure, "--force", "-o", recording, "--", *self.command]
         printed = self.call([str(word) for word in words], self.fresh(), busy=3000, stream="stderr")
         seconds = float(re.search(r"^overhead +([0-9.]+) s wall", printed, re.MULTILINE)[1])
@@ -196,8 +203,12 @@ class Limited(advice.Campaign):
     def predict(self, recording, file):
         found = {"program": self.name, "bytes": recording.stat().st_size, "limits": {}, "plain": {}}
         found |= json.loads(recording.with_suffix(".json").read_text())
+        own = recording.stem.partition("-of-")[2]
         for percent, limit in self.limits().items():
-            within = ["--limit", limit, "--peak", self.peak, "--swap", f"zram:{4 * self.peak}", "--setting", SETTING]
+            if own not in ("", str(percent)):
+                continue
+            peak = [] if own else ["--peak", self.peak]
+            within = ["--limit", limit, *peak, "--swap", f"zram:{4 * self.peak}", "--setting", SETTING]
             within += ["--contents", "--json"]
             replay = [str(word) for word in (self.arguments.quire, "replay", recording, *within)]
             found["plain"][percent] = self.replayed(replay)
@@ -329,7 +340,8 @@ def report_predictions(truths, predicted):
         ratios.setdefault(-percent, []).append((name, ratio, inside))
         cells = [name, f"{-percent} %", *(advice.span(figure, "{:.0f}".format) for figure in (faults, guess))]
         cells.append(f"{ratio:.2f}{'*' if inside else ''}")
-        plain = statistics.median(of_all["plain"][str(-percent)]["major_faults"] for of_all in predicted[name])
+        plain = [of_all["plain"][str(-percent)] for of_all in predicted[name] if str(-percent) in of_all["plain"]]
+        plain = statistics.median(of_limit["major_faults"] for of_limit in plain)
         plain_errors.setdefault(-percent, []).append(abs(plain / faults.median - 1))
         cells.append(f"{plain / faults.median:.2f}")
         held, guess = pool(done, "compressed"), advice.Figure([of_limit["swap"]["compressed_bytes"] for of_limit in found])

@@ -3,7 +3,7 @@
 use crate::figures::{Outcome, Range, Row};
 use crate::heat::{HEAT_COLUMNS, Heat, touched_pages};
 use crate::jobs::{Progress, in_parallel};
-use crate::limits::{Basis, LimitRow, LimitSetting, Limits, Trial, pressure};
+use crate::limits::{Basis, LimitRow, LimitSetting, Limits, Recorded, Trial, pressure};
 use crate::setting::{NEVER, Setting, grid};
 use crate::verdict::Verdict;
 use quire_measure::Costs;
@@ -191,8 +191,7 @@ pub fn predict(
     let header = headers.first().ok_or(AdviseError::Nothing)?;
     let present = recorded_huge_config(header).unwrap_or_default();
     let settings = grid(present);
-    let (plain, pressed) = plain_and_pressed(&headers);
-    let for_settings = if plain.is_empty() { &pressed } else { &plain };
+    let for_settings = &for_settings(&headers);
     let jobs = jobs(&settings, for_settings);
     let trial = trial(&replays, &headers, &settings[0], at_once);
     let all = jobs.len() + trial.most_replays();
@@ -279,18 +278,29 @@ pub fn predict_beside(
     trial(&replays, &headers, &present, at_once).beside(limit, beside)
 }
 
-/// The places of recordings without pressure, and of those with it, which slows a program down: the others
-/// are better for all but limits.
-fn plain_and_pressed(headers: &[TraceHeader]) -> (Vec<usize>, Vec<usize>) {
-    (0..headers.len()).partition(|&place| pressure(&headers[place]).is_none())
+/// The places of the recordings that are best for all but limits: those of a program that was not slowed by
+/// pressure, or else that was shown no limit, or else all.
+fn for_settings(headers: &[TraceHeader]) -> Vec<usize> {
+    let those = |is_one: fn(&TraceHeader) -> bool| {
+        let places = (0..headers.len()).filter(|&place| is_one(&headers[place]));
+        Some(places.collect::<Vec<_>>()).filter(|places| !places.is_empty())
+    };
+    let plain = those(|header| pressure(header).is_none());
+    plain
+        .or_else(|| those(|header| header.shown_limit.is_none()))
+        .unwrap_or_else(|| (0..headers.len()).collect())
 }
 
-/// Limits of the recordings that are best for them.
+/// Limits of the recordings that are best for them: those under pressure, if there are any.
 fn trial<'a>(replays: &'a [Replay], headers: &[TraceHeader], present: &Setting, at_once: usize) -> Trial<'a> {
-    let (plain, pressed) = plain_and_pressed(headers);
-    let for_limits = if pressed.is_empty() { plain } else { pressed };
+    let all = replays.iter().zip(headers).map(|(replay, header)| Recorded {
+        replay,
+        knows_from: pressure(header),
+        shown: header.shown_limit,
+    });
+    let (pressed, plain): (Vec<_>, Vec<_>) = all.partition(|recorded| recorded.knows_from.is_some());
     Trial {
-        recordings: for_limits.iter().map(|&place| (&replays[place], pressure(&headers[place]))).collect(),
+        recordings: if pressed.is_empty() { plain } else { pressed },
         options: options(present, None),
         phases: phases(present),
         at_once,
@@ -351,8 +361,8 @@ pub fn heat(
     at_once: usize,
 ) -> Result<Vec<(usize, Heat)>, AdviseError> {
     let (replays, headers) = open(files)?;
-    let plain = headers.iter().position(|header| pressure(header).is_none()).unwrap_or(0);
-    let replay = replays.get(plain).ok_or(AdviseError::Nothing)?;
+    let first = for_settings(&headers).first().and_then(|&place| replays.get(place));
+    let replay = first.ok_or(AdviseError::Nothing)?;
     // The first replay is of what is touched.
     let jobs: Vec<Option<usize>> = std::iter::once(None).chain(places.iter().copied().map(Some)).collect();
     let found = in_parallel(&jobs, at_once, &|_, _| {}, |job| {

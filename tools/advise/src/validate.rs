@@ -1,7 +1,7 @@
 //! Runs of the program itself under the predicted settings.
 
 use crate::figures::{Range, Row};
-use crate::limits::{LimitRow, LimitSetting};
+use crate::limits::{LimitRow, LimitSetting, swap_bytes};
 use crate::setting::Setting;
 use quire_arch::PAGE_SIZE;
 use quire_measure::{
@@ -72,8 +72,6 @@ fn run(command: &[OsString], options: &Options) -> Result<Truth, MeasureError> {
 /// A program within a limit may take so many times as long, and at least so many seconds.
 const LONGER: f64 = 20.0;
 const SHORTEST: f64 = 60.0;
-/// How many times the limit's peak the swap holds.
-const SWAP_PEAKS: u64 = 4;
 
 /// Runs of the program within a limit.
 #[derive(Debug)]
@@ -99,7 +97,7 @@ pub fn run_within(
     recorded: f64,
 ) -> Result<LimitRuns, MeasureError> {
     let peak = setting.bytes * 100 / u64::from(setting.percent.max(1));
-    let swap = Swap { kind: setting.swap.measured(), bytes: (SWAP_PEAKS * peak).next_multiple_of(1 << 20) };
+    let swap = Swap { kind: setting.swap.measured(), bytes: swap_bytes(peak) };
     let options = Options {
         timeout: Some(Duration::from_secs_f64((LONGER * recorded).max(SHORTEST))),
         limit: Some(MemoryLimit::new(setting.bytes, Some(swap))),

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
-use quire_advise::{LimitSwap, Prediction, predict};
+use quire_advise::{LimitSetting, LimitSwap, Prediction, predict};
 use quire_trace::event::{
     Access, Call, CallDetail, Compressibility, Event, EventKind, ExecImage, ExitStatus, Fault, Mode, Outcome,
     TaskId,
@@ -33,9 +33,14 @@ impl Drop for Invented {
 impl Invented {
     /// Of a program that writes to [`OLD`] pages, to [`NEW`] others, and to the old ones again.
     fn new(name: &str, uses: UseSource) -> Self {
+        Self::made(name, uses, None, NEW)
+    }
+
+    /// With so many others, and a limit that the program was shown.
+    fn made(name: &str, uses: UseSource, shown_limit: Option<u64>, new: u64) -> Self {
         let bundled = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../recordings/python-structures.qtr");
         let mut header = TraceReader::open(&bundled).unwrap().header().clone();
-        header.uses = uses;
+        (header.uses, header.shown_limit) = (uses, shown_limit);
         let path = std::env::temp_dir().join(format!("quire-limits-{}-{name}", std::process::id()));
         let mut writer = TraceWriter::new(File::create(&path).unwrap(), &header, 3).unwrap();
         let mut push = |time_ns, kind| {
@@ -43,7 +48,7 @@ impl Invented {
         };
         let image = ExecImage { max_map_count: 65530, overcommit_memory: 1, ..ExecImage::default() };
         push(0, EventKind::Exec(Box::new(image)));
-        let bytes = (OLD + NEW) * PAGE;
+        let bytes = (OLD + new) * PAGE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
         let args = [BASE, bytes, 3, flags as u64, u64::MAX, 0];
         let map = Call { number: libc::SYS_mmap as u32, args, result: BASE as i64, detail: CallDetail::None };
@@ -51,7 +56,7 @@ impl Invented {
         let mut sample = Compressibility::default();
         sample.sizes[CLASS] = 100;
         push(0, EventKind::Compressibility(sample));
-        let touches = (0..OLD + NEW).map(|page| (page, Outcome::Minor));
+        let touches = (0..OLD + new).map(|page| (page, Outcome::Minor));
         let again = (0..OLD).map(|page| (page, Outcome::Major));
         for (page, outcome) in touches.chain(again) {
             let addr = BASE + page * PAGE;
@@ -114,6 +119,36 @@ fn the_smallest_limit_that_costs_little_is_enough() {
         enough.least.share < 0.02 && enough.high > enough.least.setting.bytes && enough.max > enough.high
     );
     assert!(enough.smaller.is_empty());
+}
+
+/// A program that reads its limit takes less memory if that is small. Limits near it are predicted from the
+/// recording that was shown it, the others from the one that was shown none, which also has the peak.
+#[test]
+fn a_limit_is_predicted_from_recordings_that_were_shown_about_that() {
+    let free = Invented::new("free", UseSource::Exact);
+    let shown = Invented::made("shown", UseSource::Exact, Some(490 * PAGE), 200);
+    for files in [[&free, &shown], [&shown, &free]] {
+        let files = files.map(|file| file.0.clone());
+        let found = predict(&files, 2, None, &|_, _| {}).unwrap();
+        let limits = &found.limits;
+        assert!(limits.shown && limits.peak == (OLD + NEW) * PAGE, "{limits:?}");
+        let faults = |percent| {
+            let is_it =
+                |setting: &LimitSetting| setting.percent == percent && setting.swap == LimitSwap::Zram;
+            let (_, row) = limits.rows.iter().find(|(setting, _)| is_it(setting)).unwrap();
+            row.figures.unwrap().major_faults
+        };
+        assert_eq!(
+            [90, 75, 50].map(|percent| faults(percent).median),
+            [OLD, OLD, 0].map(|pages| pages as f64)
+        );
+        assert_eq!(faults(50).spread(), 0.0, "of one recording");
+        // The curve is of the same.
+        let lowest = limits.curve.iter().rev().find_map(|(_, row)| row.figures).unwrap();
+        assert!(lowest.major_faults.median <= OLD as f64 && limits.curve.len() > 3, "{:?}", limits.curve);
+    }
+    let alone = predict(std::slice::from_ref(&shown.0), 2, None, &|_, _| {}).unwrap();
+    assert!(alone.limits.shown && alone.limits.peak == (OLD + 200) * PAGE, "{:?}", alone.limits);
 }
 
 /// A recording that does not say what was used again tells whether a program fits, and nothing else.

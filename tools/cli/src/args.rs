@@ -113,6 +113,10 @@ pub(crate) struct RecordArguments {
     /// not be slowed. Blocks have 64 KiB to 2 MiB. Predictions are made of that part
     #[arg(long, value_name = "N", requires = "pressure", value_parser = clap::value_parser!(u32).range(1..=4096), help_heading = "Later uses of pages")]
     pub(crate) sample: Option<u32>,
+    /// Show the program this memory limit in the files of its cgroup, without enforcing it: for predictions
+    /// of this limit for programs that size themselves by theirs, such as node and java. It needs root
+    #[arg(long, value_name = "SIZE", value_parser = size, requires = "pressure", help_heading = "Later uses of pages")]
+    pub(crate) show_limit: Option<u64>,
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
@@ -326,14 +330,11 @@ pub(crate) struct DiffArguments {
     #[arg(long, value_name = "SIZE", value_parser = size, num_args = 0..=1, require_equals = true,
           default_missing_value = "256M", help_heading = "Machine")]
     pub(crate) swap: Option<u64>,
-    /// Seconds to spend on minimising a failing program
-    #[arg(long, value_name = "SECONDS", default_value_t = 30, help_heading = "A program that fails")]
-    pub(crate) shrink: u64,
     /// Print every combination of call, flag and result with its count, not only those that never occurred
     #[arg(long, help_heading = "Output")]
     pub(crate) coverage: bool,
     /// Choose a strategy for a technique; may be given several times (pcp=order0|posted|all,
-    /// gather=pages|runs, tables=keep|free, mremap=ptes|puds)
+    /// gather=pages|runs, tables=keep|free, mremap=ptes|puds, swap=bypass|all)
     #[arg(long = "technique", value_name = "NAME=VALUE", value_parser = technique, help_heading = "Machine")]
     pub(crate) techniques: Vec<(String, String)>,
     /// Print JSON objects
@@ -398,7 +399,7 @@ pub(crate) struct MachineArguments {
     /// Replay under this setting of huge pages, by its name in `quire advise`, e.g. thp=always or mthp=64K
     #[arg(long, value_name = "NAME", help_heading = "Policy")]
     pub(crate) setting: Option<String>,
-    /// Hold every TLB hit against the page tables
+    /// Compare every TLB hit with the page tables
     #[arg(long, help_heading = "Checks")]
     pub(crate) paranoid: bool,
 }

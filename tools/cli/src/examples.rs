@@ -57,7 +57,7 @@ Words of the tables:
   thp=always       transparent huge pages of 2 MiB: the file `enabled` in Linux's /sys/kernel/mm
   mthp=64K         large folios (multi-size THP) of that size: the file hugepages-64kB/enabled there
   never touched    memory that is only there because pages are larger
-  stands still     estimate of the time that threads wait for pages to come back, and to be freed
+  stalled          estimate of the time that threads wait for pages to come back, and to be freed
   of its time      that, in percent of the recorded time";
 
 pub(crate) const COMPARE: &str = "\
@@ -79,7 +79,7 @@ pub(crate) const LAB: &str = "\
 Examples:
   quire lab --quick             every experiment, within a minute
   quire lab gather mremap       two of them, in full
-  quire lab tables --json       one JSON object a figure";
+  quire lab tables --json       one JSON object per figure";
 
 pub(crate) const COMPLETIONS: &str = "\
 Examples:

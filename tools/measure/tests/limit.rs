@@ -105,8 +105,9 @@ fn half_of_a_programs_memory_is_in_zram() {
     let known = charge.anonymous + charge.file + charge.shared + charge.kernel;
     assert!(known <= 33 * MIB && known + charge.swap_cache >= 30 * MIB, "{charge:?}");
     // 64 MiB have 32 tables.
-    assert!(charge.kernel >= 32 * PAGE && charge.anonymous > 24 * MIB, "{charge:?}");
-    assert!(charge.swapped > 24 * MIB && limited.peak_swapped >= charge.swapped, "{charge:?}");
+    assert!(charge.kernel >= 32 * PAGE && charge.anonymous > 16 * MIB, "{charge:?}");
+    // The kernel sums what is swapped every two seconds.
+    assert!(charge.swapped > 16 * MIB && limited.peak_swapped >= charge.swapped, "{charge:?}");
     let swap = limited.swap.unwrap();
     assert_eq!(swap.compressor.as_deref(), Some("lz4"));
     assert!(swap.pages.read >= truth.major_faults / 2 && swap.pages.written > 8192, "{swap:?}");

@@ -22,6 +22,7 @@ fn main() -> Result<(), TraceError> {
         uses: UseSource::None,
         settings: None,
         pressure: None,
+        shown_limit: None,
         started: 0,
         command: Vec::new(),
     };

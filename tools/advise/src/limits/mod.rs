@@ -20,12 +20,10 @@ pub use setting::{LimitSetting, LimitSwap};
 use crate::jobs::{Progress, in_parallel};
 use crate::predict::AdviseError;
 use figures::LimitOutcome;
-use quire_arch::PAGE_SIZE;
 use quire_trace::format::{TraceHeader, UseSource};
 use quire_trace::replay::{Replay, ReplayOptions, SwapKind, SwapSpec};
 use setting::{grid, spread};
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::time::Duration;
 
 /// Whether such a recording says which pages were used again and when, so that a replay within a limit finds
@@ -51,6 +49,9 @@ pub struct Limits {
     pub known: bool,
     /// Of how many recordings.
     pub recordings: usize,
+    /// In some of them the program was shown a limit, as programs that read their limit need: each limit is
+    /// predicted from those whose limit is nearest to it.
+    pub shown: bool,
     /// The peak of anonymous memory that limits are shares of, in bytes.
     pub peak: u64,
     /// Each limit with each kind of swap, of all recordings.
@@ -80,11 +81,25 @@ const SWAP_PEAKS: u64 = 4;
 /// A swap device has at least so much.
 const LEAST_SWAP: u64 = 64 << 20;
 
+/// The size of the swap behind limits that are shares of this peak: whole MiB.
+pub(crate) fn swap_bytes(peak: u64) -> u64 {
+    peak.saturating_mul(SWAP_PEAKS).max(LEAST_SWAP).next_multiple_of(1 << 20)
+}
+
+/// A recording that says something of limits.
+#[derive(Debug)]
+pub(crate) struct Recorded<'a> {
+    pub(crate) replay: &'a Replay,
+    /// The smallest limit for which it says what that costs ([`pressure`]).
+    pub(crate) knows_from: Option<u64>,
+    /// The limit that the program was shown.
+    pub(crate) shown: Option<u64>,
+}
+
 /// Replays within limits, for one program.
 #[derive(Debug)]
 pub(crate) struct Trial<'a> {
-    /// The recordings, and the smallest limit for which each says what it costs ([`pressure`]).
-    pub(crate) recordings: Vec<(&'a Replay, Option<u64>)>,
+    pub(crate) recordings: Vec<Recorded<'a>>,
     /// How they are replayed under the present setting.
     pub(crate) options: ReplayOptions,
     /// When khugepaged looks first: the recordings take turns.
@@ -141,12 +156,12 @@ impl Tried<'_> {
     }
 
     /// The outcomes of these recordings with `swap`, as far as there are any.
-    fn of(&self, recordings: Range<usize>, percent: u32, swap: LimitSwap) -> Vec<&LimitOutcome> {
-        let find = |recording| {
+    fn of(&self, recordings: &[usize], percent: u32, swap: LimitSwap) -> Vec<&LimitOutcome> {
+        let find = |&recording: &usize| {
             let found = self.outcomes.get(&Job::new(recording, percent, Some(swap)));
             found.or_else(|| self.outcomes.get(&Job::new(recording, percent, None)))
         };
-        recordings.filter_map(find).collect()
+        recordings.iter().filter_map(find).collect()
     }
 }
 
@@ -159,37 +174,50 @@ impl Trial<'_> {
 
     /// The smallest limit for which all recordings say what it costs.
     fn knows_from(&self) -> Option<u64> {
-        let least = self.recordings.iter().map(|&(_, least)| least);
+        let least = self.recordings.iter().map(|recorded| recorded.knows_from);
         least.collect::<Option<Vec<u64>>>()?.into_iter().max()
+    }
+
+    /// The recordings that a limit is predicted from: those that were shown the nearest to it. One that was shown
+    /// none counts as one with the `peak`. So a program that reads its limit has read about this one.
+    fn serving(&self, bytes: u64, peak: u64) -> Vec<usize> {
+        let distance = |recorded: &Recorded<'_>| recorded.shown.unwrap_or(peak).abs_diff(bytes);
+        let least = self.recordings.iter().map(distance).min();
+        let is_nearest = |place: &usize| Some(distance(&self.recordings[*place])) == least;
+        (0..self.recordings.len()).filter(is_nearest).collect()
     }
 
     /// Makes them.
     pub(crate) fn run(&self, basis: Basis, progress: Progress<'_>) -> Result<Limits, AdviseError> {
-        let (recordings, knows_from) = (0..self.recordings.len(), self.knows_from());
+        let knows_from = self.knows_from();
         let is_known = |setting: &LimitSetting| knows_from.is_some_and(|least| setting.bytes >= least);
         let settings = grid(basis.peak);
         let job = |(setting, recording): (&LimitSetting, usize)| {
             Job::new(recording, setting.percent, is_known(setting).then_some(setting.swap))
         };
-        let each = settings.iter().flat_map(|setting| recordings.clone().map(move |it| (setting, it)));
+        let serving = |setting: &LimitSetting| self.serving(setting.bytes, basis.peak);
+        let each =
+            settings.iter().flat_map(|setting| serving(setting).into_iter().map(move |it| (setting, it)));
         let mut jobs: Vec<Job> = each.map(job).collect();
         // No curve is below what the recordings tell. Most programs fit there, and most have zram as the
         // best.
         let least = knows_from.map(|least| (least * 100).div_ceil(basis.peak.max(1)) as u32);
         let ends: Vec<u32> = least.iter().flat_map(|&least| ENDS.map(|end| end.max(least))).collect();
         let ends: Vec<u32> = ends.into_iter().filter(|&end| end <= 100).collect();
-        jobs.extend(ends.first().map(|&end| Job::new(self.middle(), end, Some(LimitSwap::Zram))));
+        let middle = |percent| self.middle(percent, basis.peak);
+        jobs.extend(ends.first().map(|&end| Job::new(middle(end), end, Some(LimitSwap::Zram))));
         let mut tried = Tried { trial: self, peak: basis.peak, outcomes: BTreeMap::new(), progress };
         tried.all(jobs)?;
 
         let row = |setting: LimitSetting| {
-            let outcomes = tried.of(recordings.clone(), setting.percent, setting.swap);
+            let outcomes = tried.of(&serving(&setting), setting.percent, setting.swap);
             (setting, LimitRow::of(&outcomes, setting.swap, is_known(&setting)))
         };
         let rows: Vec<_> = settings.into_iter().map(row).collect();
         let mut limits = Limits {
             known: knows_from.is_some(),
             recordings: self.recordings.len(),
+            shown: self.recordings.iter().any(|recorded| recorded.shown.is_some()),
             peak: basis.peak,
             rows,
             ..Limits::default()
@@ -209,12 +237,13 @@ impl Trial<'_> {
         swap: LimitSwap,
         ends: &[u32],
     ) -> Result<Vec<(LimitSetting, LimitRow)>, AdviseError> {
-        let middle = self.middle();
+        let peak = tried.peak;
+        let job = |percent| Job::new(self.middle(percent, peak), percent, Some(swap));
         let known = ends.iter().chain(setting::PERCENTS.iter().rev());
         let (mut misfit, mut lowest) = (None, None);
         for &percent in known.filter(|&percent| ends.first().is_some_and(|end| percent >= end)) {
-            tried.all(vec![Job::new(middle, percent, Some(swap))])?;
-            if tried.of(middle..middle + 1, percent, swap).iter().all(|outcome| outcome.fits()) {
+            tried.all(vec![job(percent)])?;
+            if tried.of(&[job(percent).recording], percent, swap).iter().all(|outcome| outcome.fits()) {
                 lowest = Some(percent);
                 break;
             }
@@ -222,10 +251,10 @@ impl Trial<'_> {
         }
         let Some(lowest) = lowest else { return Ok(Vec::new()) };
         let percents = spread(lowest, POINTS);
-        tried.all(percents.iter().map(|&percent| Job::new(middle, percent, Some(swap))).collect())?;
+        tried.all(percents.iter().map(|&percent| job(percent)).collect())?;
         let point = |percent| {
-            let outcomes = tried.of(middle..middle + 1, percent, swap);
-            (LimitSetting::new(tried.peak, percent, swap), LimitRow::of(&outcomes, swap, true))
+            let outcomes = tried.of(&[job(percent).recording], percent, swap);
+            (LimitSetting::new(peak, percent, swap), LimitRow::of(&outcomes, swap, true))
         };
         let mut points: Vec<_> = percents.into_iter().chain(misfit).map(point).collect();
         // The curve ends with the first that does not fit.
@@ -234,10 +263,10 @@ impl Trial<'_> {
         Ok(points)
     }
 
-    /// The recording of middle size.
-    fn middle(&self) -> usize {
-        let mut places: Vec<usize> = (0..self.recordings.len()).collect();
-        places.sort_by_key(|&place| self.recordings[place].0.needs().events());
+    /// The recording of middle size, of those that this limit is predicted from.
+    fn middle(&self, percent: u32, peak: u64) -> usize {
+        let mut places = self.serving(LimitSetting::new(peak, percent, LimitSwap::Disk).bytes, peak);
+        places.sort_by_key(|&place| self.recordings[place].replay.needs().events());
         places.get(places.len() / 2).copied().unwrap_or_default()
     }
 
@@ -245,7 +274,7 @@ impl Trial<'_> {
     pub(crate) fn beside(&self, setting: &LimitSetting, beside: u64) -> Result<LimitRow, AdviseError> {
         let peak = setting.bytes * 100 / u64::from(setting.percent.max(1));
         let job = |recording| Job::new(recording, setting.percent, Some(setting.swap));
-        let jobs: Vec<Job> = (0..self.recordings.len()).map(job).collect();
+        let jobs: Vec<Job> = self.serving(setting.bytes, peak).into_iter().map(job).collect();
         let outcomes = in_parallel(&jobs, self.at_once, &|_, _| {}, |job| {
             self.replay_within(*job, setting.bytes, peak, Some(beside))
         })?;
@@ -266,13 +295,13 @@ impl Trial<'_> {
         beside: Option<u64>,
     ) -> Result<LimitOutcome, AdviseError> {
         let kind = job.swap.map_or(SwapKind::Ram, LimitSwap::replayed);
-        let (replay, _) = self.recordings[job.recording];
-        let bytes = (SWAP_PEAKS * peak).max(LEAST_SWAP).next_multiple_of(PAGE_SIZE);
+        let Recorded { replay, shown, .. } = self.recordings[job.recording];
         let options = ReplayOptions {
             limit: Some(limit),
             beside,
-            peak: Some(peak),
-            swap: Some(SwapSpec { kind, bytes }),
+            // What read this limit has the peak that it chose.
+            peak: shown.is_none().then_some(peak),
+            swap: Some(SwapSpec { kind, bytes: swap_bytes(peak) }),
             // Pages of zeros go to no device. Whether they fit does not depend on that.
             contents: job.swap.is_some(),
             life: false,
@@ -283,7 +312,7 @@ impl Trial<'_> {
     }
 }
 
-/// The swap with which the program stands still least within all limits that it fits into, if that is known;
+/// The swap with which the program is stalled least within all limits that it fits into, if that is known;
 /// one with which predictions were held against Linux.
 fn best(rows: &[(LimitSetting, LimitRow)]) -> Option<LimitSwap> {
     let cost = |swap: LimitSwap| {
@@ -313,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_swap_fits_and_stands_still_least() {
+    fn the_best_swap_fits_and_stalls_least() {
         let row = |percent, swap, stall: Option<f64>| {
             let figures =
                 |stall: f64| LimitFigures { stall_ns: Range::of([stall]), ..LimitFigures::default() };

@@ -86,6 +86,11 @@ pub struct LimitSetting {
 pub(super) const PERCENTS: [u32; 3] = [90, 75, 50];
 
 impl LimitSetting {
+    /// The bytes of each limit that is tried for every program with this peak.
+    pub fn tried(peak: u64) -> impl Iterator<Item = u64> {
+        PERCENTS.into_iter().map(move |percent| Self::new(peak, percent, LimitSwap::Disk).bytes)
+    }
+
     /// `percent` of `peak` bytes, in whole pages.
     pub(super) fn new(peak: u64, percent: u32, swap: LimitSwap) -> Self {
         let bytes = peak * u64::from(percent) / 100;

@@ -8,12 +8,12 @@ use crate::exit::Failure;
 use crate::output::{advice, progress::Bar, say, spark::may_draw};
 use crate::pictures::{self, Report};
 use quire_advise::{
-    AdviseError, LimitValidation, Prediction, Validation, heat, peak_anonymous, predict, predict_beside,
-    run_within, validate,
+    AdviseError, LimitSetting, LimitValidation, Prediction, Validation, heat, peak_anonymous, predict,
+    predict_beside, run_within, validate,
 };
-use quire_measure::{Costs, HostSettings, HostSwap, MeasureError};
+use quire_measure::{Costs, HostSettings, HostSwap, MeasureError, limit_files};
 use quire_trace::format::Pressure;
-use quire_trace::record::{RecordError, RecordOptions, RecordTarget, record};
+use quire_trace::record::{RecordError, RecordOptions, RecordTarget, ShownLimit, record};
 use std::ffi::OsString;
 use std::fmt;
 use std::fs::File;
@@ -34,7 +34,7 @@ pub(crate) fn run(arguments: &AdviseArguments) -> Result<ExitCode, Failure> {
     if arguments.validate {
         HostSettings::default().check_free().map_err(Failure::work)?;
     }
-    let mut recordings = Recordings { files: arguments.files.clone(), open: Vec::new() };
+    let mut recordings = Recordings { files: arguments.files.clone(), open: Vec::new(), opened: None };
     if recordings.files.is_empty() {
         let wall = recordings.record(&arguments.command, arguments.runs)?;
         if !arguments.no_limits {
@@ -93,6 +93,16 @@ struct Recordings {
     files: Vec<PathBuf>,
     /// Those that were made here have no names: they exist until all is replayed.
     open: Vec<Arc<File>>,
+    /// The file in which the command read its memory limit, if it did.
+    opened: Option<PathBuf>,
+}
+
+/// How a command is recorded.
+#[derive(Clone, Copy, Default)]
+struct Way {
+    pressure: Option<Pressure>,
+    /// The memory limit that it is shown.
+    limit: Option<u64>,
 }
 
 impl Recordings {
@@ -100,7 +110,8 @@ impl Recordings {
     fn record(&mut self, command: &[OsString], runs: u16) -> Result<Duration, Failure> {
         let mut first = None;
         for run in 1..=runs {
-            let wall = self.record_once(command, None, run)?.map_err(|error| not_recorded(error, None))?;
+            let wall =
+                self.record_once(command, Way::default(), run)?.map_err(|error| not_recorded(error, None))?;
             first.get_or_insert(wall);
         }
         Ok(first.unwrap_or_default())
@@ -126,8 +137,10 @@ impl Recordings {
                 return Ok(());
             }
         };
+        let mut runs = 0;
         for run in 1..=arguments.runs {
-            match self.record_once(&arguments.command, Some(pressure(bytes, one_in)), run)? {
+            let way = Way { pressure: Some(pressure(bytes, one_in)), limit: None };
+            match self.record_once(&arguments.command, way, run)? {
                 Ok(wall) => {
                     let [plain, pressed] = [plain, wall].map(|time| time.as_secs_f64());
                     eprintln!(
@@ -135,6 +148,7 @@ impl Recordings {
                          slows it less)",
                         pressed / plain.max(1e-3)
                     );
+                    runs = run;
                     if pressed > plain * TOO_SLOW {
                         break;
                     }
@@ -146,25 +160,54 @@ impl Recordings {
                 Err(error) => return Err(not_recorded(error, None)),
             }
         }
+        if let Some(file) = self.opened.clone().filter(|_| runs > 0) {
+            eprintln!(
+                "quire: the program read its memory limit in {}, and may size itself by it: it is recorded again with each limit \
+                 that is tried",
+                file.display()
+            );
+            for limit in LimitSetting::tried(peak) {
+                for run in 1..=runs {
+                    let way = Way { pressure: Some(pressure(bytes, one_in)), limit: Some(limit) };
+                    match self.record_once(&arguments.command, way, run)? {
+                        Ok(_) => {}
+                        // Its limits are predicted as those of other programs are.
+                        Err(error @ RecordError::ShownLimit { .. }) => {
+                            eprintln!("quire: {error}");
+                            return swap.map_or(Ok(()), HostSwap::finish).map_err(Failure::work);
+                        }
+                        Err(error) => return Err(not_recorded(error, None)),
+                    }
+                }
+            }
+        }
         swap.map_or(Ok(()), HostSwap::finish).map_err(Failure::work)
     }
 
-    /// Records it in run `run`, with so many bytes of it resident if that is given. Returns how long it ran.
+    /// Records it in run `run`, in this way. Returns how long it ran.
     fn record_once(
         &mut self,
         command: &[OsString],
-        pressure: Option<Pressure>,
+        way: Way,
         run: u16,
     ) -> Result<Result<Duration, RecordError>, Failure> {
         let open = scratch().map_err(Failure::input)?;
         let mut options = RecordOptions::new(command.to_vec(), RecordTarget::Open(Arc::clone(&open)));
+        let Way { pressure, limit } = way;
         options.reuse = None;
         options.pressure = pressure;
+        match limit {
+            Some(bytes) => options.shown_limit = Some(ShownLimit { files: limit_files(), bytes }),
+            None => options.watched = limit_files(),
+        }
         options.stdout_is_taken = true;
         let summary = match record(&options) {
             Ok(summary) => summary,
             Err(error) => return Ok(Err(error)),
         };
+        if self.opened.is_none() {
+            self.opened.clone_from(&summary.opened);
+        }
         let run = if pressure.is_some() { format!("{run} under pressure") } else { run.to_string() };
         if let Some(signal) = summary.interrupted {
             return Err(Failure::work(format!(

@@ -2,9 +2,9 @@
 
 use crate::args::{RecordArguments, Switch};
 use crate::exit::Failure;
-use quire_measure::{HostSwap, MeasureError, Swap, SwapKind};
+use quire_measure::{HostSwap, MeasureError, Swap, SwapKind, limit_files};
 use quire_trace::format::Pressure;
-use quire_trace::record::{RecordError, RecordOptions, RecordTarget, host_memory, record};
+use quire_trace::record::{RecordError, RecordOptions, RecordTarget, ShownLimit, host_memory, record};
 use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
@@ -25,12 +25,23 @@ pub(crate) fn run(arguments: RecordArguments) -> Result<ExitCode, Failure> {
     options.pressure = arguments.pressure.map(|bytes| pressure(bytes, arguments.sample.unwrap_or(1)));
     // Until the recording ends.
     let swap = options.pressure.map(|_| swap_to_keep()).transpose()?.flatten();
+    match arguments.show_limit {
+        Some(bytes) => options.shown_limit = Some(ShownLimit { files: limit_files(), bytes }),
+        None => options.watched = limit_files(),
+    }
     let summary = record(&options).map_err(|error| not_recorded(error, Some(&name)))?;
     if let Some(swap) = swap {
         swap.finish().map_err(Failure::work)?;
     }
     // On stderr: standard output is the recorded program's.
     eprint!("{summary}");
+    if let Some(file) = &summary.opened {
+        eprintln!(
+            "quire: the program read its memory limit in {}, and may size itself by it; record it with --pressure and \
+             --show-limit to predict a limit",
+            file.display()
+        );
+    }
     Ok(ExitCode::from(summary.exit_code()))
 }
 

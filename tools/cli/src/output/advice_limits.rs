@@ -28,6 +28,7 @@ pub(super) fn print(limits: &Limits, seconds: f64) {
         (true, 1) => " from a recording under pressure,".to_owned(),
         (true, recordings) => format!(" from {recordings} recordings under pressure,"),
     };
+    let of = if limits.shown { format!("{of} shown about that limit each,") } else { of };
     say(format_args!(
         "\nMemory limits,{of} in percent of {} (the peak of anonymous memory of all\nprocesses); page tables are part of \
          a limit, files come on top:",
@@ -78,7 +79,7 @@ fn table(rows: &[(LimitSetting, LimitRow)], seconds: f64) -> Table {
         "swapped in",
         "swapped out",
         "compressed",
-        "stands still",
+        "stalled",
         "of its time",
     ]);
     for (setting, row) in rows {
@@ -128,13 +129,13 @@ pub(super) fn verdict(limits: &Limits) -> Vec<String> {
             Some((setting, _)) => format!("It does not fit within {}", setting.name()),
         };
         return vec![format!(
-            "Memory: {fits}. What that costs only recordings made under pressure tell: these do not say which pages \
-             are used again, and when."
+            "Memory: {fits}. The cost is known only from recordings made under pressure: these do not show which pages are \
+             used again, and when."
         )];
     }
     let Some(enough) = &limits.enough else {
         return vec![
-            "Memory: no smaller limit is cheap: within each of them it stands still for 2 % of its time or more, or \
+            "Memory: no smaller limit is cheap: within each of them its threads are stalled for 2 % of the time or more, or \
              does not fit."
                 .to_owned(),
         ];
@@ -199,6 +200,7 @@ pub(super) fn objects(limits: &Limits, seconds: f64, validation: Option<&LimitVa
     for (rows, is_curve) in [(&limits.rows, false), (&limits.curve, true)] {
         for (setting, row) in rows {
             let mut object = object(setting, row, is_curve, seconds);
+            object.insert("limit_shown".to_owned(), json!(limits.shown));
             if let Some(found) = validation.filter(|found| found.setting == *setting) {
                 put_measured(&mut object, &found.figures, found.seconds);
                 object.insert("beside".to_owned(), json!(found.beside));

@@ -20,6 +20,9 @@ pub(crate) fn header(out: &mut impl Write, header: &TraceHeader) -> io::Result<(
         };
         writeln!(out, "pressure: {} bytes of anonymous memory stay resident{part}", pressure.bytes)?;
     }
+    if let Some(limit) = header.shown_limit {
+        writeln!(out, "limit: the program was shown a memory limit of {limit} bytes")?;
+    }
     header.settings.as_ref().map_or(Ok(()), |settings| host_settings(out, settings))
 }
 

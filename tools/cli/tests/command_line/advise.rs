@@ -157,6 +157,39 @@ fn limits_of_a_command_have_figures() {
     assert!(limits.len() == 12 && limits.iter().all(|row| row["major_faults"].is_null()), "{limits:?}");
 }
 
+/// A program that sizes itself by its memory limit is recorded with each limit: then it fits. Without that half of
+/// its pages would be out, again and again.
+#[test]
+fn a_program_that_reads_its_limit_is_recorded_with_each() {
+    let script = "
+limit = 1 << 40
+for line in open('/proc/self/cgroup'):
+    controllers, path = line.strip().split(':', 2)[1:]
+    file = '/memory' + path + '/memory.limit_in_bytes' if 'memory' in controllers else path + '/memory.max'
+    try:
+        limit = min(limit, int(open('/sys/fs/cgroup' + file).read()))
+    except (OSError, ValueError):
+        pass
+pages = [bytearray(4096) for number in range(min(8192, limit // 4 // 4096))]
+for page in pages * 3: page[0] = 1
+";
+    let output = advise(&["--json", "--runs=1", "--", python(), "-c", script]);
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{errors}");
+    let cannot = ["what memory limits cost is not predicted", "cannot be shown a memory limit"];
+    if cannot.iter().any(|words| errors.contains(words)) || !std::fs::exists("/sys/fs/cgroup/memory").unwrap()
+    {
+        return eprintln!("skipped: {errors}");
+    }
+    assert!(errors.contains("it is recorded again with each limit that is tried"), "{errors}");
+    let rows = objects(&output);
+    let row = |name: &str| rows.iter().find(|row| row["setting"] == name && row["curve"] == false).unwrap();
+    for percent in [75, 50] {
+        let row = row(&format!("limit={percent}%,swap=zram-lz4"));
+        assert!(row["limit_shown"] == true && row["major_faults"].as_f64() < Some(1000.0), "{row}");
+    }
+}
+
 /// What two processes share after fork counts once, and for each of them.
 #[test]
 fn memory_that_processes_share_counts_once() {

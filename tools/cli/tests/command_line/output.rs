@@ -127,7 +127,7 @@ fn a_summary_says_where_calls_came_from() {
         let by_default = said(&["record", "-o", name, "--", "true"]);
         assert!(by_default.is_none_or(|said| said.contains(told)));
     } else {
-        assert!(text.contains("calls can not be had from tracepoints"), "{text}");
+        assert!(text.contains("calls cannot be obtained from tracepoints"), "{text}");
     }
 }
 

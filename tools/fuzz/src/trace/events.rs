@@ -38,6 +38,7 @@ pub(super) fn header() -> TraceHeader {
         uses: UseSource::None,
         settings: None,
         pressure: None,
+        shown_limit: None,
         started: 0,
         command: Vec::new(),
     }

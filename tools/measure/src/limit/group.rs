@@ -15,6 +15,16 @@ pub enum CgroupVersion {
     V2,
 }
 
+impl CgroupVersion {
+    /// The file of a cgroup's limit.
+    pub(crate) fn limit_file(self) -> &'static str {
+        match self {
+            Self::V1 => "memory.limit_in_bytes",
+            Self::V2 => "memory.max",
+        }
+    }
+}
+
 /// The folder in which memory cgroups are created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CgroupRoot {
@@ -61,6 +71,11 @@ impl CgroupRoot {
         self.version
     }
 
+    /// Where its hierarchy is mounted.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// The file that turns the memory controller on for groups below, and the word that turns it off again.
     /// None if it is on.
     pub(crate) fn turned_on(&self) -> Option<(PathBuf, &'static str)> {
@@ -97,31 +112,22 @@ impl Group {
 
     /// Limits memory to `bytes`, and what is swapped out of it to `swap`.
     pub(crate) fn limit(&self, bytes: u64, swap: u64) -> Result<(), MeasureError> {
-        match self.version {
-            CgroupVersion::V1 => {
-                self.write("memory.limit_in_bytes", bytes)?;
-                // Memory and swap together. A kernel that does not account swap does not limit it.
-                match self.write("memory.memsw.limit_in_bytes", bytes + swap) {
-                    Err(MeasureError::Missing(_)) => Ok(()),
-                    written => written,
-                }
-            }
-            CgroupVersion::V2 => {
-                self.write("memory.max", bytes)?;
-                match self.write("memory.swap.max", swap) {
-                    Err(MeasureError::Missing(_)) => Ok(()),
-                    written => written,
-                }
-            }
+        self.write(self.version.limit_file(), bytes)?;
+        let written = match self.version {
+            // Memory and swap together.
+            CgroupVersion::V1 => self.write("memory.memsw.limit_in_bytes", bytes + swap),
+            CgroupVersion::V2 => self.write("memory.swap.max", swap),
+        };
+        match written {
+            // A kernel that does not account swap does not limit it.
+            Err(MeasureError::Missing(_)) => Ok(()),
+            written => written,
         }
     }
 
     /// The limit as the kernel rounded it: whole pages.
     pub(crate) fn limited_to(&self) -> u64 {
-        self.number(match self.version {
-            CgroupVersion::V1 => "memory.limit_in_bytes",
-            CgroupVersion::V2 => "memory.max",
-        })
+        self.number(self.version.limit_file())
     }
 
     /// The file into which a process writes 0 to enter the group.

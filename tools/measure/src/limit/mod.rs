@@ -4,6 +4,7 @@
 //! and cgroup when this process has ended in any way. The lock's file lists what is to be removed; if the
 //! shell is killed, too, the next one starts with that.
 
+mod files;
 mod group;
 mod host_swap;
 
@@ -17,6 +18,7 @@ use crate::error::MeasureError;
 use crate::lock::{Lock, start_shell};
 use crate::settings::{Change, LOCK, chosen};
 use crate::swap::{Pool, Swap, SwapKind, SwapTruth};
+pub use files::limit_files;
 use group::Group;
 pub(crate) use group::field;
 pub use group::{CgroupRoot, CgroupVersion};

@@ -54,7 +54,7 @@ pub enum TraceErrorKind {
         part: &'static str,
     },
     /// The checksums match but the contents are invalid.
-    #[error("{part} can not be understood: {reason}; `--salvage` uses what is whole")]
+    #[error("{part} cannot be decoded: {reason}; `--salvage` uses what is whole")]
     Malformed {
         /// Which part.
         part: &'static str,

@@ -34,6 +34,9 @@ pub struct TraceHeader {
     /// How pages were paged out so that later uses of them are page faults. `None`: they were not, as in
     /// versions 1 to 4 of the format.
     pub pressure: Option<Pressure>,
+    /// The memory limit that the program was shown instead of its own, in bytes, so that it sized itself by
+    /// that. `None`: none, as in versions 1 to 8 of the format.
+    pub shown_limit: Option<u64>,
     /// When the recording began, in seconds since 1970 (UTC).
     pub started: u64,
     /// The command that was recorded: the program and its arguments.
@@ -191,6 +194,7 @@ wire!(TraceHeader {
     uses(since THREE, before UseSource::Unknown),
     settings(since FOUR, before None),
     pressure(since FIVE, before None),
+    shown_limit(since NINE, before None),
     started,
     command,
 });

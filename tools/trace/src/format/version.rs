@@ -20,6 +20,8 @@ impl Version {
     pub(crate) const SEVEN: Self = Self(7);
     /// The first whose samples of contents say which pages they are of.
     pub(crate) const EIGHT: Self = Self(8);
+    /// The first whose header has the memory limit that the program was shown.
+    pub(crate) const NINE: Self = Self(9);
 
     /// The version with this number, if it can be read.
     pub(crate) fn new(number: u16) -> Option<Self> {

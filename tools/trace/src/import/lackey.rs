@@ -195,6 +195,7 @@ impl Layout {
             uses: UseSource::Exact,
             settings: None,
             pressure: None,
+            shown_limit: None,
             started: 0,
             command: vec![self.command.clone().into()],
         }

@@ -46,6 +46,14 @@ pub enum RecordError {
         /// What Linux says.
         source: io::Error,
     },
+    /// The program cannot be shown another memory limit.
+    #[error(
+        "the program cannot be shown a memory limit: {source}; that needs root, and a memory cgroup with a limit file"
+    )]
+    ShownLimit {
+        /// What Linux says.
+        source: io::Error,
+    },
     /// Tracing the program is not permitted.
     #[error(
         "following a program is not permitted here ({source}); allow ptrace \
@@ -56,7 +64,7 @@ pub enum RecordError {
         source: io::Error,
     },
     /// The requested source of page faults is not available.
-    #[error("page faults can not be had from `{wanted}`: {source}; use `--faults auto`")]
+    #[error("page faults cannot be obtained from `{wanted}`: {source}; use `--faults auto`")]
     Faults {
         /// The requested source.
         wanted: &'static str,
@@ -64,7 +72,7 @@ pub enum RecordError {
         source: io::Error,
     },
     /// Recording calls without stops was requested, but is not possible.
-    #[error("calls can not be had from tracepoints: {why}; use `--calls auto`")]
+    #[error("calls cannot be obtained from tracepoints: {why}; use `--calls auto`")]
     Calls {
         /// What is missing.
         why: String,

@@ -1,12 +1,14 @@
 //! Starting the program.
 //!
 //! The child waits between fork and exec until the recorder has seized it. Then it does the steps that the
-//! recorder requests, one after the other, and reports the result of each: it turns transparent huge pages
-//! off, installs the seccomp filter, and executes the program. Between fork and exec it makes system calls
-//! only: another thread of the recorder may hold the allocator's lock.
+//! recorder requests, one after the other, and reports the result of each: it mounts the memory limit that the
+//! program is shown, turns transparent huge pages off, installs the seccomp filter, and executes the program.
+//! Between fork and exec it makes system calls only: another thread of the recorder may hold the allocator's
+//! lock.
 
 use super::error::RecordError;
 use super::seccomp::{self, Stops};
+use super::shown_limit::LimitMounts;
 use super::sys::process::{close_copy, disable_thp, fork};
 use super::sys::signals::{self, SavedSignal};
 use super::sys::{Tid, pipe};
@@ -29,6 +31,7 @@ pub(crate) struct Child {
 /// The step that the child is to do next, and then reports.
 const STEP_THP_EXCEPT_ADVISED: u8 = b'a';
 const STEP_THP_OFF: u8 = b't';
+const STEP_SHOW_LIMIT: u8 = b'l';
 const STEP_FILTER_ALL: u8 = b'f';
 const STEP_FILTER_SOME: u8 = b's';
 const STEP_EXEC: u8 = b'x';
@@ -54,6 +57,7 @@ impl Child {
         command: &[OsString],
         stdout_is_taken: bool,
         signals: &[SavedSignal],
+        shown: Option<&LimitMounts>,
     ) -> Result<Self, RecordError> {
         let words = command.iter().map(|word| CString::new(word.as_bytes()));
         let words: Vec<CString> = words
@@ -72,7 +76,7 @@ impl Child {
                 let _ = rustix::stdio::dup2_stdout(rustix::stdio::stderr());
             }
             signals::restore(signals);
-            child(&argv, &filters, &go_out, &report_in)
+            child(&argv, &filters, shown, &go_out, &report_in)
         };
         // SAFETY: the child calls only async-signal-safe functions (see `child`).
         let pid = unsafe { fork(live) }.map_err(start)?;
@@ -86,6 +90,14 @@ impl Child {
             Stops::WhereMoreIsRead => STEP_FILTER_SOME,
         };
         Ok(self.ask(step)? == 0)
+    }
+
+    /// Lets the child mount the limit that the program is shown.
+    pub(crate) fn show_limit(&mut self) -> io::Result<()> {
+        match self.ask(STEP_SHOW_LIMIT)? {
+            0 => Ok(()),
+            errno => Err(io::Error::from_raw_os_error(errno)),
+        }
     }
 
     /// Lets the child turn transparent huge pages off, which the program inherits.
@@ -126,6 +138,7 @@ impl Child {
 fn child(
     argv: &[*const libc::c_char],
     [all, some]: &[Vec<libc::sock_filter>; 2],
+    shown: Option<&LimitMounts>,
     go: &OwnedFd,
     report: &OwnedFd,
 ) -> i32 {
@@ -133,6 +146,7 @@ fn child(
         let (step, errno) = match wait_for(go) {
             Some(step @ STEP_THP_EXCEPT_ADVISED) => (step, disable_thp(EXCEPT_ADVISED)),
             Some(step @ STEP_THP_OFF) => (step, disable_thp(0)),
+            Some(step @ STEP_SHOW_LIMIT) => (step, shown.map_or(0, LimitMounts::mount)),
             Some(step @ STEP_FILTER_ALL) => (step, install(all)),
             Some(step @ STEP_FILTER_SOME) => (step, install(some)),
             Some(_) => break,

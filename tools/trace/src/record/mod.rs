@@ -7,19 +7,21 @@ mod calls;
 mod error;
 mod launch;
 mod merge;
+mod opened;
 mod options;
 mod output;
 mod perf;
 mod proc;
 mod ranges;
 mod seccomp;
+mod shown_limit;
 mod summary;
 mod sys;
 mod target;
 mod tracer;
 
 pub use error::RecordError;
-pub use options::{CallChoice, FaultChoice, RecordOptions, RecordTarget};
+pub use options::{CallChoice, FaultChoice, RecordOptions, RecordTarget, ShownLimit};
 pub use ranges::{PageRange, pages_after_call, pages_before_call};
 pub use summary::{PressureSummary, RecordSummary};
 
@@ -30,6 +32,7 @@ use output::Output;
 use perf::PerfSession;
 use proc::system;
 use seccomp::Stops;
+use shown_limit::LimitMounts;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -78,7 +81,9 @@ fn follow(options: &RecordOptions) -> Result<RecordSummary, RecordError> {
     let seen = signals::seen();
     let signals = SignalGuard::install();
     let to_stderr = options.stdout_is_taken || matches!(options.output, RecordTarget::Stdout);
-    let mut child = Child::start(&options.command, to_stderr, &signals.saved())?;
+    let shown = options.shown_limit.as_ref().map(LimitMounts::prepare).transpose();
+    let shown = shown.map_err(|source| RecordError::ShownLimit { source })?;
+    let mut child = Child::start(&options.command, to_stderr, &signals.saved(), shown.as_ref())?;
     let pid = child.pid;
     let result = follow_child(options, &mut child).and_then(|hold| {
         let started = now();
@@ -125,6 +130,9 @@ pub(crate) struct Hold {
 /// Prepares the tracing of the child: ptrace, page faults, huge pages and filter, in this order.
 fn follow_child(options: &RecordOptions, child: &mut Child) -> Result<Hold, RecordError> {
     ptrace::seize(child.pid).map_err(|source| RecordError::Ptrace { source })?;
+    if options.shown_limit.is_some() {
+        child.show_limit().map_err(|source| RecordError::ShownLimit { source })?;
+    }
     let Sources { mut perf, faults, mut without_stops } = open_sources(options, child.pid)?;
     if options.pressure.is_some() {
         check_pressure(child.pid, perf.is_some())?;
@@ -150,7 +158,7 @@ fn follow_child(options: &RecordOptions, child: &mut Child) -> Result<Hold, Reco
 fn check_pressure(pid: Tid, sees_faults: bool) -> Result<(), RecordError> {
     if !sees_faults {
         return Err(RecordError::Pressure(
-            "page faults can not be had from perf, so that uses of pages are not seen; run as root, or set \
+            "page faults cannot be obtained from perf, so that uses of pages are not seen; run as root, or set \
              kernel.perf_event_paranoid to 1 or less",
         ));
     }
@@ -170,7 +178,7 @@ fn turn_thp_off(options: &RecordOptions, child: &mut Child) -> Option<ThpOff> {
     let done = child.turn_thp_off();
     if let Err(error) = &done {
         (options.notify)(&format!(
-            "transparent huge pages can not be turned off ({error}): a fault that maps one hides which of its pages are \
+            "transparent huge pages cannot be turned off ({error}): a fault that maps one hides which of its pages are \
              touched"
         ));
     }
@@ -239,7 +247,7 @@ fn open_faults(options: &RecordOptions, pid: Tid) -> Result<(Option<PerfSession>
     }
     let level = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
     (options.notify)(&format!(
-        "page faults can not be had from perf ({source}): touched pages are learnt from pagemap, without their \
+        "page faults cannot be obtained from perf ({source}): touched pages are learnt from pagemap, without their \
          order; for exact faults run as root, or set kernel.perf_event_paranoid to 1 or less (now {})",
         level.trim()
     ));
@@ -274,6 +282,7 @@ fn header(options: &RecordOptions, hold: &Hold) -> TraceHeader {
             no_randomize: process::no_randomize(),
         }),
         pressure: options.pressure,
+        shown_limit: options.shown_limit.as_ref().map(|shown| shown.bytes),
         started: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
         command: options.command.iter().map(|word| word.as_bytes().into()).collect(),
     }

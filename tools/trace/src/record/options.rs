@@ -34,6 +34,14 @@ pub struct RecordOptions {
     /// Page anonymous memory out so that about so much stays resident: every later use is then a page fault.
     /// Needs swap space and `CAP_SYS_NICE`.
     pub pressure: Option<Pressure>,
+    /// A memory limit that the program is shown: other files are mounted over those of its memory cgroup, in a
+    /// mount namespace of its own. Needs `CAP_SYS_ADMIN`.
+    pub shown_limit: Option<ShownLimit>,
+    /// Files of which it is wanted to know whether the program opens them ([`RecordSummary::opened`]): those
+    /// that tell it its memory limit. Files that do not exist are ignored.
+    ///
+    /// [`RecordSummary::opened`]: super::RecordSummary::opened
+    pub watched: Vec<PathBuf>,
     /// zstd's level, 1 to 19.
     pub level: i32,
     /// Called with what the user should know while the program runs (one line, without a line end).
@@ -61,10 +69,22 @@ impl RecordOptions {
             stdout_is_taken: false,
             reuse: Some(Self::REUSE_EVERY),
             pressure: None,
+            shown_limit: None,
+            watched: Vec::new(),
             level,
             notify: |line| eprintln!("quire: {line}"),
         }
     }
+}
+
+/// A memory limit that a program is shown instead of its own: for a program that sizes itself by its limit. It
+/// is not enforced.
+#[derive(Debug, Clone)]
+pub struct ShownLimit {
+    /// The files in which the program would read its own. Those that do not exist are ignored.
+    pub files: Vec<PathBuf>,
+    /// In bytes.
+    pub bytes: u64,
 }
 
 /// Where a recording goes.

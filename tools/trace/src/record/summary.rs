@@ -3,6 +3,7 @@
 use crate::event::{EventKind, ExitStatus};
 use crate::format::{CallSource, FaultSource, Trailer};
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// What a recording did and what it cost. Displays as a few lines.
@@ -52,6 +53,11 @@ pub struct RecordSummary {
     pub released: Option<u8>,
     /// Threads that could not be detached in time; they were killed.
     pub not_released: usize,
+    /// The first of the watched files ([`RecordOptions::watched`]) that the program opened, as far as that is
+    /// known: it needs root.
+    ///
+    /// [`RecordOptions::watched`]: super::RecordOptions::watched
+    pub opened: Option<PathBuf>,
     /// What the recorder paged out, if it did.
     pub pressure: Option<PressureSummary>,
 }
@@ -147,7 +153,7 @@ impl fmt::Display for RecordSummary {
         writeln!(f, "exactness {}", self.faults.exactness())?;
         writeln!(
             f,
-            "overhead  {:.3} s wall, {:.3} s stood still",
+            "overhead  {:.3} s wall, {:.3} s stopped",
             self.wall.as_secs_f64(),
             self.stopped.as_secs_f64()
         )?;

@@ -101,6 +101,7 @@ mod tests {
             }),
             started: 0,
             pressure: None,
+            shown_limit: None,
             command: Vec::new(),
         }
     }

@@ -79,7 +79,9 @@ impl FromStr for SwapKind {
 #[non_exhaustive]
 pub enum SwapError {
     /// The machine has too little memory for the metadata of such a device.
-    #[error("the machine's memory cannot hold the books of so large a swap device; take a larger --memory")]
+    #[error(
+        "the machine's memory cannot hold the metadata of a swap device this large; take a larger --memory"
+    )]
     Device(AllocError),
     /// The file cannot be used.
     #[error("swap: {0}")]

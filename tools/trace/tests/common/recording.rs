@@ -127,7 +127,10 @@ impl Recording {
 /// `None`, with a message, if what was asked for is not permitted on this machine.
 pub(crate) fn permitted<T>(result: Result<T, RecordError>) -> Option<Result<T, RecordError>> {
     if let Err(
-        error @ (RecordError::Ptrace { .. } | RecordError::Faults { .. } | RecordError::Calls { .. }),
+        error @ (RecordError::Ptrace { .. }
+        | RecordError::Faults { .. }
+        | RecordError::Calls { .. }
+        | RecordError::ShownLimit { .. }),
     ) = result
     {
         eprintln!("skipped: {error}");

@@ -55,7 +55,7 @@ fn a_page_that_is_not_executable_is_brought_in_and_refused() {
 /// A signal to the recorder's process is noted before the program's end is: the thread that called `record`
 /// does not take it. The program's own mask is as it was.
 #[test]
-fn the_thread_that_waits_for_the_program_gets_the_signals() {
+fn a_signal_is_for_the_thread_that_waits_for_the_program() {
     fn blocked(status: &str) -> u64 {
         let line = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap();
         u64::from_str_radix(line.trim(), 16).unwrap()

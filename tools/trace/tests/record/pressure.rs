@@ -4,9 +4,10 @@ use crate::recording::{Recording, Scratch};
 use crate::shared::{HOT_EACH, HOT_ROUNDS, PAGE, PRESSED_PAGES, PRESSED_ROUNDS, SAMPLED_PAGES};
 use quire_measure::{HostSwap, Swap, SwapKind};
 use quire_trace::event::{EventKind, Outcome};
-use quire_trace::format::{FaultSource, Pressure, UseSource};
-use quire_trace::record::{FaultChoice, RecordError, RecordOptions, record};
+use quire_trace::format::{FaultSource, Pressure, TraceReader, UseSource};
+use quire_trace::record::{FaultChoice, RecordError, RecordOptions, ShownLimit, record};
 use quire_trace::replay::{Replay, ReplayOptions, SwapKind as ReplaySwap, SwapSpec};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const BYTES: u64 = (PRESSED_PAGES * PAGE) as u64;
 
@@ -38,6 +39,54 @@ fn recorded_under(program: &str, pressure: Pressure) -> Option<Recording> {
         }
         Err(error) => panic!("{error}"),
     }
+}
+
+/// It reads the limit that it was shown in the place of its own, which nothing else does. That it opened the
+/// file is seen where that was asked for.
+#[test]
+fn a_program_is_shown_a_limit_and_its_reading_is_seen() {
+    let folder = std::env::temp_dir().join(format!("quire-shown-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let [file, told] = ["limit", "told"].map(|name| folder.join(name));
+    std::fs::write(&file, "own\n").unwrap();
+    let files = vec![file.clone(), "/nowhere".into()];
+    // A child reads it that has ended when its parent does.
+    let reads = format!("cat {} | cat > {}; exit 3", file.display(), told.display());
+    let command = ["sh", "-c", &reads];
+    let shown = ShownLimit { files: files.clone(), bytes: 64 << 20 };
+    let Some(recorded) = Recording::of_command(&command, |options| options.shown_limit = Some(shown)) else {
+        return;
+    };
+    assert_eq!(recorded.summary.exit_code(), 3);
+    assert_eq!(std::fs::read_to_string(&told).unwrap(), "67108864\n");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "own\n", "of the host");
+    let header = TraceReader::open(recorded.file.path()).unwrap().header().clone();
+    assert_eq!((header.shown_limit, recorded.summary.opened), (Some(64 << 20), None));
+
+    let watching = |command: &[&str]| {
+        let recorded = Recording::of_command(command, |options| options.watched = files.clone());
+        recorded.unwrap().summary.opened
+    };
+    // Other processes open it all the time.
+    let over = AtomicBool::new(false);
+    let opened = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                std::fs::read(&file).unwrap();
+            }
+        });
+        let opened = watching(&["true"]);
+        over.store(true, Ordering::Relaxed);
+        opened
+    });
+    assert_eq!(opened, None);
+    assert_eq!(watching(&command), Some(file));
+    let nowhere = ShownLimit { files: vec!["/nowhere".into()], bytes: 1 };
+    let file = Scratch::new("no-limit");
+    let mut options = RecordOptions::new(vec!["true".into()], file.path().to_path_buf());
+    options.shown_limit = Some(nowhere);
+    assert!(matches!(record(&options), Err(RecordError::ShownLimit { .. })));
+    std::fs::remove_dir_all(folder).unwrap();
 }
 
 #[test]

@@ -47,6 +47,7 @@ pub(crate) fn header() -> TraceHeader {
         uses: UseSource::Sampled { interval_ms: 100 },
         settings: Some(settings()),
         pressure: Some(Pressure::of_sample(3 << 20, 8, 5).in_small_blocks()),
+        shown_limit: Some(5 << 20),
         started: 1_700_000_000,
         command: vec![(*b"ls").into(), (*b"\xff\xfe").into()],
     }
@@ -472,9 +473,10 @@ fn a_false_length_takes_no_memory() {
 #[test]
 fn another_version_is_told() {
     let mut file = write(&[], 1);
-    file[8] = 9;
+    let next = FORMAT_VERSION + 1;
+    file[8] = next as u8;
     let error = TraceReader::new(&file[..]).unwrap_err();
-    assert!(matches!(error.kind(), TraceErrorKind::Version { found: 9, .. }));
+    assert!(matches!(error.kind(), TraceErrorKind::Version { found, .. } if *found == next));
     let error = TraceReader::new(&b"\x7fELF and so on"[..]).unwrap_err();
     assert!(matches!(error.kind(), TraceErrorKind::NotATrace));
     let error = TraceReader::open("/nowhere/x.qtr").unwrap_err();
@@ -496,11 +498,16 @@ fn replace_contents(file: &mut Vec<u8>, at: usize, change: impl Fn(&mut Vec<u8>)
     file.splice(at + 36..at + 36 + old, contents);
 }
 
-/// Makes the header of a file one of an earlier version, which does not end with the version.
+/// Makes the header of a file one of version 1 to 6, which has no shown limit, and does not end with the
+/// version.
 fn set_version(file: &mut Vec<u8>, version: u8) {
     file[8] = version;
     replace_contents(file, 12, |contents| {
         assert_eq!(contents.pop().map(u16::from), Some(FORMAT_VERSION));
+        // There is one, of 5 MiB.
+        let limit = [1, 0x80, 0x80, 0xc0, 2];
+        let at = contents.windows(5).rposition(|bytes| bytes == limit).unwrap();
+        contents.drain(at..at + 5);
     });
 }
 

@@ -58,6 +58,10 @@ fn header(version: u8) -> Vec<u8> {
         // No pressure.
         out.push(0);
     }
+    if version >= 9 {
+        // No shown limit.
+        out.push(0);
+    }
     // Started in 7, one argument.
     out.extend([7, 1]);
     string(&mut out, b"ls");
@@ -178,9 +182,13 @@ fn samples_of_contents_grow_with_the_versions() {
     // Pages 1, 2 and 4.
     event.extend([3, 2, 0, 0, 0, 2, 0xae, 2]);
     let eight = event.len();
-    for (version, len, of_both) in
-        [(5, five, [0, 0]), (6, six, [100, 90]), (7, six, [100, 90]), (8, eight, [100, 90])]
-    {
+    for (version, len, of_both) in [
+        (5, five, [0, 0]),
+        (6, six, [100, 90]),
+        (7, six, [100, 90]),
+        (8, eight, [100, 90]),
+        (9, eight, [100, 90]),
+    ] {
         let read = |len| {
             let file = file(version, 13, CONTENTS, &event[..len]);
             TraceReader::new(&file[..]).unwrap().collect::<Result<Vec<Event>, _>>()
@@ -191,7 +199,7 @@ fn samples_of_contents_grow_with_the_versions() {
         assert_eq!(([sample.lz4_of_both, sample.zstd], sample.sizes.sizes[1]), (of_both, 1));
         let held = [(1, PageContents::Zero), (2, PageContents::Zero), (4, PageContents::Compressed(300))];
         let told = held.map(|(page, contents)| PageSample { page, contents });
-        assert_eq!(sample.pages, if version == 8 { &told[..] } else { &[] });
+        assert_eq!(sample.pages, if version >= 8 { &told[..] } else { &[] });
         for other in [five, six, eight].into_iter().filter(|other| *other != len) {
             let error = read(other).unwrap_err();
             assert!(matches!(error.kind(), TraceErrorKind::Malformed { .. }), "{version} {other}: {error}");

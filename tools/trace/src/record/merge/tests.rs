@@ -106,7 +106,7 @@ fn what_is_not_settled_waits() {
     assert_eq!(letters(&settle(&mut merger, 200 * MS, false)), "f", "the call under way holds up the second");
     merger.record(call(100 * MS, 210 * MS, Effect::Removes { start: 0, end: 10 }));
     assert_eq!(letters(&settle(&mut merger, 300 * MS, false)), "fc");
-    // A fault whose outcome is not known yet holds up what follows, until its thread is seen to stand still.
+    // A fault whose outcome is not known yet holds up what follows, until its thread is seen to be stopped.
     merger.samples().push(begin(11, 400 * MS, 3));
     merger.record(call(410 * MS, 420 * MS, Effect::Neutral));
     assert_eq!(letters(&settle(&mut merger, 500 * MS, false)), "");

@@ -120,7 +120,7 @@ mod tests {
     fn a_detached_mount_tells_the_same_as_a_mounted_one() {
         match (Tracepoint::find_in_detached_mount(FAULTS), Tracepoint::find(FAULTS)) {
             (Ok(detached), Ok(usual)) => assert_eq!(detached, usual),
-            (detached, _) => eprintln!("skipped: tracefs can not be mounted here: {:?}", detached.err()),
+            (detached, _) => eprintln!("skipped: tracefs cannot be mounted here: {:?}", detached.err()),
         }
     }
 }

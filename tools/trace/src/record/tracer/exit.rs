@@ -158,6 +158,7 @@ impl Tracer<'_> {
             process.threads -= 1;
             if process.threads == 0 {
                 self.summary.programs_cpu += Duration::from_nanos(process.cpu_ns);
+                self.note_opened();
                 self.processes.remove(&task.pid);
                 self.accesses.forget_process(task.pid);
             }

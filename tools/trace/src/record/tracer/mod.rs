@@ -29,6 +29,7 @@ use super::error::RecordError;
 use super::launch::Child;
 use super::launch::ThpOff;
 use super::merge::{Merger, Record, Rule, SpaceId};
+use super::opened::OpenedFiles;
 use super::output::Output;
 use super::perf::{AccessFinder, PerfSession};
 use super::sys::ptrace::{EVENT_STOP, Resume, SyscallStop};
@@ -84,6 +85,8 @@ pub(crate) struct Tracer<'a> {
     reuse: Option<ReuseSampler>,
     /// Pages out the oldest regions, if requested.
     rotation: Option<Rotation>,
+    /// Present if it is wanted to know whether the program opens some files.
+    opened: Option<OpenedFiles>,
     same_cpu: SameCpu,
     switches: Switches,
     merger: Merger,
@@ -135,6 +138,7 @@ impl<'a> Tracer<'a> {
             touched,
             reuse: options.reuse.map(|every| ReuseSampler::new(every, started, options.pressure.is_none())),
             rotation: options.pressure.map(Rotation::new),
+            opened: OpenedFiles::watch(&options.watched),
             same_cpu: SameCpu::new(),
             switches: Switches::default(),
             merger: Merger::new(started),
@@ -200,6 +204,7 @@ impl<'a> Tracer<'a> {
                 self.release_orphans(time);
                 self.sample_reuse(time);
                 self.touched_in_between(time);
+                self.note_opened();
                 self.drain(time);
                 self.settle(false);
                 self.sample_peaks_after_calls(time);
@@ -267,6 +272,15 @@ impl<'a> Tracer<'a> {
     fn settle(&mut self, all: bool) {
         let events = self.merger.settle(self.drained, all);
         self.output.push(events);
+    }
+
+    /// Notes the first watched file that the program opened; later ones make no difference.
+    fn note_opened(&mut self) {
+        let Some(opened) = &self.opened else { return };
+        self.summary.opened = opened.first(|pid| self.processes.contains_key(&pid));
+        if self.summary.opened.is_some() {
+            self.opened = None;
+        }
     }
 
     /// The index of a signal that came since the last check; it is then counted as seen.
