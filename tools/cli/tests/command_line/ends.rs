@@ -1,37 +1,13 @@
 //! How commands end where something is missing or stops them: one line, an exit code, and nothing left
 //! behind.
 
-use crate::{python, quire, quire_with};
+use crate::{Folder, python, quire, quire_with};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::{env, fs};
-
-/// A folder of this test's own, which any user may use.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let path = env::temp_dir().join(format!("quire-ends-{}-{name}", std::process::id()));
-        fs::create_dir(&path).expect("a new folder");
-        let everyone = std::os::unix::fs::PermissionsExt::from_mode(0o777);
-        fs::set_permissions(&path, everyone).expect("the folder's owner");
-        Self(path)
-    }
-
-    fn names(&self) -> Vec<String> {
-        let entries = fs::read_dir(&self.0).expect("the folder");
-        entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned()).collect()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 fn is_root() -> bool {
     Command::new("id").arg("-u").output().is_ok_and(|output| output.stdout == b"0\n")

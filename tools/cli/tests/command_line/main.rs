@@ -5,11 +5,15 @@ mod cli;
 mod compare;
 mod ends;
 mod lab;
+mod limits;
 mod manual;
 mod output;
 mod report;
 mod schema;
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::sync::{PoisonError, RwLock};
 
@@ -44,4 +48,27 @@ fn quire_with(arguments: &[&str], change: impl FnOnce(&mut Command)) -> Output {
 fn python() -> &'static str {
     const PLACE: &str = "/usr/bin/python3";
     if std::path::Path::new(PLACE).exists() { PLACE } else { "python3" }
+}
+
+/// A folder of a test's own, which any user may use. It is gone when the test is over.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("quire-cli-{}-{name}", std::process::id()));
+        fs::create_dir(&path).expect("a new folder");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).expect("the folder's owner");
+        Self(path)
+    }
+
+    fn names(&self) -> Vec<String> {
+        let entries = fs::read_dir(&self.0).expect("the folder");
+        entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned()).collect()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
 }

@@ -1,8 +1,7 @@
 //! What `quire record` and `quire run` write, and where.
 
-use crate::quire;
+use crate::{Folder, quire};
 use std::fs;
-use std::path::PathBuf;
 use std::process::{Command, Output};
 
 /// Whether programs can be followed here; says so if not.
@@ -13,28 +12,6 @@ fn is_permitted(output: &Output) -> bool {
         eprintln!("skipped: {text}");
     }
     !refused
-}
-
-/// An empty folder of this test's own.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("quire-output-{}-{name}", std::process::id()));
-        fs::create_dir(&path).expect("a new folder");
-        Self(path)
-    }
-
-    fn names(&self) -> Vec<String> {
-        let entries = fs::read_dir(&self.0).expect("the folder");
-        entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned()).collect()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
 }
 
 #[test]
