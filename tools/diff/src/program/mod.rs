@@ -2,7 +2,6 @@
 
 mod call;
 mod generate;
-mod large;
 mod text;
 
 pub(crate) use call::{Argument, Trait, names};

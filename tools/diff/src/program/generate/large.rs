@@ -1,9 +1,10 @@
 //! Operations that are about large folios: whole aligned blocks of 2 MiB, nearly whole ones, and parts of
 //! them.
 
-use super::generate::{Generator, MIB2, NONE, PAGE, PROT_READ_WRITE, in_word, with_offset, words};
-use super::names::*;
-use super::{Call, Word};
+use super::super::names::*;
+use super::super::{Call, Word};
+use super::arguments::{in_word, with_offset, words};
+use super::{Generator, MIB2, NONE, PAGE, PROT_READ_WRITE};
 
 /// Written words that are remembered, to be read again.
 const REMEMBERED: usize = 64;
