@@ -166,10 +166,9 @@ fn shuttle_a_fault_makes_tables_below_a_dying_one() {
     });
 }
 
-/// The same for a PMD leaf, which goes into a PMD table by itself.
-#[test]
-fn shuttle_a_fault_sets_a_pmd_leaf_in_a_dying_table() {
-    roomy_with_leaves(RemapTechnique::Puds).check(2 * FEW, |machine, space| {
+/// A table dies while `fault`, on CPU 0, sets a PMD leaf in it for `ADDR`.
+fn pmd_leaf_in_a_dying_table(fault: fn(&Machine, &HostSpace<'_>)) {
+    roomy_with_leaves(RemapTechnique::Puds).check(2 * FEW, move |machine, space| {
         let other = VirtAddr(ADDR.0 - PMD);
         as_one_step(|| {
             let start = map_at(space, ADDR.0 + PAGE - PUD, PUD, RW);
@@ -178,7 +177,7 @@ fn shuttle_a_fault_sets_a_pmd_leaf_in_a_dying_table() {
             space.madvise(start, PUD, Advice::HugePage).expect("the mapping is there");
         });
         thread::scope(|scope| {
-            scope.spawn(|| write(machine, 0, space, ADDR, 2));
+            scope.spawn(|| fault(machine, space));
             spawn_on(scope, machine, 1, space, |_| drop_all(space, other, PUD));
         });
         as_one_step(|| {
@@ -186,6 +185,18 @@ fn shuttle_a_fault_sets_a_pmd_leaf_in_a_dying_table() {
             assert!(seen == 0 || seen == 2, "{seen}");
         });
     });
+}
+
+/// A write maps a folio by a leaf, which goes into a PMD table by itself.
+#[test]
+fn shuttle_a_fault_sets_a_pmd_leaf_in_a_dying_table() {
+    pmd_leaf_in_a_dying_table(|machine, space| write(machine, 0, space, ADDR, 2));
+}
+
+/// A read maps the huge zero page.
+#[test]
+fn shuttle_a_read_maps_the_huge_zero_page_in_a_dying_table() {
+    pmd_leaf_in_a_dying_table(|machine, space| assert_eq!(read(machine, 0, space, ADDR), 0));
 }
 
 /// A kept empty table is freed when another is emptied; faults in it come before, after, or find it dead.

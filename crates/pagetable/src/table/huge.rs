@@ -136,7 +136,7 @@ impl<'s, P: Platform> Tables<'s, P> {
         new: &NewPage,
     ) -> bool {
         let locked = self.lock_slot(pin, slot);
-        if locked.get(slot.index) != Entry::None {
+        if locked.get(slot.index) != Entry::None || locked.is_dead() {
             return false;
         }
         let flags = (new.leaf - LeafFlags::WRITE) | LeafFlags::ACCESSED | LeafFlags::SPECIAL;
