@@ -4,7 +4,7 @@ use crate::id::MemcgId;
 use core::fmt;
 use quire_frame::AllocError;
 
-/// Why something could not be done with a memcg. Nothing was changed.
+/// Why something could not be done with a memcg. Nothing was changed, except as [`MemcgError::Again`] says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum MemcgError {
     /// No such memcg, or it was removed.
@@ -40,6 +40,9 @@ pub enum MemcgError {
     /// The file can only be read.
     #[error("the file can only be read")]
     ReadOnly,
+    /// Less was reclaimed than `memory.reclaim` was asked for; what was reclaimed stays so (Linux: `EAGAIN`).
+    #[error("less was reclaimed than asked for")]
+    Again,
     /// The value written is invalid.
     #[error("not a value of the file")]
     BadValue,

@@ -6,7 +6,7 @@ use crate::event::MemcgEvent;
 use crate::id::MemcgId;
 use crate::limit::{Limit, parse_limit, parse_size};
 use crate::lists::LruList;
-use crate::outcome::{Swappiness, WriteOutcome};
+use crate::outcome::WriteOutcome;
 use crate::stat::{MemcgStat, MemcgStats};
 use core::fmt;
 use quire_arch::{PAGE_SHIFT, PAGE_SIZE, Platform};
@@ -211,23 +211,12 @@ impl<P: Platform> Memcgs<P> {
     }
 }
 
-/// `SIZE` or `SIZE swappiness=N`.
+/// `SIZE`. Linux takes `SIZE swappiness=N`, too; only anonymous pages are reclaimed here, so it is refused.
 fn parse_reclaim(text: &str) -> Result<WriteOutcome, MemcgError> {
     let text = text.trim_ascii();
     let (bytes, rest) = parse_size(text);
-    if rest.len() == text.len() {
+    if text.is_empty() || !rest.is_empty() {
         return Err(MemcgError::BadValue);
     }
-    let mut swappiness = None;
-    for word in rest.split(' ').filter(|word| !word.is_empty()) {
-        let value = word.strip_prefix("swappiness=").ok_or(MemcgError::BadValue)?;
-        swappiness = Some(match value {
-            "max" => Swappiness::Max,
-            _ => match value.parse() {
-                Ok(value) if value <= 200 => Swappiness::Of(value),
-                _ => return Err(MemcgError::BadValue),
-            },
-        });
-    }
-    Ok(WriteOutcome::Reclaim { pages: bytes >> PAGE_SHIFT, swappiness })
+    Ok(WriteOutcome::Reclaim { pages: bytes >> PAGE_SHIFT })
 }

@@ -67,7 +67,7 @@ pub use id::MemcgId;
 pub use limit::Limit;
 pub use lists::{Begin, Isolated, LruList};
 pub use name::MAX_NAME;
-pub use outcome::{Swappiness, WriteOutcome};
+pub use outcome::WriteOutcome;
 pub use protection::Protection;
 pub use stat::{MemcgStat, MemcgStats};
 

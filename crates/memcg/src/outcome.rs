@@ -1,14 +1,5 @@
 //! The work that a write to a memcg's file leaves to the caller.
 
-/// Swappiness: how much reclaim prefers anonymous pages.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Swappiness {
-    /// From 0 (hardly) to 200 (hardly anything else).
-    Of(u8),
-    /// Only anonymous pages.
-    Max,
-}
-
 /// The work left after a file was written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "the memcg may have to be reclaimed from"]
@@ -20,17 +11,15 @@ pub enum WriteOutcome {
         /// Pages.
         pages: u64,
     },
-    /// The memcg exceeds its new `memory.max` by so many pages: reclaim them, and if that fails, kill
-    /// processes.
+    /// The memcg exceeds its new `memory.max` by so many pages: reclaim as many of them as possible.
     AboveMax {
         /// Pages.
         pages: u64,
     },
-    /// `memory.reclaim`: reclaim so many pages. Fewer are an error (`EAGAIN`).
+    /// `memory.reclaim`: reclaim so many pages. Fewer are an error
+    /// ([`MemcgError::Again`](crate::MemcgError::Again)).
     Reclaim {
         /// Pages.
         pages: u64,
-        /// If it was given.
-        swappiness: Option<Swappiness>,
     },
 }

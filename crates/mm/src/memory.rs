@@ -205,17 +205,19 @@ impl<P: Platform> Memory<P> {
     ///
     /// # Errors
     ///
-    /// As Linux's `write`; nothing was changed then.
+    /// As Linux's `write`; nothing was changed then, except after [`MemcgError::Again`].
     pub fn write_memcg_file(&self, id: MemcgId, name: &str, text: &str) -> Result<(), MemcgError> {
-        let mut missing = match self.spaces.memcgs().write(id, name, text)? {
-            WriteOutcome::Done => 0,
-            WriteOutcome::AboveHigh { pages }
-            | WriteOutcome::AboveMax { pages }
-            | WriteOutcome::Reclaim { pages, .. } => pages,
+        let (mut missing, all) = match self.spaces.memcgs().write(id, name, text)? {
+            WriteOutcome::Done => return Ok(()),
+            WriteOutcome::AboveHigh { pages } | WriteOutcome::AboveMax { pages } => (pages, false),
+            WriteOutcome::Reclaim { pages } => (pages, true),
         };
         while missing > 0 {
             let freed = self.reclaim(id, missing);
-            missing = if freed == 0 { 0 } else { missing.saturating_sub(freed) };
+            if freed == 0 {
+                return if all { Err(MemcgError::Again) } else { Ok(()) };
+            }
+            missing = missing.saturating_sub(freed);
         }
         Ok(())
     }

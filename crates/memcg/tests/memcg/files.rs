@@ -3,7 +3,7 @@
 use crate::common::Machine;
 use crate::support::{folio, memcgs};
 use quire_arch::{Order, Platform};
-use quire_memcg::{LruList, MemcgError, MemcgEvent, MemcgId, MemcgStat, Memcgs, Swappiness, WriteOutcome};
+use quire_memcg::{LruList, MemcgError, MemcgEvent, MemcgId, MemcgStat, Memcgs, WriteOutcome};
 
 fn read(memcgs: &Memcgs<Machine>, id: MemcgId, name: &str) -> String {
     let mut text = String::new();
@@ -70,12 +70,9 @@ fn numbers_events_and_errors() {
     assert_eq!(memcgs.write(a, "memory.max", "40K"), Ok(WriteOutcome::AboveMax { pages: 40 }));
     assert_eq!(memcgs.write(a, "memory.high", "160K"), Ok(WriteOutcome::AboveHigh { pages: 10 }));
     let reclaim = |text| memcgs.write(a, "memory.reclaim", text);
-    assert_eq!(reclaim("1M"), Ok(WriteOutcome::Reclaim { pages: 256, swappiness: None }));
-    let swappiness = Some(Swappiness::Of(60));
-    assert_eq!(reclaim(" 4k  swappiness=60\n"), Ok(WriteOutcome::Reclaim { pages: 1, swappiness }));
-    let swappiness = Some(Swappiness::Max);
-    assert_eq!(reclaim("4k swappiness=max"), Ok(WriteOutcome::Reclaim { pages: 1, swappiness }));
-    for bad in ["", "x", "max", "1M x", "1M swappiness=201", "1M swappiness=-1", "1M swappiness="] {
+    assert_eq!(reclaim("1M"), Ok(WriteOutcome::Reclaim { pages: 256 }));
+    assert_eq!(reclaim(" 4k \n"), Ok(WriteOutcome::Reclaim { pages: 1 }));
+    for bad in ["", "x", "max", "1M x", "1M swappiness=60", "1M swappiness=max"] {
         assert_eq!(reclaim(bad), Err(MemcgError::BadValue), "{bad:?}");
     }
 

@@ -234,6 +234,43 @@ fn unneeded_pages_are_counted() {
     assert_agree(&machine, &[&space, &child]);
 }
 
+/// A write to `memory.reclaim` succeeds where all that it asks for was freed, as in Linux.
+#[test]
+fn a_memcg_is_reclaimed_from_through_its_files() {
+    let machine = machine();
+    let memory = machine.memory();
+    let cpu = machine.vcpu(0).unwrap();
+    let group = memory.create_memcg(MemcgId::ROOT, "group").unwrap();
+    assert_eq!((memory.find_memcg("group"), memory.find_memcg("grope")), (Some(group), None));
+    let space = memory.create_space().unwrap();
+    space.set_memcg(group).unwrap();
+    let base = space.mmap(&MapRequest::anonymous(PAGES * PAGE_SIZE, RW)).unwrap();
+    for nth in 0..PAGES {
+        cpu.program(&space).write_u64(page(base, nth), 1 + nth).unwrap();
+    }
+    let write = |name, text| memory.write_memcg_file(group, name, text);
+    let in_memory = || space.figures().resident_anonymous / PAGE_SIZE;
+    assert_eq!(in_memory(), PAGES);
+    // Nothing can go without a device.
+    assert_eq!(write("memory.reclaim", "4K"), Err(MemcgError::Again));
+    assert_eq!(in_memory(), PAGES);
+    memory.swapon(memory.create_ram_disk(40).unwrap(), SwapOnOptions::default()).unwrap();
+    assert_eq!(write("memory.reclaim", "4K swappiness=max"), Err(MemcgError::BadValue));
+    assert_eq!(in_memory(), PAGES);
+    assert_eq!(write("memory.reclaim", "32K"), Ok(()));
+    assert!(in_memory() <= PAGES - 8);
+    // The device takes 40 pages only, and what it took is not put back.
+    assert_eq!(write("memory.reclaim", "256K"), Err(MemcgError::Again));
+    assert_eq!(in_memory(), PAGES - 40);
+    // Nor does a limit below the usage fail: the next page that the program asks for does.
+    assert_eq!(write("memory.max", "4K"), Ok(()));
+    assert_eq!(in_memory(), PAGES - 40);
+    assert_eq!(write("memory.max", "max"), Ok(()));
+    drop(space);
+    memory.remove_memcg(group).unwrap();
+    assert_eq!(memory.find_memcg("group"), None);
+}
+
 #[test]
 fn files_of_memcgs_are_found_by_their_path() {
     let machine = machine();
