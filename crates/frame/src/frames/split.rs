@@ -21,7 +21,10 @@ use quire_sync::atomic::Ordering;
 /// Why a folio was not split. Nothing was changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SplitError {
-    /// It is not a folio of private memory, or not larger than what it was to be split into.
+    /// It is not anonymous memory.
+    #[error("the folio is not anonymous memory")]
+    NotAnonymous,
+    /// It is not larger than what it was to be split into.
     #[error("the folio is not larger than its parts were to be")]
     NotLarger,
     /// Another thread holds a reference to it, pages are being mapped or unmapped, or it is just being freed.
@@ -112,7 +115,10 @@ impl<P: Platform> FolioSplit<'_, P> {
         let folio = self.locked.folio();
         let (head, order, frame) = (folio.head(), folio.order(), folio.frame());
         let word = frame.word();
-        if word.kind() != Kind::Anonymous || to >= order {
+        if word.kind() != Kind::Anonymous {
+            return Err(SplitError::NotAnonymous);
+        }
+        if to >= order {
             return Err(SplitError::NotLarger);
         }
         if self.counted != self.locked.maps() || self.counted == 0 {

@@ -82,7 +82,7 @@ fn no_call_of_a_program_walks_the_kernels_half() {
         assert!(space.pin_page_fast(addr, Access::Read).is_none());
         assert!(space.pin_page(addr, Access::Read).is_err());
         assert!(space.fault(addr, Access::Read).is_err());
-        assert_eq!(space.split_folio(addr, Order::ZERO), Err(SplitError::NotLarger));
+        assert_eq!(space.split_folio(addr, Order::ZERO), Err(SplitError::NotAnonymous));
         let fixed = MapRequest::anonymous(PAGE, RW).at(addr, MapFlags::FIXED);
         assert!(space.mmap(&fixed).is_err());
         assert!(space.munmap(addr, PAGE).is_err());

@@ -16,7 +16,7 @@ impl<P: Platform> Space<'_, P> {
     /// tables.
     #[doc(hidden)]
     pub fn split_folio(&self, addr: VirtAddr, to: Order) -> Result<u64, SplitError> {
-        let head = self.hold_mapped(addr).ok_or(SplitError::NotLarger)?;
+        let head = self.hold_mapped(addr).ok_or(SplitError::NotAnonymous)?;
         let result = self.spaces.thp().split_held(head, to, false);
         self.spaces.memcgs().release_folio(head);
         result
