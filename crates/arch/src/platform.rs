@@ -70,8 +70,6 @@ pub enum LockClass {
     SwapDevices,
     /// An address space's mmap lock.
     Mmap,
-    /// A VMA's own lock.
-    Vma,
     /// The anon_vmas of one family of processes.
     Rmap,
     /// The list of all spaces of a machine.
