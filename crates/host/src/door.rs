@@ -56,6 +56,7 @@ impl<C: Cache> Door<C> {
             state: AtomicU32::new(0),
             posted: AtomicU64::new(0),
             acknowledged: AtomicU64::new(0),
+            // A lock needs a class, but `Innermost` does not check it: no lock is taken under this one.
             mailbox: SpinLock::new(LockClass::Zone, Mailbox::default()),
             cache: UnsafeCell::new(cache),
         }
