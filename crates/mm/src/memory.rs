@@ -33,7 +33,7 @@ pub struct MemoryConfig {
     pub min_free_kib: Option<u64>,
     /// What happens when memory is exhausted.
     pub oom: OomAction,
-    /// When large folios are used; can be changed later ([`Spaces::huge`]).
+    /// When large folios are used; can be changed later ([`Memory::huge`]).
     pub huge: HugeConfig,
     /// Measures how long the zones' locks are held, for [`proc::lock_stat`](crate::proc::lock_stat); each
     /// hold costs two clock reads.
@@ -104,7 +104,7 @@ impl<P: Platform> Memory<P> {
         };
         let start = |error: AllocError| BuildError::Start(error.into());
         let memcgs = Memcgs::new(frames).map_err(start)?;
-        let swap = Swap::new(memcgs, config.techniques.swap).map_err(start)?;
+        let swap = Swap::new(memcgs, config.techniques.swap);
         let spaces = Spaces::new(swap, spaces_config, &Policy).map_err(BuildError::Start)?;
         Ok(Self { spaces, techniques: config.techniques })
     }
@@ -185,7 +185,7 @@ impl<P: Platform> Memory<P> {
         self.spaces.memcgs().create(parent, name)
     }
 
-    /// Removes a memcg, whose charges go to its parent.
+    /// Removes a memcg. What is charged to it stays so until the last of that is gone; then its number is free.
     ///
     /// # Errors
     ///

@@ -72,7 +72,7 @@ use core::fmt;
 use core::ptr;
 use devices::{Device, Registry};
 use quire_arch::{LockClass, Platform};
-use quire_frame::{AllocError, Frames};
+use quire_frame::Frames;
 use quire_memcg::Memcgs;
 use quire_sync::SpinLock;
 use quire_sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};
@@ -105,13 +105,9 @@ pub struct Swap<P: Platform> {
 }
 
 impl<P: Platform> Swap<P> {
-    /// Swap over `memcgs`. No device is in use.
-    ///
-    /// # Errors
-    ///
-    /// None so far: nothing is allocated before there is a device.
-    pub fn new(memcgs: Memcgs<P>, technique: SwapTechnique) -> Result<Self, AllocError> {
-        Ok(Self {
+    /// Swap over `memcgs`. No device is in use, and nothing is allocated before there is one.
+    pub fn new(memcgs: Memcgs<P>, technique: SwapTechnique) -> Self {
+        Self {
             memcgs,
             technique,
             devices: core::array::from_fn(|_| AtomicPtr::new(ptr::null_mut())),
@@ -119,7 +115,7 @@ impl<P: Platform> Swap<P> {
             turn: AtomicU32::new(0),
             on: AtomicU32::new(0),
             registry: SpinLock::new(LockClass::SwapDevices, Registry::new()),
-        })
+        }
     }
 
     /// The memcgs.

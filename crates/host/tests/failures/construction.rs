@@ -9,7 +9,7 @@ fn construct(plan: FaultPlan) -> Result<Spaces<HostPlatform>, Error> {
     let platform = HostPlatform::new(&HostConfig::with_ram(4 << 20).paranoid()).expect("the host has memory");
     let frames = Frames::new(platform, FrameConfig::default()).expect("4 MiB hold a memory map");
     frames.faults().set(plan);
-    let swap = Swap::new(Memcgs::new(frames)?, SwapTechnique::default())?;
+    let swap = Swap::new(Memcgs::new(frames)?, SwapTechnique::default());
     Spaces::new(swap, SpacesConfig::default(), &NoReclaim)
 }
 

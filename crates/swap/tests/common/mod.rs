@@ -131,7 +131,7 @@ impl SwapDevice<Machine> for TestDevice {
 /// A machine with `frames` frames and `cpus` CPUs, and no device.
 pub(crate) fn swap(frames: u64, cpus: usize, technique: SwapTechnique) -> Swap<Machine> {
     let frames = machine::frames(&[(0, frames)], cpus, PcpTechnique::All);
-    Swap::new(Memcgs::new(frames).expect("the memcgs find memory"), technique).expect("swap needs no memory")
+    Swap::new(Memcgs::new(frames).expect("the memcgs find memory"), technique)
 }
 
 /// A folio of the test: one reference, nothing maps it. Its contents are not zeros.
