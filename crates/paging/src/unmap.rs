@@ -7,8 +7,7 @@
 //! - the folio is neither written to a device nor freed: programs may be writing to it;
 //! - it stays under its folio lock: a fault that finds the swap entry waits for that;
 //! - a caller that clears such an entry, moves it or removes permissions from it must flush too, since the
-//!   translation of the page may be in a TLB
-//!   ([`SpaceCpus::is_paging_out`](crate::cpus::SpaceCpus::is_paging_out)).
+//!   translation of the page may be in a TLB (`SpaceCpus::is_paging_out` of `quire-pagetable`).
 //!
 //! A page that a device may be writing to is not unmapped: its pins are checked after the entry is cleared,
 //! and a fence. A fast pin that came before is seen there, one that comes after sees that the entry changed.

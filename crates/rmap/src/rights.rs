@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicU8, Ordering};
 bitflags! {
     /// Privileges that memory calls check: capabilities of the calling thread in the initial user namespace.
     ///
-    /// They belong to a handle of a space ([`Space::acting_with`](crate::Space::acting_with)): two threads of
+    /// They belong to a handle of a space (`Space::acting_with` of `quire-space`): two threads of
     /// one space may have different ones, and a thread may lose or gain one between two calls.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
     pub struct Rights: u8 {

@@ -4,8 +4,8 @@
 //! The scheme is epoch-based reclamation (K. Fraser, "Practical lock-freedom", 2004, section 5.2.3) with one
 //! slot per CPU. A reader copies the global epoch to its CPU's slot; the global epoch advances when every CPU
 //! inside has seen the current one. What was unlinked in epoch `e` may be reused once the global epoch is
-//! `e + 2`: a reader that could still hold a reference is in `e` or `e + 1`'s first half and keeps the epoch
-//! from advancing.
+//! `e + 2`: a reader that could still hold a reference entered in `e` or earlier, or in `e + 1` before the
+//! unlinking was visible, and keeps the epoch from advancing to `e + 2`.
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::per_cpu::PerCpu;
@@ -130,14 +130,19 @@ impl Epoch {
     /// CPU).
     pub fn advance(&self) -> bool {
         let now = self.global.load(Ordering::Relaxed);
+        // Pairs with the exchange in `EpochSlot::enter`: a reader whose announcement is not seen below sees
+        // all that was unlinked before this call.
         fence(Ordering::SeqCst);
         for slot in self.slots.iter() {
+            // Pairs with the release in `EpochSlot::exit`.
             let state = slot.state.load(Ordering::Acquire);
             if state & 1 == 1 && state >> 1 != now {
                 return false;
             }
         }
-        // A failure means that another CPU advanced it meanwhile.
+        // The release pairs with the acquiring load in `has_passed`, and hands on what the loads above
+        // acquired; the acquire pairs with the release of the exchange before, for the sections that ended
+        // before that. A failure means that another CPU advanced it meanwhile.
         let _ = self.global.compare_exchange(now, now + 1, Ordering::AcqRel, Ordering::Relaxed);
         true
     }

@@ -9,7 +9,7 @@
 //! | 0..5 | [`Kind`] |
 //! | 5..9 | order of the block that starts here |
 //! | 9..12 | [`Migratetype`]: of the list for free frames, of the request for given-out ones |
-//! | 12..36 | [`FrameFlags`]; four bits are free |
+//! | 12..36 | [`FrameFlags`]; three bits are free |
 //! | 36..64 | references; above everything else, so that an overflow falls off instead of changing the rest |
 
 use super::migratetype::Migratetype;

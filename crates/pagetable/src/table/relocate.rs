@@ -8,7 +8,7 @@
 //!
 //! The holder of the mmap lock has write-locked all VMAs concerned and holds their root lock exclusively. So
 //! no fault and no walker of the rmap sees a table between its two places; the MMU and
-//! [`pin_page_fast`](crate::Space::pin_page_fast) may, and both look again.
+//! `pin_page_fast` of `quire-space` may, and both look again.
 
 use super::{HugeSlot, LockedTable, Tables};
 use crate::gather::Gather;

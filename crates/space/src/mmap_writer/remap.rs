@@ -310,8 +310,6 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         // No fault gets into either range from here until the section ends: what the move finds is what it
         // was prepared for.
         self.lock_range(old);
-        // One for the target, and one in case that the source is in the middle of a mapping, which a merge
-        // with the target may bring about.
         if gather.is_unsettled() {
             // They are in tables that may move.
             self.tables().settle(gather);
@@ -324,6 +322,8 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         };
         // Otherwise a spared table would move too, and no call would find it again.
         self.tables().free_spared(old, gather);
+        // One VMA for the target, and one in case that the source is in the middle of a mapping, which a merge
+        // with the target may bring about.
         let ready = self.prepare(2).map_err(Error::from).and_then(|prepared| {
             let pin = self.spaces.platform().pin();
             self.tables().prepare_move(&pin, &job).map_err(Error::from).map(|()| prepared)
