@@ -29,7 +29,7 @@ pub enum MemcgError {
     #[error("the memcg has children or spaces")]
     Busy,
     /// The root cannot be removed, and has no limits.
-    #[error("the root of the memcgs stays as it is")]
+    #[error("the root memcg cannot be limited or removed")]
     Root,
     /// A memcg has no such file.
     #[error("no such file")]
@@ -44,10 +44,10 @@ pub enum MemcgError {
     #[error("less was reclaimed than asked for")]
     Again,
     /// The value written is invalid.
-    #[error("not a value of the file")]
+    #[error("invalid value")]
     BadValue,
     /// The text could not be written to its output.
-    #[error("the text could not be put out")]
+    #[error("the text could not be written")]
     Output,
 }
 

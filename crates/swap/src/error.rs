@@ -32,7 +32,7 @@ pub enum NoSlots {
     #[error("no memory for the words of a cluster")]
     NoMemory,
     /// The memcg is at its swap limit.
-    #[error("the memcg has its share of slots")]
+    #[error("the memcg is at its swap limit")]
     Limit,
 }
 
