@@ -59,6 +59,13 @@ impl Order {
         1 << (self.0 as u32 + PAGE_SHIFT)
     }
 
+    /// The smallest order whose blocks have `bytes`, or `None` if none has so many.
+    #[doc(hidden)]
+    #[inline]
+    pub fn for_bytes(bytes: u64) -> Option<Self> {
+        Self::ALL.into_iter().find(|order| order.bytes() >= bytes)
+    }
+
     /// The next larger order, or `None` at the largest.
     #[doc(hidden)]
     #[inline]
@@ -100,5 +107,14 @@ mod tests {
         assert_eq!(Order::new(11), None);
         assert_eq!(Order::ALL.len(), 11);
         assert_eq!(Order::PMD.bytes(), 2 << 20);
+    }
+
+    #[test]
+    fn the_smallest_order_that_is_large_enough() {
+        for order in Order::ALL {
+            assert_eq!(Order::for_bytes(order.bytes()), Some(order));
+            assert_eq!(Order::for_bytes(order.bytes() + 1), order.larger());
+        }
+        assert_eq!(Order::for_bytes(0), Some(Order::ZERO));
     }
 }

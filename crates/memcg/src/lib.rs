@@ -114,8 +114,7 @@ fn per_cpu<T, P: Platform>(
     make: impl FnMut(CpuId) -> T,
 ) -> Result<PerCpu<T>, AllocError> {
     let cpus = frames.platform().cpu_count();
-    let fits = |order: &Order| order.bytes() >= PerCpu::<T>::bytes(cpus) as u64;
-    let order = Order::ALL.into_iter().find(fits).ok_or(AllocError::OutOfMemory)?;
+    let order = Order::for_bytes(PerCpu::<T>::bytes(cpus) as u64).ok_or(AllocError::OutOfMemory)?;
     let pfn = frames.allocate(pin, AllocRequest::new(order, SITE).kind(Kind::Memcg))?;
     let memory: NonNull<u8> = frames.platform().direct_map(pfn);
     // SAFETY: the block was just allocated, is large enough and aligned to a page, and is never freed.

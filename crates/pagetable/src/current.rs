@@ -34,7 +34,7 @@ impl CurrentSpaces {
     pub fn new<P: Platform>(memory: &MemoryCore<P>, pin: &Pin<'_, P>) -> Result<Self, AllocError> {
         let cpus = memory.platform().cpu_count();
         let bytes = PerCpu::<CpuSlot<SpaceTables>>::bytes(cpus) as u64;
-        let order = Order::ALL.into_iter().find(|order| order.bytes() >= bytes).unwrap_or(Order::MAX);
+        let order = Order::for_bytes(bytes).unwrap_or(Order::MAX);
         let block = memory.frames().allocate(pin, AllocRequest::new(order, FaultSite::new("spaces")))?;
         // SAFETY: the block holds the slots (the largest order holds those of `MAX_CPUS`, as asserted above)
         // and is aligned to a page; it belongs to this value and is never freed.

@@ -69,7 +69,7 @@ impl SlabPlace {
     fn block(layout: Layout) -> Option<Self> {
         let room = (layout.align() as u64).saturating_sub(PAGE_SIZE);
         let bytes = layout.size().max(1) as u64 + room;
-        Order::ALL.into_iter().find(|order| order.bytes() >= bytes).map(Self::Block)
+        Order::for_bytes(bytes).map(Self::Block)
     }
 }
 

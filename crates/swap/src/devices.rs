@@ -36,8 +36,7 @@ impl Block {
         pin: &Pin<'_, P>,
         bytes: usize,
     ) -> Result<Self, SwapOnError> {
-        let fits = |order: &Order| order.bytes() >= bytes as u64;
-        let order = Order::ALL.into_iter().find(fits).ok_or(SwapOnError::TooLarge)?;
+        let order = Order::for_bytes(bytes as u64).ok_or(SwapOnError::TooLarge)?;
         let pfn = frames
             .allocate(pin, AllocRequest::new(order, SITE).kind(Kind::Swap))
             .map_err(SwapOnError::NoMemory)?;

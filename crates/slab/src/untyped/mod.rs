@@ -70,8 +70,7 @@ impl<P: Platform> CacheCore<P> {
         count: usize,
     ) -> Result<(Pfn, Order), AllocError> {
         let bytes = Self::bytes(frames.platform().cpu_count()) * count;
-        let order = Order::ALL.into_iter().find(|order| order.bytes() >= bytes as u64);
-        let order = order.ok_or(AllocError::OutOfMemory)?;
+        let order = Order::for_bytes(bytes as u64).ok_or(AllocError::OutOfMemory)?;
         let pfn = frames.allocate(pin, AllocRequest::slab(order))?;
         // SAFETY: the block is this call's.
         let classified = unsafe { frames.known(pfn).classify_slab(Kind::CacheArea) };

@@ -16,11 +16,6 @@ pub(super) const fn frame_for_contents(site: FaultSite) -> AllocRequest {
     AllocRequest::new(Order::ZERO, site).kind(Kind::Swap).below_min().without_drain()
 }
 
-/// The smallest block that has `bytes`, or none if there are none so large.
-pub(super) fn order_for(bytes: u64) -> Option<Order> {
-    Order::ALL.into_iter().find(|order| order.bytes() >= bytes)
-}
-
 /// A block of `bytes` for the device itself, of zeros.
 pub(super) fn own_block<P: Platform>(
     frames: &Frames<P>,
@@ -28,7 +23,7 @@ pub(super) fn own_block<P: Platform>(
     bytes: u64,
     site: FaultSite,
 ) -> Result<(Pfn, Order), AllocError> {
-    let order = order_for(bytes).ok_or(AllocError::OutOfMemory)?;
+    let order = Order::for_bytes(bytes).ok_or(AllocError::OutOfMemory)?;
     Ok((frames.allocate(pin, AllocRequest::new(order, site).kind(Kind::Swap).zeroed())?, order))
 }
 

@@ -2,7 +2,7 @@
 //! are needed.
 
 use super::codec::{CODEC_OUTPUT, Codec};
-use crate::device::memory::{PAGE, give_back, order_for};
+use crate::device::memory::{PAGE, give_back};
 use crate::device::section::Section;
 use core::fmt;
 use core::ptr::NonNull;
@@ -53,7 +53,7 @@ impl<C: Codec> Workspaces<C> {
 
     fn order() -> Result<Order, AllocError> {
         let fits = align_of::<Workspace<C>>() <= PAGE;
-        order_for(size_of::<Workspace<C>>() as u64).filter(|_| fits).ok_or(AllocError::OutOfMemory)
+        Order::for_bytes(size_of::<Workspace<C>>() as u64).filter(|_| fits).ok_or(AllocError::OutOfMemory)
     }
 
     fn make<P: Platform>(

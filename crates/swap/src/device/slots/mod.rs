@@ -5,7 +5,7 @@ mod word;
 pub(super) use word::{Contents, GRAIN, Location};
 
 use super::DeviceError;
-use super::memory::{WORDS, frame_for_contents, give_back, order_for, own_block, words_of};
+use super::memory::{WORDS, frame_for_contents, give_back, own_block, words_of};
 use super::section::Section;
 use core::fmt;
 use core::marker::PhantomData;
@@ -148,7 +148,7 @@ impl<P: Platform> SlotTable<P> {
             words.iter().map(|word| unpack(word.load(Ordering::Relaxed))).for_each(&mut release);
             give_back(frames, pin, Pfn(chunk), Order::ZERO);
         }
-        if let Some(order) = order_for(Self::directory_bytes(self.slots)) {
+        if let Some(order) = Order::for_bytes(Self::directory_bytes(self.slots)) {
             give_back(frames, pin, self.directory, order);
         }
     }
