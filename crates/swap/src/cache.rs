@@ -89,12 +89,6 @@ impl<P: Platform> Swap<P> {
         })
     }
 
-    /// The largest order at which a folio for the naturally aligned block around `slot` could be inserted
-    /// now; none if not even a single page could.
-    pub fn peek_order(&self, slot: SlotId) -> Option<Order> {
-        self.with_cluster(slot, |held, at| held.largest(at, CLUSTER_ORDER))?
-    }
-
     /// Takes a folio out of the cache and frees its slots, if nothing names any of them. Returns true then:
     /// the caller drops the cache's reference, and the folio is dirty. The caller holds the folio lock and a
     /// reference.

@@ -8,7 +8,7 @@ use quire_mm::{
     memcg::{MemcgError, MemcgId},
     proc,
     space::{Advice, MapRequest, PageState, Protection, Space},
-    swap::{CompressedCache, CompressedRam, Lz4, RamDisk, SwapOnOptions},
+    swap::SwapOnOptions,
 };
 
 const PAGES: u64 = 64;
@@ -45,12 +45,11 @@ fn the_pages_of_a_compressed_cache_are_told_in_meminfo() {
     };
     let swapon = |nth, cached: bool| {
         let options = SwapOnOptions { priority: Some(nth), ..Default::default() };
-        let frames = memory.frames();
         if cached {
-            let behind = RamDisk::new(frames, 40).unwrap();
-            memory.swapon(CompressedCache::new(frames, behind, 1 << 20).unwrap(), options).unwrap();
+            let behind = memory.create_ram_disk(40).unwrap();
+            memory.swapon(memory.create_compressed_cache(behind, 1 << 20).unwrap(), options).unwrap();
         } else {
-            memory.swapon(CompressedRam::new(frames, 1000, Lz4).unwrap(), options).unwrap();
+            memory.swapon(memory.create_compressed_ram(1000).unwrap(), options).unwrap();
         }
     };
     swapon(1, true);
@@ -156,11 +155,11 @@ fn proc_files_report_swapped_pages() {
     assert_eq!(figure(&text(&machine, proc::meminfo), "SwapTotal:"), 0);
     memory
         .swapon(
-            RamDisk::new(memory.frames(), 40).unwrap(),
+            memory.create_ram_disk(40).unwrap(),
             SwapOnOptions { priority: Some(5), ..Default::default() },
         )
         .unwrap();
-    memory.swapon(CompressedRam::new(memory.frames(), 1000, Lz4).unwrap(), SwapOnOptions::default()).unwrap();
+    memory.swapon(memory.create_compressed_ram(1000).unwrap(), SwapOnOptions::default()).unwrap();
     let meminfo = text(&machine, proc::meminfo);
     assert_eq!(figure(&meminfo, "Active(anon):") + figure(&meminfo, "Inactive(anon):"), 4 * PAGES);
     assert_agree(&machine, &[&space]);

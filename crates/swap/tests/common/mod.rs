@@ -11,8 +11,8 @@ use quire_arch::{Order, PAGE_SIZE, Pfn, Platform};
 use quire_frame::{AllocRequest, FrameChain, Kind, PcpTechnique};
 use quire_memcg::Memcgs;
 use quire_swap::{
-    DeviceError, DeviceFlags, DeviceMemory, Direction, PageIo, Submitted, Swap, SwapDevice, SwapTechnique,
-    SwapViolation,
+    DeviceError, DeviceFlags, DeviceMemory, Direction, PageIo, Seen, SlotId, Submitted, Swap, SwapDevice,
+    SwapTechnique, SwapViolation,
 };
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -167,6 +167,19 @@ pub(crate) fn put(swap: &Swap<Machine>, head: Pfn) {
     let order = swap.frames().known(head).word().order();
     swap.frames().put_folio(&mut chain, head, order).expect("the folio can go");
     swap.frames().free_chain(&swap.platform().pin(), chain);
+}
+
+/// The largest order at which a folio could be inserted for the block around `slot`; none if not even one
+/// page could.
+pub(crate) fn order_to_insert(swap: &Swap<Machine>, slot: SlotId) -> Option<Order> {
+    match swap.look(slot, Order::PMD) {
+        Seen::Out { order, .. } => Some(order),
+        Seen::Cached(page) => {
+            swap.memcgs().release_folio(swap.frames().folio(page).head());
+            None
+        }
+        Seen::Gone => None,
+    }
 }
 
 /// Everything that is wrong.

@@ -1,6 +1,6 @@
 //! The way of single folios: out, in, past each other.
 
-use crate::common::{TestDevice, assert_sound, fill, folio, order, put, swap, value};
+use crate::common::{TestDevice, assert_sound, fill, folio, order, order_to_insert, put, swap, value};
 use quire_arch::{NodeId, Order, Platform};
 use quire_frame::{FaultAim, FaultClass, FaultPlan, FrameFlags};
 use quire_swap::{
@@ -42,7 +42,7 @@ fn folios_of_every_order_go_out_and_come_back() {
             let slot = page_out(&swap, order);
             assert_sound(&swap);
             assert_eq!(swap.lookup(slot), None);
-            assert_eq!((swap.count(slot), swap.peek_order(slot)), (1, Some(order)));
+            assert_eq!((swap.count(slot), order_to_insert(&swap, slot)), (1, Some(order)));
             let back = folio(&swap, order);
             for nth in 0..order.pages() {
                 fill(&swap, back.offset(nth), 99);
@@ -173,8 +173,11 @@ fn a_part_comes_back_alone_and_every_slot_keeps_its_shadow() {
         let won = Inserted::Won { shadow: Some(shadow(7)), zero: false, memcg: 0 };
         assert_eq!(swap.insert(slot.plus(1), small), won);
         assert_eq!(swap.insert(slot, folio(&swap, large)), Inserted::Conflict);
-        assert_eq!((swap.peek_order(slot), swap.peek_order(slot.plus(1))), (Some(Order::ZERO), None));
-        assert_eq!(swap.peek_order(slot.plus(2)), Some(order(1)));
+        assert_eq!(
+            (order_to_insert(&swap, slot), order_to_insert(&swap, slot.plus(1))),
+            (Some(Order::ZERO), None)
+        );
+        assert_eq!(order_to_insert(&swap, slot.plus(2)), Some(order(1)));
         assert_eq!(swap.read_folio(small), IoState::Done(Ok(())));
         assert_eq!(value(&swap, small), 2);
         let pair = folio(&swap, order(1));
@@ -291,7 +294,7 @@ fn a_torn_word_counts_all_its_slots_in_one_sum() {
     let small = folio(&swap, Order::ZERO);
     assert_eq!(swap.insert(slot.plus(511), small), Inserted::NoMemory);
     swap.frames().faults().set(FaultPlan::OFF);
-    assert_eq!(swap.peek_order(slot.plus(511)), Some(Order::ZERO));
+    assert_eq!(order_to_insert(&swap, slot.plus(511)), Some(Order::ZERO));
     assert!(matches!(swap.insert(slot.plus(511), small), Inserted::Won { .. }));
     assert_eq!(swap.read_folio(small), IoState::Done(Ok(())));
     assert_eq!(value(&swap, small), 512);

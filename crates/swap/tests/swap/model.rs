@@ -1,6 +1,8 @@
 //! Random work on small devices, held against a model of one entry a slot.
 
-use crate::common::{Machine, Random, TestDevice, assert_sound, fill, folio, order, put, swap, value};
+use crate::common::{
+    Machine, Random, TestDevice, assert_sound, fill, folio, order, order_to_insert, put, swap, value,
+};
 use proptest::prelude::*;
 use quire_arch::{NodeId, Order, Pfn, Platform};
 use quire_frame::{FaultAim, FaultPlan, FaultSite};
@@ -134,7 +136,7 @@ impl Model {
 
     fn insert(&mut self) {
         let Some((slot, entry)) = self.pick(|entry| entry.count > 0) else { return };
-        let best = self.swap.peek_order(slot);
+        let best = order_to_insert(&self.swap, slot);
         assert_eq!(best.is_none(), entry.cached.is_some());
         let order = order(self.random.below(10) as u8);
         let first = SlotId::new(slot.device(), slot.number() & !(order.pages() - 1));
