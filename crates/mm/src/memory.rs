@@ -171,7 +171,8 @@ impl<P: Platform> Memory<P> {
         self.spaces.huge()
     }
 
-    /// Leaves the pinned CPU without a space; see [`Space::deactivate`].
+    /// Leaves the pinned CPU without a space. For a CPU that goes idle or runs the kernel's own threads:
+    /// flushes skip it from now on.
     pub fn deactivate(&self, pin: &Pin<'_, P>) {
         self.spaces.deactivate(pin);
     }
@@ -185,7 +186,8 @@ impl<P: Platform> Memory<P> {
         self.spaces.memcgs().create(parent, name)
     }
 
-    /// Removes a memcg. What is charged to it stays so until the last of that is gone; then its number is free.
+    /// Removes a memcg. What is charged to it stays so until the last of that is gone; then its number is
+    /// free.
     ///
     /// # Errors
     ///

@@ -159,13 +159,6 @@ impl<'m, P: Platform> Space<'m, P> {
         self.spaces.platform()
     }
 
-    /// Leaves the pinned CPU without a space. For a CPU that goes idle or runs the kernel's own threads:
-    /// flushes skip it from now on.
-    #[doc(hidden)]
-    pub fn deactivate(&self, pin: &Pin<'_, P>) {
-        self.spaces.deactivate(pin);
-    }
-
     /// The machine's spaces.
     #[cfg(feature = "internals")]
     pub fn spaces(&self) -> &'m Spaces<P> {
