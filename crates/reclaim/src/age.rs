@@ -5,7 +5,7 @@ use crate::shrink::{BATCH, Isolated, shrink};
 use quire_arch::{NodeId, Platform};
 use quire_frame::{FrameFlags, VmEvent};
 use quire_memcg::{Begin, LruList, MemcgId, MemcgStat};
-use quire_space::Spaces;
+use quire_space::{Spaces, referenced};
 
 /// One memcg's lists on one node.
 pub(crate) struct Lists<'s, P: Platform> {
@@ -117,7 +117,7 @@ impl<P: Platform> Lists<'_, P> {
             left = left.saturating_sub(scanned);
             for head in some.drain(..) {
                 // The accessed bits are cleared.
-                let _ = self.spaces.referenced(head);
+                let _ = referenced(self.spaces.rmap(), head);
                 let frame = self.spaces.frames().known(head);
                 {
                     let pin = self.spaces.platform().pin();

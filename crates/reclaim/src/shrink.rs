@@ -8,7 +8,7 @@ use arrayvec::ArrayVec;
 use quire_arch::{NodeId, Order, Pfn, Platform};
 use quire_frame::{FolioCounter, FolioGuard, FrameChain, FrameFlags, Kind, VmEvent};
 use quire_memcg::{LruList, MemcgId, MemcgStat};
-use quire_space::{LockFound, Spaces, UnmapBatch, Unmapped};
+use quire_space::{LockFound, Spaces, UnmapBatch, Unmapped, referenced};
 use quire_swap::{IoState, NoSlots, Shadow};
 
 /// Folios that are paged out together.
@@ -113,7 +113,7 @@ fn unmap<'s, P: Platform>(
         return Err(Fate::Keep);
     }
     if pressure != Pressure::Madvise && frame.as_folio().maps() > 0 {
-        let used = spaces.referenced(head).ok_or(Fate::Keep)?;
+        let used = referenced(spaces.rmap(), head).ok_or(Fate::Keep)?;
         match used.lock {
             LockFound::None => {}
             LockFound::Part => return Err(Fate::Activate),
@@ -183,7 +183,7 @@ fn give_slots<P: Platform>(spaces: &Spaces<P>, head: Pfn) -> Result<(), Fate> {
                 spaces.memcgs().add_stat(&pin, memcg, MemcgStat::ThpSwpoutFallback, 1);
             }
             drop(pin);
-            spaces.split_isolated(head, Order::ZERO).map_err(|_| Fate::Activate)?;
+            spaces.thp().split_isolated(head, Order::ZERO).map_err(|_| Fate::Activate)?;
             spaces.swap().add_folio(head, memcg).map(|_| ()).map_err(|_| Fate::Activate)
         }
         Err(_) => Err(Fate::Activate),
@@ -294,7 +294,7 @@ fn put_back<P: Platform>(spaces: &Spaces<P>, head: Pfn, fate: &Fate) {
     }
     if locked {
         let unlocked = matches!(fate, Fate::Lock)
-            && spaces.referenced(head).is_none_or(|used| used.lock != LockFound::Whole);
+            && referenced(spaces.rmap(), head).is_none_or(|used| used.lock != LockFound::Whole);
         let pin = spaces.platform().pin();
         // A thread that unlocks it holds its head lock, and from now on finds it on its list.
         let _lock = spaces.frames().lock_folio(head);

@@ -329,7 +329,7 @@ fn audit_anon_vmas<P: Platform>(spaces: &Spaces<P>, report: Report<'_>) {
 /// Compares every frame's counts with the walk of all tables.
 fn audit_frames<P: Platform>(spaces: &Spaces<P>, large_leaves: u64, report: Report<'_>) {
     let (mut whole_maps, mut mapped_whole) = (0, 0);
-    let huge_zero = spaces.huge_zero_page();
+    let huge_zero = spaces.thp().huge_zero_page();
     spaces.frames().for_each_frame(|pfn, frame| {
         let kind = frame.kind();
         let seen = frame.audit().load(Ordering::Relaxed);
@@ -470,7 +470,7 @@ impl<P: Platform> TableAudit<'_, P> {
         let pages = P::Paging::entry_bytes(level) / PAGE_SIZE;
         let fits = if flags.contains(LeafFlags::SPECIAL) {
             let large = level > Level::PTE;
-            let zeros = if large { spaces.huge_zero_page() } else { Some(spaces.zero_page()) };
+            let zeros = if large { spaces.thp().huge_zero_page() } else { Some(spaces.zero_page()) };
             if large && zeros == Some(pfn) {
                 frames.known(pfn).audit().fetch_add(1, Ordering::Relaxed);
             }

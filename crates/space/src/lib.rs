@@ -44,7 +44,7 @@ pub use khugepaged::{KhugepagedStep, khugepaged_step, khugepaged_totals};
 pub use mmap_writer::{Advice, MapFlags, MapRequest, MappedFile, RemapFlags};
 pub use quire_frame::SplitError;
 pub use quire_pagetable::{FlushCause, GatherTechnique, RemapTechnique, SpaceId, TablesTechnique};
-pub use quire_paging::{FaultError, LockFound, Need, Referenced, Unmapped};
+pub use quire_paging::{FaultError, LockFound, Need, Referenced, Unmapped, referenced};
 pub use quire_rmap::{
     AnonVmaViolation, ExecGain, HugeDisable, HugePages, Layout, Limits, Protection, Rights, SMAPS_MNEMONICS,
     STACK_GUARD_GAP, SpaceFigures, VmFlags,

@@ -15,13 +15,12 @@ use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use core::slice;
 use quire_arch::{Asid, LockClass, Order, PAGE_SHIFT, PagingFormat, Pfn, Pin, Platform, VirtAddr};
-use quire_frame::{AllocError, AllocRequest, FaultSite, Frames, Kind, SplitError};
+use quire_frame::{AllocError, AllocRequest, FaultSite, Frames, Kind};
 use quire_memcg::Memcgs;
 use quire_pagetable::{
     CurrentSpaces, GatherTechnique, MemoryCore, RemapTechnique, SpaceId, SpaceTables, TablesTechnique,
     Techniques,
 };
-use quire_paging::{Referenced, referenced};
 use quire_rmap::{Layout, Limits, Rmap, RmapState, SpaceCore, Vma};
 use quire_slab::{CacheReport, SlabCache};
 use quire_swap::Swap;
@@ -181,19 +180,19 @@ impl<P: Platform> Spaces<P> {
 
     /// Frames, memcgs and swap, and what all page tables share.
     #[inline]
-    pub(crate) fn memory(&self) -> &MemoryCore<P> {
+    pub fn memory(&self) -> &MemoryCore<P> {
         &self.memory
     }
 
     /// The rmap.
     #[inline]
-    pub(crate) fn rmap(&self) -> Rmap<'_, P> {
+    pub fn rmap(&self) -> Rmap<'_, P> {
         Rmap::new(&self.memory, &self.rmap)
     }
 
     /// The large folios.
     #[inline]
-    pub(crate) fn thp(&self) -> Thp<'_, P> {
+    pub fn thp(&self) -> Thp<'_, P> {
         Thp::new(self.rmap(), &self.thp)
     }
 
@@ -403,47 +402,6 @@ impl<P: Platform> Spaces<P> {
     /// A number that this machine never uses again, from 1, for a piece of shared anonymous memory.
     pub(crate) fn new_number(&self) -> u64 {
         self.next_number.fetch_add(1, Ordering::Relaxed)
-    }
-
-    /// Checks all mappings of the folio at `head` for references, and clears their accessed bits. `None` if
-    /// they cannot be checked now. The caller has a reference.
-    pub fn referenced(&self, head: Pfn) -> Option<Referenced> {
-        referenced(self.rmap(), head)
-    }
-
-    /// Calls `visit` with each place where a page of `folio` is mapped: see
-    /// [`Rmap::for_each_map`](quire_rmap::Rmap::for_each_map).
-    pub fn for_each_map(&self, folio: Pfn, visit: impl FnMut(SpaceId, VirtAddr)) -> usize {
-        self.rmap().for_each_map(folio, visit)
-    }
-
-    /// Splits the large folio at `head`: see [`Thp::split_isolated`](quire_thp::Thp::split_isolated).
-    ///
-    /// # Errors
-    ///
-    /// [`SplitError`]; then the folio is as it was.
-    pub fn split_isolated(&self, head: Pfn, to: Order) -> Result<u64, SplitError> {
-        self.thp().split_isolated(head, to)
-    }
-
-    /// Number of folios on the deferred split list.
-    pub fn deferred_splits(&self) -> u64 {
-        self.memory.deferred_splits()
-    }
-
-    /// Splits folios on the deferred split list, until `wanted` frames were freed. Returns how many were.
-    pub fn split_deferred(&self, wanted: u64) -> u64 {
-        self.thp().split_deferred(wanted)
-    }
-
-    /// The huge zero page, if there is one at this moment.
-    pub fn huge_zero_page(&self) -> Option<Pfn> {
-        self.thp().huge_zero_page()
-    }
-
-    /// Frees the huge zero page if no entry maps it, and returns the number of frames freed.
-    pub fn shrink_huge_zero(&self) -> u64 {
-        self.thp().shrink_huge_zero()
     }
 
     /// Leaves the pinned CPU without a space. For a CPU that goes idle or runs the kernel's own threads:

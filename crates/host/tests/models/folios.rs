@@ -313,14 +313,14 @@ fn shuttle_a_deferred_split_against_the_freeing_of_its_folio() {
         });
         thread::scope(|scope| {
             scope.spawn(|| {
-                machine.memory().spaces().split_deferred(u64::MAX);
+                machine.memory().spaces().thp().split_deferred(u64::MAX);
             });
             scope.spawn(|| {
                 on_cpu(machine, 1, space, |_| space.munmap(FOUR, 4 * PAGE)).expect("all of it can go");
                 exit(child);
             });
         });
-        assert_eq!(machine.memory().spaces().deferred_splits(), 0);
+        assert_eq!(machine.memory().spaces().memory().deferred_splits(), 0);
     });
 }
 
@@ -368,7 +368,7 @@ fn shuttle_the_huge_zero_page_is_freed_beside_faults() {
             });
             scope.spawn(|| {
                 for _ in 0..3 {
-                    machine.memory().spaces().shrink_huge_zero();
+                    machine.memory().spaces().thp().shrink_huge_zero();
                 }
             });
         });

@@ -1,6 +1,7 @@
 //! Machines of the models, with a swap device or without, and what the models do with them.
 
 pub(crate) use crate::harness::*;
+use quire_space::referenced;
 use quire_sync::atomic::as_one_step;
 
 /// The last page below a border of every level of tables.
@@ -73,7 +74,7 @@ pub(crate) fn written(machine: &Machine, space: &HostSpace<'_>, addr: VirtAddr, 
         map_at(space, addr.0 + PAGE - bytes, bytes, RW);
         write(machine, 0, space, addr, value);
         let pinned = space.pin_page_fast(addr, Access::Read).expect("it is there");
-        machine.memory().spaces().referenced(pinned.pfn()).expect("no other thread runs");
+        referenced(machine.memory().spaces().rmap(), pinned.pfn()).expect("no other thread runs");
     });
 }
 

@@ -34,7 +34,7 @@ fn written(machine: &Machine, space: &HostSpace<'_>, addr: VirtAddr, pages: u64)
 /// Where the page is, by the rmap.
 fn places(machine: &Machine, page: Pfn) -> Vec<VirtAddr> {
     let mut places = Vec::new();
-    machine.memory().spaces().for_each_map(page, |_, addr| places.push(addr));
+    machine.memory().spaces().rmap().for_each_map(page, |_, addr| places.push(addr));
     places
 }
 

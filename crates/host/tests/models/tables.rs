@@ -446,7 +446,7 @@ fn shuttle_a_walk_against_a_move_of_its_table() {
                 scope.spawn(|| {
                     for _ in 0..2 {
                         let mut places = Vec::new();
-                        machine.memory().spaces().for_each_map(page, |_, addr| places.push(addr));
+                        machine.memory().spaces().rmap().for_each_map(page, |_, addr| places.push(addr));
                         assert!(places == [ADDR] || places == [ELSEWHERE], "found at {places:?}");
                     }
                 });
@@ -468,7 +468,7 @@ fn shuttle_a_walk_against_the_freeing_of_its_tables() {
         thread::scope(|scope| {
             scope.spawn(|| {
                 for _ in 0..2 {
-                    machine.memory().spaces().for_each_map(page, |_, addr| assert_eq!(addr, ADDR));
+                    machine.memory().spaces().rmap().for_each_map(page, |_, addr| assert_eq!(addr, ADDR));
                 }
             });
             spawn_on(scope, machine, 1, space, |_| drop_all(space, ADDR, PUD));
@@ -494,7 +494,7 @@ fn shuttle_a_split_against_tables_that_go_and_move() {
         thread::scope(|scope| {
             scope.spawn(|| {
                 // Busy, or done: both are right.
-                machine.memory().spaces().split_deferred(u64::MAX);
+                machine.memory().spaces().thp().split_deferred(u64::MAX);
                 let _ = space.split_folio(ADDR, Order::ZERO);
             });
             spawn_on(scope, machine, 1, &child, |_| drop_all(&child, ADDR, PMD));

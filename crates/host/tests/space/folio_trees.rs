@@ -148,7 +148,7 @@ fn in_the_background<F: PagingFormat>(
             let _ = space.split_folio(at, to);
         }
         1 => {
-            machine.memory().spaces().split_deferred(random.below(600));
+            machine.memory().spaces().thp().split_deferred(random.below(600));
         }
         2 => {
             machine.memory().khugepaged_step();

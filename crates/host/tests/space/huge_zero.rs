@@ -67,11 +67,11 @@ fn a_read_maps_zeros_by_one_leaf_and_costs_a_table() {
         let events = machine.memory().frames().events();
         assert_eq!((events.folios(Order::PMD, FolioCounter::NrAnon), events.pmd_mapped()), (0, 0));
         assert_audit(&machine);
-        assert_eq!(machine.memory().spaces().shrink_huge_zero(), 0, "it is mapped");
+        assert_eq!(machine.memory().spaces().thp().shrink_huge_zero(), 0, "it is mapped");
     }
     assert_audit(&machine);
-    assert_eq!(machine.memory().spaces().shrink_huge_zero(), 512);
-    assert_eq!(machine.memory().spaces().huge_zero_page(), None);
+    assert_eq!(machine.memory().spaces().thp().shrink_huge_zero(), 512);
+    assert_eq!(machine.memory().spaces().thp().huge_zero_page(), None);
     assert_eq!(in_use(&machine), before);
 }
 
@@ -130,7 +130,7 @@ fn a_write_without_memory_for_a_folio_gives_a_page() {
     assert_eq!(mapped.iter().filter(|entry| **entry == (1, PageState::Zero)).count(), 511);
     assert_audit(&machine);
     assert_eq!(cpu.program(&space).read_u64(VirtAddr(BASE + 5 * PAGE)), Ok(7));
-    assert_eq!(machine.memory().spaces().shrink_huge_zero(), 512, "no entry maps it any more");
+    assert_eq!(machine.memory().spaces().thp().shrink_huge_zero(), 512, "no entry maps it any more");
 }
 
 /// Without memory for the huge zero page, the read maps the zero page.
@@ -172,7 +172,7 @@ fn a_part_that_changes_leaves_small_zero_pages() {
             assert_eq!(mapped, vec![(1, PageState::Zero); left], "{name} from page {first}");
             assert_eq!(entries(&space, BASE + MIB2, MIB2), [ZEROS], "{name}");
             assert_eq!(count(&machine, VmEvent::ThpSplitPmd), 1, "{name}");
-            assert_eq!(machine.memory().spaces().deferred_splits(), 0);
+            assert_eq!(machine.memory().spaces().memory().deferred_splits(), 0);
             assert_audit(&machine);
             let cpu = machine.vcpu(0).unwrap();
             cpu.program(&space).write_u64(VirtAddr(BASE + 50 * PAGE), 1).unwrap();
@@ -212,7 +212,7 @@ fn advice_that_frees_leaves_zeros_alone() {
     assert_audit(&machine);
     space.madvise(VirtAddr(BASE), 2 * MIB2, Advice::DontNeed).unwrap();
     assert_eq!(entries(&space, BASE, 2 * MIB2), []);
-    assert_eq!(machine.memory().spaces().shrink_huge_zero(), 512);
+    assert_eq!(machine.memory().spaces().thp().shrink_huge_zero(), 512);
 }
 
 #[test]
@@ -279,12 +279,12 @@ fn protection_and_its_end_leave_the_zeros_unwritable() {
     space.mprotect(VirtAddr(BASE), 2 * MIB2, NONE, false).unwrap();
     space.madvise(VirtAddr(BASE + MIB2), PAGE, Advice::DontNeed).unwrap();
     assert_audit(&machine);
-    assert_eq!(machine.memory().spaces().shrink_huge_zero(), 512);
+    assert_eq!(machine.memory().spaces().thp().shrink_huge_zero(), 512);
     let space = read_blocks(&machine, 1);
     space.mprotect(VirtAddr(BASE), MIB2, NONE, false).unwrap();
     space.madvise(VirtAddr(BASE), MIB2, Advice::DontNeed).unwrap();
     assert_audit(&machine);
-    assert_eq!(machine.memory().spaces().shrink_huge_zero(), 512);
+    assert_eq!(machine.memory().spaces().thp().shrink_huge_zero(), 512);
 }
 
 #[test]
@@ -365,7 +365,7 @@ fn an_unmapped_huge_zero_page_is_freed_when_memory_runs_short() {
         let machine = machine(16);
         let space = read_blocks(&machine, 1);
         let cpu = machine.vcpu(0).unwrap();
-        assert!(machine.memory().spaces().huge_zero_page().is_some());
+        assert!(machine.memory().spaces().thp().huge_zero_page().is_some());
         if !mapped {
             space.munmap(VirtAddr(BASE), MIB2).unwrap();
         }
@@ -377,7 +377,7 @@ fn an_unmapped_huge_zero_page_is_freed_when_memory_runs_short() {
         while cpu.program(&space).write_u64(VirtAddr(TARGET + written * PAGE), 1).is_ok() {
             written += 1;
         }
-        assert_eq!(machine.memory().spaces().huge_zero_page().is_some(), mapped);
+        assert_eq!(machine.memory().spaces().thp().huge_zero_page().is_some(), mapped);
         assert!(used_frames(&machine) + 64 > machine.memory().frames().totals().managed);
         assert_audit(&machine);
         if mapped {

@@ -72,15 +72,15 @@ fn the_unmapped_part_of_a_folio_comes_back_when_memory_runs_short() {
     fill(&cpu, &space, VirtAddr(BASE), 0..1024, 1);
     let full = used_frames(&machine);
     space.munmap(VirtAddr(BASE + 2 * PAGE), 500 * PAGE).unwrap();
-    assert_eq!(machine.memory().spaces().deferred_splits(), 1);
+    assert_eq!(machine.memory().spaces().memory().deferred_splits(), 1);
     assert_eq!(count(&machine, VmEvent::ThpDeferredSplitPage), 1);
     assert_eq!(used_frames(&machine), full, "a part of a folio is not freed at once");
     assert_audit(&machine);
     // A second partial unmap finds it on the queue.
     space.madvise(VirtAddr(BASE), PAGE, Advice::DontNeed).unwrap();
-    assert_eq!(machine.memory().spaces().deferred_splits(), 1);
-    assert_eq!(machine.memory().spaces().split_deferred(1), 501);
-    assert_eq!(machine.memory().spaces().deferred_splits(), 0);
+    assert_eq!(machine.memory().spaces().memory().deferred_splits(), 1);
+    assert_eq!(machine.memory().spaces().thp().split_deferred(1), 501);
+    assert_eq!(machine.memory().spaces().memory().deferred_splits(), 0);
     assert_eq!(used_frames(&machine), full - 501);
     assert_eq!(count(&machine, VmEvent::ThpSplitPage), 1);
     assert_audit(&machine);
@@ -112,13 +112,13 @@ fn a_freed_folio_leaves_the_deferred_split_queue() {
     for cut in [17, 33, 49] {
         space.munmap(VirtAddr(BASE + cut * PAGE), PAGE).unwrap();
     }
-    assert_eq!(machine.memory().spaces().deferred_splits(), 3);
+    assert_eq!(machine.memory().spaces().memory().deferred_splits(), 3);
     assert_eq!(folios(&machine, 4, FolioCounter::NrAnonPartiallyMapped), 3);
     space.munmap(VirtAddr(BASE + 32 * PAGE), 16 * PAGE).unwrap();
-    assert_eq!(machine.memory().spaces().deferred_splits(), 2);
+    assert_eq!(machine.memory().spaces().memory().deferred_splits(), 2);
     assert_audit(&machine);
     drop(space);
-    assert_eq!(machine.memory().spaces().deferred_splits(), 0);
+    assert_eq!(machine.memory().spaces().memory().deferred_splits(), 0);
     assert_eq!(
         (folios(&machine, 4, FolioCounter::NrAnon), folios(&machine, 4, FolioCounter::NrAnonPartiallyMapped)),
         (0, 0)
@@ -135,11 +135,11 @@ fn a_pinned_folio_is_not_split() {
     let pinned = space.pin_page(VirtAddr(BASE + 7 * PAGE), Access::Write).unwrap();
     space.munmap(VirtAddr(BASE + 100 * PAGE), 100 * PAGE).unwrap();
     assert_eq!(space.split_folio(VirtAddr(BASE), Order::ZERO), Err(SplitError::Busy));
-    assert_eq!(machine.memory().spaces().split_deferred(u64::MAX), 0);
-    assert_eq!(machine.memory().spaces().deferred_splits(), 1);
+    assert_eq!(machine.memory().spaces().thp().split_deferred(u64::MAX), 0);
+    assert_eq!(machine.memory().spaces().memory().deferred_splits(), 1);
     assert_audit(&machine);
     drop(pinned);
-    assert_eq!(machine.memory().spaces().split_deferred(u64::MAX), 100);
+    assert_eq!(machine.memory().spaces().thp().split_deferred(u64::MAX), 100);
     assert_audit(&machine);
     assert_filled(&cpu, &space, VirtAddr(BASE), (0..100).chain(200..512), 1);
 }

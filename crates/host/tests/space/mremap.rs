@@ -315,7 +315,7 @@ fn large_folios_move() {
                         assert_eq!(cpu.program(&space).read_u64(there(addr)), Ok(addr.0));
                     }
                 }
-                machine.memory().spaces().shrink_huge_zero();
+                machine.memory().spaces().thp().shrink_huge_zero();
                 assert_eq!(in_use(&machine), before);
             }
         }

@@ -51,7 +51,7 @@ fn scan_table(
 fn walk(machine: &Machine, pfn: Pfn) -> (Places, usize) {
     let mut places = Places::new();
     let looked_at =
-        machine.memory().spaces().for_each_map(pfn, |space, addr| places.push((space.get(), addr.0)));
+        machine.memory().spaces().rmap().for_each_map(pfn, |space, addr| places.push((space.get(), addr.0)));
     places.sort_unstable();
     (places, looked_at)
 }

@@ -57,7 +57,7 @@ impl<P: Platform> Memory<P> {
     #[doc(hidden)]
     pub fn in_use(&self) -> InUse {
         let frames = self.parts().frames();
-        self.parts().shrink_huge_zero();
+        self.parts().thp().shrink_huge_zero();
         let pin = self.platform().pin();
         // Each pass may retire what the next one frees.
         for _ in 0..4 {

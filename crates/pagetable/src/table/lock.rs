@@ -67,7 +67,7 @@ impl<P: Platform> Tables<'_, P> {
 
     /// A locked mapping no longer maps a page of `folio`; others may. The page was taken out of the mapping
     /// before: a thread that marks the folio for a locked mapping that it saw looks at the mappings once more
-    /// (`Spaces::referenced`).
+    /// (`quire_paging::referenced`).
     pub fn unlock_folio(&self, pin: &Pin<'_, P>, folio: &LockedFolio<'_, P>) {
         if self.memory.memcgs().lists_anonymous() {
             self.set_folio_locked(pin, folio, false);

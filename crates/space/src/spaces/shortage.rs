@@ -98,8 +98,8 @@ impl<'s, P: Platform> Spaces<P> {
             if cause == AllocError::OutOfMemory {
                 freed += self.frames().reap_all(&self.platform().pin());
             }
-            freed += self.shrink_huge_zero();
-            freed += self.split_deferred(FREED_AT_ONCE.saturating_sub(freed));
+            freed += self.thp().shrink_huge_zero();
+            freed += self.thp().split_deferred(FREED_AT_ONCE.saturating_sub(freed));
         }
         if freed > 0 || cause != AllocError::OutOfMemory {
             return freed > 0;

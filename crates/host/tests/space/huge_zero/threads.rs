@@ -67,7 +67,7 @@ fn zeros_come_and_go_under_threads() {
                         7 => process.call(dropped, at..at + 1).unwrap(),
                         8 => drop(process.fork().unwrap()),
                         _ => {
-                            machine.memory().spaces().shrink_huge_zero();
+                            machine.memory().spaces().thp().shrink_huge_zero();
                         }
                     }
                 }

@@ -187,7 +187,7 @@ fn a_fault_elsewhere_is_done_while_a_move_waits() {
     let told = |fact: &AtomicBool| within_reason(|| fact.load(Ordering::SeqCst));
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            machine.memory().spaces().for_each_map(found.unwrap(), |_, addr| {
+            machine.memory().spaces().rmap().for_each_map(found.unwrap(), |_, addr| {
                 assert_eq!(addr, BASE);
                 walking.store(true, Ordering::SeqCst);
                 assert!(told(&done), "the faults wait for the move");
