@@ -124,7 +124,7 @@ impl<P: Platform> Memcgs<P> {
         self.for_each_in_subtree(MemcgId::ROOT, |id| {
             for lists in self.table.get(id).into_iter().flat_map(Memcg::all_lists) {
                 let folios = lists.lock();
-                for (list, folios) in LruList::ALL.into_iter().zip(folios.iter()) {
+                for (&list, folios) in LruList::ALL.iter().zip(folios.iter()) {
                     folios.iter(map).for_each(|head| visit(head, id, list));
                 }
             }
@@ -204,7 +204,7 @@ impl<P: Platform> Memcgs<P> {
                 let Some(lists) = memcg.lists(node) else { continue };
                 let _pin = self.frames.platform().pin();
                 let folios = lists.lock();
-                for (list, folios) in LruList::ALL.into_iter().zip(folios.iter()) {
+                for (&list, folios) in LruList::ALL.iter().zip(folios.iter()) {
                     let counted = self.audit_list(folios, report, |pfn, label| {
                         let frame = self.frames.known(pfn);
                         let memcg = MemcgId::from_bits(frame.as_folio().memcg());

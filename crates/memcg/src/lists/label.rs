@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn every_place_list_and_order_survives_the_packing() {
-        for list in LruList::ALL {
+        for &list in LruList::ALL {
             for order in Order::ALL {
                 let main = Label::main(list, order);
                 assert_eq!((main.place(), main.list(), main.order()), (ListPlace::Main, list, order));

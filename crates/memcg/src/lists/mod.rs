@@ -20,44 +20,31 @@ pub(crate) use node::NodeLists;
 use crate::Memcgs;
 use crate::id::MemcgId;
 use node::Lists;
-use quire_arch::{Pfn, Pin, Platform};
+use quire_arch::{Pfn, Pin, Platform, named_enum};
 use quire_frame::{FolioList, Frame, FrameFlags};
 use quire_sync::SpinGuard;
 use quire_sync::atomic::Ordering;
 
-/// The lists of a memcg and node.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[repr(usize)]
-pub enum LruList {
-    /// Inactive anonymous folios: the next to be swapped out.
-    InactiveAnon,
-    /// Active anonymous folios.
-    ActiveAnon,
-    /// Inactive file folios, and anonymous folios marked by MADV_FREE.
-    InactiveFile,
-    /// Active file folios.
-    ActiveFile,
-    /// Unevictable folios: their order has no meaning.
-    Unevictable,
+named_enum! {
+    /// The lists of a memcg and node, by their names in `memory.stat`.
+    #[repr(usize)]
+    pub enum LruList {
+        /// Inactive anonymous folios: the next to be swapped out.
+        InactiveAnon = "inactive_anon",
+        /// Active anonymous folios.
+        ActiveAnon = "active_anon",
+        /// Inactive file folios, and anonymous folios marked by MADV_FREE.
+        InactiveFile = "inactive_file",
+        /// Active file folios.
+        ActiveFile = "active_file",
+        /// Unevictable folios: their order has no meaning.
+        Unevictable = "unevictable",
+    }
 }
 
 impl LruList {
     /// Number of lists.
-    pub const COUNT: usize = 5;
-    /// Every list, in the order of the enum.
-    pub const ALL: [Self; Self::COUNT] =
-        [Self::InactiveAnon, Self::ActiveAnon, Self::InactiveFile, Self::ActiveFile, Self::Unevictable];
-
-    /// Its name in `memory.stat`.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::InactiveAnon => "inactive_anon",
-            Self::ActiveAnon => "active_anon",
-            Self::InactiveFile => "inactive_file",
-            Self::ActiveFile => "active_file",
-            Self::Unevictable => "unevictable",
-        }
-    }
+    pub const COUNT: usize = Self::ALL.len();
 
     /// The active list of the same type.
     pub const fn active(self) -> Self {

@@ -22,7 +22,7 @@ pub fn vmstat<P: Platform>(memory: &Memory<P>, out: &mut impl Write) -> fmt::Res
     }
     writeln!(out, "nr_free_pages {free}")?;
     writeln!(out, "nr_free_pages_blocks {free_blocks}")?;
-    for (list, pages) in LruList::ALL.into_iter().zip(lists_by_age(memory, None)) {
+    for (list, pages) in LruList::ALL.iter().zip(lists_by_age(memory, None)) {
         writeln!(out, "nr_{} {pages}", list.name())?;
     }
     writeln!(out, "nr_slab_unreclaimable {}", slab_pages(memory))?;

@@ -35,7 +35,7 @@ pub fn zoneinfo<P: Platform>(memory: &Memory<P>, out: &mut impl Write) -> fmt::R
             writeln!(out)?;
             if zone.present > 0 && core::mem::take(&mut is_first) {
                 out.write_str("  per-node stats\n")?;
-                for (list, pages) in LruList::ALL.into_iter().zip(lists_by_age(memory, Some(node))) {
+                for (list, pages) in LruList::ALL.iter().zip(lists_by_age(memory, Some(node))) {
                     writeln!(out, "      nr_{:<9} {pages}", list.name())?;
                 }
             }
