@@ -1,70 +1,65 @@
 //! Kinds of frames.
 
-/// What a frame is used for now. Every frame of the memory map has exactly one kind.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[repr(u8)]
-pub enum Kind {
-    /// No RAM is here.
-    Hole = 0,
-    /// The memory map itself and other boot memory; never allocated.
-    Reserved = 1,
-    /// First frame of a free block on one of its zone's lists.
-    Free = 2,
-    /// First frame of a free block on one of a CPU's lists.
-    Pcp = 3,
-    /// Inside a block, free or allocated; the block's first frame says which.
-    Tail = 4,
-    /// Freed, but not on a list yet: in a [`FrameChain`](crate::FrameChain) or held by the allocator.
-    Gathered = 5,
-    /// Freed, but lock-free readers may still access it: waits for an epoch.
-    Limbo = 6,
-    /// Offline with the range that it lies in.
-    Offline = 7,
-    /// Allocated; its user has not said what for.
-    Allocated = 8,
-    /// Holds objects of a slab cache.
-    Slab = 9,
-    /// Holds a slab cache's own data with its per-CPU parts.
-    CacheArea = 10,
-    /// A page table.
-    Table = 11,
-    /// Anonymous memory of a program.
-    Anonymous = 12,
-    /// The shared zero page.
-    ZeroPage = 13,
-    /// A page of a file or of shared memory that a program maps.
-    File = 14,
-    /// Swap's slot tables, and the data of devices in RAM.
-    Swap = 15,
-    /// Memcgs' own data.
-    Memcg = 16,
-    /// For a kernel's own use ([`KernelFrames`](crate::KernelFrames)).
-    Kernel = 17,
+/// Declares the enum, and the list of its variants in the order of their numbers.
+macro_rules! kinds {
+    ($(#[$meta:meta])+ pub enum $enum:ident { $($(#[$kind_meta:meta])+ $kind:ident,)+ }) => {
+        $(#[$meta])+
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        pub enum $enum {
+            $($(#[$kind_meta])+ $kind,)+
+        }
+
+        impl $enum {
+            /// Every kind, in the order of its number.
+            pub const ALL: [Self; [$(Self::$kind),+].len()] = [$(Self::$kind),+];
+        }
+    };
+}
+
+kinds! {
+    /// What a frame is used for now. Every frame of the memory map has exactly one kind.
+    #[repr(u8)]
+    pub enum Kind {
+        /// No RAM is here.
+        Hole,
+        /// The memory map itself and other boot memory; never allocated.
+        Reserved,
+        /// First frame of a free block on one of its zone's lists.
+        Free,
+        /// First frame of a free block on one of a CPU's lists.
+        Pcp,
+        /// Inside a block, free or allocated; the block's first frame says which.
+        Tail,
+        /// Freed, but not on a list yet: in a [`FrameChain`](crate::FrameChain) or held by the allocator.
+        Gathered,
+        /// Freed, but lock-free readers may still access it: waits for an epoch.
+        Limbo,
+        /// Offline with the range that it lies in.
+        Offline,
+        /// Allocated; its user has not said what for.
+        Allocated,
+        /// Holds objects of a slab cache.
+        Slab,
+        /// Holds a slab cache's own data with its per-CPU parts.
+        CacheArea,
+        /// A page table.
+        Table,
+        /// Anonymous memory of a program.
+        Anonymous,
+        /// The shared zero page.
+        ZeroPage,
+        /// A page of a file or of shared memory that a program maps.
+        File,
+        /// Swap's slot tables, and the data of devices in RAM.
+        Swap,
+        /// Memcgs' own data.
+        Memcg,
+        /// For a kernel's own use ([`KernelFrames`](crate::KernelFrames)).
+        Kernel,
+    }
 }
 
 impl Kind {
-    /// Every kind, in the order of its number.
-    pub const ALL: [Self; 18] = [
-        Self::Hole,
-        Self::Reserved,
-        Self::Free,
-        Self::Pcp,
-        Self::Tail,
-        Self::Gathered,
-        Self::Limbo,
-        Self::Offline,
-        Self::Allocated,
-        Self::Slab,
-        Self::CacheArea,
-        Self::Table,
-        Self::Anonymous,
-        Self::ZeroPage,
-        Self::File,
-        Self::Swap,
-        Self::Memcg,
-        Self::Kernel,
-    ];
-
     /// Whether the frame is allocated.
     #[inline]
     pub const fn is_given_out(self) -> bool {
