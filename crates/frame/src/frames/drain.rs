@@ -39,8 +39,8 @@ impl<P: Platform> Frames<P> {
             pcp.push(&self.map, (index, frame), order, migratetype);
         }
         let chunk = pcp.take_cold(&self.map, pages);
-        let home = self.return_or_free(pin, zone, &chunk);
-        self.events.add(pin, VmEvent::PcpDrain, home);
+        let to_zone = self.return_or_free(pin, zone, &chunk);
+        self.events.add(pin, VmEvent::PcpDrain, to_zone);
     }
 
     /// Frees a block that is on no list, bypassing the caller's own lists: to the CPU whose list it came
@@ -72,24 +72,24 @@ impl<P: Platform> Frames<P> {
     /// run short, and the others to the zone. The zone's lock is taken once, and only if needed. Returns the
     /// number of frames that went to the zone.
     pub(super) fn return_or_free(&self, pin: &Pin<'_, P>, zone: &Zone<P>, chunk: &Chunk) -> u64 {
-        let mut homeless = Chunk::new();
+        let mut others = Chunk::new();
         let mut rest = chunk.blocks();
         while let Some(&first) = rest.first() {
             let home = self.returns_to(first);
             let same = rest.iter().take_while(|&&index| self.returns_to(index) == home).count();
-            let (run, others) = rest.split_at(same);
-            rest = others;
+            let run;
+            (run, rest) = rest.split_at(same);
             let target = home.filter(|&home| home != pin.cpu()).and_then(|home| zone.pcp.get(home));
             if !target.is_some_and(|target| self.return_run(pin, target, run)) {
                 for &index in run {
-                    homeless.push(index, self.map.at(index).word().order().pages());
+                    others.push(index, self.map.at(index).word().order().pages());
                 }
             }
         }
-        if homeless.pages > 0 {
-            self.chunk_home(pin, zone, homeless.blocks());
+        if others.pages > 0 {
+            self.free_to_zone(pin, zone, others.blocks());
         }
-        homeless.pages
+        others.pages
     }
 
     /// The CPU whose list the block came from, if a list may hold it.
@@ -125,12 +125,12 @@ impl<P: Platform> Frames<P> {
 
     /// Frees a chunk that was taken off a CPU's lists.
     pub(super) fn drained(&self, pin: &Pin<'_, P>, zone: &Zone<P>, chunk: &Chunk) {
-        self.chunk_home(pin, zone, chunk.blocks());
+        self.free_to_zone(pin, zone, chunk.blocks());
         self.events.add(pin, VmEvent::PcpDrain, chunk.pages);
     }
 
     /// Frees `blocks`, which are on no list, to their zone under one hold of its lock.
-    pub(super) fn chunk_home(&self, pin: &Pin<'_, P>, zone: &Zone<P>, blocks: &[FrameIndex]) {
+    pub(super) fn free_to_zone(&self, pin: &Pin<'_, P>, zone: &Zone<P>, blocks: &[FrameIndex]) {
         debug_assert!(blocks.len() <= CHUNK_BLOCKS, "a chunk is bounded");
         // Each block will be compared with its buddy. Prefetch their descriptors in parallel, before the lock
         // is taken.

@@ -172,9 +172,7 @@ impl<P: Platform> Frames<P> {
         (set, pcp): (&PcpSet<P>, &mut PcpLists),
         request: &AllocRequest,
     ) -> Option<FrameIndex> {
-        if let Some((first, pages)) = set.returned.take() {
-            pcp.receive(&self.map, first, pages);
-        }
+        self.receive(set, pcp);
         while let Some((index, order)) = pcp.pop_incoming(&self.map) {
             let pfn = self.map.pfn(index);
             let migratetype = self.map.block_migratetype(pfn);

@@ -111,7 +111,7 @@ impl<P: Platform> Frames<P> {
         if self.technique.tunes() {
             self.return_or_free(pin, zone, &chunk);
         } else {
-            self.chunk_home(pin, zone, chunk.blocks());
+            self.free_to_zone(pin, zone, chunk.blocks());
         }
     }
 
