@@ -24,7 +24,7 @@ use core::sync::atomic::Ordering;
 use quire_arch::{Entry, Leaf, LeafFlags, PAGE_SIZE, Pfn, Platform, VirtAddr, VirtRange};
 use quire_frame::{Frame, Kind};
 use quire_pagetable::{MemoryCore, SpaceId, Tables};
-use quire_sync::EpochGuard;
+use quire_sync::{EpochGuard, RwSleepLock, RwSleepReadGuard};
 
 impl<'s, P: Platform> Rmap<'s, P> {
     /// Calls `visit` for each mapping that may map pages of `folio`, the first frame of a folio of any order,
@@ -42,21 +42,26 @@ impl<'s, P: Platform> Rmap<'s, P> {
     /// be made with other locks held. `None` where the folio is not mapped, or has no rmap. The caller is as
     /// for [`walk`](Self::walk).
     pub fn hold<R>(self, folio: Pfn, inside: impl FnOnce(&HeldMappings<'s, P>) -> R) -> Option<R> {
-        let frame = self.memory.frames().frame(folio)?;
-        let (anon_vma, kept) = self.get_root(frame)?;
-        let _guard = kept.root().lock.read(self.memory.platform());
-        if self.owner_of(frame) != Some((anon_vma, NonNull::from(kept.root()))) {
-            return None;
-        }
-        Some(inside(&HeldMappings { memory: self.memory, frame, anon_vma }))
+        self.hold_by(folio, |lock, platform| Some(lock.read(platform)), inside)
     }
 
     /// As [`hold`](Self::hold), for a caller that may hold locks of mappings, and perhaps the root
     /// lock: it is only tried. `None` also where another thread has it.
     pub fn try_hold<R>(self, folio: Pfn, inside: impl FnOnce(&HeldMappings<'s, P>) -> R) -> Option<R> {
+        self.hold_by(folio, RwSleepLock::try_read, inside)
+    }
+
+    /// The same, with the root lock taken by `lock`.
+    #[inline]
+    fn hold_by<R>(
+        self,
+        folio: Pfn,
+        lock: impl for<'l> FnOnce(&'l RwSleepLock, &'l P) -> Option<RwSleepReadGuard<'l, P>>,
+        inside: impl FnOnce(&HeldMappings<'s, P>) -> R,
+    ) -> Option<R> {
         let frame = self.memory.frames().frame(folio)?;
         let (anon_vma, kept) = self.get_root(frame)?;
-        let _guard = kept.root().lock.try_read(self.memory.platform())?;
+        let _guard = lock(&kept.root().lock, self.memory.platform())?;
         if self.owner_of(frame) != Some((anon_vma, NonNull::from(kept.root()))) {
             return None;
         }
