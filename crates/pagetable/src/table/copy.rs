@@ -123,14 +123,7 @@ impl<P: Platform> Tables<'_, P> {
             return Ok(WalkStep::Next);
         };
         let step = {
-            let (here, there);
-            if slot.table < target.table {
-                here = self.lock_slot(&pin, slot);
-                there = child.lock_slot(&pin, target);
-            } else {
-                there = child.lock_slot(&pin, target);
-                here = self.lock_slot(&pin, slot);
-            }
+            let (here, there) = self.lock_pair(&pin, (slot.table, target.table), Level::PMD);
             match Self::huge_leaf(&here, slot) {
                 None => Ok(WalkStep::Again),
                 Some(leaf) => match self.share_huge((&here, slot), leaf, child, copying) {
@@ -196,15 +189,7 @@ impl<P: Platform> Tables<'_, P> {
         (from, end): (usize, usize),
         copying: &Copying<'_>,
     ) -> Option<Stop> {
-        // Two tables are locked in the order of their frames.
-        let (here, there);
-        if table < target {
-            here = self.lock(pin, table, Level::PTE);
-            there = child.lock(pin, target, Level::PTE);
-        } else {
-            there = child.lock(pin, target, Level::PTE);
-            here = self.lock(pin, table, Level::PTE);
-        }
+        let (here, there) = self.lock_pair(pin, (table, target), Level::PTE);
         let mut shared = Residency::default();
         let mut stop = None;
         let mut index = from;

@@ -338,6 +338,26 @@ impl<'s, P: Platform> Tables<'s, P> {
         LockedTable { entries: self.entries(table), frame, level, execution: core::marker::PhantomData }
     }
 
+    /// Takes the locks of two tables at `level`, perhaps of two spaces, in the order of their frames.
+    #[inline]
+    fn lock_pair<'p>(
+        &self,
+        pin: &'p Pin<'_, P>,
+        (one, other): (Pfn, Pfn),
+        level: Level,
+    ) -> (LockedTable<'p, P>, LockedTable<'p, P>)
+    where
+        's: 'p,
+    {
+        debug_assert_ne!(one, other, "a pair is two tables");
+        if one < other {
+            (self.lock(pin, one, level), self.lock(pin, other, level))
+        } else {
+            let other = self.lock(pin, other, level);
+            (self.lock(pin, one, level), other)
+        }
+    }
+
     /// The bottom table that covers `addr`, made with everything above it where missing; `None` where a large
     /// leaf is in its place. On failure the tables that were made stay: they are empty and are freed with the
     /// mapping.

@@ -321,7 +321,7 @@ impl<P: Platform> Tables<'_, P> {
         }
     }
 
-    /// Locks two tables at `level`, which may be one, in the order of their frames.
+    /// Calls `inside` with the two tables locked, which may be one.
     fn with_both<R>(
         &self,
         pin: &Pin<'_, P>,
@@ -329,12 +329,12 @@ impl<P: Platform> Tables<'_, P> {
         level: Level,
         inside: impl FnOnce(&LockedTable<'_, P>, &LockedTable<'_, P>) -> R,
     ) -> R {
-        let first = self.lock(pin, source.min(target), level);
         if source == target {
-            return inside(&first, &first);
+            let both = self.lock(pin, source, level);
+            return inside(&both, &both);
         }
-        let second = self.lock(pin, source.max(target), level);
-        if source < target { inside(&first, &second) } else { inside(&second, &first) }
+        let (source, target) = self.lock_pair(pin, (source, target), level);
+        inside(&source, &target)
     }
 }
 
