@@ -294,9 +294,9 @@ fn large_folios_move() {
                     assert_eq!(space.figures().resident, figures.resident);
                     if shift == 0 {
                         // One empty table per level is kept where the old range stays.
-                        let spared = if flags == LEAVE { 2 * PAGE } else { 0 };
+                        let kept = if flags == LEAVE { 2 * PAGE } else { 0 };
                         let tables = space.figures().page_tables;
-                        assert!((figures.page_tables..=figures.page_tables + spared).contains(&tables));
+                        assert!((figures.page_tables..=figures.page_tables + kept).contains(&tables));
                     }
                     assert_audit(&machine);
                     let there = |addr: &VirtAddr| VirtAddr(addr.0 - start.0 + to.0);

@@ -43,7 +43,7 @@ pub struct SpaceTables {
     pub cpus: SpaceCpus,
     /// Pages and tables, as they are counted.
     pub residency: ResidencyCounts,
-    pub(crate) spared: EmptyTableCache,
+    pub(crate) kept: EmptyTableCache,
     /// The memcg that new pages are charged to.
     memcg: AtomicU64,
 }
@@ -63,7 +63,7 @@ impl SpaceTables {
             asid,
             cpus: SpaceCpus::new(),
             residency: ResidencyCounts::default(),
-            spared: EmptyTableCache::default(),
+            kept: EmptyTableCache::default(),
             memcg: AtomicU64::new(u64::from(MemcgId::ROOT.get())),
         }
     }

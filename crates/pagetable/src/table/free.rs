@@ -8,7 +8,7 @@
 //!
 //! A table that a call empties without covering all that it is responsible for may lie at a border that the
 //! program crosses again and again, or one of two that it uses in turn. So the last two such bottom tables
-//! are *spared*, and the last one of each level above; they are freed when others take their place.
+//! are *kept*, and the last one of each level above; they are freed when others take their place.
 
 use super::zap::Zap;
 use super::{Tables, TablesTechnique};
@@ -44,7 +44,7 @@ impl<P: Platform> Tables<'_, P> {
     }
 
     /// Takes every empty table for a part of `range`, and each above it that becomes empty, into `gather`. A
-    /// few are spared if they lie only partly in `hole`, in which nothing is mapped or the call has emptied
+    /// few are kept if they lie only partly in `hole`, in which nothing is mapped or the call has emptied
     /// all. The caller holds the mmap lock for writing; faults may run concurrently.
     pub fn free_empty(&self, range: VirtRange, hole: FreeableRange, gather: &mut Gather<'_, P>) {
         if self.memory.techniques().tables == TablesTechnique::Free && !range.is_empty() {
@@ -75,36 +75,36 @@ impl<P: Platform> Tables<'_, P> {
             if hole.covers_table::<P::Paging>(part.start(), below) {
                 self.free_if_empty((table, index), (child, below), part.start(), gather);
             } else {
-                self.spare(below, part.start(), gather);
+                self.keep(below, part.start(), gather);
             }
         }
     }
 
-    /// Spares the empty table at `level` for `addr`; the one that was spared longest is freed, if it is empty
+    /// Keeps the empty table at `level` for `addr`; the one that was kept longest is freed, if it is empty
     /// still.
-    fn spare(&self, level: Level, addr: VirtAddr, gather: &mut Gather<'_, P>) {
+    fn keep(&self, level: Level, addr: VirtAddr, gather: &mut Gather<'_, P>) {
         let start = P::Paging::table_range(addr, level).start();
-        if let Some(before) = self.space.spared.push(level, start) {
-            self.free_if_spared(level, before, gather);
+        if let Some(before) = self.space.kept.push(level, start) {
+            self.free_kept_if_empty(level, before, gather);
         }
     }
 
-    /// Takes the spared tables for parts of `range` into `gather`, if they are empty still. As for
+    /// Takes the kept tables for parts of `range` into `gather`, if they are empty still. As for
     /// [`free_empty`](Self::free_empty); no fault can happen in the range.
-    pub fn free_spared(&self, range: VirtRange, gather: &mut Gather<'_, P>) {
+    pub fn free_kept(&self, range: VirtRange, gather: &mut Gather<'_, P>) {
         let mut level = Level::PTE;
         while level < P::Paging::root_level() {
             let lies_in = |addr: VirtAddr| !P::Paging::table_range(addr, level).intersect(range).is_empty();
-            while let Some(addr) = self.space.spared.take(level, lies_in) {
-                self.free_if_spared(level, addr, gather);
+            while let Some(addr) = self.space.kept.take(level, lies_in) {
+                self.free_kept_if_empty(level, addr, gather);
             }
             level = Level(level.0 + 1);
         }
     }
 
-    /// Unlinks the table at `level` for `addr`, which was spared, if it still exists and is empty. What that
-    /// leaves empty is spared in its place.
-    fn free_if_spared(&self, level: Level, addr: VirtAddr, gather: &mut Gather<'_, P>) {
+    /// Unlinks the table at `level` for `addr`, which was kept, if it still exists and is empty. What that
+    /// leaves empty is kept in its place.
+    fn free_kept_if_empty(&self, level: Level, addr: VirtAddr, gather: &mut Gather<'_, P>) {
         let above = Level(level.0 + 1);
         let Some(parent) = self.find_table(addr, above) else { return };
         let index = P::Paging::index(addr, above);
@@ -114,7 +114,7 @@ impl<P: Platform> Tables<'_, P> {
             && above < P::Paging::root_level()
             && self.is_empty(parent)
         {
-            self.spare(above, addr, gather);
+            self.keep(above, addr, gather);
         }
     }
 

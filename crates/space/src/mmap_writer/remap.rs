@@ -320,10 +320,10 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
             room: self.gap_of_move(vma, old, target),
             target_room: self.gap_around(target),
         };
-        // Otherwise a spared table would move too, and no call would find it again.
-        self.tables().free_spared(old, gather);
-        // One VMA for the target, and one in case that the source is in the middle of a mapping, which a merge
-        // with the target may bring about.
+        // Otherwise a kept empty table would move too, and no call would find it again.
+        self.tables().free_kept(old, gather);
+        // One VMA for the target, and one in case that the source is in the middle of a mapping, which a
+        // merge with the target may bring about.
         let ready = self.prepare(2).map_err(Error::from).and_then(|prepared| {
             let pin = self.spaces.platform().pin();
             self.tables().prepare_move(&pin, &job).map_err(Error::from).map(|()| prepared)
