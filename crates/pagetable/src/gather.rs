@@ -54,7 +54,7 @@ pub struct Gather<'s, P: Platform> {
     /// Empty tables.
     tables: FrameChain,
     /// The last table that was unlinked with its entries; each links to the one before it.
-    unhooked: Option<Pfn>,
+    unlinked: Option<Pfn>,
     /// Entries that were made unusable and are still to be taken out.
     absent: Option<VirtRange>,
     /// Large leaves that were made unusable, and the part of each that is to be unmapped: those at the two
@@ -102,7 +102,7 @@ impl<'s, P: Platform> Gather<'s, P> {
             folios: FrameChain::new(),
             noted: ArrayVec::new_const(),
             tables: FrameChain::new(),
-            unhooked: None,
+            unlinked: None,
             absent: None,
             pending_splits: ArrayVec::new_const(),
             zeros: None,
@@ -206,7 +206,7 @@ impl<'s, P: Platform> Gather<'s, P> {
     #[inline]
     pub fn add_empty_table(&mut self, pfn: Pfn) {
         let gathered = self.memory.frames().gather(&mut self.tables, pfn, Order::ZERO);
-        debug_assert!(gathered.is_ok(), "an unhooked table could not be gathered: {gathered:?}");
+        debug_assert!(gathered.is_ok(), "an unlinked table could not be gathered: {gathered:?}");
     }
 
     /// Counts a table as freed because it was empty.
@@ -222,9 +222,9 @@ impl<'s, P: Platform> Gather<'s, P> {
     /// Takes a table that was unlinked from its parent with all that it leads to; the caller notes what may
     /// be cached of it. Only the MMU can change it, and after the flush not even the MMU.
     #[inline]
-    pub fn add_unhooked(&mut self, pfn: Pfn) {
-        self.memory.frames().known(pfn).as_table().set_next_unhooked(self.unhooked);
-        self.unhooked = Some(pfn);
+    pub fn add_unlinked(&mut self, pfn: Pfn) {
+        self.memory.frames().known(pfn).as_table().set_next_unlinked(self.unlinked);
+        self.unlinked = Some(pfn);
     }
 
     /// Flushes, and frees what was noted and chained so far, to make room.
@@ -288,16 +288,16 @@ impl<'s, P: Platform> Gather<'s, P> {
     }
 
     /// The table that was unlinked last.
-    pub(crate) fn pop_unhooked(&mut self) -> Option<Pfn> {
-        let table = self.unhooked?;
-        self.unhooked = self.memory.frames().known(table).as_table().next_unhooked();
+    pub(crate) fn pop_unlinked(&mut self) -> Option<Pfn> {
+        let table = self.unlinked?;
+        self.unlinked = self.memory.frames().known(table).as_table().next_unlinked();
         Some(table)
     }
 
     /// Whether nothing is in it but slots.
     pub(crate) fn holds_nothing(&self) -> bool {
         let empty = self.folios.is_empty() && self.tables.is_empty() && self.noted.is_empty();
-        empty && self.unhooked.is_none() && self.stale.is_none() && self.zeros.is_none()
+        empty && self.unlinked.is_none() && self.stale.is_none() && self.zeros.is_none()
     }
 
     /// Whether something was counted: folios were unmapped, or entries moved.

@@ -63,7 +63,7 @@ pub enum SpaceViolation {
         found: u64,
     },
     /// An entry points to a table that is none, or to one of another space.
-    #[error("space {}: {table:?} is hooked as a table but is {kind:?}", .space.get())]
+    #[error("space {}: {table:?} is linked as a table but is {kind:?}", .space.get())]
     BadTable {
         /// Whose tables.
         space: SpaceId,

@@ -131,7 +131,7 @@ impl<P: Platform> Collapse<'_, P> {
         let platform = tables.memory().platform();
         {
             let pin = self.0.pin();
-            let hooked = tables.lock_slot(&pin, slot).take(slot.index);
+            let linked = tables.lock_slot(&pin, slot).take(slot.index);
             // The MMU's writes so far are in the pages; from here on it writes no more.
             gather.add_stale(tables.slot_range(slot));
             gather.flush(&pin);
@@ -139,7 +139,7 @@ impl<P: Platform> Collapse<'_, P> {
             // pins a page later sees that the table is gone.
             fence(Ordering::SeqCst);
             if self.maps_held_page(table) {
-                tables.lock_slot(&pin, slot).install(slot.index, hooked);
+                tables.lock_slot(&pin, slot).install(slot.index, linked);
                 self.0.memory().memcgs().release_unused(&pin, deposit, Order::ZERO);
                 self.0.memory().memcgs().release_unused(
                     &pin,
@@ -148,7 +148,7 @@ impl<P: Platform> Collapse<'_, P> {
                 );
                 return Err(CollapseError::Busy);
             }
-            gather.add_unhooked(table);
+            gather.add_unlinked(table);
         }
         let entries = &self.0.entries(table)[..P::Paging::entries(Level::PTE)];
         for (nth, entry) in entries.iter().enumerate() {

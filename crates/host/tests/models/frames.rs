@@ -85,7 +85,7 @@ fn shuttle_a_walker_under_the_epoch_never_meets_a_reused_table() {
             entries[0].store(content, Ordering::Relaxed);
             pfn
         };
-        let hooked = AtomicU64::new(as_one_step(|| make(AllocRequest::table(), TABLE)).0);
+        let linked = AtomicU64::new(as_one_step(|| make(AllocRequest::table(), TABLE)).0);
         thread::scope(|scope| {
             scope.spawn(|| {
                 let cpu = machine.vcpu(0).expect("each CPU has one thread");
@@ -93,7 +93,7 @@ fn shuttle_a_walker_under_the_epoch_never_meets_a_reused_table() {
                     cpu.run(|| {
                         let pin = platform.pin();
                         let _epoch = frames.epoch().enter(&pin);
-                        let table = hooked.load(Ordering::Acquire);
+                        let table = linked.load(Ordering::Acquire);
                         if table != 0 {
                             // SAFETY: it was found linked, inside the epoch; that this suffices is what the
                             // model checks.
@@ -106,7 +106,7 @@ fn shuttle_a_walker_under_the_epoch_never_meets_a_reused_table() {
             scope.spawn(|| {
                 let cpu = machine.vcpu(1).expect("each CPU has one thread");
                 cpu.run(|| {
-                    let table = Pfn(hooked.swap(0, Ordering::AcqRel));
+                    let table = Pfn(linked.swap(0, Ordering::AcqRel));
                     let pin = platform.pin();
                     frames.retire(&pin, table, Order::ZERO).expect("the table is ours");
                     frames.reap_all(&pin);

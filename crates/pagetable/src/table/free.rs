@@ -171,7 +171,7 @@ impl<P: Platform> Tables<'_, P> {
                 } else {
                     gather.add_stale(part);
                 }
-                gather.add_unhooked(child);
+                gather.add_unlinked(child);
             } else if below == Level::PTE {
                 self.zap_below(Some((table, index)), child, part, Zap::Mapping, gather);
             } else {

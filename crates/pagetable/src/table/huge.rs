@@ -292,8 +292,8 @@ impl<'s, P: Platform> Tables<'s, P> {
             None => self.memory.put_huge_zero(leaf.pfn, 1),
         }
         // Release: a walker that finds the table finds it filled. The entry was live and is again.
-        let hooked = P::Paging::encode(Entry::Table(table), Level::PMD);
-        locked.entries[slot.index].store(hooked, Ordering::Release);
+        let linked = P::Paging::encode(Entry::Table(table), Level::PMD);
+        locked.entries[slot.index].store(linked, Ordering::Release);
         self.memory.frames().events().add(&pin, VmEvent::ThpSplitPmd, 1);
     }
 
@@ -342,8 +342,8 @@ impl<'s, P: Platform> Tables<'s, P> {
             self.uncount_whole_map(&pin, folio.folio().head());
         }
         // Release, as when a leaf is split.
-        let hooked = P::Paging::encode(Entry::Table(table), Level::PMD);
-        locked.entries[slot.index].store(hooked, Ordering::Release);
+        let linked = P::Paging::encode(Entry::Table(table), Level::PMD);
+        locked.entries[slot.index].store(linked, Ordering::Release);
         match folio {
             Some(folio) => {
                 gather.count_gone(Residency::of(folio.folio().kind(), part.pages()));
@@ -387,8 +387,8 @@ impl<'s, P: Platform> Tables<'s, P> {
             None => gather.add_huge_zero(leaf.pfn),
         }
         // Release, as when a leaf is split.
-        let hooked = P::Paging::encode(Entry::Table(table), Level::PMD);
-        locked.entries[slot.index].store(hooked, Ordering::Release);
+        let linked = P::Paging::encode(Entry::Table(table), Level::PMD);
+        locked.entries[slot.index].store(linked, Ordering::Release);
         self.memory.frames().events().add(&pin, VmEvent::ThpSplitPmd, 1);
         Some(leaf)
     }

@@ -74,7 +74,7 @@ impl<P: Platform> fmt::Debug for Tables<'_, P> {
 const DEAD: u32 = u32::MAX;
 
 /// The result of linking a table below another.
-enum Hooked {
+enum Linked {
     /// There is one.
     Table(Pfn),
     /// A large leaf is in its place.
@@ -386,10 +386,10 @@ impl<'s, P: Platform> Tables<'s, P> {
             (table, level) = match P::Paging::decode(raw, level) {
                 Entry::Table(pfn) => (pfn, below),
                 Entry::Leaf(_) => return Ok(None),
-                _ => match self.hook(pin, table, level, addr)? {
-                    Hooked::Table(pfn) => (pfn, below),
-                    Hooked::Leaf => return Ok(None),
-                    Hooked::Gone => {
+                _ => match self.link(pin, table, level, addr)? {
+                    Linked::Table(pfn) => (pfn, below),
+                    Linked::Leaf => return Ok(None),
+                    Linked::Gone => {
                         P::relax(attempt);
                         attempt = attempt.saturating_add(1);
                         (self.space.root(), P::Paging::root_level())
@@ -403,13 +403,13 @@ impl<'s, P: Platform> Tables<'s, P> {
     /// Puts a new table below `parent` for `addr`, or finds that another thread just did, or put a large leaf
     /// there.
     #[cfg_attr(debug_assertions, track_caller)]
-    fn hook(
+    fn link(
         &self,
         pin: &Pin<'_, P>,
         parent: Pfn,
         level: Level,
         addr: VirtAddr,
-    ) -> Result<Hooked, AllocError> {
+    ) -> Result<Linked, AllocError> {
         let frames = self.memory.frames();
         let below = Level(level.0 - 1);
         // Allocated before the lock is taken, and checked again after: no allocation under a table lock.
@@ -418,14 +418,14 @@ impl<'s, P: Platform> Tables<'s, P> {
         let index = P::Paging::index(addr, level);
         let locked = self.lock(pin, parent, level);
         let found = match locked.get(index) {
-            Entry::Table(winner) => Hooked::Table(winner),
-            Entry::Leaf(_) => Hooked::Leaf,
-            _ if locked.is_dead() => Hooked::Gone,
+            Entry::Table(winner) => Linked::Table(winner),
+            Entry::Leaf(_) => Linked::Leaf,
+            _ if locked.is_dead() => Linked::Gone,
             _ => {
                 locked.install(index, Entry::Table(new));
                 // Under the lock: a thread that finds the table empty may free it at once, and subtracts it.
                 self.space.residency.table_made();
-                return Ok(Hooked::Table(new));
+                return Ok(Linked::Table(new));
             }
         };
         drop(locked);

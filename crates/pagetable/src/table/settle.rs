@@ -55,7 +55,7 @@ impl<P: Platform> Tables<'_, P> {
             return;
         }
         self.settle(gather);
-        while let Some(table) = gather.pop_unhooked() {
+        while let Some(table) = gather.pop_unlinked() {
             self.free_detached_table(table, gather);
         }
         gather.free_all();

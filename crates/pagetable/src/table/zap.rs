@@ -99,7 +99,7 @@ impl<P: Platform> Tables<'_, P> {
                         self.lock(&pin, parent, Level::PMD).take(index);
                         gather.add_stale(rest);
                         gather.count_empty_table();
-                        gather.add_unhooked(table);
+                        gather.add_unlinked(table);
                         return;
                     }
                     make_absent(&locked, entries);

@@ -164,7 +164,7 @@ view! {
         live, set_live: u32 = live;
     } links {
         /// The next unlinked table; shares the word of its space.
-        next_unhooked, set_next_unhooked = owner;
+        next_unlinked, set_next_unlinked = owner;
         /// Of a PMD table, the first table that is deposited behind it; of a deposited table, the next.
         deposit, set_deposit = private;
     }
