@@ -157,7 +157,7 @@ fn replace_by_copy<P: Platform>(
         // written to the new one.
         locked.entries[index].store(0, Ordering::Relaxed);
         if vma.is_locked() {
-            tables.unlock_folio(&pin, &folio);
+            tables.munlock_folio(&pin, &folio);
         }
         folio.folio().kind()
     };

@@ -159,7 +159,7 @@ impl<P: Platform> Collapse<'_, P> {
                     // in RAM, and no thread can write to it.
                     unsafe { platform.copy_user(pfn, to, Order::ZERO) };
                     if new.locked {
-                        tables.unlock_folio(&tables.pin(), &tables.memory().frames().lock_folio(pfn));
+                        tables.munlock_folio(&tables.pin(), &tables.memory().frames().lock_folio(pfn));
                     }
                 }
                 // SAFETY: the new folio is ours.

@@ -220,7 +220,7 @@ impl<'s, P: Platform> Tables<'s, P> {
         let folio = self.memory.frames().lock_folio(leaf.pfn);
         locked.take(slot.index);
         if what == Zap::LockedContents {
-            self.unlock_folio(pin, &folio);
+            self.munlock_folio(pin, &folio);
         }
         let whole = folio.maps() == pages;
         if whole {

@@ -187,7 +187,7 @@ impl<P: Platform> Tables<'_, P> {
         let pages = self.run_length(locked.entries, (index, end), (raw, pfn), &folio);
         locked.clear(index, pages);
         if what == Zap::LockedContents {
-            self.unlock_folio(&self.pin(), &folio);
+            self.munlock_folio(&self.pin(), &folio);
         }
         // What may be mapped by others until the flush is counted after it.
         let whole = folio.maps() == pages as u32 && !folio.may_be_mapped_by_name();

@@ -31,7 +31,7 @@ impl<P: Platform> MmapWriter<'_, P> {
             if !flags.intersects(VmFlags::SPECIAL) {
                 self.modify(vma, part, (flags - VmFlags::LOCK_MASK) | wanted)?;
                 // Concurrent faults put new pages on the list that the flag demands.
-                self.tables().set_locked(part, wanted.contains(VmFlags::LOCKED));
+                self.tables().set_mlocked(part, wanted.contains(VmFlags::LOCKED));
             }
         }
         Ok(())

@@ -373,7 +373,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         drop(root_lock);
         if snapshot.flags.contains(VmFlags::LOCKED) {
             // The whole mapping, of which a part may have moved.
-            self.tables().set_locked(snapshot.range, false);
+            self.tables().set_mlocked(snapshot.range, false);
         }
     }
 

@@ -72,7 +72,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
             if snapshot.flags.contains(VmFlags::LOCKED) {
                 // Pages that others map too may be reclaimed again. No rmap walk finds them mlocked here any
                 // more.
-                self.tables().set_locked(part, false);
+                self.tables().set_mlocked(part, false);
             }
             if part.end() == range.end() {
                 break;
@@ -117,7 +117,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
             drop(root_lock);
             if snapshot.flags.contains(VmFlags::LOCKED) {
                 // As above.
-                self.tables().set_locked(snapshot.range, false);
+                self.tables().set_mlocked(snapshot.range, false);
             }
         }
         self.tree.clear();

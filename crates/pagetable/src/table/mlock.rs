@@ -17,7 +17,7 @@ impl<P: Platform> Tables<'_, P> {
     /// Puts the private folios that lie in `range` on the unevictable list, or back on an evictable one. As
     /// in Linux, what lies in it only in part is not locked, but unlocked: its mapping may have been split
     /// since.
-    pub fn set_locked(&self, range: VirtRange, locks: bool) {
+    pub fn set_mlocked(&self, range: VirtRange, locks: bool) {
         if !self.memory.memcgs().lists_anonymous() {
             return;
         }
@@ -30,19 +30,19 @@ impl<P: Platform> Tables<'_, P> {
                     if let Some(leaf) = Self::huge_leaf(&locked, slot)
                         && !leaf.flags.contains(LeafFlags::SPECIAL)
                     {
-                        self.set_folio_locked(&pin, &self.memory.frames().lock_folio(leaf.pfn), locks);
+                        self.set_folio_mlocked(&pin, &self.memory.frames().lock_folio(leaf.pfn), locks);
                     }
                 }
                 WalkEntry::Table(table) => {
                     let locked = self.lock(&pin, table, Level::PTE);
-                    self.set_locked_in(&pin, &locked, part, locks);
+                    self.set_mlocked_in(&pin, &locked, part, locks);
                 }
             }
             WalkStep::Next
         });
     }
 
-    fn set_locked_in(&self, pin: &Pin<'_, P>, locked: &LockedTable<'_, P>, part: VirtRange, locks: bool) {
+    fn set_mlocked_in(&self, pin: &Pin<'_, P>, locked: &LockedTable<'_, P>, part: VirtRange, locks: bool) {
         let mut index = P::Paging::index(part.start(), Level::PTE);
         let end = index + part.pages() as usize;
         while index < end && !locked.is_empty() {
@@ -59,7 +59,7 @@ impl<P: Platform> Tables<'_, P> {
             let end = if leaf.flags.contains(LeafFlags::READ) { end } else { index + 1 };
             let pages = self.run_length(locked.entries, (index, end), (raw, leaf.pfn), &folio);
             if !locks || pages as u64 == folio.folio().order().pages() {
-                self.set_folio_locked(pin, &folio, locks);
+                self.set_folio_mlocked(pin, &folio, locks);
             }
             index += pages;
         }
@@ -68,13 +68,13 @@ impl<P: Platform> Tables<'_, P> {
     /// A locked mapping no longer maps a page of `folio`; others may. The page was taken out of the mapping
     /// before: a thread that marks the folio for a locked mapping that it saw looks at the mappings once more
     /// (`quire_paging::referenced`).
-    pub fn unlock_folio(&self, pin: &Pin<'_, P>, folio: &LockedFolio<'_, P>) {
+    pub fn munlock_folio(&self, pin: &Pin<'_, P>, folio: &LockedFolio<'_, P>) {
         if self.memory.memcgs().lists_anonymous() {
-            self.set_folio_locked(pin, folio, false);
+            self.set_folio_mlocked(pin, folio, false);
         }
     }
 
-    fn set_folio_locked(&self, pin: &Pin<'_, P>, folio: &LockedFolio<'_, P>, locks: bool) {
+    fn set_folio_mlocked(&self, pin: &Pin<'_, P>, folio: &LockedFolio<'_, P>, locks: bool) {
         let (frame, head) = (folio.folio().frame(), folio.folio().head());
         if folio.folio().kind() != Kind::Anonymous {
             return;
