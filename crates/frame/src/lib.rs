@@ -61,7 +61,7 @@ pub use chain::FrameChain;
 pub use counters::{VmEvent, VmEvents};
 pub use error::{AllocError, BootError, FreeError, HotplugError, KindError};
 pub use faults::{FaultAim, FaultCaller, FaultClass, FaultPlan, FaultSite, Faults};
-pub use folio::{Folio, FolioList, LockedFolio, MAX_MAPS, MapsLeft};
+pub use folio::{Folio, FolioList, HeadGuard, MAX_MAPS, MapsLeft};
 pub use folio_counters::FolioCounter;
 pub use frames::{
     CacheNode, FolioGuard, FolioSplit, FrameCache, FrameConfig, FrameTotals, Frames, KernelFrames,

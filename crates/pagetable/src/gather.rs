@@ -24,7 +24,7 @@ use crate::space_tables::SpaceTables;
 use arrayvec::ArrayVec;
 use core::{fmt, mem};
 use quire_arch::{Order, PAGE_SIZE, Pfn, Pin, Platform, VirtAddr, VirtRange};
-use quire_frame::{FrameChain, FreeError, Kind, LockedFolio, MapsLeft, VmEvent};
+use quire_frame::{FrameChain, FreeError, HeadGuard, Kind, MapsLeft, VmEvent};
 use quire_swap::SlotId;
 
 /// Runs that are noted before they are flushed.
@@ -346,12 +346,12 @@ impl<'s, P: Platform> Gather<'s, P> {
     /// Counts a run, no entry of which is in a TLB or can be changed by others, as unmapped.
     #[inline]
     pub fn unmap_flushed(&mut self, pfn: Pfn, pages: u32) {
-        self.unmap_locked(self.memory.frames().lock_folio(pfn), pages);
+        self.unmap_locked(self.memory.frames().lock_head(pfn), pages);
     }
 
     /// As [`unmap_flushed`](Self::unmap_flushed), with the counts locked already.
     #[inline]
-    pub fn unmap_locked(&mut self, locked: LockedFolio<'_, P>, pages: u32) {
+    pub fn unmap_locked(&mut self, locked: HeadGuard<'_, P>, pages: u32) {
         let folio = locked.folio();
         let left = locked.remove_maps(pages);
         self.counts.removals += 1;

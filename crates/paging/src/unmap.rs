@@ -14,7 +14,7 @@
 
 use core::ops::ControlFlow;
 use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PAGE_SIZE, PagingFormat, Pfn, Platform, VirtRange};
-use quire_frame::{FrameFlags, LockedFolio, MapsLeft, VmEvent};
+use quire_frame::{FrameFlags, HeadGuard, MapsLeft, VmEvent};
 use quire_pagetable::{
     FlushCause, Found, HugeSlot, LockedTable, Residency, Tables, WalkEntry, WalkStep, pages_from,
 };
@@ -154,7 +154,7 @@ impl<'a, P: Platform, S: UnmapSink> Unmap<'a, P, S> {
         if leaf.pfn != self.job.head || !usable || range != tables.slot_range(slot) {
             return None;
         }
-        let folio = tables.memory().frames().lock_folio(self.job.head);
+        let folio = tables.memory().frames().lock_head(self.job.head);
         if folio.folio().order() != self.job.order
             || folio.folio().order().pages() != u64::from(Tables::<P>::huge_pages())
         {
@@ -209,7 +209,7 @@ impl<'a, P: Platform, S: UnmapSink> Unmap<'a, P, S> {
         if locked.is_empty() || locked.is_dead() {
             return ControlFlow::Continue(());
         }
-        let folio = tables.memory().frames().lock_folio(self.job.head);
+        let folio = tables.memory().frames().lock_head(self.job.head);
         if folio.folio().order() != self.job.order {
             return ControlFlow::Break(Unmapped::Busy);
         }
@@ -242,7 +242,7 @@ impl<'a, P: Platform, S: UnmapSink> Unmap<'a, P, S> {
 
     fn unmap_run(
         &mut self,
-        (locked, folio): (&LockedTable<'_, P>, &LockedFolio<'_, P>),
+        (locked, folio): (&LockedTable<'_, P>, &HeadGuard<'_, P>),
         run: &Run,
     ) -> ControlFlow<Unmapped> {
         let tables = self.tables();

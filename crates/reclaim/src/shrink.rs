@@ -98,7 +98,7 @@ fn unmap<'s, P: Platform>(
         batch.flush();
         let _ = spaces.swap().wait_read(head);
     }
-    let guard = spaces.frames().try_lock_folio_long(head).ok_or(Fate::Keep)?;
+    let guard = spaces.frames().try_lock_folio(head).ok_or(Fate::Keep)?;
     let mut flags = frame.word().flags();
     if flags.contains(FrameFlags::WRITEBACK) && pressure == Pressure::Starved {
         batch.flush();
@@ -297,7 +297,7 @@ fn put_back<P: Platform>(spaces: &Spaces<P>, head: Pfn, fate: &Fate) {
             && referenced(spaces.rmap(), head).is_none_or(|used| used.lock != LockFound::Whole);
         let pin = spaces.platform().pin();
         // A thread that unlocks it holds its head lock, and from now on finds it on its list.
-        let _lock = spaces.frames().lock_folio(head);
+        let _lock = spaces.frames().lock_head(head);
         if unlocked
             && frame.clear_flags(FrameFlags::MLOCKED).is_some_and(|was| was.contains(FrameFlags::MLOCKED))
         {

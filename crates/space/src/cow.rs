@@ -5,7 +5,7 @@
 //! that maps it already. So a page mapped only by the caller's entries stays so while their table is locked.
 
 use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Platform, VirtAddr};
-use quire_frame::{AllocRequest, FrameFlags, Kind, LockedFolio};
+use quire_frame::{AllocRequest, FrameFlags, HeadGuard, Kind};
 use quire_pagetable::page_of;
 use quire_pagetable::{FlushCause, Gather, LockedTable, Tables};
 use quire_paging::Refusal;
@@ -49,7 +49,7 @@ pub(crate) fn is_own<P: Platform>(
     index: usize,
     pfn: Pfn,
 ) -> bool {
-    let folio = tables.memory().frames().lock_folio(pfn);
+    let folio = tables.memory().frames().lock_head(pfn);
     if folio.is_exclusive() || leaves_cache_to(tables, &folio) {
         return true;
     }
@@ -72,18 +72,14 @@ pub(crate) fn is_own<P: Platform>(
 /// Whether a folio of one page is exclusive to the program once it has left the swap cache, where no
 /// entry names its slot any more, and is no longer marked as shared by name. If so, it has left.
 #[inline]
-fn leaves_cache_to<P: Platform>(tables: &Tables<'_, P>, folio: &LockedFolio<'_, P>) -> bool {
+fn leaves_cache_to<P: Platform>(tables: &Tables<'_, P>, folio: &HeadGuard<'_, P>) -> bool {
     let flags = folio.folio().frame().word().flags();
     let named = flags.intersects(FrameFlags::SWAP_CACHE | FrameFlags::SHARED_BY_NAME);
     named && !folio.folio().is_large() && leave_cache_to(tables, folio, flags)
 }
 
 #[cold]
-fn leave_cache_to<P: Platform>(
-    tables: &Tables<'_, P>,
-    folio: &LockedFolio<'_, P>,
-    flags: FrameFlags,
-) -> bool {
+fn leave_cache_to<P: Platform>(tables: &Tables<'_, P>, folio: &HeadGuard<'_, P>, flags: FrameFlags) -> bool {
     let head = folio.folio().head();
     // Once it has left the cache only the mappings hold it.
     folio.maps() == 1
@@ -101,7 +97,7 @@ pub(crate) fn is_pinned_and_cached<P: Platform>(tables: &Tables<'_, P>, pfn: Pfn
 /// Takes a reference to the page `pfn`, which an entry of a locked table maps. `None` if the refcount would
 /// overflow: the access is retried.
 pub(crate) fn hold<P: Platform>(tables: &Tables<'_, P>, pfn: Pfn) -> Option<Held> {
-    let folio = tables.memory().frames().lock_folio(pfn);
+    let folio = tables.memory().frames().lock_head(pfn);
     let held = folio.folio().frame().get(1);
     held.then(|| Held { pfn, head: folio.folio().head(), order: folio.folio().order() })
 }
@@ -152,7 +148,7 @@ fn replace_by_copy<P: Platform>(
         return Ok(());
     }
     let kind = {
-        let folio = frames.lock_folio(held.pfn);
+        let folio = frames.lock_head(held.pfn);
         // First empty, then the flush, then the copy: no CPU may still read the old page after another has
         // written to the new one.
         locked.entries[index].store(0, Ordering::Relaxed);

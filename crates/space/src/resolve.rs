@@ -348,7 +348,7 @@ impl<P: Platform> Resolver<'_, '_, P> {
 
     /// Whether the folio that a large leaf maps may be written to as it is.
     fn is_own_huge(&self, leaf: Leaf) -> bool {
-        let folio = self.tables.memory().frames().lock_folio(leaf.pfn);
+        let folio = self.tables.memory().frames().lock_head(leaf.pfn);
         !self.fault.is_private() || folio.is_exclusive() || folio.claim(Tables::<P>::huge_pages())
     }
 

@@ -102,7 +102,7 @@ impl<P: Platform> Swap<P> {
         let frames = self.frames();
         // It is not split while the caller has its reference.
         let (head, order) = (frames.folio(page).head(), frames.folio(page).order());
-        let removed = match frames.try_lock_folio_long(head) {
+        let removed = match frames.try_lock_folio(head) {
             Some(_lock) => self.remove_unnamed(head),
             None => false,
         };

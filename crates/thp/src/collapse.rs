@@ -70,7 +70,7 @@ impl<P: Platform> Collapse<'_, P> {
                     if is_held(folio) {
                         return Err(CollapseError::Busy);
                     }
-                    let alone = frames.lock_folio(leaf.pfn).is_exclusive();
+                    let alone = frames.lock_head(leaf.pfn).is_exclusive();
                     shared += u32::from(!alone);
                     used += u32::from(leaf.flags.contains(LeafFlags::ACCESSED));
                 }
@@ -159,7 +159,7 @@ impl<P: Platform> Collapse<'_, P> {
                     // in RAM, and no thread can write to it.
                     unsafe { platform.copy_user(pfn, to, Order::ZERO) };
                     if new.locked {
-                        tables.munlock_folio(&tables.pin(), &tables.memory().frames().lock_folio(pfn));
+                        tables.munlock_folio(&tables.pin(), &tables.memory().frames().lock_head(pfn));
                     }
                 }
                 // SAFETY: the new folio is ours.

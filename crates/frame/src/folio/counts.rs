@@ -1,4 +1,4 @@
-//! The counts of a folio, and what follows from them. Callers use [`LockedFolio`](super::LockedFolio), which
+//! The counts of a folio, and what follows from them. Callers use [`HeadGuard`](super::HeadGuard), which
 //! keeps those of a large folio stable.
 
 use super::{Folio, MapsLeft, PIN};

@@ -9,7 +9,7 @@
 //! - All mappings together hold one reference: the one with which the block was allocated. The thread that
 //!   unmaps the last page drops it, once no TLB has an entry for the folio.
 //! - The map count of a *large* folio (order above 0), and the entries that map it, change under its *head
-//!   lock* ([`LockedFolio`]), so a thread that holds that sees counts and entries agree. A folio of one page
+//!   lock* ([`HeadGuard`]), so a thread that holds that sees counts and entries agree. A folio of one page
 //!   needs no lock: its count is one word. A large folio can become several small ones, never the other way,
 //!   so it is checked again after the head lock was taken.
 //!
@@ -119,12 +119,12 @@ pub enum MapsLeft {
 
 /// A folio whose counts and entries stay as they are while this lives. Of a folio of one page it holds no
 /// lock.
-pub struct LockedFolio<'m, P: Platform> {
+pub struct HeadGuard<'m, P: Platform> {
     folio: Folio<'m>,
     execution: PhantomData<fn() -> P>,
 }
 
-impl<'m, P: Platform> LockedFolio<'m, P> {
+impl<'m, P: Platform> HeadGuard<'m, P> {
     /// The folio, with its counts stable.
     ///
     /// # Safety
@@ -210,7 +210,7 @@ impl<'m, P: Platform> LockedFolio<'m, P> {
     }
 }
 
-impl<P: Platform> Drop for LockedFolio<'_, P> {
+impl<P: Platform> Drop for HeadGuard<'_, P> {
     #[inline]
     fn drop(&mut self) {
         if self.folio.is_large() {
@@ -220,7 +220,7 @@ impl<P: Platform> Drop for LockedFolio<'_, P> {
     }
 }
 
-impl<P: Platform> fmt::Debug for LockedFolio<'_, P> {
+impl<P: Platform> fmt::Debug for HeadGuard<'_, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.folio.fmt(f)
     }

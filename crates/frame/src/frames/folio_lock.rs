@@ -21,15 +21,15 @@ pub struct FolioGuard<'m, P: Platform> {
 impl<P: Platform> Frames<P> {
     /// Takes the folio lock of the folio that starts at `head`, to which the caller holds a reference. Sleeps
     /// while another thread has it, so the caller is not pinned. `None` if no folio starts there.
-    pub fn lock_folio_long(&self, head: Pfn) -> Option<FolioGuard<'_, P>> {
+    pub fn lock_folio(&self, head: Pfn) -> Option<FolioGuard<'_, P>> {
         let frame = self.frame(head)?;
         let key = ptr::from_ref(frame).addr();
         let locked = frame.lock_folio_with(|still| self.platform().park(key, still));
         locked.then(|| FolioGuard { frames: self, frame, not_send: PhantomData })
     }
 
-    /// As [`lock_folio_long`](Self::lock_folio_long), but does not wait.
-    pub fn try_lock_folio_long(&self, head: Pfn) -> Option<FolioGuard<'_, P>> {
+    /// As [`lock_folio`](Self::lock_folio), but does not wait.
+    pub fn try_lock_folio(&self, head: Pfn) -> Option<FolioGuard<'_, P>> {
         let frame = self.frame(head)?;
         // A guard made without the lock would, when dropped, release another thread's.
         frame.try_lock_folio().then(|| FolioGuard { frames: self, frame, not_send: PhantomData })
@@ -39,7 +39,7 @@ impl<P: Platform> Frames<P> {
     /// though it was [shared by name](FrameFlags::SHARED_BY_NAME). If so, the mark is cleared. False also
     /// where another thread holds the folio lock.
     pub fn forget_names(&self, head: Pfn) -> bool {
-        self.try_lock_folio_long(head).is_some_and(|_locked| self.folio(head).forget_names())
+        self.try_lock_folio(head).is_some_and(|_locked| self.folio(head).forget_names())
     }
 }
 

@@ -3,7 +3,7 @@
 use super::Frames;
 use crate::chain::FrameChain;
 use crate::error::FreeError;
-use crate::folio::{Folio, LockedFolio, PIN};
+use crate::folio::{Folio, HeadGuard, PIN};
 use crate::kind::Kind;
 use quire_arch::{LockClass, Order, Pfn, Platform};
 
@@ -81,19 +81,19 @@ impl<P: Platform> Frames<P> {
         (folio.head(), folio.order())
     }
 
-    /// The folio that `pfn` lies in, with its counts stable. The caller keeps it from being freed, and is
-    /// pinned to its CPU.
+    /// The folio that `pfn` lies in, under its head lock: its counts are stable. The caller keeps it from
+    /// being freed, and is pinned to its CPU.
     #[inline]
-    pub fn lock_folio(&self, pfn: Pfn) -> LockedFolio<'_, P> {
+    pub fn lock_head(&self, pfn: Pfn) -> HeadGuard<'_, P> {
         loop {
             let folio = self.folio(pfn);
             if !folio.is_large() {
                 // SAFETY: the folio has one page.
-                return unsafe { LockedFolio::new(folio) };
+                return unsafe { HeadGuard::new(folio) };
             }
             folio.frame().lock_word().lock::<P>(LockClass::Folio);
             // SAFETY: taken just above.
-            let locked = unsafe { LockedFolio::new(folio) };
+            let locked = unsafe { HeadGuard::new(folio) };
             // It may have been split while this thread waited for the lock. If not, `pfn` still lies in it:
             // the caller keeps it from being freed, so the frame was not reused.
             let now = folio.frame().word();

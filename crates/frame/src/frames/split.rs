@@ -11,7 +11,7 @@
 
 use super::Frames;
 use crate::chain::FrameChain;
-use crate::folio::{Folio, LockedFolio};
+use crate::folio::{Folio, HeadGuard};
 use crate::kind::Kind;
 use crate::map::{Frame, FrameFlags};
 use core::fmt;
@@ -39,7 +39,7 @@ pub enum SplitError {
 #[must_use]
 pub struct FolioSplit<'m, P: Platform> {
     frames: &'m Frames<P>,
-    locked: LockedFolio<'m, P>,
+    locked: HeadGuard<'m, P>,
     /// Mappings of the first page. Those of the others are counted in their descriptors.
     of_first: u32,
     counted: u32,
@@ -47,7 +47,7 @@ pub struct FolioSplit<'m, P: Platform> {
 
 impl<P: Platform> Frames<P> {
     /// Begins to count the mappings of a large folio.
-    pub fn begin_split<'m>(&'m self, locked: LockedFolio<'m, P>) -> FolioSplit<'m, P> {
+    pub fn begin_split<'m>(&'m self, locked: HeadGuard<'m, P>) -> FolioSplit<'m, P> {
         FolioSplit { frames: self, locked, of_first: 0, counted: 0 }
     }
 }

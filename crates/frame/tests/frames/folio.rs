@@ -31,7 +31,7 @@ fn parts_are_told_from_the_whole_and_from_the_last() {
     let frames = machine();
     let _pin = frames.platform().pin();
     let head = folio(&frames, Order::ALL[2]);
-    let locked = frames.lock_folio(Pfn(head.0 + 3));
+    let locked = frames.lock_head(Pfn(head.0 + 3));
     assert!(locked.add_maps(4) && locked.add_maps(4));
     assert_eq!(locked.maps(), 8);
     assert_eq!(locked.remove_maps(4), MapsLeft::Some);
@@ -39,7 +39,7 @@ fn parts_are_told_from_the_whole_and_from_the_last() {
     assert_eq!(locked.remove_maps(1), MapsLeft::None);
     drop(locked);
 
-    let small = frames.lock_folio(folio(&frames, Order::ZERO));
+    let small = frames.lock_head(folio(&frames, Order::ZERO));
     assert!(small.add_maps(1) && small.add_maps(1));
     assert_eq!(small.remove_maps(1), MapsLeft::Some);
     assert_eq!(small.remove_maps(1), MapsLeft::None);
@@ -50,7 +50,7 @@ fn the_count_of_maps_does_not_overflow() {
     let frames = machine();
     let _pin = frames.platform().pin();
     for order in [Order::ZERO, Order::PMD] {
-        let locked = frames.lock_folio(folio(&frames, order));
+        let locked = frames.lock_head(folio(&frames, order));
         assert!(locked.add_maps(MAX_MAPS - 1));
         assert!(!locked.add_maps(2));
         assert_eq!(locked.maps(), MAX_MAPS - 1);
@@ -81,7 +81,7 @@ fn split_listed(frames: &Frames<Machine>, list: impl FnMut(Pfn) -> bool) -> (Pfn
     frame.set_flags(flags);
     frame.as_folio().set_memcg(7);
     let pin = frames.platform().pin();
-    let locked = frames.lock_folio(head);
+    let locked = frames.lock_head(head);
     assert!(locked.add_maps(6));
     let mut split = frames.begin_split(locked);
     [0, 1, 2, 3, 6, 7].into_iter().for_each(|nth| split.count_map(nth));
@@ -123,9 +123,9 @@ fn parts_are_charged_and_listed_as_the_folio_was() {
 fn who_does_not_get_the_folio_lock_does_not_give_it_back() {
     let frames = machine();
     let head = folio(&frames, Order::ZERO);
-    let held = frames.try_lock_folio_long(head).expect("it is unlocked");
-    assert!(frames.try_lock_folio_long(head).is_none());
-    assert!(frames.try_lock_folio_long(head).is_none());
+    let held = frames.try_lock_folio(head).expect("it is unlocked");
+    assert!(frames.try_lock_folio(head).is_none());
+    assert!(frames.try_lock_folio(head).is_none());
     drop(held);
-    assert!(frames.try_lock_folio_long(head).is_some());
+    assert!(frames.try_lock_folio(head).is_some());
 }

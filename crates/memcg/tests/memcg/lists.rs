@@ -241,7 +241,7 @@ fn split(
 ) -> (Result<(), SplitError>, u64) {
     let frames = memcgs.frames();
     let pin = frames.platform().pin();
-    let locked = frames.lock_folio(head);
+    let locked = frames.lock_head(head);
     if locked.maps() == 0 {
         assert!(locked.add_maps(mapped.len() as u32));
     }

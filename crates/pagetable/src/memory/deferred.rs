@@ -7,7 +7,7 @@
 
 use super::MemoryCore;
 use quire_arch::{Order, Pfn, Platform};
-use quire_frame::{DeferredLink, FolioCounter, FrameFlags, LockedFolio};
+use quire_frame::{DeferredLink, FolioCounter, FrameFlags, HeadGuard};
 
 /// The list of folios some of whose pages are no longer mapped.
 #[derive(Debug, Default)]
@@ -25,7 +25,7 @@ impl<P: Platform> MemoryCore<P> {
     }
 
     /// A part of a large folio was unmapped: queues it for deferred split, if it is not queued.
-    pub fn defer_split(&self, locked: &LockedFolio<'_, P>) {
+    pub fn defer_split(&self, locked: &HeadGuard<'_, P>) {
         let folio = locked.folio();
         let frame = folio.frame();
         if frame.word().flags().contains(FrameFlags::PARTLY_MAPPED) {
@@ -53,7 +53,7 @@ impl<P: Platform> MemoryCore<P> {
 
     /// Removes the folio from the deferred split list, if it is on it: it is unmapped, or was split.
     #[inline]
-    pub fn undefer_split(&self, locked: &LockedFolio<'_, P>) {
+    pub fn undefer_split(&self, locked: &HeadGuard<'_, P>) {
         let folio = locked.folio();
         if folio.is_large() && folio.frame().word().flags().contains(FrameFlags::PARTLY_MAPPED) {
             self.take_off_deferred(folio.head(), folio.order());
@@ -100,7 +100,7 @@ impl<P: Platform> MemoryCore<P> {
                 head
             };
             // The head lock comes before that of the list, so the folio is checked again under it.
-            let locked = self.frames().lock_folio(head);
+            let locked = self.frames().lock_head(head);
             let waits = locked.folio().frame().word().flags().contains(FrameFlags::PARTLY_MAPPED);
             if waits {
                 self.undefer_split(&locked);
@@ -114,7 +114,7 @@ impl<P: Platform> MemoryCore<P> {
     /// Puts a folio that could not be split at the end of the list, if it is still partially mapped.
     pub fn defer_again(&self, head: Pfn) {
         let _pin = self.platform().pin();
-        let locked = self.frames().lock_folio(head);
+        let locked = self.frames().lock_head(head);
         let folio = locked.folio();
         if folio.is_large()
             && folio.head() == head

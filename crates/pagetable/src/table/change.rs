@@ -72,7 +72,7 @@ impl<P: Platform> Tables<'_, P> {
             let (pages, allowed) = if leaf.flags.contains(LeafFlags::SPECIAL) {
                 (1, wanted - LeafFlags::WRITE)
             } else if ask {
-                let folio = self.memory.frames().lock_folio(leaf.pfn);
+                let folio = self.memory.frames().lock_head(leaf.pfn);
                 let own = folio.folio().kind() == Kind::Anonymous && folio.is_exclusive();
                 let end = if leaf.flags.contains(LeafFlags::READ) { end } else { index + 1 };
                 let pages = self.run_length(locked.entries, (index, end), (raw, leaf.pfn), &folio);
@@ -145,7 +145,7 @@ impl<P: Platform> Tables<'_, P> {
         let frames = self.memory.frames();
         shared || {
             let folio = frames.folio(leaf.pfn);
-            folio.kind() == Kind::Anonymous && frames.lock_folio(leaf.pfn).is_exclusive()
+            folio.kind() == Kind::Anonymous && frames.lock_head(leaf.pfn).is_exclusive()
         }
     }
 }

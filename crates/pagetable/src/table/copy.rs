@@ -161,7 +161,7 @@ impl<P: Platform> Tables<'_, P> {
             let unused = if leaf.flags.contains(LeafFlags::READ) { raw & !P::Paging::ACCESSED } else { raw };
             return Ok(self.memory.hold_huge_zero_again(leaf.pfn).then_some(unused));
         }
-        let folio = self.memory.frames().lock_folio(leaf.pfn);
+        let folio = self.memory.frames().lock_head(leaf.pfn);
         if folio.folio().may_be_pinned() {
             return Ok(None);
         }
@@ -228,7 +228,7 @@ impl<P: Platform> Tables<'_, P> {
         shared: &mut Residency,
     ) -> Result<usize, Stop> {
         let present = leaf.flags.contains(LeafFlags::READ);
-        let folio = self.memory.frames().lock_folio(leaf.pfn);
+        let folio = self.memory.frames().lock_head(leaf.pfn);
         let kind = folio.folio().kind();
         let private = !copying.parent.shared;
         if kind == Kind::Anonymous && folio.folio().may_be_pinned() {

@@ -11,7 +11,7 @@ use crate::residency::Residency;
 use quire_arch::{
     Entry, Leaf, LeafFlags, Level, Order, PAGE_SIZE, PagingFormat, Pfn, Pin, Platform, VirtAddr, VirtRange,
 };
-use quire_frame::{AllocError, AllocRequest, Kind, LockedFolio, VmEvent};
+use quire_frame::{AllocError, AllocRequest, HeadGuard, Kind, VmEvent};
 use quire_sync::atomic::raw::Ordering;
 
 impl<'s, P: Platform> Tables<'s, P> {
@@ -217,7 +217,7 @@ impl<'s, P: Platform> Tables<'s, P> {
         gather: &mut Gather<'_, P>,
     ) {
         let pages = Self::huge_pages();
-        let folio = self.memory.frames().lock_folio(leaf.pfn);
+        let folio = self.memory.frames().lock_head(leaf.pfn);
         locked.take(slot.index);
         if what == Zap::LockedContents {
             self.munlock_folio(pin, &folio);
@@ -246,9 +246,9 @@ impl<'s, P: Platform> Tables<'s, P> {
     }
 
     /// The folio that a large leaf maps, with its counts locked; `None` for the huge zero page.
-    fn lock_folio_of(&self, leaf: Leaf) -> Option<LockedFolio<'s, P>> {
+    fn lock_head_of(&self, leaf: Leaf) -> Option<HeadGuard<'s, P>> {
         let special = leaf.flags.contains(LeafFlags::SPECIAL);
-        (!special).then(|| self.memory.frames().lock_folio(leaf.pfn))
+        (!special).then(|| self.memory.frames().lock_head(leaf.pfn))
     }
 
     /// Whether there is a leaf at `slot` that maps the folio of `order` at `head`. Without the lock of the
@@ -269,7 +269,7 @@ impl<'s, P: Platform> Tables<'s, P> {
         let Some(leaf) = Self::huge_leaf(&locked, slot) else { return };
         let Some(table) = self.withdraw(slot) else { return };
         // No thread may find the folio half mapped: its counts are locked meanwhile.
-        let folio = self.lock_folio_of(leaf);
+        let folio = self.lock_head_of(leaf);
         // Not present, but never none: a lock-free walker must not take it for a hole.
         let absent = Leaf { pfn: leaf.pfn, flags: leaf.flags - LeafFlags::READ };
         let raw = locked.entries[slot.index]
@@ -335,7 +335,7 @@ impl<'s, P: Platform> Tables<'s, P> {
             return;
         };
         let Some(table) = self.withdraw(slot) else { return };
-        let folio = self.lock_folio_of(leaf);
+        let folio = self.lock_head_of(leaf);
         let live = self.fill_around(table, Leaf { flags: leaf.flags | LeafFlags::READ, ..leaf }, part);
         self.memory.frames().known(table).as_table().set_live(live);
         if let Some(folio) = &folio {
@@ -379,7 +379,7 @@ impl<'s, P: Platform> Tables<'s, P> {
         let locked = self.lock_slot(&pin, slot);
         let leaf = Self::huge_leaf(&locked, slot)?;
         let table = self.withdraw(slot)?;
-        let folio = self.lock_folio_of(leaf);
+        let folio = self.lock_head_of(leaf);
         let live = self.fill_around(table, leaf, part);
         self.memory.frames().known(table).as_table().set_live(live);
         match &folio {

@@ -7,7 +7,7 @@
 
 use super::{LockedTable, Tables, WalkEntry, WalkStep};
 use quire_arch::{Entry, LeafFlags, Level, PagingFormat, Pin, Platform, VirtRange};
-use quire_frame::{FrameFlags, Kind, LockedFolio, VmEvent};
+use quire_frame::{FrameFlags, HeadGuard, Kind, VmEvent};
 use quire_memcg::LruList;
 use quire_sync::atomic::raw::Ordering;
 
@@ -30,7 +30,7 @@ impl<P: Platform> Tables<'_, P> {
                     if let Some(leaf) = Self::huge_leaf(&locked, slot)
                         && !leaf.flags.contains(LeafFlags::SPECIAL)
                     {
-                        self.set_folio_mlocked(&pin, &self.memory.frames().lock_folio(leaf.pfn), locks);
+                        self.set_folio_mlocked(&pin, &self.memory.frames().lock_head(leaf.pfn), locks);
                     }
                 }
                 WalkEntry::Table(table) => {
@@ -55,7 +55,7 @@ impl<P: Platform> Tables<'_, P> {
                 index += 1;
                 continue;
             }
-            let folio = self.memory.frames().lock_folio(leaf.pfn);
+            let folio = self.memory.frames().lock_head(leaf.pfn);
             let end = if leaf.flags.contains(LeafFlags::READ) { end } else { index + 1 };
             let pages = self.run_length(locked.entries, (index, end), (raw, leaf.pfn), &folio);
             if !locks || pages as u64 == folio.folio().order().pages() {
@@ -68,13 +68,13 @@ impl<P: Platform> Tables<'_, P> {
     /// A locked mapping no longer maps a page of `folio`; others may. The page was taken out of the mapping
     /// before: a thread that marks the folio for a locked mapping that it saw looks at the mappings once more
     /// (`quire_paging::referenced`).
-    pub fn munlock_folio(&self, pin: &Pin<'_, P>, folio: &LockedFolio<'_, P>) {
+    pub fn munlock_folio(&self, pin: &Pin<'_, P>, folio: &HeadGuard<'_, P>) {
         if self.memory.memcgs().lists_anonymous() {
             self.set_folio_mlocked(pin, folio, false);
         }
     }
 
-    fn set_folio_mlocked(&self, pin: &Pin<'_, P>, folio: &LockedFolio<'_, P>, locks: bool) {
+    fn set_folio_mlocked(&self, pin: &Pin<'_, P>, folio: &HeadGuard<'_, P>, locks: bool) {
         let (frame, head) = (folio.folio().frame(), folio.folio().head());
         if folio.folio().kind() != Kind::Anonymous {
             return;

@@ -7,7 +7,7 @@
 
 use super::{Entries, Tables};
 use quire_arch::{Entry, Level, PagingFormat, Pfn, Platform, prefetch};
-use quire_frame::LockedFolio;
+use quire_frame::HeadGuard;
 use quire_sync::atomic::raw::{AtomicU64, Ordering};
 
 impl<P: Platform> Tables<'_, P> {
@@ -21,7 +21,7 @@ impl<P: Platform> Tables<'_, P> {
         entries: &Entries,
         (index, end): (usize, usize),
         (raw, pfn): (u64, Pfn),
-        folio: &LockedFolio<'_, P>,
+        folio: &HeadGuard<'_, P>,
     ) -> usize {
         let most = self.run_bound((index, end), pfn, folio);
         if most == 1 { 1 } else { Self::equal_entries(&entries[index..index + most], raw) }
@@ -55,7 +55,7 @@ impl<P: Platform> Tables<'_, P> {
     /// The most entries from `index` on, and before `end`, that can make a run with an entry that maps `pfn`,
     /// a page of `folio`.
     #[inline]
-    pub fn run_bound(&self, (index, end): (usize, usize), pfn: Pfn, folio: &LockedFolio<'_, P>) -> usize {
+    pub fn run_bound(&self, (index, end): (usize, usize), pfn: Pfn, folio: &HeadGuard<'_, P>) -> usize {
         if !folio.folio().is_large() {
             return 1;
         }

@@ -182,7 +182,7 @@ impl<P: Platform> Tables<'_, P> {
             locked.take(index);
             return 1;
         }
-        let folio = self.memory.frames().lock_folio(pfn);
+        let folio = self.memory.frames().lock_head(pfn);
         let end = if flags.contains(LeafFlags::READ) { end } else { index + 1 };
         let pages = self.run_length(locked.entries, (index, end), (raw, pfn), &folio);
         locked.clear(index, pages);
@@ -262,7 +262,7 @@ impl<P: Platform> Tables<'_, P> {
         if leaf.flags.contains(LeafFlags::SPECIAL) {
             gather.add_huge_zero(leaf.pfn);
         } else {
-            let folio = self.memory.frames().lock_folio(leaf.pfn);
+            let folio = self.memory.frames().lock_head(leaf.pfn);
             gather.count_gone(Residency::of(folio.folio().kind(), u64::from(Self::huge_pages())));
             self.uncount_whole_map(&pin, leaf.pfn);
             gather.unmap_locked(folio, Self::huge_pages());
@@ -289,7 +289,7 @@ impl<P: Platform> Tables<'_, P> {
             }
             let pages = match P::Paging::decode(raw, Level::PTE) {
                 Entry::Leaf(Leaf { pfn, flags }) if !flags.contains(LeafFlags::SPECIAL) => {
-                    let folio = self.memory.frames().lock_folio(pfn);
+                    let folio = self.memory.frames().lock_head(pfn);
                     let end = if flags.contains(LeafFlags::READ) { end } else { index + 1 };
                     let pages = self.run_length(entries, (index, end), (raw, pfn), &folio);
                     self.fetch_ahead(entries, index, pages);

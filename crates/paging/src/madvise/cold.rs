@@ -4,7 +4,7 @@ use super::{cut_own, split_own};
 use arrayvec::ArrayVec;
 use core::fmt;
 use quire_arch::{Entry, LeafFlags, Level, PagingFormat, Pfn, Pin, Platform, VirtRange};
-use quire_frame::{FrameFlags, Kind, LockedFolio};
+use quire_frame::{FrameFlags, HeadGuard, Kind};
 use quire_pagetable::{HugeSlot, LockedTable, Tables, WalkEntry, WalkStep};
 use quire_sync::atomic::raw::Ordering;
 use quire_thp::Thp;
@@ -80,7 +80,7 @@ impl<P: Platform, F: Fn(&mut dyn Iterator<Item = Pfn>)> Cold<'_, P, F> {
             if leaf.flags.contains(LeafFlags::SPECIAL) {
                 return;
             }
-            let folio = self.tables.memory().frames().lock_folio(leaf.pfn);
+            let folio = self.tables.memory().frames().lock_head(leaf.pfn);
             if folio.folio().kind() != Kind::Anonymous || folio.maps() != Tables::<P>::huge_pages() {
                 return;
             }
@@ -143,7 +143,7 @@ impl<P: Platform, F: Fn(&mut dyn Iterator<Item = Pfn>)> Cold<'_, P, F> {
                 index += 1;
                 continue;
             }
-            let folio = self.tables.memory().frames().lock_folio(leaf.pfn);
+            let folio = self.tables.memory().frames().lock_head(leaf.pfn);
             let run_end = if leaf.flags.contains(LeafFlags::READ) { end } else { index + 1 };
             let pages = self.tables.run_length(locked.entries, (index, run_end), (raw, leaf.pfn), &folio);
             let all = folio.folio().order().pages();
@@ -170,14 +170,14 @@ impl<P: Platform, F: Fn(&mut dyn Iterator<Item = Pfn>)> Cold<'_, P, F> {
 
     /// Whether a large folio should be paged out but there is no swap space for it. As in Linux it is then
     /// split, like one without enough contiguous slots.
-    fn lacks_swap_space(&self, folio: &LockedFolio<'_, P>) -> bool {
+    fn lacks_swap_space(&self, folio: &HeadGuard<'_, P>) -> bool {
         self.way == Ageing::PageOut
             && folio.folio().is_large()
             && !self.tables.memory().memcgs().lists_anonymous()
             && !folio.folio().frame().word().flags().contains(FrameFlags::LAZY_FREE)
     }
 
-    fn make_old(&self, pin: &Pin<'_, P>, folio: &LockedFolio<'_, P>, aged: &mut Aged) {
+    fn make_old(&self, pin: &Pin<'_, P>, folio: &HeadGuard<'_, P>, aged: &mut Aged) {
         let frame = folio.folio().frame();
         let head = folio.folio().head();
         let memcgs = self.tables.memory().memcgs();

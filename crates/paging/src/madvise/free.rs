@@ -3,7 +3,7 @@
 use super::{cut_own, split_own};
 use core::sync::atomic::Ordering;
 use quire_arch::{Entry, LeafFlags, Level, PagingFormat, Pfn, Pin, Platform, VirtRange};
-use quire_frame::{FrameFlags, Kind, LockedFolio, VmEvent};
+use quire_frame::{FrameFlags, HeadGuard, Kind, VmEvent};
 use quire_memcg::{LruList, MemcgStat};
 use quire_pagetable::{Gather, LockedTable, Tables, WalkEntry, WalkStep, pages_from};
 use quire_thp::Thp;
@@ -118,7 +118,7 @@ impl<P: Platform> LazyFree<'_, P> {
     ) -> Freed {
         let raw = locked.entries[index].load(Ordering::Relaxed);
         let Entry::Leaf(leaf) = P::Paging::decode(raw, level) else { return Freed::Entries(1) };
-        let folio = self.tables.memory().frames().lock_folio(leaf.pfn);
+        let folio = self.tables.memory().frames().lock_head(leaf.pfn);
         let (entries, pages) = if level == Level::PTE {
             let end = if leaf.flags.contains(LeafFlags::READ) { end } else { index + 1 };
             let pages = self.tables.run_length(locked.entries, (index, end), (raw, leaf.pfn), &folio);
@@ -152,7 +152,7 @@ impl<P: Platform> LazyFree<'_, P> {
 
     /// Takes a folio out of the swap cache and clears its dirty flag, if no other entry maps it or names its
     /// slots. False if that was needed and not possible.
-    fn forget_writes(&self, folio: &LockedFolio<'_, P>, alone: bool) -> bool {
+    fn forget_writes(&self, folio: &HeadGuard<'_, P>, alone: bool) -> bool {
         let (head, frame) = (folio.folio().head(), folio.folio().frame());
         let marks = FrameFlags::SWAP_CACHE | FrameFlags::DIRTY;
         if !frame.word().flags().intersects(marks) {
@@ -168,7 +168,7 @@ impl<P: Platform> LazyFree<'_, P> {
         }
         // Reclaim, which may be bringing it into the swap cache, relies on the mark as long as it has the
         // folio lock.
-        let Some(_guard) = self.tables.memory().frames().try_lock_folio_long(head) else { return false };
+        let Some(_guard) = self.tables.memory().frames().try_lock_folio(head) else { return false };
         if frame.word().flags().contains(FrameFlags::SWAP_CACHE) {
             return false;
         }

@@ -46,7 +46,7 @@ impl<'s, P: Platform> SwapIn<'s, P> {
                 return Err(error);
             }
         };
-        let Some(guard) = self.memory.frames().try_lock_folio_long(head) else {
+        let Some(guard) = self.memory.frames().try_lock_folio(head) else {
             end();
             self.memory.memcgs().release_folio(head);
             return Ok(None);

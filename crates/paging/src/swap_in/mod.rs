@@ -86,7 +86,7 @@ impl<'s, P: Platform> SwapIn<'s, P> {
                 order = orders.below(order).most();
                 continue;
             };
-            let Some(guard) = self.memory.frames().try_lock_folio_long(head) else {
+            let Some(guard) = self.memory.frames().try_lock_folio(head) else {
                 self.memory.memcgs().release_folio(head);
                 return Ok(None);
             };
@@ -245,7 +245,7 @@ impl<'s, P: Platform> SwapIn<'s, P> {
         // Only a thread that needs it waits for a folio that was read ahead, so this one must reap the
         // completion.
         let _ = self.memory.swap().wait_read(head);
-        let guard = self.memory.frames().lock_folio_long(head);
+        let guard = self.memory.frames().lock_folio(head);
         let folio = self.memory.frames().folio(page);
         let flags = folio.frame().word().flags();
         let first = SlotId::from_raw(folio.frame().as_folio().slot());

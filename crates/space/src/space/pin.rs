@@ -139,7 +139,7 @@ impl<'m, P: Platform> Space<'m, P> {
             return Ok(Some(self.spaces.zero_page()));
         }
         let own = snapshot.flags.contains(VmFlags::SHARED) || {
-            let folio = frames.lock_folio(leaf.pfn);
+            let folio = frames.lock_head(leaf.pfn);
             folio.is_exclusive() || folio.claim(Tables::<P>::huge_pages())
         };
         if !own {

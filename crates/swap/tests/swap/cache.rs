@@ -319,7 +319,7 @@ fn slots_that_only_the_cache_holds_are_taken_back_when_all_are_gone() {
     let another = folio(&swap, Order::ZERO);
     assert_eq!(swap.add_folio(another, 0), Err(NoSlots::Full));
     let slot = SlotId::new(DeviceId::new(0).unwrap(), 77);
-    let (&head, locked) = (&heads[77], swap.frames().lock_folio_long(heads[77]));
+    let (&head, locked) = (&heads[77], swap.frames().lock_folio(heads[77]));
     swap.drop_counts(slot, 1);
     assert_eq!(swap.add_folio(another, 0), Err(NoSlots::Full), "its lock is held");
     drop(locked);

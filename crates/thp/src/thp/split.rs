@@ -17,7 +17,7 @@ impl<P: Platform> Thp<'_, P> {
     /// page of it is not mapped. Returns the number of frames freed.
     pub fn split_held(self, head: Pfn, to: Order, unless_mapped: bool) -> Result<u64, SplitError> {
         // Of two threads that split one folio, the second finds it split.
-        let Some(_locked) = self.memory().frames().lock_folio_long(head) else {
+        let Some(_locked) = self.memory().frames().lock_folio(head) else {
             return Err(SplitError::NotLarger);
         };
         self.split_locked(head, to, unless_mapped)
@@ -120,7 +120,7 @@ impl<P: Platform> Thp<'_, P> {
         let mut waited = false;
         let result = self.rmap.hold(head, |mappings| {
             let pin = self.memory().platform().pin();
-            let locked = frames.lock_folio(head);
+            let locked = frames.lock_head(head);
             if locked.folio().head() != head || locked.folio().order() != order {
                 return Err(SplitError::NotLarger);
             }
