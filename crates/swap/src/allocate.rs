@@ -152,7 +152,7 @@ impl<P: Platform> Swap<P> {
                 let mut lists = device.lists.lock();
                 let cluster = |index| device.cluster(index);
                 let partial = if wanted.order < CLUSTER_ORDER {
-                    lists.pop(cluster, ListId::Partial(wanted.order))
+                    lists.pop(cluster, ListId::Nonfull(wanted.order))
                 } else {
                     None
                 };
@@ -198,7 +198,7 @@ impl<P: Platform> Swap<P> {
                 let lists = device.lists.lock();
                 let orders =
                     Order::ALL.into_iter().filter(|&order| Order::ZERO < order && order < CLUSTER_ORDER);
-                let ids = [ListId::Broken].into_iter().chain(orders.map(ListId::Partial));
+                let ids = [ListId::Frag].into_iter().chain(orders.map(ListId::Nonfull));
                 ids.into_iter().find_map(|id| Some((lists.list(id).first()?, id)))?
             };
             let mut held = Held::lock(self, pin, device, index);

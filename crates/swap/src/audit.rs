@@ -234,8 +234,8 @@ fn validate<P: Platform>(cluster: &mut Held<'_, P>, report: &mut dyn FnMut(SwapV
     let fits = match ListId::of(cluster.device.cluster(cluster.index).list()) {
         ListId::Free | ListId::Discard => used == 0 && cluster.guard.table.is_none(),
         ListId::Full => used == limit,
-        ListId::Broken => 0 < used && used < limit,
-        ListId::Partial(order) => 0 < used && used < limit && order == cluster.guard.order,
+        ListId::Frag => 0 < used && used < limit,
+        ListId::Nonfull(order) => 0 < used && used < limit && order == cluster.guard.order,
         ListId::Taken => true,
     };
     let torn = cluster.guard.torn && cluster.guard.sum == 0;

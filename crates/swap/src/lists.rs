@@ -18,11 +18,11 @@ pub(crate) enum ListId {
     /// No slot is free.
     Full,
     /// Slots are free, but no block of the cluster's order.
-    Broken,
+    Frag,
     /// Some CPU allocates from it: on no list.
     Taken,
     /// There probably is a free block of this order.
-    Partial(Order),
+    Nonfull(Order),
 }
 
 impl ListId {
@@ -34,9 +34,9 @@ impl ListId {
             Self::Free => 0,
             Self::Discard => 1,
             Self::Full => 2,
-            Self::Broken => 3,
+            Self::Frag => 3,
             Self::Taken => 4,
-            Self::Partial(order) => 5 + order.get(),
+            Self::Nonfull(order) => 5 + order.get(),
         }
     }
 
@@ -46,10 +46,10 @@ impl ListId {
             0 => Self::Free,
             1 => Self::Discard,
             2 => Self::Full,
-            3 => Self::Broken,
+            3 => Self::Frag,
             4 => Self::Taken,
             _ => match Order::new(number - 5) {
-                Some(order) => Self::Partial(order),
+                Some(order) => Self::Nonfull(order),
                 None => Self::Taken,
             },
         }

@@ -169,9 +169,9 @@ impl<'a, P: Platform> Held<'a, P> {
             return ListId::Full;
         }
         if self.guard.order == crate::cluster::CLUSTER_ORDER {
-            return ListId::Broken;
+            return ListId::Frag;
         }
-        ListId::Partial(self.guard.order)
+        ListId::Nonfull(self.guard.order)
     }
 
     /// Whether a block of the cluster's order is free where slots became free.
@@ -201,11 +201,11 @@ impl<'a, P: Platform> Held<'a, P> {
         if wanted == now || (now == ListId::Free && wanted == ListId::Discard) {
             return;
         }
-        if matches!(wanted, ListId::Partial(_)) && !self.freed_a_block() {
-            if now == ListId::Broken {
+        if matches!(wanted, ListId::Nonfull(_)) && !self.freed_a_block() {
+            if now == ListId::Frag {
                 return;
             }
-            wanted = ListId::Broken;
+            wanted = ListId::Frag;
         }
         self.move_to(wanted, false);
     }

@@ -41,7 +41,7 @@ impl<P: Platform> Held<'_, P> {
     /// The CPU that used the cluster found no free slots in it.
     pub(crate) fn put_away(&mut self) {
         let wanted = match self.wanted_list() {
-            ListId::Partial(_) => ListId::Broken,
+            ListId::Nonfull(_) => ListId::Frag,
             // What was just taken off the list has nothing to discard.
             ListId::Discard => ListId::Free,
             other => other,
