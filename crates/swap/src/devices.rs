@@ -8,7 +8,8 @@ use crate::{Swap, SwapOnError, SwapOnOptions};
 use core::ptr::{self, NonNull};
 use quire_arch::{LockClass, Order, PAGE_SIZE, Pfn, Pin, Platform};
 use quire_frame::{AllocRequest, FaultSite, Frames, Kind};
-use quire_sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use quire_sync::atomic::raw::AtomicBool;
+use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use quire_sync::{PerCpu, SpinLock};
 
 const SITE: FaultSite = FaultSite::new("swap_device");
@@ -19,9 +20,6 @@ const PER_CHUNK: u32 = (PAGE_SIZE as usize / size_of::<Cluster>()) as u32;
 /// The clusters that a CPU allocates from, by order. A folio of a cluster's own order finds nothing in a
 /// cluster that was used before.
 pub(crate) type Hints = [AtomicU32; Order::PMD.index()];
-
-const ACCEPTS: u8 = 0;
-const LEAVES: u8 = 1;
 
 /// A block of the machine's memory.
 #[derive(Clone, Copy, Debug)]
@@ -126,7 +124,8 @@ pub(crate) struct Device<P: Platform> {
     hints: PerCpu<Hints>,
     hints_block: Block,
     priority: AtomicU32,
-    accepts: AtomicU8,
+    /// Whether slots are allocated from it.
+    accepts: AtomicBool,
     /// Slots in use.
     pub(crate) used: AtomicU64,
     /// Frames of words.
@@ -211,7 +210,7 @@ impl<P: Platform> Device<P> {
                 hints,
                 hints_block,
                 priority: AtomicU32::new(0),
-                accepts: AtomicU8::new(ACCEPTS),
+                accepts: AtomicBool::new(true),
                 used: AtomicU64::new(0),
                 tables: AtomicU64::new(0),
                 users: AtomicU32::new(0),
@@ -307,11 +306,11 @@ impl<P: Platform> Device<P> {
     /// Whether slots are allocated from it.
     #[inline]
     pub(crate) fn accepts(&self) -> bool {
-        self.accepts.load(Ordering::Relaxed) == ACCEPTS
+        self.accepts.load(Ordering::Relaxed)
     }
 
     pub(crate) fn set_accepts(&self, accepts: bool) {
-        self.accepts.store(if accepts { ACCEPTS } else { LEAVES }, Ordering::Relaxed);
+        self.accepts.store(accepts, Ordering::Relaxed);
     }
 
     fn metadata_bytes(&self) -> u64 {
