@@ -142,9 +142,9 @@ impl<P: Platform> Memcgs<P> {
         let registry = SpinLock::new(LockClass::Memcgs, Registry::default());
         let listing = AtomicBool::new(false);
         let table = MemcgTable::new();
-        let room = Self { frames, table, memcgs, lists, registry, cpus, incoming, listing };
-        room.make_memcg(&room.frames.platform().pin(), MemcgId::ROOT)?.life.begin();
-        Ok(room)
+        let all = Self { frames, table, memcgs, lists, registry, cpus, incoming, listing };
+        all.make_memcg(&all.frames.platform().pin(), MemcgId::ROOT)?.life.begin();
+        Ok(all)
     }
 
     /// The page-frame allocator below.

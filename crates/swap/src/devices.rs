@@ -147,14 +147,14 @@ struct Boxed<P: Platform, D> {
 }
 
 /// The memory for a device's metadata.
-struct Room {
+struct DeviceMetadata {
     clusters: u32,
     block: Block,
     hints_block: Block,
     chunks: Chunks,
 }
 
-impl Room {
+impl DeviceMetadata {
     fn allocate<P: Platform, D: SwapDevice<P>>(
         frames: &Frames<P>,
         pin: &Pin<'_, P>,
@@ -182,12 +182,12 @@ impl<P: Platform> Device<P> {
     /// Puts a device into memory of the machine.
     fn build<D: SwapDevice<P>>(
         frames: &Frames<P>,
-        room: Room,
+        metadata: DeviceMetadata,
         id: DeviceId,
         backing: D,
         discard: bool,
     ) -> NonNull<Self> {
-        let Room { clusters, block, hints_block, chunks } = room;
+        let DeviceMetadata { clusters, block, hints_block, chunks } = metadata;
         let (slots, cpus) = (backing.slots(), frames.platform().cpu_count());
         let hint = |_| core::array::from_fn(|_| AtomicU32::new(NONE));
         // SAFETY: the block has room for the hints of all CPUs, and is theirs until the device goes.
@@ -379,9 +379,9 @@ impl<P: Platform> Swap<P> {
             device.close(self.device_memory());
             return Err(SwapOnError::TooManyDevices);
         };
-        let room = Room::allocate::<P, D>(frames, &self.platform().pin(), device.slots());
-        let room = match room {
-            Ok(room) => room,
+        let metadata = DeviceMetadata::allocate::<P, D>(frames, &self.platform().pin(), device.slots());
+        let metadata = match metadata {
+            Ok(metadata) => metadata,
             Err(error) => {
                 // Frees the device's own memory.
                 device.close(self.device_memory());
@@ -390,7 +390,7 @@ impl<P: Platform> Swap<P> {
             }
         };
         let _pin = self.platform().pin();
-        let built = Device::build(frames, room, id, device, options.discard);
+        let built = Device::build(frames, metadata, id, device, options.discard);
         let mut registry = self.registry.lock();
         registry.reserved &= !(1 << id.index());
         // SAFETY: just built, and still this call's alone.
