@@ -5,9 +5,8 @@
 
 use crate::Swap;
 use crate::cluster::CLUSTER_SLOTS;
-use crate::devices::Device;
+use crate::devices::{Device, LEAVING};
 use crate::error::StillUsed;
-use crate::io::LEAVING;
 use crate::slot::{DeviceId, SlotId};
 use core::ptr;
 use quire_arch::Platform;
