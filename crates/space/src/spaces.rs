@@ -1,5 +1,7 @@
 //! All address spaces of one machine, and what they share.
 
+mod asid_pool;
+mod list;
 mod reclaim;
 mod scan;
 mod shortage;
@@ -10,11 +12,13 @@ pub(crate) use shortage::FIRST_RECLAIM;
 
 use crate::commit::{Commit, Overcommit};
 use crate::error::Error;
+use asid_pool::AsidPool;
 use core::fmt;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use core::slice;
-use quire_arch::{Asid, LockClass, Order, PAGE_SHIFT, PagingFormat, Pfn, Pin, Platform, VirtAddr};
+use list::SpaceList;
+use quire_arch::{LockClass, Order, PagingFormat, Pfn, Pin, Platform, VirtAddr};
 use quire_frame::{AllocError, AllocRequest, FaultSite, Frames, Kind};
 use quire_memcg::Memcgs;
 use quire_pagetable::{
@@ -81,59 +85,6 @@ pub struct Spaces<P: Platform> {
     reclaim: &'static dyn Reclaim<P>,
 }
 
-/// Every space, as a list through [`SpaceCore::link`], and the tags that are in use.
-struct SpaceList {
-    first: Option<NonNull<SpaceCore>>,
-    asids: AsidPool,
-    count: usize,
-    /// Spaces under construction.
-    coming: usize,
-}
-
-// SAFETY: the pointers are to space cores, which are `Sync`; they are followed only under the list's lock.
-unsafe impl Send for SpaceList {}
-
-/// Which address-space tags are free: one bit each.
-struct AsidPool {
-    /// A frame of bits, a set bit for each tag in use.
-    bits: NonNull<u64>,
-    count: u32,
-    /// Where the next search starts.
-    hint: u32,
-}
-
-impl AsidPool {
-    /// The most tags that one frame of bits can hold.
-    const MOST: u32 = 8 << PAGE_SHIFT;
-
-    fn word(&mut self, asid: u32) -> &mut u64 {
-        // SAFETY: the pool owns the frame, and every tag is below `MOST`.
-        unsafe { self.bits.add(asid as usize / 64).as_mut() }
-    }
-
-    /// A free tag, or [`Asid::NONE`] when all are in use.
-    fn take(&mut self) -> Asid {
-        for step in 0..self.count {
-            let asid = (self.hint + step) % self.count;
-            let bit = 1 << (asid % 64);
-            if asid != Asid::NONE.0 && *self.word(asid) & bit == 0 {
-                *self.word(asid) |= bit;
-                self.hint = asid + 1;
-                return Asid(asid);
-            }
-        }
-        Asid::NONE
-    }
-
-    /// Frees a tag. TLBs may still hold translations under it: each CPU drops them before it first runs the
-    /// space that gets the tag next.
-    fn give(&mut self, asid: Asid) {
-        if asid != Asid::NONE {
-            *self.word(asid.0) &= !(1 << (asid.0 % 64));
-        }
-    }
-}
-
 impl<P: Platform> Spaces<P> {
     /// Over the frames of `swap`, without an address space yet.
     ///
@@ -153,11 +104,9 @@ impl<P: Platform> Spaces<P> {
             frames.allocate(&pin, AllocRequest::new(Order::ZERO, FaultSite::new("spaces")).zeroed())?;
         let current = CurrentSpaces::new(&memory, &pin)?;
         drop(pin);
-        let asids = AsidPool {
-            bits: frames.platform().direct_map(tags).cast(),
-            count: frames.platform().asid_count().clamp(1, AsidPool::MOST),
-            hint: 1,
-        };
+        let bits = frames.platform().direct_map(tags).cast();
+        // SAFETY: the frame is new, zeroed, and never freed.
+        let asids = unsafe { AsidPool::new(bits, frames.platform().asid_count()) };
         let commit = Commit::new(overcommit, frames.totals().managed);
         Ok(Self {
             vmas,
@@ -165,7 +114,7 @@ impl<P: Platform> Spaces<P> {
             cores,
             rmap,
             thp: ThpState::new(huge),
-            list: SpinLock::new(LockClass::Spaces, SpaceList { first: None, asids, count: 0, coming: 0 }),
+            list: SpinLock::new(LockClass::Spaces, SpaceList::new(asids)),
             khugepaged: SpinLock::new(LockClass::Khugepaged, Cursor::default()),
             current,
             tags,
@@ -284,18 +233,9 @@ impl<P: Platform> Spaces<P> {
         let shared = unsafe { core.as_ref() };
         let root = shared.tables.root();
         let mut list = self.list.lock();
-        let (previous, next) = shared.link.get();
-        match previous {
-            // SAFETY: a neighbour on the list is live.
-            Some(previous) => unsafe { previous.as_ref() }.link.set_next(next),
-            None => list.first = next,
-        }
-        if let Some(next) = next {
-            // SAFETY: as above.
-            unsafe { next.as_ref() }.link.set_previous(previous);
-        }
+        // SAFETY: it has been on the list since `create`.
+        unsafe { list.remove(shared) };
         list.asids.give(shared.tables.asid());
-        list.count -= 1;
         let memcg = shared.memcg();
         drop(list);
         self.memcgs().release(memcg);
@@ -340,16 +280,9 @@ impl<P: Platform> Spaces<P> {
                 return Err(error.into());
             }
         };
-        // SAFETY: just allocated, and live until its last handle is dropped.
-        let shared = unsafe { core.as_ref() };
         let mut list = self.list.lock();
-        shared.link.set_between(None, list.first);
-        if let Some(first) = list.first {
-            // SAFETY: what is on the list is live, and its links change under the list's lock.
-            unsafe { first.as_ref() }.link.set_previous(Some(core));
-        }
-        list.first = Some(core);
-        list.count += 1;
+        // SAFETY: just allocated, and live until its last handle is dropped: `destroy` takes it off first.
+        unsafe { list.push(core) };
         list.coming -= 1;
         drop(list);
         Ok(core)
@@ -370,21 +303,7 @@ impl<P: Platform> Spaces<P> {
     /// that are exiting are skipped.
     pub(crate) fn hold_next(&self, core: Option<&SpaceCore>) -> Option<NonNull<SpaceCore>> {
         let _pin = self.platform().pin();
-        let list = self.list.lock();
-        let mut next = match core {
-            // It has a handle, so it is on the list.
-            Some(core) => core.link.get().1,
-            None => list.first,
-        };
-        while let Some(core) = next {
-            // SAFETY: what is on the list is live while its lock is held.
-            let shared = unsafe { core.as_ref() };
-            if shared.try_hold() {
-                return Some(core);
-            }
-            next = shared.link.get().1;
-        }
-        None
+        self.list.lock().hold_next(core)
     }
 
     /// VMAs, spaces and anon_vmas that are allocated, for the auditor.

@@ -1,0 +1,78 @@
+//! The list of all spaces of a machine.
+
+use super::asid_pool::AsidPool;
+use core::ptr::NonNull;
+use quire_rmap::SpaceCore;
+
+/// Every space, as a list through [`SpaceCore::link`], and the tags that are in use.
+pub(super) struct SpaceList {
+    first: Option<NonNull<SpaceCore>>,
+    pub(super) asids: AsidPool,
+    pub(super) count: usize,
+    /// Spaces under construction.
+    pub(super) coming: usize,
+}
+
+// SAFETY: the pointers are to space cores, which are `Sync`; they are followed only under the list's lock.
+unsafe impl Send for SpaceList {}
+
+impl SpaceList {
+    /// Without a space.
+    pub(super) fn new(asids: AsidPool) -> Self {
+        Self { first: None, asids, count: 0, coming: 0 }
+    }
+
+    /// Adds a space at the front.
+    ///
+    /// # Safety
+    ///
+    /// It is on no list, and lives until it is [removed](Self::remove).
+    pub(super) unsafe fn push(&mut self, core: NonNull<SpaceCore>) {
+        // SAFETY: the caller's promise.
+        unsafe { core.as_ref() }.link.set_between(None, self.first);
+        if let Some(first) = self.first {
+            // SAFETY: what is on the list is live, and its links change under the list's lock.
+            unsafe { first.as_ref() }.link.set_previous(Some(core));
+        }
+        self.first = Some(core);
+        self.count += 1;
+    }
+
+    /// Takes a space off.
+    ///
+    /// # Safety
+    ///
+    /// It is on the list.
+    pub(super) unsafe fn remove(&mut self, core: &SpaceCore) {
+        let (previous, next) = core.link.get();
+        match previous {
+            // SAFETY: a neighbour on the list is live.
+            Some(previous) => unsafe { previous.as_ref() }.link.set_next(next),
+            None => self.first = next,
+        }
+        if let Some(next) = next {
+            // SAFETY: as above.
+            unsafe { next.as_ref() }.link.set_previous(previous);
+        }
+        self.count -= 1;
+    }
+
+    /// The space after `core`, which has a handle, or the first one, with a handle more. Those that are
+    /// exiting are skipped.
+    pub(super) fn hold_next(&self, core: Option<&SpaceCore>) -> Option<NonNull<SpaceCore>> {
+        let mut next = match core {
+            // It has a handle, so it is on the list.
+            Some(core) => core.link.get().1,
+            None => self.first,
+        };
+        while let Some(core) = next {
+            // SAFETY: what is on the list is live while its lock is held.
+            let shared = unsafe { core.as_ref() };
+            if shared.try_hold() {
+                return Some(core);
+            }
+            next = shared.link.get().1;
+        }
+        None
+    }
+}
