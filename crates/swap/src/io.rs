@@ -10,16 +10,13 @@ use crate::devices::Device;
 use crate::slot::SlotId;
 use core::ptr;
 use core::sync::atomic::AtomicU64;
-use quire_arch::{Order, PAGE_SIZE, Pfn, Pin, Platform, prefetch};
+use quire_arch::{Order, Pfn, Pin, Platform, prefetch};
 use quire_frame::{FaultClass, FaultSite, FolioCounter, FolioGuard, FrameFlags, VmEvent};
 use quire_memcg::{MemcgId, MemcgStat};
 use quire_sync::atomic::Ordering;
 
 /// The site of reads and writes in fault plans.
 const SITE: FaultSite = FaultSite::new("swap");
-/// Words checked together, and the number of parallel sums. A page is a multiple of both.
-const STRIDE: usize = 32;
-const SUMS: usize = 4;
 
 /// How far a read or a write has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,7 +36,7 @@ impl<P: Platform> Swap<P> {
         let frame = self.frames().known(head);
         // Before the contents are read: a later write to them makes the folio dirty again.
         frame.clear_flags(FrameFlags::DIRTY);
-        let zero = self.technique().knows_zeros() && self.is_zero(head);
+        let zero = self.technique().knows_zeros() && self.frames().is_zero(head, frame.word().order());
         if self.note_zero(head, zero).is_none() {
             debug_assert!(false, "{head:?} is not in the cache");
             return self.failed(head, Direction::Write, DeviceError::OutOfRange);
@@ -173,25 +170,6 @@ impl<P: Platform> Swap<P> {
             // Memcgs count folios as large as a PMD entry's only.
             self.memcgs().add_stat(&pin, memcg, MemcgStat::ThpSwpout, 1);
         }
-    }
-
-    /// Whether all of the folio is zeros. A program may be writing to it.
-    fn is_zero(&self, head: Pfn) -> bool {
-        let pages = self.frames().known(head).word().order().pages();
-        let words = (pages * PAGE_SIZE) as usize / size_of::<u64>();
-        let base = self.platform().direct_map(head).cast::<AtomicU64>();
-        // SAFETY: the folio lies in RAM, is contiguous in the direct map and aligned, and the caller has a
-        // reference. Programs write to it as hardware does, so it is read by atomics.
-        let words = unsafe { core::slice::from_raw_parts(base.as_ptr(), words) };
-        // Several sums side by side, since each addition waits for the one before: so it goes at the speed of
-        // memory.
-        words.chunks_exact(STRIDE).all(|words| {
-            let mut sums = [0; SUMS];
-            for part in words.chunks_exact(SUMS) {
-                sums.iter_mut().zip(part).for_each(|(sum, word)| *sum |= word.load(Ordering::Relaxed));
-            }
-            sums.iter().fold(0, |all, sum| all | sum) == 0
-        })
     }
 
     /// Notes for all slots of a folio whether its pages are zeros. None if it is not in the cache.

@@ -21,6 +21,7 @@ mod split;
 #[cfg(not(loom))]
 #[cfg(test)]
 mod tests;
+mod zeros;
 
 pub use audit::ListDemand;
 pub use caches::{CacheNode, FrameCache};

@@ -5,8 +5,7 @@
 
 use super::Thp;
 use core::ops::ControlFlow;
-use core::sync::atomic::AtomicU64 as Word;
-use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PAGE_SIZE, PagingFormat, Pfn, Platform, VirtRange};
+use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Platform, VirtRange};
 use quire_frame::{FrameChain, FrameFlags, Kind, MapsLeft};
 use quire_pagetable::{FlushCause, MemoryCore, Residency, WalkEntry, WalkStep, pages_from};
 use quire_rmap::{HeldMappings, Mapped};
@@ -41,18 +40,7 @@ impl<P: Platform> Thp<'_, P> {
     }
 }
 
-/// Whether a page, which an entry of a locked table maps, is all zeros at this moment.
-fn is_full_of_zeros<P: Platform>(memory: &MemoryCore<P>, page: Pfn) -> bool {
-    const WORDS: usize = PAGE_SIZE as usize / size_of::<u64>();
-    // Contents are no part of what the models explore.
-    let base = memory.platform().direct_map(page).cast::<Word>();
-    // SAFETY: the page lies in RAM, is aligned, and stays while it is mapped. Programs write to it as
-    // hardware does, so it is read by atomics.
-    let words = unsafe { core::slice::from_raw_parts(base.as_ptr(), WORDS) };
-    words.iter().all(|word| word.load(Ordering::Relaxed) == 0)
-}
-
-/// The same for the entries of one table.
+/// Shares the zero-filled pages that the entries of one table map.
 fn share_in_table<P: Platform>(
     mapped: &Mapped<'_, P>,
     (table, part): (Pfn, VirtRange),
@@ -73,7 +61,7 @@ fn share_in_table<P: Platform>(
     let (mut chosen, mut opened) = ([0_u64; ENTRIES / 64], [0_u64; ENTRIES / 64]);
     let mut stale: Option<(usize, usize)> = None;
     for (nth, entry) in entries.iter().enumerate() {
-        if page_at::<P>(entry, folio).is_some_and(|page| is_full_of_zeros(memory, page)) {
+        if page_at::<P>(entry, folio).is_some_and(|page| memory.frames().is_zero(page, Order::ZERO)) {
             chosen[nth / 64] |= 1 << (nth % 64);
             opened[nth / 64] |= u64::from(make_entry_absent::<P>(entry)) << (nth % 64);
             stale = Some((stale.map_or(nth, |(first, _)| first), nth + 1));
@@ -106,7 +94,7 @@ fn is_to_be_shared<P: Platform>(memory: &MemoryCore<P>, page: Pfn) -> bool {
     let folio = memory.frames().folio(page);
     let locked = folio.frame().word().flags().contains(FrameFlags::MLOCKED);
     let single = folio.kind() == Kind::Anonymous && !folio.is_large();
-    single && !locked && !folio.may_be_pinned() && is_full_of_zeros(memory, page)
+    single && !locked && !folio.may_be_pinned() && memory.frames().is_zero(page, Order::ZERO)
 }
 
 /// An entry no longer maps a page.
