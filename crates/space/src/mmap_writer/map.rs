@@ -122,23 +122,7 @@ impl MapRequest {
 impl<P: Platform> MmapWriter<'_, P> {
     /// Maps `request` at `range`, which was chosen for it, and returns the flags of the VMA.
     pub(crate) fn map_request(&mut self, request: &MapRequest, range: VirtRange) -> Result<VmFlags, Error> {
-        let limits = self.core.limits.load();
-        if self.mappings() > limits.mappings {
-            return Err(Error::MapCountLimit);
-        }
-        if request.flags.contains(MapFlags::FIXED_NOREPLACE) && self.first_in(range).is_some() {
-            return Err(Error::Occupied);
-        }
-        if request.flags.contains(MapFlags::LOCKED)
-            && !self.rights.contains(Rights::LOCK)
-            && limits.locked == 0
-        {
-            return Err(Error::NotPermitted);
-        }
         let mut flags = self.flags_for(request);
-        if !self.may_lock_more(flags, range.pages()) {
-            return Err(Error::LockLimitAgain);
-        }
         // Linux maps huge pages as an internal file.
         let huge_file;
         let file = match &request.huge_pages {
@@ -148,21 +132,7 @@ impl<P: Platform> MmapWriter<'_, P> {
                 Some(&huge_file)
             }
         };
-        if file.is_some_and(|file| !file.has(range.pages())) {
-            return Err(Error::OffsetOverflow);
-        }
-        // The file's own operation is called last.
-        if let Some(objection) = &request.objection
-            && !objection.is_of_the_operation()
-        {
-            return Err(*objection);
-        }
-        if request.flags.contains(MapFlags::GROWSDOWN)
-            && (file.is_some() || request.flags.contains(MapFlags::SHARED))
-        {
-            return Err(Error::BadFlags);
-        }
-        self.check_exec_gain(flags, flags)?;
+        self.check_map(request, range, (flags, file))?;
 
         let occupied = self.first_in(range).is_some();
         if occupied {
@@ -211,6 +181,47 @@ impl<P: Platform> MmapWriter<'_, P> {
         }
         let _ = self.map(&proposal, neighbours, &mut prepared);
         Ok(flags)
+    }
+
+    /// Refuses a request for what it asks, in Linux's order, before it is looked at what it would replace.
+    /// `file` is what a mapping with `flags` would map.
+    fn check_map(
+        &self,
+        request: &MapRequest,
+        range: VirtRange,
+        (flags, file): (VmFlags, Option<&MappedFile>),
+    ) -> Result<(), Error> {
+        let limits = self.core.limits.load();
+        if self.mappings() > limits.mappings {
+            return Err(Error::MapCountLimit);
+        }
+        if request.flags.contains(MapFlags::FIXED_NOREPLACE) && self.first_in(range).is_some() {
+            return Err(Error::Occupied);
+        }
+        if request.flags.contains(MapFlags::LOCKED)
+            && !self.rights.contains(Rights::LOCK)
+            && limits.locked == 0
+        {
+            return Err(Error::NotPermitted);
+        }
+        if !self.may_lock_more(flags, range.pages()) {
+            return Err(Error::LockLimitAgain);
+        }
+        if file.is_some_and(|file| !file.has(range.pages())) {
+            return Err(Error::OffsetOverflow);
+        }
+        // The file's own operation is called last.
+        if let Some(objection) = &request.objection
+            && !objection.is_of_the_operation()
+        {
+            return Err(*objection);
+        }
+        if request.flags.contains(MapFlags::GROWSDOWN)
+            && (file.is_some() || request.flags.contains(MapFlags::SHARED))
+        {
+            return Err(Error::BadFlags);
+        }
+        self.check_exec_gain(flags, flags)
     }
 
     /// The result of the file's own operation, which Linux calls last: by then it has unmapped the replaced

@@ -363,50 +363,47 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
             .unwrap_or_default();
         let root_lock = self.lock_anon_vmas([anon]);
         self.give_taker_anon_vma(previous.or(next), anon, &root_lock);
-        let before = clip_end(snapshot, range.start());
-        let after = clip_start(snapshot, range.end());
-        Ok(match (previous, next) {
-            (Some(previous), Some(next)) => {
-                let end = next.range().end();
-                self.remove_vma(vma, &root_lock);
-                self.remove_vma(next, &root_lock);
-                let range = VirtRange::new(previous.range().start(), end);
-                self.set_vma(previous, VmaSnapshot { range, ..previous.snapshot() }, &root_lock);
-                previous
-            }
-            (Some(previous), None) => {
-                if at_end {
-                    self.remove_vma(vma, &root_lock);
-                } else {
-                    self.set_vma(vma, after, &root_lock);
-                }
-                let range = VirtRange::new(previous.range().start(), range.end());
-                self.set_vma(previous, VmaSnapshot { range, ..previous.snapshot() }, &root_lock);
-                previous
-            }
-            (None, Some(next)) => {
-                if at_start {
-                    self.remove_vma(vma, &root_lock);
-                } else {
-                    self.set_vma(vma, before, &root_lock);
-                }
-                let range = VirtRange::new(range.start(), next.range().end());
-                let page_offset = proposal.page_offset;
-                self.set_vma(next, VmaSnapshot { range, page_offset, ..next.snapshot() }, &root_lock);
-                next
-            }
-            (None, None) => {
-                let page_offset = proposal.page_offset;
-                self.set_vma(vma, VmaSnapshot { range, flags, page_offset, ..snapshot }, &root_lock);
-                if !at_start {
-                    self.insert_vma(before, &mut prepared, &root_lock);
-                }
-                if !at_end {
-                    self.insert_vma(after, &mut prepared, &root_lock);
-                }
-                vma
-            }
-        })
+        if let Some(taker) = self.apply_merge(vma, (previous, next), &proposal, &root_lock) {
+            return Ok(taker);
+        }
+        let page_offset = proposal.page_offset;
+        self.set_vma(vma, VmaSnapshot { range, flags, page_offset, ..snapshot }, &root_lock);
+        if !at_start {
+            self.insert_vma(clip_end(snapshot, range.start()), &mut prepared, &root_lock);
+        }
+        if !at_end {
+            self.insert_vma(clip_start(snapshot, range.end()), &mut prepared, &root_lock);
+        }
+        Ok(vma)
+    }
+
+    /// Gives the range of `proposal`, which lies in `vma`, to the neighbours that it merges with. Returns the
+    /// VMA that then holds it; `None`, with nothing changed, if it merges with none.
+    fn apply_merge(
+        &mut self,
+        vma: &'s Vma,
+        (previous, next): (Option<&'s Vma>, Option<&'s Vma>),
+        proposal: &Proposal,
+        root_lock: &AnonVmaTree<'s, P>,
+    ) -> Option<&'s Vma> {
+        let taker = previous.or(next)?;
+        let (range, snapshot) = (proposal.range, vma.snapshot());
+        if range == snapshot.range {
+            self.remove_vma(vma, root_lock);
+        } else if previous.is_some() {
+            self.set_vma(vma, clip_start(snapshot, range.end()), root_lock);
+        } else {
+            self.set_vma(vma, clip_end(snapshot, range.start()), root_lock);
+        }
+        let start = previous.map_or(range.start(), |previous| previous.range().start());
+        let end = next.map_or(range.end(), |next| next.range().end());
+        let page_offset = previous.map_or(proposal.page_offset, |previous| previous.snapshot().page_offset);
+        if let (Some(_), Some(next)) = (previous, next) {
+            self.remove_vma(next, root_lock);
+        }
+        let range = VirtRange::new(start, end);
+        self.set_vma(taker, VmaSnapshot { range, page_offset, ..taker.snapshot() }, root_lock);
+        Some(taker)
     }
 
     /// Moves the start of a stack VMA down to `start`; the gap is free and the limits were checked.

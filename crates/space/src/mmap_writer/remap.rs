@@ -2,7 +2,7 @@
 
 use super::map::{MapFlags, MapRequest, MappedFile};
 use crate::error::Error;
-use crate::mmap_writer::MmapWriter;
+use crate::mmap_writer::{MmapWriter, Prepared};
 use bitflags::bitflags;
 use quire_arch::addr::page_align_up;
 use quire_arch::{PAGE_SHIFT, PAGE_SIZE, PagingFormat, Platform, VirtAddr, VirtRange};
@@ -275,6 +275,17 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         self.place(&request, hint, remap.new_len)
     }
 
+    /// What `snapshot` becomes at `target`.
+    fn moved(snapshot: &VmaSnapshot, remap: &Remap, target: VirtRange) -> Proposal {
+        let VmaSnapshot { flags, backing, anon, .. } = *snapshot;
+        let unfaulted = backing.is_anonymous() && !anon.is_some();
+        let page_offset = match unfaulted {
+            true => target.start().0 >> PAGE_SHIFT,
+            false => snapshot.page_offset_at(remap.addr()),
+        };
+        Proposal { range: target, flags, page_offset, backing, anon }
+    }
+
     /// Moves pages and mapping. The target is free. On failure nothing has moved.
     fn relocate(
         &mut self,
@@ -298,15 +309,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         };
         self.spaces.promise(charge)?;
 
-        let unfaulted = snapshot.backing.is_anonymous() && !snapshot.anon.is_some();
-        let page_offset = if unfaulted { to.0 >> PAGE_SHIFT } else { snapshot.page_offset_at(remap.addr()) };
-        let proposal = Proposal {
-            range: target,
-            flags: snapshot.flags,
-            page_offset,
-            backing: snapshot.backing,
-            anon: snapshot.anon,
-        };
+        let proposal = Self::moved(&snapshot, &remap, target);
         // No fault gets into either range from here until the section ends: what the move finds is what it
         // was prepared for.
         self.lock_range(old);
@@ -322,21 +325,9 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         };
         // Otherwise a kept empty table would move too, and no call would find it again.
         self.tables().free_kept(old, gather);
-        // One VMA for the target, and one in case that the source is in the middle of a mapping, which a
-        // merge with the target may bring about.
-        let ready = self.prepare(2).map_err(Error::from).and_then(|prepared| {
-            let pin = self.spaces.platform().pin();
-            self.tables().prepare_move(&pin, &job).map_err(Error::from).map(|()| prepared)
-        });
-        let mut prepared = match ready {
-            Ok(prepared) => prepared,
-            Err(error) => {
-                // Tables that were made for it.
-                self.tables().unmap(target, FreeableRange(self.gap_around(target)), gather);
-                self.spaces.commit().release(charge);
-                return Err(error);
-            }
-        };
+        let mut prepared = self.prepare_relocation(&job, target, gather).inspect_err(|_| {
+            self.spaces.commit().release(charge);
+        })?;
         let neighbours = self.neighbours_for(&proposal);
         // Held until the pages are at the new place: a walker of the rmap finds each page at one place, never
         // at none. If it unmaps the page there before this call flushes, it flushes every address
@@ -346,8 +337,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         self.tables().relocate(&job, gather);
         drop(root_lock);
         if keep {
-            self.tables().free_empty(old, FreeableRange(old), gather);
-            self.keep_source(old);
+            self.keep_source(old, gather);
         } else if !old.is_empty() {
             if accounted {
                 // Unmapping gives the charge of the old range back; the new one has taken it over.
@@ -360,9 +350,29 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         Ok(Remapped { addr: to, populate })
     }
 
+    /// Allocates what the move `job` to `target` needs; on failure it frees the tables that it has made.
+    fn prepare_relocation(
+        &mut self,
+        job: &Relocation,
+        target: VirtRange,
+        gather: &mut Gather<'s, P>,
+    ) -> Result<Prepared<'s, P>, Error> {
+        // One VMA for the target, and one in case that the source is in the middle of a mapping, which a
+        // merge with the target may bring about.
+        let ready = self.prepare(2).map_err(Error::from).and_then(|prepared| {
+            let pin = self.spaces.platform().pin();
+            self.tables().prepare_move(&pin, job).map_err(Error::from).map(|()| prepared)
+        });
+        ready.inspect_err(|_| {
+            self.tables().unmap(target, FreeableRange(self.gap_around(target)), gather);
+        })
+    }
+
     /// The source of a move stays mapped without its pages: it is not locked any more, and if all of it has
     /// moved it has no anon_vma. As in Linux it stays a mapping of its own, whatever it could merge with now.
-    fn keep_source(&mut self, old: VirtRange) {
+    /// Tables that the move left empty are freed.
+    fn keep_source(&mut self, old: VirtRange, gather: &mut Gather<'s, P>) {
+        self.tables().free_empty(old, FreeableRange(old), gather);
         let Some(vma) = self.find(old.start()) else { return };
         let snapshot = vma.snapshot();
         let flags = snapshot.flags - VmFlags::LOCK_MASK;
