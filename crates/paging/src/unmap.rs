@@ -250,27 +250,7 @@ impl<'a, P: Platform, S: UnmapSink> Unmap<'a, P, S> {
         let swap = tables.memory().swap();
         let pages = run.pages as u32;
         let slots = &locked.entries[run.index..run.index + run.pages];
-        let mut bits = 0;
-        match self.job.replacement {
-            PteReplacement::Swap(first) => {
-                let slot = first.plus(run.nth);
-                let own = if folio.folio().is_large() {
-                    frame.word().flags().contains(FrameFlags::ANONYMOUS_EXCLUSIVE)
-                } else {
-                    folio.maps() == 1
-                };
-                let exclusive = swap.add_counts(slot, pages) && own;
-                for (entry, nth) in slots.iter().zip(0..) {
-                    let named = Entry::Swap(slot.plus(nth).entry(exclusive));
-                    bits |= entry.swap(P::Paging::encode(named, Level::PTE), Ordering::AcqRel);
-                }
-            }
-            PteReplacement::Nothing => {
-                for entry in slots {
-                    bits |= entry.swap(0, Ordering::AcqRel);
-                }
-            }
-        }
+        let bits = self.replace_entries(slots, folio, run);
         // Pairs with the fence of a fast pin, between its reference and its second read of the entry.
         fence(Ordering::SeqCst);
         // Several are present; one that is not has its bits elsewhere.
@@ -312,6 +292,36 @@ impl<'a, P: Platform, S: UnmapSink> Unmap<'a, P, S> {
             frame.put(1);
         }
         ControlFlow::Continue(())
+    }
+
+    /// Puts the replacement in the place of each entry of a run. Returns all bits that were set in any of
+    /// them.
+    #[inline]
+    fn replace_entries(&self, slots: &[AtomicU64], folio: &HeadGuard<'_, P>, run: &Run) -> u64 {
+        let swap = self.tables().memory().swap();
+        let pages = run.pages as u32;
+        let mut bits = 0;
+        match self.job.replacement {
+            PteReplacement::Swap(first) => {
+                let slot = first.plus(run.nth);
+                let own = if folio.folio().is_large() {
+                    folio.folio().frame().word().flags().contains(FrameFlags::ANONYMOUS_EXCLUSIVE)
+                } else {
+                    folio.maps() == 1
+                };
+                let exclusive = swap.add_counts(slot, pages) && own;
+                for (entry, nth) in slots.iter().zip(0..) {
+                    let named = Entry::Swap(slot.plus(nth).entry(exclusive));
+                    bits |= entry.swap(P::Paging::encode(named, Level::PTE), Ordering::AcqRel);
+                }
+            }
+            PteReplacement::Nothing => {
+                for entry in slots {
+                    bits |= entry.swap(0, Ordering::AcqRel);
+                }
+            }
+        }
+        bits
     }
 
     /// Maps pages from `first` on again. Their write permissions are not known any more: a write faults.

@@ -93,38 +93,13 @@ fn unmap<'s, P: Platform>(
     batch: &mut UnmapBatch<'s, P>,
 ) -> Result<Ready<'s, P>, Fate> {
     let frame = spaces.frames().known(head);
-    if pressure == Pressure::Starved && frame.word().flags().contains(FrameFlags::READING) {
-        // A folio read by readahead may have no waiter.
-        batch.flush();
-        let _ = spaces.swap().wait_read(head);
-    }
-    let guard = spaces.frames().try_lock_folio(head).ok_or(Fate::Keep)?;
-    let mut flags = frame.word().flags();
-    if flags.contains(FrameFlags::WRITEBACK) && pressure == Pressure::Starved {
-        batch.flush();
-        spaces.swap().wait_writeback(head);
-        flags = frame.word().flags();
-    }
-    if flags.contains(FrameFlags::WRITEBACK) {
-        frame.set_flags(FrameFlags::RECLAIM);
-        return Err(Fate::Write);
-    }
+    let guard = lock_at_rest(spaces, head, pressure, batch)?;
+    let flags = frame.word().flags();
     if frame.kind() != Kind::Anonymous {
         return Err(Fate::Keep);
     }
     if pressure != Pressure::Madvise && frame.as_folio().maps() > 0 {
-        let used = referenced(spaces.rmap(), head).ok_or(Fate::Keep)?;
-        match used.lock {
-            LockFound::None => {}
-            LockFound::Part => return Err(Fate::Activate),
-            LockFound::Whole => return Err(Fate::Lock),
-        }
-        if used.mappings > 0 {
-            let again = frame
-                .set_flags(FrameFlags::REFERENCED)
-                .is_some_and(|before| before.contains(FrameFlags::REFERENCED));
-            return Err(if again || used.mappings > 1 { Fate::Activate } else { Fate::Keep });
-        }
+        check_referenced(spaces, head)?;
     }
     let unmapped = frame.as_folio().maps() == 0;
     if unmapped && flags.contains(FrameFlags::SWAP_CACHE) && spaces.swap().remove_unnamed(head) {
@@ -164,6 +139,49 @@ fn unmap<'s, P: Platform>(
     drop(guard);
     spaces.swap().leave_if_unnamed(head);
     Err(fate)
+}
+
+/// Takes the folio lock if it is free and no device is writing the folio. Starved reclaim waits for the
+/// device.
+fn lock_at_rest<'s, P: Platform>(
+    spaces: &'s Spaces<P>,
+    head: Pfn,
+    pressure: Pressure,
+    batch: &mut UnmapBatch<'s, P>,
+) -> Result<FolioGuard<'s, P>, Fate> {
+    let frame = spaces.frames().known(head);
+    if pressure == Pressure::Starved && frame.word().flags().contains(FrameFlags::READING) {
+        // A folio read by readahead may have no waiter.
+        batch.flush();
+        let _ = spaces.swap().wait_read(head);
+    }
+    let guard = spaces.frames().try_lock_folio(head).ok_or(Fate::Keep)?;
+    let is_written = || frame.word().flags().contains(FrameFlags::WRITEBACK);
+    if is_written() && pressure == Pressure::Starved {
+        batch.flush();
+        spaces.swap().wait_writeback(head);
+    }
+    if is_written() {
+        frame.set_flags(FrameFlags::RECLAIM);
+        return Err(Fate::Write);
+    }
+    Ok(guard)
+}
+
+/// Refuses a folio that is mlocked, or was referenced since the last check.
+fn check_referenced<P: Platform>(spaces: &Spaces<P>, head: Pfn) -> Result<(), Fate> {
+    let used = referenced(spaces.rmap(), head).ok_or(Fate::Keep)?;
+    match used.lock {
+        LockFound::None => {}
+        LockFound::Part => return Err(Fate::Activate),
+        LockFound::Whole => return Err(Fate::Lock),
+    }
+    if used.mappings == 0 {
+        return Ok(());
+    }
+    let before = spaces.frames().known(head).set_flags(FrameFlags::REFERENCED);
+    let again = before.is_some_and(|before| before.contains(FrameFlags::REFERENCED));
+    Err(if again || used.mappings > 1 { Fate::Activate } else { Fate::Keep })
 }
 
 /// Adds a folio to the swap cache. A large one without enough contiguous slots is split, and only its first

@@ -171,16 +171,7 @@ impl<P: Platform> Resolver<'_, '_, P> {
                 && fault.is_write()
                 && must_copy(&tables, &locked, index, leaf, fault.vma)
             {
-                if is_pinned_and_cached(&tables, leaf.pfn) {
-                    // The thread that pages it out fails because of the pin, and puts the folio back.
-                    return Ok(false);
-                }
-                let held = hold(&tables, leaf.pfn);
-                drop(locked);
-                if let Some(held) = held {
-                    copy_on_write(&tables, &held, (table, index), fault.vma, fault.addr)?;
-                }
-                return Ok(true);
+                return self.copy_page(locked, (table, index), leaf);
             }
             return match entry {
                 Entry::None if locked.is_dead() => Ok(false),
@@ -213,6 +204,27 @@ impl<P: Platform> Resolver<'_, '_, P> {
                 _ => Err(FaultError::Bus.into()),
             };
         }
+    }
+
+    /// Copies the page that the entry `index` of the locked `table` maps. Returns false if the access is to
+    /// be retried.
+    fn copy_page(
+        &self,
+        locked: LockedTable<'_, P>,
+        (table, index): (Pfn, usize),
+        leaf: Leaf,
+    ) -> Result<bool, Refusal> {
+        let Self { tables, ref fault, .. } = *self;
+        if is_pinned_and_cached(&tables, leaf.pfn) {
+            // The thread that pages it out fails because of the pin, and puts the folio back.
+            return Ok(false);
+        }
+        let held = hold(&tables, leaf.pfn);
+        drop(locked);
+        if let Some(held) = held {
+            copy_on_write(&tables, &held, (table, index), fault.vma, fault.addr)?;
+        }
+        Ok(true)
     }
 
     /// Maps a new folio, or the zero page if there is no folio, around the empty entry `index`.

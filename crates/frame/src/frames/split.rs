@@ -79,6 +79,24 @@ impl<P: Platform> FolioSplit<'_, P> {
         if nth == 0 { self.of_first } else { self.page(nth).map_count().load(Ordering::Relaxed) }
     }
 
+    /// Whether the folio can be split into parts of order `to`, as counted.
+    fn check(&self, to: Order, unless_mapped: bool) -> Result<(), SplitError> {
+        let folio = self.locked.folio();
+        if folio.kind() != Kind::Anonymous {
+            return Err(SplitError::NotAnonymous);
+        }
+        if to >= folio.order() {
+            return Err(SplitError::NotLarger);
+        }
+        if self.counted != self.locked.maps() || self.counted == 0 {
+            return Err(SplitError::Busy);
+        }
+        if unless_mapped && (0..folio.order().pages()).all(|nth| self.maps_of(nth) > 0) {
+            return Err(SplitError::Mapped);
+        }
+        Ok(())
+    }
+
     /// Makes every `to`-sized part of the folio one of its own. The caller holds `held` references beside
     /// that of the mappings, and keeps them, on the first part. Unmapped parts enter `unmapped`, except the
     /// first.
@@ -114,19 +132,7 @@ impl<P: Platform> FolioSplit<'_, P> {
     ) -> Result<(), SplitError> {
         let folio = self.locked.folio();
         let (head, order, frame) = (folio.head(), folio.order(), folio.frame());
-        let word = frame.word();
-        if word.kind() != Kind::Anonymous {
-            return Err(SplitError::NotAnonymous);
-        }
-        if to >= order {
-            return Err(SplitError::NotLarger);
-        }
-        if self.counted != self.locked.maps() || self.counted == 0 {
-            return Err(SplitError::Busy);
-        }
-        if unless_mapped && (0..order.pages()).all(|nth| self.maps_of(nth) > 0) {
-            return Err(SplitError::Mapped);
-        }
+        self.check(to, unless_mapped)?;
         // From here no thread can take a reference, until the head gets its new word.
         if !frame.freeze(held + 1, FrameFlags::empty()) {
             return Err(SplitError::Busy);
