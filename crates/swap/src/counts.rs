@@ -57,6 +57,16 @@ impl<P: Platform> Swap<P> {
         count.unwrap_or(0)
     }
 
+    /// Whether the caller's entry alone names the slot. If slots could not be counted separately for lack of
+    /// memory, this is known only if nothing else names any of them.
+    pub fn is_named_once(&self, slot: SlotId) -> bool {
+        let once = self.with_cluster(slot, |held, at| {
+            let names = if held.guard.torn { held.guard.sum } else { held.guard.word_of(at).count() };
+            names == 1
+        });
+        once.unwrap_or(false)
+    }
+
     /// Whether the cache has the page of the slot: a snapshot.
     pub fn is_cached(&self, slot: SlotId) -> bool {
         self.with_cluster(slot, |held, at| held.guard.word_of(at).tag() == Tag::Folio).unwrap_or(false)

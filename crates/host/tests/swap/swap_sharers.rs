@@ -2,6 +2,7 @@
 //! of each other's writes.
 
 use crate::common::*;
+use quire_frame::{FaultAim, FaultPlan, FaultSite};
 use quire_host::swap::{Completion, SlowConfig, SlowDevice};
 
 const PAGES: u64 = MIB2 / PAGE;
@@ -71,4 +72,23 @@ fn a_readahead_folio_is_partly_exclusive() {
         assert_filled(&cpu, &child, area, 256..PAGES, 100);
         assert_eq!([3, 300, 500].map(|at| read(&cpu, &space, page(area, at))), [7, 8, 9]);
     }
+}
+
+/// No memory for words of their own: how often each slot is named is not known, only that some are.
+#[test]
+fn a_page_of_a_torn_cluster_is_shared_after_fork() {
+    let machine = machine(false);
+    let cpu = machine.vcpu(0).unwrap();
+    let (space, area) = paged_out(&machine, &cpu);
+    let child = space.fork().unwrap();
+    let faults = machine.memory().frames().faults();
+    faults.set(FaultPlan::every(1).at(FaultAim::Site(FaultSite::new("swap_table"))));
+    space.munmap(area, PAGE).unwrap();
+    faults.set(FaultPlan::OFF);
+    // The parent has it mapped first.
+    assert_eq!(read(&cpu, &space, page(area, 3)), 103);
+    write(&cpu, &space, page(area, 3), 7);
+    write(&cpu, &space, page(area, 4), 8);
+    assert_filled(&cpu, &child, area, 0..PAGES, 100);
+    assert_eq!([3, 4].map(|at| read(&cpu, &space, page(area, at))), [7, 8]);
 }

@@ -37,7 +37,8 @@ impl<P: Platform> VmFault<'_, P> {
         let unmapped = folio.maps() == 0;
         let large = folio.folio().is_large();
         let exclusive = unmapped
-            && (entry.exclusive && (whole || !large) || !large && tables.memory().swap().count(start) == 1);
+            && (entry.exclusive && (whole || !large)
+                || !large && tables.memory().swap().is_named_once(start));
         if !folio.may_add(pages as u32) {
             return Err(FaultError::OutOfMemory(AllocError::OutOfMemory).into());
         }

@@ -20,7 +20,7 @@ impl<'s, P: Platform> SwapIn<'s, P> {
     /// Whether the page of `slot` is read without the cache: no other entry names it, and the device is
     /// synchronous.
     pub(super) fn may_bypass(self, slot: SlotId) -> bool {
-        self.memory.swap().is_synchronous(slot) && self.memory.swap().count(slot) == 1
+        self.memory.swap().is_synchronous(slot) && self.memory.swap().is_named_once(slot)
     }
 
     /// Reads the page of `slot` without the cache. `None` if another thread does.
