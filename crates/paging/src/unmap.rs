@@ -259,9 +259,12 @@ impl<'a, P: Platform, S: UnmapSink> Unmap<'a, P, S> {
         let refusal = if folio.folio().may_be_pinned() {
             Some(Unmapped::Pinned)
         } else if self.job.replacement == PteReplacement::Nothing
-            && (dirty || folio.folio().unpinned_refs() > 2)
+            && (dirty
+                || frame.word().flags().contains(FrameFlags::DIRTY)
+                || folio.folio().unpinned_refs() > 2)
         {
-            // Another reference may belong to a thread that writes.
+            // A device may have written since the caller looked at the flag, and another reference may belong
+            // to a thread that writes.
             Some(Unmapped::Dirty)
         } else {
             None

@@ -226,3 +226,24 @@ fn a_dirty_page_made_prot_none_is_not_dropped() {
     assert_eq!(read(&cpu, &space, area), 7);
     assert_eq!(read(&cpu, &space, page(area, 1)), 0);
 }
+
+/// What a device wrote through a pin is needed, like what the program itself writes.
+#[test]
+fn a_page_that_a_device_wrote_to_is_not_dropped() {
+    for (len, fast) in [(8 * PAGE, true), (8 * PAGE, false), (MIB2, true), (MIB2, false)] {
+        let machine = machine(16, 1);
+        let (cpu, space) = cpu_and_space(&machine);
+        let area = map_at(&space, GIB, len, RW);
+        space.madvise(area, len, Advice::HugePage).unwrap();
+        fill(&cpu, &space, area, 0..len / PAGE, 100);
+        let pin = || space.pin_page(page(area, 3), Access::Write).unwrap();
+        let pinned = if fast { None } else { Some(pin()) };
+        space.madvise(area, len, Advice::Free).unwrap();
+        let pinned = pinned.unwrap_or_else(pin);
+        // SAFETY: the frame is pinned, and no thread accesses it meanwhile.
+        unsafe { machine.memory().platform().direct_map(pinned.pfn()).cast::<u64>().write(7) };
+        drop(pinned);
+        space.madvise(area, len, Advice::PageOut).unwrap();
+        assert_eq!(read(&cpu, &space, page(area, 3)), 7, "{len} bytes, pinned after the advice: {fast}");
+    }
+}

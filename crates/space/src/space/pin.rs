@@ -5,7 +5,7 @@ use crate::space::Space;
 use crate::spaces::Spaces;
 use core::fmt;
 use quire_arch::{Access, Entry, LeafFlags, Level, PagingFormat, Pfn, Platform, VirtAddr};
-use quire_frame::{AllocError, FrameChain};
+use quire_frame::{AllocError, FrameChain, FrameFlags};
 use quire_pagetable::page_of;
 use quire_pagetable::{FlushCause, Found, HugeSlot, Tables};
 use quire_paging::{FaultError, Refusal};
@@ -17,6 +17,8 @@ use quire_rmap::{VmFlags, Vma, VmaSnapshot};
 pub struct PinnedPage<'m, P: Platform> {
     pub(super) spaces: &'m Spaces<P>,
     pub(super) pfn: Pfn,
+    /// Whether the device may write to it.
+    pub(super) writes: bool,
 }
 
 impl<P: Platform> PinnedPage<'_, P> {
@@ -36,6 +38,11 @@ impl<P: Platform> Drop for PinnedPage<'_, P> {
     fn drop(&mut self) {
         if self.pfn == self.spaces.zero_page() {
             return;
+        }
+        if self.writes {
+            // No entry says what the device wrote. Before the pin ends: reclaim, which finds no pin then, finds
+            // the mark.
+            self.spaces.frames().folio(self.pfn).frame().set_flags(FrameFlags::DIRTY);
         }
         let pin = self.spaces.platform().pin();
         let mut chain = FrameChain::new();
@@ -69,7 +76,7 @@ impl<'m, P: Platform> Space<'m, P> {
                 let vma = mappings.find(addr).ok_or(FaultError::NotMapped)?;
                 self.faults().resolve_locked(vma, addr, access)?;
                 if let Some(pfn) = self.pin_mapped(vma, addr, access)? {
-                    return Ok(PinnedPage { spaces: self.spaces, pfn });
+                    return Ok(PinnedPage { spaces: self.spaces, pfn, writes: access == Access::Write });
                 }
             }
         }

@@ -72,7 +72,7 @@ impl<'m, P: Platform> Space<'m, P> {
         // Pairs with those of a fork and of a collapse, between what they change and their looks for pins.
         fence(Ordering::SeqCst);
         if see(&self.tables(), addr, access) == Some(seen) && is_own(&folio) && forks.unchanged(number) {
-            return Some(PinnedPage { spaces: self.spaces, pfn: seen.pfn });
+            return Some(PinnedPage { spaces: self.spaces, pfn: seen.pfn, writes: access == Access::Write });
         }
         self.end_pin(seen.pfn);
         None
