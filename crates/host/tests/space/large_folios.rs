@@ -197,6 +197,23 @@ fn collapse_in_a_child_copies_what_is_shared() {
     assert_filled(&cpu, &space, VirtAddr(BASE), 0..512, 1);
 }
 
+/// The call continues behind a block with a pinned page, as in Linux (tried there with `vmsplice`), and
+/// reports it in the end.
+#[test]
+fn a_pinned_page_keeps_its_own_block_from_being_collapsed() {
+    let machine = machine(16, 1);
+    let (cpu, space) = cpu_and_space(&machine);
+    map_at(&space, BASE, 2 * MIB2, RW);
+    fill(&cpu, &space, VirtAddr(BASE), 0..1024, 1);
+    let pinned = space.pin_page(page(VirtAddr(BASE), 5), Access::Write).unwrap();
+    let result = space.madvise(VirtAddr(BASE), 2 * MIB2, Advice::Collapse).map_err(Error::errno);
+    assert_eq!(result, Err(Errno::EAGAIN));
+    assert_eq!(count(&machine, VmEvent::ThpCollapseAlloc), 1, "the block behind it");
+    drop(pinned);
+    space.madvise(VirtAddr(BASE), 2 * MIB2, Advice::Collapse).unwrap();
+    assert_filled(&cpu, &space, VirtAddr(BASE), 0..1024, 1);
+}
+
 /// A machine where folios of the PMD's order are for khugepaged to make.
 fn machine_of_khugepaged() -> Machine {
     Setup::mib(32).huge(HugePolicy::default().with_enabled(HugeEnabled::Always)).build()

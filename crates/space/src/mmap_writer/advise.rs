@@ -171,8 +171,8 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
             match self.collapse_block(vma, at, CollapseLimits::NONE) {
                 Ok(()) => missing -= 1,
                 Err(CollapseError::Unfit | CollapseError::Swapped) => last = Error::WrongMapping,
+                Err(CollapseError::Busy) => last = Error::Busy,
                 Err(CollapseError::NoTable) => return Err(Error::WrongMapping),
-                Err(CollapseError::Busy) => return Err(Error::Busy),
                 Err(CollapseError::OutOfMemory(error)) => return Err(error.into()),
             }
             at = VirtAddr(at.0 + block);

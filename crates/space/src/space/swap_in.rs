@@ -147,7 +147,9 @@ impl<P: Platform> Space<'_, P> {
         while at < end && !core.is_killed() {
             let block = VirtRange::new(at, VirtAddr(at.0 + P::Paging::entry_bytes(Level::PMD)));
             match self.make_collapsible(vma, block, CollapseLimits::NONE) {
-                Ok(()) | Err(CollapseError::Unfit | CollapseError::Swapped) => at = block.end(),
+                Ok(()) | Err(CollapseError::Unfit | CollapseError::Swapped | CollapseError::Busy) => {
+                    at = block.end();
+                }
                 Err(_) => return ControlFlow::Break(()),
             }
         }
