@@ -117,6 +117,8 @@ pub enum Error {
     AddressSpaceLimit,
     /// `RLIMIT_DATA`.
     DataLimit,
+    /// The limit of a memcg, where a large folio is asked for.
+    MemcgLimit,
     /// `max_map_count`.
     MapCountLimit,
     /// The same while changing a mapping's advice, where Linux asks to try again.
@@ -166,7 +168,7 @@ impl Error {
             Self::BadAddress => Errno::EFAULT,
             Self::AccessDenied => Errno::EACCES,
             Self::NotPermitted => Errno::EPERM,
-            Self::Locked => Errno::EBUSY,
+            Self::Locked | Self::MemcgLimit => Errno::EBUSY,
             Self::Busy | Self::LockLimitAgain | Self::MapCountLimitAgain | Self::TryAgain(_) => Errno::EAGAIN,
             Self::BadDescriptor => Errno::EBADF,
             Self::RefusedByFile(errno) => errno,

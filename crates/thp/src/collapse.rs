@@ -8,7 +8,7 @@
 
 use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Platform, VirtAddr};
 use quire_frame::{AllocError, AllocRequest, Folio, FolioCounter, FrameFlags, Kind, VmEvent};
-use quire_memcg::MemcgStat;
+use quire_memcg::{MemcgStat, OverLimit};
 use quire_pagetable::{Gather, HugeSlot, NewPage, Tables};
 use quire_sync::atomic::fence;
 use quire_sync::atomic::raw::Ordering;
@@ -45,6 +45,8 @@ pub enum CollapseError {
     Busy,
     /// No memory for the folio or the table that is deposited for it.
     OutOfMemory(AllocError),
+    /// The memcg of the program has no room for the folio.
+    OverLimit(OverLimit),
 }
 
 /// A collapse of blocks that these tables map.
@@ -93,9 +95,9 @@ impl<P: Platform> Collapse<'_, P> {
     ///
     /// # Errors
     ///
-    /// When there is no memory for either.
+    /// When there is no memory for either, or the memcg is at its limit.
     #[cfg_attr(debug_assertions, track_caller)]
-    pub fn allocate(&self, start: VirtAddr, order: Order) -> Result<(Pfn, Pfn), AllocError> {
+    pub fn allocate(&self, start: VirtAddr, order: Order) -> Result<(Pfn, Pfn), CollapseError> {
         let frames = self.0.memory().frames();
         let pin = self.0.pin();
         let request = AllocRequest::anonymous().uninitialised().kind(Kind::Anonymous).order(order);
@@ -106,15 +108,16 @@ impl<P: Platform> Collapse<'_, P> {
                 Err(error)
             }
         });
-        if let Ok((head, _)) = made {
-            self.0.charge_anyway(&pin, head, order);
-        }
         let event = if made.is_ok() { VmEvent::ThpCollapseAlloc } else { VmEvent::ThpCollapseAllocFailed };
         frames.events().add(&pin, event, 1);
-        if made.is_ok() {
-            self.0.count_for_memcg(&pin, MemcgStat::ThpCollapseAlloc);
+        let (head, deposit) = made.map_err(CollapseError::OutOfMemory)?;
+        if let Err(over) = self.0.charge_collapsed(&pin, head, order) {
+            self.0.memory().memcgs().release_unused(&pin, deposit, Order::ZERO);
+            self.0.memory().memcgs().release_unused(&pin, head, order);
+            return Err(CollapseError::OverLimit(over));
         }
-        made
+        self.0.count_for_memcg(&pin, MemcgStat::ThpCollapseAlloc);
+        Ok((head, deposit))
     }
 
     /// Copies what `table` maps to the new folio `head` and puts a leaf in its place. The table goes to

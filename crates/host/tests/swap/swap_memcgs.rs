@@ -413,3 +413,30 @@ fn statistics_of_a_memcg_count_its_programs() {
         [VmEvent::Pswpout, VmEvent::SwpoutZero, VmEvent::SwpinZero].map(|event| events.sum(event));
     assert_eq!(of_machine[1..], [4, 1]);
 }
+
+/// A collapse takes no more than the memcg allows: EBUSY, as in Linux 6.18, if nothing can be reclaimed.
+#[test]
+fn a_collapse_stays_within_the_limit() {
+    let machine = machine(16, OomAction::Refuse);
+    let limit = 600;
+    let memcg = memcg(&machine, "tight", &[(Limit::Max, limit)]);
+    let (cpu, space) = (machine.vcpu(0).unwrap(), space_in(&machine, memcg));
+    let (area, ..) = fill(&cpu, &space, 512 + 100);
+    assert_eq!(usage(&machine, memcg), limit);
+    let collapse = || space.madvise(area, MIB2, Advice::Collapse).map_err(Error::errno);
+    assert_eq!(collapse(), Err(Errno::EBUSY));
+    assert_eq!(usage(&machine, memcg), limit);
+    assert_eq!(machine.memory().khugepaged_step().collapsed, 0);
+    assert_audit(&machine);
+    // What is beside the block can go, but not all that the folio needs; nor does the block go for good.
+    swapon(&machine, 2048);
+    let mut collapsed = collapse();
+    for _ in 0..4 {
+        assert!(usage(&machine, memcg) <= limit);
+        assert!(matches!(collapsed, Ok(()) | Err(Errno::EBUSY | Errno::EAGAIN)), "{collapsed:?}");
+        collapsed = collapse();
+    }
+    (0..512 + 88).for_each(|at| assert_eq!(read(&cpu, &space, page(area, at)), 100 + at));
+    assert!(usage(&machine, memcg) <= limit);
+    assert_audit(&machine);
+}

@@ -75,6 +75,18 @@ impl<P: Platform> Tables<'_, P> {
         }
     }
 
+    /// Charges the folio of a collapse, which is no fault. If the memcg of the space is at its limit the folio
+    /// stays the caller's.
+    pub fn charge_collapsed(&self, pin: &Pin<'_, P>, head: Pfn, order: Order) -> Result<(), OverLimit> {
+        self.with_memcg(pin, |memcg| {
+            if !memcg.is_root() {
+                self.memory.memcgs().try_charge(pin, memcg, order.pages())?;
+                self.memory.frames().known(head).as_folio().set_memcg(memcg.get());
+            }
+            Ok(())
+        })
+    }
+
     /// Calls `work` with the memcg of the space. The space may leave it meanwhile, and the memcg may be
     /// removed: its number is not used again before this section ends.
     #[inline]

@@ -9,7 +9,7 @@ use quire_paging::Ageing;
 use quire_paging::Cold;
 use quire_paging::LazyFree;
 use quire_rmap::{VmFlags, Vma, VmaSnapshot, may_split};
-use quire_thp::{CollapseError, CollapseLimits, HugeUse, huge_borders};
+use quire_thp::{CollapseError, HugeUse, huge_borders};
 
 /// Advice for a range (`MADV_*`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -168,12 +168,13 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         let mut missing = end.0.wrapping_sub(at.0) / block;
         let mut last = Error::WrongMapping;
         while at < end {
-            match self.collapse_block(vma, at, CollapseLimits::NONE) {
+            match self.collapse_with_room(vma, at) {
                 Ok(()) => missing -= 1,
                 Err(CollapseError::Unfit | CollapseError::Swapped) => last = Error::WrongMapping,
                 Err(CollapseError::Busy) => last = Error::Busy,
                 Err(CollapseError::NoTable) => return Err(Error::WrongMapping),
                 Err(CollapseError::OutOfMemory(error)) => return Err(error.into()),
+                Err(CollapseError::OverLimit(_)) => return Err(Error::MemcgLimit),
             }
             at = VirtAddr(at.0 + block);
         }

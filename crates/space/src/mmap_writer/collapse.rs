@@ -2,10 +2,15 @@
 
 use super::MmapWriter;
 use quire_arch::{Level, PagingFormat, Platform, VirtAddr};
+use quire_frame::AllocError;
 use quire_pagetable::{FlushCause, Found, Gather, HugeSlot, Tables};
+use quire_paging::Need;
 use quire_rmap::Vma;
 use quire_thp::HugeUse;
 use quire_thp::{Collapse, CollapseError, CollapseLimits};
+
+/// Attempts to charge a folio, as Linux makes with direct reclaim between them.
+const ATTEMPTS: u32 = 16;
 
 impl<'s, P: Platform> MmapWriter<'s, P> {
     /// Collapses the aligned block at `start`, which lies in `vma`, private anonymous memory with an
@@ -31,13 +36,33 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         self.lock_vma(vma);
         let _family = self.lock_anon_vmas([snapshot.anon]);
         collapse.check(table, limits)?;
-        let (head, deposit) = collapse.allocate(start, order).map_err(CollapseError::OutOfMemory)?;
+        let (head, deposit) = collapse.allocate(start, order)?;
         let slot = HugeSlot { table: pmd, index: P::Paging::index(start, Level::PMD) };
         let mut gather = Gather::new(self.spaces.memory(), &self.core.tables, FlushCause::Collapse);
         let result =
             collapse.replace_by_leaf(slot, table, (head, deposit), &snapshot.new_page(start), &mut gather);
         self.tables().finish(&mut gather);
         result
+    }
+
+    /// The same for a program's own request: where its memcg has no room for the folio, pages are reclaimed
+    /// there, as Linux does.
+    pub(crate) fn collapse_with_room(&mut self, vma: &'s Vma, start: VirtAddr) -> Result<(), CollapseError> {
+        let pages = u64::from(Tables::<P>::huge_pages());
+        let mut attempt = 1;
+        loop {
+            let over = match self.collapse_block(vma, start, CollapseLimits::NONE) {
+                Err(CollapseError::OverLimit(over)) => over,
+                // Pages of the block itself were reclaimed. The next call swaps them in.
+                Err(CollapseError::Swapped) if attempt > 1 => return Err(CollapseError::Busy),
+                result => return result,
+            };
+            let need = Need::Memcg(over.memcg, pages);
+            if attempt == ATTEMPTS || !self.spaces.free_some(AllocError::OutOfMemory, need) {
+                return Err(CollapseError::OverLimit(over));
+            }
+            attempt += 1;
+        }
     }
 
     /// Collapses the block at `start` if it is still in a mapping that khugepaged may collapse. Returns
