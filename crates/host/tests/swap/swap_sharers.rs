@@ -92,3 +92,19 @@ fn a_page_of_a_torn_cluster_is_shared_after_fork() {
     assert_filled(&cpu, &child, area, 0..PAGES, 100);
     assert_eq!([3, 4].map(|at| read(&cpu, &space, page(area, at))), [7, 8]);
 }
+
+/// A page of a folio that was paged out whole needs words for its cluster. Where there is no memory for them
+/// the fault fails like any other that gets none.
+#[test]
+fn a_page_without_memory_for_its_words_stays_out() {
+    let machine = machine(false);
+    let cpu = machine.vcpu(0).unwrap();
+    let (space, area) = paged_out(&machine, &cpu);
+    space.madvise(area, MIB2, Advice::NoHugePage).unwrap();
+    let faults = machine.memory().frames().faults();
+    faults.set(FaultPlan::every(1).at(FaultAim::Site(FaultSite::new("swap_table"))));
+    let refused = cpu.program(&space).read_u64(page(area, 3));
+    faults.set(FaultPlan::OFF);
+    assert!(matches!(refused, Err(AccessError::Fault(FaultError::OutOfMemory(_)))), "{refused:?}");
+    assert_filled(&cpu, &space, area, 0..PAGES, 100);
+}

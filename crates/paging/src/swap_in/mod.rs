@@ -113,6 +113,11 @@ impl<'s, P: Platform> SwapIn<'s, P> {
                         Inserted::Conflict | Inserted::NoMemory if order > Order::ZERO => {
                             order = orders.below(order).most();
                         }
+                        // The words of the cluster are short of memory, not the page.
+                        Inserted::NoMemory => {
+                            let need = Need::Frames(Order::ZERO);
+                            return Err(SwapInError::Short(AllocError::OutOfMemory, need));
+                        }
                         _ => return Ok(None),
                     }
                 }
