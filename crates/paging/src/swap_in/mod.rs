@@ -75,6 +75,7 @@ impl<'s, P: Platform> SwapIn<'s, P> {
         if technique.bypasses() && self.may_bypass(slot) {
             return self.read_past_cache(slot, memcg);
         }
+        let mut failed = false;
         loop {
             let Some((head, charged)) = self.new_swap_folio(order, (slot, memcg))? else {
                 self.memory.frames().events().count_folio(
@@ -94,7 +95,13 @@ impl<'s, P: Platform> SwapIn<'s, P> {
             match self.memory.swap().insert(first, head) {
                 Inserted::Won { shadow, zero, memcg: now } => {
                     self.settle_charge(order, charged, MemcgId::from_bits(now));
-                    self.note_major(&self.memory.platform().pin(), head, shadow);
+                    let pin = self.memory.platform().pin();
+                    if failed {
+                        self.note_wanted(&pin, head, shadow);
+                    } else {
+                        self.note_major(&pin, head, shadow);
+                    }
+                    drop(pin);
                     let read = match self.memory.swap().read_inserted(head, zero) {
                         IoState::Done(result) => result,
                         IoState::Begun => self.memory.swap().wait_read(head),
@@ -102,7 +109,13 @@ impl<'s, P: Platform> SwapIn<'s, P> {
                     let then = Cell::new(CacheFate::Kept);
                     let held =
                         SwappedIn { memory: self.memory, head, order, slot: first, guard: Some(guard), then };
-                    return self.read_completed(held, read).map(Some);
+                    match self.read_completed(held, read) {
+                        // Perhaps only another page of the folio cannot be read.
+                        Err(SwapInError::Unreadable) if order > Order::ZERO => {
+                            (order, failed) = (Order::ZERO, true);
+                        }
+                        result => return result.map(Some),
+                    }
                 }
                 other => {
                     drop(guard);
@@ -269,7 +282,8 @@ impl<'s, P: Platform> SwapIn<'s, P> {
             return Ok(None);
         }
         if flags.contains(FrameFlags::READ_FAILED) {
-            return Err(SwapInError::Unreadable);
+            // As for the thread that read it.
+            return if joined.order > Order::ZERO { Ok(None) } else { Err(SwapInError::Unreadable) };
         }
         let is_it = flags.contains(FrameFlags::SWAP_CACHE) && joined.page_of(slot).is_some();
         Ok(is_it.then_some(joined))
