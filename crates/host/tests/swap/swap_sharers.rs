@@ -108,3 +108,32 @@ fn a_page_without_memory_for_its_words_stays_out() {
     assert!(matches!(refused, Err(AccessError::Fault(FaultError::OutOfMemory(_)))), "{refused:?}");
     assert_filled(&cpu, &space, area, 0..PAGES, 100);
 }
+
+/// A fault keeps the folio that it swapped in locked while memory is found for a copy. The folio waits to be
+/// split: the search for memory does not wait for its lock.
+#[test]
+fn a_copy_of_a_folio_that_waits_to_be_split_fails_without_memory() {
+    const PAGES: u64 = 16;
+    let machine: Machine = Setup::mib(16).reserve().folios(orders(&[4])).build();
+    swap_on_ram(&machine, 64);
+    let cpu = machine.vcpu(0).unwrap();
+    let space = create_space(&machine).audited(&machine);
+    let area = map_at(&space, GIB, PAGES * PAGE, RW);
+    fill(&cpu, &space, area, 0..PAGES, 100);
+    let child = space.fork().unwrap();
+    machine.memory().reclaim(MemcgId::ROOT, 64);
+    machine.memory().reclaim(MemcgId::ROOT, 64);
+    assert_eq!(space.figures().swapped, PAGES * PAGE);
+    // The child has the folio whole, and then a part of it. The parent names it still.
+    assert_eq!(read(&cpu, &child, area), 100);
+    assert_eq!(child.figures().swapped, 0);
+    child.munmap(area, PAGE).unwrap();
+    assert_eq!(machine.memory().spaces().memory().deferred_splits(), 1);
+    let faults = machine.memory().frames().faults();
+    faults.set(FaultPlan::every(1).at(FaultAim::Site(FaultSite::new("anonymous"))));
+    let refused = cpu.program(&space).write_u64(page(area, 3), 7);
+    faults.set(FaultPlan::OFF);
+    assert!(matches!(refused, Err(AccessError::Fault(FaultError::OutOfMemory(_)))), "{refused:?}");
+    write(&cpu, &space, page(area, 3), 7);
+    assert_filled(&cpu, &child, area, 1..PAGES, 100);
+}

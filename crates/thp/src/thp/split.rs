@@ -90,7 +90,11 @@ impl<P: Platform> Thp<'_, P> {
                 break;
             }
             let Some(head) = self.memory().hold_first_deferred() else { break };
-            let result = self.split_held(head, Order::ZERO, true);
+            // Only tried: the caller may be a fault that has swapped this folio in, and then has its lock.
+            let result = match self.memory().frames().try_lock_folio(head) {
+                Some(_locked) => self.split_locked(head, Order::ZERO, true),
+                None => Err(SplitError::Busy),
+            };
             freed += *result.as_ref().unwrap_or(&0);
             if result == Err(SplitError::Busy) {
                 self.memory().defer_again(head);
