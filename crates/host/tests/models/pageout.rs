@@ -351,6 +351,30 @@ fn shuttle_a_fast_pin_against_a_page_out_of_a_shared_page() {
     });
 }
 
+/// While a fork copies a page because it is pinned, the pin ends, the page is paged out, and its frame gets
+/// another use: the child gets what was in the page.
+#[test]
+fn shuttle_a_fork_that_copies_a_pinned_page_against_its_page_out() {
+    with_swap(2).check(SOME, |machine, space| {
+        written(machine, space, ELSEWHERE, 2 * PAGE, 2);
+        written(machine, space, ADDR, PAGE, 1);
+        let pinned = as_one_step(|| space.pin_page_fast(ADDR, Access::Read));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let child = fork_on(machine, 0, space);
+                assert_eq!(read(machine, 0, &child, ADDR), 1, "another owner's memory");
+                exit(child);
+            });
+            scope.spawn(|| {
+                as_cpu(machine, 1, || drop(pinned));
+                reclaim(machine, 1);
+                write(machine, 1, space, VirtAddr(ELSEWHERE.0 - PAGE), 9);
+            });
+        });
+        as_one_step(|| assert_eq!(read(machine, 0, space, ADDR), 1));
+    });
+}
+
 /// Isolated folios are freed by the last user, and return to one list only.
 #[test]
 fn shuttle_lru_lists_against_faults_and_reclaim() {

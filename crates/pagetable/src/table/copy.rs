@@ -32,8 +32,9 @@ impl fmt::Debug for Copying<'_> {
 /// Why the sharing of one table's pages stopped before its end.
 enum Stop {
     /// The page at this index is pinned: what the device writes is the parent's, so the child gets a copy at
-    /// once.
-    Pinned(usize, Leaf),
+    /// once. There is a reference to its folio, whose head this is: the pin may end, and the page be paged
+    /// out, before it is copied.
+    Pinned(usize, Leaf, Pfn),
     /// The map count of a folio would overflow.
     Overflow,
 }
@@ -99,9 +100,11 @@ impl<P: Platform> Tables<'_, P> {
             match stop {
                 None => break,
                 Some(Stop::Overflow) => return Err(AllocError::OutOfMemory),
-                Some(Stop::Pinned(index, leaf)) => {
+                Some(Stop::Pinned(index, leaf, head)) => {
                     let addr = pages_from(part.start(), index - first).end();
-                    self.copy_pinned(child, (target, index), leaf, pages_from(addr, 1), copying)?;
+                    let copied = self.copy_pinned(child, (target, index), leaf, pages_from(addr, 1), copying);
+                    self.memory.memcgs().release_folio(head);
+                    copied?;
                     from = index + 1;
                 }
             }
@@ -232,7 +235,8 @@ impl<P: Platform> Tables<'_, P> {
         let kind = folio.folio().kind();
         let private = !copying.parent.shared;
         if kind == Kind::Anonymous && folio.folio().may_be_pinned() {
-            return Err(Stop::Pinned(index, leaf));
+            let held = folio.folio().frame().get(1);
+            return Err(if held { Stop::Pinned(index, leaf, folio.folio().head()) } else { Stop::Overflow });
         }
         let end = if present { end } else { index + 1 };
         let most = self.run_bound((index, end), leaf.pfn, &folio);
@@ -264,7 +268,7 @@ impl<P: Platform> Tables<'_, P> {
         Ok(pages as usize)
     }
 
-    /// Gives the child a copy of a pinned page, whose owner may go on writing it.
+    /// Gives the child a copy of a pinned page, whose owner may go on writing it. The caller has a reference.
     fn copy_pinned(
         &self,
         child: &Tables<'_, P>,
@@ -278,8 +282,8 @@ impl<P: Platform> Tables<'_, P> {
         let request = AllocRequest::anonymous().uninitialised().kind(Kind::Anonymous);
         let copy = frames.allocate(&pin, request)?;
         child.charge_anyway(&pin, copy, Order::ZERO);
-        // SAFETY: the copy is new and ours; the original stays pinned and mapped, so it is in RAM. It may be
-        // written to meanwhile, as `Platform::copy` allows.
+        // SAFETY: the copy is new and ours; the caller's reference keeps the original in RAM. It may be written
+        // to meanwhile, as `Platform::copy` allows.
         unsafe { frames.platform().copy_user(leaf.pfn, copy, Order::ZERO) };
         let new = (copying.child)(page.start());
         new.init_page(frames.known(copy));
