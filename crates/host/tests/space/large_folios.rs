@@ -197,6 +197,27 @@ fn collapse_in_a_child_copies_what_is_shared() {
     assert_filled(&cpu, &space, VirtAddr(BASE), 0..512, 1);
 }
 
+/// A folio that cannot be split goes back on the list, and is not counted as deferred once more.
+#[test]
+fn a_folio_that_is_busy_is_deferred_once() {
+    let machine = machine_of_order(16, 4);
+    let (cpu, space) = cpu_and_space(&machine);
+    map_at(&space, BASE, 16 * PAGE, RW);
+    fill(&cpu, &space, VirtAddr(BASE), 0..16, 1);
+    let pinned = space.pin_page(page(VirtAddr(BASE), 5), Access::Write).unwrap();
+    space.munmap(page(VirtAddr(BASE), 8), 8 * PAGE).unwrap();
+    let spaces = machine.memory().spaces();
+    for _ in 0..3 {
+        assert_eq!(spaces.thp().split_deferred(u64::MAX), 0);
+        let counted = [FolioCounter::SplitDeferred, FolioCounter::NrAnonPartiallyMapped];
+        assert_eq!(counted.map(|counter| folios(&machine, 4, counter)), [1, 1]);
+    }
+    drop(pinned);
+    assert_eq!(spaces.thp().split_deferred(u64::MAX), 8);
+    assert_eq!(folios(&machine, 4, FolioCounter::NrAnonPartiallyMapped), 0);
+    assert_filled(&cpu, &space, VirtAddr(BASE), 0..8, 1);
+}
+
 /// The call continues behind a block with a pinned page, as in Linux (tried there with `vmsplice`), and
 /// reports it in the end.
 #[test]

@@ -26,10 +26,18 @@ impl<P: Platform> MemoryCore<P> {
 
     /// A part of a large folio was unmapped: queues it for deferred split, if it is not queued.
     pub fn defer_split(&self, locked: &HeadGuard<'_, P>) {
+        if self.queue(locked) {
+            let pin = self.platform().pin();
+            self.frames().events().count_folio(&pin, locked.folio().order(), FolioCounter::SplitDeferred, 1);
+        }
+    }
+
+    /// The same without counting it as deferred. Returns whether it was not queued.
+    fn queue(&self, locked: &HeadGuard<'_, P>) -> bool {
         let folio = locked.folio();
         let frame = folio.frame();
         if frame.word().flags().contains(FrameFlags::PARTLY_MAPPED) {
-            return;
+            return false;
         }
         frame.set_flags(FrameFlags::PARTLY_MAPPED);
         {
@@ -47,8 +55,8 @@ impl<P: Platform> MemoryCore<P> {
             list.folios += 1;
         }
         let pin = self.platform().pin();
-        self.frames().events().count_folio(&pin, folio.order(), FolioCounter::SplitDeferred, 1);
         self.frames().events().count_folio(&pin, folio.order(), FolioCounter::NrAnonPartiallyMapped, 1);
+        true
     }
 
     /// Removes the folio from the deferred split list, if it is on it: it is unmapped, or was split.
@@ -120,7 +128,7 @@ impl<P: Platform> MemoryCore<P> {
             && folio.head() == head
             && (1..folio.order().pages()).contains(&u64::from(locked.maps()))
         {
-            self.defer_split(&locked);
+            self.queue(&locked);
         }
     }
 }
