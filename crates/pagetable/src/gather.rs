@@ -24,7 +24,7 @@ use crate::space_tables::SpaceTables;
 use arrayvec::ArrayVec;
 use core::{fmt, mem};
 use quire_arch::{Order, PAGE_SIZE, Pfn, Pin, Platform, VirtAddr, VirtRange};
-use quire_frame::{FrameChain, FreeError, HeadGuard, Kind, MapsLeft, VmEvent};
+use quire_frame::{FrameChain, FrameFlags, FreeError, HeadGuard, Kind, MapsLeft, VmEvent};
 use quire_swap::SlotId;
 
 /// Runs that are noted before they are flushed.
@@ -181,6 +181,12 @@ impl<'s, P: Platform> Gather<'s, P> {
         let _ = self.cached.try_push((slot, pages));
     }
 
+    /// Whether no more slots can be noted: see [`drop_cached`](Self::drop_cached).
+    #[inline]
+    pub(crate) fn is_full_of_slots(&self) -> bool {
+        self.cached.is_full()
+    }
+
     /// Takes folios out of the swap cache whose slots no entry names any more. No lock of a table is held.
     pub fn drop_cached(&mut self) {
         while let Some((slot, pages)) = self.cached.pop() {
@@ -328,7 +334,8 @@ impl<'s, P: Platform> Gather<'s, P> {
         self.drop_cached();
     }
 
-    /// Counts the noted runs, and the entries of the huge zero page, as unmapped. The flush is done.
+    /// Counts the noted runs, and the entries of the huge zero page, as unmapped. The flush is done, and no
+    /// lock of a table is held.
     pub(crate) fn drop_noted(&mut self) {
         if let Some((zero, entries)) = self.zeros.take() {
             self.memory.put_huge_zero(zero, entries);
@@ -339,6 +346,9 @@ impl<'s, P: Platform> Gather<'s, P> {
             } else {
                 let order = self.memory.frames().folio(pfn).order();
                 self.put(pfn, order);
+            }
+            if self.cached.is_full() {
+                self.drop_cached();
             }
         }
     }
@@ -367,10 +377,17 @@ impl<'s, P: Platform> Gather<'s, P> {
         }
     }
 
-    /// Drops a reference, of the mappings of a folio or of another holder.
+    /// Drops a reference, of the mappings of a folio or of another holder. If the folio is in the swap cache,
+    /// where it stayed while it was written, it leaves that when the slots are [dropped](Self::drop_cached).
     #[inline]
     pub fn put(&mut self, head: Pfn, order: Order) {
+        let frame = self.memory.frames().known(head);
+        let is_cached = frame.word().flags().contains(FrameFlags::SWAP_CACHE);
+        let slot = is_cached.then(|| SlotId::from_raw(frame.as_folio().slot()));
         self.memory.memcgs().put_folio(&mut self.folios, head, order);
+        if let Some(slot) = slot {
+            self.add_cached(slot, order.pages() as u32);
+        }
     }
 
     /// Frees what is chained if there is a batch of it. The flush is done.

@@ -1,7 +1,7 @@
 //! Pages that are swapped out and in.
 
 use crate::common::*;
-use quire_host::swap::{SlowConfig, SlowDevice};
+use quire_host::swap::{Completion, SlowConfig, SlowDevice};
 
 fn overcommitted(mib: u64) -> Machine {
     Setup::mib(mib).reserve().overcommit().build()
@@ -221,4 +221,48 @@ fn one_mapping_is_as_large_as_ram_and_swap_at_most() {
     swap_on_ram(&machine, 1024);
     assert!(map(ram + 1024 * PAGE).is_ok());
     assert_eq!(map(ram + 1025 * PAGE), Err(Error::CommitLimit));
+}
+
+/// Pages that are mapped again while they are being written stay in the swap cache. When they are unmapped
+/// after that, they and their slots are free.
+#[test]
+fn pages_used_during_their_write_are_freed_with_their_mapping() {
+    const PAGES: u64 = 200;
+    const SLOTS: u64 = 256;
+    type Way = fn(&HostSpace<'_>, VirtAddr);
+    let ways: [Option<Way>; 4] = [
+        Some(|space, area| space.munmap(area, PAGES * PAGE).unwrap()),
+        Some(|space, area| space.madvise(area, PAGES * PAGE, Advice::DontNeed).unwrap()),
+        Some(|space, area| assert_eq!(map_at(space, area.0, PAGES * PAGE, READ), area)),
+        // Exit.
+        None,
+    ];
+    for (order, way) in [0, 2].into_iter().flat_map(|order| ways.map(|way| (order, way))) {
+        let machine: Machine = Setup::mib(16).reserve().folios(orders(&[order])).build();
+        let disk = RamDisk::new(machine.memory().frames(), SLOTS).unwrap();
+        let config =
+            SlowConfig { completion: Completion::AfterReaps(1000), queue: 256, ..SlowConfig::default() };
+        machine.memory().swapon(SlowDevice::new(disk, config), SwapOnOptions::default()).unwrap();
+        let (cpu, space) = (machine.vcpu(0).unwrap(), create_space(&machine));
+        let area = map_at(&space, GIB, PAGES * PAGE, RW);
+        // A neighbour keeps the table.
+        write(&cpu, &space, map_at(&space, GIB + MIB2 - PAGE, PAGE, RW), 1);
+        fill(&cpu, &space, area, 0..PAGES, 100);
+        space.madvise(area, PAGES * PAGE, Advice::PageOut).unwrap();
+        assert_filled(&cpu, &space, area, 0..PAGES, 100);
+        assert_eq!(space.figures().swapped, 0);
+        for _ in 0..1001 {
+            machine.memory().swap().reap();
+        }
+        let cached = SLOTS - machine.memory().swap().free_slots();
+        assert!(cached > PAGES / 2, "{cached} are in the swap cache");
+        let mut space = Some(space);
+        match way {
+            Some(way) => way(space.as_ref().unwrap(), area),
+            None => space = None,
+        }
+        assert_eq!(machine.memory().swap().free_slots(), SLOTS, "order {order}");
+        assert_eq!(anonymous_frames(&machine), u64::from(space.is_some()), "the neighbour");
+        assert_audit(&machine);
+    }
 }

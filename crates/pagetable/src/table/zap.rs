@@ -218,9 +218,14 @@ impl<P: Platform> Tables<'_, P> {
                 }
             };
             let pin = self.pin();
-            let locked = self.lock(&pin, table, Level::PTE);
+            let mut locked = self.lock(&pin, table, Level::PTE);
             let mut gone = Residency::default();
             for (index, _) in Self::pages(part) {
+                if gather.is_full_of_slots() {
+                    drop(locked);
+                    gather.drop_cached();
+                    locked = self.lock(&pin, table, Level::PTE);
+                }
                 match locked.take(index) {
                     Entry::Leaf(Leaf { pfn, flags }) if !flags.contains(LeafFlags::SPECIAL) => {
                         gone.add(self.memory.frames().folio(pfn).kind(), 1);
@@ -295,6 +300,9 @@ impl<P: Platform> Tables<'_, P> {
                     self.fetch_ahead(entries, index, pages);
                     gone.add(folio.folio().kind(), pages as u64);
                     gather.unmap_locked(folio, pages as u32);
+                    if gather.is_full_of_slots() {
+                        gather.drop_cached();
+                    }
                     pages
                 }
                 Entry::Swap(entry) => {
