@@ -10,6 +10,7 @@ use quire_pagetable::page_of;
 use quire_pagetable::{FlushCause, Gather, LockedTable, Tables};
 use quire_paging::Refusal;
 use quire_rmap::{VmFlags, VmaSnapshot};
+use quire_swap::SlotId;
 use quire_sync::atomic::raw::Ordering;
 
 /// A page to which a fault holds a reference while no lock is held, so that it is not reused meanwhile. A
@@ -50,7 +51,7 @@ pub(crate) fn is_own<P: Platform>(
     pfn: Pfn,
 ) -> bool {
     let folio = tables.memory().frames().lock_head(pfn);
-    if folio.is_exclusive() || leaves_cache_to(tables, &folio) {
+    if folio.is_exclusive() || leaves_cache_to(tables, &folio) || is_own_in_cache(tables, &folio) {
         return true;
     }
     if !folio.folio().is_large() {
@@ -76,6 +77,26 @@ fn leaves_cache_to<P: Platform>(tables: &Tables<'_, P>, folio: &HeadGuard<'_, P>
     let flags = folio.folio().frame().word().flags();
     let named = flags.intersects(FrameFlags::SWAP_CACHE | FrameFlags::SHARED_BY_NAME);
     named && !folio.folio().is_large() && leave_cache_to(tables, folio, flags)
+}
+
+/// Whether a folio that a device has pinned is exclusive to the program though it is in the swap cache, as long
+/// as it is being written: nothing else maps it, and no entry names its slots. It must not be copied.
+#[inline]
+fn is_own_in_cache<P: Platform>(tables: &Tables<'_, P>, folio: &HeadGuard<'_, P>) -> bool {
+    let flags = folio.folio().frame().word().flags();
+    let named = flags & (FrameFlags::SWAP_CACHE | FrameFlags::SHARED_BY_NAME);
+    named == FrameFlags::SWAP_CACHE && folio.folio().may_be_pinned() && is_unnamed(tables, folio, flags)
+}
+
+#[cold]
+fn is_unnamed<P: Platform>(tables: &Tables<'_, P>, folio: &HeadGuard<'_, P>, flags: FrameFlags) -> bool {
+    let slot = SlotId::from_raw(folio.folio().frame().as_folio().slot());
+    let alone = if folio.folio().is_large() {
+        flags.contains(FrameFlags::ANONYMOUS_EXCLUSIVE)
+    } else {
+        folio.maps() == 1
+    };
+    alone && tables.memory().swap().is_cached_only(slot, folio.folio().order().pages() as u32)
 }
 
 #[cold]

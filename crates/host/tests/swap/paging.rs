@@ -266,3 +266,30 @@ fn pages_used_during_their_write_are_freed_with_their_mapping() {
         assert_audit(&machine);
     }
 }
+
+/// A pinned page that is still being written stays the program's own: a write neither copies it nor waits for
+/// the device.
+#[test]
+fn a_pinned_page_is_written_to_during_its_writeback() {
+    for order in [0, 2] {
+        let machine: Machine = Setup::mib(16).reserve().folios(orders(&[order])).build();
+        let disk = RamDisk::new(machine.memory().frames(), 64).unwrap();
+        let config = SlowConfig { completion: Completion::AfterReaps(1000), ..SlowConfig::default() };
+        machine.memory().swapon(SlowDevice::new(disk, config), SwapOnOptions::default()).unwrap();
+        let (cpu, space) = cpu_and_space(&machine);
+        let area = map_at(&space, GIB, 4 * PAGE, RW);
+        fill(&cpu, &space, area, 0..4, 100);
+        space.madvise(area, 4 * PAGE, Advice::PageOut).unwrap();
+        assert_filled(&cpu, &space, area, 0..4, 100);
+        let pinned = space.pin_page(page(area, 1), Access::Write).unwrap();
+        space.mprotect(area, 4 * PAGE, READ, false).unwrap();
+        space.mprotect(area, 4 * PAGE, RW, false).unwrap();
+        write(&cpu, &space, page(area, 1), 7);
+        // SAFETY: the frame is pinned, and no thread writes to it.
+        let seen = unsafe { machine.memory().platform().direct_map(pinned.pfn()).cast::<u64>().read() };
+        assert_eq!(seen, 7, "the program got a copy of a pinned page");
+        drop(pinned);
+        assert_audit(&machine);
+        assert_eq!([0, 1, 2, 3].map(|at| read(&cpu, &space, page(area, at))), [100, 7, 102, 103]);
+    }
+}
