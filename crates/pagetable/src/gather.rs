@@ -373,21 +373,30 @@ impl<'s, P: Platform> Gather<'s, P> {
         drop(locked);
         if left == MapsLeft::None {
             self.counts.freed += 1;
-            self.put(folio.head(), folio.order());
+            // The reference of the mappings still keeps what is read here as it is.
+            if folio.frame().word().flags().contains(FrameFlags::SWAP_CACHE) {
+                self.put_cached(folio.head(), folio.order());
+            } else {
+                self.memory.memcgs().put_folio(&mut self.folios, folio.head(), folio.order());
+            }
         }
     }
 
     /// Drops a reference, of the mappings of a folio or of another holder. If the folio is in the swap cache,
     /// where it stayed while it was written, it leaves that when the slots are [dropped](Self::drop_cached).
-    #[inline]
     pub fn put(&mut self, head: Pfn, order: Order) {
-        let frame = self.memory.frames().known(head);
-        let is_cached = frame.word().flags().contains(FrameFlags::SWAP_CACHE);
-        let slot = is_cached.then(|| SlotId::from_raw(frame.as_folio().slot()));
-        self.memory.memcgs().put_folio(&mut self.folios, head, order);
-        if let Some(slot) = slot {
-            self.add_cached(slot, order.pages() as u32);
+        if self.memory.frames().known(head).word().flags().contains(FrameFlags::SWAP_CACHE) {
+            self.put_cached(head, order);
+        } else {
+            self.memory.memcgs().put_folio(&mut self.folios, head, order);
         }
+    }
+
+    #[cold]
+    fn put_cached(&mut self, head: Pfn, order: Order) {
+        let slot = SlotId::from_raw(self.memory.frames().known(head).as_folio().slot());
+        self.memory.memcgs().put_folio(&mut self.folios, head, order);
+        self.add_cached(slot, order.pages() as u32);
     }
 
     /// Frees what is chained if there is a batch of it. The flush is done.

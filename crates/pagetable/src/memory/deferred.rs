@@ -25,20 +25,19 @@ impl<P: Platform> MemoryCore<P> {
     }
 
     /// A part of a large folio was unmapped: queues it for deferred split, if it is not queued.
+    #[inline]
     pub fn defer_split(&self, locked: &HeadGuard<'_, P>) {
-        if self.queue(locked) {
+        if !locked.folio().frame().word().flags().contains(FrameFlags::PARTLY_MAPPED) {
+            self.queue(locked);
             let pin = self.platform().pin();
             self.frames().events().count_folio(&pin, locked.folio().order(), FolioCounter::SplitDeferred, 1);
         }
     }
 
-    /// The same without counting it as deferred. Returns whether it was not queued.
-    fn queue(&self, locked: &HeadGuard<'_, P>) -> bool {
+    /// Queues a folio that is not queued, without counting it as deferred.
+    fn queue(&self, locked: &HeadGuard<'_, P>) {
         let folio = locked.folio();
         let frame = folio.frame();
-        if frame.word().flags().contains(FrameFlags::PARTLY_MAPPED) {
-            return false;
-        }
         frame.set_flags(FrameFlags::PARTLY_MAPPED);
         {
             let mut list = self.deferred.lock();
@@ -56,7 +55,6 @@ impl<P: Platform> MemoryCore<P> {
         }
         let pin = self.platform().pin();
         self.frames().events().count_folio(&pin, folio.order(), FolioCounter::NrAnonPartiallyMapped, 1);
-        true
     }
 
     /// Removes the folio from the deferred split list, if it is on it: it is unmapped, or was split.
@@ -127,6 +125,7 @@ impl<P: Platform> MemoryCore<P> {
         if folio.is_large()
             && folio.head() == head
             && (1..folio.order().pages()).contains(&u64::from(locked.maps()))
+            && !folio.frame().word().flags().contains(FrameFlags::PARTLY_MAPPED)
         {
             self.queue(&locked);
         }

@@ -8,7 +8,7 @@ use core::sync::atomic::Ordering;
 use quire_arch::{
     Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Pin, Platform, VirtAddr, VirtRange,
 };
-use quire_frame::{AllocError, AllocRequest, Kind};
+use quire_frame::{AllocError, AllocRequest, HeadGuard, Kind};
 
 /// The source of a child's mapping.
 pub struct Copying<'v> {
@@ -32,11 +32,17 @@ impl fmt::Debug for Copying<'_> {
 /// Why the sharing of one table's pages stopped before its end.
 enum Stop {
     /// The page at this index is pinned: what the device writes is the parent's, so the child gets a copy at
-    /// once. There is a reference to its folio, whose head this is: the pin may end, and the page be paged
-    /// out, before it is copied.
-    Pinned(usize, Leaf, Pfn),
+    /// once. There is a reference to its folio: the pin may end, and the page be paged out, before it is
+    /// copied.
+    Pinned(usize, Leaf),
     /// The map count of a folio would overflow.
     Overflow,
+}
+
+/// Takes a reference to the folio of a pinned page, for the copy of it.
+#[cold]
+fn hold_pinned<P: Platform>(folio: &HeadGuard<'_, P>, (index, leaf): (usize, Leaf)) -> Stop {
+    if folio.folio().frame().get(1) { Stop::Pinned(index, leaf) } else { Stop::Overflow }
 }
 
 impl<P: Platform> Tables<'_, P> {
@@ -100,10 +106,11 @@ impl<P: Platform> Tables<'_, P> {
             match stop {
                 None => break,
                 Some(Stop::Overflow) => return Err(AllocError::OutOfMemory),
-                Some(Stop::Pinned(index, leaf, head)) => {
+                Some(Stop::Pinned(index, leaf)) => {
                     let addr = pages_from(part.start(), index - first).end();
                     let copied = self.copy_pinned(child, (target, index), leaf, pages_from(addr, 1), copying);
-                    self.memory.memcgs().release_folio(head);
+                    // The reference kept it from being split.
+                    self.memory.memcgs().release_folio(self.memory.frames().folio(leaf.pfn).head());
                     copied?;
                     from = index + 1;
                 }
@@ -126,7 +133,14 @@ impl<P: Platform> Tables<'_, P> {
             return Ok(WalkStep::Next);
         };
         let step = {
-            let (here, there) = self.lock_pair(&pin, (slot.table, target.table), Level::PMD);
+            let (here, there);
+            if slot.table < target.table {
+                here = self.lock(&pin, slot.table, Level::PMD);
+                there = child.lock(&pin, target.table, Level::PMD);
+            } else {
+                there = child.lock(&pin, target.table, Level::PMD);
+                here = self.lock(&pin, slot.table, Level::PMD);
+            }
             match Self::huge_leaf(&here, slot) {
                 None => Ok(WalkStep::Again),
                 Some(leaf) => match self.share_huge((&here, slot), leaf, child, copying) {
@@ -192,7 +206,15 @@ impl<P: Platform> Tables<'_, P> {
         (from, end): (usize, usize),
         copying: &Copying<'_>,
     ) -> Option<Stop> {
-        let (here, there) = self.lock_pair(pin, (table, target), Level::PTE);
+        // Not by `lock_pair`, as in `copy_huge`: with that, a fork of 64 KiB folios takes 5 % more instructions.
+        let (here, there);
+        if table < target {
+            here = self.lock(pin, table, Level::PTE);
+            there = child.lock(pin, target, Level::PTE);
+        } else {
+            there = child.lock(pin, target, Level::PTE);
+            here = self.lock(pin, table, Level::PTE);
+        }
         let mut shared = Residency::default();
         let mut stop = None;
         let mut index = from;
@@ -235,8 +257,7 @@ impl<P: Platform> Tables<'_, P> {
         let kind = folio.folio().kind();
         let private = !copying.parent.shared;
         if kind == Kind::Anonymous && folio.folio().may_be_pinned() {
-            let held = folio.folio().frame().get(1);
-            return Err(if held { Stop::Pinned(index, leaf, folio.folio().head()) } else { Stop::Overflow });
+            return Err(hold_pinned(&folio, (index, leaf)));
         }
         let end = if present { end } else { index + 1 };
         let most = self.run_bound((index, end), leaf.pfn, &folio);
