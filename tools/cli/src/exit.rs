@@ -1,5 +1,6 @@
 //! Exit codes: 0 success, 1 the work found a failure, 2 wrong usage or input.
 
+use quire_advise::AdviseError;
 use std::fmt;
 use std::process::ExitCode;
 
@@ -35,6 +36,15 @@ impl Failure {
     pub(crate) fn report(self) -> ExitCode {
         eprintln!("quire: {}", self.line());
         ExitCode::from(self.code)
+    }
+}
+
+impl From<AdviseError> for Failure {
+    fn from(error: AdviseError) -> Self {
+        match error {
+            AdviseError::DoesNotFit(..) => Self::work(error),
+            _ => Self::input(error),
+        }
     }
 }
 

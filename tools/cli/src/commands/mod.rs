@@ -1,4 +1,4 @@
-//! The commands, one a file.
+//! The commands, one per file, and what several of them need.
 
 pub(crate) mod advise;
 mod bundled;
@@ -11,6 +11,7 @@ pub(crate) mod instructions;
 pub(crate) mod lab;
 pub(crate) mod manual;
 pub(crate) mod record;
+mod recordings;
 pub(crate) mod replay;
 pub(crate) mod run;
 pub(crate) mod scratch;

@@ -1,0 +1,185 @@
+//! Recordings that `quire advise` makes of a command.
+
+use super::at_once;
+use super::record::{not_recorded, pressure, swap_to_keep};
+use super::scratch::scratch;
+use crate::args::AdviseArguments;
+use crate::exit::Failure;
+use quire_advise::{LimitSetting, peak_anonymous};
+use quire_measure::{HostSwap, limit_files};
+use quire_trace::format::Pressure;
+use quire_trace::record::{RecordError, RecordOptions, RecordTarget, ShownLimit, record};
+use std::ffi::OsString;
+use std::fmt;
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Under pressure this share of the peak of anonymous memory stays resident: half of the smallest limit that
+/// is tried for every program.
+const PRESSURE_PERCENT: u64 = 25;
+/// The least that stays resident.
+const LEAST_PRESSURE: u64 = 1 << 20;
+/// From this peak on one block in so many is paged out that about half of it is: a program of gigabytes would
+/// be slowed many times.
+const SAMPLED_PEAK: u64 = 512 << 20;
+/// A program that takes so many times as long under pressure is recorded so once.
+const TOO_SLOW: f64 = 4.0;
+
+/// Recordings of one command.
+pub(super) struct Recordings {
+    pub(super) files: Vec<PathBuf>,
+    /// Those that were made here have no names: they exist until all is replayed.
+    open: Vec<Arc<File>>,
+    /// The file in which the command read its memory limit, if it did.
+    opened: Option<PathBuf>,
+}
+
+/// How a command is recorded.
+#[derive(Clone, Copy, Default)]
+struct Way {
+    pressure: Option<Pressure>,
+    /// The memory limit that it is shown.
+    limit: Option<u64>,
+}
+
+impl Recordings {
+    /// Those in these files.
+    pub(super) fn of(files: Vec<PathBuf>) -> Self {
+        Self { files, open: Vec::new(), opened: None }
+    }
+
+    /// Records the command so many times. Returns how long it ran the first time.
+    pub(super) fn record(&mut self, command: &[OsString], runs: u16) -> Result<Duration, Failure> {
+        let mut first = None;
+        for run in 1..=runs {
+            let wall =
+                self.record_once(command, Way::default(), run)?.map_err(|error| not_recorded(error, None))?;
+            first.get_or_insert(wall);
+        }
+        Ok(first.unwrap_or_default())
+    }
+
+    /// Records it as often under pressure, so that it is known what memory limits cost; once if it takes much
+    /// longer than `plain` then. Where that cannot be done, the advice goes without.
+    pub(super) fn record_under_pressure(
+        &mut self,
+        arguments: &AdviseArguments,
+        plain: Duration,
+    ) -> Result<(), Failure> {
+        let peak = peak_anonymous(&self.files, at_once(arguments.jobs))?;
+        let bytes = (peak * PRESSURE_PERCENT / 100).max(LEAST_PRESSURE);
+        let usual = (peak / (SAMPLED_PEAK / 2)).clamp(1, 4096).next_power_of_two() as u32;
+        let one_in = arguments.sample.unwrap_or(usual);
+        let part =
+            if one_in == 1 { "all of its memory".to_owned() } else { format!("one block of {one_in}") };
+        let goes_without = |why: &dyn fmt::Display| {
+            eprintln!("quire: what memory limits cost is not predicted: {why}");
+        };
+        // Until the last recording ends.
+        let swap = match swap_to_keep() {
+            Ok(swap) => swap,
+            Err(error) => {
+                goes_without(&error.line());
+                return Ok(());
+            }
+        };
+        let mut runs = 0;
+        for run in 1..=arguments.runs {
+            let way = Way { pressure: Some(pressure(bytes, one_in)), limit: None };
+            match self.record_once(&arguments.command, way, run)? {
+                Ok(wall) => {
+                    let [plain, pressed] = [plain, wall].map(|time| time.as_secs_f64());
+                    eprintln!(
+                        "quire: recorded under pressure in {pressed:.1} s, {:.1} times as long as without (on {part}; --sample N \
+                         slows it less)",
+                        pressed / plain.max(1e-3)
+                    );
+                    runs = run;
+                    if pressed > plain * TOO_SLOW {
+                        break;
+                    }
+                }
+                Err(RecordError::Pressure(why)) => {
+                    goes_without(&why);
+                    break;
+                }
+                Err(error) => return Err(not_recorded(error, None)),
+            }
+        }
+        if runs > 0 {
+            self.record_with_limits(&arguments.command, runs, peak, || pressure(bytes, one_in))?;
+        }
+        swap.map_or(Ok(()), HostSwap::finish).map_err(Failure::work)
+    }
+
+    /// Records a command that read its memory limit so many times with each limit that is tried.
+    fn record_with_limits(
+        &mut self,
+        command: &[OsString],
+        runs: u16,
+        peak: u64,
+        pressure: impl Fn() -> Pressure,
+    ) -> Result<(), Failure> {
+        let Some(file) = &self.opened else { return Ok(()) };
+        eprintln!(
+            "quire: the program read its memory limit in {}, and may size itself by it: it is recorded again with each limit \
+             that is tried",
+            file.display()
+        );
+        for limit in LimitSetting::tried(peak) {
+            for run in 1..=runs {
+                let way = Way { pressure: Some(pressure()), limit: Some(limit) };
+                match self.record_once(command, way, run)? {
+                    Ok(_) => {}
+                    Err(error @ RecordError::ShownLimit { .. }) => {
+                        eprintln!("quire: {error}; its limits are predicted as if it did not read them");
+                        return Ok(());
+                    }
+                    Err(error) => return Err(not_recorded(error, None)),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Records it in run `run`, in this way. Returns how long it ran.
+    fn record_once(
+        &mut self,
+        command: &[OsString],
+        way: Way,
+        run: u16,
+    ) -> Result<Result<Duration, RecordError>, Failure> {
+        let open = scratch().map_err(Failure::input)?;
+        let mut options = RecordOptions::new(command.to_vec(), RecordTarget::Open(Arc::clone(&open)));
+        let Way { pressure, limit } = way;
+        options.reuse = None;
+        options.pressure = pressure;
+        match limit {
+            Some(bytes) => options.shown_limit = Some(ShownLimit { files: limit_files(), bytes }),
+            None => options.watched = limit_files(),
+        }
+        options.stdout_is_taken = true;
+        let summary = match record(&options) {
+            Ok(summary) => summary,
+            Err(error) => return Ok(Err(error)),
+        };
+        if self.opened.is_none() {
+            self.opened.clone_from(&summary.opened);
+        }
+        let run = if pressure.is_some() { format!("{run} under pressure") } else { run.to_string() };
+        if let Some(signal) = summary.interrupted {
+            return Err(Failure::work(format!(
+                "interrupted by signal {signal} in run {run}; nothing is kept"
+            )));
+        }
+        if summary.exit_code() != 0 {
+            eprintln!("quire: the program ended with code {} (run {run})", summary.exit_code());
+        }
+        self.files.push(PathBuf::from(format!("/proc/self/fd/{}", open.as_raw_fd())));
+        self.open.push(open);
+        Ok(Ok(summary.wall))
+    }
+}
