@@ -28,12 +28,16 @@ pub(super) fn print(limits: &Limits, seconds: f64) {
         (true, 1) => " from a recording under pressure,".to_owned(),
         (true, recordings) => format!(" from {recordings} recordings under pressure,"),
     };
-    let of = if limits.shown { format!("{of} shown about that limit each,") } else { of };
     say(format_args!(
         "\nMemory limits,{of} in percent of {} (the peak of anonymous memory of all\nprocesses); page tables are part of \
          a limit, files come on top:",
         size(limits.peak as f64)
     ));
+    if limits.shown {
+        say(
+            "The program reads its memory limit: each row is from recordings in which it read about that one.",
+        );
+    }
     if !limits.known {
         print_fits(limits);
         return;
