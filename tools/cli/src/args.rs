@@ -330,6 +330,9 @@ pub(crate) struct DiffArguments {
     #[arg(long, value_name = "SIZE", value_parser = size, num_args = 0..=1, require_equals = true,
           default_missing_value = "256M", help_heading = "Machine")]
     pub(crate) swap: Option<u64>,
+    /// Seconds to spend on minimising a failing program; 0 leaves it as it is
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, help_heading = "A program that fails")]
+    pub(crate) shrink: u64,
     /// Print every combination of call, flag and result with its count, not only those that never occurred
     #[arg(long, help_heading = "Output")]
     pub(crate) coverage: bool,

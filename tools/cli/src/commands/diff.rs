@@ -10,9 +10,6 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// How long a failing program is minimised.
-const SHRINK: Duration = Duration::from_secs(30);
-
 pub(crate) fn run(arguments: &DiffArguments) -> Result<ExitCode, Failure> {
     let host_swap = arguments.swap.map(HostSwap::start).transpose().map_err(Failure::work)?;
     let good = if arguments.files.is_empty() { random(arguments)? } else { saved(arguments)? };
@@ -56,7 +53,7 @@ fn random(arguments: &DiffArguments) -> Result<bool, Failure> {
         seed: arguments.seed,
         ops: arguments.ops,
         jobs: super::at_once(arguments.jobs).max(1),
-        shrink: SHRINK,
+        shrink: Duration::from_secs(arguments.shrink),
         setup: setup(arguments),
     };
     let bar = Bar::new(&format!("seed {}", options.seed), "operations");

@@ -360,7 +360,8 @@ fn random_calls_are_compared_and_counted() {
     let said = String::from_utf8_lossy(&none.stdout).into_owned();
     assert!(said.starts_with("seed 1: 0 operations compared in 0 programs, no difference"), "{said}");
     assert_eq!(said.lines().count(), 1);
-    let output = quire(&["diff", "--seed", "4", "--ops", "3000", "--concurrent", "40", "--json"]);
+    let output =
+        quire(&["diff", "--seed", "4", "--ops", "3000", "--concurrent", "40", "--shrink", "0", "--json"]);
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     let shown = String::from_utf8(output.stdout).expect("text");
     let objects: Vec<serde_json::Value> =
