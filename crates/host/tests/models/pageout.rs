@@ -264,7 +264,7 @@ fn shuttle_tables_go_beside_a_page_out_and_a_swap_in() {
 }
 
 /// A page that a device has pinned stays the program's, whatever page-out did meanwhile: each sees what the
-/// other writes.
+/// other writes, after a fork, too.
 #[test]
 fn shuttle_a_fast_pin_against_a_page_out() {
     with_swap(3).check(SOME, |machine, space| {
@@ -284,11 +284,16 @@ fn shuttle_a_fast_pin_against_a_page_out() {
             scope.spawn(|| reclaim(machine, 2));
         });
         as_one_step(|| {
+            // If the page was paged out in spite of the pin, the child names its slot, too.
+            let child = pinned.is_some().then(|| fork(space));
             let expected = if pinned.is_some() { 7 } else { 1 };
             assert_eq!(read(machine, 0, space, ADDR), expected, "the program lost the page that is pinned");
             if let Some(pinned) = &pinned {
                 write(machine, 0, space, ADDR, 8);
                 assert_eq!(device_reads(machine, pinned), 8, "the program got a copy of a pinned page");
+            }
+            if let Some(child) = &child {
+                assert_eq!(read(machine, 1, child, ADDR), 7, "the child shares a page that is pinned");
             }
             drop(pinned);
         });
