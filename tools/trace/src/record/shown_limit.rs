@@ -7,8 +7,8 @@ use super::options::ShownLimit;
 use rustix::mount::{MountPropagationFlags, mount_bind, mount_change};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 use std::ffi::CString;
-use std::fs;
-use std::io::{self, ErrorKind};
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -24,18 +24,16 @@ pub(crate) struct LimitMounts {
 impl LimitMounts {
     /// Writes the file.
     pub(crate) fn prepare(shown: &ShownLimit) -> io::Result<Self> {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let file = std::env::temp_dir().join(format!("quire-limit-{}-{number}", std::process::id()));
         let c_string = |path: &Path| Ok::<_, io::Error>(CString::new(path.as_os_str().as_bytes())?);
         let existing = shown.files.iter().filter(|file| file.exists());
         let targets = existing.map(|file| c_string(file)).collect::<io::Result<Vec<_>>>()?;
         if targets.is_empty() {
             return Err(ErrorKind::NotFound.into());
         }
+        let (file, mut contents) = new_file()?;
         let mounts = Self { source: c_string(&file)?, file, targets };
         // As the kernel's files end.
-        fs::write(&mounts.file, format!("{}\n", shown.bytes))?;
+        contents.write_all(format!("{}\n", shown.bytes).as_bytes())?;
         Ok(mounts)
     }
 
@@ -49,6 +47,20 @@ impl LimitMounts {
             .and_then(|()| mount_change(c"/", flags))
             .and_then(|()| self.targets.iter().try_for_each(|target| mount_bind(&*self.source, &**target)));
         mounted.map_or_else(rustix::io::Errno::raw_os_error, |()| 0)
+    }
+}
+
+/// A file that did not exist: others may make files and links in that folder.
+fn new_file() -> io::Result<(PathBuf, File)> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("quire-limit-{}-{number}", std::process::id()));
+        match File::create_new(&path) {
+            // Left by a recorder with this id that was killed.
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            created => return Ok((path, created?)),
+        }
     }
 }
 
