@@ -79,8 +79,8 @@ fn leaves_cache_to<P: Platform>(tables: &Tables<'_, P>, folio: &HeadGuard<'_, P>
     named && !folio.folio().is_large() && leave_cache_to(tables, folio, flags)
 }
 
-/// Whether a folio that a device has pinned is exclusive to the program though it is in the swap cache, as long
-/// as it is being written: nothing else maps it, and no entry names its slots. It must not be copied.
+/// Whether a folio that a device has pinned is exclusive to the program though it is in the swap cache, as
+/// long as it is being written: nothing else maps it, and no entry names its slots. It must not be copied.
 #[inline]
 fn is_own_in_cache<P: Platform>(tables: &Tables<'_, P>, folio: &HeadGuard<'_, P>) -> bool {
     let flags = folio.folio().frame().word().flags();

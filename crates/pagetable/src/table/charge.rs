@@ -75,8 +75,8 @@ impl<P: Platform> Tables<'_, P> {
         }
     }
 
-    /// Charges the folio of a collapse, which is no fault. If the memcg of the space is at its limit the folio
-    /// stays the caller's.
+    /// Charges the folio of a collapse, which is no fault. If the memcg of the space is at its limit the
+    /// folio stays the caller's.
     pub fn charge_collapsed(&self, pin: &Pin<'_, P>, head: Pfn, order: Order) -> Result<(), OverLimit> {
         self.with_memcg(pin, |memcg| {
             if !memcg.is_root() {

@@ -206,7 +206,8 @@ impl<P: Platform> Tables<'_, P> {
         (from, end): (usize, usize),
         copying: &Copying<'_>,
     ) -> Option<Stop> {
-        // Not by `lock_pair`, as in `copy_huge`: with that, a fork of 64 KiB folios takes 5 % more instructions.
+        // Not by `lock_pair`, as in `copy_huge`: with that, a fork of 64 KiB folios takes 5 % more
+        // instructions.
         let (here, there);
         if table < target {
             here = self.lock(pin, table, Level::PTE);
@@ -303,8 +304,8 @@ impl<P: Platform> Tables<'_, P> {
         let request = AllocRequest::anonymous().uninitialised().kind(Kind::Anonymous);
         let copy = frames.allocate(&pin, request)?;
         child.charge_anyway(&pin, copy, Order::ZERO);
-        // SAFETY: the copy is new and ours; the caller's reference keeps the original in RAM. It may be written
-        // to meanwhile, as `Platform::copy` allows.
+        // SAFETY: the copy is new and ours; the caller's reference keeps the original in RAM. It may be
+        // written to meanwhile, as `Platform::copy` allows.
         unsafe { frames.platform().copy_user(leaf.pfn, copy, Order::ZERO) };
         let new = (copying.child)(page.start());
         new.init_page(frames.known(copy));

@@ -40,8 +40,8 @@ impl<P: Platform> Drop for PinnedPage<'_, P> {
             return;
         }
         if self.writes {
-            // No entry says what the device wrote. Before the pin ends: reclaim, which finds no pin then, finds
-            // the mark.
+            // No entry says what the device wrote. Before the pin ends: reclaim, which finds no pin then,
+            // finds the mark.
             self.spaces.frames().folio(self.pfn).frame().set_flags(FrameFlags::DIRTY);
         }
         let pin = self.spaces.platform().pin();

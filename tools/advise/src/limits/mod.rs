@@ -178,8 +178,8 @@ impl Trial<'_> {
         least.collect::<Option<Vec<u64>>>()?.into_iter().max()
     }
 
-    /// The recordings that a limit is predicted from: those that were shown the nearest to it. One that was shown
-    /// none counts as one with the `peak`. So a program that reads its limit has read about this one.
+    /// The recordings that a limit is predicted from: those that were shown the nearest to it. One that was
+    /// shown none counts as one with the `peak`. So a program that reads its limit has read about this one.
     fn serving(&self, bytes: u64, peak: u64) -> Vec<usize> {
         let distance = |recorded: &Recorded<'_>| recorded.shown.unwrap_or(peak).abs_diff(bytes);
         let least = self.recordings.iter().map(distance).min();

@@ -157,8 +157,8 @@ fn limits_of_a_command_have_figures() {
     assert!(limits.len() == 12 && limits.iter().all(|row| row["major_faults"].is_null()), "{limits:?}");
 }
 
-/// A program that sizes itself by its memory limit is recorded with each limit: then it fits. Without that half of
-/// its pages would be out, again and again.
+/// A program that sizes itself by its memory limit is recorded with each limit: then it fits. Without that
+/// half of its pages would be out, again and again.
 #[test]
 fn a_program_that_reads_its_limit_is_recorded_with_each() {
     let script = "

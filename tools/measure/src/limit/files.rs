@@ -4,9 +4,9 @@ use super::group::{CgroupRoot, CgroupVersion};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The files from which a program that this process starts can learn how much memory it may use: the limits of
-/// this process's memory cgroup and of those above it. Empty where no memory cgroups are mounted; some of them
-/// may not exist.
+/// The files from which a program that this process starts can learn how much memory it may use: the limits
+/// of this process's memory cgroup and of those above it. Empty where no memory cgroups are mounted; some of
+/// them may not exist.
 #[must_use]
 pub fn limit_files() -> Vec<PathBuf> {
     let cgroups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();

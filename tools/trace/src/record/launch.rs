@@ -1,10 +1,10 @@
 //! Starting the program.
 //!
 //! The child waits between fork and exec until the recorder has seized it. Then it does the steps that the
-//! recorder requests, one after the other, and reports the result of each: it mounts the memory limit that the
-//! program is shown, turns transparent huge pages off, installs the seccomp filter, and executes the program.
-//! Between fork and exec it makes system calls only: another thread of the recorder may hold the allocator's
-//! lock.
+//! recorder requests, one after the other, and reports the result of each: it mounts the memory limit that
+//! the program is shown, turns transparent huge pages off, installs the seccomp filter, and executes the
+//! program. Between fork and exec it makes system calls only: another thread of the recorder may hold the
+//! allocator's lock.
 
 use super::error::RecordError;
 use super::seccomp::{self, Stops};

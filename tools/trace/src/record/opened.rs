@@ -1,7 +1,7 @@
 //! Whether the program opens certain files.
 //!
-//! fanotify(7) names the process of each opening. The recorder looks when it does its periodic work, and before
-//! it forgets a process.
+//! fanotify(7) names the process of each opening. The recorder looks when it does its periodic work, and
+//! before it forgets a process.
 
 use super::sys::Tid;
 use nix::sys::fanotify::{EventFFlags, Fanotify, InitFlags, MarkFlags, MaskFlags};

@@ -34,8 +34,8 @@ pub struct RecordOptions {
     /// Page anonymous memory out so that about so much stays resident: every later use is then a page fault.
     /// Needs swap space and `CAP_SYS_NICE`.
     pub pressure: Option<Pressure>,
-    /// A memory limit that the program is shown: other files are mounted over those of its memory cgroup, in a
-    /// mount namespace of its own. Needs `CAP_SYS_ADMIN`.
+    /// A memory limit that the program is shown: other files are mounted over those of its memory cgroup, in
+    /// a mount namespace of its own. Needs `CAP_SYS_ADMIN`.
     pub shown_limit: Option<ShownLimit>,
     /// Files of which it is wanted to know whether the program opens them ([`RecordSummary::opened`]): those
     /// that tell it its memory limit. Files that do not exist are ignored.
@@ -77,8 +77,8 @@ impl RecordOptions {
     }
 }
 
-/// A memory limit that a program is shown instead of its own: for a program that sizes itself by its limit. It
-/// is not enforced.
+/// A memory limit that a program is shown instead of its own: for a program that sizes itself by its limit.
+/// It is not enforced.
 #[derive(Debug, Clone)]
 pub struct ShownLimit {
     /// The files in which the program would read its own. Those that do not exist are ignored.

@@ -100,8 +100,9 @@ pub(crate) fn seen() -> [u32; NOTED.len()] {
     SEEN.each_ref().map(|count| count.load(Ordering::Relaxed))
 }
 
-/// Blocks the counted signals in the calling thread while this lives: so the thread that waits for the program
-/// gets them, before its wait returns. Another thread's handler might run only after the recording has ended.
+/// Blocks the counted signals in the calling thread while this lives: so the thread that waits for the
+/// program gets them, before its wait returns. Another thread's handler might run only after the recording
+/// has ended.
 #[derive(Debug)]
 pub(crate) struct Blocked {
     /// `None` if the mask could not be read: nothing was changed.
