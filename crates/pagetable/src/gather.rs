@@ -120,6 +120,15 @@ impl<'s, P: Platform> Gather<'s, P> {
         self.stale = join(self.stale, range);
     }
 
+    /// Notes that what `range` mapped may be cached if page-outs of the space are not flushed, whatever its
+    /// entries hold now. A change of a range calls this when it has seen its tables.
+    #[inline]
+    pub fn add_paged_out(&mut self, range: VirtRange) {
+        if self.space.pageouts.is_pending() {
+            self.add_stale(range);
+        }
+    }
+
     /// Notes that CPUs may have cached the walk to a table for `range`, which has no entries. One address in
     /// it is enough: a flush of an address drops the cached walk to it, too.
     pub fn add_stale_table(&mut self, range: VirtRange) {

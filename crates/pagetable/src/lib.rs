@@ -8,7 +8,7 @@
 //!
 //! - `residency`: counts of resident pages and tables.
 //! - `huge_slot`: the place of a large leaf.
-//! - `cpus`: which CPUs a TLB flush has to reach.
+//! - `cpus`: which CPUs a TLB flush has to reach, and what is still to be flushed.
 //! - `memory`: what all page tables of a machine share.
 //! - `space_tables`: the root of one space's tables, and what is kept with it.
 //! - `current`: the space that each CPU runs.
@@ -29,7 +29,7 @@ mod residency;
 mod space_tables;
 mod table;
 
-pub use cpus::{FlushCause, SpaceCpus};
+pub use cpus::{FlushCause, Pageouts, SpaceCpus};
 pub use current::CurrentSpaces;
 pub use gather::{Gather, page_of, pages_from};
 pub use huge_slot::HugeSlot;

@@ -6,8 +6,8 @@
 //!
 //! - the folio is neither written to a device nor freed: programs may be writing to it;
 //! - it stays under its folio lock: a fault that finds the swap entry waits for that;
-//! - a caller that clears such an entry, moves it or removes permissions from it must flush too, since the
-//!   translation of the page may be in a TLB (`SpaceCpus::is_paging_out` of `quire-pagetable`).
+//! - a caller that removes, moves or restricts what the range maps, or maps something else in an entry that
+//!   was left none, must flush too (`Pageouts` of `quire-pagetable`).
 //!
 //! A page that a device may be writing to is not unmapped: its pins are checked after the entry is cleared,
 //! and a fence. A fast pin that came before is seen there, one that comes after sees that the entry changed.
@@ -60,8 +60,8 @@ struct Job {
 /// Collects what an unmapping leaves to be flushed and freed. Called with the root lock held shared, and the
 /// locks of the table and of the folio: no handle of a space may be dropped.
 pub trait UnmapSink {
-    /// Translations of `range` in `space` may be cached.
-    fn add_stale(&mut self, space: &SpaceCore, range: VirtRange);
+    /// Translations of `range` in `space` may be cached, where `replacement` was left.
+    fn add_stale(&mut self, space: &SpaceCore, range: VirtRange, replacement: PteReplacement);
 
     /// The table that covers `range` in `space` may be empty.
     fn add_emptied(&mut self, space: &SpaceCore, range: VirtRange);
@@ -188,7 +188,7 @@ impl<'a, P: Platform, S: UnmapSink> Unmap<'a, P, S> {
             frame.set_flags(FrameFlags::DIRTY);
         }
         // Before the entries can be seen: a thread that clears them finds that a flush is missing.
-        self.sink.add_stale(self.mapped.space, range);
+        self.sink.add_stale(self.mapped.space, range, self.job.replacement);
         tables.space().residency.swapped_out(u64::from(pages));
         tables.space().residency.pages_unmapped(Residency::of(folio.folio().kind(), u64::from(pages)));
         tables.uncount_whole_map(&pin, self.job.head);
@@ -282,7 +282,8 @@ impl<'a, P: Platform, S: UnmapSink> Unmap<'a, P, S> {
         if dirty {
             frame.set_flags(FrameFlags::DIRTY);
         }
-        self.sink.add_stale(self.mapped.space, run.range);
+        // Before the count falls: a thread that finds the table empty finds that a flush is missing.
+        self.sink.add_stale(self.mapped.space, run.range, self.job.replacement);
         if self.job.replacement == PteReplacement::Nothing {
             locked.count_taken(run.pages);
         } else {

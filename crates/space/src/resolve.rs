@@ -9,8 +9,8 @@ use quire_arch::paging::PteMarker;
 use quire_arch::{Access, Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Pin, Platform, VirtAddr};
 use quire_frame::{AllocRequest, FolioCounter, Kind, VmEvent};
 use quire_memcg::MemcgStat;
-use quire_pagetable::page_of;
 use quire_pagetable::{Entries, FlushCause, Found, HugeSlot, LockedTable, Tables};
+use quire_pagetable::{page_of, pages_from};
 use quire_paging::VmFault;
 use quire_paging::{FaultError, Refusal};
 use quire_rmap::VmFlags;
@@ -231,6 +231,9 @@ impl<P: Platform> Resolver<'_, '_, P> {
     #[inline]
     fn install_new(&self, locked: &LockedTable<'_, P>, index: usize, folio: Option<(Pfn, Order)>) {
         let Self { tables, pin, ref fault, .. } = *self;
+        if tables.space().pageouts.is_discarding() {
+            self.flush_discarded(folio.map_or(Order::ZERO, |(_, order)| order));
+        }
         let new = fault.vma.new_page(fault.addr);
         let mut flags = new.leaf | LeafFlags::ACCESSED;
         let Some((pfn, order)) = folio else {
@@ -268,6 +271,15 @@ impl<P: Platform> Resolver<'_, '_, P> {
         let events = tables.memory().frames().events();
         events.count_folio(pin, order, FolioCounter::AnonFaultAlloc, 1);
         events.count_folio(pin, order, FolioCounter::NrAnon, 1);
+    }
+
+    /// As [`SpaceTables::flush_discarded`](quire_pagetable::SpaceTables::flush_discarded), for the block of
+    /// `order` around the address.
+    #[cold]
+    fn flush_discarded(&self, order: Order) {
+        let start = VirtAddr(self.fault.addr.0 & !(order.bytes() - 1));
+        let range = pages_from(start, order.pages() as usize);
+        self.tables.space().flush_discarded(self.tables.memory().frames(), self.pin, range);
     }
 
     /// Makes a mapped page allow the access.

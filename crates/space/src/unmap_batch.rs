@@ -19,9 +19,17 @@ const SPACES: usize = 8;
 #[must_use = "what was unmapped is in use until the batch is flushed"]
 pub struct UnmapBatch<'s, P: Platform> {
     spaces: &'s Spaces<P>,
-    stale: ArrayVec<(Space<'s, P>, VirtRange), SPACES>,
+    stale: ArrayVec<Stale<'s, P>, SPACES>,
     /// Ranges of one table each that were left empty.
     emptied: ArrayVec<(Space<'s, P>, VirtRange), SPACES>,
+}
+
+/// A space with a flush pending.
+struct Stale<'s, P: Platform> {
+    space: Space<'s, P>,
+    range: VirtRange,
+    /// Whether entries were left none.
+    discarded: bool,
 }
 
 impl<'s, P: Platform> UnmapBatch<'s, P> {
@@ -46,12 +54,12 @@ impl<'s, P: Platform> UnmapBatch<'s, P> {
     /// Flushes: what was unmapped through this batch is in no TLB. The caller holds no locks but folio locks,
     /// and those of mappings.
     pub fn flush(&mut self) {
-        while let Some((space, range)) = self.stale.pop() {
+        while let Some(Stale { space, range, discarded }) = self.stale.pop() {
             {
                 let pin = self.spaces.platform().pin();
                 let core = space.core();
                 core.tables.flush(self.spaces.frames(), &pin, range, FlushCause::PageOut);
-                core.tables.cpus.end_pageout();
+                core.tables.pageouts.end(discarded);
             }
         }
         while let Some((space, range)) = self.emptied.pop() {
@@ -64,19 +72,32 @@ impl<'s, P: Platform> UnmapBatch<'s, P> {
 }
 
 impl<P: Platform> UnmapSink for UnmapBatch<'_, P> {
-    fn add_stale(&mut self, core: &SpaceCore, range: VirtRange) {
-        if let Some((_, noted)) = self.stale.iter_mut().find(|(space, _)| ptr::eq(space.core(), core)) {
-            *noted = VirtRange::new(noted.start().min(range.start()), noted.end().max(range.end()));
-            return;
+    fn add_stale(&mut self, core: &SpaceCore, range: VirtRange, replacement: PteReplacement) {
+        let pageouts = &core.tables.pageouts;
+        let at = match self.stale.iter().position(|stale| ptr::eq(stale.space.core(), core)) {
+            Some(at) => {
+                let noted = &mut self.stale[at].range;
+                *noted = VirtRange::new(noted.start().min(range.start()), noted.end().max(range.end()));
+                at
+            }
+            None if self.stale.is_full() => {
+                let pin = self.spaces.platform().pin();
+                core.tables.flush(self.spaces.frames(), &pin, range, FlushCause::PageOut);
+                return;
+            }
+            None if core.try_hold() => {
+                pageouts.begin();
+                let space = Space::adopt(self.spaces, NonNull::from(core));
+                self.stale.push(Stale { space, range, discarded: false });
+                self.stale.len() - 1
+            }
+            // The space exits: no CPU runs it, and the next space with its tag flushes first.
+            None => return,
+        };
+        if replacement == PteReplacement::Nothing && !self.stale[at].discarded {
+            self.stale[at].discarded = true;
+            pageouts.begin_discard();
         }
-        if self.stale.is_full() {
-            let pin = self.spaces.platform().pin();
-            core.tables.flush(self.spaces.frames(), &pin, range, FlushCause::PageOut);
-        } else if core.try_hold() {
-            core.tables.cpus.begin_pageout();
-            self.stale.push((Space::adopt(self.spaces, NonNull::from(core)), range));
-        }
-        // Else the space exits: no CPU runs it, and the next space with its tag flushes first.
     }
 
     fn add_emptied(&mut self, core: &SpaceCore, range: VirtRange) {

@@ -1,8 +1,8 @@
 //! Running a model under many schedules.
 
 pub(crate) use crate::common::{
-    DENIED, HostProgram, HostSpace, MIB2, MOVE, Machine, NOT_MAPPED, PAGE, READ, RW, Setup, anonymous_frames,
-    assert_audit, create_space, in_use, map_at, page, setting, swap_on_ram,
+    DENIED, HostProgram, HostSpace, MIB2, MOVE, Machine, NONE, NOT_MAPPED, PAGE, READ, RW, Setup,
+    anonymous_frames, assert_audit, create_space, in_use, map_at, page, setting, swap_on_ram,
 };
 pub(crate) use quire_arch::*;
 pub(crate) use quire_host::*;

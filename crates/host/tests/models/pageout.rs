@@ -70,12 +70,14 @@ fn shuttle_a_fork_against_a_page_out() {
 }
 
 /// Translations of what is being paged out are in TLBs until the batch is flushed. Once a call that unmaps
-/// the page has returned no access reaches it.
+/// the page has returned no access reaches it. Another page keeps the table in use, which is then not flushed
+/// for itself.
 #[test]
 fn shuttle_a_page_out_against_the_unmapping_of_its_page() {
     for unmaps in [true, false] {
         with_swap(3).check(SOME, move |machine, space| {
-            written(machine, space, ADDR, PAGE, 1);
+            written(machine, space, ADDR, 2 * PAGE, 1);
+            as_one_step(|| write(machine, 1, space, BEFORE, 1));
             let gone = Fact::default();
             thread::scope(|scope| {
                 spawn_on(scope, machine, 0, space, |program| {
@@ -88,7 +90,7 @@ fn shuttle_a_page_out_against_the_unmapping_of_its_page() {
                 });
                 spawn_on(scope, machine, 1, space, |program| {
                     if unmaps {
-                        space.munmap(ADDR, PAGE).expect("a whole mapping");
+                        space.munmap(ADDR, PAGE).expect("the end of a mapping can go");
                         map_at(space, ADDR.0, PAGE, RW);
                     } else {
                         space.madvise(ADDR, PAGE, Advice::DontNeed).expect("mapped");

@@ -8,6 +8,7 @@ mod common;
 
 mod call_reclaim;
 mod cow;
+mod discard_window;
 mod empty_tables;
 mod folio_hazards;
 mod folio_pressure;

@@ -46,9 +46,11 @@
 mod cause;
 #[cfg(all(test, loom))]
 mod models;
+mod pageouts;
 mod slot;
 
 pub use cause::FlushCause;
+pub use pageouts::Pageouts;
 pub(crate) use slot::{CpuSlot, clear_everywhere};
 
 use quire_arch::{Asid, CpuId, CpuMask};
@@ -65,8 +67,6 @@ pub struct SpaceCpus {
     fresh: AtomicCpuMask,
     /// Whether pages were moved to other addresses, with the flush of the old ones pending.
     moving: AtomicUsize,
-    /// Batches of pages that were paged out, with their flush pending.
-    paging_out: AtomicUsize,
 }
 
 /// The CPUs that a flush has to reach.
@@ -132,25 +132,6 @@ impl SpaceCpus {
     /// Whether pages were moved whose old places are still to be flushed.
     pub fn is_moving(&self) -> bool {
         self.moving.load(Ordering::Acquire) != 0
-    }
-
-    /// Pages are about to be paged out, and [`end_pageout`](Self::end_pageout) comes after the flush of where
-    /// they were.
-    pub fn begin_pageout(&self) {
-        // Pairs with `is_paging_out`: a thread that finds a page's swap entry, under the lock of the table,
-        // finds this.
-        self.paging_out.fetch_add(1, Ordering::Release);
-    }
-
-    /// The pages of one batch are in no TLB.
-    pub fn end_pageout(&self) {
-        self.paging_out.fetch_sub(1, Ordering::Release);
-    }
-
-    /// Whether TLBs may hold translations of pages whose entries are already swap entries. A thread that
-    /// changes such an entry, under the lock of its table, must then flush.
-    pub fn is_paging_out(&self) -> bool {
-        self.paging_out.load(Ordering::Acquire) != 0
     }
 
     /// The CPUs that run the space.

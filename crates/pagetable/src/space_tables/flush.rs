@@ -10,6 +10,16 @@ use quire_frame::{Frames, VmEvent};
 const FLUSH_CEILING: u64 = 33;
 
 impl SpaceTables {
+    /// Flushes `range`, whose entries are none, if CPUs may have translations of pages that page-out has
+    /// discarded there. A thread that is about to map something else there calls this first: no CPU may still
+    /// read the old page once another has read or written the new one. The lock of the table is held.
+    #[inline]
+    pub fn flush_discarded<P: Platform>(&self, frames: &Frames<P>, pin: &Pin<'_, P>, range: VirtRange) {
+        if self.pageouts.is_discarding() {
+            self.flush(frames, pin, range, FlushCause::PageOut);
+        }
+    }
+
     /// Returns when no CPU can use a translation of `range` that is older than this call.
     pub fn flush<P: Platform>(
         &self,

@@ -5,7 +5,7 @@ mod flush;
 
 pub(crate) use empty::EmptyTableCache;
 
-use crate::cpus::SpaceCpus;
+use crate::cpus::{Pageouts, SpaceCpus};
 use crate::residency::ResidencyCounts;
 use quire_arch::{Asid, Level, Pfn, Platform, VirtAddr};
 use quire_frame::Frames;
@@ -41,6 +41,8 @@ pub struct SpaceTables {
     asid: Asid,
     /// The CPUs that a flush has to reach.
     pub cpus: SpaceCpus,
+    /// Page-outs that are not flushed yet.
+    pub pageouts: Pageouts,
     /// Pages and tables, as they are counted.
     pub residency: ResidencyCounts,
     pub(crate) kept: EmptyTableCache,
@@ -62,6 +64,7 @@ impl SpaceTables {
             root,
             asid,
             cpus: SpaceCpus::new(),
+            pageouts: Pageouts::default(),
             residency: ResidencyCounts::default(),
             kept: EmptyTableCache::default(),
             memcg: AtomicU64::new(u64::from(MemcgId::ROOT.get())),

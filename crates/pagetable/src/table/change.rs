@@ -42,6 +42,7 @@ impl<P: Platform> Tables<'_, P> {
                 }
             }
         });
+        gather.add_paged_out(range);
     }
 
     /// The same for the entries of one table, a run at a time: whether a folio is exclusive to the program is
@@ -62,10 +63,6 @@ impl<P: Platform> Tables<'_, P> {
         while index < end {
             let raw = locked.entries[index].load(Ordering::Relaxed);
             let Entry::Leaf(leaf) = P::Paging::decode(raw, Level::PTE) else {
-                if raw != 0 && self.space.cpus.is_paging_out() {
-                    let (first, _) = stale.unwrap_or((index, index));
-                    stale = Some((first, index + 1));
-                }
                 index += 1;
                 continue;
             };

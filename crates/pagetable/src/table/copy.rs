@@ -75,6 +75,7 @@ impl<P: Platform> Tables<'_, P> {
                 WalkStep::Next
             })
         });
+        gather.add_paged_out(copying.range);
         result
     }
 

@@ -40,6 +40,7 @@ impl<P: Platform> Tables<'_, P> {
         if !unmapped.is_empty() {
             self.unmap_below(self.space.root(), P::Paging::root_level(), unmapped, hole, gather);
             self.free_empty(unmapped, hole, gather);
+            gather.add_paged_out(unmapped);
         }
     }
 

@@ -110,6 +110,7 @@ impl<'s, P: Platform> Tables<'s, P> {
         if locked.get(slot.index) != Entry::None || locked.is_dead() {
             return false;
         }
+        self.space.flush_discarded(self.memory.frames(), pin, self.slot_range(slot));
         let leaf = self.init_leaf(pin, head, new);
         self.deposit(slot, deposit);
         locked.install(slot.index, leaf);
@@ -139,6 +140,7 @@ impl<'s, P: Platform> Tables<'s, P> {
         if locked.get(slot.index) != Entry::None || locked.is_dead() {
             return false;
         }
+        self.space.flush_discarded(self.memory.frames(), pin, self.slot_range(slot));
         let flags = (new.leaf - LeafFlags::WRITE) | LeafFlags::ACCESSED | LeafFlags::SPECIAL;
         self.deposit(slot, deposit);
         locked.install(slot.index, Entry::Leaf(Leaf { pfn: zero, flags }));

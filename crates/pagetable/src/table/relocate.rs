@@ -108,6 +108,7 @@ impl<P: Platform> Tables<'_, P> {
             }
             Ok::<(), Infallible>(())
         });
+        gather.add_paged_out(job.from);
     }
 
     /// Calls `visit` with the pieces of the move, in the order of their addresses, each with the part of the
@@ -305,13 +306,10 @@ impl<P: Platform> Tables<'_, P> {
                 let first = P::Paging::index(at, Level::PTE);
                 let pages = ((end.0 - at.0) / PAGE_SIZE) as usize;
                 let shift = P::Paging::index(target_addr, Level::PTE);
-                let (moved, mut stale) = self.with_both(pin, (source, target), Level::PTE, |from, there| {
+                let (moved, stale) = self.with_both(pin, (source, target), Level::PTE, |from, there| {
                     relocate_run(from, there, first, shift, pages)
                 });
                 gather.count_moved(moved);
-                if self.space.cpus.is_paging_out() {
-                    stale = Some((0, pages));
-                }
                 if let Some((start, end)) = stale {
                     let addr = |nth: usize| VirtAddr(at.0 + nth as u64 * PAGE_SIZE);
                     gather.add_stale(VirtRange::new(addr(start), addr(end)));

@@ -31,6 +31,7 @@ impl<P: Platform> Tables<'_, P> {
             }
             WalkEntry::Huge(slot) => self.zap_in_huge(slot, part, what, gather),
         });
+        gather.add_paged_out(range);
     }
 
     /// As [`zap`](Self::zap), for a part of what a large leaf maps.
@@ -143,14 +144,7 @@ impl<P: Platform> Tables<'_, P> {
                 match P::Paging::decode(raw, Level::PTE) {
                     Entry::Marker(PteMarker::Guard) if what != Zap::Mapping => 1,
                     Entry::Leaf(_) => self.zap_run(locked, (index, end), raw, (what, &mut gone), gather),
-                    Entry::Swap(entry) => {
-                        let pages = self.zap_swapped(locked, (index, end), entry, gather);
-                        if self.space.cpus.is_paging_out() {
-                            let (start, _) = stale.unwrap_or((index, index));
-                            stale = Some((start, index + pages));
-                        }
-                        pages
-                    }
+                    Entry::Swap(entry) => self.zap_swapped(locked, (index, end), entry, gather),
                     _ => {
                         locked.take(index);
                         1

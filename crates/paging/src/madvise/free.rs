@@ -49,6 +49,7 @@ impl<P: Platform> LazyFree<'_, P> {
             }
             WalkStep::Next
         });
+        gather.add_paged_out(range);
     }
 
     fn free_in_table(&self, table: Pfn, part: VirtRange, gather: &mut Gather<'_, P>) {
@@ -95,13 +96,7 @@ impl<P: Platform> LazyFree<'_, P> {
                         Freed::Part(_, head) => return Some(head),
                     }
                 }
-                Entry::Swap(entry) => {
-                    let pages = self.tables.zap_swapped(locked, (*index, end), entry, gather);
-                    if self.tables.space().cpus.is_paging_out() {
-                        gather.add_stale(part);
-                    }
-                    pages
-                }
+                Entry::Swap(entry) => self.tables.zap_swapped(locked, (*index, end), entry, gather),
                 _ => 1,
             };
         }
