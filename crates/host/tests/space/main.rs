@@ -21,6 +21,7 @@ mod madvise;
 mod mlock;
 mod mremap;
 mod nodes;
+mod pageout_stress;
 mod pageout_window;
 mod rmap;
 mod space_audit;
