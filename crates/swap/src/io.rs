@@ -261,7 +261,7 @@ impl<P: Platform> Swap<P> {
         }
         let mut drained = false;
         let state = loop {
-            let reaps = device.reaps.load(Ordering::Acquire);
+            let (reaps, progress) = (device.reaps.load(Ordering::Acquire), device.backing().progress());
             match device.backing().submit(self.device_memory(), io) {
                 Submitted::Done(Err(DeviceError::NoSpace)) if at_once && !drained => {
                     // A device in RAM takes what is free, and some of that may be on lists of CPUs.
@@ -283,7 +283,9 @@ impl<P: Platform> Swap<P> {
                     let backing = device.backing();
                     // If another thread made room since, there may be nothing left that would wake this.
                     self.platform().park(backing.wait_key(), &mut || {
-                        device.reaps.load(Ordering::Acquire) == reaps && !backing.has_done()
+                        device.reaps.load(Ordering::Acquire) == reaps
+                            && backing.progress() == progress
+                            && !backing.has_done()
                     });
                 }
             }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 /// Such a device, which is the machine's and the model's. The work is done when its thread comes to it, and
 /// not begun before.
 #[derive(Clone)]
-struct Late(Arc<Inner>);
+pub(crate) struct Late(Arc<Inner>);
 
 struct Inner {
     disk: RamDisk<HostPlatform>,
@@ -23,12 +23,12 @@ struct Inner {
 
 /// How it behaves.
 #[derive(Clone, Copy, Default)]
-struct Behaviour {
+pub(crate) struct Behaviour {
     /// Requests that it takes at a time; any number if zero.
-    most: usize,
+    pub(crate) most: usize,
     /// The first read fails.
-    fails: bool,
-    seeks: bool,
+    pub(crate) fails: bool,
+    pub(crate) seeks: bool,
 }
 
 #[derive(Default)]
@@ -39,19 +39,23 @@ struct Queue {
 }
 
 impl Late {
+    /// Such a device, for the model to add.
+    pub(crate) fn new(machine: &Machine, slots: u64, kind: Behaviour) -> Self {
+        let disk = RamDisk::new(machine.memory().frames(), slots).expect("there is memory enough");
+        Self(Arc::new(Inner { disk, kind, queue: Mutex::default(), beside: AtomicUsize::new(0) }))
+    }
+
     /// Adds such a device.
     fn on(machine: &Machine, slots: u64, kind: Behaviour) -> Self {
         as_one_step(|| {
-            let disk = RamDisk::new(machine.memory().frames(), slots).expect("there is memory enough");
-            let inner = Inner { disk, kind, queue: Mutex::default(), beside: AtomicUsize::new(0) };
-            let late = Self(Arc::new(inner));
+            let late = Self::new(machine, slots, kind);
             machine.memory().swapon(late.clone(), SwapOnOptions::default()).expect("there is memory enough");
             late
         })
     }
 
     /// Runs `all` side by side with a thread that does the device's work.
-    fn run(&self, machine: &Machine, all: Vec<Box<dyn FnOnce() + Send + '_>>) {
+    pub(crate) fn run(&self, machine: &Machine, all: Vec<Box<dyn FnOnce() + Send + '_>>) {
         let beside = &self.0.beside;
         beside.store(all.len(), Ordering::SeqCst);
         thread::scope(|scope| {

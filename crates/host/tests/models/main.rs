@@ -11,6 +11,7 @@
 mod common;
 mod harness;
 
+mod cached;
 mod discard;
 mod fast_pins;
 mod folios;

@@ -189,6 +189,13 @@ pub trait SwapDevice<P: Platform>: Send + Sync + 'static {
         core::ptr::from_ref(self).addr()
     }
 
+    /// A number that changes when a request that found the queue full may be taken now, although
+    /// [`reap`](Self::reap) returned no completion: a device that makes room in another way changes it, and
+    /// then unparks the key.
+    fn progress(&self) -> u32 {
+        0
+    }
+
     /// The contents of these slots are no longer needed. Does not allocate, fail or sleep.
     fn freed(&self, memory: DeviceMemory<'_, P>, slot: u64, count: u64) {
         let _ = (memory, slot, count);

@@ -12,5 +12,6 @@ mod pages;
 mod cache;
 mod devices;
 mod front;
+mod front_order;
 mod model;
 mod stress;

@@ -5,12 +5,16 @@
 //! device, and only then dropped from the cache.
 //!
 //! A slot's page is in the cache, or on the device, or under writeback, and then the cache still has it. The
-//! few under writeback are in a list ([`Leaving`]), under a lock:
+//! pages of the cache are on an LRU list ([`Lru`]), the few under writeback are not ([`WriteBack`]), both
+//! under one lock:
 //!
-//! - A thread that frees such a slot, or stores a new page in it, strikes it off: then the cache must not
-//!   drop what it has.
-//! - A thread that wants to write to such a slot, bypassing the cache, waits: two writes to one place of a
-//!   device may land in any order.
+//! - A thread that frees a slot, or stores a new page in it, first takes it off the list, so that no
+//!   writeback of the older page begins, and marks one that is under way: its end drops nothing then.
+//! - A thread that wants to write to a slot of which a page is under writeback, bypassing the cache, waits:
+//!   two writes to one place of a device may land in any order. The end of a writeback, on whatever CPU it is
+//!   noticed, changes [`progress`](SwapDevice::progress) and wakes it.
+//! - A page that is stored while an older one of its slot is under writeback goes on the list at the end of
+//!   that.
 //!
 //! A read tries the cache first, page by page. The device has all pages that the cache does not have: a page
 //! is dropped only after it was written. So only those pages of a folio are read from the device
@@ -18,15 +22,21 @@
 //!
 //! Nothing here goes through the swap cache, so writeback never waits for a swap-in, or for itself.
 
-mod ages;
+mod leaving;
+mod lru;
 mod parts;
 
 use super::compressed::{CompressedStore, Lz4};
 use super::memory::{frame_for_contents, give_back};
-use super::{DeviceError, DeviceFlags, DeviceMemory, DeviceReport, Direction, PageIo, Submitted, SwapDevice};
-use ages::Ages;
+use super::{
+    DeviceError, DeviceFlags, DeviceMemory, DeviceReport, Direction, PageIo, Submitted, SwapDevice,
+    slots_inside,
+};
 use arrayvec::ArrayVec;
 use core::fmt;
+use core::ops::Range;
+use leaving::{Ended, Outcome, WriteBack};
+use lru::Lru;
 use parts::{AT_ONCE, PartReads, note};
 use quire_arch::{LockClass, Order, Pfn, Platform};
 use quire_frame::{AllocError, FaultSite, Frames, VmEvent};
@@ -35,27 +45,17 @@ use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 const SITE: FaultSite = FaultSite::new("zswap");
 
-/// The most pages under writeback at once.
-const LEAVING: usize = 16;
 /// Pages that a thread writes back when it finds the cache full.
 const SENT_AT_ONCE: usize = 4;
-
-/// A page under writeback.
-struct Leaving {
-    slot: u64,
-    /// The copy that the device reads.
-    frame: Pfn,
-    /// Whether the slot was freed or refilled since.
-    struck: bool,
-}
+/// Slots that change under one hold of the lock.
+const HOLD: u64 = 32;
 
 /// The state behind the lock.
-#[derive(Default)]
+#[derive(Debug)]
 struct State {
-    leaving: ArrayVec<Leaving, LEAVING>,
-    ages: Ages,
+    back: WriteBack,
     parts: PartReads,
-    /// Completed reads in parts that were not reported yet.
+    /// Completed reads in parts that were not reported yet. With the reads in parts there are [`AT_ONCE`].
     done: ArrayVec<(PageIo, Result<(), DeviceError>), AT_ONCE>,
 }
 
@@ -67,6 +67,8 @@ pub struct CompressedCache<P: Platform, D> {
     written_back: AtomicU64,
     /// Reads that wait in the state to be reaped.
     done: AtomicU32,
+    /// Changes whenever a request that found no room, or an older page in its way, may go on.
+    progress: AtomicU32,
 }
 
 impl<P: Platform, D: SwapDevice<P>> CompressedCache<P, D> {
@@ -79,12 +81,16 @@ impl<P: Platform, D: SwapDevice<P>> CompressedCache<P, D> {
     pub fn new(frames: &Frames<P>, behind: D, limit: u64) -> Result<Self, AllocError> {
         let store = CompressedStore::new(frames, behind.slots(), Lz4)?;
         store.set_limit(Some(limit));
+        let lru = Lru::new(frames, &frames.platform().pin(), behind.slots(), SITE);
+        let lru = lru.inspect_err(|_| store.close(frames))?;
+        let state = State { back: WriteBack::new(lru), parts: PartReads::default(), done: ArrayVec::new() };
         Ok(Self {
             store,
             behind,
-            state: SpinLock::new(LockClass::CompressedFront, State::default()),
+            state: SpinLock::new(LockClass::CompressedFront, state),
             written_back: AtomicU64::new(0),
             done: AtomicU32::new(0),
+            progress: AtomicU32::new(0),
         })
     }
 
@@ -94,54 +100,67 @@ impl<P: Platform, D: SwapDevice<P>> CompressedCache<P, D> {
         self.written_back.load(Ordering::Relaxed)
     }
 
+    /// Whether it asks for slots that there are, and for no more than a folio has.
+    fn inside(&self, io: PageIo) -> Result<(), DeviceError> {
+        slots_inside(self.behind.slots(), io)?;
+        if u64::from(io.pages) <= Order::PMD.pages() { Ok(()) } else { Err(DeviceError::OutOfRange) }
+    }
+
     fn slots_of(io: PageIo) -> impl Iterator<Item = (u64, Pfn)> {
         (0..u64::from(io.pages)).map(move |nth| (io.slot + nth, io.pfn.offset(nth)))
     }
 
-    /// Strikes off pages under writeback of these slots. Returns whether there are any.
-    fn strike(&self, frames: &Frames<P>, slot: u64, pages: u64) -> bool {
-        let _pin = frames.platform().pin();
-        let mut state = self.state.lock();
-        let mut found = false;
-        for page in &mut state.leaving {
-            if page.slot.wrapping_sub(slot) < pages {
-                page.struck = true;
-                found = true;
-            }
+    /// Calls `change` with the state and some of the slots after the other, in holds of bounded length.
+    fn in_holds(
+        &self,
+        frames: &Frames<P>,
+        slots: &Range<u64>,
+        mut change: impl FnMut(&mut WriteBack, Range<u64>),
+    ) {
+        let mut at = slots.start;
+        while at < slots.end {
+            let end = slots.end.min(at + HOLD);
+            let _pin = frames.platform().pin();
+            change(&mut self.state.lock().back, at..end);
+            at = end;
         }
-        found
     }
 
-    /// Stores all pages, or none.
+    /// The slots are about to be freed or filled anew.
+    fn take(&self, frames: &Frames<P>, slots: &Range<u64>) {
+        self.in_holds(frames, slots, |back, some| back.take(frames, some));
+    }
+
+    /// Makes sure that the slots can be put on the list: after that nothing allocates.
+    fn prepare(&self, frames: &Frames<P>, slots: &Range<u64>) -> Result<(), AllocError> {
+        loop {
+            let pin = frames.platform().pin();
+            let missing = self.state.lock().back.lru.missing_chunk(frames, slots.clone());
+            let Some(chunk) = missing else { return Ok(()) };
+            let frame = frames.allocate(&pin, frame_for_contents(SITE).zeroed())?;
+            if !self.state.lock().back.lru.add_chunk(frames, chunk, frame) {
+                // Another thread was first; or the frame is none that can be told from none.
+                give_back(frames, &pin, frame, Order::ZERO);
+                if frame == Pfn(0) {
+                    return Err(AllocError::OutOfMemory);
+                }
+            }
+        }
+    }
+
+    /// Stores all pages, or none: then the slots are empty, for what they had is older than what the caller
+    /// writes elsewhere.
     fn store_all(&self, frames: &Frames<P>, io: PageIo) -> bool {
-        self.strike(frames, io.slot, u64::from(io.pages));
-        for (slot, pfn) in Self::slots_of(io) {
-            if self.store.store(frames, slot, pfn).is_err() {
-                (io.slot..slot).for_each(|slot| self.store.free(frames, slot));
-                return false;
-            }
+        let slots = io.slot..io.slot + u64::from(io.pages);
+        self.take(frames, &slots);
+        let stored = self.prepare(frames, &slots).is_ok()
+            && Self::slots_of(io).all(|(slot, pfn)| self.store.store(frames, slot, pfn).is_ok());
+        if stored {
+            self.in_holds(frames, &slots, |back, some| back.filled(frames, some));
+        } else {
+            slots.for_each(|slot| self.store.free(frames, slot));
         }
-        let pin = frames.platform().pin();
-        let mut state = self.state.lock();
-        Self::slots_of(io).for_each(|(slot, _)| state.ages.push(frames, &pin, slot as u32));
-        self.forget_stale(frames, &mut state);
-        true
-    }
-
-    /// Keeps the queue from growing by slots that were freed: there are hardly more numbers than pages.
-    fn forget_stale(&self, frames: &Frames<P>, state: &mut State) {
-        let pin = frames.platform().pin();
-        let most = 2 * self.store.statistics().orig_data_size / quire_arch::PAGE_SIZE + 1024;
-        for _ in 0..2 {
-            if state.ages.len <= most {
-                return;
-            }
-            if let Some(slot) = state.ages.pop(frames, &pin)
-                && self.store.has(frames, u64::from(slot))
-            {
-                state.ages.push(frames, &pin, slot);
-            }
-        }
+        stored
     }
 
     fn write(&self, frames: &Frames<P>, io: PageIo) -> Submitted {
@@ -149,19 +168,24 @@ impl<P: Platform, D: SwapDevice<P>> CompressedCache<P, D> {
             return Submitted::Done(Ok(()));
         }
         self.send_oldest(frames);
-        // An older page for the same place may be on its way. Its completion makes room in the device's
-        // queue, too.
+        // An older page for the same place may be on its way. None begins after this: the slots are on no
+        // list.
         if self.is_leaving(frames, io) {
             return Submitted::QueueFull;
         }
-        Self::slots_of(io).for_each(|(slot, _)| self.store.free(frames, slot));
         self.behind.submit(DeviceMemory::new(frames), io)
     }
 
     fn is_leaving(&self, frames: &Frames<P>, io: PageIo) -> bool {
         let _pin = frames.platform().pin();
-        let state = self.state.lock();
-        state.leaving.iter().any(|page| page.slot.wrapping_sub(io.slot) < u64::from(io.pages))
+        self.state.lock().back.is_leaving(&(io.slot..io.slot + u64::from(io.pages)))
+    }
+
+    /// A request that found no room, or an older page in its way, may go on: what is in its way is gone.
+    fn move_on(&self, frames: &Frames<P>) {
+        // Release: pairs with the loads of the threads that wait.
+        self.progress.fetch_add(1, Ordering::Release);
+        frames.platform().unpark(self.wait_key());
     }
 
     fn read(&self, frames: &Frames<P>, io: PageIo) -> Submitted {
@@ -211,6 +235,8 @@ impl<P: Platform, D: SwapDevice<P>> CompressedCache<P, D> {
     /// Asks the device for pages that are read in parts, as long as it takes requests.
     fn ask(&self, frames: &Frames<P>) {
         loop {
+            // Acquire: pairs with the release in `move_on`.
+            let progress = self.progress.load(Ordering::Acquire);
             let page = {
                 let _pin = frames.platform().pin();
                 self.state.lock().parts.next()
@@ -220,9 +246,15 @@ impl<P: Platform, D: SwapDevice<P>> CompressedCache<P, D> {
                 Submitted::Begun => {}
                 Submitted::Done(result) => self.keep_done(frames, page, result),
                 Submitted::QueueFull => {
-                    let _pin = frames.platform().pin();
-                    self.state.lock().parts.put_back(page);
-                    return;
+                    {
+                        let _pin = frames.platform().pin();
+                        self.state.lock().parts.put_back(page);
+                    }
+                    // A thread that made room before the page was back did not find it, and may have been the
+                    // last that looks. One that comes later does.
+                    if self.progress.load(Ordering::Acquire) == progress {
+                        return;
+                    }
                 }
             }
         }
@@ -230,16 +262,18 @@ impl<P: Platform, D: SwapDevice<P>> CompressedCache<P, D> {
 
     /// A part completed at once. If it was the last, the next reap reports the whole read.
     fn keep_done(&self, frames: &Frames<P>, page: PageIo, result: Result<(), DeviceError>) {
-        if let Some(Some(whole)) = self.finish_part(frames, page, result) {
-            {
-                let _pin = frames.platform().pin();
-                // There are no more of them than reads in parts.
-                let _ = self.state.lock().done.try_push(whole);
-            }
+        {
+            let _pin = frames.platform().pin();
+            let mut state = self.state.lock();
+            // Under one hold: it keeps its place among the reads in parts until it is among those that are
+            // done.
+            let Some(Some(whole)) = state.parts.finish(page, result) else { return };
+            let kept = state.done.try_push(whole);
+            debug_assert!(kept.is_ok(), "there are no more of them than reads in parts");
             // Release: pairs with the load in `has_done`.
-            self.done.fetch_add(1, Ordering::Release);
-            frames.platform().unpark(self.wait_key());
+            self.done.store(state.done.len() as u32, Ordering::Release);
         }
+        frames.platform().unpark(self.wait_key());
     }
 
     fn finish_part(
@@ -264,76 +298,62 @@ impl<P: Platform, D: SwapDevice<P>> CompressedCache<P, D> {
     fn send_one(&self, frames: &Frames<P>) -> bool {
         let Some((slot, frame)) = self.begin_leaving(frames) else { return false };
         let io = PageIo { direction: Direction::Write, slot, pfn: frame, pages: 1 };
-        match self.store.load(frames, slot, frame) {
+        let outcome = match self.store.load(frames, slot, frame) {
             Ok(true) => match self.behind.submit(DeviceMemory::new(frames), io) {
-                Submitted::Begun => true,
-                Submitted::Done(result) => {
-                    self.left(frames, frame, result);
-                    true
-                }
-                Submitted::QueueFull => {
-                    self.left(frames, frame, Err(DeviceError::NoSpace));
-                    false
-                }
+                Submitted::Begun => return true,
+                Submitted::Done(Ok(())) => Outcome::Written,
+                Submitted::Done(Err(_)) => Outcome::Failed,
+                Submitted::QueueFull => Outcome::NotTaken,
             },
-            // It was freed meanwhile, or is damaged; its reader will get the error.
-            Ok(false) | Err(_) => {
-                self.left(frames, frame, Err(DeviceError::OutOfRange));
-                true
-            }
+            // The slot was freed since, or its page is damaged.
+            Ok(false) | Err(_) => Outcome::Failed,
+        };
+        if self.left(frames, frame, outcome) {
+            // No reap will report it.
+            self.move_on(frames);
         }
+        outcome != Outcome::NotTaken
     }
 
     /// The oldest page, with a frame for its copy, recorded as under writeback.
     fn begin_leaving(&self, frames: &Frames<P>) -> Option<(u64, Pfn)> {
         let pin = frames.platform().pin();
         let frame = frames.allocate(&pin, frame_for_contents(SITE)).ok()?;
-        let mut state = self.state.lock();
-        let mut found = None;
-        while !state.leaving.is_full()
-            && let Some(slot) = state.ages.pop(frames, &pin)
-        {
-            let slot = u64::from(slot);
-            let again = state.leaving.iter().any(|page| page.slot == slot);
-            if !again && self.store.has(frames, slot) {
-                state.leaving.push(Leaving { slot, frame, struck: false });
-                found = Some((slot, frame));
-                break;
-            }
-        }
-        drop(state);
-        if found.is_none() {
+        let slot = self.state.lock().back.begin(frames, frame);
+        if slot.is_none() {
             give_back(frames, &pin, frame, Order::ZERO);
         }
-        found
+        Some((slot?, frame))
     }
 
-    /// The device has completed the page whose copy is in `frame`. If the write failed the page stays in the
-    /// cache, as the youngest.
-    fn left(&self, frames: &Frames<P>, frame: Pfn, result: Result<(), DeviceError>) {
+    /// The writeback of the page whose copy is in `frame` has come to an end. If it was not written it stays
+    /// in the cache. Returns whether a thread may wait for the end: one that took the slot meanwhile.
+    fn left(&self, frames: &Frames<P>, frame: Pfn, outcome: Outcome) -> bool {
         let pin = frames.platform().pin();
-        {
-            let mut state = self.state.lock();
-            let Some(at) = state.leaving.iter().position(|page| page.frame == frame) else { return };
-            let page = state.leaving.swap_remove(at);
-            if page.struck {
-                // The cache now has another page, or none.
-            } else if result.is_ok() {
-                // Under the lock: a thread that fills the slot anew strikes it off first.
-                self.store.free(frames, page.slot);
+        let free = |slot| self.store.free(frames, slot);
+        let ended = self.state.lock().back.end(frames, frame, outcome, free);
+        match ended {
+            Ended::Done => {}
+            Ended::Dropped => {
                 self.written_back.fetch_add(1, Ordering::Relaxed);
                 frames.events().add(&pin, VmEvent::Zswpwb, 1);
                 frames.events().add(&pin, VmEvent::Pswpout, 1);
-            } else {
-                state.ages.push(frames, &pin, page.slot as u32);
+            }
+            Ended::Taken(slot) => {
+                // It may have been freed before the device had the page, which nothing else would free.
+                if self.behind.flags().contains(DeviceFlags::NOTES_FREED) {
+                    self.behind.freed(DeviceMemory::new(frames), slot, 1);
+                }
+                self.state.lock().back.forget(frames, frame);
             }
         }
         give_back(frames, &pin, frame, Order::ZERO);
+        matches!(ended, Ended::Taken(_))
     }
 
     fn is_copy(&self, frames: &Frames<P>, io: PageIo) -> bool {
         let _pin = frames.platform().pin();
-        io.direction == Direction::Write && self.state.lock().leaving.iter().any(|page| page.frame == io.pfn)
+        io.direction == Direction::Write && self.state.lock().back.is_copy(io.pfn)
     }
 }
 
@@ -352,6 +372,9 @@ impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for CompressedCache<P, D> {
 
     fn submit(&self, memory: DeviceMemory<'_, P>, io: PageIo) -> Submitted {
         let frames = memory.frames();
+        if let Err(error) = self.inside(io) {
+            return Submitted::Done(Err(error));
+        }
         match io.direction {
             Direction::Read => self.read(frames, io),
             Direction::Write => self.write(frames, io),
@@ -360,28 +383,48 @@ impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for CompressedCache<P, D> {
 
     fn cached(&self, memory: DeviceMemory<'_, P>, io: PageIo) -> u64 {
         let frames = memory.frames();
+        if self.inside(io).is_err() {
+            return 0;
+        }
         Self::slots_of(io).filter(|&(slot, _)| self.store.has(frames, slot)).count() as u64
     }
 
     fn reap(&self, memory: DeviceMemory<'_, P>, done: &mut dyn FnMut(PageIo, Result<(), DeviceError>)) {
         let frames = memory.frames();
-        self.behind.reap(memory, &mut |io, result| match io.direction {
-            Direction::Write if self.is_copy(frames, io) => self.left(frames, io.pfn, result),
-            Direction::Write => done(io, result),
-            Direction::Read => match self.finish_part(frames, io, result) {
-                None => done(io, result),
-                Some(None) => {}
-                Some(Some((whole, result))) => done(whole, result),
-            },
+        let mut any = false;
+        self.behind.reap(memory, &mut |io, result| {
+            any = true;
+            match io.direction {
+                Direction::Write if self.is_copy(frames, io) => {
+                    // Below, all are told.
+                    self.left(
+                        frames,
+                        io.pfn,
+                        if result.is_ok() { Outcome::Written } else { Outcome::Failed },
+                    );
+                }
+                Direction::Write => done(io, result),
+                Direction::Read => match self.finish_part(frames, io, result) {
+                    None => done(io, result),
+                    Some(None) => {}
+                    Some(Some((whole, result))) => done(whole, result),
+                },
+            }
         });
+        if any {
+            // The caller is not told of copies and parts, but they made room.
+            self.move_on(frames);
+        }
         self.ask(frames);
         loop {
             let whole = {
                 let _pin = frames.platform().pin();
-                self.state.lock().done.pop()
+                let mut state = self.state.lock();
+                let whole = state.done.pop();
+                self.done.store(state.done.len() as u32, Ordering::Release);
+                whole
             };
             let Some((whole, result)) = whole else { return };
-            self.done.fetch_sub(1, Ordering::Relaxed);
             done(whole, result);
         }
     }
@@ -394,12 +437,17 @@ impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for CompressedCache<P, D> {
         self.behind.wait_key()
     }
 
+    fn progress(&self) -> u32 {
+        self.progress.load(Ordering::Acquire).wrapping_add(self.behind.progress())
+    }
+
     fn freed(&self, memory: DeviceMemory<'_, P>, slot: u64, count: u64) {
         let frames = memory.frames();
-        self.strike(frames, slot, count);
-        (slot..slot.saturating_add(count).min(self.slots())).for_each(|slot| self.store.free(frames, slot));
-        if self.behind.flags().contains(DeviceFlags::NOTES_FREED) {
-            self.behind.freed(memory, slot, count);
+        let slots = slot..slot.saturating_add(count).min(self.slots());
+        self.take(frames, &slots);
+        slots.clone().for_each(|slot| self.store.free(frames, slot));
+        if self.behind.flags().contains(DeviceFlags::NOTES_FREED) && !slots.is_empty() {
+            self.behind.freed(memory, slot, slots.end - slots.start);
         }
     }
 
@@ -424,19 +472,22 @@ impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for CompressedCache<P, D> {
         let frames = memory.frames();
         // Pages under writeback are not needed any more, but the device still reads the copies.
         loop {
+            let progress = self.progress();
             self.reap(memory, &mut |_, _| {});
-            let is_empty = {
+            let is_idle = {
                 let _pin = frames.platform().pin();
-                self.state.lock().leaving.is_empty()
+                self.state.lock().back.is_idle()
             };
-            if is_empty {
+            if is_idle {
                 break;
             }
-            frames.platform().park(self.wait_key(), &mut || !self.has_done());
+            let still = || self.progress() == progress && !self.has_done();
+            frames.platform().park(self.wait_key(), &mut { still });
         }
         {
             let pin = frames.platform().pin();
-            self.state.lock().ages.clear(frames, &pin);
+            let lru = core::mem::take(&mut self.state.lock().back.lru);
+            lru.close(frames, &pin);
         }
         self.store.close(frames);
         self.behind.close(DeviceMemory::new(frames));

@@ -1,0 +1,147 @@
+//! Which pages of the cache can be written back, and which are being written back. Behind the cache's lock.
+//!
+//! A slot of which the cache has a page is in one of three places: on the list, under writeback, or with the
+//! thread that is filling it. So no writeback of an older page begins while a newer one is being stored, and
+//! none while another page of the same slot is on its way to the device.
+
+use super::lru::Lru;
+use arrayvec::ArrayVec;
+use core::ops::Range;
+use quire_arch::{Pfn, Platform};
+use quire_frame::Frames;
+
+/// The most pages under writeback at once.
+const LEAVING: usize = 16;
+
+/// What became of a slot since the writeback of its page began.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Since {
+    /// Nothing: the cache still has that page.
+    Nothing,
+    /// It was freed, or is being filled anew. What the device gets is no page of any slot.
+    Taken,
+    /// The cache has another page for it, which goes on the list when the device is done with this one.
+    Refilled,
+}
+
+/// A page under writeback.
+#[derive(Debug)]
+struct Leaving {
+    slot: u64,
+    /// The copy that the device reads.
+    frame: Pfn,
+    since: Since,
+}
+
+/// What came of a writeback.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Outcome {
+    /// The device has the page.
+    Written,
+    /// The device failed: the page is tried again after all others.
+    Failed,
+    /// The device took no request: the page is the next again.
+    NotTaken,
+}
+
+/// What is left to do after a writeback.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Ended {
+    /// Nothing.
+    Done,
+    /// The page was written, and the cache dropped it.
+    Dropped,
+    /// The slot was taken meanwhile. Until [`WriteBack::forget`] nothing is written to it.
+    Taken(u64),
+}
+
+/// The list, and the pages under writeback.
+#[derive(Debug, Default)]
+pub(super) struct WriteBack {
+    pub(super) lru: Lru,
+    leaving: ArrayVec<Leaving, LEAVING>,
+}
+
+impl WriteBack {
+    pub(super) fn new(lru: Lru) -> Self {
+        Self { lru, leaving: ArrayVec::new() }
+    }
+
+    /// The caller frees the slots or fills them anew: no writeback of what they have begins any more, and one
+    /// that is under way does not drop what they get.
+    pub(super) fn take<P: Platform>(&mut self, frames: &Frames<P>, slots: Range<u64>) {
+        for page in self.leaving.iter_mut().filter(|page| slots.contains(&page.slot)) {
+            page.since = Since::Taken;
+        }
+        slots.for_each(|slot| self.lru.remove(frames, slot));
+    }
+
+    /// The caller, who has [taken](Self::take) the slots, has filled them: they are the youngest.
+    pub(super) fn filled<P: Platform>(&mut self, frames: &Frames<P>, slots: Range<u64>) {
+        for slot in slots {
+            match self.leaving.iter_mut().find(|page| page.slot == slot) {
+                Some(page) => page.since = Since::Refilled,
+                None => self.lru.push_youngest(frames, slot),
+            }
+        }
+    }
+
+    /// Whether an older page of one of the slots is on its way to the device.
+    pub(super) fn is_leaving(&self, slots: &Range<u64>) -> bool {
+        self.leaving.iter().any(|page| slots.contains(&page.slot))
+    }
+
+    /// Whether `frame` has a copy of a page under writeback.
+    pub(super) fn is_copy(&self, frame: Pfn) -> bool {
+        self.leaving.iter().any(|page| page.frame == frame)
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.leaving.is_empty()
+    }
+
+    /// Begins to write back the oldest page, whose copy will be in `frame`.
+    pub(super) fn begin<P: Platform>(&mut self, frames: &Frames<P>, frame: Pfn) -> Option<u64> {
+        if self.leaving.is_full() {
+            return None;
+        }
+        let slot = self.lru.pop_oldest(frames)?;
+        self.leaving.push(Leaving { slot, frame, since: Since::Nothing });
+        Some(slot)
+    }
+
+    /// The writeback of the page in `frame` has come to an end. If the cache still has that page and the
+    /// device has it too, it is freed, by `free`, before another thread can take the slot.
+    pub(super) fn end<P: Platform>(
+        &mut self,
+        frames: &Frames<P>,
+        frame: Pfn,
+        outcome: Outcome,
+        free: impl FnOnce(u64),
+    ) -> Ended {
+        let Some(at) = self.leaving.iter().position(|page| page.frame == frame) else { return Ended::Done };
+        let Leaving { slot, since, .. } = self.leaving[at];
+        if since == Since::Taken {
+            return Ended::Taken(slot);
+        }
+        self.leaving.swap_remove(at);
+        match (since, outcome) {
+            (Since::Nothing, Outcome::Written) => {
+                free(slot);
+                return Ended::Dropped;
+            }
+            (Since::Nothing, Outcome::NotTaken) => self.lru.push_oldest(frames, slot),
+            _ => self.lru.push_youngest(frames, slot),
+        }
+        Ended::Done
+    }
+
+    /// The rest of a writeback that ended with [`Ended::Taken`].
+    pub(super) fn forget<P: Platform>(&mut self, frames: &Frames<P>, frame: Pfn) {
+        let Some(at) = self.leaving.iter().position(|page| page.frame == frame) else { return };
+        let Leaving { slot, since, .. } = self.leaving.swap_remove(at);
+        if since == Since::Refilled {
+            self.lru.push_youngest(frames, slot);
+        }
+    }
+}
