@@ -238,7 +238,7 @@ impl<P: Platform> Memory<P> {
     /// would fail. Returns the number of frames drained.
     pub fn tick(&self, pin: &Pin<'_, P>) -> u64 {
         self.spaces.memcgs().sweep();
-        self.spaces.frames().age_lists(pin)
+        self.spaces.with_own_pin(pin, |pin| self.spaces.frames().age_lists(pin))
     }
 
     /// One step of khugepaged, between two sleeps; see [`quire_space::khugepaged_step`]. A machine's

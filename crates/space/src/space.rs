@@ -151,7 +151,9 @@ impl<'m, P: Platform> Space<'m, P> {
     /// speculates does, the caller keeps one until the CPU has another space or none
     /// ([`Spaces::deactivate`]). When the last handle is dropped, the space exits and is current nowhere.
     pub fn activate(&self, pin: &Pin<'_, P>) {
-        self.spaces.current().activate(self.spaces.memory(), pin, &self.core().tables);
+        self.spaces.with_own_pin(pin, |pin| {
+            self.spaces.current().activate(self.spaces.memory(), pin, &self.core().tables);
+        });
     }
 
     /// The machine.

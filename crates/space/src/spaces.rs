@@ -15,7 +15,7 @@ use crate::error::Error;
 use asid_pool::AsidPool;
 use core::fmt;
 use core::mem::MaybeUninit;
-use core::ptr::NonNull;
+use core::ptr::{self, NonNull};
 use core::slice;
 use list::SpaceList;
 use quire_arch::{LockClass, Order, PagingFormat, Pfn, Pin, Platform, VirtAddr};
@@ -326,7 +326,14 @@ impl<P: Platform> Spaces<P> {
     /// Leaves the pinned CPU without a space. For a CPU that goes idle or runs the kernel's own threads:
     /// flushes skip it from now on.
     pub fn deactivate(&self, pin: &Pin<'_, P>) {
-        self.current.deactivate(pin);
+        self.with_own_pin(pin, |pin| self.current.deactivate(pin));
+    }
+
+    /// Calls `work` with `pin`, or if that is of another machine, whose CPUs are none of this one's, with a pin
+    /// of the CPU of this machine that the caller is on.
+    #[inline]
+    pub fn with_own_pin<R>(&self, pin: &Pin<'_, P>, work: impl FnOnce(&Pin<'_, P>) -> R) -> R {
+        if ptr::eq(pin.platform(), self.platform()) { work(pin) } else { work(&self.platform().pin()) }
     }
 
     #[cfg_attr(debug_assertions, track_caller)]

@@ -367,3 +367,24 @@ fn local_flushes_are_counted_by_kind() {
         assert_eq!([after[0] - before[0], after[1] - before[1]], grown, "{pages} pages");
     }
 }
+
+/// Hazard: a pin of another machine, which has more CPUs, is taken for one of this machine's.
+#[test]
+fn a_pin_of_another_machine_is_not_one_of_this() {
+    let (small, large) = (machine(16, 1), machine(16, 4));
+    let space = create_space(&small).audited(&small);
+    let other = create_space(&large).audited(&large);
+    let cpu = large.vcpu(3).unwrap();
+    map_at(&space, GIB, PAGE, RW);
+    map_at(&other, GIB, PAGE, RW);
+    write(&cpu, &other, VirtAddr(GIB), 7);
+    cpu.run(|| {
+        let pin = large.memory().platform().pin();
+        Space::activate(&space, &pin);
+        small.memory().tick(&pin);
+        small.memory().deactivate(&pin);
+    });
+    assert_eq!(read(&cpu, &other, VirtAddr(GIB)), 7, "the CPU runs what it ran before");
+    let own = small.vcpu(0).unwrap();
+    assert_eq!(read(&own, &space, VirtAddr(GIB)), 0);
+}

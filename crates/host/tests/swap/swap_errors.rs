@@ -366,3 +366,26 @@ fn pages_that_are_waited_for_together_fail_together() {
     }
     assert_audit(&machine);
 }
+
+/// Hazard: a device that lies in the RAM of one machine is used by another, where its frames have other
+/// owners.
+#[test]
+fn a_device_of_another_machine_holds_no_page() {
+    for compressed in [false, true] {
+        let (machine, other) = (machine(0), Setup::mib(16).unaudited().build::<X86_64Level4>());
+        let options = SwapOnOptions::default();
+        let id = if compressed {
+            machine.memory().swapon(other.memory().create_compressed_ram(64).unwrap(), options)
+        } else {
+            machine.memory().swapon(other.memory().create_ram_disk(64).unwrap(), options)
+        };
+        let id = id.unwrap();
+        let scene = Scene::new(&machine);
+        scene.space.madvise(scene.area, PAGES * PAGE, Advice::PageOut).unwrap();
+        scene.assert_whole();
+        machine.memory().swapoff(id, || true).unwrap();
+        drop(scene);
+        assert_audit(&machine);
+        assert_audit(&other);
+    }
+}

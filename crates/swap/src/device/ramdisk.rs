@@ -41,7 +41,7 @@ impl<P: Platform> RamDisk<P> {
         }
         let table = SlotTable::new(frames, slots, SITE)?;
         let (used, peak) = (AtomicU64::new(0), AtomicU64::new(0));
-        Ok(Self { gate: Gate::default(), table, preallocated: false, used, peak })
+        Ok(Self { gate: Gate::new(frames), table, preallocated: false, used, peak })
     }
 
     /// A device of `slots` slots that takes all its frames now, and no more until it is closed: no write to

@@ -2,12 +2,14 @@
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use quire_arch::{Pin, Platform};
-use quire_frame::Frames;
+use quire_frame::{Frames, MachineId};
 use quire_sync::EpochGuard;
 
-/// Whether a device has been closed. The device's memory is accessed only in a [`Section`].
-#[derive(Debug, Default)]
+/// Whether a device has been closed, and the machine in whose RAM it is. The device's memory is accessed only
+/// in a [`Section`].
+#[derive(Debug)]
 pub(super) struct Gate {
+    machine: MachineId,
     closed: AtomicBool,
 }
 
@@ -19,7 +21,13 @@ pub(super) struct Section<'s, P: Platform> {
 }
 
 impl Gate {
-    /// Begins a section, unless the device is closed.
+    /// The gate of a device in the RAM of this machine.
+    pub(super) fn new<P: Platform>(frames: &Frames<P>) -> Self {
+        Self { machine: frames.id(), closed: AtomicBool::new(false) }
+    }
+
+    /// Begins a section, unless the device is closed or is taken for one of another machine's: its frames
+    /// have other owners there.
     #[inline]
     pub(super) fn enter<'s, P: Platform>(
         &self,
@@ -28,15 +36,16 @@ impl Gate {
     ) -> Option<Section<'s, P>> {
         let epoch = frames.epoch().enter(pin);
         // Entering is a full barrier: either this sees the store in `close`, or `close` sees this section.
-        if self.closed.load(Ordering::Relaxed) {
+        if self.closed.load(Ordering::Relaxed) || frames.id() != self.machine {
             return None;
         }
         Some(Section { frames, pin, _epoch: epoch })
     }
 
-    /// Closes the device, and waits until no thread is in a section. False if it was closed already.
+    /// Closes the device, and waits until no thread is in a section. False if it was closed already, or by
+    /// another machine, which cannot free its memory.
     pub(super) fn close<P: Platform>(&self, frames: &Frames<P>) -> bool {
-        if self.closed.swap(true, Ordering::Relaxed) {
+        if frames.id() != self.machine || self.closed.swap(true, Ordering::Relaxed) {
             return false;
         }
         let epoch = frames.epoch();

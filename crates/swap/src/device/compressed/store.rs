@@ -64,7 +64,7 @@ impl<P: Platform, C: Codec> CompressedStore<P, C> {
         });
         match made {
             Ok((pool, workspaces)) => {
-                Ok(Self { codec, gate: Gate::default(), table, pool, workspaces, tally: Tally::default() })
+                Ok(Self { codec, gate: Gate::new(frames), table, pool, workspaces, tally: Tally::default() })
             }
             Err(error) => {
                 table.close(frames, pin, |_| {});

@@ -24,7 +24,7 @@ fn damage_is_an_error_and_does_no_harm() {
         }
         store.store(&frames, round % 512, page).expect("there is memory");
         let pin = frames.platform().pin();
-        let section = Gate::default().enter(&frames, &pin).expect("it is open");
+        let section = Gate::new(&frames).enter(&frames, &pin).expect("it is open");
         let locked = store.table.lock(&section, round % 512).expect("the slot has a word");
         let Contents::Packed { location, length } = locked.contents() else { panic!("it compresses") };
         let at = location.offset() + 4 + random.below(u64::from(length)) as usize;
