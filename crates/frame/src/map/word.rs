@@ -82,8 +82,9 @@ const REFS_SHIFT: u32 = 36;
 
 /// One reference, as it is added to the word.
 pub(super) const ONE_REF: u64 = 1 << REFS_SHIFT;
-/// The most references that a frame may have; getting one more fails long before the field overflows.
-pub const MAX_REFS: u32 = 1 << 26;
+/// The most references that a frame may have: all that the field holds. The exchange that adds one has looked
+/// at those that are there, so the field cannot overflow.
+pub const MAX_REFS: u32 = (1 << (u64::BITS - REFS_SHIFT)) - 1;
 
 const _: () = assert!(Kind::ALL.len() as u64 <= KIND_MASK + 1);
 const _: () = assert!((Order::MAX.get() as u64) <= ORDER_MASK);

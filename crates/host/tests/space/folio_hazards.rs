@@ -106,7 +106,8 @@ fn a_walk_ends_at_the_leaf_that_maps_the_whole_folio() {
     assert_eq!((places, looked_at), (1, 1));
 }
 
-/// A page with the largest count of pins: one more pin fails, instead of being retried for ever.
+/// A page with the largest count of pins: one more pin fails, instead of being retried for ever. A fork, which
+/// needs a reference for its copy of the page, still succeeds.
 #[test]
 fn one_pin_too_many_fails() {
     let machine: Machine = machine_of_orders(32, 1, &[9]);
@@ -122,6 +123,10 @@ fn one_pin_too_many_fails() {
             pins += 1;
         }
         assert!(matches!(space.pin_page(addr, Access::Write), Err(FaultError::OutOfMemory(_))));
+        assert_eq!(pins + 1, (1 << 18) - 1, "as docs/differences.md says");
+        let child = space.fork().unwrap();
+        assert_eq!(read(&cpu, &child, addr), 1);
+        drop(child);
         for _ in 0..pins {
             let (head, order) = frames.unpin_folio(pinned.pfn());
             assert_eq!(frames.put_folio(&mut FrameChain::new(), head, order), Ok(false));
