@@ -20,7 +20,6 @@ use quire_pagetable::{
 };
 use quire_rmap::{Mapped, Rmap, SpaceCore};
 use quire_swap::SlotId;
-use quire_sync::atomic::fence;
 use quire_sync::atomic::raw::{AtomicU64, Ordering};
 
 /// Accessed and dirty bits of an entry that was cleared and is restored.
@@ -164,9 +163,7 @@ impl<'a, P: Platform, S: UnmapSink> Unmap<'a, P, S> {
         let absent = Entry::Leaf(Leaf { pfn: leaf.pfn, flags: leaf.flags - LeafFlags::READ });
         let entry = &locked.entries[slot.index];
         let raw = entry.swap(P::Paging::encode(absent, Level::PMD), Ordering::AcqRel);
-        // As in `unmap_run`.
-        fence(Ordering::SeqCst);
-        if folio.folio().may_be_pinned() {
+        if folio.folio().may_be_pinned_after_unmap() {
             // As it was: cached translations are still right.
             let used = Entry::Leaf(Leaf { pfn: leaf.pfn, flags: leaf.flags | USED });
             entry.store(P::Paging::encode(used, Level::PMD), Ordering::Release);
@@ -251,12 +248,10 @@ impl<'a, P: Platform, S: UnmapSink> Unmap<'a, P, S> {
         let pages = run.pages as u32;
         let slots = &locked.entries[run.index..run.index + run.pages];
         let bits = self.replace_entries(slots, folio, run);
-        // Pairs with the fence of a fast pin, between its reference and its second read of the entry.
-        fence(Ordering::SeqCst);
         // Several are present; one that is not has its bits elsewhere.
         let dirty = matches!(P::Paging::decode(bits, Level::PTE), Entry::Leaf(leaf)
             if leaf.flags.contains(LeafFlags::DIRTY));
-        let refusal = if folio.folio().may_be_pinned() {
+        let refusal = if folio.folio().may_be_pinned_after_unmap() {
             Some(Unmapped::Pinned)
         } else if self.job.replacement == PteReplacement::Nothing
             && (dirty

@@ -3,6 +3,10 @@
 //! The last process that maps the page keeps it; the others get a copy. Which process is last is decided
 //! under the table's lock from the folio's counts alone. A new mapping of a page is made only from an entry
 //! that maps it already. So a page mapped only by the caller's entries stays so while their table is locked.
+//!
+//! Memory is allocated without that lock, and meanwhile the others may unmap the page. Then it is exclusive,
+//! and a device may get it, by a fast pin even after the table was locked again. So pins are looked for once
+//! more after the entry was cleared: a pinned page stays.
 
 use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Platform, VirtAddr};
 use quire_frame::{AllocRequest, FrameFlags, HeadGuard, Kind};
@@ -123,8 +127,9 @@ pub(crate) fn hold<P: Platform>(tables: &Tables<'_, P>, pfn: Pfn) -> Option<Held
     held.then(|| Held { pfn, head: folio.folio().head(), order: folio.folio().order() })
 }
 
-/// Gives the program a copy of a page of its own in the place of `held`, which entry `index` of `table`
-/// maps. If that changed meanwhile nothing is done: the access is tried again.
+/// Gives the program a copy of a page of its own in the place of `held`, which entry `index` of `table` maps.
+/// Returns false, with nothing done, if that changed meanwhile or the page was pinned: the access is tried
+/// again.
 #[cold]
 #[cfg_attr(debug_assertions, track_caller)]
 pub(crate) fn copy_on_write<P: Platform>(
@@ -133,7 +138,7 @@ pub(crate) fn copy_on_write<P: Platform>(
     (table, index): (Pfn, usize),
     vma: &VmaSnapshot,
     addr: VirtAddr,
-) -> Result<(), Refusal> {
+) -> Result<bool, Refusal> {
     let mut gather = Gather::new(tables.memory(), tables.space(), FlushCause::CopyOnWrite);
     let result = replace_by_copy(tables, held, (table, index), vma, addr, &mut gather);
     gather.put(held.head, held.order);
@@ -149,7 +154,7 @@ fn replace_by_copy<P: Platform>(
     vma: &VmaSnapshot,
     addr: VirtAddr,
     gather: &mut Gather<'_, P>,
-) -> Result<(), Refusal> {
+) -> Result<bool, Refusal> {
     let frames = tables.memory().frames();
     let pin = tables.pin();
     let request = AllocRequest::anonymous().uninitialised().kind(Kind::Anonymous);
@@ -159,24 +164,10 @@ fn replace_by_copy<P: Platform>(
     // all, its entry has changed, and the copy is dropped.
     unsafe { frames.platform().copy_user(held.pfn, copy, Order::ZERO) };
     let locked = tables.lock(&pin, table, Level::PTE);
-    let unchanged = match locked.get(index) {
-        Entry::Leaf(leaf) => leaf.pfn == held.pfn && !leaf.flags.contains(LeafFlags::WRITE),
-        _ => false,
-    };
-    if !unchanged {
+    let Some(kind) = take_old_page(tables, held, &locked, index, vma) else {
         drop(locked);
         tables.memory().memcgs().release_unused(&pin, copy, Order::ZERO);
-        return Ok(());
-    }
-    let kind = {
-        let folio = frames.lock_head(held.pfn);
-        // First empty, then the flush, then the copy: no CPU may still read the old page after another has
-        // written to the new one.
-        locked.entries[index].store(0, Ordering::Relaxed);
-        if vma.is_locked() {
-            tables.munlock_folio(&pin, &folio);
-        }
-        folio.folio().kind()
+        return Ok(false);
     };
     tables.space().flush(frames, &pin, page_of(addr), FlushCause::CopyOnWrite);
     let new = vma.new_page(addr);
@@ -190,5 +181,33 @@ fn replace_by_copy<P: Platform>(
     }
     drop(locked);
     gather.unmap_flushed(held.pfn, 1);
-    Ok(())
+    Ok(true)
+}
+
+/// Clears entry `index` of the locked table and returns the kind of the page that it mapped, if that is the
+/// one that was copied and no device has it.
+fn take_old_page<P: Platform>(
+    tables: &Tables<'_, P>,
+    held: &Held,
+    locked: &LockedTable<'_, P>,
+    index: usize,
+    vma: &VmaSnapshot,
+) -> Option<Kind> {
+    match locked.get(index) {
+        Entry::Leaf(leaf) if leaf.pfn == held.pfn && !leaf.flags.contains(LeafFlags::WRITE) => {}
+        _ => return None,
+    }
+    let folio = tables.memory().frames().lock_head(held.pfn);
+    // First empty, then the flush, then the copy: no CPU may still read the old page after another has
+    // written to the new one.
+    let raw = locked.entries[index].swap(0, Ordering::AcqRel);
+    if folio.folio().may_be_pinned_after_unmap() {
+        // No write was allowed, so translations that are cached are right again.
+        locked.entries[index].store(raw, Ordering::Release);
+        return None;
+    }
+    if vma.is_locked() {
+        tables.munlock_folio(&tables.pin(), &folio);
+    }
+    Some(folio.folio().kind())
 }

@@ -221,10 +221,10 @@ impl<P: Platform> Resolver<'_, '_, P> {
         }
         let held = hold(&tables, leaf.pfn);
         drop(locked);
-        if let Some(held) = held {
-            copy_on_write(&tables, &held, (table, index), fault.vma, fault.addr)?;
+        match held {
+            Some(held) => copy_on_write(&tables, &held, (table, index), fault.vma, fault.addr),
+            None => Ok(true),
         }
-        Ok(true)
     }
 
     /// Maps a new folio, or the zero page if there is no folio, around the empty entry `index`.

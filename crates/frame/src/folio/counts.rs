@@ -21,6 +21,8 @@ impl Folio<'_> {
         // the lowered count sees the swap cache in the word.
         let maps = self.maps();
         let word = self.frame.word();
+        // A pin is of an exclusive folio, or ends at once; the references beside it are those of threads that
+        // have to look for pins before they put another page in the place of this one.
         let alone = word.refs() == 1 || word.refs() >= PIN;
         alone
             && !word.flags().intersects(BY_NAME)

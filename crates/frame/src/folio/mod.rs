@@ -32,6 +32,7 @@ use crate::map::{Frame, FrameFlags};
 use core::fmt;
 use core::marker::PhantomData;
 use quire_arch::{LockClass, Order, Pfn, Platform};
+use quire_sync::atomic::{Ordering, fence};
 
 /// A folio, as found from one of its frames. A snapshot: the caller keeps it valid, e.g. by an entry that
 /// maps the frame, under the lock of its table, and for a large folio the head lock.
@@ -84,6 +85,16 @@ impl<'m> Folio<'m> {
     #[inline]
     pub fn may_be_pinned(&self) -> bool {
         self.frame.refs() >= PIN
+    }
+
+    /// The same for a caller that has just cleared an entry that maps the folio, or made it unusable, to put
+    /// something else there. A thread that pins without a lock
+    /// ([`try_pin_folio`](crate::Frames::try_pin_folio)) has a fence between the pin and its second look at
+    /// the entry: a pin that is not found here finds the entry changed.
+    #[inline]
+    pub fn may_be_pinned_after_unmap(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.may_be_pinned()
     }
 
     /// References beside those of pins.

@@ -1,7 +1,7 @@
-//! Loom models of the map count of a folio of one page, which changes without a lock. `scripts/models.sh
-//! loom` runs them.
+//! Loom models of the map count of a folio of one page, which changes without a lock, and of its pins.
+//! `scripts/models.sh loom` runs them.
 
-use super::{Folio, MapsLeft};
+use super::{Folio, MapsLeft, PIN};
 use crate::kind::Kind;
 use crate::map::{Frame, FrameFlags, FrameState, Migratetype};
 use crate::zone_id::ZoneId;
@@ -9,7 +9,7 @@ use loom::sync::Arc;
 use loom::thread;
 use quire_arch::{Order, Pfn};
 use quire_sync::Watched;
-use quire_sync::atomic::Ordering;
+use quire_sync::atomic::{AtomicU64, Ordering, fence};
 
 /// A page, and what programs write to it: loom finds accesses that nothing orders.
 struct Page {
@@ -91,5 +91,28 @@ fn loom_a_removal_and_a_mapping_by_name_are_both_counted() {
         let first = page.folio().add_cached_maps(1);
         assert_eq!(first, other.join().unwrap());
         assert_eq!(page.folio().maps(), 1);
+    });
+}
+
+/// A thread clears the entry of a page, to put a copy there, while another pins the page without a lock: the
+/// first finds the pin, or the second finds the entry changed.
+#[test]
+fn loom_of_a_fast_pin_and_a_copy_one_sees_the_other() {
+    loom::model(|| {
+        let state = Arc::new((Page::new(1), AtomicU64::new(1)));
+        let copying = {
+            let state = Arc::clone(&state);
+            thread::spawn(move || {
+                let (page, entry) = &*state;
+                entry.swap(0, Ordering::AcqRel);
+                !page.folio().may_be_pinned_after_unmap()
+            })
+        };
+        let (page, entry) = &*state;
+        assert!(page.frame.try_get_mapped(PIN));
+        fence(Ordering::SeqCst);
+        let pinned = entry.load(Ordering::Acquire) == 1;
+        let copied = copying.join().unwrap();
+        assert!(!(pinned && copied), "a page that a device has was copied");
     });
 }

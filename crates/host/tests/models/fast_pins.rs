@@ -150,3 +150,35 @@ fn shuttle_a_fast_pin_against_a_collapse() {
         });
     });
 }
+
+/// A write copies a page that was shared with a child. The child exits meanwhile, so that the page is
+/// exclusive, and a device gets a pin of it before the copy takes its place: device and program must use one
+/// page.
+#[test]
+fn shuttle_a_fast_pin_against_a_copy_on_write() {
+    roomy(2).check(SOME, |machine, space| {
+        written(machine, space, ADDR, PAGE, 1);
+        let child = fork(space);
+        let mut pinned = None;
+        thread::scope(|scope| {
+            scope.spawn(|| as_cpu(machine, 0, || space.fault(ADDR, Access::Write)).expect("mapped"));
+            scope.spawn(|| {
+                as_cpu(machine, 1, || {
+                    as_one_step(|| drop(child));
+                    pinned = space.pin_page_fast(ADDR, Access::Read);
+                });
+            });
+        });
+        as_one_step(|| {
+            write(machine, 0, space, ADDR, 7);
+            if let Some(pinned) = &pinned {
+                assert_eq!(
+                    device_reads(machine, pinned),
+                    7,
+                    "the device and the program use different pages"
+                );
+            }
+            drop(pinned);
+        });
+    });
+}

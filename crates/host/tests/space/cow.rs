@@ -81,6 +81,26 @@ fn pinning_a_shared_page_copies_it_first() {
     drop(pinned);
 }
 
+/// Hazard: a page of a private file mapping that a device reads is shared by fork, and the first write gets a
+/// copy.
+#[test]
+fn a_pinned_page_of_a_private_file_stays_the_parents() {
+    let machine = machine(16, 1);
+    let (cpu, space) = cpu_and_space(&machine);
+    let file = MapRequest { file: Some(MappedFile::new(1, 0)), ..MapRequest::anonymous(2 * PAGE, RW) };
+    let area = space.mmap(&file).unwrap();
+    // The mapping has an anon_vma, so that its pages are shared by fork.
+    write(&cpu, &space, page(area, 1), 2);
+    let pinned = space.pin_page(area, Access::Read).unwrap();
+    let child = space.fork().unwrap();
+    write(&cpu, &space, area, 3);
+    // SAFETY: the page is pinned, and no other thread runs.
+    let device = unsafe { machine.memory().platform().direct_map(pinned.pfn()).cast::<u64>().read() };
+    assert_eq!(device, 3, "the program and its device see the same page");
+    assert_eq!((read(&cpu, &child, area), read(&cpu, &child, page(area, 1))), (0, 2));
+    drop(pinned);
+}
+
 /// Shared memory that was touched before the fork is one page for both.
 #[test]
 fn shared_memory_that_was_touched_is_shared_with_a_child() {

@@ -23,6 +23,7 @@ mod mremap;
 mod nodes;
 mod pageout_stress;
 mod pageout_window;
+mod pin_threads;
 mod rmap;
 mod space_audit;
 mod space_calls;

@@ -258,7 +258,9 @@ impl<P: Platform> Tables<'_, P> {
         let folio = self.memory.frames().lock_head(leaf.pfn);
         let kind = folio.folio().kind();
         let private = !copying.parent.shared;
-        if kind == Kind::Anonymous && folio.folio().may_be_pinned() {
+        // Also a page of a file that was not written to yet: a pinned page becomes the program's own where it
+        // is.
+        if private && folio.folio().may_be_pinned() {
             return Err(hold_pinned(&folio, (index, leaf)));
         }
         let end = if present { end } else { index + 1 };

@@ -70,6 +70,7 @@ impl<'m, P: Platform> Space<'m, P> {
             return Ok(pinned);
         }
         let core = self.core();
+        let mut attempt = 0;
         loop {
             {
                 let mappings = core.read_mappings(self.spaces.platform());
@@ -79,6 +80,8 @@ impl<'m, P: Platform> Space<'m, P> {
                     return Ok(PinnedPage { spaces: self.spaces, pfn, writes: access == Access::Write });
                 }
             }
+            P::relax(attempt);
+            attempt = attempt.saturating_add(1);
         }
     }
 
@@ -119,7 +122,7 @@ impl<'m, P: Platform> Space<'m, P> {
             return match copy_on_write(&tables, &held, (table, index), &snapshot, addr) {
                 Err(Refusal::Fault(error)) => Err(error),
                 Err(Refusal::OverLimit(_)) => Err(FaultError::OutOfMemory(AllocError::OutOfMemory)),
-                Ok(()) | Err(Refusal::NeedsAnonVma | Refusal::Swapped(_)) => Ok(None),
+                Ok(_) | Err(Refusal::NeedsAnonVma | Refusal::Swapped(_)) => Ok(None),
             };
         }
         self.pin_once_more(leaf.pfn).map(Some)

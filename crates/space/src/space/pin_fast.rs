@@ -4,8 +4,9 @@
 //! So the page is pinned first, whatever it is by now, and then everything is checked again:
 //!
 //! - *The entries* are what they were: the page was not unmapped or copied, nor has its table moved, since. A
-//!   thread that unmaps or copies the page after that finds it pinned. (A collapse unlinks the table, then
-//!   looks for pins.)
+//!   thread that puts something else in its place after that finds it pinned: it clears the entry (a collapse
+//!   unlinks the table), then looks for pins, with a barrier between, as there is one between the pin and the
+//!   second look at the entries.
 //! - *The folio* is the one that the frame lay in: it was not split, nor freed and reused, before it was
 //!   pinned.
 //! - *No fork* is under way or was since the first look. A fork looks for pins before it shares a page; with
@@ -69,7 +70,8 @@ impl<'m, P: Platform> Space<'m, P> {
                 return None;
             }
         };
-        // Pairs with those of a fork and of a collapse, between what they change and their looks for pins.
+        // Pairs with those of a fork, a collapse, a page-out, a copy on write and a replacement by the zero
+        // page, between what they change and their looks for pins.
         fence(Ordering::SeqCst);
         if see(&self.tables(), addr, access) == Some(seen) && is_own(&folio) && forks.unchanged(number) {
             return Some(PinnedPage { spaces: self.spaces, pfn: seen.pfn, writes: access == Access::Write });
