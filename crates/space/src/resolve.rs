@@ -128,6 +128,8 @@ impl<P: Platform> Resolver<'_, '_, P> {
                         return Ok(());
                     }
                 }
+                // The page, and its table with it, may have been removed already.
+                Found::Nothing if fault.space.is_killed() => return Err(FaultError::Killed.into()),
                 Found::Nothing => {
                     if self.fault_huge()? {
                         return Ok(());
@@ -175,7 +177,7 @@ impl<P: Platform> Resolver<'_, '_, P> {
             }
             return match entry {
                 Entry::None if locked.is_dead() => Ok(false),
-                // The page may have been removed already.
+                // As where no table is: under the lock, under which the page was removed.
                 Entry::None if fault.space.is_killed() => Err(FaultError::Killed.into()),
                 Entry::None => {
                     self.install_new(&locked, index, spare.folio.take());
@@ -377,7 +379,7 @@ impl<P: Platform> Resolver<'_, '_, P> {
     }
 
     /// Maps a folio of the PMD's order where no table is, or for a read the huge zero page, if the policy
-    /// allows it and memory is available. Returns whether it did.
+    /// allows it and memory is available, and the program was not killed. Returns whether it did.
     fn fault_huge(&self) -> Result<bool, Refusal> {
         let Self { tables, pin, ref fault, .. } = *self;
         let Some(order) = Tables::<P>::huge_order().filter(|&order| fault.orders().contains(order)) else {
@@ -395,8 +397,12 @@ impl<P: Platform> Resolver<'_, '_, P> {
         match tables.place_huge(pin, fault.addr) {
             Ok(Some((slot, deposit))) => {
                 let new = fault.vma.new_page(tables.slot_range(slot).start());
-                if tables.install_huge(pin, slot, (head, deposit), &new) {
-                    tables.list_new(pin, head, new.locked);
+                let installed = {
+                    let locked = tables.lock_slot(pin, slot);
+                    !fault.space.is_killed()
+                        && tables.install_huge(pin, (&locked, slot), (head, deposit), &new)
+                };
+                if installed {
                     self.count_huge_fault(order);
                     return Ok(true);
                 }
@@ -436,7 +442,12 @@ impl<P: Platform> Resolver<'_, '_, P> {
         match thp.hold_huge_zero(pin, order) {
             Ok(zero) => {
                 let new = fault.vma.new_page(fault.addr);
-                if tables.install_huge_zero(pin, slot, (zero, deposit), &new) {
+                let installed = {
+                    let locked = tables.lock_slot(pin, slot);
+                    !fault.space.is_killed()
+                        && tables.install_huge_zero(pin, (&locked, slot), (zero, deposit), &new)
+                };
+                if installed {
                     return true;
                 }
                 tables.memory().put_huge_zero(zero, 1);
@@ -459,7 +470,6 @@ impl<P: Platform> Resolver<'_, '_, P> {
         let new = fault.vma.new_page(tables.slot_range(slot).start());
         let replaced = tables.replace_huge_zero(pin, slot, head, &new);
         if replaced {
-            tables.list_new(pin, head, new.locked);
             self.count_huge_fault(order);
         } else {
             tables.memory().memcgs().release_unused(pin, head, order);

@@ -170,9 +170,10 @@ impl<P: Platform> Collapse<'_, P> {
             }
         }
         let pin = self.0.pin();
-        let installed = tables.install_huge(&pin, slot, (head, deposit), new);
+        let locked = tables.lock_slot(&pin, slot);
+        let installed = tables.install_huge(&pin, (&locked, slot), (head, deposit), new);
         debug_assert!(installed, "something was mapped in a block under collapse");
-        tables.list_new(&pin, head, new.locked);
+        drop(locked);
         if let Some(order) = Tables::<P>::huge_order() {
             self.0.memory().frames().events().count_folio(&pin, order, FolioCounter::NrAnon, 1);
         }

@@ -17,6 +17,7 @@ mod fast_pins;
 mod folios;
 mod frames;
 mod late;
+mod listing;
 mod machines;
 mod memcgs;
 mod mlock;

@@ -16,6 +16,7 @@ mod folio_runs;
 mod folio_trees;
 mod huge_zero;
 mod kernel_half;
+mod killed;
 mod large_folios;
 mod madvise;
 mod mlock;

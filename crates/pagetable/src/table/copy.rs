@@ -314,9 +314,8 @@ impl<P: Platform> Tables<'_, P> {
         new.init_page(frames.known(copy));
         // Before reclaim can find the page and subtract it.
         child.space.residency.page_mapped(true);
-        child
-            .lock(&pin, target, Level::PTE)
-            .install(index, Entry::Leaf(Leaf { pfn: copy, flags: leaf.flags }));
+        let there = child.lock(&pin, target, Level::PTE);
+        there.install(index, Entry::Leaf(Leaf { pfn: copy, flags: leaf.flags }));
         child.list_new(&pin, copy, new.locked);
         Ok(())
     }

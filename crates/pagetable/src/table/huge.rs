@@ -97,16 +97,16 @@ impl<'s, P: Platform> Tables<'s, P> {
         }
     }
 
-    /// Maps `head`, a new folio of zeros, for the private anonymous mapping `snapshot` by one leaf, with
-    /// `deposit` for its split. Returns false, with nothing changed, if something is there already.
+    /// Maps `head`, a new folio, for a private anonymous mapping by one leaf at `slot`, whose table is
+    /// locked, with `deposit` for its split, and lists it. Returns false, with nothing changed, if something
+    /// is there already.
     pub fn install_huge(
         &self,
         pin: &Pin<'_, P>,
-        slot: HugeSlot,
+        (locked, slot): (&LockedTable<'_, P>, HugeSlot),
         (head, deposit): (Pfn, Pfn),
         new: &NewPage,
     ) -> bool {
-        let locked = self.lock_slot(pin, slot);
         if locked.get(slot.index) != Entry::None || locked.is_dead() {
             return false;
         }
@@ -114,6 +114,8 @@ impl<'s, P: Platform> Tables<'s, P> {
         let leaf = self.init_leaf(pin, head, new);
         self.deposit(slot, deposit);
         locked.install(slot.index, leaf);
+        // Under the lock: the folio cannot be unmapped before it is on a list.
+        self.list_new(pin, head, new.locked);
         self.space.residency.table_made();
         true
     }
@@ -132,11 +134,10 @@ impl<'s, P: Platform> Tables<'s, P> {
     pub fn install_huge_zero(
         &self,
         pin: &Pin<'_, P>,
-        slot: HugeSlot,
+        (locked, slot): (&LockedTable<'_, P>, HugeSlot),
         (zero, deposit): (Pfn, Pfn),
         new: &NewPage,
     ) -> bool {
-        let locked = self.lock_slot(pin, slot);
         if locked.get(slot.index) != Entry::None || locked.is_dead() {
             return false;
         }
@@ -148,8 +149,8 @@ impl<'s, P: Platform> Tables<'s, P> {
         true
     }
 
-    /// Maps `head`, a new folio of zeros, in place of the huge zero page. Returns false, with nothing
-    /// changed, if that is not mapped any more.
+    /// Maps `head`, a new folio of zeros, in place of the huge zero page, and lists it. Returns false, with
+    /// nothing changed, if that is not mapped any more.
     pub fn replace_huge_zero(&self, pin: &Pin<'_, P>, slot: HugeSlot, head: Pfn, new: &NewPage) -> bool {
         let locked = self.lock_slot(pin, slot);
         let Some(leaf) = Self::huge_leaf(&locked, slot) else { return false };
@@ -163,6 +164,8 @@ impl<'s, P: Platform> Tables<'s, P> {
         self.space.flush(self.memory.frames(), pin, self.slot_range(slot), FlushCause::CopyOnWrite);
         let leaf_now = self.init_leaf(pin, head, new);
         locked.replace(slot.index, leaf_now);
+        // Under the lock, as above.
+        self.list_new(pin, head, new.locked);
         self.memory.put_huge_zero(leaf.pfn, 1);
         true
     }

@@ -21,6 +21,11 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         start: VirtAddr,
         limits: CollapseLimits,
     ) -> Result<(), CollapseError> {
+        if self.core.is_killed() {
+            // Its pages may have been removed; none is filled with zeros again. The mmap lock keeps a removal
+            // away.
+            return Err(CollapseError::Unfit);
+        }
         let tables = self.tables();
         let table = match tables.lookup(start) {
             Found::Huge(_) => return Ok(()),

@@ -4,6 +4,7 @@ use crate::error::Error;
 use crate::mmap_writer::MmapWriter;
 use crate::space::Space;
 use quire_arch::Platform;
+use quire_frame::AllocError;
 use quire_sync::atomic::Ordering;
 
 impl<'m, P: Platform> Space<'m, P> {
@@ -12,7 +13,8 @@ impl<'m, P: Platform> Space<'m, P> {
     ///
     /// # Errors
     ///
-    /// [`Error::CommitLimit`] or [`Error::NoFrames`]; nothing is left behind.
+    /// [`Error::CommitLimit`] or [`Error::NoFrames`], as also after a [kill](Self::kill); nothing is left
+    /// behind.
     pub fn fork(&self) -> Result<Space<'m, P>, Error> {
         self.with_reclaim(|| self.fork_once())
     }
@@ -23,6 +25,11 @@ impl<'m, P: Platform> Space<'m, P> {
         // inherited, nor is MCL_FUTURE.
         let child = Self::create(self.spaces, core.layout, core.limits.load())?.acting_with(self.rights());
         let section = MmapWriter::begin(self.spaces, core);
+        if core.is_killed() {
+            // Pages may have been removed already, and the child would read zeros. On Linux the signal ends
+            // the call.
+            return Err(Error::NoFrames(AllocError::OutOfMemory));
+        }
         child.core().brk.store(self.program_break().0, Ordering::Relaxed);
         child.set_huge_disable(self.huge_disable());
         child.set_exec_gain(self.exec_gain().inherited())?;

@@ -25,7 +25,11 @@ impl<P: Platform> Space<'_, P> {
             };
             let is_shortage = error == Error::NoFrames(AllocError::OutOfMemory);
             let wanted = FIRST_RECLAIM << (attempt - 1);
-            if !is_shortage || attempt == CALL_ATTEMPTS || !self.spaces.reclaim_for_call(wanted) {
+            if !is_shortage
+                || attempt == CALL_ATTEMPTS
+                || self.is_killed()
+                || !self.spaces.reclaim_for_call(wanted)
+            {
                 return Err(error);
             }
             attempt += 1;

@@ -91,6 +91,9 @@ impl<P: Platform> Space<'_, P> {
         block: VirtRange,
         limits: CollapseLimits,
     ) -> Result<(), CollapseError> {
+        if self.core().is_killed() {
+            return Err(CollapseError::Unfit);
+        }
         let tables = self.tables();
         let check = || {
             // The table stays while the CPU is pinned.
