@@ -87,6 +87,20 @@ impl FrameChain {
         Some(first)
     }
 
+    /// Takes up to `blocks` blocks off the front; all of them in constant time.
+    pub(crate) fn split(&mut self, map: &MemoryMap, blocks: u32) -> Self {
+        if self.blocks <= blocks {
+            return core::mem::take(self);
+        }
+        let mut portion = Self::new();
+        while portion.blocks < blocks
+            && let Some(index) = self.pop(map)
+        {
+            portion.push(map, index, map.at(index).word().order().pages());
+        }
+        portion
+    }
+
     /// Moves all of `other` to the end, in constant time.
     pub(crate) fn append(&mut self, map: &MemoryMap, other: &mut Self) {
         let other = core::mem::take(other);

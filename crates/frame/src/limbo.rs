@@ -4,7 +4,7 @@
 //! epoch in which it was unlinked has passed. Each CPU keeps what it retired in three buckets, one for each
 //! epoch that matters: something retired in epoch `e` is free when the epoch is `e + 2`, so a fourth stamp
 //! finds the oldest bucket passed (K. Fraser, 2004, as in [`Epoch`]). Retiring therefore costs a link and,
-//! for a whole chain, one stamp.
+//! for a whole chain, one stamp. Who frees what has passed, and how much of it, is said in `frames/retire.rs`.
 
 use crate::chain::FrameChain;
 use crate::map::MemoryMap;
@@ -39,16 +39,7 @@ impl LimboLists {
                 self.ready.append(map, bucket);
             }
         }
-        if self.ready.blocks() <= limit {
-            return core::mem::take(&mut self.ready);
-        }
-        let mut portion = FrameChain::new();
-        while portion.blocks() < limit
-            && let Some(index) = self.ready.pop(map)
-        {
-            portion.push(map, index, map.at(index).word().order().pages());
-        }
-        portion
+        self.ready.split(map, limit)
     }
 
     /// Blocks that wait or are ready.

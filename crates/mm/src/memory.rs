@@ -234,11 +234,14 @@ impl<P: Platform> Memory<P> {
     pub const TICKS_TO_EMPTY: u32 = Frames::<P>::TICKS_TO_EMPTY;
 
     /// To be called by a machine's timer about once a second, on any of its CPUs: drains unused frames from
-    /// the per-CPU lists ([`Frames::age_lists`]). Without it idle CPUs keep their frames until an allocation
-    /// would fail. Returns the number of frames drained.
+    /// the per-CPU lists ([`Frames::age_lists`]), and frees what waited for readers. Without it idle CPUs keep
+    /// their frames until an allocation would fail. Returns the number of frames drained.
     pub fn tick(&self, pin: &Pin<'_, P>) -> u64 {
         self.spaces.memcgs().sweep();
-        self.spaces.with_own_pin(pin, |pin| self.spaces.frames().age_lists(pin))
+        self.spaces.with_own_pin(pin, |pin| {
+            self.spaces.frames().reap_some(pin);
+            self.spaces.frames().age_lists(pin)
+        })
     }
 
     /// One step of khugepaged, between two sleeps; see [`quire_space::khugepaged_step`]. A machine's

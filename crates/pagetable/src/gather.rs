@@ -338,9 +338,22 @@ impl<'s, P: Platform> Gather<'s, P> {
         self.drop_noted();
         self.free_folios(&pin);
         self.count(&pin);
-        self.memory.frames().retire_chain(&pin, mem::take(&mut self.tables));
-        drop(pin);
+        self.retire_tables(pin);
         self.drop_cached();
+    }
+
+    /// Retires the tables, a portion under each pin, the first one under `pin`.
+    fn retire_tables(&mut self, mut pin: Pin<'s, P>) {
+        let memory = self.memory;
+        loop {
+            let portion = memory.frames().take_portion(&mut self.tables, BATCH as u32);
+            memory.frames().retire_chain(&pin, portion);
+            if self.tables.is_empty() {
+                return;
+            }
+            drop(pin);
+            pin = memory.platform().pin();
+        }
     }
 
     /// Counts the noted runs, and the entries of the huge zero page, as unmapped. The flush is done, and no

@@ -141,7 +141,10 @@ pub fn kswapd_step<P: Platform>(spaces: &Spaces<P>) -> KswapdStep {
     if target == 0 {
         return KswapdStep::default();
     }
-    let mut freed = reclaim(spaces, MemcgId::ROOT, target, Cause::Background);
+    let mut freed = reap(spaces, target);
+    if freed < target {
+        freed += reclaim(spaces, MemcgId::ROOT, target - freed, Cause::Background);
+    }
     if freed < target {
         freed += spaces.swap().compact_devices();
     }
@@ -151,4 +154,17 @@ pub fn kswapd_step<P: Platform>(spaces: &Spaces<P>) -> KswapdStep {
         spaces.frames().end_boost();
     }
     KswapdStep { freed, missing }
+}
+
+/// Frees what only waited for readers that are gone, before a program's pages are taken: about `wanted` frames. Pinned
+/// for a portion at a time.
+fn reap<P: Platform>(spaces: &Spaces<P>, wanted: u64) -> u64 {
+    let mut freed = 0;
+    while freed < wanted {
+        match spaces.frames().reap_some(&spaces.platform().pin()) {
+            0 => break,
+            portion => freed += portion,
+        }
+    }
+    freed
 }

@@ -122,7 +122,7 @@ impl<T: Send, P: Platform> SlabCache<T, P> {
     /// Frees what was retired, as far as the readers are gone.
     pub fn reap(&self, frames: &Frames<P>, pin: &Pin<'_, P>) {
         if let Some(core) = self.core(frames) {
-            core.reap(frames, pin);
+            core.reap(frames, pin, u64::MAX);
         }
     }
 

@@ -2,15 +2,15 @@
 //! sleeps.
 //!
 //! It scans the spaces of the machine and their mappings in turn, and continues the next time where it
-//! stopped. Each block of a mapping that may have large leaves is checked under the mmap lock held shared.
+//! stopped. If the space where it stopped exits, it continues with the one behind that. New spaces come to the front
+//! of the list, so a round ends however many come, and each space has its turn. Each block of a mapping that may have large leaves is checked under the mmap lock held shared.
 //! Only for a block within the limits is the lock taken exclusively, and the block checked again.
 
 use crate::mmap_writer::MmapWriter;
 use crate::space::Space;
-use crate::spaces::{Cursor, Spaces};
+use crate::spaces::Spaces;
 use core::mem;
 use quire_arch::{Level, PAGE_SIZE, PagingFormat, Platform, VirtAddr, VirtRange};
-use quire_pagetable::SpaceId;
 use quire_thp::{CollapseError, CollapseLimits, HugeUse, KhugepagedSetting, huge_borders};
 
 /// The result of a step.
@@ -29,67 +29,75 @@ pub struct KhugepagedStep {
 /// at once, the second does nothing. The caller is not pinned and holds no lock.
 pub fn khugepaged_step<P: Platform>(spaces: &Spaces<P>) -> KhugepagedStep {
     let mut step = KhugepagedStep::default();
+    if !begin(spaces) {
+        return step;
+    }
     let limit = u64::from(spaces.huge().khugepaged(KhugepagedSetting::PagesToScan));
-    let (mut at, mut passed) = (take_cursor(spaces).at, 0);
+    let mut passed = 0;
     // Each space is visited at most once, except the one in the middle of which the step begins.
-    while step.scanned < limit && passed <= spaces.count() {
-        let Some((space, from)) = space_at(spaces, at) else { break };
+    while step.scanned < limit && passed <= spaces.count() && !step.out_of_memory {
+        let Some((space, from)) = next_space(spaces) else { break };
         passed += 1;
-        let stopped = scan_space(spaces, &space, from, limit, &mut step);
-        at = match stopped {
-            Some(addr) => Some((space.id(), addr)),
-            None => Space::next(spaces, Some(&space)).map(|next| (next.id(), VirtAddr(0))),
-        };
-        if at.is_none() {
-            count_full_scan(spaces);
-        }
-        if step.out_of_memory {
-            break;
+        match scan_space(spaces, &space, from, limit, &mut step) {
+            Some(addr) => spaces.set_scanned(Some((space.place(), addr))),
+            None => pass(spaces, &space),
         }
     }
-    put_cursor(spaces, at, step.collapsed);
+    end(spaces, step.collapsed);
     step
 }
 
 /// Full scans of all spaces (`full_scans`), and collapsed blocks (`pages_collapsed`).
 pub fn khugepaged_totals<P: Platform>(spaces: &Spaces<P>) -> (u64, u64) {
     let _pin = spaces.platform().pin();
-    let cursor = spaces.khugepaged().lock();
-    (cursor.full_scans, cursor.collapsed)
+    let scan = spaces.khugepaged().lock();
+    (scan.full_scans, scan.collapsed)
 }
 
-fn take_cursor<P: Platform>(spaces: &Spaces<P>) -> Cursor {
+/// Begins a step, unless one is under way.
+fn begin<P: Platform>(spaces: &Spaces<P>) -> bool {
     let _pin = spaces.platform().pin();
-    let mut cursor = spaces.khugepaged().lock();
-    let at = mem::take(&mut cursor.at);
-    Cursor { at, ..*cursor }
+    !mem::replace(&mut spaces.khugepaged().lock().running, true)
 }
 
-fn put_cursor<P: Platform>(spaces: &Spaces<P>, at: Option<(SpaceId, VirtAddr)>, collapsed: u64) {
+fn end<P: Platform>(spaces: &Spaces<P>, collapsed: u64) {
     let _pin = spaces.platform().pin();
-    let mut cursor = spaces.khugepaged().lock();
-    cursor.at = at;
-    cursor.collapsed += collapsed;
+    let mut scan = spaces.khugepaged().lock();
+    scan.running = false;
+    scan.collapsed += collapsed;
 }
 
-fn count_full_scan<P: Platform>(spaces: &Spaces<P>) {
-    let _pin = spaces.platform().pin();
-    spaces.khugepaged().lock().full_scans += 1;
-}
-
-/// The space where a scan continues, or the first one if that is gone.
-fn space_at<P: Platform>(
-    spaces: &Spaces<P>,
-    at: Option<(SpaceId, VirtAddr)>,
-) -> Option<(Space<'_, P>, VirtAddr)> {
-    let mut next = Space::next(spaces, None);
-    while let (Some(space), Some((id, addr))) = (&next, at) {
-        if space.id() == id {
-            return next.map(|space| (space, addr));
-        }
-        next = Space::next(spaces, Some(space));
+/// The space where the scan continues, and the address in it. A round that has come to its end is counted, and the
+/// next one begins with the first space.
+fn next_space<P: Platform>(spaces: &Spaces<P>) -> Option<(Space<'_, P>, VirtAddr)> {
+    if let Some((core, addr)) = spaces.hold_scanned() {
+        return Some((Space::adopt(spaces, core), addr));
     }
-    Space::next(spaces, None).map(|space| (space, VirtAddr(0)))
+    count_round(spaces);
+    let first = Space::next(spaces, None)?;
+    {
+        let _pin = spaces.platform().pin();
+        spaces.khugepaged().lock().in_round = true;
+    }
+    Some((first, VirtAddr(0)))
+}
+
+/// The scan has passed `space`.
+fn pass<P: Platform>(spaces: &Spaces<P>, space: &Space<'_, P>) {
+    let next = Space::next(spaces, Some(space));
+    spaces.set_scanned(next.as_ref().map(|next| (next.place(), VirtAddr(0))));
+    if next.is_none() {
+        count_round(spaces);
+    }
+}
+
+/// A round that had begun is over.
+fn count_round<P: Platform>(spaces: &Spaces<P>) {
+    let _pin = spaces.platform().pin();
+    let mut scan = spaces.khugepaged().lock();
+    if mem::take(&mut scan.in_round) {
+        scan.full_scans += 1;
+    }
 }
 
 /// Scans a space from `from` on, and returns where it stopped, if before the end.

@@ -69,6 +69,11 @@ impl<'m, P: Platform> Space<'m, P> {
         Self { spaces, core, rights: Rights::empty() }
     }
 
+    /// Where the core lies, for the list of spaces.
+    pub(crate) fn place(&self) -> NonNull<SpaceCore> {
+        self.core
+    }
+
     /// A new, empty address space.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ mod scan;
 mod shortage;
 
 pub use reclaim::{NoReclaim, Reclaim};
-pub(crate) use scan::Cursor;
+pub(crate) use scan::Scan;
 pub(crate) use shortage::FIRST_RECLAIM;
 
 use crate::commit::{Commit, Overcommit};
@@ -74,7 +74,7 @@ pub struct Spaces<P: Platform> {
     rmap: RmapState<P>,
     thp: ThpState<P>,
     list: SpinLock<SpaceList, P>,
-    khugepaged: SpinLock<Cursor, P>,
+    khugepaged: SpinLock<Scan, P>,
     current: CurrentSpaces,
     /// The frame of the tag pool's bits.
     tags: Pfn,
@@ -115,7 +115,7 @@ impl<P: Platform> Spaces<P> {
             rmap,
             thp: ThpState::new(huge),
             list: SpinLock::new(LockClass::Spaces, SpaceList::new(asids)),
-            khugepaged: SpinLock::new(LockClass::Khugepaged, Cursor::default()),
+            khugepaged: SpinLock::new(LockClass::Khugepaged, Scan::default()),
             current,
             tags,
             commit,
@@ -200,8 +200,8 @@ impl<P: Platform> Spaces<P> {
         self.commit.charge(pages, || self.swap().total_slots())
     }
 
-    /// Where khugepaged continues.
-    pub(crate) fn khugepaged(&self) -> &SpinLock<Cursor, P> {
+    /// What is known of khugepaged's scan.
+    pub(crate) fn khugepaged(&self) -> &SpinLock<Scan, P> {
         &self.khugepaged
     }
 

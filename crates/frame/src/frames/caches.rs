@@ -12,8 +12,8 @@ use quire_sync::atomic::{AtomicPtr, Ordering};
 
 /// A cache of objects that lies on the frames of a machine.
 pub trait FrameCache<P: Platform>: Any + Send + Sync {
-    /// Frees retired objects, as far as their readers are gone.
-    fn reap(&self, frames: &Frames<P>, pin: &Pin<'_, P>);
+    /// Frees retired objects, as far as their readers are gone: up to `most` of each CPU's.
+    fn reap(&self, frames: &Frames<P>, pin: &Pin<'_, P>, most: u64);
 
     /// Gives back every frame that no object needs, those that CPUs keep included, and returns how many.
     fn shrink(&self, frames: &Frames<P>, pin: &Pin<'_, P>) -> u64;
@@ -103,9 +103,7 @@ impl<P: Platform> Frames<P> {
 
     /// Frees what was retired to any cache, as far as the readers are gone.
     pub fn reap_caches(&self, pin: &Pin<'_, P>) {
-        for cache in self.caches() {
-            cache.reap(self, pin);
-        }
+        self.caches().for_each(|cache| cache.reap(self, pin, u64::MAX));
     }
 
     /// Gives back every frame that no object of any cache needs, those that CPUs keep included, and returns

@@ -24,7 +24,7 @@ struct Empty {
 }
 
 impl FrameCache<Machine> for Empty {
-    fn reap(&self, _: &Frames<Machine>, _: &Pin<'_, Machine>) {}
+    fn reap(&self, _: &Frames<Machine>, _: &Pin<'_, Machine>, _: u64) {}
 
     fn shrink(&self, _: &Frames<Machine>, _: &Pin<'_, Machine>) -> u64 {
         0

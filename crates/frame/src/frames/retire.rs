@@ -8,11 +8,17 @@ use crate::limbo::LimboLists;
 use quire_arch::{Order, Pfn, Pin, Platform};
 use quire_sync::SpinLock;
 
-/// Blocks without readers that each retiring call frees: more than it adds, so that the limbo cannot grow
-/// without bound.
+/// Blocks without readers that each retiring call frees, however few it adds.
 const REAP_PORTION: u32 = 8;
-/// Blocks that [`Frames::reap`] frees at most under one hold of the limbo's lock.
+/// Blocks that a CPU's limbo may have at the end of a retiring call though no reader needs them. Beyond that the
+/// call moves the epoch on and frees, for each block that it added, up to [`REAP_FACTOR`]: what long readers have
+/// left behind shrinks by as much as is added, and no call takes longer than its own work justifies.
+const KEPT_BLOCKS: u64 = 64;
+const REAP_FACTOR: u64 = 2;
+/// Blocks that leave the limbo at most under one hold of its lock.
 const REAP_BLOCKS: u32 = 256;
+/// Blocks of a CPU that [`Frames::reap_some`] frees at most, and objects: it is called in a timer's interrupt.
+const SOME: u64 = 1024;
 /// Epoch advances after which what is retired now can be freed.
 const EPOCHS: u32 = 2;
 
@@ -31,20 +37,24 @@ impl<P: Platform> Frames<P> {
         Ok(())
     }
 
-    /// As [`retire`](Self::retire) for all blocks of a chain, with one lock and one stamp.
+    /// As [`retire`](Self::retire) for all blocks of a chain, with one lock and one stamp. Frees in proportion to
+    /// the chain what the caller's CPU retired before, and the chain itself if there are no readers now.
     pub fn retire_chain(&self, pin: &Pin<'_, P>, chain: FrameChain) {
         if chain.is_empty() {
             return;
         }
+        let added = u64::from(chain.blocks());
         self.events.add(pin, VmEvent::LimboRetired, chain.pages());
         for index in chain.iter(&self.map) {
             let frame = self.map.at(index);
             frame.set_word(frame.word().in_limbo());
         }
-        let portion = {
-            let mut limbo = self.limbo.mine(pin).lock();
-            limbo.retire(&self.map, &self.epoch, chain);
-            limbo.collect(&self.map, &self.epoch, REAP_PORTION)
+        let limbo = self.limbo.mine(pin);
+        let (portion, left) = {
+            let mut lists = limbo.lock();
+            lists.retire(&self.map, &self.epoch, chain);
+            let portion = lists.collect(&self.map, &self.epoch, REAP_PORTION);
+            (portion, lists.blocks())
         };
         if portion.is_empty() {
             // No bucket has passed: advance the epoch, so that one will.
@@ -52,19 +62,35 @@ impl<P: Platform> Frames<P> {
         } else {
             self.free_reaped(pin, portion);
         }
+        if left > KEPT_BLOCKS {
+            self.push_epoch();
+            self.reap_from(pin, limbo, added.saturating_mul(REAP_FACTOR));
+        }
+    }
+
+    /// Takes up to `blocks` blocks off a chain: a long one is retired in portions, each under a pin of its own.
+    pub fn take_portion(&self, chain: &mut FrameChain, blocks: u32) -> FrameChain {
+        chain.split(&self.map, blocks)
     }
 
     /// Frees what the caller's CPU retired, as far as the readers are gone, and returns the number of frames.
-    /// To be called from time to time where nothing is retired any more.
     pub fn reap(&self, pin: &Pin<'_, P>) -> u64 {
         self.push_epoch();
-        self.reap_cpu(pin, self.limbo.mine(pin))
+        self.reap_found(pin, self.limbo.mine(pin))
     }
 
     /// As [`reap`](Self::reap), for what any CPU retired.
     pub fn reap_all(&self, pin: &Pin<'_, P>) -> u64 {
         self.push_epoch();
-        self.limbo.iter().map(|limbo| self.reap_cpu(pin, limbo)).sum()
+        self.limbo.iter().map(|limbo| self.reap_found(pin, limbo)).sum()
+    }
+
+    /// As [`reap_all`](Self::reap_all), for a bounded number of blocks, and of objects of each cache, that each CPU
+    /// retired. To be called from time to time, for CPUs that retire nothing any more.
+    pub fn reap_some(&self, pin: &Pin<'_, P>) -> u64 {
+        self.push_epoch();
+        self.caches().for_each(|cache| cache.reap(self, pin, SOME));
+        self.limbo.iter().map(|limbo| self.reap_from(pin, limbo, SOME)).sum()
     }
 
     /// Advances the epoch far enough to free what was retired before this call, unless readers hold it.
@@ -76,16 +102,26 @@ impl<P: Platform> Frames<P> {
         }
     }
 
-    fn reap_cpu(&self, pin: &Pin<'_, P>, limbo: &SpinLock<LimboLists, P>) -> u64 {
-        let mut freed = 0;
-        loop {
-            let portion = limbo.lock().collect(&self.map, &self.epoch, REAP_BLOCKS);
+    /// Frees what is in `limbo` at first: a CPU that retires meanwhile does not keep the caller busy.
+    fn reap_found(&self, pin: &Pin<'_, P>, limbo: &SpinLock<LimboLists, P>) -> u64 {
+        let found = limbo.lock().blocks();
+        self.reap_from(pin, limbo, found)
+    }
+
+    /// Frees up to `most` blocks of `limbo` whose readers are gone, and returns the number of frames.
+    fn reap_from(&self, pin: &Pin<'_, P>, limbo: &SpinLock<LimboLists, P>, most: u64) -> u64 {
+        let (mut freed, mut left) = (0, most);
+        while left > 0 {
+            let limit = u64::from(REAP_BLOCKS).min(left) as u32;
+            let portion = limbo.lock().collect(&self.map, &self.epoch, limit);
             if portion.is_empty() {
-                return freed;
+                break;
             }
+            left -= u64::from(portion.blocks());
             freed += portion.pages();
             self.free_reaped(pin, portion);
         }
+        freed
     }
 
     fn free_reaped(&self, pin: &Pin<'_, P>, portion: FrameChain) {

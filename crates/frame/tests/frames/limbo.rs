@@ -77,10 +77,74 @@ fn a_chain_is_retired_as_one() {
         frames.gather(&mut chain, pfn, order).unwrap();
     }
     let pages = chain.pages();
+    let reader = frames.epoch().enter(&pin);
     frames.retire_chain(&pin, chain);
     frames.retire_chain(&pin, FrameChain::new());
     assert_eq!(frames.totals().limbo_blocks, 600);
     assert_sound(&frames);
+    drop(reader);
     assert_eq!(frames.reap(&pin), pages);
     assert_eq!(frames.free_frames(), frames.totals().managed);
+}
+
+/// A chain of single frames.
+fn chain_of(frames: &Frames<Machine>, pin: &Pin<'_, Machine>, blocks: u32) -> FrameChain {
+    let mut chain = FrameChain::new();
+    for _ in 0..blocks {
+        let pfn = frames.allocate(pin, ONE.without_drain()).unwrap();
+        frames.gather(&mut chain, pfn, Order::ZERO).unwrap();
+    }
+    chain
+}
+
+/// What a call adds to the limbo, it frees: however large the chains are.
+#[test]
+fn large_chains_do_not_fill_the_limbo() {
+    let frames = frames(&[(0, 4096)], 1, PcpTechnique::OrderZero);
+    let pin = frames.platform().pin();
+    for round in 0..40 {
+        let chain = chain_of(&frames, &pin, 514);
+        frames.retire_chain(&pin, chain);
+        let left = frames.totals().limbo_blocks;
+        assert!(left <= 64, "{left} blocks in the limbo after round {round}");
+    }
+}
+
+/// A CPU stays in a section of the epoch for long. What others retired meanwhile is freed by their next calls, and
+/// none of these frees more than twice what it adds, and a few.
+#[test]
+fn what_a_long_reader_left_behind_is_freed_in_proportion() {
+    let frames = frames(&[(0, 4096)], 2, PcpTechnique::OrderZero);
+    let pin = frames.platform().pin();
+    let reader = frames.epoch().enter(&pin);
+    for _ in 0..15 {
+        let chain = chain_of(&frames, &pin, 100);
+        frames.retire_chain(&pin, chain);
+    }
+    assert_eq!(frames.totals().limbo_blocks, 1500);
+    drop(reader);
+    let mut before = 1500;
+    while before > 64 {
+        let chain = chain_of(&frames, &pin, 100);
+        frames.retire_chain(&pin, chain);
+        let left = frames.totals().limbo_blocks;
+        assert!(
+            left <= (before - 100).max(64) && left + 108 >= before,
+            "{before} blocks before, {left} after"
+        );
+        before = left;
+    }
+}
+
+/// The timer's part is bounded, and complete after a few ticks.
+#[test]
+fn a_tick_frees_a_bounded_part_of_the_limbo() {
+    let frames = frames(&[(0, 4096)], 1, PcpTechnique::OrderZero);
+    let pin = frames.platform().pin();
+    let reader = frames.epoch().enter(&pin);
+    let chain = chain_of(&frames, &pin, 2000);
+    frames.retire_chain(&pin, chain);
+    assert_eq!(frames.reap_some(&pin), 0);
+    drop(reader);
+    assert_eq!([(); 3].map(|()| frames.reap_some(&pin)), [1024, 976, 0]);
 }

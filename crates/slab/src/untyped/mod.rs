@@ -27,7 +27,7 @@ const BATCH_BYTES: usize = 4 << 10;
 const BATCH_SLOTS: (usize, usize) = (4, 32);
 /// Retired objects that each retiring call frees: more than it adds.
 const REAP_PORTION: u32 = 4;
-/// Retired objects that are freed at once where all are.
+/// Retired objects that leave a front at most under one hold of its lock.
 const REAP_SLOTS: u32 = 32;
 
 /// One cache. Lies in frames of its own and stays there as long as the machine.
@@ -230,21 +230,24 @@ impl<P: Platform> CacheCore<P> {
 }
 
 impl<P: Platform> FrameCache<P> for CacheCore<P> {
-    fn reap(&self, frames: &Frames<P>, pin: &Pin<'_, P>) {
+    fn reap(&self, frames: &Frames<P>, pin: &Pin<'_, P>, most: u64) {
         frames.push_epoch();
         for lock in self.fronts.iter() {
-            loop {
-                let passed = lock.lock().collect(frames.epoch(), REAP_SLOTS);
+            // What is there at first: a CPU that retires meanwhile does not keep the caller busy.
+            let mut left = lock.lock().retired().min(most);
+            while left > 0 {
+                let passed = lock.lock().collect(frames.epoch(), u64::from(REAP_SLOTS).min(left) as u32);
                 if passed.is_empty() {
                     break;
                 }
+                left -= u64::from(passed.count());
                 self.end(frames, pin, passed);
             }
         }
     }
 
     fn shrink(&self, frames: &Frames<P>, pin: &Pin<'_, P>) -> u64 {
-        self.reap(frames, pin);
+        self.reap(frames, pin, u64::MAX);
         let mut pages = 0;
         for lock in self.fronts.iter() {
             let free = lock.lock().empty();

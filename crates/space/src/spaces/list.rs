@@ -2,11 +2,14 @@
 
 use super::asid_pool::AsidPool;
 use core::ptr::NonNull;
+use quire_arch::VirtAddr;
 use quire_rmap::SpaceCore;
 
 /// Every space, as a list through [`SpaceCore::link`], and the tags that are in use.
 pub(super) struct SpaceList {
     first: Option<NonNull<SpaceCore>>,
+    /// Where khugepaged's scan continues: the space, which is on the list, and the address in it.
+    pub(super) scan: Option<(NonNull<SpaceCore>, VirtAddr)>,
     pub(super) asids: AsidPool,
     pub(super) count: usize,
     /// Spaces under construction.
@@ -19,10 +22,10 @@ unsafe impl Send for SpaceList {}
 impl SpaceList {
     /// Without a space.
     pub(super) fn new(asids: AsidPool) -> Self {
-        Self { first: None, asids, count: 0, coming: 0 }
+        Self { first: None, scan: None, asids, count: 0, coming: 0 }
     }
 
-    /// Adds a space at the front.
+    /// Adds a space at the front: a scan of the list in progress comes to an end however many are added.
     ///
     /// # Safety
     ///
@@ -54,17 +57,31 @@ impl SpaceList {
             // SAFETY: as above.
             unsafe { next.as_ref() }.link.set_previous(previous);
         }
+        if self.scan.is_some_and(|(at, _)| at == NonNull::from(core)) {
+            self.scan = next.map(|next| (next, VirtAddr(0)));
+        }
         self.count -= 1;
     }
 
     /// The space after `core`, which has a handle, or the first one, with a handle more. Those that are
     /// exiting are skipped.
     pub(super) fn hold_next(&self, core: Option<&SpaceCore>) -> Option<NonNull<SpaceCore>> {
-        let mut next = match core {
+        self.hold_from(match core {
             // It has a handle, so it is on the list.
             Some(core) => core.link.get().1,
             None => self.first,
-        };
+        })
+    }
+
+    /// The space where khugepaged's scan continues, with a handle more, and the address in it.
+    pub(super) fn hold_scanned(&self) -> Option<(NonNull<SpaceCore>, VirtAddr)> {
+        let (at, addr) = self.scan?;
+        let held = self.hold_from(Some(at))?;
+        Some((held, if held == at { addr } else { VirtAddr(0) }))
+    }
+
+    /// The first space from `next` on that is not exiting, with a handle more.
+    fn hold_from(&self, mut next: Option<NonNull<SpaceCore>>) -> Option<NonNull<SpaceCore>> {
         while let Some(core) = next {
             // SAFETY: what is on the list is live while its lock is held.
             let shared = unsafe { core.as_ref() };
