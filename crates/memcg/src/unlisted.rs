@@ -4,38 +4,59 @@
 use crate::Memcgs;
 use crate::lists::LruList;
 use quire_arch::{Pfn, Platform};
-use quire_frame::{Frame, FrameFlags, Kind};
+use quire_frame::{Frame, FrameFlags, Kind, MAX_REFS};
 
 impl<P: Platform> Memcgs<P> {
     /// Puts private folios that are on no list on one: those that were there before anything could be
-    /// reclaimed. Returns how many.
+    /// reclaimed, whatever else has references to them. Returns how many.
     pub fn list_unlisted(&self) -> u64 {
         let mut listed = 0;
         self.frames().for_each_frame(|head, frame| {
             let flags = frame.word().flags();
             let left_out = is_mapped(frame) && !flags.intersects(FrameFlags::LRU | FrameFlags::UNEVICTABLE);
-            if left_out && frame.refs() == 1 && self.list_if_mapped(head) {
+            if left_out && self.list_if_mapped(head) {
                 listed += 1;
             }
         });
         listed
     }
 
-    /// Lists the anonymous folio at `head` as inactive, if there is one and it is mapped and on no list.
-    /// Returns whether it did. It may be freed at any time meanwhile.
+    /// Lists the anonymous folio at `head`, if there is one and it is mapped and on no list: as inactive, unless it
+    /// is marked otherwise. Returns whether it did. It may be freed at any time meanwhile.
     pub fn list_if_mapped(&self, head: Pfn) -> bool {
         let frame = self.frames().known(head);
-        if !is_mapped(frame) || !frame.try_get() {
-            return false;
+        let mut attempt = 0;
+        loop {
+            let refs = frame.refs();
+            if !is_mapped(frame) || refs >= MAX_REFS {
+                return false;
+            }
+            if frame.try_get() {
+                break;
+            }
+            // It is being split at this moment. It must not be left out: its parts are on the list that it is on.
+            P::relax(attempt);
+            attempt = attempt.saturating_add(1);
         }
         // The reference keeps it stable. Another thread may be listing it too: the flag decides.
         let flags = frame.word().flags();
         let listed = is_mapped(frame) && !flags.contains(FrameFlags::UNEVICTABLE) && {
             let pin = self.frames().platform().pin();
-            self.list_folio(&pin, head, LruList::InactiveAnon)
+            self.list_folio(&pin, head, list_by(flags))
         };
         self.release_folio(self.frames().folio(head).head());
         listed
+    }
+}
+
+/// The list of a mapped anonymous folio with `flags`.
+fn list_by(flags: FrameFlags) -> LruList {
+    if flags.contains(FrameFlags::MLOCKED) {
+        LruList::Unevictable
+    } else if flags.contains(FrameFlags::LAZY_FREE) {
+        LruList::InactiveFile
+    } else {
+        LruList::InactiveAnon
     }
 }
 

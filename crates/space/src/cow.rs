@@ -163,6 +163,7 @@ fn replace_by_copy<P: Platform>(
     // SAFETY: the copy is new and ours; the page is held, so it is not reused. If it is written to after
     // all, its entry has changed, and the copy is dropped.
     unsafe { frames.platform().copy_user(held.pfn, copy, Order::ZERO) };
+    let _section = frames.epoch().enter(&pin);
     let locked = tables.lock(&pin, table, Level::PTE);
     let Some(kind) = take_old_page(tables, held, &locked, index, vma) else {
         drop(locked);

@@ -53,7 +53,8 @@ impl<'s, P: Platform> Faults<'s, P> {
         Tables::new(self.spaces.memory(), &self.core.tables)
     }
 
-    /// Makes the access possible in `vma`, which is held by its own lock or by the mmap lock.
+    /// Makes the access possible in `vma`, which is held by its own lock or by the mmap lock. The caller is in a
+    /// section of the epoch.
     #[inline]
     pub(crate) fn resolve_in(
         &self,
@@ -102,6 +103,7 @@ impl<'s, P: Platform> Faults<'s, P> {
         loop {
             let resolved = {
                 let pin = self.spaces.platform().pin();
+                let _section = self.spaces.frames().epoch().enter(&pin);
                 self.resolve_in(&pin, vma, addr, access, swapped)
             };
             match resolved {

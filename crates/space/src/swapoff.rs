@@ -40,7 +40,6 @@ pub fn swapon<P: Platform, D: SwapDevice<P>>(
 ) -> Result<DeviceId, SwapOnError> {
     let id = spaces.swap().swapon(device, options)?;
     spaces.memcgs().start_listing();
-    spaces.memcgs().list_unlisted();
     Ok(id)
 }
 

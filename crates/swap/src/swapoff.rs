@@ -26,7 +26,7 @@ impl<P: Platform> Swap<P> {
             self.sort_devices();
         }
         // A thread that asked for a slot before that has it now.
-        self.wait_for_sections();
+        self.frames().epoch().wait_for_sections::<P>();
         true
     }
 
@@ -74,7 +74,7 @@ impl<P: Platform> Swap<P> {
         }
         let Some(gone) = self.unlist(&device) else { return Ok(()) };
         drop(device);
-        self.wait_for_sections();
+        self.frames().epoch().wait_for_sections::<P>();
         // SAFETY: only this call ends the device.
         let users = unsafe { &gone.as_ref().users };
         // In the same word: of this and the last user the second one knows of the other. Acquire: pairs with
@@ -89,18 +89,5 @@ impl<P: Platform> Swap<P> {
         unsafe { Device::end(gone, self) };
         self.unreserve(id);
         Ok(())
-    }
-
-    /// Waits until all sections of the epoch that are open now have closed.
-    fn wait_for_sections(&self) {
-        let epoch = self.frames().epoch();
-        let stamp = epoch.stamp();
-        let mut attempt = 0;
-        while !epoch.has_passed(stamp) {
-            if !epoch.advance() {
-                P::relax(attempt);
-                attempt = attempt.saturating_add(1);
-            }
-        }
     }
 }

@@ -10,7 +10,7 @@
 use crate::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::per_cpu::PerCpu;
 use core::marker::PhantomData;
-use quire_arch::{Pin, Platform};
+use quire_arch::{Execution, Pin, Platform};
 
 /// One CPU's place in an [`Epoch`].
 #[derive(Debug)]
@@ -98,6 +98,24 @@ impl Epoch {
         let slot = self.slots.mine(pin);
         slot.enter(&self.global);
         EpochGuard { slot, not_send: PhantomData }
+    }
+
+    /// Whether the pinned CPU is in a section.
+    pub fn is_entered<P: Platform>(&self, pin: &Pin<'_, P>) -> bool {
+        self.slots.mine(pin).depth.load(Ordering::Relaxed) > 0
+    }
+
+    /// Waits until all sections that are open now have closed. What was stored before this call is seen by every
+    /// section that begins later, and what the others stored is seen after it. The caller is in no section.
+    pub fn wait_for_sections<E: Execution>(&self) {
+        let stamp = self.stamp();
+        let mut attempt = 0;
+        while !self.has_passed(stamp) {
+            if !self.advance() {
+                E::relax(attempt);
+                attempt = attempt.saturating_add(1);
+            }
+        }
     }
 
     /// The stamp for something that was unlinked just before this call.

@@ -221,3 +221,29 @@ fn loom_a_reader_never_sees_memory_that_was_reused() {
         reader.join().unwrap();
     });
 }
+
+/// A hazard of docs/locking.md, "Found in Quire": a switch is turned on beside a thread that looks at it after it has
+/// made something. Either the thread finds it on, or what the thread made is found once the sections that were open
+/// have closed.
+#[test]
+fn loom_of_a_switch_and_a_section_one_sees_the_other() {
+    loom::model(|| {
+        let epoch: &'static Epoch = Box::leak(Box::new(Epoch::new(slots(2))));
+        let (switch, made) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+        let maker = {
+            let (switch, made) = (Arc::clone(&switch), Arc::clone(&made));
+            thread::spawn(move || {
+                let slot = epoch.slot(CpuId::new(0).unwrap());
+                slot.enter(epoch.global());
+                made.store(1, Ordering::Relaxed);
+                let on = switch.load(Ordering::Relaxed) == 1;
+                slot.exit();
+                on
+            })
+        };
+        switch.store(1, Ordering::Relaxed);
+        epoch.wait_for_sections::<Loom>();
+        let found = made.load(Ordering::Relaxed) == 1;
+        assert!(maker.join().unwrap() || found, "neither saw the other");
+    });
+}

@@ -170,6 +170,7 @@ impl<P: Platform> Collapse<'_, P> {
             }
         }
         let pin = self.0.pin();
+        let _section = tables.memory().frames().epoch().enter(&pin);
         let locked = tables.lock_slot(&pin, slot);
         let installed = tables.install_huge(&pin, (&locked, slot), (head, deposit), new);
         debug_assert!(installed, "something was mapped in a block under collapse");

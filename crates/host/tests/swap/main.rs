@@ -17,3 +17,4 @@ mod swap_file;
 mod swap_memcgs;
 mod swap_sharers;
 mod swap_techniques;
+mod swapon;

@@ -118,9 +118,11 @@ impl<P: Platform> Tables<'_, P> {
     }
 
     /// Puts a folio that was just mapped on the LRU list of its memcg, if anything can be reclaimed on this
-    /// machine.
+    /// machine. The caller is in the section of the epoch in which it mapped the folio
+    /// ([`lists_anonymous`](quire_memcg::Memcgs::lists_anonymous)).
     #[inline]
     pub fn list_new(&self, pin: &Pin<'_, P>, head: Pfn, locked: bool) {
+        debug_assert!(self.memory.frames().epoch().is_entered(pin), "a folio is mapped outside the epoch");
         if self.memory.memcgs().lists_anonymous() {
             self.list_mapped(pin, head, locked);
         }

@@ -312,6 +312,7 @@ impl<P: Platform> Tables<'_, P> {
         unsafe { frames.platform().copy_user(leaf.pfn, copy, Order::ZERO) };
         let new = (copying.child)(page.start());
         new.init_page(frames.known(copy));
+        let _section = frames.epoch().enter(&pin);
         // Before reclaim can find the page and subtract it.
         child.space.residency.page_mapped(true);
         let there = child.lock(&pin, target, Level::PTE);
