@@ -16,7 +16,8 @@ use quire_frame::{AllocError, FrameCache, Frames, MachineId};
 /// dropping the `SlabCache` does not free its frames or drop the objects in it.
 ///
 /// `T` is dropped in place when an object is freed, or when the readers of a retired one are gone. This can
-/// happen inside an allocation that is about to fail, so `T`'s `Drop` takes no locks.
+/// happen inside an allocation that is about to fail, so `T`'s `Drop` takes no locks. And it can happen long
+/// after the caller retired it, so `T` borrows nothing.
 pub struct SlabCache<T, P: Platform> {
     core: NonNull<CacheCore<P>>,
     machine: MachineId,
@@ -28,7 +29,7 @@ unsafe impl<T: Send, P: Platform> Send for SlabCache<T, P> {}
 // SAFETY: as for `Send`.
 unsafe impl<T: Send, P: Platform> Sync for SlabCache<T, P> {}
 
-impl<T: Send, P: Platform> SlabCache<T, P> {
+impl<T: Send + 'static, P: Platform> SlabCache<T, P> {
     /// A cache called `name`, which is also the site of its objects in fault plans.
     ///
     /// # Errors

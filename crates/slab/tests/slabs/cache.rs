@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Everything that a cache took comes back, but for the frames that it lies in itself.
-fn gives_all_back<T: Send>(frames: &Frames<Machine>, cache: &SlabCache<T, Machine>, before: u64) {
+fn gives_all_back<T: Send + 'static>(frames: &Frames<Machine>, cache: &SlabCache<T, Machine>, before: u64) {
     let pin = frames.platform().pin();
     cache.shrink(frames, &pin);
     let report = cache.report(frames).unwrap();
@@ -175,7 +175,7 @@ fn every_size_and_alignment_has_a_layout() {
     #[repr(align(64))]
     struct Aligned([u8; 65]);
 
-    fn fill<T: Send + Clone>(value: &T) {
+    fn fill<T: Send + Clone + 'static>(value: &T) {
         let frames = machine();
         let pin = frames.platform().pin();
         let cache = cache::<T>(&frames, "sizes");

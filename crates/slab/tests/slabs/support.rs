@@ -17,12 +17,15 @@ pub(crate) fn machine() -> Audited {
 }
 
 /// A cache of the machine.
-pub(crate) fn cache<T: Send>(frames: &Frames<Machine>, name: &'static str) -> SlabCache<T, Machine> {
+pub(crate) fn cache<T: Send + 'static>(
+    frames: &Frames<Machine>,
+    name: &'static str,
+) -> SlabCache<T, Machine> {
     SlabCache::new(frames, &frames.platform().pin(), name).unwrap()
 }
 
 /// Frees objects of the test.
-pub(crate) fn free_all<T: Send>(
+pub(crate) fn free_all<T: Send + 'static>(
     frames: &Frames<Machine>,
     cache: &SlabCache<T, Machine>,
     objects: impl IntoIterator<Item = NonNull<T>>,
