@@ -1,7 +1,7 @@
 //! Taking a machine's RAM into use: survey it, carve the metadata out of it, describe every frame.
 
 use super::descriptor::Frame;
-use super::memory_map::{Arrays, MemoryMap, PAGEBLOCK_ORDER, RamRange, slot, slots};
+use super::memory_map::{Arrays, MOST_FRAMES, MemoryMap, PAGEBLOCK_ORDER, RamRange, slot, slots};
 use super::migratetype::Migratetype;
 use crate::error::BootError;
 use crate::kind::Kind;
@@ -59,8 +59,7 @@ impl Survey {
             return Err(BootError::NoRam);
         }
         let frames = highest - lowest;
-        // One number is the sentinel's and one the end of a list.
-        if frames >= u64::from(u32::MAX) - 1 {
+        if frames > MOST_FRAMES {
             return Err(BootError::SpanTooLarge { frames });
         }
         Ok(Self { base: Pfn(lowest), span: frames as u32, ranges, cpus, nodes })

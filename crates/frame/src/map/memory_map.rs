@@ -25,6 +25,10 @@ pub(crate) struct RamRange {
 const GROUP_SHIFT: u32 = 9;
 const GROUP: u32 = 1 << GROUP_SHIFT;
 
+/// The most frames from the lowest to the highest. With one descriptor more they fill whole groups, whose number
+/// of slots fits in 32 bits, and no slot has the number that ends a list.
+pub(super) const MOST_FRAMES: u64 = (u32::MAX - GROUP) as u64;
+
 /// Where in the array the descriptor of a frame lies: within its group of 512, at a place that differs from
 /// group to group.
 ///
@@ -246,6 +250,20 @@ mod tests {
             assert!(places.into_iter().all(|place| (place as usize) < slots(count)), "{count}");
             assert!((0..=count).all(|index| slot(slot(index)) == index));
         }
+    }
+
+    /// A hazard of docs/locking.md: "the largest machine has no slots". As large as it gets, the number of slots
+    /// fits in a descriptor's links, and so does each slot beside the end of a list.
+    #[test]
+    fn the_largest_span_has_slots_for_all_its_frames() {
+        let count = u32::try_from(MOST_FRAMES).unwrap();
+        let places = slots(count);
+        assert!(places < FrameIndex::NONE.0 as usize);
+        for index in count - 5000..=count {
+            assert!((slot(index) as usize) < places && slot(index) != FrameIndex::NONE.0, "{index}");
+        }
+        // One more would not do.
+        assert!(u32::try_from(slots(count + 1)).is_err());
     }
 
     /// Sets of a cache of 64 sets that the first descriptors of 64 neighbouring blocks fall into.
