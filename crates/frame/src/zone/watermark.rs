@@ -45,6 +45,15 @@ impl Watermarks {
         let step = (min / 4).max(zone * SCALE / 10_000);
         Self { min, low: min + step, high: min + 2 * step, boost: 0 }
     }
+
+    /// What a zone with `free` free frames lacks to reach `high`, once it is below `low`. The marks may be read
+    /// while a range of frames comes or goes, so that `low` is above `high`: then nothing, for this moment.
+    pub(crate) fn lacking(&self, free: u64) -> u64 {
+        if free >= self.low.saturating_add(self.boost) {
+            return 0;
+        }
+        self.high.saturating_add(self.boost).saturating_sub(free)
+    }
 }
 
 /// A zone's watermarks, as they are now. Readers may see old and new values mixed; each is valid by
@@ -90,9 +99,10 @@ impl Levels {
 
     /// Raises the boost by `frames`, under the zone's lock. Its limit leaves room for a page block.
     pub(crate) fn raise_boost(&self, frames: u64) {
-        let limit = self.high.load(Ordering::Relaxed) * BOOST_FACTOR / 10_000;
-        let limit = limit.max(PAGEBLOCK_ORDER.pages());
-        let boost = self.boost.load(Ordering::Relaxed) + frames;
+        // `min_free_kib` may be any number.
+        let limit = u128::from(self.high.load(Ordering::Relaxed)) * u128::from(BOOST_FACTOR) / 10_000;
+        let limit = u64::try_from(limit).unwrap_or(u64::MAX).max(PAGEBLOCK_ORDER.pages());
+        let boost = self.boost.load(Ordering::Relaxed).saturating_add(frames);
         self.boost.store(boost.min(limit), Ordering::Relaxed);
     }
 
@@ -116,6 +126,28 @@ mod tests {
         let quarter = Watermarks::of_zone(total / 4, total, 8192);
         assert_eq!(quarter.min, 512);
         assert_eq!(Watermarks::of_zone(0, 0, 8192), Watermarks::default());
+    }
+
+    /// A hazard of docs/locking.md: "watermarks are read while they change". The low one is of the larger zone,
+    /// the high one of the smaller.
+    #[test]
+    fn marks_that_are_half_changed_ask_for_no_more_than_there_is() {
+        let mixed = Watermarks { min: 362, low: 452, high: 384, boost: 0 };
+        assert_eq!(mixed.lacking(400), 0);
+        assert_eq!(mixed.lacking(300), 84);
+        assert_eq!(mixed.lacking(452), 0);
+        let boosted = Watermarks { boost: 512, ..mixed };
+        assert_eq!((boosted.lacking(500), boosted.lacking(964)), (396, 0));
+    }
+
+    /// A configuration may ask for any number of KiB.
+    #[test]
+    fn any_minimum_has_levels_that_can_be_boosted() {
+        let levels = Levels::default();
+        levels.set(Watermarks::of_zone(1 << 15, 1 << 15, u64::MAX), 0);
+        levels.raise_boost(512);
+        assert_eq!(levels.get().boost, 512);
+        assert!(levels.get().lacking(0) > levels.get().high);
     }
 
     #[test]
