@@ -75,7 +75,9 @@ impl AnonVmaAudit {
         let mut next = Some(anon_vma);
         while let Some(anon_vma) = next.filter(|anon_vma| !anon_vma.scratch.seen.replace(true)) {
             self.anon_vmas += 1;
-            add(&anon_vma.root().scratch.tree_empty, u64::from(anon_vma.vmas.is_empty()));
+            // SAFETY: the machine is quiet.
+            let empty = unsafe { anon_vma.vmas.is_empty() };
+            add(&anon_vma.root().scratch.tree_empty, u64::from(empty));
             next = anon_vma.parent();
             if let Some(parent) = next {
                 add(&parent.scratch.children, 1);
@@ -139,10 +141,9 @@ fn check_anon_vma(anon_vma: &AnonVma, report: &mut dyn FnMut(AnonVmaViolation)) 
         }
     };
     let Scratch { vmas, children: named, tree_vmas, tree_empty, .. } = &anon_vma.scratch;
-    unequal(vmas.get(), u64::from(anon_vma.vmas.len()), |expected, found| AnonVmaViolation::Members {
-        expected,
-        found,
-    });
+    // SAFETY: the machine is quiet.
+    let members = u64::from(unsafe { anon_vma.vmas.len() });
+    unequal(vmas.get(), members, |expected, found| AnonVmaViolation::Members { expected, found });
     unequal(named.get(), children, |expected, found| AnonVmaViolation::Children { expected, found });
     let refs = u64::from(anon_vma.refs.load(Ordering::Relaxed));
     let expected = named.get() + u64::from(vmas.get() > 0);

@@ -68,12 +68,24 @@ impl<T> IntervalLink<T> {
     }
 
     /// Whether the place is in a tree.
-    pub fn is_linked(&self) -> bool {
+    ///
+    /// # Safety
+    ///
+    /// The lock of the tree that the member is in, or may enter, is held in some way.
+    pub unsafe fn is_linked(&self) -> bool {
+        self.is_in_tree()
+    }
+
+    fn is_in_tree(&self) -> bool {
         self.size.get() != 0
     }
 
     /// The offsets that the member holds: the first and the last.
-    pub fn interval(&self) -> (u64, u64) {
+    ///
+    /// # Safety
+    ///
+    /// As for [`is_linked`](Self::is_linked).
+    pub unsafe fn interval(&self) -> (u64, u64) {
         (self.first.get(), self.last.get())
     }
 
@@ -112,12 +124,25 @@ impl<T: Member> IntervalTree<T> {
     }
 
     /// Whether it has no members.
-    pub fn is_empty(&self) -> bool {
+    ///
+    /// # Safety
+    ///
+    /// The lock is held in some way.
+    pub unsafe fn is_empty(&self) -> bool {
         self.root.get().is_none()
     }
 
     /// Number of members.
-    pub fn len(&self) -> u32 {
+    ///
+    /// # Safety
+    ///
+    /// The lock is held in some way.
+    pub unsafe fn len(&self) -> u32 {
+        self.count()
+    }
+
+    /// The same for methods whose caller holds the lock.
+    fn count(&self) -> u32 {
         self.size(self.root.get())
     }
 
@@ -129,7 +154,7 @@ impl<T: Member> IntervalTree<T> {
     /// removed.
     pub unsafe fn insert(&self, member: NonNull<T>, first: u64, last: u64) {
         let place = self.place(member);
-        debug_assert!(!place.is_linked() && first <= last);
+        debug_assert!(!place.is_in_tree() && first <= last);
         let mut parent = None;
         let mut next = self.root.get();
         let mut side = Side::Left;
@@ -158,7 +183,7 @@ impl<T: Member> IntervalTree<T> {
     /// The lock is held exclusively, and the member is in this tree.
     pub unsafe fn remove(&self, member: NonNull<T>) {
         let place = self.place(member);
-        debug_assert!(place.is_linked());
+        debug_assert!(place.is_in_tree());
         let lowest_changed = match (place.at(Side::Left), place.at(Side::Right)) {
             (Some(left), Some(right)) => {
                 // The next member in the order has nothing on its left, so it can be taken out, and takes the
@@ -381,13 +406,13 @@ impl<T: Member> IntervalTree<T> {
             let counted = place.size.get() == weights[0] + weights[1] - 1 && place.reach.get() == reach;
             let ordered = before <= place.first.get() && place.first.get() <= place.last.get();
             seen += 1;
-            if !(balanced && counted && ordered) || seen > self.len() {
+            if !(balanced && counted && ordered) || seen > self.count() {
                 return false;
             }
             before = place.first.get();
             next = self.next_in_order(node);
         }
-        seen == self.len()
+        seen == self.count()
     }
 
     fn next_in_order(&self, mut node: NonNull<T>) -> Option<NonNull<T>> {
@@ -425,7 +450,8 @@ impl<T> Default for IntervalLink<T> {
 
 impl<T> fmt::Debug for IntervalLink<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Place").field(&self.first.get()).field(&self.last.get()).finish()
+        // May be read only under the lock of the tree.
+        f.debug_struct("IntervalLink").finish_non_exhaustive()
     }
 }
 

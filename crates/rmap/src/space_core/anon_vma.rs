@@ -163,7 +163,8 @@ impl AnonVma {
     /// Puts `vma` in, which will be as `snapshot` says. The root lock is held exclusively.
     #[inline]
     pub(crate) fn enter(&self, vma: &Vma, snapshot: &VmaSnapshot) {
-        if self.vmas.is_empty()
+        // SAFETY: the root lock is held exclusively.
+        if unsafe { self.vmas.is_empty() }
             && let Some(parent) = self.parent()
         {
             parent.link_child(self);
@@ -183,7 +184,8 @@ impl AnonVma {
         unsafe { self.vmas.remove(NonNull::from(vma)) };
         let stats = &self.root().stats;
         stats.vmas.store(stats.vmas.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
-        let emptied = self.vmas.is_empty();
+        // SAFETY: as above.
+        let emptied = unsafe { self.vmas.is_empty() };
         if emptied {
             stats.empty.store(stats.empty.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         }
@@ -241,10 +243,8 @@ impl AnonVma {
 
 impl fmt::Debug for AnonVma {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AnonVma")
-            .field("refs", &self.refs)
-            .field("vmas", &self.vmas.len())
-            .finish_non_exhaustive()
+        // Its VMAs may be looked at only under the root lock.
+        f.debug_struct("AnonVma").field("refs", &self.refs).finish_non_exhaustive()
     }
 }
 

@@ -2,11 +2,11 @@
 
 use super::{SpaceCore, Vma};
 use core::cell::Cell;
+use core::fmt;
 use core::ptr::NonNull;
 use quire_vma_tree::intervals::{IntervalLink, Member};
 
 /// A VMA's part in its anon_vma. Read and written under the root lock.
-#[derive(Debug)]
 pub(crate) struct Membership {
     place: IntervalLink<Vma>,
     /// The core of the VMA's space, for walks.
@@ -27,12 +27,14 @@ impl Membership {
     /// The page offsets that the anon_vma's tree has the VMA at.
     #[inline]
     pub(crate) fn interval(&self) -> (u64, u64) {
-        self.place.interval()
+        // SAFETY: the root lock is held, or the machine is quiet.
+        unsafe { self.place.interval() }
     }
 
     #[inline]
     pub(crate) fn is_linked(&self) -> bool {
-        self.place.is_linked()
+        // SAFETY: the root lock is held; or the VMA is in no tree, since it has no anon_vma.
+        unsafe { self.place.is_linked() }
     }
 
     #[inline]
@@ -50,5 +52,12 @@ impl Membership {
 unsafe impl Member for Vma {
     fn place(&self) -> &IntervalLink<Self> {
         &self.membership().place
+    }
+}
+
+impl fmt::Debug for Membership {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // It may be looked at only under the root lock.
+        f.debug_struct("Membership").finish_non_exhaustive()
     }
 }
