@@ -33,6 +33,10 @@ for profile in dev release; do
 
     "$program" > "$program.out" || fail "the $profile program failed with exit code $?"
     grep -q '^MemTotal:' "$program.out" || fail "the $profile program printed no figures"
+    # The program ends with an error where a call of the release build uses more stack than it may.
+    deepest=$(sed -n 's/^deepest stack: //p' "$program.out")
+    [[ -n $deepest ]] || fail "the $profile program measured no stack"
+    echo "no-std-link: $profile: the deepest call used $deepest bytes of stack"
 
     # Static: no interpreter and no library to load at run time.
     if readelf --program-headers --wide "$program" | grep -E 'INTERP|DYNAMIC'; then

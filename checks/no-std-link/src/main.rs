@@ -8,10 +8,12 @@
 #![no_std]
 #![no_main]
 
+mod depths;
 mod life;
 mod machine;
 mod pair;
 mod runtime;
+mod stack;
 
 use quire_mm::{Techniques, frame::PcpTechnique};
 
@@ -24,5 +26,6 @@ extern "C" fn entry() -> ! {
         techniques.pcp = pcp;
         life::lead(techniques);
     }
+    depths::lead();
     runtime::exit(0)
 }

@@ -10,16 +10,14 @@ pub use audit::{AuditSummary, InUse, Violation};
 use crate::techniques::Techniques;
 use core::fmt;
 use quire_arch::{Order, PagingFormat, Pfn, Pin, Platform};
-use quire_frame::{
-    AllocError, BootError, Faults, FolioCounter, Frame, FrameConfig, FrameTotals, Frames, Kind, VmEvent,
-};
+use quire_frame::{BootError, Faults, FolioCounter, Frame, FrameConfig, FrameTotals, Frames, Kind, VmEvent};
 use quire_memcg::{MemcgError, MemcgId, Memcgs, WriteOutcome};
 use quire_reclaim::{KswapdStep, Policy};
 use quire_space::{
     Error, HugeConfig, HugeControls, KhugepagedStep, Layout, Limits, OomAction, Overcommit, Resident, Space,
     SpaceId, Spaces, SpacesConfig, SwapOffError,
 };
-use quire_swap::{DeviceId, Swap, SwapDevice, SwapOnError, SwapOnOptions};
+use quire_swap::{DeviceId, Swap, SwapDevice, SwapOnError, SwapOnOptions, SwapTechnique};
 use quire_sync::SpinStatistics;
 
 /// How a [`Memory`] is built.
@@ -93,7 +91,7 @@ impl<P: Platform> Memory<P> {
             time_locks: config.time_locks,
             ..FrameConfig::default()
         };
-        let frames = Frames::new(platform, frame_config).map_err(BuildError::Boot)?;
+        let swap = Self::lower(platform, frame_config, config.techniques.swap)?;
         let spaces_config = SpacesConfig {
             overcommit: config.overcommit,
             gather: config.techniques.gather,
@@ -102,11 +100,30 @@ impl<P: Platform> Memory<P> {
             huge: config.huge,
             oom: config.oom,
         };
-        let start = |error: AllocError| BuildError::Start(error.into());
-        let memcgs = Memcgs::new(frames).map_err(start)?;
-        let swap = Swap::new(memcgs, config.techniques.swap);
-        let spaces = Spaces::new(swap, spaces_config, &Policy).map_err(BuildError::Start)?;
-        Ok(Self { spaces, techniques: config.techniques })
+        Self::upper(swap, spaces_config, config.techniques)
+    }
+
+    /// The spaces over the layers below them. Not inlined, so that the whole is not on the stack below
+    /// [`lower`](Self::lower).
+    #[inline(never)]
+    fn upper(swap: Swap<P>, config: SpacesConfig, techniques: Techniques) -> Result<Self, BuildError> {
+        match Spaces::new(swap, config, &Policy) {
+            Ok(spaces) => Ok(Self { spaces, techniques }),
+            Err(error) => Err(BuildError::Start(error)),
+        }
+    }
+
+    /// The layers below the spaces. Not inlined, as [`upper`](Self::upper).
+    #[inline(never)]
+    fn lower(platform: P, config: FrameConfig, technique: SwapTechnique) -> Result<Swap<P>, BuildError> {
+        let frames = match Frames::new(platform, config) {
+            Ok(frames) => frames,
+            Err(error) => return Err(BuildError::Boot(error)),
+        };
+        match Memcgs::new(frames) {
+            Ok(memcgs) => Ok(Swap::new(memcgs, technique)),
+            Err(error) => Err(BuildError::Start(error.into())),
+        }
     }
 
     /// The machine.

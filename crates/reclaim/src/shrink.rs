@@ -68,7 +68,6 @@ pub(crate) fn shrink<P: Platform>(spaces: &Spaces<P>, folios: &mut Isolated, pre
     for folio in ready.drain(..) {
         freed += write_and_free(spaces, folio, &mut chain);
     }
-    drop(batch);
     spaces.frames().free_chain(&spaces.platform().pin(), chain);
     freed
 }

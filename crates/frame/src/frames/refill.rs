@@ -11,7 +11,8 @@ use quire_arch::{Pin, Platform};
 
 /// Runs of adjacent blocks that were taken under one hold of a zone's lock.
 struct Runs {
-    runs: [(FrameIndex, u64); CHUNK_BLOCKS],
+    /// Where each begins, and its blocks.
+    runs: [(FrameIndex, u32); CHUNK_BLOCKS],
     count: usize,
 }
 
@@ -20,9 +21,10 @@ impl Runs {
         Self { runs: [(FrameIndex::NONE, 0); CHUNK_BLOCKS], count: 0 }
     }
 
-    fn push(&mut self, run: (FrameIndex, u64)) {
+    fn push(&mut self, (first, blocks): (FrameIndex, u64)) {
         if let Some(place) = self.runs.get_mut(self.count) {
-            *place = run;
+            // A zone hands out no more at a time than a CPU's lists hold.
+            *place = (first, blocks as u32);
             self.count += 1;
         }
     }
@@ -188,7 +190,9 @@ impl<P: Platform> Frames<P> {
         None
     }
 
-    /// Moves up to `blocks` blocks from the zone to the CPU's lists and takes one.
+    /// Moves up to `blocks` blocks from the zone to the CPU's lists and takes one. Not inlined: the runs are on the
+    /// stack only here, not below every allocation.
+    #[inline(never)]
     fn fetch(
         &self,
         pin: &Pin<'_, P>,
@@ -234,7 +238,7 @@ impl<P: Platform> Frames<P> {
         }
         // Described without the zone's lock: until it is on a list only this CPU knows the run.
         for &(first, blocks) in runs.runs[..runs.count].iter().rev() {
-            pcp.push_run(&self.map, first, blocks, order, migratetype);
+            pcp.push_run(&self.map, first, u64::from(blocks), order, migratetype);
         }
         pcp.pop(&self.map, order, migratetype).map_or(Refill::Nothing, |(index, _)| Refill::Block(index))
     }

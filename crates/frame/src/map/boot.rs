@@ -118,7 +118,9 @@ impl BootMemory {
         Ok(unsafe { NonNull::slice_from_raw_parts(first.cast(), count).as_mut() })
     }
 
-    /// An array of `count` values, which lasts as long as the machine's RAM.
+    /// An array of `count` values, which lasts as long as the machine's RAM. Not inlined, so that the caller's stack
+    /// does not hold one of each kind.
+    #[inline(never)]
     pub(crate) fn array<T>(
         &mut self,
         count: usize,
@@ -131,7 +133,8 @@ impl BootMemory {
         Ok(NonNull::from(room).cast())
     }
 
-    /// A per-CPU array.
+    /// A per-CPU array. Not inlined, as [`array`](Self::array).
+    #[inline(never)]
     pub(crate) fn per_cpu<T>(&mut self, mut make: impl FnMut() -> T) -> Result<PerCpu<T>, BootError> {
         let first = NonNull::from(self.carve::<CachePadded<T>>(self.cpus)?);
         // SAFETY: `carve` gave room and alignment for one padded element for each CPU, and gives it to no

@@ -3,6 +3,7 @@
 use quire_arch::PAGE_SIZE;
 use quire_swap::{CODEC_OUTPUT, Codec, Damaged};
 use std::fmt;
+use std::mem::MaybeUninit;
 use zstd::zstd_safe::{CCtx, CParameter, DCtx};
 
 /// zstd. Its contexts lie in the host's memory, one for each CPU.
@@ -36,11 +37,7 @@ impl fmt::Debug for ZstdWorkspace {
     }
 }
 
-impl Codec for Zstd {
-    type Workspace = ZstdWorkspace;
-
-    const NAME: &'static str = "zstd";
-
+impl Zstd {
     fn workspace(&self) -> Option<ZstdWorkspace> {
         let mut workspace = ZstdWorkspace { compress: CCtx::try_create()?, decompress: DCtx::try_create()? };
         let parameters = [
@@ -50,6 +47,16 @@ impl Codec for Zstd {
         ];
         parameters.into_iter().try_for_each(|one| workspace.compress.set_parameter(one).map(|_| ())).ok()?;
         Some(workspace)
+    }
+}
+
+impl Codec for Zstd {
+    type Workspace = ZstdWorkspace;
+
+    const NAME: &'static str = "zstd";
+
+    fn init(&self, place: &mut MaybeUninit<ZstdWorkspace>) -> bool {
+        self.workspace().map(|workspace| place.write(workspace)).is_some()
     }
 
     fn compress(

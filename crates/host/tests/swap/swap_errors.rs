@@ -5,6 +5,7 @@ use crate::common::*;
 use crate::disk::{Disk, Medium, lock};
 use quire_host::swap::{Completion, FileDevice, FileDeviceOptions, SlowConfig, SlowDevice, make_swap};
 use quire_swap::{CODEC_OUTPUT, Codec, Damaged, Lz4};
+use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -295,8 +296,8 @@ impl Codec for Moody {
 
     const NAME: &'static str = "moody";
 
-    fn workspace(&self) -> Option<Self::Workspace> {
-        Lz4.workspace()
+    fn init(&self, place: &mut MaybeUninit<Self::Workspace>) -> bool {
+        Lz4.init(place)
     }
 
     fn compress(

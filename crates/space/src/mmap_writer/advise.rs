@@ -78,8 +78,23 @@ enum Effect {
 
 impl<'s, P: Platform> MmapWriter<'s, P> {
     pub(crate) fn advise(&mut self, range: VirtRange, advice: Advice) -> Result<(), Error> {
+        if matches!(advice, Advice::Cold | Advice::PageOut) {
+            // Nothing is gathered, and reclaim, which comes below this, needs the stack.
+            return self.advise_mappings(range, |writer, vma, part| {
+                if let Effect::Age(way) = effect(&vma.snapshot(), advice)? {
+                    writer.age(part, way);
+                }
+                Ok(())
+            });
+        }
+        self.advise_gathering(range, advice)
+    }
+
+    #[inline(never)]
+    fn advise_gathering(&mut self, range: VirtRange, advice: Advice) -> Result<(), Error> {
         let mut gather = Gather::new(self.spaces.memory(), &self.core.tables, FlushCause::Discard);
-        let result = self.advise_mappings(range, advice, &mut gather);
+        let result = self
+            .advise_mappings(range, |writer, vma, part| writer.advise_part(vma, part, advice, &mut gather));
         self.tables().finish(&mut gather);
         result
     }
@@ -87,8 +102,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
     fn advise_mappings(
         &mut self,
         range: VirtRange,
-        advice: Advice,
-        gather: &mut Gather<'s, P>,
+        mut each: impl FnMut(&mut Self, &'s Vma, VirtRange) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let mut at = range.start();
         let mut hole = false;
@@ -99,9 +113,16 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
             hole |= vma.range().start() > at;
             let part = vma.range().intersect(VirtRange::new(at, range.end()));
             at = part.end();
-            self.advise_part(vma, part, advice, gather)?;
+            each(self, vma, part)?;
         }
         if hole { Err(Error::NotMapped) } else { Ok(()) }
+    }
+
+    fn age(&self, part: VirtRange, way: Ageing) {
+        let page_out = |folios: &mut dyn Iterator<Item = Pfn>| {
+            self.spaces.reclaim().page_out(self.spaces, folios);
+        };
+        Cold { tables: self.tables(), thp: self.spaces.thp(), way, page_out }.age(part);
     }
 
     fn advise_part(
@@ -131,10 +152,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
                 Ok(())
             }
             Effect::Age(way) => {
-                let page_out = |folios: &mut dyn Iterator<Item = Pfn>| {
-                    self.spaces.reclaim().page_out(self.spaces, folios);
-                };
-                Cold { tables: self.tables(), thp: self.spaces.thp(), way, page_out }.age(part);
+                self.age(part, way);
                 Ok(())
             }
             Effect::Drop => {

@@ -130,6 +130,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
     }
 
     /// Frees the table that covers `range` if it is empty.
+    #[inline(never)]
     pub(crate) fn free_emptied(&mut self, range: VirtRange) {
         let tables = self.tables();
         let mut gather = Gather::new(self.spaces.memory(), &self.core.tables, FlushCause::PageOut);

@@ -2,6 +2,7 @@
 
 use crate::device::memory::PAGE;
 use core::fmt;
+use core::mem::MaybeUninit;
 use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into, get_maximum_output_size};
 
 /// Bytes that a codec may write while it compresses a page: the worst case, and some margin.
@@ -21,8 +22,9 @@ pub trait Codec: Send + Sync + 'static {
     /// Its name, as Linux has it.
     const NAME: &'static str;
 
-    /// A workspace, or none if there is no memory.
-    fn workspace(&self) -> Option<Self::Workspace>;
+    /// Writes a workspace to `place`, where it stays: it may be larger than a kernel's stack. False, and nothing is
+    /// there, if there is no memory.
+    fn init(&self, place: &mut MaybeUninit<Self::Workspace>) -> bool;
 
     /// Writes the compressed page to `output` and returns its length; `None` if it does not fit.
     fn compress(
@@ -66,9 +68,11 @@ impl Codec for Lz4 {
 
     const NAME: &'static str = "lz4";
 
-    #[inline]
-    fn workspace(&self) -> Option<Lz4Workspace> {
-        Some(Lz4Workspace(CompressTable::small()))
+    /// Not inlined, so that the table is not on the stack of what calls this.
+    #[inline(never)]
+    fn init(&self, place: &mut MaybeUninit<Lz4Workspace>) -> bool {
+        place.write(Lz4Workspace(CompressTable::small()));
+        true
     }
 
     fn compress(

@@ -6,13 +6,14 @@ use crate::device::slots::Contents;
 // Counts order nothing, so no model has to see them.
 use core::sync::atomic::{AtomicU64, Ordering};
 use quire_arch::{Pin, Platform};
-use quire_sync::CachePadded;
 
 /// Sets of counters, so that CPUs seldom share one. What one CPU counts up, another counts down: only sums
 /// mean something.
 const SHARDS: usize = 8;
 
+/// On a line of its own. Not further apart, since a device is passed by value, on kernel stacks of a few pages.
 #[derive(Debug, Default)]
+#[repr(align(64))]
 struct Shard {
     stored: AtomicU64,
     same: AtomicU64,
@@ -24,7 +25,7 @@ struct Shard {
 /// Counters of all CPUs.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
-    shards: [CachePadded<Shard>; SHARDS],
+    shards: [Shard; SHARDS],
 }
 
 /// Their sums.

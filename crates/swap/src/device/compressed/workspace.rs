@@ -2,11 +2,13 @@
 //! are needed.
 
 use super::codec::{CODEC_OUTPUT, Codec};
-use crate::device::memory::{PAGE, give_back};
+use crate::device::memory::{PAGE, give_back, own_block};
 use crate::device::section::Section;
 use core::fmt;
+use core::marker::PhantomData;
+use core::mem::MaybeUninit;
 use core::ptr::NonNull;
-use quire_arch::{CpuId, MAX_CPUS, Order, Pfn, Pin, Platform};
+use quire_arch::{Order, Pfn, Pin, Platform};
 use quire_frame::{AllocError, AllocRequest, FaultSite, Frames, Kind};
 
 /// A CPU's own: a page, and what comes out of it.
@@ -18,17 +20,14 @@ pub(super) struct Workspace<C: Codec> {
     pub(super) codec: C::Workspace,
 }
 
-/// One for each CPU.
+/// One for each CPU. Which block each CPU has is in a block of its own: devices are passed by value, on kernel
+/// stacks of a few pages.
 pub(super) struct Workspaces<C: Codec> {
-    first: [Option<NonNull<Workspace<C>>>; MAX_CPUS],
-    blocks: [Pfn; MAX_CPUS],
+    /// A word for each CPU: zero, or its block's frame number plus one.
+    directory: (Pfn, Order),
+    cpus: usize,
+    codec: PhantomData<fn() -> C>,
 }
-
-// SAFETY: a workspace is used by the CPU that it belongs to, and sent from one thread of it to the next
-// (`Codec` demands `Send`).
-unsafe impl<C: Codec> Send for Workspaces<C> {}
-// SAFETY: as for `Send`: sharing this gives no thread the workspace of another CPU.
-unsafe impl<C: Codec> Sync for Workspaces<C> {}
 
 impl<C: Codec> Workspaces<C> {
     /// Workspaces for all CPUs of a machine.
@@ -38,10 +37,13 @@ impl<C: Codec> Workspaces<C> {
         codec: &C,
         site: FaultSite,
     ) -> Result<Self, AllocError> {
-        let mut all = Self { first: [None; MAX_CPUS], blocks: [Pfn(0); MAX_CPUS] };
-        for cpu in 0..frames.platform().cpu_count() {
+        let cpus = frames.platform().cpu_count();
+        let directory = own_block(frames, pin, (cpus * size_of::<u64>()) as u64, site)?;
+        let all = Self { directory, cpus, codec: PhantomData };
+        for cpu in 0..cpus {
             match Self::make(frames, pin, codec, site) {
-                Ok((block, at)) => (all.blocks[cpu], all.first[cpu]) = (block, Some(at)),
+                // SAFETY: the directory is this call's and has a word for each CPU.
+                Ok(block) => unsafe { all.word(frames, cpu).write(block.0 + 1) },
                 Err(error) => {
                     all.close(frames, pin);
                     return Err(error);
@@ -49,6 +51,21 @@ impl<C: Codec> Workspaces<C> {
             }
         }
         Ok(all)
+    }
+
+    /// The word of a CPU of the machine.
+    #[inline]
+    fn word<P: Platform>(&self, frames: &Frames<P>, cpu: usize) -> NonNull<u64> {
+        debug_assert!(cpu < self.cpus);
+        // SAFETY: the directory has a word for each CPU.
+        unsafe { frames.platform().direct_map(self.directory.0).cast::<u64>().add(cpu) }
+    }
+
+    /// The block of a CPU, if it was made.
+    #[inline]
+    fn block<P: Platform>(&self, frames: &Frames<P>, cpu: usize) -> Option<Pfn> {
+        // SAFETY: the directory was allocated as zeros, and is only written in `new`.
+        unsafe { self.word(frames, cpu).read() }.checked_sub(1).map(Pfn)
     }
 
     fn order() -> Result<Order, AllocError> {
@@ -61,18 +78,18 @@ impl<C: Codec> Workspaces<C> {
         pin: &Pin<'_, P>,
         codec: &C,
         site: FaultSite,
-    ) -> Result<(Pfn, NonNull<Workspace<C>>), AllocError> {
+    ) -> Result<Pfn, AllocError> {
         let order = Self::order()?;
         let block = frames.allocate(pin, AllocRequest::new(order, site).kind(Kind::Swap).zeroed())?;
         let at = frames.platform().direct_map(block).cast::<Workspace<C>>();
-        let Some(workspace) = codec.workspace() else {
-            give_back(frames, pin, block, order);
-            return Err(AllocError::OutOfMemory);
-        };
         // SAFETY: the block is this call's, page-aligned and large enough. The bytes of the other fields are
         // zeros.
-        unsafe { (&raw mut (*at.as_ptr()).codec).write(workspace) };
-        Ok((block, at))
+        let place = unsafe { (&raw mut (*at.as_ptr()).codec).cast::<MaybeUninit<C::Workspace>>().as_mut() };
+        if !place.is_some_and(|place| codec.init(place)) {
+            give_back(frames, pin, block, order);
+            return Err(AllocError::OutOfMemory);
+        }
+        Ok(block)
     }
 
     /// Calls `work` with the CPU's workspace and the frame of its [`page`](Workspace::page).
@@ -82,22 +99,26 @@ impl<C: Codec> Workspaces<C> {
         section: &Section<'_, P>,
         work: impl FnOnce(&mut Workspace<C>, Pfn) -> R,
     ) -> Option<R> {
-        let cpu: CpuId = section.pin.cpu();
-        let mut workspace = self.first[cpu.index()]?;
+        let block = self.block(section.frames, section.pin.cpu().index())?;
+        let mut workspace = section.frames.platform().direct_map(block).cast::<Workspace<C>>();
         // SAFETY: written by `make`; it stays while there is a section. The pin keeps all others off the CPU,
-        // and `work`, which is this module's parent's, does not come here again.
-        Some(work(unsafe { workspace.as_mut() }, self.blocks[cpu.index()]))
+        // and `work`, which is this module's parent's, does not come here again. `Codec` demands `Send`, so that
+        // the threads of a CPU may use it one after the other.
+        Some(work(unsafe { workspace.as_mut() }, block))
     }
 
     /// Gives all of them back. No thread uses one again.
     pub(super) fn close<P: Platform>(&self, frames: &Frames<P>, pin: &Pin<'_, P>) {
-        for (workspace, &block) in self.first.iter().zip(&self.blocks) {
-            if let (Some(workspace), Ok(order)) = (workspace, Self::order()) {
+        for cpu in 0..self.cpus {
+            if let (Some(block), Ok(order)) = (self.block(frames, cpu), Self::order()) {
+                let workspace = frames.platform().direct_map(block).cast::<Workspace<C>>();
                 // SAFETY: written by `make` and used for the last time.
                 unsafe { workspace.drop_in_place() };
                 give_back(frames, pin, block, order);
             }
         }
+        let (directory, order) = self.directory;
+        give_back(frames, pin, directory, order);
     }
 }
 

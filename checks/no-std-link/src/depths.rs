@@ -1,0 +1,172 @@
+//! A life in which each call of Quire runs on a painted stack.
+
+use crate::machine::{Toy, access};
+use crate::runtime::Output;
+use crate::stack::{check_all, check_measure, shallow, shallow_within};
+use core::sync::atomic::Ordering;
+use quire_mm::platform::{Access, PAGE_SIZE, Platform, VirtAddr};
+use quire_mm::space::{Advice, MapFlags, MapRequest, OomAction, Protection, RemapFlags, Space};
+use quire_mm::swap::{SwapDevice, SwapOnOptions};
+use quire_mm::{Memory, MemoryConfig, memcg::MemcgId, proc};
+
+const RW: Protection = Protection::READ.union(Protection::WRITE);
+/// More than there is RAM for.
+const MANY: u64 = 5000;
+const HUGE: u64 = 512;
+/// What these may use. Each runs once; they hold what they make by value, and the table of the compressor.
+const BOOT: usize = 10 << 10;
+const RAM: usize = 11 << 10;
+const CACHE: usize = 15 << 10;
+
+fn at(base: VirtAddr, page: u64) -> VirtAddr {
+    VirtAddr(base.0 + page * PAGE_SIZE)
+}
+
+fn write(space: &Space<'_, Toy>, base: VirtAddr, pages: u64) -> u64 {
+    let store =
+        |page| access(space, at(base, page), Access::Write, |word| word.store(page + 1, Ordering::Relaxed));
+    (0..pages).take_while(|&page| store(page).is_ok()).count() as u64
+}
+
+fn read(space: &Space<'_, Toy>, base: VirtAddr, pages: u64) {
+    for page in 0..pages {
+        let found = access(space, at(base, page), Access::Read, |word| word.load(Ordering::Relaxed));
+        assert_eq!(found, Ok(page + 1));
+    }
+}
+
+fn map(space: &Space<'_, Toy>, pages: u64) -> VirtAddr {
+    let request = MapRequest::anonymous(pages * PAGE_SIZE, RW);
+    let request = MapRequest { flags: request.flags | MapFlags::NORESERVE, ..request };
+    shallow("mmap", || space.mmap(&request)).expect("mmap")
+}
+
+/// Leads the life, and checks how deep its calls were.
+pub(crate) fn lead() {
+    check_measure();
+    let config = MemoryConfig { oom: OomAction::Kill, ..MemoryConfig::default() };
+    let memory =
+        shallow_within(BOOT, "Memory::new", || Memory::new(Toy, config)).expect("16 MiB are enough to start");
+    {
+        let space = shallow("create_space", || memory.create_space()).expect("a space");
+        calls(&memory, &space);
+        large_folios(&space);
+        let disk = shallow("create_ram_disk", || memory.create_ram_disk(MANY)).expect("room");
+        paging(&memory, &space, "RAM disk", disk);
+        let zram = shallow_within(RAM, "create_compressed_ram", || memory.create_compressed_ram(MANY))
+            .expect("room");
+        paging(&memory, &space, "compressed RAM", zram);
+        let disk = memory.create_ram_disk(MANY).expect("room");
+        let cache = shallow_within(CACHE, "create_compressed_cache", || {
+            memory.create_compressed_cache(disk, 16 << PAGE_SIZE.ilog2())
+        });
+        paging(&memory, &space, "compressed cache", cache.expect("room"));
+        limits(&memory);
+        scarcity(&space);
+        shallow("exit", || drop(space));
+    }
+    let mut out = Output(1);
+    shallow("proc", || {
+        proc::meminfo(&memory, &mut out).expect("stdout");
+        proc::swaps(&memory, &mut out).expect("stdout");
+    });
+    let pin = memory.platform().pin();
+    shallow("tick", || memory.tick(&pin));
+    drop(pin);
+    let summary = shallow("audit", || memory.audit(|_| {}));
+    assert!(summary.is_ok(), "the audit found {} violations", summary.violations);
+    check_all();
+}
+
+/// Calls that change mappings, a fork, and copies after it.
+fn calls(memory: &Memory<Toy>, space: &Space<'_, Toy>) {
+    let pages = 600;
+    let base = map(space, pages);
+    assert_eq!(shallow("fault", || write(space, base, pages)), pages);
+    shallow("mprotect", || space.mprotect(at(base, 100), 300 * PAGE_SIZE, Protection::READ, false))
+        .expect("mprotect");
+    shallow("mprotect", || space.mprotect(base, pages * PAGE_SIZE, RW, false)).expect("mprotect");
+    shallow("munmap", || space.munmap(at(base, pages - 1), PAGE_SIZE)).expect("munmap");
+    let (old, new) = ((pages - 1) * PAGE_SIZE, 2 * pages * PAGE_SIZE);
+    // What follows is in the way.
+    let block = MapRequest::anonymous(PAGE_SIZE, RW).at(at(base, pages - 1), MapFlags::FIXED);
+    shallow("mmap", || space.mmap(&block)).expect("mmap");
+    let base = shallow("mremap", || space.mremap(base, old, new, RemapFlags::MAYMOVE, None)).expect("mremap");
+    let child = shallow("fork", || space.fork()).expect("fork");
+    assert_eq!(shallow("copy", || write(&child, base, pages)), pages);
+    shallow("read", || read(&child, base, pages));
+    for advice in [Advice::Cold, Advice::Free, Advice::DontNeed, Advice::PopulateWrite, Advice::PageOut] {
+        shallow("madvise", || child.madvise(base, new, advice)).expect("madvise");
+    }
+    shallow("mlock", || child.mlock(base, 8 * PAGE_SIZE, false)).expect("mlock");
+    shallow("munlock", || child.munlock(base, 8 * PAGE_SIZE)).expect("munlock");
+    shallow("exit", || drop(child));
+    shallow("munmap", || space.munmap(base, new)).expect("munmap");
+    shallow("khugepaged", || memory.khugepaged_step());
+}
+
+/// A mapping of large folios, in parts, and made whole again.
+fn large_folios(space: &Space<'_, Toy>) {
+    let base = map(space, 2 * HUGE);
+    let len = 2 * HUGE * PAGE_SIZE;
+    shallow("madvise", || space.madvise(base, len, Advice::HugePage)).expect("madvise");
+    assert_eq!(shallow("fault", || write(space, base, 2 * HUGE)), 2 * HUGE);
+    shallow("mprotect", || space.mprotect(at(base, 300), 9 * PAGE_SIZE, Protection::READ, false))
+        .expect("mprotect");
+    shallow("mprotect", || space.mprotect(base, len, RW, false)).expect("mprotect");
+    // Without memory, or a whole range, it may fail.
+    let _ = shallow("collapse", || space.madvise(base, len, Advice::Collapse));
+    shallow("read", || read(space, base, 2 * HUGE));
+    shallow("munmap", || space.munmap(base, len)).expect("munmap");
+}
+
+/// Pages go to a device and come back.
+fn paging(memory: &Memory<Toy>, space: &Space<'_, Toy>, name: &str, device: impl SwapDevice<Toy>) {
+    let _ = core::fmt::Write::write_fmt(&mut Output(1), format_args!("on a {name}:\n"));
+    let device = shallow("swapon", || memory.swapon(device, SwapOnOptions::default())).expect("swapon");
+    let pages = 2000;
+    let base = map(space, pages);
+    shallow("madvise", || space.madvise(base, 2 * HUGE * PAGE_SIZE, Advice::HugePage)).expect("madvise");
+    assert_eq!(shallow("fault", || write(space, base, pages)), pages);
+    let len = pages * PAGE_SIZE;
+    shallow("page-out", || space.madvise(base, len, Advice::PageOut)).expect("madvise");
+    assert!(space.figures().swapped > 0);
+    shallow("swap-in", || read(space, base, pages));
+    shallow("page-out", || space.madvise(base, len, Advice::PageOut)).expect("madvise");
+    shallow("madvise", || space.madvise(base, len, Advice::WillNeed)).expect("madvise");
+    let child = shallow("fork", || space.fork()).expect("fork");
+    shallow("swap-in", || read(&child, base, pages));
+    let more = map(&child, MANY - pages);
+    shallow("fault with reclaim", || write(&child, more, MANY - pages));
+    shallow("kswapd", || memory.kswapd_step());
+    shallow("exit", || drop(child));
+    shallow("munmap", || space.munmap(base, len / 2)).expect("munmap");
+    shallow("swapoff", || memory.swapoff(device, || true)).expect("swapoff");
+    shallow("munmap", || space.munmap(base, len)).expect("munmap");
+}
+
+/// A memcg at its limit, and one above it.
+fn limits(memory: &Memory<Toy>) {
+    let disk = memory.create_compressed_ram(MANY).expect("room");
+    let device = memory.swapon(disk, SwapOnOptions::default()).expect("swapon");
+    let group = shallow("create_memcg", || memory.create_memcg(MemcgId::ROOT, "group")).expect("a memcg");
+    let write_file = |name, text| shallow("write_memcg_file", || memory.write_memcg_file(group, name, text));
+    write_file("memory.max", "1M").expect("a limit");
+    write_file("memory.swap.max", "4M").expect("a limit");
+    let space = memory.create_space().expect("a space");
+    shallow("set_memcg", || space.set_memcg(group)).expect("set_memcg");
+    let base = map(&space, MANY);
+    let written = shallow("fault at a limit", || write(&space, base, MANY));
+    assert!(written > 256 && written < MANY, "the program was killed after {written} pages");
+    shallow("exit", || drop(space));
+    let _ = shallow("write_memcg_file", || memory.write_memcg_file(MemcgId::ROOT, "memory.reclaim", "1M"));
+    shallow("remove_memcg", || memory.remove_memcg(group)).expect("it is empty");
+    memory.swapoff(device, || true).expect("swapoff");
+}
+
+/// Memory ends, without a device.
+fn scarcity(space: &Space<'_, Toy>) {
+    let base = map(space, MANY);
+    let written = shallow("fault without memory", || write(space, base, MANY));
+    assert!(written < MANY, "16 MiB of RAM do not hold more");
+}
