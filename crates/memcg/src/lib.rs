@@ -24,6 +24,7 @@
 //! - `memcg`: one memcg.
 //! - `charge`: charging pages to memcgs.
 //! - `table`: from a memcg's number to the memcg.
+//! - `names`: memcgs by parent and name.
 //! - `tagged`: an amount that belongs to one memcg, in one word: what a CPU holds back of a counter that all
 //!   CPUs share.
 //! - `audit`: the auditor: recounts lists and charges.
@@ -49,6 +50,7 @@ mod memcg;
 #[cfg(all(test, loom))]
 mod models;
 mod name;
+mod names;
 mod outcome;
 mod protected;
 mod protection;

@@ -77,6 +77,8 @@ pub(crate) struct Links {
     pub(crate) first_child: AtomicU16,
     pub(crate) next: AtomicU16,
     pub(crate) prev: AtomicU16,
+    /// The next one of its chain of names.
+    pub(crate) next_named: AtomicU16,
     /// The next one that was removed, or the next free number.
     pub(crate) next_removed: AtomicU16,
     pub(crate) depth: AtomicU8,

@@ -34,9 +34,13 @@ impl Name {
         self.len.store(name.len() as u8, Ordering::Relaxed);
     }
 
+    /// The stored name.
+    pub(crate) fn bytes(&self) -> impl Iterator<Item = u8> {
+        let len = usize::from(self.len.load(Ordering::Relaxed));
+        self.bytes.iter().take(len).map(|byte| byte.load(Ordering::Relaxed))
+    }
+
     pub(crate) fn is(&self, name: &str) -> bool {
-        let stored = self.bytes.iter().map(|byte| byte.load(Ordering::Relaxed));
-        usize::from(self.len.load(Ordering::Relaxed)) == name.len()
-            && name.bytes().zip(stored).all(|(a, b)| a == b)
+        self.bytes().eq(name.bytes())
     }
 }

@@ -5,6 +5,7 @@ use crate::id::MemcgId;
 use crate::lists::NodeLists;
 use crate::memcg::Memcg;
 use crate::name::Name;
+use crate::names::Names;
 use crate::{Memcgs, SITE};
 use core::sync::atomic::AtomicU16;
 use quire_arch::{MAX_NODES, Order, Pin, Platform};
@@ -26,6 +27,8 @@ pub(crate) struct Registry {
     pub(crate) removed: Option<(MemcgId, MemcgId)>,
     /// Walks over the tree in progress: no memcg leaves it meanwhile.
     pub(crate) walks: u32,
+    /// All that are in the tree but the root.
+    pub(crate) names: Names,
 }
 
 /// A link to a memcg, or none for the root's number.
@@ -103,7 +106,7 @@ impl<P: Platform> Memcgs<P> {
         if usize::from(depth) >= MAX_DEPTH {
             return Err(MemcgError::TooDeep);
         }
-        if self.child(above, name).is_some() {
+        if registry.names.find(&self.table, parent, name).is_some() {
             return Err(MemcgError::Exists);
         }
         let memcg = match self.table.get(registry.free).filter(|memcg| !memcg.id.is_root()) {
@@ -131,6 +134,7 @@ impl<P: Platform> Memcgs<P> {
             set_link(&next.links.prev, Some(memcg.id));
         }
         set_link(&above.links.first_child, Some(memcg.id));
+        registry.names.add(memcg);
         memcg.life.begin();
         Ok(memcg.id)
     }
@@ -169,19 +173,15 @@ impl<P: Platform> Memcgs<P> {
         })
     }
 
-    fn child<'g>(&'g self, memcg: &'g Memcg<P>, name: &str) -> Option<&'g Memcg<P>> {
-        self.children(memcg).find(|child| child.life.is_online() && child.name.is(name))
-    }
-
     /// The memcg at `path`: names from the root down with slashes between, and one in front or not.
     pub fn find(&self, path: &str) -> Option<MemcgId> {
         let _pin = self.frames.platform().pin();
-        let _registry = self.registry.lock();
-        let mut memcg = self.table.get(MemcgId::ROOT)?;
+        let registry = self.registry.lock();
+        let mut memcg = MemcgId::ROOT;
         for name in path.split('/').filter(|name| !name.is_empty()) {
-            memcg = self.child(memcg, name)?;
+            memcg = registry.names.find(&self.table, memcg, name)?.id;
         }
-        Some(memcg.id)
+        Some(memcg)
     }
 
     /// The parent, or `None` for the root and for what is no memcg.
@@ -317,6 +317,7 @@ impl<P: Platform> Memcgs<P> {
             let Some(memcg) = self.pop_removed(registry) else { return };
             if self.is_over(pin, memcg) && registry.walks == 0 {
                 self.unlink(memcg);
+                registry.names.remove(&self.table, memcg);
                 memcg.links.next_removed.store(registry.free.get(), Ordering::Relaxed);
                 registry.free = memcg.id;
             } else {

@@ -390,3 +390,46 @@ fn names_and_paths() {
     });
     assert_eq!(deepest, Some(MemcgError::TooDeep));
 }
+
+/// Siblings are found by name however many there are: of the same name below several parents, and where a removed one
+/// that is still charged had the name before.
+#[test]
+fn each_of_many_siblings_is_found_by_its_name() {
+    let memcgs = memcgs(1);
+    let pin = memcgs.frames().platform().pin();
+    let parents = ["one", "two"].map(|name| memcgs.create(MemcgId::ROOT, name).unwrap());
+    let name = |number: usize| format!("session-{number}.scope");
+    let mut children: Vec<MemcgId> = Vec::new();
+    for number in 0..1000 {
+        children.push(memcgs.create(parents[number % 2], &name(number / 2)).unwrap());
+    }
+    assert_eq!(memcgs.create(parents[0], &name(7)), Err(MemcgError::Exists));
+    // Every third one is removed, and every sixth one of them is charged, so it stays in the tree.
+    for number in (0..1000).step_by(3) {
+        if number % 6 == 0 {
+            memcgs.charge_anyway(&pin, children[number], 1);
+        }
+        memcgs.remove(children[number]).unwrap();
+    }
+    for _ in 0..1000 {
+        memcgs.sweep();
+    }
+    let path = |number: usize| format!("/{}/{}", ["one", "two"][number % 2], name(number / 2));
+    for (number, &child) in children.iter().enumerate() {
+        let there = (number % 3 > 0).then_some(child);
+        assert_eq!(memcgs.find(&path(number)), there, "{}", path(number));
+    }
+    let charged: Vec<MemcgId> = (0..1000).step_by(6).map(|number| children[number]).collect();
+    for number in (0..1000).step_by(3) {
+        children[number] = memcgs.create(parents[number % 2], &name(number / 2)).unwrap();
+    }
+    charged.into_iter().for_each(|memcg| memcgs.uncharge(&pin, memcg, 1));
+    for _ in 0..1000 {
+        memcgs.sweep();
+    }
+    for (number, &child) in children.iter().enumerate() {
+        assert_eq!(memcgs.find(&path(number)), Some(child), "{}", path(number));
+    }
+    drop(pin);
+    assert_sound(&memcgs);
+}
