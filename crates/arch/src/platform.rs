@@ -223,7 +223,7 @@ pub unsafe trait Platform: Execution + Sized + Send + Sync {
     }
 
     /// Fills a block of a program's memory with zeros. A platform whose programs' memory has no contents may
-    /// leave it unchanged: the memory management does not read it.
+    /// leave its bytes unchanged: the memory management asks [`knows_zeros`](Self::knows_zeros).
     ///
     /// # Safety
     ///
@@ -274,6 +274,24 @@ pub unsafe trait Platform: Execution + Sized + Send + Sync {
     unsafe fn copy_user(&self, from: Pfn, to: Pfn, order: Order) {
         // SAFETY: the caller's contract.
         unsafe { self.copy(from, to, order) };
+    }
+
+    /// A device is going to fill a block of a program's memory, which was neither zeroed nor copied to.
+    ///
+    /// # Safety
+    ///
+    /// As for [`zero`](Self::zero).
+    #[inline]
+    unsafe fn fill_user(&self, pfn: Pfn, order: Order) {
+        let _ = (pfn, order);
+    }
+
+    /// Whether a block of a program's memory is all zeros, if that is known without its bytes. A platform
+    /// whose programs' memory has no contents always knows: what a program wrote to is not zeros.
+    #[inline]
+    fn knows_zeros(&self, pfn: Pfn, order: Order) -> Option<bool> {
+        let _ = (pfn, order);
+        None
     }
 
     /// Number of CPUs, at least 1; their numbers are 0 up to this.

@@ -135,6 +135,12 @@ impl Arena {
         NonNull::new(self.base.as_ptr().wrapping_add(offset)).unwrap_or(self.base)
     }
 
+    /// The frame that a byte of RAM is in.
+    #[inline]
+    pub(crate) fn frame_of(&self, at: NonNull<u8>) -> Pfn {
+        self.first.offset(((at.addr().get() - self.base.addr().get()) >> PAGE_SHIFT) as u64)
+    }
+
     /// Entry `index` of the page table in frame `table`.
     ///
     /// # Panics

@@ -4,6 +4,20 @@ use core::ops::Range;
 use quire_arch::{MAX_CPUS, MAX_NODES, PAGE_SIZE, Pfn, PfnRange, addr::page_align_up};
 use std::io;
 
+/// What a machine knows of the contents of programs' memory. Without its bytes no frame of a program is zeroed
+/// or copied, so the host backs only the memory map, page tables and slabs: for a replay that asks what is
+/// resident, not what is in it. What a program then reads is whatever the frame holds, zeros as a rule; that is
+/// what goes to swap.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Contents {
+    /// Its bytes.
+    Bytes,
+    /// Which pages programs wrote to: these count as not zero, all others as zeros. A bit for each frame.
+    Writes,
+    /// Nothing: all pages count as written. For programs some of whose writes are not seen.
+    Unknown,
+}
+
 /// How to build a machine. Start from [`HostConfig::with_ram`] and change what should differ.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HostConfig {
@@ -26,11 +40,8 @@ pub struct HostConfig {
     /// Touches all RAM when the machine is built, so that the host's own page faults stay out of
     /// measurements.
     pub prefault: bool,
-    /// Programs' memory has contents. Without them no frame of a program is zeroed or copied, so the host
-    /// backs only the memory map, page tables and slabs: for a replay that asks what is resident, not what is
-    /// in it. What a program then reads is whatever the frame holds, zeros as a rule; that is what goes to
-    /// swap.
-    pub contents: bool,
+    /// What is known of the contents of programs' memory.
+    pub contents: Contents,
     /// The kernel's half of each address space: entries that are written to every new root, by their index.
     /// For kernels that are tried out here; programs of this machine never go there.
     pub kernel_half: Vec<(usize, u64)>,
@@ -52,7 +63,7 @@ impl HostConfig {
             audit_at_end: false,
             large_pages: false,
             prefault: false,
-            contents: true,
+            contents: Contents::Bytes,
             kernel_half: Vec::new(),
         }
     }

@@ -11,6 +11,7 @@
 //! - `threads`: threads and locks of the host.
 //! - `config`, `zeroing`: the configuration of a machine; zeroing that bypasses the caches.
 //! - `arena`: the RAM.
+//! - `written`: which frames programs wrote to, where there are no bytes.
 //! - `wait`, `give_way`, `lock_order`: how threads wait, yield at random, and take locks in order.
 //! - `counters`: per-CPU counters.
 //! - `door`: the state word and the mailbox of a vCPU: who may touch its TLB.
@@ -52,9 +53,10 @@ mod threads;
 mod tlb;
 mod wait;
 mod walk;
+mod written;
 mod zeroing;
 
-pub use config::{HostConfig, HostError};
+pub use config::{Contents, HostConfig, HostError};
 pub use counters::HostCounters;
 pub use give_way::give_way;
 pub use machine::FrameQuery;

@@ -1,10 +1,11 @@
 //! The state shared by all handles of one machine.
 
 use crate::arena::Arena;
-use crate::config::{HostConfig, HostError, host_memory_available};
+use crate::config::{Contents, HostConfig, HostError, host_memory_available};
 use crate::cpu::Cpus;
 use crate::parking::Parking;
 use crate::threads::RwLock;
+use crate::written::Written;
 use core::fmt;
 use quire_arch::{CpuId, MAX_CPUS, NodeId, Pfn};
 use std::sync::PoisonError;
@@ -28,7 +29,9 @@ pub(crate) struct SharedMachine {
     pub(crate) parking: Parking,
     pub(crate) asids: u32,
     pub(crate) paranoid: bool,
-    pub(crate) contents: bool,
+    pub(crate) contents: Contents,
+    /// Where contents are known by what was written.
+    pub(crate) written: Option<Written>,
     pub(crate) kernel_half: Box<[(usize, u64)]>,
     started: Instant,
     frame_query: RwLock<Option<FrameQuery>>,
@@ -41,9 +44,11 @@ impl SharedMachine {
         let ranges = config.check()?;
         config.check_host(host_memory_available)?;
         let number = MACHINES.fetch_add(1, Ordering::Relaxed);
+        let arena = Arena::new(&ranges, config.large_pages, config.prefault)?;
+        let written = (config.contents == Contents::Writes).then(|| Written::new(arena.ranges()));
         Ok(Self {
             number,
-            arena: Arena::new(&ranges, config.large_pages, config.prefault)?,
+            arena,
             cpus: Cpus::new(config.cpus, number, config.paranoid),
             nodes: config.nodes,
             node_of_cpu: core::array::from_fn(|cpu| dealt(cpu, config.nodes)),
@@ -51,6 +56,7 @@ impl SharedMachine {
             asids: config.asids,
             paranoid: config.paranoid,
             contents: config.contents,
+            written,
             kernel_half: config.kernel_half.clone().into_boxed_slice(),
             started: Instant::now(),
             frame_query: RwLock::new(None),

@@ -252,10 +252,17 @@ impl<S: ProgramSpace, F: PagingFormat> Guest<'_, S, F> {
     #[inline]
     fn locate(&mut self, addr: VirtAddr, access: Access) -> Result<NonNull<u8>, AccessError<S::Error>> {
         self.be_inside();
-        match self.translate(addr, access) {
-            Some(at) => Ok(at),
-            None => self.fault(addr, access),
+        let found = match self.translate(addr, access) {
+            Some(at) => at,
+            None => self.fault(addr, access)?,
+        };
+        if access == Access::Write
+            && let Some(written) = &self.program.seat.machine.written
+        {
+            // Before the next poll, as the bytes would be.
+            written.note(self.program.seat.machine.arena.frame_of(found));
         }
+        Ok(found)
     }
 
     #[inline]

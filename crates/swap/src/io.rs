@@ -110,11 +110,13 @@ impl<P: Platform> Swap<P> {
     /// As [`read_folio`](Self::read_folio), for a caller that has just inserted the folio and knows whether
     /// its pages are zero-filled.
     pub fn read_inserted(&self, head: Pfn, zero: bool) -> IoState {
+        let order = self.frames().known(head).word().order();
         if !zero {
+            // SAFETY: as below.
+            unsafe { self.platform().fill_user(head, order) };
             return self.submit(head, Direction::Read);
         }
         self.count_pages(head, VmEvent::SwpinZero, MemcgStat::SwpinZero);
-        let order = self.frames().known(head).word().order();
         // One page of it is wanted. SAFETY: the caller has inserted the folio and no thread sees its contents
         // before it is read.
         unsafe { self.platform().zero_ahead(head, order) };
@@ -210,6 +212,8 @@ impl<P: Platform> Swap<P> {
         if !device.flags.contains(DeviceFlags::SYNCHRONOUS) {
             return Err(DeviceError::OutOfRange);
         }
+        // SAFETY: as above.
+        unsafe { self.platform().fill_user(pfn, Order::ZERO) };
         let io = PageIo { direction: Direction::Read, slot: slot.number(), pfn, pages: 1 };
         self.count_io(io, device.backing().cached(self.device_memory(), io));
         match device.backing().submit(self.device_memory(), io) {

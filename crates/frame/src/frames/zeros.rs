@@ -14,6 +14,9 @@ impl<P: Platform> Frames<P> {
     /// Whether the block of `order` at `first`, which the caller keeps from being freed, is all zeros at this
     /// moment. Programs may be writing to it.
     pub fn is_zero(&self, first: Pfn, order: Order) -> bool {
+        if let Some(known) = self.platform().knows_zeros(first, order) {
+            return known;
+        }
         let words = order.bytes() as usize / size_of::<u64>();
         let base = self.platform().direct_map(first).cast::<AtomicU64>();
         // SAFETY: the block lies in RAM, is contiguous in the direct map and aligned, and stays. Programs

@@ -4,7 +4,7 @@ mod vcpu;
 
 pub use vcpu::{Vcpu, VcpuError};
 
-use crate::config::{HostConfig, HostError};
+use crate::config::{Contents, HostConfig, HostError};
 use crate::counters::{Event, HostCounters};
 use crate::cpu::{Owner, current};
 use crate::door::Cache;
@@ -150,17 +150,19 @@ unsafe impl<F: PagingFormat> Platform for HostPlatform<F> {
 
     #[inline]
     unsafe fn zero_user(&self, pfn: Pfn, order: Order) {
-        if self.machine.contents {
+        match &self.machine.written {
+            Some(written) => written.set(pfn, order, false),
             // SAFETY: the caller's contract.
-            unsafe { self.zero(pfn, order) };
+            None if self.machine.contents == Contents::Bytes => unsafe { self.zero(pfn, order) },
+            None => {}
         }
     }
 
     unsafe fn zero_ahead(&self, pfn: Pfn, order: Order) {
-        if order < PAST_CACHES {
+        if order < PAST_CACHES || self.machine.contents != Contents::Bytes {
             // SAFETY: the caller's contract.
             unsafe { self.zero_user(pfn, order) };
-        } else if self.machine.contents {
+        } else {
             // SAFETY: a block in RAM is contiguous in the direct map, and the caller owns it; frames begin at
             // a border of 4 KiB.
             unsafe { zero_past_caches(self.direct_map(pfn).as_ptr(), order.bytes() as usize) };
@@ -183,9 +185,27 @@ unsafe impl<F: PagingFormat> Platform for HostPlatform<F> {
 
     #[inline]
     unsafe fn copy_user(&self, from: Pfn, to: Pfn, order: Order) {
-        if self.machine.contents {
+        match &self.machine.written {
+            Some(written) => written.copy(from, to, order),
             // SAFETY: the caller's contract.
-            unsafe { self.copy(from, to, order) };
+            None if self.machine.contents == Contents::Bytes => unsafe { self.copy(from, to, order) },
+            None => {}
+        }
+    }
+
+    #[inline]
+    unsafe fn fill_user(&self, pfn: Pfn, order: Order) {
+        if let Some(written) = &self.machine.written {
+            written.set(pfn, order, true);
+        }
+    }
+
+    #[inline]
+    fn knows_zeros(&self, pfn: Pfn, order: Order) -> Option<bool> {
+        match self.machine.contents {
+            Contents::Bytes => None,
+            Contents::Writes => self.machine.written.as_ref().map(|written| written.is_zero(pfn, order)),
+            Contents::Unknown => Some(false),
         }
     }
 

@@ -268,7 +268,7 @@ impl TraceHeader {
                 ),
             });
         };
-        if settings.thp_turned_off || settings.thp_is_never() {
+        if self.knows_touched_pages() {
             return Ok(());
         }
         let enabled = settings.thp_file("enabled").unwrap_or("unknown");
@@ -276,6 +276,15 @@ impl TraceHeader {
             "recorded with transparent huge pages on ({enabled}): a fault that maps one hides which of its pages were \
              touched; {AGAIN}"
         ))
+    }
+
+    /// Whether each 4 KiB page that was touched has an event of its own.
+    #[must_use]
+    pub fn knows_touched_pages(&self) -> bool {
+        match &self.settings {
+            Some(settings) => settings.thp_turned_off || settings.thp_is_never(),
+            None => self.faults == FaultSource::None,
+        }
     }
 
     /// Shortens the command so that the header keeps well inside the limit of its frame.

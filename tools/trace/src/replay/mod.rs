@@ -50,7 +50,7 @@ use crate::event::Event;
 use crate::format::{Pressure, TraceError, TraceHeader, TraceReader, UseSource};
 use limit::GroupLimit;
 use plan::Sample;
-use quire_host::{HostConfig, Machine, MachineError};
+use quire_host::{Contents, HostConfig, Machine, MachineError};
 use quire_mm::{
     MemoryConfig, Techniques,
     memcg::{MemcgError, MemcgId},
@@ -408,8 +408,12 @@ impl Replay {
         host.paranoid = options.paranoid;
         host.large_pages = true;
         // Where no page is read, none has to be there.
-        host.contents = options.contents || options.digest;
-        host.prefault = host.contents && ram <= MOST_PREFAULTED;
+        host.contents = match options.contents || options.digest {
+            true => Contents::Bytes,
+            false if header.knows_touched_pages() => Contents::Writes,
+            false => Contents::Unknown,
+        };
+        host.prefault = host.contents == Contents::Bytes && ram <= MOST_PREFAULTED;
         let config = MemoryConfig {
             techniques: self.options.techniques,
             overcommit: self.needs.overcommit(header),

@@ -123,12 +123,12 @@ impl SampledContents {
     }
 
     /// The contents of a page without samples of its own. In a recording without any samples all sizes are
-    /// equally likely.
+    /// equally likely; zeros are not, since a page that is filled was written to.
     fn any(&self) -> Distribution {
         if self.regions.pages() > 0 {
             return Distribution::of_sum(self.regions, self.compressed);
         }
-        let unknown = Compressibility { zero: 1, same: 1, sizes: [1; Compressibility::CLASSES] };
+        let unknown = Compressibility { zero: 0, same: 1, sizes: [1; Compressibility::CLASSES] };
         Distribution::of(if self.spaces.pages() > 0 { self.spaces } else { unknown })
     }
 

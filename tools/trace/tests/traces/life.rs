@@ -275,3 +275,25 @@ fn memory_is_followed_by_address() {
     assert_eq!(columns(HugeEnabled::Always), [(1024, 2), (1024, 0), (512, 0), (512, 0)]);
     assert_eq!(columns(HugeEnabled::Never), [(2, 2), (2, 0), (1, 0), (1, 0)]);
 }
+
+/// A block is written whole, another one in its first half. Then a page of each is freed lazily, which splits
+/// the folios: only the half that was never written to is all zeros and gives its memory back. No contents are
+/// needed for that, and made-up ones do not make a page that was written look like zeros.
+#[test]
+fn a_split_drops_pages_that_were_never_written_and_no_others() {
+    let mut program = Invented::new("lazy-part");
+    program.map(SECOND, BASE, 2 * HUGE, 0);
+    for page in 0..512 + 256 {
+        program.write(2 * SECOND, BASE + page * PAGE);
+    }
+    for block in 0..2 {
+        let args = [BASE + block * HUGE + PAGE, PAGE, libc::MADV_FREE as u64, 0, 0, 0];
+        program.call(3 * SECOND, libc::SYS_madvise, args, 0);
+    }
+    for contents in [false, true] {
+        let huge = HugeConfig { policy: policy(HugeEnabled::Always), ..HugeConfig::default() };
+        let report = program.replay(ReplayOptions { huge, contents, ..ReplayOptions::default() });
+        let anonymous = report.processes[0].quire.resident_anonymous / PAGE;
+        assert_eq!(anonymous, 512 + 256, "contents: {contents}");
+    }
+}
