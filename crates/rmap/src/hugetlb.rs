@@ -55,5 +55,8 @@ impl HugePages {
 
 /// Whether a mapping may be split at `at`, which lies in it or at one of its ends.
 pub fn may_split(snapshot: &VmaSnapshot, at: VirtAddr) -> bool {
+    if snapshot.flags.contains(VmFlags::WHOLE) {
+        return at == snapshot.range.start() || at == snapshot.range.end();
+    }
     HugePages::of(snapshot.flags).is_none_or(|size| at.is_aligned(size.bytes()))
 }

@@ -66,6 +66,9 @@ differences! {
     /// Whether a page has one user only, Linux knows for each page of a large folio; here the folio as a
     /// whole is shared or not.
     PartShared = "part-shared",
+    /// Linux knows that one process alone maps a large folio, wherever its pages are mapped; here only where one
+    /// table maps all of them.
+    MovedPart = "moved-part",
     /// When Linux splits a large folio, it marks all its pages dirty if one of them was: lazily freed ones
     /// are kept. Here they are dropped.
     LazySplit = "lazy-split",
@@ -87,6 +90,8 @@ pub(crate) struct Past {
     file_written: bool,
     /// The host pages out to a device that is not the comparison's own.
     foreign_swap: bool,
+    /// Pages were moved.
+    moved: bool,
     /// Ranges whose tables Linux freed while their mappings stayed.
     without_tables: Vec<(u64, u64)>,
     /// Ranges whose pages went while tables may have stayed.
@@ -135,6 +140,19 @@ fn kept_more(call: Call, args: [u64; 6], linux: &Observation, quire: &Observatio
         && [MADV_FREE, MADV_COLD, MADV_PAGEOUT].contains(&args[2])
         && has_all_private(linux, quire)
         && !has_all_private(quire, linux)
+}
+
+/// Whether such a call split a large folio on Linux only: the pages of it that nothing was written to are shared
+/// zeros there.
+fn split_more(call: Call, args: [u64; 6], linux: &Observation, quire: &Observation) -> bool {
+    let differ = |run: &&Pages| {
+        run.state == PageState::Zero
+            && (run.start..run.end).step_by(PAGE_SIZE as usize).any(|page| has_private(quire, page))
+    };
+    call == Call::Madvise
+        && [MADV_FREE, MADV_COLD, MADV_PAGEOUT].contains(&args[2])
+        && linux.pages.iter().any(|run| differ(&run))
+        && has_all_private(quire, linux)
 }
 
 /// Whether all private pages of `few` are in `many` too.
@@ -274,6 +292,7 @@ impl Past {
         if call == Call::Mremap
             && let Outcome::Value(to @ 0..) = outcome
         {
+            self.moved = true;
             let to = (to.cast_unsigned(), to.cast_unsigned().saturating_add(third));
             if touches(&self.without_tables, addr, len) {
                 self.without_tables.push(to);
@@ -370,6 +389,8 @@ impl Past {
             KnownDifference::PartShared
         } else if self.forks > 1 && kept_more(call, args, linux, quire) {
             KnownDifference::ThirdSharer
+        } else if self.forks > 0 && self.moved && split_more(call, args, linux, quire) {
+            KnownDifference::MovedPart
         } else if self.kept_lazy(linux, quire) {
             KnownDifference::LazySplit
         } else if has_whole_from_swap(linux, quire) {

@@ -1,6 +1,6 @@
 //! The same program on Quire.
 
-use crate::linux::{FILE, FOLDER, READ_ONLY, Start, WRITE_ONLY, rights_of, shown_flags};
+use crate::linux::{FILE, FOLDER, READ_ONLY, Start, WRITE_ONLY, ZEROS, rights_of, shown_flags};
 use crate::observation::{Detail, Figures, Observation, Outcome, Pages, Region, Wanted};
 use crate::program::{Call, MOST_PROCESSES};
 use crate::sum;
@@ -21,6 +21,9 @@ pub(crate) struct Processes<'m> {
     all: [Option<HostSpace<'m>>; MOST_PROCESSES as usize],
 }
 
+/// The number of `/dev/zero`. Its mappings are shown as those of anonymous memory.
+const ZEROS_ID: u64 = 5;
+
 /// The descriptors of the oracle's processes.
 struct Descriptors;
 
@@ -36,6 +39,7 @@ impl Files for Descriptors {
             exec_refused: None,
             max_bytes: MappedFile::REGULAR_BYTES,
             huge_alignment: false,
+            vm_flags: VmFlags::empty(),
         };
         match descriptor {
             FILE => Some(memory_file),
@@ -47,6 +51,13 @@ impl Files for Descriptors {
                 writable: false,
                 refused: Some(Errno::ENODEV),
                 max_bytes: MappedFile::DEVICE_BYTES,
+                ..memory_file
+            }),
+            ZEROS => Some(OpenFile {
+                id: ZEROS_ID,
+                max_bytes: MappedFile::DEVICE_BYTES,
+                huge_alignment: true,
+                vm_flags: VmFlags::ZEROS | VmFlags::PLACES_ITSELF,
                 ..memory_file
             }),
             // The one that is open without access counts as not open.
@@ -220,12 +231,13 @@ impl<'m> Processes<'m> {
 }
 
 fn region_of(mapping: &Mapping, shown: VmFlags) -> Region {
+    let file = mapping.file.is_some_and(|id| id != ZEROS_ID);
     Region {
         start: mapping.range.start().0,
         end: mapping.range.end().0,
         flags: mapping.flags & shown,
-        offset: if mapping.file.is_some() { mapping.page_offset * PAGE_SIZE } else { 0 },
-        file: mapping.file.is_some(),
+        offset: if file { mapping.page_offset * PAGE_SIZE } else { 0 },
+        file,
     }
 }
 

@@ -50,6 +50,7 @@ fn is_to_be_met(known: KnownDifference) -> bool {
         KnownDifference::LowEligible
         | KnownDifference::ThirdSharer
         | KnownDifference::PartShared
+        | KnownDifference::MovedPart
         | KnownDifference::LazySplit => {
             let path = "/sys/kernel/mm/transparent_hugepage/enabled";
             let on = std::fs::read_to_string(path).is_ok_and(|text| !text.contains("[never]"));

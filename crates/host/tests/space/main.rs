@@ -34,4 +34,5 @@ mod space_cpus;
 mod space_formats;
 mod space_races;
 mod space_threads;
+mod special;
 mod will_need;

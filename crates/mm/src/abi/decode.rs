@@ -99,6 +99,7 @@ pub(super) fn mmap(args: [u64; 6], files: &impl Files) -> Result<MapRequest, Err
         may,
         max_bytes: file.max_bytes,
         huge_alignment: file.huge_alignment,
+        vm_flags: file.vm_flags,
     });
     request.objection = match kind {
         MAP_SHARED_VALIDATE if word & (!MAP_VALIDATED | MAP_SYNC) != 0 => Some(Error::NotSupportedByFile),

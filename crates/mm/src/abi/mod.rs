@@ -12,7 +12,7 @@ mod user;
 pub use number::CallNumber;
 pub use user::{FaultIn, UserMemory};
 
-use crate::space::{Errno, Error, Space};
+use crate::space::{Errno, Error, Space, VmFlags};
 use quire_arch::{Platform, VirtAddr};
 use quire_space::{LockAll, Protection, RemapFlags, SyncFlags};
 
@@ -37,6 +37,8 @@ pub struct OpenFile {
     pub max_bytes: u64,
     /// The file system wants large mappings aligned for huge pages.
     pub huge_alignment: bool,
+    /// As [`MappedFile::vm_flags`](crate::space::MappedFile::vm_flags).
+    pub vm_flags: VmFlags,
 }
 
 /// The open files of a process.
@@ -122,8 +124,9 @@ pub fn call<P: Platform>(
             None => Err(Error::BadFlags),
         },
         CallNumber::Mlock => space.mlock(at, len, false).map(|()| 0),
-        CallNumber::Mlock2 => match third {
-            0 | 1 => space.mlock(at, len, third == 1).map(|()| 0),
+        // An `int`.
+        CallNumber::Mlock2 => match third as u32 {
+            flags @ (0 | 1) => space.mlock(at, len, flags == 1).map(|()| 0),
             _ => Err(Error::BadFlags),
         },
         CallNumber::Munlock => space.munlock(at, len).map(|()| 0),

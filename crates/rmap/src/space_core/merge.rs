@@ -52,9 +52,9 @@ impl Proposal {
     }
 
     fn agrees(&self, other: &VmaSnapshot) -> bool {
-        // The wish for alignment is the file's, and the file is the same.
-        (self.flags ^ other.flags).difference(VmFlags::HUGE_ALIGNED).is_empty()
-            && self.backing == other.backing
+        // The wishes for a place are the file's, and the file is the same.
+        let wishes = VmFlags::HUGE_ALIGNED | VmFlags::PLACES_ITSELF;
+        (self.flags ^ other.flags).difference(wishes).is_empty() && self.backing == other.backing
     }
 }
 

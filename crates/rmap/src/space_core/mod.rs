@@ -90,9 +90,9 @@ pub struct SpaceCore {
     pub huge_disable: AtomicHugeDisable,
     /// Whether memory may become executable.
     pub exec_gain: AtomicExecGain,
-    /// Whether it ever had a mapping of huge pages, which is not split everywhere. Changed under the mmap
+    /// Which flags of those that keep a mapping from being split everywhere it ever had. Changed under the mmap
     /// lock.
-    had_hugetlb: AtomicU32,
+    had_rigid: AtomicU64,
     /// Its OOM adjustment.
     pub oom_score_adj: AtomicU32,
     /// Whether the program was OOM-killed.
@@ -125,7 +125,7 @@ impl SpaceCore {
             default_flags: AtomicU64::new(0),
             huge_disable: AtomicHugeDisable::default(),
             exec_gain: AtomicExecGain::default(),
-            had_hugetlb: AtomicU32::new(0),
+            had_rigid: AtomicU64::new(0),
             oom_score_adj: AtomicU32::new(0),
             killed: AtomicU32::new(0),
             forks: ForkSequence::default(),
@@ -136,14 +136,21 @@ impl SpaceCore {
     /// Whether it ever had a mapping of huge pages. The caller holds the mmap lock.
     #[inline]
     pub fn had_hugetlb(&self) -> bool {
-        self.had_hugetlb.load(Ordering::Relaxed) != 0
+        self.had_rigid.load(Ordering::Relaxed) & VmFlags::HUGETLB.bits() != 0
+    }
+
+    /// Whether it ever had a mapping that is not split everywhere. The caller holds the mmap lock.
+    #[inline]
+    pub fn had_rigid(&self) -> bool {
+        self.had_rigid.load(Ordering::Relaxed) != 0
     }
 
     /// A mapping with `flags` enters. The caller holds the mmap lock for writing.
     #[inline]
     pub fn note_flags(&self, flags: VmFlags) {
-        if flags.contains(VmFlags::HUGETLB) {
-            self.had_hugetlb.store(1, Ordering::Relaxed);
+        let rigid = flags & (VmFlags::HUGETLB | VmFlags::WHOLE);
+        if !rigid.is_empty() {
+            self.had_rigid.store(self.had_rigid.load(Ordering::Relaxed) | rigid.bits(), Ordering::Relaxed);
         }
     }
 

@@ -22,11 +22,20 @@ impl Backing {
     /// Zero-filled memory of the program's own.
     pub const ANONYMOUS: Self = Self(0);
     const SHARED_ANONYMOUS: u64 = 1 << 63;
+    const FILE: u64 = 1 << 62;
 
-    /// The file with the embedder's number `id`, below 2^63 - 1.
+    /// The file with the embedder's number `id`, below 2^62 - 1.
     #[inline]
     pub const fn file(id: u64) -> Self {
-        Self((id & (Self::SHARED_ANONYMOUS - 1)).saturating_add(1))
+        Self(Self::zeros(id).0 | Self::FILE)
+    }
+
+    /// A private mapping of a file whose pages are all zeros (`/dev/zero`), number `id`: anonymous memory that
+    /// still names the file.
+    #[inline]
+    pub const fn zeros(id: u64) -> Self {
+        let number = (id & (Self::FILE - 1)) + 1;
+        Self(if number == Self::FILE { Self::FILE - 1 } else { number })
     }
 
     /// Memory without a file that is shared with children, number `id`.
@@ -38,13 +47,13 @@ impl Backing {
     /// Whether pages belong to the program alone and start as zeros.
     #[inline]
     pub const fn is_anonymous(self) -> bool {
-        self.0 == 0
+        self.0 < Self::FILE
     }
 
     /// The embedder's number for the file, if it is a file.
     #[inline]
     pub const fn file_id(self) -> Option<u64> {
-        if self.0 == 0 || self.0 & Self::SHARED_ANONYMOUS != 0 { None } else { Some(self.0 - 1) }
+        if self.0 & Self::SHARED_ANONYMOUS != 0 { None } else { (self.0 & !Self::FILE).checked_sub(1) }
     }
 }
 

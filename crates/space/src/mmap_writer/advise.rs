@@ -8,7 +8,7 @@ use quire_pagetable::{FlushCause, FreeableRange, Gather, Zap};
 use quire_paging::Ageing;
 use quire_paging::Cold;
 use quire_paging::LazyFree;
-use quire_rmap::{VmFlags, Vma, VmaSnapshot, may_split};
+use quire_rmap::{Backing, VmFlags, Vma, VmaSnapshot, may_split};
 use quire_thp::{CollapseError, HugeUse, huge_borders};
 
 /// Advice for a range (`MADV_*`).
@@ -228,8 +228,9 @@ fn effect(vma: &VmaSnapshot, advice: Advice) -> Result<Effect, Error> {
         Advice::Collapse => Ok(Effect::Collapse),
         Advice::DontFork => Ok(Effect::Flags(flags | VmFlags::DONTCOPY)),
         Advice::DoFork => refuse_if(flags.contains(VmFlags::IO), Effect::Flags(flags - VmFlags::DONTCOPY)),
+        // Linux looks at the file here, not at what its pages are.
         Advice::WipeOnFork => refuse_if(
-            !vma.backing.is_anonymous() || flags.contains(VmFlags::SHARED),
+            vma.backing != Backing::ANONYMOUS || flags.contains(VmFlags::SHARED),
             Effect::Flags(flags | VmFlags::WIPEONFORK),
         ),
         Advice::KeepOnFork => Ok(Effect::Flags(flags - VmFlags::WIPEONFORK)),

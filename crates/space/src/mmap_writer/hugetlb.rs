@@ -1,4 +1,4 @@
-//! Checks of hugetlb mappings (`MAP_HUGETLB`).
+//! Checks of mappings that are not split everywhere: those of huge pages (`MAP_HUGETLB`) and special ones.
 
 use super::MmapWriter;
 use crate::error::Error;
@@ -6,10 +6,10 @@ use quire_arch::{PAGE_SHIFT, Platform, VirtRange};
 use quire_rmap::{HugePages, VmFlags, may_split};
 
 impl<P: Platform> MmapWriter<'_, P> {
-    /// Checks that no hugetlb mapping is split inside a huge page.
+    /// Checks that no hugetlb mapping is split inside a huge page, and no special one at all.
     #[inline]
     pub(crate) fn may_cut(&self, range: VirtRange) -> Result<(), Error> {
-        if !self.core.had_hugetlb() {
+        if !self.core.had_rigid() {
             return Ok(());
         }
         for at in [range.start(), range.end()] {

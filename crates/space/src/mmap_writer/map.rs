@@ -58,6 +58,9 @@ pub struct MappedFile {
     pub max_bytes: u64,
     /// The file system wants large mappings aligned for huge pages (ext4, xfs, btrfs).
     pub huge_alignment: bool,
+    /// Flags that its mappings get, as a device sets them: WHOLE, IO, DONTEXPAND, DONTCOPY, DONTDUMP. ZEROS and
+    /// PLACES_ITSELF say what the file is like. Others are ignored.
+    pub vm_flags: VmFlags,
 }
 
 impl MappedFile {
@@ -69,7 +72,16 @@ impl MappedFile {
     /// File `id` from its page `page_offset` on, with everything allowed.
     pub const fn new(id: u64, page_offset: u64) -> Self {
         let max_bytes = Self::REGULAR_BYTES;
-        Self { id, page_offset, writable: true, may: Protection::all(), max_bytes, huge_alignment: false }
+        let vm_flags = VmFlags::empty();
+        Self {
+            id,
+            page_offset,
+            writable: true,
+            may: Protection::all(),
+            max_bytes,
+            huge_alignment: false,
+            vm_flags,
+        }
     }
 
     /// Whether `pages` pages from `page_offset` on have offsets that the file can have.
@@ -78,6 +90,14 @@ impl MappedFile {
         bytes <= self.max_bytes && self.page_offset <= (self.max_bytes - bytes) >> PAGE_SHIFT
     }
 }
+
+/// The flags of [`MappedFile::vm_flags`] that a mapping has.
+const OF_FILES: VmFlags = VmFlags::WHOLE
+    .union(VmFlags::PLACES_ITSELF)
+    .union(VmFlags::IO)
+    .union(VmFlags::DONTEXPAND)
+    .union(VmFlags::DONTCOPY)
+    .union(VmFlags::DONTDUMP);
 
 /// The arguments of `mmap`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -135,12 +155,17 @@ impl<P: Platform> MmapWriter<'_, P> {
         self.check_map(request, range, (flags, file))?;
 
         let occupied = self.first_in(range).is_some();
+        let splits = if occupied { self.vmas_to_unmap(range) } else { 0 };
         if occupied {
+            // Once the rest of a mapping is two there would be one too many, and one more for the new one.
+            if splits > 0 && self.mappings() >= self.core.limits.load().mappings {
+                return Err(Error::MapCountLimit);
+            }
             self.may_cut(range)?;
         }
         let replaced = if occupied { self.replaced_by(range) } else { Replaced::default() };
         self.may_expand(flags, range.pages() - replaced.pages)?;
-        if request.huge_pages.is_some() {
+        if flags.intersects(VmFlags::SPECIAL) {
             flags -= VmFlags::LOCK_MASK;
         }
         if request.huge_pages.is_some() || request.objection.is_some() {
@@ -153,7 +178,13 @@ impl<P: Platform> MmapWriter<'_, P> {
             flags |= VmFlags::ACCOUNT;
         }
         let (backing, page_offset) = match &request.file {
-            Some(file) => (Backing::file(file.id), file.page_offset),
+            Some(file) if !file.vm_flags.contains(VmFlags::ZEROS) => {
+                (Backing::file(file.id), file.page_offset)
+            }
+            Some(file) if request.flags.contains(MapFlags::SHARED) => {
+                (Backing::shared_anonymous(self.spaces.new_number()), file.page_offset)
+            }
+            Some(file) => (Backing::zeros(file.id), file.page_offset),
             None if request.flags.contains(MapFlags::SHARED) || file.is_some() => {
                 let offset = file.map_or(0, |file| file.page_offset);
                 (Backing::shared_anonymous(self.spaces.new_number()), offset)
@@ -162,7 +193,6 @@ impl<P: Platform> MmapWriter<'_, P> {
         };
         let proposal = Proposal { range, flags, page_offset, backing, anon: AnonVmaRef::NONE };
         let mut neighbours = self.neighbours_for(&proposal);
-        let splits = if occupied { self.vmas_to_unmap(range) } else { 0 };
         let mut prepared = match self.prepare(neighbours.vmas_needed() + splits) {
             Ok(prepared) => prepared,
             Err(error) => {
@@ -262,7 +292,13 @@ impl<P: Platform> MmapWriter<'_, P> {
                 flags -= VmFlags::SHARED | VmFlags::MAYWRITE;
             }
         }
-        flags.set(VmFlags::HUGE_ALIGNED, request.file.as_ref().is_some_and(|file| file.huge_alignment));
+        if let Some(file) = &request.file {
+            flags.set(VmFlags::HUGE_ALIGNED, file.huge_alignment);
+            flags |= file.vm_flags & OF_FILES;
+            if file.vm_flags.contains(VmFlags::ZEROS) && asked.contains(MapFlags::SHARED) {
+                flags -= VmFlags::PLACES_ITSELF;
+            }
+        }
         let honoured = request.huge_pages.is_some() || self.spaces.commit().honours_noreserve();
         flags.set(VmFlags::NORESERVE, asked.contains(MapFlags::NORESERVE) && honoured);
         if let Some((size, _)) = request.huge_pages {

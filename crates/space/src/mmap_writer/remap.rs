@@ -198,6 +198,11 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
             if moved.is_none() && part.start() > remap.addr() {
                 break;
             }
+            // Its file could choose another place, so that the distances would not be kept.
+            let alone = moved.is_none() && vma.range().end() >= remap.old.end();
+            if vma.flags().contains(VmFlags::PLACES_ITSELF) && !alone {
+                return Err(Error::BadAddress);
+            }
             at = part.end();
             let target = VirtAddr(remap.target.0 + (part.start().0 - remap.addr().0));
             let mut one = Remap { old: part, new_len: part.len(), target, ..remap };
@@ -298,6 +303,9 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         let to = self.place_moved(&snapshot, &remap)?;
         if self.mappings() >= self.core.limits.load().mappings.saturating_sub(3) {
             return Err(Error::MapCountLimit);
+        }
+        if snapshot.flags.contains(VmFlags::WHOLE) && snapshot.range != old {
+            return Err(Error::BadArgument);
         }
         let target = VirtRange::new(to, VirtAddr(to.0 + remap.new_len));
         let keep = remap.flags.contains(RemapFlags::DONTUNMAP);

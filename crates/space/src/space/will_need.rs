@@ -6,7 +6,7 @@ use core::ops::ControlFlow;
 use quire_arch::{Order, Platform, VirtRange};
 use quire_paging::Ahead;
 use quire_paging::SwapIn;
-use quire_rmap::{VmFlags, Vma};
+use quire_rmap::{Backing, VmFlags, Vma};
 use quire_swap::SlotId;
 use quire_thp::{HugeUse, OrderSet};
 
@@ -35,7 +35,7 @@ impl<P: Platform> Space<'_, P> {
     fn read_swapped(&self, vma: &Vma, part: VirtRange) -> ControlFlow<()> {
         let snapshot = vma.snapshot();
         // As in Linux: of a file's mapping only the file is read.
-        if !snapshot.backing.is_anonymous() || snapshot.flags.contains(VmFlags::SHARED) {
+        if snapshot.backing != Backing::ANONYMOUS || snapshot.flags.contains(VmFlags::SHARED) {
             return ControlFlow::Continue(());
         }
         let orders = if self.spaces.swap().technique().leaves_when_mapped() {

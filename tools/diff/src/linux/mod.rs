@@ -15,7 +15,7 @@ mod swap;
 mod text;
 
 pub(crate) use huge::Interference;
-pub(crate) use prepare::{FILE, FILE_BYTES, FOLDER, PATH_ONLY, READ_ONLY, WRITE_ONLY};
+pub(crate) use prepare::{FILE, FILE_BYTES, FOLDER, PATH_ONLY, READ_ONLY, WRITE_ONLY, ZEROS};
 pub(crate) use start::{Start, rights_of};
 pub(crate) use steps::Steps;
 pub(crate) use swap::host_swaps;

@@ -21,12 +21,13 @@ const STACK_BYTES: u64 = 256 << 10;
 const BOARD_AT: u64 = 0x6000_0000_0000;
 
 /// The descriptors that programs can map: a memory file open for both, for reading, for writing, and without
-/// access; a folder; and both ends of a pipe.
+/// access; a folder; and `/dev/zero`.
 pub(crate) const FILE: u32 = 200;
 pub(crate) const READ_ONLY: u32 = 201;
 pub(crate) const WRITE_ONLY: u32 = 202;
 pub(crate) const PATH_ONLY: u32 = 203;
 pub(crate) const FOLDER: u32 = 204;
+pub(crate) const ZEROS: u32 = 206;
 /// A pidfd of the process that compares. Programs do not map it.
 pub(super) const COMPARING_PIDFD: u32 = 205;
 /// Size of the file: larger than any offset that programs use.
@@ -158,6 +159,7 @@ fn open_files(board: &Board) {
         (own, libc::O_WRONLY, WRITE_ONLY),
         (own, libc::O_PATH, PATH_ONLY),
         (c"/", libc::O_RDONLY | libc::O_DIRECTORY, FOLDER),
+        (c"/dev/zero", libc::O_RDWR, ZEROS),
     ] {
         let opened = open_as(path, flags, descriptor);
         if opened < 0 {

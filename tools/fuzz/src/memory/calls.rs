@@ -5,7 +5,7 @@ use crate::bytes::Bytes;
 use quire_arch::{PAGE_SIZE, PagingFormat};
 use quire_host::HostPlatform;
 use quire_mm::abi::{self, CallNumber, CallOutcome, FaultIn, Files, OpenFile};
-use quire_mm::space::{Errno, MappedFile, Space};
+use quire_mm::space::{Errno, MappedFile, Space, VmFlags};
 
 /// The open files of every process: the descriptor says what it is like.
 struct SixFiles;
@@ -21,6 +21,7 @@ impl Files for SixFiles {
             exec_refused: (descriptor == 3).then_some(Errno::EPERM),
             max_bytes: if descriptor == 4 { MappedFile::DEVICE_BYTES } else { MappedFile::REGULAR_BYTES },
             huge_alignment: descriptor == 5,
+            vm_flags: VmFlags::empty(),
         })
     }
 }

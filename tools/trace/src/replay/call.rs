@@ -25,6 +25,9 @@ const PR_SET_VMA: u64 = 0x5356_4d41;
 const READ_IMPLIES_EXEC: u64 = 0x0040_0000;
 const PERSONALITY_QUERY: u64 = 0xffff_ffff;
 const MADV_COLLAPSE: u32 = 25;
+const MAP_TYPE: u64 = 0xf;
+const MAP_SHARED: u64 = 1;
+const MAP_SHARED_VALIDATE: u64 = 3;
 const MAP_FIXED: u64 = 0x10;
 const MAP_32BIT: u64 = 0x40;
 const MAP_FIXED_NOREPLACE: u64 = 0x10_0000;
@@ -126,7 +129,8 @@ fn replay_whole(
 /// Calls that do not change the address space, or only its limits, which follow as events of their own.
 fn beside_memory(call: &Call) -> Option<Verdict> {
     let succeeded = call.errno().is_none();
-    let beside = match (i64::from(call.number), call.args[0]) {
+    // The first arguments of these are 32 bits wide.
+    let beside = match (i64::from(call.number), call.args[0] & 0xffff_ffff) {
         // The memory policy is the thread's, and there is only one node.
         (libc::SYS_setrlimit | libc::SYS_prlimit64 | libc::SYS_set_mempolicy, _)
         | (libc::SYS_personality, PERSONALITY_QUERY) => true,
@@ -140,14 +144,14 @@ fn beside_memory(call: &Call) -> Option<Verdict> {
     beside.then_some(Verdict::Same)
 }
 
-/// Whether Linux chose the place at random: that of a mapping in the first 2 GiB without a hint
-/// (`MAP_32BIT`), unless the program runs without address randomisation. `ours` is the place that Quire
+/// Whether Linux chose the place at random: that of a mapping in the first 2 GiB without a hint that it could
+/// use (`MAP_32BIT`), unless the program runs without address randomisation. `ours` is the place that Quire
 /// chose.
 fn is_random_place(call: &Call, ours: i64) -> bool {
     const BELOW_2G: std::ops::Range<i64> = 0x4000_0000..0x8000_0000;
     let [hint, _, _, flags, ..] = call.args;
     CallNumber::from_raw(call.number) == CallNumber::Mmap
-        && hint == 0
+        && [ours, call.result].iter().all(|&place| place.cast_unsigned() != hint & !(PAGE_SIZE - 1))
         && flags & (MAP_32BIT | MAP_FIXED | MAP_FIXED_NOREPLACE) == MAP_32BIT
         && BELOW_2G.contains(&call.result)
         && BELOW_2G.contains(&ours)
@@ -159,6 +163,8 @@ fn move_there(space: &Space<'_, HostPlatform>, call: &Call, ours: i64, file: &Re
     if space.munmap(VirtAddr(ours as u64), len).is_err() {
         return false;
     }
+    // MAP_SHARED_VALIDATE knows no MAP_FIXED_NOREPLACE, and has validated the flags already.
+    let flags = if flags & MAP_TYPE == MAP_SHARED_VALIDATE { flags & !MAP_TYPE | MAP_SHARED } else { flags };
     let again = [call.result as u64, len, protection, flags | MAP_FIXED_NOREPLACE, descriptor, offset];
     abi::call(space, CallNumber::Mmap, again, file, &FaultIn(space)).raw() == Some(call.result)
 }

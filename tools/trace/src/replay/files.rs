@@ -2,11 +2,18 @@
 
 use crate::event::{Call, FileFacts, FileKind};
 use quire_mm::abi::{Files, OpenFile};
-use quire_mm::space::{Errno, MappedFile};
+use quire_mm::space::{Errno, MappedFile, VmFlags};
 use std::collections::{HashMap, HashSet};
 
 /// File systems whose large mappings Linux aligns for huge pages (magic numbers of ext4, xfs and btrfs).
 const HUGE_ALIGNED: [u64; 3] = [0xef53, 0x5846_5342, 0x9123_683e];
+
+/// The name of a file of perf events, whose mappings are rings.
+const PERF_EVENTS: &[u8] = b"anon_inode:[perf_event]";
+
+/// What Linux sets on such a mapping: it is neither divided nor enlarged, and children do not get it.
+const RING: VmFlags =
+    VmFlags::WHOLE.union(VmFlags::DONTEXPAND).union(VmFlags::DONTCOPY).union(VmFlags::DONTDUMP);
 
 /// What a number stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -90,20 +97,13 @@ impl FileIds {
 pub(super) struct RecordedFile<'c> {
     facts: Option<&'c FileFacts>,
     id: u64,
-    shared: bool,
 }
 
 impl<'c> RecordedFile<'c> {
     pub(super) fn of(call: &'c Call, files: &mut FileIds) -> Self {
-        let shared = matches!(call.args[3] & 0xf, 1 | 3);
         let facts = call.file();
-        let id = match facts {
-            // Each shared mapping of /dev/zero is a new file.
-            Some(facts) if facts.kind == FileKind::Zero && shared => files.fresh(),
-            Some(facts) => files.id(facts.device, facts.inode, &facts.name),
-            None => 0,
-        };
-        Self { facts, id, shared }
+        let id = facts.map_or(0, |facts| files.id(facts.device, facts.inode, &facts.name));
+        Self { facts, id }
     }
 }
 
@@ -135,8 +135,10 @@ impl Files for RecordedFile<'_> {
             FileKind::Directory | FileKind::CharDevice | FileKind::Zero => MappedFile::DEVICE_BYTES,
             _ => MappedFile::REGULAR_BYTES,
         };
-        // A private mapping of /dev/zero is anonymous memory, a shared one is shared memory.
-        let zeros = facts.kind == FileKind::Zero && !self.shared;
+        let zeros = facts.kind == FileKind::Zero;
+        let mut vm_flags = VmFlags::empty();
+        vm_flags.set(VmFlags::ZEROS | VmFlags::PLACES_ITSELF, zeros);
+        vm_flags.set(RING, &*facts.name == PERF_EVENTS);
         Some(OpenFile {
             id: self.id,
             readable: facts.readable,
@@ -146,6 +148,7 @@ impl Files for RecordedFile<'_> {
             exec_refused,
             max_bytes,
             huge_alignment: zeros || HUGE_ALIGNED.contains(&facts.file_system),
+            vm_flags,
         })
     }
 }

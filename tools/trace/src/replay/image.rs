@@ -18,6 +18,9 @@ const PAGE: u64 = 4096;
 /// Where Linux looks upwards from in the usual layout, when there is no room below: a third of user space.
 const LEGACY_BASE: u64 = 0x2aaa_aaaa_a000;
 
+/// The names of the kernel's own mappings, which are not split.
+const SPECIAL: [&[u8]; 4] = [b"[vdso]", b"[vvar]", b"[vvar_vclock]", b"[uprobes]"];
+
 /// Our flags for the two-letter words of smaps. The words for things that cannot be seen here are left out.
 fn flags_of(mapping: &Mapping) -> VmFlags {
     let mut flags = VmFlags::empty();
@@ -26,6 +29,7 @@ fn flags_of(mapping: &Mapping) -> VmFlags {
             flags.set(flag, mapping.flags.has([first, second]));
         }
     }
+    flags.set(VmFlags::WHOLE, SPECIAL.contains(&&*mapping.name));
     // Frames of other kinds in between: as rigid as frames without descriptors.
     flags.set(VmFlags::PFNMAP, flags.contains(VmFlags::PFNMAP) || mapping.flags.has(*b"mm"));
     if mapping.flags == Letters::default() {

@@ -36,7 +36,13 @@ pub(super) fn apply(space: &HostSpace<'_>, call: &Call, files: &mut FileIds) {
         (libc::SYS_shmdt, _) => detach(space, first, files),
         (libc::SYS_io_setup, &CallDetail::Mapped { start, bytes }) => {
             let may = Protection::READ | Protection::WRITE;
-            map_shared(space, start, bytes, may, MappedFile { may, ..MappedFile::new(files.ring(), 0) });
+            map_shared(
+                space,
+                start,
+                bytes,
+                may,
+                MappedFile { may, vm_flags: VmFlags::DONTEXPAND, ..MappedFile::new(files.ring(), 0) },
+            );
         }
         (libc::SYS_io_destroy, _) => {
             let ring = find(space, |mapping| {

@@ -145,7 +145,56 @@ pub(crate) fn maps_zeros() {
         map(place, PAGE, WRITE, libc::MAP_SHARED | libc::MAP_FIXED, zero, offset);
     }
     call(libc::SYS_mremap, [both, 2 * PAGE, 3 * PAGE, libc::MREMAP_MAYMOVE as usize, 0, 0]);
+    // Private ones are anonymous memory with a file, and move alone.
+    let private = map(0, 4 * PAGE, WRITE, libc::MAP_PRIVATE, zero, 0) as usize;
+    for page in 0..2 {
+        // SAFETY: the page lies in the mapping.
+        unsafe { ptr::with_exposed_provenance_mut::<u8>(private + page * PAGE).write_volatile(1) };
+    }
+    for advice in [libc::MADV_FREE, libc::MADV_WIPEONFORK, libc::MADV_COLD, libc::MADV_DONTNEED] {
+        call(libc::SYS_madvise, [private, PAGE, advice as usize, 0, 0, 0]);
+    }
+    map(private + 2 * PAGE, PAGE, WRITE, ANONYMOUS | libc::MAP_FIXED, -1, 0);
+    let to = map(0, 16 * PAGE, 0, ANONYMOUS, -1, 0) as usize;
+    for first in 0..4 {
+        for pages in 1..4 - first {
+            let from = private + first * PAGE;
+            call(libc::SYS_mremap, [from, pages * PAGE, pages * PAGE, 3, to + 4 * first * PAGE, 0]);
+            call(libc::SYS_mremap, [to + 4 * first * PAGE, pages * PAGE, pages * PAGE, 3, from, 0]);
+        }
+    }
     std::process::exit(0)
+}
+
+/// Tries to divide the vdso and a ring of perf events, and then takes them whole.
+pub(crate) fn divides_special_mappings() {
+    // SAFETY: the function asks for a number.
+    let vdso = unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) } as usize;
+    // A dummy event of software: the type, the size and the number; all else is zero.
+    let mut event = [0_u64; 16];
+    event[0] = 1 | (size_of_val(&event) as u64) << 32;
+    event[1] = 9;
+    let perf = call(
+        libc::SYS_perf_event_open,
+        [event.as_ptr().expose_provenance(), 0, usize::MAX, usize::MAX, 0, 0],
+    );
+    // Where it may not be opened there is only the vdso.
+    let ring =
+        if perf >= 0 { map(0, 3 * PAGE, WRITE, libc::MAP_SHARED, perf as i32, 0) as usize } else { vdso };
+    let free = map(0, 16 * PAGE, 0, ANONYMOUS, -1, 0) as usize;
+    for (whole, pages) in [(vdso, 2), (ring, if ring == vdso { 2 } else { 3 })] {
+        for part in [whole, whole + (pages - 1) * PAGE] {
+            call(libc::SYS_mremap, [part, PAGE, PAGE, 3, free, 0]);
+            call(libc::SYS_mprotect, [part, PAGE, 0, 0, 0, 0]);
+            call(libc::SYS_madvise, [part, PAGE, libc::MADV_RANDOM as usize, 0, 0, 0]);
+            call(libc::SYS_munmap, [part, PAGE, 0, 0, 0, 0]);
+            map(part, PAGE, READ, ANONYMOUS | libc::MAP_FIXED, -1, 0);
+        }
+        call(libc::SYS_mremap, [whole, pages * PAGE, PAGE, 0, 0, 0]);
+        call(libc::SYS_mremap, [whole, pages * PAGE, 4 * PAGE, 1, 0, 0]);
+        call(libc::SYS_mremap, [whole, pages * PAGE, pages * PAGE, 3, free, 0]);
+    }
+    call(libc::SYS_exit_group, [0; 6]);
 }
 
 pub(crate) fn attaches() {
@@ -243,5 +292,12 @@ pub(crate) fn maps_below_2g() {
     assert!((0x4000_0000..0x8000_0000).contains(&second));
     // SAFETY: the page was just mapped for writing.
     unsafe { (first as *mut u8).write_volatile(1) };
+    // Hints that cannot be used: one is taken, others lie too high or wrap. Then one that can.
+    let free = first as usize + 0x100_0000;
+    for hint in [first as usize, 1 << 40, usize::MAX, free] {
+        map(hint, PAGE, WRITE, flags, -1, 0);
+    }
+    // This type refuses flags that it does not know, MAP_FIXED_NOREPLACE among them.
+    map(0, PAGE, READ, libc::MAP_SHARED_VALIDATE | libc::MAP_32BIT, sealed(0), 0);
     assert_eq!(call(libc::SYS_munmap, [first as usize, 3 * PAGE, 0, 0, 0, 0]), 0);
 }

@@ -87,6 +87,13 @@ fn collapse_of_shared_memory_is_a_gap() {
     assert_eq!(gaps(&process), expected);
 }
 
+/// The vdso and rings of perf events.
+#[test]
+fn special_mappings_are_not_divided() {
+    let Some((_, process)) = replayed("divides_special_mappings") else { return };
+    assert_eq!(gaps(&process), []);
+}
+
 /// Linux starts such mappings at a random place, which a replay takes over.
 #[test]
 fn places_below_2g_are_those_of_the_recording() {

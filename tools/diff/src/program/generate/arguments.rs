@@ -124,6 +124,13 @@ impl Generator {
     }
 }
 
+impl Generator {
+    /// Mostly nothing; else bits beyond those of an `int`, which Linux does not look at in some arguments.
+    pub(super) fn odd_int(&mut self) -> u64 {
+        if self.random.chance(10) { self.random.any() & (u64::MAX << 32) } else { 0 }
+    }
+}
+
 pub(super) fn words<const N: usize>(given: [Word; N]) -> [Word; 6] {
     let mut all = [Word::Exact(0); 6];
     all[..N].copy_from_slice(&given);

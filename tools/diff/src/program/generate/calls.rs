@@ -4,7 +4,7 @@ use super::super::names::*;
 use super::super::{Base, Call, MOST_PROCESSES, Word};
 use super::arguments::{in_word, words};
 use super::{Generator, MIB2, NONE, PAGE};
-use crate::linux::{FILE, FOLDER, PATH_ONLY, READ_ONLY, WRITE_ONLY};
+use crate::linux::{FILE, FOLDER, PATH_ONLY, READ_ONLY, WRITE_ONLY, ZEROS};
 
 /// Advice that both sides know, and some that neither does; what changes pages comes more often.
 const ADVICE: &[u64] = &[
@@ -113,6 +113,12 @@ impl Generator {
 
     /// What a mapping shows: mostly nothing.
     pub(super) fn backing(&mut self, flags: &mut u64) -> (u64, u64) {
+        if self.theme.zeros && *flags & 0xf == MAP_PRIVATE && self.random.chance(40) {
+            *flags &= !MAP_ANONYMOUS;
+            let offset =
+                self.random.pick(&[0, 0, 0, PAGE, 2 * PAGE, MIB2, (1 << 63) - PAGE, u64::MAX - 8 * PAGE + 1]);
+            return (ZEROS.into(), offset);
+        }
         if !self.theme.files || self.random.chance(50) {
             return (NONE, u64::from(self.random.chance(1)));
         }
@@ -174,6 +180,9 @@ impl Generator {
         }
         let populates = matches!(advice, MADV_POPULATE_READ | MADV_POPULATE_WRITE);
         let len = if populates { self.short_length() } else { self.length() };
+        // What the comparison has to know of is named as it is.
+        advice |=
+            if matches!(advice, MADV_RANDOM | MADV_DONTDUMP | MADV_HUGEPAGE) { self.odd_int() } else { 0 };
         (Call::Madvise, words([addr, Word::Exact(len), Word::Exact(advice)]))
     }
 
@@ -181,7 +190,7 @@ impl Generator {
         // Never MCL_CURRENT without MCL_ONFAULT: what else a process has is not to be faulted in.
         let flags = self.random.pick(&[0, 2, 4, 5, 6, 7, 8, 16]);
         self.populates |= flags == 2;
-        (Call::Mlockall, words([Word::Exact(flags)]))
+        (Call::Mlockall, words([Word::Exact(flags | self.odd_int())]))
     }
 
     pub(super) fn fork_or_exit(&mut self) -> (Call, [Word; 6]) {
@@ -204,7 +213,7 @@ impl Generator {
     pub(super) fn mdwe(&mut self) -> (Call, [Word; 6]) {
         let option = self.random.pick(&[65, 65, 65, 66]);
         let bits = if option == 66 { 0 } else { self.random.pick(&[1, 1, 1, 3, 3, 3, 0, 2, 4, 1 << 32]) };
-        let mut args = [option, bits, 0, 0, 0];
+        let mut args = [option | self.odd_int(), bits, 0, 0, 0];
         if self.random.chance(15) {
             args[self.random.pick(&[1, 2, 3, 4])] = 1;
         }

@@ -25,6 +25,8 @@ const WINDOWS: [u64; 3] =
 struct Theme {
     shared: bool,
     files: bool,
+    /// Private mappings of `/dev/zero`.
+    zeros: bool,
     forks: bool,
     limits: bool,
     /// Memory that may be executed, and `PR_SET_MDWE`.
@@ -68,6 +70,7 @@ pub(crate) fn generate(seed: u64, number: u64, len: usize) -> Program {
         forks: random.chance(if large { 50 } else { 25 }),
         limits: random.chance(if large { 5 } else { 25 }),
         executes: random.chance(10),
+        zeros: random.chance(15),
         large,
     };
     let mut generator = Generator {
@@ -170,7 +173,8 @@ impl Generator {
             }
             39..41 => {
                 let protection = Word::Exact(self.protection() | self.odd_protection());
-                (Call::PkeyMprotect, words([addr, Word::Exact(len), protection, Word::Exact(NONE)]))
+                let key = Word::Exact(NONE >> 32 | self.odd_int());
+                (Call::PkeyMprotect, words([addr, Word::Exact(len), protection, key]))
             }
             41..52 => self.mremap(),
             52..64 => self.madvise(addr),
@@ -183,13 +187,13 @@ impl Generator {
             67 => (Call::Mincore, two(len)),
             68 => (Call::MincoreInto, words([addr, Word::Exact(len), self.vector()])),
             69..71 => {
-                let flags = self.random.below(9);
+                let flags = self.random.below(9) | self.odd_int();
                 (Call::Msync, words([addr, Word::Exact(len), Word::Exact(flags)]))
             }
             71..73 => (Call::Mlock, two(self.short_length())),
             73..75 => (Call::Munlock, two(len)),
             75 => {
-                let flags = self.random.pick(&[0, 1, 1, 2]);
+                let flags = self.random.pick(&[0, 1, 1, 2]) | self.odd_int();
                 (Call::Mlock2, words([addr, Word::Exact(self.short_length()), Word::Exact(flags)]))
             }
             76 if self.random.chance(50) => self.mlockall(),
