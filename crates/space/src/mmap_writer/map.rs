@@ -133,6 +133,17 @@ impl MapRequest {
         }
     }
 
+    /// Whether it maps new shared memory, by mapping a file of zeros.
+    fn is_shared_zeros(&self) -> bool {
+        self.flags.contains(MapFlags::SHARED)
+            && self.file.as_ref().is_some_and(|file| file.vm_flags.contains(VmFlags::ZEROS))
+    }
+
+    /// The file, if it wants the mapping aligned for huge pages.
+    pub(crate) fn huge_aligned_file(&self) -> Option<&MappedFile> {
+        self.file.as_ref().filter(|file| file.huge_alignment && !self.is_shared_zeros())
+    }
+
     /// The same at `addr`, with `flags`.
     pub const fn at(self, addr: VirtAddr, flags: MapFlags) -> Self {
         Self { addr: Some(addr), flags: self.flags.union(flags), ..self }
@@ -181,7 +192,7 @@ impl<P: Platform> MmapWriter<'_, P> {
             Some(file) if !file.vm_flags.contains(VmFlags::ZEROS) => {
                 (Backing::file(file.id), file.page_offset)
             }
-            Some(file) if request.flags.contains(MapFlags::SHARED) => {
+            Some(file) if request.is_shared_zeros() => {
                 (Backing::shared_anonymous(self.spaces.new_number()), file.page_offset)
             }
             Some(file) => (Backing::zeros(file.id), file.page_offset),
@@ -293,10 +304,9 @@ impl<P: Platform> MmapWriter<'_, P> {
             }
         }
         if let Some(file) = &request.file {
-            flags.set(VmFlags::HUGE_ALIGNED, file.huge_alignment);
-            flags |= file.vm_flags & OF_FILES;
-            if file.vm_flags.contains(VmFlags::ZEROS) && asked.contains(MapFlags::SHARED) {
-                flags -= VmFlags::PLACES_ITSELF;
+            flags.set(VmFlags::HUGE_ALIGNED, request.huge_aligned_file().is_some());
+            if !request.is_shared_zeros() {
+                flags |= file.vm_flags & OF_FILES;
             }
         }
         let honoured = request.huge_pages.is_some() || self.spaces.commit().honours_noreserve();

@@ -42,9 +42,13 @@ impl<P: Platform> MmapWriter<'_, P> {
     /// huge pages without a hint, and files whose file system asks for it. `None` if there is none.
     fn place_huge(&self, request: &MapRequest, hint: VirtAddr, len: u64) -> Option<VirtAddr> {
         let huge = Order::PMD.bytes();
-        let file_offset = match &request.file {
-            Some(file) if file.huge_alignment => file.page_offset.wrapping_mul(PAGE_SIZE),
-            None if !request.flags.contains(MapFlags::SHARED) && hint.0 == 0 && len.is_multiple_of(huge) => 0,
+        let file_offset = match (request.huge_aligned_file(), &request.file) {
+            (Some(file), _) => file.page_offset.wrapping_mul(PAGE_SIZE),
+            (None, None)
+                if !request.flags.contains(MapFlags::SHARED) && hint.0 == 0 && len.is_multiple_of(huge) =>
+            {
+                0
+            }
             _ => return None,
         };
         // The part of the file that huge pages could hold. Offsets are signed in Linux, and those of devices
