@@ -1,6 +1,6 @@
 //! Differences that remain, by name. Each is a line of docs/differences.md.
 
-use crate::linux::FILE_BYTES;
+use crate::linux::{FILE_BYTES, ZEROS};
 use crate::observation::{LARGE, Observation, Outcome, Pages, Region};
 use crate::program::Call;
 use crate::program::names::*;
@@ -252,6 +252,7 @@ impl Past {
     pub(crate) fn diverges(&mut self, call: Call, args: [u64; 6], outcome: Outcome) -> bool {
         let beyond = call == Call::Mmap
             && args[3] & MAP_ANONYMOUS == 0
+            && args[4] as u32 != ZEROS
             && args[5] >= FILE_BYTES
             && matches!(outcome, Outcome::Value(0..));
         if beyond {
