@@ -28,7 +28,7 @@ fn ranges(space: &HostSpace<'_>) -> Vec<(u64, u64)> {
 
 /// What `call` fails with.
 fn errno<T>(call: Result<T, Error>) -> Option<Errno> {
-    call.err().map(|error| error.errno())
+    call.err().map(Error::errno)
 }
 
 /// A special mapping of the kernel, as the vdso is, and a ring of perf events.
