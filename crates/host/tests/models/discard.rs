@@ -1,6 +1,7 @@
 //! Discarding lazily freed pages (MADV_FREE) against writes, forks and unmaps of them.
 
 use crate::machines::*;
+use quire_space::referenced;
 use quire_sync::atomic::as_one_step;
 use shuttle::thread;
 
@@ -59,6 +60,22 @@ fn shuttle_a_discard_against_a_fork() {
     });
 }
 
+/// Maps `pages` pages that end behind `ADDR`, of which the last holds 7 and is lazily freed. CPU 0 has its
+/// translation; the accessed bit is clear, so that reclaim discards the page at its first look. The others are
+/// in use: they keep the table, which is then not flushed for itself.
+fn freed_lazily(machine: &Machine, space: &HostSpace<'_>, pages: u64) {
+    written(machine, space, ADDR, pages * PAGE, 7);
+    as_one_step(|| {
+        if pages > 1 {
+            write(machine, 1, space, BEFORE, 1);
+        }
+        space.madvise(ADDR, PAGE, Advice::Free).expect("mapped");
+        assert_eq!(read(machine, 0, space, ADDR), 7, "still there");
+        let pinned = space.pin_page_fast(ADDR, Access::Read).expect("it is there");
+        referenced(machine.memory().spaces().rmap(), pinned.pfn()).expect("no other thread runs");
+    });
+}
+
 /// What a call makes of the page that is being discarded.
 #[derive(Clone, Copy, PartialEq)]
 enum Call {
@@ -68,17 +85,10 @@ enum Call {
 }
 
 /// A call that ends what a page was, on CPU 1, while it is discarded: once the call has returned CPU 0, which
-/// has its translation, cannot read what was there. Of two pages the other one keeps the table in use, which
-/// is then not flushed for itself.
+/// has its translation, cannot read what was there.
 fn discard_against_a_call(call: Call, pages: u64) {
     with_swap(3).check(FEW, move |machine, space| {
-        written(machine, space, ADDR, pages * PAGE, 7);
-        as_one_step(|| {
-            if pages > 1 {
-                write(machine, 1, space, BEFORE, 1);
-            }
-            space.madvise(ADDR, PAGE, Advice::Free).expect("mapped");
-        });
+        freed_lazily(machine, space, pages);
         let done = Fact::default();
         thread::scope(|scope| {
             spawn_on(scope, machine, 0, space, |program| {
@@ -130,11 +140,7 @@ fn shuttle_a_discard_against_dontneed() {
 fn shuttle_a_discard_against_a_fault_of_another_cpu() {
     for writes in [true, false] {
         with_swap(3).check(SOME, move |machine, space| {
-            written(machine, space, ADDR, 2 * PAGE, 7);
-            as_one_step(|| {
-                write(machine, 1, space, BEFORE, 1);
-                space.madvise(ADDR, PAGE, Advice::Free).expect("mapped");
-            });
+            freed_lazily(machine, space, 2);
             let used = Fact::default();
             thread::scope(|scope| {
                 spawn_on(scope, machine, 0, space, |program| {
