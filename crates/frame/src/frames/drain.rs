@@ -165,8 +165,8 @@ impl<P: Platform> Frames<P> {
         loop {
             let mut pcp = set.lists.lock();
             set.set_full(false);
-            self.receive(set, &mut pcp);
-            let bound = *bound.get_or_insert(pcp.pages());
+            Self::receive(set, &mut pcp);
+            let bound = *bound.get_or_insert(pcp.pages() + set.returned.pages());
             let left = bound.saturating_sub(drained).min(pcp.pages());
             if left == 0 {
                 return drained;
@@ -175,10 +175,13 @@ impl<P: Platform> Frames<P> {
         }
     }
 
-    /// Moves what other CPUs returned to the lists' own.
-    pub(super) fn receive(&self, set: &PcpSet<P>, pcp: &mut PcpLists) {
-        if let Some((first, pages)) = set.returned.take() {
-            pcp.receive(&self.map, first, pages);
+    /// Moves what other CPUs returned to the lists' own, unless some of what came before is not used up: to join
+    /// the two would take as long as one of them is.
+    pub(super) fn receive(set: &PcpSet<P>, pcp: &mut PcpLists) {
+        if pcp.incoming_pages() == 0
+            && let Some((first, pages)) = set.returned.take()
+        {
+            pcp.receive(first, pages);
         }
     }
 
@@ -208,16 +211,19 @@ impl<P: Platform> Frames<P> {
         let mut surplus = {
             let mut pcp = set.lists.lock();
             set.set_full(false);
-            self.receive(set, &mut pcp);
+            Self::receive(set, &mut pcp);
             let (surplus, missed) = pcp.tick(zone.lists_bound());
             if !missed {
                 set.returned.set_accepts(0);
             }
-            surplus
+            // Where all has to go, so has what is still on the stack.
+            let all = surplus > 0 && surplus == pcp.pages();
+            if all { surplus + set.returned.pages() } else { surplus }
         };
         let mut aged = 0;
         while surplus > 0 {
             let mut pcp = set.lists.lock();
+            Self::receive(set, &mut pcp);
             let left = surplus.min(pcp.pages());
             let freed = self.drain_chunk(pin, zone, &mut pcp, left);
             if freed == 0 {

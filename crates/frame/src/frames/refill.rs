@@ -103,12 +103,13 @@ impl<P: Platform> Frames<P> {
         set: &PcpSet<P>,
         migratetype: Migratetype,
     ) -> u64 {
-        let (mut collected, mut bound) = (0, None);
+        let (mut collected, mut first) = (0, None);
         loop {
             let mut pcp = set.lists.lock();
-            self.receive(set, &mut pcp);
+            Self::receive(set, &mut pcp);
             let unsorted = pcp.incoming_pages();
-            let bound = *bound.get_or_insert(unsorted + pcp.pages_of(migratetype));
+            let bound = unsorted + set.returned.pages() + pcp.pages_of(migratetype);
+            let bound = *first.get_or_insert(bound);
             if collected >= bound {
                 return collected;
             }
@@ -166,7 +167,8 @@ impl<P: Platform> Frames<P> {
         }
     }
 
-    /// Takes over what other CPUs returned and looks for a block that fits. The others go to their lists.
+    /// Takes over what other CPUs returned and looks for a block that fits, among as many as fit into a chunk. The
+    /// others go to their lists.
     fn sort_returned(
         &self,
         pin: &Pin<'_, P>,
@@ -174,8 +176,9 @@ impl<P: Platform> Frames<P> {
         (set, pcp): (&PcpSet<P>, &mut PcpLists),
         request: &AllocRequest,
     ) -> Option<FrameIndex> {
-        self.receive(set, pcp);
-        while let Some((index, order)) = pcp.pop_incoming(&self.map) {
+        Self::receive(set, pcp);
+        for _ in 0..CHUNK_BLOCKS {
+            let (index, order) = pcp.pop_incoming(&self.map)?;
             let pfn = self.map.pfn(index);
             let migratetype = self.map.block_migratetype(pfn);
             if (order, migratetype) == (request.order, request.migratetype) {

@@ -4,12 +4,13 @@ use super::Frames;
 use crate::chain::FrameChain;
 use crate::kind::Kind;
 use crate::map::{Migratetype, PAGEBLOCK_ORDER};
-use crate::pcp::PcpTechnique;
+use crate::pcp::{CHUNK_BLOCKS, PcpTechnique};
 use crate::request::AllocRequest;
 use crate::testing::{Machine, TEST, assert_sound, frames, run_on};
 use crate::zone::Zone;
 use crate::zone_id::ZoneKind;
-use quire_arch::{Order, Pfn, PfnRange, Platform};
+use quire_arch::{CpuId, Order, Pfn, PfnRange, Platform};
+use std::vec::Vec;
 
 /// 128 MiB: enough for the budget of a list to hold a page block.
 const FRAMES: u64 = 1 << 15;
@@ -135,4 +136,52 @@ fn a_returned_block_of_an_isolated_page_block_is_not_given_out() {
         assert_eq!(frames.known(pfn.block_start(order)).kind(), Kind::Free);
         assert_sound(&frames);
     }
+}
+
+/// CPU 1 returns `blocks`, single frames, to CPU 0. The caller runs on CPU 0 afterwards.
+fn give_back(frames: &Frames<Machine>, blocks: &[Pfn]) {
+    let set = dma32(frames).pcp.get(CpuId::default()).unwrap();
+    set.returned.set_accepts(set.returned.pages() + blocks.len() as u64);
+    run_on(1);
+    let pin = frames.platform().pin();
+    for &pfn in blocks {
+        frames.gather(&mut FrameChain::new(), pfn, Order::ZERO).unwrap();
+        assert!(frames.free_past_lists(&pin, dma32(frames), frames.map().index(pfn), Order::ZERO));
+    }
+    run_on(0);
+}
+
+/// A hazard of docs/locking.md: "all that others returned is sorted under one hold". A request of another order sorts
+/// a part of it, and what is left comes out with what is returned later: to a drain and to the ticks of an idle CPU.
+#[test]
+fn a_miss_sorts_a_bounded_part_of_what_others_returned() {
+    const COUNT: u64 = 300;
+    let frames = frames(&[(0, FRAMES)], 2, PcpTechnique::All);
+    let movable = AllocRequest::new(Order::ZERO, TEST).movability(Migratetype::Movable);
+    let large = Order::ALL[3];
+    for ticks in [false, true] {
+        run_on(0);
+        let pin = frames.platform().pin();
+        let blocks: Vec<Pfn> = (0..2 * COUNT).map(|_| frames.allocate(&pin, movable).unwrap()).collect();
+        let (early, late) = blocks.split_at(COUNT as usize);
+        give_back(&frames, early);
+        let taken = frames.allocate(&pin, movable.order(large)).unwrap();
+        let set = dma32(&frames).pcp.mine(&pin);
+        let left = set.lists.lock().incoming_pages();
+        assert!((COUNT - CHUNK_BLOCKS as u64..COUNT).contains(&left), "{left} of {COUNT} wait to be sorted");
+        give_back(&frames, late);
+        assert_eq!((set.lists.lock().incoming_pages(), set.returned.pages()), (left, COUNT));
+        assert_sound(&frames);
+        if ticks {
+            for _ in 0..=Frames::<Machine>::TICKS_TO_EMPTY {
+                frames.age_lists(&pin);
+            }
+        } else {
+            frames.drain_all(&pin);
+        }
+        assert_eq!((set.lists.lock().pages(), set.returned.pages()), (0, 0), "with ticks: {ticks}");
+        frames.free(&pin, taken, large).unwrap();
+        frames.drain_all(&pin);
+    }
+    assert_sound(&frames);
 }

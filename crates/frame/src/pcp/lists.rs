@@ -274,18 +274,12 @@ impl PcpLists {
         chunk
     }
 
-    /// Takes over what other CPUs returned: blocks of any order and type, linked from `first` on.
-    pub(crate) fn receive(&mut self, map: &MemoryMap, first: FrameIndex, pages: u64) {
-        let before = core::mem::replace(&mut self.incoming, first);
-        if before != FrameIndex::NONE {
-            // Rare: the owner uses up what it received before it asks for more.
-            let mut last = first;
-            while let Some(next) = map.at(last).next().some() {
-                last = next;
-            }
-            map.at(last).set_next(before);
-        }
-        self.incoming_pages += pages;
+    /// Takes over what other CPUs returned: blocks of any order and type, linked from `first` on. What came before
+    /// is used up.
+    pub(crate) fn receive(&mut self, first: FrameIndex, pages: u64) {
+        debug_assert_eq!(self.incoming, FrameIndex::NONE, "what was returned before is lost");
+        self.incoming = first;
+        self.incoming_pages = pages;
         self.pages += pages;
         self.peak = self.peak.max(self.pages);
     }
