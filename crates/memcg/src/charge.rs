@@ -28,7 +28,7 @@ impl<P: Platform> Memcgs<P> {
     /// # Errors
     ///
     /// [`OverLimit`] if the memcg or an ancestor would exceed `memory.max`, even after draining the CPUs'
-    /// stocks; the event is counted there. Nothing is charged.
+    /// stocks. Nothing is charged. The caller counts the event there when it reclaims for the charge.
     #[inline]
     pub fn try_charge(&self, pin: &Pin<'_, P>, id: MemcgId, pages: u64) -> Result<(), OverLimit> {
         if id.is_root() || self.cpus.mine(pin).stock.take(id, pages as i64) {
@@ -49,7 +49,6 @@ impl<P: Platform> Memcgs<P> {
             // Stocks below a memcg at its limit hold some of its charge. An ancestor further up may be filled
             // by others.
             if drained.is_some_and(|drained| self.is_below(over.memcg, drained)) {
-                self.count(over.memcg, MemcgEvent::Max, 1);
                 return Err(over);
             }
             self.drain_stocks_of(pin, |whose| self.is_below(whose, over.memcg));
@@ -144,6 +143,11 @@ impl<P: Platform> Memcgs<P> {
         self.drain_stocks_of(pin, |_| true);
     }
 
+    /// The same, of the memcg and those below it only.
+    pub fn drain_stocks_below(&self, pin: &Pin<'_, P>, id: MemcgId) {
+        self.drain_stocks_of(pin, |whose| self.is_below(whose, id));
+    }
+
     /// As [`drain_stocks`](Self::drain_stocks), for some memcgs. Runs pinned, so it must be short.
     pub(crate) fn drain_stocks_of(&self, _pin: &Pin<'_, P>, wanted: impl Fn(MemcgId) -> bool) {
         for cells in self.cpus.iter() {
@@ -159,30 +163,35 @@ impl<P: Platform> Memcgs<P> {
         stocks.filter(|&(whose, _)| whose == id).map(|(_, pages)| pages as u64).sum()
     }
 
-    /// The memcg or ancestor that is furthest over its `memory.high`. `None` if no charge of this memcg went
-    /// over a limit since this last returned `None`, or since [`forgive_high`](Self::forgive_high).
+    /// The memcg, or the first above it, that is over its `memory.high`. `None` if no charge of this memcg
+    /// went over a limit since this last returned `None`, or since [`forgive_high`](Self::forgive_high).
     #[inline]
     pub fn over_high(&self, id: MemcgId) -> Option<OverHigh> {
         if id.is_root() {
             return None;
         }
         match self.table.get(id) {
-            Some(memcg) if memcg.over_high.load(Ordering::Relaxed) => self.worst_over_high(memcg),
+            Some(memcg) if memcg.over_high.load(Ordering::Relaxed) => self.first_noted(memcg),
             _ => None,
         }
     }
 
     #[cold]
-    fn worst_over_high(&self, memcg: &Memcg<P>) -> Option<OverHigh> {
+    fn first_noted(&self, memcg: &Memcg<P>) -> Option<OverHigh> {
+        let first = self.first_over_high(memcg.id);
+        if first.is_none() {
+            memcg.over_high.store(false, Ordering::Relaxed);
+        }
+        first
+    }
+
+    /// The memcg, or the first above it, that is over its `memory.high`, noted or not.
+    pub fn first_over_high(&self, id: MemcgId) -> Option<OverHigh> {
         let over = |memcg: &Memcg<P>| {
             let pages = memcg.memory.usage().saturating_sub(memcg.high.load(Ordering::Relaxed));
             OverHigh { memcg: memcg.id, pages }
         };
-        let worst = self.up(memcg.id).map(over).max_by_key(|over| over.pages).filter(|over| over.pages > 0);
-        if worst.is_none() {
-            memcg.over_high.store(false, Ordering::Relaxed);
-        }
-        worst
+        self.up(id).map(over).find(|over| over.pages > 0)
     }
 
     /// Accepts that the memcg is over its limit; it is reported again after the next charge over a limit.

@@ -67,7 +67,7 @@ pub use error::{MemcgError, OverHigh, OverLimit};
 pub use event::MemcgEvent;
 pub use id::MemcgId;
 pub use limit::Limit;
-pub use lists::{Begin, Isolated, LruList};
+pub use lists::{Begin, Isolated, LruList, Most};
 pub use name::MAX_NAME;
 pub use outcome::WriteOutcome;
 pub use protection::Protection;

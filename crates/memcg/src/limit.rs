@@ -93,12 +93,22 @@ impl<P: Platform> Memcgs<P> {
         if matches!(limit, Limit::Max | Limit::High) && self.usage(id) > pages {
             self.drain_stocks_of(&pin, |whose| self.is_below(whose, id));
         }
-        let over = self.usage(id).saturating_sub(pages);
         Ok(match limit {
-            Limit::Max if over > 0 => WriteOutcome::AboveMax { pages: over },
-            Limit::High if over > 0 => WriteOutcome::AboveHigh { pages: over },
+            Limit::Max if self.pages_over(id, limit) > 0 => WriteOutcome::AboveMax,
+            Limit::High if self.pages_over(id, limit) > 0 => WriteOutcome::AboveHigh,
             _ => WriteOutcome::Done,
         })
+    }
+
+    /// By how many pages the memcg is over its `memory.max` or `memory.high` now.
+    pub fn pages_over(&self, id: MemcgId, limit: Limit) -> u64 {
+        match limit {
+            Limit::Max | Limit::High => {
+                let most = self.limit(id, limit).map_or(UNLIMITED, |bytes| bytes >> PAGE_SHIFT);
+                self.usage(id).saturating_sub(most)
+            }
+            Limit::Low | Limit::Min | Limit::SwapMax => 0,
+        }
     }
 
     /// A limit in bytes, or `None` if there is none.

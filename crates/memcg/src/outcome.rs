@@ -6,16 +6,10 @@
 pub enum WriteOutcome {
     /// Nothing.
     Done,
-    /// The memcg exceeds its new `memory.high` by so many pages: reclaim as many of them as possible.
-    AboveHigh {
-        /// Pages.
-        pages: u64,
-    },
-    /// The memcg exceeds its new `memory.max` by so many pages: reclaim as many of them as possible.
-    AboveMax {
-        /// Pages.
-        pages: u64,
-    },
+    /// The memcg exceeds its new `memory.high`: reclaim down to that, as far as possible.
+    AboveHigh,
+    /// The memcg exceeds its new `memory.max`: reclaim down to that, as far as possible.
+    AboveMax,
     /// `memory.reclaim`: reclaim so many pages. Fewer are an error
     /// ([`MemcgError::Again`](crate::MemcgError::Again)).
     Reclaim {

@@ -265,6 +265,11 @@ impl<P: Platform> Memcgs<P> {
         drop(walk);
     }
 
+    /// Whether the memcg was removed. It is in the tree until its last charge is gone.
+    pub fn is_removed(&self, id: MemcgId) -> bool {
+        self.online(id).is_err()
+    }
+
     /// Adds a space to the memcg, which then cannot be removed.
     ///
     /// # Errors

@@ -11,7 +11,7 @@ use crate::techniques::Techniques;
 use core::fmt;
 use quire_arch::{Order, PagingFormat, Pfn, Pin, Platform};
 use quire_frame::{BootError, Faults, FolioCounter, Frame, FrameConfig, FrameTotals, Frames, Kind, VmEvent};
-use quire_memcg::{MemcgError, MemcgId, Memcgs, WriteOutcome};
+use quire_memcg::{Limit, MemcgError, MemcgId, Memcgs, WriteOutcome};
 use quire_reclaim::{KswapdStep, Policy};
 use quire_space::{
     Error, HugeConfig, HugeControls, KhugepagedStep, Layout, Limits, OomAction, Overcommit, Resident, Space,
@@ -77,6 +77,9 @@ pub struct Memory<P: Platform> {
     spaces: Spaces<P>,
     techniques: Techniques,
 }
+
+/// The least number of pages that a write to `memory.reclaim` reclaims at once.
+const RECLAIM_PART: u64 = 32;
 
 impl<P: Platform> Memory<P> {
     /// Takes over the RAM of `platform`. Address spaces borrow the `Memory`: a kernel keeps it in a `static`.
@@ -226,19 +229,28 @@ impl<P: Platform> Memory<P> {
     ///
     /// As Linux's `write`; nothing was changed then, except after [`MemcgError::Again`].
     pub fn write_memcg_file(&self, id: MemcgId, name: &str, text: &str) -> Result<(), MemcgError> {
-        let (mut missing, all) = match self.spaces.memcgs().write(id, name, text)? {
-            WriteOutcome::Done => return Ok(()),
-            WriteOutcome::AboveHigh { pages } | WriteOutcome::AboveMax { pages } => (pages, false),
-            WriteOutcome::Reclaim { pages } => (pages, true),
-        };
-        while missing > 0 {
-            let freed = self.reclaim(id, missing);
-            if freed == 0 {
-                return if all { Err(MemcgError::Again) } else { Ok(()) };
+        match self.spaces.memcgs().write(id, name, text)? {
+            WriteOutcome::Done => Ok(()),
+            WriteOutcome::AboveMax => {
+                quire_reclaim::reclaim_to_limit(&self.spaces, id, Limit::Max);
+                Ok(())
             }
-            missing = missing.saturating_sub(freed);
+            WriteOutcome::AboveHigh => {
+                quire_reclaim::reclaim_to_limit(&self.spaces, id, Limit::High);
+                Ok(())
+            }
+            WriteOutcome::Reclaim { pages } => {
+                let mut missing = pages;
+                while missing > 0 {
+                    // In parts, as in Linux: what is freed beyond the wish stays little.
+                    match self.reclaim(id, (missing / 4).max(RECLAIM_PART.min(missing))) {
+                        0 => return Err(MemcgError::Again),
+                        freed => missing = missing.saturating_sub(freed),
+                    }
+                }
+                Ok(())
+            }
         }
-        Ok(())
     }
 
     /// The techniques that this memory was built with.

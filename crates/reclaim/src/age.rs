@@ -4,7 +4,7 @@ use crate::search::Search;
 use crate::shrink::{BATCH, Isolated, shrink};
 use quire_arch::{NodeId, Platform};
 use quire_frame::{FrameFlags, VmEvent};
-use quire_memcg::{Begin, LruList, MemcgId, MemcgStat};
+use quire_memcg::{Begin, LruList, MemcgId, MemcgStat, Most};
 use quire_space::{Spaces, referenced};
 
 /// One memcg's lists on one node.
@@ -12,6 +12,37 @@ pub(crate) struct Lists<'s, P: Platform> {
     pub(crate) spaces: &'s Spaces<P>,
     pub(crate) memcg: MemcgId,
     pub(crate) node: NodeId,
+    pub(crate) kept: Kept,
+}
+
+/// How much of a memcg a scan has to leave.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Kept {
+    /// Pages that are protected.
+    pub(crate) protected: u64,
+    /// Pages that it uses.
+    pub(crate) usage: u64,
+    /// It was removed: nothing protects what is left of it.
+    pub(crate) removed: bool,
+}
+
+impl Kept {
+    /// The number of pages to scan of a list of `size`, at a priority: each level down doubles it, and 0
+    /// scans everything that is not protected. A list has the share in the protection that it has in the
+    /// memcg (Linux's `get_scan_count`).
+    fn depth(self, size: u64, priority: u32) -> u64 {
+        let least = (BATCH as u64).min(size);
+        if self.protected == 0 {
+            return (size >> priority).max(least);
+        }
+        // Another thread may have reclaimed since the protection was read.
+        let usage = self.usage.max(self.protected);
+        let left = u128::from(size) * u128::from(self.protected) / (u128::from(usage) + 1);
+        // At least a batch at the last priority, so that a little above the protection can be reached; not at
+        // the others, where memcgs without protection are scanned first.
+        let depth = ((size - left as u64).max(BATCH as u64) >> priority).min(size);
+        if depth == 0 && self.removed { least } else { depth }
+    }
 }
 
 /// Which folios of a list are isolated.
@@ -44,8 +75,8 @@ impl<P: Platform> Lists<'_, P> {
         few * inactive_ratio(few + many) < many
     }
 
-    /// Scans the lists as deep as `priority` says: each level down doubles the depth, and 0 scans everything.
-    /// Stops after freeing `wanted` pages. Returns the pages freed.
+    /// Scans the lists as deep as `priority` and the protection say ([`Kept::depth`]). Stops after freeing
+    /// `wanted` pages. Returns the pages freed.
     pub(crate) fn scan(&self, priority: u32, wanted: u64, search: &Search) -> u64 {
         let memcgs = self.spaces.memcgs();
         memcgs.take_in(&self.spaces.platform().pin(), None);
@@ -59,12 +90,13 @@ impl<P: Platform> Lists<'_, P> {
             }
             let Some(which) = self.candidates(inactive) else { continue };
             if self.inactive_is_low(inactive, active) {
-                let depth = (self.size(active) >> priority).max(BATCH as u64);
-                self.deactivate(active, which, depth);
+                self.deactivate(active, which, self.kept.depth(self.size(active), priority), search);
             }
-            let mut left = (self.size(inactive) >> priority).max((BATCH as u64).min(self.size(inactive)));
+            let mut left = self.kept.depth(self.size(inactive), priority);
             while left > 0 && freed < wanted {
-                let (scanned, pages) = self.shrink_inactive(inactive, which, search);
+                // Large folios are as much as many small ones: no more of them than is still wanted.
+                let some = left.min((wanted - freed).max(BATCH as u64));
+                let (scanned, pages) = self.shrink_inactive(inactive, which, some, search);
                 freed += pages;
                 left = left.saturating_sub(scanned);
                 if scanned == 0 {
@@ -87,8 +119,9 @@ impl<P: Platform> Lists<'_, P> {
         swap.is_any_on().then_some(Candidates::WithSlots)
     }
 
-    /// Scans the oldest folios of a list, and isolates those that could be freed. Returns the pages scanned.
-    fn isolate(&self, list: LruList, which: Candidates, some: &mut Isolated) -> u64 {
+    /// Scans the oldest folios of a list, up to a batch of folios or `most` pages, and isolates those that
+    /// could be freed. Returns the pages scanned.
+    fn isolate(&self, list: LruList, which: Candidates, most: u64, some: &mut Isolated) -> u64 {
         let pin = self.spaces.platform().pin();
         let could_go = |head| {
             let flags = || self.spaces.frames().known(head).word().flags();
@@ -97,23 +130,25 @@ impl<P: Platform> Lists<'_, P> {
         let place = (self.memcg, self.node, list);
         // Skipped folios keep their place, and later batches should not skip them again.
         let begin = if which == Candidates::All { Begin::Oldest } else { Begin::WhereLeft };
-        self.spaces.memcgs().isolate(&pin, place, (begin, BATCH as u32), could_go, some).scanned
+        let most = Most { folios: BATCH as u32, pages: most };
+        self.spaces.memcgs().isolate(&pin, place, (begin, most), could_go, some).scanned
     }
 
     /// Deactivates folios from the end of an active list. Being referenced does not keep them active: they
     /// have the length of the inactive list to be used again. One that was activated because it was used
     /// twice needs only one more use to be activated again: it keeps `REFERENCED`, as in Linux.
-    fn deactivate(&self, active: LruList, which: Candidates, depth: u64) {
+    fn deactivate(&self, active: LruList, which: Candidates, depth: u64, search: &Search) {
         let memcgs = self.spaces.memcgs();
         let inactive =
             if active == LruList::ActiveAnon { LruList::InactiveAnon } else { LruList::InactiveFile };
         let mut left = depth;
         while left > 0 {
             let mut some = Isolated::new();
-            let scanned = self.isolate(active, which, &mut some);
+            let scanned = self.isolate(active, which, left, &mut some);
             if scanned == 0 {
                 return;
             }
+            search.count_refill(self.spaces, self.memcg, scanned);
             left = left.saturating_sub(scanned);
             for head in some.drain(..) {
                 // The accessed bits are cleared.
@@ -122,12 +157,9 @@ impl<P: Platform> Lists<'_, P> {
                 {
                     let pin = self.spaces.platform().pin();
                     let pages = self.spaces.frames().folio(head).order().pages();
-                    let events = self.spaces.frames().events();
-                    events.add(&pin, VmEvent::Pgdeactivate, pages);
-                    events.add(&pin, VmEvent::Pgrefill, pages);
+                    self.spaces.frames().events().add(&pin, VmEvent::Pgdeactivate, pages);
                     let memcg = MemcgId::from_bits(frame.as_folio().memcg());
                     memcgs.add_stat(&pin, memcg, MemcgStat::Pgdeactivate, pages as i64);
-                    memcgs.add_stat(&pin, memcg, MemcgStat::Pgrefill, pages as i64);
                     frame.set_flags(FrameFlags::WORKINGSET);
                     memcgs.put_back(&pin, head, inactive, true);
                 }
@@ -136,10 +168,17 @@ impl<P: Platform> Lists<'_, P> {
         }
     }
 
-    /// Reclaims a batch from the end of an inactive list. Returns the pages scanned and the pages freed.
-    fn shrink_inactive(&self, inactive: LruList, which: Candidates, search: &Search) -> (u64, u64) {
+    /// Reclaims a batch from the end of an inactive list, of at most about `most` pages. Returns the pages
+    /// scanned and the pages freed.
+    fn shrink_inactive(
+        &self,
+        inactive: LruList,
+        which: Candidates,
+        most: u64,
+        search: &Search,
+    ) -> (u64, u64) {
         let mut some = Isolated::new();
-        let scanned = self.isolate(inactive, which, &mut some);
+        let scanned = self.isolate(inactive, which, most, &mut some);
         let freed = shrink(self.spaces, &mut some, search.pressure);
         search.count(self.spaces, (self.memcg, inactive), scanned, freed);
         (scanned, freed)

@@ -1,9 +1,9 @@
 //! Reclaim control: priorities, targets, and when to give up.
 
-use crate::age::Lists;
+use crate::age::{Kept, Lists};
 use crate::search::{Cause, Search};
 use quire_arch::{NodeId, Platform};
-use quire_memcg::{MemcgEvent, MemcgId};
+use quire_memcg::{Limit, MemcgEvent, MemcgId, Protection};
 use quire_space::{Need, Spaces};
 
 /// The priority at which a round starts: a 4096th of each list.
@@ -12,6 +12,8 @@ const FIRST_PRIORITY: u32 = 12;
 const ENOUGH: u64 = 32;
 /// Failed full rounds after which memory counts as exhausted.
 const ROUNDS: u32 = 3;
+/// Pages in the largest folio for which a charge that fails is an `oom` event: a larger one is a wish only.
+const COSTLY: u64 = 8;
 
 /// Tries to free what is needed.
 pub(crate) fn make_room<P: Platform>(spaces: &Spaces<P>, need: Need) -> u64 {
@@ -27,7 +29,11 @@ pub(crate) fn make_room<P: Platform>(spaces: &Spaces<P>, need: Need) -> u64 {
             if spaces.memcgs().pages_left(memcg) >= pages {
                 return pages;
             }
-            reclaim(spaces, memcg, pages.max(ENOUGH), Cause::Direct)
+            let freed = reclaim(spaces, memcg, pages.max(ENOUGH), Cause::Direct);
+            if freed == 0 && pages <= COSTLY {
+                spaces.memcgs().count(memcg, MemcgEvent::Oom, 1);
+            }
+            freed
         }
     }
 }
@@ -38,87 +44,131 @@ pub fn reclaim_memcg<P: Platform>(spaces: &Spaces<P>, memcg: MemcgId, pages: u64
     reclaim(spaces, memcg, pages, Cause::Proactive)
 }
 
-/// Frees `wanted` pages below the memcg `root`, or as many as a few rounds find.
-pub(crate) fn reclaim<P: Platform>(spaces: &Spaces<P>, root: MemcgId, wanted: u64, cause: Cause) -> u64 {
-    let mut search = Search::new(root, cause);
-    for _ in 0..ROUNDS {
-        let freed = round(spaces, wanted, &search);
-        if freed > 0 {
-            return freed;
+/// Reclaims below a memcg that uses more than its new `memory.max` or `memory.high`, until it does not or
+/// nothing more can be freed.
+pub fn reclaim_to_limit<P: Platform>(spaces: &Spaces<P>, memcg: MemcgId, limit: Limit) {
+    loop {
+        // Others reclaim there too, the limit may change again, and what was just freed is in a stock.
+        spaces.memcgs().drain_stocks_below(&spaces.platform().pin(), memcg);
+        let over = spaces.memcgs().pages_over(memcg, limit);
+        if over == 0 || reclaim(spaces, memcg, over, Cause::Direct) == 0 {
+            return;
         }
-        // Perhaps only pages under writeback are left to reclaim.
-        spaces.swap().reap();
-        search = search.starved();
+    }
+}
+
+/// Frees `wanted` pages below the memcg `root`, or as many as a few rounds find. What `memory.low` protects is
+/// reclaimed only if nothing else can be, and never in the background.
+pub(crate) fn reclaim<P: Platform>(spaces: &Spaces<P>, root: MemcgId, wanted: u64, cause: Cause) -> u64 {
+    let first = Search::new(root, cause);
+    for mut search in [first, first.breaking_low()] {
+        let mut low_left = false;
+        for _ in 0..ROUNDS {
+            let found = round(spaces, wanted, &search);
+            if found.freed > 0 {
+                return found.freed;
+            }
+            low_left |= found.low_left;
+            // Perhaps only pages under writeback are left to reclaim.
+            spaces.swap().reap();
+            search = search.starved();
+        }
+        if !low_left || cause == Cause::Background {
+            break;
+        }
     }
     0
 }
 
+/// What a scan of several memcgs found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Found {
+    /// Pages freed.
+    freed: u64,
+    /// `memory.low` kept some.
+    low_left: bool,
+}
+
 /// Scans everything below `root` at increasing depth, until `wanted` pages were freed or everything was
 /// scanned.
-fn round<P: Platform>(spaces: &Spaces<P>, wanted: u64, search: &Search) -> u64 {
-    let mut freed = 0;
+fn round<P: Platform>(spaces: &Spaces<P>, wanted: u64, search: &Search) -> Found {
+    let mut found = Found::default();
     for priority in (0..=FIRST_PRIORITY).rev() {
-        freed += scan_memcgs(spaces, priority, wanted - freed, search);
-        if freed >= wanted {
+        scan_memcgs(spaces, priority, wanted, search, &mut found);
+        if found.freed >= wanted {
             break;
         }
     }
-    freed
+    found
 }
 
-/// One pass over all memcgs below the root. Protected ones are skipped while others have reclaimable pages.
-fn scan_memcgs<P: Platform>(spaces: &Spaces<P>, priority: u32, wanted: u64, search: &Search) -> u64 {
+/// One pass over all memcgs below the root, until `wanted` pages were freed in all. Protected ones are
+/// skipped, or scanned less (Linux's `shrink_node_memcgs` and `get_scan_count`).
+fn scan_memcgs<P: Platform>(
+    spaces: &Spaces<P>,
+    priority: u32,
+    wanted: u64,
+    search: &Search,
+    found: &mut Found,
+) {
     let (memcgs, root) = (spaces.memcgs(), search.root);
-    let mut freed = 0;
-    for reach_low in [false, true] {
-        let mut low_left = false;
-        let mut next = memcgs.next_in_subtree(root, None);
-        while let Some(memcg) = next {
-            next = memcgs.next_in_subtree(root, Some(memcg));
-            let protection = memcgs.protection(root, memcg);
-            let usage = memcgs.usage(memcg);
-            if memcg != root && protection.min > 0 && usage <= protection.min {
-                continue;
-            }
-            if memcg != root && protection.low > 0 && usage <= protection.low {
-                if !reach_low {
-                    low_left = true;
-                    continue;
-                }
-                memcgs.count(memcg, MemcgEvent::Low, 1);
-            } else if reach_low {
-                continue;
-            }
-            for node in (0..spaces.platform().node_count()).filter_map(NodeId::new) {
-                freed += Lists { spaces, memcg, node }.scan(priority, wanted - freed.min(wanted), search);
-            }
-            if freed >= wanted {
-                return freed;
-            }
+    let mut next = memcgs.next_in_subtree(root, None);
+    while let Some(memcg) = next {
+        // A walk that lost its place begins again at the root; the next pass does that anyway.
+        next = memcgs.next_in_subtree(root, Some(memcg)).filter(|&next| next != root);
+        let Some(kept) = kept(spaces, memcg, search, found) else { continue };
+        for node in (0..spaces.platform().node_count()).filter_map(NodeId::new) {
+            let missing = wanted.saturating_sub(found.freed);
+            found.freed += Lists { spaces, memcg, node, kept }.scan(priority, missing, search);
         }
-        if freed > 0 || !low_left || priority > 0 {
-            break;
+        if found.freed >= wanted {
+            return;
         }
     }
-    freed
 }
 
-/// Throttles a program whose memcg is over its high limit: it reclaims itself.
+/// How much a scan has to leave to the memcg; `None` if all of it.
+fn kept<P: Platform>(spaces: &Spaces<P>, memcg: MemcgId, search: &Search, found: &mut Found) -> Option<Kept> {
+    let memcgs = spaces.memcgs();
+    let removed = memcgs.is_removed(memcg);
+    let mut protection = memcgs.protection(search.root, memcg);
+    if memcg == search.root || protection == Protection::default() {
+        return Some(Kept { protected: 0, usage: 0, removed });
+    }
+    // What was reclaimed last may be in a stock: it is charged, but not there to be reclaimed.
+    memcgs.drain_stocks_below(&spaces.platform().pin(), memcg);
+    protection = memcgs.protection(search.root, memcg);
+    let usage = memcgs.usage(memcg);
+    if usage <= protection.min {
+        return None;
+    }
+    if search.breaks_low {
+        if usage <= protection.low {
+            memcgs.count(memcg, MemcgEvent::Low, 1);
+        }
+        return Some(Kept { protected: protection.min, usage, removed });
+    }
+    found.low_left |= protection.low > protection.min;
+    let protected = protection.min.max(protection.low);
+    (usage > protected).then_some(Kept { protected, usage, removed })
+}
+
+/// Throttles a program whose memcg, or one above it, is over its high limit: it reclaims itself, in each of
+/// these.
 pub(crate) fn throttle<P: Platform>(spaces: &Spaces<P>, memcg: MemcgId) {
     if memcg == MemcgId::ROOT {
         return;
     }
     let memcgs = spaces.memcgs();
-    let Some(over) = memcgs.over_high(memcg) else { return };
-    memcgs.count(over.memcg, MemcgEvent::High, 1);
-    let wanted = over.pages.min(ENOUGH);
-    let search = Search::new(over.memcg, Cause::Direct);
-    let in_vain = [search, search.starved()].iter().all(|search| {
-        let freed = round(spaces, wanted, search);
-        spaces.swap().reap();
-        freed == 0
-    });
-    if in_vain {
+    let mut next = memcgs.over_high(memcg);
+    let (mut any, mut freed) = (false, 0);
+    while let Some(over) = next {
+        any = true;
+        memcgs.count(over.memcg, MemcgEvent::High, 1);
+        freed += reclaim(spaces, over.memcg, over.pages.min(ENOUGH), Cause::Direct);
+        next = memcgs.parent(over.memcg).and_then(|above| memcgs.first_over_high(above));
+    }
+    if any && freed == 0 {
         // The next fault would fail to reclaim too: not again before the memcg has more.
         memcgs.forgive_high(memcg);
     }

@@ -28,7 +28,7 @@ mod oom;
 mod search;
 mod shrink;
 
-pub use balance::{KswapdStep, kswapd_step, reclaim_memcg};
+pub use balance::{KswapdStep, kswapd_step, reclaim_memcg, reclaim_to_limit};
 pub use oom::{OomScore, badness};
 
 use quire_arch::{Pfn, Platform};

@@ -29,10 +29,7 @@ pub(crate) fn out_of_memory<P: Platform>(spaces: &Spaces<P>, need: Need) -> bool
     let memcgs = spaces.memcgs();
     let root = match need {
         Need::Frames(_) => MemcgId::ROOT,
-        Need::Memcg(memcg, _) => {
-            memcgs.count(memcg, MemcgEvent::Oom, 1);
-            memcg
-        }
+        Need::Memcg(memcg, _) => memcg,
     };
     let total = spaces.frames().totals().managed + spaces.swap().total_slots();
     let mut chosen: Option<(OomScore, SpaceId)> = None;

@@ -23,18 +23,31 @@ pub(crate) struct Search {
     pub(crate) cause: Cause,
     pub(crate) root: MemcgId,
     pub(crate) pressure: Pressure,
+    /// `memory.low` does not protect: nothing could be reclaimed beside it.
+    pub(crate) breaks_low: bool,
 }
 
 impl Search {
     /// Below `root`, for `cause`, with the usual care.
     pub(crate) fn new(root: MemcgId, cause: Cause) -> Self {
-        Self { cause, root, pressure: Pressure::Usual }
+        Self { cause, root, pressure: Pressure::Usual, breaks_low: false }
+    }
+
+    /// The same, also of memcgs below their `memory.low`.
+    pub(crate) fn breaking_low(self) -> Self {
+        Self { breaks_low: true, ..self }
     }
 
     /// The same, after a scan that freed nothing. Background reclaim does not wait.
     pub(crate) fn starved(self) -> Self {
         let waits = self.cause != Cause::Background;
         Self { pressure: if waits { Pressure::Starved } else { self.pressure }, ..self }
+    }
+
+    /// Whether the machine is short of memory, and not a memcg. A write to `memory.reclaim` is always for a
+    /// memcg, also for the root.
+    pub(crate) fn is_global(&self) -> bool {
+        self.root == MemcgId::ROOT && self.cause != Cause::Proactive
     }
 
     /// Counts pages of a memcg's list that were scanned, and those of them that were freed. As in Linux the
@@ -67,11 +80,20 @@ impl Search {
         let pin = spaces.platform().pin();
         let (machine, memcgs) = (spaces.frames().events(), spaces.memcgs());
         for (nth, pages) in [scanned, freed].into_iter().enumerate() {
-            if self.root == MemcgId::ROOT {
+            if self.is_global() {
                 machine.add(&pin, events[nth], pages);
             }
             machine.add(&pin, of_sort[nth], pages);
             memcgs.add_stat(&pin, memcg, stats[nth], pages as i64);
         }
+    }
+
+    /// Counts pages of a memcg's active list that were scanned; the machine's as in [`count`](Self::count).
+    pub(crate) fn count_refill<P: Platform>(&self, spaces: &Spaces<P>, memcg: MemcgId, scanned: u64) {
+        let pin = spaces.platform().pin();
+        if self.is_global() {
+            spaces.frames().events().add(&pin, VmEvent::Pgrefill, scanned);
+        }
+        spaces.memcgs().add_stat(&pin, memcg, MemcgStat::Pgrefill, scanned as i64);
     }
 }

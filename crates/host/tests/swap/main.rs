@@ -10,6 +10,7 @@ mod disk;
 
 mod collapse;
 mod paging;
+mod protection;
 mod slow_device;
 mod swap_counters;
 mod swap_errors;

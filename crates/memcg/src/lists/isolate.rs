@@ -15,6 +15,22 @@ pub enum Begin {
     WhereLeft,
 }
 
+/// Where a scan of a list ends, if not at its front: with the folio that reaches one of these.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Most {
+    /// Folios: no more than there is room for.
+    pub folios: u32,
+    /// Pages: a large folio may be beyond that.
+    pub pages: u64,
+}
+
+impl Most {
+    /// So many folios, of any size.
+    pub const fn folios(folios: u32) -> Self {
+        Self { folios, pages: u64::MAX }
+    }
+}
+
 /// The result of a scan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Isolated {
@@ -27,15 +43,14 @@ pub struct Isolated {
 }
 
 impl<P: Platform> Memcgs<P> {
-    /// Scans up to `most` folios of a list, the oldest first, and isolates those for which `want` returns
-    /// true: such a folio leaves the list and enters `out`, and the caller holds a reference to it. Others,
-    /// and folios being freed, keep their place. `want` is called under the lists' lock; `out` has room for
-    /// `most`.
+    /// Scans `most` of a list, the oldest folio first, and isolates those for which `want` returns true: such
+    /// a folio leaves the list and enters `out`, and the caller holds a reference to it. Others, and folios
+    /// being freed, keep their place. `want` is called under the lists' lock; `out` has room for the folios.
     pub fn isolate(
         &self,
         _pin: &Pin<'_, P>,
         (id, node, list): (MemcgId, NodeId, LruList),
-        (begin, most): (Begin, u32),
+        (begin, most): (Begin, Most),
         mut want: impl FnMut(Pfn) -> bool,
         out: &mut impl Extend<Pfn>,
     ) -> Isolated {
@@ -47,7 +62,8 @@ impl<P: Platform> Memcgs<P> {
         if begin == Begin::Oldest || walked.is_walk_over() {
             walked.begin_walk();
         }
-        while found.folios < most
+        while found.folios < most.folios
+            && found.scanned < most.pages
             && let Some(head) = folios[list as usize].walk_on(map)
         {
             let frame = map.known(head);

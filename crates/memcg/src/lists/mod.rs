@@ -13,7 +13,7 @@ mod node;
 mod sizes;
 mod split;
 
-pub use isolate::{Begin, Isolated};
+pub use isolate::{Begin, Isolated, Most};
 pub(crate) use label::{Label, ListPlace};
 pub(crate) use node::NodeLists;
 

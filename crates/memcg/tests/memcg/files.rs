@@ -3,7 +3,7 @@
 use crate::common::Machine;
 use crate::support::{folio, memcgs};
 use quire_arch::{Order, Platform};
-use quire_memcg::{LruList, MemcgError, MemcgEvent, MemcgId, MemcgStat, Memcgs, WriteOutcome};
+use quire_memcg::{Limit, LruList, MemcgError, MemcgEvent, MemcgId, MemcgStat, Memcgs, WriteOutcome};
 
 fn read(memcgs: &Memcgs<Machine>, id: MemcgId, name: &str) -> String {
     let mut text = String::new();
@@ -67,8 +67,10 @@ fn numbers_events_and_errors() {
     assert_eq!(number("memory.events.local"), "low 1\nhigh 0\nmax 0\noom 0\noom_kill 0\noom_group_kill 0\n");
     assert_eq!(number("memory.swap.events"), "high 0\nmax 1\nfail 1\n");
 
-    assert_eq!(memcgs.write(a, "memory.max", "40K"), Ok(WriteOutcome::AboveMax { pages: 40 }));
-    assert_eq!(memcgs.write(a, "memory.high", "160K"), Ok(WriteOutcome::AboveHigh { pages: 10 }));
+    assert_eq!(memcgs.write(a, "memory.max", "40K"), Ok(WriteOutcome::AboveMax));
+    assert_eq!(memcgs.pages_over(a, Limit::Max), 40);
+    assert_eq!(memcgs.write(a, "memory.high", "160K"), Ok(WriteOutcome::AboveHigh));
+    assert_eq!(memcgs.pages_over(a, Limit::High), 10);
     let reclaim = |text| memcgs.write(a, "memory.reclaim", text);
     assert_eq!(reclaim("1M"), Ok(WriteOutcome::Reclaim { pages: 256 }));
     assert_eq!(reclaim(" 4k \n"), Ok(WriteOutcome::Reclaim { pages: 1 }));

@@ -4,7 +4,7 @@ use crate::common::{Machine, Random, order};
 use crate::support::{assert_sound, folio, give_back, memcgs};
 use quire_arch::{NodeId, Order, Pfn, Platform};
 use quire_frame::{FrameChain, FrameFlags, SplitError};
-use quire_memcg::{Begin, Isolated, LruList, MemcgId, Memcgs};
+use quire_memcg::{Begin, Isolated, LruList, MemcgId, Memcgs, Most};
 use std::collections::{BTreeMap, VecDeque};
 
 type Key = (MemcgId, NodeId, LruList);
@@ -132,7 +132,7 @@ fn model(seed: u64) {
                 let want = |pfn: Pfn| !pfn.0.is_multiple_of(3);
                 let begin = if nth % 11 < 4 { Begin::Oldest } else { Begin::WhereLeft };
                 let mut taken = Vec::new();
-                let got = memcgs.isolate(&pin, (id, node, list), (begin, 4), want, &mut taken);
+                let got = memcgs.isolate(&pin, (id, node, list), (begin, Most::folios(4)), want, &mut taken);
                 let place = (id, node, list as usize);
                 let model = lists.entry(place).or_default();
                 let from = hands.get(&place).filter(|_| begin == Begin::WhereLeft);
@@ -202,7 +202,7 @@ fn a_listed_folio_is_not_given_back_and_one_being_given_back_is_not_taken() {
     let place = (MemcgId::ROOT, node, LruList::ActiveAnon);
     frames.known(head).put(1);
     let mut taken = Vec::new();
-    let got = memcgs.isolate(&pin, place, (Begin::Oldest, 9), |_| true, &mut taken);
+    let got = memcgs.isolate(&pin, place, (Begin::Oldest, Most::folios(9)), |_| true, &mut taken);
     assert_eq!((got, taken.len()), (Isolated { scanned: 1, taken: 0, folios: 1 }, 0));
     assert_eq!(memcgs.sizes(MemcgId::ROOT, node), [0, 1, 0, 0, 0]);
     assert!(memcgs.unlist_folio(&pin, head));

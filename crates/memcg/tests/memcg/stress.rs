@@ -4,7 +4,7 @@ use crate::common::{Machine, Random, TEST, order, run_on};
 use crate::support::assert_sound;
 use quire_arch::{NodeId, Pfn, Platform};
 use quire_frame::{AllocRequest, FrameChain, Kind};
-use quire_memcg::{Begin, Limit, LruList, MemcgError, MemcgId, MemcgStat, Memcgs};
+use quire_memcg::{Begin, Limit, LruList, MemcgError, MemcgId, MemcgStat, Memcgs, Most};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Barrier, Mutex};
@@ -114,7 +114,13 @@ fn reclaim(memcgs: &Memcgs<Machine>, shared: &Shared, seed: u64) {
         {
             let pin = frames.platform().pin();
             let begin = if step % 2 == 0 { Begin::Oldest } else { Begin::WhereLeft };
-            memcgs.isolate(&pin, (id, node, list), (begin, 8), |pfn| !pfn.0.is_multiple_of(4), &mut taken);
+            memcgs.isolate(
+                &pin,
+                (id, node, list),
+                (begin, Most::folios(8)),
+                |pfn| !pfn.0.is_multiple_of(4),
+                &mut taken,
+            );
             let back = |&head: &Pfn| (head, list, head.0.is_multiple_of(2));
             memcgs.put_back_all(&pin, taken.iter().map(back));
         }

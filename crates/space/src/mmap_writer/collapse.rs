@@ -3,6 +3,7 @@
 use super::MmapWriter;
 use quire_arch::{Level, PagingFormat, Platform, VirtAddr};
 use quire_frame::AllocError;
+use quire_memcg::MemcgEvent;
 use quire_pagetable::{FlushCause, Found, Gather, HugeSlot, Tables};
 use quire_paging::Need;
 use quire_rmap::Vma;
@@ -89,6 +90,11 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         if !fits || orders.is_empty() || self.tables().find(start).is_none() {
             return Ok(false);
         }
-        self.collapse_block(vma, start, limits).map(|()| true)
+        let result = self.collapse_block(vma, start, limits);
+        if let Err(CollapseError::OverLimit(over)) = result {
+            // No reclaim counts it.
+            self.spaces.memcgs().count(over.memcg, MemcgEvent::Max, 1);
+        }
+        result.map(|()| true)
     }
 }
