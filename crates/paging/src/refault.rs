@@ -13,11 +13,6 @@ use quire_memcg::{LruList, MemcgId, MemcgStat};
 use quire_pagetable::MemoryCore;
 use quire_swap::Shadow;
 
-/// The refault distance: the difference to the age in a shadow, modulo the number of ages.
-fn distance(now: u64, then: u64) -> u64 {
-    now.wrapping_sub(then) & Shadow::MAX_AGE
-}
-
 /// The list for a folio that refaults with `shadow`.
 pub(crate) fn refault<P: Platform>(
     memory: &MemoryCore<P>,
@@ -39,7 +34,7 @@ pub(crate) fn refault<P: Platform>(
     // Pages that could be reclaimed instead of a private page.
     let kept = [LruList::ActiveAnon, LruList::ActiveFile, LruList::InactiveFile];
     let kept: u64 = kept.into_iter().map(|list| sizes[list as usize]).sum();
-    if distance(memcgs.age(memcg, node), shadow.age()) > kept {
+    if memory.swap().ages().distance(memcgs.age(memcg, node), shadow) > kept {
         return LruList::InactiveAnon;
     }
     memcgs.advance(memcg, node, pages);
@@ -49,16 +44,4 @@ pub(crate) fn refault<P: Platform>(
         count(VmEvent::WorkingsetRestoreAnon, MemcgStat::WorkingsetRestoreAnon);
     }
     LruList::ActiveAnon
-}
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ages_wrap_around() {
-        assert_eq!(distance(10, 4), 6);
-        assert_eq!(distance(2, Shadow::MAX_AGE), 3);
-        assert_eq!(distance(Shadow::MAX_AGE + 8, 3), 4);
-    }
 }

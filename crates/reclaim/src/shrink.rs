@@ -267,7 +267,7 @@ fn write_and_free<P: Platform>(spaces: &Spaces<P>, folio: Ready<'_, P>, chain: &
 /// The shadow for the slots of a folio.
 fn shadow<P: Platform>(spaces: &Spaces<P>, head: Pfn, (memcg, node): (MemcgId, NodeId)) -> Shadow {
     let workingset = spaces.frames().known(head).word().flags().contains(FrameFlags::WORKINGSET);
-    Shadow::new(node, memcg.get(), workingset, spaces.memcgs().age(memcg, node))
+    spaces.swap().ages().shadow(node, memcg.get(), workingset, spaces.memcgs().age(memcg, node))
 }
 
 /// Puts a folio back on the list that its outcome demands, and drops its reference.

@@ -64,7 +64,7 @@ pub use devices::SwapReport;
 pub use error::{NoSlots, NoTable, StillUsed, SwapOnError};
 pub use held::Inserted;
 pub use io::IoState;
-pub use shadow::Shadow;
+pub use shadow::{Ages, Shadow};
 pub use slot::{DeviceId, MAX_DEVICES, SlotId};
 pub use technique::SwapTechnique;
 
@@ -93,6 +93,7 @@ pub struct SwapOnOptions {
 /// others may be called with spin locks held, and pin the CPU themselves.
 pub struct Swap<P: Platform> {
     memcgs: Memcgs<P>,
+    ages: Ages,
     technique: SwapTechnique,
     devices: [AtomicPtr<Device<P>>; MAX_DEVICES],
     /// The devices that slots are allocated from, as number plus one, highest priority first; 0 ends it.
@@ -108,6 +109,8 @@ impl<P: Platform> Swap<P> {
     /// Swap over `memcgs`. No device is in use, and nothing is allocated before there is one.
     pub fn new(memcgs: Memcgs<P>, technique: SwapTechnique) -> Self {
         Self {
+            // What is not online yet may come.
+            ages: Ages::for_memory(memcgs.frames().map().span().len()),
             memcgs,
             technique,
             devices: core::array::from_fn(|_| AtomicPtr::new(ptr::null_mut())),
@@ -116,6 +119,12 @@ impl<P: Platform> Swap<P> {
             on: AtomicU32::new(0),
             registry: SpinLock::new(LockClass::SwapDevices, Registry::new()),
         }
+    }
+
+    /// How ages are kept in shadows.
+    #[inline]
+    pub fn ages(&self) -> Ages {
+        self.ages
     }
 
     /// The memcgs.

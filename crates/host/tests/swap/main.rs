@@ -11,6 +11,7 @@ mod disk;
 mod collapse;
 mod paging;
 mod protection;
+mod refault;
 mod slow_device;
 mod swap_counters;
 mod swap_errors;

@@ -8,7 +8,7 @@ const SLACK: u64 = 32;
 
 fn machine(mib: u64) -> Machine {
     let machine = Setup::mib(mib).reserve().overcommit().build();
-    machine.memory().swapon(Disk::new(4 * mib << 8).0, SwapOnOptions::default()).unwrap();
+    machine.memory().swapon(Disk::new(mib << 10).0, SwapOnOptions::default()).unwrap();
     machine
 }
 
