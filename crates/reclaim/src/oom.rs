@@ -1,9 +1,9 @@
 //! The OOM killer: which process is killed when nothing can be freed.
 
-use quire_arch::Platform;
+use quire_arch::{PAGE_SIZE, Platform};
 use quire_frame::VmEvent;
-use quire_memcg::{MemcgEvent, MemcgId};
-use quire_space::{Need, Space, SpaceFigures, SpaceId, Spaces};
+use quire_memcg::{Limit, MemcgEvent, MemcgId};
+use quire_space::{Need, Reap, Space, SpaceFigures, Spaces};
 
 /// The OOM score of a program: its pages, and its owner's adjustment.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -19,62 +19,61 @@ pub fn badness(figures: &SpaceFigures, adjustment: i16, total_pages: u64) -> Opt
         return None;
     }
     let bytes = figures.resident + figures.swapped + figures.page_tables;
-    let pages = (bytes / quire_arch::PAGE_SIZE) as i64;
+    let pages = (bytes / PAGE_SIZE) as i64;
     Some(OomScore(pages + i64::from(adjustment) * (total_pages / 1000) as i64))
 }
 
-/// Kills the program with the highest score among those that the shortage concerns. Returns whether there was
-/// one, or one is already exiting.
+/// The pages that the adjustment is a part of, for a shortage in a memcg: its limits of memory and swap, as far
+/// as there is swap (Linux's `mem_cgroup_get_max`).
+fn pages_of_memcg<P: Platform>(spaces: &Spaces<P>, memcg: MemcgId) -> u64 {
+    let limit = |limit| {
+        let bytes = spaces.memcgs().limit(memcg, limit).unwrap_or(i64::MAX as u64);
+        bytes / PAGE_SIZE
+    };
+    (limit(Limit::Max) + limit(Limit::SwapMax).min(spaces.swap().total_slots())).max(1)
+}
+
+/// Kills the program with the highest score among those that the shortage concerns, unless one that was killed
+/// before may still free memory. One that was reaped and has not exited is not waited for: what it keeps, shared
+/// memory, may stay for ever. Returns whether there was one.
 pub(crate) fn out_of_memory<P: Platform>(spaces: &Spaces<P>, need: Need) -> bool {
     let memcgs = spaces.memcgs();
-    let root = match need {
-        Need::Frames(_) => MemcgId::ROOT,
-        Need::Memcg(memcg, _) => memcg,
+    let (root, total) = match need {
+        Need::Frames(_) => (MemcgId::ROOT, spaces.frames().totals().managed + spaces.swap().total_slots()),
+        Need::Memcg(memcg, _) => (memcg, pages_of_memcg(spaces, memcg)),
     };
-    let total = spaces.frames().totals().managed + spaces.swap().total_slots();
-    let mut chosen: Option<(OomScore, SpaceId)> = None;
+    let mut chosen: Option<(OomScore, Space<'_, P>)> = None;
     let mut dying = false;
     let mut next = Space::next(spaces, None);
     while let Some(space) = next {
-        if memcgs.is_below(space.memcg(), root) {
-            if space.is_killed() {
-                // Its memory is freed when it has exited.
-                dying |= space.figures().resident > 0;
-            } else if let Some(score) = badness(&space.figures(), space.oom_score_adj(), total)
-                && chosen.is_none_or(|(best, _)| score > best)
-            {
-                chosen = Some((score, space.id()));
-            }
-        }
         next = Space::next(spaces, Some(&space));
+        if !memcgs.is_below(space.memcg(), root) {
+            continue;
+        }
+        if space.is_killed() {
+            match space.reap() {
+                Reap::Done => return true,
+                Reap::Later => dying = true,
+                Reap::Over => {}
+            }
+        } else if let Some(score) = badness(&space.figures(), space.oom_score_adj(), total)
+            && chosen.as_ref().is_none_or(|(best, _)| score > *best)
+        {
+            chosen = Some((score, space));
+        }
     }
     if dying {
         return true;
     }
-    let Some((_, id)) = chosen else { return false };
-    kill(spaces, id)
-}
-
-/// Kills the program of a space: it gets no more memory, and its private memory is freed at once where
-/// possible.
-fn kill<P: Platform>(spaces: &Spaces<P>, id: SpaceId) -> bool {
-    let mut next = Space::next(spaces, None);
-    while let Some(space) = next {
-        if space.id() == id {
-            spaces.frames().events().add(&spaces.platform().pin(), VmEvent::OomKill, 1);
-            spaces.memcgs().count(space.memcg(), MemcgEvent::OomKill, 1);
-            space.kill();
-            reap(&space);
-            return true;
-        }
-        next = Space::next(spaces, Some(&space));
+    let Some((_, space)) = chosen else { return false };
+    // It was not killed by anything else meanwhile.
+    if space.kill() {
+        spaces.frames().events().add(&spaces.platform().pin(), VmEvent::OomKill, 1);
+        memcgs.count(space.memcg(), MemcgEvent::OomKill, 1);
     }
-    false
-}
-
-/// Frees the private memory of a killed space, which no program will access any more.
-fn reap<P: Platform>(space: &Space<'_, P>) {
-    space.reap();
+    // If its lock is taken, the next shortage tries again.
+    let _ = space.reap();
+    true
 }
 
 #[cfg(test)]

@@ -55,8 +55,8 @@ pub use quire_thp::{
 };
 pub use quire_vma_tree::tree::TreeViolation;
 pub use space::{
-    AnonymousPlace, LockAll, Mapping, MappingFigures, MemcgChangeError, PageState, PinnedPage, Resident,
-    Space, SyncFlags,
+    AnonymousPlace, LockAll, Mapping, MappingFigures, MemcgChangeError, PageState, PinnedPage, Reap,
+    Resident, Space, SyncFlags,
 };
 pub use spaces::{NoReclaim, OomAction, Reclaim, Spaces, SpacesConfig};
 pub use swapoff::{SwapOffError, swapoff, swapon};

@@ -30,6 +30,7 @@ pub(crate) use swap_in::Unreadable;
 
 pub use lock::LockAll;
 pub use memcg::MemcgChangeError;
+pub use oom::Reap;
 pub use pagemap::PageState;
 pub use pin::PinnedPage;
 pub use smaps::{AnonymousPlace, MappingFigures};

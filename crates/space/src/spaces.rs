@@ -2,6 +2,7 @@
 
 mod asid_pool;
 mod list;
+mod oom_turns;
 mod reclaim;
 mod scan;
 mod shortage;
@@ -18,6 +19,7 @@ use core::mem::MaybeUninit;
 use core::ptr::{self, NonNull};
 use core::slice;
 use list::SpaceList;
+use oom_turns::OomTurns;
 use quire_arch::{LockClass, Order, PagingFormat, Pfn, Pin, Platform, VirtAddr};
 use quire_frame::{AllocError, AllocRequest, FaultSite, Frames, Kind};
 use quire_memcg::Memcgs;
@@ -80,6 +82,7 @@ pub struct Spaces<P: Platform> {
     tags: Pfn,
     commit: Commit,
     oom: OomAction,
+    oom_turns: OomTurns,
     next_space: AtomicU64,
     next_number: AtomicU64,
     reclaim: &'static dyn Reclaim<P>,
@@ -120,6 +123,7 @@ impl<P: Platform> Spaces<P> {
             tags,
             commit,
             oom,
+            oom_turns: OomTurns::new(),
             next_space: AtomicU64::new(1),
             next_number: AtomicU64::new(1),
             reclaim,
@@ -208,6 +212,11 @@ impl<P: Platform> Spaces<P> {
     /// What happens when memory is exhausted.
     pub(crate) fn oom_action(&self) -> OomAction {
         self.oom
+    }
+
+    /// The turns of the OOM killer.
+    pub(crate) fn oom_turns(&self) -> &OomTurns {
+        &self.oom_turns
     }
 
     /// The controls of large folios.

@@ -9,6 +9,7 @@ mod common;
 mod disk;
 
 mod collapse;
+mod oom;
 mod paging;
 mod protection;
 mod refault;

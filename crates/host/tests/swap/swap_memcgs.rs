@@ -245,19 +245,20 @@ fn a_removed_memcg_is_charged_until_its_last_slot_is_free() {
 
 #[test]
 fn the_program_with_the_highest_score_is_ended() {
-    let machine = machine(16, OomAction::Kill);
+    let machine = machine(32, OomAction::Kill);
     let cpu = machine.vcpu(0).unwrap();
-    let memcg = memcg(&machine, "killed", &[(Limit::Max, 256)]);
+    let memcg = memcg(&machine, "killed", &[(Limit::Max, 2560)]);
+    // An adjustment counts in thousandths of the limit.
     // The largest is protected by OOM_SCORE_ADJ, the second has raised its own, the third is larger than the
     // OOM scores: the first gets -1000, the third 1000 later; the fourth grows.
     let spaces: Vec<_> = (0..4).map(|_| space_in(&machine, memcg)).collect();
     let outside = create_space(&machine);
     assert_eq!(fill(&cpu, &outside, 600).2, Ok(()));
-    for (space, pages) in spaces.iter().zip([100, 60, 40, 20]) {
+    for (space, pages) in spaces.iter().zip([1000, 600, 400, 200]) {
         assert_eq!(fill(&cpu, space, pages).2, Ok(()));
     }
     spaces[0].set_oom_score_adj(-1000);
-    let more = map_at(&spaces[3], 2 * GIB, 512 * PAGE, RW);
+    let more = map_at(&spaces[3], 2 * GIB, 5120 * PAGE, RW);
     let kills = || machine.memory().memcgs().events(memcg, MemcgEvent::OomKill);
     let mut at = 0;
     let mut grow = |until: u64| {
@@ -287,9 +288,9 @@ fn the_program_with_the_highest_score_is_ended() {
     assert_eq!(own, AccessError::Fault(FaultError::Killed));
     assert_eq!(killed(), [false, false, true, true]);
     assert!(!outside.is_killed(), "a space outside of the memcg is left alone");
-    assert_filled(&cpu, &spaces[0], VirtAddr(GIB), 0..100, 100);
-    assert_filled(&cpu, &spaces[1], VirtAddr(GIB), 0..60, 100);
-    assert_eq!(usage(&machine, memcg), 160);
+    assert_filled(&cpu, &spaces[0], VirtAddr(GIB), 0..1000, 100);
+    assert_filled(&cpu, &spaces[1], VirtAddr(GIB), 0..600, 100);
+    assert_eq!(usage(&machine, memcg), 1600);
     assert_eq!(kills(), 2);
     assert_eq!(count(&machine, VmEvent::OomKill), 2);
     assert_audit(&machine);

@@ -97,6 +97,8 @@ pub struct SpaceCore {
     pub oom_score_adj: AtomicU32,
     /// Whether the program was OOM-killed.
     pub killed: AtomicU32,
+    /// Attempts to free the memory of a killed program; the largest number once that is over.
+    pub reap_tries: AtomicU32,
     /// Its forks.
     pub forks: ForkSequence,
     /// Its place on the list of all spaces.
@@ -128,6 +130,7 @@ impl SpaceCore {
             had_rigid: AtomicU64::new(0),
             oom_score_adj: AtomicU32::new(0),
             killed: AtomicU32::new(0),
+            reap_tries: AtomicU32::new(0),
             forks: ForkSequence::default(),
             link: SpaceLink(Cell::new(None), Cell::new(None)),
         }

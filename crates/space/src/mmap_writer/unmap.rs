@@ -84,15 +84,17 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         removed
     }
 
-    /// Frees the pages of all private mappings except mlocked ones. The mappings stay.
+    /// Frees the pages of all private mappings, mlocked ones too, as Linux's reaper does. The mappings stay.
     pub(crate) fn discard_private(&mut self) {
         let mut gather = Gather::new(self.spaces.memory(), &self.core.tables, FlushCause::Discard);
         let mut at = VirtAddr(0);
         while let Some(vma) = self.first_ending_after(at) {
             let snapshot = vma.snapshot();
             at = snapshot.range.end();
-            if !snapshot.flags.intersects(VmFlags::SHARED | VmFlags::LOCKED | VmFlags::SPECIAL) {
-                self.tables().zap(snapshot.range, Zap::Contents, &mut gather);
+            if !snapshot.flags.intersects(VmFlags::SHARED | VmFlags::SPECIAL) {
+                let locked = snapshot.flags.contains(VmFlags::LOCKED);
+                let zap = if locked { Zap::LockedContents } else { Zap::Contents };
+                self.tables().zap(snapshot.range, zap, &mut gather);
             }
         }
         self.tables().finish(&mut gather);

@@ -5,6 +5,21 @@ use crate::mmap_writer::MmapWriter;
 use quire_arch::Platform;
 use quire_sync::atomic::Ordering;
 
+/// Attempts to reap a space whose mappings a thread is changing. That thread will find that it was killed, but
+/// may itself wait for long.
+const MOST_TRIES: u32 = 64;
+
+/// What became of the memory of a killed space.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reap {
+    /// It was freed now.
+    Done,
+    /// A thread holds the mmap lock: it may be freed later.
+    Later,
+    /// Nothing more is expected of it before it exits: it was freed before, or could not be.
+    Over,
+}
+
 impl<P: Platform> Space<'_, P> {
     /// The OOM adjustment of the program (`oom_score_adj`, -1000 to 1000).
     pub fn oom_score_adj(&self) -> i16 {
@@ -18,10 +33,11 @@ impl<P: Platform> Space<'_, P> {
     }
 
     /// Kills the program in this space: from now on its faults return
-    /// [`FaultError::Killed`](crate::FaultError::Killed). The embedder makes it exit.
-    pub fn kill(&self) {
+    /// [`FaultError::Killed`](crate::FaultError::Killed). The embedder makes it exit. Returns false if it was
+    /// killed before.
+    pub fn kill(&self) -> bool {
         // Release: pairs with the load in `is_killed`; a thread that finds pages gone sees this.
-        self.core().killed.store(1, Ordering::Release);
+        self.core().killed.swap(1, Ordering::Release) == 0
     }
 
     /// Whether it was [killed](Self::kill).
@@ -30,12 +46,20 @@ impl<P: Platform> Space<'_, P> {
     }
 
     /// Frees the private pages of a killed space, if no thread is changing its mappings now: its contents are
-    /// never read again.
-    pub fn reap(&self) {
-        if self.is_killed()
-            && let Some(mut section) = MmapWriter::try_begin(self.spaces, self.core())
-        {
-            section.discard_private();
+    /// never read again. Done once; what it keeps then, shared memory, it keeps until it exits. Called by one
+    /// thread at a time.
+    pub fn reap(&self) -> Reap {
+        let tries = self.core().reap_tries.load(Ordering::Relaxed);
+        if !self.is_killed() || tries >= MOST_TRIES {
+            return Reap::Over;
         }
+        let Some(mut section) = MmapWriter::try_begin(self.spaces, self.core()) else {
+            self.core().reap_tries.store(tries + 1, Ordering::Relaxed);
+            P::relax(tries);
+            return if tries + 1 < MOST_TRIES { Reap::Later } else { Reap::Over };
+        };
+        section.discard_private();
+        self.core().reap_tries.store(MOST_TRIES, Ordering::Relaxed);
+        Reap::Done
     }
 }

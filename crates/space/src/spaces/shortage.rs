@@ -83,10 +83,11 @@ impl<'s, P: Platform> Spaces<P> {
     /// a retry is worthwhile. The caller is not pinned.
     #[cold]
     pub(crate) fn make_room(&self, cause: AllocError, need: Need) -> bool {
+        let seen = self.oom_turns().seen();
         self.free_some(cause, need)
             || cause == AllocError::OutOfMemory
                 && self.oom_action() == OomAction::Kill
-                && self.reclaim().out_of_memory(self, need)
+                && self.oom_turns().take(self.platform(), seen, || self.reclaim().out_of_memory(self, need))
     }
 
     /// Frees memory: first what is not needed (frames that waited for this fault to leave the epoch, an

@@ -1,0 +1,138 @@
+//! Which program is killed when memory is exhausted, and what happens if its memory does not come back.
+
+use crate::common::*;
+use std::sync::mpsc;
+
+/// Pages that the memcg may have.
+const LIMIT: u64 = 2048;
+
+/// A machine that kills programs, and a memcg with a limit.
+fn machine() -> (Machine, MemcgId) {
+    let machine = Setup::mib(64).cpus(2).overcommit().with(|memory| memory.oom = OomAction::Kill).build();
+    let memory = machine.memory();
+    let memcg = memory.create_memcg(MemcgId::ROOT, "g").unwrap();
+    memory.write_memcg_file(memcg, "memory.max", &(LIMIT * PAGE).to_string()).unwrap();
+    (machine, memcg)
+}
+
+fn space_in(machine: &Machine, memcg: MemcgId) -> HostSpace<'_> {
+    let space = create_space(machine);
+    space.set_memcg(memcg).unwrap();
+    space
+}
+
+fn kills(machine: &Machine, memcg: MemcgId) -> u64 {
+    machine.memory().memcgs().events(memcg, MemcgEvent::OomKill)
+}
+
+/// Writes to page after page until the program is killed or another one was; returns the pages written.
+fn grow(cpu: &Vcpu, space: &HostSpace<'_>, is_over: impl Fn() -> bool) -> u64 {
+    let area = map_at(space, 2 * GIB, 2 * LIMIT * PAGE, RW);
+    let mut at = 0;
+    while !is_over() {
+        assert!(at < 2 * LIMIT, "nothing was killed");
+        match cpu.program(space).write_u64(page(area, at), 1) {
+            Ok(()) => at += 1,
+            Err(error) => {
+                assert_eq!(error, AccessError::Fault(FaultError::Killed));
+                return at;
+            }
+        }
+    }
+    at
+}
+
+/// A thousandth for each point of the adjustment: of what the memcg may have, not of the machine.
+#[test]
+fn the_adjustment_is_weighed_by_the_limit_of_the_memcg() {
+    let (machine, memcg) = machine();
+    let cpu = machine.vcpu(0).unwrap();
+    let [large, small] = [0, 1].map(|_| space_in(&machine, memcg));
+    small.set_oom_score_adj(100);
+    let area = map_at(&small, GIB, 256 * PAGE, RW);
+    fill(&cpu, &small, area, 0..256, 1);
+    // 1792 pages against 256 and 100 times 2.
+    grow(&cpu, &large, || small.is_killed());
+    assert_eq!((large.is_killed(), small.is_killed()), (true, false));
+    assert_eq!((kills(&machine, memcg), count(&machine, VmEvent::OomKill)), (1, 1));
+    assert_filled(&cpu, &small, area, 0..256, 1);
+    assert_audit(&machine);
+}
+
+/// What a killed program keeps until it exits is not waited for.
+#[test]
+fn a_killed_program_that_keeps_shared_memory_is_killed_once() {
+    let (machine, memcg) = machine();
+    let cpu = machine.vcpu(0).unwrap();
+    let [first, second] = [0, 1].map(|_| space_in(&machine, memcg));
+    first.set_oom_score_adj(1000);
+    let mut request = MapRequest::anonymous(64 * PAGE, RW);
+    request.flags |= MapFlags::SHARED;
+    let area = first.mmap(&request).unwrap();
+    fill(&cpu, &first, area, 0..64, 1);
+    grow(&cpu, &second, || false);
+    assert_eq!((first.is_killed(), second.is_killed()), (true, true));
+    assert_eq!((first.figures().resident, second.figures().resident), (64 * PAGE, 0));
+    assert_eq!(kills(&machine, memcg), 2);
+    assert_audit(&machine);
+}
+
+/// Locked memory is freed like any other, as Linux's reaper does.
+#[test]
+fn the_locked_memory_of_a_killed_program_is_freed() {
+    let (machine, memcg) = machine();
+    swap_on_ram(&machine, 16);
+    machine.memory().write_memcg_file(memcg, "memory.swap.max", "0").unwrap();
+    let cpu = machine.vcpu(0).unwrap();
+    let [first, second] = [0, 1].map(|_| space_in(&machine, memcg));
+    first.set_oom_score_adj(1000);
+    let area = map_at(&first, GIB, 64 * PAGE, RW);
+    fill(&cpu, &first, area, 0..64, 1);
+    first.mlock(area, 64 * PAGE, false).unwrap();
+    let written = grow(&cpu, &second, || first.is_killed());
+    assert_eq!((first.is_killed(), second.is_killed()), (true, false));
+    assert_eq!(first.figures().resident, 0);
+    assert!(written > LIMIT - 64, "{written} pages");
+    assert_audit(&machine);
+    grow_on(&cpu, &second, written);
+    assert_eq!(kills(&machine, memcg), 2);
+    assert_audit(&machine);
+}
+
+/// Writes to the pages after those that [`grow`] wrote, until the program is killed.
+fn grow_on(cpu: &Vcpu, space: &HostSpace<'_>, from: u64) {
+    let killed =
+        (from..2 * LIMIT).find_map(|at| cpu.program(space).write_u64(page(VirtAddr(2 * GIB), at), 1).err());
+    assert_eq!(killed, Some(AccessError::Fault(FaultError::Killed)));
+}
+
+/// A thread that holds the mmap lock of a killed program may wait for long: the next one is chosen.
+#[test]
+fn a_killed_program_whose_mmap_lock_is_held_is_not_waited_for() {
+    let (machine, memcg) = machine();
+    let cpu = machine.vcpu(0).unwrap();
+    let [first, second] = [0, 1].map(|_| space_in(&machine, memcg));
+    first.set_oom_score_adj(1000);
+    let area = map_at(&first, GIB, 64 * PAGE, RW);
+    fill(&cpu, &first, area, 0..64, 1);
+    let (held, is_held) = mpsc::channel();
+    let (let_go, may_go) = mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        let (first, machine) = (&first, &machine);
+        scope.spawn(move || {
+            let cpu = machine.vcpu(1).unwrap();
+            cpu.run(|| {
+                first.for_each_mapping(|_| {
+                    held.send(()).unwrap();
+                    let _ = may_go.recv();
+                });
+            });
+        });
+        is_held.recv().unwrap();
+        grow(&cpu, &second, || false);
+        assert_eq!((first.is_killed(), second.is_killed()), (true, true));
+        assert_eq!(kills(machine, memcg), 2);
+        drop(let_go);
+    });
+    assert_audit(&machine);
+}
