@@ -140,9 +140,9 @@ mod models {
     fn loom_a_table_that_seems_empty_shows_its_pending_flush() {
         loom::model(|| {
             let model = Model::new(1);
-            let batch = spawn(&model, |model| model.discard(false));
-            model.look();
-            batch.join().expect("a batch cannot fail");
+            let call = spawn(&model, Model::look);
+            model.discard(false);
+            call.join().expect("the call flushes");
         });
     }
 
@@ -152,11 +152,11 @@ mod models {
         loom::model(|| {
             let model = Model::new(2);
             model.begin();
-            let batches = [false, true].map(|begun| spawn(&model, move |model| model.discard(begun)));
-            model.look();
-            for batch in batches {
-                batch.join().expect("a batch cannot fail");
-            }
+            let call = spawn(&model, Model::look);
+            let other = spawn(&model, |model| model.discard(true));
+            model.discard(false);
+            other.join().expect("a batch cannot fail");
+            call.join().expect("the call flushes");
         });
     }
 }
