@@ -41,6 +41,8 @@ bitflags! {
         const GROWSDOWN = 0x100;
         /// Frames without descriptors (`pf`): the vDSO's data page and the like.
         const PFNMAP = 0x400;
+        /// There may be guard pages (`gu`): set with the first one, and never cleared.
+        const MAYBE_GUARD = 0x800;
         /// Pages stay in memory (`lo`).
         const LOCKED = 0x2000;
         /// Device memory (`io`).
@@ -97,6 +99,9 @@ impl VmFlags {
     pub const LOCK_MASK: Self = Self::LOCKED.union(Self::LOCKONFAULT);
     /// Mappings that never merge and can not be locked.
     pub const SPECIAL: Self = Self::IO.union(Self::DONTEXPAND).union(Self::PFNMAP);
+
+    /// Flags in which VMAs that merge may differ. What they become has those of each.
+    pub const STICKY: Self = Self::MAYBE_GUARD;
 
     /// The access flags that `protection` asks for.
     #[doc(hidden)]
@@ -165,6 +170,7 @@ pub const SMAPS_MNEMONICS: &[(VmFlags, &str)] = &[
     (VmFlags::MAYSHARE, "ms"),
     (VmFlags::GROWSDOWN, "gd"),
     (VmFlags::PFNMAP, "pf"),
+    (VmFlags::MAYBE_GUARD, "gu"),
     (VmFlags::LOCKED, "lo"),
     (VmFlags::IO, "io"),
     (VmFlags::SEQ_READ, "sr"),

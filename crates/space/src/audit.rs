@@ -7,6 +7,7 @@ use crate::space::Space;
 use crate::spaces::Spaces;
 use core::fmt;
 use core::sync::atomic::Ordering;
+use quire_arch::paging::PteMarker;
 use quire_arch::{
     CachedTranslation, CpuId, Entry, Leaf, LeafFlags, Level, Order, PAGE_SIZE, PagingFormat, Pfn, Platform,
     VirtAddr, VirtRange,
@@ -83,6 +84,14 @@ pub enum SpaceViolation {
         pfn: Pfn,
         /// What that is.
         kind: Kind,
+    },
+    /// A marker is not in a table of pages, or a guard in a mapping that is not marked as having some.
+    #[error("space {}: a marker at {addr:?} is out of place", .space.get())]
+    StrayMarker {
+        /// Whose.
+        space: SpaceId,
+        /// Where.
+        addr: VirtAddr,
     },
     /// Nothing refers to the frame, though it is not free.
     #[error("{pfn:?} ({kind:?}) is lost: nothing refers to it")]
@@ -427,6 +436,12 @@ impl<P: Platform> TableAudit<'_, P> {
                     let slot = SlotId::of(entry);
                     self.names.add(self.spaces.swap().is_torn(slot), slot, 1);
                 }
+                (Entry::Marker(marker), _) => {
+                    let guarded = marker != PteMarker::Guard || self.may_have_guards(addr);
+                    if level > Level::PTE || !guarded {
+                        report(SpaceViolation::StrayMarker { space, addr });
+                    }
+                }
                 _ => {}
             }
         }
@@ -437,6 +452,11 @@ impl<P: Platform> TableAudit<'_, P> {
         if level == Level::PMD {
             self.deposits(table, large, report);
         }
+    }
+
+    /// Whether the mapping at `addr` is marked as having guard pages.
+    fn may_have_guards(&self, addr: VirtAddr) -> bool {
+        self.mappings.find(addr).is_some_and(|vma| vma.flags().contains(VmFlags::MAYBE_GUARD))
     }
 
     /// Counts the tables that were deposited behind `table`: as many as it has `leaves`.
@@ -478,6 +498,9 @@ impl<P: Platform> TableAudit<'_, P> {
         } else {
             matches!(kind, Kind::Anonymous | Kind::File) && frames.folio(pfn).pages_from(pfn) >= pages
         };
+        if flags.contains(LeafFlags::GUARD) && (level > Level::PTE || !self.may_have_guards(addr)) {
+            report(SpaceViolation::StrayMarker { space, addr });
+        }
         // What it maps lies in one mapping.
         let allowed = allowed && vma.is_some_and(|vma| vma.range().end().0 - addr.0 >= pages * PAGE_SIZE);
         if !allowed || !fits {

@@ -16,7 +16,7 @@ pub(crate) enum PopulateError {
     Hole,
     /// A mapping in the range does not allow the access.
     NotAllowed,
-    /// The contents cannot be read.
+    /// The contents cannot be read, or a guard page refuses accesses.
     Bad,
     /// No memory.
     OutOfMemory(AllocError),
@@ -156,9 +156,9 @@ impl<'s, P: Platform> Faults<'s, P> {
         // Resident pages are skipped.
         while let Some(addr) = self.tables().first_missing(VirtRange::new(from, part.end()), access) {
             self.resolve_locked(vma, addr, access).map_err(|error| match error {
-                FaultError::NotMapped => PopulateError::Hole,
+                // The mapping is there, so this is a guard page.
+                FaultError::NotMapped | FaultError::Bus => PopulateError::Bad,
                 FaultError::AccessDenied => PopulateError::NotAllowed,
-                FaultError::Bus => PopulateError::Bad,
                 FaultError::Killed => PopulateError::OutOfMemory(AllocError::OutOfMemory),
                 FaultError::OutOfMemory(error) => PopulateError::OutOfMemory(error),
             })?;

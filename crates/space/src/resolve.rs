@@ -305,6 +305,9 @@ impl<P: Platform> Resolver<'_, '_, P> {
         if fault.access == Access::Execute && !vma.flags.contains(VmFlags::EXEC) {
             return Err(FaultError::AccessDenied);
         }
+        if leaf.flags.contains(LeafFlags::GUARD) {
+            return Err(FaultError::NotMapped);
+        }
         if leaf.flags.contains(LeafFlags::SPECIAL) {
             if let Some((pfn, _)) = spare.folio.take() {
                 // First empty, then the flush, then the new page: no CPU may still read zeros from the shared

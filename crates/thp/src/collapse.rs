@@ -60,6 +60,7 @@ impl<P: Platform> Collapse<'_, P> {
         let pin = self.0.pin();
         let locked = self.0.lock(&pin, table, Level::PTE);
         let (mut none, mut shared, mut swapped, mut used) = (0, 0, 0, 0);
+        let mut marked = false;
         for index in 0..P::Paging::entries(Level::PTE) {
             match locked.get(index) {
                 Entry::None => none += 1,
@@ -77,7 +78,12 @@ impl<P: Platform> Collapse<'_, P> {
                     used += u32::from(leaf.flags.contains(LeafFlags::ACCESSED));
                 }
                 Entry::Swap(_) => swapped += 1,
-                _ => return Err(CollapseError::Unfit),
+                // As in Linux it counts as swapped out, and cannot be swapped in.
+                Entry::Marker(_) => {
+                    swapped += 1;
+                    marked = true;
+                }
+                Entry::Table(_) => return Err(CollapseError::Unfit),
             }
         }
         let must_be_used = match (limits.must_be_used, swapped) {
@@ -85,7 +91,8 @@ impl<P: Platform> Collapse<'_, P> {
             (true, 0) => 1,
             (true, _) => P::Paging::entries(Level::PTE) as u32 / 2,
         };
-        if none > limits.none || shared > limits.shared || swapped > limits.swapped || used < must_be_used {
+        let beyond = none > limits.none || shared > limits.shared || swapped > limits.swapped;
+        if beyond || used < must_be_used || marked {
             return Err(CollapseError::Unfit);
         }
         if swapped > 0 { Err(CollapseError::Swapped) } else { Ok(()) }

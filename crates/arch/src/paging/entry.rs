@@ -22,6 +22,9 @@ bitflags! {
         const DIRTY = 1 << 4;
         /// The entry holds no reference to the frame and counts nothing: the shared zero page.
         const SPECIAL = 1 << 5;
+        /// A guard page (`MADV_GUARD_INSTALL`) hides the page, which is kept: every access is a segmentation
+        /// fault. Never together with [`READ`](Self::READ).
+        const GUARD = 1 << 6;
     }
 }
 
@@ -48,7 +51,7 @@ pub struct SwapEntry {
 /// A marker in place of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PteMarker {
-    /// A guard page (`MADV_GUARD_INSTALL`): every access is a segmentation fault.
+    /// A guard page (`MADV_GUARD_INSTALL`) where no page is kept: every access is a segmentation fault.
     Guard,
     /// The contents were lost; an access gets SIGBUS.
     Poisoned,

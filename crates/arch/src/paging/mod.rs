@@ -182,6 +182,9 @@ mod tests {
     fn any_entry(level: Level, leaf: bool) -> BoxedStrategy<Entry> {
         let pfn = (0u64..1 << 36).prop_map(Pfn);
         let flags = any::<u16>().prop_map(LeafFlags::from_bits_truncate);
+        // A page that a guard hides is never present.
+        let flags = flags
+            .prop_map(|flags| if flags.contains(LeafFlags::GUARD) { flags - LeafFlags::READ } else { flags });
         let mut choices = std::vec![Just(Entry::None).boxed()];
         if level > Level::PTE {
             choices.push(pfn.clone().prop_map(Entry::Table).boxed());

@@ -16,6 +16,7 @@ mod discard;
 mod fast_pins;
 mod folios;
 mod frames;
+mod guards;
 mod khugepaged;
 mod late;
 mod listing;

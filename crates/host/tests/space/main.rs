@@ -14,6 +14,7 @@ mod folio_hazards;
 mod folio_pressure;
 mod folio_runs;
 mod folio_trees;
+mod guards;
 mod huge_zero;
 mod kernel_half;
 mod khugepaged;

@@ -139,8 +139,10 @@ pub(super) fn advice(word: i32) -> Result<Advice, Error> {
         23 => Advice::PopulateWrite,
         24 => Advice::DontNeedLocked,
         25 => Advice::Collapse,
-        // REMOVE, the two that poison pages, and guard pages.
-        9 | 100..=103 => return Err(Error::NotSupported),
+        102 => Advice::GuardInstall,
+        103 => Advice::GuardRemove,
+        // REMOVE, and the two that poison pages.
+        9 | 100..=101 => return Err(Error::NotSupported),
         _ => return Err(Error::BadFlags),
     })
 }

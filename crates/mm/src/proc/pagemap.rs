@@ -6,6 +6,9 @@ use quire_space::PageState;
 const PRESENT: u64 = 1 << 63;
 const SWAPPED: u64 = 1 << 62;
 const FILE: u64 = 1 << 61;
+const GUARD_REGION: u64 = 1 << 58;
+/// What Linux gives the entry of a guard in place of a device and a slot: the type of markers, and its number.
+const GUARD_MARKER: u64 = 4 << SLOT_SHIFT | 31;
 /// Where the slot begins, above the number of the device.
 const SLOT_SHIFT: u32 = 5;
 
@@ -17,5 +20,6 @@ pub fn pagemap_entry(state: PageState) -> u64 {
         PageState::Zero | PageState::Anonymous => PRESENT,
         PageState::File => PRESENT | FILE,
         PageState::Swapped { device, slot } => SWAPPED | slot << SLOT_SHIFT | device.index() as u64,
+        PageState::Guard => SWAPPED | GUARD_REGION | GUARD_MARKER,
     }
 }

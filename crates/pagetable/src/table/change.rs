@@ -120,6 +120,8 @@ impl<P: Platform> Tables<'_, P> {
         loop {
             let raw = slot.load(Ordering::Relaxed);
             let Entry::Leaf(leaf) = P::Paging::decode(raw, level) else { return None };
+            // What a guard hides gets the permissions of its mapping when the guard goes.
+            let allowed = if leaf.flags.contains(LeafFlags::GUARD) { LeafFlags::empty() } else { allowed };
             let new = Leaf { pfn: leaf.pfn, flags: (leaf.flags - access) | allowed };
             let encoded = P::Paging::encode(Entry::Leaf(new), level);
             if encoded == raw {

@@ -195,7 +195,27 @@ impl<'s, P: Platform> Tables<'s, P> {
     pub fn zap_huge(&self, slot: HugeSlot, what: Zap, gather: &mut Gather<'_, P>) -> bool {
         let pin = self.pin();
         let locked = self.lock_slot(&pin, slot);
-        let Some(leaf) = Self::huge_leaf(&locked, slot) else { return false };
+        if Self::huge_leaf(&locked, slot).is_none() {
+            return false;
+        }
+        if let Some(table) = self.take_huge(&pin, &locked, slot, what, gather) {
+            self.space.residency.table_gone();
+            gather.add_empty_table(table);
+        }
+        true
+    }
+
+    /// The same, with the PMD table locked. Returns the table that was deposited for the leaf; it stays
+    /// counted as one of the space.
+    pub(super) fn take_huge(
+        &self,
+        pin: &Pin<'_, P>,
+        locked: &LockedTable<'_, P>,
+        slot: HugeSlot,
+        what: Zap,
+        gather: &mut Gather<'_, P>,
+    ) -> Option<Pfn> {
+        let leaf = Self::huge_leaf(locked, slot)?;
         if leaf.flags.contains(LeafFlags::READ) {
             gather.add_stale(self.slot_range(slot));
         }
@@ -203,13 +223,9 @@ impl<'s, P: Platform> Tables<'s, P> {
             locked.take(slot.index);
             gather.add_huge_zero(leaf.pfn);
         } else {
-            self.zap_whole_folio(&pin, (&locked, slot), leaf, what, gather);
+            self.zap_whole_folio(pin, (locked, slot), leaf, what, gather);
         }
-        if let Some(table) = self.withdraw(slot) {
-            self.space.residency.table_gone();
-            gather.add_empty_table(table);
-        }
-        true
+        self.withdraw(slot)
     }
 
     /// Empties the leaf at `slot`, which maps a folio.

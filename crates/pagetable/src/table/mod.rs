@@ -16,6 +16,7 @@ mod change;
 mod charge;
 mod copy;
 mod free;
+mod guard;
 mod huge;
 mod locked;
 mod look;

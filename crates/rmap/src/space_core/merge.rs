@@ -53,8 +53,8 @@ impl Proposal {
 
     fn agrees(&self, other: &VmaSnapshot) -> bool {
         // The wishes for a place are the file's, and the file is the same.
-        let wishes = VmFlags::HUGE_ALIGNED | VmFlags::PLACES_ITSELF;
-        (self.flags ^ other.flags).difference(wishes).is_empty() && self.backing == other.backing
+        let ignored = VmFlags::HUGE_ALIGNED | VmFlags::PLACES_ITSELF | VmFlags::STICKY;
+        (self.flags ^ other.flags).difference(ignored).is_empty() && self.backing == other.backing
     }
 }
 

@@ -193,7 +193,7 @@ impl VmaSnapshot {
             if self.range.start() < other.range.start() { (self, other) } else { (other, self) };
         let alike = low.range.end() == high.range.start()
             && low.backing == high.backing
-            && (low.flags ^ high.flags).difference(VmFlags::ACCESS).is_empty()
+            && (low.flags ^ high.flags).difference(VmFlags::ACCESS | VmFlags::STICKY).is_empty()
             && low.page_offset_at(high.range.start()) == high.page_offset;
         (alike && self.anon.is_some() && !self.anon.is_inherited()).then_some(self.anon)
     }

@@ -58,6 +58,10 @@ pub enum Advice {
     PopulateRead,
     /// Fault in for writing.
     PopulateWrite,
+    /// Drop the contents, and refuse every access.
+    GuardInstall,
+    /// Allow accesses again.
+    GuardRemove,
 }
 
 /// What an advice does to one mapping.
@@ -74,6 +78,10 @@ enum Effect {
     Age(Ageing),
     /// Blocks become large folios.
     Collapse,
+    /// Guard pages take the place of the pages.
+    Guard,
+    /// Guard pages go.
+    Unguard,
 }
 
 impl<'s, P: Platform> MmapWriter<'s, P> {
@@ -146,6 +154,12 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
                 other => other,
             }),
             Effect::Collapse => self.collapse_part(vma, part),
+            Effect::Guard => self.guard_part(vma, part, gather),
+            Effect::Unguard => {
+                self.tables().remove_guards(part, snapshot.permissions());
+                self.tables().free_empty(part, FreeableRange(part), gather);
+                Ok(())
+            }
             Effect::Free => {
                 let lazy = LazyFree { tables: self.tables(), thp: self.spaces.thp() };
                 lazy.free_lazily(part, gather);
@@ -200,8 +214,32 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
     }
 }
 
+impl<'s, P: Platform> MmapWriter<'s, P> {
+    /// Puts guard pages in place of all pages of `part`, which lies in `vma`. The VMA is write-locked, so no
+    /// fault is in it. Everything that can fail comes before pages are dropped.
+    fn guard_part(&mut self, vma: &'s Vma, part: VirtRange, gather: &mut Gather<'s, P>) -> Result<(), Error> {
+        self.lock_vma(vma);
+        if vma.snapshot().backing.is_anonymous() {
+            self.faults().give_anon_vma(vma)?;
+        }
+        if let Err(error) = self.tables().make_bottoms(part) {
+            self.tables().free_empty(part, FreeableRange(part), gather);
+            return Err(error.into());
+        }
+        let snapshot = vma.snapshot();
+        let flags = snapshot.flags | VmFlags::MAYBE_GUARD;
+        // As in Linux, of the whole VMA, and for good: a fork has to copy its tables.
+        vma.set(VmaSnapshot { flags, ..snapshot });
+        self.tables().install_guards(part, flags.contains(VmFlags::SHARED), gather);
+        Ok(())
+    }
+}
+
 /// VMAs whose pages are not on LRU lists.
 const UNLISTED: VmFlags = VmFlags::LOCKED.union(VmFlags::PFNMAP).union(VmFlags::HUGETLB);
+
+/// VMAs that have no guard pages.
+const UNGUARDED: VmFlags = VmFlags::SPECIAL.union(VmFlags::HUGETLB);
 
 /// What `advice` does to a mapping, or why it does not fit.
 fn effect(vma: &VmaSnapshot, advice: Advice) -> Result<Effect, Error> {
@@ -226,6 +264,8 @@ fn effect(vma: &VmaSnapshot, advice: Advice) -> Result<Effect, Error> {
         Advice::Cold => refuse_if(flags.intersects(UNLISTED), Effect::Age(Ageing::Cold)),
         Advice::PageOut => refuse_if(flags.intersects(UNLISTED), Effect::Age(Ageing::PageOut)),
         Advice::Collapse => Ok(Effect::Collapse),
+        Advice::GuardInstall => refuse_if(flags.intersects(UNGUARDED | VmFlags::LOCKED), Effect::Guard),
+        Advice::GuardRemove => refuse_if(flags.intersects(UNGUARDED), Effect::Unguard),
         Advice::DontFork => Ok(Effect::Flags(flags | VmFlags::DONTCOPY)),
         Advice::DoFork => refuse_if(flags.contains(VmFlags::IO), Effect::Flags(flags - VmFlags::DONTCOPY)),
         // Linux looks at the file here, not at what its pages are.

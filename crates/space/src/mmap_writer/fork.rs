@@ -33,9 +33,10 @@ impl<P: Platform> MmapWriter<'_, P> {
                 VmaSnapshot { flags: snapshot.flags - VmFlags::LOCK_MASK, anon: branch.anon(), ..snapshot };
             to.adopt(copy)?;
             branch.keep();
-            // Pages of files that were never written to can be read again by the child, and what is wiped on
-            // fork has no anon_vma there.
-            if !copy.flags.contains(VmFlags::SHARED) && !copy.anon.is_some() {
+            // Pages of files that were never written to can be read again by the child, but guard pages must
+            // be there. What is wiped on fork has no anon_vma there.
+            let guarded = copy.flags & (VmFlags::MAYBE_GUARD | VmFlags::WIPEONFORK) == VmFlags::MAYBE_GUARD;
+            if !copy.flags.contains(VmFlags::SHARED) && !copy.anon.is_some() && !guarded {
                 continue;
             }
             self.lock_range(vma.range());

@@ -278,21 +278,23 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
             .unwrap_or(proposal.anon);
         let root_lock = self.lock_anon_vmas([anon]);
         self.give_taker_anon_vma(previous.or(next), anon, &root_lock);
+        let sticky = sticky(proposal.flags, previous, next);
+        let joined = |snapshot: VmaSnapshot| VmaSnapshot { flags: snapshot.flags | sticky, ..snapshot };
         match (previous, next) {
             (Some(previous), Some(next)) => {
                 let end = next.range().end();
                 self.remove_vma(next, &root_lock);
-                let snapshot = previous.snapshot();
+                let snapshot = joined(previous.snapshot());
                 let range = VirtRange::new(snapshot.range.start(), end);
                 self.set_vma(previous, VmaSnapshot { range, ..snapshot }, &root_lock);
             }
             (Some(previous), None) => {
-                let snapshot = previous.snapshot();
+                let snapshot = joined(previous.snapshot());
                 let range = VirtRange::new(snapshot.range.start(), range.end());
                 self.set_vma(previous, VmaSnapshot { range, ..snapshot }, &root_lock);
             }
             (None, Some(next)) => {
-                let snapshot = next.snapshot();
+                let snapshot = joined(next.snapshot());
                 let range = VirtRange::new(range.start(), snapshot.range.end());
                 let page_offset = proposal.page_offset;
                 self.set_vma(next, VmaSnapshot { range, page_offset, ..snapshot }, &root_lock);
@@ -387,6 +389,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         root_lock: &AnonVmaTree<'s, P>,
     ) -> Option<&'s Vma> {
         let taker = previous.or(next)?;
+        let sticky = sticky(proposal.flags, previous, next);
         let (range, snapshot) = (proposal.range, vma.snapshot());
         if range == snapshot.range {
             self.remove_vma(vma, root_lock);
@@ -402,7 +405,9 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
             self.remove_vma(next, root_lock);
         }
         let range = VirtRange::new(start, end);
-        self.set_vma(taker, VmaSnapshot { range, page_offset, ..taker.snapshot() }, root_lock);
+        let snapshot = taker.snapshot();
+        let flags = snapshot.flags | sticky;
+        self.set_vma(taker, VmaSnapshot { range, page_offset, flags, ..snapshot }, root_lock);
         Some(taker)
     }
 
@@ -443,11 +448,12 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         }
         let root_lock = self.lock_anon_vmas([anon]);
         self.give_taker_anon_vma(Some(vma), anon, &root_lock);
+        let flags = snapshot.flags | sticky(snapshot.flags, None, next);
         if let Some(next) = next {
             self.remove_vma(next, &root_lock);
         }
         let range = VirtRange::new(snapshot.range.start(), end);
-        self.set_vma(vma, VmaSnapshot { range, anon, ..snapshot }, &root_lock);
+        self.set_vma(vma, VmaSnapshot { range, flags, anon, ..snapshot }, &root_lock);
     }
 
     /// Write-locks every VMA in `range`.
@@ -470,6 +476,12 @@ impl<P: Platform> Drop for MmapWriter<'_, P> {
 /// The key under which a writer waits for the readers of a VMA.
 pub(crate) fn vma_key(vma: &Vma) -> usize {
     ptr::from_ref(vma).addr()
+}
+
+/// The sticky flags of what merges: a range with `flags`, and its neighbours.
+fn sticky(flags: VmFlags, previous: Option<&Vma>, next: Option<&Vma>) -> VmFlags {
+    let neighbours = previous.into_iter().chain(next).map(Vma::flags);
+    neighbours.fold(flags, |all, flags| all | flags) & VmFlags::STICKY
 }
 
 /// `snapshot` without what lies at or after `end`.

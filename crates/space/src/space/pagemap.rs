@@ -1,6 +1,7 @@
 //! The contents of `/proc/PID/pagemap`.
 
 use crate::space::Space;
+use quire_arch::paging::PteMarker;
 use quire_arch::{Entry, LeafFlags, Platform, VirtRange};
 use quire_frame::Kind;
 use quire_swap::{DeviceId, SlotId};
@@ -21,10 +22,12 @@ pub enum PageState {
         /// Its number there.
         slot: u64,
     },
+    /// A guard page.
+    Guard,
 }
 
 impl<P: Platform> Space<'_, P> {
-    /// Calls `visit` with the pages in `range` that are in memory or swapped out, lowest first: the pages of
+    /// Calls `visit` with the pages in `range` that are in memory, swapped out or guards, lowest first: the pages of
     /// one table entry at a time, so several pages at once are those of a PMD entry.
     pub fn pagemap(&self, range: VirtRange, mut visit: impl FnMut(VirtRange, PageState)) {
         let core = self.core();
@@ -37,6 +40,10 @@ impl<P: Platform> Space<'_, P> {
             }
             self.tables().look(part, |pages, entry| {
                 let leaf = match entry {
+                    Entry::Marker(PteMarker::Guard) => return visit(pages, PageState::Guard),
+                    Entry::Leaf(leaf) if leaf.flags.contains(LeafFlags::GUARD) => {
+                        return visit(pages, PageState::Guard);
+                    }
                     Entry::Leaf(leaf) => leaf,
                     Entry::Swap(entry) => {
                         let slot = SlotId::of(entry);

@@ -2,6 +2,7 @@
 
 mod access;
 mod fork;
+mod guard;
 mod heap;
 mod large;
 mod lock;
@@ -27,6 +28,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Scenario> {
         remap::SCENARIOS,
         fork::SCENARIOS,
         large::SCENARIOS,
+        guard::SCENARIOS,
         swap::SCENARIOS,
     ];
     lists.into_iter().flatten()

@@ -1,0 +1,120 @@
+//! Guard pages: entries that refuse every access.
+//!
+//! A guard is a marker in the table. In shared memory, whose pages exist only in the tables, it is the leaf
+//! itself with [`LeafFlags::GUARD`]: the page is kept and comes back when the guard goes. Either is a live
+//! entry, so its table stays, and no leaf of the PMD's order can be mapped around it.
+
+use super::{HugeSlot, LockedTable, Permissions, Tables, WalkEntry, WalkStep, Zap};
+use crate::gather::{Gather, page_of};
+use quire_arch::paging::PteMarker;
+use quire_arch::{Entry, Leaf, LeafFlags, Level, PagingFormat, Pfn, Platform, VirtRange};
+use quire_frame::AllocError;
+use quire_sync::atomic::raw::Ordering;
+
+const GUARD: Entry = Entry::Marker(PteMarker::Guard);
+
+impl<P: Platform> Tables<'_, P> {
+    /// Makes every bottom table for `range`, except where a large leaf is in its place. After this
+    /// [`install_guards`](Self::install_guards) cannot fail. On failure those that were made stay, empty.
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub fn make_bottoms(&self, range: VirtRange) -> Result<(), AllocError> {
+        let mut at = range.start();
+        while at < range.end() {
+            self.find_or_make(&self.pin(), at)?;
+            at = P::Paging::table_range(at, Level::PTE).end();
+        }
+        Ok(())
+    }
+
+    /// Puts guards in place of all pages of `range`, which go to `gather`; pages of shared memory are kept
+    /// behind them. The tables were [made](Self::make_bottoms), and the VMA was write-locked before, so no
+    /// fault can come.
+    pub fn install_guards(&self, range: VirtRange, shared: bool, gather: &mut Gather<'_, P>) {
+        self.walk(range, &mut |place, part| match place {
+            WalkEntry::Table(table) => {
+                if !shared {
+                    self.zap_in_table(table, part, Zap::Contents, gather);
+                }
+                self.guard_table(table, part, shared, gather);
+                WalkStep::Next
+            }
+            WalkEntry::Huge(slot) if part != self.slot_range(slot) => WalkStep::Split,
+            WalkEntry::Huge(slot) => {
+                if gather.is_full() {
+                    gather.relieve();
+                }
+                if self.guard_huge(slot, gather) { WalkStep::Next } else { WalkStep::Again }
+            }
+        });
+    }
+
+    /// Puts guards into the empty entries of one table, and in front of the pages of shared memory.
+    fn guard_table(&self, table: Pfn, part: VirtRange, shared: bool, gather: &mut Gather<'_, P>) {
+        let pin = self.pin();
+        let locked = self.lock(&pin, table, Level::PTE);
+        for (index, addr) in Self::pages(part) {
+            match locked.get(index) {
+                Entry::None => locked.install(index, GUARD),
+                Entry::Leaf(leaf) if shared => {
+                    if hide(&locked, index, leaf) {
+                        gather.add_stale(page_of(addr));
+                    }
+                }
+                entry => debug_assert_eq!(entry, GUARD, "a page came while its guard was installed"),
+            }
+        }
+    }
+
+    /// Puts the table that was deposited for the leaf at `slot` in its place, full of guards. Nothing is
+    /// allocated. Returns false if there is no leaf any more.
+    fn guard_huge(&self, slot: HugeSlot, gather: &mut Gather<'_, P>) -> bool {
+        let pin = self.pin();
+        let locked = self.lock_slot(&pin, slot);
+        let Some(table) = self.take_huge(&pin, &locked, slot, Zap::Contents, gather) else { return false };
+        let raw = P::Paging::encode(GUARD, Level::PTE);
+        for entry in &self.entries(table)[..P::Paging::entries(Level::PTE)] {
+            entry.store(raw, Ordering::Relaxed);
+        }
+        self.memory.frames().known(table).as_table().set_live(Self::huge_pages());
+        locked.install(slot.index, Entry::Table(table));
+        true
+    }
+
+    /// Takes the guards in `range` away. Pages of shared memory that were behind them are mapped with
+    /// `permissions` again. Faults may come.
+    pub fn remove_guards(&self, range: VirtRange, permissions: Permissions) {
+        self.walk(range, &mut |place, part| {
+            let WalkEntry::Table(table) = place else { return WalkStep::Next };
+            let pin = self.pin();
+            let locked = self.lock(&pin, table, Level::PTE);
+            for (index, _) in Self::pages(part) {
+                match locked.get(index) {
+                    GUARD => {
+                        locked.take(index);
+                    }
+                    Entry::Leaf(Leaf { pfn, flags }) if flags.contains(LeafFlags::GUARD) => {
+                        let flags = (flags - LeafFlags::GUARD) | permissions.leaf;
+                        locked.replace(index, Entry::Leaf(Leaf { pfn, flags }));
+                    }
+                    _ => {}
+                }
+            }
+            WalkStep::Next
+        });
+    }
+}
+
+/// Puts a guard in front of the page that `leaf`, the entry `index`, maps, and returns whether the MMU could
+/// use the entry.
+fn hide<P: Platform>(locked: &LockedTable<'_, P>, index: usize, leaf: Leaf) -> bool {
+    let access = LeafFlags::READ | LeafFlags::WRITE | LeafFlags::EXECUTE;
+    let hidden = |leaf: Leaf| Entry::Leaf(Leaf { flags: (leaf.flags - access) | LeafFlags::GUARD, ..leaf });
+    // The MMU may have set accessed and dirty since the entry was read. Once it is absent it sets nothing.
+    match locked.replace(index, hidden(leaf)) {
+        Entry::Leaf(last) if last != leaf => {
+            locked.replace(index, hidden(last));
+        }
+        _ => {}
+    }
+    leaf.flags.contains(LeafFlags::READ)
+}
