@@ -7,6 +7,7 @@ use crate::program::names::*;
 use quire_arch::PAGE_SIZE;
 use quire_mm::space::{PageState, VmFlags};
 use std::collections::BTreeMap;
+use std::sync::OnceLock;
 
 macro_rules! differences {
     ($($(#[$doc:meta])* $difference:ident = $name:literal,)*) => {
@@ -72,12 +73,17 @@ differences! {
     /// When Linux splits a large folio, it marks all its pages dirty if one of them was: lazily freed ones
     /// are kept. Here they are dropped.
     LazySplit = "lazy-split",
+    /// The host's Linux has no guard pages, or does not mark mappings that may have some.
+    GuardPages = "guard-pages",
     /// Linux calls mappings that end below 2 MiB eligible for large folios.
     LowEligible = "low-eligible",
 }
 
 /// How often known differences occurred.
 pub type KnownCounts = BTreeMap<KnownDifference, u64>;
+
+/// Advice about guard pages.
+const GUARDS: [u64; 2] = [MADV_GUARD_INSTALL, MADV_GUARD_REMOVE];
 
 /// The part of a program's history that decides what may differ.
 #[derive(Clone, Debug, Default)]
@@ -108,6 +114,27 @@ fn host_has_huge_pages() -> bool {
     ["nr_hugepages", "nr_overcommit_hugepages"]
         .iter()
         .any(|name| figure(name).is_ok_and(|text| text.trim() != "0"))
+}
+
+/// Whether the host marks mappings that may have guard pages (`gu` in `smaps`, since a 6.18 of late 2025).
+fn host_marks_guards() -> bool {
+    static MARKS: OnceLock<bool> = OnceLock::new();
+    *MARKS.get_or_init(|| {
+        const LEN: usize = PAGE_SIZE as usize;
+        let (access, kind) = (libc::PROT_READ, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping is made, advised and unmapped; no other memory is touched.
+        unsafe {
+            let page = libc::mmap(std::ptr::null_mut(), LEN, access, kind, -1, 0);
+            if page == libc::MAP_FAILED {
+                return false;
+            }
+            let installed = libc::madvise(page, LEN, MADV_GUARD_INSTALL as i32) == 0;
+            let marked = installed
+                && std::fs::read_to_string("/proc/self/smaps").is_ok_and(|text| text.contains(" gu "));
+            libc::munmap(page, LEN);
+            marked
+        }
+    })
 }
 
 /// Whether a mapping's pages are no process's own.
@@ -239,6 +266,9 @@ impl Past {
             Call::MincoreInto => {
                 overlapping(before, addr, len).any(is_cached).then_some(KnownDifference::FilePages)
             }
+            Call::Madvise if GUARDS.contains(&third) && !host_marks_guards() => {
+                Some(KnownDifference::GuardPages)
+            }
             Call::Madvise if third == MADV_PAGEOUT => {
                 let differs = self.foreign_swap || overlapping(before, addr, len).any(is_cached);
                 differs.then_some(KnownDifference::PageOut)
@@ -271,7 +301,7 @@ impl Past {
             self.kept_from_children.push((addr, addr.saturating_add(len)));
         }
         let empties = match call {
-            Call::Madvise => DONTNEED.contains(&third),
+            Call::Madvise => DONTNEED.contains(&third) || GUARDS.contains(&third),
             Call::Mmap => args[3] & MAP_FIXED != 0,
             _ => matches!(call, Call::Munmap | Call::Mremap),
         };

@@ -216,7 +216,8 @@ impl<'m> Processes<'m> {
         let program = self.cpu.program(space);
         let mut page = [0; PAGE_SIZE as usize];
         let mut regions = seen.regions.iter().peekable();
-        for pages in seen.pages.iter().filter(|pages| pages.state != PageState::Zero) {
+        let has_contents = |pages: &&Pages| !matches!(pages.state, PageState::Zero | PageState::Guard);
+        for pages in seen.pages.iter().filter(has_contents) {
             for addr in (pages.start..pages.end).step_by(PAGE_SIZE as usize) {
                 while regions.next_if(|region| region.end <= addr).is_some() {}
                 let readable = VmFlags::READ | VmFlags::WRITE;
@@ -255,7 +256,7 @@ fn detail(space: &HostSpace<'_>, until: u64, seen: &mut Observation) {
         let mut rest = pages.clone();
         while let Some(run) = rest.next_if(|run| run.start < region.end) {
             let bytes = run.end.min(region.end) - run.start.max(region.start);
-            resident += if run.state == PageState::Zero { 0 } else { bytes >> 10 };
+            resident += if matches!(run.state, PageState::Zero | PageState::Guard) { 0 } else { bytes >> 10 };
             let own = if run.state == PageState::Anonymous { bytes >> 10 } else { 0 };
             anonymous += own;
             large += if run.large { own } else { 0 };

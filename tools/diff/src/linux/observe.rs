@@ -29,6 +29,9 @@ pub(crate) const PAGE_IS_PRESENT: u64 = 1 << 3;
 pub(crate) const PAGE_IS_SWAPPED: u64 = 1 << 4;
 pub(crate) const PAGE_IS_PFNZERO: u64 = 1 << 5;
 pub(crate) const PAGE_IS_HUGE: u64 = 1 << 6;
+pub(crate) const PAGE_IS_GUARD: u64 = 1 << 8;
+/// `-EINVAL`, of a kernel that does not know one of them.
+const INVALID: i64 = -22;
 
 /// The open texts of a process about itself.
 pub(super) struct Files {
@@ -169,6 +172,7 @@ fn list_pages(board: &Board, slot: &Slot, files: &Files, start: u64, end: u64) {
     let count = slot.run_count.load(Relaxed) as usize;
     let words = &board.scratch[32..44];
     let categories = PAGE_IS_PRESENT | PAGE_IS_SWAPPED;
+    let returned = categories | PAGE_IS_FILE | PAGE_IS_PFNZERO | PAGE_IS_HUGE;
     let vector = slot.runs[count..].as_ptr().addr() as u64;
     let argument = [
         96,
@@ -182,14 +186,18 @@ fn list_pages(board: &Board, slot: &Slot, files: &Files, start: u64, end: u64) {
         0,
         0,
         categories,
-        categories | PAGE_IS_FILE | PAGE_IS_PFNZERO | PAGE_IS_HUGE,
+        returned | PAGE_IS_GUARD,
     ];
     let mut at = 0;
     while at < words.len() {
         words[at].store(argument[at], Relaxed);
         at += 1;
     }
-    let found = query::ask(files.pagemap, query::SCAN, words);
+    let mut found = query::ask(files.pagemap, query::SCAN, words);
+    if found == INVALID {
+        words[11].store(returned, Relaxed);
+        found = query::ask(files.pagemap, query::SCAN, words);
+    }
     if found < 0 || words[4].load(Relaxed) < end {
         slot.cut.store(1, Relaxed);
     }

@@ -83,6 +83,10 @@ impl Steps<'_> {
         }
         for run in &slot.runs[..slot.run_count.load(Relaxed) as usize] {
             let [start, end, categories] = run.each_ref().map(|word| word.load(Relaxed));
+            if categories & observe::PAGE_IS_GUARD != 0 {
+                seen.add_pages(Pages { start, end, state: PageState::Guard, large: false });
+                continue;
+            }
             if categories & observe::PAGE_IS_PRESENT == 0 {
                 seen.add_swapped(start, end);
                 continue;

@@ -69,7 +69,7 @@ pub(crate) mod names {
     }
 
     /// Those that are not built.
-    pub(crate) const NOT_BUILT: &[u64] = &[MADV_REMOVE, MADV_GUARD_INSTALL, MADV_GUARD_REMOVE];
+    pub(crate) const NOT_BUILT: &[u64] = &[MADV_REMOVE];
 }
 
 use Argument::{Bits, Number, Signed, Value};

@@ -4,14 +4,8 @@ use quire_mm::abi::CallNumber;
 use std::borrow::Cow;
 use std::fmt::Write;
 
-const ADVICE: &[(u64, &str)] = &[
-    (9, "MADV_REMOVE"),
-    (25, "MADV_COLLAPSE"),
-    (100, "MADV_HWPOISON"),
-    (101, "MADV_SOFT_OFFLINE"),
-    (102, "MADV_GUARD_INSTALL"),
-    (103, "MADV_GUARD_REMOVE"),
-];
+const ADVICE: &[(u64, &str)] =
+    &[(9, "MADV_REMOVE"), (25, "MADV_COLLAPSE"), (100, "MADV_HWPOISON"), (101, "MADV_SOFT_OFFLINE")];
 
 const PRCTL_OPTIONS: &[(u64, &str)] = &[
     (35, "PR_SET_MM"),

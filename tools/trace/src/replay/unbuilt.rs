@@ -5,13 +5,12 @@ use super::files::FileIds;
 use crate::event::{Call, CallDetail, SYS_MAP_SHADOW_STACK};
 use quire_arch::{PAGE_SHIFT, PAGE_SIZE, VirtAddr};
 use quire_host::HostPlatform;
-use quire_mm::space::{Advice, MapFlags, MapRequest, MappedFile, Mapping, Protection, Space, VmFlags};
+use quire_mm::space::{MapFlags, MapRequest, MappedFile, Mapping, Protection, Space, VmFlags};
 
 type HostSpace<'m> = Space<'m, HostPlatform>;
 
 const SHM_RDONLY: u64 = 0x1000;
 const SHM_EXEC: u64 = 0x8000;
-const MADV_GUARD_INSTALL: u64 = 102;
 const MAP_NONBLOCK: u64 = 0x1_0000;
 
 /// Makes the known effect of a call that succeeded on Linux. Best effort: the call counts as a gap, and
@@ -56,9 +55,6 @@ pub(super) fn apply(space: &HostSpace<'_>, call: &Call, files: &mut FileIds) {
         (libc::SYS_pkey_mprotect, _) => {
             let protection = Protection::from_bits_truncate(third as u32);
             let _ = space.mprotect(VirtAddr(first), second, protection, false);
-        }
-        (libc::SYS_madvise, _) if third & 0xffff_ffff == MADV_GUARD_INSTALL => {
-            let _ = space.madvise(VirtAddr(first), second, Advice::DontNeed);
         }
         (SYS_MAP_SHADOW_STACK, _) => map_private(space, call.result as u64, second, Protection::READ),
         _ => {}

@@ -9,7 +9,7 @@ use crate::linux::{FILE, FOLDER, PATH_ONLY, READ_ONLY, WRITE_ONLY, ZEROS};
 /// Advice that both sides know, and some that neither does; what changes pages comes more often.
 const ADVICE: &[u64] = &[
     4, 4, 4, 4, 24, 22, 22, 23, 23, 8, 8, 20, 21, 21, 21, 0, 1, 2, 3, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19,
-    20, 21, 5, 77, 3,
+    20, 21, 5, 77, 3, 102, 102, 103,
 ];
 impl Generator {
     /// Huge pages of the program's choice: mostly where and as long as such pages can be.
@@ -179,7 +179,11 @@ impl Generator {
             advice = MADV_DONTNEED;
         }
         let populates = matches!(advice, MADV_POPULATE_READ | MADV_POPULATE_WRITE);
-        let len = if populates { self.short_length() } else { self.length() };
+        let mut len = if populates { self.short_length() } else { self.length() };
+        if advice == MADV_GUARD_INSTALL && self.random.chance(60) {
+            // Few guards are left alone by what comes later, and the rest of the range is used.
+            len = len.min((1 + self.random.below(3)) * PAGE);
+        }
         // What the comparison has to know of is named as it is.
         advice |=
             if matches!(advice, MADV_RANDOM | MADV_DONTDUMP | MADV_HUGEPAGE) { self.odd_int() } else { 0 };

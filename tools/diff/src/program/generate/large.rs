@@ -25,6 +25,8 @@ const ADVICE: &[(u64, usize)] = &[
     (MADV_COLD, 1),
     (MADV_PAGEOUT, 3),
     (MADV_WILLNEED, 2),
+    (MADV_GUARD_INSTALL, 2),
+    (MADV_GUARD_REMOVE, 2),
 ];
 
 impl Generator {
