@@ -78,6 +78,9 @@ const MOST_PAGES: u64 = 64 << (30 - 12);
 const POPULATING_ADVICE: [i32; 3] =
     [libc::MADV_POPULATE_READ, libc::MADV_POPULATE_WRITE, libc::MADV_COLLAPSE];
 
+/// Advice that makes tables.
+const MADV_GUARD_INSTALL: i32 = 102;
+
 /// Pages of 2 MiB.
 const PAGES_OF_HUGE: u64 = 512;
 
@@ -217,6 +220,14 @@ impl Needs {
                 };
                 if call.errno().is_none() && populates {
                     self.touch(event.task, bytes.div_ceil(4096));
+                }
+                if call.errno().is_none()
+                    && (number, advice) == (libc::SYS_madvise, MADV_GUARD_INSTALL)
+                    && let Some(image) = self.image(event.task)
+                {
+                    // Guards need tables, and no pages.
+                    let tables = (len >> 12) / PAGES_OF_HUGE + 2;
+                    image.tables = image.tables.saturating_add(tables);
                 }
                 if call.errno().is_none()
                     && (number, advice) == (libc::SYS_madvise, libc::MADV_HUGEPAGE)
@@ -385,6 +396,15 @@ mod tests {
         advise(&mut needs, 20_000 << 12, 14);
         touch(&mut needs, 0, 40);
         assert_eq!(needs.ram(HugePolicy::MADVISE), ram_of(40 * 512, 1));
+    }
+
+    #[test]
+    fn guards_need_tables() {
+        let mut needs = Needs::default();
+        needs.enter(TASKS[0], 0);
+        touch(&mut needs, 0, 40);
+        advise(&mut needs, 20_000 << 12, 102);
+        assert_eq!(needs.ram(HugePolicy::MADVISE), ram_of(40, 1 + 20_000 / 512 + 2));
     }
 
     #[test]

@@ -29,7 +29,8 @@ macro_rules! programs {
 
 programs! {
     beside: is_busy_beside_older_ones kills_what_shares_its_memory;
-    calls: asks_into_bad_vectors attaches collapses divides_special_mappings fails maps_below_2g maps_descriptors maps_huge_pages maps_zeros;
+    calls: asks_into_bad_vectors attaches collapses divides_special_mappings fails installs_guards maps_below_2g
+        maps_descriptors maps_huge_pages maps_zeros;
     cpus: looks_at_its_cpus;
     ends: ends_only_when_killed executes_what_is_not_executable exits_while_it_forks kills_what_executes
         is_stopped_by_the_terminal leaves_its_group mends_what_was_refused traces;

@@ -283,6 +283,57 @@ pub(crate) fn collapses() {
     std::process::exit(0)
 }
 
+/// Takes the guard away that was touched.
+extern "C" fn unguard(_signal: i32, info: *const libc::siginfo_t, _context: *const libc::c_void) {
+    // SAFETY: the kernel hands the handler its information.
+    let page = unsafe { (*info).si_addr() } as usize & !(PAGE - 1);
+    call(libc::SYS_madvise, [page, PAGE, GUARD_REMOVE, 0, 0, 0]);
+}
+
+const GUARD_INSTALL: usize = 102;
+const GUARD_REMOVE: usize = 103;
+
+/// Installs guards before and after a page is used, in memory of each kind, and touches some.
+pub(crate) fn installs_guards() {
+    // SAFETY: all zeros is a valid action, and the handler has the signature that SA_SIGINFO asks for.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = unguard as *const () as libc::sighandler_t;
+        action.sa_flags = libc::SA_SIGINFO;
+        assert_eq!(libc::sigaction(libc::SIGSEGV, &raw const action, ptr::null_mut()), 0);
+    }
+    let shared = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
+    // SAFETY: as above; a memory file of some pages.
+    let file = unsafe { libc::memfd_create(c"guarded".as_ptr(), 0) };
+    // SAFETY: takes numbers.
+    assert_eq!(unsafe { libc::ftruncate(file, 8 * PAGE as i64) }, 0);
+    for (flags, file) in [(ANONYMOUS, -1), (shared, -1), (libc::MAP_PRIVATE, file), (libc::MAP_SHARED, file)]
+    {
+        let area = map(0, 8 * PAGE, WRITE, flags, file, 0) as usize;
+        // SAFETY: the page lies in the mapping; a guard is removed by the handler.
+        let write = |page: usize| unsafe { (area as *mut u8).add(page * PAGE).write_volatile(1) };
+        write(0);
+        // Kernels before 6.15 refuse all but the first kind.
+        let installed = call(libc::SYS_madvise, [area, 4 * PAGE, GUARD_INSTALL, 0, 0, 0]);
+        write(1);
+        write(5);
+        // SAFETY: the child does no more than to exit.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            write(2);
+            // SAFETY: ends this process.
+            unsafe { libc::_exit(i32::from(installed != 0)) }
+        }
+        // SAFETY: waits for the child.
+        unsafe { libc::waitpid(child, ptr::null_mut(), 0) };
+        call(libc::SYS_madvise, [area, 8 * PAGE, libc::MADV_DONTNEED as usize, 0, 0, 0]);
+        write(3);
+        call(libc::SYS_madvise, [area, 8 * PAGE, GUARD_REMOVE, 0, 0, 0]);
+        write(0);
+    }
+    std::process::exit(0)
+}
+
 pub(crate) fn maps_below_2g() {
     let flags = ANONYMOUS | libc::MAP_32BIT;
     let first = map(0, 3 * PAGE, WRITE, flags, -1, 0);

@@ -2,7 +2,7 @@
 
 use super::recording::Recording;
 use super::shared::FAILING;
-use quire_trace::event::{FileKind, MapTrial};
+use quire_trace::event::{Denial, FileKind, MapTrial, Outcome};
 use quire_trace::replay::{ProcessReport, ReplayOptions};
 
 /// Records one of the programs, and replays what was recorded: the recording, and the report of the only
@@ -92,6 +92,24 @@ fn collapse_of_shared_memory_is_a_gap() {
 fn special_mappings_are_not_divided() {
     let Some((_, process)) = replayed("divides_special_mappings") else { return };
     assert_eq!(gaps(&process), []);
+}
+
+/// Each guard that the program touches ends in a signal on both sides, also those that a child inherits.
+#[test]
+fn guard_pages_are_replayed() {
+    let Some(recorded) = Recording::with("installs_guards", |options| options.thp = true) else { return };
+    assert_eq!(recorded.summary.exit_code(), 0);
+    let installs = recorded.calls(libc::SYS_madvise).filter(|call| call.args[2] == 102);
+    let installed = installs.filter(|call| call.errno().is_none()).count();
+    let refused =
+        recorded.faults().filter(|fault| fault.outcome == Outcome::Denied(Denial::NotMapped)).count();
+    assert_eq!(refused, 3 * installed);
+    let report = recorded.file.replay(ReplayOptions { paranoid: true, ..ReplayOptions::default() });
+    for process in &report.processes {
+        assert_eq!(process.first_mismatches, []);
+        assert_eq!(gaps(process), []);
+        assert_eq!(process.audit, Vec::<String>::new());
+    }
 }
 
 /// Linux starts such mappings at a random place, which a replay takes over.
