@@ -465,6 +465,19 @@ fn the_mark_of_guards_spreads_when_mappings_merge() {
     install(&space, page(area, 4), 1);
     space.mprotect(area, 4 * PAGE, RW, false).unwrap();
     assert_eq!(marks(), [(0, 8, true)], "with the next one");
+    // What takes the others over has no mark of its own.
+    map_at(&space, area.0, 8 * PAGE, RW);
+    map_at(&space, page(area, 4).0, 4 * PAGE, READ);
+    install(&space, page(area, 4), 1);
+    space.mprotect(page(area, 4), 4 * PAGE, RW, false).unwrap();
+    assert_eq!(marks(), [(0, 8, true)], "with the one before");
+    space.munmap(area, 8 * PAGE).unwrap();
+    map_at(&space, area.0, 4 * PAGE, RW);
+    map_at(&space, page(area, 6).0, 2 * PAGE, RW);
+    install(&space, page(area, 6), 1);
+    assert_eq!(marks(), [(0, 4, false), (6, 8, true)]);
+    map_at(&space, page(area, 4).0, 2 * PAGE, RW);
+    assert_eq!(marks(), [(0, 8, true)], "across a gap");
     map_at(&space, page(area, 8).0, 4 * PAGE, READ);
     space.mremap(area, 8 * PAGE, 8 * PAGE, MOVE, page(area, 40)).unwrap();
     assert_eq!(marks(), [(8, 12, false), (40, 48, true)]);
