@@ -92,6 +92,11 @@ fn dontneed_flushes_a_discarded_page() {
 }
 
 #[test]
+fn a_guard_flushes_a_discarded_page() {
+    check(|_, _, space| space.madvise(AT, PAGE, Advice::GuardInstall).unwrap(), &Err(NOT_MAPPED));
+}
+
+#[test]
 fn mremap_flushes_a_discarded_page() {
     check(|_, _, space| _ = space.mremap(AT, PAGE, PAGE, MOVE, MOVED).unwrap(), &Err(NOT_MAPPED));
 }

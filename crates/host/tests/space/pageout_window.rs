@@ -77,6 +77,11 @@ fn free_flushes_a_page_being_paged_out() {
 }
 
 #[test]
+fn a_guard_flushes_a_page_being_paged_out() {
+    check_read(|space| space.madvise(AT, PAGE, Advice::GuardInstall).unwrap(), Err(NOT_MAPPED));
+}
+
+#[test]
 fn munmap_flushes_a_page_being_paged_out() {
     check_read(|space| space.munmap(AT, PAGE).unwrap(), Err(NOT_MAPPED));
 }

@@ -46,6 +46,7 @@ impl<P: Platform> Tables<'_, P> {
                 if self.guard_huge(slot, gather) { WalkStep::Next } else { WalkStep::Again }
             }
         });
+        gather.add_paged_out(range);
     }
 
     /// Puts guards into the empty entries of one table, and in front of the pages of shared memory.
