@@ -29,6 +29,7 @@
 //!   CPUs share.
 //! - `audit`: the auditor: recounts lists and charges.
 //! - `tree`: the tree of memcgs: how they are created, found and removed.
+//! - `visits`: visiting memcgs one after the other, for as long as it takes.
 //! - `protection`: effective protection: what reclaim has to leave to a memcg.
 //! - `sweep`: freeing removed memcgs.
 
@@ -61,6 +62,7 @@ mod table;
 mod tagged;
 mod tree;
 mod unlisted;
+mod visits;
 
 pub use audit::{Belonging, MemcgViolation};
 pub use error::{MemcgError, OverHigh, OverLimit};
@@ -72,6 +74,7 @@ pub use name::MAX_NAME;
 pub use outcome::WriteOutcome;
 pub use protection::Protection;
 pub use stat::{MemcgStat, MemcgStats};
+pub use visits::Visits;
 
 use crate::lists::{Incoming, NodeLists};
 use crate::memcg::Memcg;

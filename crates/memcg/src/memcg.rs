@@ -102,6 +102,8 @@ pub(crate) struct Memcg<P: Platform> {
     /// Of memcgs that were below this one.
     pub(crate) events_of_gone: [AtomicU64; MemcgEvent::COUNT],
     pub(crate) stats: [AtomicI64; MemcgStat::COUNT],
+    /// How many threads visit it: it does not leave the tree. Changes under the lock of the memcgs.
+    visits: AtomicU32,
     /// Where the next round of reclaim under this memcg begins.
     pub(crate) cursor: AtomicU16,
     /// For a removed memcg: the time when no CPU was last seen to hold anything back for it, plus one; zero
@@ -135,6 +137,7 @@ impl<P: Platform> Memcg<P> {
             events: core::array::from_fn(|_| AtomicU64::new(0)),
             events_of_gone: core::array::from_fn(|_| AtomicU64::new(0)),
             stats: core::array::from_fn(|_| AtomicI64::new(0)),
+            visits: AtomicU32::new(0),
             cursor: AtomicU16::new(0),
             drained: AtomicU64::new(0),
             drained_rises: AtomicU64::new(0),
@@ -170,6 +173,18 @@ impl<P: Platform> Memcg<P> {
         // Pairs with the release of the CPU that freed the last slot.
         fence(Ordering::Acquire);
         swapped
+    }
+
+    /// One thread more visits it, or one fewer. The caller has the lock of the memcgs.
+    pub(crate) fn change_visits(&self, more: bool) {
+        let visits = self.visits.load(Ordering::Relaxed);
+        let now = if more { visits.saturating_add(1) } else { visits.saturating_sub(1) };
+        self.visits.store(now, Ordering::Relaxed);
+    }
+
+    /// Whether a thread visits it.
+    pub(crate) fn is_visited(&self) -> bool {
+        self.visits.load(Ordering::Relaxed) != 0
     }
 
     #[inline]

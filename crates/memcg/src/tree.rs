@@ -212,7 +212,7 @@ impl<P: Platform> Memcgs<P> {
     }
 
     /// The memcg after `memcg` under `root`, under the lock of the memcgs: children before siblings.
-    fn next_locked(&self, root: &Memcg<P>, memcg: &Memcg<P>) -> Option<MemcgId> {
+    pub(crate) fn next_locked(&self, root: &Memcg<P>, memcg: &Memcg<P>) -> Option<MemcgId> {
         if let Some(child) = linked(&memcg.links.first_child) {
             return Some(child);
         }
@@ -320,7 +320,7 @@ impl<P: Platform> Memcgs<P> {
         let end = registry.removed.map(|(_, last)| last);
         for _ in 0..MOST {
             let Some(memcg) = self.pop_removed(registry) else { return };
-            if self.is_over(pin, memcg) && registry.walks == 0 {
+            if !memcg.is_visited() && self.is_over(pin, memcg) && registry.walks == 0 {
                 self.unlink(memcg);
                 registry.names.remove(&self.table, memcg);
                 memcg.links.next_removed.store(registry.free.get(), Ordering::Relaxed);

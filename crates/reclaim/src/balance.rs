@@ -112,10 +112,7 @@ fn scan_memcgs<P: Platform>(
     found: &mut Found,
 ) {
     let (memcgs, root) = (spaces.memcgs(), search.root);
-    let mut next = memcgs.next_in_subtree(root, None);
-    while let Some(memcg) = next {
-        // A walk that lost its place begins again at the root; the next pass does that anyway.
-        next = memcgs.next_in_subtree(root, Some(memcg)).filter(|&next| next != root);
+    for memcg in memcgs.visit(root) {
         let Some(kept) = kept(spaces, memcg, search, found) else { continue };
         for node in (0..spaces.platform().node_count()).filter_map(NodeId::new) {
             let missing = wanted.saturating_sub(found.freed);

@@ -229,3 +229,89 @@ impl<P: Platform> Swap<P> {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+#[allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+mod tests {
+    use super::*;
+    use crate::device::testing::{Machine, TEST, frames, run_on};
+    use crate::{DeviceFlags, DeviceMemory, PageIo, Submitted, SwapDevice, SwapOnOptions, SwapTechnique};
+    use quire_frame::{AllocRequest, Kind, PcpTechnique};
+    use quire_memcg::Memcgs;
+    use std::boxed::Box;
+    use std::sync::{Arc, Mutex, OnceLock};
+
+    /// The test's part of a device of one cluster.
+    #[derive(Default)]
+    struct Watch {
+        swap: OnceLock<&'static Swap<Machine>>,
+        /// A folio that wants a slot while the cluster is being discarded, and what it got.
+        wanting: Mutex<Option<Pfn>>,
+        found: Mutex<Option<Result<SlotId, NoSlots>>>,
+    }
+
+    struct OneCluster(Arc<Watch>);
+
+    impl SwapDevice<Machine> for OneCluster {
+        fn kind(&self) -> &'static str {
+            "test"
+        }
+
+        fn slots(&self) -> u64 {
+            CLUSTER_ORDER.pages()
+        }
+
+        fn flags(&self) -> DeviceFlags {
+            DeviceFlags::SYNCHRONOUS | DeviceFlags::DISCARD
+        }
+
+        fn submit(&self, _: DeviceMemory<'_, Machine>, _: PageIo) -> Submitted {
+            Submitted::Done(Ok(()))
+        }
+
+        fn discard(&self, _: DeviceMemory<'_, Machine>, _: u64, _: u64) {
+            let Some(&swap) = self.0.swap.get() else { return };
+            let Some(head) = self.0.wanting.lock().unwrap().take() else { return };
+            // As if this CPU had taken the number from CPU 0 when that still had the cluster, and only now took
+            // the cluster's lock.
+            let mut hints = swap.device(0).unwrap().all_hints();
+            hints.next().unwrap().store(0, Ordering::Relaxed);
+            let _lock = swap.frames().try_lock_folio(head).unwrap();
+            *self.0.found.lock().unwrap() = Some(swap.add_folio(head, 0));
+        }
+    }
+
+    fn folio(swap: &Swap<Machine>) -> Pfn {
+        let request = AllocRequest::new(Order::ZERO, TEST).kind(Kind::Anonymous);
+        let head = swap.frames().allocate(&swap.platform().pin(), request).unwrap();
+        swap.frames().known(head).as_folio().set_memcg(0);
+        head
+    }
+
+    /// Hazard: a CPU that takes clusters from others puts one on a list while it is discarded: what is written
+    /// there meanwhile is lost.
+    #[test]
+    fn a_cluster_that_is_being_discarded_stays_off_the_lists() {
+        run_on(0);
+        let watch = Arc::new(Watch::default());
+        let memcgs = Memcgs::new(frames(&[(0, 4096)], 2, PcpTechnique::All)).unwrap();
+        let swap: &'static Swap<Machine> = Box::leak(Box::new(Swap::new(memcgs, SwapTechnique::All)));
+        let options = SwapOnOptions { discard: true, ..SwapOnOptions::default() };
+        swap.swapon(OneCluster(Arc::clone(&watch)), options).unwrap();
+        let head = folio(swap);
+        {
+            let _lock = swap.frames().try_lock_folio(head).unwrap();
+            swap.add_folio(head, 0).unwrap();
+            assert!(swap.remove_unnamed(head));
+        }
+        *watch.wanting.lock().unwrap() = Some(folio(swap));
+        watch.swap.set(swap).ok().unwrap();
+        // Another CPU takes the cluster, which is empty: it has to be discarded first.
+        run_on(1);
+        let last = folio(swap);
+        let _lock = swap.frames().try_lock_folio(last).unwrap();
+        assert!(swap.add_folio(last, 0).is_ok(), "it gets a slot after the discard");
+        assert_eq!(*watch.found.lock().unwrap(), Some(Err(NoSlots::Full)), "a slot that is being discarded");
+        assert_eq!(swap.device(0).unwrap().used.load(Ordering::Relaxed), 1);
+    }
+}

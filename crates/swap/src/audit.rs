@@ -176,7 +176,7 @@ impl<P: Platform> Swap<P> {
                 report(SwapViolation::List { device: device.id, kept, found });
             }
         };
-        for number in (0..ListId::COUNT as u8).filter(|&number| ListId::of(number) != ListId::Taken) {
+        for number in (0..ListId::COUNT as u8).filter(|&number| ListId::of(number).is_list()) {
             let list = lists.list(ListId::of(number));
             let next = |index: u32| device.cluster(index).links.next.load(Ordering::Relaxed);
             check(list.clusters(), on[usize::from(number)], walk(device, list.first(), next));
@@ -232,7 +232,7 @@ fn validate<P: Platform>(cluster: &mut Held<'_, P>, report: &mut dyn FnMut(SwapV
         report(SwapViolation::ClusterCount { cluster: first, kept, found });
     }
     let fits = match ListId::of(cluster.device.cluster(cluster.index).list()) {
-        ListId::Free | ListId::Discard => used == 0 && cluster.guard.table.is_none(),
+        ListId::Free | ListId::Discard | ListId::Discarding => used == 0 && cluster.guard.table.is_none(),
         ListId::Full => used == limit,
         ListId::Frag => 0 < used && used < limit,
         ListId::Nonfull(order) => 0 < used && used < limit && order == cluster.guard.order,

@@ -68,8 +68,8 @@ impl Links {
 pub(crate) struct Cluster {
     lock: RawSpin,
     /// Which list the cluster is on ([`ListId`](crate::lists::ListId)). It enters a list, or moves to
-    /// another, under both locks; only a CPU that takes one off to allocate from it holds the lists' lock
-    /// alone.
+    /// another, under both locks; only a thread that takes one off, to allocate from it or to discard it,
+    /// holds the lists' lock alone.
     list: AtomicU8,
     /// Whether it is on the list of those that hold nothing but shadows; under both locks.
     only_shadows: AtomicU8,

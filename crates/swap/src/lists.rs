@@ -21,12 +21,14 @@ pub(crate) enum ListId {
     Frag,
     /// Some CPU allocates from it: on no list.
     Taken,
+    /// A thread discards it: on no list, and no CPU allocates from it.
+    Discarding,
     /// There probably is a free block of this order.
     Nonfull(Order),
 }
 
 impl ListId {
-    pub(crate) const COUNT: usize = 5 + ORDERS;
+    pub(crate) const COUNT: usize = 6 + ORDERS;
 
     #[inline]
     pub(crate) const fn number(self) -> u8 {
@@ -36,7 +38,8 @@ impl ListId {
             Self::Full => 2,
             Self::Frag => 3,
             Self::Taken => 4,
-            Self::Nonfull(order) => 5 + order.get(),
+            Self::Discarding => 5,
+            Self::Nonfull(order) => 6 + order.get(),
         }
     }
 
@@ -48,16 +51,18 @@ impl ListId {
             2 => Self::Full,
             3 => Self::Frag,
             4 => Self::Taken,
-            _ => match Order::new(number - 5) {
+            5 => Self::Discarding,
+            _ => match Order::new(number - 6) {
                 Some(order) => Self::Nonfull(order),
                 None => Self::Taken,
             },
         }
     }
 
+    /// Whether it is a list at all: if not, only the thread that took the cluster puts it on one.
     #[inline]
-    const fn is_list(self) -> bool {
-        !matches!(self, Self::Taken)
+    pub(crate) const fn is_list(self) -> bool {
+        !matches!(self, Self::Taken | Self::Discarding)
     }
 }
 
@@ -144,6 +149,14 @@ impl Lists {
     pub(crate) fn pop<'c>(&mut self, cluster: impl Fn(u32) -> &'c Cluster, id: ListId) -> Option<u32> {
         let index = self.list(id).first()?;
         self.take(cluster, index);
+        Some(index)
+    }
+
+    /// Takes the first cluster off the list of those to be discarded, for the caller to discard it. It does not
+    /// look like one that a CPU allocates from: a CPU that had it before may still try to.
+    pub(crate) fn pop_to_discard<'c>(&mut self, cluster: impl Fn(u32) -> &'c Cluster) -> Option<u32> {
+        let index = self.pop(&cluster, ListId::Discard)?;
+        cluster(index).set_list(ListId::Discarding.number());
         Some(index)
     }
 

@@ -32,10 +32,10 @@ impl<P: Platform> Swap<P> {
             loop {
                 let popped = {
                     let _pin = self.platform().pin();
-                    device.lists.lock().pop(|index| device.cluster(index), ListId::Discard)
+                    device.lists.lock().pop_to_discard(|index| device.cluster(index))
                 };
                 let Some(cluster) = popped else { break };
-                // Taken by no other thread, since it is on no list and no CPU knows of it.
+                // No slot of it is allocated before it is on a list again.
                 let first = u64::from(cluster) * u64::from(CLUSTER_SLOTS);
                 device.backing().discard(self.device_memory(), first, u64::from(device.slots_of(cluster)));
                 let pin = self.platform().pin();

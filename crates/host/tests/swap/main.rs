@@ -8,6 +8,7 @@ mod common;
 #[path = "../common/disk.rs"]
 mod disk;
 
+mod churn;
 mod collapse;
 mod oom;
 mod paging;

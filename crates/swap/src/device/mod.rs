@@ -15,7 +15,7 @@ mod slots;
 #[cfg(all(test, not(loom)))]
 #[path = "../../../frame/tests/common/mod.rs"]
 #[allow(dead_code, reason = "shared with the tests of quire-frame, which use more of it")]
-mod testing;
+pub(crate) mod testing;
 
 pub use compressed::{
     CODEC_OUTPUT, Codec, CompressedRam, CompressedStore, Damaged, Lz4, Lz4Workspace, StoreStatistics,

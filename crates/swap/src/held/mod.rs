@@ -193,7 +193,7 @@ impl<'a, P: Platform> Held<'a, P> {
             self.note_shadows();
         }
         let now = ListId::of(self.device.cluster(self.index).list());
-        if now == ListId::Taken {
+        if !now.is_list() {
             return;
         }
         let mut wanted = self.wanted_list();
@@ -210,12 +210,12 @@ impl<'a, P: Platform> Held<'a, P> {
         self.move_to(wanted, false);
     }
 
-    /// Moves the cluster to a list; one that a CPU allocates from only if `taken`.
+    /// Moves the cluster to a list; one that a thread has taken only if it is that thread (`taken`).
     pub(crate) fn move_to(&mut self, wanted: ListId, taken: bool) {
         let device = self.device;
         let mut lists = device.lists.lock();
         // It may have been taken since the look.
-        if ListId::of(device.cluster(self.index).list()) == ListId::Taken && !taken {
+        if !taken && !ListId::of(device.cluster(self.index).list()).is_list() {
             return;
         }
         lists.take(|index| device.cluster(index), self.index);
