@@ -14,6 +14,8 @@ const ENOUGH: u64 = 32;
 const ROUNDS: u32 = 3;
 /// Pages in the largest folio for which a charge that fails is an `oom` event: a larger one is a wish only.
 const COSTLY: u64 = 8;
+/// Freed clusters of swap devices, of 2 MiB, that one step of kswapd discards.
+const DISCARDS: u32 = 16;
 
 /// Tries to free what is needed.
 pub(crate) fn make_room<P: Platform>(spaces: &Spaces<P>, need: Need) -> u64 {
@@ -182,10 +184,11 @@ pub struct KswapdStep {
 
 /// One step of background reclaim (Linux's kswapd): once a zone is below its low watermark, until all are
 /// above the high one. A machine's background thread calls it. It sleeps until the next wake-up when nothing
-/// is missing or nothing was freed.
+/// is missing or nothing was freed. Each step also discards some freed clusters of swap devices.
 pub fn kswapd_step<P: Platform>(spaces: &Spaces<P>) -> KswapdStep {
     let target = spaces.frames().background_target();
     if target == 0 {
+        spaces.swap().discard_free_clusters(DISCARDS);
         return KswapdStep::default();
     }
     let mut freed = reap(spaces, target);
@@ -195,7 +198,7 @@ pub fn kswapd_step<P: Platform>(spaces: &Spaces<P>) -> KswapdStep {
     if freed < target {
         freed += spaces.swap().compact_devices();
     }
-    spaces.swap().discard_free_clusters();
+    spaces.swap().discard_free_clusters(DISCARDS);
     let missing = spaces.frames().background_target();
     if missing == 0 {
         spaces.frames().end_boost();

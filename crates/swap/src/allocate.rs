@@ -24,8 +24,8 @@ impl<P: Platform> Swap<P> {
     /// Nothing names the slots yet. The caller holds the folio lock and a reference; the folio is not in the
     /// cache. `memcg` is the memcg that it is charged to.
     ///
-    /// If slots run out, those held only by the cache are reclaimed. May free folios and discard free
-    /// clusters, so the caller holds no spin lock.
+    /// If slots run out, a freed cluster is discarded, or slots held only by the cache are reclaimed. May free
+    /// folios and sleep, so the caller holds no spin lock.
     ///
     /// # Errors
     ///
@@ -42,8 +42,10 @@ impl<P: Platform> Swap<P> {
             return Err(NoSlots::Limit);
         }
         let mut found = self.try_devices(wanted);
-        if matches!(found, Err(NoSlots::Full | NoSlots::WrongOrder)) && self.make_room() {
-            found = self.try_devices(wanted);
+        for make_room in [Self::discard_one, Self::make_room] {
+            if matches!(found, Err(NoSlots::Full | NoSlots::WrongOrder)) && make_room(self) {
+                found = self.try_devices(wanted);
+            }
         }
         if found == Err(NoSlots::NoMemory) {
             self.frames().drain_all(&self.platform().pin());
@@ -55,11 +57,16 @@ impl<P: Platform> Swap<P> {
         found
     }
 
+    /// Discards one freed cluster, if there is any: that is enough for a folio, and this thread waits for the device.
+    #[cold]
+    fn discard_one(&self) -> bool {
+        self.discard_free_clusters(1) > 0
+    }
+
     /// Frees slots that are not needed, and returns whether there were any.
     #[cold]
     fn make_room(&self) -> bool {
-        let discarded = self.discard_free_clusters();
-        self.reclaim_unnamed() > 0 || discarded > 0
+        self.reclaim_unnamed() > 0
     }
 
     /// Tries the devices in order.

@@ -21,15 +21,17 @@ impl<P: Platform> Swap<P> {
         devices.map(|device| device.backing().compact(self.device_memory())).sum()
     }
 
-    /// Discards freed clusters, and returns how many. Sleeps if a device does.
-    pub fn discard_free_clusters(&self) -> u32 {
+    /// Discards up to `most` freed clusters, first those of the devices that are filled first, and returns how many.
+    /// Sleeps if a device does, which takes a while for each.
+    pub fn discard_free_clusters(&self, most: u32) -> u32 {
         let mut told = 0;
-        for index in 0..MAX_DEVICES {
-            let Some(device) = self.use_device(index) else { continue };
+        for rank in &self.order {
+            let Some(index) = rank.load(Ordering::Relaxed).checked_sub(1) else { break };
+            let Some(device) = self.use_device(usize::from(index)) else { continue };
             if !device.flags.contains(DeviceFlags::DISCARD) || !device.discard {
                 continue;
             }
-            loop {
+            while told < most {
                 let popped = {
                     let _pin = self.platform().pin();
                     device.lists.lock().pop_to_discard(|index| device.cluster(index))

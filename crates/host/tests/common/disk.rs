@@ -22,6 +22,8 @@ pub(crate) struct Medium {
     /// Nothing can be read, or written.
     pub(crate) unreadable: bool,
     pub(crate) unwritable: bool,
+    /// Discards so far.
+    pub(crate) discards: u64,
     /// The device was closed.
     pub(crate) closed: bool,
 }
@@ -104,7 +106,7 @@ impl<P: Platform> SwapDevice<P> for Disk {
     }
 
     fn flags(&self) -> DeviceFlags {
-        DeviceFlags::SYNCHRONOUS | DeviceFlags::NOTES_FREED
+        DeviceFlags::SYNCHRONOUS | DeviceFlags::NOTES_FREED | DeviceFlags::DISCARD
     }
 
     fn submit(&self, memory: DeviceMemory<'_, P>, io: PageIo) -> Submitted {
@@ -116,6 +118,10 @@ impl<P: Platform> SwapDevice<P> for Disk {
         for slot in slot..slot + count {
             medium.pages.remove(&slot);
         }
+    }
+
+    fn discard(&self, _: DeviceMemory<'_, P>, _: u64, _: u64) {
+        self.medium().discards += 1;
     }
 
     fn close(&self, _: DeviceMemory<'_, P>) {

@@ -1,6 +1,7 @@
 //! Pages that are swapped out and in.
 
 use crate::common::*;
+use crate::disk::{Disk, lock};
 use quire_host::swap::{Completion, SlowConfig, SlowDevice};
 
 fn overcommitted(mib: u64) -> Machine {
@@ -292,4 +293,36 @@ fn a_pinned_page_is_written_to_during_its_writeback() {
         assert_audit(&machine);
         assert_eq!([0, 1, 2, 3].map(|at| read(&cpu, &space, page(area, at))), [100, 7, 102, 103]);
     }
+}
+
+/// A device takes milliseconds for each discard, and a program in a fault waits. kswapd does not, but other work of it
+/// does.
+#[test]
+fn a_page_out_waits_for_one_discard_and_kswapd_for_a_few_at_a_time() {
+    const CLUSTERS: u64 = 100;
+    let machine = overcommitted(64);
+    let (disk, medium) = Disk::new(CLUSTERS * 512);
+    let discards = || lock(&medium).discards;
+    machine.memory().swapon(disk, SwapOnOptions { discard: true, ..SwapOnOptions::default() }).unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
+    // Freed clusters are used last, but for the one that the CPU allocates from.
+    for _ in 0..=CLUSTERS / 10 {
+        let area = map_at(&space, GIB, 10 * MIB2, RW);
+        fill(&cpu, &space, area, 0..5120, 1);
+        space.madvise(area, 10 * MIB2, Advice::PageOut).unwrap();
+        assert_eq!(space.figures().swapped, 10 * MIB2);
+        space.munmap(area, 10 * MIB2).unwrap();
+    }
+    assert_eq!(discards(), 0);
+    // The CPU still has the last cluster, and then needs another one.
+    let area = map_at(&space, GIB, 513 * PAGE, RW);
+    fill(&cpu, &space, area, 0..513, 1);
+    space.madvise(area, 513 * PAGE, Advice::PageOut).unwrap();
+    assert_eq!((space.figures().swapped, discards()), (513 * PAGE, 1));
+    // It does not wait for memory to be short.
+    for done in [17, 33, 49, 65, 81, 97, CLUSTERS - 1, CLUSTERS - 1] {
+        assert_eq!(machine.memory().kswapd_step().missing, 0);
+        assert_eq!(discards(), done);
+    }
+    assert_audit(&machine);
 }

@@ -399,9 +399,42 @@ fn a_device_is_told_of_free_clusters_if_it_was_asked_for() {
         assert_sound(&swap);
         assert_eq!(watch.discarded.load(Ordering::Relaxed), 0, "not where locks are held");
         page_out(&swap, Order::PMD);
-        assert_eq!(watch.discarded.load(Ordering::Relaxed), if discard { 1024 } else { 0 });
+        assert_eq!(watch.discarded.load(Ordering::Relaxed), if discard { 512 } else { 0 }, "one is enough");
         assert_sound(&swap);
     }
+}
+
+/// A device takes milliseconds for each discard, and the thread that needs a slot waits.
+#[test]
+fn a_folio_that_needs_a_slot_waits_for_one_discard_only() {
+    let swap = swap(8192, 1, SwapTechnique::All);
+    let on = |priority| {
+        let mut device = TestDevice::new(50 * 512);
+        device.flags |= DeviceFlags::DISCARD;
+        let watch = Arc::clone(&device.watch);
+        swap.swapon(device, SwapOnOptions { priority: Some(priority), discard: true }).unwrap();
+        watch
+    };
+    let (slow, fast) = (on(1), on(2));
+    let discards = || [&fast, &slow].map(|watch| watch.discarded.load(Ordering::Relaxed) / 512);
+    let slots: Vec<_> = (0..100).map(|_| page_out(&swap, Order::PMD)).collect();
+    for slot in slots {
+        swap.drop_counts(slot, 512);
+    }
+    assert_eq!(discards(), [0, 0]);
+    page_out(&swap, Order::PMD);
+    assert_eq!(discards(), [1, 0], "of the device that is filled first");
+    page_out(&swap, Order::ZERO);
+    assert_eq!(discards(), [2, 0]);
+    for _ in 1..512 {
+        page_out(&swap, Order::ZERO);
+    }
+    assert_eq!(discards(), [2, 0], "the cluster has 512 slots");
+    assert_eq!((swap.discard_free_clusters(0), swap.discard_free_clusters(16)), (0, 16));
+    assert_eq!(discards(), [18, 0]);
+    assert_eq!(swap.discard_free_clusters(40), 40);
+    assert_eq!(discards(), [50, 8]);
+    assert_sound(&swap);
 }
 
 #[test]
