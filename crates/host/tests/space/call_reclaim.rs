@@ -57,6 +57,21 @@ fn calls_that_split_and_move_mappings_reclaim_before_they_fail() {
     assert_eq!(read(&cpu, &space, page(area, PAGES - 1)), 100 + PAGES - 1);
 }
 
+/// A pin of a page that a relative maps too copies it first, as a write does.
+#[test]
+fn a_pin_that_copies_reclaims_before_it_fails() {
+    let machine = machine(8 * AREA);
+    let (cpu, space) = cpu_and_space(&machine);
+    let area = map_at(&space, GIB, AREA, RW);
+    fill(&cpu, &space, area, 0..PAGES, 100);
+    let child = space.fork().unwrap();
+    for at in 0..PAGES / 4 {
+        drop(child.pin_page(page(area, at), Access::Read).unwrap());
+    }
+    assert_filled(&cpu, &child, area, 0..PAGES / 4, 100);
+    assert_audit(&machine);
+}
+
 #[test]
 fn without_swap_fork_fails_and_leaves_nothing_behind() {
     let machine = machine(0);

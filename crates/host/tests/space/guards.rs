@@ -482,3 +482,49 @@ fn the_mark_of_guards_spreads_when_mappings_merge() {
     space.mremap(area, 8 * PAGE, 8 * PAGE, MOVE, page(area, 40)).unwrap();
     assert_eq!(marks(), [(8, 12, false), (40, 48, true)]);
 }
+
+/// Two pages of a private file, of which the second is a guard and the first has been read. Nothing gave the mapping
+/// an anon_vma.
+fn read_file_with_a_guard(cpu: &Vcpu, space: &HostSpace<'_>) -> VirtAddr {
+    let file = map_file(space, BASE, 2, false, RW);
+    install(space, page(file, 1), 1);
+    assert_eq!(read(cpu, space, file), 0);
+    file
+}
+
+/// Hazard: a fork copies a pinned page of a file into a mapping whose anonymous pages would have no anon_vma.
+#[test]
+fn a_fork_beside_guards_makes_no_page_without_an_anon_vma() {
+    let machine = machine(8, 1);
+    let (cpu, space) = cpu_and_space(&machine);
+    let file = read_file_with_a_guard(&cpu, &space);
+    let pinned = space.pin_page(file, Access::Read).unwrap();
+    let child = space.fork().unwrap();
+    assert_audit(&machine);
+    assert_guarded(&cpu, &child, file, [1]);
+    assert_eq!(read(&cpu, &child, file), 0);
+    write(&cpu, &child, file, 2);
+    write(&cpu, &space, file, 1);
+    assert_eq!((read(&cpu, &space, file), read(&cpu, &child, file)), (1, 2));
+    assert_audit(&machine);
+    drop(pinned);
+}
+
+/// Hazard: a pin copies a page of a file that a fork has shared, in a mapping without an anon_vma.
+#[test]
+fn a_pin_beside_guards_makes_no_page_without_an_anon_vma() {
+    let machine = machine(8, 1);
+    swap_on_ram(&machine, 64);
+    let (cpu, space) = cpu_and_space(&machine);
+    let file = read_file_with_a_guard(&cpu, &space);
+    let child = space.fork().unwrap();
+    let pinned = child.pin_page(file, Access::Read).unwrap();
+    assert_audit(&machine);
+    write(&cpu, &child, file, 3);
+    assert_audit(&machine);
+    drop(pinned);
+    child.madvise(file, PAGE, Advice::PageOut).unwrap();
+    assert_eq!(child.figures().swapped, PAGE, "the page can be paged out");
+    assert_eq!((read(&cpu, &space, file), read(&cpu, &child, file)), (0, 3));
+    assert_audit(&machine);
+}

@@ -247,3 +247,23 @@ fn a_page_that_a_device_wrote_to_is_not_dropped() {
         assert_eq!(read(&cpu, &space, page(area, 3)), 7, "{len} bytes, pinned after the advice: {fast}");
     }
 }
+
+/// Hazard: a fork copies a pinned page that a device wrote to and no program did. The copy is needed, too: a relative
+/// that frees it lazily does not drop it for the others.
+#[test]
+fn a_copy_of_a_page_that_a_device_wrote_to_is_not_dropped() {
+    let machine = machine(16, 1);
+    let (cpu, space) = cpu_and_space(&machine);
+    let area = map_at(&space, GIB, PAGE, RW);
+    let pinned = space.pin_page(area, Access::Write).unwrap();
+    space.madvise(area, PAGE, Advice::Free).unwrap();
+    // SAFETY: the frame is pinned, and no thread accesses it meanwhile.
+    unsafe { machine.memory().platform().direct_map(pinned.pfn()).cast::<u64>().write(7) };
+    let child = space.fork().unwrap();
+    let grandchild = child.fork().unwrap();
+    child.madvise(area, PAGE, Advice::Free).unwrap();
+    child.munmap(area, PAGE).unwrap();
+    grandchild.madvise(area, PAGE, Advice::PageOut).unwrap();
+    assert_eq!(read(&cpu, &grandchild, area), 7);
+    drop(pinned);
+}

@@ -8,7 +8,7 @@ use core::sync::atomic::Ordering;
 use quire_arch::{
     Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Pin, Platform, VirtAddr, VirtRange,
 };
-use quire_frame::{AllocError, AllocRequest, HeadGuard, Kind};
+use quire_frame::{AllocError, AllocRequest, HeadGuard, Kind, OwnerWord};
 
 /// The source of a child's mapping.
 pub struct Copying<'v> {
@@ -109,7 +109,14 @@ impl<P: Platform> Tables<'_, P> {
                 Some(Stop::Overflow) => return Err(AllocError::OutOfMemory),
                 Some(Stop::Pinned(index, leaf)) => {
                     let addr = pages_from(part.start(), index - first).end();
-                    let copied = self.copy_pinned(child, (target, index), leaf, pages_from(addr, 1), copying);
+                    let new = (copying.child)(addr);
+                    let copied = if new.owner == OwnerWord::NONE {
+                        // A page of a file in a mapping without an anon_vma, which is copied for its guard pages:
+                        // the child can read it again.
+                        Ok(())
+                    } else {
+                        self.copy_pinned(child, (target, index), leaf, &new)
+                    };
                     // The reference kept it from being split.
                     self.memory.memcgs().release_folio(self.memory.frames().folio(leaf.pfn).head());
                     copied?;
@@ -299,8 +306,7 @@ impl<P: Platform> Tables<'_, P> {
         child: &Tables<'_, P>,
         (target, index): (Pfn, usize),
         leaf: Leaf,
-        page: VirtRange,
-        copying: &Copying<'_>,
+        new: &NewPage,
     ) -> Result<(), AllocError> {
         let frames = self.memory.frames();
         let pin = self.pin();
@@ -310,13 +316,13 @@ impl<P: Platform> Tables<'_, P> {
         // SAFETY: the copy is new and ours; the caller's reference keeps the original in RAM. It may be
         // written to meanwhile, as `Platform::copy` allows.
         unsafe { frames.platform().copy_user(leaf.pfn, copy, Order::ZERO) };
-        let new = (copying.child)(page.start());
         new.init_page(frames.known(copy));
         let _section = frames.epoch().enter(&pin);
         // Before reclaim can find the page and subtract it.
         child.space.residency.page_mapped(true);
         let there = child.lock(&pin, target, Level::PTE);
-        there.install(index, Entry::Leaf(Leaf { pfn: copy, flags: leaf.flags }));
+        // Dirty, whatever the entry of the original says: a device may have written what was copied.
+        there.install(index, Entry::Leaf(Leaf { pfn: copy, flags: leaf.flags | LeafFlags::DIRTY }));
         child.list_new(&pin, copy, new.locked);
         Ok(())
     }

@@ -57,6 +57,15 @@ impl<P: Platform> fmt::Debug for PinnedPage<'_, P> {
     }
 }
 
+/// The outcome of one attempt to pin a page.
+enum Attempt {
+    Pinned(Pfn),
+    /// What is mapped there has changed, or does so now.
+    Changed,
+    /// The refcount would overflow: as in Linux it fails as if without memory, and none is freed for that.
+    Overflow,
+}
+
 impl<'m, P: Platform> Space<'m, P> {
     /// Pins the page at `addr`, so that a device can read it, and with [`Access::Write`] also write it. A
     /// private page that other processes map too is copied first, so that what is pinned is exclusive to the
@@ -76,8 +85,21 @@ impl<'m, P: Platform> Space<'m, P> {
                 let mappings = core.read_mappings(self.spaces.platform());
                 let vma = mappings.find(addr).ok_or(FaultError::NotMapped)?;
                 self.faults().resolve_locked(vma, addr, access)?;
-                if let Some(pfn) = self.pin_mapped(vma, addr, access)? {
-                    return Ok(PinnedPage { spaces: self.spaces, pfn, writes: access == Access::Write });
+                let attempt = match self.pin_mapped(vma, addr, access) {
+                    Err(Refusal::NeedsAnonVma) => {
+                        self.faults().give_anon_vma(vma).map(|()| Attempt::Changed).map_err(Refusal::from)
+                    }
+                    attempt => attempt,
+                };
+                match attempt {
+                    Ok(Attempt::Pinned(pfn)) => {
+                        return Ok(PinnedPage { spaces: self.spaces, pfn, writes: access == Access::Write });
+                    }
+                    Ok(Attempt::Overflow) => return Err(AllocError::OutOfMemory.into()),
+                    Ok(Attempt::Changed) => {}
+                    Err(_) if core.is_killed() => return Err(FaultError::Killed),
+                    // As for a fault: memory is freed for it.
+                    Err(refusal) => drop(self.spaces.resolve_refusal(refusal)?),
                 }
             }
             P::relax(attempt);
@@ -85,24 +107,28 @@ impl<'m, P: Platform> Space<'m, P> {
         }
     }
 
-    /// Pins what `addr` maps, if it allows `access`. The mmap lock is held in some way. `None`: retry.
-    fn pin_mapped(&self, vma: &Vma, addr: VirtAddr, access: Access) -> Result<Option<Pfn>, FaultError> {
+    /// Pins what `addr` maps, if it allows `access`. The mmap lock is held in some way.
+    ///
+    /// # Errors
+    ///
+    /// What is missing for the copy that it takes.
+    fn pin_mapped(&self, vma: &Vma, addr: VirtAddr, access: Access) -> Result<Attempt, Refusal> {
         let tables = self.tables();
         let snapshot = vma.snapshot();
         let index = P::Paging::index(addr, Level::PTE);
         let pin = self.spaces.platform().pin();
         let table = match tables.lookup(addr) {
             Found::Table(table) => table,
-            Found::Huge(slot) => return self.pin_huge(slot, index as u64, &snapshot, access),
-            Found::Nothing => return Ok(None),
+            Found::Huge(slot) => return Ok(self.pin_huge(slot, index as u64, &snapshot, access)),
+            Found::Nothing => return Ok(Attempt::Changed),
         };
         let locked = tables.lock(&pin, table, Level::PTE);
-        let Entry::Leaf(leaf) = locked.get(index) else { return Ok(None) };
+        let Entry::Leaf(leaf) = locked.get(index) else { return Ok(Attempt::Changed) };
         if !leaf.flags.contains(access.needs()) {
-            return Ok(None);
+            return Ok(Attempt::Changed);
         }
         if leaf.flags.contains(LeafFlags::SPECIAL) {
-            return Ok(Some(leaf.pfn));
+            return Ok(Attempt::Pinned(leaf.pfn));
         }
         let private = !snapshot.flags.contains(VmFlags::SHARED);
         if private
@@ -114,39 +140,33 @@ impl<'m, P: Platform> Space<'m, P> {
             // the program's own on a later write, so it is copied.
             locked.write_protect(index);
             tables.space().flush(self.spaces.frames(), &pin, page_of(addr), FlushCause::CopyOnWrite);
-            return Ok(None);
+            return Ok(Attempt::Changed);
         }
         if private && must_copy(&tables, &locked, index, leaf, &snapshot) {
-            let Some(held) = hold(&tables, leaf.pfn) else { return Ok(None) };
+            if !snapshot.anon.is_some() {
+                // A page of a file that a fork has shared for the guard pages beside it.
+                return Err(Refusal::NeedsAnonVma);
+            }
+            let Some(held) = hold(&tables, leaf.pfn) else { return Ok(Attempt::Changed) };
             drop(locked);
-            return match copy_on_write(&tables, &held, (table, index), &snapshot, addr) {
-                Err(Refusal::Fault(error)) => Err(error),
-                Err(Refusal::OverLimit(_)) => Err(FaultError::OutOfMemory(AllocError::OutOfMemory)),
-                Ok(_) | Err(Refusal::NeedsAnonVma | Refusal::Swapped(_)) => Ok(None),
-            };
+            return copy_on_write(&tables, &held, (table, index), &snapshot, addr).map(|_| Attempt::Changed);
         }
-        self.pin_once_more(leaf.pfn).map(Some)
+        Ok(self.pin_once_more(leaf.pfn))
     }
 
     /// The same for the page `nth` of what a large leaf maps. A folio that others see is split first.
-    fn pin_huge(
-        &self,
-        slot: HugeSlot,
-        nth: u64,
-        snapshot: &VmaSnapshot,
-        access: Access,
-    ) -> Result<Option<Pfn>, FaultError> {
+    fn pin_huge(&self, slot: HugeSlot, nth: u64, snapshot: &VmaSnapshot, access: Access) -> Attempt {
         let tables = self.tables();
         let frames = self.spaces.frames();
         let pin = self.spaces.platform().pin();
         let locked = tables.lock_slot(&pin, slot);
-        let Some(leaf) = Tables::huge_leaf(&locked, slot) else { return Ok(None) };
+        let Some(leaf) = Tables::huge_leaf(&locked, slot) else { return Attempt::Changed };
         if !leaf.flags.contains(access.needs()) {
-            return Ok(None);
+            return Attempt::Changed;
         }
         if leaf.flags.contains(LeafFlags::SPECIAL) {
             // It reads the same, and always exists.
-            return Ok(Some(self.spaces.zero_page()));
+            return Attempt::Pinned(self.spaces.zero_page());
         }
         let own = snapshot.flags.contains(VmFlags::SHARED) || {
             let folio = frames.lock_head(leaf.pfn);
@@ -155,14 +175,13 @@ impl<'m, P: Platform> Space<'m, P> {
         if !own {
             drop(locked);
             tables.split_huge(slot);
-            return Ok(None);
+            return Attempt::Changed;
         }
-        self.pin_once_more(leaf.pfn.offset(nth)).map(Some)
+        self.pin_once_more(leaf.pfn.offset(nth))
     }
 
-    /// Adds a pin. If the refcount would overflow it fails as if without memory, as in Linux.
-    fn pin_once_more(&self, pfn: Pfn) -> Result<Pfn, FaultError> {
-        let pinned = self.spaces.frames().pin_folio(pfn);
-        if pinned { Ok(pfn) } else { Err(FaultError::OutOfMemory(AllocError::OutOfMemory)) }
+    /// Adds a pin.
+    fn pin_once_more(&self, pfn: Pfn) -> Attempt {
+        if self.spaces.frames().pin_folio(pfn) { Attempt::Pinned(pfn) } else { Attempt::Overflow }
     }
 }
