@@ -88,3 +88,29 @@ fn a_killed_program_has_no_child() {
         assert_eq!(space.fork().unwrap_err(), Error::NoFrames(AllocError::OutOfMemory));
     });
 }
+
+/// Hazard: khugepaged, or a call, fills with zeros what a reaper has removed so far of a block.
+#[test]
+fn a_program_is_not_collapsed_from_its_kill_on() {
+    for killed in [false, true] {
+        for by_call in [false, true] {
+            let machine = machine_of(0, false, TablesTechnique::default());
+            let (cpu, space) = cpu_and_space(&machine);
+            map_at(&space, WRITTEN.0, MIB2, RW);
+            write(&cpu, &space, page(WRITTEN, 5), 7);
+            if killed {
+                space.kill();
+            }
+            let huge = machine.memory().huge();
+            huge.change(|policy| policy.with_enabled(HugeEnabled::Always));
+            huge.set_khugepaged(KhugepagedSetting::MaxPtesNone, 511).unwrap();
+            let collapsed = if by_call {
+                u64::from(space.madvise(WRITTEN, MIB2, Advice::Collapse).is_ok())
+            } else {
+                machine.memory().khugepaged_step().collapsed
+            };
+            assert_eq!(collapsed, u64::from(!killed), "by a call: {by_call}");
+            assert_eq!(space.figures().resident, if killed { PAGE } else { MIB2 });
+        }
+    }
+}
