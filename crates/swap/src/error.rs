@@ -5,6 +5,9 @@ use quire_frame::AllocError;
 /// Why a device was not taken into use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SwapOnError {
+    /// It has its memory on another machine.
+    #[error("the device has its memory on another machine")]
+    OtherMachine,
     /// It has no slots.
     #[error("the device has no slots")]
     TooSmall,

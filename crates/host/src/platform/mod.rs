@@ -46,6 +46,11 @@ impl<F: PagingFormat> HostPlatform<F> {
         Vcpu::claim(self.clone(), number)
     }
 
+    /// Whether both are handles of the same machine.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.machine, &other.machine)
+    }
+
     /// The counters, summed over the CPUs. Exact when the machine is quiet.
     pub fn counters(&self) -> HostCounters {
         HostCounters::sum(&self.machine.cpus)

@@ -174,6 +174,10 @@ impl<F: PagingFormat> SwapDevice<HostPlatform<F>> for FileDevice<F> {
         DeviceFlags::DISCARD
     }
 
+    fn is_of(&self, memory: DeviceMemory<'_, HostPlatform<F>>) -> bool {
+        memory.platform().is_same(&self.platform)
+    }
+
     fn submit(&self, _memory: DeviceMemory<'_, HostPlatform<F>>, io: PageIo) -> Submitted {
         if io.slot.checked_add(u64::from(io.pages)).is_none_or(|end| end > self.slots) {
             return Submitted::Done(Err(DeviceError::OutOfRange));

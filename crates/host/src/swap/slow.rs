@@ -131,6 +131,10 @@ impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for SlowDevice<D> {
         self.inner.flags() - DeviceFlags::SYNCHRONOUS
     }
 
+    fn is_of(&self, memory: DeviceMemory<'_, P>) -> bool {
+        self.inner.is_of(memory)
+    }
+
     fn submit(&self, memory: DeviceMemory<'_, P>, io: PageIo) -> Submitted {
         let mut queue = self.queue();
         if queue.waiting.len() + queue.done.len() >= self.config.queue {

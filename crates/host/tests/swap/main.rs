@@ -11,6 +11,7 @@ mod disk;
 mod churn;
 mod collapse;
 mod oom;
+mod other_machine;
 mod paging;
 mod protection;
 mod refault;

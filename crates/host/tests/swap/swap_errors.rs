@@ -367,33 +367,3 @@ fn pages_that_are_waited_for_together_fail_together() {
     }
     assert_audit(&machine);
 }
-
-/// Hazard: a device that lies in the RAM of one machine is used by another, where its frames have other
-/// owners.
-#[test]
-fn a_device_of_another_machine_holds_no_page() {
-    let on = |make: fn(&Machine, &Machine) -> Result<DeviceId, SwapOnError>| {
-        let (machine, other) = (machine(0), Setup::mib(16).unaudited().build::<X86_64Level4>());
-        let id = make(&machine, &other).unwrap();
-        let scene = Scene::new(&machine);
-        scene.space.madvise(scene.area, PAGES * PAGE, Advice::PageOut).unwrap();
-        assert_eq!(count(&machine, VmEvent::Pswpout), 0, "written");
-        scene.assert_whole();
-        machine.memory().swapoff(id, || true).unwrap();
-        drop(scene);
-        assert_audit(&machine);
-        assert_audit(&other);
-    };
-    on(|machine, other| {
-        machine.memory().swapon(other.memory().create_compressed_ram(64).unwrap(), SwapOnOptions::default())
-    });
-    on(|machine, other| {
-        machine.memory().swapon(other.memory().create_ram_disk(64).unwrap(), SwapOnOptions::default())
-    });
-    // What the cache is in front of is this machine's, and would take pages.
-    on(|machine, other| {
-        let disk = machine.memory().create_ram_disk(64).unwrap();
-        let cache = other.memory().create_compressed_cache(disk, 64 * PAGE).unwrap();
-        machine.memory().swapon(cache, SwapOnOptions::default())
-    });
-}

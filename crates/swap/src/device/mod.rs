@@ -163,6 +163,13 @@ pub trait SwapDevice<P: Platform>: Send + Sync + 'static {
     /// Its properties. Never change.
     fn flags(&self) -> DeviceFlags;
 
+    /// Whether the device can be used on this machine: it has no memory of another one, whose frames have
+    /// other owners here. A device in front of another one asks that too. Never changes.
+    fn is_of(&self, memory: DeviceMemory<'_, P>) -> bool {
+        let _ = memory;
+        true
+    }
+
     /// Starts a read or write. The frames stay valid until it completes. A program may change a page while it
     /// is being written; such a page is written again later.
     fn submit(&self, memory: DeviceMemory<'_, P>, io: PageIo) -> Submitted;
@@ -218,7 +225,7 @@ pub trait SwapDevice<P: Platform>: Send + Sync + 'static {
         DeviceReport::default()
     }
 
-    /// The last use: the device frees its frames.
+    /// The last use: the device frees its frames, of this machine's.
     fn close(&self, memory: DeviceMemory<'_, P>) {
         let _ = memory;
     }

@@ -157,6 +157,10 @@ impl<P: Platform> SwapDevice<P> for RamDisk<P> {
         }
     }
 
+    fn is_of(&self, memory: DeviceMemory<'_, P>) -> bool {
+        self.gate.is_of(memory.frames())
+    }
+
     fn submit(&self, memory: DeviceMemory<'_, P>, io: PageIo) -> Submitted {
         let frames = memory.frames();
         let pages = slots_inside(self.slots(), io);

@@ -26,6 +26,12 @@ impl Gate {
         Self { machine: frames.id(), closed: AtomicBool::new(false) }
     }
 
+    /// Whether this is the machine in whose RAM the device is.
+    #[inline]
+    pub(super) fn is_of<P: Platform>(&self, frames: &Frames<P>) -> bool {
+        frames.id() == self.machine
+    }
+
     /// Begins a section, unless the device is closed or is taken for one of another machine's: its frames
     /// have other owners there.
     #[inline]
@@ -36,7 +42,7 @@ impl Gate {
     ) -> Option<Section<'s, P>> {
         let epoch = frames.epoch().enter(pin);
         // Entering is a full barrier: either this sees the store in `close`, or `close` sees this section.
-        if self.closed.load(Ordering::Relaxed) || frames.id() != self.machine {
+        if self.closed.load(Ordering::Relaxed) || !self.is_of(frames) {
             return None;
         }
         Some(Section { frames, pin, _epoch: epoch })
@@ -45,7 +51,7 @@ impl Gate {
     /// Closes the device, and waits until no thread is in a section. False if it was closed already, or by
     /// another machine, which cannot free its memory.
     pub(super) fn close<P: Platform>(&self, frames: &Frames<P>) -> bool {
-        if frames.id() != self.machine || self.closed.swap(true, Ordering::Relaxed) {
+        if !self.is_of(frames) || self.closed.swap(true, Ordering::Relaxed) {
             return false;
         }
         let epoch = frames.epoch();

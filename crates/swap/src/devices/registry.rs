@@ -28,13 +28,18 @@ impl<P: Platform> Swap<P> {
     ///
     /// # Errors
     ///
-    /// See [`SwapOnError`]; the device is closed and dropped then.
+    /// See [`SwapOnError`]; the device is closed and dropped then. What it has of another machine's memory
+    /// stays allocated there.
     pub fn swapon<D: SwapDevice<P>>(
         &self,
         device: D,
         options: SwapOnOptions,
     ) -> Result<DeviceId, SwapOnError> {
         let frames = self.frames();
+        if !device.is_of(self.device_memory()) {
+            device.close(self.device_memory());
+            return Err(SwapOnError::OtherMachine);
+        }
         let Some(id) = self.reserve() else {
             device.close(self.device_memory());
             return Err(SwapOnError::TooManyDevices);

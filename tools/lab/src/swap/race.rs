@@ -59,6 +59,10 @@ impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for Slow<D> {
         self.inner.flags()
     }
 
+    fn is_of(&self, memory: DeviceMemory<'_, P>) -> bool {
+        self.inner.is_of(memory)
+    }
+
     fn submit(&self, memory: DeviceMemory<'_, P>, io: PageIo) -> Submitted {
         if io.direction == Direction::Read {
             self.reader.store(NUMBER.get(), Ordering::Release);

@@ -80,6 +80,10 @@ impl<P: Platform, C: Codec> SwapDevice<P> for CompressedRam<P, C> {
         DeviceFlags::SYNCHRONOUS | DeviceFlags::NOTES_FREED
     }
 
+    fn is_of(&self, memory: DeviceMemory<'_, P>) -> bool {
+        self.store.is_of(memory.frames())
+    }
+
     fn submit(&self, memory: DeviceMemory<'_, P>, io: PageIo) -> Submitted {
         let frames = memory.frames();
         let pages = slots_inside(self.slots(), io);

@@ -78,6 +78,11 @@ impl<P: Platform, C: Codec> CompressedStore<P, C> {
         self.table.slots()
     }
 
+    /// Whether this is the machine that the store was made on.
+    pub fn is_of(&self, frames: &Frames<P>) -> bool {
+        self.gate.is_of(frames)
+    }
+
     /// Stores the page in frame `page`, in place of what the slot has. A program may be writing the page
     /// meanwhile: then what is stored is a mixture of the old and the new.
     ///

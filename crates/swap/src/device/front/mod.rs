@@ -39,7 +39,7 @@ use leaving::{Ended, Outcome, WriteBack};
 use lru::Lru;
 use parts::{AT_ONCE, PartReads, note};
 use quire_arch::{LockClass, Order, Pfn, Platform};
-use quire_frame::{AllocError, FaultSite, Frames, MachineId, VmEvent};
+use quire_frame::{AllocError, FaultSite, Frames, VmEvent};
 use quire_sync::SpinLock;
 use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -61,9 +61,6 @@ struct State {
 
 /// A device with a compressed cache in front.
 pub struct CompressedCache<P: Platform, D> {
-    /// Whose RAM the cache and its list lie in. Another machine's requests fail: there these frames have other
-    /// owners.
-    machine: MachineId,
     store: CompressedStore<P>,
     behind: D,
     state: SpinLock<State, P>,
@@ -88,7 +85,6 @@ impl<P: Platform, D: SwapDevice<P>> CompressedCache<P, D> {
         let lru = lru.inspect_err(|_| store.close(frames))?;
         let state = State { back: WriteBack::new(lru), parts: PartReads::default(), done: ArrayVec::new() };
         Ok(Self {
-            machine: frames.id(),
             store,
             behind,
             state: SpinLock::new(LockClass::CompressedFront, state),
@@ -104,16 +100,14 @@ impl<P: Platform, D: SwapDevice<P>> CompressedCache<P, D> {
         self.written_back.load(Ordering::Relaxed)
     }
 
-    fn is_of(&self, frames: &Frames<P>) -> bool {
-        frames.id() == self.machine
+    /// The frames of `memory`, if that is the machine that the cache was made on: its list is of those.
+    fn own<'f>(&self, memory: DeviceMemory<'f, P>) -> Option<&'f Frames<P>> {
+        Some(memory.frames()).filter(|frames| self.store.is_of(frames))
     }
 
-    /// Whether it asks for slots that there are, and for no more than a folio has, on this machine.
-    fn inside(&self, frames: &Frames<P>, io: PageIo) -> Result<(), DeviceError> {
+    /// Whether it asks for slots that there are, and for no more than a folio has.
+    fn inside(&self, io: PageIo) -> Result<(), DeviceError> {
         slots_inside(self.behind.slots(), io)?;
-        if !self.is_of(frames) {
-            return Err(DeviceError::Io);
-        }
         if u64::from(io.pages) <= Order::PMD.pages() { Ok(()) } else { Err(DeviceError::OutOfRange) }
     }
 
@@ -381,9 +375,13 @@ impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for CompressedCache<P, D> {
         self.behind.flags() | DeviceFlags::NOTES_FREED
     }
 
+    fn is_of(&self, memory: DeviceMemory<'_, P>) -> bool {
+        self.own(memory).is_some() && self.behind.is_of(memory)
+    }
+
     fn submit(&self, memory: DeviceMemory<'_, P>, io: PageIo) -> Submitted {
-        let frames = memory.frames();
-        if let Err(error) = self.inside(frames, io) {
+        let Some(frames) = self.own(memory) else { return Submitted::Done(Err(DeviceError::Io)) };
+        if let Err(error) = self.inside(io) {
             return Submitted::Done(Err(error));
         }
         match io.direction {
@@ -393,18 +391,12 @@ impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for CompressedCache<P, D> {
     }
 
     fn cached(&self, memory: DeviceMemory<'_, P>, io: PageIo) -> u64 {
-        let frames = memory.frames();
-        if self.inside(frames, io).is_err() {
-            return 0;
-        }
+        let Some(frames) = self.own(memory).filter(|_| self.inside(io).is_ok()) else { return 0 };
         Self::slots_of(io).filter(|&(slot, _)| self.store.has(frames, slot)).count() as u64
     }
 
     fn reap(&self, memory: DeviceMemory<'_, P>, done: &mut dyn FnMut(PageIo, Result<(), DeviceError>)) {
-        let frames = memory.frames();
-        if !self.is_of(frames) {
-            return;
-        }
+        let Some(frames) = self.own(memory) else { return };
         let mut any = false;
         self.behind.reap(memory, &mut |io, result| {
             any = true;
@@ -456,10 +448,7 @@ impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for CompressedCache<P, D> {
     }
 
     fn freed(&self, memory: DeviceMemory<'_, P>, slot: u64, count: u64) {
-        let frames = memory.frames();
-        if !self.is_of(frames) {
-            return;
-        }
+        let Some(frames) = self.own(memory) else { return };
         let slots = slot..slot.saturating_add(count).min(self.slots());
         self.take(frames, &slots);
         slots.clone().for_each(|slot| self.store.free(frames, slot));
@@ -486,11 +475,7 @@ impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for CompressedCache<P, D> {
     }
 
     fn close(&self, memory: DeviceMemory<'_, P>) {
-        let frames = memory.frames();
-        if !self.is_of(frames) {
-            self.behind.close(memory);
-            return;
-        }
+        let Some(frames) = self.own(memory) else { return self.behind.close(memory) };
         // Pages under writeback are not needed any more, but the device still reads the copies.
         loop {
             let progress = self.progress();
@@ -511,7 +496,7 @@ impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for CompressedCache<P, D> {
             lru.close(frames, &pin);
         }
         self.store.close(frames);
-        self.behind.close(DeviceMemory::new(frames));
+        self.behind.close(memory);
     }
 }
 
