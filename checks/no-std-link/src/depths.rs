@@ -13,10 +13,9 @@ const RW: Protection = Protection::READ.union(Protection::WRITE);
 /// More than there is RAM for.
 const MANY: u64 = 5000;
 const HUGE: u64 = 512;
-/// What these may use. Each runs once; they hold what they make by value, and the table of the compressor.
-const BOOT: usize = 10 << 10;
+/// What these may use. Each runs once, and makes the table of the compressor, 8 KiB, on its stack.
 const RAM: usize = 11 << 10;
-const CACHE: usize = 15 << 10;
+const CACHE: usize = 14 << 10;
 
 fn at(base: VirtAddr, page: u64) -> VirtAddr {
     VirtAddr(base.0 + page * PAGE_SIZE)
@@ -45,8 +44,7 @@ fn map(space: &Space<'_, Toy>, pages: u64) -> VirtAddr {
 pub(crate) fn lead() {
     check_measure();
     let config = MemoryConfig { oom: OomAction::Kill, ..MemoryConfig::default() };
-    let memory =
-        shallow_within(BOOT, "Memory::new", || Memory::new(Toy, config)).expect("16 MiB are enough to start");
+    let memory = shallow("Memory::new", || Memory::new(Toy, config)).expect("16 MiB are enough to start");
     {
         let space = shallow("create_space", || memory.create_space()).expect("a space");
         calls(&memory, &space);
@@ -62,14 +60,10 @@ pub(crate) fn lead() {
         });
         paging(&memory, &space, "compressed cache", cache.expect("room"));
         limits(&memory);
+        texts(&memory, &space);
         scarcity(&space);
         shallow("exit", || drop(space));
     }
-    let mut out = Output(1);
-    shallow("proc", || {
-        proc::meminfo(&memory, &mut out).expect("stdout");
-        proc::swaps(&memory, &mut out).expect("stdout");
-    });
     let pin = memory.platform().pin();
     shallow("tick", || memory.tick(&pin));
     drop(pin);
@@ -98,7 +92,11 @@ fn calls(memory: &Memory<Toy>, space: &Space<'_, Toy>) {
     for advice in [Advice::Cold, Advice::Free, Advice::DontNeed, Advice::PopulateWrite, Advice::PageOut] {
         shallow("madvise", || child.madvise(base, new, advice)).expect("madvise");
     }
+    let end = shallow("brk", || child.brk(VirtAddr(0)));
+    assert!(shallow("brk", || child.brk(at(end, 9))) > end);
     shallow("mlock", || child.mlock(base, 8 * PAGE_SIZE, false)).expect("mlock");
+    drop(shallow("pin", || child.pin_page(base, Access::Write)).expect("a page"));
+    shallow("mincore", || child.mincore(base, new, |_| {})).expect("mincore");
     shallow("munlock", || child.munlock(base, 8 * PAGE_SIZE)).expect("munlock");
     shallow("exit", || drop(child));
     shallow("munmap", || space.munmap(base, new)).expect("munmap");
@@ -135,7 +133,20 @@ fn paging(memory: &Memory<Toy>, space: &Space<'_, Toy>, name: &str, device: impl
     shallow("page-out", || space.madvise(base, len, Advice::PageOut)).expect("madvise");
     shallow("madvise", || space.madvise(base, len, Advice::WillNeed)).expect("madvise");
     let child = shallow("fork", || space.fork()).expect("fork");
-    shallow("swap-in", || read(&child, base, pages));
+    shallow("mprotect", || child.mprotect(at(base, 9), HUGE * PAGE_SIZE, Protection::READ, false))
+        .expect("mprotect");
+    shallow("mprotect", || child.mprotect(base, len, RW, false)).expect("mprotect");
+    // What is out is moved, read and made whole where it is then.
+    let part = 2 * HUGE * PAGE_SIZE;
+    let moved = shallow("mremap", || child.mremap(base, part, 2 * part, RemapFlags::MAYMOVE, None));
+    let moved = moved.expect("mremap");
+    // Without memory, or a whole range, it may fail.
+    let _ = shallow("collapse", || child.madvise(moved, HUGE * PAGE_SIZE, Advice::Collapse));
+    shallow("swap-in", || read(&child, moved, 2 * HUGE));
+    shallow("page-out", || child.madvise(moved, part, Advice::PageOut)).expect("madvise");
+    let _ = shallow("mlock", || child.mlock(moved, 64 * PAGE_SIZE, false));
+    shallow("copy", || write(&child, moved, 64));
+    shallow("khugepaged", || memory.khugepaged_step());
     let more = map(&child, MANY - pages);
     shallow("fault with reclaim", || write(&child, more, MANY - pages));
     shallow("kswapd", || memory.kswapd_step());
@@ -153,15 +164,49 @@ fn limits(memory: &Memory<Toy>) {
     let write_file = |name, text| shallow("write_memcg_file", || memory.write_memcg_file(group, name, text));
     write_file("memory.max", "1M").expect("a limit");
     write_file("memory.swap.max", "4M").expect("a limit");
+    write_file("memory.low", "256K").expect("a limit");
     let space = memory.create_space().expect("a space");
     shallow("set_memcg", || space.set_memcg(group)).expect("set_memcg");
     let base = map(&space, MANY);
     let written = shallow("fault at a limit", || write(&space, base, MANY));
     assert!(written > 256 && written < MANY, "the program was killed after {written} pages");
+    shallow("reap", || space.reap());
+    write_file("memory.high", "512K").expect("a limit");
+    let other = memory.create_space().expect("a space");
+    other.set_memcg(group).expect("set_memcg");
+    let base = map(&other, 512);
+    shallow("fault above memory.high", || write(&other, base, 512));
+    let _ = write_file("memory.max", "128K");
+    shallow("exit", || drop(other));
     shallow("exit", || drop(space));
     let _ = shallow("write_memcg_file", || memory.write_memcg_file(MemcgId::ROOT, "memory.reclaim", "1M"));
     shallow("remove_memcg", || memory.remove_memcg(group)).expect("it is empty");
     memory.swapoff(device, || true).expect("swapoff");
+}
+
+/// What is shown of it all.
+fn texts(memory: &Memory<Toy>, space: &Space<'_, Toy>) {
+    let mut out = Output(1);
+    shallow("proc", || {
+        proc::meminfo(memory, &mut out)?;
+        proc::swaps(memory, &mut out)?;
+        proc::vmstat(memory, &mut out)?;
+        proc::zoneinfo(memory, &mut out)?;
+        proc::buddyinfo(memory, &mut out)?;
+        proc::pagetypeinfo(memory, &mut out)?;
+        proc::slabinfo(memory, &mut out)?;
+        proc::lock_stat(memory, &mut out)?;
+        proc::extfrag_index(memory, &mut out)
+    })
+    .expect("stdout");
+    shallow("proc of a space", || {
+        proc::maps(space, &mut out)?;
+        proc::smaps(space, &mut out)?;
+        proc::status(&space.figures(), &mut out)?;
+        proc::oom_score(memory, space, &mut out)
+    })
+    .expect("stdout");
+    shallow("memcg file", || proc::memcg_file(memory, "memory.stat", &mut out)).expect("stdout");
 }
 
 /// Memory ends, without a device.

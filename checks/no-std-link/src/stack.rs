@@ -8,6 +8,7 @@ use core::arch::global_asm;
 use core::cell::UnsafeCell;
 use core::fmt::Write;
 use core::hint::black_box;
+use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 /// The most that a call of a release build may use: half of a kernel's stack of 16 KiB. Interrupts and what called
@@ -71,8 +72,10 @@ pub(crate) fn shallow<R>(name: &str, work: impl FnOnce() -> R) -> R {
 
 /// Runs `work`, which may use `limit` bytes.
 pub(crate) fn shallow_within<R>(limit: usize, name: &str, work: impl FnOnce() -> R) -> R {
-    let (mut work, mut result) = (Some(work), None);
-    let used = used_by(&mut || result = work.take().map(|work| work()));
+    let (mut work, mut result) = (Some(work), MaybeUninit::uninit());
+    let used = used_by(&mut || {
+        result.write(work.take().expect("it is run once")());
+    });
     DEEPEST.fetch_max(used, Ordering::Relaxed);
     // Builds without optimisation have frames of any size.
     let too_deep = used > limit && !cfg!(debug_assertions);
@@ -80,7 +83,8 @@ pub(crate) fn shallow_within<R>(limit: usize, name: &str, work: impl FnOnce() ->
     let mut out = Output(if too_deep { 2 } else { 1 });
     let mark = if too_deep { " TOO DEEP" } else { "" };
     writeln!(out, "stack: {used:>6} {name}{mark}").expect("an open descriptor");
-    result.expect("the work was run")
+    // SAFETY: `used_by` has run the work, once.
+    unsafe { result.assume_init() }
 }
 
 /// A call with a frame that is too large is seen.

@@ -143,10 +143,12 @@ impl<P: Platform> Memcgs<P> {
         let incoming = per_cpu(&frames, &pin, incoming)?;
         let memcgs = SlabCache::new(&frames, &pin, "memcg")?;
         let lists = SlabCache::new(&frames, &pin, "memcg_lists")?;
+        let root = frames.allocate(&pin, AllocRequest::new(Order::ZERO, SITE).kind(Kind::Memcg).zeroed())?;
+        // SAFETY: a zeroed page that was just allocated, and is never freed.
+        let table = unsafe { MemcgTable::new(frames.platform().direct_map(root)) };
         drop(pin);
         let registry = SpinLock::new(LockClass::Memcgs, Registry::default());
         let listing = AtomicBool::new(false);
-        let table = MemcgTable::new();
         let all = Self { frames, table, memcgs, lists, registry, cpus, incoming, listing };
         all.make_memcg(&all.frames.platform().pin(), MemcgId::ROOT)?.life.begin();
         Ok(all)

@@ -6,24 +6,13 @@
 
 use crate::id::MemcgId;
 use crate::memcg::Memcg;
-use crate::table::MemcgTable;
+use crate::table::{CHAINS, MemcgTable};
+use core::sync::atomic::{AtomicU16, Ordering};
 use quire_arch::Platform;
-use quire_sync::atomic::Ordering;
 
-/// Chains: a chain is 128 memcgs long if there are as many as there can be.
-const CHAINS: usize = 256;
-
-/// The first memcg of each chain, or the root's number for none.
-#[derive(Debug)]
-pub(crate) struct Names {
-    first: [MemcgId; CHAINS],
-}
-
-impl Default for Names {
-    fn default() -> Self {
-        Self { first: [MemcgId::ROOT; CHAINS] }
-    }
-}
+/// The chains. Behind the lock of the memcgs; where each begins is in the page at the root of the table.
+#[derive(Debug, Default)]
+pub(crate) struct Names(());
 
 /// The chain of a child of `parent` called `name`: FNV-1a of both.
 fn chain(parent: MemcgId, name: impl Iterator<Item = u8>) -> usize {
@@ -40,7 +29,7 @@ impl Names {
         parent: MemcgId,
         name: &str,
     ) -> Option<&'t Memcg<P>> {
-        let mut next = self.first[chain(parent, name.bytes())];
+        let mut next = first_of(table.chain(chain(parent, name.bytes())));
         while !next.is_root() {
             let memcg = table.get(next)?;
             if memcg.life.is_online() && memcg.parent() == parent && memcg.name.is(name) {
@@ -52,20 +41,20 @@ impl Names {
     }
 
     /// Adds a memcg that has its parent and its name.
-    pub(crate) fn add<P: Platform>(&mut self, memcg: &Memcg<P>) {
-        let first = &mut self.first[chain(memcg.parent(), memcg.name.bytes())];
-        memcg.links.next_named.store(first.get(), Ordering::Relaxed);
-        *first = memcg.id;
+    pub(crate) fn add<P: Platform>(&mut self, table: &MemcgTable<P>, memcg: &Memcg<P>) {
+        let first = table.chain(chain(memcg.parent(), memcg.name.bytes()));
+        memcg.links.next_named.store(first.load(Ordering::Relaxed), Ordering::Relaxed);
+        first.store(memcg.id.get(), Ordering::Relaxed);
     }
 
     /// Takes a memcg off its chain that leaves the tree.
     pub(crate) fn remove<P: Platform>(&mut self, table: &MemcgTable<P>, memcg: &Memcg<P>) {
-        let first = &mut self.first[chain(memcg.parent(), memcg.name.bytes())];
-        if *first == memcg.id {
-            *first = next_of(memcg);
+        let first = table.chain(chain(memcg.parent(), memcg.name.bytes()));
+        let mut at = first_of(first);
+        if at == memcg.id {
+            first.store(next_of(memcg).get(), Ordering::Relaxed);
             return;
         }
-        let mut at = *first;
         while let Some(before) = table.get(at).filter(|_| !at.is_root()) {
             at = next_of(before);
             if at == memcg.id {
@@ -75,6 +64,11 @@ impl Names {
         }
         debug_assert!(false, "a memcg is in no chain of names");
     }
+}
+
+/// The first memcg of a chain, or the root's number for none.
+fn first_of(first: &AtomicU16) -> MemcgId {
+    MemcgId::from_bits(first.load(Ordering::Relaxed))
 }
 
 /// The memcg behind `memcg` in its chain. Changes under the lock of the memcgs.

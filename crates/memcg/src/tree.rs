@@ -134,7 +134,7 @@ impl<P: Platform> Memcgs<P> {
             set_link(&next.links.prev, Some(memcg.id));
         }
         set_link(&above.links.first_child, Some(memcg.id));
-        registry.names.add(memcg);
+        registry.names.add(&self.table, memcg);
         memcg.life.begin();
         Ok(memcg.id)
     }

@@ -94,7 +94,6 @@ impl<P: Platform> Memory<P> {
             time_locks: config.time_locks,
             ..FrameConfig::default()
         };
-        let swap = Self::lower(platform, frame_config, config.techniques.swap)?;
         let spaces_config = SpacesConfig {
             overcommit: config.overcommit,
             gather: config.techniques.gather,
@@ -103,14 +102,19 @@ impl<P: Platform> Memory<P> {
             huge: config.huge,
             oom: config.oom,
         };
-        Self::upper(swap, spaces_config, config.techniques)
+        let lower = Self::lower(platform, frame_config, config.techniques.swap);
+        Self::upper(lower, spaces_config, config.techniques)
     }
 
-    /// The spaces over the layers below them. Not inlined, so that the whole is not on the stack below
-    /// [`lower`](Self::lower).
+    /// The spaces over the layers below them, if there are those. Not inlined, so that the whole is not on the stack
+    /// below [`lower`](Self::lower); and what that returned is taken apart here, so that it is not there twice.
     #[inline(never)]
-    fn upper(swap: Swap<P>, config: SpacesConfig, techniques: Techniques) -> Result<Self, BuildError> {
-        match Spaces::new(swap, config, &Policy) {
+    fn upper(
+        lower: Result<Swap<P>, BuildError>,
+        config: SpacesConfig,
+        techniques: Techniques,
+    ) -> Result<Self, BuildError> {
+        match Spaces::new(lower?, config, &Policy) {
             Ok(spaces) => Ok(Self { spaces, techniques }),
             Err(error) => Err(BuildError::Start(error)),
         }

@@ -96,16 +96,18 @@ impl<P: Platform> Spaces<P> {
     /// [`Error::NoFrames`] when not even its own few frames can be allocated.
     pub fn new(swap: Swap<P>, config: SpacesConfig, reclaim: &'static dyn Reclaim<P>) -> Result<Self, Error> {
         let SpacesConfig { overcommit, gather, tables, mremap, huge, oom } = config;
-        let memory = MemoryCore::new(swap, Techniques { gather, tables, mremap })?;
+        // Moved once, at the end: it is large, and this runs on a kernel's stack.
+        let made = MemoryCore::new(swap, Techniques { gather, tables, mremap });
+        let memory = made.as_ref().map_err(|&error| Error::from(error))?;
         let frames = memory.frames();
         let pin = frames.platform().pin();
         let vmas = SlabCache::new(frames, &pin, "vm_area_struct")?;
         let nodes = SlabCache::new(frames, &pin, "range_node")?;
         let cores = SlabCache::new(frames, &pin, "mm_struct")?;
-        let rmap = RmapState::new(&memory, &pin)?;
+        let rmap = RmapState::new(memory, &pin)?;
         let tags =
             frames.allocate(&pin, AllocRequest::new(Order::ZERO, FaultSite::new("spaces")).zeroed())?;
-        let current = CurrentSpaces::new(&memory, &pin)?;
+        let current = CurrentSpaces::new(memory, &pin)?;
         drop(pin);
         let bits = frames.platform().direct_map(tags).cast();
         // SAFETY: the frame is new, zeroed, and never freed.
@@ -127,7 +129,7 @@ impl<P: Platform> Spaces<P> {
             next_space: AtomicU64::new(1),
             next_number: AtomicU64::new(1),
             reclaim,
-            memory,
+            memory: made?,
         })
     }
 

@@ -28,6 +28,8 @@ impl<P: Platform> MemoryCore<P> {
     /// # Errors
     ///
     /// When there is no frame for that.
+    // Not inlined: what is passed by value here is large, and would be on the caller's stack twice.
+    #[inline(never)]
     pub fn new(swap: Swap<P>, techniques: Techniques) -> Result<Self, AllocError> {
         let frames = swap.frames();
         let pin = frames.platform().pin();
