@@ -20,6 +20,8 @@ use std::vec::Vec;
 std::thread_local! {
     static CPU: Cell<usize> = const { Cell::new(0) };
     static PINS: Cell<u32> = const { Cell::new(0) };
+    /// How often this thread asked where a frame is since it pinned itself, and the most that it did so far.
+    static UNDER_PIN: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
     /// The classes of the locks that this thread holds, in the order in which it took them.
     static HELD: RefCell<Vec<LockClass>> = const { RefCell::new(Vec::new()) };
     /// What this thread does each time it has dropped a lock of the class.
@@ -52,6 +54,15 @@ pub(crate) fn after_each_hold<R>(
     let result = action();
     STEP.set(None);
     result
+}
+
+/// Runs `action`, and returns how many frames it looked at under one pin at most. They are counted in debug builds
+/// only.
+#[allow(dead_code, reason = "used by the tests of quire-swap")]
+pub(crate) fn most_under_a_pin<R>(action: impl FnOnce() -> R) -> (R, u64) {
+    UNDER_PIN.set((0, 0));
+    let result = action();
+    (result, UNDER_PIN.get().1)
 }
 
 struct Bank {
@@ -177,6 +188,10 @@ unsafe impl Platform for Machine {
 
     #[inline]
     fn direct_map(&self, pfn: Pfn) -> NonNull<u8> {
+        if cfg!(debug_assertions) && PINS.get() > 0 {
+            let (now, most) = UNDER_PIN.get();
+            UNDER_PIN.set((now + 1, most.max(now + 1)));
+        }
         let bank = self.banks.iter().find(|bank| bank.frames.contains(pfn)).expect("a frame of RAM");
         let offset = (pfn.0 - bank.frames.start().0) as usize * 4096;
         // SAFETY: the frame lies in the bank.
@@ -192,6 +207,9 @@ unsafe impl Platform for Machine {
         let cpu = CPU.get();
         let depth = PINS.get();
         PINS.set(depth + 1);
+        if cfg!(debug_assertions) && depth == 0 {
+            UNDER_PIN.set((0, UNDER_PIN.get().1));
+        }
         if self.shared_cpus && depth == 0 {
             let mut attempt = 0;
             while self.cpus[cpu].swap(true, Ordering::Acquire) {

@@ -196,8 +196,7 @@ impl<P: Platform> SwapDevice<P> for RamDisk<P> {
     fn close(&self, memory: DeviceMemory<'_, P>) {
         let frames = memory.frames();
         if self.gate.close(frames) {
-            let pin = &frames.platform().pin();
-            self.table.close(frames, pin, |contents| self.release(frames, pin, contents));
+            self.table.close(frames, |pin, contents| self.release(frames, pin, contents));
         }
     }
 }

@@ -4,7 +4,7 @@ use super::block::Block;
 use crate::SwapOnError;
 use crate::cluster::Cluster;
 use core::ptr::NonNull;
-use quire_arch::{Order, PAGE_SIZE, Pfn, Pin, Platform};
+use quire_arch::{Order, PAGE_SIZE, Pfn, Platform};
 use quire_frame::Frames;
 
 /// Clusters described in one frame.
@@ -20,23 +20,23 @@ pub(super) struct Chunks {
 }
 
 impl Chunks {
-    pub(super) fn allocate<P: Platform>(
-        frames: &Frames<P>,
-        pin: &Pin<'_, P>,
-        clusters: u32,
-    ) -> Result<Self, SwapOnError> {
+    /// Each is allocated under a pin of its own, since a device may have hundreds of thousands of clusters.
+    pub(super) fn allocate<P: Platform>(frames: &Frames<P>, clusters: u32) -> Result<Self, SwapOnError> {
+        let pin = || frames.platform().pin();
         let count = clusters.div_ceil(PER_CHUNK) as usize;
         let directory =
-            Block::allocate(frames, pin, count * (size_of::<Pfn>() + size_of::<NonNull<Cluster>>()))?;
+            Block::allocate(frames, &pin(), count * (size_of::<Pfn>() + size_of::<NonNull<Cluster>>()))?;
         let bases = directory.base(frames).cast::<NonNull<Cluster>>();
         // SAFETY: the block has room for both arrays.
         let places = unsafe { bases.add(count) }.cast::<Pfn>();
         let mut chunks = Self { directory, places, bases, count: 0 };
         for nth in 0..count {
-            let chunk = match Block::allocate(frames, pin, PAGE_SIZE as usize) {
+            let pin = pin();
+            let chunk = match Block::allocate(frames, &pin, PAGE_SIZE as usize) {
                 Ok(chunk) => chunk,
                 Err(error) => {
-                    chunks.free(frames, pin);
+                    drop(pin);
+                    chunks.free(frames);
                     return Err(error);
                 }
             };
@@ -55,13 +55,15 @@ impl Chunks {
         Ok(chunks)
     }
 
-    pub(super) fn free<P: Platform>(&self, frames: &Frames<P>, pin: &Pin<'_, P>) {
+    /// Frees all, each under a pin of its own.
+    pub(super) fn free<P: Platform>(&self, frames: &Frames<P>) {
+        let pin = || frames.platform().pin();
         for nth in 0..self.count {
             // SAFETY: the first `count` places were written.
             let pfn = unsafe { self.places.add(nth).read() };
-            Block { pfn, order: Order::ZERO }.free(frames, pin);
+            Block { pfn, order: Order::ZERO }.free(frames, &pin());
         }
-        self.directory.free(frames, pin);
+        self.directory.free(frames, &pin());
     }
 
     /// The cluster `index`.

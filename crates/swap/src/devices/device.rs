@@ -18,6 +18,9 @@ use quire_sync::{PerCpu, SpinLock};
 /// cluster that was used before.
 pub(crate) type Hints = [AtomicU32; Order::PMD.index()];
 
+/// Clusters that are listed under one pin.
+const AT_ONCE: usize = 256;
+
 /// A device in use.
 pub(crate) struct Device<P: Platform> {
     pub(crate) id: DeviceId,
@@ -65,7 +68,6 @@ pub(super) struct DeviceMetadata {
 impl DeviceMetadata {
     pub(super) fn allocate<P: Platform, D: SwapDevice<P>>(
         frames: &Frames<P>,
-        pin: &Pin<'_, P>,
         slots: u64,
     ) -> Result<Self, SwapOnError> {
         const { assert!(align_of::<Boxed<P, D>>() <= PAGE_SIZE as usize, "a block is aligned to a page") };
@@ -75,12 +77,13 @@ impl DeviceMetadata {
         let clusters =
             u32::try_from(slots.div_ceil(u64::from(CLUSTER_SLOTS))).map_err(|_| SwapOnError::TooLarge)?;
         let cpus = frames.platform().cpu_count();
-        let block = Block::allocate(frames, pin, size_of::<Boxed<P, D>>())?;
-        let hints_block = Block::allocate(frames, pin, PerCpu::<Hints>::bytes(cpus))
-            .inspect_err(|_| block.free(frames, pin))?;
-        let chunks = Chunks::allocate(frames, pin, clusters).inspect_err(|_| {
-            hints_block.free(frames, pin);
-            block.free(frames, pin);
+        let pin = || frames.platform().pin();
+        let block = Block::allocate(frames, &pin(), size_of::<Boxed<P, D>>())?;
+        let hints_block = Block::allocate(frames, &pin(), PerCpu::<Hints>::bytes(cpus))
+            .inspect_err(|_| block.free(frames, &pin()))?;
+        let chunks = Chunks::allocate(frames, clusters).inspect_err(|_| {
+            hints_block.free(frames, &pin());
+            block.free(frames, &pin());
         })?;
         Ok(Self { clusters, block, hints_block, chunks })
     }
@@ -132,11 +135,13 @@ impl<P: Platform> Device<P> {
         let device = boxed.cast::<Self>();
         // SAFETY: just written, and no other thread knows it.
         let this = unsafe { device.as_ref() };
-        let mut lists = this.lists.lock();
-        for index in 0..clusters {
-            lists.put(|index| this.cluster(index), index, ListId::Free);
+        for first in (0..clusters).step_by(AT_ONCE) {
+            let _pin = frames.platform().pin();
+            let mut lists = this.lists.lock();
+            for index in first..clusters.min(first + AT_ONCE as u32) {
+                lists.put(|index| this.cluster(index), index, ListId::Free);
+            }
         }
-        drop(lists);
         device
     }
 
@@ -150,16 +155,15 @@ impl<P: Platform> Device<P> {
         // SAFETY: the caller's promise.
         let device = unsafe { this.as_ref() };
         device.backing().close(swap.device_memory());
-        let pin = frames.platform().pin();
         for index in 0..device.clusters {
+            let pin = frames.platform().pin();
             if let Some(table) = device.cluster(index).lock::<P>().table.take() {
                 swap.free_table(&pin, table);
             }
         }
-        device.chunks.free(frames, &pin);
-        device.hints_block.free(frames, &pin);
+        device.chunks.free(frames);
+        device.hints_block.free(frames, &frames.platform().pin());
         let (backing, block) = (device.backing, device.block);
-        drop(pin);
         // SAFETY: both parts are dropped once and not used after. A backing's `Drop` may sleep: nothing is
         // held.
         unsafe {

@@ -44,7 +44,7 @@ impl<P: Platform> Swap<P> {
             device.close(self.device_memory());
             return Err(SwapOnError::TooManyDevices);
         };
-        let metadata = DeviceMetadata::allocate::<P, D>(frames, &self.platform().pin(), device.slots());
+        let metadata = DeviceMetadata::allocate::<P, D>(frames, device.slots());
         let metadata = match metadata {
             Ok(metadata) => metadata,
             Err(error) => {
@@ -54,8 +54,8 @@ impl<P: Platform> Swap<P> {
                 return Err(error);
             }
         };
-        let _pin = self.platform().pin();
         let built = Device::build(frames, metadata, id, device, options.discard);
+        let _pin = self.platform().pin();
         let mut registry = self.registry.lock();
         registry.reserved &= !(1 << id.index());
         // SAFETY: just built, and still this call's alone.

@@ -14,4 +14,5 @@ mod devices;
 mod front;
 mod front_order;
 mod model;
+mod pins;
 mod stress;

@@ -67,7 +67,7 @@ impl<P: Platform, C: Codec> CompressedStore<P, C> {
                 Ok(Self { codec, gate: Gate::new(frames), table, pool, workspaces, tally: Tally::default() })
             }
             Err(error) => {
-                table.close(frames, pin, |_| {});
+                table.close(frames, |_, _| {});
                 Err(error)
             }
         }
@@ -267,11 +267,11 @@ impl<P: Platform, C: Codec> CompressedStore<P, C> {
         if !self.gate.close(frames) {
             return;
         }
-        let pin = &frames.platform().pin();
-        self.table.close(frames, pin, |contents| {
+        self.table.close(frames, |pin, contents| {
             self.tally.replaced(pin, contents, Contents::Empty);
             self.release(frames, pin, contents);
         });
+        let pin = &frames.platform().pin();
         self.pool.close(frames, pin);
         self.workspaces.close(frames, pin);
     }

@@ -164,15 +164,16 @@ impl Lru {
         Some(slot)
     }
 
-    /// Gives all frames back.
-    pub(super) fn close<P: Platform>(self, frames: &Frames<P>, pin: &Pin<'_, P>) {
+    /// Gives all frames back, each under a pin of its own.
+    pub(super) fn close<P: Platform>(self, frames: &Frames<P>) {
         for chunk in 0..self.slots.div_ceil(CHUNK) {
+            let pin = &frames.platform().pin();
             if let Some(frame) = self.chunk(frames, chunk) {
                 give_back(frames, pin, frame, Order::ZERO);
             }
         }
         if let Some((directory, order)) = self.directory {
-            give_back(frames, pin, directory, order);
+            give_back(frames, &frames.platform().pin(), directory, order);
         }
     }
 }
@@ -231,7 +232,7 @@ mod tests {
         assert_eq!(empty - frames.totals().free, 3, "a frame for each chunk, whatever was done");
         lru.remove(&frames, slots);
         assert_eq!(lru.missing_chunk(&frames, slots..slots + 9), None, "there is no such slot");
-        lru.close(&frames, &pin);
+        lru.close(&frames);
         assert_eq!(frames.totals().free, free);
     }
 

@@ -490,11 +490,11 @@ impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for CompressedCache<P, D> {
             let still = || self.progress() == progress && !self.has_done();
             frames.platform().park(self.wait_key(), &mut { still });
         }
-        {
-            let pin = frames.platform().pin();
-            let lru = core::mem::take(&mut self.state.lock().back.lru);
-            lru.close(frames, &pin);
-        }
+        let lru = {
+            let _pin = frames.platform().pin();
+            core::mem::take(&mut self.state.lock().back.lru)
+        };
+        lru.close(frames);
         self.store.close(frames);
         self.behind.close(memory);
     }

@@ -137,19 +137,23 @@ impl<P: Platform> SlotTable<P> {
 
     /// Takes the contents of every slot and then the table's frames: no thread is in a section, and none
     /// begins.
-    pub(super) fn close(&self, frames: &Frames<P>, pin: &Pin<'_, P>, mut release: impl FnMut(Contents)) {
+    pub(super) fn close(&self, frames: &Frames<P>, mut release: impl FnMut(&Pin<'_, P>, Contents)) {
         for number in 0..self.slots.div_ceil(CHUNK) {
             let chunk = self.directory(frames, number).swap(0, Ordering::Relaxed);
             if chunk == 0 {
                 continue;
             }
+            let pin = &frames.platform().pin();
             // SAFETY: as in `find`; it is freed after the last use.
             let words = unsafe { words_of(frames, Pfn(chunk)) };
-            words.iter().map(|word| unpack(word.load(Ordering::Relaxed))).for_each(&mut release);
+            words
+                .iter()
+                .map(|word| unpack(word.load(Ordering::Relaxed)))
+                .for_each(|contents| release(pin, contents));
             give_back(frames, pin, Pfn(chunk), Order::ZERO);
         }
         if let Some(order) = Order::for_bytes(Self::directory_bytes(self.slots)) {
-            give_back(frames, pin, self.directory, order);
+            give_back(frames, &frames.platform().pin(), self.directory, order);
         }
     }
 }

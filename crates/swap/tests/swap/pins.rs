@@ -1,0 +1,55 @@
+//! How much is done under one pin, which keeps interrupts off.
+
+use crate::common::machine::{TEST, most_under_a_pin, run_on};
+use crate::common::{Machine, swap};
+use quire_arch::{Order, Platform};
+use quire_frame::AllocRequest;
+use quire_swap::{
+    CompressedCache, CompressedRam, DeviceId, DeviceMemory, Direction, Lz4, PageIo, RamDisk, Submitted, Swap,
+    SwapDevice, SwapOnOptions, SwapTechnique,
+};
+
+/// Frames of words that a device may have for its slots; there is a cluster for each.
+const CHUNKS: u64 = 4096;
+const SLOTS_OF_CHUNK: u64 = 512;
+const SLOTS: u64 = CHUNKS * SLOTS_OF_CHUNK;
+/// Frames that may be looked at under one pin.
+const MOST: u64 = 64;
+
+/// Takes the device into use, with a page in every eighth chunk.
+fn on(swap: &Swap<Machine>, device: impl SwapDevice<Machine>) -> DeviceId {
+    let frames = swap.frames();
+    let one = AllocRequest::new(Order::ZERO, TEST);
+    let page = frames.allocate(&swap.platform().pin(), one).unwrap();
+    for chunk in (0..CHUNKS).step_by(8) {
+        let io = PageIo { direction: Direction::Write, slot: chunk * SLOTS_OF_CHUNK, pfn: page, pages: 1 };
+        assert_eq!(device.submit(DeviceMemory::new(frames), io), Submitted::Done(Ok(())));
+    }
+    frames.free(&swap.platform().pin(), page, Order::ZERO).unwrap();
+    swap.swapon(device, SwapOnOptions::default()).unwrap()
+}
+
+/// Hazard: all frames of a device are made, or freed, with interrupts off.
+#[test]
+fn a_large_device_comes_and_goes_under_short_pins() {
+    run_on(0);
+    let kinds: [fn(&Swap<Machine>) -> DeviceId; 3] = [
+        |swap| on(swap, RamDisk::new(swap.frames(), SLOTS).unwrap()),
+        |swap| on(swap, CompressedRam::new(swap.frames(), SLOTS, Lz4).unwrap()),
+        |swap| {
+            let disk = RamDisk::new(swap.frames(), SLOTS).unwrap();
+            on(swap, CompressedCache::new(swap.frames(), disk, u64::MAX).unwrap())
+        },
+    ];
+    for (nth, swapon) in kinds.into_iter().enumerate() {
+        let swap = swap(1 << 14, 1, SwapTechnique::All);
+        let free = swap.frames().totals().free;
+        let (id, coming) = most_under_a_pin(|| swapon(&swap));
+        let ((), going) = most_under_a_pin(|| {
+            assert!(swap.begin_swapoff(id));
+            swap.finish_swapoff(id).unwrap();
+        });
+        assert!(coming <= MOST && going <= MOST, "{coming} and {going} frames for device {nth}");
+        assert_eq!(swap.frames().totals().free, free, "all are free again");
+    }
+}
