@@ -13,7 +13,8 @@ pub const CODEC_OUTPUT: usize = 4608;
 #[error("the compressed page is damaged")]
 pub struct Damaged;
 
-/// A way to compress pages. Its methods are called with a pin: they neither sleep nor take long.
+/// A way to compress pages. Its methods are called with a pin: they neither sleep nor take long. A call of the store that
+/// they work for fails.
 pub trait Codec: Send + Sync + 'static {
     /// A CPU's workspace. It lies in the machine's memory; its size and alignment are at most a page or a
     /// few.

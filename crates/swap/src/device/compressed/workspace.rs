@@ -23,10 +23,24 @@ pub(super) struct Workspace<C: Codec> {
 /// One for each CPU. Which block each CPU has is in a block of its own: devices are passed by value, on kernel
 /// stacks of a few pages.
 pub(super) struct Workspaces<C: Codec> {
-    /// A word for each CPU: zero, or its block's frame number plus one.
+    /// A word for each CPU: zero, or its block's frame number plus one. While a CPU works in its block the word is zero.
     directory: (Pfn, Order),
     cpus: usize,
     codec: PhantomData<fn() -> C>,
+}
+
+/// A CPU's word that was taken, to be put back whatever happens.
+struct Back {
+    word: NonNull<u64>,
+    own: u64,
+}
+
+impl Drop for Back {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: as where it was taken: the section and the pin outlive this.
+        unsafe { self.word.write(self.own) };
+    }
 }
 
 impl<C: Codec> Workspaces<C> {
@@ -64,7 +78,7 @@ impl<C: Codec> Workspaces<C> {
     /// The block of a CPU, if it was made.
     #[inline]
     fn block<P: Platform>(&self, frames: &Frames<P>, cpu: usize) -> Option<Pfn> {
-        // SAFETY: the directory was allocated as zeros, and is only written in `new`.
+        // SAFETY: the directory was allocated as zeros, and no other thread writes it: `new` and `close` are alone.
         unsafe { self.word(frames, cpu).read() }.checked_sub(1).map(Pfn)
     }
 
@@ -92,18 +106,22 @@ impl<C: Codec> Workspaces<C> {
         Ok(block)
     }
 
-    /// Calls `work` with the CPU's workspace and the frame of its [`page`](Workspace::page).
+    /// Calls `work` with the CPU's workspace and the frame of its [`page`](Workspace::page). `None` within `work`, where a
+    /// codec may call its store, which would be its own workspace again.
     #[inline]
     pub(super) fn with<P: Platform, R>(
         &self,
         section: &Section<'_, P>,
         work: impl FnOnce(&mut Workspace<C>, Pfn) -> R,
     ) -> Option<R> {
-        let block = self.block(section.frames, section.pin.cpu().index())?;
+        let word = self.word(section.frames, section.pin.cpu().index());
+        // SAFETY: a word of the directory, which stays while there is a section; the pin keeps all others off the CPU.
+        let own = unsafe { word.replace(0) };
+        let block = Pfn(own.checked_sub(1)?);
+        let _back = Back { word, own };
         let mut workspace = section.frames.platform().direct_map(block).cast::<Workspace<C>>();
-        // SAFETY: written by `make`; it stays while there is a section. The pin keeps all others off the CPU,
-        // and `work`, which is this module's parent's, does not come here again. `Codec` demands `Send`, so that
-        // the threads of a CPU may use it one after the other.
+        // SAFETY: written by `make`; it stays while there is a section. The CPU's word was taken, so nothing else gets here.
+        // `Codec` demands `Send`, so that the threads of a CPU may use it one after the other.
         Some(work(unsafe { workspace.as_mut() }, block))
     }
 

@@ -1,11 +1,15 @@
 //! A store whose objects are damaged.
 
 use super::{CompressedStore, Contents, DeviceError, Gate, Lz4, StoreStatistics};
+use crate::device::compressed::codec::{CODEC_OUTPUT, Codec, Damaged};
 use crate::device::memory::{PAGE, bytes_of, words_of};
 use crate::device::testing::{Machine, Random, TEST, assert_sound, frames, get, put};
-use core::sync::atomic::Ordering;
-use quire_arch::{Order, Platform};
-use quire_frame::{AllocRequest, PcpTechnique};
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicBool, Ordering};
+use quire_arch::{Order, Pfn, Platform};
+use quire_frame::{AllocRequest, Frames, PcpTechnique};
+use std::boxed::Box;
+use std::sync::OnceLock;
 
 #[test]
 fn damage_is_an_error_and_does_no_harm() {
@@ -112,4 +116,65 @@ fn a_user_after_the_close_gets_an_error() {
     assert_eq!(store.statistics(), StoreStatistics { mem_used_max: 0, ..Default::default() });
     put(&frames, page, Order::ZERO);
     assert_eq!(frames.free_frames(), free);
+}
+
+/// A codec that stores another page of the same store while it compresses one. Of a page it keeps the first word.
+#[derive(Default)]
+struct Nested {
+    inner: OnceLock<(&'static Frames<Machine>, &'static CompressedStore<Machine, Nested>, Pfn)>,
+    began: AtomicBool,
+    result: OnceLock<Result<(), DeviceError>>,
+}
+
+impl Codec for Nested {
+    type Workspace = ();
+    const NAME: &'static str = "nested";
+
+    fn init(&self, place: &mut MaybeUninit<()>) -> bool {
+        place.write(());
+        true
+    }
+
+    fn compress(&self, (): &mut (), page: &[u8; PAGE], output: &mut [u8; CODEC_OUTPUT]) -> Option<usize> {
+        if let Some(&(frames, store, other)) = self.inner.get()
+            && !self.began.swap(true, Ordering::Relaxed)
+        {
+            let _ = self.result.set(store.store(frames, 1, other));
+        }
+        output[..8].copy_from_slice(&page[..8]);
+        Some(8)
+    }
+
+    fn decompress(&self, (): &mut (), compressed: &[u8], page: &mut [u8; PAGE]) -> Result<(), Damaged> {
+        page[..8].copy_from_slice(compressed);
+        Ok(())
+    }
+}
+
+/// Hazard: a codec, which is safe code, gets to the workspace that it is working in a second time.
+#[test]
+fn a_codec_that_calls_its_store_does_not_share_its_workspace() {
+    let frames: &'static _ = Box::leak(Box::new(frames(&[(1, 1024)], 1, PcpTechnique::default())));
+    let store =
+        CompressedStore::<Machine, Nested>::new(frames, 512, Nested::default()).expect("there is memory");
+    let store: &'static CompressedStore<Machine, Nested> = Box::leak(Box::new(store));
+    let page = |first: u64| {
+        let page = get(frames, Order::ZERO);
+        // SAFETY: the page is the test's.
+        let words = unsafe { words_of(frames, page) };
+        words.iter().zip(first..).for_each(|(word, value)| word.store(value, Ordering::Relaxed));
+        page
+    };
+    let (outer, inner) = (page(7), page(9000));
+    store.codec.inner.set((frames, store, inner)).expect("it is set once");
+    store.store(frames, 0, outer).expect("there is memory");
+    let result = store.codec.result.get().copied();
+    assert_eq!(store.load(frames, 0, inner), Ok(true));
+    // SAFETY: the page is the test's.
+    let first = unsafe { words_of(frames, inner) }[0].load(Ordering::Relaxed);
+    assert_eq!((first, result), (7, Some(Err(DeviceError::Io))), "what was compressed, and the second call");
+    store.store(frames, 0, outer).expect("the workspace is there again");
+    store.close(frames);
+    [outer, inner].into_iter().for_each(|page| put(frames, page, Order::ZERO));
+    assert_sound(frames);
 }
