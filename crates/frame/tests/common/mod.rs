@@ -24,12 +24,12 @@ std::thread_local! {
     static UNDER_PIN: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
     /// The classes of the locks that this thread holds, in the order in which it took them.
     static HELD: RefCell<Vec<LockClass>> = const { RefCell::new(Vec::new()) };
-    /// What this thread does each time it has dropped a lock of the class.
-    static STEP: RefCell<Option<(LockClass, Step)>> = const { RefCell::new(None) };
+    /// What this thread does each time it has dropped a lock.
+    static STEP: RefCell<Option<Step>> = const { RefCell::new(None) };
 }
 
-/// What happens between two holds of a lock.
-type Step = Box<dyn FnMut()>;
+/// What happens between two holds of a lock, of this class.
+type Step = Box<dyn FnMut(LockClass)>;
 
 /// The site of what tests allocate themselves.
 pub(crate) const TEST: FaultSite = FaultSite::new("test");
@@ -47,10 +47,20 @@ pub(crate) fn run_on(cpu: usize) {
 /// in debug builds only.
 pub(crate) fn after_each_hold<R>(
     class: LockClass,
-    step: impl FnMut() + 'static,
+    mut step: impl FnMut() + 'static,
     action: impl FnOnce() -> R,
 ) -> R {
-    STEP.set(Some((class, Box::new(step))));
+    let step = move |dropped| {
+        if dropped == class {
+            step();
+        }
+    };
+    after_all_holds(step, action)
+}
+
+/// As [`after_each_hold`], for locks of every class.
+pub(crate) fn after_all_holds<R>(step: impl FnMut(LockClass) + 'static, action: impl FnOnce() -> R) -> R {
+    STEP.set(Some(Box::new(step)));
     let result = action();
     STEP.set(None);
     result
@@ -154,10 +164,9 @@ impl Execution for Machine {
             let at = held.iter().rposition(|&outer| outer == class);
             held.remove(at.expect("a lock is dropped that was not taken"));
         });
-        let due = STEP.with_borrow_mut(|step| step.take_if(|(wanted, _)| *wanted == class));
-        if let Some((class, mut step)) = due {
-            step();
-            STEP.set(Some((class, step)));
+        if let Some(mut step) = STEP.take() {
+            step(class);
+            STEP.set(Some(step));
         }
     }
 }

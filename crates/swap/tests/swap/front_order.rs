@@ -1,6 +1,6 @@
 //! The order of what a compressed cache stores, writes back and drops, with a device that stops in a write.
 
-use crate::common::machine::{after_each_hold, frames, get, run_on};
+use crate::common::machine::{after_all_holds, frames, get, run_on};
 use crate::common::{Machine, Random};
 use quire_arch::{LockClass, Order, PAGE_SIZE, Pfn, Platform};
 use quire_frame::{Frames, PcpTechnique};
@@ -203,30 +203,36 @@ impl Front {
     }
 }
 
-/// A slot is filled anew, and not freed before, while the writeback of its older page begins.
+/// A slot is filled anew, and not freed before, while the writeback of its older page begins. It ends when the newer page
+/// has just been stored.
 #[test]
 fn a_page_stored_while_an_older_one_is_written_back_is_not_dropped() {
     let front = Front::nearly_full();
     front.gate.stops.store(7, Ordering::SeqCst);
     let page = get(front.frames, Order::ZERO);
     front.fill_small(page, 0x4e3);
-    let started = Arc::new(Mutex::new(None));
-    let (inner, begun) = (Front { gate: Arc::clone(&front.gate), ..front }, Arc::clone(&started));
-    let step = move || {
-        if begun.lock().unwrap().is_some() {
-            return;
+    let inner = Front { gate: Arc::clone(&front.gate), ..front };
+    let ended = Arc::new(AtomicBool::new(false));
+    let (mut started, told) = (None, Arc::clone(&ended));
+    let step = move |class| match class {
+        LockClass::CompressedFront if started.is_none() && !told.load(Ordering::SeqCst) => {
+            let (thread, over) = inner.pressure(100);
+            while !inner.gate.stopped.load(Ordering::SeqCst) && !over.load(Ordering::SeqCst) {
+                thread::yield_now();
+            }
+            started = Some(thread);
         }
-        let (thread, over) = inner.pressure(100);
-        while !inner.gate.stopped.load(Ordering::SeqCst) && !over.load(Ordering::SeqCst) {
-            thread::yield_now();
+        LockClass::CompressedSlot => {
+            if let Some(thread) = started.take() {
+                inner.go(thread);
+                told.store(true, Ordering::SeqCst);
+            }
         }
-        *begun.lock().unwrap() = Some(thread);
+        _ => {}
     };
     let front = Front { gate: Arc::clone(&front.gate), ..front };
-    let written = after_each_hold(LockClass::CompressedFront, step, || front.write(7, page));
-    let thread = started.lock().unwrap().take().unwrap();
-    front.go(thread);
-    assert_eq!(written, Submitted::Done(Ok(())));
+    assert_eq!(after_all_holds(step, || front.write(7, page)), Submitted::Done(Ok(())));
+    assert!(ended.load(Ordering::SeqCst));
     assert_eq!(front.read(7), 0x4e3, "an older page came back");
     front.end();
 }
