@@ -252,17 +252,24 @@ impl<S: ProgramSpace, F: PagingFormat> Guest<'_, S, F> {
     #[inline]
     fn locate(&mut self, addr: VirtAddr, access: Access) -> Result<NonNull<u8>, AccessError<S::Error>> {
         self.be_inside();
-        let found = match self.translate(addr, access) {
-            Some(at) => at,
-            None => self.fault(addr, access)?,
-        };
-        if access == Access::Write
-            && let Some(written) = &self.program.seat.machine.written
-        {
-            // Before the next poll, as the bytes would be.
-            written.note(self.program.seat.machine.arena.frame_of(found));
+        match self.translate(addr, access) {
+            Some(at) => {
+                self.note_write(at, access);
+                Ok(at)
+            }
+            None => self.fault(addr, access),
         }
-        Ok(found)
+    }
+
+    /// Notes that the page with the byte `at` is written to: before the next poll, as its bytes would be.
+    #[inline]
+    fn note_write(&self, at: NonNull<u8>, access: Access) {
+        let machine = self.program.seat.machine;
+        if access == Access::Write
+            && let Some(written) = &machine.written
+        {
+            written.note(machine.arena.frame_of(at));
+        }
     }
 
     #[inline]
@@ -279,6 +286,7 @@ impl<S: ProgramSpace, F: PagingFormat> Guest<'_, S, F> {
             self.program.space.fault(addr, access).map_err(AccessError::Fault)?;
             self.be_inside();
             if let Some(at) = self.translate(addr, access) {
+                self.note_write(at, access);
                 return Ok(at);
             }
         }

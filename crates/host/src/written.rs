@@ -1,69 +1,57 @@
 //! Which frames programs wrote to, on a machine whose memory has no bytes.
 
 use quire_arch::{Order, Pfn, PfnRange};
-use quire_sync::atomic::raw::{AtomicU64, Ordering};
+use quire_sync::atomic::raw::{AtomicBool, Ordering};
 
-const BITS: u64 = u64::BITS as u64;
-
-/// A bit for each frame: it may hold something other than zeros. A program's own accesses and those that find a
-/// frame are ordered as its bytes would be, by what publishes the frame and by shootdowns, so the bits need no
-/// order of their own.
+/// A flag for each frame: it may hold something other than zeros. A program's own accesses and those that find a
+/// frame are ordered as its bytes would be, by what publishes the frame and by shootdowns, so the flags need no
+/// order of their own. No two frames share a byte, so that a plain store sets one.
 #[derive(Debug)]
 pub(crate) struct Written {
-    /// The frame of bit 0: a multiple of the bits of a word, so that blocks fill whole words.
+    /// The frame of flag 0.
     first: Pfn,
-    words: Box<[AtomicU64]>,
+    flags: Box<[AtomicBool]>,
 }
 
 impl Written {
     /// For RAM in `ranges`, lowest first. Nothing is known of it: everything counts as written.
     pub(crate) fn new(ranges: &[PfnRange]) -> Self {
-        let first = Pfn(ranges.first().map_or(0, |range| range.start().0) / BITS * BITS);
-        let end = ranges.last().map_or(0, |range| range.end().0);
-        let words = (end - first.0).div_ceil(BITS);
-        Self { first, words: (0..words).map(|_| AtomicU64::new(u64::MAX)).collect() }
+        let first = ranges.first().map_or(Pfn(0), |range| range.start());
+        let end = ranges.last().map_or(first, |range| range.end());
+        Self { first, flags: (first.0..end.0).map(|_| AtomicBool::new(true)).collect() }
     }
 
-    /// The words of a block, each with the bits of it that are the block's.
-    fn parts(&self, pfn: Pfn, order: Order) -> impl Iterator<Item = (&AtomicU64, u64)> {
-        let (at, pages) = (pfn.0 - self.first.0, order.pages());
-        let mask = if pages < BITS { ((1 << pages) - 1) << (at % BITS) } else { u64::MAX };
-        let words = at / BITS..(at + pages).div_ceil(BITS);
-        words.map(move |word| (&self.words[word as usize], mask))
+    /// The flags of a block.
+    #[inline]
+    fn block(&self, pfn: Pfn, order: Order) -> &[AtomicBool] {
+        let at = (pfn.0 - self.first.0) as usize;
+        &self.flags[at..at + order.pages() as usize]
     }
 
     /// A program writes to the frame.
     #[inline]
     pub(crate) fn note(&self, pfn: Pfn) {
-        let at = pfn.0 - self.first.0;
-        let (word, bit) = (&self.words[(at / BITS) as usize], 1 << (at % BITS));
-        if word.load(Ordering::Relaxed) & bit == 0 {
-            word.fetch_or(bit, Ordering::Relaxed);
-        }
+        self.flags[(pfn.0 - self.first.0) as usize].store(true, Ordering::Relaxed);
     }
 
     /// A block was filled with something, or with zeros.
+    #[inline]
     pub(crate) fn set(&self, pfn: Pfn, order: Order, written: bool) {
-        for (word, mask) in self.parts(pfn, order) {
-            if written {
-                word.fetch_or(mask, Ordering::Relaxed);
-            } else {
-                word.fetch_and(!mask, Ordering::Relaxed);
-            }
+        for flag in self.block(pfn, order) {
+            flag.store(written, Ordering::Relaxed);
         }
     }
 
     /// A block was copied.
     pub(crate) fn copy(&self, from: Pfn, to: Pfn, order: Order) {
-        for page in 0..order.pages() {
-            let written = !self.is_zero(from.offset(page), Order::ZERO);
-            self.set(to.offset(page), Order::ZERO, written);
+        for (from, to) in self.block(from, order).iter().zip(self.block(to, order)) {
+            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
         }
     }
 
     /// Whether nothing was written to a block since it was filled with zeros.
     pub(crate) fn is_zero(&self, pfn: Pfn, order: Order) -> bool {
-        self.parts(pfn, order).all(|(word, mask)| word.load(Ordering::Relaxed) & mask == 0)
+        !self.block(pfn, order).iter().any(|flag| flag.load(Ordering::Relaxed))
     }
 }
 
@@ -72,8 +60,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_frame_has_a_bit_of_its_own() {
-        // RAM that begins within a word, with a hole.
+    fn each_frame_has_a_flag_of_its_own() {
+        // RAM with a hole.
         let ranges = [PfnRange::new(Pfn(260), Pfn(300)), PfnRange::new(Pfn(512), Pfn(1536))];
         let written = Written::new(&ranges);
         assert!([260, 299, 512, 1535].iter().all(|&pfn| !written.is_zero(Pfn(pfn), Order::ZERO)));

@@ -338,11 +338,16 @@ impl<'s, P: Platform> Gather<'s, P> {
         self.drop_noted();
         self.free_folios(&pin);
         self.count(&pin);
-        self.retire_tables(pin);
+        if self.tables.is_empty() {
+            drop(pin);
+        } else {
+            self.retire_tables(pin);
+        }
         self.drop_cached();
     }
 
     /// Retires the tables, a portion under each pin, the first one under `pin`.
+    #[inline(never)]
     fn retire_tables(&mut self, mut pin: Pin<'s, P>) {
         let memory = self.memory;
         loop {

@@ -267,7 +267,7 @@ impl<P: Platform> Tables<'_, P> {
         let private = !copying.parent.shared;
         // Also a page of a file that was not written to yet: a pinned page becomes the program's own where it
         // is.
-        if private && folio.folio().may_be_pinned() {
+        if folio.folio().may_be_pinned() && private {
             return Err(hold_pinned(&folio, (index, leaf)));
         }
         let end = if present { end } else { index + 1 };
