@@ -249,7 +249,8 @@ impl<S: ProgramSpace, F: PagingFormat> Guest<'_, S, F> {
     }
 
     /// Where the byte at `addr` is, until the next poll.
-    #[inline]
+    // Two callers, which programs spend their time in.
+    #[inline(always)]
     fn locate(&mut self, addr: VirtAddr, access: Access) -> Result<NonNull<u8>, AccessError<S::Error>> {
         self.be_inside();
         match self.translate(addr, access) {
