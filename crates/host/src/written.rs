@@ -37,6 +37,9 @@ impl Written {
     /// A block was filled with something, or with zeros.
     #[inline]
     pub(crate) fn set(&self, pfn: Pfn, order: Order, written: bool) {
+        if order == Order::ZERO {
+            return self.flags[(pfn.0 - self.first.0) as usize].store(written, Ordering::Relaxed);
+        }
         for flag in self.block(pfn, order) {
             flag.store(written, Ordering::Relaxed);
         }
