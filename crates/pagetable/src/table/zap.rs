@@ -243,11 +243,21 @@ impl<P: Platform> Tables<'_, P> {
         } else if level == Level::PTE {
             self.free_detached_bottom(table, gather);
         } else {
+            let mut live = self.memory.frames().known(table).as_table().live();
             for (index, slot) in self.entries(table)[..P::Paging::entries(level)].iter().enumerate() {
-                match P::Paging::decode(slot.load(Ordering::Relaxed), level) {
+                let raw = slot.load(Ordering::Relaxed);
+                if raw == 0 {
+                    continue;
+                }
+                match P::Paging::decode(raw, level) {
                     Entry::Table(child) => self.free_detached_table(child, gather),
                     Entry::Leaf(leaf) => self.free_detached_leaf(HugeSlot { table, index }, leaf, gather),
                     _ => {}
+                }
+                // Few tables are full, and most of what is unmapped is small.
+                live = live.saturating_sub(1);
+                if live == 0 {
+                    break;
                 }
             }
         }
