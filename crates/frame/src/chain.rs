@@ -87,17 +87,23 @@ impl FrameChain {
         Some(first)
     }
 
-    /// Takes up to `blocks` blocks off the front; all of them in constant time.
+    /// Takes up to `blocks` blocks off the front; all of them in constant time. A part is only read, and cut off
+    /// behind its last block.
     pub(crate) fn split(&mut self, map: &MemoryMap, blocks: u32) -> Self {
         if self.blocks <= blocks {
             return core::mem::take(self);
         }
-        let mut portion = Self::new();
-        while portion.blocks < blocks
-            && let Some(index) = self.pop(map)
-        {
-            portion.push(map, index, map.at(index).word().order().pages());
+        let (mut last, mut pages) = (FrameIndex::NONE, 0);
+        for index in walk(map, self.first, u64::from(blocks)).take(blocks as usize) {
+            pages += map.at(index).word().order().pages();
+            last = index;
         }
+        let Some(cut) = last.some() else { return Self::new() };
+        let portion = Self { first: self.first, last, blocks, pages };
+        self.first = map.at(cut).next();
+        map.at(cut).set_next(FrameIndex::NONE);
+        self.blocks -= blocks;
+        self.pages -= pages;
         portion
     }
 

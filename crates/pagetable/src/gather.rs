@@ -333,6 +333,7 @@ impl<'s, P: Platform> Gather<'s, P> {
     }
 
     /// Frees everything. The flush is done, and nothing is unlinked or unusable any more.
+    #[inline]
     pub(crate) fn free_all(&mut self) {
         let pin = self.memory.platform().pin();
         self.drop_noted();

@@ -23,6 +23,7 @@ pub enum Zap {
 impl<P: Platform> Tables<'_, P> {
     /// Empties every entry in `range` into `gather`. Nothing is allocated and nothing fails. Tables stay
     /// linked even if they are empty afterwards; see [`unmap`](Self::unmap).
+    #[inline]
     pub fn zap(&self, range: VirtRange, what: Zap, gather: &mut Gather<'_, P>) {
         self.walk(range, &mut |place, part| match place {
             WalkEntry::Table(table) => {
