@@ -7,6 +7,10 @@
 //! Memory is allocated without that lock, and meanwhile the others may unmap the page. Then it is exclusive,
 //! and a device may get it, by a fast pin even after the table was locked again. So pins are looked for once
 //! more after the entry was cleared: a pinned page stays.
+//!
+//! The contents are copied last, when the entry is cleared and flushed. An earlier copy could be out of date though
+//! the entry is as it was: while a device has the page the program writes to it in place, and a page-out that finds
+//! the pin takes the permission to write away again.
 
 use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Platform, VirtAddr};
 use quire_frame::{AllocRequest, FrameFlags, HeadGuard, Kind};
@@ -160,9 +164,6 @@ fn replace_by_copy<P: Platform>(
     let request = AllocRequest::anonymous().uninitialised().kind(Kind::Anonymous);
     let copy = frames.allocate(&pin, request)?;
     tables.charge_new(&pin, copy, Order::ZERO)?;
-    // SAFETY: the copy is new and ours; the page is held, so it is not reused. If it is written to after
-    // all, its entry has changed, and the copy is dropped.
-    unsafe { frames.platform().copy_user(held.pfn, copy, Order::ZERO) };
     let _section = frames.epoch().enter(&pin);
     let locked = tables.lock(&pin, table, Level::PTE);
     let Some(kind) = take_old_page(tables, held, &locked, index, vma) else {
@@ -171,6 +172,9 @@ fn replace_by_copy<P: Platform>(
         return Ok(false);
     };
     tables.space().flush(frames, &pin, page_of(addr), FlushCause::CopyOnWrite);
+    // SAFETY: the copy is new and ours; the page is held, so it is not reused. It is still counted as mapped here, so
+    // no other process may write to it.
+    unsafe { frames.platform().copy_user(held.pfn, copy, Order::ZERO) };
     let new = vma.new_page(addr);
     new.init_page(frames.known(copy));
     let flags = new.leaf | LeafFlags::ACCESSED | LeafFlags::DIRTY;

@@ -358,6 +358,28 @@ fn shuttle_a_fast_pin_against_a_page_out_of_a_shared_page() {
     });
 }
 
+/// While a write fault copies a shared page, the page becomes the program's own and another thread writes to it where
+/// it is, since a device has it; a page-out that finds the pin leaves it read-only again, and the pin ends. The entry
+/// looks as before, and the copy is out of date.
+#[test]
+fn shuttle_a_copy_on_write_against_a_write_in_place_and_a_page_out_that_a_pin_stops() {
+    with_swap(2).check(SOME, |machine, space| {
+        written(machine, space, ADDR, PAGE, 1);
+        let child = fork(space);
+        thread::scope(|scope| {
+            scope.spawn(|| as_cpu(machine, 0, || space.fault(ADDR, Access::Write)).expect("mapped"));
+            scope.spawn(|| {
+                as_one_step(|| drop(child));
+                let pinned = as_cpu(machine, 1, || space.pin_page_fast(ADDR, Access::Read));
+                write(machine, 1, space, ADDR, 2);
+                on_cpu(machine, 1, space, |_| page_out(space, ADDR, PAGE));
+                as_cpu(machine, 1, || drop(pinned));
+            });
+        });
+        as_one_step(|| assert_eq!(read(machine, 0, space, ADDR), 2, "a write is lost"));
+    });
+}
+
 /// While a fork copies a page because it is pinned, the pin ends, the page is paged out, and its frame gets
 /// another use: the child gets what was in the page.
 #[test]
