@@ -247,8 +247,7 @@ impl<'s, P: Platform> Gather<'s, P> {
         let pin = self.memory.platform().pin();
         self.flush(&pin);
         self.drop_noted();
-        self.free_folios(&pin);
-        drop(pin);
+        drop(self.free_folios(pin));
         self.drop_cached();
     }
 
@@ -337,7 +336,7 @@ impl<'s, P: Platform> Gather<'s, P> {
     pub(crate) fn free_all(&mut self) {
         let pin = self.memory.platform().pin();
         self.drop_noted();
-        self.free_folios(&pin);
+        let pin = self.free_folios(pin);
         self.count(&pin);
         if self.tables.is_empty() {
             drop(pin);
@@ -431,16 +430,22 @@ impl<'s, P: Platform> Gather<'s, P> {
     #[inline]
     pub fn free_batch(&mut self) {
         if self.folios.pages() >= BATCH {
-            let pin = self.memory.platform().pin();
-            self.free_folios(&pin);
+            drop(self.free_folios(self.memory.platform().pin()));
         }
     }
 
-    fn free_folios(&mut self, pin: &Pin<'_, P>) {
-        let folios = mem::take(&mut self.folios);
-        if !folios.is_empty() {
-            self.memory.frames().free_chain(pin, folios);
+    /// Frees what is chained, a portion under each pin, the first one under `pin`. Returns the last pin.
+    fn free_folios(&mut self, mut pin: Pin<'s, P>) -> Pin<'s, P> {
+        let memory = self.memory;
+        if !self.folios.is_empty() {
+            memory.frames().free_portion(&pin, &mut self.folios, BATCH as u32);
         }
+        while !self.folios.is_empty() {
+            drop(pin);
+            pin = memory.platform().pin();
+            memory.frames().free_portion(&pin, &mut self.folios, BATCH as u32);
+        }
+        pin
     }
 
     /// Subtracts pages of the space.

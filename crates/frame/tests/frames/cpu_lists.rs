@@ -269,6 +269,31 @@ fn pairs_do_not_take_the_zone_lock() {
     assert_eq!(frames.events().sum(VmEvent::Pgfree), 10_000);
 }
 
+/// A caller that has many to free lets interrupts in between.
+#[test]
+fn a_long_chain_is_freed_in_portions() {
+    for pcp in PcpTechnique::ALL {
+        let frames = frames(&[(0, 8192)], 1, pcp);
+        let all = take(&frames, 4000);
+        let pin = frames.platform().pin();
+        let mut chain = FrameChain::new();
+        for &pfn in &all {
+            frames.gather(&mut chain, pfn, Order::ZERO).unwrap();
+        }
+        let mut portions = 0;
+        while !chain.is_empty() {
+            let before = chain.blocks();
+            frames.free_portion(&pin, &mut chain, 1000);
+            let freed = before - chain.blocks();
+            assert!(freed >= 1000.min(before) && freed <= 1100, "{freed} of {before}");
+            portions += 1;
+        }
+        assert!(portions >= 4);
+        assert_eq!(frames.events().sum(VmEvent::Pgfree), 4000);
+        assert_eq!(frames.free_frames(), frames.totals().managed);
+    }
+}
+
 #[test]
 fn a_chain_of_mixed_orders_and_zones_comes_home() {
     let border = 1 << 20;

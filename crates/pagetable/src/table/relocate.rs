@@ -70,17 +70,19 @@ enum Piece {
 
 impl<P: Platform> Tables<'_, P> {
     /// Makes every table that moving will write to. After this the move cannot fail.
-    pub fn prepare_move(&self, pin: &Pin<'_, P>, job: &Relocation) -> Result<(), AllocError> {
+    pub fn prepare_move(&self, job: &Relocation) -> Result<(), AllocError> {
         self.for_each_piece(job, |piece, part| {
+            // A pin for each piece: there may be many tables to make.
+            let pin = self.pin();
             let start = job.target(part.start());
             match piece {
-                Piece::Tables(level) => self.make(pin, start, level).map(|_| ()),
-                Piece::Huge(_) => self.make(pin, start, Level::PMD).map(|_| ()),
+                Piece::Tables(level) => self.make(&pin, start, level).map(|_| ()),
+                Piece::Huge(_) => self.make(&pin, start, Level::PMD).map(|_| ()),
                 Piece::Pages(table) if self.is_empty(table) => Ok(()),
                 Piece::Pages(_) | Piece::Part(_) => {
                     // A table's worth of pages meets at most two tables on the other side.
-                    self.find_or_make(pin, start)?;
-                    self.find_or_make(pin, VirtAddr(start.0 + part.len() - PAGE_SIZE))?;
+                    self.find_or_make(&pin, start)?;
+                    self.find_or_make(&pin, VirtAddr(start.0 + part.len() - PAGE_SIZE))?;
                     Ok(())
                 }
             }

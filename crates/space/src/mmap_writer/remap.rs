@@ -367,10 +367,10 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
     ) -> Result<Prepared<'s, P>, Error> {
         // One VMA for the target, and one in case that the source is in the middle of a mapping, which a
         // merge with the target may bring about.
-        let ready = self.prepare(2).map_err(Error::from).and_then(|prepared| {
-            let pin = self.spaces.platform().pin();
-            self.tables().prepare_move(&pin, job).map_err(Error::from).map(|()| prepared)
-        });
+        let ready = self
+            .prepare(2)
+            .map_err(Error::from)
+            .and_then(|prepared| self.tables().prepare_move(job).map_err(Error::from).map(|()| prepared));
         ready.inspect_err(|_| {
             self.tables().unmap(target, FreeableRange(self.gap_around(target)), gather);
         })
