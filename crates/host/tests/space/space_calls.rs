@@ -21,6 +21,23 @@ fn mincore_reports_every_page_of_a_hole_between_tables() {
     assert_eq!(told, wanted);
 }
 
+/// The caller writes the result to a program's memory, which may fault.
+#[test]
+fn mincore_tells_its_caller_with_no_lock_held() {
+    let machine = machine(16, 1);
+    let (cpu, space) = cpu_and_space(&machine);
+    let addr = map_at(&space, BASE, 4 * PAGE, RW);
+    write(&cpu, &space, page(addr, 1), 1);
+    let mut told = Vec::new();
+    let tell = |there| {
+        write(&cpu, &space, page(addr, 2), 1);
+        space.munmap(page(addr, 3), PAGE).unwrap();
+        told.push(there);
+    };
+    space.mincore(addr, 3 * PAGE, tell).unwrap();
+    assert_eq!(told, [false, true, false]);
+}
+
 /// An address that cannot be mapped at all fails before one that is only not aligned.
 #[test]
 fn the_limit_of_a_fixed_address_is_checked_before_its_alignment() {

@@ -5,9 +5,12 @@ use crate::error::Error;
 use crate::space::Space;
 use quire_arch::{PAGE_SHIFT, PagingFormat, Platform, VirtAddr, VirtRange};
 
+/// Pages that are looked at at once.
+const CHUNK: u64 = 1024;
+
 impl<P: Platform> Space<'_, P> {
-    /// Calls `tell` for each page that `len` bytes from `addr` touch, in order, with whether it is in memory.
-    /// The zero page counts.
+    /// Calls `tell` for each page that `len` bytes from `addr` touch, in order, with whether it was in memory a moment
+    /// ago. The zero page counts. No lock is held then, and none for long: as in Linux a few pages are looked at at once.
     ///
     /// # Errors
     ///
@@ -19,19 +22,21 @@ impl<P: Platform> Space<'_, P> {
         let Some(range) = page_range(addr, len, Error::OutOfRange)? else { return Ok(()) };
         let mut at = range.start();
         while at < range.end() {
-            let mut pages = 0;
-            let rest = VirtRange::new(at, range.end()).pages();
-            self.mincore_of_mapping(at, rest, |present| {
+            let (mut found, mut pages) = ([0_u64; (CHUNK / 64) as usize], 0);
+            let most = VirtRange::new(at, range.end()).pages().min(CHUNK);
+            self.mincore_of_mapping(at, most, |present| {
+                found[pages / 64] |= u64::from(present) << (pages % 64);
                 pages += 1;
-                tell(present);
             })?;
-            at = VirtAddr(at.0 + (pages << PAGE_SHIFT));
+            (0..pages).for_each(|page| tell(found[page / 64] >> (page % 64) & 1 != 0));
+            at = VirtAddr(at.0 + ((pages as u64) << PAGE_SHIFT));
         }
         Ok(())
     }
 
     /// Calls `tell` for at least one and at most `pages` pages from `addr` on: those of the mapping that
-    /// `addr` lies in. `addr` is the start of a page in user space.
+    /// `addr` lies in. `addr` is the start of a page in user space. `tell` is called with the lock of a table held: it
+    /// takes no lock, and does not access a program's memory.
     ///
     /// # Errors
     ///
