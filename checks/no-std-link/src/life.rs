@@ -9,8 +9,8 @@ use core::sync::atomic::Ordering;
 use quire_mm::abi::{self, CallNumber, FaultIn, NoFiles};
 use quire_mm::platform::{Access, PAGE_SIZE, VirtAddr};
 use quire_mm::{
-    Memory, MemoryConfig, Techniques,
-    frame::VmEvent,
+    BuildError, Memory, MemoryConfig, Techniques,
+    frame::{BootError, VmEvent},
     proc,
     space::{Advice, FaultError, MapFlags, MapRequest, Protection, RemapFlags, Space},
     swap::{SwapDevice, SwapOnOptions},
@@ -51,6 +51,8 @@ fn audit(memory: &Memory<Toy>) {
 pub(crate) fn lead(techniques: Techniques) {
     let config = MemoryConfig { techniques, ..MemoryConfig::default() };
     let memory = Memory::new(Toy, config).expect("16 MiB are enough to start");
+    // The machine is one, however many values stand for it.
+    assert_eq!(Memory::new(Toy, config).map(drop), Err(BuildError::Boot(BootError::RamTaken)));
     audit(&memory);
     {
         let space = memory.create_space().expect("a space");

@@ -13,7 +13,7 @@ use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicU64, Ordering};
 use quire_mm::platform::{
     Access, Asid, CpuId, CpuMask, Entry, Execution, Leaf, PAGE_SHIFT, PAGE_SIZE, PagingFormat, Pfn, PfnRange,
-    Pin, Platform, TlbFlush, VirtAddr, X86_64Level4,
+    Pin, Platform, RamClaim, TlbFlush, VirtAddr, X86_64Level4,
 };
 use quire_mm::space::{FaultError, Space};
 
@@ -35,6 +35,9 @@ struct Arena(UnsafeCell<[u8; (FRAMES * PAGE_SIZE) as usize]>);
 unsafe impl Sync for Arena {}
 
 static ARENA: Arena = Arena(UnsafeCell::new([0; (FRAMES * PAGE_SIZE) as usize]));
+
+/// Of the arena, which all values of [`Toy`] stand for.
+static CLAIM: RamClaim = RamClaim::new();
 
 /// A translation that a CPU keeps.
 #[derive(Clone, Copy)]
@@ -107,7 +110,7 @@ pub(crate) fn become_cpu(number: usize) {
     unsafe { runtime::set_thread_pointer(ptr::from_ref(cpu).cast()) };
 }
 
-/// The machine. At most one exists at a time.
+/// The machine.
 pub(crate) struct Toy;
 
 impl Toy {
@@ -202,7 +205,7 @@ impl Execution for Toy {
     }
 }
 
-// SAFETY: the one range is the arena, which has no other user; a thread is one CPU and stays it; a shootdown
+// SAFETY: the one range is the arena, which has no other user and one claim; a thread is one CPU and stays it; a shootdown
 // waits until each CPU has emptied its TLB; the entry of the kernel's half is not reached by programs, which
 // walk below 256.
 unsafe impl Platform for Toy {
@@ -210,6 +213,10 @@ unsafe impl Platform for Toy {
 
     fn for_each_ram(&self, visit: &mut dyn FnMut(PfnRange)) {
         visit(PfnRange::new(FIRST, FIRST.offset(FRAMES)));
+    }
+
+    fn ram_claim(&self) -> &RamClaim {
+        &CLAIM
     }
 
     fn direct_map(&self, pfn: Pfn) -> NonNull<u8> {

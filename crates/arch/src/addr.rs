@@ -32,7 +32,8 @@ impl VirtAddr {
         self.0 & (PAGE_SIZE - 1)
     }
 
-    /// Whether the address is a multiple of the page size.
+    /// Whether the address is a multiple of the page size: its [`page_offset`](Self::page_offset) is 0.
+    #[doc(hidden)]
     #[inline]
     pub const fn is_page_aligned(self) -> bool {
         self.page_offset() == 0

@@ -13,6 +13,7 @@
 //! - `pfn`: page-frame numbers and ranges of them.
 //! - `paging`: page-table formats behind one level-generic trait.
 //! - `access`: accesses to memory, and permissions.
+//! - `ram_claim`: who has a machine's RAM.
 //! - `platform`: the interface to hardware: everything that touches a machine goes through [`Platform`], and
 //!   nothing else does.
 //! - `prefetch`: prefetching cache lines.
@@ -31,6 +32,7 @@ pub mod paging;
 pub mod pfn;
 pub mod platform;
 pub mod prefetch;
+pub mod ram_claim;
 
 pub use access::Access;
 pub use addr::{PAGE_SHIFT, PAGE_SIZE, PhysAddr, VirtAddr, VirtRange};
@@ -40,3 +42,4 @@ pub use paging::{Entry, Leaf, LeafFlags, Level, PagingFormat, SwapEntry};
 pub use pfn::{Pfn, PfnRange};
 pub use platform::{Asid, CachedTranslation, Execution, LockClass, Pin, Platform, TlbFlush};
 pub use prefetch::prefetch;
+pub use ram_claim::RamClaim;

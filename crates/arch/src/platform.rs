@@ -6,6 +6,7 @@ use crate::cpu::{CpuId, CpuMask, NodeId};
 use crate::order::Order;
 use crate::paging::{Leaf, Level, PagingFormat};
 use crate::pfn::{Pfn, PfnRange};
+use crate::ram_claim::RamClaim;
 use core::fmt;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
@@ -153,6 +154,8 @@ pub trait Execution: 'static {
 /// An implementation guarantees that
 /// - the ranges of [`for_each_ram`](Self::for_each_ram) are disjoint, page-granular, always the same, and
 ///   used by no other code while a `Memory` exists;
+/// - [`ram_claim`](Self::ram_claim) is the same claim for all platforms whose ranges of RAM overlap, and for
+///   one platform always the same;
 /// - [`direct_map`](Self::direct_map) of a frame in RAM is page-aligned and valid for reads and writes of one
 ///   page, and consecutive frames of one range are consecutive in memory;
 /// - [`cpu_count`](Self::cpu_count) never changes, and the CPU of a [`Pin`] is below it;
@@ -184,6 +187,15 @@ pub unsafe trait Platform: Execution + Sized + Send + Sync {
     /// could need, that is: none. The RAM may hold anything when the `Memory` is built. RAM that is in use by
     /// then, e.g. a kernel's image or its boot stack, must not be in these ranges.
     fn for_each_ram(&self, visit: &mut dyn FnMut(PfnRange));
+
+    /// Which `Memory` has the RAM: one [`RamClaim`], kept beside what describes the RAM. Where several values
+    /// of this type are handles of one machine (copies, clones, values of a type without fields) all show the
+    /// same claim.
+    ///
+    /// Called when a `Memory` is built, which fails if another has the RAM, and when that is dropped. After
+    /// that a new one may be built. The RAM then holds anything; CPUs may still have a root of the earlier
+    /// one, and TLBs its translations, but no program runs on them, as after an exit.
+    fn ram_claim(&self) -> &RamClaim;
 
     /// Number of NUMA nodes, at least 1; their numbers are 0 up to this.
     #[inline]

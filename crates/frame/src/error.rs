@@ -117,6 +117,9 @@ pub enum KindError {
 /// Why a machine's memory could not be taken into use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum BootError {
+    /// Another memory manager has the machine's RAM, and must be dropped first.
+    #[error("another memory manager has the machine's RAM")]
+    RamTaken,
     /// The platform named no RAM.
     #[error("the machine has no RAM")]
     NoRam,

@@ -7,7 +7,7 @@ use crate::parking::Parking;
 use crate::threads::RwLock;
 use crate::written::Written;
 use core::fmt;
-use quire_arch::{CpuId, MAX_CPUS, NodeId, Pfn};
+use quire_arch::{CpuId, MAX_CPUS, NodeId, Pfn, RamClaim};
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -21,6 +21,7 @@ pub(crate) struct SharedMachine {
     /// Unique in the process, never used twice, not 0.
     number: u64,
     pub(crate) arena: Arena,
+    pub(crate) ram_claim: RamClaim,
     pub(crate) cpus: Cpus,
     nodes: usize,
     /// The node of each CPU. By value and for all CPU numbers, because every allocation reads it: one load is
@@ -49,6 +50,7 @@ impl SharedMachine {
         Ok(Self {
             number,
             arena,
+            ram_claim: RamClaim::new(),
             cpus: Cpus::new(config.cpus, number, config.paranoid),
             nodes: config.nodes,
             node_of_cpu: core::array::from_fn(|cpu| dealt(cpu, config.nodes)),

@@ -41,7 +41,8 @@ impl MemcgId {
         self.0 as usize
     }
 
-    /// Whether this is the root.
+    /// Whether this is [`ROOT`](Self::ROOT).
+    #[doc(hidden)]
     #[inline]
     pub const fn is_root(self) -> bool {
         self.0 == 0

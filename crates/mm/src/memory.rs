@@ -41,7 +41,8 @@ pub struct MemoryConfig {
 /// Why a [`Memory`] could not be built.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum BuildError {
-    /// The RAM is too small for the memory map and the first lists.
+    /// The platform is not fit for it: the RAM is too small for the memory map and the first lists, or another
+    /// `Memory` has it.
     #[error("memory could not be taken over: {0}")]
     Boot(BootError),
     /// There were no frames for the first objects of the crates.
@@ -82,11 +83,12 @@ pub struct Memory<P: Platform> {
 const RECLAIM_PART: u64 = 32;
 
 impl<P: Platform> Memory<P> {
-    /// Takes over the RAM of `platform`. Address spaces borrow the `Memory`: a kernel keeps it in a `static`.
+    /// Takes over the RAM of `platform`, of which it is the only owner until it is dropped. Address spaces
+    /// borrow the `Memory`: a kernel keeps it in a `static`.
     ///
     /// # Errors
     ///
-    /// [`BuildError`], when the RAM is too small.
+    /// [`BuildError`], when the RAM is too small, or another `Memory` has it ([`BootError::RamTaken`]).
     pub fn new(platform: P, config: MemoryConfig) -> Result<Self, BuildError> {
         let frame_config = FrameConfig {
             pcp: config.techniques.pcp,

@@ -9,7 +9,7 @@ pub use quire_arch::paging::{X86_64Level4, X86_64Level5};
 pub use quire_arch::{
     Access, Asid, CachedTranslation, CpuId, CpuMask, Entry, Execution, Leaf, LeafFlags, Level, LockClass,
     MAX_CPUS, MAX_NODES, NodeId, Order, PAGE_SHIFT, PAGE_SIZE, PagingFormat, Pfn, PfnRange, PhysAddr, Pin,
-    TlbFlush, VirtAddr, VirtRange,
+    RamClaim, TlbFlush, VirtAddr, VirtRange,
 };
 
 /// For the project's own tests and tools.
@@ -31,6 +31,7 @@ pub use quire_arch::{SwapEntry, paging::X86_64};
 ///
 /// struct Small {
 ///     ram: NonNull<u8>,
+///     claim: RamClaim,
 ///     ticks: AtomicU64,
 /// }
 ///
@@ -45,12 +46,15 @@ pub use quire_arch::{SwapEntry, paging::X86_64};
 ///     }
 /// }
 ///
-/// // SAFETY: the one range of RAM is allocated for it; there is one CPU, one thread, and no TLB.
+/// // SAFETY: the one range of RAM is allocated for it, and its claim lies beside it; there is one CPU, one thread, and no TLB.
 /// unsafe impl Platform for Small {
 ///     type Paging = X86_64Level4;
 ///
 ///     fn for_each_ram(&self, visit: &mut dyn FnMut(PfnRange)) {
 ///         visit(PfnRange::new(Pfn(256), Pfn(256 + FRAMES)));
+///     }
+///     fn ram_claim(&self) -> &RamClaim {
+///         &self.claim
 ///     }
 ///     fn direct_map(&self, pfn: Pfn) -> NonNull<u8> {
 ///         // SAFETY: called for frames in RAM only.
@@ -111,7 +115,8 @@ pub use quire_arch::{SwapEntry, paging::X86_64};
 /// let layout = Layout::from_size_align((FRAMES * PAGE_SIZE) as usize, PAGE_SIZE as usize)?;
 /// // SAFETY: the size is not 0.
 /// let ram = NonNull::new(unsafe { std::alloc::alloc(layout) }).ok_or("no memory")?;
-/// let memory = quire_mm::Memory::new(Small { ram, ticks: AtomicU64::new(0) }, Default::default())?;
+/// let small = Small { ram, claim: RamClaim::new(), ticks: AtomicU64::new(0) };
+/// let memory = quire_mm::Memory::new(small, Default::default())?;
 /// let space = memory.create_space()?;
 /// let addr = space.mmap(&MapRequest::anonymous(PAGE_SIZE, Protection::READ | Protection::WRITE))?;
 /// space.activate(&memory.platform().pin()); // before its program runs

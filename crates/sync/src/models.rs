@@ -9,7 +9,9 @@ use crate::watched::Watched;
 use loom::sync::Arc;
 use loom::thread;
 use quire_arch::paging::X86_64Level4;
-use quire_arch::{Asid, CpuId, CpuMask, Execution, LockClass, Pfn, PfnRange, Pin, Platform, TlbFlush};
+use quire_arch::{
+    Asid, CpuId, CpuMask, Execution, LockClass, Pfn, PfnRange, Pin, Platform, RamClaim, TlbFlush,
+};
 use std::boxed::Box;
 use std::ptr::NonNull;
 use std::vec::Vec;
@@ -54,6 +56,10 @@ unsafe impl Platform for Bed {
     type Paging = X86_64Level4;
 
     fn for_each_ram(&self, _visit: &mut dyn FnMut(PfnRange)) {}
+
+    fn ram_claim(&self) -> &RamClaim {
+        unreachable!("no RAM")
+    }
 
     fn direct_map(&self, _pfn: Pfn) -> NonNull<u8> {
         unreachable!("no RAM")

@@ -1,6 +1,7 @@
 //! Taking a machine's memory into use.
 
 use super::caches::CacheList;
+use super::claimed::Claimed;
 use super::{FrameConfig, Frames, MachineId};
 use crate::counters::{EventSet, VmEvents};
 use crate::error::BootError;
@@ -28,7 +29,8 @@ impl<P: Platform> Frames<P> {
     ///
     /// # Errors
     ///
-    /// See [`BootError`]. Nothing outlives a failure.
+    /// See [`BootError`]. Nothing outlives a failure. One `Frames` at a time has the RAM: after
+    /// [`BootError::RamTaken`] nothing has changed.
     pub fn new(platform: P, config: FrameConfig) -> Result<Self, BootError> {
         let extra = Extra {
             per_cpu: size_of::<CachePadded<EventSet>>()
@@ -37,15 +39,17 @@ impl<P: Platform> Frames<P> {
             per_cpu_and_zone: size_of::<CachePadded<PcpSet<P>>>(),
             per_zone: size_of::<Zone<P>>(),
         };
-        let Booted { map, reserved, mut memory } = boot(&platform, extra)?;
+        // Before all that lies in the RAM, so that a failure drops it last.
+        let platform = Claimed::new(platform)?;
+        let Booted { map, reserved, mut memory } = boot(&*platform, extra)?;
         let events = VmEvents::new(memory.per_cpu(EventSet::new)?);
         let limbo = memory.per_cpu(|| SpinLock::new(LockClass::Limbo, LimboLists::default()))?;
         let epoch = Epoch::new(memory.per_cpu(EpochSlot::default)?);
-        let mut zones = make_zones(&platform, &mut memory, config)?;
+        let mut zones = make_zones(&*platform, &mut memory, config)?;
         {
             // Whose counters these are does not matter yet: no other thread runs on this machine.
             let pin = platform.pin();
-            fill_zones(&map, reserved, &mut zones, &platform, events.mine(&pin));
+            fill_zones(&map, reserved, &mut zones, &*platform, events.mine(&pin));
         }
         set_levels(&zones, config.min_free_kib);
         let cpus = platform.cpu_count() as u64;
@@ -61,7 +65,6 @@ impl<P: Platform> Frames<P> {
         const { assert!(MAX_NODES <= u8::MAX as usize) };
 
         Ok(Self {
-            platform,
             id: MachineId(NEXT_MACHINE.fetch_add(1, Ordering::Relaxed)),
             map,
             zones,
@@ -77,6 +80,7 @@ impl<P: Platform> Frames<P> {
             hotplug: SpinLock::new(LockClass::Hotplug, ()),
             caches: CacheList::new(),
             faults: Faults::new(),
+            platform,
         })
     }
 

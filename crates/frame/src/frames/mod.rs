@@ -5,6 +5,7 @@ mod audit;
 mod background;
 mod boot;
 mod caches;
+mod claimed;
 mod drain;
 mod folio_lock;
 mod folios;
@@ -39,6 +40,7 @@ use crate::pcp::{PcpSwitch, PcpTechnique};
 use crate::zone::{Zone, Zonelist, Zones};
 use crate::zone_id::ZoneId;
 use caches::CacheList;
+use claimed::Claimed;
 use core::fmt;
 use quire_arch::{MAX_NODES, Pfn, PfnRange, Platform};
 use quire_sync::atomic::raw::AtomicU64;
@@ -69,7 +71,6 @@ pub struct MachineId(u64);
 ///
 /// Methods that take a [`Pin`](quire_arch::Pin) want one of this machine's [`platform`](Self::platform).
 pub struct Frames<P: Platform> {
-    platform: P,
     id: MachineId,
     map: MemoryMap,
     zones: Zones<P>,
@@ -87,6 +88,8 @@ pub struct Frames<P: Platform> {
     hotplug: SpinLock<(), P>,
     caches: CacheList<P>,
     faults: Faults,
+    /// The last field: it gives the RAM back, in which the others lie, when it is dropped.
+    platform: Claimed<P>,
 }
 
 impl<P: Platform> Frames<P> {

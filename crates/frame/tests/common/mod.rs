@@ -2,7 +2,8 @@
 
 use quire_arch::paging::X86_64Level4;
 use quire_arch::{
-    Asid, CpuId, CpuMask, Execution, LockClass, NodeId, Order, Pfn, PfnRange, Pin, Platform, TlbFlush,
+    Asid, CpuId, CpuMask, Execution, LockClass, NodeId, Order, Pfn, PfnRange, Pin, Platform, RamClaim,
+    TlbFlush,
 };
 use quire_frame::{
     AllocRequest, FaultSite, FrameConfig, FrameViolation, Frames, PcpReport, PcpTechnique, ZoneKind,
@@ -89,6 +90,7 @@ impl Bank {
 /// A machine whose RAM is `banks`.
 pub(crate) struct Machine {
     banks: Vec<Bank>,
+    claim: RamClaim,
     cpus: Vec<AtomicBool>,
     /// Several threads run on one CPU number, so pinning excludes.
     shared_cpus: bool,
@@ -117,7 +119,7 @@ impl Machine {
             })
             .collect();
         let cpus = (0..cpus).map(|_| AtomicBool::new(false)).collect();
-        Self { banks, cpus, shared_cpus: false, nodes: 1, clock: AtomicU64::new(0) }
+        Self { banks, claim: RamClaim::new(), cpus, shared_cpus: false, nodes: 1, clock: AtomicU64::new(0) }
     }
 
     /// Lets several threads share CPU numbers.
@@ -180,6 +182,10 @@ unsafe impl Platform for Machine {
         for bank in &self.banks {
             visit(bank.frames);
         }
+    }
+
+    fn ram_claim(&self) -> &RamClaim {
+        &self.claim
     }
 
     fn node_count(&self) -> usize {

@@ -21,7 +21,7 @@ use core::ptr::NonNull;
 use quire_arch::paging::X86_64Level4;
 use quire_arch::{
     Asid, CachedTranslation, CpuId, CpuMask, Execution, LockClass, NodeId, Order, PAGE_SIZE, PagingFormat,
-    Pfn, PfnRange, Pin, Platform, TlbFlush,
+    Pfn, PfnRange, Pin, Platform, RamClaim, TlbFlush,
 };
 use std::sync::Arc;
 
@@ -125,13 +125,17 @@ impl<F: PagingFormat> Execution for HostPlatform<F> {
 }
 
 // SAFETY: the ranges are checked to be disjoint and belong to this machine's own mapping, which the direct
-// map covers linearly; `pin` makes the thread the CPU's only owner until the section ends; `shootdown` is
+// map covers linearly; all handles share the machine and so its claim; `pin` makes the thread the CPU's only owner until the section ends; `shootdown` is
 // argued in its module.
 unsafe impl<F: PagingFormat> Platform for HostPlatform<F> {
     type Paging = F;
 
     fn for_each_ram(&self, visit: &mut dyn FnMut(PfnRange)) {
         self.machine.arena.ranges().iter().copied().for_each(visit);
+    }
+
+    fn ram_claim(&self) -> &RamClaim {
+        &self.machine.ram_claim
     }
 
     fn node_count(&self) -> usize {

@@ -9,6 +9,7 @@ mod toy;
 mod examples;
 mod mmu;
 mod paranoid;
+mod ram_claim;
 mod readme;
 mod shootdown;
 mod sleep_locks;

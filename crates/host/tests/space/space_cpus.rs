@@ -388,3 +388,29 @@ fn a_pin_of_another_machine_is_not_one_of_this() {
     let own = small.vcpu(0).unwrap();
     assert_eq!(read(&own, &space, VirtAddr(GIB)), 0);
 }
+
+/// Hazard: the same where the machines have as many CPUs, so that the CPU's number is no evidence. Their spaces have
+/// different roots: otherwise the CPU would find the same tables.
+#[test]
+fn a_pin_of_a_machine_with_as_many_cpus_is_not_one_of_this() {
+    let (here, there) = (machine(16, 4), machine(16, 4));
+    // It moves the frames of what comes after.
+    let _first = create_space(&there);
+    let space = create_space(&here).audited(&here);
+    let other = create_space(&there).audited(&there);
+    assert_ne!(space.root(), other.root());
+    let cpu = there.vcpu(3).unwrap();
+    map_at(&space, GIB, PAGE, RW);
+    map_at(&other, GIB, PAGE, RW);
+    write(&cpu, &other, VirtAddr(GIB), 7);
+    let own = here.vcpu(3).unwrap();
+    write(&own, &space, VirtAddr(GIB), 8);
+    cpu.run(|| {
+        let pin = there.memory().platform().pin();
+        Space::activate(&space, &pin);
+        here.memory().tick(&pin);
+        here.memory().deactivate(&pin);
+    });
+    assert_eq!(read(&cpu, &other, VirtAddr(GIB)), 7, "the CPU runs what it ran before");
+    assert_eq!(read(&own, &space, VirtAddr(GIB)), 8);
+}

@@ -25,6 +25,7 @@ pub(crate) struct Toy<F: PagingFormat> {
 impl<F: PagingFormat> Toy<F> {
     pub(crate) fn new(config: &HostConfig) -> Self {
         let platform = HostPlatform::new(config).unwrap();
+        assert!(platform.ram_claim().take());
         let mut free = Vec::new();
         platform.for_each_ram(&mut |range| free.extend((range.start().0..range.end().0).rev().map(Pfn)));
         let end = free.iter().max().unwrap().0 + 1;

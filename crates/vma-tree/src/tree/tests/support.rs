@@ -2,7 +2,7 @@
 
 use super::super::Node;
 use quire_arch::paging::invented::Invented3;
-use quire_arch::{Asid, CpuId, CpuMask, Execution, Pfn, PfnRange, Pin, Platform, TlbFlush};
+use quire_arch::{Asid, CpuId, CpuMask, Execution, Pfn, PfnRange, Pin, Platform, RamClaim, TlbFlush};
 use quire_sync::{CachePadded, Epoch, EpochSlot, PerCpu};
 use std::boxed::Box;
 use std::mem::MaybeUninit;
@@ -23,6 +23,10 @@ unsafe impl Platform for Cpu {
     type Paging = Invented3;
 
     fn for_each_ram(&self, _visit: &mut dyn FnMut(PfnRange)) {}
+
+    fn ram_claim(&self) -> &RamClaim {
+        unreachable!("no RAM")
+    }
 
     fn direct_map(&self, _pfn: Pfn) -> NonNull<u8> {
         NonNull::dangling()
