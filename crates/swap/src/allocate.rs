@@ -42,7 +42,8 @@ impl<P: Platform> Swap<P> {
             return Err(NoSlots::Limit);
         }
         let mut found = self.try_devices(wanted);
-        for make_room in [Self::discard_one, Self::make_room] {
+        // Slots that are freed may make a cluster free, which is discarded before it is used.
+        for make_room in [Self::discard_one, Self::make_room, Self::discard_one] {
             if matches!(found, Err(NoSlots::Full | NoSlots::WrongOrder)) && make_room(self) {
                 found = self.try_devices(wanted);
             }
@@ -288,34 +289,52 @@ mod tests {
         }
     }
 
-    fn folio(swap: &Swap<Machine>) -> Pfn {
-        let request = AllocRequest::new(Order::ZERO, TEST).kind(Kind::Anonymous);
+    fn folio(swap: &Swap<Machine>, order: Order) -> Pfn {
+        let request = AllocRequest::new(order, TEST).kind(Kind::Anonymous);
         let head = swap.frames().allocate(&swap.platform().pin(), request).unwrap();
         swap.frames().known(head).as_folio().set_memcg(0);
         head
+    }
+
+    /// A machine with such a device, which wants discards.
+    fn swap_on(watch: &Arc<Watch>) -> &'static Swap<Machine> {
+        run_on(0);
+        let memcgs = Memcgs::new(frames(&[(0, 4096)], 2, PcpTechnique::All)).unwrap();
+        let swap: &'static Swap<Machine> = Box::leak(Box::new(Swap::new(memcgs, SwapTechnique::All)));
+        let options = SwapOnOptions { discard: true, ..SwapOnOptions::default() };
+        swap.swapon(OneCluster(Arc::clone(watch)), options).unwrap();
+        swap
+    }
+
+    /// Hazard: the slots of a page that nothing names make a cluster free, which no folio gets before its discard.
+    #[test]
+    fn what_is_reclaimed_for_a_folio_is_discarded_for_it() {
+        let swap = swap_on(&Arc::default());
+        let [large, small] = [CLUSTER_ORDER, Order::ZERO].map(|order| folio(swap, order));
+        for head in [large, small] {
+            let _lock = swap.frames().try_lock_folio(head).unwrap();
+            assert!(swap.add_folio(head, 0).is_ok(), "{head:?}");
+        }
+        assert_eq!(swap.device(0).unwrap().used.load(Ordering::Relaxed), 1);
     }
 
     /// Hazard: a CPU that takes clusters from others puts one on a list while it is discarded: what is written
     /// there meanwhile is lost.
     #[test]
     fn a_cluster_that_is_being_discarded_stays_off_the_lists() {
-        run_on(0);
-        let watch = Arc::new(Watch::default());
-        let memcgs = Memcgs::new(frames(&[(0, 4096)], 2, PcpTechnique::All)).unwrap();
-        let swap: &'static Swap<Machine> = Box::leak(Box::new(Swap::new(memcgs, SwapTechnique::All)));
-        let options = SwapOnOptions { discard: true, ..SwapOnOptions::default() };
-        swap.swapon(OneCluster(Arc::clone(&watch)), options).unwrap();
-        let head = folio(swap);
+        let watch = Arc::default();
+        let swap = swap_on(&watch);
+        let head = folio(swap, Order::ZERO);
         {
             let _lock = swap.frames().try_lock_folio(head).unwrap();
             swap.add_folio(head, 0).unwrap();
             assert!(swap.remove_unnamed(head));
         }
-        *watch.wanting.lock().unwrap() = Some(folio(swap));
+        *watch.wanting.lock().unwrap() = Some(folio(swap, Order::ZERO));
         watch.swap.set(swap).ok().unwrap();
         // Another CPU takes the cluster, which is empty: it has to be discarded first.
         run_on(1);
-        let last = folio(swap);
+        let last = folio(swap, Order::ZERO);
         let _lock = swap.frames().try_lock_folio(last).unwrap();
         assert!(swap.add_folio(last, 0).is_ok(), "it gets a slot after the discard");
         assert_eq!(*watch.found.lock().unwrap(), Some(Err(NoSlots::Full)), "a slot that is being discarded");
