@@ -328,7 +328,8 @@ impl<P: Platform> Memory<P> {
         self.spaces.frames().zone_locks()
     }
 
-    /// A new, empty address space with the usual layout and limits.
+    /// A new, empty address space with the usual layout and limits. If memory is short some is reclaimed for it:
+    /// the caller is not pinned and holds no lock.
     ///
     /// # Errors
     ///
@@ -337,7 +338,7 @@ impl<P: Platform> Memory<P> {
         self.create_space_with(Layout::standard(P::Paging::USER_END), Limits::default())
     }
 
-    /// A new, empty address space.
+    /// A new, empty address space, as [`create_space`](Self::create_space).
     ///
     /// # Errors
     ///

@@ -75,13 +75,18 @@ impl<'m, P: Platform> Space<'m, P> {
         self.core
     }
 
-    /// A new, empty address space.
+    /// A new, empty address space. If memory is short some is reclaimed for it.
     ///
     /// # Errors
     ///
     /// [`Error::NoFrames`], with nothing left behind.
     #[doc(hidden)]
     pub fn create(spaces: &'m Spaces<P>, layout: Layout, limits: Limits) -> Result<Self, Error> {
+        reclaim::retry_with_reclaim(spaces, || false, || Self::create_once(spaces, layout, limits))
+    }
+
+    /// The same without reclaim.
+    fn create_once(spaces: &'m Spaces<P>, layout: Layout, limits: Limits) -> Result<Self, Error> {
         spaces.create(layout, limits).map(|core| Self::adopt(spaces, core))
     }
 

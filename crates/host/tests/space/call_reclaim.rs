@@ -1,4 +1,4 @@
-//! Calls that allocate reclaim before they fail: fork, and the calls that split or move mappings.
+//! What allocates reclaims before it fails: fork and new spaces, the calls that split or move mappings, and pins.
 
 use crate::common::*;
 use quire_host::swap::HostRam;
@@ -55,6 +55,19 @@ fn calls_that_split_and_move_mappings_reclaim_before_they_fail() {
         assert_eq!(read(&cpu, &space, far(at)), 100 + at);
     }
     assert_eq!(read(&cpu, &space, page(area, PAGES - 1)), 100 + PAGES - 1);
+}
+
+/// Each program that starts takes a frame for its root, and some for the first of its mappings.
+#[test]
+fn a_new_space_reclaims_before_it_fails() {
+    let machine = machine(8 * AREA);
+    let (cpu, space) = cpu_and_space(&machine);
+    let area = map_at(&space, GIB, AREA, RW);
+    fill(&cpu, &space, area, 0..PAGES, 100);
+    let others: Vec<HostSpace<'_>> = (0..PAGES / 8).map(|_| create_space(&machine)).collect();
+    assert_filled(&cpu, &space, area, (0..PAGES).step_by(100), 100);
+    drop(others);
+    assert_audit(&machine);
 }
 
 /// A pin of a page that a relative maps too copies it first, as a write does.

@@ -23,7 +23,8 @@ impl<'m, P: Platform> Space<'m, P> {
         let core = self.core();
         // The child is dropped on every early return, which frees what it got so far. Locks are not
         // inherited, nor is MCL_FUTURE.
-        let child = Self::create(self.spaces, core.layout, core.limits.load())?.acting_with(self.rights());
+        let child =
+            Self::create_once(self.spaces, core.layout, core.limits.load())?.acting_with(self.rights());
         let section = MmapWriter::begin(self.spaces, core);
         if core.is_killed() {
             // Pages may have been removed already, and the child would read zeros. On Linux the signal ends
