@@ -33,6 +33,8 @@ const NOTED: usize = 64;
 const CACHED: usize = 16;
 /// Pages that are freed under one pin, about.
 const BATCH: u64 = 2048;
+/// Folios in a chain that is not freed under one pin.
+const MANY: u32 = 2 * BATCH as u32;
 
 /// A run whose map count falls after the flush.
 #[derive(Clone, Copy)]
@@ -244,10 +246,16 @@ impl<'s, P: Platform> Gather<'s, P> {
 
     /// Flushes, and frees what was noted and chained so far, to make room.
     pub fn relieve(&mut self) {
-        let pin = self.memory.platform().pin();
+        let mut pin = self.memory.platform().pin();
         self.flush(&pin);
+        if self.folios.blocks() > MANY {
+            drop(pin);
+            self.free_many();
+            pin = self.memory.platform().pin();
+        }
         self.drop_noted();
-        drop(self.free_folios(pin));
+        self.free_folios(&pin);
+        drop(pin);
         self.drop_cached();
     }
 
@@ -336,7 +344,7 @@ impl<'s, P: Platform> Gather<'s, P> {
     pub(crate) fn free_all(&mut self) {
         let pin = self.memory.platform().pin();
         self.drop_noted();
-        let pin = self.free_folios(pin);
+        self.free_folios(&pin);
         self.count(&pin);
         if self.tables.is_empty() {
             drop(pin);
@@ -430,22 +438,33 @@ impl<'s, P: Platform> Gather<'s, P> {
     #[inline]
     pub fn free_batch(&mut self) {
         if self.folios.pages() >= BATCH {
-            drop(self.free_folios(self.memory.platform().pin()));
+            let pin = self.memory.platform().pin();
+            self.free_folios(&pin);
         }
     }
 
-    /// Frees what is chained, a portion under each pin, the first one under `pin`. Returns the last pin.
-    fn free_folios(&mut self, mut pin: Pin<'s, P>) -> Pin<'s, P> {
-        let memory = self.memory;
-        if !self.folios.is_empty() {
-            memory.frames().free_portion(&pin, &mut self.folios, BATCH as u32);
+    /// Frees a long chain of folios but for its end, a portion under each pin. The flush is done.
+    #[inline]
+    pub(crate) fn free_many(&mut self) {
+        if self.folios.blocks() > MANY {
+            self.free_portions();
         }
-        while !self.folios.is_empty() {
-            drop(pin);
-            pin = memory.platform().pin();
-            memory.frames().free_portion(&pin, &mut self.folios, BATCH as u32);
+    }
+
+    #[cold]
+    fn free_portions(&mut self) {
+        while self.folios.blocks() > MANY {
+            let pin = self.memory.platform().pin();
+            let portion = self.memory.frames().take_portion(&mut self.folios, BATCH as u32);
+            self.memory.frames().free_chain(&pin, portion);
         }
-        pin
+    }
+
+    fn free_folios(&mut self, pin: &Pin<'_, P>) {
+        let folios = mem::take(&mut self.folios);
+        if !folios.is_empty() {
+            self.memory.frames().free_chain(pin, folios);
+        }
     }
 
     /// Subtracts pages of the space.

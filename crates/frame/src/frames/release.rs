@@ -58,17 +58,10 @@ impl<P: Platform> Frames<P> {
 
     /// Frees all blocks of `chain`. Locks are dropped after every few dozen blocks, so that other CPUs do not wait
     /// for the whole chain. Interrupts do, since the caller is pinned: a long chain is freed
-    /// [in portions](Self::free_portion).
+    /// [in portions](Self::take_portion).
     pub fn free_chain(&self, pin: &Pin<'_, P>, mut chain: FrameChain) {
-        self.free_portion(pin, &mut chain, u32::MAX);
-    }
-
-    /// Frees the first `blocks` blocks of `chain`, or a few more, as [`free_chain`](Self::free_chain) does.
-    pub fn free_portion(&self, pin: &Pin<'_, P>, chain: &mut FrameChain, blocks: u32) {
-        let (pages, left) = (chain.pages(), chain.blocks().saturating_sub(blocks));
-        while chain.blocks() > left
-            && let Some(index) = chain.pop(&self.map)
-        {
+        self.events.add(pin, VmEvent::Pgfree, chain.pages());
+        while let Some(index) = chain.pop(&self.map) {
             let frame = self.map.at(index);
             let (zone, order) = (self.zone(frame.zone()), frame.word().order());
             if self.technique.covers(order) {
@@ -78,13 +71,12 @@ impl<P: Platform> Frames<P> {
                 if room >= order.pages()
                     && pcp.push_released(&self.map, (index, frame), self.map.pfn(index), order)
                 {
-                    self.chunk_to_pcp(&mut pcp, zone, chain, room - order.pages());
+                    self.chunk_to_pcp(&mut pcp, zone, &mut chain, room - order.pages());
                     continue;
                 }
             }
-            self.chunk_past_lists(pin, zone, chain, index);
+            self.chunk_past_lists(pin, zone, &mut chain, index);
         }
-        self.events.add(pin, VmEvent::Pgfree, pages - chain.pages());
     }
 
     /// Pushes what is in `chain`, up to `pages` and up to a chunk, to the CPU's lists of `zone`.

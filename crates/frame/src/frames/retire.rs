@@ -68,7 +68,8 @@ impl<P: Platform> Frames<P> {
         }
     }
 
-    /// Takes up to `blocks` blocks off a chain: a long one is retired in portions, each under a pin of its own.
+    /// Takes up to `blocks` blocks off a chain: a long one is retired, or freed, in portions, each under a pin of its
+    /// own.
     pub fn take_portion(&self, chain: &mut FrameChain, blocks: u32) -> FrameChain {
         chain.split(&self.map, blocks)
     }

@@ -55,6 +55,9 @@ impl Relocation {
     }
 }
 
+/// Pieces that are prepared under one pin.
+const PIECES: u32 = 32;
+
 /// What moves in one step.
 #[derive(Clone, Copy, Debug)]
 enum Piece {
@@ -71,18 +74,23 @@ enum Piece {
 impl<P: Platform> Tables<'_, P> {
     /// Makes every table that moving will write to. After this the move cannot fail.
     pub fn prepare_move(&self, job: &Relocation) -> Result<(), AllocError> {
+        let (mut held, mut pieces) = (None, 0_u32);
         self.for_each_piece(job, |piece, part| {
-            // A pin for each piece: there may be many tables to make.
-            let pin = self.pin();
+            // There may be many tables to make: some under each pin.
+            pieces = pieces.wrapping_add(1);
+            if pieces.is_multiple_of(PIECES) {
+                held = None;
+            }
+            let pin = held.get_or_insert_with(|| self.pin());
             let start = job.target(part.start());
             match piece {
-                Piece::Tables(level) => self.make(&pin, start, level).map(|_| ()),
-                Piece::Huge(_) => self.make(&pin, start, Level::PMD).map(|_| ()),
+                Piece::Tables(level) => self.make(pin, start, level).map(|_| ()),
+                Piece::Huge(_) => self.make(pin, start, Level::PMD).map(|_| ()),
                 Piece::Pages(table) if self.is_empty(table) => Ok(()),
                 Piece::Pages(_) | Piece::Part(_) => {
                     // A table's worth of pages meets at most two tables on the other side.
-                    self.find_or_make(&pin, start)?;
-                    self.find_or_make(&pin, VirtAddr(start.0 + part.len() - PAGE_SIZE))?;
+                    self.find_or_make(pin, start)?;
+                    self.find_or_make(pin, VirtAddr(start.0 + part.len() - PAGE_SIZE))?;
                     Ok(())
                 }
             }

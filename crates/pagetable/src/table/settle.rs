@@ -55,6 +55,7 @@ impl<P: Platform> Tables<'_, P> {
             return;
         }
         self.settle(gather);
+        gather.free_many();
         while let Some(table) = gather.pop_unlinked() {
             self.free_detached_table(table, gather);
         }
