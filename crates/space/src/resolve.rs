@@ -302,11 +302,11 @@ impl<P: Platform> Resolver<'_, '_, P> {
             }
             return Ok(());
         }
-        if fault.access == Access::Execute && !vma.flags.contains(VmFlags::EXEC) {
-            return Err(FaultError::AccessDenied);
-        }
         if leaf.flags.contains(LeafFlags::GUARD) {
             return Err(FaultError::NotMapped);
+        }
+        if fault.access == Access::Execute && !vma.flags.contains(VmFlags::EXEC) {
+            return Err(FaultError::AccessDenied);
         }
         if leaf.flags.contains(LeafFlags::SPECIAL) {
             if let Some((pfn, _)) = spare.folio.take() {

@@ -15,7 +15,8 @@ fn remove(space: &HostSpace<'_>, addr: VirtAddr, pages: u64) {
     space.madvise(addr, pages * PAGE, Advice::GuardRemove).unwrap();
 }
 
-/// Panics unless reads and writes are refused as those of memory that is not mapped.
+/// Panics unless accesses are refused as those of memory that is not mapped. Linux looks at the right to execute only
+/// where a page is.
 #[track_caller]
 fn assert_guarded<F: PagingFormat>(
     cpu: &Vcpu<F>,
@@ -27,6 +28,7 @@ fn assert_guarded<F: PagingFormat>(
         let program = cpu.program(space);
         assert_eq!(program.read_u64(page(addr, at)), Err(NOT_MAPPED), "page {at} of {addr:?}");
         assert_eq!(program.write_u64(page(addr, at), 1), Err(NOT_MAPPED), "page {at} of {addr:?}");
+        assert_eq!(program.touch(page(addr, at), Access::Execute), Err(NOT_MAPPED), "page {at} of {addr:?}");
     }
 }
 
