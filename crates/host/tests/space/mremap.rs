@@ -382,3 +382,21 @@ fn the_peak_of_mapped_memory_does_not_count_a_move_twice() {
     space.munmap(there, 20 * PAGE).unwrap();
     assert_eq!((peak(&space), peak(&space.fork().unwrap())), (41, 21));
 }
+
+/// Each mapping is moved by itself: what the target of the second one removes was there after the first one.
+#[test]
+fn the_peak_of_mapped_memory_counts_each_of_several_moves() {
+    let machine: Machine = Setup::of(HostConfig::with_ram(16 << 20)).build();
+    let _cpu = machine.vcpu(0).unwrap();
+    let space = create_space(&machine).audited(&machine);
+    map_at(&space, BASE.0, PAGE, READ);
+    map_at(&space, BASE.0 + PAGE, 4 * PAGE, RW);
+    let target = VirtAddr(BASE.0 + MIB2);
+    map_at(&space, target.0 + PAGE, 4 * PAGE, READ);
+    // Not enough for the second one, whose source stays mapped.
+    space.set_limits(Limits { data: 6 * PAGE, ..space.limits() });
+    let moved = space.mremap(BASE, 5 * PAGE, 5 * PAGE, MOVE | LEAVE, target);
+    assert_eq!(moved, Err(Error::DataLimit));
+    let figures = space.figures();
+    assert_eq!((figures.mapped / PAGE, figures.peak_mapped / PAGE), (6, 10));
+}

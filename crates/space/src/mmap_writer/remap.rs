@@ -298,6 +298,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         remap: Remap,
         gather: &mut Gather<'s, P>,
     ) -> Result<Remapped, Error> {
+        let peak = self.core.usage.peak_mapped();
         let snapshot = vma.snapshot();
         let old = remap.old;
         let to = self.place_moved(&snapshot, &remap)?;
@@ -353,6 +354,8 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
             }
             self.unmap_into(old, &mut prepared, gather);
         }
+        // Of several mappings the next one may remove something at its target first.
+        self.core.usage.end_move(peak);
         let locked = snapshot.flags.contains(VmFlags::LOCKED) && remap.grown() > 0;
         let populate = locked.then(|| VirtRange::new(VirtAddr(to.0 + old.len()), target.end()));
         Ok(Remapped { addr: to, populate })

@@ -31,14 +31,11 @@ impl<P: Platform> Space<'_, P> {
             // Of several mappings some may have moved when the next one finds no memory; they must not move
             // again.
             let is_one = section.find(remap.addr()).is_none_or(|vma| remap.old.end() <= vma.range().end());
-            let usage = &self.core().usage;
-            let peak = usage.peak_mapped();
             // One flush for all that the call moves and unmaps.
             let mut gather = Gather::new(self.spaces.memory(), &self.core().tables, FlushCause::Move);
             let remapped = section.remap(remap, &mut gather);
             self.tables().finish(&mut gather);
             self.core().tables.cpus.end_moves();
-            usage.end_move(peak);
             match remapped {
                 Err(error) if is_one => Err(error),
                 done => Ok(done),
