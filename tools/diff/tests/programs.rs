@@ -45,8 +45,8 @@ fn what_once_differed_is_alike() {
 /// Whether the processor and the host's settings are such that Linux shows the difference.
 fn is_to_be_met(known: KnownDifference) -> bool {
     match known {
-        // It is met with swap space only, which takes root.
-        KnownDifference::SwapInWhole => false,
+        // These are met with swap space only, which takes root, and on older kernels.
+        KnownDifference::SwapInWhole | KnownDifference::GuardPages => false,
         KnownDifference::LowEligible
         | KnownDifference::ThirdSharer
         | KnownDifference::PartShared
