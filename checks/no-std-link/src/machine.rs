@@ -205,9 +205,9 @@ impl Execution for Toy {
     }
 }
 
-// SAFETY: the one range is the arena, which has no other user and one claim; a thread is one CPU and stays it; a shootdown
-// waits until each CPU has emptied its TLB; the entry of the kernel's half is not reached by programs, which
-// walk below 256.
+// SAFETY: the one range is the arena, which has no other user and one claim; a thread is one CPU and stays
+// it; a shootdown waits until each CPU has emptied its TLB; the entry of the kernel's half is not reached by
+// programs, which walk below 256.
 unsafe impl Platform for Toy {
     type Paging = X86_64Level4;
 

@@ -1,5 +1,5 @@
-//! How much of its stack a call uses: it runs on a stack that was painted before, and where the paint is gone the
-//! call was.
+//! How much of its stack a call uses: it runs on a stack that was painted before, and where the paint is gone
+//! the call was.
 //!
 //! What is measured is what was done, not what could be done. So `depths` does much in each call.
 
@@ -11,8 +11,8 @@ use core::hint::black_box;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-/// The most that a call of a release build may use: half of a kernel's stack of 16 KiB. Interrupts and what called
-/// need the rest.
+/// The most that a call of a release build may use: half of a kernel's stack of 16 KiB. Interrupts and what
+/// called need the rest.
 const LIMIT: usize = 8 << 10;
 const BYTES: usize = 256 << 10;
 const PAINT: u8 = 0xa5;
@@ -55,8 +55,8 @@ extern "C" fn run<W: FnMut()>(work: *mut ()) {
 /// Bytes of stack that `work` uses. Not to be called from within `work`.
 fn used_by<W: FnMut()>(work: &mut W) -> usize {
     let base = STACK.0.get().cast::<u8>();
-    // SAFETY: no thread runs on the stack. The work gets its end, which is aligned as the array is, and panics do not
-    // unwind.
+    // SAFETY: no thread runs on the stack. The work gets its end, which is aligned as the array is, and
+    // panics do not unwind.
     unsafe {
         base.write_bytes(PAINT, BYTES);
         on_stack(base.add(BYTES), run::<W>, core::ptr::from_mut(work).cast());

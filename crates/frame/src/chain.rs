@@ -87,8 +87,8 @@ impl FrameChain {
         Some(first)
     }
 
-    /// Takes up to `blocks` blocks off the front; all of them in constant time. A part is only read, and cut off
-    /// behind its last block.
+    /// Takes up to `blocks` blocks off the front; all of them in constant time. A part is only read, and cut
+    /// off behind its last block.
     pub(crate) fn split(&mut self, map: &MemoryMap, blocks: u32) -> Self {
         if self.blocks <= blocks {
             return core::mem::take(self);

@@ -4,7 +4,8 @@
 //! epoch in which it was unlinked has passed. Each CPU keeps what it retired in three buckets, one for each
 //! epoch that matters: something retired in epoch `e` is free when the epoch is `e + 2`, so a fourth stamp
 //! finds the oldest bucket passed (K. Fraser, 2004, as in [`Epoch`]). Retiring therefore costs a link and,
-//! for a whole chain, one stamp. Who frees what has passed, and how much of it, is said in `frames/retire.rs`.
+//! for a whole chain, one stamp. Who frees what has passed, and how much of it, is said in
+//! `frames/retire.rs`.
 
 use crate::chain::FrameChain;
 use crate::map::MemoryMap;

@@ -4,10 +4,10 @@ use core::ops::Range;
 use quire_arch::{MAX_CPUS, MAX_NODES, PAGE_SIZE, Pfn, PfnRange, addr::page_align_up};
 use std::io;
 
-/// What a machine knows of the contents of programs' memory. Without its bytes no frame of a program is zeroed
-/// or copied, so the host backs only the memory map, page tables and slabs: for a replay that asks what is
-/// resident, not what is in it. What a program then reads is whatever the frame holds, zeros as a rule; that is
-/// what goes to swap.
+/// What a machine knows of the contents of programs' memory. Without its bytes no frame of a program is
+/// zeroed or copied, so the host backs only the memory map, page tables and slabs: for a replay that asks
+/// what is resident, not what is in it. What a program then reads is whatever the frame holds, zeros as a
+/// rule; that is what goes to swap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Contents {
     /// Its bytes.

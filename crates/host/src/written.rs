@@ -3,9 +3,9 @@
 use quire_arch::{Order, Pfn, PfnRange};
 use quire_sync::atomic::raw::{AtomicBool, Ordering};
 
-/// A flag for each frame: it may hold something other than zeros. A program's own accesses and those that find a
-/// frame are ordered as its bytes would be, by what publishes the frame and by shootdowns, so the flags need no
-/// order of their own. No two frames share a byte, so that a plain store sets one.
+/// A flag for each frame: it may hold something other than zeros. A program's own accesses and those that
+/// find a frame are ordered as its bytes would be, by what publishes the frame and by shootdowns, so the
+/// flags need no order of their own. No two frames share a byte, so that a plain store sets one.
 #[derive(Debug)]
 pub(crate) struct Written {
     /// The frame of flag 0.

@@ -1,8 +1,8 @@
 //! Memcgs by parent and name.
 //!
-//! A memcg is in the chain that its parent and its name choose, from its creation until it leaves the tree. So a
-//! child is found among tens of thousands without a look at each. A removed memcg stays in its chain and is not
-//! found: a new one may have its name.
+//! A memcg is in the chain that its parent and its name choose, from its creation until it leaves the tree.
+//! So a child is found among tens of thousands without a look at each. A removed memcg stays in its chain and
+//! is not found: a new one may have its name.
 
 use crate::id::MemcgId;
 use crate::memcg::Memcg;

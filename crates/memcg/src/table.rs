@@ -17,7 +17,8 @@ pub(crate) type Leaf<P> = [AtomicPtr<Memcg<P>>; LEAF];
 
 const _: () = assert!(size_of::<AtomicPtr<u8>>() * LEAF <= quire_arch::PAGE_SIZE as usize);
 
-/// The page that leads to the others. Also what else of the memcgs would be large where they are passed by value.
+/// The page that leads to the others. Also what else of the memcgs would be large where they are passed by
+/// value.
 struct Root<P: Platform> {
     leaves: [AtomicPtr<Leaf<P>>; LEAVES],
     /// The number of the first memcg of each chain of names.
@@ -30,7 +31,8 @@ pub(crate) struct MemcgTable<P: Platform> {
     root: NonNull<Root<P>>,
 }
 
-// SAFETY: the page is the table's alone, and is only accessed by atomics; memcgs are shared between threads by design.
+// SAFETY: the page is the table's alone, and is only accessed by atomics; memcgs are shared between threads
+// by design.
 unsafe impl<P: Platform> Send for MemcgTable<P> {}
 // SAFETY: as above.
 unsafe impl<P: Platform> Sync for MemcgTable<P> {}
@@ -48,8 +50,8 @@ impl<P: Platform> MemcgTable<P> {
     #[inline]
     fn root(&self) -> &Root<P> {
         const { assert!(size_of::<Root<P>>() <= quire_arch::PAGE_SIZE as usize) };
-        // SAFETY: `new` was given a page of zeros, which are null pointers and numbers, that stays as long as the
-        // table. Only shared references are made.
+        // SAFETY: `new` was given a page of zeros, which are null pointers and numbers, that stays as long as
+        // the table. Only shared references are made.
         unsafe { self.root.as_ref() }
     }
 

@@ -21,8 +21,8 @@ impl<P: Platform> Memcgs<P> {
         listed
     }
 
-    /// Lists the anonymous folio at `head`, if there is one and it is mapped and on no list: as inactive, unless it
-    /// is marked otherwise. Returns whether it did. It may be freed at any time meanwhile.
+    /// Lists the anonymous folio at `head`, if there is one and it is mapped and on no list: as inactive,
+    /// unless it is marked otherwise. Returns whether it did. It may be freed at any time meanwhile.
     pub fn list_if_mapped(&self, head: Pfn) -> bool {
         let frame = self.frames().known(head);
         let mut attempt = 0;
@@ -34,7 +34,8 @@ impl<P: Platform> Memcgs<P> {
             if frame.try_get() {
                 break;
             }
-            // It is being split at this moment. It must not be left out: its parts are on the list that it is on.
+            // It is being split at this moment. It must not be left out: its parts are on the list that it is
+            // on.
             P::relax(attempt);
             attempt = attempt.saturating_add(1);
         }

@@ -5,9 +5,9 @@ use crate::id::MemcgId;
 use core::fmt;
 use quire_arch::Platform;
 
-/// Visits the memcgs of a subtree: parents before children, removed ones that are not gone included. The one that
-/// is being visited does not leave the tree, so the next one is found from there, however long a visit takes. Those
-/// that are made meanwhile may be missed.
+/// Visits the memcgs of a subtree: parents before children, removed ones that are not gone included. The one
+/// that is being visited does not leave the tree, so the next one is found from there, however long a visit
+/// takes. Those that are made meanwhile may be missed.
 #[must_use = "nothing is visited before the first step"]
 pub struct Visits<'g, P: Platform> {
     memcgs: &'g Memcgs<P>,

@@ -41,7 +41,8 @@ pub struct MemoryConfig {
 /// Why a [`Memory`] could not be built.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum BuildError {
-    /// The platform is not fit for it: the RAM is too small for the memory map and the first lists, or another
+    /// The platform is not fit for it: the RAM is too small for the memory map and the first lists, or
+    /// another
     /// `Memory` has it.
     #[error("memory could not be taken over: {0}")]
     Boot(BootError),
@@ -108,8 +109,9 @@ impl<P: Platform> Memory<P> {
         Self::upper(lower, spaces_config, config.techniques)
     }
 
-    /// The spaces over the layers below them, if there are those. Not inlined, so that the whole is not on the stack
-    /// below [`lower`](Self::lower); and what that returned is taken apart here, so that it is not there twice.
+    /// The spaces over the layers below them, if there are those. Not inlined, so that the whole is not on
+    /// the stack below [`lower`](Self::lower); and what that returned is taken apart here, so that it is not
+    /// there twice.
     #[inline(never)]
     fn upper(
         lower: Result<Swap<P>, BuildError>,
@@ -269,8 +271,8 @@ impl<P: Platform> Memory<P> {
     pub const TICKS_TO_EMPTY: u32 = Frames::<P>::TICKS_TO_EMPTY;
 
     /// To be called by a machine's timer about once a second, on any of its CPUs: drains unused frames from
-    /// the per-CPU lists ([`Frames::age_lists`]), and frees what waited for readers. Without it idle CPUs keep
-    /// their frames until an allocation would fail. Returns the number of frames drained.
+    /// the per-CPU lists ([`Frames::age_lists`]), and frees what waited for readers. Without it idle CPUs
+    /// keep their frames until an allocation would fail. Returns the number of frames drained.
     pub fn tick(&self, pin: &Pin<'_, P>) -> u64 {
         self.spaces.memcgs().sweep();
         self.spaces.with_own_pin(pin, |pin| {
@@ -328,8 +330,8 @@ impl<P: Platform> Memory<P> {
         self.spaces.frames().zone_locks()
     }
 
-    /// A new, empty address space with the usual layout and limits. If memory is short some is reclaimed for it:
-    /// the caller is not pinned and holds no lock.
+    /// A new, empty address space with the usual layout and limits. If memory is short some is reclaimed for
+    /// it: the caller is not pinned and holds no lock.
     ///
     /// # Errors
     ///

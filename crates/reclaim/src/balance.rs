@@ -59,8 +59,8 @@ pub fn reclaim_to_limit<P: Platform>(spaces: &Spaces<P>, memcg: MemcgId, limit: 
     }
 }
 
-/// Frees `wanted` pages below the memcg `root`, or as many as a few rounds find. What `memory.low` protects is
-/// reclaimed only if nothing else can be, and never in the background.
+/// Frees `wanted` pages below the memcg `root`, or as many as a few rounds find. What `memory.low` protects
+/// is reclaimed only if nothing else can be, and never in the background.
 pub(crate) fn reclaim<P: Platform>(spaces: &Spaces<P>, root: MemcgId, wanted: u64, cause: Cause) -> u64 {
     let first = Search::new(root, cause);
     for mut search in [first, first.breaking_low()] {
@@ -206,8 +206,8 @@ pub fn kswapd_step<P: Platform>(spaces: &Spaces<P>) -> KswapdStep {
     KswapdStep { freed, missing }
 }
 
-/// Frees what only waited for readers that are gone, before a program's pages are taken: about `wanted` frames. Pinned
-/// for a portion at a time.
+/// Frees what only waited for readers that are gone, before a program's pages are taken: about `wanted`
+/// frames. Pinned for a portion at a time.
 fn reap<P: Platform>(spaces: &Spaces<P>, wanted: u64) -> u64 {
     let mut freed = 0;
     while freed < wanted {

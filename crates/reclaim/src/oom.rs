@@ -23,8 +23,8 @@ pub fn badness(figures: &SpaceFigures, adjustment: i16, total_pages: u64) -> Opt
     Some(OomScore(pages + i64::from(adjustment) * (total_pages / 1000) as i64))
 }
 
-/// The pages that the adjustment is a part of, for a shortage in a memcg: its limits of memory and swap, as far
-/// as there is swap (Linux's `mem_cgroup_get_max`).
+/// The pages that the adjustment is a part of, for a shortage in a memcg: its limits of memory and swap, as
+/// far as there is swap (Linux's `mem_cgroup_get_max`).
 fn pages_of_memcg<P: Platform>(spaces: &Spaces<P>, memcg: MemcgId) -> u64 {
     let limit = |limit| {
         let bytes = spaces.memcgs().limit(memcg, limit).unwrap_or(i64::MAX as u64);
@@ -33,9 +33,9 @@ fn pages_of_memcg<P: Platform>(spaces: &Spaces<P>, memcg: MemcgId) -> u64 {
     (limit(Limit::Max) + limit(Limit::SwapMax).min(spaces.swap().total_slots())).max(1)
 }
 
-/// Kills the program with the highest score among those that the shortage concerns, unless one that was killed
-/// before may still free memory. One that was reaped and has not exited is not waited for: what it keeps, shared
-/// memory, may stay for ever. Returns whether there was one.
+/// Kills the program with the highest score among those that the shortage concerns, unless one that was
+/// killed before may still free memory. One that was reaped and has not exited is not waited for: what it
+/// keeps, shared memory, may stay for ever. Returns whether there was one.
 pub(crate) fn out_of_memory<P: Platform>(spaces: &Spaces<P>, need: Need) -> bool {
     let memcgs = spaces.memcgs();
     let (root, total) = match need {

@@ -73,14 +73,14 @@ bitflags! {
         const NOHUGEPAGE = 0x40000000;
         /// `MADV_MERGEABLE` (`mg`).
         const MERGEABLE = 0x80000000;
-        /// Of a file whose pages are all zeros (`/dev/zero`): a private mapping of it is anonymous memory, a shared
-        /// one is new shared memory. No mapping has it.
+        /// Of a file whose pages are all zeros (`/dev/zero`): a private mapping of it is anonymous memory, a
+        /// shared one is new shared memory. No mapping has it.
         const ZEROS = 1 << 59;
-        /// It is not split, as Linux's special mappings: a call for a part of it fails. Linux asks the mapping's
-        /// operations.
+        /// It is not split, as Linux's special mappings: a call for a part of it fails. Linux asks the
+        /// mapping's operations.
         const WHOLE = 1 << 60;
-        /// The file chooses where it is mapped: `mremap` moves such a mapping alone only. Linux asks the file's
-        /// operations.
+        /// The file chooses where it is mapped: `mremap` moves such a mapping alone only. Linux asks the
+        /// file's operations.
         const PLACES_ITSELF = 1 << 61;
         /// With HUGETLB: pages of 1 GiB. Linux asks the file.
         const HUGETLB_GIB = 1 << 62;

@@ -53,8 +53,8 @@ impl<'s, P: Platform> Faults<'s, P> {
         Tables::new(self.spaces.memory(), &self.core.tables)
     }
 
-    /// Makes the access possible in `vma`, which is held by its own lock or by the mmap lock. The caller is in a
-    /// section of the epoch.
+    /// Makes the access possible in `vma`, which is held by its own lock or by the mmap lock. The caller is
+    /// in a section of the epoch.
     #[inline]
     pub(crate) fn resolve_in(
         &self,

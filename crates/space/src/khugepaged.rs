@@ -2,9 +2,10 @@
 //! sleeps.
 //!
 //! It scans the spaces of the machine and their mappings in turn, and continues the next time where it
-//! stopped. If the space where it stopped exits, it continues with the one behind that. New spaces come to the front
-//! of the list, so a round ends however many come, and each space has its turn. Each block of a mapping that may have large leaves is checked under the mmap lock held shared.
-//! Only for a block within the limits is the lock taken exclusively, and the block checked again.
+//! stopped. If the space where it stopped exits, it continues with the one behind that. New spaces come to
+//! the front of the list, so a round ends however many come, and each space has its turn. Each block of a
+//! mapping that may have large leaves is checked under the mmap lock held shared. Only for a block within the
+//! limits is the lock taken exclusively, and the block checked again.
 
 use crate::mmap_writer::MmapWriter;
 use crate::space::Space;
@@ -67,8 +68,8 @@ fn end<P: Platform>(spaces: &Spaces<P>, collapsed: u64) {
     scan.collapsed += collapsed;
 }
 
-/// The space where the scan continues, and the address in it. A round that has come to its end is counted, and the
-/// next one begins with the first space.
+/// The space where the scan continues, and the address in it. A round that has come to its end is counted,
+/// and the next one begins with the first space.
 fn next_space<P: Platform>(spaces: &Spaces<P>) -> Option<(Space<'_, P>, VirtAddr)> {
     if let Some((core, addr)) = spaces.hold_scanned() {
         return Some((Space::adopt(spaces, core), addr));

@@ -340,8 +340,8 @@ impl<P: Platform> Spaces<P> {
         self.with_own_pin(pin, |pin| self.current.deactivate(pin));
     }
 
-    /// Calls `work` with `pin`, or if that is of another machine, whose CPUs are none of this one's, with a pin
-    /// of the CPU of this machine that the caller is on.
+    /// Calls `work` with `pin`, or if that is of another machine, whose CPUs are none of this one's, with a
+    /// pin of the CPU of this machine that the caller is on.
     #[inline]
     pub fn with_own_pin<R>(&self, pin: &Pin<'_, P>, work: impl FnOnce(&Pin<'_, P>) -> R) -> R {
         if ptr::eq(pin.platform(), self.platform()) { work(pin) } else { work(&self.platform().pin()) }

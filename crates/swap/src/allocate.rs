@@ -24,8 +24,8 @@ impl<P: Platform> Swap<P> {
     /// Nothing names the slots yet. The caller holds the folio lock and a reference; the folio is not in the
     /// cache. `memcg` is the memcg that it is charged to.
     ///
-    /// If slots run out, a freed cluster is discarded, or slots held only by the cache are reclaimed. May free
-    /// folios and sleep, so the caller holds no spin lock.
+    /// If slots run out, a freed cluster is discarded, or slots held only by the cache are reclaimed. May
+    /// free folios and sleep, so the caller holds no spin lock.
     ///
     /// # Errors
     ///
@@ -58,7 +58,8 @@ impl<P: Platform> Swap<P> {
         found
     }
 
-    /// Discards one freed cluster, if there is any: that is enough for a folio, and this thread waits for the device.
+    /// Discards one freed cluster, if there is any: that is enough for a folio, and this thread waits for the
+    /// device.
     #[cold]
     fn discard_one(&self) -> bool {
         self.discard_free_clusters(1) > 0
@@ -280,8 +281,8 @@ mod tests {
         fn discard(&self, _: DeviceMemory<'_, Machine>, _: u64, _: u64) {
             let Some(&swap) = self.0.swap.get() else { return };
             let Some(head) = self.0.wanting.lock().unwrap().take() else { return };
-            // As if this CPU had taken the number from CPU 0 when that still had the cluster, and only now took
-            // the cluster's lock.
+            // As if this CPU had taken the number from CPU 0 when that still had the cluster, and only now
+            // took the cluster's lock.
             let mut hints = swap.device(0).unwrap().all_hints();
             hints.next().unwrap().store(0, Ordering::Relaxed);
             let _lock = swap.frames().try_lock_folio(head).unwrap();
@@ -306,7 +307,8 @@ mod tests {
         swap
     }
 
-    /// Hazard: the slots of a page that nothing names make a cluster free, which no folio gets before its discard.
+    /// Hazard: the slots of a page that nothing names make a cluster free, which no folio gets before its
+    /// discard.
     #[test]
     fn what_is_reclaimed_for_a_folio_is_discarded_for_it() {
         let swap = swap_on(&Arc::default());
@@ -318,8 +320,8 @@ mod tests {
         assert_eq!(swap.device(0).unwrap().used.load(Ordering::Relaxed), 1);
     }
 
-    /// Hazard: a CPU that takes clusters from others puts one on a list while it is discarded: what is written
-    /// there meanwhile is lost.
+    /// Hazard: a CPU that takes clusters from others puts one on a list while it is discarded: what is
+    /// written there meanwhile is lost.
     #[test]
     fn a_cluster_that_is_being_discarded_stays_off_the_lists() {
         let watch = Arc::default();

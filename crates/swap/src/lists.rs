@@ -152,8 +152,8 @@ impl Lists {
         Some(index)
     }
 
-    /// Takes the first cluster off the list of those to be discarded, for the caller to discard it. It does not
-    /// look like one that a CPU allocates from: a CPU that had it before may still try to.
+    /// Takes the first cluster off the list of those to be discarded, for the caller to discard it. It does
+    /// not look like one that a CPU allocates from: a CPU that had it before may still try to.
     pub(crate) fn pop_to_discard<'c>(&mut self, cluster: impl Fn(u32) -> &'c Cluster) -> Option<u32> {
         let index = self.pop(&cluster, ListId::Discard)?;
         cluster(index).set_list(ListId::Discarding.number());

@@ -21,8 +21,8 @@ impl<P: Platform> Swap<P> {
         devices.map(|device| device.backing().compact(self.device_memory())).sum()
     }
 
-    /// Discards up to `most` freed clusters, first those of the devices that are filled first, and returns how many.
-    /// Sleeps if a device does, which takes a while for each.
+    /// Discards up to `most` freed clusters, first those of the devices that are filled first, and returns
+    /// how many. Sleeps if a device does, which takes a while for each.
     pub fn discard_free_clusters(&self, most: u32) -> u32 {
         let mut told = 0;
         for rank in &self.order {

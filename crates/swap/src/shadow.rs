@@ -80,12 +80,12 @@ impl Shadow {
     }
 }
 
-/// How ages are kept in shadows: in buckets of a power of two, as Linux does where a shadow has fewer bits than
-/// memory has pages.
+/// How ages are kept in shadows: in buckets of a power of two, as Linux does where a shadow has fewer bits
+/// than memory has pages.
 ///
 /// A refault distance is compared with the sizes of lists, which are below the size of memory. Buckets are as
-/// large as it takes to tell distances up to a multiple of that: a page that was evicted longer ago is taken for
-/// a younger one by chance. A larger multiple would make this rarer, and distances less exact.
+/// large as it takes to tell distances up to a multiple of that: a page that was evicted longer ago is taken
+/// for a younger one by chance. A larger multiple would make this rarer, and distances less exact.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ages {
     order: u32,
@@ -109,8 +109,8 @@ impl Ages {
     }
 
     /// The refault distance: by how many pages the list with the shadow's page has aged, to `now`. It is less
-    /// than a bucket off, up or down with the same chance: so also where lists are shorter than a bucket, more
-    /// pages are found near the sooner they come back.
+    /// than a bucket off, up or down with the same chance: so also where lists are shorter than a bucket,
+    /// more pages are found near the sooner they come back.
     #[inline]
     pub const fn distance(self, now: u64, shadow: Shadow) -> u64 {
         ((now >> self.order).wrapping_sub(shadow.age()) & Shadow::MAX_AGE) << self.order

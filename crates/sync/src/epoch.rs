@@ -105,8 +105,9 @@ impl Epoch {
         self.slots.mine(pin).depth.load(Ordering::Relaxed) > 0
     }
 
-    /// Waits until all sections that are open now have closed. What was stored before this call is seen by every
-    /// section that begins later, and what the others stored is seen after it. The caller is in no section.
+    /// Waits until all sections that are open now have closed. What was stored before this call is seen by
+    /// every section that begins later, and what the others stored is seen after it. The caller is in no
+    /// section.
     pub fn wait_for_sections<E: Execution>(&self) {
         let stamp = self.stamp();
         let mut attempt = 0;

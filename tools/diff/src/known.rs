@@ -67,8 +67,8 @@ differences! {
     /// Whether a page has one user only, Linux knows for each page of a large folio; here the folio as a
     /// whole is shared or not.
     PartShared = "part-shared",
-    /// Linux knows that one process alone maps a large folio, wherever its pages are mapped; here only where one
-    /// table maps all of them.
+    /// Linux knows that one process alone maps a large folio, wherever its pages are mapped; here only where
+    /// one table maps all of them.
     MovedPart = "moved-part",
     /// When Linux splits a large folio, it marks all its pages dirty if one of them was: lazily freed ones
     /// are kept. Here they are dropped.
@@ -169,8 +169,8 @@ fn kept_more(call: Call, args: [u64; 6], linux: &Observation, quire: &Observatio
         && !has_all_private(quire, linux)
 }
 
-/// Whether such a call split a large folio on Linux only: the pages of it that nothing was written to are shared
-/// zeros there.
+/// Whether such a call split a large folio on Linux only: the pages of it that nothing was written to are
+/// shared zeros there.
 fn split_more(call: Call, args: [u64; 6], linux: &Observation, quire: &Observation) -> bool {
     let differ = |run: &&Pages| {
         run.state == PageState::Zero

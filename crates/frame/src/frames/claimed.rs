@@ -26,8 +26,8 @@ impl<P: Platform> Deref for Claimed<P> {
 
 impl<P: Platform> Drop for Claimed<P> {
     fn drop(&mut self) {
-        // SAFETY: `new` took the RAM from the same claim (contract of `Platform`). What lies in the RAM was dropped
-        // before, and what was given out of it borrowed its owner.
+        // SAFETY: `new` took the RAM from the same claim (contract of `Platform`). What lies in the RAM was
+        // dropped before, and what was given out of it borrowed its owner.
         unsafe { self.0.ram_claim().release() };
     }
 }

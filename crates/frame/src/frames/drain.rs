@@ -175,8 +175,8 @@ impl<P: Platform> Frames<P> {
         }
     }
 
-    /// Moves what other CPUs returned to the lists' own, unless some of what came before is not used up: to join
-    /// the two would take as long as one of them is.
+    /// Moves what other CPUs returned to the lists' own, unless some of what came before is not used up: to
+    /// join the two would take as long as one of them is.
     pub(super) fn receive(set: &PcpSet<P>, pcp: &mut PcpLists) {
         if pcp.incoming_pages() == 0
             && let Some((first, pages)) = set.returned.take()

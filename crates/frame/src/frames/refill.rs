@@ -167,8 +167,8 @@ impl<P: Platform> Frames<P> {
         }
     }
 
-    /// Takes over what other CPUs returned and looks for a block that fits, among as many as fit into a chunk. The
-    /// others go to their lists.
+    /// Takes over what other CPUs returned and looks for a block that fits, among as many as fit into a
+    /// chunk. The others go to their lists.
     fn sort_returned(
         &self,
         pin: &Pin<'_, P>,
@@ -193,8 +193,8 @@ impl<P: Platform> Frames<P> {
         None
     }
 
-    /// Moves up to `blocks` blocks from the zone to the CPU's lists and takes one. Not inlined: the runs are on the
-    /// stack only here, not below every allocation.
+    /// Moves up to `blocks` blocks from the zone to the CPU's lists and takes one. Not inlined: the runs are
+    /// on the stack only here, not below every allocation.
     #[inline(never)]
     fn fetch(
         &self,

@@ -56,9 +56,9 @@ impl<P: Platform> Frames<P> {
         Ok(())
     }
 
-    /// Frees all blocks of `chain`. Locks are dropped after every few dozen blocks, so that other CPUs do not wait
-    /// for the whole chain. Interrupts do, since the caller is pinned: a long chain is freed
-    /// [in portions](Self::take_portion).
+    /// Frees all blocks of `chain`. Locks are dropped after every few dozen blocks, so that other CPUs do not
+    /// wait for the whole chain. Interrupts do, since the caller is pinned: a long chain is freed [in
+    /// portions](Self::take_portion).
     pub fn free_chain(&self, pin: &Pin<'_, P>, mut chain: FrameChain) {
         self.events.add(pin, VmEvent::Pgfree, chain.pages());
         while let Some(index) = chain.pop(&self.map) {

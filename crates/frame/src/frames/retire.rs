@@ -10,14 +10,16 @@ use quire_sync::SpinLock;
 
 /// Blocks without readers that each retiring call frees, however few it adds.
 const REAP_PORTION: u32 = 8;
-/// Blocks that a CPU's limbo may have at the end of a retiring call though no reader needs them. Beyond that the
-/// call moves the epoch on and frees, for each block that it added, up to [`REAP_FACTOR`]: what long readers have
-/// left behind shrinks by as much as is added, and no call takes longer than its own work justifies.
+/// Blocks that a CPU's limbo may have at the end of a retiring call though no reader needs them. Beyond that
+/// the call moves the epoch on and frees, for each block that it added, up to [`REAP_FACTOR`]: what long
+/// readers have left behind shrinks by as much as is added, and no call takes longer than its own work
+/// justifies.
 const KEPT_BLOCKS: u64 = 64;
 const REAP_FACTOR: u64 = 2;
 /// Blocks that leave the limbo at most under one hold of its lock.
 const REAP_BLOCKS: u32 = 256;
-/// Blocks of a CPU that [`Frames::reap_some`] frees at most, and objects: it is called in a timer's interrupt.
+/// Blocks of a CPU that [`Frames::reap_some`] frees at most, and objects: it is called in a timer's
+/// interrupt.
 const SOME: u64 = 1024;
 /// Epoch advances after which what is retired now can be freed.
 const EPOCHS: u32 = 2;
@@ -37,8 +39,9 @@ impl<P: Platform> Frames<P> {
         Ok(())
     }
 
-    /// As [`retire`](Self::retire) for all blocks of a chain, with one lock and one stamp. Frees in proportion to
-    /// the chain what the caller's CPU retired before, and the chain itself if there are no readers now.
+    /// As [`retire`](Self::retire) for all blocks of a chain, with one lock and one stamp. Frees in
+    /// proportion to the chain what the caller's CPU retired before, and the chain itself if there are no
+    /// readers now.
     pub fn retire_chain(&self, pin: &Pin<'_, P>, chain: FrameChain) {
         if chain.is_empty() {
             return;
@@ -68,8 +71,8 @@ impl<P: Platform> Frames<P> {
         }
     }
 
-    /// Takes up to `blocks` blocks off a chain: a long one is retired, or freed, in portions, each under a pin of its
-    /// own.
+    /// Takes up to `blocks` blocks off a chain: a long one is retired, or freed, in portions, each under a
+    /// pin of its own.
     pub fn take_portion(&self, chain: &mut FrameChain, blocks: u32) -> FrameChain {
         chain.split(&self.map, blocks)
     }
@@ -86,8 +89,8 @@ impl<P: Platform> Frames<P> {
         self.limbo.iter().map(|limbo| self.reap_found(pin, limbo)).sum()
     }
 
-    /// As [`reap_all`](Self::reap_all), for a bounded number of blocks, and of objects of each cache, that each CPU
-    /// retired. To be called from time to time, for CPUs that retire nothing any more.
+    /// As [`reap_all`](Self::reap_all), for a bounded number of blocks, and of objects of each cache, that
+    /// each CPU retired. To be called from time to time, for CPUs that retire nothing any more.
     pub fn reap_some(&self, pin: &Pin<'_, P>) -> u64 {
         self.push_epoch();
         self.caches().for_each(|cache| cache.reap(self, pin, SOME));

@@ -118,8 +118,8 @@ impl BootMemory {
         Ok(unsafe { NonNull::slice_from_raw_parts(first.cast(), count).as_mut() })
     }
 
-    /// An array of `count` values, which lasts as long as the machine's RAM. Not inlined, so that the caller's stack
-    /// does not hold one of each kind.
+    /// An array of `count` values, which lasts as long as the machine's RAM. Not inlined, so that the
+    /// caller's stack does not hold one of each kind.
     #[inline(never)]
     pub(crate) fn array<T>(
         &mut self,

@@ -274,8 +274,8 @@ impl PcpLists {
         chunk
     }
 
-    /// Takes over what other CPUs returned: blocks of any order and type, linked from `first` on. What came before
-    /// is used up.
+    /// Takes over what other CPUs returned: blocks of any order and type, linked from `first` on. What came
+    /// before is used up.
     pub(crate) fn receive(&mut self, first: FrameIndex, pages: u64) {
         debug_assert_eq!(self.incoming, FrameIndex::NONE, "what was returned before is lost");
         self.incoming = first;

@@ -46,8 +46,9 @@ impl Watermarks {
         Self { min, low: min + step, high: min + 2 * step, boost: 0 }
     }
 
-    /// What a zone with `free` free frames lacks to reach `high`, once it is below `low`. The marks may be read
-    /// while a range of frames comes or goes, so that `low` is above `high`: then nothing, for this moment.
+    /// What a zone with `free` free frames lacks to reach `high`, once it is below `low`. The marks may be
+    /// read while a range of frames comes or goes, so that `low` is above `high`: then nothing, for this
+    /// moment.
     pub(crate) fn lacking(&self, free: u64) -> u64 {
         if free >= self.low.saturating_add(self.boost) {
             return 0;
@@ -128,8 +129,8 @@ mod tests {
         assert_eq!(Watermarks::of_zone(0, 0, 8192), Watermarks::default());
     }
 
-    /// A hazard of docs/locking.md: "watermarks are read while they change". The low one is of the larger zone,
-    /// the high one of the smaller.
+    /// A hazard of docs/locking.md: "watermarks are read while they change". The low one is of the larger
+    /// zone, the high one of the smaller.
     #[test]
     fn marks_that_are_half_changed_ask_for_no_more_than_there_is() {
         let mixed = Watermarks { min: 362, low: 452, high: 384, boost: 0 };

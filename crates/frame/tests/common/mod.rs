@@ -67,8 +67,8 @@ pub(crate) fn after_all_holds<R>(step: impl FnMut(LockClass) + 'static, action: 
     result
 }
 
-/// Runs `action`, and returns how many frames it looked at under one pin at most. They are counted in debug builds
-/// only.
+/// Runs `action`, and returns how many frames it looked at under one pin at most. They are counted in debug
+/// builds only.
 #[allow(dead_code, reason = "used by the tests of quire-swap")]
 pub(crate) fn most_under_a_pin<R>(action: impl FnOnce() -> R) -> (R, u64) {
     UNDER_PIN.set((0, 0));

@@ -14,7 +14,8 @@ fn a_machine_without_ram_or_cpus_or_room_does_not_start() {
     // Two small banks far apart: the map of what lies between them fits into neither.
     assert!(matches!(boot(&[(0, 64), (1 << 20, (1 << 20) + 64)], 1), Err(BootError::NoRoom { .. })));
     assert!(matches!(boot(&[(0, 64), (1 << 40, (1 << 40) + 64)], 1), Err(BootError::SpanTooLarge { .. })));
-    // Up to the border of 16 TiB, from 1 MiB on: the descriptors could be numbered, the slots that they lie in not.
+    // Up to the border of 16 TiB, from 1 MiB on: the descriptors could be numbered, the slots that they lie
+    // in not.
     let border = 1 << 32;
     let below_16_tib = boot(&[(256, 320), (border - 64, border)], 1);
     assert!(matches!(below_16_tib, Err(BootError::SpanTooLarge { .. })), "{below_16_tib:?}");

@@ -110,8 +110,8 @@ fn large_chains_do_not_fill_the_limbo() {
     }
 }
 
-/// A CPU stays in a section of the epoch for long. What others retired meanwhile is freed by their next calls, and
-/// none of these frees more than twice what it adds, and a few.
+/// A CPU stays in a section of the epoch for long. What others retired meanwhile is freed by their next
+/// calls, and none of these frees more than twice what it adds, and a few.
 #[test]
 fn what_a_long_reader_left_behind_is_freed_in_proportion() {
     let frames = frames(&[(0, 4096)], 2, PcpTechnique::OrderZero);

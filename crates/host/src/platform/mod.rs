@@ -125,8 +125,8 @@ impl<F: PagingFormat> Execution for HostPlatform<F> {
 }
 
 // SAFETY: the ranges are checked to be disjoint and belong to this machine's own mapping, which the direct
-// map covers linearly; all handles share the machine and so its claim; `pin` makes the thread the CPU's only owner until the section ends; `shootdown` is
-// argued in its module.
+// map covers linearly; all handles share the machine and so its claim; `pin` makes the thread the CPU's only
+// owner until the section ends; `shootdown` is argued in its module.
 unsafe impl<F: PagingFormat> Platform for HostPlatform<F> {
     type Paging = F;
 

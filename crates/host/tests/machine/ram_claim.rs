@@ -1,5 +1,5 @@
-//! Hazard: two memory managers of one machine. Handles of a machine are copied by safe code, so its RAM has one
-//! owner at a time, and changes hands only when the earlier one is gone.
+//! Hazard: two memory managers of one machine. Handles of a machine are copied by safe code, so its RAM has
+//! one owner at a time, and changes hands only when the earlier one is gone.
 
 use quire_arch::{Order, Platform, VirtAddr};
 use quire_frame::{AllocRequest, BootError, FaultSite, FrameConfig, FrameViolation, Frames};
@@ -48,8 +48,8 @@ fn frames_of_one_machine_have_one_manager() {
     assert_eq!(violations(&next), []);
 }
 
-/// Programs of the first keep their pages beside the attempt, and those of a later one see nothing of them: neither
-/// its frames, nor what the TLBs still have under its tags.
+/// Programs of the first keep their pages beside the attempt, and those of a later one see nothing of them:
+/// neither its frames, nor what the TLBs still have under its tags.
 #[test]
 fn a_machine_has_one_memory_at_a_time() {
     let platform = platform(8 << 20);

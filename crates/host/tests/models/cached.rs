@@ -82,8 +82,8 @@ fn shuttle_a_writeback_against_the_reuse_of_its_slot() {
     });
 }
 
-/// The device completes later, takes one request at a time, and whichever thread reaps finds the completions of
-/// all: the others go on.
+/// The device completes later, takes one request at a time, and whichever thread reaps finds the completions
+/// of all: the others go on.
 #[test]
 fn shuttle_a_late_writeback_against_the_reuse_of_its_slot() {
     for most in [1, 0] {

@@ -61,8 +61,8 @@ fn shuttle_a_discard_against_a_fork() {
 }
 
 /// Maps `pages` pages that end behind `ADDR`, of which the last holds 7 and is lazily freed. CPU 0 has its
-/// translation; the accessed bit is clear, so that reclaim discards the page at its first look. The others are
-/// in use: they keep the table, which is then not flushed for itself.
+/// translation; the accessed bit is clear, so that reclaim discards the page at its first look. The others
+/// are in use: they keep the table, which is then not flushed for itself.
 fn freed_lazily(machine: &Machine, space: &HostSpace<'_>, pages: u64) {
     written(machine, space, ADDR, pages * PAGE, 7);
     as_one_step(|| {

@@ -8,8 +8,8 @@ fn install(space: &HostSpace<'_>) {
     space.madvise(ADDR, PAGE, Advice::GuardInstall).expect("it takes guards");
 }
 
-/// Hazard: a page is mapped where a guard is being installed, and stays. An access sees the page as it was, or is
-/// refused; after the call it is refused.
+/// Hazard: a page is mapped where a guard is being installed, and stays. An access sees the page as it was,
+/// or is refused; after the call it is refused.
 #[test]
 fn shuttle_a_guard_against_faults_and_page_out() {
     with_swap(3).check(SOME, |machine, space| {

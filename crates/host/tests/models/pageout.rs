@@ -358,9 +358,9 @@ fn shuttle_a_fast_pin_against_a_page_out_of_a_shared_page() {
     });
 }
 
-/// While a write fault copies a shared page, the page becomes the program's own and another thread writes to it where
-/// it is, since a device has it; a page-out that finds the pin leaves it read-only again, and the pin ends. The entry
-/// looks as before, and the copy is out of date.
+/// While a write fault copies a shared page, the page becomes the program's own and another thread writes to
+/// it where it is, since a device has it; a page-out that finds the pin leaves it read-only again, and the
+/// pin ends. The entry looks as before, and the copy is out of date.
 #[test]
 fn shuttle_a_copy_on_write_against_a_write_in_place_and_a_page_out_that_a_pin_stops() {
     with_swap(2).check(SOME, |machine, space| {

@@ -17,8 +17,8 @@ fn swap_on(machine: &Machine, cpu: usize) {
     as_cpu(machine, cpu, || swap_on_ram(machine, 64));
 }
 
-/// A page is mapped by a fault, another one by a copy on write, and a third one is pinned for a moment. Each is on a
-/// list afterwards.
+/// A page is mapped by a fault, another one by a copy on write, and a third one is pinned for a moment. Each
+/// is on a list afterwards.
 #[test]
 fn shuttle_the_first_swapon_against_faults_copies_and_pins() {
     with_swap(3).slots(0).check(SOME, |machine, space| {
@@ -40,8 +40,8 @@ fn shuttle_the_first_swapon_against_faults_copies_and_pins() {
     });
 }
 
-/// A folio that is on no list yet is split meanwhile: its parts, which come into being on either side of the scan, are
-/// on a list all the same.
+/// A folio that is on no list yet is split meanwhile: its parts, which come into being on either side of the
+/// scan, are on a list all the same.
 #[test]
 fn shuttle_the_first_swapon_against_the_split_of_a_folio() {
     with_swap(2).slots(0).check(SOME, |machine, space| {

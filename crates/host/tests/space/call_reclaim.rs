@@ -1,4 +1,5 @@
-//! What allocates reclaims before it fails: fork and new spaces, the calls that split or move mappings, and pins.
+//! What allocates reclaims before it fails: fork and new spaces, the calls that split or move mappings, and
+//! pins.
 
 use crate::common::*;
 use quire_host::swap::HostRam;

@@ -106,8 +106,8 @@ fn a_walk_ends_at_the_leaf_that_maps_the_whole_folio() {
     assert_eq!((places, looked_at), (1, 1));
 }
 
-/// A page with the largest count of pins: one more pin fails, instead of being retried for ever. A fork, which
-/// needs a reference for its copy of the page, still succeeds.
+/// A page with the largest count of pins: one more pin fails, instead of being retried for ever. A fork,
+/// which needs a reference for its copy of the page, still succeeds.
 #[test]
 fn one_pin_too_many_fails() {
     let machine: Machine = machine_of_orders(32, 1, &[9]);

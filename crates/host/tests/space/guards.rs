@@ -1,5 +1,5 @@
-//! Guard pages (MADV_GUARD_INSTALL): every access is refused, and all else that a program does to the range leaves
-//! them there, until they are removed or unmapped.
+//! Guard pages (MADV_GUARD_INSTALL): every access is refused, and all else that a program does to the range
+//! leaves them there, until they are removed or unmapped.
 
 use crate::common::*;
 
@@ -15,8 +15,8 @@ fn remove(space: &HostSpace<'_>, addr: VirtAddr, pages: u64) {
     space.madvise(addr, pages * PAGE, Advice::GuardRemove).unwrap();
 }
 
-/// Panics unless accesses are refused as those of memory that is not mapped. Linux looks at the right to execute only
-/// where a page is.
+/// Panics unless accesses are refused as those of memory that is not mapped. Linux looks at the right to
+/// execute only where a page is.
 #[track_caller]
 fn assert_guarded<F: PagingFormat>(
     cpu: &Vcpu<F>,
@@ -432,7 +432,8 @@ fn guards_over_a_hole_are_installed_and_the_hole_reported() {
     write(&cpu, &space, area, 1);
 }
 
-/// A mapping is marked with its first guard, for good. The mark keeps no two mappings apart; what they become has it.
+/// A mapping is marked with its first guard, for good. The mark keeps no two mappings apart; what they become
+/// has it.
 #[test]
 fn the_mark_of_guards_spreads_when_mappings_merge() {
     let machine = machine(8, 1);
@@ -485,8 +486,8 @@ fn the_mark_of_guards_spreads_when_mappings_merge() {
     assert_eq!(marks(), [(8, 12, false), (40, 48, true)]);
 }
 
-/// Two pages of a private file, of which the second is a guard and the first has been read. Nothing gave the mapping
-/// an anon_vma.
+/// Two pages of a private file, of which the second is a guard and the first has been read. Nothing gave the
+/// mapping an anon_vma.
 fn read_file_with_a_guard(cpu: &Vcpu, space: &HostSpace<'_>) -> VirtAddr {
     let file = map_file(space, BASE, 2, false, RW);
     install(space, page(file, 1), 1);

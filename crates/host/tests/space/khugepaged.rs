@@ -5,8 +5,8 @@ use quire_space::khugepaged_totals;
 
 const BASE: VirtAddr = VirtAddr(1 << 39);
 
-/// Each new program has more memory than khugepaged scans in a step, and exits before the scan of it is over. An old
-/// program has its turn all the same.
+/// Each new program has more memory than khugepaged scans in a step, and exits before the scan of it is over.
+/// An old program has its turn all the same.
 #[test]
 fn short_lived_programs_do_not_keep_khugepaged_from_an_old_one() {
     let never = HugePolicy::default().with_enabled(HugeEnabled::Never);
@@ -31,7 +31,8 @@ fn short_lived_programs_do_not_keep_khugepaged_from_an_old_one() {
     assert_filled(&cpu, &old, BASE, 0..512, 1);
 }
 
-/// A round that ends with the exit of the space that was being scanned, the last one of the list, is a full scan.
+/// A round that ends with the exit of the space that was being scanned, the last one of the list, is a full
+/// scan.
 #[test]
 fn a_round_that_an_exit_ends_is_counted() {
     let machine = Setup::mib(16).cpus(1).overcommit().build::<X86_64Level4>();

@@ -57,8 +57,8 @@ fn unmapping_sparse_memory_does_not_fill_the_limbo() {
     }
 }
 
-/// A CPU is in a section of the epoch for long, so nothing that the other one retires can be freed. Then kswapd frees
-/// that before it takes a program's pages.
+/// A CPU is in a section of the epoch for long, so nothing that the other one retires can be freed. Then
+/// kswapd frees that before it takes a program's pages.
 #[test]
 fn kswapd_reaps_before_it_pages_out() {
     let machine = Setup::mib(64).cpus(2).overcommit().reserve().build();
@@ -95,7 +95,8 @@ fn kswapd_reaps_before_it_pages_out() {
     assert_filled(&cpu, &space, program, 0..2048, 1);
 }
 
-/// A CPU that retires nothing any more leaves nothing behind: neither tables nor VMAs, nor their trees' nodes.
+/// A CPU that retires nothing any more leaves nothing behind: neither tables nor VMAs, nor their trees'
+/// nodes.
 #[test]
 fn a_tick_reaps_what_idle_cpus_retired() {
     let machine = Setup::mib(64).cpus(2).overcommit().build();

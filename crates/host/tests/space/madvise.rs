@@ -248,8 +248,8 @@ fn a_page_that_a_device_wrote_to_is_not_dropped() {
     }
 }
 
-/// Hazard: a fork copies a pinned page that a device wrote to and no program did. The copy is needed, too: a relative
-/// that frees it lazily does not drop it for the others.
+/// Hazard: a fork copies a pinned page that a device wrote to and no program did. The copy is needed, too: a
+/// relative that frees it lazily does not drop it for the others.
 #[test]
 fn a_copy_of_a_page_that_a_device_wrote_to_is_not_dropped() {
     let machine = machine(16, 1);

@@ -389,8 +389,8 @@ fn a_pin_of_another_machine_is_not_one_of_this() {
     assert_eq!(read(&own, &space, VirtAddr(GIB)), 0);
 }
 
-/// Hazard: the same where the machines have as many CPUs, so that the CPU's number is no evidence. Their spaces have
-/// different roots: otherwise the CPU would find the same tables.
+/// Hazard: the same where the machines have as many CPUs, so that the CPU's number is no evidence. Their
+/// spaces have different roots: otherwise the CPU would find the same tables.
 #[test]
 fn a_pin_of_a_machine_with_as_many_cpus_is_not_one_of_this() {
     let (here, there) = (machine(16, 4), machine(16, 4));

@@ -1,5 +1,5 @@
-//! Mappings that a call may not divide, files that place themselves, and the limit on the number of mappings. The
-//! expected values are Linux's.
+//! Mappings that a call may not divide, files that place themselves, and the limit on the number of mappings.
+//! The expected values are Linux's.
 
 use crate::common::*;
 
@@ -131,8 +131,8 @@ fn a_file_that_places_itself_moves_alone() {
     }
 }
 
-/// At the limit nothing may be mapped into the middle of a mapping: its rest would be two. At its ends it may,
-/// once more than the limit.
+/// At the limit nothing may be mapped into the middle of a mapping: its rest would be two. At its ends it
+/// may, once more than the limit.
 #[test]
 fn a_mapping_in_the_middle_of_another_needs_one_below_the_limit() {
     let machine = machine(16, 1);

@@ -295,8 +295,8 @@ fn a_pinned_page_is_written_to_during_its_writeback() {
     }
 }
 
-/// A device takes milliseconds for each discard, and a program in a fault waits. kswapd does not, but other work of it
-/// does.
+/// A device takes milliseconds for each discard, and a program in a fault waits. kswapd does not, but other
+/// work of it does.
 #[test]
 fn a_page_out_waits_for_one_discard_and_kswapd_for_a_few_at_a_time() {
     const CLUSTERS: u64 = 100;

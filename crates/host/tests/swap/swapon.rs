@@ -31,8 +31,8 @@ fn a_page_pinned_at_the_first_swapon_is_reclaimed_later() {
     }
 }
 
-/// A page that a program has given up lies where reclaim looks first, and one that it has mlocked where reclaim does
-/// not look.
+/// A page that a program has given up lies where reclaim looks first, and one that it has mlocked where
+/// reclaim does not look.
 #[test]
 fn what_is_there_at_the_first_swapon_is_listed_by_its_marks() {
     let machine = Setup::mib(16).overcommit().build::<X86_64Level4>();

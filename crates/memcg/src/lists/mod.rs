@@ -97,16 +97,18 @@ enum Held<'g, P: Platform> {
 }
 
 impl<P: Platform> Memcgs<P> {
-    /// Whether anonymous folios are listed. Before the first swap device they are not, which saves the cost. A
-    /// thread that maps a new folio asks in the section of the epoch in which it mapped it: either it finds that
-    /// they are listed, or [`start_listing`](Self::start_listing) waits for it, and the folio is found then.
+    /// Whether anonymous folios are listed. Before the first swap device they are not, which saves the cost.
+    /// A thread that maps a new folio asks in the section of the epoch in which it mapped it: either it finds
+    /// that they are listed, or [`start_listing`](Self::start_listing) waits for it, and the folio is found
+    /// then.
     #[inline]
     pub fn lists_anonymous(&self) -> bool {
         self.listing.load(Ordering::Relaxed)
     }
 
-    /// From now on anonymous folios are listed, those that are there included. Returns how many these are. Called
-    /// again it does nothing: what is on no list then was isolated by reclaim. The caller is not pinned.
+    /// From now on anonymous folios are listed, those that are there included. Returns how many these are.
+    /// Called again it does nothing: what is on no list then was isolated by reclaim. The caller is not
+    /// pinned.
     pub fn start_listing(&self) -> u64 {
         if self.listing.swap(true, Ordering::Relaxed) {
             return 0;

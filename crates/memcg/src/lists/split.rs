@@ -40,8 +40,8 @@ impl<P: Platform> Memcgs<P> {
             (None, Some(split)) => {
                 let order = split.folio().order();
                 let split = split.finish(to, held, unless_mapped, unmapped);
-                // Another CPU may have listed it since the check, and dropped its reference. Then that CPU found no
-                // parts to list.
+                // Another CPU may have listed it since the check, and dropped its reference. Then that CPU
+                // found no parts to list.
                 if split.is_ok() && self.folio_was_split(pin, head).is_some() {
                     let parts = (head.0..head.0 + order.pages()).step_by(to.pages() as usize).skip(1);
                     parts.for_each(|part| _ = self.list_if_mapped(Pfn(part)));

@@ -245,7 +245,8 @@ fn a_walk_keeps_memcgs_in_the_tree() {
     assert_eq!(memcgs.next_in_subtree(b, None), None);
 }
 
-/// Hazard: a memcg is removed and gone while a thread that visits it sleeps, and what comes after it is missed.
+/// Hazard: a memcg is removed and gone while a thread that visits it sleeps, and what comes after it is
+/// missed.
 #[test]
 fn a_memcg_that_is_visited_is_gone_after_the_visit() {
     let memcgs = memcgs(1);
@@ -420,8 +421,8 @@ fn names_and_paths() {
     assert_eq!(deepest, Some(MemcgError::TooDeep));
 }
 
-/// Siblings are found by name however many there are: of the same name below several parents, and where a removed one
-/// that is still charged had the name before.
+/// Siblings are found by name however many there are: of the same name below several parents, and where a
+/// removed one that is still charged had the name before.
 #[test]
 fn each_of_many_siblings_is_found_by_its_name() {
     let memcgs = memcgs(1);

@@ -7,7 +7,8 @@ const PRESENT: u64 = 1 << 63;
 const SWAPPED: u64 = 1 << 62;
 const FILE: u64 = 1 << 61;
 const GUARD_REGION: u64 = 1 << 58;
-/// What Linux gives the entry of a guard in place of a device and a slot: the type of markers, and its number.
+/// What Linux gives the entry of a guard in place of a device and a slot: the type of markers, and its
+/// number.
 const GUARD_MARKER: u64 = 4 << SLOT_SHIFT | 31;
 /// Where the slot begins, above the number of the device.
 const SLOT_SHIFT: u32 = 5;

@@ -111,8 +111,8 @@ impl<P: Platform> Tables<'_, P> {
                     let addr = pages_from(part.start(), index - first).end();
                     let new = (copying.child)(addr);
                     let copied = if new.owner == OwnerWord::NONE {
-                        // A page of a file in a mapping without an anon_vma, which is copied for its guard pages:
-                        // the child can read it again.
+                        // A page of a file in a mapping without an anon_vma, which is copied for its guard
+                        // pages: the child can read it again.
                         Ok(())
                     } else {
                         self.copy_pinned(child, (target, index), leaf, &new)

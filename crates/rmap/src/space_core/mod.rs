@@ -90,8 +90,8 @@ pub struct SpaceCore {
     pub huge_disable: AtomicHugeDisable,
     /// Whether memory may become executable.
     pub exec_gain: AtomicExecGain,
-    /// Which flags of those that keep a mapping from being split everywhere it ever had. Changed under the mmap
-    /// lock.
+    /// Which flags of those that keep a mapping from being split everywhere it ever had. Changed under the
+    /// mmap lock.
     had_rigid: AtomicU64,
     /// Its OOM adjustment.
     pub oom_score_adj: AtomicU32,

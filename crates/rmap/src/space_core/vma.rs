@@ -30,8 +30,8 @@ impl Backing {
         Self(Self::zeros(id).0 | Self::FILE)
     }
 
-    /// A private mapping of a file whose pages are all zeros (`/dev/zero`), number `id`: anonymous memory that
-    /// still names the file.
+    /// A private mapping of a file whose pages are all zeros (`/dev/zero`), number `id`: anonymous memory
+    /// that still names the file.
     #[inline]
     pub const fn zeros(id: u64) -> Self {
         let number = (id & (Self::FILE - 1)) + 1;

@@ -58,8 +58,8 @@ pub struct MappedFile {
     pub max_bytes: u64,
     /// The file system wants large mappings aligned for huge pages (ext4, xfs, btrfs).
     pub huge_alignment: bool,
-    /// Flags that its mappings get, as a device sets them: WHOLE, IO, DONTEXPAND, DONTCOPY, DONTDUMP. ZEROS and
-    /// PLACES_ITSELF say what the file is like. Others are ignored.
+    /// Flags that its mappings get, as a device sets them: WHOLE, IO, DONTEXPAND, DONTCOPY, DONTDUMP. ZEROS
+    /// and PLACES_ITSELF say what the file is like. Others are ignored.
     pub vm_flags: VmFlags,
 }
 

@@ -9,8 +9,9 @@ use quire_arch::{PAGE_SHIFT, PagingFormat, Platform, VirtAddr, VirtRange};
 const CHUNK: u64 = 1024;
 
 impl<P: Platform> Space<'_, P> {
-    /// Calls `tell` for each page that `len` bytes from `addr` touch, in order, with whether it was in memory a moment
-    /// ago. The zero page counts. No lock is held then, and none for long: as in Linux a few pages are looked at at once.
+    /// Calls `tell` for each page that `len` bytes from `addr` touch, in order, with whether it was in memory
+    /// a moment ago. The zero page counts. No lock is held then, and none for long: as in Linux a few pages
+    /// are looked at at once.
     ///
     /// # Errors
     ///
@@ -35,8 +36,8 @@ impl<P: Platform> Space<'_, P> {
     }
 
     /// Calls `tell` for at least one and at most `pages` pages from `addr` on: those of the mapping that
-    /// `addr` lies in. `addr` is the start of a page in user space. `tell` is called with the lock of a table held: it
-    /// takes no lock, and does not access a program's memory.
+    /// `addr` lies in. `addr` is the start of a page in user space. `tell` is called with the lock of a table
+    /// held: it takes no lock, and does not access a program's memory.
     ///
     /// # Errors
     ///

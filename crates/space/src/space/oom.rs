@@ -5,8 +5,8 @@ use crate::mmap_writer::MmapWriter;
 use quire_arch::Platform;
 use quire_sync::atomic::Ordering;
 
-/// Attempts to reap a space whose mappings a thread is changing. That thread will find that it was killed, but
-/// may itself wait for long.
+/// Attempts to reap a space whose mappings a thread is changing. That thread will find that it was killed,
+/// but may itself wait for long.
 const MOST_TRIES: u32 = 64;
 
 /// What became of the memory of a killed space.

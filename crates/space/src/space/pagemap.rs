@@ -27,9 +27,9 @@ pub enum PageState {
 }
 
 impl<P: Platform> Space<'_, P> {
-    /// Calls `visit` with the pages in `range` that are in memory, swapped out or guards, lowest first: the pages of
-    /// one table entry at a time, so several pages at once are those of a PMD entry. `visit` is called with the lock of a
-    /// table held: it takes no lock, and does not access a program's memory.
+    /// Calls `visit` with the pages in `range` that are in memory, swapped out or guards, lowest first: the
+    /// pages of one table entry at a time, so several pages at once are those of a PMD entry. `visit` is
+    /// called with the lock of a table held: it takes no lock, and does not access a program's memory.
     pub fn pagemap(&self, range: VirtRange, mut visit: impl FnMut(VirtRange, PageState)) {
         let core = self.core();
         let frames = self.spaces.frames();

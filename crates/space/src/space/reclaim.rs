@@ -9,11 +9,12 @@ use quire_frame::AllocError;
 /// Attempts of a call. The last one follows a reclaim of [`FIRST_RECLAIM`] times 2^14 pages, 2 GiB.
 const CALL_ATTEMPTS: u32 = 16;
 
-/// Makes a call, and retries it after reclaim while it fails for lack of frames and reclaim frees some, unless
+/// Makes a call, and retries it after reclaim while it fails for lack of frames and reclaim frees some,
+/// unless
 /// `gives_up` by then.
 ///
-/// `call` takes and drops its locks, and undoes what it did when it fails: the caller holds no lock and is not
-/// pinned, and each attempt starts afresh. A failure that the fault plan injects is not a shortage.
+/// `call` takes and drops its locks, and undoes what it did when it fails: the caller holds no lock and is
+/// not pinned, and each attempt starts afresh. A failure that the fault plan injects is not a shortage.
 #[inline]
 pub(super) fn retry_with_reclaim<P: Platform, R>(
     spaces: &Spaces<P>,

@@ -144,8 +144,8 @@ impl<P: Platform> Space<'_, P> {
     }
 
     /// Calls `visit` with the anonymous pages of every mapping, lowest first, and whether they are in memory
-    /// or swapped out: the pages of one entry at a time. The zero page is excluded. `visit` is called with the lock of a
-    /// table held: it takes no lock, and does not access a program's memory.
+    /// or swapped out: the pages of one entry at a time. The zero page is excluded. `visit` is called with
+    /// the lock of a table held: it takes no lock, and does not access a program's memory.
     pub fn for_each_anonymous(&self, mut visit: impl FnMut(VirtRange, AnonymousPlace)) {
         let tables = self.tables();
         let is_anonymous = |leaf: Leaf| {

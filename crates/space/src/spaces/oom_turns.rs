@@ -9,9 +9,9 @@ const BUSY: u32 = 1;
 /// One more choice was made.
 const TURN: u32 = 2;
 
-/// Whose turn it is to choose a program that is killed. A thread that finds no memory while another one kills a
-/// program, or that has looked for memory before that, looks again: otherwise both would kill one, and the second
-/// in vain.
+/// Whose turn it is to choose a program that is killed. A thread that finds no memory while another one kills
+/// a program, or that has looked for memory before that, looks again: otherwise both would kill one, and the
+/// second in vain.
 #[derive(Debug)]
 pub(crate) struct OomTurns(AtomicU32);
 
@@ -24,15 +24,15 @@ impl OomTurns {
         Self(AtomicU32::new(0))
     }
 
-    /// To be read before memory is looked for. Acquire: pairs with the release at the end of a choice, so what
-    /// that freed is found.
+    /// To be read before memory is looked for. Acquire: pairs with the release at the end of a choice, so
+    /// what that freed is found.
     pub(crate) fn seen(&self) -> SeenTurns {
         SeenTurns(self.0.load(Ordering::Acquire))
     }
 
-    /// Calls `choose`, unless another thread does so now or has since `seen`: then this waits for that thread,
-    /// and looking for memory again is worthwhile (true). A thread that chooses waits for no lock that others
-    /// hold while they wait here: it only tries such.
+    /// Calls `choose`, unless another thread does so now or has since `seen`: then this waits for that
+    /// thread, and looking for memory again is worthwhile (true). A thread that chooses waits for no lock
+    /// that others hold while they wait here: it only tries such.
     pub(crate) fn take<P: Platform>(
         &self,
         platform: &P,

@@ -5,8 +5,8 @@ use core::ptr::NonNull;
 use quire_arch::{Platform, VirtAddr};
 use quire_rmap::SpaceCore;
 
-/// What is known of the scan. Its place is kept in the list of spaces, where a space that exits hands it on to the
-/// next one.
+/// What is known of the scan. Its place is kept in the list of spaces, where a space that exits hands it on
+/// to the next one.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Scan {
     /// A step is under way.
@@ -18,7 +18,8 @@ pub(crate) struct Scan {
 }
 
 impl<P: Platform> Spaces<P> {
-    /// The space where the scan continues, with a handle more, and the address in it. `None` at the end of a round.
+    /// The space where the scan continues, with a handle more, and the address in it. `None` at the end of a
+    /// round.
     pub(crate) fn hold_scanned(&self) -> Option<(NonNull<SpaceCore>, VirtAddr)> {
         let _pin = self.platform().pin();
         self.list.lock().hold_scanned()

@@ -80,7 +80,7 @@ pub(super) unsafe fn fill<P: Platform>(frames: &Frames<P>, pfn: Pfn, word: u64) 
         unsafe { frames.platform().zero(pfn, Order::ZERO) };
         return;
     }
-    // SAFETY: an aligned page of the caller's (contract of `Platform`), where any bytes are words. Not written as
-    // one array, which would first be built on the stack.
+    // SAFETY: an aligned page of the caller's (contract of `Platform`), where any bytes are words. Not
+    // written as one array, which would first be built on the stack.
     unsafe { bytes_of(frames, pfn).cast::<[u64; WORDS]>().as_mut() }.fill(word);
 }

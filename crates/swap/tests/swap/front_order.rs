@@ -203,8 +203,8 @@ impl Front {
     }
 }
 
-/// A slot is filled anew, and not freed before, while the writeback of its older page begins. It ends when the newer page
-/// has just been stored.
+/// A slot is filled anew, and not freed before, while the writeback of its older page begins. It ends when
+/// the newer page has just been stored.
 #[test]
 fn a_page_stored_while_an_older_one_is_written_back_is_not_dropped() {
     let front = Front::nearly_full();

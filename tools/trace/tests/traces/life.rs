@@ -277,8 +277,8 @@ fn memory_is_followed_by_address() {
 }
 
 /// A block is written whole, another one in its first half. Then a page of each is freed lazily, which splits
-/// the folios: only the half that was never written to is all zeros and gives its memory back. No contents are
-/// needed for that, and made-up ones do not make a page that was written look like zeros.
+/// the folios: only the half that was never written to is all zeros and gives its memory back. No contents
+/// are needed for that, and made-up ones do not make a page that was written look like zeros.
 #[test]
 fn a_split_drops_pages_that_were_never_written_and_no_others() {
     let mut program = Invented::new("lazy-part");

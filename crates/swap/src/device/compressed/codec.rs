@@ -13,8 +13,8 @@ pub const CODEC_OUTPUT: usize = 4608;
 #[error("the compressed page is damaged")]
 pub struct Damaged;
 
-/// A way to compress pages. Its methods are called with a pin: they neither sleep nor take long. A call of the store that
-/// they work for fails.
+/// A way to compress pages. Its methods are called with a pin: they neither sleep nor take long. A call of
+/// the store that they work for fails.
 pub trait Codec: Send + Sync + 'static {
     /// A CPU's workspace. It lies in the machine's memory; its size and alignment are at most a page or a
     /// few.
@@ -23,8 +23,8 @@ pub trait Codec: Send + Sync + 'static {
     /// Its name, as Linux has it.
     const NAME: &'static str;
 
-    /// Writes a workspace to `place`, where it stays: it may be larger than a kernel's stack. False, and nothing is
-    /// there, if there is no memory.
+    /// Writes a workspace to `place`, where it stays: it may be larger than a kernel's stack. False, and
+    /// nothing is there, if there is no memory.
     fn init(&self, place: &mut MaybeUninit<Self::Workspace>) -> bool;
 
     /// Writes the compressed page to `output` and returns its length; `None` if it does not fit.

@@ -11,7 +11,8 @@ use quire_arch::{Pin, Platform};
 /// mean something.
 const SHARDS: usize = 8;
 
-/// On a line of its own. Not further apart, since a device is passed by value, on kernel stacks of a few pages.
+/// On a line of its own. Not further apart, since a device is passed by value, on kernel stacks of a few
+/// pages.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Shard {

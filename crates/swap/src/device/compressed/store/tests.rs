@@ -118,7 +118,8 @@ fn a_user_after_the_close_gets_an_error() {
     assert_eq!(frames.free_frames(), free);
 }
 
-/// A codec that stores another page of the same store while it compresses one. Of a page it keeps the first word.
+/// A codec that stores another page of the same store while it compresses one. Of a page it keeps the first
+/// word.
 #[derive(Default)]
 struct Nested {
     inner: OnceLock<(&'static Frames<Machine>, &'static CompressedStore<Machine, Nested>, Pfn)>,
