@@ -6,10 +6,20 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Memory that all processes share.
-fn shared() -> &'static AtomicU32 {
+#[derive(Debug)]
+struct Shared {
+    /// How many calls the old process has begun.
+    begun: AtomicU32,
+    /// It has made them all.
+    ended: AtomicU32,
+    /// It stood in one stop while a young one had several turns.
+    starved: AtomicU32,
+}
+
+fn shared() -> &'static Shared {
     let addr = map(PAGE, READ_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
     // SAFETY: a page of zeros that stays mapped.
-    unsafe { &*addr.cast::<AtomicU32>() }
+    unsafe { &*addr.cast::<Shared>() }
 }
 
 fn advise() {
@@ -17,26 +27,46 @@ fn advise() {
     unsafe { libc::madvise(std::ptr::null_mut(), 0, libc::MADV_NORMAL) };
 }
 
-const YOUNG_CALLS: usize = 50_000;
+/// Whether a process is in a stop that its tracer has not ended.
+fn is_stopped(stat: &str) -> bool {
+    let stat = std::fs::read_to_string(stat).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('t'))
+}
+
+/// A call has two stops. Each is over when a process that saw it has made a call of its own, and a third one
+/// belongs to the next call.
+const STOPS: u32 = 3;
 
 pub(crate) fn is_busy_beside_older_ones() {
-    let ended = shared();
+    let shared = shared();
+    let is_over = || shared.ended.load(Ordering::Relaxed) != 0 || shared.starved.load(Ordering::Relaxed) != 0;
+    let old = format!("/proc/{}/stat", std::process::id());
     for _ in 0..4 {
         make_process(|| {
-            let mut calls = 0;
-            while calls < YOUNG_CALLS && ended.load(Ordering::Relaxed) == 0 {
-                advise();
-                calls += 1;
+            let (mut last, mut stops) = (0, 0);
+            while !is_over() {
+                // Several, so that it is most often one of these that stops.
+                (0..16).for_each(|_| advise());
+                let stopped = is_stopped(&old);
+                let begun = shared.begun.load(Ordering::Relaxed);
+                stops = if stopped && begun == last && begun != 0 { stops + 1 } else { 0 };
+                last = begun;
+                if stops >= STOPS {
+                    shared.starved.store(1, Ordering::Relaxed);
+                }
             }
         });
     }
-    for _ in 0..OLD_CALLS {
+    for call in 1..=OLD_CALLS {
+        shared.begun.store(call as u32, Ordering::Relaxed);
         advise();
     }
-    ended.store(1, Ordering::Relaxed);
+    // From here on it also stops for signals.
+    shared.begun.store(0, Ordering::Relaxed);
+    shared.ended.store(1, Ordering::Relaxed);
     // SAFETY: waits for the children.
     while unsafe { libc::wait(std::ptr::null_mut()) } > 0 {}
-    leave(5);
+    leave(if shared.starved.load(Ordering::Relaxed) == 0 { 5 } else { 4 });
 }
 
 /// Maps and unmaps until it is killed.

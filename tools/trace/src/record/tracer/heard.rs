@@ -5,8 +5,9 @@
 //! each of the others had one.
 
 use crate::record::sys::Tid;
-use crate::record::sys::wait::Happened;
+use crate::record::sys::wait::{Happened, Waited};
 use std::collections::VecDeque;
+use std::io;
 
 /// A report of a thread, and when it was received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +28,25 @@ pub(super) struct Queue {
 impl Queue {
     pub(super) fn push(&mut self, tid: Tid, happened: Happened, time: u64) {
         self.heard.push_back(Heard { tid, happened, time });
+    }
+
+    /// Adds a report, and then all that `poll` finds pending. Returns `false` if nothing is left to wait for.
+    pub(super) fn collect(
+        &mut self,
+        first: Waited,
+        now: impl Fn() -> u64,
+        mut poll: impl FnMut() -> io::Result<Option<Waited>>,
+    ) -> io::Result<bool> {
+        let mut waited = first;
+        loop {
+            match waited {
+                Waited::Thread(tid, happened) => self.push(tid, happened, now()),
+                Waited::Interrupted => return Ok(true),
+                Waited::NoneLeft => return Ok(!self.is_empty()),
+            }
+            let Some(more) = poll()? else { return Ok(true) };
+            waited = more;
+        }
     }
 
     /// Whether there is a newer report of this thread than the one taken out.
@@ -68,6 +88,7 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::{BTreeSet, HashMap};
 
     fn stop(event: i32) -> Happened {
         Happened::Stopped { signal: libc::SIGTRAP, event }
@@ -94,6 +115,38 @@ mod tests {
         assert!(queue.has(5) && !queue.has(4));
         assert_eq!(all(&mut queue, None), [(7, call), (5, call), (6, call)]);
         assert!(queue.is_empty());
+    }
+
+    /// All stop again as soon as they are resumed, and Linux reports the newest first.
+    #[test]
+    fn an_old_thread_has_as_many_turns_as_young_ones() {
+        const TURNS: usize = 100;
+        let newest_first = [9, 8, 7, 6, 5];
+        let mut stopped: BTreeSet<Tid> = newest_first.into();
+        let mut queue = Queue::default();
+        let mut turns: HashMap<Tid, usize> = HashMap::new();
+        for _ in 0..TURNS * newest_first.len() {
+            if queue.is_empty() {
+                let mut report =
+                    || stopped.pop_last().map(|tid| Waited::Thread(tid, stop(libc::PTRACE_EVENT_SECCOMP)));
+                let first = report().unwrap();
+                assert!(queue.collect(first, || 1, || Ok(report())).unwrap());
+            }
+            let heard = queue.pop(|_| None).unwrap();
+            *turns.entry(heard.tid).or_default() += 1;
+            stopped.insert(heard.tid);
+        }
+        assert_eq!(turns, newest_first.map(|tid| (tid, TURNS)).into());
+    }
+
+    #[test]
+    fn reports_are_collected_until_none_is_left() {
+        let mut queue = Queue::default();
+        assert!(!queue.collect(Waited::NoneLeft, || 1, || Ok(None)).unwrap());
+        assert!(queue.collect(Waited::Interrupted, || 1, || Ok(None)).unwrap());
+        let ended = Waited::Thread(7, Happened::Exited(0));
+        assert!(queue.collect(ended, || 1, || Ok(Some(Waited::NoneLeft))).unwrap(), "it is to be handled");
+        assert_eq!(all(&mut queue, None), [(7, Happened::Exited(0))]);
     }
 
     #[test]

@@ -225,20 +225,10 @@ impl<'a> Tracer<'a> {
 
     /// Waits for a report, and collects all pending ones. Returns `false` if nothing is left to wait for.
     fn hear(&mut self) -> io::Result<bool> {
-        let mut waited = wait(None)?;
-        loop {
-            match waited {
-                Waited::Thread(tid, happened) => self.heard.push(tid, happened, now()),
-                Waited::Interrupted => return Ok(true),
-                Waited::NoneLeft => return Ok(!self.heard.is_empty()),
-            }
-            // A single thread is stopped now.
-            if self.tasks.len() + self.early.len() + self.unrecorded.len() < 2 {
-                return Ok(true);
-            }
-            let Some(more) = poll(None)? else { return Ok(true) };
-            waited = more;
-        }
+        let first = wait(None)?;
+        // A single thread is stopped now.
+        let is_alone = self.tasks.len() + self.early.len() + self.unrecorded.len() < 2;
+        self.heard.collect(first, now, || if is_alone { Ok(None) } else { poll(None) })
     }
 
     /// Hands over all that was recorded; what happens from here on is not in the trace.
