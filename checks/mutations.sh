@@ -6,12 +6,12 @@
 #     checks/mutations.sh --check     whether each still applies; nothing is built
 #
 # Each is looked for where its `First:` line says, then by `quire diff`, then by the tests, then by the models. Ends
-# with 0 if at most one is not found. The copy and its build stay in ${TMPDIR:-/tmp}/quire-mutations for the next run;
-# the logs of what found each lie there too. The checkout is only read.
+# with 0 if at most one is not found. The copy and its build stay in ${TMPDIR:-target}/quire-mutations for the next run;
+# the logs of what found each lie there too. All else of the checkout is only read.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 patches=$PWD/checks/mutations
-work=${TMPDIR:-/tmp}/quire-mutations
+work=${TMPDIR:-$PWD/target}/quire-mutations
 
 # Seconds that the random programs, the tests of one crate, and one run of the models get. What takes longer hangs.
 DIFF_SECONDS=60 TEST_SECONDS=900 MODEL_SECONDS=1500

@@ -8,7 +8,6 @@ use quire_trace::event::{
     TaskId,
 };
 use quire_trace::format::{TraceReader, TraceWriter, UseSource};
-use std::fs::File;
 use std::path::{Path, PathBuf};
 
 const PAGE: u64 = 4096;
@@ -41,8 +40,8 @@ impl Invented {
         let bundled = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../recordings/python-structures.qtr");
         let mut header = TraceReader::open(&bundled).unwrap().header().clone();
         (header.uses, header.shown_limit) = (uses, shown_limit);
-        let path = std::env::temp_dir().join(format!("quire-limits-{}-{name}", std::process::id()));
-        let mut writer = TraceWriter::new(File::create(&path).unwrap(), &header, 3).unwrap();
+        let (file, path) = tempfile::Builder::new().prefix(name).tempfile().unwrap().keep().unwrap();
+        let mut writer = TraceWriter::new(file, &header, 3).unwrap();
         let mut push = |time_ns, kind| {
             writer.push(&Event { time_ns, task: TaskId(0), cpu: 0, kind }).unwrap();
         };

@@ -139,12 +139,15 @@ pub(crate) struct ImportArguments {
 pub(crate) enum ImportFormat {
     /// What `valgrind --tool=lackey --trace-mem=yes --log-file=FILE CMD` writes
     Lackey {
-        /// The file that valgrind wrote
+        /// The file that valgrind wrote, or a pipe
         #[arg(value_name = "FILE")]
         input: PathBuf,
         /// The recording to write
-        #[arg(short, long, value_name = "TRACE")]
+        #[arg(short, long, value_name = "TRACE", help_heading = "Output")]
         output: PathBuf,
+        /// Replace TRACE even if it is not a recording
+        #[arg(long, help_heading = "Output")]
+        force: bool,
     },
 }
 
@@ -322,7 +325,7 @@ pub(crate) struct DiffArguments {
     /// Number of programs at once; by default one per CPU
     #[arg(long, value_name = "N")]
     pub(crate) jobs: Option<usize>,
-    /// Write the failing program, minimised, to this file
+    /// Write the failing program, minimised, to this file, which may be a program that was saved before
     #[arg(long, value_name = "FILE", help_heading = "A program that fails")]
     pub(crate) save: Option<PathBuf>,
     /// Give both sides swap space of this size, so that MADV_PAGEOUT pages out: the host gets a zram device

@@ -1,6 +1,7 @@
 //! Exit codes: 0 success, 1 the work found a failure, 2 wrong usage or input.
 
 use quire_advise::AdviseError;
+use quire_output::FileError;
 use std::fmt;
 use std::process::ExitCode;
 
@@ -36,6 +37,16 @@ impl Failure {
     pub(crate) fn report(self) -> ExitCode {
         eprintln!("quire: {}", self.line());
         ExitCode::from(self.code)
+    }
+}
+
+/// A wrong place is wrong usage; a full disk is not.
+impl From<FileError> for Failure {
+    fn from(error: FileError) -> Self {
+        match error {
+            FileError::Write { .. } => Self::work(error),
+            _ => Self::input(error),
+        }
     }
 }
 

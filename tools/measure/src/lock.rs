@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::os::fd::{AsRawFd as _, RawFd};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -44,7 +45,9 @@ impl Lock {
         path: &Path,
         held: &mut BTreeMap<PathBuf, Weak<Self>>,
     ) -> Result<Arc<Self>, MeasureError> {
-        let file = OpenOptions::new().read(true).append(true).create(true).open(path);
+        // What a link of this name leads to is not to be written.
+        let file =
+            OpenOptions::new().read(true).append(true).create(true).custom_flags(libc::O_NOFOLLOW).open(path);
         let file = file.map_err(|why| MeasureError::file(path, why))?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Err(rustix::io::Errno::WOULDBLOCK) => return Err(MeasureError::Busy(path.to_owned())),

@@ -17,8 +17,7 @@ struct Folder(PathBuf);
 
 impl Folder {
     fn new(name: &str) -> Self {
-        let folder = std::env::temp_dir().join(format!("quire-guard-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&folder);
+        let folder = tempfile::Builder::new().prefix(name).tempdir().unwrap().keep();
         fs::create_dir_all(folder.join("khugepaged")).unwrap();
         fs::create_dir_all(folder.join("hugepages-64kB")).unwrap();
         fs::write(folder.join("enabled"), "always [madvise] never\n").unwrap();

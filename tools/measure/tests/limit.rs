@@ -10,6 +10,8 @@ use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tempfile::NamedTempFile;
+
 use quire_measure::{
     CgroupRoot, CgroupVersion, MeasureError, MemoryLimit, Options, Swap, SwapKind, Truth, measure,
 };
@@ -28,7 +30,7 @@ fn alone() -> MutexGuard<'static, ()> {
 
 /// Fills 64 MiB and reads pages at random, in half of that with this swap. None where that cannot be.
 fn random(kind: SwapKind, reads: &str) -> Option<(Truth, u64)> {
-    let output = std::env::temp_dir().join(format!("quire-limit-{kind}-{}", std::process::id()));
+    let output = NamedTempFile::new().unwrap();
     let limit = MemoryLimit::new(32 * MIB, Some(Swap { kind, bytes: 128 * MIB }));
     let options = Options {
         thp_disabled: true,
@@ -38,12 +40,11 @@ fn random(kind: SwapKind, reads: &str) -> Option<(Truth, u64)> {
     };
     let run = || {
         let mut command = Command::new(PROGRAMS);
-        command.args(["random", "64", reads]).stdout(File::create(&output).unwrap());
+        command.args(["random", "64", reads]).stdout(output.reopen().unwrap());
         measure(command, &options)
     };
     let truth = skip_or(run())?;
-    let faults = fs::read_to_string(&output).unwrap().trim().parse().unwrap();
-    fs::remove_file(output).unwrap();
+    let faults = fs::read_to_string(output.path()).unwrap().trim().parse().unwrap();
     Some((truth, faults))
 }
 
@@ -229,8 +230,8 @@ fn all_is_gone_after_the_measuring_process_was_killed() {
 #[test]
 fn what_a_killed_shell_left_goes_with_the_next_limit() {
     let _alone = alone();
-    let file = std::env::temp_dir().join(format!("quire-limit-left-{}", std::process::id()));
-    let word = file.with_extension("word");
+    let folder = tempfile::tempdir().unwrap();
+    let [file, word] = ["left", "word"].map(|name| folder.path().join(name));
     {
         let Ok(mut lock) = OpenOptions::new().append(true).open(LOCK) else {
             return eprintln!("skipped: no limit was ever set on this host, or not by this user");
@@ -249,7 +250,6 @@ fn what_a_killed_shell_left_goes_with_the_next_limit() {
     assert!(truth.status.success());
     assert_eq!(fs::read_to_string(&word).unwrap(), "old\n");
     assert!(!file.exists());
-    fs::remove_file(word).unwrap();
 }
 
 #[test]
@@ -274,10 +274,10 @@ fn another_user_is_refused_in_one_line() {
 #[test]
 fn a_hierarchy_without_the_files_is_refused() {
     let _alone = alone();
-    let root = std::env::temp_dir().join(format!("quire-no-cgroup-{}", std::process::id()));
-    fs::create_dir_all(&root).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path();
     fs::write(root.join("cgroup.subtree_control"), "memory\n").unwrap();
-    let cgroups = Some(CgroupRoot::at(&root, CgroupVersion::V2));
+    let cgroups = Some(CgroupRoot::at(root, CgroupVersion::V2));
     let limit = Some(MemoryLimit { cgroups, ..MemoryLimit::new(32 * MIB, None) });
     let refused = measure(Command::new("true"), &Options { limit, ..Options::default() }).unwrap_err();
     match &refused {
@@ -285,6 +285,5 @@ fn a_hierarchy_without_the_files_is_refused() {
         MeasureError::Missing(file) => assert!(file.ends_with("memory.max"), "{refused}"),
         _ => panic!("{refused}"),
     }
-    assert_eq!(fs::read_dir(&root).unwrap().count(), 1);
-    fs::remove_dir_all(root).unwrap();
+    assert_eq!(fs::read_dir(root).unwrap().count(), 1);
 }

@@ -3,9 +3,10 @@
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::ExitStatusExt as _;
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
+
+use tempfile::NamedTempFile;
 
 use quire_measure::{HostSettings, MeasureError, Options, Truth, measure};
 
@@ -26,13 +27,10 @@ fn command(words: &[&str]) -> Command {
 
 /// What it used, and the lines that it printed.
 fn run(mut command: Command, options: &Options) -> (Truth, Vec<String>) {
-    static RUNS: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
-    let run = RUNS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-    let name: PathBuf = std::env::temp_dir().join(format!("quire-measure-{}-{run}", std::process::id()));
-    command.stdin(Stdio::null()).stdout(fs::File::create(&name).expect("a file for the output"));
+    let output = NamedTempFile::new().expect("a file for the output");
+    command.stdin(Stdio::null()).stdout(output.reopen().expect("the same file"));
     let truth = measure(command, options).expect("a measurement");
-    let text = fs::read_to_string(&name).expect("its output");
-    fs::remove_file(name).expect("it is there");
+    let text = fs::read_to_string(output.path()).expect("its output");
     (truth, text.lines().map(str::to_owned).collect())
 }
 

@@ -8,7 +8,7 @@
 //! - `svg`: elements and text.
 //! - `draw`: a picture as SVG.
 //! - `page`: the page.
-//! - `file`: the file that it is written to, completely or not at all.
+//! - `file`: the files that pages and traces are written to.
 //! - `perfetto`: traces.
 
 mod draw;
@@ -19,7 +19,7 @@ mod picture;
 mod svg;
 mod unit;
 
-pub use file::{FileError, ReportFile};
+pub use file::{page_file, trace_file};
 pub use page::{Page, Section};
 pub use picture::{Cell, Column, Drawing, HeatCell, HeatDrawing, HeatRun, Mark, Picture};
 pub use unit::Unit;

@@ -20,6 +20,7 @@ use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -124,6 +125,24 @@ impl<F: PagingFormat> FileDevice<F> {
         };
         let slots = u64::from(header.last_page);
         Ok(Self { platform: platform.clone(), shared, workers, slots, engine, direct })
+    }
+
+    /// On a new file of `slots` pages without a name, in the folder for temporary files: it is gone with the
+    /// device.
+    ///
+    /// # Errors
+    ///
+    /// [`FileDeviceError`]: the file cannot be made or written.
+    pub fn temporary(
+        platform: &HostPlatform<F>,
+        slots: u64,
+        options: FileDeviceOptions,
+    ) -> Result<Self, FileDeviceError> {
+        let wrong = |cause| FileDeviceError { path: tempfile::env::temp_dir(), cause };
+        let file = tempfile::tempfile().map_err(|error| wrong(Cause::Host(error)))?;
+        header::format(&file, slots).map_err(wrong)?;
+        let own = format!("/proc/self/fd/{}", file.as_raw_fd());
+        Self::open(platform, Path::new(&own), options).map_err(|error| wrong(error.cause))
     }
 
     /// The engine.

@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use crate::disk::Disk;
-use quire_host::swap::{FileDevice, FileDeviceOptions, SlowConfig, SlowDevice, make_swap};
+use quire_host::swap::{FileDevice, FileDeviceOptions, SlowConfig, SlowDevice};
 
 const PAGES: u64 = 8;
 const SLOTS: u64 = 64;
@@ -90,12 +90,9 @@ fn a_device_behind_that_is_of_another_machine_is_refused() {
 /// It transfers to and from the RAM of the machine that it was opened for.
 #[test]
 fn a_file_device_of_another_machine_is_refused() {
-    let path = std::env::temp_dir().join(format!("quire-other-machine-{}", std::process::id()));
-    make_swap(&path, SLOTS + 1).unwrap();
     assert_refused(|_, other| {
-        FileDevice::open(other.platform(), &path, FileDeviceOptions::default()).unwrap()
+        FileDevice::temporary(other.platform(), SLOTS + 1, FileDeviceOptions::default()).unwrap()
     });
-    std::fs::remove_file(&path).unwrap();
 }
 
 /// A device that does not ask the one behind it.

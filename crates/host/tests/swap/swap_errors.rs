@@ -267,7 +267,8 @@ fn calls_that_need_an_unreadable_page_say_so() {
 /// Some pages of a file that has become too short are gone.
 #[test]
 fn a_file_that_was_cut_off_is_sigbus() {
-    let path = std::env::temp_dir().join(format!("quire-swap-errors-{}", std::process::id()));
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("swap");
     make_swap(&path, 256).unwrap();
     let machine = machine(0);
     let device = FileDevice::open(machine.memory().platform(), &path, FileDeviceOptions::default()).unwrap();
@@ -276,7 +277,6 @@ fn a_file_that_was_cut_off_is_sigbus() {
     scene.out_whole();
     assert_eq!(scene.swapped(), PAGES);
     let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
-    std::fs::remove_file(&path).unwrap();
     let len = file.metadata().unwrap().len();
     file.set_len(PAGE).unwrap();
     let lost = (0..PAGES).filter(|&at| scene.read(at) == Err(BUS)).count() as u64;

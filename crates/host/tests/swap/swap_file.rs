@@ -11,32 +11,24 @@ use quire_swap::{DeviceError, DeviceMemory, Direction, PageIo, Submitted, SwapDe
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
+use tempfile::{Builder, TempPath};
 
 const PAGE: usize = 4096;
 const SLOTS: u64 = 96;
 
 /// A file of this test's own, in a folder on a disk.
-struct Scratch(PathBuf);
+struct Scratch(TempPath);
 
 impl Scratch {
     fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("quire-swap-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        Self(std::env::temp_dir().join(name))
+        // The name only.
+        Self(Builder::new().prefix("quire-swap-").make(|_| Ok(())).unwrap().into_temp_path())
     }
 
     fn with_swap(slots: u64) -> Self {
         let file = Self::new();
         make_swap(&file.0, slots).unwrap();
         file
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
     }
 }
 
@@ -325,6 +317,23 @@ fn wrong_files_are_refused_with_their_name() {
     refuse(&busy, "in use");
     drop(first);
     assert!(FileDevice::open(machine.memory().platform(), &busy.0, FileDeviceOptions::default()).is_ok());
+}
+
+/// Others may make links in the folder where a swap file is made.
+#[test]
+fn a_link_is_not_written_through_and_no_file_is_formatted() {
+    let folder = tempfile::tempdir().unwrap();
+    let [letter, link, dangling] = ["letter", "link", "dangling"].map(|name| folder.path().join(name));
+    fs::write(&letter, "a letter").unwrap();
+    std::os::unix::fs::symlink(&letter, &link).unwrap();
+    std::os::unix::fs::symlink(folder.path().join("made"), &dangling).unwrap();
+    for path in [&letter, &link, &dangling] {
+        assert!(make_swap(path, 8).is_err(), "{}", path.display());
+    }
+    assert_eq!(fs::read(&letter).unwrap(), b"a letter");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);
+    assert!(make_swap(&folder.path().join("empty"), 0).is_err());
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3, "what has no header is removed");
 }
 
 /// What mkswap itself makes can be used, if it is installed.

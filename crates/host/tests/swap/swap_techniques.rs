@@ -1,7 +1,7 @@
 //! Every value of the technique `swap`: what is swapped out is read back as it was.
 
 use crate::common::*;
-use quire_host::swap::{FileDevice, FileDeviceOptions, make_swap};
+use quire_host::swap::{FileDevice, FileDeviceOptions};
 use std::sync::Barrier;
 
 /// A machine with one value of the technique; with 2 MiB folios if `huge`.
@@ -162,10 +162,7 @@ fn threads_that_want_the_same_page_all_get_it() {
 #[test]
 fn a_limited_program_waits_for_a_slow_device() {
     let machine = Setup::of(HostConfig::with_ram(32 << 20)).reserve().overcommit().build();
-    let path = std::env::temp_dir().join(format!("quire-swap-steps-{}", std::process::id()));
-    make_swap(&path, 4096).unwrap();
-    let device = FileDevice::open(machine.memory().platform(), &path, FileDeviceOptions::default());
-    std::fs::remove_file(&path).unwrap();
+    let device = FileDevice::temporary(machine.memory().platform(), 4096, FileDeviceOptions::default());
     machine.memory().swapon(device.unwrap(), SwapOnOptions::default()).unwrap();
     let space = create_space(&machine);
     let memcgs = machine.memory().memcgs();

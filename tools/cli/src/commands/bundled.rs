@@ -1,9 +1,10 @@
 //! The bundled recordings. The program has them in itself, since an installed one has no repository around
 //! it.
 
+use quire_output::FileError;
 use quire_trace::format::EXTENSION;
-use std::io;
 use std::path::{Path, PathBuf};
+use tempfile::TempDir;
 
 macro_rules! recordings {
     ($($name:literal)*) => {
@@ -20,29 +21,22 @@ const RECORDINGS: &[(&str, &[u8])] = recordings!(
 /// A folder of files that is removed on drop.
 #[derive(Debug)]
 pub(crate) struct Unpacked {
-    folder: PathBuf,
+    _folder: TempDir,
     /// By name.
     pub(crate) files: Vec<PathBuf>,
 }
 
 /// Writes the recordings to a new folder.
-pub(crate) fn unpack() -> io::Result<Unpacked> {
-    let folder = std::env::temp_dir().join(format!("quire-{}-recordings", std::process::id()));
-    std::fs::create_dir(&folder)?;
-    let mut unpacked = Unpacked { folder, files: Vec::new() };
+pub(crate) fn unpack() -> Result<Unpacked, FileError> {
+    let failed = |source| FileError::Temporary { folder: tempfile::env::temp_dir(), source };
+    let folder = tempfile::Builder::new().prefix("quire-recordings-").tempdir().map_err(failed)?;
+    let mut files = Vec::new();
     for (name, bytes) in RECORDINGS {
-        let file = unpacked.folder.join(name).with_extension(EXTENSION);
-        std::fs::write(&file, bytes)?;
-        unpacked.files.push(file);
+        let file = folder.path().join(name).with_extension(EXTENSION);
+        std::fs::write(&file, bytes).map_err(failed)?;
+        files.push(file);
     }
-    Ok(unpacked)
-}
-
-impl Drop for Unpacked {
-    fn drop(&mut self) {
-        // What cannot be removed stays in the folder for such files.
-        let _ = std::fs::remove_dir_all(&self.folder);
-    }
+    Ok(Unpacked { _folder: folder, files })
 }
 
 /// The recordings in `folder`, by name; none if there is no such folder.
@@ -72,7 +66,7 @@ mod tests {
         for (ours, theirs) in unpacked.files.iter().zip(&repository) {
             assert_eq!(std::fs::read(ours).unwrap(), std::fs::read(theirs).unwrap(), "{}", ours.display());
         }
-        let folder = unpacked.folder.clone();
+        let folder = unpacked.files[0].parent().unwrap().to_owned();
         drop(unpacked);
         assert!(!folder.exists());
     }

@@ -3,12 +3,20 @@
 use crate::args::{DiffArguments, chosen_techniques};
 use crate::exit::{FOUND_FAILURE, Failure};
 use crate::output::{comparison, progress::Bar};
-use quire_diff::program::Program;
+use quire_diff::program::{HEADING, Program};
 use quire_diff::threads::{self, Side, ThreadOptions, ThreadReport};
 use quire_diff::{DiffError, DiffOptions, DiffReport, HostSwap, Setup};
+use quire_output::{Kind, Meanwhile, WholeFile};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
+
+/// A file of `--save`.
+const PROGRAM: Kind = Kind {
+    name: "saved program",
+    is_one: |start| start.starts_with(HEADING.as_bytes()),
+    hint: "remove it first, or name another file",
+};
 
 pub(crate) fn run(arguments: &DiffArguments) -> Result<ExitCode, Failure> {
     let host_swap = arguments.swap.map(HostSwap::start).transpose().map_err(Failure::work)?;
@@ -56,11 +64,14 @@ fn random(arguments: &DiffArguments) -> Result<bool, Failure> {
         shrink: Duration::from_secs(arguments.shrink),
         setup: setup(arguments),
     };
+    let save =
+        arguments.save.as_deref().map(|path| WholeFile::open(path, &PROGRAM, false, Meanwhile::Unnamed));
+    let save = save.transpose()?;
     let bar = Bar::new(&format!("seed {}", options.seed), "operations");
     let report = quire_diff::run(&options, &mut |done, total| bar.set(done, total));
     bar.finish();
     let report = report.map_err(failure)?;
-    show(arguments, &report)?;
+    show(arguments, &report, save)?;
     let mut good = report.is_good();
     if good && arguments.concurrent > 0 {
         for side in [Side::Linux, Side::Quire] {
@@ -79,18 +90,17 @@ fn random(arguments: &DiffArguments) -> Result<bool, Failure> {
     Ok(good)
 }
 
-fn show(arguments: &DiffArguments, report: &DiffReport) -> Result<(), Failure> {
+fn show(arguments: &DiffArguments, report: &DiffReport, save: Option<WholeFile>) -> Result<(), Failure> {
     let name = format!("seed {}", arguments.seed);
     if arguments.json {
         comparison::print_json(&name, report, arguments.coverage);
     } else {
         comparison::print(&name, report, arguments.coverage);
     }
-    if let (Some(file), Some(found)) = (&arguments.save, &report.failure) {
+    if let (Some(file), Some(found)) = (save, &report.failure) {
         let text = format!("# {}\n", found.mismatch.what.replace('\n', " "));
         // The heading comes first, remarks may follow anywhere.
-        std::fs::write(file, format!("{}{text}", found.program))
-            .map_err(|error| Failure::work(format!("{}: {error}", file.display())))?;
+        file.write(format!("{}{text}", found.program).as_bytes())?;
     }
     Ok(())
 }

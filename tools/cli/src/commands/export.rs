@@ -4,9 +4,8 @@ use super::replay::{failure, prepared};
 use crate::args::{ExportArguments, ExportFormat, MachineArguments};
 use crate::exit::{FOUND_FAILURE, Failure};
 use crate::output::progress::Bar;
-use crate::pictures;
-use quire_report::ReportFile;
 use quire_report::perfetto::{Counted, Detail, Trace, Track};
+use quire_report::trace_file;
 use quire_trace::event::{Call, Event, EventKind, Fault, TaskId};
 use quire_trace::replay::{Counters, Moment};
 use std::collections::HashMap;
@@ -15,9 +14,9 @@ use std::process::ExitCode;
 
 pub(crate) fn run(arguments: &ExportArguments) -> Result<ExitCode, Failure> {
     let ExportFormat::Perfetto { file, output, salvage, machine } = &arguments.format;
-    let place = ReportFile::for_trace(output).map_err(pictures::failure)?;
+    let place = trace_file(output)?;
     let (trace, good) = perfetto(file, machine, *salvage)?;
-    place.write(&trace).map_err(pictures::failure)?;
+    place.write(&trace)?;
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::from(FOUND_FAILURE) })
 }
 

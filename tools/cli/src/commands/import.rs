@@ -2,12 +2,17 @@
 
 use crate::args::{ImportArguments, ImportFormat};
 use crate::exit::Failure;
-use quire_trace::import;
+use quire_trace::import::{self, ImportError};
 use std::process::ExitCode;
 
 pub(crate) fn run(arguments: ImportArguments) -> Result<ExitCode, Failure> {
-    let ImportFormat::Lackey { input, output } = arguments.format;
-    let summary = import::lackey(&input, &output).map_err(Failure::input)?;
+    let ImportFormat::Lackey { input, output, force } = arguments.format;
+    let summary = import::lackey(&input, &output, force).map_err(|error| match error {
+        ImportError::Output(error) => error.into(),
+        // The disk is full.
+        error @ ImportError::Trace { .. } => Failure::work(error),
+        error => Failure::input(error),
+    })?;
     eprint!("{summary}");
     Ok(ExitCode::SUCCESS)
 }

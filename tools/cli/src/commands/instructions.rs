@@ -2,7 +2,7 @@
 
 use crate::exit::Failure;
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// Counts the instructions of one replay: the file, the setting's name, the switches of techniques.
@@ -27,8 +27,9 @@ pub(crate) fn counter() -> Result<Counter, Failure> {
 
 fn count(quire: &Path, file: &Path, setting: &str, switches: &[(&str, &str)]) -> Result<u64, String> {
     // valgrind writes the profile when the program has ended, by name.
-    let folder = Folder::new().map_err(|error| format!("no folder for a profile: {error}"))?;
-    let profile = folder.0.join("profile");
+    let folder = tempfile::Builder::new().prefix("quire-profile-").tempdir();
+    let folder = folder.map_err(|error| format!("no folder for a profile: {error}"))?;
+    let profile = folder.path().join("profile");
     let mut option = std::ffi::OsString::from("--callgrind-out-file=");
     option.push(&profile);
     let mut command = Command::new("valgrind");
@@ -45,26 +46,6 @@ fn count(quire: &Path, file: &Path, setting: &str, switches: &[(&str, &str)]) ->
         return Err(format!("valgrind counted nothing: {}", words.lines().next().unwrap_or("no message")));
     }
     Ok(instructions)
-}
-
-/// A folder that is removed with all that is in it.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> std::io::Result<Self> {
-        use std::sync::atomic::{AtomicU32, Ordering};
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("quire-profile-{}-{number}", std::process::id()));
-        std::fs::create_dir(&path)?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }
 
 /// The crates of the memory manager.

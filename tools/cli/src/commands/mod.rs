@@ -14,7 +14,6 @@ pub(crate) mod record;
 mod recordings;
 pub(crate) mod replay;
 pub(crate) mod run;
-pub(crate) mod scratch;
 pub(crate) mod tour;
 pub(crate) mod trace;
 

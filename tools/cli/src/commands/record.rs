@@ -58,13 +58,14 @@ pub(crate) fn pressure(bytes: u64, one_in: u32) -> Pressure {
 pub(crate) fn not_recorded(error: RecordError, output: Option<&Path>) -> Failure {
     match error {
         RecordError::Trace(error) => {
-            let place = output.map_or_else(std::env::temp_dir, Path::to_path_buf);
+            let place = output.map_or_else(tempfile::env::temp_dir, Path::to_path_buf);
             let hint = if output.is_none() { "; TMPDIR names another folder" } else { "" };
             Failure::work(format!(
                 "{}: not recorded, though the program ran to its end: {error}{hint}",
                 place.display()
             ))
         }
+        RecordError::Output(error) => error.into(),
         RecordError::Start { .. } | RecordError::Broken => Failure::work(error),
         error => Failure::input(error),
     }

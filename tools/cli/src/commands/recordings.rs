@@ -2,11 +2,11 @@
 
 use super::at_once;
 use super::record::{not_recorded, pressure, swap_to_keep};
-use super::scratch::scratch;
 use crate::args::AdviseArguments;
 use crate::exit::Failure;
 use quire_advise::{LimitSetting, peak_anonymous};
 use quire_measure::{HostSwap, limit_files};
+use quire_output::temporary_file;
 use quire_trace::format::Pressure;
 use quire_trace::record::{RecordError, RecordOptions, RecordTarget, ShownLimit, record};
 use std::ffi::OsString;
@@ -152,7 +152,7 @@ impl Recordings {
         way: Way,
         run: u16,
     ) -> Result<Result<Duration, RecordError>, Failure> {
-        let open = scratch().map_err(Failure::input)?;
+        let open = Arc::new(temporary_file()?);
         let mut options = RecordOptions::new(command.to_vec(), RecordTarget::Open(Arc::clone(&open)));
         let Way { pressure, limit } = way;
         options.reuse = None;

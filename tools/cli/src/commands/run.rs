@@ -2,13 +2,14 @@
 
 use super::record::not_recorded;
 use super::replay::{replay, show};
-use super::scratch::scratch;
 use crate::args::RunArguments;
 use crate::exit::{FOUND_FAILURE, Failure};
+use quire_output::temporary_file;
 use quire_trace::record::{CallChoice, RecordOptions, RecordTarget, record};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 pub(crate) fn run(arguments: RunArguments) -> Result<ExitCode, Failure> {
     // What to record to, where to read it, and what to call it.
@@ -16,7 +17,7 @@ pub(crate) fn run(arguments: RunArguments) -> Result<ExitCode, Failure> {
     let (target, file, name) = match arguments.output {
         Some(file) => (RecordTarget::File(file.clone()), file.clone(), file),
         None => {
-            let open = scratch().map_err(Failure::input)?;
+            let open = Arc::new(temporary_file()?);
             let file = PathBuf::from(format!("/proc/self/fd/{}", open.as_raw_fd()));
             (RecordTarget::Open(open), file, Path::new("quire run").to_path_buf())
         }

@@ -4,7 +4,6 @@ use super::bundled::{in_folder, unpack};
 use super::{advise, compare};
 use crate::exit::{FOUND_FAILURE, Failure};
 use crate::output::{advice, say, techniques};
-use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -17,7 +16,7 @@ const ADVISED: &str = "realloc-growth";
 pub(crate) fn run() -> Result<ExitCode, Failure> {
     let beside = in_folder(Path::new(FOLDER));
     // Of an installed program.
-    let unpacked = if beside.is_empty() { Some(unpack().map_err(|error| no_room(&error))?) } else { None };
+    let unpacked = if beside.is_empty() { Some(unpack()?) } else { None };
     let files = unpacked.as_ref().map_or(&beside, |unpacked| &unpacked.files);
     say(format_args!(
         "Quire is the memory management of a Linux-class kernel, as a library. Here it replays the\n\
@@ -48,9 +47,4 @@ pub(crate) fn run() -> Result<ExitCode, Failure> {
     say("  quire lab --quick; quire diff                           techniques timed; random calls on Linux");
     let good = comparisons.iter().all(|comparison| comparison.report.is_good());
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::from(FOUND_FAILURE) })
-}
-
-fn no_room(error: &io::Error) -> Failure {
-    let folder = std::env::temp_dir();
-    Failure::input(format!("the bundled recordings cannot be unpacked to {}: {error}", folder.display()))
 }

@@ -14,20 +14,21 @@ pub(crate) use replay::replay;
 
 use crate::exit::Failure;
 use crate::output::say;
-use quire_report::{Cell, Column, FileError, Page, ReportFile, Section, Unit};
+use quire_output::WholeFile;
+use quire_report::{Cell, Column, Page, Section, Unit, page_file};
 use quire_trace::format::{HostSettings, TraceHeader};
 use std::path::Path;
 
 /// A page in progress, if there is to be one. Its target is checked before the work begins.
 pub(crate) struct Report {
-    place: Option<ReportFile>,
+    place: Option<WholeFile>,
     page: Page,
 }
 
 impl Report {
     /// A page at `path`, about what `command` found.
     pub(crate) fn new(path: Option<&Path>, command: &str) -> Result<Self, Failure> {
-        let place = path.map(ReportFile::for_page).transpose().map_err(failure)?;
+        let place = path.map(page_file).transpose()?;
         Ok(Self { place, page: Page { title: command.to_owned(), sections: Vec::new() } })
     }
 
@@ -48,17 +49,9 @@ impl Report {
     /// Writes the page.
     pub(crate) fn write(self) -> Result<(), Failure> {
         match self.place {
-            Some(place) => place.write(self.page.html().as_bytes()).map_err(failure),
+            Some(place) => Ok(place.write(self.page.html().as_bytes())?),
             None => Ok(()),
         }
-    }
-}
-
-/// A wrong target is wrong usage; a full disk is not.
-pub(crate) fn failure(error: FileError) -> Failure {
-    match error {
-        FileError::Write(..) => Failure::work(error),
-        _ => Failure::input(error),
     }
 }
 

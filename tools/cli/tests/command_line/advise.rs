@@ -1,6 +1,6 @@
 //! `quire advise`.
 
-use crate::{python, quire, quire_with};
+use crate::{Folder, python, quire, quire_with};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
@@ -258,11 +258,11 @@ fn what_cannot_be_predicted_from_is_refused_in_a_line() {
 /// With huge pages on a recording does not tell which pages a program touches.
 #[test]
 fn a_recording_with_huge_pages_on_is_refused() {
-    let file = std::env::temp_dir().join(format!("quire-advise-{}.qtr", std::process::id()));
+    let folder = Folder::new("thp");
+    let file = folder.0.join("on.qtr");
     let recorded = quire(&["record", "--thp=on", "-o", text(&file), "--", "true"]);
     assert!(recorded.status.success(), "{}", String::from_utf8_lossy(&recorded.stderr));
     let output = advise(&[text(&file)]);
-    let _ = std::fs::remove_file(&file);
     if std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled")
         .is_ok_and(|text| text.contains("[never]"))
     {
@@ -311,12 +311,11 @@ fn predictions_are_held_against_the_program_itself() {
 
 #[test]
 fn a_calibration_prints_what_faults_cost() {
-    let folder = std::env::temp_dir().join(format!("quire-costs-{}", std::process::id()));
+    let folder = Folder::new("costs");
     let output = quire_with(&["calibrate", "--json"], |command| {
-        command.env("XDG_CACHE_HOME", &folder);
+        command.env("XDG_CACHE_HOME", &folder.0);
     });
-    let kept = std::fs::read_dir(folder.join("quire")).map_or(0, Iterator::count);
-    let _ = std::fs::remove_dir_all(&folder);
+    let kept = std::fs::read_dir(folder.0.join("quire")).map_or(0, Iterator::count);
     let errors = String::from_utf8_lossy(&output.stderr);
     if errors.contains("another measurement") {
         eprintln!("skipped: {errors}");

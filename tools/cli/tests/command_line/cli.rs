@@ -5,6 +5,7 @@ use quire_trace::format::TraceReader;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use tempfile::TempPath;
 
 fn recording(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../recordings").join(name)
@@ -23,19 +24,13 @@ fn complaint(output: &Output) -> String {
 }
 
 /// A file of this test's own.
-struct Scratch(PathBuf);
+struct Scratch(TempPath);
 
 impl Scratch {
     fn new(name: &str, contents: &[u8]) -> Self {
-        let path = std::env::temp_dir().join(format!("quire-cli-{}-{name}", std::process::id()));
-        fs::write(&path, contents).expect("a writable temporary folder");
-        Self(path)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
+        let made = tempfile::Builder::new().suffix(name).tempfile().expect("a writable temporary folder");
+        fs::write(made.path(), contents).expect("a file");
+        Self(made.into_temp_path())
     }
 }
 

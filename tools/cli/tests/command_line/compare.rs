@@ -1,6 +1,6 @@
 //! `quire compare`.
 
-use crate::{python, quire};
+use crate::{Folder, python, quire};
 use serde_json::Value;
 use std::collections::HashSet;
 use std::process::Command;
@@ -51,7 +51,8 @@ fn each_technique_changes_what_it_is_about() {
 /// A program made for two techniques: it empties tables under a mapping that stays, and moves 8 MiB.
 #[test]
 fn freed_tables_and_moved_tables_are_counted() {
-    let file = std::env::temp_dir().join(format!("quire-compare-{}.qtr", std::process::id()));
+    let folder = Folder::new("compare");
+    let file = folder.0.join("moves.qtr");
     let name = file.to_str().expect("a plain path");
     let program = "
 import mmap
@@ -71,7 +72,6 @@ moved.resize(256 << 20)
     let recorded = quire(&["record", "-o", name, "--", python(), "-c", program]);
     assert!(recorded.status.success(), "{}", String::from_utf8_lossy(&recorded.stderr));
     let all = objects(&[name, "--technique", "tables", "--technique", "mremap"]);
-    let _ = std::fs::remove_file(&file);
     assert!(all.iter().all(|object| object["technique"] == "tables" || object["technique"] == "mremap"));
     let (before, after) = figure(&all, "", "empty_tables_freed");
     assert!(before == 0.0 && after >= 100.0, "{before} {after}");

@@ -4,6 +4,7 @@ mod advise;
 mod cli;
 mod compare;
 mod ends;
+mod files;
 mod lab;
 mod limits;
 mod manual;
@@ -13,7 +14,7 @@ mod schema;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::{PoisonError, RwLock};
 
@@ -44,10 +45,15 @@ fn quire_with(arguments: &[&str], change: impl FnOnce(&mut Command)) -> Output {
     }
 }
 
+/// A bundled recording.
+fn recording_of(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../recordings").join(name).with_extension("qtr")
+}
+
 /// A python that is no script that looks for one.
 fn python() -> &'static str {
     const PLACE: &str = "/usr/bin/python3";
-    if std::path::Path::new(PLACE).exists() { PLACE } else { "python3" }
+    if Path::new(PLACE).exists() { PLACE } else { "python3" }
 }
 
 /// A folder of a test's own, which any user may use. It is gone when the test is over.
@@ -55,10 +61,10 @@ struct Folder(PathBuf);
 
 impl Folder {
     fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("quire-cli-{}-{name}", std::process::id()));
-        fs::create_dir(&path).expect("a new folder");
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).expect("the folder's owner");
-        Self(path)
+        let folder = tempfile::Builder::new().prefix(name).tempdir().expect("a new folder");
+        let path = folder.path();
+        fs::set_permissions(path, fs::Permissions::from_mode(0o777)).expect("the folder's owner");
+        Self(folder.keep())
     }
 
     fn names(&self) -> Vec<String> {

@@ -1,6 +1,6 @@
 //! Help, manual pages and shell completions.
 
-use crate::{python, quire};
+use crate::{Folder, python, quire};
 
 /// What a command prints, which must succeed.
 fn printed(arguments: &[&str]) -> String {
@@ -50,15 +50,14 @@ fn completions_name_each_command() {
 
 #[test]
 fn each_command_has_a_manual_page() {
-    let folder = std::env::temp_dir().join(format!("quire-man-{}", std::process::id()));
-    let path = folder.to_str().expect("text");
+    let folder = Folder::new("man");
+    let path = folder.0.to_str().expect("text");
     assert!(printed(&["man"]).contains(".TH quire 1"));
     printed(&["man", path]);
     for command in commands() {
-        let page = std::fs::read_to_string(folder.join(format!("quire-{command}.1"))).expect("a page");
+        let page = std::fs::read_to_string(folder.0.join(format!("quire-{command}.1"))).expect("a page");
         assert!(page.contains("Examples:"), "{command}");
     }
-    std::fs::remove_dir_all(&folder).expect("a folder of ours");
 }
 
 #[test]

@@ -4,8 +4,9 @@
 use crate::{lab, python, quire};
 use serde_json::Value;
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use tempfile::TempPath;
 
 fn recording(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../recordings").join(format!("{name}.qtr"));
@@ -13,21 +14,17 @@ fn recording(name: &str) -> String {
 }
 
 /// A file of a test's own, gone when the test ends.
-struct Place(PathBuf);
+struct Place(TempPath);
 
 impl Place {
     fn new(name: &str) -> Self {
-        Self(std::env::temp_dir().join(format!("quire-report-{}-{name}", std::process::id())))
+        // The name only.
+        let made = tempfile::Builder::new().suffix(name).make(|_| Ok(()));
+        Self(made.expect("a temporary folder").into_temp_path())
     }
 
     fn text(&self) -> &str {
         self.0.to_str().expect("a plain path")
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
     }
 }
 

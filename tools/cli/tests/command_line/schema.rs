@@ -138,15 +138,13 @@ fn advice_prints_what_its_schema_says() {
     let source = TraceReader::open(root().join("recordings/git-log.qtr")).expect("a recording");
     let mut header = source.header().clone();
     header.uses = UseSource::Exact;
-    let known = std::env::temp_dir().join(format!("quire-schema-{}.qtr", std::process::id()));
-    let file = std::fs::File::create(&known).expect("a file");
-    let mut writer = TraceWriter::new(file, &header, 3).expect("a writer");
+    let known = tempfile::Builder::new().suffix(".qtr").tempfile().expect("a file");
+    let mut writer = TraceWriter::new(known.as_file(), &header, 3).expect("a writer");
     for event in source {
         writer.push(&event.expect("an event")).expect("it is written");
     }
     writer.finish(0, 0).expect("an end");
-    let lines = lines_of("advise.json", &["advise", "--json", known.to_str().expect("a plain path")]);
-    let _ = std::fs::remove_file(&known);
+    let lines = lines_of("advise.json", &["advise", "--json", known.path().to_str().expect("a plain path")]);
     assert!(lines > 14 + 9 + 4, "limits, and a curve: {lines}");
 }
 

@@ -7,7 +7,7 @@ mod text;
 pub(crate) use call::{Argument, Trait, names};
 pub use call::{Call, Class};
 pub(crate) use generate::generate;
-pub use text::ParseError;
+pub use text::{HEADING, ParseError};
 
 /// Most processes of a program.
 pub const MOST_PROCESSES: u32 = 8;

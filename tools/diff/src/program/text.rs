@@ -14,7 +14,8 @@ use crate::observation::Outcome;
 use std::fmt;
 use std::str::FromStr;
 
-const HEADING: &str = "quire-diff 1";
+/// The first line of a program.
+pub const HEADING: &str = "quire-diff 1";
 
 /// Why a text is no program.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]

@@ -17,7 +17,7 @@ use crate::report::{Figure, Metric};
 use crate::site::HostSpace;
 use fastrand::Rng;
 use quire_arch::{PAGE_SIZE, VirtAddr};
-use quire_host::swap::{FileDevice, FileDeviceOptions, make_swap};
+use quire_host::swap::{FileDevice, FileDeviceOptions};
 use quire_mm::{frame::VmEvent, swap::RamDisk};
 use quire_swap::SwapTechnique;
 
@@ -84,16 +84,8 @@ impl Case {
             }),
             Where::Compressed => Stage::compressed(technique, room, self.folios, slots),
             Where::File => Stage::new(technique, room, self.folios, |site| {
-                let path = std::env::temp_dir().join(format!(
-                    "quire-lab-{}-{}",
-                    std::process::id(),
-                    technique.name()
-                ));
-                let opened = make_swap(&path, slots).and_then(|()| {
-                    FileDevice::open(site.machine().memory().platform(), &path, FileDeviceOptions::default())
-                });
-                // The file is freed when its last user closes it.
-                let _ = std::fs::remove_file(&path);
+                let platform = site.machine().memory().platform();
+                let opened = FileDevice::temporary(platform, slots, FileDeviceOptions::default());
                 opened.map_err(LabError::Device)
             }),
         }
@@ -257,6 +249,25 @@ fn measure(case: &Case, scale: &Scale) -> Result<Measured<SwapTechnique>, LabErr
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A user's link waits in the folder for temporary files, under a name that can be guessed.
+    #[test]
+    fn a_link_in_the_folder_for_temporary_files_is_not_written_through() {
+        let folder = tempfile::tempdir().unwrap();
+        let letter = folder.path().join("letter");
+        std::fs::write(&letter, "a letter").unwrap();
+        let (case, scale) = (&CASES[3], Scale { store: 4 << 20, ..Scale::QUICK });
+        assert_eq!(case.on, Where::File);
+        for technique in [SwapTechnique::Bypass, SwapTechnique::All] {
+            let name = format!("quire-lab-{}-{}", std::process::id(), technique.name());
+            let link = tempfile::env::temp_dir().join(name);
+            std::os::unix::fs::symlink(&letter, &link).unwrap();
+            let stage = case.stage(technique, &scale).map(drop);
+            std::fs::remove_file(&link).ok();
+            stage.unwrap();
+            assert_eq!(std::fs::read(&letter).unwrap(), b"a letter");
+        }
+    }
 
     #[test]
     fn small_numbers_are_most_often_asked_for() {

@@ -4,6 +4,8 @@ use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
+use tempfile::NamedTempFile;
+
 use super::{Costs, calibrate};
 use crate::error::MeasureError;
 
@@ -45,19 +47,19 @@ impl Costs {
 
     fn keep_in(&self, folder: &Path) -> Result<PathBuf, MeasureError> {
         let file = folder.join(file_name(&self.kernel, &self.cpu));
-        let part = folder.join(format!("part-{}", std::process::id()));
         let write = || -> io::Result<()> {
             fs::create_dir_all(folder)?;
             let mut text = serde_json::to_vec_pretty(self)?;
             text.push(b'\n');
-            let mut new = fs::File::create(&part)?;
+            let mut new = NamedTempFile::new_in(folder)?;
             new.write_all(&text)?;
-            new.sync_all()?;
+            new.as_file().sync_all()?;
             // The file appears complete, or not at all.
-            fs::rename(&part, &file)
+            new.persist(&file).map_err(|error| error.error)?;
+            Ok(())
         };
-        write().map_err(|why| {
-            let _ = fs::remove_file(&part);
+        let kept = write();
+        kept.map_err(|why| {
             MeasureError::system(format!("cannot keep the costs in {}", file.display()), why)
         })?;
         Ok(file)
@@ -99,7 +101,8 @@ mod tests {
 
     #[test]
     fn what_is_kept_is_found_again() {
-        let folder = std::env::temp_dir().join(format!("quire-costs-{}", std::process::id()));
+        let above = tempfile::tempdir().expect("a folder");
+        let folder = above.path().join("quire");
         let cost = |median| Cost { median, min: median / 2.0, max: median * 1.5 };
         let mut costs = Costs {
             kernel: kernel(),
@@ -121,6 +124,5 @@ mod tests {
         // Cut off.
         fs::write(&file, "{\"kernel\": ").expect("written");
         assert_eq!(Costs::kept_in(&folder), None);
-        fs::remove_dir_all(&folder).expect("removed");
     }
 }

@@ -222,9 +222,7 @@ mod tests {
 
     /// A group of version 2, in a folder with the files that the kernel would make.
     fn group(name: &str, files: &[(&str, &str)]) -> Group {
-        let root = std::env::temp_dir().join(format!("quire-cgroup-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&root);
-        fs::create_dir_all(&root).unwrap();
+        let root = tempfile::Builder::new().prefix(name).tempdir().unwrap().keep();
         let group = CgroupRoot::at(&root, CgroupVersion::V2).group("quire-1");
         group.make().unwrap();
         for (file, text) in files {

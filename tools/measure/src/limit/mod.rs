@@ -226,9 +226,8 @@ fn set_up(
 ) -> Result<(Child, String), MeasureError> {
     let kind = swap.map_or("none", |swap| swap.kind.name());
     let bytes = swap.map_or(0, |swap| swap.bytes).to_string();
-    let name = std::process::id().to_string();
     let notes = locks.first().map_or(Path::new(LIMIT_LOCK), |lock| lock.path());
-    let first = [notes.into(), group.into(), kind.into(), bytes.into(), name.into()];
+    let first = [notes.into(), group.into(), kind.into(), bytes.into()];
     let started = start_shell(SETUP, first.into_iter().chain(words), locks);
     let (mut shell, said) = started.map_err(|why| MeasureError::system("cannot start sh", why))?;
     if let Some(device) = said.strip_prefix("ready ") {

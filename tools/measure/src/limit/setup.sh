@@ -1,7 +1,7 @@
 # Sets up swap for a memory group, and takes both away again when its input is closed. It prints "ready" and
 # the device, or "failed" and why.
 #
-#     NOTES GROUP KIND BYTES NAME [FILE OLD-WORD]...
+#     NOTES GROUP KIND BYTES [FILE OLD-WORD]...
 #
 # GROUP is the group's folder, which is made by the process that started this. KIND is none, zram, file or
 # zswap. Each FILE gets its old word back. NOTES lists what is to be undone, in lines WHAT WORD PATH, the
@@ -9,8 +9,8 @@
 trap "" INT TERM HUP PIPE QUIT USR1 USR2
 # Where mkswap and its like are, which not every user's path has.
 PATH=$PATH:/usr/sbin:/sbin
-notes=$1 group=$2 kind=$3 bytes=$4 name=$5
-shift 5
+notes=$1 group=$2 kind=$3 bytes=$4
+shift 4
 highest=32767
 
 note() {
@@ -95,10 +95,10 @@ set_up_zram() {
 }
 
 make_file() {
-    file=$1/quire-swap-$name
+    # A new file of a name that cannot be known before, in a folder where others may make links.
+    file=$(mktemp "$1/quire-swap-XXXXXXXX" 2>/dev/null) || return 1
     note file - "$file"
-    rm -f "$file"
-    (umask 077 && fallocate -l "$bytes" "$file") 2>/dev/null || return 1
+    fallocate -l "$bytes" "$file" 2>/dev/null || return 1
 }
 
 # A file system that swaps to its files, of those where a large file may be; else a loop device over a file.

@@ -5,6 +5,7 @@
 mod codec;
 mod crc;
 mod error;
+mod file;
 mod frame;
 mod header;
 mod host;
@@ -16,6 +17,7 @@ mod wire;
 mod writer;
 
 pub use error::{TraceError, TraceErrorKind};
+pub use file::recording_file;
 pub use header::{CallSource, FaultSource, Pressure, TraceHeader, UseSource};
 pub use host::HostSettings;
 pub use reader::{Damage, TraceReader};

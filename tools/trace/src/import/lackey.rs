@@ -1,16 +1,19 @@
 //! The output of valgrind's tool lackey: every access of a program.
 //!
-//! The file is read twice: to find the pages, since a trace begins with the layout, and to write their uses.
+//! The file is read twice: to find the pages, since a trace begins with the layout, and to write their uses. What
+//! comes through a pipe is kept in a temporary file when it is read first.
 
 use super::recent::Recent;
 use super::{ImportError, ImportSummary};
 use crate::event::{
     Event, EventKind, ExecImage, ExitStatus, Mapping, Privileges, Reuse, ReuseSource, TaskId, ThpMode,
 };
-use crate::format::{CallSource, FaultSource, TraceHeader, TraceWriter, UseSource};
+use crate::format::{CallSource, FaultSource, TraceHeader, TraceWriter, UseSource, recording_file};
+use quire_output::Meanwhile;
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader, BufWriter, Read};
+use std::io::{self, BufRead, BufReader, BufWriter, Read, Seek, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 const PAGE_SHIFT: u32 = 12;
@@ -82,10 +85,74 @@ fn remark(line: &[u8]) -> Line<'_> {
     found.map_or(Line::Remark, |(pid, command)| Line::Command(pid, command.as_bytes()))
 }
 
-/// Calls `each` with every line.
-fn read(path: &Path, mut each: impl FnMut(Line<'_>) -> Result<(), ImportError>) -> Result<(), ImportError> {
+/// The file, which is read twice.
+struct Input<'p> {
+    path: &'p Path,
+    file: File,
+    /// What was read of a pipe.
+    kept: Option<File>,
+}
+
+impl<'p> Input<'p> {
+    fn open(path: &'p Path) -> Result<Self, ImportError> {
+        let input = |source| ImportError::Input { path: path.to_path_buf(), source };
+        let file = File::open(path).map_err(input)?;
+        let is_file = file.metadata().map_err(input)?.is_file();
+        let kept = if is_file { None } else { Some(quire_output::temporary_file()?) };
+        Ok(Self { path, file, kept })
+    }
+
+    fn is(&self, other: &Path) -> bool {
+        let facts = self.file.metadata().and_then(|own| Ok((own, fs::metadata(other)?)));
+        facts.is_ok_and(|(own, other)| (own.dev(), own.ino()) == (other.dev(), other.ino()))
+    }
+
+    /// Calls `each` with every line, from the beginning.
+    fn first(&self, each: impl FnMut(Line<'_>) -> Result<(), ImportError>) -> Result<(), ImportError> {
+        let Some(kept) = &self.kept else { return read(self.path, &self.file, each) };
+        let mut copy = BufWriter::with_capacity(1 << 20, kept);
+        read(self.path, Copied { file: &self.file, copy: &mut copy }, each)?;
+        copy.flush()
+            .map_err(|error| ImportError::Input { path: self.path.to_path_buf(), source: not_kept(&error) })
+    }
+
+    /// The same once more.
+    fn again(&self, each: impl FnMut(Line<'_>) -> Result<(), ImportError>) -> Result<(), ImportError> {
+        let mut file = self.kept.as_ref().unwrap_or(&self.file);
+        file.rewind().map_err(|source| ImportError::Input { path: self.path.to_path_buf(), source })?;
+        read(self.path, file, each)
+    }
+}
+
+/// A file whose bytes are written to another one as they are read.
+struct Copied<'f, W> {
+    file: &'f File,
+    copy: W,
+}
+
+impl<W: Write> Read for Copied<'_, W> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let read = self.file.read(bytes)?;
+        self.copy.write_all(&bytes[..read]).map_err(|error| not_kept(&error))?;
+        Ok(read)
+    }
+}
+
+fn not_kept(error: &io::Error) -> io::Error {
+    io::Error::other(format!(
+        "what came through this pipe cannot be kept in {}: {error}; TMPDIR names another folder",
+        tempfile::env::temp_dir().display()
+    ))
+}
+
+/// Calls `each` with every line of what is in the file at `path`.
+fn read(
+    path: &Path,
+    file: impl Read,
+    mut each: impl FnMut(Line<'_>) -> Result<(), ImportError>,
+) -> Result<(), ImportError> {
     let input = |source| ImportError::Input { path: path.to_path_buf(), source };
-    let mut file = BufReader::with_capacity(1 << 20, File::open(path).map_err(input)?);
+    let mut file = BufReader::with_capacity(1 << 20, file);
     let (mut number, mut offset) = (0, 0);
     let mut bytes = Vec::new();
     loop {
@@ -118,11 +185,11 @@ struct Layout {
 }
 
 impl Layout {
-    fn of(path: &Path) -> Result<Self, ImportError> {
+    fn of(input: &Input<'_>) -> Result<Self, ImportError> {
         let mut layout = Self::default();
         // Most accesses are to the page of the one before.
         let mut last = None;
-        read(path, |line| {
+        input.first(|line| {
             match line {
                 Line::Access(access) => {
                     layout.accesses += 1;
@@ -206,20 +273,22 @@ impl Layout {
 ///
 /// # Errors
 ///
-/// [`ImportError`]. Nothing is written if the input is wrong.
-pub fn lackey(input: &Path, output: &Path) -> Result<ImportSummary, ImportError> {
-    let layout = Layout::of(input)?;
+/// [`ImportError`]. Nothing is written then, and what was at `output` is still there. A file that is no recording is
+/// replaced only with `force`.
+pub fn lackey(input: &Path, output: &Path, force: bool) -> Result<ImportSummary, ImportError> {
+    let input = Input::open(input)?;
+    if input.is(output) {
+        return Err(ImportError::Same { path: output.to_path_buf() });
+    }
+    let whole = recording_file(output, force, Meanwhile::Unnamed)?;
+    let layout = Layout::of(&input)?;
     if layout.pages.is_empty() {
-        return Err(ImportError::Empty { path: input.to_path_buf() });
+        return Err(ImportError::Empty { path: input.path.to_path_buf() });
     }
-    let refused = |source| ImportError::Output { path: output.to_path_buf(), source };
-    if fs::canonicalize(output).is_ok_and(|path| fs::canonicalize(input).is_ok_and(|input| path == input)) {
-        return Err(refused(io::Error::other("this is the file to import; name another one to write")));
-    }
-    let file = File::create(output).map_err(refused)?;
     let wrong = |source| ImportError::Trace { path: output.to_path_buf(), source };
     let level = TraceWriter::<File>::DEFAULT_LEVEL;
-    let mut writer = TraceWriter::new(BufWriter::new(file), &layout.header(), level).map_err(wrong)?;
+    let mut writer =
+        TraceWriter::new(BufWriter::new(whole.file()), &layout.header(), level).map_err(wrong)?;
     let image = layout.image();
     let mappings = image.mappings.len() as u64;
     let event = |time_ns, kind| Event { time_ns, task: TaskId(0), cpu: 0, kind };
@@ -235,7 +304,7 @@ pub fn lackey(input: &Path, output: &Path) -> Result<ImportSummary, ImportError>
     let mut seen: HashSet<u64> = HashSet::with_capacity(layout.pages.len());
     let mut instructions = 0;
     let mut last = None;
-    read(input, |line| {
+    input.again(|line| {
         let Line::Access(access) = line else { return Ok(()) };
         instructions += u64::from(access.kind == Kind::Fetch);
         if last != Some(access) {
@@ -253,12 +322,14 @@ pub fn lackey(input: &Path, output: &Path) -> Result<ImportSummary, ImportError>
     writer.flush().map_err(wrong)?;
     let (_, totals) = writer.finish(instructions, 0).map_err(wrong)?;
     debug_assert_eq!(totals.lost_samples, 0);
+    let bytes = whole.file().metadata().map_or(0, |facts| facts.len());
+    whole.finish()?;
     Ok(ImportSummary {
         accesses: layout.accesses,
         uses: recent.kept(),
         pages: layout.pages.len() as u64,
         mappings,
-        bytes: fs::metadata(output).map_or(0, |facts| facts.len()),
+        bytes,
     })
 }
 

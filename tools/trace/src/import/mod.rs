@@ -6,6 +6,7 @@ mod recent;
 pub use lackey::lackey;
 
 use crate::format::TraceError;
+use quire_output::FileError;
 use std::path::PathBuf;
 use std::{fmt, io};
 use thiserror::Error;
@@ -48,14 +49,15 @@ pub enum ImportError {
         /// The file.
         path: PathBuf,
     },
-    /// The trace could not be made.
-    #[error("{}: {source}", path.display())]
-    Output {
+    /// The file to import is the file to write.
+    #[error("{}: this is the file to import; name another one to write", path.display())]
+    Same {
         /// The file.
         path: PathBuf,
-        /// What the system says.
-        source: io::Error,
     },
+    /// The trace could not be made.
+    #[error(transparent)]
+    Output(#[from] FileError),
     /// The trace could not be written.
     #[error("{}: {source}", path.display())]
     Trace {

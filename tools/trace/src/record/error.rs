@@ -1,8 +1,8 @@
 //! Why a recording failed.
 
 use crate::format::TraceError;
+use quire_output::FileError;
 use std::io;
-use std::path::PathBuf;
 use thiserror::Error;
 
 /// Why a program could not be recorded. Displays as one line.
@@ -20,20 +20,9 @@ pub enum RecordError {
         /// What Linux says.
         source: io::Error,
     },
-    /// The output file could not be created.
-    #[error("{}: {source}", path.display())]
-    Output {
-        /// The file.
-        path: PathBuf,
-        /// What Linux says.
-        source: io::Error,
-    },
-    /// The output is a file that is no recording.
-    #[error("{}: this file is not a recording, it is left as it is; --force replaces it", path.display())]
-    NotARecording {
-        /// The file.
-        path: PathBuf,
-    },
+    /// The output file cannot be written, or is no recording.
+    #[error(transparent)]
+    Output(#[from] FileError),
     /// The standard output is a terminal.
     #[error("a recording is not written to a terminal; redirect the standard output")]
     Terminal,

@@ -7,16 +7,18 @@ use super::options::ShownLimit;
 use rustix::mount::{MountPropagationFlags, mount_bind, mount_change};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 use std::ffi::CString;
-use std::fs::{self, File};
+use std::fs::Permissions;
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use tempfile::{Builder, TempPath};
 
-/// What is mounted, and over which files. The file with the limit has a name as long as this lives.
+/// What is mounted, and over which files. The file with the limit has a name as long as this lives: the program
+/// has its mounts, if it has begun.
 #[derive(Debug)]
 pub(crate) struct LimitMounts {
-    file: PathBuf,
+    _file: TempPath,
     source: CString,
     targets: Vec<CString>,
 }
@@ -30,11 +32,12 @@ impl LimitMounts {
         if targets.is_empty() {
             return Err(ErrorKind::NotFound.into());
         }
-        let (file, mut contents) = new_file()?;
-        let mounts = Self { source: c_string(&file)?, file, targets };
+        // The program may run as another user, or become one.
+        let readable = Permissions::from_mode(0o644);
+        let mut file = Builder::new().prefix("quire-limit-").permissions(readable).tempfile()?;
         // As the kernel's files end.
-        contents.write_all(format!("{}\n", shown.bytes).as_bytes())?;
-        Ok(mounts)
+        file.write_all(format!("{}\n", shown.bytes).as_bytes())?;
+        Ok(Self { source: c_string(file.path())?, _file: file.into_temp_path(), targets })
     }
 
     /// In the child: mounts it, and returns 0 or the errno. Makes system calls only.
@@ -47,26 +50,5 @@ impl LimitMounts {
             .and_then(|()| mount_change(c"/", flags))
             .and_then(|()| self.targets.iter().try_for_each(|target| mount_bind(&*self.source, &**target)));
         mounted.map_or_else(rustix::io::Errno::raw_os_error, |()| 0)
-    }
-}
-
-/// A file that did not exist: others may make files and links in that folder.
-fn new_file() -> io::Result<(PathBuf, File)> {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    loop {
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("quire-limit-{}-{number}", std::process::id()));
-        match File::create_new(&path) {
-            // Left by a recorder with this id that was killed.
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-            created => return Ok((path, created?)),
-        }
-    }
-}
-
-impl Drop for LimitMounts {
-    fn drop(&mut self) {
-        // The program has its mounts, if it has begun.
-        let _ = fs::remove_file(&self.file);
     }
 }

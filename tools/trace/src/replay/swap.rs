@@ -9,10 +9,8 @@ use quire_mm::{
     swap::{CompressedCache, CompressedRam, Lz4, SwapOnError, SwapOnOptions},
 };
 use std::fmt;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::atomic::{AtomicU32, Ordering};
 use thiserror::Error;
 
 /// A swap device for a replay.
@@ -124,7 +122,10 @@ pub(super) fn attach_swap(
         }
         SwapKind::Disk => memory.swapon(HostRam::disk(slots as usize), options),
         SwapKind::Ram => memory.swapon(HostRam::new(slots as usize), options),
-        SwapKind::File(path) => memory.swapon(open_file(memory, path.as_deref(), slots)?, options),
+        SwapKind::File(path) => {
+            let device = open_file(memory, path.as_deref(), slots).map_err(SwapError::File)?;
+            memory.swapon(device, options)
+        }
     }
     .map_err(|error| match error {
         SwapOnError::NoMemory(error) => SwapError::Device(error),
@@ -133,29 +134,20 @@ pub(super) fn attach_swap(
     Ok(())
 }
 
-/// Opens swap space on the file at `path`, which is created if it does not exist; without a path on a file
-/// that is removed with the device.
+/// Opens swap space on the file at `path`, which is created if it does not exist; without a path on one that
+/// is removed with the device.
 fn open_file(
     memory: &Memory<HostPlatform>,
     path: Option<&Path>,
     slots: u64,
-) -> Result<FileDevice, SwapError> {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let temporary = || {
-        let name = format!("quire-swap-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        std::env::temp_dir().join(name)
-    };
-    let place = path.map_or_else(temporary, Path::to_path_buf);
+) -> Result<FileDevice, FileDeviceError> {
+    let (platform, options) = (memory.platform(), FileDeviceOptions::default());
+    let Some(path) = path else { return FileDevice::temporary(platform, slots, options) };
     // An existing file has a swap header, or opening it fails.
-    if !place.exists() {
-        make_swap(&place, slots).map_err(SwapError::File)?;
+    if !path.exists() {
+        make_swap(path, slots)?;
     }
-    let device = FileDevice::open(memory.platform(), &place, FileDeviceOptions::default());
-    if path.is_none() {
-        // The device has it open. A file that cannot be removed is left behind.
-        drop(fs::remove_file(&place));
-    }
-    device.map_err(SwapError::File)
+    FileDevice::open(platform, path, options)
 }
 
 #[cfg(test)]

@@ -8,7 +8,6 @@ use quire_trace::record::{CallChoice, RecordError, RecordOptions, RecordSummary,
 use quire_trace::replay::{Replay, ReplayOptions, ReplayReport};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The program that has all the programs of `tests/programs`.
 pub(crate) const PROGRAMS: &str = env!("CARGO_BIN_EXE_quire-trace-programs");
@@ -19,10 +18,10 @@ pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
     pub(crate) fn new(name: &str) -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("quire-trace-{}-{number}-{name}.qtr", std::process::id());
-        Self(std::env::temp_dir().join(name))
+        let name = format!("quire-trace-{name}-");
+        // The name only: some tests look whether there is a file.
+        let made = tempfile::Builder::new().prefix(&name).suffix(".qtr").make(|_| Ok(()));
+        Self(made.unwrap().into_temp_path().keep().unwrap())
     }
 
     pub(crate) fn path(&self) -> &Path {

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+use tempfile::TempDir;
 
 /// A thread is killed between making a child and telling the recorder of it.
 #[test]
@@ -137,22 +138,23 @@ fn a_second_signal_ends_the_recording_and_not_the_program() {
 }
 
 /// Builds the stress program; `None` if there is no C compiler.
-fn stress() -> Option<PathBuf> {
+fn stress() -> Option<(TempDir, PathBuf)> {
     let source = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/stress.c");
-    let program = std::env::temp_dir().join(format!("quire-stress-{}", std::process::id()));
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("stress");
     let built = Command::new("cc")
         .args(["-O1", "-pthread", "-o"])
         .args([&program, &source])
         .status()
         .inspect_err(|error| eprintln!("skipped: cc: {error}"));
     assert!(built.ok()?.success());
-    Some(program)
+    Some((folder, program))
 }
 
 /// Processes that begin and end in every way. `QUIRE_STRESS` says how many (300 if it is not set).
 #[test]
 fn processes_that_end_in_every_way_are_followed() {
-    let Some(program) = stress() else { return };
+    let Some((_folder, program)) = stress() else { return };
     let wanted = std::env::var("QUIRE_STRESS").unwrap_or_else(|_| "300".to_owned());
     for seed in 1..=3 {
         eprintln!("stress {seed} {wanted}");
@@ -163,7 +165,6 @@ fn processes_that_end_in_every_way_are_followed() {
         recorded.assert_each_thread_ends_once();
         recorded.file.assert_replays();
     }
-    std::fs::remove_file(program).unwrap();
 }
 
 /// The recorder waits for all that it follows, also for what is not in its own process group.

@@ -21,6 +21,7 @@ mod stay;
 mod without_stops;
 
 use common::Model;
+use quire_output::FileError;
 use quire_trace::event::{CallDetail, Denial, EventKind, ExitStatus, Fault, FileKind, LimitKind, Outcome};
 use quire_trace::format::{CallSource, FaultSource};
 use quire_trace::record::{CallChoice, FaultChoice, RecordError, RecordOptions, record};
@@ -294,7 +295,7 @@ fn a_program_that_does_not_exist_is_told() {
     std::fs::write(path, b"old").unwrap();
     let options = RecordOptions::new(vec!["/etc/passwd".into()], path.to_path_buf());
     let error = record(&options).unwrap_err();
-    assert!(matches!(error, RecordError::NotARecording { .. }), "{error}");
+    assert!(matches!(error, RecordError::Output(FileError::OtherFile { .. })), "{error}");
     let error = record(&RecordOptions { force: true, ..options }).unwrap_err();
     assert_eq!(error.exit_code(), 126);
     assert_eq!(std::fs::read(path).unwrap(), b"old");
@@ -302,5 +303,5 @@ fn a_program_that_does_not_exist_is_told() {
     let error = record(&RecordOptions::new(Vec::new(), path.to_path_buf())).unwrap_err();
     assert!(matches!(error, RecordError::Command(_)));
     let error = record(&RecordOptions::new(vec!["ls".into()], "/nowhere/x.qtr")).unwrap_err();
-    assert!(matches!(error, RecordError::Output { .. }));
+    assert!(matches!(error, RecordError::Output(FileError::Folder { .. })));
 }

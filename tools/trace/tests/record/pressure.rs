@@ -45,9 +45,8 @@ fn recorded_under(program: &str, pressure: Pressure) -> Option<Recording> {
 /// file is seen where that was asked for.
 #[test]
 fn a_program_is_shown_a_limit_and_its_reading_is_seen() {
-    let folder = std::env::temp_dir().join(format!("quire-shown-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    let [file, told] = ["limit", "told"].map(|name| folder.join(name));
+    let folder = tempfile::tempdir().unwrap();
+    let [file, told] = ["limit", "told"].map(|name| folder.path().join(name));
     std::fs::write(&file, "own\n").unwrap();
     let files = vec![file.clone(), "/nowhere".into()];
     // A child reads it that has ended when its parent does.
@@ -86,7 +85,6 @@ fn a_program_is_shown_a_limit_and_its_reading_is_seen() {
     let mut options = RecordOptions::new(vec!["true".into()], file.path().to_path_buf());
     options.shown_limit = Some(nowhere);
     assert!(matches!(record(&options), Err(RecordError::ShownLimit { .. })));
-    std::fs::remove_dir_all(folder).unwrap();
 }
 
 #[test]

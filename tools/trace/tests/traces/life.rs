@@ -13,9 +13,10 @@ use quire_trace::replay::{
     HeatCell, HeatPlace, LifeFigures, Replay, ReplayOptions, ReplayReport, SwapKind, SwapSpec,
 };
 use std::fs::File;
-use std::path::PathBuf;
+use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
+use tempfile::{Builder, NamedTempFile, TempPath};
 
 const PAGE: u64 = 4096;
 const HUGE: u64 = 2 << 20;
@@ -25,21 +26,15 @@ const SECOND: u64 = 1_000_000_000;
 
 /// A recording that was made up, as a file of the test's own.
 struct Invented {
-    path: PathBuf,
+    file: TempPath,
     events: Vec<Event>,
-}
-
-impl Drop for Invented {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
-    }
 }
 
 impl Invented {
     fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("quire-life-{}-{name}", std::process::id()));
+        let file = Builder::new().prefix(name).suffix(".qtr").tempfile().unwrap().into_temp_path();
         let image = ExecImage { max_map_count: 65530, overcommit_memory: 1, ..ExecImage::default() };
-        let mut this = Self { path, events: Vec::new() };
+        let mut this = Self { file, events: Vec::new() };
         this.push(0, EventKind::Exec(Box::new(image)));
         this
     }
@@ -74,17 +69,16 @@ impl Invented {
             self.push(last, EventKind::Exit(ExitStatus::Code(0)));
         }
         // The header of an import; the events are ours.
-        let text = self.path.with_extension("txt");
-        std::fs::write(&text, " S 05000000,8\n").unwrap();
-        lackey(&text, &self.path).unwrap();
-        std::fs::remove_file(&text).unwrap();
-        let header = TraceReader::open(&self.path).unwrap().header().clone();
-        let mut writer = TraceWriter::new(File::create(&self.path).unwrap(), &header, 3).unwrap();
+        let mut text = NamedTempFile::new().unwrap();
+        text.write_all(b" S 05000000,8\n").unwrap();
+        lackey(text.path(), &self.file, false).unwrap();
+        let header = TraceReader::open(&self.file).unwrap().header().clone();
+        let mut writer = TraceWriter::new(File::create(&self.file).unwrap(), &header, 3).unwrap();
         for event in &self.events {
             writer.push(event).unwrap();
         }
         writer.finish(0, 0).unwrap();
-        let report = Replay::open(&self.path, options).unwrap().run(&mut |_, _| {}).unwrap();
+        let report = Replay::open(&self.file, options).unwrap().run(&mut |_, _| {}).unwrap();
         assert!(report.does_not_fit.is_none(), "{:?}", report.does_not_fit);
         report
     }

@@ -8,33 +8,25 @@ use quire_trace::format::{TraceReader, TraceWriter};
 use quire_trace::import::{ImportError, lackey};
 use quire_trace::replay::{AlreadyPresent, Replay, ReplayOptions, ReplayReport};
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::path::Path;
+use tempfile::{Builder, TempPath};
 
 const DATA: u64 = 0x500_0000;
 
 /// A file of this test's own.
 #[derive(Debug)]
-struct Scratch(PathBuf);
+struct Scratch(TempPath);
 
 impl Scratch {
     fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("quire-reuse-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        Self(std::env::temp_dir().join(name))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        drop(fs::remove_file(&self.0));
+        Self(Builder::new().prefix("quire-reuse-").tempfile().unwrap().into_temp_path())
     }
 }
 
 fn import(text: &str) -> Result<(Scratch, Vec<Event>), ImportError> {
     let (input, output) = (Scratch::new(), Scratch::new());
     fs::write(&input.0, text).unwrap();
-    lackey(&input.0, &output.0)?;
+    lackey(&input.0, &output.0, false)?;
     let events = TraceReader::open(&output.0).unwrap().collect::<Result<_, _>>().unwrap();
     Ok((output, events))
 }
@@ -145,8 +137,8 @@ fn wrong_imports_are_told_with_their_place() {
     assert!(matches!(import("==1== Lackey\n"), Err(ImportError::Empty { .. })));
     let file = Scratch::new();
     fs::write(&file.0, "I  04000000,3\n").unwrap();
-    assert!(matches!(lackey(&file.0, &file.0), Err(ImportError::Output { .. })));
+    assert!(matches!(lackey(&file.0, &file.0, true), Err(ImportError::Same { .. })));
     assert_eq!(fs::read(&file.0).unwrap(), b"I  04000000,3\n");
-    let missing = lackey(Path::new("/nowhere/x"), &Scratch::new().0).unwrap_err();
+    let missing = lackey(Path::new("/nowhere/x"), &Scratch::new().0, false).unwrap_err();
     assert!(missing.to_string().starts_with("/nowhere/x: "), "{missing}");
 }

@@ -1,0 +1,131 @@
+//! The files that commands write: whole or not there, and nothing in their way is harmed.
+
+use crate::{Folder, quire, quire_with, recording_of};
+use std::fs;
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
+
+/// A trace of lackey's.
+const ACCESSES: &str = "==9== Command: ls -l\nI  04000000,4\n S 05000000,8\n";
+
+/// The one line on stderr of a command that was refused with this code.
+#[track_caller]
+fn complaint(output: &Output, code: i32) -> String {
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(code), "{text}");
+    assert!(text.starts_with("quire: ") && text.lines().count() == 1, "{text}");
+    text
+}
+
+#[test]
+fn an_import_is_whole_or_not_there() {
+    let folder = Folder::new("import");
+    let [notes, input, wrong, output] = ["notes.txt", "lackey.txt", "wrong.txt", "new.qtr"]
+        .map(|name| folder.0.join(name).to_str().expect("a plain path").to_owned());
+    fs::write(&notes, "my notes").expect("a file");
+    fs::write(&input, ACCESSES).expect("a file");
+    fs::write(&wrong, format!("{ACCESSES}hello\n")).expect("a file");
+    let import = |from: &str, to: &str, more: &[&str]| {
+        quire(&[&["import", "lackey", from, "-o", to][..], more].concat())
+    };
+    let line = complaint(&import(&input, &notes, &[]), 2);
+    assert!(line.contains("notes.txt") && line.contains("--force"), "{line}");
+    complaint(&import(&input, &input, &["--force"]), 2);
+    complaint(&import(&wrong, &output, &[]), 2);
+    complaint(&import(&wrong, &notes, &["--force"]), 2);
+    assert_eq!(fs::read_to_string(&notes).expect("the file"), "my notes");
+    assert_eq!(fs::read_to_string(&input).expect("the file"), ACCESSES);
+    assert_eq!(folder.names().len(), 3, "{:?}", folder.names());
+    for (to, more) in [(&output, &[][..]), (&output, &[]), (&notes, &["--force"])] {
+        assert_eq!(import(&input, to, more).status.code(), Some(0));
+        assert_eq!(quire(&["replay", to]).status.code(), Some(0));
+    }
+    assert_eq!(folder.names().len(), 4, "{:?}", folder.names());
+}
+
+/// The file is read twice, which a pipe is not.
+#[test]
+fn an_import_takes_a_pipe() {
+    let folder = Folder::new("pipe");
+    let output = folder.0.join("new.qtr");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_quire"));
+    command.args(["import", "lackey", "/dev/stdin", "-o"]).arg(&output);
+    let mut import = command.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("quire starts");
+    import.stdin.take().expect("a pipe").write_all(ACCESSES.as_bytes()).expect("it reads");
+    let said = import.wait_with_output().expect("it ends");
+    assert_eq!(said.status.code(), Some(0), "{}", String::from_utf8_lossy(&said.stderr));
+    assert!(String::from_utf8_lossy(&said.stderr).contains("2 uses"), "{said:?}");
+    assert_eq!(folder.names(), ["new.qtr"]);
+}
+
+/// A user's link waits in the folder for temporary files, under the name that root's command would take.
+#[test]
+fn links_in_the_folder_for_temporary_files_are_not_written_through() {
+    let folder = Folder::new("links");
+    let [made, file] = [folder.0.join("made"), recording_of("git-log")];
+    // The shell's process becomes quire's.
+    let script =
+        "for name in swap-$$-0 $$-0.qtr $$-recordings; do ln -s made $TMPDIR/quire-$name; done; exec \"$@\"";
+    let swap = ["replay", "--memory", "64M", "--swap", "file:64M", "--assume-no-reuse"];
+    for arguments in [&swap[..], &["run", "--", "true"]] {
+        let mut command = Command::new("sh");
+        command.args(["-c", script, "sh", env!("CARGO_BIN_EXE_quire")]).args(arguments);
+        if arguments[0] == "replay" {
+            command.arg(&file);
+        }
+        let output = command.env("TMPDIR", &folder.0).output().expect("a shell");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(0) || said.contains("not permitted here"), "{said}");
+        assert!(!made.exists(), "{arguments:?}");
+    }
+    let left = folder.names().into_iter().filter(|name| !name.starts_with("quire-"));
+    assert_eq!(left.count(), 0, "{:?}", folder.names());
+}
+
+#[test]
+fn each_command_replaces_files_of_its_own_kind_only() {
+    let folder = Folder::new("kinds");
+    let notes = folder.0.join("notes");
+    let [name, file] =
+        [&notes, &recording_of("git-log")].map(|path| path.to_str().expect("a plain path").to_owned());
+    fs::write(&notes, "my notes").expect("a file");
+    for arguments in [
+        &["diff", "--ops", "1", "--concurrent", "0", "--save", &name][..],
+        &["replay", &file, "--report", &name],
+        &["export", "perfetto", &file, "-o", &name],
+        &["import", "lackey", "/dev/null", "-o", &name],
+        &["record", "-o", &name, "--", "true"],
+        &["run", "-o", &name, "--", "true"],
+    ] {
+        let line = complaint(&quire(arguments), 2);
+        assert!(line.contains(&name) && line.contains("left as it is"), "{line}");
+        assert_eq!(fs::read_to_string(&notes).expect("the file"), "my notes", "{arguments:?}");
+    }
+    let page = folder.0.join("quire-lab.1");
+    fs::write(&page, "my notes").expect("a file");
+    complaint(&quire(&["man", folder.0.to_str().expect("a plain path")]), 2);
+    assert_eq!(fs::read_to_string(&page).expect("the file"), "my notes");
+}
+
+#[test]
+fn a_folder_that_cannot_be_written_is_named() {
+    let file = recording_of("git-log");
+    let file = file.to_str().expect("a plain path");
+    for arguments in [
+        &["diff", "--ops", "1", "--save", "/proc/none/x"][..],
+        &["replay", file, "--report", "/proc/none/x"],
+        &["export", "perfetto", file, "-o", "/proc/none/x"],
+        &["import", "lackey", "/dev/null", "-o", "/proc/none/x"],
+        &["record", "-o", "/proc/none/x", "--", "true"],
+    ] {
+        let line = complaint(&quire(arguments), 2);
+        assert!(line.contains("/proc/none/x: ") && line.contains("folder /proc/none: "), "{line}");
+    }
+    for arguments in [&["run", "--", "true"][..], &["advise", "--runs", "1", "--", "true"]] {
+        let output = quire_with(arguments, |command| {
+            command.env("TMPDIR", "/proc/none");
+        });
+        let line = complaint(&output, 2);
+        assert!(line.contains("/proc/none: ") && line.contains("TMPDIR"), "{line}");
+    }
+}
