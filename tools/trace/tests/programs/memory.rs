@@ -3,6 +3,7 @@
 use crate::shared::{HOT_EACH, HOT_ROUNDS, PRESSED_PAGES, PRESSED_ROUNDS, SAMPLED_PAGES};
 use crate::{PAGE, PRIVATE, READ_WRITE, end, handle, leave, make_process, map, wait_for};
 use std::ffi::CStr;
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 fn map_pages(pages: usize) -> *mut u8 {
@@ -38,9 +39,15 @@ pub(crate) fn threads() {
             unmap(addr, pages);
         }
     };
+    // All are there at one time, however late each gets a CPU.
+    let all = Barrier::new(6);
     std::thread::scope(|scope| {
         for seed in 0..6 {
-            scope.spawn(move || work(seed));
+            let all = &all;
+            scope.spawn(move || {
+                all.wait();
+                work(seed);
+            });
         }
     });
     leave(3);
