@@ -119,7 +119,8 @@ pub struct Lost {
 /// Why events are missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LostCause {
-    /// The kernel's ring buffer was full: these page faults, and calls without a stop, were not recorded.
+    /// The kernel's ring buffer was full: these page faults, and calls without a stop, were not recorded. Or it
+    /// removed the events of a program with other privileges, whose page faults are these.
     RingFull,
     /// A damaged part of the file was skipped. Only a salvaging reader makes this event; it is never in a
     /// file.

@@ -45,6 +45,11 @@ pub struct RecordSummary {
     pub unordered_calls: u64,
     /// Page faults of threads that the recorder did not know (yet, or any more); they are not in the trace.
     pub stray_faults: u64,
+    /// Programs whose perf events Linux removed, since they have other privileges, and which could not be opened
+    /// anew: their page faults, and calls without a stop, are not in the trace.
+    pub unheard_programs: u32,
+    /// How many page faults Linux counted for these. The lost samples of [`RecordSummary::totals`] include them.
+    pub unheard_faults: u64,
     /// Threads that continue unrecorded: their parent was killed before its clone event.
     pub orphans: u64,
     /// The first SIGINT, SIGTERM or SIGHUP that the recorder got.
@@ -157,9 +162,17 @@ impl fmt::Display for RecordSummary {
             self.wall.as_secs_f64(),
             self.stopped.as_secs_f64()
         )?;
-        if self.totals.lost_samples > 0 {
-            let what = if self.without_stops { "page faults and calls" } else { "page faults" };
-            writeln!(f, "lost      {} {what} (the kernel's ring was full)", self.totals.lost_samples)?;
+        let lost = self.totals.lost_samples.saturating_sub(self.unheard_faults);
+        let what = if self.without_stops { "page faults and calls" } else { "page faults" };
+        if lost > 0 {
+            writeln!(f, "lost      {lost} {what} (the kernel's ring was full)")?;
+        }
+        if self.unheard_programs > 0 {
+            writeln!(
+                f,
+                "unheard   {what} of {} programs with other privileges, {} faults (perf events were removed)",
+                self.unheard_programs, self.unheard_faults
+            )?;
         }
         if self.stray_faults > 0 {
             writeln!(f, "strays    {} page faults of unknown threads", self.stray_faults)?;

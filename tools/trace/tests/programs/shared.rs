@@ -13,6 +13,9 @@ pub(crate) const NOT_PERMITTED: i32 = 77;
 /// How many calls the old process of `is_busy_beside_older_ones` makes.
 pub(crate) const OLD_CALLS: usize = 1000;
 
+/// How many pages the programs that only root may look into write in each place.
+pub(crate) const HIDDEN_PAGES: usize = 500;
+
 /// How many threads live at once in `has_threads_and_starts_a_program`, and what it holds meanwhile.
 pub(crate) const THREADS: usize = 40;
 pub(crate) const PARENT_BYTES: usize = 16 << 20;

@@ -10,6 +10,7 @@ mod common;
 mod cpus;
 mod ends;
 mod figures;
+mod hidden;
 mod huge;
 mod pressure;
 #[path = "../common/recording.rs"]

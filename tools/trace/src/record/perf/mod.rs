@@ -80,16 +80,33 @@ struct Wanted {
     filter: Option<CString>,
 }
 
+/// Which events are opened.
+#[derive(Debug, Clone, Copy)]
+struct How {
+    faults: FaultSource,
+    calls: bool,
+    read: ReadFormat,
+}
+
+/// A thread, and all that it makes, from which samples come: the first is the program itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub(crate) struct Root(u32);
+
 /// The open perf events of one recording.
 pub(crate) struct PerfSession {
+    how: How,
     /// The first event of each CPU, with the ring buffer of all of them.
-    rings: Vec<Sampler>,
+    rings: Vec<(usize, Sampler)>,
     /// Keeps the other events open.
-    events: Vec<Counter>,
+    events: Vec<(Root, Counter)>,
+    /// The last root.
+    last: Root,
     sources: HashMap<u64, Source>,
     /// Samples that the ring buffers reported as lost, and how many of them were returned to the caller.
     lost: u64,
     taken_lost: u64,
+    /// Samples that events lost which are closed by now.
+    lost_by_closed: u64,
 }
 
 impl fmt::Debug for PerfSession {
@@ -114,32 +131,22 @@ impl PerfSession {
     }
 
     fn open_with(pid: Tid, faults: FaultSource, calls: bool, read: ReadFormat) -> io::Result<Self> {
-        let mut wanted = match faults {
-            FaultSource::Tracepoint => {
-                let [user, kernel] = Tracepoint::find(tracepoint::FAULTS)?;
-                vec![
-                    on_tracepoint(Source::UserTracepoint(user.offsets), user),
-                    on_tracepoint(Source::KernelTracepoint(kernel.offsets), kernel),
-                ]
-            }
-            FaultSource::Software | FaultSource::Pagemap | FaultSource::None => {
-                vec![on(Source::Software, Software::PAGE_FAULTS, SampleFlag::ADDR | SampleFlag::IP)]
-            }
-        };
-        wanted.push(on(Source::Minor, Software::PAGE_FAULTS_MIN, SampleFlag::ADDR));
-        wanted.push(on(Source::Major, Software::PAGE_FAULTS_MAJ, SampleFlag::ADDR));
-        if calls {
-            wanted.extend(on_calls()?);
-        }
-        for Wanted { builder, .. } in &mut wanted {
-            builder.read_format(read);
-        }
+        let how = How { faults, calls, read };
+        let mut wanted = how.wanted()?;
         let cpus = system::cpus();
         let size = (RINGS_TOTAL / cpus.len()).clamp(RING_SMALLEST, RING_LARGEST);
         // The size of a ring buffer is a power of two.
         let size = 1 << size.ilog2();
-        let mut session =
-            Self { rings: Vec::new(), events: Vec::new(), sources: HashMap::new(), lost: 0, taken_lost: 0 };
+        let mut session = Self {
+            how,
+            rings: Vec::new(),
+            events: Vec::new(),
+            last: Root::default(),
+            sources: HashMap::new(),
+            lost: 0,
+            taken_lost: 0,
+            lost_by_closed: 0,
+        };
         for cpu in cpus {
             match session.open_cpu(pid, cpu, &mut wanted, size) {
                 // The CPU went offline in between.
@@ -158,29 +165,54 @@ impl PerfSession {
                 None => ring.insert(map_ring(builder, size)?).as_counter().id(),
                 Some(ring) => {
                     let event = builder.build()?;
-                    let (from, to) = (event.as_raw_fd(), ring.as_counter().as_raw_fd());
-                    // SAFETY: both descriptors are open events on one CPU.
-                    check(i64::from(unsafe { ioctls::SET_OUTPUT(from, to) }))?;
-                    if let Some(filter) = filter {
-                        // SAFETY: the kernel copies the text, which ends with a zero, and does not write to
-                        // it.
-                        check(i64::from(unsafe { ioctls::SET_FILTER(from, filter.as_ptr().cast_mut()) }))?;
-                    }
+                    share(&event, ring, filter.as_ref())?;
                     let id = event.id();
-                    self.events.push(event);
+                    self.events.push((Root::default(), event));
                     id
                 }
             };
             self.sources.insert(id, *source);
         }
-        self.rings.extend(ring);
+        self.rings.extend(ring.map(|ring| (cpu, ring)));
         Ok(())
+    }
+
+    /// Opens the same events for a stopped thread that has none any more, and for all that it makes.
+    pub(crate) fn attach(&mut self, tid: Tid) -> io::Result<Root> {
+        let root = Root(self.last.0 + 1);
+        let mut wanted = self.how.wanted()?;
+        let (mut events, mut sources) = (Vec::new(), Vec::new());
+        for Wanted { source, builder, filter } in &mut wanted {
+            builder.observe_pid(tid).enable_on_exec(false).enabled(true);
+            for (cpu, ring) in &self.rings {
+                let event = builder.one_cpu(*cpu).build()?;
+                share(&event, ring, filter.as_ref())?;
+                sources.push((event.id(), *source));
+                events.push((root, event));
+            }
+        }
+        self.last = root;
+        self.events.extend(events);
+        self.sources.extend(sources);
+        Ok(root)
+    }
+
+    /// Closes the events of roots of which no thread is left.
+    pub(crate) fn close_unless(&mut self, lives: impl Fn(Root) -> bool) {
+        let is_over = |root: Root| root != Root::default() && !lives(root);
+        if !self.events.iter().any(|(root, _)| is_over(*root)) {
+            return;
+        }
+        for (_, mut event) in self.events.extract_if(.., |(root, _)| is_over(*root)) {
+            self.sources.remove(&event.id());
+            self.lost_by_closed += lost_by(&mut event);
+        }
     }
 
     /// Takes all samples out of the ring buffers. Accesses that the source does not report are derived now,
     /// while the processes still exist.
     pub(crate) fn drain(&mut self, into: &mut Vec<Sample>, accesses: &mut AccessFinder) {
-        for ring in &mut self.rings {
+        for (_, ring) in &mut self.rings {
             while let Some(record) = ring.next_record() {
                 let body = record.to_contiguous();
                 match record.ty() {
@@ -204,9 +236,10 @@ impl PerfSession {
 
     /// How many lost samples no ring buffer reported: it reports them with the next sample that fits in.
     pub(crate) fn lost_at_end(&mut self) -> u64 {
-        let counters = self.rings.iter_mut().map(Sampler::as_counter_mut).chain(&mut self.events);
-        let all: u64 = counters.filter_map(|counter| counter.read_full().ok()?.lost()).sum();
-        all.saturating_sub(self.lost)
+        let rings = self.rings.iter_mut().map(|(_, ring)| ring.as_counter_mut());
+        let counters = rings.chain(self.events.iter_mut().map(|(_, event)| event));
+        let all: u64 = counters.map(lost_by).sum();
+        (all + self.lost_by_closed).saturating_sub(self.lost)
     }
 }
 
@@ -217,6 +250,49 @@ impl Drop for PerfSession {
         let (rings, events) = (std::mem::take(&mut self.rings), std::mem::take(&mut self.events));
         close_in_background((rings, events));
     }
+}
+
+impl How {
+    fn wanted(self) -> io::Result<Vec<Wanted>> {
+        let mut wanted = match self.faults {
+            FaultSource::Tracepoint => {
+                let [user, kernel] = Tracepoint::find(tracepoint::FAULTS)?;
+                vec![
+                    on_tracepoint(Source::UserTracepoint(user.offsets), user),
+                    on_tracepoint(Source::KernelTracepoint(kernel.offsets), kernel),
+                ]
+            }
+            FaultSource::Software | FaultSource::Pagemap | FaultSource::None => {
+                vec![on(Source::Software, Software::PAGE_FAULTS, SampleFlag::ADDR | SampleFlag::IP)]
+            }
+        };
+        wanted.push(on(Source::Minor, Software::PAGE_FAULTS_MIN, SampleFlag::ADDR));
+        wanted.push(on(Source::Major, Software::PAGE_FAULTS_MAJ, SampleFlag::ADDR));
+        if self.calls {
+            wanted.extend(on_calls()?);
+        }
+        for Wanted { builder, .. } in &mut wanted {
+            builder.read_format(self.read);
+        }
+        Ok(wanted)
+    }
+}
+
+/// How many samples an event lost, where the kernel counts them.
+fn lost_by(event: &mut Counter) -> u64 {
+    event.read_full().ok().and_then(|read| read.lost()).unwrap_or(0)
+}
+
+/// Lets an event use the ring buffer of its CPU, and sets its filter.
+fn share(event: &Counter, ring: &Sampler, filter: Option<&CString>) -> io::Result<()> {
+    let (from, to) = (event.as_raw_fd(), ring.as_counter().as_raw_fd());
+    // SAFETY: both descriptors are open events on one CPU.
+    check(i64::from(unsafe { ioctls::SET_OUTPUT(from, to) }))?;
+    if let Some(filter) = filter {
+        // SAFETY: the kernel copies the text, which ends with a zero, and does not write to it.
+        check(i64::from(unsafe { ioctls::SET_FILTER(from, filter.as_ptr().cast_mut()) }))?;
+    }
+    Ok(())
 }
 
 /// An event that makes a sample each time.

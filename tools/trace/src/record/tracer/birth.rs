@@ -34,7 +34,8 @@ impl Tracer<'_> {
         }
         self.unrecorded.remove(&child);
         let Some(task) = self.tasks.get_mut(&tid) else { return };
-        let (maker_pid, maker_space, privileges) = (task.pid, task.space, task.privileges);
+        let (maker_pid, maker_space) = (task.pid, task.space);
+        let inherited = (task.privileges, task.listened);
         let (start, flags) = match std::mem::replace(&mut task.state, State::Running) {
             State::InClone { start, flags, .. } => (start, flags),
             // A call whose entry was not seen: one of a foreign ABI. The event has the minimum.
@@ -49,7 +50,7 @@ impl Tracer<'_> {
         let same_process = flags & libc::CLONE_THREAD as u64 != 0;
         let pid = if same_process { maker_pid } else { child };
         let space = if shares_memory { maker_space } else { self.new_space() };
-        let id = self.add_task(child, pid, space, privileges);
+        let id = self.add_task(child, pid, space, inherited);
         if !shares_memory {
             self.inherit(maker_space, space);
         }

@@ -33,6 +33,9 @@ impl Tracer<'_> {
             self.sample_reuse_before_end(tid);
             figures = self.figures(tid, pid, space, FiguresCause::Exec).map(Box::new);
         }
+        if alone {
+            self.note_unheard(tid, now());
+        }
         // The instructions that raised the faults cannot be read afterwards.
         self.drain(now());
         self.settle(false);
@@ -93,6 +96,8 @@ impl Tracer<'_> {
         self.merger.identify(pid, time, id, space);
         self.begun = true;
         let image = self.finish_exec(pid).then(|| self.image(pid));
+        let is_hidden = image.as_ref().is_some_and(|(_, is_hidden)| *is_hidden);
+        let image = image.map(|(image, _)| image);
         // If it is still in that stop, the image is complete.
         let Some(image) = image.filter(|_| !self.heard.has(pid) && is_at_end_of_call(pid)) else {
             // It was killed before its first instruction: the new image is not in the trace, nor are
@@ -112,6 +117,7 @@ impl Tracer<'_> {
         if let Some(space) = self.spaces.get_mut(&space) {
             space.brk = image.brk;
         }
+        self.listen_after_exec(pid, is_hidden);
         self.touched_at_exec(space, &image);
         let stat = Stat::read(pid);
         if let Some(process) = self.processes.get_mut(&pid) {
@@ -189,8 +195,9 @@ impl Tracer<'_> {
         }
     }
 
-    /// The whole layout of a new program, before its first instruction.
-    fn image(&mut self, pid: Tid) -> ExecImage {
+    /// The whole layout of a new program, before its first instruction; and whether Linux removed its perf
+    /// events.
+    fn image(&mut self, pid: Tid) -> (ExecImage, bool) {
         let mut mappings = maps::with_flags(pid);
         let is_64_bit = matches!(ptrace::registers(pid), Ok(Some(regs)) if regs.cs == 0x33);
         let probed = if is_64_bit { probe(pid, &mappings, &mut self.heard) } else { Probed::default() };
@@ -203,7 +210,7 @@ impl Tracer<'_> {
         let (stat, status) = (Stat::read(pid), Keyed::status(pid));
         let mmap_min_addr = system::sysctl("vm/mmap_min_addr").unwrap_or(65536);
         let personality = text(pid, "personality");
-        ExecImage {
+        let image = ExecImage {
             pid: pid as u32,
             abi: if is_64_bit { Abi::X86_64 } else { Abi::I386 },
             program: fs::read_link(format!("/proc/{pid}/exe"))
@@ -229,7 +236,10 @@ impl Tracer<'_> {
             thp: system::thp(),
             page_tables: status.bytes("VmPTE"),
             mappings,
-        }
+        };
+        // The calls of a 32-bit program are not recorded, but its children may be 64-bit programs.
+        let changes = |key| status.words(key).next() != status.words(key).nth(1);
+        (image, if is_64_bit { probed.is_hidden } else { changes("Uid") || changes("Gid") })
     }
 }
 

@@ -45,6 +45,7 @@ impl Tracer<'_> {
                     space.figures = figures.or(space.figures.take());
                 }
                 self.note_figures(tid, space, time);
+                self.note_unheard(tid, time);
                 // This is the last chance to read the instructions.
                 self.drain(time);
                 self.settle(false);

@@ -14,6 +14,7 @@ mod exec;
 mod exit;
 mod heard;
 mod hold;
+mod listen;
 mod probe;
 mod reuse;
 mod rotation;
@@ -31,7 +32,7 @@ use super::launch::ThpOff;
 use super::merge::{Merger, Record, Rule, SpaceId};
 use super::opened::OpenedFiles;
 use super::output::Output;
-use super::perf::{AccessFinder, PerfSession};
+use super::perf::{AccessFinder, PerfSession, Root};
 use super::sys::ptrace::{EVENT_STOP, Resume, SyscallStop};
 use super::sys::time::{Tick, now, process_cpu};
 use super::sys::wait::{Happened, Waited, poll, wait};
@@ -163,7 +164,7 @@ impl<'a> Tracer<'a> {
         let space = tracer.new_space();
         tracer.begin_thp(space);
         // Its privileges are in its first image.
-        tracer.add_task(root, root, space, Privileges::default());
+        tracer.add_task(root, root, space, (Privileges::default(), Some(Root::default())));
         tracer
     }
 
@@ -229,33 +230,6 @@ impl<'a> Tracer<'a> {
         // A single thread is stopped now.
         let is_alone = self.tasks.len() + self.early.len() + self.unrecorded.len() < 2;
         self.heard.collect(first, now, || if is_alone { Ok(None) } else { poll(None) })
-    }
-
-    /// Hands over all that was recorded; what happens from here on is not in the trace.
-    fn end_recording(&mut self) {
-        self.drain(now());
-        let lost = self.perf.as_mut().map_or(0, PerfSession::lost_at_end);
-        if lost > 0 {
-            self.merger.lost(lost, now());
-        }
-        self.settle(true);
-    }
-
-    /// Takes the samples out of the ring buffers.
-    fn drain(&mut self, time: u64) {
-        self.drained = time;
-        let Some(perf) = &mut self.perf else { return };
-        let mut samples = std::mem::take(self.merger.samples());
-        let old = samples.len();
-        perf.drain(&mut samples, &mut self.accesses);
-        let lost = perf.take_lost();
-        self.summary.samples += (samples.len() - old) as u64;
-        self.came_in(&samples[old..]);
-        self.called_without_stop(&samples[old..]);
-        *self.merger.samples() = samples;
-        if lost > 0 {
-            self.merger.lost(lost, now());
-        }
     }
 
     /// Hands over the events whose order is final.
@@ -447,7 +421,13 @@ impl<'a> Tracer<'a> {
     }
 
     /// Adds a new thread. The caller tells the merger its identity and its start.
-    fn add_task(&mut self, tid: Tid, pid: Tid, space: SpaceId, privileges: Privileges) -> TaskId {
+    fn add_task(
+        &mut self,
+        tid: Tid,
+        pid: Tid,
+        space: SpaceId,
+        (privileges, listened): (Privileges, Option<Root>),
+    ) -> TaskId {
         let id = TaskId(self.next_task);
         self.next_task += 1;
         self.summary.threads += 1;
@@ -461,7 +441,7 @@ impl<'a> Tracer<'a> {
             space.users += 1;
         }
         let (state, rseq) = (State::Running, Rseq::NEW);
-        let task = Task { id, pid, space, state, rseq, cpu: 0, privileges, exiting: false };
+        let task = Task { id, pid, space, state, rseq, cpu: 0, privileges, listened, exiting: false };
         self.tasks.insert(tid, task);
         id
     }

@@ -26,6 +26,8 @@ pub(super) struct Probed {
     pub(super) lowest_placed: Option<u64>,
     /// Whether memory may become executable.
     pub(super) exec_gain: ExecGain,
+    /// Linux removed the perf events of the thread: its program has other privileges than it may show.
+    pub(super) is_hidden: bool,
 }
 
 /// Probes the program of a thread in the stop at the end of its exec. Reports of the thread in the
@@ -37,6 +39,7 @@ pub(super) fn probe(tid: Tid, mappings: &[Mapping], heard: &mut Queue) -> Probed
     let pages = session.two_pages();
     inferred.lowest_placed = session.lowest_page(mappings);
     inferred.exec_gain = session.exec_gain();
+    inferred.is_hidden = session.is_hidden();
     session.end();
     let Some((first, second)) = pages else { return Probed { brk, ..inferred } };
     let (direction, addr) = if second < first {
@@ -121,6 +124,12 @@ impl<'a> Session<'a> {
             // A kernel before 6.3 does not know it.
             _ => ExecGain::Allowed,
         }
+    }
+
+    /// Whether the program is one that only root may look into (`PR_GET_DUMPABLE` is not 1), as it is if user
+    /// or group changed with exec, or the program's file cannot be read.
+    fn is_hidden(&mut self) -> bool {
+        self.call(libc::SYS_prctl, [libc::PR_GET_DUMPABLE as u64, 0, 0, 0, 0, 0]).is_some_and(|it| it != 1)
     }
 
     fn page(&mut self, hint: u64) -> Option<u64> {

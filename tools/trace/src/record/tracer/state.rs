@@ -2,6 +2,7 @@
 
 use crate::event::{CallDetail, FileFacts, LinuxFigures, Privileges, TaskId, ThpDisable};
 use crate::record::merge::SpaceId;
+use crate::record::perf::Root;
 use crate::record::sys::Tid;
 use crate::record::sys::wait::Happened;
 use std::collections::VecDeque;
@@ -19,6 +20,8 @@ pub(super) struct Task {
     pub(super) cpu: u32,
     /// Its privileges.
     pub(super) privileges: Privileges,
+    /// Whose perf events it inherited; `None` if Linux removed them and they could not be opened anew.
+    pub(super) listened: Option<Root>,
     /// It is exiting.
     pub(super) exiting: bool,
 }

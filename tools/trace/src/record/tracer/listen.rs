@@ -1,0 +1,89 @@
+//! Samples of page faults and calls, and threads from which none come.
+//!
+//! Threads inherit perf events from their makers. Linux removes them from a thread in exec if the new program
+//! is one that only root may look into: setuid and setgid programs, programs of a process whose user or group
+//! is not the one that it acts for, and files that cannot be read. So after such an exec the same events are
+//! opened for that thread anew. Where that fails, the faults that Linux counts for the process are reported as
+//! lost.
+
+use super::Tracer;
+use crate::record::perf::PerfSession;
+use crate::record::proc::status::Stat;
+use crate::record::sys::Tid;
+use crate::record::sys::time::now;
+use std::collections::HashSet;
+
+impl Tracer<'_> {
+    /// Hands over all that was recorded; what happens from here on is not in the trace.
+    pub(super) fn end_recording(&mut self) {
+        let time = now();
+        let unheard = self.tasks.iter().filter(|(_, task)| task.listened.is_none());
+        // One thread of each process.
+        let unheard: HashSet<Tid> = unheard.map(|(_, task)| task.pid).collect();
+        for pid in unheard {
+            self.note_unheard(pid, time);
+        }
+        self.drain(time);
+        let lost = self.perf.as_mut().map_or(0, PerfSession::lost_at_end);
+        if lost > 0 {
+            self.merger.lost(lost, now());
+        }
+        self.settle(true);
+    }
+
+    /// Takes the samples out of the ring buffers.
+    pub(super) fn drain(&mut self, time: u64) {
+        self.drained = time;
+        let Some(perf) = &mut self.perf else { return };
+        let mut samples = std::mem::take(self.merger.samples());
+        let old = samples.len();
+        perf.drain(&mut samples, &mut self.accesses);
+        let lost = perf.take_lost();
+        // A thread that is not known yet has the events of its maker, which may have ended.
+        if self.early.is_empty() {
+            let tasks = &self.tasks;
+            perf.close_unless(|root| tasks.values().any(|task| task.listened == Some(root)));
+        }
+        self.summary.samples += (samples.len() - old) as u64;
+        self.came_in(&samples[old..]);
+        self.called_without_stop(&samples[old..]);
+        *self.merger.samples() = samples;
+        if lost > 0 {
+            self.merger.lost(lost, now());
+        }
+    }
+
+    /// A thread has a new program, and is stopped before its first instruction. If Linux removed its events,
+    /// they are opened anew.
+    pub(super) fn listen_after_exec(&mut self, tid: Tid, is_hidden: bool) {
+        let Some(perf) = &mut self.perf else { return };
+        let Some(task) = self.tasks.get_mut(&tid) else { return };
+        if !is_hidden && task.listened.is_some() {
+            return;
+        }
+        let attached = perf.attach(tid);
+        task.listened = attached.as_ref().ok().copied();
+        if let Err(error) = attached {
+            if self.summary.unheard_programs == 0 {
+                (self.notify)(&format!(
+                    "Linux removed the perf events of a program with other privileges, and they cannot be opened anew \
+                     ({error}): its page faults are counted, but not recorded"
+                ));
+            }
+            self.summary.unheard_programs += 1;
+        }
+    }
+
+    /// A process without events ends, or has another program soon: its page faults are reported as lost.
+    pub(super) fn note_unheard(&mut self, tid: Tid, time: u64) {
+        let Some(task) = self.tasks.get(&tid).filter(|task| task.listened.is_none()) else { return };
+        let Some(process) = self.processes.get_mut(&task.pid) else { return };
+        let stat = Stat::read(task.pid);
+        let (minor, major) = process.faults_before;
+        let faults = (stat.minor_faults + stat.major_faults).saturating_sub(minor + major);
+        if faults > 0 {
+            self.summary.unheard_faults += faults;
+            self.merger.lost(faults, time);
+        }
+    }
+}

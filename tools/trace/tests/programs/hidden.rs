@@ -1,0 +1,69 @@
+//! Programs that only root may look into, as setuid and setgid programs are: Linux removes their perf events.
+
+use crate::shared::{HIDDEN_PAGES, NOT_PERMITTED, PAGE};
+use crate::{PRIVATE, READ_WRITE, end, execute, leave, make_process, map, wait_for};
+use std::ffi::CStr;
+
+fn touch(addr: *mut u8) {
+    for page in 0..HIDDEN_PAGES {
+        // SAFETY: memory of so many pages that stays mapped.
+        unsafe { addr.add(page * PAGE).write_volatile(1) };
+    }
+}
+
+/// From now on the real group is not the effective one, and so what this process executes is hidden.
+fn execute_hidden(name: &CStr) -> ! {
+    // SAFETY: changes a number of this process.
+    if unsafe { libc::setresgid(1, u32::MAX, u32::MAX) } != 0 {
+        leave(NOT_PERMITTED);
+    }
+    execute(&[c"/proc/self/exe", name]);
+    leave(1)
+}
+
+pub(crate) fn executes_what_is_hidden() {
+    execute_hidden(c"touches_with_others");
+}
+
+/// Also run as a setgid program.
+pub(crate) fn touches_with_others() {
+    // SAFETY: both ask for a number.
+    if unsafe { libc::getgid() == libc::getegid() } {
+        leave(NOT_PERMITTED);
+    }
+    let addr = map(HIDDEN_PAGES * PAGE, READ_WRITE, PRIVATE);
+    touch(addr);
+    let status = wait_for(make_process(|| {
+        touch(addr);
+        end(0);
+    }));
+    assert_eq!(status, 0);
+    touch(addr);
+    std::thread::spawn(|| touch(map(HIDDEN_PAGES * PAGE, READ_WRITE, PRIVATE))).join().unwrap();
+    // A program that is hidden no longer.
+    wait_for(make_process(|| {
+        // SAFETY: changes a number of this process.
+        unsafe { libc::setresgid(0, 0, 0) };
+        execute(&[c"/proc/self/exe", c"touches"]);
+    }));
+    leave(6);
+}
+
+pub(crate) fn touches() {
+    touch(map(HIDDEN_PAGES * PAGE, READ_WRITE, PRIVATE));
+    leave(0);
+}
+
+/// The recorder has no descriptors left for other events.
+pub(crate) fn leaves_its_recorder_no_descriptors() {
+    // SAFETY: asks for a number.
+    let recorder = unsafe { libc::getppid() };
+    let open = std::fs::read_dir(format!("/proc/{recorder}/fd")).unwrap().count();
+    // A few for the files that it reads.
+    let most = open as u64 + 4;
+    let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
+    // SAFETY: the pointer is to a live local.
+    let set = unsafe { libc::prlimit(recorder, libc::RLIMIT_NOFILE, &raw const limit, std::ptr::null_mut()) };
+    assert_eq!(set, 0);
+    execute_hidden(c"touches_with_others");
+}
