@@ -9,6 +9,7 @@
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 mod compare;
+mod confirmation;
 pub mod coverage;
 mod known;
 mod linux;
@@ -23,7 +24,8 @@ mod standing;
 mod sum;
 pub mod threads;
 
+pub use confirmation::Belief;
 pub use known::{KnownCounts, KnownDifference};
 pub use linux::{Effort, HostSwap, HostSwapError, OracleError};
 pub use run::{DiffOptions, DiffReport, Failure, run, run_program};
-pub use side_by_side::{Belief, DiffError, Mismatch, Setup, SideBySide, Verdict};
+pub use side_by_side::{DiffError, Mismatch, Setup, SideBySide, Verdict};

@@ -1,12 +1,13 @@
 //! Many programs, on several threads.
 
+use crate::confirmation::Belief;
 use crate::coverage::Coverage;
 use crate::known::KnownCounts;
-use crate::linux::Effort;
+use crate::linux::{Effort, Host, Settings};
 use crate::observation::Outcome;
 use crate::program::Program;
 use crate::shrink::shrink;
-use crate::side_by_side::{Belief, DiffError, Mismatch, Setup, SideBySide, Verdict};
+use crate::side_by_side::{DiffError, Mismatch, Setup, SideBySide, Verdict};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
@@ -57,6 +58,10 @@ pub struct DiffReport {
     pub compared: u64,
     /// Operations that neither side made.
     pub not_made: u64,
+    /// Those among them that cannot be compared since the host merges equal pages.
+    pub merging: u64,
+    /// What the host has that matters: what was left out for it, and settings that were changed during the run.
+    pub host: Vec<String>,
     /// Programs.
     pub programs: u64,
     /// Programs that differed once and not each time that they were run again, and what differed in the first
@@ -85,6 +90,7 @@ impl DiffReport {
     fn add(&mut self, verdict: &Verdict) {
         self.compared += verdict.compared;
         self.not_made += verdict.not_made;
+        self.merging += verdict.merging;
         self.programs += 1;
         if let Some(mismatch) = &verdict.unconfirmed {
             self.unconfirmed += 1;
@@ -93,6 +99,17 @@ impl DiffReport {
         for (known, count) in &verdict.known {
             *self.known.entry(*known).or_default() += count;
         }
+    }
+
+    /// Tells what of the host's settings mattered, at the end of a run that began with `before`.
+    fn tell_host(&mut self, before: &Settings) {
+        if self.merging > 0 {
+            self.host.push(format!(
+                "this host merges equal pages (/sys/kernel/mm/ksm/run is 1): {} calls of MADV_MERGEABLE are left out",
+                self.merging
+            ));
+        }
+        self.host.extend(Settings::of(&Host::default()).changed_since(before));
     }
 }
 
@@ -104,6 +121,7 @@ impl DiffReport {
 /// [`DiffError`] where the sides cannot be compared at all.
 pub fn run(options: &DiffOptions, progress: &mut dyn FnMut(u64, u64)) -> Result<DiffReport, DiffError> {
     let begin = Instant::now();
+    let before = Settings::of(&Host::default());
     let next = AtomicU64::new(0);
     let done = AtomicU64::new(0);
     let stop = AtomicBool::new(false);
@@ -134,6 +152,7 @@ pub fn run(options: &DiffOptions, progress: &mut dyn FnMut(u64, u64)) -> Result<
     if let Some(failure) = report.failure.take() {
         report.failure = Some(small(failure, options)?);
     }
+    report.tell_host(&before);
     report.time = begin.elapsed();
     Ok(report)
 }
@@ -141,6 +160,7 @@ pub fn run(options: &DiffOptions, progress: &mut dyn FnMut(u64, u64)) -> Result<
 fn merge(report: &mut DiffReport, part: DiffReport) {
     report.compared += part.compared;
     report.not_made += part.not_made;
+    report.merging += part.merging;
     report.programs += part.programs;
     report.unconfirmed += part.unconfirmed;
     if report.first_unconfirmed.is_none() {
@@ -228,6 +248,7 @@ fn small(failure: Failure, options: &DiffOptions) -> Result<Failure, DiffError> 
 /// As [`run`].
 pub fn run_program(program: &Program, setup: Setup) -> Result<DiffReport, DiffError> {
     let begin = Instant::now();
+    let before = Settings::of(&Host::default());
     let mut report = DiffReport::default();
     let verdict =
         SideBySide::new(setup)?.run(program, Effort::Thorough, Belief::Repeated, &mut report.coverage)?;
@@ -239,6 +260,7 @@ pub fn run_program(program: &Program, setup: Setup) -> Result<DiffReport, DiffEr
         mismatch,
         outcomes: verdict.outcomes,
     });
+    report.tell_host(&before);
     report.time = begin.elapsed();
     Ok(report)
 }

@@ -1,9 +1,10 @@
 //! One program on both sides.
 
 use crate::compare::compare;
+use crate::confirmation::{Belief, Confirmation};
 use crate::coverage::Coverage;
 use crate::known::{KnownCounts, KnownDifference, Past};
-use crate::linux::{Effort, Interference, Oracle, OracleError, Start, host_swaps};
+use crate::linux::{Effort, Host, Interference, Oracle, OracleError, Start, leaves_out};
 use crate::observation::{Observation, Outcome, Wanted};
 use crate::program::{Call, MOST_PROCESSES, Op, Program, Word};
 use crate::quire::Processes;
@@ -18,12 +19,6 @@ use quire_mm::{
 
 /// RAM of the machine. Programs populate a few windows at most, in each of their processes.
 const RAM: u64 = 128 << 20;
-
-/// How often a program that differs is run again where Linux disturbed the run, before that is taken for a
-/// difference.
-const DISTURBED: u32 = 5;
-/// How often a program that differs is run again before the difference is reported.
-const REPEATS: u32 = 3;
 
 /// Why the sides cannot be compared at all.
 #[derive(Debug, thiserror::Error)]
@@ -41,6 +36,12 @@ pub enum DiffError {
     /// The machine gets no swap device.
     #[error("the machine's swap device: {0}")]
     Swap(String),
+    /// What Linux grants depends on what all programs of the host have.
+    #[error(
+        "nothing is compared on this host: vm.overcommit_memory is 2, so what Linux grants a program depends on all \
+         others (0 and 1 can be compared)"
+    )]
+    StrictOvercommit,
     /// A space that looks like the oracle's processes cannot be made.
     #[error("a space like Linux's cannot be made: {0}")]
     Space(#[source] Error),
@@ -66,19 +67,12 @@ pub struct Verdict {
     pub compared: u64,
     /// Operations that were not made on either side.
     pub not_made: u64,
+    /// Those among them that cannot be compared since the host merges equal pages.
+    pub merging: u64,
     /// Differences that are known.
     pub known: KnownCounts,
     /// The program differed, but not each time that it was run again; what differed.
     pub unconfirmed: Option<Mismatch>,
-}
-
-/// When a difference counts.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Belief {
-    /// At once, unless Linux disturbed the run.
-    Once,
-    /// When the program also differs each time that it is run again.
-    Repeated,
 }
 
 /// What both sides have.
@@ -109,12 +103,10 @@ pub struct SideBySide {
     at_rest: InUse,
     /// Slots of its swap device that are free then.
     free_slots: u64,
-    /// The host's policy, and what Linux had done on its own account before the last program that differed.
+    setup: Setup,
+    host: Host,
+    /// The host's settings that both sides have, and what Linux had done on its own account before the last run.
     interference: Interference,
-    /// Both sides have a swap device of the comparison's own.
-    has_swap: bool,
-    /// The host pages out to a device that is not the comparison's own.
-    foreign_swap: bool,
     linux: Observation,
     quire: Observation,
 }
@@ -126,16 +118,24 @@ impl SideBySide {
     ///
     /// [`DiffError`].
     pub fn new(setup: Setup) -> Result<Self, DiffError> {
+        Self::on(Host::default(), setup)
+    }
+
+    /// The same, for a host whose settings are elsewhere.
+    fn on(host: Host, setup: Setup) -> Result<Self, DiffError> {
         let Setup { techniques, swap } = setup;
+        let interference = Interference::now(&host);
+        if interference.settings.grants_what_there_is() {
+            return Err(DiffError::StrictOvercommit);
+        }
         let oracle = Oracle::start()?;
         let overcommit = oracle.origin().overcommit;
         let config =
             MemoryConfig { min_free_kib: Some(0), overcommit, techniques, ..MemoryConfig::default() };
         // Audited after each program, with the finding as a result.
-        let host = HostConfig { audit_at_end: false, ..HostConfig::with_ram(RAM).paranoid() };
-        let machine = Machine::new(&host, config).map_err(DiffError::Machine)?;
-        let interference = Interference::now();
-        interference.set_policy(machine.memory());
+        let ram = HostConfig { audit_at_end: false, ..HostConfig::with_ram(RAM).paranoid() };
+        let machine = Machine::new(&ram, config).map_err(DiffError::Machine)?;
+        interference.settings.set_policy(machine.memory());
         let cpu = machine.vcpu(0).map_err(DiffError::Cpu)?;
         if let Some(bytes) = swap {
             add_swap(&machine, bytes)?;
@@ -148,17 +148,31 @@ impl SideBySide {
             cpu,
             at_rest,
             free_slots,
+            setup,
+            host,
             interference,
-            has_swap: swap.is_some(),
-            foreign_swap: swap.is_none() && host_swaps(),
             linux: Observation::default(),
             quire: Observation::default(),
         })
     }
 
+    /// Gives both sides the settings that the host has now.
+    fn follow_host(&mut self) -> Result<(), DiffError> {
+        let now = Interference::now(&self.host);
+        if now.settings.needs_new_sides(&self.interference.settings) {
+            *self = Self::on(self.host.clone(), self.setup)?;
+            return Ok(());
+        }
+        if now.settings != self.interference.settings {
+            now.settings.set_policy(self.machine.memory());
+        }
+        self.interference = now;
+        Ok(())
+    }
+
     /// Runs a program on both sides until they diverge. A difference has to show again each time that the
-    /// program is repeated; runs in which the host's policy of large folios was changed, or Linux did
-    /// something on its own account, for any process, do not count as long as there are not too many of them.
+    /// program is repeated. Runs in which Linux did something on its own account, for any process, do not count
+    /// as long as there are not too many of them; those in which a setting of the host was changed never do.
     ///
     /// # Errors
     ///
@@ -171,17 +185,16 @@ impl SideBySide {
         coverage: &mut Coverage,
     ) -> Result<Verdict, DiffError> {
         let mut confirmed = Confirmation::new(belief);
-        self.interference = Interference::now();
+        self.follow_host()?;
         let mut verdict = self.run_once(program, effort, coverage)?;
         loop {
-            let before = core::mem::replace(&mut self.interference, Interference::now());
-            let swapped = core::mem::replace(&mut self.foreign_swap, !self.has_swap && host_swaps());
-            let disturbed = self.interference.disturbs_since(&before) || self.foreign_swap != swapped;
-            let told = self.interference.told_since(&before);
+            let now = Interference::now(&self.host);
+            let disturbed = now.disturbs_since(&self.interference);
+            let told = now.told_since(&self.interference);
             if !confirmed.wants_another(&mut verdict, disturbed, &told) {
                 return Ok(verdict);
             }
-            self.interference.set_policy(self.machine.memory());
+            self.follow_host()?;
             // What is run again is no new coverage.
             verdict = self.run_once(program, effort, &mut Coverage::default())?;
         }
@@ -194,15 +207,19 @@ impl SideBySide {
         coverage: &mut Coverage,
     ) -> Result<Verdict, DiffError> {
         let mut verdict = Verdict::default();
-        let mut steps = self.oracle.run(program, effort);
+        let settings = &self.interference.settings;
+        // A device that is not the comparison's own.
+        let foreign_swap = self.setup.swap.is_none() && settings.swaps();
+        let mut steps = self.oracle.run(program, effort, settings);
         let start = steps.origin().clone();
         let processes = Processes::new(&self.machine, &self.cpu, &start).map_err(DiffError::Space)?;
-        let mut course = Course::new(&start, processes, self.foreign_swap);
+        let mut course = Course::new(&start, processes, foreign_swap);
         for (step, op) in program.ops.iter().enumerate() {
             let (outcome, wanted) = steps.next(op, &mut self.linux)?;
             verdict.outcomes.push(outcome);
             if outcome == Outcome::NotMade {
                 verdict.not_made += 1;
+                verdict.merging += u64::from(leaves_out(settings, op));
                 continue;
             }
             let args = op.args.map(|word| match word {
@@ -256,44 +273,6 @@ impl SideBySide {
                 format!("{:?} frames and objects are in use, and {:?} without any program", now, self.at_rest)
             })
         })
-    }
-}
-
-/// Runs of one program, until it is clear whether it differs.
-#[derive(Debug)]
-struct Confirmation {
-    /// Runs that have to differ yet.
-    repeats: u32,
-    /// Runs that Linux may still disturb.
-    disturbed: u32,
-    /// The first difference of a run that was not disturbed.
-    first: Option<Mismatch>,
-}
-
-impl Confirmation {
-    fn new(belief: Belief) -> Self {
-        let repeats = if belief == Belief::Repeated { REPEATS } else { 0 };
-        Self { repeats, disturbed: DISTURBED, first: None }
-    }
-
-    /// Whether the program has to be run again after one run of it. Else `verdict` is completed: with what
-    /// Linux did meanwhile, or with a difference that did not show again.
-    fn wants_another(&mut self, verdict: &mut Verdict, disturbed: bool, told: &str) -> bool {
-        let Some(mismatch) = &mut verdict.mismatch else {
-            verdict.unconfirmed = self.first.take();
-            return false;
-        };
-        if !told.is_empty() {
-            mismatch.what.push_str(&format!("\nThe host meanwhile: {told}"));
-        }
-        if disturbed && self.disturbed > 0 {
-            self.disturbed -= 1;
-            return true;
-        }
-        self.first.get_or_insert_with(|| mismatch.clone());
-        let again = self.repeats > 0;
-        self.repeats = self.repeats.saturating_sub(1);
-        again
     }
 }
 
@@ -423,50 +402,83 @@ impl<'m> Course<'m> {
 mod tests {
     use super::*;
 
-    /// Makes runs that differ or not, disturbed or not, as long as another one is wanted; returns how many
-    /// were made, and the last verdict.
-    fn runs(belief: Belief, differ: impl Fn(usize) -> (bool, bool)) -> (usize, Verdict) {
-        let mut confirmation = Confirmation::new(belief);
-        let mut made = 0;
-        loop {
-            let (differs, disturbed) = differ(made);
-            made += 1;
-            let mismatch = differs.then(|| Mismatch { step: made, what: "value".to_owned() });
-            let mut verdict = Verdict { mismatch, ..Verdict::default() };
-            let told = if disturbed { "pgsteal_kswapd +1" } else { "" };
-            if !confirmation.wants_another(&mut verdict, disturbed, told) {
-                return (made, verdict);
-            }
+    /// A host with these settings, the others of which it has not.
+    struct Set(tempfile::TempDir);
+
+    impl Set {
+        fn new(file: &str, text: &str) -> Self {
+            let set = Self(tempfile::tempdir().expect("a new folder"));
+            set.write(file, text);
+            set
+        }
+
+        fn write(&self, file: &str, text: &str) {
+            let file = self.0.path().join(file);
+            std::fs::create_dir_all(file.parent().expect("a folder")).expect("a new folder");
+            std::fs::write(file, text).expect("a new file");
+        }
+
+        fn host(&self) -> Host {
+            Host::below(self.0.path().to_path_buf())
         }
     }
 
+    fn verdict(sides: &mut SideBySide, program: &str) -> Verdict {
+        let program: Program = program.parse().expect("a program");
+        let run = sides.run(&program, Effort::Thorough, Belief::Repeated, &mut Coverage::default());
+        run.expect("Linux can be asked")
+    }
+
+    const MARKS_PAGES: &str = "quire-diff 1\nwindow 0x7fffc00000\n\
+        1 p0 mmap(window+0x0, 0x4000, PROT_READ|PROT_WRITE, MAP_PRIVATE|MAP_ANONYMOUS|MAP_FIXED, -1, 0x0)\n\
+        2 p0 madvise(window+0x0, 0x4000, MADV_MERGEABLE)\n\
+        3 p0 write(window+0x0, 0x90)\n\
+        4 p0 madvise(window+0x0, 0x4000, MADV_UNMERGEABLE)\n";
+
+    /// Linux makes equal pages of such memory one, at moments of its own.
     #[test]
-    fn a_difference_is_told_when_it_shows_each_time() {
-        let (made, verdict) = runs(Belief::Repeated, |_| (true, false));
-        assert_eq!((made, verdict.mismatch.is_some()), (1 + REPEATS as usize, true));
-        let (made, verdict) = runs(Belief::Once, |_| (true, false));
-        assert_eq!((made, verdict.mismatch.is_some()), (1, true));
-        let (made, verdict) = runs(Belief::Repeated, |_| (false, true));
-        assert_eq!((made, verdict.mismatch, verdict.unconfirmed), (1, None, None));
+    fn no_memory_is_marked_mergeable_where_the_host_merges_equal_pages() {
+        const MERGING: &str = "sys/kernel/mm/ksm/run";
+        let set = Set::new(MERGING, "1\n");
+        let mut sides = SideBySide::on(set.host(), Setup::default()).expect("both sides");
+        let merges = verdict(&mut sides, MARKS_PAGES);
+        assert_eq!((merges.mismatch, merges.compared, merges.not_made, merges.merging), (None, 3, 1, 1));
+        assert_eq!(merges.outcomes[1], Outcome::NotMade);
+        // The setting is looked at before each program: 2 takes pages apart and merges none.
+        set.write(MERGING, "2\n");
+        let verdict = verdict(&mut sides, MARKS_PAGES);
+        assert_eq!((verdict.mismatch, verdict.compared, verdict.merging), (None, 4, 0));
+    }
+
+    /// A program inherits that all its memory is merged, through exec too.
+    #[test]
+    fn memory_is_not_marked_for_the_caller_s_sake() {
+        const SET: i32 = 67;
+        const GET: i32 = 68;
+        // SAFETY: equal pages of this process may become one, until it is unset.
+        unsafe {
+            if libc::prctl(SET, 1_u64, 0_u64, 0_u64, 0_u64) != 0 {
+                return println!("skipped: this Linux merges no pages of whole processes");
+            }
+        }
+        let mut sides = SideBySide::new(Setup::default()).expect("both sides");
+        // SAFETY: as before.
+        let inherited = unsafe {
+            let was = libc::prctl(GET, 0_u64, 0_u64, 0_u64, 0_u64);
+            libc::prctl(SET, 0_u64, 0_u64, 0_u64, 0_u64);
+            was
+        };
+        assert_eq!(inherited, 1);
+        let map = "quire-diff 1\nwindow 0x7fffc00000\n\
+            1 p0 mmap(window+0x0, 0x4000, PROT_READ|PROT_WRITE, MAP_PRIVATE|MAP_ANONYMOUS|MAP_FIXED, -1, 0x0)\n";
+        assert_eq!(verdict(&mut sides, map).mismatch, None);
     }
 
     #[test]
-    fn one_that_does_not_show_again_is_kept_beside() {
-        let (made, verdict) = runs(Belief::Repeated, |run| (run < 2, false));
-        assert_eq!((made, verdict.mismatch), (3, None));
-        assert_eq!(verdict.unconfirmed, Some(Mismatch { step: 1, what: "value".to_owned() }));
-    }
-
-    #[test]
-    fn disturbed_runs_count_for_nothing_until_there_are_too_many() {
-        let (made, verdict) = runs(Belief::Repeated, |run| (run < 4, run < 4));
-        assert_eq!((made, verdict.mismatch, verdict.unconfirmed), (5, None, None));
-        let (made, verdict) = runs(Belief::Repeated, |_| (true, true));
-        assert_eq!(made, (DISTURBED + 1 + REPEATS) as usize);
-        assert!(
-            verdict
-                .mismatch
-                .is_some_and(|found| found.what.ends_with("The host meanwhile: pgsteal_kswapd +1"))
-        );
+    fn a_host_that_grants_what_there_is_cannot_be_compared() {
+        const OVERCOMMIT: &str = "proc/sys/vm/overcommit_memory";
+        let set = Set::new(OVERCOMMIT, "2\n");
+        let error = SideBySide::on(set.host(), Setup::default()).expect_err("nothing to compare").to_string();
+        assert!(error.contains("vm.overcommit_memory is 2") && !error.contains('\n'), "{error}");
     }
 }

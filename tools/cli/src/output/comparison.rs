@@ -22,6 +22,7 @@ pub(crate) fn print(name: &str, report: &DiffReport, all_coverage: bool) {
     if report.programs == 0 {
         return;
     }
+    print_host(report);
     print_unconfirmed(report);
     for (known, count) in &report.known {
         say(format_args!("  known difference {}: met {count} times", known.name()));
@@ -51,6 +52,13 @@ pub(crate) fn print(name: &str, report: &DiffReport, all_coverage: bool) {
     }
 }
 
+/// What of the host's settings mattered.
+fn print_host(report: &DiffReport) {
+    for line in &report.host {
+        say(format_args!("  {line}"));
+    }
+}
+
 /// Differences that did not show each time are reported, too: most are caused by the host.
 fn print_unconfirmed(report: &DiffReport) {
     if let Some(what) = &report.first_unconfirmed {
@@ -67,6 +75,7 @@ pub(crate) fn print_program(name: &str, program: &Program, report: &DiffReport) 
     say(program.with(&report.outcomes).to_string().trim_end());
     let found = if report.is_good() { "no difference" } else { "a difference" };
     say(format_args!("{name}: {} operations compared, {found}", report.compared));
+    print_host(report);
     print_unconfirmed(report);
     for (known, count) in &report.known {
         say(format_args!("  known difference {}: met {count} times", known.name()));
@@ -90,6 +99,7 @@ pub(crate) fn print_json(name: &str, report: &DiffReport, all_coverage: bool) {
         "name": name,
         "compared": report.compared,
         "not_made": report.not_made,
+        "host": report.host,
         "programs": report.programs,
         "unconfirmed": report.unconfirmed,
         "first_unconfirmed": report.first_unconfirmed,

@@ -37,6 +37,8 @@ pub(super) struct RawOp {
     pub(super) makes_area: AtomicU32,
     /// What of `WANT_*` is to be observed afterwards.
     pub(super) want: AtomicU32,
+    /// Whether it is not made on this host.
+    pub(super) left_out: AtomicU32,
 }
 
 /// The full text of `smaps`.
@@ -56,6 +58,8 @@ pub(super) const NO_PROCESS: u32 = 1;
 pub(super) const NO_AREA: u32 = 2;
 /// It would hit memory of the process itself.
 pub(super) const UNSAFE: u32 = 3;
+/// It cannot be compared on this host.
+pub(super) const LEFT_OUT: u32 = 4;
 
 /// The result of one operation, and the state after it.
 #[repr(C)]

@@ -6,7 +6,7 @@
 //! allocates or panics: only the program changes their address spaces.
 
 use super::access::{self, Accessed};
-use super::board::{Board, DONE, NO_AREA, NO_PROCESS, RawOp, SLOTS, Slot, UNSAFE, WAKE_EVERY};
+use super::board::{Board, DONE, LEFT_OUT, NO_AREA, NO_PROCESS, RawOp, SLOTS, Slot, UNSAFE, WAKE_EVERY};
 use super::observe::{Files, for_each_gap, observe};
 use super::prepare;
 use super::raw::{Plain, exit, futex_wait, futex_wake, has_ended, plain, syscall};
@@ -183,6 +183,9 @@ fn pass_on(board: &Board, step: u32, count: u32, me: u32, ends: bool) {
 
 /// The arguments of an operation, or why it cannot be made.
 fn prepared(board: &Board, op: &RawOp) -> Result<[u64; 6], u32> {
+    if op.left_out.load(Relaxed) != 0 {
+        return Err(LEFT_OUT);
+    }
     let mut args = [0; 6];
     let mut at = 0;
     while at < 6 {

@@ -3,25 +3,27 @@
 pub(crate) mod access;
 mod board;
 mod child;
-mod huge;
 mod image;
+mod interference;
 mod observe;
 mod prepare;
 pub(crate) mod raw;
+mod settings;
 pub(crate) mod shared;
 mod start;
 mod steps;
 mod swap;
 mod text;
 
-pub(crate) use huge::Interference;
+pub(crate) use interference::{Disturbance, Interference};
 pub(crate) use prepare::{FILE, FILE_BYTES, FOLDER, PATH_ONLY, READ_ONLY, WRITE_ONLY, ZEROS};
+pub(crate) use settings::{Host, Settings};
 pub(crate) use start::{Start, rights_of};
 pub(crate) use steps::Steps;
-pub(crate) use swap::host_swaps;
 pub use swap::{HostSwap, HostSwapError};
 pub(crate) use text::shown_flags;
 
+use crate::program::names::MADV_MERGEABLE;
 use crate::program::{Call, Class, Op, Program, Trait, WINDOW_BYTES, Word};
 use board::{Board, MOST_OWN, WANT_ALL_TEXT, WANT_STATUS, WANT_SUMS, WANT_TEXT};
 use core::sync::atomic::AtomicUsize;
@@ -73,6 +75,13 @@ pub enum Effort {
 /// Operations from one check of all contents to the next, and from one full text of `smaps` to the next.
 const SUMS_EVERY: usize = 64;
 const ALL_TEXT_EVERY: usize = 16;
+
+/// Whether an operation is made on neither side because of the host's settings: a page of memory that was marked
+/// MERGEABLE would become one with another, or the page of zeros, whenever Linux comes by.
+pub(crate) fn leaves_out(settings: &Settings, op: &Op) -> bool {
+    let marks = |advice| matches!(advice, Word::Exact(advice) if advice as u32 == MADV_MERGEABLE as u32);
+    settings.merges_pages() && op.call == Call::Madvise && marks(op.args[2])
+}
 
 /// One of the CPUs that this process may run on, each in its turn.
 fn next_cpu() -> CpuSet {
@@ -155,11 +164,13 @@ impl Oracle {
         &self.start
     }
 
-    /// Starts a program. Its steps are read from the returned value; dropping that ends the program.
-    pub(crate) fn run(&mut self, program: &Program, effort: Effort) -> Steps<'_> {
+    /// Starts a program. Its steps are read from the returned value; dropping that ends the program. What
+    /// cannot be compared on a host with `settings` is left out.
+    pub(crate) fn run(&mut self, program: &Program, effort: Effort, settings: &Settings) -> Steps<'_> {
         let board = &self.board;
         for (at, op) in program.ops.iter().enumerate() {
             self.put(at, op, program, effort);
+            board.ops[at].left_out.store(leaves_out(settings, op).into(), Relaxed);
         }
         for area in &board.areas {
             area.store(0, Relaxed);

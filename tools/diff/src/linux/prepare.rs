@@ -81,6 +81,8 @@ pub(super) fn become_template(board: &Board, len: u64, cpus: &CpuSet) -> ! {
     // On any CPU it would still be correct, only less deterministic.
     let _ = sched_setaffinity(Pid::from_raw(0), cpus);
     allow_large_folios(false);
+    // What starts this process may have marked all memory of all that it starts (`MemoryKSM=` of systemd).
+    set(Setting::MergesPages, 0);
     take_protection_keys();
     // Orphaned processes of a program are reparented to the template.
     set(Setting::ChildSubreaper, 1);

@@ -47,12 +47,16 @@ pub(super) fn plain(call: Plain, first: u64, second: u64) -> i64 {
     unsafe { syscall(call as i64, [first, second, 0, 0, 0, 0]) }
 }
 
+/// `PR_SET_MEMORY_MERGE`, which libc does not have yet.
+const PR_SET_MEMORY_MERGE: i32 = 67;
+
 /// Settings of a process that are numbers.
 #[derive(Clone, Copy)]
 #[repr(i32)]
 pub(super) enum Setting {
     ChildSubreaper = libc::PR_SET_CHILD_SUBREAPER,
     DeathSignal = libc::PR_SET_PDEATHSIG,
+    MergesPages = PR_SET_MEMORY_MERGE,
     NoLargeFolios = libc::PR_SET_THP_DISABLE,
 }
 

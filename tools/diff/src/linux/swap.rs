@@ -4,7 +4,7 @@
 //! It exists for one run. A shell that outlives this process waits for its end and restores the host, also
 //! after a failure, a signal from the terminal or a kill.
 
-use std::fs;
+use super::settings::{Host, Settings};
 use std::io::{self, BufRead as _, BufReader, Read as _};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
@@ -13,11 +13,6 @@ use std::process::{Child, Command, Stdio};
 #[derive(Debug, thiserror::Error)]
 #[error("no swap device on this host: {0} (it needs root and zram)")]
 pub struct HostSwapError(io::Error);
-
-/// Whether the host has a swap device already.
-pub(crate) fn host_swaps() -> bool {
-    fs::read_to_string("/proc/swaps").is_ok_and(|text| text.lines().nth(1).is_some())
-}
 
 /// The guard's script: it adds a device of `$1` bytes, reports that, waits until no process has the other end
 /// of its input open any more, and restores the host. While the device exists, readahead from swap is off:
@@ -60,7 +55,7 @@ impl HostSwap {
     ///
     /// [`HostSwapError`], with everything as it was: the host swaps already, or it is not allowed.
     pub fn start(bytes: u64) -> Result<Self, HostSwapError> {
-        if host_swaps() {
+        if Settings::of(&Host::default()).swaps() {
             return Err(HostSwapError(io::Error::other("there is swap space already")));
         }
         let mut guard = Command::new("sh");
