@@ -1,5 +1,6 @@
 //! Exit codes: 0 success, 1 the work found a failure, 2 wrong usage or input.
 
+use crate::output::warn;
 use quire_advise::AdviseError;
 use quire_output::FileError;
 use std::fmt;
@@ -29,13 +30,13 @@ impl Failure {
     }
 
     /// What happened.
-    pub(crate) fn line(&self) -> String {
-        self.line.replace('\n', " ")
+    pub(crate) fn line(&self) -> &str {
+        &self.line
     }
 
     /// Says it on stderr and gives the exit code.
     pub(crate) fn report(self) -> ExitCode {
-        eprintln!("quire: {}", self.line());
+        warn(self.line());
         ExitCode::from(self.code)
     }
 }
@@ -73,7 +74,7 @@ pub(crate) fn usage(error: &clap::Error) -> ExitCode {
     let line = line.trim_start_matches("error: ");
     let similar = text.lines().find_map(|line| line.trim().strip_prefix("tip: a similar "));
     let similar = similar.map(|tip| format!(" (a similar {tip})")).unwrap_or_default();
-    eprintln!("quire: {line}{similar}; `{} --help` tells what there is", command(&text));
+    warn(format_args!("{line}{similar}; `{} --help` tells what there is", command(&text)));
     ExitCode::from(WRONG_INPUT)
 }
 

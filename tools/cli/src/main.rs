@@ -1,5 +1,7 @@
 //! `quire`: records the memory life of real programs and runs it again on Quire.
 
+#![warn(clippy::print_stdout, clippy::print_stderr, reason = "`output` escapes what is printed")]
+
 mod args;
 mod commands;
 mod examples;

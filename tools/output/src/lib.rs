@@ -1,15 +1,19 @@
-//! What the tools write: files that are whole or not there, and files for the time of a command.
+//! What the tools write: text that is safe on a terminal, files that are whole or not there, and files for the time
+//! of a command.
 //!
 //! # Modules, lowest first
 //!
+//! - `text`: text of others, without what a terminal obeys.
 //! - `error`: why a file was not written.
 //! - `whole`: a file that gets its name when it is complete.
 //! - `temporary`: files for the time of a command.
 
 mod error;
 mod temporary;
+mod text;
 mod whole;
 
 pub use error::FileError;
 pub use temporary::temporary_file;
+pub use text::{Manner, Printed, Shown};
 pub use whole::{Kind, Meanwhile, WholeFile};

@@ -83,7 +83,9 @@ struct Escaping<'o, W: ?Sized> {
 impl<W: Write + ?Sized> Escaping<'_, W> {
     fn escape(&mut self, letter: char) -> fmt::Result {
         match self.manner {
-            Manner::Json => letter.encode_utf16(&mut [0; 2]).iter().try_for_each(|unit| write!(self.out, "\\u{unit:04x}")),
+            Manner::Json => {
+                letter.encode_utf16(&mut [0; 2]).iter().try_for_each(|unit| write!(self.out, "\\u{unit:04x}"))
+            }
             // \n, \t, \r, and \u{1b} and the like.
             Manner::Line | Manner::Lines => write!(self.out, "{}", letter.escape_default()),
         }
@@ -94,7 +96,8 @@ impl<W: Write + ?Sized> Write for Escaping<'_, W> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let mut rest = text;
         let manner = self.manner;
-        let is_escaped = |letter| is_harmful(letter) && (manner == Manner::Line || !matches!(letter, '\n' | '\t'));
+        let is_escaped =
+            |letter| is_harmful(letter) && (manner == Manner::Line || !matches!(letter, '\n' | '\t'));
         while let Some((place, letter)) = rest.char_indices().find(|(_, letter)| is_escaped(*letter)) {
             self.out.write_str(&rest[..place])?;
             self.escape(letter)?;

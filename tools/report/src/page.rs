@@ -4,6 +4,7 @@ use crate::draw::draw;
 use crate::picture::{Cell, Picture};
 use crate::svg::escape;
 use crate::unit::Unit;
+use quire_output::{Manner, Printed};
 use serde_json::Value;
 use std::fmt::Write;
 
@@ -60,7 +61,7 @@ impl Page {
         }
         let objects: Vec<Value> = self.sections.iter().flat_map(Section::all_objects).collect();
         // No end of the element, nor a comment, can be in it.
-        let data = Value::Array(objects).to_string().replace('<', "\\u003c");
+        let data = Printed(Value::Array(objects), Manner::Json).to_string().replace('<', "\\u003c");
         let _ = write!(
             out,
             "</main>\n<script type=\"application/json\" id=\"data\">{data}</script>\n</body>\n</html>\n"

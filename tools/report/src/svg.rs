@@ -1,9 +1,11 @@
 //! Elements and text of SVG and HTML.
 
+use quire_output::{Manner, Printed};
 use std::fmt::Write;
 
-/// Text with what means something in HTML escaped.
+/// Text with what means something in HTML escaped, and what moves or hides other text.
 pub(crate) fn escape(text: &str) -> String {
+    let text = Printed(text, Manner::Line).to_string();
     let mut escaped = String::with_capacity(text.len());
     for letter in text.chars() {
         match letter {
@@ -11,8 +13,6 @@ pub(crate) fn escape(text: &str) -> String {
             '<' => escaped.push_str("&lt;"),
             '>' => escaped.push_str("&gt;"),
             '"' => escaped.push_str("&quot;"),
-            // What no text may hold.
-            letter if letter.is_control() && letter != '\n' && letter != '\t' => escaped.push('\u{fffd}'),
             letter => escaped.push(letter),
         }
     }
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn text_means_nothing_in_html() {
-        assert_eq!(escape("<a b=\"&\">\u{1b}"), "&lt;a b=&quot;&amp;&quot;&gt;\u{fffd}");
+        assert_eq!(escape("<a b=\"&\">\u{1b}\u{202e}"), "&lt;a b=&quot;&amp;&quot;&gt;\\u{1b}\\u{202e}");
     }
 
     #[test]

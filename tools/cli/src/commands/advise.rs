@@ -4,7 +4,7 @@ use super::at_once;
 use super::recordings::Recordings;
 use crate::args::AdviseArguments;
 use crate::exit::Failure;
-use crate::output::{advice, progress::Bar, say, spark::may_draw};
+use crate::output::{advice, progress::Bar, say_json, spark::may_draw, warn};
 use crate::pictures::{self, Report};
 use quire_advise::{
     LimitValidation, Prediction, Validation, heat, predict, predict_beside, run_within, validate,
@@ -45,7 +45,7 @@ pub(crate) fn run(arguments: &AdviseArguments) -> Result<ExitCode, Failure> {
         (Vec::new(), None)
     };
     if arguments.json {
-        advice::objects(&prediction, &validations, limited.as_ref()).iter().for_each(say);
+        advice::objects(&prediction, &validations, limited.as_ref()).iter().for_each(say_json);
     } else if arguments.validate {
         advice::print_validations(&validations, limited.as_ref(), arguments.runs);
     }
@@ -105,7 +105,7 @@ fn run_within_limit(
         Err(error @ MeasureError::NotRestored(_)) => Err(Failure::work(error)),
         // As on a host without zram: what was measured without a limit is worth printing.
         Err(error) => {
-            eprintln!("quire: not run within {}: {error}", setting.name());
+            warn(format_args!("not run within {}: {error}", setting.name()));
             Ok(None)
         }
     }

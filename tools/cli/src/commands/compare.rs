@@ -4,7 +4,7 @@ use super::replay::recordings_among;
 use super::{at_once, instructions};
 use crate::args::CompareArguments;
 use crate::exit::{FOUND_FAILURE, Failure};
-use crate::output::{progress::Bar, say, techniques};
+use crate::output::{progress::Bar, say_json, techniques};
 use crate::pictures::{self, Report};
 use quire_advise::{AdviseError, Comparison, Instructions, compare};
 use std::path::Path;
@@ -19,7 +19,7 @@ pub(crate) fn run(arguments: &CompareArguments) -> Result<ExitCode, Failure> {
         let comparison =
             with_progress(file, &names, arguments.jobs, instructions.as_deref().map(|c| c as _))?;
         if arguments.json {
-            techniques::objects(&comparison).iter().for_each(say);
+            techniques::objects(&comparison).iter().for_each(say_json);
         } else {
             techniques::print(&comparison);
         }

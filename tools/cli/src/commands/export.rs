@@ -3,7 +3,8 @@
 use super::replay::{failure, prepared};
 use crate::args::{ExportArguments, ExportFormat, MachineArguments};
 use crate::exit::{FOUND_FAILURE, Failure};
-use crate::output::progress::Bar;
+use crate::output::{progress::Bar, warn};
+use quire_output::Shown;
 use quire_report::perfetto::{Counted, Detail, Trace, Track};
 use quire_report::trace_file;
 use quire_trace::event::{Call, Event, EventKind, Fault, TaskId};
@@ -32,7 +33,7 @@ fn perfetto(file: &Path, machine: &MachineArguments, salvage: bool) -> Result<(V
     bar.finish();
     let report = report.map_err(failure)?;
     if let Some(finding) = &report.does_not_fit {
-        eprintln!("quire: {finding}");
+        warn(finding);
     }
     Ok((export.finish(), report.is_good()))
 }
@@ -106,7 +107,7 @@ impl Export {
         let Event { time_ns, task, kind, .. } = moment.event;
         match kind {
             EventKind::Exec(image) => {
-                let name = String::from_utf8_lossy(&image.program).into_owned();
+                let name = Shown::bytes(&image.program).to_string();
                 self.end_faults(*task);
                 // The first event of the trace is the root process's; later ones are of threads that are
                 // known.

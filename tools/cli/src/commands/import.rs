@@ -2,6 +2,7 @@
 
 use crate::args::{ImportArguments, ImportFormat};
 use crate::exit::Failure;
+use crate::output::tell;
 use quire_trace::import::{self, ImportError};
 use std::process::ExitCode;
 
@@ -13,6 +14,6 @@ pub(crate) fn run(arguments: ImportArguments) -> Result<ExitCode, Failure> {
         error @ ImportError::Trace { .. } => Failure::work(error),
         error => Failure::input(error),
     })?;
-    eprint!("{summary}");
+    tell(summary);
     Ok(ExitCode::SUCCESS)
 }

@@ -2,7 +2,7 @@
 
 use crate::args::LabArguments;
 use crate::exit::{FOUND_FAILURE, Failure};
-use crate::output::{progress::Bar, say, spark::may_draw};
+use crate::output::{progress::Bar, say, say_json, spark::may_draw, warn};
 use crate::pictures::{self, Report};
 use quire_lab::{Compared, LabError, Record, Report as LabReport, gather, mremap, pcp, swap, tables};
 use std::process::ExitCode;
@@ -89,7 +89,7 @@ fn to_be_shown<T: Compared>(report: LabReport<T>) -> Show {
 
 fn show<T: Compared>(report: &LabReport<T>, how: &mut Manner<'_>) {
     if how.as_json {
-        Record::of(report).for_each(|record| say(record.line()));
+        Record::of(report).for_each(|record| say_json(record.line()));
     } else {
         for section in &report.sections {
             if how.drawn {
@@ -104,7 +104,7 @@ fn show<T: Compared>(report: &LabReport<T>, how: &mut Manner<'_>) {
         how.page.add(pictures::experiment(report, slower(report)), how.as_json);
     }
     for finding in &report.findings {
-        eprintln!("quire: lab {}: {finding}", report.experiment);
+        warn(format_args!("lab {}: {finding}", report.experiment));
     }
 }
 

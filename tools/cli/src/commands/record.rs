@@ -2,6 +2,7 @@
 
 use crate::args::{RecordArguments, Switch};
 use crate::exit::Failure;
+use crate::output::{tell, warn};
 use quire_measure::{HostSwap, MeasureError, Swap, SwapKind, limit_files};
 use quire_trace::format::Pressure;
 use quire_trace::record::{RecordError, RecordOptions, RecordTarget, ShownLimit, host_memory, record};
@@ -34,13 +35,13 @@ pub(crate) fn run(arguments: RecordArguments) -> Result<ExitCode, Failure> {
         swap.finish().map_err(Failure::work)?;
     }
     // On stderr: standard output is the recorded program's.
-    eprint!("{summary}");
+    tell(&summary);
     if let Some(file) = &summary.opened {
-        eprintln!(
-            "quire: the program read its memory limit in {}, and may size itself by it; record it with --pressure and \
+        warn(format_args!(
+            "the program read its memory limit in {}, and may size itself by it; record it with --pressure and \
              --show-limit to predict a limit",
             file.display()
-        );
+        ));
     }
     Ok(ExitCode::from(summary.exit_code()))
 }

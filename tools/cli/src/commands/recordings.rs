@@ -4,6 +4,7 @@ use super::at_once;
 use super::record::{not_recorded, pressure, swap_to_keep};
 use crate::args::AdviseArguments;
 use crate::exit::Failure;
+use crate::output::warn;
 use quire_advise::{LimitSetting, peak_anonymous};
 use quire_measure::{HostSwap, limit_files};
 use quire_output::temporary_file;
@@ -76,7 +77,7 @@ impl Recordings {
         let part =
             if one_in == 1 { "all of its memory".to_owned() } else { format!("one block of {one_in}") };
         let goes_without = |why: &dyn fmt::Display| {
-            eprintln!("quire: what memory limits cost is not predicted: {why}");
+            warn(format_args!("what memory limits cost is not predicted: {why}"));
         };
         // Until the last recording ends.
         let swap = match swap_to_keep() {
@@ -92,11 +93,11 @@ impl Recordings {
             match self.record_once(&arguments.command, way, run)? {
                 Ok(wall) => {
                     let [plain, pressed] = [plain, wall].map(|time| time.as_secs_f64());
-                    eprintln!(
-                        "quire: recorded under pressure in {pressed:.1} s, {:.1} times as long as without (on {part}; --sample N \
+                    warn(format_args!(
+                        "recorded under pressure in {pressed:.1} s, {:.1} times as long as without (on {part}; --sample N \
                          slows it less)",
                         pressed / plain.max(1e-3)
-                    );
+                    ));
                     runs = run;
                     if pressed > plain * TOO_SLOW {
                         break;
@@ -124,18 +125,18 @@ impl Recordings {
         pressure: impl Fn() -> Pressure,
     ) -> Result<(), Failure> {
         let Some(file) = &self.opened else { return Ok(()) };
-        eprintln!(
-            "quire: the program read its memory limit in {}, and may size itself by it: it is recorded again with each limit \
+        warn(format_args!(
+            "the program read its memory limit in {}, and may size itself by it: it is recorded again with each limit \
              that is tried",
             file.display()
-        );
+        ));
         for limit in LimitSetting::tried(peak) {
             for run in 1..=runs {
                 let way = Way { pressure: Some(pressure()), limit: Some(limit) };
                 match self.record_once(command, way, run)? {
                     Ok(_) => {}
                     Err(error @ RecordError::ShownLimit { .. }) => {
-                        eprintln!("quire: {error}; its limits are predicted as if it did not read them");
+                        warn(format_args!("{error}; its limits are predicted as if it did not read them"));
                         return Ok(());
                     }
                     Err(error) => return Err(not_recorded(error, None)),
@@ -176,7 +177,7 @@ impl Recordings {
             )));
         }
         if summary.exit_code() != 0 {
-            eprintln!("quire: the program ended with code {} (run {run})", summary.exit_code());
+            warn(format_args!("the program ended with code {} (run {run})", summary.exit_code()));
         }
         self.files.push(PathBuf::from(format!("/proc/self/fd/{}", open.as_raw_fd())));
         self.open.push(open);

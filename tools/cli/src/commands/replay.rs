@@ -2,7 +2,7 @@
 
 use crate::args::{MachineArguments, ReplayArguments, chosen_techniques};
 use crate::exit::{FOUND_FAILURE, Failure};
-use crate::output::{json, progress::Bar, say, table};
+use crate::output::{json, progress::Bar, say_json, table, warn};
 use crate::pictures::{self, Report};
 use quire_advise::{HEAT_COLUMNS, grid, touched_pages};
 use quire_mm::thp::HugeConfig;
@@ -52,7 +52,7 @@ pub(crate) fn recordings_among(files: &[PathBuf]) -> Vec<&PathBuf> {
         return files.first().into_iter().collect();
     }
     for file in others {
-        eprintln!("quire: {}: not a recording, passed over", file.display());
+        warn(format_args!("{}: not a recording, passed over", file.display()));
     }
     wanted
 }
@@ -107,7 +107,7 @@ pub(crate) fn prepared(
         refuse_without_uses(file, &replay)?;
     }
     if machine.swap.is_none() && machine.techniques.iter().any(|(name, _)| name == "swap") {
-        eprintln!("quire: --technique swap= changes nothing without --swap");
+        warn("--technique swap= changes nothing without --swap");
     }
     Ok((replay, options))
 }
@@ -138,7 +138,7 @@ fn refuse_without_uses(file: &Path, replay: &Replay) -> Result<(), Failure> {
 /// Prints what a replay found.
 pub(crate) fn show(file: &Path, report: &ReplayReport, as_json: bool) {
     if as_json {
-        json::objects(file, report).iter().for_each(say);
+        json::objects(file, report).iter().for_each(say_json);
     } else {
         table::print(file, report);
     }

@@ -4,6 +4,7 @@ use super::record::not_recorded;
 use super::replay::{replay, show};
 use crate::args::RunArguments;
 use crate::exit::{FOUND_FAILURE, Failure};
+use crate::output::tell;
 use quire_output::temporary_file;
 use quire_trace::record::{CallChoice, RecordOptions, RecordTarget, record};
 use std::os::fd::AsRawFd;
@@ -29,7 +30,7 @@ pub(crate) fn run(arguments: RunArguments) -> Result<ExitCode, Failure> {
     // One by one, in an order that is observed and not derived.
     options.calls = CallChoice::Stops;
     let summary = record(&options).map_err(|error| not_recorded(error, output.as_deref()))?;
-    eprint!("{summary}");
+    tell(&summary);
     let report = replay(&file, &arguments.machine, false, false)?;
     show(&name, &report, arguments.json);
     Ok(if report.is_good() { ExitCode::from(summary.exit_code()) } else { ExitCode::from(FOUND_FAILURE) })

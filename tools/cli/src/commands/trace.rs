@@ -2,7 +2,7 @@
 
 use crate::args::{TraceAction, TraceArguments};
 use crate::exit::Failure;
-use crate::output::dump;
+use crate::output::{dump, warn};
 use quire_trace::format::TraceReader;
 use std::io::{self, BufWriter, ErrorKind, Write};
 use std::path::Path;
@@ -34,7 +34,7 @@ fn print_recording(file: &Path, salvage: bool) -> Result<ExitCode, Failure> {
         Ok(()) => {}
     }
     if let Some(damage) = reader.damage() {
-        eprintln!("quire: {}: {damage}", file.display());
+        warn(format_args!("{}: {damage}", file.display()));
     }
     Ok(ExitCode::SUCCESS)
 }

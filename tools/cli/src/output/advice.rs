@@ -1,7 +1,7 @@
 //! What `quire advise` prints.
 
 use super::table::shorten;
-use super::{advice_limits, say, say_wrapped, spark};
+use super::{advice_limits, say, say_line, say_wrapped, spark};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use quire_advise::{FOLDER, Figure, Gain, LimitValidation, Prediction, Range, Row, Setting, Validation};
 use serde_json::{Map, Value, json};
@@ -54,7 +54,7 @@ fn print_verdict(prediction: &Prediction) {
     for line in verdict(prediction) {
         // Commands are to be copied.
         if line.starts_with(' ') {
-            say(line);
+            say_line(line);
         } else {
             say_wrapped(&line);
         }

@@ -1,6 +1,6 @@
 //! What `quire diff` prints.
 
-use super::say;
+use super::{say, say_json, say_line};
 use quire_diff::DiffReport;
 use quire_diff::program::Program;
 use quire_diff::threads::{Side, ThreadReport};
@@ -74,7 +74,7 @@ fn print_unconfirmed(report: &DiffReport) {
 pub(crate) fn print_program(name: &str, program: &Program, report: &DiffReport) {
     say(program.with(&report.outcomes).to_string().trim_end());
     let found = if report.is_good() { "no difference" } else { "a difference" };
-    say(format_args!("{name}: {} operations compared, {found}", report.compared));
+    say_line(format_args!("{name}: {} operations compared, {found}", report.compared));
     print_host(report);
     print_unconfirmed(report);
     for (known, count) in &report.known {
@@ -117,7 +117,7 @@ pub(crate) fn print_json(name: &str, report: &DiffReport, all_coverage: bool) {
     if all_coverage {
         object["coverage"] = Value::Object(counts);
     }
-    say(object);
+    say_json(object);
 }
 
 const fn side_name(side: Side) -> &'static str {
@@ -149,7 +149,7 @@ pub(crate) fn print_threads(side: Side, report: &ThreadReport) {
 
 /// Prints it as one object.
 pub(crate) fn print_threads_json(seed: u64, side: Side, report: &ThreadReport) {
-    say(json!({
+    say_json(json!({
         "name": format!("seed {seed}, concurrent, {}", side_name(side)),
         "programs": report.programs,
         "operations": report.operations(),

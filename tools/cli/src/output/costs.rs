@@ -1,6 +1,6 @@
 //! What `quire calibrate` prints.
 
-use super::say;
+use super::{say, say_json};
 use crate::exit::Failure;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use quire_measure::{Cost, Costs};
@@ -30,6 +30,6 @@ pub(crate) fn print(costs: &Costs) {
 }
 
 pub(crate) fn print_json(costs: &Costs) -> Result<(), Failure> {
-    say(serde_json::to_string(costs).map_err(Failure::work)?);
+    say_json(serde_json::to_string(costs).map_err(Failure::work)?);
     Ok(())
 }

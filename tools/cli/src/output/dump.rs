@@ -1,6 +1,8 @@
 //! A recording as text, a line an event.
 
+use super::command_line;
 use quire_mm::abi::CallNumber;
+use quire_output::Shown;
 use quire_trace::event::ThpDisable;
 use quire_trace::event::{Call, CallDetail, Event, EventKind, ExecImage, Fault};
 use quire_trace::format::{HostSettings, TraceHeader, Trailer};
@@ -8,9 +10,8 @@ use std::io::{self, Write};
 
 /// Prints where, when and how the recording was made.
 pub(crate) fn header(out: &mut impl Write, header: &TraceHeader) -> io::Result<()> {
-    let command: Vec<_> = header.command.iter().map(|word| String::from_utf8_lossy(word)).collect();
-    let TraceHeader { recorder, kernel, machine, .. } = header;
-    writeln!(out, "{recorder} on {kernel} {machine}: {}", command.join(" "))?;
+    let [recorder, kernel, machine] = [&header.recorder, &header.kernel, &header.machine].map(Shown::new);
+    writeln!(out, "{recorder} on {kernel} {machine}: {}", command_line(&header.command))?;
     if let Some(pressure) = header.pressure {
         let part = if pressure.is_sample() {
             let (kib, one_in) = ((1_u64 << pressure.block_shift.clamp(10, 63)) >> 10, pressure.one_in);
@@ -34,7 +35,11 @@ fn host_settings(out: &mut impl Write, settings: &HostSettings) -> io::Result<()
         ThpDisable::ExceptAdvised => "had disabled them except where advised",
     };
     writeln!(out, "    transparent huge pages {thp}; the caller {caller}")?;
-    let files: Vec<String> = settings.thp_files.iter().map(|(name, text)| format!("{name} {text}")).collect();
+    let files: Vec<String> = settings
+        .thp_files
+        .iter()
+        .map(|(name, text)| format!("{} {}", Shown::new(name), Shown::new(text)))
+        .collect();
     writeln!(out, "    {}", files.join(", "))?;
     let space = settings.randomize_va_space.map_or("unknown".to_owned(), |value| value.to_string());
     let personality = if settings.no_randomize { "ADDR_NO_RANDOMIZE" } else { "no ADDR_NO_RANDOMIZE" };
@@ -65,7 +70,7 @@ pub(crate) fn event(out: &mut impl Write, event: &Event) -> io::Result<()> {
             match detail {
                 CallDetail::None => writeln!(out),
                 CallDetail::File(file) => {
-                    let name = String::from_utf8_lossy(&file.name);
+                    let name = Shown::bytes(&file.name);
                     let rights = [(file.readable, 'r'), (file.writable, 'w'), (file.no_exec, 'n')];
                     let rights: String =
                         rights.iter().filter(|(has, _)| *has).map(|(_, letter)| letter).collect();
@@ -80,7 +85,7 @@ pub(crate) fn event(out: &mut impl Write, event: &Event) -> io::Result<()> {
 }
 
 fn print_image(out: &mut impl Write, image: &ExecImage) -> io::Result<()> {
-    writeln!(out, "exec {} {:?}", String::from_utf8_lossy(&image.program), image.abi)?;
+    writeln!(out, "exec {} {:?}", Shown::bytes(&image.program), image.abi)?;
     writeln!(out, "    base {:x?}", image.mmap_base)?;
     writeln!(out, "    brk {:#x} from {:#x}, stack {:#x}", image.brk, image.start_brk, image.start_stack)?;
     writeln!(out, "    {:x?}", image.limits)?;
@@ -101,7 +106,7 @@ fn print_image(out: &mut impl Write, image: &ExecImage) -> io::Result<()> {
         let rights =
             [(mapping.read, 'r'), (mapping.write, 'w'), (mapping.execute, 'x'), (mapping.shared, 's')];
         let rights: String = rights.iter().map(|(has, letter)| if *has { *letter } else { '-' }).collect();
-        let name = String::from_utf8_lossy(&mapping.name);
+        let name = Shown::bytes(&mapping.name);
         writeln!(out, "    {:x}-{:x} {rights} {pages:3} pages {name}", mapping.start, mapping.end)?;
     }
     Ok(())

@@ -12,18 +12,51 @@ pub(crate) mod table;
 pub(crate) mod techniques;
 
 use crate::exit::FOUND_FAILURE;
+use quire_output::{Manner, Printed, Shown};
+use std::fmt::Display;
 use std::io::{ErrorKind, Write};
 
-/// Prints `text` and a line end to standard output. If the reader has closed the pipe, the program ends there
-/// with success. Any other error, such as a full disk, ends it with a message and a failure.
-pub(crate) fn say(text: impl std::fmt::Display) {
+/// Prints `text`, of one or more lines, and a line end to standard output. If the reader has closed the pipe, the
+/// program ends there with success. Any other error, such as a full disk, ends it with a message and a failure.
+pub(crate) fn say(text: impl Display) {
+    put(Printed(text, Manner::Lines));
+}
+
+/// Prints a text in which names of others may be: on one line.
+fn say_line(text: impl Display) {
+    put(Printed(text, Manner::Line));
+}
+
+/// Prints JSON.
+pub(crate) fn say_json(object: impl Display) {
+    put(Printed(object, Manner::Json));
+}
+
+fn put(text: impl Display) {
     if let Err(error) = writeln!(std::io::stdout(), "{text}") {
         if error.kind() == ErrorKind::BrokenPipe {
             std::process::exit(0);
         }
-        eprintln!("quire: standard output: {error}");
+        warn(format_args!("standard output: {error}"));
         std::process::exit(i32::from(FOUND_FAILURE));
     }
+}
+
+/// Says something on stderr, on one line.
+#[expect(clippy::print_stderr, reason = "what is printed there is escaped here")]
+pub(crate) fn warn(line: impl Display) {
+    eprintln!("quire: {}", Printed(line, Manner::Line));
+}
+
+/// Prints lines on stderr that tell of a recording: standard output is the program's.
+#[expect(clippy::print_stderr, reason = "what is printed there is escaped here")]
+pub(crate) fn tell(lines: impl Display) {
+    eprint!("{}", Printed(lines, Manner::Lines));
+}
+
+/// The words of a command, on one line.
+pub(crate) fn command_line(words: &[Box<[u8]>]) -> String {
+    words.iter().map(|word| Shown::bytes(word).to_string()).collect::<Vec<_>>().join(" ")
 }
 
 /// The widest line of a text.
@@ -31,7 +64,7 @@ const WIDTH: usize = 100;
 
 /// Prints a text in lines that end between words.
 fn say_wrapped(text: &str) {
-    wrapped(text, WIDTH).iter().for_each(say);
+    wrapped(text, WIDTH).iter().for_each(say_line);
 }
 
 /// The words of `text` in lines of at most `width` characters, if no word is longer.

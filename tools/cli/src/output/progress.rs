@@ -1,6 +1,7 @@
 //! Progress on a terminal; silence in a pipe.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use quire_output::{Manner, Printed};
 
 /// A bar on stderr while something long runs.
 pub(crate) struct Bar(ProgressBar);
@@ -14,13 +15,13 @@ impl Bar {
         if let Ok(style) = ProgressStyle::with_template(&template) {
             bar.set_style(style.progress_chars("=> "));
         }
-        bar.set_message(name.to_owned());
+        bar.set_message(Printed(name, Manner::Line).to_string());
         Self(bar)
     }
 
     /// The work is called `name` from now on.
     pub(crate) fn name(&self, name: &str) {
-        self.0.set_message(name.to_owned());
+        self.0.set_message(Printed(name, Manner::Line).to_string());
     }
 
     /// `done` of `total` steps are done.

@@ -1,7 +1,8 @@
 //! Tables as text.
 
-use super::say;
+use super::{command_line, say, say_line};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use quire_output::{Manner, Printed, Shown};
 use quire_trace::replay::{ProcessReport, ReplayReport};
 use std::path::Path;
 
@@ -9,11 +10,9 @@ use std::path::Path;
 const MOST_LINES: usize = 24;
 
 pub(crate) fn print(file: &Path, report: &ReplayReport) {
-    let command: Vec<String> =
-        report.header.command.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect();
-    say(format_args!("{}: {}", file.display(), shorten(&command.join(" "), 90)));
+    say(format_args!("{}: {}", Shown::new(file), shorten(&command_line(&report.header.command), 90)));
     if let Some(finding) = &report.does_not_fit {
-        say(finding);
+        say_line(finding);
     }
     say(processes(report));
     say(format_args!("exactness  {}", report.header.faults.exactness()));
@@ -26,7 +25,7 @@ pub(crate) fn print(file: &Path, report: &ReplayReport) {
 }
 
 pub(super) fn shorten(text: &str, most: usize) -> String {
-    let text = text.replace('\n', " ");
+    let text = Printed(text, Manner::Line).to_string();
     if text.chars().count() <= most {
         return text;
     }
@@ -66,7 +65,7 @@ fn processes(report: &ReplayReport) -> Table {
     }
     for process in &busiest {
         let linux = process.linux.as_ref();
-        let name = process.program.rsplit('/').next().unwrap_or_default();
+        let name = Shown::new(process.program.rsplit('/').next().unwrap_or_default());
         table.add_row([
             format!("{name} ({})", process.pid),
             process.calls.to_string(),
@@ -159,7 +158,7 @@ pub(crate) fn memory(report: &ReplayReport) -> String {
 /// All mismatches and findings.
 fn notes(report: &ReplayReport) {
     if let Some(damage) = &report.damage {
-        say(format_args!("damaged    {damage}"));
+        say_line(format_args!("damaged    {damage}"));
     }
     if report.ended_early {
         say("early      the recording was ended while the programs ran; their ends are not in it");
@@ -189,16 +188,16 @@ fn notes(report: &ReplayReport) {
     }
     for process in report.processes.iter().filter(|process| !process.is_good()) {
         for (gap, count) in &process.gaps {
-            say(format_args!(
+            say_line(format_args!(
                 "gap        process {}: {} ({count} times) is not built yet",
                 process.pid, gap.0
             ));
         }
         for mismatch in &process.first_mismatches {
-            say(format_args!("differs    process {}: {mismatch}", process.pid));
+            say_line(format_args!("differs    process {}: {mismatch}", process.pid));
         }
         for finding in &process.audit {
-            say(format_args!("audit      process {}: {finding}", process.pid));
+            say_line(format_args!("audit      process {}: {finding}", process.pid));
         }
     }
 }

@@ -5,6 +5,7 @@ use super::table::shorten;
 use super::{say, say_wrapped};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use quire_advise::{ComparedFigure, Comparison, Effect};
+use quire_output::Shown;
 use quire_trace::replay::ProcessReport;
 use serde_json::{Value, json};
 
@@ -27,7 +28,7 @@ pub(crate) fn print(comparison: &Comparison) {
         });
     say(format_args!(
         "{}: {}\n{calls} calls and {faults} page faults replayed, {differ} differences from Linux\n",
-        comparison.file.display(),
+        Shown::new(&comparison.file),
         shorten(&comparison.command, 60),
     ));
     say(table(&comparison.effects));
@@ -116,7 +117,7 @@ pub(crate) fn print_overview(comparisons: &[Comparison]) {
     for comparison in comparisons {
         let processes = &comparison.report.processes;
         let sum = |of: fn(&ProcessReport) -> u64| processes.iter().map(of).sum::<u64>().to_string();
-        let name = comparison.file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let name = Shown::new(comparison.file.file_stem().unwrap_or_default()).to_string();
         let row = [
             name,
             sum(|process| process.calls),

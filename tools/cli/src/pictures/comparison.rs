@@ -3,6 +3,7 @@
 use super::{life, provenance};
 use crate::output::techniques;
 use quire_advise::{Comparison, Effect};
+use quire_output::Shown;
 use quire_report::{Cell, Column, Drawing, Mark, Picture, Section, Unit};
 
 /// The section of a comparison.
@@ -10,14 +11,14 @@ pub(crate) fn comparison(comparison: &Comparison) -> Section {
     let report = &comparison.report;
     let differences = report.processes.iter().map(|process| process.mismatches).sum();
     let mut provenance = provenance(&report.header, report.lost, differences);
-    provenance.insert(1, ("Recording".to_owned(), comparison.file.display().to_string()));
+    provenance.insert(1, ("Recording".to_owned(), Shown::new(&comparison.file).to_string()));
     let mut pictures = vec![bars(&comparison.effects)];
     if let Some(life) = &report.life {
         let name = "all techniques on".to_owned();
         pictures.extend(life::over_time(&[(name, &life.samples, Mark::Line)]));
     }
     Section {
-        title: format!("{}: {}", comparison.file.display(), comparison.command),
+        title: format!("{}: {}", Shown::new(&comparison.file), comparison.command),
         verdict: comparison.effects.iter().map(sentence).collect(),
         pictures,
         provenance,

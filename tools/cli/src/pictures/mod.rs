@@ -13,7 +13,7 @@ pub(crate) use experiment::experiment;
 pub(crate) use replay::replay;
 
 use crate::exit::Failure;
-use crate::output::say;
+use crate::output::{command_line, say_json};
 use quire_output::WholeFile;
 use quire_report::{Cell, Column, Page, Section, Unit, page_file};
 use quire_trace::format::{HostSettings, TraceHeader};
@@ -41,7 +41,7 @@ impl Report {
     /// printed.
     pub(crate) fn add(&mut self, section: Section, as_json: bool) {
         if as_json {
-            section.pictures.iter().for_each(|picture| say(picture.object()));
+            section.pictures.iter().for_each(|picture| say_json(picture.object()));
         }
         self.page.sections.push(section);
     }
@@ -68,13 +68,12 @@ fn row(words: &str, numbers: impl IntoIterator<Item = Option<f64>>) -> Vec<Cell>
 
 /// Where and how a recording was made.
 fn provenance(header: &TraceHeader, lost: u64, differences: u64) -> Vec<(String, String)> {
-    let command: Vec<_> = header.command.iter().map(|word| String::from_utf8_lossy(word)).collect();
     let huge = match &header.settings {
         None => "not recorded".to_owned(),
         Some(settings) => huge_pages(settings),
     };
     [
-        ("Recorded program", command.join(" ")),
+        ("Recorded program", command_line(&header.command)),
         ("Recorded on", utc(header.started)),
         ("Host's kernel", format!("Linux {} ({})", header.kernel, header.machine)),
         ("Host", format!("{} CPUs, {} of RAM", header.cpus, Unit::Bytes.text(header.ram as f64))),

@@ -4,6 +4,7 @@ use super::{heat, life, provenance};
 use crate::output::{json, table};
 use quire_advise::Heat;
 use quire_measure::Costs;
+use quire_output::Shown;
 use quire_report::{Mark, Section};
 use quire_trace::replay::{HeatMap, ProcessReport, ReplayReport};
 use std::path::Path;
@@ -29,9 +30,9 @@ pub(crate) fn replay(file: &Path, report: &ReplayReport, touched: &HeatMap, sett
     }
     let differences = report.processes.iter().map(|process| process.mismatches).sum();
     let mut provenance = provenance(&report.header, report.lost, differences);
-    provenance.insert(1, ("Recording".to_owned(), file.display().to_string()));
+    provenance.insert(1, ("Recording".to_owned(), Shown::new(file).to_string()));
     Section {
-        title: file.display().to_string(),
+        title: Shown::new(file).to_string(),
         verdict: verdict(report),
         pictures,
         provenance,

@@ -4,6 +4,7 @@ mod advise;
 mod cli;
 mod compare;
 mod ends;
+mod escapes;
 mod files;
 mod lab;
 mod limits;

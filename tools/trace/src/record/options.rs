@@ -1,6 +1,7 @@
 //! What to record, and how.
 
 use crate::format::{FaultSource, Pressure, TraceWriter};
+use quire_output::{Manner, Printed};
 use std::ffi::OsString;
 use std::fs::File;
 use std::path::PathBuf;
@@ -72,7 +73,7 @@ impl RecordOptions {
             shown_limit: None,
             watched: Vec::new(),
             level,
-            notify: |line| eprintln!("quire: {line}"),
+            notify: |line| eprintln!("quire: {}", Printed(line, Manner::Line)),
         }
     }
 }
