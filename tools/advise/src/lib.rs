@@ -36,5 +36,5 @@ pub use limits::{
 };
 pub use predict::{AdviseError, Prediction, Waste, heat, peak_anonymous, predict, predict_beside};
 pub use setting::{FOLDER, Setting, grid};
-pub use validate::{Figure, LimitRuns, LimitValidation, Validation, run_within, validate};
+pub use validate::{Figure, LimitRuns, LimitValidation, Program, Validation, run_within, validate};
 pub use verdict::{Gain, Verdict};

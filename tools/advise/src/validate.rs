@@ -11,6 +11,7 @@ use quire_measure::{
 use std::ffi::OsString;
 use std::process::{Command, Stdio};
 use std::time::Duration;
+use std::{fmt, io};
 
 /// A figure of a setting: what was predicted, and what the program then did.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -62,11 +63,29 @@ fn apply(setting: &Setting) -> Result<Guard, MeasureError> {
     HostSettings::default().apply(&words)
 }
 
-/// Runs `command` once.
-fn run(command: &[OsString], options: &Options) -> Result<Truth, MeasureError> {
-    let mut program = Command::new(command.first().cloned().unwrap_or_default());
-    program.args(command.iter().skip(1)).stdout(Stdio::null());
-    measure(program, options)
+/// The program that is run.
+pub struct Program<'p> {
+    /// Its words.
+    pub command: &'p [OsString],
+    /// The standard input of each run.
+    pub stdin: &'p dyn Fn() -> io::Result<Stdio>,
+}
+
+impl fmt::Debug for Program<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Program").field("command", &self.command).finish_non_exhaustive()
+    }
+}
+
+impl Program<'_> {
+    /// Runs it once.
+    fn run(&self, options: &Options) -> Result<Truth, MeasureError> {
+        let stdin = (self.stdin)()
+            .map_err(|why| MeasureError::System { what: "the standard input of a run".to_owned(), why })?;
+        let mut command = Command::new(self.command.first().cloned().unwrap_or_default());
+        command.args(self.command.iter().skip(1)).stdin(stdin).stdout(Stdio::null());
+        measure(command, options)
+    }
 }
 
 /// A program within a limit may take so many times as long, and at least so many seconds.
@@ -83,7 +102,7 @@ pub struct LimitRuns {
     late: u16,
 }
 
-/// Runs `command`, which took `recorded` seconds, so many times in a memory cgroup with the limit of
+/// Runs `program`, which took `recorded` seconds, so many times in a memory cgroup with the limit of
 /// `setting` and its swap, under the present setting of huge pages, and restores the host.
 ///
 /// # Errors
@@ -92,7 +111,7 @@ pub struct LimitRuns {
 pub fn run_within(
     setting: &LimitSetting,
     present: &Setting,
-    command: &[OsString],
+    program: &Program<'_>,
     runs: u16,
     recorded: f64,
 ) -> Result<LimitRuns, MeasureError> {
@@ -104,7 +123,7 @@ pub fn run_within(
         ..Options::default()
     };
     let guard = apply(present)?;
-    let runs = (0..runs).map(|_| run(command, &options)).collect::<Vec<_>>();
+    let runs = (0..runs).map(|_| program.run(&options)).collect::<Vec<_>>();
     guard.restore()?;
     let mut found = LimitRuns { setting: *setting, truths: Vec::new(), killed: 0, late: 0 };
     for run in runs {
@@ -174,7 +193,7 @@ fn pages(truth: &LimitTruth) -> (u64, u64) {
     (pages.read + pages.zswap_read, out)
 }
 
-/// Runs `command` so many times under each of `settings` on this host, which come with their predictions, and
+/// Runs `program` so many times under each of `settings` on this host, which come with their predictions, and
 /// restores the host's settings. The settings take turns: other load on the host affects all of them. The
 /// program's standard output is dropped: it was shown when the program was recorded.
 ///
@@ -183,7 +202,7 @@ fn pages(truth: &LimitTruth) -> (u64, u64) {
 /// [`MeasureError`]. The host's settings are as they were.
 pub fn validate(
     settings: &[(&Setting, &Row)],
-    command: &[OsString],
+    program: &Program<'_>,
     runs: u16,
 ) -> Result<Vec<Validation>, MeasureError> {
     let mut truths: Vec<Vec<Truth>> = settings.iter().map(|_| Vec::new()).collect();
@@ -192,7 +211,7 @@ pub fn validate(
         let options = Options { huge_faults: round == 0, ..Options::default() };
         for ((setting, _), truths) in settings.iter().zip(&mut truths) {
             let guard = apply(setting)?;
-            let truth = run(command, &options);
+            let truth = program.run(&options);
             guard.restore()?;
             truths.push(truth?);
         }

@@ -241,7 +241,8 @@ pub(crate) struct AdviseArguments {
     /// Changes this host's settings for the time of the runs (root only)
     #[arg(long, requires = "command", help_heading = "Measuring")]
     pub(crate) validate: bool,
-    /// Number of recordings of the command: differences between runs become a range
+    /// Number of recordings of the command: differences between runs become a range. Each run has the whole
+    /// standard input, if that is a file or a pipe
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=100), help_heading = "Recording")]
     pub(crate) runs: u16,
     /// Do not record the command under memory pressure as well: what memory limits cost is not predicted

@@ -7,10 +7,9 @@ use crate::exit::Failure;
 use crate::output::{advice, progress::Bar, say_json, spark::may_draw, warn};
 use crate::pictures::{self, Report};
 use quire_advise::{
-    LimitValidation, Prediction, Validation, heat, predict, predict_beside, run_within, validate,
+    LimitValidation, Prediction, Program, Validation, heat, predict, predict_beside, run_within, validate,
 };
 use quire_measure::{Costs, HostSettings, MeasureError};
-use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -25,7 +24,7 @@ pub(crate) fn run(arguments: &AdviseArguments) -> Result<ExitCode, Failure> {
     if arguments.validate {
         HostSettings::default().check_free().map_err(Failure::work)?;
     }
-    let mut recordings = Recordings::of(arguments.files.clone());
+    let mut recordings = Recordings::of(arguments.files.clone())?;
     if recordings.files.is_empty() {
         let wall = recordings.record(&arguments.command, arguments.runs)?;
         if !arguments.no_limits {
@@ -38,8 +37,8 @@ pub(crate) fn run(arguments: &AdviseArguments) -> Result<ExitCode, Failure> {
     }
     let (validations, limited) = if arguments.validate {
         (
-            run_under_settings(&prediction, &arguments.command, arguments.runs)?,
-            run_within_limit(&prediction, &recordings.files, arguments)?,
+            run_under_settings(&prediction, &recordings, arguments)?,
+            run_within_limit(&prediction, &recordings, arguments)?,
         )
     } else {
         (Vec::new(), None)
@@ -70,13 +69,14 @@ fn other_place(prediction: &Prediction) -> Option<usize> {
 /// Runs the program under the present setting, and under the other one.
 fn run_under_settings(
     prediction: &Prediction,
-    command: &[OsString],
-    runs: u16,
+    recordings: &Recordings,
+    arguments: &AdviseArguments,
 ) -> Result<Vec<Validation>, Failure> {
     let places = std::iter::once(0).chain(other_place(prediction));
     let rows = places.filter_map(|place| prediction.rows.get(place));
     let settings: Vec<_> = rows.map(|(setting, row)| (setting, row)).collect();
-    validate(&settings, command, runs).map_err(Failure::work)
+    let program = Program { command: &arguments.command, stdin: &|| recordings.stdio() };
+    validate(&settings, &program, arguments.runs).map_err(Failure::work)
 }
 
 /// Runs the program within the limit that is enough, or else within 75 % of its peak with the first kind of
@@ -84,7 +84,7 @@ fn run_under_settings(
 /// measured.
 fn run_within_limit(
     prediction: &Prediction,
-    files: &[PathBuf],
+    recordings: &Recordings,
     arguments: &AdviseArguments,
 ) -> Result<Option<LimitValidation>, Failure> {
     let limits = &prediction.limits;
@@ -94,8 +94,9 @@ fn run_within_limit(
     let (Some((setting, row)), Some((present, _))) = (chosen, prediction.rows.first()) else {
         return Ok(None);
     };
-    let (command, runs) = (&arguments.command, arguments.runs);
-    match run_within(setting, present, command, runs, prediction.seconds) {
+    let (files, runs) = (&recordings.files, arguments.runs);
+    let program = Program { command: &arguments.command, stdin: &|| recordings.stdio() };
+    match run_within(setting, present, &program, runs, prediction.seconds) {
         Ok(found) => {
             let beside = found.beside().filter(|_| limits.known);
             let beside = beside.map(|bytes| predict_beside(files, at_once(arguments.jobs), setting, bytes));

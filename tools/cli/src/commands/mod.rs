@@ -7,6 +7,7 @@ pub(crate) mod compare;
 pub(crate) mod diff;
 pub(crate) mod export;
 pub(crate) mod import;
+mod input;
 pub(crate) mod instructions;
 pub(crate) mod lab;
 pub(crate) mod manual;

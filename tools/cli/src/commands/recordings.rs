@@ -1,6 +1,7 @@
 //! Recordings that `quire advise` makes of a command.
 
 use super::at_once;
+use super::input::{Input, failed};
 use super::record::{not_recorded, pressure, swap_to_keep};
 use crate::args::AdviseArguments;
 use crate::exit::Failure;
@@ -13,8 +14,10 @@ use quire_trace::record::{RecordError, RecordOptions, RecordTarget, ShownLimit, 
 use std::ffi::OsString;
 use std::fmt;
 use std::fs::File;
+use std::io;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
+use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,6 +39,8 @@ pub(super) struct Recordings {
     open: Vec<Arc<File>>,
     /// The file in which the command read its memory limit, if it did.
     opened: Option<PathBuf>,
+    /// Each run of the command has all of it.
+    input: Input,
 }
 
 /// How a command is recorded.
@@ -48,8 +53,13 @@ struct Way {
 
 impl Recordings {
     /// Those in these files.
-    pub(super) fn of(files: Vec<PathBuf>) -> Self {
-        Self { files, open: Vec::new(), opened: None }
+    pub(super) fn of(files: Vec<PathBuf>) -> Result<Self, Failure> {
+        Ok(Self { files, open: Vec::new(), opened: None, input: Input::of_this_process()? })
+    }
+
+    /// The standard input of a run that is not recorded.
+    pub(super) fn stdio(&self) -> io::Result<Stdio> {
+        self.input.stdio()
     }
 
     /// Records the command so many times. Returns how long it ran the first time.
@@ -163,6 +173,7 @@ impl Recordings {
             None => options.watched = limit_files(),
         }
         options.stdout_is_taken = true;
+        options.stdin = self.input.next().map_err(failed)?.map(Arc::new);
         let summary = match record(&options) {
             Ok(summary) => summary,
             Err(error) => return Ok(Err(error)),

@@ -28,6 +28,16 @@ pub(crate) struct Child {
     go: File,
 }
 
+/// What the child has of the caller.
+#[derive(Debug)]
+pub(crate) struct Outer<'o> {
+    /// Its standard input, if it is not the caller's.
+    pub(crate) stdin: Option<&'o File>,
+    /// The standard output is taken: the program writes to the standard error output.
+    pub(crate) to_stderr: bool,
+    pub(crate) signals: &'o [SavedSignal],
+}
+
 /// The step that the child is to do next, and then reports.
 const STEP_THP_EXCEPT_ADVISED: u8 = b'a';
 const STEP_THP_OFF: u8 = b't';
@@ -50,13 +60,11 @@ pub(crate) const EXCEPT_ADVISED: u64 = 2;
 const FAILED: i32 = 127;
 
 impl Child {
-    /// Forks. If the standard output is taken, the program writes to the standard error output. Its signals
-    /// do what they did before the recorder changed them: what is ignored stays ignored when it executes. The
-    /// child does nothing until [`Child::install_filter`].
+    /// Forks. Its signals do what they did before the recorder changed them: what is ignored stays ignored when
+    /// it executes. The child does nothing until [`Child::install_filter`].
     pub(crate) fn start(
         command: &[OsString],
-        stdout_is_taken: bool,
-        signals: &[SavedSignal],
+        outer: &Outer<'_>,
         shown: Option<&LimitMounts>,
     ) -> Result<Self, RecordError> {
         let words = command.iter().map(|word| CString::new(word.as_bytes()));
@@ -72,10 +80,13 @@ impl Child {
         let live = || {
             // The recorder's end must not keep the pipe open when the recorder dies.
             close_copy(&go_in);
-            if stdout_is_taken {
+            if let Some(stdin) = outer.stdin {
+                let _ = rustix::stdio::dup2_stdin(stdin);
+            }
+            if outer.to_stderr {
                 let _ = rustix::stdio::dup2_stdout(rustix::stdio::stderr());
             }
-            signals::restore(signals);
+            signals::restore(outer.signals);
             child(&argv, &filters, shown, &go_out, &report_in)
         };
         // SAFETY: the child calls only async-signal-safe functions (see `child`).

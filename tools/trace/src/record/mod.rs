@@ -26,7 +26,7 @@ pub use ranges::{PageRange, pages_after_call, pages_before_call};
 pub use summary::{PressureSummary, RecordSummary};
 
 use crate::format::{CallSource, FaultSource, HostSettings, TraceHeader, UseSource};
-use launch::{Child, ThpOff};
+use launch::{Child, Outer, ThpOff};
 use nix::sys::signal::Signal;
 use output::Output;
 use perf::PerfSession;
@@ -83,7 +83,8 @@ fn follow(options: &RecordOptions) -> Result<RecordSummary, RecordError> {
     let to_stderr = options.stdout_is_taken || matches!(options.output, RecordTarget::Stdout);
     let shown = options.shown_limit.as_ref().map(LimitMounts::prepare).transpose();
     let shown = shown.map_err(|source| RecordError::ShownLimit { source })?;
-    let mut child = Child::start(&options.command, to_stderr, &signals.saved(), shown.as_ref())?;
+    let outer = Outer { stdin: options.stdin.as_deref(), to_stderr, signals: &signals.saved() };
+    let mut child = Child::start(&options.command, &outer, shown.as_ref())?;
     let pid = child.pid;
     let result = follow_child(options, &mut child).and_then(|hold| {
         let started = now();

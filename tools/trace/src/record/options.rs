@@ -25,6 +25,8 @@ pub struct RecordOptions {
     /// Leave transparent huge pages as the host has them. Otherwise they are off for the program while it is
     /// recorded, so that each page of 4 KiB that it touches is seen.
     pub thp: bool,
+    /// What the program has as its standard input; `None` is the caller's.
+    pub stdin: Option<Arc<File>>,
     /// The program writes to the standard error output instead of the standard output, which the recorder
     /// needs. It does so anyway where the recording goes to the standard output.
     pub stdout_is_taken: bool,
@@ -67,6 +69,7 @@ impl RecordOptions {
             faults,
             calls,
             thp: false,
+            stdin: None,
             stdout_is_taken: false,
             reuse: Some(Self::REUSE_EVERY),
             pressure: None,
