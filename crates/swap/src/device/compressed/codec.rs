@@ -1,9 +1,7 @@
-//! Codecs that compress pages.
+//! What a codec is that compresses pages.
 
 use crate::device::memory::PAGE;
-use core::fmt;
 use core::mem::MaybeUninit;
-use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into, get_maximum_output_size};
 
 /// Bytes that a codec may write while it compresses a page: the worst case, and some margin.
 pub const CODEC_OUTPUT: usize = 4608;
@@ -47,53 +45,4 @@ pub trait Codec: Send + Sync + 'static {
         compressed: &[u8],
         page: &mut [u8; PAGE],
     ) -> Result<(), Damaged>;
-}
-
-/// LZ4, in Rust without unsafe code: damaged input does no harm.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Lz4;
-
-/// The workspace of [`Lz4`]: its hash table.
-pub struct Lz4Workspace(CompressTable);
-
-impl fmt::Debug for Lz4Workspace {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lz4Workspace").finish_non_exhaustive()
-    }
-}
-
-const _: () = assert!(get_maximum_output_size(PAGE) <= CODEC_OUTPUT);
-
-impl Codec for Lz4 {
-    type Workspace = Lz4Workspace;
-
-    const NAME: &'static str = "lz4";
-
-    /// Not inlined, so that the table is not on the stack of what calls this.
-    #[inline(never)]
-    fn init(&self, place: &mut MaybeUninit<Lz4Workspace>) -> bool {
-        place.write(Lz4Workspace(CompressTable::small()));
-        true
-    }
-
-    fn compress(
-        &self,
-        workspace: &mut Lz4Workspace,
-        page: &[u8; PAGE],
-        output: &mut [u8; CODEC_OUTPUT],
-    ) -> Option<usize> {
-        compress_into_with_table(page, output, &mut workspace.0).ok()
-    }
-
-    fn decompress(
-        &self,
-        _workspace: &mut Lz4Workspace,
-        compressed: &[u8],
-        page: &mut [u8; PAGE],
-    ) -> Result<(), Damaged> {
-        match decompress_into(compressed, page) {
-            Ok(PAGE) => Ok(()),
-            Ok(_) | Err(_) => Err(Damaged),
-        }
-    }
 }

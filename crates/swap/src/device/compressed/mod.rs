@@ -5,6 +5,7 @@
 //! - [`CompressedRam`]: the device.
 
 mod codec;
+mod lz4;
 mod pool;
 mod ram;
 mod statistics;
@@ -12,7 +13,8 @@ mod store;
 mod tally;
 mod workspace;
 
-pub use codec::{CODEC_OUTPUT, Codec, Damaged, Lz4, Lz4Workspace};
+pub use codec::{CODEC_OUTPUT, Codec, Damaged};
+pub use lz4::{Lz4, Lz4Workspace};
 pub use ram::CompressedRam;
 pub use statistics::StoreStatistics;
 pub use store::CompressedStore;

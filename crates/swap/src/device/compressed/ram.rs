@@ -1,6 +1,7 @@
 //! The device of compressed RAM.
 
-use super::codec::{Codec, Lz4};
+use super::codec::Codec;
+use super::lz4::Lz4;
 use super::{CompressedStore, StoreStatistics};
 use crate::device::{
     DeviceError, DeviceFlags, DeviceMemory, DeviceReport, Direction, PageIo, Submitted, SwapDevice, memory,

@@ -4,7 +4,8 @@
 mod tests;
 
 use super::StoreStatistics;
-use super::codec::{Codec, Lz4};
+use super::codec::Codec;
+use super::lz4::Lz4;
 use super::pool::{EmptyChain, MAX_OBJECT, MAX_OWNERS, Pool, Referrer};
 use super::tally::Tally;
 use super::workspace::{Workspace, Workspaces};
