@@ -1,8 +1,8 @@
 //! A life in which each call of Quire runs on a painted stack.
 
-use crate::machine::{Toy, access};
+use crate::machine::{Toy, access, drop_at_next_flush, drops_at_next_flush};
 use crate::runtime::Output;
-use crate::stack::{check_all, check_measure, shallow, shallow_within};
+use crate::stack::{check_all, check_measure, shallow};
 use core::sync::atomic::Ordering;
 use quire_mm::platform::{Access, PAGE_SIZE, Platform, VirtAddr};
 use quire_mm::space::{Advice, MapFlags, MapRequest, OomAction, Protection, RemapFlags, Space};
@@ -13,9 +13,8 @@ const RW: Protection = Protection::READ.union(Protection::WRITE);
 /// More than there is RAM for.
 const MANY: u64 = 5000;
 const HUGE: u64 = 512;
-/// What these may use. Each runs once, and makes the table of the compressor, 8 KiB, on its stack.
-const RAM: usize = 11 << 10;
-const CACHE: usize = 14 << 10;
+/// Most of it.
+const MOST: u64 = 2800;
 
 fn at(base: VirtAddr, page: u64) -> VirtAddr {
     VirtAddr(base.0 + page * PAGE_SIZE)
@@ -25,6 +24,11 @@ fn write(space: &Space<'_, Toy>, base: VirtAddr, pages: u64) -> u64 {
     let store =
         |page| access(space, at(base, page), Access::Write, |word| word.store(page + 1, Ordering::Relaxed));
     (0..pages).take_while(|&page| store(page).is_ok()).count() as u64
+}
+
+/// Faults pages in, as for a debugger: the program of another space stays the current one.
+fn fill(space: &Space<'_, Toy>, base: VirtAddr, pages: u64) -> bool {
+    (0..pages).all(|page| space.fault(at(base, page), Access::Write).is_ok())
 }
 
 fn read(space: &Space<'_, Toy>, base: VirtAddr, pages: u64) {
@@ -51,14 +55,14 @@ pub(crate) fn lead() {
         large_folios(&space);
         let disk = shallow("create_ram_disk", || memory.create_ram_disk(MANY)).expect("room");
         paging(&memory, &space, "RAM disk", disk);
-        let zram = shallow_within(RAM, "create_compressed_ram", || memory.create_compressed_ram(MANY))
-            .expect("room");
+        let zram = shallow("create_compressed_ram", || memory.create_compressed_ram(MANY)).expect("room");
         paging(&memory, &space, "compressed RAM", zram);
         let disk = memory.create_ram_disk(MANY).expect("room");
-        let cache = shallow_within(CACHE, "create_compressed_cache", || {
+        let cache = shallow("create_compressed_cache", || {
             memory.create_compressed_cache(disk, 16 << PAGE_SIZE.ilog2())
         });
         paging(&memory, &space, "compressed cache", cache.expect("room"));
+        exits(&memory);
         limits(&memory);
         texts(&memory, &space);
         scarcity(&space);
@@ -154,6 +158,49 @@ fn paging(memory: &Memory<Toy>, space: &Space<'_, Toy>, name: &str, device: impl
     shallow("munmap", || space.munmap(base, len / 2)).expect("munmap");
     shallow("swapoff", || memory.swapoff(device, || true)).expect("swapoff");
     shallow("munmap", || space.munmap(base, len)).expect("munmap");
+}
+
+/// A program exits while another thread has the last handle to its space: one that reclaims, kswapd, and one that has
+/// chosen it to be killed.
+fn exits(memory: &Memory<Toy>) {
+    let disk = memory.create_ram_disk(MANY).expect("room");
+    let device = memory.swapon(disk, SwapOnOptions::default()).expect("swapon");
+    leave(memory, |other, base| {
+        assert!(shallow("exit below a fault", || fill(other, base, MOST)));
+    });
+    leave(memory, |other, base| {
+        // Not so many at once that the program has to reclaim.
+        for page in (0..MOST).step_by(8).take_while(|_| drops_at_next_flush()) {
+            assert!(fill(other, at(base, page), 8));
+            shallow("exit below kswapd", || memory.kswapd_step());
+        }
+    });
+    memory.swapoff(device, || true).expect("swapoff");
+    leave(memory, |other, base| {
+        assert!(shallow("exit below the OOM killer", || fill(other, base, MOST)));
+    });
+}
+
+/// Fills most of the memory with a program's pages. It exits while `work`, which has a program with a mapping, has its
+/// space in hand.
+fn leave(memory: &Memory<Toy>, work: impl FnOnce(&Space<'_, Toy>, VirtAddr)) {
+    let spaces = || {
+        let mut count = 0;
+        memory.for_each_resident(|_, _| count += 1);
+        count
+    };
+    let leaving = memory.create_space().expect("a space");
+    let base = map(&leaving, MOST);
+    assert_eq!(write(&leaving, base, MOST), MOST);
+    let other = memory.create_space().expect("a space");
+    let base = map(&other, MOST);
+    let before = spaces();
+    // SAFETY: the program ends below if there was no flush. The next one is that of the program's pages, the oldest
+    // and the most, for a thread that has a handle of its own.
+    unsafe { drop_at_next_flush(leaving) };
+    work(&other, base);
+    assert!(!drops_at_next_flush(), "nothing was flushed");
+    assert_eq!(spaces(), before - 1, "the program has not exited");
 }
 
 /// A memcg at its limit, and one above it.

@@ -56,6 +56,8 @@ struct Cpu {
     pins: Cell<u32>,
     root: Cell<Option<Pfn>>,
     tlb: [Cell<Option<Cached>>; TLB_ENTRIES],
+    /// Of a program that exits beside the next flush.
+    leaving: Cell<Option<Space<'static, Toy>>>,
     /// Flushes that others asked for, and how many of them were done.
     wanted: AtomicU64,
     done: AtomicU64,
@@ -72,6 +74,7 @@ impl Cpu {
             pins: Cell::new(0),
             root: Cell::new(None),
             tlb: [const { Cell::new(None) }; TLB_ENTRIES],
+            leaving: Cell::new(None),
             wanted: AtomicU64::new(0),
             done: AtomicU64::new(0),
         }
@@ -97,6 +100,26 @@ impl Cpu {
     fn flush(&self) {
         self.tlb.iter().for_each(|entry| entry.set(None));
     }
+}
+
+/// Drops the handle at the next flush of this CPU, as another CPU could at that moment.
+///
+/// # Safety
+///
+/// There is such a flush while the memory lives, and at that moment something else has a handle to the space.
+pub(crate) unsafe fn drop_at_next_flush(space: Space<'_, Toy>) {
+    // SAFETY: dropped while the memory lives: the caller's promise.
+    let space = unsafe { core::mem::transmute::<Space<'_, Toy>, Space<'static, Toy>>(space) };
+    assert!(Cpu::current().leaving.replace(Some(space)).is_none(), "one at a time");
+}
+
+/// Whether the next flush drops a handle.
+pub(crate) fn drops_at_next_flush() -> bool {
+    let leaving = &Cpu::current().leaving;
+    let space = leaving.take();
+    let some = space.is_some();
+    leaving.set(space);
+    some
 }
 
 static CPU: [Cpu; CPUS] = [const { Cpu::new() }; CPUS];
@@ -243,11 +266,13 @@ unsafe impl Platform for Toy {
 
     fn flush_local(&self, _pin: &Pin<'_, Self>, _flush: TlbFlush) {
         Cpu::current().flush();
+        drop(Cpu::current().leaving.take());
     }
 
     fn shootdown(&self, pin: &Pin<'_, Self>, cpus: &CpuMask, _flush: TlbFlush) {
         let own = Cpu::current();
         own.flush();
+        drop(own.leaving.take());
         for target in cpus.iter().filter(|&cpu| cpu != pin.cpu()) {
             let target = &CPU[target.index()];
             // Release: the CPU that sees the request sees the entries as they are now.

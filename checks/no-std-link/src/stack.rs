@@ -65,20 +65,15 @@ fn used_by<W: FnMut()>(work: &mut W) -> usize {
     }
 }
 
-/// Runs `work`, which may use what any call may, and notes how deep it was.
+/// Runs `work`, and notes how deep it was.
 pub(crate) fn shallow<R>(name: &str, work: impl FnOnce() -> R) -> R {
-    shallow_within(LIMIT, name, work)
-}
-
-/// Runs `work`, which may use `limit` bytes.
-pub(crate) fn shallow_within<R>(limit: usize, name: &str, work: impl FnOnce() -> R) -> R {
     let (mut work, mut result) = (Some(work), MaybeUninit::uninit());
     let used = used_by(&mut || {
         result.write(work.take().expect("it is run once")());
     });
     DEEPEST.fetch_max(used, Ordering::Relaxed);
     // Builds without optimisation have frames of any size.
-    let too_deep = used > limit && !cfg!(debug_assertions);
+    let too_deep = used > LIMIT && !cfg!(debug_assertions);
     TOO_DEEP.fetch_add(usize::from(too_deep), Ordering::Relaxed);
     let mut out = Output(if too_deep { 2 } else { 1 });
     let mark = if too_deep { " TOO DEEP" } else { "" };

@@ -4,7 +4,7 @@ use crate::age::{Kept, Lists};
 use crate::search::{Cause, Search};
 use quire_arch::{NodeId, Platform};
 use quire_memcg::{Limit, MemcgEvent, MemcgId, Protection};
-use quire_space::{Need, Spaces};
+use quire_space::{Need, Spaces, finish_exits};
 
 /// The priority at which a round starts: a 4096th of each list.
 const FIRST_PRIORITY: u32 = 12;
@@ -43,7 +43,9 @@ pub(crate) fn make_room<P: Platform>(spaces: &Spaces<P>, need: Need) -> u64 {
 /// Frees about `pages` below a memcg, including active ones (`memory.reclaim`). Returns how many were freed.
 pub fn reclaim_memcg<P: Platform>(spaces: &Spaces<P>, memcg: MemcgId, pages: u64) -> u64 {
     spaces.memcgs().drain_stocks(&spaces.platform().pin());
-    reclaim(spaces, memcg, pages, Cause::Proactive)
+    let freed = reclaim(spaces, memcg, pages, Cause::Proactive);
+    finish_exits(spaces);
+    freed
 }
 
 /// Reclaims below a memcg that uses more than its new `memory.max` or `memory.high`, until it does not or
@@ -53,7 +55,7 @@ pub fn reclaim_to_limit<P: Platform>(spaces: &Spaces<P>, memcg: MemcgId, limit: 
         // Others reclaim there too, the limit may change again, and what was just freed is in a stock.
         spaces.memcgs().drain_stocks_below(&spaces.platform().pin(), memcg);
         let over = spaces.memcgs().pages_over(memcg, limit);
-        if over == 0 || reclaim(spaces, memcg, over, Cause::Direct) == 0 {
+        if over == 0 || reclaim(spaces, memcg, over, Cause::Direct) + finish_exits(spaces) == 0 {
             return;
         }
     }
@@ -193,7 +195,7 @@ pub fn kswapd_step<P: Platform>(spaces: &Spaces<P>) -> KswapdStep {
     }
     let mut freed = reap(spaces, target);
     if freed < target {
-        freed += reclaim(spaces, MemcgId::ROOT, target - freed, Cause::Background);
+        freed += reclaim(spaces, MemcgId::ROOT, target - freed, Cause::Background) + finish_exits(spaces);
     }
     if freed < target {
         freed += spaces.swap().compact_devices();

@@ -33,7 +33,7 @@ pub use oom::{OomScore, badness};
 
 use quire_arch::{Pfn, Platform};
 use quire_memcg::MemcgId;
-use quire_space::{Need, Reclaim, Spaces};
+use quire_space::{Need, Reclaim, Spaces, finish_exits};
 
 /// Linux's policy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -41,18 +41,24 @@ pub struct Policy;
 
 impl<P: Platform> Reclaim<P> for Policy {
     fn make_room(&self, spaces: &Spaces<P>, need: Need) -> u64 {
-        balance::make_room(spaces, need)
+        // What an exit frees makes a retry worthwhile, too.
+        balance::make_room(spaces, need) + finish_exits(spaces)
     }
 
     fn out_of_memory(&self, spaces: &Spaces<P>, need: Need) -> bool {
-        oom::out_of_memory(spaces, need)
+        let any = oom::out_of_memory(spaces, need);
+        finish_exits(spaces);
+        any
     }
 
     fn throttle(&self, spaces: &Spaces<P>, memcg: MemcgId) {
         balance::throttle(spaces, memcg);
+        finish_exits(spaces);
     }
 
     fn page_out(&self, spaces: &Spaces<P>, folios: &mut dyn Iterator<Item = Pfn>) -> u64 {
-        shrink::page_out(spaces, folios)
+        let freed = shrink::page_out(spaces, folios);
+        finish_exits(spaces);
+        freed
     }
 }

@@ -3,7 +3,7 @@
 use quire_arch::{PAGE_SIZE, Platform};
 use quire_frame::VmEvent;
 use quire_memcg::{Limit, MemcgEvent, MemcgId};
-use quire_space::{Need, Reap, Space, SpaceFigures, Spaces};
+use quire_space::{Need, Reap, ReclaimHandle, SpaceFigures, Spaces};
 
 /// The OOM score of a program: its pages, and its owner's adjustment.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -42,11 +42,11 @@ pub(crate) fn out_of_memory<P: Platform>(spaces: &Spaces<P>, need: Need) -> bool
         Need::Frames(_) => (MemcgId::ROOT, spaces.frames().totals().managed + spaces.swap().total_slots()),
         Need::Memcg(memcg, _) => (memcg, pages_of_memcg(spaces, memcg)),
     };
-    let mut chosen: Option<(OomScore, Space<'_, P>)> = None;
+    let mut chosen: Option<(OomScore, ReclaimHandle<'_, P>)> = None;
     let mut dying = false;
-    let mut next = Space::next(spaces, None);
+    let mut next = ReclaimHandle::next(spaces, None);
     while let Some(space) = next {
-        next = Space::next(spaces, Some(&space));
+        next = ReclaimHandle::next(spaces, Some(&space));
         if !memcgs.is_below(space.memcg(), root) {
             continue;
         }

@@ -56,7 +56,7 @@ pub use quire_thp::{
 pub use quire_vma_tree::tree::TreeViolation;
 pub use space::{
     AnonymousPlace, LockAll, Mapping, MappingFigures, MemcgChangeError, PageState, PinnedPage, Reap,
-    Resident, Space, SyncFlags,
+    ReclaimHandle, Resident, Space, SyncFlags, finish_exits,
 };
 pub use spaces::{NoReclaim, OomAction, Reclaim, Spaces, SpacesConfig};
 pub use swapoff::{SwapOffError, swapoff, swapon};

@@ -17,6 +17,7 @@ mod pin_fast;
 mod populate;
 mod protect;
 mod reclaim;
+mod reclaim_handle;
 mod remap;
 mod rights;
 mod smaps;
@@ -33,6 +34,7 @@ pub use memcg::MemcgChangeError;
 pub use oom::Reap;
 pub use pagemap::PageState;
 pub use pin::PinnedPage;
+pub use reclaim_handle::{ReclaimHandle, finish_exits};
 pub use smaps::{AnonymousPlace, MappingFigures};
 pub use sync::SyncFlags;
 
@@ -240,6 +242,16 @@ impl<'m, P: Platform> Space<'m, P> {
         mappings.iter().for_each(|vma| visit(Mapping::of(&vma.snapshot())));
     }
 
+    /// Takes this handle off the count, and returns whether it was the last one: then the core is the caller's.
+    fn was_last(&self) -> bool {
+        // Release, and acquire for the last one: it sees what was done through every other handle.
+        let last = self.core().handles.fetch_sub(1, Ordering::Release) == 1;
+        if last {
+            fence(Ordering::Acquire);
+        }
+        last
+    }
+
     /// Unmaps everything. Cannot fail and allocates nothing.
     fn exit(&mut self) {
         // Without handles no thread can use the space, so no CPU has to be interrupted for what follows.
@@ -294,9 +306,7 @@ impl<P: Platform> Clone for Space<'_, P> {
 
 impl<P: Platform> Drop for Space<'_, P> {
     fn drop(&mut self) {
-        // Release, and acquire for the last one: it sees what was done through every other handle.
-        if self.core().handles.fetch_sub(1, Ordering::Release) == 1 {
-            fence(Ordering::Acquire);
+        if self.was_last() {
             self.exit();
             // SAFETY: the last handle; the space is empty and current nowhere.
             unsafe { self.spaces.destroy(self.core) };

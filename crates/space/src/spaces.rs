@@ -1,6 +1,7 @@
 //! All address spaces of one machine, and what they share.
 
 mod asid_pool;
+mod exits;
 mod list;
 mod oom_turns;
 mod reclaim;
@@ -18,6 +19,7 @@ use core::fmt;
 use core::mem::MaybeUninit;
 use core::ptr::{self, NonNull};
 use core::slice;
+use exits::Exits;
 use list::SpaceList;
 use oom_turns::OomTurns;
 use quire_arch::{LockClass, Order, PagingFormat, Pfn, Pin, Platform, VirtAddr};
@@ -83,6 +85,7 @@ pub struct Spaces<P: Platform> {
     commit: Commit,
     oom: OomAction,
     oom_turns: OomTurns,
+    exits: Exits,
     next_space: AtomicU64,
     next_number: AtomicU64,
     reclaim: &'static dyn Reclaim<P>,
@@ -126,6 +129,7 @@ impl<P: Platform> Spaces<P> {
             commit,
             oom,
             oom_turns: OomTurns::new(),
+            exits: Exits::new(),
             next_space: AtomicU64::new(1),
             next_number: AtomicU64::new(1),
             reclaim,

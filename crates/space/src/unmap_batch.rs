@@ -1,7 +1,7 @@
 //! Spaces from which reclaim unmaps folios: their TLB flush is deferred, so that one covers several folios.
 
 use crate::mmap_writer::MmapWriter;
-use crate::space::Space;
+use crate::space::ReclaimHandle;
 use crate::spaces::Spaces;
 use arrayvec::ArrayVec;
 use core::fmt;
@@ -21,12 +21,12 @@ pub struct UnmapBatch<'s, P: Platform> {
     spaces: &'s Spaces<P>,
     stale: ArrayVec<Stale<'s, P>, SPACES>,
     /// Ranges of one table each that were left empty.
-    emptied: ArrayVec<(Space<'s, P>, VirtRange), SPACES>,
+    emptied: ArrayVec<(ReclaimHandle<'s, P>, VirtRange), SPACES>,
 }
 
 /// A space with a flush pending.
 struct Stale<'s, P: Platform> {
-    space: Space<'s, P>,
+    space: ReclaimHandle<'s, P>,
     range: VirtRange,
     /// Whether entries were left none.
     discarded: bool,
@@ -87,7 +87,7 @@ impl<P: Platform> UnmapSink for UnmapBatch<'_, P> {
             }
             None if core.try_hold() => {
                 pageouts.begin();
-                let space = Space::adopt(self.spaces, NonNull::from(core));
+                let space = ReclaimHandle::adopt(self.spaces, NonNull::from(core));
                 self.stale.push(Stale { space, range, discarded: false });
                 self.stale.len() - 1
             }
@@ -104,7 +104,7 @@ impl<P: Platform> UnmapSink for UnmapBatch<'_, P> {
         let table = P::Paging::table_range(range.start(), Level::PTE);
         let noted = self.emptied.iter().any(|(space, at)| ptr::eq(space.core(), core) && *at == table);
         if !noted && !self.emptied.is_full() && core.try_hold() {
-            self.emptied.push((Space::adopt(self.spaces, NonNull::from(core)), table));
+            self.emptied.push((ReclaimHandle::adopt(self.spaces, NonNull::from(core)), table));
         }
     }
 }

@@ -23,12 +23,12 @@ use crate::rights::AtomicExecGain;
 use crate::usage::Usage;
 use core::cell::Cell;
 use core::fmt;
-use core::ptr::NonNull;
+use core::ptr::{self, NonNull};
 use quire_arch::LockClass;
 use quire_memcg::MemcgId;
 use quire_pagetable::{SpaceId, SpaceTables};
 use quire_sync::RwSleepLock;
-use quire_sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use quire_sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use quire_vma_tree::tree::RangeTree;
 
 /// A core's place on the list of all spaces. Read and written under the list's lock.
@@ -103,6 +103,8 @@ pub struct SpaceCore {
     pub forks: ForkSequence,
     /// Its place on the list of all spaces.
     pub link: SpaceLink,
+    /// The next one of those that are to exit, once it has no handles.
+    pub next_exit: AtomicPtr<SpaceCore>,
 }
 
 // SAFETY: everything is atomic or has its own lock, but for `link`, whose cells are touched only under the
@@ -133,6 +135,7 @@ impl SpaceCore {
             reap_tries: AtomicU32::new(0),
             forks: ForkSequence::default(),
             link: SpaceLink(Cell::new(None), Cell::new(None)),
+            next_exit: AtomicPtr::new(ptr::null_mut()),
         }
     }
 
