@@ -74,7 +74,9 @@ fn every_known_difference_is_still_there() {
         if let Some(failure) = report.failure {
             panic!("{name}:\n{failure}");
         }
-        if is_to_be_met(known) {
+        if known != KnownDifference::PageOut && report.known.contains_key(&KnownDifference::PageOut) {
+            println!("{name} is compared in part: this host pages out to a device of its own");
+        } else if is_to_be_met(known) {
             assert!(report.known.contains_key(&known), "{name} is a difference no longer");
         }
     }

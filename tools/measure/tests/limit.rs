@@ -89,9 +89,16 @@ fn assert_gone(pid: u32, device: Option<&Path>) {
     }
 }
 
+/// Whether pages of other programs are on a swap device: a new one of a higher priority gets what they page out next.
+fn others_swap() -> bool {
+    let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
+    swaps.lines().skip(1).any(|row| row.split_ascii_whitespace().nth(3).is_some_and(|used| used != "0"))
+}
+
 #[test]
 fn half_of_a_programs_memory_is_in_zram() {
     let _alone = alone();
+    let others_swap = others_swap();
     let Some((truth, faults)) = random(SwapKind::Zram, "20000") else { return };
     let limited = truth.limited.unwrap();
     assert!(truth.status.success());
@@ -113,11 +120,16 @@ fn half_of_a_programs_memory_is_in_zram() {
     assert_eq!(swap.compressor.as_deref(), Some("lz4"));
     assert!(swap.pages.read >= truth.major_faults / 2 && swap.pages.written > 8192, "{swap:?}");
     let pool = swap.fullest.unwrap();
-    assert!(pool.original > 30 * MIB && pool.original < 70 * MIB, "{pool:?}");
+    assert!(pool.original > 30 * MIB && pool.used >= pool.compressed, "{pool:?}");
+    assert_gone(std::process::id(), Some(&swap.device));
+    if others_swap {
+        println!("what its device holds is not compared: others of this host page out, too");
+        return;
+    }
+    assert!(pool.original < 70 * MIB, "{pool:?}");
     // Half of each page is random.
     let ratio = pool.compressed as f64 / pool.original as f64;
-    assert!((0.5..0.6).contains(&ratio) && pool.used >= pool.compressed, "{pool:?}");
-    assert_gone(std::process::id(), Some(&swap.device));
+    assert!((0.5..0.6).contains(&ratio), "{pool:?}");
 }
 
 #[test]
