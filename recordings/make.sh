@@ -14,7 +14,9 @@ record() { # NAME COMMAND...
     local name=$1
     shift
     echo "== $name: $*" >&2
-    "$target/release/quire" record -o "$here/$name.qtr" -- "$@" >/dev/null
+    "$target/release/quire" record -o "$work/$name.qtr" -- "$@" >/dev/null
+    # Without the folders of the machine that it was made on.
+    "$target/release/quire" trace strip --keep-names "$work/$name.qtr" "$here/$name.qtr"
 }
 
 # What the programs work on is made before anything is recorded, and is the same every time.

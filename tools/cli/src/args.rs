@@ -168,6 +168,22 @@ pub(crate) enum TraceAction {
         #[arg(long)]
         salvage: bool,
     },
+    /// Write a recording again without what a replay does not need: names of files and programs, the command
+    /// and its arguments, the time. Replays, advice and comparisons find the same in it
+    Strip {
+        /// The recording
+        #[arg(value_name = "IN")]
+        input: PathBuf,
+        /// The recording to write, which may be the same
+        #[arg(value_name = "OUT")]
+        output: PathBuf,
+        /// Keep names without their folders: the last parts of paths, and the words of the command
+        #[arg(long)]
+        keep_names: bool,
+        /// Replace OUT even if it is not a recording
+        #[arg(long)]
+        force: bool,
+    },
 }
 
 #[derive(Debug, Args)]

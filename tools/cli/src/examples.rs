@@ -24,7 +24,8 @@ Examples:
 
 pub(crate) const TRACE: &str = "\
 Examples:
-  quire trace dump my.qtr | grep mremap";
+  quire trace dump my.qtr | grep mremap
+  quire trace strip my.qtr to-pass-on.qtr   without paths and arguments";
 
 pub(crate) const REPLAY: &str = "\
 Examples:

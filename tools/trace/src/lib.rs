@@ -6,6 +6,7 @@
 //! - [`record`](mod@record): tracing a program on this machine.
 //! - [`import`]: traces from the output of other tools.
 //! - [`replay`]: the same life again, on Quire.
+//! - [`strip`](mod@strip): a trace without the names in it.
 
 pub mod event;
 pub mod format;
@@ -14,3 +15,4 @@ mod mix;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub mod record;
 pub mod replay;
+pub mod strip;

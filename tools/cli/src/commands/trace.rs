@@ -2,15 +2,27 @@
 
 use crate::args::{TraceAction, TraceArguments};
 use crate::exit::Failure;
-use crate::output::{dump, warn};
+use crate::output::{dump, tell, warn};
 use quire_trace::format::TraceReader;
+use quire_trace::strip::{StripError, StripOptions, strip};
 use std::io::{self, BufWriter, ErrorKind, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
 pub(crate) fn run(arguments: &TraceArguments) -> Result<ExitCode, Failure> {
-    let TraceAction::Dump { file, salvage } = &arguments.action;
-    print_recording(file, *salvage)
+    match &arguments.action {
+        TraceAction::Dump { file, salvage } => print_recording(file, *salvage),
+        TraceAction::Strip { input, output, keep_names, force } => {
+            let options = StripOptions { keep_names: *keep_names, force: *force };
+            tell(strip(input, output, options).map_err(|error| match error {
+                StripError::Output(error) => error.into(),
+                // The disk is full.
+                error @ StripError::Write { .. } => Failure::work(error),
+                error => Failure::input(error),
+            })?);
+            Ok(ExitCode::SUCCESS)
+        }
+    }
 }
 
 fn print_recording(file: &Path, salvage: bool) -> Result<ExitCode, Failure> {

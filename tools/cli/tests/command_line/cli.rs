@@ -268,7 +268,7 @@ fn a_recording_is_dumped_as_text() {
     let dumped = lines.lines().filter(|line| line.contains(" us  task ")).count();
     assert_eq!(dumped, events);
     assert!(lines.lines().next().is_some_and(|line| line.contains("log --stat -p")), "{lines}");
-    assert!(lines.contains("exec /") && lines.contains("mmap(") && lines.contains("fault 0x"));
+    assert!(lines.contains("exec git") && lines.contains("mmap(") && lines.contains("fault 0x"));
 
     let output = quire(&["trace", "dump", "/nonexistent/file"]);
     assert_eq!(output.status.code(), Some(2));

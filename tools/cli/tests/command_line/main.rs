@@ -13,6 +13,7 @@ mod manual;
 mod output;
 mod report;
 mod schema;
+mod strip;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

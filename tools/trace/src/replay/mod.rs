@@ -44,6 +44,7 @@ pub use plan::Needs;
 pub use pressure::{PressureFigures, SwapFigures};
 pub use report::{DoesNotFit, Gap, HeldMemory, Mismatch, ReplayReport};
 pub use settings::recorded_huge_config;
+pub(crate) use sites::C_LIBRARIES;
 pub use swap::{SwapError, SwapKind, SwapSpec};
 
 use crate::event::Event;

@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 /// Prefixes of the file names of C libraries and their loaders: a call from there is attributed to its
 /// caller.
-const C_LIBRARIES: [&str; 5] = ["libc.so", "libc-", "ld-linux", "ld-musl", "libc.musl"];
+pub(crate) const C_LIBRARIES: [&str; 5] = ["libc.so", "libc-", "ld-linux", "ld-musl", "libc.musl"];
 
 /// The sites of all address spaces, by their numbers.
 #[derive(Debug, Default)]
