@@ -1,7 +1,9 @@
 //! `quire advise`.
 
 use super::at_once;
+use super::input::Input;
 use super::recordings::Recordings;
+use super::replay::refuse_pipe;
 use crate::args::AdviseArguments;
 use crate::exit::Failure;
 use crate::output::{advice, progress::Bar, say_json, spark::may_draw, warn};
@@ -24,7 +26,9 @@ pub(crate) fn run(arguments: &AdviseArguments) -> Result<ExitCode, Failure> {
     if arguments.validate {
         HostSettings::default().check_free().map_err(Failure::work)?;
     }
-    let mut recordings = Recordings::of(arguments.files.clone())?;
+    arguments.files.iter().try_for_each(|file| refuse_pipe(file))?;
+    let input = if arguments.command.is_empty() { Input::none() } else { Input::of_this_process()? };
+    let mut recordings = Recordings::of(arguments.files.clone(), input);
     if recordings.files.is_empty() {
         let wall = recordings.record(&arguments.command, arguments.runs)?;
         if !arguments.no_limits {

@@ -15,7 +15,7 @@ pub(crate) fn run(arguments: &CompareArguments) -> Result<ExitCode, Failure> {
     let instructions = arguments.instructions.then(instructions::counter).transpose()?;
     let names: Vec<&str> = arguments.techniques.iter().map(String::as_str).collect();
     let mut good = true;
-    for file in recordings_among(&arguments.files) {
+    for file in recordings_among(&arguments.files)? {
         let comparison =
             with_progress(file, &names, arguments.jobs, instructions.as_deref().map(|c| c as _))?;
         if arguments.json {

@@ -1,6 +1,6 @@
 //! `quire export`.
 
-use super::replay::{failure, prepared};
+use super::replay::{failure, prepared, refuse_pipe};
 use crate::args::{ExportArguments, ExportFormat, MachineArguments};
 use crate::exit::{FOUND_FAILURE, Failure};
 use crate::output::{progress::Bar, warn};
@@ -23,6 +23,7 @@ pub(crate) fn run(arguments: &ExportArguments) -> Result<ExitCode, Failure> {
 
 /// The trace of a replay, and whether every result was Linux's.
 fn perfetto(file: &Path, machine: &MachineArguments, salvage: bool) -> Result<(Vec<u8>, bool), Failure> {
+    refuse_pipe(file)?;
     let (replay, mut options) = prepared(file, machine, salvage)?;
     options.life = true;
     let bar = Bar::new(&file.display().to_string(), "events");

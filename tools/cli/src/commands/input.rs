@@ -36,6 +36,11 @@ enum Source {
 }
 
 impl Input {
+    /// For a command that does not run.
+    pub(crate) fn none() -> Self {
+        Self(Source::Inherited)
+    }
+
     /// That of this process. Nothing is read yet.
     pub(crate) fn of_this_process() -> Result<Self, Failure> {
         let kind = rustix::fs::fstat(stdin()).map(|facts| FileType::from_raw_mode(facts.st_mode));

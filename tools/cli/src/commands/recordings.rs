@@ -52,9 +52,9 @@ struct Way {
 }
 
 impl Recordings {
-    /// Those in these files.
-    pub(super) fn of(files: Vec<PathBuf>) -> Result<Self, Failure> {
-        Ok(Self { files, open: Vec::new(), opened: None, input: Input::of_this_process()? })
+    /// Those in these files; each run of the command has this input.
+    pub(super) fn of(files: Vec<PathBuf>, input: Input) -> Self {
+        Self { files, open: Vec::new(), opened: None, input }
     }
 
     /// The standard input of a run that is not recorded.

@@ -9,13 +9,15 @@ use quire_mm::thp::HugeConfig;
 use quire_report::Section;
 use quire_trace::format::{EXTENSION, TraceErrorKind, TraceHeader, TraceReader, UseSource};
 use quire_trace::replay::{Replay, ReplayError, ReplayOptions, ReplayReport, recorded_huge_config};
+use std::fs;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 pub(crate) fn run(arguments: &ReplayArguments) -> Result<ExitCode, Failure> {
     let mut page = Report::new(arguments.report.as_deref(), "quire replay")?;
     let mut good = true;
-    for file in recordings_among(&arguments.files) {
+    for file in recordings_among(&arguments.files)? {
         let report = replay(file, &arguments.machine, arguments.salvage, page.is_wanted())?;
         show(file, &report, arguments.json);
         if page.is_wanted() {
@@ -44,17 +46,30 @@ fn section(file: &Path, report: &ReplayReport, arguments: &ReplayArguments) -> R
 /// What to replay of the files that were named. Of several, as `recordings/*` gives them, files that neither
 /// have the name nor the beginning of a recording are skipped with a message. If all are, the first is taken,
 /// so that its error is reported.
-pub(crate) fn recordings_among(files: &[PathBuf]) -> Vec<&PathBuf> {
+pub(crate) fn recordings_among(files: &[PathBuf]) -> Result<Vec<&PathBuf>, Failure> {
+    files.iter().try_for_each(|file| refuse_pipe(file))?;
     let (wanted, others): (Vec<_>, Vec<_>) = files.iter().partition(|file| {
         file.extension().is_some_and(|extension| extension == EXTENSION) || !is_something_else(file)
     });
     if wanted.is_empty() {
-        return files.first().into_iter().collect();
+        return Ok(files.first().into_iter().collect());
     }
     for file in others {
         warn(format_args!("{}: not a recording, passed over", file.display()));
     }
-    wanted
+    Ok(wanted)
+}
+
+/// A recording is read several times, which a pipe cannot be.
+pub(crate) fn refuse_pipe(file: &Path) -> Result<(), Failure> {
+    let kind = fs::metadata(file).map(|facts| facts.file_type());
+    if kind.is_ok_and(|kind| kind.is_fifo() || kind.is_socket()) {
+        return Err(Failure::input(format!(
+            "{}: a recording is read more than once, and this is a pipe; write it to a file first",
+            file.display()
+        )));
+    }
+    Ok(())
 }
 
 /// A folder, or a file that does not begin as a recording does. A file that is missing or damaged is neither.

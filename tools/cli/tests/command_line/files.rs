@@ -58,6 +58,36 @@ fn an_import_takes_a_pipe() {
     assert_eq!(folder.names(), ["new.qtr"]);
 }
 
+/// Where a recording is read several times a pipe is refused; where once, it is as good as a file.
+#[test]
+fn a_recording_from_a_pipe_is_read_or_refused() {
+    let folder = Folder::new("pipe");
+    let bytes = fs::read(recording_of("git-log")).expect("a recording");
+    let piped = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_quire"));
+        command.args(arguments).current_dir(&folder.0).stdin(Stdio::piped());
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("quire starts");
+        // It may not read all of it.
+        let _ = child.stdin.take().expect("a pipe").write_all(&bytes);
+        child.wait_with_output().expect("it ends")
+    };
+    for arguments in [
+        &["replay", "/dev/stdin"][..],
+        &["compare", "/dev/stdin"],
+        &["advise", "/dev/stdin"],
+        &["export", "perfetto", "/dev/stdin", "-o", "x"],
+    ] {
+        let line = complaint(&piped(arguments), 2);
+        assert!(line.contains("/dev/stdin: ") && line.contains("pipe"), "{line}");
+    }
+    assert!(folder.names().is_empty(), "{:?}", folder.names());
+    for arguments in [&["trace", "dump", "/dev/stdin"][..], &["trace", "strip", "/dev/stdin", "x.qtr"]] {
+        let output = piped(arguments);
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    assert_eq!(folder.names(), ["x.qtr"]);
+}
+
 /// A user's link waits in the folder for temporary files, under the name that root's command would take.
 #[test]
 fn links_in_the_folder_for_temporary_files_are_not_written_through() {
