@@ -13,7 +13,7 @@ pub(crate) mod techniques;
 
 use crate::exit::FOUND_FAILURE;
 use quire_output::{Manner, Printed, Shown};
-use std::fmt::Display;
+use std::fmt::{Arguments, Display};
 use std::io::{ErrorKind, Write};
 
 /// Prints `text`, of one or more lines, and a line end to standard output. If the reader has closed the pipe, the
@@ -43,15 +43,19 @@ fn put(text: impl Display) {
 }
 
 /// Says something on stderr, on one line.
-#[expect(clippy::print_stderr, reason = "what is printed there is escaped here")]
 pub(crate) fn warn(line: impl Display) {
-    eprintln!("quire: {}", Printed(line, Manner::Line));
+    complain(format_args!("quire: {}\n", Printed(line, Manner::Line)));
 }
 
 /// Prints lines on stderr that tell of a recording: standard output is the program's.
-#[expect(clippy::print_stderr, reason = "what is printed there is escaped here")]
 pub(crate) fn tell(lines: impl Display) {
-    eprint!("{}", Printed(lines, Manner::Lines));
+    complain(format_args!("{}", Printed(lines, Manner::Lines)));
+}
+
+/// Prints to the standard error output. If that cannot be written, as it is for a pipe whose reader is gone or
+/// on a full disk, the work and its exit code are worth more than the message.
+fn complain(text: Arguments<'_>) {
+    let _ = std::io::stderr().write_fmt(text);
 }
 
 /// The words of a command, on one line.

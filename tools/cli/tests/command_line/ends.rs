@@ -71,6 +71,70 @@ fn a_full_disk_is_told_in_a_line_and_no_file_is_left() {
     }
 }
 
+/// A recording is larger than the limit of files: that of a full disk. The program has the limit, and runs to
+/// its end.
+#[test]
+fn a_limit_of_files_is_told_in_a_line_and_the_program_runs_to_its_end() {
+    let folder = Folder::new("file-limit");
+    let file = folder.0.join("a.qtr");
+    let program = format!("{MANY_FAULTS}\nimport os\nos.system('ulimit -f')");
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -f 64; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_quire"), "record", "-o"]);
+    let output = command.arg(&file).args(["--", python(), "-c", &program]).output().expect("a shell");
+    let Some(lines) = lines(&output) else { return };
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(lines.last().is_some_and(|line| line.contains("File too large")), "{lines:?}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "64\n");
+}
+
+/// The standard error output is on a full disk, or a pipe that is closed.
+#[test]
+fn the_code_of_the_program_is_passed_on_where_messages_cannot_be_written() {
+    let folder = Folder::new("no-messages");
+    let file = folder.0.join("a.qtr");
+    let record = |errors: Stdio| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_quire"));
+        command.args(["record", "--force", "-o"]).arg(&file).args(["--", "sh", "-c", "exit 7"]);
+        command.stderr(errors).spawn().expect("quire starts")
+    };
+    let output = record(Stdio::piped()).wait_with_output().expect("it ends");
+    if lines(&output).is_none() {
+        return;
+    }
+    assert_eq!(output.status.code(), Some(7));
+    let full = fs::File::options().write(true).open("/dev/full").expect("a device that is always full");
+    assert_eq!(record(full.into()).wait().expect("it ends").code(), Some(7));
+    let mut closed = record(Stdio::piped());
+    drop(closed.stderr.take());
+    assert_eq!(closed.wait().expect("it ends").code(), Some(7));
+}
+
+#[test]
+fn a_program_has_the_dispositions_of_signals_that_the_recorder_inherited() {
+    let folder = Folder::new("dispositions");
+    let file = folder.0.join("a.qtr");
+    let recorder =
+        [env!("CARGO_BIN_EXE_quire"), "record", "--force", "-o", file.to_str().expect("a path"), "--"];
+    for ignored in ["USR2", "USR2 PIPE", "XFSZ TSTP"] {
+        let run = |recorder: &[&str]| {
+            let mut command = Command::new("sh");
+            command.args(["-c", &format!("trap '' {ignored}; exec \"$@\""), "sh"]).args(recorder);
+            command.args(["grep", "SigIgn", "/proc/self/status"]).output().expect("a shell")
+        };
+        let (alone, recorded) = (run(&[]), run(&recorder));
+        if lines(&recorded).is_none() {
+            return;
+        }
+        let set = |output: &Output| {
+            let text = String::from_utf8_lossy(&output.stdout);
+            let set = text.strip_prefix("SigIgn:").expect("the line").trim();
+            // The C library uses 32 and 33 for itself.
+            u64::from_str_radix(set, 16).expect("a set") & !(3 << 31)
+        };
+        assert_eq!(set(&alone), set(&recorded), "{ignored}");
+    }
+}
+
 /// Runs quire as a user who may nothing. `None`, with a message, where the test is not root itself.
 fn as_another_user(folder: &Folder, arguments: &[&str]) -> Option<Output> {
     if !is_root() {

@@ -167,11 +167,8 @@ fn child(
         tell(report, step, errno);
     }
     // SAFETY: `argv` holds pointers to strings that live on in this copy of the process, and a null at the
-    // end. The Rust runtime ignores SIGPIPE; programs expect the default.
-    unsafe {
-        libc::signal(libc::SIGPIPE, libc::SIG_DFL);
-        libc::execvp(argv[0], argv.as_ptr());
-    }
+    // end.
+    unsafe { libc::execvp(argv[0], argv.as_ptr()) };
     tell(report, STEP_EXEC, errno());
     FAILED
 }

@@ -4,6 +4,7 @@ use crate::format::{FaultSource, Pressure, TraceWriter};
 use quire_output::{Manner, Printed};
 use std::ffi::OsString;
 use std::fs::File;
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -76,7 +77,10 @@ impl RecordOptions {
             shown_limit: None,
             watched: Vec::new(),
             level,
-            notify: |line| eprintln!("quire: {}", Printed(line, Manner::Line)),
+            notify: |line| {
+                // The recording goes on if it cannot be written.
+                let _ = writeln!(io::stderr(), "quire: {}", Printed(line, Manner::Line));
+            },
         }
     }
 }

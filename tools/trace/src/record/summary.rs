@@ -118,11 +118,16 @@ impl RecordSummary {
         100.0 * cost.as_secs_f64() / self.own_cpu().as_secs_f64().max(1e-3)
     }
 
+    /// Whether the program itself has ended, if not all that it left behind.
+    fn has_ended(&self) -> bool {
+        self.status != ExitStatus::Unknown
+    }
+
     /// The code that a command line should exit with: the program's own, or 128 plus the signal's
     /// number.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
-        if let Some(signal) = self.released {
+        if let Some(signal) = self.released.filter(|_| !self.has_ended()) {
             return 128_u8.saturating_add(signal);
         }
         match self.status {
@@ -136,10 +141,11 @@ impl RecordSummary {
 impl fmt::Display for RecordSummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(signal) = self.released {
-            write!(
-                f,
-                "early     the recording ends at a second signal ({signal}), the programs were let go"
-            )?;
+            let which = match self.has_ended() {
+                true => "a signal after the program's end",
+                false => "a second signal",
+            };
+            write!(f, "early     the recording ends at {which} ({signal}), the programs were let go")?;
             match self.not_released {
                 0 => writeln!(f)?,
                 left => writeln!(f, "; {left} threads did not stop in time and were killed")?,

@@ -13,6 +13,7 @@ mod huge;
 mod maps;
 mod memory;
 mod policy;
+mod sampled;
 mod shared;
 mod stay;
 
@@ -45,7 +46,8 @@ programs! {
         holds_pages_that_compress_differently uses_a_part_of_its_memory uses_pages_that_compress_badly
         uses_what_was_paged_out;
     policy: executes_in_every_way locks locks_in_every_way maps_low mdwe shares_memory threads_differ;
-    stay: makes_calls_for_ever;
+    sampled: keeps_pages_that_it_shares;
+    stay: leaves_a_daemon makes_calls_for_ever;
 }
 
 fn main() {

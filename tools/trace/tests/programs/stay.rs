@@ -1,7 +1,9 @@
-//! A program that makes calls for ever.
+//! Programs that make calls for ever.
 
-use crate::shared::{Counts, EXECS, FAILURES, FORKS, MAPS, NAPS, PID, SIGNALS, counts};
-use crate::{PAGE, PRIVATE, READ_WRITE, end, execute, handle, ignore_ends, make_process, nap, wait_for};
+use crate::shared::{Counts, EXECS, FAILURES, FORKS, GO, MAPS, NAPS, PID, SIGNALS, counts};
+use crate::{
+    PAGE, PRIVATE, READ_WRITE, end, execute, handle, ignore_ends, leave, make_process, map, nap, wait_for,
+};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -15,6 +17,34 @@ fn count(counts: &Counts, what: usize, success: bool) {
 fn ends_well(body: impl FnOnce()) -> bool {
     let child = make_process(body);
     child > 0 && wait_for(child) == 0
+}
+
+/// Ends, and leaves a process of another session behind that maps memory for ever.
+pub(crate) fn leaves_a_daemon() {
+    let counts = counts(&PathBuf::from(std::env::var_os("QUIRE_COUNTS").unwrap()));
+    make_process(|| {
+        let _ = rustix::process::setsid();
+        let parent = rustix::process::getppid();
+        counts[GO].store(1, Ordering::Relaxed);
+        while rustix::process::getppid() == parent {
+            nap(1_000_000);
+        }
+        counts[PID].store(u64::from(std::process::id()), Ordering::Relaxed);
+        loop {
+            let addr = map(PAGE, READ_WRITE, PRIVATE);
+            // SAFETY: new memory, which is written and taken away.
+            let unmapped = unsafe {
+                addr.write_volatile(1);
+                libc::munmap(addr.cast(), PAGE) == 0
+            };
+            count(counts, MAPS, unmapped);
+            nap(1_000_000);
+        }
+    });
+    while counts[GO].load(Ordering::Relaxed) == 0 {
+        nap(1_000_000);
+    }
+    leave(3);
 }
 
 pub(crate) fn makes_calls_for_ever() {

@@ -65,6 +65,23 @@ fn uses_are_sampled_when_that_is_asked_for() {
     assert!(looked.is_some(), "pages with one byte that is not zero compress to almost nothing");
 }
 
+/// Linux gives a process copies of its own of pages that are read in some ways.
+#[test]
+fn pages_that_processes_share_stay_shared_when_they_are_sampled() {
+    let every = std::time::Duration::from_millis(20);
+    let sampled = |options: &mut RecordOptions| options.reuse = Some(every);
+    let Some(recorded) = Recording::with("keeps_pages_that_it_shares", sampled) else { return };
+    if recorded.summary.status == ExitStatus::Code(shared::NOT_PERMITTED as u8) {
+        return eprintln!("skipped: only root sees frames");
+    }
+    let child = recorded.events.iter().any(|event| match &event.kind {
+        EventKind::Compressibility(sample) => event.task.0 == 1 && sample.pages() >= 64,
+        _ => false,
+    });
+    assert!(child, "the contents of the child's pages were read");
+    assert_eq!(recorded.summary.status, ExitStatus::Code(0), "so many pages were copied");
+}
+
 /// The program runs in less memory than it used, and ends with the same data: what it uses again comes back.
 fn assert_fits_into_less(file: &Scratch) {
     let all = ReplayOptions { contents: true, digest: true, paranoid: true, ..ReplayOptions::default() };

@@ -2,6 +2,7 @@
 
 use crate::recording::{PROGRAMS, Scratch};
 use crate::shared::{EXECS, FAILURES, FORKS, MAPS, NAPS, NOT_PERMITTED, PID, SIGNALS, counts};
+use quire_trace::format::TraceReader;
 use std::process::{Child, Command};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -79,4 +80,44 @@ fn programs_that_were_let_go_can_make_calls() {
     assert_eq!(failures, 0, "{before:?}");
     assert_eq!(go_on, [true; 5]);
     assert!(tracer_ends);
+}
+
+/// The program has ended, and what it left behind has not. A signal to the recorder ends the recording, not the
+/// daemon.
+#[test]
+fn a_daemon_outlives_the_signal_that_ends_the_recording() {
+    let (file, shared) = (Scratch::new("daemon"), Scratch::new("daemon-counts"));
+    let counts = counts(shared.path());
+    let mut recorder = recorder("leaves_a_daemon", &file, &shared);
+    let mut status = None;
+    let at_work = until(|| {
+        status = recorder.try_wait().unwrap();
+        status.is_some() || counts[MAPS].load(Ordering::Relaxed) > 3
+    });
+    // The first one, unless the recorder learns only now that the program has ended.
+    let ended = until(|| {
+        std::thread::sleep(Duration::from_secs(1));
+        // SAFETY: signals a child of ours that was not waited for.
+        unsafe { libc::kill(recorder.id() as i32, libc::SIGINT) };
+        std::thread::sleep(Duration::from_secs(1));
+        status = status.or(recorder.try_wait().unwrap());
+        status.is_some()
+    });
+    let before = counts[MAPS].load(Ordering::Relaxed);
+    let goes_on = until(|| counts[MAPS].load(Ordering::Relaxed) > before + 10);
+    let pid = counts[PID].load(Ordering::Relaxed);
+    // SAFETY: the daemon, or nothing that ever was.
+    unsafe { libc::kill(i32::try_from(pid).ok().filter(|pid| *pid > 0).unwrap_or(i32::MAX), libc::SIGKILL) };
+    assert!(at_work && ended);
+    let status = status.and_then(|status| status.code());
+    if status == Some(NOT_PERMITTED) {
+        return;
+    }
+    assert!(goes_on, "{before}");
+    assert_eq!(counts[FAILURES].load(Ordering::Relaxed), 0);
+    assert_eq!(status, Some(3), "that of the program");
+    let mut reader = TraceReader::open(file.path()).unwrap();
+    assert!(reader.all(|event| event.is_ok()));
+    assert!(reader.trailer().unwrap().ended_early);
+    file.assert_replays();
 }

@@ -1,8 +1,14 @@
 //! Which pages are present: `/proc/PID/pagemap`.
+//!
+//! The file has a word for each page, present or not, and reading those of a large reservation takes seconds.
+//! Linux 6.7 and later can be asked for the ranges that have present pages (`PAGEMAP_SCAN`), and passes over
+//! parts that have no page table.
 
 use crate::event::PageRun;
-use crate::record::sys::Tid;
+use crate::record::sys::{Tid, check};
 use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 
 const PAGE: u64 = 4096;
@@ -10,8 +16,48 @@ const PRESENT: u64 = 1 << 63;
 const FILE: u64 = 1 << 61;
 /// Pages read at once.
 const PIECE: usize = 8192;
-/// Larger mappings are read up to here: a reservation of terabytes would take seconds.
+/// Smaller ranges are read: they have a page table or two.
+const SCANNED_PAGES: u64 = 1024;
+/// Ranges that are asked for at once.
+const REGIONS: usize = 512;
+/// On older kernels larger mappings are read up to here: a reservation of terabytes would take seconds.
 const LIMIT_PAGES: u64 = 1 << 24;
+
+/// `PAGEMAP_SCAN`, which libc does not have yet: `_IOWR('f', 16, struct pm_scan_arg)`.
+const PAGEMAP_SCAN: libc::Ioctl = 0xc060_6610_u32 as libc::Ioctl;
+/// `PAGE_IS_FILE`.
+const IS_FILE: u64 = 1 << 2;
+/// `PAGE_IS_PRESENT`.
+const IS_PRESENT: u64 = 1 << 3;
+
+/// `struct pm_scan_arg`.
+#[derive(Debug, Default)]
+#[repr(C)]
+struct ScanArgument {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    /// Where the kernel stopped.
+    walk_end: u64,
+    vec: u64,
+    vec_len: u64,
+    max_pages: u64,
+    category_inverted: u64,
+    /// Pages must have all of these, and any of the next.
+    category_mask: u64,
+    category_anyof_mask: u64,
+    return_mask: u64,
+}
+
+/// `struct page_region`.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+struct Region {
+    start: u64,
+    end: u64,
+    categories: u64,
+}
 
 /// The pages of one process.
 #[derive(Debug)]
@@ -25,6 +71,48 @@ impl Pagemap {
 
     /// The runs of present pages between two addresses.
     pub(crate) fn present(&self, start: u64, end: u64) -> Vec<PageRun> {
+        if end.saturating_sub(start) / PAGE > SCANNED_PAGES
+            && let Ok(runs) = self.scan(start, end)
+        {
+            return runs;
+        }
+        self.read(start, end)
+    }
+
+    /// Asks for the runs.
+    fn scan(&self, start: u64, end: u64) -> io::Result<Vec<PageRun>> {
+        let mut runs = Vec::new();
+        let mut regions = vec![Region::default(); REGIONS];
+        let mut argument = ScanArgument {
+            size: size_of::<ScanArgument>() as u64,
+            start,
+            end,
+            vec: regions.as_mut_ptr().expose_provenance() as u64,
+            vec_len: REGIONS as u64,
+            category_mask: IS_PRESENT,
+            return_mask: IS_PRESENT | IS_FILE,
+            ..ScanArgument::default()
+        };
+        while argument.start < end {
+            // SAFETY: the kernel writes to `argument`, and at most `REGIONS` regions to `regions`.
+            let found = check(i64::from(unsafe {
+                libc::ioctl(self.0.as_raw_fd(), PAGEMAP_SCAN, &raw mut argument)
+            }))?;
+            let found = regions.get(..found as usize).unwrap_or_default();
+            for Region { start, end, categories } in found {
+                add(&mut runs, *start, (end - start) / PAGE, categories & IS_FILE != 0);
+            }
+            // The kernel may stop early only if there is no room for more.
+            if argument.walk_end <= argument.start {
+                break;
+            }
+            argument.start = argument.walk_end;
+        }
+        Ok(runs)
+    }
+
+    /// Reads the word of each page.
+    fn read(&self, start: u64, end: u64) -> Vec<PageRun> {
         let mut runs: Vec<PageRun> = Vec::new();
         let mut page = start / PAGE;
         let last = end.div_ceil(PAGE).min(page.saturating_add(LIMIT_PAGES));
@@ -40,7 +128,7 @@ impl Pagemap {
                     entry[0], entry[1], entry[2], entry[3], entry[4], entry[5], entry[6], entry[7],
                 ]);
                 if entry & PRESENT != 0 {
-                    add(&mut runs, page * PAGE, entry & FILE != 0);
+                    add(&mut runs, page * PAGE, 1, entry & FILE != 0);
                 }
                 page += 1;
             }
@@ -60,10 +148,10 @@ pub(crate) fn notes_writes() -> bool {
     read.is_err() || u64::from_le_bytes(entry) & SOFT_DIRTY != 0
 }
 
-fn add(runs: &mut Vec<PageRun>, addr: u64, file: bool) {
+fn add(runs: &mut Vec<PageRun>, addr: u64, pages: u64, file: bool) {
     match runs.last_mut() {
-        Some(run) if run.file == file && run.start + run.pages * PAGE == addr => run.pages += 1,
-        _ => runs.push(PageRun { start: addr, pages: 1, file }),
+        Some(run) if run.file == file && run.start + run.pages * PAGE == addr => run.pages += pages,
+        _ => runs.push(PageRun { start: addr, pages, file }),
     }
 }
 
@@ -79,5 +167,69 @@ mod tests {
         let runs = pagemap.present(addr, addr + PAGE);
         assert_eq!(runs, [PageRun { start: addr, pages: 1, file: false }]);
         assert!(pagemap.present(0, PAGE).is_empty());
+    }
+
+    /// Bytes that this thread has read so far.
+    fn bytes_read() -> u64 {
+        let text = std::fs::read_to_string("/proc/thread-self/io").unwrap();
+        text.lines().find_map(|line| line.strip_prefix("rchar: ")?.parse().ok()).unwrap()
+    }
+
+    #[test]
+    fn a_reservation_is_not_read_page_by_page() {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let len = 1 << 34;
+        // SAFETY: new memory at an address of the kernel's choice, which stays mapped and is not used.
+        let addr = unsafe { libc::mmap(std::ptr::null_mut(), len, libc::PROT_NONE, flags, -1, 0) };
+        assert_ne!(addr, libc::MAP_FAILED);
+        let start = addr.expose_provenance() as u64;
+        let pagemap = Pagemap::open(std::process::id() as Tid).unwrap();
+        if let Err(error) = pagemap.scan(start, start + len as u64) {
+            return eprintln!("skipped: this kernel does not scan: {error}");
+        }
+        let before = bytes_read();
+        assert_eq!(pagemap.present(start, start + len as u64), []);
+        let read = bytes_read() - before;
+        assert!(read < 1 << 16, "{read} bytes for {} pages", len as u64 / PAGE);
+    }
+
+    /// Every third page of a reservation is touched here and there, so that there are more runs than the
+    /// kernel returns at once; and pages of a file.
+    #[test]
+    fn scanning_finds_the_same_as_reading() {
+        const PAGES: usize = 1 << 20;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let (len, prot) = (PAGES * PAGE as usize, libc::PROT_READ | libc::PROT_WRITE);
+        // SAFETY: new memory at an address of the kernel's choice, which stays mapped.
+        let addr = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags, -1, 0) };
+        assert_ne!(addr, libc::MAP_FAILED);
+        let touch = |page: usize| {
+            // SAFETY: inside of the mapping.
+            unsafe { addr.cast::<u8>().add(page * PAGE as usize).write_volatile(1) };
+        };
+        (0..4000).step_by(3).chain(700_000..702_000).for_each(touch);
+        let file = File::open("/proc/self/exe").unwrap();
+        let (offset, shared) = (10_000 * PAGE as usize, libc::MAP_PRIVATE | libc::MAP_FIXED);
+        // SAFETY: over a part of the mapping; the first page of the program is there to be read.
+        unsafe {
+            let place = addr.cast::<u8>().add(offset);
+            let mapped =
+                libc::mmap(place.cast(), PAGE as usize, libc::PROT_READ, shared, file.as_raw_fd(), 0);
+            assert_ne!(mapped, libc::MAP_FAILED);
+            place.read_volatile();
+        }
+        let start = addr.expose_provenance() as u64;
+        let pagemap = Pagemap::open(std::process::id() as Tid).unwrap();
+        let read = pagemap.read(start, start + len as u64);
+        assert_eq!(read.len(), 1334 + 1 + 1);
+        assert_eq!(read.iter().filter(|run| run.file).count(), 1);
+        match pagemap.scan(start, start + len as u64) {
+            Ok(scanned) => assert_eq!(scanned, read),
+            Err(error) => eprintln!("skipped: this kernel does not scan: {error}"),
+        }
+        // A range that begins and ends inside of a run.
+        let (from, to) = (start + 700_500 * PAGE, start + 701_000 * PAGE);
+        let inside = [PageRun { start: from, pages: 500, file: false }];
+        assert_eq!((pagemap.read(from, to), &pagemap.present(from, to)[..]), (inside.to_vec(), &inside[..]));
     }
 }

@@ -1,26 +1,54 @@
 //! Reading a tracee's memory, and paging it out.
+//!
+//! Reading must not change what is read. `process_vm_readv` pins the pages, and to pin a page that processes
+//! share after fork Linux gives the process that is read a copy of its own. Neither reading `/proc/PID/mem`
+//! nor PTRACE_PEEKDATA does that.
 
 use super::{Tid, check, pid};
+use nix::sys::ptrace;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
 use rustix::process::{PidfdFlags, pidfd_open};
+use std::fs::File;
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 
-/// Reads bytes; fewer than asked for if not all of them are mapped. Costs one system call and stops no
-/// thread.
+/// The memory of a process.
+#[derive(Debug)]
+pub(crate) struct Memory(File);
+
+impl Memory {
+    /// Opens it; `None` if the process is gone.
+    pub(crate) fn open(tid: Tid) -> Option<Self> {
+        File::open(format!("/proc/{tid}/mem")).ok().map(Self)
+    }
+
+    /// Reads bytes; fewer than asked for if not all of them are mapped. Stops no thread.
+    pub(crate) fn read(&self, addr: u64, into: &mut [u8]) -> usize {
+        self.0.read_at(into, addr).unwrap_or(0)
+    }
+}
+
+/// Reads bytes once; see [`Memory::read`].
 pub(crate) fn read(tid: Tid, addr: u64, into: &mut [u8]) -> usize {
-    let remote = RemoteIoVec { base: addr as usize, len: into.len() };
-    process_vm_readv(Pid::from_raw(tid), &mut [IoSliceMut::new(into)], &[remote]).unwrap_or(0)
+    Memory::open(tid).map_or(0, |memory| memory.read(addr, into))
 }
 
-/// Reads a 64-bit word.
+/// Whether this process may read the memory of a thread, of which this byte is mapped. Async-signal-safe. The
+/// byte is not to be one of anonymous memory.
+pub(crate) fn may_read(tid: Tid, addr: u64) -> bool {
+    let remote = RemoteIoVec { base: addr as usize, len: 1 };
+    process_vm_readv(Pid::from_raw(tid), &mut [IoSliceMut::new(&mut [0])], &[remote]) == Ok(1)
+}
+
+/// Reads a 64-bit word of a thread that is stopped for this one, with one system call.
 pub(crate) fn read_u64(tid: Tid, addr: u64) -> Option<u64> {
-    let mut bytes = [0; 8];
-    (read(tid, addr, &mut bytes) == 8).then(|| u64::from_le_bytes(bytes))
+    let addr = std::ptr::without_provenance_mut(addr as usize);
+    ptrace::read(Pid::from_raw(tid), addr).ok().map(i64::cast_unsigned)
 }
 
-/// Reads `N` 64-bit words.
+/// Reads `N` 64-bit words of such a thread.
 pub(crate) fn read_words<const N: usize>(tid: Tid, addr: u64) -> Option<[u64; N]> {
     let mut words = [0; N];
     for (place, word) in words.iter_mut().enumerate() {

@@ -4,19 +4,52 @@
 //! only counts it, so that the trace is always finished.
 
 use super::Tid;
+use super::time::now;
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal, kill, sigaction};
 use nix::unistd::Pid;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// How many times each signal in [`NOTED`] was received.
 static SEEN: [AtomicU32; NOTED.len()] = [const { AtomicU32::new(0) }; NOTED.len()];
 
+/// When the last of them came.
+static LAST: AtomicU64 = AtomicU64::new(0);
+
 /// Signals that are counted.
 pub(crate) const NOTED: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
 
-/// Signals from the terminal that would stop or end the recorder; the program gets them as well.
-const IGNORED: [Signal; 4] = [Signal::SIGQUIT, Signal::SIGTSTP, Signal::SIGTTIN, Signal::SIGTTOU];
+/// Signals from the terminal that would stop or end the recorder; the program gets them as well. And the one
+/// for a file that is larger than the limit: without it the write fails, as one to a full disk does.
+const IGNORED: [Signal; 5] =
+    [Signal::SIGQUIT, Signal::SIGTSTP, Signal::SIGTTIN, Signal::SIGTTOU, Signal::SIGXFSZ];
+
+/// SIGPIPE was ignored when this process began. The Rust runtime ignores it before `main`, so that only what
+/// runs before the runtime can know.
+static PIPE_WAS_IGNORED: AtomicBool = AtomicBool::new(false);
+
+/// Called by the C library before the Rust runtime begins.
+#[used]
+// SAFETY: the section has pointers to functions of this kind.
+#[unsafe(link_section = ".init_array")]
+static NOTE_PIPE: extern "C" fn() = note_pipe;
+
+extern "C" fn note_pipe() {
+    // SAFETY: asks what a signal does, and writes it to a live local.
+    let ignored = unsafe {
+        let mut action = std::mem::zeroed::<libc::sigaction>();
+        libc::sigaction(libc::SIGPIPE, std::ptr::null(), &raw mut action) == 0
+            && action.sa_sigaction == libc::SIG_IGN
+    };
+    PIPE_WAS_IGNORED.store(ignored, Ordering::Relaxed);
+}
+
+/// What SIGPIPE did before the Rust runtime changed it.
+fn inherited_pipe() -> SavedSignal {
+    let handler =
+        if PIPE_WAS_IGNORED.load(Ordering::Relaxed) { SigHandler::SigIgn } else { SigHandler::SigDfl };
+    (Signal::SIGPIPE, SigAction::new(handler, SaFlags::empty(), SigSet::empty()))
+}
 
 /// The signal of the tick: one that does nothing where it has no handler.
 pub(crate) const TICK: Signal = Signal::SIGURG;
@@ -33,8 +66,9 @@ struct Users {
 pub(crate) type SavedSignal = (Signal, SigAction);
 
 extern "C" fn note(signal: libc::c_int) {
-    // Only an atomic addition: allowed in a signal handler.
+    // Only atomic operations, and a clock is read: allowed in a signal handler.
     if let Some(place) = NOTED.iter().position(|noted| *noted as i32 == signal) {
+        LAST.store(now(), Ordering::Relaxed);
         SEEN[place].fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -60,9 +94,10 @@ impl SignalGuard {
         Self(())
     }
 
-    /// The dispositions of all signals before.
+    /// The dispositions of all signals before, and that of SIGPIPE before the Rust runtime.
     pub(crate) fn saved(&self) -> Vec<SavedSignal> {
-        USERS.lock().unwrap_or_else(PoisonError::into_inner).saved.clone()
+        let users = USERS.lock().unwrap_or_else(PoisonError::into_inner);
+        users.saved.iter().copied().chain([inherited_pipe()]).collect()
     }
 }
 
@@ -98,6 +133,11 @@ pub(crate) fn new_since(seen: &[u32; NOTED.len()]) -> Option<usize> {
 /// How many times each signal in [`NOTED`] was received since the process began.
 pub(crate) fn seen() -> [u32; NOTED.len()] {
     SEEN.each_ref().map(|count| count.load(Ordering::Relaxed))
+}
+
+/// When the last of them was received.
+pub(crate) fn last() -> u64 {
+    LAST.load(Ordering::Relaxed)
 }
 
 /// Blocks the counted signals in the calling thread while this lives: so the thread that waits for the

@@ -1,7 +1,8 @@
 //! How well a program's pages compress.
 
 use crate::event::{Compressibility, PageContents, PageRun};
-use crate::record::sys::{Tid, memory};
+use crate::record::sys::Tid;
+use crate::record::sys::memory::Memory;
 use std::fmt;
 use zstd::bulk::Compressor;
 
@@ -83,6 +84,7 @@ impl Press {
         mut wanted: impl FnMut(u64) -> bool,
     ) -> Compressed {
         let mut found = Compressed::default();
+        let Some(memory) = Memory::open(tid) else { return found };
         let mut pages = std::mem::take(&mut self.pages);
         for run in present.iter().filter(|run| !run.file) {
             let all = (0..run.pages).map(|page| run.start + page * PAGE as u64);
@@ -94,7 +96,7 @@ impl Press {
                 }
                 let mut at = 0;
                 while at < bytes {
-                    let read = memory::read(tid, start + at as u64, &mut pages[at..bytes]);
+                    let read = memory.read(start + at as u64, &mut pages[at..bytes]);
                     for page in pages[at..at + read].chunks_exact(PAGE) {
                         self.add_page(start + at as u64, page, &mut found);
                         at += PAGE;

@@ -8,8 +8,8 @@ use crate::record::sys::{Tid, memory, ptrace};
 impl Tracer<'_> {
     /// The CPU that a stopped thread last ran on.
     pub(super) fn cpu(&mut self, tid: Tid) -> u32 {
-        /// `cpu_id` in the kernel's structure.
-        const OFFSET: u64 = 4;
+        /// `cpu_id` in the kernel's structure is the upper half of its first word.
+        const SHIFT: u32 = 32;
         let Some(task) = self.tasks.get_mut(&tid) else { return 0 };
         if let Some(cpu) = self.same_cpu.cpu(tid) {
             task.cpu = cpu;
@@ -22,11 +22,8 @@ impl Tracer<'_> {
                 None => Rseq::None,
             };
         }
-        let mut bytes = [0; 4];
-        task.cpu = match task.rseq {
-            Rseq::At(area) if memory::read(tid, area + OFFSET, &mut bytes) == 4 => u32::from_ne_bytes(bytes),
-            _ => Stat::read(tid).processor,
-        };
+        let told = if let Rseq::At(area) = task.rseq { memory::read_u64(tid, area) } else { None };
+        task.cpu = told.map_or_else(|| Stat::read(tid).processor, |word| (word >> SHIFT) as u32);
         task.cpu
     }
 }

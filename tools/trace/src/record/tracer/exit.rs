@@ -130,6 +130,7 @@ impl Tracer<'_> {
     pub(super) fn died(&mut self, tid: Tid, status: ExitStatus, time: u64) {
         if tid == self.root {
             self.summary.status = status;
+            self.root_ended = Some(time);
         }
         self.takes_place_before_end(tid, time);
         self.give_up(tid, time);

@@ -111,6 +111,8 @@ pub(crate) struct Tracer<'a> {
     seen_signals: [u32; signals::NOTED.len()],
     /// When the first signal came, which is the program's.
     first_signal: Option<u64>,
+    /// When the program itself ended; processes that it left behind are followed on.
+    root_ended: Option<u64>,
     notify: fn(&str),
     /// The user was told that the program uses ptrace.
     told_of_tracing: bool,
@@ -157,6 +159,7 @@ impl<'a> Tracer<'a> {
             ticked: started,
             seen_signals: signals::seen(),
             first_signal: None,
+            root_ended: None,
             notify: options.notify,
             told_of_tracing: false,
             summary: RecordSummary { faults, calls, without_stops, ..RecordSummary::default() },
@@ -192,7 +195,7 @@ impl<'a> Tracer<'a> {
             }
             if time.saturating_sub(self.ticked) >= TICK_NS {
                 self.ticked = time;
-                self.summary.released = self.pass_signals_on(time);
+                self.summary.released = self.pass_signals_on();
                 if self.summary.released.is_some() {
                     self.end_recording();
                     let pids = self.processes.keys();
@@ -254,30 +257,25 @@ impl<'a> Tracer<'a> {
         Some(new)
     }
 
-    /// The program gets Ctrl-C from the terminal. A signal to the recorder alone is passed on; once the
-    /// program itself has ended, it is also sent to the processes that it left behind. Returns the signal
-    /// if it is the second one, which is the recorder's.
-    fn pass_signals_on(&mut self, time: u64) -> Option<u8> {
+    /// The program gets Ctrl-C from the terminal. Another signal to the recorder alone is passed on. Returns the
+    /// signal if it is the recorder's: the second one, or one that came when the program itself had ended.
+    fn pass_signals_on(&mut self) -> Option<u8> {
         let seen = signals::seen();
         let new = self.new_signal()?;
+        let time = signals::last();
         // A signal to the recorder's whole process group often follows one to the recorder: both are the
-        // first.
+        // first. And the program may have ended by it.
+        let belongs_to = |since: u64| time.saturating_sub(since) <= SECOND_SIGNAL_AFTER_NS;
         let first = *self.first_signal.get_or_insert(time);
-        if time.saturating_sub(first) > SECOND_SIGNAL_AFTER_NS {
+        if !belongs_to(first) || !self.root_ended.is_none_or(belongs_to) {
             return Some(signals::NOTED[new] as u8);
         }
-        let root_lives = self.tasks.contains_key(&self.root);
         for (place, signal) in signals::NOTED.into_iter().enumerate() {
-            if seen[place] == self.seen_signals[place] {
-                continue;
-            }
-            if root_lives && signal != Signal::SIGINT {
+            if seen[place] != self.seen_signals[place]
+                && signal != Signal::SIGINT
+                && self.root_ended.is_none()
+            {
                 signals::send(self.root, signal);
-            } else if !root_lives {
-                let pids: HashSet<Tid> = self.tasks.values().map(|task| task.pid).collect();
-                for pid in pids {
-                    signals::send(pid, Signal::SIGTERM);
-                }
             }
         }
         self.seen_signals = seen;
