@@ -150,13 +150,6 @@ pub(crate) fn classify(number: u64, args: &[u64; 6]) -> Class {
     if wanted && !only_asks { Class::Memory } else { Class::Other }
 }
 
-/// Whether a call is one of [`WITHOUT_STOP`]. The file behind the descriptor of an `mmap` can be read at a
-/// stop only.
-pub(crate) fn needs_no_stop(number: u64, args: &[u64; 6]) -> bool {
-    let number = number as i64;
-    WITHOUT_STOP.contains(&number) && (number != libc::SYS_mmap || args[3] as i32 & libc::MAP_ANONYMOUS != 0)
-}
-
 /// What a call did, seen from its end.
 pub(crate) fn effect(number: u64, args: &[u64; 6], result: i64) -> Effect {
     let range = |start: u64, len: u64| (start, start.saturating_add(len));

@@ -45,7 +45,7 @@ fn unless_equal(value: u32, skip: u8) -> sock_filter {
 pub(crate) enum Stops {
     /// All.
     All,
-    /// Those of which more than their registers is recorded (`calls::needs_no_stop`).
+    /// Those of which more than their registers is recorded (not those of `calls::WITHOUT_STOP`, but `mmap` of files).
     WhereMoreIsRead,
 }
 
@@ -100,7 +100,7 @@ pub(crate) fn program(stops: Stops) -> Vec<sock_filter> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::calls::{Class, classify, needs_no_stop};
+    use crate::record::calls::{Class, classify};
 
     /// What the filter returns for a call.
     fn verdict_of(code: &[sock_filter], arch: u32, number: u32, args: [u64; 6]) -> u32 {
@@ -125,6 +125,13 @@ mod tests {
             };
             at += usize::from(if holds { jt } else { jf });
         }
+    }
+
+    /// The file behind the descriptor of an `mmap` can be read at a stop only.
+    fn needs_no_stop(number: u64, args: &[u64; 6]) -> bool {
+        let number = number as i64;
+        let maps_file = number == libc::SYS_mmap && args[3] as i32 & libc::MAP_ANONYMOUS == 0;
+        WITHOUT_STOP.contains(&number) && !maps_file
     }
 
     #[test]

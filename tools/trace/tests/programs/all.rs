@@ -35,12 +35,12 @@ programs! {
         maps_descriptors maps_huge_pages maps_zeros;
     cpus: looks_at_its_cpus;
     ends: ends_only_when_killed executes_what_is_not_executable exits_while_it_forks kills_what_executes
-        is_stopped_by_the_terminal leaves_its_group mends_what_was_refused traces;
+        is_stopped_by_the_terminal leaves_its_group makes_untraced_children mends_what_was_refused traces;
     figures: has_threads_and_starts_a_program;
     hidden: executes_what_is_hidden leaves_its_recorder_no_descriptors touches touches_with_others;
     hostile: makes_hostile_calls;
     huge: disables_huge_pages says_its_setting touches_huge_memory;
-    maps: forks_while_a_thread_maps hands_memory_from_thread_to_thread kills_what_maps makes_calls_that_are_not_read
+    maps: maps_files_again_and_again forks_while_a_thread_maps hands_memory_from_thread_to_thread kills_what_maps makes_calls_that_are_not_read
         maps_alone;
     memory: details executes_from_thread foreign forks guard killed leaves_threads nothing spawns threads uses_again
         holds_pages_that_compress_differently uses_a_part_of_its_memory uses_pages_that_compress_badly

@@ -151,3 +151,44 @@ pub(crate) fn traces() {
     let refused = std::io::Error::last_os_error().raw_os_error() == Some(libc::EPERM);
     leave(if result == -1 && refused { 9 } else { 1 });
 }
+
+/// Makes a child that no tracer gets, in both ways; each thread looks whether its argument is what it was.
+pub(crate) fn makes_untraced_children() {
+    const PAGES: usize = 50;
+    let flags = (libc::CLONE_UNTRACED | libc::SIGCHLD) as u64;
+    let touch = || {
+        let addr = map(PAGES * PAGE, READ_WRITE, PRIVATE);
+        for page in 0..PAGES {
+            // SAFETY: inside of the mapping.
+            unsafe { addr.add(page * PAGE).write_volatile(1) };
+        }
+        // Linux fails the calls that the filter reports of a thread without a tracer.
+        // SAFETY: asks for nothing.
+        i32::from(unsafe { libc::madvise(addr.cast(), PAGE, libc::MADV_NORMAL) } != 0)
+    };
+    let (mut child, mut after): (i64, u64);
+    // SAFETY: a copy of this process, as fork makes it.
+    unsafe {
+        std::arch::asm!("syscall", inlateout("rax") libc::SYS_clone => child, inlateout("rdi") flags => after,
+            in("rsi") 0, in("rdx") 0, in("r10") 0, in("r8") 0, out("rcx") _, out("r11") _);
+    }
+    if child == 0 {
+        end(if after == flags { touch() } else { 2 });
+    }
+    let is_kept = after == flags;
+    let status = wait_for(child as i32);
+    // The flags of `clone3` do not have the signal.
+    let mut arguments = [0_u64; 8];
+    (arguments[0], arguments[4]) = (libc::CLONE_UNTRACED as u64, libc::SIGCHLD as u64);
+    // SAFETY: the block of arguments lives on; a copy of this process.
+    let child = unsafe { libc::syscall(libc::SYS_clone3, &raw mut arguments, size_of_val(&arguments)) };
+    // SAFETY: the block is there.
+    let flags = unsafe { (&raw const arguments[0]).read_volatile() };
+    let is_kept = is_kept && flags == libc::CLONE_UNTRACED as u64;
+    if child == 0 {
+        end(if is_kept { touch() } else { 2 });
+    }
+    assert!(child > 0 && is_kept);
+    assert_eq!([status, wait_for(child as i32)], [0, 0]);
+    leave(8);
+}

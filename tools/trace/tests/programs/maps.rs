@@ -1,8 +1,9 @@
 //! Programs that make the calls which need no stop.
 
-use crate::shared::{GO, MAPS, PID, ROUNDS_UNREAD, counts};
+use crate::shared::{FILE_ROUNDS, GO, MAPS, PID, ROUNDS_UNREAD, counts};
 use crate::{PAGE, PRIVATE, READ_WRITE, end, kill, leave, make_process, map, nap, wait_for};
 use std::ffi::c_void;
+use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -52,6 +53,36 @@ pub(crate) fn maps_alone() {
             unmap(addr, pages);
         }
     }
+    leave(0);
+}
+
+/// Maps files in turns, in each way, from two threads; some of these calls are refused.
+pub(crate) fn maps_files_again_and_again() {
+    let work = || {
+        let own = std::fs::File::open("/proc/self/exe").unwrap();
+        let other = std::fs::File::open("/etc/passwd").unwrap();
+        let files = [own.as_raw_fd(), own.as_raw_fd(), other.as_raw_fd(), -1];
+        for round in 0..FILE_ROUNDS {
+            let fd = files[round % files.len()];
+            for (prot, flags) in [(libc::PROT_READ, libc::MAP_PRIVATE), (READ_WRITE, libc::MAP_SHARED)] {
+                // SAFETY: a new mapping at an address of the kernel's choice, which is read and taken away.
+                unsafe {
+                    let addr = libc::mmap(std::ptr::null_mut(), PAGE, prot, flags, fd, 0);
+                    // The files were opened to be read.
+                    assert_eq!(addr != libc::MAP_FAILED, prot == libc::PROT_READ && fd >= 0);
+                    if addr != libc::MAP_FAILED {
+                        addr.cast::<u8>().read_volatile();
+                        assert_eq!(libc::munmap(addr, PAGE), 0);
+                    }
+                }
+            }
+        }
+    };
+    work();
+    std::thread::scope(|scope| {
+        scope.spawn(work);
+        scope.spawn(work);
+    });
     leave(0);
 }
 

@@ -65,6 +65,9 @@ pub(crate) const PID: usize = 6;
 pub(crate) const GO: usize = 7;
 pub(crate) type Counts = [AtomicU64; 8];
 
+/// How many times each of three threads of `maps_files_again_and_again` maps a file in two ways.
+pub(crate) const FILE_ROUNDS: usize = 400;
+
 /// How often `makes_calls_that_are_not_read` maps and unmaps: a ring of 16 MiB has the samples of 25 000.
 pub(crate) const ROUNDS_UNREAD: usize = 80_000;
 

@@ -195,3 +195,14 @@ fn a_program_that_traces_gets_a_message() {
     assert_eq!(NOTICES.load(Ordering::Relaxed), 1);
     recorded.file.assert_replays();
 }
+
+/// Linux keeps these from the recorder, which takes the flag out.
+#[test]
+fn children_that_are_to_be_untraced_are_followed() {
+    for recorded in Recording::in_both_ways("makes_untraced_children") {
+        assert_eq!(recorded.summary.status, ExitStatus::Code(8));
+        assert_eq!((recorded.summary.processes, recorded.summary.stray_faults), (3, 0));
+        recorded.assert_each_thread_ends_once();
+        recorded.file.assert_replays();
+    }
+}

@@ -2,12 +2,13 @@
 
 use crate::common::Model;
 use crate::recording::{Recording, Scratch};
-use crate::shared::{GO, MAPS, PID, ROUNDS_UNREAD, counts};
+use crate::shared::{FILE_ROUNDS, GO, MAPS, PID, ROUNDS_UNREAD, counts};
 use crate::stay::{recorder, until};
 use quire_trace::event::{Call, CallDetail, EventKind, ExitStatus, Lost, LostCause};
 use quire_trace::format::TraceReader;
 use quire_trace::record::{CallChoice, FaultChoice, RecordError, RecordOptions, record};
 use quire_trace::replay::ReplayOptions;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
@@ -42,6 +43,33 @@ fn a_program_with_one_thread_replays() {
         all_calls(recorded).map(|call| (call.number, call.errno())).collect()
     };
     assert_eq!(made(&without), made(&with));
+}
+
+/// A mapping of a file has one stop, at which the file is looked at, and the file that it is of.
+#[test]
+fn a_mapping_of_a_file_stops_once() {
+    let Some(without) = recorded("maps_files_again_and_again") else { return };
+    let Some(with) =
+        Recording::with("maps_files_again_and_again", |options| options.calls = CallChoice::Stops)
+    else {
+        return;
+    };
+    // Of each file in each way: how often, and with which errno.
+    let mapped = |recorded: &Recording| -> BTreeMap<String, usize> {
+        assert_eq!(recorded.summary.status, ExitStatus::Code(0));
+        recorded.file.assert_replays();
+        let mut found = BTreeMap::new();
+        for call in recorded.calls(libc::SYS_mmap).filter(|call| call.args[3] & 0x20 == 0) {
+            let file = call.file().expect("the file is known");
+            *found.entry(format!("{:?} {:x?} {file:?}", call.errno(), &call.args[2..5])).or_default() += 1;
+        }
+        found
+    };
+    assert_eq!(mapped(&without), mapped(&with));
+    // Three threads map in two ways in each round; the munmaps do not stop.
+    let maps = 3 * 2 * FILE_ROUNDS as u64;
+    let (once, twice) = (without.summary.stops, with.summary.stops);
+    assert!(once < maps + 300 && twice >= 2 * maps, "{once} and {twice} stops");
 }
 
 #[test]

@@ -6,6 +6,7 @@
 //! its window, and the windows of two calls that change one address space do not overlap.
 
 use super::{Record, Rule};
+use crate::event::CallDetail;
 use crate::record::perf::BegunCall;
 use crate::record::sys::Tid;
 use std::collections::{HashMap, VecDeque};
@@ -23,7 +24,9 @@ struct Lock {
 #[derive(Debug, Default)]
 pub(super) struct Calls {
     /// Since when, and which.
-    begun: HashMap<Tid, (u64, Box<BegunCall>)>,
+    begun: HashMap<Tid, (u64, Box<BegunCall>, CallDetail)>,
+    /// Files that threads were about to map at these times.
+    to_map: HashMap<Tid, VecDeque<(u64, CallDetail)>>,
     /// By time.
     locks: VecDeque<Lock>,
     /// Threads into which the recorder injected calls, and from when to when.
@@ -39,12 +42,35 @@ impl Calls {
     /// A thread began a call. If the end of its previous call was lost, returns when that one
     /// began.
     pub(super) fn begins(&mut self, tid: Tid, time: u64, call: Box<BegunCall>) -> Option<u64> {
-        self.begun.insert(tid, (time, call)).map(|(start, _)| start)
+        let detail = match call.number as i64 {
+            libc::SYS_mmap if call.args[3] as i32 & libc::MAP_ANONYMOUS == 0 => self.file_of(tid, time),
+            libc::SYS_mmap => CallDetail::Site { instruction: call.instruction, on_stack: call.on_stack },
+            _ => CallDetail::None,
+        };
+        self.begun.insert(tid, (time, call, detail)).map(|(start, ..)| start)
+    }
+
+    /// A thread is stopped before it maps this file.
+    pub(super) fn will_map(&mut self, tid: Tid, time: u64, file: CallDetail) {
+        self.to_map.entry(tid).or_default().push_back((time, file));
+    }
+
+    /// The file that a thread maps in the call that it began at this time. Of earlier calls the samples are
+    /// lost.
+    fn file_of(&mut self, tid: Tid, time: u64) -> CallDetail {
+        let Some(files) = self.to_map.get_mut(&tid) else { return CallDetail::None };
+        let before = files.partition_point(|(at, _)| *at <= time);
+        files.drain(..before).next_back().map_or(CallDetail::None, |(_, file)| file)
+    }
+
+    /// No samples of other threads come any more.
+    pub(super) fn retain_threads(&mut self, lives: impl Fn(Tid) -> bool) {
+        self.to_map.retain(|tid, _| lives(*tid));
     }
 
     /// A call of this number ended. `None` if it stopped, or its beginning was lost.
-    pub(super) fn ends(&mut self, tid: Tid, number: u64) -> Option<(u64, Box<BegunCall>)> {
-        self.begun.get(&tid).filter(|(_, call)| call.number == number)?;
+    pub(super) fn ends(&mut self, tid: Tid, number: u64) -> Option<(u64, Box<BegunCall>, CallDetail)> {
+        self.begun.get(&tid).filter(|(_, call, _)| call.number == number)?;
         self.begun.remove(&tid)
     }
 
@@ -90,7 +116,7 @@ impl Calls {
 
     /// Nothing that is reported from now on began before this time, except calls in progress.
     pub(super) fn forget_before(&mut self, time: u64) {
-        let oldest = self.begun.values().map(|(start, _)| *start).min().unwrap_or(u64::MAX);
+        let oldest = self.begun.values().map(|(start, ..)| *start).min().unwrap_or(u64::MAX);
         let gone = self.locks.partition_point(|lock| lock.time < time.min(oldest));
         self.locks.drain(..gone);
         self.made_to_call.retain(|(.., until)| *until >= time);

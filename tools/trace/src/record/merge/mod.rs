@@ -167,6 +167,11 @@ impl Merger {
         self.faults.denied(tid, time, addr, denial);
     }
 
+    /// A thread is stopped before it maps a file in a call that samples tell of.
+    pub(crate) fn will_map(&mut self, tid: Tid, time: u64, file: CallDetail) {
+        self.calls.will_map(tid, time, file);
+    }
+
     /// Room for new samples.
     pub(crate) fn samples(&mut self) -> &mut Vec<Sample> {
         &mut self.samples
@@ -211,6 +216,7 @@ impl Merger {
             identities.retain(|identity| identity.until >= limit);
             !identities.is_empty()
         });
+        self.calls.retain_threads(|tid| self.identities.contains_key(&tid));
         let events = self.emit(limit);
         self.calls.forget_before(limit);
         events
@@ -252,10 +258,12 @@ impl Merger {
                 self.faults.are_over(tid);
             }
             SampleKind::Return { number, result } => {
-                let Some((start, call)) = self.calls.ends(tid, number) else { return };
+                let Some((start, call, detail)) = self.calls.ends(tid, number) else { return };
                 self.in_flight.remove(&(start, tid));
                 if task != LEFT_OUT && result != KILLED {
-                    let (rule, kinds) = (Rule::Call(effect_of(&call, result)), vec![call_of(&call, result)]);
+                    let rule = Rule::Call(effect_of(&call, result));
+                    let (number, args) = (call.number as u32, call.args);
+                    let kinds = vec![EventKind::Call(Call { number, args, result, detail })];
                     let cpu = sample.cpu;
                     let mut record = Record { start, end: time, tid, task, space, cpu, rule, kinds };
                     (record.start, record.end) = self.calls.window(&record);
@@ -305,13 +313,6 @@ fn effect_of(call: &BegunCall, result: i64) -> Effect {
         libc::SYS_brk => Effect::Neutral,
         _ => effect(call.number, &call.args, result),
     }
-}
-
-fn call_of(call: &BegunCall, result: i64) -> EventKind {
-    let BegunCall { number, args, instruction, on_stack } = *call;
-    let is_mmap = number as i64 == libc::SYS_mmap;
-    let detail = if is_mmap { CallDetail::Site { instruction, on_stack } } else { CallDetail::None };
-    EventKind::Call(Call { number: number as u32, args, result, detail })
 }
 
 fn writes_in_kernel(sample: &Sample) -> bool {

@@ -28,6 +28,16 @@ impl Asked {
         Self { kind, len: args[1], offset: args[5] }
     }
 
+    /// A mapping of a file as it is made for a regular one: neither its length nor its offset is refused.
+    fn is_sensible(self) -> bool {
+        (1..LONGEST).contains(&self.len) && self.offset < LONGEST && self.offset.is_multiple_of(PAGE)
+    }
+
+    /// Whether a regular file that can be mapped in one way can be in the other, too.
+    pub(super) fn is_like(self, other: Self) -> bool {
+        self.kind == other.kind && self.is_sensible() && other.is_sensible()
+    }
+
     fn one_page(self) -> Self {
         Self { len: PAGE, ..self }
     }

@@ -2,6 +2,7 @@
 
 use super::Tracer;
 use super::state::{Early, State, Task};
+use super::untraced::is_untraced;
 use crate::event::{CloneFacts, EventKind, ExitStatus};
 use crate::record::merge::Rule;
 use crate::record::proc::Keyed;
@@ -21,6 +22,7 @@ impl Tracer<'_> {
         // (`made_before_end`).
         let Some(child) = ptrace::event_message(tid, event) else { return };
         let child = child as Tid;
+        self.restore_after_clone(tid);
         self.born(tid, child, event, time);
         self.resume(tid, 0);
         self.follow_early(child, time);
@@ -36,8 +38,12 @@ impl Tracer<'_> {
         let Some(task) = self.tasks.get_mut(&tid) else { return };
         let (maker_pid, maker_space) = (task.pid, task.space);
         let inherited = (task.privileges, task.listened);
+        let mut made_by = None;
         let (start, flags) = match std::mem::replace(&mut task.state, State::Running) {
-            State::InClone { start, flags, .. } => (start, flags),
+            State::InClone { start, flags, entry } => {
+                made_by = Some(entry).filter(|_| is_untraced(flags));
+                (start, flags)
+            }
             // A call whose entry was not seen: one of a foreign ABI. The event has the minimum.
             _ if event == libc::PTRACE_EVENT_VFORK => (time, (libc::CLONE_VM | libc::CLONE_VFORK) as u64),
             _ if event == libc::PTRACE_EVENT_CLONE => {
@@ -51,6 +57,9 @@ impl Tracer<'_> {
         let pid = if same_process { maker_pid } else { child };
         let space = if shares_memory { maker_space } else { self.new_space() };
         let id = self.add_task(child, pid, space, inherited);
+        if let Some(child) = self.tasks.get_mut(&child) {
+            child.made_by = made_by;
+        }
         if !shares_memory {
             self.inherit(maker_space, space);
         }

@@ -3,6 +3,7 @@
 use super::Tracer;
 use super::same_cpu::Until;
 use super::state::{Entry, InCall, State};
+use super::untraced::{is_untraced, trace_the_child};
 use crate::event::{Call, EventKind, Limit, LimitKind, Unsupported};
 use crate::record::calls::{self, Class, Effect};
 use crate::record::merge::Rule;
@@ -26,6 +27,7 @@ impl Tracer<'_> {
         let Some(task) = self.tasks.get_mut(&tid) else { return };
         let entry = Entry { number, args };
         let space = task.space;
+        let has_samples = self.summary.without_stops && task.listened.is_some();
         match class {
             _ if before_program => self.ignore(tid),
             Class::Other => self.ignore(tid),
@@ -42,7 +44,7 @@ impl Tracer<'_> {
                 if !std::mem::replace(&mut self.told_of_tracing, true) {
                     (self.notify)(
                         "the program traces others with ptrace, which fails (EPERM) while it is recorded: each process \
-                         has one tracer, and that is the recorder",
+                         has one tracer, and that is the recorder (for LeakSanitizer: ASAN_OPTIONS=detect_leaks=0)",
                     );
                 }
                 self.ignore(tid);
@@ -51,6 +53,12 @@ impl Tracer<'_> {
             Class::Credentials => {
                 self.set_state(tid, State::InCall(InCall::new(entry, time)));
                 self.resume(tid, 0);
+            }
+            // Its effect and its end come from tracepoints.
+            Class::Memory if number as i64 == libc::SYS_mmap && has_samples => {
+                let file = self.detail_before(tid, number, &args);
+                self.merger.will_map(tid, now(), file);
+                self.ignore(tid);
             }
             Class::Memory | Class::Clone => {
                 task.state = State::Held(entry);
@@ -93,6 +101,9 @@ impl Tracer<'_> {
         if class == Class::Clone {
             let flags = clone_flags(tid, number, &args);
             self.touched_before_clone(tid, flags);
+            if is_untraced(flags) {
+                trace_the_child(tid, &entry, flags);
+            }
             let start = now();
             self.merger.begin(tid, start);
             self.set_state(tid, State::InClone { entry, start, flags });
@@ -118,6 +129,7 @@ impl Tracer<'_> {
 
     /// A thread has made its call.
     pub(super) fn leaves(&mut self, tid: Tid, result: i64, time: u64) {
+        self.restore_after_clone(tid);
         let Some(task) = self.tasks.get_mut(&tid) else { return };
         let space = task.space;
         match std::mem::replace(&mut task.state, State::Running) {

@@ -5,7 +5,6 @@ use crate::event::{CallDetail, is_error};
 use crate::record::proc::trial::Asked;
 use crate::record::proc::{files, maps};
 use crate::record::sys::{Tid, memory, ptrace};
-use std::sync::Arc;
 
 /// Most ranges of one `process_madvise` (the kernel takes no more: UIO_MAXIOV).
 const RANGES_LIMIT: u64 = 1024;
@@ -19,17 +18,12 @@ impl Tracer<'_> {
     pub(super) fn detail_before(&mut self, tid: Tid, number: u64, args: &[u64; 6]) -> CallDetail {
         match number as i64 {
             libc::SYS_mmap if args[3] as i32 & libc::MAP_ANONYMOUS == 0 => {
-                let facts = files::facts(tid, args[4] as i32, Asked::from_args(args));
                 let space = self.tasks.get(&tid).map(|task| task.space);
-                let last =
-                    space.and_then(|space| self.spaces.get_mut(&space)).map(|space| &mut space.last_file);
-                let Some(last) = last else { return CallDetail::None };
-                let file = match last {
-                    Some(known) if **known == facts => Arc::clone(known),
-                    _ => Arc::new(facts),
+                let Some(space) = space.and_then(|space| self.spaces.get_mut(&space)) else {
+                    return CallDetail::None;
                 };
-                *last = Some(Arc::clone(&file));
-                CallDetail::File(file)
+                let (fd, asked) = (args[4] as i32, Asked::from_args(args));
+                CallDetail::File(files::facts(tid, fd, asked, &mut space.last_file))
             }
             libc::SYS_mmap => site(tid),
             libc::SYS_process_madvise => ranges(tid, args[1], args[2]),

@@ -25,6 +25,7 @@ mod switches;
 mod thp;
 mod touched;
 mod turns;
+mod untraced;
 
 use super::error::RecordError;
 use super::launch::Child;
@@ -323,7 +324,10 @@ impl<'a> Tracer<'a> {
             }
             libc::PTRACE_EVENT_EXEC => self.executed(tid, time),
             libc::PTRACE_EVENT_EXIT => self.exits(tid, time),
-            EVENT_STOP => self.group_stop(tid, signal),
+            EVENT_STOP => {
+                self.restore_what_made(tid);
+                self.group_stop(tid, signal);
+            }
             _ if signal == libc::SIGTRAP | 0x80 => self.at_syscall(tid, time),
             _ => self.signalled(tid, signal, time),
         }
@@ -439,7 +443,8 @@ impl<'a> Tracer<'a> {
             space.users += 1;
         }
         let (state, rseq) = (State::Running, Rseq::NEW);
-        let task = Task { id, pid, space, state, rseq, cpu: 0, privileges, listened, exiting: false };
+        let task =
+            Task { id, pid, space, state, rseq, cpu: 0, privileges, listened, made_by: None, exiting: false };
         self.tasks.insert(tid, task);
         id
     }

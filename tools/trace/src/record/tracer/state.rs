@@ -1,12 +1,12 @@
 //! The tracer's state of threads, processes and address spaces.
 
-use crate::event::{CallDetail, FileFacts, LinuxFigures, Privileges, TaskId, ThpDisable};
+use crate::event::{CallDetail, LinuxFigures, Privileges, TaskId, ThpDisable};
 use crate::record::merge::SpaceId;
 use crate::record::perf::Root;
+use crate::record::proc::files::KnownFile;
 use crate::record::sys::Tid;
 use crate::record::sys::wait::Happened;
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 /// A thread.
 #[derive(Debug)]
@@ -22,6 +22,9 @@ pub(super) struct Task {
     pub(super) privileges: Privileges,
     /// Whose perf events it inherited; `None` if Linux removed them and they could not be opened anew.
     pub(super) listened: Option<Root>,
+    /// It was made by this call, whose arguments the recorder changed: they are to be restored at its first
+    /// stop.
+    pub(super) made_by: Option<Entry>,
     /// It is exiting.
     pub(super) exiting: bool,
 }
@@ -127,5 +130,5 @@ pub(super) struct Space {
     /// Figures taken shortly before the end, in case the last thread ends without a stop.
     pub(super) figures: Option<Box<LinuxFigures>>,
     /// The file that was mapped last: the same one is often mapped several times in a row.
-    pub(super) last_file: Option<Arc<FileFacts>>,
+    pub(super) last_file: Option<KnownFile>,
 }
