@@ -5,8 +5,10 @@
 #     scripts/recording-cost.sh [PAIRS [QUIRE]]    7 pairs of each, target/release/quire by default
 #
 # Workloads that run for a second with less than 10 000 memory calls and faults a second are to cost at most 10 percent,
-# and a recording of /bin/true at most 30 ms more than /bin/true alone. The loops of calls and signals at the end are no
-# such workloads: they show what a stop costs. `others` makes system calls only, none of which is recorded.
+# and a recording of /bin/true at most 30 ms more than /bin/true alone. Programs with large reservations (`asan`, `wasm`,
+# `sparse`) are to take at most 1.3 times their own time, a loop that maps a file and reads it (`files`) 3 times. The loops
+# of calls and signals at the end are no such workloads: they show what a stop costs. `others` makes system calls only, none
+# of which is recorded.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -26,6 +28,7 @@ trap 'rm -rf "$work"' EXIT
 
 cat > "$work/load.c" << 'C'
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdint.h>
@@ -86,6 +89,37 @@ int main(int count, char **words) {
         sigaction(SIGSEGV, &action, 0);
         for (volatile uint64_t n = 0; n < rounds; n++)
             if (!sigsetjmp(back, 1)) *p = 1;
+    } else if (!strcmp(what, "files") || !strcmp(what, "maps of files")) { /* read whole, or not at all */
+        int file = open("/bin/sh", O_RDONLY);
+        size_t step = !strcmp(what, "files") ? 4096 : 65536;
+        for (uint64_t n = 0; n < rounds; n++) {
+            char *p = mmap(0, 65536, PROT_READ, MAP_PRIVATE, file, 0);
+            for (size_t at = 0; at < 65536 && step < 65536; at += step) sink += p[at];
+            munmap(p, 65536);
+        }
+    } else if (!strcmp(what, "sparse")) { /* a page is read in each of many mappings of 1 GiB */
+        for (uint64_t n = 0; n < rounds; n++) {
+            int prot = n & 1 ? PROT_READ : PROT_READ | PROT_WRITE;
+            volatile char *p = mmap(0, 1L << 30, prot, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+            sink += p[0];
+        }
+    } else if (!strcmp(what, "wasm")) { /* 100 reservations of 8 GiB with 4 MiB in use, used over and over */
+        char *memories[100];
+        for (int n = 0; n < 100; n++) {
+            memories[n] = mmap(0, 8L << 30, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+            mprotect(memories[n], 4 << 20, PROT_READ | PROT_WRITE);
+        }
+        for (uint64_t round = 0; round < rounds; round++)
+            for (int n = 0; n < 100; n++)
+                for (size_t at = 0; at < 4 << 20; at += 64) memories[n][at]++;
+    } else if (!strcmp(what, "blocks")) { /* of the heap, taken and given back */
+        char *blocks[1000] = {0};
+        for (uint64_t n = 0; n < rounds; n++) {
+            char **block = &blocks[n * 7919 % 1000];
+            free(*block);
+            *block = malloc(100 + n % 900);
+            memset(*block, 1, 100);
+        }
     } else if (!strcmp(what, "mappings")) {
         for (uint64_t n = 0; n < rounds; n++)
             mmap(0, 4096, n & 1 ? PROT_READ : PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -96,9 +130,12 @@ int main(int count, char **words) {
 }
 C
 cc -O1 -o "$work/load" "$work/load.c"
+# Without LeakSanitizer, which traces the program.
+cc -O1 -fsanitize=address -o "$work/asan" "$work/load.c" || echo "asan: the compiler cannot do that"
+export ASAN_OPTIONS=detect_leaks=0
 
 cat > "$work/pairs.py" << 'PYTHON'
-import statistics, subprocess, sys, time
+import os, statistics, subprocess, sys, time
 
 pairs, quire, work = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 
@@ -129,6 +166,10 @@ for name, rounds in [("compute", 1500), ("calls", 3000), ("faults", 700), ("resi
 measure("calls, stops", [load, "calls", "3000"], ["--calls", "stops"])
 for more in [], ["--calls", "stops"]:
     measure("others" + ", stops" * bool(more), [load, "others", "1000"], more)
+if os.path.exists(work + "/asan"):
+    measure("asan", [work + "/asan", "blocks", "1000000"])
+for name, rounds in [("wasm", 8), ("sparse", 5000), ("files", 20000), ("maps of files", 50000)]:
+    measure(name, [load, name, str(rounds)])
 for name, rounds in [("mincore", 50000), ("signals", 30000), ("mappings", 60000)]:
     measure(name, [load, name, str(rounds)])
 PYTHON
