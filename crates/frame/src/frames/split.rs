@@ -170,7 +170,9 @@ impl<P: Platform> FolioSplit<'_, P> {
                     flags.set(FrameFlags::LRU, list(Pfn(head.0 + first)));
                 }
             }
-            let refs = if part == 0 { u32::from(maps > 0) + held } else { 1 };
+            // A part that nothing maps has none: a thread that found it before it was unmapped, and pins it at this
+            // moment, would keep it from being gathered.
+            let refs = u32::from(maps > 0) + if part == 0 { held } else { 0 };
             page.set_word(word.part(to, flags, refs));
             if part > 0 && maps == 0 {
                 let gathered = self.frames.gather(unmapped, Pfn(head.0 + first), to);

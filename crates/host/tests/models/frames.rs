@@ -1,7 +1,7 @@
 //! Frames: per-CPU lists against remote drains, and frames that wait for readers.
 
 use crate::harness::*;
-use quire_frame::AllocRequest;
+use quire_frame::{AllocRequest, FrameChain, Kind, Pinned};
 use quire_sync::atomic::as_one_step;
 use quire_sync::atomic::raw::{AtomicU64, Ordering};
 use shuttle::thread;
@@ -227,6 +227,65 @@ fn shuttle_a_page_block_leaves_under_traffic() {
         assert!(removed == 0 || removed == leaving.len(), "{removed} frames left");
         as_one_step(|| machine.vcpu(0).expect("the threads ended").run(|| kept.into_iter().for_each(put)));
         assert_eq!(as_one_step(|| frames.free_frames()), free - removed);
+        audit(&machine);
+    });
+}
+
+/// Hazard: a page of a folio is unmapped, and a thread that found it before pins it without a lock while a split
+/// gives the page up. The page is freed all the same, by whichever of the two is the last to have it.
+#[test]
+fn shuttle_a_split_that_frees_a_page_against_a_late_pin_of_it() {
+    check(|| {
+        let machine = machine(2);
+        let (frames, platform) = (machine.memory().frames(), machine.memory().platform());
+        let order = Order::new(2).expect("an order");
+        let head = as_one_step(|| {
+            let request = AllocRequest::anonymous().uninitialised().kind(Kind::Anonymous).order(order);
+            let head = frames.allocate(&platform.pin(), request).expect("there is memory enough");
+            // Page 1 is not mapped any more. One reference is the mappings', one is the splitting thread's.
+            frames.known(head).as_folio().set_maps(3);
+            assert!(frames.known(head).get(1));
+            head
+        });
+        let on = |cpu: usize| machine.vcpu(cpu).expect("each CPU has one thread");
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                on(0).run(|| {
+                    let (pin, mut chain) = (platform.pin(), FrameChain::new());
+                    let pinned = match frames.try_pin_folio(head.offset(1)) {
+                        Pinned::Folio(_) => head.offset(1),
+                        Pinned::Another(other) => other,
+                        Pinned::Nothing => return,
+                    };
+                    // It was unmapped meanwhile, so the pin ends at once.
+                    let (folio, order) = frames.unpin_folio(pinned);
+                    let _ = frames.put_folio(&mut chain, folio, order);
+                    frames.free_chain(&pin, chain);
+                });
+            });
+            scope.spawn(|| {
+                on(1).run(|| {
+                    let (pin, mut chain) = (platform.pin(), FrameChain::new());
+                    let mut split = frames.begin_split(frames.lock_head(head));
+                    [0, 2, 3].into_iter().for_each(|nth| split.count_map(nth));
+                    // Refused while the page is pinned as a part of the folio.
+                    let _ = split.finish(Order::ZERO, 1, false, &mut chain);
+                    frames.free_chain(&pin, chain);
+                });
+            });
+        });
+        as_one_step(|| {
+            let (pin, mut chain) = (platform.pin(), FrameChain::new());
+            let order = frames.folio(head).order();
+            for nth in (0..4).step_by(order.pages() as usize).filter(|&nth| order > Order::ZERO || nth != 1) {
+                frames.known(head.offset(nth)).as_folio().set_maps(0);
+                // The reference of the mappings, and the first part's second one.
+                for _ in 0..frames.known(head.offset(nth)).refs() {
+                    let _ = frames.put_folio(&mut chain, head.offset(nth), order);
+                }
+            }
+            frames.free_chain(&pin, chain);
+        });
         audit(&machine);
     });
 }
