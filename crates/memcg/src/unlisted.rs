@@ -31,7 +31,8 @@ impl<P: Platform> Memcgs<P> {
             if !is_mapped(frame) || refs >= MAX_REFS {
                 return false;
             }
-            if frame.try_get() {
+            // It may have been freed since, and be a table or a slab.
+            if frame.try_get_folio() {
                 break;
             }
             // It is being split at this moment. It must not be left out: its parts are on the list that it is

@@ -1,6 +1,7 @@
 //! The first swap device is added: from then on folios are listed, those that are there included.
 
 use crate::machines::*;
+use quire_frame::{AllocRequest, Kind, Migratetype};
 use quire_sync::atomic::as_one_step;
 use shuttle::thread;
 
@@ -59,5 +60,41 @@ fn shuttle_the_first_swapon_against_the_split_of_a_folio() {
             scope.spawn(|| swap_on(machine, 1));
         });
         (0..4).for_each(|nth| assert_listed(machine, space, page(FOUR, nth)));
+    });
+}
+
+/// Hazard: the page that the scan found mapped is freed, and its frame is another owner's, before the scan takes a
+/// reference. The frame of a table has no owner but one, who frees it.
+#[test]
+fn shuttle_the_first_swapon_against_the_reuse_of_a_page_as_a_table() {
+    check(|| {
+        let machine = machine(2);
+        let (frames, platform) = (machine.memory().frames(), machine.memory().platform());
+        let memcgs = machine.memory().memcgs();
+        let page = as_one_step(|| {
+            as_cpu(&machine, 1, || {
+                let request = AllocRequest::anonymous().kind(Kind::Anonymous);
+                let page = frames.allocate(&platform.pin(), request).expect("there is memory enough");
+                frames.known(page).as_folio().set_maps(1);
+                page
+            })
+        });
+        thread::scope(|scope| {
+            scope.spawn(|| as_cpu(&machine, 0, || _ = memcgs.list_if_mapped(page)));
+            scope.spawn(|| {
+                as_cpu(&machine, 1, || {
+                    let table = as_one_step(|| {
+                        frames.known(page).as_folio().set_maps(0);
+                        memcgs.release_folio(page);
+                        // The list hands out what it got last, if it is of the block's type.
+                        let request =
+                            AllocRequest::table().kind(Kind::Table).movability(Migratetype::Movable);
+                        frames.allocate(&platform.pin(), request).expect("there is memory enough")
+                    });
+                    frames.free(&platform.pin(), table, Order::ZERO).expect("the table is ours alone");
+                });
+            });
+        });
+        audit(&machine);
     });
 }
