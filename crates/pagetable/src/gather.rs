@@ -467,10 +467,11 @@ impl<'s, P: Platform> Gather<'s, P> {
         }
     }
 
-    /// Subtracts pages of the space.
+    /// Subtracts pages of the space. A collapse has subtracted those that it replaces
+    /// ([`pages_replaced`](crate::ResidencyCounts::pages_replaced)).
     #[inline]
     pub fn count_gone(&self, gone: Residency) {
-        if gone != Residency::default() {
+        if gone != Residency::default() && self.cause != FlushCause::Collapse {
             self.space.residency.pages_unmapped(gone);
         }
     }

@@ -161,6 +161,7 @@ impl<P: Platform> Collapse<'_, P> {
             gather.add_unlinked(table);
         }
         let entries = &self.0.entries(table)[..P::Paging::entries(Level::PTE)];
+        let mut replaced = 0;
         for (nth, entry) in entries.iter().enumerate() {
             let to = head.offset(nth as u64);
             match P::Paging::decode(entry.load(Ordering::Relaxed), Level::PTE) {
@@ -168,6 +169,7 @@ impl<P: Platform> Collapse<'_, P> {
                     // SAFETY: the new folio is ours; the old page is mapped by the unlinked table, so it is
                     // in RAM, and no thread can write to it.
                     unsafe { platform.copy_user(pfn, to, Order::ZERO) };
+                    replaced += 1;
                     if new.locked {
                         tables.munlock_folio(&tables.pin(), &tables.memory().frames().lock_head(pfn));
                     }
@@ -179,6 +181,7 @@ impl<P: Platform> Collapse<'_, P> {
         let pin = self.0.pin();
         let _section = tables.memory().frames().epoch().enter(&pin);
         let locked = tables.lock_slot(&pin, slot);
+        tables.space().residency.pages_replaced(replaced);
         let installed = tables.install_huge(&pin, (&locked, slot), (head, deposit), new);
         debug_assert!(installed, "something was mapped in a block under collapse");
         drop(locked);

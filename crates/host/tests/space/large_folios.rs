@@ -174,6 +174,25 @@ fn collapse_makes_one_folio_of_present_pages() {
 }
 
 /// A child gets a folio of its own, the parent keeps its pages.
+/// Hazard: the pages and the folio that takes their place count at the same time. As on Linux the peak of resident
+/// memory (VmHWM) is what was there before or is there now.
+#[test]
+fn a_collapse_counts_no_page_twice_in_the_peak_of_resident_memory() {
+    for pages in [512, 300] {
+        let machine = machine_of_khugepaged();
+        let (cpu, space) = cpu_and_space(&machine);
+        let area = map_at(&space, BASE, MIB2, RW);
+        space.madvise(area, MIB2, Advice::NoHugePage).unwrap();
+        fill(&cpu, &space, area, 0..pages, 1);
+        space.madvise(area, MIB2, Advice::HugePage).unwrap();
+        space.madvise(area, MIB2, Advice::Collapse).unwrap();
+        let figures = space.figures();
+        assert_eq!((figures.resident, figures.peak_resident), (MIB2, MIB2), "{pages} pages became one folio");
+        assert_audit(&machine);
+        assert_filled(&cpu, &space, area, 0..pages, 1);
+    }
+}
+
 #[test]
 fn collapse_in_a_child_copies_what_is_shared() {
     let machine = machine_of_order(32, 3);
