@@ -29,6 +29,7 @@ mod pageout_stress;
 mod pageout_window;
 mod pin_threads;
 mod rmap;
+mod short_pins;
 mod space_audit;
 mod space_calls;
 mod space_cpus;

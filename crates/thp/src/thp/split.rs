@@ -123,20 +123,23 @@ impl<P: Platform> Thp<'_, P> {
         let mut unmapped = FrameChain::new();
         let mut waited = false;
         let result = self.rmap.hold(head, |mappings| {
-            let pin = self.memory().platform().pin();
-            let locked = frames.lock_head(head);
-            if locked.folio().head() != head || locked.folio().order() != order {
-                return Err(SplitError::NotLarger);
+            {
+                let pin = self.memory().platform().pin();
+                let locked = frames.lock_head(head);
+                if locked.folio().head() != head || locked.folio().order() != order {
+                    return Err(SplitError::NotLarger);
+                }
+                // The list links use words that the parts will need.
+                waited = locked.folio().frame().word().flags().contains(FrameFlags::PARTLY_MAPPED);
+                self.memory().undefer_split(&locked);
+                let mut split = frames.begin_split(locked);
+                let counted = mappings.walk(|mapped| count_maps(&mapped.tables, &mut split, mapped.range));
+                if counted.is_break() {
+                    return Err(SplitError::Busy);
+                }
+                self.memory().memcgs().split_folio(&pin, split, (to, 1, unless_mapped), &mut unmapped)?;
             }
-            // The list links use words that the parts will need.
-            waited = locked.folio().frame().word().flags().contains(FrameFlags::PARTLY_MAPPED);
-            self.memory().undefer_split(&locked);
-            let mut split = frames.begin_split(locked);
-            let counted = mappings.walk(|mapped| count_maps(&mapped.tables, &mut split, mapped.range));
-            if counted.is_break() {
-                return Err(SplitError::Busy);
-            }
-            self.memory().memcgs().split_folio(&pin, split, (to, 1, unless_mapped), &mut unmapped)?;
+            // With the pin gone: the pages of all mappings are looked at.
             if to == Order::ZERO && !unless_mapped {
                 self.share_zeros(mappings, (head, order), &mut unmapped);
             }
