@@ -53,8 +53,9 @@ struct Ready<'s, P: Platform> {
 pub(crate) fn shrink<P: Platform>(spaces: &Spaces<P>, folios: &mut Isolated, pressure: Pressure) -> u64 {
     let mut ready: ArrayVec<Ready<'_, P>, BATCH> = ArrayVec::new();
     let mut batch = UnmapBatch::new(spaces);
+    let mut freed = 0;
     for head in folios.drain(..) {
-        match unmap(spaces, head, pressure, &mut batch) {
+        match unmap(spaces, head, pressure, &mut batch, &mut freed) {
             Ok(unmapped) => {
                 spaces.swap().prefetch_folio(head);
                 ready.push(unmapped);
@@ -63,7 +64,6 @@ pub(crate) fn shrink<P: Platform>(spaces: &Spaces<P>, folios: &mut Isolated, pre
         }
     }
     batch.flush();
-    let mut freed = 0;
     let mut chain = FrameChain::new();
     for folio in ready.drain(..) {
         freed += write_and_free(spaces, folio, &mut chain);
@@ -84,19 +84,26 @@ pub(crate) fn page_out<P: Platform>(spaces: &Spaces<P>, folios: &mut dyn Iterato
     }
 }
 
-/// The first half: from the reference check to the removal of the last mapping.
+/// The first half: from the reference check to the removal of the last mapping. Adds to `freed` the pages that
+/// are freed already.
 fn unmap<'s, P: Platform>(
     spaces: &'s Spaces<P>,
     head: Pfn,
     pressure: Pressure,
     batch: &mut UnmapBatch<'s, P>,
+    freed: &mut u64,
 ) -> Result<Ready<'s, P>, Fate> {
     let frame = spaces.frames().known(head);
     let guard = lock_at_rest(spaces, head, pressure, batch)?;
-    let flags = frame.word().flags();
     if frame.kind() != Kind::Anonymous {
         return Err(Fate::Keep);
     }
+    if pressure != Pressure::Madvise && is_partly_mapped(frame.word().flags()) {
+        // Others may wait for what was unmapped of the folios before it.
+        batch.flush();
+        *freed += spaces.thp().split_isolated(head, Order::ZERO, true).unwrap_or(0);
+    }
+    let flags = frame.word().flags();
     if pressure != Pressure::Madvise && frame.as_folio().maps() > 0 {
         check_referenced(spaces, head)?;
     }
@@ -138,6 +145,13 @@ fn unmap<'s, P: Platform>(
     drop(guard);
     spaces.swap().leave_if_unnamed(head);
     Err(fate)
+}
+
+/// Whether pages of a large folio are needed by no program. They are freed first, referenced or not, and without
+/// being written; what is left is reclaimed page by page. Its slots are one block as long as it is one folio, so one
+/// that is in the swap cache stays whole.
+fn is_partly_mapped(flags: FrameFlags) -> bool {
+    flags & (FrameFlags::PARTLY_MAPPED | FrameFlags::SWAP_CACHE) == FrameFlags::PARTLY_MAPPED
 }
 
 /// Takes the folio lock if it is free and no device is writing the folio. Starved reclaim waits for the
@@ -200,7 +214,7 @@ fn give_slots<P: Platform>(spaces: &Spaces<P>, head: Pfn) -> Result<(), Fate> {
                 spaces.memcgs().add_stat(&pin, memcg, MemcgStat::ThpSwpoutFallback, 1);
             }
             drop(pin);
-            spaces.thp().split_isolated(head, Order::ZERO).map_err(|_| Fate::Activate)?;
+            spaces.thp().split_isolated(head, Order::ZERO, false).map_err(|_| Fate::Activate)?;
             spaces.swap().add_folio(head, memcg).map(|_| ()).map_err(|_| Fate::Activate)
         }
         Err(_) => Err(Fate::Activate),

@@ -13,6 +13,7 @@ mod collapse;
 mod oom;
 mod other_machine;
 mod paging;
+mod partly_mapped;
 mod protection;
 mod refault;
 mod slow_device;

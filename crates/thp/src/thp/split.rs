@@ -65,15 +65,16 @@ impl<P: Platform> Thp<'_, P> {
         result
     }
 
-    /// Splits the large folio at `head` into folios of order `to`. The caller has the folio lock and one
-    /// reference, which is to the first part then.
+    /// Splits the large folio at `head` into folios of order `to`; with `unless_mapped` only if some page of it
+    /// is not mapped. The caller has the folio lock and one reference, which is to the first part then. Returns
+    /// the number of frames freed.
     ///
     /// # Errors
     ///
     /// [`SplitError`]; then the folio is as it was.
-    pub fn split_isolated(self, head: Pfn, to: Order) -> Result<u64, SplitError> {
+    pub fn split_isolated(self, head: Pfn, to: Order, unless_mapped: bool) -> Result<u64, SplitError> {
         let order = self.memory().frames().folio(head).order();
-        let freed = self.split_locked(head, to, false)?;
+        let freed = self.split_locked(head, to, unless_mapped)?;
         // The folio is on no list, and neither are its parts.
         for part in (head.0..head.0 + order.pages()).step_by(to.pages() as usize).skip(1) {
             self.memory().memcgs().list_if_mapped(Pfn(part));

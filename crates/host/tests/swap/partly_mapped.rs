@@ -1,0 +1,93 @@
+//! Large folios some of whose pages are not mapped any more, when their memcg comes to its limit: those pages are
+//! freed first, without being written, and what is left of a folio is reclaimed page by page.
+
+use crate::common::*;
+use crate::disk::Disk;
+
+/// Pages of a folio.
+const FOLIO: u64 = 16;
+const FOLIOS: u64 = 32;
+/// The page of each folio that stays.
+const KEPT: u64 = 5;
+
+fn machine() -> Machine {
+    let machine = Setup::mib(32).overcommit().folios(orders(&[4])).build();
+    machine.memory().swapon(Disk::new(4096).0, SwapOnOptions::default()).unwrap();
+    machine
+}
+
+fn usage(machine: &Machine, memcg: MemcgId) -> u64 {
+    let memcgs = machine.memory().memcgs();
+    memcgs.drain_stocks(&machine.memory().platform().pin());
+    memcgs.usage(memcg)
+}
+
+/// Folios of 64 KiB in a memcg, of each of which one page is left, with its number in it.
+fn area_of_single_pages(cpu: &Vcpu, space: &HostSpace<'_>) -> VirtAddr {
+    let area = map_at(space, GIB, FOLIOS * FOLIO * PAGE, RW);
+    fill(cpu, space, area, 0..FOLIOS * FOLIO, 100);
+    for first in (0..FOLIOS).map(|folio| folio * FOLIO) {
+        space.madvise(page(area, first), KEPT * PAGE, Advice::DontNeed).unwrap();
+        space.madvise(page(area, first + KEPT + 1), (FOLIO - KEPT - 1) * PAGE, Advice::DontNeed).unwrap();
+    }
+    area
+}
+
+fn assert_kept(cpu: &Vcpu, space: &HostSpace<'_>, area: VirtAddr) {
+    for at in (0..FOLIOS).map(|folio| folio * FOLIO + KEPT) {
+        assert_eq!(read(cpu, space, page(area, at)), 100 + at);
+    }
+}
+
+fn assert_large(machine: &Machine) {
+    let folios = |counter| machine.memory().frames().events().folios(Order::new(4).unwrap(), counter);
+    assert_eq!(folios(FolioCounter::NrAnonPartiallyMapped), FOLIOS, "the area is not in folios of 64 KiB");
+}
+
+#[test]
+fn a_limit_frees_pages_that_are_not_mapped_and_writes_none() {
+    let machine = machine();
+    let cpu = machine.vcpu(0).unwrap();
+    let memcgs = machine.memory().memcgs();
+    let memcg = memcgs.create(MemcgId::ROOT, "sparse").unwrap();
+    let space = create_space(&machine);
+    space.set_memcg(memcg).unwrap();
+    let area = area_of_single_pages(&cpu, &space);
+    assert_large(&machine);
+    assert_eq!(usage(&machine, memcg), FOLIOS * FOLIO);
+
+    // Four times what is mapped.
+    machine.memory().write_memcg_file(memcg, "memory.max", &(4 * FOLIOS * PAGE).to_string()).unwrap();
+    assert!(usage(&machine, memcg) <= 4 * FOLIOS, "{} pages", usage(&machine, memcg));
+    assert_eq!(count(&machine, VmEvent::Pswpout), 0, "there was enough that no program needs");
+    assert_kept(&cpu, &space, area);
+    assert_eq!(count(&machine, VmEvent::Pgmajfault), 0);
+    assert_audit(&machine);
+}
+
+/// A part that is locked keeps its own pages in memory, and not those beside it.
+#[test]
+fn locked_parts_of_folios_do_not_fill_a_memcg() {
+    let machine = machine();
+    let cpu = machine.vcpu(0).unwrap();
+    let memcgs = machine.memory().memcgs();
+    let memcg = memcgs.create(MemcgId::ROOT, "locked").unwrap();
+    let space = create_space(&machine);
+    space.set_memcg(memcg).unwrap();
+    let area = area_of_single_pages(&cpu, &space);
+    for at in (0..FOLIOS).map(|folio| folio * FOLIO + KEPT) {
+        space.mlock(page(area, at), PAGE, false).unwrap();
+    }
+    assert_large(&machine);
+
+    machine.memory().write_memcg_file(memcg, "memory.max", &(4 * FOLIOS * PAGE).to_string()).unwrap();
+    assert!(usage(&machine, memcg) <= 4 * FOLIOS, "{} pages", usage(&machine, memcg));
+    // What is locked is found once, and not looked at again by each scan.
+    let other = map_at(&space, 2 * GIB, 8 * FOLIOS * PAGE, RW);
+    space.madvise(other, 8 * FOLIOS * PAGE, Advice::NoHugePage).unwrap();
+    fill(&cpu, &space, other, 0..8 * FOLIOS, 7);
+    assert_kept(&cpu, &space, area);
+    assert_eq!(count(&machine, VmEvent::Pgmajfault), 0, "what is locked stays in memory");
+    assert_eq!(memcgs.sizes(memcg, NodeId::new(0).unwrap())[LruList::Unevictable as usize], FOLIOS);
+    assert_audit(&machine);
+}
