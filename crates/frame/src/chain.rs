@@ -1,6 +1,7 @@
 //! Singly linked lists of blocks, through the `next` link of their descriptors.
 
-use crate::map::{FrameIndex, MemoryMap};
+use crate::map::{Frame, FrameIndex, MemoryMap};
+use quire_arch::Order;
 
 /// Blocks to be freed together, e.g. after a TLB flush. Any number, of any order. The chain needs no memory
 /// of its own: blocks are linked through their descriptors.
@@ -50,8 +51,8 @@ impl FrameChain {
 
     /// Adds a block of `pages` at the end.
     #[inline]
-    pub(crate) fn push(&mut self, map: &MemoryMap, index: FrameIndex, pages: u64) {
-        map.at(index).set_next(FrameIndex::NONE);
+    pub(crate) fn push(&mut self, map: &MemoryMap, (index, frame): (FrameIndex, &Frame), pages: u64) {
+        frame.set_next(FrameIndex::NONE);
         match self.last.some() {
             Some(last) => map.at(last).set_next(index),
             None => self.first = index,
@@ -73,26 +74,30 @@ impl FrameChain {
         self.pages += frame.word().order().pages();
     }
 
-    /// Takes the first block.
+    /// Takes the first block: its first frame and its order.
     #[inline]
-    pub(crate) fn pop(&mut self, map: &MemoryMap) -> Option<FrameIndex> {
+    pub(crate) fn pop<'m>(&mut self, map: &'m MemoryMap) -> Option<(FrameIndex, &'m Frame, Order)> {
         let first = self.first.some()?;
         let frame = map.at(first);
         self.first = frame.next();
         if self.first == FrameIndex::NONE {
             self.last = FrameIndex::NONE;
         }
+        let order = frame.word().order();
         self.blocks -= 1;
-        self.pages -= frame.word().order().pages();
-        Some(first)
+        self.pages -= order.pages();
+        Some((first, frame, order))
     }
 
-    /// Takes up to `blocks` blocks off the front; all of them in constant time. A part is only read, and cut
-    /// off behind its last block.
+    /// Takes up to `blocks` blocks off the front; all of them in constant time.
+    #[inline]
     pub(crate) fn split(&mut self, map: &MemoryMap, blocks: u32) -> Self {
-        if self.blocks <= blocks {
-            return core::mem::take(self);
-        }
+        if self.blocks <= blocks { core::mem::take(self) } else { self.cut(map, blocks) }
+    }
+
+    /// Takes `blocks` of more blocks off the front. They are only read, and cut off behind the last one.
+    #[inline(never)]
+    fn cut(&mut self, map: &MemoryMap, blocks: u32) -> Self {
         let (mut last, mut pages) = (FrameIndex::NONE, 0);
         for index in walk(map, self.first, u64::from(blocks)).take(blocks as usize) {
             pages += map.at(index).word().order().pages();

@@ -33,14 +33,16 @@ impl LimboLists {
         bucket.append(map, &mut chain);
     }
 
-    /// Takes up to `limit` blocks whose readers are gone.
-    pub(crate) fn collect(&mut self, map: &MemoryMap, epoch: &Epoch, limit: u32) -> FrameChain {
+    /// Takes up to `limit` blocks whose readers are gone, or all of them, if there are no more than `most`.
+    pub(crate) fn collect(&mut self, map: &MemoryMap, epoch: &Epoch, limit: u32, most: u64) -> FrameChain {
         for (stamp, bucket) in &mut self.buckets {
             if !bucket.is_empty() && epoch.has_passed(*stamp) {
                 self.ready.append(map, bucket);
             }
         }
-        self.ready.split(map, limit)
+        // To take all is constant time; a part is walked.
+        let all = u64::from(self.ready.blocks()) <= most;
+        self.ready.split(map, if all { u32::MAX } else { limit })
     }
 
     /// Blocks that wait or are ready.

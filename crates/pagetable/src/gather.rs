@@ -346,26 +346,22 @@ impl<'s, P: Platform> Gather<'s, P> {
         self.drop_noted();
         self.free_folios(&pin);
         self.count(&pin);
-        if self.tables.is_empty() {
-            drop(pin);
-        } else {
-            self.retire_tables(pin);
+        let frames = self.memory.frames();
+        frames.retire_chain(&pin, frames.take_portion(&mut self.tables, BATCH as u32));
+        drop(pin);
+        if !self.tables.is_empty() {
+            self.retire_portions();
         }
         self.drop_cached();
     }
 
-    /// Retires the tables, a portion under each pin, the first one under `pin`.
-    #[inline(never)]
-    fn retire_tables(&mut self, mut pin: Pin<'s, P>) {
-        let memory = self.memory;
-        loop {
-            let portion = memory.frames().take_portion(&mut self.tables, BATCH as u32);
-            memory.frames().retire_chain(&pin, portion);
-            if self.tables.is_empty() {
-                return;
-            }
-            drop(pin);
-            pin = memory.platform().pin();
+    /// Retires the rest of many tables, a portion under each pin.
+    #[cold]
+    fn retire_portions(&mut self) {
+        while !self.tables.is_empty() {
+            let pin = self.memory.platform().pin();
+            let portion = self.memory.frames().take_portion(&mut self.tables, BATCH as u32);
+            self.memory.frames().retire_chain(&pin, portion);
         }
     }
 

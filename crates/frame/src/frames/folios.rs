@@ -110,7 +110,17 @@ impl<P: Platform> Frames<P> {
     ///
     /// As for [`gather`](Self::gather): the folio is still mapped, or no such block was allocated. The
     /// reference is dropped nevertheless.
+    #[inline]
     pub fn put_folio(&self, chain: &mut FrameChain, pfn: Pfn, order: Order) -> Result<bool, FreeError> {
+        if self.try_gather(chain, pfn, order) {
+            return Ok(true);
+        }
+        self.put_held_folio(chain, pfn, order)
+    }
+
+    /// As [`put_folio`](Self::put_folio), for a folio that others hold, or that is not freed at once.
+    #[inline(never)]
+    fn put_held_folio(&self, chain: &mut FrameChain, pfn: Pfn, order: Order) -> Result<bool, FreeError> {
         // While others hold it, one of them may be splitting it, and keeps counts in its inner frames: those
         // are checked only when this is the last reference.
         if self.known(pfn).refs() > 1 && !self.known(pfn).put(1) {

@@ -50,10 +50,37 @@ impl<P: Platform> Frames<P> {
     /// As for [`free`](Self::free).
     #[inline]
     pub fn gather(&self, chain: &mut FrameChain, pfn: Pfn, order: Order) -> Result<(), FreeError> {
+        if self.try_gather(chain, pfn, order) {
+            return Ok(());
+        }
+        self.gather_checked(chain, pfn, order)
+    }
+
+    /// As [`gather`](Self::gather) in the usual case: nothing stands in the way, and only the first frame must
+    /// be checked. Otherwise changes nothing and returns false.
+    #[inline]
+    pub(super) fn try_gather(&self, chain: &mut FrameChain, pfn: Pfn, order: Order) -> bool {
+        let Some((index, frame)) = self.map.find(pfn) else { return false };
+        let taken = !(order > Order::ZERO && self.must_check_tails(frame)) && frame.try_release(order);
+        if taken {
+            chain.push(&self.map, (index, frame), order.pages());
+        }
+        taken
+    }
+
+    #[inline(never)]
+    fn gather_checked(&self, chain: &mut FrameChain, pfn: Pfn, order: Order) -> Result<(), FreeError> {
         // A reader of a table may hold its lock until it notices that the table was unlinked.
-        let (index, _) = self.take_back(pfn, order, LockCheck::MayBeHeld)?;
-        chain.push(&self.map, index, order.pages());
+        let block = self.take_back(pfn, order, LockCheck::MayBeHeld)?;
+        chain.push(&self.map, block, order.pages());
         Ok(())
+    }
+
+    /// Whether the inner frames of a block of several are checked when it is freed. If no thread used them,
+    /// checking its first frame is enough.
+    #[inline]
+    fn must_check_tails(&self, frame: &Frame) -> bool {
+        self.checks_tails || frame.word().flags().contains(FrameFlags::TAILS_IN_USE)
     }
 
     /// Frees all blocks of `chain`. Locks are dropped after every few dozen blocks, so that other CPUs do not
@@ -61,9 +88,8 @@ impl<P: Platform> Frames<P> {
     /// portions](Self::take_portion).
     pub fn free_chain(&self, pin: &Pin<'_, P>, mut chain: FrameChain) {
         self.events.add(pin, VmEvent::Pgfree, chain.pages());
-        while let Some(index) = chain.pop(&self.map) {
-            let frame = self.map.at(index);
-            let (zone, order) = (self.zone(frame.zone()), frame.word().order());
+        while let Some((index, frame, order)) = chain.pop(&self.map) {
+            let zone = self.zone(frame.zone());
             if self.technique.covers(order) {
                 let set = zone.pcp.mine(pin);
                 let mut pcp = set.lists.lock();
@@ -75,7 +101,7 @@ impl<P: Platform> Frames<P> {
                     continue;
                 }
             }
-            self.chunk_past_lists(pin, zone, &mut chain, index);
+            self.chunk_past_lists(pin, zone, &mut chain, (index, frame, order));
         }
     }
 
@@ -83,9 +109,7 @@ impl<P: Platform> Frames<P> {
     fn chunk_to_pcp(&self, pcp: &mut PcpLists, zone: &Zone<P>, chain: &mut FrameChain, pages: u64) {
         let mut left = pages;
         for _ in 1..CHUNK_BLOCKS {
-            let Some(index) = chain.pop(&self.map) else { return };
-            let frame = self.map.at(index);
-            let order = frame.word().order();
+            let Some((index, frame, order)) = chain.pop(&self.map) else { return };
             let fits = order.pages() <= left && self.technique.covers(order) && frame.zone() == zone.id;
             if !fits || !pcp.push_released(&self.map, (index, frame), self.map.pfn(index), order) {
                 chain.push_front(&self.map, index);
@@ -97,16 +121,21 @@ impl<P: Platform> Frames<P> {
 
     /// Gives `first` and what follows it in `chain` back past the CPU's own lists, up to a chunk: to the CPUs
     /// whose lists they came from, or to `zone`.
-    fn chunk_past_lists(&self, pin: &Pin<'_, P>, zone: &Zone<P>, chain: &mut FrameChain, first: FrameIndex) {
+    fn chunk_past_lists(
+        &self,
+        pin: &Pin<'_, P>,
+        zone: &Zone<P>,
+        chain: &mut FrameChain,
+        first: (FrameIndex, &Frame, Order),
+    ) {
         let mut chunk = Chunk::new();
         let mut next = Some(first);
-        while let Some(index) = next {
-            let frame = self.map.at(index);
+        while let Some((index, frame, order)) = next {
             if frame.zone() != zone.id || chunk.is_full() {
                 chain.push_front(&self.map, index);
                 break;
             }
-            chunk.push(index, frame.word().order().pages());
+            chunk.push(index, order.pages());
             next = chain.pop(&self.map);
         }
         if self.technique.tunes() {
@@ -120,9 +149,7 @@ impl<P: Platform> Frames<P> {
     #[inline]
     fn take_back(&self, pfn: Pfn, order: Order, lock: LockCheck) -> Result<(FrameIndex, &Frame), FreeError> {
         let (index, frame) = self.map.find(pfn).ok_or(FreeError::OutOfRange)?;
-        // If no thread used the block's inner frames, checking its first frame is enough.
-        let tails = self.checks_tails || frame.word().flags().contains(FrameFlags::TAILS_IN_USE);
-        if order > Order::ZERO && tails {
+        if order > Order::ZERO && self.must_check_tails(frame) {
             self.check_tails(pfn, order)?;
         }
         match frame.release(order, lock) {

@@ -16,7 +16,7 @@ const REAP_PORTION: u32 = 8;
 /// justifies.
 const KEPT_BLOCKS: u64 = 64;
 const REAP_FACTOR: u64 = 2;
-/// Blocks that leave the limbo at most under one hold of its lock.
+/// Blocks that leave the limbo at most under one hold of its lock, if not all that are ready do.
 const REAP_BLOCKS: u32 = 256;
 /// Blocks of a CPU that [`Frames::reap_some`] frees at most, and objects: it is called in a timer's
 /// interrupt.
@@ -56,7 +56,7 @@ impl<P: Platform> Frames<P> {
         let (portion, left) = {
             let mut lists = limbo.lock();
             lists.retire(&self.map, &self.epoch, chain);
-            let portion = lists.collect(&self.map, &self.epoch, REAP_PORTION);
+            let portion = lists.collect(&self.map, &self.epoch, REAP_PORTION, 0);
             (portion, lists.blocks())
         };
         if portion.is_empty() {
@@ -73,6 +73,7 @@ impl<P: Platform> Frames<P> {
 
     /// Takes up to `blocks` blocks off a chain: a long one is retired, or freed, in portions, each under a
     /// pin of its own.
+    #[inline]
     pub fn take_portion(&self, chain: &mut FrameChain, blocks: u32) -> FrameChain {
         chain.split(&self.map, blocks)
     }
@@ -117,7 +118,7 @@ impl<P: Platform> Frames<P> {
         let (mut freed, mut left) = (0, most);
         while left > 0 {
             let limit = u64::from(REAP_BLOCKS).min(left) as u32;
-            let portion = limbo.lock().collect(&self.map, &self.epoch, limit);
+            let portion = limbo.lock().collect(&self.map, &self.epoch, limit, left);
             if portion.is_empty() {
                 break;
             }

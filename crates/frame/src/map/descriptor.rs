@@ -144,6 +144,17 @@ impl Frame {
         .map(|_| ())
     }
 
+    /// As [`release`](Self::release) with a lock that may be held: one attempt, which changes nothing if
+    /// anything stands in its way, other threads included.
+    #[inline]
+    pub(crate) fn try_release(&self, order: Order) -> bool {
+        let now = self.word.load(Ordering::Relaxed);
+        let Some(next) = FrameState::from_raw(now).released(order) else { return false };
+        // Ordered as in `update`.
+        self.maps.load(Ordering::Relaxed) == 0
+            && self.word.compare_exchange(now, next.raw(), Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
     /// Whether the frame is an untouched inner part of a block.
     #[inline]
     pub(crate) fn is_clean_tail(&self) -> bool {

@@ -164,6 +164,15 @@ impl FrameState {
     /// The user frees the block of `order` and drops its last reference.
     #[inline]
     pub(crate) const fn release(self, order: Order) -> Result<Self, FreeError> {
+        match self.released(order) {
+            Some(released) => Ok(released),
+            None => Err(self.refusal()),
+        }
+    }
+
+    /// As [`release`](Self::release), without the reason.
+    #[inline]
+    pub(crate) const fn released(self, order: Order) -> Option<Self> {
         // One pass over the word decides; what is wrong with it is found out apart.
         let kind = self.0 & KIND_MASK;
         let ordinary =
@@ -173,9 +182,9 @@ impl FrameState {
         let mask = ORDER_MASK << ORDER_SHIFT | Self::flag_bits(FrameFlags::LOCKED.union(FrameFlags::LRU));
         if ordinary && self.0 & mask == expected && self.refs() <= 1 {
             let kept = self.0 & (MIGRATETYPE_MASK << MIGRATETYPE_SHIFT | ORDER_MASK << ORDER_SHIFT);
-            return Ok(Self(kept | Kind::Gathered as u64));
+            return Some(Self(kept | Kind::Gathered as u64));
         }
-        Err(self.refusal())
+        None
     }
 
     /// Why the word cannot be released.

@@ -15,6 +15,14 @@ fn block(frames: &Frames<Machine>, number: u8) -> (Pfn, Order) {
     (frames.allocate(&pin, AllocRequest::new(order, TEST)).unwrap(), order)
 }
 
+/// Neither [`Frames::free`] nor [`Frames::gather`] takes the block.
+fn assert_refused(frames: &Frames<Machine>, pfn: Pfn, order: Order, error: FreeError) {
+    let mut chain = FrameChain::new();
+    assert_eq!(frames.gather(&mut chain, pfn, order), Err(error));
+    assert!(chain.is_empty());
+    assert_eq!(frames.free(&frames.platform().pin(), pfn, order), Err(error));
+}
+
 #[test]
 fn a_double_free_is_told_apart_wherever_the_frame_is() {
     for pcp in TECHNIQUES {
@@ -46,11 +54,11 @@ fn the_wrong_order_and_the_inside_of_a_block_are_refused() {
         let frames = machine(pcp);
         let pin = frames.platform().pin();
         let (pfn, three) = block(&frames, 3);
-        let wrong = Err(FreeError::WrongOrder { allocated: three });
-        assert_eq!(frames.free(&pin, pfn, Order::ZERO), wrong);
-        assert_eq!(frames.free(&pin, pfn, order(4)), wrong);
-        assert_eq!(frames.free(&pin, pfn.offset(3), Order::ZERO), Err(FreeError::NotHead));
-        assert_eq!(frames.free(&pin, pfn.offset(4), order(2)), Err(FreeError::NotHead));
+        let wrong = FreeError::WrongOrder { allocated: three };
+        assert_refused(&frames, pfn, Order::ZERO, wrong);
+        assert_refused(&frames, pfn, order(4), wrong);
+        assert_refused(&frames, pfn.offset(3), Order::ZERO, FreeError::NotHead);
+        assert_refused(&frames, pfn.offset(4), order(2), FreeError::NotHead);
         assert_sound(&frames);
         frames.free(&pin, pfn, three).unwrap();
     }
@@ -65,12 +73,12 @@ fn a_mapped_a_referenced_and_a_locked_frame_are_refused() {
             let (pfn, order) = block(&frames, number);
             let frame = frames.known(pfn);
             frame.as_folio().set_maps(3);
-            assert_eq!(frames.free(&pin, pfn, order), Err(FreeError::Mapped { maps: 3 }));
+            assert_refused(&frames, pfn, order, FreeError::Mapped { maps: 3 });
             frame.as_folio().set_maps(0);
 
             frame.get(2);
             assert!(frame.try_get());
-            assert_eq!(frames.free(&pin, pfn, order), Err(FreeError::Referenced { references: 4 }));
+            assert_refused(&frames, pfn, order, FreeError::Referenced { references: 4 });
             assert!(!frame.put(3));
 
             frame.classify(Kind::Table).unwrap();
