@@ -75,6 +75,11 @@ impl PagingFormat for Invented3 {
     }
 
     #[inline]
+    fn frame_of(raw: u64) -> Pfn {
+        Pfn(raw & PFN_MASK)
+    }
+
+    #[inline]
     fn without_write(raw: u64) -> u64 {
         raw & !WRITE
     }

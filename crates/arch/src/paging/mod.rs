@@ -13,6 +13,7 @@ pub use x86_64::{X86_64, X86_64Level4, X86_64Level5};
 
 use crate::addr::{PAGE_SHIFT, VirtAddr, VirtRange};
 use crate::order::Order;
+use crate::pfn::Pfn;
 
 /// A level of the page tables, counted from the bottom: 0 is the table whose entries map base pages (Linux's
 /// PTE table), 1 the PMD's, 2 the PUD's, and so on up to the root at [`PagingFormat::LEVELS`]` - 1`.
@@ -87,6 +88,17 @@ pub trait PagingFormat: Copy + Send + Sync + 'static {
     #[inline]
     fn is_table(raw: u64, level: Level) -> bool {
         matches!(Self::decode(raw, level), Entry::Table(_))
+    }
+
+    /// The frame that the present leaf `raw` maps. A format may have a cheaper way than
+    /// [`decode`](Self::decode).
+    #[doc(hidden)]
+    #[inline]
+    fn frame_of(raw: u64) -> Pfn {
+        match Self::decode(raw, Level::PTE) {
+            Entry::Leaf(leaf) => leaf.pfn,
+            _ => Pfn(0),
+        }
     }
 
     /// The present leaf `raw` with writes forbidden.
@@ -176,7 +188,6 @@ pub const MAX_LEVELS: usize = 5;
 mod tests {
     use super::invented::Invented3;
     use super::*;
-    use crate::pfn::Pfn;
     use proptest::prelude::*;
 
     fn any_entry(level: Level, leaf: bool) -> BoxedStrategy<Entry> {
@@ -284,6 +295,7 @@ mod tests {
         let all = LeafFlags::READ | LeafFlags::WRITE | LeafFlags::EXECUTE;
         let used = all | LeafFlags::ACCESSED | LeafFlags::DIRTY;
         assert_eq!(F::frames_on(leaf(40, all), 7), leaf(47, all));
+        assert_eq!(F::frame_of(leaf(40, used)), Pfn(40));
         assert_eq!(F::without_write(leaf(40, used)), leaf(40, used - LeafFlags::WRITE));
         assert_eq!(leaf(40, LeafFlags::READ) & F::IDENTITY, leaf(40, used) & F::IDENTITY);
         let special = leaf(40, LeafFlags::READ | LeafFlags::SPECIAL);

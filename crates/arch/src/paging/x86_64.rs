@@ -35,11 +35,15 @@ fn encode(entry: Entry, level: Level) -> u64 {
     }
 }
 
+fn frame_of(raw: u64) -> Pfn {
+    Pfn((raw & FRAME) >> 12)
+}
+
 fn decode(raw: u64, level: Level) -> Entry {
     if raw & PRESENT == 0 {
         return unpack_absent(raw >> 1);
     }
-    let pfn = Pfn((raw & FRAME) >> 12);
+    let pfn = frame_of(raw);
     if level > Level::PTE && raw & LARGE == 0 {
         return Entry::Table(pfn);
     }
@@ -97,6 +101,11 @@ impl<const LEVELS: u8> PagingFormat for X86_64<LEVELS> {
     #[inline]
     fn is_table(raw: u64, level: Level) -> bool {
         raw & (PRESENT | LARGE) == PRESENT && level > Level::PTE
+    }
+
+    #[inline]
+    fn frame_of(raw: u64) -> Pfn {
+        frame_of(raw)
     }
 
     #[inline]

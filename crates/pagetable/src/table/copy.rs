@@ -4,11 +4,12 @@ use super::{HugeSlot, LockedTable, NewPage, Permissions, Tables, WalkEntry, Walk
 use crate::gather::{Gather, pages_from};
 use crate::residency::Residency;
 use core::fmt;
-use core::sync::atomic::Ordering;
+
 use quire_arch::{
     Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Pin, Platform, VirtAddr, VirtRange,
 };
 use quire_frame::{AllocError, AllocRequest, HeadGuard, Kind, OwnerWord};
+use quire_sync::atomic::raw::{AtomicU64, Ordering};
 
 /// The source of a child's mapping.
 pub struct Copying<'v> {
@@ -281,23 +282,32 @@ impl<P: Platform> Tables<'_, P> {
         self.fetch_ahead(here.entries, index, most);
         // The run is found and shared in one pass. Each entry keeps its own bits. The child has not used the
         // page yet.
-        let identity = raw & P::Paging::IDENTITY;
-        let mut pages = 0;
-        let pairs = here.entries[index..index + most].iter().zip(&there.entries[index..index + most]);
-        for (own, childs) in pairs {
-            let raw = own.load(Ordering::Relaxed);
-            if pages > 0 && raw & P::Paging::IDENTITY != P::Paging::frames_on(identity, pages) {
-                break;
+        let (protects, inherited) = (private && present, if present { !P::Paging::ACCESSED } else { !0 });
+        let share = |own: &AtomicU64, childs: &AtomicU64, raw: u64| {
+            let kept = if protects { LockedTable::<P>::protect_entry(own, raw) } else { raw };
+            childs.store(kept & inherited, Ordering::Release);
+        };
+        share(&here.entries[index], &there.entries[index], raw);
+        let mut pages = 1;
+        if most > 1 {
+            let run = index..index + most;
+            let (own, childs) = (&here.entries[run.clone()], &there.entries[run]);
+            let mut expected = raw & P::Paging::IDENTITY;
+            while pages < most {
+                let raw = own[pages].load(Ordering::Relaxed);
+                expected = P::Paging::frames_on(expected, 1);
+                if raw & P::Paging::IDENTITY != expected {
+                    break;
+                }
+                share(&own[pages], &childs[pages], raw);
+                pages += 1;
             }
-            let kept = if private && present { LockedTable::<P>::protect_entry(own, raw) } else { raw };
-            childs.store(if present { kept & !P::Paging::ACCESSED } else { kept }, Ordering::Release);
-            pages += 1;
         }
         let added = folio.add_maps(pages as u32);
         debug_assert!(added, "there was room for more");
-        there.count_installed(pages as usize);
-        shared.add(kind, pages);
-        Ok(pages as usize)
+        there.count_installed(pages);
+        shared.add(kind, pages as u64);
+        Ok(pages)
     }
 
     /// Gives the child a copy of a pinned page, whose owner may go on writing it. The caller has a reference.

@@ -6,7 +6,7 @@
 //! dirty bits, and keeps them.
 
 use super::{Entries, Tables};
-use quire_arch::{Entry, Level, PagingFormat, Pfn, Platform, prefetch};
+use quire_arch::{Level, PagingFormat, Pfn, Platform, prefetch};
 use quire_frame::HeadGuard;
 use quire_sync::atomic::raw::{AtomicU64, Ordering};
 
@@ -78,9 +78,10 @@ impl<P: Platform> Tables<'_, P> {
     #[inline]
     pub fn fetch_ahead(&self, entries: &Entries, index: usize, pages: usize) {
         if let Some(entry) = entries.get(index + (RUNS_AHEAD * pages).max(ENTRIES_AHEAD))
-            && let Entry::Leaf(leaf) = P::Paging::decode(entry.load(Ordering::Relaxed), Level::PTE)
+            && let raw = entry.load(Ordering::Relaxed)
+            && P::Paging::is_present_leaf(raw, Level::PTE)
         {
-            prefetch(self.memory.frames().known(leaf.pfn));
+            prefetch(self.memory.frames().known(P::Paging::frame_of(raw)));
         }
     }
 }
