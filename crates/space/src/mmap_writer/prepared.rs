@@ -28,11 +28,21 @@ impl<P: Platform> Prepared<'_, P> {
     }
 }
 
-impl<P: Platform> Drop for Prepared<'_, P> {
-    fn drop(&mut self) {
+impl<P: Platform> Prepared<'_, P> {
+    #[cold]
+    fn free_rest(&mut self) {
         for vma in self.vmas.iter_mut().filter_map(Option::take) {
             // SAFETY: it was never given to a tree.
             unsafe { self.spaces.free_vma(vma) };
+        }
+    }
+}
+
+impl<P: Platform> Drop for Prepared<'_, P> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.vmas.iter().any(Option::is_some) {
+            self.free_rest();
         }
     }
 }

@@ -31,16 +31,25 @@ impl<P: Platform> Space<'_, P> {
                 start => start.max(layout.mmap_min),
             },
         };
-        let (range, flags) = self.with_reclaim(|| {
-            let mut section = self.writer();
-            let addr = section.place(request, hint, len)?;
-            let range = VirtRange::new(addr, VirtAddr(addr.0 + len));
-            Ok((range, section.map_request(request, range)?))
-        })?;
+        let (range, flags) = self.with_reclaim(|| self.map_once(request, hint, len))?;
         let populate = request.flags & (MapFlags::POPULATE | MapFlags::NONBLOCK) == MapFlags::POPULATE;
         if populate || flags.contains(VmFlags::LOCKED) {
             self.populate(range);
         }
         Ok(range.start())
+    }
+
+    /// One attempt, without reclaim: returns where the mapping is, and its flags.
+    #[inline(never)]
+    fn map_once(
+        &self,
+        request: &MapRequest,
+        hint: VirtAddr,
+        len: u64,
+    ) -> Result<(VirtRange, VmFlags), Error> {
+        let mut section = self.writer();
+        let addr = section.place(request, hint, len)?;
+        let range = VirtRange::new(addr, VirtAddr(addr.0 + len));
+        Ok((range, section.map_request(request, range)?))
     }
 }

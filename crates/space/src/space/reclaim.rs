@@ -10,8 +10,7 @@ use quire_frame::AllocError;
 const CALL_ATTEMPTS: u32 = 16;
 
 /// Makes a call, and retries it after reclaim while it fails for lack of frames and reclaim frees some,
-/// unless
-/// `gives_up` by then.
+/// unless `gives_up` by then.
 ///
 /// `call` takes and drops its locks, and undoes what it did when it fails: the caller holds no lock and is
 /// not pinned, and each attempt starts afresh. A failure that the fault plan injects is not a shortage.
@@ -21,19 +20,29 @@ pub(super) fn retry_with_reclaim<P: Platform, R>(
     gives_up: impl Fn() -> bool,
     mut call: impl FnMut() -> Result<R, Error>,
 ) -> Result<R, Error> {
-    let mut attempt = 1;
+    let mut failed = 0;
     loop {
-        let error = match call() {
+        match call() {
             Ok(result) => return Ok(result),
-            Err(error) => error,
-        };
-        let is_shortage = error == Error::NoFrames(AllocError::OutOfMemory);
-        let wanted = FIRST_RECLAIM << (attempt - 1);
-        if !is_shortage || attempt == CALL_ATTEMPTS || gives_up() || !spaces.reclaim_for_call(wanted) {
-            return Err(error);
+            Err(error) if !reclaimed_after(spaces, error, failed, &gives_up) => return Err(error),
+            Err(_) => failed += 1,
         }
-        attempt += 1;
     }
+}
+
+/// Whether a call that failed with `error`, after `failed` attempts before, is to be made again.
+#[cold]
+fn reclaimed_after<P: Platform>(
+    spaces: &Spaces<P>,
+    error: Error,
+    failed: u32,
+    gives_up: &impl Fn() -> bool,
+) -> bool {
+    let is_shortage = error == Error::NoFrames(AllocError::OutOfMemory);
+    is_shortage
+        && failed + 1 < CALL_ATTEMPTS
+        && !gives_up()
+        && spaces.reclaim_for_call(FIRST_RECLAIM << failed)
 }
 
 impl<P: Platform> Space<'_, P> {
