@@ -46,26 +46,37 @@ fn push(cpu: &Cpu, borrowed: bool) {
     let top = TOP.with(Cell::get);
     let below = top.machine != 0;
     if below {
-        BELOW.with(|rest| rest.borrow_mut().push(top));
+        push_below(top);
     }
     TOP.with(|top| top.set(CurrentCpu { machine: cpu.machine, cpu, borrowed, below }));
+}
+
+#[cold]
+fn push_below(top: CurrentCpu) {
+    BELOW.with(|rest| rest.borrow_mut().push(top));
 }
 
 /// Removes the topmost place on `cpu`.
 #[inline]
 fn remove(cpu: *const Cpu) {
     let top = TOP.with(Cell::get);
-    if top.cpu == cpu {
-        let next = if top.below { BELOW.with(|rest| rest.borrow_mut().pop()) } else { None };
-        TOP.with(|top| top.set(next.unwrap_or(CurrentCpu::NOWHERE)));
+    if top.cpu == cpu && !top.below {
+        TOP.with(|top| top.set(CurrentCpu::NOWHERE));
     } else {
-        BELOW.with(|rest| {
-            let mut rest = rest.borrow_mut();
-            if let Some(index) = rest.iter().rposition(|place| place.cpu == cpu) {
-                rest.remove(index);
-            }
-        });
+        remove_of_several(cpu);
     }
+}
+
+#[cold]
+fn remove_of_several(cpu: *const Cpu) {
+    BELOW.with(|rest| {
+        let mut rest = rest.borrow_mut();
+        if TOP.with(Cell::get).cpu == cpu {
+            TOP.with(|top| top.set(rest.pop().unwrap_or(CurrentCpu::NOWHERE)));
+        } else if let Some(index) = rest.iter().rposition(|place| place.cpu == cpu) {
+            rest.remove(index);
+        }
+    });
 }
 
 /// Makes the topmost place on `cpu` a borrowed one.
