@@ -43,7 +43,7 @@ pub use quire_swap::{Lz4, SlotId, SwapReport};
 ///         DeviceFlags::SYNCHRONOUS
 ///     }
 ///
-///     fn submit(&self, memory: DeviceMemory<'_, P>, io: PageIo) -> Submitted {
+///     unsafe fn submit(&self, memory: DeviceMemory<'_, P>, io: PageIo) -> Submitted {
 ///         let mut bytes = self.0.lock().unwrap();
 ///         let (start, len) = (io.slot as usize * PAGE_SIZE as usize, io.pages as usize * PAGE_SIZE as usize);
 ///         let Some(on_device) = bytes.get_mut(start..start + len) else {

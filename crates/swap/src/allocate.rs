@@ -274,7 +274,7 @@ mod tests {
             DeviceFlags::SYNCHRONOUS | DeviceFlags::DISCARD
         }
 
-        fn submit(&self, _: DeviceMemory<'_, Machine>, _: PageIo) -> Submitted {
+        unsafe fn submit(&self, _: DeviceMemory<'_, Machine>, _: PageIo) -> Submitted {
             Submitted::Done(Ok(()))
         }
 

@@ -3,15 +3,18 @@
 //! A folio is one request. A synchronous device completes it at once, with no further state. For any other
 //! the folio has WRITEBACK or READING until some thread has reaped the completion. Such a folio does not
 //! leave the cache, and the cache holds a reference: that keeps the folio, the slots and the device.
+//!
+//! Safe code implements devices, so a completion is believed only if it is that of a request which the device has, and
+//! of several for one request only the first.
 
 use crate::Swap;
-use crate::device::{DeviceError, DeviceFlags, Direction, PageIo, Submitted, SwapDevice};
+use crate::device::{DeviceError, DeviceFlags, Direction, PageIo, Submitted, SwapDevice, keep_for_ever};
 use crate::devices::Device;
 use crate::slot::SlotId;
 use core::ptr;
 use core::sync::atomic::AtomicU64;
 use quire_arch::{Order, Pfn, Pin, Platform, prefetch};
-use quire_frame::{FaultClass, FaultSite, FolioCounter, FolioGuard, FrameFlags, VmEvent};
+use quire_frame::{FaultClass, FaultSite, FolioCounter, FolioGuard, FrameFlags, Kind, VmEvent};
 use quire_memcg::{MemcgId, MemcgStat};
 use quire_sync::atomic::Ordering;
 
@@ -45,7 +48,7 @@ impl<P: Platform> Swap<P> {
             self.count_pages(head, VmEvent::SwpoutZero, MemcgStat::SwpoutZero);
             return IoState::Done(Ok(()));
         }
-        self.submit(head, Direction::Write)
+        self.submit(head, Direction::Write, FrameFlags::empty())
     }
 
     /// Prefetches what [`write_folio`](Self::write_folio) will read first, while there is other work.
@@ -75,17 +78,28 @@ impl<P: Platform> Swap<P> {
     /// since before it came into the cache.
     pub fn read_unattended(&self, lock: FolioGuard<'_, P>, head: Pfn) {
         let frame = self.frames().known(head);
-        frame.set_flags(FrameFlags::UNATTENDED);
+        // Until the end: a device may report it before this is done with it.
+        let kept = frame.get(1);
+        debug_assert!(kept, "the caller holds a reference");
         lock.leave_held();
-        if let IoState::Done(_) = self.read_folio(head) {
+        let zero = self.with_folio(head, |held, first, _| held.guard.word_of(first).is_zero());
+        let state = if zero == Some(false) {
+            self.fill_for_read(head);
+            self.submit(head, Direction::Read, FrameFlags::UNATTENDED)
+        } else {
+            self.read_folio(head)
+        };
+        if let IoState::Done(_) = state {
             let slot = SlotId::from_raw(frame.as_folio().slot());
             frame.clear_flags(FrameFlags::READING);
             // A thread that found it meanwhile sleeps until the device has completed it.
             if let Some(device) = self.use_device(slot.device_index()) {
                 self.platform().unpark(device.backing().wait_key());
             }
+            frame.clear_flags(FrameFlags::UNATTENDED);
             self.end_unattended(head);
         }
+        self.memcgs().release_folio(head);
     }
 
     /// The device has completed a folio that no thread waited for. If it could not read it, a thread that
@@ -94,7 +108,6 @@ impl<P: Platform> Swap<P> {
     fn end_unattended(&self, head: Pfn) {
         let lock = self.frames().adopt_folio_lock(head);
         let frame = self.frames().known(head);
-        frame.clear_flags(FrameFlags::UNATTENDED);
         let (order, slot) = (frame.word().order(), SlotId::from_raw(frame.as_folio().slot()));
         let failed = frame.word().flags().contains(FrameFlags::READ_FAILED);
         let left = failed && self.discard_failed(head);
@@ -110,17 +123,23 @@ impl<P: Platform> Swap<P> {
     /// As [`read_folio`](Self::read_folio), for a caller that has just inserted the folio and knows whether
     /// its pages are zero-filled.
     pub fn read_inserted(&self, head: Pfn, zero: bool) -> IoState {
-        let order = self.frames().known(head).word().order();
         if !zero {
-            // SAFETY: as below.
-            unsafe { self.platform().fill_user(head, order) };
-            return self.submit(head, Direction::Read);
+            self.fill_for_read(head);
+            return self.submit(head, Direction::Read, FrameFlags::empty());
         }
+        let order = self.frames().known(head).word().order();
         self.count_pages(head, VmEvent::SwpinZero, MemcgStat::SwpinZero);
         // One page of it is wanted. SAFETY: the caller has inserted the folio and no thread sees its contents
         // before it is read.
         unsafe { self.platform().zero_ahead(head, order) };
         IoState::Done(Ok(()))
+    }
+
+    /// A device is about to fill a folio that was just inserted.
+    fn fill_for_read(&self, head: Pfn) {
+        let order = self.frames().known(head).word().order();
+        // SAFETY: the caller has inserted the folio and no thread sees its contents before it is read.
+        unsafe { self.platform().fill_user(head, order) };
     }
 
     /// Counts the pages of a folio, for the machine and for their memcg.
@@ -216,9 +235,14 @@ impl<P: Platform> Swap<P> {
         unsafe { self.platform().fill_user(pfn, Order::ZERO) };
         let io = PageIo { direction: Direction::Read, slot: slot.number(), pfn, pages: 1 };
         self.count_io(io, device.backing().cached(self.device_memory(), io));
-        match device.backing().submit(self.device_memory(), io) {
+        // SAFETY: the caller's frame, which it keeps until this returns, unless the device says that it is not done.
+        match unsafe { device.backing().submit(self.device_memory(), io) } {
             Submitted::Done(result) => result,
-            Submitted::Begun | Submitted::QueueFull => Err(DeviceError::Io),
+            Submitted::QueueFull => Err(DeviceError::Io),
+            Submitted::Begun => {
+                keep_for_ever(self.frames(), io);
+                Err(DeviceError::Io)
+            }
         }
     }
 
@@ -238,7 +262,9 @@ impl<P: Platform> Swap<P> {
         self.device(slot.device_index()).is_some_and(|device| device.flags.contains(flag))
     }
 
-    fn submit(&self, head: Pfn, direction: Direction) -> IoState {
+    /// Submits a request for a folio of the cache, to which the caller has a reference until this returns. `marks` are
+    /// set with the mark that it is under way.
+    fn submit(&self, head: Pfn, direction: Direction, marks: FrameFlags) -> IoState {
         let frame = self.frames().known(head);
         let (class, under_way) = match direction {
             Direction::Read => (FaultClass::DeviceRead, FrameFlags::READING),
@@ -256,7 +282,7 @@ impl<P: Platform> Swap<P> {
         let at_once = device.flags.contains(DeviceFlags::SYNCHRONOUS);
         if !at_once {
             // The completion may be reaped elsewhere before this call is back.
-            frame.set_flags(under_way);
+            frame.set_flags(under_way | marks);
         }
         let count = || self.count_io(io, device.backing().cached(self.device_memory(), io));
         if direction == Direction::Read {
@@ -265,21 +291,32 @@ impl<P: Platform> Swap<P> {
         }
         let mut drained = false;
         let state = loop {
+            if !at_once && !frame.word().flags().contains(under_way) {
+                // Reported though it was not taken: another thread has dealt with it.
+                break IoState::Begun;
+            }
             let (reaps, progress) = (device.reaps.load(Ordering::Acquire), device.backing().progress());
-            match device.backing().submit(self.device_memory(), io) {
+            // SAFETY: the folio is in RAM, and stays: by the caller's reference until this returns, and later, as long as
+            // it is marked as under way, by the cache's. The caller has its lock, so that nothing else is read to it.
+            match unsafe { device.backing().submit(self.device_memory(), io) } {
                 Submitted::Done(Err(DeviceError::NoSpace)) if at_once && !drained => {
                     // A device in RAM takes what is free, and some of that may be on lists of CPUs.
                     drained = true;
                     self.frames().drain_all(&self.platform().pin());
                 }
+                // The same: it was reported, too.
+                Submitted::Done(result) if !at_once && !self.complete(&device, io, result) => {
+                    break IoState::Begun;
+                }
                 Submitted::Done(result) => {
-                    if !at_once {
-                        self.complete(io, result);
-                    }
                     break match result {
                         Ok(()) => IoState::Done(Ok(())),
                         Err(error) => self.failed(head, direction, error),
                     };
+                }
+                Submitted::Begun if at_once => {
+                    keep_for_ever(self.frames(), io);
+                    break self.failed(head, direction, DeviceError::Io);
                 }
                 Submitted::Begun => break IoState::Begun,
                 Submitted::QueueFull => {
@@ -311,13 +348,22 @@ impl<P: Platform> Swap<P> {
         IoState::Done(Err(error))
     }
 
-    /// An asynchronous device has completed a folio.
-    fn complete(&self, io: PageIo, result: Result<(), DeviceError>) {
+    /// An asynchronous device has completed a folio. False if that is none that it was working on, or was completed
+    /// before.
+    fn complete(&self, device: &Device<P>, io: PageIo, result: Result<(), DeviceError>) -> bool {
         let frame = self.frames().known(io.pfn);
         let (failed, under_way) = match io.direction {
             Direction::Read => (FrameFlags::READ_FAILED, FrameFlags::READING),
             Direction::Write => (FrameFlags::DIRTY, FrameFlags::WRITEBACK),
         };
+        let word = frame.word();
+        let is_under_way = word.kind() == Kind::Anonymous
+            && word.flags().contains(under_way | FrameFlags::SWAP_CACHE)
+            && word.order().pages() == u64::from(io.pages);
+        // What is under way stays as it is until it is completed.
+        if !is_under_way || !device.has(SlotId::from_raw(frame.as_folio().slot()), io.slot) {
+            return false;
+        }
         if result.is_err() {
             frame.set_flags(failed);
         } else if io.direction == Direction::Write
@@ -329,22 +375,29 @@ impl<P: Platform> Swap<P> {
         }
         // The folio may change after this; its address is only a key.
         let key = ptr::from_ref(frame).addr();
-        frame.clear_flags(under_way);
+        let before = frame.clear_flags(under_way);
         self.platform().unpark(key);
+        before.is_some_and(|flags| flags.contains(under_way))
     }
 
     /// Reaps the completions of a device, and wakes all threads that wait for one.
     fn reap_of(&self, device: &Device<P>) {
         let mut any = false;
         device.backing().reap(self.device_memory(), &mut |io, result| {
-            // Its lock was left for the reaper: no other thread takes this mark off while the folio is being
-            // read.
-            let flags = self.frames().known(io.pfn).word().flags();
-            self.complete(io, result);
-            if io.direction == Direction::Read && flags.contains(FrameFlags::UNATTENDED) {
-                self.end_unattended(io.pfn);
+            let frame = self.frames().known(io.pfn);
+            // Its lock was left for the one that completes it: no other thread takes this mark off while the folio is
+            // being read. Of one that a thread waits for nothing is known once it is completed.
+            let unattended = frame.word().flags().contains(FrameFlags::UNATTENDED);
+            if !self.complete(device, io, result) {
+                return;
             }
             any = true;
+            if unattended && io.direction == Direction::Read {
+                let before = frame.clear_flags(FrameFlags::UNATTENDED);
+                if before.is_some_and(|flags| flags.contains(FrameFlags::UNATTENDED)) {
+                    self.end_unattended(io.pfn);
+                }
+            }
         });
         if any {
             // Release: pairs with the loads of the threads that wait for a full queue.

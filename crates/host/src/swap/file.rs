@@ -197,7 +197,11 @@ impl<F: PagingFormat> SwapDevice<HostPlatform<F>> for FileDevice<F> {
         memory.platform().is_same(&self.platform)
     }
 
-    fn submit(&self, _memory: DeviceMemory<'_, HostPlatform<F>>, io: PageIo) -> Submitted {
+    unsafe fn submit(&self, memory: DeviceMemory<'_, HostPlatform<F>>, io: PageIo) -> Submitted {
+        if !self.is_of(memory) {
+            // The frames are of the machine of `memory`, and the transfer would be to this one's.
+            return Submitted::Done(Err(DeviceError::Io));
+        }
         if io.slot.checked_add(u64::from(io.pages)).is_none_or(|end| end > self.slots) {
             return Submitted::Done(Err(DeviceError::OutOfRange));
         }

@@ -46,14 +46,18 @@ impl HostRam {
         Some(slot.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn page<P: Platform>(
+    /// # Safety
+    ///
+    /// As for [`submit`](SwapDevice::submit).
+    unsafe fn page<P: Platform>(
         &self,
         memory: DeviceMemory<'_, P>,
         io: PageIo,
         nth: u64,
     ) -> Result<(), DeviceError> {
         let mut slot = self.slot(io.slot + nth).ok_or(DeviceError::OutOfRange)?;
-        let words = words_of(memory.platform().direct_map(io.pfn.offset(nth)));
+        // SAFETY: the caller's promise; a program accesses what is written by atomics.
+        let words = unsafe { words_of(memory.platform().direct_map(io.pfn.offset(nth))) };
         match io.direction {
             Direction::Write => {
                 let page = slot.get_or_insert_with(|| {
@@ -75,9 +79,13 @@ impl HostRam {
 }
 
 /// The words of a frame that programs may be writing.
-fn words_of<'f>(base: NonNull<u8>) -> &'f [AtomicU64; WORDS] {
-    // SAFETY: the direct map of a frame in RAM is one valid, aligned page (contract of `Platform`), which the
-    // submitter keeps until the work is done; programs access it by atomics.
+///
+/// # Safety
+///
+/// `base` is where the direct map has a frame in RAM, which stays what it is as long as the result is used, and which
+/// others access by atomics only.
+unsafe fn words_of<'f>(base: NonNull<u8>) -> &'f [AtomicU64; WORDS] {
+    // SAFETY: one valid, aligned page (contract of `Platform`), and the caller's promise.
     unsafe { base.cast().as_ref() }
 }
 
@@ -94,8 +102,10 @@ impl<P: Platform> SwapDevice<P> for HostRam {
         self.flags
     }
 
-    fn submit(&self, memory: DeviceMemory<'_, P>, io: PageIo) -> Submitted {
-        Submitted::Done((0..u64::from(io.pages)).try_for_each(|nth| self.page(memory, io, nth)))
+    unsafe fn submit(&self, memory: DeviceMemory<'_, P>, io: PageIo) -> Submitted {
+        // SAFETY: the caller's promise.
+        let page = |nth| unsafe { self.page(memory, io, nth) };
+        Submitted::Done((0..u64::from(io.pages)).try_for_each(page))
     }
 
     fn freed(&self, _: DeviceMemory<'_, P>, slot: u64, count: u64) {

@@ -61,9 +61,15 @@ struct Queue {
 
 struct Request {
     io: PageIo,
+    /// The machine that the frames are of: where its platform is.
+    machine: usize,
     fails: bool,
     /// Reaps that it still waits for.
     reaps: u32,
+}
+
+fn machine_of<P: Platform>(memory: DeviceMemory<'_, P>) -> usize {
+    core::ptr::from_ref(memory.platform()).addr()
 }
 
 impl<D> SlowDevice<D> {
@@ -87,8 +93,8 @@ impl<D> SlowDevice<D> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Completes the first `count` requests that wait, all of the machine of `memory`, and wakes their
-    /// waiters. Returns how many there were.
+    /// Completes the first `count` requests that wait, and wakes their waiters. Those that are not of the machine
+    /// of `memory` fail. Returns how many there were.
     pub fn complete<P: Platform>(&self, memory: DeviceMemory<'_, P>, count: usize) -> usize
     where
         D: SwapDevice<P>,
@@ -100,18 +106,25 @@ impl<D> SlowDevice<D> {
         };
         let count = requests.len();
         for request in requests {
-            let result = if request.fails { Err(DeviceError::Io) } else { self.work(memory, request.io) };
+            let fails = request.fails || request.machine != machine_of(memory);
+            // SAFETY: the request was submitted for this machine, and not reported yet.
+            let work = |io| unsafe { self.work(memory, io) };
+            let result = if fails { Err(DeviceError::Io) } else { work(request.io) };
             self.queue().done.push_back((request.io, result));
             memory.platform().unpark(self.wait_key());
         }
         count
     }
 
-    fn work<P: Platform>(&self, memory: DeviceMemory<'_, P>, io: PageIo) -> Result<(), DeviceError>
+    /// # Safety
+    ///
+    /// As for [`submit`](SwapDevice::submit).
+    unsafe fn work<P: Platform>(&self, memory: DeviceMemory<'_, P>, io: PageIo) -> Result<(), DeviceError>
     where
         D: SwapDevice<P>,
     {
-        match self.inner.submit(memory, io) {
+        // SAFETY: the caller's promise.
+        match unsafe { self.inner.submit(memory, io) } {
             Submitted::Done(result) => result,
             Submitted::Begun | Submitted::QueueFull => Err(DeviceError::Io),
         }
@@ -135,7 +148,7 @@ impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for SlowDevice<D> {
         self.inner.is_of(memory)
     }
 
-    fn submit(&self, memory: DeviceMemory<'_, P>, io: PageIo) -> Submitted {
+    unsafe fn submit(&self, memory: DeviceMemory<'_, P>, io: PageIo) -> Submitted {
         let mut queue = self.queue();
         if queue.waiting.len() + queue.done.len() >= self.config.queue {
             return Submitted::QueueFull;
@@ -153,7 +166,7 @@ impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for SlowDevice<D> {
         if io.direction == Direction::Read {
             for nth in 0..u64::from(io.pages) {
                 let page = memory.platform().direct_map(io.pfn.offset(nth));
-                // SAFETY: the reader of a page owns the frame that it is read to.
+                // SAFETY: the caller's promise: the frames of a read are the device's.
                 unsafe { page.write_bytes(UNREAD, PAGE_SIZE as usize) };
             }
         }
@@ -161,7 +174,7 @@ impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for SlowDevice<D> {
             Completion::AfterReaps(reaps) => reaps.saturating_sub(1),
             Completion::WhenTold => 0,
         };
-        queue.waiting.push_back(Request { io, fails, reaps });
+        queue.waiting.push_back(Request { io, machine: machine_of(memory), fails, reaps });
         Submitted::Begun
     }
 

@@ -109,7 +109,7 @@ impl<P: Platform> SwapDevice<P> for Disk {
         DeviceFlags::SYNCHRONOUS | DeviceFlags::NOTES_FREED | DeviceFlags::DISCARD
     }
 
-    fn submit(&self, memory: DeviceMemory<'_, P>, io: PageIo) -> Submitted {
+    unsafe fn submit(&self, memory: DeviceMemory<'_, P>, io: PageIo) -> Submitted {
         Submitted::Done(self.medium().serve(memory, io))
     }
 

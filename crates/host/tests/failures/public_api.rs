@@ -36,7 +36,7 @@ const INTERNALS: [&str; 12] = [
 ];
 
 /// What an embedder gets without features.
-const REACHABLE: [&str; 4] = ["Memory", "Space", "PinnedPage", "Mapping"];
+const REACHABLE: [&str; 5] = ["Memory", "Space", "PinnedPage", "Mapping", "SwapDevice"];
 
 /// Why a function may be safe.
 const REASONS: [&str; 4] = ["checks", "reads", "trusts", "value"];
@@ -92,6 +92,17 @@ impl<'ast> Visit<'ast> for Functions {
         self.of_trait = item.trait_.is_some();
         visit::visit_item_impl(self, item);
         (self.owner, self.of_trait) = (None, false);
+    }
+
+    fn visit_item_trait(&mut self, item: &'ast syn::ItemTrait) {
+        self.owner = Some(item.ident.to_string());
+        let public = matches!(item.vis, syn::Visibility::Public(_));
+        for function in &item.items {
+            if let syn::TraitItem::Fn(function) = function {
+                self.add(&function.attrs, public, &function.sig);
+            }
+        }
+        self.owner = None;
     }
 
     fn visit_item_mod(&mut self, item: &'ast syn::ItemMod) {

@@ -83,7 +83,8 @@ impl Late {
         let result = if self.fails(io) {
             Err(DeviceError::Io)
         } else {
-            match self.0.disk.submit(memory, io) {
+            // SAFETY: the request was submitted, and is reported below.
+            match unsafe { self.0.disk.submit(memory, io) } {
                 Submitted::Done(result) => result,
                 Submitted::Begun | Submitted::QueueFull => Err(DeviceError::Io),
             }
@@ -119,7 +120,7 @@ impl SwapDevice<HostPlatform> for Late {
         (self.0.disk.flags() - DeviceFlags::SYNCHRONOUS) | seeks
     }
 
-    fn submit(&self, memory: DeviceMemory<'_, HostPlatform>, io: PageIo) -> Submitted {
+    unsafe fn submit(&self, memory: DeviceMemory<'_, HostPlatform>, io: PageIo) -> Submitted {
         {
             let mut queue = self.queue();
             let most = self.0.kind.most;
@@ -128,7 +129,7 @@ impl SwapDevice<HostPlatform> for Late {
             }
             if io.direction == Direction::Read {
                 let page = memory.platform().direct_map(io.pfn);
-                // SAFETY: the reader of a page owns the frame that it is read to.
+                // SAFETY: the caller's promise: the frames of a read are the device's.
                 unsafe { page.write_bytes(0xee, PAGE as usize) };
             }
             queue.waiting.push_back(io);

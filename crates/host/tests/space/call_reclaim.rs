@@ -58,6 +58,20 @@ fn calls_that_split_and_move_mappings_reclaim_before_they_fail() {
     assert_eq!(read(&cpu, &space, page(area, PAGES - 1)), 100 + PAGES - 1);
 }
 
+/// As above: what the program is told of a shortage then, EAGAIN, is no reason to give up.
+#[test]
+fn advice_that_splits_mappings_reclaims_before_it_fails() {
+    let machine = machine(8 * AREA);
+    let (cpu, space) = cpu_and_space(&machine);
+    let area = map_at(&space, GIB, AREA, RW);
+    fill(&cpu, &space, area, 0..PAGES, 100);
+    for at in (0..PAGES).step_by(2) {
+        space.madvise(page(area, at), PAGE, Advice::DontFork).unwrap();
+    }
+    assert_audit(&machine);
+    assert_filled(&cpu, &space, area, (0..PAGES).step_by(100), 100);
+}
+
 /// Each program that starts takes a frame for its root, and some for the first of its mappings.
 #[test]
 fn a_new_space_reclaims_before_it_fails() {

@@ -45,7 +45,7 @@ impl<P: Platform> SwapDevice<P> for Churning {
         SwapDevice::<P>::flags(&self.disk)
     }
 
-    fn submit(&self, memory: DeviceMemory<'_, P>, io: PageIo) -> Submitted {
+    unsafe fn submit(&self, memory: DeviceMemory<'_, P>, io: PageIo) -> Submitted {
         // SAFETY: the frame is in RAM as long as the request lasts.
         let word = unsafe { memory.platform().direct_map(io.pfn).cast::<u64>().read_volatile() };
         if io.direction == Direction::Write && word == UNWRITABLE {
@@ -54,7 +54,8 @@ impl<P: Platform> SwapDevice<P> for Churning {
             }
             return Submitted::Done(Err(DeviceError::Io));
         }
-        self.disk.submit(memory, io)
+        // SAFETY: the caller's promise.
+        unsafe { self.disk.submit(memory, io) }
     }
 
     fn freed(&self, memory: DeviceMemory<'_, P>, slot: u64, count: u64) {

@@ -1,6 +1,7 @@
 //! Which program is killed when memory is exhausted, and what happens if its memory does not come back.
 
 use crate::common::*;
+use quire_host::swap::HostRam;
 use std::sync::mpsc;
 
 /// Pages that the memcg may have.
@@ -134,5 +135,32 @@ fn a_killed_program_whose_mmap_lock_is_held_is_not_waited_for() {
         assert_eq!(kills(machine, memcg), 2);
         drop(let_go);
     });
+    assert_audit(&machine);
+}
+
+/// Hazard: the pages of a device do not fit in memory, and programs are killed until they do. That is the caller's
+/// error; on Linux the OOM killer chooses the process that called `swapoff`.
+#[test]
+fn a_swapoff_without_memory_kills_nothing() {
+    let machine: Machine = Setup::mib(16).overcommit().with(|memory| memory.oom = OomAction::Kill).build();
+    let memory = machine.memory();
+    let id = memory.swapon(HostRam::new(4096), SwapOnOptions::default()).unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
+    let pages = memory.totals().managed * 2 / 3;
+    let [out, kept] = [GIB, 2 * GIB].map(|at| map_at(&space, at, pages * PAGE, RW));
+    fill(&cpu, &space, out, 0..pages, 1);
+    space.madvise(out, pages * PAGE, Advice::PageOut).unwrap();
+    assert_eq!(space.figures().swapped, pages * PAGE);
+    space.set_limits(Limits { locked: u64::MAX, ..space.limits() });
+    space.mlock(kept, pages * PAGE, false).unwrap();
+    fill(&cpu, &space, kept, 0..pages, 2);
+    let failed = Err(SwapOffError::OutOfMemory(AllocError::OutOfMemory));
+    assert_eq!(memory.swapoff(id, || true), failed);
+    assert_eq!((space.is_killed(), count(&machine, VmEvent::OomKill)), (false, 0));
+    assert_audit(&machine);
+    // The device is in use again.
+    assert_filled(&cpu, &space, kept, 0..pages, 2);
+    space.munlock(kept, pages * PAGE).unwrap();
+    assert_filled(&cpu, &space, out, 0..pages, 1);
     assert_audit(&machine);
 }

@@ -34,6 +34,11 @@ fn request(direction: Direction, slot: u64, pfn: Pfn) -> PageIo {
     PageIo { direction, slot, pfn, pages: 1 }
 }
 
+fn submit(frames: &Frames<HostPlatform>, device: &Slow, io: PageIo) -> Submitted {
+    // SAFETY: the frames are the test's, which frees none while the device has it.
+    unsafe { device.submit(DeviceMemory::new(frames), io) }
+}
+
 fn reap(frames: &Frames<HostPlatform>, device: &Slow) -> Vec<(u64, Result<(), DeviceError>)> {
     let mut all = Vec::new();
     device.reap(DeviceMemory::new(frames), &mut |io, result| all.push((io.slot, result)));
@@ -49,26 +54,20 @@ fn work_is_done_at_the_nth_reap_and_not_before() {
     assert!(!device.flags().contains(DeviceFlags::SYNCHRONOUS));
     let page = frame(frames);
     fill(frames, page, 1);
-    assert_eq!(
-        device.submit(DeviceMemory::new(frames), request(Direction::Write, 5, page)),
-        Submitted::Begun
-    );
+    assert_eq!(submit(frames, &device, request(Direction::Write, 5, page)), Submitted::Begun);
     assert!(device.has_done(), "a waiter has to reap");
     assert_eq!(reap(frames, &device), []);
     // What counts is the content of the page when it is written.
     fill(frames, page, 2);
-    assert_eq!(device.submit(DeviceMemory::new(frames), request(Direction::Read, 9, page)), Submitted::Begun);
-    assert_eq!(
-        device.submit(DeviceMemory::new(frames), request(Direction::Read, 9, page)),
-        Submitted::QueueFull
-    );
+    assert_eq!(submit(frames, &device, request(Direction::Read, 9, page)), Submitted::Begun);
+    assert_eq!(submit(frames, &device, request(Direction::Read, 9, page)), Submitted::QueueFull);
     fill(frames, page, 2);
     assert_eq!(reap(frames, &device), [(5, Ok(()))]);
     assert_eq!(reap(frames, &device), [(9, Ok(()))]);
     assert!(is_all(frames, page, 0), "nothing was written there");
     assert!(!device.has_done());
 
-    assert_eq!(device.submit(DeviceMemory::new(frames), request(Direction::Read, 5, page)), Submitted::Begun);
+    assert_eq!(submit(frames, &device, request(Direction::Read, 5, page)), Submitted::Begun);
     assert!(!is_all(frames, page, 2), "it is not there yet");
     assert_eq!((reap(frames, &device), reap(frames, &device)), (vec![], vec![(5, Ok(()))]));
     assert!(is_all(frames, page, 2));
@@ -89,10 +88,7 @@ fn work_is_done_when_told_and_the_nth_fails() {
     let page = frame(frames);
     fill(frames, page, 7);
     for slot in 0..3 {
-        assert_eq!(
-            device.submit(DeviceMemory::new(frames), request(Direction::Write, slot, page)),
-            Submitted::Begun
-        );
+        assert_eq!(submit(frames, &device, request(Direction::Write, slot, page)), Submitted::Begun);
     }
     assert_eq!(reap(frames, &device), []);
     assert!(!device.has_done());
@@ -106,10 +102,7 @@ fn work_is_done_when_told_and_the_nth_fails() {
     );
     assert_eq!(reap(frames, &device), [(2, Ok(()))]);
     for slot in 1..3 {
-        assert_eq!(
-            device.submit(DeviceMemory::new(frames), request(Direction::Read, slot, page)),
-            Submitted::Begun
-        );
+        assert_eq!(submit(frames, &device, request(Direction::Read, slot, page)), Submitted::Begun);
         device.complete(DeviceMemory::new(frames), 1);
         let failed = slot == 2;
         assert_eq!(reap(frames, &device), [(slot, if failed { Err(DeviceError::Io) } else { Ok(()) })]);

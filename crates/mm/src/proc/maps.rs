@@ -13,7 +13,8 @@ use quire_space::{Mapping, Space, VmFlags};
 pub fn maps_line(mapping: &Mapping, out: &mut impl Write) -> fmt::Result {
     let Mapping { range, flags, page_offset, file } = mapping;
     let letter = |flag, letter| if flags.contains(flag) { letter } else { '-' };
-    let offset = if file.is_some() { page_offset * PAGE_SIZE } else { 0 };
+    // What mremap has added may lie past all offsets, as in Linux.
+    let offset = if file.is_some() { page_offset.wrapping_mul(PAGE_SIZE) } else { 0 };
     writeln!(
         out,
         "{:08x}-{:08x} {}{}{}{} {:08x} 00:00 {}",

@@ -24,11 +24,12 @@ pub fn meminfo<P: Platform>(memory: &Memory<P>, out: &mut impl Write) -> fmt::Re
     let (inactive_file, active_file) = (list(LruList::InactiveFile), list(LruList::ActiveFile));
     let unevictable = list(LruList::Unevictable);
     let swap = memory.parts().swap();
-    // Of the compressed caches, in bytes: their RAM, and the uncompressed size of their pages.
-    let (mut compressed, mut original) = (0, 0);
+    // Of the compressed caches: their RAM, and the uncompressed size of their pages.
+    let (mut compressed, mut original) = (0_u64, 0_u64);
     for device in swap.devices().map(|report| report.device).filter(|device| device.is_cache) {
-        compressed += device.used_bytes;
-        original += device.stored_pages * PAGE_SIZE;
+        // The figures of a device may be the embedder's.
+        compressed = compressed.saturating_add(device.used_bytes / PAGE_SIZE);
+        original = original.saturating_add(device.stored_pages);
     }
     for (name, pages) in [
         ("MemTotal:", totals.managed),
@@ -44,8 +45,8 @@ pub fn meminfo<P: Platform>(memory: &Memory<P>, out: &mut impl Write) -> fmt::Re
         ("Mlocked:", unevictable),
         ("SwapTotal:", swap.total_slots()),
         ("SwapFree:", swap.free_slots()),
-        ("Zswap:", compressed / PAGE_SIZE),
-        ("Zswapped:", original / PAGE_SIZE),
+        ("Zswap:", compressed),
+        ("Zswapped:", original),
         ("AnonPages:", anonymous),
         ("Slab:", slab),
         ("SUnreclaim:", slab),
@@ -53,7 +54,7 @@ pub fn meminfo<P: Platform>(memory: &Memory<P>, out: &mut impl Write) -> fmt::Re
         ("AnonHugePages:", anonymous_huge),
         ("ShmemHugePages:", 0),
     ] {
-        writeln!(out, "{:<16}{:>8} kB", name, (pages * PAGE_SIZE) >> 10)?;
+        writeln!(out, "{:<16}{:>8} kB", name, pages.saturating_mul(PAGE_SIZE >> 10))?;
     }
     Ok(())
 }

@@ -13,7 +13,7 @@ use quire_swap::SwapReport;
 pub fn mm_stat(device: &SwapReport, out: &mut impl Write) -> fmt::Result {
     let report = &device.device;
     for (place, figure) in [
-        report.stored_pages * PAGE_SIZE,
+        report.stored_pages.saturating_mul(PAGE_SIZE),
         report.compressed_bytes,
         report.used_bytes,
         report.limit_bytes.unwrap_or(0),

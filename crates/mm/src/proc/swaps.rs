@@ -27,7 +27,8 @@ fn line(device: &SwapReport, out: &mut impl Write) -> fmt::Result {
     // Short figures are followed by one more tab, for tab stops of eight columns.
     let gap = |figure: u64| if figure < 10_000_000 { "\t" } else { "" };
     let (size, used) = (kib(device.slots), kib(device.used));
-    let width = NAME_WIDTH - device.kind.len();
+    // The embedder's name may be longer. A blank follows the number, which has two digits at most.
+    let width = NAME_WIDTH.saturating_sub(device.kind.len()).max(3);
     let class = if device.kind.ends_with("file") { "file\t" } else { "partition" };
     let (after_size, after_used) = (gap(size), gap(used));
     let priority = device.priority;

@@ -1,14 +1,16 @@
 //! What the texts tell of swap is what is there, and the same in all of them.
 
 use crate::common::{HostMemory, text, words};
-use quire_arch::{PAGE_SIZE, VirtAddr, VirtRange};
+use quire_arch::{PAGE_SIZE, Platform, VirtAddr, VirtRange};
 use quire_host::{HostConfig, HostPlatform, Machine, Vcpu};
 use quire_mm::{
     MemoryConfig,
     memcg::{MemcgError, MemcgId},
     proc,
-    space::{Advice, MapRequest, PageState, Protection, Space},
-    swap::SwapOnOptions,
+    space::{Advice, MapRequest, MappedFile, PageState, Protection, RemapFlags, Space},
+    swap::{
+        DeviceError, DeviceFlags, DeviceMemory, DeviceReport, PageIo, Submitted, SwapDevice, SwapOnOptions,
+    },
 };
 
 const PAGES: u64 = 64;
@@ -295,4 +297,63 @@ fn files_of_memcgs_are_found_by_their_path() {
     drop(space);
     memcgs.remove(inner).unwrap();
     memcgs.remove(outer).unwrap();
+}
+
+/// A device of the embedder's whose name is longer than its column, and whose figures are larger than any memory.
+struct Boastful;
+
+impl<P: Platform> SwapDevice<P> for Boastful {
+    fn kind(&self) -> &'static str {
+        "a kind of device whose name takes more than forty columns"
+    }
+
+    fn slots(&self) -> u64 {
+        64
+    }
+
+    fn flags(&self) -> DeviceFlags {
+        DeviceFlags::SYNCHRONOUS
+    }
+
+    unsafe fn submit(&self, _: DeviceMemory<'_, P>, _: PageIo) -> Submitted {
+        Submitted::Done(Err(DeviceError::Io))
+    }
+
+    fn report(&self) -> DeviceReport {
+        let most = u64::MAX;
+        DeviceReport { is_cache: true, stored_pages: most, used_bytes: most, ..DeviceReport::default() }
+    }
+}
+
+/// Hazard: a text panics for what an embedder's device says of itself.
+#[test]
+fn a_device_that_boasts_breaks_no_text() {
+    let machine = machine();
+    machine.memory().swapon(Boastful, SwapOnOptions::default()).unwrap();
+    let swaps = text(&machine, proc::swaps);
+    assert_eq!(
+        words(swaps.lines().last().unwrap()).split_at(10).1,
+        ["columns0", "partition", "256", "0", "-2"]
+    );
+    let meminfo = text(&machine, proc::meminfo);
+    assert_eq!([figure(&meminfo, "Zswap:"), figure(&meminfo, "Zswapped:")], [u64::MAX >> 12 << 2, u64::MAX]);
+    let report = machine.memory().swap().devices().next().unwrap();
+    let stat = text(&machine, |_, out| proc::mm_stat(&report, out));
+    assert_eq!(words(&stat)[0], u64::MAX.to_string());
+}
+
+/// Hazard: a file's offset overflows. `mremap` checks only that pages can be counted, so what it adds may lie past all
+/// offsets that bytes can have.
+#[test]
+fn an_offset_past_all_bytes_wraps_as_in_linux() {
+    let machine = machine();
+    let space = machine.memory().create_space().unwrap();
+    let file = MappedFile { max_bytes: MappedFile::DEVICE_BYTES, ..MappedFile::new(1, (1 << 52) - 2) };
+    let request = MapRequest { file: Some(file), ..MapRequest::anonymous(PAGE_SIZE, RW) };
+    let at = space.mmap(&request).unwrap();
+    let at = space.mremap(at, PAGE_SIZE, 8 * PAGE_SIZE, RemapFlags::MAYMOVE, VirtAddr(0)).unwrap();
+    space.munmap(at, 3 * PAGE_SIZE).unwrap();
+    let mut maps = String::new();
+    proc::maps(&space, &mut maps).unwrap();
+    assert_eq!(words(&maps)[2], "00001000");
 }

@@ -9,8 +9,8 @@ use quire_frame::AllocError;
 /// Attempts of a call. The last one follows a reclaim of [`FIRST_RECLAIM`] times 2^14 pages, 2 GiB.
 const CALL_ATTEMPTS: u32 = 16;
 
-/// Makes a call, and retries it after reclaim while it fails for lack of frames and reclaim frees some,
-/// unless `gives_up` by then.
+/// Makes a call, and retries it after reclaim while it fails for lack of frames, whatever the program is told
+/// then, and reclaim frees some, unless `gives_up` by then.
 ///
 /// `call` takes and drops its locks, and undoes what it did when it fails: the caller holds no lock and is
 /// not pinned, and each attempt starts afresh. A failure that the fault plan injects is not a shortage.
@@ -38,8 +38,8 @@ fn reclaimed_after<P: Platform>(
     failed: u32,
     gives_up: &impl Fn() -> bool,
 ) -> bool {
-    let is_shortage = error == Error::NoFrames(AllocError::OutOfMemory);
-    is_shortage
+    let (Error::NoFrames(cause) | Error::TryAgain(cause)) = error else { return false };
+    cause == AllocError::OutOfMemory
         && failed + 1 < CALL_ATTEMPTS
         && !gives_up()
         && spaces.reclaim_for_call(FIRST_RECLAIM << failed)

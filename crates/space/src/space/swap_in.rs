@@ -37,7 +37,8 @@ impl<P: Platform> Space<'_, P> {
         let snapshot = vma.snapshot();
         let (tables, swap) = (self.tables(), self.spaces.swap());
         loop {
-            let (held, failed) = match self.spaces.swap_in(Swapped { entry, orders: OrderSet::EMPTY }) {
+            let (held, failed) = match self.spaces.swap_in_or_fail(Swapped { entry, orders: OrderSet::EMPTY })
+            {
                 Ok(held) => (held, false),
                 Err(FaultError::OutOfMemory(cause)) => return Err(cause),
                 Err(_) => (None, true),

@@ -56,12 +56,28 @@ impl<'s, P: Platform> Spaces<P> {
     }
 
     /// Brings what `wanted` names into the cache, and frees memory for it if memory is short.
-    pub(crate) fn swap_in(&'s self, mut wanted: Swapped) -> Result<Option<SwappedIn<'s, P>>, FaultError> {
+    pub(crate) fn swap_in(&'s self, wanted: Swapped) -> Result<Option<SwappedIn<'s, P>>, FaultError> {
+        self.swap_in_with(wanted, |cause, need| self.make_room(cause, need))
+    }
+
+    /// The same for a caller that no program waits for: where no frame can be freed it fails, and none is killed.
+    pub(crate) fn swap_in_or_fail(&'s self, wanted: Swapped) -> Result<Option<SwappedIn<'s, P>>, FaultError> {
+        self.swap_in_with(wanted, |cause, need| match need {
+            Need::Frames(_) => self.free_some(cause, need),
+            Need::Memcg(..) => self.make_room(cause, need),
+        })
+    }
+
+    fn swap_in_with(
+        &'s self,
+        mut wanted: Swapped,
+        make_room: impl Fn(AllocError, Need) -> bool,
+    ) -> Result<Option<SwappedIn<'s, P>>, FaultError> {
         loop {
             match SwapIn::new(self.memory()).swap_in(wanted) {
                 Ok(came) => return Ok(came),
                 Err(SwapInError::Unreadable) => return Err(FaultError::Bus),
-                Err(SwapInError::Short(cause, need)) if !self.make_room(cause, need) => {
+                Err(SwapInError::Short(cause, need)) if !make_room(cause, need) => {
                     return Err(FaultError::OutOfMemory(cause));
                 }
                 // No large folio was available.

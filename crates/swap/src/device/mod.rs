@@ -5,6 +5,10 @@
 //! thread that waits parks on the device's [`wait_key`](SwapDevice::wait_key) and then
 //! [`reap`](SwapDevice::reap)s what is done, for the thread that began it. Submitting a request allocates no
 //! memory: it is a few words that the device copies to its own queue.
+//!
+//! Safe code can implement a device. So what a device reports is believed only as far as it can do no harm: it ends a
+//! request of its own that is under way, once. But a request names frames by their numbers, and a device accesses them;
+//! so to submit one is unsafe, and a device that hands requests on to another one answers for the frames.
 
 mod compressed;
 mod front;
@@ -170,9 +174,28 @@ pub trait SwapDevice<P: Platform>: Send + Sync + 'static {
         true
     }
 
-    /// Starts a read or write. The frames stay valid until it completes. A program may change a page while it
-    /// is being written; such a page is written again later.
-    fn submit(&self, memory: DeviceMemory<'_, P>, io: PageIo) -> Submitted;
+    /// Starts a read or write. A program may change a page while it is being written; such a page is written
+    /// again later.
+    ///
+    /// # Safety
+    ///
+    /// The frames of `io` are in the RAM of the machine of `memory`. They stay what they are, and those of a read are
+    /// the device's alone, until the request completes: until this returns [`Submitted::Done`] or
+    /// [`Submitted::QueueFull`], or [`reap`](Self::reap) reports it.
+    ///
+    /// A device that hands the request on to another one makes the same promise there. So it does not report it
+    /// before the other one does.
+    ///
+    /// ```compile_fail,E0133
+    /// use quire_swap::{DeviceMemory, Direction, PageIo, SwapDevice};
+    ///
+    /// // Safe code cannot have a device write to whatever frame it names.
+    /// fn overwrite<P: quire_arch::Platform>(device: &impl SwapDevice<P>, memory: DeviceMemory<'_, P>) {
+    ///     let pfn = quire_arch::Pfn(1 << 40);
+    ///     let _ = device.submit(memory, PageIo { direction: Direction::Read, slot: 0, pfn, pages: 1 });
+    /// }
+    /// ```
+    unsafe fn submit(&self, memory: DeviceMemory<'_, P>, io: PageIo) -> Submitted;
 
     /// How many of these pages a compressed cache in front of the device has: they are counted as the
     /// cache's. A snapshot.
@@ -181,7 +204,7 @@ pub trait SwapDevice<P: Platform>: Send + Sync + 'static {
         0
     }
 
-    /// Returns completed requests, each once.
+    /// Returns completed requests, each once. Whatever else it returns is ignored.
     fn reap(&self, memory: DeviceMemory<'_, P>, done: &mut dyn FnMut(PageIo, Result<(), DeviceError>)) {
         let _ = (memory, done);
     }
@@ -229,6 +252,13 @@ pub trait SwapDevice<P: Platform>: Send + Sync + 'static {
     fn close(&self, memory: DeviceMemory<'_, P>) {
         let _ = memory;
     }
+}
+
+/// A device that says it is [synchronous](DeviceFlags::SYNCHRONOUS) has begun a request, and may use its frames for
+/// ever: they are never freed. They are those of a folio.
+#[cold]
+pub(crate) fn keep_for_ever<P: Platform>(frames: &Frames<P>, io: PageIo) {
+    frames.folio(io.pfn).frame().get(1);
 }
 
 /// The numbers of the pages of `io`, if all of them are on a device with so many slots.

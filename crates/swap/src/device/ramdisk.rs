@@ -94,7 +94,10 @@ impl<P: Platform> RamDisk<P> {
         Ok(())
     }
 
-    fn write(&self, section: &Section<'_, P>, slot: u64, page: Pfn) -> Result<(), DeviceError> {
+    /// # Safety
+    ///
+    /// `page` is the frame of a write, as for [`submit`](SwapDevice::submit).
+    unsafe fn write(&self, section: &Section<'_, P>, slot: u64, page: Pfn) -> Result<(), DeviceError> {
         loop {
             self.make(section, slot)?;
             let Some(locked) = self.table.lock(section, slot) else { continue };
@@ -107,7 +110,10 @@ impl<P: Platform> RamDisk<P> {
         }
     }
 
-    fn read(&self, section: &Section<'_, P>, slot: u64, page: Pfn) {
+    /// # Safety
+    ///
+    /// `page` is the frame of a read, as for [`submit`](SwapDevice::submit).
+    unsafe fn read(&self, section: &Section<'_, P>, slot: u64, page: Pfn) {
         let locked = self.table.lock(section, slot);
         let contents = locked.as_ref().map_or(Contents::Empty, LockedSlot::contents);
         // SAFETY: the slot is locked, so that its frame stays; the other is the caller's alone.
@@ -119,17 +125,21 @@ impl<P: Platform> RamDisk<P> {
         }
     }
 
-    fn page(&self, frames: &Frames<P>, io: PageIo, nth: u64) -> Result<(), DeviceError> {
+    /// # Safety
+    ///
+    /// As for [`submit`](SwapDevice::submit).
+    unsafe fn page(&self, frames: &Frames<P>, io: PageIo, nth: u64) -> Result<(), DeviceError> {
         let pin = frames.platform().pin();
         let section = self.gate.enter(frames, &pin).ok_or(DeviceError::Io)?;
         let (slot, page) = (io.slot + nth, io.pfn.offset(nth));
-        match io.direction {
-            Direction::Write => self.write(&section, slot, page),
-            Direction::Read => {
-                self.read(&section, slot, page);
-                Ok(())
+        // SAFETY: the caller's promise.
+        unsafe {
+            match io.direction {
+                Direction::Write => self.write(&section, slot, page)?,
+                Direction::Read => self.read(&section, slot, page),
             }
         }
+        Ok(())
     }
 
     fn release(&self, frames: &Frames<P>, pin: &Pin<'_, P>, contents: Contents) {
@@ -161,10 +171,12 @@ impl<P: Platform> SwapDevice<P> for RamDisk<P> {
         self.gate.is_of(memory.frames())
     }
 
-    fn submit(&self, memory: DeviceMemory<'_, P>, io: PageIo) -> Submitted {
+    unsafe fn submit(&self, memory: DeviceMemory<'_, P>, io: PageIo) -> Submitted {
         let frames = memory.frames();
         let pages = slots_inside(self.slots(), io);
-        Submitted::Done(pages.and_then(|mut pages| pages.try_for_each(|nth| self.page(frames, io, nth))))
+        // SAFETY: the caller's promise.
+        let page = |nth| unsafe { self.page(frames, io, nth) };
+        Submitted::Done(pages.and_then(|mut pages| pages.try_for_each(page)))
     }
 
     fn freed(&self, memory: DeviceMemory<'_, P>, slot: u64, count: u64) {

@@ -5,7 +5,7 @@ use super::chunks::Chunks;
 use crate::cluster::{CLUSTER_SLOTS, Cluster, NONE};
 use crate::device::{DeviceFlags, SwapDevice};
 use crate::lists::{ListId, Lists};
-use crate::slot::DeviceId;
+use crate::slot::{DeviceId, SlotId};
 use crate::{Swap, SwapOnError};
 use core::ptr::NonNull;
 use quire_arch::{LockClass, Order, PAGE_SIZE, Pin, Platform};
@@ -59,6 +59,7 @@ struct Boxed<P: Platform, D> {
 
 /// The memory for a device's metadata.
 pub(super) struct DeviceMetadata {
+    slots: u64,
     clusters: u32,
     block: Block,
     hints_block: Block,
@@ -85,7 +86,7 @@ impl DeviceMetadata {
             hints_block.free(frames, &pin());
             block.free(frames, &pin());
         })?;
-        Ok(Self { clusters, block, hints_block, chunks })
+        Ok(Self { slots, clusters, block, hints_block, chunks })
     }
 }
 
@@ -98,8 +99,8 @@ impl<P: Platform> Device<P> {
         backing: D,
         discard: bool,
     ) -> NonNull<Self> {
-        let DeviceMetadata { clusters, block, hints_block, chunks } = metadata;
-        let (slots, cpus) = (backing.slots(), frames.platform().cpu_count());
+        let DeviceMetadata { slots, clusters, block, hints_block, chunks } = metadata;
+        let cpus = frames.platform().cpu_count();
         let hint = |_| core::array::from_fn(|_| AtomicU32::new(NONE));
         // SAFETY: the block has room for the hints of all CPUs, and is theirs until the device goes.
         let hints = unsafe { PerCpu::init(hints_block.base(frames), cpus, hint) };
@@ -192,6 +193,12 @@ impl<P: Platform> Device<P> {
     pub(crate) fn slots_of(&self, index: u32) -> u32 {
         let before = u64::from(index) * u64::from(CLUSTER_SLOTS);
         (self.slots - before).min(u64::from(CLUSTER_SLOTS)) as u32
+    }
+
+    /// Whether `slot` is its slot of this number.
+    #[inline]
+    pub(crate) fn has(&self, slot: SlotId, number: u64) -> bool {
+        slot.device_index() == self.id.index() && slot.number() == number
     }
 
     #[inline]

@@ -89,7 +89,7 @@ impl SwapDevice<Machine> for TestDevice {
         self.flags
     }
 
-    fn submit(&self, memory: DeviceMemory<'_, Machine>, io: PageIo) -> Submitted {
+    unsafe fn submit(&self, memory: DeviceMemory<'_, Machine>, io: PageIo) -> Submitted {
         if self.queue == 0 {
             return Submitted::Done(self.transfer(memory, io));
         }

@@ -66,6 +66,16 @@ pub(crate) fn read_frame(frames: &Frames<Machine>, pfn: Pfn) -> Page {
     unsafe { frames.platform().direct_map(pfn).cast::<Page>().read() }
 }
 
+/// Submits a request.
+pub(crate) fn submit<P: Platform>(
+    frames: &Frames<P>,
+    device: &(impl SwapDevice<P> + ?Sized),
+    io: PageIo,
+) -> Submitted {
+    // SAFETY: the frames are the test's, which frees none while a device has it.
+    unsafe { device.submit(DeviceMemory::new(frames), io) }
+}
+
 /// Reads or writes one page on a device that does it at once.
 pub(crate) fn io(
     frames: &Frames<Machine>,
@@ -74,7 +84,7 @@ pub(crate) fn io(
     slot: u64,
     pfn: Pfn,
 ) -> Result<(), DeviceError> {
-    match device.submit(DeviceMemory::new(frames), PageIo { direction, slot, pfn, pages: 1 }) {
+    match submit(frames, device, PageIo { direction, slot, pfn, pages: 1 }) {
         Submitted::Done(result) => result,
         other => panic!("a device that is synchronous returned {other:?}"),
     }

@@ -1,7 +1,7 @@
 //! Devices in RAM against a map of pages, alone and with threads, and with failing allocations.
 
 use crate::pages::{
-    Look, Machine, Page, Random, assert_sound, frame, frames, frames_of, io, put, read_frame, run_on,
+    Look, Machine, Page, Random, assert_sound, frame, frames, frames_of, io, put, read_frame, run_on, submit,
     write_frame,
 };
 use proptest::prelude::*;
@@ -398,21 +398,15 @@ fn several_pages_go_at_once_and_the_bounds_are_kept() {
         let request = |direction, slot, pages| PageIo { direction, slot, pfn: block, pages };
         let pages: Vec<Page> = (0..8).map(|nth| Look::Mixed(nth).page(&mut Random(nth))).collect();
         pages.iter().zip(0..).for_each(|(page, nth)| write_frame(&frames, block.offset(nth), page));
-        assert_eq!(
-            device.submit(DeviceMemory::new(&frames), request(WRITE, SLOTS - 8, 8)),
-            Submitted::Done(Ok(()))
-        );
+        assert_eq!(submit(&frames, device, request(WRITE, SLOTS - 8, 8)), Submitted::Done(Ok(())));
         (0..8).for_each(|nth| write_frame(&frames, block.offset(nth), &[!0; 512]));
-        assert_eq!(
-            device.submit(DeviceMemory::new(&frames), request(READ, SLOTS - 8, 8)),
-            Submitted::Done(Ok(()))
-        );
+        assert_eq!(submit(&frames, device, request(READ, SLOTS - 8, 8)), Submitted::Done(Ok(())));
         for (page, nth) in pages.iter().zip(0..) {
             assert!(read_frame(&frames, block.offset(nth)) == *page);
         }
         for (slot, pages) in [(SLOTS - 7, 8), (SLOTS, 1), (u64::MAX, 1), (u64::MAX - 3, 8)] {
             for direction in [READ, WRITE] {
-                let result = device.submit(DeviceMemory::new(&frames), request(direction, slot, pages));
+                let result = submit(&frames, device, request(direction, slot, pages));
                 assert_eq!(result, Submitted::Done(Err(DeviceError::OutOfRange)), "slot {slot}");
             }
         }
@@ -431,7 +425,7 @@ fn pages_before_the_one_that_fails_are_written() {
     (0..4).for_each(|nth| write_frame(&frames, block.offset(nth), &Look::Mixed(8).page(&mut Random(nth))));
     device.store().set_limit(Some(2 * 4096));
     let io = PageIo { direction: WRITE, slot: 0, pfn: block, pages: 4 };
-    assert_eq!(device.submit(DeviceMemory::new(&frames), io), Submitted::Done(Err(DeviceError::NoSpace)));
+    assert_eq!(submit(&frames, &device, io), Submitted::Done(Err(DeviceError::NoSpace)));
     assert_eq!(device.report().stored_pages, 2);
     device.close(DeviceMemory::new(&frames));
     put(&frames, block, order);

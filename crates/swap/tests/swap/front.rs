@@ -2,10 +2,12 @@
 
 use crate::common::machine::{frames, get, put, run_on};
 use crate::common::{Machine, Random, TestDevice, Watch};
+use crate::pages::submit;
 use quire_arch::{Order, PAGE_SIZE, Pfn, Platform};
-use quire_frame::{Frames, PcpTechnique, VmEvent};
+use quire_frame::{AllocError, FaultPlan, Frames, PcpTechnique, VmEvent};
 use quire_swap::{
-    CompressedCache, DeviceError, DeviceFlags, DeviceMemory, Direction, PageIo, Submitted, SwapDevice,
+    CompressedCache, DeviceError, DeviceFlags, DeviceMemory, Direction, PageIo, RamDisk, Submitted,
+    SwapDevice,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -105,7 +107,7 @@ impl Life<'_> {
 
     fn begin(&mut self, io: PageIo, value: u64) {
         loop {
-            match self.cache.submit(DeviceMemory::new(self.frames), io) {
+            match submit(self.frames, &self.cache, io) {
                 Submitted::Done(result) => {
                     assert_eq!(result, Ok(()));
                     return self.done(io, value);
@@ -162,5 +164,58 @@ fn what_was_written_is_read_with_an_asynchronous_device() {
     for seed in 2..5 {
         life(3, seed);
         life(16, seed);
+    }
+}
+
+/// Hazard: the device behind a cache that gets no memory is dropped, and the frames that it has are lost.
+#[test]
+fn a_cache_that_cannot_be_made_closes_its_device() {
+    run_on(0);
+    let frames = frames(&[(0, 4096)], 1, PcpTechnique::All);
+    let free = frames.totals().free;
+    for nth in 1.. {
+        let disk = RamDisk::preallocated(&frames, 64).unwrap();
+        frames.faults().set(FaultPlan::nth(nth));
+        let made = CompressedCache::new(&frames, disk, 1 << 20);
+        frames.faults().set(FaultPlan::OFF);
+        let done = made.map(|cache| cache.close(DeviceMemory::new(&frames))).is_ok();
+        assert_eq!(frames.totals().free, free, "after allocation {nth} failed");
+        if done {
+            assert!(
+                nth > 4,
+                "a block for the slots, one for the pool, one for each CPU, and one for the list"
+            );
+            break;
+        }
+    }
+    let disk = RamDisk::preallocated(&frames, 64).unwrap();
+    let wide = Wide(disk);
+    assert_eq!(CompressedCache::new(&frames, wide, 1 << 20).map(drop), Err(AllocError::OutOfMemory));
+    assert_eq!(frames.totals().free, free, "there are more slots than a cache can have");
+}
+
+/// A device that says that it has very many slots.
+struct Wide(RamDisk<Machine>);
+
+impl SwapDevice<Machine> for Wide {
+    fn kind(&self) -> &'static str {
+        "wide"
+    }
+
+    fn slots(&self) -> u64 {
+        1 << 40
+    }
+
+    fn flags(&self) -> DeviceFlags {
+        self.0.flags()
+    }
+
+    unsafe fn submit(&self, memory: DeviceMemory<'_, Machine>, io: PageIo) -> Submitted {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.submit(memory, io) }
+    }
+
+    fn close(&self, memory: DeviceMemory<'_, Machine>) {
+        self.0.close(memory);
     }
 }

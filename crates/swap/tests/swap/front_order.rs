@@ -2,6 +2,7 @@
 
 use crate::common::machine::{after_all_holds, frames, get, run_on};
 use crate::common::{Machine, Random};
+use crate::pages::submit;
 use quire_arch::{LockClass, Order, PAGE_SIZE, Pfn, Platform};
 use quire_frame::{Frames, PcpTechnique};
 use quire_swap::{
@@ -59,7 +60,7 @@ impl SwapDevice<Machine> for Gated {
         DeviceFlags::SYNCHRONOUS | DeviceFlags::NOTES_FREED
     }
 
-    fn submit(&self, memory: DeviceMemory<'_, Machine>, io: PageIo) -> Submitted {
+    unsafe fn submit(&self, memory: DeviceMemory<'_, Machine>, io: PageIo) -> Submitted {
         if self.0.fails.load(Ordering::SeqCst) {
             return Submitted::Done(Err(DeviceError::Io));
         }
@@ -148,7 +149,7 @@ impl Front {
     }
 
     fn write(&self, slot: u64, pfn: Pfn) -> Submitted {
-        self.cache.submit(self.memory(), PageIo { direction: Direction::Write, slot, pfn, pages: 1 })
+        submit(self.frames, self.cache, PageIo { direction: Direction::Write, slot, pfn, pages: 1 })
     }
 
     /// The number of the page that is read from the slot.
@@ -156,7 +157,7 @@ impl Front {
     fn read(&self, slot: u64) -> u64 {
         let pfn = get(self.frames, Order::ZERO);
         let io = PageIo { direction: Direction::Read, slot, pfn, pages: 1 };
-        assert_eq!(self.cache.submit(self.memory(), io), Submitted::Done(Ok(())), "slot {slot}");
+        assert_eq!(submit(self.frames, self.cache, io), Submitted::Done(Ok(())), "slot {slot}");
         // SAFETY: the frame is the test's.
         unsafe { self.frames.platform().direct_map(pfn).cast::<[u64; 512]>().read()[1] }
     }
@@ -308,7 +309,7 @@ fn pages_that_are_written_and_freed_leave_nothing_behind() {
         (0..pages).for_each(|nth| front.fill_small(page.offset(nth), 0x4e3));
         let write = || {
             let io = PageIo { direction: Direction::Write, slot: 0, pfn: page, pages: pages as u32 };
-            assert_eq!(front.cache.submit(front.memory(), io), Submitted::Done(Ok(())));
+            assert_eq!(submit(front.frames, front.cache, io), Submitted::Done(Ok(())));
         };
         write();
         let free = front.frames.totals().free;
@@ -357,7 +358,7 @@ fn requests_outside_the_device_are_refused() {
         for (slot, pages) in [(SLOTS, 1), (SLOTS - 1, 2), (u64::MAX, 1), (u64::MAX - 3, 8), (0, 513)] {
             let io = PageIo { direction, slot, pfn: page, pages };
             assert_eq!(
-                front.cache.submit(front.memory(), io),
+                submit(front.frames, front.cache, io),
                 Submitted::Done(Err(DeviceError::OutOfRange)),
                 "{io:?}"
             );

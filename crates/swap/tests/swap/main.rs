@@ -16,3 +16,4 @@ mod front_order;
 mod model;
 mod pins;
 mod stress;
+mod untrue;

@@ -2,11 +2,12 @@
 
 use crate::common::machine::{TEST, most_under_a_pin, run_on};
 use crate::common::{Machine, swap};
+use crate::pages::submit;
 use quire_arch::{Order, Platform};
 use quire_frame::AllocRequest;
 use quire_swap::{
-    CompressedCache, CompressedRam, DeviceId, DeviceMemory, Direction, Lz4, PageIo, RamDisk, Submitted, Swap,
-    SwapDevice, SwapOnOptions, SwapTechnique,
+    CompressedCache, CompressedRam, DeviceId, Direction, Lz4, PageIo, RamDisk, Submitted, Swap, SwapDevice,
+    SwapOnOptions, SwapTechnique,
 };
 
 /// Frames of words that a device may have for its slots; there is a cluster for each.
@@ -23,7 +24,7 @@ fn on(swap: &Swap<Machine>, device: impl SwapDevice<Machine>) -> DeviceId {
     let page = frames.allocate(&swap.platform().pin(), one).unwrap();
     for chunk in (0..CHUNKS).step_by(8) {
         let io = PageIo { direction: Direction::Write, slot: chunk * SLOTS_OF_CHUNK, pfn: page, pages: 1 };
-        assert_eq!(device.submit(DeviceMemory::new(frames), io), Submitted::Done(Ok(())));
+        assert_eq!(submit(frames, &device, io), Submitted::Done(Ok(())));
     }
     frames.free(&swap.platform().pin(), page, Order::ZERO).unwrap();
     swap.swapon(device, SwapOnOptions::default()).unwrap()

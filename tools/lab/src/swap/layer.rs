@@ -36,7 +36,7 @@ impl<P: Platform> SwapDevice<P> for Nothing {
         DeviceFlags::SYNCHRONOUS
     }
 
-    fn submit(&self, _memory: DeviceMemory<'_, P>, _io: PageIo) -> Submitted {
+    unsafe fn submit(&self, _memory: DeviceMemory<'_, P>, _io: PageIo) -> Submitted {
         Submitted::Done(Ok(()))
     }
 }

@@ -63,12 +63,13 @@ impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for Slow<D> {
         self.inner.is_of(memory)
     }
 
-    fn submit(&self, memory: DeviceMemory<'_, P>, io: PageIo) -> Submitted {
+    unsafe fn submit(&self, memory: DeviceMemory<'_, P>, io: PageIo) -> Submitted {
         if io.direction == Direction::Read {
             self.reader.store(NUMBER.get(), Ordering::Release);
             std::thread::sleep(std::time::Duration::from_nanos(READ));
         }
-        self.inner.submit(memory, io)
+        // SAFETY: the caller's promise.
+        unsafe { self.inner.submit(memory, io) }
     }
 
     fn freed(&self, memory: DeviceMemory<'_, P>, slot: u64, count: u64) {

@@ -53,13 +53,16 @@ impl<P: Platform, C: Codec> CompressedRam<P, C> {
         self.statistics().mm_stat(out)
     }
 
-    fn page(&self, frames: &Frames<P>, io: PageIo, nth: u64) -> Result<(), DeviceError> {
+    /// # Safety
+    ///
+    /// As for [`submit`](SwapDevice::submit).
+    unsafe fn page(&self, frames: &Frames<P>, io: PageIo, nth: u64) -> Result<(), DeviceError> {
         let (slot, pfn) = (io.slot + nth, io.pfn.offset(nth));
         match io.direction {
             Direction::Write => self.store.store(frames, slot, pfn),
             Direction::Read => {
                 if !self.store.load(frames, slot, pfn)? {
-                    // SAFETY: a thread that reads a page from a device owns the frame it goes to.
+                    // SAFETY: the caller's promise: the frames of a read are the device's.
                     unsafe { memory::fill(frames, pfn, 0) };
                 }
                 Ok(())
@@ -85,10 +88,12 @@ impl<P: Platform, C: Codec> SwapDevice<P> for CompressedRam<P, C> {
         self.store.is_of(memory.frames())
     }
 
-    fn submit(&self, memory: DeviceMemory<'_, P>, io: PageIo) -> Submitted {
+    unsafe fn submit(&self, memory: DeviceMemory<'_, P>, io: PageIo) -> Submitted {
         let frames = memory.frames();
         let pages = slots_inside(self.slots(), io);
-        Submitted::Done(pages.and_then(|mut pages| pages.try_for_each(|nth| self.page(frames, io, nth))))
+        // SAFETY: the caller's promise.
+        let page = |nth| unsafe { self.page(frames, io, nth) };
+        Submitted::Done(pages.and_then(|mut pages| pages.try_for_each(page)))
     }
 
     fn freed(&self, memory: DeviceMemory<'_, P>, slot: u64, count: u64) {

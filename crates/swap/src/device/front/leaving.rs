@@ -30,6 +30,8 @@ struct Leaving {
     slot: u64,
     /// The copy that the device reads.
     frame: Pfn,
+    /// The copy is made, so the device may have it. Until then it has come to no end, whatever the device reports.
+    sent: bool,
     since: Since,
 }
 
@@ -47,8 +49,10 @@ pub(super) enum Outcome {
 /// What is left to do after a writeback.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Ended {
-    /// Nothing.
+    /// Nothing: the page stays in the cache.
     Done,
+    /// No such page is under writeback.
+    Unknown,
     /// The page was written, and the cache dropped it.
     Dropped,
     /// The slot was taken meanwhile. Until [`WriteBack::forget`] nothing is written to it.
@@ -91,9 +95,14 @@ impl WriteBack {
         self.leaving.iter().any(|page| slots.contains(&page.slot))
     }
 
-    /// Whether `frame` has a copy of a page under writeback.
+    /// Whether `frame` has a copy of a page under writeback that the device may have.
     pub(super) fn is_copy(&self, frame: Pfn) -> bool {
-        self.leaving.iter().any(|page| page.frame == frame)
+        self.leaving.iter().any(|page| page.frame == frame && page.sent)
+    }
+
+    /// The copy of the page is in `frame`.
+    pub(super) fn send(&mut self, frame: Pfn) {
+        self.leaving.iter_mut().filter(|page| page.frame == frame).for_each(|page| page.sent = true);
     }
 
     pub(super) fn is_idle(&self) -> bool {
@@ -106,7 +115,7 @@ impl WriteBack {
             return None;
         }
         let slot = self.lru.pop_oldest(frames)?;
-        self.leaving.push(Leaving { slot, frame, since: Since::Nothing });
+        self.leaving.push(Leaving { slot, frame, sent: false, since: Since::Nothing });
         Some(slot)
     }
 
@@ -119,7 +128,8 @@ impl WriteBack {
         outcome: Outcome,
         free: impl FnOnce(u64),
     ) -> Ended {
-        let Some(at) = self.leaving.iter().position(|page| page.frame == frame) else { return Ended::Done };
+        let is_it = |page: &Leaving| page.frame == frame && page.sent;
+        let Some(at) = self.leaving.iter().position(is_it) else { return Ended::Unknown };
         let Leaving { slot, since, .. } = self.leaving[at];
         if since == Since::Taken {
             return Ended::Taken(slot);
@@ -143,5 +153,36 @@ impl WriteBack {
         if since == Since::Refilled {
             self.lru.push_youngest(frames, slot);
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::device::memory::frame_for_contents;
+    use crate::device::testing::{frames, run_on};
+    use quire_frame::{FaultSite, PcpTechnique};
+
+    const SITE: FaultSite = FaultSite::new("test");
+
+    /// Hazard: a device reports the end of a page that it does not have yet, or had, and the frame of the copy is given
+    /// back while the copy is made, or twice.
+    #[test]
+    fn a_page_leaves_once_and_not_before_it_was_sent() {
+        run_on(0);
+        let frames = frames(&[(0, 1024)], 1, PcpTechnique::All);
+        let pin = frames.platform().pin();
+        let [chunk, copy] = [0, 1].map(|_| frames.allocate(&pin, frame_for_contents(SITE).zeroed()).unwrap());
+        let mut back = WriteBack::new(Lru::new(&frames, &pin, 8, SITE).unwrap());
+        assert!(back.lru.add_chunk(&frames, 0, chunk));
+        back.lru.push_youngest(&frames, 5);
+        let mut freed = 0;
+        let mut end = |back: &mut WriteBack| back.end(&frames, copy, Outcome::Written, |_| freed += 1);
+        assert_eq!(back.begin(&frames, copy), Some(5));
+        assert_eq!((back.is_copy(copy), end(&mut back)), (false, Ended::Unknown));
+        back.send(copy);
+        assert_eq!((back.is_copy(copy), end(&mut back)), (true, Ended::Dropped));
+        assert_eq!((back.is_copy(copy), end(&mut back)), (false, Ended::Unknown));
+        assert_eq!(freed, 1);
     }
 }

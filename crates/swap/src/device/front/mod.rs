@@ -30,7 +30,7 @@ use super::compressed::{CompressedStore, Lz4};
 use super::memory::{frame_for_contents, give_back};
 use super::{
     DeviceError, DeviceFlags, DeviceMemory, DeviceReport, Direction, PageIo, Submitted, SwapDevice,
-    slots_inside,
+    keep_for_ever, slots_inside,
 };
 use arrayvec::ArrayVec;
 use core::fmt;
@@ -76,13 +76,18 @@ impl<P: Platform, D: SwapDevice<P>> CompressedCache<P, D> {
     ///
     /// # Errors
     ///
-    /// As for [`CompressedStore::new`].
+    /// As for [`CompressedStore::new`]; the device is closed and dropped then.
     #[doc(hidden)]
     pub fn new(frames: &Frames<P>, behind: D, limit: u64) -> Result<Self, AllocError> {
-        let store = CompressedStore::new(frames, behind.slots(), Lz4)?;
+        let slots = behind.slots();
+        let made = CompressedStore::new(frames, slots, Lz4).and_then(|store| {
+            let lru = Lru::new(frames, &frames.platform().pin(), slots, SITE);
+            let lru = lru.inspect_err(|_| store.close(frames))?;
+            Ok((store, lru))
+        });
+        // What the device has of the machine's memory would be lost with it.
+        let (store, lru) = made.inspect_err(|_| behind.close(DeviceMemory::new(frames)))?;
         store.set_limit(Some(limit));
-        let lru = Lru::new(frames, &frames.platform().pin(), behind.slots(), SITE);
-        let lru = lru.inspect_err(|_| store.close(frames))?;
         let state = State { back: WriteBack::new(lru), parts: PartReads::default(), done: ArrayVec::new() };
         Ok(Self {
             store,
@@ -168,7 +173,10 @@ impl<P: Platform, D: SwapDevice<P>> CompressedCache<P, D> {
         stored
     }
 
-    fn write(&self, frames: &Frames<P>, io: PageIo) -> Submitted {
+    /// # Safety
+    ///
+    /// As for [`submit`](SwapDevice::submit).
+    unsafe fn write(&self, frames: &Frames<P>, io: PageIo) -> Submitted {
         if self.store_all(frames, io) {
             return Submitted::Done(Ok(()));
         }
@@ -178,7 +186,8 @@ impl<P: Platform, D: SwapDevice<P>> CompressedCache<P, D> {
         if self.is_leaving(frames, io) {
             return Submitted::QueueFull;
         }
-        self.behind.submit(DeviceMemory::new(frames), io)
+        // SAFETY: the caller's promise: this returns, and `reap` reports, what the device behind does.
+        unsafe { self.behind.submit(DeviceMemory::new(frames), io) }
     }
 
     fn is_leaving(&self, frames: &Frames<P>, io: PageIo) -> bool {
@@ -193,7 +202,10 @@ impl<P: Platform, D: SwapDevice<P>> CompressedCache<P, D> {
         frames.platform().unpark(self.wait_key());
     }
 
-    fn read(&self, frames: &Frames<P>, io: PageIo) -> Submitted {
+    /// # Safety
+    ///
+    /// As for [`submit`](SwapDevice::submit).
+    unsafe fn read(&self, frames: &Frames<P>, io: PageIo) -> Submitted {
         let (mut found, mut missing) = (0, Default::default());
         for (nth, (slot, pfn)) in (0..).zip(Self::slots_of(io)) {
             match self.store.load(frames, slot, pfn) {
@@ -206,12 +218,14 @@ impl<P: Platform, D: SwapDevice<P>> CompressedCache<P, D> {
             return Submitted::Done(Ok(()));
         }
         if found == 0 {
-            return self.behind.submit(DeviceMemory::new(frames), io);
+            // SAFETY: as in `write`.
+            return unsafe { self.behind.submit(DeviceMemory::new(frames), io) };
         }
         let mut parts = PartReads::default();
         let at_once = self.behind.flags().contains(DeviceFlags::SYNCHRONOUS);
         if at_once && parts.begin(io, missing) {
-            return Submitted::Done(self.read_now(frames, &mut parts));
+            // SAFETY: the caller's promise.
+            return Submitted::Done(unsafe { self.read_now(frames, &mut parts) });
         }
         let begun = {
             let _pin = frames.platform().pin();
@@ -227,11 +241,20 @@ impl<P: Platform, D: SwapDevice<P>> CompressedCache<P, D> {
     }
 
     /// Reads the pages of `parts` from a device that completes at once.
-    fn read_now(&self, frames: &Frames<P>, parts: &mut PartReads) -> Result<(), DeviceError> {
+    ///
+    /// # Safety
+    ///
+    /// As for [`submit`](SwapDevice::submit), for the pages of `parts`.
+    unsafe fn read_now(&self, frames: &Frames<P>, parts: &mut PartReads) -> Result<(), DeviceError> {
         while let Some(page) = parts.next() {
-            match self.behind.submit(DeviceMemory::new(frames), page) {
+            // SAFETY: the caller's promise.
+            match unsafe { self.behind.submit(DeviceMemory::new(frames), page) } {
                 Submitted::Done(result) => result?,
-                Submitted::Begun | Submitted::QueueFull => return Err(DeviceError::Io),
+                Submitted::QueueFull => return Err(DeviceError::Io),
+                Submitted::Begun => {
+                    keep_for_ever(frames, page);
+                    return Err(DeviceError::Io);
+                }
             }
         }
         Ok(())
@@ -247,7 +270,8 @@ impl<P: Platform, D: SwapDevice<P>> CompressedCache<P, D> {
                 self.state.lock().parts.next()
             };
             let Some(page) = page else { return };
-            match self.behind.submit(DeviceMemory::new(frames), page) {
+            // SAFETY: the page is of a read that was submitted here, and that is not reported before its last page.
+            match unsafe { self.behind.submit(DeviceMemory::new(frames), page) } {
                 Submitted::Begun => {}
                 Submitted::Done(result) => self.keep_done(frames, page, result),
                 Submitted::QueueFull => {
@@ -303,8 +327,14 @@ impl<P: Platform, D: SwapDevice<P>> CompressedCache<P, D> {
     fn send_one(&self, frames: &Frames<P>) -> bool {
         let Some((slot, frame)) = self.begin_leaving(frames) else { return false };
         let io = PageIo { direction: Direction::Write, slot, pfn: frame, pages: 1 };
-        let outcome = match self.store.load(frames, slot, frame) {
-            Ok(true) => match self.behind.submit(DeviceMemory::new(frames), io) {
+        let loaded = self.store.load(frames, slot, frame);
+        {
+            let _pin = frames.platform().pin();
+            self.state.lock().back.send(frame);
+        }
+        let outcome = match loaded {
+            // SAFETY: the frame is the cache's own, and given back when the request has come to an end.
+            Ok(true) => match unsafe { self.behind.submit(DeviceMemory::new(frames), io) } {
                 Submitted::Begun => return true,
                 Submitted::Done(Ok(())) => Outcome::Written,
                 Submitted::Done(Err(_)) => Outcome::Failed,
@@ -339,6 +369,8 @@ impl<P: Platform, D: SwapDevice<P>> CompressedCache<P, D> {
         let ended = self.state.lock().back.end(frames, frame, outcome, free);
         match ended {
             Ended::Done => {}
+            // Another thread was told of its end too, by a device that says so twice.
+            Ended::Unknown => return false,
             Ended::Dropped => {
                 self.written_back.fetch_add(1, Ordering::Relaxed);
                 frames.events().add(&pin, VmEvent::Zswpwb, 1);
@@ -379,14 +411,17 @@ impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for CompressedCache<P, D> {
         self.own(memory).is_some() && self.behind.is_of(memory)
     }
 
-    fn submit(&self, memory: DeviceMemory<'_, P>, io: PageIo) -> Submitted {
+    unsafe fn submit(&self, memory: DeviceMemory<'_, P>, io: PageIo) -> Submitted {
         let Some(frames) = self.own(memory) else { return Submitted::Done(Err(DeviceError::Io)) };
         if let Err(error) = self.inside(io) {
             return Submitted::Done(Err(error));
         }
-        match io.direction {
-            Direction::Read => self.read(frames, io),
-            Direction::Write => self.write(frames, io),
+        // SAFETY: the caller's promise.
+        unsafe {
+            match io.direction {
+                Direction::Read => self.read(frames, io),
+                Direction::Write => self.write(frames, io),
+            }
         }
     }
 
