@@ -230,6 +230,24 @@ fn concurrent_requests_complete_once_each() {
     });
 }
 
+/// Hazard: the frames that a request of another machine names are taken for those of this one's RAM.
+#[test]
+fn requests_of_another_machine_are_refused() {
+    with_engines(1, |machine, _, device| {
+        let other = self::machine();
+        let frames = Frames::new(&other, 1);
+        frames.fill(0, 5);
+        for direction in [Direction::Write, Direction::Read] {
+            let submitted = submit(&other, device, io(direction, 0, frames.at(0), 1));
+            assert_eq!(submitted, Submitted::Done(Err(DeviceError::Io)));
+        }
+        assert_eq!(frames.byte(0), 5);
+        let own = Frames::new(machine, 1);
+        assert_eq!(finish(machine, device, io(Direction::Read, 0, own.at(0), 1)), Ok(()));
+        assert_eq!(own.byte(0), 0, "nothing was written");
+    });
+}
+
 /// A device that is dropped with work under way finishes it.
 #[test]
 fn dropping_the_device_completes_all_requests() {
