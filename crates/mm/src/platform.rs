@@ -46,8 +46,9 @@ pub use quire_arch::{SwapEntry, paging::X86_64};
 ///     }
 /// }
 ///
-/// // SAFETY: the one range of RAM is allocated for it, and its claim lies beside it; there is one CPU, one
-/// thread, and no TLB. unsafe impl Platform for Small {
+/// // SAFETY: the one range of RAM is allocated for it, and its claim lies beside it; there is one CPU,
+/// // one thread, and no TLB.
+/// unsafe impl Platform for Small {
 ///     type Paging = X86_64Level4;
 ///
 ///     fn for_each_ram(&self, visit: &mut dyn FnMut(PfnRange)) {
