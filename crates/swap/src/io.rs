@@ -4,8 +4,8 @@
 //! the folio has WRITEBACK or READING until some thread has reaped the completion. Such a folio does not
 //! leave the cache, and the cache holds a reference: that keeps the folio, the slots and the device.
 //!
-//! Safe code implements devices, so a completion is believed only if it is that of a request which the device has, and
-//! of several for one request only the first.
+//! Safe code implements devices, so a completion is believed only if it is that of a request which the device
+//! has, and of several for one request only the first.
 
 use crate::Swap;
 use crate::device::{DeviceError, DeviceFlags, Direction, PageIo, Submitted, SwapDevice, keep_for_ever};
@@ -235,7 +235,8 @@ impl<P: Platform> Swap<P> {
         unsafe { self.platform().fill_user(pfn, Order::ZERO) };
         let io = PageIo { direction: Direction::Read, slot: slot.number(), pfn, pages: 1 };
         self.count_io(io, device.backing().cached(self.device_memory(), io));
-        // SAFETY: the caller's frame, which it keeps until this returns, unless the device says that it is not done.
+        // SAFETY: the caller's frame, which it keeps until this returns, unless the device says that it is
+        // not done.
         match unsafe { device.backing().submit(self.device_memory(), io) } {
             Submitted::Done(result) => result,
             Submitted::QueueFull => Err(DeviceError::Io),
@@ -262,8 +263,8 @@ impl<P: Platform> Swap<P> {
         self.device(slot.device_index()).is_some_and(|device| device.flags.contains(flag))
     }
 
-    /// Submits a request for a folio of the cache, to which the caller has a reference until this returns. `marks` are
-    /// set with the mark that it is under way.
+    /// Submits a request for a folio of the cache, to which the caller has a reference until this returns.
+    /// `marks` are set with the mark that it is under way.
     fn submit(&self, head: Pfn, direction: Direction, marks: FrameFlags) -> IoState {
         let frame = self.frames().known(head);
         let (class, under_way) = match direction {
@@ -296,8 +297,9 @@ impl<P: Platform> Swap<P> {
                 break IoState::Begun;
             }
             let (reaps, progress) = (device.reaps.load(Ordering::Acquire), device.backing().progress());
-            // SAFETY: the folio is in RAM, and stays: by the caller's reference until this returns, and later, as long as
-            // it is marked as under way, by the cache's. The caller has its lock, so that nothing else is read to it.
+            // SAFETY: the folio is in RAM, and stays: by the caller's reference until this returns, and
+            // later, as long as it is marked as under way, by the cache's. The caller has its lock, so that
+            // nothing else is read to it.
             match unsafe { device.backing().submit(self.device_memory(), io) } {
                 Submitted::Done(Err(DeviceError::NoSpace)) if at_once && !drained => {
                     // A device in RAM takes what is free, and some of that may be on lists of CPUs.
@@ -348,8 +350,8 @@ impl<P: Platform> Swap<P> {
         IoState::Done(Err(error))
     }
 
-    /// An asynchronous device has completed a folio. False if that is none that it was working on, or was completed
-    /// before.
+    /// An asynchronous device has completed a folio. False if that is none that it was working on, or was
+    /// completed before.
     fn complete(&self, device: &Device<P>, io: PageIo, result: Result<(), DeviceError>) -> bool {
         let frame = self.frames().known(io.pfn);
         let (failed, under_way) = match io.direction {
@@ -385,8 +387,8 @@ impl<P: Platform> Swap<P> {
         let mut any = false;
         device.backing().reap(self.device_memory(), &mut |io, result| {
             let frame = self.frames().known(io.pfn);
-            // Its lock was left for the one that completes it: no other thread takes this mark off while the folio is
-            // being read. Of one that a thread waits for nothing is known once it is completed.
+            // Its lock was left for the one that completes it: no other thread takes this mark off while the
+            // folio is being read. Of one that a thread waits for nothing is known once it is completed.
             let unattended = frame.word().flags().contains(FrameFlags::UNATTENDED);
             if !self.complete(device, io, result) {
                 return;

@@ -82,8 +82,8 @@ impl HostRam {
 ///
 /// # Safety
 ///
-/// `base` is where the direct map has a frame in RAM, which stays what it is as long as the result is used, and which
-/// others access by atomics only.
+/// `base` is where the direct map has a frame in RAM, which stays what it is as long as the result is used,
+/// and which others access by atomics only.
 unsafe fn words_of<'f>(base: NonNull<u8>) -> &'f [AtomicU64; WORDS] {
     // SAFETY: one valid, aligned page (contract of `Platform`), and the caller's promise.
     unsafe { base.cast().as_ref() }

@@ -93,8 +93,8 @@ impl<D> SlowDevice<D> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Completes the first `count` requests that wait, and wakes their waiters. Those that are not of the machine
-    /// of `memory` fail. Returns how many there were.
+    /// Completes the first `count` requests that wait, and wakes their waiters. Those that are not of the
+    /// machine of `memory` fail. Returns how many there were.
     pub fn complete<P: Platform>(&self, memory: DeviceMemory<'_, P>, count: usize) -> usize
     where
         D: SwapDevice<P>,

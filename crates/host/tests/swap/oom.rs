@@ -138,8 +138,8 @@ fn a_killed_program_whose_mmap_lock_is_held_is_not_waited_for() {
     assert_audit(&machine);
 }
 
-/// Hazard: the pages of a device do not fit in memory, and programs are killed until they do. That is the caller's
-/// error; on Linux the OOM killer chooses the process that called `swapoff`.
+/// Hazard: the pages of a device do not fit in memory, and programs are killed until they do. That is the
+/// caller's error; on Linux the OOM killer chooses the process that called `swapoff`.
 #[test]
 fn a_swapoff_without_memory_kills_nothing() {
     let machine: Machine = Setup::mib(16).overcommit().with(|memory| memory.oom = OomAction::Kill).build();

@@ -299,7 +299,8 @@ fn files_of_memcgs_are_found_by_their_path() {
     memcgs.remove(outer).unwrap();
 }
 
-/// A device of the embedder's whose name is longer than its column, and whose figures are larger than any memory.
+/// A device of the embedder's whose name is longer than its column, and whose figures are larger than any
+/// memory.
 struct Boastful;
 
 impl<P: Platform> SwapDevice<P> for Boastful {
@@ -342,8 +343,8 @@ fn a_device_that_boasts_breaks_no_text() {
     assert_eq!(words(&stat)[0], u64::MAX.to_string());
 }
 
-/// Hazard: a file's offset overflows. `mremap` checks only that pages can be counted, so what it adds may lie past all
-/// offsets that bytes can have.
+/// Hazard: a file's offset overflows. `mremap` checks only that pages can be counted, so what it adds may lie
+/// past all offsets that bytes can have.
 #[test]
 fn an_offset_past_all_bytes_wraps_as_in_linux() {
     let machine = machine();

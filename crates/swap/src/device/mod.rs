@@ -6,9 +6,10 @@
 //! [`reap`](SwapDevice::reap)s what is done, for the thread that began it. Submitting a request allocates no
 //! memory: it is a few words that the device copies to its own queue.
 //!
-//! Safe code can implement a device. So what a device reports is believed only as far as it can do no harm: it ends a
-//! request of its own that is under way, once. But a request names frames by their numbers, and a device accesses them;
-//! so to submit one is unsafe, and a device that hands requests on to another one answers for the frames.
+//! Safe code can implement a device. So what a device reports is believed only as far as it can do no harm:
+//! it ends a request of its own that is under way, once. But a request names frames by their numbers, and a
+//! device accesses them; so to submit one is unsafe, and a device that hands requests on to another one
+//! promises that the frames stay.
 
 mod compressed;
 mod front;
@@ -179,12 +180,12 @@ pub trait SwapDevice<P: Platform>: Send + Sync + 'static {
     ///
     /// # Safety
     ///
-    /// The frames of `io` are in the RAM of the machine of `memory`. They stay what they are, and those of a read are
-    /// the device's alone, until the request completes: until this returns [`Submitted::Done`] or
+    /// The frames of `io` are in the RAM of the machine of `memory`. They stay what they are, and those of a
+    /// read are the device's alone, until the request completes: until this returns [`Submitted::Done`] or
     /// [`Submitted::QueueFull`], or [`reap`](Self::reap) reports it.
     ///
-    /// A device that hands the request on to another one makes the same promise there. So it does not report it
-    /// before the other one does.
+    /// A device that hands the request on to another one makes the same promise there. So it does not report
+    /// it before the other one does.
     ///
     /// ```compile_fail,E0133
     /// use quire_swap::{DeviceMemory, Direction, PageIo, SwapDevice};
@@ -254,8 +255,8 @@ pub trait SwapDevice<P: Platform>: Send + Sync + 'static {
     }
 }
 
-/// A device that says it is [synchronous](DeviceFlags::SYNCHRONOUS) has begun a request, and may use its frames for
-/// ever: they are never freed. They are those of a folio.
+/// A device that says it is [synchronous](DeviceFlags::SYNCHRONOUS) has begun a request, and may use its
+/// frames for ever: they are never freed. They are those of a folio.
 #[cold]
 pub(crate) fn keep_for_ever<P: Platform>(frames: &Frames<P>, io: PageIo) {
     frames.folio(io.pfn).frame().get(1);

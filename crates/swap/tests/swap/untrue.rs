@@ -1,5 +1,5 @@
-//! Devices that report what did not happen. Safe code can implement a device, so an error is the worst that may come of
-//! it.
+//! Devices that report what did not happen. Safe code can implement a device, so an error is the worst that
+//! may come of it.
 
 use crate::common::*;
 use quire_arch::{Order, Pfn, Platform};
@@ -134,7 +134,8 @@ fn assert_read(swap: &Swap<Machine>, slot: SlotId, back: Pfn) {
     assert_sound(swap);
 }
 
-/// Hazard: a page is taken for read, and its frame is freed, while the device that reads it still writes there.
+/// Hazard: a page is taken for read, and its frame is freed, while the device that reads it still writes
+/// there.
 #[test]
 fn a_device_ends_no_request_of_another_one() {
     let (swap, [own, other]) = two_devices(DeviceFlags::empty());

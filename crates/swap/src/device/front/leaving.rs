@@ -30,7 +30,8 @@ struct Leaving {
     slot: u64,
     /// The copy that the device reads.
     frame: Pfn,
-    /// The copy is made, so the device may have it. Until then it has come to no end, whatever the device reports.
+    /// The copy is made, so the device may have it. Until then it has come to no end, whatever the device
+    /// reports.
     sent: bool,
     since: Since,
 }
@@ -165,8 +166,8 @@ mod tests {
 
     const SITE: FaultSite = FaultSite::new("test");
 
-    /// Hazard: a device reports the end of a page that it does not have yet, or had, and the frame of the copy is given
-    /// back while the copy is made, or twice.
+    /// Hazard: a device reports the end of a page that it does not have yet, or had, and the frame of the
+    /// copy is given back while the copy is made, or twice.
     #[test]
     fn a_page_leaves_once_and_not_before_it_was_sent() {
         run_on(0);

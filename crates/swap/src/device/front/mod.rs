@@ -270,7 +270,8 @@ impl<P: Platform, D: SwapDevice<P>> CompressedCache<P, D> {
                 self.state.lock().parts.next()
             };
             let Some(page) = page else { return };
-            // SAFETY: the page is of a read that was submitted here, and that is not reported before its last page.
+            // SAFETY: the page is of a read that was submitted here, and that is not reported before its last
+            // page.
             match unsafe { self.behind.submit(DeviceMemory::new(frames), page) } {
                 Submitted::Begun => {}
                 Submitted::Done(result) => self.keep_done(frames, page, result),
