@@ -60,8 +60,8 @@ impl<'s, P: Platform> Spaces<P> {
         self.swap_in_with(wanted, |cause, need| self.make_room(cause, need))
     }
 
-    /// The same for a caller that no program waits for: where no frame can be freed it fails, and none is
-    /// killed.
+    /// The same for a caller that can give up, a swapoff or a collapse: where no frame can be freed it fails, and no
+    /// program is killed.
     pub(crate) fn swap_in_or_fail(&'s self, wanted: Swapped) -> Result<Option<SwappedIn<'s, P>>, FaultError> {
         self.swap_in_with(wanted, |cause, need| match need {
             Need::Frames(_) => self.free_some(cause, need),
