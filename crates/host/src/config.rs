@@ -176,7 +176,7 @@ pub enum HostError {
         ram: u64,
         /// Bytes of the host that are in use as soon as the machine is built.
         needed: u64,
-        /// Bytes that the host has available (`MemAvailable`).
+        /// Bytes that the host has available for this process (`MemAvailable`, and limits of cgroups).
         available: u64,
     },
     /// An entry of the kernel's half has an index out of range.
@@ -190,14 +190,6 @@ pub enum HostError {
     /// The host refused the mapping for the RAM.
     #[error("the host refused the mapping for RAM: {0}")]
     Map(#[source] io::Error),
-}
-
-/// Bytes of memory that the host has available, if it says so.
-pub(crate) fn host_memory_available() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kib << 10)
 }
 
 #[cfg(test)]
@@ -222,10 +214,5 @@ mod tests {
         config.prefault = true;
         assert!(config.check_host(|| Some(3 << 30)).is_err());
         assert!(HostConfig::with_ram(64 << 20).check_host(|| Some(0)).is_ok(), "too small to ask");
-    }
-
-    #[test]
-    fn the_host_says_what_it_has() {
-        assert!(host_memory_available().is_some_and(|bytes| bytes > 1 << 20));
     }
 }

@@ -9,6 +9,7 @@
 //! # Modules, lowest first
 //!
 //! - `threads`: threads and locks of the host.
+//! - `available`: how much memory the host has.
 //! - `config`, `zeroing`: the configuration of a machine; zeroing that bypasses the caches.
 //! - `arena`: the RAM.
 //! - `written`: which frames programs wrote to, where there are no bytes.
@@ -29,6 +30,7 @@
 //! - `swap`: devices that keep pages on the host.
 
 mod arena;
+mod available;
 mod config;
 mod counters;
 mod cpu;
@@ -56,6 +58,7 @@ mod walk;
 mod written;
 mod zeroing;
 
+pub use available::host_memory_available;
 pub use config::{Contents, HostConfig, HostError};
 pub use counters::HostCounters;
 pub use give_way::give_way;

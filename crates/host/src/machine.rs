@@ -1,7 +1,8 @@
 //! The state shared by all handles of one machine.
 
 use crate::arena::Arena;
-use crate::config::{Contents, HostConfig, HostError, host_memory_available};
+use crate::available::host_memory_available;
+use crate::config::{Contents, HostConfig, HostError};
 use crate::cpu::Cpus;
 use crate::parking::Parking;
 use crate::threads::RwLock;

@@ -2,7 +2,7 @@
 
 use super::files::FileIds;
 use crate::event::{
-    Direction, ExecGain as Recorded, ExecImage, Mapping, Privileges, ThpDisable, VmFlags as Letters,
+    Direction, ExecGain as Recorded, ExecImage, Mapping, PageRun, Privileges, ThpDisable, VmFlags as Letters,
 };
 use quire_arch::{Access, VirtAddr, VirtRange};
 use quire_host::{HostPlatform, Machine};
@@ -94,6 +94,21 @@ pub(super) fn huge_disable_of(recorded: ThpDisable) -> HugeDisable {
     }
 }
 
+/// Pages that are resident in a new image at most: a program's arguments, and what the kernel touches. More can only
+/// be claimed.
+pub(super) const MOST_RESIDENT: u64 = 1 << 14;
+
+/// The resident pages of a mapping, as far as they lie in it.
+pub(super) fn resident_runs(mapping: &Mapping) -> impl Iterator<Item = PageRun> {
+    let (first, end) = (mapping.start.checked_next_multiple_of(PAGE).unwrap_or(u64::MAX), mapping.end);
+    mapping.resident.iter().map(move |run| {
+        let claimed = run.start & !(PAGE - 1);
+        let start = claimed.clamp(first, end.max(first));
+        let pages = run.pages.saturating_sub(start.saturating_sub(claimed) / PAGE);
+        PageRun { start, pages: pages.min(end.saturating_sub(start) / PAGE), file: run.file }
+    })
+}
+
 /// What could not be set up as recorded.
 #[derive(Debug, Default)]
 pub(super) struct Failures {
@@ -135,6 +150,7 @@ pub(super) fn build<'m>(
     let _ = space.set_memcg(memcg);
     // A new space refuses nothing yet, so that this is taken.
     let _ = space.set_exec_gain(exec_gain_of(image));
+    let mut left = MOST_RESIDENT;
     for mapping in &image.mappings {
         let range = VirtRange::new(VirtAddr(mapping.start), VirtAddr(mapping.end));
         if range.end() > <quire_arch::paging::X86_64Level4 as quire_arch::PagingFormat>::USER_END {
@@ -151,10 +167,12 @@ pub(super) fn build<'m>(
             failures.add(format!("exec: mapping {range:?}: {error}"), matches!(error, Error::NoFrames(_)));
             continue;
         }
-        for run in &mapping.resident {
+        for run in resident_runs(mapping) {
+            let pages = run.pages.min(left);
+            left -= pages;
             let private = !mapping.shared && !run.file && mapping.write;
             let access = if private { Access::Write } else { Access::Read };
-            for page in 0..run.pages {
+            for page in 0..pages {
                 if let Err(error) = space.fault(VirtAddr(run.start + page * PAGE), access) {
                     let words = format!("exec: resident page {:#x}: {error}", run.start + page * PAGE);
                     failures.add(words, matches!(error, FaultError::OutOfMemory(_)));

@@ -68,7 +68,8 @@ use thiserror::Error;
 /// How a trace is replayed.
 #[derive(Clone, Debug, Default)]
 pub struct ReplayOptions {
-    /// Bytes of RAM of the machine; by default enough that nothing runs short.
+    /// Bytes of RAM of the machine; by default enough that nothing runs short, but at most half of what the host has
+    /// available.
     pub memory: Option<u64>,
     /// Bytes that the programs may have together, as a memory cgroup's `memory.max` allows them. What a
     /// swap device keeps in RAM is not part of it.
@@ -309,7 +310,7 @@ impl Replay {
         let total = self.needs.events();
         let started = Instant::now();
         let contents = self.options.contents.then(|| Arc::clone(&self.needs));
-        let limited = self.is_limited();
+        let limited = self.is_limited() || self.is_short(machine);
         let memcg =
             if self.options.life || self.options.limit.is_some() { memcg(machine)? } else { MemcgId::ROOT };
         let how = Manner {
@@ -317,6 +318,8 @@ impl Replay {
             digest: self.options.digest,
             limited,
             suffices: self.needs.ram(self.options.huge.policy),
+            // Whoever names the size may have all of it replayed.
+            too_much_at: self.needs.too_much_at().filter(|_| self.options.memory.is_none()),
             uses: self.needs.uses(header),
             life: self.options.life,
             heat: self.options.heat.map(|columns| (columns, self.needs.time_ns())),
@@ -401,10 +404,15 @@ impl Replay {
         options.memory.is_some() || options.swap.is_some() || options.limit.is_some()
     }
 
+    /// Whether the host is too small for the machine that the trace needs.
+    fn is_short(&self, machine: &Machine) -> bool {
+        machine.memory().frames().totals().present * 4096 < self.needs.ram(self.options.huge.policy)
+    }
+
     fn build(&self, header: &TraceHeader, sample: Option<Sample>) -> Result<Machine, ReplayError> {
         let options = &self.options;
         let part = |bytes| sample.map_or(bytes, |sample| sample.part(bytes).max(LEAST_RAM));
-        let ram = options.memory.map_or_else(|| self.needs.ram(options.huge.policy), part);
+        let ram = options.memory.map_or_else(|| plan::affordable(self.needs.ram(options.huge.policy)), part);
         let mut host = HostConfig::with_ram(ram).cpus(cpus(header));
         host.paranoid = options.paranoid;
         host.large_pages = true;

@@ -44,6 +44,8 @@ pub struct DoesNotFit {
     pub program: String,
     /// What it did.
     pub what: String,
+    /// There was memory, but the trace asks for far more work than its size lets expect.
+    pub out_of_proportion: bool,
     /// Bytes of RAM.
     pub ram: u64,
     /// Bytes that the programs were allowed, if they had a limit.
@@ -58,7 +60,14 @@ pub struct DoesNotFit {
 
 impl fmt::Display for DoesNotFit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { event, pid, program, what, ram, limit, swap, held, suffices } = self;
+        let Self { event, pid, program, what, out_of_proportion, ram, limit, swap, held, suffices } = self;
+        if *out_of_proportion {
+            return write!(
+                f,
+                "the recording is out of proportion: at event {event} {program} ({pid}) is left ({what}); with \
+                 --memory SIZE it is replayed whatever that takes"
+            );
+        }
         let (bytes, of, option) = match limit {
             Some(limit) => (limit, "under the limit", "--limit"),
             None => (ram, "of RAM", "--memory"),

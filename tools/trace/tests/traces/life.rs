@@ -127,7 +127,11 @@ fn a_peak_of_16_gib_fits_into_one() {
         program.write(2 * SECOND, BASE + block * HUGE);
     }
     program.unmap(4 * SECOND, BASE, PEAK);
-    let always = program.life(policy(HugeEnabled::Always));
+    // As much as is planned for it, which may be more than half of what the host has left.
+    let memory = Some(PEAK + PEAK / 8 + (68 << 20));
+    let huge = HugeConfig { policy: policy(HugeEnabled::Always), ..HugeConfig::default() };
+    let options = ReplayOptions { huge, memory, life: true, ..ReplayOptions::default() };
+    let always = program.replay(options).life.unwrap();
     assert_eq!((always.at_peak.anonymous, always.at_peak.huge, always.fallbacks()), (PEAK, PEAK, 0));
     // Of all tests of this process together.
     let status = std::fs::read_to_string("/proc/self/status").expect("/proc");

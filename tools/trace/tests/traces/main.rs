@@ -7,9 +7,11 @@ mod common;
 
 mod format;
 mod host;
+mod hostile;
 mod life;
 mod limits;
 mod recordings;
 mod replay;
 mod reuse;
+mod sizes;
 mod versions;

@@ -5,11 +5,14 @@
 
 mod damage;
 mod input;
+mod sums;
+#[cfg(test)]
+mod tests;
 
 pub use damage::Damage;
 
 use super::codec::BlockDecoder;
-use super::crc::{Chain, crc32};
+use super::crc::Chain;
 use super::error::{TraceError, TraceErrorKind};
 use super::frame::{BadHead, Codec, FrameHead, FrameKind, HEAD_LEN};
 use super::varint::Malformed;
@@ -45,6 +48,8 @@ pub struct TraceReader<R: Read> {
     last_time: u64,
     trailer: Option<Trailer>,
     salvage: Option<Damage>,
+    /// The frame that the input stands at, if that is known to be whole.
+    whole: Option<FrameHead>,
     done: bool,
 }
 
@@ -118,6 +123,7 @@ impl<R: Read> TraceReader<R> {
             last_time: 0,
             trailer: None,
             salvage: None,
+            whole: None,
             done: false,
         })
     }
@@ -193,7 +199,7 @@ impl<R: Read> TraceReader<R> {
         if contents.len() < head.stored_len as usize {
             return wrong(TraceErrorKind::Truncated { within: head.kind.name() });
         }
-        if crc32(contents) != head.stored_crc {
+        if input.checksum(HEAD_LEN, frame_len(head)) != head.stored_crc {
             return wrong(TraceErrorKind::Checksum { part: head.kind.name() });
         }
         Ok(head)
@@ -208,7 +214,21 @@ impl<R: Read> TraceReader<R> {
     /// Moves on to the next frame.
     fn next_frame(&mut self) -> Result<Next, TraceError> {
         let offset = self.input.offset();
-        let head = Self::read_frame(&mut self.input)?;
+        let head = match self.whole.take() {
+            // It was read before, to report a gap.
+            Some(head) => head,
+            None => Self::read_frame(&mut self.input)?,
+        };
+        self.whole = Some(head);
+        let next = self.take_frame(head, offset)?;
+        if !matches!(next, Next::Gap(_)) {
+            self.whole = None;
+        }
+        Ok(next)
+    }
+
+    /// Takes a frame that is whole.
+    fn take_frame(&mut self, head: FrameHead, offset: u64) -> Result<Next, TraceError> {
         let expected = self.seen.events;
         match head.kind {
             FrameKind::Header => Err(TraceError::new(
@@ -312,8 +332,16 @@ impl<R: Read> TraceReader<R> {
             return Err(error);
         }
         let from = self.input.offset();
+        self.input.expect_overlaps();
         let missing_end = matches!(error.kind(), TraceErrorKind::NoTrailer);
-        let found = if missing_end { false } else { self.seek_frame()? };
+        let found = match self.whole.take() {
+            // Its checksum matches, so the next frame begins where it ends.
+            Some(head) => {
+                self.input.consume(frame_len(head));
+                !self.input.peek(1)?.is_empty()
+            }
+            None => !missing_end && self.seek_frame()?,
+        };
         let bytes = self.input.offset() - from;
         if let Some(damage) = &mut self.salvage {
             damage.add(error, bytes, found);

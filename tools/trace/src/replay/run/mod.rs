@@ -47,6 +47,8 @@ pub(super) struct Manner {
     pub(super) limited: bool,
     /// Bytes of RAM with which nothing runs short.
     pub(super) suffices: u64,
+    /// The event that brings in more than is in proportion to the trace: the replay ends before it.
+    pub(super) too_much_at: Option<u64>,
     /// How the trace knows reuses of pages.
     pub(super) uses: UseSource,
     /// Follow memory over the recorded time.
@@ -154,6 +156,9 @@ impl<'m> Run<'m> {
         if self.how.stop_at == Some(self.event) {
             self.mappings = Some(self.mappings());
             return;
+        }
+        if self.how.too_much_at == Some(self.event) {
+            return self.out_of_proportion(event.task);
         }
         self.tick(event.time_ns);
         if self.heat.as_ref().is_some_and(|heat| heat.is_due(event.time_ns)) {

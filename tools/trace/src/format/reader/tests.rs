@@ -1,0 +1,86 @@
+//! What salvaging hostile files costs.
+
+use super::*;
+use crate::format::{CallSource, FaultSource, TraceWriter, UseSource};
+
+fn header() -> TraceHeader {
+    TraceHeader {
+        recorder: String::new(),
+        kernel: String::new(),
+        machine: String::new(),
+        page_size: 4096,
+        cpus: 1,
+        ram: 0,
+        swap: 0,
+        faults: FaultSource::Tracepoint,
+        calls: CallSource::Seccomp,
+        uses: UseSource::None,
+        settings: None,
+        started: 0,
+        pressure: None,
+        shown_limit: None,
+        command: Vec::new(),
+    }
+}
+
+/// A file that holds nothing but heads after its header, each with these fields.
+fn heads(count: usize, of: impl Fn(usize) -> FrameHead) -> Vec<u8> {
+    let mut file = Vec::new();
+    drop(TraceWriter::new(&mut file, &header(), 1).expect("memory takes everything"));
+    for number in 0..count {
+        file.extend_from_slice(&of(number).to_bytes());
+    }
+    file
+}
+
+/// Each head claims that all of the next half mebibyte are its contents, and none has their checksum.
+#[test]
+fn salvage_checks_bytes_that_many_frames_claim_once() {
+    const LEN: u32 = 512 << 10;
+    let (kind, codec) = (FrameKind::Block, Codec::Plain);
+    let file = heads(30_000, |number| FrameHead {
+        kind,
+        codec,
+        raw_len: LEN,
+        stored_len: LEN,
+        first_event: 0,
+        events: 1,
+        stored_crc: number as u32,
+    });
+    let mut reader = TraceReader::new(&file[..]).expect("a header").salvaging();
+    assert_eq!((&mut reader).count(), 0);
+    assert!(reader.damage().is_some_and(|damage| damage.bytes() > 1 << 20));
+    let checked = reader.input.checked();
+    assert!(checked < 20 * file.len() as u64, "{checked} bytes of {} were checked", file.len());
+}
+
+/// Frames within the contents of another one, which is whole but makes no sense: it is left out as a whole.
+#[test]
+fn salvage_looks_for_no_frames_in_one_that_is_whole() {
+    let (kind, codec) = (FrameKind::Block, Codec::Zstd);
+    let inner = FrameHead {
+        kind,
+        codec: Codec::Plain,
+        raw_len: 0,
+        stored_len: 0,
+        first_event: 0,
+        events: 0,
+        stored_crc: 0,
+    };
+    let contents = inner.to_bytes().repeat(100);
+    let len = contents.len() as u32;
+    let outer = FrameHead {
+        kind,
+        codec,
+        raw_len: 1 << 20,
+        stored_len: len,
+        first_event: 0,
+        events: 1,
+        stored_crc: crate::format::crc::crc32(&contents),
+    };
+    let mut file = heads(1, |_| outer);
+    file.extend_from_slice(&contents);
+    let mut reader = TraceReader::new(&file[..]).expect("a header").salvaging();
+    assert_eq!((&mut reader).count(), 0);
+    assert_eq!(reader.damage().map(Damage::places), Some(1));
+}

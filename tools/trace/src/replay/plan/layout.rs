@@ -1,0 +1,192 @@
+//! The mappings of an address space, as far as its need of memory depends on them.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// What `madvise` said of large folios.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum Advice {
+    #[default]
+    None,
+    Huge,
+    NoHuge,
+}
+
+/// What a mapping is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Kind {
+    /// Private and without a file.
+    pub(super) anonymous: bool,
+    /// Some access is allowed.
+    pub(super) accessible: bool,
+    pub(super) writable: bool,
+    pub(super) shared: bool,
+    /// What is mapped comes in at once.
+    pub(super) locked: bool,
+    pub(super) grows_down: bool,
+    pub(super) advice: Advice,
+}
+
+impl Kind {
+    /// Whether a touch can bring in more than a page, and whether such memory is advised to.
+    pub(super) fn large(self) -> Option<usize> {
+        let possible = self.anonymous && self.advice != Advice::NoHuge;
+        possible.then_some(usize::from(self.advice == Advice::Huge))
+    }
+}
+
+/// The end of user space, which no mapping crosses.
+pub(super) const USER_END: u64 = 1 << 47;
+/// How far below a stack a touch makes it grow, whatever its limit is.
+const MOST_GROWTH: u64 = 1 << 34;
+
+/// Mappings by their start.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Layout(BTreeMap<u64, (u64, Kind)>);
+
+/// The pages that hold a range of bytes, in user space.
+pub(super) fn pages_of(start: u64, len: u64) -> Range<u64> {
+    let end = start.saturating_add(len).min(USER_END);
+    let start = start & !4095;
+    start..end.next_multiple_of(4096).max(start)
+}
+
+impl Layout {
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The mapping at `addr`.
+    pub(super) fn at(&self, addr: u64) -> Option<(Range<u64>, Kind)> {
+        let (&start, &(end, kind)) = self.0.range(..=addr).next_back()?;
+        (addr < end).then_some((start..end, kind))
+    }
+
+    /// The parts of mappings in `range`.
+    pub(super) fn within(&self, range: Range<u64>) -> impl Iterator<Item = (Range<u64>, Kind)> {
+        let first = self.at(range.start).map_or(range.start, |(found, _)| found.start);
+        let all = self.0.range(first..range.end.max(first));
+        all.map(move |(&start, &(end, kind))| (start.max(range.start)..end.min(range.end), kind))
+            .filter(|(part, _)| part.start < part.end)
+    }
+
+    /// Nothing is mapped in `range` any more.
+    pub(super) fn clear(&mut self, range: Range<u64>) {
+        if range.is_empty() {
+            return;
+        }
+        for place in [range.start, range.end] {
+            self.divide(place);
+        }
+        while let Some((&start, _)) = self.0.range(range.clone()).next() {
+            self.0.remove(&start);
+        }
+    }
+
+    /// `range` is a mapping of this kind.
+    pub(super) fn set(&mut self, mut range: Range<u64>, kind: Kind) {
+        self.clear(range.clone());
+        if range.is_empty() {
+            return;
+        }
+        // Only anonymous memory is merged: another segment or file beside this one stays another.
+        if kind.anonymous {
+            if let Some((before, _)) =
+                self.at(range.start.wrapping_sub(1)).filter(|(_, other)| *other == kind)
+            {
+                range.start = before.start;
+            }
+            if let Some((after, _)) = self.at(range.end).filter(|(_, other)| *other == kind) {
+                self.0.remove(&after.start);
+                range.end = after.end;
+            }
+        }
+        self.0.insert(range.start, (range.end, kind));
+    }
+
+    /// What is mapped in `range` changes so. Returns the parts with what they were and are.
+    pub(super) fn change(
+        &mut self,
+        range: Range<u64>,
+        to: impl Fn(Kind) -> Kind,
+    ) -> Vec<(Range<u64>, Kind, Kind)> {
+        let parts: Vec<_> = self.within(range).map(|(part, kind)| (part, kind, to(kind))).collect();
+        for (part, _, kind) in parts.iter().filter(|(_, before, after)| before != after) {
+            self.set(part.clone(), *kind);
+        }
+        parts
+    }
+
+    /// The mapping that a touch at `addr` finds; a stack above grows down to it.
+    pub(super) fn touched(&mut self, addr: u64) -> Option<Kind> {
+        if let Some((_, kind)) = self.at(addr) {
+            return Some(kind);
+        }
+        let (&start, &(end, kind)) = self.0.range(addr..).next()?;
+        if !kind.grows_down || start - addr > MOST_GROWTH {
+            return None;
+        }
+        self.0.remove(&start);
+        self.0.insert(addr & !4095, (end, kind));
+        Some(kind)
+    }
+
+    fn divide(&mut self, place: u64) {
+        if let Some((range, kind)) = self.at(place).filter(|(range, _)| range.start < place) {
+            self.0.insert(range.start, (place, kind));
+            self.0.insert(place, (range.end, kind));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ANONYMOUS: Kind = Kind {
+        anonymous: true,
+        accessible: true,
+        writable: true,
+        shared: false,
+        locked: false,
+        grows_down: false,
+        advice: Advice::None,
+    };
+
+    fn all(layout: &Layout) -> Vec<Range<u64>> {
+        layout.within(0..USER_END).map(|(range, _)| range).collect()
+    }
+
+    #[test]
+    fn mappings_are_divided_and_anonymous_ones_merged() {
+        let mut layout = Layout::default();
+        let file = Kind { anonymous: false, ..ANONYMOUS };
+        layout.set(0x1000..0x5000, ANONYMOUS);
+        layout.set(0x5000..0x9000, ANONYMOUS);
+        layout.set(0x9000..0xa000, file);
+        layout.set(0xa000..0xb000, file);
+        assert_eq!(all(&layout), [0x1000..0x9000, 0x9000..0xa000, 0xa000..0xb000]);
+        layout.clear(0x3000..0x4000);
+        assert_eq!(layout.at(0x3fff), None);
+        assert_eq!(layout.within(0x2000..0x9001).count(), 3);
+        let parts = layout.change(0x4000..0x6000, |kind| Kind { advice: Advice::Huge, ..kind });
+        assert_eq!(parts.len(), 1);
+        assert_eq!(layout.at(0x4000).unwrap().0, 0x4000..0x6000);
+        layout.set(0x3000..0x4000, ANONYMOUS);
+        assert_eq!(layout.at(0x1000).unwrap().0, 0x1000..0x4000);
+    }
+
+    #[test]
+    fn a_stack_grows_and_other_memory_does_not() {
+        let mut layout = Layout::default();
+        layout.set(0x10_0000..0x20_0000, ANONYMOUS);
+        layout.set(0x7fff_0000_0000..0x7fff_0001_0000, Kind { grows_down: true, ..ANONYMOUS });
+        assert_eq!(layout.touched(0x1000), None);
+        assert_eq!(layout.touched(0x20_0000), None, "too far below the stack");
+        assert!(layout.touched(0x7ffe_ffff_0008).is_some());
+        assert_eq!(layout.at(0x7ffe_ffff_0000).unwrap().0, 0x7ffe_ffff_0000..0x7fff_0001_0000);
+        assert_eq!(pages_of(0x1fff, 2), 0x1000..0x3000);
+        assert_eq!(pages_of(0x1000, u64::MAX), 0x1000..USER_END);
+        assert_eq!(pages_of(u64::MAX, 7), u64::MAX & !4095..u64::MAX & !4095);
+    }
+}

@@ -1,0 +1,415 @@
+//! What a trace needs: found by looking it through once.
+//!
+//! The mappings of each address space are followed, and which pages come in: by touches, and by calls that bring in
+//! what they name. So a machine has the RAM that these pages take under a setting of large folios, with their tables,
+//! and what a recording only claims (a peak, a count in an event) adds nothing beyond its mappings.
+
+mod block;
+mod calls;
+mod layout;
+mod space;
+#[cfg(test)]
+mod tests;
+
+use super::overcommit;
+use super::sampled::SampledContents;
+use crate::event::{
+    Compressibility, Event, EventKind, ExecImage, Fault, Mapping, Outcome, Reuse, ReuseAccess, ReuseSource,
+    TaskId, VmFlags,
+};
+use crate::format::{Pressure, TraceHeader, UseSource};
+use block::{Demand, ORDERS};
+use layout::{Advice, Kind, pages_of};
+use quire_host::host_memory_available;
+use quire_mm::{space::Overcommit, thp::HugePolicy};
+use space::{Budget, Image, Layer, Layers};
+use std::collections::HashMap;
+
+/// What is known of a trace after it was looked through.
+#[derive(Debug)]
+pub struct Needs {
+    events: u64,
+    /// Of the last event.
+    time_ns: u64,
+    overcommit_mode: u8,
+    /// Which address space each thread is in.
+    spaces: HashMap<TaskId, usize>,
+    /// Address spaces by the order in which they began.
+    images: HashMap<usize, Image>,
+    begun: usize,
+    layers: Layers,
+    /// What all need now.
+    now: Demand,
+    /// Whether that has grown since the peaks were taken.
+    grown: bool,
+    /// The most that all needed, by the orders that touches bring in: in memory that is not advised to have large
+    /// folios, and in memory that is.
+    peaks: Box<[[u64; ORDERS]; ORDERS]>,
+    budget: Budget,
+    /// The event that brings in more than a recording may, if there is one. Nothing is planned from it on.
+    too_much_at: Option<u64>,
+    contents: SampledContents,
+    /// How the recorder paged memory out, if it did: pages fault again and again, and little was resident.
+    pressure: Option<Pressure>,
+    /// The best source of uses that was seen.
+    uses: Option<ReuseSource>,
+}
+
+/// What is replayed of a recording under pressure, and stands for all of the program's memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sample {
+    /// Which.
+    pub(super) pressure: Pressure,
+    /// How much of it.
+    pub(super) share: f64,
+}
+
+impl Sample {
+    /// What bytes of all memory are of the sample.
+    pub(super) fn part(&self, bytes: u64) -> u64 {
+        (bytes as f64 * self.share) as u64
+    }
+}
+
+/// Memory that a replay needs beside the program's: slabs, lists, and Linux's watermarks.
+const SPARE_BYTES: u64 = 64 << 20;
+/// RAM is planned in steps.
+const STEP: u64 = 4 << 20;
+/// No plan is for more than 1 TiB.
+const MOST_PAGES: u64 = 1 << (40 - 12);
+
+impl Default for Needs {
+    fn default() -> Self {
+        Self {
+            events: 0,
+            time_ns: 0,
+            overcommit_mode: 0,
+            spaces: HashMap::new(),
+            images: HashMap::new(),
+            begun: 0,
+            layers: Layers::new(),
+            now: Demand::default(),
+            grown: false,
+            peaks: Box::default(),
+            budget: Budget::FIRST,
+            too_much_at: None,
+            contents: SampledContents::default(),
+            pressure: None,
+            uses: None,
+        }
+    }
+}
+
+impl Needs {
+    /// Of a trace with this header, nothing of which was looked at yet.
+    pub(super) fn of(header: &TraceHeader) -> Self {
+        Self { pressure: header.pressure, ..Self::default() }
+    }
+
+    /// Whether no address space was found.
+    pub fn is_empty(&self) -> bool {
+        self.begun == 0
+    }
+
+    /// Number of events.
+    pub fn events(&self) -> u64 {
+        self.events
+    }
+
+    /// The recorded time from the start of the recording to the last event, in nanoseconds.
+    pub fn time_ns(&self) -> u64 {
+        self.time_ns
+    }
+
+    /// Bytes of RAM with which nothing runs short under `policy`: the most that the address spaces that live at once
+    /// need together, an eighth more, and what a machine needs for itself. Never more than some 1.1 TiB, whatever the
+    /// trace claims.
+    pub fn ram(&self, policy: HugePolicy) -> u64 {
+        let order = |advised| {
+            policy
+                .enabled_orders(advised)
+                .largest()
+                .map_or(0, |order| usize::from(order.get()).min(ORDERS - 1))
+        };
+        let [plain, advised] = [order(false), order(true)];
+        let pages = self.peaks[plain][advised].max(self.now.pages([plain, advised]));
+        let pages = pages.min(MOST_PAGES);
+        ((pages + pages / 8) * 4096 + SPARE_BYTES).next_multiple_of(STEP)
+    }
+
+    /// The number of the event, if there is one, with which events have brought in more pages together, or walked over
+    /// more page tables, than is in proportion to their number: single events name as many as they like.
+    pub fn too_much_at(&self) -> Option<u64> {
+        self.too_much_at
+    }
+
+    /// How well the pages of all its programs compress, as far as that was recorded.
+    pub fn compressibility(&self) -> &Compressibility {
+        self.contents.sizes()
+    }
+
+    /// What the recorder paged out.
+    pub(super) fn pressure(&self) -> Option<Pressure> {
+        self.pressure
+    }
+
+    /// What pages hold.
+    pub(super) fn contents(&self) -> &SampledContents {
+        &self.contents
+    }
+
+    /// What a trace with this header knows of pages that were used again. Where the header does not say, the
+    /// events do.
+    pub fn uses(&self, header: &TraceHeader) -> UseSource {
+        match (header.uses, self.uses) {
+            (UseSource::Unknown, None) => UseSource::None,
+            (UseSource::Unknown, Some(ReuseSource::MappingCounts)) => UseSource::Sampled { interval_ms: 0 },
+            (UseSource::Unknown, Some(ReuseSource::Exact)) => UseSource::Exact,
+            (known, _) => known,
+        }
+    }
+
+    pub(super) fn overcommit(&self, header: &TraceHeader) -> Overcommit {
+        overcommit(self.overcommit_mode, header)
+    }
+
+    pub(super) fn add(&mut self, event: &Event) {
+        self.time_ns = self.time_ns.max(event.time_ns);
+        self.budget.event();
+        match &event.kind {
+            EventKind::Fault(fault) => self.fault(event.task, fault),
+            EventKind::Call(call) => self.call(event.task, call),
+            EventKind::Exec(image) => {
+                self.overcommit_mode = image.overcommit_memory;
+                self.leave(event.task);
+                self.exec(event.task, image);
+            }
+            EventKind::Clone(clone) => {
+                if let Some(&space) = self.spaces.get(&event.task) {
+                    if clone.shares_memory {
+                        if let Some(image) = self.images.get_mut(&space) {
+                            image.users += 1;
+                        }
+                        self.leave(clone.child);
+                        self.spaces.insert(clone.child, space);
+                    } else {
+                        self.leave(clone.child);
+                        self.fork(space, clone.child);
+                    }
+                }
+            }
+            EventKind::Reuse(reuse) => self.reuse(event.task, reuse),
+            EventKind::Compressibility(sample) => self.contents.add_space(sample),
+            EventKind::Contents(sample) => {
+                if let Some(&space) = self.spaces.get(&event.task) {
+                    let number = self.events;
+                    self.contents.add_region(space, number, sample);
+                }
+            }
+            EventKind::Exit(_) => self.leave(event.task),
+            // Calls may be missing.
+            EventKind::Lost(_) => self.images.values_mut().for_each(|image| image.incomplete = true),
+            _ => {}
+        }
+        self.events += 1;
+    }
+
+    fn fault(&mut self, task: TaskId, fault: &Fault) {
+        if matches!(fault.outcome, Outcome::Denied(_)) {
+            return;
+        }
+        let writes = match fault.access {
+            crate::event::Access::Write => Some(true),
+            crate::event::Access::Read | crate::event::Access::Execute => Some(false),
+            crate::event::Access::Unknown => None,
+        };
+        self.touch(task, fault.addr, writes);
+    }
+
+    fn touch(&mut self, task: TaskId, addr: u64, writes: Option<bool>) {
+        let Some(&space) = self.spaces.get(&task).filter(|_| self.too_much_at.is_none()) else { return };
+        let Some(image) = self.images.get_mut(&space) else { return };
+        if image.touch(&self.layers, &mut self.budget, addr, writes) {
+            self.recount(space);
+        }
+    }
+
+    /// Changes the address space of a thread, which can need less then. `change` says whether there was little to look
+    /// at.
+    fn change(&mut self, task: TaskId, change: impl FnOnce(&mut Image, &Layers, &mut Budget) -> bool) {
+        let Some(&space) = self.spaces.get(&task).filter(|_| self.too_much_at.is_none()) else { return };
+        self.take_peaks();
+        if let Some(image) = self.images.get_mut(&space) {
+            let ok = change(image, &self.layers, &mut self.budget);
+            self.check(ok);
+        }
+        self.recount(space);
+    }
+
+    /// Whether this event is still in proportion.
+    fn check(&mut self, ok: bool) {
+        if !ok {
+            self.too_much_at.get_or_insert(self.events);
+        }
+    }
+
+    /// The address space needs something else than when it was counted.
+    fn recount(&mut self, space: usize) {
+        let Some(image) = self.images.get_mut(&space) else { return };
+        let demand = image.demand();
+        self.now.subtract(&image.counted);
+        self.now.add(&demand);
+        image.counted = demand;
+        self.grown = true;
+    }
+
+    fn take_peaks(&mut self) {
+        if std::mem::take(&mut self.grown) {
+            for (plain, peaks) in self.peaks.iter_mut().enumerate() {
+                for (advised, peak) in peaks.iter_mut().enumerate() {
+                    *peak = (*peak).max(self.now.pages([plain, advised]));
+                }
+            }
+        }
+    }
+
+    fn reuse(&mut self, task: TaskId, reuse: &Reuse) {
+        if self.uses != Some(ReuseSource::Exact) {
+            self.uses = Some(reuse.source);
+        }
+        for run in &reuse.runs {
+            let range = pages_of(run.start & !4095, run.pages.saturating_mul(4096));
+            let ok = self.budget.bring_in((range.end - range.start) >> 12);
+            self.check(ok);
+            if !ok {
+                return;
+            }
+            let writes = run.access == ReuseAccess::Write;
+            for addr in range.step_by(4096) {
+                self.touch(task, addr, Some(writes));
+            }
+        }
+    }
+
+    fn exec(&mut self, task: TaskId, recorded: &ExecImage) {
+        let mut image = Image::new();
+        image.brk = recorded.brk.checked_next_multiple_of(4096).unwrap_or(0);
+        for mapping in &recorded.mappings {
+            let kind = kind_of(mapping);
+            let len = mapping.end.saturating_sub(mapping.start);
+            image.layout.set(pages_of(mapping.start, len), kind);
+        }
+        let mut left = super::image::MOST_RESIDENT;
+        let named = recorded.mappings.iter().flat_map(super::image::resident_runs);
+        let named = named.fold(0_u64, |sum, run| sum.saturating_add(run.pages)).min(left);
+        let ok = self.budget.bring_in(named);
+        self.check(ok);
+        if !ok {
+            left = 0;
+        }
+        for run in recorded.mappings.iter().flat_map(super::image::resident_runs) {
+            let pages = run.pages.min(left);
+            left -= pages;
+            for page in 0..pages {
+                image.touch(&self.layers, &mut self.budget, run.start + page * 4096, Some(!run.file));
+            }
+        }
+        self.enter(task, image);
+    }
+
+    fn fork(&mut self, parent: usize, child: TaskId) {
+        let Some(image) = self.images.get_mut(&parent).filter(|_| self.too_much_at.is_none()) else {
+            return self.enter(child, Image::new());
+        };
+        // What both have now is a layer of its own.
+        let number = self.begun;
+        let pages = std::mem::take(&mut image.own);
+        if !pages.blocks.is_empty() {
+            self.now.add(&pages.demand);
+            image.layers.push(number);
+            self.layers.insert(number, Layer { pages, holders: vec![parent] });
+        }
+        let copy = image.fork(&mut self.budget);
+        self.recount(parent);
+        let Some(copy) = copy else {
+            self.check(false);
+            return self.enter(child, Image::new());
+        };
+        for layer in &copy.layers {
+            if let Some(layer) = self.layers.get_mut(layer) {
+                layer.holders.push(number);
+            }
+        }
+        self.enter(child, copy);
+    }
+
+    fn enter(&mut self, task: TaskId, image: Image) {
+        let space = self.begun;
+        self.begun += 1;
+        self.images.insert(space, image);
+        self.spaces.insert(task, space);
+        self.recount(space);
+    }
+
+    fn leave(&mut self, task: TaskId) {
+        let Some(space) = self.spaces.remove(&task) else { return };
+        let Some(image) = self.images.get_mut(&space) else { return };
+        image.users -= 1;
+        if image.users > 0 {
+            return;
+        }
+        self.take_peaks();
+        let Some(image) = self.images.remove(&space) else { return };
+        self.now.subtract(&image.counted);
+        self.budget.blocks += image.own.blocks.len() as u64;
+        for number in image.layers {
+            self.release(number, space);
+        }
+    }
+
+    /// An address space has a layer no more. What only one has is its own.
+    fn release(&mut self, number: usize, space: usize) {
+        let Some(layer) = self.layers.get_mut(&number) else { return };
+        let ok = self.budget.visit(layer.holders.len() as u64 / 16);
+        layer.holders.retain(|holder| *holder != space);
+        let heirs = &layer.holders[..];
+        let heir = if let [heir] = heirs { Some(*heir) } else { None };
+        self.check(ok);
+        let Some(heir) = heir else { return };
+        let Some(layer) = self.layers.remove(&number) else { return };
+        self.now.subtract(&layer.pages.demand);
+        if let Some(image) = self.images.get_mut(&heir) {
+            image.layers.retain(|layer| *layer != number);
+            let ok = image.take(&self.layers, &mut self.budget, layer.pages);
+            self.check(ok);
+            self.recount(heir);
+        }
+    }
+}
+
+/// RAM for a machine that needs so much, as far as half of what the host has left allows: a trace is only a claim.
+pub(super) fn affordable(needed: u64) -> u64 {
+    let half = host_memory_available().map_or(u64::MAX, |bytes| bytes / 2 / STEP * STEP);
+    needed.min(half.max(SPARE_BYTES))
+}
+
+/// What a mapping of a new image is.
+fn kind_of(mapping: &Mapping) -> Kind {
+    let flagged = |letters| mapping.flags.has(letters);
+    let advice = if flagged(*b"hg") {
+        Advice::Huge
+    } else if flagged(*b"nh") {
+        Advice::NoHuge
+    } else {
+        Advice::None
+    };
+    Kind {
+        anonymous: !mapping.shared && mapping.inode == 0,
+        accessible: mapping.read || mapping.write || mapping.execute,
+        writable: mapping.write,
+        shared: mapping.shared,
+        locked: flagged(*b"lo"),
+        grows_down: flagged(*b"gd") || mapping.flags == VmFlags::default() && &*mapping.name == b"[stack]",
+        advice,
+    }
+}

@@ -1,0 +1,465 @@
+//! The pages and page tables of an address space.
+
+use super::block::{Bits, Block, Demand, PAGES};
+use super::layout::{Kind, Layout, USER_END};
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+
+/// Pages of 4 KiB, blocks of what a page table maps, and what tables of the levels above map, as shifts.
+const PAGE_SHIFT: u32 = 12;
+const BLOCK_SHIFT: u32 = 21;
+const UPPER_SHIFTS: [u32; 2] = [30, 39];
+/// Blocks that are looked at again after a child is gone.
+const MOST_LOOKED_AT: usize = 1 << 10;
+/// VMAs that a page holds at least, with what finds them.
+const VMAS_IN_PAGE: u64 = 12;
+
+/// What may still be spent: the numbers of a recording are only claims.
+#[derive(Debug)]
+pub(super) struct Budget {
+    /// Blocks that may be told apart. Beyond, touches are counted without looking whether they are new.
+    pub(super) blocks: u64,
+    /// Blocks and mappings that the plan may visit.
+    pub(super) work: u64,
+    /// Pages that events may bring in, or walk over, without being touches of each.
+    pub(super) pages: u64,
+}
+
+/// What walking over a page table costs, in pages that are brought in.
+const PAGES_OF_WALK: u64 = 32;
+
+impl Budget {
+    /// What ordinary recordings need, and little time.
+    pub(super) const FIRST: Self = Self { blocks: 1 << 18, work: 1 << 25, pages: 1 << 26 };
+
+    /// Each event may cost something.
+    pub(super) fn event(&mut self) {
+        self.work += 4;
+        self.pages += 64;
+    }
+
+    /// The plan visits so many; `false` if that is too much.
+    pub(super) fn visit(&mut self, count: u64) -> bool {
+        take(&mut self.work, count)
+    }
+
+    /// An event names so many pages; `false` if that is too much.
+    pub(super) fn bring_in(&mut self, pages: u64) -> bool {
+        take(&mut self.pages, pages)
+    }
+
+    /// A call walks over so many page tables, which the plan visits too.
+    fn walk(&mut self, tables: u64) -> bool {
+        self.visit(tables + 1) && self.bring_in(tables.saturating_mul(PAGES_OF_WALK))
+    }
+}
+
+fn take(from: &mut u64, count: u64) -> bool {
+    let left = from.checked_sub(count);
+    *from = left.unwrap_or(0);
+    left.is_some()
+}
+
+/// Blocks by their number.
+#[derive(Debug, Default)]
+pub(super) struct Pages {
+    pub(super) blocks: BTreeMap<u64, Block>,
+    pub(super) demand: Demand,
+}
+
+impl Pages {
+    /// Changes a block that exists.
+    fn edit(&mut self, number: u64, change: impl FnOnce(&mut Block)) {
+        if let Some(block) = self.blocks.get_mut(&number) {
+            self.demand.subtract(&block.demand());
+            change(block);
+            self.demand.add(&block.demand());
+        }
+    }
+
+    fn remove(&mut self, number: u64) {
+        if let Some(block) = self.blocks.remove(&number) {
+            self.demand.subtract(&block.demand());
+        }
+    }
+
+    fn touches(&self, number: u64, page: u64) -> bool {
+        self.blocks.get(&number).is_some_and(|block| block.touched.has(page))
+    }
+}
+
+/// Page tables of all levels.
+#[derive(Clone, Debug, Default)]
+struct Tables {
+    /// How many tables the tables of the upper levels hold.
+    upper: [HashMap<u64, u32>; UPPER_SHIFTS.len()],
+    count: u64,
+}
+
+impl Tables {
+    fn add(&mut self, block: u64) {
+        self.count += 1;
+        for (tables, shift) in self.upper.iter_mut().zip(UPPER_SHIFTS) {
+            let held = tables.entry(block >> (shift - BLOCK_SHIFT)).or_default();
+            *held += 1;
+            if *held > 1 {
+                break;
+            }
+            self.count += 1;
+        }
+    }
+
+    fn remove(&mut self, block: u64) {
+        self.count -= 1;
+        for (tables, shift) in self.upper.iter_mut().zip(UPPER_SHIFTS) {
+            let number = block >> (shift - BLOCK_SHIFT);
+            let Some(held) = tables.get_mut(&number) else { break };
+            *held -= 1;
+            if *held > 0 {
+                break;
+            }
+            tables.remove(&number);
+            self.count -= 1;
+        }
+    }
+
+    fn len(&self) -> u64 {
+        self.upper.iter().map(|tables| tables.len() as u64).sum()
+    }
+}
+
+/// What the processes of a fork had in common: frames that stay as long as one of them maps them.
+#[derive(Debug, Default)]
+pub(super) struct Layer {
+    pub(super) pages: Pages,
+    /// The spaces that have it.
+    pub(super) holders: Vec<usize>,
+}
+
+/// Layers by their number.
+pub(super) type Layers = HashMap<usize, Layer>;
+
+/// One address space.
+#[derive(Debug, Default)]
+pub(super) struct Image {
+    /// Threads that use it.
+    pub(super) users: u32,
+    pub(super) layout: Layout,
+    pub(super) brk: u64,
+    /// What is mapped from now on comes in at once.
+    pub(super) locks_new: bool,
+    /// Calls are missing, so that the mappings are not known.
+    pub(super) incomplete: bool,
+    pub(super) own: Pages,
+    /// What it has in common with others.
+    pub(super) layers: Vec<usize>,
+    tables: Tables,
+    /// What was counted without looking whether it is new.
+    loose: Demand,
+    /// What of it is part of the sum of all.
+    pub(super) counted: Demand,
+}
+
+/// The blocks that hold a range of addresses.
+fn blocks_of(range: &Range<u64>) -> Range<u64> {
+    range.start >> BLOCK_SHIFT..range.end.div_ceil(1 << BLOCK_SHIFT)
+}
+
+/// The addresses of a block.
+fn addrs_of(block: u64) -> Range<u64> {
+    block << BLOCK_SHIFT..(block + 1) << BLOCK_SHIFT
+}
+
+/// The pages of a block that lie in a range of addresses.
+fn part_of(block: u64, range: &Range<u64>) -> Bits {
+    let start = block << BLOCK_SHIFT;
+    let page = |addr: u64| (addr.saturating_sub(start) >> PAGE_SHIFT).min(PAGES);
+    Bits::range(page(range.start), page(range.end))
+}
+
+impl Image {
+    /// An address space without mappings, of one thread.
+    pub(super) fn new() -> Self {
+        Self { users: 1, ..Self::default() }
+    }
+
+    /// What it needs beside its layers.
+    pub(super) fn demand(&self) -> Demand {
+        let mut sum = self.own.demand;
+        sum.add(&self.loose);
+        sum.single += self.tables.count + self.layout.len() as u64 / VMAS_IN_PAGE;
+        sum
+    }
+
+    fn has_table(&self, layers: &Layers, block: u64) -> bool {
+        let has =
+            |layer: &usize| layers.get(layer).is_some_and(|layer| layer.pages.blocks.contains_key(&block));
+        self.own.blocks.contains_key(&block) || self.layers.iter().any(has)
+    }
+
+    /// Where in a block touches can bring in more than a page.
+    fn large_in(&self, block: u64) -> [Bits; 2] {
+        let mut large = [Bits::default(); 2];
+        for (part, kind) in self.layout.within(addrs_of(block)) {
+            if let Some(place) = kind.large() {
+                large[place] = large[place].or(&part_of(block, &part));
+            }
+        }
+        large
+    }
+
+    /// Makes sure that there is a block. `false` if there may be no more.
+    fn enter(&mut self, layers: &Layers, budget: &mut Budget, block: u64) -> bool {
+        if self.own.blocks.contains_key(&block) {
+            return true;
+        }
+        if budget.blocks == 0 {
+            return false;
+        }
+        budget.blocks -= 1;
+        if !self.has_table(layers, block) {
+            self.tables.add(block);
+        }
+        let large = self.large_in(block);
+        self.own.blocks.insert(block, Block { large, ..Block::default() });
+        true
+    }
+
+    /// Counts `pages` touches that may need `tables` page tables.
+    fn count_loosely(&mut self, pages: u64, tables: u64, kind: Kind) {
+        self.loose.single = self.loose.single.saturating_add(tables);
+        match kind.large() {
+            None => self.loose.single = self.loose.single.saturating_add(pages),
+            Some(place) => {
+                for (order, sum) in self.loose.large[place].iter_mut().enumerate() {
+                    *sum = sum.saturating_add(pages << order);
+                }
+            }
+        }
+    }
+
+    /// A page is touched. Returns whether anything changed.
+    pub(super) fn touch(
+        &mut self,
+        layers: &Layers,
+        budget: &mut Budget,
+        addr: u64,
+        writes: Option<bool>,
+    ) -> bool {
+        if addr >= USER_END {
+            return false;
+        }
+        let kind = match self.layout.touched(addr) {
+            Some(kind) => kind,
+            None if self.incomplete => Kind { accessible: true, writable: true, ..Kind::default() },
+            None => return false,
+        };
+        if !kind.accessible {
+            return false;
+        }
+        // Where the access is not known, a write is tried first.
+        let framed = !kind.anonymous || writes.unwrap_or(kind.writable);
+        let (block, page) = (addr >> BLOCK_SHIFT, addr >> PAGE_SHIFT & (PAGES - 1));
+        if let Some(known) = self.own.blocks.get(&block)
+            && known.touched.has(page)
+            && (!framed || known.framed.has(page))
+        {
+            return false;
+        }
+        if !self.enter(layers, budget, block) {
+            self.count_loosely(1, 1 + UPPER_SHIFTS.len() as u64, kind);
+            return true;
+        }
+        let inherits =
+            |layer: &usize| layers.get(layer).is_some_and(|layer| layer.pages.touches(block, page));
+        let inherited = kind.anonymous && self.layers.iter().any(inherits);
+        if inherited && !framed {
+            return true;
+        }
+        if inherited {
+            self.own.edit(block, |block| block.copy(page, framed));
+        } else if let Some(block) = self.own.blocks.get_mut(&block) {
+            self.own.demand.add(&block.touch(page, framed));
+        }
+        true
+    }
+
+    /// All that is mapped in `range` comes in, by reads if `reads`. `false` if that is too much.
+    pub(super) fn populate(
+        &mut self,
+        layers: &Layers,
+        budget: &mut Budget,
+        range: Range<u64>,
+        reads: bool,
+    ) -> bool {
+        let parts: Vec<_> = self.layout.within(range).collect();
+        if !budget.visit(parts.len() as u64 / 16) {
+            return false;
+        }
+        for (part, kind) in parts.into_iter().filter(|(_, kind)| kind.accessible) {
+            let blocks = blocks_of(&part);
+            let (count, pages) = (blocks.end - blocks.start, (part.end - part.start) >> PAGE_SHIFT);
+            if !budget.bring_in(pages) || !budget.visit(count + 1) {
+                return false;
+            }
+            let framed = !kind.anonymous || kind.writable && !reads;
+            if count > budget.blocks {
+                // All of it: of no order does it bring in more.
+                let framed = if framed { pages } else { 0 };
+                self.loose.single = self.loose.single.saturating_add(framed + count + count / PAGES + 2);
+                continue;
+            }
+            for block in blocks {
+                self.enter(layers, budget, block);
+                let bits = part_of(block, &part);
+                self.own.edit(block, |block| {
+                    block.touched = block.touched.or(&bits);
+                    if framed {
+                        block.framed = block.framed.or(&bits);
+                    }
+                });
+            }
+        }
+        true
+    }
+
+    /// Page tables for all that is mapped in `range`. `false` if that is too much.
+    pub(super) fn make_tables(&mut self, layers: &Layers, budget: &mut Budget, range: Range<u64>) -> bool {
+        let parts: Vec<_> = self.layout.within(range).collect();
+        for (part, _) in parts {
+            let blocks = blocks_of(&part);
+            let count = blocks.end - blocks.start;
+            if !budget.walk(count) {
+                return false;
+            }
+            if count > budget.blocks {
+                self.loose.single = self.loose.single.saturating_add(count + count / PAGES + 2);
+                continue;
+            }
+            for block in blocks {
+                self.enter(layers, budget, block);
+            }
+        }
+        true
+    }
+
+    /// The pages in `range` are gone; their tables stay.
+    pub(super) fn drop_pages(&mut self, budget: &mut Budget, range: &Range<u64>) -> bool {
+        let found: Vec<u64> = self.own.blocks.range(blocks_of(range)).map(|(block, _)| *block).collect();
+        for &block in &found {
+            let gone = part_of(block, range);
+            self.own.edit(block, |block| block.drop_pages(&gone));
+        }
+        budget.walk(found.len() as u64)
+    }
+
+    /// The mappings in `range` have changed: tables of blocks in which there are none are gone, and what touches
+    /// bring in is another.
+    pub(super) fn look_again(&mut self, layers: &Layers, budget: &mut Budget, range: &Range<u64>) -> bool {
+        let found = self.look_at_blocks(layers, budget, range);
+        budget.walk(found)
+    }
+
+    /// The same, without asking what it costs: returns how many blocks it looked at.
+    fn look_at_blocks(&mut self, layers: &Layers, budget: &mut Budget, range: &Range<u64>) -> u64 {
+        let found: Vec<u64> = self.own.blocks.range(blocks_of(range)).map(|(block, _)| *block).collect();
+        for &block in &found {
+            if self.layout.within(addrs_of(block)).next().is_none() {
+                self.own.remove(block);
+                budget.blocks += 1;
+                if !self.has_table(layers, block) {
+                    self.tables.remove(block);
+                }
+                continue;
+            }
+            let large = self.large_in(block);
+            self.own.edit(block, |block| block.large = large);
+        }
+        found.len() as u64
+    }
+
+    /// What is in `from` is now at `to`. The mappings were moved before.
+    pub(super) fn move_pages(
+        &mut self,
+        layers: &Layers,
+        budget: &mut Budget,
+        from: &Range<u64>,
+        to: u64,
+    ) -> bool {
+        let inherited = self.layers.iter().filter_map(|layer| layers.get(layer));
+        let tables: Vec<u64> = inherited
+            .flat_map(|layer| layer.pages.blocks.range(blocks_of(from)))
+            .map(|(block, _)| *block)
+            .collect();
+        let found: Vec<(u64, Block)> =
+            self.own.blocks.range(blocks_of(from)).map(|(number, block)| (*number, *block)).collect();
+        if !budget.visit((tables.len() + found.len()) as u64 * 16 + 1) {
+            return false;
+        }
+        let place = |addr: u64| to + (addr.clamp(from.start, from.end - 1) - from.start);
+        for block in tables {
+            self.enter(layers, budget, place(addrs_of(block).start) >> BLOCK_SHIFT);
+        }
+        for (number, block) in found {
+            let moved = part_of(number, from);
+            self.own.edit(number, |block| block.drop_pages(&moved));
+            for page in block.touched.and(&moved).pages() {
+                let addr = place((number << BLOCK_SHIFT) + (page << PAGE_SHIFT));
+                let (at, page_there) = (addr >> BLOCK_SHIFT, addr >> PAGE_SHIFT & (PAGES - 1));
+                let (framed, copied) = (block.framed.has(page), block.copied.has(page));
+                if !self.enter(layers, budget, at) {
+                    self.count_loosely(1, 1, Kind::default());
+                } else if copied {
+                    self.own.edit(at, |block| block.copy(page_there, framed));
+                } else if let Some(block) = self.own.blocks.get_mut(&at) {
+                    self.own.demand.add(&block.touch(page_there, framed));
+                }
+            }
+        }
+        true
+    }
+
+    /// A copy for a child, which shares these layers.
+    pub(super) fn fork(&self, budget: &mut Budget) -> Option<Self> {
+        let copied = self.layout.len() as u64 / 16 + self.tables.len() / 16 + self.layers.len() as u64;
+        let walked = self.tables.count.saturating_mul(PAGES_OF_WALK);
+        (budget.visit(copied + 1) && budget.bring_in(walked)).then(|| Self {
+            users: 1,
+            layout: self.layout.clone(),
+            brk: self.brk,
+            locks_new: false,
+            incomplete: self.incomplete,
+            own: Pages::default(),
+            layers: self.layers.clone(),
+            tables: self.tables.clone(),
+            loose: self.loose,
+            counted: Demand::default(),
+        })
+    }
+
+    /// What it had in common with others is its own again.
+    pub(super) fn take(&mut self, layers: &Layers, budget: &mut Budget, mut layer: Pages) -> bool {
+        // The smaller into the larger.
+        if layer.blocks.len() > self.own.blocks.len() {
+            std::mem::swap(&mut layer, &mut self.own);
+        }
+        let visited = layer.blocks.len() as u64;
+        for (number, taken) in layer.blocks {
+            if self.own.blocks.contains_key(&number) {
+                budget.blocks += 1;
+                self.own.edit(number, |block| {
+                    block.touched = block.touched.or(&taken.touched);
+                    block.framed = block.framed.or(&taken.framed);
+                    block.copied = block.copied.or(&taken.copied);
+                });
+            } else {
+                self.own.demand.add(&taken.demand());
+                self.own.blocks.insert(number, taken);
+            }
+        }
+        // Mappings may have changed since the fork.
+        let few = self.own.blocks.len() <= MOST_LOOKED_AT;
+        let looked_at = if few { self.look_at_blocks(layers, budget, &(0..USER_END)) } else { 0 };
+        budget.visit(visited + looked_at)
+    }
+}

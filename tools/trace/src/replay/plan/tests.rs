@@ -1,0 +1,301 @@
+//! What is planned for made-up events.
+
+use super::*;
+use crate::event::{
+    Access, Call, CallDetail, CloneFacts, ExitStatus, FiguresCause, LinuxFigures, Mode, PageRun,
+};
+use quire_mm::thp::HugeEnabled;
+
+const TASKS: [TaskId; 2] = [TaskId(0), TaskId(1)];
+const START: u64 = 0x1000_0000_0000;
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+/// Tables above those that hold pages: one of each level.
+const UPPER: u64 = 2;
+
+fn needs(mappings: Vec<Mapping>) -> Needs {
+    let mut needs = Needs::default();
+    exec(&mut needs, 0, mappings);
+    needs
+}
+
+fn exec(needs: &mut Needs, task: usize, mappings: Vec<Mapping>) {
+    let image = ExecImage { mappings, start_brk: 0x60_0000, brk: 0x60_0000, ..ExecImage::default() };
+    step(needs, task, EventKind::Exec(Box::new(image)));
+}
+
+fn data(bytes: u64) -> Vec<Mapping> {
+    vec![Mapping { start: START, end: START + bytes, read: true, write: true, ..Mapping::default() }]
+}
+
+fn step(needs: &mut Needs, task: usize, kind: EventKind) {
+    needs.add(&Event { time_ns: 0, task: TASKS[task], cpu: 0, kind });
+}
+
+fn call(needs: &mut Needs, number: i64, args: [u64; 6], result: u64) {
+    let call = Call { number: number as u32, args, result: result as i64, detail: CallDetail::None };
+    step(needs, 0, EventKind::Call(call));
+}
+
+fn touch(needs: &mut Needs, task: usize, pages: impl IntoIterator<Item = u64>, access: Access) {
+    for page in pages {
+        let addr = START.wrapping_add(page << 12);
+        let (mode, outcome) = (Mode::User, Outcome::Minor);
+        step(needs, task, EventKind::Fault(Fault { addr, access, mode, outcome, inferred: false }));
+    }
+}
+
+fn write(needs: &mut Needs, task: usize, pages: impl IntoIterator<Item = u64>) {
+    touch(needs, task, pages, Access::Write);
+}
+
+fn fork(needs: &mut Needs) {
+    let (child_tid, child_pid) = (2, 2);
+    let (flags, shares_memory, same_process) = (0, false, false);
+    step(
+        needs,
+        0,
+        EventKind::Clone(CloneFacts {
+            child: TASKS[1],
+            child_tid,
+            child_pid,
+            flags,
+            shares_memory,
+            same_process,
+        }),
+    );
+}
+
+fn exit(needs: &mut Needs, task: usize) {
+    step(needs, task, EventKind::Exit(ExitStatus::Code(0)));
+}
+
+fn ram_of(pages: u64) -> u64 {
+    ((pages + pages / 8) * 4096 + SPARE_BYTES).next_multiple_of(4 << 20)
+}
+
+#[track_caller]
+fn assert_pages(needs: &Needs, policy: HugePolicy, pages: u64) {
+    assert_eq!(needs.ram(policy), ram_of(pages), "{} pages", needs.now.pages([0, 0]));
+}
+
+fn always() -> HugePolicy {
+    HugePolicy::default().with_enabled(HugeEnabled::Always)
+}
+
+const MADVISE: HugePolicy = HugePolicy::MADVISE;
+
+#[test]
+fn only_spaces_that_live_at_once_add_up_and_what_they_share_counts_once() {
+    let mut needs = needs(data(GIB));
+    write(&mut needs, 0, 0..10_240);
+    fork(&mut needs);
+    assert_pages(&needs, MADVISE, 10_240 + 2 * (20 + UPPER));
+    // What the one or the other writes is copied.
+    write(&mut needs, 1, 0..5000);
+    write(&mut needs, 0, 0..5000);
+    touch(&mut needs, 1, 6000..7000, Access::Read);
+    assert_pages(&needs, MADVISE, 20_240 + 2 * (20 + UPPER));
+    exit(&mut needs, 0);
+    exit(&mut needs, 1);
+    exec(&mut needs, 0, data(GIB));
+    write(&mut needs, 0, 0..15_360);
+    assert_pages(&needs, MADVISE, 20_240 + 2 * (20 + UPPER));
+    assert_eq!(needs.now.pages([0, 0]), 15_360 + 30 + UPPER);
+    assert!(needs.layers.is_empty() && needs.images.len() == 1);
+}
+
+#[test]
+fn what_a_process_alone_still_has_counts_once_when_it_writes_it_again() {
+    let mut needs = needs(data(GIB));
+    write(&mut needs, 0, 0..5120);
+    for _ in 0..5 {
+        fork(&mut needs);
+        write(&mut needs, 0, 0..5120);
+        exit(&mut needs, 1);
+        assert_eq!(needs.now.pages([0, 0]), 5120 + 10 + UPPER);
+    }
+    assert_pages(&needs, MADVISE, 2 * 5120 + 2 * (10 + UPPER));
+}
+
+#[test]
+fn pages_that_are_touched_again_and_pages_that_go_add_nothing() {
+    let mut needs = needs(data(GIB));
+    for _ in 0..3 {
+        write(&mut needs, 0, 0..5120);
+        call(&mut needs, libc::SYS_madvise, [START, GIB, libc::MADV_DONTNEED as u64, 0, 0, 0], 0);
+        write(&mut needs, 0, 10_240..15_360);
+        call(&mut needs, libc::SYS_munmap, [START, GIB, 0, 0, 0, 0], 0);
+        call(&mut needs, libc::SYS_mmap, [0, GIB, 3, 0x22, u64::MAX, 0], START);
+    }
+    // The tables of what is dropped stay.
+    assert_pages(&needs, MADVISE, 5120 + 20 + UPPER);
+    call(&mut needs, libc::SYS_mmap, [0, GIB, 3, 0x22, u64::MAX, 0], START + 2 * GIB);
+    write(&mut needs, 0, 0..5120);
+    let moved = [START, GIB, GIB, 3, START + 2 * GIB, 0];
+    call(&mut needs, libc::SYS_mremap, moved, START + 2 * GIB);
+    assert_eq!(needs.now.pages([0, 0]), 5120 + 10 + UPPER);
+}
+
+#[test]
+fn huge_pages_are_counted_by_blocks_and_end_with_the_mapping() {
+    let mut needs = needs(data(60 * MIB));
+    write(&mut needs, 0, 0..15_360);
+    assert_pages(&needs, always(), 15_360 + 30 + UPPER);
+    exec(&mut needs, 0, data(60 * MIB - 4096));
+    write(&mut needs, 0, (0..15_360).step_by(512));
+    assert_eq!(needs.now.pages([9, 9]), 15_359 + 30 + UPPER);
+    assert_eq!(needs.now.pages([0, 9]), 30 + 30 + UPPER);
+    // Advised memory is another matter.
+    call(&mut needs, libc::SYS_madvise, [START, 4 * MIB, libc::MADV_HUGEPAGE as u64, 0, 0, 0], 0);
+    assert_eq!(needs.now.pages([0, 9]), 28 + 1024 + 30 + UPPER);
+    call(&mut needs, libc::SYS_madvise, [START, 8 * MIB, libc::MADV_NOHUGEPAGE as u64, 0, 0, 0], 0);
+    assert_eq!(needs.now.pages([9, 9]), 4 + 15_359 - 2048 + 30 + UPPER);
+    // A write of what is shared with a child copies one page, whatever it was before.
+    exec(&mut needs, 0, data(60 * MIB));
+    write(&mut needs, 0, 0..15_360);
+    fork(&mut needs);
+    write(&mut needs, 1, (0..15_360).step_by(512));
+    assert_eq!(needs.now.pages([9, 9]), 15_360 + 30 + 2 * (30 + UPPER));
+}
+
+#[test]
+fn anonymous_memory_that_is_only_read_needs_tables() {
+    let mut needs = needs(data(GIB));
+    touch(&mut needs, 0, 0..10_240, Access::Read);
+    assert_eq!(needs.now.pages([0, 0]), 20 + UPPER);
+    assert_eq!(needs.now.pages([9, 9]), 10_240 + 20 + UPPER);
+    call(&mut needs, libc::SYS_madvise, [START, GIB, libc::MADV_POPULATE_READ as u64, 0, 0, 0], 0);
+    assert_eq!(needs.now.pages([0, 0]), 512 + UPPER);
+}
+
+#[test]
+fn sparse_memory_needs_tables_of_two_levels() {
+    let mut needs = needs(data(60_000 * GIB));
+    write(&mut needs, 0, (0..60_000).map(|gib| gib << 18));
+    assert_pages(&needs, MADVISE, 3 * 60_000 + 60_000 / 512 + 1);
+}
+
+#[test]
+fn locks_bring_in_what_is_mapped_and_a_length_that_wraps_is_none() {
+    let mut needs = needs(data(40 * MIB));
+    for (start, len) in [(START, u64::MAX), (0, u64::MAX), (START + 5, u64::MAX - 4)] {
+        call(&mut needs, libc::SYS_mlock, [start, len, 0, 0, 0, 0], 0);
+    }
+    assert_pages(&needs, MADVISE, 0);
+    call(&mut needs, libc::SYS_mmap, [0, 200 * GIB, 0, 0x4022, u64::MAX, 0], START + GIB);
+    // What may not be touched does not come in.
+    call(&mut needs, libc::SYS_mlockall, [3, 0, 0, 0, 0, 0], 0);
+    assert_eq!(needs.now.pages([0, 0]), 10_240 + 20 + UPPER);
+    call(&mut needs, libc::SYS_mprotect, [START + GIB, 2 * MIB, 3, 0, 0, 0], 0);
+    call(&mut needs, libc::SYS_mmap, [0, 2 * MIB, 3, 0x22, u64::MAX, 0], START - 4 * MIB);
+    assert_eq!(needs.now.pages([0, 0]), 10_240 + 20 + 2 * 513 + UPPER + 3);
+    call(&mut needs, libc::SYS_munlockall, [0; 6], 0);
+    call(&mut needs, libc::SYS_mmap, [0, 2 * MIB, 3, 0x22, u64::MAX, 0], START - 16 * MIB);
+    assert_eq!(needs.now.pages([0, 0]), 10_240 + 20 + 2 * 513 + UPPER + 3);
+}
+
+#[test]
+fn collapsed_ranges_are_resident_and_guards_need_tables() {
+    let mut needs = needs(data(GIB));
+    write(&mut needs, 0, 0..40);
+    call(&mut needs, libc::SYS_madvise, [START, 20_480 << 12, libc::MADV_COLLAPSE as u64, 0, 0, 0], 0);
+    assert_pages(&needs, MADVISE, 20_480 + 40 + UPPER);
+    call(&mut needs, libc::SYS_madvise, [START, 20_480 << 12, 102, 0, 0, 0], 0);
+    assert_eq!(needs.now.pages([0, 0]), 40 + UPPER);
+}
+
+#[test]
+fn a_heap_and_a_stack_grow() {
+    let stack = Mapping {
+        start: START - 8 * MIB,
+        end: START - 7 * MIB,
+        name: (*b"[stack]").into(),
+        ..data(0)[0].clone()
+    };
+    let mut needs = needs(vec![stack]);
+    call(&mut needs, libc::SYS_brk, [0; 6], 0x60_0000 + 10 * MIB);
+    let in_heap = (0..2560).map(|page| (0x60_0000_u64.wrapping_sub(START) >> 12).wrapping_add(page));
+    write(&mut needs, 0, in_heap.map(|page| page & ((1 << 52) - 1)));
+    assert_eq!(needs.now.pages([0, 0]), 2560 + 5 + UPPER);
+    write(&mut needs, 0, [(0_u64.wrapping_sub(9 * MIB) >> 12) & ((1 << 52) - 1)]);
+    assert_eq!(needs.now.pages([0, 0]), 2560 + 5 + UPPER + 1 + 1 + UPPER);
+}
+
+#[test]
+fn claims_add_nothing() {
+    let runs = [
+        PageRun { start: 0, pages: u64::MAX, file: true },
+        PageRun { start: START, pages: u64::MAX, file: false },
+    ];
+    let mut mappings = data(8 * MIB);
+    mappings[0].resident = runs.to_vec();
+    let mut needs = needs(mappings);
+    let most = u64::MAX;
+    let figures = LinuxFigures {
+        cause: FiguresCause::Exit,
+        pid: 1,
+        vm_peak: most,
+        vm_size: most,
+        vm_hwm: most,
+        vm_rss: most,
+        rss_anon: most,
+        rss_file: most,
+        rss_shmem: most,
+        vm_data: most,
+        vm_stk: most,
+        vm_pte: most,
+        vm_swap: most,
+        mappings: most,
+        vm_pte_peak: most,
+        mappings_peak: most,
+        threads_peak: 1,
+        minor_faults: most,
+        major_faults: most,
+        processor_ns: most,
+    };
+    step(&mut needs, 0, EventKind::Figures(Box::new(figures)));
+    for source in [ReuseSource::Exact, ReuseSource::MappingCounts] {
+        let run =
+            crate::event::ReuseRun { start: START, pages: Reuse::MOST_PAGES, access: ReuseAccess::Write };
+        step(&mut needs, 0, EventKind::Reuse(Reuse { source, runs: vec![run] }));
+    }
+    // Outside of all mappings.
+    write(&mut needs, 0, (0..1000).map(|block| (block << 9) + 4096));
+    assert_pages(&needs, MADVISE, 2048 + 4 + UPPER);
+    assert_eq!(needs.too_much_at(), None);
+}
+
+/// A call may name terabytes, or a loop of calls: what comes in is bounded by the number of events.
+#[test]
+fn events_that_name_too_much_end_the_plan() {
+    let mut needs = needs(data(16_384 * GIB));
+    call(&mut needs, libc::SYS_madvise, [START, 200 * GIB, libc::MADV_POPULATE_READ as u64, 0, 0, 0], 0);
+    assert_eq!(needs.too_much_at(), None);
+    for _ in 0..3 {
+        call(&mut needs, libc::SYS_mlock, [START, 4096 * GIB, 0, 0, 0, 0], 0);
+    }
+    assert_eq!(needs.too_much_at(), Some(2));
+    // What came before it is planned for.
+    assert!(needs.ram(MADVISE) < 2 * GIB, "{}", needs.ram(MADVISE));
+    let mut many = self::needs(data(GIB));
+    write(&mut many, 0, (0..262_144).step_by(512));
+    let before = many.events();
+    for _ in 0..6000 {
+        fork(&mut many);
+        exit(&mut many, 1);
+    }
+    let forks = (many.too_much_at().unwrap() - before) / 2;
+    assert!((3000..5000).contains(&forks), "{forks} forks of a GiB");
+}
+
+/// Blocks far from each other are told apart only as long as there are not too many.
+#[test]
+fn a_plan_takes_little_memory_itself() {
+    let mut needs = needs(data(16_384 * GIB));
+    let touches = Budget::FIRST.blocks + 1000;
+    write(&mut needs, 0, (0..touches).map(|block| block << 9));
+    let blocks: usize = needs.images.values().map(|image| image.own.blocks.len()).sum();
+    assert_eq!(blocks as u64, Budget::FIRST.blocks);
+    assert!(needs.ram(MADVISE) >= ram_of(2 * touches));
+}

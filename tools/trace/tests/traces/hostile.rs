@@ -1,0 +1,125 @@
+//! Recordings that claim more than there is.
+
+use crate::format::header;
+use quire_mm::thp::HugePolicy;
+use quire_trace::event::{
+    Access, Call, CallDetail, Event, EventKind, ExecImage, ExitStatus, Fault, Mapping, Mode, Outcome,
+    PageRun, Privileges, TaskId,
+};
+use quire_trace::format::{TraceReader, TraceWriter};
+use quire_trace::replay::{Replay, ReplayOptions, ReplayReport};
+use std::fs::File;
+use std::io::{self, Read};
+use tempfile::{Builder, TempPath};
+
+const MIB: u64 = 1 << 20;
+const START: u64 = 0x10_0000;
+const END: u64 = 0x7f00_0000_0000;
+
+/// The image of a program that has nearly all addresses mapped, with these pages resident.
+fn image(resident: Vec<PageRun>) -> EventKind {
+    let mapping = Mapping { start: START, end: END, read: true, write: true, resident, ..Mapping::default() };
+    EventKind::Exec(Box::new(ExecImage {
+        pid: 1,
+        mappings: vec![mapping],
+        max_map_count: u64::MAX,
+        overcommit_memory: 1,
+        privileges: Privileges { ipc_lock: true, sys_rawio: true },
+        ..ExecImage::default()
+    }))
+}
+
+fn written(name: &str, events: impl IntoIterator<Item = EventKind>) -> TempPath {
+    let scratch = Builder::new().prefix(name).tempfile().unwrap().into_temp_path();
+    let mut writer = TraceWriter::new(File::create(&scratch).unwrap(), &header(), 19).unwrap();
+    for (time_ns, kind) in (0..).zip(events) {
+        writer.push(&Event { time_ns, task: TaskId(0), cpu: 0, kind }).unwrap();
+    }
+    writer.finish(1, 0).unwrap();
+    scratch
+}
+
+fn call(number: i64, args: [u64; 6], result: u64) -> EventKind {
+    EventKind::Call(Call { number: number as u32, args, result: result as i64, detail: CallDetail::None })
+}
+
+fn replay(file: &TempPath) -> ReplayReport {
+    Replay::open(file, ReplayOptions::default()).unwrap().run(&mut |_, _| {}).unwrap()
+}
+
+/// Runs of resident pages are bounded by their mapping, and by what a new program can have.
+#[test]
+fn a_claim_of_resident_pages_brings_in_few() {
+    let run = PageRun { start: START, pages: u64::MAX, file: true };
+    let file = written("resident", [image(vec![run; 1000]), EventKind::Exit(ExitStatus::Code(0))]);
+    let report = replay(&file);
+    assert!(report.does_not_fit.is_none() && report.ram <= 132 * MIB, "{} MiB", report.ram / MIB);
+    let run = PageRun { start: END - 0x5000, pages: 1 << 34, file: false };
+    let report = replay(&written("resident", [image(vec![run]), EventKind::Exit(ExitStatus::Code(0))]));
+    assert!(report.is_good() && report.ram <= 68 * MIB, "{report:?}");
+    assert_eq!(report.processes[0].quire.peak_resident, 5 * 4096);
+}
+
+/// One call names terabytes: it is not made.
+#[test]
+fn a_call_that_names_all_memory_ends_the_replay() {
+    for advice in [libc::MADV_POPULATE_WRITE, libc::MADV_POPULATE_READ, libc::MADV_COLLAPSE] {
+        let advised = [0x20_0000, 1 << 44, advice as u64, 0, 0, 0];
+        let report = replay(&written("advice", [image(Vec::new()), call(libc::SYS_madvise, advised, 0)]));
+        let finding = report.does_not_fit.unwrap();
+        assert!(finding.out_of_proportion && finding.event == 1, "{finding}");
+        assert!(report.ram <= 68 * MIB && report.allocator.allocations < 1000, "{finding}");
+    }
+}
+
+/// Pages that are touched count, with their tables, and a machine has at most half of the host's memory.
+#[test]
+fn touches_far_apart_fit_or_end_the_replay() {
+    let fault = |addr| Fault {
+        addr,
+        access: Access::Write,
+        mode: Mode::User,
+        outcome: Outcome::Minor,
+        inferred: false,
+    };
+    let touches = (0..3_000_000_u64).map(|n| EventKind::Fault(fault(0x20_0000 + (n << 21))));
+    let file = written("touches", std::iter::once(image(Vec::new())).chain(touches));
+    let replay = Replay::open(&file, ReplayOptions::default()).unwrap();
+    let needed = replay.needs().ram(HugePolicy::default());
+    assert!(needed > 6_000_000 * 4096, "{needed}");
+    let available = quire_host::host_memory_available().unwrap();
+    let options = ReplayOptions { stop_at: Some(1), ..ReplayOptions::default() };
+    let report = replay.with(options).run(&mut |_, _| {}).unwrap();
+    assert!(report.ram <= available / 16 * 9, "{} of {available}", report.ram);
+}
+
+/// Counts the bytes that are read from it.
+struct Counted<'c> {
+    rest: &'c [u8],
+    read: &'c std::cell::Cell<usize>,
+}
+
+impl Read for Counted<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.rest.read(buffer)?;
+        self.read.set(self.read.get() + count);
+        Ok(count)
+    }
+}
+
+#[test]
+fn salvage_reads_each_byte_once() {
+    let file = written("salvage", (0..2000).map(|_| image(Vec::new())));
+    let mut bytes = std::fs::read(&file).unwrap();
+    // Another wrong byte in each block.
+    let blocks: Vec<usize> =
+        bytes.windows(4).enumerate().filter(|(_, four)| four == b"QBLK").map(|(at, _)| at).collect();
+    for at in &blocks {
+        bytes[at + 40] ^= 1;
+    }
+    let read = std::cell::Cell::new(0);
+    let mut reader = TraceReader::new(Counted { rest: &bytes, read: &read }).unwrap().salvaging();
+    assert_eq!((&mut reader).count(), 1, "the trailer knows how many are missing");
+    assert_eq!(read.get(), bytes.len());
+    assert_eq!(reader.damage().unwrap().places(), blocks.len() as u64);
+}

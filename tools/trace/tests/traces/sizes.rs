@@ -1,0 +1,40 @@
+//! The size of the machine that a recording gets.
+
+use quire_mm::thp::{HugeConfig, HugeEnabled, HugePolicy};
+use quire_trace::replay::{Audits, Replay, ReplayOptions};
+use std::fs;
+use std::path::Path;
+
+const MIB: u64 = 1 << 20;
+
+/// Each bundled recording fits the machine that it gets, which is at most twice as large as what was resident with
+/// its page tables, beside the 64 MiB of each machine. Under `always` a heap that has grown to the end of a block by
+/// and by could still be collapsed.
+#[test]
+fn machines_fit_and_are_not_twice_too_large() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../recordings");
+    for file in fs::read_dir(folder).unwrap() {
+        let path = file.unwrap().path();
+        if path.extension().is_none_or(|extension| extension != "qtr") {
+            continue;
+        }
+        for enabled in [HugeEnabled::Never, HugeEnabled::Always] {
+            let huge =
+                HugeConfig { policy: HugePolicy::default().with_enabled(enabled), ..HugeConfig::default() };
+            let options =
+                ReplayOptions { huge, life: true, audits: Audits::Never, ..ReplayOptions::default() };
+            let report = Replay::open(&path, options).unwrap().run(&mut |_, _| {}).unwrap();
+            let name = path.display();
+            assert!(report.does_not_fit.is_none(), "{name} {enabled:?}: {:?}", report.does_not_fit);
+            let life = report.life.unwrap();
+            let used = life.peak_resident + life.peak_page_tables;
+            let spare = if enabled == HugeEnabled::Always { 84 } else { 68 };
+            assert!(
+                report.ram <= 2 * used + spare * MIB,
+                "{name} {enabled:?}: {} MiB for {} MiB",
+                report.ram / MIB,
+                used / MIB
+            );
+        }
+    }
+}
