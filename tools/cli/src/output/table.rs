@@ -180,6 +180,12 @@ fn notes(report: &ReplayReport) {
             "settings   {dependent} results are not Linux's because huge pages were set otherwise when it was recorded"
         ));
     }
+    let reordered: u64 = report.processes.iter().map(|process| process.reordered).sum();
+    if reordered > 0 {
+        say(format_args!(
+            "order      {reordered} calls overlapped with calls of other threads, and have Linux's results in another order"
+        ));
+    }
     if report.lost > 0 {
         say(format_args!(
             "lost       {} page faults and calls were not recorded (the kernel's ring was full)",

@@ -74,6 +74,8 @@ pub enum EventKind {
     /// The contents of pages of a region that is now paged out. Only where the recorder pages memory
     /// out.
     Contents(Box<ContentSample>),
+    /// The next call of the thread, which is the next event, overlaps with calls of other threads.
+    Window(Window),
 }
 
 /// A new thread or process.
@@ -91,6 +93,26 @@ pub struct CloneFacts {
     pub shares_memory: bool,
     /// Both are threads of one process (`CLONE_THREAD`).
     pub same_process: bool,
+}
+
+/// When a call took effect: at some moment from one time to another, in nanoseconds since the start of the recording.
+///
+/// A call of another thread of its address space has a window that overlaps with this one, so the order of the two is
+/// not known. Calls without such an event took effect where they stand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Window {
+    /// Not before.
+    pub start_ns: u64,
+    /// Not after.
+    pub end_ns: u64,
+}
+
+impl Window {
+    /// Whether there is a moment in both.
+    #[must_use]
+    pub fn overlaps(&self, other: &Self) -> bool {
+        self.start_ns <= other.end_ns && other.start_ns <= self.end_ns
+    }
 }
 
 /// How a thread ended.
@@ -136,7 +158,7 @@ pub enum Unsupported {
 
 impl EventKind {
     /// The number of different kinds.
-    pub const COUNT: usize = 13;
+    pub const COUNT: usize = 14;
 
     /// Names of the kinds, in the order of [`EventKind::index`].
     pub const NAMES: [&'static str; Self::COUNT] = [
@@ -153,6 +175,7 @@ impl EventKind {
         "compressibility",
         "privileges",
         "contents",
+        "window",
     ];
 
     /// The place of this kind in a table of all kinds.
@@ -172,6 +195,7 @@ impl EventKind {
             Self::Compressibility(_) => 10,
             Self::Privileges(_) => 11,
             Self::Contents(_) => 12,
+            Self::Window(_) => 13,
         }
     }
 }

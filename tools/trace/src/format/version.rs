@@ -42,6 +42,8 @@ impl Version {
             2 => 11,
             // Up to `Privileges`.
             3 | 4 => 12,
+            // Up to `Contents`.
+            5..=9 => 13,
             _ => EventKind::COUNT,
         }
     }

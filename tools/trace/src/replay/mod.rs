@@ -22,6 +22,7 @@ mod limit;
 mod mappings;
 mod moment;
 mod names;
+mod overlap;
 mod plan;
 mod pressure;
 mod report;
@@ -33,6 +34,7 @@ mod sites;
 mod swap;
 mod task;
 mod touch;
+mod trial;
 mod unbuilt;
 
 pub use figures::{AllocatorFigures, AlreadyPresent, ProcessReport, TableFigures};
@@ -50,6 +52,7 @@ pub use swap::{SwapError, SwapKind, SwapSpec};
 use crate::event::Event;
 use crate::format::{Pressure, TraceError, TraceHeader, TraceReader, UseSource};
 use limit::GroupLimit;
+use overlap::Ahead;
 use plan::Sample;
 use quire_host::{Contents, HostConfig, Machine, MachineError};
 use quire_mm::{
@@ -334,9 +337,10 @@ impl Replay {
         };
         let mut run = Run::new(machine, vcpus, header, how, contents);
         let mut done = 0;
-        for event in events {
+        let mut events = Ahead::new(events);
+        while let Some(event) = events.take() {
             let event = event?;
-            run.step(event.borrow());
+            run.step(event.borrow(), &mut events);
             watcher(Moment { event: event.borrow(), memory: machine.memory(), memcg });
             done += 1;
             if run.is_over() {

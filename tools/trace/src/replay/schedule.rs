@@ -30,9 +30,14 @@ impl Schedule {
         Some(Arrival { left })
     }
 
+    /// The CPU that `task` is on.
+    pub(super) fn cpu_of(&self, task: TaskId) -> Option<usize> {
+        self.0.iter().position(|&running| running == Some(task))
+    }
+
     /// `task` runs nowhere any more. Returns the CPU that is idle now.
     pub(super) fn leave(&mut self, task: TaskId) -> Option<usize> {
-        let cpu = self.0.iter().position(|&running| running == Some(task))?;
+        let cpu = self.cpu_of(task)?;
         self.0[cpu] = None;
         Some(cpu)
     }

@@ -154,6 +154,7 @@ impl Model {
             | EventKind::Reuse(_)
             | EventKind::Compressibility(_)
             | EventKind::Contents(_)
+            | EventKind::Window(_)
             | EventKind::Privileges(_) => {}
         }
     }

@@ -10,6 +10,7 @@ mod host;
 mod hostile;
 mod life;
 mod limits;
+mod order;
 mod recordings;
 mod replay;
 mod reuse;

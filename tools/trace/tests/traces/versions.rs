@@ -2,7 +2,7 @@
 //! them.
 
 use quire_trace::event::{
-    Event, EventKind, ExecGain, ExecImage, ExitStatus, PageContents, PageSample, Privileges,
+    Event, EventKind, ExecGain, ExecImage, ExitStatus, PageContents, PageSample, Privileges, Window,
 };
 use quire_trace::format::{TraceErrorKind, TraceReader, UseSource};
 
@@ -10,6 +10,7 @@ use quire_trace::format::{TraceErrorKind, TraceReader, UseSource};
 const EXEC: u8 = 3;
 const EXIT: u8 = 6;
 const CONTENTS: u8 = 12;
+const WINDOW: u8 = 13;
 
 /// A varint of a small number is the number.
 fn small(number: u8) -> u8 {
@@ -205,6 +206,21 @@ fn samples_of_contents_grow_with_the_versions() {
             assert!(matches!(error.kind(), TraceErrorKind::Malformed { .. }), "{version} {other}: {error}");
         }
     }
+}
+
+/// Versions before 10 have no windows, and count none.
+#[test]
+fn windows_are_new_in_version_10() {
+    // Of the same thread and CPU, at time 0, from 5 to 9.
+    let window = [0x30 | WINDOW, 0, 5, 9];
+    let read = |version, kinds| {
+        let file = file(version, kinds, WINDOW, &window);
+        TraceReader::new(&file[..]).and_then(Iterator::collect::<Result<Vec<Event>, _>>)
+    };
+    let events = read(10, 14).unwrap();
+    assert_eq!(events[0].kind, EventKind::Window(Window { start_ns: 5, end_ns: 9 }));
+    let error = read(9, 14).unwrap_err();
+    assert!(matches!(error.kind(), TraceErrorKind::Malformed { .. }), "{error}");
 }
 
 #[test]

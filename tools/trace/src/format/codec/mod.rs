@@ -12,7 +12,9 @@ mod reuse;
 use super::Version;
 use super::varint::{Cursor, Malformed, difference, put_u64};
 use super::wire::{Wire, wire};
-use crate::event::{Access, CloneFacts, Event, EventKind, ExitStatus, Fault, FileFacts, Lost, TaskId};
+use crate::event::{
+    Access, CloneFacts, Event, EventKind, ExitStatus, Fault, FileFacts, Lost, TaskId, Window,
+};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -103,6 +105,7 @@ impl BlockEncoder {
             EventKind::Compressibility(sample) => sample.put(&mut self.out),
             EventKind::Privileges(privileges) => privileges.put(&mut self.out),
             EventKind::Contents(sample) => sample.put(&mut self.out),
+            EventKind::Window(window) => window.put(&mut self.out),
         }
     }
 
@@ -173,6 +176,7 @@ impl BlockDecoder {
             10 => EventKind::Compressibility(Wire::get(&mut cursor)?),
             11 => EventKind::Privileges(Wire::get(&mut cursor)?),
             12 => EventKind::Contents(Box::new(Wire::get(&mut cursor)?)),
+            13 => EventKind::Window(Wire::get(&mut cursor)?),
             _ => return Err(Malformed("unknown kind of event")),
         };
         self.at = cursor.position();
@@ -194,6 +198,7 @@ impl BlockDecoder {
 }
 
 wire!(Lost { cause, count });
+wire!(Window { start_ns, end_ns });
 
 wire!(CloneFacts {
     [shares_memory, same_process]: "a clone uses reserved bits",

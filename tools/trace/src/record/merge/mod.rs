@@ -9,6 +9,7 @@
 
 mod calls;
 mod faults;
+mod overlap;
 mod placement;
 #[cfg(test)]
 mod tests;
@@ -19,7 +20,7 @@ use super::calls::{Effect, effect};
 use super::perf::{BegunCall, Sample, SampleKind};
 use super::sys::Tid;
 use crate::event::{
-    Access, Call, CallDetail, Denial, Event, EventKind, Fault, Lost, LostCause, Mode, Outcome, TaskId,
+    Access, Call, CallDetail, Denial, Event, EventKind, Fault, Lost, LostCause, Mode, Outcome, TaskId, Window,
 };
 use calls::Calls;
 use faults::Faults;
@@ -283,10 +284,17 @@ impl Merger {
             Some(_) => std::mem::take(&mut self.records).into_iter().partition(|record| record.end < limit),
         };
         self.records = waiting;
-        for mut record in settled {
-            (record.start, record.end) = self.calls.window(&record);
+        let mut settled = settled;
+        for record in &mut settled {
+            (record.start, record.end) = self.calls.window(record);
+        }
+        let overlapping = overlap::find(&settled);
+        for (record, overlaps) in settled.into_iter().zip(overlapping) {
             let key = place(&record, self.faults.within_mut(record.start, record.end));
-            for kind in record.kinds {
+            let since = |time: u64| time.saturating_sub(self.origin);
+            let window = Window { start_ns: since(record.start), end_ns: since(record.end) };
+            let window = overlaps.then_some(EventKind::Window(window));
+            for kind in window.into_iter().chain(record.kinds) {
                 ready.push((key, event(key.time, record.task, record.cpu, kind)));
             }
         }

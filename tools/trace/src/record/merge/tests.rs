@@ -235,6 +235,38 @@ fn a_call_that_stops_has_its_place_among_those_that_do_not() {
     }
 }
 
+/// The windows of calls that are given, by thread.
+fn windows(events: &[Event]) -> Vec<(u32, u64, u64)> {
+    let windows = events.iter().filter_map(|event| match event.kind {
+        EventKind::Window(Window { start_ns, end_ns }) => Some((event.task.0, start_ns, end_ns)),
+        _ => None,
+    });
+    windows.collect()
+}
+
+/// A lock of memory, which brings it in after it has given the lock back, beside calls that drop pages.
+#[test]
+fn calls_that_overlap_say_when_they_took_effect() {
+    const LOCK: i64 = libc::SYS_mlock;
+    const ADVISE: i64 = libc::SYS_madvise;
+    let mut merger = merger();
+    let call = Call { number: LOCK as u32, args: [0; 6], result: 0, detail: CallDetail::None };
+    let kinds = vec![EventKind::Call(call)];
+    merger.record(Record { kinds, ..self::call(100, 200, Effect::Neutral) });
+    merger.samples().push(Sample { time: 110, tid: 10, cpu: 0, what: SampleKind::Lock { mm: 7 } });
+    for (start, end) in [(102, 108), (109, 120), (130, 140), (190, 210), (220, 230)] {
+        merger.samples().extend(unstopped(11, ADVISE, 0, start, None, end));
+    }
+    let events = settle(&mut merger, 0, true);
+    let order = [(ADVISE, 1), (ADVISE, 1), (ADVISE, 1), (LOCK, 0), (ADVISE, 1), (ADVISE, 1)];
+    assert_eq!(made(&events), order);
+    assert_eq!(windows(&events), [(1, 109, 120), (1, 130, 140), (0, 110, 200), (1, 190, 210)]);
+    // Each stands right before its call.
+    for pair in events.windows(2).filter(|pair| matches!(pair[0].kind, EventKind::Window(_))) {
+        assert!(matches!(pair[1].kind, EventKind::Call(_)) && pair[0].task == pair[1].task, "{pair:?}");
+    }
+}
+
 #[test]
 fn a_copy_is_made_under_the_lock() {
     for (locks, is_before) in [([110, 120], false), ([140, 120], true)] {

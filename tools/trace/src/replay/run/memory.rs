@@ -1,9 +1,11 @@
 //! Faults, uses and calls of a replay, and exhaustion of memory.
 
+use super::order::Found;
 use super::{Process, Run};
-use crate::event::{Call, Event, Fault, Reuse, ReuseAccess, TaskId};
+use crate::event::{Call, Event, Fault, Reuse, ReuseAccess, TaskId, Window};
 use crate::replay::call::{self, Verdict};
 use crate::replay::names;
+use crate::replay::overlap::Upcoming;
 use crate::replay::report::{DoesNotFit, Gap};
 use crate::replay::touch::{self, Touched};
 use quire_arch::{Access, PAGE_SHIFT, VirtAddr};
@@ -80,32 +82,88 @@ impl Run<'_> {
         }
     }
 
-    pub(super) fn call(&mut self, event: &Event, call: &Call) {
-        let cpu = self.switch(event);
-        let Some(Some(task)) = self.tasks.get(event.task.0 as usize) else { return };
-        let Process { report: process, limits, .. } = &mut self.processes[task.process];
-        process.calls += 1;
-        let Some(space) = task.acting(limits) else { return };
+    pub(super) fn call(&mut self, event: &Event, call: &Call, upcoming: &mut dyn Upcoming) {
+        if !self.order.was_made(self.event) {
+            self.make(event, call, upcoming);
+        }
+    }
+
+    /// Makes a call, in the order in which it has its recorded result, if there is one.
+    pub(super) fn make(&mut self, event: &Event, call: &Call, upcoming: &mut dyn Upcoming) {
+        self.switch(event);
+        let window = self.order.window_of(event.task);
+        // A call that Linux refused may not have an effect before it is known in which order it is refused.
+        if let Some(window) = window.filter(|_| call.errno().is_some())
+            && !self.agrees(event.task, call)
+            && self.reorder(event, call, window, upcoming)
+        {
+            return;
+        }
+        if let Some(window) = window {
+            self.note_change(event.task, call, window);
+        }
+        let Some((process, verdict)) = self.verdict(event, call) else { return };
+        if let (Verdict::Differs(_), Some(window), None) = (&verdict, window, call.errno())
+            && self.reorder(event, call, window, upcoming)
+        {
+            return;
+        }
+        self.judge(process, call, verdict);
+    }
+
+    /// Looks for another order in which `call` has its recorded result. Returns whether there is one.
+    fn reorder(&mut self, event: &Event, call: &Call, window: Window, upcoming: &mut dyn Upcoming) -> bool {
+        let Some(found) = self.other_order(event.task, call, window, upcoming) else { return false };
+        if let Found::After(later) = found {
+            self.advance(*later, event.time_ns, upcoming);
+            self.switch(event);
+            if let Some((process, verdict)) = self.verdict(event, call) {
+                self.judge(process, call, verdict);
+            }
+        } else if let Some(process) = self.process_of(event.task) {
+            process.report.calls += 1;
+        }
+        if let Some(process) = self.process_of(event.task) {
+            process.report.reordered += 1;
+        }
+        true
+    }
+
+    /// Makes a call as it stands; `None` if its thread has no space.
+    fn verdict(&mut self, event: &Event, call: &Call) -> Option<(usize, Verdict)> {
+        let cpu = self.schedule.cpu_of(event.task)?;
+        let Some(Some(task)) = self.tasks.get(event.task.0 as usize) else { return None };
+        let Process { limits, .. } = &mut self.processes[task.process];
+        let Some(space) = task.acting(limits) else {
+            self.processes[task.process].report.calls += 1;
+            return None;
+        };
         let files = &mut self.files;
         let verdict = self.vcpus[cpu].run(|| call::replay(&space, call, files, self.same_settings));
         if self.how.stop_at.is_some() {
             self.sites.note(task.number, &space, files, call);
         }
+        Some((task.process, verdict))
+    }
+
+    /// Counts what a call came to.
+    fn judge(&mut self, process: usize, call: &Call, verdict: Verdict) {
+        let report = &mut self.processes[process].report;
+        report.calls += 1;
         match verdict {
             Verdict::Same => {}
-            Verdict::DependsOnSettings => process.settings_dependent += 1,
-            Verdict::Unsupported(gap) => process.add_gap(gap),
+            Verdict::DependsOnSettings => report.settings_dependent += 1,
+            Verdict::Unsupported(gap) => report.add_gap(gap),
             // Linux had the memory for it. With less memory this is not a difference, but the end
             // of the replay.
             Verdict::Differs(found) if self.how.limited && is_for_want_of_memory(call, &found) => {
-                let process = task.process;
                 self.exhausted(process, names::of_form(CallNumber::from_raw(call.number), &call.args));
             }
             Verdict::Differs(found) => {
                 let name = names::of_call(CallNumber::from_raw(call.number));
                 let args: Vec<String> = call.args.iter().map(|arg| format!("{arg:#x}")).collect();
                 let what = format!("{name}({})", args.join(", "));
-                process.add_mismatch(self.event, what, call::describe_recorded(call), found);
+                report.add_mismatch(self.event, what, call::describe_recorded(call), found);
             }
         }
     }

@@ -2,6 +2,7 @@
 
 mod background;
 mod memory;
+mod order;
 mod processes;
 mod watch;
 mod writer;
@@ -13,6 +14,7 @@ use super::heat::Heat;
 use super::life::Life;
 use super::limit::GroupLimit;
 use super::mappings::MappingLife;
+use super::overlap::Upcoming;
 use super::plan::{Needs, Sample};
 use super::pressure::{PressureFigures, SwapFigures};
 use super::report::{DoesNotFit, Gap, ReplayReport};
@@ -22,6 +24,7 @@ use super::sites::Sites;
 use super::task::Task;
 use crate::event::{Event, EventKind, ExitStatus, LostCause, TaskId};
 use crate::format::{TraceHeader, UseSource};
+use order::Order;
 use quire_arch::Platform;
 use quire_host::{HostPlatform, Machine, Vcpu};
 use quire_mm::memcg::MemcgId;
@@ -96,6 +99,7 @@ pub(super) struct Run<'m> {
     /// Address spaces that the trace has made so far.
     spaces: usize,
     contents: Option<Writer>,
+    order: Order,
     how: Manner,
     swap: SwapFigures,
     does_not_fit: Option<DoesNotFit>,
@@ -142,6 +146,7 @@ impl<'m> Run<'m> {
             reuses_gone: 0,
             spaces: 0,
             contents: contents.map(Writer::new),
+            order: Order::default(),
             how,
             swap: SwapFigures::default(),
             does_not_fit: None,
@@ -152,7 +157,7 @@ impl<'m> Run<'m> {
     }
 
     /// Replays one event.
-    pub(super) fn step(&mut self, event: &Event) {
+    pub(super) fn step(&mut self, event: &Event, upcoming: &mut dyn Upcoming) {
         if self.how.stop_at == Some(self.event) {
             self.mappings = Some(self.mappings());
             return;
@@ -176,7 +181,8 @@ impl<'m> Run<'m> {
         }
         match &event.kind {
             EventKind::Fault(fault) => self.fault(event, fault),
-            EventKind::Call(call) => self.call(event, call),
+            EventKind::Call(call) => self.call(event, call, upcoming),
+            EventKind::Window(window) => self.order.note(event.task, *window),
             EventKind::Clone(clone) => self.clone_task(event, clone),
             EventKind::Exec(image) => self.exec(event, image),
             EventKind::Limit(limit) => self.limit(limit),

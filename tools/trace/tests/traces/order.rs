@@ -1,0 +1,140 @@
+//! Replays of calls that overlap with calls of other threads.
+
+use crate::format::header;
+use quire_trace::event::{
+    Access, Call, CallDetail, CloneFacts, Event, EventKind, ExecImage, ExitStatus, Fault, Mapping, Mode,
+    Outcome, Privileges, TaskId, Window,
+};
+use quire_trace::format::TraceWriter;
+use quire_trace::replay::{ProcessReport, Replay, ReplayOptions};
+use std::fs::File;
+use tempfile::NamedTempFile;
+
+const START: u64 = 0x10_0000;
+const PAGES: u64 = 64;
+const EINVAL: i64 = -(libc::EINVAL as i64);
+const ENOMEM: i64 = -(libc::ENOMEM as i64);
+/// The thread that changes mappings, and the one that drops pages.
+const CHANGER: u32 = 0;
+const DROPPER: u32 = 1;
+
+/// A call of a thread: its window if it overlaps, its number, its range in pages, a third argument and its result.
+struct Made(u32, Option<(u64, u64)>, i64, (u64, u64), u64, i64);
+
+fn lock(window: (u64, u64)) -> Made {
+    Made(CHANGER, Some(window), libc::SYS_mlock, (0, 32), 0, 0)
+}
+
+fn drop_page(window: Option<(u64, u64)>, page: u64, result: i64) -> Made {
+    Made(DROPPER, window, libc::SYS_madvise, (page, 1), libc::MADV_DONTNEED as u64, result)
+}
+
+/// Replays these calls of two threads of a process.
+#[track_caller]
+fn replay(calls: &[Made]) -> ProcessReport {
+    let mapping =
+        Mapping { start: START, end: START + (PAGES << 12), read: true, write: true, ..Mapping::default() };
+    let image = ExecImage {
+        pid: 1,
+        mappings: vec![mapping],
+        max_map_count: 1000,
+        privileges: Privileges { ipc_lock: true, sys_rawio: true },
+        ..ExecImage::default()
+    };
+    let clone = CloneFacts {
+        child: TaskId(DROPPER),
+        child_tid: 2,
+        child_pid: 1,
+        flags: 0,
+        shares_memory: true,
+        same_process: true,
+    };
+    let (access, mode, outcome, inferred) = (Access::Write, Mode::User, Outcome::Minor, false);
+    let touch = Fault { addr: START, access, mode, outcome, inferred };
+    let mut events = vec![
+        (CHANGER, EventKind::Exec(Box::new(image))),
+        (CHANGER, EventKind::Clone(clone)),
+        (CHANGER, EventKind::Fault(touch)),
+    ];
+    for &Made(task, window, number, (page, pages), third, result) in calls {
+        let window = window.map(|(start_ns, end_ns)| (task, EventKind::Window(Window { start_ns, end_ns })));
+        let args = [START + (page << 12), pages << 12, third, 0, 0, 0];
+        let call = Call { number: number as u32, args, result, detail: CallDetail::None };
+        events.extend(window.into_iter().chain([(task, EventKind::Call(call))]));
+    }
+    events.extend([DROPPER, CHANGER].map(|task| (task, EventKind::Exit(ExitStatus::Code(0)))));
+    let file = NamedTempFile::new().unwrap();
+    let mut writer = TraceWriter::new(File::create(file.path()).unwrap(), &header(), 3).unwrap();
+    for (time_ns, (task, kind)) in (0..).zip(events) {
+        writer.push(&Event { time_ns, task: TaskId(task), cpu: task, kind }).unwrap();
+    }
+    writer.finish(0, 0).unwrap();
+    let options = ReplayOptions { paranoid: true, ..ReplayOptions::default() };
+    let report = Replay::open(file.path(), options).unwrap().run(&mut |_, _| {}).unwrap();
+    let [process] = report.processes.try_into().unwrap();
+    assert!(process.audit.is_empty(), "{process:#?}");
+    assert_eq!(process.calls, calls.len() as u64);
+    process
+}
+
+/// What differs, and how many calls have their results in another order.
+fn found(calls: &[Made]) -> (u64, u64) {
+    let process = replay(calls);
+    (process.mismatches, process.reordered)
+}
+
+/// mlock has its effect when it begins, and stands where it ends.
+#[test]
+fn a_call_is_refused_because_of_a_change_that_stands_later() {
+    let dropped = |number| drop_page(Some((10 + number, 10 + number)), number, EINVAL);
+    let mut calls: Vec<Made> = (0..32).map(dropped).collect();
+    calls.push(lock((5, 100)));
+    calls.push(drop_page(None, 3, EINVAL));
+    let process = replay(&calls);
+    // The others found it done.
+    assert_eq!((process.mismatches, process.reordered), (0, 1), "{process:#?}");
+    assert_eq!(process.quire.peak_resident, 32 << 12);
+    // Without windows the order is as it stands.
+    for Made(_, window, ..) in &mut calls {
+        *window = None;
+    }
+    assert_eq!(found(&calls), (32, 0));
+}
+
+#[test]
+fn a_call_succeeds_because_it_was_before_a_change_that_stands_earlier() {
+    assert_eq!(found(&[lock((5, 100)), drop_page(Some((2, 7)), 3, 0)]), (0, 1));
+    let unlock = Made(CHANGER, Some((20, 30)), libc::SYS_munlock, (0, 32), 0, 0);
+    assert_eq!(found(&[lock((5, 8)), unlock, drop_page(Some((15, 25)), 3, EINVAL)]), (0, 1));
+    // Before two of them, of which the first locks.
+    let unlock = Made(CHANGER, Some((20, 30)), libc::SYS_munlock, (8, 32), 0, 0);
+    assert_eq!(found(&[lock((5, 19)), unlock, drop_page(Some((2, 25)), 3, 0)]), (0, 1));
+    let unmap = Made(CHANGER, Some((5, 9)), libc::SYS_munmap, (0, 8), 0, 0);
+    assert_eq!(found(&[unmap, drop_page(Some((2, 7)), 3, 0)]), (0, 1));
+}
+
+#[test]
+fn a_call_finds_nothing_because_of_an_unmapping_that_stands_later() {
+    let unmap = || Made(CHANGER, Some((5, 9)), libc::SYS_munmap, (0, 8), 0, 0);
+    assert_eq!(found(&[drop_page(Some((2, 7)), 3, ENOMEM), unmap()]), (0, 1));
+    assert_eq!(found(&[drop_page(Some((2, 7)), 3, 0), unmap()]), (0, 0), "as it stands");
+}
+
+/// No order explains these results, so they are differences.
+#[test]
+fn a_wrong_result_in_a_window_is_still_found() {
+    // Of another kind.
+    assert_eq!(found(&[drop_page(Some((7, 9)), 3, ENOMEM), lock((5, 100))]), (1, 0));
+    assert_eq!(found(&[lock((5, 100)), drop_page(Some((2, 7)), 3, ENOMEM)]), (1, 0));
+    // Of memory that the other call does not change.
+    assert_eq!(found(&[drop_page(Some((7, 9)), 40, EINVAL), lock((5, 100))]), (1, 0));
+    // Where the windows do not overlap, on either side.
+    assert_eq!(found(&[drop_page(Some((2, 4)), 3, EINVAL), lock((5, 100))]), (1, 0));
+    assert_eq!(found(&[lock((5, 100)), drop_page(Some((101, 104)), 3, 0)]), (1, 0));
+    // Of the thread itself.
+    let own = Made(CHANGER, Some((7, 9)), libc::SYS_madvise, (3, 1), libc::MADV_DONTNEED as u64, EINVAL);
+    assert_eq!(found(&[own, lock((5, 100))]), (1, 0));
+    // The change itself is wrong.
+    let wrong = Made(CHANGER, Some((5, 100)), libc::SYS_mlock, (0, 32), 0, ENOMEM);
+    assert_eq!(found(&[drop_page(Some((7, 9)), 3, 0), wrong]), (1, 0));
+}
