@@ -6,7 +6,7 @@ use quire_trace::format::{CallSource, FaultSource, TraceHeader, UseSource};
 use std::sync::Arc;
 
 /// Events of one input.
-const MOST_EVENTS: usize = 60;
+const MOST_EVENTS: usize = 2000;
 const PAGE: u64 = 4096;
 /// Landmarks of a layout: code, data, heap, where mappings go, the stack, the end of user space.
 const LANDMARKS: [u64; 6] =
@@ -104,6 +104,10 @@ fn kind(what: u8, bytes: &mut Bytes<'_>) -> EventKind {
         }),
         26 => EventKind::Figures(Box::new(figures(bytes))),
         27 => EventKind::Lost(Lost { count: bytes.number(), cause: LostCause::RingFull }),
+        28 if bytes.byte() & 3 != 0 => {
+            let (start_ns, long) = (u64::from(bytes.byte()), u64::from(bytes.byte()));
+            EventKind::Window(Window { start_ns, end_ns: start_ns + long })
+        }
         28 => EventKind::Unsupported(Unsupported::ForeignAbi),
         29 => EventKind::Reuse(reuse(bytes)),
         30 => EventKind::Compressibility(compressibility(bytes)),

@@ -9,20 +9,23 @@ mod events;
 mod sealed;
 
 use crate::bytes::Bytes;
-use quire_mm::thp::HugePolicy;
+use quire_mm::thp::{HugeConfig, HugeEnabled, HugePolicy};
 use quire_trace::event::{Event, EventKind};
 use quire_trace::format::{TraceError, TraceReader, TraceWriter};
-use quire_trace::replay::{Replay, ReplayError, ReplayOptions};
+use quire_trace::replay::{Audits, Replay, ReplayError, ReplayOptions};
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsRawFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-/// RAM of the machine that replays: little, so that no event takes long.
+/// RAM of the machine that replays with too little memory: so little that no event takes long.
 const RAM: u64 = 1 << 20;
-/// Events of a trace that is replayed. Each can fill the memory.
+/// Events of a trace that is replayed with that. Each can fill the memory.
 const MOST_REPLAYED: u64 = 64;
+/// RAM of the machine that a trace gets, where it is not more, and events of such a trace.
+const MOST_RAM: u64 = 512 << 20;
+const MOST_REPLAYED_IN_FULL: u64 = 4096;
 
 /// Runs an input.
 pub(crate) fn run(bytes: &[u8], show: bool) {
@@ -42,8 +45,12 @@ pub(crate) fn run(bytes: &[u8], show: bool) {
     if let Ok(events) = whole {
         assert_eq!(salvaged, Some(events), "a whole trace is salvaged otherwise");
     }
-    if salvaged.is_some_and(|events| events <= MOST_REPLAYED) {
+    let has_at_most = |most| salvaged.is_some_and(|events| events <= most);
+    if has_at_most(MOST_REPLAYED) {
         replay(&file, whole.is_err(), show);
+    }
+    if has_at_most(MOST_REPLAYED_IN_FULL) {
+        replay_in_full(&file, whole.is_err(), show);
     }
 }
 
@@ -122,6 +129,45 @@ fn salvage(file: &[u8]) -> Option<u64> {
     Some(events)
 }
 
+/// Opens a trace that was read before. `None` if salvaging finds nothing.
+fn open(path: &Path, options: ReplayOptions) -> Option<Replay> {
+    let salvage = options.salvage;
+    match Replay::open(path, options) {
+        Err(ReplayError::NothingSalvaged(..)) if salvage => None,
+        replay => Some(replay.expect("it was read before")),
+    }
+}
+
+/// Replays with the RAM that the trace gets by itself, and large folios where the trace wants them.
+fn replay_in_full(file: &[u8], salvage: bool, show: bool) {
+    let (_kept, path) = in_memory(file);
+    let huge = HugeConfig {
+        policy: HugePolicy::default().with_enabled(HugeEnabled::Always),
+        ..HugeConfig::default()
+    };
+    let audits = Audits::Never;
+    let options = ReplayOptions { salvage, huge, audits, life: true, ..ReplayOptions::default() };
+    let Some(replay) = open(&path, options) else { return };
+    let needed = replay.needs().ram(huge.policy);
+    assert!(needed >= replay.needs().ram(HugePolicy::MADVISE));
+    if needed > MOST_RAM {
+        return;
+    }
+    let in_proportion = replay.needs().too_much_at().is_none();
+    let replay = replay.load().expect("it was read before");
+    let machine = replay.machine().expect("so much RAM is enough to start");
+    let report = replay.run_on(&machine).expect("its CPUs are free");
+    assert!(report.ram <= needed);
+    // What it needs is enough, and it is out of proportion only if that was found before.
+    let finding = report.does_not_fit.as_ref();
+    assert!(finding.is_none_or(|finding| finding.out_of_proportion && !in_proportion), "{finding:?}");
+    let audit = machine.audit();
+    assert!(audit.is_empty(), "{audit:#?}");
+    if show {
+        eprintln!("{report:#?}");
+    }
+}
+
 fn replay(file: &[u8], salvage: bool, show: bool) {
     let (_kept, path) = in_memory(file);
     let options = ReplayOptions {
@@ -131,11 +177,7 @@ fn replay(file: &[u8], salvage: bool, show: bool) {
         contents: true,
         ..ReplayOptions::default()
     };
-    let replay = match Replay::open(&path, options) {
-        // Salvaging found nothing: there is nothing to replay.
-        Err(ReplayError::NothingSalvaged(..)) if salvage => return,
-        replay => replay.expect("it was read before"),
-    };
+    let Some(replay) = open(&path, options) else { return };
     // Whatever it claims, the result is a number.
     let _ = replay.needs().ram(HugePolicy::default());
     let report = replay.run(&mut |_, _| {}).expect("it was read before, and so much RAM is enough to start");
