@@ -321,7 +321,7 @@ impl Replay {
             digest: self.options.digest,
             limited,
             suffices: self.needs.ram(self.options.huge.policy),
-            // Whoever names the size may have all of it replayed.
+            // Where a size is given, all of it is replayed.
             too_much_at: self.needs.too_much_at().filter(|_| self.options.memory.is_none()),
             uses: self.needs.uses(header),
             life: self.options.life,

@@ -4,6 +4,7 @@ use crate::event::{Call, Event, EventKind, TaskId, Window};
 use crate::format::TraceError;
 use std::borrow::Borrow;
 use std::collections::VecDeque;
+use std::iter;
 use std::ops::Range;
 
 /// Events that are looked at ahead. A call stands where it ended at the latest.
@@ -100,7 +101,7 @@ pub(super) fn changed_by(call: &Call) -> Vec<Range<u64>> {
         | libc::SYS_mlock2
         | libc::SYS_munlock
         | libc::SYS_madvise => vec![range(first, second)],
-        libc::SYS_mlockall | libc::SYS_munlockall => vec![0..!4095],
+        libc::SYS_mlockall | libc::SYS_munlockall => iter::once(0..!4095).collect(),
         _ => Vec::new(),
     }
 }
@@ -159,7 +160,7 @@ mod tests {
         assert_eq!(ahead.changes().len(), 1);
         assert!(ahead.take().is_some());
         assert_eq!(ahead.changes().len(), 0);
-        assert_eq!(std::iter::from_fn(|| ahead.take()).count(), 2);
+        assert_eq!(iter::from_fn(|| ahead.take()).count(), 2);
         assert_eq!(range(0x1001, 0x1000), 0x1000..0x3000);
     }
 }

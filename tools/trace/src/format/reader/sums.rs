@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn the_sum_of_a_part_is_that_of_its_bytes() {
-        let bytes: Vec<u8> = (0..5000_u32).map(|number| (number * number >> 3) as u8).collect();
+        let bytes: Vec<u8> = (0..5000_u32).map(|number| ((number * number) >> 3) as u8).collect();
         let mut sums = Sums::new(7);
         let mut all = 0;
         for at in [0, 1, 255, 256, 300, 1000, 1001, 1024, 2049, 4000, 4990_u64] {

@@ -105,7 +105,9 @@ pub(super) struct Run<'m> {
     does_not_fit: Option<DoesNotFit>,
     /// What mappings hold where it stops.
     mappings: Option<Vec<MappingLife>>,
-    audited: usize,
+    audits: usize,
+    /// Entries and frames that they looked at.
+    audited: u64,
     auditing: Duration,
 }
 
@@ -151,6 +153,7 @@ impl<'m> Run<'m> {
             swap: SwapFigures::default(),
             does_not_fit: None,
             mappings: None,
+            audits: 0,
             audited: 0,
             auditing: Duration::ZERO,
         }

@@ -18,6 +18,10 @@ use std::rc::Rc;
 const MOST_TASKS: usize = 1 << 22;
 /// After this many processes only the last audit remains: each looks at all of RAM.
 const MOST_AUDITS: usize = 64;
+/// Bytes of an entry of a page table.
+const ENTRY_BYTES: u64 = 8;
+/// And after so many page-table entries and frames that audits have looked at.
+const MOST_AUDITED: u64 = 1 << 27;
 
 impl<'m> Run<'m> {
     pub(super) fn task(&self, task: TaskId) -> Option<&Task<'m>> {
@@ -210,8 +214,12 @@ impl<'m> Run<'m> {
         let process = &mut self.processes[process];
         let now = AllocatorFigures::of(self.machine.memory());
         process.report.allocator = now - process.allocator_at_start;
-        if self.how.audits == Audits::EachProcess && self.audited < MOST_AUDITS {
-            self.audited += 1;
+        let wanted = self.how.audits == Audits::EachProcess && self.audits < MOST_AUDITS;
+        if wanted && self.audited < MOST_AUDITED {
+            let memory = self.machine.memory();
+            self.audited += memory.frames().totals().present;
+            memory.for_each_resident(|_, resident| self.audited += resident.page_tables / ENTRY_BYTES);
+            self.audits += 1;
             process.report.audit = timed_audit(self.machine, &mut self.auditing);
         }
     }
