@@ -50,13 +50,11 @@ impl<P: Platform> Memcgs<P> {
 
     /// Events at the memcg and at all its present and former descendants.
     pub fn events(&self, id: MemcgId, event: MemcgEvent) -> u64 {
-        let mut sum = 0;
-        self.for_each_in_subtree(id, |below| {
+        self.sum_in_subtree(id, 0, |sum, below| {
             if let Some(memcg) = self.table.get(below) {
-                sum += memcg.events[event as usize].load(Ordering::Relaxed)
+                *sum += memcg.events[event as usize].load(Ordering::Relaxed)
                     + memcg.events_of_gone[event as usize].load(Ordering::Relaxed);
             }
-        });
-        sum
+        })
     }
 }

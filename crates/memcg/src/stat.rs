@@ -128,8 +128,7 @@ impl<P: Platform> Memcgs<P> {
     /// The counts of the memcg and of all its present and former descendants. On a busy machine not a
     /// consistent snapshot.
     pub fn stats(&self, id: MemcgId) -> MemcgStats {
-        let mut sums = [0; MemcgStat::COUNT];
-        self.for_each_in_subtree(id, |below| {
+        let mut sums = self.sum_in_subtree(id, [0; MemcgStat::COUNT], |sums, below| {
             if let Some(memcg) = self.table.get(below) {
                 for (sum, stat) in sums.iter_mut().zip(&memcg.stats) {
                     *sum += stat.load(Ordering::Relaxed);

@@ -25,8 +25,8 @@ pub(crate) struct Registry {
     pub(crate) free: MemcgId,
     /// Memcgs that were removed and not freed yet, linked.
     pub(crate) removed: Option<(MemcgId, MemcgId)>,
-    /// Walks over the tree in progress: no memcg leaves it meanwhile.
-    pub(crate) walks: u32,
+    /// How many memcgs have left the tree.
+    pub(crate) left: u64,
     /// All that are in the tree but the root.
     pub(crate) names: Names,
 }
@@ -39,16 +39,6 @@ pub(crate) fn linked(link: &AtomicU16) -> Option<MemcgId> {
 
 pub(crate) fn set_link(link: &AtomicU16, to: Option<MemcgId>) {
     link.store(to.map_or(0, MemcgId::get), Ordering::Relaxed);
-}
-
-/// Keeps memcgs from leaving the tree while a walk goes over it.
-struct Walk<'g, P: Platform>(&'g Memcgs<P>);
-
-impl<P: Platform> Drop for Walk<'_, P> {
-    fn drop(&mut self) {
-        let _pin = self.0.frames.platform().pin();
-        self.0.registry.lock().walks -= 1;
-    }
 }
 
 impl<P: Platform> Memcgs<P> {
@@ -239,30 +229,34 @@ impl<P: Platform> Memcgs<P> {
         }
     }
 
-    /// The next memcg under `root` in a round shared by all threads that reclaim there, so that rounds do not
-    /// always start at the first memcg.
-    pub fn next_round(&self, root: MemcgId) -> MemcgId {
-        let Some(top) = self.table.get(root) else { return MemcgId::ROOT };
-        let after = MemcgId::from_bits(top.cursor.load(Ordering::Relaxed));
-        let next = self.next_in_subtree(root, Some(after)).unwrap_or(root);
-        top.cursor.store(next.get(), Ordering::Relaxed);
-        next
+    /// Calls `visit` with every memcg in the subtree of `root`, parents before children, without a lock. Others
+    /// may leave the tree meanwhile; new ones may be missed.
+    pub fn for_each_in_subtree(&self, root: MemcgId, visit: impl FnMut(MemcgId)) {
+        self.visit(root).for_each(visit);
     }
 
-    /// Calls `visit` with every memcg in the subtree of `root`, parents before children, without a lock. No
-    /// memcg leaves the tree meanwhile; new ones may be missed.
-    pub fn for_each_in_subtree(&self, root: MemcgId, mut visit: impl FnMut(MemcgId)) {
-        let walk = {
+    /// What `add` adds to `zero` for each memcg in the subtree of `root`. A memcg that leaves the tree adds its
+    /// sums to its parent's, which may have been visited before: then this begins anew, a few times at most, so
+    /// that readers and memcgs do not wait for each other.
+    pub fn sum_in_subtree<T: Copy>(&self, root: MemcgId, zero: T, mut add: impl FnMut(&mut T, MemcgId)) -> T {
+        /// Attempts.
+        const MOST: u32 = 4;
+        let left = || {
             let _pin = self.frames.platform().pin();
-            self.registry.lock().walks += 1;
-            Walk(self)
+            self.registry.lock().left
         };
-        let mut next = self.next_in_subtree(root, None);
-        while let Some(id) = next {
-            visit(id);
-            next = self.next_in_subtree(root, Some(id));
+        let mut sum = zero;
+        let mut before = left();
+        for _ in 0..MOST {
+            sum = zero;
+            self.for_each_in_subtree(root, |memcg| add(&mut sum, memcg));
+            let now = left();
+            if now == before {
+                break;
+            }
+            before = now;
         }
-        drop(walk);
+        sum
     }
 
     /// Whether the memcg was removed. It is in the tree until its last charge is gone.
@@ -320,7 +314,8 @@ impl<P: Platform> Memcgs<P> {
         let end = registry.removed.map(|(_, last)| last);
         for _ in 0..MOST {
             let Some(memcg) = self.pop_removed(registry) else { return };
-            if !memcg.is_visited() && self.is_over(pin, memcg) && registry.walks == 0 {
+            if !memcg.is_visited() && self.is_over(pin, memcg) {
+                registry.left += 1;
                 self.unlink(memcg);
                 registry.names.remove(&self.table, memcg);
                 memcg.links.next_removed.store(registry.free.get(), Ordering::Relaxed);

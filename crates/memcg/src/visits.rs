@@ -2,8 +2,10 @@
 
 use crate::Memcgs;
 use crate::id::MemcgId;
-use core::fmt;
+use crate::memcg::Memcg;
+use core::{fmt, mem};
 use quire_arch::Platform;
+use quire_sync::atomic::Ordering;
 
 /// Visits the memcgs of a subtree: parents before children, removed ones that are not gone included. The one
 /// that is being visited does not leave the tree, so the next one is found from there, however long a visit
@@ -13,6 +15,7 @@ pub struct Visits<'g, P: Platform> {
     memcgs: &'g Memcgs<P>,
     root: MemcgId,
     place: Place,
+    round: Option<Round>,
 }
 
 /// How far it has come.
@@ -23,10 +26,79 @@ enum Place {
     Behind,
 }
 
+/// A round that begins anywhere in the subtree and goes on from its root.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Round {
+    /// The first one. It does not leave the tree before the round is over.
+    first: Option<MemcgId>,
+    /// The last one was passed.
+    turned: bool,
+}
+
 impl<P: Platform> Memcgs<P> {
     /// Visits the memcgs in the subtree of `root`.
     pub fn visit(&self, root: MemcgId) -> Visits<'_, P> {
-        Visits { memcgs: self, root, place: Place::Before }
+        Visits { memcgs: self, root, place: Place::Before, round: None }
+    }
+
+    /// Visits the memcgs in the subtree of `root` once each, from the one after that which was visited last in such
+    /// rounds below `root`, by any thread. So reclaim that stops when it has enough does not always take from the
+    /// same memcg.
+    pub fn visit_round(&self, root: MemcgId) -> Visits<'_, P> {
+        Visits { round: Some(Round::default()), ..self.visit(root) }
+    }
+
+    /// The memcg after the cursor of `root`, under the lock of the memcgs.
+    fn after_cursor(&self, root: &Memcg<P>) -> MemcgId {
+        let cursor = MemcgId::from_bits(root.cursor.load(Ordering::Relaxed));
+        let last =
+            self.table.get(cursor).filter(|last| last.life.is_there() && self.is_below(cursor, root.id));
+        last.and_then(|last| self.next_locked(root, last)).unwrap_or(root.id)
+    }
+}
+
+impl<P: Platform> Visits<'_, P> {
+    /// The memcg after `at`, under the lock of the memcgs. Both are below the root as ever: a memcg that is visited stays
+    /// where it is in the tree.
+    fn after(&mut self, at: &Memcg<P>) -> Option<MemcgId> {
+        let root = self.memcgs.table.get(self.root)?;
+        let next = self.memcgs.next_locked(root, at);
+        let Some(round) = &mut self.round else { return next };
+        let next = match next {
+            None if !mem::replace(&mut round.turned, true) => Some(root.id),
+            next => next,
+        };
+        next.filter(|_| next != round.first)
+    }
+
+    /// The first one, under the lock of the memcgs.
+    fn first(&mut self) -> Option<MemcgId> {
+        let root = self.memcgs.table.get(self.root).filter(|root| root.life.is_there())?;
+        let Some(round) = &mut self.round else { return Some(root.id) };
+        let first = self.memcgs.after_cursor(root);
+        round.first = Some(first);
+        self.memcgs.table.get(first)?.change_visits(true);
+        Some(first)
+    }
+
+    /// Goes on to `next`, under the lock of the memcgs.
+    fn go_to(&mut self, next: Option<MemcgId>) {
+        let table = &self.memcgs.table;
+        match next.and_then(|next| table.get(next)) {
+            Some(memcg) => {
+                memcg.change_visits(true);
+                if let Some(root) = table.get(self.root).filter(|_| self.round.is_some()) {
+                    root.cursor.store(memcg.id.get(), Ordering::Relaxed);
+                }
+            }
+            None => {
+                let first = self.round.and_then(|round| round.first);
+                if let Some(first) = first.and_then(|first| table.get(first)) {
+                    first.change_visits(false);
+                }
+            }
+        }
+        self.place = next.map_or(Place::Behind, Place::At);
     }
 }
 
@@ -38,21 +110,15 @@ impl<P: Platform> Iterator for Visits<'_, P> {
         let _pin = memcgs.frames().platform().pin();
         let _registry = memcgs.registry.lock();
         let next = match self.place {
-            Place::Before => {
-                memcgs.table.get(self.root).filter(|root| root.life.is_there()).map(|root| root.id)
-            }
+            Place::Before => self.first(),
             Place::At(at) => {
-                // Below the root as ever: a memcg that is visited stays where it is in the tree.
-                let (root, at) = (memcgs.table.get(self.root)?, memcgs.table.get(at)?);
+                let at = memcgs.table.get(at)?;
                 at.change_visits(false);
-                memcgs.next_locked(root, at)
+                self.after(at)
             }
-            Place::Behind => None,
+            Place::Behind => return None,
         };
-        if let Some(memcg) = next.and_then(|next| memcgs.table.get(next)) {
-            memcg.change_visits(true);
-        }
-        self.place = next.map_or(Place::Behind, Place::At);
+        self.go_to(next);
         next
     }
 }
@@ -65,6 +131,7 @@ impl<P: Platform> Drop for Visits<'_, P> {
             let _pin = self.memcgs.frames().platform().pin();
             let _registry = self.memcgs.registry.lock();
             memcg.change_visits(false);
+            self.go_to(None);
         }
     }
 }

@@ -106,8 +106,8 @@ fn round<P: Platform>(spaces: &Spaces<P>, wanted: u64, search: &Search) -> Found
     found
 }
 
-/// One pass over all memcgs below the root, until `wanted` pages were freed in all. Protected ones are
-/// skipped, or scanned less (Linux's `shrink_node_memcgs` and `get_scan_count`).
+/// One pass over all memcgs below the root, until `wanted` pages were freed in all; the next one begins with the memcg
+/// after that. Protected ones are skipped, or scanned less (Linux's `shrink_node_memcgs` and `get_scan_count`).
 fn scan_memcgs<P: Platform>(
     spaces: &Spaces<P>,
     priority: u32,
@@ -116,7 +116,7 @@ fn scan_memcgs<P: Platform>(
     found: &mut Found,
 ) {
     let (memcgs, root) = (spaces.memcgs(), search.root);
-    for memcg in memcgs.visit(root) {
+    for memcg in memcgs.visit_round(root) {
         let Some(kept) = kept(spaces, memcg, search, found) else { continue };
         for node in (0..spaces.platform().node_count()).filter_map(NodeId::new) {
             let missing = wanted.saturating_sub(found.freed);

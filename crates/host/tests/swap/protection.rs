@@ -124,6 +124,20 @@ fn memory_low_is_broken_only_when_nothing_else_is_left() {
     assert_audit(&machine);
 }
 
+/// Small reclaims one after the other do not all take from one memcg.
+#[test]
+fn reclaims_take_from_memcgs_in_turn() {
+    let machine = machine(64);
+    let cpu = machine.vcpu(0).unwrap();
+    let top = memcg(&machine, MemcgId::ROOT, "top", &[]);
+    let all = ["a", "b", "c"].map(|name| memcg(&machine, top, name, &[]));
+    let _spaces = all.map(|id| used(&machine, &cpu, id, 1024));
+    (0..24).for_each(|_| assert_eq!(reclaim(&machine, top, 32), Ok(())));
+    let lost = all.map(|id| 1024 - usage(&machine, id));
+    assert!(lost.iter().all(|&pages| pages >= 128), "{lost:?} of 1024 pages each");
+    assert_audit(&machine);
+}
+
 /// The machine's own reclaim, too: background reclaim breaks no `memory.low`.
 #[test]
 fn a_shortage_of_frames_reclaims_what_is_not_protected() {

@@ -227,24 +227,6 @@ fn a_removed_memcg_stays_until_its_last_charge_goes() {
     assert_sound(&memcgs);
 }
 
-#[test]
-fn a_walk_keeps_memcgs_in_the_tree() {
-    let memcgs = memcgs(1);
-    let a = memcgs.create(MemcgId::ROOT, "a").unwrap();
-    let b = memcgs.create(a, "b").unwrap();
-    let mut seen = Vec::new();
-    memcgs.for_each_in_subtree(MemcgId::ROOT, |id| {
-        seen.push(id);
-        if id == a {
-            memcgs.remove(b).unwrap();
-            memcgs.sweep();
-        }
-    });
-    assert_eq!(seen, [MemcgId::ROOT, a, b]);
-    memcgs.sweep();
-    assert_eq!(memcgs.next_in_subtree(b, None), None);
-}
-
 /// Hazard: a memcg is removed and gone while a thread that visits it sleeps, and what comes after it is
 /// missed.
 #[test]
@@ -275,17 +257,63 @@ fn a_memcg_that_is_visited_is_gone_after_the_visit() {
     assert_sound(&memcgs);
 }
 
+/// Readers of statistics that overlap: at each moment one of them is there.
+#[test]
+fn a_removed_memcg_is_gone_beside_readers_that_overlap() {
+    let memcgs = memcgs(1);
+    let [a, b] = ["a", "b"].map(|name| memcgs.create(MemcgId::ROOT, name).unwrap());
+    let mut seen = Vec::new();
+    memcgs.for_each_in_subtree(MemcgId::ROOT, |id| {
+        if id == MemcgId::ROOT {
+            memcgs.remove(b).unwrap();
+            (0..3).for_each(|_| memcgs.sweep());
+            assert_eq!(memcgs.next_in_subtree(b, None), None);
+        }
+        seen.push(id);
+    });
+    assert_eq!(seen, [MemcgId::ROOT, a]);
+    assert_sound(&memcgs);
+}
+
+/// What a memcg had that goes while it is read is in the sum.
+#[test]
+fn a_sum_beside_a_memcg_that_goes_loses_nothing() {
+    let memcgs = memcgs(1);
+    let [a, b] = ["a", "b"].map(|name| memcgs.create(MemcgId::ROOT, name).unwrap());
+    let below = memcgs.create(b, "c").unwrap();
+    memcgs.count(a, MemcgEvent::Max, 3);
+    memcgs.count(below, MemcgEvent::Max, 5);
+    let mut present = true;
+    let sum = memcgs.sum_in_subtree(MemcgId::ROOT, 0, |sum, id| {
+        // Of a memcg that is gone, with its parent's.
+        let gone = if id == b && !present { 5 } else { 0 };
+        *sum += memcgs.local_events(id, MemcgEvent::Max) + gone;
+        if id == b && std::mem::take(&mut present) {
+            memcgs.remove(below).unwrap();
+            (0..3).for_each(|_| memcgs.sweep());
+        }
+    });
+    assert_eq!((sum, memcgs.events(MemcgId::ROOT, MemcgEvent::Max)), (8, 8));
+}
+
 #[test]
 fn rounds_go_on_where_the_last_one_was() {
     let memcgs = memcgs(1);
     let a = memcgs.create(MemcgId::ROOT, "a").unwrap();
     let b = memcgs.create(a, "b").unwrap();
     let c = memcgs.create(a, "c").unwrap();
-    let round: Vec<_> = (0..4).map(|_| memcgs.next_round(a)).collect();
-    assert_eq!(round, [a, c, b, a]);
+    let begins = |count| (0..count).filter_map(|_| memcgs.visit_round(a).next()).collect::<Vec<_>>();
+    assert_eq!(begins(4), [a, c, b, a]);
+    let round = || memcgs.visit_round(a).collect::<Vec<_>>();
+    assert_eq!((round(), round()), (vec![c, b, a], vec![c, b, a]), "each once");
+    let mut half = memcgs.visit_round(a);
+    assert_eq!((half.next(), half.next()), (Some(c), Some(b)));
     memcgs.remove(c).unwrap();
-    let round: Vec<_> = (0..3).map(|_| memcgs.next_round(a)).collect();
-    assert_eq!(round, [b, a, b]);
+    (0..3).for_each(|_| memcgs.sweep());
+    assert_eq!((half.next(), half.next(), half.next()), (Some(a), None, None), "it ends where it began");
+    (0..3).for_each(|_| memcgs.sweep());
+    assert_eq!(memcgs.next_in_subtree(c, None), None, "the round is over");
+    assert_eq!((begins(3), round()), (vec![b, a, b], vec![a, b]));
     assert_eq!(memcgs.next_in_subtree(b, Some(a)), Some(b), "what is not below begins anew");
 }
 

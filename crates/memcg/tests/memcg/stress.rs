@@ -108,7 +108,7 @@ fn reclaim(memcgs: &Memcgs<Machine>, shared: &Shared, seed: u64) {
     let mut made: Vec<MemcgId> = Vec::new();
     let mut taken: Vec<Pfn> = Vec::new();
     for step in 0..STEPS {
-        let id = memcgs.next_round(MemcgId::ROOT);
+        let id = memcgs.visit_round(MemcgId::ROOT).next().unwrap();
         let node = NodeId::new(random.below(2) as usize).unwrap();
         let list = LruList::ALL[random.below(5) as usize];
         {
