@@ -106,16 +106,17 @@ impl AllocRequest {
     }
 
     /// For callers that cannot wait and for which failure is costly, e.g. in an interrupt: may go deeper
-    /// below the `min` watermark, and for more than one frame into the high-order atomic reserve.
+    /// below the `min` watermark, and into the high-order atomic reserve: failing now is worse than that a
+    /// larger request may fail later.
     #[inline]
     pub const fn atomic(mut self) -> Self {
         self.atomic = true;
         self
     }
 
-    /// Whether this request may use the high-order atomic reserve.
+    /// Whether the high-order atomic reserve is kept for requests like this one.
     #[inline]
-    pub(crate) const fn uses_reserve(&self) -> bool {
+    pub(crate) const fn has_reserve(&self) -> bool {
         self.atomic && self.order.get() > 0
     }
 

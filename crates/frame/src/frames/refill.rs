@@ -275,7 +275,7 @@ impl<P: Platform> Frames<P> {
         request: &AllocRequest,
         given: FrameState,
     ) -> Option<FrameIndex> {
-        if !request.uses_reserve() {
+        if !request.atomic {
             return None;
         }
         let mut buddy = zone.lock(&self.platform);
@@ -297,7 +297,7 @@ impl<P: Platform> Frames<P> {
 
     /// Whether the page block of what the request gets will be kept for the next one.
     fn may_reserve(zone: &Zone<P>, buddy: &Buddy, request: &AllocRequest) -> bool {
-        request.uses_reserve() && buddy.available() < zone.levels.get().low
+        request.has_reserve() && buddy.available() < zone.levels.get().low
     }
 
     /// Frames that the request may take out of the zone before it is at its watermark.

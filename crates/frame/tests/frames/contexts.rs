@@ -4,6 +4,10 @@
 use crate::support::*;
 use std::cell::Cell;
 
+fn eight() -> AllocRequest {
+    AllocRequest::new(order(3), TEST)
+}
+
 /// 128 MiB, of which 8 MiB are kept back.
 fn machine() -> Audited {
     frames_with_watermarks(Machine::new(&[(0, 1 << 15)], 1), 8 << 10)
@@ -21,31 +25,39 @@ fn who_cannot_wait_goes_deeper_below_the_watermark() {
     assert_eq!(frames.free_frames(), 0);
 }
 
+/// A low machine with a block of eight frames in the reserve, and how many frames are free beside it there.
+fn with_reserve(frames: &Audited) -> (Pfn, u64) {
+    let pin = frames.platform().pin();
+    let ordinary = exhaust(frames, ONE);
+    let first = frames.allocate(&pin, eight().atomic()).unwrap();
+    assert_eq!(reserved_blocks(frames), 1, "a low zone keeps the block for the next one");
+    assert_sound(frames);
+    // What is freed in that block stays in the reserve.
+    let around = first.block_start(order(9));
+    let inside = ordinary.iter().filter(|pfn| pfn.block_start(order(9)) == around);
+    inside.for_each(|&pfn| frames.free(&pin, pfn, Order::ZERO).unwrap());
+    let reserved = zone(frames).free_reserved;
+    assert!(reserved >= 64, "{reserved}");
+    (first, reserved)
+}
+
+fn reserved_blocks(frames: &Audited) -> u64 {
+    zone(frames).pageblocks[Migratetype::HighAtomic.index()]
+}
+
 /// A hazard of docs/locking.md: "high-order atomic reserves are skipped because the pcp path serves first".
 /// The lists hold blocks of the order, then none; the reserve serves when nothing else can.
 #[test]
 fn the_reserve_serves_when_the_lists_and_the_zone_cannot() {
     let frames = machine();
     let pin = frames.platform().pin();
-    let atomic = AllocRequest::new(order(3), TEST).atomic();
-    let ordinary = exhaust(&frames, ONE);
-    let first = frames.allocate(&pin, atomic).unwrap();
-    let blocks = |kind: Migratetype| zone(&frames).pageblocks[kind.index()];
-    assert_eq!(blocks(Migratetype::HighAtomic), 1, "a low zone keeps the block for the next one");
-    assert_sound(&frames);
-    // What is freed in that block stays in the reserve.
-    let around = first.block_start(order(9));
-    let inside = ordinary.iter().filter(|pfn| pfn.block_start(order(9)) == around);
-    inside.for_each(|&pfn| frames.free(&pin, pfn, Order::ZERO).unwrap());
-    let reserved = zone(&frames).free_reserved;
-    assert!(reserved >= 64, "{reserved}");
+    let (first, reserved) = with_reserve(&frames);
     // Ordinary requests do not get it, atomic ones do.
-    let urgent = exhaust(&frames, ONE.atomic());
+    assert!(frames.allocate(&pin, ONE.without_drain()).is_err());
     assert_eq!(zone(&frames).free_reserved, reserved);
     // A block of the reserve goes back to the reserve, not to a CPU's list.
-    frames.drain_all(&pin);
     let mut held = vec![first];
-    while let Ok(pfn) = frames.allocate(&pin, atomic.without_drain()) {
+    while let Ok(pfn) = frames.allocate(&pin, eight().atomic().without_drain()) {
         held.push(pfn);
     }
     assert!(zone(&frames).free_reserved < reserved);
@@ -53,10 +65,36 @@ fn the_reserve_serves_when_the_lists_and_the_zone_cannot() {
     assert_eq!(zone(&frames).free_reserved % 8, 0);
     assert_sound(&frames);
     // Before an ordinary request fails the reserve is opened.
-    put_all(&frames, urgent, Order::ZERO);
     let rest = exhaust(&frames, ONE);
     assert!(!rest.is_empty());
-    assert_eq!(blocks(Migratetype::HighAtomic), 0);
+    assert_eq!(reserved_blocks(&frames), 0);
+}
+
+/// That one frame cannot be had now is worse than that eight may be missing later.
+#[test]
+fn a_frame_for_a_caller_that_cannot_wait_comes_from_the_reserve_at_last() {
+    let frames = machine();
+    let pin = frames.platform().pin();
+    let (_, reserved) = with_reserve(&frames);
+    let free = || (zone(&frames).free_reserved, frames.free_frames());
+    let min = zone(&frames).watermarks.min;
+    let deepest = min - min / 2 - (min - min / 2) / 4;
+    let mut held = Vec::new();
+    while free().0 == reserved {
+        held.push(frames.allocate(&pin, ONE.atomic()).unwrap());
+    }
+    assert_eq!(free(), (reserved - 1, deepest + reserved - 1), "first what is not kept for others");
+    held.extend(exhaust(&frames, ONE.atomic()));
+    assert_eq!(free(), (0, deepest), "the watermark holds");
+    assert_sound(&frames);
+    put_all(&frames, held, Order::ZERO);
+    frames.drain_all(&pin);
+    assert_eq!(
+        (zone(&frames).free_reserved, reserved_blocks(&frames)),
+        (reserved, 1),
+        "it is a reserve again"
+    );
+    assert_sound(&frames);
 }
 
 #[test]
