@@ -20,11 +20,13 @@ const DISCARDS: u32 = 16;
 /// Tries to free what is needed.
 pub(crate) fn make_room<P: Platform>(spaces: &Spaces<P>, need: Need) -> u64 {
     match need {
-        Need::Frames(order) => match reclaim(spaces, MemcgId::ROOT, order.pages().max(ENOUGH), Cause::Direct)
-        {
-            0 => spaces.swap().compact_devices(),
-            freed => freed,
-        },
+        Need::Frames(order) => {
+            let wanted = order.pages().max(ENOUGH);
+            match reclaim(spaces, MemcgId::ROOT, wanted, Cause::Direct) {
+                0 => spaces.swap().compact_devices(wanted),
+                freed => freed,
+            }
+        }
         Need::Memcg(memcg, pages) => {
             spaces.memcgs().count(memcg, MemcgEvent::Max, 1);
             spaces.memcgs().drain_stocks(&spaces.platform().pin());
@@ -198,7 +200,7 @@ pub fn kswapd_step<P: Platform>(spaces: &Spaces<P>) -> KswapdStep {
         freed += reclaim(spaces, MemcgId::ROOT, target - freed, Cause::Background) + finish_exits(spaces);
     }
     if freed < target {
-        freed += spaces.swap().compact_devices();
+        freed += spaces.swap().compact_devices(target - freed);
     }
     spaces.swap().discard_free_clusters(DISCARDS);
     let missing = spaces.frames().background_target();

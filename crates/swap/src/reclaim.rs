@@ -15,10 +15,16 @@ const CLUSTERS: u32 = 128;
 const ENOUGH: u64 = 512;
 
 impl<P: Platform> Swap<P> {
-    /// Compacts devices in RAM, and returns the number of frames freed. Not pinned.
-    pub fn compact_devices(&self) -> u64 {
-        let devices = (0..MAX_DEVICES).filter_map(|index| self.use_device(index));
-        devices.map(|device| device.backing().compact(self.device_memory())).sum()
+    /// Compacts devices in RAM until about `wanted` frames are free, and returns how many were freed. Not pinned.
+    pub fn compact_devices(&self, wanted: u64) -> u64 {
+        let mut freed = 0;
+        for device in (0..MAX_DEVICES).filter_map(|index| self.use_device(index)) {
+            if freed >= wanted {
+                break;
+            }
+            freed += device.backing().compact(self.device_memory(), wanted - freed);
+        }
+        freed
     }
 
     /// Discards up to `most` freed clusters, first those of the devices that are filled first, and returns

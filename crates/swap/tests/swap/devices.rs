@@ -104,7 +104,7 @@ proptest! {
     fn compressed_ram_is_a_map(steps in prop::collection::vec(step(), 1..300)) {
         compare(&steps, zram, |device, frames| {
             let before = device.store().used();
-            assert_eq!(before - device.store().compact(frames), device.store().used());
+            assert_eq!(before - device.store().compact(frames, u64::MAX), device.store().used());
         });
     }
 
@@ -191,7 +191,7 @@ fn stress<D: SwapDevice<Machine>>(
 #[test]
 fn threads_find_whole_pages_in_compressed_ram() {
     stress(21, zram, |device, frames| {
-        device.store().compact(frames);
+        device.store().compact(frames, u64::MAX);
     });
 }
 

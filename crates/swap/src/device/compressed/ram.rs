@@ -105,9 +105,9 @@ impl<P: Platform, C: Codec> SwapDevice<P> for CompressedRam<P, C> {
         self.statistics().report()
     }
 
-    fn compact(&self, memory: DeviceMemory<'_, P>) -> u64 {
+    fn compact(&self, memory: DeviceMemory<'_, P>, wanted: u64) -> u64 {
         let frames = memory.frames();
-        self.store.compact(frames) / PAGE_SIZE
+        self.store.compact(frames, wanted) / PAGE_SIZE
     }
 
     fn close(&self, memory: DeviceMemory<'_, P>) {

@@ -217,8 +217,9 @@ impl<P: Platform, C: Codec> CompressedStore<P, C> {
         }
     }
 
-    /// Compacts the pool, and returns the bytes of RAM freed. Pages in use by another thread stay in place.
-    pub fn compact(&self, frames: &Frames<P>) -> u64 {
+    /// Compacts the pool until about `wanted` frames are free, and returns the bytes of RAM freed. Pages in use by
+    /// another thread stay in place.
+    pub fn compact(&self, frames: &Frames<P>, wanted: u64) -> u64 {
         let step = |one: &mut EmptyChain<'_, P>| {
             let pin = frames.platform().pin();
             let section = self.gate.enter(frames, &pin);
@@ -227,7 +228,7 @@ impl<P: Platform, C: Codec> CompressedStore<P, C> {
             }
             section.is_some()
         };
-        self.pool.compact(step) * PAGE_SIZE
+        self.pool.compact(wanted, step) * PAGE_SIZE
     }
 
     /// Bytes of RAM that hold pages.

@@ -497,9 +497,10 @@ impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for CompressedCache<P, D> {
         self.behind.discard(memory, slot, count);
     }
 
-    fn compact(&self, memory: DeviceMemory<'_, P>) -> u64 {
+    fn compact(&self, memory: DeviceMemory<'_, P>, wanted: u64) -> u64 {
         let frames = memory.frames();
-        self.store.compact(frames) / quire_arch::PAGE_SIZE + self.behind.compact(memory)
+        let freed = self.store.compact(frames, wanted) / quire_arch::PAGE_SIZE;
+        if freed < wanted { freed + self.behind.compact(memory, wanted - freed) } else { freed }
     }
 
     fn report(&self) -> DeviceReport {

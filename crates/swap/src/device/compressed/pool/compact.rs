@@ -67,19 +67,20 @@ impl Chains {
 }
 
 impl<P: Platform> Pool<P> {
-    /// Compacts every class and returns the number of frames freed. `step` calls its argument once, and
-    /// returns whether to go on.
+    /// Compacts class after class until `wanted` frames are free or there are no more, and returns how many were
+    /// freed. `step` calls its argument once, and returns whether to go on.
     ///
     /// A step empties one chain: neither is a class's lock held for long, nor the pin that its holder needs.
     pub(in crate::device::compressed) fn compact(
         &self,
+        wanted: u64,
         mut step: impl FnMut(&mut EmptyChain<'_, P>) -> bool,
     ) -> u64 {
         let mut freed = 0;
         for number in 0..CLASS_COUNT {
             let mut busy = 0;
             let mut outcome = Some(0);
-            while busy < BUSY_CHAINS && outcome.is_some() {
+            while busy < BUSY_CHAINS && outcome.is_some() && freed < wanted {
                 let mut one = |frames: &Frames<P>, pin: &Pin<'_, P>, referrer: &dyn Referrer| {
                     outcome = self.compact_one(frames, pin, number, referrer);
                 };

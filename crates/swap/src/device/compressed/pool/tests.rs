@@ -61,8 +61,12 @@ impl Setting {
     }
 
     fn compact(&self) -> u64 {
+        self.compact_for(u64::MAX)
+    }
+
+    fn compact_for(&self, wanted: u64) -> u64 {
         let pin = self.frames.platform().pin();
-        self.pool.compact(|one| {
+        self.pool.compact(wanted, |one| {
             one(&self.frames, &pin, &self.owners);
             true
         })
@@ -170,6 +174,23 @@ fn compaction_leaves_less_than_a_chain_free_in_each_class() {
     }
     setting.check();
     assert_eq!(setting.compact(), 0);
+    setting.close();
+}
+
+/// A program that waits for a frame is not kept until all is compact.
+#[test]
+fn compaction_ends_when_enough_is_free() {
+    let setting = Setting::new(0);
+    for owner in 0..2000 {
+        setting.insert(owner, contents(200 + owner as usize % 5 * 600, 1));
+    }
+    (0..2000).filter(|owner| owner % 7 != 0).for_each(|owner| setting.remove(owner));
+    let most = CLASSES.iter().map(|class| u64::from(class.frames)).max().expect("a class");
+    for _ in 0..8 {
+        assert!((32..32 + most).contains(&setting.compact_for(32)));
+    }
+    setting.check();
+    assert!(setting.compact() > 0, "there was more");
     setting.close();
 }
 

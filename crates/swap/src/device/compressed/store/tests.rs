@@ -79,7 +79,7 @@ fn an_owner_that_is_just_being_told_keeps_its_object_in_place() {
             store.pool.remove(&frames, &pin, at);
         }
     }
-    store.compact(&frames);
+    store.compact(&frames, u64::MAX);
     for slot in 0..300 {
         assert_eq!(store.load(&frames, slot, page), Ok(true));
         assert!(
@@ -112,7 +112,7 @@ fn a_user_after_the_close_gets_an_error() {
     assert_eq!(store.store(&frames, 1, page), Err(DeviceError::Io));
     assert_eq!(store.load(&frames, 1, page), Err(DeviceError::Io));
     store.free(&frames, 1);
-    assert_eq!(store.compact(&frames), 0);
+    assert_eq!(store.compact(&frames, u64::MAX), 0);
     assert_eq!(store.statistics(), StoreStatistics { mem_used_max: 0, ..Default::default() });
     put(&frames, page, Order::ZERO);
     assert_eq!(frames.free_frames(), free);
