@@ -34,8 +34,8 @@ fn for_each_killed(each: impl Fn(&Machine, &Vcpu, &HostSpace<'_>)) {
                 assert_eq!(figures.resident, 0, "order {order}");
                 each(&machine, &cpu, &space);
                 let after = space.figures();
-                let memory = |figures: SpaceFigures| (figures.resident, figures.page_tables);
-                assert_eq!(memory(after), memory(figures), "memory is filled again, with order {order}");
+                let less = after.page_tables <= figures.page_tables;
+                assert!(after.resident == 0 && less, "memory is filled again, with order {order}");
             }
         }
     }
@@ -78,6 +78,15 @@ fn a_killed_programs_memory_is_not_collapsed() {
         let set = machine.memory().spaces().huge();
         set.set_khugepaged(KhugepagedSetting::MaxPtesNone, 511).unwrap();
         assert_eq!(machine.memory().khugepaged_step().collapsed, 0);
+    });
+}
+
+/// Hazard: a call makes tables for a large range, with the lock that the reaper needs.
+#[test]
+fn a_killed_program_gets_no_tables_for_guards() {
+    for_each_killed(|_, _, space| {
+        let installed = space.madvise(WRITTEN, 3 * MIB2, Advice::GuardInstall);
+        assert_eq!(installed, Err(Error::NoFrames(AllocError::OutOfMemory)));
     });
 }
 

@@ -15,11 +15,15 @@ const GUARD: Entry = Entry::Marker(PteMarker::Guard);
 
 impl<P: Platform> Tables<'_, P> {
     /// Makes every bottom table for `range`, except where a large leaf is in its place. After this
-    /// [`install_guards`](Self::install_guards) cannot fail. On failure those that were made stay, empty.
+    /// [`install_guards`](Self::install_guards) cannot fail. On failure those that were made stay, empty. Fails
+    /// where `goes_on` says so: a range may need more tables than there is memory.
     #[cfg_attr(debug_assertions, track_caller)]
-    pub fn make_bottoms(&self, range: VirtRange) -> Result<(), AllocError> {
+    pub fn make_bottoms(&self, range: VirtRange, goes_on: impl Fn() -> bool) -> Result<(), AllocError> {
         let mut at = range.start();
         while at < range.end() {
+            if !goes_on() {
+                return Err(AllocError::OutOfMemory);
+            }
             self.find_or_make(&self.pin(), at)?;
             at = P::Paging::table_range(at, Level::PTE).end();
         }
