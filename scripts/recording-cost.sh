@@ -167,7 +167,7 @@ measure("calls, stops", [load, "calls", "3000"], ["--calls", "stops"])
 for more in [], ["--calls", "stops"]:
     measure("others" + ", stops" * bool(more), [load, "others", "1000"], more)
 if os.path.exists(work + "/asan"):
-    measure("asan", [work + "/asan", "blocks", "1000000"])
+    measure("asan", [work + "/asan", "blocks", "100000"])
 for name, rounds in [("wasm", 8), ("sparse", 5000), ("files", 20000), ("maps of files", 50000)]:
     measure(name, [load, name, str(rounds)])
 for name, rounds in [("mincore", 50000), ("signals", 30000), ("mappings", 60000)]:

@@ -1,11 +1,12 @@
 //! What is behind a descriptor: `/proc/PID/fd` and `/proc/PID/fdinfo`.
 
+use super::Keyed;
 use super::trial::{self, Asked};
-use super::{Keyed, text};
 use crate::event::{FileFacts, FileKind};
 use crate::record::sys::Tid;
 use rustix::fs::StatVfsMountFlags;
 use std::fs;
+use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::sync::Arc;
@@ -17,6 +18,8 @@ const NAME_LIMIT: usize = 4096;
 #[derive(Debug)]
 pub(crate) struct KnownFile {
     facts: Arc<FileFacts>,
+    /// When its inode changed last: with its length, its names, what may be done with it.
+    changed: (i64, i64),
     opened: Opened,
     asked: Asked,
 }
@@ -36,44 +39,50 @@ pub(crate) fn facts(tid: Tid, fd: i32, asked: Asked, last: &mut Option<KnownFile
     if fd < 0 {
         return Arc::new(facts);
     }
+    let (metadata, opened) = (fs::metadata(&path), opened(tid, fd));
+    if let Some(known) = last
+        && metadata.as_ref().is_ok_and(|metadata| known.is_as_before(metadata, opened, asked))
+    {
+        return Arc::clone(&known.facts);
+    }
     let Ok(link) = fs::read_link(&path) else {
         return Arc::new(facts);
     };
     let name = link.as_os_str().as_bytes();
     facts.name = name[..name.len().min(NAME_LIMIT)].into();
-    let Ok(metadata) = fs::metadata(&path) else {
+    let Ok(metadata) = metadata else {
         facts.kind = FileKind::Unknown;
         return Arc::new(facts);
     };
     (facts.device, facts.inode, facts.size) = (metadata.dev(), metadata.ino(), metadata.size());
-    let opened = opened(tid, fd);
-    if let Some(known) = last
-        && known.is_as_before(&facts, opened, asked)
-    {
-        return Arc::clone(&known.facts);
-    }
     examine(&mut facts, &metadata, (tid, fd), opened, asked);
     // Equal ones are one: a trace has each once.
     let facts = match last {
         Some(known) if *known.facts == facts => Arc::clone(&known.facts),
         _ => Arc::new(facts),
     };
-    *last = Some(KnownFile { facts: Arc::clone(&facts), opened, asked });
+    *last = Some(KnownFile { facts: Arc::clone(&facts), changed: changed(&metadata), opened, asked });
     facts
 }
 
 impl KnownFile {
-    /// Whether a file of which `now` is known so far can be mapped as this one could be: it is a regular file,
-    /// of which the way that it was opened decides that.
-    fn is_as_before(&self, now: &FileFacts, opened: Opened, asked: Asked) -> bool {
-        let same = |facts: &FileFacts| (facts.device, facts.inode, facts.size);
+    /// Whether a descriptor can be mapped as this one could be: it is of the same regular file, of which the way
+    /// in which it was opened decides that.
+    fn is_as_before(&self, metadata: &fs::Metadata, opened: Opened, asked: Asked) -> bool {
+        // One that has several names may have been opened under another.
+        let has_one_name = metadata.nlink() == 1;
         self.facts.kind == FileKind::Regular
-            && same(&self.facts) == same(now)
-            && self.facts.name == now.name
+            && has_one_name
+            && (self.facts.device, self.facts.inode) == (metadata.dev(), metadata.ino())
+            && (self.facts.size, self.changed) == (metadata.size(), changed(metadata))
             && self.opened == opened
             && opened.flags.is_some()
             && self.asked.is_like(asked)
     }
+}
+
+fn changed(metadata: &fs::Metadata) -> (i64, i64) {
+    (metadata.ctime(), metadata.ctime_nsec())
 }
 
 /// Finds out the rest.
@@ -114,7 +123,10 @@ fn examine(
 }
 
 fn opened(tid: Tid, fd: i32) -> Opened {
-    let info = Keyed(text(tid, &format!("fdinfo/{fd}")));
+    // The lines that are wanted come first. One read, since the file is read at each mapping.
+    let mut bytes = [0; 256];
+    let read = fs::File::open(format!("/proc/{tid}/fdinfo/{fd}")).and_then(|mut file| file.read(&mut bytes));
+    let info = Keyed(String::from_utf8_lossy(&bytes[..read.unwrap_or(0)]).into_owned());
     let flags = info.word("flags").and_then(|octal| i32::from_str_radix(octal, 8).ok());
     Opened { flags, mount: info.number("mnt_id") }
 }

@@ -17,7 +17,7 @@ pub(crate) fn without_flags(tid: Tid) -> Vec<Mapping> {
     parse(&read(tid, "maps"))
 }
 
-/// A mapping, and how many of its pages were referenced since that was reset last.
+/// A mapping that has resident pages, and how many of its pages were referenced since that was reset last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Referenced {
     pub(crate) start: u64,
@@ -25,25 +25,36 @@ pub(crate) struct Referenced {
     pub(crate) pages: u64,
 }
 
-/// The mappings of a process with the number of referenced pages of each, by address.
+/// The mappings of a process in which a page is resident, other than the zero page, with the number of
+/// referenced pages of each, by address.
 pub(crate) fn referenced(tid: Tid) -> Vec<Referenced> {
     parse_referenced(&read(tid, "smaps"))
 }
 
 fn parse_referenced(text: &[u8]) -> Vec<Referenced> {
     const KIB_A_PAGE: u64 = 4;
+    let pages = |size: &[u8]| {
+        let size = str::from_utf8(size).ok().and_then(|size| size.trim().strip_suffix(" kB"));
+        size.and_then(|size| size.trim().parse::<u64>().ok()).unwrap_or(0) / KIB_A_PAGE
+    };
     let mut mappings: Vec<Referenced> = Vec::new();
+    // The lines are about the last one in the list.
+    let mut is_listed = false;
     for line in text.split(|byte| *byte == b'\n') {
-        if let Some(size) = line.strip_prefix(b"Referenced:") {
-            let size = str::from_utf8(size).ok().and_then(|size| size.trim().strip_suffix(" kB"));
-            let kib: u64 = size.and_then(|size| size.trim().parse().ok()).unwrap_or(0);
-            if let Some(mapping) = mappings.last_mut() {
-                mapping.pages = kib / KIB_A_PAGE;
+        if let Some(size) = line.strip_prefix(b"Rss:") {
+            if is_listed && pages(size) == 0 {
+                mappings.pop();
+                is_listed = false;
             }
-        } else if let Some(Mapping { start, end, name, .. }) = mapping(line)
-            && *name != *b"[vsyscall]"
-        {
-            mappings.push(Referenced { start, end, pages: 0 });
+        } else if let Some(size) = line.strip_prefix(b"Referenced:") {
+            if let Some(mapping) = mappings.last_mut().filter(|_| is_listed) {
+                mapping.pages = pages(size);
+            }
+        } else if let Some(Mapping { start, end, name, .. }) = mapping(line) {
+            is_listed = *name != *b"[vsyscall]";
+            if is_listed {
+                mappings.push(Referenced { start, end, pages: 0 });
+            }
         }
     }
     mappings
@@ -137,7 +148,9 @@ mod tests {
     fn referenced_pages_are_read() {
         let text =
             b"1000-8000 rw-p 00000000 00:00 0\nRss:  28 kB\nReferenced:            12 kB\nVmFlags: rd wr\n\
-            9000-a000 rw-p 00000000 00:00 0\nReferenced: 0 kB\n";
+            8000-9000 rw-p 00000000 00:00 0\nRss: 0 kB\nReferenced: 0 kB\n\
+            9000-a000 rw-p 00000000 00:00 0\nRss: 4 kB\nReferenced: 0 kB\n\
+            ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsyscall]\nRss: 0 kB\nReferenced: 0 kB\n";
         let expected = [(0x1000, 0x8000, 3), (0x9000, 0xa000, 0)];
         assert_eq!(
             parse_referenced(text),

@@ -33,6 +33,8 @@ const CONTENTS_EVERY_NS: u64 = 1_000_000_000;
 const SHARE: u64 = 50;
 /// The time that those may take beyond that: enough for a program that ends soon.
 const ALLOWANCE_NS: u64 = 3_000_000;
+/// A sample at the end of a space comes so many times as long after the last one as that took, or not at all.
+const PAUSE_BEFORE_END: u64 = 5;
 /// The most pages whose contents are read in one sample: some 3 ms of work.
 const MOST_CONTENTS: u64 = 256;
 
@@ -46,6 +48,9 @@ struct Known {
     /// When contents were last sampled, and how often.
     looked: u64,
     looks: u64,
+    /// When the last sample was over, and how long it took.
+    over: u64,
+    took: u64,
 }
 
 /// Samples address spaces.
@@ -87,9 +92,12 @@ impl ReuseSampler {
         next_look(before, after, SHARE, self.every_ns)
     }
 
-    /// Whether a space that ends may be sampled.
-    fn affords_end(&self, time: u64) -> bool {
-        self.spent_at_ends <= ALLOWANCE_NS.saturating_add(time.saturating_sub(self.started) / SHARE)
+    /// Whether a space that ends may be sampled: not if that took long and has just been done.
+    fn affords_end(&self, space: SpaceId, time: u64) -> bool {
+        let is_new = self.known.get(&space).is_none_or(|known| {
+            time.saturating_sub(known.over) >= known.took.saturating_mul(PAUSE_BEFORE_END)
+        });
+        is_new && self.spent_at_ends <= ALLOWANCE_NS.saturating_add(time.saturating_sub(self.started) / SHARE)
     }
 
     /// A space has ended.
@@ -171,7 +179,7 @@ impl Tracer<'_> {
     pub(super) fn sample_reuse_before_end(&mut self, tid: Tid) {
         let before = now();
         let Some(space) = self.tasks.get(&tid).map(|task| task.space) else { return };
-        let affords = self.reuse.as_ref().is_some_and(|sampler| sampler.affords_end(before));
+        let affords = self.reuse.as_ref().is_some_and(|sampler| sampler.affords_end(space, before));
         if affords && self.spaces.get(&space).is_some_and(|space| !space.foreign) {
             self.look_at_use(tid, space, true);
             if let Some(sampler) = &mut self.reuse {
@@ -185,6 +193,10 @@ impl Tracer<'_> {
         // The program may meanwhile unmap pages that are found used.
         let time = now();
         let kinds = sampler.sample(tid, space, time, is_last);
+        if let Some(known) = sampler.known.get_mut(&space) {
+            known.over = now();
+            known.took = known.over.saturating_sub(time);
+        }
         if !kinds.is_empty() {
             self.note(tid, time, kinds);
         }
@@ -293,10 +305,15 @@ mod tests {
         assert_eq!(sampler.next_round(0, MS), 101 * MS, "a short look changes nothing");
         assert_eq!(sampler.next_round(100 * MS, 110 * MS), 610 * MS);
         assert_eq!(sampler.next_round(0, u64::MAX), u64::MAX);
+        let space = SpaceId(7);
         sampler.spent_at_ends = 20 * MS;
-        assert!(!sampler.affords_end(800 * MS) && sampler.affords_end(900 * MS));
+        assert!(!sampler.affords_end(space, 800 * MS) && sampler.affords_end(space, 900 * MS));
         sampler.spent_at_ends = 0;
-        assert!(sampler.affords_end(0), "the first always");
+        assert!(sampler.affords_end(space, 0), "the first always");
+        // After one that took 100 ms.
+        sampler.known.insert(space, Known { over: 1000 * MS, took: 100 * MS, ..Known::default() });
+        assert!(!sampler.affords_end(space, 1499 * MS) && sampler.affords_end(space, 1500 * MS));
+        assert!(sampler.affords_end(SpaceId(8), 1499 * MS));
     }
 
     #[test]
