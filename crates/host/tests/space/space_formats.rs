@@ -141,3 +141,27 @@ fn random_calls_on_an_invented_format_follow_the_model() {
         assert_eq!(in_use(&machine), before);
     }
 }
+
+/// Hazard: a layout that reaches past all addresses overflows where a hint above 47 bits widens it.
+#[test]
+fn a_layout_past_all_addresses_places_nothing_there() {
+    fn place<F: PagingFormat>() {
+        let machine: Machine<F> = Setup::mib(8).overcommit().build();
+        let end = F::USER_END;
+        for base in [end.0, end.0 + PAGE, 1 << 63, !(PAGE - 1), u64::MAX].map(VirtAddr) {
+            for top_down in [true, false] {
+                let layout =
+                    Layout { mmap_base: base, mmap_legacy_base: base, top_down, ..Layout::standard(end) };
+                let space = machine.memory().create_space_with(layout, Limits::default()).unwrap();
+                for hint in [0, 1 << 46, end.0 - 4 * PAGE, end.0, !(PAGE - 1)].map(VirtAddr) {
+                    let request = MapRequest { addr: Some(hint), ..MapRequest::anonymous(2 * PAGE, RW) };
+                    if let Ok(at) = space.mmap(&request) {
+                        assert!(at.0 + 2 * PAGE <= end.0, "{at:?} for a base of {base:?}");
+                    }
+                }
+            }
+        }
+    }
+    place::<X86_64Level4>();
+    place::<X86_64Level5>();
+}

@@ -114,8 +114,8 @@ impl<P: Platform> MmapWriter<'_, P> {
             }
             let mut window = layout.top_down_window();
             if hint.0 > DEFAULT_WINDOW {
-                let end = VirtAddr(window.end().0 + user_end.saturating_sub(DEFAULT_WINDOW));
-                window = VirtRange::new(window.start(), end);
+                let end = window.end().0.saturating_add(user_end.saturating_sub(DEFAULT_WINDOW));
+                window = VirtRange::new(window.start(), VirtAddr(end));
             }
             if let Some(found) = self.search_down(len, window) {
                 return Ok(found);
