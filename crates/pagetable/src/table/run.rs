@@ -6,7 +6,7 @@
 //! dirty bits, and keeps them.
 
 use super::{Entries, Tables};
-use quire_arch::{Level, PagingFormat, Pfn, Platform, prefetch};
+use quire_arch::{Entry, Leaf, LeafFlags, Level, PagingFormat, Pfn, Platform, prefetch};
 use quire_frame::HeadGuard;
 use quire_sync::atomic::raw::{AtomicU64, Ordering};
 
@@ -25,6 +25,31 @@ impl<P: Platform> Tables<'_, P> {
     ) -> usize {
         let most = self.run_bound((index, end), pfn, folio);
         if most == 1 { 1 } else { Self::equal_entries(&entries[index..index + most], raw) }
+    }
+
+    /// The same for a leaf that may allow no access: it is not present then, so its bits say nothing of the next one.
+    /// Its run is of leaves that allow none.
+    pub fn run_of_any(
+        &self,
+        entries: &Entries,
+        (index, end): (usize, usize),
+        (raw, leaf): (u64, Leaf),
+        folio: &HeadGuard<'_, P>,
+    ) -> usize {
+        if leaf.flags.contains(LeafFlags::READ) {
+            return self.run_length(entries, (index, end), (raw, leaf.pfn), folio);
+        }
+        let most = self.run_bound((index, end), leaf.pfn, folio);
+        let goes_on = |(entry, nth): &(&AtomicU64, u64)| match P::Paging::decode(
+            entry.load(Ordering::Relaxed),
+            Level::PTE,
+        ) {
+            Entry::Leaf(Leaf { pfn, flags }) => {
+                pfn.0 == leaf.pfn.0 + nth && !flags.intersects(LeafFlags::READ | LeafFlags::SPECIAL)
+            }
+            _ => false,
+        };
+        entries[index..index + most].iter().zip(0..).take_while(goes_on).count()
     }
 
     /// The number of `entries`, starting with `raw`, that map consecutive frames and are otherwise equal,

@@ -144,8 +144,7 @@ impl<P: Platform, F: Fn(&mut dyn Iterator<Item = Pfn>)> Cold<'_, P, F> {
                 continue;
             }
             let folio = self.tables.memory().frames().lock_head(leaf.pfn);
-            let run_end = if leaf.flags.contains(LeafFlags::READ) { end } else { index + 1 };
-            let pages = self.tables.run_length(locked.entries, (index, run_end), (raw, leaf.pfn), &folio);
+            let pages = self.tables.run_of_any(locked.entries, (index, end), (raw, leaf), &folio);
             let all = folio.folio().order().pages();
             if folio.folio().kind() != Kind::Anonymous || u64::from(folio.maps()) > all {
                 index += pages;

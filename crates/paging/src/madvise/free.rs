@@ -115,8 +115,7 @@ impl<P: Platform> LazyFree<'_, P> {
         let Entry::Leaf(leaf) = P::Paging::decode(raw, level) else { return Freed::Entries(1) };
         let folio = self.tables.memory().frames().lock_head(leaf.pfn);
         let (entries, pages) = if level == Level::PTE {
-            let end = if leaf.flags.contains(LeafFlags::READ) { end } else { index + 1 };
-            let pages = self.tables.run_length(locked.entries, (index, end), (raw, leaf.pfn), &folio);
+            let pages = self.tables.run_of_any(locked.entries, (index, end), (raw, leaf), &folio);
             (pages, pages as u64)
         } else {
             (1, u64::from(Tables::<P>::huge_pages()))
