@@ -85,20 +85,27 @@ impl<P: Platform> Frames<P> {
     /// being freed, and is pinned to its CPU.
     #[inline]
     pub fn lock_head(&self, pfn: Pfn) -> HeadGuard<'_, P> {
+        let mut attempt = 0;
         loop {
             let folio = self.folio(pfn);
             if !folio.is_large() {
                 // SAFETY: the folio has one page.
                 return unsafe { HeadGuard::new(folio) };
             }
-            folio.frame().lock_word().lock::<P>(LockClass::Folio);
-            // SAFETY: taken just above.
-            let locked = unsafe { HeadGuard::new(folio) };
-            // It may have been split while this thread waited for the lock. If not, `pfn` still lies in it:
-            // the caller keeps it from being freed, so the frame was not reused.
-            let now = folio.frame().word();
-            if now.kind() != Kind::Tail && now.order() == folio.order() {
-                return locked;
+            // Only tried: once the folio is split, its first frame may become another owner's, who may hold this
+            // lock, e.g. of a table, and wait for one of the caller's.
+            if folio.frame().lock_word().try_lock::<P>(LockClass::Folio) {
+                // SAFETY: taken just above.
+                let locked = unsafe { HeadGuard::new(folio) };
+                // It may have been split before this thread got the lock. If not, `pfn` still lies in it: the
+                // caller keeps it from being freed, so the frame was not reused.
+                let now = folio.frame().word();
+                if now.kind() != Kind::Tail && now.order() == folio.order() {
+                    return locked;
+                }
+            } else {
+                P::relax(attempt);
+                attempt = attempt.saturating_add(1);
             }
         }
     }

@@ -27,6 +27,8 @@ std::thread_local! {
     static HELD: RefCell<Vec<LockClass>> = const { RefCell::new(Vec::new()) };
     /// What this thread does each time it has dropped a lock.
     static STEP: RefCell<Option<Step>> = const { RefCell::new(None) };
+    /// What this thread does when it waits for the first time.
+    static WAIT: RefCell<Option<Box<dyn FnOnce()>>> = const { RefCell::new(None) };
 }
 
 /// What happens between two holds of a lock, of this class.
@@ -41,6 +43,11 @@ pub(crate) const ONE: AllocRequest = AllocRequest::new(Order::ZERO, TEST);
 /// From now on this thread runs on `cpu`.
 pub(crate) fn run_on(cpu: usize) {
     CPU.set(cpu);
+}
+
+/// This thread calls `wait` when it waits for the next time: what other CPUs do just then.
+pub(crate) fn at_the_next_wait(wait: impl FnOnce() + 'static) {
+    WAIT.set(Some(Box::new(wait)));
 }
 
 /// Runs `action`, and `step` each time this thread has dropped a lock of `class` in it: what another CPU
@@ -146,6 +153,9 @@ impl Drop for Machine {
 
 impl Execution for Machine {
     fn relax(attempt: u32) {
+        if let Some(wait) = WAIT.take() {
+            wait();
+        }
         if attempt > 100 {
             std::thread::yield_now();
         } else {

@@ -3,6 +3,9 @@
 #![cfg(not(loom))]
 
 use crate::support::*;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 fn machine() -> Audited {
     frames(&[(0, 4096)], 2, PcpTechnique::All)
@@ -43,6 +46,85 @@ fn parts_are_told_from_the_whole_and_from_the_last() {
     assert!(small.add_maps(1) && small.add_maps(1));
     assert_eq!(small.remove_maps(1), MapsLeft::Some);
     assert_eq!(small.remove_maps(1), MapsLeft::None);
+}
+
+/// Hazard: a thread that waits for the head lock of a folio takes no notice of its split. The first frame is a table by
+/// then, and the table's holder may wait for a lock of the thread's.
+#[test]
+fn a_late_head_lock_does_not_wait_for_who_reuses_the_frame() {
+    let frames = &machine();
+    let pin = frames.platform().pin();
+    let head = folio(frames, Order::ALL[1]);
+    // One reference is the mappings', and one is the splitting thread's.
+    frames.known(head).as_folio().set_maps(1);
+    assert!(frames.known(head).get(1));
+    let locked = frames.lock_head(head);
+    let (waits, waiting) = mpsc::channel();
+    let (go_on, goes_on) = mpsc::channel::<()>();
+    let (done, is_done) = mpsc::channel();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            let _pin = frames.platform().pin();
+            at_the_next_wait(move || {
+                waits.send(()).expect("the test waits for it");
+                goes_on.recv().expect("the test goes on");
+            });
+            let maps = frames.lock_head(Pfn(head.0 + 1)).maps();
+            // The test waits no more, if it is too late.
+            let _ = done.send(maps);
+        });
+        waiting.recv().expect("it waits");
+        let mut split = frames.begin_split(locked);
+        split.count_map(1);
+        let mut chain = FrameChain::new();
+        split.finish(Order::ZERO, 1, false, &mut chain).expect("no other thread has it");
+        assert_eq!(frames.put_folio(&mut chain, head, Order::ZERO), Ok(true));
+        frames.free_chain(&pin, chain);
+        let table = frames.allocate(&pin, ONE.kind(Kind::Table)).expect("memory is free");
+        assert_eq!(table, head, "the list hands out what it got last");
+        frames.known(table).as_table().lock::<Machine>(LockClass::PteTable);
+        go_on.send(()).expect("it waits");
+        let maps = is_done.recv_timeout(Duration::from_secs(20));
+        // SAFETY: taken above.
+        unsafe { frames.known(table).as_table().unlock::<Machine>(LockClass::PteTable) };
+        assert_eq!(maps, Ok(1), "it waited for the table's holder");
+        frames.free(&pin, table, Order::ZERO).expect("it is not locked");
+    });
+    let locked = frames.lock_head(Pfn(head.0 + 1));
+    assert_eq!(locked.remove_maps(1), MapsLeft::None);
+    drop(locked);
+    frames.free(&pin, Pfn(head.0 + 1), Order::ZERO).expect("nothing maps it");
+}
+
+/// Hazard: a thread looks for the head lock of a folio that is split, and gets it when the first frame is another
+/// owner's, who frees it at this moment. The thread gives it back at once.
+#[test]
+fn a_frame_is_freed_though_its_lock_was_taken_late() {
+    let frames = machine();
+    let pin = frames.platform().pin();
+    let pfn = frames.allocate(&pin, ONE.kind(Kind::Table)).expect("memory is free");
+    let (lock, locked) = mpsc::channel();
+    let (wait, waits) = mpsc::channel::<()>();
+    let (given, back) = mpsc::channel();
+    thread::scope(|scope| {
+        let table = frames.known(pfn).as_table();
+        scope.spawn(move || {
+            table.lock::<Machine>(LockClass::PteTable);
+            lock.send(()).expect("the test waits for it");
+            let _ = waits.recv();
+            // SAFETY: taken above.
+            unsafe { table.unlock::<Machine>(LockClass::PteTable) };
+            let _ = given.send(());
+        });
+        locked.recv().expect("it is taken");
+        at_the_next_wait(move || {
+            wait.send(()).expect("it waits");
+            back.recv().expect("it gives it back");
+        });
+        let freed = frames.free(&pin, pfn, Order::ZERO);
+        at_the_next_wait(|| ());
+        freed.expect("the frame is this thread's");
+    });
 }
 
 #[test]
