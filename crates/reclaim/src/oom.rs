@@ -34,7 +34,7 @@ fn pages_of_memcg<P: Platform>(spaces: &Spaces<P>, memcg: MemcgId) -> u64 {
 }
 
 /// Kills the program with the highest score among those that the shortage concerns, unless one that was
-/// killed before may still free memory. One that was reaped and has not exited is not waited for: what it
+/// killed before may still free memory, or is exiting. One that was reaped and has not exited is not waited for: what it
 /// keeps, shared memory, may stay for ever. Returns whether there was one.
 pub(crate) fn out_of_memory<P: Platform>(spaces: &Spaces<P>, need: Need) -> bool {
     let memcgs = spaces.memcgs();
@@ -62,7 +62,11 @@ pub(crate) fn out_of_memory<P: Platform>(spaces: &Spaces<P>, need: Need) -> bool
             chosen = Some((score, space));
         }
     }
-    if dying {
+    // In this order: a killed program is on the list until its exit is noted.
+    let exiting = || spaces.is_victim_exiting(|memcg| memcgs.is_below(memcg, root));
+    if dying || exiting() || spaces.victim_has_exited() {
+        // The thread that is in its way, or its own, gets a chance.
+        P::relax(u32::MAX);
         return true;
     }
     let Some((_, space)) = chosen else { return false };

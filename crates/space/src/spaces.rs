@@ -86,6 +86,8 @@ pub struct Spaces<P: Platform> {
     oom: OomAction,
     oom_turns: OomTurns,
     exits: Exits,
+    /// Killed programs that have not exited.
+    killed: AtomicU64,
     next_space: AtomicU64,
     next_number: AtomicU64,
     reclaim: &'static dyn Reclaim<P>,
@@ -130,6 +132,7 @@ impl<P: Platform> Spaces<P> {
             oom,
             oom_turns: OomTurns::new(),
             exits: Exits::new(),
+            killed: AtomicU64::new(0),
             next_space: AtomicU64::new(1),
             next_number: AtomicU64::new(1),
             reclaim,
@@ -247,6 +250,12 @@ impl<P: Platform> Spaces<P> {
         // SAFETY: live until it is freed below.
         let shared = unsafe { core.as_ref() };
         let root = shared.tables.root();
+        if shared.is_killed() {
+            // Before it is off the list: what looks for it there looks at this next. Release: what finds it counted no
+            // more finds that its exit was noted.
+            self.oom_turns.note_exit();
+            self.killed.fetch_sub(1, Ordering::Release);
+        }
         let mut list = self.list.lock();
         // SAFETY: it has been on the list since `create`.
         unsafe { list.remove(shared) };

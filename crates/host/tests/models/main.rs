@@ -24,6 +24,7 @@ mod machines;
 mod memcgs;
 mod mlock;
 mod moves;
+mod oom;
 mod pageout;
 mod rmap;
 mod shared_zeros;

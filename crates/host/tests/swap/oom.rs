@@ -107,6 +107,41 @@ fn grow_on(cpu: &Vcpu, space: &HostSpace<'_>, from: u64) {
     assert_eq!(killed, Some(AccessError::Fault(FaultError::Killed)));
 }
 
+/// A thread that holds the mmap lock of a killed program lets it go, after others looked for memory a hundred times.
+#[test]
+fn a_killed_program_whose_mmap_lock_is_let_go_has_no_second_victim() {
+    let (machine, memcg) = machine();
+    let cpu = machine.vcpu(0).unwrap();
+    let [first, second] = [0, 1].map(|_| space_in(&machine, memcg));
+    first.set_oom_score_adj(1000);
+    let area = map_at(&first, GIB, 64 * PAGE, RW);
+    fill(&cpu, &first, area, 0..64, 1);
+    let (held, is_held) = mpsc::channel();
+    std::thread::scope(|scope| {
+        let (first, second, machine) = (&first, &second, &machine);
+        scope.spawn(move || {
+            let cpu = machine.vcpu(1).unwrap();
+            let looks = || machine.memory().memcgs().events(memcg, MemcgEvent::Max);
+            let hold = || {
+                held.send(()).unwrap();
+                let mut until = None;
+                while !second.is_killed() && until.is_none_or(|until| looks() < until) {
+                    if until.is_none() && first.is_killed() {
+                        until = Some(looks() + 100);
+                    }
+                    std::thread::yield_now();
+                }
+            };
+            cpu.run(|| first.for_each_mapping(|_| hold()));
+        });
+        is_held.recv().unwrap();
+        grow(&cpu, second, || first.figures().resident == 0);
+        assert_eq!((first.is_killed(), second.is_killed()), (true, false));
+        assert_eq!(kills(machine, memcg), 1);
+    });
+    assert_audit(&machine);
+}
+
 /// A thread that holds the mmap lock of a killed program may wait for long: the next one is chosen.
 #[test]
 fn a_killed_program_whose_mmap_lock_is_held_is_not_waited_for() {

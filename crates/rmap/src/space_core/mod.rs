@@ -97,8 +97,10 @@ pub struct SpaceCore {
     pub oom_score_adj: AtomicU32,
     /// Whether the program was OOM-killed.
     pub killed: AtomicU32,
-    /// Attempts to free the memory of a killed program; the largest number once that is over.
-    pub reap_tries: AtomicU32,
+    /// When it was, by the platform's clock.
+    pub killed_at: AtomicU64,
+    /// Whether nothing more is expected of it before it exits.
+    pub reaped: AtomicU32,
     /// Its forks.
     pub forks: ForkSequence,
     /// Its place on the list of all spaces.
@@ -132,7 +134,8 @@ impl SpaceCore {
             had_rigid: AtomicU64::new(0),
             oom_score_adj: AtomicU32::new(0),
             killed: AtomicU32::new(0),
-            reap_tries: AtomicU32::new(0),
+            killed_at: AtomicU64::new(0),
+            reaped: AtomicU32::new(0),
             forks: ForkSequence::default(),
             link: SpaceLink(Cell::new(None), Cell::new(None)),
             next_exit: AtomicPtr::new(ptr::null_mut()),

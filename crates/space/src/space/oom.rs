@@ -5,9 +5,9 @@ use crate::mmap_writer::MmapWriter;
 use quire_arch::Platform;
 use quire_sync::atomic::Ordering;
 
-/// Attempts to reap a space whose mappings a thread is changing. That thread will find that it was killed,
-/// but may itself wait for long.
-const MOST_TRIES: u32 = 64;
+/// How long a killed space is waited for whose mappings a thread is changing. That thread will find that it was killed,
+/// but may itself wait for long. As long as in Linux, which waits 2 s and then tries for one.
+const PATIENCE_NS: u64 = 3_000_000_000;
 
 /// What became of the memory of a killed space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,8 +36,16 @@ impl<P: Platform> Space<'_, P> {
     /// [`FaultError::Killed`](crate::FaultError::Killed). The embedder makes it exit. Returns false if it was
     /// killed before.
     pub fn kill(&self) -> bool {
+        let core = self.core();
+        if !core.is_killed() {
+            core.killed_at.store(self.spaces.platform().now(), Ordering::Relaxed);
+        }
         // Release: pairs with the load in `is_killed`; a thread that finds pages gone sees this.
-        self.core().killed.swap(1, Ordering::Release) == 0
+        let first = core.killed.swap(1, Ordering::Release) == 0;
+        if first {
+            self.spaces.note_killed();
+        }
+        first
     }
 
     /// Whether it was [killed](Self::kill).
@@ -49,17 +57,20 @@ impl<P: Platform> Space<'_, P> {
     /// never read again. Done once; what it keeps then, shared memory, it keeps until it exits. Called by one
     /// thread at a time.
     pub fn reap(&self) -> Reap {
-        let tries = self.core().reap_tries.load(Ordering::Relaxed);
-        if !self.is_killed() || tries >= MOST_TRIES {
+        let core = self.core();
+        if !core.is_killed() || core.reaped.load(Ordering::Relaxed) != 0 {
             return Reap::Over;
         }
-        let Some(mut section) = MmapWriter::try_begin(self.spaces, self.core()) else {
-            self.core().reap_tries.store(tries + 1, Ordering::Relaxed);
-            P::relax(tries);
-            return if tries + 1 < MOST_TRIES { Reap::Later } else { Reap::Over };
-        };
-        section.discard_private();
-        self.core().reap_tries.store(MOST_TRIES, Ordering::Relaxed);
-        Reap::Done
+        let mut section = MmapWriter::try_begin(self.spaces, core);
+        if let Some(section) = &mut section {
+            section.discard_private();
+        } else {
+            let waited = self.spaces.platform().now().saturating_sub(core.killed_at.load(Ordering::Relaxed));
+            if waited < PATIENCE_NS {
+                return Reap::Later;
+            }
+        }
+        core.reaped.store(1, Ordering::Relaxed);
+        if section.is_some() { Reap::Done } else { Reap::Over }
     }
 }

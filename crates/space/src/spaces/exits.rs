@@ -1,8 +1,10 @@
-//! Spaces that lost their last handle in the depth of reclaim, and exit when that has returned.
+//! Spaces that lost their last handle in the depth of reclaim, and exit when that has returned; and killed ones that
+//! exit.
 
 use super::Spaces;
 use core::ptr::{self, NonNull};
 use quire_arch::Platform;
+use quire_memcg::MemcgId;
 use quire_rmap::SpaceCore;
 use quire_sync::atomic::{AtomicPtr, Ordering};
 
@@ -47,5 +49,31 @@ impl<P: Platform> Spaces<P> {
         }
         // Acquire: pairs with the release of `exit_later`.
         NonNull::new(head.swap(ptr::null_mut(), Ordering::Acquire))
+    }
+
+    /// One more program was killed. Its caller has a handle, so it has not exited.
+    pub(crate) fn note_killed(&self) {
+        self.killed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whether a killed program has exited since the thread that chooses another one began to look for memory: then it
+    /// does not kill. Called by that thread.
+    pub fn victim_has_exited(&self) -> bool {
+        self.oom_turns.has_come()
+    }
+
+    /// Whether a killed program exits now, in one of the memcgs that are `concerned`: it has no handles, so no walk finds
+    /// it, and its memory is coming back.
+    pub fn is_victim_exiting(&self, concerned: impl Fn(MemcgId) -> bool) -> bool {
+        // Acquire: pairs with the release of an exit. A program that this thread found without a handle was counted
+        // before its last one went.
+        if self.killed.load(Ordering::Acquire) == 0 {
+            return false;
+        }
+        let exits = |core: &SpaceCore| {
+            core.handles.load(Ordering::Relaxed) == 0 && core.is_killed() && concerned(core.memcg())
+        };
+        let _pin = self.platform().pin();
+        self.list.lock().any(exits)
     }
 }
