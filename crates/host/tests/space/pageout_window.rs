@@ -3,7 +3,7 @@
 //! it returns.
 
 use crate::common::*;
-use quire_space::{UnmapBatch, Unmapped};
+use quire_space::{UnmapBatch, Unmapped, finish_exits};
 
 /// Calls `action` while the page at `addr` is unmapped, and not flushed yet. Then the page-out continues up
 /// to the device.
@@ -160,7 +160,7 @@ fn a_page_out_that_is_undone_flushes_the_old_translation() {
 }
 
 /// A batch holds the spaces that it unmapped pages of. Reclaim may hold the mmap lock of its own space when
-/// another space exits with the batch.
+/// it lets another space exit that only the batch held.
 #[test]
 fn a_space_may_end_with_a_page_out_by_another() {
     let machine = machine(16, 1);
@@ -179,7 +179,10 @@ fn a_space_may_end_with_a_page_out_by_another() {
     assert_eq!(batch.unmap_to_swap(head), Unmapped::All);
     drop(other);
     assert_eq!(spaces.count(), 2);
-    own.for_each_mapping(|_| batch.flush());
+    own.for_each_mapping(|_| {
+        batch.flush();
+        finish_exits(spaces);
+    });
     assert_eq!(spaces.count(), 1);
     drop(guard);
     spaces.swap().leave_if_unnamed(head);
