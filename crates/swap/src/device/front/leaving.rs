@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn a_page_leaves_once_and_not_before_it_was_sent() {
         run_on(0);
-        let frames = frames(&[(0, 1024)], 1, PcpTechnique::All);
+        let frames = frames(&[(1, 1024)], 1, PcpTechnique::All);
         let pin = frames.platform().pin();
         let [chunk, copy] = [0, 1].map(|_| frames.allocate(&pin, frame_for_contents(SITE).zeroed()).unwrap());
         let mut back = WriteBack::new(Lru::new(&frames, &pin, 8, SITE).unwrap());
