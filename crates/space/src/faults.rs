@@ -84,7 +84,7 @@ impl<'s, P: Platform> Faults<'s, P> {
                         return Err(FaultError::Killed);
                     }
                     // As in `fault_again`.
-                    if let Some(came) = self.spaces.resolve_refusal(refusal)? {
+                    if let Some(came) = self.spaces.resolve_refusal(self.core, refusal)? {
                         swapped = Some(came);
                     }
                 }

@@ -199,3 +199,41 @@ fn a_swapoff_without_memory_kills_nothing() {
     assert_filled(&cpu, &space, out, 0..pages, 1);
     assert_audit(&machine);
 }
+
+/// Hazard: a thread holds the mmap lock of its program while it waits for the memory of a swapped page. It is killed
+/// for that memory, goes on waiting, and keeps the OOM killer from freeing what the program has: the next program is
+/// killed.
+#[test]
+fn a_killed_program_waits_for_no_page_under_its_mmap_lock() {
+    const PAGES: u64 = 64;
+    let pin = |space: &HostSpace<'_>, area| match space.pin_page(area, Access::Read) {
+        Ok(_) => panic!("there is no memory for the page"),
+        Err(error) => assert_eq!(error, FaultError::Killed),
+    };
+    let lock = |space: &HostSpace<'_>, area| assert!(space.mlock(area, PAGE, false).is_err());
+    for wait_for in [&pin as &dyn Fn(&HostSpace<'_>, _), &lock] {
+        let (machine, memcg) = machine();
+        let memory = machine.memory();
+        memory.swapon(HostRam::new(256), SwapOnOptions::default()).unwrap();
+        let cpu = machine.vcpu(0).unwrap();
+        let [first, second] = [0, 1].map(|_| space_in(&machine, memcg));
+        first.set_oom_score_adj(1000);
+        let [out, kept] = [GIB, 2 * GIB].map(|at| map_at(&first, at, PAGES * PAGE, RW));
+        fill(&cpu, &first, out, 0..PAGES, 1);
+        first.madvise(out, PAGES * PAGE, Advice::PageOut).unwrap();
+        assert_eq!(first.figures().swapped, PAGES * PAGE);
+        for space in [&first, &second] {
+            space.set_limits(Limits { locked: u64::MAX, ..space.limits() });
+        }
+        first.mlock(kept, PAGES * PAGE, false).unwrap();
+        let other = map_at(&second, GIB, PAGES * PAGE, RW);
+        second.mlock(other, PAGES * PAGE, false).unwrap();
+        let usage = memory.memcgs().usage(memcg) * PAGE;
+        memory.write_memcg_file(memcg, "memory.swap.max", &(PAGES * PAGE).to_string()).unwrap();
+        memory.write_memcg_file(memcg, "memory.max", &usage.to_string()).unwrap();
+        cpu.run(|| wait_for(&first, out));
+        assert_eq!((first.is_killed(), second.is_killed()), (true, false));
+        assert_eq!(kills(&machine, memcg), 1);
+        assert_audit(&machine);
+    }
+}

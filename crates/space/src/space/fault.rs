@@ -89,7 +89,7 @@ impl<P: Platform> Space<'_, P> {
             }
             // A swapped-in folio stays locked while memory is reclaimed for other needs, perhaps a copy of
             // it. Otherwise it might be the only reclaimable folio, and be swapped in and out forever.
-            if let Some(came) = self.spaces.resolve_refusal(refusal)? {
+            if let Some(came) = self.spaces.resolve_refusal(self.core(), refusal)? {
                 self.note_read_ahead(addr, came.head());
                 swapped = Some(came);
             }

@@ -37,10 +37,12 @@ impl<P: Platform> Space<'_, P> {
         let snapshot = vma.snapshot();
         let (tables, swap) = (self.tables(), self.spaces.swap());
         loop {
-            let (held, failed) = match self.spaces.swap_in_or_fail(Swapped { entry, orders: OrderSet::EMPTY })
-            {
+            let wanted = Swapped { entry, orders: OrderSet::EMPTY };
+            let (held, failed) = match self.spaces.swap_in_or_fail(self.core(), wanted) {
                 Ok(held) => (held, false),
                 Err(FaultError::OutOfMemory(cause)) => return Err(cause),
+                // Its exit frees the slot.
+                Err(FaultError::Killed) => return Err(AllocError::OutOfMemory),
                 Err(_) => (None, true),
             };
             let pin = tables.pin();

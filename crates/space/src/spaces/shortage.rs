@@ -7,6 +7,7 @@ use quire_paging::SwapIn;
 use quire_paging::SwapInError;
 use quire_paging::Swapped;
 use quire_paging::{FaultError, Need, Refusal, SwappedIn};
+use quire_rmap::SpaceCore;
 use quire_thp::OrderSet;
 
 /// Frames that a thread tries to free when it finds no memory.
@@ -36,14 +37,15 @@ impl<'s, P: Platform> Spaces<P> {
         })
     }
 
-    /// Makes a retry worthwhile, perhaps with a swapped-in folio, or returns the program's error. The time is
-    /// counted as a memory stall.
+    /// Makes a retry worthwhile for the program in `core`, perhaps with a swapped-in folio, or returns its error. The
+    /// time is counted as a memory stall.
     pub(crate) fn resolve_refusal(
         &'s self,
+        core: &SpaceCore,
         refusal: Refusal,
     ) -> Result<Option<SwappedIn<'s, P>>, FaultError> {
         let (cause, need) = match refusal {
-            Refusal::Swapped(wanted) => return self.stalled(|| self.swap_in(wanted)),
+            Refusal::Swapped(wanted) => return self.stalled(|| self.swap_in(core, wanted)),
             Refusal::Fault(FaultError::OutOfMemory(cause)) => (cause, Need::Frames(Order::ZERO)),
             Refusal::OverLimit(over) => (AllocError::OutOfMemory, Need::Memcg(over.memcg, 1)),
             Refusal::Fault(error) => return Err(error),
@@ -55,15 +57,20 @@ impl<'s, P: Platform> Spaces<P> {
         if made { Ok(None) } else { Err(FaultError::OutOfMemory(cause)) }
     }
 
-    /// Brings what `wanted` names into the cache, and frees memory for it if memory is short.
-    pub(crate) fn swap_in(&'s self, wanted: Swapped) -> Result<Option<SwappedIn<'s, P>>, FaultError> {
-        self.swap_in_with(wanted, |cause, need| self.make_room(cause, need))
+    /// Brings what `wanted` names into the cache for the program in `core`, and frees memory for it if memory is
+    /// short.
+    fn swap_in(&'s self, core: &SpaceCore, wanted: Swapped) -> Result<Option<SwappedIn<'s, P>>, FaultError> {
+        self.swap_in_with(core, wanted, |cause, need| self.make_room(cause, need))
     }
 
     /// The same for a caller that can give up, a swapoff or a collapse: where no frame can be freed it fails, and no
     /// program is killed.
-    pub(crate) fn swap_in_or_fail(&'s self, wanted: Swapped) -> Result<Option<SwappedIn<'s, P>>, FaultError> {
-        self.swap_in_with(wanted, |cause, need| match need {
+    pub(crate) fn swap_in_or_fail(
+        &'s self,
+        core: &SpaceCore,
+        wanted: Swapped,
+    ) -> Result<Option<SwappedIn<'s, P>>, FaultError> {
+        self.swap_in_with(core, wanted, |cause, need| match need {
             Need::Frames(_) => self.free_some(cause, need),
             Need::Memcg(..) => self.make_room(cause, need),
         })
@@ -71,6 +78,7 @@ impl<'s, P: Platform> Spaces<P> {
 
     fn swap_in_with(
         &'s self,
+        core: &SpaceCore,
         mut wanted: Swapped,
         make_room: impl Fn(AllocError, Need) -> bool,
     ) -> Result<Option<SwappedIn<'s, P>>, FaultError> {
@@ -78,6 +86,8 @@ impl<'s, P: Platform> Spaces<P> {
             match SwapIn::new(self.memory()).swap_in(wanted) {
                 Ok(came) => return Ok(came),
                 Err(SwapInError::Unreadable) => return Err(FaultError::Bus),
+                // The caller may hold the mmap lock, which the OOM killer needs to free what the program has.
+                Err(SwapInError::Short(..)) if core.is_killed() => return Err(FaultError::Killed),
                 Err(SwapInError::Short(cause, need)) if !make_room(cause, need) => {
                     return Err(FaultError::OutOfMemory(cause));
                 }
