@@ -1,6 +1,7 @@
 //! What salvaging hostile files costs.
 
 use super::*;
+use crate::event::{Event, EventKind, ExitStatus, TaskId};
 use crate::format::{CallSource, FaultSource, TraceWriter, UseSource};
 
 fn header() -> TraceHeader {
@@ -83,4 +84,20 @@ fn salvage_looks_for_no_frames_in_one_that_is_whole() {
     let mut reader = TraceReader::new(&file[..]).expect("a header").salvaging();
     assert_eq!((&mut reader).count(), 0);
     assert_eq!(reader.damage().map(Damage::places), Some(1));
+}
+
+/// A hole in a file is larger than what the reader keeps: what is whole behind it is read.
+#[test]
+fn salvage_reads_what_is_behind_a_large_hole() {
+    let mut writer = TraceWriter::new(Vec::new(), &header(), 1).expect("memory takes everything");
+    let begin = writer.bytes() as usize;
+    let kind = EventKind::Exit(ExitStatus::Code(0));
+    writer.push(&Event { time_ns: 0, task: TaskId(0), cpu: 0, kind }).expect("memory takes everything");
+    let (whole, _) = writer.finish(1, 0).expect("memory takes everything");
+    for hole in (0..40).map(|number| number * 50_021 + 1) {
+        let file = [&whole[..begin], &vec![0; hole], &whole[begin..]].concat();
+        let mut reader = TraceReader::new(&file[..]).expect("a header").salvaging();
+        assert_eq!((&mut reader).count(), 1, "behind {hole} bytes");
+        assert_eq!(reader.damage().map(Damage::bytes), Some(hole as u64));
+    }
 }
