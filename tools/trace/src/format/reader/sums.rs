@@ -98,7 +98,7 @@ mod tests {
     /// Bytes that no frame claims are not added up, and have left the buffer.
     #[test]
     fn a_part_after_bytes_that_are_gone_has_its_own_sum() {
-        let bytes: Vec<u8> = (0..5000_u32).map(|number| (number * number >> 3) as u8).collect();
+        let bytes: Vec<u8> = (0..5000_u32).map(|number| ((number * number) >> 3) as u8).collect();
         let mut sums = Sums::new(0);
         for (first, from, to) in [(0, 0, 600), (3000, 4000, 4100), (3000, 4001, 4900), (4990, 4995, 5000)] {
             let (sum, _) = sums.of(&bytes[first as usize..], first, from..to);
