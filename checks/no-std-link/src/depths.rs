@@ -160,8 +160,8 @@ fn paging(memory: &Memory<Toy>, space: &Space<'_, Toy>, name: &str, device: impl
     shallow("munmap", || space.munmap(base, len)).expect("munmap");
 }
 
-/// A program exits while another thread has the last handle to its space: one that reclaims, kswapd, and one that has
-/// chosen it to be killed.
+/// A program exits while another thread has the last handle to its space: one that reclaims, kswapd, and one
+/// that has chosen it to be killed.
 fn exits(memory: &Memory<Toy>) {
     let disk = memory.create_ram_disk(MANY).expect("room");
     let device = memory.swapon(disk, SwapOnOptions::default()).expect("swapon");
@@ -181,8 +181,8 @@ fn exits(memory: &Memory<Toy>) {
     });
 }
 
-/// Fills most of the memory with a program's pages. It exits while `work`, which has a program with a mapping, has its
-/// space in hand.
+/// Fills most of the memory with a program's pages. It exits while `work`, which has a program with a
+/// mapping, has its space in hand.
 fn leave(memory: &Memory<Toy>, work: impl FnOnce(&Space<'_, Toy>, VirtAddr)) {
     let spaces = || {
         let mut count = 0;
@@ -195,8 +195,8 @@ fn leave(memory: &Memory<Toy>, work: impl FnOnce(&Space<'_, Toy>, VirtAddr)) {
     let other = memory.create_space().expect("a space");
     let base = map(&other, MOST);
     let before = spaces();
-    // SAFETY: the program ends below if there was no flush. The next one is that of the program's pages, the oldest
-    // and the most, for a thread that has a handle of its own.
+    // SAFETY: the program ends below if there was no flush. The next one is that of the program's pages, the
+    // oldest and the most, for a thread that has a handle of its own.
     unsafe { drop_at_next_flush(leaving) };
     work(&other, base);
     assert!(!drops_at_next_flush(), "nothing was flushed");

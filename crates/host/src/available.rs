@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Bytes of memory that this process can still get without swapping, if the host says so: those that the host has
-/// available, and those that its memory cgroup and the ones above that allow.
+/// Bytes of memory that this process can still get without swapping, if the host says so: those that the host
+/// has available, and those that its memory cgroup and the ones above that allow.
 #[must_use]
 pub fn host_memory_available() -> Option<u64> {
     let host = fs::read_to_string("/proc/meminfo").ok().and_then(|text| available_of(&text));
@@ -34,8 +34,8 @@ const FIRST: Names = Names {
 };
 const SECOND: Names = Names { limit: "memory.max", usage: "memory.current", inactive: "inactive_file " };
 
-/// What the groups of a process (`/proc/self/cgroup`) allow it: the least of each group and those above. `root` is
-/// where both versions of cgroups are, by `read`.
+/// What the groups of a process (`/proc/self/cgroup`) allow it: the least of each group and those above.
+/// `root` is where both versions of cgroups are, by `read`.
 fn allowed(root: &Path, groups: &str, read: &impl Fn(&Path) -> Option<String>) -> Option<u64> {
     groups.lines().filter_map(|line| allowed_by(root, line, read)).min()
 }

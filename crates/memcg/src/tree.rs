@@ -229,15 +229,15 @@ impl<P: Platform> Memcgs<P> {
         }
     }
 
-    /// Calls `visit` with every memcg in the subtree of `root`, parents before children, without a lock. Others
-    /// may leave the tree meanwhile; new ones may be missed.
+    /// Calls `visit` with every memcg in the subtree of `root`, parents before children, without a lock.
+    /// Others may leave the tree meanwhile; new ones may be missed.
     pub fn for_each_in_subtree(&self, root: MemcgId, visit: impl FnMut(MemcgId)) {
         self.visit(root).for_each(visit);
     }
 
-    /// What `add` adds to `zero` for each memcg in the subtree of `root`. A memcg that leaves the tree adds its
-    /// sums to its parent's, which may have been visited before: then this begins anew, a few times at most, so
-    /// that readers and memcgs do not wait for each other.
+    /// What `add` adds to `zero` for each memcg in the subtree of `root`. A memcg that leaves the tree adds
+    /// its sums to its parent's, which may have been visited before: then this begins anew, a few times at
+    /// most, so that readers and memcgs do not wait for each other.
     pub fn sum_in_subtree<T: Copy>(&self, root: MemcgId, zero: T, mut add: impl FnMut(&mut T, MemcgId)) -> T {
         /// Attempts.
         const MOST: u32 = 4;

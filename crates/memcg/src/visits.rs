@@ -41,9 +41,9 @@ impl<P: Platform> Memcgs<P> {
         Visits { memcgs: self, root, place: Place::Before, round: None }
     }
 
-    /// Visits the memcgs in the subtree of `root` once each, from the one after that which was visited last in such
-    /// rounds below `root`, by any thread. So reclaim that stops when it has enough does not always take from the
-    /// same memcg.
+    /// Visits the memcgs in the subtree of `root` once each, from the one after that which was visited last
+    /// in such rounds below `root`, by any thread. So reclaim that stops when it has enough does not always
+    /// take from the same memcg.
     pub fn visit_round(&self, root: MemcgId) -> Visits<'_, P> {
         Visits { round: Some(Round::default()), ..self.visit(root) }
     }
@@ -58,8 +58,8 @@ impl<P: Platform> Memcgs<P> {
 }
 
 impl<P: Platform> Visits<'_, P> {
-    /// The memcg after `at`, under the lock of the memcgs. Both are below the root as ever: a memcg that is visited stays
-    /// where it is in the tree.
+    /// The memcg after `at`, under the lock of the memcgs. Both are below the root as ever: a memcg that is
+    /// visited stays where it is in the tree.
     fn after(&mut self, at: &Memcg<P>) -> Option<MemcgId> {
         let root = self.memcgs.table.get(self.root)?;
         let next = self.memcgs.next_locked(root, at);

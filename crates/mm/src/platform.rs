@@ -84,7 +84,8 @@ pub use quire_arch::{SwapEntry, paging::X86_64};
 /// }
 ///
 /// /// The word at `addr`, as the program's CPU reaches it for `access`.
-/// fn access<'s>(space: &'s Space<'_, Small>, addr: VirtAddr, access: Access) -> Result<&'s AtomicU64, FaultError> {
+/// fn access<'s>(space: &'s Space<'_, Small>, addr: VirtAddr, access: Access) -> Result<&'s AtomicU64,
+/// FaultError> {
 ///     let small = space.platform();
 ///     // SAFETY: an aligned word in RAM, which is accessed by atomics only.
 ///     let word = |pfn, offset: u64| unsafe { small.direct_map(pfn).add(offset as usize).cast::<AtomicU64>().as_ref() };

@@ -117,8 +117,8 @@ impl ResidencyCounts {
         self.anonymous.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Subtracts `pages` of private memory that a collapse replaces, right before what replaces them is added: they
-    /// are never counted together. At least as many come as go, so the peak is left alone.
+    /// Subtracts `pages` of private memory that a collapse replaces, right before what replaces them is
+    /// added: they are never counted together. At least as many come as go, so the peak is left alone.
     pub fn pages_replaced(&self, pages: u64) {
         self.anonymous.fetch_sub(pages, Ordering::Relaxed);
     }

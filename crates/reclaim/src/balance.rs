@@ -108,8 +108,9 @@ fn round<P: Platform>(spaces: &Spaces<P>, wanted: u64, search: &Search) -> Found
     found
 }
 
-/// One pass over all memcgs below the root, until `wanted` pages were freed in all; the next one begins with the memcg
-/// after that. Protected ones are skipped, or scanned less (Linux's `shrink_node_memcgs` and `get_scan_count`).
+/// One pass over all memcgs below the root, until `wanted` pages were freed in all; the next one begins with
+/// the memcg after that. Protected ones are skipped, or scanned less (Linux's `shrink_node_memcgs` and
+/// `get_scan_count`).
 fn scan_memcgs<P: Platform>(
     spaces: &Spaces<P>,
     priority: u32,

@@ -34,8 +34,8 @@ fn pages_of_memcg<P: Platform>(spaces: &Spaces<P>, memcg: MemcgId) -> u64 {
 }
 
 /// Kills the program with the highest score among those that the shortage concerns, unless one that was
-/// killed before may still free memory, or is exiting. One that was reaped and has not exited is not waited for: what it
-/// keeps, shared memory, may stay for ever. Returns whether there was one.
+/// killed before may still free memory, or is exiting. One that was reaped and has not exited is not waited
+/// for: what it keeps, shared memory, may stay for ever. Returns whether there was one.
 pub(crate) fn out_of_memory<P: Platform>(spaces: &Spaces<P>, need: Need) -> bool {
     let memcgs = spaces.memcgs();
     let (root, total) = match need {

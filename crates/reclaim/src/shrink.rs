@@ -84,8 +84,8 @@ pub(crate) fn page_out<P: Platform>(spaces: &Spaces<P>, folios: &mut dyn Iterato
     }
 }
 
-/// The first half: from the reference check to the removal of the last mapping. Adds to `freed` the pages that
-/// are freed already.
+/// The first half: from the reference check to the removal of the last mapping. Adds to `freed` the pages
+/// that are freed already.
 fn unmap<'s, P: Platform>(
     spaces: &'s Spaces<P>,
     head: Pfn,
@@ -147,9 +147,9 @@ fn unmap<'s, P: Platform>(
     Err(fate)
 }
 
-/// Whether pages of a large folio are needed by no program. They are freed first, referenced or not, and without
-/// being written; what is left is reclaimed page by page. Its slots are one block as long as it is one folio, so one
-/// that is in the swap cache stays whole.
+/// Whether pages of a large folio are needed by no program. They are freed first, referenced or not, and
+/// without being written; what is left is reclaimed page by page. Its slots are one block as long as it is
+/// one folio, so one that is in the swap cache stays whole.
 fn is_partly_mapped(flags: FrameFlags) -> bool {
     flags & (FrameFlags::PARTLY_MAPPED | FrameFlags::SWAP_CACHE) == FrameFlags::PARTLY_MAPPED
 }

@@ -8,9 +8,9 @@
 //! and a device may get it, by a fast pin even after the table was locked again. So pins are looked for once
 //! more after the entry was cleared: a pinned page stays.
 //!
-//! The contents are copied last, when the entry is cleared and flushed. An earlier copy could be out of date though
-//! the entry is as it was: while a device has the page the program writes to it in place, and a page-out that finds
-//! the pin takes the permission to write away again.
+//! The contents are copied last, when the entry is cleared and flushed. An earlier copy could be out of date
+//! though the entry is as it was: while a device has the page the program writes to it in place, and a
+//! page-out that finds the pin takes the permission to write away again.
 
 use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Platform, VirtAddr};
 use quire_frame::{AllocRequest, FrameFlags, HeadGuard, Kind};

@@ -242,7 +242,8 @@ impl<'m, P: Platform> Space<'m, P> {
         mappings.iter().for_each(|vma| visit(Mapping::of(&vma.snapshot())));
     }
 
-    /// Takes this handle off the count, and returns whether it was the last one: then the core is the caller's.
+    /// Takes this handle off the count, and returns whether it was the last one: then the core is the
+    /// caller's.
     fn was_last(&self) -> bool {
         // Release, and acquire for the last one: it sees what was done through every other handle.
         let last = self.core().handles.fetch_sub(1, Ordering::Release) == 1;

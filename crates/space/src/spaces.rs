@@ -251,8 +251,8 @@ impl<P: Platform> Spaces<P> {
         let shared = unsafe { core.as_ref() };
         let root = shared.tables.root();
         if shared.is_killed() {
-            // Before it is off the list: what looks for it there looks at this next. Release: what finds it counted no
-            // more finds that its exit was noted.
+            // Before it is off the list: what looks for it there looks at this next. Release: what finds it
+            // counted no more finds that its exit was noted.
             self.oom_turns.note_exit();
             self.killed.fetch_sub(1, Ordering::Release);
         }

@@ -15,7 +15,8 @@ const CLUSTERS: u32 = 128;
 const ENOUGH: u64 = 512;
 
 impl<P: Platform> Swap<P> {
-    /// Compacts devices in RAM until about `wanted` frames are free, and returns how many were freed. Not pinned.
+    /// Compacts devices in RAM until about `wanted` frames are free, and returns how many were freed. Not
+    /// pinned.
     pub fn compact_devices(&self, wanted: u64) -> u64 {
         let mut freed = 0;
         for device in (0..MAX_DEVICES).filter_map(|index| self.use_device(index)) {

@@ -76,8 +76,8 @@ impl Confirmation {
 mod tests {
     use super::*;
 
-    /// Makes runs that differ or not, in the step that is named, and are disturbed or not, as long as another one
-    /// is wanted; returns how many were made, and the last verdict.
+    /// Makes runs that differ or not, in the step that is named, and are disturbed or not, as long as another
+    /// one is wanted; returns how many were made, and the last verdict.
     fn runs(belief: Belief, differ: impl Fn(usize) -> (Option<usize>, Disturbance)) -> (usize, Verdict) {
         let mut confirmation = Confirmation::new(belief);
         let mut made = 0;

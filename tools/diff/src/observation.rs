@@ -7,8 +7,8 @@ use std::fmt;
 /// The outcome of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Outcome {
-    /// It was not made: its process or an area that it names does not exist, it would have hit memory that the
-    /// oracle needs for itself, or it cannot be compared on this host.
+    /// It was not made: its process or an area that it names does not exist, it would have hit memory that
+    /// the oracle needs for itself, or it cannot be compared on this host.
     NotMade,
     /// The value as Linux returns it, failures as small negative numbers.
     Value(i64),

@@ -60,7 +60,8 @@ pub struct DiffReport {
     pub not_made: u64,
     /// Those among them that cannot be compared since the host merges equal pages.
     pub merging: u64,
-    /// What the host has that matters: what was left out for it, and settings that were changed during the run.
+    /// What the host has that matters: what was left out for it, and settings that were changed during the
+    /// run.
     pub host: Vec<String>,
     /// Programs.
     pub programs: u64,

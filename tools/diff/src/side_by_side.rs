@@ -105,7 +105,8 @@ pub struct SideBySide {
     free_slots: u64,
     setup: Setup,
     host: Host,
-    /// The host's settings that both sides have, and what Linux had done on its own account before the last run.
+    /// The host's settings that both sides have, and what Linux had done on its own account before the last
+    /// run.
     interference: Interference,
     linux: Observation,
     quire: Observation,
@@ -171,8 +172,9 @@ impl SideBySide {
     }
 
     /// Runs a program on both sides until they diverge. A difference has to show again each time that the
-    /// program is repeated. Runs in which Linux did something on its own account, for any process, do not count
-    /// as long as there are not too many of them; those in which a setting of the host was changed never do.
+    /// program is repeated. Runs in which Linux did something on its own account, for any process, do not
+    /// count as long as there are not too many of them; those in which a setting of the host was changed
+    /// never do.
     ///
     /// # Errors
     ///

@@ -89,7 +89,8 @@ fn assert_gone(pid: u32, device: Option<&Path>) {
     }
 }
 
-/// Whether pages of other programs are on a swap device: a new one of a higher priority gets what they page out next.
+/// Whether pages of other programs are on a swap device: a new one of a higher priority gets what they page
+/// out next.
 fn others_swap() -> bool {
     let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
     swaps.lines().skip(1).any(|row| row.split_ascii_whitespace().nth(3).is_some_and(|used| used != "0"))

@@ -1,5 +1,5 @@
-//! What the tools write: text that is safe on a terminal, files that are whole or not there, and files for the time
-//! of a command.
+//! What the tools write: text that is safe on a terminal, files that are whole or not there, and files for
+//! the time of a command.
 //!
 //! # Modules, lowest first
 //!

@@ -3,8 +3,8 @@
 use crate::error::FileError;
 use std::fs::File;
 
-/// A file without a name, to read and to write, in the folder for temporary files. It is gone when the process
-/// ends in any way.
+/// A file without a name, to read and to write, in the folder for temporary files. It is gone when the
+/// process ends in any way.
 ///
 /// # Errors
 ///

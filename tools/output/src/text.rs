@@ -1,9 +1,9 @@
 //! Text of others on a terminal: names of files, arguments of programs, words in a recording.
 //!
 //! A terminal obeys control characters, and shows text in another order after some of Unicode's. Who names a
-//! file could move the cursor, write over what is there, or type for the user. So such characters are printed as
-//! escapes, at two places: names by [`Shown`], line ends included, where they become part of a text, and all
-//! that is printed once more by [`Printed`], so that a name that was forgotten does no harm.
+//! file could move the cursor, write over what is there, or type for the user. So such characters are printed
+//! as escapes, at two places: names by [`Shown`], line ends included, where they become part of a text, and
+//! all that is printed once more by [`Printed`], so that a name that was forgotten does no harm.
 
 use std::ffi::OsStr;
 use std::fmt::{self, Display, Write};

@@ -59,8 +59,8 @@ impl<P: Platform> Frames<P> {
         self.gather_checked(chain, pfn, order)
     }
 
-    /// As [`gather`](Self::gather) in the usual case: nothing stands in the way, and only the first frame must
-    /// be checked. Otherwise changes nothing and returns false.
+    /// As [`gather`](Self::gather) in the usual case: nothing stands in the way, and only the first frame
+    /// must be checked. Otherwise changes nothing and returns false.
     #[inline]
     pub(super) fn try_gather(&self, chain: &mut FrameChain, pfn: Pfn, order: Order) -> bool {
         let Some((index, frame)) = self.map.find(pfn) else { return false };

@@ -198,8 +198,9 @@ impl Frame {
         self.update(|word| word.try_get().ok_or(())).is_ok()
     }
 
-    /// As [`try_get`](Self::try_get) for a caller to whom the frame may be another owner's by now: only if a folio of
-    /// a program's memory is here, which is found out in the same step. A table or a slab has no owner but one.
+    /// As [`try_get`](Self::try_get) for a caller to whom the frame may be another owner's by now: only if a
+    /// folio of a program's memory is here, which is found out in the same step. A table or a slab has no
+    /// owner but one.
     #[inline]
     pub fn try_get_folio(&self) -> bool {
         self.try_get_mapped(1)

@@ -48,8 +48,8 @@ fn parts_are_told_from_the_whole_and_from_the_last() {
     assert_eq!(small.remove_maps(1), MapsLeft::None);
 }
 
-/// Hazard: a thread that waits for the head lock of a folio takes no notice of its split. The first frame is a table by
-/// then, and the table's holder may wait for a lock of the thread's.
+/// Hazard: a thread that waits for the head lock of a folio takes no notice of its split. The first frame is
+/// a table by then, and the table's holder may wait for a lock of the thread's.
 #[test]
 fn a_late_head_lock_does_not_wait_for_who_reuses_the_frame() {
     let frames = &machine();
@@ -96,8 +96,8 @@ fn a_late_head_lock_does_not_wait_for_who_reuses_the_frame() {
     frames.free(&pin, Pfn(head.0 + 1), Order::ZERO).expect("nothing maps it");
 }
 
-/// Hazard: a thread looks for the head lock of a folio that is split, and gets it when the first frame is another
-/// owner's, who frees it at this moment. The thread gives it back at once.
+/// Hazard: a thread looks for the head lock of a folio that is split, and gets it when the first frame is
+/// another owner's, who frees it at this moment. The thread gives it back at once.
 #[test]
 fn a_frame_is_freed_though_its_lock_was_taken_late() {
     let frames = machine();

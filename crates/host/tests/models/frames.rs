@@ -231,8 +231,8 @@ fn shuttle_a_page_block_leaves_under_traffic() {
     });
 }
 
-/// Hazard: a page of a folio is unmapped, and a thread that found it before pins it without a lock while a split
-/// gives the page up. The page is freed all the same, by whichever of the two is the last to have it.
+/// Hazard: a page of a folio is unmapped, and a thread that found it before pins it without a lock while a
+/// split gives the page up. The page is freed all the same, by whichever of the two is the last to have it.
 #[test]
 fn shuttle_a_split_that_frees_a_page_against_a_late_pin_of_it() {
     check(|| {

@@ -8,8 +8,8 @@ use shuttle::thread;
 const LIMIT: u64 = 24;
 const VICTIM: u64 = 12;
 
-/// A machine that kills programs, with a memcg that is full: the first space, which is to be chosen, has some of its
-/// pages, and the others have the rest.
+/// A machine that kills programs, with a memcg that is full: the first space, which is to be chosen, has some
+/// of its pages, and the others have the rest.
 fn check<const N: usize>(
     model: impl Fn(&Machine, MemcgId, &[HostSpace<'_>; N]) + Send + Sync + Clone + 'static,
 ) {

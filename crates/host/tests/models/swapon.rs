@@ -63,8 +63,8 @@ fn shuttle_the_first_swapon_against_the_split_of_a_folio() {
     });
 }
 
-/// Hazard: the page that the scan found mapped is freed, and its frame is another owner's, before the scan takes a
-/// reference. The frame of a table has no owner but one, who frees it.
+/// Hazard: the page that the scan found mapped is freed, and its frame is another owner's, before the scan
+/// takes a reference. The frame of a table has no owner but one, who frees it.
 #[test]
 fn shuttle_the_first_swapon_against_the_reuse_of_a_page_as_a_table() {
     check(|| {

@@ -174,8 +174,8 @@ fn collapse_makes_one_folio_of_present_pages() {
 }
 
 /// A child gets a folio of its own, the parent keeps its pages.
-/// Hazard: the pages and the folio that takes their place count at the same time. As on Linux the peak of resident
-/// memory (VmHWM) is what was there before or is there now.
+/// Hazard: the pages and the folio that takes their place count at the same time. As on Linux the peak of
+/// resident memory (VmHWM) is what was there before or is there now.
 #[test]
 fn a_collapse_counts_no_page_twice_in_the_peak_of_resident_memory() {
     for pages in [512, 300] {

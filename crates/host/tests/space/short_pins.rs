@@ -1,4 +1,5 @@
-//! How much is done under one pin, which keeps interrupts off: on a machine that counts the frames that are looked at.
+//! How much is done under one pin, which keeps interrupts off: on a machine that counts the frames that are
+//! looked at.
 
 #[allow(dead_code, reason = "the tests of quire-frame use more of it")]
 #[path = "../../../frame/tests/common/mod.rs"]
@@ -8,8 +9,8 @@ use crate::common::*;
 use machine::{Machine, most_under_a_pin, run_on};
 use quire_mm::{Memory, MemoryConfig};
 
-/// Hazard: a split looks for zeros in the pages of all mappings of a folio with interrupts off. Under one pin it looks
-/// at those of one mapping, twice.
+/// Hazard: a split looks for zeros in the pages of all mappings of a folio with interrupts off. Under one pin
+/// it looks at those of one mapping, twice.
 #[test]
 fn a_folio_of_many_processes_is_split_under_short_pins() {
     const CHILDREN: usize = 12;

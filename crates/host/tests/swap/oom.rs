@@ -107,7 +107,8 @@ fn grow_on(cpu: &Vcpu, space: &HostSpace<'_>, from: u64) {
     assert_eq!(killed, Some(AccessError::Fault(FaultError::Killed)));
 }
 
-/// A thread that holds the mmap lock of a killed program lets it go, after others looked for memory a hundred times.
+/// A thread that holds the mmap lock of a killed program lets it go, after others looked for memory a hundred
+/// times.
 #[test]
 fn a_killed_program_whose_mmap_lock_is_let_go_has_no_second_victim() {
     let (machine, memcg) = machine();
@@ -200,9 +201,9 @@ fn a_swapoff_without_memory_kills_nothing() {
     assert_audit(&machine);
 }
 
-/// Hazard: a thread holds the mmap lock of its program while it waits for the memory of a swapped page. It is killed
-/// for that memory, goes on waiting, and keeps the OOM killer from freeing what the program has: the next program is
-/// killed.
+/// Hazard: a thread holds the mmap lock of its program while it waits for the memory of a swapped page. It is
+/// killed for that memory, goes on waiting, and keeps the OOM killer from freeing what the program has: the
+/// next program is killed.
 #[test]
 fn a_killed_program_waits_for_no_page_under_its_mmap_lock() {
     const PAGES: u64 = 64;

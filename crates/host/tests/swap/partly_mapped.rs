@@ -1,5 +1,5 @@
-//! Large folios some of whose pages are not mapped any more, when their memcg comes to its limit: those pages are
-//! freed first, without being written, and what is left of a folio is reclaimed page by page.
+//! Large folios some of whose pages are not mapped any more, when their memcg comes to its limit: those pages
+//! are freed first, without being written, and what is left of a folio is reclaimed page by page.
 
 use crate::common::*;
 use crate::disk::Disk;

@@ -15,8 +15,8 @@ const GUARD: Entry = Entry::Marker(PteMarker::Guard);
 
 impl<P: Platform> Tables<'_, P> {
     /// Makes every bottom table for `range`, except where a large leaf is in its place. After this
-    /// [`install_guards`](Self::install_guards) cannot fail. On failure those that were made stay, empty. Fails
-    /// where `goes_on` says so: a range may need more tables than there is memory.
+    /// [`install_guards`](Self::install_guards) cannot fail. On failure those that were made stay, empty.
+    /// Fails where `goes_on` says so: a range may need more tables than there is memory.
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn make_bottoms(&self, range: VirtRange, goes_on: impl Fn() -> bool) -> Result<(), AllocError> {
         let mut at = range.start();

@@ -27,8 +27,8 @@ impl<P: Platform> Tables<'_, P> {
         if most == 1 { 1 } else { Self::equal_entries(&entries[index..index + most], raw) }
     }
 
-    /// The same for a leaf that may allow no access: it is not present then, so its bits say nothing of the next one.
-    /// Its run is of leaves that allow none.
+    /// The same for a leaf that may allow no access: it is not present then, so its bits say nothing of the
+    /// next one. Its run is of leaves that allow none.
     pub fn run_of_any(
         &self,
         entries: &Entries,

@@ -216,8 +216,8 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
 
 impl<'s, P: Platform> MmapWriter<'s, P> {
     /// Puts guard pages in place of all pages of `part`, which lies in `vma`. The VMA is write-locked, so no
-    /// fault is in it. Everything that can fail comes before pages are dropped. A killed program gets no tables:
-    /// its memory is wanted back, and this call has the lock that its reaper needs.
+    /// fault is in it. Everything that can fail comes before pages are dropped. A killed program gets no
+    /// tables: its memory is wanted back, and this call has the lock that its reaper needs.
     fn guard_part(&mut self, vma: &'s Vma, part: VirtRange, gather: &mut Gather<'s, P>) -> Result<(), Error> {
         self.lock_vma(vma);
         if vma.snapshot().backing.is_anonymous() {

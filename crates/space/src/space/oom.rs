@@ -5,8 +5,8 @@ use crate::mmap_writer::MmapWriter;
 use quire_arch::Platform;
 use quire_sync::atomic::Ordering;
 
-/// How long a killed space is waited for whose mappings a thread is changing. That thread will find that it was killed,
-/// but may itself wait for long. As long as in Linux, which waits 2 s and then tries for one.
+/// How long a killed space is waited for whose mappings a thread is changing. That thread will find that it
+/// was killed, but may itself wait for long. As long as in Linux, which waits 2 s and then tries for one.
 const PATIENCE_NS: u64 = 3_000_000_000;
 
 /// What became of the memory of a killed space.

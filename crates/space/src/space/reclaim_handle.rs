@@ -10,8 +10,8 @@ use quire_arch::{PAGE_SIZE, Platform};
 use quire_rmap::SpaceCore;
 use quire_sync::atomic::Ordering;
 
-/// A handle of reclaim to a space. If it is the last one, the space exits when [`finish_exits`] is called: an exit
-/// needs as much stack as the reclaim that it would happen in, and takes locks of its own.
+/// A handle of reclaim to a space. If it is the last one, the space exits when [`finish_exits`] is called: an
+/// exit needs as much stack as the reclaim that it would happen in, and takes locks of its own.
 pub struct ReclaimHandle<'s, P: Platform>(ManuallyDrop<Space<'s, P>>);
 
 impl<'s, P: Platform> ReclaimHandle<'s, P> {
@@ -49,8 +49,8 @@ impl<P: Platform> fmt::Debug for ReclaimHandle<'_, P> {
     }
 }
 
-/// Lets the spaces exit whose last handles were those of reclaim. Called where reclaim has returned, with no lock held
-/// but those of other mappings. Returns about how many pages they had.
+/// Lets the spaces exit whose last handles were those of reclaim. Called where reclaim has returned, with no
+/// lock held but those of other mappings. Returns about how many pages they had.
 pub fn finish_exits<P: Platform>(spaces: &Spaces<P>) -> u64 {
     let mut pages = 0;
     let mut next = spaces.take_exits();

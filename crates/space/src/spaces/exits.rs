@@ -1,5 +1,5 @@
-//! Spaces that lost their last handle in the depth of reclaim, and exit when that has returned; and killed ones that
-//! exit.
+//! Spaces that lost their last handle in the depth of reclaim, and exit when that has returned; and killed
+//! ones that exit.
 
 use super::Spaces;
 use core::ptr::{self, NonNull};
@@ -8,8 +8,8 @@ use quire_memcg::MemcgId;
 use quire_rmap::SpaceCore;
 use quire_sync::atomic::{AtomicPtr, Ordering};
 
-/// The spaces, as a stack through [`SpaceCore::next_exit`]. All are taken at once, so none can come back beside a
-/// thread that takes one.
+/// The spaces, as a stack through [`SpaceCore::next_exit`]. All are taken at once, so none can come back
+/// beside a thread that takes one.
 #[derive(Debug)]
 pub(super) struct Exits(AtomicPtr<SpaceCore>);
 
@@ -32,8 +32,8 @@ impl<P: Platform> Spaces<P> {
         loop {
             // SAFETY: without handles it is the caller's, until it is on the stack.
             unsafe { core.as_ref() }.next_exit.store(first, Ordering::Relaxed);
-            // Release: pairs with the acquire of the thread that takes it, which sees what was done through every
-            // handle.
+            // Release: pairs with the acquire of the thread that takes it, which sees what was done through
+            // every handle.
             match head.compare_exchange_weak(first, core.as_ptr(), Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return,
                 Err(now) => first = now,
@@ -56,17 +56,17 @@ impl<P: Platform> Spaces<P> {
         self.killed.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether a killed program has exited since the thread that chooses another one began to look for memory: then it
-    /// does not kill. Called by that thread.
+    /// Whether a killed program has exited since the thread that chooses another one began to look for
+    /// memory: then it does not kill. Called by that thread.
     pub fn victim_has_exited(&self) -> bool {
         self.oom_turns.has_come()
     }
 
-    /// Whether a killed program exits now, in one of the memcgs that are `concerned`: it has no handles, so no walk finds
-    /// it, and its memory is coming back.
+    /// Whether a killed program exits now, in one of the memcgs that are `concerned`: it has no handles, so
+    /// no walk finds it, and its memory is coming back.
     pub fn is_victim_exiting(&self, concerned: impl Fn(MemcgId) -> bool) -> bool {
-        // Acquire: pairs with the release of an exit. A program that this thread found without a handle was counted
-        // before its last one went.
+        // Acquire: pairs with the release of an exit. A program that this thread found without a handle was
+        // counted before its last one went.
         if self.killed.load(Ordering::Acquire) == 0 {
             return false;
         }

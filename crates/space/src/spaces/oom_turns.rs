@@ -68,8 +68,8 @@ impl OomTurns {
         begins
     }
 
-    /// Ends the choice that was begun. Release: pairs with the loads of others. `park` reads the word under the
-    /// lock that `unpark` takes.
+    /// Ends the choice that was begun. Release: pairs with the loads of others. `park` reads the word under
+    /// the lock that `unpark` takes.
     fn end(&self) {
         self.word.fetch_add(TURN - BUSY, Ordering::Release);
     }
@@ -79,8 +79,8 @@ impl OomTurns {
         self.word.fetch_add(TURN, Ordering::Release);
     }
 
-    /// Whether a killed program has exited since the thread that chooses began to look for memory. Acquire: as in
-    /// `seen`. Called by that thread.
+    /// Whether a killed program has exited since the thread that chooses began to look for memory. Acquire:
+    /// as in `seen`. Called by that thread.
     pub(crate) fn has_come(&self) -> bool {
         self.word.load(Ordering::Acquire) != self.begun.load(Ordering::Relaxed)
     }

@@ -8,8 +8,8 @@ use quire_paging::Need;
 /// Frees memory. The reclaim crate implements it; it is passed down when a machine is built.
 ///
 /// Called without a pin and without locks of class Rmap or later. The caller may hold locks of mappings, so
-/// implementations only try to take such. Before it returns each method lets the spaces exit whose last handle it had
-/// ([`finish_exits`](crate::finish_exits)).
+/// implementations only try to take such. Before it returns each method lets the spaces exit whose last
+/// handle it had ([`finish_exits`](crate::finish_exits)).
 pub trait Reclaim<P: Platform>: Sync {
     /// Tries to free the needed pages, and returns how many were freed.
     fn make_room(&self, spaces: &Spaces<P>, need: Need) -> u64;

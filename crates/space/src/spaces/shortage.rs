@@ -37,8 +37,8 @@ impl<'s, P: Platform> Spaces<P> {
         })
     }
 
-    /// Makes a retry worthwhile for the program in `core`, perhaps with a swapped-in folio, or returns its error. The
-    /// time is counted as a memory stall.
+    /// Makes a retry worthwhile for the program in `core`, perhaps with a swapped-in folio, or returns its
+    /// error. The time is counted as a memory stall.
     pub(crate) fn resolve_refusal(
         &'s self,
         core: &SpaceCore,
@@ -57,14 +57,14 @@ impl<'s, P: Platform> Spaces<P> {
         if made { Ok(None) } else { Err(FaultError::OutOfMemory(cause)) }
     }
 
-    /// Brings what `wanted` names into the cache for the program in `core`, and frees memory for it if memory is
-    /// short.
+    /// Brings what `wanted` names into the cache for the program in `core`, and frees memory for it if memory
+    /// is short.
     fn swap_in(&'s self, core: &SpaceCore, wanted: Swapped) -> Result<Option<SwappedIn<'s, P>>, FaultError> {
         self.swap_in_with(core, wanted, |cause, need| self.make_room(cause, need))
     }
 
-    /// The same for a caller that can give up, a swapoff or a collapse: where no frame can be freed it fails, and no
-    /// program is killed.
+    /// The same for a caller that can give up, a swapoff or a collapse: where no frame can be freed it fails,
+    /// and no program is killed.
     pub(crate) fn swap_in_or_fail(
         &'s self,
         core: &SpaceCore,

@@ -65,9 +65,9 @@ impl<P: Platform> Thp<'_, P> {
         result
     }
 
-    /// Splits the large folio at `head` into folios of order `to`; with `unless_mapped` only if some page of it
-    /// is not mapped. The caller has the folio lock and one reference, which is to the first part then. Returns
-    /// the number of frames freed.
+    /// Splits the large folio at `head` into folios of order `to`; with `unless_mapped` only if some page of
+    /// it is not mapped. The caller has the folio lock and one reference, which is to the first part then.
+    /// Returns the number of frames freed.
     ///
     /// # Errors
     ///

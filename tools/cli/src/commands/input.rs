@@ -1,10 +1,10 @@
 //! The standard input of a command that runs several times: each run has all of it, from its beginning.
 //!
-//! A regular file is opened anew for each run, at the offset that it had. What comes through a pipe or a socket is
-//! kept in a temporary file; a thread gives it to the program through a pipe: first what is kept, then what
-//! comes, as far as the pipe has room. So a program whose input has no end runs, and who waits for its output
-//! before writing on is not kept waiting. A terminal, and a device such as /dev/null, is the program's
-//! as it is.
+//! A regular file is opened anew for each run, at the offset that it had. What comes through a pipe or a
+//! socket is kept in a temporary file; a thread gives it to the program through a pipe: first what is kept,
+//! then what comes, as far as the pipe has room. So a program whose input has no end runs, and who waits for
+//! its output before writing on is not kept waiting. A terminal, and a device such as /dev/null, is the
+//! program's as it is.
 
 use crate::exit::Failure;
 use nix::sys::signal::{SigSet, SigmaskHow};

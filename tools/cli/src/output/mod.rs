@@ -16,8 +16,9 @@ use quire_output::{Manner, Printed, Shown};
 use std::fmt::{Arguments, Display};
 use std::io::{ErrorKind, Write};
 
-/// Prints `text`, of one or more lines, and a line end to standard output. If the reader has closed the pipe, the
-/// program ends there with success. Any other error, such as a full disk, ends it with a message and a failure.
+/// Prints `text`, of one or more lines, and a line end to standard output. If the reader has closed the pipe,
+/// the program ends there with success. Any other error, such as a full disk, ends it with a message and a
+/// failure.
 pub(crate) fn say(text: impl Display) {
     put(Printed(text, Manner::Lines));
 }
@@ -52,8 +53,8 @@ pub(crate) fn tell(lines: impl Display) {
     complain(format_args!("{}", Printed(lines, Manner::Lines)));
 }
 
-/// Prints to the standard error output. If that cannot be written, as it is for a pipe whose reader is gone or
-/// on a full disk, the work and its exit code are worth more than the message.
+/// Prints to the standard error output. If that cannot be written, as it is for a pipe whose reader is gone
+/// or on a full disk, the work and its exit code are worth more than the message.
 fn complain(text: Arguments<'_>) {
     let _ = std::io::stderr().write_fmt(text);
 }

@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::sync::Arc;
 
-/// Sets the title of the window, clears the screen, moves the cursor by C1, turns the text round, begins a line
-/// of its own, and is no UTF-8 at its end.
+/// Sets the title of the window, clears the screen, moves the cursor by C1, turns the text round, begins a
+/// line of its own, and is no UTF-8 at its end.
 const NAME: &[u8] = b"\x1b]0;PWNED\x07\x1b[2J\xc2\x9b1A\xe2\x80\xaefed\xe2\x80\xac\nFAKE \x7f\r\xff";
 
 /// The name in the parts of a command line and of a path that can have it.

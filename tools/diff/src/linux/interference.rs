@@ -36,8 +36,8 @@ const FOREIGN: &[&str] = &[
 const SHARED: &[&str] =
     &["pswpin", "pswpout", "thp_deferred_split_page", "thp_split_", "thp_zero_page_alloc"];
 
-/// What others than the program decide of what it sees: the settings, and how often Linux did something on its
-/// own account. All is about the whole host, and read without privilege.
+/// What others than the program decide of what it sees: the settings, and how often Linux did something on
+/// its own account. All is about the whole host, and read without privilege.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Interference {
     pub(crate) settings: Settings,

@@ -76,8 +76,8 @@ pub enum Effort {
 const SUMS_EVERY: usize = 64;
 const ALL_TEXT_EVERY: usize = 16;
 
-/// Whether an operation is made on neither side because of the host's settings: a page of memory that was marked
-/// MERGEABLE would become one with another, or the page of zeros, whenever Linux comes by.
+/// Whether an operation is made on neither side because of the host's settings: a page of memory that was
+/// marked MERGEABLE would become one with another, or the page of zeros, whenever Linux comes by.
 pub(crate) fn leaves_out(settings: &Settings, op: &Op) -> bool {
     let marks = |advice| matches!(advice, Word::Exact(advice) if advice as u32 == MADV_MERGEABLE as u32);
     settings.merges_pages() && op.call == Call::Madvise && marks(op.args[2])

@@ -95,10 +95,11 @@ pub struct CloneFacts {
     pub same_process: bool,
 }
 
-/// When a call took effect: at some moment from one time to another, in nanoseconds since the start of the recording.
+/// When a call took effect: at some moment from one time to another, in nanoseconds since the start of the
+/// recording.
 ///
-/// A call of another thread of its address space has a window that overlaps with this one, so the order of the two is
-/// not known. Calls without such an event took effect where they stand.
+/// A call of another thread of its address space has a window that overlaps with this one, so the order of
+/// the two is not known. Calls without such an event took effect where they stand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
     /// Not before.
@@ -141,8 +142,8 @@ pub struct Lost {
 /// Why events are missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LostCause {
-    /// The kernel's ring buffer was full: these page faults, and calls without a stop, were not recorded. Or it
-    /// removed the events of a program with other privileges, whose page faults are these.
+    /// The kernel's ring buffer was full: these page faults, and calls without a stop, were not recorded. Or
+    /// it removed the events of a program with other privileges, whose page faults are these.
     RingFull,
     /// A damaged part of the file was skipped. Only a salvaging reader makes this event; it is never in a
     /// file.

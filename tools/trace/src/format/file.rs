@@ -7,8 +7,8 @@ use std::path::Path;
 const RECORDING: Kind =
     Kind { name: "recording", is_one: |start| start.starts_with(&MAGIC), hint: "--force replaces it" };
 
-/// A file for a recording, which is there when it is complete. What is at `path` is not changed yet; if it is no
-/// recording, it is replaced only with `force`.
+/// A file for a recording, which is there when it is complete. What is at `path` is not changed yet; if it is
+/// no recording, it is replaced only with `force`.
 ///
 /// # Errors
 ///

@@ -1,7 +1,7 @@
 //! The output of valgrind's tool lackey: every access of a program.
 //!
-//! The file is read twice: to find the pages, since a trace begins with the layout, and to write their uses. What
-//! comes through a pipe is kept in a temporary file when it is read first.
+//! The file is read twice: to find the pages, since a trace begins with the layout, and to write their uses.
+//! What comes through a pipe is kept in a temporary file when it is read first.
 
 use super::recent::Recent;
 use super::{ImportError, ImportSummary};
@@ -273,8 +273,8 @@ impl Layout {
 ///
 /// # Errors
 ///
-/// [`ImportError`]. Nothing is written then, and what was at `output` is still there. A file that is no recording is
-/// replaced only with `force`.
+/// [`ImportError`]. Nothing is written then, and what was at `output` is still there. A file that is no
+/// recording is replaced only with `force`.
 pub fn lackey(input: &Path, output: &Path, force: bool) -> Result<ImportSummary, ImportError> {
     let input = Input::open(input)?;
     if input.is(output) {

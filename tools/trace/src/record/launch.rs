@@ -60,8 +60,8 @@ pub(crate) const EXCEPT_ADVISED: u64 = 2;
 const FAILED: i32 = 127;
 
 impl Child {
-    /// Forks. Its signals do what they did before the recorder changed them: what is ignored stays ignored when
-    /// it executes. The child does nothing until [`Child::install_filter`].
+    /// Forks. Its signals do what they did before the recorder changed them: what is ignored stays ignored
+    /// when it executes. The child does nothing until [`Child::install_filter`].
     pub(crate) fn start(
         command: &[OsString],
         outer: &Outer<'_>,

@@ -48,8 +48,8 @@ use tracer::{Followed, Tracer};
 /// The program has the standard input and outputs of the caller, and gets the signals that the terminal
 /// sends. If the recorder's process dies, the program is killed: otherwise it would run on, and its
 /// memory calls would fail. The first SIGINT, SIGTERM or SIGHUP is the program's; after a second one, or one
-/// that comes when the program has ended and processes of it have not, the recorder detaches from all processes
-/// and ends with what it has.
+/// that comes when the program has ended and processes of it have not, the recorder detaches from all
+/// processes and ends with what it has.
 pub fn record(options: &RecordOptions) -> Result<RecordSummary, RecordError> {
     if options.command.is_empty() {
         return Err(RecordError::Command("no command was given"));

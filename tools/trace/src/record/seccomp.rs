@@ -45,7 +45,8 @@ fn unless_equal(value: u32, skip: u8) -> sock_filter {
 pub(crate) enum Stops {
     /// All.
     All,
-    /// Those of which more than their registers is recorded (not those of `calls::WITHOUT_STOP`, but `mmap` of files).
+    /// Those of which more than their registers is recorded (not those of `calls::WITHOUT_STOP`, but `mmap`
+    /// of files).
     WhereMoreIsRead,
 }
 

@@ -14,8 +14,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use tempfile::{Builder, TempPath};
 
-/// What is mounted, and over which files. The file with the limit has a name as long as this lives: the program
-/// has its mounts, if it has begun.
+/// What is mounted, and over which files. The file with the limit has a name as long as this lives: the
+/// program has its mounts, if it has begun.
 #[derive(Debug)]
 pub(crate) struct LimitMounts {
     _file: TempPath,

@@ -45,10 +45,11 @@ pub struct RecordSummary {
     pub unordered_calls: u64,
     /// Page faults of threads that the recorder did not know (yet, or any more); they are not in the trace.
     pub stray_faults: u64,
-    /// Programs whose perf events Linux removed, since they have other privileges, and which could not be opened
-    /// anew: their page faults, and calls without a stop, are not in the trace.
+    /// Programs whose perf events Linux removed, since they have other privileges, and which could not be
+    /// opened anew: their page faults, and calls without a stop, are not in the trace.
     pub unheard_programs: u32,
-    /// How many page faults Linux counted for these. The lost samples of [`RecordSummary::totals`] include them.
+    /// How many page faults Linux counted for these. The lost samples of [`RecordSummary::totals`] include
+    /// them.
     pub unheard_faults: u64,
     /// Threads that continue unrecorded: their parent was killed before its clone event.
     pub orphans: u64,

@@ -34,8 +34,8 @@ pub struct ProcessReport {
     /// Results that differ because they depend on settings of huge pages, which were others when it was
     /// recorded. They are not among the mismatches.
     pub settings_dependent: u64,
-    /// Calls that have their recorded result in another order than they stand in, which may as well have been Linux's:
-    /// they overlapped with calls of other threads.
+    /// Calls that have their recorded result in another order than they stand in, which may as well have been
+    /// Linux's: they overlapped with calls of other threads.
     pub reordered: u64,
     /// What Quire cannot do, with how often it was needed.
     pub gaps: BTreeMap<Gap, u64>,

@@ -94,8 +94,8 @@ pub(super) fn huge_disable_of(recorded: ThpDisable) -> HugeDisable {
     }
 }
 
-/// Pages that are resident in a new image at most: a program's arguments, and what the kernel touches. More can only
-/// be claimed.
+/// Pages that are resident in a new image at most: a program's arguments, and what the kernel touches. More
+/// can only be claimed.
 pub(super) const MOST_RESIDENT: u64 = 1 << 14;
 
 /// The resident pages of a mapping, as far as they lie in it.

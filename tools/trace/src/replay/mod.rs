@@ -71,8 +71,8 @@ use thiserror::Error;
 /// How a trace is replayed.
 #[derive(Clone, Debug, Default)]
 pub struct ReplayOptions {
-    /// Bytes of RAM of the machine; by default enough that nothing runs short, but at most half of what the host has
-    /// available.
+    /// Bytes of RAM of the machine; by default enough that nothing runs short, but at most half of what the
+    /// host has available.
     pub memory: Option<u64>,
     /// Bytes that the programs may have together, as a memory cgroup's `memory.max` allows them. What a
     /// swap device keeps in RAM is not part of it.

@@ -85,8 +85,8 @@ fn range(start: u64, len: u64) -> Range<u64> {
     start & !4095..end.max(start)
 }
 
-/// The ranges of which a call that succeeded changes the mappings; none if it changes no mapping, or if these are not
-/// known.
+/// The ranges of which a call that succeeded changes the mappings; none if it changes no mapping, or if these
+/// are not known.
 pub(super) fn changed_by(call: &Call) -> Vec<Range<u64>> {
     let [first, second, third, ..] = call.args;
     if call.errno().is_some() {

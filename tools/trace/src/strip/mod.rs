@@ -1,8 +1,8 @@
 //! Recordings without what a replay does not need.
 //!
-//! Names of files, programs and mappings, the command with its arguments, the time, and the numbers of devices and
-//! inodes say whose program it was and where it ran. A replay needs of them only which are the same. All else
-//! stays: addresses, sizes, times since the beginning, process ids, and what the host was.
+//! Names of files, programs and mappings, the command with its arguments, the time, and the numbers of
+//! devices and inodes say whose program it was and where it ran. A replay needs of them only which are the
+//! same. All else stays: addresses, sizes, times since the beginning, process ids, and what the host was.
 
 mod names;
 
@@ -21,8 +21,8 @@ use thiserror::Error;
 /// How a recording is stripped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StripOptions {
-    /// Keep the last parts of paths and the names of mappings, the words of the command without folders, and the
-    /// time.
+    /// Keep the last parts of paths and the names of mappings, the words of the command without folders, and
+    /// the time.
     pub keep_names: bool,
     /// Replace a file that is no recording, too.
     pub force: bool,

@@ -35,8 +35,8 @@ impl Names {
         if self.keep { name.into() } else { format!("{kind}-{number}").into_bytes().into() }
     }
 
-    /// Of a mapped file. The kernel's own names, in brackets, stay: a replay looks at them. A replay names places
-    /// by the last part of a path, and looks through calls of a C library.
+    /// Of a mapped file. The kernel's own names, in brackets, stay: a replay looks at them. A replay names
+    /// places by the last part of a path, and looks through calls of a C library.
     pub(super) fn file(&mut self, name: &[u8]) -> Box<[u8]> {
         if let Some(given) = name.strip_prefix(b"[anon:").and_then(|rest| rest.strip_suffix(b"]")) {
             return [b"[anon:", &*self.given(given), b"]"].concat().into();

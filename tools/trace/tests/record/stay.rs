@@ -82,8 +82,8 @@ fn programs_that_were_let_go_can_make_calls() {
     assert!(tracer_ends);
 }
 
-/// The program has ended, and what it left behind has not. A signal to the recorder ends the recording, not the
-/// daemon.
+/// The program has ended, and what it left behind has not. A signal to the recorder ends the recording, not
+/// the daemon.
 #[test]
 fn a_daemon_outlives_the_signal_that_ends_the_recording() {
     let (file, shared) = (Scratch::new("daemon"), Scratch::new("daemon-counts"));

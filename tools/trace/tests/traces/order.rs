@@ -18,7 +18,8 @@ const ENOMEM: i64 = -(libc::ENOMEM as i64);
 const CHANGER: u32 = 0;
 const DROPPER: u32 = 1;
 
-/// A call of a thread: its window if it overlaps, its number, its range in pages, a third argument and its result.
+/// A call of a thread: its window if it overlaps, its number, its range in pages, a third argument and its
+/// result.
 struct Made(u32, Option<(u64, u64)>, i64, (u64, u64), u64, i64);
 
 fn lock(window: (u64, u64)) -> Made {

@@ -7,9 +7,9 @@ use std::path::Path;
 
 const MIB: u64 = 1 << 20;
 
-/// Each bundled recording fits the machine that it gets, which is at most twice as large as what was resident with
-/// its page tables, beside the 64 MiB of each machine. Under `always` a heap that has grown to the end of a block by
-/// and by could still be collapsed.
+/// Each bundled recording fits the machine that it gets, which is at most twice as large as what was resident
+/// with its page tables, beside the 64 MiB of each machine. Under `always` a heap that has grown to the end
+/// of a block by and by could still be collapsed.
 #[test]
 fn machines_fit_and_are_not_twice_too_large() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../recordings");

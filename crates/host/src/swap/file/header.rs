@@ -70,8 +70,8 @@ fn pages(mut file: &File) -> io::Result<u64> {
 ///
 /// # Errors
 ///
-/// [`FileDeviceError`]: there is something, or the file cannot be made or written, or it would be too small or
-/// too large.
+/// [`FileDeviceError`]: there is something, or the file cannot be made or written, or it would be too small
+/// or too large.
 pub fn make_swap(path: &Path, slots: u64) -> Result<(), FileDeviceError> {
     let wrong = |cause| FileDeviceError { path: path.to_path_buf(), cause };
     // O_EXCL: a link is not followed.
@@ -91,8 +91,8 @@ pub(super) fn format(file: &File, slots: u64) -> Result<(), Cause> {
     }
     let last_page = u32::try_from(slots).map_err(|_| Cause::Host(io::ErrorKind::FileTooLarge.into()))?;
     file.set_len((slots + 1) * PAGE as u64).map_err(Cause::Host)?;
-    // Without an alignment: it is no direct I/O. (rustc 1.95 puts the prologue of this function behind the probes
-    // of an aligned page on the stack.)
+    // Without an alignment: it is no direct I/O. (rustc 1.95 puts the prologue of this function behind the
+    // probes of an aligned page on the stack.)
     let mut page = vec![0; PAGE];
     for (at, number) in [(VERSION_AT, VERSION), (LAST_PAGE_AT, last_page)] {
         page[at..at + 4].copy_from_slice(&number.to_le_bytes());

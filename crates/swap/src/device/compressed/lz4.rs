@@ -1,10 +1,10 @@
 //! LZ4 for pages: a compressor, and the decompressor of `lz4_flex`.
 //!
-//! The compressor of `lz4_flex` makes its table by value, or takes it from an allocator where any crate of a build
-//! switches on a feature. The table of this one lies where the caller wants it.
+//! The compressor of `lz4_flex` makes its table by value, or takes it from an allocator where any crate of a
+//! build switches on a feature. The table of this one lies where the caller wants it.
 //!
-//! A block is a row of sequences: a token, literals, the distance of a match, and the lengths of both as far as the
-//! token has no room. The last sequence has literals only.
+//! A block is a row of sequences: a token, literals, the distance of a match, and the lengths of both as far
+//! as the token has no room. The last sequence has literals only.
 
 use super::codec::{CODEC_OUTPUT, Codec, Damaged};
 use crate::device::memory::PAGE;
@@ -14,8 +14,8 @@ use lz4_flex::block::decompress_into;
 
 /// The shortest match.
 const MIN_MATCH: usize = 4;
-/// The format's rules for the end of a block: the last match begins 12 bytes before it at the latest, and the last
-/// 5 bytes are literals.
+/// The format's rules for the end of a block: the last match begins 12 bytes before it at the latest, and the
+/// last 5 bytes are literals.
 const LAST_MATCH: usize = PAGE - 12;
 const MATCHED_END: usize = PAGE - 5;
 /// As many places have an entry as there are bytes in a page: 8 KiB. With half as many, pages become larger.
@@ -32,8 +32,8 @@ const _: () = assert!(PAGE + PAGE / 255 + 16 <= CODEC_OUTPUT && PAGE <= 1 << 16)
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Lz4;
 
-/// The workspace of [`Lz4`]: where four bytes were seen last, by a hash of them. All of it may be zeros: that is the
-/// page's first byte, and what an entry names is compared.
+/// The workspace of [`Lz4`]: where four bytes were seen last, by a hash of them. All of it may be zeros: that
+/// is the page's first byte, and what an entry names is compared.
 pub struct Lz4Workspace([u16; ENTRIES]);
 
 impl Codec for Lz4 {
@@ -42,7 +42,8 @@ impl Codec for Lz4 {
     const NAME: &'static str = "lz4";
 
     fn init(&self, place: &mut MaybeUninit<Lz4Workspace>) -> bool {
-        // SAFETY: the place is the caller's, and zeros are a workspace. Not by value: it would go over the stack.
+        // SAFETY: the place is the caller's, and zeros are a workspace. Not by value: it would go over the
+        // stack.
         unsafe { place.as_mut_ptr().write_bytes(0, 1) };
         true
     }
@@ -172,7 +173,8 @@ impl Output<'_> {
         Some(())
     }
 
-    /// The bytes of the page from `start` to `end`. Most are few, for which a copy of a known size is quicker.
+    /// The bytes of the page from `start` to `end`. Most are few, for which a copy of a known size is
+    /// quicker.
     #[inline]
     fn literals(&mut self, page: &[u8; PAGE], start: usize, end: usize) -> Option<()> {
         let count = end - start;
@@ -191,8 +193,8 @@ impl Output<'_> {
 fn compress(table: &mut Lz4Workspace, page: &[u8; PAGE], output: &mut [u8; CODEC_OUTPUT]) -> Option<usize> {
     table.0.fill(0);
     let mut output = Output { bytes: output, length: 0 };
-    // Where the literals begin that are not written yet, and where the search goes on. There is nothing before the
-    // first byte that it could be the same as.
+    // Where the literals begin that are not written yet, and where the search goes on. There is nothing
+    // before the first byte that it could be the same as.
     let (mut start, mut from) = (0, 1);
     while let Some((at, before)) = table.find(page, from) {
         let back = same_before(page, start, at, before)?;

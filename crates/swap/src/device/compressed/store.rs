@@ -217,8 +217,8 @@ impl<P: Platform, C: Codec> CompressedStore<P, C> {
         }
     }
 
-    /// Compacts the pool until about `wanted` frames are free, and returns the bytes of RAM freed. Pages in use by
-    /// another thread stay in place.
+    /// Compacts the pool until about `wanted` frames are free, and returns the bytes of RAM freed. Pages in
+    /// use by another thread stay in place.
     pub fn compact(&self, frames: &Frames<P>, wanted: u64) -> u64 {
         let step = |one: &mut EmptyChain<'_, P>| {
             let pin = frames.platform().pin();

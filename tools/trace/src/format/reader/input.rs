@@ -60,7 +60,8 @@ impl<R: Read> Input<R> {
         self.sums.get_or_insert_with(|| Sums::new(self.offset));
     }
 
-    /// The checksum of the bytes from place `from` to before place `to` of what comes next, which were peeked.
+    /// The checksum of the bytes from place `from` to before place `to` of what comes next, which were
+    /// peeked.
     pub(super) fn checksum(&mut self, from: usize, to: usize) -> u32 {
         let (crc, checked) = match &mut self.sums {
             Some(sums) => {

@@ -1,7 +1,7 @@
 //! Checksums of any part of the bytes ahead, each byte of which is added up once.
 //!
-//! A file may hold many heads, each of which claims that all of the next megabytes are its contents. So the sum up
-//! to every 256th byte is kept, and the sum of a part is what its end has and its beginning has not.
+//! A file may hold many heads, each of which claims that all of the next megabytes are its contents. So the
+//! sum up to every 256th byte is kept, and the sum of a part is what its end has and its beginning has not.
 
 use crc32fast::Hasher;
 use std::collections::VecDeque;
@@ -34,9 +34,9 @@ impl Sums {
         self.start + (self.gone + self.kept.len() as u64 - 1) * STEP
     }
 
-    /// The sum of the bytes at the offsets `range` of the file; `buffer` has those from `offset` on, at least [`STEP`]
-    /// before the range that are not before the start. Ranges begin in ascending order. Also returns how many bytes were
-    /// added up for that.
+    /// The sum of the bytes at the offsets `range` of the file; `buffer` has those from `offset` on, at least
+    /// [`STEP`] before the range that are not before the start. Ranges begin in ascending order. Also returns
+    /// how many bytes were added up for that.
     pub(super) fn of(&mut self, buffer: &[u8], offset: u64, range: Range<u64>) -> (u32, usize) {
         if self.last_step() < offset {
             // What lies between was passed over, and is not in the buffer any more.

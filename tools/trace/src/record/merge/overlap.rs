@@ -4,7 +4,8 @@ use super::{Record, SpaceId};
 use crate::event::EventKind;
 use std::collections::HashMap;
 
-/// For each record whether it is a call that overlaps with a call of another thread in the same address space.
+/// For each record whether it is a call that overlaps with a call of another thread in the same address
+/// space.
 pub(super) fn find(records: &[Record]) -> Vec<bool> {
     let is_call = |record: &Record| matches!(record.kinds.first(), Some(EventKind::Call(_)));
     let mut order: Vec<usize> = (0..records.len()).filter(|&place| is_call(&records[place])).collect();

@@ -31,8 +31,8 @@ struct Opened {
     mount: Option<u64>,
 }
 
-/// The facts of an open descriptor of a thread that is about to map it. `last` is the file that was mapped last:
-/// what cannot have changed of it is not asked again, which takes five times as long.
+/// The facts of an open descriptor of a thread that is about to map it. `last` is the file that was mapped
+/// last: what cannot have changed of it is not asked again, which takes five times as long.
 pub(crate) fn facts(tid: Tid, fd: i32, asked: Asked, last: &mut Option<KnownFile>) -> Arc<FileFacts> {
     let mut facts = FileFacts::default();
     let path = format!("/proc/{tid}/fd/{fd}");
@@ -66,8 +66,8 @@ pub(crate) fn facts(tid: Tid, fd: i32, asked: Asked, last: &mut Option<KnownFile
 }
 
 impl KnownFile {
-    /// Whether a descriptor can be mapped as this one could be: it is of the same regular file, of which the way
-    /// in which it was opened decides that.
+    /// Whether a descriptor can be mapped as this one could be: it is of the same regular file, of which the
+    /// way in which it was opened decides that.
     fn is_as_before(&self, metadata: &fs::Metadata, opened: Opened, asked: Asked) -> bool {
         // One that has several names may have been opened under another.
         let has_one_name = metadata.nlink() == 1;

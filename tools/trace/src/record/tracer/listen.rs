@@ -3,8 +3,8 @@
 //! Threads inherit perf events from their makers. Linux removes them from a thread in exec if the new program
 //! is one that only root may look into: setuid and setgid programs, programs of a process whose user or group
 //! is not the one that it acts for, and files that cannot be read. So after such an exec the same events are
-//! opened for that thread anew. Where that fails, the faults that Linux counts for the process are reported as
-//! lost.
+//! opened for that thread anew. Where that fails, the faults that Linux counts for the process are reported
+//! as lost.
 
 use super::Tracer;
 use crate::record::perf::PerfSession;

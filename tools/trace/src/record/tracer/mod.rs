@@ -258,8 +258,9 @@ impl<'a> Tracer<'a> {
         Some(new)
     }
 
-    /// The program gets Ctrl-C from the terminal. Another signal to the recorder alone is passed on. Returns the
-    /// signal if it is the recorder's: the second one, or one that came when the program itself had ended.
+    /// The program gets Ctrl-C from the terminal. Another signal to the recorder alone is passed on. Returns
+    /// the signal if it is the recorder's: the second one, or one that came when the program itself had
+    /// ended.
     fn pass_signals_on(&mut self) -> Option<u8> {
         let seen = signals::seen();
         let new = self.new_signal()?;

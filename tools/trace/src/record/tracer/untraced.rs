@@ -1,8 +1,9 @@
 //! Children that are made with CLONE_UNTRACED.
 //!
 //! Linux does not give such a child to the tracer of its maker. It would run with the filter and without a
-//! tracer, so that calls which the filter reports would fail with ENOSYS. So the call is made without the flag.
-//! Where that is, in a register (`clone`) or in memory (`clone3`), is as it was before either thread runs on.
+//! tracer, so that calls which the filter reports would fail with ENOSYS. So the call is made without the
+//! flag. Where that is, in a register (`clone`) or in memory (`clone3`), is as it was before either thread
+//! runs on.
 
 use super::Tracer;
 use super::state::{Entry, State};

@@ -119,7 +119,8 @@ impl Demand {
         }
     }
 
-    /// Pages where a touch brings in folios of these orders, in memory that is not advised and in memory that is.
+    /// Pages where a touch brings in folios of these orders, in memory that is not advised and in memory that
+    /// is.
     pub(super) fn pages(&self, [plain, advised]: [usize; 2]) -> u64 {
         self.single.saturating_add(self.large[0][plain]).saturating_add(self.large[1][advised])
     }
@@ -130,8 +131,8 @@ impl Demand {
 pub(super) struct Block {
     /// Pages that were touched.
     pub(super) touched: Bits,
-    /// Of these, those that take a frame of their own. Anonymous memory that was only read does not, unless a huge
-    /// page comes in.
+    /// Of these, those that take a frame of their own. Anonymous memory that was only read does not, unless a
+    /// huge page comes in.
     pub(super) framed: Bits,
     /// Pages around which a touch can bring in others: anonymous memory, not advised and advised.
     pub(super) large: [Bits; 2],

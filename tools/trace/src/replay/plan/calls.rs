@@ -22,7 +22,8 @@ impl Needs {
     }
 }
 
-/// The range that a call names by address and length: as the kernel has it, a length that wraps around is none.
+/// The range that a call names by address and length: as the kernel has it, a length that wraps around is
+/// none.
 fn named(start: u64, len: u64) -> Range<u64> {
     let offset = start & 4095;
     let Some(len) = len.checked_add(offset).and_then(|len| len.checked_next_multiple_of(4096)) else {

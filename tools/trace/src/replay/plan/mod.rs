@@ -1,8 +1,9 @@
 //! What a trace needs: found by looking it through once.
 //!
-//! The mappings of each address space are followed, and which pages come in: by touches, and by calls that bring in
-//! what they name. So a machine has the RAM that these pages take under a setting of large folios, with their tables,
-//! and what a recording only claims (a peak, a count in an event) adds nothing beyond its mappings.
+//! The mappings of each address space are followed, and which pages come in: by touches, and by calls that
+//! bring in what they name. So a machine has the RAM that these pages take under a setting of large folios,
+//! with their tables, and what a recording only claims (a peak, a count in an event) adds nothing beyond its
+//! mappings.
 
 mod block;
 mod calls;
@@ -42,8 +43,8 @@ pub struct Needs {
     now: Demand,
     /// Whether that has grown since the peaks were taken.
     grown: bool,
-    /// The most that all needed, by the orders that touches bring in: in memory that is not advised to have large
-    /// folios, and in memory that is.
+    /// The most that all needed, by the orders that touches bring in: in memory that is not advised to have
+    /// large folios, and in memory that is.
     peaks: Box<[[u64; ORDERS]; ORDERS]>,
     budget: Budget,
     /// The event that brings in more than a recording may, if there is one. Nothing is planned from it on.
@@ -121,9 +122,9 @@ impl Needs {
         self.time_ns
     }
 
-    /// Bytes of RAM with which nothing runs short under `policy`: the most that the address spaces that live at once
-    /// need together, an eighth more, and what a machine needs for itself. Never more than some 1.1 TiB, whatever the
-    /// trace claims.
+    /// Bytes of RAM with which nothing runs short under `policy`: the most that the address spaces that live
+    /// at once need together, an eighth more, and what a machine needs for itself. Never more than some 1.1
+    /// TiB, whatever the trace claims.
     pub fn ram(&self, policy: HugePolicy) -> u64 {
         let order = |advised| {
             policy
@@ -137,8 +138,9 @@ impl Needs {
         ((pages + pages / 8) * 4096 + SPARE_BYTES).next_multiple_of(STEP)
     }
 
-    /// The number of the event, if there is one, with which events have brought in more pages together, or walked over
-    /// more page tables, than is in proportion to their number: single events name as many as they like.
+    /// The number of the event, if there is one, with which events have brought in more pages together, or
+    /// walked over more page tables, than is in proportion to their number: single events name as many as
+    /// they like.
     pub fn too_much_at(&self) -> Option<u64> {
         self.too_much_at
     }
@@ -234,8 +236,8 @@ impl Needs {
         }
     }
 
-    /// Changes the address space of a thread, which can need less then. `change` says whether there was little to look
-    /// at.
+    /// Changes the address space of a thread, which can need less then. `change` says whether there was
+    /// little to look at.
     fn change(&mut self, task: TaskId, change: impl FnOnce(&mut Image, &Layers, &mut Budget) -> bool) {
         let Some(&space) = self.spaces.get(&task).filter(|_| self.too_much_at.is_none()) else { return };
         self.take_peaks();
@@ -387,7 +389,8 @@ impl Needs {
     }
 }
 
-/// RAM for a machine that needs so much, as far as half of what the host has left allows: a trace is only a claim.
+/// RAM for a machine that needs so much, as far as half of what the host has left allows: a trace is only a
+/// claim.
 pub(super) fn affordable(needed: u64) -> u64 {
     let half = host_memory_available().map_or(u64::MAX, |bytes| bytes / 2 / STEP * STEP);
     needed.min(half.max(SPARE_BYTES))

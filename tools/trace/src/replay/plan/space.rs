@@ -353,8 +353,8 @@ impl Image {
         budget.walk(found.len() as u64)
     }
 
-    /// The mappings in `range` have changed: tables of blocks in which there are none are gone, and what touches
-    /// bring in is another.
+    /// The mappings in `range` have changed: tables of blocks in which there are none are gone, and what
+    /// touches bring in is another.
     pub(super) fn look_again(&mut self, layers: &Layers, budget: &mut Budget, range: &Range<u64>) -> bool {
         let found = self.look_at_blocks(layers, budget, range);
         budget.walk(found)

@@ -1,11 +1,11 @@
 //! Trying another order of calls that overlap, before a difference is counted.
 //!
-//! A call takes effect between its start and its end, and stands at one moment in between. Where the windows of calls
-//! of two threads overlap, one of the two may have been first. Linux changes mappings under one lock, so the windows of
-//! two calls that change them do not overlap; but a call that only looks at mappings, such as the madvise that drops
-//! pages, overlaps with one that changes them. So if a call has another result than Linux gave it, the replay asks in
-//! a space of the same mappings whether it would have that result after a change that stands later, or before one that
-//! stood earlier.
+//! A call takes effect between its start and its end, and stands at one moment in between. Where the windows
+//! of calls of two threads overlap, one of the two may have been first. Linux changes mappings under one
+//! lock, so the windows of two calls that change them do not overlap; but a call that only looks at mappings,
+//! such as the madvise that drops pages, overlaps with one that changes them. So if a call has another result
+//! than Linux gave it, the replay asks in a space of the same mappings whether it would have that result
+//! after a change that stands later, or before one that stood earlier.
 
 use super::Run;
 use crate::event::{Call, Event, EventKind, TaskId, Window};

@@ -67,8 +67,8 @@ impl Chains {
 }
 
 impl<P: Platform> Pool<P> {
-    /// Compacts class after class until `wanted` frames are free or there are no more, and returns how many were
-    /// freed. `step` calls its argument once, and returns whether to go on.
+    /// Compacts class after class until `wanted` frames are free or there are no more, and returns how many
+    /// were freed. `step` calls its argument once, and returns whether to go on.
     ///
     /// A step empties one chain: neither is a class's lock held for long, nor the pin that its holder needs.
     pub(in crate::device::compressed) fn compact(
