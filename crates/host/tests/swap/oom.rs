@@ -22,6 +22,15 @@ fn space_in(machine: &Machine, memcg: MemcgId) -> HostSpace<'_> {
     space
 }
 
+/// A program with 64 pages at 1 GiB that is chosen first, and another one.
+fn victim_and_other<'m>(cpu: &Vcpu, machine: &'m Machine, memcg: MemcgId) -> [HostSpace<'m>; 2] {
+    let spaces = [0, 1].map(|_| space_in(machine, memcg));
+    spaces[0].set_oom_score_adj(1000);
+    let area = map_at(&spaces[0], GIB, 64 * PAGE, RW);
+    fill(cpu, &spaces[0], area, 0..64, 1);
+    spaces
+}
+
 fn kills(machine: &Machine, memcg: MemcgId) -> u64 {
     machine.memory().memcgs().events(memcg, MemcgEvent::OomKill)
 }
@@ -85,11 +94,8 @@ fn the_locked_memory_of_a_killed_program_is_freed() {
     swap_on_ram(&machine, 16);
     machine.memory().write_memcg_file(memcg, "memory.swap.max", "0").unwrap();
     let cpu = machine.vcpu(0).unwrap();
-    let [first, second] = [0, 1].map(|_| space_in(&machine, memcg));
-    first.set_oom_score_adj(1000);
-    let area = map_at(&first, GIB, 64 * PAGE, RW);
-    fill(&cpu, &first, area, 0..64, 1);
-    first.mlock(area, 64 * PAGE, false).unwrap();
+    let [first, second] = victim_and_other(&cpu, &machine, memcg);
+    first.mlock(VirtAddr(GIB), 64 * PAGE, false).unwrap();
     let written = grow(&cpu, &second, || first.is_killed());
     assert_eq!((first.is_killed(), second.is_killed()), (true, false));
     assert_eq!(first.figures().resident, 0);
@@ -113,10 +119,7 @@ fn grow_on(cpu: &Vcpu, space: &HostSpace<'_>, from: u64) {
 fn a_killed_program_whose_mmap_lock_is_let_go_has_no_second_victim() {
     let (machine, memcg) = machine();
     let cpu = machine.vcpu(0).unwrap();
-    let [first, second] = [0, 1].map(|_| space_in(&machine, memcg));
-    first.set_oom_score_adj(1000);
-    let area = map_at(&first, GIB, 64 * PAGE, RW);
-    fill(&cpu, &first, area, 0..64, 1);
+    let [first, second] = victim_and_other(&cpu, &machine, memcg);
     let (held, is_held) = mpsc::channel();
     std::thread::scope(|scope| {
         let (first, second, machine) = (&first, &second, &machine);
@@ -148,10 +151,7 @@ fn a_killed_program_whose_mmap_lock_is_let_go_has_no_second_victim() {
 fn a_killed_program_whose_mmap_lock_is_held_is_not_waited_for() {
     let (machine, memcg) = machine();
     let cpu = machine.vcpu(0).unwrap();
-    let [first, second] = [0, 1].map(|_| space_in(&machine, memcg));
-    first.set_oom_score_adj(1000);
-    let area = map_at(&first, GIB, 64 * PAGE, RW);
-    fill(&cpu, &first, area, 0..64, 1);
+    let [first, second] = victim_and_other(&cpu, &machine, memcg);
     let (held, is_held) = mpsc::channel();
     let (let_go, may_go) = mpsc::channel::<()>();
     std::thread::scope(|scope| {
