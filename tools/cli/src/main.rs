@@ -21,6 +21,7 @@ fn main() -> ExitCode {
         Err(error) => return exit::usage(&error),
     };
     interrupt::say_so();
+    interrupt::take_long_files_for_a_full_disk();
     let result = match arguments.command {
         None => commands::tour::run(),
         Some(Command::Record(record)) => commands::record::run(record),

@@ -159,3 +159,49 @@ fn a_folder_that_cannot_be_written_is_named() {
         assert!(line.contains("/proc/none: ") && line.contains("TMPDIR"), "{line}");
     }
 }
+
+/// Nothing may be written to a file: each write fails, and Linux sends a signal that would end the command.
+#[test]
+fn a_limit_of_files_is_a_full_disk_for_each_command() {
+    let folder = Folder::new("limit");
+    let file = recording_of("git-log");
+    let file = file.to_str().expect("a plain path");
+    let accesses = folder.0.join("lackey.txt");
+    fs::write(&accesses, ACCESSES).expect("a file");
+    let under_limit = |arguments: &[&str]| {
+        let mut command = Command::new("sh");
+        command.args(["-c", "ulimit -f 0; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_quire")]).args(arguments);
+        command.current_dir(&folder.0).env("TMPDIR", &folder.0).output().expect("a shell")
+    };
+    for arguments in [
+        &["trace", "strip", file, "new"][..],
+        &["import", "lackey", "lackey.txt", "-o", "new"],
+        &["export", "perfetto", file, "-o", "new"],
+        &["replay", file, "--report", "new"],
+        &["compare", file, "--report", "new"],
+        &["advise", file, "--no-limits", "--report", "new"],
+        &["replay", file, "--memory", "64M", "--swap", "file:64M", "--assume-no-reuse"],
+        &["man", "."],
+    ] {
+        let output = under_limit(arguments);
+        let said = String::from_utf8_lossy(&output.stderr);
+        let ours: Vec<&str> = said.lines().filter(|line| line.starts_with("quire: ")).collect();
+        assert!(matches!(output.status.code(), Some(1 | 2)), "{arguments:?}: {output:?}");
+        assert!(ours.last().is_some_and(|line| line.contains("File too large")), "{arguments:?}: {said}");
+        assert_eq!(folder.names(), ["lackey.txt"], "{arguments:?}");
+    }
+    // What is executed has the default action, or the one that this process was given.
+    for (trap, ignored) in [("", "0"), ("trap '' XFSZ; ", "1")] {
+        let script = format!("{trap}exec \"$@\"");
+        let shown = "grep SigIgn /proc/self/status | cut -c 8- | { read mask; echo $((0x$mask >> 24 & 1)); }";
+        let mut command = Command::new("sh");
+        command.args(["-c", &script, "sh", env!("CARGO_BIN_EXE_quire"), "record", "-o", "new.qtr"]);
+        command.args(["--force", "--", "sh", "-c", shown]).current_dir(&folder.0);
+        let output = command.output().expect("a shell");
+        let said = String::from_utf8_lossy(&output.stderr);
+        if said.contains("not permitted here") {
+            return eprintln!("skipped: {said}");
+        }
+        assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), ignored, "{said}");
+    }
+}
