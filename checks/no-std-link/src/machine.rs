@@ -284,7 +284,7 @@ unsafe impl Platform for Toy {
         }
     }
 
-    fn activate(&self, _pin: &Pin<'_, Self>, root: Option<(Pfn, Asid)>) {
+    unsafe fn activate(&self, _pin: &Pin<'_, Self>, root: Option<(Pfn, Asid)>) {
         // Translations are found by their root here, and a root may be used again.
         let cpu = Cpu::current();
         cpu.flush();

@@ -343,7 +343,13 @@ pub unsafe trait Platform: Execution + Sized + Send + Sync {
     ///
     /// The frame of a root is freed only after the space has left every CPU, or has exited: see
     /// `Space::activate`.
-    fn activate(&self, pin: &Pin<'_, Self>, root: Option<(Pfn, Asid)>);
+    ///
+    /// # Safety
+    ///
+    /// `root` is the root of page tables in this machine's RAM. Until the CPU has other tables or none, or
+    /// its programs go there no more, neither tables nor pages that they lead to are freed before a shootdown
+    /// that covers them has reached the CPU. What its TLB holds under `asid` is theirs.
+    unsafe fn activate(&self, pin: &Pin<'_, Self>, root: Option<(Pfn, Asid)>);
 
     /// A new table `root` is to become the root of an address space: of a new one, or of a child of `fork`.
     /// The platform fills in the kernel's half, `kernel_half`: the entries of the root for addresses from

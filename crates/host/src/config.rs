@@ -43,7 +43,7 @@ pub struct HostConfig {
     /// What is known of the contents of programs' memory.
     pub contents: Contents,
     /// The kernel's half of each address space: entries that are written to every new root, by their index.
-    /// For kernels that are tried out here; programs of this machine never go there.
+    /// For kernels that are tried out here; the machine's MMU refuses all of these addresses to programs.
     pub kernel_half: Vec<(usize, u64)>,
 }
 

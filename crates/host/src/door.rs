@@ -105,7 +105,7 @@ impl<C: Cache> Door<C> {
         let mut attempt = 0;
         while !self.change(OWNED, OWNED | INSIDE) {
             pause(attempt);
-            attempt += 1;
+            attempt = attempt.saturating_add(1);
         }
     }
 
@@ -217,7 +217,7 @@ impl<C: Cache> Door<C> {
                 return result;
             }
             pause(attempt);
-            attempt += 1;
+            attempt = attempt.saturating_add(1);
         }
     }
 
@@ -232,7 +232,7 @@ impl<C: Cache> Door<C> {
                 return Reached::ByProxy;
             }
             pause(attempt);
-            attempt += 1;
+            attempt = attempt.saturating_add(1);
         }
     }
 }

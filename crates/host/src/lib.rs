@@ -62,7 +62,7 @@ pub use available::host_memory_available;
 pub use config::{Contents, HostConfig, HostError};
 pub use counters::HostCounters;
 pub use give_way::give_way;
-pub use machine::FrameQuery;
+pub use machine::{FrameQuery, MachineId};
 #[cfg(not(loom))]
 pub use memory::{Finding, Machine, MachineError};
 pub use paranoid::{StaleHit, Staleness};

@@ -17,10 +17,14 @@ use std::time::Instant;
 /// [`HostPlatform::set_frame_query`](crate::HostPlatform::set_frame_query).
 pub type FrameQuery = Box<dyn Fn(Pfn) -> bool + Send + Sync>;
 
+/// A machine's number, which no other machine of the process has or had.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct MachineId(u64);
+
 /// A machine, whatever page tables it walks.
 pub(crate) struct SharedMachine {
-    /// Unique in the process, never used twice, not 0.
-    number: u64,
+    /// Not 0.
+    pub(crate) id: MachineId,
     pub(crate) arena: Arena,
     pub(crate) ram_claim: RamClaim,
     pub(crate) cpus: Cpus,
@@ -49,7 +53,7 @@ impl SharedMachine {
         let arena = Arena::new(&ranges, config.large_pages, config.prefault)?;
         let written = (config.contents == Contents::Writes).then(|| Written::new(arena.ranges()));
         Ok(Self {
-            number,
+            id: MachineId(number),
             arena,
             ram_claim: RamClaim::new(),
             cpus: Cpus::new(config.cpus, number, config.paranoid),
@@ -106,7 +110,7 @@ fn dealt(index: usize, nodes: usize) -> NodeId {
 impl fmt::Debug for SharedMachine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SharedMachine")
-            .field("number", &self.number)
+            .field("number", &self.id.0)
             .field("ram", &self.arena.ranges())
             .field("cpus", &self.cpus.len())
             .field("nodes", &self.nodes)

@@ -1,12 +1,13 @@
 //! A host platform with its memory manager: what programs, tests and the replay run on.
 
 use crate::config::{HostConfig, HostError};
+use crate::machine::MachineId;
 use crate::paranoid::StaleHit;
 use crate::platform::{HostPlatform, Vcpu, VcpuError};
 use crate::program::ProgramSpace;
 use core::fmt;
 use quire_arch::paging::X86_64Level4;
-use quire_arch::{Access, PagingFormat, Platform, VirtAddr};
+use quire_arch::{Access, PagingFormat, Pfn, Platform, VirtAddr};
 use quire_frame::Kind;
 use quire_mm::{
     BuildError, Memory, MemoryConfig, Violation,
@@ -112,8 +113,18 @@ impl<F: PagingFormat> Drop for Machine<F> {
     }
 }
 
-impl<F: PagingFormat> ProgramSpace for Space<'_, HostPlatform<F>> {
+// SAFETY: this is a handle of the space, and while it has handles its root is not freed, and the rest after a
+// shootdown of the CPUs that run it.
+unsafe impl<F: PagingFormat> ProgramSpace for Space<'_, HostPlatform<F>> {
     type Error = FaultError;
+
+    fn machine(&self) -> MachineId {
+        self.platform().id()
+    }
+
+    fn root(&self) -> Pfn {
+        Space::root(self)
+    }
 
     fn activate(&self) {
         Space::activate(self, &self.platform().pin());

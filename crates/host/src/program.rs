@@ -2,20 +2,35 @@
 
 use crate::counters::Event;
 use crate::cpu::current::Stay;
-use crate::cpu::{Cpu, Owner};
-use crate::machine::SharedMachine;
+use crate::cpu::{Cpu, Owner, current};
+use crate::machine::{MachineId, SharedMachine};
 use crate::mmu::{self, data};
 use core::cell::Cell;
 use core::fmt;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 use quire_arch::paging::X86_64Level4;
-use quire_arch::{Access, PAGE_SIZE, PagingFormat, VirtAddr};
+use quire_arch::{Access, PAGE_SIZE, PagingFormat, Pfn, VirtAddr};
 
 /// The memory manager's side of a program: the space that its accesses go to.
-pub trait ProgramSpace {
+///
+/// # Safety
+///
+/// Programs use the tables without looking at them. An implementation guarantees that, as long as the value
+/// is borrowed,
+/// - [`machine`](Self::machine) and [`root`](Self::root) are always the same, and there is the root of page
+///   tables;
+/// - what the tables lead to is freed only after a shootdown that covers it has reached the CPUs on which the
+///   root was made current and no other since, and the tables at the root are not freed at all.
+pub unsafe trait ProgramSpace {
     /// Why a fault cannot be resolved (the signal that the program gets).
     type Error;
+
+    /// The machine in whose RAM the tables are.
+    fn machine(&self) -> MachineId;
+
+    /// The root of the space's tables.
+    fn root(&self) -> Pfn;
 
     /// Makes the space's tables the calling CPU's current ones, by
     /// [`Platform::activate`](quire_arch::Platform::activate). Called before the first access, and again when
@@ -40,6 +55,8 @@ pub enum AccessError<E> {
         /// The access.
         access: Access,
     },
+    /// The space is not one for the vCPU: it is of another machine, or did not become current there.
+    NotCurrent,
 }
 
 /// How the MMU found the page of a successful access.
@@ -64,6 +81,7 @@ impl<E: fmt::Display> fmt::Display for AccessError<E> {
             Self::Stuck { addr, access } => {
                 write!(f, "{access:?} of {addr:#x} faults again after {STUCK_AFTER} resolved faults")
             }
+            Self::NotCurrent => write!(f, "the space is not one for this vCPU"),
         }
     }
 }
@@ -72,7 +90,7 @@ impl<E: std::error::Error + 'static> std::error::Error for AccessError<E> {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Fault(error) => Some(error),
-            Self::Stuck { .. } => None,
+            Self::Stuck { .. } | Self::NotCurrent => None,
         }
     }
 }
@@ -83,7 +101,7 @@ pub(crate) struct Seat<'v> {
     pub(crate) machine: &'v SharedMachine,
     pub(crate) cpu: &'v Cpu,
     /// Calls through the handle under way.
-    pub(crate) stays: &'v Cell<u32>,
+    pub(crate) stays: &'v Cell<u64>,
 }
 
 impl<'v> Seat<'v> {
@@ -113,6 +131,11 @@ impl<'v, S: ProgramSpace, F: PagingFormat> Program<'v, S, F> {
     /// Calls `action` in guest mode. Between accesses the vCPU serves shootdowns; code that computes for long
     /// without an access should call [`Guest::poll`], since initiators wait for it. Kernel code may be called
     /// from `action`: pinned sections leave guest mode, and the next access enters it again.
+    ///
+    /// # Panics
+    ///
+    /// In a pinned section of the machine. An access panics there too, and where the thread is on another
+    /// vCPU of the machine by then: it would serve no shootdowns of the program's.
     #[inline]
     pub fn inside<R>(&self, action: impl FnOnce(&mut Guest<'_, S, F>) -> R) -> R {
         let stay = self.seat.stay(true);
@@ -169,7 +192,8 @@ pub struct Guest<'g, S, F: PagingFormat = X86_64Level4> {
 impl<S: ProgramSpace, F: PagingFormat> Guest<'_, S, F> {
     /// Serves shootdowns, as every access does.
     pub fn poll(&mut self) {
-        self.be_inside();
+        // If the space cannot become current, the next access says so.
+        let _: Result<(), AccessError<S::Error>> = self.be_inside();
     }
 
     /// Reads `into.len()` bytes from `addr` on. Atomic by aligned 8-byte words, not as a whole.
@@ -252,7 +276,7 @@ impl<S: ProgramSpace, F: PagingFormat> Guest<'_, S, F> {
     // Two callers, which programs spend their time in.
     #[inline(always)]
     fn locate(&mut self, addr: VirtAddr, access: Access) -> Result<NonNull<u8>, AccessError<S::Error>> {
-        self.be_inside();
+        self.be_inside()?;
         match self.translate(addr, access) {
             Some(at) => {
                 self.note_write(at, access);
@@ -285,7 +309,9 @@ impl<S: ProgramSpace, F: PagingFormat> Guest<'_, S, F> {
             self.owner.leave_guest();
             self.owner.cpu().counters.add(Event::Fault);
             self.program.space.fault(addr, access).map_err(AccessError::Fault)?;
-            self.be_inside();
+            // The thread is where it was.
+            self.owner.enter_guest();
+            self.be_inside()?;
             if let Some(at) = self.translate(addr, access) {
                 self.note_write(at, access);
                 return Ok(at);
@@ -296,22 +322,42 @@ impl<S: ProgramSpace, F: PagingFormat> Guest<'_, S, F> {
 
     /// Enters guest mode on the program's own tables, and serves shootdowns.
     #[inline]
-    fn be_inside(&mut self) {
+    fn be_inside(&mut self) -> Result<(), AccessError<S::Error>> {
         if !self.owner.is_inside() {
-            self.owner.enter_guest();
+            self.enter();
         }
         if self.owner.activations() != self.program.activation.get() {
-            self.activate();
+            self.activate()?;
         }
         self.owner.serve_mail();
+        Ok(())
     }
 
-    #[cold]
-    fn activate(&mut self) {
-        self.owner.leave_guest();
-        self.program.space.activate();
-        self.program.activation.set(self.owner.activations());
+    fn enter(&mut self) {
+        let cpus = &self.program.seat.machine.cpus;
+        assert!(
+            current::is_current(cpus, self.owner.cpu()) && !self.owner.is_pinned(),
+            "a program runs below another vCPU of its machine, or in a pinned section"
+        );
         self.owner.enter_guest();
+    }
+
+    /// Makes the space current on the vCPU. Whatever the vCPU had before may be gone by now, so nothing is
+    /// accessed unless it has the space's tables afterwards.
+    #[cold]
+    fn activate(&mut self) -> Result<(), AccessError<S::Error>> {
+        let Program { seat, space, activation, .. } = self.program;
+        self.owner.leave_guest();
+        if space.machine() != seat.machine.id {
+            return Err(AccessError::NotCurrent);
+        }
+        space.activate();
+        if self.owner.root() != Some(space.root()) {
+            return Err(AccessError::NotCurrent);
+        }
+        activation.set(self.owner.activations());
+        self.owner.enter_guest();
+        Ok(())
     }
 }
 

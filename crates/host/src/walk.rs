@@ -5,7 +5,8 @@ use quire_arch::{Access, Entry, Leaf, LeafFlags, Level, PagingFormat, Pfn, VirtA
 use std::sync::atomic::Ordering;
 
 /// The leaf for `addr` and its level, with its accessed bit (and its dirty bit, for a write) set in the
-/// tables; or `None`, which is a page fault.
+/// tables; or `None`, which is a page fault. Programs run in user mode: there is nothing for them in the
+/// kernel's half.
 ///
 /// # Panics
 ///
@@ -18,7 +19,7 @@ pub(crate) fn walk<F: PagingFormat>(
     access: Access,
 ) -> Option<(Level, Leaf)> {
     let (mut table, mut level) = (root, F::root_level());
-    if addr.0 >= F::table_bytes(level) {
+    if addr >= F::USER_END {
         return None;
     }
     let (mark, marked) = match access {
@@ -65,7 +66,7 @@ pub(crate) fn walk<F: PagingFormat>(
 /// What the tables hold for `addr`, and at which level, with nothing changed.
 pub(crate) fn peek<F: PagingFormat>(arena: &Arena, root: Pfn, addr: VirtAddr) -> (Level, Entry) {
     let (mut table, mut level) = (root, F::root_level());
-    if addr.0 >= F::table_bytes(level) {
+    if addr >= F::USER_END {
         return (level, Entry::None);
     }
     loop {

@@ -70,7 +70,7 @@ pub use quire_arch::{SwapEntry, paging::X86_64};
 ///     unsafe fn pin_exit(&self) {}
 ///     fn flush_local(&self, _pin: &Pin<'_, Self>, _flush: TlbFlush) {}
 ///     fn shootdown(&self, _pin: &Pin<'_, Self>, _cpus: &CpuMask, _flush: TlbFlush) {}
-///     fn activate(&self, _pin: &Pin<'_, Self>, _root: Option<(Pfn, Asid)>) {}
+///     unsafe fn activate(&self, _pin: &Pin<'_, Self>, _root: Option<(Pfn, Asid)>) {}
 ///     fn asid_count(&self) -> u32 {
 ///         1
 ///     }

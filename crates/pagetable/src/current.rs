@@ -58,7 +58,10 @@ impl CurrentSpaces {
             pin.platform().flush_local(pin, TlbFlush::Space { asid: space.asid() });
             memory.frames().events().add(pin, VmEvent::TlbFlushOnTaskSwitch, 1);
         });
-        pin.platform().activate(pin, Some((space.root(), space.asid())));
+        // SAFETY: the tables of a space that is not gone, since it is at hand; what they lead to is freed
+        // after a shootdown of the CPUs that run it. `clear` takes it off the CPU before it is freed; no
+        // program goes on without a handle. The tag is the space's, and was flushed above if others had it.
+        unsafe { pin.platform().activate(pin, Some((space.root(), space.asid()))) };
         leave(pin, slot.replace(Some(NonNull::from(space))));
     }
 
@@ -69,7 +72,8 @@ impl CurrentSpaces {
 
     /// Leaves the pinned CPU without a space.
     pub fn deactivate<P: Platform>(&self, pin: &Pin<'_, P>) {
-        pin.platform().activate(pin, None);
+        // SAFETY: without tables.
+        unsafe { pin.platform().activate(pin, None) };
         leave(pin, self.slots.mine(pin).replace(None));
     }
 

@@ -50,7 +50,17 @@ impl Level {
 ///
 /// Every table is one base page of `u64` entries, of which the first [`entries`](Self::entries) are used. An
 /// all-zero table is empty: `decode(0, level)` is [`Entry::None`] at every level.
-pub trait PagingFormat: Copy + Send + Sync + 'static {
+///
+/// # Safety
+///
+/// Walkers go where entries lead, and frames are freed as entries say. An implementation guarantees that
+/// - every table is smaller than a page, or as large: there are 1 to [`MAX_LEVELS`] levels, of 1 to 9 index
+///   bits, and [`USER_END`](Self::USER_END) is page-aligned, not 0, and within what the root covers;
+/// - [`decode`](Self::decode) returns what [`encode`](Self::encode) was given, also after the MMU set
+///   [`ACCESSED`](Self::ACCESSED) or [`DIRTY`](Self::DIRTY), and an all-zero entry is none;
+/// - the other functions agree with these two, as their texts say, and all are pure;
+/// - provided functions are not replaced by ones with other results.
+pub unsafe trait PagingFormat: Copy + Send + Sync + 'static {
     /// Number of levels, at most [`MAX_LEVELS`].
     const LEVELS: u8;
     /// Index bits of each level, from the bottom, the first `LEVELS` of them used; each at most 9.

@@ -66,7 +66,9 @@ pub type X86_64Level4 = X86_64<4>;
 /// x86-64 with 5 levels: 57 address bits.
 pub type X86_64Level5 = X86_64<5>;
 
-impl<const LEVELS: u8> PagingFormat for X86_64<LEVELS> {
+// SAFETY: 9 index bits at each of 4 or 5 levels, and a program's half of the addresses; the tests of `paging`
+// hold the functions against each other.
+unsafe impl<const LEVELS: u8> PagingFormat for X86_64<LEVELS> {
     const LEVELS: u8 = {
         assert!(LEVELS == 4 || LEVELS == 5, "x86-64 has 4 or 5 levels");
         LEVELS

@@ -191,8 +191,14 @@ fn borrow(cpus: &Cpus) -> CpuId {
             }
         }
         pause(attempt);
-        attempt += 1;
+        attempt = attempt.saturating_add(1);
     }
+}
+
+/// Whether `cpu` is the thread's current one on its machine, whose CPUs are `cpus`.
+#[inline]
+pub(crate) fn is_current(cpus: &Cpus, cpu: &Cpu) -> bool {
+    ptr::eq(find(cpus), cpu)
 }
 
 /// Whether the thread is in a pinned section on `machine`.
@@ -207,7 +213,7 @@ pub(crate) fn is_pinned(cpus: &Cpus) -> bool {
 pub(crate) struct Stay<'v> {
     owner: Owner<'v>,
     /// How many stays the handle has, i.e. whether this one is the outermost.
-    stays: &'v Cell<u32>,
+    stays: &'v Cell<u64>,
 }
 
 impl<'v> Stay<'v> {
@@ -218,8 +224,12 @@ impl<'v> Stay<'v> {
     ///
     /// When the thread is pinned on this machine.
     #[inline]
-    pub(crate) fn begin(cpus: &Cpus, cpu: &'v Cpu, stays: &'v Cell<u32>, inside: bool) -> Self {
-        assert!(!is_pinned(cpus), "a vCPU is switched to, or a program runs, in a pinned section");
+    pub(crate) fn begin(cpus: &Cpus, cpu: &'v Cpu, stays: &'v Cell<u64>, inside: bool) -> Self {
+        if let Some(owner) = owner(cpus) {
+            assert!(!owner.is_pinned(), "a vCPU is switched to, or a program runs, in a pinned section");
+            // While the thread is on another of its CPUs it does not serve the mail of this one.
+            owner.leave_guest();
+        }
         // SAFETY: `own` below makes this thread the owner, or it is already: the handle, which is not shared
         // between threads, counts a stay.
         let owner = unsafe { Owner::assume(cpu) };
@@ -263,7 +273,7 @@ fn own(cpu: &Cpu) {
     let mut attempt = 0;
     while !cpu.door.try_own() {
         pause(attempt);
-        attempt += 1;
+        attempt = attempt.saturating_add(1);
     }
 }
 

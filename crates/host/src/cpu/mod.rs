@@ -42,12 +42,15 @@ pub(crate) struct Cpu {
     pub(crate) counters: CpuCounters,
     /// Whether a [`Vcpu`](crate::Vcpu) handle exists.
     claimed: AtomicBool,
-    /// Pinned sections that the owner is in.
-    pins: Cell<u32>,
+    /// Pinned sections that the owner is in. So wide that pins which are leaked one after the other do not
+    /// overflow it.
+    pins: Cell<u64>,
     /// Whether the owner is inside. Repeats what the door says, at less cost.
     inside: Cell<bool>,
     /// How often the current tables were set.
     activations: Cell<u64>,
+    /// The root of the current tables. Repeats what the door guards.
+    root: Cell<Option<Pfn>>,
 }
 
 // SAFETY: the cells are touched only through `Owner`, i.e. by the thread that owns the CPU; `Door` orders one
@@ -66,6 +69,7 @@ impl Cpu {
             pins: Cell::new(0),
             inside: Cell::new(false),
             activations: Cell::new(0),
+            root: Cell::new(None),
         }
     }
 
@@ -172,7 +176,7 @@ impl<'c> Owner<'c> {
 
     /// Calls `action` in what nested pins take for a pinned section, but without leaving guest mode.
     pub(crate) fn while_inside_pinned<R>(self, action: impl FnOnce() -> R) -> R {
-        struct Unpin<'c>(&'c Cell<u32>);
+        struct Unpin<'c>(&'c Cell<u64>);
         impl Drop for Unpin<'_> {
             fn drop(&mut self) {
                 self.0.set(self.0.get() - 1);
@@ -243,8 +247,14 @@ impl<'c> Owner<'c> {
         self.cpu.activations.get()
     }
 
+    /// The root of the current tables.
+    pub(crate) fn root(self) -> Option<Pfn> {
+        self.cpu.root.get()
+    }
+
     /// Sets the current tables. The owner is outside.
     pub(crate) fn activate(self, current: Option<(Pfn, Asid)>) {
+        self.cpu.root.set(current.map(|(root, _)| root));
         self.cpu.activations.set(self.cpu.activations.get() + 1);
         self.cpu.door.hold(|cached| {
             cached.current = current;
@@ -253,5 +263,25 @@ impl<'c> Owner<'c> {
                 cached.apply(TlbFlush::Space { asid: Asid::NONE });
             }
         });
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    /// Hazard: safe code leaks pins until their count is zero again, and the CPU of those that live is given
+    /// away.
+    #[test]
+    fn leaked_pins_keep_the_cpu_pinned() {
+        let cpus = Cpus::new(1, 1, false);
+        let cpu = &cpus[0];
+        assert!(cpu.door.try_own());
+        // SAFETY: this thread owns it.
+        let owner = unsafe { Owner::assume(cpu) };
+        cpu.pins.set(u64::from(u32::MAX));
+        owner.pin();
+        assert!(owner.is_pinned());
+        assert!(!owner.unpin());
     }
 }

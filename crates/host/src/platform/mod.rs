@@ -8,7 +8,7 @@ use crate::config::{Contents, HostConfig, HostError};
 use crate::counters::{Event, HostCounters};
 use crate::cpu::{Owner, current};
 use crate::door::Cache;
-use crate::machine::{FrameQuery, SharedMachine};
+use crate::machine::{FrameQuery, MachineId, SharedMachine};
 use crate::paranoid::{self, StaleHit};
 use crate::shootdown::{count_kind, shoot};
 use crate::threads::yield_now;
@@ -39,6 +39,12 @@ impl<F: PagingFormat> HostPlatform<F> {
             return Err(HostError::KernelHalf { index, kernel_half });
         }
         Ok(Self { machine: Arc::new(SharedMachine::new(config)?), format: PhantomData })
+    }
+
+    /// The machine's number: that of all its handles, and of no other machine.
+    #[inline]
+    pub fn id(&self) -> MachineId {
+        self.machine.id
     }
 
     /// The handle of vCPU `number`. There is at most one at a time.
@@ -245,7 +251,7 @@ unsafe impl<F: PagingFormat> Platform for HostPlatform<F> {
         shoot(&self.machine.cpus, own, cpus, flush);
     }
 
-    fn activate(&self, pin: &Pin<'_, Self>, root: Option<(Pfn, Asid)>) {
+    unsafe fn activate(&self, pin: &Pin<'_, Self>, root: Option<(Pfn, Asid)>) {
         if let Some((_, asid)) = root {
             assert!(asid.0 < self.machine.asids, "{asid:?} is activated; there are {}", self.machine.asids);
         }
@@ -259,7 +265,9 @@ unsafe impl<F: PagingFormat> Platform for HostPlatform<F> {
     fn init_root(&self, _root: Pfn, kernel_half: &mut [u64]) {
         let user = F::user_entries(F::root_level());
         for &(index, entry) in &self.machine.kernel_half {
-            kernel_half[index - user] = entry;
+            if let Some(place) = kernel_half.get_mut(index - user) {
+                *place = entry;
+            }
         }
     }
 

@@ -20,7 +20,7 @@ pub struct Vcpu<F: PagingFormat = X86_64Level4> {
     platform: HostPlatform<F>,
     index: usize,
     /// Calls under way.
-    stays: Cell<u32>,
+    stays: Cell<u64>,
 }
 
 impl<F: PagingFormat> Vcpu<F> {
@@ -54,7 +54,8 @@ impl<F: PagingFormat> Vcpu<F> {
         action()
     }
 
-    /// A program on this vCPU whose memory is `space`. Makes no access yet.
+    /// A program on this vCPU whose memory is `space`. Makes no access yet. One of another machine's space
+    /// fails at each access.
     pub fn program<'v, S: ProgramSpace>(&'v self, space: &'v S) -> Program<'v, S, F> {
         Program::new(self.seat(), space)
     }

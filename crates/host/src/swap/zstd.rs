@@ -55,8 +55,8 @@ impl Codec for Zstd {
 
     const NAME: &'static str = "zstd";
 
-    fn init(&self, place: &mut MaybeUninit<ZstdWorkspace>) -> bool {
-        self.workspace().map(|workspace| place.write(workspace)).is_some()
+    fn init<'p>(&self, place: &'p mut MaybeUninit<ZstdWorkspace>) -> Option<&'p mut ZstdWorkspace> {
+        self.workspace().map(|workspace| place.write(workspace))
     }
 
     fn compress(

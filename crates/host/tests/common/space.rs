@@ -54,8 +54,17 @@ impl<F: PagingFormat> Drop for HostSpace<'_, F> {
     }
 }
 
-impl<F: PagingFormat> ProgramSpace for HostSpace<'_, F> {
+// SAFETY: it has the handle for as long as it lives.
+unsafe impl<F: PagingFormat> ProgramSpace for HostSpace<'_, F> {
     type Error = FaultError;
+
+    fn machine(&self) -> MachineId {
+        ProgramSpace::machine(&self.space)
+    }
+
+    fn root(&self) -> Pfn {
+        ProgramSpace::root(&self.space)
+    }
 
     fn activate(&self) {
         ProgramSpace::activate(&self.space);

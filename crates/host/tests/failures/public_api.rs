@@ -36,7 +36,7 @@ const INTERNALS: [&str; 12] = [
 ];
 
 /// What an embedder gets without features.
-const REACHABLE: [&str; 5] = ["Memory", "Space", "PinnedPage", "Mapping", "SwapDevice"];
+const REACHABLE: [&str; 6] = ["Memory", "Space", "PinnedPage", "Mapping", "SwapDevice", "Platform"];
 
 /// Why a function may be safe.
 const REASONS: [&str; 4] = ["checks", "reads", "trusts", "value"];

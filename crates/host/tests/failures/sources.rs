@@ -10,8 +10,9 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use syn::visit::{self, Visit};
 
-/// The crates between the allocator and the embedder.
-pub(crate) const CRATES: [&str; 12] = [
+/// The crates that an embedder has to do with, from the platform's interface up.
+pub(crate) const CRATES: [&str; 13] = [
+    "arch",
     "frame",
     "slab",
     "memcg",

@@ -110,3 +110,19 @@ fn an_entry_of_the_programs_half_is_refused() {
         matches!(refused, Some(HostError::KernelHalf { index: 255, kernel_half }) if kernel_half == (256..512))
     );
 }
+
+/// Hazard: a program reaches what the kernel's half leads to, since the machine walks any address for it.
+#[test]
+fn a_program_does_not_reach_the_kernels_half() {
+    let machine = Setup::of(host()).build();
+    let (cpu, space) = cpu_and_space(&machine);
+    for index in [256, 300, 510, 511] {
+        let place = index << Format::shift(Format::root_level());
+        for addr in [VirtAddr(place), VirtAddr(place | KERNEL)] {
+            for access in [Access::Read, Access::Write] {
+                assert_eq!(cpu.program(&space).touch(addr, access), Err(NOT_MAPPED), "{addr:?}");
+            }
+        }
+    }
+    assert_kernel_half(&machine, &space);
+}

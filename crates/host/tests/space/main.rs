@@ -38,3 +38,4 @@ mod space_races;
 mod space_threads;
 mod special;
 mod will_need;
+mod wrong_vcpu;

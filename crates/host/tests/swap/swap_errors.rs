@@ -296,7 +296,7 @@ impl Codec for Moody {
 
     const NAME: &'static str = "moody";
 
-    fn init(&self, place: &mut MaybeUninit<Self::Workspace>) -> bool {
+    fn init<'p>(&self, place: &'p mut MaybeUninit<Self::Workspace>) -> Option<&'p mut Self::Workspace> {
         Lz4.init(place)
     }
 

@@ -5,7 +5,7 @@ use quire_arch::{
     Access, Asid, Entry, Leaf, LeafFlags, Level, Order, PAGE_SIZE, PagingFormat, Pfn, Platform, TlbFlush,
     VirtAddr, VirtRange,
 };
-use quire_host::{HostConfig, HostPlatform, ProgramSpace};
+use quire_host::{HostConfig, HostPlatform, MachineId, ProgramSpace};
 use quire_sync::AtomicCpuMask;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -170,13 +170,24 @@ impl<'t, F: PagingFormat> Space<'t, F> {
     }
 }
 
-impl<F: PagingFormat> ProgramSpace for Space<'_, F> {
+// SAFETY: tables are never freed, and pages after the flush that their removal calls for; tests that leave it
+// out stop before they use the page.
+unsafe impl<F: PagingFormat> ProgramSpace for Space<'_, F> {
     type Error = Segv;
+
+    fn machine(&self) -> MachineId {
+        self.toy.platform.id()
+    }
+
+    fn root(&self) -> Pfn {
+        self.root
+    }
 
     fn activate(&self) {
         let pin = self.toy.platform.pin();
         self.cpus.insert(pin.cpu());
-        self.toy.platform.activate(&pin, Some((self.root, self.asid)));
+        // SAFETY: as said of `ProgramSpace`.
+        unsafe { self.toy.platform.activate(&pin, Some((self.root, self.asid))) };
     }
 
     fn fault(&self, addr: VirtAddr, access: Access) -> Result<(), Segv> {

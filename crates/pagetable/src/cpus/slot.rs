@@ -59,7 +59,7 @@ pub(crate) fn clear_everywhere<'s, E: Execution, C: 's>(
         // Acquires what the CPU released when it left.
         while cpus.running().contains(cpu) {
             E::relax(attempt);
-            attempt += 1;
+            attempt = attempt.saturating_add(1);
         }
     }
 }

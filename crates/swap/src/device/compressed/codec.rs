@@ -21,9 +21,9 @@ pub trait Codec: Send + Sync + 'static {
     /// Its name, as Linux has it.
     const NAME: &'static str;
 
-    /// Writes a workspace to `place`, where it stays: it may be larger than a kernel's stack. False, and
-    /// nothing is there, if there is no memory.
-    fn init(&self, place: &mut MaybeUninit<Self::Workspace>) -> bool;
+    /// Writes a workspace to `place`, where it stays: it may be larger than a kernel's stack. What is
+    /// returned shows that it is there. `None`, and nothing is there, if there is no memory.
+    fn init<'p>(&self, place: &'p mut MaybeUninit<Self::Workspace>) -> Option<&'p mut Self::Workspace>;
 
     /// Writes the compressed page to `output` and returns its length; `None` if it does not fit.
     fn compress(

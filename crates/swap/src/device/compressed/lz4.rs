@@ -41,11 +41,13 @@ impl Codec for Lz4 {
 
     const NAME: &'static str = "lz4";
 
-    fn init(&self, place: &mut MaybeUninit<Lz4Workspace>) -> bool {
+    fn init<'p>(&self, place: &'p mut MaybeUninit<Lz4Workspace>) -> Option<&'p mut Lz4Workspace> {
         // SAFETY: the place is the caller's, and zeros are a workspace. Not by value: it would go over the
         // stack.
-        unsafe { place.as_mut_ptr().write_bytes(0, 1) };
-        true
+        unsafe {
+            place.as_mut_ptr().write_bytes(0, 1);
+            Some(place.assume_init_mut())
+        }
     }
 
     fn compress(

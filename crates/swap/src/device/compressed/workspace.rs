@@ -7,7 +7,7 @@ use crate::device::section::Section;
 use core::fmt;
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;
-use core::ptr::NonNull;
+use core::ptr::{self, NonNull};
 use quire_arch::{Order, Pfn, Pin, Platform};
 use quire_frame::{AllocError, AllocRequest, FaultSite, Frames, Kind};
 
@@ -99,7 +99,12 @@ impl<C: Codec> Workspaces<C> {
         // SAFETY: the block is this call's, page-aligned and large enough. The bytes of the other fields are
         // zeros.
         let place = unsafe { (&raw mut (*at.as_ptr()).codec).cast::<MaybeUninit<C::Workspace>>().as_mut() };
-        if !place.is_some_and(|place| codec.init(place)) {
+        // A codec is safe code: what it claims to have written counts only if that is what it shows.
+        let written = |place: &mut MaybeUninit<C::Workspace>| {
+            let at = place.as_ptr();
+            codec.init(place).is_some_and(|workspace| ptr::eq(workspace, at))
+        };
+        if !place.is_some_and(written) {
             give_back(frames, pin, block, order);
             return Err(AllocError::OutOfMemory);
         }

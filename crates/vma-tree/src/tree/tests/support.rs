@@ -46,7 +46,7 @@ unsafe impl Platform for Cpu {
 
     fn shootdown(&self, _pin: &Pin<'_, Self>, _cpus: &CpuMask, _flush: TlbFlush) {}
 
-    fn activate(&self, _pin: &Pin<'_, Self>, _root: Option<(Pfn, Asid)>) {}
+    unsafe fn activate(&self, _pin: &Pin<'_, Self>, _root: Option<(Pfn, Asid)>) {}
 
     fn asid_count(&self) -> u32 {
         1

@@ -131,9 +131,8 @@ impl Codec for Nested {
     type Workspace = ();
     const NAME: &'static str = "nested";
 
-    fn init(&self, place: &mut MaybeUninit<()>) -> bool {
-        place.write(());
-        true
+    fn init<'p>(&self, place: &'p mut MaybeUninit<()>) -> Option<&'p mut ()> {
+        Some(place.write(()))
     }
 
     fn compress(&self, (): &mut (), page: &[u8; PAGE], output: &mut [u8; CODEC_OUTPUT]) -> Option<usize> {
@@ -150,6 +149,36 @@ impl Codec for Nested {
         page[..8].copy_from_slice(compressed);
         Ok(())
     }
+}
+
+/// A codec that makes no workspace where it should, and shows one that it has elsewhere.
+struct Elsewhere;
+
+impl Codec for Elsewhere {
+    type Workspace = Box<u64>;
+    const NAME: &'static str = "elsewhere";
+
+    fn init<'p>(&self, _place: &'p mut MaybeUninit<Box<u64>>) -> Option<&'p mut Box<u64>> {
+        Some(Box::leak(Box::new(Box::new(7))))
+    }
+
+    fn compress(&self, _: &mut Box<u64>, _: &[u8; PAGE], _: &mut [u8; CODEC_OUTPUT]) -> Option<usize> {
+        None
+    }
+
+    fn decompress(&self, _: &mut Box<u64>, _: &[u8], _: &mut [u8; PAGE]) -> Result<(), Damaged> {
+        Err(Damaged)
+    }
+}
+
+/// Hazard: a codec, which is safe code, has what it did not write taken for its workspace.
+#[test]
+fn a_codec_that_shows_another_workspace_is_refused() {
+    let frames = frames(&[(1, 1024)], 1, PcpTechnique::default());
+    let free = frames.free_frames();
+    let made = CompressedStore::<Machine, Elsewhere>::new(&frames, 512, Elsewhere);
+    assert!(made.is_err());
+    assert_eq!(frames.free_frames(), free);
 }
 
 /// Hazard: a codec, which is safe code, gets to the workspace that it is working in a second time.
