@@ -45,7 +45,7 @@ impl Failure {
 impl From<FileError> for Failure {
     fn from(error: FileError) -> Self {
         match error {
-            FileError::Write { .. } => Self::work(error),
+            FileError::Write { .. } | FileError::Name { .. } => Self::work(error),
             _ => Self::input(error),
         }
     }

@@ -1,7 +1,7 @@
 //! Why a file was not written.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 /// Why a file was not written. Displays as one line.
@@ -15,6 +15,18 @@ pub enum FileError {
         path: PathBuf,
         /// What the system says.
         source: io::Error,
+    },
+    /// It is a block device.
+    #[error("{}: a block device, what is on it would be overwritten; name a file", path.display())]
+    Block {
+        /// The device.
+        path: PathBuf,
+    },
+    /// Another file cannot take its name.
+    #[error("{}: something is mounted on this file, it cannot be replaced; name another file", path.display())]
+    Mount {
+        /// The file.
+        path: PathBuf,
     },
     /// No file can be made in the folder.
     #[error("{}: no file can be made in the folder {}: {source}", path.display(), folder.display())]
@@ -53,4 +65,18 @@ pub enum FileError {
         /// What the system says.
         source: io::Error,
     },
+    /// It was written, and could not get its name. What is at that name is as it was.
+    #[error("{} was not written: {source}{}", path.display(), told(kept.as_deref()))]
+    Name {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+        /// Where the complete file is; none if it could not be kept.
+        kept: Option<PathBuf>,
+    },
+}
+
+fn told(kept: Option<&Path>) -> String {
+    kept.map_or_else(String::new, |kept| format!("; what was to be there is complete in {}", kept.display()))
 }

@@ -5,15 +5,18 @@
 //!
 //! - `text`: text of others, without what a terminal obeys.
 //! - `error`: why a file was not written.
+//! - `place`: what is at the place of a file that is to be written.
 //! - `whole`: a file that gets its name when it is complete.
 //! - `temporary`: files for the time of a command.
 
 mod error;
+mod place;
 mod temporary;
 mod text;
 mod whole;
 
 pub use error::FileError;
+pub use place::Kind;
 pub use temporary::temporary_file;
 pub use text::{Manner, Printed, Shown};
-pub use whole::{Kind, Meanwhile, WholeFile};
+pub use whole::{Meanwhile, WholeFile};

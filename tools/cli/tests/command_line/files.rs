@@ -1,8 +1,10 @@
 //! The files that commands write: whole or not there, and nothing in their way is harmed.
 
 use crate::{Folder, quire, quire_with, recording_of};
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Output, Stdio};
 
 /// A trace of lackey's.
@@ -204,4 +206,117 @@ fn a_limit_of_files_is_a_full_disk_for_each_command() {
         }
         assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), ignored, "{said}");
     }
+}
+
+/// Commands that write to `output`, and make a file `ran` if they do what comes before the writing.
+fn writers<'c>(output: &'c str, file: &'c str, ran: &'c str) -> [Vec<&'c str>; 6] {
+    [
+        vec!["record", "-o", output, "--", "touch", ran],
+        vec!["run", "-o", output, "--", "touch", ran],
+        vec!["advise", "--no-limits", "--report", output, "--", "touch", ran],
+        vec!["trace", "strip", file, output],
+        vec!["export", "perfetto", file, "-o", output],
+        vec!["replay", file, "--report", output],
+    ]
+}
+
+/// Before the program runs: its recording would be lost.
+#[test]
+fn names_that_no_file_can_get_are_told_before_the_program_runs() {
+    let folder = Folder::new("names");
+    let file = recording_of("git-log");
+    let [file, ran] = [&file, &folder.0.join("ran")].map(|path| path.to_str().expect("plain").to_owned());
+    let long = "x".repeat(256);
+    fs::create_dir(folder.0.join("old")).expect("a folder");
+    for (name, why) in
+        [("new/", "directory"), ("old", "directory"), ("old/", "directory"), (&long, "too long")]
+    {
+        let output = folder.0.join(name);
+        let output = output.to_str().expect("plain");
+        for arguments in writers(output, &file, &ran) {
+            let line = complaint(&quire(&arguments), 2);
+            assert!(line.contains(output) && line.contains(why), "{line}");
+        }
+    }
+    assert_eq!(folder.names(), ["old"]);
+}
+
+/// Neither can be replaced, and a device not be undone.
+#[test]
+fn mounted_files_and_block_devices_are_left_alone() {
+    let folder = Folder::new("mounts");
+    let file = recording_of("git-log");
+    let [file, ran] = [&file, &folder.0.join("ran")].map(|path| path.to_str().expect("plain").to_owned());
+    // A device that no driver has, and a file on which another is mounted, for the command only.
+    let script = "touch mounted other && mount --bind other mounted && \
+        { [ -e block ] || mknod block b 240 77; } && exec \"$@\"";
+    for (name, why) in [("mounted", "mounted on"), ("block", "block device")] {
+        for arguments in writers(name, &file, &ran) {
+            let mut command = Command::new("unshare");
+            command.args(["-m", "sh", "-c", script, "sh", env!("CARGO_BIN_EXE_quire")]).args(&arguments);
+            let output = command.current_dir(&folder.0).output().expect("util-linux");
+            let said = String::from_utf8_lossy(&output.stderr);
+            if !said.starts_with("quire: ") {
+                return eprintln!("skipped: {said}");
+            }
+            let line = complaint(&output, 2);
+            assert!(line.contains(name) && line.contains(why), "{line}");
+        }
+    }
+    let left = ["block", "mounted", "other"];
+    assert!(folder.names().iter().all(|name| left.contains(&name.as_str())), "{:?}", folder.names());
+}
+
+/// Who may write in the folder could rename another file over it.
+#[test]
+fn a_file_that_must_not_be_written_is_not_replaced() {
+    let folder = Folder::new("mode");
+    let [recording, program] = ["old.qtr", "quire"].map(|name| folder.0.join(name));
+    fs::copy(recording_of("git-log"), &recording).expect("a recording");
+    fs::copy(env!("CARGO_BIN_EXE_quire"), &program).expect("the program");
+    let before = fs::read(&recording).expect("the file");
+    fs::set_permissions(&recording, Permissions::from_mode(0o444)).expect("its mode");
+    fs::set_permissions(&folder.0, Permissions::from_mode(0o777)).expect("its mode");
+    let mut command = Command::new(&program);
+    command.args(["record", "-o", "old.qtr", "--", "touch", "ran"]).current_dir(&folder.0);
+    if fs::File::options().write(true).open(&recording).is_ok() {
+        // Root may: another user.
+        command.uid(65534).gid(65534);
+    }
+    let Ok(output) = command.output() else { return eprintln!("skipped: no other user can be had") };
+    let line = complaint(&output, 2);
+    assert!(line.contains("old.qtr: ") && line.to_lowercase().contains("permission denied"), "{line}");
+    assert_eq!(fs::read(&recording).expect("the file"), before);
+    assert!(!folder.0.join("ran").exists());
+}
+
+/// The program itself makes the file, or takes its folder away.
+#[test]
+fn a_recording_that_cannot_get_its_name_is_kept() {
+    let folder = Folder::new("kept");
+    let temporary = folder.0.join("temporary");
+    fs::create_dir(&temporary).expect("a folder");
+    for script in ["echo notes >sub/new.qtr", "rm -r sub"] {
+        let sub = folder.0.join("sub");
+        fs::create_dir_all(&sub).expect("a folder");
+        let output = quire_with(&["record", "-o", "sub/new.qtr", "--", "sh", "-c", script], |command| {
+            command.current_dir(&folder.0).env("TMPDIR", &temporary);
+        });
+        if String::from_utf8_lossy(&output.stderr).contains("not permitted here") {
+            return eprintln!("skipped: {output:?}");
+        }
+        let line = complaint(&output, 1);
+        let kept = line.trim_end().rsplit_once(" is complete in ").expect("where it is").1;
+        // A path is relative to where the command ran.
+        assert_eq!(
+            quire(&["replay", folder.0.join(kept).to_str().expect("plain")]).status.code(),
+            Some(0),
+            "{line}"
+        );
+        if sub.exists() {
+            assert_eq!(fs::read_to_string(sub.join("new.qtr")).expect("the file"), "notes\n");
+            fs::remove_dir_all(sub).expect("it goes");
+        }
+    }
+    assert_eq!(folder.names(), ["temporary"]);
 }
