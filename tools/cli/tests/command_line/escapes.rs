@@ -10,8 +10,9 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 
 /// Sets the title of the window, clears the screen, moves the cursor by C1, turns the text round, begins a
-/// line of its own, and is no UTF-8 at its end.
-const NAME: &[u8] = b"\x1b]0;PWNED\x07\x1b[2J\xc2\x9b1A\xe2\x80\xaefed\xe2\x80\xac\nFAKE \x7f\r\xff";
+/// line of its own, has a joiner, a filler and a selector that cannot be seen, and is no UTF-8 at its end.
+const NAME: &[u8] = b"\x1b]0;PWNED\x07\x1b[2J\xc2\x9b1A\xe2\x80\xaefed\xe2\x80\xac\nFAKE \x7f\r\
+    \xe2\x80\x8d\xe3\x85\xa4\xef\xb8\x8f\xff";
 
 /// The name in the parts of a command line and of a path that can have it.
 fn named(before: &str) -> Box<[u8]> {
@@ -59,7 +60,11 @@ fn hostile(folder: &Folder) -> PathBuf {
 /// Whether a terminal or a reader is misled.
 fn is_harmful(letter: char) -> bool {
     letter.is_control()
-        || matches!(letter, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+        || matches!(
+            letter,
+            '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+            | '\u{3164}' | '\u{fe0f}'
+        )
 }
 
 #[track_caller]
