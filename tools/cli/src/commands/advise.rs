@@ -80,7 +80,9 @@ fn run_under_settings(
     let rows = places.filter_map(|place| prediction.rows.get(place));
     let settings: Vec<_> = rows.map(|(setting, row)| (setting, row)).collect();
     let program = Program { command: &arguments.command, stdin: &|| recordings.stdio() };
-    validate(&settings, &program, arguments.runs).map_err(Failure::work)
+    let found = validate(&settings, &program, arguments.runs).map_err(Failure::work)?;
+    recordings.end_input()?;
+    Ok(found)
 }
 
 /// Runs the program within the limit that is enough, or else within 75 % of its peak with the first kind of
@@ -100,7 +102,9 @@ fn run_within_limit(
     };
     let (files, runs) = (&recordings.files, arguments.runs);
     let program = Program { command: &arguments.command, stdin: &|| recordings.stdio() };
-    match run_within(setting, present, &program, runs, prediction.seconds) {
+    let found = run_within(setting, present, &program, runs, prediction.seconds);
+    recordings.end_input()?;
+    match found {
         Ok(found) => {
             let beside = found.beside().filter(|_| limits.known);
             let beside = beside.map(|bytes| predict_beside(files, at_once(arguments.jobs), setting, bytes));

@@ -70,14 +70,23 @@ impl Input {
                 Ok(Some(file))
             }
             Source::Stream { kept, feeder } => {
-                let mut feeder = feeder.borrow_mut();
-                if let Some(last) = feeder.take() {
-                    last.end()?;
-                }
+                self.end()?;
                 let (read, new) = Feeder::start(Arc::clone(kept))?;
-                *feeder = Some(new);
+                *feeder.borrow_mut() = Some(new);
                 Ok(Some(read))
             }
+        }
+    }
+
+    /// The last run has ended.
+    ///
+    /// # Errors
+    ///
+    /// It may not have had all of the input: that could not be read or kept.
+    pub(crate) fn end(&self) -> io::Result<()> {
+        match &self.0 {
+            Source::Stream { feeder, .. } => feeder.borrow_mut().take().map_or(Ok(()), Feeder::end),
+            Source::Inherited | Source::File(_) => Ok(()),
         }
     }
 
@@ -127,13 +136,13 @@ impl Feeder {
     fn stopped(&mut self) -> io::Result<()> {
         let Some(thread) = self.thread.take() else { return Ok(()) };
         rustix::io::write(&self.stop, &1_u64.to_ne_bytes())?;
-        thread.join().unwrap_or(Ok(()))
+        thread.join().unwrap_or_else(|_| Err(io::Error::other("its thread ended early")))
     }
 }
 
 impl Drop for Feeder {
     fn drop(&mut self) {
-        // The command ends; nothing reads on.
+        // The command ends for another reason, which is told.
         let _ = self.stopped();
     }
 }

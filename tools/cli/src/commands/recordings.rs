@@ -62,6 +62,11 @@ impl Recordings {
         self.input.stdio()
     }
 
+    /// All runs that are not recorded have ended.
+    pub(super) fn end_input(&self) -> Result<(), Failure> {
+        self.input.end().map_err(failed)
+    }
+
     /// Records the command so many times. Returns how long it ran the first time.
     pub(super) fn record(&mut self, command: &[OsString], runs: u16) -> Result<Duration, Failure> {
         let mut first = None;
@@ -178,6 +183,7 @@ impl Recordings {
             Ok(summary) => summary,
             Err(error) => return Ok(Err(error)),
         };
+        self.end_input()?;
         if self.opened.is_none() {
             self.opened.clone_from(&summary.opened);
         }
