@@ -74,6 +74,7 @@ fn object(file: &Path, report: &ReplayReport, process: &ProcessReport) -> Value 
         "recording": {
             "events": report.events,
             "lost_faults": report.lost,
+            "unheard_faults": report.unheard,
             "fault_source": report.header.faults.name(),
             "exactness": report.header.faults.exactness(),
             "seconds": report.elapsed.as_secs_f64(),

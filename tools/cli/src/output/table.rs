@@ -186,10 +186,17 @@ fn notes(report: &ReplayReport) {
             "order      {reordered} calls overlapped with calls of other threads, and have Linux's results in another order"
         ));
     }
-    if report.lost > 0 {
+    let lost = report.lost.saturating_sub(report.unheard);
+    if lost > 0 {
         say(format_args!(
-            "lost       {} page faults and calls were not recorded (the kernel's ring was full)",
-            report.lost
+            "lost       {lost} page faults and calls were not recorded (the kernel's ring was full)"
+        ));
+    }
+    if report.unheard > 0 {
+        say(format_args!(
+            "unheard    {} page faults of programs with other privileges were not recorded, nor were their calls without \
+             a stop (Linux removed the perf events)",
+            report.unheard
         ));
     }
     for process in report.processes.iter().filter(|process| !process.is_good()) {

@@ -103,7 +103,11 @@ fn kind(what: u8, bytes: &mut Bytes<'_>) -> EventKind {
             hard: u64::MAX,
         }),
         26 => EventKind::Figures(Box::new(figures(bytes))),
-        27 => EventKind::Lost(Lost { count: bytes.number(), cause: LostCause::RingFull }),
+        27 => {
+            let count = bytes.number();
+            let cause = if count.is_multiple_of(2) { LostCause::RingFull } else { LostCause::Unheard };
+            EventKind::Lost(Lost { count, cause })
+        }
         28 if bytes.byte() & 3 != 0 => {
             let (start_ns, long) = (u64::from(bytes.byte()), u64::from(bytes.byte()));
             EventKind::Window(Window { start_ns, end_ns: start_ns + long })

@@ -142,12 +142,14 @@ pub struct Lost {
 /// Why events are missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LostCause {
-    /// The kernel's ring buffer was full: these page faults, and calls without a stop, were not recorded. Or
-    /// it removed the events of a program with other privileges, whose page faults are these.
+    /// The kernel's ring buffer was full: these page faults, and calls without a stop, were not recorded.
     RingFull,
     /// A damaged part of the file was skipped. Only a salvaging reader makes this event; it is never in a
     /// file.
     Damage,
+    /// Linux removed the events of a program with other privileges, and they could not be opened anew. It
+    /// counted these page faults; the calls without a stop are not known either.
+    Unheard,
 }
 
 /// What cannot be recorded.

@@ -13,7 +13,7 @@ pub struct Trailer {
     pub blocks: u64,
     /// How many of each kind, by [`EventKind::index`].
     pub kinds: [u64; EventKind::COUNT],
-    /// Page faults, and calls without a stop, that were lost because the kernel's ring was full.
+    /// Page faults, and calls without a stop, that are missing: all of the events that say so.
     pub lost_samples: u64,
     /// How long the recording took.
     pub wall_ns: u64,

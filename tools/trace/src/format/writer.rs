@@ -76,7 +76,7 @@ impl<W: Write> TraceWriter<W> {
         self.pending += 1;
         self.totals.kinds[event.kind.index()] += 1;
         if let EventKind::Lost(lost) = event.kind
-            && lost.cause == LostCause::RingFull
+            && lost.cause != LostCause::Damage
         {
             self.totals.lost_samples = self.totals.lost_samples.saturating_add(lost.count);
         }

@@ -31,6 +31,8 @@ pub(crate) enum Class {
     End,
     /// It traces another thread or asks to be traced; not recorded, but reported to the user.
     Traces,
+    /// It asks for seccomp's strict mode; not recorded, but reported to the user.
+    Strict,
     /// It reads or sets a thread's CPU affinity; not recorded, but the recorder changes the affinity at
     /// times.
     Affinity,
@@ -54,14 +56,15 @@ pub(crate) const MEMORY_LIMITS: [u32; 4] =
 const ARCH_CODES: [u32; 5] = [0x2001, 0x2002, 0x2003, 0x5001, 0x5002];
 /// `ptrace` requests that begin to trace.
 const PTRACE_REQUESTS: [u32; 3] = [libc::PTRACE_TRACEME, libc::PTRACE_ATTACH, libc::PTRACE_SEIZE];
-/// `prctl` codes that change memory settings, or read them.
-const PRCTL_CODES: [u32; 6] = [
+/// `prctl` codes that change memory settings, or read them, and the one that may ask for strict mode.
+const PRCTL_CODES: [u32; 7] = [
     libc::PR_SET_VMA as u32,
     libc::PR_SET_THP_DISABLE as u32,
     libc::PR_GET_THP_DISABLE as u32,
     libc::PR_SET_MM as u32,
     libc::PR_SET_MDWE as u32,
     libc::PR_GET_MDWE as u32,
+    libc::PR_SET_SECCOMP as u32,
 ];
 
 /// Calls that are recorded whatever their arguments are.
@@ -123,9 +126,10 @@ pub(crate) const WITHOUT_STOP: [i64; 6] = [
 ];
 
 /// Calls that are recorded only if an argument has one of some values.
-pub(crate) const SOMETIMES: [OnlyIf; 5] = [
+pub(crate) const SOMETIMES: [OnlyIf; 6] = [
     OnlyIf { call: libc::SYS_ptrace, arg: 0, values: &PTRACE_REQUESTS },
     OnlyIf { call: libc::SYS_prctl, arg: 0, values: &PRCTL_CODES },
+    OnlyIf { call: libc::SYS_seccomp, arg: 0, values: &[libc::SECCOMP_SET_MODE_STRICT] },
     OnlyIf { call: libc::SYS_arch_prctl, arg: 0, values: &ARCH_CODES },
     OnlyIf { call: libc::SYS_setrlimit, arg: 0, values: &MEMORY_LIMITS },
     OnlyIf { call: libc::SYS_prlimit64, arg: 1, values: &MEMORY_LIMITS },
@@ -144,6 +148,13 @@ pub(crate) fn classify(number: u64, args: &[u64; 6]) -> Class {
     let wanted = rule.is_some_and(|rule| rule.values.contains(&(args[rule.arg] as u32)));
     if wanted && number == libc::SYS_ptrace {
         return Class::Traces;
+    }
+    if wanted && number == libc::SYS_seccomp {
+        return Class::Strict;
+    }
+    if wanted && number == libc::SYS_prctl && args[0] as i32 == libc::PR_SET_SECCOMP {
+        let is_strict = args[1] as u32 == libc::SECCOMP_MODE_STRICT;
+        return if is_strict { Class::Strict } else { Class::Other };
     }
     // Reading the limit does not change it.
     let only_asks = number == libc::SYS_prlimit64 && args[2] == 0;

@@ -126,8 +126,10 @@ pub struct ReplayReport {
     pub processes: Vec<ProcessReport>,
     /// Events that were replayed.
     pub events: u64,
-    /// Page faults, and calls without a stop, that the recorder lost.
+    /// Page faults, and calls without a stop, that are missing in the recording.
     pub lost: u64,
+    /// Those of them whose events Linux removed, since they are of programs with other privileges.
+    pub unheard: u64,
     /// Time for all of them, audits included.
     pub elapsed: Duration,
     /// Of it, time spent in audits.

@@ -130,7 +130,7 @@ impl Model {
                     self.wrong.push(format!("{number}: born twice {event:?}"));
                 }
             }
-            EventKind::Lost(lost) => self.lost |= lost.cause == LostCause::RingFull,
+            EventKind::Lost(lost) => self.lost |= lost.cause != LostCause::Damage,
             EventKind::Unsupported(Unsupported::ForeignAbi) => {
                 self.ignored.extend(self.space_of.get(&event.task));
             }

@@ -1,5 +1,6 @@
 //! Programs that only root may look into, as setuid and setgid programs are: Linux removes their perf events.
 
+use crate::confined::filter;
 use crate::shared::{HIDDEN_PAGES, NOT_PERMITTED, PAGE};
 use crate::{PRIVATE, READ_WRITE, end, execute, leave, make_process, map, wait_for};
 use std::ffi::CStr;
@@ -54,8 +55,40 @@ pub(crate) fn touches() {
     leave(0);
 }
 
-/// The recorder has no descriptors left for other events.
+/// What is executed cannot be asked what it is: the call fails.
+pub(crate) fn executes_what_is_hidden_under_a_filter() {
+    filter(&[libc::SYS_prctl], libc::SECCOMP_RET_ERRNO | libc::EPERM as u32);
+    execute_hidden(c"touches_with_others");
+}
+
+/// The same, but the call would kill it; and it is not hidden.
+pub(crate) fn touches_under_a_filter() {
+    filter(&[libc::SYS_prctl], libc::SECCOMP_RET_KILL_PROCESS);
+    execute(&[c"/proc/self/exe", c"touches"]);
+    leave(1)
+}
+
+/// Each of the programs that are tried might have been its end.
+pub(crate) fn touches_and_fails_to_execute() {
+    touch(map(HIDDEN_PAGES * PAGE, READ_WRITE, PRIVATE));
+    for _ in 0..20 {
+        execute(&[c"/proc/none"]);
+    }
+    leave(0);
+}
+
+pub(crate) fn fails_to_execute_in_between() {
+    leave_no_descriptors();
+    execute_hidden(c"touches_and_fails_to_execute");
+}
+
 pub(crate) fn leaves_its_recorder_no_descriptors() {
+    leave_no_descriptors();
+    execute_hidden(c"touches_with_others");
+}
+
+/// The recorder has no descriptors left for other events.
+fn leave_no_descriptors() {
     // SAFETY: asks for a number.
     let recorder = unsafe { libc::getppid() };
     let open = std::fs::read_dir(format!("/proc/{recorder}/fd")).unwrap().count();
@@ -65,5 +98,4 @@ pub(crate) fn leaves_its_recorder_no_descriptors() {
     // SAFETY: the pointer is to a live local.
     let set = unsafe { libc::prlimit(recorder, libc::RLIMIT_NOFILE, &raw const limit, std::ptr::null_mut()) };
     assert_eq!(set, 0);
-    execute_hidden(c"touches_with_others");
 }

@@ -7,6 +7,7 @@ mod beside;
 mod calls;
 #[path = "../common/mod.rs"]
 mod common;
+mod confined;
 mod cpus;
 mod ends;
 mod figures;

@@ -245,7 +245,8 @@ fn other() -> impl Strategy<Value = EventKind> {
         privileges,
         clone,
         exit.prop_map(EventKind::Exit),
-        number().prop_map(|count| EventKind::Lost(Lost { count, cause: LostCause::RingFull })),
+        (number(), one_of!(LostCause: RingFull, Unheard))
+            .prop_map(|(count, cause)| EventKind::Lost(Lost { count, cause })),
         Just(EventKind::Unsupported(Unsupported::ForeignAbi)),
         (number(), number()).prop_map(|(start_ns, end_ns)| EventKind::Window(Window { start_ns, end_ns })),
     ]

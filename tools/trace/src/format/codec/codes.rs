@@ -37,7 +37,7 @@ codes!(
     Unknown = 9,
 );
 codes!(LimitKind, "unknown limit", AddressSpace = 0, Data = 1, Stack = 2, LockedMemory = 3,);
-codes!(LostCause, "unknown cause of a loss", RingFull = 0, Damage = 1);
+codes!(LostCause, "unknown cause of a loss", RingFull = 0, Damage = 1, Unheard = 2);
 codes!(FiguresCause, "unknown cause of figures", Exec = 0, Exit = 1);
 codes!(Abi, "unknown ABI", X86_64 = 0, I386 = 1);
 codes!(Direction, "unknown direction", Down = 0, Up = 1);

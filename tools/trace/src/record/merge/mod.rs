@@ -184,8 +184,8 @@ impl Merger {
     }
 
     /// Samples were lost some time before now.
-    pub(crate) fn lost(&mut self, count: u64, now: u64) {
-        let kinds = vec![EventKind::Lost(Lost { count, cause: LostCause::RingFull })];
+    pub(crate) fn lost(&mut self, count: u64, cause: LostCause, now: u64) {
+        let kinds = vec![EventKind::Lost(Lost { count, cause })];
         let (start, end, tid, task, space, cpu) = (now, now, 0, TaskId(0), NO_SPACE, 0);
         self.records.push(Record { start, end, tid, task, space, cpu, rule: Rule::AtEnd, kinds });
     }

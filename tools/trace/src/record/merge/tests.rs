@@ -310,7 +310,7 @@ fn calls_of_which_a_part_is_lost_hold_up_nothing() {
     // The end of the first, the beginning of the second.
     merger.samples().extend(whole(100).into_iter().take(2));
     merger.samples().extend(unstopped(10, UNMAP, 0, 110 * MS, Some(110 * MS + 1), 110 * MS + 2).split_off(1));
-    merger.lost(2, 115 * MS);
+    merger.lost(2, LostCause::RingFull, 115 * MS);
     merger.samples().extend(whole(120));
     let events = settle(&mut merger, 200 * MS, false);
     assert_eq!(made(&events), [(MAP, 0)]);

@@ -101,7 +101,7 @@ pub(crate) struct PerfSession {
     events: Vec<(Root, Counter)>,
     /// The last root.
     last: Root,
-    sources: HashMap<u64, Source>,
+    sources: HashMap<u64, (Root, Source)>,
     /// Samples that the ring buffers reported as lost, and how many of them were returned to the caller.
     lost: u64,
     taken_lost: u64,
@@ -171,7 +171,7 @@ impl PerfSession {
                     id
                 }
             };
-            self.sources.insert(id, *source);
+            self.sources.insert(id, (Root::default(), *source));
         }
         self.rings.extend(ring.map(|ring| (cpu, ring)));
         Ok(())
@@ -187,7 +187,7 @@ impl PerfSession {
             for (cpu, ring) in &self.rings {
                 let event = builder.one_cpu(*cpu).build()?;
                 share(&event, ring, filter.as_ref())?;
-                sources.push((event.id(), *source));
+                sources.push((event.id(), (root, *source)));
                 events.push((root, event));
             }
         }
@@ -209,15 +209,22 @@ impl PerfSession {
         }
     }
 
-    /// Takes all samples out of the ring buffers. Accesses that the source does not report are derived now,
-    /// while the processes still exist.
-    pub(crate) fn drain(&mut self, into: &mut Vec<Sample>, accesses: &mut AccessFinder) {
+    /// Takes all samples out of the ring buffers, of threads and events for which `is_heard`. Accesses that
+    /// the source does not report are derived now, while the processes still exist.
+    pub(crate) fn drain(
+        &mut self,
+        into: &mut Vec<Sample>,
+        accesses: &mut AccessFinder,
+        is_heard: impl Fn(Tid, Root) -> bool,
+    ) {
+        // The events of one root are no one's twice.
+        let is_heard = |tid, root| self.last == Root::default() || is_heard(tid, root);
         for (_, ring) in &mut self.rings {
             while let Some(record) = ring.next_record() {
                 let body = record.to_contiguous();
                 match record.ty() {
                     perf::PERF_RECORD_SAMPLE => {
-                        into.extend(sample(&self.sources, record.misc(), &body, accesses));
+                        into.extend(sample(&self.sources, record.misc(), &body, accesses, &is_heard));
                     }
                     // The id of an event, then how many samples it lost.
                     perf::PERF_RECORD_LOST => self.lost += word(&body, 8).unwrap_or(0),
@@ -351,20 +358,24 @@ fn word(bytes: &[u8], at: usize) -> Option<u64> {
 /// Parses a sample. The order of its parts is the kernel's: identifier, ip, tid, time, addr, cpu, raw,
 /// registers, stack, each only if it was asked for.
 fn sample(
-    sources: &HashMap<u64, Source>,
+    sources: &HashMap<u64, (Root, Source)>,
     misc: u16,
     body: &[u8],
     accesses: &mut AccessFinder,
+    is_heard: &impl Fn(Tid, Root) -> bool,
 ) -> Option<Sample> {
     let mut at = 0;
     let mut next = || {
         at += 8;
         word(body, at - 8)
     };
-    let source = *sources.get(&next()?)?;
+    let (root, source) = *sources.get(&next()?)?;
     let ip = if matches!(source, Source::Software) { next()? } else { 0 };
     let both = next()?;
     let (pid, tid) = (both as u32, (both >> 32) as u32);
+    if !is_heard(tid as Tid, root) {
+        return None;
+    }
     let time = next()?;
     let has_address = matches!(source, Source::Software | Source::Minor | Source::Major);
     let addr = if has_address { next()? } else { 0 };

@@ -4,6 +4,7 @@ use super::{Keyed, text};
 use crate::event::Privileges;
 use crate::record::sys::Tid;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 
 /// What `/proc/PID/ns/user` shows for the initial namespace: its number never changes (`PROC_USER_INIT_INO`).
 const INITIAL_USER_NAMESPACE: &str = "user:[4026531837]";
@@ -15,6 +16,26 @@ const CAP_SYS_RAWIO: u32 = 17;
 /// The ids of a thread in each pid namespace that it is in, the outermost first.
 pub(crate) fn ids(tid: Tid) -> Vec<Tid> {
     Keyed::status(tid).words("NSpid").filter_map(|id| id.parse().ok()).collect()
+}
+
+/// How many seccomp filters a thread has; 0 where Linux does not say.
+pub(crate) fn own_filters(tid: Tid) -> u64 {
+    Keyed::status(tid).number("Seccomp_filters").unwrap_or(0)
+}
+
+/// Whether a program is one that only root may look into, by who owns its files in `/proc`: the user and the
+/// group that it acts for, or root. `None` where the two are the same.
+pub(crate) fn is_hidden(tid: Tid) -> Option<bool> {
+    let owner = fs::metadata(format!("/proc/{tid}/stat")).ok()?;
+    let status = Keyed::status(tid);
+    let effective = |key| status.words(key).nth(1)?.parse().ok();
+    let acts_for: (u32, u32) = (effective("Uid")?, effective("Gid")?);
+    if (owner.uid(), owner.gid()) != acts_for {
+        return Some(true);
+    }
+    let namespace = fs::read_link(format!("/proc/{tid}/ns/user")).ok()?;
+    // Elsewhere root can be anyone.
+    (acts_for != (0, 0) && namespace.as_os_str() == INITIAL_USER_NAMESPACE).then_some(false)
 }
 
 /// A thread's privileges. Its capabilities count only in the initial user namespace.

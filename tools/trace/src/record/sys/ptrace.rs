@@ -33,6 +33,8 @@ pub(crate) enum Resume {
 pub(crate) enum SyscallStop {
     /// It is about to make this call.
     Entry { arch: u32, number: u64, args: [u64; 6] },
+    /// The same, as a filter reports it, with what that tells the tracer.
+    Filtered { told: u32, arch: u32, number: u64, args: [u64; 6] },
     /// It has made it, with this raw result.
     Exit { result: i64 },
     /// It is in none.
@@ -107,7 +109,8 @@ pub(crate) fn syscall_stop(tid: Tid) -> io::Result<SyscallStop> {
                 SyscallStop::Entry { arch: info.arch, number: info.u.entry.nr, args: info.u.entry.args }
             }
             libc::PTRACE_SYSCALL_INFO_SECCOMP => {
-                SyscallStop::Entry { arch: info.arch, number: info.u.seccomp.nr, args: info.u.seccomp.args }
+                let (arch, call) = (info.arch, info.u.seccomp);
+                SyscallStop::Filtered { told: call.ret_data, arch, number: call.nr, args: call.args }
             }
             libc::PTRACE_SYSCALL_INFO_EXIT => SyscallStop::Exit { result: info.u.exit.sval },
             _ => SyscallStop::None,
@@ -130,6 +133,14 @@ pub(crate) fn registers(tid: Tid) -> io::Result<Option<libc::user_regs_struct>> 
 /// Sets the general registers of a stopped 64-bit thread.
 pub(crate) fn set_registers(tid: Tid, regs: libc::user_regs_struct) -> io::Result<()> {
     Ok(ptrace::setregs(Pid::from_raw(tid), regs)?)
+}
+
+/// Has Linux skip the call that a thread is about to make, which then has this result.
+pub(crate) fn skip_call(tid: Tid, result: i64) -> io::Result<()> {
+    /// The number of a call that Linux skips.
+    const SKIPPED: u64 = u64::MAX;
+    let Some(regs) = registers(tid)? else { return Err(io::ErrorKind::Unsupported.into()) };
+    set_registers(tid, libc::user_regs_struct { orig_rax: SKIPPED, rax: result as u64, ..regs })
 }
 
 /// The signals that a stopped thread blocks.

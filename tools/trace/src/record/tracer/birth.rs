@@ -2,7 +2,7 @@
 
 use super::Tracer;
 use super::state::{Early, State, Task};
-use super::untraced::is_untraced;
+use super::untraced::is_to_restore;
 use crate::event::{CloneFacts, EventKind, ExitStatus};
 use crate::record::merge::Rule;
 use crate::record::proc::Keyed;
@@ -41,7 +41,7 @@ impl Tracer<'_> {
         let mut made_by = None;
         let (start, flags) = match std::mem::replace(&mut task.state, State::Running) {
             State::InClone { start, flags, entry } => {
-                made_by = Some(entry).filter(|_| is_untraced(flags));
+                made_by = Some(entry).filter(|entry| is_to_restore(child, entry, flags));
                 (start, flags)
             }
             // A call whose entry was not seen: one of a foreign ABI. The event has the minimum.
@@ -111,6 +111,7 @@ impl Tracer<'_> {
             return;
         }
         let Some(child) = self.seen_from_here(tid, made) else { return };
+        self.restore_after_clone(tid);
         self.born(tid, child, libc::PTRACE_EVENT_FORK, time);
         self.follow_early(child, time);
     }

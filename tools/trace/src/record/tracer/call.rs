@@ -3,14 +3,14 @@
 use super::Tracer;
 use super::same_cpu::Until;
 use super::state::{Entry, InCall, State};
-use super::untraced::{is_untraced, trace_the_child};
+use super::untraced::is_untraced;
 use crate::event::{Call, EventKind, Limit, LimitKind, Unsupported};
 use crate::record::calls::{self, Class, Effect};
 use crate::record::merge::Rule;
 use crate::record::proc::status::privileges;
 use crate::record::seccomp::{ARCH_X86_64, X32_BIT, X32_END};
 use crate::record::sys::time::now;
-use crate::record::sys::{Tid, memory};
+use crate::record::sys::{Tid, memory, ptrace};
 
 /// Results from here to -512 mean that the kernel restarts the call by itself: it had no effect.
 const RESTARTS: std::ops::RangeInclusive<i64> = -516..=-512;
@@ -49,6 +49,15 @@ impl Tracer<'_> {
                 }
                 self.ignore(tid);
             }
+            Class::Strict => {
+                if !std::mem::replace(&mut self.told_of_strict_mode, true) {
+                    (self.notify)(
+                        "the program asks for seccomp's strict mode, which fails (EINVAL) while it is recorded: a thread \
+                         has that or filters, and the recorder has one",
+                    );
+                }
+                self.ignore(tid);
+            }
             Class::Waiting => self.make_call(tid, entry),
             Class::Credentials => {
                 self.set_state(tid, State::InCall(InCall::new(entry, time)));
@@ -83,6 +92,14 @@ impl Tracer<'_> {
         }
     }
 
+    /// A filter of the program's own leaves a call to a tracer. It means another one than this, and Linux fails
+    /// such a call where there is none.
+    pub(super) fn fails_for_want_of_a_tracer(&mut self, tid: Tid) {
+        // An error means that the thread was killed.
+        drop(ptrace::skip_call(tid, -i64::from(libc::ENOSYS)));
+        self.resume(tid, 0);
+    }
+
     /// A call of another ABI, which the trace cannot represent.
     fn foreign(&mut self, tid: Tid, arch: u32, number: u64, time: u64) {
         let is_memory = arch == ARCH_X86_64 || calls::FOREIGN.contains(&(number as u32));
@@ -102,7 +119,7 @@ impl Tracer<'_> {
             let flags = clone_flags(tid, number, &args);
             self.touched_before_clone(tid, flags);
             if is_untraced(flags) {
-                trace_the_child(tid, &entry, flags);
+                self.trace_the_child(tid, &entry, flags);
             }
             let start = now();
             self.merger.begin(tid, start);

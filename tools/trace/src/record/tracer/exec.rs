@@ -6,7 +6,7 @@ use super::state::{Entry, Rseq, State, Task};
 use crate::event::{Abi, EventKind, ExecImage, ExitStatus, FiguresCause, Limits, Rlimit};
 use crate::record::merge::{Record, Rule};
 use crate::record::proc::pagemap::Pagemap;
-use crate::record::proc::status::{Stat, privileges};
+use crate::record::proc::status::{Stat, is_hidden, own_filters, privileges};
 use crate::record::proc::{Keyed, maps, read, system, text};
 use crate::record::sys::ptrace::{Resume, SyscallStop};
 use crate::record::sys::time::{now, process_cpu};
@@ -96,7 +96,7 @@ impl Tracer<'_> {
         self.merger.identify(pid, time, id, space);
         self.begun = true;
         let image = self.finish_exec(pid).then(|| self.image(pid));
-        let is_hidden = image.as_ref().is_some_and(|(_, is_hidden)| *is_hidden);
+        let is_hidden = image.as_ref().and_then(|(_, is_hidden)| *is_hidden);
         let image = image.map(|(image, _)| image);
         // If it is still in that stop, the image is complete.
         let Some(image) = image.filter(|_| !self.heard.has(pid) && is_at_end_of_call(pid)) else {
@@ -122,6 +122,7 @@ impl Tracer<'_> {
         let stat = Stat::read(pid);
         if let Some(process) = self.processes.get_mut(&pid) {
             process.faults_before = (stat.minor_faults, stat.major_faults);
+            process.unheard_faults = 0;
             process.cpu_before = process_cpu(pid).unwrap_or(0);
             process.threads_peak = process.threads;
         }
@@ -196,11 +197,13 @@ impl Tracer<'_> {
     }
 
     /// The whole layout of a new program, before its first instruction; and whether Linux removed its perf
-    /// events.
-    fn image(&mut self, pid: Tid) -> (ExecImage, bool) {
+    /// events, if that is known.
+    fn image(&mut self, pid: Tid) -> (ExecImage, Option<bool>) {
         let mut mappings = maps::with_flags(pid);
         let is_64_bit = matches!(ptrace::registers(pid), Ok(Some(regs)) if regs.cs == 0x33);
-        let probed = if is_64_bit { probe(pid, &mappings, &mut self.heard) } else { Probed::default() };
+        let may_ask = own_filters(pid) <= self.filters;
+        let probed =
+            if is_64_bit { probe(pid, &mappings, &mut self.heard, may_ask) } else { Probed::default() };
         let pagemap = Pagemap::open(pid);
         for mapping in &mut mappings {
             if let Some(pagemap) = &pagemap {
@@ -238,8 +241,7 @@ impl Tracer<'_> {
             mappings,
         };
         // The calls of a 32-bit program are not recorded, but its children may be 64-bit programs.
-        let changes = |key| status.words(key).next() != status.words(key).nth(1);
-        (image, if is_64_bit { probed.is_hidden } else { changes("Uid") || changes("Gid") })
+        (image, probed.is_hidden.or_else(|| is_hidden(pid)))
     }
 }
 

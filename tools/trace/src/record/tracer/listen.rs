@@ -5,13 +5,17 @@
 //! is not the one that it acts for, and files that cannot be read. So after such an exec the same events are
 //! opened for that thread anew. Where that fails, the faults that Linux counts for the process are reported
 //! as lost.
+//!
+//! Where it cannot be found out whether Linux removed them, they are opened anew, too, and what comes from the
+//! older ones is left out.
 
 use super::Tracer;
-use crate::record::perf::PerfSession;
+use crate::event::LostCause;
+use crate::record::perf::{PerfSession, Root};
 use crate::record::proc::status::Stat;
 use crate::record::sys::Tid;
 use crate::record::sys::time::now;
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 impl Tracer<'_> {
     /// Hands over all that was recorded; what happens from here on is not in the trace.
@@ -19,14 +23,14 @@ impl Tracer<'_> {
         let time = now();
         let unheard = self.tasks.iter().filter(|(_, task)| task.listened.is_none());
         // One thread of each process.
-        let unheard: HashSet<Tid> = unheard.map(|(_, task)| task.pid).collect();
-        for pid in unheard {
-            self.note_unheard(pid, time);
+        let unheard: HashMap<Tid, Tid> = unheard.map(|(tid, task)| (task.pid, *tid)).collect();
+        for tid in unheard.into_values() {
+            self.note_unheard(tid, time);
         }
         self.drain(time);
         let lost = self.perf.as_mut().map_or(0, PerfSession::lost_at_end);
         if lost > 0 {
-            self.merger.lost(lost, now());
+            self.merger.lost(lost, LostCause::RingFull, now());
         }
         self.settle(true);
     }
@@ -37,11 +41,14 @@ impl Tracer<'_> {
         let Some(perf) = &mut self.perf else { return };
         let mut samples = std::mem::take(self.merger.samples());
         let old = samples.len();
-        perf.drain(&mut samples, &mut self.accesses);
+        let tasks = &self.tasks;
+        let is_heard = |tid: Tid, root: Root| {
+            tasks.get(&tid).and_then(|task| task.listened).is_none_or(|listened| listened == root)
+        };
+        perf.drain(&mut samples, &mut self.accesses, is_heard);
         let lost = perf.take_lost();
         // A thread that is not known yet has the events of its maker, which may have ended.
         if self.early.is_empty() {
-            let tasks = &self.tasks;
             perf.close_unless(|root| tasks.values().any(|task| task.listened == Some(root)));
         }
         self.summary.samples += (samples.len() - old) as u64;
@@ -49,18 +56,23 @@ impl Tracer<'_> {
         self.called_without_stop(&samples[old..]);
         *self.merger.samples() = samples;
         if lost > 0 {
-            self.merger.lost(lost, now());
+            self.merger.lost(lost, LostCause::RingFull, now());
         }
     }
 
     /// A thread has a new program, and is stopped before its first instruction. If Linux removed its events,
-    /// they are opened anew.
-    pub(super) fn listen_after_exec(&mut self, tid: Tid, is_hidden: bool) {
-        let Some(perf) = &mut self.perf else { return };
-        let Some(task) = self.tasks.get_mut(&tid) else { return };
-        if !is_hidden && task.listened.is_some() {
+    /// or may have, they are opened anew.
+    pub(super) fn listen_after_exec(&mut self, tid: Tid, is_hidden: Option<bool>) {
+        let listened = self.tasks.get(&tid).and_then(|task| task.listened);
+        if is_hidden == Some(false) && listened.is_some() {
             return;
         }
+        if is_hidden.is_none() {
+            // While what comes from the older ones counts.
+            self.drain(now());
+        }
+        let Some(perf) = &mut self.perf else { return };
+        let Some(task) = self.tasks.get_mut(&tid) else { return };
         let attached = perf.attach(tid);
         task.listened = attached.as_ref().ok().copied();
         if let Err(error) = attached {
@@ -80,10 +92,13 @@ impl Tracer<'_> {
         let Some(process) = self.processes.get_mut(&task.pid) else { return };
         let stat = Stat::read(task.pid);
         let (minor, major) = process.faults_before;
-        let faults = (stat.minor_faults + stat.major_faults).saturating_sub(minor + major);
+        let all = (stat.minor_faults + stat.major_faults).saturating_sub(minor + major);
+        // An exec that fails is no end: the others are reported already.
+        let faults = all.saturating_sub(process.unheard_faults);
         if faults > 0 {
+            process.unheard_faults = all;
             self.summary.unheard_faults += faults;
-            self.merger.lost(faults, time);
+            self.merger.lost(faults, LostCause::Unheard, time);
         }
     }
 }

@@ -34,6 +34,8 @@ use super::merge::{Merger, Record, Rule, SpaceId};
 use super::opened::OpenedFiles;
 use super::output::Output;
 use super::perf::{AccessFinder, PerfSession, Root};
+use super::proc::status::own_filters;
+use super::seccomp::MARK;
 use super::sys::ptrace::{EVENT_STOP, Resume, SyscallStop};
 use super::sys::time::{Tick, now, process_cpu};
 use super::sys::wait::{Happened, Waited, poll, wait};
@@ -115,8 +117,12 @@ pub(crate) struct Tracer<'a> {
     /// When the program itself ended; processes that it left behind are followed on.
     root_ended: Option<u64>,
     notify: fn(&str),
-    /// The user was told that the program uses ptrace.
+    /// The user was told that the program uses ptrace, strict mode, and processes that may not be traced.
     told_of_tracing: bool,
+    told_of_strict_mode: bool,
+    told_of_untraced: bool,
+    /// How many seccomp filters the program has that are not its own.
+    filters: u64,
     summary: RecordSummary,
 }
 
@@ -131,6 +137,8 @@ impl<'a> Tracer<'a> {
     ) -> Self {
         let Hold { perf, calls, without_stops, faults, thp_off } = hold;
         let touched = perf.is_none().then(TouchedPages::default);
+        // Those of the recorder, and the one that it installed.
+        let filters = own_filters(std::process::id() as Tid) + u64::from(calls == CallSource::Seccomp);
         let mut tracer = Self {
             root,
             calls,
@@ -163,6 +171,9 @@ impl<'a> Tracer<'a> {
             root_ended: None,
             notify: options.notify,
             told_of_tracing: false,
+            told_of_strict_mode: false,
+            told_of_untraced: false,
+            filters,
             summary: RecordSummary { faults, calls, without_stops, ..RecordSummary::default() },
         };
         let space = tracer.new_space();
@@ -336,7 +347,12 @@ impl<'a> Tracer<'a> {
 
     fn at_syscall(&mut self, tid: Tid, time: u64) {
         match ptrace::syscall_stop(tid) {
-            Ok(SyscallStop::Entry { arch, number, args }) => self.enters(tid, arch, number, args, time),
+            Ok(SyscallStop::Filtered { told, .. }) if told != MARK => self.fails_for_want_of_a_tracer(tid),
+            Ok(
+                SyscallStop::Entry { arch, number, args } | SyscallStop::Filtered { arch, number, args, .. },
+            ) => {
+                self.enters(tid, arch, number, args, time);
+            }
             Ok(SyscallStop::Exit { result }) => self.leaves(tid, result, time),
             // It was killed meanwhile. The next wait reports its end; resuming it could skip that.
             Ok(SyscallStop::None) | Err(_) => {}
@@ -436,7 +452,14 @@ impl<'a> Tracer<'a> {
         self.summary.threads += 1;
         let process = self.processes.entry(pid).or_insert_with(|| {
             self.summary.processes += 1;
-            Process { threads: 0, threads_peak: 0, cpu_ns: 0, cpu_before: 0, faults_before: (0, 0) }
+            Process {
+                threads: 0,
+                threads_peak: 0,
+                cpu_ns: 0,
+                cpu_before: 0,
+                faults_before: (0, 0),
+                unheard_faults: 0,
+            }
         });
         process.threads += 1;
         process.threads_peak = process.threads_peak.max(process.threads);

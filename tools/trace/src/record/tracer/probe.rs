@@ -26,20 +26,24 @@ pub(super) struct Probed {
     pub(super) lowest_placed: Option<u64>,
     /// Whether memory may become executable.
     pub(super) exec_gain: ExecGain,
-    /// Linux removed the perf events of the thread: its program has other privileges than it may show.
-    pub(super) is_hidden: bool,
+    /// Linux removed the perf events of the thread: its program has other privileges than it may show. `None`
+    /// if that is not known.
+    pub(super) is_hidden: Option<bool>,
 }
 
 /// Probes the program of a thread in the stop at the end of its exec. Reports of the thread in the
-/// meantime are put into `heard`.
-pub(super) fn probe(tid: Tid, mappings: &[Mapping], heard: &mut Queue) -> Probed {
+/// meantime are put into `heard`. `may_ask`: the program has no filter that might kill it for calls that
+/// programs do not need to start.
+pub(super) fn probe(tid: Tid, mappings: &[Mapping], heard: &mut Queue, may_ask: bool) -> Probed {
     let mut inferred = Probed { mmap_base: infer(mappings), ..Probed::default() };
     let Some(mut session) = Session::begin(tid, mappings, heard) else { return inferred };
     let brk = session.call(libc::SYS_brk, [0; 6]);
     let pages = session.two_pages();
     inferred.lowest_placed = session.lowest_page(mappings);
-    inferred.exec_gain = session.exec_gain();
-    inferred.is_hidden = session.is_hidden();
+    if may_ask {
+        inferred.exec_gain = session.exec_gain();
+        inferred.is_hidden = session.is_hidden();
+    }
     session.end();
     let Some((first, second)) = pages else { return Probed { brk, ..inferred } };
     let (direction, addr) = if second < first {
@@ -128,8 +132,8 @@ impl<'a> Session<'a> {
 
     /// Whether the program is one that only root may look into (`PR_GET_DUMPABLE` is not 1), as it is if user
     /// or group changed with exec, or the program's file cannot be read.
-    fn is_hidden(&mut self) -> bool {
-        self.call(libc::SYS_prctl, [libc::PR_GET_DUMPABLE as u64, 0, 0, 0, 0, 0]).is_some_and(|it| it != 1)
+    fn is_hidden(&mut self) -> Option<bool> {
+        self.call(libc::SYS_prctl, [libc::PR_GET_DUMPABLE as u64, 0, 0, 0, 0, 0]).map(|it| it != 1)
     }
 
     fn page(&mut self, hint: u64) -> Option<u64> {

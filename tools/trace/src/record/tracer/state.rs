@@ -106,6 +106,8 @@ pub(super) struct Process {
     pub(super) cpu_before: u64,
     /// Minor and major faults before the present image.
     pub(super) faults_before: (u64, u64),
+    /// How many of those since are reported as lost.
+    pub(super) unheard_faults: u64,
 }
 
 /// An address space.

@@ -13,9 +13,6 @@ use crate::record::sys::process::thp_disable;
 use crate::record::sys::{Tid, ptrace};
 
 const EINVAL: i64 = -(libc::EINVAL as i64);
-/// The number of a call that Linux skips.
-const SKIPPED: u64 = u64::MAX;
-
 /// The result of a call, which is about the setting `now`; `None` if it is about anything else.
 fn result(known: ThpOff, now: ThpDisable, entry: &Entry) -> Option<i64> {
     let [option, value, flags, fourth, fifth, _] = entry.args;
@@ -60,10 +57,8 @@ impl Tracer<'_> {
         let Some(result) = space.and_then(|space| result(known, space.thp_disable, entry)) else {
             return false;
         };
-        let Ok(Some(mut regs)) = ptrace::registers(tid) else { return false };
-        (regs.orig_rax, regs.rax) = (SKIPPED, result as u64);
         // If this fails, the thread was killed and makes no call.
-        ptrace::set_registers(tid, regs).is_ok()
+        ptrace::skip_call(tid, result).is_ok()
     }
 
     /// An emulated call has ended: from now on the program has another setting.

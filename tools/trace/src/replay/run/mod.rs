@@ -94,6 +94,7 @@ pub(super) struct Run<'m> {
     life: Option<Life>,
     heat: Option<Heat>,
     lost: u64,
+    unheard: u64,
     reuses: u64,
     reuses_gone: u64,
     /// Address spaces that the trace has made so far.
@@ -144,6 +145,7 @@ impl<'m> Run<'m> {
             life: how.life.then(Life::default),
             heat: how.heat.map(|(columns, time_ns)| Heat::new(columns, time_ns)),
             lost: 0,
+            unheard: 0,
             reuses: 0,
             reuses_gone: 0,
             spaces: 0,
@@ -195,8 +197,11 @@ impl<'m> Run<'m> {
             EventKind::Privileges(privileges) => self.privileges(event.task, *privileges),
             EventKind::Exit(status) => self.exit(event.task, *status),
             EventKind::Lost(lost) => {
-                if lost.cause == LostCause::RingFull {
+                if lost.cause != LostCause::Damage {
                     self.lost = self.lost.saturating_add(lost.count);
+                }
+                if lost.cause == LostCause::Unheard {
+                    self.unheard = self.unheard.saturating_add(lost.count);
                 }
             }
             EventKind::Unsupported(_) => {
@@ -278,6 +283,7 @@ impl<'m> Run<'m> {
             processes: self.processes.into_iter().map(|process| process.report).collect(),
             events: self.event,
             lost: self.lost,
+            unheard: self.unheard,
             elapsed,
             auditing: self.auditing.min(elapsed),
             allocator: AllocatorFigures::of(memory),
