@@ -178,7 +178,7 @@ pub fn compare(
     let replay = Replay::open(file, ReplayOptions::default())?;
     let header = replay.header()?;
     let huge = recorded_huge_config(&header).unwrap_or_default();
-    let settings = grid(huge);
+    let settings = grid(&header);
     let present = settings.first().ok_or(AdviseError::Nothing)?;
     let large = settings.iter().find(|setting| setting.name == LARGE).unwrap_or(present);
     let base = run(&replay, ReplayOptions { life: true, ..options(huge, &[]) })?;

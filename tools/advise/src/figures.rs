@@ -1,5 +1,6 @@
 //! Figures of several replays.
 
+use crate::change::{Figures, Measure, Measured};
 use quire_arch::{Order, PAGE_SIZE};
 use quire_measure::{Cost, Costs};
 use quire_trace::replay::{LifeFigures, ProcessLife, ProcessReport, ReplayReport};
@@ -124,8 +125,12 @@ pub struct Row {
     pub peak_largest: Range,
     /// The most anonymous memory of all processes at one moment, each page counted once.
     pub peak_anonymous: Range,
+    /// Of that, the most that was mapped at one moment.
+    pub peak_mapped: Range,
     /// Anonymous memory of all processes, averaged over the recorded time.
     pub mean_anonymous: Range,
+    /// The same when the first process ended.
+    pub end_anonymous: Range,
     /// The most resident memory, with pages of files that were touched.
     pub peak_resident: Range,
     /// Resident memory averaged over the time.
@@ -198,7 +203,9 @@ impl Row {
         Self {
             peak_largest: range(&|life| life.peak_largest as f64),
             peak_anonymous: range(&|life| life.at_peak.anonymous as f64),
+            peak_mapped: range(&|life| life.at_mapped_peak.mapped as f64),
             mean_anonymous: range(&|life| life.mean_anonymous),
+            end_anonymous: range(&|life| life.at_end.anonymous as f64),
             peak_resident: range(&|life| life.peak_resident as f64),
             mean_resident: range(&|life| life.mean_resident),
             peak_page_tables: range(&|life| life.peak_page_tables as f64),
@@ -219,15 +226,56 @@ impl Row {
 }
 
 impl Row {
-    /// Nanoseconds that page faults take: [`Row::estimate_ns`], or a guess where the host was not calibrated.
-    pub(crate) fn fault_ns(&self) -> Range {
-        let of = |each: f64| {
-            let by_size = self.faults_by_size.iter();
-            by_size.map(|(&size, count)| count.median * (each + size as f64 * ZEROED_BYTE_NS)).sum()
-        };
-        let guess = || Range { median: of(FAULT_NS.median), min: of(FAULT_NS.min), max: of(FAULT_NS.max) };
-        self.estimate_ns.unwrap_or_else(guess)
+    /// The row's figure of this measure of memory.
+    #[must_use]
+    pub fn memory(&self, measure: Measure) -> Range {
+        match measure {
+            Measure::Largest => self.peak_largest,
+            Measure::Mapped => self.peak_mapped,
+            Measure::Charged => self.peak_anonymous,
+            Measure::Mean => self.mean_anonymous,
+            Measure::End => self.end_anonymous,
+        }
     }
+}
+
+/// What page faults take in a replay, in nanoseconds, as [`estimate`] gives it; a guess where the host was not
+/// calibrated.
+fn fault_ns(life: &LifeFigures, costs: Option<&Costs>) -> [f64; 3] {
+    let guess = |each: f64| {
+        let by_size = faults_by_size(life).into_iter();
+        by_size.map(|(size, count)| count as f64 * (each + size as f64 * ZEROED_BYTE_NS)).sum()
+    };
+    match costs {
+        Some(costs) => estimate(life, costs),
+        None => [FAULT_NS.median, FAULT_NS.min, FAULT_NS.max].map(guess),
+    }
+}
+
+impl Figures {
+    /// Of one replay. The recorded time stands in for a processor time that is not known.
+    pub(crate) fn of(outcome: &Outcome, costs: Option<&Costs>) -> Self {
+        let life = &outcome.life;
+        let memory = |measure| match measure {
+            Measure::Largest => life.peak_largest as f64,
+            Measure::Mapped => life.at_mapped_peak.mapped as f64,
+            Measure::Charged => life.at_peak.anonymous as f64,
+            Measure::Mean => life.mean_anonymous,
+            Measure::End => life.at_end.anonymous as f64,
+        };
+        let processor_ns = Some(outcome.processor_ns).filter(|&time| time > 0);
+        Self {
+            memory: Measured::of(memory),
+            faults: life.faults as f64,
+            fault_ns: fault_ns(life, costs),
+            time_ns: processor_ns.unwrap_or_else(|| recorded_ns(life)) as f64,
+        }
+    }
+}
+
+/// The recorded time of a replay.
+pub(crate) fn recorded_ns(life: &LifeFigures) -> u64 {
+    life.samples.last().map_or(0, |sample| sample.time_ns)
 }
 
 /// Resident memory before event number `event`, as far as sampled.

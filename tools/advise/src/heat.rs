@@ -6,9 +6,7 @@
 
 use crate::setting::{NEVER, grid};
 use quire_arch::PAGE_SIZE;
-use quire_trace::replay::{
-    Audits, HeatMap, Replay, ReplayError, ReplayOptions, ReplayReport, recorded_huge_config,
-};
+use quire_trace::replay::{Audits, HeatMap, Replay, ReplayError, ReplayOptions, ReplayReport};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Columns of recorded time.
@@ -87,7 +85,7 @@ impl HeatBytes {
 ///
 /// [`ReplayError`].
 pub fn touched_pages(replay: &Replay, salvage: bool) -> Result<HeatMap, ReplayError> {
-    let settings = grid(recorded_huge_config(&replay.header()?).unwrap_or_default());
+    let settings = grid(&replay.header()?);
     let never = settings.into_iter().find(|setting| setting.name == NEVER).map(|setting| setting.huge);
     let options = ReplayOptions {
         huge: never.unwrap_or_default(),

@@ -9,12 +9,14 @@
 //! - `heat`: resident memory by address and time, and which of it was touched.
 //! - `latency`: how long page faults take, estimated.
 //! - `figures`: figures of several replays, as median and range.
+//! - `change`: what a setting changes, paired within each recording.
 //! - `verdict`: which setting is worth trying.
 //! - `limits`: memory limits: their replays, and how much memory is enough.
 //! - `predict`: the replays.
 //! - `compare`: each technique off and on.
 //! - `validate`: the program itself under the settings.
 
+mod change;
 mod compare;
 mod figures;
 mod heat;
@@ -26,6 +28,7 @@ mod setting;
 mod validate;
 mod verdict;
 
+pub use change::{Change, Difference, Measure, Measured};
 pub use compare::{Comparison, Effect, Figure as ComparedFigure, Instructions, compare, technique_names};
 pub use figures::{ProcessRow, Range, Row, faults_by_size};
 pub use heat::{HEAT_COLUMNS, Heat, HeatBytes, HeatRun, touched_pages};

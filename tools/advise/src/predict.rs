@@ -1,6 +1,7 @@
 //! Replays of recordings under each setting.
 
-use crate::figures::{Outcome, Range, Row};
+use crate::change::{Change, Figures};
+use crate::figures::{Outcome, Range, Row, recorded_ns};
 use crate::heat::{HEAT_COLUMNS, Heat, touched_pages};
 use crate::jobs::{Progress, in_parallel};
 use crate::limits::{Basis, LimitRow, LimitSetting, Limits, Recorded, Trial, pressure};
@@ -14,7 +15,6 @@ use quire_mm::{
 use quire_trace::format::TraceHeader;
 use quire_trace::replay::{
     Audits, HeatMap, LifeFigures, LifeSample, MappingLife, Replay, ReplayError, ReplayOptions,
-    recorded_huge_config,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -37,6 +37,10 @@ pub enum AdviseError {
     /// Recordings of different commands were named together.
     #[error("{} is a recording of `{_1}`, {} one of `{_3}`: name recordings of one command", _0.display(), _2.display())]
     OtherCommand(PathBuf, String, PathBuf, String),
+    /// Recordings that were made under different settings of huge pages were named together: two of them, and
+    /// where the second's differ from the first's.
+    #[error("{} was recorded under other settings of huge pages than {}, with {_2}: name recordings made under one", _1.display(), _0.display())]
+    OtherSettings(PathBuf, PathBuf, String),
     /// The programs needed more memory than the machine had: under which setting, and what was found.
     #[error("{0}: {1}")]
     DoesNotFit(String, String),
@@ -59,7 +63,7 @@ pub struct Prediction {
     /// How many recordings of it there are for settings. Those for limits may be others
     /// ([`Limits::recordings`]).
     pub recordings: usize,
-    /// The recorded time of the first, in seconds.
+    /// Their recorded time, in seconds: the median.
     pub seconds: f64,
     /// Processor time of the programs, the median of the recordings; none if these do not have it.
     pub processor_seconds: Option<f64>,
@@ -75,6 +79,8 @@ pub struct Prediction {
     pub rows: Vec<(Setting, Row)>,
     /// A row's memory over the recorded time, of its first replay.
     pub lives: Vec<Vec<LifeSample>>,
+    /// What each row changes against the first.
+    pub changes: Vec<Change>,
     /// Which setting is worth trying.
     pub verdict: Verdict,
     /// Of the settings that the verdict names, by their places among the rows: the mappings with the most
@@ -148,15 +154,21 @@ struct Job {
     options: ReplayOptions,
 }
 
-/// Recordings that were opened, and their headers.
+/// Recordings that were opened, and their headers. In the order in which they were made, those of a program
+/// that was left alone first: how they are named changes nothing.
 fn open(files: &[PathBuf]) -> Result<(Vec<Replay>, Vec<TraceHeader>), AdviseError> {
-    let replays = files
-        .iter()
-        .map(|file| Replay::open(file, ReplayOptions::default()))
-        .collect::<Result<Vec<_>, _>>()?;
-    let headers = replays.iter().map(Replay::header).collect::<Result<Vec<_>, _>>()?;
-    check(files, &headers)?;
-    Ok((replays, headers))
+    let each = files.iter().map(|file| {
+        let replay = Replay::open(file, ReplayOptions::default())?;
+        let header = replay.header()?;
+        Ok((file, replay, header))
+    });
+    let mut opened = each.collect::<Result<Vec<_>, ReplayError>>()?;
+    opened.sort_by_cached_key(|(file, replay, header)| {
+        let pressure = header.pressure.is_some();
+        (pressure, header.shown_limit, header.started, replay.needs().events(), (*file).clone())
+    });
+    check(&opened)?;
+    Ok(opened.into_iter().map(|(_, replay, header)| (replay, header)).unzip())
 }
 
 /// The peak of anonymous memory that limits are shares of, in bytes: of all processes, the median of the
@@ -168,7 +180,7 @@ fn open(files: &[PathBuf]) -> Result<(Vec<Replay>, Vec<TraceHeader>), AdviseErro
 pub fn peak_anonymous(files: &[PathBuf], at_once: usize) -> Result<u64, AdviseError> {
     let (replays, headers) = open(files)?;
     let header = headers.first().ok_or(AdviseError::Nothing)?;
-    let present = grid(recorded_huge_config(header).unwrap_or_default()).swap_remove(0);
+    let present = present(header);
     let jobs = jobs(std::slice::from_ref(&present), &(0..replays.len()).collect::<Vec<_>>());
     let outcomes =
         in_parallel(&jobs, at_once, &|_, _| {}, |job| replay(job, &replays[job.recording], &present))?;
@@ -189,8 +201,7 @@ pub fn predict(
 ) -> Result<Prediction, AdviseError> {
     let (replays, headers) = open(files)?;
     let header = headers.first().ok_or(AdviseError::Nothing)?;
-    let present = recorded_huge_config(header).unwrap_or_default();
-    let settings = grid(present);
+    let settings = grid(header);
     let for_settings = &for_settings(&headers);
     let jobs = jobs(&settings, for_settings);
     let trial = trial(&replays, &headers, &settings[0], at_once);
@@ -217,16 +228,25 @@ pub fn predict(
             (setting.clone(), Row::of(&under(place), &touched, costs))
         })
         .collect();
-    let last = outcomes.first().and_then(|outcome| outcome.life.samples.last());
-    let seconds = last.map_or(0.0, |sample| sample.time_ns as f64 / 1e9);
+    let seconds = Range::of(under(0).iter().map(|outcome| recorded_ns(&outcome.life) as f64 / 1e9)).median;
     let first = |place: usize| under(place).first().map(|outcome| outcome.life.samples.clone());
     let lives = (0..settings.len()).map(|place| first(place).unwrap_or_default()).collect();
     let lost = under(0).iter().map(|outcome| outcome.lost).max().unwrap_or(0);
     let differences = under(0).iter().map(|outcome| outcome.differences).sum();
-    let spent: Vec<Range> = rows.iter().map(|(_, row)| row.fault_ns()).collect();
     let processor = Range::of(under(0).iter().map(|outcome| outcome.processor_ns as f64 / 1e9)).median;
     let processor_seconds = (processor > 0.0).then_some(processor);
-    let verdict = Verdict::of(&rows, processor_seconds.unwrap_or(seconds), &spent);
+    // The figures of each recording under a setting.
+    let figures = |setting: usize| -> Vec<Figures> {
+        let of = |&recording: &usize| {
+            let mine = jobs.iter().zip(&outcomes);
+            let mine = mine.filter(|(job, _)| job.setting == setting && job.recording == recording);
+            Figures::mean(&mine.map(|(_, outcome)| Figures::of(outcome, costs)).collect::<Vec<_>>())
+        };
+        for_settings.iter().map(of).collect()
+    };
+    let now = figures(0);
+    let changes: Vec<Change> = (0..settings.len()).map(|place| Change::of(&now, &figures(place))).collect();
+    let verdict = Verdict::of(&settings, &changes);
     let told = verdict.places().into_iter();
     let wastes = told.map(|place| {
         let found = jobs.iter().zip(&outcomes).find(|(job, _)| job.setting == place);
@@ -253,6 +273,7 @@ pub fn predict(
         header: header.clone(),
         lost,
         lives,
+        changes,
         verdict,
         wastes,
         rows,
@@ -274,7 +295,7 @@ pub fn predict_beside(
 ) -> Result<LimitRow, AdviseError> {
     let (replays, headers) = open(files)?;
     let header = headers.first().ok_or(AdviseError::Nothing)?;
-    let present = grid(recorded_huge_config(header).unwrap_or_default()).swap_remove(0);
+    let present = present(header);
     trial(&replays, &headers, &present, at_once).beside(limit, beside)
 }
 
@@ -313,16 +334,27 @@ pub(crate) fn command(header: &TraceHeader) -> String {
 }
 
 /// Whether predictions can be made from these recordings, and from all together.
-fn check(files: &[PathBuf], headers: &[TraceHeader]) -> Result<(), AdviseError> {
-    for (file, header) in files.iter().zip(headers) {
-        header.supports_thp_predictions().map_err(|why| AdviseError::Unsuited(file.clone(), why))?;
-        if header.command != headers[0].command {
+fn check(opened: &[(&PathBuf, Replay, TraceHeader)]) -> Result<(), AdviseError> {
+    let Some((first, _, of_first)) = opened.first() else { return Ok(()) };
+    let settings = present(of_first);
+    for (file, _, header) in opened {
+        header.supports_thp_predictions().map_err(|why| AdviseError::Unsuited(file.to_path_buf(), why))?;
+        if header.command != of_first.command {
             let named = |file: &Path, header: &TraceHeader| (file.to_path_buf(), command(header));
-            let ((first, is), (other, was)) = (named(file, header), named(&files[0], &headers[0]));
-            return Err(AdviseError::OtherCommand(first, is, other, was));
+            let ((other, is), (first, was)) = (named(file, header), named(first, of_first));
+            return Err(AdviseError::OtherCommand(other, is, first, was));
+        }
+        let differing = present(header).differing(&settings);
+        if !differing.is_empty() {
+            return Err(AdviseError::OtherSettings(first.to_path_buf(), file.to_path_buf(), differing));
         }
     }
     Ok(())
+}
+
+/// What the host had when the program was recorded.
+fn present(header: &TraceHeader) -> Setting {
+    grid(header).swap_remove(0)
 }
 
 /// The phases of khugepaged in which a setting is replayed.

@@ -5,6 +5,8 @@ use quire_mm::{
     space::TablesTechnique,
     thp::{HugeConfig, HugeEnabled, HugePolicy, KhugepagedConfig, KhugepagedSetting, OrderSet, SizeEnabled},
 };
+use quire_trace::format::TraceHeader;
+use quire_trace::replay::recorded_huge_config;
 
 /// One combination of settings.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -35,6 +37,11 @@ fn kib(order: Order) -> u64 {
     order.bytes() >> 10
 }
 
+/// The file that enables folios of a size.
+fn size_file(order: Order) -> String {
+    format!("hugepages-{}kB/enabled", kib(order))
+}
+
 /// The size as people write it: 64K, 1M.
 fn size(order: Order) -> String {
     match kib(order) {
@@ -55,15 +62,18 @@ impl Setting {
         orders.contains(Order::PMD)
     }
 
-    /// The files of `/sys/kernel/mm/transparent_hugepage` that affect predictions, and their values.
-    pub(crate) fn files(&self) -> Vec<(String, String)> {
-        let sizes = OrderSet::ANONYMOUS.iter().map(|order| {
-            (format!("hugepages-{}kB/enabled", kib(order)), self.huge.policy.size(order).name().to_owned())
-        });
-        let mut files: Vec<_> = sizes.collect();
-        files.push(("enabled".to_owned(), self.huge.policy.enabled().name().to_owned()));
-        let none = KhugepagedSetting::MaxPtesNone;
-        files.push((format!("khugepaged/{}", none.name()), self.huge.khugepaged.get(none).to_string()));
+    /// The files of `/sys/kernel/mm/transparent_hugepage` that affect predictions, and their values. Those of
+    /// the sizes that this host has.
+    pub(crate) fn files(&self, has: impl Fn(&str) -> bool) -> Vec<(String, String)> {
+        let policy = self.huge.policy;
+        let sizes = OrderSet::ANONYMOUS.iter().map(|order| (size_file(order), policy.size(order).name()));
+        let mut files: Vec<_> = sizes.filter(|(file, _)| has(file)).collect();
+        files.push(("enabled".to_owned(), policy.enabled().name()));
+        files.push(("defrag".to_owned(), policy.defrag().name()));
+        let mut files: Vec<_> = files.into_iter().map(|(file, word)| (file, word.to_owned())).collect();
+        files.extend(KhugepagedSetting::ALL.iter().map(|&setting| {
+            (format!("khugepaged/{}", setting.name()), self.huge.khugepaged.get(setting).to_string())
+        }));
         files
     }
 
@@ -91,6 +101,12 @@ impl Setting {
         commands.collect::<Vec<_>>().join("; ")
     }
 
+    /// The files in which a host set like this differs from one set as `other`, with their words here.
+    pub(crate) fn differing(&self, other: &Self) -> String {
+        let words = self.words(other).into_iter().map(|(word, file)| format!("{file}={word}"));
+        words.collect::<Vec<_>>().join(", ")
+    }
+
     /// What is to be written to which file below [`FOLDER`] on a host that is set as `present`, in this
     /// order.
     fn words(&self, present: &Self) -> Vec<(String, String)> {
@@ -101,7 +117,7 @@ impl Setting {
         for order in
             OrderSet::ANONYMOUS.iter().filter(|&order| new.policy.size(order) != old.policy.size(order))
         {
-            write(new.policy.size(order).name(), &format!("hugepages-{}kB/enabled", kib(order)));
+            write(new.policy.size(order).name(), &size_file(order));
         }
         if new.policy.enabled() != old.policy.enabled() {
             write(new.policy.enabled().name(), "enabled");
@@ -116,10 +132,20 @@ impl Setting {
     }
 }
 
-/// The settings that are tried for a program that was recorded on a host set as `present`, the present ones
-/// first.
+/// The settings that are tried for the program of a recording, those of the host that made it first. None that
+/// this host does not have: the kernel may know no sizes but the PMD's.
 #[must_use]
-pub fn grid(present: HugeConfig) -> Vec<Setting> {
+pub fn grid(header: &TraceHeader) -> Vec<Setting> {
+    let has = |order| match &header.settings {
+        Some(settings) => settings.thp_file(&size_file(order)).is_some(),
+        // Nothing is known of it.
+        None => true,
+    };
+    grid_of(recorded_huge_config(header).unwrap_or_default(), has)
+}
+
+/// The same of a host that is set as `present` and has folders of the orders that `has` tells.
+pub(crate) fn grid_of(present: HugeConfig, has: impl Fn(Order) -> bool) -> Vec<Setting> {
     let policy = |enabled| {
         let sizes = SizeEnabled::Inherit;
         let none = present.policy.with_sizes(OrderSet::ANONYMOUS, SizeEnabled::Never);
@@ -144,17 +170,22 @@ pub fn grid(present: HugeConfig) -> Vec<Setting> {
         Setting::new("thp=always", always),
         Setting::new("thp=always,max_ptes_none=0", HugeConfig { khugepaged: none(0), ..always }),
     ];
-    for order in small_orders() {
+    for order in small_orders().filter(|&order| has(order)) {
         let policy = asked.with_sizes(OrderSet::of(order), SizeEnabled::Always);
         settings.push(Setting::new(format!("mthp={}", size(order)), with(policy)));
     }
     let up_to_64k = OrderSet::ANONYMOUS.up_to(Order::new(4).unwrap_or(Order::ZERO));
     let small = OrderSet::ANONYMOUS.below(Order::PMD);
+    let has_all = |sizes: OrderSet| sizes.iter().all(&has);
     for (name, sizes) in [("mthp=16K-64K", up_to_64k), ("mthp=16K-1M", small)] {
-        settings.push(Setting::new(name, with(asked.with_sizes(sizes, SizeEnabled::Always))));
+        if has_all(sizes) {
+            settings.push(Setting::new(name, with(asked.with_sizes(sizes, SizeEnabled::Always))));
+        }
     }
-    let both = always.policy.with_sizes(up_to_64k, SizeEnabled::Always);
-    settings.push(Setting::new("thp=always,mthp=16K-64K", with(both)));
+    if has_all(up_to_64k) {
+        let both = always.policy.with_sizes(up_to_64k, SizeEnabled::Always);
+        settings.push(Setting::new("thp=always,mthp=16K-64K", with(both)));
+    }
     let found = settings.iter().position(|setting| setting.huge == present);
     let mut first = match found {
         Some(place) => settings.remove(place),
@@ -175,6 +206,10 @@ pub fn grid(present: HugeConfig) -> Vec<Setting> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn grid(present: HugeConfig) -> Vec<Setting> {
+        grid_of(present, |_| true)
+    }
 
     #[test]
     fn the_present_setting_comes_first_and_once() {
@@ -234,5 +269,29 @@ mod tests {
         assert!(
             present.commands(present).is_empty() && settings.last().unwrap().commands(present).is_empty()
         );
+    }
+
+    #[test]
+    fn sizes_that_the_host_does_not_have_are_not_tried() {
+        let names = |has: fn(Order) -> bool| -> Vec<String> {
+            grid_of(HugeConfig::default(), has).into_iter().map(|setting| setting.name).collect()
+        };
+        assert!(names(|_| false).iter().all(|name| !name.contains("mthp")));
+        let some = names(|order| order.get() <= 4);
+        assert!(some.iter().any(|name| name == "mthp=16K-64K") && some.iter().any(|name| name == "mthp=64K"));
+        assert!(some.iter().all(|name| name != "mthp=128K" && name != "mthp=16K-1M"));
+    }
+
+    #[test]
+    fn a_validation_sets_all_that_affects_it() {
+        let setting = &grid(HugeConfig::default())[0];
+        let names = |has: fn(&str) -> bool| -> Vec<String> {
+            setting.files(has).into_iter().map(|(file, _)| file).collect()
+        };
+        let all = names(|_| true);
+        for file in ["enabled", "defrag", "hugepages-64kB/enabled", "khugepaged/scan_sleep_millisecs"] {
+            assert!(all.iter().any(|name| name == file), "{file}: {all:?}");
+        }
+        assert!(names(|_| false).iter().all(|name| !name.contains("hugepages-")));
     }
 }

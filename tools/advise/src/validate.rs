@@ -58,9 +58,10 @@ pub struct LimitValidation {
 
 /// Puts the files of `setting` in place.
 fn apply(setting: &Setting) -> Result<Guard, MeasureError> {
-    let files = setting.files().into_iter();
+    let host = HostSettings::default();
+    let files = setting.files(|file| host.has(file)).into_iter();
     let words = files.fold(HugeSettings::new(), |words, (file, word)| words.with(file, word));
-    HostSettings::default().apply(&words)
+    host.apply(&words)
 }
 
 /// The program that is run.
@@ -129,6 +130,7 @@ pub fn run_within(
     for run in runs {
         match run {
             Ok(Truth { limited: Some(limited), .. }) if limited.oom_kills > 0 => found.killed += 1,
+            Ok(Truth { status, .. }) if !status.success() => return Err(MeasureError::Failed(status)),
             Ok(Truth { limited: Some(limited), wall, .. }) => {
                 found.truths.push((limited, wall.as_secs_f64()));
             }
@@ -213,7 +215,11 @@ pub fn validate(
             let guard = apply(setting)?;
             let truth = program.run(&options);
             guard.restore()?;
-            truths.push(truth?);
+            let truth = truth?;
+            if !truth.status.success() {
+                return Err(MeasureError::Failed(truth.status));
+            }
+            truths.push(truth);
         }
     }
     let pairs = settings.iter().zip(&truths);

@@ -1,13 +1,12 @@
 //! Which setting is worth trying.
 
-use crate::figures::{Range, Row};
-use crate::setting::Setting;
+use crate::change::{Change, Difference, Measure};
+use crate::setting::{NEVER, Setting};
 use std::collections::BTreeSet;
 
-/// A change of the peak that is worth a change of settings: 5 %, less what a prediction of it may be wrong
-/// by.
+/// A change of memory that is worth a change of settings: 5 %, less what a prediction of it may be wrong by.
 const WORTH_MEMORY: f64 = 0.045;
-/// A change of the peak that is worth reporting.
+/// A change of memory that is worth reporting.
 const NOTABLE: f64 = 0.02;
 /// A change below so many bytes matters to no host.
 const NOTABLE_BYTES: f64 = (1 << 20) as f64;
@@ -16,94 +15,119 @@ const WORTH_TIME: f64 = 0.02;
 /// Of settings that save time, the verdict names the one that takes least memory, if it saves this share of
 /// the most.
 const NEARLY_MOST: f64 = 0.9;
+/// Shares of memory, or of the time, that differ by no more than this are the same to a verdict.
+const TIE: f64 = 0.01;
 
 /// What one setting changes, against the present one.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Gain {
     /// Its place among the rows.
     pub place: usize,
-    /// Change of the peak of anonymous memory of the largest process, as a share of the present one: negative
-    /// is less memory.
-    pub memory: f64,
-    /// Change of the number of page faults likewise.
-    pub faults: f64,
-    /// The share of the processor time that other page faults save, or of the recorded time where the
-    /// processor time is not known: an estimate.
-    pub time: f64,
-    /// The same with the least and the most that a fault was measured to take.
-    pub time_range: [f64; 2],
+    /// The differences.
+    pub change: Change,
 }
 
 /// Which setting is worth trying.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Verdict {
-    /// The setting that takes least memory, if it takes less than the present one by more than the spread.
+    /// The setting that takes least memory, if by some measure it takes less than the present one in each
+    /// recording, and by none notably more.
     pub least_memory: Option<Gain>,
-    /// The setting whose fewer page faults save most time for no notable more memory.
+    /// The setting whose fewer page faults save most time for no notable more memory by any measure.
     pub fewest_faults: Option<Gain>,
-    /// The setting that takes most more memory than the present one, if any takes notably more: a warning.
+    /// The setting that takes most more memory than the present one by some measure, if any takes notably
+    /// more: a warning.
     pub most_memory: Option<Gain>,
 }
 
-/// The change from `old` to `new`, as a share of `old`.
-fn change(old: f64, new: f64) -> f64 {
-    if old > 0.0 { (new - old) / old } else { 0.0 }
+impl Gain {
+    /// All of memory in one number: the mean of the changes by each measure.
+    fn memory(&self) -> f64 {
+        let shares = self.change.memory.iter().map(|(_, difference)| difference.share.median);
+        shares.sum::<f64>() / Measure::ALL.len() as f64
+    }
+
+    /// The measure by which the setting saves memory that matters, if any: the one that falls most.
+    #[must_use]
+    pub fn saving(&self) -> Option<(Measure, Difference)> {
+        let matters = |difference: &Difference| {
+            difference.falls(WORTH_MEMORY) && difference.amount.median <= -NOTABLE_BYTES
+        };
+        self.most(|difference| -difference.share.median, matters)
+    }
+
+    /// The measure by which it takes notably more in each recording, if any: the one that rises most.
+    #[must_use]
+    pub fn rise(&self) -> Option<(Measure, Difference)> {
+        let matters = |difference: &Difference| {
+            difference.share.median > NOTABLE
+                && difference.share.min > 0.0
+                && difference.amount.median >= NOTABLE_BYTES
+        };
+        self.most(|difference| difference.share.median, matters)
+    }
+
+    /// Of the measures whose difference matters the one with most of `of`: the first of several that have as
+    /// good as that.
+    fn most(
+        &self,
+        of: impl Fn(&Difference) -> f64,
+        matters: impl Fn(&Difference) -> bool,
+    ) -> Option<(Measure, Difference)> {
+        let mattering = || self.change.memory.iter().filter(|(_, difference)| matters(difference));
+        let most = mattering().map(|(_, difference)| of(difference)).max_by(f64::total_cmp)?;
+        let mut near = mattering().filter(|(_, difference)| of(difference) >= most - TIE * (1.0 + most));
+        near.next().map(|(measure, difference)| (measure, *difference))
+    }
+
+    /// Whether it takes no notably more memory by any measure.
+    fn is_no_larger(&self) -> bool {
+        self.change.memory.iter().all(|(_, difference)| difference.share.median < NOTABLE)
+    }
+
+    /// Whether what it takes more is too little to matter to a host.
+    fn is_hardly_larger(&self) -> bool {
+        self.change.memory.iter().all(|(_, difference)| {
+            difference.share.median < NOTABLE || difference.amount.median < NOTABLE_BYTES
+        })
+    }
 }
 
-/// Whether a peak of `new` lies so far below one of `old` that it matters, and by more than `share`.
-fn takes_less(old: Range, new: Range, share: f64) -> bool {
-    is_below(old, new, share) && old.median - new.median >= NOTABLE_BYTES
-}
-
-/// Whether `new` lies below `old` by more than `share`, and by more than both spread.
-fn is_below(old: Range, new: Range, share: f64) -> bool {
-    change(old.median, new.median) < -share && new.median + new.spread() < old.median - old.spread()
+/// Of gains that take the least memory, or as good as that, those that save most time, or as good as that; of
+/// these the smallest that does not take huge pages from programs that ask for them.
+fn smallest(gains: Vec<Gain>, settings: &[Setting]) -> Option<Gain> {
+    let least = gains.iter().map(Gain::memory).min_by(f64::total_cmp)?;
+    let small: Vec<Gain> = gains.into_iter().filter(|gain| gain.memory() <= least + TIE).collect();
+    let most = small.iter().map(|gain| gain.change.time.median).max_by(f64::total_cmp)?;
+    let quick = small.into_iter().filter(|gain| gain.change.time.median >= most - TIE);
+    let takes_away = |gain: &Gain| settings.get(gain.place).is_some_and(|setting| setting.name == NEVER);
+    quick.min_by(|one, other| {
+        takes_away(one).cmp(&takes_away(other)).then(one.memory().total_cmp(&other.memory()))
+    })
 }
 
 impl Verdict {
-    /// Of rows, the present setting's first, of a program that took `seconds` of processor time, of which it
-    /// spent `spent` nanoseconds in page faults, a number a row.
-    pub(crate) fn of(rows: &[(Setting, Row)], seconds: f64, spent: &[Range]) -> Self {
-        let (Some((_, present)), Some(&now)) = (rows.first(), spent.first()) else {
-            return Self { least_memory: None, fewest_faults: None, most_memory: None };
+    /// Of settings, the present one first, and what each changes.
+    pub(crate) fn of(settings: &[Setting], changes: &[Change]) -> Self {
+        let gains = || {
+            let others = changes.iter().enumerate().skip(1);
+            others.map(|(place, change)| Gain { place, change: *change })
         };
-        let saved = |place: usize, of: fn(Range) -> f64| {
-            let there = spent.get(place).copied().unwrap_or(now);
-            (of(now) - of(there)) / 1e9 / seconds.max(f64::MIN_POSITIVE)
+        let saving = gains().filter(|gain| gain.saving().is_some() && gain.is_hardly_larger());
+        let least_memory = smallest(saving.collect(), settings);
+        let is_faster = |gain: &Gain| {
+            let change = &gain.change;
+            change.faults.falls(0.0) && change.time.median >= WORTH_TIME && change.time.min > 0.0
         };
-        let gain = |place: usize, row: &Row| Gain {
-            place,
-            memory: change(present.peak_largest.median, row.peak_largest.median),
-            faults: change(present.faults.median, row.faults.median),
-            time: saved(place, |spent| spent.median),
-            time_range: {
-                let ends = [saved(place, |spent| spent.min), saved(place, |spent| spent.max)];
-                if ends[0] <= ends[1] { ends } else { [ends[1], ends[0]] }
-            },
-        };
-        let others = || rows.iter().enumerate().skip(1).map(|(place, (_, row))| (place, row));
-        let least_memory = others()
-            .filter(|(_, row)| takes_less(present.peak_largest, row.peak_largest, WORTH_MEMORY))
-            .map(|(place, row)| gain(place, row))
-            .min_by(|one, other| {
-                (one.memory, one.faults)
-                    .partial_cmp(&(other.memory, other.faults))
-                    .unwrap_or(std::cmp::Ordering::Equal)
-            });
-        let faster: Vec<Gain> = others()
-            .filter(|(_, row)| is_below(present.faults, row.faults, 0.0))
-            .map(|(place, row)| gain(place, row))
-            .filter(|gain| gain.memory < NOTABLE && gain.time >= WORTH_TIME)
-            .collect();
-        let most = faster.iter().map(|gain| gain.time).fold(0.0, f64::max);
-        let fewest_faults = faster
-            .into_iter()
-            .filter(|gain| gain.time >= NEARLY_MOST * most)
-            .min_by(|one, other| one.memory.total_cmp(&other.memory));
-        let most_memory = others()
-            .filter(|(_, row)| takes_less(row.peak_largest, present.peak_largest, NOTABLE))
-            .map(|(place, row)| gain(place, row))
-            .max_by(|one, other| one.memory.total_cmp(&other.memory));
+        let faster: Vec<Gain> = gains().filter(|gain| is_faster(gain) && gain.is_no_larger()).collect();
+        let most = faster.iter().map(|gain| gain.change.time.median).fold(0.0, f64::max);
+        let nearly = faster.into_iter().filter(|gain| gain.change.time.median >= NEARLY_MOST * most);
+        let fewest_faults = smallest(nearly.collect(), settings);
+        let rising: Vec<(f64, Gain)> =
+            gains().filter_map(|gain| Some((gain.rise()?.1.share.median, gain))).collect();
+        let most = rising.iter().map(|(rise, _)| *rise).fold(0.0, f64::max);
+        let most_memory = rising.into_iter().find(|(rise, _)| *rise >= most - TIE * (1.0 + most));
+        let most_memory = most_memory.map(|(_, gain)| gain);
         Self { least_memory, fewest_faults, most_memory }
     }
 
@@ -130,63 +154,103 @@ impl Verdict {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::setting::grid;
+    use crate::change::{Figures, Measured};
+    use crate::setting::grid_of;
     use quire_mm::thp::HugeConfig;
 
-    /// Rows with these medians of memory and faults; the rest are as the first.
-    fn rows(figures: &[(f64, f64)], spread: f64) -> Vec<(Setting, Row)> {
-        let range = |median: f64| Range { median, min: median - spread, max: median + spread };
-        let settings = grid(HugeConfig::default());
-        let figures = figures.iter().chain(std::iter::repeat(&figures[0]));
-        let row = |&(memory, faults): &(f64, f64)| Row {
-            peak_largest: range(memory),
-            faults: range(faults),
-            faults_by_size: [(4096, range(faults))].into(),
-            ..Row::default()
-        };
-        settings.into_iter().zip(figures.map(row)).collect()
+    fn figures(memory: f64, faults: f64) -> Figures {
+        Figures {
+            memory: Measured::of(|_| memory),
+            faults,
+            fault_ns: [faults * 500.0, faults * 250.0, faults * 2000.0],
+            time_ns: 1e9,
+        }
     }
 
-    /// The verdict on a program that ran for a second on a host that was not calibrated.
-    fn verdict(rows: &[(Setting, Row)]) -> Verdict {
-        let spent: Vec<Range> = rows.iter().map(|(_, row)| row.fault_ns()).collect();
-        Verdict::of(rows, 1.0, &spent)
+    /// The verdict on these figures, those of each recording for each setting.
+    fn verdict(settings: &[Vec<Figures>]) -> Verdict {
+        let changes: Vec<Change> = settings.iter().map(|one| Change::of(&settings[0], one)).collect();
+        Verdict::of(&grid_of(HugeConfig::default(), |_| true), &changes)
+    }
+
+    /// Of one recording.
+    fn verdict_of_one(figures_of: &[(f64, f64)]) -> Verdict {
+        verdict(&figures_of.iter().map(|&(memory, faults)| vec![figures(memory, faults)]).collect::<Vec<_>>())
+    }
+
+    fn place(gain: Option<&Gain>) -> Option<usize> {
+        gain.map(|gain| gain.place)
     }
 
     #[test]
     fn nothing_is_advised_where_nothing_changes() {
-        let found = verdict(&rows(&[(1e9, 1e5), (0.96e9, 0.9e5), (1.01e9, 0.75e5)], 0.0));
+        let found = verdict_of_one(&[(1e9, 1e5), (0.96e9, 0.9e5), (1.01e9, 0.75e5)]);
         assert!(found.nothing_changes() && found.recommended().is_none() && found.most_memory.is_none());
-        assert!(Verdict::of(&[], 0.0, &[]).nothing_changes());
+        assert!(Verdict::of(&[], &[]).nothing_changes());
     }
 
     #[test]
     fn less_than_a_mebibyte_is_not_told() {
-        let found = verdict(&rows(&[(1e5, 10.0), (0.5e5, 10.0), (9e5, 10.0)], 0.0));
+        let found = verdict_of_one(&[(1e5, 10.0), (0.5e5, 10.0), (9e5, 10.0)]);
         assert!(found.nothing_changes() && found.most_memory.is_none());
     }
 
     #[test]
-    fn memory_comes_before_faults_and_both_before_chance() {
-        let figures = [(1e9, 1e5), (0.7e9, 2e5), (1.4e9, 1e3), (1.0e9, 1e4)];
-        let found = verdict(&rows(&figures, 1e3));
-        assert_eq!(found.least_memory.as_ref().map(|gain| gain.place), Some(1));
+    fn memory_comes_before_faults() {
+        let found = verdict_of_one(&[(1e9, 1e5), (0.7e9, 2e5), (1.4e9, 1e3), (1.0e9, 1e4)]);
+        assert_eq!(place(found.least_memory.as_ref()), Some(1));
         // The one with fewer still takes more memory.
-        assert_eq!(found.fewest_faults.as_ref().map(|gain| gain.place), Some(3));
-        assert_eq!(
-            found.most_memory.as_ref().map(|gain| (gain.place, (gain.memory * 100.0).round())),
-            Some((2, 40.0))
-        );
-        assert_eq!(found.recommended().map(|gain| gain.place), Some(1));
-        // What the recordings differ in hides it.
-        let found = verdict(&rows(&figures, 0.3e9));
-        assert!(found.nothing_changes() && found.most_memory.is_none());
+        assert_eq!(place(found.fewest_faults.as_ref()), Some(3));
+        let most = found.most_memory.as_ref().expect("one takes more");
+        let (_, rise) = most.rise().expect("more");
+        assert_eq!((most.place, (rise.share.median * 100.0).round()), (2, 40.0));
+        assert_eq!(place(found.recommended()), Some(1));
+    }
+
+    /// Recordings of a program whose memory depends on its input: each doubles.
+    #[test]
+    fn what_recordings_differ_in_hides_no_difference_that_each_has() {
+        let present: Vec<Figures> = [0.5e9, 1e9, 1.5e9].map(|memory| figures(memory, 1e5)).into();
+        let doubled = [1e9, 2e9, 3e9].map(|memory| figures(memory, 1e3)).into();
+        let found = verdict(&[present.clone(), doubled]);
+        assert_eq!(place(found.most_memory.as_ref()), Some(1));
+        assert!(found.nothing_changes());
+        // One that saves in two of three is chance.
+        let chance = [0.4e9, 0.8e9, 1.6e9].map(|memory| figures(memory, 1e5)).into();
+        assert!(verdict(&[present, chance]).least_memory.is_none());
+    }
+
+    #[test]
+    fn more_memory_by_any_measure_is_not_the_same_memory() {
+        for measure in Measure::ALL {
+            let now = figures(1e9, 1e6);
+            let memory = Measured::of(|one| if one == measure { 1.03e9 } else { 1e9 });
+            let fast = Figures { memory, ..figures(1e9, 1e3) };
+            let found = verdict(&[vec![now.clone()], vec![fast.clone()]]);
+            assert!(found.fewest_faults.is_none(), "{measure:?}");
+            let warned = found.most_memory.and_then(|gain| Some(gain.rise()?.0));
+            assert_eq!(warned, Some(measure));
+            // Nor is it worth trying for what it saves elsewhere.
+            let less = Measured::of(|one| if one == measure { 1.03e9 } else { 0.8e9 });
+            let found = verdict(&[vec![now], vec![Figures { memory: less, ..fast }]]);
+            assert!(found.least_memory.is_none(), "{measure:?}");
+        }
     }
 
     #[test]
     fn of_settings_that_save_nearly_as_much_time_the_smallest_is_named() {
-        let most = [(1e9, 1e6), (1.015e9, 1e3), (1.002e9, 3e4), (1.001e9, 5e5)];
-        let found = verdict(&rows(&most, 0.0));
-        assert_eq!(found.fewest_faults.map(|gain| gain.place), Some(2));
+        let found = verdict_of_one(&[(1e9, 1e6), (1.019e9, 1e3), (1.002e9, 3e4), (1.001e9, 5e5)]);
+        assert_eq!(place(found.fewest_faults.as_ref()), Some(2));
+    }
+
+    /// The places are those of `grid`, with `thp=madvise` present: 1 is `thp=never`, 2 `thp=always`.
+    #[test]
+    fn a_hair_less_memory_decides_nothing() {
+        // Half the memory, and a thousandth less for six times the faults.
+        let found = verdict_of_one(&[(1e9, 1e5), (0.4995e9, 6e5), (0.5e9, 1e5)]);
+        assert_eq!(place(found.least_memory.as_ref()), Some(2));
+        // Equal: what programs ask for is not taken from them.
+        let found = verdict_of_one(&[(1e9, 1e5), (0.5e9, 1e5), (0.5e9, 1e5)]);
+        assert_eq!(place(found.least_memory.as_ref()), Some(2));
     }
 }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
 use std::time::Duration;
 
 /// Why there is no measurement. The host's settings are as they were.
@@ -56,6 +57,9 @@ pub enum MeasureError {
         /// How many processes the kernel killed.
         kills: u64,
     },
+    /// The program failed, so that it is not what was recorded.
+    #[error("the program ended with {0}; a run that fails is no measurement")]
+    Failed(ExitStatus),
     /// This process may not trace the program.
     #[error("cannot follow the program's processes with ptrace: {0}")]
     Trace(io::Error),

@@ -80,6 +80,11 @@ impl HostSettings {
         Ok(chosen(&self.text(&self.path(file)?)?))
     }
 
+    /// Whether the host has this setting.
+    pub fn has(&self, file: &str) -> bool {
+        self.word(file).is_ok()
+    }
+
     /// The present values of all settings that a program's memory depends on: `enabled`, `defrag`,
     /// `use_zero_page`, each size's `enabled`, and khugepaged's.
     ///

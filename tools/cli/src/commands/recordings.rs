@@ -3,20 +3,22 @@
 use super::at_once;
 use super::input::{Input, failed};
 use super::record::{not_recorded, pressure, swap_to_keep};
+use super::replay::failure;
 use crate::args::AdviseArguments;
 use crate::exit::Failure;
 use crate::output::warn;
 use quire_advise::{LimitSetting, peak_anonymous};
 use quire_measure::{HostSwap, limit_files};
 use quire_output::temporary_file;
-use quire_trace::format::Pressure;
+use quire_trace::format::{HostSettings, Pressure};
 use quire_trace::record::{RecordError, RecordOptions, RecordTarget, ShownLimit, record};
+use quire_trace::replay::{Replay, ReplayOptions};
 use std::ffi::OsString;
 use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,6 +43,17 @@ pub(super) struct Recordings {
     opened: Option<PathBuf>,
     /// Each run of the command has all of it.
     input: Input,
+    /// The host's settings in the first run, once that was made.
+    settings: Option<Option<HostSettings>>,
+}
+
+/// How often a run is made again.
+const MOST_TRIES: u32 = 5;
+
+/// The settings of the host that a recording was made on.
+fn settings_of(file: &Path) -> Result<Option<HostSettings>, Failure> {
+    let header = Replay::open(file, ReplayOptions::default()).and_then(|replay| replay.header());
+    Ok(header.map_err(failure)?.settings)
 }
 
 /// How a command is recorded.
@@ -54,7 +67,7 @@ struct Way {
 impl Recordings {
     /// Those in these files; each run of the command has this input.
     pub(super) fn of(files: Vec<PathBuf>, input: Input) -> Self {
-        Self { files, open: Vec::new(), opened: None, input }
+        Self { files, open: Vec::new(), opened: None, input, settings: None }
     }
 
     /// The standard input of a run that is not recorded.
@@ -161,8 +174,33 @@ impl Recordings {
         Ok(())
     }
 
-    /// Records it in run `run`, in this way. Returns how long it ran.
+    /// Records it in run `run`, in this way. Returns how long it ran. Another program may change the host's
+    /// settings, and restore them: then it runs again.
     fn record_once(
+        &mut self,
+        command: &[OsString],
+        way: Way,
+        run: u16,
+    ) -> Result<Result<Duration, RecordError>, Failure> {
+        for _ in 0..MOST_TRIES {
+            let wall = match self.record_run(command, way, run)? {
+                Ok(wall) => wall,
+                Err(error) => return Ok(Err(error)),
+            };
+            let made = self.files.last().map(|file| settings_of(file)).transpose()?.flatten();
+            if self.settings.get_or_insert_with(|| made.clone()) == &made {
+                return Ok(Ok(wall));
+            }
+            warn(format_args!(
+                "the host's settings of huge pages have changed since the first run: run {run} is made again"
+            ));
+            self.files.pop();
+            self.open.pop();
+        }
+        Err(Failure::work("the host's settings of huge pages change while the program is recorded"))
+    }
+
+    fn record_run(
         &mut self,
         command: &[OsString],
         way: Way,
@@ -194,7 +232,10 @@ impl Recordings {
             )));
         }
         if summary.exit_code() != 0 {
-            warn(format_args!("the program ended with code {} (run {run})", summary.exit_code()));
+            return Err(Failure::work(format!(
+                "the program ended with code {} (run {run}); a run that fails is no measurement",
+                summary.exit_code()
+            )));
         }
         self.files.push(PathBuf::from(format!("/proc/self/fd/{}", open.as_raw_fd())));
         self.open.push(open);

@@ -8,7 +8,7 @@ use quire_advise::{HEAT_COLUMNS, grid, touched_pages};
 use quire_mm::thp::HugeConfig;
 use quire_report::Section;
 use quire_trace::format::{EXTENSION, TraceErrorKind, TraceHeader, TraceReader, UseSource};
-use quire_trace::replay::{Replay, ReplayError, ReplayOptions, ReplayReport, recorded_huge_config};
+use quire_trace::replay::{Replay, ReplayError, ReplayOptions, ReplayReport};
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -129,7 +129,7 @@ pub(crate) fn prepared(
 
 /// The controls of huge pages that the setting of this name stands for, where the program was recorded.
 fn setting(header: &TraceHeader, name: &str) -> Result<HugeConfig, Failure> {
-    let settings = grid(recorded_huge_config(header).unwrap_or_default());
+    let settings = grid(header);
     let found = settings.iter().find(|setting| setting.name == name).map(|setting| setting.huge);
     found.ok_or_else(|| {
         let names: Vec<&str> = settings.iter().map(|setting| setting.name.as_str()).collect();

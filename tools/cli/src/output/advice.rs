@@ -3,12 +3,13 @@
 use super::table::shorten;
 use super::{advice_limits, say, say_line, say_wrapped, spark};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
-use quire_advise::{FOLDER, Figure, Gain, LimitValidation, Prediction, Range, Row, Setting, Validation};
+use quire_advise::{
+    FOLDER, Figure, Gain, LimitValidation, Measure, Prediction, Range, Row, Setting, Validation,
+};
 use serde_json::{Map, Value, json};
 
-/// Columns that a narrow table lacks: the range, the mean, what is resident with files, and the faults of 2
-/// MiB.
-const NARROW_LACKS: [usize; 4] = [2, 3, 4, 7];
+/// Columns that a narrow table lacks: the range, the largest process, the mean and the end.
+const NARROW_LACKS: [usize; 4] = [2, 3, 4, 5];
 /// The share of the peak from which on the place of waste is reported.
 const NOTABLE_WASTE: f64 = 0.02;
 /// Smaller changes are ignored.
@@ -98,11 +99,11 @@ fn table(prediction: &Prediction, all: bool, drawn: bool) -> Table {
         "setting",
         "peak anonymous",
         "range",
+        "largest\nprocess",
         "mean",
-        "resident\n(mean)",
+        "at the\nend",
         "page\ntables",
         "faults",
-        "2 MiB\nfaults",
         "by\n2 MiB",
         "large\nfolios",
         "never\ntouched",
@@ -120,7 +121,7 @@ fn table(prediction: &Prediction, all: bool, drawn: bool) -> Table {
     let Some((_, present)) = prediction.rows.first() else { return table };
     for (place, (setting, row)) in prediction.rows.iter().enumerate() {
         let share = |range: Range| format!("{:.0} %", range.median * 100.0);
-        let peak = row.peak_largest;
+        let peak = row.peak_anonymous;
         let over_time = prediction.lives.get(place).filter(|_| drawn).map(|samples| {
             let values: Vec<(u64, u64)> =
                 samples.iter().map(|sample| (sample.time_ns, sample.anonymous)).collect();
@@ -128,13 +129,13 @@ fn table(prediction: &Prediction, all: bool, drawn: bool) -> Table {
         });
         let cells = chosen([
             format!("{}{}", setting.name, if setting.is_present { " (now)" } else { "" }),
-            format!("{}{}", size(peak.median), percent(change(present.peak_largest, peak))),
+            format!("{}{}", size(peak.median), percent(change(present.peak_anonymous, peak))),
             if peak.spread() == 0.0 { String::new() } else { format!("+-{}", size(peak.spread())) },
+            size(row.peak_largest.median),
             size(row.mean_anonymous.median),
-            format!("{} ({})", size(row.peak_resident.median), size(row.mean_resident.median)),
+            size(row.end_anonymous.median),
             size(row.peak_page_tables.median),
             format!("{}{}", count(row.faults.median), percent(change(present.faults, row.faults))),
-            count(row.huge_faults.median),
             share(row.huge_share),
             share(row.large_share),
             size(row.waste.median),
@@ -158,31 +159,37 @@ fn why(prediction: &Prediction, place: usize) -> Option<String> {
         return Some(format!("{name} is worth trying. {}{}", saves(gain, now, row), wasted(prediction, 0)));
     }
     if let Some(gain) = verdict.fewest_faults.as_ref().filter(is_here) {
-        let memory = percent(gain.memory);
+        let (change, (_, worst)) = (&gain.change, gain.change.worst());
+        let memory = percent(worst.share.median);
         return Some(format!(
             "{name} is worth trying for speed: {} page faults instead of {} save an estimated {:.0} % of the {} ({:.0} to \
              {:.0} %{}), for{} memory.{}{}",
             count(row.faults.median),
             count(now.faults.median),
-            gain.time * 100.0,
+            change.time.median * 100.0,
             if prediction.processor_seconds.is_some() { "processor time" } else { "time" },
-            gain.time_range[0] * 100.0,
-            gain.time_range[1] * 100.0,
+            change.time_range[0] * 100.0,
+            change.time_range[1] * 100.0,
             if row.estimate_ns.is_none() { "; quire calibrate narrows that" } else { "" },
             if memory.is_empty() { " the same" } else { &memory },
             khugepaged(row),
             wasted(prediction, place),
         ));
     }
-    verdict.most_memory.as_ref().filter(is_here).map(|gain| {
-        format!(
-            "Beware of {name}: it takes {} more at the peak ({:+.0} %), and {} of its memory is never touched.{}",
-            size(row.peak_largest.median - now.peak_largest.median),
-            gain.memory * 100.0,
-            size(row.waste.median),
-            wasted(prediction, place),
-        )
-    })
+    let gain = verdict.most_memory.as_ref().filter(is_here)?;
+    let (measure, rise) = gain.rise()?;
+    let untouched = if row.waste.median > NOTABLE_WASTE * row.peak_anonymous.median {
+        format!(", and {} of its memory is never touched", size(row.waste.median))
+    } else {
+        String::new()
+    };
+    Some(format!(
+        "Beware of {name}: it takes {} more {} ({:+.0} %){untouched}.{}",
+        size(rise.amount.median),
+        measure.name(),
+        rise.share.median * 100.0,
+        wasted(prediction, place),
+    ))
 }
 
 /// The mappings in which a setting wastes most, if it wastes notably.
@@ -249,12 +256,15 @@ pub(crate) fn verdict(prediction: &Prediction) -> Vec<String> {
     lines
 }
 
+/// The memory that a setting saves, by the measure that falls most.
 fn saves(gain: &Gain, now: &Row, row: &Row) -> String {
+    let Some((measure, saving)) = gain.saving() else { return String::new() };
     format!(
-        "The largest process needs {} at its peak instead of {} ({:+.0} %), for {} page faults instead of {}.",
-        size(row.peak_largest.median),
-        size(now.peak_largest.median),
-        gain.memory * 100.0,
+        "It takes {} instead of {} {} ({:+.0} %), with {} page faults instead of {}.",
+        size(row.memory(measure).median),
+        size(now.memory(measure).median),
+        measure.name(),
+        saving.share.median * 100.0,
         count(row.faults.median),
         count(now.faults.median),
     )
@@ -300,7 +310,9 @@ fn row_object(setting: &Setting, row: &Row) -> Map<String, Value> {
     for (name, range) in [
         ("peak_anonymous", row.peak_anonymous),
         ("peak_largest", row.peak_largest),
+        ("peak_mapped", row.peak_mapped),
         ("mean_anonymous", row.mean_anonymous),
+        ("end_anonymous", row.end_anonymous),
         ("peak_resident", row.peak_resident),
         ("mean_resident", row.mean_resident),
         ("peak_page_tables", row.peak_page_tables),
@@ -369,13 +381,21 @@ pub(crate) fn objects(
     let rows = &prediction.rows;
     let gain = |gain: Option<&Gain>| {
         gain.zip(rows.first()).map(|(gain, (present, _))| {
-            let setting = &rows[gain.place].0;
+            let (setting, change) = (&rows[gain.place].0, &gain.change);
+            let of = |measure: Measure| change.memory[measure].share.median;
             json!({
                 "setting": setting.name,
-                "memory_change": gain.memory,
-                "faults_change": gain.faults,
-                "time_saved_estimate": gain.time,
-                "time_saved_estimate_range": gain.time_range,
+                "memory_change": of(Measure::Largest),
+                "memory_changes": {
+                    "peak_largest": of(Measure::Largest),
+                    "peak_mapped": of(Measure::Mapped),
+                    "peak_anonymous": of(Measure::Charged),
+                    "mean_anonymous": of(Measure::Mean),
+                    "end_anonymous": of(Measure::End),
+                },
+                "faults_change": change.faults.share.median,
+                "time_saved_estimate": change.time.median,
+                "time_saved_estimate_range": change.time_range,
                 "apply": setting.commands(present),
                 "undo": present.commands(setting),
             })

@@ -89,25 +89,26 @@ fn median(range: Range) -> Option<f64> {
     Some(range.median)
 }
 
-/// The peak of the largest process under each setting, with what was measured.
+/// The peak of all processes under each setting, with what was measured.
 fn peaks(rows: &[(Setting, Row)], validations: &[Validation]) -> Picture {
     let measured = |setting: &Setting| {
         let validation = validations.iter().find(|validation| validation.setting == setting.name)?;
-        let figure = validation.figures.iter().find(|figure| figure.name == "peak_largest")?;
+        let figure = validation.figures.iter().find(|figure| figure.name == "peak_anonymous")?;
         median(figure.measured)
     };
     let names: &[&str] = if validations.is_empty() { &["predicted"] } else { &["predicted", "measured"] };
     Picture {
         name: "peak-memory".to_owned(),
-        title: "The most memory that the largest process needs".to_owned(),
-        explanation: "For each setting of large pages, the highest private memory of one process (peak anonymous memory): \
-                      what the machine must have for it. The first row is the setting that the host has now."
+        title: "The most memory that all processes together need".to_owned(),
+        explanation: "For each setting of large pages, the highest private memory of all processes at one moment (peak \
+                      anonymous memory): what the machine must have for them. The first row is the setting that the host \
+                      has now."
             .to_owned(),
         columns: columns("setting", names, &Unit::Bytes),
         rows: rows
             .iter()
             .map(|(setting, figures)| {
-                let numbers = [median(figures.peak_largest), measured(setting)];
+                let numbers = [median(figures.peak_anonymous), measured(setting)];
                 row(&shown(setting), numbers.into_iter().take(names.len()))
             })
             .collect(),

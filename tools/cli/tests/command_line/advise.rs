@@ -226,17 +226,38 @@ for start in range(0, 64 << 20, 1 << 20):
     assert!(objects(&output).iter().any(is_told), "{told}");
 }
 
-/// The program's output is not mixed with the advice, and its exit code is told.
+/// The program's output is not mixed with the advice.
 #[test]
 fn a_command_is_recorded_and_its_output_kept_apart() {
-    let program = ["sh", "-c", "echo from the program; exit 3"];
+    let program = ["sh", "-c", "echo from the program"];
     let output = advise(&[&["--runs", "2", "--no-limits", "--json", "--"][..], &program].concat());
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{errors}");
     assert_eq!(errors.lines().filter(|line| *line == "from the program").count(), 2, "{errors}");
-    assert!(errors.contains("ended with code 3 (run 2)"), "{errors}");
     let objects = objects(&output);
     assert_eq!(objects.last().map(|verdict| &verdict["recordings"]), Some(&Value::from(2)));
+}
+
+/// A program that works the first time only.
+#[test]
+fn a_run_that_fails_is_no_measurement() {
+    let folder = Folder::new("fails");
+    let program = ["sh", "-c", "mkdir once || exit 3"];
+    let output =
+        quire_with(&[&["advise", "--runs", "2", "--no-limits", "--"][..], &program].concat(), |command| {
+            command.current_dir(&folder.0);
+        });
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{errors}");
+    assert!(errors.contains("quire: the program ended with code 3 (run 2)"), "{errors}");
+    assert!(output.stdout.is_empty());
+}
+
+#[test]
+fn a_validation_of_another_command_is_refused() {
+    let file = recording("git-log.qtr");
+    let line = complaint(&advise(&["--validate", text(&file), "--", "true"]));
+    assert!(line.contains("is a recording of `git"), "{line}");
 }
 
 #[test]

@@ -103,7 +103,7 @@ fn a_page_of_advice_has_the_numbers_of_json() {
     let settings: Vec<&Value> = objects.iter().filter(|object| object["present"].is_boolean()).collect();
     assert!(settings.len() >= 14 && peaks.len() == settings.len());
     for (row, setting) in peaks.iter().zip(&settings) {
-        assert_eq!(row[1], setting["peak_largest"], "{row}");
+        assert_eq!(row[1], setting["peak_anonymous"], "{row}");
     }
     // Over time the highest point is the peak.
     let over_time = picture(&objects, "memory-over-time");

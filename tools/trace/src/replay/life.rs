@@ -93,6 +93,8 @@ pub struct LifeFigures {
     pub at_peak: LifeSample,
     /// The sample with the most mapped anonymous memory.
     pub at_mapped_peak: LifeSample,
+    /// The sample before the first process ended, or the last one: what stays.
+    pub at_end: LifeSample,
     /// The most anonymous memory that one process had.
     pub peak_largest: u64,
     /// The most of each process, in the order of [`ReplayReport::processes`](super::ReplayReport::processes).
@@ -103,6 +105,8 @@ pub struct LifeFigures {
     pub peak_page_tables: u64,
     /// Anonymous memory, averaged over the recorded time.
     pub mean_anonymous: f64,
+    /// Mapped anonymous memory likewise.
+    pub mean_mapped: f64,
     /// All resident memory likewise.
     pub mean_resident: f64,
     /// Page tables likewise.
@@ -133,6 +137,7 @@ fn large_orders() -> impl Iterator<Item = Order> {
 #[derive(Clone, Copy, Debug, Default)]
 struct Sums {
     anonymous: f64,
+    mapped: f64,
     resident: f64,
     page_tables: f64,
 }
@@ -143,6 +148,8 @@ pub(super) struct Life {
     figures: LifeFigures,
     sums: Sums,
     last: LifeSample,
+    /// The last one before a thread of the first process ended.
+    end: Option<LifeSample>,
     /// Which process each address space is of, by its place in the report.
     owners: HashMap<SpaceId, usize>,
     /// Recorded time between two samples that are kept; doubled whenever there are too many.
@@ -175,6 +182,7 @@ impl Life {
         let passed = (now.time_ns - self.last.time_ns) as f64;
         let between = |before: u64, after: u64| (before as f64 + after as f64) / 2.0 * passed;
         self.sums.anonymous += between(self.last.anonymous, now.anonymous);
+        self.sums.mapped += between(self.last.mapped, now.mapped);
         self.sums.resident += between(self.last.resident, now.resident);
         self.sums.page_tables += between(self.last.page_tables, now.page_tables);
         self.last = now;
@@ -189,6 +197,11 @@ impl Life {
         figures.peak_resident = figures.peak_resident.max(now.resident);
         figures.peak_page_tables = figures.peak_page_tables.max(now.page_tables);
         self.keep(now);
+    }
+
+    /// A thread of the first process ends after the last sample. The last of them ends the process.
+    pub(super) fn first_process_ends(&mut self) {
+        self.end = Some(self.last);
     }
 
     /// Keeps the sample, or the higher one of it and the last kept one where they are close.
@@ -219,7 +232,9 @@ impl Life {
     pub(super) fn finish(mut self, memory: &Memory<HostPlatform>) -> LifeFigures {
         let time = self.last.time_ns.max(1) as f64;
         let mut figures = std::mem::take(&mut self.figures);
+        figures.at_end = self.end.unwrap_or(self.last);
         figures.mean_anonymous = self.sums.anonymous / time;
+        figures.mean_mapped = self.sums.mapped / time;
         figures.mean_resident = self.sums.resident / time;
         figures.mean_page_tables = self.sums.page_tables / time;
         figures.faults = memory.event(VmEvent::Pgfault);

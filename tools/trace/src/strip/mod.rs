@@ -9,6 +9,7 @@ mod names;
 use crate::event::{CallDetail, Event, EventKind, FileFacts, Mapping};
 use crate::format::{TraceError, TraceHeader, TraceReader, TraceWriter, recording_file};
 use names::Names;
+pub use names::is_stripped;
 use quire_output::{FileError, Meanwhile};
 use std::collections::HashMap;
 use std::fmt;

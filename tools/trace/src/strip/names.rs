@@ -6,6 +6,15 @@ use std::collections::HashMap;
 /// What a kept part of a path is.
 const PATH: &[u8] = b"-_.+@%~:,#";
 
+/// What a recording has in place of a command that was stripped.
+const STRIPPED: &[u8] = b"stripped";
+
+/// Whether this command of a recording was stripped.
+#[must_use]
+pub fn is_stripped(command: &[Box<[u8]>]) -> bool {
+    matches!(command, [word] if **word == *STRIPPED)
+}
+
 /// Names that stand for others: the same for the same one.
 #[derive(Debug, Default)]
 pub(super) struct Names {
@@ -67,7 +76,7 @@ impl Names {
         if self.keep {
             words.iter().map(|word| without_folders(word)).collect()
         } else {
-            vec![b"stripped"[..].into()]
+            vec![STRIPPED.into()]
         }
     }
 }

@@ -156,6 +156,7 @@ impl<'m> Run<'m> {
         if let Some(cpu) = self.schedule.leave(task) {
             self.idle(cpu);
         }
+        self.note_end(task);
         self.leave_space(task);
         let Some(task) = self.tasks.get_mut(task.0 as usize).and_then(Option::take) else { return };
         let process = &mut self.processes[task.process];

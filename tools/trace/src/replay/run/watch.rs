@@ -66,6 +66,14 @@ impl Run<'_> {
         }
     }
 
+    /// The thread ends after the last sample.
+    pub(super) fn note_end(&mut self, task: TaskId) {
+        let task = self.tasks.get(task.0 as usize).and_then(Option::as_ref);
+        if let (Some(life), Some(0)) = (&mut self.life, task.map(|task| task.process)) {
+            life.first_process_ends();
+        }
+    }
+
     /// Takes a sample of what is resident.
     pub(super) fn look(&mut self) {
         if let Some(life) = &mut self.life {
