@@ -107,6 +107,12 @@ impl<P: Platform> Space<'_, P> {
         Ok(())
     }
 
+    /// The lock flags of what will be mapped ([`mlockall`](Self::mlockall)).
+    #[doc(hidden)]
+    pub fn locks_future(&self) -> VmFlags {
+        self.core().default_flags() & VmFlags::LOCK_MASK
+    }
+
     /// Without the right and with a limit of zero, no call may lock.
     pub(crate) fn may_lock_at_all(&self) -> Result<(), Error> {
         if !self.rights().contains(Rights::LOCK) && self.limits().locked == 0 {

@@ -52,6 +52,7 @@ fn object(file: &Path, report: &ReplayReport, process: &ProcessReport) -> Value 
         "mismatches": process.mismatches,
         "settings_dependent": process.settings_dependent,
         "reordered": process.reordered,
+        "untried": process.untried,
         "gaps": gaps,
         "first_mismatches": process.first_mismatches.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "audit": audit,

@@ -186,6 +186,12 @@ fn notes(report: &ReplayReport) {
             "order      {reordered} calls overlapped with calls of other threads, and have Linux's results in another order"
         ));
     }
+    let untried: u64 = report.processes.iter().map(|process| process.untried).sum();
+    if untried > 0 {
+        say(format_args!(
+            "untried    {untried} calls that differ overlapped with calls of other threads, and not all orders were tried"
+        ));
+    }
     let lost = report.lost.saturating_sub(report.unheard);
     if lost > 0 {
         say(format_args!(

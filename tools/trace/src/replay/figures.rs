@@ -37,6 +37,8 @@ pub struct ProcessReport {
     /// Calls that have their recorded result in another order than they stand in, which may as well have been
     /// Linux's: they overlapped with calls of other threads.
     pub reordered: u64,
+    /// Of the mismatches those for which not all orders were tried: a replay spends so much on that at most.
+    pub untried: u64,
     /// What Quire cannot do, with how often it was needed.
     pub gaps: BTreeMap<Gap, u64>,
     /// Quire's figures: of each address space at its end, the largest of each.

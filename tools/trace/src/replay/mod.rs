@@ -328,6 +328,7 @@ impl Replay {
             heat: self.options.heat.map(|columns| (columns, self.needs.time_ns())),
             khugepaged: self.options.khugepaged,
             stop_at: self.options.stop_at,
+            config: self.config(header),
             memcg,
             limit: self.options.limit.map(|bytes| {
                 let part = |bytes| sample.map_or(bytes, |sample| sample.part(bytes));
@@ -413,6 +414,16 @@ impl Replay {
         machine.memory().frames().totals().present * 4096 < self.needs.ram(self.options.huge.policy)
     }
 
+    /// How memory is managed.
+    fn config(&self, header: &TraceHeader) -> MemoryConfig {
+        MemoryConfig {
+            techniques: self.options.techniques,
+            overcommit: self.needs.overcommit(header),
+            huge: self.options.huge,
+            ..MemoryConfig::default()
+        }
+    }
+
     fn build(&self, header: &TraceHeader, sample: Option<Sample>) -> Result<Machine, ReplayError> {
         let options = &self.options;
         let part = |bytes| sample.map_or(bytes, |sample| sample.part(bytes).max(LEAST_RAM));
@@ -427,13 +438,7 @@ impl Replay {
             false => Contents::Unknown,
         };
         host.prefault = host.contents == Contents::Bytes && ram <= MOST_PREFAULTED;
-        let config = MemoryConfig {
-            techniques: self.options.techniques,
-            overcommit: self.needs.overcommit(header),
-            huge: self.options.huge,
-            ..MemoryConfig::default()
-        };
-        let machine = Machine::new(&host, config).map_err(ReplayError::Machine)?;
+        let machine = Machine::new(&host, self.config(header)).map_err(ReplayError::Machine)?;
         if let Some(spec) = &self.options.swap {
             let host_ram = options.memory.unwrap_or(header.ram);
             swap::attach_swap(machine.memory(), spec, host_ram).map_err(ReplayError::Swap)?;

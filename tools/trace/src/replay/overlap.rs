@@ -1,51 +1,68 @@
 //! Calls whose order is not known: which they are, and what they depend on.
 
-use crate::event::{Call, Event, EventKind, TaskId, Window};
+use crate::event::{Call, CallDetail, Event, EventKind, TaskId, Window};
 use crate::format::TraceError;
 use std::borrow::Borrow;
 use std::collections::VecDeque;
 use std::iter;
+use std::mem::{size_of, size_of_val};
 use std::ops::Range;
 
 /// Events that are looked at ahead. A call stands where it ended at the latest.
 const MOST_AHEAD: usize = 1 << 16;
+/// Their bytes, without those of the last one.
+const MOST_BYTES: usize = 32 << 20;
+/// Bytes of which `mincore` is asked in a call that is tried: it writes a byte for each page.
+const MOST_ASKED: u64 = 1 << 30;
+/// Bytes that a call that is tried brings in.
+const MOST_POPULATED: u64 = 4 << 20;
 
 /// A call that may take effect before an event that stands before it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct LaterCall {
     /// Its number.
     pub(super) number: u64,
     pub(super) window: Window,
     pub(super) task: TaskId,
-    pub(super) cpu: u32,
-    pub(super) call: Call,
 }
 
 /// What comes after an event.
 pub(super) trait Upcoming {
     /// Calls that change mappings and overlap with others, as far as one may look ahead, in their order.
     fn changes(&mut self) -> &VecDeque<LaterCall>;
+
+    /// The event of this number, if [`changes`](Self::changes) has come to it.
+    fn get(&self, number: u64) -> Option<&Event>;
 }
 
 /// Events, with a look ahead where it is asked for.
-pub(super) struct Ahead<I: Iterator> {
+pub(super) struct Ahead<E, I> {
     events: I,
-    buffer: VecDeque<I::Item>,
+    buffer: VecDeque<Result<E, TraceError>>,
+    /// What the events of the buffer take.
+    bytes: usize,
     /// Events that were taken.
     taken: u64,
     /// The window that the last event of the buffer gives to the next one.
-    window: Option<Window>,
+    window: Option<(TaskId, Window)>,
     changes: VecDeque<LaterCall>,
 }
 
-impl<I: Iterator> Ahead<I> {
+impl<E: Borrow<Event>, I: Iterator<Item = Result<E, TraceError>>> Ahead<E, I> {
     pub(super) fn new(events: I) -> Self {
-        Self { events, buffer: VecDeque::new(), taken: 0, window: None, changes: VecDeque::new() }
+        let (buffer, changes) = (VecDeque::new(), VecDeque::new());
+        Self { events, buffer, bytes: 0, taken: 0, window: None, changes }
     }
 
     /// The next event.
-    pub(super) fn take(&mut self) -> Option<I::Item> {
-        let event = self.buffer.pop_front().or_else(|| self.events.next())?;
+    pub(super) fn take(&mut self) -> Option<Result<E, TraceError>> {
+        let event = match self.buffer.pop_front() {
+            Some(event) => {
+                self.bytes -= bytes_of_item(&event);
+                event
+            }
+            None => self.events.next()?,
+        };
         self.taken += 1;
         while self.changes.front().is_some_and(|change| change.number < self.taken) {
             self.changes.pop_front();
@@ -54,9 +71,10 @@ impl<I: Iterator> Ahead<I> {
     }
 }
 
-impl<E: Borrow<Event>, I: Iterator<Item = Result<E, TraceError>>> Upcoming for Ahead<I> {
+impl<E: Borrow<Event>, I: Iterator<Item = Result<E, TraceError>>> Upcoming for Ahead<E, I> {
     fn changes(&mut self) -> &VecDeque<LaterCall> {
         while self.buffer.len() < MOST_AHEAD
+            && self.bytes < MOST_BYTES
             && let Some(item) = self.events.next()
         {
             if self.buffer.is_empty() {
@@ -64,20 +82,59 @@ impl<E: Borrow<Event>, I: Iterator<Item = Result<E, TraceError>>> Upcoming for A
             }
             let window = self.window.take();
             match item.as_ref().map(Borrow::borrow) {
-                Ok(Event { kind: EventKind::Window(window), .. }) => self.window = Some(*window),
-                Ok(Event { kind: EventKind::Call(call), task, cpu, .. }) => {
-                    if let Some(window) = window.filter(|_| !changed_by(call).is_empty()) {
+                Ok(Event { kind: EventKind::Window(window), task, .. }) => {
+                    self.window = Some((*task, *window));
+                }
+                Ok(Event { kind: EventKind::Call(call), task, .. }) => {
+                    if let Some((of, window)) = window
+                        && of == *task
+                        && changes(call)
+                    {
                         let number = self.taken + self.buffer.len() as u64;
-                        let (task, cpu, call) = (*task, *cpu, call.clone());
-                        self.changes.push_back(LaterCall { number, window, task, cpu, call });
+                        self.changes.push_back(LaterCall { number, window, task: of });
                     }
                 }
                 _ => {}
             }
+            self.bytes += bytes_of_item(&item);
             self.buffer.push_back(item);
         }
         &self.changes
     }
+
+    fn get(&self, number: u64) -> Option<&Event> {
+        let place = usize::try_from(number.checked_sub(self.taken)?).ok()?;
+        self.buffer.get(place)?.as_ref().ok().map(Borrow::borrow)
+    }
+}
+
+fn bytes_of_item<E: Borrow<Event>>(item: &Result<E, TraceError>) -> usize {
+    item.as_ref().map_or(0, |event| bytes_of(event.borrow()))
+}
+
+/// What an event takes in memory. A file is counted for each call that maps it.
+fn bytes_of(event: &Event) -> usize {
+    let more = match &event.kind {
+        EventKind::Call(call) => match &call.detail {
+            CallDetail::File(file) => size_of_val(&**file) + file.name.len(),
+            CallDetail::Ranges(ranges) => size_of_val(&**ranges),
+            CallDetail::Name(name) => name.as_ref().map_or(0, |name| name.len()),
+            _ => 0,
+        },
+        EventKind::Exec(image) => {
+            let args = image.args.iter().map(|arg| size_of_val(arg) + arg.len());
+            let mappings = image
+                .mappings
+                .iter()
+                .map(|mapping| size_of_val(mapping) + mapping.name.len() + size_of_val(&*mapping.resident));
+            size_of_val(&**image) + image.program.len() + args.chain(mappings).sum::<usize>()
+        }
+        EventKind::Figures(figures) => size_of_val(&**figures),
+        EventKind::Reuse(reuse) => size_of_val(&*reuse.runs),
+        EventKind::Contents(sample) => size_of_val(&**sample) + size_of_val(&*sample.pages),
+        _ => 0,
+    };
+    size_of::<Event>() + more
 }
 
 fn range(start: u64, len: u64) -> Range<u64> {
@@ -85,39 +142,82 @@ fn range(start: u64, len: u64) -> Range<u64> {
     start & !4095..end.max(start)
 }
 
-/// The ranges of which a call that succeeded changes the mappings; none if it changes no mapping, or if these
-/// are not known.
-pub(super) fn changed_by(call: &Call) -> Vec<Range<u64>> {
-    let [first, second, third, ..] = call.args;
-    if call.errno().is_some() {
-        return Vec::new();
-    }
+fn everything() -> Range<u64> {
+    0..!4095
+}
+
+/// Whether a call can have changed mappings. Some that are refused at a mapping have changed those before it.
+pub(super) fn changes(call: &Call) -> bool {
+    let succeeded = call.errno().is_none();
+    let in_part = !matches!(call.errno(), Some(libc::EINVAL | libc::EPERM));
     match i64::from(call.number) {
-        libc::SYS_mmap => vec![range(call.result as u64, second)],
-        libc::SYS_mremap => vec![range(first, second), range(call.result as u64, third)],
-        libc::SYS_munmap
-        | libc::SYS_mprotect
-        | libc::SYS_mlock
-        | libc::SYS_mlock2
-        | libc::SYS_munlock
-        | libc::SYS_madvise => vec![range(first, second)],
-        libc::SYS_mlockall | libc::SYS_munlockall => iter::once(0..!4095).collect(),
-        _ => Vec::new(),
+        libc::SYS_mmap
+        | libc::SYS_mremap
+        | libc::SYS_munmap
+        | libc::SYS_brk
+        | libc::SYS_mlockall
+        | libc::SYS_munlockall => succeeded,
+        libc::SYS_mprotect | libc::SYS_mlock | libc::SYS_mlock2 | libc::SYS_munlock => in_part,
+        libc::SYS_madvise => in_part && advice_changes(call),
+        _ => false,
     }
 }
 
-/// The range on whose mappings alone the result of a call depends, if there is one.
-pub(super) fn depends_on(call: &Call) -> Option<Range<u64>> {
-    let [first, second, ..] = call.args;
+/// Whether an advice is kept with the mappings.
+fn advice_changes(call: &Call) -> bool {
+    let advice = call.args[2] as i32;
+    matches!(advice, libc::MADV_NORMAL..=libc::MADV_SEQUENTIAL | libc::MADV_DONTFORK..=libc::MADV_KEEPONFORK)
+}
+
+/// The ranges of which a call that [`changes`] mappings can have changed them, where the program break was
+/// at `program_break`.
+pub(super) fn changed_by(call: &Call, program_break: u64) -> Vec<Range<u64>> {
+    let [first, second, third, ..] = call.args;
+    let result = call.result as u64;
     match i64::from(call.number) {
-        libc::SYS_madvise
-        | libc::SYS_mincore
-        | libc::SYS_msync
-        | libc::SYS_munmap
-        | libc::SYS_mprotect
-        | libc::SYS_mlock
-        | libc::SYS_mlock2
-        | libc::SYS_munlock => Some(range(first, second)),
+        libc::SYS_mmap => vec![range(result, second)],
+        libc::SYS_mremap => vec![range(first, second), range(result, third)],
+        libc::SYS_brk => {
+            let start = program_break.min(result);
+            vec![range(start, program_break.max(result) - start)]
+        }
+        libc::SYS_mlockall | libc::SYS_munlockall => iter::once(everything()).collect(),
+        _ => vec![range(first, second)],
+    }
+}
+
+/// What the result of a call depends on.
+pub(super) struct Depends {
+    /// The range whose mappings it depends on.
+    pub(super) range: Range<u64>,
+    /// The program's memory that it writes.
+    pub(super) writes: Range<u64>,
+    /// Whether it depends on limits, too, so that mappings elsewhere matter.
+    pub(super) on_limits: bool,
+}
+
+/// What the result of a call depends on, if it is known, and no address that Linux chose.
+pub(super) fn depends_on(call: &Call) -> Option<Depends> {
+    let [first, second, third, flags, ..] = call.args;
+    let here = range(first, second);
+    let of = |range, on_limits| Some(Depends { range, writes: 0..0, on_limits });
+    match i64::from(call.number) {
+        libc::SYS_madvise => match third as i32 {
+            libc::MADV_COLLAPSE => None,
+            libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE if second > MOST_POPULATED => None,
+            _ => of(here, advice_changes(call)),
+        },
+        libc::SYS_mincore if second > MOST_ASKED => None,
+        libc::SYS_mincore => {
+            Some(Depends { range: here, writes: range(third, second.div_ceil(4096)), on_limits: false })
+        }
+        libc::SYS_msync => of(here, false),
+        libc::SYS_munmap | libc::SYS_mprotect | libc::SYS_mlock | libc::SYS_mlock2 | libc::SYS_munlock => {
+            of(here, true)
+        }
+        libc::SYS_mmap if flags as i32 & libc::MAP_ANONYMOUS == 0 => None,
+        libc::SYS_mmap | libc::SYS_mremap if call.errno().is_some() => of(everything(), true),
+        libc::SYS_mlockall => of(everything(), true),
         _ => None,
     }
 }
@@ -130,7 +230,7 @@ pub(super) fn meet(one: &Range<u64>, other: &Range<u64>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::CallDetail;
+    use crate::event::{Reuse, ReuseAccess, ReuseRun, ReuseSource};
 
     fn event(task: u32, kind: EventKind) -> Result<Event, TraceError> {
         Ok(Event { time_ns: 0, task: TaskId(task), cpu: 0, kind })
@@ -162,5 +262,48 @@ mod tests {
         assert_eq!(ahead.changes().len(), 0);
         assert_eq!(iter::from_fn(|| ahead.take()).count(), 2);
         assert_eq!(range(0x1001, 0x1000), 0x1000..0x3000);
+        assert_eq!(ahead.bytes, 0);
+    }
+
+    #[test]
+    fn a_look_ahead_holds_few_bytes_of_large_events() {
+        let run = ReuseRun { start: 0, pages: 1, access: ReuseAccess::Read };
+        let runs = vec![run; MOST_BYTES / 8 / size_of::<ReuseRun>()];
+        let large =
+            || event(0, EventKind::Reuse(Reuse { source: ReuseSource::MappingCounts, runs: runs.clone() }));
+        let mut ahead = Ahead::new((0..100).map(|_| large()));
+        assert!(ahead.take().is_some());
+        for _ in 0..3 {
+            assert!(
+                ahead.changes().is_empty() && (8..10).contains(&ahead.buffer.len()),
+                "{}",
+                ahead.buffer.len()
+            );
+            assert!(ahead.take().is_some());
+        }
+    }
+
+    #[test]
+    fn an_event_ahead_is_found_by_its_number() {
+        let events = (0..5).map(|task| event(task, call(libc::SYS_mlock)));
+        let mut ahead = Ahead::new(events);
+        assert!(ahead.take().is_some() && ahead.take().is_some());
+        assert!(ahead.get(2).is_none(), "nothing was looked at");
+        let _ = ahead.changes();
+        let task = |number| ahead.get(number).map(|event| event.task.0);
+        assert_eq!([1, 2, 4, 5].map(task), [None, Some(2), Some(4), None]);
+    }
+
+    #[test]
+    fn advice_that_drops_pages_changes_no_mapping() {
+        let advice = |advice, result| Call {
+            number: libc::SYS_madvise as u32,
+            args: [0, 4096, advice as u64, 0, 0, 0],
+            result,
+            detail: CallDetail::None,
+        };
+        assert!(changes(&advice(libc::MADV_DONTFORK, 0)) && changes(&advice(libc::MADV_NORMAL, 0)));
+        assert!(changes(&advice(libc::MADV_DONTFORK, -i64::from(libc::ENOMEM))));
+        assert!(!changes(&advice(libc::MADV_DONTNEED, 0)) && !changes(&advice(libc::MADV_COLLAPSE, 0)));
     }
 }

@@ -1,6 +1,7 @@
 //! Recordings that claim more than there is.
 
 use crate::format::header;
+use crate::order::{self, Made, replay_in};
 use quire_mm::thp::HugePolicy;
 use quire_trace::event::{
     Access, Call, CallDetail, Event, EventKind, ExecImage, ExitStatus, Fault, Mapping, Mode, Outcome,
@@ -122,4 +123,50 @@ fn salvage_reads_each_byte_once() {
     assert_eq!((&mut reader).count(), 1, "the trailer knows how many are missing");
     assert_eq!(read.get(), bytes.len());
     assert_eq!(reader.damage().unwrap().places(), blocks.len() as u64);
+}
+
+/// Each of these calls is tried in many orders among many mappings, until that has cost enough.
+#[test]
+fn trials_of_orders_cost_what_they_look_at() {
+    const PAGES: u64 = 2000;
+    let mut image = order::image();
+    let page = |number: u64| {
+        let start = order::at(2 * number) as u64;
+        Mapping { start, end: start + 4096, read: true, write: true, ..Mapping::default() }
+    };
+    image.mappings = (0..PAGES).map(page).collect();
+    image.max_map_count = 2 * PAGES;
+    let window = Some((1, 1000));
+    let drop =
+        || Made(1, window, libc::SYS_madvise, (0, 1), libc::MADV_DONTNEED as u64, -i64::from(libc::EIO));
+    let protect = |by| Made(by, window, libc::SYS_mprotect, (0, 2 * PAGES), 3, -i64::from(libc::ENOMEM));
+    let lock = || Made(1, window, libc::SYS_mlock, (0, 2 * PAGES), 0, -i64::from(libc::EIO));
+    let calls = (0..30).map(|_| lock()).chain((0..40).flat_map(|_| [protect(0), protect(2)])).chain([drop()]);
+    let process = replay_in(image, &calls.collect::<Vec<_>>());
+    assert_eq!((process.mismatches, process.reordered), (31, 0), "{process:#?}");
+    assert!((10..31).contains(&process.untried), "{process:#?}");
+}
+
+/// The time of an event is any number.
+#[test]
+fn times_at_the_end_of_their_range_are_times() {
+    let scratch = Builder::new().prefix("times").tempfile().unwrap().into_temp_path();
+    let mut writer = TraceWriter::new(File::create(&scratch).unwrap(), &header(), 3).unwrap();
+    let advise = || call(libc::SYS_madvise, [START, 4096, libc::MADV_DONTNEED as u64, 0, 0, 0], 0);
+    let ends = EventKind::Exit(ExitStatus::Code(0));
+    for (back, kind) in
+        [(u64::MAX, image(Vec::new())), (1, advise()), (0, advise()), (2, advise()), (0, ends)]
+    {
+        let time_ns = u64::MAX - back;
+        writer.push(&Event { time_ns, task: TaskId(0), cpu: 0, kind }).unwrap();
+    }
+    writer.finish(1, 0).unwrap();
+    let options = ReplayOptions {
+        life: true,
+        heat: Some(7),
+        khugepaged: Some(std::time::Duration::from_secs(1)),
+        ..ReplayOptions::default()
+    };
+    let report = Replay::open(&scratch, options).unwrap().run(&mut |_, _| {}).unwrap();
+    assert!(report.is_good() && report.processes[0].calls == 3, "{report:?}");
 }

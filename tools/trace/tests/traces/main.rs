@@ -11,6 +11,7 @@ mod hostile;
 mod life;
 mod limits;
 mod order;
+mod order_limits;
 mod recordings;
 mod replay;
 mod reuse;

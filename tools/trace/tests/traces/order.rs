@@ -18,52 +18,85 @@ const ENOMEM: i64 = -(libc::ENOMEM as i64);
 const CHANGER: u32 = 0;
 const DROPPER: u32 = 1;
 
+/// One more thread that changes mappings.
+const OTHER: u32 = 2;
+
 /// A call of a thread: its window if it overlaps, its number, its range in pages, a third argument and its
 /// result.
-struct Made(u32, Option<(u64, u64)>, i64, (u64, u64), u64, i64);
+pub(crate) struct Made(
+    pub(crate) u32,
+    pub(crate) Option<(u64, u64)>,
+    pub(crate) i64,
+    pub(crate) (u64, u64),
+    pub(crate) u64,
+    pub(crate) i64,
+);
+
+/// Where a page is.
+pub(crate) fn at(page: u64) -> i64 {
+    (START + (page << 12)) as i64
+}
 
 fn lock(window: (u64, u64)) -> Made {
     Made(CHANGER, Some(window), libc::SYS_mlock, (0, 32), 0, 0)
+}
+
+/// A new mapping of these pages, wherever they lay before.
+fn map(task: u32, window: (u64, u64), pages: (u64, u64)) -> Made {
+    Made(task, Some(window), libc::SYS_mmap, pages, (libc::PROT_READ | libc::PROT_WRITE) as u64, at(pages.0))
 }
 
 fn drop_page(window: Option<(u64, u64)>, page: u64, result: i64) -> Made {
     Made(DROPPER, window, libc::SYS_madvise, (page, 1), libc::MADV_DONTNEED as u64, result)
 }
 
-/// Replays these calls of two threads of a process.
-#[track_caller]
-fn replay(calls: &[Made]) -> ProcessReport {
+/// A program that may lock all, with pages mapped from [`START`] on.
+pub(crate) fn image() -> ExecImage {
     let mapping =
         Mapping { start: START, end: START + (PAGES << 12), read: true, write: true, ..Mapping::default() };
-    let image = ExecImage {
+    ExecImage {
         pid: 1,
         mappings: vec![mapping],
         max_map_count: 1000,
         privileges: Privileges { ipc_lock: true, sys_rawio: true },
         ..ExecImage::default()
-    };
-    let clone = CloneFacts {
-        child: TaskId(DROPPER),
-        child_tid: 2,
-        child_pid: 1,
-        flags: 0,
-        shares_memory: true,
-        same_process: true,
+    }
+}
+
+/// Replays these calls of threads of a process.
+#[track_caller]
+fn replay(calls: &[Made]) -> ProcessReport {
+    replay_in(image(), calls)
+}
+
+/// Replays these calls of threads of a process that begins with `image`.
+#[track_caller]
+pub(crate) fn replay_in(image: ExecImage, calls: &[Made]) -> ProcessReport {
+    let clone = |child| {
+        let (child, child_tid) = (TaskId(child), child + 1);
+        let facts =
+            CloneFacts { child, child_tid, child_pid: 1, flags: 0, shares_memory: true, same_process: true };
+        (CHANGER, EventKind::Clone(facts))
     };
     let (access, mode, outcome, inferred) = (Access::Write, Mode::User, Outcome::Minor, false);
-    let touch = Fault { addr: START, access, mode, outcome, inferred };
+    let touch = Fault { addr: image.mappings[0].start, access, mode, outcome, inferred };
     let mut events = vec![
         (CHANGER, EventKind::Exec(Box::new(image))),
-        (CHANGER, EventKind::Clone(clone)),
+        clone(DROPPER),
+        clone(OTHER),
         (CHANGER, EventKind::Fault(touch)),
     ];
     for &Made(task, window, number, (page, pages), third, result) in calls {
         let window = window.map(|(start_ns, end_ns)| (task, EventKind::Window(Window { start_ns, end_ns })));
-        let args = [START + (page << 12), pages << 12, third, 0, 0, 0];
+        let mut args = [START + (page << 12), pages << 12, third, 0, 0, 0];
+        if number == libc::SYS_mmap {
+            let placed = if page == 0 && pages > PAGES { 0 } else { libc::MAP_FIXED };
+            args[3] = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | placed) as u64;
+        }
         let call = Call { number: number as u32, args, result, detail: CallDetail::None };
         events.extend(window.into_iter().chain([(task, EventKind::Call(call))]));
     }
-    events.extend([DROPPER, CHANGER].map(|task| (task, EventKind::Exit(ExitStatus::Code(0)))));
+    events.extend([OTHER, DROPPER, CHANGER].map(|task| (task, EventKind::Exit(ExitStatus::Code(0)))));
     let file = NamedTempFile::new().unwrap();
     let mut writer = TraceWriter::new(File::create(file.path()).unwrap(), &header(), 3).unwrap();
     for (time_ns, (task, kind)) in (0..).zip(events) {
@@ -138,4 +171,83 @@ fn a_wrong_result_in_a_window_is_still_found() {
     // The change itself is wrong.
     let wrong = Made(CHANGER, Some((5, 100)), libc::SYS_mlock, (0, 32), 0, ENOMEM);
     assert_eq!(found(&[drop_page(Some((7, 9)), 3, 0), wrong]), (1, 0));
+}
+
+/// A range is whole only after two changes, of one thread or of two.
+#[test]
+fn a_call_is_tried_after_several_changes_that_stand_later() {
+    for second in [CHANGER, OTHER] {
+        let unmap = Made(CHANGER, None, libc::SYS_munmap, (0, 16), 0, 0);
+        let protect = Made(DROPPER, Some((10, 40)), libc::SYS_mprotect, (0, 16), 1, 0);
+        let calls = [unmap, protect, map(CHANGER, (20, 25), (0, 8)), map(second, (26, 30), (8, 8))];
+        assert_eq!(found(&calls), (0, 1), "{second}");
+    }
+    // The second one is too late.
+    let unmap = Made(CHANGER, None, libc::SYS_munmap, (0, 16), 0, 0);
+    let protect = Made(DROPPER, Some((10, 24)), libc::SYS_mprotect, (0, 16), 1, 0);
+    assert_eq!(
+        found(&[unmap, protect, map(CHANGER, (20, 24), (0, 8)), map(CHANGER, (26, 30), (8, 8))]),
+        (1, 0)
+    );
+}
+
+/// Each of two threads made changes that the call was before, and after.
+#[test]
+fn a_call_is_tried_between_changes_of_two_threads() {
+    let unmap = Made(CHANGER, Some((5, 9)), libc::SYS_munmap, (0, 8), 0, 0);
+    let protect = Made(DROPPER, Some((2, 24)), libc::SYS_mprotect, (0, 20), 1, 0);
+    let hole = Made(CHANGER, None, libc::SYS_munmap, (16, 4), 0, 0);
+    assert_eq!(found(&[hole, unmap, protect, map(OTHER, (20, 24), (16, 4))]), (0, 1));
+}
+
+/// Only without its thread's own unmapping would the new mapping be enough.
+#[test]
+fn a_call_is_not_tried_after_the_second_change_of_a_thread_without_the_first() {
+    let hole = Made(CHANGER, None, libc::SYS_munmap, (0, 8), 0, 0);
+    let drop = Made(DROPPER, Some((10, 40)), libc::SYS_madvise, (0, 16), libc::MADV_DONTNEED as u64, 0);
+    let unmap = Made(CHANGER, Some((20, 25)), libc::SYS_munmap, (8, 8), 0, 0);
+    assert_eq!(found(&[hole, drop, unmap, map(CHANGER, (26, 30), (0, 8))]), (1, 0));
+}
+
+/// What other threads changed before is undone, and what the thread itself changed is not.
+#[test]
+fn a_call_is_not_tried_before_its_own_threads_changes() {
+    let protect = || Made(CHANGER, Some((5, 30)), libc::SYS_mprotect, (0, 32), 1, 0);
+    let own = Made(DROPPER, Some((10, 12)), libc::SYS_mlock, (0, 32), 0, 0);
+    assert_eq!(found(&[protect(), own, drop_page(Some((14, 16)), 3, 0)]), (1, 0));
+    let own = Made(DROPPER, Some((10, 12)), libc::SYS_mlock, (8, 8), 0, 0);
+    assert_eq!(found(&[lock((5, 30)), own, drop_page(Some((14, 16)), 3, 0)]), (0, 1));
+}
+
+#[test]
+fn a_call_is_not_before_a_change_that_an_earlier_call_of_its_thread_was_after() {
+    let calls = [drop_page(Some((7, 9)), 3, EINVAL), drop_page(Some((10, 12)), 4, 0), lock((5, 100))];
+    assert_eq!(found(&calls), (1, 1));
+}
+
+/// A window is that of the next call only, also where that call was made before.
+#[test]
+fn a_window_is_used_once() {
+    let wrong = Made(CHANGER, None, libc::SYS_madvise, (40, 1), libc::MADV_DONTNEED as u64, EINVAL);
+    let later = Made(DROPPER, Some((90, 100)), libc::SYS_mlock, (40, 4), 0, 0);
+    let calls = [drop_page(Some((7, 9)), 3, EINVAL), lock((5, 100)), wrong, later];
+    assert_eq!(found(&calls), (1, 1));
+}
+
+/// It unlocked what lies before the hole.
+#[test]
+fn a_call_that_is_refused_in_part_is_a_change_too() {
+    let unmap = Made(CHANGER, None, libc::SYS_munmap, (16, 1), 0, 0);
+    let locked = Made(CHANGER, None, libc::SYS_mlock, (0, 16), 0, 0);
+    let unlock = Made(CHANGER, Some((5, 30)), libc::SYS_munlock, (0, 32), 0, ENOMEM);
+    assert_eq!(found(&[unmap, locked, drop_page(Some((10, 12)), 3, 0), unlock]), (0, 1));
+}
+
+#[test]
+fn no_mapping_is_made_at_another_address_for_the_sake_of_an_order() {
+    let unmap = || Made(CHANGER, Some((5, 9)), libc::SYS_munmap, (0, 8), 0, 0);
+    let moved = Made(DROPPER, Some((2, 7)), libc::SYS_mmap, (0, 8), 3, at(8));
+    assert_eq!(found(&[moved, unmap()]), (1, 0));
+    let moved = Made(DROPPER, Some((2, 7)), libc::SYS_mremap, (8, 4), 8 << 12, at(0));
+    assert_eq!(found(&[moved, unmap()]), (1, 0));
 }

@@ -49,16 +49,17 @@ impl Run<'_> {
             if let Some(life) = &mut self.life {
                 life.collapsed(step.collapsed);
             }
-            at += milliseconds(if step.out_of_memory {
+            let pause = milliseconds(if step.out_of_memory {
                 KhugepagedSetting::AllocSleepMillisecs
             } else {
                 KhugepagedSetting::ScanSleepMillisecs
             });
+            at = at.saturating_add(pause);
             if at > time_ns {
                 break;
             }
         }
-        self.khugepaged_at = Some(at.max(time_ns + 1));
+        self.khugepaged_at = Some(at.max(time_ns.saturating_add(1)));
         self.look();
     }
 }

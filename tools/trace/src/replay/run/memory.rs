@@ -1,6 +1,5 @@
 //! Faults, uses and calls of a replay, and exhaustion of memory.
 
-use super::order::Found;
 use super::{Process, Run};
 use crate::event::{Call, Event, Fault, Reuse, ReuseAccess, TaskId, Window};
 use crate::replay::call::{self, Verdict};
@@ -82,46 +81,58 @@ impl Run<'_> {
         }
     }
 
-    pub(super) fn call(&mut self, event: &Event, call: &Call, upcoming: &mut dyn Upcoming) {
-        if !self.order.was_made(self.event) {
-            self.make(event, call, upcoming);
-        }
-    }
-
-    /// Makes a call, in the order in which it has its recorded result, if there is one.
-    pub(super) fn make(&mut self, event: &Event, call: &Call, upcoming: &mut dyn Upcoming) {
+    /// Makes a call, in the order in which it has its recorded result, if there is one. `window`: it overlaps
+    /// with others.
+    pub(super) fn call(
+        &mut self,
+        event: &Event,
+        call: &Call,
+        window: Option<Window>,
+        upcoming: &mut dyn Upcoming,
+    ) {
         self.switch(event);
-        let window = self.order.window_of(event.task);
+        // That of an earlier call says nothing of this one.
+        self.order.was_short();
         // A call that Linux refused may not have an effect before it is known in which order it is refused.
         if let Some(window) = window.filter(|_| call.errno().is_some())
-            && !self.agrees(event.task, call)
             && self.reorder(event, call, window, upcoming)
         {
             return;
         }
-        if let Some(window) = window {
-            self.note_change(event.task, call, window);
-        }
+        let change = window.and_then(|window| self.change_before(event.task, call, window));
         let Some((process, verdict)) = self.verdict(event, call) else { return };
         if let (Verdict::Differs(_), Some(window), None) = (&verdict, window, call.errno())
             && self.reorder(event, call, window, upcoming)
         {
             return;
         }
+        let differs = matches!(verdict, Verdict::Differs(_));
         self.judge(process, call, verdict);
+        if self.order.was_short() && differs {
+            self.processes[process].report.untried += 1;
+        }
+        if let Some(change) = change {
+            self.keep(change);
+        }
     }
 
     /// Looks for another order in which `call` has its recorded result. Returns whether there is one.
     fn reorder(&mut self, event: &Event, call: &Call, window: Window, upcoming: &mut dyn Upcoming) -> bool {
         let Some(found) = self.other_order(event.task, call, window, upcoming) else { return false };
-        if let Found::After(later) = found {
-            self.advance(*later, event.time_ns, upcoming);
-            self.switch(event);
+        self.advance(event.task, &found.first, upcoming);
+        self.switch(event);
+        if found.before {
+            if let Some(process) = self.process_of(event.task) {
+                process.report.calls += 1;
+            }
+        } else {
+            let change = self.change_before(event.task, call, window);
             if let Some((process, verdict)) = self.verdict(event, call) {
                 self.judge(process, call, verdict);
             }
-        } else if let Some(process) = self.process_of(event.task) {
-            process.report.calls += 1;
+            if let Some(change) = change {
+                self.keep(change);
+            }
         }
         if let Some(process) = self.process_of(event.task) {
             process.report.reordered += 1;
@@ -130,7 +141,7 @@ impl Run<'_> {
     }
 
     /// Makes a call as it stands; `None` if its thread has no space.
-    fn verdict(&mut self, event: &Event, call: &Call) -> Option<(usize, Verdict)> {
+    pub(super) fn verdict(&mut self, event: &Event, call: &Call) -> Option<(usize, Verdict)> {
         let cpu = self.schedule.cpu_of(event.task)?;
         let Some(Some(task)) = self.tasks.get(event.task.0 as usize) else { return None };
         let Process { limits, .. } = &mut self.processes[task.process];
@@ -147,7 +158,7 @@ impl Run<'_> {
     }
 
     /// Counts what a call came to.
-    fn judge(&mut self, process: usize, call: &Call, verdict: Verdict) {
+    pub(super) fn judge(&mut self, process: usize, call: &Call, verdict: Verdict) {
         let report = &mut self.processes[process].report;
         report.calls += 1;
         match verdict {

@@ -1,6 +1,7 @@
 //! The state of a replay, and one step of it.
 
 mod background;
+mod candidates;
 mod memory;
 mod order;
 mod processes;
@@ -22,11 +23,12 @@ use super::schedule::Schedule;
 use super::settings;
 use super::sites::Sites;
 use super::task::Task;
-use crate::event::{Event, EventKind, ExitStatus, LostCause, TaskId};
+use crate::event::{Event, EventKind, ExitStatus, LostCause, TaskId, Window};
 use crate::format::{TraceHeader, UseSource};
 use order::Order;
 use quire_arch::Platform;
 use quire_host::{HostPlatform, Machine, Vcpu};
+use quire_mm::MemoryConfig;
 use quire_mm::memcg::MemcgId;
 use quire_mm::space::{Limits, Space};
 use std::sync::Arc;
@@ -62,6 +64,8 @@ pub(super) struct Manner {
     pub(super) khugepaged: Option<Duration>,
     /// Stop before the event of this number.
     pub(super) stop_at: Option<u64>,
+    /// How the machine was built.
+    pub(super) config: MemoryConfig,
     /// The memcg that all programs are charged to.
     pub(super) memcg: MemcgId,
     /// Their limit.
@@ -175,7 +179,7 @@ impl<'m> Run<'m> {
             self.end_columns(Some(event.time_ns));
         }
         // Faults only add, but a long run of them takes time, and a pause ends the run.
-        let paused = event.time_ns > self.time_ns + PAUSE_NS;
+        let paused = event.time_ns > self.time_ns.saturating_add(PAUSE_NS);
         if paused {
             self.look();
         }
@@ -184,9 +188,26 @@ impl<'m> Run<'m> {
         if paused || !is_fault || self.event.is_multiple_of(FAULTS_BETWEEN_LOOKS) {
             self.look();
         }
+        let window = self.order.window_of(event.task);
+        if !self.order.was_made(self.event) {
+            self.make(event, window, upcoming);
+        }
+        self.event += 1;
+        if self.how.limited {
+            self.reclaim_in_background();
+        }
+        if GroupLimit::is_due(self.event)
+            && let Some(limit) = &self.how.limit
+        {
+            limit.set(self.machine.memory());
+            self.swap.note(self.machine.memory());
+        }
+    }
+
+    fn make(&mut self, event: &Event, window: Option<Window>, upcoming: &mut dyn Upcoming) {
         match &event.kind {
             EventKind::Fault(fault) => self.fault(event, fault),
-            EventKind::Call(call) => self.call(event, call, upcoming),
+            EventKind::Call(call) => self.call(event, call, window, upcoming),
             EventKind::Window(window) => self.order.note(event.task, *window),
             EventKind::Clone(clone) => self.clone_task(event, clone),
             EventKind::Exec(image) => self.exec(event, image),
@@ -209,16 +230,6 @@ impl<'m> Run<'m> {
                     process.report.add_gap(Gap("calls of the 32-bit ABI".to_owned()));
                 }
             }
-        }
-        self.event += 1;
-        if self.how.limited {
-            self.reclaim_in_background();
-        }
-        if GroupLimit::is_due(self.event)
-            && let Some(limit) = &self.how.limit
-        {
-            limit.set(self.machine.memory());
-            self.swap.note(self.machine.memory());
         }
     }
 

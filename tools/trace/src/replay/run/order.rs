@@ -1,92 +1,169 @@
-//! Trying another order of calls that overlap, before a difference is counted.
+//! Trying other orders of calls that overlap, before a difference is counted.
 //!
 //! A call takes effect between its start and its end, and stands at one moment in between. Where the windows
 //! of calls of two threads overlap, one of the two may have been first. Linux changes mappings under one
 //! lock, so the windows of two calls that change them do not overlap; but a call that only looks at mappings,
 //! such as the madvise that drops pages, overlaps with one that changes them. So if a call has another result
-//! than Linux gave it, the replay asks in a space of the same mappings whether it would have that result
-//! after a change that stands later, or before one that stood earlier.
+//! than Linux gave it, the replay asks in a space of the same mappings whether it would have that result in
+//! another order: after the first events of other threads that stand later, or before the last changes of
+//! other threads that stand earlier. The events of each thread keep their order.
 
 use super::Run;
+use super::candidates::{Candidate, Course, candidates};
 use crate::event::{Call, Event, EventKind, TaskId, Window};
-use crate::replay::overlap::{LaterCall, Upcoming, changed_by, depends_on, meet};
-use crate::replay::trial::{self, Trial};
+use crate::replay::overlap::{Depends, Upcoming, changed_by, changes, depends_on, meet};
+use crate::replay::trial::{self, Actor, Scene, Trial, Trials};
 use quire_mm::space::Mapping;
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashSet, VecDeque};
 use std::ops::Range;
 
-/// Changes that a call is tried with, or without.
-const MOST_TRIED: usize = 64;
-/// Trials in one replay: each builds a space. A look at so many mappings counts as one.
-const MOST_TRIALS: u64 = 1 << 16;
-const MAPPINGS_OF_TRIAL: u64 = 256;
+/// Changes that are kept, and changes ahead that a call is tried with.
+const MOST_CHANGES: usize = 64;
+/// Changes ahead that are looked at for these.
+const MOST_LOOKED_AT: usize = 1 << 10;
+/// Events ahead that a call is tried with.
+const MOST_EVENTS: usize = 1 << 12;
 /// Mappings that are kept of a change.
 const MOST_MAPPINGS: usize = 1 << 10;
 
+/// What trials may cost at first, in mappings that they get: some seconds.
+const FIRST_COSTS: u64 = 1 << 22;
+/// And what each event adds.
+const COSTS_OF_EVENT: u64 = 4;
+/// A trial beside its mappings.
+const TRIAL_COSTS: u64 = 32;
+/// Mappings or events that are looked at for what a mapping in a trial costs.
+const LOOKED_AT: u64 = 16;
+
 /// A change that was made, and what was mapped before.
-struct Change {
+pub(super) struct Change {
     task: TaskId,
     space: usize,
     window: Window,
+    call: Call,
+    by: Actor,
     ranges: Vec<Range<u64>>,
     before: Vec<Mapping>,
+    program_break: u64,
+    /// Threads that have made calls after it, which were before it by their place.
+    followed_by: Vec<TaskId>,
 }
 
 /// What is known of calls whose order is not.
-#[derive(Default)]
 pub(super) struct Order {
-    /// Windows of calls that are the next event of their thread.
-    windows: HashMap<TaskId, Window>,
+    /// The window that the event before gave to this thread's next event.
+    window: Option<(TaskId, Window)>,
     /// The last changes that overlapped with others.
     made: VecDeque<Change>,
     /// Numbers of events that were made before their place.
     advanced: HashSet<u64>,
-    trials: u64,
+    /// What trials may still cost.
+    costs: u64,
+    /// Something was not tried because it costs too much.
+    short: bool,
+    /// Their machine, once one was needed; `None` in it if there is none.
+    trials: Option<Option<Trials>>,
+}
+
+impl Default for Order {
+    fn default() -> Self {
+        let (made, advanced) = (VecDeque::new(), HashSet::new());
+        Self { window: None, made, advanced, costs: FIRST_COSTS, short: false, trials: None }
+    }
 }
 
 impl Order {
-    /// The next call of `task` has this window.
+    /// The next event is a call of `task` with this window.
     pub(super) fn note(&mut self, task: TaskId, window: Window) {
-        self.windows.insert(task, window);
+        self.window = Some((task, window));
     }
 
-    /// The window of a call that is made now, if it overlaps with others.
+    /// The window that the event before gave to an event of `task`. No later event has it.
     pub(super) fn window_of(&mut self, task: TaskId) -> Option<Window> {
-        if self.windows.is_empty() { None } else { self.windows.remove(&task) }
+        self.costs = self.costs.saturating_add(COSTS_OF_EVENT);
+        self.window.take().filter(|(of, _)| *of == task).map(|(_, window)| window)
     }
 
     /// Whether the event of this number was made before.
     pub(super) fn was_made(&mut self, number: u64) -> bool {
         !self.advanced.is_empty() && self.advanced.remove(&number)
     }
+
+    /// Whether so much may be spent. It is.
+    fn spend(&mut self, costs: u64) -> bool {
+        let left = self.costs.checked_sub(costs);
+        self.costs = left.unwrap_or(0);
+        self.short |= left.is_none();
+        left.is_some()
+    }
+
+    /// Whether something was not tried since the last call of this because it costs too much.
+    pub(super) fn was_short(&mut self) -> bool {
+        std::mem::take(&mut self.short)
+    }
 }
 
 /// In which order a call has its recorded result.
-pub(super) enum Found {
-    /// After this change, which stands later.
-    After(Box<LaterCall>),
-    /// Before a change that stands earlier.
-    Before,
+pub(super) struct Found {
+    /// Events that stand later and are made first, by their numbers.
+    pub(super) first: Vec<u64>,
+    /// It was before a change that stands earlier.
+    pub(super) before: bool,
+}
+
+/// Another thread's event ahead.
+struct Step {
+    number: u64,
+    task: TaskId,
+    /// A call that can be tried, and who makes it.
+    call: Option<(Call, Actor)>,
+}
+
+/// What a call is tried in.
+struct Stage {
+    call: Call,
+    by: Actor,
+    scene: Scene,
+    /// In their order.
+    steps: Vec<Step>,
 }
 
 impl Run<'_> {
-    /// Looks what is mapped where `call`, which overlaps with others, is about to change it.
-    pub(super) fn note_change(&mut self, task: TaskId, call: &Call, window: Window) {
-        let ranges = changed_by(call);
-        let Some(state) = self.task(task).filter(|_| !ranges.is_empty()) else { return };
-        let Some(space) = &state.space else { return };
-        let (visited, number) = (space.figures().mappings / MAPPINGS_OF_TRIAL, state.number);
-        if self.order.trials + visited > MOST_TRIALS {
-            return;
+    fn actor(&self, task: TaskId) -> Option<Actor> {
+        let task = self.task(task)?;
+        Some(Actor { limits: self.processes[task.process].limits, rights: task.rights })
+    }
+
+    /// What is mapped where `call`, which overlaps with others, is about to change it.
+    pub(super) fn change_before(&mut self, task: TaskId, call: &Call, window: Window) -> Option<Made> {
+        if !changes(call) {
+            return None;
         }
-        let (before, space) = (trial::mappings_in(space, &ranges), number);
-        self.order.trials += visited;
-        if before.len() > MOST_MAPPINGS {
-            return;
+        let state = self.task(task)?;
+        let (number, space) = (state.number, state.space.clone()?);
+        let by = self.actor(task)?;
+        let program_break = space.program_break().0;
+        let ranges = changed_by(call, program_break);
+        let known = self.order.spend(1 + space.figures().mappings / LOOKED_AT);
+        let before = if known { trial::mappings_in(&space, &ranges) } else { Vec::new() };
+        if !known || before.len() > MOST_MAPPINGS {
+            // What was changed before it cannot be put back any more.
+            return Some(Made::Unknown(number));
         }
+        let (call, followed_by) = (call.clone(), Vec::new());
+        let change =
+            Change { task, space: number, window, call, by, ranges, before, program_break, followed_by };
+        Some(Made::Known(Box::new(change)))
+    }
+
+    /// Keeps a change that was made.
+    pub(super) fn keep(&mut self, change: Made) {
         let made = &mut self.order.made;
-        made.push_back(Change { task, space, window, ranges, before });
-        if made.len() > MOST_TRIED {
+        match change {
+            Made::Known(change) => made.push_back(*change),
+            Made::Unknown(space) => made.retain(|other| other.space != space),
+        }
+        if made.len() > MOST_CHANGES {
             made.pop_front();
         }
     }
@@ -99,97 +176,222 @@ impl Run<'_> {
         window: Window,
         upcoming: &mut dyn Upcoming,
     ) -> Option<Found> {
-        let range = depends_on(call)?;
-        let number = self.task(task)?.number;
-        let is_here = |run: &Self, other: TaskId| {
-            other != task && run.task(other).is_some_and(|other| other.number == number)
-        };
-        let later = upcoming.changes().iter().filter(|later| {
-            later.window.overlaps(&window)
-                && is_here(self, later.task)
-                && changed_by(&later.call).iter().any(|changed| meet(changed, &range))
-        });
-        for later in later.take(MOST_TRIED).cloned().collect::<Vec<_>>() {
-            if !self.order.advanced.contains(&later.number) && self.agrees_after(task, call, &range, &later) {
-                return Some(Found::After(Box::new(later)));
-            }
-        }
-        let earlier = |change: &&Change| {
-            change.window.overlaps(&window)
-                && change.task != task
-                && change.space == number
-                && change.ranges.iter().any(|changed| meet(changed, &range))
-        };
-        let earlier: Vec<usize> =
-            (0..self.order.made.len()).filter(|&n| earlier(&&self.order.made[n])).collect();
-        // The last ones first: it may have been before several.
-        let found = earlier.into_iter().rev().any(|change| self.agrees_before(task, call, &range, change));
-        found.then_some(Found::Before)
-    }
-
-    /// Whether `call` as it stands has its recorded result.
-    pub(super) fn agrees(&mut self, task: TaskId, call: &Call) -> bool {
-        let Some(range) = depends_on(call) else { return true };
-        self.tried(task, |run| {
-            let space = run.task(task)?.space.as_ref()?;
-            let mappings = trial::mappings_in(space, std::slice::from_ref(&range));
-            Some(Trial::new(run.machine, space, &mappings)?.agrees(call))
-        })
-        .unwrap_or(true)
-    }
-
-    fn agrees_after(&mut self, task: TaskId, call: &Call, range: &Range<u64>, later: &LaterCall) -> bool {
-        self.tried(task, |run| {
-            let space = run.task(task)?.space.as_ref()?;
-            let mut ranges = changed_by(&later.call);
-            ranges.push(range.clone());
-            let trial = Trial::new(run.machine, space, &trial::mappings_in(space, &ranges))?;
-            trial.change(&later.call);
-            Some(trial.agrees(call))
-        })
-        .unwrap_or(false)
-    }
-
-    fn agrees_before(&mut self, task: TaskId, call: &Call, range: &Range<u64>, change: usize) -> bool {
-        self.tried(task, |run| {
-            let space = run.task(task)?.space.as_ref()?;
-            let now = trial::mappings_in(space, std::slice::from_ref(range));
-            // What this change and those after it changed is as it was before the first of them.
-            let mut mappings = now;
-            for change in run
-                .order
-                .made
-                .iter()
-                .skip(change)
-                .rev()
-                .filter(|made| made.space == run.order.made[change].space)
-            {
-                mappings = trial::outside(mappings, &change.ranges);
-                for range in &change.ranges {
-                    mappings.extend(trial::inside(&change.before, range));
-                }
-            }
-            Some(Trial::new(run.machine, space, &mappings)?.agrees(call))
-        })
-        .unwrap_or(false)
-    }
-
-    /// A trial on the CPU of `task`, if there may be another.
-    fn tried(&mut self, task: TaskId, of: impl FnOnce(&Self) -> Option<bool>) -> Option<bool> {
-        self.order.trials += 1;
-        if self.order.trials > MOST_TRIALS {
+        let depends = depends_on(call)?;
+        let (steps, later) = self.ahead(task, &depends, window, upcoming)?;
+        let earlier = self.behind(task, &depends, window);
+        let all = candidates(&later, &earlier);
+        if all.is_empty() {
             return None;
         }
-        let cpu = self.schedule.cpu_of(task).unwrap_or(0);
-        self.vcpus[cpu].run(|| of(self))
+        let stage = self.stage(task, call, &depends, steps, &earlier)?;
+        // A trial with the same result in the order of the recording does not see what refuses the call.
+        if self.tried(&stage, &Candidate::default()) != Some(false) {
+            return None;
+        }
+        let found = all.iter().find(|candidate| self.tried(&stage, candidate) == Some(true))?;
+        let first = stage.steps.iter().filter(|step| found.has(step.task, step.number));
+        Some(Found { first: first.map(|step| step.number).collect(), before: !found.undone.is_empty() })
     }
 
-    /// Makes a call before its place.
-    pub(super) fn advance(&mut self, later: LaterCall, time_ns: u64, upcoming: &mut dyn Upcoming) {
-        let LaterCall { number, window, task, cpu, call } = later;
-        self.order.advanced.insert(number);
-        let event = Event { time_ns, task, cpu, kind: EventKind::Call(call.clone()) };
-        self.order.note(task, window);
-        self.make(&event, &call, upcoming);
+    /// Events of other threads in the space of `task`, up to those that may have been before its call with
+    /// this window, and by thread the numbers of the changes among them that matter to it.
+    fn ahead(
+        &mut self,
+        task: TaskId,
+        depends: &Depends,
+        window: Window,
+        upcoming: &mut dyn Upcoming,
+    ) -> Option<(Vec<Step>, Vec<Course<u64>>)> {
+        let number = self.task(task)?.number;
+        let later = upcoming.changes();
+        let looked_at = later.len().min(MOST_LOOKED_AT);
+        if !self.order.spend(looked_at as u64 / LOOKED_AT) {
+            return None;
+        }
+        let overlapping = later.iter().take(looked_at).filter(|later| later.window.overlaps(&window));
+        let overlapping: Vec<_> = overlapping.take(MOST_CHANGES).collect();
+        let last = overlapping.last().map(|later| later.number);
+        let tasks: HashSet<TaskId> = overlapping.iter().map(|later| later.task).collect();
+        let next = self.event + 1;
+        let numbers = next..last.map_or(next, |last| last + 1);
+        if !self.order.spend((numbers.end - numbers.start) / LOOKED_AT) {
+            return None;
+        }
+        let (mut steps, mut courses) = (Vec::new(), Vec::<Course<u64>>::new());
+        let mut ended = HashSet::from([task]);
+        let mut given = None;
+        for at in numbers {
+            let Some(event) = upcoming.get(at) else { break };
+            let own = given.take().filter(|(of, _)| *of == event.task).map(|(_, window): (_, Window)| window);
+            if let EventKind::Window(window) = &event.kind {
+                given = Some((event.task, *window));
+            }
+            let is_here = || self.task(event.task).is_some_and(|other| other.number == number);
+            if !tasks.contains(&event.task)
+                || ended.contains(&event.task)
+                || self.order.advanced.contains(&at)
+                || !is_here()
+            {
+                continue;
+            }
+            let call = match &event.kind {
+                // Without a window that overlaps it was after this call, as was all that its thread did then.
+                EventKind::Call(call) if own.is_some_and(|own| own.overlaps(&window)) => Some(call),
+                EventKind::Window(_) | EventKind::Fault(_) | EventKind::Reuse(_) => None,
+                EventKind::Compressibility(_) | EventKind::Contents(_) => continue,
+                _ => {
+                    ended.insert(event.task);
+                    continue;
+                }
+            };
+            if steps.len() == MOST_EVENTS {
+                break;
+            }
+            let by = self.actor(event.task)?;
+            if let Some(call) = call.filter(|call| changes(call))
+                && matters(call, depends)
+            {
+                Course::of(&mut courses, event.task).places.push(at);
+            }
+            let call = call.filter(|call| changes(call) || depends_on(call).is_some());
+            steps.push(Step { number: at, task: event.task, call: call.map(|call| (call.clone(), by)) });
+        }
+        Some((steps, courses))
     }
+
+    /// By thread the places of the last changes that other threads made in the space of `task`, the last
+    /// first, as far as a call of it with this window may have been before them.
+    fn behind(&self, task: TaskId, depends: &Depends, window: Window) -> Vec<Course<usize>> {
+        let Some(number) = self.task(task).map(|task| task.number) else { return Vec::new() };
+        let mut courses = Vec::<Course<usize>>::new();
+        let mut ended = HashSet::from([task]);
+        for (place, change) in self.order.made.iter().enumerate().rev() {
+            if change.space != number || ended.contains(&change.task) {
+                continue;
+            }
+            if !change.window.overlaps(&window) || change.followed_by.contains(&task) {
+                ended.insert(change.task);
+                continue;
+            }
+            Course::of(&mut courses, change.task).places.push(place);
+        }
+        let made = &self.order.made;
+        courses.retain(|course| course.places.iter().any(|&place| matters(&made[place].call, depends)));
+        courses
+    }
+
+    /// What `call` is tried in.
+    fn stage(
+        &mut self,
+        task: TaskId,
+        call: &Call,
+        depends: &Depends,
+        steps: Vec<Step>,
+        earlier: &[Course<usize>],
+    ) -> Option<Stage> {
+        let by = self.actor(task)?;
+        let space = self.task(task)?.space.clone()?;
+        if !self.order.spend(space.figures().mappings / LOOKED_AT) {
+            return None;
+        }
+        let program_break = space.program_break().0;
+        let mut ranges = vec![depends.range.clone(), depends.writes.clone()];
+        for (call, _) in steps.iter().filter_map(|step| step.call.as_ref()) {
+            if changes(call) {
+                ranges.extend(changed_by(call, program_break));
+            }
+            if let Some(depends) = depends_on(call) {
+                ranges.extend([depends.range, depends.writes]);
+            }
+        }
+        // All that was changed since the first of them is put back with it.
+        if let Some(first) = earlier.iter().flat_map(|course| &course.places).min() {
+            ranges.extend(self.order.made.iter().skip(*first).flat_map(|change| change.ranges.clone()));
+        }
+        let committed = self.machine.memory().spaces().commit().promised();
+        let cpu = self.schedule.cpu_of(task).unwrap_or(0);
+        let scene = self.vcpus[cpu].run(|| Scene::of(&space, &ranges, committed));
+        Some(Stage { call: call.clone(), by, scene, steps })
+    }
+
+    /// Whether the call has its recorded result in this order; `None` if it is not tried.
+    fn tried(&mut self, stage: &Stage, candidate: &Candidate) -> Option<bool> {
+        let steps = stage.steps.iter().filter(|step| candidate.has(step.task, step.number));
+        let steps: Vec<&Step> = steps.collect();
+        let costs = TRIAL_COSTS + stage.scene.mappings() + steps.len() as u64;
+        if !self.order.spend(costs) {
+            return None;
+        }
+        let config = self.how.config;
+        let order = &mut self.order;
+        let trials = order.trials.get_or_insert_with(|| Trials::new(config)).as_ref()?;
+        let made = &order.made;
+        let undone = |place: &usize| candidate.undone.contains(place);
+        let first = candidate.undone.iter().min().copied().unwrap_or(made.len());
+        let space = candidate.undone.first().map(|&place| made[place].space);
+        let since: Vec<usize> =
+            (first..made.len()).filter(|&place| Some(made[place].space) == space).collect();
+        let again = |trial: &Trial<'_>, place: usize| trial.change(&made[place].call, &made[place].by);
+        let at = made.get(first).map_or(stage.scene.program_break(), |change| change.program_break);
+        let (agrees, brought_in) = trials.run(&stage.scene, at, |trial| {
+            since.iter().rev().all(|&place| trial.put_back(&made[place].ranges, &made[place].before))
+                && since.iter().filter(|place| !undone(place)).all(|&place| again(trial, place))
+                && steps.iter().filter_map(|step| step.call.as_ref()).all(|(call, by)| {
+                    if changes(call) { trial.change(call, by) } else { trial.agrees(call, by) }
+                })
+                && trial.agrees(&stage.call, &stage.by)
+                && since.iter().filter(|place| undone(place)).all(|&place| again(trial, place))
+        })?;
+        // It is done: what is left after it is what the next one may cost.
+        order.costs = order.costs.saturating_sub(brought_in + 2 * since.len() as u64);
+        Some(agrees)
+    }
+
+    /// Makes these events before their places: `task` makes a call after them.
+    pub(super) fn advance(&mut self, task: TaskId, numbers: &[u64], upcoming: &mut dyn Upcoming) {
+        let here = self.event;
+        let mut made = Vec::new();
+        for &number in numbers {
+            let Some(event) = upcoming.get(number).cloned() else { continue };
+            self.order.advanced.insert(number);
+            self.event = number;
+            self.make_before_its_place(&event, &mut made);
+        }
+        self.event = here;
+        for mut change in made {
+            if let Made::Known(change) = &mut change {
+                change.followed_by.push(task);
+            }
+            self.keep(change);
+        }
+    }
+
+    fn make_before_its_place(&mut self, event: &Event, made: &mut Vec<Made>) {
+        match &event.kind {
+            EventKind::Window(window) => self.order.note(event.task, *window),
+            EventKind::Fault(fault) => self.fault(event, fault),
+            EventKind::Reuse(reuse) => self.reuse(event, reuse),
+            EventKind::Call(call) => {
+                self.switch(event);
+                let window = self.order.window_of(event.task);
+                made.extend(window.and_then(|window| self.change_before(event.task, call, window)));
+                if let Some((process, verdict)) = self.verdict(event, call) {
+                    self.judge(process, call, verdict);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Whether a change can matter to what depends on this.
+fn matters(change: &Call, depends: &Depends) -> bool {
+    depends.on_limits || changed_by(change, 0).iter().any(|changed| meet(changed, &depends.range))
+}
+
+/// A change that was made.
+pub(super) enum Made {
+    Known(Box<Change>),
+    /// In this space; what was mapped before it is not known.
+    Unknown(usize),
 }
