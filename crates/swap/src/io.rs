@@ -14,7 +14,9 @@ use crate::slot::SlotId;
 use core::ptr;
 use core::sync::atomic::AtomicU64;
 use quire_arch::{Order, Pfn, Pin, Platform, prefetch};
-use quire_frame::{FaultClass, FaultSite, FolioCounter, FolioGuard, FrameFlags, Kind, VmEvent};
+use quire_frame::{
+    FaultClass, FaultSite, FolioCounter, FolioGuard, Frame, FrameFlags, FrameState, Kind, VmEvent,
+};
 use quire_memcg::{MemcgId, MemcgStat};
 use quire_sync::atomic::Ordering;
 
@@ -307,7 +309,7 @@ impl<P: Platform> Swap<P> {
                     self.frames().drain_all(&self.platform().pin());
                 }
                 // The same: it was reported, too.
-                Submitted::Done(result) if !at_once && !self.complete(&device, io, result) => {
+                Submitted::Done(result) if !at_once && self.complete(&device, io, result).is_none() => {
                     break IoState::Begun;
                 }
                 Submitted::Done(result) => {
@@ -350,55 +352,78 @@ impl<P: Platform> Swap<P> {
         IoState::Done(Err(error))
     }
 
-    /// An asynchronous device has completed a folio. False if that is none that it was working on, or was
-    /// completed before.
-    fn complete(&self, device: &Device<P>, io: PageIo, result: Result<(), DeviceError>) -> bool {
+    /// Claims the folio of a request that a device reports as completed, if one of that kind is under way:
+    /// then it stays as it is, and other threads that are told of it wait. The caller is pinned, so they do
+    /// not wait long.
+    fn claim(frame: &Frame, io: PageIo, under_way: FrameFlags) -> bool {
+        let is_under_way = |word: FrameState| {
+            word.kind() == Kind::Anonymous
+                && word.flags().contains(under_way | FrameFlags::SWAP_CACHE)
+                && word.order().pages() == u64::from(io.pages)
+        };
+        let is_claimed = |word: FrameState| word.flags().contains(FrameFlags::COMPLETING);
+        let mut attempt = 0;
+        loop {
+            let may_claim = |word: FrameState| is_under_way(word) && !is_claimed(word);
+            if frame.change_flags_if(FrameFlags::COMPLETING, FrameFlags::empty(), may_claim) {
+                return true;
+            }
+            if !is_under_way(frame.word()) {
+                return false;
+            }
+            P::relax(attempt);
+            attempt = attempt.saturating_add(1);
+        }
+    }
+
+    /// An asynchronous device has completed a folio. Returns the marks that it had until then, or `None` if
+    /// that is none that the device was working on, or was completed before.
+    fn complete(
+        &self,
+        device: &Device<P>,
+        io: PageIo,
+        result: Result<(), DeviceError>,
+    ) -> Option<FrameFlags> {
+        let pin = self.platform().pin();
         let frame = self.frames().known(io.pfn);
         let (failed, under_way) = match io.direction {
-            Direction::Read => (FrameFlags::READ_FAILED, FrameFlags::READING),
+            Direction::Read => (FrameFlags::READ_FAILED, FrameFlags::READING.union(FrameFlags::UNATTENDED)),
             Direction::Write => (FrameFlags::DIRTY, FrameFlags::WRITEBACK),
         };
-        let word = frame.word();
-        let is_under_way = word.kind() == Kind::Anonymous
-            && word.flags().contains(under_way | FrameFlags::SWAP_CACHE)
-            && word.order().pages() == u64::from(io.pages);
-        // What is under way stays as it is until it is completed.
-        if !is_under_way || !device.has(SlotId::from_raw(frame.as_folio().slot()), io.slot) {
-            return false;
+        if !Self::claim(frame, io, under_way - FrameFlags::UNATTENDED) {
+            return None;
         }
-        if result.is_err() {
-            frame.set_flags(failed);
-        } else if io.direction == Direction::Write
+        // From here on the folio has one request under way, and this is its end, if it is this device's.
+        if !device.has(SlotId::from_raw(frame.as_folio().slot()), io.slot) {
+            frame.clear_flags(FrameFlags::COMPLETING);
+            return None;
+        }
+        if result.is_ok()
+            && io.direction == Direction::Write
             && frame.clear_flags(FrameFlags::RECLAIM).is_some_and(|flags| flags.contains(FrameFlags::RECLAIM))
         {
             // It was to be freed after writeback. If it is still listed, it is the next to be reclaimed. As
             // long as it is being written the cache keeps it.
-            self.memcgs().move_to_back(&self.platform().pin(), io.pfn);
+            self.memcgs().move_to_back(&pin, io.pfn);
         }
         // The folio may change after this; its address is only a key.
         let key = ptr::from_ref(frame).addr();
-        let before = frame.clear_flags(under_way);
+        let failed = if result.is_err() { failed } else { FrameFlags::empty() };
+        let before = frame.change_flags(failed, under_way | FrameFlags::COMPLETING);
         self.platform().unpark(key);
-        before.is_some_and(|flags| flags.contains(under_way))
+        before
     }
 
     /// Reaps the completions of a device, and wakes all threads that wait for one.
     fn reap_of(&self, device: &Device<P>) {
         let mut any = false;
         device.backing().reap(self.device_memory(), &mut |io, result| {
-            let frame = self.frames().known(io.pfn);
-            // Its lock was left for the one that completes it: no other thread takes this mark off while the
-            // folio is being read. Of one that a thread waits for nothing is known once it is completed.
-            let unattended = frame.word().flags().contains(FrameFlags::UNATTENDED);
-            if !self.complete(device, io, result) {
-                return;
-            }
+            let Some(marks) = self.complete(device, io, result) else { return };
             any = true;
-            if unattended && io.direction == Direction::Read {
-                let before = frame.clear_flags(FrameFlags::UNATTENDED);
-                if before.is_some_and(|flags| flags.contains(FrameFlags::UNATTENDED)) {
-                    self.end_unattended(io.pfn);
-                }
+            // Its lock was left for the one that completes it. Of one that a thread waits for nothing is
+            // known once it is completed.
+            if io.direction == Direction::Read && marks.contains(FrameFlags::UNATTENDED) {
+                self.end_unattended(io.pfn);
             }
         });
         if any {

@@ -10,6 +10,8 @@ use quire_arch::{Execution, LockClass};
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
+/// Held by a thread that finds out whether this is the lock that it wants.
+const LOOKED_AT: u32 = 2;
 
 /// A spin lock that is one word and guards whatever its owner says, e.g. a page table from within the table's
 /// frame descriptor.
@@ -73,6 +75,38 @@ impl RawSpin {
         taken
     }
 
+    /// Takes the lock if it is free now, for a look at what it guards: that may have got another owner, whose
+    /// lock the caller does not want. It excludes others as any hold does, but [`is_locked`](Self::is_locked)
+    /// does not count it. The caller has announced its wish, and [keeps](Self::keep) the lock or [gives it
+    /// back](Self::give_back) within a few instructions.
+    #[inline]
+    #[must_use = "the lock is to be kept or given back"]
+    pub fn try_look(&self) -> bool {
+        self.0.compare_exchange(FREE, LOOKED_AT, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    /// The lock is the one that the caller wanted: it holds it from now on.
+    ///
+    /// # Safety
+    ///
+    /// The caller took it by [`try_look`](Self::try_look).
+    #[inline]
+    pub unsafe fn keep(&self) {
+        // While it is held no other thread writes it, and what it guards is not handed over.
+        self.0.store(HELD, Ordering::Relaxed);
+    }
+
+    /// The lock is not the one that the caller wanted.
+    ///
+    /// # Safety
+    ///
+    /// As for [`keep`](Self::keep).
+    #[inline]
+    pub unsafe fn give_back(&self) {
+        // Release, as in `unlock`: the next holder's exchange comes after the look.
+        self.0.store(FREE, Ordering::Release);
+    }
+
     /// Releases the lock.
     ///
     /// # Safety
@@ -86,7 +120,7 @@ impl RawSpin {
         }
     }
 
-    /// Whether the lock is held now.
+    /// Whether the lock is held now, by a thread that wanted it.
     #[inline]
     pub fn is_locked(&self) -> bool {
         self.0.load(Ordering::Relaxed) == HELD

@@ -85,29 +85,50 @@ impl<P: Platform> Frames<P> {
     /// being freed, and is pinned to its CPU.
     #[inline]
     pub fn lock_head(&self, pfn: Pfn) -> HeadGuard<'_, P> {
-        let mut attempt = 0;
-        loop {
-            let folio = self.folio(pfn);
-            if !folio.is_large() {
-                // SAFETY: the folio has one page.
-                return unsafe { HeadGuard::new(folio) };
-            }
-            // Only tried: once the folio is split, its first frame may become another owner's, who may hold this
-            // lock, e.g. of a table, and wait for one of the caller's.
-            if folio.frame().lock_word().try_lock::<P>(LockClass::Folio) {
-                // SAFETY: taken just above.
-                let locked = unsafe { HeadGuard::new(folio) };
+        let folio = self.folio(pfn);
+        if folio.is_large() {
+            return self.lock_large_head(pfn, folio);
+        }
+        // SAFETY: the folio has one page.
+        unsafe { HeadGuard::new(folio) }
+    }
+
+    /// As [`lock_head`](Self::lock_head) of `folio`, which is the one of `pfn`, unless it was split since.
+    #[inline]
+    fn lock_large_head<'m>(&'m self, pfn: Pfn, folio: Folio<'m>) -> HeadGuard<'m, P> {
+        if cfg!(debug_assertions) {
+            P::lock_taken(LockClass::Folio);
+        }
+        let (mut folio, mut attempt) = (folio, 0);
+        while folio.is_large() {
+            let lock = folio.frame().lock_word();
+            // Only tried: once the folio is split, its first frame may become another owner's, who may hold
+            // this lock, e.g. of a table, and wait for one of the caller's. And only looked at: that owner
+            // may free the frame at this moment, and does not wait for this thread.
+            if lock.try_look() {
                 // It may have been split before this thread got the lock. If not, `pfn` still lies in it: the
                 // caller keeps it from being freed, so the frame was not reused.
                 let now = folio.frame().word();
                 if now.kind() != Kind::Tail && now.order() == folio.order() {
-                    return locked;
+                    // SAFETY: taken just above, and handed over.
+                    unsafe {
+                        lock.keep();
+                        return HeadGuard::new(folio);
+                    }
                 }
+                // SAFETY: taken just above.
+                unsafe { lock.give_back() };
             } else {
                 P::relax(attempt);
                 attempt = attempt.saturating_add(1);
             }
+            folio = self.folio(pfn);
         }
+        if cfg!(debug_assertions) {
+            P::lock_dropped(LockClass::Folio);
+        }
+        // SAFETY: the folio has one page.
+        unsafe { HeadGuard::new(folio) }
     }
 
     /// Drops a reference to the folio of `order` that starts at `pfn`. If it was the last one, the folio

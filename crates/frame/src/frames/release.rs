@@ -9,9 +9,6 @@ use crate::pcp::{CHUNK_BLOCKS, Chunk, PcpLists};
 use crate::zone::Zone;
 use quire_arch::{Order, Pfn, Pin, Platform};
 
-/// How often a frame's lock is looked at that a thread may hold by mistake, for a few instructions.
-const LATE_LOCK_WAITS: u32 = 1 << 8;
-
 impl<P: Platform> Frames<P> {
     /// Frees a block and drops its last reference (a block without references is accepted too, see
     /// [`Frame::put`](crate::Frame::put)). Never allocates.
@@ -157,25 +154,8 @@ impl<P: Platform> Frames<P> {
         }
         match frame.release(order, lock) {
             Ok(()) => Ok((index, frame)),
-            Err(FreeError::Locked) => Self::release_late(frame, order, lock).map(|()| (index, frame)),
             Err(error) => Err(self.explain(pfn, error)),
         }
-    }
-
-    /// Releases a frame whose lock is held. A thread that looked for the head lock of a folio may get it when
-    /// the folio was split and its first frame reused (see [`lock_head`](Self::lock_head)); it gives it back
-    /// at once. Another holder is a fault of the caller.
-    #[cold]
-    #[inline(never)]
-    fn release_late(frame: &Frame, order: Order, lock: LockCheck) -> Result<(), FreeError> {
-        for attempt in 0..LATE_LOCK_WAITS {
-            P::relax(attempt);
-            match frame.release(order, lock) {
-                Err(FreeError::Locked) => {}
-                released => return released,
-            }
-        }
-        Err(FreeError::Locked)
     }
 
     /// Checks the inner frames of a block that is about to be freed with `order`. Whether the block has that

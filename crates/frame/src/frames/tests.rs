@@ -2,14 +2,17 @@
 
 use super::Frames;
 use crate::chain::FrameChain;
+use crate::error::FreeError;
 use crate::kind::Kind;
-use crate::map::{Migratetype, PAGEBLOCK_ORDER};
+use crate::map::{FrameFlags, Migratetype, PAGEBLOCK_ORDER};
 use crate::pcp::{CHUNK_BLOCKS, PcpTechnique};
 use crate::request::AllocRequest;
-use crate::testing::{Machine, TEST, assert_sound, frames, run_on};
+use crate::testing::{Machine, TEST, assert_sound, at_the_next_wait, frames, run_on};
 use crate::zone::Zone;
 use crate::zone_id::ZoneKind;
-use quire_arch::{CpuId, Order, Pfn, PfnRange, Platform};
+use core::ptr;
+use quire_arch::{CpuId, LockClass, Order, Pfn, PfnRange, Platform};
+use quire_sync::RawSpin;
 use std::vec::Vec;
 
 /// 128 MiB: enough for the budget of a list to hold a page block.
@@ -184,5 +187,51 @@ fn a_miss_sorts_a_bounded_part_of_what_others_returned() {
         frames.free(&pin, taken, large).unwrap();
         frames.drain_all(&pin);
     }
+    assert_sound(&frames);
+}
+
+/// Hazard: a thread looks for the head lock of a folio that is split, and gets it when the first frame is
+/// another owner's, who frees it at this moment. The thread may be stopped before it gives it back, so the
+/// owner does not wait; the frame is not lost, and its next owner has its lock alone.
+#[test]
+fn a_frame_is_freed_while_its_lock_is_looked_at() {
+    let frames = frames(&[(0, FRAMES)], 1, PcpTechnique::default());
+    let pin = frames.platform().pin();
+    let table = AllocRequest::new(Order::ZERO, TEST).kind(Kind::Table);
+    let pfn = frames.allocate(&pin, table).unwrap();
+    let lock = frames.known(pfn).lock_word();
+    assert!(lock.try_look());
+    frames.free(&pin, pfn, Order::ZERO).unwrap();
+    assert_eq!(frames.allocate(&pin, table).unwrap(), pfn, "the list hands out what it got last");
+    at_the_next_wait({
+        let lock = ptr::from_ref(lock).expose_provenance();
+        move || {
+            let lock = ptr::with_exposed_provenance::<RawSpin>(lock);
+            // SAFETY: the memory map is there until the test is through; taken above.
+            unsafe { (*lock).give_back() };
+        }
+    });
+    frames.known(pfn).as_table().lock::<Machine>(LockClass::PteTable);
+    assert!(lock.is_locked() && !lock.try_look());
+    assert_eq!(frames.free(&pin, pfn, Order::ZERO), Err(FreeError::Locked));
+    // SAFETY: taken above.
+    unsafe { frames.known(pfn).as_table().unlock::<Machine>(LockClass::PteTable) };
+    frames.free(&pin, pfn, Order::ZERO).unwrap();
+    assert_sound(&frames);
+}
+
+/// Hazard: the same where the frame is an inner one of a block by then.
+#[test]
+fn a_block_is_freed_while_the_lock_of_an_inner_frame_is_looked_at() {
+    let frames = frames(&[(0, FRAMES)], 1, PcpTechnique::default());
+    let pin = frames.platform().pin();
+    let order = Order::ALL[3];
+    let pfn = frames.allocate(&pin, AllocRequest::new(order, TEST)).unwrap();
+    frames.known(pfn).set_flags(FrameFlags::TAILS_IN_USE);
+    let lock = frames.known(pfn.offset(5)).lock_word();
+    assert!(lock.try_look());
+    frames.free(&pin, pfn, order).unwrap();
+    // SAFETY: taken above.
+    unsafe { lock.give_back() };
     assert_sound(&frames);
 }

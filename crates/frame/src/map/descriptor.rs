@@ -264,6 +264,19 @@ impl Frame {
         self.update(|word| word.change_flags(set, clear).ok_or(())).ok().map(FrameState::flags)
     }
 
+    /// As [`change_flags`](Self::change_flags), if the state in which that happens is as `wanted`. Returns
+    /// whether it was.
+    #[inline]
+    pub fn change_flags_if(
+        &self,
+        set: FrameFlags,
+        clear: FrameFlags,
+        wanted: impl Fn(FrameState) -> bool,
+    ) -> bool {
+        let change = |word: FrameState| if wanted(word) { word.change_flags(set, clear) } else { None };
+        self.update(|word| change(word).ok_or(())).is_ok()
+    }
+
     /// Base pages of the block that page-table entries map, each as often as it is mapped (see
     /// [`Folio`](crate::Folio)). Its users count; what is mapped cannot be freed.
     #[inline]
@@ -272,7 +285,8 @@ impl Frame {
     }
 
     /// A lock for the user of the frame: a page table's own lock, a large folio's head lock. Must be free
-    /// when the frame is freed.
+    /// when the frame is freed, except for a thread that took it [for a look](RawSpin::try_look): the next
+    /// user may find it taken for a moment. So the word is never set anew.
     #[inline]
     pub(crate) fn lock_word(&self) -> &RawSpin {
         &self.lock

@@ -1,14 +1,17 @@
 //! Devices that report what did not happen. Safe code can implement a device, so an error is the worst that
 //! may come of it.
 
+use crate::common::machine::{after_all_holds, at_the_next_wait, run_on};
 use crate::common::*;
-use quire_arch::{Order, Pfn, Platform};
+use quire_arch::{LockClass, Order, Pfn, Platform};
 use quire_frame::{FrameChain, FrameFlags};
+use quire_memcg::LruList;
 use quire_swap::{
     DeviceError, DeviceFlags, DeviceMemory, Direction, Inserted, IoState, PageIo, SlotId, Submitted, Swap,
     SwapDevice, SwapOnOptions, SwapTechnique,
 };
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, mpsc};
+use std::thread;
 
 /// What a device does when it is asked.
 #[derive(Clone, Copy, Default)]
@@ -191,6 +194,47 @@ fn a_request_ends_once() {
         assert_read(swap, slot, back);
         assert_eq!(own.requests.lock().unwrap().len(), 1, "what is done is not asked for again");
     }
+}
+
+/// Hazard: two CPUs are told of the end of one request at once, and both believe that it is under way. The
+/// second one notes an error of a page that may be another owner's by then.
+#[test]
+fn two_reports_at_once_end_a_request_once() {
+    let (swap, [own, _]) = two_devices(DeviceFlags::empty());
+    let head = folio(swap, Order::ZERO);
+    swap.memcgs().list_folio(&swap.platform().pin(), head, LruList::InactiveFile);
+    swap.add_folio(head, 0).unwrap();
+    assert_eq!(swap.write_folio(head), IoState::Begun);
+    // Then its end takes the lock of a list: there the first thread is stopped.
+    swap.frames().known(head).set_flags(FrameFlags::RECLAIM);
+    let io = own.last();
+    let (go, goes) = mpsc::channel();
+    let (tell, told) = mpsc::channel();
+    let other = thread::spawn({
+        let own = Arc::clone(&own);
+        move || {
+            run_on(1);
+            goes.recv().unwrap();
+            let waits = tell.clone();
+            at_the_next_wait(move || waits.send("waits").unwrap());
+            own.report(io, Err(DeviceError::Io));
+            let _ = tell.send("is done");
+        }
+    });
+    let mut go = Some(go);
+    let stopped = move |dropped| {
+        if matches!(dropped, LockClass::Lru | LockClass::LruIncoming)
+            && let Some(go) = go.take()
+        {
+            go.send(()).unwrap();
+            assert_eq!(told.recv(), Ok("waits"));
+        }
+    };
+    after_all_holds(stopped, || own.report(io, Ok(())));
+    other.join().unwrap();
+    assert!(
+        !flags(swap, head).intersects(FrameFlags::WRITEBACK | FrameFlags::DIRTY | FrameFlags::COMPLETING)
+    );
 }
 
 /// Hazard: a device begins what it should have done at once, and the frame is freed before it is done.
