@@ -225,6 +225,8 @@ mod tests {
     use super::*;
     use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into};
     use proptest::prelude::*;
+    use proptest::strategy::ValueTree as _;
+    use proptest::test_runner::TestRunner;
     use std::boxed::Box;
     use std::vec::Vec;
 
@@ -268,10 +270,17 @@ mod tests {
         })
     }
 
+    /// The most bytes that a page may have: a sixteenth and 16 bytes more than by the other compressor. A
+    /// change of the search may make one page larger; what many have together decides whether it is worth it.
+    fn bound(page: &[u8; PAGE]) -> usize {
+        let other = length_of_other(page);
+        other + other / 16 + 16
+    }
+
     proptest! {
         #[test]
-        fn any_page_comes_back_and_is_no_larger_than_by_another_compressor(page in pages()) {
-            prop_assert!(there_and_back(&page) <= length_of_other(&page));
+        fn any_page_comes_back_and_is_little_larger_than_by_another_compressor(page in pages()) {
+            prop_assert!(there_and_back(&page) <= bound(&page));
         }
 
         /// The rules for a block's end hold wherever the last match would end.
@@ -279,8 +288,21 @@ mod tests {
         fn a_page_whose_end_differs_comes_back(at in PAGE - 24..PAGE, byte: u8, period in 1..20_usize) {
             let mut page = core::array::from_fn(|index| (index % period) as u8);
             page[at] ^= byte;
-            prop_assert!(there_and_back(&page) <= length_of_other(&page));
+            prop_assert!(there_and_back(&page) <= bound(&page));
         }
+    }
+
+    /// The same pages in each run: together at most 1 % larger than by the other compressor.
+    #[test]
+    fn many_pages_are_about_as_small_as_by_another_compressor() {
+        let mut runner = TestRunner::deterministic();
+        let (mut own, mut other) = (0, 0);
+        for _ in 0..1000 {
+            let page = pages().new_tree(&mut runner).expect("a page").current();
+            own += there_and_back(&page);
+            other += length_of_other(&page);
+        }
+        assert!(own * 100 <= other * 101, "{own} bytes for {other} by the other");
     }
 
     #[test]
