@@ -80,14 +80,6 @@ fn listed() -> impl Iterator<Item = Combination> {
 /// Flags and values that never succeed, or only where this machine has something that is not compared.
 const NEVER_OK: &[&str] = &["PROT_GROWSUP", "MAP_SYNC"];
 
-/// Flags and values that end a program as a known difference, so that they are not counted.
-const KNOWN_TO_DIFFER: &[&str] = &["MAP_32BIT"];
-
-/// Whether every result of what has this name is a known difference.
-fn is_known_to_differ(name: &str) -> bool {
-    KNOWN_TO_DIFFER.contains(&name) || is_not_built(name)
-}
-
 fn is_not_built(advice: &str) -> bool {
     names::ADVICE.iter().any(|(value, name)| *name == advice && names::NOT_BUILT.contains(value))
 }
@@ -171,7 +163,12 @@ impl Coverage {
     fn all(&self) -> Vec<Combination> {
         let swaps = self.counts.keys().any(|combination| combination.what == SWAPPED);
         let privileges = self.counts.keys().any(|combination| standing::needs_privileges(combination.what));
-        expected(swaps, privileges)
+        let mut all = expected(swaps, privileges);
+        // A host may allow too many mappings for a program to have them all.
+        if !self.counts.keys().any(|combination| combination.call == Call::Crowd) {
+            all.retain(|combination| combination.call != Call::Crowd && combination.what != standing::FULL);
+        }
+        all
     }
 }
 
@@ -272,8 +269,7 @@ fn expected(swaps: bool, privileges: bool) -> Vec<Combination> {
     for call in Call::all() {
         for argument in call.arguments() {
             let (Argument::Bits(names) | Argument::Value(names)) = argument else { continue };
-            for (_, name) in
-                names.iter().filter(|(_, name)| !NEVER_OK.contains(name) && !is_known_to_differ(name))
+            for (_, name) in names.iter().filter(|(_, name)| !NEVER_OK.contains(name) && !is_not_built(name))
             {
                 // The two that only `mprotect` on a stack takes.
                 let misplaced = *name == "PROT_GROWSDOWN" && call != Call::Mprotect;

@@ -54,7 +54,7 @@ differences! {
     FileSize = "file-size",
     /// A call, or a form of one, that is not built.
     NotBuilt = "not-built",
-    /// `MAP_32BIT` begins to search for a range at a random address.
+    /// `MAP_32BIT` begins to search for a range at a random address: Linux's choice is taken over.
     Below2G = "below-2g",
     /// Linux frees a table only where one `MADV_DONTNEED` covers it as a whole.
     PageTables = "page-tables",
@@ -253,9 +253,6 @@ impl Past {
         let [addr, len, third, fourth, ..] = args;
         let shared = |region: &Region| region.flags.contains(VmFlags::MAYSHARE);
         let known = match call {
-            Call::Mmap if fourth & MAP_32BIT != 0 && fourth & (MAP_FIXED | MAP_FIXED_NOREPLACE) == 0 => {
-                Some(KnownDifference::Below2G)
-            }
             Call::Mremap if len != third || fourth & MREMAP_DONTUNMAP != 0 => {
                 overlapping(before, addr, len).any(shared).then_some(KnownDifference::SharedRemap)
             }

@@ -1,6 +1,6 @@
 //! The same program on Quire.
 
-use crate::linux::{FILE, FOLDER, READ_ONLY, Start, WRITE_ONLY, ZEROS, rights_of, shown_flags};
+use crate::linux::{FILE, FOLDER, READ_ONLY, Start, WRITE_ONLY, ZEROS, crowd, rights_of, shown_flags};
 use crate::observation::{Detail, Figures, Observation, Outcome, Pages, Region, Wanted};
 use crate::program::{Call, MOST_PROCESSES};
 use crate::sum;
@@ -20,6 +20,9 @@ pub(crate) struct Processes<'m> {
     cpu: &'m Vcpu,
     all: [Option<HostSpace<'m>>; MOST_PROCESSES as usize],
 }
+
+/// The error of a call that is not built.
+const ENOSYS: i64 = 38;
 
 /// The number of `/dev/zero`. Its mappings are shown as those of anonymous memory.
 const ZEROS_ID: u64 = 5;
@@ -136,6 +139,13 @@ impl<'m> Processes<'m> {
                 let wanted = rights_of(args[0]) & self.start.rights;
                 self.all[process as usize] = Some(space.acting_with(wanted));
                 Outcome::Value(0)
+            }
+            Call::Crowd => {
+                let make = |call: Call, args| {
+                    let number = CallNumber::from_raw(call.number());
+                    abi::call(space, number, args, &Descriptors, &Vector(None)).raw().unwrap_or(-ENOSYS)
+                };
+                Outcome::Value(crowd(args[0], make))
             }
             _ => {
                 let into = call == Call::MincoreInto;

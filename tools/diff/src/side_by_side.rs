@@ -4,8 +4,9 @@ use crate::compare::compare;
 use crate::confirmation::{Belief, Confirmation};
 use crate::coverage::Coverage;
 use crate::known::{KnownCounts, KnownDifference, Past};
-use crate::linux::{Effort, Host, Interference, Oracle, OracleError, Start, leaves_out};
+use crate::linux::{Effort, Host, Interference, Oracle, OracleError, Start, merges};
 use crate::observation::{Observation, Outcome, Wanted};
+use crate::program::names::{MAP_32BIT, MAP_FIXED, MAP_FIXED_NOREPLACE};
 use crate::program::{Call, MOST_PROCESSES, Op, Program, Word};
 use crate::quire::Processes;
 use crate::standing::Standing;
@@ -221,7 +222,7 @@ impl SideBySide {
             verdict.outcomes.push(outcome);
             if outcome == Outcome::NotMade {
                 verdict.not_made += 1;
-                verdict.merging += u64::from(leaves_out(settings, op));
+                verdict.merging += u64::from(merges(settings, op));
                 continue;
             }
             let args = op.args.map(|word| match word {
@@ -321,12 +322,14 @@ impl<'m> Course<'m> {
         coverage: &mut Coverage,
     ) -> Step {
         let Made { op: Op { call, process, .. }, args, outcome } = *made;
-        let before = &self.before[*process as usize];
-        if self.past.parts_ways(*call, args, &before.regions).is_some() {
+        let regions = &self.before[*process as usize].regions;
+        if self.past.parts_ways(*call, args, regions).is_some() {
             return Step::Known;
         }
         let standing = self.processes.space(*process).map(Standing::of);
         let here = self.processes.make(*process, *call, args);
+        let Some(here) = self.placed_low(made, here) else { return Step::Known };
+        let before = &self.before[*process as usize];
         if here == Outcome::Unsupported {
             self.past.count(KnownDifference::NotBuilt);
             return Step::Known;
@@ -343,6 +346,41 @@ impl<'m> Course<'m> {
             Some(wanted) => self.look(made, wanted, linux, quire),
             None => Step::Alike,
         }
+    }
+
+    /// On Linux `MAP_32BIT` searches from a random place in the first 32 MiB of a GiB, on Quire from its start.
+    /// Where each found a place in that GiB, Quire's mapping is made again at Linux's, which has to be free.
+    /// `None` where Quire alone found one, in the first 32 MiB.
+    fn placed_low(&mut self, made: &Made<'_>, here: Outcome) -> Option<Outcome> {
+        const ENOMEM: i64 = -12;
+        const LOW: core::ops::Range<i64> = 1 << 30..1 << 31;
+        const RANDOM: i64 = 32 << 20;
+        let Made { op: Op { call, process, .. }, args, outcome } = *made;
+        let [hint, len, _, flags, ..] = args;
+        let low = flags & (MAP_32BIT | MAP_FIXED | MAP_FIXED_NOREPLACE) == MAP_32BIT;
+        let (Call::Mmap, true, Outcome::Value(there), Outcome::Value(place)) = (*call, low, outcome, here)
+        else {
+            return Some(here);
+        };
+        // A hint is followed by both sides or by none.
+        if !LOW.contains(&place) || place.cast_unsigned() == hint & !(PAGE_SIZE - 1) {
+            return Some(here);
+        }
+        if LOW.contains(&there) {
+            self.past.count(KnownDifference::Below2G);
+            if there == place {
+                return Some(here);
+            }
+            self.processes.make(*process, Call::Munmap, [place.cast_unsigned(), len, 0, 0, 0, 0]);
+            let mut args = args;
+            args[0] = there.cast_unsigned();
+            return Some(self.processes.make(*process, *call, args));
+        }
+        let known = there == ENOMEM && place < LOW.start + RANDOM;
+        if known {
+            self.past.count(KnownDifference::Below2G);
+        }
+        (!known).then_some(here)
     }
 
     /// Compares the states after an operation.

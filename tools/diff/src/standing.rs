@@ -20,6 +20,11 @@ const LOW: [&str; 2] =
     ["below vm.mmap_min_addr with CAP_SYS_RAWIO", "below vm.mmap_min_addr without CAP_SYS_RAWIO"];
 const GAINS: [&str; 2] = ["PR_MDWE_REFUSE_EXEC_GAIN", "PR_MDWE_NO_INHERIT"];
 
+/// Said of calls that split mappings or make some, where there are as many as there may be, or nearly.
+pub(crate) const FULL: &str = "close to vm.max_map_count";
+/// Where Linux begins to refuse moves.
+const CLOSE: u64 = 6;
+
 /// What a process may do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Standing {
@@ -27,6 +32,8 @@ pub(crate) struct Standing {
     locked: u64,
     fixed_min: u64,
     exec_gain: ExecGain,
+    /// How many mappings more it may have.
+    spare_mappings: u64,
 }
 
 impl Standing {
@@ -37,6 +44,7 @@ impl Standing {
             locked: space.limits().locked,
             fixed_min: space.layout().fixed_min.0,
             exec_gain: space.exec_gain(),
+            spare_mappings: space.limits().mappings.saturating_sub(space.figures().mappings),
         }
     }
 
@@ -65,6 +73,19 @@ impl Standing {
         {
             count(LOW[usize::from(!self.rights.contains(Rights::MAP_LOW))]);
         }
+        let splits = matches!(
+            call,
+            Call::Mmap
+                | Call::Munmap
+                | Call::Mprotect
+                | Call::Mremap
+                | Call::Madvise
+                | Call::Mlock
+                | Call::Munlock
+        );
+        if splits && self.spare_mappings <= CLOSE {
+            count(FULL);
+        }
         let executes =
             matches!(call, Call::Mmap | Call::Mprotect | Call::PkeyMprotect | Call::Fork | Call::Prctl);
         match self.exec_gain {
@@ -78,7 +99,7 @@ impl Standing {
 /// Whether [`Standing::note`] can say so.
 #[cfg(test)]
 pub(crate) fn is_counted(what: &str) -> bool {
-    LOCKS.contains(&what) || LOW.contains(&what) || GAINS.contains(&what)
+    what == FULL || LOCKS.contains(&what) || LOW.contains(&what) || GAINS.contains(&what)
 }
 
 /// Whether this is said only of processes with a privilege.

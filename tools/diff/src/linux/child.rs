@@ -11,7 +11,10 @@ use super::observe::{Files, for_each_gap, observe};
 use super::prepare;
 use super::raw::{Plain, exit, futex_wait, futex_wake, has_ended, plain, syscall};
 use crate::program::Call;
-use crate::program::names::{CAP_IPC_LOCK, CAP_SYS_RAWIO, MAP_FIXED, MAP_FIXED_NOREPLACE, MREMAP_FIXED};
+use crate::program::names::{
+    CAP_IPC_LOCK, CAP_SYS_RAWIO, MAP_ANONYMOUS, MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_NORESERVE, MAP_PRIVATE,
+    MREMAP_FIXED,
+};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 const PAGE: u64 = 4096;
@@ -243,8 +246,16 @@ fn is_safe(board: &Board, number: u32, args: &[u64; 6]) -> bool {
         // Longer than the vector may be: only when it is refused before.
         return addr.checked_add(len).is_none() || len > 1 << 47;
     }
-    let without_range =
-        [Call::Brk, Call::Mlockall, Call::Munlockall, Call::Fork, Call::Exit, Call::Setrlimit, Call::Prctl];
+    let without_range = [
+        Call::Brk,
+        Call::Mlockall,
+        Call::Munlockall,
+        Call::Fork,
+        Call::Exit,
+        Call::Setrlimit,
+        Call::Prctl,
+        Call::Crowd,
+    ];
     let mut at = 0;
     while at < without_range.len() {
         if number == without_range[at].number() {
@@ -283,6 +294,8 @@ fn make(board: &Board, slot: &Slot, number: u32, mut args: [u64; 6]) {
                 set_limit(board, args[0], args[1])
             } else if number == Call::SetPrivileges.number() {
                 set_privileges(board, args[0])
+            } else if number == Call::Crowd.number() {
+                crowd(args[0], |call, args| syscall(call.number().into(), args))
             } else {
                 if number == Call::Mincore.number() {
                     args[2] = slot.text.as_ptr().addr() as u64;
@@ -319,6 +332,35 @@ unsafe fn fill(addr: u64, len: u64, value: u64) -> Accessed {
         pages += 1;
     }
     Accessed { value: pages, signal: 0, code: 0 }
+}
+
+/// [`Call::Crowd`], with `make` as the process's `mmap` and `munmap`.
+#[inline(always)]
+pub(crate) fn crowd(spare: u64, mut make: impl FnMut(Call, [u64; 6]) -> i64) -> i64 {
+    const EEXIST: i64 = -17;
+    const FLAGS: u64 = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE;
+    let (mut at, mut made) = (0, 0);
+    while at < prepare::MOST_CROWD {
+        let addr = prepare::CROWD_AT + 2 * PAGE * at;
+        let value = make(Call::Mmap, [addr, PAGE, 0, FLAGS, u64::MAX, 0]);
+        if value < 0 && value != EEXIST {
+            break;
+        }
+        made += i64::from(value > 0);
+        at += 1;
+    }
+    let mut rest = spare;
+    at = 0;
+    while rest > 0 && at < prepare::MOST_CROWD {
+        let addr = prepare::CROWD_AT + 2 * PAGE * at;
+        // It has the protection already: this only tells whether there is a mapping.
+        if make(Call::Mprotect, [addr, PAGE, 0, 0, 0, 0]) == 0 {
+            make(Call::Munmap, [addr, PAGE, 0, 0, 0, 0]);
+            rest -= 1;
+        }
+        at += 1;
+    }
+    made
 }
 
 /// Sets a soft limit, up to the hard one.

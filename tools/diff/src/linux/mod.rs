@@ -15,8 +15,9 @@ mod steps;
 mod swap;
 mod text;
 
+pub(crate) use child::crowd;
 pub(crate) use interference::{Disturbance, Interference};
-pub(crate) use prepare::{FILE, FILE_BYTES, FOLDER, PATH_ONLY, READ_ONLY, WRITE_ONLY, ZEROS};
+pub(crate) use prepare::{FILE, FILE_BYTES, FOLDER, MOST_CROWD, PATH_ONLY, READ_ONLY, WRITE_ONLY, ZEROS};
 pub(crate) use settings::{Host, Settings};
 pub(crate) use start::{Start, rights_of};
 pub(crate) use steps::Steps;
@@ -77,8 +78,14 @@ const SUMS_EVERY: usize = 64;
 const ALL_TEXT_EVERY: usize = 16;
 
 /// Whether an operation is made on neither side because of the host's settings: a page of memory that was
-/// marked MERGEABLE would become one with another, or the page of zeros, whenever Linux comes by.
+/// marked MERGEABLE would become one with another, or the page of zeros, whenever Linux comes by. As many
+/// mappings as some hosts allow would take too long.
 pub(crate) fn leaves_out(settings: &Settings, op: &Op) -> bool {
+    merges(settings, op) || op.call == Call::Crowd && settings.most_mappings() >= MOST_CROWD
+}
+
+/// Whether that is because the host merges equal pages.
+pub(crate) fn merges(settings: &Settings, op: &Op) -> bool {
     let marks = |advice| matches!(advice, Word::Exact(advice) if advice as u32 == MADV_MERGEABLE as u32);
     settings.merges_pages() && op.call == Call::Madvise && marks(op.args[2])
 }
@@ -168,8 +175,9 @@ impl Oracle {
     /// cannot be compared on a host with `settings` is left out.
     pub(crate) fn run(&mut self, program: &Program, effort: Effort, settings: &Settings) -> Steps<'_> {
         let board = &self.board;
+        let crowded = program.ops.iter().any(|op| op.call == Call::Crowd);
         for (at, op) in program.ops.iter().enumerate() {
-            self.put(at, op, program, effort);
+            self.put(at, op, program, (effort, crowded));
             board.ops[at].left_out.store(leaves_out(settings, op).into(), Relaxed);
         }
         for area in &board.areas {
@@ -190,7 +198,7 @@ impl Oracle {
         Steps { oracle: self, next: 0, count: program.ops.len() as u32, command: command.max(1) }
     }
 
-    fn put(&self, at: usize, op: &Op, program: &Program, effort: Effort) {
+    fn put(&self, at: usize, op: &Op, program: &Program, (effort, crowded): (Effort, bool)) {
         let raw = &self.board.ops[at];
         raw.number.store(op.call.number(), Relaxed);
         raw.process.store(op.process, Relaxed);
@@ -214,7 +222,9 @@ impl Oracle {
             want |= WANT_STATUS | if op.call.has(Trait::Flags) { WANT_TEXT } else { 0 };
         }
         if effort == Effort::Thorough || at.is_multiple_of(ALL_TEXT_EVERY) || last {
-            want |= WANT_STATUS | if has_text { WANT_ALL_TEXT } else { 0 };
+            // The text of a crowd would be cut off in the middle.
+            let text = if crowded { WANT_TEXT } else { WANT_ALL_TEXT };
+            want |= WANT_STATUS | if has_text { text } else { 0 };
         }
         if effort == Effort::Thorough || at % SUMS_EVERY == SUMS_EVERY - 1 || last || op.call == Call::Fork {
             want |= WANT_SUMS;

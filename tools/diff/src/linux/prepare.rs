@@ -19,6 +19,12 @@ const PAGE: u64 = 4096;
 const STACK_AT: u64 = 0x2000_0000_0000;
 const STACK_BYTES: u64 = 256 << 10;
 const BOARD_AT: u64 = 0x6000_0000_0000;
+/// Where [`Crowd`](crate::program::Call::Crowd) makes its mappings, every second page one. What lies there is
+/// looked at on neither side: only how many there are counts.
+pub(crate) const CROWD_AT: u64 = STACK_AT + (1 << 30);
+/// Most mappings of it. Where a program may have more, it is left out.
+pub(crate) const MOST_CROWD: u64 = 1 << 17;
+const CROWD_END: u64 = CROWD_AT + 2 * PAGE * MOST_CROWD;
 
 /// The descriptors that programs can map: a memory file open for both, for reading, for writing, and without
 /// access; a folder; and `/dev/zero`.
@@ -252,6 +258,12 @@ fn list_own(board: &Board, files: &Files) {
         let (start, end) = (words[query::START].load(Relaxed), words[query::END].load(Relaxed));
         if end <= addr {
             break;
+        }
+        // The place of the crowd is above the stack, so there is one before it.
+        if start >= CROWD_END && addr < CROWD_END && count < MOST_OWN {
+            board.own[count][0].store(CROWD_AT, Relaxed);
+            board.own[count][1].store(CROWD_END, Relaxed);
+            count += 1;
         }
         addr = end;
         if count > 0 && board.own[count - 1][1].load(Relaxed) == start {

@@ -12,6 +12,8 @@ pub(super) const HUGE_FOLDER: &str = "sys/kernel/mm/transparent_hugepage";
 const MERGING: &str = "sys/kernel/mm/ksm/run";
 /// What Linux grants of what it may not have.
 const OVERCOMMIT: &str = "proc/sys/vm/overcommit_memory";
+/// How many mappings a program may have.
+const MOST_MAPPINGS: &str = "proc/sys/vm/max_map_count";
 /// Where pages go.
 const SWAPS: &str = "proc/swaps";
 /// The files beside those of huge pages.
@@ -19,7 +21,7 @@ const FILES: [&str; 8] = [
     MERGING,
     OVERCOMMIT,
     SWAPS,
-    "proc/sys/vm/max_map_count",
+    MOST_MAPPINGS,
     "proc/sys/vm/mmap_min_addr",
     "proc/sys/vm/nr_hugepages",
     "proc/sys/vm/nr_overcommit_hugepages",
@@ -99,6 +101,11 @@ impl Settings {
     /// Whether Linux grants no more memory than it has, so that what a program gets depends on all others.
     pub(crate) fn grants_what_there_is(&self) -> bool {
         self.other(OVERCOMMIT) == "2"
+    }
+
+    /// How many mappings a program may have; as many as there can be where the host does not say.
+    pub(crate) fn most_mappings(&self) -> u64 {
+        self.other(MOST_MAPPINGS).parse().unwrap_or(u64::MAX)
     }
 
     /// Whether both sides have to be started anew: not only huge pages are set otherwise.

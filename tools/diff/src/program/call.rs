@@ -163,6 +163,9 @@ calls! {
     Prctl = "prctl", Memory, 157, [Value(names::OPTION), Bits(names::MDWE), Number, Number, Number];
     /// `mincore` with a vector that is an argument.
     MincoreInto = "mincore_into", Memory, 10_008, [Number, Number, Number], Range;
+    /// Makes mappings without access, in a place of their own, until there is one more than
+    /// `vm.max_map_count`, and unmaps as many again as the argument says. The value is how many were made.
+    Crowd = "crowd", Memory, 10_009, [Number];
 }
 
 impl Call {

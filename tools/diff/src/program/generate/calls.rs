@@ -103,7 +103,7 @@ impl Generator {
                 Word::Exact(self.random.pick(&odd))
             }
         };
-        flags |= if self.random.seldom() { MAP_32BIT } else { 0 };
+        flags |= if self.random.chance(1) { MAP_32BIT } else { 0 };
         let mut protection = self.protection();
         protection |= if self.random.chance(2) { 1 << (3 + self.random.below(20)) } else { 0 };
         let (descriptor, offset) = self.backing(&mut flags);

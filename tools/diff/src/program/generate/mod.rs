@@ -21,6 +21,11 @@ const NONE: u64 = u64::MAX;
 const WINDOWS: [u64; 3] =
     [(1 << 39) - WINDOW_BYTES / 2, (1 << 40) + (3 << 30) - WINDOW_BYTES / 2, (1 << 41) + (5 << 20)];
 
+/// One program of so many has as many mappings as there may be: they take time to make.
+const CROWDED_EVERY: u64 = 60;
+/// After so many operations, when there is something to be divided.
+const CROWDED_FROM: u32 = 30;
+
 /// What a program uses, besides private memory.
 struct Theme {
     shared: bool,
@@ -33,6 +38,8 @@ struct Theme {
     executes: bool,
     /// Large folios: whole aligned blocks of 2 MiB, and parts of them.
     large: bool,
+    /// As many mappings as there may be.
+    crowded: bool,
 }
 
 /// The part of the window for programs that are not about large folios.
@@ -64,14 +71,17 @@ pub(crate) fn generate(seed: u64, number: u64, len: usize) -> Program {
     let mut random = Random::new(seed, number);
     let window = random.pick(&WINDOWS);
     let large = random.chance(15);
+    let crowded = number % CROWDED_EVERY == CROWDED_EVERY - 1;
     let theme = Theme {
         shared: random.chance(if large { 5 } else { 30 }),
         files: random.chance(if large { 5 } else { 20 }),
-        forks: random.chance(if large { 50 } else { 25 }),
+        // A child of a crowd has one of its own, which is much memory.
+        forks: random.chance(if large { 50 } else { 25 }) && !crowded,
         limits: random.chance(if large { 5 } else { 25 }),
         executes: random.chance(10),
         zeros: random.chance(15),
         large,
+        crowded,
     };
     let mut generator = Generator {
         random,
@@ -101,6 +111,9 @@ impl Generator {
             (Call::SetPrivileges, words([Word::Exact(self.random.pick(&[0, 0, CAP_SYS_RAWIO]))]))
         } else if self.theme.large && id < 2 && self.random.chance(80) {
             self.large_start(id)
+        } else if self.theme.crowded && (id == CROWDED_FROM || id > CROWDED_FROM && self.random.chance(2)) {
+            // One more than there may be, or what several moves are refused for.
+            (Call::Crowd, words([Word::Exact(self.random.below(10))]))
         } else {
             self.any_call()
         };
