@@ -239,8 +239,8 @@ impl Row {
     }
 }
 
-/// What page faults take in a replay, in nanoseconds, as [`estimate`] gives it; a guess where the host was not
-/// calibrated.
+/// What page faults take in a replay, in nanoseconds, as [`estimate`] gives it; a guess where the host was
+/// not calibrated.
 fn fault_ns(life: &LifeFigures, costs: Option<&Costs>) -> [f64; 3] {
     let guess = |each: f64| {
         let by_size = faults_by_size(life).into_iter();

@@ -132,8 +132,8 @@ impl Setting {
     }
 }
 
-/// The settings that are tried for the program of a recording, those of the host that made it first. None that
-/// this host does not have: the kernel may know no sizes but the PMD's.
+/// The settings that are tried for the program of a recording, those of the host that made it first. None
+/// that this host does not have: the kernel may know no sizes but the PMD's.
 #[must_use]
 pub fn grid(header: &TraceHeader) -> Vec<Setting> {
     let has = |order| match &header.settings {

@@ -14,8 +14,8 @@ const PAGE: u64 = 4096;
 const BASE: u64 = 0x10_0000_0000;
 const SECOND: u64 = 1_000_000_000;
 
-/// A recording of a program that writes to each second of so many pages and takes a second for a hundred of them,
-/// made at the time `started` on a host whose `enabled` says this.
+/// A recording of a program that writes to each second of so many pages and takes a second for a hundred of
+/// them, made at the time `started` on a host whose `enabled` says this.
 fn invented(folder: &TempDir, name: &str, pages: u64, started: u64, enabled: &str) -> PathBuf {
     let bundled = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../recordings/python-structures.qtr");
     let mut header = TraceReader::open(&bundled).unwrap().header().clone();

@@ -18,42 +18,53 @@ const V2: &str = "/sys/fs/cgroup/GROUP";
 const V1: &str = "/sys/fs/cgroup/memory/GROUP";
 const ZSWAP: &str = "/sys/module/zswap/parameters";
 const GENERATOR: &str = "/etc/systemd/zram-generator.conf.d";
-const GENERATED: &str = "systemd-zram-setup@zram0.service";
 const SWAP_FILE: &str = "/swapfile.limit";
+
+/// Lines of a shell.
+fn lines<const N: usize>(lines: [&str; N]) -> Vec<String> {
+    lines.map(str::to_owned).into()
+}
 
 impl Enough {
     /// How to set the limit: for a unit of systemd, or a group of either version of cgroups. UNIT and GROUP
-    /// stand for their names.
+    /// stand for their names. The commands that undo it are for the same shell: they restore what was there.
     #[must_use]
     pub fn limit_means(&self) -> Vec<Means> {
         let (high, max) = (self.high, self.max);
         vec![
             Means {
                 name: "systemd",
-                apply: vec![format!(
-                    "systemctl set-property UNIT MemoryHigh={}M MemoryMax={}M",
-                    high >> 20,
-                    max >> 20
-                )],
-                undo: vec!["systemctl set-property UNIT MemoryHigh=infinity MemoryMax=infinity".to_owned()],
+                apply: lines([
+                    "old=$(systemctl show UNIT -p MemoryHigh -p MemoryMax)",
+                    &format!(
+                        "systemctl set-property --runtime UNIT MemoryHigh={}M MemoryMax={}M",
+                        high >> 20,
+                        max >> 20
+                    ),
+                ]),
+                undo: lines(["systemctl set-property --runtime UNIT $old"]),
             },
             Means {
                 name: "cgroup_v2",
-                apply: vec![
-                    format!("echo {high} > {V2}/memory.high"),
-                    format!("echo {max} > {V2}/memory.max"),
-                ],
-                undo: ["high", "max"].map(|file| format!("echo max > {V2}/memory.{file}")).into(),
+                apply: lines([
+                    &format!("high=$(cat {V2}/memory.high) max=$(cat {V2}/memory.max)"),
+                    &format!("echo {high} > {V2}/memory.high"),
+                    &format!("echo {max} > {V2}/memory.max"),
+                ]),
+                undo: ["high", "max"].map(|file| format!("echo ${file} > {V2}/memory.{file}")).into(),
             },
             Means {
                 name: "cgroup_v1",
-                apply: vec![format!("echo {high} > {V1}/memory.limit_in_bytes")],
-                undo: vec![format!("echo -1 > {V1}/memory.limit_in_bytes")],
+                apply: lines([
+                    &format!("old=$(cat {V1}/memory.limit_in_bytes)"),
+                    &format!("echo {high} > {V1}/memory.limit_in_bytes"),
+                ]),
+                undo: lines([&format!("echo $old > {V1}/memory.limit_in_bytes")]),
             },
         ]
     }
 
-    /// How to set up the swap that the limit was predicted with.
+    /// How to set up the swap that the limit was predicted with, beside what the host has.
     #[must_use]
     pub fn swap_means(&self) -> Vec<Means> {
         let size = self.swap_bytes >> 20;
@@ -65,9 +76,12 @@ impl Enough {
             LimitSwap::Zswap => {
                 let mut means = disk(size);
                 means.name = "zswap";
+                let files = format!("compressor=$(cat {ZSWAP}/compressor) enabled=$(cat {ZSWAP}/enabled)");
+                means.apply.push(files);
                 means.apply.push(format!("echo lz4 > {ZSWAP}/compressor"));
                 means.apply.push(format!("echo Y > {ZSWAP}/enabled"));
-                means.undo.insert(0, format!("echo N > {ZSWAP}/enabled"));
+                let undo = ["enabled", "compressor"].map(|file| format!("echo ${file} > {ZSWAP}/{file}"));
+                means.undo.splice(0..0, undo);
                 vec![means]
             }
             LimitSwap::Disk => vec![disk(size)],
@@ -75,30 +89,34 @@ impl Enough {
     }
 }
 
-/// Compressed memory of so many MiB.
+/// Compressed memory of so many MiB, in a device of its own.
 fn zram(size: u64, algorithm: &str) -> Vec<Means> {
     vec![
         Means {
             name: "zram_generator",
-            apply: vec![
-                format!("mkdir -p {GENERATOR}"),
-                format!(
-                    "printf '[zram0]\\nzram-size = {size}\\ncompression-algorithm = {algorithm}\\n' > \
-                     {GENERATOR}/limit.conf"
+            apply: lines([
+                "modprobe zram; n=$(cat /sys/class/zram-control/hot_add)",
+                &format!("mkdir -p {GENERATOR}"),
+                &format!(
+                    "printf '[zram%s]\\nzram-size = {size}\\ncompression-algorithm = {algorithm}\\n' $n > {GENERATOR}/limit.conf"
                 ),
-                "systemctl daemon-reload".to_owned(),
-                format!("systemctl start {GENERATED}"),
-            ],
-            undo: vec![format!("systemctl stop {GENERATED}"), format!("rm {GENERATOR}/limit.conf")],
+                "systemctl daemon-reload",
+                "systemctl start systemd-zram-setup@zram$n.service",
+            ]),
+            undo: lines([
+                "systemctl stop systemd-zram-setup@zram$n.service",
+                &format!("rm {GENERATOR}/limit.conf; systemctl daemon-reload"),
+                "echo $n > /sys/class/zram-control/hot_remove",
+            ]),
         },
         Means {
             name: "zram",
-            apply: vec![
-                format!("zramctl /dev/zram0 --algorithm {algorithm} --size {size}M"),
-                "mkswap /dev/zram0".to_owned(),
-                "swapon --priority 100 /dev/zram0".to_owned(),
-            ],
-            undo: vec!["swapoff /dev/zram0".to_owned(), "zramctl --reset /dev/zram0".to_owned()],
+            apply: lines([
+                &format!("modprobe zram; dev=$(zramctl --find --algorithm {algorithm} --size {size}M)"),
+                "mkswap $dev",
+                "swapon --priority 100 $dev",
+            ]),
+            undo: lines(["swapoff $dev", "zramctl --reset $dev"]),
         },
     ]
 }
@@ -107,12 +125,12 @@ fn zram(size: u64, algorithm: &str) -> Vec<Means> {
 fn disk(size: u64) -> Means {
     Means {
         name: "disk",
-        apply: vec![
-            format!("fallocate -l {size}M {SWAP_FILE} && chmod 600 {SWAP_FILE}"),
-            format!("mkswap {SWAP_FILE}"),
-            format!("swapon {SWAP_FILE}"),
-        ],
-        undo: vec![format!("swapoff {SWAP_FILE}"), format!("rm {SWAP_FILE}")],
+        apply: lines([
+            &format!("test ! -e {SWAP_FILE} && fallocate -l {size}M {SWAP_FILE} && chmod 600 {SWAP_FILE}"),
+            &format!("mkswap {SWAP_FILE}"),
+            &format!("swapon {SWAP_FILE}"),
+        ]),
+        undo: lines([&format!("swapoff {SWAP_FILE}"), &format!("rm {SWAP_FILE}")]),
     }
 }
 
@@ -130,15 +148,11 @@ mod tests {
     #[test]
     fn a_limit_is_set_and_taken_away() {
         let means = enough(LimitSwap::Zram).limit_means();
-        assert_eq!(means[0].apply, ["systemctl set-property UNIT MemoryHigh=80M MemoryMax=90M"]);
-        assert!(means[0].undo[0].contains("MemoryHigh=infinity MemoryMax=infinity"));
+        assert_eq!(means[0].apply[1], "systemctl set-property --runtime UNIT MemoryHigh=80M MemoryMax=90M");
         assert!(
-            means[1]
-                .apply
-                .iter()
-                .any(|line| line.starts_with("echo 94371840 > ") && line.ends_with("memory.max"))
+            means[1].apply[2].starts_with("echo 94371840 > ") && means[1].apply[2].ends_with("memory.max")
         );
-        assert!(means[2].apply[0].starts_with("echo 83886080 > "), "version 1 has no memory.high");
+        assert!(means[2].apply[1].starts_with("echo 83886080 > "), "version 1 has no memory.high");
         assert!(means.iter().all(|means| !means.undo.is_empty()));
     }
 
@@ -146,13 +160,29 @@ mod tests {
     fn each_swap_can_be_set_up() {
         let lines =
             |swap| enough(swap).swap_means().iter().flat_map(|means| means.apply.clone()).collect::<Vec<_>>();
-        assert!(lines(LimitSwap::Zram)[1].contains("zram-size = 128"));
-        assert!(lines(LimitSwap::ZramZstd)[1].contains("algorithm = zstd"));
+        assert!(lines(LimitSwap::Zram)[2].contains("zram-size = 128"));
+        assert!(lines(LimitSwap::ZramZstd)[2].contains("algorithm = zstd"));
+        assert!(!lines(LimitSwap::Zram).iter().any(|line| line.contains("zram0")), "the host may have one");
         assert!(
             lines(LimitSwap::Zswap)
                 .iter()
                 .any(|line| line == "echo Y > /sys/module/zswap/parameters/enabled")
         );
         assert!(!lines(LimitSwap::Disk).iter().any(|line| line.contains("zswap")));
+    }
+
+    /// Each that changes what the host has keeps that in a variable of the shell, and the undo uses it.
+    #[test]
+    fn what_was_there_is_restored() {
+        let all = LimitSwap::ALL.map(|swap| enough(swap).swap_means()).concat();
+        for means in enough(LimitSwap::Disk).limit_means().iter().chain(&all) {
+            let undo = means.undo.join("; ");
+            for name in undo.split('$').skip(1) {
+                let name: String = name.chars().take_while(char::is_ascii_lowercase).collect();
+                let set = format!("{name}=$(");
+                assert!(means.apply.iter().any(|line| line.contains(&set)), "{name}: {means:?}");
+            }
+            assert_eq!(undo.contains('$'), means.name != "disk", "{means:?}");
+        }
     }
 }

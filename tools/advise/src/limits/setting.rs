@@ -85,10 +85,21 @@ pub struct LimitSetting {
 /// The limits that are tried with each kind of swap, in percent of the peak.
 pub(super) const PERCENTS: [u32; 3] = [90, 75, 50];
 
+/// The smallest limit of the validation, in percent of the peak. Below it Linux kills some programs though
+/// there is room in the swap.
+const VALIDATED_PERCENT: u32 = 50;
+
 impl LimitSetting {
     /// The bytes of each limit that is tried for every program with this peak.
     pub fn tried(peak: u64) -> impl Iterator<Item = u64> {
         PERCENTS.into_iter().map(move |percent| Self::new(peak, percent, LimitSwap::Disk).bytes)
+    }
+
+    /// Whether predictions of such limits were validated against Linux: with its swap, and down to half of
+    /// the peak.
+    #[must_use]
+    pub fn is_validated(&self) -> bool {
+        self.swap.is_validated() && self.percent >= VALIDATED_PERCENT
     }
 
     /// `percent` of `peak` bytes, in whole pages.

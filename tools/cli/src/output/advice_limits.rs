@@ -69,7 +69,7 @@ fn print_fits(limits: &Limits) {
 
 /// A setting's name, and whether its predictions are validated.
 fn name(setting: &LimitSetting) -> String {
-    let note = if setting.swap.is_validated() { "" } else { " (not validated)" };
+    let note = if setting.is_validated() { "" } else { " (not validated)" };
     format!("{}{note}", setting.name())
 }
 
@@ -112,8 +112,9 @@ fn table(rows: &[(LimitSetting, LimitRow)], seconds: f64) -> Table {
 }
 
 fn price(priced: &Priced) -> String {
+    let note = if priced.setting.is_validated() { "" } else { ", not validated: it may be killed" };
     format!(
-        "{} ({} % of the peak) for about {} of its time and {} major faults",
+        "{} ({} % of the peak{note}) for about {} of its time and {} major faults",
         size(priced.setting.bytes as f64),
         priced.setting.percent,
         percent(priced.share),
@@ -154,7 +155,8 @@ pub(super) fn verdict(limits: &Limits) -> Vec<String> {
         lines.push(format!("Less costs more: {}.", smaller.join("; ")));
     }
     lines.push(format!(
-        "Set {} with headroom for files and what the kernel keeps for it, and kill it above {} only:",
+        "Set {} with headroom for files and what the kernel keeps for it, and kill it above {} only (until the next reboot; \
+         undo in the same shell):",
         size(enough.high as f64),
         size(enough.max as f64)
     ));
@@ -177,7 +179,7 @@ fn object(setting: &LimitSetting, row: &LimitRow, is_curve: bool, seconds: f64) 
     object.insert("setting".to_owned(), json!(setting.name()));
     object.insert("limit".to_owned(), json!(setting.bytes));
     object.insert("curve".to_owned(), json!(is_curve));
-    object.insert("validated".to_owned(), json!(setting.swap.is_validated()));
+    object.insert("validated".to_owned(), json!(setting.is_validated()));
     object.insert("fits".to_owned(), json!(row.fits()));
     object.insert("does_not_fit".to_owned(), json!(row.does_not_fit));
     let figures = row.figures.as_ref();
