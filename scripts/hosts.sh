@@ -1,17 +1,23 @@
 #!/usr/bin/env bash
 # Runs the tests and `quire diff` on hosts that are set in ways that Linux lets others see: with root only.
 #
-#     scripts/hosts.sh [--state NAME]... [--part tests|diff]... [--seeds N] [--ops N] [--concurrent N] [--again]
+#     scripts/hosts.sh [--state NAME]... [--part tests|diff]... [--seeds N] [--ops N] [--concurrent N]
+#                      [--host-tests] [--again]
 #
 #     ksm       equal pages are merged, those of zeros with the page of zeros
 #     zram      a swap device in compressed RAM
 #     paged     the same, and beside it a program in a memory cgroup that is paged out and in all the time
 #     always    transparent huge pages without being asked
 #     never     no transparent huge pages
+#     memcg     all runs in a memory cgroup with a limit
 #
 # By default all of these, both parts, ten seeds of 100 000 operations and 2000 concurrent programs. More states, for
-# those who name them: `sizes` (all sizes of folios always), `overcommit` (vm.overcommit_memory 1), `numa` (NUMA
+# those who name them: `tight` (a memory cgroup as small as `quire diff` can have, for --part diff), `quota` (a cgroup
+# with the time of one CPU), `sizes` (all sizes of folios always), `overcommit` (vm.overcommit_memory 1), `numa` (NUMA
 # balancing), `plain` (nothing is set).
+#
+# With --host-tests the tests are those of the packages that compare with Linux, record its programs or read its
+# settings, without doctests: what depends on the host, in a part of the time.
 #
 # A line for each result, also in target/hosts/COMMIT/results; the logs are beside it. What was good there is not run
 # again, so an interrupted run goes on where it was; --again runs all. Ends with 0 if all is good. The host is as before
@@ -25,6 +31,10 @@ KEPT=/run/quire-hosts
 SWAP_BYTES=2G
 # What the program beside may have, and what it uses.
 BESIDE_LIMIT=64M BESIDE_MIB=192
+# What the runs may have in a memory cgroup, in bytes, and in a cgroup of CPU time, in microseconds of each 100 000.
+MEMCG_LIMIT=$((512 << 20)) TIGHT_LIMIT=$((128 << 20)) QUOTA=100000
+# What depends on the host.
+HOST_PACKAGES=(quire-diff quire-measure quire-lab quire-trace quire-advise quire-cli)
 # Seconds that one part may take.
 MOST_SECONDS=5400
 
@@ -42,7 +52,7 @@ usage() {
     exit 2
 }
 
-states=() parts=() seeds=10 ops=100000 concurrent=2000 again=0
+states=() parts=() seeds=10 ops=100000 concurrent=2000 again=0 tests=tests which=(--workspace)
 while (($# > 0)); do
     case $1 in
     --state | --part | --seeds | --ops | --concurrent)
@@ -56,15 +66,16 @@ while (($# > 0)); do
         esac
         shift
         ;;
+    --host-tests) tests=host-tests which=("${HOST_PACKAGES[@]/#/--package=}" --tests) ;;
     --again) again=1 ;;
     *) usage ;;
     esac
     shift
 done
-((${#states[@]} > 0)) || states=(ksm zram paged always never)
+((${#states[@]} > 0)) || states=(ksm zram paged always never memcg)
 ((${#parts[@]} > 0)) || parts=(tests diff)
 for word in "${states[@]}"; do
-    [[ $word =~ ^(ksm|zram|paged|always|never|sizes|overcommit|numa|plain)$ ]] || usage
+    [[ $word =~ ^(ksm|zram|paged|always|never|memcg|tight|quota|sizes|overcommit|numa|plain)$ ]] || usage
 done
 for word in "${parts[@]}"; do
     [[ $word =~ ^(tests|diff)$ ]] || usage
@@ -171,17 +182,58 @@ paged_out() {
     awk '$1 == "pswpout" { print $2 }' /proc/vmstat
 }
 
-# Starts a program that uses three times what its memory cgroup allows.
-add_program() {
-    local root=/sys/fs/cgroup/memory limit=memory.limit_in_bytes group before pid
+# Makes a cgroup that has the controller, for this run: its folder is then in `group`.
+add_group() {
+    local controller=$1 root=/sys/fs/cgroup/$1
     if [[ ! -d $root ]]; then
-        root=/sys/fs/cgroup limit=memory.max
-        echo +memory > "$root/cgroup.subtree_control" 2> /dev/null || true
+        root=/sys/fs/cgroup
+        echo "+$controller" > "$root/cgroup.subtree_control" 2> /dev/null || true
     fi
     group=$root/quire-hosts-$$
-    mkdir "$group" || die "no memory cgroup can be made below $root"
+    mkdir "$group" || die "no cgroup can be made below $root"
     echo "group $group" >> "$KEPT"
-    echo "$BESIDE_LIMIT" > "$group/$limit" || die "$group has no memory controller"
+}
+
+# The file with the limit of a memory cgroup.
+limit_of() {
+    local file=$1/memory.limit_in_bytes
+    [[ -e $file ]] || file=$1/memory.max
+    [[ -e $file ]] || die "$1 has no memory controller"
+    printf '%s\n' "$file"
+}
+
+# What runs runs in the cgroup that was made.
+run_inside() {
+    inside=(bash -c 'echo $$ > "$0/cgroup.procs" && exec "$@"' "$group")
+}
+
+add_memcg() {
+    local file
+    add_group memory
+    file=$(limit_of "$group")
+    echo "$1" > "$file" || die "$file does not take $1"
+    wanted+=("$file $1")
+    run_inside
+}
+
+add_quota() {
+    add_group cpu
+    if [[ -e $group/cpu.cfs_quota_us ]]; then
+        echo "$QUOTA" > "$group/cpu.cfs_quota_us"
+        wanted+=("$group/cpu.cfs_quota_us $QUOTA")
+    else
+        echo "$QUOTA 100000" > "$group/cpu.max" || die "$group has no CPU controller"
+        wanted+=("$group/cpu.max $QUOTA 100000")
+    fi
+    run_inside
+}
+
+# Starts a program that uses three times what its memory cgroup allows.
+add_program() {
+    local group file before pid
+    add_group memory
+    file=$(limit_of "$group")
+    echo "$BESIDE_LIMIT" > "$file" || die "$file does not take $BESIDE_LIMIT"
     before=$(paged_out)
     # The lock is this script's alone.
     bash -c "echo \$\$ > '$group/cgroup.procs' && exec python3 -c '
@@ -203,7 +255,7 @@ while True:
 }
 
 set_state() {
-    wanted=()
+    wanted=() inside=()
     case $1 in
     ksm)
         set_file "$KSM/use_zero_pages" 1
@@ -224,6 +276,9 @@ set_state() {
         ;;
     overcommit) set_file "$VM/overcommit_memory" 1 ;;
     numa) set_file /proc/sys/kernel/numa_balancing 1 ;;
+    memcg) add_memcg "$MEMCG_LIMIT" ;;
+    tight) add_memcg "$TIGHT_LIMIT" ;;
+    quota) add_quota ;;
     plain) ;;
     esac
 }
@@ -258,7 +313,7 @@ say "logs and results in $results"
 # What is built is built before anything is set.
 quire=$target/release/quire
 [[ " ${parts[*]} " != *" diff "* ]] || cargo build --release --locked --quiet -p quire-cli
-[[ " ${parts[*]} " != *" tests "* ]] || cargo test --workspace --locked --quiet --no-run
+[[ " ${parts[*]} " != *" tests "* ]] || cargo test "${which[@]}" --locked --quiet --no-run
 
 failed=0
 
@@ -278,9 +333,9 @@ report() {
 }
 
 run_tests() {
-    local name=$1-tests log=$results/$1-tests.log code=0 started=$SECONDS
-    timeout --kill-after=60 "$MOST_SECONDS" cargo test --workspace --locked --no-fail-fast > "$log" 2>&1 8>&- < /dev/null ||
-        code=$?
+    local name=$1-$tests log=$results/$1-$tests.log code=0 started=$SECONDS
+    timeout --kill-after=60 "$MOST_SECONDS" "${inside[@]}" cargo test "${which[@]}" --locked --no-fail-fast \
+        > "$log" 2>&1 8>&- < /dev/null || code=$?
     local sums
     sums=$(awk '/^test result:/ { passed += $4; failed += $6 } END { print passed + 0 " passed, " failed + 0 " failed" }' "$log")
     report "$name" "$log" "$code" "$((SECONDS - started))" "$sums"
@@ -289,7 +344,7 @@ run_tests() {
 
 run_diff() {
     local state=$1 seed=$2 name=$1-diff-$2 log=$results/$1-diff-$2.log code=0 started=$SECONDS
-    timeout --kill-after=60 "$MOST_SECONDS" "$quire" diff --seed "$seed" --ops "$ops" \
+    timeout --kill-after=60 "$MOST_SECONDS" "${inside[@]}" "$quire" diff --seed "$seed" --ops "$ops" \
         --concurrent "$concurrent" > "$log" 2>&1 8>&- < /dev/null || code=$?
     local words
     words=$(grep -am1 'operations compared' "$log" | sed 's/^seed [0-9]*: //; s/ (.*//' || true)
@@ -302,7 +357,7 @@ for state in "${states[@]}"; do
     left=()
     for part in "${parts[@]}"; do
         case $part in
-        tests) [[ -e $results/$state-tests.good ]] || left+=(tests) ;;
+        tests) [[ -e $results/$state-$tests.good || -e $results/$state-tests.good ]] || left+=(tests) ;;
         diff)
             for ((seed = 1; seed <= seeds; seed++)); do
                 [[ -e $results/$state-diff-$seed.good ]] || left+=("$seed")

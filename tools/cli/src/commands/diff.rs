@@ -2,12 +2,13 @@
 
 use crate::args::{DiffArguments, chosen_techniques};
 use crate::exit::{FOUND_FAILURE, Failure};
-use crate::output::{comparison, progress::Bar};
+use crate::output::{comparison, progress::Bar, warn};
 use quire_diff::program::{HEADING, Program};
 use quire_diff::threads::{self, Side, ThreadOptions, ThreadReport};
 use quire_diff::{DiffError, DiffOptions, DiffReport, HostSwap, Setup};
+use quire_measure::limit_files;
 use quire_output::{Kind, Meanwhile, WholeFile};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -55,12 +56,45 @@ fn read(file: &Path) -> Result<Program, Failure> {
     text.parse().map_err(|error| Failure::input(format!("{name}, {error}; see docs/diff.md for the form")))
 }
 
+/// Bytes that one job takes: the RAM of its machine, as far as programs touch it, and Linux's processes.
+const JOB_BYTES: u64 = 64 << 20;
+
+/// As many jobs as are asked for, or as there are CPUs. Of these no more than have room in the smallest of
+/// these limits of memory cgroups; what they have no room for is told.
+fn jobs(asked: Option<usize>, limits: impl Iterator<Item = (PathBuf, u64)>) -> (usize, Option<String>) {
+    let wanted = super::at_once(asked).max(1);
+    let Some((file, bytes)) = limits.min_by_key(|(_, bytes)| *bytes) else { return (wanted, None) };
+    let fit = usize::try_from(bytes / JOB_BYTES).unwrap_or(usize::MAX);
+    let jobs = if asked.is_some() { wanted } else { wanted.min(fit.max(1)) };
+    let told = (jobs > fit).then(|| {
+        format!(
+            "{} allows {} MiB, and {jobs} jobs take up to {} MiB: Linux may kill the comparison",
+            file.display(),
+            bytes >> 20,
+            jobs as u64 * (JOB_BYTES >> 20)
+        )
+    });
+    (jobs, told)
+}
+
+/// The limits of this process's memory cgroup and of those above it, where there are any.
+fn memory_limits() -> impl Iterator<Item = (PathBuf, u64)> {
+    limit_files().into_iter().filter_map(|file| {
+        let bytes = std::fs::read_to_string(&file).ok()?.trim().parse().ok()?;
+        Some((file, bytes))
+    })
+}
+
 /// Runs random programs, and then concurrent ones.
 fn random(arguments: &DiffArguments) -> Result<bool, Failure> {
+    let (jobs, told) = jobs(arguments.jobs, memory_limits());
+    if let Some(line) = told {
+        warn(line);
+    }
     let options = DiffOptions {
         seed: arguments.seed,
         ops: arguments.ops,
-        jobs: super::at_once(arguments.jobs).max(1),
+        jobs,
         shrink: Duration::from_secs(arguments.shrink),
         setup: setup(arguments),
     };
@@ -128,4 +162,23 @@ fn concurrent(arguments: &DiffArguments, side: Side) -> ThreadReport {
 
 fn failure(error: DiffError) -> Failure {
     Failure::work(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jobs_have_room_in_the_memory_cgroup_or_it_is_told() {
+        let limits = |bytes: &'static [u64]| bytes.iter().map(|&bytes| (PathBuf::from("/m/limit"), bytes));
+        let all = crate::commands::at_once(None);
+        assert_eq!(jobs(None, limits(&[])), (all, None));
+        assert_eq!(jobs(None, limits(&[1 << 50, 64 << 20])), (1, None));
+        assert_eq!(jobs(Some(3), limits(&[192 << 20])), (3, None));
+        for (asked, jobs_made) in [(None, 1), (Some(4), 4)] {
+            let (made, told) = jobs(asked, limits(&[63 << 20]));
+            let told = told.unwrap_or_default();
+            assert!(made == jobs_made && told.starts_with("/m/limit allows 63 MiB"), "{made}: {told}");
+        }
+    }
 }
