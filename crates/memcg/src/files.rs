@@ -178,7 +178,7 @@ impl<P: Platform> Memcgs<P> {
                 writeln!(out, "high 0\nmax {max}\nfail {fail}")?;
             }
             File::Stat => {
-                self.take_in(&self.frames.platform().pin(), None);
+                self.take_in(None);
                 let (stats, lists) = (self.stats(id), self.subtree_sizes(id));
                 let mut charged = 0;
                 // Nothing is charged to the root itself.

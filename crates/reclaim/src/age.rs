@@ -79,7 +79,7 @@ impl<P: Platform> Lists<'_, P> {
     /// `wanted` pages. Returns the pages freed.
     pub(crate) fn scan(&self, priority: u32, wanted: u64, search: &Search) -> u64 {
         let memcgs = self.spaces.memcgs();
-        memcgs.take_in(&self.spaces.platform().pin(), None);
+        memcgs.take_in(None);
         let mut freed = 0;
         // First pages that are no longer needed.
         let pairs =

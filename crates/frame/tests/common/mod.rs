@@ -23,6 +23,8 @@ std::thread_local! {
     static PINS: Cell<u32> = const { Cell::new(0) };
     /// How often this thread asked where a frame is since it pinned itself, and the most that it did so far.
     static UNDER_PIN: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
+    /// How many locks this thread dropped since it pinned itself, and the most that it did so far.
+    static HOLDS: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
     /// The classes of the locks that this thread holds, in the order in which it took them.
     static HELD: RefCell<Vec<LockClass>> = const { RefCell::new(Vec::new()) };
     /// What this thread does each time it has dropped a lock.
@@ -81,6 +83,15 @@ pub(crate) fn most_under_a_pin<R>(action: impl FnOnce() -> R) -> (R, u64) {
     UNDER_PIN.set((0, 0));
     let result = action();
     (result, UNDER_PIN.get().1)
+}
+
+/// Runs `action`, and returns how many locks it took and dropped under one pin at most. They are counted in
+/// debug builds only.
+#[allow(dead_code, reason = "used by the tests of quire-memcg")]
+pub(crate) fn most_holds_under_a_pin<R>(action: impl FnOnce() -> R) -> (R, u64) {
+    HOLDS.set((0, 0));
+    let result = action();
+    (result, HOLDS.get().1)
 }
 
 struct Bank {
@@ -178,6 +189,8 @@ impl Execution for Machine {
             let at = held.iter().rposition(|&outer| outer == class);
             held.remove(at.expect("a lock is dropped that was not taken"));
         });
+        let (now, most) = HOLDS.get();
+        HOLDS.set((now + 1, most.max(now + 1)));
         if let Some(mut step) = STEP.take() {
             step(class);
             STEP.set(Some(step));
@@ -236,6 +249,7 @@ unsafe impl Platform for Machine {
         PINS.set(depth + 1);
         if cfg!(debug_assertions) && depth == 0 {
             UNDER_PIN.set((0, UNDER_PIN.get().1));
+            HOLDS.set((0, HOLDS.get().1));
         }
         if self.shared_cpus && depth == 0 {
             let mut attempt = 0;

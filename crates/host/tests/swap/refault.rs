@@ -13,7 +13,7 @@ fn is_activated(evictions: u64) -> bool {
     fill(&cpu, &space, lazy, 0..kept, 1);
     space.madvise(lazy, kept * PAGE, Advice::Free).unwrap();
     // On their list, as by a scan.
-    machine.memory().memcgs().take_in(&machine.memory().platform().pin(), None);
+    machine.memory().memcgs().take_in(None);
     let area = map_at(&space, 2 * GIB, PAGE, RW);
     write(&cpu, &space, area, 7);
     space.madvise(area, PAGE, Advice::PageOut).unwrap();

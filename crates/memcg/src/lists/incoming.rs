@@ -4,40 +4,39 @@ use super::{Label, NodeLists};
 use crate::Memcgs;
 use quire_arch::{CpuId, Pin, Platform};
 
-/// Folios that are moved under one hold of the locks.
+/// Folios that are moved under one hold of the locks, and under one pin.
 const CHUNK: u32 = 32;
 
 impl<P: Platform> Memcgs<P> {
     /// Moves the folios that `cpu`, or every CPU, has listed to the lists of their memcgs and nodes, oldest
-    /// first. Folios listed meanwhile may stay.
-    pub fn take_in(&self, pin: &Pin<'_, P>, cpu: Option<CpuId>) {
+    /// first. Folios listed meanwhile may stay. There may be any number, so the caller is not pinned: each few
+    /// are moved under a pin of their own.
+    pub fn take_in(&self, cpu: Option<CpuId>) {
         match cpu {
-            Some(cpu) => self.take_in_from(pin, cpu),
+            Some(cpu) => self.take_in_from(cpu),
             None => {
                 let cpus = self.frames.platform().cpu_count();
-                (0..cpus).filter_map(CpuId::new).for_each(|cpu| self.take_in_from(pin, cpu));
+                (0..cpus).filter_map(CpuId::new).for_each(|cpu| self.take_in_from(cpu));
             }
         }
     }
 
-    fn take_in_from(&self, _pin: &Pin<'_, P>, cpu: CpuId) {
+    fn take_in_from(&self, cpu: CpuId) {
         let Some(incoming) = self.incoming.get(cpu) else { return };
         let map = self.frames.map();
-        // The lists' lock comes first, and which lists these are the oldest folio says.
-        let oldest = || {
-            let incoming = incoming.lock();
-            let lists = self.lists_of(map.known(incoming.folios.last(map)?))?;
-            Some((lists, incoming.folios.folios()))
-        };
-        let Some((mut lists, mut left)) = oldest() else { return };
-        while left > 0 {
-            let moved = self.take_in_chunk(lists, cpu, left.min(CHUNK));
+        let mut left = None;
+        loop {
+            let _pin = self.frames.platform().pin();
+            // The lists' lock comes first, and which lists these are the oldest folio says.
+            let (lists, there) = {
+                let incoming = incoming.lock();
+                let oldest = incoming.folios.last(map);
+                (oldest.and_then(|head| self.lists_of(map.known(head))), incoming.folios.folios())
+            };
+            let left = left.get_or_insert(there);
+            let Some(lists) = lists.filter(|_| *left > 0) else { return };
             // None means that another CPU has taken the folio off meanwhile.
-            left -= moved.max(1);
-            match oldest() {
-                Some((next, _)) => lists = next,
-                None => return,
-            }
+            *left -= self.take_in_chunk(lists, cpu, CHUNK.min(*left)).max(1);
         }
     }
 

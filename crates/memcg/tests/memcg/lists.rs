@@ -95,7 +95,7 @@ fn model(seed: u64) {
                     } else {
                         lists.entry(place).or_default().push_front(head);
                     }
-                    memcgs.take_in(&pin, if nth.is_multiple_of(5) { None } else { Some(pin.cpu()) });
+                    memcgs.take_in(if nth.is_multiple_of(5) { None } else { Some(pin.cpu()) });
                 }
             }
             3 => {
@@ -197,7 +197,7 @@ fn a_listed_folio_is_not_given_back_and_one_being_given_back_is_not_taken() {
     let head = folio(&memcgs, Order::ZERO, MemcgId::ROOT);
     memcgs.list_folio(&pin, head, LruList::ActiveAnon);
     assert!(frames.free(&pin, head, Order::ZERO).is_err());
-    memcgs.take_in(&pin, None);
+    memcgs.take_in(None);
     let node = frames.known(head).zone().node();
     let place = (MemcgId::ROOT, node, LruList::ActiveAnon);
     frames.known(head).put(1);
@@ -226,8 +226,24 @@ fn what_a_cpu_lists_touches_no_other_list_before_a_scan() {
     assert!(memcgs.unlist_folio(&pin, heads[0]) && memcgs.activate(&pin, heads[1]));
     assert_eq!((memcgs.incoming_folios(&pin), memcgs.subtree_sizes(id)), (99, [0; 5]));
     assert_sound(&memcgs);
-    memcgs.take_in(&pin, None);
+    memcgs.take_in(None);
     assert_eq!((memcgs.incoming_folios(&pin), memcgs.subtree_sizes(id)), (0, [98, 1, 0, 0, 0]));
+    assert_sound(&memcgs);
+}
+
+/// Hazard: all that a CPU has listed since the last scan is taken in with interrupts off.
+#[test]
+fn folios_are_taken_in_under_short_pins() {
+    let memcgs = memcgs(1);
+    let ids = ["a", "b"].map(|name| memcgs.create(MemcgId::ROOT, name).unwrap());
+    let heads: Vec<Pfn> = (0..1000).map(|nth| folio(&memcgs, Order::ZERO, ids[nth / 300 % 2])).collect();
+    for &head in &heads {
+        memcgs.list_folio(&memcgs.frames().platform().pin(), head, LruList::InactiveAnon);
+    }
+    let ((), holds) = crate::common::most_holds_under_a_pin(|| memcgs.take_in(None));
+    assert!((1..=3).contains(&holds), "{holds} locks under one pin");
+    assert_eq!(memcgs.incoming_folios(&memcgs.frames().platform().pin()), 0);
+    assert_eq!(ids.map(|id| memcgs.subtree_sizes(id)[0]), [600, 400]);
     assert_sound(&memcgs);
 }
 
@@ -268,7 +284,7 @@ fn parts_of_a_listed_folio_are_listed_in_its_place() {
         let pin = frames.platform().pin();
         memcgs.list_folio(&pin, head, LruList::ActiveAnon);
         if taken_in {
-            memcgs.take_in(&pin, None);
+            memcgs.take_in(None);
         }
         // Pages 2 and 3 are not mapped.
         let mapped = [0, 1, 4, 5, 6, 7];
@@ -282,7 +298,7 @@ fn parts_of_a_listed_folio_are_listed_in_its_place() {
             assert_eq!(MemcgId::from_bits(frame.as_folio().memcg()), id);
             assert!(frame.word().flags().contains(FrameFlags::LRU | FrameFlags::ACTIVE));
         }
-        memcgs.take_in(&pin, None);
+        memcgs.take_in(None);
         assert_eq!(memcgs.subtree_sizes(id), [0, 6, 0, 0, 0]);
         assert_sound(&memcgs);
     }
@@ -298,11 +314,11 @@ fn a_folio_counts_as_it_was_until_its_split_is_told() {
         let pin = frames.platform().pin();
         memcgs.list_folio(&pin, head, LruList::InactiveAnon);
         if taken_in {
-            memcgs.take_in(&pin, None);
+            memcgs.take_in(None);
         }
         assert_eq!(split(&memcgs, head, &[0, 1, 2, 3, 4, 5, 6, 7], order(1), false), (Ok(()), 0));
         // Others may have moved it meanwhile.
-        memcgs.take_in(&pin, None);
+        memcgs.take_in(None);
         assert!(memcgs.activate(&pin, head));
         assert_eq!(memcgs.subtree_sizes(id), [0, 8, 0, 0, 0]);
         assert_eq!(memcgs.folio_was_split(&pin, head), Some(LruList::ActiveAnon));
@@ -321,7 +337,7 @@ fn a_split_that_fails_changes_nothing() {
     let head = folio(&memcgs, order(3), id);
     let pin = memcgs.frames().platform().pin();
     memcgs.list_folio(&pin, head, LruList::InactiveAnon);
-    memcgs.take_in(&pin, None);
+    memcgs.take_in(None);
     assert!(memcgs.frames().known(head).get(1));
     assert_eq!(split(&memcgs, head, &[0, 1], order(0), true), (Err(SplitError::Busy), 0));
     assert_eq!(memcgs.subtree_sizes(id), [8, 0, 0, 0, 0]);

@@ -91,7 +91,7 @@ fn program(memcgs: &Memcgs<Machine>, shared: &Shared, number: usize, seed: u64) 
                     _ => memcgs.move_to_back(&pin, head),
                 };
             }
-            7 => memcgs.take_in(&pin, (random.below(4) == 0).then(|| pin.cpu())),
+            7 => memcgs.take_in((random.below(4) == 0).then(|| pin.cpu())),
             _ => {}
         }
     }
