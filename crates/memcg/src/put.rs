@@ -4,9 +4,30 @@ use crate::Memcgs;
 use crate::id::MemcgId;
 use crate::stat::MemcgStat;
 use quire_arch::{Order, Pfn, Pin, Platform};
-use quire_frame::{FolioCounter, FrameChain, FreeError, Kind};
+use quire_frame::{FolioCounter, Frame, FrameChain, FreeError};
+
+/// In the descriptor of a folio beside its memcg: it is counted as a page of a file. Its kind does not say so
+/// any more when its last reference is gone.
+const FILE: u16 = MemcgId::COUNT as u16;
 
 impl<P: Platform> Memcgs<P> {
+    /// A new page of a file was charged to the memcg: it belongs to it, and counts as a page of a file.
+    pub fn own_file_page(&self, pin: &Pin<'_, P>, page: &Frame, memcg: MemcgId) {
+        page.as_folio().set_memcg(memcg.get() | FILE);
+        self.add_stat(pin, memcg, MemcgStat::File, page.word().order().pages() as i64);
+    }
+
+    /// The page does not count as one of a file any more: its program made it its own. The program maps it,
+    /// and other threads may hold it.
+    pub fn disown_file_page(&self, pin: &Pin<'_, P>, page: &Frame) {
+        let word = page.as_folio().memcg();
+        if word & FILE != 0 {
+            page.as_folio().set_memcg(word & !FILE);
+            let pages = page.word().order().pages() as i64;
+            self.add_stat(pin, MemcgId::from_bits(word), MemcgStat::File, -pages);
+        }
+    }
+
     /// Drops a reference to the folio of `order` at `head`. If it was the last one the folio enters `chain`,
     /// and the result is true. The caller holds no lock of class Lru or later.
     #[inline]
@@ -54,15 +75,15 @@ impl<P: Platform> Memcgs<P> {
 
     #[inline]
     fn put_uncounted(&self, chain: &mut FrameChain, head: Pfn, order: Order) -> bool {
-        let charge = self.charge_of(head);
         let mut put = self.frames().put_folio(chain, head, order);
         while put == Err(FreeError::Listed) {
             put = self.put_listed(chain, head, order);
         }
         debug_assert!(put.is_ok(), "a folio could not be given back: {put:?}");
         let gone = put == Ok(true);
-        if let Some(kind) = charge.filter(|_| gone) {
-            self.uncharge_folio(head, order, kind);
+        // What it is charged as is read only now. Before, the program could still make it anonymous.
+        if gone && self.is_charged(head) {
+            self.uncharge_folio(head, order);
         }
         gone
     }
@@ -74,7 +95,6 @@ impl<P: Platform> Memcgs<P> {
     /// As for [`Frames::gather`](quire_frame::Frames::gather).
     #[inline]
     pub fn gather_folio(&self, chain: &mut FrameChain, head: Pfn, order: Order) -> Result<(), FreeError> {
-        let charge = self.charge_of(head);
         let mut gathered = self.frames().gather(chain, head, order);
         while gathered == Err(FreeError::Listed) {
             self.unlist(head);
@@ -82,8 +102,8 @@ impl<P: Platform> Memcgs<P> {
         }
         if gathered.is_ok() {
             self.count_folio_gone(order);
-            if let Some(kind) = charge {
-                self.uncharge_folio(head, order, kind);
+            if self.is_charged(head) {
+                self.uncharge_folio(head, order);
             }
         }
         gathered
@@ -96,11 +116,10 @@ impl<P: Platform> Memcgs<P> {
         debug_assert!(gathered.is_ok(), "a frozen folio could not be freed: {gathered:?}");
     }
 
-    /// The kind of the folio, if it is charged to a memcg.
+    /// Whether a folio that is in a chain is charged to a memcg.
     #[inline]
-    fn charge_of(&self, head: Pfn) -> Option<Kind> {
-        let frame = self.frames().known(head);
-        (frame.as_folio().memcg() != MemcgId::ROOT.get()).then(|| frame.kind())
+    fn is_charged(&self, head: Pfn) -> bool {
+        self.frames().known(head).as_folio().memcg() != MemcgId::ROOT.get()
     }
 
     /// The folio is on a list, and the caller has the last reference to it, or has dropped it.
@@ -123,12 +142,13 @@ impl<P: Platform> Memcgs<P> {
 
     /// Uncharges a folio that is in a chain from its memcg.
     #[cold]
-    fn uncharge_folio(&self, head: Pfn, order: Order, kind: Kind) {
+    fn uncharge_folio(&self, head: Pfn, order: Order) {
         let pin = self.frames().platform().pin();
         let frame = self.frames().known(head).as_folio();
-        let memcg = MemcgId::from_bits(frame.memcg());
+        let word = frame.memcg();
+        let memcg = MemcgId::from_bits(word);
         frame.set_memcg(MemcgId::ROOT.get());
-        if kind == Kind::File {
+        if word & FILE != 0 {
             self.add_stat(&pin, memcg, MemcgStat::File, -(order.pages() as i64));
         }
         self.uncharge(&pin, memcg, order.pages());

@@ -133,3 +133,37 @@ fn shuttle_a_first_write_while_its_memcg_ends() {
         assert_over(machine, &[new, old, above]);
     });
 }
+
+/// A fast pin takes a reference to a page of a private file, in vain, and drops it while the program makes the
+/// page its own and unmaps it. The last reference says whether it counted as a page of a file.
+#[test]
+fn shuttle_a_fast_pin_of_a_file_page_that_becomes_anonymous() {
+    with_swap(2).check(SOME, |machine, space| {
+        let (above, memcg) = nested(machine);
+        as_one_step(|| {
+            space.set_memcg(memcg).expect("the memcg is there");
+            let file = Some(MappedFile::new(1, 0));
+            let request = MapRequest { file, ..MapRequest::anonymous(PAGE, RW) };
+            space.mmap(&request.at(ADDR, MapFlags::FIXED)).expect("memory");
+            space.fault(ADDR, Access::Read).expect("mapped");
+            let file = machine.memory().memcgs().stats(above)[MemcgStat::File as usize];
+            assert_eq!(file, 1);
+            space.set_memcg(MemcgId::ROOT).expect("the root is there");
+        });
+        thread::scope(|scope| {
+            scope.spawn(|| as_cpu(machine, 0, || drop(space.pin_page_fast(ADDR, Access::Read))));
+            scope.spawn(|| {
+                // In one step, since each point of the other's is to be tried.
+                as_one_step(|| {
+                    space.fault(ADDR, Access::Write).expect("mapped");
+                    space.munmap(ADDR, PAGE).expect("the end of a mapping can go");
+                });
+            });
+        });
+        as_one_step(|| {
+            let file = machine.memory().memcgs().stats(above)[MemcgStat::File as usize];
+            assert_eq!(file, 0, "a page of a file is counted that is gone, or one was subtracted twice");
+        });
+        assert_over(machine, &[memcg, above]);
+    });
+}

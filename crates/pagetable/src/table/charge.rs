@@ -54,16 +54,16 @@ impl<P: Platform> Tables<'_, P> {
         let charged = self.with_memcg(pin, |memcg| {
             let memcgs = self.memory.memcgs();
             memcgs.try_charge(pin, memcg, order.pages())?;
-            if self.memory.frames().known(head).kind() == Kind::File {
-                memcgs.add_stat(pin, memcg, MemcgStat::File, order.pages() as i64);
+            let frame = self.memory.frames().known(head);
+            match frame.kind() {
+                // The space may have gone to the root just now.
+                Kind::File if !memcg.is_root() => memcgs.own_file_page(pin, frame, memcg),
+                _ => frame.as_folio().set_memcg(memcg.get()),
             }
-            Ok(memcg)
+            Ok(())
         });
         match charged {
-            Ok(memcg) => {
-                self.memory.frames().known(head).as_folio().set_memcg(memcg.get());
-                Ok(())
-            }
+            Ok(()) => Ok(()),
             Err(over) => {
                 self.memory.memcgs().release_unused(pin, head, order);
                 if order > Order::ZERO {
@@ -98,8 +98,7 @@ impl<P: Platform> Tables<'_, P> {
     /// Counts a page of a private file mapping as anonymous: the program made it its own.
     pub fn file_page_made_anonymous(&self, pin: &Pin<'_, P>, page: &Frame) {
         self.space.residency.file_page_made_anonymous();
-        let memcg = MemcgId::from_bits(page.as_folio().memcg());
-        self.memory.memcgs().add_stat(pin, memcg, MemcgStat::File, -1);
+        self.memory.memcgs().disown_file_page(pin, page);
     }
 
     /// Counts one more of something for the program's memcg.
