@@ -167,3 +167,30 @@ fn shuttle_a_fast_pin_of_a_file_page_that_becomes_anonymous() {
         assert_over(machine, &[memcg, above]);
     });
 }
+
+/// A program changes its memcg beside its fork, and the memcg that it was in is removed, and its number used
+/// again. The child is in one of the program's memcgs, and in the last one if that was removed.
+#[test]
+fn shuttle_a_fork_against_a_change_of_the_memcg() {
+    with_swap(2).check(SOME, |machine, space| {
+        let (above, old) = nested(machine);
+        let next = as_one_step(|| machine.memory().memcgs().create(above, "next")).expect("memory");
+        as_one_step(|| space.set_memcg(old)).expect("the memcg is there");
+        let (mut child, mut removed) = (None, Ok(()));
+        thread::scope(|scope| {
+            scope.spawn(|| child = Some(fork_on(machine, 0, space)));
+            scope.spawn(|| {
+                as_cpu(machine, 1, || {
+                    space.set_memcg(next).expect("the memcg is there");
+                    let memcgs = machine.memory().memcgs();
+                    removed = memcgs.remove(old);
+                    memcgs.create(MemcgId::ROOT, "new").expect("memory");
+                });
+            });
+        });
+        let child = child.expect("it was made");
+        // Either the change came first, or the child had come to the old one by then.
+        assert!(child.memcg() == next || child.memcg() == old && removed == Err(MemcgError::Busy));
+        assert_eq!(space.memcg(), next);
+    });
+}

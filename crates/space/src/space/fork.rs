@@ -35,9 +35,11 @@ impl<'m, P: Platform> Space<'m, P> {
         child.set_huge_disable(self.huge_disable());
         child.set_exec_gain(self.exec_gain().inherited())?;
         child.set_oom_score_adj(self.oom_score_adj());
-        // If the memcg is removed at this moment, the child stays in the root.
-        let _ = child.set_memcg(self.memcg());
+        // What is copied at once is charged there.
+        child.follow_memcg(self);
         section.copy_to(child.core())?;
+        // The parent may have changed it since. As in Linux, the child is where its parent is in the end.
+        child.follow_memcg(self);
         Ok(child)
     }
 }
