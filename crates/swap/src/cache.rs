@@ -188,7 +188,8 @@ impl<P: Platform> Swap<P> {
 
     /// Prepares a folio in the cache, of `order`, for being split into parts of order `to`: each slot gets a
     /// word of its own, and each part knows its first slot. The cache is consistent whether the split then
-    /// happens or not. The caller holds the folio lock. Does nothing for a folio that is not in the cache.
+    /// happens or not; parts get their memcg in the split. The caller holds the folio lock. Does nothing for a
+    /// folio that is not in the cache.
     ///
     /// # Errors
     ///
@@ -200,12 +201,10 @@ impl<P: Platform> Swap<P> {
             }
             held.each(first, end, |held, unit| held.guard.split(unit));
             let frames = held.swap.frames();
-            let memcg = frames.known(head).as_folio().memcg();
             for part in 1..order.pages() >> to.get() {
                 let nth = part << to.get();
                 let frame = frames.known(head.offset(nth));
                 frame.as_folio().set_slot(held.slot(first + nth as u32).raw());
-                frame.as_folio().set_memcg(memcg);
             }
             Ok(())
         });
