@@ -156,9 +156,13 @@ impl<P: Platform> Memcgs<P> {
         for cells in self.cpus.iter() {
             for (memcg, amount) in core::iter::once(&cells.stock).chain(&cells.stats).map(TaggedAmount::get) {
                 let there = self.table.get(memcg).is_some_and(|memcg| memcg.life.is_there());
-                if amount != 0 && (memcg.is_root() || !there) {
+                if amount != 0 && !there {
                     report(MemcgViolation::Stray { memcg });
                 }
+            }
+            // The root is never charged.
+            if let (MemcgId::ROOT, 1..) = cells.stock.get() {
+                report(MemcgViolation::Stray { memcg: MemcgId::ROOT });
             }
         }
     }
@@ -188,7 +192,7 @@ impl<P: Platform> Memcgs<P> {
             let kept = match what {
                 Belonging::Pages => self.charged(id),
                 Belonging::FilePages => self.own_stat(id, MemcgStat::File).max(0) as u64,
-                Belonging::Slots => self.own(id, |memcg| &memcg.swap),
+                Belonging::Slots => self.own(id, |memcg| memcg.swap.usage() as i64).max(0) as u64,
                 Belonging::Spaces => memcg.life.spaces().into(),
             };
             if kept != found {

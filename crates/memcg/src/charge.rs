@@ -3,12 +3,11 @@
 //! A charge counts at the memcg and at every memcg above it. To avoid this for each page, a CPU has a stock
 //! of pages already charged to one memcg. It is filled in batches, and uncharged pages go there first.
 
-use crate::Memcgs;
-use crate::counter::PageCounter;
 use crate::error::{OverHigh, OverLimit};
 use crate::event::MemcgEvent;
 use crate::id::MemcgId;
 use crate::memcg::Memcg;
+use crate::{CpuCells, Memcgs};
 use quire_arch::{Pin, Platform};
 use quire_sync::atomic::Ordering;
 
@@ -116,7 +115,7 @@ impl<P: Platform> Memcgs<P> {
         let stock = &self.cpus.mine(pin).stock;
         let full = stock.drain(|whose| whose == id).map_or(0, |(_, full)| full as u64);
         let kept = full.min(BATCH);
-        self.uncharge_all(id, pages + full - kept);
+        self.uncharge_all(pin, id, pages + full - kept);
         if kept > 0 {
             self.put_in_stock(pin, id, kept);
         }
@@ -126,12 +125,14 @@ impl<P: Platform> Memcgs<P> {
     fn put_in_stock(&self, pin: &Pin<'_, P>, id: MemcgId, pages: u64) {
         if let Some((whose, out)) = self.cpus.mine(pin).stock.add(id, pages as i64) {
             // What is in a stock is still charged, so its memcg exists.
-            self.uncharge_all(whose, out as u64);
+            self.uncharge_all(pin, whose, out as u64);
         }
     }
 
-    /// Uncharges `pages` from the memcg and all its ancestors.
-    fn uncharge_all(&self, id: MemcgId, pages: u64) {
+    /// Uncharges `pages` from the memcg and all its ancestors. After the last page only the section keeps the
+    /// memcg, whose protection is still to be noted.
+    fn uncharge_all(&self, pin: &Pin<'_, P>, id: MemcgId, pages: u64) {
+        let _section = self.frames.epoch().enter(pin);
         for memcg in self.up(id) {
             let usage = memcg.memory.sub(pages);
             self.note_protected(memcg, usage);
@@ -149,11 +150,16 @@ impl<P: Platform> Memcgs<P> {
     }
 
     /// As [`drain_stocks`](Self::drain_stocks), for some memcgs. Runs pinned, so it must be short.
-    pub(crate) fn drain_stocks_of(&self, _pin: &Pin<'_, P>, wanted: impl Fn(MemcgId) -> bool) {
+    pub(crate) fn drain_stocks_of(&self, pin: &Pin<'_, P>, wanted: impl Fn(MemcgId) -> bool) {
         for cells in self.cpus.iter() {
-            if let Some((whose, pages)) = cells.stock.drain(&wanted) {
-                self.uncharge_all(whose, pages as u64);
-            }
+            self.drain_stock(pin, cells, &wanted);
+        }
+    }
+
+    /// Uncharges the stock of one CPU if it is of a memcg that is `wanted`.
+    pub(crate) fn drain_stock(&self, pin: &Pin<'_, P>, cells: &CpuCells, wanted: impl Fn(MemcgId) -> bool) {
+        if let Some((whose, pages)) = cells.stock.drain(wanted) {
+            self.uncharge_all(pin, whose, pages as u64);
         }
     }
 
@@ -161,6 +167,13 @@ impl<P: Platform> Memcgs<P> {
     pub fn stocked(&self, id: MemcgId) -> u64 {
         let stocks = self.cpus.iter().map(|cells| cells.stock.get());
         stocks.filter(|&(whose, _)| whose == id).map(|(_, pages)| pages as u64).sum()
+    }
+
+    /// Pages charged to the memcg and its descendants that are in use: without those in stock.
+    pub(crate) fn used(&self, id: MemcgId) -> u64 {
+        let stocks = self.cpus.iter().map(|cells| cells.stock.get());
+        let below = stocks.filter(|&(whose, pages)| pages != 0 && self.is_below(whose, id));
+        self.usage(id).saturating_sub(below.map(|(_, pages)| pages as u64).sum())
     }
 
     /// The memcg, or the first above it, that is over its `memory.high`. `None` if no charge of this memcg
@@ -178,9 +191,11 @@ impl<P: Platform> Memcgs<P> {
 
     #[cold]
     fn first_noted(&self, memcg: &Memcg<P>) -> Option<OverHigh> {
+        // Before the look: what is noted from now on is kept.
+        memcg.over_high.store(false, Ordering::Relaxed);
         let first = self.first_over_high(memcg.id);
-        if first.is_none() {
-            memcg.over_high.store(false, Ordering::Relaxed);
+        if first.is_some() {
+            self.note_high(memcg.id);
         }
         first
     }
@@ -253,15 +268,18 @@ impl<P: Platform> Memcgs<P> {
     /// Pages that are charged to the memcg itself, without those in stock: the number of frames whose
     /// [`memcg`](quire_frame::Frame::memcg) it is. On a quiet machine.
     pub fn charged(&self, id: MemcgId) -> u64 {
-        self.own(id, |memcg| &memcg.memory).saturating_sub(self.stocked(id))
+        let own = self.own(id, |memcg| memcg.memory.usage() as i64);
+        (own.max(0) as u64).saturating_sub(self.stocked(id))
     }
 
-    /// What is counted at the memcg and at none of its children.
-    pub(crate) fn own(&self, id: MemcgId, counter: impl Fn(&Memcg<P>) -> &PageCounter) -> u64 {
-        let _pin = self.frames.platform().pin();
-        let _registry = self.registry.lock();
-        let Some(memcg) = self.table.get(id) else { return 0 };
-        let below: u64 = self.children(memcg).map(|child| counter(child).usage()).sum();
-        counter(memcg).usage().saturating_sub(below)
+    /// What `count` is at the memcg and at none of its children. On a quiet machine.
+    pub(crate) fn own(&self, id: MemcgId, count: impl Fn(&Memcg<P>) -> i64) -> i64 {
+        let mut own = self.table.get(id).map_or(0, &count);
+        self.for_each_in_subtree(id, |below| {
+            if self.parent(below) == Some(id) {
+                own -= self.table.get(below).map_or(0, &count);
+            }
+        });
+        own
     }
 }

@@ -1,8 +1,8 @@
 //! A number of pages with a limit, at one memcg. Charges go through the counters of all memcgs above.
 
-use core::sync::atomic::AtomicU64;
+use core::sync::atomic::AtomicU64 as PlainU64;
 use quire_arch::PAGE_SHIFT;
-use quire_sync::atomic::Ordering;
+use quire_sync::atomic::{AtomicU64, Ordering};
 
 /// The value that means no limit, in pages; Linux's `PAGE_COUNTER_MAX`.
 pub(crate) const UNLIMITED: u64 = i64::MAX as u64 >> PAGE_SHIFT;
@@ -13,8 +13,8 @@ pub(crate) struct PageCounter {
     usage: AtomicU64,
     /// How often it rose from zero. Never decremented, so two reads show whether it was non-zero in between.
     rises: AtomicU64,
-    max: AtomicU64,
-    peak: AtomicU64,
+    max: PlainU64,
+    peak: PlainU64,
 }
 
 impl PageCounter {
@@ -22,8 +22,8 @@ impl PageCounter {
         Self {
             usage: AtomicU64::new(0),
             rises: AtomicU64::new(0),
-            max: AtomicU64::new(UNLIMITED),
-            peak: AtomicU64::new(0),
+            max: PlainU64::new(UNLIMITED),
+            peak: PlainU64::new(0),
         }
     }
 
@@ -61,7 +61,8 @@ impl PageCounter {
     #[inline]
     pub(crate) fn add(&self, pages: u64) -> u64 {
         let now = self.usage.fetch_add(pages, Ordering::Relaxed) + pages;
-        self.note(now, pages);
+        self.note_rise(now, pages);
+        self.note_peak(now);
         now
     }
 
@@ -70,19 +71,28 @@ impl PageCounter {
     #[inline]
     pub(crate) fn try_add(&self, pages: u64) -> Option<u64> {
         let now = self.usage.fetch_add(pages, Ordering::Relaxed) + pages;
+        // Also of a charge that fails: another one that comes meanwhile is on top of it, and sees no zero.
+        self.note_rise(now, pages);
         if now > self.max() {
-            self.usage.fetch_sub(pages, Ordering::Relaxed);
+            self.sub(pages);
             return None;
         }
-        self.note(now, pages);
+        self.note_peak(now);
         Some(now)
     }
 
     /// There are `now` pages, `more` than before.
-    fn note(&self, now: u64, more: u64) {
+    #[inline]
+    fn note_rise(&self, now: u64, more: u64) {
         if now == more {
-            self.rises.fetch_add(1, Ordering::Relaxed);
+            // Release: a reader that sees this rise, and then no usage, sees it after this charge was undone.
+            // Pairs with the load in `rises`.
+            self.rises.fetch_add(1, Ordering::Release);
         }
+    }
+
+    #[inline]
+    fn note_peak(&self, now: u64) {
         if now > self.peak.load(Ordering::Relaxed) {
             self.peak.fetch_max(now, Ordering::Relaxed);
         }

@@ -33,28 +33,26 @@ impl MemcgEvent {
 }
 
 impl<P: Platform> Memcgs<P> {
-    /// Counts `count` events at the memcg.
+    /// Counts `count` events at the memcg, and for all above it.
     pub fn count(&self, id: MemcgId, event: MemcgEvent, count: u64) {
         if id.is_root() {
             return;
         }
         if let Some(memcg) = self.table.get(id) {
+            memcg.local_events[event as usize].fetch_add(count, Ordering::Relaxed);
+        }
+        for memcg in self.up_to_root(id) {
             memcg.events[event as usize].fetch_add(count, Ordering::Relaxed);
         }
     }
 
     /// Events at the memcg itself.
     pub fn local_events(&self, id: MemcgId, event: MemcgEvent) -> u64 {
-        self.table.get(id).map_or(0, |memcg| memcg.events[event as usize].load(Ordering::Relaxed))
+        self.table.get(id).map_or(0, |memcg| memcg.local_events[event as usize].load(Ordering::Relaxed))
     }
 
     /// Events at the memcg and at all its present and former descendants.
     pub fn events(&self, id: MemcgId, event: MemcgEvent) -> u64 {
-        self.sum_in_subtree(id, 0, |sum, below| {
-            if let Some(memcg) = self.table.get(below) {
-                *sum += memcg.events[event as usize].load(Ordering::Relaxed)
-                    + memcg.events_of_gone[event as usize].load(Ordering::Relaxed);
-            }
-        })
+        self.table.get(id).map_or(0, |memcg| memcg.events[event as usize].load(Ordering::Relaxed))
     }
 }

@@ -124,7 +124,7 @@ const STAT: [Line; 35] = {
 impl Line {
     fn write(
         &self,
-        charged: u64,
+        anonymous: u64,
         stats: &MemcgStats,
         lists: &[u64; LruList::COUNT],
         out: &mut dyn fmt::Write,
@@ -132,10 +132,7 @@ impl Line {
         // A value counted up on one CPU and down on another may be negative for a moment.
         let read = |stat: MemcgStat| stats[stat as usize].max(0);
         match *self {
-            Self::Anon => {
-                let anon = charged.saturating_sub(read(MemcgStat::File) as u64);
-                writeln!(out, "anon {}", anon << PAGE_SHIFT)
-            }
+            Self::Anon => writeln!(out, "anon {}", anonymous << PAGE_SHIFT),
             Self::Bytes(stat) => writeln!(out, "{} {}", stat.name(), read(stat) << PAGE_SHIFT),
             Self::Plain(stat) => writeln!(out, "{} {}", stat.name(), read(stat)),
             Self::List(list) => writeln!(out, "{} {}", list.name(), lists[list as usize] << PAGE_SHIFT),
@@ -145,12 +142,19 @@ impl Line {
 }
 
 impl<P: Platform> Memcgs<P> {
-    /// Writes what is in the memcg's file `name` to `out`, as Linux would.
+    /// Writes what is in the memcg's file `name` to `out`, as Linux would. Nothing is charged to the root, so
+    /// `mapped` is asked how many anonymous pages and pages of files the programs of the machine have.
     ///
     /// # Errors
     ///
     /// [`MemcgError::NoMemcg`], [`MemcgError::NoFile`], [`MemcgError::WriteOnly`], [`MemcgError::Output`].
-    pub fn read(&self, id: MemcgId, name: &str, out: &mut dyn fmt::Write) -> Result<(), MemcgError> {
+    pub fn read(
+        &self,
+        id: MemcgId,
+        name: &str,
+        mapped: impl FnOnce() -> (u64, u64),
+        out: &mut dyn fmt::Write,
+    ) -> Result<(), MemcgError> {
         let file = File::of(id, name)?;
         let memcg = self.online(id)?;
         match file {
@@ -179,14 +183,18 @@ impl<P: Platform> Memcgs<P> {
             }
             File::Stat => {
                 self.take_in(None);
-                let (stats, lists) = (self.stats(id), self.subtree_sizes(id));
-                let mut charged = 0;
-                // Nothing is charged to the root itself.
-                self.for_each_in_subtree(id, |below| {
-                    charged += if below.is_root() { 0 } else { self.charged(below) }
-                });
+                let lists = self.subtree_sizes(id);
+                let (anonymous, stats) = if id.is_root() {
+                    let (anonymous, files) = mapped();
+                    let mut stats = self.machine_stats();
+                    stats[MemcgStat::File as usize] = files as i64;
+                    (anonymous, stats)
+                } else {
+                    let (used, stats) = (self.used(id), self.stats(id));
+                    (used.saturating_sub(stats[MemcgStat::File as usize].max(0) as u64), stats)
+                };
                 for line in &STAT {
-                    line.write(charged, &stats, &lists, out)?;
+                    line.write(anonymous, &stats, &lists, out)?;
                 }
             }
             File::Reclaim => return Err(MemcgError::WriteOnly),

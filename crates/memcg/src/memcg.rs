@@ -98,10 +98,14 @@ pub(crate) struct Memcg<P: Platform> {
     pub(crate) over_high: AtomicBool,
     pub(crate) min: Protected,
     pub(crate) low: Protected,
+    /// Of this memcg alone.
+    pub(crate) local_events: [AtomicU64; MemcgEvent::COUNT],
+    /// Of it and of all that are or were below it.
     pub(crate) events: [AtomicU64; MemcgEvent::COUNT],
-    /// Of memcgs that were below this one.
-    pub(crate) events_of_gone: [AtomicU64; MemcgEvent::COUNT],
+    /// The same, without what CPUs hold back.
     pub(crate) stats: [AtomicI64; MemcgStat::COUNT],
+    /// Children that were not removed. Changes under the lock of the memcgs.
+    online_children: AtomicU16,
     /// How many threads visit it: it does not leave the tree. Changes under the lock of the memcgs.
     visits: AtomicU32,
     /// Where the next round of reclaim under this memcg begins.
@@ -134,9 +138,10 @@ impl<P: Platform> Memcg<P> {
             over_high: AtomicBool::new(false),
             min: Protected::new(),
             low: Protected::new(),
+            local_events: core::array::from_fn(|_| AtomicU64::new(0)),
             events: core::array::from_fn(|_| AtomicU64::new(0)),
-            events_of_gone: core::array::from_fn(|_| AtomicU64::new(0)),
             stats: core::array::from_fn(|_| AtomicI64::new(0)),
+            online_children: AtomicU16::new(0),
             visits: AtomicU32::new(0),
             cursor: AtomicU16::new(0),
             drained: AtomicU64::new(0),
@@ -154,8 +159,9 @@ impl<P: Platform> Memcg<P> {
         self.over_high.store(false, Ordering::Relaxed);
         self.min.reset();
         self.low.reset();
-        self.events.iter().chain(&self.events_of_gone).for_each(|count| count.store(0, Ordering::Relaxed));
+        self.local_events.iter().chain(&self.events).for_each(|count| count.store(0, Ordering::Relaxed));
         self.stats.iter().for_each(|count| count.store(0, Ordering::Relaxed));
+        self.online_children.store(0, Ordering::Relaxed);
         self.cursor.store(0, Ordering::Relaxed);
         self.drained.store(0, Ordering::Relaxed);
         self.all_lists().for_each(NodeLists::reset);
@@ -173,6 +179,18 @@ impl<P: Platform> Memcg<P> {
         // Pairs with the release of the CPU that freed the last slot.
         fence(Ordering::Acquire);
         swapped
+    }
+
+    /// One child that is not removed more, or one fewer. The caller has the lock of the memcgs.
+    pub(crate) fn change_online_children(&self, more: bool) {
+        let children = self.online_children.load(Ordering::Relaxed);
+        let now = if more { children.saturating_add(1) } else { children.saturating_sub(1) };
+        self.online_children.store(now, Ordering::Relaxed);
+    }
+
+    /// Whether it has a child that is not removed. The caller has the lock of the memcgs.
+    pub(crate) fn has_online_children(&self) -> bool {
+        self.online_children.load(Ordering::Relaxed) != 0
     }
 
     /// One thread more visits it, or one fewer. The caller has the lock of the memcgs.

@@ -1,9 +1,11 @@
 //! Loom models.
 
+use crate::counter::PageCounter;
 use crate::id::MemcgId;
 use crate::tagged::TaggedAmount;
 use loom::sync::Arc;
 use loom::thread;
+use quire_sync::atomic::{Ordering, fence};
 
 const A: MemcgId = MemcgId::from_bits(1);
 const B: MemcgId = MemcgId::from_bits(2);
@@ -34,5 +36,28 @@ fn loom_a_stock_that_is_drained_loses_nothing() {
         drained.into_iter().for_each(&mut put);
         put(stock.get());
         assert_eq!(sums, [5, 0]);
+    });
+}
+
+/// A page is charged on top of a charge that is about to fail, and moves on to a slot. A thread that looks
+/// whether the memcg was charged meanwhile sees the page, or that there was a rise.
+#[test]
+fn loom_a_charge_beside_one_that_fails_is_seen_as_a_rise() {
+    loom::model(|| {
+        let counter = Arc::new(PageCounter::new());
+        counter.set_max(10);
+        let other = counter.clone();
+        let failing = thread::spawn(move || assert_eq!(other.try_add(64), None));
+        let rises = counter.rises();
+        if counter.usage() == 0 {
+            counter.add(1);
+            counter.sub(1);
+            let seen = counter.usage() != 0 || {
+                fence(Ordering::Acquire);
+                counter.rises() != rises
+            };
+            assert!(seen, "the charge is missed");
+        }
+        assert!(failing.join().is_ok());
     });
 }

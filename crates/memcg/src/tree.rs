@@ -7,10 +7,10 @@ use crate::memcg::Memcg;
 use crate::name::Name;
 use crate::names::Names;
 use crate::{Memcgs, SITE};
+use arrayvec::ArrayVec;
 use core::sync::atomic::AtomicU16;
 use quire_arch::{MAX_NODES, Order, Pin, Platform};
 use quire_frame::{AllocError, AllocRequest, Kind};
-use quire_sync::SpinGuard;
 use quire_sync::atomic::Ordering;
 
 /// Memcgs from the root to the deepest one.
@@ -25,8 +25,6 @@ pub(crate) struct Registry {
     pub(crate) free: MemcgId,
     /// Memcgs that were removed and not freed yet, linked.
     pub(crate) removed: Option<(MemcgId, MemcgId)>,
-    /// How many memcgs have left the tree.
-    pub(crate) left: u64,
     /// All that are in the tree but the root.
     pub(crate) names: Names,
 }
@@ -88,9 +86,9 @@ impl<P: Platform> Memcgs<P> {
     /// See [`MemcgError`].
     pub fn create(&self, parent: MemcgId, name: &str) -> Result<MemcgId, MemcgError> {
         Name::check(name)?;
+        self.sweep();
         let pin = self.frames.platform().pin();
         let mut registry = self.registry.lock();
-        self.sweep_locked(&pin, &mut registry);
         let above = self.online(parent)?;
         let depth = above.links.depth.load(Ordering::Relaxed) + 1;
         if usize::from(depth) >= MAX_DEPTH {
@@ -125,6 +123,7 @@ impl<P: Platform> Memcgs<P> {
         }
         set_link(&above.links.first_child, Some(memcg.id));
         registry.names.add(&self.table, memcg);
+        above.change_online_children(true);
         memcg.life.begin();
         Ok(memcg.id)
     }
@@ -140,16 +139,21 @@ impl<P: Platform> Memcgs<P> {
         if id.is_root() {
             return Err(MemcgError::Root);
         }
-        let pin = self.frames.platform().pin();
-        let mut registry = self.registry.lock();
-        let memcg = self.online(id)?;
-        if self.children(memcg).any(|child| child.life.is_online()) || !memcg.life.remove() {
-            return Err(MemcgError::Busy);
+        {
+            let _pin = self.frames.platform().pin();
+            let mut registry = self.registry.lock();
+            let memcg = self.online(id)?;
+            if memcg.has_online_children() || !memcg.life.remove() {
+                return Err(MemcgError::Busy);
+            }
+            if let Some(parent) = self.table.get(memcg.parent()) {
+                parent.change_online_children(false);
+            }
+            // What is protected is so for all in the memcg.
+            self.set_min_and_low(memcg, 0, 0);
+            self.push_removed(&mut registry, memcg);
         }
-        // What is protected is so for all in the memcg.
-        self.set_min_and_low(memcg, 0, 0);
-        self.push_removed(&mut registry, memcg);
-        self.sweep_locked(&pin, &mut registry);
+        self.sweep();
         Ok(())
     }
 
@@ -165,13 +169,16 @@ impl<P: Platform> Memcgs<P> {
 
     /// The memcg at `path`: names from the root down with slashes between, and one in front or not.
     pub fn find(&self, path: &str) -> Option<MemcgId> {
+        // The path is of any length. Only what can be a memcg's is looked for under the lock.
+        let mut names: ArrayVec<&str, MAX_DEPTH> = ArrayVec::new();
+        for name in path.split('/').filter(|name| !name.is_empty()) {
+            Name::check(name).ok()?;
+            names.try_push(name).ok()?;
+        }
         let _pin = self.frames.platform().pin();
         let registry = self.registry.lock();
-        let mut memcg = MemcgId::ROOT;
-        for name in path.split('/').filter(|name| !name.is_empty()) {
-            memcg = registry.names.find(&self.table, memcg, name)?.id;
-        }
-        Some(memcg)
+        let find = |memcg, name: &str| Some(registry.names.find(&self.table, memcg, name)?.id);
+        names.into_iter().try_fold(MemcgId::ROOT, find)
     }
 
     /// The parent, or `None` for the root and for what is no memcg.
@@ -193,6 +200,11 @@ impl<P: Platform> Memcgs<P> {
             Some(memcg)
         })
         .take(MAX_DEPTH)
+    }
+
+    /// The memcg and those above it, and the root.
+    pub(crate) fn up_to_root(&self, id: MemcgId) -> impl Iterator<Item = &Memcg<P>> {
+        self.up(id).chain(self.table.get(MemcgId::ROOT))
     }
 
     /// Whether the memcg is `above` or below it.
@@ -235,30 +247,6 @@ impl<P: Platform> Memcgs<P> {
         self.visit(root).for_each(visit);
     }
 
-    /// What `add` adds to `zero` for each memcg in the subtree of `root`. A memcg that leaves the tree adds
-    /// its sums to its parent's, which may have been visited before: then this begins anew, a few times at
-    /// most, so that readers and memcgs do not wait for each other.
-    pub fn sum_in_subtree<T: Copy>(&self, root: MemcgId, zero: T, mut add: impl FnMut(&mut T, MemcgId)) -> T {
-        /// Attempts.
-        const MOST: u32 = 4;
-        let left = || {
-            let _pin = self.frames.platform().pin();
-            self.registry.lock().left
-        };
-        let mut sum = zero;
-        let mut before = left();
-        for _ in 0..MOST {
-            sum = zero;
-            self.for_each_in_subtree(root, |memcg| add(&mut sum, memcg));
-            let now = left();
-            if now == before {
-                break;
-            }
-            before = now;
-        }
-        sum
-    }
-
     /// Whether the memcg was removed. It is in the tree until its last charge is gone.
     pub fn is_removed(&self, id: MemcgId) -> bool {
         self.online(id).is_err()
@@ -287,7 +275,8 @@ impl<P: Platform> Memcgs<P> {
         self.table.get(id).map_or(0, |memcg| memcg.life.spaces())
     }
 
-    fn push_removed(&self, registry: &mut Registry, memcg: &Memcg<P>) {
+    /// Puts a removed memcg at the end of the list of those that are to be checked.
+    pub(crate) fn push_removed(&self, registry: &mut Registry, memcg: &Memcg<P>) {
         set_link(&memcg.links.next_removed, None);
         registry.removed = match registry.removed {
             None => Some((memcg.id, memcg.id)),
@@ -300,38 +289,20 @@ impl<P: Platform> Memcgs<P> {
         };
     }
 
-    fn pop_removed(&self, registry: &mut Registry) -> Option<&Memcg<P>> {
+    /// Takes the first one off that list.
+    pub(crate) fn pop_removed(&self, registry: &mut Registry) -> Option<&Memcg<P>> {
         let (first, last) = registry.removed?;
         let memcg = self.table.get(first)?;
         registry.removed = linked(&memcg.links.next_removed).map(|next| (next, last));
         Some(memcg)
     }
 
-    /// Checks a few of the removed memcgs, in turn, and frees those that nothing belongs to any more.
-    pub(crate) fn sweep_locked(&self, pin: &Pin<'_, P>, registry: &mut SpinGuard<'_, Registry, P>) {
-        /// Memcgs checked in one hold of the lock.
-        const MOST: usize = 16;
-        let end = registry.removed.map(|(_, last)| last);
-        for _ in 0..MOST {
-            let Some(memcg) = self.pop_removed(registry) else { return };
-            if !memcg.is_visited() && self.is_over(pin, memcg) {
-                registry.left += 1;
-                self.unlink(memcg);
-                registry.names.remove(&self.table, memcg);
-                memcg.links.next_removed.store(registry.free.get(), Ordering::Relaxed);
-                registry.free = memcg.id;
-            } else {
-                self.push_removed(registry, memcg);
-            }
-            if Some(memcg.id) == end {
-                return;
-            }
+    /// Takes a dead memcg out of the tree, and its number is free.
+    pub(crate) fn unlink(&self, registry: &mut Registry, memcg: &Memcg<P>) {
+        if let Some(parent) = self.table.get(memcg.parent()) {
+            memcg.min.end(&parent.min);
+            memcg.low.end(&parent.low);
         }
-    }
-
-    /// Takes a dead memcg out of the tree.
-    fn unlink(&self, memcg: &Memcg<P>) {
-        self.fold(memcg);
         let (prev, next) = (linked(&memcg.links.prev), linked(&memcg.links.next));
         let before = match prev {
             Some(prev) => self.table.get(prev).map(|prev| &prev.links.next),
@@ -344,5 +315,8 @@ impl<P: Platform> Memcgs<P> {
             set_link(&next.links.prev, prev);
         }
         memcg.life.end();
+        registry.names.remove(&self.table, memcg);
+        memcg.links.next_removed.store(registry.free.get(), Ordering::Relaxed);
+        registry.free = memcg.id;
     }
 }

@@ -194,3 +194,42 @@ fn shuttle_a_fork_against_a_change_of_the_memcg() {
         assert_eq!(space.memcg(), next);
     });
 }
+
+/// A memcg with protected pages is removed while the last ones are uncharged, on two CPUs. Nothing of what it
+/// claimed is left in the sum of its parent, which its sibling's share depends on.
+#[test]
+fn shuttle_the_removal_of_a_protected_memcg_against_its_last_pages() {
+    with_swap(2).check(SOME, |machine, _| {
+        let (above, old) = nested(machine);
+        let memcgs = machine.memory().memcgs();
+        let pin = || machine.memory().platform().pin();
+        let other = as_one_step(|| {
+            for (memcg, pages) in [(above, 100), (old, 400)] {
+                let _ = memcgs.set(memcg, Limit::Low, Some(pages * PAGE)).expect("it is there");
+            }
+            let other = memcgs.create(above, "other").expect("memory");
+            memcgs.charge_anyway(&pin(), other, 50);
+            memcgs.charge_anyway(&pin(), old, 400);
+            other
+        });
+        thread::scope(|scope| {
+            // So many that they are not put in stock.
+            scope.spawn(|| as_cpu(machine, 0, || memcgs.uncharge(&pin(), old, 200)));
+            scope.spawn(|| {
+                as_cpu(machine, 1, || {
+                    memcgs.uncharge(&pin(), old, 200);
+                    memcgs.remove(old).expect("no space is in it");
+                });
+            });
+        });
+        as_one_step(|| {
+            memcgs.drain_stocks(&pin());
+            (0..3).for_each(|_| memcgs.sweep());
+            assert_eq!(memcgs.next_in_subtree(old, None), None, "it is gone");
+            assert_eq!(memcgs.protection(MemcgId::ROOT, other).low, 100);
+            memcgs.uncharge(&pin(), other, 50);
+            memcgs.drain_stocks(&pin());
+        });
+        assert_over(machine, &[other, above]);
+    });
+}

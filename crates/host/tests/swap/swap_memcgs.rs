@@ -388,7 +388,7 @@ fn statistics_of_a_memcg_count_its_programs() {
     }
     let told = |line: &str| {
         let mut text = String::new();
-        machine.memory().memcgs().read(memcg, "memory.stat", &mut text).unwrap();
+        memcg_file(machine.memory(), "told/memory.stat", &mut text).unwrap();
         assert!(text.contains(&format!("{line}\n")), "no `{line}` in\n{text}");
     };
     told("anon 65536");
@@ -413,6 +413,43 @@ fn statistics_of_a_memcg_count_its_programs() {
     let of_machine =
         [VmEvent::Pswpout, VmEvent::SwpoutZero, VmEvent::SwpinZero].map(|event| events.sum(event));
     assert_eq!(of_machine[1..], [4, 1]);
+}
+
+/// The root's `memory.stat` is of the whole machine: what its own programs do and what those of memcgs do, and
+/// reclaim for any of them.
+#[test]
+fn the_roots_statistics_are_of_the_whole_machine() {
+    let machine = machine(16, OomAction::Refuse);
+    swap_on_ram(&machine, 1024);
+    let cpu = machine.vcpu(0).unwrap();
+    let below = memcg(&machine, "below", &[]);
+    let spaces = [below, MemcgId::ROOT].map(|memcg| space_in(&machine, memcg));
+    let areas = spaces.each_ref().map(|space| fill(&cpu, space, 16).0);
+    let file = MapRequest { file: Some(MappedFile::new(1, 0)), ..MapRequest::anonymous(2 * PAGE, RW) };
+    for space in &spaces {
+        let mapped = space.mmap(&file).unwrap();
+        cpu.program(space).read_u64(mapped).unwrap();
+    }
+    let told = |line: &str| {
+        let mut text = String::new();
+        memcg_file(machine.memory(), "memory.stat", &mut text).unwrap();
+        assert!(text.contains(&format!("{line}\n")), "no `{line}` in\n{text}");
+    };
+    ["anon 131072", "file 8192", "pgfault 34", "pgsteal 0"].into_iter().for_each(told);
+    for (space, area) in spaces.iter().zip(areas) {
+        space.madvise(area, 8 * PAGE, Advice::PageOut).unwrap();
+    }
+    ["anon 65536", "pswpout 16", "pgfault 34"].into_iter().for_each(told);
+    machine.memory().reclaim(below, 2);
+    let stolen = || machine.memory().memcgs().stats(below)[MemcgStat::PgstealProactive as usize];
+    assert!(stolen() >= 2);
+    told(&format!("pgsteal_proactive {}", stolen()));
+    let in_memcg = stolen();
+    spaces[0].munmap(areas[0], 16 * PAGE).unwrap();
+    machine.memory().reclaim(MemcgId::ROOT, 2);
+    let sum = machine.memory().memcgs().stats(MemcgId::ROOT)[MemcgStat::PgstealProactive as usize];
+    assert!(sum >= in_memcg + 2, "what the root's own program lost counts, too");
+    told(&format!("pgsteal_proactive {sum}"));
 }
 
 /// A collapse takes no more than the memcg allows: EBUSY, as in Linux 6.18, if nothing can be reclaimed.

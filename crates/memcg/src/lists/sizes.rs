@@ -31,8 +31,7 @@ impl<P: Platform> Memcgs<P> {
     /// Advances the clock of the memcg and all its ancestors, the root included, by `pages`: so many left its
     /// inactive lists on the node, by eviction or activation.
     pub fn advance(&self, id: MemcgId, node: NodeId, pages: u64) {
-        let root = self.table.get(MemcgId::ROOT);
-        for lists in self.up(id).chain(root).filter_map(|memcg| memcg.lists(node)) {
+        for lists in self.up_to_root(id).filter_map(|memcg| memcg.lists(node)) {
             lists.age().fetch_add(pages, Ordering::Relaxed);
         }
     }

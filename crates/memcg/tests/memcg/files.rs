@@ -3,11 +3,12 @@
 use crate::common::Machine;
 use crate::support::{folio, memcgs};
 use quire_arch::{Order, Platform};
+use quire_frame::VmEvent;
 use quire_memcg::{Limit, LruList, MemcgError, MemcgEvent, MemcgId, MemcgStat, Memcgs, WriteOutcome};
 
 fn read(memcgs: &Memcgs<Machine>, id: MemcgId, name: &str) -> String {
     let mut text = String::new();
-    memcgs.read(id, name, &mut text).unwrap();
+    memcgs.read(id, name, || (0, 0), &mut text).unwrap();
     text
 }
 
@@ -61,8 +62,8 @@ fn numbers_events_and_errors() {
     assert!(memcgs.charge_swap(b, 1).is_err());
     memcgs.count(b, MemcgEvent::OomKill, 2);
     memcgs.count(a, MemcgEvent::Low, 1);
-    let none = "low 0\nhigh 0\nmax 0\noom 0\noom_kill 2\noom_group_kill 0\n";
-    assert_eq!(read(&memcgs, b, "memory.events"), none);
+    let expected = "low 0\nhigh 0\nmax 0\noom 0\noom_kill 2\noom_group_kill 0\n";
+    assert_eq!(read(&memcgs, b, "memory.events"), expected);
     assert_eq!(number("memory.events"), "low 1\nhigh 0\nmax 0\noom 0\noom_kill 2\noom_group_kill 0\n");
     assert_eq!(number("memory.events.local"), "low 1\nhigh 0\nmax 0\noom 0\noom_kill 0\noom_group_kill 0\n");
     assert_eq!(number("memory.swap.events"), "high 0\nmax 1\nfail 1\n");
@@ -78,13 +79,13 @@ fn numbers_events_and_errors() {
         assert_eq!(reclaim(bad), Err(MemcgError::BadValue), "{bad:?}");
     }
 
-    let mut text = String::new();
-    assert_eq!(memcgs.read(a, "memory.reclaim", &mut text), Err(MemcgError::WriteOnly));
+    let (mut text, none) = (String::new(), || (0, 0));
+    assert_eq!(memcgs.read(a, "memory.reclaim", none, &mut text), Err(MemcgError::WriteOnly));
     assert_eq!(memcgs.write(a, "memory.current", "1"), Err(MemcgError::ReadOnly));
-    assert_eq!(memcgs.read(a, "memory.none", &mut text), Err(MemcgError::NoFile));
-    assert_eq!(memcgs.read(MemcgId::ROOT, "memory.max", &mut text), Err(MemcgError::NoFile));
+    assert_eq!(memcgs.read(a, "memory.none", none, &mut text), Err(MemcgError::NoFile));
+    assert_eq!(memcgs.read(MemcgId::ROOT, "memory.max", none, &mut text), Err(MemcgError::NoFile));
     let missing = MemcgId::new(77).unwrap();
-    assert_eq!(memcgs.read(missing, "memory.max", &mut text), Err(MemcgError::NoMemcg));
+    assert_eq!(memcgs.read(missing, "memory.max", none, &mut text), Err(MemcgError::NoMemcg));
 }
 
 #[test]
@@ -130,5 +131,8 @@ fn statistics_are_of_a_memcg_and_all_below() {
             "pgrefill 4"
         ]
     );
-    assert!(read(&memcgs, MemcgId::ROOT, "memory.stat").contains("\npgrefill 104\n"));
+    memcgs.add_stat(&pin, MemcgId::ROOT, MemcgStat::Pgrefill, 6);
+    memcgs.frames().events().add(&pin, VmEvent::Pgfault, 11);
+    let root = read(&memcgs, MemcgId::ROOT, "memory.stat");
+    assert!(root.contains("\npgrefill 110\n") && root.contains("\npgfault 11\n"), "{root}");
 }

@@ -1,10 +1,13 @@
 //! Memcgs against a simple model: charges, limits, and which memcg is removed when.
 
+use crate::common::Machine;
 use crate::support::{assert_sound, memcgs};
 use proptest::prelude::*;
-use quire_arch::Platform;
-use quire_memcg::{Limit, MemcgError, MemcgEvent, MemcgId, MemcgStat, OverHigh, OverLimit};
-use std::collections::HashMap;
+use quire_arch::{LockClass, Platform};
+use quire_memcg::{Limit, MemcgError, MemcgEvent, MemcgId, MemcgStat, Memcgs, OverHigh, OverLimit};
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A memcg in the model.
 #[derive(Clone, Debug)]
@@ -275,25 +278,72 @@ fn a_removed_memcg_is_gone_beside_readers_that_overlap() {
     assert_sound(&memcgs);
 }
 
-/// What a memcg had that goes while it is read is in the sum.
+/// Hazard: memcgs go while the counters of the one above are read, and what they had is in neither.
 #[test]
-fn a_sum_beside_a_memcg_that_goes_loses_nothing() {
+fn what_a_memcg_counted_that_goes_is_never_missing_above() {
+    const CHILDREN: u64 = 200;
+    let readers: [fn(&Memcgs<Machine>, MemcgId) -> u64; 2] = [
+        |memcgs, id| memcgs.events(id, MemcgEvent::Max),
+        |memcgs, id| memcgs.stats(id)[MemcgStat::Pgfault as usize] as u64,
+    ];
+    for read in readers {
+        let memcgs = Arc::new(memcgs(1));
+        let a = memcgs.create(MemcgId::ROOT, "a").unwrap();
+        let mut children: VecDeque<MemcgId> = (0..CHILDREN)
+            .map(|nth| {
+                let id = memcgs.create(a, &format!("{nth}")).unwrap();
+                memcgs.count(id, MemcgEvent::Max, 1);
+                memcgs.add_stat(&memcgs.frames().platform().pin(), id, MemcgStat::Pgfault, 1);
+                id
+            })
+            .collect();
+        let beside = Arc::clone(&memcgs);
+        // Beside each step of the reader the oldest one goes, which it would come to last.
+        let step = move || {
+            if let Some(oldest) = children.pop_front() {
+                beside.remove(oldest).unwrap();
+            }
+        };
+        let seen = crate::common::after_each_hold(LockClass::Memcgs, step, || {
+            memcgs.sweep();
+            read(&memcgs, a)
+        });
+        assert_eq!((seen, read(&memcgs, a)), (CHILDREN, CHILDREN));
+        assert_sound(&memcgs);
+    }
+}
+
+/// Hazard: a sweep looks through all CPUs for each of many removed memcgs under one hold of the lock.
+#[test]
+fn each_removed_memcg_is_checked_under_a_hold_of_its_own() {
+    let memcgs = memcgs(2);
+    let ids: Vec<MemcgId> =
+        (0..8).map(|nth| memcgs.create(MemcgId::ROOT, &format!("{nth}")).unwrap()).collect();
+    for &id in &ids {
+        memcgs.charge_anyway(&memcgs.frames().platform().pin(), id, 1);
+        memcgs.remove(id).unwrap();
+    }
+    let holds = Arc::new(AtomicU64::new(0));
+    let count = {
+        let holds = Arc::clone(&holds);
+        move || _ = holds.fetch_add(1, Ordering::Relaxed)
+    };
+    crate::common::after_each_hold(LockClass::Memcgs, count, || memcgs.sweep());
+    let holds = holds.load(Ordering::Relaxed);
+    assert!(holds >= ids.len() as u64, "{holds} holds for {} memcgs", ids.len());
+}
+
+/// Hazard: a path is as long as its caller likes, and is looked through with the lock held.
+#[test]
+fn what_cannot_be_a_path_is_not_looked_up_under_the_lock() {
     let memcgs = memcgs(1);
-    let [a, b] = ["a", "b"].map(|name| memcgs.create(MemcgId::ROOT, name).unwrap());
-    let below = memcgs.create(b, "c").unwrap();
-    memcgs.count(a, MemcgEvent::Max, 3);
-    memcgs.count(below, MemcgEvent::Max, 5);
-    let mut present = true;
-    let sum = memcgs.sum_in_subtree(MemcgId::ROOT, 0, |sum, id| {
-        // Of a memcg that is gone, with its parent's.
-        let gone = if id == b && !present { 5 } else { 0 };
-        *sum += memcgs.local_events(id, MemcgEvent::Max) + gone;
-        if id == b && std::mem::take(&mut present) {
-            memcgs.remove(below).unwrap();
-            (0..3).for_each(|_| memcgs.sweep());
-        }
+    let step = || panic!("the lock was taken for it");
+    crate::common::after_each_hold(LockClass::Memcgs, step, || {
+        assert_eq!(memcgs.find(&"x".repeat(1 << 20)), None);
+        assert_eq!(memcgs.find(&"x/".repeat(1 << 20)), None);
+        assert_eq!(memcgs.find(".."), None);
     });
-    assert_eq!((sum, memcgs.events(MemcgId::ROOT, MemcgEvent::Max)), (8, 8));
+    assert_eq!(memcgs.find(&"/".repeat(1 << 20)), Some(MemcgId::ROOT));
 }
 
 #[test]

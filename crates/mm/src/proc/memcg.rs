@@ -2,11 +2,12 @@
 
 use crate::memory::Memory;
 use core::fmt;
-use quire_arch::Platform;
+use quire_arch::{PAGE_SIZE, Platform};
 use quire_memcg::MemcgError;
 
 /// Writes the file of a memcg at `path`, below the folder where Linux has the tree: `memory.stat` is
-/// the root's, `a/b/memory.current` that of the memcg `b` in `a`.
+/// the root's, which is of the whole machine, `a/b/memory.current` that of the memcg `b` in `a`. A page that
+/// several spaces map counts in the root's `anon` and `file` for each.
 ///
 /// # Errors
 ///
@@ -19,5 +20,13 @@ pub fn memcg_file<P: Platform>(
 ) -> Result<(), MemcgError> {
     let (folder, file) = path.rsplit_once('/').unwrap_or(("", path));
     let memcg = memory.parts().memcgs().find(folder).ok_or(MemcgError::NoMemcg)?;
-    memory.parts().memcgs().read(memcg, file, out)
+    let mapped = || {
+        let (mut anonymous, mut files) = (0, 0);
+        memory.for_each_resident(|_, resident| {
+            anonymous += resident.anonymous / PAGE_SIZE;
+            files += resident.file / PAGE_SIZE;
+        });
+        (anonymous, files)
+    };
+    memory.parts().memcgs().read(memcg, file, mapped, out)
 }
