@@ -4,8 +4,8 @@ use crate::format::header;
 use crate::order::{self, Made, replay_in};
 use quire_mm::thp::HugePolicy;
 use quire_trace::event::{
-    Access, Call, CallDetail, Event, EventKind, ExecImage, ExitStatus, Fault, Mapping, Mode, Outcome,
-    PageRun, Privileges, TaskId,
+    Access, Call, CallDetail, CloneFacts, Event, EventKind, ExecImage, ExitStatus, Fault, Mapping, Mode,
+    Outcome, PageRun, Privileges, TaskId,
 };
 use quire_trace::format::{TraceReader, TraceWriter};
 use quire_trace::replay::{Replay, ReplayOptions, ReplayReport};
@@ -169,4 +169,25 @@ fn times_at_the_end_of_their_range_are_times() {
     };
     let report = Replay::open(&scratch, options).unwrap().run(&mut |_, _| {}).unwrap();
     assert!(report.is_good() && report.processes[0].calls == 3, "{report:?}");
+}
+
+/// A thread that is made twice ended before, and its address space with it.
+#[test]
+fn a_thread_that_is_made_again_has_ended() {
+    let child = |child| {
+        let facts = CloneFacts {
+            child: TaskId(child),
+            child_tid: child,
+            child_pid: 7,
+            flags: 0,
+            shares_memory: false,
+            same_process: false,
+        };
+        EventKind::Clone(facts)
+    };
+    let ends = EventKind::Exit(ExitStatus::Code(0));
+    let file = written("again", [image(Vec::new()), child(1), child(1), child(0), child(u32::MAX), ends]);
+    let report = replay(&file);
+    assert!(report.is_good() && report.processes.len() == 3, "{report:?}");
+    assert!(report.processes.iter().all(|process| process.quire.mapped > 0), "{report:?}");
 }

@@ -91,6 +91,12 @@ impl<'m> Run<'m> {
 
     pub(super) fn clone_task(&mut self, event: &Event, clone: &CloneFacts) {
         let cpu = self.switch(event);
+        // A damaged trace can name a thread that is not one, or one that lives.
+        let is_new = (clone.child.0 as usize) < MOST_TASKS && clone.child != event.task;
+        if !is_new || self.task(event.task).is_none() {
+            return;
+        }
+        self.exit(clone.child, ExitStatus::Unknown);
         let Some(parent) = self.task(event.task) else { return };
         let (parent_process, parent_number) = (parent.process, parent.number);
         let (space, rights) = (parent.space.clone(), parent.rights);
