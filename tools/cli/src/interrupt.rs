@@ -1,5 +1,5 @@
-//! Signals: a command says that it was interrupted, and ends by the signal; a file that outgrows the limit does not end
-//! it.
+//! Signals: a command says that it was interrupted, and ends by the signal; a file that outgrows the limit does
+//! not end it.
 
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, raise, sigaction};
 use nix::unistd::getpid;
@@ -46,8 +46,8 @@ pub(crate) fn say_so() {
 
 extern "C" fn nothing(_: i32) {}
 
-/// From now on a write beyond RLIMIT_FSIZE fails, as one to a full disk does, and does not kill this process. What it
-/// executes has the default action again, which a signal that is ignored would not.
+/// From now on a write beyond RLIMIT_FSIZE fails, as one to a full disk does, and does not kill this process.
+/// What it executes has the default action again, which a signal that is ignored would not.
 pub(crate) fn take_long_files_for_a_full_disk() {
     let action = SigAction::new(SigHandler::Handler(nothing), SaFlags::SA_RESTART, SigSet::empty());
     // SAFETY: the handler does nothing.

@@ -1,12 +1,13 @@
-//! Programs that filter their calls, confine themselves, or trace others: they work as they do alone, or one message
-//! says what does not.
+//! Programs that filter their calls, confine themselves, or trace others: they work as they do alone, or one
+//! message says what does not.
 
 use crate::recording::Recording;
 use crate::shared::{HIDDEN_PAGES, NOT_PERMITTED};
 use quire_trace::event::ExitStatus;
 use std::sync::Mutex;
 
-/// Records a program that ends with this code; what was said that has this word. `None` where that is not permitted.
+/// Records a program that ends with this code: the recording, and what was said. `None` where that is not
+/// permitted.
 fn told(
     program: &str,
     code: u8,

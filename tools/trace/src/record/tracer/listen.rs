@@ -6,8 +6,8 @@
 //! opened for that thread anew. Where that fails, the faults that Linux counts for the process are reported
 //! as lost.
 //!
-//! Where it cannot be found out whether Linux removed them, they are opened anew, too, and what comes from the
-//! older ones is left out.
+//! Where it cannot be found out whether Linux removed them, they are opened anew, too, and what comes from
+//! the older ones is left out.
 
 use super::Tracer;
 use crate::event::LostCause;
