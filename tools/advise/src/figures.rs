@@ -72,7 +72,7 @@ impl Outcome {
         let life = report.life.unwrap_or_default();
         let most = life.processes.iter().copied().chain(std::iter::repeat(ProcessLife::default()));
         let row = |(process, most): (&ProcessReport, ProcessLife)| ProcessRow {
-            program: process.program.clone(),
+            program: process.program.to_string(),
             pid: process.pid,
             peak_anonymous: most.peak_anonymous,
             peak_page_tables: most.peak_page_tables,

@@ -121,7 +121,7 @@ impl Heat {
         let (pid, program) = report
             .processes
             .get(process)
-            .map_or((0, String::new()), |process| (process.pid, process.program.clone()));
+            .map_or((0, String::new()), |process| (process.pid, process.program.to_string()));
         Some(Self {
             program,
             pid,

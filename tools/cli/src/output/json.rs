@@ -40,7 +40,7 @@ fn object(file: &Path, report: &ReplayReport, process: &ProcessReport) -> Value 
     json!({
         "file": file.display().to_string(),
         "pid": process.pid,
-        "program": process.program,
+        "program": *process.program,
         "threads": process.threads,
         "images": process.images,
         "calls": process.calls,

@@ -6,6 +6,7 @@ use quire_host::{HostPlatform, Translation};
 use quire_mm::{Memory, frame::VmEvent, space::SpaceFigures};
 use std::collections::BTreeMap;
 use std::ops::Sub;
+use std::sync::Arc;
 
 /// Mismatches that are kept with their text; the rest are only counted.
 pub(super) const KEPT_MISMATCHES: usize = 20;
@@ -15,8 +16,8 @@ pub(super) const KEPT_MISMATCHES: usize = 20;
 pub struct ProcessReport {
     /// Its id in Linux.
     pub pid: u32,
-    /// The program that it ran last.
-    pub program: String,
+    /// The program that it ran last. A child has its parent's until it runs another.
+    pub program: Arc<str>,
     /// Threads that it had in all.
     pub threads: u32,
     /// Address spaces that it had one after the other: one, and one more for each exec.

@@ -51,6 +51,8 @@ pub struct HeatMap {
 
 /// Of chunks of the largest size there are at most so many in a column.
 const MOST_CHUNKS: usize = 4096;
+/// No chunk is larger: one holds all addresses.
+const LARGEST_CHUNK: u64 = 1 << 47;
 /// Mappings that are remembered.
 const MOST_MAPPINGS: usize = 1 << 14;
 
@@ -82,6 +84,17 @@ impl Heat {
     /// A process touches a page.
     pub(super) fn touch(&mut self, process: usize, addr: u64) {
         *self.touches.entry((process, addr / self.map.chunk)).or_default() += 1;
+        // Their column would have too many.
+        while self.touches.len() > MOST_CHUNKS && self.map.chunk < LARGEST_CHUNK {
+            self.double();
+        }
+    }
+
+    fn double(&mut self) {
+        self.map = std::mem::take(&mut self.map).with_chunk_doubled();
+        for ((process, number), touches) in std::mem::take(&mut self.touches) {
+            *self.touches.entry((process, number / 2)).or_default() += touches;
+        }
     }
 
     /// Ends the columns that end before an event at `time_ns`, or all if there is none. `spaces` are those
@@ -113,8 +126,10 @@ impl Heat {
         while self.map.columns.len() < self.all && time_ns.is_none_or(|time_ns| self.is_due(time_ns)) {
             self.map.columns.push(column.clone());
         }
-        while self.map.columns.iter().any(|column| column.len() > MOST_CHUNKS) {
-            self.map = std::mem::take(&mut self.map).with_chunk_doubled();
+        while self.map.chunk < LARGEST_CHUNK
+            && self.map.columns.iter().any(|column| column.len() > MOST_CHUNKS)
+        {
+            self.double();
         }
     }
 
@@ -178,5 +193,27 @@ impl HeatMap {
             merged
         });
         Self { chunk: self.chunk * 2, columns: columns.collect(), ..self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn touches_far_apart_and_processes_without_number_end_in_large_chunks() {
+        let mut heat = Heat::new(2, 100);
+        for page in 0..1 << 15 {
+            heat.touch(0, page << 20);
+            assert!(heat.touches.len() <= MOST_CHUNKS);
+        }
+        assert_eq!(heat.touches.values().sum::<u64>(), 1 << 15);
+        heat.end_columns(Some(60), std::iter::empty(), &FileIds::default());
+        for process in 0..2 * MOST_CHUNKS {
+            heat.touch(process, 1 << 40);
+        }
+        heat.end_columns(None, std::iter::empty(), &FileIds::default());
+        let map = heat.finish();
+        assert_eq!((map.chunk, map.columns.len(), map.columns[1].len()), (LARGEST_CHUNK, 2, 2 * MOST_CHUNKS));
     }
 }

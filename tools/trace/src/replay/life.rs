@@ -125,6 +125,11 @@ pub struct LifeFigures {
     pub samples: Vec<LifeSample>,
 }
 
+/// A look visits all address spaces. So many visits are free, and each look adds some: with more address
+/// spaces there are fewer looks.
+const FIRST_VISITS: u64 = 1 << 22;
+const VISITS_OF_LOOK: u64 = 256;
+
 /// Samples that are kept.
 pub const MOST_SAMPLES: usize = 2048;
 
@@ -154,6 +159,9 @@ pub(super) struct Life {
     owners: HashMap<SpaceId, usize>,
     /// Recorded time between two samples that are kept; doubled whenever there are too many.
     spacing_ns: u64,
+    /// Visits of address spaces that were made beyond those that looks add, and how many the last look made.
+    visits: u64,
+    spaces: u64,
 }
 
 impl Life {
@@ -169,8 +177,14 @@ impl Life {
 
     /// Samples the machine before event number `event`, at `time_ns` of the recorded time, or after it.
     pub(super) fn look(&mut self, memory: &Memory<HostPlatform>, memcg: MemcgId, time_ns: u64, event: u64) {
+        self.visits = self.visits.saturating_sub(VISITS_OF_LOOK);
+        if self.visits + self.spaces > FIRST_VISITS {
+            return;
+        }
         let (owners, processes) = (&self.owners, &mut self.figures.processes);
+        let mut spaces = 0;
         let now = LifeSample::of(memory, memcg, (time_ns.max(self.last.time_ns), event), |id, resident| {
+            spaces += 1;
             let Some(&place) = owners.get(&id) else { return };
             if place >= processes.len() {
                 processes.resize(place + 1, ProcessLife::default());
@@ -179,6 +193,8 @@ impl Life {
             process.peak_anonymous = process.peak_anonymous.max(resident.anonymous);
             process.peak_page_tables = process.peak_page_tables.max(resident.page_tables);
         });
+        self.spaces = spaces;
+        self.visits += spaces;
         let passed = (now.time_ns - self.last.time_ns) as f64;
         let between = |before: u64, after: u64| (before as f64 + after as f64) / 2.0 * passed;
         self.sums.anonymous += between(self.last.anonymous, now.anonymous);

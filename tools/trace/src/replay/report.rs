@@ -8,6 +8,7 @@ use super::pressure::PressureFigures;
 use crate::format::{TraceHeader, UseSource};
 use quire_host::HostCounters;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Something that came out otherwise than on Linux.
@@ -41,7 +42,7 @@ pub struct DoesNotFit {
     /// The process that found no memory.
     pub pid: u32,
     /// Its program.
-    pub program: String,
+    pub program: Arc<str>,
     /// What it did.
     pub what: String,
     /// There was memory, but the trace asks for far more work than its size lets expect.

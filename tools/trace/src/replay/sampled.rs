@@ -12,6 +12,13 @@ const REGION_SHIFT: u32 = 21;
 const REGION_PAGES: u64 = 1 << (REGION_SHIFT - PAGE_SHIFT);
 /// Samples without pages are used for so many regions at most: the numbers in a trace are only claims.
 const MOST_REGIONS: u64 = 512;
+/// What it takes to keep a sample of a page that was sampled before, of another page, and of another region,
+/// in bytes.
+const LOOK_BYTES: u64 = 2 * size_of::<Look>() as u64;
+const PAGE_BYTES: u64 = 96;
+const REGION_BYTES: u64 = 192;
+/// And a sample of a region without pages.
+const MIX_BYTES: u64 = 2 * size_of::<(u64, Distribution)>() as u64;
 /// The contents of a region have changed if its pages compress to so many bytes more or less, on average.
 /// Less than that is noise: a sample has some 30 pages.
 const REGION_CHANGE: u64 = 512;
@@ -86,14 +93,31 @@ impl SampledContents {
         self.spaces.add(sizes);
     }
 
-    /// Adds a sample of a part of address space number `space`, which is event number `event`.
-    pub(super) fn add_region(&mut self, space: usize, event: u64, sample: &ContentSample) {
+    /// Adds a sample of a part of address space number `space`, which is event number `event`. `hold` says
+    /// whether so many more bytes may be kept; `false` if not all may.
+    pub(super) fn add_region(
+        &mut self,
+        space: usize,
+        event: u64,
+        sample: &ContentSample,
+        mut hold: impl FnMut(u64) -> bool,
+    ) -> bool {
         for (sum, bytes) in self.both.iter_mut().zip([sample.lz4_of_both, sample.zstd]) {
             *sum = sum.saturating_add(bytes);
         }
         for &PageSample { page, contents } in &sample.pages {
             let page = (sample.start >> PAGE_SHIFT) + u64::from(page);
-            let region = self.by_region.entry((space, page / REGION_PAGES)).or_default();
+            let key = (space, page / REGION_PAGES);
+            let known = self.by_region.get(&key);
+            let bytes = match known {
+                None => REGION_BYTES + PAGE_BYTES,
+                Some(region) if region.looks(page % REGION_PAGES).is_none() => PAGE_BYTES,
+                Some(_) => LOOK_BYTES,
+            };
+            if !hold(bytes) {
+                return false;
+            }
+            let region = self.by_region.entry(key).or_default();
             if region.add(page % REGION_PAGES, (event, contents)) {
                 self.regions.count(contents);
                 self.compressed = self.compressed.saturating_add(contents.bytes());
@@ -106,9 +130,14 @@ impl SampledContents {
             let last = sample.start.saturating_add(sample.bytes.max(1) - 1) >> REGION_SHIFT;
             let distribution = Distribution::of_sample(sample);
             for region in first..=last.min(first + MOST_REGIONS) {
+                let known = self.by_region.contains_key(&(space, region));
+                if !hold(MIX_BYTES + if known { 0 } else { REGION_BYTES }) {
+                    return false;
+                }
                 self.by_region.entry((space, region)).or_default().mixes.push((event, distribution));
             }
         }
+        true
     }
 
     /// The sizes of all sampled pages.
@@ -209,9 +238,9 @@ mod tests {
     fn a_page_holds_what_its_region_holds_when_it_is_looked_at_next() {
         let mut contents = SampledContents::default();
         for (event, class) in [(10, 2), (20, 3), (30, 9)] {
-            contents.add_region(0, event, &mix_of(5, class));
+            assert!(contents.add_region(0, event, &mix_of(5, class), |_| true));
         }
-        contents.add_region(1, 40, &mix_of(5, 12));
+        assert!(contents.add_region(1, 40, &mix_of(5, 12), |_| true));
         let addr = addr_of(5, 1);
         let found = [0, 10, 11, 25, 31].map(|event| contents.of_page(0, addr, event));
         assert_eq!(found, [640, 640, 896, 2432, 2432].map(PageContents::Compressed));
@@ -230,9 +259,14 @@ mod tests {
         let is_hot = |page: u32| page.is_multiple_of(8);
         let all = (0..512).map(|page| (page, if is_hot(page) { object } else { value }));
         let mut contents = SampledContents::default();
-        contents.add_region(0, 10, &pages_of(3, all));
+        assert!(contents.add_region(0, 10, &pages_of(3, all), |_| true));
         for event in 11..100 {
-            contents.add_region(0, event, &pages_of(3, (0..512).step_by(8).map(|page| (page, object))));
+            assert!(contents.add_region(
+                0,
+                event,
+                &pages_of(3, (0..512).step_by(8).map(|page| (page, object))),
+                |_| true
+            ));
         }
         let held = |page: u32| contents.of_page(0, addr_of(3, page.into()), 50);
         assert!((0..512).all(|page| held(page) == if is_hot(page) { object } else { value }));
@@ -250,7 +284,12 @@ mod tests {
             .chain([500, 560, 700].map(PageContents::Compressed));
         let mut contents = SampledContents::default();
         for (event, held) in (10..).step_by(10).zip(sizes) {
-            contents.add_region(0, event, &pages_of(3, [(7, held), (8, PageContents::Compressed(3000))]));
+            assert!(contents.add_region(
+                0,
+                event,
+                &pages_of(3, [(7, held), (8, PageContents::Compressed(3000))]),
+                |_| true
+            ));
         }
         let held = |event| contents.of_page(0, addr_of(3, 7), event);
         assert_eq!([0, 10].map(held), [PageContents::Zero; 2]);
@@ -266,9 +305,9 @@ mod tests {
     fn a_page_that_was_never_looked_at_holds_what_another_of_its_region_does() {
         let mut contents = SampledContents::default();
         let of = |page: u32| PageContents::Compressed(100 + page as u16);
-        contents.add_region(0, 10, &pages_of(3, (0..8).map(|page| (page, of(page)))));
+        assert!(contents.add_region(0, 10, &pages_of(3, (0..8).map(|page| (page, of(page)))), |_| true));
         // One of them changes, which counts for those that are like it.
-        contents.add_region(0, 20, &pages_of(3, [(0, PageContents::Zero)]));
+        assert!(contents.add_region(0, 20, &pages_of(3, [(0, PageContents::Zero)]), |_| true));
         let count = |event, wanted| {
             (8..512).filter(|&page| contents.of_page(0, addr_of(3, page), event) == wanted).count()
         };
@@ -287,13 +326,18 @@ mod tests {
         assert!(!found.contains(&PageContents::Zero) && found.contains(&PageContents::Compressed(3968)));
         contents.add_space(&Compressibility { zero: 3, ..Compressibility::default() });
         assert_eq!(contents.of_page(0, 0, 0), PageContents::Zero);
-        contents.add_region(0, 1, &mix_of(7, 4));
+        assert!(contents.add_region(0, 1, &mix_of(7, 4), |_| true));
         assert_eq!(contents.of_page(0, 0, 0), PageContents::Compressed(1152));
         assert_eq!(contents.sizes().sizes[4], 30);
         assert_eq!((contents.zstd_of_lz4(), SampledContents::default().zstd_of_lz4()), (Some(0.75), None));
         // Pages that are given have their own size, not the middle of their class.
         let mut contents = SampledContents::default();
-        contents.add_region(0, 1, &pages_of(7, (0..20).map(|page| (page, PageContents::Compressed(1030)))));
+        assert!(contents.add_region(
+            0,
+            1,
+            &pages_of(7, (0..20).map(|page| (page, PageContents::Compressed(1030)))),
+            |_| true
+        ));
         assert_eq!(contents.of_page(0, 0, 0), PageContents::Compressed(1030));
     }
 
@@ -311,16 +355,28 @@ mod tests {
             zstd: most,
             pages: Vec::new(),
         };
-        contents.add_region(0, 0, &claim);
-        contents.add_region(0, 0, &ContentSample { start: u64::MAX, bytes: 0, ..claim.clone() });
+        assert!(contents.add_region(0, 0, &claim, |_| true));
+        assert!(contents.add_region(
+            0,
+            0,
+            &ContentSample { start: u64::MAX, bytes: 0, ..claim.clone() },
+            |_| true
+        ));
         assert!(contents.by_region.len() <= MOST_REGIONS as usize + 2);
         assert!(!contents.changes(0, 1 << 40, 0));
         // A sample with pages is used for these only.
         let page =
             PageSample { page: u32::MAX, contents: PageContents::Compressed(PageContents::MOST_BYTES) };
         let mut contents = SampledContents::default();
-        contents.add_region(0, 0, &ContentSample { pages: vec![page; 3], ..claim.clone() });
-        contents.add_region(0, 0, &ContentSample { start: u64::MAX, pages: vec![page], ..claim });
+        assert!(
+            contents.add_region(0, 0, &ContentSample { pages: vec![page; 3], ..claim.clone() }, |_| true)
+        );
+        assert!(contents.add_region(
+            0,
+            0,
+            &ContentSample { start: u64::MAX, pages: vec![page], ..claim },
+            |_| true
+        ));
         assert_eq!((contents.by_region.len(), contents.sizes().pages()), (2, 2));
     }
 }

@@ -14,7 +14,15 @@ pub(crate) const C_LIBRARIES: [&str; 5] = ["libc.so", "libc-", "ld-linux", "ld-m
 
 /// The sites of all address spaces, by their numbers.
 #[derive(Debug, Default)]
-pub(super) struct Sites(HashMap<usize, SpaceSites>);
+pub(super) struct Sites {
+    /// Copies share them until one changes.
+    spaces: HashMap<usize, Rc<SpaceSites>>,
+    /// Mappings that were looked at to name places, and sites that were copied.
+    looked_at: u64,
+}
+
+/// So many may be. Then no more places get a name.
+const MOST_LOOKED_AT: u64 = 1 << 26;
 
 #[derive(Debug, Clone, Default)]
 struct SpaceSites {
@@ -41,26 +49,33 @@ impl Sites {
             return self.moved(number, from, (call.result as u64, len));
         }
         let CallDetail::Site { instruction, on_stack } = call.detail else { return };
-        let sites = self.0.entry(number).or_default();
-        let named = sites.named.entry((instruction, on_stack));
-        let Some(name) = named.or_insert_with(|| name(space, files, instruction, on_stack)) else { return };
+        let sites = self.spaces.entry(number).or_default();
+        let looked_at = &mut self.looked_at;
+        let Some(sites) = sites_to_change(sites, looked_at) else { return };
+        let named = sites.named.entry((instruction, on_stack)).or_insert_with(|| {
+            *looked_at += space.figures().mappings;
+            if *looked_at > MOST_LOOKED_AT { None } else { name(space, files, instruction, on_stack) }
+        });
+        let Some(name) = named else { return };
         let (start, len) = (call.result as u64, call.args[1]);
         sites.ranges.insert(start, (start.saturating_add(len), Rc::clone(name)));
     }
 
     /// The mapping at `from` is at `to` now, or grew or shrank there: `to` has its start and its length.
     fn moved(&mut self, number: usize, from: u64, to: (u64, u64)) {
-        let Some(sites) = self.0.get_mut(&number) else { return };
+        let Some(sites) = self.spaces.get_mut(&number) else { return };
         let before = sites.ranges.range(..=from).next_back();
-        if let Some(site) = before.filter(|(_, (end, _))| from < *end).map(|(_, (_, site))| Rc::clone(site)) {
+        if let Some(site) = before.filter(|(_, (end, _))| from < *end).map(|(_, (_, site))| Rc::clone(site))
+            && let Some(sites) = sites_to_change(sites, &mut self.looked_at)
+        {
             sites.ranges.insert(to.0, (to.0.saturating_add(to.1), site));
         }
     }
 
     /// Address space number `child` is a copy of `parent`.
     pub(super) fn copy(&mut self, parent: usize, child: usize) {
-        if let Some(sites) = self.0.get(&parent).cloned() {
-            self.0.insert(child, sites);
+        if let Some(sites) = self.spaces.get(&parent).cloned() {
+            self.spaces.insert(child, sites);
         }
     }
 
@@ -69,7 +84,7 @@ impl Sites {
         let mut bytes: HashMap<&Rc<str>, u64> = HashMap::new();
         // A later mapping at a higher address hides the end of an earlier range.
         let mut rest = end;
-        for (&from, (to, name)) in self.0.get(&number)?.ranges.range(..end).rev() {
+        for (&from, (to, name)) in self.spaces.get(&number)?.ranges.range(..end).rev() {
             let (low, high) = (from.max(start), (*to).min(rest));
             if low < high {
                 *bytes.entry(name).or_default() += high - low;
@@ -84,6 +99,17 @@ impl Sites {
     }
 }
 
+/// Sites that may be shared, as ones that are not. `None` if too much was copied so far.
+fn sites_to_change<'s>(sites: &'s mut Rc<SpaceSites>, looked_at: &mut u64) -> Option<&'s mut SpaceSites> {
+    if Rc::strong_count(sites) > 1 {
+        *looked_at += sites.ranges.len() as u64;
+        if *looked_at > MOST_LOOKED_AT {
+            return None;
+        }
+    }
+    Some(Rc::make_mut(sites))
+}
+
 /// A place in a program as the name of its file and the offset in that.
 fn name(
     space: &Space<'_, HostPlatform>,
@@ -92,8 +118,7 @@ fn name(
     on_stack: u64,
 ) -> Option<Rc<str>> {
     let mut found = [None, None];
-    space.for_each_mapping_figures(|figures| {
-        let mapping = &figures.mapping;
+    space.for_each_mapping(|mapping| {
         for (place, address) in [instruction, on_stack].into_iter().enumerate() {
             let within = mapping.range.start().0 <= address && address < mapping.range.end().0;
             if let Some(name) = mapping.file.filter(|_| within).and_then(|file| files.name(file)) {
@@ -118,7 +143,8 @@ mod tests {
         let mut sites = Sites::default();
         let ranges = [(0x1000, 0x9000, "heap"), (0x4000, 0x5000, "stack"), (0x9000, 0xa000, "heap")];
         let ranges = ranges.map(|(start, end, name)| (start, (end, Rc::from(name))));
-        sites.0.insert(3, SpaceSites { ranges: ranges.into(), named: HashMap::new() });
+        let ranges = SpaceSites { ranges: ranges.into(), named: HashMap::new() };
+        sites.spaces.insert(3, Rc::new(ranges));
         assert_eq!(sites.of(3, 0x1000, 0xa000).as_deref(), Some("heap"));
         assert_eq!(sites.of(3, 0x4000, 0x5000).as_deref(), Some("stack"));
         assert_eq!(sites.of(3, 0xa000, 0xb000), None);

@@ -4,8 +4,9 @@ use crate::format::header;
 use crate::order::{self, Made, replay_in};
 use quire_mm::thp::HugePolicy;
 use quire_trace::event::{
-    Access, Call, CallDetail, CloneFacts, Event, EventKind, ExecImage, ExitStatus, Fault, Mapping, Mode,
-    Outcome, PageRun, Privileges, TaskId,
+    Access, Call, CallDetail, CloneFacts, ContentSample, Event, EventKind, ExecImage, ExitStatus, Fault,
+    Mapping, Mode, Outcome, PageContents, PageRun, PageSample, Privileges, Reuse, ReuseAccess, ReuseRun,
+    ReuseSource, TaskId,
 };
 use quire_trace::format::{TraceReader, TraceWriter};
 use quire_trace::replay::{Replay, ReplayOptions, ReplayReport};
@@ -32,7 +33,7 @@ fn image(resident: Vec<PageRun>) -> EventKind {
 
 fn written(name: &str, events: impl IntoIterator<Item = EventKind>) -> TempPath {
     let scratch = Builder::new().prefix(name).tempfile().unwrap().into_temp_path();
-    let mut writer = TraceWriter::new(File::create(&scratch).unwrap(), &header(), 19).unwrap();
+    let mut writer = TraceWriter::new(File::create(&scratch).unwrap(), &header(), 3).unwrap();
     for (time_ns, kind) in (0..).zip(events) {
         writer.push(&Event { time_ns, task: TaskId(0), cpu: 0, kind }).unwrap();
     }
@@ -71,6 +72,77 @@ fn a_call_that_names_all_memory_ends_the_replay() {
         assert!(finding.out_of_proportion && finding.event == 1, "{finding}");
         assert!(report.ram <= 68 * MIB && report.allocator.allocations < 1000, "{finding}");
     }
+}
+
+fn clone(child: u32) -> EventKind {
+    let (child, child_tid, child_pid) = (TaskId(child), child + 1, child + 1);
+    let (flags, shares_memory, same_process) = (0, false, false);
+    EventKind::Clone(CloneFacts { child, child_tid, child_pid, flags, shares_memory, same_process })
+}
+
+fn small_mappings(count: u64) -> Vec<Mapping> {
+    let mapping = |start| Mapping { start, end: start + 4096, read: true, ..Mapping::default() };
+    (0..count).map(|number| mapping(START + number * 8192)).collect()
+}
+
+/// A few kB whose events name much, take much, or look at much that others made: the replay ends before it
+/// took long, and says why in one line.
+#[test]
+fn events_whose_cost_adds_up_end_the_replay() {
+    let contents = {
+        let page = |page| PageSample { page, contents: PageContents::Compressed(4000) };
+        let pages = (0..60_000).map(page).collect();
+        let sample = ContentSample { start: START, bytes: u64::MAX, pages, ..ContentSample::default() };
+        (0..150).map(move |_| EventKind::Contents(Box::new(sample.clone())))
+    };
+    let uses = (0..1000).map(|_| {
+        let run = ReuseRun { start: 1 << 47, pages: Reuse::MOST_PAGES, access: ReuseAccess::Write };
+        EventKind::Reuse(Reuse { source: ReuseSource::Exact, runs: vec![run] })
+    });
+    let looks = (0..1000).map(|_| call(libc::SYS_mincore, [START, 1 << 46, START, 0, 0, 0], 0));
+    let forks = {
+        let mappings = small_mappings(30_000);
+        let image = ExecImage { mappings, max_map_count: u64::MAX, ..ExecImage::default() };
+        std::iter::once(EventKind::Exec(Box::new(image))).chain((1..1000).map(clone))
+    };
+    // The first two end soon enough to be run.
+    let all = [
+        ("contents", written("contents", std::iter::once(image(Vec::new())).chain(contents)), 200),
+        ("looks", written("looks", std::iter::once(image(Vec::new())).chain(looks)), 2),
+        ("uses", written("uses", std::iter::once(image(Vec::new())).chain(uses)), 66),
+        ("forks", written("forks", forks), 150),
+    ];
+    for (number, (name, file, most)) in all.into_iter().enumerate() {
+        let size = std::fs::metadata(&file).unwrap().len();
+        assert!(size < 256 << 10, "{name} has {size} bytes");
+        let replay = Replay::open(&file, ReplayOptions::default()).unwrap();
+        let end = replay.needs().too_much_at();
+        assert!(end.is_some_and(|event| event < most), "{name}: {end:?}");
+        if number >= 2 {
+            continue;
+        }
+        let report = replay.run(&mut |_, _| {}).unwrap();
+        let finding = report.does_not_fit.unwrap();
+        assert!(finding.out_of_proportion && Some(finding.event) == end, "{name}: {finding}");
+        assert_eq!(report.events, finding.event, "{name}");
+        assert!(!finding.to_string().contains('\n'), "{name}: {finding}");
+    }
+}
+
+/// A child has the name of its parent's program, which can be long, without a copy. A thread may have any
+/// number.
+#[test]
+fn names_and_numbers_cost_nothing_at_a_fork() {
+    let name = vec![b'x'; 1 << 20].into_boxed_slice();
+    let mut first = image(Vec::new());
+    if let EventKind::Exec(image) = &mut first {
+        image.program = name;
+    }
+    let children = (1..2000).map(|child| clone(child * 2000 % ((1 << 22) - 1)));
+    let report = replay(&written("children", std::iter::once(first).chain(children)));
+    assert!(report.is_good() && report.processes.len() == 2000, "{} processes", report.processes.len());
+    let [first, .., last] = &report.processes[..] else { panic!("no processes") };
+    assert!(first.program.len() == 1 << 20 && std::sync::Arc::ptr_eq(&first.program, &last.program));
 }
 
 /// Pages that are touched count, with their tables, and a machine has at most half of the host's memory.

@@ -1,8 +1,9 @@
 //! What calls do to the mappings of a plan, and what they bring in.
 
 use super::Needs;
-use super::layout::{Advice, Kind, pages_of};
-use super::space::{Budget, Image, Layers};
+use super::budget::Budget;
+use super::layout::{Advice, Kind, USER_END, pages_of};
+use super::space::Image;
 use crate::event::{Call, CallDetail, FileKind, SYS_MAP_SHADOW_STACK, TaskId};
 use crate::replay::call::populated_bytes;
 use std::ops::Range;
@@ -11,14 +12,62 @@ const MADV_DONTNEED_LOCKED: i32 = 24;
 const MADV_GUARD_INSTALL: i32 = 102;
 const MLOCK_ONFAULT: u64 = 1;
 const PROTECTIONS: u64 = 7;
+/// Pages about which mincore can tell in the time in which one comes in.
+const PAGES_OF_VECTOR: u64 = 32;
 
 impl Needs {
     pub(super) fn call(&mut self, task: TaskId, call: &Call) {
         // Advice is followed as far as there are mappings.
         let advises = i64::from(call.number) == libc::SYS_madvise;
-        if call.errno().is_none_or(|errno| advises && errno != libc::EINVAL) {
-            self.change(task, |image, layers, budget| follow(image, layers, budget, call));
+        let follows = call.errno().is_none_or(|errno| advises && errno != libc::EINVAL);
+        if follows || looks(call) {
+            self.change(task, |image, budget| {
+                look(image, budget, call) && (!follows || follow(image, budget, call))
+            });
         }
+    }
+}
+
+/// Whether a call looks at mappings or page tables of a range that it names, also one that fails in the end.
+fn looks(call: &Call) -> bool {
+    matches!(
+        i64::from(call.number),
+        libc::SYS_mprotect
+            | libc::SYS_pkey_mprotect
+            | libc::SYS_mlock
+            | libc::SYS_mlock2
+            | libc::SYS_munlock
+            | libc::SYS_mlockall
+            | libc::SYS_munlockall
+            | libc::SYS_madvise
+            | libc::SYS_msync
+            | libc::SYS_mincore
+            | libc::SYS_mremap
+    )
+}
+
+/// What it costs that a call looks at its range. `false` if there is too much.
+fn look(image: &mut Image, budget: &mut Budget, call: &Call) -> bool {
+    let [first, second, third, ..] = call.args;
+    let range = named(first, second);
+    match i64::from(call.number) {
+        libc::SYS_mlockall | libc::SYS_munlockall => image.walk(budget, &(0..USER_END)),
+        // It can end with a look at all mappings.
+        libc::SYS_madvise if third as i32 == libc::MADV_COLLAPSE => image.walk(budget, &(0..USER_END)),
+        // A byte for each page, resident or not.
+        libc::SYS_mincore => {
+            let mapped = image.layout.within(range.clone()).map(|(part, _)| part.end - part.start);
+            let pages = mapped.sum::<u64>() >> 12;
+            budget.bring_in(pages / PAGES_OF_VECTOR) && image.walk(budget, &range)
+        }
+        _ if looks(call) => image.walk(budget, &range),
+        libc::SYS_process_madvise => {
+            let CallDetail::Ranges(ranges) = &call.detail else { return true };
+            ranges.iter().all(|&(start, len)| image.walk(budget, &named(start, len)))
+        }
+        // These can look for a mapping by its file.
+        libc::SYS_shmdt | libc::SYS_io_destroy => budget.mappings(image.layout.len() as u64),
+        _ => true,
     }
 }
 
@@ -33,31 +82,29 @@ fn named(start: u64, len: u64) -> Range<u64> {
 }
 
 /// Makes a call that succeeded. `false` if there is too much to look at.
-fn follow(image: &mut Image, layers: &Layers, budget: &mut Budget, call: &Call) -> bool {
+fn follow(image: &mut Image, budget: &mut Budget, call: &Call) -> bool {
     let [first, second, third, fourth, ..] = call.args;
     let range = named(first, second);
     match i64::from(call.number) {
-        libc::SYS_mmap => map(image, layers, budget, call),
-        libc::SYS_munmap => unmap(image, layers, budget, range),
-        libc::SYS_mremap => remap(image, layers, budget, call),
-        libc::SYS_brk => set_brk(image, layers, budget, call.result as u64),
+        libc::SYS_mmap => map(image, budget, call),
+        libc::SYS_munmap => unmap(image, budget, range),
+        libc::SYS_mremap => remap(image, budget, call),
+        libc::SYS_brk => set_brk(image, budget, call.result as u64),
         libc::SYS_mprotect | libc::SYS_pkey_mprotect => {
             let (accessible, writable) = (third & PROTECTIONS != 0, third & libc::PROT_WRITE as u64 != 0);
             let parts = image.layout.change(range, |kind| Kind { accessible, writable, ..kind });
             let opened = |(_, before, _): &&(_, Kind, _)| before.locked && !before.writable && writable;
             let opened: Vec<_> = parts.iter().filter(opened).map(|(part, ..)| part.clone()).collect();
-            budget.visit(parts.len() as u64 / 16)
-                && opened.into_iter().all(|part| image.populate(layers, budget, part, false))
+            opened.into_iter().all(|part| image.populate(budget, part, false))
         }
         libc::SYS_mlock | libc::SYS_mlock2 => {
             let at_touch = i64::from(call.number) == libc::SYS_mlock2 && third & MLOCK_ONFAULT != 0;
-            let parts = image.layout.change(range.clone(), |kind| Kind { locked: !at_touch, ..kind });
-            budget.visit(parts.len() as u64 / 16)
-                && (at_touch || image.populate(layers, budget, range, false))
+            image.layout.change(range.clone(), |kind| Kind { locked: !at_touch, ..kind });
+            at_touch || image.populate(budget, range, false)
         }
         libc::SYS_munlock => {
-            let parts = image.layout.change(range, |kind| Kind { locked: false, ..kind });
-            budget.visit(parts.len() as u64 / 16)
+            image.layout.change(range, |kind| Kind { locked: false, ..kind });
+            true
         }
         libc::SYS_mlockall => {
             let has = |flag: i32| first & flag as u64 != 0;
@@ -66,35 +113,34 @@ fn follow(image: &mut Image, layers: &Layers, budget: &mut Budget, call: &Call) 
             if !has(libc::MCL_CURRENT) {
                 return true;
             }
-            let parts = image.layout.change(0..u64::MAX, |kind| Kind { locked: !at_touch, ..kind });
-            budget.visit(parts.len() as u64 / 16)
-                && (at_touch || image.populate(layers, budget, 0..u64::MAX, false))
+            image.layout.change(0..u64::MAX, |kind| Kind { locked: !at_touch, ..kind });
+            at_touch || image.populate(budget, 0..u64::MAX, false)
         }
         libc::SYS_munlockall => {
             image.locks_new = false;
-            let parts = image.layout.change(0..u64::MAX, |kind| Kind { locked: false, ..kind });
-            budget.visit(parts.len() as u64 / 16)
+            image.layout.change(0..u64::MAX, |kind| Kind { locked: false, ..kind });
+            true
         }
-        libc::SYS_madvise => advise(image, layers, budget, range, third as i32),
+        libc::SYS_madvise => advise(image, budget, range, third as i32),
         libc::SYS_process_madvise
             if third as i32 == libc::MADV_COLLAPSE || fourth as i32 == libc::MADV_COLLAPSE =>
         {
             let CallDetail::Ranges(ranges) = &call.detail else { return true };
-            ranges.iter().all(|&(start, len)| image.populate(layers, budget, named(start, len), false))
+            ranges.iter().all(|&(start, len)| image.populate(budget, named(start, len), false))
         }
         libc::SYS_shmat | libc::SYS_io_setup => {
             let CallDetail::Mapped { start, bytes } = call.detail else { return true };
             let kind = Kind { accessible: true, writable: true, shared: true, ..Kind::default() };
-            put(image, layers, budget, named(start, bytes), kind, None)
+            put(image, budget, named(start, bytes), kind, None)
         }
         libc::SYS_shmdt => match image.layout.at(first) {
-            Some((segment, kind)) if kind.shared => unmap(image, layers, budget, segment),
+            Some((segment, kind)) if kind.shared => unmap(image, budget, segment),
             _ => true,
         },
-        libc::SYS_remap_file_pages => image.populate(layers, budget, range, false),
+        libc::SYS_remap_file_pages => image.populate(budget, range, false),
         SYS_MAP_SHADOW_STACK => {
             let kind = Kind { anonymous: true, accessible: true, ..Kind::default() };
-            put(image, layers, budget, named(call.result as u64, second), kind, None)
+            put(image, budget, named(call.result as u64, second), kind, None)
         }
         // It maps the vDSO at a place that is not known.
         libc::SYS_arch_prctl => {
@@ -108,28 +154,27 @@ fn follow(image: &mut Image, layers: &Layers, budget: &mut Budget, call: &Call) 
 /// Maps `range`; the first `populated` bytes come in at once.
 fn put(
     image: &mut Image,
-    layers: &Layers,
     budget: &mut Budget,
     range: Range<u64>,
     kind: Kind,
     populated: Option<u64>,
 ) -> bool {
     let populated = if kind.locked { Some(range.end - range.start) } else { populated };
-    unmap(image, layers, budget, range.clone())
+    unmap(image, budget, range.clone())
         && {
             image.layout.set(range.clone(), kind);
-            image.look_again(layers, budget, &range)
+            image.look_again(budget, &range)
         }
-        && populated.is_none_or(|bytes| image.populate(layers, budget, named(range.start, bytes), false))
+        && populated.is_none_or(|bytes| image.populate(budget, named(range.start, bytes), false))
 }
 
-fn unmap(image: &mut Image, layers: &Layers, budget: &mut Budget, range: Range<u64>) -> bool {
-    let parts = image.layout.within(range.clone()).count() as u64;
+fn unmap(image: &mut Image, budget: &mut Budget, range: Range<u64>) -> bool {
+    let ok = image.walk(budget, &range);
     image.layout.clear(range.clone());
-    budget.visit(parts / 16) && image.drop_pages(budget, &range) && image.look_again(layers, budget, &range)
+    ok && image.drop_pages(budget, &range) && image.look_again(budget, &range)
 }
 
-fn map(image: &mut Image, layers: &Layers, budget: &mut Budget, call: &Call) -> bool {
+fn map(image: &mut Image, budget: &mut Budget, call: &Call) -> bool {
     let [_, len, protection, flags, ..] = call.args;
     let has = |flag: i32| flags & flag as u64 != 0;
     let shared = matches!(flags as i32 & libc::MAP_TYPE, libc::MAP_SHARED | libc::MAP_SHARED_VALIDATE);
@@ -144,60 +189,60 @@ fn map(image: &mut Image, layers: &Layers, budget: &mut Budget, call: &Call) -> 
         advice: Advice::None,
     };
     let populated = has(libc::MAP_POPULATE).then(|| populated_bytes(call));
-    put(image, layers, budget, named(call.result as u64, len), kind, populated)
+    put(image, budget, named(call.result as u64, len), kind, populated)
 }
 
-fn remap(image: &mut Image, layers: &Layers, budget: &mut Budget, call: &Call) -> bool {
+fn remap(image: &mut Image, budget: &mut Budget, call: &Call) -> bool {
     let [start, old_len, new_len, flags, ..] = call.args;
     let (old, new) = (named(start, old_len), named(call.result as u64, new_len));
     let Some((_, kind)) = image.layout.at(start) else {
         // Of mappings that are not known.
         let kind = Kind { anonymous: true, accessible: true, writable: true, ..Kind::default() };
-        return put(image, layers, budget, new, kind, None);
+        return put(image, budget, new, kind, None);
     };
     if old.start == new.start {
         // In place: a part goes, or one is added.
         let (kept, end) = (old.end.min(new.end), old.end.max(new.end));
         return if new.end < old.end {
-            unmap(image, layers, budget, kept..end)
+            unmap(image, budget, kept..end)
         } else {
-            put(image, layers, budget, kept..end, kind, None)
+            put(image, budget, kept..end, kind, None)
         };
     }
     let moved = old.start..old.end.min(old.start + (new.end - new.start));
-    let ok = put(image, layers, budget, new.clone(), Kind { locked: false, ..kind }, None)
-        && (moved.is_empty() || image.move_pages(layers, budget, &moved, new.start));
+    let ok = put(image, budget, new.clone(), Kind { locked: false, ..kind }, None)
+        && (moved.is_empty() || image.move_pages(budget, &moved, new.start));
     image.layout.set(new.clone(), kind);
     let stays = flags & libc::MREMAP_DONTUNMAP as u64 != 0;
-    ok && (stays || old.is_empty() || unmap(image, layers, budget, old))
-        && (!kind.locked || image.populate(layers, budget, new, false))
+    ok && (stays || old.is_empty() || unmap(image, budget, old))
+        && (!kind.locked || image.populate(budget, new, false))
 }
 
-fn set_brk(image: &mut Image, layers: &Layers, budget: &mut Budget, brk: u64) -> bool {
+fn set_brk(image: &mut Image, budget: &mut Budget, brk: u64) -> bool {
     let (old, new) = (image.brk, brk.checked_next_multiple_of(4096).unwrap_or(image.brk));
     image.brk = new;
     if new < old {
-        return unmap(image, layers, budget, new..old);
+        return unmap(image, budget, new..old);
     }
     let locked = image.locks_new;
     let kind = Kind { anonymous: true, accessible: true, writable: true, locked, ..Kind::default() };
-    put(image, layers, budget, pages_of(old, new - old), kind, None)
+    put(image, budget, pages_of(old, new - old), kind, None)
 }
 
-fn advise(image: &mut Image, layers: &Layers, budget: &mut Budget, range: Range<u64>, advice: i32) -> bool {
+fn advise(image: &mut Image, budget: &mut Budget, range: Range<u64>, advice: i32) -> bool {
     match advice {
         libc::MADV_DONTNEED | MADV_DONTNEED_LOCKED | libc::MADV_REMOVE => image.drop_pages(budget, &range),
         libc::MADV_HUGEPAGE | libc::MADV_NOHUGEPAGE => {
             let advice = if advice == libc::MADV_HUGEPAGE { Advice::Huge } else { Advice::NoHuge };
-            let parts = image.layout.change(range.clone(), |kind| Kind { advice, ..kind });
-            budget.visit(parts.len() as u64 / 16) && image.look_again(layers, budget, &range)
+            image.layout.change(range.clone(), |kind| Kind { advice, ..kind });
+            image.look_again(budget, &range)
         }
         // A range that is collapsed to large folios is there as a whole.
         libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE | libc::MADV_COLLAPSE => {
-            image.populate(layers, budget, range, advice == libc::MADV_POPULATE_READ)
+            image.populate(budget, range, advice == libc::MADV_POPULATE_READ)
         }
         // Guards need tables, and no pages.
-        MADV_GUARD_INSTALL => image.drop_pages(budget, &range) && image.make_tables(layers, budget, range),
+        MADV_GUARD_INSTALL => image.drop_pages(budget, &range) && image.make_tables(budget, range),
         _ => true,
     }
 }

@@ -6,7 +6,9 @@
 //! mappings.
 
 mod block;
+mod budget;
 mod calls;
+mod layers;
 mod layout;
 mod space;
 #[cfg(test)]
@@ -20,10 +22,12 @@ use crate::event::{
 };
 use crate::format::{Pressure, TraceHeader, UseSource};
 use block::{Demand, ORDERS};
+use budget::Budget;
+use layers::Layers;
 use layout::{Advice, Kind, pages_of};
 use quire_host::host_memory_available;
 use quire_mm::{space::Overcommit, thp::HugePolicy};
-use space::{Budget, Image, Layer, Layers};
+use space::Image;
 use std::collections::HashMap;
 
 /// What is known of a trace after it was looked through.
@@ -38,8 +42,10 @@ pub struct Needs {
     /// Address spaces by the order in which they began.
     images: HashMap<usize, Image>,
     begun: usize,
+    /// Calls are missing of the address spaces that had begun before so many.
+    incomplete_before: usize,
     layers: Layers,
-    /// What all need now.
+    /// What all need now, beside layers.
     now: Demand,
     /// Whether that has grown since the peaks were taken.
     grown: bool,
@@ -76,6 +82,10 @@ impl Sample {
 const SPARE_BYTES: u64 = 64 << 20;
 /// RAM is planned in steps.
 const STEP: u64 = 4 << 20;
+/// What a replay keeps of a process until its end, in bytes: its figures, and the first differences.
+const PROCESS_BYTES: u64 = 2048;
+/// What it costs to make a mapping of a new image, in pages that are brought in.
+const PAGES_OF_MAPPING: u64 = 4;
 /// No plan is for more than 1 TiB.
 const MOST_PAGES: u64 = 1 << (40 - 12);
 
@@ -88,7 +98,8 @@ impl Default for Needs {
             spaces: HashMap::new(),
             images: HashMap::new(),
             begun: 0,
-            layers: Layers::new(),
+            incomplete_before: 0,
+            layers: Layers::default(),
             now: Demand::default(),
             grown: false,
             peaks: Box::default(),
@@ -133,7 +144,7 @@ impl Needs {
                 .map_or(0, |order| usize::from(order.get()).min(ORDERS - 1))
         };
         let [plain, advised] = [order(false), order(true)];
-        let pages = self.peaks[plain][advised].max(self.now.pages([plain, advised]));
+        let pages = self.peaks[plain][advised].max(self.pages([plain, advised]));
         let pages = pages.min(MOST_PAGES);
         ((pages + pages / 8) * 4096 + SPARE_BYTES).next_multiple_of(STEP)
     }
@@ -177,17 +188,39 @@ impl Needs {
 
     pub(super) fn add(&mut self, event: &Event) {
         self.time_ns = self.time_ns.max(event.time_ns);
-        self.budget.event();
+        match &event.kind {
+            EventKind::Exec(image) => self.overcommit_mode = image.overcommit_memory,
+            EventKind::Reuse(reuse) if self.uses != Some(ReuseSource::Exact) => {
+                self.uses = Some(reuse.source);
+            }
+            _ => {}
+        }
+        if self.too_much_at.is_none() {
+            self.budget.event();
+            self.follow(event);
+        }
+        if self.too_much_at == Some(self.events) {
+            self.stop();
+        }
+        self.events += 1;
+    }
+
+    fn follow(&mut self, event: &Event) {
         match &event.kind {
             EventKind::Fault(fault) => self.fault(event.task, fault),
             EventKind::Call(call) => self.call(event.task, call),
             EventKind::Exec(image) => {
-                self.overcommit_mode = image.overcommit_memory;
+                if !self.spaces.contains_key(&event.task) {
+                    self.begin_process();
+                }
                 self.leave(event.task);
                 self.exec(event.task, image);
             }
             EventKind::Clone(clone) => {
                 if let Some(&space) = self.spaces.get(&event.task) {
+                    if !clone.same_process {
+                        self.begin_process();
+                    }
                     if clone.shares_memory {
                         if let Some(image) = self.images.get_mut(&space) {
                             image.users += 1;
@@ -204,16 +237,28 @@ impl Needs {
             EventKind::Compressibility(sample) => self.contents.add_space(sample),
             EventKind::Contents(sample) => {
                 if let Some(&space) = self.spaces.get(&event.task) {
-                    let number = self.events;
-                    self.contents.add_region(space, number, sample);
+                    let ok =
+                        self.contents.add_region(space, self.events, sample, |bytes| self.budget.hold(bytes));
+                    self.check(ok);
                 }
             }
             EventKind::Exit(_) => self.leave(event.task),
             // Calls may be missing.
-            EventKind::Lost(_) => self.images.values_mut().for_each(|image| image.incomplete = true),
+            EventKind::Lost(_) => self.incomplete_before = self.begun,
             _ => {}
         }
-        self.events += 1;
+    }
+
+    fn begin_process(&mut self) {
+        let ok = self.budget.hold(PROCESS_BYTES);
+        self.check(ok);
+    }
+
+    /// Nothing is planned any more.
+    fn stop(&mut self) {
+        self.take_peaks();
+        (self.spaces, self.images) = (HashMap::new(), HashMap::new());
+        self.layers.clear();
     }
 
     fn fault(&mut self, task: TaskId, fault: &Fault) {
@@ -229,20 +274,24 @@ impl Needs {
     }
 
     fn touch(&mut self, task: TaskId, addr: u64, writes: Option<bool>) {
-        let Some(&space) = self.spaces.get(&task).filter(|_| self.too_much_at.is_none()) else { return };
+        let Some(&space) = self.spaces.get(&task) else { return };
+        let incomplete = space < self.incomplete_before;
         let Some(image) = self.images.get_mut(&space) else { return };
-        if image.touch(&self.layers, &mut self.budget, addr, writes) {
+        image.incomplete |= incomplete;
+        if image.touch(&mut self.budget, addr, writes) {
             self.recount(space);
         }
     }
 
     /// Changes the address space of a thread, which can need less then. `change` says whether there was
     /// little to look at.
-    fn change(&mut self, task: TaskId, change: impl FnOnce(&mut Image, &Layers, &mut Budget) -> bool) {
-        let Some(&space) = self.spaces.get(&task).filter(|_| self.too_much_at.is_none()) else { return };
+    fn change(&mut self, task: TaskId, change: impl FnOnce(&mut Image, &mut Budget) -> bool) {
+        let Some(&space) = self.spaces.get(&task) else { return };
         self.take_peaks();
+        let incomplete = space < self.incomplete_before;
         if let Some(image) = self.images.get_mut(&space) {
-            let ok = change(image, &self.layers, &mut self.budget);
+            image.incomplete |= incomplete;
+            let ok = change(image, &mut self.budget);
             self.check(ok);
         }
         self.recount(space);
@@ -258,36 +307,44 @@ impl Needs {
     /// The address space needs something else than when it was counted.
     fn recount(&mut self, space: usize) {
         let Some(image) = self.images.get_mut(&space) else { return };
-        let demand = image.demand();
+        let (demand, bytes) = (image.demand(), image.bytes());
         self.now.subtract(&image.counted);
         self.now.add(&demand);
         image.counted = demand;
+        self.budget.release(image.held);
+        image.held = bytes;
+        let ok = self.budget.hold(bytes);
+        self.check(ok);
         self.grown = true;
+    }
+
+    /// Pages that all need now, by the orders that touches bring in.
+    fn pages(&self, orders: [usize; 2]) -> u64 {
+        self.now.pages(orders).saturating_add(self.layers.demand.pages(orders))
     }
 
     fn take_peaks(&mut self) {
         if std::mem::take(&mut self.grown) {
-            for (plain, peaks) in self.peaks.iter_mut().enumerate() {
-                for (advised, peak) in peaks.iter_mut().enumerate() {
-                    *peak = (*peak).max(self.now.pages([plain, advised]));
+            for plain in 0..ORDERS {
+                for advised in 0..ORDERS {
+                    let pages = self.pages([plain, advised]);
+                    let peak = &mut self.peaks[plain][advised];
+                    *peak = pages.max(*peak);
                 }
             }
         }
     }
 
     fn reuse(&mut self, task: TaskId, reuse: &Reuse) {
-        if self.uses != Some(ReuseSource::Exact) {
-            self.uses = Some(reuse.source);
-        }
         for run in &reuse.runs {
-            let range = pages_of(run.start & !4095, run.pages.saturating_mul(4096));
-            let ok = self.budget.bring_in((range.end - range.start) >> 12);
+            // A replay tries each, mapped or not.
+            let ok = self.budget.bring_in(run.pages);
             self.check(ok);
             if !ok {
                 return;
             }
             let writes = run.access == ReuseAccess::Write;
-            for addr in range.step_by(4096) {
+            for addr in pages_of(run.start & !4095, run.pages.saturating_mul(4096)).step_by(4096) {
                 self.touch(task, addr, Some(writes));
             }
         }
@@ -302,9 +359,13 @@ impl Needs {
             image.layout.set(pages_of(mapping.start, len), kind);
         }
         let mut left = super::image::MOST_RESIDENT;
-        let named = recorded.mappings.iter().flat_map(super::image::resident_runs);
-        let named = named.fold(0_u64, |sum, run| sum.saturating_add(run.pages)).min(left);
-        let ok = self.budget.bring_in(named);
+        let (mut runs, mut named) = (0, 0_u64);
+        for run in recorded.mappings.iter().flat_map(super::image::resident_runs) {
+            runs += 1;
+            named = named.saturating_add(run.pages);
+        }
+        let made = (recorded.mappings.len() as u64).saturating_mul(PAGES_OF_MAPPING).saturating_add(runs);
+        let ok = self.budget.bring_in(named.min(left).saturating_add(made));
         self.check(ok);
         if !ok {
             left = 0;
@@ -313,36 +374,21 @@ impl Needs {
             let pages = run.pages.min(left);
             left -= pages;
             for page in 0..pages {
-                image.touch(&self.layers, &mut self.budget, run.start + page * 4096, Some(!run.file));
+                image.touch(&mut self.budget, run.start + page * 4096, Some(!run.file));
             }
         }
         self.enter(task, image);
     }
 
     fn fork(&mut self, parent: usize, child: TaskId) {
-        let Some(image) = self.images.get_mut(&parent).filter(|_| self.too_much_at.is_none()) else {
-            return self.enter(child, Image::new());
-        };
-        // What both have now is a layer of its own.
-        let number = self.begun;
-        let pages = std::mem::take(&mut image.own);
-        if !pages.blocks.is_empty() {
-            self.now.add(&pages.demand);
-            image.layers.push(number);
-            self.layers.insert(number, Layer { pages, holders: vec![parent] });
-        }
-        let copy = image.fork(&mut self.budget);
+        let (number, incomplete) = (self.begun, parent < self.incomplete_before);
+        let Some(image) = self.images.get_mut(&parent) else { return self.enter(child, Image::new()) };
+        image.incomplete |= incomplete;
+        let shares = self.layers.fork(image, [parent, number], &mut self.budget);
+        let copy = if shares { image.fork(&mut self.budget) } else { None };
         self.recount(parent);
-        let Some(copy) = copy else {
-            self.check(false);
-            return self.enter(child, Image::new());
-        };
-        for layer in &copy.layers {
-            if let Some(layer) = self.layers.get_mut(layer) {
-                layer.holders.push(number);
-            }
-        }
-        self.enter(child, copy);
+        self.check(copy.is_some());
+        self.enter(child, copy.unwrap_or_else(Image::new));
     }
 
     fn enter(&mut self, task: TaskId, image: Image) {
@@ -364,27 +410,13 @@ impl Needs {
         let Some(image) = self.images.remove(&space) else { return };
         self.now.subtract(&image.counted);
         self.budget.blocks += image.own.blocks.len() as u64;
-        for number in image.layers {
-            self.release(number, space);
-        }
-    }
-
-    /// An address space has a layer no more. What only one has is its own.
-    fn release(&mut self, number: usize, space: usize) {
-        let Some(layer) = self.layers.get_mut(&number) else { return };
-        let ok = self.budget.visit(layer.holders.len() as u64 / 16);
-        layer.holders.retain(|holder| *holder != space);
-        let heirs = &layer.holders[..];
-        let heir = if let [heir] = heirs { Some(*heir) } else { None };
-        self.check(ok);
-        let Some(heir) = heir else { return };
-        let Some(layer) = self.layers.remove(&number) else { return };
-        self.now.subtract(&layer.pages.demand);
-        if let Some(image) = self.images.get_mut(&heir) {
-            image.layers.retain(|layer| *layer != number);
-            let ok = image.take(&self.layers, &mut self.budget, layer.pages);
+        self.budget.release(image.held);
+        if let Some(top) = image.top {
+            let (heir, ok) = self.layers.leave(top, space, &mut self.images, &mut self.budget);
             self.check(ok);
-            self.recount(heir);
+            if let Some(heir) = heir {
+                self.recount(heir);
+            }
         }
     }
 }

@@ -1,9 +1,12 @@
 //! The pages and page tables of an address space.
 
 use super::block::{Bits, Block, Demand, PAGES};
+use super::budget::{Budget, PAGES_OF_WALK};
+use super::layers::Inherited;
 use super::layout::{Kind, Layout, USER_END};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Pages of 4 KiB, blocks of what a page table maps, and what tables of the levels above map, as shifts.
 const PAGE_SHIFT: u32 = 12;
@@ -14,51 +17,10 @@ const MOST_LOOKED_AT: usize = 1 << 10;
 /// VMAs that a page holds at least, with what finds them.
 const VMAS_IN_PAGE: u64 = 12;
 
-/// What may still be spent: the numbers of a recording are only claims.
-#[derive(Debug)]
-pub(super) struct Budget {
-    /// Blocks that may be told apart. Beyond, touches are counted without looking whether they are new.
-    pub(super) blocks: u64,
-    /// Blocks and mappings that the plan may visit.
-    pub(super) work: u64,
-    /// Pages that events may bring in, or walk over, without being touches of each.
-    pub(super) pages: u64,
-}
-
-/// What walking over a page table costs, in pages that are brought in.
-const PAGES_OF_WALK: u64 = 32;
-
-impl Budget {
-    /// What ordinary recordings need, and little time.
-    pub(super) const FIRST: Self = Self { blocks: 1 << 18, work: 1 << 25, pages: 1 << 26 };
-
-    /// Each event may cost something.
-    pub(super) fn event(&mut self) {
-        self.work += 4;
-        self.pages += 64;
-    }
-
-    /// The plan visits so many; `false` if that is too much.
-    pub(super) fn visit(&mut self, count: u64) -> bool {
-        take(&mut self.work, count)
-    }
-
-    /// An event names so many pages; `false` if that is too much.
-    pub(super) fn bring_in(&mut self, pages: u64) -> bool {
-        take(&mut self.pages, pages)
-    }
-
-    /// A call walks over so many page tables, which the plan visits too.
-    fn walk(&mut self, tables: u64) -> bool {
-        self.visit(tables + 1) && self.bring_in(tables.saturating_mul(PAGES_OF_WALK))
-    }
-}
-
-fn take(from: &mut u64, count: u64) -> bool {
-    let left = from.checked_sub(count);
-    *from = left.unwrap_or(0);
-    left.is_some()
-}
+/// Bytes that an address space, one of its mappings, and one of its upper tables take in a plan.
+const IMAGE_BYTES: u64 = 1024;
+const MAPPING_BYTES: u64 = 64;
+const TABLE_BYTES: u64 = 32;
 
 /// Blocks by their number.
 #[derive(Debug, Default)]
@@ -83,8 +45,27 @@ impl Pages {
         }
     }
 
-    fn touches(&self, number: u64, page: u64) -> bool {
-        self.blocks.get(&number).is_some_and(|block| block.touched.has(page))
+    /// Adds other pages. `false` if that is too much to look at.
+    pub(super) fn take(&mut self, budget: &mut Budget, mut other: Self) -> bool {
+        // The smaller into the larger.
+        if other.blocks.len() > self.blocks.len() {
+            std::mem::swap(&mut other, self);
+        }
+        let visited = other.blocks.len() as u64;
+        for (number, taken) in other.blocks {
+            if self.blocks.contains_key(&number) {
+                budget.blocks += 1;
+                self.edit(number, |block| {
+                    block.touched = block.touched.or(&taken.touched);
+                    block.framed = block.framed.or(&taken.framed);
+                    block.copied = block.copied.or(&taken.copied);
+                });
+            } else {
+                self.demand.add(&taken.demand());
+                self.blocks.insert(number, taken);
+            }
+        }
+        budget.edit(visited)
     }
 }
 
@@ -128,17 +109,6 @@ impl Tables {
     }
 }
 
-/// What the processes of a fork had in common: frames that stay as long as one of them maps them.
-#[derive(Debug, Default)]
-pub(super) struct Layer {
-    pub(super) pages: Pages,
-    /// The spaces that have it.
-    pub(super) holders: Vec<usize>,
-}
-
-/// Layers by their number.
-pub(super) type Layers = HashMap<usize, Layer>;
-
 /// One address space.
 #[derive(Debug, Default)]
 pub(super) struct Image {
@@ -151,13 +121,17 @@ pub(super) struct Image {
     /// Calls are missing, so that the mappings are not known.
     pub(super) incomplete: bool,
     pub(super) own: Pages,
-    /// What it has in common with others.
-    pub(super) layers: Vec<usize>,
+    /// The layer that it stands on, which it has in common with others.
+    pub(super) top: Option<usize>,
+    /// The pages of that and of all layers below.
+    pub(super) inherited: Arc<Inherited>,
     tables: Tables,
     /// What was counted without looking whether it is new.
     loose: Demand,
     /// What of it is part of the sum of all.
     pub(super) counted: Demand,
+    /// The bytes of the budget that it holds.
+    pub(super) held: u64,
 }
 
 /// The blocks that hold a range of addresses.
@@ -191,25 +165,37 @@ impl Image {
         sum
     }
 
-    fn has_table(&self, layers: &Layers, block: u64) -> bool {
-        let has =
-            |layer: &usize| layers.get(layer).is_some_and(|layer| layer.pages.blocks.contains_key(&block));
-        self.own.blocks.contains_key(&block) || self.layers.iter().any(has)
+    /// Bytes that the plan of it takes, beside its blocks.
+    pub(super) fn bytes(&self) -> u64 {
+        IMAGE_BYTES + self.layout.len() as u64 * MAPPING_BYTES + self.tables.len() * TABLE_BYTES
     }
 
-    /// Where in a block touches can bring in more than a page.
-    fn large_in(&self, block: u64) -> [Bits; 2] {
-        let mut large = [Bits::default(); 2];
+    fn has_table(&self, block: u64) -> bool {
+        self.own.blocks.contains_key(&block) || self.inherited.contains_key(&block)
+    }
+
+    /// A call looks at all mappings and page tables of `range`. `false` if that is too much.
+    pub(super) fn walk(&self, budget: &mut Budget, range: &Range<u64>) -> bool {
+        let mappings = self.layout.within(range.clone()).count() as u64;
+        let blocks = blocks_of(range);
+        let tables = self.own.blocks.range(blocks.clone()).count() + self.inherited.range(blocks).count();
+        budget.mappings(mappings) && budget.walk(tables as u64)
+    }
+
+    /// Where in a block touches can bring in more than a page, and how many mappings it has.
+    fn large_in(&self, block: u64) -> ([Bits; 2], u64) {
+        let (mut large, mut mappings) = ([Bits::default(); 2], 0);
         for (part, kind) in self.layout.within(addrs_of(block)) {
+            mappings += 1;
             if let Some(place) = kind.large() {
                 large[place] = large[place].or(&part_of(block, &part));
             }
         }
-        large
+        (large, mappings)
     }
 
     /// Makes sure that there is a block. `false` if there may be no more.
-    fn enter(&mut self, layers: &Layers, budget: &mut Budget, block: u64) -> bool {
+    fn enter(&mut self, budget: &mut Budget, block: u64) -> bool {
         if self.own.blocks.contains_key(&block) {
             return true;
         }
@@ -217,10 +203,10 @@ impl Image {
             return false;
         }
         budget.blocks -= 1;
-        if !self.has_table(layers, block) {
+        if !self.has_table(block) {
             self.tables.add(block);
         }
-        let large = self.large_in(block);
+        let (large, _) = self.large_in(block);
         self.own.blocks.insert(block, Block { large, ..Block::default() });
         true
     }
@@ -239,13 +225,7 @@ impl Image {
     }
 
     /// A page is touched. Returns whether anything changed.
-    pub(super) fn touch(
-        &mut self,
-        layers: &Layers,
-        budget: &mut Budget,
-        addr: u64,
-        writes: Option<bool>,
-    ) -> bool {
+    pub(super) fn touch(&mut self, budget: &mut Budget, addr: u64, writes: Option<bool>) -> bool {
         if addr >= USER_END {
             return false;
         }
@@ -266,13 +246,11 @@ impl Image {
         {
             return false;
         }
-        if !self.enter(layers, budget, block) {
+        if !self.enter(budget, block) {
             self.count_loosely(1, 1 + UPPER_SHIFTS.len() as u64, kind);
             return true;
         }
-        let inherits =
-            |layer: &usize| layers.get(layer).is_some_and(|layer| layer.pages.touches(block, page));
-        let inherited = kind.anonymous && self.layers.iter().any(inherits);
+        let inherited = kind.anonymous && self.inherited.get(&block).is_some_and(|touched| touched.has(page));
         if inherited && !framed {
             return true;
         }
@@ -285,21 +263,15 @@ impl Image {
     }
 
     /// All that is mapped in `range` comes in, by reads if `reads`. `false` if that is too much.
-    pub(super) fn populate(
-        &mut self,
-        layers: &Layers,
-        budget: &mut Budget,
-        range: Range<u64>,
-        reads: bool,
-    ) -> bool {
+    pub(super) fn populate(&mut self, budget: &mut Budget, range: Range<u64>, reads: bool) -> bool {
         let parts: Vec<_> = self.layout.within(range).collect();
-        if !budget.visit(parts.len() as u64 / 16) {
+        if !budget.mappings(parts.len() as u64) {
             return false;
         }
         for (part, kind) in parts.into_iter().filter(|(_, kind)| kind.accessible) {
             let blocks = blocks_of(&part);
             let (count, pages) = (blocks.end - blocks.start, (part.end - part.start) >> PAGE_SHIFT);
-            if !budget.bring_in(pages) || !budget.visit(count + 1) {
+            if !budget.bring_in(pages) || !budget.edit(count + 1) {
                 return false;
             }
             let framed = !kind.anonymous || kind.writable && !reads;
@@ -310,7 +282,7 @@ impl Image {
                 continue;
             }
             for block in blocks {
-                self.enter(layers, budget, block);
+                self.enter(budget, block);
                 let bits = part_of(block, &part);
                 self.own.edit(block, |block| {
                     block.touched = block.touched.or(&bits);
@@ -324,8 +296,11 @@ impl Image {
     }
 
     /// Page tables for all that is mapped in `range`. `false` if that is too much.
-    pub(super) fn make_tables(&mut self, layers: &Layers, budget: &mut Budget, range: Range<u64>) -> bool {
+    pub(super) fn make_tables(&mut self, budget: &mut Budget, range: Range<u64>) -> bool {
         let parts: Vec<_> = self.layout.within(range).collect();
+        if !budget.mappings(parts.len() as u64) {
+            return false;
+        }
         for (part, _) in parts {
             let blocks = blocks_of(&part);
             let count = blocks.end - blocks.start;
@@ -337,7 +312,7 @@ impl Image {
                 continue;
             }
             for block in blocks {
-                self.enter(layers, budget, block);
+                self.enter(budget, block);
             }
         }
         true
@@ -350,55 +325,42 @@ impl Image {
             let gone = part_of(block, range);
             self.own.edit(block, |block| block.drop_pages(&gone));
         }
-        budget.walk(found.len() as u64)
+        budget.edit(found.len() as u64)
     }
 
     /// The mappings in `range` have changed: tables of blocks in which there are none are gone, and what
-    /// touches bring in is another.
-    pub(super) fn look_again(&mut self, layers: &Layers, budget: &mut Budget, range: &Range<u64>) -> bool {
-        let found = self.look_at_blocks(layers, budget, range);
-        budget.walk(found)
-    }
-
-    /// The same, without asking what it costs: returns how many blocks it looked at.
-    fn look_at_blocks(&mut self, layers: &Layers, budget: &mut Budget, range: &Range<u64>) -> u64 {
+    /// touches bring in is another. `false` if that is too much to look at.
+    pub(super) fn look_again(&mut self, budget: &mut Budget, range: &Range<u64>) -> bool {
         let found: Vec<u64> = self.own.blocks.range(blocks_of(range)).map(|(block, _)| *block).collect();
+        let mut mappings = 0;
         for &block in &found {
-            if self.layout.within(addrs_of(block)).next().is_none() {
+            let (large, mapped) = self.large_in(block);
+            mappings += mapped;
+            if mapped == 0 {
                 self.own.remove(block);
                 budget.blocks += 1;
-                if !self.has_table(layers, block) {
+                if !self.has_table(block) {
                     self.tables.remove(block);
                 }
                 continue;
             }
-            let large = self.large_in(block);
             self.own.edit(block, |block| block.large = large);
         }
-        found.len() as u64
+        budget.edit(found.len() as u64) && budget.visit(mappings / 4)
     }
 
     /// What is in `from` is now at `to`. The mappings were moved before.
-    pub(super) fn move_pages(
-        &mut self,
-        layers: &Layers,
-        budget: &mut Budget,
-        from: &Range<u64>,
-        to: u64,
-    ) -> bool {
-        let inherited = self.layers.iter().filter_map(|layer| layers.get(layer));
-        let tables: Vec<u64> = inherited
-            .flat_map(|layer| layer.pages.blocks.range(blocks_of(from)))
-            .map(|(block, _)| *block)
-            .collect();
+    pub(super) fn move_pages(&mut self, budget: &mut Budget, from: &Range<u64>, to: u64) -> bool {
+        let tables: Vec<u64> = self.inherited.range(blocks_of(from)).map(|(block, _)| *block).collect();
         let found: Vec<(u64, Block)> =
             self.own.blocks.range(blocks_of(from)).map(|(number, block)| (*number, *block)).collect();
-        if !budget.visit((tables.len() + found.len()) as u64 * 16 + 1) {
+        // Each page is looked at.
+        if !budget.visit(tables.len() as u64) || !budget.visit(found.len() as u64 * PAGES / 4) {
             return false;
         }
         let place = |addr: u64| to + (addr.clamp(from.start, from.end - 1) - from.start);
         for block in tables {
-            self.enter(layers, budget, place(addrs_of(block).start) >> BLOCK_SHIFT);
+            self.enter(budget, place(addrs_of(block).start) >> BLOCK_SHIFT);
         }
         for (number, block) in found {
             let moved = part_of(number, from);
@@ -407,7 +369,7 @@ impl Image {
                 let addr = place((number << BLOCK_SHIFT) + (page << PAGE_SHIFT));
                 let (at, page_there) = (addr >> BLOCK_SHIFT, addr >> PAGE_SHIFT & (PAGES - 1));
                 let (framed, copied) = (block.framed.has(page), block.copied.has(page));
-                if !self.enter(layers, budget, at) {
+                if !self.enter(budget, at) {
                     self.count_loosely(1, 1, Kind::default());
                 } else if copied {
                     self.own.edit(at, |block| block.copy(page_there, framed));
@@ -419,47 +381,32 @@ impl Image {
         true
     }
 
-    /// A copy for a child, which shares these layers.
+    /// A copy for a child, which stands on the same layer. `None` if that is too much.
     pub(super) fn fork(&self, budget: &mut Budget) -> Option<Self> {
-        let copied = self.layout.len() as u64 / 16 + self.tables.len() / 16 + self.layers.len() as u64;
-        let walked = self.tables.count.saturating_mul(PAGES_OF_WALK);
-        (budget.visit(copied + 1) && budget.bring_in(walked)).then(|| Self {
+        let walked = budget.mappings(self.layout.len() as u64)
+            && budget.visit(self.tables.len())
+            && budget.bring_in(self.tables.count.saturating_mul(PAGES_OF_WALK));
+        walked.then(|| Self {
             users: 1,
             layout: self.layout.clone(),
             brk: self.brk,
             locks_new: false,
             incomplete: self.incomplete,
             own: Pages::default(),
-            layers: self.layers.clone(),
+            top: self.top,
+            inherited: Arc::clone(&self.inherited),
             tables: self.tables.clone(),
             loose: self.loose,
             counted: Demand::default(),
+            held: 0,
         })
     }
 
-    /// What it had in common with others is its own again.
-    pub(super) fn take(&mut self, layers: &Layers, budget: &mut Budget, mut layer: Pages) -> bool {
-        // The smaller into the larger.
-        if layer.blocks.len() > self.own.blocks.len() {
-            std::mem::swap(&mut layer, &mut self.own);
-        }
-        let visited = layer.blocks.len() as u64;
-        for (number, taken) in layer.blocks {
-            if self.own.blocks.contains_key(&number) {
-                budget.blocks += 1;
-                self.own.edit(number, |block| {
-                    block.touched = block.touched.or(&taken.touched);
-                    block.framed = block.framed.or(&taken.framed);
-                    block.copied = block.copied.or(&taken.copied);
-                });
-            } else {
-                self.own.demand.add(&taken.demand());
-                self.own.blocks.insert(number, taken);
-            }
-        }
+    /// What it had in common with others is its own again. `false` if that is too much to look at.
+    pub(super) fn take(&mut self, budget: &mut Budget, pages: Pages) -> bool {
+        let ok = self.own.take(budget, pages);
         // Mappings may have changed since the fork.
         let few = self.own.blocks.len() <= MOST_LOOKED_AT;
-        let looked_at = if few { self.look_at_blocks(layers, budget, &(0..USER_END)) } else { 0 };
-        budget.visit(visited + looked_at)
+        ok && (!few || self.look_again(budget, &(0..USER_END)))
     }
 }

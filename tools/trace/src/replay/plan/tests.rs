@@ -2,11 +2,11 @@
 
 use super::*;
 use crate::event::{
-    Access, Call, CallDetail, CloneFacts, ExitStatus, FiguresCause, LinuxFigures, Mode, PageRun,
+    Access, Call, CallDetail, CloneFacts, ContentSample, ExitStatus, FiguresCause, LinuxFigures, Lost,
+    LostCause, Mode, PageContents, PageRun, PageSample, ReuseRun,
 };
 use quire_mm::thp::HugeEnabled;
 
-const TASKS: [TaskId; 2] = [TaskId(0), TaskId(1)];
 const START: u64 = 0x1000_0000_0000;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
@@ -29,7 +29,7 @@ fn data(bytes: u64) -> Vec<Mapping> {
 }
 
 fn step(needs: &mut Needs, task: usize, kind: EventKind) {
-    needs.add(&Event { time_ns: 0, task: TASKS[task], cpu: 0, kind });
+    needs.add(&Event { time_ns: 0, task: TaskId(task as u32), cpu: 0, kind });
 }
 
 fn call(needs: &mut Needs, number: i64, args: [u64; 6], result: u64) {
@@ -50,20 +50,15 @@ fn write(needs: &mut Needs, task: usize, pages: impl IntoIterator<Item = u64>) {
 }
 
 fn fork(needs: &mut Needs) {
-    let (child_tid, child_pid) = (2, 2);
+    fork_to(needs, 1);
+}
+
+fn fork_to(needs: &mut Needs, child: u32) {
+    let (child_tid, child_pid) = (child + 1, child + 1);
     let (flags, shares_memory, same_process) = (0, false, false);
-    step(
-        needs,
-        0,
-        EventKind::Clone(CloneFacts {
-            child: TASKS[1],
-            child_tid,
-            child_pid,
-            flags,
-            shares_memory,
-            same_process,
-        }),
-    );
+    let child = TaskId(child);
+    let facts = CloneFacts { child, child_tid, child_pid, flags, shares_memory, same_process };
+    step(needs, 0, EventKind::Clone(facts));
 }
 
 fn exit(needs: &mut Needs, task: usize) {
@@ -76,7 +71,7 @@ fn ram_of(pages: u64) -> u64 {
 
 #[track_caller]
 fn assert_pages(needs: &Needs, policy: HugePolicy, pages: u64) {
-    assert_eq!(needs.ram(policy), ram_of(pages), "{} pages", needs.now.pages([0, 0]));
+    assert_eq!(needs.ram(policy), ram_of(pages), "{} pages", needs.pages([0, 0]));
 }
 
 fn always() -> HugePolicy {
@@ -101,7 +96,7 @@ fn only_spaces_that_live_at_once_add_up_and_what_they_share_counts_once() {
     exec(&mut needs, 0, data(GIB));
     write(&mut needs, 0, 0..15_360);
     assert_pages(&needs, MADVISE, 20_240 + 2 * (20 + UPPER));
-    assert_eq!(needs.now.pages([0, 0]), 15_360 + 30 + UPPER);
+    assert_eq!(needs.pages([0, 0]), 15_360 + 30 + UPPER);
     assert!(needs.layers.is_empty() && needs.images.len() == 1);
 }
 
@@ -113,7 +108,7 @@ fn what_a_process_alone_still_has_counts_once_when_it_writes_it_again() {
         fork(&mut needs);
         write(&mut needs, 0, 0..5120);
         exit(&mut needs, 1);
-        assert_eq!(needs.now.pages([0, 0]), 5120 + 10 + UPPER);
+        assert_eq!(needs.pages([0, 0]), 5120 + 10 + UPPER);
     }
     assert_pages(&needs, MADVISE, 2 * 5120 + 2 * (10 + UPPER));
 }
@@ -134,7 +129,7 @@ fn pages_that_are_touched_again_and_pages_that_go_add_nothing() {
     write(&mut needs, 0, 0..5120);
     let moved = [START, GIB, GIB, 3, START + 2 * GIB, 0];
     call(&mut needs, libc::SYS_mremap, moved, START + 2 * GIB);
-    assert_eq!(needs.now.pages([0, 0]), 5120 + 10 + UPPER);
+    assert_eq!(needs.pages([0, 0]), 5120 + 10 + UPPER);
 }
 
 #[test]
@@ -144,29 +139,29 @@ fn huge_pages_are_counted_by_blocks_and_end_with_the_mapping() {
     assert_pages(&needs, always(), 15_360 + 30 + UPPER);
     exec(&mut needs, 0, data(60 * MIB - 4096));
     write(&mut needs, 0, (0..15_360).step_by(512));
-    assert_eq!(needs.now.pages([9, 9]), 15_359 + 30 + UPPER);
-    assert_eq!(needs.now.pages([0, 9]), 30 + 30 + UPPER);
+    assert_eq!(needs.pages([9, 9]), 15_359 + 30 + UPPER);
+    assert_eq!(needs.pages([0, 9]), 30 + 30 + UPPER);
     // Advised memory is another matter.
     call(&mut needs, libc::SYS_madvise, [START, 4 * MIB, libc::MADV_HUGEPAGE as u64, 0, 0, 0], 0);
-    assert_eq!(needs.now.pages([0, 9]), 28 + 1024 + 30 + UPPER);
+    assert_eq!(needs.pages([0, 9]), 28 + 1024 + 30 + UPPER);
     call(&mut needs, libc::SYS_madvise, [START, 8 * MIB, libc::MADV_NOHUGEPAGE as u64, 0, 0, 0], 0);
-    assert_eq!(needs.now.pages([9, 9]), 4 + 15_359 - 2048 + 30 + UPPER);
+    assert_eq!(needs.pages([9, 9]), 4 + 15_359 - 2048 + 30 + UPPER);
     // A write of what is shared with a child copies one page, whatever it was before.
     exec(&mut needs, 0, data(60 * MIB));
     write(&mut needs, 0, 0..15_360);
     fork(&mut needs);
     write(&mut needs, 1, (0..15_360).step_by(512));
-    assert_eq!(needs.now.pages([9, 9]), 15_360 + 30 + 2 * (30 + UPPER));
+    assert_eq!(needs.pages([9, 9]), 15_360 + 30 + 2 * (30 + UPPER));
 }
 
 #[test]
 fn anonymous_memory_that_is_only_read_needs_tables() {
     let mut needs = needs(data(GIB));
     touch(&mut needs, 0, 0..10_240, Access::Read);
-    assert_eq!(needs.now.pages([0, 0]), 20 + UPPER);
-    assert_eq!(needs.now.pages([9, 9]), 10_240 + 20 + UPPER);
+    assert_eq!(needs.pages([0, 0]), 20 + UPPER);
+    assert_eq!(needs.pages([9, 9]), 10_240 + 20 + UPPER);
     call(&mut needs, libc::SYS_madvise, [START, GIB, libc::MADV_POPULATE_READ as u64, 0, 0, 0], 0);
-    assert_eq!(needs.now.pages([0, 0]), 512 + UPPER);
+    assert_eq!(needs.pages([0, 0]), 512 + UPPER);
 }
 
 #[test]
@@ -186,13 +181,13 @@ fn locks_bring_in_what_is_mapped_and_a_length_that_wraps_is_none() {
     call(&mut needs, libc::SYS_mmap, [0, 200 * GIB, 0, 0x4022, u64::MAX, 0], START + GIB);
     // What may not be touched does not come in.
     call(&mut needs, libc::SYS_mlockall, [3, 0, 0, 0, 0, 0], 0);
-    assert_eq!(needs.now.pages([0, 0]), 10_240 + 20 + UPPER);
+    assert_eq!(needs.pages([0, 0]), 10_240 + 20 + UPPER);
     call(&mut needs, libc::SYS_mprotect, [START + GIB, 2 * MIB, 3, 0, 0, 0], 0);
     call(&mut needs, libc::SYS_mmap, [0, 2 * MIB, 3, 0x22, u64::MAX, 0], START - 4 * MIB);
-    assert_eq!(needs.now.pages([0, 0]), 10_240 + 20 + 2 * 513 + UPPER + 3);
+    assert_eq!(needs.pages([0, 0]), 10_240 + 20 + 2 * 513 + UPPER + 3);
     call(&mut needs, libc::SYS_munlockall, [0; 6], 0);
     call(&mut needs, libc::SYS_mmap, [0, 2 * MIB, 3, 0x22, u64::MAX, 0], START - 16 * MIB);
-    assert_eq!(needs.now.pages([0, 0]), 10_240 + 20 + 2 * 513 + UPPER + 3);
+    assert_eq!(needs.pages([0, 0]), 10_240 + 20 + 2 * 513 + UPPER + 3);
 }
 
 #[test]
@@ -202,7 +197,7 @@ fn collapsed_ranges_are_resident_and_guards_need_tables() {
     call(&mut needs, libc::SYS_madvise, [START, 20_480 << 12, libc::MADV_COLLAPSE as u64, 0, 0, 0], 0);
     assert_pages(&needs, MADVISE, 20_480 + 40 + UPPER);
     call(&mut needs, libc::SYS_madvise, [START, 20_480 << 12, 102, 0, 0, 0], 0);
-    assert_eq!(needs.now.pages([0, 0]), 40 + UPPER);
+    assert_eq!(needs.pages([0, 0]), 40 + UPPER);
 }
 
 #[test]
@@ -217,9 +212,9 @@ fn a_heap_and_a_stack_grow() {
     call(&mut needs, libc::SYS_brk, [0; 6], 0x60_0000 + 10 * MIB);
     let in_heap = (0..2560).map(|page| (0x60_0000_u64.wrapping_sub(START) >> 12).wrapping_add(page));
     write(&mut needs, 0, in_heap.map(|page| page & ((1 << 52) - 1)));
-    assert_eq!(needs.now.pages([0, 0]), 2560 + 5 + UPPER);
+    assert_eq!(needs.pages([0, 0]), 2560 + 5 + UPPER);
     write(&mut needs, 0, [(0_u64.wrapping_sub(9 * MIB) >> 12) & ((1 << 52) - 1)]);
-    assert_eq!(needs.now.pages([0, 0]), 2560 + 5 + UPPER + 1 + 1 + UPPER);
+    assert_eq!(needs.pages([0, 0]), 2560 + 5 + UPPER + 1 + 1 + UPPER);
 }
 
 #[test]
@@ -256,8 +251,7 @@ fn claims_add_nothing() {
     };
     step(&mut needs, 0, EventKind::Figures(Box::new(figures)));
     for source in [ReuseSource::Exact, ReuseSource::MappingCounts] {
-        let run =
-            crate::event::ReuseRun { start: START, pages: Reuse::MOST_PAGES, access: ReuseAccess::Write };
+        let run = ReuseRun { start: START, pages: Reuse::MOST_PAGES, access: ReuseAccess::Write };
         step(&mut needs, 0, EventKind::Reuse(Reuse { source, runs: vec![run] }));
     }
     // Outside of all mappings.
@@ -298,4 +292,161 @@ fn a_plan_takes_little_memory_itself() {
     let blocks: usize = needs.images.values().map(|image| image.own.blocks.len()).sum();
     assert_eq!(blocks as u64, Budget::FIRST.blocks);
     assert!(needs.ram(MADVISE) >= ram_of(2 * touches));
+}
+
+/// So many mappings of a page each, with a page between two.
+fn small_mappings(count: u64) -> Vec<Mapping> {
+    let start = |number| START + number * 8192;
+    let mapping = |number| Mapping { start: start(number), end: start(number) + 4096, ..data(0)[0].clone() };
+    (0..count).map(mapping).collect()
+}
+
+/// Makes the same event until it is too much with a 16th of what else may be spent, and returns how often it
+/// was made.
+fn repeated(needs: &mut Needs, mut event: impl FnMut(&mut Needs)) -> u64 {
+    needs.budget = Budget::SMALL;
+    let before = needs.events();
+    while needs.too_much_at().is_none() && needs.events() < before + 20_000 {
+        event(needs);
+    }
+    assert!(needs.too_much_at().is_some() && needs.images.is_empty() && needs.layers.is_empty());
+    needs.too_much_at().unwrap() - before
+}
+
+#[test]
+fn samples_of_contents_cost_what_they_take() {
+    let page = |page| PageSample { page, contents: PageContents::Compressed(4000) };
+    let pages = (0..10_000).rev().map(page).collect();
+    let sample = ContentSample { start: START, bytes: GIB, pages, ..ContentSample::default() };
+    let mut needs = needs(data(GIB));
+    let samples = repeated(&mut needs, |needs| {
+        step(needs, 0, EventKind::Contents(Box::new(sample.clone())));
+    });
+    assert!((20..80).contains(&samples), "{samples}");
+    // Without pages, too.
+    let sample = ContentSample { start: START, bytes: u64::MAX, ..ContentSample::default() };
+    let mut needs = self::needs(data(GIB));
+    let samples = repeated(&mut needs, |needs| {
+        step(needs, 0, EventKind::Contents(Box::new(sample.clone())));
+    });
+    assert!((100..300).contains(&samples), "{samples}");
+}
+
+#[test]
+fn uses_cost_the_same_where_nothing_can_be_mapped() {
+    for start in [START, 1 << 47, u64::MAX - 4095] {
+        let run = ReuseRun { start, pages: Reuse::MOST_PAGES, access: ReuseAccess::Read };
+        let reuse = Reuse { source: ReuseSource::Exact, runs: vec![run] };
+        let mut needs = needs(data(MIB));
+        let uses = repeated(&mut needs, |needs| step(needs, 0, EventKind::Reuse(reuse.clone())));
+        assert_eq!(uses, (1 << 22) / Reuse::MOST_PAGES);
+    }
+}
+
+/// A call that changes nothing may look at all mappings, and mincore at each page.
+#[test]
+fn a_look_at_mappings_and_pages_costs() {
+    let mut needs = needs(small_mappings(20_000));
+    let looks = repeated(&mut needs, |needs| {
+        call(needs, libc::SYS_msync, [START, 20_000 * 8192, 4, 0, 0, 0], -i64::from(libc::ENOMEM) as u64);
+    });
+    assert!((150..250).contains(&looks), "{looks}");
+    let mut needs = self::needs(data(16_384 * GIB));
+    call(&mut needs, libc::SYS_mincore, [START, 1024 * GIB, START, 0, 0, 0], 0);
+    assert_eq!(needs.too_much_at(), None);
+    call(&mut needs, libc::SYS_mincore, [START, 16_384 * GIB, START, 0, 0, 0], 0);
+    assert_eq!(needs.too_much_at(), Some(2));
+}
+
+#[test]
+fn images_and_forks_of_many_mappings_cost() {
+    let mappings = small_mappings(2000);
+    let mut all = needs(mappings.clone());
+    let mut child = 0;
+    let alive = repeated(&mut all, |needs| {
+        child += 1;
+        fork_to(needs, child);
+    });
+    assert!((80..150).contains(&alive), "{alive} children at once");
+    let mut needs = needs(mappings.clone());
+    let one_by_one = repeated(&mut needs, |needs| {
+        fork(needs);
+        exit(needs, 1);
+    });
+    assert!((3500..5500).contains(&one_by_one), "{one_by_one} events");
+    let mut needs = self::needs(Vec::new());
+    let images = repeated(&mut needs, |needs| exec(needs, 0, mappings.clone()));
+    assert!((400..700).contains(&images), "{images}");
+}
+
+/// Processes whose figures are kept to the end.
+#[test]
+fn each_process_costs() {
+    let mut needs = needs(data(MIB));
+    let processes = repeated(&mut needs, |needs| {
+        fork(needs);
+        exit(needs, 1);
+    });
+    assert!((15_000..20_000).contains(&processes), "{processes} events");
+}
+
+/// A server that always has a child: what only one still has is its own, and one touch asks one set.
+#[test]
+fn layers_of_children_that_are_gone_are_merged() {
+    let mut needs = needs(data(GIB));
+    write(&mut needs, 0, 0..512);
+    for round in 0..100 {
+        let [new, old] = if round % 2 == 0 { [1, 2] } else { [2, 1] };
+        fork_to(&mut needs, new);
+        write(&mut needs, 0, 0..512);
+        if round > 0 {
+            exit(&mut needs, old as usize);
+        }
+        assert_eq!(needs.pages([0, 0]), 2 * 512 + 2 * (1 + UPPER), "round {round}");
+    }
+    // Both see what was there before all forks.
+    touch(&mut needs, 1, 0..512, Access::Read);
+    touch(&mut needs, 2, 0..512, Access::Read);
+    assert_eq!(needs.pages([0, 0]), 2 * 512 + 2 * (1 + UPPER));
+    exit(&mut needs, 2);
+    assert!(needs.layers.is_empty());
+    assert_eq!(needs.pages([0, 0]), 512 + 1 + UPPER);
+}
+
+#[test]
+fn many_children_at_once_share_what_was_there_before() {
+    let mut needs = needs(data(GIB));
+    for child in 1..=500 {
+        write(&mut needs, 0, [u64::from(child)]);
+        fork_to(&mut needs, child);
+    }
+    let tables = 501 * (1 + UPPER);
+    assert_eq!(needs.pages([0, 0]), 500 + tables);
+    // The last one has all pages of the parent, the first one a single page.
+    write(&mut needs, 500, 1..=500);
+    write(&mut needs, 1, [1]);
+    assert_eq!(needs.pages([0, 0]), 500 + 501 + tables);
+    for child in (1..=500).rev() {
+        exit(&mut needs, child);
+    }
+    assert!(needs.layers.is_empty());
+    assert_eq!(needs.pages([0, 0]), 500 + 1 + UPPER);
+    assert_eq!(needs.too_much_at(), None);
+}
+
+#[test]
+fn mappings_are_unknown_where_events_were_lost() {
+    let mut needs = needs(data(MIB));
+    let outside = START + GIB;
+    let at = |addr: u64| [addr.wrapping_sub(START) >> 12];
+    write(&mut needs, 0, at(outside));
+    assert_eq!(needs.pages([0, 0]), 0);
+    step(&mut needs, 0, EventKind::Lost(Lost { count: 1, cause: LostCause::RingFull }));
+    fork(&mut needs);
+    write(&mut needs, 0, at(outside));
+    write(&mut needs, 1, at(outside));
+    assert_eq!(needs.pages([0, 0]), 2 * (1 + 1 + UPPER));
+    exec(&mut needs, 1, data(MIB));
+    write(&mut needs, 1, at(outside));
+    assert_eq!(needs.pages([0, 0]), 1 + 1 + UPPER);
 }

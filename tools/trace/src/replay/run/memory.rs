@@ -199,7 +199,7 @@ impl Run<'_> {
         self.does_not_fit = Some(DoesNotFit {
             event: self.event,
             pid: report.map_or(0, |report| report.pid),
-            program: report.map_or_else(String::new, |report| report.program.clone()),
+            program: report.map_or_else(Default::default, |report| report.program.clone()),
             what,
             out_of_proportion,
             ram: memory.frames().totals().present << PAGE_SHIFT,

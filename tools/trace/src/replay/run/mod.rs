@@ -22,7 +22,7 @@ use super::report::{DoesNotFit, Gap, ReplayReport};
 use super::schedule::Schedule;
 use super::settings;
 use super::sites::Sites;
-use super::task::Task;
+use super::task::Tasks;
 use crate::event::{Event, EventKind, ExitStatus, LostCause, TaskId, Window};
 use crate::format::{TraceHeader, UseSource};
 use order::Order;
@@ -83,7 +83,7 @@ pub(super) struct Run<'m> {
     /// The settings of huge pages are those that were recorded.
     same_settings: bool,
     /// By the number of the thread, which counts from 0.
-    tasks: Vec<Option<Task<'m>>>,
+    tasks: Tasks<'m>,
     processes: Vec<Process>,
     files: FileIds,
     /// Where memory was mapped, for the mappings where it stops.
@@ -138,7 +138,7 @@ impl<'m> Run<'m> {
             schedule: Schedule::new(vcpus.len()),
             vcpus,
             header: header.clone(),
-            tasks: Vec::new(),
+            tasks: Tasks::default(),
             processes: Vec::new(),
             files: FileIds::default(),
             sites: Sites::default(),
@@ -274,8 +274,8 @@ impl<'m> Run<'m> {
         if self.how.stop_at.is_some() && self.mappings.is_none() {
             self.mappings = Some(self.mappings());
         }
-        for task in (0..self.tasks.len() as u32).map(TaskId) {
-            self.exit(task, ExitStatus::Unknown);
+        for task in self.tasks.all().map(|(number, _)| number).collect::<Vec<_>>() {
+            self.exit(TaskId(task as u32), ExitStatus::Unknown);
         }
         let mut unseen = Duration::ZERO;
         let last_audit = match self.how.audits {

@@ -8,14 +8,12 @@ use crate::replay::digest::{self, Unreadable};
 use crate::replay::figures::{AllocatorFigures, ProcessReport};
 use crate::replay::image;
 use crate::replay::settings;
-use crate::replay::task::Task;
+use crate::replay::task::{MOST_TASKS, Task};
 use quire_host::{AccessError, HostPlatform};
 use quire_mm::space::{Error, FaultError, Limits, Space};
 use std::rc::Rc;
+use std::sync::Arc;
 
-/// The most threads that a recording can have at once is Linux's `PID_MAX_LIMIT`; more in all are not
-/// expected.
-const MOST_TASKS: usize = 1 << 22;
 /// After this many processes only the last audit remains: each looks at all of RAM.
 const MOST_AUDITS: usize = 64;
 /// Bytes of an entry of a page table.
@@ -31,14 +29,7 @@ impl<'m> Run<'m> {
     /// Puts a thread into its slot and returns whether the slot was empty. A number that no Linux gives out
     /// can only come from a damaged trace: such a thread is left out.
     pub(super) fn put(&mut self, task: TaskId, state: Task<'m>) -> bool {
-        let index = task.0 as usize;
-        if index >= MOST_TASKS {
-            return false;
-        }
-        if index >= self.tasks.len() {
-            self.tasks.resize_with(index + 1, || None);
-        }
-        self.tasks[index].replace(state).is_none()
+        self.tasks.slot(task.0 as usize).is_some_and(|slot| slot.replace(state).is_none())
     }
 
     pub(super) fn process_of(&mut self, task: TaskId) -> Option<&mut Process> {
@@ -62,7 +53,7 @@ impl<'m> Run<'m> {
         let (space, failures) = vcpu.run(|| image::build(machine, recorded, huge_disable, memcg, files));
         let report = &mut self.processes[process].report;
         report.images += 1;
-        report.program = String::from_utf8_lossy(&recorded.program).into_owned();
+        report.program = String::from_utf8_lossy(&recorded.program).into();
         for failure in failures.words {
             report.add_mismatch(self.event, failure, "a new image", "part of it".to_owned());
         }
@@ -128,7 +119,7 @@ impl<'m> Run<'m> {
             }
         }
         if !clone.same_process {
-            let program = self.processes[parent_process].report.program.clone();
+            let program = Arc::clone(&self.processes[parent_process].report.program);
             let child = &mut self.processes[process].report;
             child.program = program;
             child.images += 1;

@@ -5,7 +5,7 @@ use crate::event::{LinuxFigures, TaskId};
 use crate::replay::mappings::{self, MappingLife};
 use crate::replay::pressure::SwapFigures;
 use crate::replay::report::HeldMemory;
-use crate::replay::task::Task;
+use crate::replay::task::{Task, Tasks};
 use quire_arch::PAGE_SHIFT;
 use quire_host::HostPlatform;
 use quire_mm::space::Space;
@@ -84,10 +84,10 @@ impl Run<'_> {
 
 /// The address spaces of `tasks`, each once, with the first thread that uses it.
 pub(super) fn spaces<'t, 'm>(
-    tasks: &'t [Option<Task<'m>>],
+    tasks: &'t Tasks<'m>,
 ) -> impl Iterator<Item = (&'t Task<'m>, &'t Space<'m, HostPlatform>)> {
     let mut seen = HashSet::new();
     let of = |task: &'t Task<'m>| task.space.as_ref().map(|space| (task, space));
-    let each = tasks.iter().flatten().filter_map(of);
+    let each = tasks.all().map(|(_, task)| task).filter_map(of);
     each.filter(move |(_, space)| seen.insert(Rc::as_ptr(space))).map(|(task, space)| (task, &**space))
 }
