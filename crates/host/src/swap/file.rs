@@ -233,6 +233,10 @@ impl<F: PagingFormat> SwapDevice<HostPlatform<F>> for FileDevice<F> {
         self.shared.wait_key()
     }
 
+    fn close(&self, _memory: DeviceMemory<'_, HostPlatform<F>>) {
+        self.shared.wait_until_idle();
+    }
+
     fn discard(&self, _memory: DeviceMemory<'_, HostPlatform<F>>, slot: u64, count: u64) {
         let page = PAGE as u64;
         let Some(bytes) = count.checked_mul(page).filter(|bytes| *bytes > 0) else { return };

@@ -182,7 +182,7 @@ pub trait SwapDevice<P: Platform>: Send + Sync + 'static {
     ///
     /// The frames of `io` are in the RAM of the machine of `memory`. They stay what they are, and those of a
     /// read are the device's alone, until the request completes: until this returns [`Submitted::Done`] or
-    /// [`Submitted::QueueFull`], or [`reap`](Self::reap) reports it.
+    /// [`Submitted::QueueFull`], or [`reap`](Self::reap) reports it, or [`close`](Self::close) returns.
     ///
     /// A device that hands the request on to another one makes the same promise there. So it does not report
     /// it before the other one does.
@@ -249,7 +249,10 @@ pub trait SwapDevice<P: Platform>: Send + Sync + 'static {
         DeviceReport::default()
     }
 
-    /// The last use: the device frees its frames, of this machine's.
+    /// The last use: the device frees its frames, of this machine's. Requests may be under way, whose
+    /// completions are not wanted any more: their frames have other uses when this returns, so a device that
+    /// uses them at its own time waits for that. May sleep. A device in front of another one closes that,
+    /// too.
     fn close(&self, memory: DeviceMemory<'_, P>) {
         let _ = memory;
     }

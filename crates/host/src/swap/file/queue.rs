@@ -45,6 +45,8 @@ pub(super) struct Shared {
     pending: Mutex<Pending>,
     /// A worker of the pool waits for this.
     more: Condvar,
+    /// One that closes the device waits for this: a request is done.
+    finished: Condvar,
     /// The ring's worker waits for this: it becomes readable when there is work after there was none.
     pub(super) bell: OwnedFd,
     done: Mutex<VecDeque<(PageIo, Result<(), DeviceError>)>>,
@@ -65,6 +67,7 @@ impl Shared {
             under_way: AtomicUsize::new(0),
             pending: Mutex::new(Pending { requests: VecDeque::with_capacity(depth), stop: false }),
             more: Condvar::new(),
+            finished: Condvar::new(),
             bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             done: Mutex::new(VecDeque::with_capacity(depth)),
             done_count: AtomicUsize::new(0),
@@ -136,6 +139,21 @@ impl Shared {
         let mut done = lock(&self.done);
         done.push_back((io, result));
         self.done_count.store(done.len(), Ordering::Release);
+        self.finished.notify_all();
+    }
+
+    /// Whether no worker uses the frames of a request, where these are done.
+    fn is_idle(&self, done: &VecDeque<(PageIo, Result<(), DeviceError>)>) -> bool {
+        // What is reaped leaves both under the lock.
+        done.len() >= self.under_way.load(Ordering::Acquire)
+    }
+
+    /// Waits until no worker uses the frames of a request. No thread begins one meanwhile.
+    pub(super) fn wait_until_idle(&self) {
+        let mut done = lock(&self.done);
+        while !self.is_idle(&done) {
+            done = self.finished.wait(done).unwrap_or_else(PoisonError::into_inner);
+        }
     }
 
     /// Wakes the threads that wait.
@@ -153,8 +171,8 @@ impl Shared {
             let mut done = lock(&self.done);
             let Some((io, result)) = done.pop_front() else { return };
             self.done_count.store(done.len(), Ordering::Release);
-            drop(done);
             self.under_way.fetch_sub(1, Ordering::AcqRel);
+            drop(done);
             each(io, result);
         }
     }
@@ -175,5 +193,32 @@ pub(super) fn error(direction: Direction, errno: i32) -> DeviceError {
         // A file with holes on a full file system.
         (Direction::Write, libc::ENOSPC | libc::EDQUOT) => DeviceError::NoSpace,
         _ => DeviceError::Io,
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use quire_arch::Pfn;
+
+    /// Hazard: the memory of a machine ends while the host still writes to its RAM, since the device that
+    /// does it is not gone: a device of the embedder's hands requests on to it.
+    #[test]
+    fn a_queue_is_idle_when_its_last_request_is_done() {
+        let file = tempfile::tempfile().expect("a temporary file");
+        let shared = Shared::new(file, 2, Box::new(|_| ())).expect("the host has a bell");
+        let is_idle = || shared.is_idle(&lock(&shared.done));
+        assert!(is_idle());
+        let io = PageIo { direction: Direction::Read, slot: 0, pfn: Pfn(1), pages: 1 };
+        for _ in 0..2 {
+            assert!(shared.begin(io, Bytes { start: NonNull::dangling(), len: 0, offset: 0 }));
+        }
+        assert!(!is_idle());
+        shared.finish(io, Ok(()));
+        assert!(!is_idle(), "one is still under way");
+        shared.finish(io, Ok(()));
+        shared.wait_until_idle();
+        shared.reap(&mut |_, _| ());
+        assert!(is_idle());
     }
 }
