@@ -14,7 +14,7 @@ use std::sync::Arc;
 pub(super) type Inherited = BTreeMap<u64, Bits>;
 
 /// What an entry of that takes, in bytes.
-const INHERITED_BYTES: u64 = 96;
+pub(super) const INHERITED_BYTES: u64 = 96;
 /// What a layer takes beside its pages.
 const LAYER_BYTES: u64 = 512;
 
@@ -145,8 +145,9 @@ impl Layers {
         match heir {
             User::Space(space) => {
                 let Some(image) = images.get_mut(&space) else { return (None, true) };
-                (image.top, image.inherited) = (below, inherited);
-                (Some(space), image.take(budget, pages))
+                image.top = below;
+                let ok = image.inherit(budget, inherited);
+                (Some(space), ok && image.take(budget, pages))
             }
             User::Layer(number) => {
                 let Some(layer) = self.layers.get_mut(&number) else { return (None, true) };

@@ -2,7 +2,7 @@
 
 use super::block::{Bits, Block, Demand, PAGES};
 use super::budget::{Budget, PAGES_OF_WALK};
-use super::layers::Inherited;
+use super::layers::{INHERITED_BYTES, Inherited};
 use super::layout::{Kind, Layout, USER_END};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -123,8 +123,10 @@ pub(super) struct Image {
     pub(super) own: Pages,
     /// The layer that it stands on, which it has in common with others.
     pub(super) top: Option<usize>,
-    /// The pages of that and of all layers below.
+    /// The pages of that and of all layers below, but for those that it dropped since.
     pub(super) inherited: Arc<Inherited>,
+    /// It dropped some: what it inherited is its own view.
+    pub(super) has_dropped: bool,
     tables: Tables,
     /// What was counted without looking whether it is new.
     loose: Demand,
@@ -167,7 +169,8 @@ impl Image {
 
     /// Bytes that the plan of it takes, beside its blocks.
     pub(super) fn bytes(&self) -> u64 {
-        IMAGE_BYTES + self.layout.len() as u64 * MAPPING_BYTES + self.tables.len() * TABLE_BYTES
+        let view = if self.has_dropped { self.inherited.len() as u64 * INHERITED_BYTES } else { 0 };
+        IMAGE_BYTES + self.layout.len() as u64 * MAPPING_BYTES + self.tables.len() * TABLE_BYTES + view
     }
 
     fn has_table(&self, block: u64) -> bool {
@@ -325,7 +328,42 @@ impl Image {
             let gone = part_of(block, range);
             self.own.edit(block, |block| block.drop_pages(&gone));
         }
-        budget.edit(found.len() as u64)
+        budget.edit(found.len() as u64) && self.drop_inherited(budget, range)
+    }
+
+    /// What is touched in `range` from now on is new, whatever others still have there. Its tables stay.
+    /// `false` if that is too much to look at.
+    fn drop_inherited(&mut self, budget: &mut Budget, range: &Range<u64>) -> bool {
+        if self.inherited.range(blocks_of(range)).next().is_none() {
+            return true;
+        }
+        let is_shared = Arc::get_mut(&mut self.inherited).is_none();
+        if is_shared && !budget.visit(self.inherited.len() as u64) {
+            return false;
+        }
+        self.has_dropped = true;
+        let mut dropped = 0;
+        for (block, pages) in Arc::make_mut(&mut self.inherited).range_mut(blocks_of(range)) {
+            *pages = pages.without(&part_of(*block, range));
+            dropped += 1;
+        }
+        budget.edit(dropped)
+    }
+
+    /// It inherits these pages from now on, which are some of those before: what it dropped stays so. `false`
+    /// if that is too much to look at.
+    pub(super) fn inherit(&mut self, budget: &mut Budget, pages: Arc<Inherited>) -> bool {
+        let before = std::mem::replace(&mut self.inherited, pages);
+        if !self.has_dropped {
+            return true;
+        }
+        if !budget.visit(self.inherited.len() as u64) {
+            return false;
+        }
+        for (block, pages) in Arc::make_mut(&mut self.inherited).iter_mut() {
+            *pages = before.get(block).map_or(Bits::default(), |had| pages.and(had));
+        }
+        true
     }
 
     /// The mappings in `range` have changed: tables of blocks in which there are none are gone, and what
@@ -355,7 +393,10 @@ impl Image {
         let found: Vec<(u64, Block)> =
             self.own.blocks.range(blocks_of(from)).map(|(number, block)| (*number, *block)).collect();
         // Each page is looked at.
-        if !budget.visit(tables.len() as u64) || !budget.visit(found.len() as u64 * PAGES / 4) {
+        if !self.drop_inherited(budget, from)
+            || !budget.visit(tables.len() as u64)
+            || !budget.visit(found.len() as u64 * PAGES / 4)
+        {
             return false;
         }
         let place = |addr: u64| to + (addr.clamp(from.start, from.end - 1) - from.start);
@@ -395,6 +436,7 @@ impl Image {
             own: Pages::default(),
             top: self.top,
             inherited: Arc::clone(&self.inherited),
+            has_dropped: self.has_dropped,
             tables: self.tables.clone(),
             loose: self.loose,
             counted: Demand::default(),

@@ -113,6 +113,37 @@ fn what_a_process_alone_still_has_counts_once_when_it_writes_it_again() {
     assert_pages(&needs, MADVISE, 2 * 5120 + 2 * (10 + UPPER));
 }
 
+/// What a child drops of what it inherited comes in anew: as huge pages too, and beside what the parent keeps.
+#[test]
+fn what_a_child_drops_of_what_it_inherited_comes_in_anew() {
+    let range = [START, 64 * MIB];
+    let advise = [range[0], range[1], libc::MADV_DONTNEED as u64, 0, 0, 0];
+    for drops in [
+        &[(libc::SYS_madvise, advise, 0)][..],
+        &[
+            (libc::SYS_munmap, [range[0], range[1], 0, 0, 0, 0], 0),
+            (libc::SYS_mmap, [0, range[1], 3, 0x22, u64::MAX, 0], START),
+        ],
+    ] {
+        let mut needs = needs(data(64 * MIB));
+        write(&mut needs, 0, 0..16_384);
+        // What a grandchild is left with is not dropped either.
+        fork_to(&mut needs, 1);
+        fork_to(&mut needs, 2);
+        for &(number, args, result) in drops {
+            let call = Call { number: number as u32, args, result: result as i64, detail: CallDetail::None };
+            step(&mut needs, 1, EventKind::Call(call));
+        }
+        write(&mut needs, 1, (0..16_384).step_by(512));
+        let tables = 3 * (32 + UPPER);
+        assert_pages(&needs, always(), 2 * 16_384 + tables);
+        assert_pages(&needs, MADVISE, 16_384 + 32 + tables);
+        // The second child writes to copies.
+        write(&mut needs, 2, (0..16_384).step_by(512));
+        assert_pages(&needs, always(), 2 * 16_384 + 32 + tables);
+    }
+}
+
 #[test]
 fn pages_that_are_touched_again_and_pages_that_go_add_nothing() {
     let mut needs = needs(data(GIB));
