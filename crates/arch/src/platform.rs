@@ -81,7 +81,7 @@ pub enum LockClass {
     PteTable,
     /// The head lock of a large folio: its map count, and the entries that map it.
     Folio,
-    /// The deferred split list.
+    /// The deferred split queues of all memcgs.
     DeferredSplit,
     /// The huge zero page: whether there is one.
     HugeZero,
@@ -380,6 +380,18 @@ pub unsafe trait Platform: Execution + Sized + Send + Sync {
     /// what completes requests of a swap device, call `unpark`. `still` is short: it reads a word, and calls
     /// nothing of the platform.
     fn park(&self, key: usize, still: &mut dyn FnMut() -> bool);
+
+    /// As [`park`](Self::park), but for about `ns` nanoseconds at most. A platform without timers keeps this:
+    /// the CPU looks again and again.
+    fn park_for(&self, key: usize, ns: u64, still: &mut dyn FnMut() -> bool) {
+        let _ = key;
+        let began = self.now();
+        let mut attempt = 0;
+        while still() && self.now().saturating_sub(began) < ns {
+            Self::relax(attempt);
+            attempt = attempt.saturating_add(1);
+        }
+    }
 
     /// Wakes all that sleep on `key`. Called pinned or not, with locks held, and in interrupts; most often
     /// nothing sleeps there.

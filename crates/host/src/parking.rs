@@ -3,6 +3,7 @@
 use crate::cpu::current;
 use crate::threads::{Condvar, Mutex, MutexGuard};
 use std::sync::PoisonError;
+use std::time::Duration;
 
 const BUCKETS: usize = 64;
 
@@ -48,6 +49,26 @@ impl Parking {
             // Woken for any reason, the caller looks again; hence no loop. Unlocked before the CPU is taken
             // back, which may have to wait.
             drop(bucket.wake.wait(guard).unwrap_or_else(PoisonError::into_inner));
+        });
+    }
+
+    /// As [`park`](Self::park), for `most` at most. A model knows no time: any other thread may run, and then
+    /// the time is over.
+    pub(crate) fn park_for(&self, key: usize, most: Duration, still: &mut dyn FnMut() -> bool) {
+        let bucket = self.bucket(key);
+        let guard = bucket.lock();
+        if !still() {
+            return;
+        }
+        current::lend(|| {
+            #[cfg(shuttle)]
+            {
+                let _ = most;
+                drop(guard);
+                crate::threads::yield_now();
+            }
+            #[cfg(not(shuttle))]
+            drop(bucket.wake.wait_timeout(guard, most).unwrap_or_else(PoisonError::into_inner));
         });
     }
 

@@ -64,7 +64,7 @@ impl<P: Platform> Memcgs<P> {
                     let left = undone.memory.sub(pages);
                     self.note_protected(undone, left);
                 }
-                return Err(OverLimit { memcg: memcg.id });
+                return Err(memcg.refusal());
             };
             self.note_protected(memcg, usage);
             over_high |= usage > memcg.high.load(Ordering::Relaxed);
@@ -230,7 +230,7 @@ impl<P: Platform> Memcgs<P> {
                 }
                 self.count(id, MemcgEvent::SwapMax, 1);
                 self.count(id, MemcgEvent::SwapFail, 1);
-                return Err(OverLimit { memcg: memcg.id });
+                return Err(memcg.refusal());
             }
         }
         Ok(())
@@ -253,6 +253,11 @@ impl<P: Platform> Memcgs<P> {
     pub fn pages_left(&self, id: MemcgId) -> u64 {
         let left = |memcg: &Memcg<P>| memcg.memory.max().saturating_sub(memcg.memory.usage());
         self.up(id).map(left).min().unwrap_or(u64::MAX)
+    }
+
+    /// Pages that the memcg's own limit still allows, whatever those above it do.
+    pub fn margin(&self, id: MemcgId) -> u64 {
+        self.table.get(id).map_or(0, |memcg| memcg.memory.max().saturating_sub(memcg.memory.usage()))
     }
 
     /// Pages charged to the memcg and its descendants, including those in stock. The root is not counted.

@@ -13,6 +13,7 @@
 //! - `error`: errors, one for each cause.
 //! - `event`: events of memcgs, as in `memory.events` and `memory.swap.events`.
 //! - `lists`: the LRU lists.
+//! - `deferred`: the deferred split queue of each memcg.
 //! - `name`: names of memcgs.
 //! - `outcome`: the work that a write to a memcg's file leaves to the caller.
 //! - `limit`: limits, and how they are written as text.
@@ -30,6 +31,7 @@
 //! - `audit`: the auditor: recounts lists and charges.
 //! - `tree`: the tree of memcgs: how they are created, found and removed.
 //! - `visits`: visiting memcgs one after the other, for as long as it takes.
+//! - `kept`: keeping a memcg for a thread that works for it for long, and counting its killed programs.
 //! - `protection`: effective protection: what reclaim has to leave to a memcg.
 //! - `sweep`: freeing removed memcgs.
 
@@ -41,10 +43,12 @@ extern crate std;
 mod audit;
 mod charge;
 mod counter;
+mod deferred;
 mod error;
 mod event;
 mod files;
 mod id;
+mod kept;
 mod limit;
 mod lists;
 mod memcg;
@@ -65,9 +69,11 @@ mod unlisted;
 mod visits;
 
 pub use audit::{Belonging, MemcgViolation};
+pub use deferred::DeferredQueue;
 pub use error::{MemcgError, OverHigh, OverLimit};
 pub use event::MemcgEvent;
 pub use id::MemcgId;
+pub use kept::KeptMemcg;
 pub use limit::Limit;
 pub use lists::{Begin, Isolated, LruList, Most};
 pub use name::MAX_NAME;

@@ -1,6 +1,8 @@
 //! One memcg.
 
 use crate::counter::{PageCounter, UNLIMITED};
+use crate::deferred::DeferredQueue;
+use crate::error::OverLimit;
 use crate::event::MemcgEvent;
 use crate::id::MemcgId;
 use crate::lists::NodeLists;
@@ -108,6 +110,12 @@ pub(crate) struct Memcg<P: Platform> {
     online_children: AtomicU16,
     /// How many threads visit it: it does not leave the tree. Changes under the lock of the memcgs.
     visits: AtomicU32,
+    /// Its folios that wait to be split.
+    pub(crate) deferred: DeferredQueue,
+    /// How many memcgs had its number before it.
+    pub(crate) lives: AtomicU32,
+    /// Killed programs in it and below it that have not exited. Wraps for a moment while one moves.
+    pub(crate) killed: AtomicU32,
     /// Where the next round of reclaim under this memcg begins.
     pub(crate) cursor: AtomicU16,
     /// For a removed memcg: the time when no CPU was last seen to hold anything back for it, plus one; zero
@@ -143,6 +151,9 @@ impl<P: Platform> Memcg<P> {
             stats: core::array::from_fn(|_| AtomicI64::new(0)),
             online_children: AtomicU16::new(0),
             visits: AtomicU32::new(0),
+            deferred: DeferredQueue::default(),
+            lives: AtomicU32::new(0),
+            killed: AtomicU32::new(0),
             cursor: AtomicU16::new(0),
             drained: AtomicU64::new(0),
             drained_rises: AtomicU64::new(0),
@@ -163,6 +174,8 @@ impl<P: Platform> Memcg<P> {
         self.stats.iter().for_each(|count| count.store(0, Ordering::Relaxed));
         self.online_children.store(0, Ordering::Relaxed);
         self.cursor.store(0, Ordering::Relaxed);
+        self.lives.fetch_add(1, Ordering::Relaxed);
+        self.killed.store(0, Ordering::Relaxed);
         self.drained.store(0, Ordering::Relaxed);
         self.all_lists().for_each(NodeLists::reset);
     }
@@ -191,6 +204,11 @@ impl<P: Platform> Memcg<P> {
     /// Whether it has a child that is not removed. The caller has the lock of the memcgs.
     pub(crate) fn has_online_children(&self) -> bool {
         self.online_children.load(Ordering::Relaxed) != 0
+    }
+
+    /// A charge is refused since it would exceed a limit here.
+    pub(crate) fn refusal(&self) -> OverLimit {
+        OverLimit { memcg: self.id, life: self.lives.load(Ordering::Relaxed) }
     }
 
     /// One thread more visits it, or one fewer. The caller has the lock of the memcgs.

@@ -33,7 +33,7 @@ pub use cpus::{FlushCause, Pageouts, SpaceCpus};
 pub use current::CurrentSpaces;
 pub use gather::{Gather, page_of, pages_from};
 pub use huge_slot::HugeSlot;
-pub use memory::{GatherTechnique, MemoryCore, RemapTechnique, TablesTechnique, Techniques};
+pub use memory::{DeferredOf, GatherTechnique, MemoryCore, RemapTechnique, TablesTechnique, Techniques};
 pub use residency::{Residency, ResidencyCounts, ResidencyFigures, raise};
 pub use space_tables::{SpaceId, SpaceTables};
 pub use table::{

@@ -2,7 +2,7 @@
 
 use quire_arch::{Order, SwapEntry};
 use quire_frame::AllocError;
-use quire_memcg::{MemcgId, OverLimit};
+use quire_memcg::OverLimit;
 use quire_thp::OrderSet;
 
 /// Why an access to memory was refused.
@@ -77,8 +77,8 @@ pub struct Swapped {
 pub enum Need {
     /// A block of frames.
     Frames(Order),
-    /// Room under the limit of a memcg, in pages.
-    Memcg(MemcgId, u64),
+    /// Room under the limit of the memcg at which a charge failed, in pages.
+    Memcg(OverLimit, u64),
 }
 
 /// Why a page could not be swapped in.

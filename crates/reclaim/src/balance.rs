@@ -12,8 +12,6 @@ const FIRST_PRIORITY: u32 = 12;
 const ENOUGH: u64 = 32;
 /// Failed full rounds after which memory counts as exhausted.
 const ROUNDS: u32 = 3;
-/// Pages in the largest folio for which a charge that fails is an `oom` event: a larger one is a wish only.
-const COSTLY: u64 = 8;
 /// Freed clusters of swap devices, of 2 MiB, that one step of kswapd discards.
 const DISCARDS: u32 = 16;
 
@@ -27,23 +25,23 @@ pub(crate) fn make_room<P: Platform>(spaces: &Spaces<P>, need: Need) -> u64 {
                 freed => freed,
             }
         }
-        Need::Memcg(memcg, pages) => {
+        Need::Memcg(over, pages) => {
+            // If it is gone, a new attempt charges another one.
+            let Some(kept) = spaces.memcgs().keep(over) else { return pages };
+            let memcg = kept.id();
             spaces.memcgs().count(memcg, MemcgEvent::Max, 1);
             spaces.memcgs().drain_stocks(&spaces.platform().pin());
             if spaces.memcgs().pages_left(memcg) >= pages {
                 return pages;
             }
-            let freed = reclaim(spaces, memcg, pages.max(ENOUGH), Cause::Direct);
-            if freed == 0 && pages <= COSTLY {
-                spaces.memcgs().count(memcg, MemcgEvent::Oom, 1);
-            }
-            freed
+            reclaim(spaces, memcg, pages.max(ENOUGH), Cause::Direct)
         }
     }
 }
 
 /// Frees about `pages` below a memcg, including active ones (`memory.reclaim`). Returns how many were freed.
 pub fn reclaim_memcg<P: Platform>(spaces: &Spaces<P>, memcg: MemcgId, pages: u64) -> u64 {
+    let Some(_kept) = spaces.memcgs().keep_present(memcg) else { return 0 };
     spaces.memcgs().drain_stocks(&spaces.platform().pin());
     let freed = reclaim(spaces, memcg, pages, Cause::Proactive);
     finish_exits(spaces);
@@ -53,6 +51,7 @@ pub fn reclaim_memcg<P: Platform>(spaces: &Spaces<P>, memcg: MemcgId, pages: u64
 /// Reclaims below a memcg that uses more than its new `memory.max` or `memory.high`, until it does not or
 /// nothing more can be freed.
 pub fn reclaim_to_limit<P: Platform>(spaces: &Spaces<P>, memcg: MemcgId, limit: Limit) {
+    let Some(_kept) = spaces.memcgs().keep_present(memcg) else { return };
     loop {
         // Others reclaim there too, the limit may change again, and what was just freed is in a stock.
         spaces.memcgs().drain_stocks_below(&spaces.platform().pin(), memcg);
@@ -121,6 +120,9 @@ fn scan_memcgs<P: Platform>(
     let (memcgs, root) = (spaces.memcgs(), search.root);
     for memcg in memcgs.visit_round(root) {
         let Some(kept) = kept(spaces, memcg, search, found) else { continue };
+        // Pages that no program maps any more.
+        let missing = wanted.saturating_sub(found.freed);
+        found.freed += spaces.thp().split_deferred_of(memcg, priority, missing);
         for node in (0..spaces.platform().node_count()).filter_map(NodeId::new) {
             let missing = wanted.saturating_sub(found.freed);
             found.freed += Lists { spaces, memcg, node, kept }.scan(priority, missing, search);
@@ -167,6 +169,7 @@ pub(crate) fn throttle<P: Platform>(spaces: &Spaces<P>, memcg: MemcgId) {
     let mut next = memcgs.over_high(memcg);
     let (mut any, mut freed) = (false, 0);
     while let Some(over) = next {
+        let Some(_kept) = memcgs.keep_present(over.memcg) else { break };
         any = true;
         memcgs.count(over.memcg, MemcgEvent::High, 1);
         freed += reclaim(spaces, over.memcg, over.pages.min(ENOUGH), Cause::Direct);

@@ -33,7 +33,7 @@ pub use oom::{OomScore, badness};
 
 use quire_arch::{Pfn, Platform};
 use quire_memcg::MemcgId;
-use quire_space::{Need, Reclaim, Spaces, finish_exits};
+use quire_space::{Need, OomOutcome, Reclaim, Spaces, finish_exits};
 
 /// Linux's policy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -45,10 +45,9 @@ impl<P: Platform> Reclaim<P> for Policy {
         balance::make_room(spaces, need) + finish_exits(spaces)
     }
 
-    fn out_of_memory(&self, spaces: &Spaces<P>, need: Need) -> bool {
-        let any = oom::out_of_memory(spaces, need);
-        finish_exits(spaces);
-        any
+    fn out_of_memory(&self, spaces: &Spaces<P>, need: Need) -> OomOutcome {
+        let outcome = oom::out_of_memory(spaces, need);
+        if finish_exits(spaces) > 0 { OomOutcome::Freed } else { outcome }
     }
 
     fn throttle(&self, spaces: &Spaces<P>, memcg: MemcgId) {

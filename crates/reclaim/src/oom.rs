@@ -1,9 +1,9 @@
 //! The OOM killer: which process is killed when nothing can be freed.
 
-use quire_arch::{PAGE_SIZE, Platform};
+use quire_arch::{Order, PAGE_SIZE, Platform};
 use quire_frame::VmEvent;
-use quire_memcg::{Limit, MemcgEvent, MemcgId};
-use quire_space::{Need, Reap, ReclaimHandle, SpaceFigures, Spaces};
+use quire_memcg::{KeptMemcg, Limit, MemcgEvent, MemcgId};
+use quire_space::{Need, OomOutcome, Reap, ReclaimHandle, SpaceFigures, Spaces};
 
 /// The OOM score of a program: its pages, and its owner's adjustment.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -33,17 +33,29 @@ fn pages_of_memcg<P: Platform>(spaces: &Spaces<P>, memcg: MemcgId) -> u64 {
     (limit(Limit::Max) + limit(Limit::SwapMax).min(spaces.swap().total_slots())).max(1)
 }
 
-/// Kills the program with the highest score among those that the shortage concerns, unless one that was
-/// killed before may still free memory, or is exiting. One that was reaped and has not exited is not waited
-/// for: what it keeps, shared memory, may stay for ever. Returns whether there was one.
-pub(crate) fn out_of_memory<P: Platform>(spaces: &Spaces<P>, need: Need) -> bool {
+/// Kills the program with the highest score among those that the shortage concerns, unless there is memory
+/// again, or one that was killed before may still free some, or is exiting. One that was reaped and has not
+/// exited is not waited for: what it keeps, shared memory, may stay for ever.
+pub(crate) fn out_of_memory<P: Platform>(spaces: &Spaces<P>, need: Need) -> OomOutcome {
     let memcgs = spaces.memcgs();
-    let (root, total) = match need {
-        Need::Frames(_) => (MemcgId::ROOT, spaces.frames().totals().managed + spaces.swap().total_slots()),
-        Need::Memcg(memcg, _) => (memcg, pages_of_memcg(spaces, memcg)),
+    let mut kept = None;
+    if let Need::Memcg(over, _) = need {
+        kept = memcgs.keep(over);
+        if kept.is_none() {
+            // It is gone, and with it the shortage.
+            return OomOutcome::Freed;
+        }
+    }
+    let root = kept.as_ref().map_or(MemcgId::ROOT, KeptMemcg::id);
+    if has_room(spaces, root, need) {
+        return OomOutcome::Freed;
+    }
+    let total = match need {
+        Need::Frames(_) => spaces.frames().totals().managed + spaces.swap().total_slots(),
+        Need::Memcg(..) => pages_of_memcg(spaces, root),
     };
     let mut chosen: Option<(OomScore, ReclaimHandle<'_, P>)> = None;
-    let mut dying = false;
+    let (mut dying, mut victims) = (false, 0);
     let mut next = ReclaimHandle::next(spaces, None);
     while let Some(space) = next {
         next = ReclaimHandle::next(spaces, Some(&space));
@@ -51,8 +63,9 @@ pub(crate) fn out_of_memory<P: Platform>(spaces: &Spaces<P>, need: Need) -> bool
             continue;
         }
         if space.is_killed() {
+            victims += 1;
             match space.reap() {
-                Reap::Done => return true,
+                Reap::Done => return OomOutcome::Freed,
                 Reap::Later => dying = true,
                 Reap::Over => {}
             }
@@ -62,14 +75,15 @@ pub(crate) fn out_of_memory<P: Platform>(spaces: &Spaces<P>, need: Need) -> bool
             chosen = Some((score, space));
         }
     }
-    // In this order: a killed program is on the list until its exit is noted.
-    let exiting = || spaces.is_victim_exiting(|memcg| memcgs.is_below(memcg, root));
-    if dying || exiting() || spaces.victim_has_exited() {
-        // The thread that is in its way, or its own, gets a chance.
-        P::relax(u32::MAX);
-        return true;
+    // Those that exit were not found. In this order: a killed program is counted until its exit is noted.
+    let exiting = spaces.victims(root) > victims;
+    if spaces.victim_has_exited() {
+        return OomOutcome::Freed;
     }
-    let Some((_, space)) = chosen else { return false };
+    if dying || exiting {
+        return OomOutcome::Expected;
+    }
+    let Some((_, space)) = chosen else { return OomOutcome::Nothing };
     // It was not killed by anything else meanwhile.
     if space.kill() {
         spaces.frames().events().add(&spaces.platform().pin(), VmEvent::OomKill, 1);
@@ -77,7 +91,19 @@ pub(crate) fn out_of_memory<P: Platform>(spaces: &Spaces<P>, need: Need) -> bool
     }
     // If its lock is taken, the next shortage tries again.
     let _ = space.reap();
-    true
+    OomOutcome::Freed
+}
+
+/// Whether there is room again: others have freed some since it was looked for. Linux's `mem_cgroup_margin`,
+/// and the last attempt of an allocation before a kill.
+fn has_room<P: Platform>(spaces: &Spaces<P>, memcg: MemcgId, need: Need) -> bool {
+    match need {
+        Need::Frames(order) => order == Order::ZERO && spaces.frames().is_above_high(),
+        Need::Memcg(_, pages) => {
+            spaces.memcgs().drain_stocks_below(&spaces.platform().pin(), memcg);
+            spaces.memcgs().margin(memcg) >= pages
+        }
+    }
 }
 
 #[cfg(test)]

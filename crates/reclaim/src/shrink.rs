@@ -98,7 +98,10 @@ fn unmap<'s, P: Platform>(
     if frame.kind() != Kind::Anonymous {
         return Err(Fate::Keep);
     }
-    if pressure != Pressure::Madvise && is_partly_mapped(frame.word().flags()) {
+    if pressure != Pressure::Madvise
+        && is_partly_mapped(frame.word().flags())
+        && !spaces.thp().is_held_elsewhere(head)
+    {
         // Others may wait for what was unmapped of the folios before it.
         batch.flush();
         *freed += spaces.thp().split_isolated(head, Order::ZERO, true).unwrap_or(0);

@@ -14,6 +14,7 @@
 //! - `readahead`: how much is read ahead in a mapping.
 //! - `swap_window`: how far the swap-ins of a mapping reach.
 //! - `lock`: the lock of a VMA.
+//! - `reap_patience`: how long the OOM killer waits for a killed program whose mmap lock is taken.
 //! - `usage`: the sizes of an address space's mappings.
 //! - `space_core`: VMAs, anon_vmas, and what they belong to.
 //! - `hugetlb`: mappings of hugetlb pages.
@@ -33,6 +34,7 @@ mod hugetlb;
 mod layout;
 mod lock;
 mod readahead;
+mod reap_patience;
 mod rights;
 mod rmap;
 mod space_core;
@@ -47,6 +49,7 @@ pub use hugetlb::{HugePages, may_split};
 pub use layout::{AtomicLimits, Layout, Limits, STACK_GUARD_GAP};
 pub use lock::{LockSequence, VmaLock};
 pub use readahead::{READAHEAD_MOST, Readahead};
+pub use reap_patience::ReapPatience;
 pub use rights::{AtomicExecGain, ExecGain, Rights};
 pub use rmap::{AnonVmaTree, Branch, Emptied, HeldMappings, Mapped, Rmap, RmapState};
 pub use space_core::{

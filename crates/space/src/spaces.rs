@@ -8,7 +8,7 @@ mod reclaim;
 mod scan;
 mod shortage;
 
-pub use reclaim::{NoReclaim, Reclaim};
+pub use reclaim::{NoReclaim, OomOutcome, Reclaim};
 pub(crate) use scan::Scan;
 pub(crate) use shortage::FIRST_RECLAIM;
 
@@ -251,10 +251,7 @@ impl<P: Platform> Spaces<P> {
         let shared = unsafe { core.as_ref() };
         let root = shared.tables.root();
         if shared.is_killed() {
-            // Before it is off the list: what looks for it there looks at this next. Release: what finds it
-            // counted no more finds that its exit was noted.
-            self.oom_turns.note_exit();
-            self.killed.fetch_sub(1, Ordering::Release);
+            self.note_victim_gone(shared.memcg());
         }
         let mut list = self.list.lock();
         // SAFETY: it has been on the list since `create`.

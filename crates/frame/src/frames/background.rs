@@ -14,6 +14,15 @@ impl<P: Platform> Frames<P> {
         lacking.sum()
     }
 
+    /// Whether a zone has more free than its `high` watermark, boost included, and than it reserves for
+    /// requests that can only use such zones: then a request for one frame succeeds.
+    pub fn is_above_high(&self) -> bool {
+        self.zones.populated().any(|zone| {
+            let marks = zone.levels.get();
+            zone.free() > marks.high.saturating_add(marks.boost).saturating_add(zone.levels.lowmem_reserve())
+        })
+    }
+
     /// Background reclaim has finished its round: watermark boosts end.
     pub fn end_boost(&self) {
         for zone in self.zones.populated() {

@@ -24,6 +24,7 @@ use quire_arch::{
     Pfn, PfnRange, Pin, Platform, RamClaim, TlbFlush,
 };
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A machine in this process that walks page tables of format `F`. Clones are handles of the same machine.
 pub struct HostPlatform<F: PagingFormat = X86_64Level4> {
@@ -282,6 +283,11 @@ unsafe impl<F: PagingFormat> Platform for HostPlatform<F> {
     fn park(&self, key: usize, still: &mut dyn FnMut() -> bool) {
         assert!(!current::is_pinned(&self.machine.cpus), "a thread goes to sleep in a pinned section");
         self.machine.parking.park(key, still);
+    }
+
+    fn park_for(&self, key: usize, ns: u64, still: &mut dyn FnMut() -> bool) {
+        assert!(!current::is_pinned(&self.machine.cpus), "a thread goes to sleep in a pinned section");
+        self.machine.parking.park_for(key, Duration::from_nanos(ns), still);
     }
 
     fn unpark(&self, key: usize) {

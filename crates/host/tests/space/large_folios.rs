@@ -237,6 +237,74 @@ fn a_folio_that_is_busy_is_deferred_once() {
     assert_filled(&cpu, &space, VirtAddr(BASE), 0..8, 1);
 }
 
+/// Hazard: a folio that is pinned is split in its tables, and all its entries are looked at, before the pin is
+/// found, each time that reclaim comes to it. As in Linux the references come first.
+#[test]
+fn a_split_of_a_pinned_folio_leaves_its_pmd_leaf() {
+    let machine = machine_of_order(32, 9);
+    let (cpu, space) = cpu_and_space(&machine);
+    map_at(&space, BASE, MIB2, RW);
+    fill(&cpu, &space, VirtAddr(BASE), 0..512, 1);
+    let pinned = space.pin_page(page(VirtAddr(BASE), 5), Access::Write).unwrap();
+    let leaves = || (machine.memory().frames().events().pmd_mapped(), count(&machine, VmEvent::ThpSplitPmd));
+    assert_eq!(leaves(), (1, 0));
+    for _ in 0..3 {
+        assert_eq!(space.split_folio(VirtAddr(BASE), Order::ZERO), Err(SplitError::Busy));
+        assert_eq!(leaves(), (1, 0));
+    }
+    drop(pinned);
+    space.split_folio(VirtAddr(BASE), Order::ZERO).unwrap();
+    assert_eq!(leaves(), (0, 1));
+    assert_filled(&cpu, &space, VirtAddr(BASE), 0..512, 1);
+    assert_audit(&machine);
+}
+
+/// Hazard: a shortage of frames looks at the folios of one memcg only, or at none of those that come back to
+/// a queue. All queues are split in turn, the oldest folio of each first.
+#[test]
+fn folios_of_all_memcgs_are_split_in_turn() {
+    const FOLIOS: u64 = 3;
+    let machine = machine_of_order(32, 4);
+    let cpu = machine.vcpu(0).unwrap();
+    let (memory, memcgs) = (machine.memory(), machine.memory().memcgs());
+    let groups = ["a", "b"].map(|name| memcgs.create(MemcgId::ROOT, name).unwrap());
+    let groups = [MemcgId::ROOT, groups[0], groups[1]];
+    let spaces: Vec<_> = groups
+        .iter()
+        .map(|&memcg| {
+            let space = create_space(&machine);
+            space.set_memcg(memcg).unwrap();
+            map_at(&space, BASE, FOLIOS * 16 * PAGE, RW);
+            fill(&cpu, &space, VirtAddr(BASE), 0..FOLIOS * 16, 1);
+            for folio in 0..FOLIOS {
+                space.munmap(page(VirtAddr(BASE), folio * 16 + 1), PAGE).unwrap();
+            }
+            space
+        })
+        .collect();
+    let waiting = || groups.map(|memcg| memcgs.deferred_queue(memcg).unwrap().folios());
+    assert_eq!((waiting(), memory.spaces().memory().deferred_splits()), ([3; 3], 9));
+    let thp = memory.spaces().thp();
+    assert_eq!((thp.split_deferred(1), waiting()), (1, [2, 3, 3]));
+    assert_eq!((thp.split_deferred(3), waiting()), (3, [1, 2, 2]));
+    assert_eq!(
+        (thp.split_deferred_of(groups[1], 2, 9), waiting()),
+        (0, [1, 2, 2]),
+        "too few for this priority"
+    );
+    assert_eq!((thp.split_deferred_of(groups[1], 0, 1), waiting()), (1, [1, 1, 2]));
+    assert_eq!((thp.split_deferred_of(groups[1], 0, 99), waiting()), (1, [1, 0, 2]));
+    assert_eq!(
+        (thp.split_deferred(2), waiting()),
+        (2, [0, 0, 1]),
+        "the turn of the emptied one is passed on"
+    );
+    spaces[1].munmap(page(VirtAddr(BASE), 2), PAGE).unwrap();
+    assert_eq!((thp.split_deferred(u64::MAX), waiting()), (1, [0; 3]));
+    assert_eq!((thp.split_deferred(1), thp.split_deferred_of(groups[2], 0, 1)), (0, 0));
+    assert_audit(&machine);
+}
+
 /// The call continues behind a block with a pinned page, as in Linux (tried there with `vmsplice`), and
 /// reports it in the end.
 #[test]

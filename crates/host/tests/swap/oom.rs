@@ -1,7 +1,10 @@
 //! Which program is killed when memory is exhausted, and what happens if its memory does not come back.
 
 use crate::common::*;
+use quire_frame::AllocRequest;
 use quire_host::swap::HostRam;
+use quire_reclaim::Policy;
+use quire_space::{Need, OomOutcome, Reclaim};
 use std::sync::mpsc;
 
 /// Pages that the memcg may have.
@@ -113,8 +116,8 @@ fn grow_on(cpu: &Vcpu, space: &HostSpace<'_>, from: u64) {
     assert_eq!(killed, Some(AccessError::Fault(FaultError::Killed)));
 }
 
-/// A thread that holds the mmap lock of a killed program lets it go, after others looked for memory a hundred
-/// times.
+/// A thread that holds the mmap lock of a killed program lets it go, after another one has looked for memory
+/// three times.
 #[test]
 fn a_killed_program_whose_mmap_lock_is_let_go_has_no_second_victim() {
     let (machine, memcg) = machine();
@@ -131,7 +134,7 @@ fn a_killed_program_whose_mmap_lock_is_let_go_has_no_second_victim() {
                 let mut until = None;
                 while !second.is_killed() && until.is_none_or(|until| looks() < until) {
                     if until.is_none() && first.is_killed() {
-                        until = Some(looks() + 100);
+                        until = Some(looks() + 3);
                     }
                     std::thread::yield_now();
                 }
@@ -146,7 +149,8 @@ fn a_killed_program_whose_mmap_lock_is_let_go_has_no_second_victim() {
     assert_audit(&machine);
 }
 
-/// A thread that holds the mmap lock of a killed program may wait for long: the next one is chosen.
+/// A thread that holds the mmap lock of a killed program may wait for long: the next one is chosen. Hazard:
+/// until then the thread without memory looks for it again and again, and each time is an event of the memcg.
 #[test]
 fn a_killed_program_whose_mmap_lock_is_held_is_not_waited_for() {
     let (machine, memcg) = machine();
@@ -169,9 +173,89 @@ fn a_killed_program_whose_mmap_lock_is_held_is_not_waited_for() {
         grow(&cpu, &second, || false);
         assert_eq!((first.is_killed(), second.is_killed()), (true, true));
         assert_eq!(kills(machine, memcg), 2);
+        // Ten in a second at most.
+        for event in [MemcgEvent::Max, MemcgEvent::Oom] {
+            let events = machine.memory().memcgs().events(memcg, event);
+            assert!((1..100).contains(&events), "{events} times {event:?} in three seconds");
+        }
         drop(let_go);
     });
     assert_audit(&machine);
+}
+
+/// The need of a thread for `pages`, after the memcg has refused it a charge.
+fn need_of(machine: &Machine, memcg: MemcgId, pages: u64) -> Need {
+    let memory = machine.memory();
+    Need::Memcg(memory.memcgs().try_charge(&memory.platform().pin(), memcg, 2 * LIMIT).unwrap_err(), pages)
+}
+
+/// The choice of a thread that has looked for memory in vain.
+fn choose(cpu: &Vcpu, machine: &Machine, need: Need) -> OomOutcome {
+    cpu.run(|| Policy.out_of_memory(machine.memory().spaces(), need))
+}
+
+/// Hazard: others free memory after a thread has looked for it in vain, and before it chooses. A program is
+/// killed though there is room.
+#[test]
+fn no_program_is_killed_where_there_is_room_again() {
+    let (machine, memcg) = machine();
+    let cpu = machine.vcpu(0).unwrap();
+    let [space, _other] = victim_and_other(&cpu, &machine, memcg);
+    let for_memcg = |pages| need_of(&machine, memcg, pages);
+    for need in [for_memcg(1), for_memcg(LIMIT / 2), Need::Frames(Order::ZERO)] {
+        assert_eq!((choose(&cpu, &machine, need), space.is_killed()), (OomOutcome::Freed, false), "{need:?}");
+    }
+    assert_eq!(choose(&cpu, &machine, for_memcg(LIMIT)), OomOutcome::Freed);
+    assert!(space.is_killed(), "there is not as much");
+    assert_audit(&machine);
+}
+
+/// Hazard: a memcg is removed while a thread looks for memory in it, and another one gets its number, which
+/// is reclaimed from, and loses a program.
+#[test]
+fn the_shortage_of_a_memcg_that_is_gone_is_not_that_of_the_next_one_with_its_number() {
+    let (machine, memcg) = machine();
+    let memory = machine.memory();
+    let cpu = machine.vcpu(0).unwrap();
+    let need = need_of(&machine, memcg, 1);
+    memory.memcgs().remove(memcg).unwrap();
+    (0..4).for_each(|_| memory.memcgs().sweep());
+    assert_eq!(memory.create_memcg(MemcgId::ROOT, "next").unwrap(), memcg);
+    memory.write_memcg_file(memcg, "memory.max", &(64 * PAGE).to_string()).unwrap();
+    let space = space_in(&machine, memcg);
+    let area = map_at(&space, GIB, 64 * PAGE, RW);
+    fill(&cpu, &space, area, 0..64, 1);
+
+    assert!(cpu.run(|| Policy.make_room(memory.spaces(), need)) > 0, "a new attempt charges another memcg");
+    assert_eq!((choose(&cpu, &machine, need), space.is_killed()), (OomOutcome::Freed, false));
+    assert_eq!(memory.memcgs().events(memcg, MemcgEvent::Max), 0);
+    let need = need_of(&machine, memcg, 1);
+    assert_eq!((choose(&cpu, &machine, need), space.is_killed()), (OomOutcome::Freed, true));
+    assert_audit(&machine);
+}
+
+/// Hazard: a killed program moves to another memcg, and is waited for where it is not, for ever, or not
+/// waited for where it is.
+#[test]
+fn a_killed_program_is_counted_where_it_is() {
+    let (machine, memcg) = machine();
+    let memory = machine.memory();
+    let below = memory.create_memcg(memcg, "below").unwrap();
+    let other = memory.create_memcg(MemcgId::ROOT, "other").unwrap();
+    let victims = || [below, memcg, other, MemcgId::ROOT].map(|memcg| memory.spaces().victims(memcg));
+    let [space, second] = [0, 1].map(|_| space_in(&machine, below));
+    assert!(space.kill() && !space.kill());
+    assert_eq!(victims(), [1, 1, 0, 1]);
+    second.kill();
+    assert_eq!(victims(), [2, 2, 0, 2]);
+    space.set_memcg(other).unwrap();
+    assert_eq!(victims(), [1, 1, 1, 2]);
+    space.set_memcg(MemcgId::ROOT).unwrap();
+    assert_eq!(victims(), [1, 1, 0, 2]);
+    drop(second);
+    assert_eq!(victims(), [0, 0, 0, 1]);
+    drop(space);
+    assert_eq!(victims(), [0; 4]);
 }
 
 /// Hazard: the pages of a device do not fit in memory, and programs are killed until they do. That is the
@@ -237,4 +321,43 @@ fn a_killed_program_waits_for_no_page_under_its_mmap_lock() {
         assert_eq!(kills(&machine, memcg), 1);
         assert_audit(&machine);
     }
+}
+
+/// Hazard: a stack that grows needs an anon_vma, and the memory that was freed for it is gone again: the fault
+/// is a segmentation fault, though there is more to free. Here the program that is killed first has nothing.
+#[test]
+fn a_stack_grows_as_long_as_there_is_memory_to_free() {
+    const STACKS: u64 = 256;
+    let machine: Machine = Setup::mib(16).overcommit().with(|memory| memory.oom = OomAction::Kill).build();
+    let cpu = machine.vcpu(0).unwrap();
+    let [poor, rich, growing] = [1000, 500, -1000].map(|adjustment| {
+        let space = create_space(&machine);
+        space.set_oom_score_adj(adjustment);
+        space
+    });
+    let area = map_at(&rich, GIB, 512 * PAGE, RW);
+    fill(&cpu, &rich, area, 0..512, 1);
+    // Stacks of a page, each with an empty one below, in tables that are there.
+    let top = |stack: u64| VirtAddr(GIB + (4 * stack + 3) * PAGE);
+    for stack in 0..STACKS {
+        let request = MapRequest::anonymous(PAGE, RW);
+        growing.mmap(&request.at(top(stack), MapFlags::FIXED | MapFlags::GROWSDOWN)).unwrap();
+        assert_eq!(read(&cpu, &growing, top(stack)), 0);
+    }
+    let frames = machine.memory().frames();
+    let taken: Vec<Pfn> = cpu.run(|| {
+        let pin = frames.platform().pin();
+        std::iter::from_fn(|| frames.allocate(&pin, AllocRequest::anonymous()).ok()).collect()
+    });
+    let grown = (0..STACKS).take_while(|&stack| {
+        assert_eq!(read(&cpu, &growing, VirtAddr(top(stack).0 - PAGE)), 0);
+        !rich.is_killed()
+    });
+    assert!(grown.count() < STACKS as usize, "there were anon_vmas for all stacks");
+    assert!(poor.is_killed() && !growing.is_killed());
+    cpu.run(|| {
+        let pin = frames.platform().pin();
+        taken.into_iter().for_each(|pfn| frames.free(&pin, pfn, Order::ZERO).unwrap());
+    });
+    assert_audit(&machine);
 }

@@ -91,3 +91,47 @@ fn locked_parts_of_folios_do_not_fill_a_memcg() {
     assert_eq!(memcgs.sizes(memcg, NodeId::new(0).unwrap())[LruList::Unevictable as usize], FOLIOS);
     assert_audit(&machine);
 }
+
+/// Hazard: without swap for a memcg reclaim looks at no list, and pages that no program maps stay charged until
+/// a program is killed for them.
+#[test]
+fn a_memcg_without_swap_frees_pages_that_are_not_mapped() {
+    let no_device = Setup::mib(32).overcommit().folios(orders(&[4])).build();
+    let (not_allowed, full) = (machine(), machine());
+    for (machine, name) in [(no_device, "none"), (not_allowed, "not allowed"), (full, "full")] {
+        let memory = machine.memory();
+        let cpu = machine.vcpu(0).unwrap();
+        let [top, beside] = ["top", "beside"].map(|name| memory.create_memcg(MemcgId::ROOT, name).unwrap());
+        let memcg = memory.create_memcg(top, "below").unwrap();
+        let [space, other] = [memcg, beside].map(|memcg| {
+            let space = create_space(&machine);
+            space.set_memcg(memcg).unwrap();
+            space
+        });
+        if name == "not allowed" {
+            memory.write_memcg_file(memcg, "memory.swap.max", "0").unwrap();
+        }
+        let filler = create_space(&machine);
+        if name == "full" {
+            let area = map_at(&filler, GIB, 4096 * PAGE, RW);
+            fill(&cpu, &filler, area, 0..4096, 1);
+            filler.madvise(area, 4096 * PAGE, Advice::PageOut).unwrap();
+            assert_eq!(memory.swap().free_slots(), 0);
+        }
+        let areas = [&space, &other].map(|space| area_of_single_pages(&cpu, space));
+        // One more page for each that is not mapped.
+        memory.write_memcg_file(top, "memory.max", &(FOLIOS * FOLIO * PAGE).to_string()).unwrap();
+        assert_eq!(usage(&machine, top), FOLIOS * FOLIO, "{name}");
+        let more = FOLIOS * (FOLIO - 1) - 64;
+        let fresh = map_at(&space, 2 * GIB, more * PAGE, RW);
+        space.madvise(fresh, more * PAGE, Advice::NoHugePage).unwrap();
+        fill(&cpu, &space, fresh, 0..more, 7);
+        assert!(usage(&machine, top) <= FOLIOS * FOLIO);
+        assert_eq!(memory.memcgs().events(top, MemcgEvent::Oom), 0, "{name}");
+        let waiting = |memcg| memory.memcgs().deferred_queue(memcg).unwrap().folios();
+        assert_eq!(waiting(beside), FOLIOS, "{name}: those of others are left alone");
+        assert_kept(&cpu, &space, areas[0]);
+        assert_kept(&cpu, &other, areas[1]);
+        assert_audit(&machine);
+    }
+}

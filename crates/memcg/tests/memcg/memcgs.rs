@@ -123,7 +123,7 @@ proptest! {
                             prop_assert!(expected.is_none() || stock >= pages, "charged {} past a limit", pages);
                             *charges.entry(at).or_default() += pages;
                         }
-                        Err(OverLimit { memcg }) => prop_assert_eq!(Some(memcg), expected),
+                        Err(OverLimit { memcg, .. }) => prop_assert_eq!(Some(memcg), expected),
                     }
                 },
                 Step::Anyway(at, pages, cpu) => if let Some(at) = pick(&models, at).filter(|&at| models[at].online) {
@@ -232,6 +232,36 @@ fn a_removed_memcg_stays_until_its_last_charge_goes() {
 
 /// Hazard: a memcg is removed and gone while a thread that visits it sleeps, and what comes after it is
 /// missed.
+/// Hazard: a memcg is removed while a thread works for a charge that failed there, and another one gets its
+/// number.
+#[test]
+fn a_memcg_whose_charge_failed_is_kept_or_known_to_be_gone() {
+    let memcgs = memcgs(1);
+    let pin = memcgs.frames().platform().pin();
+    let make = || memcgs.create(MemcgId::ROOT, "g").unwrap();
+    let remove = |memcg| {
+        memcgs.remove(memcg).unwrap();
+        (0..4).for_each(|_| memcgs.sweep());
+    };
+    let first = make();
+    let _ = memcgs.set(first, Limit::Max, Some(0)).unwrap();
+    let over = memcgs.try_charge(&pin, first, 1).unwrap_err();
+    let kept = memcgs.keep(over).unwrap();
+    assert_eq!(kept.id(), first);
+    remove(first);
+    assert!(memcgs.keep(over).is_some(), "it was removed, and is kept");
+    let second = make();
+    assert_ne!(second, first, "it is kept");
+    remove(second);
+    drop(kept);
+    (0..4).for_each(|_| memcgs.sweep());
+    assert!(memcgs.keep(over).is_none() && memcgs.keep_present(first).is_none(), "it is gone");
+    let later = [make(), memcgs.create(MemcgId::ROOT, "h").unwrap()];
+    assert!(later.contains(&first), "its number is used again");
+    assert!(memcgs.keep(over).is_none() && memcgs.keep_present(first).is_some());
+    assert_sound(&memcgs);
+}
+
 #[test]
 fn a_memcg_that_is_visited_is_gone_after_the_visit() {
     let memcgs = memcgs(1);
@@ -407,7 +437,7 @@ fn a_limit_is_met_to_the_page_and_told_by_its_memcg() {
     for _ in 0..99 {
         memcgs.try_charge(&pin, b, 1).unwrap();
     }
-    assert_eq!(memcgs.try_charge(&pin, b, 1), Err(OverLimit { memcg: a }));
+    assert_eq!(memcgs.try_charge(&pin, b, 1).map_err(|over| over.memcg), Err(a));
     assert_eq!((memcgs.usage(a), memcgs.usage(b)), (100, 99));
     memcgs.charge_anyway(&pin, b, 1);
     assert_eq!(memcgs.usage(a), 101);
@@ -433,7 +463,7 @@ fn stocks_are_drained_at_each_full_memcg_on_the_way_up() {
     assert_eq!((memcgs.stocked(b), memcgs.stocked(c)), (63, 63));
     assert_eq!(memcgs.try_charge(&pin, b, 73), Ok(()));
     assert_eq!((memcgs.usage(b), memcgs.usage(a)), (74, 75));
-    assert_eq!(memcgs.try_charge(&pin, b, 60), Err(OverLimit { memcg: b }));
+    assert_eq!(memcgs.try_charge(&pin, b, 60).map_err(|over| over.memcg), Err(b));
     assert_sound(&memcgs);
 }
 

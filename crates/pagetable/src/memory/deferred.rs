@@ -1,20 +1,31 @@
 //! Deferred split: partially mapped large folios, some of whose pages are not mapped any more. They are split
 //! when memory runs short, which frees those pages; until then they may be freed whole without a split.
 //!
-//! A folio is on a list of the machine, linked through the words of its second descriptor, and its first one
-//! has the flag [`FrameFlags::PARTLY_MAPPED`]. It enters and leaves under its head lock and the lock of the
-//! list. It leaves when its last page is unmapped, so folios on the list are mapped.
+//! A folio is in the queue of its memcg, linked through the words of its second descriptor, and its first one
+//! has the flag [`FrameFlags::PARTLY_MAPPED`]. It enters and leaves under its head lock and the lock of all
+//! queues. It leaves when its last page is unmapped, so folios in a queue are mapped, and charged to its memcg.
+//! The memcgs with folios are a ring, and a shortage of frames takes from them in turn.
 
 use super::MemoryCore;
 use quire_arch::{Order, Pfn, Platform};
 use quire_frame::{DeferredLink, FolioCounter, FrameFlags, HeadGuard};
+use quire_memcg::{DeferredQueue, MemcgId};
 
-/// The list of folios some of whose pages are no longer mapped.
+/// The queues of folios some of whose pages are no longer mapped.
 #[derive(Debug, Default)]
 pub(super) struct DeferredSplits {
-    first: Option<Pfn>,
-    last: Option<Pfn>,
+    /// The memcg whose turn it is, of those with folios.
+    turn: Option<MemcgId>,
     folios: u64,
+}
+
+/// Whose folios are split.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DeferredOf {
+    /// Those of all memcgs, in turn.
+    All,
+    /// Those of one memcg, without those below it.
+    Memcg(MemcgId),
 }
 
 impl<P: Platform> MemoryCore<P> {
@@ -38,26 +49,32 @@ impl<P: Platform> MemoryCore<P> {
     fn queue(&self, locked: &HeadGuard<'_, P>) {
         let folio = locked.folio();
         let frame = folio.frame();
+        let memcg = MemcgId::from_bits(frame.as_folio().memcg());
+        let Some(queue) = self.memcgs().deferred_queue(memcg) else { return };
         frame.set_flags(FrameFlags::PARTLY_MAPPED);
         {
-            let mut list = self.deferred.lock();
+            let mut all = self.deferred.lock();
             let link = self.deferred_link(folio.head());
             link.set_next(None);
-            link.set_previous(list.last);
-            match list.last {
+            link.set_previous(queue.last());
+            match queue.last() {
                 Some(last) => {
                     self.deferred_link(last).set_next(Some(folio.head()));
                 }
-                None => list.first = Some(folio.head()),
+                None => {
+                    queue.set_first(Some(folio.head()));
+                    self.enter_ring(&mut all, memcg, queue);
+                }
             }
-            list.last = Some(folio.head());
-            list.folios += 1;
+            queue.set_last(Some(folio.head()));
+            queue.set_folios(queue.folios() + 1);
+            all.folios += 1;
         }
         let pin = self.platform().pin();
         self.frames().events().count_folio(&pin, folio.order(), FolioCounter::NrAnonPartiallyMapped, 1);
     }
 
-    /// Removes the folio from the deferred split list, if it is on it: it is unmapped, or was split.
+    /// Removes the folio from its deferred split queue, if it is in it: it is unmapped, or was split.
     #[inline]
     pub fn undefer_split(&self, locked: &HeadGuard<'_, P>) {
         let folio = locked.folio();
@@ -66,46 +83,109 @@ impl<P: Platform> MemoryCore<P> {
         }
     }
 
+    /// The queue of `memcg` has its first folio: its turn comes last. Under the lock of the queues.
+    fn enter_ring(&self, all: &mut DeferredSplits, memcg: MemcgId, queue: &DeferredQueue) {
+        let next = *all.turn.get_or_insert(memcg);
+        let previous = match self.memcgs().deferred_queue(next) {
+            Some(first) if next != memcg => first.neighbours().0,
+            _ => memcg,
+        };
+        queue.set_previous(previous);
+        queue.set_next(next);
+        for (at, is_before) in [(previous, true), (next, false)] {
+            match self.memcgs().deferred_queue(at) {
+                Some(beside) if is_before => beside.set_next(memcg),
+                Some(beside) => beside.set_previous(memcg),
+                None => {}
+            }
+        }
+    }
+
+    /// The queue of `memcg` has no folio any more. Under the lock of the queues.
+    fn leave_ring(&self, all: &mut DeferredSplits, memcg: MemcgId, queue: &DeferredQueue) {
+        let (previous, next) = queue.neighbours();
+        if let Some(before) = self.memcgs().deferred_queue(previous) {
+            before.set_next(next);
+        }
+        if let Some(after) = self.memcgs().deferred_queue(next) {
+            after.set_previous(previous);
+        }
+        if all.turn == Some(memcg) {
+            all.turn = (next != memcg).then_some(next);
+        }
+    }
+
     #[cold]
     fn take_off_deferred(&self, head: Pfn, order: Order) {
+        let memcg = MemcgId::from_bits(self.frames().known(head).as_folio().memcg());
+        let Some(queue) = self.memcgs().deferred_queue(memcg) else { return };
         {
-            let mut list = self.deferred.lock();
+            let mut all = self.deferred.lock();
             let link = self.deferred_link(head);
             let (next, previous) = (link.next(), link.previous());
             match previous {
                 Some(previous) => self.deferred_link(previous).set_next(next),
-                None => list.first = next,
+                None => queue.set_first(next),
             }
             match next {
                 Some(next) => self.deferred_link(next).set_previous(previous),
-                None => list.last = previous,
+                None => queue.set_last(previous),
             }
-            list.folios -= 1;
+            queue.set_folios(queue.folios() - 1);
+            all.folios -= 1;
+            if queue.first().is_none() {
+                self.leave_ring(&mut all, memcg, queue);
+            }
         }
         self.frames().known(head).clear_flags(FrameFlags::PARTLY_MAPPED);
         let pin = self.platform().pin();
         self.frames().events().count_folio(&pin, order, FolioCounter::NrAnonPartiallyMapped, -1);
     }
 
-    /// Number of folios on the deferred split list.
+    /// Number of folios that wait to be split.
     pub fn deferred_splits(&self) -> u64 {
-        let _pin = self.platform().pin();
-        self.deferred.lock().folios
+        self.deferred_splits_of(DeferredOf::All)
     }
 
-    /// Takes the oldest folio off the list, with a reference to it.
-    pub fn hold_first_deferred(&self) -> Option<Pfn> {
+    /// The same, of some memcgs.
+    pub fn deferred_splits_of(&self, whose: DeferredOf) -> u64 {
+        match whose {
+            DeferredOf::All => {
+                let _pin = self.platform().pin();
+                self.deferred.lock().folios
+            }
+            DeferredOf::Memcg(memcg) => self.memcgs().deferred_queue(memcg).map_or(0, DeferredQueue::folios),
+        }
+    }
+
+    /// The oldest folio of the memcg whose turn it is, or of the one that is asked for. Under the lock of the
+    /// queues.
+    fn first_deferred(&self, all: &mut DeferredSplits, whose: DeferredOf) -> Option<Pfn> {
+        let memcg = match whose {
+            DeferredOf::All => all.turn?,
+            DeferredOf::Memcg(memcg) => memcg,
+        };
+        let queue = self.memcgs().deferred_queue(memcg)?;
+        let first = queue.first()?;
+        if whose == DeferredOf::All {
+            all.turn = Some(queue.neighbours().1);
+        }
+        Some(first)
+    }
+
+    /// Takes the oldest folio off a queue, with a reference to it.
+    pub fn hold_first_deferred(&self, whose: DeferredOf) -> Option<Pfn> {
         let _pin = self.platform().pin();
         loop {
             let head = {
-                let list = self.deferred.lock();
-                let head = list.first?;
-                // It leaves the list before the mappings' reference is dropped, so it has one.
+                let mut all = self.deferred.lock();
+                let head = self.first_deferred(&mut all, whose)?;
+                // It leaves the queue before the mappings' reference is dropped, so it has one.
                 let held = self.frames().known(head).try_get();
                 debug_assert!(held, "a folio that waits to be split is free");
                 head
             };
-            // The head lock comes before that of the list, so the folio is checked again under it.
+            // The head lock comes before that of the queues, so the folio is checked again under it.
             let locked = self.frames().lock_head(head);
             let waits = locked.folio().frame().word().flags().contains(FrameFlags::PARTLY_MAPPED);
             if waits {
@@ -117,7 +197,7 @@ impl<P: Platform> MemoryCore<P> {
         }
     }
 
-    /// Puts a folio that could not be split at the end of the list, if it is still partially mapped.
+    /// Puts a folio that could not be split at the end of its queue, if it is still partially mapped.
     pub fn defer_again(&self, head: Pfn) {
         let _pin = self.platform().pin();
         let locked = self.frames().lock_head(head);

@@ -1,9 +1,10 @@
-//! What all page tables of a machine share: frames, memcgs and swap, zero pages, the deferred split list, and
+//! What all page tables of a machine share: frames, memcgs and swap, zero pages, the deferred split queues, and
 //! the techniques.
 
 mod deferred;
 mod technique;
 
+pub use deferred::DeferredOf;
 pub use technique::{GatherTechnique, RemapTechnique, TablesTechnique, Techniques};
 
 use core::fmt;

@@ -186,7 +186,7 @@ impl<'s, P: Platform> SwapIn<'s, P> {
                         1,
                     );
                 }
-                return Err((AllocError::OutOfMemory, Need::Memcg(over.memcg, order.pages())));
+                return Err((AllocError::OutOfMemory, Need::Memcg(over, order.pages())));
             }
         };
         self.memory.frames().known(head).as_folio().set_memcg(memcg.get());

@@ -19,6 +19,7 @@ use crate::fork_sequence::ForkSequence;
 use crate::huge_disable::AtomicHugeDisable;
 use crate::layout::{AtomicLimits, Layout, Limits};
 use crate::lock::LockSequence;
+use crate::reap_patience::ReapPatience;
 use crate::rights::AtomicExecGain;
 use crate::usage::Usage;
 use core::cell::Cell;
@@ -97,8 +98,8 @@ pub struct SpaceCore {
     pub oom_score_adj: AtomicU32,
     /// Whether the program was OOM-killed.
     pub killed: AtomicU32,
-    /// When it was, by the platform's clock.
-    pub killed_at: AtomicU64,
+    /// How long it is still waited for if its memory cannot be freed yet.
+    pub patience: ReapPatience,
     /// Whether nothing more is expected of it before it exits.
     pub reaped: AtomicU32,
     /// Its forks.
@@ -134,7 +135,7 @@ impl SpaceCore {
             had_rigid: AtomicU64::new(0),
             oom_score_adj: AtomicU32::new(0),
             killed: AtomicU32::new(0),
-            killed_at: AtomicU64::new(0),
+            patience: ReapPatience::default(),
             reaped: AtomicU32::new(0),
             forks: ForkSequence::default(),
             link: SpaceLink(Cell::new(None), Cell::new(None)),

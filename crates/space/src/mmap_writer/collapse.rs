@@ -63,7 +63,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
                 Err(CollapseError::Swapped) if attempt > 1 => return Err(CollapseError::Busy),
                 result => return result,
             };
-            let need = Need::Memcg(over.memcg, pages);
+            let need = Need::Memcg(over, pages);
             if attempt == ATTEMPTS || !self.spaces.free_some(AllocError::OutOfMemory, need) {
                 return Err(CollapseError::OverLimit(over));
             }

@@ -225,10 +225,17 @@ impl<P: Platform> Space<'_, P> {
             }
             // The mmap lock is dropped in between, so everything is looked up again afterwards.
             let grown = self.writer().grow_stack(addr);
-            grown.map_err(|error| match error {
-                Error::NoFrames(cause) => FaultError::OutOfMemory(cause),
-                _ => FaultError::NotMapped,
-            })?;
+            match grown {
+                Ok(()) => {}
+                // Each time that there is none, as for the page itself: others may be faster to take what was
+                // freed.
+                Err(Error::NoFrames(_)) if core.is_killed() => return Err(FaultError::Killed.into()),
+                Err(Error::NoFrames(cause)) => {
+                    let refusal = Refusal::Fault(FaultError::OutOfMemory(cause));
+                    drop(self.spaces.resolve_refusal(core, refusal)?);
+                }
+                Err(_) => return Err(FaultError::NotMapped.into()),
+            }
         }
     }
 

@@ -24,7 +24,12 @@ impl<P: Platform> Space<'_, P> {
     pub fn set_memcg(&self, memcg: MemcgId) -> Result<(), MemcgChangeError> {
         let memcgs = self.spaces.memcgs();
         memcgs.hold(memcg).map_err(MemcgChangeError)?;
-        memcgs.release(self.core().tables.replace_memcg(memcg));
+        let (before, killed) = self.core().tables.replace_memcg(memcg);
+        if killed {
+            memcgs.count_killed(memcg, true);
+            memcgs.count_killed(before, false);
+        }
+        memcgs.release(before);
         Ok(())
     }
 

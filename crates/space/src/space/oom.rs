@@ -5,10 +5,6 @@ use crate::mmap_writer::MmapWriter;
 use quire_arch::Platform;
 use quire_sync::atomic::Ordering;
 
-/// How long a killed space is waited for whose mappings a thread is changing. That thread will find that it
-/// was killed, but may itself wait for long. As long as in Linux, which waits 2 s and then tries for one.
-const PATIENCE_NS: u64 = 3_000_000_000;
-
 /// What became of the memory of a killed space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reap {
@@ -37,15 +33,17 @@ impl<P: Platform> Space<'_, P> {
     /// killed before.
     pub fn kill(&self) -> bool {
         let core = self.core();
-        if !core.is_killed() {
-            core.killed_at.store(self.spaces.platform().now(), Ordering::Relaxed);
+        let pin = self.spaces.platform().pin();
+        // In it the number of the memcg stays, though another thread may move the space at once.
+        let _section = self.spaces.frames().epoch().enter(&pin);
+        let marked = core.tables.mark_killed();
+        if let Some(memcg) = marked {
+            // Before it can be found: who finds it has it counted.
+            self.spaces.note_killed(memcg);
         }
         // Release: pairs with the load in `is_killed`; a thread that finds pages gone sees this.
-        let first = core.killed.swap(1, Ordering::Release) == 0;
-        if first {
-            self.spaces.note_killed();
-        }
-        first
+        core.killed.store(1, Ordering::Release);
+        marked.is_some()
     }
 
     /// Whether it was [killed](Self::kill).
@@ -64,11 +62,9 @@ impl<P: Platform> Space<'_, P> {
         let mut section = MmapWriter::try_begin(self.spaces, core);
         if let Some(section) = &mut section {
             section.discard_private();
-        } else {
-            let waited = self.spaces.platform().now().saturating_sub(core.killed_at.load(Ordering::Relaxed));
-            if waited < PATIENCE_NS {
-                return Reap::Later;
-            }
+        } else if !core.patience.ends(self.spaces.platform().now()) {
+            // That thread will find that the program was killed, but may itself wait for long.
+            return Reap::Later;
         }
         core.reaped.store(1, Ordering::Relaxed);
         if section.is_some() { Reap::Done } else { Reap::Over }

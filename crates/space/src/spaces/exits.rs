@@ -51,9 +51,19 @@ impl<P: Platform> Spaces<P> {
         NonNull::new(head.swap(ptr::null_mut(), Ordering::Acquire))
     }
 
-    /// One more program was killed. Its caller has a handle, so it has not exited.
-    pub(crate) fn note_killed(&self) {
+    /// A program in `memcg` is being killed. The caller has a handle, so it has not exited.
+    pub(crate) fn note_killed(&self, memcg: MemcgId) {
         self.killed.fetch_add(1, Ordering::Relaxed);
+        self.memcgs().count_killed(memcg, true);
+    }
+
+    /// A killed program in `memcg` has exited: its memory is free.
+    pub(crate) fn note_victim_gone(&self, memcg: MemcgId) {
+        // Before it is counted no more: what looks at the counts looks at this next. Release: what finds it
+        // counted no more finds that its exit was noted.
+        self.oom_turns.note_exit(self.platform());
+        self.killed.fetch_sub(1, Ordering::Release);
+        self.memcgs().count_killed(memcg, false);
     }
 
     /// Whether a killed program has exited since the thread that chooses another one began to look for
@@ -62,18 +72,14 @@ impl<P: Platform> Spaces<P> {
         self.oom_turns.has_come()
     }
 
-    /// Whether a killed program exits now, in one of the memcgs that are `concerned`: it has no handles, so
-    /// no walk finds it, and its memory is coming back.
-    pub fn is_victim_exiting(&self, concerned: impl Fn(MemcgId) -> bool) -> bool {
-        // Acquire: pairs with the release of an exit. A program that this thread found without a handle was
-        // counted before its last one went.
-        if self.killed.load(Ordering::Acquire) == 0 {
-            return false;
+    /// Killed programs in `memcg` and below it that have not exited, those that are exiting included: no walk
+    /// finds these, since they have no handles, and their memory is coming back. Acquire: pairs with the
+    /// release of an exit.
+    pub fn victims(&self, memcg: MemcgId) -> u64 {
+        if memcg.is_root() {
+            self.killed.load(Ordering::Acquire)
+        } else {
+            u64::from(self.memcgs().killed(memcg))
         }
-        let exits = |core: &SpaceCore| {
-            core.handles.load(Ordering::Relaxed) == 0 && core.is_killed() && concerned(core.memcg())
-        };
-        let _pin = self.platform().pin();
-        self.list.lock().any(exits)
     }
 }

@@ -80,20 +80,6 @@ impl SpaceList {
         Some((held, if held == at { addr } else { VirtAddr(0) }))
     }
 
-    /// Whether `is` is true of any.
-    pub(super) fn any(&self, is: impl Fn(&SpaceCore) -> bool) -> bool {
-        let mut next = self.first;
-        while let Some(core) = next {
-            // SAFETY: what is on the list is live while its lock is held.
-            let shared = unsafe { core.as_ref() };
-            if is(shared) {
-                return true;
-            }
-            next = shared.link.get().1;
-        }
-        false
-    }
-
     /// The first space from `next` on that is not exiting, with a handle more.
     fn hold_from(&self, mut next: Option<NonNull<SpaceCore>>) -> Option<NonNull<SpaceCore>> {
         while let Some(core) = next {

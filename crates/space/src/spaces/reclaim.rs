@@ -14,10 +14,10 @@ pub trait Reclaim<P: Platform>: Sync {
     /// Tries to free the needed pages, and returns how many were freed.
     fn make_room(&self, spaces: &Spaces<P>, need: Need) -> u64;
 
-    /// Called when nothing more can be freed, by one thread at a time. Returns whether a process was killed
-    /// to free memory, or may still free some, so that a retry is worthwhile. Not for ever: it ends when each
-    /// was killed once.
-    fn out_of_memory(&self, spaces: &Spaces<P>, need: Need) -> bool;
+    /// Called when nothing more can be freed, by one thread at a time. Kills a process, unless there is memory
+    /// again or one that was killed before still has some to free. Not for ever: it ends when each was killed
+    /// once.
+    fn out_of_memory(&self, spaces: &Spaces<P>, need: Need) -> OomOutcome;
 
     /// Pages out isolated `folios`, whether referenced or not. The callee takes over a reference to each.
     /// Returns the number of pages freed.
@@ -26,6 +26,17 @@ pub trait Reclaim<P: Platform>: Sync {
     /// A program in `memcg` continues, and is throttled if it uses too much: called at the
     /// beginning of a fault, when nothing is held.
     fn throttle(&self, spaces: &Spaces<P>, memcg: MemcgId);
+}
+
+/// What came of looking for a process to kill.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OomOutcome {
+    /// One was killed, or there is memory: the caller looks for it again.
+    Freed,
+    /// One that was killed still has memory, which is not free yet: the caller waits a little.
+    Expected,
+    /// There is none to kill.
+    Nothing,
 }
 
 /// Never reclaims: memory is limited to RAM.
@@ -37,8 +48,8 @@ impl<P: Platform> Reclaim<P> for NoReclaim {
         0
     }
 
-    fn out_of_memory(&self, _: &Spaces<P>, _: Need) -> bool {
-        false
+    fn out_of_memory(&self, _: &Spaces<P>, _: Need) -> OomOutcome {
+        OomOutcome::Nothing
     }
 
     fn page_out(&self, spaces: &Spaces<P>, folios: &mut dyn Iterator<Item = Pfn>) -> u64 {

@@ -1,8 +1,10 @@
 //! Handling of memory shortage by a thread that holds at most the mmap lock.
 
-use super::{OomAction, Spaces};
+use super::oom_turns::SeenTurns;
+use super::{OomAction, OomOutcome, Spaces};
 use quire_arch::{Order, Platform};
 use quire_frame::{AllocError, VmEvent};
+use quire_memcg::MemcgEvent;
 use quire_paging::SwapIn;
 use quire_paging::SwapInError;
 use quire_paging::Swapped;
@@ -16,6 +18,14 @@ const FREED_AT_ONCE: u64 = 512;
 /// Pages that a call reclaims before its second attempt; each further attempt doubles it. What a failed call
 /// undoes is free again, so each attempt gets further.
 pub(crate) const FIRST_RECLAIM: u64 = 32;
+
+/// Looks at a killed program whose memory is not free yet before memory is looked for again, and the time
+/// between two: a tick.
+const LOOKS: u32 = 10;
+const BETWEEN_LOOKS_NS: u64 = 10_000_000;
+
+/// Pages in the largest folio for which a charge that fails is an `oom` event: a larger one is a wish only.
+const COSTLY: u64 = 8;
 
 impl<'s, P: Platform> Spaces<P> {
     /// Frees about `wanted` pages, and returns whether any were freed. Its time is counted.
@@ -47,7 +57,7 @@ impl<'s, P: Platform> Spaces<P> {
         let (cause, need) = match refusal {
             Refusal::Swapped(wanted) => return self.stalled(|| self.swap_in(core, wanted)),
             Refusal::Fault(FaultError::OutOfMemory(cause)) => (cause, Need::Frames(Order::ZERO)),
-            Refusal::OverLimit(over) => (AllocError::OutOfMemory, Need::Memcg(over.memcg, 1)),
+            Refusal::OverLimit(over) => (AllocError::OutOfMemory, Need::Memcg(over, 1)),
             Refusal::Fault(error) => return Err(error),
             // The slow path makes one before it looks.
             Refusal::NeedsAnonVma => return Ok(None),
@@ -111,10 +121,38 @@ impl<'s, P: Platform> Spaces<P> {
     #[cold]
     pub(crate) fn make_room(&self, cause: AllocError, need: Need) -> bool {
         let seen = self.oom_turns().seen();
-        self.free_some(cause, need)
-            || cause == AllocError::OutOfMemory
-                && self.oom_action() == OomAction::Kill
-                && self.oom_turns().take(self.platform(), seen, || self.reclaim().out_of_memory(self, need))
+        if self.free_some(cause, need) {
+            return true;
+        }
+        if cause != AllocError::OutOfMemory {
+            return false;
+        }
+        self.count_oom(need);
+        self.oom_action() == OomAction::Kill && self.out_of_memory(seen, need)
+    }
+
+    /// Kills a program, or waits for the memory of one that was killed: for so long only that the caller soon
+    /// finds it if that is its own. Returns whether a retry is worthwhile.
+    fn out_of_memory(&self, seen: SeenTurns, need: Need) -> bool {
+        for _ in 0..LOOKS {
+            let choose = || self.reclaim().out_of_memory(self, need);
+            match self.oom_turns().take(self.platform(), seen, choose) {
+                OomOutcome::Freed => return true,
+                OomOutcome::Nothing => return false,
+                OomOutcome::Expected => self.oom_turns().wait(self.platform(), seen, BETWEEN_LOOKS_NS),
+            }
+        }
+        true
+    }
+
+    /// Counts that a memcg is out of memory, once for each charge that cannot be had, as in Linux.
+    fn count_oom(&self, need: Need) {
+        if let Need::Memcg(over, pages) = need
+            && pages <= COSTLY
+            && let Some(memcg) = self.memcgs().keep(over)
+        {
+            self.memcgs().count(memcg.id(), MemcgEvent::Oom, 1);
+        }
     }
 
     /// Frees memory: first what is not needed (frames that waited for this fault to leave the epoch, an

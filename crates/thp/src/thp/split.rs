@@ -5,7 +5,8 @@ use core::ops::ControlFlow;
 use core::ptr;
 use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PAGE_SIZE, PagingFormat, Pfn, Platform, VirtRange};
 use quire_frame::{FolioCounter, FolioSplit, FrameChain, FrameFlags, SplitError};
-use quire_pagetable::{Found, SpaceTables, Tables, WalkEntry, WalkStep};
+use quire_memcg::MemcgId;
+use quire_pagetable::{DeferredOf, Found, SpaceTables, Tables, WalkEntry, WalkStep};
 use quire_rmap::Mapped;
 use quire_sync::atomic::raw::Ordering;
 
@@ -31,13 +32,17 @@ impl<P: Platform> Thp<'_, P> {
         }
         if self.memory().frames().known(head).word().flags().contains(FrameFlags::SWAP_CACHE) {
             // Its slots are one block as long as it is one folio.
-            if !self.memory().swap().remove_unnamed(head) {
+            if self.is_held_elsewhere(head) || !self.memory().swap().remove_unnamed(head) {
                 return Err(SplitError::Busy);
             }
             self.memory().memcgs().release_folio(head);
         }
         let mut result = Err(SplitError::Busy);
         for _ in 0..ATTEMPTS {
+            // Else each attempt would split its PMD leaves, and look at all its entries, for nothing.
+            if self.is_held_elsewhere(head) {
+                continue;
+            }
             // PMD leaves are split into tables first: what they map is counted page by page.
             let _ = self.rmap.walk(head, |mapped| -> ControlFlow<()> {
                 let tables = mapped.tables;
@@ -82,15 +87,29 @@ impl<P: Platform> Thp<'_, P> {
         Ok(freed)
     }
 
-    /// Splits folios on the deferred split list, oldest first and each at most once, until `wanted` frames
-    /// were freed. Returns how many were. The caller is not pinned and holds no lock of class Rmap or later.
+    /// Splits folios of the deferred split queues, the oldest of each first and each at most once, until `wanted`
+    /// frames were freed. Returns how many were. The caller is not pinned and holds no lock of class Rmap or
+    /// later.
     pub fn split_deferred(self, wanted: u64) -> u64 {
+        self.split_some(DeferredOf::All, self.memory().deferred_splits(), wanted)
+    }
+
+    /// The same for the queue of a memcg, not of those below it, and for a part of it only: at `priority` 0 all of
+    /// it, and at those above twice the part that is scanned of a list (Linux's shrinker of the queue). Reclaim also splits what it
+    /// finds on a list, but it looks at none while there is no swap for it.
+    pub fn split_deferred_of(self, memcg: MemcgId, priority: u32, wanted: u64) -> u64 {
+        let whose = DeferredOf::Memcg(memcg);
+        let folios = self.memory().deferred_splits_of(whose);
+        self.split_some(whose, folios.min((folios >> priority) * 2), wanted)
+    }
+
+    fn split_some(self, whose: DeferredOf, most: u64, wanted: u64) -> u64 {
         let mut freed = 0;
-        for _ in 0..self.memory().deferred_splits() {
+        for _ in 0..most {
             if freed >= wanted {
                 break;
             }
-            let Some(head) = self.memory().hold_first_deferred() else { break };
+            let Some(head) = self.memory().hold_first_deferred(whose) else { break };
             // Only tried: the caller may be a fault that has swapped this folio in, and then has its lock.
             let result = match self.memory().frames().try_lock_folio(head) {
                 Some(_locked) => self.split_locked(head, Order::ZERO, true),
@@ -117,6 +136,16 @@ impl<P: Platform> Thp<'_, P> {
             ControlFlow::Continue(())
         });
         walked.is_break()
+    }
+
+    /// Whether others than the caller, the mappings and the swap cache have references to the folio at this
+    /// moment, so that it cannot be split: pins, or a thread that looks at it (Linux's
+    /// `folio_expected_ref_count`).
+    pub fn is_held_elsewhere(self, head: Pfn) -> bool {
+        let frame = self.memory().frames().known(head);
+        let word = frame.word();
+        let cached = word.flags().contains(FrameFlags::SWAP_CACHE);
+        word.refs() > 1 + u32::from(cached) + u32::from(frame.as_folio().maps() > 0)
     }
 
     fn try_split(self, head: Pfn, order: Order, to: Order, unless_mapped: bool) -> Result<u64, SplitError> {

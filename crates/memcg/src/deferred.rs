@@ -1,0 +1,83 @@
+//! The deferred split queue of each memcg: where it begins and ends, and the memcgs that have any folio there.
+//! quire-pagetable links the folios, and has the lock of all queues.
+
+use crate::Memcgs;
+use crate::id::MemcgId;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use quire_arch::{Pfn, Platform};
+
+/// A queue: its words, which are read and written under the lock of all queues.
+#[derive(Debug, Default)]
+pub struct DeferredQueue {
+    /// Frame numbers plus one; 0 for none.
+    first: AtomicU64,
+    last: AtomicU64,
+    folios: AtomicU64,
+    /// Memcgs, in a ring. Meaningful while it has folios.
+    next: AtomicU32,
+    previous: AtomicU32,
+}
+
+fn pfn_in(word: &AtomicU64) -> Option<Pfn> {
+    word.load(Ordering::Relaxed).checked_sub(1).map(Pfn)
+}
+
+fn put_pfn(word: &AtomicU64, pfn: Option<Pfn>) {
+    word.store(pfn.map_or(0, |pfn| pfn.0 + 1), Ordering::Relaxed);
+}
+
+impl DeferredQueue {
+    /// The oldest folio.
+    pub fn first(&self) -> Option<Pfn> {
+        pfn_in(&self.first)
+    }
+
+    /// The one that came last.
+    pub fn last(&self) -> Option<Pfn> {
+        pfn_in(&self.last)
+    }
+
+    /// Changes the oldest one.
+    pub fn set_first(&self, head: Option<Pfn>) {
+        put_pfn(&self.first, head);
+    }
+
+    /// Changes the one that came last.
+    pub fn set_last(&self, head: Option<Pfn>) {
+        put_pfn(&self.last, head);
+    }
+
+    /// How many there are. Without the lock: at some moment.
+    pub fn folios(&self) -> u64 {
+        self.folios.load(Ordering::Relaxed)
+    }
+
+    /// Changes their number.
+    pub fn set_folios(&self, folios: u64) {
+        self.folios.store(folios, Ordering::Relaxed);
+    }
+
+    /// The memcgs before it and after it in the ring of those with folios.
+    pub fn neighbours(&self) -> (MemcgId, MemcgId) {
+        let at = |word: &AtomicU32| MemcgId::from_bits(word.load(Ordering::Relaxed) as u16);
+        (at(&self.previous), at(&self.next))
+    }
+
+    /// Changes the memcg before it.
+    pub fn set_previous(&self, memcg: MemcgId) {
+        self.previous.store(u32::from(memcg.get()), Ordering::Relaxed);
+    }
+
+    /// Changes the memcg after it.
+    pub fn set_next(&self, memcg: MemcgId) {
+        self.next.store(u32::from(memcg.get()), Ordering::Relaxed);
+    }
+}
+
+impl<P: Platform> Memcgs<P> {
+    /// The queue of a memcg, the root's included, if there ever was one with this number. What is queued is
+    /// charged, so a memcg with folios in its queue is there.
+    pub fn deferred_queue(&self, id: MemcgId) -> Option<&DeferredQueue> {
+        self.table.get(id).map(|memcg| &memcg.deferred)
+    }
+}
