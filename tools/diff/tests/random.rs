@@ -24,8 +24,8 @@ fn random_programs_end_alike_on_linux_and_on_quire() {
         }
         assert!(report.compared >= ops);
         let holes = report.coverage.holes();
-        // A host with swap of its own leaves out more.
-        assert!(holes.len() < 30, "little was covered: {holes:?}");
+        // A host with swap of its own leaves out more, and few programs come to the limit on mappings.
+        assert!(holes.len() < 40, "little was covered: {holes:?}");
         assert!(report.not_made * 3 < report.compared, "{} operations could not be made", report.not_made);
     }
 }
