@@ -64,6 +64,25 @@ impl FrameList {
         self.count += 1;
     }
 
+    /// Adds a frame right in front of `beside`, which is on this list.
+    pub(crate) fn insert_before(
+        &mut self,
+        map: &MemoryMap,
+        beside: FrameIndex,
+        (index, frame): (FrameIndex, &Frame),
+    ) {
+        let behind = map.at(beside);
+        let prev = behind.prev();
+        frame.set_prev(prev);
+        frame.set_next(beside);
+        behind.set_prev(index);
+        match prev.some() {
+            Some(prev) => map.at(prev).set_next(index),
+            None => self.first = index,
+        }
+        self.count += 1;
+    }
+
     #[inline]
     pub(crate) fn remove(&mut self, map: &MemoryMap, index: FrameIndex) {
         let frame = map.at(index);

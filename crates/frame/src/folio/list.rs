@@ -10,7 +10,7 @@ use quire_arch::Pfn;
 
 /// A list of folios. The owner's lock around it also guards the links of the folios on it.
 ///
-/// Folios enter at the front; the oldest is at the back.
+/// Folios enter at the front; the oldest is at the back. Parts of a folio that is split enter in front of it.
 #[derive(Debug)]
 pub struct FolioList {
     list: FrameList,
@@ -66,6 +66,12 @@ impl FolioList {
     pub fn push_back(&mut self, map: &MemoryMap, head: Pfn) {
         let index = map.index(head);
         self.list.push_back(map, (index, map.at(index)));
+    }
+
+    /// Adds the folio at `head`, which is on no list, right in front of the one at `beside`, which is on this list.
+    pub fn insert_before(&mut self, map: &MemoryMap, beside: Pfn, head: Pfn) {
+        let index = map.index(head);
+        self.list.insert_before(map, map.index(beside), (index, map.at(index)));
     }
 
     /// Removes the folio at `head` from this list, which it is on.

@@ -7,8 +7,8 @@ use quire_arch::{Order, Pfn, Pin, Platform};
 use quire_frame::{FolioSplit, FrameChain, SplitError};
 
 impl<P: Platform> Memcgs<P> {
-    /// Ends a split as [`FolioSplit::finish`] does. If the folio is listed its parts are too, beside it, from
-    /// the moment that another CPU can see them. What enters `unmapped` is uncharged from the folio's memcg.
+    /// Ends a split as [`FolioSplit::finish`] does. If the folio is listed its parts are too, in front of it and as
+    /// old, from the moment that another CPU can see them (Linux's `lru_add_split_folio`). What enters `unmapped` is uncharged from the folio's memcg.
     ///
     /// # Errors
     ///
@@ -26,8 +26,11 @@ impl<P: Platform> Memcgs<P> {
         let mut split = Some(split);
         let listed = self.with_listed(head, |_, label, held_lock| {
             let split = split.take()?;
+            // Parts come from the last to the first, each in front of the one before, so they end in their order.
+            let mut beside = head;
             let done = split.finish_with(to, held, unless_mapped, unmapped, |part| {
-                self.put_beside(part, label.with(label.list(), to), held_lock);
+                self.put_beside(beside, part, label.with(label.list(), to), held_lock);
+                beside = part;
                 true
             });
             if done.is_ok() {
@@ -55,16 +58,16 @@ impl<P: Platform> Memcgs<P> {
         done
     }
 
-    /// Lists a part that no other CPU can see yet. Parts come from the last to the first, so they end in
-    /// their order.
-    fn put_beside(&self, part: Pfn, label: Label, held: &mut Held<'_, P>) {
+    /// Lists a part that no other CPU can see yet, in front of `beside`.
+    fn put_beside(&self, beside: Pfn, part: Pfn, label: Label, held: &mut Held<'_, P>) {
         let map = self.frames.map();
+        label.put(map.known(part));
         match held {
-            Held::Incoming(incoming) => {
-                label.put(map.known(part));
-                incoming.folios.push_front(map, part);
+            Held::Incoming(incoming) => incoming.folios.insert_before(map, beside, part),
+            Held::Main(lists, folios) => {
+                folios[label.list() as usize].insert_before(map, beside, part);
+                lists.count(label.list(), label.order().pages() as i64);
             }
-            Held::Main(lists, folios) => lists.insert(folios, map, part, (label, true)),
         }
     }
 

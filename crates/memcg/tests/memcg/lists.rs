@@ -304,6 +304,34 @@ fn parts_of_a_listed_folio_are_listed_in_its_place() {
     }
 }
 
+/// Hazard: the parts of an old folio are the youngest of their list, and all others are reclaimed before them.
+#[test]
+fn parts_of_an_old_folio_are_reclaimed_before_younger_folios() {
+    for taken_in in [true, false] {
+        let memcgs = memcgs(1);
+        let id = memcgs.create(MemcgId::ROOT, "a").unwrap();
+        let heads = [0, 3, 0].map(|number| folio(&memcgs, order(number), id));
+        let pin = memcgs.frames().platform().pin();
+        for head in heads {
+            memcgs.list_folio(&pin, head, LruList::InactiveAnon);
+        }
+        if taken_in {
+            memcgs.take_in(None);
+        }
+        let [older, head, younger] = heads;
+        assert_eq!(split(&memcgs, head, &[0, 1, 2, 3, 4, 5, 6, 7], order(1), true), (Ok(()), 0));
+        assert_sound(&memcgs);
+        memcgs.take_in(None);
+        let mut seen = Vec::new();
+        memcgs.for_each_listed(|pfn, _, _| seen.push(pfn));
+        // From the oldest on.
+        seen.reverse();
+        let parts = [0, 6, 4, 2].map(|nth| Pfn(head.0 + nth));
+        assert_eq!(seen, [&[older][..], &parts, &[younger]].concat());
+        assert_sound(&memcgs);
+    }
+}
+
 #[test]
 fn a_folio_counts_as_it_was_until_its_split_is_told() {
     for taken_in in [false, true] {
