@@ -18,7 +18,7 @@ use quire_sync::{PerCpu, SpinLock};
 /// cluster that was used before.
 pub(crate) type Hints = [AtomicU32; Order::PMD.index()];
 
-/// Clusters that are listed under one pin.
+/// Clusters that are listed, or counted, under one pin.
 const AT_ONCE: usize = 256;
 
 /// A device in use.
@@ -227,6 +227,16 @@ impl<P: Platform> Device<P> {
 
     pub(crate) fn set_accepts(&self, accepts: bool) {
         self.accepts.store(accepts, Ordering::Relaxed);
+    }
+
+    /// Pages in the swap cache that have slots here.
+    pub(super) fn cached_pages(&self, platform: &P) -> u64 {
+        let some = |first: u32| {
+            let _pin = platform.pin();
+            let end = self.clusters.min(first.saturating_add(AT_ONCE as u32));
+            (first..end).map(|index| u64::from(self.cluster(index).lock::<P>().cached)).sum::<u64>()
+        };
+        (0..self.clusters).step_by(AT_ONCE).map(some).sum()
     }
 
     pub(super) fn metadata_bytes(&self) -> u64 {

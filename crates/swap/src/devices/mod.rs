@@ -81,12 +81,10 @@ impl<P: Platform> Swap<P> {
         })
     }
 
-    /// Pages in the swap cache. Visits every cluster: for reports.
+    /// Pages in the swap cache. Visits every cluster, under many pins: for reports. Not pinned.
     pub fn cached_pages(&self) -> u64 {
-        self.sum(|device| {
-            let cached = |index| u64::from(device.cluster(index).lock::<P>().cached);
-            (0..device.clusters).map(cached).sum()
-        })
+        let devices = (0..MAX_DEVICES).filter_map(|index| self.use_device(index));
+        devices.map(|device| device.cached_pages(self.platform())).sum()
     }
 
     fn sum(&self, of: impl Fn(&Device<P>) -> u64) -> u64 {

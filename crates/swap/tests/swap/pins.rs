@@ -1,7 +1,7 @@
 //! How much is done under one pin, which keeps interrupts off.
 
-use crate::common::machine::{TEST, most_under_a_pin, run_on};
-use crate::common::{Machine, swap};
+use crate::common::machine::{TEST, most_holds_under_a_pin, most_under_a_pin, run_on};
+use crate::common::{Machine, TestDevice, folio, swap};
 use crate::pages::submit;
 use quire_arch::{Order, Platform};
 use quire_frame::AllocRequest;
@@ -16,6 +16,8 @@ const SLOTS_OF_CHUNK: u64 = 512;
 const SLOTS: u64 = CHUNKS * SLOTS_OF_CHUNK;
 /// Frames that may be looked at under one pin.
 const MOST: u64 = 64;
+/// Clusters that may be looked at under one pin.
+const CLUSTERS_AT_ONCE: u64 = 256;
 
 /// Takes the device into use, with a page in every eighth chunk.
 fn on(swap: &Swap<Machine>, device: impl SwapDevice<Machine>) -> DeviceId {
@@ -53,4 +55,18 @@ fn a_large_device_comes_and_goes_under_short_pins() {
         assert!(coming <= MOST && going <= MOST, "{coming} and {going} frames for device {nth}");
         assert_eq!(swap.frames().totals().free, free, "all are free again");
     }
+}
+
+/// Hazard: a program reads a report, and the locks of all clusters of a large device are taken with interrupts
+/// off.
+#[test]
+fn the_pages_in_the_cache_are_counted_under_short_pins() {
+    run_on(0);
+    let swap = swap(1 << 14, 1, SwapTechnique::All);
+    swap.swapon(TestDevice::new(SLOTS), SwapOnOptions::default()).unwrap();
+    let order = Order::new(3).unwrap();
+    assert!(swap.add_folio(folio(&swap, order), 0).is_ok());
+    let (cached, holds) = most_holds_under_a_pin(|| swap.cached_pages());
+    assert_eq!(cached, order.pages());
+    assert!((1..=CLUSTERS_AT_ONCE).contains(&holds), "{holds} locks");
 }

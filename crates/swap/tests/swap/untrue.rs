@@ -1,6 +1,8 @@
 //! Devices that report what did not happen. Safe code can implement a device, so an error is the worst that
 //! may come of it.
 
+mod behind;
+
 use crate::common::machine::{after_all_holds, at_the_next_wait, run_on};
 use crate::common::*;
 use quire_arch::{LockClass, Order, Pfn, Platform};
@@ -23,6 +25,8 @@ enum Asked {
     ReportsAndIsDone,
     /// The same, and then it says that its queue is full, the first time.
     ReportsAndIsFull,
+    /// It says that its queue is full.
+    IsFull,
 }
 
 /// The test's part of a [`Told`].
@@ -53,12 +57,13 @@ impl SwapDevice<Machine> for Told {
     unsafe fn submit(&self, _: DeviceMemory<'_, Machine>, io: PageIo) -> Submitted {
         self.0.requests.lock().unwrap().push(io);
         let asked = *self.0.asked.lock().unwrap();
-        if !matches!(asked, Asked::Begins) {
+        if matches!(asked, Asked::ReportsAndIsDone | Asked::ReportsAndIsFull) {
             self.0.report(io, Ok(()));
         }
         match asked {
             Asked::ReportsAndIsDone => Submitted::Done(Ok(())),
             Asked::ReportsAndIsFull if self.0.requests.lock().unwrap().len() == 1 => Submitted::QueueFull,
+            Asked::IsFull => Submitted::QueueFull,
             Asked::Begins | Asked::ReportsAndIsFull => Submitted::Begun,
         }
     }

@@ -5,6 +5,7 @@
 //! none while another page of the same slot is on its way to the device.
 
 use super::lru::Lru;
+use crate::device::{Direction, PageIo};
 use arrayvec::ArrayVec;
 use core::ops::Range;
 use quire_arch::{Pfn, Platform};
@@ -30,10 +31,35 @@ struct Leaving {
     slot: u64,
     /// The copy that the device reads.
     frame: Pfn,
-    /// The copy is made, so the device may have it. Until then it has come to no end, whatever the device
-    /// reports.
+    /// Of all writebacks.
+    number: u64,
+    /// The copy is made, so the device may have it. Before that, and after its end, it comes to no end,
+    /// whatever the device reports.
     sent: bool,
     since: Since,
+}
+
+/// A writeback.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Copied {
+    pub(super) slot: u64,
+    pub(super) frame: Pfn,
+    /// Which one, of those of this slot with their copy in this frame. None if a device has reported it: that
+    /// is the one that is under way.
+    number: Option<u64>,
+}
+
+impl Copied {
+    /// What a device reports, if it may be the writeback of a page.
+    pub(super) fn reported(io: PageIo) -> Option<Self> {
+        let is_one = io.direction == Direction::Write && io.pages == 1;
+        is_one.then_some(Self { slot: io.slot, frame: io.pfn, number: None })
+    }
+
+    fn is(self, page: &Leaving) -> bool {
+        let is_it = self.number.is_none_or(|number| page.number == number);
+        page.frame == self.frame && page.slot == self.slot && page.sent && is_it
+    }
 }
 
 /// What came of a writeback.
@@ -65,11 +91,13 @@ pub(super) enum Ended {
 pub(super) struct WriteBack {
     pub(super) lru: Lru,
     leaving: ArrayVec<Leaving, LEAVING>,
+    /// Writebacks so far.
+    begun: u64,
 }
 
 impl WriteBack {
     pub(super) fn new(lru: Lru) -> Self {
-        Self { lru, leaving: ArrayVec::new() }
+        Self { lru, leaving: ArrayVec::new(), begun: 0 }
     }
 
     /// The caller frees the slots or fills them anew: no writeback of what they have begins any more, and one
@@ -96,9 +124,9 @@ impl WriteBack {
         self.leaving.iter().any(|page| slots.contains(&page.slot))
     }
 
-    /// Whether `frame` has a copy of a page under writeback that the device may have.
-    pub(super) fn is_copy(&self, frame: Pfn) -> bool {
-        self.leaving.iter().any(|page| page.frame == frame && page.sent)
+    /// Whether this is a writeback that the device may have.
+    pub(super) fn is_sent(&self, copied: Copied) -> bool {
+        self.leaving.iter().any(|page| copied.is(page))
     }
 
     /// The copy of the page is in `frame`.
@@ -111,28 +139,31 @@ impl WriteBack {
     }
 
     /// Begins to write back the oldest page, whose copy will be in `frame`.
-    pub(super) fn begin<P: Platform>(&mut self, frames: &Frames<P>, frame: Pfn) -> Option<u64> {
+    pub(super) fn begin<P: Platform>(&mut self, frames: &Frames<P>, frame: Pfn) -> Option<Copied> {
         if self.leaving.is_full() {
             return None;
         }
         let slot = self.lru.pop_oldest(frames)?;
-        self.leaving.push(Leaving { slot, frame, sent: false, since: Since::Nothing });
-        Some(slot)
+        self.begun = self.begun.wrapping_add(1);
+        let number = self.begun;
+        self.leaving.push(Leaving { slot, frame, number, sent: false, since: Since::Nothing });
+        Some(Copied { slot, frame, number: Some(number) })
     }
 
-    /// The writeback of the page in `frame` has come to an end. If the cache still has that page and the
+    /// The writeback has come to an end. If the cache still has that page and the
     /// device has it too, it is freed, by `free`, before another thread can take the slot.
     pub(super) fn end<P: Platform>(
         &mut self,
         frames: &Frames<P>,
-        frame: Pfn,
+        copied: Copied,
         outcome: Outcome,
         free: impl FnOnce(u64),
     ) -> Ended {
-        let is_it = |page: &Leaving| page.frame == frame && page.sent;
-        let Some(at) = self.leaving.iter().position(is_it) else { return Ended::Unknown };
+        let Some(at) = self.leaving.iter().position(|page| copied.is(page)) else { return Ended::Unknown };
         let Leaving { slot, since, .. } = self.leaving[at];
         if since == Since::Taken {
+            // It ends once, though it is in its place still.
+            self.leaving[at].sent = false;
             return Ended::Taken(slot);
         }
         self.leaving.swap_remove(at);
@@ -178,12 +209,25 @@ mod tests {
         assert!(back.lru.add_chunk(&frames, 0, chunk));
         back.lru.push_youngest(&frames, 5);
         let mut freed = 0;
-        let mut end = |back: &mut WriteBack| back.end(&frames, copy, Outcome::Written, |_| freed += 1);
-        assert_eq!(back.begin(&frames, copy), Some(5));
-        assert_eq!((back.is_copy(copy), end(&mut back)), (false, Ended::Unknown));
+        let mut end =
+            |back: &mut WriteBack, copied| back.end(&frames, copied, Outcome::Written, |_| freed += 1);
+        let copied = back.begin(&frames, copy).unwrap();
+        assert_eq!((copied.slot, copied.frame), (5, copy));
+        assert_eq!((back.is_sent(copied), end(&mut back, copied)), (false, Ended::Unknown));
         back.send(copy);
-        assert_eq!((back.is_copy(copy), end(&mut back)), (true, Ended::Dropped));
-        assert_eq!((back.is_copy(copy), end(&mut back)), (false, Ended::Unknown));
+        assert_eq!((back.is_sent(copied), end(&mut back, copied)), (true, Ended::Dropped));
+        assert_eq!((back.is_sent(copied), end(&mut back, copied)), (false, Ended::Unknown));
+        // Another one of the slot, with its copy in the same frame.
+        back.lru.push_youngest(&frames, 5);
+        let again = back.begin(&frames, copy).unwrap();
+        back.send(copy);
+        assert_eq!(end(&mut back, copied), Ended::Unknown);
+        back.take(&frames, 5..6);
+        // Until it is forgotten it is under writeback, and ends no second time.
+        assert_eq!(end(&mut back, again), Ended::Taken(5));
+        assert_eq!((back.is_leaving(&(5..6)), end(&mut back, again)), (true, Ended::Unknown));
+        back.forget(&frames, copy);
+        assert!(back.is_idle());
         assert_eq!(freed, 1);
     }
 }

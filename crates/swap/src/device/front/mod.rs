@@ -35,9 +35,9 @@ use super::{
 use arrayvec::ArrayVec;
 use core::fmt;
 use core::ops::Range;
-use leaving::{Ended, Outcome, WriteBack};
+use leaving::{Copied, Ended, Outcome, WriteBack};
 use lru::Lru;
-use parts::{AT_ONCE, PartReads, note};
+use parts::{AT_ONCE, Part, PartReads, Whole, note};
 use quire_arch::{LockClass, Order, Pfn, Platform};
 use quire_frame::{AllocError, FaultSite, Frames, VmEvent};
 use quire_sync::SpinLock;
@@ -56,7 +56,7 @@ struct State {
     back: WriteBack,
     parts: PartReads,
     /// Completed reads in parts that were not reported yet. With the reads in parts there are [`AT_ONCE`].
-    done: ArrayVec<(PageIo, Result<(), DeviceError>), AT_ONCE>,
+    done: ArrayVec<Whole, AT_ONCE>,
 }
 
 /// A device with a compressed cache in front.
@@ -246,7 +246,7 @@ impl<P: Platform, D: SwapDevice<P>> CompressedCache<P, D> {
     ///
     /// As for [`submit`](SwapDevice::submit), for the pages of `parts`.
     unsafe fn read_now(&self, frames: &Frames<P>, parts: &mut PartReads) -> Result<(), DeviceError> {
-        while let Some(page) = parts.next() {
+        while let Some(Part { page, .. }) = parts.next() {
             // SAFETY: the caller's promise.
             match unsafe { self.behind.submit(DeviceMemory::new(frames), page) } {
                 Submitted::Done(result) => result?,
@@ -265,20 +265,20 @@ impl<P: Platform, D: SwapDevice<P>> CompressedCache<P, D> {
         loop {
             // Acquire: pairs with the release in `move_on`.
             let progress = self.progress.load(Ordering::Acquire);
-            let page = {
+            let part = {
                 let _pin = frames.platform().pin();
                 self.state.lock().parts.next()
             };
-            let Some(page) = page else { return };
+            let Some(part) = part else { return };
             // SAFETY: the page is of a read that was submitted here, and that is not reported before its last
             // page.
-            match unsafe { self.behind.submit(DeviceMemory::new(frames), page) } {
+            match unsafe { self.behind.submit(DeviceMemory::new(frames), part.page) } {
                 Submitted::Begun => {}
-                Submitted::Done(result) => self.keep_done(frames, page, result),
+                Submitted::Done(result) => self.keep_done(frames, part, result),
                 Submitted::QueueFull => {
                     {
                         let _pin = frames.platform().pin();
-                        self.state.lock().parts.put_back(page);
+                        self.state.lock().parts.put_back(part);
                     }
                     // A thread that made room before the page was back did not find it, and may have been the
                     // last that looks. One that comes later does.
@@ -291,13 +291,13 @@ impl<P: Platform, D: SwapDevice<P>> CompressedCache<P, D> {
     }
 
     /// A part completed at once. If it was the last, the next reap reports the whole read.
-    fn keep_done(&self, frames: &Frames<P>, page: PageIo, result: Result<(), DeviceError>) {
+    fn keep_done(&self, frames: &Frames<P>, part: Part, result: Result<(), DeviceError>) {
         {
             let _pin = frames.platform().pin();
             let mut state = self.state.lock();
             // Under one hold: it keeps its place among the reads in parts until it is among those that are
             // done.
-            let Some(Some(whole)) = state.parts.finish(page, result) else { return };
+            let Some(whole) = state.parts.finish(part, result) else { return };
             let kept = state.done.try_push(whole);
             debug_assert!(kept.is_ok(), "there are no more of them than reads in parts");
             // Release: pairs with the load in `has_done`.
@@ -306,14 +306,19 @@ impl<P: Platform, D: SwapDevice<P>> CompressedCache<P, D> {
         frames.platform().unpark(self.wait_key());
     }
 
-    fn finish_part(
+    /// The device reports a read. `None` if that is none in parts; else the whole one, if this was the last
+    /// page of it.
+    fn reported(
         &self,
         frames: &Frames<P>,
-        page: PageIo,
+        io: PageIo,
         result: Result<(), DeviceError>,
-    ) -> Option<Option<(PageIo, Result<(), DeviceError>)>> {
+    ) -> Option<Option<Whole>> {
         let _pin = frames.platform().pin();
-        self.state.lock().parts.finish(page, result)
+        let mut state = self.state.lock();
+        // This one is reported below.
+        let is_done = state.done.iter().any(|(whole, _)| *whole == io);
+        if is_done { Some(None) } else { state.parts.reported(io, result) }
     }
 
     /// Starts writeback of the oldest pages.
@@ -326,7 +331,8 @@ impl<P: Platform, D: SwapDevice<P>> CompressedCache<P, D> {
     }
 
     fn send_one(&self, frames: &Frames<P>) -> bool {
-        let Some((slot, frame)) = self.begin_leaving(frames) else { return false };
+        let Some(copied) = self.begin_leaving(frames) else { return false };
+        let Copied { slot, frame, .. } = copied;
         let io = PageIo { direction: Direction::Write, slot, pfn: frame, pages: 1 };
         let loaded = self.store.load(frames, slot, frame);
         {
@@ -344,7 +350,7 @@ impl<P: Platform, D: SwapDevice<P>> CompressedCache<P, D> {
             // The slot was freed since, or its page is damaged.
             Ok(false) | Err(_) => Outcome::Failed,
         };
-        if self.left(frames, frame, outcome) {
+        if self.left(frames, copied, outcome) {
             // No reap will report it.
             self.move_on(frames);
         }
@@ -352,22 +358,22 @@ impl<P: Platform, D: SwapDevice<P>> CompressedCache<P, D> {
     }
 
     /// The oldest page, with a frame for its copy, recorded as under writeback.
-    fn begin_leaving(&self, frames: &Frames<P>) -> Option<(u64, Pfn)> {
+    fn begin_leaving(&self, frames: &Frames<P>) -> Option<Copied> {
         let pin = frames.platform().pin();
         let frame = frames.allocate(&pin, frame_for_contents(SITE)).ok()?;
-        let slot = self.state.lock().back.begin(frames, frame);
-        if slot.is_none() {
+        let copied = self.state.lock().back.begin(frames, frame);
+        if copied.is_none() {
             give_back(frames, &pin, frame, Order::ZERO);
         }
-        Some((slot?, frame))
+        copied
     }
 
-    /// The writeback of the page whose copy is in `frame` has come to an end. If it was not written it stays
-    /// in the cache. Returns whether a thread may wait for the end: one that took the slot meanwhile.
-    fn left(&self, frames: &Frames<P>, frame: Pfn, outcome: Outcome) -> bool {
+    /// The writeback has come to an end. If the page was not written it stays in the cache. Returns whether a
+    /// thread may wait for the end: one that took the slot meanwhile.
+    fn left(&self, frames: &Frames<P>, copied: Copied, outcome: Outcome) -> bool {
         let pin = frames.platform().pin();
         let free = |slot| self.store.free(frames, slot);
-        let ended = self.state.lock().back.end(frames, frame, outcome, free);
+        let ended = self.state.lock().back.end(frames, copied, outcome, free);
         match ended {
             Ended::Done => {}
             // Another thread was told of its end too, by a device that says so twice.
@@ -382,16 +388,18 @@ impl<P: Platform, D: SwapDevice<P>> CompressedCache<P, D> {
                 if self.behind.flags().contains(DeviceFlags::NOTES_FREED) {
                     self.behind.freed(DeviceMemory::new(frames), slot, 1);
                 }
-                self.state.lock().back.forget(frames, frame);
+                self.state.lock().back.forget(frames, copied.frame);
             }
         }
-        give_back(frames, &pin, frame, Order::ZERO);
+        give_back(frames, &pin, copied.frame, Order::ZERO);
         matches!(ended, Ended::Taken(_))
     }
 
-    fn is_copy(&self, frames: &Frames<P>, io: PageIo) -> bool {
+    /// The writeback that the device reports with this, if it has such a one.
+    fn sent(&self, frames: &Frames<P>, io: PageIo) -> Option<Copied> {
+        let copied = Copied::reported(io)?;
         let _pin = frames.platform().pin();
-        io.direction == Direction::Write && self.state.lock().back.is_copy(io.pfn)
+        self.state.lock().back.is_sent(copied).then_some(copied)
     }
 }
 
@@ -437,16 +445,15 @@ impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for CompressedCache<P, D> {
         self.behind.reap(memory, &mut |io, result| {
             any = true;
             match io.direction {
-                Direction::Write if self.is_copy(frames, io) => {
-                    // Below, all are told.
-                    self.left(
-                        frames,
-                        io.pfn,
-                        if result.is_ok() { Outcome::Written } else { Outcome::Failed },
-                    );
-                }
-                Direction::Write => done(io, result),
-                Direction::Read => match self.finish_part(frames, io, result) {
+                Direction::Write => match self.sent(frames, io) {
+                    Some(copied) => {
+                        let outcome = if result.is_ok() { Outcome::Written } else { Outcome::Failed };
+                        // Below, all are told.
+                        self.left(frames, copied, outcome);
+                    }
+                    None => done(io, result),
+                },
+                Direction::Read => match self.reported(frames, io, result) {
                     None => done(io, result),
                     Some(None) => {}
                     Some(Some((whole, result))) => done(whole, result),
