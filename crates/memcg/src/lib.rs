@@ -64,6 +64,10 @@ mod stat;
 mod sweep;
 mod table;
 mod tagged;
+#[cfg(all(test, not(loom)))]
+#[path = "../../frame/tests/common/mod.rs"]
+#[allow(dead_code, reason = "shared with the tests of quire-frame, which use more of it")]
+mod testing;
 mod tree;
 mod unlisted;
 mod visits;

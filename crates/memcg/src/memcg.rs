@@ -121,6 +121,8 @@ pub(crate) struct Memcg<P: Platform> {
     /// For a removed memcg: the time when no CPU was last seen to hold anything back for it, plus one; zero
     /// for never.
     pub(crate) drained: AtomicU64,
+    /// Whether that was the second time, after an epoch.
+    pub(crate) drained_again: AtomicBool,
     /// How often its memory had risen from zero then.
     pub(crate) drained_rises: AtomicU64,
     /// Scratch of the auditor.
@@ -156,6 +158,7 @@ impl<P: Platform> Memcg<P> {
             killed: AtomicU32::new(0),
             cursor: AtomicU16::new(0),
             drained: AtomicU64::new(0),
+            drained_again: AtomicBool::new(false),
             drained_rises: AtomicU64::new(0),
             recounted: AtomicU64::new(0),
             nodes: nodes.map(|lists| AtomicPtr::new(lists.map_or(core::ptr::null_mut(), NonNull::as_ptr))),

@@ -116,7 +116,7 @@ impl<P: Platform> Memcgs<P> {
     }
 
     /// Adds an amount to the memcg and all above it.
-    fn put_stat(&self, id: MemcgId, stat: MemcgStat, amount: i64) {
+    pub(crate) fn put_stat(&self, id: MemcgId, stat: MemcgStat, amount: i64) {
         for memcg in self.up_to_root(id) {
             memcg.stats[stat as usize].fetch_add(amount, Ordering::Relaxed);
         }

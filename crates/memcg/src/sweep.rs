@@ -9,7 +9,11 @@
 //! - one that has found the number, in a slot or in a space, and is about to charge or to count something
 //!   ([`Memcgs::try_charge`]).
 //!
-//! After it comes a second check. If nothing was charged since the first one, the number is free.
+//! After it comes a second check. If nothing was charged since the first one, no thread finds the number any more.
+//! But the last of those may have left an amount on its CPU, and a thread in a section that began later may have
+//! taken it out of its word, for the amount of another memcg, and not added it yet. So the CPUs are flushed again,
+//! and a second epoch has to pass. Nothing is put into the words any more, and what was taken out is added: the
+//! number is free.
 
 use crate::Memcgs;
 use crate::memcg::Memcg;
@@ -63,26 +67,78 @@ impl<P: Platform> Memcgs<P> {
             return false;
         }
         let drain = || self.drain_stats_of(|whose| whose == memcg.id);
-        let epoch = self.frames.epoch();
         let again = memcg.drained_rises.swap(rises, Ordering::Relaxed) != rises;
         if drain() || again || memcg.drained.load(Ordering::Relaxed) == 0 {
-            memcg.drained.store(epoch.stamp().get() + 1, Ordering::Relaxed);
+            self.note_drained(memcg, false);
         }
+        while self.has_passed(memcg) {
+            // The count of rises is read after the usage: a charge that fails beside another one notes the rise of
+            // both, before it gives back its own part.
+            let charged = memcg.is_charged() || memcg.memory.rises() != rises;
+            let found = drain();
+            let second = memcg.drained_again.load(Ordering::Relaxed);
+            if charged || second && found {
+                memcg.drained.store(0, Ordering::Relaxed);
+                return false;
+            }
+            if second {
+                return true;
+            }
+            self.note_drained(memcg, true);
+        }
+        false
+    }
+
+    /// Notes that no CPU holds anything back for the memcg now: for the `second` time, after an epoch.
+    fn note_drained(&self, memcg: &Memcg<P>, second: bool) {
+        memcg.drained.store(self.frames.epoch().stamp().get() + 1, Ordering::Relaxed);
+        memcg.drained_again.store(second, Ordering::Relaxed);
+    }
+
+    /// Whether an epoch has passed since that was noted.
+    fn has_passed(&self, memcg: &Memcg<P>) -> bool {
+        let epoch = self.frames.epoch();
         // Two steps are what it takes if no CPU is in a section; one that is cannot be waited for here.
         epoch.advance();
         epoch.advance();
-        if epoch.stamp().get() + 1 < memcg.drained.load(Ordering::Relaxed) + 2 {
-            return false;
-        }
+        let passed = epoch.stamp().get() + 1 >= memcg.drained.load(Ordering::Relaxed) + 2;
         // Sees what was done in those sections. Pairs with the exchange that moved the epoch.
         fence(Ordering::Acquire);
-        // The count of rises is read after the usage: a charge that fails beside another one notes the rise of
-        // both, before it gives back its own part.
-        let charged = memcg.is_charged();
-        let over = !charged && memcg.memory.rises() == rises && !drain();
-        if !over {
-            memcg.drained.store(0, Ordering::Relaxed);
-        }
-        over
+        passed
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use crate::testing::{self, Machine};
+    use crate::{MemcgId, MemcgStat, Memcgs};
+    use quire_arch::Platform;
+    use quire_frame::PcpTechnique;
+
+    /// Hazard: a thread has found the number of a memcg before its removal, and counts something. Then a thread in
+    /// a section that begins later takes that out of the CPU's word, and has not added it when an epoch has passed.
+    #[test]
+    fn an_amount_that_was_taken_out_of_its_word_keeps_the_number() {
+        let machine = Machine::new(&[(0, 2048)], 2);
+        let memcgs = Memcgs::new(testing::frames_of(machine, PcpTechnique::All)).unwrap();
+        let [old, other] = ["old", "other"].map(|name| memcgs.create(MemcgId::ROOT, name).unwrap());
+        let epoch = memcgs.frames.epoch();
+        let pin = memcgs.frames.platform().pin();
+        let stat = MemcgStat::Pgfault;
+
+        let earlier = epoch.enter(&pin);
+        memcgs.remove(old).unwrap();
+        memcgs.add_stat(&pin, old, stat, 7);
+        drop(earlier);
+        let later = epoch.enter(&pin);
+        let taken = memcgs.cpus.mine(&pin).stats[stat as usize].add(other, 1);
+        assert_eq!(taken, Some((old, 7)));
+        memcgs.sweep();
+        assert_eq!(memcgs.next_in_subtree(old, None), Some(old), "the amount is added to the next memcg");
+        memcgs.put_stat(old, stat, 7);
+        drop(later);
+        memcgs.sweep();
+        assert_eq!(memcgs.next_in_subtree(old, None), None, "it is over");
+        assert_eq!(memcgs.stats(MemcgId::ROOT)[stat as usize], 8);
     }
 }
