@@ -86,7 +86,10 @@ pub(crate) fn out_of_memory<P: Platform>(spaces: &Spaces<P>, need: Need) -> OomO
     let Some((_, space)) = chosen else { return OomOutcome::Nothing };
     // It was not killed by anything else meanwhile.
     if space.kill() {
-        spaces.frames().events().add(&spaces.platform().pin(), VmEvent::OomKill, 1);
+        let pin = spaces.platform().pin();
+        // In it the number names the memcg that the space was in when it was read.
+        let _section = spaces.frames().epoch().enter(&pin);
+        spaces.frames().events().add(&pin, VmEvent::OomKill, 1);
         memcgs.count(space.memcg(), MemcgEvent::OomKill, 1);
     }
     // If its lock is taken, the next shortage tries again.

@@ -91,9 +91,11 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
             return Ok(false);
         }
         let result = self.collapse_block(vma, start, limits);
-        if let Err(CollapseError::OverLimit(over)) = result {
+        if let Err(CollapseError::OverLimit(over)) = result
+            && let Some(kept) = self.spaces.memcgs().keep(over)
+        {
             // No reclaim counts it.
-            self.spaces.memcgs().count(over.memcg, MemcgEvent::Max, 1);
+            self.spaces.memcgs().count(kept.id(), MemcgEvent::Max, 1);
         }
         result.map(|()| true)
     }

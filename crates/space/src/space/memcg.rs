@@ -23,6 +23,10 @@ impl<P: Platform> Space<'_, P> {
     /// [`MemcgChangeError`], when there is no such memcg.
     pub fn set_memcg(&self, memcg: MemcgId) -> Result<(), MemcgChangeError> {
         let memcgs = self.spaces.memcgs();
+        let pin = self.spaces.platform().pin();
+        // Another thread may move the space on at once, and then nothing holds the memcg. In the section its number
+        // stays, for the count.
+        let _section = self.spaces.frames().epoch().enter(&pin);
         memcgs.hold(memcg).map_err(MemcgChangeError)?;
         let (before, killed) = self.core().tables.replace_memcg(memcg);
         if killed {
