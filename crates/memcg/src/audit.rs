@@ -22,6 +22,8 @@ pub enum Belonging {
     Slots,
     /// Address spaces.
     Spaces,
+    /// Of these, spaces of killed programs.
+    KilledSpaces,
 }
 
 impl fmt::Display for Belonging {
@@ -31,6 +33,7 @@ impl fmt::Display for Belonging {
             Self::FilePages => "pages of files",
             Self::Slots => "slots",
             Self::Spaces => "spaces",
+            Self::KilledSpaces => "spaces of killed programs",
         })
     }
 }
@@ -194,6 +197,10 @@ impl<P: Platform> Memcgs<P> {
                 Belonging::FilePages => self.own_stat(id, MemcgStat::File).max(0) as u64,
                 Belonging::Slots => self.own(id, |memcg| memcg.swap.usage() as i64).max(0) as u64,
                 Belonging::Spaces => memcg.life.spaces().into(),
+                // One that has wrapped is shown as it is.
+                Belonging::KilledSpaces => {
+                    self.own(id, |memcg| memcg.killed.load(Ordering::Relaxed).into()) as u64
+                }
             };
             if kept != found {
                 report(MemcgViolation::Count { memcg: id, what, kept, found });

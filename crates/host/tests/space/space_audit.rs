@@ -142,6 +142,14 @@ fn charges_of_memcgs_are_recounted() {
         memcgs.release(other);
         memcgs.release(one);
         counts(one, Belonging::Spaces, 0, 1);
+        // So is a killed program that is elsewhere, and one that is missing.
+        memcgs.count_killed(other, true);
+        counts(other, Belonging::KilledSpaces, 1, 0);
+        memcgs.count_killed(other, false);
+        space.kill();
+        memcgs.count_killed(one, false);
+        counts(one, Belonging::KilledSpaces, 0, 1);
+        memcgs.count_killed(one, true);
         // So the memcg could be removed, though a space is in it: it stays for its charges.
         memcgs.remove(one).unwrap();
         counts(one, Belonging::Spaces, 0, 1);

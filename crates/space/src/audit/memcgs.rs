@@ -6,6 +6,7 @@ use crate::spaces::Spaces;
 use quire_arch::Platform;
 use quire_frame::Kind;
 use quire_memcg::{Belonging, MemcgId, MemcgViolation};
+use quire_rmap::SpaceCore;
 
 /// Looks for wrong memcg counts, and for anything whose memcg is gone. A memcg that was removed exists as
 /// long as something belongs to it.
@@ -13,6 +14,12 @@ pub(super) fn audit_memcgs<P: Platform>(spaces: &Spaces<P>, report: Report<'_>) 
     let memcgs = spaces.memcgs();
     let report = &mut |violation| report(SpaceViolation::Memcg(violation));
     memcgs.recount(Belonging::Spaces, |tell| Space::for_each(spaces, |core| tell(core.memcg(), 1)), report);
+    let killed = |core: &SpaceCore| u64::from(core.is_killed());
+    memcgs.recount(
+        Belonging::KilledSpaces,
+        |tell| Space::for_each(spaces, |core| tell(core.memcg(), killed(core))),
+        report,
+    );
     let recount = |what, is_counted: fn(Kind) -> bool, report: &mut dyn FnMut(MemcgViolation)| {
         let tell = |tell: &mut dyn FnMut(MemcgId, u64)| {
             spaces.frames().for_each_frame(|_, frame| {
