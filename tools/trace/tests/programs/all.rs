@@ -4,6 +4,7 @@
 
 mod beside;
 mod calls;
+mod compat;
 mod confined;
 mod cpus;
 mod ends;
@@ -34,15 +35,16 @@ programs! {
     beside: is_busy_beside_older_ones kills_what_shares_its_memory;
     calls: asks_into_bad_vectors attaches collapses divides_special_mappings fails installs_guards maps_below_2g
         maps_descriptors maps_huge_pages maps_zeros;
-    confined: asks_a_tracer_that_is_not_there asks_for_strict_mode makes_untraced_children_with_arguments_elsewhere
-        restricts_itself traces_what_it_executes uses_the_arguments_of_untraced_children_again;
+    confined: asks_a_tracer_in_32_bit_mode asks_a_tracer_that_is_not_there asks_for_strict_mode
+        makes_untraced_children_with_arguments_elsewhere restricts_itself traces_what_it_executes
+        uses_the_arguments_of_untraced_children_again;
     cpus: looks_at_its_cpus;
     ends: ends_only_when_killed executes_what_is_not_executable exits_while_it_forks kills_what_executes
         is_stopped_by_the_terminal leaves_its_group makes_untraced_children mends_what_was_refused traces;
     figures: has_threads_and_starts_a_program;
     hidden: executes_what_is_hidden executes_what_is_hidden_under_a_filter fails_to_execute_in_between
-        leaves_its_recorder_no_descriptors touches touches_and_fails_to_execute touches_under_a_filter
-        touches_with_others;
+        leaves_its_recorder_no_descriptors touches touches_and_fails_to_execute touches_in_threads
+        touches_in_threads_under_a_filter touches_under_a_filter touches_with_others;
     hostile: makes_hostile_calls;
     huge: disables_huge_pages says_its_setting touches_huge_memory;
     maps: maps_files_again_and_again forks_while_a_thread_maps hands_memory_from_thread_to_thread kills_what_maps makes_calls_that_are_not_read
@@ -52,7 +54,7 @@ programs! {
         uses_what_was_paged_out;
     policy: executes_in_every_way locks locks_in_every_way maps_low mdwe shares_memory threads_differ;
     sampled: keeps_pages_that_it_shares;
-    stay: leaves_a_daemon makes_calls_for_ever;
+    stay: asks_a_tracer_for_ever leaves_a_daemon makes_calls_for_ever;
 }
 
 fn main() {

@@ -1,5 +1,6 @@
 //! Programs that filter their calls, confine themselves, or trace others.
 
+use crate::compat;
 use crate::shared::{HIDDEN_PAGES, NOT_PERMITTED, PAGE};
 use crate::{PRIVATE, READ_WRITE, end, execute, leave, make_process, map, wait_for};
 use libc::sock_filter;
@@ -63,6 +64,24 @@ pub(crate) fn asks_a_tracer_that_is_not_there() {
     touch();
     let status = wait_for(make_process(touch));
     leave(if status == 0 { 11 } else { 1 });
+}
+
+/// The same of calls of the 32-bit table.
+pub(crate) fn asks_a_tracer_in_32_bit_mode() {
+    if !compat::is_there() {
+        leave(NOT_PERMITTED);
+    }
+    // One that the recorder does not stop at, one that it does.
+    let asked = [compat::GETPPID, compat::BRK];
+    filter(&asked.map(i64::from), libc::SECCOMP_RET_TRACE | 7);
+    let all_fail = || {
+        asked
+            .iter()
+            .all(|call| [compat::call(*call), compat::call_from_64_bit_mode(*call)] == [-libc::ENOSYS; 2])
+    };
+    assert!(all_fail());
+    let status = wait_for(make_process(|| end(i32::from(!all_fail()))));
+    leave(if status == 0 { 17 } else { 1 });
 }
 
 /// Linux takes strict mode or filters, and this process has a filter of the recorder's.

@@ -1,7 +1,7 @@
 //! Programs that only root may look into, as setuid and setgid programs are: Linux removes their perf events.
 
 use crate::confined::filter;
-use crate::shared::{HIDDEN_PAGES, NOT_PERMITTED, PAGE};
+use crate::shared::{HIDDEN_PAGES, NOT_PERMITTED, PAGE, TOUCHING_THREADS};
 use crate::{PRIVATE, READ_WRITE, end, execute, leave, make_process, map, wait_for};
 use std::ffi::CStr;
 
@@ -65,6 +65,22 @@ pub(crate) fn executes_what_is_hidden_under_a_filter() {
 pub(crate) fn touches_under_a_filter() {
     filter(&[libc::SYS_prctl], libc::SECCOMP_RET_KILL_PROCESS);
     execute(&[c"/proc/self/exe", c"touches"]);
+    leave(1)
+}
+
+/// Memory that threads write, each a part of it; each ends at once.
+pub(crate) fn touches_in_threads() {
+    let addr = map(TOUCHING_THREADS * HIDDEN_PAGES * PAGE, READ_WRITE, PRIVATE).expose_provenance();
+    for thread in 0..TOUCHING_THREADS {
+        let part = addr + thread * HIDDEN_PAGES * PAGE;
+        std::thread::spawn(move || touch(std::ptr::with_exposed_provenance_mut(part))).join().unwrap();
+    }
+    leave(0);
+}
+
+pub(crate) fn touches_in_threads_under_a_filter() {
+    filter(&[libc::SYS_prctl], libc::SECCOMP_RET_ERRNO | libc::EPERM as u32);
+    execute(&[c"/proc/self/exe", c"touches_in_threads"]);
     leave(1)
 }
 

@@ -15,6 +15,8 @@ pub(crate) const OLD_CALLS: usize = 1000;
 
 /// How many pages the programs that only root may look into write in each place.
 pub(crate) const HIDDEN_PAGES: usize = 500;
+/// How many threads of `touches_in_threads` do so, one after the other.
+pub(crate) const TOUCHING_THREADS: usize = 40;
 
 /// How many threads live at once in `has_threads_and_starts_a_program`, and what it holds meanwhile.
 pub(crate) const THREADS: usize = 40;

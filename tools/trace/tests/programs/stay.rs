@@ -1,5 +1,7 @@
 //! Programs that make calls for ever.
 
+use crate::compat;
+use crate::confined::filter;
 use crate::shared::{Counts, EXECS, FAILURES, FORKS, GO, MAPS, NAPS, PID, SIGNALS, counts};
 use crate::{
     PAGE, PRIVATE, READ_WRITE, end, execute, handle, ignore_ends, leave, make_process, map, nap, wait_for,
@@ -45,6 +47,30 @@ pub(crate) fn leaves_a_daemon() {
         nap(1_000_000);
     }
     leave(3);
+}
+
+/// Calls that its filter leaves to a tracer, which there is not; also of a thread in 32-bit mode, where there
+/// is that.
+pub(crate) fn asks_a_tracer_for_ever() {
+    let counts = counts(&PathBuf::from(std::env::var_os("QUIRE_COUNTS").unwrap()));
+    ignore_ends();
+    let is_there = compat::is_there();
+    if !is_there {
+        eprintln!("left out: this kernel has no 32-bit calls");
+    }
+    filter(&[libc::SYS_getppid, i64::from(compat::GETPPID)], libc::SECCOMP_RET_TRACE | 7);
+    counts[PID].store(u64::from(std::process::id()), Ordering::Relaxed);
+    std::thread::spawn(|| {
+        loop {
+            // SAFETY: asks for a number.
+            let result = unsafe { libc::syscall(libc::SYS_getppid) };
+            count(counts, FORKS, result == -1);
+        }
+    });
+    loop {
+        count(counts, MAPS, !is_there || compat::call(compat::GETPPID) == -libc::ENOSYS);
+        nap(1_000_000);
+    }
 }
 
 pub(crate) fn makes_calls_for_ever() {

@@ -44,6 +44,12 @@ fn calls_that_a_filter_leaves_to_a_tracer_fail_as_without_one() {
     }
 }
 
+/// The same of a thread in 32-bit mode, and of its calls from 64-bit mode.
+#[test]
+fn calls_in_32_bit_mode_that_a_filter_leaves_to_a_tracer_fail() {
+    drop(told!("asks_a_tracer_in_32_bit_mode", 17));
+}
+
 #[test]
 fn strict_mode_gets_a_message() {
     let Some((_, said)) = told!("asks_for_strict_mode", 12) else { return };

@@ -1,7 +1,7 @@
 //! Programs that only root may look into: their page faults are recorded, or counted as missing.
 
 use crate::recording::{PROGRAMS, Recording, Scratch};
-use crate::shared::{HIDDEN_PAGES, NOT_PERMITTED, PAGE};
+use crate::shared::{HIDDEN_PAGES, NOT_PERMITTED, PAGE, TOUCHING_THREADS};
 use quire_trace::event::{Event, EventKind, ExitStatus, Lost, LostCause};
 use quire_trace::format::{FaultSource, TraceReader};
 use quire_trace::record::{CallChoice, FaultChoice, RecordOptions};
@@ -75,6 +75,23 @@ fn programs_that_cannot_be_asked_are_recorded_whole() {
         assert!(runs >= 1, "{places:x?}");
         recorded.file.assert_replays();
     }
+}
+
+/// Such a program has two sets of events, also when a thread of it has ended: each fault is there once.
+#[test]
+fn threads_that_cannot_be_asked_are_heard_once_to_their_end() {
+    let Some(recorded) = Recording::with("touches_in_threads_under_a_filter", |_| {}) else { return };
+    assert_eq!(recorded.summary.status, ExitStatus::Code(0));
+    let bytes = (TOUCHING_THREADS * HIDDEN_PAGES * PAGE) as u64;
+    let start = recorded.calls(libc::SYS_mmap).find(|call| call.args[1] == bytes).unwrap().result as u64;
+    let mut places: Vec<u64> = recorded.faults().map(|fault| fault.addr).collect();
+    places.retain(|addr| (start..start + bytes).contains(addr));
+    let all = places.len();
+    places.sort_unstable();
+    places.dedup();
+    assert_eq!((all, recorded.summary.stray_faults), (places.len(), 0));
+    assert_eq!(all, TOUCHING_THREADS * HIDDEN_PAGES);
+    recorded.file.assert_replays();
 }
 
 /// A recorder without descriptors, in a process of its own: how many faults each event says are missing, and why.

@@ -215,16 +215,16 @@ impl PerfSession {
         &mut self,
         into: &mut Vec<Sample>,
         accesses: &mut AccessFinder,
-        is_heard: impl Fn(Tid, Root) -> bool,
+        mut is_heard: impl FnMut(Tid, Root) -> bool,
     ) {
         // The events of one root are no one's twice.
-        let is_heard = |tid, root| self.last == Root::default() || is_heard(tid, root);
+        let mut is_heard = |tid, root| self.last == Root::default() || is_heard(tid, root);
         for (_, ring) in &mut self.rings {
             while let Some(record) = ring.next_record() {
                 let body = record.to_contiguous();
                 match record.ty() {
                     perf::PERF_RECORD_SAMPLE => {
-                        into.extend(sample(&self.sources, record.misc(), &body, accesses, &is_heard));
+                        into.extend(sample(&self.sources, record.misc(), &body, accesses, &mut is_heard));
                     }
                     // The id of an event, then how many samples it lost.
                     perf::PERF_RECORD_LOST => self.lost += word(&body, 8).unwrap_or(0),
@@ -362,7 +362,7 @@ fn sample(
     misc: u16,
     body: &[u8],
     accesses: &mut AccessFinder,
-    is_heard: &impl Fn(Tid, Root) -> bool,
+    is_heard: &mut impl FnMut(Tid, Root) -> bool,
 ) -> Option<Sample> {
     let mut at = 0;
     let mut next = || {

@@ -4,6 +4,7 @@ use super::{Tid, check};
 use nix::sys::ptrace::{self, Options};
 use nix::unistd::Pid;
 use std::io;
+use std::mem::offset_of;
 
 /// `PTRACE_GET_RSEQ_CONFIGURATION`, which libc does not have yet.
 const GET_RSEQ_CONFIGURATION: libc::c_uint = 0x420f;
@@ -135,12 +136,14 @@ pub(crate) fn set_registers(tid: Tid, regs: libc::user_regs_struct) -> io::Resul
     Ok(ptrace::setregs(Pid::from_raw(tid), regs)?)
 }
 
-/// Has Linux skip the call that a thread is about to make, which then has this result.
+/// Has Linux skip the call that a thread is about to make, in any mode, which then has this result. An error
+/// means that the thread was killed.
 pub(crate) fn skip_call(tid: Tid, result: i64) -> io::Result<()> {
     /// The number of a call that Linux skips.
-    const SKIPPED: u64 = u64::MAX;
-    let Some(regs) = registers(tid)? else { return Err(io::ErrorKind::Unsupported.into()) };
-    set_registers(tid, libc::user_regs_struct { orig_rax: SKIPPED, rax: result as u64, ..regs })
+    const SKIPPED: usize = usize::MAX;
+    // Not all registers: those of another mode need not be ones that 64-bit mode can have.
+    request(libc::PTRACE_POKEUSER, tid, offset_of!(libc::user, regs.rax), result as usize)?;
+    request(libc::PTRACE_POKEUSER, tid, offset_of!(libc::user, regs.orig_rax), SKIPPED)
 }
 
 /// The signals that a stopped thread blocks.

@@ -1,6 +1,7 @@
 //! New threads and processes.
 
 use super::Tracer;
+use super::other_tracer::may_go_on;
 use super::state::{Early, State, Task};
 use super::untraced::is_to_restore;
 use crate::event::{CloneFacts, EventKind, ExitStatus};
@@ -154,6 +155,7 @@ impl Tracer<'_> {
                 self.cloned(tid, event, time);
             }
             EVENT_STOP => self.group_stop(tid, signal),
+            libc::PTRACE_EVENT_SECCOMP if !may_go_on(tid) => {}
             0 if signal != libc::SIGTRAP | 0x80 => self.resume(tid, signal),
             _ => self.resume(tid, 0),
         }

@@ -10,7 +10,7 @@ use crate::record::merge::Rule;
 use crate::record::proc::status::privileges;
 use crate::record::seccomp::{ARCH_X86_64, X32_BIT, X32_END};
 use crate::record::sys::time::now;
-use crate::record::sys::{Tid, memory, ptrace};
+use crate::record::sys::{Tid, memory};
 
 /// Results from here to -512 mean that the kernel restarts the call by itself: it had no effect.
 const RESTARTS: std::ops::RangeInclusive<i64> = -516..=-512;
@@ -90,14 +90,6 @@ impl Tracer<'_> {
             let every = self.calls == crate::format::CallSource::EveryCall;
             task.state = if every { State::Ignored } else { State::Running };
         }
-    }
-
-    /// A filter of the program's own leaves a call to a tracer. It means another one than this, and Linux fails
-    /// such a call where there is none.
-    pub(super) fn fails_for_want_of_a_tracer(&mut self, tid: Tid) {
-        // An error means that the thread was killed.
-        drop(ptrace::skip_call(tid, -i64::from(libc::ENOSYS)));
-        self.resume(tid, 0);
     }
 
     /// A call of another ABI, which the trace cannot represent.

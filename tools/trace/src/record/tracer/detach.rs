@@ -5,6 +5,7 @@
 //! up die with the recorder.
 
 use super::heard::Heard;
+use super::other_tracer::may_go_on;
 use super::state::State;
 use super::stay::detach_all;
 use super::{Tracer, newer};
@@ -47,6 +48,9 @@ impl Gathered {
             }
             Happened::Stopped { signal, event } => {
                 self.stop(tid);
+                if event == libc::PTRACE_EVENT_SECCOMP && !may_go_on(tid) {
+                    return;
+                }
                 // A signal in delivery is delivered; other stops have no signal. The thread stops again
                 // before its next instruction.
                 let delivered = if event == 0 && signal & 0x80 == 0 { signal } else { 0 };

@@ -68,6 +68,7 @@ impl Tracer<'_> {
         }
         let Some(mut task) = self.tasks.remove(&former) else { return };
         self.merger.ended(former, time);
+        self.ended.extend(task.listened.map(|listened| (former, listened)));
         let (start, figures) = match std::mem::replace(&mut task.state, State::Running) {
             State::InExec { start, figures, .. } => (start, figures),
             _ => (time, None),
@@ -157,6 +158,7 @@ impl Tracer<'_> {
         self.remove_task(pid, time);
         let Some(task) = self.tasks.remove(&former) else { return };
         self.merger.ended(former, time);
+        self.ended.extend(task.listened.map(|listened| (former, listened)));
         self.merger.identify(pid, time, task.id, task.space);
         if let State::InExec { start, .. } = task.state {
             // From here on it is in the call under its new id.

@@ -150,6 +150,7 @@ impl Tracer<'_> {
     pub(super) fn remove_task(&mut self, tid: Tid, time: u64) {
         let Some(task) = self.tasks.remove(&tid) else { return };
         self.merger.ended(tid, time);
+        self.ended.extend(task.listened.map(|listened| (tid, listened)));
         if !task.exiting {
             self.leave_space(task.space);
         }

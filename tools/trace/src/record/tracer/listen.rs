@@ -7,7 +7,8 @@
 //! as lost.
 //!
 //! Where it cannot be found out whether Linux removed them, they are opened anew, too, and what comes from
-//! the older ones is left out.
+//! the older ones is left out, also of threads that ended before their last samples were taken out of the
+//! ring buffers.
 
 use super::Tracer;
 use crate::event::LostCause;
@@ -38,12 +39,16 @@ impl Tracer<'_> {
     /// Takes the samples out of the ring buffers.
     pub(super) fn drain(&mut self, time: u64) {
         self.drained = time;
+        let mut others = std::mem::take(&mut self.ended);
         let Some(perf) = &mut self.perf else { return };
         let mut samples = std::mem::take(self.merger.samples());
         let old = samples.len();
         let tasks = &self.tasks;
         let is_heard = |tid: Tid, root: Root| {
-            tasks.get(&tid).and_then(|task| task.listened).is_none_or(|listened| listened == root)
+            let listened = tasks.get(&tid).and_then(|task| task.listened);
+            // One that is not known yet has all the events of its maker, and each set has all that it
+            // does: the first that comes is as good as the others.
+            listened.unwrap_or_else(|| *others.entry(tid).or_insert(root)) == root
         };
         perf.drain(&mut samples, &mut self.accesses, is_heard);
         let lost = perf.take_lost();

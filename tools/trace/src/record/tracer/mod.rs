@@ -15,6 +15,7 @@ mod exit;
 mod heard;
 mod hold;
 mod listen;
+mod other_tracer;
 mod probe;
 mod reuse;
 mod rotation;
@@ -45,6 +46,7 @@ use crate::event::{Denial, EventKind, ExitStatus, Privileges, TaskId};
 use crate::format::CallSource;
 use heard::{Heard, Queue};
 use nix::sys::signal::Signal;
+use other_tracer::fail_call;
 use reuse::ReuseSampler;
 use rotation::Rotation;
 use same_cpu::{SameCpu, Until};
@@ -101,6 +103,8 @@ pub(crate) struct Tracer<'a> {
     next_space: u32,
     /// New threads that stopped before their parents' clone events.
     early: HashMap<Tid, Early>,
+    /// Threads that have ended since the ring buffers were last emptied, and whose perf events they had.
+    ended: HashMap<Tid, Root>,
     /// Threads that are traced but not recorded: their parent is not known.
     unrecorded: HashSet<Tid>,
     /// Reports that are not handled yet.
@@ -160,6 +164,7 @@ impl<'a> Tracer<'a> {
             next_task: 0,
             next_space: 0,
             early: HashMap::new(),
+            ended: HashMap::new(),
             unrecorded: HashSet::new(),
             heard: Queue::default(),
             begun: false,
@@ -347,7 +352,11 @@ impl<'a> Tracer<'a> {
 
     fn at_syscall(&mut self, tid: Tid, time: u64) {
         match ptrace::syscall_stop(tid) {
-            Ok(SyscallStop::Filtered { told, .. }) if told != MARK => self.fails_for_want_of_a_tracer(tid),
+            Ok(SyscallStop::Filtered { told, .. }) if told != MARK => {
+                if fail_call(tid) {
+                    self.resume(tid, 0);
+                }
+            }
             Ok(
                 SyscallStop::Entry { arch, number, args } | SyscallStop::Filtered { arch, number, args, .. },
             ) => {

@@ -5,6 +5,7 @@
 //! between the two it waits in a call that the filter lets pass, with all signals blocked. The new tracer
 //! restores its registers and signal mask.
 
+use super::other_tracer::may_go_on;
 use super::probe::find_syscall_from;
 use crate::record::proc::maps::vdso;
 use crate::record::sys::process::{close_all_but, in_background};
@@ -150,8 +151,11 @@ fn pass_all_on() {
     }
 }
 
-/// Resumes a thread as if it had no tracer.
+/// Resumes a thread as if it had no tracer. Takes no lock and no memory.
 fn pass_on(tid: Tid, signal: i32, event: i32) {
+    if event == libc::PTRACE_EVENT_SECCOMP && !may_go_on(tid) {
+        return;
+    }
     let is_stop_signal = matches!(signal, libc::SIGSTOP | libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU);
     let (how, signal) = match event {
         EVENT_STOP if is_stop_signal => (Resume::Listen, 0),
