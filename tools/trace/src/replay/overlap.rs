@@ -202,12 +202,11 @@ pub(super) fn depends_on(call: &Call) -> Option<Depends> {
     let here = range(first, second);
     let of = |range, on_limits| Some(Depends { range, writes: 0..0, on_limits });
     match i64::from(call.number) {
+        _ if does_much(call) => None,
         libc::SYS_madvise => match third as i32 {
             libc::MADV_COLLAPSE => None,
-            libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE if second > MOST_POPULATED => None,
             _ => of(here, advice_changes(call)),
         },
-        libc::SYS_mincore if second > MOST_ASKED => None,
         libc::SYS_mincore => {
             Some(Depends { range: here, writes: range(third, second.div_ceil(4096)), on_limits: false })
         }
@@ -219,6 +218,33 @@ pub(super) fn depends_on(call: &Call) -> Option<Depends> {
         libc::SYS_mmap | libc::SYS_mremap if call.errno().is_some() => of(everything(), true),
         libc::SYS_mlockall => of(everything(), true),
         _ => None,
+    }
+}
+
+/// Whether a call is not tried because of what it would do.
+pub(super) fn does_much(call: &Call) -> bool {
+    let [_, len, advice, ..] = call.args;
+    match i64::from(call.number) {
+        libc::SYS_madvise => populates(advice) && len > MOST_POPULATED,
+        libc::SYS_mincore => len > MOST_ASKED,
+        _ => false,
+    }
+}
+
+fn populates(advice: u64) -> bool {
+    matches!(advice as i32, libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE)
+}
+
+/// What a call that is tried costs beside the mappings that it looks at or changes, in mappings that are made:
+/// what it brings in, which may be gone after it, and what it writes.
+pub(super) fn work_of(call: &Call) -> u64 {
+    /// Pages that `mincore` is asked of for one mapping.
+    const ASKED: u64 = 64;
+    let [_, len, advice, ..] = call.args;
+    match i64::from(call.number) {
+        libc::SYS_madvise if populates(advice) => len / 4096,
+        libc::SYS_mincore => len / 4096 / ASKED,
+        _ => 0,
     }
 }
 
@@ -292,6 +318,21 @@ mod tests {
         let _ = ahead.changes();
         let task = |number| ahead.get(number).map(|event| event.task.0);
         assert_eq!([1, 2, 4, 5].map(task), [None, Some(2), Some(4), None]);
+    }
+
+    #[test]
+    fn a_call_costs_what_it_brings_in_and_writes() {
+        let cost = |number: i64, len: u64, third: i32| {
+            let args = [0, len, third as u64, 0, 0, 0];
+            let call = Call { number: number as u32, args, result: 0, detail: CallDetail::None };
+            (work_of(&call), does_much(&call), depends_on(&call).is_some())
+        };
+        let populate = libc::MADV_POPULATE_WRITE;
+        assert_eq!(cost(libc::SYS_madvise, MOST_POPULATED, populate), (1 << 10, false, true));
+        assert!(cost(libc::SYS_madvise, MOST_POPULATED + 1, populate).1);
+        assert_eq!(cost(libc::SYS_madvise, 1 << 40, libc::MADV_DONTNEED), (0, false, true));
+        assert_eq!(cost(libc::SYS_mincore, MOST_ASKED, 0), (1 << 12, false, true));
+        assert_eq!(cost(libc::SYS_mincore, 1 << 31, 0), (1 << 13, true, false));
     }
 
     #[test]

@@ -105,6 +105,13 @@ impl Scene {
         self.program_break
     }
 
+    /// How many of the mappings at hand meet `range`.
+    pub(super) fn meeting(&self, range: &Range<u64>) -> u64 {
+        let from = self.mappings.partition_point(|mapping| mapping.range.end().0 <= range.start);
+        let to = self.mappings.partition_point(|mapping| mapping.range.start().0 < range.end);
+        to.saturating_sub(from) as u64
+    }
+
     /// How many mappings a trial gets.
     pub(super) fn mappings(&self) -> u64 {
         self.mappings.len() as u64

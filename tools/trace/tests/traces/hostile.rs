@@ -6,7 +6,7 @@ use quire_mm::thp::HugePolicy;
 use quire_trace::event::{
     Access, Call, CallDetail, CloneFacts, ContentSample, Event, EventKind, ExecImage, ExitStatus, Fault,
     Mapping, Mode, Outcome, PageContents, PageRun, PageSample, Privileges, Reuse, ReuseAccess, ReuseRun,
-    ReuseSource, TaskId,
+    ReuseSource, TaskId, Window,
 };
 use quire_trace::format::{TraceReader, TraceWriter};
 use quire_trace::replay::{Replay, ReplayOptions, ReplayReport};
@@ -32,10 +32,15 @@ fn image(resident: Vec<PageRun>) -> EventKind {
 }
 
 fn written(name: &str, events: impl IntoIterator<Item = EventKind>) -> TempPath {
+    written_by(name, events.into_iter().map(|kind| (0, kind)))
+}
+
+/// Events of these threads.
+fn written_by(name: &str, events: impl IntoIterator<Item = (u32, EventKind)>) -> TempPath {
     let scratch = Builder::new().prefix(name).tempfile().unwrap().into_temp_path();
     let mut writer = TraceWriter::new(File::create(&scratch).unwrap(), &header(), 3).unwrap();
-    for (time_ns, kind) in (0..).zip(events) {
-        writer.push(&Event { time_ns, task: TaskId(0), cpu: 0, kind }).unwrap();
+    for (time_ns, (task, kind)) in (0..).zip(events) {
+        writer.push(&Event { time_ns, task: TaskId(task), cpu: 0, kind }).unwrap();
     }
     writer.finish(1, 0).unwrap();
     scratch
@@ -211,12 +216,66 @@ fn trials_of_orders_cost_what_they_look_at() {
     let window = Some((1, 1000));
     let drop =
         || Made(1, window, libc::SYS_madvise, (0, 1), libc::MADV_DONTNEED as u64, -i64::from(libc::EIO));
-    let protect = |by| Made(by, window, libc::SYS_mprotect, (0, 2 * PAGES), 3, -i64::from(libc::ENOMEM));
+    let protect = || Made(0, window, libc::SYS_mprotect, (0, 2), 3, -i64::from(libc::ENOMEM));
     let lock = || Made(1, window, libc::SYS_mlock, (0, 2 * PAGES), 0, -i64::from(libc::EIO));
-    let calls = (0..30).map(|_| lock()).chain((0..40).flat_map(|_| [protect(0), protect(2)])).chain([drop()]);
+    let calls = (0..60).map(|_| lock()).chain((0..60).map(|_| protect())).chain([drop()]);
     let process = replay_in(image, &calls.collect::<Vec<_>>());
-    assert_eq!((process.mismatches, process.reordered), (31, 0), "{process:#?}");
-    assert!((10..31).contains(&process.untried), "{process:#?}");
+    assert_eq!((process.mismatches, process.reordered), (61, 0), "{process:#?}");
+    assert!((10..61).contains(&process.untried), "{process:#?}");
+}
+
+/// What a trial does counts, and not only what it leaves: a result for each page of a GiB, and the mappings
+/// that are put back.
+#[test]
+fn trials_of_orders_cost_what_they_do() {
+    let window = Some((1, 1000));
+    let wrong =
+        || Made(1, window, libc::SYS_madvise, (0, 1), libc::MADV_DONTNEED as u64, -i64::from(libc::EIO));
+    let protect = || Made(0, window, libc::SYS_mprotect, (0, 8), 3, 0);
+    let mut image = order::image();
+    image.mappings.push(Mapping { start: 1 << 30, end: 2 << 30, read: true, ..Mapping::default() });
+    let asks = || Made(0, window, libc::SYS_mincore, (((1 << 30) - START) >> 12, 1 << 18), START, 0);
+    let calls = (0..12).map(|_| wrong()).chain((0..4).map(|_| asks())).chain((0..60).map(|_| protect()));
+    let process = replay_in(image, &calls.collect::<Vec<_>>());
+    assert_eq!((process.mismatches, process.reordered), (12, 0), "{process:#?}");
+    assert!((2..12).contains(&process.untried), "{process:#?}");
+}
+
+/// A call is tried, and made, only after events that the replay comes to.
+#[test]
+fn an_event_beyond_the_end_is_not_made_for_the_sake_of_an_order() {
+    const HOLE: u64 = END + (1 << 32);
+    let window = || EventKind::Window(Window { start_ns: 1, end_ns: 1000 });
+    let (child, child_tid, child_pid, flags) = (TaskId(1), 2, 1, 0);
+    let thread = CloneFacts { child, child_tid, child_pid, flags, shares_memory: true, same_process: true };
+    let fixed = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED) as u64;
+    let events = || {
+        [
+            (0, image(Vec::new())),
+            (0, EventKind::Clone(thread)),
+            (0, window()),
+            (0, call(libc::SYS_msync, [HOLE, 4096, libc::MS_ASYNC as u64, 0, 0, 0], 0)),
+            (1, window()),
+            (1, call(libc::SYS_madvise, [0x20_0000, 1 << 44, libc::MADV_POPULATE_WRITE as u64, 0, 0, 0], 0)),
+            (1, window()),
+            (1, call(libc::SYS_mmap, [HOLE, 4096, 3, fixed, u64::MAX, 0], HOLE)),
+        ]
+    };
+    let report = replay(&written_by("beyond", events()));
+    let finding = report.does_not_fit.as_ref().unwrap();
+    assert!(finding.out_of_proportion && finding.event == 5, "{finding}");
+    assert!(report.events == 5 && report.allocator.allocations < 1000, "{report:?}");
+    let process = &report.processes[0];
+    assert_eq!((process.mismatches, process.reordered, process.untried), (1, 0, 1), "{process:#?}");
+    // And where it stops by request.
+    let [image, clone, first, msync, .., last, map] = events();
+    let file = written_by("stops", [image, clone, first, msync, last, map]);
+    for (stop_at, reordered) in [(5, 0), (6, 1)] {
+        let options = ReplayOptions { stop_at: Some(stop_at), ..ReplayOptions::default() };
+        let report = Replay::open(&file, options).unwrap().run(&mut |_, _| {}).unwrap();
+        let process = &report.processes[0];
+        assert_eq!((process.reordered, process.untried), (reordered, 1 - reordered), "{process:#?}");
+    }
 }
 
 /// The time of an event is any number.

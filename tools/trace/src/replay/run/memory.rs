@@ -100,6 +100,9 @@ impl Run<'_> {
             return;
         }
         let change = window.and_then(|window| self.change_before(event.task, call, window));
+        if window.is_none() {
+            self.call_alone(event.task, call);
+        }
         let Some((process, verdict)) = self.verdict(event, call) else { return };
         if let (Verdict::Differs(_), Some(window), None) = (&verdict, window, call.errno())
             && self.reorder(event, call, window, upcoming)
@@ -111,7 +114,8 @@ impl Run<'_> {
         if self.order.was_short() && differs {
             self.processes[process].report.untried += 1;
         }
-        if let Some(change) = change {
+        // A wrong result says nothing of what comes after it.
+        if let Some(change) = change.filter(|change| !differs || !change.looks()) {
             self.keep(change);
         }
     }
@@ -120,6 +124,9 @@ impl Run<'_> {
     fn reorder(&mut self, event: &Event, call: &Call, window: Window, upcoming: &mut dyn Upcoming) -> bool {
         let Some(found) = self.other_order(event.task, call, window, upcoming) else { return false };
         self.advance(event.task, &found.first, upcoming);
+        if self.is_over() {
+            return true;
+        }
         self.switch(event);
         if found.before {
             if let Some(process) = self.process_of(event.task) {

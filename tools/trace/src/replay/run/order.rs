@@ -9,16 +9,18 @@
 //! other threads that stand earlier. The events of each thread keep their order.
 
 use super::Run;
-use super::candidates::{Candidate, Course, candidates};
+use super::candidates::{Around, Candidate, Course, Place, candidates};
 use crate::event::{Call, Event, EventKind, TaskId, Window};
-use crate::replay::overlap::{Depends, Upcoming, changed_by, changes, depends_on, meet};
+use crate::replay::overlap::{Depends, Upcoming, changed_by, changes, depends_on, does_much, meet, work_of};
 use crate::replay::trial::{self, Actor, Scene, Trial, Trials};
 use quire_mm::space::Mapping;
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Range;
 
 /// Changes that are kept, and changes ahead that a call is tried with.
 const MOST_CHANGES: usize = 64;
+/// Changes that are kept, and calls that only look among them.
+const MOST_KEPT: usize = 1 << 10;
 /// Changes ahead that are looked at for these.
 const MOST_LOOKED_AT: usize = 1 << 10;
 /// Events ahead that a call is tried with.
@@ -35,7 +37,7 @@ const TRIAL_COSTS: u64 = 32;
 /// Mappings or events that are looked at for what a mapping in a trial costs.
 const LOOKED_AT: u64 = 16;
 
-/// A change that was made, and what was mapped before.
+/// A call that was made, and what was mapped before where it changed that.
 pub(super) struct Change {
     task: TaskId,
     space: usize,
@@ -49,17 +51,26 @@ pub(super) struct Change {
     followed_by: Vec<TaskId>,
 }
 
+impl Change {
+    /// It only looked, and is here for what it found.
+    fn looks(&self) -> bool {
+        self.ranges.is_empty()
+    }
+}
+
 /// What is known of calls whose order is not.
 pub(super) struct Order {
     /// The window that the event before gave to this thread's next event.
     window: Option<(TaskId, Window)>,
-    /// The last changes that overlapped with others.
+    /// The last changes that overlapped with others, and what other threads found since the first of them.
     made: VecDeque<Change>,
+    /// By space the last end of a change that was made, and of which is not known any more what it changed.
+    forgotten: HashMap<usize, u64>,
     /// Numbers of events that were made before their place.
     advanced: HashSet<u64>,
     /// What trials may still cost.
     costs: u64,
-    /// Something was not tried because it costs too much.
+    /// Something was not tried because it costs too much, or lies too far away.
     short: bool,
     /// Their machine, once one was needed; `None` in it if there is none.
     trials: Option<Option<Trials>>,
@@ -67,8 +78,15 @@ pub(super) struct Order {
 
 impl Default for Order {
     fn default() -> Self {
-        let (made, advanced) = (VecDeque::new(), HashSet::new());
-        Self { window: None, made, advanced, costs: FIRST_COSTS, short: false, trials: None }
+        Self {
+            window: None,
+            made: VecDeque::new(),
+            forgotten: HashMap::new(),
+            advanced: HashSet::new(),
+            costs: FIRST_COSTS,
+            short: false,
+            trials: None,
+        }
     }
 }
 
@@ -97,9 +115,25 @@ impl Order {
         left.is_some()
     }
 
-    /// Whether something was not tried since the last call of this because it costs too much.
+    /// Whether something was not tried since the last call of this because it costs too much, or lies too far
+    /// away.
     pub(super) fn was_short(&mut self) -> bool {
         std::mem::take(&mut self.short)
+    }
+
+    /// This change of `space` cannot be undone.
+    fn forget(&mut self, space: usize, window: Window) {
+        let end = self.forgotten.entry(space).or_default();
+        *end = window.end_ns.max(*end);
+    }
+
+    /// A change of `space` that overlaps with none: no call that comes is before it, or before those that
+    /// were made until now.
+    fn fix(&mut self, space: usize) {
+        if !self.made.is_empty() {
+            self.made.retain(|change| change.space != space);
+        }
+        self.forgotten.remove(&space);
     }
 }
 
@@ -126,6 +160,9 @@ struct Stage {
     scene: Scene,
     /// In their order.
     steps: Vec<Step>,
+    /// What each of them costs, and the call itself.
+    work: Vec<u64>,
+    own_work: u64,
 }
 
 impl Run<'_> {
@@ -134,37 +171,74 @@ impl Run<'_> {
         Some(Actor { limits: self.processes[task.process].limits, rights: task.rights })
     }
 
-    /// What is mapped where `call`, which overlaps with others, is about to change it.
+    /// What is mapped where `call`, which overlaps with others, is about to change it. A call that only looks is
+    /// remembered where a later one of its thread may be tried before the changes that it found.
     pub(super) fn change_before(&mut self, task: TaskId, call: &Call, window: Window) -> Option<Made> {
-        if !changes(call) {
-            return None;
-        }
         let state = self.task(task)?;
         let (number, space) = (state.number, state.space.clone()?);
-        let by = self.actor(task)?;
         let program_break = space.program_break().0;
-        let ranges = changed_by(call, program_break);
-        let known = self.order.spend(1 + space.figures().mappings / LOOKED_AT);
-        let before = if known { trial::mappings_in(&space, &ranges) } else { Vec::new() };
-        if !known || before.len() > MOST_MAPPINGS {
-            // What was changed before it cannot be put back any more.
-            return Some(Made::Unknown(number));
+        let (mut ranges, mut before) = (Vec::new(), Vec::new());
+        if changes(call) {
+            ranges = changed_by(call, program_break);
+            let known = self.order.spend(1 + space.figures().mappings / LOOKED_AT);
+            if known {
+                before = trial::mappings_in(&space, &ranges);
+            }
+            if !known || before.len() > MOST_MAPPINGS {
+                // What was changed before it cannot be put back any more.
+                return Some(Made::Unknown(number, window));
+            }
+        } else {
+            depends_on(call)?;
+            let found = |change: &Change| {
+                change.space == number && change.task != task && change.window.overlaps(&window)
+            };
+            if !self.order.made.iter().any(|change| !change.looks() && found(change)) {
+                return None;
+            }
         }
+        let by = self.actor(task)?;
         let (call, followed_by) = (call.clone(), Vec::new());
         let change =
             Change { task, space: number, window, call, by, ranges, before, program_break, followed_by };
         Some(Made::Known(Box::new(change)))
     }
 
-    /// Keeps a change that was made.
-    pub(super) fn keep(&mut self, change: Made) {
-        let made = &mut self.order.made;
-        match change {
-            Made::Known(change) => made.push_back(*change),
-            Made::Unknown(space) => made.retain(|other| other.space != space),
+    /// A call of `task` that overlaps with none is about to be made.
+    pub(super) fn call_alone(&mut self, task: TaskId, call: &Call) {
+        if changes(call)
+            && let Some(number) = self.task(task).map(|task| task.number)
+        {
+            self.order.fix(number);
         }
-        if made.len() > MOST_CHANGES {
-            made.pop_front();
+    }
+
+    /// Keeps a call that was made.
+    pub(super) fn keep(&mut self, made: Made) {
+        let order = &mut self.order;
+        match made {
+            Made::Known(change) => order.made.push_back(*change),
+            Made::Unknown(space, window) => {
+                let (gone, kept): (VecDeque<_>, _) =
+                    order.made.drain(..).partition(|other| other.space == space);
+                order.made = kept;
+                for change in gone.iter().filter(|change| !change.looks()) {
+                    order.forget(space, change.window);
+                }
+                order.forget(space, window);
+            }
+        }
+        let mut changes = order.made.iter().filter(|change| !change.looks()).count();
+        // What was found before the first change is of no use.
+        while changes > MOST_CHANGES
+            || order.made.len() > MOST_KEPT
+            || order.made.front().is_some_and(Change::looks)
+        {
+            let Some(first) = order.made.pop_front() else { break };
+            if !first.looks() {
+                changes -= 1;
+                order.forget(first.space, first.window);
+            }
         }
     }
 
@@ -176,25 +250,30 @@ impl Run<'_> {
         window: Window,
         upcoming: &mut dyn Upcoming,
     ) -> Option<Found> {
-        let depends = depends_on(call)?;
+        let Some(depends) = depends_on(call) else {
+            self.order.short |= does_much(call);
+            return None;
+        };
         let (steps, later) = self.ahead(task, &depends, window, upcoming)?;
-        let earlier = self.behind(task, &depends, window);
-        let all = candidates(&later, &earlier);
+        let (earlier, fixed) = self.behind(task, &depends, window);
+        let around = Around { later, earlier, fixed };
+        let (all, more) = candidates(&around);
+        self.order.short |= more;
         if all.is_empty() {
             return None;
         }
-        let stage = self.stage(task, call, &depends, steps, &earlier)?;
+        let stage = self.stage(task, call, &depends, steps, &around.earlier)?;
         // A trial with the same result in the order of the recording does not see what refuses the call.
-        if self.tried(&stage, &Candidate::default()) != Some(false) {
+        if self.tried(task, &stage, &Candidate::default()) != Some(false) {
             return None;
         }
-        let found = all.iter().find(|candidate| self.tried(&stage, candidate) == Some(true))?;
+        let found = all.iter().find(|candidate| self.tried(task, &stage, candidate) == Some(true))?;
         let first = stage.steps.iter().filter(|step| found.has(step.task, step.number));
         Some(Found { first: first.map(|step| step.number).collect(), before: !found.undone.is_empty() })
     }
 
     /// Events of other threads in the space of `task`, up to those that may have been before its call with
-    /// this window, and by thread the numbers of the changes among them that matter to it.
+    /// this window, and by thread the numbers of the changes among them.
     fn ahead(
         &mut self,
         task: TaskId,
@@ -208,12 +287,19 @@ impl Run<'_> {
         if !self.order.spend(looked_at as u64 / LOOKED_AT) {
             return None;
         }
-        let overlapping = later.iter().take(looked_at).filter(|later| later.window.overlaps(&window));
-        let overlapping: Vec<_> = overlapping.take(MOST_CHANGES).collect();
-        let last = overlapping.last().map(|later| later.number);
-        let tasks: HashSet<TaskId> = overlapping.iter().map(|later| later.task).collect();
+        let mut overlapping = later.iter().take(looked_at).filter(|later| later.window.overlaps(&window));
+        let nearest: Vec<_> = overlapping.by_ref().take(MOST_CHANGES).collect();
+        self.order.short |= later.len() > looked_at || overlapping.next().is_some();
+        let last = nearest.last().map(|later| later.number);
+        let tasks: HashSet<TaskId> = nearest.iter().map(|later| later.task).collect();
         let next = self.event + 1;
-        let numbers = next..last.map_or(next, |last| last + 1);
+        let mut numbers = next..last.map_or(next, |last| last + 1);
+        // The replay does not come to what lies beyond its end.
+        let end = [self.how.too_much_at, self.how.stop_at].into_iter().flatten().min();
+        if let Some(end) = end.filter(|&end| end < numbers.end) {
+            self.order.short = true;
+            numbers.end = end.max(next);
+        }
         if !self.order.spend((numbers.end - numbers.start) / LOOKED_AT) {
             return None;
         }
@@ -227,6 +313,14 @@ impl Run<'_> {
                 given = Some((event.task, *window));
             }
             let is_here = || self.task(event.task).is_some_and(|other| other.number == number);
+            // This change overlaps with none: what stands after it was after it, and so after this call.
+            if own.is_none()
+                && let EventKind::Call(call) = &event.kind
+                && changes(call)
+                && is_here()
+            {
+                break;
+            }
             if !tasks.contains(&event.task)
                 || ended.contains(&event.task)
                 || self.order.advanced.contains(&at)
@@ -234,50 +328,61 @@ impl Run<'_> {
             {
                 continue;
             }
-            let call = match &event.kind {
+            let own = own.filter(|own| own.overlaps(&window));
+            let call = match (&event.kind, own) {
                 // Without a window that overlaps it was after this call, as was all that its thread did then.
-                EventKind::Call(call) if own.is_some_and(|own| own.overlaps(&window)) => Some(call),
-                EventKind::Window(_) | EventKind::Fault(_) | EventKind::Reuse(_) => None,
-                EventKind::Compressibility(_) | EventKind::Contents(_) => continue,
+                (EventKind::Call(call), Some(own)) => Some((call, own)),
+                (EventKind::Window(_) | EventKind::Fault(_) | EventKind::Reuse(_), _) => None,
+                (EventKind::Compressibility(_) | EventKind::Contents(_), _) => continue,
                 _ => {
                     ended.insert(event.task);
                     continue;
                 }
             };
             if steps.len() == MOST_EVENTS {
+                self.order.short = true;
                 break;
             }
             let by = self.actor(event.task)?;
-            if let Some(call) = call.filter(|call| changes(call))
-                && matters(call, depends)
-            {
-                Course::of(&mut courses, event.task).places.push(at);
+            if let Some((call, window)) = call.filter(|(call, _)| changes(call)) {
+                let place = Place { at, window, matters: matters(call, depends) };
+                Course::of(&mut courses, event.task).places.push(place);
             }
-            let call = call.filter(|call| changes(call) || depends_on(call).is_some());
+            let call = call.map(|(call, _)| call).filter(|call| changes(call) || depends_on(call).is_some());
             steps.push(Step { number: at, task: event.task, call: call.map(|call| (call.clone(), by)) });
         }
         Some((steps, courses))
     }
 
     /// By thread the places of the last changes that other threads made in the space of `task`, the last
-    /// first, as far as a call of it with this window may have been before them.
-    fn behind(&self, task: TaskId, depends: &Depends, window: Window) -> Vec<Course<usize>> {
-        let Some(number) = self.task(task).map(|task| task.number) else { return Vec::new() };
-        let mut courses = Vec::<Course<usize>>::new();
+    /// first, as far as a call of it with this window may have been before them. And the windows of the calls
+    /// that it was after.
+    fn behind(
+        &mut self,
+        task: TaskId,
+        depends: &Depends,
+        window: Window,
+    ) -> (Vec<Course<usize>>, Vec<Window>) {
+        let (mut courses, mut fixed) = (Vec::<Course<usize>>::new(), Vec::new());
+        let Some(number) = self.task(task).map(|task| task.number) else { return (courses, fixed) };
+        let forgotten = self.order.forgotten.get(&number);
+        self.order.short |= forgotten.is_some_and(|&end| end >= window.start_ns);
         let mut ended = HashSet::from([task]);
-        for (place, change) in self.order.made.iter().enumerate().rev() {
-            if change.space != number || ended.contains(&change.task) {
+        for (at, change) in self.order.made.iter().enumerate().rev() {
+            if change.space != number || (change.looks() && change.task != task) {
                 continue;
             }
             if !change.window.overlaps(&window) || change.followed_by.contains(&task) {
                 ended.insert(change.task);
+            }
+            if ended.contains(&change.task) {
+                fixed.push(change.window);
                 continue;
             }
+            let place = Place { at, window: change.window, matters: matters(&change.call, depends) };
             Course::of(&mut courses, change.task).places.push(place);
         }
-        let made = &self.order.made;
-        courses.retain(|course| course.places.iter().any(|&place| matters(&made[place].call, depends)));
-        courses
+        (courses, fixed)
     }
 
     /// What `call` is tried in.
@@ -305,68 +410,99 @@ impl Run<'_> {
             }
         }
         // All that was changed since the first of them is put back with it.
-        if let Some(first) = earlier.iter().flat_map(|course| &course.places).min() {
-            ranges.extend(self.order.made.iter().skip(*first).flat_map(|change| change.ranges.clone()));
+        let places = earlier.iter().flat_map(|course| &course.places);
+        if let Some(first) = places.map(|place| place.at).min() {
+            ranges.extend(self.order.made.iter().skip(first).flat_map(|change| change.ranges.clone()));
         }
         let committed = self.machine.memory().spaces().commit().promised();
         let cpu = self.schedule.cpu_of(task).unwrap_or(0);
         let scene = self.vcpus[cpu].run(|| Scene::of(&space, &ranges, committed));
-        Some(Stage { call: call.clone(), by, scene, steps })
+        if !self.order.spend(steps.len() as u64 / LOOKED_AT) {
+            return None;
+        }
+        let cost = |call: &Call| {
+            let mapped = if changes(call) {
+                changed_by(call, program_break).iter().map(|range| scene.meeting(range)).sum()
+            } else {
+                depends_on(call).map_or(0, |depends| scene.meeting(&depends.range))
+            };
+            // A call that is refused has mostly gone less far.
+            let walked = if changes(call) && call.errno().is_none() { mapped } else { mapped / LOOKED_AT };
+            1 + walked + work_of(call)
+        };
+        let work = steps.iter().map(|step| step.call.as_ref().map_or(1, |(call, _)| cost(call))).collect();
+        let own_work = cost(call);
+        Some(Stage { call: call.clone(), by, scene, steps, work, own_work })
     }
 
     /// Whether the call has its recorded result in this order; `None` if it is not tried.
-    fn tried(&mut self, stage: &Stage, candidate: &Candidate) -> Option<bool> {
-        let steps = stage.steps.iter().filter(|step| candidate.has(step.task, step.number));
-        let steps: Vec<&Step> = steps.collect();
-        let costs = TRIAL_COSTS + stage.scene.mappings() + steps.len() as u64;
+    fn tried(&mut self, task: TaskId, stage: &Stage, candidate: &Candidate) -> Option<bool> {
+        let made = &self.order.made;
+        let first = candidate.undone.iter().min().copied().unwrap_or(made.len());
+        let space = candidate.undone.first().map(|&place| made[place].space);
+        let is_since =
+            |change: &Change| Some(change.space) == space && (!change.looks() || change.task == task);
+        let since: Vec<usize> = (first..made.len()).filter(|&place| is_since(&made[place])).collect();
+        let steps = || stage.steps.iter().zip(&stage.work);
+        let steps = || steps().filter(|(step, _)| candidate.has(step.task, step.number));
+        // What is put back is changed again.
+        let of_change =
+            |place: &usize| 2 + 2 * made[*place].before.len() as u64 + work_of(&made[*place].call);
+        let costs = TRIAL_COSTS + stage.scene.mappings() + stage.own_work;
+        let costs =
+            costs + steps().map(|(_, work)| work).sum::<u64>() + since.iter().map(of_change).sum::<u64>();
         if !self.order.spend(costs) {
             return None;
         }
+        let steps: Vec<&Step> = steps().map(|(step, _)| step).collect();
         let config = self.how.config;
         let order = &mut self.order;
-        let trials = order.trials.get_or_insert_with(|| Trials::new(config)).as_ref()?;
+        let trials = order.trials.get_or_insert_with(|| Trials::new(config)).as_ref();
         let made = &order.made;
         let undone = |place: &usize| candidate.undone.contains(place);
-        let first = candidate.undone.iter().min().copied().unwrap_or(made.len());
-        let space = candidate.undone.first().map(|&place| made[place].space);
-        let since: Vec<usize> =
-            (first..made.len()).filter(|&place| Some(made[place].space) == space).collect();
-        let again = |trial: &Trial<'_>, place: usize| trial.change(&made[place].call, &made[place].by);
+        let again = |trial: &Trial<'_>, place: usize| {
+            let Change { call, by, .. } = &made[place];
+            if made[place].looks() { trial.agrees(call, by) } else { trial.change(call, by) }
+        };
         let at = made.get(first).map_or(stage.scene.program_break(), |change| change.program_break);
-        let (agrees, brought_in) = trials.run(&stage.scene, at, |trial| {
-            since.iter().rev().all(|&place| trial.put_back(&made[place].ranges, &made[place].before))
-                && since.iter().filter(|place| !undone(place)).all(|&place| again(trial, place))
-                && steps.iter().filter_map(|step| step.call.as_ref()).all(|(call, by)| {
-                    if changes(call) { trial.change(call, by) } else { trial.agrees(call, by) }
-                })
-                && trial.agrees(&stage.call, &stage.by)
-                && since.iter().filter(|place| undone(place)).all(|&place| again(trial, place))
-        })?;
+        let tried = trials.and_then(|trials| {
+            trials.run(&stage.scene, at, |trial| {
+                since.iter().rev().all(|&place| trial.put_back(&made[place].ranges, &made[place].before))
+                    && since.iter().filter(|place| !undone(place)).all(|&place| again(trial, place))
+                    && steps.iter().filter_map(|step| step.call.as_ref()).all(|(call, by)| {
+                        if changes(call) { trial.change(call, by) } else { trial.agrees(call, by) }
+                    })
+                    && trial.agrees(&stage.call, &stage.by)
+                    && since.iter().filter(|place| undone(place)).all(|&place| again(trial, place))
+            })
+        });
+        let Some((agrees, brought_in)) = tried else {
+            // There is no machine for it, or too little memory.
+            order.short = true;
+            return None;
+        };
         // It is done: what is left after it is what the next one may cost.
-        order.costs = order.costs.saturating_sub(brought_in + 2 * since.len() as u64);
+        order.costs = order.costs.saturating_sub(brought_in);
         Some(agrees)
     }
 
     /// Makes these events before their places: `task` makes a call after them.
     pub(super) fn advance(&mut self, task: TaskId, numbers: &[u64], upcoming: &mut dyn Upcoming) {
         let here = self.event;
-        let mut made = Vec::new();
         for &number in numbers {
+            if self.is_over() {
+                break;
+            }
             let Some(event) = upcoming.get(number).cloned() else { continue };
             self.order.advanced.insert(number);
             self.event = number;
-            self.make_before_its_place(&event, &mut made);
+            self.make_before_its_place(&event, task);
         }
         self.event = here;
-        for mut change in made {
-            if let Made::Known(change) = &mut change {
-                change.followed_by.push(task);
-            }
-            self.keep(change);
-        }
     }
 
-    fn make_before_its_place(&mut self, event: &Event, made: &mut Vec<Made>) {
+    /// `task` makes a call after this event.
+    fn make_before_its_place(&mut self, event: &Event, task: TaskId) {
         match &event.kind {
             EventKind::Window(window) => self.order.note(event.task, *window),
             EventKind::Fault(fault) => self.fault(event, fault),
@@ -374,7 +510,16 @@ impl Run<'_> {
             EventKind::Call(call) => {
                 self.switch(event);
                 let window = self.order.window_of(event.task);
-                made.extend(window.and_then(|window| self.change_before(event.task, call, window)));
+                let made = window.and_then(|window| self.change_before(event.task, call, window));
+                if window.is_none() {
+                    self.call_alone(event.task, call);
+                }
+                if let Some(mut made) = made {
+                    if let Made::Known(change) = &mut made {
+                        change.followed_by.push(task);
+                    }
+                    self.keep(made);
+                }
                 if let Some((process, verdict)) = self.verdict(event, call) {
                     self.judge(process, call, verdict);
                 }
@@ -393,5 +538,12 @@ fn matters(change: &Call, depends: &Depends) -> bool {
 pub(super) enum Made {
     Known(Box<Change>),
     /// In this space; what was mapped before it is not known.
-    Unknown(usize),
+    Unknown(usize, Window),
+}
+
+impl Made {
+    /// Whether it only looked.
+    pub(super) fn looks(&self) -> bool {
+        matches!(self, Self::Known(change) if change.looks())
+    }
 }
