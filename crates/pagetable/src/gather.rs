@@ -368,6 +368,8 @@ impl<'s, P: Platform> Gather<'s, P> {
     /// Counts the noted runs, and the entries of the huge zero page, as unmapped. The flush is done, and no
     /// lock of a table is held.
     pub(crate) fn drop_noted(&mut self) {
+        // It spins for head locks.
+        let _pin = self.memory.platform().pin();
         if let Some((zero, entries)) = self.zeros.take() {
             self.memory.put_huge_zero(zero, entries);
         }

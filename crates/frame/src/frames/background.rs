@@ -7,10 +7,9 @@ impl<P: Platform> Frames<P> {
     /// Frames that background reclaim should still free in the zones of the machine: none while every zone is
     /// above its `low` watermark, boost included; once one falls below, what it lacks to reach `high`.
     pub fn background_target(&self) -> u64 {
-        let lacking = self
-            .zones
-            .populated()
-            .map(|zone| zone.levels.get().lacking(zone.free() + super::report::listed_pages(zone)));
+        let lacking = self.zones.populated().map(|zone| {
+            zone.levels.get().lacking(zone.free() + super::report::listed_pages(self.platform(), zone))
+        });
         lacking.sum()
     }
 

@@ -2,11 +2,13 @@
 
 use super::Frames;
 use crate::kind::Kind;
+use crate::limbo::LimboLists;
 use crate::map::Migratetype;
+use crate::pcp::PcpSet;
 use crate::zone::{Zone, ZoneReport};
 use crate::zone_id::ZoneId;
 use quire_arch::{CpuId, Platform};
-use quire_sync::SpinStatistics;
+use quire_sync::{SpinLock, SpinStatistics};
 
 /// The machine in numbers; frames throughout.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -38,15 +40,18 @@ pub struct PcpReport {
     pub batch: u64,
 }
 
-/// Frames on the CPUs' lists for `zone`.
-pub(super) fn listed_pages<P: Platform>(zone: &Zone<P>) -> u64 {
-    zone.pcp.iter().map(|set| set.lists.lock().pages() + set.returned.pages()).sum()
+/// Frames on the CPUs' lists for `zone`. Pinned for each list only.
+pub(super) fn listed_pages<P: Platform>(platform: &P, zone: &Zone<P>) -> u64 {
+    let of = |set: &PcpSet<P>| {
+        let _pin = platform.pin();
+        set.lists.lock().pages() + set.returned.pages()
+    };
+    zone.pcp.iter().map(of).sum::<u64>()
 }
-
 impl<P: Platform> Frames<P> {
     /// Frames that are free, those on the CPUs' lists included.
     pub fn free_frames(&self) -> u64 {
-        self.zones.populated().map(|zone| zone.free() + listed_pages(zone)).sum()
+        self.zones.populated().map(|zone| zone.free() + listed_pages(self.platform(), zone)).sum()
     }
 
     /// One zone in numbers. Takes its locks one after another. A zone that the machine does not have is
@@ -71,8 +76,13 @@ impl<P: Platform> Frames<P> {
 
     fn report(&self, zone: &Zone<P>) -> ZoneReport {
         let lock = zone.lock_statistics();
-        let pcp = listed_pages(zone);
-        let pcp_peak = zone.pcp.iter().map(|set| set.lists.lock().peak() + set.returned.peak()).sum();
+        let pcp = listed_pages(self.platform(), zone);
+        let peak = |set: &PcpSet<P>| {
+            let _pin = self.platform().pin();
+            set.lists.lock().peak() + set.returned.peak()
+        };
+        let pcp_peak = zone.pcp.iter().map(peak).sum();
+        let _pin = self.platform().pin();
         let (watermarks, lowmem_reserve) = (zone.levels.get(), zone.levels.lowmem_reserve());
         let buddy = zone.lock(&self.platform);
         ZoneReport {
@@ -98,6 +108,7 @@ impl<P: Platform> Frames<P> {
         let zone = self.zones.all().get(id.into().index());
         let sets = zone.into_iter().flat_map(|zone| zone.pcp.iter().enumerate());
         sets.filter_map(|(cpu, set)| {
+            let _pin = self.platform().pin();
             let lists = set.lists.lock();
             let limits = lists.limits();
             Some(PcpReport {
@@ -116,11 +127,15 @@ impl<P: Platform> Frames<P> {
 
     /// The machine in numbers.
     pub fn totals(&self) -> FrameTotals {
+        let waiting = |limbo: &SpinLock<LimboLists, P>| {
+            let _pin = self.platform().pin();
+            limbo.lock().blocks()
+        };
         FrameTotals {
             present: self.zones.populated().map(Zone::present).sum(),
             managed: self.zones.populated().map(Zone::managed).sum(),
             free: self.free_frames(),
-            limbo_blocks: self.limbo.iter().map(|limbo| limbo.lock().blocks()).sum(),
+            limbo_blocks: self.limbo.iter().map(waiting).sum(),
         }
     }
 

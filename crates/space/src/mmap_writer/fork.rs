@@ -25,8 +25,8 @@ impl<P: Platform> MmapWriter<'_, P> {
         while let Some(vma) = self.first_ending_after(at) {
             let snapshot = vma.snapshot();
             at = snapshot.range.end();
-            if self.core.is_killed() {
-                // As in Linux, before each mapping: the reaper waits for the lock.
+            if self.core.is_killed() || child.is_killed() {
+                // As in Linux, before each mapping: the reaper waits for the lock of the one, or of the other.
                 return Err(Error::NoFrames(AllocError::OutOfMemory));
             }
             if snapshot.flags.contains(VmFlags::DONTCOPY) {
