@@ -104,7 +104,9 @@ impl Setting {
     /// The files in which a host set like this differs from one set as `other`, with their words here.
     pub(crate) fn differing(&self, other: &Self) -> String {
         let words = self.words(other).into_iter().map(|(word, file)| format!("{file}={word}"));
-        words.collect::<Vec<_>>().join(", ")
+        let (defrag, others) = (self.huge.policy.defrag(), other.huge.policy.defrag());
+        let defrag = (defrag != others).then(|| format!("defrag={}", defrag.name()));
+        words.chain(defrag).collect::<Vec<_>>().join(", ")
     }
 
     /// What is to be written to which file below [`FOLDER`] on a host that is set as `present`, in this

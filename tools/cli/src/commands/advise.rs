@@ -138,7 +138,7 @@ fn run_within_limit(
             let beside = beside.transpose()?;
             Ok(Some(found.compare(beside.as_ref().unwrap_or(row))))
         }
-        Err(error @ MeasureError::NotRestored(_)) => Err(Failure::work(error)),
+        Err(error @ (MeasureError::NotRestored(_) | MeasureError::Failed(_))) => Err(Failure::work(error)),
         // As on a host without zram: what was measured without a limit is worth printing.
         Err(error) => {
             warn(format_args!("not run within {}: {error}", setting.name()));
