@@ -64,8 +64,8 @@ pub(super) struct Order {
     window: Option<(TaskId, Window)>,
     /// The last changes that overlapped with others, and what other threads found since the first of them.
     made: VecDeque<Change>,
-    /// By space the last end of a change that was made, and of which is not known any more what it changed.
-    forgotten: HashMap<usize, u64>,
+    /// By space and thread the last end of a change that was made, and of which is not known any more what it changed.
+    forgotten: HashMap<usize, HashMap<TaskId, u64>>,
     /// Numbers of events that were made before their place.
     advanced: HashSet<u64>,
     /// What trials may still cost.
@@ -122,8 +122,8 @@ impl Order {
     }
 
     /// This change of `space` cannot be undone.
-    fn forget(&mut self, space: usize, window: Window) {
-        let end = self.forgotten.entry(space).or_default();
+    fn forget(&mut self, space: usize, task: TaskId, window: Window) {
+        let end = self.forgotten.entry(space).or_default().entry(task).or_default();
         *end = window.end_ns.max(*end);
     }
 
@@ -186,7 +186,7 @@ impl Run<'_> {
             }
             if !known || before.len() > MOST_MAPPINGS {
                 // What was changed before it cannot be put back any more.
-                return Some(Made::Unknown(number, window));
+                return Some(Made::Unknown(number, task, window));
             }
         } else {
             depends_on(call)?;
@@ -218,14 +218,14 @@ impl Run<'_> {
         let order = &mut self.order;
         match made {
             Made::Known(change) => order.made.push_back(*change),
-            Made::Unknown(space, window) => {
+            Made::Unknown(space, task, window) => {
                 let (gone, kept): (VecDeque<_>, _) =
                     order.made.drain(..).partition(|other| other.space == space);
                 order.made = kept;
                 for change in gone.iter().filter(|change| !change.looks()) {
-                    order.forget(space, change.window);
+                    order.forget(space, change.task, change.window);
                 }
-                order.forget(space, window);
+                order.forget(space, task, window);
             }
         }
         let mut changes = order.made.iter().filter(|change| !change.looks()).count();
@@ -237,7 +237,7 @@ impl Run<'_> {
             let Some(first) = order.made.pop_front() else { break };
             if !first.looks() {
                 changes -= 1;
-                order.forget(first.space, first.window);
+                order.forget(first.space, first.task, first.window);
             }
         }
     }
@@ -287,7 +287,8 @@ impl Run<'_> {
         if !self.order.spend(looked_at as u64 / LOOKED_AT) {
             return None;
         }
-        let mut overlapping = later.iter().take(looked_at).filter(|later| later.window.overlaps(&window));
+        let mut overlapping =
+            later.iter().take(looked_at).filter(|later| later.task != task && later.window.overlaps(&window));
         let nearest: Vec<_> = overlapping.by_ref().take(MOST_CHANGES).collect();
         self.order.short |= later.len() > looked_at || overlapping.next().is_some();
         let last = nearest.last().map(|later| later.number);
@@ -366,7 +367,8 @@ impl Run<'_> {
         let (mut courses, mut fixed) = (Vec::<Course<usize>>::new(), Vec::new());
         let Some(number) = self.task(task).map(|task| task.number) else { return (courses, fixed) };
         let forgotten = self.order.forgotten.get(&number);
-        self.order.short |= forgotten.is_some_and(|&end| end >= window.start_ns);
+        self.order.short |=
+            forgotten.is_some_and(|ends| ends.iter().any(|(&of, &end)| of != task && end >= window.start_ns));
         let mut ended = HashSet::from([task]);
         for (at, change) in self.order.made.iter().enumerate().rev() {
             if change.space != number || (change.looks() && change.task != task) {
@@ -538,7 +540,7 @@ fn matters(change: &Call, depends: &Depends) -> bool {
 pub(super) enum Made {
     Known(Box<Change>),
     /// In this space; what was mapped before it is not known.
-    Unknown(usize, Window),
+    Unknown(usize, TaskId, Window),
 }
 
 impl Made {
