@@ -36,6 +36,7 @@ const NEVER: &[(&str, &str, &str)] = &[
     ("crates/memcg/src/lists/node.rs", "remove", SAME_NAME),
     ("crates/memcg/src/lists/node.rs", "insert", SAME_NAME),
     ("crates/memcg/src/lists/split.rs", "relabel", SAME_NAME),
+    ("crates/memcg/src/lists/split.rs", "put_beside", SAME_NAME),
     ("crates/swap/src/allocate.rs", "try_hint", SAME_NAME),
     ("crates/swap/src/allocate.rs", "try_lists", SAME_NAME),
     ("crates/swap/src/device/compressed/pool/mod.rs", "allocate: reserve", SAME_NAME),
