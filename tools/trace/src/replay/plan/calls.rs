@@ -92,19 +92,20 @@ fn follow(image: &mut Image, budget: &mut Budget, call: &Call) -> bool {
         libc::SYS_brk => set_brk(image, budget, call.result as u64),
         libc::SYS_mprotect | libc::SYS_pkey_mprotect => {
             let (accessible, writable) = (third & PROTECTIONS != 0, third & libc::PROT_WRITE as u64 != 0);
-            let parts = image.layout.change(range, |kind| Kind { accessible, writable, ..kind });
+            let changed = |kind| Kind { accessible, writable, ..kind };
+            let Some(parts) = image.layout.change(budget, range, changed) else { return false };
             let opened = |(_, before, _): &&(_, Kind, _)| before.locked && !before.writable && writable;
             let opened: Vec<_> = parts.iter().filter(opened).map(|(part, ..)| part.clone()).collect();
             opened.into_iter().all(|part| image.populate(budget, part, false))
         }
         libc::SYS_mlock | libc::SYS_mlock2 => {
             let at_touch = i64::from(call.number) == libc::SYS_mlock2 && third & MLOCK_ONFAULT != 0;
-            image.layout.change(range.clone(), |kind| Kind { locked: !at_touch, ..kind });
-            at_touch || image.populate(budget, range, false)
+            let locked = |kind| Kind { locked: !at_touch, ..kind };
+            image.layout.change(budget, range.clone(), locked).is_some()
+                && (at_touch || image.populate(budget, range, false))
         }
         libc::SYS_munlock => {
-            image.layout.change(range, |kind| Kind { locked: false, ..kind });
-            true
+            image.layout.change(budget, range, |kind| Kind { locked: false, ..kind }).is_some()
         }
         libc::SYS_mlockall => {
             let has = |flag: i32| first & flag as u64 != 0;
@@ -113,13 +114,13 @@ fn follow(image: &mut Image, budget: &mut Budget, call: &Call) -> bool {
             if !has(libc::MCL_CURRENT) {
                 return true;
             }
-            image.layout.change(0..u64::MAX, |kind| Kind { locked: !at_touch, ..kind });
-            at_touch || image.populate(budget, 0..u64::MAX, false)
+            let locked = |kind| Kind { locked: !at_touch, ..kind };
+            image.layout.change(budget, 0..u64::MAX, locked).is_some()
+                && (at_touch || image.populate(budget, 0..u64::MAX, false))
         }
         libc::SYS_munlockall => {
             image.locks_new = false;
-            image.layout.change(0..u64::MAX, |kind| Kind { locked: false, ..kind });
-            true
+            image.layout.change(budget, 0..u64::MAX, |kind| Kind { locked: false, ..kind }).is_some()
         }
         libc::SYS_madvise => advise(image, budget, range, third as i32),
         libc::SYS_process_madvise
@@ -186,6 +187,8 @@ fn map(image: &mut Image, budget: &mut Budget, call: &Call) -> bool {
         shared,
         locked: has(libc::MAP_LOCKED) || image.locks_new,
         grows_down: has(libc::MAP_GROWSDOWN),
+        wiped_at_fork: false,
+        left_at_fork: false,
         advice: Advice::None,
     };
     let populated = has(libc::MAP_POPULATE).then(|| populated_bytes(call));
@@ -234,8 +237,16 @@ fn advise(image: &mut Image, budget: &mut Budget, range: Range<u64>, advice: i32
         libc::MADV_DONTNEED | MADV_DONTNEED_LOCKED | libc::MADV_REMOVE => image.drop_pages(budget, &range),
         libc::MADV_HUGEPAGE | libc::MADV_NOHUGEPAGE => {
             let advice = if advice == libc::MADV_HUGEPAGE { Advice::Huge } else { Advice::NoHuge };
-            image.layout.change(range.clone(), |kind| Kind { advice, ..kind });
-            image.look_again(budget, &range)
+            image.layout.change(budget, range.clone(), |kind| Kind { advice, ..kind }).is_some()
+                && image.look_again(budget, &range)
+        }
+        libc::MADV_WIPEONFORK | libc::MADV_KEEPONFORK => {
+            let wiped_at_fork = advice == libc::MADV_WIPEONFORK;
+            image.layout.change(budget, range, |kind| Kind { wiped_at_fork, ..kind }).is_some()
+        }
+        libc::MADV_DONTFORK | libc::MADV_DOFORK => {
+            let left_at_fork = advice == libc::MADV_DONTFORK;
+            image.layout.change(budget, range, |kind| Kind { left_at_fork, ..kind }).is_some()
         }
         // A range that is collapsed to large folios is there as a whole.
         libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE | libc::MADV_COLLAPSE => {

@@ -6,7 +6,7 @@
 
 use super::block::{Bits, Demand};
 use super::budget::Budget;
-use super::space::{Image, Pages};
+use super::space::{Image, Pages, leave_dropped};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -66,8 +66,10 @@ impl Users {
 struct Layer {
     pages: Pages,
     below: Option<usize>,
-    /// The pages of all layers below.
+    /// The pages of all layers below, but for those that were dropped before this layer was made.
     inherited: Arc<Inherited>,
+    /// Some were.
+    has_dropped: bool,
     users: Users,
     /// Bytes that it takes.
     bytes: u64,
@@ -116,7 +118,8 @@ impl Layers {
             self.exchange(below, User::Space(parent), User::Layer(number));
             let mut users = Users::default();
             users.add(User::Space(parent));
-            self.layers.insert(number, Layer { pages, below, inherited, users, bytes });
+            let has_dropped = image.has_dropped;
+            self.layers.insert(number, Layer { pages, below, inherited, has_dropped, users, bytes });
         }
         if let Some(layer) = image.top.and_then(|top| self.layers.get_mut(&top)) {
             layer.users.add(User::Space(child));
@@ -136,7 +139,7 @@ impl Layers {
         let Some(layer) = self.layers.get_mut(&top) else { return (None, true) };
         layer.users.remove(User::Space(space));
         let Some(heir) = layer.users.only() else { return (None, true) };
-        let Some(Layer { pages, below, inherited, bytes, .. }) = self.layers.remove(&top) else {
+        let Some(Layer { mut pages, below, mut inherited, bytes, .. }) = self.layers.remove(&top) else {
             return (None, true);
         };
         budget.release(bytes);
@@ -146,14 +149,15 @@ impl Layers {
             User::Space(space) => {
                 let Some(image) = images.get_mut(&space) else { return (None, true) };
                 image.top = below;
-                let ok = image.inherit(budget, inherited);
-                (Some(space), ok && image.take(budget, pages))
+                (Some(space), image.take(budget, pages, inherited))
             }
             User::Layer(number) => {
                 let Some(layer) = self.layers.get_mut(&number) else { return (None, true) };
+                let ok =
+                    !layer.has_dropped || leave_dropped(budget, &layer.inherited, &mut pages, &mut inherited);
                 (layer.below, layer.inherited) = (below, inherited);
                 self.demand.subtract(&layer.pages.demand);
-                let ok = layer.pages.take(budget, pages);
+                let ok = layer.pages.take(budget, pages) && ok;
                 self.demand.add(&layer.pages.demand);
                 (None, ok)
             }

@@ -1,5 +1,6 @@
 //! The mappings of an address space, as far as its need of memory depends on them.
 
+use super::budget::Budget;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -24,6 +25,10 @@ pub(super) struct Kind {
     /// What is mapped comes in at once.
     pub(super) locked: bool,
     pub(super) grows_down: bool,
+    /// A child gets it without its pages.
+    pub(super) wiped_at_fork: bool,
+    /// A child does not get it.
+    pub(super) left_at_fork: bool,
     pub(super) advice: Advice,
 }
 
@@ -104,17 +109,23 @@ impl Layout {
         self.0.insert(range.start, (range.end, kind));
     }
 
-    /// What is mapped in `range` changes so. Returns the parts with what they were and are.
+    /// What is mapped in `range` changes so. Returns the parts that changed, with what they were and are;
+    /// `None` if they are too many. That it looks at the others was charged before.
     pub(super) fn change(
         &mut self,
+        budget: &mut Budget,
         range: Range<u64>,
         to: impl Fn(Kind) -> Kind,
-    ) -> Vec<(Range<u64>, Kind, Kind)> {
-        let parts: Vec<_> = self.within(range).map(|(part, kind)| (part, kind, to(kind))).collect();
-        for (part, _, kind) in parts.iter().filter(|(_, before, after)| before != after) {
+    ) -> Option<Vec<(Range<u64>, Kind, Kind)>> {
+        let parts = self.within(range).map(|(part, kind)| (part, kind, to(kind)));
+        let parts: Vec<_> = parts.filter(|(_, before, after)| before != after).collect();
+        if !budget.edit(parts.len() as u64) {
+            return None;
+        }
+        for (part, _, kind) in &parts {
             self.set(part.clone(), *kind);
         }
-        parts
+        Some(parts)
     }
 
     /// The mapping that a touch at `addr` finds; a stack above grows down to it.
@@ -150,6 +161,8 @@ mod tests {
         shared: false,
         locked: false,
         grows_down: false,
+        wiped_at_fork: false,
+        left_at_fork: false,
         advice: Advice::None,
     };
 
@@ -169,8 +182,11 @@ mod tests {
         layout.clear(0x3000..0x4000);
         assert_eq!(layout.at(0x3fff), None);
         assert_eq!(layout.within(0x2000..0x9001).count(), 3);
-        let parts = layout.change(0x4000..0x6000, |kind| Kind { advice: Advice::Huge, ..kind });
-        assert_eq!(parts.len(), 1);
+        let mut budget = Budget::SMALL;
+        let advised = |kind| Kind { advice: Advice::Huge, ..kind };
+        let parts = layout.change(&mut budget, 0x4000..0x6000, advised);
+        assert_eq!(parts.unwrap().len(), 1);
+        assert_eq!(layout.change(&mut budget, 0x4000..0x6000, advised), Some(Vec::new()));
         assert_eq!(layout.at(0x4000).unwrap().0, 0x4000..0x6000);
         layout.set(0x3000..0x4000, ANONYMOUS);
         assert_eq!(layout.at(0x1000).unwrap().0, 0x1000..0x4000);

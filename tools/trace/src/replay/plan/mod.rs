@@ -445,6 +445,8 @@ fn kind_of(mapping: &Mapping) -> Kind {
         shared: mapping.shared,
         locked: flagged(*b"lo"),
         grows_down: flagged(*b"gd") || mapping.flags == VmFlags::default() && &*mapping.name == b"[stack]",
+        wiped_at_fork: flagged(*b"wf"),
+        left_at_fork: flagged(*b"dc"),
         advice,
     }
 }

@@ -45,6 +45,19 @@ impl Pages {
         }
     }
 
+    /// Of these pages only those that are seen. `false` if that is too much to look at.
+    fn keep(&mut self, budget: &mut Budget, seen: &Inherited) -> bool {
+        for (number, block) in &mut self.blocks {
+            let gone = seen.get(number).map_or(block.touched, |seen| block.touched.without(seen));
+            if !gone.is_empty() {
+                self.demand.subtract(&block.demand());
+                block.drop_pages(&gone);
+                self.demand.add(&block.demand());
+            }
+        }
+        budget.edit(self.blocks.len() as u64)
+    }
+
     /// Adds other pages. `false` if that is too much to look at.
     pub(super) fn take(&mut self, budget: &mut Budget, mut other: Self) -> bool {
         // The smaller into the larger.
@@ -67,6 +80,23 @@ impl Pages {
         }
         budget.edit(visited)
     }
+}
+
+/// What had seen `seen` takes the pages of a layer, and sees those `below`: what it dropped since stays gone.
+/// `false` if that is too much to look at.
+pub(super) fn leave_dropped(
+    budget: &mut Budget,
+    seen: &Inherited,
+    pages: &mut Pages,
+    below: &mut Arc<Inherited>,
+) -> bool {
+    if !budget.visit(below.len() as u64) || !pages.keep(budget, seen) {
+        return false;
+    }
+    for (block, pages) in Arc::make_mut(below).iter_mut() {
+        *pages = seen.get(block).map_or(Bits::default(), |seen| pages.and(seen));
+    }
+    true
 }
 
 /// Page tables of all levels.
@@ -350,22 +380,6 @@ impl Image {
         budget.edit(dropped)
     }
 
-    /// It inherits these pages from now on, which are some of those before: what it dropped stays so. `false`
-    /// if that is too much to look at.
-    pub(super) fn inherit(&mut self, budget: &mut Budget, pages: Arc<Inherited>) -> bool {
-        let before = std::mem::replace(&mut self.inherited, pages);
-        if !self.has_dropped {
-            return true;
-        }
-        if !budget.visit(self.inherited.len() as u64) {
-            return false;
-        }
-        for (block, pages) in Arc::make_mut(&mut self.inherited).iter_mut() {
-            *pages = before.get(block).map_or(Bits::default(), |had| pages.and(had));
-        }
-        true
-    }
-
     /// The mappings in `range` have changed: tables of blocks in which there are none are gone, and what
     /// touches bring in is another. `false` if that is too much to look at.
     pub(super) fn look_again(&mut self, budget: &mut Budget, range: &Range<u64>) -> bool {
@@ -387,39 +401,49 @@ impl Image {
         budget.edit(found.len() as u64) && budget.visit(mappings / 4)
     }
 
-    /// What is in `from` is now at `to`. The mappings were moved before.
+    /// What is in `from` is now at `to`. The mappings were moved before. What others have, too, counts as if
+    /// it was copied: it stays here when they go, and is found at its old place no more.
     pub(super) fn move_pages(&mut self, budget: &mut Budget, from: &Range<u64>, to: u64) -> bool {
-        let tables: Vec<u64> = self.inherited.range(blocks_of(from)).map(|(block, _)| *block).collect();
+        let inherited: Vec<(u64, Bits)> =
+            self.inherited.range(blocks_of(from)).map(|(number, pages)| (*number, *pages)).collect();
         let found: Vec<(u64, Block)> =
             self.own.blocks.range(blocks_of(from)).map(|(number, block)| (*number, *block)).collect();
         // Each page is looked at.
         if !self.drop_inherited(budget, from)
-            || !budget.visit(tables.len() as u64)
-            || !budget.visit(found.len() as u64 * PAGES / 4)
+            || !budget.visit((inherited.len() + found.len()) as u64 * PAGES / 4)
         {
             return false;
         }
         let place = |addr: u64| to + (addr.clamp(from.start, from.end - 1) - from.start);
-        for block in tables {
-            self.enter(budget, place(addrs_of(block).start) >> BLOCK_SHIFT);
+        for (number, pages) in inherited {
+            self.enter(budget, place(addrs_of(number).start) >> BLOCK_SHIFT);
+            // Of the pages that it wrote it has its own.
+            let own = self.own.blocks.get(&number).map_or(Bits::default(), |block| block.touched);
+            for page in pages.without(&own).and(&part_of(number, from)).pages() {
+                self.put_page(budget, place((number << BLOCK_SHIFT) + (page << PAGE_SHIFT)), true, false);
+            }
         }
         for (number, block) in found {
             let moved = part_of(number, from);
             self.own.edit(number, |block| block.drop_pages(&moved));
             for page in block.touched.and(&moved).pages() {
                 let addr = place((number << BLOCK_SHIFT) + (page << PAGE_SHIFT));
-                let (at, page_there) = (addr >> BLOCK_SHIFT, addr >> PAGE_SHIFT & (PAGES - 1));
-                let (framed, copied) = (block.framed.has(page), block.copied.has(page));
-                if !self.enter(budget, at) {
-                    self.count_loosely(1, 1, Kind::default());
-                } else if copied {
-                    self.own.edit(at, |block| block.copy(page_there, framed));
-                } else if let Some(block) = self.own.blocks.get_mut(&at) {
-                    self.own.demand.add(&block.touch(page_there, framed));
-                }
+                self.put_page(budget, addr, block.framed.has(page), block.copied.has(page));
             }
         }
         true
+    }
+
+    /// A page is moved to `addr`.
+    fn put_page(&mut self, budget: &mut Budget, addr: u64, framed: bool, copied: bool) {
+        let (number, page) = (addr >> BLOCK_SHIFT, addr >> PAGE_SHIFT & (PAGES - 1));
+        if !self.enter(budget, number) {
+            self.count_loosely(1, 1, Kind::default());
+        } else if copied {
+            self.own.edit(number, |block| block.copy(page, framed));
+        } else if let Some(block) = self.own.blocks.get_mut(&number) {
+            self.own.demand.add(&block.touch(page, framed));
+        }
     }
 
     /// A copy for a child, which stands on the same layer. `None` if that is too much.
@@ -427,7 +451,7 @@ impl Image {
         let walked = budget.mappings(self.layout.len() as u64)
             && budget.visit(self.tables.len())
             && budget.bring_in(self.tables.count.saturating_mul(PAGES_OF_WALK));
-        walked.then(|| Self {
+        let mut child = walked.then(|| Self {
             users: 1,
             layout: self.layout.clone(),
             brk: self.brk,
@@ -441,11 +465,30 @@ impl Image {
             loose: self.loose,
             counted: Demand::default(),
             held: 0,
-        })
+        })?;
+        child.leave_at_fork(budget).then_some(child)
     }
 
-    /// What it had in common with others is its own again. `false` if that is too much to look at.
-    pub(super) fn take(&mut self, budget: &mut Budget, pages: Pages) -> bool {
+    /// Drops what advice keeps from a child. `false` if that is too much to look at.
+    fn leave_at_fork(&mut self, budget: &mut Budget) -> bool {
+        let parts = self.layout.within(0..USER_END);
+        let parts: Vec<_> = parts.filter(|(_, kind)| kind.wiped_at_fork || kind.left_at_fork).collect();
+        budget.edit(parts.len() as u64)
+            && parts.into_iter().all(|(part, kind)| {
+                if kind.left_at_fork {
+                    self.layout.clear(part.clone());
+                }
+                self.drop_inherited(budget, &part)
+            })
+    }
+
+    /// What it had in common with others is its own again, and it inherits what is below. `false` if that is
+    /// too much to look at.
+    pub(super) fn take(&mut self, budget: &mut Budget, mut pages: Pages, below: Arc<Inherited>) -> bool {
+        let seen = std::mem::replace(&mut self.inherited, below);
+        if self.has_dropped && !leave_dropped(budget, &seen, &mut pages, &mut self.inherited) {
+            return false;
+        }
         let ok = self.own.take(budget, pages);
         // Mappings may have changed since the fork.
         let few = self.own.blocks.len() <= MOST_LOOKED_AT;

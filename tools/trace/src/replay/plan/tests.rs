@@ -33,8 +33,17 @@ fn step(needs: &mut Needs, task: usize, kind: EventKind) {
 }
 
 fn call(needs: &mut Needs, number: i64, args: [u64; 6], result: u64) {
+    call_by(needs, 0, number, args, result);
+}
+
+fn call_by(needs: &mut Needs, task: usize, number: i64, args: [u64; 6], result: u64) {
     let call = Call { number: number as u32, args, result: result as i64, detail: CallDetail::None };
-    step(needs, 0, EventKind::Call(call));
+    step(needs, task, EventKind::Call(call));
+}
+
+/// `madvise` of the start of the data.
+fn advise(needs: &mut Needs, bytes: u64, advice: i32) {
+    call(needs, libc::SYS_madvise, [START, bytes, advice as u64, 0, 0, 0], 0);
 }
 
 fn touch(needs: &mut Needs, task: usize, pages: impl IntoIterator<Item = u64>, access: Access) {
@@ -131,8 +140,7 @@ fn what_a_child_drops_of_what_it_inherited_comes_in_anew() {
         fork_to(&mut needs, 1);
         fork_to(&mut needs, 2);
         for &(number, args, result) in drops {
-            let call = Call { number: number as u32, args, result: result as i64, detail: CallDetail::None };
-            step(&mut needs, 1, EventKind::Call(call));
+            call_by(&mut needs, 1, number, args, result);
         }
         write(&mut needs, 1, (0..16_384).step_by(512));
         let tables = 3 * (32 + UPPER);
@@ -142,6 +150,85 @@ fn what_a_child_drops_of_what_it_inherited_comes_in_anew() {
         write(&mut needs, 2, (0..16_384).step_by(512));
         assert_pages(&needs, always(), 2 * 16_384 + 32 + tables);
     }
+}
+
+/// Moves the first 64 MiB to where there is room for twice as much.
+fn move_data(needs: &mut Needs, task: usize) {
+    let grown = [START, 64 * MIB, 128 * MIB, libc::MREMAP_MAYMOVE as u64, 0, 0];
+    call_by(needs, task, libc::SYS_mremap, grown, START + GIB);
+}
+
+/// What a space moves after a fork stays there when the other process ends, and counts once then.
+#[test]
+fn what_is_moved_after_a_fork_stays_when_the_other_process_ends() {
+    for ([mover, other], execs) in [([0, 1], false), ([1, 0], false), ([0, 1], true), ([1, 0], true)] {
+        // Huge pages move as such.
+        for step in [1, 512] {
+            let mut needs = needs(data(64 * MIB));
+            write(&mut needs, 0, (0..16_384).step_by(step));
+            fork(&mut needs);
+            move_data(&mut needs, mover);
+            if execs {
+                exec(&mut needs, other, Vec::new());
+            } else {
+                exit(&mut needs, other);
+            }
+            let moved = |needs: &Needs| [needs.pages([0, 0]), needs.pages([9, 9])];
+            let tables = 32 + UPPER;
+            assert_eq!(moved(&needs), [16_384 / step as u64 + tables, 16_384 + tables]);
+            write(&mut needs, mover, ((GIB >> 12) + 16_384..(GIB >> 12) + 32_768).step_by(step));
+            let tables = 64 + UPPER;
+            assert_eq!(moved(&needs), [32_768 / step as u64 + tables, 32_768 + tables]);
+            exit(&mut needs, mover);
+            assert_eq!((needs.pages([9, 9]), needs.layers.is_empty()), (0, true));
+        }
+    }
+}
+
+/// What a space wrote after the fork is moved as its own, and what it moved and forked again counts once.
+#[test]
+fn what_was_moved_is_gone_from_the_layers_that_are_merged() {
+    let mut needs = needs(data(64 * MIB));
+    write(&mut needs, 0, 0..16_384);
+    fork_to(&mut needs, 1);
+    write(&mut needs, 0, 0..5120);
+    move_data(&mut needs, 0);
+    fork_to(&mut needs, 2);
+    // Of the first child, of the two others, and their tables, with those of the old place.
+    assert_eq!(needs.pages([0, 0]), 16_384 + 16_384 + 32 + UPPER + 2 * (64 + UPPER + 1));
+    exit(&mut needs, 1);
+    assert_eq!(needs.pages([0, 0]), 16_384 + 2 * (64 + UPPER + 1));
+    exit(&mut needs, 2);
+    assert_eq!(needs.pages([0, 0]), 16_384 + 32 + UPPER);
+}
+
+/// A child has nothing of what is wiped for it, and no mapping where there is none for it.
+#[test]
+fn what_advice_keeps_from_a_child_comes_in_anew() {
+    let mut needs = needs(data(64 * MIB));
+    write(&mut needs, 0, 0..16_384);
+    advise(&mut needs, 64 * MIB, libc::MADV_WIPEONFORK);
+    fork(&mut needs);
+    write(&mut needs, 1, (0..16_384).step_by(512));
+    let tables = 32 + UPPER;
+    assert_eq!(needs.pages([9, 9]), 2 * (16_384 + tables));
+    assert_eq!(needs.pages([0, 0]), 16_384 + 32 + 2 * tables);
+    // What a child that copies needs is another matter.
+    advise(&mut needs, 64 * MIB, libc::MADV_KEEPONFORK);
+    fork_to(&mut needs, 2);
+    write(&mut needs, 2, (0..16_384).step_by(512));
+    assert_eq!(needs.pages([9, 9]), 2 * 16_384 + 32 + 3 * tables);
+    exit(&mut needs, 2);
+    exit(&mut needs, 0);
+    assert_eq!(needs.pages([0, 0]), 32 + tables);
+    exec(&mut needs, 0, data(64 * MIB));
+    exit(&mut needs, 1);
+    write(&mut needs, 0, 0..16_384);
+    advise(&mut needs, 64 * MIB, libc::MADV_DONTFORK);
+    fork(&mut needs);
+    write(&mut needs, 1, 0..16_384);
+    exit(&mut needs, 0);
+    assert_eq!(needs.pages([9, 9]), 0);
 }
 
 #[test]
@@ -382,6 +469,11 @@ fn a_look_at_mappings_and_pages_costs() {
         call(needs, libc::SYS_msync, [START, 20_000 * 8192, 4, 0, 0, 0], -i64::from(libc::ENOMEM) as u64);
     });
     assert!((150..250).contains(&looks), "{looks}");
+    // To change them costs more.
+    let mut needs = self::needs(small_mappings(20_000));
+    let mut advices = [libc::MADV_HUGEPAGE, libc::MADV_NOHUGEPAGE].into_iter().cycle();
+    let changes = repeated(&mut needs, |needs| advise(needs, 20_000 * 8192, advices.next().unwrap_or(0)));
+    assert!((15..30).contains(&changes), "{changes}");
     let mut needs = self::needs(data(16_384 * GIB));
     call(&mut needs, libc::SYS_mincore, [START, 1024 * GIB, START, 0, 0, 0], 0);
     assert_eq!(needs.too_much_at(), None);
