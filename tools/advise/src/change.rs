@@ -157,21 +157,26 @@ impl Change {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn figures(memory: f64, faults: f64) -> Figures {
-        Figures {
+impl Figures {
+    /// Of a recording of a second, on a host that was not calibrated.
+    pub(crate) fn invented(memory: f64, faults: f64) -> Self {
+        Self {
             memory: Measured::of(|_| memory),
             faults,
-            fault_ns: [faults; 3].map(|faults| faults * 500.0),
+            fault_ns: [500.0, 250.0, 2000.0].map(|each| faults * each),
             time_ns: 1e9,
         }
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
 
     #[test]
     fn recordings_that_differ_are_compared_each_with_itself() {
-        let present = [figures(1e6, 100.0), figures(4e6, 400.0), figures(9e6, 900.0)];
+        let present =
+            [Figures::invented(1e6, 100.0), Figures::invented(4e6, 400.0), Figures::invented(9e6, 900.0)];
         let doubled = present
             .clone()
             .map(|one| Figures { memory: Measured::of(|_| 2.0 * one.memory[Measure::End]), ..one });

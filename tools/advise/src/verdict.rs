@@ -158,15 +158,6 @@ mod tests {
     use crate::setting::grid_of;
     use quire_mm::thp::HugeConfig;
 
-    fn figures(memory: f64, faults: f64) -> Figures {
-        Figures {
-            memory: Measured::of(|_| memory),
-            faults,
-            fault_ns: [faults * 500.0, faults * 250.0, faults * 2000.0],
-            time_ns: 1e9,
-        }
-    }
-
     /// The verdict on these figures, those of each recording for each setting.
     fn verdict(settings: &[Vec<Figures>]) -> Verdict {
         let changes: Vec<Change> = settings.iter().map(|one| Change::of(&settings[0], one)).collect();
@@ -175,7 +166,12 @@ mod tests {
 
     /// Of one recording.
     fn verdict_of_one(figures_of: &[(f64, f64)]) -> Verdict {
-        verdict(&figures_of.iter().map(|&(memory, faults)| vec![figures(memory, faults)]).collect::<Vec<_>>())
+        verdict(
+            &figures_of
+                .iter()
+                .map(|&(memory, faults)| vec![Figures::invented(memory, faults)])
+                .collect::<Vec<_>>(),
+        )
     }
 
     fn place(gain: Option<&Gain>) -> Option<usize> {
@@ -210,22 +206,22 @@ mod tests {
     /// Recordings of a program whose memory depends on its input: each doubles.
     #[test]
     fn what_recordings_differ_in_hides_no_difference_that_each_has() {
-        let present: Vec<Figures> = [0.5e9, 1e9, 1.5e9].map(|memory| figures(memory, 1e5)).into();
-        let doubled = [1e9, 2e9, 3e9].map(|memory| figures(memory, 1e3)).into();
+        let present: Vec<Figures> = [0.5e9, 1e9, 1.5e9].map(|memory| Figures::invented(memory, 1e5)).into();
+        let doubled = [1e9, 2e9, 3e9].map(|memory| Figures::invented(memory, 1e3)).into();
         let found = verdict(&[present.clone(), doubled]);
         assert_eq!(place(found.most_memory.as_ref()), Some(1));
         assert!(found.nothing_changes());
         // One that saves in two of three is chance.
-        let chance = [0.4e9, 0.8e9, 1.6e9].map(|memory| figures(memory, 1e5)).into();
+        let chance = [0.4e9, 0.8e9, 1.6e9].map(|memory| Figures::invented(memory, 1e5)).into();
         assert!(verdict(&[present, chance]).least_memory.is_none());
     }
 
     #[test]
     fn more_memory_by_any_measure_is_not_the_same_memory() {
         for measure in Measure::ALL {
-            let now = figures(1e9, 1e6);
+            let now = Figures::invented(1e9, 1e6);
             let memory = Measured::of(|one| if one == measure { 1.03e9 } else { 1e9 });
-            let fast = Figures { memory, ..figures(1e9, 1e3) };
+            let fast = Figures { memory, ..Figures::invented(1e9, 1e3) };
             let found = verdict(&[vec![now.clone()], vec![fast.clone()]]);
             assert!(found.fewest_faults.is_none(), "{measure:?}");
             let warned = found.most_memory.and_then(|gain| Some(gain.rise()?.0));

@@ -1,5 +1,5 @@
-//! Signals: a command says that it was interrupted, and ends by the signal; a file that outgrows the limit does
-//! not end it.
+//! Signals: a command says that it was interrupted, and ends by the signal; a file that outgrows the limit
+//! does not end it.
 
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, raise, sigaction};
 use nix::unistd::getpid;

@@ -3,7 +3,7 @@
 use super::at_once;
 use super::input::Input;
 use super::recordings::Recordings;
-use super::replay::{failure, refuse_pipe};
+use super::replay::refuse_pipe;
 use crate::args::AdviseArguments;
 use crate::exit::Failure;
 use crate::output::{advice, progress::Bar, say_json, spark::may_draw, warn};
@@ -12,7 +12,7 @@ use quire_advise::{
     LimitValidation, Prediction, Program, Validation, heat, predict, predict_beside, run_within, validate,
 };
 use quire_measure::{Costs, HostSettings, MeasureError};
-use quire_trace::replay::{Replay, ReplayOptions};
+use quire_trace::format::TraceReader;
 use quire_trace::strip::is_stripped;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -71,11 +71,11 @@ pub(crate) fn run(arguments: &AdviseArguments) -> Result<ExitCode, Failure> {
 /// Refuses a recording of another command than the one that is to be run. Where the program's folders were
 /// stripped from the recording they do not count, nor does the way in which it was named.
 fn is_recording_of(file: &Path, command: &[OsString]) -> Result<(), Failure> {
-    let header = Replay::open(file, ReplayOptions::default()).and_then(|replay| replay.header());
-    let recorded = header.map_err(failure)?.command;
+    let reader = TraceReader::open(file).map_err(Failure::input)?;
+    let recorded = &reader.header().command;
     let last = |word: &[u8]| word.rsplit(|&byte| byte == b'/').next().unwrap_or_default().to_vec();
     let given = command.iter().map(|word| last(word.as_bytes()));
-    if is_stripped(&recorded) {
+    if is_stripped(recorded) {
         warn(format_args!("{} was stripped: whether it is of this command is not known", file.display()));
     } else if !given.eq(recorded.iter().map(|word| last(word))) {
         let words: Vec<_> = recorded.iter().map(|word| String::from_utf8_lossy(word)).collect();

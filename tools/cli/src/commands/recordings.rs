@@ -3,16 +3,14 @@
 use super::at_once;
 use super::input::{Input, failed};
 use super::record::{not_recorded, pressure, swap_to_keep};
-use super::replay::failure;
 use crate::args::AdviseArguments;
 use crate::exit::Failure;
 use crate::output::warn;
 use quire_advise::{LimitSetting, peak_anonymous};
 use quire_measure::{HostSwap, limit_files};
 use quire_output::temporary_file;
-use quire_trace::format::{HostSettings, Pressure};
+use quire_trace::format::{HostSettings, Pressure, TraceReader};
 use quire_trace::record::{RecordError, RecordOptions, RecordTarget, ShownLimit, record};
-use quire_trace::replay::{Replay, ReplayOptions};
 use std::ffi::OsString;
 use std::fmt;
 use std::fs::File;
@@ -52,8 +50,7 @@ const MOST_TRIES: u32 = 5;
 
 /// The settings of the host that a recording was made on.
 fn settings_of(file: &Path) -> Result<Option<HostSettings>, Failure> {
-    let header = Replay::open(file, ReplayOptions::default()).and_then(|replay| replay.header());
-    Ok(header.map_err(failure)?.settings)
+    Ok(TraceReader::open(file).map_err(Failure::input)?.header().settings.clone())
 }
 
 /// How a command is recorded.

@@ -37,16 +37,13 @@ pub(crate) fn print_short(prediction: &Prediction) {
         .map(|gain| gain.place)
         .collect();
     let asked = ["thp=never", "thp=madvise", "thp=always", "mthp=64K"];
+    let is_shown = |place: usize, setting: &Setting| {
+        place == 0 || named.contains(&place) || asked.contains(&setting.name.as_str())
+    };
+    let each = prediction.rows.iter().zip(&prediction.changes).enumerate();
+    let shown = each.filter(|(place, ((setting, _), _))| is_shown(*place, setting));
     let mut short = prediction.clone();
-    short.rows = prediction
-        .rows
-        .iter()
-        .enumerate()
-        .filter(|(place, (setting, _))| {
-            *place == 0 || named.contains(place) || asked.contains(&setting.name.as_str())
-        })
-        .map(|(_, row)| row.clone())
-        .collect();
+    (short.rows, short.changes) = shown.map(|(_, (row, change))| (row.clone(), *change)).unzip();
     say(table(&short, false, false));
     print_verdict(prediction);
 }
@@ -88,10 +85,6 @@ fn percent(change: f64) -> String {
     if change.abs() < NO_CHANGE { String::new() } else { format!(" {:+.0} %", change * 100.0) }
 }
 
-fn change(present: Range, row: Range) -> f64 {
-    if present.median > 0.0 { row.median / present.median - 1.0 } else { 0.0 }
-}
-
 /// A row a setting; `all` columns, or those that fit on a narrow screen, and `drawn` one with memory over
 /// time.
 fn table(prediction: &Prediction, all: bool, drawn: bool) -> Table {
@@ -118,8 +111,7 @@ fn table(prediction: &Prediction, all: bool, drawn: bool) -> Table {
     let over_time = drawn.then(|| "in memory\nover time".to_owned());
     table.set_header(chosen(HEADINGS.map(str::to_owned)).into_iter().chain(over_time));
     let most = prediction.lives.iter().flatten().map(|sample| sample.anonymous).max().unwrap_or(0);
-    let Some((_, present)) = prediction.rows.first() else { return table };
-    for (place, (setting, row)) in prediction.rows.iter().enumerate() {
+    for (place, ((setting, row), change)) in prediction.rows.iter().zip(&prediction.changes).enumerate() {
         let share = |range: Range| format!("{:.0} %", range.median * 100.0);
         let peak = row.peak_anonymous;
         let over_time = prediction.lives.get(place).filter(|_| drawn).map(|samples| {
@@ -129,13 +121,13 @@ fn table(prediction: &Prediction, all: bool, drawn: bool) -> Table {
         });
         let cells = chosen([
             format!("{}{}", setting.name, if setting.is_present { " (now)" } else { "" }),
-            format!("{}{}", size(peak.median), percent(change(present.peak_anonymous, peak))),
+            format!("{}{}", size(peak.median), percent(change.memory[Measure::Charged].share.median)),
             if peak.spread() == 0.0 { String::new() } else { format!("+-{}", size(peak.spread())) },
             size(row.peak_largest.median),
             size(row.mean_anonymous.median),
             size(row.end_anonymous.median),
             size(row.peak_page_tables.median),
-            format!("{}{}", count(row.faults.median), percent(change(present.faults, row.faults))),
+            format!("{}{}", count(row.faults.median), percent(change.faults.share.median)),
             share(row.huge_share),
             share(row.large_share),
             size(row.waste.median),

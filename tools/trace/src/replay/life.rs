@@ -105,8 +105,6 @@ pub struct LifeFigures {
     pub peak_page_tables: u64,
     /// Anonymous memory, averaged over the recorded time.
     pub mean_anonymous: f64,
-    /// Mapped anonymous memory likewise.
-    pub mean_mapped: f64,
     /// All resident memory likewise.
     pub mean_resident: f64,
     /// Page tables likewise.
@@ -142,7 +140,6 @@ fn large_orders() -> impl Iterator<Item = Order> {
 #[derive(Clone, Copy, Debug, Default)]
 struct Sums {
     anonymous: f64,
-    mapped: f64,
     resident: f64,
     page_tables: f64,
 }
@@ -198,7 +195,6 @@ impl Life {
         let passed = (now.time_ns - self.last.time_ns) as f64;
         let between = |before: u64, after: u64| (before as f64 + after as f64) / 2.0 * passed;
         self.sums.anonymous += between(self.last.anonymous, now.anonymous);
-        self.sums.mapped += between(self.last.mapped, now.mapped);
         self.sums.resident += between(self.last.resident, now.resident);
         self.sums.page_tables += between(self.last.page_tables, now.page_tables);
         self.last = now;
@@ -250,7 +246,6 @@ impl Life {
         let mut figures = std::mem::take(&mut self.figures);
         figures.at_end = self.end.unwrap_or(self.last);
         figures.mean_anonymous = self.sums.anonymous / time;
-        figures.mean_mapped = self.sums.mapped / time;
         figures.mean_resident = self.sums.resident / time;
         figures.mean_page_tables = self.sums.page_tables / time;
         figures.faults = memory.event(VmEvent::Pgfault);
