@@ -1,5 +1,5 @@
-//! The deferred split queue of each memcg: where it begins and ends, and the memcgs that have any folio there.
-//! quire-pagetable links the folios, and has the lock of all queues.
+//! The deferred split queue of each memcg: where it begins and ends, and the memcgs that have any folio
+//! there. quire-pagetable links the folios, and has the lock of all queues.
 
 use crate::Memcgs;
 use crate::id::MemcgId;

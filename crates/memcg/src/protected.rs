@@ -41,8 +41,8 @@ impl Protected {
         self.setting() == 0 && self.used.load(Ordering::Relaxed) == 0
     }
 
-    /// Takes what is left of the claim out of the parent's sum: its memcg is gone, and no thread notes its use
-    /// any more. One that did beside the removal may have had the old setting.
+    /// Takes what is left of the claim out of the parent's sum: its memcg is gone, and no thread notes its
+    /// use any more. One that did beside the removal may have had the old setting.
     pub(crate) fn end(&self, parent: &Self) {
         self.set(0);
         self.note(0, parent);

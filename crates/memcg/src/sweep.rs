@@ -9,11 +9,11 @@
 //! - one that has found the number, in a slot or in a space, and is about to charge or to count something
 //!   ([`Memcgs::try_charge`]).
 //!
-//! After it comes a second check. If nothing was charged since the first one, no thread finds the number any more.
-//! But the last of those may have left an amount on its CPU, and a thread in a section that began later may have
-//! taken it out of its word, for the amount of another memcg, and not added it yet. So the CPUs are flushed again,
-//! and a second epoch has to pass. Nothing is put into the words any more, and what was taken out is added: the
-//! number is free.
+//! After it comes a second check. If nothing was charged since the first one, no thread finds the number any
+//! more. But the last of those may have left an amount on its CPU, and a thread in a section that began later
+//! may have taken it out of its word, for the amount of another memcg, and not added it yet. So the CPUs are
+//! flushed again, and a second epoch has to pass. Nothing is put into the words any more, and what was taken
+//! out is added: the number is free.
 
 use crate::Memcgs;
 use crate::memcg::Memcg;
@@ -25,9 +25,9 @@ use quire_sync::atomic::{Ordering, fence};
 const MOST: usize = 16;
 
 impl<P: Platform> Memcgs<P> {
-    /// Checks a few of the removed memcgs, in turn, and frees those that nothing belongs to any more. Creating
-    /// and removing memcgs does it too. The lock of the memcgs is not held while one is checked: until it is
-    /// put back or freed no other thread checks it.
+    /// Checks a few of the removed memcgs, in turn, and frees those that nothing belongs to any more.
+    /// Creating and removing memcgs does it too. The lock of the memcgs is not held while one is checked:
+    /// until it is put back or freed no other thread checks it.
     pub fn sweep(&self) {
         let mut end = None;
         for _ in 0..MOST {
@@ -115,8 +115,9 @@ mod tests {
     use quire_arch::Platform;
     use quire_frame::PcpTechnique;
 
-    /// Hazard: a thread has found the number of a memcg before its removal, and counts something. Then a thread in
-    /// a section that begins later takes that out of the CPU's word, and has not added it when an epoch has passed.
+    /// Hazard: a thread has found the number of a memcg before its removal, and counts something. Then a
+    /// thread in a section that begins later takes that out of the CPU's word, and has not added it when an
+    /// epoch has passed.
     #[test]
     fn an_amount_that_was_taken_out_of_its_word_keeps_the_number() {
         let machine = Machine::new(&[(0, 2048)], 2);

@@ -9,10 +9,10 @@ const BETWEEN: u64 = 100_000_000;
 /// Attempts that count (Linux's `MAX_OOM_REAP_RETRIES`).
 const ATTEMPTS: u32 = 10;
 
-/// Attempts to free the memory of a killed program that failed since its mmap lock was taken. As in Linux it is
-/// given up after ten of them, a tenth of a second apart, of which the first comes two seconds after the OOM
-/// killer has found the program: so three seconds, if it looks all the time. A program that was killed long
-/// before gets the same time.
+/// Attempts to free the memory of a killed program that failed since its mmap lock was taken. As in Linux it
+/// is given up after ten of them, a tenth of a second apart, of which the first comes two seconds after the
+/// OOM killer has found the program: so three seconds, if it looks all the time. A program that was killed
+/// long before gets the same time.
 #[derive(Debug, Default)]
 pub struct ReapPatience {
     /// When the next attempt counts; 0 before the first attempt.

@@ -188,8 +188,8 @@ impl<P: Platform> Swap<P> {
 
     /// Prepares a folio in the cache, of `order`, for being split into parts of order `to`: each slot gets a
     /// word of its own, and each part knows its first slot. The cache is consistent whether the split then
-    /// happens or not; parts get their memcg in the split. The caller holds the folio lock. Does nothing for a
-    /// folio that is not in the cache.
+    /// happens or not; parts get their memcg in the split. The caller holds the folio lock. Does nothing for
+    /// a folio that is not in the cache.
     ///
     /// # Errors
     ///

@@ -348,9 +348,9 @@ impl<'m> Course<'m> {
         }
     }
 
-    /// On Linux `MAP_32BIT` searches from a random place in the first 32 MiB of a GiB, on Quire from its start.
-    /// Where each found a place in that GiB, Quire's mapping is made again at Linux's, which has to be free.
-    /// `None` where Quire alone found one, in the first 32 MiB.
+    /// On Linux `MAP_32BIT` searches from a random place in the first 32 MiB of a GiB, on Quire from its
+    /// start. Where each found a place in that GiB, Quire's mapping is made again at Linux's, which has to be
+    /// free. `None` where Quire alone found one, in the first 32 MiB.
     fn placed_low(&mut self, made: &Made<'_>, here: Outcome) -> Option<Outcome> {
         const ENOMEM: i64 = -12;
         const LOW: core::ops::Range<i64> = 1 << 30..1 << 31;

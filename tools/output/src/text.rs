@@ -83,8 +83,8 @@ fn is_not_printable(letter: char) -> bool {
     str::from_utf8(&text[..len]).map_or(true, |text| text.escape_debug().nth(1) == Some('\\'))
 }
 
-/// Letters, marks and symbols that are shown as nothing (Unicode's Default_Ignorable_Code_Point, without those
-/// that are not printable) or as a space.
+/// Letters, marks and symbols that are shown as nothing (Unicode's Default_Ignorable_Code_Point, without
+/// those that are not printable) or as a space.
 fn is_ignorable(letter: char) -> bool {
     matches!(
         letter,

@@ -68,7 +68,8 @@ impl FolioList {
         self.list.push_back(map, (index, map.at(index)));
     }
 
-    /// Adds the folio at `head`, which is on no list, right in front of the one at `beside`, which is on this list.
+    /// Adds the folio at `head`, which is on no list, right in front of the one at `beside`, which is on this
+    /// list.
     pub fn insert_before(&mut self, map: &MemoryMap, beside: Pfn, head: Pfn) {
         let index = map.index(head);
         self.list.insert_before(map, map.index(beside), (index, map.at(index)));

@@ -134,8 +134,8 @@ fn shuttle_a_first_write_while_its_memcg_ends() {
     });
 }
 
-/// A fast pin takes a reference to a page of a private file, in vain, and drops it while the program makes the
-/// page its own and unmaps it. The last reference says whether it counted as a page of a file.
+/// A fast pin takes a reference to a page of a private file, in vain, and drops it while the program makes
+/// the page its own and unmaps it. The last reference says whether it counted as a page of a file.
 #[test]
 fn shuttle_a_fast_pin_of_a_file_page_that_becomes_anonymous() {
     with_swap(2).check(SOME, |machine, space| {

@@ -237,8 +237,8 @@ fn a_folio_that_is_busy_is_deferred_once() {
     assert_filled(&cpu, &space, VirtAddr(BASE), 0..8, 1);
 }
 
-/// Hazard: a folio that is pinned is split in its tables, and all its entries are looked at, before the pin is
-/// found, each time that reclaim comes to it. As in Linux the references come first.
+/// Hazard: a folio that is pinned is split in its tables, and all its entries are looked at, before the pin
+/// is found, each time that reclaim comes to it. As in Linux the references come first.
 #[test]
 fn a_split_of_a_pinned_folio_leaves_its_pmd_leaf() {
     let machine = machine_of_order(32, 9);

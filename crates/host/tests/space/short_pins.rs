@@ -1,5 +1,5 @@
-//! What is done under one pin, which keeps interrupts off, and what may come between two locks: on a machine that
-//! counts the frames that are looked at, and calls the test when a lock is dropped.
+//! What is done under one pin, which keeps interrupts off, and what may come between two locks: on a machine
+//! that counts the frames that are looked at, and calls the test when a lock is dropped.
 
 #[allow(dead_code, reason = "the tests of quire-frame use more of it")]
 #[path = "../../../frame/tests/common/mod.rs"]
@@ -36,8 +36,8 @@ fn a_folio_of_many_processes_is_split_under_short_pins() {
     assert!(looked <= MOST, "{looked} frames for {} mappings", children.len() + 1);
 }
 
-/// Hazard: a program is moved to another memcg while its pages are copied for a child, and the child stays in the
-/// old one, or comes to none.
+/// Hazard: a program is moved to another memcg while its pages are copied for a child, and the child stays in
+/// the old one, or comes to none.
 #[test]
 fn a_child_comes_to_the_memcg_where_its_parent_is_in_the_end() {
     run_on(0);

@@ -323,8 +323,9 @@ fn a_killed_program_waits_for_no_page_under_its_mmap_lock() {
     }
 }
 
-/// Hazard: a stack that grows needs an anon_vma, and the memory that was freed for it is gone again: the fault
-/// is a segmentation fault, though there is more to free. Here the program that is killed first has nothing.
+/// Hazard: a stack that grows needs an anon_vma, and the memory that was freed for it is gone again: the
+/// fault is a segmentation fault, though there is more to free. Here the program that is killed first has
+/// nothing.
 #[test]
 fn a_stack_grows_as_long_as_there_is_memory_to_free() {
     const STACKS: u64 = 256;

@@ -92,8 +92,8 @@ fn locked_parts_of_folios_do_not_fill_a_memcg() {
     assert_audit(&machine);
 }
 
-/// Hazard: without swap for a memcg reclaim looks at no list, and pages that no program maps stay charged until
-/// a program is killed for them.
+/// Hazard: without swap for a memcg reclaim looks at no list, and pages that no program maps stay charged
+/// until a program is killed for them.
 #[test]
 fn a_memcg_without_swap_frees_pages_that_are_not_mapped() {
     let no_device = Setup::mib(32).overcommit().folios(orders(&[4])).build();

@@ -415,8 +415,8 @@ fn statistics_of_a_memcg_count_its_programs() {
     assert_eq!(of_machine[1..], [4, 1]);
 }
 
-/// The root's `memory.stat` is of the whole machine: what its own programs do and what those of memcgs do, and
-/// reclaim for any of them.
+/// The root's `memory.stat` is of the whole machine: what its own programs do and what those of memcgs do,
+/// and reclaim for any of them.
 #[test]
 fn the_roots_statistics_are_of_the_whole_machine() {
     let machine = machine(16, OomAction::Refuse);

@@ -9,8 +9,8 @@ const CHUNK: u32 = 32;
 
 impl<P: Platform> Memcgs<P> {
     /// Moves the folios that `cpu`, or every CPU, has listed to the lists of their memcgs and nodes, oldest
-    /// first. Folios listed meanwhile may stay. There may be any number, so the caller is not pinned: each few
-    /// are moved under a pin of their own.
+    /// first. Folios listed meanwhile may stay. There may be any number, so the caller is not pinned: each
+    /// few are moved under a pin of their own.
     pub fn take_in(&self, cpu: Option<CpuId>) {
         match cpu {
             Some(cpu) => self.take_in_from(cpu),

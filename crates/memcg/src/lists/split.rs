@@ -7,8 +7,9 @@ use quire_arch::{Order, Pfn, Pin, Platform};
 use quire_frame::{FolioSplit, FrameChain, SplitError};
 
 impl<P: Platform> Memcgs<P> {
-    /// Ends a split as [`FolioSplit::finish`] does. If the folio is listed its parts are too, in front of it and as
-    /// old, from the moment that another CPU can see them (Linux's `lru_add_split_folio`). What enters `unmapped` is uncharged from the folio's memcg.
+    /// Ends a split as [`FolioSplit::finish`] does. If the folio is listed its parts are too, in front of it
+    /// and as old, from the moment that another CPU can see them (Linux's `lru_add_split_folio`). What enters
+    /// `unmapped` is uncharged from the folio's memcg.
     ///
     /// # Errors
     ///
@@ -26,7 +27,8 @@ impl<P: Platform> Memcgs<P> {
         let mut split = Some(split);
         let listed = self.with_listed(head, |_, label, held_lock| {
             let split = split.take()?;
-            // Parts come from the last to the first, each in front of the one before, so they end in their order.
+            // Parts come from the last to the first, each in front of the one before, so they end in their
+            // order.
             let mut beside = head;
             let done = split.finish_with(to, held, unless_mapped, unmapped, |part| {
                 self.put_beside(beside, part, label.with(label.list(), to), held_lock);

@@ -304,7 +304,8 @@ fn parts_of_a_listed_folio_are_listed_in_its_place() {
     }
 }
 
-/// Hazard: the parts of an old folio are the youngest of their list, and all others are reclaimed before them.
+/// Hazard: the parts of an old folio are the youngest of their list, and all others are reclaimed before
+/// them.
 #[test]
 fn parts_of_an_old_folio_are_reclaimed_before_younger_folios() {
     for taken_in in [true, false] {

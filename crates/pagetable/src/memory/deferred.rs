@@ -3,8 +3,8 @@
 //!
 //! A folio is in the queue of its memcg, linked through the words of its second descriptor, and its first one
 //! has the flag [`FrameFlags::PARTLY_MAPPED`]. It enters and leaves under its head lock and the lock of all
-//! queues. It leaves when its last page is unmapped, so folios in a queue are mapped, and charged to its memcg.
-//! The memcgs with folios are a ring, and a shortage of frames takes from them in turn.
+//! queues. It leaves when its last page is unmapped, so folios in a queue are mapped, and charged to its
+//! memcg. The memcgs with folios are a ring, and a shortage of frames takes from them in turn.
 
 use super::MemoryCore;
 use quire_arch::{Order, Pfn, Platform};

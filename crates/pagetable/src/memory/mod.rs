@@ -1,5 +1,5 @@
-//! What all page tables of a machine share: frames, memcgs and swap, zero pages, the deferred split queues, and
-//! the techniques.
+//! What all page tables of a machine share: frames, memcgs and swap, zero pages, the deferred split queues,
+//! and the techniques.
 
 mod deferred;
 mod technique;

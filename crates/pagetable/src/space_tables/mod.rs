@@ -46,8 +46,8 @@ pub struct SpaceTables {
     /// Pages and tables, as they are counted.
     pub residency: ResidencyCounts,
     pub(crate) kept: EmptyTableCache,
-    /// The memcg that new pages are charged to, and [`KILLED`]: in one word, so that a killed program is counted
-    /// at the memcg that it is in.
+    /// The memcg that new pages are charged to, and [`KILLED`]: in one word, so that a killed program is
+    /// counted at the memcg that it is in.
     memcg: AtomicU64,
 }
 
@@ -99,8 +99,8 @@ impl SpaceTables {
         MemcgId::from_bits(self.memcg.load(Ordering::Relaxed) as u16)
     }
 
-    /// Sets another one, to which the caller has a reference. Returns the previous one with its reference, and
-    /// whether its program [was killed](Self::mark_killed).
+    /// Sets another one, to which the caller has a reference. Returns the previous one with its reference,
+    /// and whether its program [was killed](Self::mark_killed).
     pub fn replace_memcg(&self, memcg: MemcgId) -> (MemcgId, bool) {
         let replaced = |word| Some(u64::from(memcg.get()) | word & KILLED);
         // It cannot fail: there always is a next value.

@@ -26,7 +26,8 @@ impl<P: Platform> MmapWriter<'_, P> {
             let snapshot = vma.snapshot();
             at = snapshot.range.end();
             if self.core.is_killed() || child.is_killed() {
-                // As in Linux, before each mapping: the reaper waits for the lock of the one, or of the other.
+                // As in Linux, before each mapping: the reaper waits for the lock of the one, or of the
+                // other.
                 return Err(Error::NoFrames(AllocError::OutOfMemory));
             }
             if snapshot.flags.contains(VmFlags::DONTCOPY) {

@@ -24,8 +24,8 @@ impl<P: Platform> Space<'_, P> {
     pub fn set_memcg(&self, memcg: MemcgId) -> Result<(), MemcgChangeError> {
         let memcgs = self.spaces.memcgs();
         let pin = self.spaces.platform().pin();
-        // Another thread may move the space on at once, and then nothing holds the memcg. In the section its number
-        // stays, for the count.
+        // Another thread may move the space on at once, and then nothing holds the memcg. In the section its
+        // number stays, for the count.
         let _section = self.spaces.frames().epoch().enter(&pin);
         memcgs.hold(memcg).map_err(MemcgChangeError)?;
         let (before, killed) = self.core().tables.replace_memcg(memcg);
@@ -37,8 +37,8 @@ impl<P: Platform> Space<'_, P> {
         Ok(())
     }
 
-    /// Moves the space to the memcg that `parent` is in. That one may be just changing its memcg, and the old one
-    /// may be removed: then it is looked up again.
+    /// Moves the space to the memcg that `parent` is in. That one may be just changing its memcg, and the old
+    /// one may be removed: then it is looked up again.
     pub(crate) fn follow_memcg(&self, parent: &Space<'_, P>) {
         loop {
             let pin = self.spaces.platform().pin();

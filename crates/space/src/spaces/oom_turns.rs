@@ -87,8 +87,8 @@ impl OomTurns {
         begins
     }
 
-    /// Ends the choice that was begun, by which something was `freed` or not. Release: pairs with the loads of
-    /// others. `park` reads the word under the lock that `unpark` takes.
+    /// Ends the choice that was begun, by which something was `freed` or not. Release: pairs with the loads
+    /// of others. `park` reads the word under the lock that `unpark` takes.
     fn end(&self, freed: bool) {
         let turn = if freed { TURN } else { 0 };
         self.word.fetch_add(turn.wrapping_sub(BUSY), Ordering::Release);

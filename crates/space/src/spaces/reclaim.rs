@@ -14,9 +14,9 @@ pub trait Reclaim<P: Platform>: Sync {
     /// Tries to free the needed pages, and returns how many were freed.
     fn make_room(&self, spaces: &Spaces<P>, need: Need) -> u64;
 
-    /// Called when nothing more can be freed, by one thread at a time. Kills a process, unless there is memory
-    /// again or one that was killed before still has some to free. Not for ever: it ends when each was killed
-    /// once.
+    /// Called when nothing more can be freed, by one thread at a time. Kills a process, unless there is
+    /// memory again or one that was killed before still has some to free. Not for ever: it ends when each was
+    /// killed once.
     fn out_of_memory(&self, spaces: &Spaces<P>, need: Need) -> OomOutcome;
 
     /// Pages out isolated `folios`, whether referenced or not. The callee takes over a reference to each.

@@ -57,8 +57,8 @@ fn a_large_device_comes_and_goes_under_short_pins() {
     }
 }
 
-/// Hazard: a program reads a report, and the locks of all clusters of a large device are taken with interrupts
-/// off.
+/// Hazard: a program reads a report, and the locks of all clusters of a large device are taken with
+/// interrupts off.
 #[test]
 fn the_pages_in_the_cache_are_counted_under_short_pins() {
     run_on(0);

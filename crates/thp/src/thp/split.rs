@@ -87,16 +87,17 @@ impl<P: Platform> Thp<'_, P> {
         Ok(freed)
     }
 
-    /// Splits folios of the deferred split queues, the oldest of each first and each at most once, until `wanted`
-    /// frames were freed. Returns how many were. The caller is not pinned and holds no lock of class Rmap or
-    /// later.
+    /// Splits folios of the deferred split queues, the oldest of each first and each at most once, until
+    /// `wanted` frames were freed. Returns how many were. The caller is not pinned and holds no lock of class
+    /// Rmap or later.
     pub fn split_deferred(self, wanted: u64) -> u64 {
         self.split_some(DeferredOf::All, self.memory().deferred_splits(), wanted)
     }
 
-    /// The same for the queue of a memcg, not of those below it, and for a part of it only: at `priority` 0 all of
-    /// it, and at those above twice the part that is scanned of a list (Linux's shrinker of the queue). Reclaim also splits what it
-    /// finds on a list, but it looks at none while there is no swap for it.
+    /// The same for the queue of a memcg, not of those below it, and for a part of it only: at `priority` 0
+    /// all of it, and at those above twice the part that is scanned of a list (Linux's shrinker of the
+    /// queue). Reclaim also splits what it finds on a list, but it looks at none while there is no swap for
+    /// it.
     pub fn split_deferred_of(self, memcg: MemcgId, priority: u32, wanted: u64) -> u64 {
         let whose = DeferredOf::Memcg(memcg);
         let folios = self.memory().deferred_splits_of(whose);

@@ -235,8 +235,8 @@ fn populates(advice: u64) -> bool {
     matches!(advice as i32, libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE)
 }
 
-/// What a call that is tried costs beside the mappings that it looks at or changes, in mappings that are made:
-/// what it brings in, which may be gone after it, and what it writes.
+/// What a call that is tried costs beside the mappings that it looks at or changes, in mappings that are
+/// made: what it brings in, which may be gone after it, and what it writes.
 pub(super) fn work_of(call: &Call) -> u64 {
     /// Pages that `mincore` is asked of for one mapping.
     const ASKED: u64 = 64;

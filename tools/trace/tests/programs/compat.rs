@@ -15,8 +15,8 @@ unsafe extern "C" {
     static quire_compat_end: u8;
 }
 
-// `extern "C" fn(u32) -> u64`: jumps to the 32-bit code segment, makes the call without arguments, and jumps back.
-// In between only the low halves of registers are sure to be kept. It is a copy at `LOW` that runs.
+// `extern "C" fn(u32) -> u64`: jumps to the 32-bit code segment, makes the call without arguments, and jumps
+// back. In between only the low halves of registers are sure to be kept. It is a copy at `LOW` that runs.
 std::arch::global_asm!(
     ".pushsection .text",
     "quire_compat_start:",

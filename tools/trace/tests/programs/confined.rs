@@ -143,8 +143,8 @@ pub(crate) fn traces_what_it_executes() {
     leave(if wait_for(child) == 0 { 14 } else { 1 });
 }
 
-/// Makes processes with CLONE_UNTRACED that share its memory. The block of arguments is used for something else
-/// as soon as the call has returned.
+/// Makes processes with CLONE_UNTRACED that share its memory. The block of arguments is used for something
+/// else as soon as the call has returned.
 pub(crate) fn uses_the_arguments_of_untraced_children_again() {
     const OTHER: u64 = 0x5a5a_0000;
     let flags = (libc::CLONE_UNTRACED | libc::CLONE_VM) as u64;

@@ -94,8 +94,8 @@ fn threads_that_cannot_be_asked_are_heard_once_to_their_end() {
     recorded.file.assert_replays();
 }
 
-/// A recorder without descriptors, in a process of its own: how many faults each event says are missing, and why.
-/// `None` where that is not permitted.
+/// A recorder without descriptors, in a process of its own: how many faults each event says are missing, and
+/// why. `None` where that is not permitted.
 fn unheard(name: &str, code: i32) -> Option<Vec<Lost>> {
     let file = Scratch::new("unheard");
     let recorder = Command::new(PROGRAMS).args(["record", name]).arg(file.path()).output().unwrap();

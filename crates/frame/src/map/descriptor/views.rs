@@ -96,8 +96,8 @@ view! {
         whole_maps, set_whole_maps: u32 = live;
         /// The slot of its first page while it is in the swap cache, as quire-swap numbers slots.
         slot, set_slot: u64 = private;
-        /// The memcg that it is charged to, and a bit of quire-memcg's; 0 for none. Zero whenever the frame is
-        /// freed.
+        /// The memcg that it is charged to, and a bit of quire-memcg's; 0 for none. Zero whenever the frame
+        /// is freed.
         memcg, set_memcg: u16 = memcg;
         /// The LRU list that it is on while it has [`FrameFlags::LRU`](crate::FrameFlags::LRU); defined by
         /// quire-memcg.

@@ -20,10 +20,11 @@ pub(super) struct Workspace<C: Codec> {
     pub(super) codec: C::Workspace,
 }
 
-/// One for each CPU. Which block each CPU has is in a block of its own: devices are passed by value, on kernel
-/// stacks of a few pages.
+/// One for each CPU. Which block each CPU has is in a block of its own: devices are passed by value, on
+/// kernel stacks of a few pages.
 pub(super) struct Workspaces<C: Codec> {
-    /// A word for each CPU: zero, or its block's frame number plus one. While a CPU works in its block the word is zero.
+    /// A word for each CPU: zero, or its block's frame number plus one. While a CPU works in its block the
+    /// word is zero.
     directory: (Pfn, Order),
     cpus: usize,
     codec: PhantomData<fn() -> C>,
@@ -78,7 +79,8 @@ impl<C: Codec> Workspaces<C> {
     /// The block of a CPU, if it was made.
     #[inline]
     fn block<P: Platform>(&self, frames: &Frames<P>, cpu: usize) -> Option<Pfn> {
-        // SAFETY: the directory was allocated as zeros, and no other thread writes it: `new` and `close` are alone.
+        // SAFETY: the directory was allocated as zeros, and no other thread writes it: `new` and `close` are
+        // alone.
         unsafe { self.word(frames, cpu).read() }.checked_sub(1).map(Pfn)
     }
 
@@ -111,8 +113,8 @@ impl<C: Codec> Workspaces<C> {
         Ok(block)
     }
 
-    /// Calls `work` with the CPU's workspace and the frame of its [`page`](Workspace::page). `None` within `work`, where a
-    /// codec may call its store, which would be its own workspace again.
+    /// Calls `work` with the CPU's workspace and the frame of its [`page`](Workspace::page). `None` within
+    /// `work`, where a codec may call its store, which would be its own workspace again.
     #[inline]
     pub(super) fn with<P: Platform, R>(
         &self,
@@ -125,8 +127,9 @@ impl<C: Codec> Workspaces<C> {
         let block = Pfn(own.checked_sub(1)?);
         let _back = Back { word, own };
         let mut workspace = section.frames.platform().direct_map(block).cast::<Workspace<C>>();
-        // SAFETY: written by `make`; it stays while there is a section. The CPU's word was taken, so nothing else gets here.
-        // `Codec` demands `Send`, so that the threads of a CPU may use it one after the other.
+        // SAFETY: written by `make`; it stays while there is a section. The CPU's word was taken, so nothing
+        // else gets here. `Codec` demands `Send`, so that the threads of a CPU may use it one after the
+        // other.
         Some(work(unsafe { workspace.as_mut() }, block))
     }
 

@@ -1,8 +1,8 @@
 //! Calls that a filter of the program's own leaves to a tracer (SECCOMP_RET_TRACE).
 //!
 //! It means another tracer than this one, and Linux fails such a call where there is none. So it is not made
-//! by any thread that is resumed here: recorded or not, in 64-bit mode or not, on its way out of the recorder's
-//! hands or left behind.
+//! by any thread that is resumed here: recorded or not, in 64-bit mode or not, on its way out of the
+//! recorder's hands or left behind.
 
 use crate::record::seccomp::MARK;
 use crate::record::sys::ptrace::SyscallStop;

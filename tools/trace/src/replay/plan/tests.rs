@@ -122,7 +122,8 @@ fn what_a_process_alone_still_has_counts_once_when_it_writes_it_again() {
     assert_pages(&needs, MADVISE, 2 * 5120 + 2 * (10 + UPPER));
 }
 
-/// What a child drops of what it inherited comes in anew: as huge pages too, and beside what the parent keeps.
+/// What a child drops of what it inherited comes in anew: as huge pages too, and beside what the parent
+/// keeps.
 #[test]
 fn what_a_child_drops_of_what_it_inherited_comes_in_anew() {
     let range = [START, 64 * MIB];

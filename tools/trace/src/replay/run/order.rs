@@ -64,7 +64,8 @@ pub(super) struct Order {
     window: Option<(TaskId, Window)>,
     /// The last changes that overlapped with others, and what other threads found since the first of them.
     made: VecDeque<Change>,
-    /// By space and thread the last end of a change that was made, and of which is not known any more what it changed.
+    /// By space and thread the last end of a change that was made, and of which is not known any more what it
+    /// changed.
     forgotten: HashMap<usize, HashMap<TaskId, u64>>,
     /// Numbers of events that were made before their place.
     advanced: HashSet<u64>,
@@ -171,8 +172,8 @@ impl Run<'_> {
         Some(Actor { limits: self.processes[task.process].limits, rights: task.rights })
     }
 
-    /// What is mapped where `call`, which overlaps with others, is about to change it. A call that only looks is
-    /// remembered where a later one of its thread may be tried before the changes that it found.
+    /// What is mapped where `call`, which overlaps with others, is about to change it. A call that only looks
+    /// is remembered where a later one of its thread may be tried before the changes that it found.
     pub(super) fn change_before(&mut self, task: TaskId, call: &Call, window: Window) -> Option<Made> {
         let state = self.task(task)?;
         let (number, space) = (state.number, state.space.clone()?);
