@@ -2,8 +2,8 @@
 
 use crate::event::Event;
 use crate::format::{TraceError, TraceHeader, TraceWriter, Trailer};
-use crate::record::sys::signals;
 use crate::record::sys::time::thread_cpu;
+use crate::record::sys::{priority, signals};
 use std::fs::File;
 use std::io::{self, Write};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -93,6 +93,8 @@ fn write(
     level: i32,
     messages: &Receiver<Message>,
 ) -> Result<Option<Written>, TraceError> {
+    // The tracer waits for it if it is too slow.
+    priority::run_first();
     // Nothing is written before the program has begun: it may turn out not to exist.
     let Ok(mut message) = messages.recv() else { return Ok(None) };
     let mut writer = TraceWriter::new(Sink { file, bytes: 0 }, header, level)?;

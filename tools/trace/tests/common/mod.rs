@@ -113,6 +113,10 @@ impl Model {
     }
 
     fn event(&mut self, number: usize, event: &Event) {
+        // What follows may have no sense without what is missing.
+        if self.lost {
+            return;
+        }
         match &event.kind {
             EventKind::Exec(image) => {
                 self.spaces.push(Space::new(image));

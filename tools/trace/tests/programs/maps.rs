@@ -1,11 +1,14 @@
 //! Programs that make the calls which need no stop.
 
-use crate::shared::{FILE_ROUNDS, GO, MAPS, PID, ROUNDS_UNREAD, counts};
+use crate::shared::{FILE_ROUNDS, GO, MAPS, PID, ROUNDS, counts};
 use crate::{PAGE, PRIVATE, READ_WRITE, end, kill, leave, make_process, map, nap, wait_for};
 use std::ffi::c_void;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// How often a program maps and unmaps two pages of which nothing may be lost: that is half of a ring.
+const SAMPLED_ROUNDS: usize = 9000;
 
 fn write(addr: *mut u8, pages: usize) {
     for page in 0..pages {
@@ -108,44 +111,55 @@ pub(crate) fn hands_memory_from_thread_to_thread() {
     leave(0);
 }
 
-/// Copies of its memory are made while a thread changes it.
+/// Copies of its memory are made while a thread changes it. However long it waits for a CPU meanwhile, what it
+/// does fits into a ring.
 pub(crate) fn forks_while_a_thread_maps() {
-    static OVER: AtomicBool = AtomicBool::new(false);
+    const COPIES: usize = 60;
+    static BEGUN: AtomicUsize = AtomicUsize::new(0);
     let thread = std::thread::spawn(|| {
-        while !OVER.load(Ordering::Relaxed) {
-            let addr = map(2 * PAGE, READ_WRITE, PRIVATE);
-            write(addr, 2);
-            unmap(addr, 2);
+        for copy in 1..=COPIES {
+            while BEGUN.load(Ordering::Relaxed) < copy {
+                std::thread::yield_now();
+            }
+            for _ in 0..SAMPLED_ROUNDS / COPIES {
+                let addr = map(2 * PAGE, READ_WRITE, PRIVATE);
+                write(addr, 2);
+                unmap(addr, 2);
+            }
         }
     });
-    for _ in 0..60 {
+    for copy in 1..=COPIES {
+        BEGUN.store(copy, Ordering::Relaxed);
         wait_for(make_process(|| {
             let addr = map(3 * PAGE, READ_WRITE, PRIVATE);
             write(addr, 3);
             unmap(addr, 3);
         }));
     }
-    OVER.store(true, Ordering::Relaxed);
     thread.join().unwrap();
     leave(0);
 }
 
-/// Children are killed while they map and unmap.
+/// Children are killed while they map and unmap, or soon after that: what they do fits into a ring.
 pub(crate) fn kills_what_maps() {
-    for round in 0..40 {
+    const CHILDREN: usize = 40;
+    for round in 0..CHILDREN {
         let child = make_process(|| {
-            loop {
+            for _ in 0..SAMPLED_ROUNDS / CHILDREN {
                 let addr = map(64 * PAGE, READ_WRITE, PRIVATE | libc::MAP_POPULATE);
                 unmap(addr, 64);
             }
+            loop {
+                nap(1_000_000);
+            }
         });
-        nap(10_000 * round);
+        nap(10_000 * round as i64);
         kill(child);
     }
     leave(0);
 }
 
-/// Makes calls while its recorder reads nothing.
+/// Makes calls while its recorder reads nothing, and then while it does.
 pub(crate) fn makes_calls_that_are_not_read() {
     let counts = counts(&PathBuf::from(std::env::var_os("QUIRE_COUNTS").unwrap()));
     // One ring is to be filled.
@@ -156,9 +170,18 @@ pub(crate) fn makes_calls_that_are_not_read() {
     while counts[GO].load(Ordering::Relaxed) == 0 {
         nap(1_000_000);
     }
-    for _ in 0..ROUNDS_UNREAD {
-        unmap(map(PAGE, READ_WRITE, PRIVATE), 1);
+    for round in 0..ROUNDS {
+        map_with_number(round);
+        counts[MAPS].store((round + 1) as u64, Ordering::Relaxed);
     }
-    counts[MAPS].store(1, Ordering::Relaxed);
     end(0);
+}
+
+/// Maps a page and takes it away. One more than the number is the offset in pages, which Linux ignores where there is no file.
+fn map_with_number(round: usize) {
+    let offset = ((round + 1) * PAGE) as i64;
+    // SAFETY: a new mapping at an address of the kernel's choice.
+    let addr = unsafe { libc::mmap(std::ptr::null_mut(), PAGE, READ_WRITE, PRIVATE, -1, offset) };
+    assert_ne!(addr, libc::MAP_FAILED);
+    unmap(addr.cast(), 1);
 }

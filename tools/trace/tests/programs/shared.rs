@@ -70,8 +70,8 @@ pub(crate) type Counts = [AtomicU64; 8];
 /// How many times each of three threads of `maps_files_again_and_again` maps a file in two ways.
 pub(crate) const FILE_ROUNDS: usize = 400;
 
-/// How often `makes_calls_that_are_not_read` maps and unmaps: a ring of 16 MiB has the samples of 25 000.
-pub(crate) const ROUNDS_UNREAD: usize = 80_000;
+/// How often `makes_calls_that_are_not_read` maps and unmaps.
+pub(crate) const ROUNDS: usize = 240_000;
 
 pub(crate) fn counts(path: &Path) -> &'static Counts {
     let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).unwrap();

@@ -74,6 +74,12 @@ impl Calls {
         self.begun.remove(&tid)
     }
 
+    /// Samples are missing from here on: whether calls in progress ended is not known. Returns when they began
+    /// and whose they are.
+    pub(super) fn forget_begun(&mut self) -> impl Iterator<Item = (u64, Tid)> {
+        self.begun.drain().map(|(tid, (start, ..))| (start, tid))
+    }
+
     /// The recorder injected calls into a thread from then to then.
     pub(super) fn made_to_call(&mut self, tid: Tid, from: u64, until: u64) {
         self.made_to_call.push((tid, from, until));

@@ -81,6 +81,8 @@ struct Identity {
 pub(crate) struct Merger {
     origin: u64,
     samples: Vec<Sample>,
+    /// After these times samples are missing.
+    gaps: Vec<u64>,
     faults: Faults,
     calls: Calls,
     records: Vec<Record>,
@@ -183,10 +185,13 @@ impl Merger {
         self.stray_faults
     }
 
-    /// Samples were lost some time before now.
-    pub(crate) fn lost(&mut self, count: u64, cause: LostCause, now: u64) {
+    /// From this time on samples are missing: what follows may have no sense without them.
+    pub(crate) fn lost(&mut self, count: u64, cause: LostCause, since: u64) {
+        if cause == LostCause::RingFull {
+            self.gaps.push(since);
+        }
         let kinds = vec![EventKind::Lost(Lost { count, cause })];
-        let (start, end, tid, task, space, cpu) = (now, now, 0, TaskId(0), NO_SPACE, 0);
+        let (start, end, tid, task, space, cpu) = (since, since, 0, TaskId(0), NO_SPACE, 0);
         self.records.push(Record { start, end, tid, task, space, cpu, rule: Rule::AtEnd, kinds });
     }
 
@@ -229,6 +234,14 @@ impl Merger {
         let ready = self.samples.partition_point(|sample| sample.time < horizon);
         let rest = self.samples.split_off(ready);
         for sample in std::mem::replace(&mut self.samples, rest) {
+            let old = self.gaps.len();
+            self.gaps.retain(|since| *since >= sample.time);
+            if self.gaps.len() < old {
+                // The next end of a call may be that of a later one.
+                for call in self.calls.forget_begun() {
+                    self.in_flight.remove(&call);
+                }
+            }
             self.take_sample(sample);
         }
     }

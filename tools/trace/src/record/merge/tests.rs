@@ -322,3 +322,16 @@ fn calls_of_which_a_part_is_lost_hold_up_nothing() {
     merger.samples().extend(whole(300).into_iter().skip(2));
     assert_eq!(made(&settle(&mut merger, 500 * MS, false)), [(MAP, 0), (9, 0)]);
 }
+
+/// The arguments of one and the result of another would be a call that was never made.
+#[test]
+fn a_call_does_not_end_as_one_that_began_when_samples_were_lost() {
+    let mut merger = merger();
+    merger.samples().extend(unstopped(10, MAP, 0x1000, 100, Some(101), 102).into_iter().take(2));
+    merger.lost(3, LostCause::RingFull, 101);
+    merger.samples().extend(unstopped(10, MAP, 0x2000, 110, Some(111), 112).split_off(2));
+    merger.samples().extend(unstopped(10, UNMAP, 0, 120, Some(121), 122));
+    let events = settle(&mut merger, 0, true);
+    assert_eq!(made(&events), [(UNMAP, 0)]);
+    assert_eq!(letters(&events), "?c", "the loss comes first");
+}

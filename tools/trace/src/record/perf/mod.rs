@@ -7,31 +7,32 @@
 
 mod access;
 mod call;
+mod ring;
 mod tracepoint;
 
 pub(crate) use access::AccessFinder;
 pub(crate) use call::BegunCall;
+pub(crate) use ring::Loss;
 
 use super::proc::system;
+use super::sys::Tid;
 use super::sys::process::close_in_background;
-use super::sys::{Tid, check};
 use crate::event::{Access, Mode};
 use crate::format::FaultSource;
 use perf_event::events::{self, Event, Software};
-use perf_event::{Builder, Clock, Counter, ReadFormat, SampleFlag, Sampler};
-use perf_event_open_sys::{bindings as perf, ioctls};
+use perf_event::{Builder, Clock, ReadFormat, SampleFlag};
+use perf_event_open_sys::bindings as perf;
+use ring::Ring;
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::fmt;
 use std::io;
-use std::os::fd::AsRawFd;
 use tracepoint::{Offsets, Tracepoint};
 
 /// All ring buffers together use at most this much memory.
 const RINGS_TOTAL: usize = 256 << 20;
-/// A ring buffer is never larger, nor smaller than the minimum unless the kernel refuses it.
+/// A ring buffer is never larger.
 const RING_LARGEST: usize = 16 << 20;
-const RING_SMALLEST: usize = 64 << 10;
 /// User addresses end here (with 5-level tables); faults beyond are the kernel's own.
 const USER_END: u64 = 1 << 56;
 
@@ -95,18 +96,12 @@ pub(crate) struct Root(u32);
 /// The open perf events of one recording.
 pub(crate) struct PerfSession {
     how: How,
-    /// The first event of each CPU, with the ring buffer of all of them.
-    rings: Vec<(usize, Sampler)>,
-    /// Keeps the other events open.
-    events: Vec<(Root, Counter)>,
+    rings: Vec<Ring>,
     /// The last root.
     last: Root,
     sources: HashMap<u64, (Root, Source)>,
-    /// Samples that the ring buffers reported as lost, and how many of them were returned to the caller.
-    lost: u64,
-    taken_lost: u64,
-    /// Samples that events lost which are closed by now.
-    lost_by_closed: u64,
+    /// What was lost and not returned to the caller yet.
+    losses: Vec<Loss>,
 }
 
 impl fmt::Debug for PerfSession {
@@ -134,19 +129,11 @@ impl PerfSession {
         let how = How { faults, calls, read };
         let mut wanted = how.wanted()?;
         let cpus = system::cpus();
-        let size = (RINGS_TOTAL / cpus.len()).clamp(RING_SMALLEST, RING_LARGEST);
+        let size = (RINGS_TOTAL / cpus.len()).clamp(ring::SMALLEST, RING_LARGEST);
         // The size of a ring buffer is a power of two.
         let size = 1 << size.ilog2();
-        let mut session = Self {
-            how,
-            rings: Vec::new(),
-            events: Vec::new(),
-            last: Root::default(),
-            sources: HashMap::new(),
-            lost: 0,
-            taken_lost: 0,
-            lost_by_closed: 0,
-        };
+        let (last, sources) = (Root::default(), HashMap::new());
+        let mut session = Self { how, rings: Vec::new(), last, sources, losses: Vec::new() };
         for cpu in cpus {
             match session.open_cpu(pid, cpu, &mut wanted, size) {
                 // The CPU went offline in between.
@@ -158,22 +145,16 @@ impl PerfSession {
     }
 
     fn open_cpu(&mut self, pid: Tid, cpu: usize, wanted: &mut [Wanted], size: usize) -> io::Result<()> {
-        let mut ring: Option<Sampler> = None;
+        let mut ring: Option<Ring> = None;
         for Wanted { source, builder, filter } in wanted {
             builder.observe_pid(pid).one_cpu(cpu);
-            let id = match &ring {
-                None => ring.insert(map_ring(builder, size)?).as_counter().id(),
-                Some(ring) => {
-                    let event = builder.build()?;
-                    share(&event, ring, filter.as_ref())?;
-                    let id = event.id();
-                    self.events.push((Root::default(), event));
-                    id
-                }
+            let id = match &mut ring {
+                None => ring.insert(Ring::open(cpu, builder, size)?).first_id(),
+                Some(ring) => ring.add(Root::default(), builder.build()?, filter.as_ref())?,
             };
             self.sources.insert(id, (Root::default(), *source));
         }
-        self.rings.extend(ring.map(|ring| (cpu, ring)));
+        self.rings.extend(ring);
         Ok(())
     }
 
@@ -181,31 +162,33 @@ impl PerfSession {
     pub(crate) fn attach(&mut self, tid: Tid) -> io::Result<Root> {
         let root = Root(self.last.0 + 1);
         let mut wanted = self.how.wanted()?;
-        let (mut events, mut sources) = (Vec::new(), Vec::new());
+        let mut sources = Vec::new();
         for Wanted { source, builder, filter } in &mut wanted {
             builder.observe_pid(tid).enable_on_exec(false).enabled(true);
-            for (cpu, ring) in &self.rings {
-                let event = builder.one_cpu(*cpu).build()?;
-                share(&event, ring, filter.as_ref())?;
-                sources.push((event.id(), (root, *source)));
-                events.push((root, event));
+            for ring in &mut self.rings {
+                let event = builder.one_cpu(ring.cpu()).build();
+                let added = event.and_then(|event| ring.add(root, event, filter.as_ref()));
+                match added {
+                    Ok(id) => sources.push((id, (root, *source))),
+                    Err(error) => {
+                        self.rings.iter_mut().for_each(|ring| ring.close(|other| other == root, |_| {}));
+                        return Err(error);
+                    }
+                }
             }
         }
         self.last = root;
-        self.events.extend(events);
         self.sources.extend(sources);
         Ok(root)
     }
 
     /// Closes the events of roots of which no thread is left.
     pub(crate) fn close_unless(&mut self, lives: impl Fn(Root) -> bool) {
-        let is_over = |root: Root| root != Root::default() && !lives(root);
-        if !self.events.iter().any(|(root, _)| is_over(*root)) {
-            return;
-        }
-        for (_, mut event) in self.events.extract_if(.., |(root, _)| is_over(*root)) {
-            self.sources.remove(&event.id());
-            self.lost_by_closed += lost_by(&mut event);
+        for ring in &mut self.rings {
+            let closed = |id| {
+                self.sources.remove(&id);
+            };
+            ring.close(|root| root != Root::default() && !lives(root), closed);
         }
     }
 
@@ -219,34 +202,27 @@ impl PerfSession {
     ) {
         // The events of one root are no one's twice.
         let mut is_heard = |tid, root| self.last == Root::default() || is_heard(tid, root);
-        for (_, ring) in &mut self.rings {
-            while let Some(record) = ring.next_record() {
-                let body = record.to_contiguous();
-                match record.ty() {
-                    perf::PERF_RECORD_SAMPLE => {
-                        into.extend(sample(&self.sources, record.misc(), &body, accesses, &mut is_heard));
-                    }
-                    // The id of an event, then how many samples it lost.
-                    perf::PERF_RECORD_LOST => self.lost += word(&body, 8).unwrap_or(0),
-                    _ => {}
-                }
-            }
+        for ring in &mut self.rings {
+            let sources = &self.sources;
+            ring.empty(&mut self.losses, |misc, body| {
+                let time = time_of(sources, body)?;
+                into.extend(sample(sources, misc, body, accesses, &mut is_heard));
+                Some(time)
+            });
         }
     }
 
-    /// How many samples were lost since the last call.
-    pub(crate) fn take_lost(&mut self) -> u64 {
-        let new = self.lost - self.taken_lost;
-        self.taken_lost = self.lost;
-        new
+    /// What was lost and not returned before.
+    pub(crate) fn take_losses(&mut self) -> Vec<Loss> {
+        std::mem::take(&mut self.losses)
     }
 
-    /// How many lost samples no ring buffer reported: it reports them with the next sample that fits in.
-    pub(crate) fn lost_at_end(&mut self) -> u64 {
-        let rings = self.rings.iter_mut().map(|(_, ring)| ring.as_counter_mut());
-        let counters = rings.chain(self.events.iter_mut().map(|(_, event)| event));
-        let all: u64 = counters.map(lost_by).sum();
-        (all + self.lost_by_closed).saturating_sub(self.lost)
+    /// The same at the end of the recording.
+    pub(crate) fn losses_at_end(&mut self) -> Vec<Loss> {
+        for ring in &mut self.rings {
+            ring.count_lost(&mut self.losses);
+        }
+        self.take_losses()
     }
 }
 
@@ -254,8 +230,7 @@ impl Drop for PerfSession {
     /// Closing a tracepoint's last event makes the kernel wait until no CPU is in the tracepoint any
     /// more: some 80 ms. A process of its own waits for that.
     fn drop(&mut self) {
-        let (rings, events) = (std::mem::take(&mut self.rings), std::mem::take(&mut self.events));
-        close_in_background((rings, events));
+        close_in_background(std::mem::take(&mut self.rings));
     }
 }
 
@@ -283,23 +258,6 @@ impl How {
         }
         Ok(wanted)
     }
-}
-
-/// How many samples an event lost, where the kernel counts them.
-fn lost_by(event: &mut Counter) -> u64 {
-    event.read_full().ok().and_then(|read| read.lost()).unwrap_or(0)
-}
-
-/// Lets an event use the ring buffer of its CPU, and sets its filter.
-fn share(event: &Counter, ring: &Sampler, filter: Option<&CString>) -> io::Result<()> {
-    let (from, to) = (event.as_raw_fd(), ring.as_counter().as_raw_fd());
-    // SAFETY: both descriptors are open events on one CPU.
-    check(i64::from(unsafe { ioctls::SET_OUTPUT(from, to) }))?;
-    if let Some(filter) = filter {
-        // SAFETY: the kernel copies the text, which ends with a zero, and does not write to it.
-        check(i64::from(unsafe { ioctls::SET_FILTER(from, filter.as_ptr().cast_mut()) }))?;
-    }
-    Ok(())
 }
 
 /// An event that makes a sample each time.
@@ -340,19 +298,14 @@ fn on_calls() -> io::Result<[Wanted; 3]> {
     ])
 }
 
-/// Opens an event with a ring buffer. A smaller one is taken if the kernel does not allow so much locked
-/// memory.
-fn map_ring(builder: &Builder<'_>, mut size: usize) -> io::Result<Sampler> {
-    loop {
-        match builder.build()?.sampled(size) {
-            Err(_) if size > RING_SMALLEST => size /= 2,
-            result => return result,
-        }
-    }
-}
-
 fn word(bytes: &[u8], at: usize) -> Option<u64> {
     bytes.get(at..at + 8)?.first_chunk().map(|word| u64::from_ne_bytes(*word))
+}
+
+/// The time of a sample.
+fn time_of(sources: &HashMap<u64, (Root, Source)>, body: &[u8]) -> Option<u64> {
+    let (_, source) = sources.get(&word(body, 0)?)?;
+    word(body, if matches!(source, Source::Software) { 24 } else { 16 })
 }
 
 /// Parses a sample. The order of its parts is the kernel's: identifier, ip, tid, time, addr, cpu, raw,

@@ -140,6 +140,7 @@ impl Tracer<'_> {
         let rule = Rule::Exec { pid, switched: time };
         let record = Record { start, end: now(), tid: former, task: id, space: old_space, cpu, rule, kinds };
         self.merger.record(record);
+        self.note_unheard_image(pid);
         self.resume(pid, 0);
     }
 

@@ -12,7 +12,7 @@
 
 use super::Tracer;
 use crate::event::LostCause;
-use crate::record::perf::{PerfSession, Root};
+use crate::record::perf::{Loss, PerfSession, Root};
 use crate::record::proc::status::Stat;
 use crate::record::sys::Tid;
 use crate::record::sys::time::now;
@@ -29,10 +29,8 @@ impl Tracer<'_> {
             self.note_unheard(tid, time);
         }
         self.drain(time);
-        let lost = self.perf.as_mut().map_or(0, PerfSession::lost_at_end);
-        if lost > 0 {
-            self.merger.lost(lost, LostCause::RingFull, now());
-        }
+        let losses = self.perf.as_mut().map(PerfSession::losses_at_end);
+        self.note_losses(losses.unwrap_or_default());
         self.settle(true);
     }
 
@@ -51,7 +49,7 @@ impl Tracer<'_> {
             listened.unwrap_or_else(|| *others.entry(tid).or_insert(root)) == root
         };
         perf.drain(&mut samples, &mut self.accesses, is_heard);
-        let lost = perf.take_lost();
+        let losses = perf.take_losses();
         // A thread that is not known yet has the events of its maker, which may have ended.
         if self.early.is_empty() {
             perf.close_unless(|root| tasks.values().any(|task| task.listened == Some(root)));
@@ -60,8 +58,12 @@ impl Tracer<'_> {
         self.came_in(&samples[old..]);
         self.called_without_stop(&samples[old..]);
         *self.merger.samples() = samples;
-        if lost > 0 {
-            self.merger.lost(lost, LostCause::RingFull, now());
+        self.note_losses(losses);
+    }
+
+    fn note_losses(&mut self, losses: Vec<Loss>) {
+        for Loss { since, count } in losses {
+            self.merger.lost(count, LostCause::RingFull, since);
         }
     }
 
@@ -88,6 +90,14 @@ impl Tracer<'_> {
                 ));
             }
             self.summary.unheard_programs += 1;
+        }
+    }
+
+    /// The new image of a thread was recorded: if it has no events, what follows is missing. How much that is
+    /// is known at its end.
+    pub(super) fn note_unheard_image(&mut self, tid: Tid) {
+        if self.tasks.get(&tid).is_some_and(|task| task.listened.is_none()) {
+            self.merger.lost(0, LostCause::Unheard, now());
         }
     }
 

@@ -40,7 +40,7 @@ use super::seccomp::MARK;
 use super::sys::ptrace::{EVENT_STOP, Resume, SyscallStop};
 use super::sys::time::{Tick, now, process_cpu};
 use super::sys::wait::{Happened, Waited, poll, wait};
-use super::sys::{Tid, ptrace, signals};
+use super::sys::{Tid, priority, ptrace, signals};
 use super::{Hold, RecordOptions, RecordSummary};
 use crate::event::{Denial, EventKind, ExitStatus, Privileges, TaskId};
 use crate::format::CallSource;
@@ -191,6 +191,7 @@ impl<'a> Tracer<'a> {
     /// Runs until there is no tracee left.
     pub(crate) fn run(mut self, mut child: Child) -> Result<Followed, RecordError> {
         let broken = |source| RecordError::Ptrace { source };
+        priority::run_first();
         let tick = if self.rotation.is_some() { ROTATION_TICK } else { TICK };
         let _tick = Tick::start(tick, signals::TICK).map_err(|source| RecordError::Start { source })?;
         if self.calls == CallSource::EveryCall {
