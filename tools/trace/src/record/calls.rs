@@ -138,6 +138,11 @@ pub(crate) const SOMETIMES: [OnlyIf; 6] = [
 /// i386 numbers of calls that change memory: if a 64-bit program makes one, its trace cannot be replayed.
 pub(crate) const FOREIGN: [u32; 8] = [45, 90, 91, 125, 163, 192, 219, 384];
 
+/// `clone` and `clone3` of the i386 table.
+pub(crate) const CLONE_IN_32_BIT: u32 = 120;
+/// See [`CLONE_IN_32_BIT`].
+pub(crate) const CLONE3_IN_32_BIT: u32 = 435;
+
 /// The kind of this call.
 pub(crate) fn classify(number: u64, args: &[u64; 6]) -> Class {
     let number = number as i64;

@@ -1,6 +1,6 @@
 //! The filter that stops a program at memory calls only.
 
-use super::calls::{ALWAYS, FOREIGN, SOMETIMES, WITHOUT_STOP};
+use super::calls::{ALWAYS, CLONE_IN_32_BIT, CLONE3_IN_32_BIT, FOREIGN, SOMETIMES, WITHOUT_STOP};
 use libc::sock_filter;
 
 /// `AUDIT_ARCH_X86_64`.
@@ -65,7 +65,11 @@ pub(crate) fn program(stops: Stops) -> Vec<sock_filter> {
     for number in FOREIGN {
         foreign.extend([unless_equal(number, 1), trace]);
     }
-    foreign.push(allow);
+    // Those that may make a thread which has no tracer. The flags of the second are in memory.
+    let check = [load(argument(0)), unless_any(libc::CLONE_UNTRACED as u32, 1), trace, allow];
+    foreign.push(unless_equal(CLONE_IN_32_BIT, check.len() as u8));
+    foreign.extend(check);
+    foreign.extend([unless_equal(CLONE3_IN_32_BIT, 1), trace, allow]);
 
     let mut code = vec![load(OFFSET_ARCH)];
     let equal = sock_filter {
@@ -154,8 +158,10 @@ mod tests {
                     let found = verdict_of(&code, ARCH_X86_64, number, args) == STOPS;
                     assert!(found == expected || only_asks, "{stops:?} {number} {args:?}");
                 }
-                let foreign = verdict_of(&code, 0x4000_0003, number, [0; 6]) == STOPS;
-                assert_eq!(foreign, FOREIGN.contains(&number));
+                let foreign = |flags| verdict_of(&code, 0x4000_0003, number, [flags, 0, 0, 0, 0, 0]) == STOPS;
+                let stops = FOREIGN.contains(&number) || number == CLONE3_IN_32_BIT;
+                assert_eq!(foreign(libc::CLONE_VM as u64), stops);
+                assert_eq!(foreign(libc::CLONE_UNTRACED as u64), stops || number == CLONE_IN_32_BIT);
             }
             assert_eq!(verdict_of(&code, ARCH_X86_64, X32_BIT + 9, [0; 6]), STOPS);
         }

@@ -69,14 +69,26 @@ pub(crate) fn call(number: u32) -> i32 {
 
 /// Makes a call without arguments of the 32-bit table from 64-bit mode.
 pub(crate) fn call_from_64_bit_mode(number: u32) -> i32 {
-    let result: u64;
-    // SAFETY: the calls above change no memory. The compiler's use of rbx is respected by the exchange.
+    // SAFETY: the calls above change no memory.
+    unsafe { call_with(number, [0, 0]).0 }
+}
+
+/// Makes a call of the 32-bit table with two arguments from 64-bit mode. Returns the result, and the first
+/// argument's register as it is then.
+///
+/// # Safety
+///
+/// The call changes no memory that is in use.
+pub(crate) unsafe fn call_with(number: u32, [first, second]: [u64; 2]) -> (i32, u64) {
+    let (result, after): (u64, u64);
+    // SAFETY: as the caller promises. The compiler's use of rbx is respected by the exchange.
     unsafe {
         std::arch::asm!(
-            "xchg rbx, {zero}", "int 0x80", "xchg rbx, {zero}",
-            zero = inout(reg) 0_u64 => _, inout("rax") u64::from(number) => result,
+            "xchg rbx, {first}", "int 0x80", "xchg rbx, {first}",
+            first = inout(reg) first => after, inout("rax") u64::from(number) => result,
+            in("rcx") second, in("rdx") 0, in("rsi") 0, in("rdi") 0,
             out("r8") _, out("r9") _, out("r10") _, out("r11") _,
         );
     }
-    result as i32
+    (result as i32, after)
 }

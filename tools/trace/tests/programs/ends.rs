@@ -1,8 +1,8 @@
 //! Programs that end in the middle of something, and programs that are refused memory.
 
 use crate::{
-    PAGE, PRIVATE, READ_WRITE, end, execute, handle, ignore_ends, kill, leave, make_process, map, nap,
-    wait_for,
+    PAGE, PRIVATE, READ_WRITE, compat, end, execute, handle, ignore_ends, kill, leave, make_process, map,
+    nap, wait_for,
 };
 use rustix::process::{setpgid, setsid};
 use std::ffi::c_void;
@@ -54,7 +54,7 @@ pub(crate) fn kills_what_executes() {
 }
 
 /// Waits to be killed or replaced.
-fn wait_for_ever() -> ! {
+pub(crate) fn wait_for_ever() -> ! {
     loop {
         // SAFETY: it has no preconditions.
         unsafe { libc::pause() };
@@ -152,20 +152,54 @@ pub(crate) fn traces() {
     leave(if result == -1 && refused { 9 } else { 1 });
 }
 
+/// Uses memory as a child that was to be untraced. Returns 0 if it can.
+fn use_memory_untraced() -> i32 {
+    const PAGES: usize = 50;
+    let addr = map(PAGES * PAGE, READ_WRITE, PRIVATE);
+    for page in 0..PAGES {
+        // SAFETY: inside of the mapping.
+        unsafe { addr.add(page * PAGE).write_volatile(1) };
+    }
+    // Linux fails the calls that the filter reports of a thread without a tracer.
+    // SAFETY: asks about the mapping, whose state fits.
+    i32::from(unsafe { libc::mincore(addr.cast(), PAGE, [0_u8].as_mut_ptr()) } != 0)
+}
+
+/// Makes children that no tracer gets with the calls of the i386 table.
+pub(crate) fn makes_untraced_children_in_32_bit() {
+    const CLONES: [u32; 2] = [120, 435];
+    if !compat::is_there() {
+        leave(9);
+    }
+    // A block of arguments that these calls reach; the flags of `clone3` do not have the signal.
+    let block = map(PAGE, READ_WRITE, PRIVATE | libc::MAP_32BIT).cast::<u64>();
+    let bytes = 64;
+    let (flags, signal) = (libc::CLONE_UNTRACED as u64, libc::SIGCHLD as u64);
+    // SAFETY: the block was just mapped.
+    unsafe {
+        block.write_volatile(flags);
+        block.add(4).write_volatile(signal);
+    }
+    for (number, args) in CLONES.into_iter().zip([[flags | signal, 0], [block.addr() as u64, bytes]]) {
+        // SAFETY: a copy of this process, as fork makes it.
+        let (child, after) = unsafe { compat::call_with(number, args) };
+        // SAFETY: the block is there.
+        let is_kept = after == args[0] && unsafe { block.read_volatile() } == flags;
+        if child == 0 {
+            end(if is_kept { use_memory_untraced() } else { 2 });
+        }
+        assert!(child > 0 && is_kept, "{number}: {child}");
+        assert_eq!(wait_for(child), 0, "{number}");
+    }
+    // SAFETY: refused: threads without shared memory.
+    let (failed, after) = unsafe { compat::call_with(CLONES[0], [flags | libc::CLONE_THREAD as u64, 0]) };
+    assert_eq!((failed, after), (-libc::EINVAL, flags | libc::CLONE_THREAD as u64));
+    leave(8);
+}
+
 /// Makes a child that no tracer gets, in both ways; each thread looks whether its argument is what it was.
 pub(crate) fn makes_untraced_children() {
-    const PAGES: usize = 50;
     let flags = (libc::CLONE_UNTRACED | libc::SIGCHLD) as u64;
-    let touch = || {
-        let addr = map(PAGES * PAGE, READ_WRITE, PRIVATE);
-        for page in 0..PAGES {
-            // SAFETY: inside of the mapping.
-            unsafe { addr.add(page * PAGE).write_volatile(1) };
-        }
-        // Linux fails the calls that the filter reports of a thread without a tracer.
-        // SAFETY: asks for nothing.
-        i32::from(unsafe { libc::madvise(addr.cast(), PAGE, libc::MADV_NORMAL) } != 0)
-    };
     let (mut child, mut after): (i64, u64);
     // SAFETY: a copy of this process, as fork makes it.
     unsafe {
@@ -173,7 +207,7 @@ pub(crate) fn makes_untraced_children() {
             in("rsi") 0, in("rdx") 0, in("r10") 0, in("r8") 0, out("rcx") _, out("r11") _);
     }
     if child == 0 {
-        end(if after == flags { touch() } else { 2 });
+        end(if after == flags { use_memory_untraced() } else { 2 });
     }
     let is_kept = after == flags;
     let status = wait_for(child as i32);
@@ -186,7 +220,7 @@ pub(crate) fn makes_untraced_children() {
     let flags = unsafe { (&raw const arguments[0]).read_volatile() };
     let is_kept = is_kept && flags == libc::CLONE_UNTRACED as u64;
     if child == 0 {
-        end(if is_kept { touch() } else { 2 });
+        end(if is_kept { use_memory_untraced() } else { 2 });
     }
     assert!(child > 0 && is_kept);
     assert_eq!([status, wait_for(child as i32)], [0, 0]);

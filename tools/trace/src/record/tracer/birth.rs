@@ -3,7 +3,7 @@
 use super::Tracer;
 use super::other_tracer::may_go_on;
 use super::state::{Early, State, Task};
-use super::untraced::is_to_restore;
+use super::untraced::{is_to_restore, number_in_32_bit};
 use crate::event::{CloneFacts, EventKind, ExitStatus};
 use crate::record::merge::Rule;
 use crate::record::proc::Keyed;
@@ -104,7 +104,7 @@ impl Tracer<'_> {
     /// child's id.
     pub(super) fn made_before_end(&mut self, tid: Tid, time: u64) {
         let Some(State::InClone { entry, .. }) = self.tasks.get(&tid).map(|task| &task.state) else { return };
-        let number = entry.number;
+        let number = if entry.is_32_bit { number_in_32_bit(entry.number) } else { entry.number };
         let Ok(Some(regs)) = ptrace::registers(tid) else { return };
         // A call that was not made has a negative result here.
         let Ok(made) = Tid::try_from(regs.rax) else { return };

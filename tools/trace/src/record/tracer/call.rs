@@ -3,7 +3,7 @@
 use super::Tracer;
 use super::same_cpu::Until;
 use super::state::{Entry, InCall, State};
-use super::untraced::is_untraced;
+use super::untraced::{is_untraced, untraced_in_32_bit};
 use crate::event::{Call, EventKind, Limit, LimitKind, Unsupported};
 use crate::record::calls::{self, Class, Effect};
 use crate::record::merge::Rule;
@@ -20,12 +20,15 @@ impl Tracer<'_> {
     pub(super) fn enters(&mut self, tid: Tid, arch: u32, number: u64, args: [u64; 6], time: u64) {
         if arch != ARCH_X86_64 || (u64::from(X32_BIT)..u64::from(X32_END)).contains(&number) {
             self.foreign(tid, arch, number, time);
-            return self.ignore(tid);
+            return match untraced_in_32_bit(tid, arch, number, args) {
+                Some((entry, flags)) => self.make_thread(tid, entry, flags),
+                None => self.ignore(tid),
+            };
         }
         let class = calls::classify(number, &args);
         let before_program = !self.begun && class != Class::Exec;
         let Some(task) = self.tasks.get_mut(&tid) else { return };
-        let entry = Entry { number, args };
+        let entry = Entry::new(number, args);
         let space = task.space;
         let has_samples = self.summary.without_stops && task.listened.is_some();
         match class {
@@ -105,28 +108,33 @@ impl Tracer<'_> {
     /// Resumes a thread at the entry of its call, and records the state before it.
     pub(super) fn make_call(&mut self, tid: Tid, entry: Entry) {
         self.cpu(tid);
-        let Entry { number, args } = entry;
+        let Entry { number, args, .. } = entry;
         let class = calls::classify(number, &args);
         if class == Class::Clone {
             let flags = clone_flags(tid, number, &args);
-            self.touched_before_clone(tid, flags);
-            if is_untraced(flags) {
-                self.trace_the_child(tid, &entry, flags);
-            }
-            let start = now();
-            self.merger.begin(tid, start);
-            self.set_state(tid, State::InClone { entry, start, flags });
-        } else {
-            let detail = self.detail_before(tid, number, &args);
-            let limit = new_limit(tid, number, &args);
-            if calls::disturbs_pages(number, &args) {
-                self.touched_before_call(tid, number, &args);
-            }
-            let emulated = self.skips_thp_call(tid, &entry);
-            let start = now();
-            self.merger.begin(tid, start);
-            self.set_state(tid, State::InCall(InCall { entry, start, detail, limit, emulated }));
+            return self.make_thread(tid, entry, flags);
         }
+        let detail = self.detail_before(tid, number, &args);
+        let limit = new_limit(tid, number, &args);
+        if calls::disturbs_pages(number, &args) {
+            self.touched_before_call(tid, number, &args);
+        }
+        let emulated = self.skips_thp_call(tid, &entry);
+        let start = now();
+        self.merger.begin(tid, start);
+        self.set_state(tid, State::InCall(InCall { entry, start, detail, limit, emulated }));
+        self.resume(tid, 0);
+    }
+
+    /// The same for a call with these flags that makes a thread or process.
+    fn make_thread(&mut self, tid: Tid, entry: Entry, flags: u64) {
+        self.touched_before_clone(tid, flags);
+        if is_untraced(flags) {
+            self.trace_the_child(tid, &entry, flags);
+        }
+        let start = now();
+        self.merger.begin(tid, start);
+        self.set_state(tid, State::InClone { entry, start, flags });
         self.resume(tid, 0);
     }
 
@@ -150,6 +158,7 @@ impl Tracer<'_> {
                 self.release(tid, space, time);
             }
             // Success is reported by an event, so these are failures.
+            State::InClone { entry, start, .. } if entry.is_32_bit => self.merger.cancel(tid, start),
             State::InClone { entry, start, .. } => {
                 self.called(tid, InCall::new(entry, start), result, time);
                 self.release(tid, space, time);
@@ -162,7 +171,7 @@ impl Tracer<'_> {
     }
 
     pub(super) fn called(&mut self, tid: Tid, call: InCall, result: i64, time: u64) {
-        let Entry { number, args } = call.entry;
+        let Entry { number, args, .. } = call.entry;
         if calls::classify(number, &args) == Class::Credentials {
             return self.note_privileges(tid, time);
         }

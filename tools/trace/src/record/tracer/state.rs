@@ -66,6 +66,15 @@ pub(super) enum State {
 pub(super) struct Entry {
     pub(super) number: u64,
     pub(super) args: [u64; 6],
+    /// It is one of the i386 table; the number is that of the same call in the usual one.
+    pub(super) is_32_bit: bool,
+}
+
+impl Entry {
+    /// A call of the usual table.
+    pub(super) fn new(number: u64, args: [u64; 6]) -> Self {
+        Self { number, args, is_32_bit: false }
+    }
 }
 
 /// A call that a thread is in.

@@ -81,7 +81,7 @@ mod tests {
     /// A call's result and the setting after it.
     fn call(known: bool, now: ThpDisable, args: [u64; 5]) -> (i64, ThpDisable) {
         let [option, value, flags, fourth, fifth] = args;
-        let entry = Entry { number: libc::SYS_prctl as u64, args: [option, value, flags, fourth, fifth, 7] };
+        let entry = Entry::new(libc::SYS_prctl as u64, [option, value, flags, fourth, fifth, 7]);
         let result = result(ThpOff { knows_except_advised: known }, now, &entry).unwrap();
         let sets = option as i32 == libc::PR_SET_THP_DISABLE && result == 0;
         (result, if sets { after(value, flags) } else { now })
@@ -120,7 +120,7 @@ mod tests {
     #[test]
     fn other_calls_are_made() {
         let none = |number, args| {
-            result(ThpOff { knows_except_advised: true }, ThpDisable::No, &Entry { number, args })
+            result(ThpOff { knows_except_advised: true }, ThpDisable::No, &Entry::new(number, args))
         };
         assert_eq!(none(libc::SYS_prctl as u64, [65, 0, 0, 0, 0, 0]), None);
         assert_eq!(none(libc::SYS_mmap as u64, [41, 0, 0, 0, 0, 0]), None);

@@ -8,9 +8,13 @@
 //! Registers are each thread's own. Memory is restored while its maker is still in the call: later that may
 //! use it for something else. Only a copy of it that the child has for itself is restored at the child's
 //! first stop.
+//!
+//! The calls of the i386 table are not recorded, but these two are changed in the same way.
 
 use super::Tracer;
 use super::state::{Entry, State};
+use crate::record::calls::{CLONE_IN_32_BIT, CLONE3_IN_32_BIT};
+use crate::record::seccomp::ARCH_X86_64;
 use crate::record::sys::{Tid, memory, ptrace};
 use std::io;
 
@@ -22,6 +26,22 @@ pub(super) fn is_untraced(flags: u64) -> bool {
 /// Flags without this one.
 fn traced(flags: u64) -> u64 {
     flags & !(libc::CLONE_UNTRACED as u64)
+}
+
+/// A call of the i386 table that makes such a thread or process, and its flags.
+pub(super) fn untraced_in_32_bit(tid: Tid, arch: u32, number: u64, args: [u64; 6]) -> Option<(Entry, u64)> {
+    let (usual, flags) = match u32::try_from(number).ok()? {
+        CLONE_IN_32_BIT => (libc::SYS_clone, args[0]),
+        CLONE3_IN_32_BIT => (libc::SYS_clone3, memory::read_u64(tid, args[0])?),
+        _ => return None,
+    };
+    let entry = Entry { number: usual as u64, args, is_32_bit: true };
+    (arch != ARCH_X86_64 && is_untraced(flags)).then_some((entry, flags))
+}
+
+/// The number that such a call has in the i386 table.
+pub(super) fn number_in_32_bit(number: u64) -> u64 {
+    u64::from(if number == libc::SYS_clone as u64 { CLONE_IN_32_BIT } else { CLONE3_IN_32_BIT })
 }
 
 /// Whether the thread has the arguments of the call that made it for itself, and without the flag. Its maker
@@ -38,6 +58,9 @@ pub(super) fn is_to_restore(child: Tid, entry: &Entry, flags: u64) -> bool {
 fn set_flags(tid: Tid, entry: &Entry, flags: u64) -> io::Result<()> {
     match entry.number as i64 {
         libc::SYS_clone => match ptrace::registers(tid)? {
+            Some(regs) if entry.is_32_bit => {
+                ptrace::set_registers(tid, libc::user_regs_struct { rbx: flags, ..regs })
+            }
             Some(regs) => ptrace::set_registers(tid, libc::user_regs_struct { rdi: flags, ..regs }),
             None => Ok(()),
         },
