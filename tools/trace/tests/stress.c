@@ -54,10 +54,15 @@ static void *thread_forks(void *unused)
     return NULL;
 }
 
+/* What threads and processes do until they are killed fits into the recorder's buffers, however late that is. */
+#define ROUNDS 50
+
 static void *thread_maps(void *unused)
 {
-    for (;;)
+    for (int round = 0; round < ROUNDS; round++)
         use_memory();
+    for (;;)
+        pause();
     return unused;
 }
 
@@ -174,7 +179,7 @@ static void one_process(unsigned how)
     case 13: /* killed at a random place by another process */
         child = fork();
         if (child == 0) {
-            for (;;) {
+            for (int round = 0; round < ROUNDS; round++) {
                 use_memory();
                 if (next() % 8 == 0) {
                     pid_t other = fork();
@@ -183,6 +188,8 @@ static void one_process(unsigned how)
                     waitpid(other, NULL, 0);
                 }
             }
+            for (;;)
+                pause();
         }
         nap(3000000);
         kill(child, SIGKILL);

@@ -1,5 +1,7 @@
 //! Programs with processes beside others that keep the recorder busy, or beside others that are killed.
 
+use crate::ends::wait_for_ever;
+use crate::maps::SAMPLED_ROUNDS;
 use crate::shared::{OLD_CALLS, PAGE};
 use crate::{PRIVATE, READ_WRITE, kill, leave, make_process, map};
 use std::ffi::{c_int, c_void};
@@ -69,22 +71,26 @@ pub(crate) fn is_busy_beside_older_ones() {
     leave(if shared.starved.load(Ordering::Relaxed) == 0 { 5 } else { 4 });
 }
 
-/// Maps and unmaps until it is killed.
+/// Maps and unmaps, and is killed meanwhile, or soon after it: what all of these do fits into a ring.
 extern "C" fn maps_and_unmaps(seed: *mut c_void) -> c_int {
     let mut pages = seed.addr() % 7;
-    loop {
+    for _ in 0..SAMPLED_ROUNDS / KILLED {
         pages = (pages + 3) % 7;
         let len = (pages + 1) * PAGE;
         let addr = map(len, libc::PROT_NONE, PRIVATE);
         // SAFETY: new memory, which is taken away again.
         unsafe { libc::munmap(addr.cast(), len) };
     }
+    wait_for_ever()
 }
+
+/// How many processes `kills_what_shares_its_memory` kills.
+const KILLED: usize = 200;
 
 pub(crate) fn kills_what_shares_its_memory() {
     const STACK: usize = 16 * PAGE;
     let stack = map(STACK, READ_WRITE, PRIVATE);
-    for round in 0..200_usize {
+    for round in 0..KILLED {
         // SAFETY: the process has a stack of its own, makes system calls only, and is gone when the next one
         // begins.
         let child = unsafe {

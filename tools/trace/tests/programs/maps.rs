@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// How often a program maps and unmaps two pages of which nothing may be lost: that is half of a ring.
-const SAMPLED_ROUNDS: usize = 9000;
+pub(crate) const SAMPLED_ROUNDS: usize = 9000;
 
 fn write(addr: *mut u8, pages: usize) {
     for page in 0..pages {
