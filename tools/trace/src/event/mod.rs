@@ -109,6 +109,12 @@ pub struct Window {
 }
 
 impl Window {
+    /// This moment.
+    #[must_use]
+    pub fn at(time_ns: u64) -> Self {
+        Self { start_ns: time_ns, end_ns: time_ns }
+    }
+
     /// Whether there is a moment in both.
     #[must_use]
     pub fn overlaps(&self, other: &Self) -> bool {

@@ -10,6 +10,7 @@
 //! A difference is counted, and then the space is brought to where Linux was, so that one difference does not
 //! make a thousand.
 
+mod asked;
 mod call;
 pub(crate) mod contents;
 mod digest;

@@ -1,6 +1,6 @@
 //! Calls whose order is not known: which they are, and what they depend on.
 
-use crate::event::{Call, CallDetail, Event, EventKind, TaskId, Window};
+use crate::event::{Call, CallDetail, Event, EventKind, Fault, TaskId, Window};
 use crate::format::TraceError;
 use std::borrow::Borrow;
 use std::collections::VecDeque;
@@ -219,6 +219,11 @@ pub(super) fn depends_on(call: &Call) -> Option<Depends> {
         libc::SYS_mlockall => of(everything(), true),
         _ => None,
     }
+}
+
+/// What it depends on that a touch is refused: the mapping there, if there is one.
+pub(super) fn touch_depends_on(fault: &Fault) -> Depends {
+    Depends { range: range(fault.addr, 1), writes: 0..0, on_limits: false }
 }
 
 /// Whether a call is not tried because of what it would do.

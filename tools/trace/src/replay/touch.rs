@@ -21,15 +21,7 @@ pub(super) enum Touched {
 
 /// Touches what `fault` touched; also returns whether by a write.
 pub(super) fn replay(vcpu: &Vcpu, space: &Space<'_, HostPlatform>, fault: &Fault) -> (Touched, bool) {
-    let tries: &[Access] = match fault.access {
-        Recorded::Read => &[Access::Read],
-        Recorded::Write => &[Access::Write],
-        Recorded::Execute => &[Access::Execute],
-        // The access that the mapping allows: then a wrong guess causes no difference. A write first, since
-        // anonymous memory is rarely read before it is written, and a present page would not have faulted for
-        // a read.
-        Recorded::Unknown => &[Access::Write, Access::Read, Access::Execute],
-    };
+    let tries = tries(fault);
     let mut wrote = false;
     let mut result = Err(AccessError::Fault(FaultError::AccessDenied));
     for access in tries {
@@ -50,6 +42,33 @@ pub(super) fn replay(vcpu: &Vcpu, space: &Space<'_, HostPlatform>, fault: &Fault
         }
     }
     (compare(fault, result), wrote)
+}
+
+/// The accesses that a touch may have been, in the order in which they are tried.
+fn tries(fault: &Fault) -> &'static [Access] {
+    match fault.access {
+        Recorded::Read => &[Access::Read],
+        Recorded::Write => &[Access::Write],
+        Recorded::Execute => &[Access::Execute],
+        // The access that the mapping allows: then a wrong guess causes no difference. A write first, since
+        // anonymous memory is rarely read before it is written, and a present page would not have faulted for
+        // a read.
+        Recorded::Unknown => &[Access::Write, Access::Read, Access::Execute],
+    }
+}
+
+/// Whether Linux refused it because of the mappings.
+pub(super) fn is_refused(fault: &Fault) -> bool {
+    matches!(fault.outcome, Outcome::Denied(Denial::NotMapped | Denial::NotAllowed))
+}
+
+/// Whether `space` refuses it as Linux did.
+pub(super) fn is_refused_by(space: &Space<'_, HostPlatform>, fault: &Fault) -> bool {
+    let denied = Err(FaultError::AccessDenied);
+    let results = tries(fault).iter().map(|&access| space.fault(VirtAddr(fault.addr), access));
+    let mut others = results.skip_while(|result| *result == denied);
+    let result = others.next().unwrap_or(denied);
+    matches!(compare(fault, result.map(|()| Translation::Fault).map_err(AccessError::Fault)), Touched::Same)
 }
 
 fn compare(fault: &Fault, result: Result<Translation, AccessError<FaultError>>) -> Touched {

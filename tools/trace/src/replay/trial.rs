@@ -4,8 +4,10 @@
 //! none of their figures. It has the state that results depend on: the mappings at hand, where the program
 //! break is, and what the limits leave when that which lies elsewhere is counted.
 
+use super::asked::Asked;
 use super::overlap::meet;
-use crate::event::Call;
+use super::touch;
+use crate::event::{Call, Fault};
 use quire_arch::{PAGE_SHIFT, PAGE_SIZE, VirtAddr, VirtRange};
 use quire_host::{HostConfig, HostPlatform, Machine, Vcpu};
 use quire_mm::MemoryConfig;
@@ -216,8 +218,16 @@ impl<'m> Trial<'m> {
         })
     }
 
+    /// Asks again what is passed. Returns whether it has its recorded result.
+    pub(super) fn again(&self, asked: &Asked, by: &Actor) -> bool {
+        match asked.change() {
+            Some(call) => self.change(call, by),
+            None => self.agrees(asked, by),
+        }
+    }
+
     /// Makes a call that took effect, where Linux made it. Returns whether it has its recorded result.
-    pub(super) fn change(&self, call: &Call, by: &Actor) -> bool {
+    fn change(&self, call: &Call, by: &Actor) -> bool {
         let [first, second, protection, flags, ..] = call.args;
         let result = call.result as u64;
         let raw = match i64::from(call.number) {
@@ -243,9 +253,18 @@ impl<'m> Trial<'m> {
         raw == Some(call.result)
     }
 
-    /// Makes a call that is tried. Returns whether it has its recorded result.
-    pub(super) fn agrees(&self, call: &Call, by: &Actor) -> bool {
-        self.result(call, by) == Some(call.result)
+    /// Asks what is tried. Returns whether it has its recorded result.
+    pub(super) fn agrees(&self, asked: &Asked, by: &Actor) -> bool {
+        match asked {
+            Asked::Call(call) => self.result(call, by) == Some(call.result),
+            Asked::Touch(fault) => self.refuses(fault, by),
+        }
+    }
+
+    /// Whether a touch is refused as Linux refused it.
+    fn refuses(&self, fault: &Fault, by: &Actor) -> bool {
+        self.space.set_limits(self.limits(&by.limits));
+        touch::is_refused_by(&self.space, fault)
     }
 
     /// The result of a call, which brings in as little as can be.

@@ -2,11 +2,12 @@
 
 use crate::format::header;
 use quire_trace::event::{
-    Access, Call, CallDetail, CloneFacts, Event, EventKind, ExecImage, ExitStatus, Fault, Mapping, Mode,
-    Outcome, Privileges, TaskId, Window,
+    Access, Call, CallDetail, CloneFacts, Denial, Event, EventKind, ExecImage, ExitStatus, Fault, Mapping,
+    Mode, Outcome, Privileges, TaskId, Window,
 };
 use quire_trace::format::TraceWriter;
 use quire_trace::replay::{ProcessReport, Replay, ReplayOptions};
+use std::collections::HashMap;
 use std::fs::File;
 use tempfile::NamedTempFile;
 
@@ -22,7 +23,7 @@ const DROPPER: u32 = 1;
 const OTHER: u32 = 2;
 
 /// A call of a thread: its window if it overlaps, its number, its range in pages, a third argument and its
-/// result.
+/// result. Or a touch, at the start of its window.
 pub(crate) struct Made(
     pub(crate) u32,
     pub(crate) Option<(u64, u64)>,
@@ -44,6 +45,21 @@ fn lock(window: (u64, u64)) -> Made {
 /// A new mapping of these pages, wherever they lay before.
 fn map(task: u32, window: (u64, u64), pages: (u64, u64)) -> Made {
     Made(task, Some(window), libc::SYS_mmap, pages, (libc::PROT_READ | libc::PROT_WRITE) as u64, at(pages.0))
+}
+
+/// No call but a touch.
+const TOUCH: i64 = -1;
+const ALLOWED: i64 = 0;
+const NOT_MAPPED: i64 = -(libc::EFAULT as i64);
+
+/// A thread's write to a page, and what became of it.
+fn touch(task: u32, time_ns: u64, page: u64, result: i64) -> Made {
+    Made(task, Some((time_ns, time_ns)), TOUCH, (page, 1), 0, result)
+}
+
+fn write_to(addr: u64, result: i64) -> EventKind {
+    let outcome = if result == NOT_MAPPED { Outcome::Denied(Denial::NotMapped) } else { Outcome::Minor };
+    EventKind::Fault(Fault { addr, access: Access::Write, mode: Mode::User, outcome, inferred: false })
 }
 
 fn drop_page(window: Option<(u64, u64)>, page: u64, result: i64) -> Made {
@@ -78,15 +94,16 @@ pub(crate) fn replay_in(image: ExecImage, calls: &[Made]) -> ProcessReport {
             CloneFacts { child, child_tid, child_pid: 1, flags: 0, shares_memory: true, same_process: true };
         (CHANGER, EventKind::Clone(facts))
     };
-    let (access, mode, outcome, inferred) = (Access::Write, Mode::User, Outcome::Minor, false);
-    let touch = Fault { addr: image.mappings[0].start, access, mode, outcome, inferred };
-    let mut events = vec![
-        (CHANGER, EventKind::Exec(Box::new(image))),
-        clone(DROPPER),
-        clone(OTHER),
-        (CHANGER, EventKind::Fault(touch)),
-    ];
+    let first = write_to(image.mappings[0].start, ALLOWED);
+    let mut events =
+        vec![(CHANGER, EventKind::Exec(Box::new(image))), clone(DROPPER), clone(OTHER), (CHANGER, first)];
+    let mut times = HashMap::new();
     for &Made(task, window, number, (page, pages), third, result) in calls {
+        if number == TOUCH {
+            times.extend(window.map(|(time_ns, _)| (events.len(), time_ns)));
+            events.push((task, write_to(at(page) as u64, result)));
+            continue;
+        }
         let window = window.map(|(start_ns, end_ns)| (task, EventKind::Window(Window { start_ns, end_ns })));
         let mut args = [START + (page << 12), pages << 12, third, 0, 0, 0];
         if number == libc::SYS_mmap {
@@ -99,7 +116,9 @@ pub(crate) fn replay_in(image: ExecImage, calls: &[Made]) -> ProcessReport {
     events.extend([OTHER, DROPPER, CHANGER].map(|task| (task, EventKind::Exit(ExitStatus::Code(0)))));
     let file = NamedTempFile::new().unwrap();
     let mut writer = TraceWriter::new(File::create(file.path()).unwrap(), &header(), 3).unwrap();
-    for (time_ns, (task, kind)) in (0..).zip(events) {
+    let mut time_ns = 0;
+    for (number, (task, kind)) in events.into_iter().enumerate() {
+        time_ns = times.get(&number).copied().unwrap_or(time_ns);
         writer.push(&Event { time_ns, task: TaskId(task), cpu: task, kind }).unwrap();
     }
     writer.finish(0, 0).unwrap();
@@ -107,7 +126,8 @@ pub(crate) fn replay_in(image: ExecImage, calls: &[Made]) -> ProcessReport {
     let report = Replay::open(file.path(), options).unwrap().run(&mut |_, _| {}).unwrap();
     let [process] = report.processes.try_into().unwrap();
     assert!(process.audit.is_empty(), "{process:#?}");
-    assert_eq!(process.calls, calls.len() as u64);
+    let touches = calls.iter().filter(|Made(_, _, number, ..)| *number == TOUCH).count() as u64;
+    assert_eq!((process.calls, process.faults), (calls.len() as u64 - touches, 1 + touches));
     process
 }
 
@@ -257,6 +277,47 @@ fn a_call_is_not_before_a_change_that_its_threads_earlier_result_needs() {
 fn a_call_is_not_before_a_change_that_an_earlier_call_of_its_thread_was_after() {
     let calls = [drop_page(Some((7, 9)), 3, EINVAL), drop_page(Some((10, 12)), 4, 0), lock((5, 100))];
     assert_eq!(found(&calls), (1, 1));
+}
+
+/// What was refused to a touch is a result like that of a call: an order that allows it is none.
+#[test]
+fn a_call_is_not_before_a_change_that_a_refused_touch_of_its_thread_was_after() {
+    let unmap = || Made(CHANGER, Some((5, 30)), libc::SYS_munmap, (0, 8), 0, 0);
+    let drop = |page| drop_page(Some((18, 20)), page, 0);
+    assert_eq!(found(&[unmap(), drop(3)]), (0, 1));
+    assert_eq!(found(&[unmap(), touch(DROPPER, 15, 4, NOT_MAPPED), drop(3)]), (1, 0));
+    // It says nothing of where another thread's call was, or one of other memory.
+    assert_eq!(found(&[unmap(), touch(OTHER, 15, 4, NOT_MAPPED), drop(3)]), (0, 1));
+    assert_eq!(found(&[unmap(), touch(DROPPER, 15, 40, ALLOWED), drop(3)]), (0, 1));
+}
+
+#[test]
+fn a_refused_touch_that_a_call_passes_is_refused_there() {
+    // The thread maps, touches what is not mapped, and maps that, too.
+    let calls = |refused| {
+        let hole = Made(CHANGER, None, libc::SYS_munmap, (0, 16), 0, 0);
+        let protect = Made(DROPPER, Some((10, 40)), libc::SYS_mprotect, (0, 16), 1, 0);
+        let maps = |window, first| map(CHANGER, window, (first, 8));
+        [hole, protect, maps((20, 25), 0), touch(CHANGER, 26, refused, NOT_MAPPED), maps((27, 30), 8)]
+    };
+    assert_eq!(found(&calls(12)), (0, 1));
+    // What is mapped already cannot have been refused: no order with it is one.
+    let process = replay(&calls(4));
+    assert!(process.mismatches >= 1 && process.reordered == 0, "{process:#?}");
+}
+
+#[test]
+fn a_touch_is_refused_because_of_an_unmapping_that_stands_later() {
+    let unmap = |window| Made(CHANGER, Some(window), libc::SYS_munmap, (0, 8), 0, 0);
+    assert_eq!(found(&[touch(DROPPER, 10, 4, NOT_MAPPED), unmap((5, 30))]), (0, 1));
+    // And one that stands after a mapping that it was before.
+    let hole = || Made(CHANGER, None, libc::SYS_munmap, (0, 8), 0, 0);
+    let fill = || map(CHANGER, (5, 30), (0, 8));
+    assert_eq!(found(&[hole(), fill(), touch(DROPPER, 10, 4, NOT_MAPPED)]), (0, 1));
+    // Where the moment is in no window, or the memory is other memory, it is a difference.
+    assert_eq!(found(&[touch(DROPPER, 3, 4, NOT_MAPPED), unmap((5, 30))]), (1, 0));
+    assert_eq!(found(&[touch(DROPPER, 10, 40, NOT_MAPPED), unmap((5, 30))]), (1, 0));
+    assert_eq!(found(&[touch(CHANGER, 10, 4, NOT_MAPPED), unmap((5, 30))]), (1, 0));
 }
 
 /// A window is that of the next call only, also where that call was made before.

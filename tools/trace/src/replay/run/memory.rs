@@ -2,6 +2,7 @@
 
 use super::{Process, Run};
 use crate::event::{Call, Event, Fault, Reuse, ReuseAccess, TaskId, Window};
+use crate::replay::asked::Asked;
 use crate::replay::call::{self, Verdict};
 use crate::replay::names;
 use crate::replay::overlap::Upcoming;
@@ -13,41 +14,85 @@ use quire_mm::abi::CallNumber;
 use quire_mm::space::{Errno, FaultError};
 
 impl Run<'_> {
-    pub(super) fn fault(&mut self, event: &Event, fault: &Fault) {
-        if self.how.sample.is_some_and(|sample| !sample.pressure.covers(fault.addr)) {
+    /// Touches memory. A touch that Linux refused and that is allowed here is tried in other orders first.
+    pub(super) fn fault(&mut self, event: &Event, fault: &Fault, upcoming: &mut dyn Upcoming) {
+        let Some(found) = self.touched(event, fault) else { return };
+        self.order.was_short();
+        let asked = Asked::of(event);
+        let order =
+            asked.and_then(|asked| self.other_order(event.task, asked, Window::at(event.time_ns), upcoming));
+        let Some(order) = order else {
+            let untried = self.order.was_short();
+            self.mismatch(event, fault, found);
+            if let Some(process) = self.process_of(event.task).filter(|_| untried) {
+                process.report.untried += 1;
+            }
             return;
+        };
+        self.advance(event.task, &order.first, upcoming);
+        if let Some(process) = self.process_of(event.task) {
+            process.report.reordered += 1;
+        }
+        if !order.before && !self.is_over() {
+            self.keep_refused(event, fault);
+        }
+    }
+
+    /// Touches memory where that stands.
+    pub(super) fn fault_as_it_stands(&mut self, event: &Event, fault: &Fault) {
+        if let Some(found) = self.touched(event, fault) {
+            self.mismatch(event, fault, found);
+        }
+    }
+
+    fn mismatch(&mut self, event: &Event, fault: &Fault, found: String) {
+        let number = self.event;
+        if let Some(process) = self.process_of(event.task) {
+            let (what, recorded) = (touch::describe(fault), touch::describe_recorded(fault));
+            process.report.add_mismatch(number, what, recorded, found);
+        }
+    }
+
+    /// Touches memory; what was found, if that is not what Linux found.
+    fn touched(&mut self, event: &Event, fault: &Fault) -> Option<String> {
+        if self.how.sample.is_some_and(|sample| !sample.pressure.covers(fault.addr)) {
+            return None;
         }
         let cpu = self.switch(event);
-        let Some(Some(task)) = self.tasks.get(event.task.0 as usize) else { return };
+        let Some(Some(task)) = self.tasks.get(event.task.0 as usize) else { return None };
         let Process { report: process, limits, .. } = &mut self.processes[task.process];
         process.faults += 1;
         if let Some(heat) = &mut self.heat {
             heat.touch(task.process, fault.addr);
         }
-        let Some(space) = task.acting(limits) else { return };
+        let space = task.acting(limits)?;
         let (touched, wrote) = touch::replay(&self.vcpus[cpu], &space, fault);
         if let Touched::Present(found) = touched {
             process.already_present.add(found);
         }
-        let found = match touched {
+        match touched {
             Touched::Same | Touched::Present(_) => {
-                let (number, event) = (task.number, self.event);
+                let (number, at) = (task.number, self.event);
                 if let Some(contents) = &mut self.contents
                     && touch::was_allowed(fault)
-                    && (wrote || contents.changes(number, fault.addr, event))
+                    && (wrote || contents.changes(number, fault.addr, at))
                 {
-                    contents.fill(&self.vcpus[cpu].program(&*space), number, fault.addr, event);
+                    contents.fill(&self.vcpus[cpu].program(&*space), number, fault.addr, at);
                 }
-                return;
+                self.keep_refused(event, fault);
+                None
             }
-            Touched::Unsupported(what) => return process.add_gap(Gap(what.to_owned())),
+            Touched::Unsupported(what) => {
+                process.add_gap(Gap(what.to_owned()));
+                None
+            }
             Touched::OutOfMemory => {
                 let process = task.process;
-                return self.exhausted(process, touch::describe(fault));
+                self.exhausted(process, touch::describe(fault));
+                None
             }
-            Touched::Differs(found) => found,
-        };
-        process.add_mismatch(self.event, touch::describe(fault), touch::describe_recorded(fault), found);
+            Touched::Differs(found) => Some(found),
+        }
     }
 
     /// Uses pages again. The recorder sampled while the program ran, so a page may be unmapped by now.
@@ -122,7 +167,8 @@ impl Run<'_> {
 
     /// Looks for another order in which `call` has its recorded result. Returns whether there is one.
     fn reorder(&mut self, event: &Event, call: &Call, window: Window, upcoming: &mut dyn Upcoming) -> bool {
-        let Some(found) = self.other_order(event.task, call, window, upcoming) else { return false };
+        let asked = Asked::Call(call.clone());
+        let Some(found) = self.other_order(event.task, asked, window, upcoming) else { return false };
         self.advance(event.task, &found.first, upcoming);
         if self.is_over() {
             return true;

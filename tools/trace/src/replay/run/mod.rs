@@ -2,6 +2,7 @@
 
 mod background;
 mod candidates;
+mod history;
 mod memory;
 mod order;
 mod processes;
@@ -206,7 +207,7 @@ impl<'m> Run<'m> {
 
     fn make(&mut self, event: &Event, window: Option<Window>, upcoming: &mut dyn Upcoming) {
         match &event.kind {
-            EventKind::Fault(fault) => self.fault(event, fault),
+            EventKind::Fault(fault) => self.fault(event, fault, upcoming),
             EventKind::Call(call) => self.call(event, call, window, upcoming),
             EventKind::Window(window) => self.order.note(event.task, *window),
             EventKind::Clone(clone) => self.clone_task(event, clone),

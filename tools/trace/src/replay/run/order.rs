@@ -6,21 +6,19 @@
 //! such as the madvise that drops pages, overlaps with one that changes them. So if a call has another result
 //! than Linux gave it, the replay asks in a space of the same mappings whether it would have that result in
 //! another order: after the first events of other threads that stand later, or before the last changes of
-//! other threads that stand earlier. The events of each thread keep their order.
+//! other threads that stand earlier. The events of each thread keep their order. A touch that Linux refused
+//! is such a result, too, of the moment at which it was refused.
 
 use super::Run;
 use super::candidates::{Around, Candidate, Course, Place, candidates};
-use crate::event::{Call, Event, EventKind, TaskId, Window};
-use crate::replay::overlap::{Depends, Upcoming, changed_by, changes, depends_on, does_much, meet, work_of};
+use super::history::{Change, History, MOST_CHANGES, Made};
+use crate::event::{Call, Event, EventKind, Fault, TaskId, Window};
+use crate::replay::asked::Asked;
+use crate::replay::overlap::{Depends, Upcoming, changed_by, changes, meet};
+use crate::replay::touch;
 use crate::replay::trial::{self, Actor, Scene, Trial, Trials};
-use quire_mm::space::Mapping;
-use std::collections::{HashMap, HashSet, VecDeque};
-use std::ops::Range;
+use std::collections::HashSet;
 
-/// Changes that are kept, and changes ahead that a call is tried with.
-const MOST_CHANGES: usize = 64;
-/// Changes that are kept, and calls that only look among them.
-const MOST_KEPT: usize = 1 << 10;
 /// Changes ahead that are looked at for these.
 const MOST_LOOKED_AT: usize = 1 << 10;
 /// Events ahead that a call is tried with.
@@ -37,36 +35,11 @@ const TRIAL_COSTS: u64 = 32;
 /// Mappings or events that are looked at for what a mapping in a trial costs.
 const LOOKED_AT: u64 = 16;
 
-/// A call that was made, and what was mapped before where it changed that.
-pub(super) struct Change {
-    task: TaskId,
-    space: usize,
-    window: Window,
-    call: Call,
-    by: Actor,
-    ranges: Vec<Range<u64>>,
-    before: Vec<Mapping>,
-    program_break: u64,
-    /// Threads that have made calls after it, which were before it by their place.
-    followed_by: Vec<TaskId>,
-}
-
-impl Change {
-    /// It only looked, and is here for what it found.
-    fn looks(&self) -> bool {
-        self.ranges.is_empty()
-    }
-}
-
 /// What is known of calls whose order is not.
 pub(super) struct Order {
     /// The window that the event before gave to this thread's next event.
     window: Option<(TaskId, Window)>,
-    /// The last changes that overlapped with others, and what other threads found since the first of them.
-    made: VecDeque<Change>,
-    /// By space and thread the last end of a change that was made, and of which is not known any more what it
-    /// changed.
-    forgotten: HashMap<usize, HashMap<TaskId, u64>>,
+    history: History,
     /// Numbers of events that were made before their place.
     advanced: HashSet<u64>,
     /// What trials may still cost.
@@ -81,8 +54,7 @@ impl Default for Order {
     fn default() -> Self {
         Self {
             window: None,
-            made: VecDeque::new(),
-            forgotten: HashMap::new(),
+            history: History::default(),
             advanced: HashSet::new(),
             costs: FIRST_COSTS,
             short: false,
@@ -121,21 +93,6 @@ impl Order {
     pub(super) fn was_short(&mut self) -> bool {
         std::mem::take(&mut self.short)
     }
-
-    /// This change of `space` cannot be undone.
-    fn forget(&mut self, space: usize, task: TaskId, window: Window) {
-        let end = self.forgotten.entry(space).or_default().entry(task).or_default();
-        *end = window.end_ns.max(*end);
-    }
-
-    /// A change of `space` that overlaps with none: no call that comes is before it, or before those that
-    /// were made until now.
-    fn fix(&mut self, space: usize) {
-        if !self.made.is_empty() {
-            self.made.retain(|change| change.space != space);
-        }
-        self.forgotten.remove(&space);
-    }
 }
 
 /// In which order a call has its recorded result.
@@ -150,13 +107,13 @@ pub(super) struct Found {
 struct Step {
     number: u64,
     task: TaskId,
-    /// A call that can be tried, and who makes it.
-    call: Option<(Call, Actor)>,
+    /// What can be asked again, and who asks.
+    asked: Option<(Asked, Actor)>,
 }
 
 /// What a call is tried in.
 struct Stage {
-    call: Call,
+    asked: Asked,
     by: Actor,
     scene: Scene,
     /// In their order.
@@ -175,34 +132,47 @@ impl Run<'_> {
     /// What is mapped where `call`, which overlaps with others, is about to change it. A call that only looks
     /// is remembered where a later one of its thread may be tried before the changes that it found.
     pub(super) fn change_before(&mut self, task: TaskId, call: &Call, window: Window) -> Option<Made> {
+        if !changes(call) {
+            return self.looked(task, Asked::Call(call.clone()), window);
+        }
         let state = self.task(task)?;
         let (number, space) = (state.number, state.space.clone()?);
         let program_break = space.program_break().0;
-        let (mut ranges, mut before) = (Vec::new(), Vec::new());
-        if changes(call) {
-            ranges = changed_by(call, program_break);
-            let known = self.order.spend(1 + space.figures().mappings / LOOKED_AT);
-            if known {
-                before = trial::mappings_in(&space, &ranges);
-            }
-            if !known || before.len() > MOST_MAPPINGS {
-                // What was changed before it cannot be put back any more.
-                return Some(Made::Unknown(number, task, window));
-            }
-        } else {
-            depends_on(call)?;
-            let found = |change: &Change| {
-                change.space == number && change.task != task && change.window.overlaps(&window)
-            };
-            if !self.order.made.iter().any(|change| !change.looks() && found(change)) {
-                return None;
-            }
+        let ranges = changed_by(call, program_break);
+        let known = self.order.spend(1 + space.figures().mappings / LOOKED_AT);
+        let before = if known { trial::mappings_in(&space, &ranges) } else { Vec::new() };
+        if !known || before.len() > MOST_MAPPINGS {
+            // What was changed before it cannot be put back any more.
+            return Some(Made::Unknown(number, task, window));
         }
         let by = self.actor(task)?;
-        let (call, followed_by) = (call.clone(), Vec::new());
+        let (asked, followed_by) = (Asked::Call(call.clone()), Vec::new());
         let change =
-            Change { task, space: number, window, call, by, ranges, before, program_break, followed_by };
+            Change { task, space: number, window, asked, by, ranges, before, program_break, followed_by };
         Some(Made::Known(Box::new(change)))
+    }
+
+    /// What was asked in this window and has changed nothing, if it is to be remembered.
+    fn looked(&self, task: TaskId, asked: Asked, window: Window) -> Option<Made> {
+        asked.depends_on()?;
+        let state = self.task(task)?;
+        if !self.order.history.overlaps(state.number, task, &window) {
+            return None;
+        }
+        let (space, program_break) = (state.number, state.space.as_ref()?.program_break().0);
+        let by = self.actor(task)?;
+        let (ranges, before, followed_by) = (Vec::new(), Vec::new(), Vec::new());
+        let change = Change { task, space, window, asked, by, ranges, before, program_break, followed_by };
+        Some(Made::Known(Box::new(change)))
+    }
+
+    /// Keeps a touch that was refused, as Linux refused it.
+    pub(super) fn keep_refused(&mut self, event: &Event, fault: &Fault) {
+        if touch::is_refused(fault)
+            && let Some(made) = self.looked(event.task, Asked::Touch(*fault), Window::at(event.time_ns))
+        {
+            self.keep(made);
+        }
     }
 
     /// A call of `task` that overlaps with none is about to be made.
@@ -210,49 +180,25 @@ impl Run<'_> {
         if changes(call)
             && let Some(number) = self.task(task).map(|task| task.number)
         {
-            self.order.fix(number);
+            self.order.history.fix(number);
         }
     }
 
     /// Keeps a call that was made.
     pub(super) fn keep(&mut self, made: Made) {
-        let order = &mut self.order;
-        match made {
-            Made::Known(change) => order.made.push_back(*change),
-            Made::Unknown(space, task, window) => {
-                let (gone, kept): (VecDeque<_>, _) =
-                    order.made.drain(..).partition(|other| other.space == space);
-                order.made = kept;
-                for change in gone.iter().filter(|change| !change.looks()) {
-                    order.forget(space, change.task, change.window);
-                }
-                order.forget(space, task, window);
-            }
-        }
-        let mut changes = order.made.iter().filter(|change| !change.looks()).count();
-        // What was found before the first change is of no use.
-        while changes > MOST_CHANGES
-            || order.made.len() > MOST_KEPT
-            || order.made.front().is_some_and(Change::looks)
-        {
-            let Some(first) = order.made.pop_front() else { break };
-            if !first.looks() {
-                changes -= 1;
-                order.forget(first.space, first.task, first.window);
-            }
-        }
+        self.order.history.keep(made);
     }
 
-    /// The order in which `call` has its recorded result, where it has another one as it stands.
+    /// The order in which `asked` has its recorded result, where it has another one as it stands.
     pub(super) fn other_order(
         &mut self,
         task: TaskId,
-        call: &Call,
+        asked: Asked,
         window: Window,
         upcoming: &mut dyn Upcoming,
     ) -> Option<Found> {
-        let Some(depends) = depends_on(call) else {
-            self.order.short |= does_much(call);
+        let Some(depends) = asked.depends_on() else {
+            self.order.short |= asked.does_much();
             return None;
         };
         let (steps, later) = self.ahead(task, &depends, window, upcoming)?;
@@ -263,7 +209,7 @@ impl Run<'_> {
         if all.is_empty() {
             return None;
         }
-        let stage = self.stage(task, call, &depends, steps, &around.earlier)?;
+        let stage = self.stage(task, asked, &depends, steps, &around.earlier)?;
         // A trial with the same result in the order of the recording does not see what refuses the call.
         if self.tried(task, &stage, &Candidate::default()) != Some(false) {
             return None;
@@ -331,27 +277,28 @@ impl Run<'_> {
                 continue;
             }
             let own = own.filter(|own| own.overlaps(&window));
-            let call = match (&event.kind, own) {
+            let can_pass = match &event.kind {
                 // Without a window that overlaps it was after this call, as was all that its thread did then.
-                (EventKind::Call(call), Some(own)) => Some((call, own)),
-                (EventKind::Window(_) | EventKind::Fault(_) | EventKind::Reuse(_), _) => None,
-                (EventKind::Compressibility(_) | EventKind::Contents(_), _) => continue,
-                _ => {
-                    ended.insert(event.task);
-                    continue;
-                }
+                EventKind::Call(_) => own.is_some(),
+                EventKind::Window(_) | EventKind::Fault(_) | EventKind::Reuse(_) => true,
+                EventKind::Compressibility(_) | EventKind::Contents(_) => continue,
+                _ => false,
             };
+            if !can_pass {
+                ended.insert(event.task);
+                continue;
+            }
             if steps.len() == MOST_EVENTS {
                 self.order.short = true;
                 break;
             }
-            let by = self.actor(event.task)?;
-            if let Some((call, window)) = call.filter(|(call, _)| changes(call)) {
+            let asked = Asked::of(event);
+            if let (Some(call), Some(window)) = (asked.as_ref().and_then(Asked::change), own) {
                 let place = Place { at, window, matters: matters(call, depends) };
                 Course::of(&mut courses, event.task).places.push(place);
             }
-            let call = call.map(|(call, _)| call).filter(|call| changes(call) || depends_on(call).is_some());
-            steps.push(Step { number: at, task: event.task, call: call.map(|call| (call.clone(), by)) });
+            let by = self.actor(event.task)?;
+            steps.push(Step { number: at, task: event.task, asked: asked.map(|asked| (asked, by)) });
         }
         Some((steps, courses))
     }
@@ -367,11 +314,9 @@ impl Run<'_> {
     ) -> (Vec<Course<usize>>, Vec<Window>) {
         let (mut courses, mut fixed) = (Vec::<Course<usize>>::new(), Vec::new());
         let Some(number) = self.task(task).map(|task| task.number) else { return (courses, fixed) };
-        let forgotten = self.order.forgotten.get(&number);
-        self.order.short |=
-            forgotten.is_some_and(|ends| ends.iter().any(|(&of, &end)| of != task && end >= window.start_ns));
+        self.order.short |= self.order.history.lacks(number, task, window.start_ns);
         let mut ended = HashSet::from([task]);
-        for (at, change) in self.order.made.iter().enumerate().rev() {
+        for (at, change) in self.order.history.made().iter().enumerate().rev() {
             if change.space != number || (change.looks() && change.task != task) {
                 continue;
             }
@@ -382,17 +327,18 @@ impl Run<'_> {
                 fixed.push(change.window);
                 continue;
             }
-            let place = Place { at, window: change.window, matters: matters(&change.call, depends) };
+            let matters = change.asked.change().is_some_and(|call| matters(call, depends));
+            let place = Place { at, window: change.window, matters };
             Course::of(&mut courses, change.task).places.push(place);
         }
         (courses, fixed)
     }
 
-    /// What `call` is tried in.
+    /// What `asked` is tried in.
     fn stage(
         &mut self,
         task: TaskId,
-        call: &Call,
+        asked: Asked,
         depends: &Depends,
         steps: Vec<Step>,
         earlier: &[Course<usize>],
@@ -404,18 +350,19 @@ impl Run<'_> {
         }
         let program_break = space.program_break().0;
         let mut ranges = vec![depends.range.clone(), depends.writes.clone()];
-        for (call, _) in steps.iter().filter_map(|step| step.call.as_ref()) {
-            if changes(call) {
+        for (asked, _) in steps.iter().filter_map(|step| step.asked.as_ref()) {
+            if let Some(call) = asked.change() {
                 ranges.extend(changed_by(call, program_break));
             }
-            if let Some(depends) = depends_on(call) {
+            if let Some(depends) = asked.depends_on() {
                 ranges.extend([depends.range, depends.writes]);
             }
         }
         // All that was changed since the first of them is put back with it.
         let places = earlier.iter().flat_map(|course| &course.places);
         if let Some(first) = places.map(|place| place.at).min() {
-            ranges.extend(self.order.made.iter().skip(first).flat_map(|change| change.ranges.clone()));
+            let since = self.order.history.made().iter().skip(first);
+            ranges.extend(since.flat_map(|change| change.ranges.clone()));
         }
         let committed = self.machine.memory().spaces().commit().promised();
         let cpu = self.schedule.cpu_of(task).unwrap_or(0);
@@ -423,24 +370,26 @@ impl Run<'_> {
         if !self.order.spend(steps.len() as u64 / LOOKED_AT) {
             return None;
         }
-        let cost = |call: &Call| {
-            let mapped = if changes(call) {
-                changed_by(call, program_break).iter().map(|range| scene.meeting(range)).sum()
-            } else {
-                depends_on(call).map_or(0, |depends| scene.meeting(&depends.range))
+        let cost = |asked: &Asked| {
+            let change = asked.change();
+            let mapped = match (change, asked.depends_on()) {
+                (Some(call), _) => {
+                    changed_by(call, program_break).iter().map(|range| scene.meeting(range)).sum()
+                }
+                (None, depends) => depends.map_or(0, |depends| scene.meeting(&depends.range)),
             };
             // A call that is refused has mostly gone less far.
-            let walked = if changes(call) && call.errno().is_none() { mapped } else { mapped / LOOKED_AT };
-            1 + walked + work_of(call)
+            let goes_far = change.is_some_and(|call| call.errno().is_none());
+            1 + asked.work() + if goes_far { mapped } else { mapped / LOOKED_AT }
         };
-        let work = steps.iter().map(|step| step.call.as_ref().map_or(1, |(call, _)| cost(call))).collect();
-        let own_work = cost(call);
-        Some(Stage { call: call.clone(), by, scene, steps, work, own_work })
+        let work = steps.iter().map(|step| step.asked.as_ref().map_or(1, |(asked, _)| cost(asked))).collect();
+        let own_work = cost(&asked);
+        Some(Stage { asked, by, scene, steps, work, own_work })
     }
 
     /// Whether the call has its recorded result in this order; `None` if it is not tried.
     fn tried(&mut self, task: TaskId, stage: &Stage, candidate: &Candidate) -> Option<bool> {
-        let made = &self.order.made;
+        let made = self.order.history.made();
         let first = candidate.undone.iter().min().copied().unwrap_or(made.len());
         let space = candidate.undone.first().map(|&place| made[place].space);
         let is_since =
@@ -449,8 +398,7 @@ impl Run<'_> {
         let steps = || stage.steps.iter().zip(&stage.work);
         let steps = || steps().filter(|(step, _)| candidate.has(step.task, step.number));
         // What is put back is changed again.
-        let of_change =
-            |place: &usize| 2 + 2 * made[*place].before.len() as u64 + work_of(&made[*place].call);
+        let of_change = |place: &usize| 2 + 2 * made[*place].before.len() as u64 + made[*place].asked.work();
         let costs = TRIAL_COSTS + stage.scene.mappings() + stage.own_work;
         let costs =
             costs + steps().map(|(_, work)| work).sum::<u64>() + since.iter().map(of_change).sum::<u64>();
@@ -461,21 +409,19 @@ impl Run<'_> {
         let config = self.how.config;
         let order = &mut self.order;
         let trials = order.trials.get_or_insert_with(|| Trials::new(config)).as_ref();
-        let made = &order.made;
+        let made = order.history.made();
         let undone = |place: &usize| candidate.undone.contains(place);
-        let again = |trial: &Trial<'_>, place: usize| {
-            let Change { call, by, .. } = &made[place];
-            if made[place].looks() { trial.agrees(call, by) } else { trial.change(call, by) }
-        };
+        let again = |trial: &Trial<'_>, place: usize| trial.again(&made[place].asked, &made[place].by);
         let at = made.get(first).map_or(stage.scene.program_break(), |change| change.program_break);
         let tried = trials.and_then(|trials| {
             trials.run(&stage.scene, at, |trial| {
                 since.iter().rev().all(|&place| trial.put_back(&made[place].ranges, &made[place].before))
                     && since.iter().filter(|place| !undone(place)).all(|&place| again(trial, place))
-                    && steps.iter().filter_map(|step| step.call.as_ref()).all(|(call, by)| {
-                        if changes(call) { trial.change(call, by) } else { trial.agrees(call, by) }
-                    })
-                    && trial.agrees(&stage.call, &stage.by)
+                    && steps
+                        .iter()
+                        .filter_map(|step| step.asked.as_ref())
+                        .all(|(asked, by)| trial.again(asked, by))
+                    && trial.agrees(&stage.asked, &stage.by)
                     && since.iter().filter(|place| undone(place)).all(|&place| again(trial, place))
             })
         });
@@ -508,7 +454,7 @@ impl Run<'_> {
     fn make_before_its_place(&mut self, event: &Event, task: TaskId) {
         match &event.kind {
             EventKind::Window(window) => self.order.note(event.task, *window),
-            EventKind::Fault(fault) => self.fault(event, fault),
+            EventKind::Fault(fault) => self.fault_as_it_stands(event, fault),
             EventKind::Reuse(reuse) => self.reuse(event, reuse),
             EventKind::Call(call) => {
                 self.switch(event);
@@ -535,18 +481,4 @@ impl Run<'_> {
 /// Whether a change can matter to what depends on this.
 fn matters(change: &Call, depends: &Depends) -> bool {
     depends.on_limits || changed_by(change, 0).iter().any(|changed| meet(changed, &depends.range))
-}
-
-/// A change that was made.
-pub(super) enum Made {
-    Known(Box<Change>),
-    /// In this space; what was mapped before it is not known.
-    Unknown(usize, TaskId, Window),
-}
-
-impl Made {
-    /// Whether it only looked.
-    pub(super) fn looks(&self) -> bool {
-        matches!(self, Self::Known(change) if change.looks())
-    }
 }
