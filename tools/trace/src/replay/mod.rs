@@ -428,7 +428,10 @@ impl Replay {
     fn build(&self, header: &TraceHeader, sample: Option<Sample>) -> Result<Machine, ReplayError> {
         let options = &self.options;
         let part = |bytes| sample.map_or(bytes, |sample| sample.part(bytes).max(LEAST_RAM));
-        let ram = options.memory.map_or_else(|| plan::affordable(self.needs.ram(options.huge.policy)), part);
+        // Devices and what they hold lie in the RAM of the machine, too.
+        let devices = if options.swap.is_some() { plan::SPARE_BYTES } else { 0 };
+        let needed = || self.needs.ram(options.huge.policy).saturating_add(devices);
+        let ram = options.memory.map_or_else(|| plan::affordable(needed()), part);
         let mut host = HostConfig::with_ram(ram).cpus(cpus(header));
         host.paranoid = options.paranoid;
         host.large_pages = true;

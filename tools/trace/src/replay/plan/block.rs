@@ -1,11 +1,27 @@
 //! The pages below one page table, and how many of them touches bring in.
 
+use quire_mm::thp::HugePolicy;
+
 /// Pages below one page table, which a folio of the largest order covers.
 pub(super) const PAGES: u64 = 512;
 /// Orders of anonymous folios, 0 to that of a PMD entry.
 pub(super) const ORDERS: usize = 10;
+/// What touches bring in: folios of each order, and huge pages for reads, too, where there is no huge zero
+/// page.
+pub(super) const WAYS: usize = ORDERS + 1;
 /// Words of a set.
 const WORDS: usize = (PAGES / 64) as usize;
+
+/// The way in which touches bring in pages under `policy`, in memory that is advised to have large folios or
+/// in memory that is not.
+pub(super) fn way(policy: HugePolicy, advised: bool) -> usize {
+    let largest = policy.enabled_orders(advised).largest();
+    match largest.map_or(0, |order| usize::from(order.get())) {
+        order if order + 1 < ORDERS => order,
+        _ if policy.zero_page() => ORDERS - 1,
+        _ => WAYS - 1,
+    }
+}
 
 /// A set of pages of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -97,8 +113,8 @@ impl Bits {
 pub(super) struct Demand {
     /// Whatever the order is: of files, page tables, and copies of shared pages.
     pub(super) single: u64,
-    /// For each order those of memory that is not advised to have large folios, and of memory that is.
-    pub(super) large: [[u64; ORDERS]; 2],
+    /// For each way those of memory that is not advised to have large folios, and of memory that is.
+    pub(super) large: [[u64; WAYS]; 2],
 }
 
 impl Demand {
@@ -119,7 +135,7 @@ impl Demand {
         }
     }
 
-    /// Pages where a touch brings in folios of these orders, in memory that is not advised and in memory that
+    /// Pages where a touch brings in folios in these ways, in memory that is not advised and in memory that
     /// is.
     pub(super) fn pages(&self, [plain, advised]: [usize; 2]) -> u64 {
         self.single.saturating_add(self.large[0][plain]).saturating_add(self.large[1][advised])
@@ -132,7 +148,7 @@ pub(super) struct Block {
     /// Pages that were touched.
     pub(super) touched: Bits,
     /// Of these, those that take a frame of their own. Anonymous memory that was only read does not, unless a
-    /// huge page comes in.
+    /// huge page comes in that is not the huge zero page.
     pub(super) framed: Bits,
     /// Pages around which a touch can bring in others: anonymous memory, not advised and advised.
     pub(super) large: [Bits; 2],
@@ -147,8 +163,8 @@ impl Block {
         let mut single = self.framed;
         for (pages, large) in demand.large.iter_mut().zip(&self.large) {
             let large = large.without(&self.copied);
-            *pages = large.around(&self.framed.and(&large));
-            pages[ORDERS - 1] = large.around(&self.touched.and(&large))[ORDERS - 1];
+            pages[..ORDERS].copy_from_slice(&large.around(&self.framed.and(&large)));
+            pages[WAYS - 1] = large.around(&self.touched.and(&large))[ORDERS - 1];
             single = single.without(&large);
         }
         demand.single = single.count();
@@ -166,11 +182,11 @@ impl Block {
             return more;
         };
         let large = self.large[place].without(&self.copied);
-        for (order, pages) in more.large[place].iter_mut().enumerate() {
+        for (way, pages) in more.large[place].iter_mut().enumerate() {
             let (is_new, seen) =
-                if order == ORDERS - 1 { (new, &self.touched) } else { (newly_framed, &self.framed) };
+                if way == WAYS - 1 { (new, &self.touched) } else { (newly_framed, &self.framed) };
             if is_new {
-                let group = large.and(&Bits::group(page, order));
+                let group = large.and(&Bits::group(page, way.min(ORDERS - 1)));
                 if seen.and(&group).is_empty() {
                     *pages = group.count();
                 }
@@ -209,13 +225,13 @@ mod tests {
     fn a_touch_brings_in_its_group_as_far_as_it_is_mapped() {
         let mut block = Block { large: [Bits::range(0, 500), Bits::default()], ..Block::default() };
         let mut sum = block.touch(3, true);
-        assert_eq!(sum.large[0], [1, 2, 4, 8, 16, 32, 64, 128, 256, 500]);
+        assert_eq!(sum.large[0], [1, 2, 4, 8, 16, 32, 64, 128, 256, 500, 500]);
         sum.add(&block.touch(2, true));
-        assert_eq!(sum.large[0], [2, 2, 4, 8, 16, 32, 64, 128, 256, 500]);
+        assert_eq!(sum.large[0], [2, 2, 4, 8, 16, 32, 64, 128, 256, 500, 500]);
         sum.add(&block.touch(499, false));
         sum.add(&block.touch(498, true));
         // The last group ends with the mapping.
-        assert_eq!(sum.large[0], [3, 4, 8, 12, 20, 52, 116, 244, 500, 500]);
+        assert_eq!(sum.large[0], [3, 4, 8, 12, 20, 52, 116, 244, 500, 500, 500]);
         // What is not anonymous comes in one by one.
         sum.add(&block.touch(510, true));
         assert_eq!(sum.single, 1);
@@ -225,12 +241,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_takes_no_frame_unless_it_is_huge() {
+    fn what_is_read_takes_no_frame_unless_it_is_huge_and_not_the_zero_page() {
         let mut block = Block { large: [Bits::default(), Bits::ALL], ..Block::default() };
         let mut sum = block.touch(9, false);
-        assert_eq!((sum.pages([0, 0]), sum.pages([0, 8]), sum.pages([9, 9])), (0, 0, 512));
+        assert_eq!((sum.pages([0, 0]), sum.pages([0, 9]), sum.pages([10, 10])), (0, 0, 512));
         sum.add(&block.touch(9, true));
-        assert_eq!((sum.pages([9, 0]), sum.pages([9, 9])), (1, 512));
+        assert_eq!((sum.pages([9, 0]), sum.pages([9, 9]), sum.pages([9, 10])), (1, 512, 512));
         assert_eq!(sum, block.demand());
     }
 

@@ -11,6 +11,7 @@ mod calls;
 mod layers;
 mod layout;
 mod space;
+mod spare;
 #[cfg(test)]
 mod tests;
 
@@ -21,13 +22,15 @@ use crate::event::{
     TaskId, VmFlags,
 };
 use crate::format::{Pressure, TraceHeader, UseSource};
-use block::{Demand, ORDERS};
+use block::{Demand, WAYS};
 use budget::Budget;
 use layers::Layers;
 use layout::{Advice, Kind, pages_of};
 use quire_host::host_memory_available;
 use quire_mm::{space::Overcommit, thp::HugePolicy};
 use space::Image;
+pub(super) use spare::SPARE_BYTES;
+use spare::Spare;
 use std::collections::HashMap;
 
 /// What is known of a trace after it was looked through.
@@ -49,9 +52,11 @@ pub struct Needs {
     now: Demand,
     /// Whether that has grown since the peaks were taken.
     grown: bool,
-    /// The most that all needed, by the orders that touches bring in: in memory that is not advised to have
+    /// The most that all needed, by the ways in which touches bring in: in memory that is not advised to have
     /// large folios, and in memory that is.
-    peaks: Box<[[u64; ORDERS]; ORDERS]>,
+    peaks: Box<[[u64; WAYS]; WAYS]>,
+    /// What a machine needs beside that.
+    spare: Spare,
     budget: Budget,
     /// The event that brings in more than a recording may, if there is one. Nothing is planned from it on.
     too_much_at: Option<u64>,
@@ -78,10 +83,8 @@ impl Sample {
     }
 }
 
-/// Memory that a replay needs beside the program's: slabs, lists, and Linux's watermarks.
-const SPARE_BYTES: u64 = 64 << 20;
 /// RAM is planned in steps.
-const STEP: u64 = 4 << 20;
+const STEP: u64 = 64 << 10;
 /// What a replay keeps of a process until its end, in bytes: its figures, and the first differences.
 const PROCESS_BYTES: u64 = 2048;
 /// What it costs to make a mapping of a new image, in pages that are brought in.
@@ -103,6 +106,7 @@ impl Default for Needs {
             now: Demand::default(),
             grown: false,
             peaks: Box::default(),
+            spare: Spare::default(),
             budget: Budget::FIRST,
             too_much_at: None,
             contents: SampledContents::default(),
@@ -115,7 +119,7 @@ impl Default for Needs {
 impl Needs {
     /// Of a trace with this header, nothing of which was looked at yet.
     pub(super) fn of(header: &TraceHeader) -> Self {
-        Self { pressure: header.pressure, ..Self::default() }
+        Self { pressure: header.pressure, spare: Spare::of(super::cpus(header)), ..Self::default() }
     }
 
     /// Whether no address space was found.
@@ -134,19 +138,16 @@ impl Needs {
     }
 
     /// Bytes of RAM with which nothing runs short under `policy`: the most that the address spaces that live
-    /// at once need together, an eighth more, and what a machine needs for itself. Never more than some 1.1
+    /// at once need together, an eighth more, and what a machine needs beside that, 64 MiB at most. Never more than some 1.1
     /// TiB, whatever the trace claims.
     pub fn ram(&self, policy: HugePolicy) -> u64 {
-        let order = |advised| {
-            policy
-                .enabled_orders(advised)
-                .largest()
-                .map_or(0, |order| usize::from(order.get()).min(ORDERS - 1))
-        };
-        let [plain, advised] = [order(false), order(true)];
+        let [plain, advised] = [false, true].map(|advised| block::way(policy, advised));
         let pages = self.peaks[plain][advised].max(self.pages([plain, advised]));
         let pages = pages.min(MOST_PAGES);
-        ((pages + pages / 8) * 4096 + SPARE_BYTES).next_multiple_of(STEP)
+        let mut spare = self.spare;
+        spare.note(self.images.len(), [&self.now, &self.layers.demand]);
+        let spare = spare.bytes(pages, [plain, advised]);
+        ((pages + pages / 8) * 4096 + spare).next_multiple_of(STEP)
     }
 
     /// The number of the event, if there is one, with which events have brought in more pages together, or
@@ -318,15 +319,16 @@ impl Needs {
         self.grown = true;
     }
 
-    /// Pages that all need now, by the orders that touches bring in.
-    fn pages(&self, orders: [usize; 2]) -> u64 {
-        self.now.pages(orders).saturating_add(self.layers.demand.pages(orders))
+    /// Pages that all need now, by the ways in which touches bring in.
+    fn pages(&self, ways: [usize; 2]) -> u64 {
+        self.now.pages(ways).saturating_add(self.layers.demand.pages(ways))
     }
 
     fn take_peaks(&mut self) {
         if std::mem::take(&mut self.grown) {
-            for plain in 0..ORDERS {
-                for advised in 0..ORDERS {
+            self.spare.note(self.images.len(), [&self.now, &self.layers.demand]);
+            for plain in 0..WAYS {
+                for advised in 0..WAYS {
                     let pages = self.pages([plain, advised]);
                     let peak = &mut self.peaks[plain][advised];
                     *peak = pages.max(*peak);

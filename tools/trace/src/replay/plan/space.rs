@@ -1,6 +1,6 @@
 //! The pages and page tables of an address space.
 
-use super::block::{Bits, Block, Demand, PAGES};
+use super::block::{Bits, Block, Demand, ORDERS, PAGES};
 use super::budget::{Budget, PAGES_OF_WALK};
 use super::layers::{INHERITED_BYTES, Inherited};
 use super::layout::{Kind, Layout, USER_END};
@@ -250,8 +250,8 @@ impl Image {
         match kind.large() {
             None => self.loose.single = self.loose.single.saturating_add(pages),
             Some(place) => {
-                for (order, sum) in self.loose.large[place].iter_mut().enumerate() {
-                    *sum = sum.saturating_add(pages << order);
+                for (way, sum) in self.loose.large[place].iter_mut().enumerate() {
+                    *sum = sum.saturating_add(pages << way.min(ORDERS - 1));
                 }
             }
         }
