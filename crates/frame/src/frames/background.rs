@@ -25,6 +25,7 @@ impl<P: Platform> Frames<P> {
     /// Background reclaim has finished its round: watermark boosts end.
     pub fn end_boost(&self) {
         for zone in self.zones.populated() {
+            let _pin = self.platform.pin();
             zone.lock(&self.platform).clear_boost();
         }
     }

@@ -4,6 +4,7 @@ pub(crate) mod current;
 
 use crate::counters::CpuCounters;
 use crate::door::{Cache, Door};
+use crate::lock_order;
 use crate::paranoid::Paranoia;
 use crate::tlb::Tlb;
 use core::cell::Cell;
@@ -159,6 +160,7 @@ impl<'c> Owner<'c> {
             self.leave_guest();
         }
         self.cpu.pins.set(pins + 1);
+        lock_order::pinned();
     }
 
     /// Ends a pinned section and returns whether it was the last.
@@ -171,6 +173,7 @@ impl<'c> Owner<'c> {
         let pins = self.cpu.pins.get();
         assert!(pins > 0, "a pin is dropped on {}, which is not pinned", self.cpu.id);
         self.cpu.pins.set(pins - 1);
+        lock_order::unpinned();
         pins == 1
     }
 
@@ -180,9 +183,11 @@ impl<'c> Owner<'c> {
         impl Drop for Unpin<'_> {
             fn drop(&mut self) {
                 self.0.set(self.0.get() - 1);
+                lock_order::unpinned();
             }
         }
         self.cpu.pins.set(self.cpu.pins.get() + 1);
+        lock_order::pinned();
         let _unpin = Unpin(&self.cpu.pins);
         action()
     }

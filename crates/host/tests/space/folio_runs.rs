@@ -111,7 +111,10 @@ fn a_partly_unmapped_folio_is_freed_with_its_last_page() {
         write(&cpu, &space, page(area, pages - 1), 2);
         let head = frame_of(&space, area);
         let frames = machine.memory().frames();
-        let maps = || frames.lock_head(head).maps();
+        let maps = || {
+            let _pin = machine.memory().platform().pin();
+            frames.lock_head(head).maps()
+        };
         space.munmap(area, PAGE).unwrap();
         assert_eq!((u64::from(maps()), frames.folio(head).order().pages()), (pages - 1, pages));
         assert_audit(&machine);

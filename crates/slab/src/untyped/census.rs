@@ -41,7 +41,7 @@ impl<P: Platform> CacheCore<P> {
                 report(FrameViolation::BadSlab { cache: name, pfn: slab });
             }
         });
-        Counted::Blocks(list).check(self.report().slabs, slabs, report);
+        Counted::Blocks(list).check(self.report(frames).slabs, slabs, report);
         // The slots of a slab whose descriptor is wrong cannot be followed.
         if sound {
             let census = self.census(frames);
@@ -52,8 +52,9 @@ impl<P: Platform> CacheCore<P> {
         }
     }
 
-    /// Calls `visit` with every slab and the list that it is on, under the cache's lock.
+    /// Calls `visit` with every slab and the list that it is on, pinned, under the cache's lock.
     pub(crate) fn for_each_slab(&self, frames: &Frames<P>, mut visit: impl FnMut(Pfn, SlabState)) {
+        let _pin = frames.platform().pin();
         let slabs = self.slabs.lock();
         for (state, list) in slabs.lists() {
             for slab in list.iter(frames.map()) {
@@ -95,10 +96,12 @@ impl<P: Platform> CacheCore<P> {
         });
         let walk = |list: &SlotList| self.walk(frames, list.first(), list.count());
         for lock in self.fronts.iter() {
+            let _pin = frames.platform().pin();
             let front = lock.lock();
             census.in_use += front.in_use;
             census.kept += front.lists().map(walk).sum::<u64>();
         }
+        let _pin = frames.platform().pin();
         census.kept += self.slabs.lock().depot.lists().map(walk).sum::<u64>();
         if !self.geometry.marked {
             census.live = census.slots.saturating_sub(census.in_slabs + census.kept);

@@ -49,22 +49,24 @@ pub struct CacheReport {
 /// Every slab cache of a machine in numbers, the newest first.
 pub fn cache_reports<P: Platform>(frames: &Frames<P>) -> impl Iterator<Item = CacheReport> {
     let caches = frames.caches().filter_map(|cache| <dyn Any>::downcast_ref::<CacheCore<P>>(cache));
-    caches.map(CacheCore::report)
+    caches.map(|cache| cache.report(frames))
 }
 
 impl<P: Platform> CacheCore<P> {
-    /// The cache in numbers.
-    pub(crate) fn report(&self) -> CacheReport {
+    /// The cache in numbers. Pinned for each lock only.
+    pub(crate) fn report(&self, frames: &Frames<P>) -> CacheReport {
         let (mut in_use, mut retired, mut front_locks) = (0, 0, SpinStatistics::default());
         for lock in self.fronts.iter() {
             let SpinStatistics { takes, contended, .. } = lock.statistics();
             front_locks.takes += takes;
             front_locks.contended += contended;
+            let _pin = frames.platform().pin();
             let front = lock.lock();
             in_use += front.in_use;
             retired += front.retired();
         }
         let lock = self.slabs.statistics();
+        let _pin = frames.platform().pin();
         let slabs = self.slabs.lock();
         let count = |active: bool| {
             let lists = slabs.lists().filter(move |&(state, _)| (state != SlabState::Empty) == active);

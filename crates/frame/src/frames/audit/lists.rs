@@ -63,6 +63,7 @@ fn buddy<P: Platform>(frames: &Frames<P>, zone: &Zone<P>, report: Report<'_>) {
     let map = frames.map();
     let kind = zone.id;
     let published = zone.free();
+    let _pin = frames.platform().pin();
     let buddy = zone.lock(frames.platform());
     let mut free = [0; Migratetype::COUNT];
     for order in Order::ALL {
@@ -135,6 +136,7 @@ fn not_isolated<P: Platform>(frames: &Frames<P>, list: ListName, index: FrameInd
 
 fn pcp<P: Platform>(frames: &Frames<P>, zone: ZoneId, cpu: CpuId, set: &PcpSet<P>, report: Report<'_>) {
     let map = frames.map();
+    let _pin = frames.platform().pin();
     let lists = set.lists.lock();
     let mut pages = 0;
     for order in Order::ALL {
@@ -195,6 +197,7 @@ fn limbo<P: Platform>(frames: &Frames<P>, report: Report<'_>) {
         let Some(cpu) = CpuId::new(cpu) else { continue };
         let list = ListName::Limbo(cpu);
         let demand = ListDemand { list, kind: Kind::Limbo, order: None };
+        let _pin = frames.platform().pin();
         let limbo = lock.lock();
         for chain in limbo.chains() {
             let (mut blocks, mut pages) = (0, 0);

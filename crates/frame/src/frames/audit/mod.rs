@@ -28,7 +28,8 @@ impl<P: Platform> Frames<P> {
     /// no frame is lost.
     ///
     /// The machine is quiet: no thread uses these frames' allocator meanwhile. What users do with given-out
-    /// frames is theirs to check. The scratch words are zero afterwards.
+    /// frames is theirs to check. The scratch words are zero afterwards. `report` may be called in a pinned
+    /// section, with locks held: it must not wait, nor use these frames.
     pub fn audit(&self, report: &mut dyn FnMut(FrameViolation)) {
         self.clear_audit();
         lists::walk_all(self, report);

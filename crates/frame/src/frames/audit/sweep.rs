@@ -94,6 +94,7 @@ fn pageblocks<P: Platform>(frames: &Frames<P>, report: Report<'_>) {
         block = block.offset(PAGEBLOCK_ORDER.pages());
     }
     for zone in frames.zones().populated() {
+        let _pin = frames.platform().pin();
         let kept = zone.lock(frames.platform()).block_counts();
         for kind in Migratetype::ALL {
             let what = Counted::Pageblocks(zone.id, kind);
