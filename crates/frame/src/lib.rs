@@ -64,8 +64,8 @@ pub use faults::{FaultAim, FaultCaller, FaultClass, FaultPlan, FaultSite, Faults
 pub use folio::{Folio, FolioList, HeadGuard, MAX_MAPS, MapsLeft};
 pub use folio_counters::FolioCounter;
 pub use frames::{
-    CacheNode, FolioGuard, FolioSplit, FrameCache, FrameConfig, FrameTotals, Frames, KernelFrames,
-    ListDemand, MachineId, PcpReport, Pinned, SplitError,
+    CacheNode, FolioGuard, FolioSplit, FrameCache, FrameConfig, FrameTotals, Frames, HeldParts, KernelFrames,
+    ListDemand, MachineId, PartIs, PcpReport, Pinned, SplitError,
 };
 pub use kind::Kind;
 pub use map::{

@@ -1,5 +1,5 @@
-//! Listing folios that are on no list: those mapped before anything could be reclaimed, and the parts of a
-//! folio that was split while isolated.
+//! Listing folios that are on no list: those mapped before anything could be reclaimed, and the parts of one
+//! that was listed while it was split.
 
 use crate::Memcgs;
 use crate::lists::LruList;

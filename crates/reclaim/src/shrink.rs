@@ -6,7 +6,7 @@
 
 use arrayvec::ArrayVec;
 use quire_arch::{NodeId, Order, Pfn, Platform};
-use quire_frame::{FolioCounter, FolioGuard, FrameChain, FrameFlags, Kind, VmEvent};
+use quire_frame::{FolioCounter, FolioGuard, FrameChain, FrameFlags, HeldParts, Kind, VmEvent};
 use quire_memcg::{LruList, MemcgId, MemcgStat};
 use quire_space::{LockFound, Spaces, UnmapBatch, Unmapped, referenced};
 use quire_swap::{IoState, NoSlots, Shadow};
@@ -53,21 +53,37 @@ struct Ready<'s, P: Platform> {
 pub(crate) fn shrink<P: Platform>(spaces: &Spaces<P>, folios: &mut Isolated, pressure: Pressure) -> u64 {
     let mut ready: ArrayVec<Ready<'_, P>, BATCH> = ArrayVec::new();
     let mut batch = UnmapBatch::new(spaces);
+    let mut parts = HeldParts::new();
     let mut freed = 0;
     for head in folios.drain(..) {
-        match unmap(spaces, head, pressure, &mut batch, &mut freed) {
-            Ok(unmapped) => {
-                spaces.swap().prefetch_folio(head);
-                ready.push(unmapped);
+        let mut next = Some(head);
+        // The parts of a folio that is split follow it at once: the last of them first, as in Linux.
+        while let Some(head) = next {
+            if ready.is_full() {
+                batch.flush();
+                freed += write_and_free_all(spaces, &mut ready);
             }
-            Err(fate) => put_back(spaces, head, &fate),
+            match unmap(spaces, head, pressure, &mut batch, (&mut freed, &mut parts)) {
+                Ok(unmapped) => {
+                    spaces.swap().prefetch_folio(head);
+                    ready.push(unmapped);
+                }
+                Err(fate) => put_back(spaces, head, &fate),
+            }
+            next = parts.pop();
         }
     }
     batch.flush();
+    freed + write_and_free_all(spaces, &mut ready)
+}
+
+/// The second half for all of `ready`, after the flush.
+fn write_and_free_all<'s, P: Platform>(
+    spaces: &'s Spaces<P>,
+    ready: &mut ArrayVec<Ready<'s, P>, BATCH>,
+) -> u64 {
     let mut chain = FrameChain::new();
-    for folio in ready.drain(..) {
-        freed += write_and_free(spaces, folio, &mut chain);
-    }
+    let freed = ready.drain(..).map(|folio| write_and_free(spaces, folio, &mut chain)).sum();
     spaces.frames().free_chain(&spaces.platform().pin(), chain);
     freed
 }
@@ -85,13 +101,14 @@ pub(crate) fn page_out<P: Platform>(spaces: &Spaces<P>, folios: &mut dyn Iterato
 }
 
 /// The first half: from the reference check to the removal of the last mapping. Adds to `freed` the pages
-/// that are freed already.
+/// that are freed already. If the folio is split its other parts enter `parts`, which has none yet: they are
+/// isolated, each with a reference.
 fn unmap<'s, P: Platform>(
     spaces: &'s Spaces<P>,
     head: Pfn,
     pressure: Pressure,
     batch: &mut UnmapBatch<'s, P>,
-    freed: &mut u64,
+    (freed, parts): (&mut u64, &mut HeldParts),
 ) -> Result<Ready<'s, P>, Fate> {
     let frame = spaces.frames().known(head);
     let guard = lock_at_rest(spaces, head, pressure, batch)?;
@@ -104,7 +121,7 @@ fn unmap<'s, P: Platform>(
     {
         // Others may wait for what was unmapped of the folios before it.
         batch.flush();
-        *freed += spaces.thp().split_isolated(head, Order::ZERO, true).unwrap_or(0);
+        *freed += spaces.thp().split_isolated(head, true, parts).unwrap_or(0);
     }
     let flags = frame.word().flags();
     if pressure != Pressure::Madvise && frame.as_folio().maps() > 0 {
@@ -127,7 +144,7 @@ fn unmap<'s, P: Platform>(
         batch.unmap_to_discard(head)
     } else {
         if !flags.contains(FrameFlags::SWAP_CACHE) {
-            give_slots(spaces, head)?;
+            give_slots(spaces, head, parts)?;
         }
         batch.unmap_to_swap(head)
     };
@@ -200,9 +217,9 @@ fn check_referenced<P: Platform>(spaces: &Spaces<P>, head: Pfn) -> Result<(), Fa
     Err(if again || used.mappings > 1 { Fate::Activate } else { Fate::Keep })
 }
 
-/// Adds a folio to the swap cache. A large one without enough contiguous slots is split, and only its first
-/// part continues.
-fn give_slots<P: Platform>(spaces: &Spaces<P>, head: Pfn) -> Result<(), Fate> {
+/// Adds a folio to the swap cache. A large one without enough contiguous slots is split: the first part
+/// continues, and the others enter `parts`.
+fn give_slots<P: Platform>(spaces: &Spaces<P>, head: Pfn, parts: &mut HeldParts) -> Result<(), Fate> {
     let frame = spaces.frames().known(head);
     let memcg = frame.as_folio().memcg();
     let order = spaces.frames().folio(head).order();
@@ -217,7 +234,7 @@ fn give_slots<P: Platform>(spaces: &Spaces<P>, head: Pfn) -> Result<(), Fate> {
                 spaces.memcgs().add_stat(&pin, memcg, MemcgStat::ThpSwpoutFallback, 1);
             }
             drop(pin);
-            spaces.thp().split_isolated(head, Order::ZERO, false).map_err(|_| Fate::Activate)?;
+            spaces.thp().split_isolated(head, false, parts).map_err(|_| Fate::Activate)?;
             spaces.swap().add_folio(head, memcg).map(|_| ()).map_err(|_| Fate::Activate)
         }
         Err(_) => Err(Fate::Activate),

@@ -30,7 +30,7 @@ pub use folio_lock::FolioGuard;
 pub use folios::Pinned;
 pub use kernel::KernelFrames;
 pub use report::{FrameTotals, PcpReport};
-pub use split::{FolioSplit, SplitError};
+pub use split::{FolioSplit, HeldParts, PartIs, SplitError};
 
 use crate::counters::VmEvents;
 use crate::faults::Faults;

@@ -7,7 +7,7 @@
 //!
 //! A folio on an LRU list stays on it: it is the first part then. The other mapped parts go to the same list
 //! if the owner of the lists does the split and holds the list's lock ([`FolioSplit::finish_with`]); else
-//! they are on none. Each is charged to the folio's memcg. Unmapped parts are not: the caller uncharges them.
+//! they are on none, and a caller that has isolated the folio may keep a reference to each. Each is charged to the folio's memcg. Unmapped parts are not: the caller uncharges them.
 
 use super::Frames;
 use crate::chain::FrameChain;
@@ -33,6 +33,65 @@ pub enum SplitError {
     /// Each of its pages is mapped, and the caller asked to split only if some is not.
     #[error("every page of the folio is mapped")]
     Mapped,
+}
+
+/// What becomes of a mapped part of a folio that is split.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PartIs {
+    /// It is on no list.
+    Unlisted,
+    /// It was put on a list, and gets [`FrameFlags::LRU`].
+    Listed,
+    /// It is on no list, and the caller gets a reference to it.
+    Held,
+}
+
+/// Single pages that were parts of one folio. A reference to each belongs to the owner of the set.
+#[derive(Debug, Default)]
+#[must_use = "the references have to be dropped"]
+pub struct HeldParts {
+    /// The first frame of the folio.
+    head: Pfn,
+    /// By the place in the folio.
+    held: [u64; (Order::PMD.pages() / 64) as usize],
+}
+
+impl HeldParts {
+    /// None.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes the reference to the last of them.
+    pub fn pop(&mut self) -> Option<Pfn> {
+        let (word, held) = self.held.iter_mut().enumerate().rev().find(|(_, held)| **held != 0)?;
+        let bit = held.ilog2();
+        *held &= !(1 << bit);
+        Some(self.head.offset(word as u64 * 64 + u64::from(bit)))
+    }
+
+    /// Calls `keep` with each of them, and forgets those for which it returns false: that took the reference.
+    pub fn retain(&mut self, mut keep: impl FnMut(Pfn) -> bool) {
+        for nth in 0..Order::PMD.pages() {
+            let (held, bit) = (&mut self.held[(nth / 64) as usize], 1 << (nth % 64));
+            if *held & bit != 0 && !keep(self.head.offset(nth)) {
+                *held &= !bit;
+            }
+        }
+    }
+
+    /// Adds page `nth` of the folio at `head`, to which the owner gets a reference: one of a set that has none yet, or
+    /// only some of the same folio. Returns false, and adds nothing, if it is none that can be added.
+    fn add(&mut self, head: Pfn, nth: u64) -> bool {
+        if self.held == [0; _] {
+            self.head = head;
+        }
+        let Some(held) = self.held.get_mut((nth / 64) as usize).filter(|_| self.head == head) else {
+            return false;
+        };
+        *held |= 1 << (nth % 64);
+        true
+    }
 }
 
 /// A large folio whose mappings are being counted page by page, under its head lock.
@@ -111,24 +170,42 @@ impl<P: Platform> FolioSplit<'_, P> {
         unless_mapped: bool,
         unmapped: &mut FrameChain,
     ) -> Result<(), SplitError> {
-        self.finish_with(to, held, unless_mapped, unmapped, |_| false)
+        self.finish_with(to, held, unless_mapped, unmapped, |_| PartIs::Unlisted)
     }
 
-    /// As [`finish`](Self::finish). `list` is called with the first frame of each mapped part but the first,
-    /// from the last to the first, before any thread can see that it is one. If it returns true it has put
-    /// the part on a list, and the part has [`FrameFlags::LRU`]. A thread that sees that takes the list's
-    /// lock, which the caller holds until this returns.
+    /// As [`finish`](Self::finish) into single pages, for a caller that has isolated the folio: it gets a
+    /// reference to each mapped part but the first in `parts`, which has none yet.
     ///
     /// # Errors
     ///
-    /// As for [`finish`](Self::finish); then `list` was not called.
+    /// As for [`finish`](Self::finish); then `parts` has none.
+    pub fn finish_held(
+        self,
+        held: u32,
+        unless_mapped: bool,
+        unmapped: &mut FrameChain,
+        parts: &mut HeldParts,
+    ) -> Result<(), SplitError> {
+        let head = self.locked.folio().head();
+        self.finish_with(Order::ZERO, held, unless_mapped, unmapped, |part| {
+            if parts.add(head, part.0 - head.0) { PartIs::Held } else { PartIs::Unlisted }
+        })
+    }
+
+    /// As [`finish`](Self::finish). `part_is` is called with the first frame of each mapped part but the first,
+    /// from the last to the first, before any thread can see that it is one. A thread that sees that it is listed
+    /// takes the list's lock, which the caller holds until this returns.
+    ///
+    /// # Errors
+    ///
+    /// As for [`finish`](Self::finish); then `part_is` was not called.
     pub fn finish_with(
         mut self,
         to: Order,
         held: u32,
         unless_mapped: bool,
         unmapped: &mut FrameChain,
-        mut list: impl FnMut(Pfn) -> bool,
+        mut part_is: impl FnMut(Pfn) -> PartIs,
     ) -> Result<(), SplitError> {
         let folio = self.locked.folio();
         let (head, order, frame) = (folio.head(), folio.order(), folio.frame());
@@ -163,16 +240,18 @@ impl<P: Platform> FolioSplit<'_, P> {
             page.live().store(0, Ordering::Relaxed);
             page.map_count().store(maps, Ordering::Release);
             let mut flags = flags;
+            // A part that nothing maps has none: a thread that found it before it was unmapped, and pins it at this
+            // moment, would keep it from being gathered.
+            let mut refs = u32::from(maps > 0) + if part == 0 { held } else { 0 };
             if part > 0 {
                 flags.remove(FrameFlags::LOCKED | FrameFlags::WAITERS | FrameFlags::LRU);
                 if maps > 0 {
                     page.memcg().store(memcg, Ordering::Relaxed);
-                    flags.set(FrameFlags::LRU, list(Pfn(head.0 + first)));
+                    let is = part_is(Pfn(head.0 + first));
+                    flags.set(FrameFlags::LRU, is == PartIs::Listed);
+                    refs += u32::from(is == PartIs::Held);
                 }
             }
-            // A part that nothing maps has none: a thread that found it before it was unmapped, and pins it at this
-            // moment, would keep it from being gathered.
-            let refs = u32::from(maps > 0) + if part == 0 { held } else { 0 };
             page.set_word(word.part(to, flags, refs));
             if part > 0 && maps == 0 {
                 let gathered = self.frames.gather(unmapped, Pfn(head.0 + first), to);

@@ -138,7 +138,7 @@ fn a_folio_goes_with_its_last_reference() {
 }
 
 /// Splits a folio of eight pages, with pages 4 and 5 not mapped, into parts of two.
-fn split_listed(frames: &Frames<Machine>, list: impl FnMut(Pfn) -> bool) -> (Pfn, u64) {
+fn split_listed(frames: &Frames<Machine>, list: impl FnMut(Pfn) -> PartIs) -> (Pfn, u64) {
     let head = folio(frames, Order::ALL[3]);
     let frame = frames.known(head);
     let flags = FrameFlags::LRU | FrameFlags::ACTIVE | FrameFlags::WORKINGSET | FrameFlags::LOCKED;
@@ -163,7 +163,7 @@ fn parts_are_charged_and_listed_as_the_folio_was() {
         let mut asked = Vec::new();
         let (head, unmapped) = split_listed(&frames, |part| {
             asked.push(part);
-            listed
+            if listed { PartIs::Listed } else { PartIs::Unlisted }
         });
         let part = |nth: u64| Pfn(head.0 + nth);
         assert_eq!((asked, unmapped), (vec![part(6), part(2)], 2));

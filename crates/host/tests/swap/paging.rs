@@ -326,3 +326,31 @@ fn a_page_out_waits_for_one_discard_and_kswapd_for_a_few_at_a_time() {
     }
     assert_audit(&machine);
 }
+
+/// Hazard: a folio for which no slots lie together is split, its first page is paged out, and the others are taken
+/// for the youngest pages of their list.
+#[test]
+fn all_pages_of_a_folio_that_is_split_for_want_of_slots_are_paged_out() {
+    let order = Order::new(6).unwrap();
+    let machine: Machine = Setup::mib(32).overcommit().folios(orders(&[6])).build();
+    swap_on_ram(&machine, 512);
+    let (cpu, space) = cpu_and_space(&machine);
+    // From now on the only cluster is one for single pages.
+    let single = map_at(&space, GIB, PAGE, RW);
+    fill(&cpu, &space, single, 0..1, 7);
+    space.madvise(single, PAGE, Advice::PageOut).unwrap();
+
+    let area = map_at(&space, 2 * GIB, order.pages() * PAGE, RW);
+    fill(&cpu, &space, area, 0..order.pages(), 100);
+    let folios = |counter| machine.memory().frames().events().folios(order, counter);
+    assert_eq!(folios(FolioCounter::NrAnon), 1);
+    space.madvise(area, order.pages() * PAGE, Advice::PageOut).unwrap();
+    assert_eq!((folios(FolioCounter::SwpoutFallback), folios(FolioCounter::Split)), (1, 1));
+    assert_eq!((space.figures().resident, space.figures().swapped), (0, (1 + order.pages()) * PAGE));
+    assert_audit(&machine);
+    assert_filled(&cpu, &space, area, 0..order.pages(), 100);
+    assert_filled(&cpu, &space, single, 0..1, 7);
+    drop(space);
+    assert_eq!(machine.memory().swap().free_slots(), 512);
+    assert_audit(&machine);
+}

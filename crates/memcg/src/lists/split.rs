@@ -4,12 +4,13 @@ use super::{Held, Label, LruList};
 use crate::Memcgs;
 use crate::id::MemcgId;
 use quire_arch::{Order, Pfn, Pin, Platform};
-use quire_frame::{FolioSplit, FrameChain, SplitError};
+use quire_frame::{FolioSplit, FrameChain, HeldParts, PartIs, SplitError};
 
 impl<P: Platform> Memcgs<P> {
     /// Ends a split as [`FolioSplit::finish`] does. If the folio is listed its parts are too, in front of it
     /// and as old, from the moment that another CPU can see them (Linux's `lru_add_split_folio`). What enters
-    /// `unmapped` is uncharged from the folio's memcg.
+    /// `unmapped` is uncharged from the folio's memcg. A caller that has isolated the folio, and splits it into
+    /// single pages, may take a reference to each other mapped part: in `parts`, if they are on no list.
     ///
     /// # Errors
     ///
@@ -20,6 +21,7 @@ impl<P: Platform> Memcgs<P> {
         split: FolioSplit<'_, P>,
         (to, held, unless_mapped): (Order, u32, bool),
         unmapped: &mut FrameChain,
+        parts: Option<&mut HeldParts>,
     ) -> Result<(), SplitError> {
         let head = split.folio().head();
         let memcg = MemcgId::from_bits(self.frames.known(head).as_folio().memcg());
@@ -33,7 +35,7 @@ impl<P: Platform> Memcgs<P> {
             let done = split.finish_with(to, held, unless_mapped, unmapped, |part| {
                 self.put_beside(beside, part, label.with(label.list(), to), held_lock);
                 beside = part;
-                true
+                PartIs::Listed
             });
             if done.is_ok() {
                 self.relabel(head, label, to, held_lock);
@@ -44,7 +46,12 @@ impl<P: Platform> Memcgs<P> {
             (Some(done), _) => done,
             (None, Some(split)) => {
                 let order = split.folio().order();
-                let split = split.finish(to, held, unless_mapped, unmapped);
+                let split = match parts {
+                    Some(parts) if to == Order::ZERO => {
+                        split.finish_held(held, unless_mapped, unmapped, parts)
+                    }
+                    _ => split.finish(to, held, unless_mapped, unmapped),
+                };
                 // Another CPU may have listed it since the check, and dropped its reference. Then that CPU
                 // found no parts to list.
                 if split.is_ok() && self.folio_was_split(pin, head).is_some() {

@@ -265,7 +265,7 @@ fn split(
     mapped.iter().for_each(|&nth| split.count_map(nth));
     let mut unmapped = FrameChain::new();
     let done = if all {
-        memcgs.split_folio(&pin, split, (to, 0, false), &mut unmapped)
+        memcgs.split_folio(&pin, split, (to, 0, false), &mut unmapped, None)
     } else {
         split.finish(to, 0, false, &mut unmapped)
     };

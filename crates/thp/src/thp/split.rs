@@ -4,7 +4,7 @@ use super::Thp;
 use core::ops::ControlFlow;
 use core::ptr;
 use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PAGE_SIZE, PagingFormat, Pfn, Platform, VirtRange};
-use quire_frame::{FolioCounter, FolioSplit, FrameChain, FrameFlags, SplitError};
+use quire_frame::{FolioCounter, FolioSplit, FrameChain, FrameFlags, HeldParts, SplitError};
 use quire_memcg::MemcgId;
 use quire_pagetable::{DeferredOf, Found, SpaceTables, Tables, WalkEntry, WalkStep};
 use quire_rmap::Mapped;
@@ -26,6 +26,16 @@ impl<P: Platform> Thp<'_, P> {
 
     /// The same for a caller that has the folio lock.
     pub fn split_locked(self, head: Pfn, to: Order, unless_mapped: bool) -> Result<u64, SplitError> {
+        self.split_into(head, to, unless_mapped, None)
+    }
+
+    fn split_into(
+        self,
+        head: Pfn,
+        to: Order,
+        unless_mapped: bool,
+        mut parts: Option<&mut HeldParts>,
+    ) -> Result<u64, SplitError> {
         let order = self.memory().frames().folio(head).order();
         if to >= order {
             return Err(SplitError::NotLarger);
@@ -53,7 +63,7 @@ impl<P: Platform> Thp<'_, P> {
                 }
                 ControlFlow::Continue(())
             });
-            result = self.try_split(head, order, to, unless_mapped);
+            result = self.try_split((head, order), to, unless_mapped, parts.as_deref_mut());
             if result != Err(SplitError::Busy) {
                 break;
             }
@@ -70,21 +80,21 @@ impl<P: Platform> Thp<'_, P> {
         result
     }
 
-    /// Splits the large folio at `head` into folios of order `to`; with `unless_mapped` only if some page of
-    /// it is not mapped. The caller has the folio lock and one reference, which is to the first part then.
+    /// Splits the large folio at `head`, which is isolated, into single pages; with `unless_mapped` only if some
+    /// page of it is not mapped. The caller has the folio lock and one reference, which is to the first part
+    /// then. The other parts are isolated too, and enter `parts`, which has none yet: each with a reference.
     /// Returns the number of frames freed.
     ///
     /// # Errors
     ///
-    /// [`SplitError`]; then the folio is as it was.
-    pub fn split_isolated(self, head: Pfn, to: Order, unless_mapped: bool) -> Result<u64, SplitError> {
-        let order = self.memory().frames().folio(head).order();
-        let freed = self.split_locked(head, to, unless_mapped)?;
-        // The folio is on no list, and neither are its parts.
-        for part in (head.0..head.0 + order.pages()).step_by(to.pages() as usize).skip(1) {
-            self.memory().memcgs().list_if_mapped(Pfn(part));
-        }
-        Ok(freed)
+    /// [`SplitError`]; then the folio is as it was, and `parts` has none.
+    pub fn split_isolated(
+        self,
+        head: Pfn,
+        unless_mapped: bool,
+        parts: &mut HeldParts,
+    ) -> Result<u64, SplitError> {
+        self.split_into(head, Order::ZERO, unless_mapped, Some(parts))
     }
 
     /// Splits folios of the deferred split queues, the oldest of each first and each at most once, until
@@ -149,7 +159,13 @@ impl<P: Platform> Thp<'_, P> {
         word.refs() > 1 + u32::from(cached) + u32::from(frame.as_folio().maps() > 0)
     }
 
-    fn try_split(self, head: Pfn, order: Order, to: Order, unless_mapped: bool) -> Result<u64, SplitError> {
+    fn try_split(
+        self,
+        (head, order): (Pfn, Order),
+        to: Order,
+        unless_mapped: bool,
+        mut parts: Option<&mut HeldParts>,
+    ) -> Result<u64, SplitError> {
         let frames = self.memory().frames();
         let mut unmapped = FrameChain::new();
         let mut waited = false;
@@ -168,11 +184,15 @@ impl<P: Platform> Thp<'_, P> {
                 if counted.is_break() {
                     return Err(SplitError::Busy);
                 }
-                self.memory().memcgs().split_folio(&pin, split, (to, 1, unless_mapped), &mut unmapped)?;
+                let how = (to, 1, unless_mapped);
+                self.memory().memcgs().split_folio(&pin, split, how, &mut unmapped, parts.as_deref_mut())?;
             }
             // With the pin gone: the pages of all mappings are looked at.
             if to == Order::ZERO && !unless_mapped {
                 self.share_zeros(mappings, (head, order), &mut unmapped);
+                if let Some(parts) = parts {
+                    self.drop_unmapped(parts, &mut unmapped);
+                }
             }
             Ok(())
         });
@@ -192,6 +212,21 @@ impl<P: Platform> Thp<'_, P> {
         // The first part is freed with the caller's reference.
         let first = frames.known(head).as_folio().maps();
         Ok(if first == 0 { freed + to.pages() } else { freed })
+    }
+}
+
+impl<P: Platform> Thp<'_, P> {
+    /// Drops the references to those of `parts` that nothing maps any more. Those of which it was the last enter
+    /// `unmapped`.
+    fn drop_unmapped(self, parts: &mut HeldParts, unmapped: &mut FrameChain) {
+        let _pin = self.memory().platform().pin();
+        parts.retain(|part| {
+            let mapped = self.memory().frames().known(part).as_folio().maps() > 0;
+            if !mapped {
+                self.memory().memcgs().put_folio(unmapped, part, Order::ZERO);
+            }
+            mapped
+        });
     }
 }
 
