@@ -7,7 +7,7 @@ use crate::linux::{FIGURES, Linux, OnHost, RoundFigures};
 use crate::process::{Process, Quire};
 use crate::report::{Compared, Figure, Metric};
 use crate::rounds::{Series, in_turn};
-use crate::site::Site;
+use crate::site::{Site, ram_for};
 use quire_arch::Order;
 
 /// The work of a process in rounds. The code is the same for Quire and for Linux.
@@ -112,7 +112,7 @@ impl<T: Compared> Outcome<T> {
     pub(crate) fn of(terms: Terms, job: &impl Job) -> Result<Self, LabError> {
         let may = terms.folios.order == Order::ZERO || terms.host_controls;
         // In addition there is a machine for each strategy.
-        let needed = (T::ALL.len() as u64 + 2) * terms.memory;
+        let needed = T::ALL.len() as u64 * ram_for(terms.memory) + 2 * terms.memory;
         // First, while this process is small.
         let on_host = may.then(|| OnHost::new(job.clone(), terms.folios));
         let mut linux = on_host.and_then(|on_host| Linux::start(needed, on_host));

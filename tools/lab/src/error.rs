@@ -13,6 +13,14 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum LabError {
+    /// The host does not have so much memory for this process.
+    #[error("it takes {} KiB of the host's memory, and {} KiB are available", .needed >> 10, .available >> 10)]
+    HostMemory {
+        /// What is needed.
+        needed: u64,
+        /// What there is.
+        available: u64,
+    },
     /// The host refused the machine.
     #[error("the machine could not be built: {0}")]
     Host(#[from] HostError),

@@ -92,28 +92,76 @@ pub(crate) fn for_each_strategy<T: Compared, R>(
     Ok((outcomes, findings))
 }
 
-/// Measures every case of an experiment.
+/// Measures every case of an experiment. Those for which the host has no memory are left out; if it has none
+/// for any, that is the error.
 pub(crate) fn run<T: Compared>(
     experiment: &'static str,
     parts: Vec<Part<'_, T>>,
     progress: Progress<'_>,
 ) -> Result<Report<T>, LabError> {
     let total = parts.iter().map(|part| part.cases.len() as u64).sum();
-    let mut report = Report { experiment, sections: Vec::new(), findings: Vec::new() };
-    let mut done = 0;
+    let mut report = Report { experiment, sections: Vec::new(), findings: Vec::new(), left_out: Vec::new() };
+    let (mut done, mut measured_any, mut refused) = (0, false, None);
     for Part { mut title, remark, cases } in parts {
         let mut figures = Vec::new();
         for (name, measure) in cases {
             progress(&name, done, total);
-            let measured = measure(&name)?;
+            done += 1;
+            let measured = match measure(&name) {
+                Err(error @ LabError::HostMemory { .. }) => {
+                    report.left_out.push(format!("{name}: {error}"));
+                    refused = Some(error);
+                    continue;
+                }
+                measured => measured?,
+            };
+            measured_any = true;
             figures.extend(measured.figures);
             report.findings.extend(measured.findings.iter().map(|finding| format!("{name}, {finding}")));
-            done += 1;
+        }
+        if figures.is_empty() {
+            continue;
         }
         if let Some(remark) = remark {
             title = format!("{title} ({})", remark(&figures));
         }
         report.sections.push(Section { title, figures });
     }
-    Ok(report)
+    match refused.filter(|_| !measured_any) {
+        Some(error) => Err(error),
+        None => Ok(report),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::Metric;
+    use quire_frame::PcpTechnique;
+
+    type Result<T> = core::result::Result<T, LabError>;
+
+    fn part(title: &str, sizes: &'static [u64]) -> Part<'static, PcpTechnique> {
+        let measure = |name: &str, bytes| -> Result<Measured<PcpTechnique>> {
+            crate::room::make_room(bytes)?;
+            Ok(Measured::new([Figure::new(name, Metric::lower("bytes", "B"), |_| Some(bytes as f64))], []))
+        };
+        Part::new(title, sizes.iter().copied(), u64::to_string, measure)
+    }
+
+    #[test]
+    fn cases_for_which_the_host_has_no_memory_are_left_out_by_name() {
+        let ran = |parts| run("test", parts, &mut |_, _, _| {});
+        let report = ran(vec![part("one", &[1, 1 << 60, 2]), part("two", &[1 << 61])]).expect("two fit");
+        assert_eq!(report.sections.len(), 1);
+        assert_eq!(
+            report.sections[0].figures.iter().map(|figure| &*figure.case).collect::<Vec<_>>(),
+            ["1", "2"]
+        );
+        assert_eq!(report.left_out.len(), 2);
+        assert!(report.left_out[1].starts_with("2305843009213693952: it takes "), "{:?}", report.left_out);
+        // Where none fits there is nothing to show.
+        let error = ran(vec![part("none", &[1 << 60])]).expect_err("nothing fits");
+        assert!(matches!(error, LabError::HostMemory { .. }));
+    }
 }

@@ -23,6 +23,7 @@ mod process;
 mod quire;
 mod record;
 mod report;
+mod room;
 mod rounds;
 mod scale;
 mod site;

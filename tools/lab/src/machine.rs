@@ -1,6 +1,7 @@
 //! Machines to experiment on.
 
 use crate::error::LabError;
+use crate::room::make_room;
 use quire_arch::{PAGE_SIZE, Pfn, PfnRange, Pin, Platform};
 use quire_frame::{FrameConfig, Frames, VmEvent};
 use quire_host::{HostConfig, HostPlatform, Vcpu};
@@ -82,6 +83,8 @@ impl Machine {
     ///
     /// The host or the memory manager refuses.
     pub fn new(spec: MachineSpec) -> Result<Self, LabError> {
+        // A 64th of RAM is the memory map.
+        make_room(spec.ram / 64 + if spec.backed { spec.ram } else { 0 })?;
         let ram = PfnRange::new(FIRST_FRAME, FIRST_FRAME.offset(spec.ram / PAGE_SIZE));
         let config = HostConfig {
             ram: vec![ram],

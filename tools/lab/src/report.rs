@@ -168,6 +168,8 @@ pub struct Report<T: Compared = PcpTechnique> {
     pub sections: Vec<Section<T>>,
     /// What was found wrong: lost frames, findings of the auditor. Empty if all is well.
     pub findings: Vec<String>,
+    /// Cases for which the host has no memory, and how much they take.
+    pub left_out: Vec<String>,
 }
 
 impl<T: Compared> Report<T> {
@@ -194,6 +196,7 @@ mod tests {
             experiment: "pcp",
             sections: vec![Section { title: String::new(), figures: vec![figure] }],
             findings: Vec::new(),
+            left_out: Vec::new(),
         }
     }
 

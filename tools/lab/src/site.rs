@@ -3,6 +3,7 @@
 use crate::error::LabError;
 use crate::folios::Folios;
 use crate::report::Compared;
+use crate::room::make_room;
 use quire_arch::{Order, VirtAddr};
 use quire_host::{HostConfig, HostPlatform, Machine, Vcpu};
 use quire_mm::{
@@ -63,11 +64,17 @@ impl Flushes {
     }
 }
 
+/// RAM of a machine for programs that populate `bytes`: its host memory. A 64th is the memory map, and tables
+/// take a 512th for each process that maps it.
+pub(crate) fn ram_for(bytes: u64) -> u64 {
+    (bytes + bytes / 8 + SPARE).next_multiple_of(Order::MAX.bytes())
+}
+
 impl<T: Compared> Site<T> {
     /// A machine with enough memory for programs that populate `bytes`, under `technique`.
     pub(crate) fn new(technique: T, bytes: u64, cpus: usize, huge: HugeConfig) -> Result<Self, LabError> {
-        // A 64th of RAM is the memory map, and tables take a 512th for each process that maps it.
-        let ram = (bytes + bytes / 8 + SPARE).next_multiple_of(Order::MAX.bytes());
+        let ram = ram_for(bytes);
+        make_room(ram)?;
         let host = HostConfig { large_pages: true, prefault: true, ..HostConfig::with_ram(ram).cpus(cpus) };
         let techniques = technique.techniques();
         let config =

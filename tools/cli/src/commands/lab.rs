@@ -103,6 +103,9 @@ fn show<T: Compared>(report: &LabReport<T>, how: &mut Manner<'_>) {
     if how.page.is_wanted() {
         how.page.add(pictures::experiment(report, slower(report)), how.as_json);
     }
+    for case in &report.left_out {
+        warn(format_args!("lab {}: left out: {case}", report.experiment));
+    }
     for finding in &report.findings {
         warn(format_args!("lab {}: {finding}", report.experiment));
     }

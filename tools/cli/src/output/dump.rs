@@ -102,7 +102,8 @@ fn print_image(out: &mut impl Write, image: &ExecImage) -> io::Result<()> {
     )?;
     writeln!(out, "    {:?} exec gain {:?}", image.privileges, image.exec_gain)?;
     for mapping in &image.mappings {
-        let pages: u64 = mapping.resident.iter().map(|run| run.pages).sum();
+        // What a recording claims may be more than fits.
+        let pages = mapping.resident.iter().fold(0_u64, |sum, run| sum.saturating_add(run.pages));
         let rights =
             [(mapping.read, 'r'), (mapping.write, 'w'), (mapping.execute, 'x'), (mapping.shared, 's')];
         let rights: String = rights.iter().map(|(has, letter)| if *has { *letter } else { '-' }).collect();

@@ -11,13 +11,6 @@ use quire_arch::{Order, PAGE_SIZE};
 const PMD: usize = Order::PMD.bytes() as usize;
 const PAGE: usize = PAGE_SIZE as usize;
 
-/// Bytes of memory that the host has available.
-pub(crate) fn available() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    Some(line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()? * 1024)
-}
-
 /// Mapped memory that starts at a border of 2 MiB. The owner unmaps it; a process that exits need not.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Area {

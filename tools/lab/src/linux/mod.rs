@@ -14,8 +14,8 @@ pub(crate) use controls::Control;
 pub(crate) use memory::Area;
 pub(crate) use process::OnHost;
 
+use crate::room::has_room;
 use child::Child;
-use memory::available;
 use rustix::fd::OwnedFd;
 use rustix::io::{read, write};
 use rustix::pipe::pipe;
@@ -56,7 +56,7 @@ pub(crate) struct Linux {
 impl Linux {
     /// Starts the process for `work`. `None` where the host cannot spare `room` bytes of memory.
     pub(crate) fn start(room: u64, mut work: impl Work) -> Option<Self> {
-        if available()? < room {
+        if !has_room(room) {
             return None;
         }
         let (requests_end, requests) = pipe().ok()?;
