@@ -69,8 +69,8 @@ pub use frames::{
 };
 pub use kind::Kind;
 pub use map::{
-    DeferredLink, FolioFrame, Frame, FrameFlags, FrameState, MAX_REFS, MemoryMap, Migratetype, OwnerWord,
-    PAGEBLOCK_ORDER, SlabFrame, TableFrame, ZspageFrame,
+    DeferredLink, FolioFrame, Frame, FrameFlags, FrameState, InHand, MAX_REFS, MemoryMap, Migratetype,
+    OwnerWord, PAGEBLOCK_ORDER, SlabFrame, TableFrame, ZspageFrame,
 };
 pub use pcp::PcpTechnique;
 pub use request::AllocRequest;

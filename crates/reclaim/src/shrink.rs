@@ -6,7 +6,9 @@
 
 use arrayvec::ArrayVec;
 use quire_arch::{NodeId, Order, Pfn, Platform};
-use quire_frame::{FolioCounter, FolioGuard, FrameChain, FrameFlags, HeldParts, Kind, VmEvent};
+use quire_frame::{
+    FolioCounter, FolioGuard, Frame, FrameChain, FrameFlags, FrameState, HeldParts, Kind, VmEvent,
+};
 use quire_memcg::{LruList, MemcgId, MemcgStat};
 use quire_space::{LockFound, Spaces, UnmapBatch, Unmapped, referenced};
 use quire_swap::{IoState, NoSlots, Shadow};
@@ -194,11 +196,17 @@ fn lock_at_rest<'s, P: Platform>(
         batch.flush();
         spaces.swap().wait_writeback(head);
     }
-    if is_written() {
-        frame.set_flags(FrameFlags::RECLAIM);
+    if free_when_written(frame) {
         return Err(Fate::Write);
     }
     Ok(guard)
+}
+
+/// The end of the write finds this, and rotates the folio to the end of its list. False if no device is writing
+/// it any more: then the mark would stay until the next write, and rotate it once too often.
+fn free_when_written(frame: &Frame) -> bool {
+    let is_written = |word: FrameState| word.flags().contains(FrameFlags::WRITEBACK);
+    frame.change_flags_if(FrameFlags::RECLAIM, FrameFlags::empty(), is_written)
 }
 
 /// Refuses a folio that is mlocked, or was referenced since the last check.
@@ -268,8 +276,7 @@ fn write_and_free<P: Platform>(spaces: &Spaces<P>, folio: Ready<'_, P>, chain: &
         let fate = match spaces.swap().write_folio(head) {
             IoState::Done(Ok(())) => None,
             IoState::Begun => {
-                // The end of the write finds this, and rotates the folio to the end of its list.
-                frame.set_flags(FrameFlags::RECLAIM);
+                free_when_written(frame);
                 Some(Fate::Write)
             }
             // It stays in memory, and is written again when its turn comes.

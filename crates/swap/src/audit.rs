@@ -7,7 +7,7 @@ use crate::held::Held;
 use crate::lists::ListId;
 use crate::slot::{DeviceId, MAX_DEVICES, SlotId};
 use quire_arch::{Pfn, Platform};
-use quire_frame::FrameFlags;
+use quire_frame::{FrameFlags, Kind};
 use quire_sync::atomic::Ordering;
 
 /// A broken invariant.
@@ -72,6 +72,14 @@ pub enum SwapViolation {
         /// Its first frame.
         head: Pfn,
     },
+    /// A folio has a mark that is none of its I/O: no device has a request for it.
+    #[error("the folio at {head:?} is marked as {marks:?}, but no device has it")]
+    Marks {
+        /// Its first frame.
+        head: Pfn,
+        /// The marks.
+        marks: FrameFlags,
+    },
     /// Another thread still reads the page past the cache.
     #[error("{slot} is read past the cache")]
     Busy {
@@ -127,6 +135,20 @@ impl<P: Platform> Swap<P> {
         self.each_held(|held| validate(held, report));
         for device in (0..MAX_DEVICES).filter_map(|index| self.use_device(index)) {
             self.validate_device(&device, report);
+        }
+        for (head, frame) in self.frames().map().iter() {
+            let word = frame.word();
+            let flags = if word.kind() == Kind::Anonymous { word.flags() } else { FrameFlags::empty() };
+            let mut stale = flags & (FrameFlags::RECLAIM | FrameFlags::ASKED | FrameFlags::COMPLETING);
+            if flags.contains(FrameFlags::WRITEBACK) {
+                stale -= FrameFlags::RECLAIM | FrameFlags::ASKED;
+            }
+            if flags.contains(FrameFlags::READING) {
+                stale -= FrameFlags::ASKED;
+            }
+            if !stale.is_empty() {
+                report(SwapViolation::Marks { head, marks: stale });
+            }
         }
         let is_cached = |word: quire_frame::FrameState| {
             word.kind().is_given_out() && word.flags().contains(FrameFlags::SWAP_CACHE)

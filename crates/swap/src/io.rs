@@ -5,7 +5,7 @@
 //! leave the cache, and the cache holds a reference: that keeps the folio, the slots and the device.
 //!
 //! Safe code implements devices, so a completion is believed only if it is that of a request which the device
-//! has, and of several for one request only the first.
+//! was asked for, and of several for one request only the first ([`Frame::claim_io`](quire_frame::Frame)).
 
 use crate::Swap;
 use crate::device::{DeviceError, DeviceFlags, Direction, PageIo, Submitted, SwapDevice, keep_for_ever};
@@ -14,9 +14,7 @@ use crate::slot::SlotId;
 use core::ptr;
 use core::sync::atomic::AtomicU64;
 use quire_arch::{Order, Pfn, Pin, Platform, prefetch};
-use quire_frame::{
-    FaultClass, FaultSite, FolioCounter, FolioGuard, Frame, FrameFlags, FrameState, Kind, VmEvent,
-};
+use quire_frame::{FaultClass, FaultSite, FolioCounter, FolioGuard, FrameFlags, VmEvent};
 use quire_memcg::{MemcgId, MemcgStat};
 use quire_sync::atomic::Ordering;
 
@@ -283,22 +281,23 @@ impl<P: Platform> Swap<P> {
         let pages = frame.word().order().pages() as u32;
         let io = PageIo { direction, slot: slot.number(), pfn: head, pages };
         let at_once = device.flags.contains(DeviceFlags::SYNCHRONOUS);
-        if !at_once {
-            // The completion may be reaped elsewhere before this call is back.
-            frame.set_flags(under_way | marks);
-        }
         let count = || self.count_io(io, device.backing().cached(self.device_memory(), io));
         if direction == Direction::Read {
             // Before it is read: then the folio may be gone.
             count();
         }
+        if !at_once {
+            // The completion may be reaped elsewhere before this call is back.
+            frame.begin_io(under_way | marks);
+        }
         let mut drained = false;
         let state = loop {
+            // First: what ends the request after the check below counts a reap after this.
+            let (reaps, progress) = (device.reaps.load(Ordering::Acquire), device.backing().progress());
             if !at_once && !frame.word().flags().contains(under_way) {
                 // Reported though it was not taken: another thread has dealt with it.
                 break IoState::Begun;
             }
-            let (reaps, progress) = (device.reaps.load(Ordering::Acquire), device.backing().progress());
             // SAFETY: the folio is in RAM, and stays: by the caller's reference until this returns, and
             // later, as long as it is marked as under way, by the cache's. The caller has its lock, so that
             // nothing else is read to it.
@@ -352,30 +351,6 @@ impl<P: Platform> Swap<P> {
         IoState::Done(Err(error))
     }
 
-    /// Claims the folio of a request that a device reports as completed, if one of that kind is under way:
-    /// then it stays as it is, and other threads that are told of it wait. The caller is pinned, so they do
-    /// not wait long.
-    fn claim(frame: &Frame, io: PageIo, under_way: FrameFlags) -> bool {
-        let is_under_way = |word: FrameState| {
-            word.kind() == Kind::Anonymous
-                && word.flags().contains(under_way | FrameFlags::SWAP_CACHE)
-                && word.order().pages() == u64::from(io.pages)
-        };
-        let is_claimed = |word: FrameState| word.flags().contains(FrameFlags::COMPLETING);
-        let mut attempt = 0;
-        loop {
-            let may_claim = |word: FrameState| is_under_way(word) && !is_claimed(word);
-            if frame.change_flags_if(FrameFlags::COMPLETING, FrameFlags::empty(), may_claim) {
-                return true;
-            }
-            if !is_under_way(frame.word()) {
-                return false;
-            }
-            P::relax(attempt);
-            attempt = attempt.saturating_add(1);
-        }
-    }
-
     /// An asynchronous device has completed a folio. Returns the marks that it had until then, or `None` if
     /// that is none that the device was working on, or was completed before.
     fn complete(
@@ -387,29 +362,39 @@ impl<P: Platform> Swap<P> {
         let pin = self.platform().pin();
         let frame = self.frames().known(io.pfn);
         let (failed, under_way) = match io.direction {
-            Direction::Read => (FrameFlags::READ_FAILED, FrameFlags::READING.union(FrameFlags::UNATTENDED)),
+            Direction::Read => (FrameFlags::READ_FAILED, FrameFlags::READING),
             Direction::Write => (FrameFlags::DIRTY, FrameFlags::WRITEBACK),
         };
-        if !Self::claim(frame, io, under_way - FrameFlags::UNATTENDED) {
+        if !frame.claim_io::<P>(u64::from(io.pages), under_way) {
             return None;
         }
         // From here on the folio has one request under way, and this is its end, if it is this device's.
         if !device.has(SlotId::from_raw(frame.as_folio().slot()), io.slot) {
-            frame.clear_flags(FrameFlags::COMPLETING);
+            frame.unclaim_io();
             return None;
-        }
-        if result.is_ok()
-            && io.direction == Direction::Write
-            && frame.clear_flags(FrameFlags::RECLAIM).is_some_and(|flags| flags.contains(FrameFlags::RECLAIM))
-        {
-            // It was to be freed after writeback. If it is still listed, it is the next to be reclaimed. As
-            // long as it is being written the cache keeps it.
-            self.memcgs().move_to_back(&pin, io.pfn);
         }
         // The folio may change after this; its address is only a key.
         let key = ptr::from_ref(frame).addr();
-        let failed = if result.is_err() { failed } else { FrameFlags::empty() };
-        let before = frame.change_flags(failed, under_way | FrameFlags::COMPLETING);
+        let before = match (io.direction, result) {
+            (Direction::Read, _) => {
+                let failed = if result.is_err() { failed } else { FrameFlags::empty() };
+                frame.end_io(failed, under_way | FrameFlags::UNATTENDED, FrameFlags::empty())
+            }
+            (Direction::Write, Err(_)) => {
+                frame.end_io(failed, under_way | FrameFlags::RECLAIM, FrameFlags::empty())
+            }
+            (Direction::Write, Ok(())) => loop {
+                // Whether it is to be freed is looked at in the step that ends the write: none asks for that
+                // afterwards.
+                let before = frame.end_io(FrameFlags::empty(), under_way, FrameFlags::RECLAIM);
+                if before.is_some() || frame.clear_flags(FrameFlags::RECLAIM).is_none() {
+                    break before;
+                }
+                // If it is still listed, it is the next to be reclaimed. As long as it is being written the
+                // cache keeps it.
+                self.memcgs().move_to_back(&pin, io.pfn);
+            },
+        };
         self.platform().unpark(key);
         before
     }

@@ -1,8 +1,10 @@
 //! The descriptor of one frame.
 
+mod folio_io;
 mod folio_lock;
 mod views;
 
+pub use folio_io::InHand;
 pub use views::{DeferredLink, FolioFrame, OwnerWord, SlabFrame, TableFrame, ZspageFrame};
 
 use super::migratetype::Migratetype;

@@ -9,8 +9,8 @@ mod migratetype;
 mod models;
 mod word;
 
-pub use descriptor::Frame;
 pub use descriptor::{DeferredLink, FolioFrame, OwnerWord, SlabFrame, TableFrame, ZspageFrame};
+pub use descriptor::{Frame, InHand};
 pub(crate) use descriptor::{FrameIndex, LockCheck};
 pub use memory_map::{MemoryMap, PAGEBLOCK_ORDER};
 pub use migratetype::Migratetype;

@@ -9,7 +9,7 @@
 //! | 0..5 | [`Kind`] |
 //! | 5..9 | order of the block that starts here |
 //! | 9..12 | [`Migratetype`]: of the list for free frames, of the request for given-out ones |
-//! | 12..36 | [`FrameFlags`]; two bits are free |
+//! | 12..36 | [`FrameFlags`]; one bit is free |
 //! | 36..64 | references; above everything else, so that an overflow falls off instead of changing the rest |
 
 use super::migratetype::Migratetype;
@@ -71,6 +71,8 @@ bitflags! {
         /// A thread that was told of the end of a device's request for it finds out whether there is such a
         /// request, and ends it. Others wait.
         const COMPLETING = 1 << 21;
+        /// A device may have a request for it, and report its end ([`Frame::begin_io`](crate::Frame::begin_io)).
+        const ASKED = 1 << 22;
     }
 }
 

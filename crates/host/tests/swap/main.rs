@@ -10,6 +10,7 @@ mod disk;
 
 mod churn;
 mod collapse;
+mod hasty_device;
 mod oom;
 mod other_machine;
 mod paging;

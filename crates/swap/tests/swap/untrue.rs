@@ -2,6 +2,8 @@
 //! may come of it.
 
 mod behind;
+mod in_hand;
+mod marks;
 
 use crate::common::machine::{after_all_holds, at_the_next_wait, run_on};
 use crate::common::*;
@@ -178,6 +180,24 @@ fn what_a_device_invents_changes_nothing() {
         assert!(flags(swap, back).contains(UNDER_WAY), "{invented:?}");
     }
     own.report(io, Ok(()));
+    assert_read(swap, slot, back);
+}
+
+/// Hazard: a report of what no device was asked for yet is taken for the end of the read. A folio that is read ahead is
+/// marked as under way before it comes into the cache.
+#[test]
+fn what_is_reported_before_it_is_asked_for_ends_nothing() {
+    let (swap, [own, other]) = two_devices(DeviceFlags::empty());
+    let (slot, back) = inserted(swap, &own);
+    let io = PageIo { direction: Direction::Read, slot: slot.number(), pfn: back, pages: 1 };
+    for device in [&own, &other] {
+        device.report(io, Err(DeviceError::Io));
+        let now = flags(swap, back) & (FrameFlags::READING | FrameFlags::READ_FAILED);
+        assert_eq!(now, FrameFlags::READING, "nothing was read");
+    }
+    read(swap, back);
+    assert!(flags(swap, back).contains(UNDER_WAY));
+    own.report(own.last(), Ok(()));
     assert_read(swap, slot, back);
 }
 

@@ -20,6 +20,9 @@
 //! is dropped only after it was written. So only those pages of a folio are read from the device
 //! ([`PartReads`]).
 //!
+//! While the cache works at a folio of swap itself no report of the device ends its I/O
+//! ([`Frame::take_io_in_hand`]): neither while pages are compressed and decompressed, nor while it is read in parts.
+//!
 //! Nothing here goes through the swap cache, so writeback never waits for a swap-in, or for itself.
 
 mod leaving;
@@ -39,7 +42,7 @@ use leaving::{Copied, Ended, Outcome, WriteBack};
 use lru::Lru;
 use parts::{AT_ONCE, Part, PartReads, Whole, note};
 use quire_arch::{LockClass, Order, Pfn, Platform};
-use quire_frame::{AllocError, FaultSite, Frames, VmEvent};
+use quire_frame::{AllocError, FaultSite, Frame, Frames, InHand, VmEvent};
 use quire_sync::SpinLock;
 use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -59,10 +62,36 @@ struct State {
     done: ArrayVec<Whole, AT_ONCE>,
 }
 
+/// The cache is through with what it had in hand.
+fn give_back_io(frame: &Frame, in_hand: InHand) {
+    if in_hand == InHand::Taken {
+        frame.give_io_back();
+    }
+}
+
+impl Whole {
+    fn report<P: Platform>(self, frames: &Frames<P>, done: &mut dyn FnMut(PageIo, Result<(), DeviceError>)) {
+        give_back_io(frames.known(self.io.pfn), self.in_hand);
+        done(self.io, self.result);
+    }
+}
+
+/// How a request goes on.
+enum Step {
+    /// It is complete, with success or an error, or it has to be begun again.
+    Here(Submitted),
+    /// The cache reads it in parts.
+    InParts,
+    /// The device behind is to do it.
+    Behind,
+}
+
 /// A device with a compressed cache in front.
 pub struct CompressedCache<P: Platform, D> {
     store: CompressedStore<P>,
     behind: D,
+    /// Of the device behind.
+    flags: DeviceFlags,
     state: SpinLock<State, P>,
     written_back: AtomicU64,
     /// Reads that wait in the state to be reaped.
@@ -79,7 +108,7 @@ impl<P: Platform, D: SwapDevice<P>> CompressedCache<P, D> {
     /// As for [`CompressedStore::new`]; the device is closed and dropped then.
     #[doc(hidden)]
     pub fn new(frames: &Frames<P>, behind: D, limit: u64) -> Result<Self, AllocError> {
-        let slots = behind.slots();
+        let (slots, flags) = (behind.slots(), behind.flags());
         let made = CompressedStore::new(frames, slots, Lz4).and_then(|store| {
             let lru = Lru::new(frames, &frames.platform().pin(), slots, SITE);
             let lru = lru.inspect_err(|_| store.close(frames))?;
@@ -92,6 +121,7 @@ impl<P: Platform, D: SwapDevice<P>> CompressedCache<P, D> {
         Ok(Self {
             store,
             behind,
+            flags,
             state: SpinLock::new(LockClass::CompressedFront, state),
             written_back: AtomicU64::new(0),
             done: AtomicU32::new(0),
@@ -114,6 +144,10 @@ impl<P: Platform, D: SwapDevice<P>> CompressedCache<P, D> {
     fn inside(&self, io: PageIo) -> Result<(), DeviceError> {
         slots_inside(self.behind.slots(), io)?;
         if u64::from(io.pages) <= Order::PMD.pages() { Ok(()) } else { Err(DeviceError::OutOfRange) }
+    }
+
+    fn is_synchronous(&self) -> bool {
+        self.flags.contains(DeviceFlags::SYNCHRONOUS)
     }
 
     fn slots_of(io: PageIo) -> impl Iterator<Item = (u64, Pfn)> {
@@ -173,21 +207,14 @@ impl<P: Platform, D: SwapDevice<P>> CompressedCache<P, D> {
         stored
     }
 
-    /// # Safety
-    ///
-    /// As for [`submit`](SwapDevice::submit).
-    unsafe fn write(&self, frames: &Frames<P>, io: PageIo) -> Submitted {
+    fn write(&self, frames: &Frames<P>, io: PageIo) -> Step {
         if self.store_all(frames, io) {
-            return Submitted::Done(Ok(()));
+            return Step::Here(Submitted::Done(Ok(())));
         }
         self.send_oldest(frames);
         // An older page for the same place may be on its way. None begins after this: the slots are on no
         // list.
-        if self.is_leaving(frames, io) {
-            return Submitted::QueueFull;
-        }
-        // SAFETY: the caller's promise: this returns, and `reap` reports, what the device behind does.
-        unsafe { self.behind.submit(DeviceMemory::new(frames), io) }
+        if self.is_leaving(frames, io) { Step::Here(Submitted::QueueFull) } else { Step::Behind }
     }
 
     fn is_leaving(&self, frames: &Frames<P>, io: PageIo) -> bool {
@@ -205,39 +232,37 @@ impl<P: Platform, D: SwapDevice<P>> CompressedCache<P, D> {
     /// # Safety
     ///
     /// As for [`submit`](SwapDevice::submit).
-    unsafe fn read(&self, frames: &Frames<P>, io: PageIo) -> Submitted {
+    unsafe fn read(&self, frames: &Frames<P>, io: PageIo, in_hand: InHand) -> Step {
         let (mut found, mut missing) = (0, Default::default());
         for (nth, (slot, pfn)) in (0..).zip(Self::slots_of(io)) {
             match self.store.load(frames, slot, pfn) {
                 Ok(true) => found += 1,
                 Ok(false) => note(&mut missing, nth),
-                Err(error) => return Submitted::Done(Err(error)),
+                Err(error) => return Step::Here(Submitted::Done(Err(error))),
             }
         }
         if found == u64::from(io.pages) {
-            return Submitted::Done(Ok(()));
+            return Step::Here(Submitted::Done(Ok(())));
         }
         if found == 0 {
-            // SAFETY: as in `write`.
-            return unsafe { self.behind.submit(DeviceMemory::new(frames), io) };
+            return Step::Behind;
         }
         let mut parts = PartReads::default();
-        let at_once = self.behind.flags().contains(DeviceFlags::SYNCHRONOUS);
-        if at_once && parts.begin(io, missing) {
+        if self.is_synchronous() && parts.begin((io, in_hand), missing) {
             // SAFETY: the caller's promise.
-            return Submitted::Done(unsafe { self.read_now(frames, &mut parts) });
+            return Step::Here(Submitted::Done(unsafe { self.read_now(frames, &mut parts) }));
         }
         let begun = {
             let _pin = frames.platform().pin();
             let mut state = self.state.lock();
             // Each of them may have to wait until it is reaped.
-            state.parts.len() + state.done.len() < AT_ONCE && state.parts.begin(io, missing)
+            state.parts.len() + state.done.len() < AT_ONCE && state.parts.begin((io, in_hand), missing)
         };
         if !begun {
-            return Submitted::QueueFull;
+            return Step::Here(Submitted::QueueFull);
         }
         self.ask(frames);
-        Submitted::Begun
+        Step::InParts
     }
 
     /// Reads the pages of `parts` from a device that completes at once.
@@ -317,7 +342,7 @@ impl<P: Platform, D: SwapDevice<P>> CompressedCache<P, D> {
         let _pin = frames.platform().pin();
         let mut state = self.state.lock();
         // This one is reported below.
-        let is_done = state.done.iter().any(|(whole, _)| *whole == io);
+        let is_done = state.done.iter().any(|done| done.io == io);
         if is_done { Some(None) } else { state.parts.reported(io, result) }
     }
 
@@ -385,7 +410,7 @@ impl<P: Platform, D: SwapDevice<P>> CompressedCache<P, D> {
             }
             Ended::Taken(slot) => {
                 // It may have been freed before the device had the page, which nothing else would free.
-                if self.behind.flags().contains(DeviceFlags::NOTES_FREED) {
+                if self.flags.contains(DeviceFlags::NOTES_FREED) {
                     self.behind.freed(DeviceMemory::new(frames), slot, 1);
                 }
                 self.state.lock().back.forget(frames, copied.frame);
@@ -413,7 +438,7 @@ impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for CompressedCache<P, D> {
     }
 
     fn flags(&self) -> DeviceFlags {
-        self.behind.flags() | DeviceFlags::NOTES_FREED
+        self.flags | DeviceFlags::NOTES_FREED
     }
 
     fn is_of(&self, memory: DeviceMemory<'_, P>) -> bool {
@@ -425,11 +450,28 @@ impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for CompressedCache<P, D> {
         if let Err(error) = self.inside(io) {
             return Submitted::Done(Err(error));
         }
-        // SAFETY: the caller's promise.
-        unsafe {
-            match io.direction {
-                Direction::Read => self.read(frames, io),
-                Direction::Write => self.write(frames, io),
+        let frame = frames.known(io.pfn);
+        let in_hand = frame.take_io_in_hand::<P>(u64::from(io.pages));
+        if in_hand == InHand::NotAsked && !self.is_synchronous() {
+            // The device behind reported it before it could be asked: the caller finds that it has ended.
+            return Submitted::QueueFull;
+        }
+        let step = match io.direction {
+            // SAFETY: the caller's promise.
+            Direction::Read => unsafe { self.read(frames, io, in_hand) },
+            Direction::Write => self.write(frames, io),
+        };
+        match step {
+            // `reap` gives it back.
+            Step::InParts => Submitted::Begun,
+            Step::Here(submitted) => {
+                give_back_io(frame, in_hand);
+                submitted
+            }
+            Step::Behind => {
+                give_back_io(frame, in_hand);
+                // SAFETY: the caller's promise: this returns, and `reap` reports, what the device behind does.
+                unsafe { self.behind.submit(memory, io) }
             }
         }
     }
@@ -456,7 +498,7 @@ impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for CompressedCache<P, D> {
                 Direction::Read => match self.reported(frames, io, result) {
                     None => done(io, result),
                     Some(None) => {}
-                    Some(Some((whole, result))) => done(whole, result),
+                    Some(Some(whole)) => whole.report(frames, done),
                 },
             }
         });
@@ -473,8 +515,8 @@ impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for CompressedCache<P, D> {
                 self.done.store(state.done.len() as u32, Ordering::Release);
                 whole
             };
-            let Some((whole, result)) = whole else { return };
-            done(whole, result);
+            let Some(whole) = whole else { return };
+            whole.report(frames, done);
         }
     }
 
@@ -495,7 +537,7 @@ impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for CompressedCache<P, D> {
         let slots = slot..slot.saturating_add(count).min(self.slots());
         self.take(frames, &slots);
         slots.clone().for_each(|slot| self.store.free(frames, slot));
-        if self.behind.flags().contains(DeviceFlags::NOTES_FREED) && !slots.is_empty() {
+        if self.flags.contains(DeviceFlags::NOTES_FREED) && !slots.is_empty() {
             self.behind.freed(memory, slot, slots.end - slots.start);
         }
     }

@@ -3,6 +3,7 @@
 use crate::device::{DeviceError, PageIo};
 use arrayvec::ArrayVec;
 use quire_arch::Order;
+use quire_frame::InHand;
 
 /// Such reads at once.
 pub(super) const AT_ONCE: usize = 4;
@@ -31,6 +32,7 @@ struct Parts {
     /// Of all such reads.
     number: u64,
     whole: PageIo,
+    in_hand: InHand,
     /// Pages not yet requested from the device.
     wanted: Pages,
     /// Pages that are requested, and not completed yet. The device can complete no others.
@@ -54,7 +56,12 @@ pub(super) struct Part {
 }
 
 /// A read with its result.
-pub(super) type Whole = (PageIo, Result<(), DeviceError>);
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Whole {
+    pub(super) io: PageIo,
+    pub(super) in_hand: InHand,
+    pub(super) result: Result<(), DeviceError>,
+}
 
 /// All reads in parts.
 #[derive(Debug, Default)]
@@ -67,10 +74,10 @@ pub(super) struct PartReads {
 impl PartReads {
     /// Notes that the pages `wanted` of `whole` are to be read. False if there are too many reads of this
     /// kind.
-    pub(super) fn begin(&mut self, whole: PageIo, wanted: Pages) -> bool {
+    pub(super) fn begin(&mut self, (whole, in_hand): (PageIo, InHand), wanted: Pages) -> bool {
         self.begun = self.begun.wrapping_add(1);
         let (number, asked) = (self.begun, Pages::default());
-        self.reads.try_push(Parts { number, whole, wanted, asked, result: Ok(()) }).is_ok()
+        self.reads.try_push(Parts { number, whole, in_hand, wanted, asked, result: Ok(()) }).is_ok()
     }
 
     /// How many there are.
@@ -134,7 +141,7 @@ impl PartReads {
         if parts.wanted.iter().chain(&parts.asked).any(|word| *word != 0) {
             return None;
         }
-        let Parts { whole, result, .. } = self.reads.swap_remove(at);
-        Some((whole, result))
+        let Parts { whole, in_hand, result, .. } = self.reads.swap_remove(at);
+        Some(Whole { io: whole, in_hand, result })
     }
 }
