@@ -74,6 +74,32 @@ impl<'m> Folio<'m> {
         self.frame
     }
 
+    /// Takes the head lock if it is free now and still that of this folio, `None` if it is not free. The
+    /// caller keeps one of its pages from being freed, perhaps of another folio by now, and has announced its
+    /// wish.
+    #[inline]
+    pub(crate) fn try_lock_head(&self) -> Option<bool> {
+        let lock = self.frame.lock_word();
+        // Only looked at: once the folio is split, its first frame may become another owner's, who may free
+        // it at this moment, and does not wait for this thread.
+        if !lock.try_look() {
+            return None;
+        }
+        // It may have been split before this thread got the lock. If not, the caller's page still lies in it,
+        // so the frame was not reused.
+        let now = self.frame.word();
+        let is_same = now.kind() != Kind::Tail && now.order() == self.order;
+        // SAFETY: taken just above.
+        unsafe {
+            if is_same {
+                lock.keep();
+            } else {
+                lock.give_back();
+            }
+        }
+        Some(is_same)
+    }
+
     /// Its kind.
     #[inline]
     pub fn kind(&self) -> Kind {

@@ -3,11 +3,11 @@
 
 use super::{Folio, MapsLeft, PIN};
 use crate::kind::Kind;
-use crate::map::{Frame, FrameFlags, FrameState, Migratetype};
+use crate::map::{Frame, FrameFlags, FrameState, LockCheck, Migratetype};
 use crate::zone_id::ZoneId;
 use loom::sync::Arc;
 use loom::thread;
-use quire_arch::{Order, Pfn};
+use quire_arch::{Execution, LockClass, Order, Pfn};
 use quire_sync::Watched;
 use quire_sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -114,5 +114,89 @@ fn loom_of_a_fast_pin_and_a_copy_one_sees_the_other() {
         let pinned = entry.load(Ordering::Acquire) == 1;
         let copied = copying.join().unwrap();
         assert!(!(pinned && copied), "a page that a device has was copied");
+    });
+}
+
+struct Loom;
+
+impl Execution for Loom {
+    fn relax(_attempt: u32) {
+        thread::yield_now();
+    }
+}
+
+/// A folio of two pages, and what its head lock guards.
+struct Pair {
+    frames: [Frame; 2],
+    count: Watched<u64>,
+}
+
+impl Pair {
+    const ORDER: Order = Order::ALL[1];
+
+    /// One more is counted under the head lock of the folio that the second page lies in, where that is the pair.
+    fn count(&self) -> bool {
+        while self.frames[1].kind() == Kind::Tail {
+            let folio = Folio { head: Pfn(2), order: Self::ORDER, frame: &self.frames[0] };
+            match folio.try_lock_head() {
+                Some(true) => {
+                    assert_eq!(self.frames[1].kind(), Kind::Tail, "the lock of another owner");
+                    self.count.set(self.count.get() + 1);
+                    // SAFETY: taken above.
+                    unsafe { folio.frame.lock_word().unlock::<Loom>(LockClass::Folio) };
+                    return true;
+                }
+                Some(false) => {}
+                None => Loom::relax(0),
+            }
+        }
+        false
+    }
+
+    /// As a split, under the head lock: the second page is a folio of its own, then the first one.
+    fn split(&self) {
+        let folio = Folio { head: Pfn(2), order: Self::ORDER, frame: &self.frames[0] };
+        while folio.try_lock_head() != Some(true) {
+            Loom::relax(0);
+        }
+        self.count.set(self.count.get() + 1);
+        for frame in self.frames.iter().rev() {
+            frame.set_word(FrameState::given_out(Kind::Anonymous, Order::ZERO, Migratetype::Movable));
+        }
+        // SAFETY: taken above.
+        unsafe { folio.frame.lock_word().unlock::<Loom>(LockClass::Folio) };
+    }
+}
+
+/// A thread looks for the head lock of a folio that is split, and whose first frame is freed and another owner's by
+/// then. The frame can be freed though its lock is looked at, the next owner has the lock alone, and the thread
+/// does not take that for the one that it wants.
+#[test]
+fn loom_a_late_head_lock_keeps_no_frame_and_is_no_lock_of_its_next_owner() {
+    loom::model(|| {
+        let frames = [Kind::Anonymous, Kind::Tail].map(|kind| {
+            let frame = Frame::new(Kind::Tail, ZoneId::default());
+            if kind == Kind::Anonymous {
+                frame.set_word(FrameState::given_out(kind, Pair::ORDER, Migratetype::Movable));
+            }
+            frame
+        });
+        let pair = Arc::new(Pair { frames, count: Watched::new(0) });
+        let late = {
+            let pair = Arc::clone(&pair);
+            thread::spawn(move || pair.count())
+        };
+        pair.split();
+        let first = &pair.frames[0];
+        assert_eq!(first.release(Order::ZERO, LockCheck::MustBeFree), Ok(()), "a frame is lost");
+        // A table's.
+        first.set_word(FrameState::given_out(Kind::Table, Order::ZERO, Migratetype::Unmovable));
+        first.lock_word().lock::<Loom>(LockClass::PteTable);
+        let counted = pair.count.get();
+        pair.count.set(counted + 1);
+        // SAFETY: taken above.
+        unsafe { first.lock_word().unlock::<Loom>(LockClass::PteTable) };
+        let was_first = late.join().unwrap();
+        assert_eq!(pair.count.get(), 2 + u64::from(was_first));
     });
 }

@@ -101,26 +101,16 @@ impl<P: Platform> Frames<P> {
         }
         let (mut folio, mut attempt) = (folio, 0);
         while folio.is_large() {
-            let lock = folio.frame().lock_word();
-            // Only tried: once the folio is split, its first frame may become another owner's, who may hold
-            // this lock, e.g. of a table, and wait for one of the caller's. And only looked at: that owner
-            // may free the frame at this moment, and does not wait for this thread.
-            if lock.try_look() {
-                // It may have been split before this thread got the lock. If not, `pfn` still lies in it: the
-                // caller keeps it from being freed, so the frame was not reused.
-                let now = folio.frame().word();
-                if now.kind() != Kind::Tail && now.order() == folio.order() {
-                    // SAFETY: taken just above, and handed over.
-                    unsafe {
-                        lock.keep();
-                        return HeadGuard::new(folio);
-                    }
+            // Only tried: the first frame of a folio that was split may be another owner's, who may hold this
+            // lock, e.g. of a table, and wait for one of the caller's.
+            match folio.try_lock_head() {
+                // SAFETY: taken just above, and handed over.
+                Some(true) => return unsafe { HeadGuard::new(folio) },
+                Some(false) => {}
+                None => {
+                    P::relax(attempt);
+                    attempt = attempt.saturating_add(1);
                 }
-                // SAFETY: taken just above.
-                unsafe { lock.give_back() };
-            } else {
-                P::relax(attempt);
-                attempt = attempt.saturating_add(1);
             }
             folio = self.folio(pfn);
         }
