@@ -21,7 +21,8 @@
 //! ([`PartReads`]).
 //!
 //! While the cache works at a folio of swap itself no report of the device ends its I/O
-//! ([`Frame::take_io_in_hand`]): neither while pages are compressed and decompressed, nor while it is read in parts.
+//! ([`take_io_in_hand`](quire_frame::Frame::take_io_in_hand)): neither while pages are compressed and
+//! decompressed, nor while it is read in parts.
 //!
 //! Nothing here goes through the swap cache, so writeback never waits for a swap-in, or for itself.
 
@@ -40,9 +41,9 @@ use core::fmt;
 use core::ops::Range;
 use leaving::{Copied, Ended, Outcome, WriteBack};
 use lru::Lru;
-use parts::{AT_ONCE, Part, PartReads, Whole, note};
+use parts::{AT_ONCE, Part, PartReads, Whole, give_back_io, note};
 use quire_arch::{LockClass, Order, Pfn, Platform};
-use quire_frame::{AllocError, FaultSite, Frame, Frames, InHand, VmEvent};
+use quire_frame::{AllocError, FaultSite, Frames, InHand, VmEvent};
 use quire_sync::SpinLock;
 use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -60,20 +61,6 @@ struct State {
     parts: PartReads,
     /// Completed reads in parts that were not reported yet. With the reads in parts there are [`AT_ONCE`].
     done: ArrayVec<Whole, AT_ONCE>,
-}
-
-/// The cache is through with what it had in hand.
-fn give_back_io(frame: &Frame, in_hand: InHand) {
-    if in_hand == InHand::Taken {
-        frame.give_io_back();
-    }
-}
-
-impl Whole {
-    fn report<P: Platform>(self, frames: &Frames<P>, done: &mut dyn FnMut(PageIo, Result<(), DeviceError>)) {
-        give_back_io(frames.known(self.io.pfn), self.in_hand);
-        done(self.io, self.result);
-    }
 }
 
 /// How a request goes on.

@@ -2,8 +2,8 @@
 
 use crate::device::{DeviceError, PageIo};
 use arrayvec::ArrayVec;
-use quire_arch::Order;
-use quire_frame::InHand;
+use quire_arch::{Order, Platform};
+use quire_frame::{Frame, Frames, InHand};
 
 /// Such reads at once.
 pub(super) const AT_ONCE: usize = 4;
@@ -61,6 +61,25 @@ pub(super) struct Whole {
     pub(super) io: PageIo,
     pub(super) in_hand: InHand,
     pub(super) result: Result<(), DeviceError>,
+}
+
+/// The cache is through with what it had in hand.
+pub(super) fn give_back_io(frame: &Frame, in_hand: InHand) {
+    if in_hand == InHand::Taken {
+        frame.give_io_back();
+    }
+}
+
+impl Whole {
+    /// Reports it.
+    pub(super) fn report<P: Platform>(
+        self,
+        frames: &Frames<P>,
+        done: &mut dyn FnMut(PageIo, Result<(), DeviceError>),
+    ) {
+        give_back_io(frames.known(self.io.pfn), self.in_hand);
+        done(self.io, self.result);
+    }
 }
 
 /// All reads in parts.
