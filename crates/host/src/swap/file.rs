@@ -36,8 +36,13 @@ pub struct FileDeviceOptions {
     /// Use direct I/O, bypassing the host's page cache. Some file systems do not support it; then it goes
     /// through the cache.
     pub direct: bool,
-    /// Requests in flight at once, including those not yet reaped; at least 1.
+    /// Requests in flight at once, including those not yet reaped: 1 to [`MAX_DEPTH`](Self::MAX_DEPTH).
     pub depth: usize,
+}
+
+impl FileDeviceOptions {
+    /// The most requests in flight at once: with one of its own as many as a ring of the host takes.
+    pub const MAX_DEPTH: usize = (1 << 15) - 1;
 }
 
 impl Default for FileDeviceOptions {
@@ -80,6 +85,10 @@ enum Cause {
     TooSmall,
     #[error("it is in use")]
     Busy,
+    #[error("a depth of no request is too small")]
+    NoDepth,
+    #[error("a depth of {0} requests is too large; {max} are the most", max = FileDeviceOptions::MAX_DEPTH)]
+    Depth(usize),
     #[error("the host permits no io_uring: {0}")]
     Ring(#[source] io::Error),
 }
@@ -99,19 +108,24 @@ impl<F: PagingFormat> FileDevice<F> {
     ///
     /// # Errors
     ///
-    /// [`FileDeviceError`]: it cannot be opened, it is in use, or it is no swap file.
+    /// [`FileDeviceError`]: it cannot be opened, it is in use, or it is no swap file; or there can be no such
+    /// number of requests.
     pub fn open(
         platform: &HostPlatform<F>,
         path: &Path,
         options: FileDeviceOptions,
     ) -> Result<Self, FileDeviceError> {
         let wrong = |cause| FileDeviceError { path: path.to_path_buf(), cause };
+        match options.depth {
+            0 => return Err(wrong(Cause::NoDepth)),
+            1..=FileDeviceOptions::MAX_DEPTH => {}
+            depth => return Err(wrong(Cause::Depth(depth))),
+        }
         let (file, header, direct) = open(path, options.direct).map_err(wrong)?;
         let wake_platform = platform.clone();
         // Waiters sleep on the address of what is shared.
         let wake = Box::new(move |key| wake_platform.unpark(key));
-        let shared =
-            Shared::new(file, options.depth.max(1), wake).map_err(|error| wrong(Cause::Host(error)))?;
+        let shared = Shared::new(file, options.depth, wake).map_err(|error| wrong(Cause::Host(error)))?;
         let shared = Arc::new(shared);
         let ring = match options.engine {
             Some(Engine::Pool) => None,

@@ -7,6 +7,7 @@ use quire_arch::{PAGE_SIZE, Platform};
 use quire_swap::{
     DeviceError, DeviceFlags, DeviceMemory, DeviceReport, Direction, PageIo, Submitted, SwapDevice,
 };
+use std::collections::TryReserveError;
 use std::sync::PoisonError;
 // Counts order nothing, so no model has to see them.
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -27,18 +28,29 @@ pub struct HostRam {
 
 impl HostRam {
     /// A device of `slots` slots.
-    pub fn new(slots: usize) -> Self {
-        Self {
-            slots: (0..slots).map(|_| Mutex::new(None)).collect(),
+    ///
+    /// # Errors
+    ///
+    /// The host has no memory for the table of so many slots.
+    pub fn new(slots: usize) -> Result<Self, TryReserveError> {
+        let mut places = Vec::new();
+        places.try_reserve_exact(slots)?;
+        places.resize_with(slots, || Mutex::new(None));
+        Ok(Self {
+            slots: places.into(),
             stored: AtomicU64::new(0),
             flags: DeviceFlags::SYNCHRONOUS | DeviceFlags::NOTES_FREED,
-        }
+        })
     }
 
     /// A device that the memory manager treats as a non-rotational disk: it uses the swap cache and
     /// readahead. It still completes at once, so runs are deterministic.
-    pub fn disk(slots: usize) -> Self {
-        Self { flags: DeviceFlags::NOTES_FREED, ..Self::new(slots) }
+    ///
+    /// # Errors
+    ///
+    /// As for [`new`](Self::new).
+    pub fn disk(slots: usize) -> Result<Self, TryReserveError> {
+        Ok(Self { flags: DeviceFlags::NOTES_FREED, ..Self::new(slots)? })
     }
 
     fn slot(&self, slot: u64) -> Option<MutexGuard<'_, Option<Page>>> {

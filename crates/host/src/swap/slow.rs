@@ -26,7 +26,8 @@ pub enum Completion {
 pub struct SlowConfig {
     /// When requests complete.
     pub completion: Completion,
-    /// Requests that it takes before its queue is full.
+    /// Requests that it takes before its queue is full; zero counts as one, since else no request would ever
+    /// end.
     pub queue: usize,
     /// The read that fails, counted from 1.
     pub fail_read: Option<u64>,
@@ -150,7 +151,7 @@ impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for SlowDevice<D> {
 
     unsafe fn submit(&self, memory: DeviceMemory<'_, P>, io: PageIo) -> Submitted {
         let mut queue = self.queue();
-        if queue.waiting.len() + queue.done.len() >= self.config.queue {
+        if queue.waiting.len() + queue.done.len() >= self.config.queue.max(1) {
             return Submitted::QueueFull;
         }
         let fails = match io.direction {

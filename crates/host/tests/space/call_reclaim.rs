@@ -14,7 +14,7 @@ const CHILDREN: u64 = 60;
 fn machine(swap_bytes: u64) -> Machine {
     let machine = Setup::of(HostConfig::with_ram(RAM).paranoid()).reserve().overcommit().build();
     if swap_bytes > 0 {
-        let device = HostRam::new((swap_bytes / PAGE) as usize);
+        let device = HostRam::new((swap_bytes / PAGE) as usize).unwrap();
         machine.memory().swapon(device, SwapOnOptions::default()).unwrap();
     }
     machine

@@ -264,7 +264,7 @@ fn a_killed_program_is_counted_where_it_is() {
 fn a_swapoff_without_memory_kills_nothing() {
     let machine: Machine = Setup::mib(16).overcommit().with(|memory| memory.oom = OomAction::Kill).build();
     let memory = machine.memory();
-    let id = memory.swapon(HostRam::new(4096), SwapOnOptions::default()).unwrap();
+    let id = memory.swapon(HostRam::new(4096).unwrap(), SwapOnOptions::default()).unwrap();
     let (cpu, space) = cpu_and_space(&machine);
     let pages = memory.totals().managed * 2 / 3;
     let [out, kept] = [GIB, 2 * GIB].map(|at| map_at(&space, at, pages * PAGE, RW));
@@ -299,7 +299,7 @@ fn a_killed_program_waits_for_no_page_under_its_mmap_lock() {
     for wait_for in [&pin as &dyn Fn(&HostSpace<'_>, _), &lock] {
         let (machine, memcg) = machine();
         let memory = machine.memory();
-        memory.swapon(HostRam::new(256), SwapOnOptions::default()).unwrap();
+        memory.swapon(HostRam::new(256).unwrap(), SwapOnOptions::default()).unwrap();
         let cpu = machine.vcpu(0).unwrap();
         let [first, second] = [0, 1].map(|_| space_in(&machine, memcg));
         first.set_oom_score_adj(1000);

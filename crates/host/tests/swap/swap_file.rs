@@ -6,7 +6,7 @@ use crate::common::*;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use quire_frame::{AllocRequest, FaultSite};
-use quire_host::swap::{Engine, FileDevice, FileDeviceOptions, make_swap};
+use quire_host::swap::{Engine, FileDevice, FileDeviceOptions, HostRam, make_swap};
 use quire_swap::{DeviceError, DeviceMemory, Direction, PageIo, Submitted, SwapDevice};
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -105,6 +105,36 @@ fn with_engines(depth: usize, test: impl Fn(&Machine, &Scratch, &FileDevice)) {
             test(&machine, &file, &device);
         }
     }
+}
+
+/// Hazard: a number in a configuration ends the process, since there is no memory for so many requests.
+#[test]
+fn a_depth_that_cannot_be_is_refused() {
+    let (machine, file) = (machine(), Scratch::with_swap(SLOTS));
+    let most = FileDeviceOptions::MAX_DEPTH;
+    let why = |depth| {
+        let options = FileDeviceOptions { depth, ..FileDeviceOptions::default() };
+        FileDevice::open(machine.memory().platform(), &file.0, options).unwrap_err().to_string()
+    };
+    assert!(why(0).ends_with("a depth of no request is too small"));
+    for depth in [most + 1, usize::MAX] {
+        assert!(
+            why(depth).ends_with(&format!("a depth of {depth} requests is too large; {most} are the most"))
+        );
+    }
+    for depth in [1, most] {
+        with_engines(depth, |machine, _, device| {
+            let pages = Frames::new(machine, 0);
+            assert_eq!(finish(machine, device, io(Direction::Write, 3, pages.first, 1)), Ok(()));
+        });
+    }
+}
+
+/// Hazard: a table for all slots is larger than the host's memory.
+#[test]
+fn a_device_in_memory_of_the_host_has_no_more_slots_than_that_holds() {
+    assert!(HostRam::new(usize::MAX).is_err() && HostRam::disk(usize::MAX / 64).is_err());
+    assert!(HostRam::new(0).is_ok());
 }
 
 fn io(direction: Direction, slot: u64, pfn: Pfn, pages: u32) -> PageIo {

@@ -139,7 +139,7 @@ impl<P: Platform> Device<P> {
         for first in (0..clusters).step_by(AT_ONCE) {
             let _pin = frames.platform().pin();
             let mut lists = this.lists.lock();
-            for index in first..clusters.min(first + AT_ONCE as u32) {
+            for index in first..clusters.min(first.saturating_add(AT_ONCE as u32)) {
                 lists.put(|index| this.cluster(index), index, ListId::Free);
             }
         }

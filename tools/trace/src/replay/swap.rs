@@ -8,6 +8,7 @@ use quire_mm::{
     frame::AllocError,
     swap::{CompressedCache, CompressedRam, Lz4, SwapOnError, SwapOnOptions},
 };
+use std::collections::TryReserveError;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -84,6 +85,9 @@ pub enum SwapError {
     /// The file cannot be used.
     #[error("swap: {0}")]
     File(FileDeviceError),
+    /// The host has too little memory for it.
+    #[error("swap: {0}")]
+    Host(TryReserveError),
     /// swapon failed.
     #[error("swap: {0}")]
     SwapOn(SwapOnError),
@@ -116,12 +120,12 @@ pub(super) fn attach_swap(
             memory.swapon(device, options)
         }
         SwapKind::Zswap => {
-            let device =
-                CompressedCache::new(memory.frames(), HostRam::disk(slots as usize), host_ram / ZSWAP_SHARE);
+            let disk = HostRam::disk(slots as usize).map_err(SwapError::Host)?;
+            let device = CompressedCache::new(memory.frames(), disk, host_ram / ZSWAP_SHARE);
             memory.swapon(device.map_err(SwapError::Device)?, options)
         }
-        SwapKind::Disk => memory.swapon(HostRam::disk(slots as usize), options),
-        SwapKind::Ram => memory.swapon(HostRam::new(slots as usize), options),
+        SwapKind::Disk => memory.swapon(HostRam::disk(slots as usize).map_err(SwapError::Host)?, options),
+        SwapKind::Ram => memory.swapon(HostRam::new(slots as usize).map_err(SwapError::Host)?, options),
         SwapKind::File(path) => {
             let device = open_file(memory, path.as_deref(), slots).map_err(SwapError::File)?;
             memory.swapon(device, options)

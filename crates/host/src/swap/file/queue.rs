@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -156,9 +157,11 @@ impl Shared {
         }
     }
 
-    /// Wakes the threads that wait.
+    /// Wakes the threads that wait. A worker that panicked here would leave what it has to do undone, so one
+    /// that closes the device would wait for ever.
     pub(super) fn wake(&self) {
-        (self.wake)(self.wait_key());
+        // The panic has printed its message.
+        let _ = catch_unwind(AssertUnwindSafe(|| (self.wake)(self.wait_key())));
     }
 
     pub(super) fn has_done(&self) -> bool {

@@ -3,18 +3,25 @@
 //! The host ties a request to the submitting thread, and cancels a thread's pending requests when it ends. So
 //! only the device's own thread submits; others queue their work and ring a bell (an eventfd), which the ring
 //! polls too.
+//!
+//! A host that refuses its own ring, once it has given it, gets no more requests, and those that it has not
+//! taken fail. It may still be at work for the others, so their ends are waited for.
 
 use super::queue::{Request, Shared, error};
 use io_uring::types::Fd;
 use io_uring::{IoUring, Probe, opcode, squeue};
 use quire_swap::{DeviceError, Direction};
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, mpsc};
 use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
 
 /// The bell's number; requests are numbered by their places.
 const BELL: u64 = u64::MAX;
+/// Between two looks at what is done, where the host wakes no thread any more.
+const LOOKS: Duration = Duration::from_millis(10);
 
 /// Starts the thread, if the host permits a ring.
 pub(super) fn start(shared: &Arc<Shared>) -> io::Result<JoinHandle<()>> {
@@ -39,6 +46,10 @@ struct Ring<'s> {
     /// Requests that the host has, by their places, with the bytes that are left of each.
     requests: Box<[Option<Request>]>,
     free: Vec<usize>,
+    /// The numbers of what was pushed and is not submitted yet, the oldest first.
+    pushed: VecDeque<u64>,
+    /// The host does not take requests any more.
+    refused: bool,
 }
 
 impl<'s> Ring<'s> {
@@ -52,13 +63,20 @@ impl<'s> Ring<'s> {
         if !wanted.into_iter().all(|code| probe.is_supported(code)) {
             return Err(io::ErrorKind::Unsupported.into());
         }
-        Ok(Self { shared, ring, requests: vec![None; depth].into(), free: (0..depth).collect() })
+        Ok(Self {
+            shared,
+            ring,
+            requests: vec![None; depth].into(),
+            free: (0..depth).collect(),
+            pushed: VecDeque::with_capacity(depth + 1),
+            refused: false,
+        })
     }
 
     fn work(mut self) {
         let bell = Fd(self.shared.bell.as_raw_fd());
-        let listen = opcode::PollAdd::new(bell, libc::POLLIN as u32).build().user_data(BELL);
-        self.push(&listen);
+        let listen = opcode::PollAdd::new(bell, libc::POLLIN as u32).build();
+        self.push(listen.clone(), BELL);
         loop {
             let mut new = Vec::new();
             let going = self.shared.take_requests(|request| new.push(request));
@@ -73,8 +91,28 @@ impl<'s> Ring<'s> {
                 let mut count = [0; 8];
                 // Cleared before work is looked for: a bell that rings in between is heard again.
                 let _ = rustix::io::read(&self.shared.bell, &mut count);
-                self.push(&listen);
+                self.push(listen.clone(), BELL);
             }
+            if self.refused {
+                self.fail_pushed();
+                std::thread::sleep(LOOKS);
+            }
+        }
+    }
+
+    /// What the host has not taken, and will not, has failed.
+    fn fail_pushed(&mut self) {
+        let mut any = false;
+        for number in std::mem::take(&mut self.pushed).into_iter().filter(|number| *number != BELL) {
+            let place = number as usize;
+            if let Some(request) = self.requests[place].take() {
+                self.free.push(place);
+                self.shared.finish(request.io, Err(DeviceError::Io));
+                any = true;
+            }
+        }
+        if any {
+            self.shared.wake();
         }
     }
 
@@ -91,27 +129,31 @@ impl<'s> Ring<'s> {
             Direction::Write => opcode::Write::new(file, start, len).offset(request.bytes.offset).build(),
         };
         self.requests[place] = Some(request);
-        self.push(&entry.user_data(place as u64));
+        self.push(entry, place as u64);
     }
 
-    fn push(&mut self, entry: &squeue::Entry) {
+    fn push(&mut self, entry: squeue::Entry, number: u64) {
+        let entry = entry.user_data(number);
+        self.pushed.push_back(number);
         // SAFETY: a request's frames lie in the machine's RAM and stay what they are until it is done
         // (`SwapDevice::submit`); the device waits for all that the host has before it goes. The bell and the
         // file live as long as `shared`.
-        while unsafe { self.ring.submission().push(entry) }.is_err() {
+        while !self.refused && unsafe { self.ring.submission().push(&entry) }.is_err() {
             self.submit(0);
         }
     }
 
     /// Hands over what was pushed, and waits until so much is done.
-    fn submit(&self, wait_for: usize) {
-        loop {
+    fn submit(&mut self, wait_for: usize) {
+        while !self.refused {
             match self.ring.submit_and_wait(wait_for) {
-                Ok(_) => return,
+                Ok(taken) => {
+                    self.pushed.drain(..taken.min(self.pushed.len()));
+                    return;
+                }
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EINTR | libc::EAGAIN | libc::EBUSY) => std::thread::yield_now(),
-                    // The host refuses its own ring.
-                    _ => panic!("the host's ring does not take requests: {error}"),
+                    _ => self.refused = true,
                 },
             }
         }
@@ -155,5 +197,78 @@ impl<'s> Ring<'s> {
             self.shared.wake();
         }
         rang
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::queue::Bytes;
+    use super::*;
+    use quire_arch::Pfn;
+    use quire_swap::PageIo;
+    use std::ptr::NonNull;
+
+    /// A queue of four, and two requests for pages of `memory` in it.
+    fn with_two_requests(memory: &mut [u8; 8192], wake: Box<dyn Fn(usize) + Send + Sync>) -> Arc<Shared> {
+        let file = tempfile::tempfile().expect("a temporary file");
+        file.set_len(8192).expect("a file of two pages");
+        let shared = Arc::new(Shared::new(file, 4, wake).expect("the host has a bell"));
+        for (slot, page) in (0..).zip(memory.chunks_mut(4096)) {
+            let io = PageIo { direction: Direction::Read, slot, pfn: Pfn(1 + slot), pages: 1 };
+            let start = NonNull::new(page.as_mut_ptr()).expect("an address");
+            assert!(shared.begin(io, Bytes { start, len: page.len(), offset: slot * 4096 }));
+        }
+        shared
+    }
+
+    fn results(shared: &Shared) -> Vec<Result<(), DeviceError>> {
+        let mut results = Vec::new();
+        shared.reap(&mut |_, result| results.push(result));
+        results
+    }
+
+    /// Hazard: a worker ends in the middle of its work, and one that closes the device waits for ever.
+    #[test]
+    fn a_ring_that_the_host_refuses_fails_what_it_was_not_given() {
+        let mut memory = [7; 8192];
+        let shared = with_two_requests(&mut memory, Box::new(|_| ()));
+        // Where the host permits none there is nothing to try.
+        let Ok(ring) = Ring::new(&shared) else { return };
+        let other = tempfile::tempfile().expect("a temporary file");
+        // SAFETY: the descriptor is the ring's, which finds another file there from now on.
+        assert!(unsafe { libc::dup2(other.as_raw_fd(), ring.ring.as_raw_fd()) } >= 0);
+        shared.stop();
+        ring.work();
+        assert_eq!(results(&shared), [Err(DeviceError::Io); 2]);
+        shared.wait_until_idle();
+        assert!(memory.iter().all(|&byte| byte == 7));
+    }
+
+    /// Hazard: the same, since it panics where it wakes a thread.
+    #[test]
+    fn a_panic_where_a_thread_is_woken_ends_no_worker() {
+        for engine in [work_of_ring, work_of_pool] {
+            let mut memory = [7; 8192];
+            let shared = with_two_requests(&mut memory, Box::new(|_| panic!("a waker that panics")));
+            shared.stop();
+            if !engine(&shared) {
+                continue;
+            }
+            assert_eq!(results(&shared), [Ok(()); 2]);
+            shared.wait_until_idle();
+            assert!(memory.iter().all(|&byte| byte == 0));
+        }
+    }
+
+    fn work_of_ring(shared: &Arc<Shared>) -> bool {
+        let Ok(worker) = start(shared) else { return false };
+        worker.join().expect("it does its work");
+        true
+    }
+
+    fn work_of_pool(shared: &Arc<Shared>) -> bool {
+        let workers = super::super::pool::start(shared).expect("threads");
+        workers.into_iter().for_each(|worker| worker.join().expect("it does its work"));
+        true
     }
 }
