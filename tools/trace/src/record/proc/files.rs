@@ -40,8 +40,12 @@ pub(crate) fn facts(tid: Tid, fd: i32, asked: Asked, last: &mut Option<KnownFile
         return Arc::new(facts);
     }
     let (metadata, opened) = (fs::metadata(&path), opened(tid, fd));
-    if let Some(known) = last
-        && metadata.as_ref().is_ok_and(|metadata| known.is_as_before(metadata, opened, asked))
+    let known = last
+        .as_ref()
+        .filter(|known| metadata.as_ref().is_ok_and(|metadata| known.is_as_before(metadata, opened, asked)));
+    // One that has several names may have been opened under another.
+    if let Some(known) = known
+        && metadata.as_ref().is_ok_and(|metadata| metadata.nlink() == 1)
     {
         return Arc::clone(&known.facts);
     }
@@ -50,6 +54,9 @@ pub(crate) fn facts(tid: Tid, fd: i32, asked: Asked, last: &mut Option<KnownFile
     };
     let name = link.as_os_str().as_bytes();
     facts.name = name[..name.len().min(NAME_LIMIT)].into();
+    if let Some(known) = known.filter(|known| known.facts.name == facts.name) {
+        return Arc::clone(&known.facts);
+    }
     let Ok(metadata) = metadata else {
         facts.kind = FileKind::Unknown;
         return Arc::new(facts);
@@ -69,10 +76,7 @@ impl KnownFile {
     /// Whether a descriptor can be mapped as this one could be: it is of the same regular file, of which the
     /// way in which it was opened decides that.
     fn is_as_before(&self, metadata: &fs::Metadata, opened: Opened, asked: Asked) -> bool {
-        // One that has several names may have been opened under another.
-        let has_one_name = metadata.nlink() == 1;
         self.facts.kind == FileKind::Regular
-            && has_one_name
             && (self.facts.device, self.facts.inode) == (metadata.dev(), metadata.ino())
             && (self.facts.size, self.changed) == (metadata.size(), changed(metadata))
             && self.opened == opened
@@ -144,4 +148,37 @@ fn file_system(path: &str) -> (i64, bool) {
     let no_exec =
         rustix::fs::statvfs(path).is_ok_and(|mount| mount.f_flag.contains(StatVfsMountFlags::NOEXEC));
     (system, no_exec)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::os::fd::AsRawFd;
+
+    /// Container images and package stores have files with several names.
+    #[test]
+    fn a_file_is_asked_again_only_if_it_has_changed_or_another_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let names = ["one", "other"].map(|name| folder.path().join(name));
+        let mut made = fs::File::create(&names[0]).unwrap();
+        made.write_all(&[1; 4096]).unwrap();
+        fs::hard_link(&names[0], &names[1]).unwrap();
+        let [one, other] = names.map(|name| fs::File::open(name).unwrap());
+        let asked = Asked::from_args(&[0, 4096, 1, libc::MAP_PRIVATE as u64, 0, 0]);
+        let tid = rustix::thread::gettid().as_raw_pid();
+        let mut last = None;
+        let mut ask = |file: &fs::File| facts(tid, file.as_raw_fd(), asked, &mut last);
+        let first = ask(&one);
+        if first.kind != FileKind::Regular {
+            return eprintln!("skipped: temporary files are in memory");
+        }
+        assert!(Arc::ptr_eq(&first, &ask(&one)));
+        let second = ask(&other);
+        assert!(!Arc::ptr_eq(&first, &second) && first.name != second.name);
+        assert!(!ask(&one).writable && ask(&made).writable, "it may be written through one of them");
+        ask(&one);
+        made.set_len(8192).unwrap();
+        assert_eq!((first.size, ask(&one).size), (4096, 8192));
+    }
 }
