@@ -29,6 +29,10 @@ const PAGEMAP_SCAN: libc::Ioctl = 0xc060_6610_u32 as libc::Ioctl;
 const IS_FILE: u64 = 1 << 2;
 /// `PAGE_IS_PRESENT`.
 const IS_PRESENT: u64 = 1 << 3;
+/// `PAGE_IS_PFNZERO`: the zero page.
+const IS_ZERO: u64 = 1 << 5;
+/// Mappings end here at the latest, unless a program asks for more.
+const USER_END: u64 = (1 << 47) - PAGE;
 
 /// `struct pm_scan_arg`.
 #[derive(Debug, Default)]
@@ -79,9 +83,32 @@ impl Pagemap {
         self.read(start, end)
     }
 
+    /// The runs of present pages of the whole process, and those of pages other than the zero page. `None`
+    /// where Linux cannot be asked for them.
+    pub(crate) fn all(&self) -> Option<[Vec<PageRun>; 2]> {
+        let mut runs = [Vec::new(), Vec::new()];
+        let [all, filled] = &mut runs;
+        let scanned = self.scan_each(0, USER_END, IS_ZERO, |Region { start, end, categories }| {
+            let (pages, file) = ((end - start) / PAGE, categories & IS_FILE != 0);
+            add(all, *start, pages, file);
+            if categories & IS_ZERO == 0 {
+                add(filled, *start, pages, file);
+            }
+        });
+        scanned.ok().map(|()| runs)
+    }
+
     /// Asks for the runs.
     fn scan(&self, start: u64, end: u64) -> io::Result<Vec<PageRun>> {
         let mut runs = Vec::new();
+        self.scan_each(start, end, 0, |Region { start, end, categories }| {
+            add(&mut runs, *start, (end - start) / PAGE, categories & IS_FILE != 0);
+        })?;
+        Ok(runs)
+    }
+
+    /// Asks for the regions of present pages, and whether they are of `more` categories.
+    fn scan_each(&self, start: u64, end: u64, more: u64, mut each: impl FnMut(&Region)) -> io::Result<()> {
         let mut regions = vec![Region::default(); REGIONS];
         let mut argument = ScanArgument {
             size: size_of::<ScanArgument>() as u64,
@@ -90,7 +117,7 @@ impl Pagemap {
             vec: regions.as_mut_ptr().expose_provenance() as u64,
             vec_len: REGIONS as u64,
             category_mask: IS_PRESENT,
-            return_mask: IS_PRESENT | IS_FILE,
+            return_mask: IS_PRESENT | IS_FILE | more,
             ..ScanArgument::default()
         };
         while argument.start < end {
@@ -99,16 +126,14 @@ impl Pagemap {
                 libc::ioctl(self.0.as_raw_fd(), PAGEMAP_SCAN, &raw mut argument)
             }))?;
             let found = regions.get(..found as usize).unwrap_or_default();
-            for Region { start, end, categories } in found {
-                add(&mut runs, *start, (end - start) / PAGE, categories & IS_FILE != 0);
-            }
+            found.iter().for_each(&mut each);
             // The kernel may stop early only if there is no room for more.
             if argument.walk_end <= argument.start {
                 break;
             }
             argument.start = argument.walk_end;
         }
-        Ok(runs)
+        Ok(())
     }
 
     /// Reads the word of each page.
@@ -228,6 +253,16 @@ mod tests {
             Err(error) => eprintln!("skipped: this kernel does not scan: {error}"),
         }
         // A range that begins and ends inside of a run.
+        let here = |runs: Vec<PageRun>| -> Vec<PageRun> {
+            runs.into_iter().filter(|run| (start..start + len as u64).contains(&run.start)).collect()
+        };
+        // SAFETY: inside of the mapping; a read maps the zero page.
+        unsafe { addr.cast::<u8>().add(5000 * PAGE as usize).read_volatile() };
+        assert_eq!(pagemap.read(start, start + len as u64).len(), read.len() + 1);
+        if let Some([all, filled]) = pagemap.all() {
+            assert_eq!(here(all), pagemap.read(start, start + len as u64));
+            assert_eq!(here(filled), read);
+        }
         let (from, to) = (start + 700_500 * PAGE, start + 701_000 * PAGE);
         let inside = [PageRun { start: from, pages: 500, file: false }];
         assert_eq!((pagemap.read(from, to), &pagemap.present(from, to)[..]), (inside.to_vec(), &inside[..]));

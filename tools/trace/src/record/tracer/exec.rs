@@ -2,6 +2,7 @@
 
 use super::Tracer;
 use super::probe::{Probed, probe};
+use super::reuse::Moment;
 use super::state::{Entry, Rseq, State, Task};
 use crate::event::{Abi, EventKind, ExecImage, ExitStatus, FiguresCause, Limits, Rlimit};
 use crate::record::merge::{Record, Rule};
@@ -30,7 +31,7 @@ impl Tracer<'_> {
         let mut figures = None;
         if alone && self.begun {
             self.touched_before_end(tid);
-            self.sample_reuse_before_end(tid);
+            self.sample_reuse_before_end(tid, Moment::Exec);
             figures = self.figures(tid, pid, space, FiguresCause::Exec).map(Box::new);
         }
         if alone {

@@ -1,6 +1,7 @@
 //! Ends of threads, and Linux's figures of address spaces.
 
 use super::Tracer;
+use super::reuse::Moment;
 use super::state::State;
 use crate::event::{EventKind, ExitStatus, FiguresCause, LinuxFigures};
 use crate::record::merge::{Rule, SpaceId};
@@ -38,7 +39,7 @@ impl Tracer<'_> {
             if last && self.begun {
                 let figures = replaced.unwrap_or_else(|| {
                     self.touched_before_end(tid);
-                    self.sample_reuse_before_end(tid);
+                    self.sample_reuse_before_end(tid, Moment::Exit);
                     self.figures(tid, pid, space, FiguresCause::Exit).map(Box::new)
                 });
                 if let Some(space) = self.spaces.get_mut(&space) {

@@ -38,6 +38,17 @@ const PAUSE_BEFORE_END: u64 = 5;
 /// The most pages whose contents are read in one sample: some 3 ms of work.
 const MOST_CONTENTS: u64 = 256;
 
+/// When a space is sampled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Moment {
+    /// While it is in use.
+    Between,
+    /// Before an exec, which may fail.
+    Exec,
+    /// At its end.
+    Exit,
+}
+
 /// The state of each address space.
 #[derive(Debug, Default)]
 struct Known {
@@ -106,13 +117,17 @@ impl ReuseSampler {
     }
 
     /// Samples a space: which pages were used since the last sample, and at times how they compress.
-    fn sample(&mut self, tid: Tid, space: SpaceId, time: u64, is_last: bool) -> Vec<EventKind> {
+    fn sample(&mut self, tid: Tid, space: SpaceId, time: u64, moment: Moment) -> Vec<EventKind> {
         let known = self.known.entry(space).or_default();
         let Some(pagemap) = Pagemap::open(tid) else { return Vec::new() };
         known.samples += 1;
         let mut used = Vec::new();
-        let mut present = Vec::new();
-        for mapping in maps::referenced(tid) {
+        // Nothing is known to be used again in a first sample: the faults tell of all uses before. So what
+        // was referenced is not asked for, which for many sparse mappings takes longer than all the rest.
+        let all = if known.samples == 1 { pagemap.all() } else { None };
+        let counted = if all.is_some() { Vec::new() } else { maps::referenced(tid) };
+        let [mut present, filled] = all.unwrap_or_default();
+        for mapping in counted {
             let runs = pagemap.present(mapping.start, mapping.end);
             let both = common(&runs, &known.present);
             // Pages that were not present at the last sample were used since: when they faulted, which
@@ -126,17 +141,19 @@ impl ReuseSampler {
         let mut kinds: Vec<EventKind> =
             Reuse::split(ReuseSource::MappingCounts, used).into_iter().map(EventKind::Reuse).collect();
         // An exec that fails is no end: a shell may try many paths for a program.
+        let is_last = moment != Moment::Between;
         let every = if is_last { CONTENTS_EVERY_NS / 8 } else { CONTENTS_EVERY_NS };
         if time.saturating_sub(known.looked) >= every {
             (known.looked, known.looks) = (time, known.looks + 1);
             // Other pages in each sample.
-            let anonymous: u64 = present.iter().filter(|run| !run.file).map(|run| run.pages).sum();
+            let filled = if filled.is_empty() { &present } else { &filled };
+            let anonymous: u64 = filled.iter().filter(|run| !run.file).map(|run| run.pages).sum();
             let step = anonymous.div_ceil(MOST_CONTENTS).max(1);
-            let sizes = self.press.one_in(tid, &present, step, mix(known.looks) % step).sizes;
+            let sizes = self.press.one_in(tid, filled, step, mix(known.looks) % step).sizes;
             kinds.extend((sizes.pages() > 0).then_some(EventKind::Compressibility(sizes)));
         }
         known.present = present;
-        if !self.uses {
+        if !self.uses || moment == Moment::Exit {
             return kinds;
         }
         // Last, since reading contents is a use, too. The process may have ended by now; then this does
@@ -168,31 +185,31 @@ impl Tracer<'_> {
         spaces.sort_unstable();
         spaces.dedup_by_key(|(space, ..)| *space);
         for (space, _, tid) in spaces {
-            self.look_at_use(tid, space, false);
+            self.look_at_use(tid, space, Moment::Between);
         }
         if let Some(sampler) = &mut self.reuse {
             sampler.next = sampler.next_round(time, now());
         }
     }
 
-    /// An address space is about to end.
-    pub(super) fn sample_reuse_before_end(&mut self, tid: Tid) {
+    /// An address space is about to end, or may be.
+    pub(super) fn sample_reuse_before_end(&mut self, tid: Tid, moment: Moment) {
         let before = now();
         let Some(space) = self.tasks.get(&tid).map(|task| task.space) else { return };
         let affords = self.reuse.as_ref().is_some_and(|sampler| sampler.affords_end(space, before));
         if affords && self.spaces.get(&space).is_some_and(|space| !space.foreign) {
-            self.look_at_use(tid, space, true);
+            self.look_at_use(tid, space, moment);
             if let Some(sampler) = &mut self.reuse {
                 sampler.spent_at_ends += now().saturating_sub(before);
             }
         }
     }
 
-    fn look_at_use(&mut self, tid: Tid, space: SpaceId, is_last: bool) {
+    fn look_at_use(&mut self, tid: Tid, space: SpaceId, moment: Moment) {
         let Some(sampler) = &mut self.reuse else { return };
         // The program may meanwhile unmap pages that are found used.
         let time = now();
-        let kinds = sampler.sample(tid, space, time, is_last);
+        let kinds = sampler.sample(tid, space, time, moment);
         if let Some(known) = sampler.known.get_mut(&space) {
             known.over = now();
             known.took = known.over.saturating_sub(time);
