@@ -5,7 +5,8 @@ use crate::shared::NOT_PERMITTED;
 use quire_trace::event::{EventKind, ExitStatus};
 use quire_trace::format::{FaultSource, TraceReader};
 use quire_trace::record::CallChoice;
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -78,13 +79,18 @@ fn a_signal_is_for_the_thread_that_waits_for_the_program() {
     assert_eq!(blocked(&std::fs::read_to_string(own).unwrap()), before, "of the calling thread, afterwards");
 }
 
-/// The processes whose command line names this child, with their states.
-fn alive() -> Vec<(i32, char)> {
+/// The processes of this program that a recorder with this output has made, with their states. Others may run
+/// the same test.
+fn alive(output: &Path) -> Vec<(i32, char)> {
     let numbers = std::fs::read_dir("/proc").unwrap().flatten();
     let pids = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let mark = [b"QUIRE_OUTPUT=", output.as_os_str().as_bytes()].concat();
+    let has = |path: String, wanted: &[u8]| {
+        std::fs::read(path).is_ok_and(|words| words.split(|byte| *byte == 0).any(|word| word == wanted))
+    };
     let state = |pid: i32| {
-        let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
-        let own = line.split(|byte| *byte == 0).any(|word| word == b"ends_only_when_killed");
+        let own = has(format!("/proc/{pid}/environ"), &mark)
+            && has(format!("/proc/{pid}/cmdline"), b"ends_only_when_killed");
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         let state = stat.rsplit(") ").next()?.chars().next()?;
         own.then_some((pid, state))
@@ -96,8 +102,10 @@ fn alive() -> Vec<(i32, char)> {
 #[test]
 fn a_second_signal_ends_the_recording_and_not_the_program() {
     let file = Scratch::new("released");
-    let mut recorder =
-        Command::new(PROGRAMS).args(["record", "ends_only_when_killed"]).arg(file.path()).spawn().unwrap();
+    let mut recorder = Command::new(PROGRAMS);
+    recorder.args(["record", "ends_only_when_killed"]).arg(file.path()).env("QUIRE_OUTPUT", file.path());
+    let mut recorder = recorder.spawn().unwrap();
+    let alive = || alive(file.path());
     let until = Instant::now() + Duration::from_secs(30);
     while alive().len() < 3 && Instant::now() < until && recorder.try_wait().unwrap().is_none() {
         std::thread::sleep(Duration::from_millis(10));
@@ -139,7 +147,7 @@ fn a_second_signal_ends_the_recording_and_not_the_program() {
 
 /// Builds the stress program; `None` if there is no C compiler.
 fn stress() -> Option<(TempDir, PathBuf)> {
-    let source = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/stress.c");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/stress.c");
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("stress");
     let built = Command::new("cc")

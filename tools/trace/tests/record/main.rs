@@ -24,7 +24,9 @@ mod without_stops;
 
 use common::Model;
 use quire_output::FileError;
-use quire_trace::event::{CallDetail, Denial, EventKind, ExitStatus, Fault, FileKind, LimitKind, Outcome};
+use quire_trace::event::{
+    CallDetail, Compressibility, Denial, EventKind, ExitStatus, Fault, FileKind, LimitKind, Outcome,
+};
 use quire_trace::format::{CallSource, FaultSource};
 use quire_trace::record::{CallChoice, FaultChoice, RecordError, RecordOptions, record};
 use quire_trace::replay::{ReplayOptions, SwapKind, SwapSpec};
@@ -59,11 +61,13 @@ fn uses_are_sampled_when_that_is_asked_for() {
     // Sampling makes no faults of its own.
     let faults = recorded.faults().filter(|fault| here(fault.addr)).count();
     assert!(faults <= 600, "{faults}");
-    let looked = recorded.events.iter().find_map(|event| match &event.kind {
-        EventKind::Compressibility(sample) if sample.sizes[0] > 100 => Some(sample),
+    // A look at more than the pages of libraries and of the stack; when there is one depends on the CPUs.
+    let mut looks = recorded.events.iter().filter_map(|event| match &event.kind {
+        EventKind::Compressibility(sample) if sample.pages() > 200 => Some(sample),
         _ => None,
     });
-    assert!(looked.is_some(), "pages with one byte that is not zero compress to almost nothing");
+    let small = |sample: &Compressibility| sample.sizes[0] > 100;
+    assert!(looks.all(small), "pages with one byte that is not zero compress to almost nothing");
 }
 
 /// Linux gives a process copies of its own of pages that are read in some ways.

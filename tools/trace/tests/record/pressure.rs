@@ -145,6 +145,7 @@ fn a_limit_is_predicted_from_it() {
 #[test]
 fn pages_hold_what_those_around_them_held() {
     let Some(recorded) = recorded("holds_pages_that_compress_differently") else { return };
+    assert_eq!(recorded.summary.exit_code(), 0, "what was used longest ago was paged out");
     let mapped = recorded.calls(libc::SYS_mmap).find(|call| call.args[1] == BYTES).unwrap().result as u64;
     let middle = mapped + BYTES / 2;
     let mut found = [0_u64; 2];
@@ -162,7 +163,7 @@ fn pages_hold_what_those_around_them_held() {
         }
     }
     assert!(found.iter().all(|&samples| samples >= 1), "{found:?}");
-    // Nothing is used again: within the limit the pages that came first go, half of which compress.
+    // Only the second half is used again: within the limit the first one goes first, which compresses.
     let swap = Some(SwapSpec { kind: ReplaySwap::Zram, bytes: 4 * BYTES });
     let of = |limit| {
         let options = ReplayOptions { limit: Some(limit), swap: swap.clone(), ..ReplayOptions::default() };
