@@ -29,6 +29,7 @@
 //! - `tagged`: an amount that belongs to one memcg, in one word: what a CPU holds back of a counter that all
 //!   CPUs share.
 //! - `audit`: the auditor: recounts lists and charges.
+//! - `spare`: a memcg that is allocated before the lock of the memcgs is taken.
 //! - `tree`: the tree of memcgs: how they are created, found and removed.
 //! - `visits`: visiting memcgs one after the other, for as long as it takes.
 //! - `kept`: keeping a memcg for a thread that works for it for long, and counting its killed programs.
@@ -60,6 +61,7 @@ mod outcome;
 mod protected;
 mod protection;
 mod put;
+mod spare;
 mod stat;
 mod sweep;
 mod table;
@@ -160,7 +162,7 @@ impl<P: Platform> Memcgs<P> {
         let registry = SpinLock::new(LockClass::Memcgs, Registry::default());
         let listing = AtomicBool::new(false);
         let all = Self { frames, table, memcgs, lists, registry, cpus, incoming, listing };
-        all.make_memcg(&all.frames.platform().pin(), MemcgId::ROOT)?.life.begin();
+        all.make_root()?;
         Ok(all)
     }
 

@@ -240,6 +240,11 @@ impl<P: Platform> Memcg<P> {
         Some(unsafe { lists.as_ref() })
     }
 
+    /// What `new` was given.
+    pub(crate) fn node_pointers(&self) -> [Option<NonNull<NodeLists<P>>>; MAX_NODES] {
+        core::array::from_fn(|node| NonNull::new(self.nodes[node].load(Ordering::Relaxed)))
+    }
+
     pub(crate) fn all_lists(&self) -> impl Iterator<Item = &NodeLists<P>> {
         (0..MAX_NODES).filter_map(NodeId::new).filter_map(|node| self.lists(node))
     }

@@ -1,16 +1,15 @@
 //! The tree of memcgs: how they are created, found and removed.
 
+use crate::Memcgs;
 use crate::error::MemcgError;
 use crate::id::MemcgId;
-use crate::lists::NodeLists;
 use crate::memcg::Memcg;
 use crate::name::Name;
 use crate::names::Names;
-use crate::{Memcgs, SITE};
+use crate::spare::Spare;
 use arrayvec::ArrayVec;
 use core::sync::atomic::AtomicU16;
-use quire_arch::{MAX_NODES, Order, Pin, Platform};
-use quire_frame::{AllocError, AllocRequest, Kind};
+use quire_arch::Platform;
 use quire_sync::atomic::Ordering;
 
 /// Memcgs from the root to the deepest one.
@@ -45,40 +44,6 @@ impl<P: Platform> Memcgs<P> {
         self.table.get(id).filter(|memcg| memcg.life.is_online()).ok_or(MemcgError::NoMemcg)
     }
 
-    /// Allocates a memcg for a number that was never used before.
-    pub(crate) fn make_memcg(&self, pin: &Pin<'_, P>, id: MemcgId) -> Result<&Memcg<P>, AllocError> {
-        let frames = &self.frames;
-        if !self.table.has_leaf(id) {
-            let page =
-                frames.allocate(pin, AllocRequest::new(Order::ZERO, SITE).kind(Kind::Memcg).zeroed())?;
-            // SAFETY: a zeroed page that was just allocated, and is never freed.
-            unsafe { self.table.add_leaf(id, frames.platform().direct_map(page)) };
-        }
-        let mut nodes = [None; MAX_NODES];
-        let made = (|| {
-            for place in nodes.iter_mut().take(frames.platform().node_count()) {
-                *place = Some(self.lists.allocate(frames, pin, NodeLists::new())?);
-            }
-            // SAFETY: the lists are never freed, unless the creation of the memcg fails.
-            self.memcgs.allocate(frames, pin, unsafe { Memcg::new(id, &nodes) })
-        })();
-        match made {
-            Ok(memcg) => {
-                // SAFETY: the memcg is never freed.
-                unsafe { self.table.put(id, memcg) };
-                // SAFETY: as before; only shared references are made of it.
-                Ok(unsafe { memcg.as_ref() })
-            }
-            Err(error) => {
-                for lists in nodes.into_iter().flatten() {
-                    // SAFETY: allocated above, and no memcg leads to them.
-                    unsafe { self.lists.free(frames, pin, lists) };
-                }
-                Err(error)
-            }
-        }
-    }
-
     /// Makes a memcg below `parent`.
     ///
     /// # Errors
@@ -88,7 +53,28 @@ impl<P: Platform> Memcgs<P> {
         Name::check(name)?;
         self.sweep();
         let pin = self.frames.platform().pin();
-        let mut registry = self.registry.lock();
+        let mut spare = Spare::NONE;
+        let made = loop {
+            let made = self.create_with(&mut self.registry.lock(), (parent, name), &mut spare);
+            if let Some(made) = made.transpose() {
+                break made;
+            }
+            // Others may take numbers meanwhile, so all is looked at again.
+            if let Err(error) = self.fill_spare(&pin, &mut spare) {
+                break Err(error.into());
+            }
+        };
+        self.free_spare(&pin, &mut spare);
+        made
+    }
+
+    /// The same with the memory that there is. `None` if `spare` needs more.
+    fn create_with(
+        &self,
+        registry: &mut Registry,
+        (parent, name): (MemcgId, &str),
+        spare: &mut Spare<P>,
+    ) -> Result<Option<MemcgId>, MemcgError> {
         let above = self.online(parent)?;
         let depth = above.links.depth.load(Ordering::Relaxed) + 1;
         if usize::from(depth) >= MAX_DEPTH {
@@ -105,7 +91,7 @@ impl<P: Platform> Memcgs<P> {
             }
             None => {
                 let id = MemcgId::new(registry.used + 1).ok_or(MemcgError::TooMany)?;
-                let memcg = self.make_memcg(&pin, id)?;
+                let Some(memcg) = self.take_spare(spare, id) else { return Ok(None) };
                 registry.used += 1;
                 memcg
             }
@@ -125,7 +111,7 @@ impl<P: Platform> Memcgs<P> {
         registry.names.add(&self.table, memcg);
         above.change_online_children(true);
         memcg.life.begin();
-        Ok(memcg.id)
+        Ok(Some(memcg.id))
     }
 
     /// Removes a memcg. What is charged to it stays charged, and its lists stay reachable from its ancestors;

@@ -94,6 +94,12 @@ pub(crate) fn most_holds_under_a_pin<R>(action: impl FnOnce() -> R) -> (R, u64) 
     (result, HOLDS.get().1)
 }
 
+/// Whether this thread holds a lock of this class. Locks are reported in debug builds only.
+#[allow(dead_code, reason = "used by the tests of quire-memcg")]
+pub(crate) fn holds(class: LockClass) -> bool {
+    HELD.with_borrow(|held| held.contains(&class))
+}
+
 struct Bank {
     frames: PfnRange,
     memory: NonNull<u8>,

@@ -1,6 +1,6 @@
 //! Memcgs against a simple model: charges, limits, and which memcg is removed when.
 
-use crate::common::Machine;
+use crate::common::{Machine, after_all_holds, holds};
 use crate::support::{assert_sound, memcgs};
 use proptest::prelude::*;
 use quire_arch::{LockClass, Platform};
@@ -569,5 +569,21 @@ fn each_of_many_siblings_is_found_by_its_name() {
         assert_eq!(memcgs.find(&path(number)), Some(child), "{}", path(number));
     }
     drop(pin);
+    assert_sound(&memcgs);
+}
+
+/// Hazard: memory for a memcg is looked for, and the lists of all CPUs are drained, under the lock that each creation
+/// and each removal takes.
+#[test]
+fn no_memory_is_allocated_under_the_lock_of_the_memcgs() {
+    let memcgs = Arc::new(memcgs(2));
+    let allocates = |class| matches!(class, LockClass::Slab | LockClass::Pcp | LockClass::Zone);
+    let step = move |dropped| assert!(!allocates(dropped) || !holds(LockClass::Memcgs), "{dropped:?}");
+    // The table's second page comes with memcg 512.
+    after_all_holds(step, || {
+        for nth in 0..520 {
+            memcgs.create(MemcgId::ROOT, &format!("g{nth}")).unwrap();
+        }
+    });
     assert_sound(&memcgs);
 }
