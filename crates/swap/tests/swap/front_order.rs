@@ -9,7 +9,7 @@ use quire_swap::{
     CompressedCache, DeviceError, DeviceFlags, DeviceMemory, Direction, PageIo, Submitted, SwapDevice,
 };
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
@@ -368,4 +368,56 @@ fn requests_outside_the_device_are_refused() {
     front.freed(SLOTS + 1, 5);
     front.freed(u64::MAX, u64::MAX);
     front.end();
+}
+
+/// A device that says once that its queue is full, and has made room by then.
+#[derive(Default)]
+struct MakesRoom {
+    asked: Arc<AtomicU64>,
+    progress: AtomicU32,
+}
+
+impl SwapDevice<Machine> for MakesRoom {
+    fn kind(&self) -> &'static str {
+        "makes-room"
+    }
+
+    fn slots(&self) -> u64 {
+        SLOTS
+    }
+
+    fn flags(&self) -> DeviceFlags {
+        DeviceFlags::empty()
+    }
+
+    unsafe fn submit(&self, memory: DeviceMemory<'_, Machine>, _: PageIo) -> Submitted {
+        if self.asked.fetch_add(1, Ordering::SeqCst) > 0 {
+            return Submitted::Begun;
+        }
+        self.progress.fetch_add(1, Ordering::SeqCst);
+        memory.platform().unpark(self.wait_key());
+        Submitted::QueueFull
+    }
+
+    fn progress(&self) -> u32 {
+        self.progress.load(Ordering::SeqCst)
+    }
+}
+
+/// Hazard: the device behind has room again before a part that it refused is put back. What made room did not find the
+/// part, and nothing asks for it again.
+#[test]
+fn a_part_is_asked_for_again_when_the_device_behind_made_room() {
+    run_on(0);
+    let frames = frames(&[(0, 4096)], 1, PcpTechnique::All);
+    let behind = MakesRoom::default();
+    let asked = Arc::clone(&behind.asked);
+    let cache = CompressedCache::new(&frames, behind, ROOM * PAGE_SIZE).unwrap();
+    let pfn = get(&frames, Order::new(1).unwrap());
+    let io = PageIo { direction: Direction::Write, slot: 0, pfn, pages: 1 };
+    assert_eq!(submit(&frames, &cache, io), Submitted::Done(Ok(())));
+    let both = PageIo { direction: Direction::Read, pages: 2, ..io };
+    let (before, after) = (cache.progress(), submit(&frames, &cache, both));
+    assert_eq!((after, cache.progress()), (Submitted::Begun, before.wrapping_add(1)));
+    assert_eq!(asked.load(Ordering::SeqCst), 2, "the part waits, and nothing asks for it");
 }

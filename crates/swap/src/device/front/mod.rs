@@ -275,8 +275,7 @@ impl<P: Platform, D: SwapDevice<P>> CompressedCache<P, D> {
     /// Asks the device for pages that are read in parts, as long as it takes requests.
     fn ask(&self, frames: &Frames<P>) {
         loop {
-            // Acquire: pairs with the release in `move_on`.
-            let progress = self.progress.load(Ordering::Acquire);
+            let progress = self.progress();
             let part = {
                 let _pin = frames.platform().pin();
                 self.state.lock().parts.next()
@@ -294,7 +293,7 @@ impl<P: Platform, D: SwapDevice<P>> CompressedCache<P, D> {
                     }
                     // A thread that made room before the page was back did not find it, and may have been the
                     // last that looks. One that comes later does.
-                    if self.progress.load(Ordering::Acquire) == progress {
+                    if self.progress() == progress {
                         return;
                     }
                 }
@@ -516,6 +515,7 @@ impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for CompressedCache<P, D> {
     }
 
     fn progress(&self) -> u32 {
+        // Acquire: pairs with the release in `move_on`.
         self.progress.load(Ordering::Acquire).wrapping_add(self.behind.progress())
     }
 
