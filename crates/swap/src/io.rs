@@ -162,6 +162,7 @@ impl<P: Platform> Swap<P> {
     fn count_io(&self, io: PageIo, cached: u64) {
         let (pin, frame) = (self.platform().pin(), self.frames().known(io.pfn));
         let (order, memcg) = (frame.word().order(), MemcgId::from_bits(frame.as_folio().memcg()));
+        let cached = cached.min(u64::from(io.pages));
         let on_device = u64::from(io.pages) - cached;
         let (of_device, of_cache, whole) = match io.direction {
             Direction::Read => (

@@ -7,6 +7,7 @@ use crate::held::Held;
 use crate::lists::ListId;
 use crate::slot::{MAX_DEVICES, SlotId};
 use quire_arch::{Pfn, Platform};
+use quire_frame::VmEvent;
 use quire_sync::atomic::Ordering;
 
 /// Clusters that one call scans on each device.
@@ -15,15 +16,19 @@ const CLUSTERS: u32 = 128;
 const ENOUGH: u64 = 512;
 
 impl<P: Platform> Swap<P> {
-    /// Compacts devices in RAM until about `wanted` frames are free, and returns how many were freed. Not
+    /// Compacts devices in RAM until about `wanted` frames are free, and returns how many were freed, `wanted`
+    /// at most. What a device says counts only as far as frames were freed at all while it compacted. Not
     /// pinned.
     pub fn compact_devices(&self, wanted: u64) -> u64 {
+        let freed_so_far = || self.frames().events().sum(VmEvent::Pgfree);
         let mut freed = 0;
         for device in (0..MAX_DEVICES).filter_map(|index| self.use_device(index)) {
             if freed >= wanted {
                 break;
             }
-            freed += device.backing().compact(self.device_memory(), wanted - freed);
+            let before = freed_so_far();
+            let said = device.backing().compact(self.device_memory(), wanted - freed);
+            freed += said.min(freed_so_far().wrapping_sub(before)).min(wanted - freed);
         }
         freed
     }

@@ -199,7 +199,7 @@ pub trait SwapDevice<P: Platform>: Send + Sync + 'static {
     unsafe fn submit(&self, memory: DeviceMemory<'_, P>, io: PageIo) -> Submitted;
 
     /// How many of these pages a compressed cache in front of the device has: they are counted as the
-    /// cache's. A snapshot.
+    /// cache's. A snapshot; more than there are pages counts as all.
     fn cached(&self, memory: DeviceMemory<'_, P>, io: PageIo) -> u64 {
         let _ = (memory, io);
         0
@@ -237,8 +237,8 @@ pub trait SwapDevice<P: Platform>: Send + Sync + 'static {
         let _ = (memory, slot, count);
     }
 
-    /// Compacts what it keeps in RAM until about `wanted` frames are free, and returns how many were freed.
-    /// Called when memory is short, by a program that waits for it too.
+    /// Compacts what it keeps in RAM until about `wanted` frames are free, and returns how many were freed. More
+    /// than `wanted`, or than were freed on the machine meanwhile, is not believed. Called when memory is short, by a program that waits for it too.
     fn compact(&self, memory: DeviceMemory<'_, P>, wanted: u64) -> u64 {
         let _ = (memory, wanted);
         0

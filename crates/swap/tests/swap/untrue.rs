@@ -2,6 +2,7 @@
 //! may come of it.
 
 mod behind;
+mod boasts;
 mod in_hand;
 mod marks;
 

@@ -536,7 +536,7 @@ impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for CompressedCache<P, D> {
     fn compact(&self, memory: DeviceMemory<'_, P>, wanted: u64) -> u64 {
         let frames = memory.frames();
         let freed = self.store.compact(frames, wanted) / quire_arch::PAGE_SIZE;
-        if freed < wanted { freed + self.behind.compact(memory, wanted - freed) } else { freed }
+        if freed < wanted { freed.saturating_add(self.behind.compact(memory, wanted - freed)) } else { freed }
     }
 
     fn report(&self) -> DeviceReport {
