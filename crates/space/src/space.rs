@@ -130,6 +130,7 @@ impl<'m, P: Platform> Space<'m, P> {
                 anonymous: figures.anonymous * PAGE_SIZE,
                 file: figures.file * PAGE_SIZE,
                 page_tables: figures.tables * PAGE_SIZE,
+                mappings: core.vmas.len() as u64,
             };
             visit(core.tables.id(), resident);
         });
@@ -261,7 +262,7 @@ impl<'m, P: Platform> Space<'m, P> {
     }
 }
 
-/// Resident memory of a space, in bytes.
+/// Resident memory of a space, in bytes, and the number of its mappings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Resident {
     /// Private pages (`RssAnon`).
@@ -270,6 +271,8 @@ pub struct Resident {
     pub file: u64,
     /// Page tables below the roots (`VmPTE`).
     pub page_tables: u64,
+    /// The number of its mappings.
+    pub mappings: u64,
 }
 
 /// One mapping, as `/proc/PID/maps` shows it.

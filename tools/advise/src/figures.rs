@@ -49,18 +49,92 @@ pub struct ProcessRow {
     pub peak_anonymous: u64,
     /// Page tables (`VmPTE`).
     pub peak_page_tables: u64,
+    /// Limits of Linux's that it came near to.
+    pub near: Vec<Near>,
 }
 
+/// How near a process came to one of its limits.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Near {
+    /// The limit: `vm.max_map_count`, or an rlimit.
+    pub limit: &'static str,
+    /// What it allows: mappings, or bytes.
+    pub most: u64,
+    /// The most that the process had.
+    pub used: u64,
+}
+
+/// A limit is worth a word from this share of it on, in percent.
+const NEAR_PERCENT: u64 = 80;
+
+/// The limits that a process came near to.
+fn near(process: &ProcessReport) -> Vec<Near> {
+    let (limits, used) = (&process.limits, &process.quire);
+    let all = [
+        ("vm.max_map_count", limits.mappings, used.peak_mappings),
+        ("RLIMIT_AS", limits.address_space, used.peak_mapped),
+        ("RLIMIT_DATA", limits.data, used.data),
+        ("RLIMIT_MEMLOCK", limits.locked, used.locked),
+    ];
+    let is_near = |&(_, most, used): &(&'static str, u64, u64)| {
+        most > 0 && used > 0 && u128::from(used) * 100 >= u128::from(most) * u128::from(NEAR_PERCENT)
+    };
+    all.into_iter().filter(is_near).map(|(limit, most, used)| Near { limit, most, used }).collect()
+}
+
+/// Differences that are kept in words.
+const KEPT_MISMATCHES: usize = 5;
+
 /// The result of one replay.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) life: LifeFigures,
     pub(crate) processes: Vec<ProcessRow>,
     pub(crate) differences: u64,
     /// Page faults that the recorder lost.
     pub(crate) lost: u64,
-    /// Processor time of the recorded programs, in nanoseconds; 0 if the recording does not have it.
+    /// Processor time of the recorded programs, in nanoseconds, without what the recorder took of it; 0 if
+    /// the recording does not have it.
     pub(crate) processor_ns: u64,
+    /// What the recorder took of it: an estimate.
+    pub(crate) recorder_ns: u64,
+    /// What Quire cannot do, with how often it was needed.
+    pub(crate) gaps: BTreeMap<String, u64>,
+    /// The first differences from Linux, in words.
+    pub(crate) mismatches: Vec<String>,
+    /// Anonymous memory of processes at their ends that Linux had and the replay has not, or the other way
+    /// round, in bytes.
+    pub(crate) unexplained: u64,
+}
+
+/// What the kernel takes for a sample in which it reports a fault or a call to the recorder, in nanoseconds,
+/// and what of a stop is the program's time, as `quire record` estimates them; and how many there are: for
+/// each fault, for each call, and for each thread and image.
+const SAMPLE_NS: u64 = 1000;
+const STOP_NS: u64 = 3000;
+const SAMPLES_OF_FAULT: u64 = 2;
+const SAMPLES_OF_CALL: u64 = 2;
+const STOPS_OF_THREAD: u64 = 3;
+/// At least such a share of the processor time is the programs' own.
+const LEAST_OWN: u64 = 10;
+
+/// What of the processor time of these processes the recorder took: an estimate.
+fn recorder_ns(processes: &[ProcessReport]) -> u64 {
+    let of = |process: &ProcessReport| {
+        let samples = process.faults * SAMPLES_OF_FAULT + process.calls * SAMPLES_OF_CALL;
+        let stops = u64::from(process.threads + process.images) * STOPS_OF_THREAD;
+        samples * SAMPLE_NS + stops * STOP_NS
+    };
+    processes.iter().map(of).sum()
+}
+
+/// The largest difference of a process's anonymous memory from Linux's, both at the same moments.
+fn unexplained(processes: &[ProcessReport]) -> u64 {
+    let of = |process: &ProcessReport| {
+        let linux = process.linux.as_ref()?;
+        Some((linux.rss_anon + linux.vm_swap).abs_diff(process.quire.resident_anonymous))
+    };
+    processes.iter().filter_map(of).max().unwrap_or(0)
 }
 
 impl Outcome {
@@ -68,7 +142,15 @@ impl Outcome {
         let differences = report.processes.iter().map(|process| process.mismatches).sum();
         let lost = report.lost;
         let linux = report.processes.iter().filter_map(|process| process.linux.as_ref());
-        let processor_ns = linux.map(|figures| figures.processor_ns).sum();
+        let measured: u64 = linux.map(|figures| figures.processor_ns).sum();
+        let recorder_ns = recorder_ns(&report.processes).min(measured - measured / LEAST_OWN);
+        let mut gaps: BTreeMap<String, u64> = BTreeMap::new();
+        for (gap, count) in report.processes.iter().flat_map(|process| &process.gaps) {
+            *gaps.entry(gap.0.clone()).or_default() += count;
+        }
+        let mismatches = report.processes.iter().flat_map(|process| &process.first_mismatches);
+        let mismatches = mismatches.take(KEPT_MISMATCHES).map(ToString::to_string).collect();
+        let unexplained = unexplained(&report.processes);
         let life = report.life.unwrap_or_default();
         let most = life.processes.iter().copied().chain(std::iter::repeat(ProcessLife::default()));
         let row = |(process, most): (&ProcessReport, ProcessLife)| ProcessRow {
@@ -76,9 +158,11 @@ impl Outcome {
             pid: process.pid,
             peak_anonymous: most.peak_anonymous,
             peak_page_tables: most.peak_page_tables,
+            near: near(process),
         };
         let processes = report.processes.iter().zip(most).map(row).collect();
-        Self { life, processes, differences, lost, processor_ns }
+        let processor_ns = measured - recorder_ns;
+        Self { life, processes, differences, lost, processor_ns, recorder_ns, gaps, mismatches, unexplained }
     }
 }
 
@@ -161,6 +245,19 @@ pub struct Row {
     pub estimate_ns: Option<Range>,
     /// What khugepaged's collapses cost likewise, in its own thread.
     pub khugepaged_ns: Option<Range>,
+    /// The most that a limit must hold at one moment: anonymous and shared memory, page tables, and what else
+    /// the kernel keeps.
+    pub peak_charge: Range,
+    /// Of that, shared memory.
+    pub shared: Range,
+    /// Of that, what the kernel keeps beside page tables.
+    pub kernel: Range,
+    /// Calls and touches whose results differ from Linux's, in all replays.
+    pub differences: u64,
+    /// What Quire cannot do, with how often it was needed in all replays.
+    pub gaps: BTreeMap<String, u64>,
+    /// The first differences that are no gaps, in words.
+    pub mismatches: Vec<String>,
     /// The processes of the first recording.
     pub processes: Vec<ProcessRow>,
 }
@@ -200,6 +297,10 @@ impl Row {
                 max: collapses.max * cost.max,
             }
         });
+        let mut gaps: BTreeMap<String, u64> = BTreeMap::new();
+        for (gap, count) in outcomes.iter().flat_map(|outcome| &outcome.gaps) {
+            *gaps.entry(gap.clone()).or_default() += count;
+        }
         Self {
             peak_largest: range(&|life| life.peak_largest as f64),
             peak_anonymous: range(&|life| life.at_peak.anonymous as f64),
@@ -220,6 +321,12 @@ impl Row {
             fallbacks: lives.iter().map(|life| life.fallbacks()).sum(),
             estimate_ns,
             khugepaged_ns,
+            peak_charge: range(&|life| life.at_charge_peak.charge() as f64),
+            shared: range(&|life| life.at_charge_peak.shared as f64),
+            kernel: range(&|life| life.at_charge_peak.kernel as f64),
+            differences: outcomes.iter().map(|outcome| outcome.differences).sum(),
+            gaps,
+            mismatches: outcomes.first().map_or_else(Vec::new, |outcome| outcome.mismatches.clone()),
             processes: outcomes.first().map_or_else(Vec::new, |outcome| outcome.processes.clone()),
         }
     }
@@ -304,6 +411,24 @@ mod tests {
         assert_eq!(Range::of([5.0, 9.0]).spread(), 2.0);
     }
 
+    /// As of churn: half of a million faults a second, each reported to the recorder.
+    #[test]
+    fn the_recorder_takes_a_part_of_the_processor_time() {
+        let process =
+            ProcessReport { faults: 160_000, calls: 1000, threads: 1, images: 1, ..ProcessReport::default() };
+        assert_eq!(recorder_ns(&[process]), 320_000_000 + 2_000_000 + 18_000);
+    }
+
+    #[test]
+    fn limits_that_are_near_are_told() {
+        let mut process = ProcessReport::default();
+        process.limits.mappings = 1000;
+        process.quire.peak_mappings = 790;
+        assert_eq!(near(&process), []);
+        process.quire.peak_mappings = 800;
+        assert_eq!(near(&process), [Near { limit: "vm.max_map_count", most: 1000, used: 800 }]);
+    }
+
     #[test]
     fn waste_is_what_was_not_touched_at_that_moment() {
         let sample = |event, anonymous| LifeSample { event, anonymous, ..LifeSample::default() };
@@ -312,7 +437,7 @@ mod tests {
             life(sample(90, 800), vec![sample(0, 0), sample(10, 100), sample(20, 300), sample(90, 800)]);
         for (event, waste) in [(10, 900.0), (16, 700.0), (90, 200.0), (1000, 200.0)] {
             let life = life(sample(event, 1000), Vec::new());
-            let outcome = Outcome { life, processes: Vec::new(), differences: 0, lost: 0, processor_ns: 0 };
+            let outcome = Outcome { life, ..Outcome::default() };
             let row = Row::of(&[&outcome], &[&touched], None);
             assert_eq!(row.waste.median, waste, "{event}");
         }
@@ -331,6 +456,7 @@ mod tests {
             zero_small: cost(10.0),
             zero_huge: cost(10.0),
             collapse: Some(cost(5000.0)),
+            kernel_memory: None,
         };
         let folio = |order, faults| FolioFigures { order, faults, fallbacks: 0, splits: 0 };
         let folios = vec![folio(Order::ALL[2], 3), folio(Order::PMD, 2)];

@@ -30,14 +30,14 @@ mod verdict;
 
 pub use change::{Change, Difference, Measure, Measured};
 pub use compare::{Comparison, Effect, Figure as ComparedFigure, Instructions, compare, technique_names};
-pub use figures::{ProcessRow, Range, Row, faults_by_size};
+pub use figures::{Near, ProcessRow, Range, Row, faults_by_size};
 pub use heat::{HEAT_COLUMNS, Heat, HeatBytes, HeatRun, touched_pages};
 pub use jobs::Progress;
 pub use latency::Latency;
 pub use limits::{
-    Enough, LimitFigures, LimitRow, LimitSetting, LimitSwap, Limits, Means, Priced, predicts_limits,
+    Enough, LimitFigures, LimitRow, LimitSetting, LimitSwap, Limits, Means, Need, Priced, predicts_limits,
 };
-pub use predict::{AdviseError, Prediction, Waste, heat, peak_anonymous, predict, predict_beside};
+pub use predict::{AdviseError, AtPeak, Prediction, Waste, heat, need, predict, predict_beside};
 pub use setting::{FOLDER, Setting, grid};
 pub use validate::{Figure, LimitRuns, LimitValidation, Program, Validation, run_within, validate};
 pub use verdict::{Gain, Verdict};

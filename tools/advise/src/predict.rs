@@ -4,7 +4,7 @@ use crate::change::{Change, Figures};
 use crate::figures::{Outcome, Range, Row, recorded_ns};
 use crate::heat::{HEAT_COLUMNS, Heat, touched_pages};
 use crate::jobs::{Progress, in_parallel};
-use crate::limits::{Basis, LimitRow, LimitSetting, Limits, Recorded, Trial, pressure};
+use crate::limits::{Basis, LimitRow, LimitSetting, Limits, Need, Recorded, Trial, pressure};
 use crate::setting::{NEVER, Setting, grid};
 use crate::verdict::Verdict;
 use quire_measure::Costs;
@@ -14,7 +14,7 @@ use quire_mm::{
 };
 use quire_trace::format::TraceHeader;
 use quire_trace::replay::{
-    Audits, HeatMap, LifeFigures, LifeSample, MappingLife, Replay, ReplayError, ReplayOptions,
+    Audits, HeatMap, KernelCosts, LifeFigures, LifeSample, MappingLife, Replay, ReplayError, ReplayOptions,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -65,7 +65,10 @@ pub struct Prediction {
     pub recordings: usize,
     /// Their recorded time, in seconds: the median.
     pub seconds: f64,
-    /// Processor time of the programs, the median of the recordings; none if these do not have it.
+    /// Their time without what the recorder took of it, up to the recorded time.
+    pub own_seconds: Range,
+    /// Processor time of the programs without what the recorder took, the median of the recordings; none if
+    /// these do not have it.
     pub processor_seconds: Option<f64>,
     /// Calls and touches whose results differ from Linux's, in all replays under the present setting.
     pub differences: u64,
@@ -88,6 +91,50 @@ pub struct Prediction {
     pub wastes: BTreeMap<usize, Vec<Waste>>,
     /// The effect of memory limits under the present setting.
     pub limits: Limits,
+    /// What the first recording holds when most is charged, under the present setting.
+    pub at_peak: AtPeak,
+}
+
+/// What the programs hold at one moment, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct AtPeak {
+    /// Anonymous memory, each page counted once.
+    pub anonymous: u64,
+    /// Of it, what may be freed at once where memory is short (`MADV_FREE`).
+    pub lazily_free: u64,
+    /// Shared memory, each page counted once.
+    pub shared: u64,
+    /// Page tables.
+    pub page_tables: u64,
+    /// What else the kernel keeps for threads, processes and mappings.
+    pub kernel: u64,
+}
+
+/// A share of a limit that may be unknown.
+const MOST_UNKNOWN: f64 = 0.03;
+/// So much is never too much, in bytes.
+const LEAST_UNKNOWN: u64 = 1 << 20;
+
+/// Why no limit can be told, if what is not known of it is too much.
+fn unknown(bytes: u64, kernel: f64, is_measured: bool, unexplained: u64) -> Option<String> {
+    let percent = |part: f64| (part * 100.0 / bytes.max(1) as f64).round();
+    let most = MOST_UNKNOWN * bytes as f64;
+    if unexplained > LEAST_UNKNOWN && unexplained as f64 > most {
+        let percent = percent(unexplained as f64);
+        return Some(format!("Linux's own figures differ from the replay's by {percent} % of it"));
+    }
+    (!is_measured && kernel > most).then(|| {
+        let percent = percent(kernel);
+        format!(
+            "what the kernel keeps is {percent} % of it, and was not measured on this host (quire calibrate)"
+        )
+    })
+}
+
+/// What the kernel keeps on this host, if it was calibrated for that.
+fn kernel_costs(costs: Option<&Costs>) -> Option<KernelCosts> {
+    let kept = costs?.kernel_memory?;
+    Some(KernelCosts { thread: kept.thread, process: kept.process, mapping: kept.mapping })
 }
 
 /// Memory in a mapping that is never touched.
@@ -171,20 +218,32 @@ fn open(files: &[PathBuf]) -> Result<(Vec<Replay>, Vec<TraceHeader>), AdviseErro
     Ok(opened.into_iter().map(|(_, replay, header)| (replay, header)).unzip())
 }
 
-/// The peak of anonymous memory that limits are shares of, in bytes: of all processes, the median of the
-/// recordings in `files`, which are of one command, under the setting they were recorded under.
+/// What the program needs: the median of the recordings in `files`, which are of one command, under the setting
+/// they were recorded under. `costs` are this host's, if it was calibrated.
 ///
 /// # Errors
 ///
 /// [`AdviseError`].
-pub fn peak_anonymous(files: &[PathBuf], at_once: usize) -> Result<u64, AdviseError> {
+pub fn need(files: &[PathBuf], at_once: usize, costs: Option<&Costs>) -> Result<Need, AdviseError> {
     let (replays, headers) = open(files)?;
     let header = headers.first().ok_or(AdviseError::Nothing)?;
     let present = present(header);
-    let jobs = jobs(std::slice::from_ref(&present), &(0..replays.len()).collect::<Vec<_>>());
+    let kernel = kernel_costs(costs).unwrap_or_default();
+    let jobs = jobs(std::slice::from_ref(&present), &(0..replays.len()).collect::<Vec<_>>(), kernel);
     let outcomes =
         in_parallel(&jobs, at_once, &|_, _| {}, |job| replay(job, &replays[job.recording], &present))?;
-    Ok(Range::of(outcomes.iter().map(|outcome| outcome.life.at_peak.anonymous as f64)).median as u64)
+    Ok(need_of(&outcomes.iter().collect::<Vec<_>>()))
+}
+
+/// What the program needs, of the outcomes under the present setting.
+fn need_of(outcomes: &[&Outcome]) -> Need {
+    let median = |of: &dyn Fn(&LifeFigures) -> u64| {
+        Range::of(outcomes.iter().map(|outcome| of(&outcome.life) as f64)).median as u64
+    };
+    Need {
+        anonymous: median(&|life| life.at_peak.anonymous),
+        stays: median(&|life| life.at_charge_peak.charge() - life.at_charge_peak.anonymous),
+    }
 }
 
 /// Replays the recordings in `files`, which are of one command, under each setting, so many at once. `costs`
@@ -203,8 +262,10 @@ pub fn predict(
     let header = headers.first().ok_or(AdviseError::Nothing)?;
     let settings = grid(header);
     let for_settings = &for_settings(&headers);
-    let jobs = jobs(&settings, for_settings);
-    let trial = trial(&replays, &headers, &settings[0], at_once);
+    let measured = kernel_costs(costs);
+    let kernel = measured.unwrap_or_default();
+    let jobs = jobs(&settings, for_settings, kernel);
+    let trial = trial(&replays, &headers, &settings[0], at_once, kernel);
     let all = jobs.len() + trial.most_replays();
     let outcomes = in_parallel(&jobs, at_once, &|done, _| progress(done, all), |job| {
         replay(job, &replays[job.recording], &settings[job.setting])
@@ -229,6 +290,8 @@ pub fn predict(
         })
         .collect();
     let seconds = Range::of(under(0).iter().map(|outcome| recorded_ns(&outcome.life) as f64 / 1e9)).median;
+    let own = Range::of(under(0).iter().map(|outcome| own_ns(outcome) / 1e9)).median;
+    let own_seconds = Range { median: own, min: own, max: seconds };
     let first = |place: usize| under(place).first().map(|outcome| outcome.life.samples.clone());
     let lives = (0..settings.len()).map(|place| first(place).unwrap_or_default()).collect();
     let lost = under(0).iter().map(|outcome| outcome.lost).max().unwrap_or(0);
@@ -246,7 +309,12 @@ pub fn predict(
     };
     let now = figures(0);
     let changes: Vec<Change> = (0..settings.len()).map(|place| Change::of(&now, &figures(place))).collect();
-    let verdict = Verdict::of(&settings, &changes);
+    // What differs from Linux in a row, and not in the present one, may be why it is better or worse.
+    let differing = |place: usize| rows.get(place).map_or(0, |(_, row)| row.differences);
+    let phases = |place: usize| under(place).len().max(1) as u64;
+    let is_marked = |place| differing(place) * phases(0) > differing(0) * phases(place);
+    let marked: Vec<bool> = (0..settings.len()).map(is_marked).collect();
+    let verdict = Verdict::of(&settings, &changes, &marked);
     let told = verdict.places().into_iter();
     let wastes = told.map(|place| {
         let found = jobs.iter().zip(&outcomes).find(|(job, _)| job.setting == place);
@@ -258,15 +326,25 @@ pub fn predict(
     let wastes = wastes.collect::<Result<_, AdviseError>>()?;
     let (_, now) = &rows[0];
     let basis = Basis {
-        peak: now.peak_anonymous.median as u64,
-        files: (now.peak_resident.median - now.peak_anonymous.median).max(0.0) as u64,
-        seconds,
+        need: need_of(&under(0)),
+        // Pages of shared memory are among those of files in a replay.
+        files: (now.peak_resident.median - now.peak_anonymous.median - now.shared.median).max(0.0) as u64,
+        seconds: own_seconds,
     };
-    let limits = trial.run(basis, &|done, _| progress(jobs.len() + done, all))?;
+    let mut limits = trial.run(basis, &|done, _| progress(jobs.len() + done, all))?;
+    if let Some(enough) = &limits.enough {
+        let unexplained = touched.iter().map(|outcome| outcome.unexplained).max().unwrap_or(0);
+        let bytes = enough.least.setting.bytes;
+        limits.unknown = unknown(bytes, now.kernel.median, measured.is_some(), unexplained);
+    }
+    let first = jobs.iter().zip(&outcomes).find(|(job, _)| job.setting == 0);
+    let at_peak = first.map(|(job, outcome)| at_peak(&replays[job.recording], &job.options, outcome));
+    let at_peak = at_peak.transpose()?.unwrap_or_default();
     Ok(Prediction {
         command: command(header),
         recordings: for_settings.len(),
         seconds,
+        own_seconds,
         processor_seconds,
         differences,
         exactness: header.faults.exactness(),
@@ -278,6 +356,30 @@ pub fn predict(
         wastes,
         rows,
         limits,
+        at_peak,
+    })
+}
+
+/// The time of a program without what the recorder took of its processor time, in nanoseconds. Threads that
+/// run at once pay at once.
+fn own_ns(outcome: &Outcome) -> f64 {
+    let wall = recorded_ns(&outcome.life) as f64;
+    let busy = (outcome.processor_ns + outcome.recorder_ns) as f64;
+    let at_once = (busy / wall.max(1.0)).max(1.0);
+    (wall - outcome.recorder_ns as f64 / at_once).max(wall / 10.0)
+}
+
+/// What the programs of a replay hold when most is charged.
+fn at_peak(replay: &Replay, options: &ReplayOptions, outcome: &Outcome) -> Result<AtPeak, AdviseError> {
+    let sample = outcome.life.at_charge_peak;
+    let options = ReplayOptions { stop_at: Some(sample.event), life: false, ..options.clone() };
+    let mappings = replay.with(options).run(&mut |_, _| {})?.mappings;
+    Ok(AtPeak {
+        anonymous: sample.anonymous,
+        lazily_free: mappings.iter().map(|mapping| mapping.lazily_free).sum::<u64>().min(sample.anonymous),
+        shared: sample.shared,
+        page_tables: sample.page_tables,
+        kernel: sample.kernel,
     })
 }
 
@@ -296,7 +398,8 @@ pub fn predict_beside(
     let (replays, headers) = open(files)?;
     let header = headers.first().ok_or(AdviseError::Nothing)?;
     let present = present(header);
-    trial(&replays, &headers, &present, at_once).beside(limit, beside)
+    // What the kernel keeps is part of what was measured.
+    trial(&replays, &headers, &present, at_once, KernelCosts::default()).beside(limit, beside)
 }
 
 /// The places of the recordings that are best for all but limits: those of a program that was not slowed by
@@ -313,7 +416,13 @@ fn for_settings(headers: &[TraceHeader]) -> Vec<usize> {
 }
 
 /// Limits of the recordings that are best for them: those under pressure, if there are any.
-fn trial<'a>(replays: &'a [Replay], headers: &[TraceHeader], present: &Setting, at_once: usize) -> Trial<'a> {
+fn trial<'a>(
+    replays: &'a [Replay],
+    headers: &[TraceHeader],
+    present: &Setting,
+    at_once: usize,
+    kernel: KernelCosts,
+) -> Trial<'a> {
     let all = replays.iter().zip(headers).map(|(replay, header)| Recorded {
         replay,
         knows_from: pressure(header),
@@ -322,7 +431,7 @@ fn trial<'a>(replays: &'a [Replay], headers: &[TraceHeader], present: &Setting, 
     let (pressed, plain): (Vec<_>, Vec<_>) = all.partition(|recorded| recorded.knows_from.is_some());
     Trial {
         recordings: if pressed.is_empty() { plain } else { pressed },
-        options: options(present, None),
+        options: options(present, None, kernel),
         phases: phases(present),
         at_once,
     }
@@ -366,7 +475,7 @@ fn phases(setting: &Setting) -> Vec<Option<Duration>> {
     PHASES.map(|share| Some(Duration::from_millis(u64::from(pace)).mul_f64(share))).into()
 }
 
-fn options(setting: &Setting, khugepaged: Option<Duration>) -> ReplayOptions {
+fn options(setting: &Setting, khugepaged: Option<Duration>, kernel: KernelCosts) -> ReplayOptions {
     let mut techniques = Techniques::default();
     techniques.tables = setting.tables;
     ReplayOptions {
@@ -375,6 +484,7 @@ fn options(setting: &Setting, khugepaged: Option<Duration>) -> ReplayOptions {
         audits: Audits::Never,
         life: true,
         khugepaged,
+        kernel,
         ..ReplayOptions::default()
     }
 }
@@ -401,7 +511,11 @@ pub fn heat(
         let Some(place) = job else { return Ok((touched_pages(replay, false)?, None)) };
         let (setting, _) = prediction.rows.get(*place).ok_or(AdviseError::Nothing)?;
         let khugepaged = phases(setting).first().copied().flatten();
-        let options = ReplayOptions { life: false, heat: Some(HEAT_COLUMNS), ..options(setting, khugepaged) };
+        let options = ReplayOptions {
+            life: false,
+            heat: Some(HEAT_COLUMNS),
+            ..options(setting, khugepaged, KernelCosts::default())
+        };
         Ok::<_, AdviseError>((HeatMap::default(), Some(replay.with(options).run(&mut |_, _| {})?)))
     })?;
     let Some(((touched, _), rest)) = found.split_first() else { return Ok(Vec::new()) };
@@ -409,7 +523,7 @@ pub fn heat(
     Ok(rest.filter_map(|((_, report), &place)| Some((place, Heat::of(report.as_ref()?, touched)?))).collect())
 }
 
-fn jobs(settings: &[Setting], recordings: &[usize]) -> Vec<Job> {
+fn jobs(settings: &[Setting], recordings: &[usize], kernel: KernelCosts) -> Vec<Job> {
     let mut jobs = Vec::new();
     for (number, setting) in settings.iter().enumerate() {
         let phases = phases(setting);
@@ -417,7 +531,7 @@ fn jobs(settings: &[Setting], recordings: &[usize]) -> Vec<Job> {
             jobs.extend(phases.iter().map(|&khugepaged| Job {
                 recording,
                 setting: number,
-                options: options(setting, khugepaged),
+                options: options(setting, khugepaged, kernel),
             }));
         }
     }

@@ -116,8 +116,7 @@ pub fn run_within(
     runs: u16,
     recorded: f64,
 ) -> Result<LimitRuns, MeasureError> {
-    let peak = setting.bytes * 100 / u64::from(setting.percent.max(1));
-    let swap = Swap { kind: setting.swap.measured(), bytes: swap_bytes(peak) };
+    let swap = Swap { kind: setting.swap.measured(), bytes: swap_bytes(setting.need.anonymous) };
     let options = Options {
         timeout: Some(Duration::from_secs_f64((LONGER * recorded).max(SHORTEST))),
         limit: Some(MemoryLimit::new(setting.bytes, Some(swap))),

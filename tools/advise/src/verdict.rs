@@ -107,10 +107,11 @@ fn smallest(gains: Vec<Gain>, settings: &[Setting]) -> Option<Gain> {
 }
 
 impl Verdict {
-    /// Of settings, the present one first, and what each changes.
-    pub(crate) fn of(settings: &[Setting], changes: &[Change]) -> Self {
+    /// Of settings, the present one first, and what each changes. It does not rest on those that are `marked`.
+    pub(crate) fn of(settings: &[Setting], changes: &[Change], marked: &[bool]) -> Self {
         let gains = || {
-            let others = changes.iter().enumerate().skip(1);
+            let is_sound = |(place, _): &(usize, &Change)| !marked.get(*place).is_some_and(|marked| *marked);
+            let others = changes.iter().enumerate().skip(1).filter(is_sound);
             others.map(|(place, change)| Gain { place, change: *change })
         };
         let saving = gains().filter(|gain| gain.saving().is_some() && gain.is_hardly_larger());
@@ -161,7 +162,7 @@ mod tests {
     /// The verdict on these figures, those of each recording for each setting.
     fn verdict(settings: &[Vec<Figures>]) -> Verdict {
         let changes: Vec<Change> = settings.iter().map(|one| Change::of(&settings[0], one)).collect();
-        Verdict::of(&grid_of(HugeConfig::default(), |_| true), &changes)
+        Verdict::of(&grid_of(HugeConfig::default(), |_| true), &changes, &[])
     }
 
     /// Of one recording.
@@ -182,7 +183,19 @@ mod tests {
     fn nothing_is_advised_where_nothing_changes() {
         let found = verdict_of_one(&[(1e9, 1e5), (0.96e9, 0.9e5), (1.01e9, 0.75e5)]);
         assert!(found.nothing_changes() && found.recommended().is_none() && found.most_memory.is_none());
-        assert!(Verdict::of(&[], &[]).nothing_changes());
+        assert!(Verdict::of(&[], &[], &[]).nothing_changes());
+    }
+
+    #[test]
+    fn no_verdict_rests_on_a_marked_row() {
+        let figures: Vec<Vec<Figures>> =
+            [1e9, 0.5e9, 0.6e9].map(|memory| vec![Figures::invented(memory, 1e5)]).into();
+        let changes: Vec<Change> = figures.iter().map(|one| Change::of(&figures[0], one)).collect();
+        let settings = grid_of(HugeConfig::default(), |_| true);
+        let named = |marked: &[bool]| place(Verdict::of(&settings, &changes, marked).least_memory.as_ref());
+        assert_eq!(named(&[false; 3]), Some(1));
+        assert_eq!(named(&[false, true, false]), Some(2));
+        assert_eq!(named(&[true; 3]), None);
     }
 
     #[test]

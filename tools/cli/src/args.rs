@@ -263,7 +263,7 @@ pub(crate) struct AdviseArguments {
     pub(crate) runs: u16,
     /// Do not record the command under memory pressure as well: what memory limits cost is not predicted
     /// then, only whether it fits
-    #[arg(long, help_heading = "Recording")]
+    #[arg(long, visible_alias = "quick", help_heading = "Recording")]
     pub(crate) no_limits: bool,
     /// Put pressure on one block of memory in N only: for a program that must not be slowed, such as a server
     /// under load. By default on all, and of larger programs on some 256 MiB

@@ -6,7 +6,8 @@
 //!   whatever happens to the process that changed them;
 //! - [`measure`] runs a program, traces all its processes, and returns its peaks, times, faults and huge
 //!   pages; within a [`MemoryLimit`] it runs in a memory cgroup, with swap that is set up for it;
-//! - [`calibrate`] measures what faults, zeroing and collapses cost on this host, in nanoseconds.
+//! - [`calibrate`] measures what faults, zeroing and collapses cost on this host, in nanoseconds, and what
+//!   the kernel keeps for threads, processes and mappings, in bytes.
 //!
 //! How it is done, and how exact it is: `docs/measuring.md`, "What a program really uses".
 
@@ -21,7 +22,7 @@ mod settings;
 mod swap;
 mod truth;
 
-pub use calibrate::{Cost, Costs, FaultCost, calibrate};
+pub use calibrate::{Cost, Costs, FaultCost, KernelMemory, calibrate};
 pub use counters::{HostCounters, folio_sizes};
 pub use error::MeasureError;
 pub use guard::Guard;

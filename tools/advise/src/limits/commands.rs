@@ -140,11 +140,13 @@ fn disk(size: u64) -> Means {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits::{LimitSetting, Priced};
+    use crate::figures::Range;
+    use crate::limits::{LimitSetting, Need, Priced};
 
     fn enough(swap: LimitSwap) -> Enough {
-        let setting = LimitSetting { percent: 75, bytes: 75 << 20, swap };
-        let least = Priced { setting, major_faults: 0.0, share: 0.0 };
+        let setting = LimitSetting { percent: 75, bytes: 75 << 20, need: Need::default(), swap };
+        let share = Range::default();
+        let least = Priced { setting, major_faults: 0.0, share, once_seconds: 0.0, may_be_killed: false };
         Enough { least, smaller: Vec::new(), high: 80 << 20, max: 90 << 20, swap_bytes: 128 << 20 }
     }
 

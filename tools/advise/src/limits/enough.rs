@@ -3,6 +3,7 @@
 use super::Limits;
 use super::figures::LimitRow;
 use super::setting::{LimitSetting, LimitSwap};
+use crate::figures::Range;
 
 /// The share of the run time that a program may be stalled for lack of memory.
 const ENOUGH: f64 = 0.02;
@@ -24,14 +25,19 @@ pub struct Priced {
     pub setting: LimitSetting,
     /// Major faults.
     pub major_faults: f64,
-    /// The share of the run time.
-    pub share: f64,
+    /// The share of the run time, without what is paid once.
+    pub share: Range,
+    /// What is paid once, in seconds.
+    pub once_seconds: f64,
+    /// Linux may kill the program there, though it has room in the swap.
+    pub may_be_killed: bool,
 }
 
 /// How much memory is enough.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Enough {
-    /// The smallest limit under which the program is stalled for less than 2 % of its time.
+    /// The smallest limit under which the program is stalled for less than 2 % of its time, and under which
+    /// Linux does not kill it by chance.
     pub least: Priced,
     /// The next smaller ones.
     pub smaller: Vec<Priced>,
@@ -44,9 +50,9 @@ pub struct Enough {
 }
 
 impl Enough {
-    /// Of limits of a program that ran for `seconds` and touched `files` bytes of files. None if no limit's
+    /// Of limits of a program that ran for `seconds`, a range, and touched `files` bytes of files. None if no limit's
     /// cost is known, or even the largest costs too much.
-    pub(super) fn of(limits: &Limits, swap: LimitSwap, seconds: f64, files: u64) -> Option<Self> {
+    pub(super) fn of(limits: &Limits, swap: LimitSwap, seconds: Range, files: u64) -> Option<Self> {
         let mut known: Vec<(&LimitSetting, &LimitRow)> =
             limits.all().filter(|(it, _)| it.swap == swap).collect();
         // Of a limit that was tried twice the one of all recordings, which comes first.
@@ -55,11 +61,18 @@ impl Enough {
         let priced: Vec<Priced> = known
             .iter()
             .map_while(|(setting, row)| {
-                let major_faults = row.figures?.major_faults.median;
-                Some(Priced { setting: **setting, major_faults, share: row.stalled_share(seconds)? })
+                let figures = row.figures?;
+                Some(Priced {
+                    setting: **setting,
+                    major_faults: figures.major_faults.median,
+                    share: row.stalled_share(seconds)?,
+                    once_seconds: figures.once_ns.median / 1e9,
+                    may_be_killed: figures.may_be_killed,
+                })
             })
             .collect();
-        let cheap = priced.iter().take_while(|priced| priced.share < ENOUGH).count();
+        let is_cheap = |priced: &&Priced| priced.share.median < ENOUGH && !priced.may_be_killed;
+        let cheap = priced.iter().take_while(is_cheap).count();
         let least = *priced.get(cheap.checked_sub(1)?)?;
         let bytes = least.setting.bytes;
         let high = (bytes + KERNEL + files.min(bytes / FILES_SHARE)).next_multiple_of(MIB);
@@ -79,8 +92,7 @@ impl Enough {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::figures::Range;
-    use crate::limits::LimitFigures;
+    use crate::limits::{LimitFigures, Need};
 
     /// Rows of these percents, in which it is stalled for so many milliseconds.
     fn limits(stalls: &[(u32, Option<f64>)]) -> Limits {
@@ -93,24 +105,35 @@ mod tests {
                 does_not_fit: stall.is_none().then(|| "no memory".to_owned()),
                 figures: stall.map(stalled),
             };
-            (LimitSetting::new(100 * MIB, percent, LimitSwap::Zram), row)
+            let need = Need { anonymous: 100 * MIB, stays: 0 };
+            (LimitSetting::new(need, percent, LimitSwap::Zram), row)
         };
         Limits { rows: stalls.iter().map(row).collect(), ..Limits::default() }
     }
 
     fn enough(limits: &Limits, files: u64) -> Option<Enough> {
-        Enough::of(limits, LimitSwap::Zram, 1.0, files)
+        Enough::of(limits, LimitSwap::Zram, Range { median: 1.0, min: 1.0, max: 1.0 }, files)
     }
 
     #[test]
     fn the_smallest_limit_that_costs_little_is_enough() {
         let limits = limits(&[(90, Some(1.0)), (75, Some(19.0)), (50, Some(300.0)), (25, None)]);
         let found = enough(&limits, 3 * MIB).unwrap();
-        assert_eq!((found.least.setting.percent, found.least.share), (75, 0.019));
+        assert_eq!((found.least.setting.percent, found.least.share.median), (75, 0.019));
         assert_eq!(found.smaller.iter().map(|priced| priced.setting.percent).collect::<Vec<_>>(), [50]);
         assert_eq!((found.high, found.max), (79 * MIB, 89 * MIB), "75 MiB, files of 3 and 1 of the kernel");
         assert_eq!(found.swap_bytes, 64 * MIB);
         assert_eq!(enough(&limits, 1 << 40).unwrap().high, 95 * MIB, "files get a quarter at most");
+    }
+
+    #[test]
+    fn a_limit_at_which_linux_may_kill_is_not_enough() {
+        let mut limits = limits(&[(90, Some(1.0)), (75, Some(1.0)), (50, Some(1.0))]);
+        assert_eq!(enough(&limits, 0).unwrap().least.setting.percent, 50);
+        limits.rows[1].1.figures.as_mut().unwrap().may_be_killed = true;
+        let found = enough(&limits, 0).unwrap();
+        assert_eq!(found.least.setting.percent, 90);
+        assert!(found.smaller[0].may_be_killed);
     }
 
     #[test]

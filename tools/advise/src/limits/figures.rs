@@ -12,6 +12,7 @@ pub(super) struct LimitOutcome {
     /// Why the program does not fit.
     does_not_fit: Option<String>,
     pressure: PressureFigures,
+    may_be_killed: bool,
     /// The size of pages by zstd, as a share of that by LZ4.
     zstd_of_lz4: Option<f64>,
 }
@@ -19,7 +20,8 @@ pub(super) struct LimitOutcome {
 impl LimitOutcome {
     pub(super) fn of(report: &ReplayReport) -> Self {
         let does_not_fit = report.does_not_fit.as_ref().map(ToString::to_string);
-        Self { does_not_fit, pressure: report.pressure, zstd_of_lz4: report.zstd_of_lz4 }
+        let ReplayReport { pressure, may_be_killed, zstd_of_lz4, .. } = *report;
+        Self { does_not_fit, pressure, may_be_killed, zstd_of_lz4 }
     }
 
     /// The size of the pool when most was paged out, in bytes; none where the swap does not compress, or the
@@ -53,6 +55,11 @@ pub struct LimitFigures {
     pub compressed: Option<Range>,
     /// How long threads are stalled for it, in nanoseconds, summed over them: an estimate.
     pub stall_ns: Range,
+    /// Of that, for pages that go out and stay out: it is paid once, however long the program goes on.
+    pub once_ns: Range,
+    /// Linux may kill the program, though there is room in the swap: soon after it reached the limit it used
+    /// all of what fits again.
+    pub may_be_killed: bool,
 }
 
 /// What is known of a limit.
@@ -71,8 +78,11 @@ impl LimitRow {
         let figures = (known && does_not_fit.is_none()).then(|| {
             let pressure = || outcomes.iter().map(|outcome| &outcome.pressure);
             let range = |of: fn(&PressureFigures) -> u64| Range::of(pressure().map(|found| of(found) as f64));
-            let [median, least, most] =
-                [0, 1, 2].map(|end| Range::of(pressure().map(|found| stall::estimate(swap, found)[end])));
+            let stall = |of: fn([[f64; 3]; 2], usize) -> f64| {
+                let [median, least, most] = [0, 1, 2]
+                    .map(|end| Range::of(pressure().map(|found| of(stall::estimate(swap, found), end))));
+                Range { median: median.median, min: least.min, max: most.max }
+            };
             let compressed: Option<Vec<f64>> = outcomes.iter().map(|found| found.compressed(swap)).collect();
             LimitFigures {
                 major_faults: range(|found| found.major_faults),
@@ -80,7 +90,9 @@ impl LimitRow {
                 swap_written: range(|found| (found.pages_out - found.zeros_out) * PAGE_SIZE),
                 swapped: range(|found| found.swap.used * PAGE_SIZE),
                 compressed: compressed.map(Range::of),
-                stall_ns: Range { median: median.median, min: least.min, max: most.max },
+                stall_ns: stall(|[once, again], end| once[end] + again[end]),
+                once_ns: stall(|[once, _], end| once[end]),
+                may_be_killed: outcomes.iter().any(|outcome| outcome.may_be_killed),
             }
         });
         Self { does_not_fit, figures }
@@ -92,10 +104,17 @@ impl LimitRow {
         self.does_not_fit.is_none()
     }
 
-    /// The estimate of [`LimitFigures::stall_ns`] as a share of `seconds`.
+    /// What of [`LimitFigures::stall_ns`] comes again and again, as a share of the program's time: how long
+    /// it was recorded does not matter. `seconds` is that time, as a range.
     #[must_use]
-    pub fn stalled_share(&self, seconds: f64) -> Option<f64> {
-        Some(self.figures?.stall_ns.median / (seconds * 1e9).max(1.0))
+    pub fn stalled_share(&self, seconds: Range) -> Option<Range> {
+        let LimitFigures { stall_ns, once_ns, .. } = self.figures?;
+        let share = |stall: f64, once: f64, seconds: f64| (stall - once).max(0.0) / (seconds * 1e9).max(1.0);
+        Some(Range {
+            median: share(stall_ns.median, once_ns.median, seconds.median),
+            min: share(stall_ns.min, once_ns.min, seconds.max),
+            max: share(stall_ns.max, once_ns.max, seconds.min),
+        })
     }
 }
 
@@ -103,6 +122,8 @@ impl LimitRow {
 mod tests {
     use super::*;
     use quire_trace::replay::SwapFigures;
+
+    const SECOND: Range = Range { median: 1.0, min: 1.0, max: 1.0 };
 
     fn outcome(major_faults: u64) -> LimitOutcome {
         let pressure = PressureFigures {
@@ -114,7 +135,7 @@ mod tests {
             zeros_out: 10,
             ..PressureFigures::default()
         };
-        LimitOutcome { does_not_fit: None, pressure, zstd_of_lz4: Some(0.5) }
+        LimitOutcome { does_not_fit: None, pressure, may_be_killed: false, zstd_of_lz4: Some(0.5) }
     }
 
     #[test]
@@ -127,7 +148,9 @@ mod tests {
         assert!(
             figures.compressed == Some(Range::of([1000.0])) && figures.stall_ns.min < figures.stall_ns.median
         );
-        assert!(row.stalled_share(1.0) > Some(0.0));
+        assert!(row.stalled_share(SECOND).unwrap().median > 0.0 && !figures.may_be_killed);
+        let killed = LimitOutcome { may_be_killed: true, ..few.clone() };
+        assert!(LimitRow::of(&[&many, &killed], LimitSwap::Zram, true).figures.unwrap().may_be_killed);
         let compressed =
             |outcomes: &[&LimitOutcome], swap| LimitRow::of(outcomes, swap, true).figures.unwrap().compressed;
         assert_eq!(compressed(&[&few], LimitSwap::Disk), None);
@@ -136,11 +159,31 @@ mod tests {
         assert_eq!(compressed(&[&few, &unknown], LimitSwap::ZramZstd), None, "not all recordings tell");
     }
 
+    /// A program that goes on for longer has more major faults, and pages that stay out no more often.
+    #[test]
+    fn how_long_was_recorded_does_not_change_the_share() {
+        let share = |seconds: u64| {
+            let pressure = PressureFigures {
+                major_faults: 1000 * seconds,
+                pages_in: 1000 * seconds,
+                pages_out: 1000 * seconds + 50_000,
+                ..PressureFigures::default()
+            };
+            let outcome = LimitOutcome { pressure, ..outcome(0) };
+            let row = LimitRow::of(&[&outcome], LimitSwap::Zram, true);
+            let time = seconds as f64;
+            row.stalled_share(Range { median: time, min: time / 2.0, max: time }).unwrap()
+        };
+        let (short, long) = (share(1), share(100));
+        assert!((short.median - long.median).abs() < 1e-9 && short.median > 0.01, "{short:?} {long:?}");
+        assert!(short.min < short.median && short.max > 2.0 * short.median);
+    }
+
     #[test]
     fn one_recording_that_does_not_fit_is_enough() {
         let bad = LimitOutcome { does_not_fit: Some("no".to_owned()), ..outcome(7) };
         let row = LimitRow::of(&[&outcome(1), &bad], LimitSwap::Zram, true);
-        assert!(!row.fits() && row.figures.is_none() && row.stalled_share(1.0).is_none());
+        assert!(!row.fits() && row.figures.is_none() && row.stalled_share(SECOND).is_none());
         let row = LimitRow::of(&[&outcome(1)], LimitSwap::Zram, false);
         assert!(row.fits() && row.figures.is_none());
     }

@@ -15,8 +15,9 @@ mod stall;
 pub use commands::Means;
 pub use enough::{Enough, Priced};
 pub use figures::{LimitFigures, LimitRow};
-pub use setting::{LimitSetting, LimitSwap};
+pub use setting::{LimitSetting, LimitSwap, Need};
 
+use crate::figures::Range;
 use crate::jobs::{Progress, in_parallel};
 use crate::predict::AdviseError;
 use figures::LimitOutcome;
@@ -52,8 +53,8 @@ pub struct Limits {
     /// In some of them the program was shown a limit, as programs that read their limit need: each limit is
     /// predicted from those whose limit is nearest to it.
     pub shown: bool,
-    /// The peak of anonymous memory that limits are shares of, in bytes.
-    pub peak: u64,
+    /// What the program needs: limits are shares of its anonymous memory, with what stays beside that.
+    pub need: Need,
     /// Each limit with each kind of swap, of all recordings.
     pub rows: Vec<(LimitSetting, LimitRow)>,
     /// Limits from the peak down to where the program no longer fits, with the best kind of swap; of one
@@ -61,6 +62,8 @@ pub struct Limits {
     pub curve: Vec<(LimitSetting, LimitRow)>,
     /// How much memory is enough.
     pub enough: Option<Enough>,
+    /// Why no limit can be told though one would be enough: too much of it is not known.
+    pub unknown: Option<String>,
 }
 
 impl Limits {
@@ -110,12 +113,11 @@ pub(crate) struct Trial<'a> {
 /// What a program does without a limit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Basis {
-    /// The peak of anonymous memory, in bytes.
-    pub(crate) peak: u64,
+    pub(crate) need: Need,
     /// The most of touched pages of files, in bytes.
     pub(crate) files: u64,
-    /// The recorded time.
-    pub(crate) seconds: f64,
+    /// The program's own time: without what the recorder took of it, up to the recorded time.
+    pub(crate) seconds: Range,
 }
 
 /// One replay of a recording.
@@ -136,7 +138,7 @@ impl Job {
 /// What was replayed so far.
 struct Tried<'t> {
     trial: &'t Trial<'t>,
-    peak: u64,
+    need: Need,
     outcomes: BTreeMap<Job, LimitOutcome>,
     progress: Progress<'t>,
 }
@@ -150,7 +152,7 @@ impl Tried<'_> {
         let (done, most) = (self.outcomes.len(), self.trial.most_replays());
         let progress = |more: usize, _: usize| (self.progress)(done + more, most);
         let outcomes =
-            in_parallel(&jobs, self.trial.at_once, &progress, |job| self.trial.replay(*job, self.peak))?;
+            in_parallel(&jobs, self.trial.at_once, &progress, |job| self.trial.replay(*job, self.need))?;
         self.outcomes.extend(jobs.into_iter().zip(outcomes));
         Ok(())
     }
@@ -179,9 +181,10 @@ impl Trial<'_> {
     }
 
     /// The recordings that a limit is predicted from: those that were shown the nearest to it. One that was
-    /// shown none counts as one with the `peak`. So a program that reads its limit has read about this one.
-    fn serving(&self, bytes: u64, peak: u64) -> Vec<usize> {
-        let distance = |recorded: &Recorded<'_>| recorded.shown.unwrap_or(peak).abs_diff(bytes);
+    /// shown none counts as one with all that the program needs. So a program that reads its limit has read about this one.
+    fn serving(&self, setting: &LimitSetting) -> Vec<usize> {
+        let (bytes, all) = (setting.bytes, setting.need.all());
+        let distance = |recorded: &Recorded<'_>| recorded.shown.unwrap_or(all).abs_diff(bytes);
         let least = self.recordings.iter().map(distance).min();
         let is_nearest = |place: &usize| Some(distance(&self.recordings[*place])) == least;
         (0..self.recordings.len()).filter(is_nearest).collect()
@@ -190,23 +193,24 @@ impl Trial<'_> {
     /// Makes them.
     pub(crate) fn run(&self, basis: Basis, progress: Progress<'_>) -> Result<Limits, AdviseError> {
         let knows_from = self.knows_from();
-        let is_known = |setting: &LimitSetting| knows_from.is_some_and(|least| setting.bytes >= least);
-        let settings = grid(basis.peak);
+        let is_known = |setting: &LimitSetting| knows_from.is_some_and(|least| setting.room() >= least);
+        let need = basis.need;
+        let settings = grid(need);
         let job = |(setting, recording): (&LimitSetting, usize)| {
             Job::new(recording, setting.percent, is_known(setting).then_some(setting.swap))
         };
-        let serving = |setting: &LimitSetting| self.serving(setting.bytes, basis.peak);
+        let serving = |setting: &LimitSetting| self.serving(setting);
         let each =
             settings.iter().flat_map(|setting| serving(setting).into_iter().map(move |it| (setting, it)));
         let mut jobs: Vec<Job> = each.map(job).collect();
         // No curve is below what the recordings tell. Most programs fit there, and most have zram as the
         // best.
-        let least = knows_from.map(|least| (least * 100).div_ceil(basis.peak.max(1)) as u32);
+        let least = knows_from.map(|least| (least * 100).div_ceil(need.anonymous.max(1)) as u32);
         let ends: Vec<u32> = least.iter().flat_map(|&least| ENDS.map(|end| end.max(least))).collect();
         let ends: Vec<u32> = ends.into_iter().filter(|&end| end <= 100).collect();
-        let middle = |percent| self.middle(percent, basis.peak);
+        let middle = |percent| self.middle(percent, need);
         jobs.extend(ends.first().map(|&end| Job::new(middle(end), end, Some(LimitSwap::Zram))));
-        let mut tried = Tried { trial: self, peak: basis.peak, outcomes: BTreeMap::new(), progress };
+        let mut tried = Tried { trial: self, need, outcomes: BTreeMap::new(), progress };
         tried.all(jobs)?;
 
         let row = |setting: LimitSetting| {
@@ -218,7 +222,7 @@ impl Trial<'_> {
             known: knows_from.is_some(),
             recordings: self.recordings.len(),
             shown: self.recordings.iter().any(|recorded| recorded.shown.is_some()),
-            peak: basis.peak,
+            need,
             rows,
             ..Limits::default()
         };
@@ -237,8 +241,8 @@ impl Trial<'_> {
         swap: LimitSwap,
         ends: &[u32],
     ) -> Result<Vec<(LimitSetting, LimitRow)>, AdviseError> {
-        let peak = tried.peak;
-        let job = |percent| Job::new(self.middle(percent, peak), percent, Some(swap));
+        let need = tried.need;
+        let job = |percent| Job::new(self.middle(percent, need), percent, Some(swap));
         let known = ends.iter().chain(setting::PERCENTS.iter().rev());
         let (mut misfit, mut lowest) = (None, None);
         for &percent in known.filter(|&percent| ends.first().is_some_and(|end| percent >= end)) {
@@ -254,7 +258,7 @@ impl Trial<'_> {
         tried.all(percents.iter().map(|&percent| job(percent)).collect())?;
         let point = |percent| {
             let outcomes = tried.of(&[job(percent).recording], percent, swap);
-            (LimitSetting::new(peak, percent, swap), LimitRow::of(&outcomes, swap, true))
+            (LimitSetting::new(need, percent, swap), LimitRow::of(&outcomes, swap, true))
         };
         let mut points: Vec<_> = percents.into_iter().chain(misfit).map(point).collect();
         // The curve ends with the first that does not fit.
@@ -264,34 +268,33 @@ impl Trial<'_> {
     }
 
     /// The recording of middle size, of those that this limit is predicted from.
-    fn middle(&self, percent: u32, peak: u64) -> usize {
-        let mut places = self.serving(LimitSetting::new(peak, percent, LimitSwap::Disk).bytes, peak);
+    fn middle(&self, percent: u32, need: Need) -> usize {
+        let mut places = self.serving(&LimitSetting::new(need, percent, LimitSwap::Disk));
         places.sort_by_key(|&place| self.recordings[place].replay.needs().events());
         places.get(places.len() / 2).copied().unwrap_or_default()
     }
 
     /// What a limit does of which it was measured what is charged to the group beside anonymous memory.
     pub(crate) fn beside(&self, setting: &LimitSetting, beside: u64) -> Result<LimitRow, AdviseError> {
-        let peak = setting.bytes * 100 / u64::from(setting.percent.max(1));
         let job = |recording| Job::new(recording, setting.percent, Some(setting.swap));
-        let jobs: Vec<Job> = self.serving(setting.bytes, peak).into_iter().map(job).collect();
+        let jobs: Vec<Job> = self.serving(setting).into_iter().map(job).collect();
         let outcomes = in_parallel(&jobs, self.at_once, &|_, _| {}, |job| {
-            self.replay_within(*job, setting.bytes, peak, Some(beside))
+            self.replay_within(*job, setting.bytes, setting.need, Some(beside))
         })?;
-        let is_known = self.knows_from().is_some_and(|least| setting.bytes >= least);
+        let is_known = self.knows_from().is_some_and(|least| setting.room() >= least);
         Ok(LimitRow::of(&outcomes.iter().collect::<Vec<_>>(), setting.swap, is_known))
     }
 
-    fn replay(&self, job: Job, peak: u64) -> Result<LimitOutcome, AdviseError> {
-        let limit = LimitSetting::new(peak, job.percent, LimitSwap::Disk).bytes;
-        self.replay_within(job, limit, peak, None)
+    fn replay(&self, job: Job, need: Need) -> Result<LimitOutcome, AdviseError> {
+        let limit = LimitSetting::new(need, job.percent, LimitSwap::Disk).bytes;
+        self.replay_within(job, limit, need, None)
     }
 
     fn replay_within(
         &self,
         job: Job,
         limit: u64,
-        peak: u64,
+        need: Need,
         beside: Option<u64>,
     ) -> Result<LimitOutcome, AdviseError> {
         let kind = job.swap.map_or(SwapKind::Ram, LimitSwap::replayed);
@@ -300,8 +303,8 @@ impl Trial<'_> {
             limit: Some(limit),
             beside,
             // What read this limit has the peak that it chose.
-            peak: shown.is_none().then_some(peak),
-            swap: Some(SwapSpec { kind, bytes: swap_bytes(peak) }),
+            peak: shown.is_none().then_some(need.anonymous),
+            swap: Some(SwapSpec { kind, bytes: swap_bytes(need.anonymous) }),
             // Pages of zeros go to no device. Whether they fit does not depend on that.
             contents: job.swap.is_some(),
             life: false,
@@ -333,7 +336,6 @@ fn best(rows: &[(LimitSetting, LimitRow)]) -> Option<LimitSwap> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::figures::Range;
 
     #[test]
     fn a_replay_serves_all_swap_to_which_the_same_pages_go() {
@@ -348,7 +350,7 @@ mod tests {
                 |stall: f64| LimitFigures { stall_ns: Range::of([stall]), ..LimitFigures::default() };
             let does_not_fit = stall.is_none().then(|| "no memory".to_owned());
             let row = LimitRow { does_not_fit, figures: stall.map(figures) };
-            (LimitSetting::new(1 << 20, percent, swap), row)
+            (LimitSetting::new(Need { anonymous: 1 << 20, stays: 0 }, percent, swap), row)
         };
         let (zram, zswap, disk) = (LimitSwap::Zram, LimitSwap::Zswap, LimitSwap::Disk);
         let rows = [row(90, zram, Some(5.0)), row(90, zswap, Some(4.0)), row(90, disk, Some(9.0))];

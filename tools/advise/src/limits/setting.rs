@@ -71,13 +71,33 @@ impl LimitSwap {
     }
 }
 
+/// What a program needs under the present setting, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Need {
+    /// The peak of anonymous memory, all processes together.
+    pub anonymous: u64,
+    /// What stays in memory beside it whatever the limit: shared memory, page tables, and what else the
+    /// kernel keeps, when most is charged.
+    pub stays: u64,
+}
+
+impl Need {
+    /// All of it.
+    #[must_use]
+    pub fn all(&self) -> u64 {
+        self.anonymous + self.stays
+    }
+}
+
 /// A limit of a memory cgroup, and the swap behind it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LimitSetting {
-    /// Of the peak of anonymous memory of all processes under the present setting.
+    /// How much of the anonymous memory fits, at its peak under the present setting.
     pub percent: u32,
-    /// What may be charged to the group, in bytes.
+    /// What may be charged to the group, in bytes: that, and what stays beside it.
     pub bytes: u64,
+    /// What the program needs.
+    pub need: Need,
     /// The swap for pages that do not fit.
     pub swap: LimitSwap,
 }
@@ -90,9 +110,14 @@ pub(super) const PERCENTS: [u32; 3] = [90, 75, 50];
 const VALIDATED_PERCENT: u32 = 50;
 
 impl LimitSetting {
-    /// The bytes of each limit that is tried for every program with this peak.
-    pub fn tried(peak: u64) -> impl Iterator<Item = u64> {
-        PERCENTS.into_iter().map(move |percent| Self::new(peak, percent, LimitSwap::Disk).bytes)
+    /// The bytes of each limit that is tried for every program that needs so much.
+    pub fn tried(need: Need) -> impl Iterator<Item = u64> {
+        PERCENTS.into_iter().map(move |percent| Self::new(need, percent, LimitSwap::Disk).bytes)
+    }
+
+    /// What of the anonymous memory fits, in bytes.
+    pub(super) fn room(&self) -> u64 {
+        self.bytes - self.need.stays.min(self.bytes)
     }
 
     /// Whether predictions of such limits were validated against Linux: with its swap, and down to half of
@@ -102,10 +127,10 @@ impl LimitSetting {
         self.swap.is_validated() && self.percent >= VALIDATED_PERCENT
     }
 
-    /// `percent` of `peak` bytes, in whole pages.
-    pub(super) fn new(peak: u64, percent: u32, swap: LimitSwap) -> Self {
-        let bytes = peak * u64::from(percent) / 100;
-        Self { percent, bytes: bytes.next_multiple_of(PAGE_SIZE), swap }
+    /// For `percent` of the anonymous memory, in whole pages.
+    pub(super) fn new(need: Need, percent: u32, swap: LimitSwap) -> Self {
+        let bytes = (need.anonymous * u64::from(percent) / 100).next_multiple_of(PAGE_SIZE);
+        Self { percent, bytes: bytes + need.stays.next_multiple_of(PAGE_SIZE), need, swap }
     }
 
     /// Its name, as words that can be passed on: `limit=75%,swap=zram-lz4`.
@@ -115,9 +140,9 @@ impl LimitSetting {
     }
 }
 
-/// The limits that are tried for a program with such a peak: each with each kind of swap.
-pub(super) fn grid(peak: u64) -> Vec<LimitSetting> {
-    let with = |percent| LimitSwap::ALL.map(|swap| LimitSetting::new(peak, percent, swap));
+/// The limits that are tried for a program that needs so much: each with each kind of swap.
+pub(super) fn grid(need: Need) -> Vec<LimitSetting> {
+    let with = |percent| LimitSwap::ALL.map(|swap| LimitSetting::new(need, percent, swap));
     PERCENTS.into_iter().flat_map(with).collect()
 }
 
@@ -135,9 +160,13 @@ pub(super) fn spread(lowest: u32, points: u32) -> Vec<u32> {
 mod tests {
     use super::*;
 
+    fn need(anonymous: u64, stays: u64) -> Need {
+        Need { anonymous, stays }
+    }
+
     #[test]
     fn each_limit_has_each_swap() {
-        let names: Vec<String> = grid(100 << 20).iter().map(LimitSetting::name).collect();
+        let names: Vec<String> = grid(need(100 << 20, 0)).iter().map(LimitSetting::name).collect();
         assert_eq!(names.len(), 12);
         for name in [
             "limit=90%,swap=disk",
@@ -147,9 +176,16 @@ mod tests {
         ] {
             assert!(names.iter().any(|found| found == name), "{name}");
         }
-        let bytes: Vec<u64> = grid(1000 << 12).iter().map(|limit| limit.bytes >> 12).collect();
+        let bytes: Vec<u64> = grid(need(1000 << 12, 0)).iter().map(|limit| limit.bytes >> 12).collect();
         assert_eq!(bytes, [900, 750, 500].map(|pages| [pages; 4]).concat());
-        assert_eq!(LimitSetting::new(4097, 90, LimitSwap::Disk).bytes, 4096, "whole pages");
+        assert_eq!(LimitSetting::new(need(4097, 0), 90, LimitSwap::Disk).bytes, 4096, "whole pages");
+    }
+
+    /// Half of the anonymous memory may be out, and nothing else.
+    #[test]
+    fn what_stays_is_part_of_each_limit() {
+        let limit = LimitSetting::new(need(100 << 12, 300 << 12), 50, LimitSwap::Zram);
+        assert_eq!((limit.bytes, limit.room()), (350 << 12, 50 << 12));
     }
 
     #[test]

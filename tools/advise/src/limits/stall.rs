@@ -28,8 +28,10 @@ const ZSTD: PageCosts = PageCosts { fault: cost(15e3, 8e3, 25e3), out: cost(45e3
 /// program runs: what is waited for is the throughput.
 const DISK: PageCosts = PageCosts { fault: cost(100e3, 60e3, 8e6), out: cost(15e3, 5e3, 40e3) };
 
-/// The median, the least and the most that such figures cost with this swap, in nanoseconds.
-pub(super) fn estimate(swap: LimitSwap, figures: &PressureFigures) -> [f64; 3] {
+/// The median, the least and the most that such figures cost with this swap, in nanoseconds: first what is
+/// paid once, for pages that go out and stay out, then what comes again and again, for major faults and the
+/// pages that make room for them.
+pub(super) fn estimate(swap: LimitSwap, figures: &PressureFigures) -> [[f64; 3]; 2] {
     let costs = match swap {
         LimitSwap::Zram | LimitSwap::Zswap => COMPRESSED,
         LimitSwap::ZramZstd => ZSTD,
@@ -37,7 +39,12 @@ pub(super) fn estimate(swap: LimitSwap, figures: &PressureFigures) -> [f64; 3] {
     };
     let ends = |cost: Cost| [cost.median, cost.min, cost.max];
     let (fault, out) = (ends(costs.fault), ends(costs.out));
-    std::array::from_fn(|end| figures.major_faults as f64 * fault[end] + figures.pages_out as f64 * out[end])
+    let again = figures.pages_out.min(figures.pages_in);
+    let once = figures.pages_out - again;
+    let part = |faults: u64, pages: u64| {
+        std::array::from_fn(|end| faults as f64 * fault[end] + pages as f64 * out[end])
+    };
+    [part(0, once), part(figures.major_faults, again)]
 }
 
 #[cfg(test)]
@@ -46,12 +53,16 @@ mod tests {
 
     #[test]
     fn faults_and_pages_out_are_waited_for() {
-        let figures = PressureFigures { major_faults: 10, pages_out: 100, ..PressureFigures::default() };
-        let [median, least, most] = estimate(LimitSwap::Zram, &figures);
-        assert_eq!(median, 10.0 * COMPRESSED.fault.median + 100.0 * COMPRESSED.out.median);
+        let figures =
+            PressureFigures { major_faults: 10, pages_in: 10, pages_out: 100, ..PressureFigures::default() };
+        let [once, again] = estimate(LimitSwap::Zram, &figures);
+        // 90 pages stay out.
+        assert_eq!(once[0], 90.0 * COMPRESSED.out.median);
+        let [median, least, most] = again;
+        assert_eq!(median, 10.0 * COMPRESSED.fault.median + 10.0 * COMPRESSED.out.median);
         assert!(least < median && median < most);
-        assert_eq!(estimate(LimitSwap::Zswap, &figures), [median, least, most]);
-        let [zstd, disk] = [LimitSwap::ZramZstd, LimitSwap::Disk].map(|swap| estimate(swap, &figures)[0]);
+        assert_eq!(estimate(LimitSwap::Zswap, &figures), [once, again]);
+        let [zstd, disk] = [LimitSwap::ZramZstd, LimitSwap::Disk].map(|swap| estimate(swap, &figures)[1][0]);
         assert!(median < zstd && median < disk);
     }
 }

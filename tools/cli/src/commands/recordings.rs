@@ -6,8 +6,8 @@ use super::record::{not_recorded, pressure, swap_to_keep};
 use crate::args::AdviseArguments;
 use crate::exit::Failure;
 use crate::output::warn;
-use quire_advise::{LimitSetting, peak_anonymous};
-use quire_measure::{HostSwap, limit_files};
+use quire_advise::{LimitSetting, Need, need};
+use quire_measure::{Costs, HostSwap, limit_files};
 use quire_output::temporary_file;
 use quire_trace::format::{HostSettings, Pressure, TraceReader};
 use quire_trace::record::{RecordError, RecordOptions, RecordTarget, ShownLimit, record};
@@ -19,6 +19,8 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Under pressure this share of the peak of anonymous memory stays resident: half of the smallest limit that
@@ -31,6 +33,39 @@ const LEAST_PRESSURE: u64 = 1 << 20;
 const SAMPLED_PEAK: u64 = 512 << 20;
 /// A program that takes so many times as long under pressure is recorded so once.
 const TOO_SLOW: f64 = 4.0;
+
+/// While a recording under pressure goes on it is told when it took so many times as long as the program, and
+/// at least so long.
+const TELLS_SLOW: f64 = 10.0;
+const LEAST_SLOW: Duration = Duration::from_secs(2);
+
+/// Tells after a while that something is slow, unless it is dropped before.
+struct Slow {
+    over: Option<mpsc::Sender<()>>,
+    teller: Option<JoinHandle<()>>,
+}
+
+impl Slow {
+    fn after(time: Duration, tell: impl FnOnce() + Send + 'static) -> Self {
+        let (over, is_over) = mpsc::channel::<()>();
+        let teller = std::thread::spawn(move || {
+            if is_over.recv_timeout(time.max(LEAST_SLOW)) == Err(RecvTimeoutError::Timeout) {
+                tell();
+            }
+        });
+        Self { over: Some(over), teller: Some(teller) }
+    }
+}
+
+impl Drop for Slow {
+    fn drop(&mut self) {
+        drop(self.over.take());
+        if let Some(teller) = self.teller.take() {
+            // It only prints a line.
+            let _ = teller.join();
+        }
+    }
+}
 
 /// Recordings of one command.
 pub(super) struct Recordings {
@@ -95,7 +130,8 @@ impl Recordings {
         arguments: &AdviseArguments,
         plain: Duration,
     ) -> Result<(), Failure> {
-        let peak = peak_anonymous(&self.files, at_once(arguments.jobs))?;
+        let need = need(&self.files, at_once(arguments.jobs), Costs::kept().as_ref())?;
+        let peak = need.anonymous;
         let bytes = (peak * PRESSURE_PERCENT / 100).max(LEAST_PRESSURE);
         let usual = (peak / (SAMPLED_PEAK / 2)).clamp(1, 4096).next_power_of_two() as u32;
         let one_in = arguments.sample.unwrap_or(usual);
@@ -115,7 +151,15 @@ impl Recordings {
         let mut runs = 0;
         for run in 1..=arguments.runs {
             let way = Way { pressure: Some(pressure(bytes, one_in)), limit: None };
-            match self.record_once(&arguments.command, way, run)? {
+            let slow = Slow::after(plain.mul_f64(TELLS_SLOW), || {
+                warn(format_args!(
+                    "this recording has taken over {TELLS_SLOW} times as long as the program; --quick goes without, \
+                     --sample N slows it less"
+                ));
+            });
+            let recorded = self.record_once(&arguments.command, way, run);
+            drop(slow);
+            match recorded? {
                 Ok(wall) => {
                     let [plain, pressed] = [plain, wall].map(|time| time.as_secs_f64());
                     warn(format_args!(
@@ -136,7 +180,7 @@ impl Recordings {
             }
         }
         if runs > 0 {
-            self.record_with_limits(&arguments.command, runs, peak, || pressure(bytes, one_in))?;
+            self.record_with_limits(&arguments.command, runs, need, || pressure(bytes, one_in))?;
         }
         swap.map_or(Ok(()), HostSwap::finish).map_err(Failure::work)
     }
@@ -146,7 +190,7 @@ impl Recordings {
         &mut self,
         command: &[OsString],
         runs: u16,
-        peak: u64,
+        need: Need,
         pressure: impl Fn() -> Pressure,
     ) -> Result<(), Failure> {
         let Some(file) = &self.opened else { return Ok(()) };
@@ -155,7 +199,7 @@ impl Recordings {
              that is tried",
             file.display()
         ));
-        for limit in LimitSetting::tried(peak) {
+        for limit in LimitSetting::tried(need) {
             for run in 1..=runs {
                 let way = Way { pressure: Some(pressure()), limit: Some(limit) };
                 match self.record_once(command, way, run)? {
@@ -237,5 +281,27 @@ impl Recordings {
         self.files.push(PathBuf::from(format!("/proc/self/fd/{}", open.as_raw_fd())));
         self.open.push(open);
         Ok(Ok(summary.wall))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    #[test]
+    fn only_what_takes_long_is_told_to_be_slow() {
+        let told = Arc::new(AtomicBool::new(false));
+        let tells = |told: &Arc<AtomicBool>| {
+            let told = Arc::clone(told);
+            move || told.store(true, Ordering::Relaxed)
+        };
+        drop(Slow::after(Duration::from_secs(3600), tells(&told)));
+        assert!(!told.load(Ordering::Relaxed));
+        let slow = Slow::after(Duration::ZERO, tells(&told));
+        while !slow.teller.as_ref().is_none_or(JoinHandle::is_finished) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert!(told.load(Ordering::Relaxed));
     }
 }

@@ -4,14 +4,18 @@ use super::table::shorten;
 use super::{advice_limits, say, say_line, say_wrapped, spark};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use quire_advise::{
-    FOLDER, Figure, Gain, LimitValidation, Measure, Prediction, Range, Row, Setting, Validation,
+    AtPeak, FOLDER, Figure, Gain, LimitValidation, Measure, Near, Prediction, ProcessRow, Range, Row,
+    Setting, Validation,
 };
 use serde_json::{Map, Value, json};
+use std::collections::BTreeSet;
 
 /// Columns that a narrow table lacks: the range, the largest process, the mean and the end.
 const NARROW_LACKS: [usize; 4] = [2, 3, 4, 5];
 /// The share of the peak from which on the place of waste is reported.
 const NOTABLE_WASTE: f64 = 0.02;
+/// Differences from Linux that are told with the verdict.
+const MOST_DIFFERENCES: usize = 5;
 /// Smaller changes are ignored.
 const NO_CHANGE: f64 = 0.005;
 
@@ -24,8 +28,9 @@ pub(crate) fn print(prediction: &Prediction, drawn: bool) {
         shorten(command, 60)
     ));
     say(table(prediction, true, drawn));
-    advice_limits::print(&prediction.limits, prediction.seconds);
+    advice_limits::print(&prediction.limits, prediction.own_seconds);
     print_verdict(prediction);
+    asked(prediction).iter().for_each(|line| say_wrapped(line));
 }
 
 /// As [`print()`], with the rows that the verdict names, and some that most people ask for.
@@ -248,6 +253,85 @@ pub(crate) fn verdict(prediction: &Prediction) -> Vec<String> {
     lines
 }
 
+/// What is asked beside the verdict: how much is needed without swap, which limits are near, and what differs
+/// from Linux.
+fn asked(prediction: &Prediction) -> Vec<String> {
+    let mut lines = vec![without_swap(prediction)];
+    lines.extend(near(prediction));
+    lines.extend(gaps(prediction));
+    lines
+}
+
+/// What is needed where nothing can be paged out, and of what it consists.
+fn without_swap(prediction: &Prediction) -> String {
+    let needed = prediction.rows.first().map_or(Range::default(), |(_, row)| row.peak_charge);
+    let AtPeak { anonymous, lazily_free, shared, page_tables, kernel } = prediction.at_peak;
+    let parts = [
+        (anonymous, "anonymous"),
+        (shared, "shared"),
+        (page_tables, "page tables"),
+        (kernel, "the kernel's for threads, processes and mappings"),
+    ];
+    let parts = parts.iter().filter(|(bytes, _)| *bytes > 0);
+    let parts: Vec<String> = parts.map(|(bytes, name)| format!("{} {name}", size(*bytes as f64))).collect();
+    let lazily = match lazily_free {
+        0 => String::new(),
+        bytes => format!("; {} of it may be freed at once (MADV_FREE)", size(bytes as f64)),
+    };
+    format!(
+        "Without swap it needs {}, and what it reads of files: {}{lazily}.",
+        size(needed.max),
+        parts.join(", ")
+    )
+}
+
+/// The limits of Linux's that processes came near to, a line for each limit.
+fn near(prediction: &Prediction) -> Vec<String> {
+    let processes = prediction.rows.first().map_or(&[][..], |(_, row)| &row.processes[..]);
+    let mut nearest: Vec<(&ProcessRow, &Near)> = Vec::new();
+    for (process, near) in
+        processes.iter().flat_map(|process| process.near.iter().map(move |near| (process, near)))
+    {
+        let share = |near: &Near| near.used as f64 / near.most.max(1) as f64;
+        match nearest.iter_mut().find(|(_, other)| other.limit == near.limit) {
+            Some(known) if share(known.1) < share(near) => *known = (process, near),
+            Some(_) => {}
+            None => nearest.push((process, near)),
+        }
+    }
+    let line = |(process, near): &(&ProcessRow, &Near)| {
+        let of = |value: u64| match near.limit {
+            "vm.max_map_count" => format!("{value} mappings"),
+            _ => size(value as f64),
+        };
+        format!("{} came near to {}: {} of {}.", process.program, near.limit, of(near.used), of(near.most))
+    };
+    nearest.iter().map(line).collect()
+}
+
+/// What Quire cannot do and did otherwise than Linux, each with the rows that it touches.
+fn gaps(prediction: &Prediction) -> Vec<String> {
+    let rows = &prediction.rows;
+    let rows_of = |is_there: &dyn Fn(&Row) -> bool| {
+        let there: Vec<&str> =
+            rows.iter().filter(|(_, row)| is_there(row)).map(|(setting, _)| setting.name.as_str()).collect();
+        if there.len() == rows.len() { "all rows".to_owned() } else { there.join(", ") }
+    };
+    let names: BTreeSet<&String> = rows.iter().flat_map(|(_, row)| row.gaps.keys()).collect();
+    let gap = |name: &String| {
+        let count = rows.iter().filter_map(|(_, row)| row.gaps.get(name)).max().copied().unwrap_or(0);
+        format!("Not built: {name} ({count} times; {}).", rows_of(&|row| row.gaps.contains_key(name)))
+    };
+    let mut lines: Vec<String> = names.into_iter().map(gap).collect();
+    let differing: BTreeSet<&String> = rows.iter().flat_map(|(_, row)| &row.mismatches).collect();
+    let shown = differing
+        .iter()
+        .take(MOST_DIFFERENCES)
+        .map(|what| format!("Differs: {what} ({}).", rows_of(&|row| row.mismatches.contains(what))));
+    lines.extend(shown);
+    lines
+}
+
 /// The memory that a setting saves, by the measure that falls most.
 fn saves(gain: &Gain, now: &Row, row: &Row) -> String {
     let Some((measure, saving)) = gain.saving() else { return String::new() };
@@ -308,6 +392,9 @@ fn row_object(setting: &Setting, row: &Row) -> Map<String, Value> {
         ("peak_resident", row.peak_resident),
         ("mean_resident", row.mean_resident),
         ("peak_page_tables", row.peak_page_tables),
+        ("peak_charge", row.peak_charge),
+        ("shared", row.shared),
+        ("kernel", row.kernel),
         ("faults", row.faults),
         ("collapses", row.collapses),
         ("huge_share", row.huge_share),
@@ -322,6 +409,8 @@ fn row_object(setting: &Setting, row: &Row) -> Map<String, Value> {
     }
     object.insert("faults_by_size".to_owned(), Value::Object(by_size));
     object.insert("fallbacks".to_owned(), json!(row.fallbacks));
+    object.insert("differences".to_owned(), json!(row.differences));
+    object.insert("gaps".to_owned(), json!(row.gaps));
     for (name, estimate) in [("estimate_ns", row.estimate_ns), ("khugepaged_ns", row.khugepaged_ns)] {
         match estimate {
             Some(estimate) => put(&mut object, name, estimate),
@@ -334,6 +423,11 @@ fn row_object(setting: &Setting, row: &Row) -> Map<String, Value> {
             "pid": process.pid,
             "peak_anonymous": process.peak_anonymous,
             "peak_page_tables": process.peak_page_tables,
+            "near": process
+                .near
+                .iter()
+                .map(|near| json!({ "limit": near.limit, "used": near.used, "most": near.most }))
+                .collect::<Vec<_>>(),
         })
     });
     object.insert("processes".to_owned(), processes.collect());
@@ -369,7 +463,8 @@ pub(crate) fn objects(
         }
         objects.push(Value::Object(object));
     }
-    objects.extend(advice_limits::objects(&prediction.limits, prediction.seconds, limited));
+    objects.extend(advice_limits::objects(&prediction.limits, prediction.own_seconds, limited));
+    let AtPeak { anonymous, lazily_free, shared, page_tables, kernel } = prediction.at_peak;
     let rows = &prediction.rows;
     let gain = |gain: Option<&Gain>| {
         gain.zip(rows.first()).map(|(gain, (present, _))| {
@@ -395,10 +490,19 @@ pub(crate) fn objects(
     };
     objects.push(json!({
         "verdict": verdict(prediction),
+        "asked": asked(prediction),
         "command": prediction.command,
         "recordings": prediction.recordings,
         "seconds": prediction.seconds,
+        "own_seconds": prediction.own_seconds.min,
         "processor_seconds": prediction.processor_seconds,
+        "at_peak": {
+            "anonymous": anonymous,
+            "lazily_free": lazily_free,
+            "shared": shared,
+            "page_tables": page_tables,
+            "kernel": kernel,
+        },
         "differences": prediction.differences,
         "nothing_changes": prediction.verdict.nothing_changes(),
         "least_memory": gain(prediction.verdict.least_memory.as_ref()),

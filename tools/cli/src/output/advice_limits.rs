@@ -19,7 +19,7 @@ fn spread(range: Range, of: fn(f64) -> String) -> String {
 }
 
 /// Prints the limits and the curve.
-pub(super) fn print(limits: &Limits, seconds: f64) {
+pub(super) fn print(limits: &Limits, seconds: Range) {
     if limits.rows.is_empty() {
         return;
     }
@@ -29,9 +29,10 @@ pub(super) fn print(limits: &Limits, seconds: f64) {
         (true, recordings) => format!(" from {recordings} recordings under pressure,"),
     };
     say(format_args!(
-        "\nMemory limits,{of} in percent of {} (the peak of anonymous memory of all\nprocesses); page tables are part of \
-         a limit, files come on top:",
-        size(limits.peak as f64)
+        "\nMemory limits,{of} in percent of {} (the peak of anonymous memory of all\nprocesses) and {} beside it, which \
+         stays (shared memory, page tables and\nwhat else the kernel keeps); files come on top:",
+        size(limits.need.anonymous as f64),
+        size(limits.need.stays as f64)
     ));
     if limits.shown {
         say(
@@ -67,13 +68,19 @@ fn print_fits(limits: &Limits) {
     }
 }
 
-/// A setting's name, and whether its predictions are validated.
-fn name(setting: &LimitSetting) -> String {
-    let note = if setting.is_validated() { "" } else { " (not validated)" };
-    format!("{}{note}", setting.name())
+/// A setting's name, and what is to be said of its prediction.
+fn name(setting: &LimitSetting, row: &LimitRow) -> String {
+    let notes =
+        [(!setting.is_validated()).then_some("not validated"), may_be_killed(row).then_some("may be killed")];
+    let notes: Vec<&str> = notes.into_iter().flatten().collect();
+    if notes.is_empty() { setting.name() } else { format!("{} ({})", setting.name(), notes.join(", ")) }
 }
 
-fn table(rows: &[(LimitSetting, LimitRow)], seconds: f64) -> Table {
+fn may_be_killed(row: &LimitRow) -> bool {
+    row.figures.is_some_and(|figures| figures.may_be_killed)
+}
+
+fn table(rows: &[(LimitSetting, LimitRow)], seconds: Range) -> Table {
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN).set_content_arrangement(ContentArrangement::Disabled);
     table.set_header([
@@ -83,26 +90,28 @@ fn table(rows: &[(LimitSetting, LimitRow)], seconds: f64) -> Table {
         "swapped in",
         "swapped out",
         "compressed",
-        "stalled",
+        "stalled\nonce",
+        "again",
         "of its time",
     ]);
     for (setting, row) in rows {
         let memory = size(setting.bytes as f64);
         let Some(figures) = &row.figures else {
             let found = if row.fits() { "fits" } else { "does not fit" };
-            table.add_row([name(setting), memory, found.to_owned()]);
+            table.add_row([name(setting, row), memory, found.to_owned()]);
             continue;
         };
         let seconds_of = |ns: f64| format!("{:.2} s", ns / 1e9);
         table.add_row([
-            name(setting),
+            name(setting, row),
             memory,
             format!("{}{}", count(figures.major_faults.median), spread(figures.major_faults, count)),
             size(figures.swap_read.median),
             size(figures.swap_written.median),
             figures.compressed.map_or_else(String::new, |compressed| size(compressed.median)),
-            seconds_of(figures.stall_ns.median),
-            row.stalled_share(seconds).map_or_else(String::new, percent),
+            seconds_of(figures.once_ns.median),
+            seconds_of(figures.stall_ns.median - figures.once_ns.median),
+            row.stalled_share(seconds).map_or_else(String::new, |share| percent(share.median)),
         ]);
     }
     for column in table.column_iter_mut().skip(1) {
@@ -112,12 +121,23 @@ fn table(rows: &[(LimitSetting, LimitRow)], seconds: f64) -> Table {
 }
 
 fn price(priced: &Priced) -> String {
-    let note = if priced.setting.is_validated() { "" } else { ", not validated: it may be killed" };
+    let note = match (priced.may_be_killed, priced.setting.is_validated()) {
+        (true, _) => ": Linux may kill it there",
+        (false, true) => "",
+        (false, false) => ", not validated",
+    };
+    let once = if priced.once_seconds < 0.005 {
+        String::new()
+    } else {
+        format!(", and {:.2} s once", priced.once_seconds)
+    };
     format!(
-        "{} ({} % of the peak{note}) for about {} of its time and {} major faults",
+        "{} (for {} % of its anonymous memory{note}) for about {} of its time ({} to {}) and {} major faults{once}",
         size(priced.setting.bytes as f64),
         priced.setting.percent,
-        percent(priced.share),
+        percent(priced.share.median),
+        percent(priced.share.min),
+        percent(priced.share.max),
         count(priced.major_faults)
     )
 }
@@ -154,6 +174,10 @@ pub(super) fn verdict(limits: &Limits) -> Vec<String> {
         let smaller: Vec<String> = enough.smaller.iter().map(price).collect();
         lines.push(format!("Less costs more: {}.", smaller.join("; ")));
     }
+    if let Some(why) = &limits.unknown {
+        lines.push(format!("No MemoryHigh or MemoryMax is told: {why}."));
+        return lines;
+    }
     lines.push(format!(
         "Set {} with headroom for files and what the kernel keeps for it, and kill it above {} only (until the next reboot; \
          undo in the same shell):",
@@ -174,7 +198,7 @@ fn commands(means: &Means) -> [String; 2] {
     ]
 }
 
-fn object(setting: &LimitSetting, row: &LimitRow, is_curve: bool, seconds: f64) -> Map<String, Value> {
+fn object(setting: &LimitSetting, row: &LimitRow, is_curve: bool, seconds: Range) -> Map<String, Value> {
     let mut object = Map::new();
     object.insert("setting".to_owned(), json!(setting.name()));
     object.insert("limit".to_owned(), json!(setting.bytes));
@@ -190,18 +214,21 @@ fn object(setting: &LimitSetting, row: &LimitRow, is_curve: bool, seconds: f64) 
         ("swapped", figures.map(|figures| figures.swapped)),
         ("compressed", figures.and_then(|figures| figures.compressed)),
         ("stall_ns", figures.map(|figures| figures.stall_ns)),
+        ("stall_once_ns", figures.map(|figures| figures.once_ns)),
+        ("stalled_share", row.stalled_share(seconds)),
     ] {
         match range {
             Some(range) => put(&mut object, name, range),
             None => _ = object.insert(name.to_owned(), Value::Null),
         }
     }
-    object.insert("stalled_share".to_owned(), json!(row.stalled_share(seconds)));
+    object.insert("stays".to_owned(), json!(setting.need.stays));
+    object.insert("may_be_killed".to_owned(), json!(figures.map(|figures| figures.may_be_killed)));
     object
 }
 
 /// An object a limit.
-pub(super) fn objects(limits: &Limits, seconds: f64, validation: Option<&LimitValidation>) -> Vec<Value> {
+pub(super) fn objects(limits: &Limits, seconds: Range, validation: Option<&LimitValidation>) -> Vec<Value> {
     let mut objects = Vec::new();
     for (rows, is_curve) in [(&limits.rows, false), (&limits.curve, true)] {
         for (setting, row) in rows {
@@ -252,17 +279,25 @@ pub(super) fn enough(limits: &Limits) -> Value {
             "setting": priced.setting.name(),
             "limit": priced.setting.bytes,
             "major_faults": priced.major_faults,
-            "stalled_share": priced.share,
+            "stalled_share": priced.share.median,
+            "stalled_share_range": [priced.share.min, priced.share.max],
+            "stall_once_ns": priced.once_seconds * 1e9,
+            "may_be_killed": priced.may_be_killed,
         })
     };
-    let means =
-        limits.enough.iter().flat_map(|enough| enough.limit_means().into_iter().chain(enough.swap_means()));
+    let known = limits.unknown.is_none();
+    let means = limits
+        .enough
+        .iter()
+        .filter(|_| known)
+        .flat_map(|enough| enough.limit_means().into_iter().chain(enough.swap_means()));
     let means = means.map(|means| json!({ "means": means.name, "apply": means.apply, "undo": means.undo }));
     json!({
         "least": priced(least),
         "smaller": smaller.iter().map(priced).collect::<Vec<_>>(),
-        "memory_high": high,
-        "memory_max": max,
+        "memory_high": known.then_some(high),
+        "memory_max": known.then_some(max),
+        "unknown": limits.unknown,
         "swap_size": swap_bytes,
         "means": means.collect::<Vec<_>>(),
     })

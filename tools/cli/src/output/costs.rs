@@ -27,6 +27,13 @@ pub(crate) fn print(costs: &Costs) {
         column.set_cell_alignment(CellAlignment::Right);
     }
     say(table);
+    match costs.kernel_memory {
+        Some(kept) => say(format_args!(
+            "The kernel keeps {} bytes for a thread, {} for a process, {} for a mapping, and page tables.",
+            kept.thread, kept.process, kept.mapping
+        )),
+        None => say("What the kernel keeps for threads and processes was not measured: that needs root."),
+    }
 }
 
 pub(crate) fn print_json(costs: &Costs) -> Result<(), Failure> {

@@ -25,6 +25,7 @@ fn does_not_fit(file: &Path, finding: &DoesNotFit) -> Value {
         "held": {
             "anonymous": held.anonymous,
             "files": held.files,
+            "shared": held.shared,
             "locked": held.locked,
             "page_tables": held.page_tables,
             "compressed_swap": held.compressed_swap,

@@ -6,6 +6,7 @@
 //! for a moment, and none is turned off.
 
 mod cache;
+mod kernel;
 mod region;
 
 use std::collections::BTreeMap;
@@ -18,6 +19,7 @@ use crate::error::MeasureError;
 use crate::run::processor_time;
 use crate::run::quiet::Loud;
 use crate::settings::{HostSettings, HugeSettings};
+pub use kernel::KernelMemory;
 use region::Region;
 
 /// Times that each is measured; odd, so that one is in the middle.
@@ -70,6 +72,9 @@ pub struct Costs {
     pub zero_huge: Cost,
     /// Collapsing 512 small pages into a huge page (`MADV_COLLAPSE`), if this kernel supports it.
     pub collapse: Option<Cost>,
+    /// What the kernel keeps for programs, if memory cgroups may be made, which root may.
+    #[serde(default)]
+    pub kernel_memory: Option<KernelMemory>,
 }
 
 /// Measures the costs on this host, in about two seconds. As root it turns each size of folios on for a
@@ -103,6 +108,7 @@ pub fn calibrate() -> Result<Costs, MeasureError> {
         zero_small,
         zero_huge,
         collapse: collapse()?,
+        kernel_memory: kernel::measure(),
     })
 }
 

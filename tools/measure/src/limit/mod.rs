@@ -19,9 +19,8 @@ use crate::lock::{Lock, start_shell};
 use crate::settings::{Change, LOCK, chosen};
 use crate::swap::{Pool, Swap, SwapKind, SwapTruth};
 pub use files::limit_files;
-use group::Group;
-pub(crate) use group::field;
 pub use group::{CgroupRoot, CgroupVersion};
+pub(crate) use group::{Group, field};
 pub use host_swap::HostSwap;
 
 const SETUP: &str = include_str!("setup.sh");

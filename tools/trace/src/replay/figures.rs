@@ -3,7 +3,11 @@
 use super::report::{Gap, Mismatch};
 use crate::event::LinuxFigures;
 use quire_host::{HostPlatform, Translation};
-use quire_mm::{Memory, frame::VmEvent, space::SpaceFigures};
+use quire_mm::{
+    Memory,
+    frame::VmEvent,
+    space::{Limits, SpaceFigures},
+};
 use std::collections::BTreeMap;
 use std::ops::Sub;
 use std::sync::Arc;
@@ -42,6 +46,8 @@ pub struct ProcessReport {
     pub untried: u64,
     /// What Quire cannot do, with how often it was needed.
     pub gaps: BTreeMap<Gap, u64>,
+    /// Its limits at its end, the most mappings that it may have among them.
+    pub limits: Limits,
     /// Quire's figures: of each address space at its end, the largest of each.
     pub quire: SpaceFigures,
     /// Linux's figures likewise, where it has them.

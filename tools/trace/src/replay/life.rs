@@ -3,6 +3,7 @@
 //! Memory grows by faults and shrinks by calls, exits and khugepaged, which may do either. So a sample before
 //! each of those and one after it catch every peak, and faults need no samples.
 
+use super::charge::Beside;
 use quire_arch::{Order, PAGE_SIZE};
 use quire_host::HostPlatform;
 use quire_mm::{
@@ -35,18 +36,32 @@ pub struct LifeSample {
     pub huge: u64,
     /// Memory of anonymous folios larger than a page, mapped at any level.
     pub large: u64,
+    /// Shared memory, each page counted once: as touches showed it.
+    pub shared: u64,
+    /// What the kernel keeps for threads, processes and mappings, beside page tables.
+    pub kernel: u64,
 }
 
 impl LifeSample {
+    /// All that a limit must hold: what is charged to a cgroup of Linux, but for pages of files, which are
+    /// dropped where memory is short.
+    #[must_use]
+    pub fn charge(&self) -> u64 {
+        self.anonymous + self.shared + self.page_tables + self.kernel
+    }
+
     /// The sample of this moment, of programs that are charged to `memcg`; `each` is called for each address
     /// space.
     fn of(
         memory: &Memory<HostPlatform>,
         memcg: MemcgId,
         (time_ns, event): (u64, u64),
+        beside: &Beside,
         mut each: impl FnMut(SpaceId, Resident),
     ) -> Self {
-        let mut sample = Self { time_ns, event, huge: memory.huge_mapped(), ..Self::default() };
+        let (huge, shared) = (memory.huge_mapped(), beside.shared);
+        let mut sample = Self { time_ns, event, huge, shared, ..Self::default() };
+        let (mut spaces, mut mappings) = (0, 0);
         let of_order = |order: Order| memory.folio_event(order, FolioCounter::NrAnon) * order.bytes();
         sample.large = large_orders().map(of_order).sum();
         let files = memory.memcgs().stats(memcg)[MemcgStat::File as usize].max(0) as u64 * PAGE_SIZE;
@@ -54,12 +69,15 @@ impl LifeSample {
         sample.anonymous = sample.resident.saturating_sub(files);
         memory.for_each_resident(|id, resident| {
             sample.page_tables += resident.page_tables;
+            spaces += 1;
+            mappings += resident.mappings;
             sample.mapped += resident.anonymous;
             sample.largest = sample.largest.max(resident.anonymous);
             each(id, resident);
         });
         // What processes share after a fork counts in each of them, and is charged once.
         sample.mapped = sample.mapped.min(sample.anonymous);
+        sample.kernel = beside.kernel(spaces, mappings);
         sample
     }
 }
@@ -93,6 +111,8 @@ pub struct LifeFigures {
     pub at_peak: LifeSample,
     /// The sample with the most mapped anonymous memory.
     pub at_mapped_peak: LifeSample,
+    /// The sample with the largest [`LifeSample::charge`].
+    pub at_charge_peak: LifeSample,
     /// The sample before the first process ended, or the last one: what stays.
     pub at_end: LifeSample,
     /// The most anonymous memory that one process had.
@@ -173,14 +193,21 @@ impl Life {
     }
 
     /// Samples the machine before event number `event`, at `time_ns` of the recorded time, or after it.
-    pub(super) fn look(&mut self, memory: &Memory<HostPlatform>, memcg: MemcgId, time_ns: u64, event: u64) {
+    pub(super) fn look(
+        &mut self,
+        memory: &Memory<HostPlatform>,
+        memcg: MemcgId,
+        (time_ns, event): (u64, u64),
+        beside: &Beside,
+    ) {
         self.visits = self.visits.saturating_sub(VISITS_OF_LOOK);
         if self.visits + self.spaces > FIRST_VISITS {
             return;
         }
         let (owners, processes) = (&self.owners, &mut self.figures.processes);
         let mut spaces = 0;
-        let now = LifeSample::of(memory, memcg, (time_ns.max(self.last.time_ns), event), |id, resident| {
+        let moment = (time_ns.max(self.last.time_ns), event);
+        let now = LifeSample::of(memory, memcg, moment, beside, |id, resident| {
             spaces += 1;
             let Some(&place) = owners.get(&id) else { return };
             if place >= processes.len() {
@@ -204,6 +231,9 @@ impl Life {
         }
         if now.mapped > figures.at_mapped_peak.mapped {
             figures.at_mapped_peak = now;
+        }
+        if now.charge() > figures.at_charge_peak.charge() {
+            figures.at_charge_peak = now;
         }
         figures.peak_largest = figures.peak_largest.max(now.largest);
         figures.peak_resident = figures.peak_resident.max(now.resident);

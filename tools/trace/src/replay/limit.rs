@@ -1,5 +1,7 @@
 //! A limit on the memory of the programs, like that of a memory cgroup.
 
+use super::charge::Beside;
+use super::plan::Sample;
 use quire_arch::PAGE_SIZE;
 use quire_host::HostPlatform;
 use quire_mm::{
@@ -12,17 +14,21 @@ const EVERY: u64 = 64;
 
 /// The memcg of the programs and what Linux would allow them.
 ///
-/// Linux charges page tables to the cgroup too, and drops clean pages of files before it pages out. Quire
-/// charges no tables, and pages of files stay until there is a page cache. So the memcg's limit is lowered by
-/// the tables, and raised by the pages of files. Where the charge that Linux makes beside anonymous memory
-/// was measured, it is used instead of the tables.
+/// Linux charges page tables to the cgroup too, and what else it keeps for the programs, and drops clean pages
+/// of files before it pages out. Quire charges none of that, and pages of files stay until there is a page
+/// cache. So the memcg's limit is lowered by the tables and the rest, and raised by the pages of files. Shared
+/// memory, whose pages are among those of files here, lowers it again: it stays in memory. Where the charge
+/// that Linux makes beside anonymous and shared memory was measured, it is used instead of the tables and what
+/// the kernel keeps.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GroupLimit {
     pub(super) memcg: MemcgId,
     /// `memory.max`, in bytes.
     pub(super) bytes: u64,
-    /// The charge beside anonymous memory, where that was measured.
+    /// The charge beside anonymous and shared memory, where that was measured.
     pub(super) beside: Option<u64>,
+    /// The part of the memory that is replayed, of which the bytes above are.
+    pub(super) sample: Option<Sample>,
 }
 
 impl GroupLimit {
@@ -31,15 +37,23 @@ impl GroupLimit {
         event.is_multiple_of(EVERY)
     }
 
-    /// Sets the limit by the current size of the tables and the pages of files. Memory over it is reclaimed
-    /// at the next charge.
-    pub(super) fn set(&self, memory: &Memory<HostPlatform>) {
-        let mut tables = 0;
-        memory.for_each_resident(|_, resident| tables += resident.page_tables);
+    /// Sets the limit by the current size of the tables and the pages of files, and by what is charged
+    /// besides. Memory over it is reclaimed at the next charge. Returns the room for anonymous memory.
+    pub(super) fn set(&self, memory: &Memory<HostPlatform>, charged: &Beside) -> u64 {
+        let (mut tables, mut spaces, mut mappings) = (0, 0, 0);
+        memory.for_each_resident(|_, resident| {
+            tables += resident.page_tables;
+            spaces += 1;
+            mappings += resident.mappings;
+        });
+        let part = |bytes| self.sample.map_or(bytes, |sample| sample.part(bytes));
         let files = memory.memcgs().stats(self.memcg)[MemcgStat::File as usize].max(0) as u64 * PAGE_SIZE;
-        let beside = self.beside.unwrap_or(tables);
-        let bytes = self.bytes.saturating_sub(beside).saturating_add(files);
+        let beside = self.beside.unwrap_or_else(|| tables + part(charged.kernel(spaces, mappings)));
+        let stays = beside.saturating_add(part(charged.shared));
+        let room = self.bytes.saturating_sub(stays);
+        let bytes = room.saturating_add(files);
         // The memcg exists as long as the machine, and is not the root.
         let _ = memory.memcgs().set(self.memcg, Limit::Max, Some(bytes));
+        room
     }
 }

@@ -22,6 +22,8 @@ pub struct MappingLife {
     pub site: String,
     /// Anonymous memory in it, in bytes.
     pub anonymous: u64,
+    /// Of it, what may be freed at once where memory is short (`MADV_FREE`).
+    pub lazily_free: u64,
 }
 
 /// Adds the mappings of `space`, whose number is `number`, that hold anonymous memory.
@@ -42,7 +44,8 @@ pub(super) fn add(
         let name = name(heap, files, mapping);
         let site = if name.is_empty() { sites.of(number, start, end) } else { None };
         let site = site.unwrap_or_default();
-        found.push(MappingLife { process, start, end, name, site, anonymous: figures.anonymous });
+        let (anonymous, lazily_free) = (figures.anonymous, figures.lazy_free);
+        found.push(MappingLife { process, start, end, name, site, anonymous, lazily_free });
     });
 }
 

@@ -12,6 +12,7 @@
 
 mod asked;
 mod call;
+mod charge;
 pub(crate) mod contents;
 mod digest;
 mod figures;
@@ -31,6 +32,7 @@ mod run;
 mod sampled;
 mod schedule;
 mod settings;
+mod shared;
 mod sites;
 mod swap;
 mod task;
@@ -38,6 +40,7 @@ mod touch;
 mod trial;
 mod unbuilt;
 
+pub use charge::KernelCosts;
 pub use figures::{AllocatorFigures, AlreadyPresent, ProcessReport, TableFigures};
 pub use heat::{HeatCell, HeatMap, HeatPlace};
 pub use life::{FolioFigures, LifeFigures, LifeSample, MOST_SAMPLES, ProcessLife};
@@ -79,9 +82,11 @@ pub struct ReplayOptions {
     /// swap device keeps in RAM is not part of it.
     pub limit: Option<u64>,
     /// What Linux charges to such a group beside anonymous memory, in bytes: what its kernel keeps for it,
-    /// page tables among that, and pages of files, as measured in a cgroup. Without it the limit is for
-    /// anonymous memory and the page tables of the replay.
+    /// page tables among that, and pages of files, as measured in a cgroup. Shared memory is not among it.
+    /// Without it page tables of the replay count, and [`Self::kernel`].
     pub beside: Option<u64>,
+    /// What the kernel keeps for the programs, of which such a group is charged, too.
+    pub kernel: KernelCosts,
     /// The program's peak of anonymous memory without pressure, in bytes. A recording under pressure may have
     /// another peak, since pressure slows processes and threads unevenly: its limit and RAM are scaled by the
     /// ratio of the peaks. No effect on other recordings.
@@ -331,9 +336,10 @@ impl Replay {
             stop_at: self.options.stop_at,
             config: self.config(header),
             memcg,
+            kernel: self.options.kernel,
             limit: self.options.limit.map(|bytes| {
                 let part = |bytes| sample.map_or(bytes, |sample| sample.part(bytes));
-                GroupLimit { memcg, bytes: part(bytes), beside: self.options.beside.map(part) }
+                GroupLimit { memcg, bytes: part(bytes), beside: self.options.beside.map(part), sample }
             }),
             sample,
         };

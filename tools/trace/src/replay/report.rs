@@ -91,6 +91,8 @@ pub struct HeldMemory {
     pub anonymous: u64,
     /// Pages of files and of shared memory. They stay: there is no page cache that could read them again.
     pub files: u64,
+    /// Shared memory, each page once for all that map it: what of it counts within a limit.
+    pub shared: u64,
     /// Mappings that are locked: what of them is resident stays.
     pub locked: u64,
     /// Page tables.
@@ -103,13 +105,14 @@ pub struct HeldMemory {
 
 impl fmt::Display for HeldMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { anonymous, files, locked, page_tables, compressed_swap, free } = self;
+        let Self { anonymous, files, shared, locked, page_tables, compressed_swap, free } = self;
         write!(
             f,
-            "{} kB of anonymous pages, {} kB of pages of files (which stay until there is a page cache), {} kB of page \
-             tables, {} kB of compressed swap; {} kB of the mappings are locked, {} kB are free",
+            "{} kB of anonymous pages, {} kB of pages of files (which stay until there is a page cache), {} kB of shared \
+             memory, {} kB of page tables, {} kB of compressed swap; {} kB of the mappings are locked, {} kB are free",
             anonymous >> 10,
             files >> 10,
+            shared >> 10,
             page_tables >> 10,
             compressed_swap >> 10,
             locked >> 10,
@@ -141,6 +144,9 @@ pub struct ReplayReport {
     pub tables: TableFigures,
     /// What the machine did.
     pub machine: HostCounters,
+    /// Linux may kill the programs within the limit though there is room in the swap: soon after they reached
+    /// it they used so much of their memory again that all of it became active.
+    pub may_be_killed: bool,
     /// What a shortage of memory cost.
     pub pressure: PressureFigures,
     /// What zstd (level 3) brings the program's pages to, as a share of what LZ4 does. `None` where pages

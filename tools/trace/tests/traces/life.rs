@@ -18,20 +18,20 @@ use std::sync::Arc;
 use std::time::Duration;
 use tempfile::{Builder, NamedTempFile, TempPath};
 
-const PAGE: u64 = 4096;
+pub(super) const PAGE: u64 = 4096;
 const HUGE: u64 = 2 << 20;
 /// Where the programs map memory: a border of a PMD entry.
-const BASE: u64 = 0x10_0000_0000;
-const SECOND: u64 = 1_000_000_000;
+pub(super) const BASE: u64 = 0x10_0000_0000;
+pub(super) const SECOND: u64 = 1_000_000_000;
 
 /// A recording that was made up, as a file of the test's own.
-struct Invented {
+pub(super) struct Invented {
     file: TempPath,
     events: Vec<Event>,
 }
 
 impl Invented {
-    fn new(name: &str) -> Self {
+    pub(super) fn new(name: &str) -> Self {
         let file = Builder::new().prefix(name).suffix(".qtr").tempfile().unwrap().into_temp_path();
         let image = ExecImage { max_map_count: 65530, overcommit_memory: 1, ..ExecImage::default() };
         let mut this = Self { file, events: Vec::new() };
@@ -39,17 +39,17 @@ impl Invented {
         this
     }
 
-    fn push(&mut self, time_ns: u64, kind: EventKind) {
+    pub(super) fn push(&mut self, time_ns: u64, kind: EventKind) {
         self.events.push(Event { time_ns, task: TaskId(0), cpu: 0, kind });
     }
 
-    fn call(&mut self, time_ns: u64, number: i64, args: [u64; 6], result: u64) {
+    pub(super) fn call(&mut self, time_ns: u64, number: i64, args: [u64; 6], result: u64) {
         let call = Call { number: number as u32, args, result: result as i64, detail: CallDetail::None };
         self.push(time_ns, EventKind::Call(call));
     }
 
     /// Maps `len` bytes at `addr`, with more flags.
-    fn map(&mut self, time_ns: u64, addr: u64, len: u64, flags: i32) {
+    pub(super) fn map(&mut self, time_ns: u64, addr: u64, len: u64, flags: i32) {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE | flags;
         self.call(time_ns, libc::SYS_mmap, [addr, len, 3, flags as u64, u64::MAX, 0], addr);
     }
@@ -58,12 +58,23 @@ impl Invented {
         self.call(time_ns, libc::SYS_munmap, [addr, len, 0, 0, 0, 0], 0);
     }
 
-    fn write(&mut self, time_ns: u64, addr: u64) {
+    /// The last event.
+    pub(super) fn last(&mut self) -> &mut Event {
+        self.events.last_mut().unwrap()
+    }
+
+    pub(super) fn write(&mut self, time_ns: u64, addr: u64) {
         let (access, mode, outcome) = (Access::Write, Mode::User, Outcome::Minor);
         self.push(time_ns, EventKind::Fault(Fault { addr, access, mode, outcome, inferred: false }));
     }
 
     fn replay(&mut self, options: ReplayOptions) -> ReplayReport {
+        let report = self.report(options);
+        assert!(report.does_not_fit.is_none(), "{:?}", report.does_not_fit);
+        report
+    }
+
+    pub(super) fn report(&mut self, options: ReplayOptions) -> ReplayReport {
         let last = self.events.last().map_or(0, |event| event.time_ns);
         if !matches!(self.events.last(), Some(Event { kind: EventKind::Exit(_), .. })) {
             self.push(last, EventKind::Exit(ExitStatus::Code(0)));
@@ -78,9 +89,7 @@ impl Invented {
             writer.push(event).unwrap();
         }
         writer.finish(0, 0).unwrap();
-        let report = Replay::open(&self.file, options).unwrap().run(&mut |_, _| {}).unwrap();
-        assert!(report.does_not_fit.is_none(), "{:?}", report.does_not_fit);
-        report
+        Replay::open(&self.file, options).unwrap().run(&mut |_, _| {}).unwrap()
     }
 
     fn life(&mut self, policy: HugePolicy) -> LifeFigures {

@@ -5,6 +5,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod charge;
 mod format;
 mod host;
 mod hostile;

@@ -55,6 +55,11 @@ impl Run<'_> {
 
     /// Touches memory; what was found, if that is not what Linux found.
     fn touched(&mut self, event: &Event, fault: &Fault) -> Option<String> {
+        if touch::was_allowed(fault)
+            && let Some(Some(task)) = self.tasks.get(event.task.0 as usize)
+        {
+            self.shared.touch(task.number, fault.addr);
+        }
         if self.how.sample.is_some_and(|sample| !sample.pressure.covers(fault.addr)) {
             return None;
         }
@@ -204,6 +209,7 @@ impl Run<'_> {
         };
         let files = &mut self.files;
         let verdict = self.vcpus[cpu].run(|| call::replay(&space, call, files, self.same_settings));
+        self.shared.call(task.number, call, files);
         if self.how.stop_at.is_some() {
             self.sites.note(task.number, &space, files, call);
         }

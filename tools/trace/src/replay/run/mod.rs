@@ -2,6 +2,7 @@
 
 mod background;
 mod candidates;
+mod early;
 mod history;
 mod memory;
 mod order;
@@ -10,6 +11,7 @@ mod watch;
 mod writer;
 
 use super::Audits;
+use super::charge::{Beside, KernelCosts};
 use super::figures::{AllocatorFigures, KEPT_MISMATCHES, ProcessReport, TableFigures};
 use super::files::FileIds;
 use super::heat::Heat;
@@ -22,10 +24,12 @@ use super::pressure::{PressureFigures, SwapFigures};
 use super::report::{DoesNotFit, Gap, ReplayReport};
 use super::schedule::Schedule;
 use super::settings;
+use super::shared::SharedMemory;
 use super::sites::Sites;
 use super::task::Tasks;
 use crate::event::{Event, EventKind, ExitStatus, LostCause, TaskId, Window};
 use crate::format::{TraceHeader, UseSource};
+use early::Early;
 use order::Order;
 use quire_arch::Platform;
 use quire_host::{HostPlatform, Machine, Vcpu};
@@ -69,6 +73,8 @@ pub(super) struct Manner {
     pub(super) config: MemoryConfig,
     /// The memcg that all programs are charged to.
     pub(super) memcg: MemcgId,
+    /// What the kernel keeps for them.
+    pub(super) kernel: KernelCosts,
     /// Their limit.
     pub(super) limit: Option<GroupLimit>,
     /// The part of the memory that is replayed, where that is not all.
@@ -86,7 +92,11 @@ pub(super) struct Run<'m> {
     /// By the number of the thread, which counts from 0.
     tasks: Tasks<'m>,
     processes: Vec<Process>,
+    /// Threads that live.
+    threads: u64,
     files: FileIds,
+    shared: SharedMemory,
+    early: Early,
     /// Where memory was mapped, for the mappings where it stops.
     sites: Sites,
     event: u64,
@@ -131,7 +141,7 @@ impl<'m> Run<'m> {
         contents: Option<Arc<Needs>>,
     ) -> Self {
         if let Some(limit) = &how.limit {
-            limit.set(machine.memory());
+            limit.set(machine.memory(), &Beside { costs: how.kernel, ..Beside::default() });
         }
         Self {
             machine,
@@ -141,7 +151,10 @@ impl<'m> Run<'m> {
             header: header.clone(),
             tasks: Tasks::default(),
             processes: Vec::new(),
+            threads: 0,
             files: FileIds::default(),
+            shared: SharedMemory::default(),
+            early: Early::new(header),
             sites: Sites::default(),
             event: 0,
             second: 0,
@@ -200,7 +213,8 @@ impl<'m> Run<'m> {
         if GroupLimit::is_due(self.event)
             && let Some(limit) = &self.how.limit
         {
-            limit.set(self.machine.memory());
+            let room = limit.set(self.machine.memory(), &self.beside());
+            self.early.note(self.machine.memory(), self.how.memcg, room, self.time_ns);
             self.swap.note(self.machine.memory());
         }
     }
@@ -292,7 +306,11 @@ impl<'m> Run<'m> {
         ReplayReport {
             zstd_of_lz4: self.contents.and_then(|contents| contents.needs.contents().zstd_of_lz4()),
             header: self.header,
-            processes: self.processes.into_iter().map(|process| process.report).collect(),
+            processes: self
+                .processes
+                .into_iter()
+                .map(|process| ProcessReport { limits: process.limits, ..process.report })
+                .collect(),
             events: self.event,
             lost: self.lost,
             unheard: self.unheard,
@@ -301,6 +319,7 @@ impl<'m> Run<'m> {
             allocator: AllocatorFigures::of(memory),
             tables: TableFigures::of(memory),
             machine: memory.platform().counters(),
+            may_be_killed: self.early.may_be_killed(),
             pressure: PressureFigures::of(memory, self.swap)
                 .scaled(self.how.sample.map_or(1.0, |sample| 1.0 / sample.share)),
             sampled: self.how.sample.map(|sample| sample.share),

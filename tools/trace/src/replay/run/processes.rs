@@ -69,9 +69,14 @@ impl<'m> Run<'m> {
         let rights = image::rights_of(recorded.privileges);
         let task = Task { process, number: self.next_number(), space: space.map(Rc::new), rights };
         if self.put(event.task, task) {
-            self.processes[process].threads += 1;
-            self.processes[process].report.threads += 1;
+            self.begin_thread(process);
         }
+    }
+
+    fn begin_thread(&mut self, process: usize) {
+        self.threads += 1;
+        self.processes[process].threads += 1;
+        self.processes[process].report.threads += 1;
     }
 
     /// The number of an address space that is made.
@@ -114,6 +119,7 @@ impl<'m> Run<'m> {
             self.own(space.as_deref(), process);
             number = self.next_number();
             self.sites.copy(parent_number, number);
+            self.shared.fork(parent_number, number);
             if let Some(contents) = &mut self.contents {
                 contents.forked.extend([parent_number, number]);
             }
@@ -124,8 +130,7 @@ impl<'m> Run<'m> {
             child.program = program;
             child.images += 1;
         }
-        self.processes[process].threads += 1;
-        self.processes[process].report.threads += 1;
+        self.begin_thread(process);
         self.processes[process].limits = limits;
         self.put(clone.child, Task { process, number, space, rights });
     }
@@ -158,6 +163,7 @@ impl<'m> Run<'m> {
         let Some(task) = self.tasks.get_mut(task.0 as usize).and_then(Option::take) else { return };
         let process = &mut self.processes[task.process];
         process.threads -= 1;
+        self.threads -= 1;
         if process.threads == 0 && status != ExitStatus::Replaced {
             self.end_process(task.process);
         }
@@ -169,8 +175,9 @@ impl<'m> Run<'m> {
         let Some(Some(task)) = self.tasks.get_mut(task.0 as usize) else { return };
         let Some(space) = task.space.take() else { return };
         self.swap.note(self.machine.memory());
-        let process = task.process;
+        let (process, number) = (task.process, task.number);
         if Rc::strong_count(&space) == 1 {
+            self.shared.leave(number);
             self.processes[process].report.add_quire(space.figures());
             if self.how.digest {
                 self.digest(process, &space);

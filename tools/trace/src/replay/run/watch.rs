@@ -2,6 +2,7 @@
 
 use super::Run;
 use crate::event::{LinuxFigures, TaskId};
+use crate::replay::charge::Beside;
 use crate::replay::mappings::{self, MappingLife};
 use crate::replay::pressure::SwapFigures;
 use crate::replay::report::HeldMemory;
@@ -47,6 +48,7 @@ impl Run<'_> {
         let mut held = HeldMemory {
             compressed_swap: swapped.ram_bytes,
             free: memory.frames().totals().free << PAGE_SHIFT,
+            shared: self.shared.bytes(),
             ..HeldMemory::default()
         };
         for (_, space) in spaces(&self.tasks) {
@@ -76,9 +78,15 @@ impl Run<'_> {
 
     /// Takes a sample of what is resident.
     pub(super) fn look(&mut self) {
+        let beside = self.beside();
         if let Some(life) = &mut self.life {
-            life.look(self.machine.memory(), self.how.memcg, self.time_ns, self.event);
+            life.look(self.machine.memory(), self.how.memcg, (self.time_ns, self.event), &beside);
         }
+    }
+
+    /// What is charged to the programs beside the machine's memory now.
+    pub(super) fn beside(&self) -> Beside {
+        Beside { costs: self.how.kernel, threads: self.threads, shared: self.shared.bytes() }
     }
 }
 
