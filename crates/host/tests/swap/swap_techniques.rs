@@ -177,3 +177,28 @@ fn a_limited_program_waits_for_a_slow_device() {
     }
     assert!(memcgs.usage(memcg) <= 128);
 }
+
+/// Hazard: what was read without the cache looks as if it never was written. Where another process that has the
+/// page frees it lazily, reclaim takes it from both, and the first one reads zeros.
+#[test]
+fn a_page_that_another_process_frees_lazily_keeps_its_contents() {
+    for technique in SwapTechnique::ALL {
+        let machine = machine(technique, 32, 1, false);
+        let (cpu, space) = cpu_and_space(&machine);
+        let area = map_at(&space, GIB, PAGE, RW);
+        cpu.program(&space).write_u64(area, 7).unwrap();
+        space.madvise(area, PAGE, Advice::PageOut).unwrap();
+        assert_eq!(space.figures().resident, 0, "{technique:?}");
+        assert_eq!(read(&cpu, &space, area), 7, "{technique:?}");
+        let child = space.fork().unwrap();
+        child.madvise(area, PAGE, Advice::Free).unwrap();
+        // The first one finds it referenced.
+        for _ in 0..4 {
+            machine.memory().reclaim(MemcgId::ROOT, 64);
+        }
+        assert_eq!(space.figures().resident, 0, "{technique:?}");
+        assert_eq!(read(&cpu, &space, area), 7, "{technique:?}");
+        assert_eq!(read(&cpu, &child, area), 7, "{technique:?}");
+        assert_audit(&machine);
+    }
+}

@@ -10,6 +10,7 @@ use crate::error::SwapInError;
 use crate::swapped_in::{CacheFate, SwappedIn};
 use core::cell::Cell;
 use quire_arch::{Order, Platform};
+use quire_frame::FrameFlags;
 use quire_memcg::MemcgId;
 use quire_swap::SlotId;
 
@@ -60,7 +61,11 @@ impl<'s, P: Platform> SwapIn<'s, P> {
         let held =
             SwappedIn { memory: self.memory, head, order: Order::ZERO, slot, guard: Some(guard), then };
         match swap.read_past_cache(slot, head) {
-            Ok(()) => Ok(Some(held)),
+            Ok(()) => {
+                // No slot has these contents once its last entry is gone: as for what leaves the cache.
+                self.memory.frames().known(head).set_flags(FrameFlags::DIRTY);
+                Ok(Some(held))
+            }
             Err(_) => Err(SwapInError::Unreadable),
         }
     }
