@@ -49,7 +49,7 @@ impl<P: Platform> Swap<P> {
             }
         }
         if found == Err(NoSlots::NoMemory) {
-            self.frames().drain_all(&self.platform().pin());
+            self.frames().drain_all_in_portions();
             found = self.try_devices(wanted);
         }
         if found.is_err() {

@@ -306,7 +306,7 @@ impl<P: Platform> Swap<P> {
                 Submitted::Done(Err(DeviceError::NoSpace)) if at_once && !drained => {
                     // A device in RAM takes what is free, and some of that may be on lists of CPUs.
                     drained = true;
-                    self.frames().drain_all(&self.platform().pin());
+                    self.frames().drain_all_in_portions();
                 }
                 // The same: it was reported, too.
                 Submitted::Done(result) if !at_once && self.complete(&device, io, result).is_none() => {

@@ -104,10 +104,16 @@ impl Folio<'_> {
         debug_assert!(maps >= pages, "{self:?} is mapped {maps} times and loses {pages}");
         if self.is_large() || maps == pages && !self.may_be_named() {
             // As above: the last mapping is the caller's own.
-            count.store(maps.saturating_sub(pages), Ordering::Relaxed);
-            return match maps.saturating_sub(pages) {
+            let left = maps.saturating_sub(pages);
+            count.store(left, Ordering::Relaxed);
+            return match left {
                 0 => MapsLeft::None,
-                _ if u64::from(pages) < self.order.pages() => MapsLeft::Part,
+                // The whole folio was unmapped, and there may have been no other mapping of a part of it.
+                _ if u64::from(pages.min(left)) < self.order.pages()
+                    || self.frame.word().flags().contains(FrameFlags::UNMAPPED_IN_PART) =>
+                {
+                    MapsLeft::Part
+                }
                 _ => MapsLeft::Some,
             };
         }

@@ -148,9 +148,10 @@ impl fmt::Debug for Folio<'_> {
 pub enum MapsLeft {
     /// None: the caller owns the reference that the mappings held.
     None,
-    /// Some, of a folio of one page or of one that was unmapped whole.
+    /// Some, of a folio of one page or of one that was unmapped whole, and of which no part is known to be unmapped.
     Some,
-    /// Some, after a part of a large folio was unmapped: some of its pages may be unmapped.
+    /// Some, of a large folio of which pages may be unmapped: a part of it was, or what is left is less than one
+    /// mapping of all of it.
     Part,
 }
 

@@ -157,22 +157,45 @@ impl<P: Platform> Frames<P> {
         zones.map(|zone| zone.pcp.iter().map(|set| self.drain_set(pin, zone, set)).sum::<u64>()).sum()
     }
 
+    /// As [`drain_all`](Self::drain_all), for a caller that is not pinned: it is for a chunk at a time.
+    pub fn drain_all_in_portions(&self) -> u64 {
+        let mut all = 0;
+        for zone in self.zones.populated() {
+            for set in zone.pcp.iter() {
+                let (mut drained, mut bound) = (0, None);
+                while self.drain_some(&self.platform.pin(), zone, set, (&mut drained, &mut bound)) {}
+                all += drained;
+            }
+        }
+        all
+    }
+
     /// What the lists hold is read under the first hold of their lock and bounds the whole drain, so a CPU
     /// that refills meanwhile cannot keep it busy forever. Under every later hold the lists are read again,
     /// so that blocks that left them meanwhile are not taken.
     fn drain_set(&self, pin: &Pin<'_, P>, zone: &Zone<P>, set: &PcpSet<P>) -> u64 {
         let (mut drained, mut bound) = (0, None);
-        loop {
-            let mut pcp = set.lists.lock();
-            set.set_full(false);
-            Self::receive(set, &mut pcp);
-            let bound = *bound.get_or_insert(pcp.pages() + set.returned.pages());
-            let left = bound.saturating_sub(drained).min(pcp.pages());
-            if left == 0 {
-                return drained;
-            }
-            drained += self.drain_chunk(pin, zone, &mut pcp, left);
+        while self.drain_some(pin, zone, set, (&mut drained, &mut bound)) {}
+        drained
+    }
+
+    /// A chunk of that, under one hold. False if there was none left.
+    fn drain_some(
+        &self,
+        pin: &Pin<'_, P>,
+        zone: &Zone<P>,
+        set: &PcpSet<P>,
+        (drained, bound): (&mut u64, &mut Option<u64>),
+    ) -> bool {
+        let mut pcp = set.lists.lock();
+        set.set_full(false);
+        Self::receive(set, &mut pcp);
+        let bound = *bound.get_or_insert(pcp.pages() + set.returned.pages());
+        let left = bound.saturating_sub(*drained).min(pcp.pages());
+        if left > 0 {
+            *drained += self.drain_chunk(pin, zone, &mut pcp, left);
         }
+        left > 0
     }
 
     /// Moves what other CPUs returned to the lists' own, unless some of what came before is not used up: to

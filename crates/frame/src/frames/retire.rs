@@ -98,6 +98,30 @@ impl<P: Platform> Frames<P> {
         self.limbo.iter().map(|limbo| self.reap_from(pin, limbo, SOME)).sum()
     }
 
+    /// As [`reap_all`](Self::reap_all), for a caller that is not pinned: it is for a portion at a time.
+    pub fn reap_all_in_portions(&self) -> u64 {
+        self.push_epoch();
+        let mut freed = 0;
+        for limbo in self.limbo.iter() {
+            let mut left = {
+                let _pin = self.platform.pin();
+                limbo.lock().blocks()
+            };
+            while left > 0 {
+                let pin = self.platform.pin();
+                let most = left.min(u64::from(REAP_BLOCKS));
+                let portion = limbo.lock().collect(&self.map, &self.epoch, most as u32, most);
+                if portion.is_empty() {
+                    break;
+                }
+                left -= u64::from(portion.blocks());
+                freed += portion.pages();
+                self.free_reaped(&pin, portion);
+            }
+        }
+        freed
+    }
+
     /// Advances the epoch far enough to free what was retired before this call, unless readers hold it.
     pub fn push_epoch(&self) {
         for _ in 0..EPOCHS {

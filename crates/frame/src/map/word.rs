@@ -68,6 +68,9 @@ bitflags! {
         /// A single page that was mapped from its swap slot while another mapping existed. Set until it is
         /// freed.
         const SHARED_BY_NAME = 1 << 20;
+        /// A large folio of which a part was unmapped once, from one of the spaces that map it. Set until it is
+        /// freed or split.
+        const UNMAPPED_IN_PART = 1 << 23;
         /// A thread that was told of the end of a device's request for it finds out whether there is such a
         /// request, and ends it. Others wait.
         const COMPLETING = 1 << 21;

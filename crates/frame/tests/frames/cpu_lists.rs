@@ -294,6 +294,25 @@ fn a_long_chain_is_freed_in_portions() {
     }
 }
 
+/// Hazard: the lists of all CPUs are drained with interrupts off.
+#[test]
+fn all_lists_are_drained_under_short_pins() {
+    const CPUS: usize = 16;
+    for pcp in PcpTechnique::ALL {
+        let frames = frames(&[(0, 8192)], CPUS, pcp);
+        for cpu in 0..CPUS {
+            run_on(cpu);
+            put_all(&frames, take(&frames, 20), Order::ZERO);
+        }
+        let (drained, holds) = most_holds_under_a_pin(|| frames.drain_all_in_portions());
+        assert!(drained >= CPUS as u64, "{drained} frames");
+        assert!((1..=3).contains(&holds), "{holds} locks under one pin");
+        assert_eq!(frames.free_frames(), frames.totals().managed);
+        assert_eq!((0..CPUS).map(|cpu| lists(&frames, cpu).count).sum::<u64>(), 0);
+        run_on(0);
+    }
+}
+
 #[test]
 fn a_chain_of_mixed_orders_and_zones_comes_home() {
     let border = 1 << 20;

@@ -135,3 +135,76 @@ fn a_memcg_without_swap_frees_pages_that_are_not_mapped() {
         assert_audit(&machine);
     }
 }
+
+/// A space with one folio, whose first frame it returns too, and so many children that share it.
+fn shared_folio<'m>(
+    cpu: &Vcpu,
+    machine: &'m Machine,
+    children: usize,
+) -> (Pfn, HostSpace<'m>, Vec<HostSpace<'m>>) {
+    let space = create_space(machine);
+    let area = map_at(&space, GIB, FOLIO * PAGE, RW);
+    fill(cpu, &space, area, 0..FOLIO, 100);
+    let head = space.pin_page_fast(area, Access::Read).unwrap().pfn();
+    let children = (0..children).map(|_| space.fork().unwrap()).collect();
+    (head, space, children)
+}
+
+/// Frames that a shortage gets from folios that wait to be split.
+fn split_deferred(machine: &Machine) -> u64 {
+    machine.memory().spaces().thp().split_deferred(u64::MAX)
+}
+
+/// Folios that wait to be split.
+fn waiting(machine: &Machine) -> u64 {
+    machine.memory().spaces().memory().deferred_splits()
+}
+
+/// Hazard: a folio that waits to be split is found to be mapped whole, by another process. When that exits,
+/// nothing queues the folio again, though a part of it is mapped by none any more.
+#[test]
+fn a_folio_that_an_exit_leaves_partly_mapped_waits_to_be_split() {
+    let half = FOLIO / 2 * PAGE;
+    // Two children map as many pages as the folio has.
+    for children in [1, 2] {
+        let machine = Setup::mib(32).overcommit().folios(orders(&[4])).build();
+        let cpu = machine.vcpu(0).unwrap();
+        let (_, space, children) = shared_folio(&cpu, &machine, children);
+        for child in &children {
+            child.madvise(page(VirtAddr(GIB), FOLIO / 2), half, Advice::DontNeed).unwrap();
+        }
+        assert_eq!(waiting(&machine), 1);
+        assert_eq!(split_deferred(&machine), 0, "the parent maps all of it");
+        assert_eq!(waiting(&machine), 0, "it is not looked at until that changes");
+        drop(space);
+        assert_eq!(split_deferred(&machine), FOLIO / 2, "{} children", children.len());
+        for child in &children {
+            assert_filled(&cpu, child, VirtAddr(GIB), 0..FOLIO / 2, 100);
+        }
+        let folios = |counter| machine.memory().frames().events().folios(Order::new(4).unwrap(), counter);
+        assert_eq!(folios(FolioCounter::SplitDeferred), 1, "as often as in Linux");
+        assert_audit(&machine);
+    }
+}
+
+/// Hazard: a folio that is busy when it is to be split is put back only if less of it is mapped than it has
+/// pages, in all processes together.
+#[test]
+fn a_busy_folio_of_two_processes_still_waits_to_be_split() {
+    let machine = Setup::mib(32).overcommit().folios(orders(&[4])).build();
+    let cpu = machine.vcpu(0).unwrap();
+    let (head, space, children) = shared_folio(&cpu, &machine, 1);
+    let half = FOLIO / 2 * PAGE;
+    let frames = machine.memory().frames();
+    for space in [&space, &children[0]] {
+        space.madvise(page(VirtAddr(GIB), FOLIO / 2), half, Advice::DontNeed).unwrap();
+    }
+    assert!(frames.known(head).get(1), "a thread that looks at it");
+    assert_eq!((split_deferred(&machine), waiting(&machine)), (0, 1));
+    machine.memory().memcgs().release_folio(head);
+    assert_eq!((split_deferred(&machine), waiting(&machine)), (FOLIO / 2, 0));
+    for space in [&space, &children[0]] {
+        assert_filled(&cpu, space, VirtAddr(GIB), 0..FOLIO / 2, 100);
+    }
+    assert_audit(&machine);
+}

@@ -35,11 +35,16 @@ impl<P: Platform> MemoryCore<P> {
         self.frames().known(head.offset(1)).as_deferred_link()
     }
 
-    /// A part of a large folio was unmapped: queues it for deferred split, if it is not queued.
+    /// A part of a large folio may be unmapped: queues it for deferred split, if it is not queued. It is counted
+    /// once.
     #[inline]
     pub fn defer_split(&self, locked: &HeadGuard<'_, P>) {
-        if !locked.folio().frame().word().flags().contains(FrameFlags::PARTLY_MAPPED) {
+        let flags = locked.folio().frame().word().flags();
+        if !flags.contains(FrameFlags::PARTLY_MAPPED) {
             self.queue(locked);
+            if flags.contains(FrameFlags::UNMAPPED_IN_PART) {
+                return;
+            }
             let pin = self.platform().pin();
             self.frames().events().count_folio(&pin, locked.folio().order(), FolioCounter::SplitDeferred, 1);
         }
@@ -51,7 +56,7 @@ impl<P: Platform> MemoryCore<P> {
         let frame = folio.frame();
         let memcg = MemcgId::from_bits(frame.as_folio().memcg());
         let Some(queue) = self.memcgs().deferred_queue(memcg) else { return };
-        frame.set_flags(FrameFlags::PARTLY_MAPPED);
+        frame.set_flags(FrameFlags::PARTLY_MAPPED | FrameFlags::UNMAPPED_IN_PART);
         {
             let mut all = self.deferred.lock();
             let link = self.deferred_link(folio.head());
@@ -197,14 +202,15 @@ impl<P: Platform> MemoryCore<P> {
         }
     }
 
-    /// Puts a folio that could not be split at the end of its queue, if it is still partially mapped.
+    /// Puts a folio that was busy when it was to be split at the end of its queue. How many pages several spaces
+    /// map together does not say whether one is mapped by none: the next attempt finds out.
     pub fn defer_again(&self, head: Pfn) {
         let _pin = self.platform().pin();
         let locked = self.frames().lock_head(head);
         let folio = locked.folio();
         if folio.is_large()
             && folio.head() == head
-            && (1..folio.order().pages()).contains(&u64::from(locked.maps()))
+            && locked.maps() > 0
             && !folio.frame().word().flags().contains(FrameFlags::PARTLY_MAPPED)
         {
             self.queue(&locked);

@@ -196,7 +196,8 @@ impl<P: Platform> Thp<'_, P> {
             }
             Ok(())
         });
-        if waited && !matches!(result, Some(Ok(()))) {
+        // One that is mapped whole waits for the next unmapping.
+        if waited && matches!(result, None | Some(Err(SplitError::Busy))) {
             self.memory().defer_again(head);
         }
         let freed = unmapped.pages();
