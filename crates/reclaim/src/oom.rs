@@ -3,19 +3,16 @@
 use quire_arch::{Order, PAGE_SIZE, Platform};
 use quire_frame::VmEvent;
 use quire_memcg::{KeptMemcg, Limit, MemcgEvent, MemcgId};
-use quire_space::{Need, OomOutcome, Reap, ReclaimHandle, SpaceFigures, Spaces};
+use quire_space::{Need, OOM_SCORE_ADJ_NEVER, OomOutcome, Reap, ReclaimHandle, SpaceFigures, Spaces};
 
 /// The OOM score of a program: its pages, and its owner's adjustment.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct OomScore(pub i64);
 
-/// The adjustment that exempts a program from the OOM killer.
-const NEVER: i16 = -1000;
-
 /// Linux's score: resident pages, swapped-out pages and page tables, plus a thousandth of all memory for each
 /// point of the adjustment (`oom_score_adj`). `None` for a program that is never chosen.
 pub fn badness(figures: &SpaceFigures, adjustment: i16, total_pages: u64) -> Option<OomScore> {
-    if adjustment == NEVER {
+    if adjustment == OOM_SCORE_ADJ_NEVER {
         return None;
     }
     let bytes = figures.resident + figures.swapped + figures.page_tables;

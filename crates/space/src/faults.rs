@@ -143,8 +143,13 @@ impl<'s, P: Platform> Faults<'s, P> {
         access: Option<Access>,
     ) -> Result<(), PopulateError> {
         let flags = vma.flags();
-        if access.is_none() && flags.intersects(VmFlags::IO | VmFlags::PFNMAP | VmFlags::LOCKONFAULT) {
+        // Page frames of a device, which are not faulted in.
+        let unpopulated = flags.intersects(VmFlags::IO | VmFlags::PFNMAP);
+        if access.is_none() && (unpopulated || flags.contains(VmFlags::LOCKONFAULT)) {
             return Ok(());
+        }
+        if unpopulated {
+            return Err(PopulateError::NotAllowed);
         }
         if access == Some(Access::Read) && !flags.contains(VmFlags::READ) {
             // A program could read what it may only write or execute; advice may not.

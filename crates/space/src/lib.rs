@@ -55,8 +55,8 @@ pub use quire_thp::{
 };
 pub use quire_vma_tree::tree::TreeViolation;
 pub use space::{
-    AnonymousPlace, LockAll, Mapping, MappingFigures, MemcgChangeError, PageState, PinnedPage, Reap,
-    ReclaimHandle, Resident, Space, SyncFlags, finish_exits,
+    AnonymousPlace, LockAll, Mapping, MappingFigures, MemcgChangeError, OOM_SCORE_ADJ_NEVER, PageState,
+    PinnedPage, Reap, ReclaimHandle, Resident, Space, SyncFlags, finish_exits,
 };
 pub use spaces::{NoReclaim, OomAction, OomOutcome, Reclaim, Spaces, SpacesConfig};
 pub use swapoff::{SwapOffError, swapoff, swapon};

@@ -31,7 +31,7 @@ pub(crate) use swap_in::Unreadable;
 
 pub use lock::LockAll;
 pub use memcg::MemcgChangeError;
-pub use oom::Reap;
+pub use oom::{OOM_SCORE_ADJ_NEVER, Reap};
 pub use pagemap::PageState;
 pub use pin::PinnedPage;
 pub use reclaim_handle::{ReclaimHandle, finish_exits};
@@ -42,6 +42,7 @@ use crate::error::Error;
 use crate::faults::Faults;
 use crate::mmap_writer::MmapWriter;
 use crate::spaces::Spaces;
+use arrayvec::ArrayVec;
 use core::fmt;
 use core::ptr::NonNull;
 use quire_arch::Pin;
@@ -52,6 +53,9 @@ use quire_pagetable::Tables;
 use quire_rmap::SpaceCore;
 use quire_rmap::{Layout, Limits, Rights, SpaceFigures, VmFlags, VmaSnapshot};
 use quire_sync::atomic::{Ordering, fence};
+
+/// Mappings that are looked at under one hold of the mmap lock, before a caller is told of them.
+const MAPPINGS: usize = 16;
 
 /// A handle to an address space. The space exits (everything is unmapped and freed) when its last handle is
 /// dropped; a caller that lets a CPU run the space keeps one ([`activate`](Self::activate)).
@@ -84,12 +88,17 @@ impl<'m, P: Platform> Space<'m, P> {
     /// [`Error::NoFrames`], with nothing left behind.
     #[doc(hidden)]
     pub fn create(spaces: &'m Spaces<P>, layout: Layout, limits: Limits) -> Result<Self, Error> {
-        reclaim::retry_with_reclaim(spaces, || false, || Self::create_once(spaces, layout, limits))
+        reclaim::retry_with_reclaim(spaces, || false, || Self::create_once(spaces, layout, limits, 0))
     }
 
-    /// The same without reclaim.
-    fn create_once(spaces: &'m Spaces<P>, layout: Layout, limits: Limits) -> Result<Self, Error> {
-        spaces.create(layout, limits).map(|core| Self::adopt(spaces, core))
+    /// The same without reclaim, and with an OOM adjustment from the moment on at which others find the space.
+    fn create_once(
+        spaces: &'m Spaces<P>,
+        layout: Layout,
+        limits: Limits,
+        oom_score_adj: i16,
+    ) -> Result<Self, Error> {
+        spaces.create(layout, limits, oom_score_adj).map(|core| Self::adopt(spaces, core))
     }
 
     /// A handle to the space after `space` on the list of all spaces, or to the first one. Those that are
@@ -236,11 +245,26 @@ impl<'m, P: Platform> Space<'m, P> {
         core.usage.figures(core.vmas.len() as u64, &core.tables.residency)
     }
 
-    /// Calls `visit` with every mapping, lowest first.
+    /// Calls `visit` with every mapping, lowest first, and with no lock held. As in Linux, mappings that change
+    /// meanwhile are visited as they were before or as they are then, and what is mapped all the time is visited.
     pub fn for_each_mapping(&self, mut visit: impl FnMut(Mapping)) {
-        let core = self.core();
-        let mappings = core.read_mappings(self.spaces.platform());
-        mappings.iter().for_each(|vma| visit(Mapping::of(&vma.snapshot())));
+        let mut next = Some(VirtAddr(0));
+        while let Some(from) = next {
+            let mut some = ArrayVec::<Mapping, MAPPINGS>::new();
+            {
+                let mappings = self.core().read_mappings(self.spaces.platform());
+                some.extend(mappings.iter_from(from).take(MAPPINGS).map(|vma| Mapping::of(&vma.snapshot())));
+            }
+            next = some.last().filter(|_| some.is_full()).map(|last| last.range.end());
+            some.into_iter().for_each(&mut visit);
+        }
+    }
+
+    /// Does `work` with the mmap lock held shared: for tests of what waits for it.
+    #[cfg(feature = "internals")]
+    pub fn with_mappings_held<R>(&self, work: impl FnOnce() -> R) -> R {
+        let _mappings = self.core().read_mappings(self.spaces.platform());
+        work()
     }
 
     /// Takes this handle off the count, and returns whether it was the last one: then the core is the

@@ -271,7 +271,12 @@ impl<P: Platform> Spaces<P> {
     /// # Errors
     ///
     /// [`Error::NoFrames`], with nothing left behind.
-    pub(crate) fn create(&self, layout: Layout, limits: Limits) -> Result<NonNull<SpaceCore>, Error> {
+    pub(crate) fn create(
+        &self,
+        layout: Layout,
+        limits: Limits,
+        oom_score_adj: i16,
+    ) -> Result<NonNull<SpaceCore>, Error> {
         let pin = self.platform().pin();
         let root = self.frames().allocate(&pin, AllocRequest::table().kind(Kind::Table))?;
         let id = SpaceId::new(self.next_space.fetch_add(1, Ordering::Relaxed));
@@ -290,6 +295,7 @@ impl<P: Platform> Spaces<P> {
         tables.init_table(self.frames(), root, P::Paging::root_level(), VirtAddr(0));
         self.init_kernel_half(root);
         let core = SpaceCore::new(tables, layout, limits);
+        core.oom_score_adj.store(i32::from(oom_score_adj) as u32, Ordering::Relaxed);
         let core = match self.cores.allocate(self.frames(), &pin, core) {
             Ok(core) => core,
             Err(error) => {

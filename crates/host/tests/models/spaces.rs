@@ -143,6 +143,25 @@ fn shuttle_two_threads_grow_one_stack() {
     });
 }
 
+/// A thread that is told of the mappings touches one for the first time. Another one waits to add a mapping.
+#[test]
+fn shuttle_a_thread_that_is_told_of_mappings_faults_beside_a_mapping() {
+    check_space(2, |machine, space| {
+        map(space, ADDR, 1);
+        thread::scope(|scope| {
+            spawn_on(scope, machine, 0, space, |program| {
+                space.for_each_mapping_figures(|figures| {
+                    program.write_u64(figures.mapping.range.start(), 1).expect("mapped");
+                });
+            });
+            spawn_on(scope, machine, 1, space, |_| {
+                map_at(space, ELSEWHERE.0, PAGE, RW);
+            });
+        });
+        assert_eq!(space.figures().mapped, 2 * PAGE);
+    });
+}
+
 /// Faults look VMAs up without a lock while others are split off, freed and made again in the same memory.
 #[test]
 fn shuttle_a_lookup_without_locks_against_mappings_that_come_and_go() {

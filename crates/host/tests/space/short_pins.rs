@@ -6,8 +6,12 @@
 mod machine;
 
 use crate::common::*;
-use machine::{Machine, after_each_hold, most_under_a_pin, run_on};
+use machine::{
+    Machine, ONE, after_each_hold, exhaust, most_holds_under_a_pin, most_under_a_pin, put_all, run_on,
+};
 use quire_mm::{Memory, MemoryConfig};
+use quire_reclaim::Policy;
+use quire_space::{Need, Reclaim};
 
 /// Hazard: a split looks for zeros in the pages of all mappings of a folio with interrupts off. Under one pin
 /// it looks at those of one mapping, twice.
@@ -53,4 +57,69 @@ fn a_child_comes_to_the_memcg_where_its_parent_is_in_the_end() {
     let child = after_each_hold(LockClass::PteTable, step, || parent.fork()).unwrap();
     assert_eq!((parent.memcg(), child.memcg()), (next, next));
     memory.remove_memcg(old).unwrap();
+}
+
+/// Hazard: the OOM killer chooses a child that is still being made, whose memory is its parent's.
+#[test]
+fn the_child_of_a_fork_under_way_is_not_chosen() {
+    run_on(0);
+    let config = MemoryConfig { min_free_kib: Some(0), oom: OomAction::Kill, ..MemoryConfig::default() };
+    let memory: &'static _ = Box::leak(Box::new(Memory::new(Machine::new(&[(0, 4096)], 1), config).unwrap()));
+    let parent: &'static _ = Box::leak(Box::new(memory.create_space().unwrap()));
+    let request = MapRequest::anonymous(MIB2, RW).at(VirtAddr(1 << 30), MapFlags::FIXED);
+    let area = parent.mmap(&request).unwrap();
+    (0..8).for_each(|at| parent.fault(page(area, at), Access::Write).unwrap());
+    let mut dropped = 0;
+    let step = move || {
+        dropped += 1;
+        if dropped % 2 == 1 {
+            // The lock of the other table of two is still held.
+            return;
+        }
+        let mut made = 0;
+        memory.for_each_resident(|id, resident| {
+            made += if id == parent.id() { 0 } else { resident.anonymous };
+        });
+        // It has as much as its parent, and comes before it in the list.
+        if made == 8 * PAGE && !parent.is_killed() {
+            let _ = Policy.out_of_memory(memory.spaces(), Need::Frames(Order::PMD));
+        }
+    };
+    let child = after_each_hold(LockClass::PteTable, step, || parent.fork()).unwrap();
+    assert_eq!((parent.is_killed(), child.is_killed()), (true, false));
+    assert_eq!(child.oom_score_adj(), parent.oom_score_adj());
+}
+
+/// Hazard: all frames that waited for readers are freed with interrupts off, for a fault that finds no other
+/// memory. Under one pin a portion is freed.
+#[test]
+fn what_waited_for_readers_is_freed_under_short_pins() {
+    const TABLES: u64 = 8000;
+    const MOST: u64 = 60;
+    run_on(0);
+    let config =
+        MemoryConfig { overcommit: Overcommit::Always, min_free_kib: Some(0), ..MemoryConfig::default() };
+    let memory = Memory::new(Machine::new(&[(0, 1 << 15)], 1), config).unwrap();
+    let frames = memory.frames();
+    let space = memory.create_space().unwrap();
+    let map = |addr: u64, len: u64| {
+        space.mmap(&MapRequest::anonymous(len, RW).at(VirtAddr(addr), MapFlags::FIXED)).unwrap()
+    };
+    let (sparse, other) = (map(1 << 40, TABLES * MIB2), map(1 << 30, 2 * PAGE));
+    (0..TABLES).for_each(|nth| space.fault(VirtAddr(sparse.0 + nth * MIB2), Access::Write).unwrap());
+    space.fault(other, Access::Write).unwrap();
+    let taken = {
+        let pin = frames.platform().pin();
+        let _reader = frames.epoch().enter(&pin);
+        // What is retired from now on waits for the fault's section of the epoch, too.
+        frames.push_epoch();
+        space.munmap(sparse, TABLES * MIB2).unwrap();
+        exhaust(frames, ONE)
+    };
+    let before = frames.events().sum(VmEvent::LimboFreed);
+    let (fault, holds) = most_holds_under_a_pin(|| space.fault(page(other, 1), Access::Write));
+    fault.unwrap();
+    assert!(frames.events().sum(VmEvent::LimboFreed) - before >= TABLES, "all of them were freed");
+    assert!(holds <= MOST, "{holds} locks under one pin");
+    put_all(frames, taken, Order::ZERO);
 }

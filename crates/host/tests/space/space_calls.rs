@@ -2,6 +2,7 @@
 //! Linux's.
 
 use crate::common::*;
+use std::fmt;
 
 const BASE: u64 = GIB;
 
@@ -36,6 +37,49 @@ fn mincore_tells_its_caller_with_no_lock_held() {
     };
     space.mincore(addr, 3 * PAGE, tell).unwrap();
     assert_eq!(told, [false, true, false]);
+}
+
+/// Hazard: a program reads of its mappings into a stack that has to grow for it. The text came under the mmap
+/// lock, which the growth waits for: for ever.
+#[test]
+fn texts_of_mappings_are_told_with_no_lock_held() {
+    struct Below<'a> {
+        put: &'a dyn Fn(u64),
+        text: String,
+    }
+    impl fmt::Write for Below<'_> {
+        fn write_str(&mut self, text: &str) -> fmt::Result {
+            self.text.push_str(text);
+            (self.put)(self.text.lines().count() as u64);
+            Ok(())
+        }
+    }
+    let machine = machine(16, 1);
+    let (cpu, space) = cpu_and_space(&machine);
+    let stack = VirtAddr(BASE + MIB2);
+    // More than are looked at at once.
+    for nth in 0..40 {
+        map_at(&space, 2 * BASE + 2 * nth * PAGE, PAGE, RW);
+    }
+    let request = MapRequest::anonymous(PAGE, RW).at(stack, MapFlags::FIXED | MapFlags::GROWSDOWN);
+    space.mmap(&request).unwrap();
+    let put = |line: u64| {
+        write(&cpu, &space, VirtAddr(stack.0 - line * PAGE), line);
+        space.munmap(VirtAddr(3 * BASE), PAGE).unwrap();
+    };
+    let mut all = Below { put: &put, text: String::new() };
+    maps(&space, &mut all).unwrap();
+    assert_eq!(all.text.lines().count(), 41);
+    let mut last = 0;
+    space.for_each_mapping(|mapping| {
+        put(50);
+        last = mapping.range.end().0;
+    });
+    assert_eq!(last, 2 * BASE + 79 * PAGE);
+    let put = |line: u64| put(60 + line / 100);
+    let mut all = Below { put: &put, text: String::new() };
+    smaps(&space, &mut all).unwrap();
+    assert_eq!(all.text.lines().filter(|line| line.starts_with("VmFlags:")).count(), 41);
 }
 
 /// An address that cannot be mapped at all fails before one that is only not aligned.

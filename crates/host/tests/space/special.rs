@@ -5,6 +5,7 @@ use crate::common::*;
 
 const BASE: u64 = GIB;
 const READ_EXEC: VmFlags = VmFlags::READ.union(VmFlags::EXEC);
+const RW_FLAGS: VmFlags = VmFlags::READ.union(VmFlags::WRITE);
 
 /// What a ring of perf events has.
 const RING: VmFlags =
@@ -75,6 +76,45 @@ fn a_part_of_a_special_mapping_is_not_split_off() {
     assert_eq!(ranges(&child), [(moved.0, moved.0 + 3 * PAGE)]);
     assert_eq!(space.munmap(VirtAddr(BASE), GIB), Ok(()));
     assert_eq!(ranges(&space), []);
+}
+
+/// Hazard: a part of a mapping that may not be divided becomes a part of its neighbour, which has the same flags.
+#[test]
+fn a_part_of_a_whole_mapping_does_not_merge_with_its_neighbour() {
+    let machine = machine(16, 1);
+    let (_cpu, space) = cpu_and_space(&machine);
+    let whole = |addr: u64, flags: VmFlags| {
+        let range = VirtRange::new(VirtAddr(addr), page(VirtAddr(addr), 2));
+        let flags = VmFlags::READ | VmFlags::MAY_ACCESS | VmFlags::WHOLE | flags;
+        space.install(&Mapping { range, flags, page_offset: addr / PAGE, file: None }).unwrap();
+    };
+    whole(BASE, VmFlags::RAND_READ);
+    whole(BASE + 2 * PAGE, VmFlags::empty());
+    let before = ranges(&space);
+    let part = space.madvise(page(VirtAddr(BASE), 2), PAGE, Advice::Random);
+    assert_eq!(errno(part), Some(Errno::EINVAL));
+    assert_eq!(space.madvise(page(VirtAddr(BASE), 2), 2 * PAGE, Advice::Random), Ok(()));
+    assert_eq!(ranges(&space), before, "as a whole neither does it");
+    assert_audit(&machine);
+}
+
+/// The kernel's data page for the vdso is a mapping of page frames, and the vdso is not.
+#[test]
+fn mappings_of_page_frames_are_not_populated() {
+    let machine = machine(16, 1);
+    let (_cpu, space) = cpu_and_space(&machine);
+    let map = |addr: u64, flags: VmFlags| {
+        let range = VirtRange::new(VirtAddr(addr), page(VirtAddr(addr), 1));
+        let flags = flags | VmFlags::MAY_ACCESS | VmFlags::DONTEXPAND | VmFlags::WHOLE;
+        space.install(&Mapping { range, flags, page_offset: addr / PAGE, file: None }).unwrap();
+        [Advice::PopulateRead, Advice::PopulateWrite]
+            .map(|advice| errno(space.madvise(range.start(), PAGE, advice)))
+    };
+    let refused = [Some(Errno::EINVAL); 2];
+    assert_eq!(map(BASE, VmFlags::READ | VmFlags::IO | VmFlags::PFNMAP), refused, "[vvar]");
+    assert_eq!(map(BASE + 4 * PAGE, RW_FLAGS | VmFlags::IO), refused);
+    assert_eq!(map(BASE + 8 * PAGE, RW_FLAGS | VmFlags::PFNMAP), refused);
+    assert_eq!(map(BASE + 12 * PAGE, READ_EXEC), [None, refused[1]], "[vdso]");
 }
 
 /// A private mapping of `/dev/zero` is anonymous memory that has a file.

@@ -1,6 +1,7 @@
 //! Which program is killed when memory is exhausted, and what happens if its memory does not come back.
 
 use crate::common::*;
+use crate::disk::Disk;
 use quire_frame::AllocRequest;
 use quire_host::swap::HostRam;
 use quire_reclaim::Policy;
@@ -139,7 +140,7 @@ fn a_killed_program_whose_mmap_lock_is_let_go_has_no_second_victim() {
                     std::thread::yield_now();
                 }
             };
-            cpu.run(|| first.for_each_mapping(|_| hold()));
+            cpu.run(|| first.with_mappings_held(hold));
         });
         is_held.recv().unwrap();
         grow(&cpu, second, || first.figures().resident == 0);
@@ -163,7 +164,7 @@ fn a_killed_program_whose_mmap_lock_is_held_is_not_waited_for() {
         scope.spawn(move || {
             let cpu = machine.vcpu(1).unwrap();
             cpu.run(|| {
-                first.for_each_mapping(|_| {
+                first.with_mappings_held(|| {
                     held.send(()).unwrap();
                     let _ = may_go.recv();
                 });
@@ -361,4 +362,54 @@ fn a_stack_grows_as_long_as_there_is_memory_to_free() {
         taken.into_iter().for_each(|pfn| frames.free(&pin, pfn, Order::ZERO).unwrap());
     });
     assert_audit(&machine);
+}
+
+/// Hazard: advice to collapse finds no free block of 2 MiB, and programs are killed for it, or gigabytes are
+/// paged out. As in Linux one reclaim is made for a block, and no program is killed.
+#[test]
+fn a_collapse_without_a_free_block_kills_no_program() {
+    const PAGES: u64 = MIB2 / PAGE;
+    for swap in [false, true] {
+        let policy = HugePolicy::MADVISE.with_sizes(OrderSet::PMD, SizeEnabled::Madvise);
+        let setup = Setup::mib(24).overcommit().huge(policy).with(|memory| memory.oom = OomAction::Kill);
+        let machine = setup.build();
+        if swap {
+            machine.memory().swapon(Disk::new(16384).0, SwapOnOptions::default()).unwrap();
+        }
+        let cpu = machine.vcpu(0).unwrap();
+        let [space, other] = [0, 1].map(|_| create_space(&machine));
+        let area = map_at(&space, GIB, 4 * MIB2, RW);
+        fill(&cpu, &space, area, 0..4 * PAGES, 1);
+        // Single pages fill the memory, and then every second one of some is free again.
+        let filler = map_at(&other, GIB, 16 * MIB2, RW);
+        let mut filled = 0;
+        while !is_nearly_full(&machine) {
+            write(&cpu, &other, page(filler, filled), filled);
+            filled += 1;
+        }
+        for at in (0..128).step_by(2) {
+            other.madvise(page(filler, at), PAGE, Advice::DontNeed).unwrap();
+        }
+        space.madvise(area, 4 * MIB2, Advice::HugePage).unwrap();
+        let result = space.madvise(area, 4 * MIB2, Advice::Collapse);
+        if !swap {
+            assert_eq!(result.map_err(Error::errno), Err(Errno::ENOMEM));
+        }
+        assert_eq!(
+            (space.is_killed(), other.is_killed(), count(&machine, VmEvent::OomKill)),
+            (false, false, 0)
+        );
+        // One reclaim for each block, and what is swapped in for it.
+        let written = count(&machine, VmEvent::Pswpout);
+        assert!(written <= 4 * 2 * PAGES, "{written} pages were written");
+        assert_filled(&cpu, &space, area, 0..4 * PAGES, 1);
+        assert_audit(&machine);
+    }
+}
+
+/// Whether less is free than background reclaim would leave.
+fn is_nearly_full(machine: &Machine) -> bool {
+    let frames = machine.memory().frames();
+    frames.drain_all(&frames.platform().pin());
+    !frames.is_above_high()
 }

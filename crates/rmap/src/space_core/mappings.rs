@@ -48,6 +48,12 @@ impl<P: Platform> Mappings<'_, P> {
         self.entries().map(|(_, vma)| vma)
     }
 
+    /// Those that end after `addr`, lowest first.
+    #[inline]
+    pub fn iter_from(&self, addr: VirtAddr) -> impl Iterator<Item = &Vma> {
+        self.view.entries(VirtRange::new(addr, VirtAddr(u64::MAX))).map(|entry| self.vma(entry))
+    }
+
     /// The mappings, lowest first, each with its range as the tree has it.
     #[inline]
     pub fn entries(&self) -> impl Iterator<Item = (VirtRange, &Vma)> {

@@ -31,7 +31,8 @@ impl Proposal {
     /// Whether the proposal merges with `previous`, which ends where it starts, and with `next`, which starts
     /// where it ends. A neighbour that is not adjacent never merges.
     pub fn merges(&self, previous: Option<&VmaSnapshot>, next: Option<&VmaSnapshot>) -> MergeChoice {
-        if self.flags.intersects(VmFlags::SPECIAL) {
+        // What is not divided has no part that a neighbour could have, nor one of a neighbour's.
+        if self.flags.intersects(VmFlags::SPECIAL | VmFlags::WHOLE) {
             return MergeChoice { previous: false, next: false };
         }
         let with_previous = previous.filter(|previous| {
@@ -135,6 +136,10 @@ mod tests {
         let mut special = proposal(0x2000, 0x3000);
         special.flags |= VmFlags::IO;
         assert!(!special.merges(Some(&low), None).previous);
+        let mut whole = snapshot(0x1000, 0x2000, 0);
+        whole.flags |= VmFlags::WHOLE;
+        let part = Proposal { flags: whole.flags, ..proposal(0x2000, 0x3000) };
+        assert!(!part.merges(Some(&whole), None).previous);
         assert!(!proposal(0x5000, 0x6000).merges(Some(&low), None).previous);
     }
 }

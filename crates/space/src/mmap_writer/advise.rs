@@ -76,12 +76,20 @@ enum Effect {
     Free,
     /// They are deactivated, or reclaimed at once.
     Age(Ageing),
-    /// Blocks become large folios.
-    Collapse,
     /// Guard pages take the place of the pages.
     Guard,
     /// Guard pages go.
     Unguard,
+}
+
+/// How far a collapse came in a mapping: a block, and what became of those before it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReachedBlock {
+    pub(crate) at: VirtAddr,
+    /// Blocks of the mapping that are collapsed.
+    done: u64,
+    /// Why the last one of the others is not.
+    last: Error,
 }
 
 impl<'s, P: Platform> MmapWriter<'s, P> {
@@ -153,7 +161,6 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
                 Error::MapCountLimit => Error::MapCountLimitAgain,
                 other => other,
             }),
-            Effect::Collapse => self.collapse_part(vma, part),
             Effect::Guard => self.guard_part(vma, part, gather),
             Effect::Unguard => {
                 self.tables().remove_guards(part, snapshot.permissions());
@@ -182,9 +189,24 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
 }
 
 impl<'s, P: Platform> MmapWriter<'s, P> {
+    /// Collapses each aligned block of `range`. Without memory for one it fails, and `reached` is that block: the
+    /// next call goes on from there.
+    pub(crate) fn collapse(
+        &mut self,
+        range: VirtRange,
+        reached: &mut Option<ReachedBlock>,
+    ) -> Result<(), Error> {
+        self.advise_mappings(range, |writer, vma, part| writer.collapse_part(vma, part, reached))
+    }
+
     /// Collapses each aligned block in `part` of `vma`. As in Linux, it continues after a block that cannot
     /// be collapsed, and returns the last failure; but a block without a table ends it.
-    fn collapse_part(&mut self, vma: &'s Vma, part: VirtRange) -> Result<(), Error> {
+    fn collapse_part(
+        &mut self,
+        vma: &'s Vma,
+        part: VirtRange,
+        reached: &mut Option<ReachedBlock>,
+    ) -> Result<(), Error> {
         let snapshot = vma.snapshot();
         let policy = self.spaces.huge().policy();
         let orders = policy.orders(HugeUse::Collapse, snapshot.flags, self.core.huge_disable.load());
@@ -194,23 +216,34 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         {
             return Err(Error::WrongMapping);
         }
-        let (mut at, end) = huge_borders::<P>(part.start(), part.end());
+        let (start, end) = huge_borders::<P>(part.start(), part.end());
         let block = P::Paging::entry_bytes(Level::PMD);
         // Linux compares with this number even where the end lies before the start.
-        let mut missing = end.0.wrapping_sub(at.0) / block;
-        let mut last = Error::WrongMapping;
-        while at < end {
-            match self.collapse_with_room(vma, at) {
-                Ok(()) => missing -= 1,
-                Err(CollapseError::Unfit | CollapseError::Swapped) => last = Error::WrongMapping,
-                Err(CollapseError::Busy) => last = Error::Busy,
+        let blocks = end.0.wrapping_sub(start.0) / block;
+        let mut now = ReachedBlock { at: start, done: 0, last: Error::WrongMapping };
+        match *reached {
+            Some(before) if (start..end).contains(&before.at) => now = before,
+            // All of it was collapsed.
+            Some(before) if start < end && end <= before.at => return Ok(()),
+            _ => {}
+        }
+        while now.at < end {
+            match self.collapse_with_room(vma, now.at) {
+                Ok(()) => now.done += 1,
+                // Pages that the call had swapped in were reclaimed for a block.
+                Err(CollapseError::Swapped) if reached.is_some() => now.last = Error::Busy,
+                Err(CollapseError::Unfit | CollapseError::Swapped) => now.last = Error::WrongMapping,
+                Err(CollapseError::Busy) => now.last = Error::Busy,
                 Err(CollapseError::NoTable) => return Err(Error::WrongMapping),
-                Err(CollapseError::OutOfMemory(error)) => return Err(error.into()),
+                Err(CollapseError::OutOfMemory(error)) => {
+                    *reached = Some(now);
+                    return Err(error.into());
+                }
                 Err(CollapseError::OverLimit(_)) => return Err(Error::MemcgLimit),
             }
-            at = VirtAddr(at.0 + block);
+            now.at = VirtAddr(now.at.0 + block);
         }
-        if missing == 0 { Ok(()) } else { Err(last) }
+        if now.done == blocks { Ok(()) } else { Err(now.last) }
     }
 }
 
@@ -254,8 +287,10 @@ fn effect(vma: &VmaSnapshot, advice: Advice) -> Result<Effect, Error> {
         Advice::Normal => Ok(Effect::Flags(flags - reading)),
         Advice::Random => Ok(Effect::Flags((flags - reading) | VmFlags::RAND_READ)),
         Advice::Sequential => Ok(Effect::Flags((flags - reading) | VmFlags::SEQ_READ)),
-        // These never get here: they change no mapping.
-        Advice::WillNeed | Advice::PopulateRead | Advice::PopulateWrite => Ok(Effect::None),
+        // These never get here: they are calls of their own.
+        Advice::WillNeed | Advice::PopulateRead | Advice::PopulateWrite | Advice::Collapse => {
+            Ok(Effect::None)
+        }
         Advice::DontNeed => refuse_if(flags.intersects(VmFlags::LOCKED | VmFlags::PFNMAP), drop),
         Advice::DontNeedLocked => refuse_if(flags.contains(VmFlags::PFNMAP), drop),
         Advice::Free => refuse_if(
@@ -264,7 +299,6 @@ fn effect(vma: &VmaSnapshot, advice: Advice) -> Result<Effect, Error> {
         ),
         Advice::Cold => refuse_if(flags.intersects(UNLISTED), Effect::Age(Ageing::Cold)),
         Advice::PageOut => refuse_if(flags.intersects(UNLISTED), Effect::Age(Ageing::PageOut)),
-        Advice::Collapse => Ok(Effect::Collapse),
         Advice::GuardInstall => refuse_if(flags.intersects(UNGUARDED | VmFlags::LOCKED), Effect::Guard),
         Advice::GuardRemove => refuse_if(flags.intersects(UNGUARDED), Effect::Unguard),
         Advice::DontFork => Ok(Effect::Flags(flags | VmFlags::DONTCOPY)),

@@ -4,9 +4,11 @@ use super::page_range;
 use crate::error::Error;
 use crate::faults::PopulateError;
 use crate::mmap_writer::Advice;
-use crate::mmap_writer::MmapWriter;
+use crate::mmap_writer::{MmapWriter, ReachedBlock};
 use crate::space::Space;
-use quire_arch::{Access, Platform, VirtAddr};
+use quire_arch::{Access, Level, PagingFormat, Platform, VirtAddr, VirtRange};
+use quire_frame::AllocError;
+use quire_pagetable::Tables;
 
 impl<P: Platform> Space<'_, P> {
     /// Gives advice on the pages that `len` bytes from `addr` touch.
@@ -24,12 +26,31 @@ impl<P: Platform> Space<'_, P> {
             Advice::PopulateWrite => {
                 self.populate_all(range, Some(Access::Write)).map_err(PopulateError::as_advice_error)
             }
-            Advice::Collapse => {
-                self.swap_in_for_collapse(range);
-                self.with_reclaim(|| MmapWriter::begin(self.spaces, self.core()).advise(range, advice))
-            }
+            Advice::Collapse => self.collapse(range),
             // Advice may be given twice.
             _ => self.with_reclaim(|| MmapWriter::begin(self.spaces, self.core()).advise(range, advice)),
+        }
+    }
+    /// As in Linux one reclaim is made for each block for which there is no free one, with no lock held, and no
+    /// program is killed for it.
+    fn collapse(&self, range: VirtRange) -> Result<(), Error> {
+        let mut reached = None;
+        let mut wanted = range;
+        loop {
+            self.swap_in_for_collapse(wanted);
+            let before = reached.map(|block: ReachedBlock| block.at);
+            let result = MmapWriter::begin(self.spaces, self.core()).collapse(range, &mut reached);
+            let (Err(Error::NoFrames(AllocError::OutOfMemory)), Some(order), Some(block)) =
+                (result, Tables::<P>::huge_order(), reached)
+            else {
+                return result;
+            };
+            if before == Some(block.at) || self.is_killed() || !self.spaces.free_for_wish(order) {
+                return result;
+            }
+            // What was reclaimed may be of the block itself.
+            let end = VirtAddr(block.at.0 + P::Paging::entry_bytes(Level::PMD));
+            wanted = VirtRange::new(block.at, end);
         }
     }
 }

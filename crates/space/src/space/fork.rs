@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use crate::mmap_writer::MmapWriter;
+use crate::space::OOM_SCORE_ADJ_NEVER;
 use crate::space::Space;
 use quire_arch::Platform;
 use quire_frame::AllocError;
@@ -22,9 +23,9 @@ impl<'m, P: Platform> Space<'m, P> {
     fn fork_once(&self) -> Result<Space<'m, P>, Error> {
         let core = self.core();
         // The child is dropped on every early return, which frees what it got so far. Locks are not
-        // inherited, nor is MCL_FUTURE.
-        let child =
-            Self::create_once(self.spaces, core.layout, core.limits.load())?.acting_with(self.rights());
+        // inherited, nor is MCL_FUTURE. Until the end the OOM killer does not choose it: no program runs in it.
+        let child = Self::create_once(self.spaces, core.layout, core.limits.load(), OOM_SCORE_ADJ_NEVER)?
+            .acting_with(self.rights());
         let section = MmapWriter::begin(self.spaces, core);
         if core.is_killed() {
             // Pages may have been removed already, and the child would read zeros. On Linux the signal ends
@@ -34,12 +35,12 @@ impl<'m, P: Platform> Space<'m, P> {
         child.core().brk.store(self.program_break().0, Ordering::Relaxed);
         child.set_huge_disable(self.huge_disable());
         child.set_exec_gain(self.exec_gain().inherited())?;
-        child.set_oom_score_adj(self.oom_score_adj());
         // What is copied at once is charged there.
         child.follow_memcg(self);
         section.copy_to(child.core())?;
         // The parent may have changed it since. As in Linux, the child is where its parent is in the end.
         child.follow_memcg(self);
+        child.set_oom_score_adj(self.oom_score_adj());
         Ok(child)
     }
 }

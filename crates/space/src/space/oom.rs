@@ -5,6 +5,9 @@ use crate::mmap_writer::MmapWriter;
 use quire_arch::Platform;
 use quire_sync::atomic::Ordering;
 
+/// The OOM adjustment of a program that is never chosen.
+pub const OOM_SCORE_ADJ_NEVER: i16 = -1000;
+
 /// What became of the memory of a killed space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reap {
@@ -24,7 +27,7 @@ impl<P: Platform> Space<'_, P> {
 
     /// Sets it; what lies outside of the bounds is clamped to them.
     pub fn set_oom_score_adj(&self, adjustment: i16) {
-        let bounded = i32::from(adjustment.clamp(-1000, 1000));
+        let bounded = i32::from(adjustment.clamp(OOM_SCORE_ADJ_NEVER, 1000));
         self.core().oom_score_adj.store(bounded as u32, Ordering::Relaxed);
     }
 

@@ -1,11 +1,10 @@
 //! The contents of `/proc/PID/smaps`.
 
 use crate::space::{Mapping, Space};
-use quire_arch::{Entry, Leaf, LeafFlags, PAGE_SIZE, Platform, VirtRange};
+use quire_arch::{Entry, Leaf, LeafFlags, PAGE_SIZE, Platform, VirtAddr, VirtRange};
 use quire_frame::{FrameFlags, Kind};
 use quire_pagetable::Tables;
 use quire_rmap::VmFlags;
-use quire_rmap::Vma;
 use quire_swap::SlotId;
 use quire_thp::HugeUse;
 
@@ -126,21 +125,29 @@ impl MappingFigures {
 }
 
 impl<P: Platform> Space<'_, P> {
-    /// Calls `visit` with each mapping, lowest first, and its pages at this moment.
+    /// Calls `visit` with each mapping, lowest first, and its pages at this moment. No lock is held then, as
+    /// for [`for_each_mapping`](Self::for_each_mapping).
     #[doc(hidden)]
     pub fn for_each_mapping_figures(&self, mut visit: impl FnMut(&MappingFigures)) {
-        let core = self.core();
-        let tables = self.tables();
-        let mappings = core.read_mappings(self.spaces.platform());
-        for snapshot in mappings.iter().map(Vma::snapshot) {
-            let orders =
-                self.spaces.huge().policy().orders(HugeUse::Smaps, snapshot.flags, core.huge_disable.load());
-            let eligible = snapshot.backing.is_anonymous() && !orders.fitting(snapshot.range).is_empty();
-            let mut figures = MappingFigures::new(Mapping::of(&snapshot), eligible);
-            figures.count(&tables, snapshot.range);
-            figures.finish();
+        let mut at = VirtAddr(0);
+        while let Some(figures) = self.figures_from(at) {
             visit(&figures);
+            at = figures.mapping.range.end();
         }
+    }
+
+    /// The lowest mapping that ends after `addr`, and its pages.
+    fn figures_from(&self, addr: VirtAddr) -> Option<MappingFigures> {
+        let core = self.core();
+        let mappings = core.read_mappings(self.spaces.platform());
+        let snapshot = mappings.first_ending_after(addr)?.snapshot();
+        let orders =
+            self.spaces.huge().policy().orders(HugeUse::Smaps, snapshot.flags, core.huge_disable.load());
+        let eligible = snapshot.backing.is_anonymous() && !orders.fitting(snapshot.range).is_empty();
+        let mut figures = MappingFigures::new(Mapping::of(&snapshot), eligible);
+        figures.count(&self.tables(), snapshot.range);
+        figures.finish();
+        Some(figures)
     }
 
     /// Calls `visit` with the anonymous pages of every mapping, lowest first, and whether they are in memory

@@ -47,6 +47,13 @@ impl<'s, P: Platform> Spaces<P> {
         })
     }
 
+    /// Frees memory for a folio of `order` that a program can do without: no program is killed for it. Returns
+    /// whether a retry is worthwhile.
+    #[cold]
+    pub(crate) fn free_for_wish(&self, order: Order) -> bool {
+        self.stalled(|| self.free_some(AllocError::OutOfMemory, Need::Frames(order)))
+    }
+
     /// Makes a retry worthwhile for the program in `core`, perhaps with a swapped-in folio, or returns its
     /// error. The time is counted as a memory stall.
     pub(crate) fn resolve_refusal(
@@ -162,7 +169,7 @@ impl<'s, P: Platform> Spaces<P> {
         let mut freed = 0;
         if let Need::Frames(_) = need {
             if cause == AllocError::OutOfMemory {
-                freed += self.frames().reap_all(&self.platform().pin());
+                freed += self.frames().reap_all_in_portions();
             }
             freed += self.thp().shrink_huge_zero();
             freed += self.thp().split_deferred(FREED_AT_ONCE.saturating_sub(freed));
