@@ -15,7 +15,7 @@ pub struct KernelCosts {
 /// As measured on Linux 6.18 on x86-64.
 impl Default for KernelCosts {
     fn default() -> Self {
-        Self { thread: 22 << 10, process: 30 << 10, mapping: 544 }
+        Self { thread: 22 << 10, process: 14 << 10, mapping: 544 }
     }
 }
 
