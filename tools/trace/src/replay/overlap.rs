@@ -9,9 +9,9 @@ use std::mem::{size_of, size_of_val};
 use std::ops::Range;
 
 /// Events that are looked at ahead. A call stands where it ended at the latest.
-const MOST_AHEAD: usize = 1 << 16;
+const MOST_AHEAD: usize = 1 << 18;
 /// Their bytes, without those of the last one.
-const MOST_BYTES: usize = 32 << 20;
+const MOST_BYTES: usize = 64 << 20;
 /// Bytes of which `mincore` is asked in a call that is tried: it writes a byte for each page.
 const MOST_ASKED: u64 = 1 << 30;
 /// Bytes that a call that is tried brings in.
@@ -30,6 +30,9 @@ pub(super) struct LaterCall {
 pub(super) trait Upcoming {
     /// Calls that change mappings and overlap with others, as far as one may look ahead, in their order.
     fn changes(&mut self) -> &VecDeque<LaterCall>;
+
+    /// Whether there may be more of them than [`changes`](Self::changes) can have come to.
+    fn is_cut(&self) -> bool;
 
     /// The event of this number, if [`changes`](Self::changes) has come to it.
     fn get(&self, number: u64) -> Option<&Event>;
@@ -100,6 +103,10 @@ impl<E: Borrow<Event>, I: Iterator<Item = Result<E, TraceError>>> Upcoming for A
             self.buffer.push_back(item);
         }
         &self.changes
+    }
+
+    fn is_cut(&self) -> bool {
+        self.buffer.len() >= MOST_AHEAD || self.bytes >= MOST_BYTES
     }
 
     fn get(&self, number: u64) -> Option<&Event> {

@@ -375,3 +375,18 @@ fn a_difference_counts_as_untried_where_an_order_was_left_out() {
     let drop = |window| drop_page(Some(window), 0, ENOMEM);
     assert_eq!(untried(many.clone(), &[lock_all, drop((2, 7)), drop((101, 104))]), (2, 0, 1));
 }
+
+/// A large mlock locks when it begins, and ends when all is populated. What other threads did meanwhile can be
+/// any number of events. A replay looks far ahead, and says where that was not far enough.
+#[test]
+fn a_change_that_ends_long_after_it_began_refuses_what_is_before_its_end() {
+    let ends_after = |events: u64| {
+        let mut calls = vec![drop_page(Some((1000, 1001)), 0, EINVAL)];
+        calls.extend((0..events).map(|number| touch(DROPPER, 2000 + number, 40, ALLOWED)));
+        calls.push(lock((500, 3000 + events)));
+        let process = replay(&calls);
+        (process.mismatches, process.reordered, process.untried)
+    };
+    assert_eq!(ends_after(100_000), (0, 1, 0));
+    assert_eq!(ends_after(300_000), (1, 0, 1));
+}

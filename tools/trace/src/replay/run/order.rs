@@ -229,6 +229,9 @@ impl Run<'_> {
         upcoming: &mut dyn Upcoming,
     ) -> Option<(Vec<Step>, Vec<Course<u64>>)> {
         let number = self.task(task)?.number;
+        upcoming.changes();
+        // A change that lies too far away is not tried.
+        self.order.short |= upcoming.is_cut();
         let later = upcoming.changes();
         let looked_at = later.len().min(MOST_LOOKED_AT);
         if !self.order.spend(looked_at as u64 / LOOKED_AT) {
