@@ -271,10 +271,13 @@ fn effect(
 }
 
 /// RAM in which the program has to page out and still fits. It is tried with less and less of its anonymous
-/// memory.
+/// memory; without any, there is nothing to page out.
 fn shortage(replay: &Replay, huge: HugeConfig, base: &ReplayReport) -> Result<Option<Shortage>, AdviseError> {
     let life = base.life.clone().unwrap_or_default();
     let anonymous = life.at_peak.anonymous;
+    if anonymous == 0 {
+        return Ok(None);
+    }
     let fixed = life.peak_resident.saturating_sub(anonymous) + life.peak_page_tables + OWN_BYTES;
     for share in [4, 3, 2] {
         let memory = (fixed + anonymous / 6 * share).next_multiple_of(1 << 20);

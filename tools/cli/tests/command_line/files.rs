@@ -184,6 +184,7 @@ fn a_limit_of_files_is_a_full_disk_for_each_command() {
         &["advise", file, "--no-limits", "--report", "new"],
         &["replay", file, "--memory", "64M", "--swap", "file:64M", "--assume-no-reuse"],
         &["man", "."],
+        &["diff", "--ops", "1000", "--concurrent", "0"],
     ] {
         let output = under_limit(arguments);
         let said = String::from_utf8_lossy(&output.stderr);

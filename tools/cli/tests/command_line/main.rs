@@ -6,6 +6,7 @@ mod compare;
 mod ends;
 mod escapes;
 mod files;
+mod hostile;
 mod input;
 mod lab;
 mod limits;

@@ -49,6 +49,7 @@ pub(super) enum Step {
     Query,
     TooMany,
     Pidfd,
+    FileSize,
 }
 
 impl Step {
@@ -61,6 +62,7 @@ impl Step {
             (Self::Query, "PROCMAP_QUERY is not known (Linux 6.11 or later is needed)"),
             (Self::TooMany, "too many mappings cannot be given up"),
             (Self::Pidfd, "no pidfd of the process that compares"),
+            (Self::FileSize, "File too large: `ulimit -f` does not allow the 1 TiB of its memory file"),
         ]
         .into_iter()
         .find_map(|(step, what)| (step as u32 == number).then_some(what))
@@ -156,7 +158,11 @@ fn open_files(board: &Board) {
     match memfd_create(c"quire-diff", MFdFlags::empty()) {
         Ok(file) => {
             let file = file.as_raw_fd() as u64;
-            plain(Plain::Ftruncate, file, FILE_BYTES);
+            match plain(Plain::Ftruncate, file, FILE_BYTES) {
+                0 => {}
+                error if error == -i64::from(libc::EFBIG) => fail(board, Step::FileSize, error),
+                error => fail(board, Step::File, error),
+            }
             plain(Plain::Dup2, file, FILE.into());
         }
         Err(error) => fail(board, Step::File, -(error as i64)),
