@@ -409,8 +409,9 @@ impl<P: Platform> Swap<P> {
     fn reap_of(&self, device: &Device<P>) {
         let mut any = false;
         device.backing().reap(self.device_memory(), &mut |io, result| {
-            let Some(marks) = self.complete(device, io, result) else { return };
+            // The device may have room for a request again, whatever this one was.
             any = true;
+            let Some(marks) = self.complete(device, io, result) else { return };
             // Its lock was left for the one that completes it. Of one that a thread waits for nothing is
             // known once it is completed.
             if io.direction == Direction::Read && marks.contains(FrameFlags::UNATTENDED) {
