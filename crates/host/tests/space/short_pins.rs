@@ -7,8 +7,9 @@ mod machine;
 
 use crate::common::*;
 use machine::{
-    Machine, ONE, after_each_hold, exhaust, most_holds_under_a_pin, most_under_a_pin, put_all, run_on,
+    Machine, ONE, TEST, after_each_hold, exhaust, most_holds_under_a_pin, most_under_a_pin, put_all, run_on,
 };
+use quire_frame::AllocRequest;
 use quire_mm::{Memory, MemoryConfig};
 use quire_reclaim::Policy;
 use quire_space::{Need, Reclaim};
@@ -122,4 +123,43 @@ fn what_waited_for_readers_is_freed_under_short_pins() {
     assert!(frames.events().sum(VmEvent::LimboFreed) - before >= TABLES, "all of them were freed");
     assert!(holds <= MOST, "{holds} locks under one pin");
     put_all(frames, taken, Order::ZERO);
+}
+
+/// Hazard: a mapping is split while a collapse looks for a block with no lock held. Blocks of one part are counted as
+/// those of the other, and the call fails though all of them are collapsed.
+#[test]
+fn a_mapping_that_is_split_while_a_block_is_looked_for_is_collapsed() {
+    const BLOCKS: u64 = 3;
+    run_on(0);
+    let policy = HugePolicy::MADVISE.with_sizes(OrderSet::PMD, SizeEnabled::Madvise);
+    let config = MemoryConfig {
+        overcommit: Overcommit::Always,
+        min_free_kib: Some(0),
+        huge: HugeConfig { policy, ..HugeConfig::default() },
+        ..MemoryConfig::default()
+    };
+    let memory: &'static _ =
+        Box::leak(Box::new(Memory::new(Machine::new(&[(0, 1 << 13)], 1), config).unwrap()));
+    let frames = memory.frames();
+    let space: &'static _ = Box::leak(Box::new(memory.create_space().unwrap()));
+    let request = MapRequest::anonymous(BLOCKS * MIB2, RW).at(VirtAddr(1 << 30), MapFlags::FIXED);
+    let area = space.mmap(&request).unwrap();
+    (0..BLOCKS).for_each(|nth| space.fault(VirtAddr(area.0 + nth * MIB2), Access::Write).unwrap());
+    let waits = frames.allocate(&frames.platform().pin(), ONE).unwrap();
+    let mut taken = exhaust(frames, AllocRequest::new(Order::PMD, TEST));
+    // There is one for the first block.
+    put_all(frames, taken.pop(), Order::PMD);
+    let step = move || {
+        if frames.events().pmd_mapped() == 1 && !taken.is_empty() {
+            put_all(frames, taken.drain(..), Order::PMD);
+            space.madvise(area, MIB2, Advice::DontDump).unwrap();
+            let pin = frames.platform().pin();
+            let _reader = frames.epoch().enter(&pin);
+            // Something is free at once.
+            frames.retire(&pin, waits, Order::ZERO).unwrap();
+        }
+    };
+    let collapsed =
+        after_each_hold(LockClass::Mmap, step, || space.madvise(area, BLOCKS * MIB2, Advice::Collapse));
+    assert_eq!((collapsed, frames.events().pmd_mapped()), (Ok(()), BLOCKS));
 }

@@ -380,16 +380,7 @@ fn a_collapse_without_a_free_block_kills_no_program() {
         let [space, other] = [0, 1].map(|_| create_space(&machine));
         let area = map_at(&space, GIB, 4 * MIB2, RW);
         fill(&cpu, &space, area, 0..4 * PAGES, 1);
-        // Single pages fill the memory, and then every second one of some is free again.
-        let filler = map_at(&other, GIB, 16 * MIB2, RW);
-        let mut filled = 0;
-        while !is_nearly_full(&machine) {
-            write(&cpu, &other, page(filler, filled), filled);
-            filled += 1;
-        }
-        for at in (0..128).step_by(2) {
-            other.madvise(page(filler, at), PAGE, Advice::DontNeed).unwrap();
-        }
+        fill_with_single_pages(&machine, &cpu, &other);
         space.madvise(area, 4 * MIB2, Advice::HugePage).unwrap();
         let result = space.madvise(area, 4 * MIB2, Advice::Collapse);
         if !swap {
@@ -404,6 +395,46 @@ fn a_collapse_without_a_free_block_kills_no_program() {
         assert!(written <= 4 * 2 * PAGES, "{written} pages were written");
         assert_filled(&cpu, &space, area, 0..4 * PAGES, 1);
         assert_audit(&machine);
+    }
+}
+
+/// Hazard: a little that is free at once takes the place of the reclaim for a block, and advice to collapse fails
+/// while there is swap.
+#[test]
+fn a_collapse_reclaims_for_a_block_though_other_frames_are_free_at_once() {
+    const PAGES: u64 = MIB2 / PAGE;
+    let policy = HugePolicy::MADVISE.with_sizes(OrderSet::PMD, SizeEnabled::Madvise);
+    let policy = policy.with_sizes(orders(&[4]), SizeEnabled::Madvise);
+    let machine = Setup::mib(24).overcommit().huge(policy).build();
+    machine.memory().swapon(Disk::new(16384).0, SwapOnOptions::default()).unwrap();
+    let cpu = machine.vcpu(0).unwrap();
+    let [space, other] = [0, 1].map(|_| create_space(&machine));
+    let area = map_at(&space, GIB, MIB2, RW);
+    fill(&cpu, &space, area, 0..PAGES, 1);
+    // Half of a folio waits to be split.
+    let sparse = map_at(&space, 2 * GIB, 16 * PAGE, RW);
+    space.madvise(sparse, 16 * PAGE, Advice::HugePage).unwrap();
+    fill(&cpu, &space, sparse, 0..16, 1);
+    space.madvise(page(sparse, 8), 8 * PAGE, Advice::DontNeed).unwrap();
+    assert_eq!(machine.memory().spaces().memory().deferred_splits(), 1);
+    fill_with_single_pages(&machine, &cpu, &other);
+    space.madvise(area, MIB2, Advice::HugePage).unwrap();
+    let _ = space.madvise(area, MIB2, Advice::Collapse);
+    assert!(count(&machine, VmEvent::Pswpout) > 0, "nothing was reclaimed");
+    assert_filled(&cpu, &space, area, 0..PAGES, 1);
+    assert_audit(&machine);
+}
+
+/// Fills the memory with single pages, of which then every second one of some is free again.
+fn fill_with_single_pages(machine: &Machine, cpu: &Vcpu, space: &HostSpace<'_>) {
+    let filler = map_at(space, GIB, 16 * MIB2, RW);
+    let mut filled = 0;
+    while !is_nearly_full(machine) {
+        write(cpu, space, page(filler, filled), filled);
+        filled += 1;
+    }
+    for at in (0..128).step_by(2) {
+        space.madvise(page(filler, at), PAGE, Advice::DontNeed).unwrap();
     }
 }
 

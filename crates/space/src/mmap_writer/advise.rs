@@ -86,10 +86,8 @@ enum Effect {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReachedBlock {
     pub(crate) at: VirtAddr,
-    /// Blocks of the mapping that are collapsed.
-    done: u64,
-    /// Why the last one of the others is not.
-    last: Error,
+    /// Why the last one of those that are not collapsed is not.
+    failed: Option<Error>,
 }
 
 impl<'s, P: Platform> MmapWriter<'s, P> {
@@ -218,9 +216,10 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         }
         let (start, end) = huge_borders::<P>(part.start(), part.end());
         let block = P::Paging::entry_bytes(Level::PMD);
-        // Linux compares with this number even where the end lies before the start.
-        let blocks = end.0.wrapping_sub(start.0) / block;
-        let mut now = ReachedBlock { at: start, done: 0, last: Error::WrongMapping };
+        // Linux counts blocks even where the end lies before the start, and then misses some.
+        let failed = (end < start).then_some(Error::WrongMapping);
+        // The mapping may begin and end elsewhere than at the call before, so nothing is counted.
+        let mut now = ReachedBlock { at: start, failed };
         match *reached {
             Some(before) if (start..end).contains(&before.at) => now = before,
             // All of it was collapsed.
@@ -229,11 +228,11 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         }
         while now.at < end {
             match self.collapse_with_room(vma, now.at) {
-                Ok(()) => now.done += 1,
+                Ok(()) => {}
                 // Pages that the call had swapped in were reclaimed for a block.
-                Err(CollapseError::Swapped) if reached.is_some() => now.last = Error::Busy,
-                Err(CollapseError::Unfit | CollapseError::Swapped) => now.last = Error::WrongMapping,
-                Err(CollapseError::Busy) => now.last = Error::Busy,
+                Err(CollapseError::Swapped) if reached.is_some() => now.failed = Some(Error::Busy),
+                Err(CollapseError::Unfit | CollapseError::Swapped) => now.failed = Some(Error::WrongMapping),
+                Err(CollapseError::Busy) => now.failed = Some(Error::Busy),
                 Err(CollapseError::NoTable) => return Err(Error::WrongMapping),
                 Err(CollapseError::OutOfMemory(error)) => {
                     *reached = Some(now);
@@ -243,7 +242,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
             }
             now.at = VirtAddr(now.at.0 + block);
         }
-        if now.done == blocks { Ok(()) } else { Err(now.last) }
+        now.failed.map_or(Ok(()), Err)
     }
 }
 

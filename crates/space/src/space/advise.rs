@@ -31,6 +31,7 @@ impl<P: Platform> Space<'_, P> {
             _ => self.with_reclaim(|| MmapWriter::begin(self.spaces, self.core()).advise(range, advice)),
         }
     }
+
     /// As in Linux one reclaim is made for each block for which there is no free one, with no lock held, and no
     /// program is killed for it.
     fn collapse(&self, range: VirtRange) -> Result<(), Error> {

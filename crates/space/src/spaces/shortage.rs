@@ -47,11 +47,12 @@ impl<'s, P: Platform> Spaces<P> {
         })
     }
 
-    /// Frees memory for a folio of `order` that a program can do without: no program is killed for it. Returns
-    /// whether a retry is worthwhile.
+    /// Frees memory for a folio of `order` that a program can do without: no program is killed for it. It reclaims
+    /// whatever else is free at once, which seldom is a block. Returns whether a retry is worthwhile.
     #[cold]
     pub(crate) fn free_for_wish(&self, order: Order) -> bool {
-        self.stalled(|| self.free_some(AllocError::OutOfMemory, Need::Frames(order)))
+        let (cause, need) = (AllocError::OutOfMemory, Need::Frames(order));
+        self.stalled(|| self.free_unneeded(cause, need) + self.reclaim().make_room(self, need) > 0)
     }
 
     /// Makes a retry worthwhile for the program in `core`, perhaps with a swapped-in folio, or returns its
@@ -162,10 +163,19 @@ impl<'s, P: Platform> Spaces<P> {
         }
     }
 
-    /// Frees memory: first what is not needed (frames that waited for this fault to leave the epoch, an
-    /// unmapped huge zero page, unmapped parts of folios on the deferred split list), then by reclaim.
-    /// Returns whether any was freed. The caller is not pinned.
+    /// Frees memory: first what is not needed, then by reclaim. Returns whether any was freed. The caller is not
+    /// pinned.
     pub(crate) fn free_some(&self, cause: AllocError, need: Need) -> bool {
+        let freed = self.free_unneeded(cause, need);
+        if freed > 0 || cause != AllocError::OutOfMemory {
+            return freed > 0;
+        }
+        self.reclaim().make_room(self, need) > 0
+    }
+
+    /// Frees what is not needed: frames that waited for this fault to leave the epoch, an unmapped huge zero page,
+    /// unmapped parts of folios on the deferred split list. Returns the number of frames.
+    fn free_unneeded(&self, cause: AllocError, need: Need) -> u64 {
         let mut freed = 0;
         if let Need::Frames(_) = need {
             if cause == AllocError::OutOfMemory {
@@ -174,9 +184,6 @@ impl<'s, P: Platform> Spaces<P> {
             freed += self.thp().shrink_huge_zero();
             freed += self.thp().split_deferred(FREED_AT_ONCE.saturating_sub(freed));
         }
-        if freed > 0 || cause != AllocError::OutOfMemory {
-            return freed > 0;
-        }
-        self.reclaim().make_room(self, need) > 0
+        freed
     }
 }
