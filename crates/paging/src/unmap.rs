@@ -285,10 +285,17 @@ impl<'a, P: Platform, S: UnmapSink> Unmap<'a, P, S> {
             tables.space().residency.swapped_out(u64::from(pages));
         }
         tables.space().residency.pages_unmapped(Residency::of(folio.folio().kind(), u64::from(pages)));
-        if folio.remove_maps(pages) == MapsLeft::None {
-            tables.memory().undefer_split(folio);
-            // The mappings' reference. The caller has its own.
-            frame.put(1);
+        match folio.remove_maps(pages) {
+            MapsLeft::None => {
+                tables.memory().undefer_split(folio);
+                // The mappings' reference. The caller has its own.
+                frame.put(1);
+            }
+            // One that gets swap entries is in the swap cache, which has all its pages.
+            MapsLeft::Part if self.job.replacement == PteReplacement::Nothing => {
+                tables.memory().defer_split(folio);
+            }
+            MapsLeft::Part | MapsLeft::Some => {}
         }
         ControlFlow::Continue(())
     }

@@ -110,7 +110,7 @@ impl Folio<'_> {
                 0 => MapsLeft::None,
                 // The whole folio was unmapped, and there may have been no other mapping of a part of it.
                 _ if u64::from(pages.min(left)) < self.order.pages()
-                    || self.frame.word().flags().contains(FrameFlags::UNMAPPED_IN_PART) =>
+                    || self.frame.word().flags().contains(FrameFlags::MAPPED_IN_PART) =>
                 {
                     MapsLeft::Part
                 }

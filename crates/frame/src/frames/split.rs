@@ -219,7 +219,7 @@ impl<P: Platform> FolioSplit<'_, P> {
         // Flags are changed by a thread that has a reference, and those that say where it is listed also
         // under the list's lock.
         let word = frame.word();
-        let mut flags = word.flags() - (FrameFlags::PARTLY_MAPPED | FrameFlags::UNMAPPED_IN_PART);
+        let mut flags = word.flags() - (FrameFlags::PARTLY_MAPPED | FrameFlags::MAPPED_IN_PART);
         flags.set(
             FrameFlags::ANONYMOUS_EXCLUSIVE,
             to > Order::ZERO && flags.contains(FrameFlags::ANONYMOUS_EXCLUSIVE),

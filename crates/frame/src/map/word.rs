@@ -9,7 +9,7 @@
 //! | 0..5 | [`Kind`] |
 //! | 5..9 | order of the block that starts here |
 //! | 9..12 | [`Migratetype`]: of the list for free frames, of the request for given-out ones |
-//! | 12..36 | [`FrameFlags`]; one bit is free |
+//! | 12..36 | [`FrameFlags`]; no bit is free |
 //! | 36..64 | references; above everything else, so that an overflow falls off instead of changing the rest |
 
 use super::migratetype::Migratetype;
@@ -68,14 +68,14 @@ bitflags! {
         /// A single page that was mapped from its swap slot while another mapping existed. Set until it is
         /// freed.
         const SHARED_BY_NAME = 1 << 20;
-        /// A large folio of which a part was unmapped once, from one of the spaces that map it. Set until it is
-        /// freed or split.
-        const UNMAPPED_IN_PART = 1 << 23;
         /// A thread that was told of the end of a device's request for it finds out whether there is such a
         /// request, and ends it. Others wait.
         const COMPLETING = 1 << 21;
         /// A device may have a request for it, and report its end ([`Frame::begin_io`](crate::Frame::begin_io)).
         const ASKED = 1 << 22;
+        /// A large folio of which one of the spaces that map it, or that did, has mapped a part only at some time.
+        /// Set until it is freed or split.
+        const MAPPED_IN_PART = 1 << 23;
     }
 }
 
@@ -87,6 +87,9 @@ const MIGRATETYPE_MASK: u64 = 0x7;
 const FLAGS_SHIFT: u32 = 12;
 const FLAGS_MASK: u64 = 0xff_ffff << FLAGS_SHIFT;
 const REFS_SHIFT: u32 = 36;
+
+const _: () =
+    assert!((FrameFlags::all().bits() as u64) << FLAGS_SHIFT & !FLAGS_MASK == 0, "a flag without a bit");
 
 /// One reference, as it is added to the word.
 pub(super) const ONE_REF: u64 = 1 << REFS_SHIFT;

@@ -40,6 +40,10 @@ fn parts_are_told_from_the_whole_and_from_the_last() {
     assert_eq!(locked.remove_maps(4), MapsLeft::Some);
     assert_eq!(locked.remove_maps(3), MapsLeft::Part);
     assert_eq!(locked.remove_maps(1), MapsLeft::None);
+    // All of it is unmapped, of which no part was before: only what is left is less.
+    assert!(locked.add_maps(4) && locked.add_maps(3));
+    assert_eq!(locked.remove_maps(4), MapsLeft::Part);
+    assert_eq!(locked.remove_maps(3), MapsLeft::None);
     drop(locked);
 
     let small = frames.lock_head(folio(&frames, Order::ZERO));

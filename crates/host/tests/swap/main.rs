@@ -25,4 +25,3 @@ mod swap_memcgs;
 mod swap_sharers;
 mod swap_techniques;
 mod swapon;
-mod watched_device;

@@ -208,3 +208,74 @@ fn a_busy_folio_of_two_processes_still_waits_to_be_split() {
     }
     assert_audit(&machine);
 }
+
+/// Hazard: reclaim takes from one process the pages that another one had unmapped already, and finds then that the
+/// rest is needed. Nothing queues the folio again.
+#[test]
+fn a_folio_that_reclaim_leaves_partly_mapped_waits_to_be_split() {
+    let half = FOLIO / 2 * PAGE;
+    let machine = Setup::mib(32).overcommit().folios(orders(&[4])).build();
+    let cpu = machine.vcpu(0).unwrap();
+    let (head, space, children) = shared_folio(&cpu, &machine, 1);
+    // What the child has is dirty.
+    space.madvise(VirtAddr(GIB), FOLIO * PAGE, Advice::Free).unwrap();
+    children[0].madvise(page(VirtAddr(GIB), FOLIO / 2), half, Advice::DontNeed).unwrap();
+    for _ in 0..4 {
+        machine.memory().reclaim(MemcgId::ROOT, 64);
+    }
+    assert_eq!(space.figures().resident_anonymous, 0, "reclaim took what was given free");
+    split_deferred(&machine);
+    let order = machine.memory().frames().folio(head).order();
+    assert_eq!((order, waiting(&machine)), (Order::ZERO, 0), "pages are kept that no process maps");
+    assert_filled(&cpu, &children[0], VirtAddr(GIB), 0..FOLIO / 2, 100);
+    assert_audit(&machine);
+}
+
+/// Hazard: children map a part of a folio from the start, all together as much as all of it. It is not known that
+/// nothing maps the rest, once their parent exits.
+#[test]
+fn a_folio_of_which_children_got_a_part_waits_to_be_split() {
+    let half = FOLIO / 2 * PAGE;
+    for children in [1, 2] {
+        let machine = Setup::mib(32).overcommit().folios(orders(&[4])).build();
+        let cpu = machine.vcpu(0).unwrap();
+        let (_, space, _) = shared_folio(&cpu, &machine, 0);
+        space.madvise(page(VirtAddr(GIB), FOLIO / 2), half, Advice::DontFork).unwrap();
+        let children: Vec<_> = (0..children).map(|_| space.fork().unwrap()).collect();
+        assert_eq!(waiting(&machine), 0, "the parent maps all of it");
+        drop(space);
+        assert_eq!(split_deferred(&machine), FOLIO / 2, "{} children", children.len());
+        for child in &children {
+            assert_filled(&cpu, child, VirtAddr(GIB), 0..FOLIO / 2, 100);
+        }
+        let folios = |counter| machine.memory().frames().events().folios(Order::new(4).unwrap(), counter);
+        assert_eq!(folios(FolioCounter::SplitDeferred), 1, "as often as in Linux");
+        assert_audit(&machine);
+    }
+}
+
+/// The same of pages that children read from swap.
+#[test]
+fn a_folio_of_which_children_read_a_part_from_swap_waits_to_be_split() {
+    let half = FOLIO / 2 * PAGE;
+    let machine = machine();
+    let cpu = machine.vcpu(0).unwrap();
+    let (_, space, children) = shared_folio(&cpu, &machine, 2);
+    for _ in 0..4 {
+        machine.memory().reclaim(MemcgId::ROOT, 64);
+    }
+    assert_eq!(space.figures().swapped, FOLIO * PAGE);
+    for child in &children {
+        child.madvise(page(VirtAddr(GIB), FOLIO / 2), half, Advice::DontNeed).unwrap();
+    }
+    assert_filled(&cpu, &space, VirtAddr(GIB), 0..FOLIO, 100);
+    for child in &children {
+        assert_filled(&cpu, child, VirtAddr(GIB), 0..FOLIO / 2, 100);
+    }
+    drop(space);
+    assert_eq!(split_deferred(&machine), FOLIO / 2);
+    for child in &children {
+        assert_filled(&cpu, child, VirtAddr(GIB), 0..FOLIO / 2, 100);
+    }
+    assert_audit(&machine);
+}

@@ -11,9 +11,6 @@ use quire_arch::{Order, Pfn, Platform};
 use quire_frame::{DeferredLink, FolioCounter, FrameFlags, HeadGuard};
 use quire_memcg::{DeferredQueue, MemcgId};
 
-/// Folios that are passed over at most, in search of one to which there can be one more reference.
-const TRIES: u32 = 16;
-
 /// The queues of folios some of whose pages are no longer mapped.
 #[derive(Debug, Default)]
 pub(super) struct DeferredSplits {
@@ -44,13 +41,37 @@ impl<P: Platform> MemoryCore<P> {
     pub fn defer_split(&self, locked: &HeadGuard<'_, P>) {
         let flags = locked.folio().frame().word().flags();
         if !flags.contains(FrameFlags::PARTLY_MAPPED) {
+            let was_queued = flags.contains(FrameFlags::MAPPED_IN_PART) && self.was_queued(locked);
             self.queue(locked);
-            if flags.contains(FrameFlags::UNMAPPED_IN_PART) {
+            if was_queued {
                 return;
             }
             let pin = self.platform().pin();
             self.frames().events().count_folio(&pin, locked.folio().order(), FolioCounter::SplitDeferred, 1);
         }
+    }
+
+    /// A space has got a part of a large folio only: from now on an unmapping may leave pages that nothing maps,
+    /// whatever it unmaps. Fork and swap-in call it; that a part is unmapped is seen then.
+    #[inline]
+    pub fn mapped_in_part(&self, locked: &HeadGuard<'_, P>) {
+        if !locked.folio().frame().word().flags().contains(FrameFlags::MAPPED_IN_PART) {
+            self.note_mapped_in_part(locked);
+        }
+    }
+
+    #[cold]
+    fn note_mapped_in_part(&self, locked: &HeadGuard<'_, P>) {
+        let folio = locked.folio();
+        // It was not queued before.
+        self.deferred_link(folio.head()).set_next(None);
+        folio.frame().set_flags(FrameFlags::MAPPED_IN_PART);
+    }
+
+    /// Whether a folio with [`FrameFlags::MAPPED_IN_PART`] that is in no queue was in one: it links to itself then.
+    fn was_queued(&self, locked: &HeadGuard<'_, P>) -> bool {
+        let head = locked.folio().head();
+        self.deferred_link(head).next() == Some(head)
     }
 
     /// Queues a folio that is not queued, without counting it as deferred.
@@ -59,7 +80,7 @@ impl<P: Platform> MemoryCore<P> {
         let frame = folio.frame();
         let memcg = MemcgId::from_bits(frame.as_folio().memcg());
         let Some(queue) = self.memcgs().deferred_queue(memcg) else { return };
-        frame.set_flags(FrameFlags::PARTLY_MAPPED | FrameFlags::UNMAPPED_IN_PART);
+        frame.set_flags(FrameFlags::PARTLY_MAPPED | FrameFlags::MAPPED_IN_PART);
         {
             let mut all = self.deferred.lock();
             let link = self.deferred_link(folio.head());
@@ -144,6 +165,7 @@ impl<P: Platform> MemoryCore<P> {
             if queue.first().is_none() {
                 self.leave_ring(&mut all, memcg, queue);
             }
+            link.set_next(Some(head));
         }
         self.frames().known(head).clear_flags(FrameFlags::PARTLY_MAPPED);
         let pin = self.platform().pin();
@@ -166,9 +188,9 @@ impl<P: Platform> MemoryCore<P> {
         }
     }
 
-    /// The oldest folio of the memcg whose turn it is, or of the one that is asked for, and its queue. Under
-    /// the lock of the queues.
-    fn first_deferred(&self, all: &mut DeferredSplits, whose: DeferredOf) -> Option<(&DeferredQueue, Pfn)> {
+    /// The oldest folio of the memcg whose turn it is, or of the one that is asked for. Under the lock of the
+    /// queues.
+    fn first_deferred(&self, all: &mut DeferredSplits, whose: DeferredOf) -> Option<Pfn> {
         let memcg = match whose {
             DeferredOf::All => all.turn?,
             DeferredOf::Memcg(memcg) => memcg,
@@ -178,34 +200,19 @@ impl<P: Platform> MemoryCore<P> {
         if whose == DeferredOf::All {
             all.turn = Some(queue.neighbours().1);
         }
-        Some((queue, first))
+        Some(first)
     }
 
-    /// Moves the first folio of a queue to its end. Under the lock of the queues.
-    fn move_first_to_end(&self, queue: &DeferredQueue, first: Pfn) {
-        let link = self.deferred_link(first);
-        let (Some(next), Some(last)) = (link.next(), queue.last()) else { return };
-        queue.set_first(Some(next));
-        self.deferred_link(next).set_previous(None);
-        self.deferred_link(last).set_next(Some(first));
-        link.set_previous(Some(last));
-        link.set_next(None);
-        queue.set_last(Some(first));
-    }
-
-    /// Takes the oldest folio off a queue, with a reference to it. One that can have no more references, since
-    /// it is pinned as often as can be, goes to the end of its queue; of many such there may be `None`.
+    /// Takes the oldest folio off a queue, with a reference to it.
     pub fn hold_first_deferred(&self, whose: DeferredOf) -> Option<Pfn> {
         let _pin = self.platform().pin();
-        for _ in 0..TRIES {
+        loop {
             let head = {
                 let mut all = self.deferred.lock();
-                let (queue, head) = self.first_deferred(&mut all, whose)?;
-                // It leaves the queue before the mappings' reference is dropped, so it is not free.
-                if !self.frames().known(head).try_get() {
-                    self.move_first_to_end(queue, head);
-                    continue;
-                }
+                let head = self.first_deferred(&mut all, whose)?;
+                // It leaves the queue before the mappings' reference is dropped, so it has one.
+                let held = self.frames().known(head).try_get();
+                debug_assert!(held, "a folio that waits to be split is free");
                 head
             };
             // The head lock comes before that of the queues, so the folio is checked again under it.
@@ -218,7 +225,6 @@ impl<P: Platform> MemoryCore<P> {
             drop(locked);
             self.memcgs().release_folio(head);
         }
-        None
     }
 
     /// Puts a folio that was busy when it was to be split at the end of its queue. How many pages several spaces

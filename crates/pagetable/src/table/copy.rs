@@ -278,6 +278,11 @@ impl<P: Platform> Tables<'_, P> {
         }
         if private {
             folio.no_longer_exclusive();
+            // Where no run is longer than a page, each unmapping is of a part, and queues the folio.
+            let runs = self.memory.techniques().gather.longest_run() > 1;
+            if folio.folio().is_large() && runs && (most as u64) < folio.folio().order().pages() {
+                self.memory.mapped_in_part(&folio);
+            }
         }
         self.fetch_ahead(here.entries, index, most);
         // The run is found and shared in one pass. Each entry keeps its own bits. The child has not used the
@@ -301,6 +306,9 @@ impl<P: Platform> Tables<'_, P> {
                 }
                 share(&own[pages], &childs[pages], raw);
                 pages += 1;
+            }
+            if pages < most && private {
+                self.memory.mapped_in_part(&folio);
             }
         }
         let added = folio.add_maps(pages as u32);

@@ -58,6 +58,9 @@ impl<P: Platform> VmFault<'_, P> {
             // The mappings' reference; the caller has one, so this fails only if the refcount would overflow.
             frame.get(1);
         }
+        if !whole && large {
+            tables.memory().mapped_in_part(&folio);
+        }
         let mut flags = self.vma.flags.leaf_flags() | LeafFlags::ACCESSED;
         if exclusive {
             if large {
