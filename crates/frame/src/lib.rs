@@ -65,7 +65,7 @@ pub use folio::{Folio, FolioList, HeadGuard, MAX_MAPS, MapsLeft};
 pub use folio_counters::FolioCounter;
 pub use frames::{
     CacheNode, FolioGuard, FolioSplit, FrameCache, FrameConfig, FrameTotals, Frames, HeldParts, KernelFrames,
-    ListDemand, MachineId, PartIs, PcpReport, Pinned, SplitError,
+    ListDemand, MachineId, PartIs, PcpReport, Pinned, SplitError, Turn,
 };
 pub use kind::Kind;
 pub use map::{

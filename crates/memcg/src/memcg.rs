@@ -165,12 +165,19 @@ impl<P: Platform> Memcg<P> {
         }
     }
 
-    /// Makes the memcg as new, under the lock of the memcgs.
-    pub(crate) fn reset(&self) {
-        self.memory.reset();
-        self.swap.reset();
+    /// From now on it has no limits of its own. Under the lock of the memcgs, as limits are set.
+    pub(crate) fn lift_limits(&self) {
+        self.memory.set_max(UNLIMITED);
+        self.swap.set_max(UNLIMITED);
         self.high.store(UNLIMITED, Ordering::Relaxed);
         self.over_high.store(false, Ordering::Relaxed);
+    }
+
+    /// Makes the memcg as new, under the lock of the memcgs.
+    pub(crate) fn reset(&self) {
+        self.lift_limits();
+        self.memory.reset();
+        self.swap.reset();
         self.min.reset();
         self.low.reset();
         self.local_events.iter().chain(&self.events).for_each(|count| count.store(0, Ordering::Relaxed));

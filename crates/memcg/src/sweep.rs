@@ -29,8 +29,17 @@ impl<P: Platform> Memcgs<P> {
     /// Creating and removing memcgs does it too. The lock of the memcgs is not held while one is checked:
     /// until it is put back or freed no other thread checks it.
     pub fn sweep(&self) {
+        self.sweep_some(MOST);
+    }
+
+    /// As [`sweep`](Self::sweep), for one of them: for a caller that is pinned. All CPUs are looked at for it.
+    pub fn sweep_one(&self) {
+        self.sweep_some(1);
+    }
+
+    fn sweep_some(&self, most: usize) {
         let mut end = None;
-        for _ in 0..MOST {
+        for _ in 0..most {
             let Some((memcg, visited)) = ({
                 let _pin = self.frames.platform().pin();
                 let mut registry = self.registry.lock();

@@ -137,6 +137,8 @@ impl<P: Platform> Memcgs<P> {
             }
             // What is protected is so for all in the memcg.
             self.set_min_and_low(memcg, 0, 0);
+            // What is left of it is in use elsewhere, and no limit that is gone holds there.
+            memcg.lift_limits();
             self.push_removed(&mut registry, memcg);
         }
         self.sweep();

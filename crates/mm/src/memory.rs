@@ -267,14 +267,19 @@ impl<P: Platform> Memory<P> {
         self.techniques
     }
 
-    /// Ticks after which an idle CPU holds nothing back.
+    /// Ticks after which an idle CPU holds nothing back, on a machine of up to 32 CPUs: on a larger one each
+    /// tick looks at so many of them, in turn.
     pub const TICKS_TO_EMPTY: u32 = Frames::<P>::TICKS_TO_EMPTY;
 
     /// To be called by a machine's timer about once a second, on any of its CPUs: drains unused frames from
     /// the per-CPU lists ([`Frames::age_lists`]), and frees what waited for readers. Without it idle CPUs
     /// keep their frames until an allocation would fail. Returns the number of frames drained.
     pub fn tick(&self, pin: &Pin<'_, P>) -> u64 {
-        self.spaces.memcgs().sweep();
+        // All CPUs are looked at for a removed memcg. Those of a large machine are left to the background threads,
+        // which are not pinned.
+        if self.platform().cpu_count() <= Frames::<P>::CPUS_AT_A_TICK {
+            self.spaces.memcgs().sweep_one();
+        }
         self.spaces.with_own_pin(pin, |pin| {
             self.spaces.frames().reap_some(pin);
             self.spaces.frames().age_lists(pin)
@@ -284,6 +289,7 @@ impl<P: Platform> Memory<P> {
     /// One step of khugepaged, between two sleeps; see [`quire_space::khugepaged_step`]. A machine's
     /// background thread calls it, and then sleeps as configured (`khugepaged/scan_sleep_millisecs`).
     pub fn khugepaged_step(&self) -> KhugepagedStep {
+        self.spaces.memcgs().sweep();
         quire_space::khugepaged_step(&self.spaces)
     }
 
@@ -314,6 +320,7 @@ impl<P: Platform> Memory<P> {
     /// One step of kswapd after a wake-up: see [`quire_reclaim::kswapd_step`]. A machine's background thread
     /// calls it about ten times a second, and again at once while frames are missing and some were freed.
     pub fn kswapd_step(&self) -> KswapdStep {
+        self.spaces.memcgs().sweep();
         quire_reclaim::kswapd_step(&self.spaces)
     }
 

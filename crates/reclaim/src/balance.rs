@@ -217,11 +217,11 @@ pub fn kswapd_step<P: Platform>(spaces: &Spaces<P>) -> KswapdStep {
 /// Frees what only waited for readers that are gone, before a program's pages are taken: about `wanted`
 /// frames. Pinned for a portion at a time.
 fn reap<P: Platform>(spaces: &Spaces<P>, wanted: u64) -> u64 {
-    let mut freed = 0;
-    while freed < wanted {
+    let (mut freed, mut idle) = (0, 0);
+    while freed < wanted && idle < spaces.frames().reap_turns() {
         match spaces.frames().reap_some(&spaces.platform().pin()) {
-            0 => break,
-            portion => freed += portion,
+            0 => idle += 1,
+            portion => (freed, idle) = (freed + portion, 0),
         }
     }
     freed

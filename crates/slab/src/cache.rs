@@ -8,7 +8,7 @@ use core::fmt;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 use quire_arch::{Order, Pfn, Pin, Platform};
-use quire_frame::{AllocError, FrameCache, Frames, MachineId};
+use quire_frame::{AllocError, FrameCache, Frames, MachineId, Turn};
 
 /// Objects of type `T` on the frames of a machine.
 ///
@@ -123,7 +123,7 @@ impl<T: Send + 'static, P: Platform> SlabCache<T, P> {
     /// Frees what was retired, as far as the readers are gone.
     pub fn reap(&self, frames: &Frames<P>, pin: &Pin<'_, P>) {
         if let Some(core) = self.core(frames) {
-            core.reap(frames, pin, u64::MAX);
+            core.reap(frames, pin, Turn::ALL, u64::MAX);
         }
     }
 

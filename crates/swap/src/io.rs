@@ -313,6 +313,11 @@ impl<P: Platform> Swap<P> {
                     break IoState::Begun;
                 }
                 Submitted::Done(result) => {
+                    if !at_once {
+                        // A thread that saw it under way sleeps until the device has completed it, and no reap
+                        // tells of this.
+                        self.platform().unpark(device.backing().wait_key());
+                    }
                     break match result {
                         Ok(()) => IoState::Done(Ok(())),
                         Err(error) => self.failed(head, direction, error),
@@ -404,8 +409,9 @@ impl<P: Platform> Swap<P> {
     fn reap_of(&self, device: &Device<P>) {
         let mut any = false;
         device.backing().reap(self.device_memory(), &mut |io, result| {
-            let Some(marks) = self.complete(device, io, result) else { return };
+            // The device may have room for a request again, whatever this one was.
             any = true;
+            let Some(marks) = self.complete(device, io, result) else { return };
             // Its lock was left for the one that completes it. Of one that a thread waits for nothing is
             // known once it is completed.
             if io.direction == Direction::Read && marks.contains(FrameFlags::UNATTENDED) {
@@ -451,9 +457,14 @@ impl<P: Platform> Swap<P> {
             let slot = SlotId::from_raw(frame.as_folio().slot());
             // None if the completion has come and the slots and their device have gone since.
             let Some(device) = self.use_device(slot.device_index()) else { continue };
-            self.reap_of(&device);
             let backing: &dyn SwapDevice<P> = device.backing();
-            self.platform().park(backing.wait_key(), &mut || busy() && !backing.has_done());
+            let progress = backing.progress();
+            self.reap_of(&device);
+            // A device that was full, or the one behind it, may have made room since: a part of the request that
+            // it had no room for is asked for by the next reap.
+            self.platform().park(backing.wait_key(), &mut || {
+                busy() && backing.progress() == progress && !backing.has_done()
+            });
         }
     }
 }

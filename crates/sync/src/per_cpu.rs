@@ -69,6 +69,13 @@ impl<T> PerCpu<T> {
         self.as_slice().iter().map(|padded| &padded.0)
     }
 
+    /// The elements of up to `most` CPUs, beginning with `first`, a number modulo that of the CPUs: for work that
+    /// is bounded, and goes on with other CPUs later.
+    pub fn some(&self, first: usize, most: usize) -> impl Iterator<Item = &T> {
+        let (before, from) = self.as_slice().split_at(first % self.count.max(1));
+        from.iter().chain(before).take(most).map(|padded| &padded.0)
+    }
+
     #[inline]
     fn as_slice(&self) -> &[CachePadded<T>] {
         // SAFETY: `init` wrote `count` elements, and no other code uses the memory.

@@ -15,6 +15,7 @@ use crate::zone::{Watermarks, Zone, Zonelist, Zones, default_min_free_kib};
 use crate::zone_id::{ZoneId, ZoneKind};
 use core::sync::atomic::{AtomicU64, Ordering};
 use quire_arch::{LockClass, MAX_NODES, NodeId, Order, Pfn, PfnRange, Platform};
+use quire_sync::atomic::AtomicU32;
 use quire_sync::{CachePadded, Epoch, EpochSlot, SpinLock};
 
 /// Frames of the upper zone for each frame that its users must leave in the lower one (Linux's default
@@ -76,6 +77,8 @@ impl<P: Platform> Frames<P> {
             min_free_kib: config.min_free_kib,
             events,
             limbo,
+            reap_turn: AtomicU32::new(0),
+            age_turn: AtomicU32::new(0),
             epoch,
             hotplug: SpinLock::new(LockClass::Hotplug, ()),
             caches: CacheList::new(),

@@ -10,10 +10,24 @@ use core::ptr::{self, NonNull};
 use quire_arch::{Pin, Platform};
 use quire_sync::atomic::{AtomicPtr, Ordering};
 
+/// CPUs whose turn it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Turn {
+    /// The number of the first one, modulo that of the CPUs.
+    pub first: usize,
+    /// How many at most.
+    pub most: usize,
+}
+
+impl Turn {
+    /// All CPUs.
+    pub const ALL: Self = Self { first: 0, most: usize::MAX };
+}
+
 /// A cache of objects that lies on the frames of a machine.
 pub trait FrameCache<P: Platform>: Any + Send + Sync {
-    /// Frees retired objects, as far as their readers are gone: up to `most` of each CPU's.
-    fn reap(&self, frames: &Frames<P>, pin: &Pin<'_, P>, most: u64);
+    /// Frees retired objects of some CPUs, as far as their readers are gone: up to `most` of all of them.
+    fn reap(&self, frames: &Frames<P>, pin: &Pin<'_, P>, cpus: Turn, most: u64);
 
     /// Gives back every frame that no object needs, those that CPUs keep included, and returns how many.
     fn shrink(&self, frames: &Frames<P>, pin: &Pin<'_, P>) -> u64;
@@ -103,7 +117,7 @@ impl<P: Platform> Frames<P> {
 
     /// Frees what was retired to any cache, as far as the readers are gone.
     pub fn reap_caches(&self, pin: &Pin<'_, P>) {
-        self.caches().for_each(|cache| cache.reap(self, pin, u64::MAX));
+        self.caches().for_each(|cache| cache.reap(self, pin, Turn::ALL, u64::MAX));
     }
 
     /// Gives back every frame that no object of any cache needs, those that CPUs keep included, and returns

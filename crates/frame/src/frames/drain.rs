@@ -7,10 +7,14 @@ use crate::map::{FrameIndex, FrameState, Migratetype};
 use crate::pcp::{CHUNK_BLOCKS, Chunk, LARGE_ORDER, PcpLists, PcpSet, ReturnChain};
 use crate::zone::Zone;
 use quire_arch::{CpuId, Order, Pin, Platform, prefetch};
+use quire_sync::atomic::Ordering;
 
 impl<P: Platform> Frames<P> {
+    /// CPUs that one tick looks at, in turn: it is called in a timer's interrupt.
+    pub const CPUS_AT_A_TICK: usize = 32;
+
     /// Ticks after which [`age_lists`](Self::age_lists) has emptied the lists of a CPU that does not use
-    /// them.
+    /// them, where all CPUs have their turn at each.
     pub const TICKS_TO_EMPTY: u32 = crate::pcp::TICKS_TO_EMPTY as u32;
 
     /// Brings the lists back into their budget after a block of this order and type was pushed.
@@ -216,14 +220,15 @@ impl<P: Platform> Frames<P> {
         chunk.pages
     }
 
-    /// A tick of the lists' clock, for all CPUs: to be called by one of them about every second. Unused
-    /// budgets shrink; a CPU that did not use its lists since the last tick gives back half of what they
+    /// A tick of the lists' clock, for all CPUs, or for some in turn on a machine of many: to be called by one
+    /// of them about every second. Unused budgets shrink; a CPU that did not use its lists since the last tick gives back half of what they
     /// hold, and everything at the [`TICKS_TO_EMPTY`](Self::TICKS_TO_EMPTY)th tick. Returns the number of
     /// frames returned to their zones.
     pub fn age_lists(&self, pin: &Pin<'_, P>) -> u64 {
+        let first = self.age_turn.fetch_add(Self::CPUS_AT_A_TICK as u32, Ordering::Relaxed) as usize;
         let mut aged = 0;
         for zone in self.zones.populated() {
-            for set in zone.pcp.iter() {
+            for set in zone.pcp.some(first, Self::CPUS_AT_A_TICK) {
                 aged += self.age_set(pin, zone, set);
             }
         }

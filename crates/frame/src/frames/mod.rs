@@ -25,7 +25,7 @@ mod tests;
 mod zeros;
 
 pub use audit::ListDemand;
-pub use caches::{CacheNode, FrameCache};
+pub use caches::{CacheNode, FrameCache, Turn};
 pub use folio_lock::FolioGuard;
 pub use folios::Pinned;
 pub use kernel::KernelFrames;
@@ -43,6 +43,7 @@ use caches::CacheList;
 use claimed::Claimed;
 use core::fmt;
 use quire_arch::{MAX_NODES, Pfn, PfnRange, Platform};
+use quire_sync::atomic::AtomicU32;
 use quire_sync::atomic::raw::AtomicU64;
 use quire_sync::{Epoch, PerCpu, SpinLock};
 
@@ -83,6 +84,9 @@ pub struct Frames<P: Platform> {
     min_free_kib: Option<u64>,
     events: VmEvents,
     limbo: PerCpu<SpinLock<LimboLists, P>>,
+    /// The CPUs that the next bounded reap, and the next tick of the lists, begin with, modulo their number.
+    reap_turn: AtomicU32,
+    age_turn: AtomicU32,
     epoch: Epoch,
     /// Held while a range of frames comes into use or goes out of it.
     hotplug: SpinLock<(), P>,

@@ -1,7 +1,7 @@
 //! Loom models of the list of caches. `scripts/models.sh loom` runs them.
 
 use super::Frames;
-use super::caches::{CacheList, CacheNode, FrameCache};
+use super::caches::{CacheList, CacheNode, FrameCache, Turn};
 use crate::testing::Machine;
 use crate::violation::FrameViolation;
 use core::any::Any;
@@ -24,7 +24,7 @@ struct Empty {
 }
 
 impl FrameCache<Machine> for Empty {
-    fn reap(&self, _: &Frames<Machine>, _: &Pin<'_, Machine>, _: u64) {}
+    fn reap(&self, _: &Frames<Machine>, _: &Pin<'_, Machine>, _: Turn, _: u64) {}
 
     fn shrink(&self, _: &Frames<Machine>, _: &Pin<'_, Machine>) -> u64 {
         0

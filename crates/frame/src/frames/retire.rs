@@ -1,12 +1,14 @@
 //! Freeing blocks that lock-free readers may still access.
 
 use super::Frames;
+use super::caches::Turn;
 use crate::chain::FrameChain;
 use crate::counters::VmEvent;
 use crate::error::FreeError;
 use crate::limbo::LimboLists;
 use quire_arch::{Order, Pfn, Pin, Platform};
 use quire_sync::SpinLock;
+use quire_sync::atomic::Ordering;
 
 /// Blocks without readers that each retiring call frees, however few it adds.
 const REAP_PORTION: u32 = 8;
@@ -18,8 +20,8 @@ const KEPT_BLOCKS: u64 = 64;
 const REAP_FACTOR: u64 = 2;
 /// Blocks that leave the limbo at most under one hold of its lock, if not all that are ready do.
 const REAP_BLOCKS: u32 = 256;
-/// Blocks of a CPU that [`Frames::reap_some`] frees at most, and objects: it is called in a timer's
-/// interrupt.
+/// Blocks that [`Frames::reap_some`] frees at most, and objects of each cache, of all CPUs together: it is
+/// called in a timer's interrupt.
 const SOME: u64 = 1024;
 /// Epoch advances after which what is retired now can be freed.
 const EPOCHS: u32 = 2;
@@ -67,7 +69,7 @@ impl<P: Platform> Frames<P> {
         }
         if left > KEPT_BLOCKS {
             self.push_epoch();
-            self.reap_from(pin, limbo, added.saturating_mul(REAP_FACTOR));
+            self.reap_from(pin, limbo, &mut added.saturating_mul(REAP_FACTOR));
         }
     }
 
@@ -90,12 +92,32 @@ impl<P: Platform> Frames<P> {
         self.limbo.iter().map(|limbo| self.reap_found(pin, limbo)).sum()
     }
 
-    /// As [`reap_all`](Self::reap_all), for a bounded number of blocks, and of objects of each cache, that
-    /// each CPU retired. To be called from time to time, for CPUs that retire nothing any more.
+    /// As [`reap_all`](Self::reap_all), for a bounded number of blocks, and of objects of each cache, that a
+    /// bounded number of CPUs retired: the next call goes on with others. To be called from time to time, for
+    /// CPUs that retire nothing any more.
     pub fn reap_some(&self, pin: &Pin<'_, P>) -> u64 {
         self.push_epoch();
-        self.caches().for_each(|cache| cache.reap(self, pin, SOME));
-        self.limbo.iter().map(|limbo| self.reap_from(pin, limbo, SOME)).sum()
+        let first = self.reap_turn.load(Ordering::Relaxed);
+        let cpus = Turn { first: first as usize, most: Self::CPUS_AT_A_TICK };
+        self.caches().for_each(|cache| cache.reap(self, pin, cpus, SOME));
+        let (mut freed, mut left, mut seen) = (0, SOME, 0);
+        for limbo in self.limbo.some(cpus.first, cpus.most) {
+            if left == 0 {
+                break;
+            }
+            freed += self.reap_from(pin, limbo, &mut left);
+            seen += 1;
+        }
+        // Another one is the first also where all had their turn: it may use up what there is to free.
+        let all = seen as usize == self.platform().cpu_count();
+        // Two calls at once may do the same.
+        self.reap_turn.store(first.wrapping_add(seen + u32::from(all)), Ordering::Relaxed);
+        freed
+    }
+
+    /// Calls of [`reap_some`](Self::reap_some) until all CPUs had their turn, if they free nothing.
+    pub fn reap_turns(&self) -> usize {
+        self.platform().cpu_count().div_ceil(Self::CPUS_AT_A_TICK)
     }
 
     /// As [`reap_all`](Self::reap_all), for a caller that is not pinned: it is for a portion at a time.
@@ -133,20 +155,21 @@ impl<P: Platform> Frames<P> {
 
     /// Frees what is in `limbo` at first: a CPU that retires meanwhile does not keep the caller busy.
     fn reap_found(&self, pin: &Pin<'_, P>, limbo: &SpinLock<LimboLists, P>) -> u64 {
-        let found = limbo.lock().blocks();
-        self.reap_from(pin, limbo, found)
+        let mut found = limbo.lock().blocks();
+        self.reap_from(pin, limbo, &mut found)
     }
 
-    /// Frees up to `most` blocks of `limbo` whose readers are gone, and returns the number of frames.
-    fn reap_from(&self, pin: &Pin<'_, P>, limbo: &SpinLock<LimboLists, P>, most: u64) -> u64 {
-        let (mut freed, mut left) = (0, most);
-        while left > 0 {
-            let limit = u64::from(REAP_BLOCKS).min(left) as u32;
-            let portion = limbo.lock().collect(&self.map, &self.epoch, limit, left);
+    /// Frees blocks of `limbo` whose readers are gone, up to `left`, from which they are subtracted, and returns
+    /// the number of frames.
+    fn reap_from(&self, pin: &Pin<'_, P>, limbo: &SpinLock<LimboLists, P>, left: &mut u64) -> u64 {
+        let mut freed = 0;
+        while *left > 0 {
+            let limit = u64::from(REAP_BLOCKS).min(*left) as u32;
+            let portion = limbo.lock().collect(&self.map, &self.epoch, limit, *left);
             if portion.is_empty() {
                 break;
             }
-            left -= u64::from(portion.blocks());
+            *left = left.saturating_sub(u64::from(portion.blocks()));
             freed += portion.pages();
             self.free_reaped(pin, portion);
         }

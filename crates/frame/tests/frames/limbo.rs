@@ -148,3 +148,68 @@ fn a_tick_frees_a_bounded_part_of_the_limbo() {
     drop(reader);
     assert_eq!([(); 3].map(|()| frames.reap_some(&pin)), [1024, 976, 0]);
 }
+
+/// Hazard: a tick frees as much for each CPU, so interrupts are off for as long as there are CPUs. One that is busy does
+/// not keep the others from their turn.
+#[test]
+fn a_tick_frees_no_more_on_a_machine_of_many_cpus() {
+    const CPUS: usize = 4;
+    let frames = frames(&[(0, 8192)], CPUS, PcpTechnique::OrderZero);
+    let retire = |cpu, blocks| {
+        run_on(cpu);
+        let pin = frames.platform().pin();
+        let reader = frames.epoch().enter(&pin);
+        let chain = chain_of(&frames, &pin, blocks);
+        frames.retire_chain(&pin, chain);
+        drop(reader);
+    };
+    let reap = || frames.reap_some(&frames.platform().pin());
+    (0..CPUS).for_each(|cpu| retire(cpu, 600));
+    assert_eq!([(); 4].map(|()| reap()), [1024, 1024, 352, 0]);
+    run_on(1);
+    let of_idle = frames.allocate(&frames.platform().pin(), ONE).unwrap();
+    {
+        let pin = frames.platform().pin();
+        let _reader = frames.epoch().enter(&pin);
+        frames.retire(&pin, of_idle, Order::ZERO).unwrap();
+    }
+    for _ in 0..CPUS {
+        retire(0, 1100);
+        reap();
+    }
+    assert_ne!(frames.known(of_idle).kind(), Kind::Limbo, "an idle CPU has no turn beside a busy one");
+}
+
+/// Hazard: a tick looks at all CPUs with interrupts off. On a large machine it looks at some, and each has its turn.
+#[test]
+fn a_tick_looks_at_no_more_cpus_of_a_larger_machine() {
+    let look = |cpus| {
+        let frames = frames(&[(0, 1 << 16)], cpus, PcpTechnique::All);
+        let last = cpus - 1;
+        run_on(last);
+        let [listed, retired] = [(); 2].map(|()| frames.allocate(&frames.platform().pin(), ONE).unwrap());
+        {
+            let pin = frames.platform().pin();
+            let _reader = frames.epoch().enter(&pin);
+            frames.retire(&pin, retired, Order::ZERO).unwrap();
+            frames.free(&pin, listed, Order::ZERO).unwrap();
+        }
+        let (_, holds) = most_holds_under_a_pin(|| {
+            let pin = frames.platform().pin();
+            frames.reap_some(&pin);
+            frames.age_lists(&pin);
+        });
+        let turns = cpus.div_ceil(Frames::<Machine>::CPUS_AT_A_TICK);
+        assert_eq!(frames.reap_turns(), turns);
+        for _ in 0..turns * (Frames::<Machine>::TICKS_TO_EMPTY as usize + 2) {
+            let pin = frames.platform().pin();
+            frames.reap_some(&pin);
+            frames.age_lists(&pin);
+        }
+        assert_eq!(frames.totals().limbo_blocks, 0);
+        assert_eq!(frames.known(listed).kind(), Kind::Free, "the last CPU has no turn");
+        holds
+    };
+    let holds = [64, 256].map(look);
+    assert!(holds[0] > 0 && holds[0] == holds[1], "{holds:?}");
+}

@@ -2,11 +2,12 @@
 
 use core::fmt;
 use quire_arch::{PAGE_SIZE, Platform};
+use quire_frame::MachineId;
 use quire_swap::{
     DeviceError, DeviceFlags, DeviceMemory, DeviceReport, Direction, PageIo, Submitted, SwapDevice,
 };
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// The contents of a frame before, or without, a successful read.
 const UNREAD: u8 = 0xee;
@@ -50,33 +51,46 @@ pub struct SlowDevice<D> {
     inner: D,
     config: SlowConfig,
     queue: Mutex<Queue>,
+    /// Notified when a thread has carried out requests.
+    idle: Condvar,
 }
 
 #[derive(Default)]
 struct Queue {
     waiting: VecDeque<Request>,
     done: VecDeque<(PageIo, Result<(), DeviceError>)>,
+    /// Requests that threads are carrying out.
+    at_work: usize,
     reads: u64,
     writes: u64,
 }
 
 struct Request {
     io: PageIo,
-    /// The machine that the frames are of: where its platform is.
-    machine: usize,
+    /// The machine that the frames are of.
+    machine: MachineId,
     fails: bool,
     /// Reaps that it still waits for.
     reaps: u32,
 }
 
-fn machine_of<P: Platform>(memory: DeviceMemory<'_, P>) -> usize {
-    core::ptr::from_ref(memory.platform()).addr()
+/// A thread carries out so many requests, until this is dropped: also by a panic of the device behind.
+struct AtWork<'d, D> {
+    device: &'d SlowDevice<D>,
+    count: usize,
+}
+
+impl<D> Drop for AtWork<'_, D> {
+    fn drop(&mut self) {
+        self.device.queue().at_work -= self.count;
+        self.device.idle.notify_all();
+    }
 }
 
 impl<D> SlowDevice<D> {
     /// Makes `inner`, which is synchronous, slow.
     pub fn new(inner: D, config: SlowConfig) -> Self {
-        Self { inner, config, queue: Mutex::default() }
+        Self { inner, config, queue: Mutex::default(), idle: Condvar::new() }
     }
 
     /// The device behind.
@@ -103,18 +117,19 @@ impl<D> SlowDevice<D> {
         let requests: Vec<_> = {
             let mut queue = self.queue();
             let count = count.min(queue.waiting.len());
+            queue.at_work += count;
             queue.waiting.drain(..count).collect()
         };
-        let count = requests.len();
+        let at_work = AtWork { device: self, count: requests.len() };
         for request in requests {
-            let fails = request.fails || request.machine != machine_of(memory);
+            let fails = request.fails || request.machine != memory.machine();
             // SAFETY: the request was submitted for this machine, and not reported yet.
             let work = |io| unsafe { self.work(memory, io) };
             let result = if fails { Err(DeviceError::Io) } else { work(request.io) };
             self.queue().done.push_back((request.io, result));
             memory.platform().unpark(self.wait_key());
         }
-        count
+        at_work.count
     }
 
     /// # Safety
@@ -175,7 +190,7 @@ impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for SlowDevice<D> {
             Completion::AfterReaps(reaps) => reaps.saturating_sub(1),
             Completion::WhenTold => 0,
         };
-        queue.waiting.push_back(Request { io, machine: machine_of(memory), fails, reaps });
+        queue.waiting.push_back(Request { io, machine: memory.machine(), fails, reaps });
         Submitted::Begun
     }
 
@@ -214,6 +229,16 @@ impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for SlowDevice<D> {
     }
 
     fn close(&self, memory: DeviceMemory<'_, P>) {
+        {
+            // None of them is begun any more: their frames have other owners then.
+            let mut queue = self.queue();
+            queue.waiting.clear();
+            queue.done.clear();
+            while queue.at_work > 0 {
+                queue = self.idle.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            }
+            queue.done.clear();
+        }
         self.inner.close(memory);
     }
 }

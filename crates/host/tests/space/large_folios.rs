@@ -1,6 +1,7 @@
 //! Large folios: how they are split, collapsed, and partly freed.
 
 use crate::common::*;
+use quire_frame::MAX_REFS;
 use quire_mm::proc::HugeFile;
 use quire_space::khugepaged_totals;
 
@@ -302,6 +303,33 @@ fn folios_of_all_memcgs_are_split_in_turn() {
     spaces[1].munmap(page(VirtAddr(BASE), 2), PAGE).unwrap();
     assert_eq!((thp.split_deferred(u64::MAX), waiting()), (1, [0; 3]));
     assert_eq!((thp.split_deferred(1), thp.split_deferred_of(groups[2], 0, 1)), (0, 0));
+    assert_audit(&machine);
+}
+
+/// Hazard: a folio has as many references as can be, so there can be none for its split, which drops one all the same:
+/// the folio is freed while it is mapped. It is passed over, and the next one split.
+#[test]
+fn a_folio_that_can_have_no_more_references_is_not_split() {
+    const FOLIOS: u64 = 3;
+    let machine = machine_of_order(32, 4);
+    let (cpu, space) = cpu_and_space(&machine);
+    map_at(&space, BASE, FOLIOS * 16 * PAGE, RW);
+    fill(&cpu, &space, VirtAddr(BASE), 0..FOLIOS * 16, 1);
+    for folio in 0..FOLIOS {
+        space.munmap(page(VirtAddr(BASE), folio * 16 + 1), PAGE).unwrap();
+    }
+    let frames = machine.memory().frames();
+    let pinned = space.pin_page(VirtAddr(BASE), Access::Write).unwrap();
+    let frame = frames.folio(pinned.pfn()).frame();
+    let refs = frame.refs();
+    assert!(frame.get(MAX_REFS - refs));
+    let (memory, thp) = (machine.memory().spaces().memory(), machine.memory().spaces().thp());
+    assert_eq!((thp.split_deferred(1), memory.deferred_splits()), (1, 2));
+    assert_eq!((thp.split_deferred(u64::MAX), memory.deferred_splits()), (1, 1));
+    assert_eq!((thp.split_deferred(u64::MAX), frame.refs()), (0, MAX_REFS));
+    frame.put(MAX_REFS - refs);
+    drop(pinned);
+    assert_eq!((thp.split_deferred(u64::MAX), memory.deferred_splits()), (1, 0));
     assert_audit(&machine);
 }
 

@@ -25,3 +25,4 @@ mod swap_memcgs;
 mod swap_sharers;
 mod swap_techniques;
 mod swapon;
+mod watched_device;

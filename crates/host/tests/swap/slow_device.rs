@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use quire_frame::{AllocRequest, FaultSite, Frames};
-use quire_host::swap::{Completion, SlowConfig, SlowDevice};
+use quire_host::swap::{Completion, HostRam, SlowConfig, SlowDevice};
 use quire_swap::{DeviceError, DeviceFlags, DeviceMemory, Direction, PageIo, RamDisk, Submitted, SwapDevice};
 
 type Slow = SlowDevice<RamDisk<HostPlatform>>;
@@ -34,12 +34,19 @@ fn request(direction: Direction, slot: u64, pfn: Pfn) -> PageIo {
     PageIo { direction, slot, pfn, pages: 1 }
 }
 
-fn submit(frames: &Frames<HostPlatform>, device: &Slow, io: PageIo) -> Submitted {
+fn submit<D: SwapDevice<HostPlatform>>(
+    frames: &Frames<HostPlatform>,
+    device: &SlowDevice<D>,
+    io: PageIo,
+) -> Submitted {
     // SAFETY: the frames are the test's, which frees none while the device has it.
     unsafe { device.submit(DeviceMemory::new(frames), io) }
 }
 
-fn reap(frames: &Frames<HostPlatform>, device: &Slow) -> Vec<(u64, Result<(), DeviceError>)> {
+fn reap<D: SwapDevice<HostPlatform>>(
+    frames: &Frames<HostPlatform>,
+    device: &SlowDevice<D>,
+) -> Vec<(u64, Result<(), DeviceError>)> {
     let mut all = Vec::new();
     device.reap(DeviceMemory::new(frames), &mut |io, result| all.push((io.slot, result)));
     all
@@ -109,4 +116,44 @@ fn work_is_done_when_told_and_the_nth_fails() {
         assert_eq!(is_all(frames, page, 7), !failed, "a failed read leaves nothing that could be used");
     }
     device.close(DeviceMemory::new(frames));
+}
+
+const WHEN_TOLD: SlowConfig =
+    SlowConfig { completion: Completion::WhenTold, queue: 16, fail_read: None, fail_write: None };
+
+/// Hazard: a request that waits when its device is closed is carried out in what is another owner's frame by then.
+#[test]
+fn what_waits_when_the_device_is_closed_is_not_carried_out() {
+    let machine = machine();
+    let frames = machine.memory().frames();
+    let (memory, page) = (DeviceMemory::new(frames), frame(frames));
+    let device = SlowDevice::new(HostRam::new(8).unwrap(), WHEN_TOLD);
+    for direction in [Direction::Write, Direction::Read, Direction::Read] {
+        assert_eq!(submit(frames, &device, request(direction, 3, page)), Submitted::Begun);
+    }
+    assert_eq!((device.complete(memory, 1), device.waiting()), (1, 2));
+    SwapDevice::close(&device, memory);
+    fill(frames, page, 7);
+    assert_eq!((device.waiting(), device.complete(memory, 9)), (0, 0));
+    assert_eq!(reap(frames, &device), []);
+    assert!(is_all(frames, page, 7));
+}
+
+/// Hazard: the same, in the next machine, where that lies where the one before was.
+#[test]
+fn a_request_of_a_machine_that_is_gone_fails_in_the_next_one() {
+    let device = SlowDevice::new(HostRam::new(8).unwrap(), WHEN_TOLD);
+    for is_next in [false, true] {
+        let machine = machine();
+        let frames = machine.memory().frames();
+        let page = frame(frames);
+        if !is_next {
+            assert_eq!(submit(frames, &device, request(Direction::Read, 3, page)), Submitted::Begun);
+            continue;
+        }
+        fill(frames, page, 7);
+        assert_eq!(device.complete(DeviceMemory::new(frames), 9), 1);
+        assert_eq!(reap(frames, &device), [(3, Err(DeviceError::Io))]);
+        assert!(is_all(frames, page, 7));
+    }
 }

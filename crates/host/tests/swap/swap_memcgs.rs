@@ -478,3 +478,46 @@ fn a_collapse_stays_within_the_limit() {
     assert!(usage(&machine, memcg) <= limit);
     assert_audit(&machine);
 }
+
+/// A program with `pages` pages that was in a memcg with this limit, which is removed.
+fn moved_out<'m>(
+    machine: &'m Machine,
+    cpu: &Vcpu,
+    limit: (Limit, u64),
+    pages: u64,
+) -> (HostSpace<'m>, VirtAddr) {
+    let removed = memcg(machine, "m", &[limit]);
+    let space = space_in(machine, removed);
+    let (area, _, filled) = fill(cpu, &space, pages);
+    assert_eq!(filled, Ok(()));
+    space.set_memcg(MemcgId::ROOT).unwrap();
+    machine.memory().memcgs().remove(removed).unwrap();
+    (space, area)
+}
+
+/// Hazard: a program that left a memcg, which was removed then, is refused its swapped pages: no more of them fit into
+/// what that memcg might have.
+#[test]
+fn the_limit_of_a_removed_memcg_refuses_no_page() {
+    let machine = machine(16, OomAction::Refuse);
+    swapon(&machine, 64);
+    let cpu = machine.vcpu(0).unwrap();
+    let (space, area) = moved_out(&machine, &cpu, (Limit::Max, 64), 120);
+    assert!(space.figures().swapped >= 50 * PAGE);
+    assert_filled(&cpu, &space, area, 0..120, 100);
+    assert_audit(&machine);
+}
+
+/// Hazard: the pages of a memcg that might have no swap are never reclaimed once it is removed.
+#[test]
+fn the_swap_limit_of_a_removed_memcg_keeps_no_page_in_memory() {
+    let machine = machine(16, OomAction::Refuse);
+    swapon(&machine, 64);
+    let cpu = machine.vcpu(0).unwrap();
+    let (space, area) = moved_out(&machine, &cpu, (Limit::SwapMax, 0), 32);
+    machine.memory().reclaim(MemcgId::ROOT, 32);
+    machine.memory().reclaim(MemcgId::ROOT, 32);
+    assert_eq!(space.figures().swapped, 32 * PAGE);
+    assert_filled(&cpu, &space, area, 0..32, 100);
+    assert_audit(&machine);
+}

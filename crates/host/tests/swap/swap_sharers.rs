@@ -2,6 +2,7 @@
 //! of each other's writes.
 
 use crate::common::*;
+use quire_frame::AllocRequest;
 use quire_frame::{FaultAim, FaultPlan, FaultSite};
 use quire_host::swap::{Completion, SlowConfig, SlowDevice};
 
@@ -106,6 +107,29 @@ fn a_page_without_memory_for_its_words_stays_out() {
     let refused = cpu.program(&space).read_u64(page(area, 3));
     faults.set(FaultPlan::OFF);
     assert!(matches!(refused, Err(AccessError::Fault(FaultError::OutOfMemory(_)))), "{refused:?}");
+    assert_filled(&cpu, &space, area, 0..PAGES, 100);
+}
+
+/// Hazard: the words are allocated under a lock, from what is free at once. Where all of that is on lists of CPUs the
+/// fault fails, or kills a program.
+#[test]
+fn memory_for_words_is_looked_for_on_the_lists_of_cpus_first() {
+    let machine = machine(false);
+    let cpu = machine.vcpu(0).unwrap();
+    let (space, area) = paged_out(&machine, &cpu);
+    space.madvise(area, MIB2, Advice::NoHugePage).unwrap();
+    let frames = machine.memory().frames();
+    // More than the next request takes is on the lists.
+    let request = AllocRequest::new(Order::ZERO, FaultSite::new("test"));
+    let pin = frames.platform().pin();
+    let pages = [(); 64].map(|()| frames.allocate(&pin, request).unwrap());
+    pages.into_iter().for_each(|page| frames.free(&pin, page, Order::ZERO).unwrap());
+    drop(pin);
+    frames.faults().set(FaultPlan::nth(1).at(FaultAim::Site(FaultSite::new("swap_table"))));
+    let seen = cpu.program(&space).read_u64(page(area, 3));
+    frames.faults().set(FaultPlan::OFF);
+    assert_eq!(seen, Ok(103));
+    assert_eq!(count(&machine, VmEvent::AllocstallDma32), 0);
     assert_filled(&cpu, &space, area, 0..PAGES, 100);
 }
 

@@ -363,6 +363,26 @@ fn each_removed_memcg_is_checked_under_a_hold_of_its_own() {
     assert!(holds >= ids.len() as u64, "{holds} holds for {} memcgs", ids.len());
 }
 
+/// Hazard: a timer's interrupt looks through all CPUs for each of many removed memcgs.
+#[test]
+fn a_tick_checks_one_of_the_removed_memcgs() {
+    let memcgs = memcgs(2);
+    let ids: Vec<MemcgId> =
+        (0..8).map(|nth| memcgs.create(MemcgId::ROOT, &format!("{nth}")).unwrap()).collect();
+    let charge = |id| memcgs.charge_anyway(&memcgs.frames().platform().pin(), id, 200);
+    let uncharge = |id| memcgs.uncharge(&memcgs.frames().platform().pin(), id, 200);
+    ids.iter().for_each(|&id| charge(id));
+    ids.iter().for_each(|&id| memcgs.remove(id).unwrap());
+    ids.iter().for_each(|&id| uncharge(id));
+    let there = || ids.iter().filter(|&&id| memcgs.next_in_subtree(id, None).is_some()).count();
+    assert_eq!(there(), 8);
+    memcgs.sweep_one();
+    assert_eq!(there(), 7);
+    (0..7).for_each(|_| memcgs.sweep_one());
+    assert_eq!(there(), 0, "each has its turn");
+    assert_sound(&memcgs);
+}
+
 /// Hazard: a path is as long as its caller likes, and is looked through with the lock held.
 #[test]
 fn what_cannot_be_a_path_is_not_looked_up_under_the_lock() {

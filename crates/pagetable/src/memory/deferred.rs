@@ -11,6 +11,9 @@ use quire_arch::{Order, Pfn, Platform};
 use quire_frame::{DeferredLink, FolioCounter, FrameFlags, HeadGuard};
 use quire_memcg::{DeferredQueue, MemcgId};
 
+/// Folios that are passed over at most, in search of one to which there can be one more reference.
+const TRIES: u32 = 16;
+
 /// The queues of folios some of whose pages are no longer mapped.
 #[derive(Debug, Default)]
 pub(super) struct DeferredSplits {
@@ -188,9 +191,9 @@ impl<P: Platform> MemoryCore<P> {
         }
     }
 
-    /// The oldest folio of the memcg whose turn it is, or of the one that is asked for. Under the lock of the
-    /// queues.
-    fn first_deferred(&self, all: &mut DeferredSplits, whose: DeferredOf) -> Option<Pfn> {
+    /// The oldest folio of the memcg whose turn it is, or of the one that is asked for, and its queue. Under
+    /// the lock of the queues.
+    fn first_deferred(&self, all: &mut DeferredSplits, whose: DeferredOf) -> Option<(&DeferredQueue, Pfn)> {
         let memcg = match whose {
             DeferredOf::All => all.turn?,
             DeferredOf::Memcg(memcg) => memcg,
@@ -200,19 +203,34 @@ impl<P: Platform> MemoryCore<P> {
         if whose == DeferredOf::All {
             all.turn = Some(queue.neighbours().1);
         }
-        Some(first)
+        Some((queue, first))
     }
 
-    /// Takes the oldest folio off a queue, with a reference to it.
+    /// Moves the first folio of a queue to its end. Under the lock of the queues.
+    fn move_first_to_end(&self, queue: &DeferredQueue, first: Pfn) {
+        let link = self.deferred_link(first);
+        let (Some(next), Some(last)) = (link.next(), queue.last()) else { return };
+        queue.set_first(Some(next));
+        self.deferred_link(next).set_previous(None);
+        self.deferred_link(last).set_next(Some(first));
+        link.set_previous(Some(last));
+        link.set_next(None);
+        queue.set_last(Some(first));
+    }
+
+    /// Takes the oldest folio off a queue, with a reference to it. One that can have no more references, since
+    /// it is pinned as often as can be, goes to the end of its queue; of many such there may be `None`.
     pub fn hold_first_deferred(&self, whose: DeferredOf) -> Option<Pfn> {
         let _pin = self.platform().pin();
-        loop {
+        for _ in 0..TRIES {
             let head = {
                 let mut all = self.deferred.lock();
-                let head = self.first_deferred(&mut all, whose)?;
-                // It leaves the queue before the mappings' reference is dropped, so it has one.
-                let held = self.frames().known(head).try_get();
-                debug_assert!(held, "a folio that waits to be split is free");
+                let (queue, head) = self.first_deferred(&mut all, whose)?;
+                // It leaves the queue before the mappings' reference is dropped, so it is not free.
+                if !self.frames().known(head).try_get() {
+                    self.move_first_to_end(queue, head);
+                    continue;
+                }
                 head
             };
             // The head lock comes before that of the queues, so the folio is checked again under it.
@@ -225,6 +243,7 @@ impl<P: Platform> MemoryCore<P> {
             drop(locked);
             self.memcgs().release_folio(head);
         }
+        None
     }
 
     /// Puts a folio that was busy when it was to be split at the end of its queue. How many pages several spaces

@@ -75,7 +75,7 @@ impl<'s, P: Platform> SwapIn<'s, P> {
         if technique.bypasses() && self.may_bypass(slot) {
             return self.read_past_cache(slot, memcg);
         }
-        let mut failed = false;
+        let (mut failed, mut drained) = (false, false);
         loop {
             let Some((head, charged)) = self.new_swap_folio(order, (slot, memcg))? else {
                 self.memory.frames().events().count_folio(
@@ -126,7 +126,12 @@ impl<'s, P: Platform> SwapIn<'s, P> {
                         Inserted::Conflict | Inserted::NoMemory if order > Order::ZERO => {
                             order = orders.below(order).most();
                         }
-                        // The words of the cluster are short of memory, not the page.
+                        // The words of the cluster are short of memory, not the page. They are allocated under
+                        // a lock, from what is free: some may be on lists of CPUs.
+                        Inserted::NoMemory if !drained => {
+                            drained = true;
+                            self.memory.frames().drain_all_in_portions();
+                        }
                         Inserted::NoMemory => {
                             let need = Need::Frames(Order::ZERO);
                             return Err(SwapInError::Short(AllocError::OutOfMemory, need));

@@ -19,6 +19,7 @@ use core::ptr::NonNull;
 use quire_arch::{LockClass, Order, Pfn, Pin, Platform};
 use quire_frame::{
     AllocError, AllocRequest, CacheNode, FaultClass, FaultSite, FrameCache, FrameViolation, Frames, Kind,
+    Turn,
 };
 use quire_sync::{CachePadded, PerCpu, SpinGuard, SpinLock};
 
@@ -230,24 +231,26 @@ impl<P: Platform> CacheCore<P> {
 }
 
 impl<P: Platform> FrameCache<P> for CacheCore<P> {
-    fn reap(&self, frames: &Frames<P>, pin: &Pin<'_, P>, most: u64) {
+    fn reap(&self, frames: &Frames<P>, pin: &Pin<'_, P>, cpus: Turn, most: u64) {
         frames.push_epoch();
-        for lock in self.fronts.iter() {
+        let mut left_of_all = most;
+        for lock in self.fronts.some(cpus.first, cpus.most) {
             // What is there at first: a CPU that retires meanwhile does not keep the caller busy.
-            let mut left = lock.lock().retired().min(most);
+            let mut left = lock.lock().retired().min(left_of_all);
             while left > 0 {
                 let passed = lock.lock().collect(frames.epoch(), u64::from(REAP_SLOTS).min(left) as u32);
                 if passed.is_empty() {
                     break;
                 }
                 left -= u64::from(passed.count());
+                left_of_all -= u64::from(passed.count());
                 self.end(frames, pin, passed);
             }
         }
     }
 
     fn shrink(&self, frames: &Frames<P>, pin: &Pin<'_, P>) -> u64 {
-        self.reap(frames, pin, u64::MAX);
+        self.reap(frames, pin, Turn::ALL, u64::MAX);
         let mut pages = 0;
         for lock in self.fronts.iter() {
             let free = lock.lock().empty();

@@ -30,7 +30,7 @@ pub use ramdisk::RamDisk;
 
 use bitflags::bitflags;
 use quire_arch::{Pfn, Platform};
-use quire_frame::Frames;
+use quire_frame::{Frames, MachineId};
 
 bitflags! {
     /// Properties of a device.
@@ -149,6 +149,13 @@ impl<'f, P: Platform> DeviceMemory<'f, P> {
         self.0.platform()
     }
 
+    /// Which machine it is: no other one has the same number, also later.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn machine(self) -> MachineId {
+        self.0.id()
+    }
+
     pub(crate) const fn frames(self) -> &'f Frames<P> {
         self.0
     }
@@ -238,7 +245,8 @@ pub trait SwapDevice<P: Platform>: Send + Sync + 'static {
     }
 
     /// Compacts what it keeps in RAM until about `wanted` frames are free, and returns how many were freed. More
-    /// than `wanted`, or than were freed on the machine meanwhile, is not believed. Called when memory is short, by a program that waits for it too.
+    /// than `wanted`, or than were freed on the machine meanwhile, is not believed. Called when memory is short,
+    /// by a program that waits for it too.
     fn compact(&self, memory: DeviceMemory<'_, P>, wanted: u64) -> u64 {
         let _ = (memory, wanted);
         0

@@ -11,6 +11,7 @@ use quire_swap::{
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const SLOTS: u64 = 256;
 type Cache = CompressedCache<Machine, TestDevice>;
@@ -218,4 +219,58 @@ impl SwapDevice<Machine> for Wide {
     fn close(&self, memory: DeviceMemory<'_, Machine>) {
         self.0.close(memory);
     }
+}
+
+/// A device that takes writes and tells of no end.
+#[derive(Default)]
+struct Silent {
+    taken: Arc<AtomicU64>,
+    closed: Arc<AtomicBool>,
+}
+
+impl SwapDevice<Machine> for Silent {
+    fn kind(&self) -> &'static str {
+        "silent"
+    }
+
+    fn slots(&self) -> u64 {
+        SLOTS
+    }
+
+    fn flags(&self) -> DeviceFlags {
+        DeviceFlags::empty()
+    }
+
+    unsafe fn submit(&self, _memory: DeviceMemory<'_, Machine>, _io: PageIo) -> Submitted {
+        self.taken.fetch_add(1, Ordering::Relaxed);
+        Submitted::Begun
+    }
+
+    fn close(&self, _memory: DeviceMemory<'_, Machine>) {
+        self.closed.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Hazard: the end of a cache waits for a writeback whose end the device behind never tells.
+#[test]
+fn a_cache_closes_over_a_device_that_never_ends_a_writeback() {
+    run_on(0);
+    let frames = frames(&[(0, 4096)], 1, PcpTechnique::All);
+    let free = frames.totals().free;
+    let silent = Silent::default();
+    let (taken, closed) = (Arc::clone(&silent.taken), Arc::clone(&silent.closed));
+    let cache = CompressedCache::new(&frames, silent, 8 * PAGE_SIZE).unwrap();
+    let page = get(&frames, Order::ZERO);
+    for slot in 0..32 {
+        fill(&frames, page, slot);
+        let io = PageIo { direction: Direction::Write, slot, pfn: page, pages: 1 };
+        if submit(&frames, &cache, io) == Submitted::QueueFull {
+            break;
+        }
+    }
+    assert!(taken.load(Ordering::Relaxed) > 0, "no page leaves the cache");
+    cache.close(DeviceMemory::new(&frames));
+    put(&frames, page, Order::ZERO);
+    assert!(closed.load(Ordering::Relaxed));
+    assert_eq!(frames.totals().free, free);
 }

@@ -134,8 +134,9 @@ impl WriteBack {
         self.leaving.iter_mut().filter(|page| page.frame == frame).for_each(|page| page.sent = true);
     }
 
-    pub(super) fn is_idle(&self) -> bool {
-        self.leaving.is_empty()
+    /// The frame of a copy that the device does not read any more: it is closed. `None` if there is none left.
+    pub(super) fn abandon(&mut self) -> Option<Pfn> {
+        self.leaving.pop().map(|page| page.frame)
     }
 
     /// Begins to write back the oldest page, whose copy will be in `frame`.
@@ -227,7 +228,7 @@ mod tests {
         assert_eq!(end(&mut back, again), Ended::Taken(5));
         assert_eq!((back.is_leaving(&(5..6)), end(&mut back, again)), (true, Ended::Unknown));
         back.forget(&frames, copy);
-        assert!(back.is_idle());
+        assert_eq!(back.abandon(), None);
         assert_eq!(freed, 1);
     }
 }

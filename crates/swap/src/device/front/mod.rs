@@ -549,19 +549,13 @@ impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for CompressedCache<P, D> {
 
     fn close(&self, memory: DeviceMemory<'_, P>) {
         let Some(frames) = self.own(memory) else { return self.behind.close(memory) };
-        // Pages under writeback are not needed any more, but the device still reads the copies.
+        // Pages under writeback are not needed any more, and the device reads no copy after this, also one that
+        // has not told of all ends.
+        self.behind.close(memory);
         loop {
-            let progress = self.progress();
-            self.reap(memory, &mut |_, _| {});
-            let is_idle = {
-                let _pin = frames.platform().pin();
-                self.state.lock().back.is_idle()
-            };
-            if is_idle {
-                break;
-            }
-            let still = || self.progress() == progress && !self.has_done();
-            frames.platform().park(self.wait_key(), &mut { still });
+            let pin = frames.platform().pin();
+            let Some(copy) = self.state.lock().back.abandon() else { break };
+            give_back(frames, &pin, copy, Order::ZERO);
         }
         let lru = {
             let _pin = frames.platform().pin();
@@ -569,7 +563,6 @@ impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for CompressedCache<P, D> {
         };
         lru.close(frames);
         self.store.close(frames);
-        self.behind.close(memory);
     }
 }
 

@@ -1,0 +1,245 @@
+//! A device that stops where the memory manager calls it, so that other threads come just then.
+
+use crate::common::*;
+use quire_host::swap::HostRam;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+const SLOTS: u64 = 512;
+
+type Memory<'f> = DeviceMemory<'f, HostPlatform>;
+type Report<'r> = &'r mut dyn FnMut(PageIo, Result<(), DeviceError>);
+
+/// What a test does in the calls of a device.
+trait Calls: Send + Sync + 'static {
+    /// A read was carried out, with this result.
+    fn read(&self, _: PageIo, result: Submitted) -> Submitted {
+        result
+    }
+
+    /// What is done is looked for.
+    fn reap(&self, _: Memory<'_>, _: usize, _: Report<'_>) {}
+
+    /// A thread is about to sleep until something is done.
+    fn before_sleep(&self) {}
+
+    fn progress(&self) -> u32 {
+        0
+    }
+
+    fn compact(&self) -> u64 {
+        0
+    }
+}
+
+/// Such a device, which keeps pages in the host's memory.
+struct Watched<C> {
+    pages: HostRam,
+    flags: DeviceFlags,
+    calls: Arc<C>,
+}
+
+impl<C: Calls + Default> Watched<C> {
+    fn new(slots: u64, flags: DeviceFlags) -> (Self, Arc<C>) {
+        let calls = Arc::<C>::default();
+        let pages = HostRam::new(slots as usize).unwrap();
+        let flags = flags | DeviceFlags::NOTES_FREED;
+        (Self { pages, flags, calls: Arc::clone(&calls) }, calls)
+    }
+}
+
+fn key_of<C>(calls: &Arc<C>) -> usize {
+    Arc::as_ptr(calls).addr()
+}
+
+impl<C: Calls> SwapDevice<HostPlatform> for Watched<C> {
+    fn kind(&self) -> &'static str {
+        "watched"
+    }
+
+    fn slots(&self) -> u64 {
+        SwapDevice::<HostPlatform>::slots(&self.pages)
+    }
+
+    fn flags(&self) -> DeviceFlags {
+        self.flags
+    }
+
+    unsafe fn submit(&self, memory: Memory<'_>, io: PageIo) -> Submitted {
+        // SAFETY: the caller's promise.
+        let result = unsafe { self.pages.submit(memory, io) };
+        if io.direction == Direction::Read { self.calls.read(io, result) } else { result }
+    }
+
+    fn reap(&self, memory: Memory<'_>, done: Report<'_>) {
+        self.calls.reap(memory, key_of(&self.calls), done);
+    }
+
+    fn has_done(&self) -> bool {
+        self.calls.before_sleep();
+        false
+    }
+
+    fn wait_key(&self) -> usize {
+        key_of(&self.calls)
+    }
+
+    fn progress(&self) -> u32 {
+        self.calls.progress()
+    }
+
+    fn freed(&self, memory: Memory<'_>, slot: u64, count: u64) {
+        self.pages.freed(memory, slot, count);
+    }
+
+    fn compact(&self, _: Memory<'_>, _: u64) -> u64 {
+        self.calls.compact()
+    }
+}
+
+fn swapon(machine: &Machine, device: impl SwapDevice<HostPlatform>) {
+    machine.memory().swapon(device, SwapOnOptions::default()).unwrap();
+}
+
+/// A space with one page, which is on the device only.
+fn page_out(machine: &Machine) -> (HostSpace<'_>, VirtAddr) {
+    let cpu = machine.vcpu(0).unwrap();
+    let space = create_space(machine);
+    let area = map_at(&space, GIB, PAGE, RW);
+    write(&cpu, &space, area, 7);
+    space.madvise(area, PAGE, Advice::PageOut).unwrap();
+    assert_eq!((space.figures().swapped, anonymous_frames(machine)), (PAGE, 0));
+    (space, area)
+}
+
+/// Reads the page on CPU `cpu`, and notes that it was read.
+fn look(machine: &Machine, cpu: usize, (space, area): (&HostSpace<'_>, VirtAddr), is_read: &AtomicBool) {
+    assert_eq!(read(&machine.vcpu(cpu).unwrap(), space, area), 7);
+    is_read.store(true, SeqCst);
+}
+
+/// Fails if the page is not read. A thread that was not woken is woken now, so that the test comes to an end.
+#[track_caller]
+fn assert_read(machine: &Machine, key: usize, is_read: &AtomicBool) {
+    let woken = within_reason(|| is_read.load(SeqCst));
+    while !is_read.load(SeqCst) {
+        machine.memory().platform().unpark(key);
+        thread::yield_now();
+    }
+    assert!(woken, "a thread sleeps for ever");
+}
+
+/// Its reads end at once, but not before another thread waits for them.
+#[derive(Default)]
+struct EndsAtOnce {
+    under_way: AtomicBool,
+    waits: AtomicBool,
+}
+
+impl Calls for EndsAtOnce {
+    fn read(&self, _: PageIo, result: Submitted) -> Submitted {
+        self.under_way.store(true, SeqCst);
+        within_reason(|| self.waits.load(SeqCst));
+        result
+    }
+
+    fn before_sleep(&self) {
+        self.waits.store(true, SeqCst);
+    }
+}
+
+/// Hazard: a device that is not synchronous has completed a read when it returns. No reap tells the thread that found
+/// the page while it was being read.
+#[test]
+fn a_thread_that_waits_for_a_read_that_ends_at_once_is_woken() {
+    let machine: Machine = Setup::mib(16).cpus(2).build();
+    let (device, calls) = Watched::<EndsAtOnce>::new(SLOTS, DeviceFlags::empty());
+    swapon(&machine, device);
+    let (space, area) = page_out(&machine);
+    let [first, second] = [(); 2].map(|()| AtomicBool::default());
+    thread::scope(|scope| {
+        scope.spawn(|| look(&machine, 0, (&space, area), &first));
+        scope.spawn(|| {
+            within_reason(|| calls.under_way.load(SeqCst));
+            look(&machine, 1, (&space, area), &second);
+        });
+        assert_read(&machine, key_of(&calls), &first);
+        assert!(calls.waits.load(SeqCst), "the second thread was too late");
+        assert_read(&machine, key_of(&calls), &second);
+    });
+    assert_audit(&machine);
+}
+
+/// A device that makes room in another way just before a thread sleeps, and has done a read at the next look.
+#[derive(Default)]
+struct MakesRoom {
+    io: Mutex<Option<PageIo>>,
+    progress: AtomicU32,
+}
+
+impl Calls for MakesRoom {
+    fn read(&self, io: PageIo, _: Submitted) -> Submitted {
+        *self.io.lock().unwrap() = Some(io);
+        Submitted::Begun
+    }
+
+    fn reap(&self, memory: Memory<'_>, key: usize, done: Report<'_>) {
+        let Some(io) = self.io.lock().unwrap().take() else { return };
+        if self.progress.fetch_add(1, SeqCst) == 0 {
+            *self.io.lock().unwrap() = Some(io);
+            memory.platform().unpark(key);
+            return;
+        }
+        done(io, Ok(()));
+    }
+
+    fn progress(&self) -> u32 {
+        self.progress.load(SeqCst)
+    }
+}
+
+/// Hazard: room is made, and those that wait for it are woken, between the look of a thread at what is done and its
+/// sleep. A part of its read, which a cache in front could not ask for, is not asked for by anything else.
+#[test]
+fn a_thread_that_waits_for_a_read_sees_the_progress_of_its_device() {
+    let machine: Machine = Setup::mib(16).cpus(2).build();
+    let (device, calls) = Watched::<MakesRoom>::new(SLOTS, DeviceFlags::empty());
+    swapon(&machine, device);
+    let (space, area) = page_out(&machine);
+    let is_read = AtomicBool::default();
+    thread::scope(|scope| {
+        scope.spawn(|| look(&machine, 0, (&space, area), &is_read));
+        assert_read(&machine, key_of(&calls), &is_read);
+    });
+    assert_eq!(calls.progress(), 2);
+    assert_audit(&machine);
+}
+
+/// So often at most it says that it has freed a frame, which it has not.
+const BOASTS: u64 = 100;
+
+#[derive(Default)]
+struct Boasts(AtomicU64);
+
+impl Calls for Boasts {
+    fn compact(&self) -> u64 {
+        u64::from(self.0.fetch_add(1, SeqCst) < BOASTS)
+    }
+}
+
+/// Hazard: no program is killed as long as a device says that it has freed a frame.
+#[test]
+fn a_device_that_boasts_of_frames_keeps_no_program_from_its_end() {
+    let kill = |memory: &mut MemoryConfig| memory.oom = OomAction::Kill;
+    let machine: Machine = Setup::mib(16).reserve().overcommit().with(kill).build();
+    let (device, boasts) = Watched::<Boasts>::new(16, DeviceFlags::SYNCHRONOUS);
+    swapon(&machine, device);
+    let cpu = machine.vcpu(0).unwrap();
+    let space = create_space(&machine);
+    let area = map_at(&space, GIB, 16 * MIB2, RW);
+    let refused = (0..8192).find_map(|at| cpu.program(&space).write_u64(page(area, at), at + 1).err());
+    assert_eq!(refused, Some(AccessError::Fault(FaultError::Killed)));
+    let asked = boasts.0.load(SeqCst);
+    assert!((1..BOASTS).contains(&asked), "{asked} compactions");
+}
