@@ -130,6 +130,7 @@ unsafe impl<F: PagingFormat> ProgramSpace for Space<'_, HostPlatform<F>> {
         Space::activate(self, &self.platform().pin());
     }
 
+    #[inline]
     fn fault(&self, addr: VirtAddr, access: Access) -> Result<(), FaultError> {
         Space::fault(self, addr, access)
     }

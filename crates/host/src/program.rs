@@ -321,7 +321,8 @@ impl<S: ProgramSpace, F: PagingFormat> Guest<'_, S, F> {
     }
 
     /// Enters guest mode on the program's own tables, and serves shootdowns.
-    #[inline]
+    // A part of each access. The steps that are rarely due are calls.
+    #[inline(always)]
     fn be_inside(&mut self) -> Result<(), AccessError<S::Error>> {
         if !self.owner.is_inside() {
             self.enter();
@@ -333,6 +334,7 @@ impl<S: ProgramSpace, F: PagingFormat> Guest<'_, S, F> {
         Ok(())
     }
 
+    #[cold]
     fn enter(&mut self) {
         let cpus = &self.program.seat.machine.cpus;
         assert!(

@@ -62,11 +62,18 @@ pub(super) fn word_of_same(words: &[AtomicU64; WORDS]) -> Option<u64> {
     if at(WORDS - 1) != word || at(WORDS / 2) != word {
         return None;
     }
-    // Differences are gathered over a cache line or two: a branch for each word would cost more than the
-    // loads.
-    let differs =
-        |part: &[AtomicU64]| part.iter().fold(0, |all, at| all | at.load(Ordering::Relaxed) ^ word) != 0;
-    if words.chunks_exact(16).any(differs) { None } else { Some(word) }
+    // Words are gathered over four cache lines: a branch for each would cost more than the loads. They are
+    // equal if the bits that all have are those that any has.
+    let differs = |part: &[AtomicU64]| {
+        let (mut all, mut any) = (word, word);
+        for at in part {
+            let word = at.load(Ordering::Relaxed);
+            all &= word;
+            any |= word;
+        }
+        all != any
+    };
+    if words.chunks_exact(32).any(differs) { None } else { Some(word) }
 }
 
 /// Fills the frame with `word`.
