@@ -1,0 +1,146 @@
+//! Writes inputs of `trace_reader` to begin from: recordings whose few bytes claim much, one of each kind.
+//! `cargo run -p quire-fuzz --example seeds -- fuzz/corpus/trace_reader [RECORDING...]`; further recordings
+//! become inputs as they are.
+
+use quire_trace::event::*;
+use quire_trace::format::*;
+use std::error::Error;
+use std::path::Path;
+use std::{env, fs, iter};
+
+const START: u64 = 0x20_0000;
+const END: u64 = 0x7f00_0000_0000;
+/// Events of each, as many as a target replays.
+const MANY: u64 = 4000;
+
+fn header() -> TraceHeader {
+    TraceHeader {
+        recorder: "0".into(),
+        kernel: "0".into(),
+        machine: "x".into(),
+        page_size: 4096,
+        cpus: 2,
+        ram: 1 << 30,
+        swap: 0,
+        faults: FaultSource::Tracepoint,
+        calls: CallSource::Seccomp,
+        uses: UseSource::None,
+        settings: None,
+        pressure: None,
+        shown_limit: None,
+        started: 0,
+        command: Vec::new(),
+    }
+}
+
+fn image(mappings: Vec<Mapping>) -> EventKind {
+    EventKind::Exec(Box::new(ExecImage {
+        pid: 1,
+        program: Box::from(*b"p"),
+        mappings,
+        max_map_count: u64::MAX,
+        overcommit_memory: 1,
+        privileges: Privileges { ipc_lock: true, sys_rawio: true },
+        thp: ThpMode::Never,
+        ..ExecImage::default()
+    }))
+}
+
+fn mapped(start: u64, end: u64) -> Mapping {
+    Mapping { start, end, read: true, write: true, ..Mapping::default() }
+}
+
+/// Nearly all addresses.
+fn all() -> EventKind {
+    image(vec![mapped(0x10_0000, END)])
+}
+
+fn small(count: u64) -> Vec<Mapping> {
+    (0..count).map(|number| mapped(START + number * 8192, START + number * 8192 + 4096)).collect()
+}
+
+fn fault(addr: u64) -> EventKind {
+    let (access, mode, outcome) = (Access::Write, Mode::User, Outcome::Minor);
+    EventKind::Fault(Fault { addr, access, mode, outcome, inferred: false })
+}
+
+fn call(number: u32, args: [u64; 6], result: i64) -> EventKind {
+    EventKind::Call(Call { number, args, result, detail: CallDetail::None })
+}
+
+fn clone(child: u32, shares_memory: bool) -> EventKind {
+    let (child, child_tid, child_pid) = (TaskId(child), child + 1, child + 1);
+    EventKind::Clone(CloneFacts {
+        child,
+        child_tid,
+        child_pid,
+        flags: 0,
+        shares_memory,
+        same_process: shares_memory,
+    })
+}
+
+fn recording(events: impl IntoIterator<Item = EventKind>) -> Result<Vec<u8>, Box<dyn Error>> {
+    let mut writer = TraceWriter::new(Vec::new(), &header(), 19)?;
+    for (time_ns, kind) in (0..).zip(events) {
+        writer.push(&Event { time_ns, task: TaskId(0), cpu: 0, kind })?;
+    }
+    Ok(writer.finish(1, 0)?.0)
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let [folder, files @ ..] = &arguments[..] else {
+        return Err("usage: seeds FOLDER [RECORDING...]".into());
+    };
+    let resident = || vec![PageRun { start: START, pages: u64::MAX, file: false }; 50];
+    let uses = |number: u64| {
+        let run = ReuseRun { start: START << (number % 43), pages: 1 << 17, access: ReuseAccess::Write };
+        EventKind::Reuse(Reuse { source: ReuseSource::Exact, runs: vec![run] })
+    };
+    let sample = |number: u64| {
+        let page = |page| PageSample { page, contents: PageContents::Compressed(4000) };
+        let pages = if number.is_multiple_of(2) { (0..2000).map(page).collect() } else { Vec::new() };
+        EventKind::Contents(Box::new(ContentSample {
+            start: START,
+            bytes: u64::MAX,
+            pages,
+            ..ContentSample::default()
+        }))
+    };
+    let huge = [START, 1 << 44];
+    let calls =
+        [(28, 23), (28, 25), (28, 102), (149, 0), (27, START), (26, 4), (10, 3), (25, 1 << 45), (11, 0)];
+    let calls = calls.map(|(number, third)| call(number, [huge[0], huge[1], third, 1, 0, 0], 0));
+    let forks =
+        (1..MANY as u32).flat_map(|child| [fault(START + u64::from(child) * 4096), clone(child, false)]);
+    let with_resident = image(vec![Mapping { resident: resident(), ..mapped(0x10_0000, END) }]);
+    let lost = EventKind::Lost(Lost { count: u64::MAX, cause: LostCause::RingFull });
+    let seeds = [
+        ("faults", recording(iter::once(all()).chain((0..MANY).map(|n| fault(START + (n << 21)))))?),
+        ("resident", recording([with_resident, EventKind::Exit(ExitStatus::Code(0))])?),
+        ("calls", recording(iter::once(all()).chain(calls))?),
+        ("forks", recording(iter::once(all()).chain(forks.take(MANY as usize)))?),
+        ("threads", recording(iter::once(all()).chain((1..MANY as u32).map(|n| clone(n * 1000, true))))?),
+        ("uses", recording(iter::once(all()).chain((0..200).map(uses)))?),
+        ("contents", recording(iter::once(all()).chain((0..100).map(sample)))?),
+        ("mappings", recording([image(small(20_000)), clone(1, false), fault(START), clone(2, false)])?),
+        ("images", recording((0..30).map(|_| image(small(1000))))?),
+        (
+            "lost",
+            recording(
+                iter::once(all()).chain((0..MANY).flat_map(|_| [lost.clone(), fault(0)]).take(MANY as usize)),
+            )?,
+        ),
+    ];
+    let files = files.iter().map(|file| {
+        let name = Path::new(file).file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        fs::read(file).map(|bytes| (name, bytes))
+    });
+    let files = files.collect::<Result<Vec<_>, _>>()?;
+    for (name, bytes) in seeds.into_iter().map(|(name, bytes)| (name.to_owned(), bytes)).chain(files) {
+        // The first byte says that the rest is a file.
+        fs::write(Path::new(folder).join(format!("claims-{name}")), [&[0][..], &bytes].concat())?;
+    }
+    Ok(())
+}
