@@ -1,7 +1,8 @@
 //! Checks at run time that locks are taken in the order of their classes, and spin locks in pinned sections.
 //!
-//! A kernel may preempt a thread that is not pinned. With a spin lock it would leave those that spin for the lock
-//! waiting, on its own CPU for ever. Threads of a host go on all the same, so that no test would notice it.
+//! A kernel may preempt a thread that is not pinned. With a spin lock it would leave those that spin for the
+//! lock waiting, on its own CPU for ever. Threads of a host go on all the same, so that no test would notice
+//! it.
 
 use crate::threads::thread_local;
 use core::cell::Cell;

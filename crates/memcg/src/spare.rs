@@ -1,4 +1,5 @@
-//! A memcg that is allocated before the lock of the memcgs is taken: an allocation drains the lists of all CPUs.
+//! A memcg that is allocated before the lock of the memcgs is taken: an allocation drains the lists of all
+//! CPUs.
 
 use crate::id::MemcgId;
 use crate::lists::NodeLists;
@@ -65,8 +66,8 @@ impl<P: Platform> Memcgs<P> {
         }
     }
 
-    /// Gives the memcg of `spare` the number `id`, which none ever had. `None` if more memory is needed for it.
-    /// Called under the lock of the memcgs, or before others know of them.
+    /// Gives the memcg of `spare` the number `id`, which none ever had. `None` if more memory is needed for
+    /// it. Called under the lock of the memcgs, or before others know of them.
     pub(crate) fn take_spare(&self, spare: &mut Spare<P>, id: MemcgId) -> Option<&Memcg<P>> {
         let mut memcg = spare.memcg?;
         if !self.table.has_leaf(id) {

@@ -275,8 +275,8 @@ impl<P: Platform> Memory<P> {
     /// the per-CPU lists ([`Frames::age_lists`]), and frees what waited for readers. Without it idle CPUs
     /// keep their frames until an allocation would fail. Returns the number of frames drained.
     pub fn tick(&self, pin: &Pin<'_, P>) -> u64 {
-        // All CPUs are looked at for a removed memcg. Those of a large machine are left to the background threads,
-        // which are not pinned.
+        // All CPUs are looked at for a removed memcg. Those of a large machine are left to the background
+        // threads, which are not pinned.
         if self.platform().cpu_count() <= Frames::<P>::CPUS_AT_A_TICK {
             self.spaces.memcgs().sweep_one();
         }

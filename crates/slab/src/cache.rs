@@ -132,8 +132,8 @@ impl<T: Send + 'static, P: Platform> SlabCache<T, P> {
         self.core(frames).map_or(0, |core| core.shrink(frames, pin))
     }
 
-    /// Calls `visit` with every block that holds objects, pinned, under the cache's lock: it must not wait, nor
-    /// use the cache.
+    /// Calls `visit` with every block that holds objects, pinned, under the cache's lock: it must not wait,
+    /// nor use the cache.
     pub fn for_each_frame(&self, frames: &Frames<P>, mut visit: impl FnMut(Pfn, Order)) {
         if let Some(core) = self.core(frames) {
             let map = frames.map();

@@ -91,7 +91,8 @@ impl<'m, P: Platform> Space<'m, P> {
         reclaim::retry_with_reclaim(spaces, || false, || Self::create_once(spaces, layout, limits, 0))
     }
 
-    /// The same without reclaim, and with an OOM adjustment from the moment on at which others find the space.
+    /// The same without reclaim, and with an OOM adjustment from the moment on at which others find the
+    /// space.
     fn create_once(
         spaces: &'m Spaces<P>,
         layout: Layout,
@@ -245,8 +246,9 @@ impl<'m, P: Platform> Space<'m, P> {
         core.usage.figures(core.vmas.len() as u64, &core.tables.residency)
     }
 
-    /// Calls `visit` with every mapping, lowest first, and with no lock held. As in Linux, mappings that change
-    /// meanwhile are visited as they were before or as they are then, and what is mapped all the time is visited.
+    /// Calls `visit` with every mapping, lowest first, and with no lock held. As in Linux, mappings that
+    /// change meanwhile are visited as they were before or as they are then, and what is mapped all the time
+    /// is visited.
     pub fn for_each_mapping(&self, mut visit: impl FnMut(Mapping)) {
         let mut next = Some(VirtAddr(0));
         while let Some(from) = next {

@@ -16,9 +16,9 @@ const CLUSTERS: u32 = 128;
 const ENOUGH: u64 = 512;
 
 impl<P: Platform> Swap<P> {
-    /// Compacts devices in RAM until about `wanted` frames are free, and returns how many were freed, `wanted`
-    /// at most. What a device says counts only as far as frames were freed at all while it compacted. Not
-    /// pinned.
+    /// Compacts devices in RAM until about `wanted` frames are free, and returns how many were freed,
+    /// `wanted` at most. What a device says counts only as far as frames were freed at all while it
+    /// compacted. Not pinned.
     pub fn compact_devices(&self, wanted: u64) -> u64 {
         let freed_so_far = || self.frames().events().sum(VmEvent::Pgfree);
         let mut freed = 0;

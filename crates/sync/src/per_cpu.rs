@@ -69,8 +69,8 @@ impl<T> PerCpu<T> {
         self.as_slice().iter().map(|padded| &padded.0)
     }
 
-    /// The elements of up to `most` CPUs, beginning with `first`, a number modulo that of the CPUs: for work that
-    /// is bounded, and goes on with other CPUs later.
+    /// The elements of up to `most` CPUs, beginning with `first`, a number modulo that of the CPUs: for work
+    /// that is bounded, and goes on with other CPUs later.
     pub fn some(&self, first: usize, most: usize) -> impl Iterator<Item = &T> {
         let (before, from) = self.as_slice().split_at(first % self.count.max(1));
         from.iter().chain(before).take(most).map(|padded| &padded.0)

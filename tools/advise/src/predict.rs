@@ -218,8 +218,8 @@ fn open(files: &[PathBuf]) -> Result<(Vec<Replay>, Vec<TraceHeader>), AdviseErro
     Ok(opened.into_iter().map(|(_, replay, header)| (replay, header)).unzip())
 }
 
-/// What the program needs: the median of the recordings in `files`, which are of one command, under the setting
-/// they were recorded under. `costs` are this host's, if it was calibrated.
+/// What the program needs: the median of the recordings in `files`, which are of one command, under the
+/// setting they were recorded under. `costs` are this host's, if it was calibrated.
 ///
 /// # Errors
 ///

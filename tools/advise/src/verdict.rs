@@ -107,7 +107,8 @@ fn smallest(gains: Vec<Gain>, settings: &[Setting]) -> Option<Gain> {
 }
 
 impl Verdict {
-    /// Of settings, the present one first, and what each changes. It does not rest on those that are `marked`.
+    /// Of settings, the present one first, and what each changes. It does not rest on those that are
+    /// `marked`.
     pub(crate) fn of(settings: &[Setting], changes: &[Change], marked: &[bool]) -> Self {
         let gains = || {
             let is_sound = |(place, _): &(usize, &Change)| !marked.get(*place).is_some_and(|marked| *marked);

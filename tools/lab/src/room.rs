@@ -7,8 +7,8 @@ use quire_host::host_memory_available;
 /// Memory of the command itself that grows meanwhile: stacks, results, tables of what is mapped.
 const OWN: u64 = 24 << 20;
 
-/// Whether the host has `bytes` for this process, beside what that needs anyway. Where it does not say what it
-/// has, it does.
+/// Whether the host has `bytes` for this process, beside what that needs anyway. Where it does not say what
+/// it has, it does.
 pub(crate) fn has_room(bytes: u64) -> bool {
     host_memory_available().is_none_or(|available| fits(bytes, available))
 }

@@ -148,11 +148,11 @@ impl fmt::Debug for Folio<'_> {
 pub enum MapsLeft {
     /// None: the caller owns the reference that the mappings held.
     None,
-    /// Some, of a folio of one page or of one that was unmapped whole, and that all who map it map whole as far as
-    /// is known.
+    /// Some, of a folio of one page or of one that was unmapped whole, and that all who map it map whole as
+    /// far as is known.
     Some,
-    /// Some, of a large folio of which pages may be unmapped: a part of it was, or a part only was mapped, or what is
-    /// left is less than one mapping of all of it.
+    /// Some, of a large folio of which pages may be unmapped: a part of it was, or a part only was mapped, or
+    /// what is left is less than one mapping of all of it.
     Part,
 }
 

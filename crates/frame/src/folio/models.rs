@@ -134,7 +134,8 @@ struct Pair {
 impl Pair {
     const ORDER: Order = Order::ALL[1];
 
-    /// One more is counted under the head lock of the folio that the second page lies in, where that is the pair.
+    /// One more is counted under the head lock of the folio that the second page lies in, where that is the
+    /// pair.
     fn count(&self) -> bool {
         while self.frames[1].kind() == Kind::Tail {
             let folio = Folio { head: Pfn(2), order: Self::ORDER, frame: &self.frames[0] };
@@ -168,9 +169,9 @@ impl Pair {
     }
 }
 
-/// A thread looks for the head lock of a folio that is split, and whose first frame is freed and another owner's by
-/// then. The frame can be freed though its lock is looked at, the next owner has the lock alone, and the thread
-/// does not take that for the one that it wants.
+/// A thread looks for the head lock of a folio that is split, and whose first frame is freed and another
+/// owner's by then. The frame can be freed though its lock is looked at, the next owner has the lock alone,
+/// and the thread does not take that for the one that it wants.
 #[test]
 fn loom_a_late_head_lock_keeps_no_frame_and_is_no_lock_of_its_next_owner() {
     loom::model(|| {

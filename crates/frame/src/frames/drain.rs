@@ -220,10 +220,10 @@ impl<P: Platform> Frames<P> {
         chunk.pages
     }
 
-    /// A tick of the lists' clock, for all CPUs, or for some in turn on a machine of many: to be called by one
-    /// of them about every second. Unused budgets shrink; a CPU that did not use its lists since the last tick gives back half of what they
-    /// hold, and everything at the [`TICKS_TO_EMPTY`](Self::TICKS_TO_EMPTY)th tick. Returns the number of
-    /// frames returned to their zones.
+    /// A tick of the lists' clock, for all CPUs, or for some in turn on a machine of many: to be called by
+    /// one of them about every second. Unused budgets shrink; a CPU that did not use its lists since the last
+    /// tick gives back half of what they hold, and everything at the
+    /// [`TICKS_TO_EMPTY`](Self::TICKS_TO_EMPTY)th tick. Returns the number of frames returned to their zones.
     pub fn age_lists(&self, pin: &Pin<'_, P>) -> u64 {
         let first = self.age_turn.fetch_add(Self::CPUS_AT_A_TICK as u32, Ordering::Relaxed) as usize;
         let mut aged = 0;

@@ -159,8 +159,8 @@ impl<P: Platform> Frames<P> {
         self.reap_from(pin, limbo, &mut found)
     }
 
-    /// Frees blocks of `limbo` whose readers are gone, up to `left`, from which they are subtracted, and returns
-    /// the number of frames.
+    /// Frees blocks of `limbo` whose readers are gone, up to `left`, from which they are subtracted, and
+    /// returns the number of frames.
     fn reap_from(&self, pin: &Pin<'_, P>, limbo: &SpinLock<LimboLists, P>, left: &mut u64) -> u64 {
         let mut freed = 0;
         while *left > 0 {

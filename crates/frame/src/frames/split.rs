@@ -7,7 +7,8 @@
 //!
 //! A folio on an LRU list stays on it: it is the first part then. The other mapped parts go to the same list
 //! if the owner of the lists does the split and holds the list's lock ([`FolioSplit::finish_with`]); else
-//! they are on none, and a caller that has isolated the folio may keep a reference to each. Each is charged to the folio's memcg. Unmapped parts are not: the caller uncharges them.
+//! they are on none, and a caller that has isolated the folio may keep a reference to each. Each is charged
+//! to the folio's memcg. Unmapped parts are not: the caller uncharges them.
 
 use super::Frames;
 use crate::chain::FrameChain;
@@ -80,8 +81,9 @@ impl HeldParts {
         }
     }
 
-    /// Adds page `nth` of the folio at `head`, to which the owner gets a reference: one of a set that has none yet, or
-    /// only some of the same folio. Returns false, and adds nothing, if it is none that can be added.
+    /// Adds page `nth` of the folio at `head`, to which the owner gets a reference: one of a set that has
+    /// none yet, or only some of the same folio. Returns false, and adds nothing, if it is none that can be
+    /// added.
     fn add(&mut self, head: Pfn, nth: u64) -> bool {
         if self.held == [0; _] {
             self.head = head;
@@ -192,9 +194,9 @@ impl<P: Platform> FolioSplit<'_, P> {
         })
     }
 
-    /// As [`finish`](Self::finish). `part_is` is called with the first frame of each mapped part but the first,
-    /// from the last to the first, before any thread can see that it is one. A thread that sees that it is listed
-    /// takes the list's lock, which the caller holds until this returns.
+    /// As [`finish`](Self::finish). `part_is` is called with the first frame of each mapped part but the
+    /// first, from the last to the first, before any thread can see that it is one. A thread that sees that
+    /// it is listed takes the list's lock, which the caller holds until this returns.
     ///
     /// # Errors
     ///

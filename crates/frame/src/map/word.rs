@@ -71,10 +71,11 @@ bitflags! {
         /// A thread that was told of the end of a device's request for it finds out whether there is such a
         /// request, and ends it. Others wait.
         const COMPLETING = 1 << 21;
-        /// A device may have a request for it, and report its end ([`Frame::begin_io`](crate::Frame::begin_io)).
+        /// A device may have a request for it, and report its end
+        /// ([`Frame::begin_io`](crate::Frame::begin_io)).
         const ASKED = 1 << 22;
-        /// A large folio of which one of the spaces that map it, or that did, has mapped a part only at some time.
-        /// Set until it is freed or split.
+        /// A large folio of which one of the spaces that map it, or that did, has mapped a part only at some
+        /// time. Set until it is freed or split.
         const MAPPED_IN_PART = 1 << 23;
     }
 }

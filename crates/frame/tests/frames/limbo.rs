@@ -149,8 +149,8 @@ fn a_tick_frees_a_bounded_part_of_the_limbo() {
     assert_eq!([(); 3].map(|()| frames.reap_some(&pin)), [1024, 976, 0]);
 }
 
-/// Hazard: a tick frees as much for each CPU, so interrupts are off for as long as there are CPUs. One that is busy does
-/// not keep the others from their turn.
+/// Hazard: a tick frees as much for each CPU, so interrupts are off for as long as there are CPUs. One that
+/// is busy does not keep the others from their turn.
 #[test]
 fn a_tick_frees_no_more_on_a_machine_of_many_cpus() {
     const CPUS: usize = 4;
@@ -180,7 +180,8 @@ fn a_tick_frees_no_more_on_a_machine_of_many_cpus() {
     assert_ne!(frames.known(of_idle).kind(), Kind::Limbo, "an idle CPU has no turn beside a busy one");
 }
 
-/// Hazard: a tick looks at all CPUs with interrupts off. On a large machine it looks at some, and each has its turn.
+/// Hazard: a tick looks at all CPUs with interrupts off. On a large machine it looks at some, and each has
+/// its turn.
 #[test]
 fn a_tick_looks_at_no_more_cpus_of_a_larger_machine() {
     let look = |cpus| {

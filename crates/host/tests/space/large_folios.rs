@@ -306,8 +306,8 @@ fn folios_of_all_memcgs_are_split_in_turn() {
     assert_audit(&machine);
 }
 
-/// Hazard: a folio has as many references as can be, so there can be none for its split, which drops one all the same:
-/// the folio is freed while it is mapped. It is passed over, and the next one split.
+/// Hazard: a folio has as many references as can be, so there can be none for its split, which drops one all
+/// the same: the folio is freed while it is mapped. It is passed over, and the next one split.
 #[test]
 fn a_folio_that_can_have_no_more_references_is_not_split() {
     const FOLIOS: u64 = 3;

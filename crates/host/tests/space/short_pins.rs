@@ -125,8 +125,8 @@ fn what_waited_for_readers_is_freed_under_short_pins() {
     put_all(frames, taken, Order::ZERO);
 }
 
-/// Hazard: a mapping is split while a collapse looks for a block with no lock held. Blocks of one part are counted as
-/// those of the other, and the call fails though all of them are collapsed.
+/// Hazard: a mapping is split while a collapse looks for a block with no lock held. Blocks of one part are
+/// counted as those of the other, and the call fails though all of them are collapsed.
 #[test]
 fn a_mapping_that_is_split_while_a_block_is_looked_for_is_collapsed() {
     const BLOCKS: u64 = 3;

@@ -78,7 +78,8 @@ fn a_part_of_a_special_mapping_is_not_split_off() {
     assert_eq!(ranges(&space), []);
 }
 
-/// Hazard: a part of a mapping that may not be divided becomes a part of its neighbour, which has the same flags.
+/// Hazard: a part of a mapping that may not be divided becomes a part of its neighbour, which has the same
+/// flags.
 #[test]
 fn a_part_of_a_whole_mapping_does_not_merge_with_its_neighbour() {
     let machine = machine(16, 1);

@@ -1,4 +1,5 @@
-//! A device that completes later, but so early that another CPU reaps its completions before it has said that it begins.
+//! A device that completes later, but so early that another CPU reaps its completions before it has said that
+//! it begins.
 
 use crate::common::*;
 use quire_frame::FrameFlags;
@@ -49,8 +50,8 @@ impl SwapDevice<HostPlatform> for Hasty {
     }
 }
 
-/// Hazard: a write has ended when reclaim marks its folio as one that is to be freed then. The mark stays, and the end
-/// of the next write moves a folio that is in use to the end of its list.
+/// Hazard: a write has ended when reclaim marks its folio as one that is to be freed then. The mark stays,
+/// and the end of the next write moves a folio that is in use to the end of its list.
 #[test]
 fn a_folio_whose_write_has_ended_gets_no_mark_for_its_end() {
     static MACHINE: OnceLock<Machine> = OnceLock::new();

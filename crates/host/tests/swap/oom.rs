@@ -398,8 +398,8 @@ fn a_collapse_without_a_free_block_kills_no_program() {
     }
 }
 
-/// Hazard: a little that is free at once takes the place of the reclaim for a block, and advice to collapse fails
-/// while there is swap.
+/// Hazard: a little that is free at once takes the place of the reclaim for a block, and advice to collapse
+/// fails while there is swap.
 #[test]
 fn a_collapse_reclaims_for_a_block_though_other_frames_are_free_at_once() {
     const PAGES: u64 = MIB2 / PAGE;

@@ -327,8 +327,8 @@ fn a_page_out_waits_for_one_discard_and_kswapd_for_a_few_at_a_time() {
     assert_audit(&machine);
 }
 
-/// Hazard: a folio for which no slots lie together is split, its first page is paged out, and the others are taken
-/// for the youngest pages of their list.
+/// Hazard: a folio for which no slots lie together is split, its first page is paged out, and the others are
+/// taken for the youngest pages of their list.
 #[test]
 fn all_pages_of_a_folio_that_is_split_for_want_of_slots_are_paged_out() {
     let order = Order::new(6).unwrap();

@@ -209,8 +209,8 @@ fn a_busy_folio_of_two_processes_still_waits_to_be_split() {
     assert_audit(&machine);
 }
 
-/// Hazard: reclaim takes from one process the pages that another one had unmapped already, and finds then that the
-/// rest is needed. Nothing queues the folio again.
+/// Hazard: reclaim takes from one process the pages that another one had unmapped already, and finds then
+/// that the rest is needed. Nothing queues the folio again.
 #[test]
 fn a_folio_that_reclaim_leaves_partly_mapped_waits_to_be_split() {
     let half = FOLIO / 2 * PAGE;
@@ -231,8 +231,8 @@ fn a_folio_that_reclaim_leaves_partly_mapped_waits_to_be_split() {
     assert_audit(&machine);
 }
 
-/// Hazard: children map a part of a folio from the start, all together as much as all of it. It is not known that
-/// nothing maps the rest, once their parent exits.
+/// Hazard: children map a part of a folio from the start, all together as much as all of it. It is not known
+/// that nothing maps the rest, once their parent exits.
 #[test]
 fn a_folio_of_which_children_got_a_part_waits_to_be_split() {
     let half = FOLIO / 2 * PAGE;

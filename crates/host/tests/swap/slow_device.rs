@@ -121,7 +121,8 @@ fn work_is_done_when_told_and_the_nth_fails() {
 const WHEN_TOLD: SlowConfig =
     SlowConfig { completion: Completion::WhenTold, queue: 16, fail_read: None, fail_write: None };
 
-/// Hazard: a request that waits when its device is closed is carried out in what is another owner's frame by then.
+/// Hazard: a request that waits when its device is closed is carried out in what is another owner's frame by
+/// then.
 #[test]
 fn what_waits_when_the_device_is_closed_is_not_carried_out() {
     let machine = machine();

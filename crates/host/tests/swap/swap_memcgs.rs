@@ -495,8 +495,8 @@ fn moved_out<'m>(
     (space, area)
 }
 
-/// Hazard: a program that left a memcg, which was removed then, is refused its swapped pages: no more of them fit into
-/// what that memcg might have.
+/// Hazard: a program that left a memcg, which was removed then, is refused its swapped pages: no more of them
+/// fit into what that memcg might have.
 #[test]
 fn the_limit_of_a_removed_memcg_refuses_no_page() {
     let machine = machine(16, OomAction::Refuse);

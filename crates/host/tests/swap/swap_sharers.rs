@@ -110,8 +110,8 @@ fn a_page_without_memory_for_its_words_stays_out() {
     assert_filled(&cpu, &space, area, 0..PAGES, 100);
 }
 
-/// Hazard: the words are allocated under a lock, from what is free at once. Where all of that is on lists of CPUs the
-/// fault fails, or kills a program.
+/// Hazard: the words are allocated under a lock, from what is free at once. Where all of that is on lists of
+/// CPUs the fault fails, or kills a program.
 #[test]
 fn memory_for_words_is_looked_for_on_the_lists_of_cpus_first() {
     let machine = machine(false);

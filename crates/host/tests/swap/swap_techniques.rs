@@ -178,8 +178,8 @@ fn a_limited_program_waits_for_a_slow_device() {
     assert!(memcgs.usage(memcg) <= 128);
 }
 
-/// Hazard: what was read without the cache looks as if it never was written. Where another process that has the
-/// page frees it lazily, reclaim takes it from both, and the first one reads zeros.
+/// Hazard: what was read without the cache looks as if it never was written. Where another process that has
+/// the page frees it lazily, reclaim takes it from both, and the first one reads zeros.
 #[test]
 fn a_page_that_another_process_frees_lazily_keeps_its_contents() {
     for technique in SwapTechnique::ALL {

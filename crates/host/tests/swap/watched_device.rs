@@ -149,8 +149,8 @@ impl Calls for EndsAtOnce {
     }
 }
 
-/// Hazard: a device that is not synchronous has completed a read when it returns. No reap tells the thread that found
-/// the page while it was being read.
+/// Hazard: a device that is not synchronous has completed a read when it returns. No reap tells the thread
+/// that found the page while it was being read.
 #[test]
 fn a_thread_that_waits_for_a_read_that_ends_at_once_is_woken() {
     let machine: Machine = Setup::mib(16).cpus(2).build();
@@ -199,8 +199,9 @@ impl Calls for MakesRoom {
     }
 }
 
-/// Hazard: room is made, and those that wait for it are woken, between the look of a thread at what is done and its
-/// sleep. A part of its read, which a cache in front could not ask for, is not asked for by anything else.
+/// Hazard: room is made, and those that wait for it are woken, between the look of a thread at what is done
+/// and its sleep. A part of its read, which a cache in front could not ask for, is not asked for by anything
+/// else.
 #[test]
 fn a_thread_that_waits_for_a_read_sees_the_progress_of_its_device() {
     let machine: Machine = Setup::mib(16).cpus(2).build();

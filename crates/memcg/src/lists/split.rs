@@ -9,8 +9,8 @@ use quire_frame::{FolioSplit, FrameChain, HeldParts, PartIs, SplitError};
 impl<P: Platform> Memcgs<P> {
     /// Ends a split as [`FolioSplit::finish`] does. If the folio is listed its parts are too, in front of it
     /// and as old, from the moment that another CPU can see them (Linux's `lru_add_split_folio`). What enters
-    /// `unmapped` is uncharged from the folio's memcg. A caller that has isolated the folio, and splits it into
-    /// single pages, may take a reference to each other mapped part: in `parts`, if they are on no list.
+    /// `unmapped` is uncharged from the folio's memcg. A caller that has isolated the folio, and splits it
+    /// into single pages, may take a reference to each other mapped part: in `parts`, if they are on no list.
     ///
     /// # Errors
     ///

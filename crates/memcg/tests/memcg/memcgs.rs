@@ -592,8 +592,8 @@ fn each_of_many_siblings_is_found_by_its_name() {
     assert_sound(&memcgs);
 }
 
-/// Hazard: memory for a memcg is looked for, and the lists of all CPUs are drained, under the lock that each creation
-/// and each removal takes.
+/// Hazard: memory for a memcg is looked for, and the lists of all CPUs are drained, under the lock that each
+/// creation and each removal takes.
 #[test]
 fn no_memory_is_allocated_under_the_lock_of_the_memcgs() {
     let memcgs = Arc::new(memcgs(2));

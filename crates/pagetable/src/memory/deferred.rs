@@ -38,8 +38,8 @@ impl<P: Platform> MemoryCore<P> {
         self.frames().known(head.offset(1)).as_deferred_link()
     }
 
-    /// A part of a large folio may be unmapped: queues it for deferred split, if it is not queued. It is counted
-    /// once.
+    /// A part of a large folio may be unmapped: queues it for deferred split, if it is not queued. It is
+    /// counted once.
     #[inline]
     pub fn defer_split(&self, locked: &HeadGuard<'_, P>) {
         let flags = locked.folio().frame().word().flags();
@@ -54,8 +54,8 @@ impl<P: Platform> MemoryCore<P> {
         }
     }
 
-    /// A space has got a part of a large folio only: from now on an unmapping may leave pages that nothing maps,
-    /// whatever it unmaps. Fork and swap-in call it; that a part is unmapped is seen then.
+    /// A space has got a part of a large folio only: from now on an unmapping may leave pages that nothing
+    /// maps, whatever it unmaps. Fork and swap-in call it; that a part is unmapped is seen then.
     #[inline]
     pub fn mapped_in_part(&self, locked: &HeadGuard<'_, P>) {
         if !locked.folio().frame().word().flags().contains(FrameFlags::MAPPED_IN_PART) {
@@ -71,7 +71,8 @@ impl<P: Platform> MemoryCore<P> {
         folio.frame().set_flags(FrameFlags::MAPPED_IN_PART);
     }
 
-    /// Whether a folio with [`FrameFlags::MAPPED_IN_PART`] that is in no queue was in one: it links to itself then.
+    /// Whether a folio with [`FrameFlags::MAPPED_IN_PART`] that is in no queue was in one: it links to itself
+    /// then.
     fn was_queued(&self, locked: &HeadGuard<'_, P>) -> bool {
         let head = locked.folio().head();
         self.deferred_link(head).next() == Some(head)
@@ -218,8 +219,8 @@ impl<P: Platform> MemoryCore<P> {
         queue.set_last(Some(first));
     }
 
-    /// Takes the oldest folio off a queue, with a reference to it. One that can have no more references, since
-    /// it is pinned as often as can be, goes to the end of its queue; of many such there may be `None`.
+    /// Takes the oldest folio off a queue, with a reference to it. One that can have no more references,
+    /// since it is pinned as often as can be, goes to the end of its queue; of many such there may be `None`.
     pub fn hold_first_deferred(&self, whose: DeferredOf) -> Option<Pfn> {
         let _pin = self.platform().pin();
         for _ in 0..TRIES {
@@ -246,8 +247,8 @@ impl<P: Platform> MemoryCore<P> {
         None
     }
 
-    /// Puts a folio that was busy when it was to be split at the end of its queue. How many pages several spaces
-    /// map together does not say whether one is mapped by none: the next attempt finds out.
+    /// Puts a folio that was busy when it was to be split at the end of its queue. How many pages several
+    /// spaces map together does not say whether one is mapped by none: the next attempt finds out.
     pub fn defer_again(&self, head: Pfn) {
         let _pin = self.platform().pin();
         let locked = self.frames().lock_head(head);

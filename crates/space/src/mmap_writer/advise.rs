@@ -187,8 +187,8 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
 }
 
 impl<'s, P: Platform> MmapWriter<'s, P> {
-    /// Collapses each aligned block of `range`. Without memory for one it fails, and `reached` is that block: the
-    /// next call goes on from there.
+    /// Collapses each aligned block of `range`. Without memory for one it fails, and `reached` is that block:
+    /// the next call goes on from there.
     pub(crate) fn collapse(
         &mut self,
         range: VirtRange,

@@ -32,8 +32,8 @@ impl<P: Platform> Space<'_, P> {
         }
     }
 
-    /// As in Linux one reclaim is made for each block for which there is no free one, with no lock held, and no
-    /// program is killed for it.
+    /// As in Linux one reclaim is made for each block for which there is no free one, with no lock held, and
+    /// no program is killed for it.
     fn collapse(&self, range: VirtRange) -> Result<(), Error> {
         let mut reached = None;
         let mut wanted = range;

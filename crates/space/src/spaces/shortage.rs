@@ -47,8 +47,9 @@ impl<'s, P: Platform> Spaces<P> {
         })
     }
 
-    /// Frees memory for a folio of `order` that a program can do without: no program is killed for it. It reclaims
-    /// whatever else is free at once, which seldom is a block. Returns whether a retry is worthwhile.
+    /// Frees memory for a folio of `order` that a program can do without: no program is killed for it. It
+    /// reclaims whatever else is free at once, which seldom is a block. Returns whether a retry is
+    /// worthwhile.
     #[cold]
     pub(crate) fn free_for_wish(&self, order: Order) -> bool {
         let (cause, need) = (AllocError::OutOfMemory, Need::Frames(order));
@@ -163,8 +164,8 @@ impl<'s, P: Platform> Spaces<P> {
         }
     }
 
-    /// Frees memory: first what is not needed, then by reclaim. Returns whether any was freed. The caller is not
-    /// pinned.
+    /// Frees memory: first what is not needed, then by reclaim. Returns whether any was freed. The caller is
+    /// not pinned.
     pub(crate) fn free_some(&self, cause: AllocError, need: Need) -> bool {
         let freed = self.free_unneeded(cause, need);
         if freed > 0 || cause != AllocError::OutOfMemory {
@@ -173,8 +174,8 @@ impl<'s, P: Platform> Spaces<P> {
         self.reclaim().make_room(self, need) > 0
     }
 
-    /// Frees what is not needed: frames that waited for this fault to leave the epoch, an unmapped huge zero page,
-    /// unmapped parts of folios on the deferred split list. Returns the number of frames.
+    /// Frees what is not needed: frames that waited for this fault to leave the epoch, an unmapped huge zero
+    /// page, unmapped parts of folios on the deferred split list. Returns the number of frames.
     fn free_unneeded(&self, cause: AllocError, need: Need) -> u64 {
         let mut freed = 0;
         if let Need::Frames(_) = need {

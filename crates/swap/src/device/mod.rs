@@ -244,9 +244,9 @@ pub trait SwapDevice<P: Platform>: Send + Sync + 'static {
         let _ = (memory, slot, count);
     }
 
-    /// Compacts what it keeps in RAM until about `wanted` frames are free, and returns how many were freed. More
-    /// than `wanted`, or than were freed on the machine meanwhile, is not believed. Called when memory is short,
-    /// by a program that waits for it too.
+    /// Compacts what it keeps in RAM until about `wanted` frames are free, and returns how many were freed.
+    /// More than `wanted`, or than were freed on the machine meanwhile, is not believed. Called when memory
+    /// is short, by a program that waits for it too.
     fn compact(&self, memory: DeviceMemory<'_, P>, wanted: u64) -> u64 {
         let _ = (memory, wanted);
         0

@@ -404,8 +404,8 @@ impl SwapDevice<Machine> for MakesRoom {
     }
 }
 
-/// Hazard: the device behind has room again before a part that it refused is put back. What made room did not find the
-/// part, and nothing asks for it again.
+/// Hazard: the device behind has room again before a part that it refused is put back. What made room did not
+/// find the part, and nothing asks for it again.
 #[test]
 fn a_part_is_asked_for_again_when_the_device_behind_made_room() {
     run_on(0);

@@ -184,8 +184,8 @@ fn what_a_device_invents_changes_nothing() {
     assert_read(swap, slot, back);
 }
 
-/// Hazard: a report of what no device was asked for yet is taken for the end of the read. A folio that is read ahead is
-/// marked as under way before it comes into the cache.
+/// Hazard: a report of what no device was asked for yet is taken for the end of the read. A folio that is
+/// read ahead is marked as under way before it comes into the cache.
 #[test]
 fn what_is_reported_before_it_is_asked_for_ends_nothing() {
     let (swap, [own, other]) = two_devices(DeviceFlags::empty());

@@ -80,10 +80,10 @@ impl<P: Platform> Thp<'_, P> {
         result
     }
 
-    /// Splits the large folio at `head`, which is isolated, into single pages; with `unless_mapped` only if some
-    /// page of it is not mapped. The caller has the folio lock and one reference, which is to the first part
-    /// then. The other parts are isolated too, and enter `parts`, which has none yet: each with a reference.
-    /// Returns the number of frames freed.
+    /// Splits the large folio at `head`, which is isolated, into single pages; with `unless_mapped` only if
+    /// some page of it is not mapped. The caller has the folio lock and one reference, which is to the first
+    /// part then. The other parts are isolated too, and enter `parts`, which has none yet: each with a
+    /// reference. Returns the number of frames freed.
     ///
     /// # Errors
     ///
@@ -217,8 +217,8 @@ impl<P: Platform> Thp<'_, P> {
 }
 
 impl<P: Platform> Thp<'_, P> {
-    /// Drops the references to those of `parts` that nothing maps any more. Those of which it was the last enter
-    /// `unmapped`.
+    /// Drops the references to those of `parts` that nothing maps any more. Those of which it was the last
+    /// enter `unmapped`.
     fn drop_unmapped(self, parts: &mut HeldParts, unmapped: &mut FrameChain) {
         let _pin = self.memory().platform().pin();
         parts.retain(|part| {

@@ -50,8 +50,8 @@ pub struct Enough {
 }
 
 impl Enough {
-    /// Of limits of a program that ran for `seconds`, a range, and touched `files` bytes of files. None if no limit's
-    /// cost is known, or even the largest costs too much.
+    /// Of limits of a program that ran for `seconds`, a range, and touched `files` bytes of files. None if no
+    /// limit's cost is known, or even the largest costs too much.
     pub(super) fn of(limits: &Limits, swap: LimitSwap, seconds: Range, files: u64) -> Option<Self> {
         let mut known: Vec<(&LimitSetting, &LimitRow)> =
             limits.all().filter(|(it, _)| it.swap == swap).collect();

@@ -181,7 +181,8 @@ impl Trial<'_> {
     }
 
     /// The recordings that a limit is predicted from: those that were shown the nearest to it. One that was
-    /// shown none counts as one with all that the program needs. So a program that reads its limit has read about this one.
+    /// shown none counts as one with all that the program needs. So a program that reads its limit has read
+    /// about this one.
     fn serving(&self, setting: &LimitSetting) -> Vec<usize> {
         let (bytes, all) = (setting.bytes, setting.need.all());
         let distance = |recorded: &Recorded<'_>| recorded.shown.unwrap_or(all).abs_diff(bytes);

@@ -1,8 +1,8 @@
 //! What the kernel keeps for a thread, a process and a mapping, as memory cgroups are charged.
 //!
 //! A process in a cgroup of its own makes many of one kind, and what the group is charged for the kernel is
-//! read before and after: `memory.kmem.usage_in_bytes`, or `kernel` of `memory.stat` in version 2. Page tables
-//! are taken off. It only makes system calls after the fork: its maker may have threads.
+//! read before and after: `memory.kmem.usage_in_bytes`, or `kernel` of `memory.stat` in version 2. Page
+//! tables are taken off. It only makes system calls after the fork: its maker may have threads.
 
 use std::fs;
 use std::io;

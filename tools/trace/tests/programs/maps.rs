@@ -111,8 +111,8 @@ pub(crate) fn hands_memory_from_thread_to_thread() {
     leave(0);
 }
 
-/// Copies of its memory are made while a thread changes it. However long it waits for a CPU meanwhile, what it
-/// does fits into a ring.
+/// Copies of its memory are made while a thread changes it. However long it waits for a CPU meanwhile, what
+/// it does fits into a ring.
 pub(crate) fn forks_while_a_thread_maps() {
     const COPIES: usize = 60;
     static BEGUN: AtomicUsize = AtomicUsize::new(0);
@@ -177,7 +177,8 @@ pub(crate) fn makes_calls_that_are_not_read() {
     end(0);
 }
 
-/// Maps a page and takes it away. One more than the number is the offset in pages, which Linux ignores where there is no file.
+/// Maps a page and takes it away. One more than the number is the offset in pages, which Linux ignores where
+/// there is no file.
 fn map_with_number(round: usize) {
     let offset = ((round + 1) * PAGE) as i64;
     // SAFETY: a new mapping at an address of the kernel's choice.

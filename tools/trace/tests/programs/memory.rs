@@ -122,8 +122,8 @@ pub(crate) fn uses_a_part_of_its_memory() {
     leave(0);
 }
 
-/// Fills its pages, the first half with zeros and one number, the rest with noise. It reads the rest until the
-/// first half is paged out, as it is recorded under pressure. It ends with 1 if that stays.
+/// Fills its pages, the first half with zeros and one number, the rest with noise. It reads the rest until
+/// the first half is paged out, as it is recorded under pressure. It ends with 1 if that stays.
 pub(crate) fn holds_pages_that_compress_differently() {
     let addr = map_pages(PRESSED_PAGES);
     let mut noise = 1_u64;

@@ -145,7 +145,8 @@ fn calls_of_another_abi_are_told_from_these() {
     assert!(recorded.calls(libc::SYS_mmap).all(no_memory_call));
 }
 
-/// The recorder stands still while the program fills its ring: one of 16 MiB has the samples of 25 000 rounds.
+/// The recorder stands still while the program fills its ring: one of 16 MiB has the samples of 25 000
+/// rounds.
 #[test]
 fn calls_that_are_lost_are_counted() {
     if recorded("nothing").is_none() {

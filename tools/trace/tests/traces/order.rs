@@ -376,8 +376,8 @@ fn a_difference_counts_as_untried_where_an_order_was_left_out() {
     assert_eq!(untried(many.clone(), &[lock_all, drop((2, 7)), drop((101, 104))]), (2, 0, 1));
 }
 
-/// A large mlock locks when it begins, and ends when all is populated. What other threads did meanwhile can be
-/// any number of events. A replay looks far ahead, and says where that was not far enough.
+/// A large mlock locks when it begins, and ends when all is populated. What other threads did meanwhile can
+/// be any number of events. A replay looks far ahead, and says where that was not far enough.
 #[test]
 fn a_change_that_ends_long_after_it_began_refuses_what_is_before_its_end() {
     let ends_after = |events: u64| {

@@ -1,10 +1,10 @@
 //! The requests of a device for a folio of the swap cache, as bits of the state word.
 //!
-//! Safe code implements devices, so a report is believed only as far as these bits allow. READING or WRITEBACK
-//! says that a folio is under I/O, and the cache keeps it until then. ASKED says that a device may have the
-//! request: without it no report ends the I/O. COMPLETING is the claim of a thread that was told of an end.
-//! Each step is one exchange of the word, so a report is claimed before a compressed cache takes the request
-//! in hand, or after it has given it back, and by one thread at a time.
+//! Safe code implements devices, so a report is believed only as far as these bits allow. READING or
+//! WRITEBACK says that a folio is under I/O, and the cache keeps it until then. ASKED says that a device may
+//! have the request: without it no report ends the I/O. COMPLETING is the claim of a thread that was told of
+//! an end. Each step is one exchange of the word, so a report is claimed before a compressed cache takes the
+//! request in hand, or after it has given it back, and by one thread at a time.
 
 use super::Frame;
 use crate::kind::Kind;
@@ -43,8 +43,8 @@ impl Frame {
         self.change_when_unclaimed::<E>(FrameFlags::COMPLETING, FrameFlags::empty(), is_asked)
     }
 
-    /// The end of a request that the caller has claimed: sets `set`, and clears `clear` with the claim. `None`
-    /// if one of the flags `unless` is set: then nothing has changed.
+    /// The end of a request that the caller has claimed: sets `set`, and clears `clear` with the claim.
+    /// `None` if one of the flags `unless` is set: then nothing has changed.
     pub fn end_io(&self, set: FrameFlags, clear: FrameFlags, unless: FrameFlags) -> Option<FrameFlags> {
         let clear = clear.union(FrameFlags::ASKED).union(FrameFlags::COMPLETING);
         let ended = |word: FrameState| {
@@ -141,8 +141,9 @@ mod models {
         }
     }
 
-    /// Two CPUs are told of the end of one write, once with an error. The page is freed as soon as it is clean, and
-    /// another owner's by the time that the second one is through: it has no mark of the first owner's.
+    /// Two CPUs are told of the end of one write, once with an error. The page is freed as soon as it is
+    /// clean, and another owner's by the time that the second one is through: it has no mark of the first
+    /// owner's.
     #[test]
     fn loom_two_reports_of_one_request_end_it_once() {
         loom::model(|| {
@@ -164,8 +165,8 @@ mod models {
         });
     }
 
-    /// A compressed cache decompresses a page while the device behind it reports it. Who finds it read may use it: loom
-    /// finds accesses that nothing orders.
+    /// A compressed cache decompresses a page while the device behind it reports it. Who finds it read may
+    /// use it: loom finds accesses that nothing orders.
     #[test]
     fn loom_a_report_ends_no_request_that_a_cache_has_in_hand() {
         loom::model(|| {

@@ -134,7 +134,8 @@ impl WriteBack {
         self.leaving.iter_mut().filter(|page| page.frame == frame).for_each(|page| page.sent = true);
     }
 
-    /// The frame of a copy that the device does not read any more: it is closed. `None` if there is none left.
+    /// The frame of a copy that the device does not read any more: it is closed. `None` if there is none
+    /// left.
     pub(super) fn abandon(&mut self) -> Option<Pfn> {
         self.leaving.pop().map(|page| page.frame)
     }

@@ -456,7 +456,8 @@ impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for CompressedCache<P, D> {
             }
             Step::Behind => {
                 give_back_io(frame, in_hand);
-                // SAFETY: the caller's promise: this returns, and `reap` reports, what the device behind does.
+                // SAFETY: the caller's promise: this returns, and `reap` reports, what the device behind
+                // does.
                 unsafe { self.behind.submit(memory, io) }
             }
         }
@@ -549,8 +550,8 @@ impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for CompressedCache<P, D> {
 
     fn close(&self, memory: DeviceMemory<'_, P>) {
         let Some(frames) = self.own(memory) else { return self.behind.close(memory) };
-        // Pages under writeback are not needed any more, and the device reads no copy after this, also one that
-        // has not told of all ends.
+        // Pages under writeback are not needed any more, and the device reads no copy after this, also one
+        // that has not told of all ends.
         self.behind.close(memory);
         loop {
             let pin = frames.platform().pin();

@@ -115,8 +115,8 @@ fn a_page_that_the_cache_decompresses_is_not_read_yet() {
     assert_read(front.swap, slot, back);
 }
 
-/// Hazard: a folio counts as read, and is freed, before the pages are requested that the cache does not have: the
-/// device writes them to what is another owner's by then.
+/// Hazard: a folio counts as read, and is freed, before the pages are requested that the cache does not have:
+/// the device writes them to what is another owner's by then.
 #[test]
 fn a_folio_whose_parts_are_not_requested_yet_is_not_read() {
     let order = Order::new(2).unwrap();

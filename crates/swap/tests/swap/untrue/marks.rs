@@ -40,8 +40,8 @@ fn a_write_that_fails_leaves_no_mark_of_a_folio_to_be_freed() {
     assert_sound(swap);
 }
 
-/// Hazard: reclaim finds a folio under writeback and marks it, when the end of the write has looked at the mark
-/// already.
+/// Hazard: reclaim finds a folio under writeback and marks it, when the end of the write has looked at the
+/// mark already.
 #[test]
 fn a_mark_that_comes_while_the_write_ends_goes_with_it() {
     let (swap, [own, _]) = two_devices(DeviceFlags::empty());

@@ -54,8 +54,8 @@ fn look(image: &mut Image, budget: &mut Budget, call: &Call) -> bool {
         libc::SYS_mlockall | libc::SYS_munlockall => image.walk(budget, &(0..USER_END)),
         // It can end with a look at all mappings.
         libc::SYS_madvise if third as i32 == libc::MADV_COLLAPSE => image.walk(budget, &(0..USER_END)),
-        // A byte for each page, resident or not. It writes them to memory of the program, which comes in if no
-        // touch of the recording did that.
+        // A byte for each page, resident or not. It writes them to memory of the program, which comes in if
+        // no touch of the recording did that.
         libc::SYS_mincore => {
             let mapped = image.layout.within(range.clone()).map(|(part, _)| part.end - part.start);
             let pages = mapped.sum::<u64>() >> 12;

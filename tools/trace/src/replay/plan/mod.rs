@@ -138,8 +138,8 @@ impl Needs {
     }
 
     /// Bytes of RAM with which nothing runs short under `policy`: the most that the address spaces that live
-    /// at once need together, an eighth more, and what a machine needs beside that, 64 MiB at most. Never more than some 1.1
-    /// TiB, whatever the trace claims.
+    /// at once need together, an eighth more, and what a machine needs beside that, 64 MiB at most. Never
+    /// more than some 1.1 TiB, whatever the trace claims.
     pub fn ram(&self, policy: HugePolicy) -> u64 {
         let [plain, advised] = [false, true].map(|advised| block::way(policy, advised));
         let pages = self.peaks[plain][advised].max(self.pages([plain, advised]));
