@@ -80,6 +80,8 @@ pub(crate) fn shrink<P: Platform>(spaces: &Spaces<P>, folios: &mut Isolated, pre
 }
 
 /// The second half for all of `ready`, after the flush.
+// A frame of its own: that of `shrink` holds the batch, below all that a page-out calls.
+#[inline(never)]
 fn write_and_free_all<'s, P: Platform>(
     spaces: &'s Spaces<P>,
     ready: &mut ArrayVec<Ready<'s, P>, BATCH>,
@@ -105,6 +107,8 @@ pub(crate) fn page_out<P: Platform>(spaces: &Spaces<P>, folios: &mut dyn Iterato
 /// The first half: from the reference check to the removal of the last mapping. Adds to `freed` the pages
 /// that are freed already. If the folio is split its other parts enter `parts`, which has none yet: they are
 /// isolated, each with a reference.
+// As for `write_and_free_all`.
+#[inline(never)]
 fn unmap<'s, P: Platform>(
     spaces: &'s Spaces<P>,
     head: Pfn,
