@@ -2,6 +2,7 @@
 
 use super::{HugeSlot, LockedTable, NewPage, Permissions, Tables, WalkEntry, WalkStep};
 use crate::gather::{Gather, pages_from};
+use crate::memory::GatherTechnique;
 use crate::residency::Residency;
 use core::fmt;
 
@@ -278,11 +279,6 @@ impl<P: Platform> Tables<'_, P> {
         }
         if private {
             folio.no_longer_exclusive();
-            // Where no run is longer than a page, each unmapping is of a part, and queues the folio.
-            let runs = self.memory.techniques().gather.longest_run() > 1;
-            if folio.folio().is_large() && runs && (most as u64) < folio.folio().order().pages() {
-                self.memory.mapped_in_part(&folio);
-            }
         }
         self.fetch_ahead(here.entries, index, most);
         // The run is found and shared in one pass. Each entry keeps its own bits. The child has not used the
@@ -307,9 +303,14 @@ impl<P: Platform> Tables<'_, P> {
                 share(&own[pages], &childs[pages], raw);
                 pages += 1;
             }
-            if pages < most && private {
-                self.memory.mapped_in_part(&folio);
-            }
+        }
+        // Where no run is longer than a page, each unmapping is of a part, and queues the folio.
+        if private
+            && folio.folio().is_large()
+            && self.memory.techniques().gather == GatherTechnique::Runs
+            && (pages as u64) < folio.folio().order().pages()
+        {
+            self.memory.mapped_in_part(&folio);
         }
         let added = folio.add_maps(pages as u32);
         debug_assert!(added, "there was room for more");
