@@ -129,16 +129,9 @@ impl<P: Platform> Frames<P> {
                 let _pin = self.platform.pin();
                 limbo.lock().blocks()
             };
-            while left > 0 {
-                let pin = self.platform.pin();
-                let most = left.min(u64::from(REAP_BLOCKS));
-                let portion = limbo.lock().collect(&self.map, &self.epoch, most as u32, most);
-                if portion.is_empty() {
-                    break;
-                }
-                left -= u64::from(portion.blocks());
-                freed += portion.pages();
-                self.free_reaped(&pin, portion);
+            let most = u64::from(REAP_BLOCKS);
+            while let Some(frames) = self.reap_portion(&self.platform.pin(), limbo, most, &mut left) {
+                freed += frames;
             }
         }
         freed
@@ -163,17 +156,34 @@ impl<P: Platform> Frames<P> {
     /// returns the number of frames.
     fn reap_from(&self, pin: &Pin<'_, P>, limbo: &SpinLock<LimboLists, P>, left: &mut u64) -> u64 {
         let mut freed = 0;
-        while *left > 0 {
-            let limit = u64::from(REAP_BLOCKS).min(*left) as u32;
-            let portion = limbo.lock().collect(&self.map, &self.epoch, limit, *left);
-            if portion.is_empty() {
-                break;
-            }
-            *left = left.saturating_sub(u64::from(portion.blocks()));
-            freed += portion.pages();
-            self.free_reaped(pin, portion);
+        while let Some(frames) = self.reap_portion(pin, limbo, u64::MAX, left) {
+            freed += frames;
         }
         freed
+    }
+
+    /// What of that leaves the limbo under one hold of its lock, `most` blocks at most. `None` if there is no
+    /// more.
+    fn reap_portion(
+        &self,
+        pin: &Pin<'_, P>,
+        limbo: &SpinLock<LimboLists, P>,
+        most: u64,
+        left: &mut u64,
+    ) -> Option<u64> {
+        let most = most.min(*left);
+        if most == 0 {
+            return None;
+        }
+        let limit = u64::from(REAP_BLOCKS).min(most) as u32;
+        let portion = limbo.lock().collect(&self.map, &self.epoch, limit, most);
+        if portion.is_empty() {
+            return None;
+        }
+        *left = left.saturating_sub(u64::from(portion.blocks()));
+        let frames = portion.pages();
+        self.free_reaped(pin, portion);
+        Some(frames)
     }
 
     fn free_reaped(&self, pin: &Pin<'_, P>, portion: FrameChain) {
