@@ -43,12 +43,10 @@ enum Fate {
     Lock,
 }
 
-/// A folio that is unmapped and under its folio lock.
+/// A folio that is unmapped and under its folio lock. If its contents are needed it is in the swap cache.
 struct Ready<'s, P: Platform> {
     head: Pfn,
     guard: FolioGuard<'s, P>,
-    /// Its contents are not needed.
-    discarded: bool,
 }
 
 /// Pages out those of `folios` that it can, and puts the others back on their lists. Returns the pages freed.
@@ -138,7 +136,7 @@ fn unmap<'s, P: Platform>(
         // No lookup can find it any more. The cache's reference is dropped here; a thread that uses it now
         // has its own.
         spaces.memcgs().release_folio(head);
-        return Ok(Ready { head, guard, discarded: true });
+        return Ok(Ready { head, guard });
     }
     if unmapped && !flags.contains(FrameFlags::SWAP_CACHE) {
         // The last owner is freeing it, and takes it off its list. In the cache it would have no owner.
@@ -155,7 +153,7 @@ fn unmap<'s, P: Platform>(
         batch.unmap_to_swap(head)
     };
     let fate = match unmapped {
-        Unmapped::All => return Ok(Ready { head, guard, discarded }),
+        Unmapped::All => return Ok(Ready { head, guard }),
         // Mlocked since its mappings were checked: the next check finds how much of it.
         Unmapped::Locked => Fate::Keep,
         Unmapped::Pinned | Unmapped::Busy => Fate::Activate,
@@ -255,10 +253,10 @@ fn give_slots<P: Platform>(spaces: &Spaces<P>, head: Pfn, parts: &mut HeldParts)
 
 /// The second half, after the flush: the folio is written to the device, and its frames are freed.
 fn write_and_free<P: Platform>(spaces: &Spaces<P>, folio: Ready<'_, P>, chain: &mut FrameChain) -> u64 {
-    let Ready { head, guard, discarded } = folio;
+    let Ready { head, guard } = folio;
     let frame = spaces.frames().known(head);
     let pages = spaces.frames().folio(head).order().pages();
-    if discarded {
+    if !frame.word().flags().contains(FrameFlags::SWAP_CACHE) {
         let lazy = frame.word().flags().contains(FrameFlags::LAZY_FREE);
         let memcg = MemcgId::from_bits(frame.as_folio().memcg());
         drop(guard);
