@@ -111,11 +111,10 @@ fn flags(swap: &Swap<Machine>, head: Pfn) -> FrameFlags {
     swap.frames().known(head).word().flags()
 }
 
-/// A slot with a page on the device, and an empty folio that came into the cache for it.
-fn inserted(swap: &Swap<Machine>, script: &Script) -> (SlotId, Pfn) {
-    let head = folio(swap, Order::ZERO);
+/// Pages out a folio of the test. Returns its first slot.
+fn page_out(swap: &Swap<Machine>, script: &Script, head: Pfn) -> SlotId {
     let slot = swap.add_folio(head, 0).unwrap();
-    assert!(swap.add_counts(slot, 1));
+    assert!(swap.add_counts(slot, swap.frames().folio(head).order().pages() as u32));
     if swap.write_folio(head) == IoState::Begun {
         script.report(script.last(), Ok(()));
     }
@@ -123,6 +122,12 @@ fn inserted(swap: &Swap<Machine>, script: &Script) -> (SlotId, Pfn) {
     let mut chain = FrameChain::new();
     swap.memcgs().free_frozen(head, &mut chain);
     swap.frames().free_chain(&swap.platform().pin(), chain);
+    slot
+}
+
+/// A slot with a page on the device, and an empty folio that came into the cache for it.
+fn inserted(swap: &Swap<Machine>, script: &Script) -> (SlotId, Pfn) {
+    let slot = page_out(swap, script, folio(swap, Order::ZERO));
     let back = folio(swap, Order::ZERO);
     swap.frames().known(back).set_flags(FrameFlags::READING);
     assert!(matches!(swap.insert(slot, back), Inserted::Won { .. }));

@@ -1,18 +1,18 @@
 //! Such devices behind a compressed cache, which report a request while the cache works at it itself.
 
-use super::{Script, Told, UNDER_WAY, assert_read, flags, read};
+use super::{Script, Told, UNDER_WAY, assert_read, flags, page_out, read};
 use crate::common::machine::{after_all_holds, run_on};
 use crate::common::{Machine, Random, folio, swap};
 use quire_arch::{LockClass, Order, PAGE_SIZE, Pfn, Platform};
-use quire_frame::{FrameChain, FrameFlags};
+use quire_frame::FrameFlags;
 use quire_swap::{
     CompressedCache, DeviceFlags, Direction, Inserted, IoState, PageIo, SlotId, Swap, SwapOnOptions,
     SwapTechnique,
 };
 use std::sync::Arc;
 
-/// Pages that cannot be compressed, as many as the cache has room for.
-const ROOM: u64 = 16;
+/// Pages that cannot be compressed, as many as fit into the cache.
+const CACHED: u64 = 16;
 
 /// Swap on such a device with such a cache.
 struct Front {
@@ -28,7 +28,7 @@ impl Front {
         let script = Arc::<Script>::default();
         assert!(script.swap.set(swap).is_ok());
         let behind = Told(Arc::clone(&script), DeviceFlags::empty());
-        let cache = CompressedCache::new(swap.frames(), behind, ROOM * PAGE_SIZE).unwrap();
+        let cache = CompressedCache::new(swap.frames(), behind, CACHED * PAGE_SIZE).unwrap();
         swap.swapon(cache, SwapOnOptions::default()).unwrap();
         Self { swap, script, random: Random(7) }
     }
@@ -42,16 +42,7 @@ impl Front {
             // SAFETY: the frame is the test's.
             unsafe { page.cast().write([(); 512].map(|()| self.random.next())) };
         }
-        let slot = swap.add_folio(head, 0).unwrap();
-        assert!(swap.add_counts(slot, order.pages() as u32));
-        if swap.write_folio(head) == IoState::Begun {
-            script.report(script.last(), Ok(()));
-        }
-        assert!(swap.evict(head, 2, None));
-        let mut chain = FrameChain::new();
-        swap.memcgs().free_frozen(head, &mut chain);
-        swap.frames().free_chain(&swap.platform().pin(), chain);
-        slot
+        page_out(swap, script, head)
     }
 
     /// Four slots, of which the cache has the last two.
