@@ -55,7 +55,7 @@ pub(super) fn draw(picture: &Picture, bars: usize, each_its_own: bool, size: Siz
     }
     for (place, row) in picture.rows.iter().enumerate() {
         let top = 4.0 + group * place as f64;
-        let most_letters = ((if size.is_narrow() { width - 12.0 } else { names }) / LETTER) as usize;
+        let most_letters = ((if size.is_narrow() { width } else { names }) / LETTER) as usize;
         let label = name(row, first);
         if size.is_narrow() {
             svg.cut_text("name", "start", (left, top + 11.0), &label, most_letters);

@@ -36,8 +36,8 @@ impl Size {
 
 /// Colours that a line, a bar or a mark may have; further ones are grey.
 const COLOURS: usize = 7;
-/// About the width of a letter of the text beside a drawing.
-const LETTER: f64 = 6.6;
+/// About the width of a letter of the text beside a drawing, in the widest of its fonts (DejaVu Sans).
+const LETTER: f64 = 7.4;
 
 /// The legend and both drawings of a picture; `id` is its own on the page.
 pub(crate) fn draw(picture: &Picture, id: &str) -> String {

@@ -53,7 +53,7 @@ pub(super) fn draw(picture: &Picture, size: Size) -> Svg {
         let Some(Cell::Text(label)) = row.first() else { continue };
         let y = top + height - 12.0;
         if size.is_narrow() {
-            svg.cut_text("name", "start", (4.0, top + 11.0), label, ((width - 12.0) / LETTER) as usize);
+            svg.cut_text("name", "start", (4.0, top + 11.0), label, (width / LETTER) as usize);
         } else {
             svg.cut_text("name", "end", (names, y + 4.0), label, (names / LETTER) as usize);
         }
