@@ -13,26 +13,6 @@ const END: u64 = 0x7f00_0000_0000;
 /// Events of each, as many as a target replays.
 const MANY: u64 = 4000;
 
-fn header() -> TraceHeader {
-    TraceHeader {
-        recorder: "0".into(),
-        kernel: "0".into(),
-        machine: "x".into(),
-        page_size: 4096,
-        cpus: 2,
-        ram: 1 << 30,
-        swap: 0,
-        faults: FaultSource::Tracepoint,
-        calls: CallSource::Seccomp,
-        uses: UseSource::None,
-        settings: None,
-        pressure: None,
-        shown_limit: None,
-        started: 0,
-        command: Vec::new(),
-    }
-}
-
 fn image(mappings: Vec<Mapping>) -> EventKind {
     EventKind::Exec(Box::new(ExecImage {
         pid: 1,
@@ -81,7 +61,9 @@ fn clone(child: u32, shares_memory: bool) -> EventKind {
 }
 
 fn recording(events: impl IntoIterator<Item = EventKind>) -> Result<Vec<u8>, Box<dyn Error>> {
-    let mut writer = TraceWriter::new(Vec::new(), &header(), 19)?;
+    let header =
+        TraceHeader { cpus: 2, ram: 1 << 30, faults: FaultSource::Tracepoint, ..TraceHeader::default() };
+    let mut writer = TraceWriter::new(Vec::new(), &header, 19)?;
     for (time_ns, kind) in (0..).zip(events) {
         writer.push(&Event { time_ns, task: TaskId(0), cpu: 0, kind })?;
     }

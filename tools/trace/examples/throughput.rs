@@ -1,31 +1,13 @@
 //! Measures how fast a synthetic trace is written and read: `throughput [EVENTS]`.
 
 use quire_trace::event::{Access, Call, CallDetail, Event, EventKind, Fault, Mode, Outcome, TaskId};
-use quire_trace::format::{
-    CallSource, FaultSource, TraceError, TraceHeader, TraceReader, TraceWriter, UseSource,
-};
+use quire_trace::format::{FaultSource, TraceError, TraceHeader, TraceReader, TraceWriter};
 use std::time::Instant;
 
 fn main() -> Result<(), TraceError> {
     let count = std::env::args().nth(1).and_then(|word| word.parse().ok()).unwrap_or(5_000_000);
     let events: Vec<Event> = (0..count).map(event).collect();
-    let header = TraceHeader {
-        recorder: String::new(),
-        kernel: String::new(),
-        machine: String::new(),
-        page_size: 4096,
-        cpus: 2,
-        ram: 0,
-        swap: 0,
-        faults: FaultSource::Tracepoint,
-        calls: CallSource::Seccomp,
-        uses: UseSource::None,
-        settings: None,
-        pressure: None,
-        shown_limit: None,
-        started: 0,
-        command: Vec::new(),
-    };
+    let header = TraceHeader { cpus: 2, faults: FaultSource::Tracepoint, ..TraceHeader::default() };
     let begin = Instant::now();
     let mut writer = TraceWriter::new(Vec::new(), &header, TraceWriter::<Vec<u8>>::DEFAULT_LEVEL)?;
     for event in &events {

@@ -2,7 +2,7 @@
 
 use crate::bytes::Bytes;
 use quire_trace::event::*;
-use quire_trace::format::{CallSource, FaultSource, TraceHeader, UseSource};
+use quire_trace::format::{FaultSource, TraceHeader};
 use std::sync::Arc;
 
 /// Events of one input.
@@ -25,23 +25,7 @@ const KINDS: &[FileKind] = &[
 
 /// The header of every trace that is made here.
 pub(super) fn header() -> TraceHeader {
-    TraceHeader {
-        recorder: "0".into(),
-        kernel: "0".into(),
-        machine: "x".into(),
-        page_size: 4096,
-        cpus: 2,
-        ram: 1 << 30,
-        swap: 0,
-        faults: FaultSource::Tracepoint,
-        calls: CallSource::Seccomp,
-        uses: UseSource::None,
-        settings: None,
-        pressure: None,
-        shown_limit: None,
-        started: 0,
-        command: Vec::new(),
-    }
+    TraceHeader { cpus: 2, ram: 1 << 30, faults: FaultSource::Tracepoint, ..TraceHeader::default() }
 }
 
 /// The events that the bytes describe, after the first image.

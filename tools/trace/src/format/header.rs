@@ -43,6 +43,29 @@ pub struct TraceHeader {
     pub command: Vec<Box<[u8]>>,
 }
 
+/// Of a recording that was imported or made up: pages of 4 KiB, one CPU, and nothing that is known of a host.
+impl Default for TraceHeader {
+    fn default() -> Self {
+        Self {
+            recorder: String::new(),
+            kernel: String::new(),
+            machine: String::new(),
+            page_size: 4096,
+            cpus: 1,
+            ram: 0,
+            swap: 0,
+            faults: FaultSource::default(),
+            calls: CallSource::default(),
+            uses: UseSource::None,
+            settings: None,
+            pressure: None,
+            shown_limit: None,
+            started: 0,
+            command: Vec::new(),
+        }
+    }
+}
+
 /// How the recorder paged the program's anonymous memory out, the oldest pages first. A page's next use is
 /// then a page fault, so every page in use is seen repeatedly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

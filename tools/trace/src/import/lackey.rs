@@ -253,18 +253,11 @@ impl Layout {
             recorder: format!("{} (lackey)", env!("CARGO_PKG_VERSION")),
             kernel: "unknown".to_owned(),
             machine: "x86_64".to_owned(),
-            page_size: 1 << PAGE_SHIFT,
-            cpus: 1,
-            ram: 0,
-            swap: 0,
             faults: FaultSource::None,
             calls: CallSource::EveryCall,
             uses: UseSource::Exact,
-            settings: None,
-            pressure: None,
-            shown_limit: None,
-            started: 0,
             command: vec![self.command.clone().into()],
+            ..TraceHeader::default()
         }
     }
 }

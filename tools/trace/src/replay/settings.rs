@@ -75,21 +75,12 @@ fn khugepaged(settings: &HostSettings) -> KhugepagedConfig {
 mod tests {
     use super::*;
     use crate::event::ThpDisable;
-    use crate::format::{CallSource, FaultSource, UseSource};
+    use crate::format::FaultSource;
     use quire_arch::Order;
 
     fn header(files: &[(&str, &str)], thp_turned_off: bool) -> TraceHeader {
         TraceHeader {
-            recorder: String::new(),
-            kernel: String::new(),
-            machine: String::new(),
-            page_size: 4096,
-            cpus: 1,
-            ram: 0,
-            swap: 0,
             faults: FaultSource::Tracepoint,
-            calls: CallSource::Seccomp,
-            uses: UseSource::None,
             settings: Some(HostSettings {
                 thp_turned_off,
                 thp_disable: ThpDisable::ExceptAdvised,
@@ -99,10 +90,7 @@ mod tests {
                     .collect(),
                 ..HostSettings::default()
             }),
-            started: 0,
-            pressure: None,
-            shown_limit: None,
-            command: Vec::new(),
+            ..TraceHeader::default()
         }
     }
 

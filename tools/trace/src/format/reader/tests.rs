@@ -2,26 +2,10 @@
 
 use super::*;
 use crate::event::{Event, EventKind, ExitStatus, TaskId};
-use crate::format::{CallSource, FaultSource, TraceWriter, UseSource};
+use crate::format::{FaultSource, TraceWriter};
 
 fn header() -> TraceHeader {
-    TraceHeader {
-        recorder: String::new(),
-        kernel: String::new(),
-        machine: String::new(),
-        page_size: 4096,
-        cpus: 1,
-        ram: 0,
-        swap: 0,
-        faults: FaultSource::Tracepoint,
-        calls: CallSource::Seccomp,
-        uses: UseSource::None,
-        settings: None,
-        started: 0,
-        pressure: None,
-        shown_limit: None,
-        command: Vec::new(),
-    }
+    TraceHeader { faults: FaultSource::Tracepoint, ..TraceHeader::default() }
 }
 
 /// A file that holds nothing but heads after its header, each with these fields.
