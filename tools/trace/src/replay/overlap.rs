@@ -144,7 +144,8 @@ fn bytes_of(event: &Event) -> usize {
     size_of::<Event>() + more
 }
 
-fn range(start: u64, len: u64) -> Range<u64> {
+/// The pages that hold a range of bytes.
+pub(super) fn pages_of(start: u64, len: u64) -> Range<u64> {
     let end = start.saturating_add(len).checked_next_multiple_of(4096).unwrap_or(!4095);
     start & !4095..end.max(start)
 }
@@ -182,14 +183,14 @@ pub(super) fn changed_by(call: &Call, program_break: u64) -> Vec<Range<u64>> {
     let [first, second, third, ..] = call.args;
     let result = call.result as u64;
     match i64::from(call.number) {
-        libc::SYS_mmap => vec![range(result, second)],
-        libc::SYS_mremap => vec![range(first, second), range(result, third)],
+        libc::SYS_mmap => vec![pages_of(result, second)],
+        libc::SYS_mremap => vec![pages_of(first, second), pages_of(result, third)],
         libc::SYS_brk => {
             let start = program_break.min(result);
-            vec![range(start, program_break.max(result) - start)]
+            vec![pages_of(start, program_break.max(result) - start)]
         }
         libc::SYS_mlockall | libc::SYS_munlockall => iter::once(everything()).collect(),
-        _ => vec![range(first, second)],
+        _ => vec![pages_of(first, second)],
     }
 }
 
@@ -206,7 +207,7 @@ pub(super) struct Depends {
 /// What the result of a call depends on, if it is known, and no address that Linux chose.
 pub(super) fn depends_on(call: &Call) -> Option<Depends> {
     let [first, second, third, flags, ..] = call.args;
-    let here = range(first, second);
+    let here = pages_of(first, second);
     let of = |range, on_limits| Some(Depends { range, writes: 0..0, on_limits });
     match i64::from(call.number) {
         _ if does_much(call) => None,
@@ -215,7 +216,7 @@ pub(super) fn depends_on(call: &Call) -> Option<Depends> {
             _ => of(here, advice_changes(call)),
         },
         libc::SYS_mincore => {
-            Some(Depends { range: here, writes: range(third, second.div_ceil(4096)), on_limits: false })
+            Some(Depends { range: here, writes: pages_of(third, second.div_ceil(4096)), on_limits: false })
         }
         libc::SYS_msync => of(here, false),
         libc::SYS_munmap | libc::SYS_mprotect | libc::SYS_mlock | libc::SYS_mlock2 | libc::SYS_munlock => {
@@ -230,7 +231,7 @@ pub(super) fn depends_on(call: &Call) -> Option<Depends> {
 
 /// What it depends on that a touch is refused: the mapping there, if there is one.
 pub(super) fn touch_depends_on(fault: &Fault) -> Depends {
-    Depends { range: range(fault.addr, 1), writes: 0..0, on_limits: false }
+    Depends { range: pages_of(fault.addr, 1), writes: 0..0, on_limits: false }
 }
 
 /// Whether a call is not tried because of what it would do.
@@ -299,7 +300,7 @@ mod tests {
         assert!(ahead.take().is_some());
         assert_eq!(ahead.changes().len(), 0);
         assert_eq!(iter::from_fn(|| ahead.take()).count(), 2);
-        assert_eq!(range(0x1001, 0x1000), 0x1000..0x3000);
+        assert_eq!(pages_of(0x1001, 0x1000), 0x1000..0x3000);
         assert_eq!(ahead.bytes, 0);
     }
 

@@ -8,15 +8,13 @@
 
 use super::call::populated_bytes;
 use super::files::FileIds;
+use super::overlap::pages_of;
 use crate::event::{Call, CallDetail, FileKind};
 use quire_arch::{PAGE_SHIFT, PAGE_SIZE};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
-const MAP_TYPE: u64 = 0xf;
 const MLOCK_ONFAULT: u64 = 1;
-const MADV_POPULATE_READ: u64 = 22;
-const MADV_POPULATE_WRITE: u64 = 23;
 /// Pages that one call brings in at most: more can only be claimed.
 const MOST_POPULATED: u64 = 1 << 26;
 /// Pages of a word of bits.
@@ -112,12 +110,6 @@ fn words(pages: Range<u64>) -> impl Iterator<Item = (u64, u64)> {
     (pages.start / WORD..pages.end.div_ceil(WORD)).map(move |word| (word, mask(word, &pages)))
 }
 
-/// The pages that hold a range of bytes.
-fn pages_of(start: u64, len: u64) -> Range<u64> {
-    let end = start.saturating_add(len).checked_next_multiple_of(PAGE_SIZE).unwrap_or(u64::MAX);
-    (start & !(PAGE_SIZE - 1))..end.max(start)
-}
-
 /// The parts in `range`, cut to it.
 fn within(parts: &Parts, range: &Range<u64>) -> Vec<(u64, Part)> {
     let first = parts.range(..=range.start).next_back().map_or(range.start, |(&start, _)| start);
@@ -201,9 +193,9 @@ impl SharedMemory {
                     self.populate(number, &(0..u64::MAX));
                 }
             }
-            libc::SYS_madvise => match third & 0xffff_ffff {
-                MADV_POPULATE_READ | MADV_POPULATE_WRITE => self.populate(number, &range),
-                advice if advice == libc::MADV_REMOVE as u64 => self.punch(number, &range),
+            libc::SYS_madvise => match third as i32 {
+                libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE => self.populate(number, &range),
+                libc::MADV_REMOVE => self.punch(number, &range),
                 _ => {}
             },
             _ => {}
@@ -214,7 +206,7 @@ impl SharedMemory {
         let [_, len, _, flags, _, offset] = call.args;
         let range = pages_of(call.result as u64, len);
         let has = |flag: i32| flags & flag as u64 != 0;
-        let shared = [libc::MAP_SHARED, libc::MAP_SHARED_VALIDATE].contains(&((flags & MAP_TYPE) as i32));
+        let shared = matches!(flags as i32 & libc::MAP_TYPE, libc::MAP_SHARED | libc::MAP_SHARED_VALIDATE);
         let object = match call.file() {
             // Huge pages have a pool of their own.
             _ if !shared || has(libc::MAP_HUGETLB) => None,
@@ -401,7 +393,7 @@ mod tests {
         assert_eq!(programs.pages(), 256);
         programs.advise(BASE + 60 * PAGE_SIZE, 70 * PAGE_SIZE, libc::MADV_REMOVE);
         assert_eq!(programs.pages(), 186);
-        programs.advise(BASE, 100 * PAGE_SIZE, MADV_POPULATE_WRITE as i32);
+        programs.advise(BASE, 100 * PAGE_SIZE, libc::MADV_POPULATE_WRITE);
         assert_eq!(programs.pages(), 226);
     }
 
