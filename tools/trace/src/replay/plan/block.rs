@@ -6,8 +6,8 @@ use quire_mm::thp::HugePolicy;
 pub(super) const PAGES: u64 = 512;
 /// Orders of anonymous folios, 0 to that of a PMD entry.
 pub(super) const ORDERS: usize = 10;
-/// What touches bring in: folios of each order, and huge pages for reads, too, where there is no huge zero
-/// page.
+/// Ways in which touches bring in pages. Each order is one; the last one is huge pages for reads, too, where
+/// there is no huge zero page.
 pub(super) const WAYS: usize = ORDERS + 1;
 /// Words of a set.
 const WORDS: usize = (PAGES / 64) as usize;
@@ -21,6 +21,11 @@ pub(super) fn way(policy: HugePolicy, advised: bool) -> usize {
         _ if policy.zero_page() => ORDERS - 1,
         _ => WAYS - 1,
     }
+}
+
+/// The order of the folios that come in this way.
+pub(super) fn order_of(way: usize) -> usize {
+    way.min(ORDERS - 1)
 }
 
 /// A set of pages of a block.
@@ -186,7 +191,7 @@ impl Block {
             let (is_new, seen) =
                 if way == WAYS - 1 { (new, &self.touched) } else { (newly_framed, &self.framed) };
             if is_new {
-                let group = large.and(&Bits::group(page, way.min(ORDERS - 1)));
+                let group = large.and(&Bits::group(page, order_of(way)));
                 if seen.and(&group).is_empty() {
                     *pages = group.count();
                 }

@@ -68,7 +68,7 @@ struct Layer {
     below: Option<usize>,
     /// The pages of all layers below, but for those that were dropped before this layer was made.
     inherited: Arc<Inherited>,
-    /// Some were.
+    /// Whether there are such.
     has_dropped: bool,
     users: Users,
     /// Bytes that it takes.

@@ -1,6 +1,6 @@
 //! The pages and page tables of an address space.
 
-use super::block::{Bits, Block, Demand, ORDERS, PAGES};
+use super::block::{Bits, Block, Demand, PAGES, order_of};
 use super::budget::{Budget, PAGES_OF_WALK};
 use super::layers::{INHERITED_BYTES, Inherited};
 use super::layout::{Kind, Layout, USER_END};
@@ -251,7 +251,7 @@ impl Image {
             None => self.loose.single = self.loose.single.saturating_add(pages),
             Some(place) => {
                 for (way, sum) in self.loose.large[place].iter_mut().enumerate() {
-                    *sum = sum.saturating_add(pages << way.min(ORDERS - 1));
+                    *sum = sum.saturating_add(pages << order_of(way));
                 }
             }
         }

@@ -1,6 +1,6 @@
 //! What a machine needs beside the pages of programs.
 
-use super::block::{Demand, ORDERS};
+use super::block::{Demand, order_of};
 
 /// The most that it is: slabs, lists, Linux's watermarks, and what the plan did not see.
 pub(in crate::replay) const SPARE_BYTES: u64 = 64 << 20;
@@ -44,7 +44,7 @@ impl Spare {
     /// proportion to the pages: what the plan did not see is so, too.
     pub(super) fn bytes(&self, pages: u64, ways: [usize; 2]) -> u64 {
         let ways = ways.into_iter().zip(self.large).filter(|(_, large)| *large).map(|(way, _)| way);
-        let order = ways.max().unwrap_or(0).min(ORDERS - 1);
+        let order = order_of(ways.max().unwrap_or(0));
         let folios = if order > 0 { FOLIOS << order } else { 0 };
         let own = LEAST_BYTES + self.cpus * CPU_BYTES + (self.spaces * SPACE_PAGES + folios) * 4096;
         let part = pages / 8 * 3 * 4096;
@@ -63,6 +63,7 @@ fn watermark(bytes: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::replay::plan::block::WAYS;
 
     #[test]
     fn a_small_machine_has_little_beside_its_pages_and_a_large_one_64_mib() {
@@ -74,7 +75,7 @@ mod tests {
         // It grows with the CPUs, the spaces, and the folios that come in.
         assert!(Spare::of(64).bytes(0, [0, 0]) >= spare.bytes(0, [0, 0]) + 62 * CPU_BYTES);
         let mut many = spare;
-        let large = Demand { large: [[0; ORDERS + 1], [1; ORDERS + 1]], ..Demand::default() };
+        let large = Demand { large: [[0; WAYS], [1; WAYS]], ..Demand::default() };
         many.note(1000, [&Demand::default(), &large]);
         assert!(many.bytes(0, [0, 0]) >= spare.bytes(0, [0, 0]) + (8000 << 10));
         assert_eq!(many.bytes(0, [9, 0]), many.bytes(0, [0, 0]), "where it is not advised there is none");
