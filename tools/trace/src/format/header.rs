@@ -43,7 +43,7 @@ pub struct TraceHeader {
     pub command: Vec<Box<[u8]>>,
 }
 
-/// Of a recording that was imported or made up: pages of 4 KiB, one CPU, and nothing that is known of a host.
+/// Of a recording that was imported or made up: pages of 4 KiB, one CPU, and nothing known of a host.
 impl Default for TraceHeader {
     fn default() -> Self {
         Self {

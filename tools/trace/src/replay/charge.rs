@@ -1,5 +1,18 @@
-//! What Linux charges to the cgroup of programs that a replay does not take from its machine: shared memory,
-//! and what the kernel keeps for threads, processes and mappings.
+//! What is charged to the memory cgroup of programs: pages of files, as a replay's machine counts them. And
+//! what Linux charges that the machine does not: shared memory, and what the kernel keeps for threads,
+//! processes and mappings.
+
+use quire_arch::PAGE_SIZE;
+use quire_host::HostPlatform;
+use quire_mm::{
+    Memory,
+    memcg::{MemcgId, MemcgStat},
+};
+
+/// Pages of files and of shared memory that are charged to `memcg`, in bytes.
+pub(super) fn file_bytes(memory: &Memory<HostPlatform>, memcg: MemcgId) -> u64 {
+    memory.memcgs().stats(memcg)[MemcgStat::File as usize].max(0) as u64 * PAGE_SIZE
+}
 
 /// What the kernel keeps for programs, in bytes, beside page tables.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,9 +32,9 @@ impl Default for KernelCosts {
     }
 }
 
-/// What is charged beside the machine's own memory at one moment.
+/// What Linux charges at one moment and the machine does not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Beside {
+pub(super) struct ExtraCharge {
     pub(super) costs: KernelCosts,
     /// Threads that live.
     pub(super) threads: u64,
@@ -29,7 +42,7 @@ pub(super) struct Beside {
     pub(super) shared: u64,
 }
 
-impl Beside {
+impl ExtraCharge {
     /// What the kernel keeps for the threads, and for so many address spaces and mappings.
     pub(super) fn kernel(&self, spaces: u64, mappings: u64) -> u64 {
         let KernelCosts { thread, process, mapping } = self.costs;

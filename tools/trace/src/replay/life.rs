@@ -3,13 +3,13 @@
 //! Memory grows by faults and shrinks by calls, exits and khugepaged, which may do either. So a sample before
 //! each of those and one after it catch every peak, and faults need no samples.
 
-use super::charge::Beside;
+use super::charge::{ExtraCharge, file_bytes};
 use quire_arch::{Order, PAGE_SIZE};
 use quire_host::HostPlatform;
 use quire_mm::{
     Memory,
     frame::{FolioCounter, VmEvent},
-    memcg::{MemcgId, MemcgStat},
+    memcg::MemcgId,
     space::{Resident, SpaceId},
 };
 use std::collections::HashMap;
@@ -56,15 +56,15 @@ impl LifeSample {
         memory: &Memory<HostPlatform>,
         memcg: MemcgId,
         (time_ns, event): (u64, u64),
-        beside: &Beside,
+        extra: &ExtraCharge,
         mut each: impl FnMut(SpaceId, Resident),
     ) -> Self {
-        let (huge, shared) = (memory.huge_mapped(), beside.shared);
+        let (huge, shared) = (memory.huge_mapped(), extra.shared);
         let mut sample = Self { time_ns, event, huge, shared, ..Self::default() };
         let (mut spaces, mut mappings) = (0, 0);
         let of_order = |order: Order| memory.folio_event(order, FolioCounter::NrAnon) * order.bytes();
         sample.large = large_orders().map(of_order).sum();
-        let files = memory.memcgs().stats(memcg)[MemcgStat::File as usize].max(0) as u64 * PAGE_SIZE;
+        let files = file_bytes(memory, memcg);
         sample.resident = memory.memcgs().charged(memcg) * PAGE_SIZE;
         sample.anonymous = sample.resident.saturating_sub(files);
         memory.for_each_resident(|id, resident| {
@@ -77,7 +77,7 @@ impl LifeSample {
         });
         // What processes share after a fork counts in each of them, and is charged once.
         sample.mapped = sample.mapped.min(sample.anonymous);
-        sample.kernel = beside.kernel(spaces, mappings);
+        sample.kernel = extra.kernel(spaces, mappings);
         sample
     }
 }
@@ -198,7 +198,7 @@ impl Life {
         memory: &Memory<HostPlatform>,
         memcg: MemcgId,
         (time_ns, event): (u64, u64),
-        beside: &Beside,
+        extra: &ExtraCharge,
     ) {
         self.visits = self.visits.saturating_sub(VISITS_OF_LOOK);
         if self.visits + self.spaces > FIRST_VISITS {
@@ -207,7 +207,7 @@ impl Life {
         let (owners, processes) = (&self.owners, &mut self.figures.processes);
         let mut spaces = 0;
         let moment = (time_ns.max(self.last.time_ns), event);
-        let now = LifeSample::of(memory, memcg, moment, beside, |id, resident| {
+        let now = LifeSample::of(memory, memcg, moment, extra, |id, resident| {
             spaces += 1;
             let Some(&place) = owners.get(&id) else { return };
             if place >= processes.len() {

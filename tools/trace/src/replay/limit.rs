@@ -1,12 +1,11 @@
 //! A limit on the memory of the programs, like that of a memory cgroup.
 
-use super::charge::Beside;
+use super::charge::{ExtraCharge, file_bytes};
 use super::plan::Sample;
-use quire_arch::PAGE_SIZE;
 use quire_host::HostPlatform;
 use quire_mm::{
     Memory,
-    memcg::{Limit, MemcgId, MemcgStat},
+    memcg::{Limit, MemcgId},
 };
 
 /// Events after which the limit is updated.
@@ -39,7 +38,7 @@ impl GroupLimit {
 
     /// Sets the limit by the current size of the tables and the pages of files, and by what is charged
     /// besides. Memory over it is reclaimed at the next charge. Returns the room for anonymous memory.
-    pub(super) fn set(&self, memory: &Memory<HostPlatform>, charged: &Beside) -> u64 {
+    pub(super) fn set(&self, memory: &Memory<HostPlatform>, extra: &ExtraCharge) -> u64 {
         let (mut tables, mut spaces, mut mappings) = (0, 0, 0);
         memory.for_each_resident(|_, resident| {
             tables += resident.page_tables;
@@ -47,9 +46,9 @@ impl GroupLimit {
             mappings += resident.mappings;
         });
         let part = |bytes| self.sample.map_or(bytes, |sample| sample.part(bytes));
-        let files = memory.memcgs().stats(self.memcg)[MemcgStat::File as usize].max(0) as u64 * PAGE_SIZE;
-        let beside = self.beside.unwrap_or_else(|| tables + part(charged.kernel(spaces, mappings)));
-        let stays = beside.saturating_add(part(charged.shared));
+        let files = file_bytes(memory, self.memcg);
+        let beside = self.beside.unwrap_or_else(|| tables + part(extra.kernel(spaces, mappings)));
+        let stays = beside.saturating_add(part(extra.shared));
         let room = self.bytes.saturating_sub(stays);
         let bytes = room.saturating_add(files);
         // The memcg exists as long as the machine, and is not the root.

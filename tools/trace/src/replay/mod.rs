@@ -85,7 +85,7 @@ pub struct ReplayOptions {
     /// page tables among that, and pages of files, as measured in a cgroup. Shared memory is not among it.
     /// Without it page tables of the replay count, and [`Self::kernel`].
     pub beside: Option<u64>,
-    /// What the kernel keeps for the programs, of which such a group is charged, too.
+    /// What the kernel keeps for the programs: such a group is charged for it, too.
     pub kernel: KernelCosts,
     /// The program's peak of anonymous memory without pressure, in bytes. A recording under pressure may have
     /// another peak, since pressure slows processes and threads unevenly: its limit and RAM are scaled by the

@@ -1,5 +1,6 @@
 //! What a caller can inspect after each event of a replay.
 
+use super::charge::file_bytes;
 use super::names;
 use super::pressure::SwapFigures;
 use crate::event::Event;
@@ -8,7 +9,7 @@ use quire_host::HostPlatform;
 use quire_mm::Memory;
 use quire_mm::abi::CallNumber;
 use quire_mm::frame::VmEvent;
-use quire_mm::memcg::{MemcgId, MemcgStat};
+use quire_mm::memcg::MemcgId;
 
 /// Called after each event of a replay.
 pub type Watcher<'w> = &'w mut dyn FnMut(Moment<'_>);
@@ -44,7 +45,7 @@ impl Moment<'_> {
     #[must_use]
     pub fn counters(&self) -> Counters {
         let memory = self.memory;
-        let files = memory.memcgs().stats(self.memcg)[MemcgStat::File as usize].max(0) as u64 * PAGE_SIZE;
+        let files = file_bytes(memory, self.memcg);
         let resident = memory.memcgs().charged(self.memcg) * PAGE_SIZE;
         let swap = SwapFigures::of(memory);
         let mut counters = Counters {

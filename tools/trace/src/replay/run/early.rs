@@ -15,27 +15,28 @@ use quire_mm::{
     memcg::{MemcgId, MemcgStat},
 };
 
-/// The statistics are at most so old.
+/// How old the statistics can be.
 const STALE_NS: u64 = 2_000_000_000;
-/// A recording under pressure takes so many times as long as the program does.
+/// A recording under pressure is taken to be so many times as long as the program runs without it.
 const SLOWER: u64 = 4;
 
-/// Pages that became active soon after the limit was reached.
+/// Whether so many pages became active soon after the limit was reached that the OOM killer may come.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Early {
+pub(super) struct EarlyKill {
+    /// How old the statistics can be, in time of the recording.
     stale_ns: u64,
     /// When memory was first reclaimed.
     reached: Option<u64>,
     may_be_killed: bool,
 }
 
-impl Early {
+impl EarlyKill {
     pub(super) fn new(header: &TraceHeader) -> Self {
         let times = if header.pressure.is_some() { SLOWER } else { 1 };
         Self { stale_ns: STALE_NS * times, reached: None, may_be_killed: false }
     }
 
-    /// The programs have room for so many bytes of anonymous memory at this time.
+    /// At this time the limit has room for so many bytes of anonymous memory.
     pub(super) fn note(&mut self, memory: &Memory<HostPlatform>, memcg: MemcgId, room: u64, time_ns: u64) {
         if self.reached.is_some_and(|reached| time_ns > reached.saturating_add(self.stale_ns)) {
             return;

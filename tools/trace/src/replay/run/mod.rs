@@ -11,7 +11,7 @@ mod watch;
 mod writer;
 
 use super::Audits;
-use super::charge::{Beside, KernelCosts};
+use super::charge::{ExtraCharge, KernelCosts};
 use super::figures::{AllocatorFigures, KEPT_MISMATCHES, ProcessReport, TableFigures};
 use super::files::FileIds;
 use super::heat::Heat;
@@ -29,7 +29,7 @@ use super::sites::Sites;
 use super::task::Tasks;
 use crate::event::{Event, EventKind, ExitStatus, LostCause, TaskId, Window};
 use crate::format::{TraceHeader, UseSource};
-use early::Early;
+use early::EarlyKill;
 use order::Order;
 use quire_arch::Platform;
 use quire_host::{HostPlatform, Machine, Vcpu};
@@ -96,7 +96,7 @@ pub(super) struct Run<'m> {
     threads: u64,
     files: FileIds,
     shared: SharedMemory,
-    early: Early,
+    early_kill: EarlyKill,
     /// Where memory was mapped, for the mappings where it stops.
     sites: Sites,
     event: u64,
@@ -141,7 +141,7 @@ impl<'m> Run<'m> {
         contents: Option<Arc<Needs>>,
     ) -> Self {
         if let Some(limit) = &how.limit {
-            limit.set(machine.memory(), &Beside { costs: how.kernel, ..Beside::default() });
+            limit.set(machine.memory(), &ExtraCharge { costs: how.kernel, ..ExtraCharge::default() });
         }
         Self {
             machine,
@@ -154,7 +154,7 @@ impl<'m> Run<'m> {
             threads: 0,
             files: FileIds::default(),
             shared: SharedMemory::default(),
-            early: Early::new(header),
+            early_kill: EarlyKill::new(header),
             sites: Sites::default(),
             event: 0,
             second: 0,
@@ -213,8 +213,8 @@ impl<'m> Run<'m> {
         if GroupLimit::is_due(self.event)
             && let Some(limit) = &self.how.limit
         {
-            let room = limit.set(self.machine.memory(), &self.beside());
-            self.early.note(self.machine.memory(), self.how.memcg, room, self.time_ns);
+            let room = limit.set(self.machine.memory(), &self.extra_charge());
+            self.early_kill.note(self.machine.memory(), self.how.memcg, room, self.time_ns);
             self.swap.note(self.machine.memory());
         }
     }
@@ -319,7 +319,7 @@ impl<'m> Run<'m> {
             allocator: AllocatorFigures::of(memory),
             tables: TableFigures::of(memory),
             machine: memory.platform().counters(),
-            may_be_killed: self.early.may_be_killed(),
+            may_be_killed: self.early_kill.may_be_killed(),
             pressure: PressureFigures::of(memory, self.swap)
                 .scaled(self.how.sample.map_or(1.0, |sample| 1.0 / sample.share)),
             sampled: self.how.sample.map(|sample| sample.share),

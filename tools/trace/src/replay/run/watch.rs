@@ -2,7 +2,7 @@
 
 use super::Run;
 use crate::event::{LinuxFigures, TaskId};
-use crate::replay::charge::Beside;
+use crate::replay::charge::ExtraCharge;
 use crate::replay::mappings::{self, MappingLife};
 use crate::replay::pressure::SwapFigures;
 use crate::replay::report::HeldMemory;
@@ -78,15 +78,15 @@ impl Run<'_> {
 
     /// Takes a sample of what is resident.
     pub(super) fn look(&mut self) {
-        let beside = self.beside();
+        let extra = self.extra_charge();
         if let Some(life) = &mut self.life {
-            life.look(self.machine.memory(), self.how.memcg, (self.time_ns, self.event), &beside);
+            life.look(self.machine.memory(), self.how.memcg, (self.time_ns, self.event), &extra);
         }
     }
 
-    /// What is charged to the programs beside the machine's memory now.
-    pub(super) fn beside(&self) -> Beside {
-        Beside { costs: self.how.kernel, threads: self.threads, shared: self.shared.bytes() }
+    /// What Linux would charge to the programs now beside the machine's memory.
+    pub(super) fn extra_charge(&self) -> ExtraCharge {
+        ExtraCharge { costs: self.how.kernel, threads: self.threads, shared: self.shared.bytes() }
     }
 }
 
