@@ -10,7 +10,7 @@ use std::{env, fs, iter};
 
 const START: u64 = 0x20_0000;
 const END: u64 = 0x7f00_0000_0000;
-/// Events of each, as many as a target replays.
+/// Events of an input: as many as the target replays with enough memory.
 const MANY: u64 = 4000;
 
 fn image(mappings: Vec<Mapping>) -> EventKind {
@@ -30,12 +30,8 @@ fn mapped(start: u64, end: u64) -> Mapping {
     Mapping { start, end, read: true, write: true, ..Mapping::default() }
 }
 
-/// Nearly all addresses.
-fn all() -> EventKind {
-    image(vec![mapped(0x10_0000, END)])
-}
-
-fn small(count: u64) -> Vec<Mapping> {
+/// Mappings of a page, each with a hole behind it.
+fn small_mappings(count: u64) -> Vec<Mapping> {
     (0..count).map(|number| mapped(START + number * 8192, START + number * 8192 + 4096)).collect()
 }
 
@@ -70,12 +66,17 @@ fn recording(events: impl IntoIterator<Item = EventKind>) -> Result<Vec<u8>, Box
     Ok(writer.finish(1, 0)?.0)
 }
 
+/// A program with one mapping of nearly all addresses, and these events.
+fn in_large_mapping(events: impl IntoIterator<Item = EventKind>) -> Result<Vec<u8>, Box<dyn Error>> {
+    recording(iter::once(image(vec![mapped(0x10_0000, END)])).chain(events))
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let [folder, files @ ..] = &arguments[..] else {
         return Err("usage: seeds FOLDER [RECORDING...]".into());
     };
-    let resident = || vec![PageRun { start: START, pages: u64::MAX, file: false }; 50];
+    let resident = vec![PageRun { start: START, pages: u64::MAX, file: false }; 50];
     let uses = |number: u64| {
         let run = ReuseRun { start: START << (number % 43), pages: 1 << 17, access: ReuseAccess::Write };
         EventKind::Reuse(Reuse { source: ReuseSource::Exact, runs: vec![run] })
@@ -90,30 +91,29 @@ fn main() -> Result<(), Box<dyn Error>> {
             ..ContentSample::default()
         }))
     };
-    let huge = [START, 1 << 44];
+    // Calls for 16 TiB, with their third argument: madvise (MADV_POPULATE_WRITE, MADV_COLLAPSE,
+    // MADV_GUARD_INSTALL), mlock, mincore, msync, mprotect, mremap, munmap.
     let calls =
         [(28, 23), (28, 25), (28, 102), (149, 0), (27, START), (26, 4), (10, 3), (25, 1 << 45), (11, 0)];
-    let calls = calls.map(|(number, third)| call(number, [huge[0], huge[1], third, 1, 0, 0], 0));
+    let calls = calls.map(|(number, third)| call(number, [START, 1 << 44, third, 1, 0, 0], 0));
     let forks =
         (1..MANY as u32).flat_map(|child| [fault(START + u64::from(child) * 4096), clone(child, false)]);
-    let with_resident = image(vec![Mapping { resident: resident(), ..mapped(0x10_0000, END) }]);
+    let with_resident = image(vec![Mapping { resident, ..mapped(0x10_0000, END) }]);
     let lost = EventKind::Lost(Lost { count: u64::MAX, cause: LostCause::RingFull });
+    let loses = (0..MANY).flat_map(|_| [lost.clone(), fault(0)]).take(MANY as usize);
+    let forks_of_many_mappings =
+        [image(small_mappings(20_000)), clone(1, false), fault(START), clone(2, false)];
     let seeds = [
-        ("faults", recording(iter::once(all()).chain((0..MANY).map(|n| fault(START + (n << 21)))))?),
+        ("faults", in_large_mapping((0..MANY).map(|number| fault(START + (number << 21))))?),
         ("resident", recording([with_resident, EventKind::Exit(ExitStatus::Code(0))])?),
-        ("calls", recording(iter::once(all()).chain(calls))?),
-        ("forks", recording(iter::once(all()).chain(forks.take(MANY as usize)))?),
-        ("threads", recording(iter::once(all()).chain((1..MANY as u32).map(|n| clone(n * 1000, true))))?),
-        ("uses", recording(iter::once(all()).chain((0..200).map(uses)))?),
-        ("contents", recording(iter::once(all()).chain((0..100).map(sample)))?),
-        ("mappings", recording([image(small(20_000)), clone(1, false), fault(START), clone(2, false)])?),
-        ("images", recording((0..30).map(|_| image(small(1000))))?),
-        (
-            "lost",
-            recording(
-                iter::once(all()).chain((0..MANY).flat_map(|_| [lost.clone(), fault(0)]).take(MANY as usize)),
-            )?,
-        ),
+        ("calls", in_large_mapping(calls)?),
+        ("forks", in_large_mapping(forks.take(MANY as usize))?),
+        ("threads", in_large_mapping((1..MANY as u32).map(|number| clone(number * 1000, true)))?),
+        ("uses", in_large_mapping((0..200).map(uses))?),
+        ("contents", in_large_mapping((0..100).map(sample))?),
+        ("mappings", recording(forks_of_many_mappings)?),
+        ("images", recording((0..30).map(|_| image(small_mappings(1000))))?),
+        ("lost", in_large_mapping(loses)?),
     ];
     let files = files.iter().map(|file| {
         let name = Path::new(file).file_stem().unwrap_or_default().to_string_lossy().into_owned();
