@@ -54,7 +54,8 @@ static void *thread_forks(void *unused)
     return NULL;
 }
 
-/* What threads and processes do until they are killed fits into the recorder's buffers, however late that is. */
+/* What threads and processes do until they are killed fits into the recorder's buffers, however late that
+ * is. */
 #define ROUNDS 50
 
 static void *thread_maps(void *unused)

@@ -21,7 +21,7 @@ pub struct KernelCosts {
     pub thread: u64,
     /// A process beside its first thread and its mappings.
     pub process: u64,
-    /// A mapping that is touched.
+    /// A mapping, as if it was touched.
     pub mapping: u64,
 }
 

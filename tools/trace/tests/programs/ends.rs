@@ -161,7 +161,7 @@ fn use_memory_untraced() -> i32 {
         unsafe { addr.add(page * PAGE).write_volatile(1) };
     }
     // Linux fails the calls that the filter reports of a thread without a tracer.
-    // SAFETY: asks about the mapping, whose state fits.
+    // SAFETY: asks about one page of the mapping, which takes one byte.
     i32::from(unsafe { libc::mincore(addr.cast(), PAGE, [0_u8].as_mut_ptr()) } != 0)
 }
 

@@ -184,7 +184,6 @@ pub(crate) fn uses_pages_that_compress_badly() {
     leave(0);
 }
 
-/// Pages of anonymous memory that this process has.
 /// Whether any of these pages is in memory.
 fn is_any_present(addr: *mut u8, pages: usize) -> bool {
     const PRESENT: u8 = 1 << 7;
@@ -194,6 +193,7 @@ fn is_any_present(addr: *mut u8, pages: usize) -> bool {
     words.chunks(8).any(|word| word[7] & PRESENT != 0)
 }
 
+/// Pages of anonymous memory that this process has.
 fn resident_pages() -> usize {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap();
     let words: Vec<usize> = text.split(' ').map(|word| word.trim().parse().unwrap()).collect();

@@ -17,6 +17,7 @@ impl Run<'_> {
     /// Touches memory. A touch that Linux refused and that is allowed here is tried in other orders first.
     pub(super) fn fault(&mut self, event: &Event, fault: &Fault, upcoming: &mut dyn Upcoming) {
         let Some(found) = self.touched(event, fault) else { return };
+        // That of an earlier call says nothing of this touch.
         self.order.was_short();
         let asked = Asked::of(event);
         let order =
