@@ -1,9 +1,12 @@
 //! Signals: a command says that it was interrupted, and ends by the signal; a file that outgrows the limit
 //! does not end it.
 
-use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, raise, sigaction};
+use nix::sys::signal::{
+    SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal, pthread_sigmask, raise, sigaction,
+};
 use nix::unistd::getpid;
 use rustix::stdio::stderr;
+use std::io;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 /// A shell that outlives this process restores settings, limits and swap; recordings have no names yet.
@@ -42,6 +45,16 @@ pub(crate) fn say_so() {
             let _ = unsafe { sigaction(signal, &old) };
         }
     }
+}
+
+/// Starts a thread that handles no signals: it inherits the mask. While a program is recorded or measured they
+/// are for the thread that waits for it, whose wait they interrupt.
+pub(crate) fn with_signals_blocked<T>(start: impl FnOnce() -> T) -> io::Result<T> {
+    let mut before = SigSet::empty();
+    pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&SigSet::all()), Some(&mut before))?;
+    let started = start();
+    pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&before), None)?;
+    Ok(started)
 }
 
 extern "C" fn nothing(_: i32) {}

@@ -7,7 +7,7 @@
 //! program's as it is.
 
 use crate::exit::Failure;
-use nix::sys::signal::{SigSet, SigmaskHow};
+use crate::interrupt::with_signals_blocked;
 use quire_output::temporary_file;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::FileType;
@@ -119,13 +119,10 @@ impl Feeder {
         rustix::io::ioctl_fionbio(&write, true)?;
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
         let seen = Arc::clone(&stop);
-        // Signals are for the threads that follow the program: this one inherits the mask.
-        let mut before = SigSet::empty();
-        nix::sys::signal::pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&SigSet::all()), Some(&mut before))?;
         let feed = move || Feed { kept: &kept, stop: seen.as_fd(), program: write.as_fd() }.run();
-        let thread = std::thread::Builder::new().name("quire-input".into()).spawn(feed);
-        nix::sys::signal::pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&before), None)?;
-        Ok((read.into(), Self { thread: Some(thread?), stop }))
+        let spawn = || std::thread::Builder::new().name("quire-input".into()).spawn(feed);
+        let thread = with_signals_blocked(spawn)??;
+        Ok((read.into(), Self { thread: Some(thread), stop }))
     }
 
     /// The program has ended: what it has not read is for the next.

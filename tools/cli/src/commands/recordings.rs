@@ -5,6 +5,7 @@ use super::input::{Input, failed};
 use super::record::{not_recorded, pressure, swap_to_keep};
 use crate::args::AdviseArguments;
 use crate::exit::Failure;
+use crate::interrupt::with_signals_blocked;
 use crate::output::warn;
 use quire_advise::{LimitSetting, Need, need};
 use quire_measure::{Costs, HostSwap, limit_files};
@@ -20,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::thread::JoinHandle;
+use std::thread;
 use std::time::Duration;
 
 /// Under pressure this share of the peak of anonymous memory stays resident: half of the smallest limit that
@@ -39,32 +40,22 @@ const TOO_SLOW: f64 = 4.0;
 const TELLS_SLOW: f64 = 10.0;
 const LEAST_SLOW: Duration = Duration::from_secs(2);
 
-/// Tells after a while that something is slow, unless it is dropped before.
-struct Slow {
-    over: Option<mpsc::Sender<()>>,
-    teller: Option<JoinHandle<()>>,
-}
-
-impl Slow {
-    fn after(time: Duration, tell: impl FnOnce() + Send + 'static) -> Self {
-        let (over, is_over) = mpsc::channel::<()>();
-        let teller = std::thread::spawn(move || {
-            if is_over.recv_timeout(time.max(LEAST_SLOW)) == Err(RecvTimeoutError::Timeout) {
-                tell();
-            }
-        });
-        Self { over: Some(over), teller: Some(teller) }
-    }
-}
-
-impl Drop for Slow {
-    fn drop(&mut self) {
-        drop(self.over.take());
-        if let Some(teller) = self.teller.take() {
-            // It only prints a line.
-            let _ = teller.join();
+/// Does `work`, and calls `warn_slow` while it still goes on after `time`.
+fn warning_if_slow<T>(time: Duration, warn_slow: impl FnOnce() + Send, work: impl FnOnce() -> T) -> T {
+    let (ended, end) = mpsc::channel::<()>();
+    let wait = move || {
+        if end.recv_timeout(time) == Err(RecvTimeoutError::Timeout) {
+            warn_slow();
         }
-    }
+    };
+    thread::scope(|scope| {
+        let spawn = || thread::Builder::new().name("quire-slow".into()).spawn_scoped(scope, wait);
+        // Without the thread only the warning is missing.
+        let _ = with_signals_blocked(spawn);
+        let done = work();
+        drop(ended);
+        done
+    })
 }
 
 /// Recordings of one command.
@@ -151,20 +142,19 @@ impl Recordings {
         let mut runs = 0;
         for run in 1..=arguments.runs {
             let way = Way { pressure: Some(pressure(bytes, one_in)), limit: None };
-            let slow = Slow::after(plain.mul_f64(TELLS_SLOW), || {
+            let warn_slow = || {
                 warn(format_args!(
-                    "this recording has taken over {TELLS_SLOW} times as long as the program; --quick goes without, \
-                     --sample N slows it less"
+                    "this recording has taken over {TELLS_SLOW} times as long as the program; --quick goes \
+                     without, --sample N slows it less"
                 ));
-            });
-            let recorded = self.record_once(&arguments.command, way, run);
-            drop(slow);
-            match recorded? {
+            };
+            let slow = plain.mul_f64(TELLS_SLOW).max(LEAST_SLOW);
+            match warning_if_slow(slow, warn_slow, || self.record_once(&arguments.command, way, run))? {
                 Ok(wall) => {
                     let [plain, pressed] = [plain, wall].map(|time| time.as_secs_f64());
                     warn(format_args!(
-                        "recorded under pressure in {pressed:.1} s, {:.1} times as long as without (on {part}; --sample N \
-                         slows it less)",
+                        "recorded under pressure in {pressed:.1} s, {:.1} times as long as without (on {part}; \
+                         --sample N slows it less)",
                         pressed / plain.max(1e-3)
                     ));
                     runs = run;
@@ -195,8 +185,8 @@ impl Recordings {
     ) -> Result<(), Failure> {
         let Some(file) = &self.opened else { return Ok(()) };
         warn(format_args!(
-            "the program read its memory limit in {}, and may size itself by it: it is recorded again with each limit \
-             that is tried",
+            "the program read its memory limit in {}, and may size itself by it: it is recorded again with each \
+             limit that is tried",
             file.display()
         ));
         for limit in LimitSetting::tried(need) {
@@ -287,21 +277,24 @@ impl Recordings {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use nix::sys::signal::{SigSet, Signal};
 
     #[test]
-    fn only_what_takes_long_is_told_to_be_slow() {
-        let told = Arc::new(AtomicBool::new(false));
-        let tells = |told: &Arc<AtomicBool>| {
-            let told = Arc::clone(told);
-            move || told.store(true, Ordering::Relaxed)
-        };
-        drop(Slow::after(Duration::from_secs(3600), tells(&told)));
-        assert!(!told.load(Ordering::Relaxed));
-        let slow = Slow::after(Duration::ZERO, tells(&told));
-        while !slow.teller.as_ref().is_none_or(JoinHandle::is_finished) {
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        assert!(told.load(Ordering::Relaxed));
+    fn what_goes_on_for_long_is_told_to_be_slow_and_nothing_else() {
+        let hour = Duration::from_secs(3600);
+        assert_eq!(warning_if_slow(hour, || panic!("it has ended"), || 7), 7);
+        let (tell, told) = mpsc::channel();
+        let warn_slow = move || tell.send(()).unwrap();
+        assert_eq!(warning_if_slow(Duration::ZERO, warn_slow, || told.recv()), Ok(()));
+    }
+
+    /// An interrupt would otherwise not end the wait for the program.
+    #[test]
+    fn the_thread_that_warns_takes_no_signals() {
+        let (tell, told) = mpsc::channel();
+        let warn_slow = move || tell.send(SigSet::thread_get_mask()).unwrap();
+        let mask = warning_if_slow(Duration::ZERO, warn_slow, || told.recv());
+        assert!(mask.unwrap().unwrap().contains(Signal::SIGINT));
+        assert!(!SigSet::thread_get_mask().unwrap().contains(Signal::SIGINT));
     }
 }
