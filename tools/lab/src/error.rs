@@ -14,7 +14,10 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum LabError {
     /// The host does not have so much memory for this process.
-    #[error("it takes {} KiB of the host's memory, and {} KiB are available", .needed >> 10, .available >> 10)]
+    #[error(
+        "it takes {} KiB of the host's memory, and {} KiB are available",
+        .needed >> 10, .available >> 10
+    )]
     HostMemory {
         /// What is needed.
         needed: u64,

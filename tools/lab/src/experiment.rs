@@ -143,7 +143,7 @@ mod tests {
 
     fn part(title: &str, sizes: &'static [u64]) -> Part<'static, PcpTechnique> {
         let measure = |name: &str, bytes| -> Result<Measured<PcpTechnique>> {
-            crate::room::make_room(bytes)?;
+            crate::host_memory::check_available(bytes)?;
             Ok(Measured::new([Figure::new(name, Metric::lower("bytes", "B"), |_| Some(bytes as f64))], []))
         };
         Part::new(title, sizes.iter().copied(), u64::to_string, measure)

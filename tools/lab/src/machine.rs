@@ -1,7 +1,7 @@
 //! Machines to experiment on.
 
 use crate::error::LabError;
-use crate::room::make_room;
+use crate::host_memory::check_available;
 use quire_arch::{PAGE_SIZE, Pfn, PfnRange, Pin, Platform};
 use quire_frame::{FrameConfig, Frames, VmEvent};
 use quire_host::{HostConfig, HostPlatform, Vcpu};
@@ -84,7 +84,7 @@ impl Machine {
     /// The host or the memory manager refuses.
     pub fn new(spec: MachineSpec) -> Result<Self, LabError> {
         // A 64th of RAM is the memory map.
-        make_room(spec.ram / 64 + if spec.backed { spec.ram } else { 0 })?;
+        check_available(spec.ram / 64 + if spec.backed { spec.ram } else { 0 })?;
         let ram = PfnRange::new(FIRST_FRAME, FIRST_FRAME.offset(spec.ram / PAGE_SIZE));
         let config = HostConfig {
             ram: vec![ram],

@@ -2,8 +2,8 @@
 
 use crate::error::LabError;
 use crate::folios::Folios;
+use crate::host_memory::check_available;
 use crate::report::Compared;
-use crate::room::make_room;
 use quire_arch::{Order, VirtAddr};
 use quire_host::{HostConfig, HostPlatform, Machine, Vcpu};
 use quire_mm::{
@@ -74,7 +74,7 @@ impl<T: Compared> Site<T> {
     /// A machine with enough memory for programs that populate `bytes`, under `technique`.
     pub(crate) fn new(technique: T, bytes: u64, cpus: usize, huge: HugeConfig) -> Result<Self, LabError> {
         let ram = ram_for(bytes);
-        make_room(ram)?;
+        check_available(ram)?;
         let host = HostConfig { large_pages: true, prefault: true, ..HostConfig::with_ram(ram).cpus(cpus) };
         let techniques = technique.techniques();
         let config =

@@ -194,7 +194,8 @@ impl Trial<'_> {
     /// Makes them.
     pub(crate) fn run(&self, basis: Basis, progress: Progress<'_>) -> Result<Limits, AdviseError> {
         let knows_from = self.knows_from();
-        let is_known = |setting: &LimitSetting| knows_from.is_some_and(|least| setting.room() >= least);
+        let is_known =
+            |setting: &LimitSetting| knows_from.is_some_and(|least| setting.resident_anonymous() >= least);
         let need = basis.need;
         let settings = grid(need);
         let job = |(setting, recording): (&LimitSetting, usize)| {
@@ -282,7 +283,7 @@ impl Trial<'_> {
         let outcomes = in_parallel(&jobs, self.at_once, &|_, _| {}, |job| {
             self.replay_within(*job, setting.bytes, setting.need, Some(beside))
         })?;
-        let is_known = self.knows_from().is_some_and(|least| setting.room() >= least);
+        let is_known = self.knows_from().is_some_and(|least| setting.resident_anonymous() >= least);
         Ok(LimitRow::of(&outcomes.iter().collect::<Vec<_>>(), setting.swap, is_known))
     }
 

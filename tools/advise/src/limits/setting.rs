@@ -115,8 +115,8 @@ impl LimitSetting {
         PERCENTS.into_iter().map(move |percent| Self::new(need, percent, LimitSwap::Disk).bytes)
     }
 
-    /// What of the anonymous memory fits, in bytes.
-    pub(super) fn room(&self) -> u64 {
+    /// The most anonymous memory that can be resident within it, in bytes.
+    pub(super) fn resident_anonymous(&self) -> u64 {
         self.bytes - self.need.stays.min(self.bytes)
     }
 
@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn what_stays_is_part_of_each_limit() {
         let limit = LimitSetting::new(need(100 << 12, 300 << 12), 50, LimitSwap::Zram);
-        assert_eq!((limit.bytes, limit.room()), (350 << 12, 50 << 12));
+        assert_eq!((limit.bytes, limit.resident_anonymous()), (350 << 12, 50 << 12));
     }
 
     #[test]

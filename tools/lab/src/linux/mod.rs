@@ -14,7 +14,7 @@ pub(crate) use controls::Control;
 pub(crate) use memory::Area;
 pub(crate) use process::OnHost;
 
-use crate::room::has_room;
+use crate::host_memory::is_available;
 use child::Child;
 use rustix::fd::OwnedFd;
 use rustix::io::{read, write};
@@ -54,9 +54,9 @@ pub(crate) struct Linux {
 }
 
 impl Linux {
-    /// Starts the process for `work`. `None` where the host cannot spare `room` bytes of memory.
-    pub(crate) fn start(room: u64, mut work: impl Work) -> Option<Self> {
-        if !has_room(room) {
+    /// Starts the process for `work`. `None` where the host cannot spare `memory` bytes.
+    pub(crate) fn start(memory: u64, mut work: impl Work) -> Option<Self> {
+        if !is_available(memory) {
             return None;
         }
         let (requests_end, requests) = pipe().ok()?;
