@@ -3,6 +3,7 @@
 use crate::change::{Figures, Measure, Measured};
 use quire_arch::{Order, PAGE_SIZE};
 use quire_measure::{Cost, Costs};
+use quire_trace::record::SAMPLE_NS;
 use quire_trace::replay::{LifeFigures, ProcessLife, ProcessReport, ReplayReport};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -107,10 +108,8 @@ pub(crate) struct Outcome {
     pub(crate) unexplained: u64,
 }
 
-/// What the kernel takes for a sample in which it reports a fault or a call to the recorder, in nanoseconds,
-/// and what of a stop is the program's time, as `quire record` estimates them; and how many there are: for
-/// each fault, for each call, and for each thread and image.
-const SAMPLE_NS: u64 = 1000;
+/// What of a stop for the recorder is the program's time, in nanoseconds; and how many samples and stops there
+/// are: for each fault, for each call, and for each thread and image.
 const STOP_NS: u64 = 3000;
 const SAMPLES_OF_FAULT: u64 = 2;
 const SAMPLES_OF_CALL: u64 = 2;
@@ -126,6 +125,15 @@ fn recorder_ns(processes: &[ProcessReport]) -> u64 {
         samples * SAMPLE_NS + stops * STOP_NS
     };
     processes.iter().map(of).sum()
+}
+
+/// The count of each name.
+fn summed(counts: impl Iterator<Item = (String, u64)>) -> BTreeMap<String, u64> {
+    let mut sums: BTreeMap<String, u64> = BTreeMap::new();
+    for (name, count) in counts {
+        *sums.entry(name).or_default() += count;
+    }
+    sums
 }
 
 /// The largest difference of a process's anonymous memory from Linux's, both at the same moments.
@@ -144,10 +152,8 @@ impl Outcome {
         let linux = report.processes.iter().filter_map(|process| process.linux.as_ref());
         let measured: u64 = linux.map(|figures| figures.processor_ns).sum();
         let recorder_ns = recorder_ns(&report.processes).min(measured - measured / LEAST_OWN);
-        let mut gaps: BTreeMap<String, u64> = BTreeMap::new();
-        for (gap, count) in report.processes.iter().flat_map(|process| &process.gaps) {
-            *gaps.entry(gap.0.clone()).or_default() += count;
-        }
+        let gaps = report.processes.iter().flat_map(|process| &process.gaps);
+        let gaps = summed(gaps.map(|(gap, count)| (gap.0.clone(), *count)));
         let mismatches = report.processes.iter().flat_map(|process| &process.first_mismatches);
         let mismatches = mismatches.take(KEPT_MISMATCHES).map(ToString::to_string).collect();
         let unexplained = unexplained(&report.processes);
@@ -297,10 +303,8 @@ impl Row {
                 max: collapses.max * cost.max,
             }
         });
-        let mut gaps: BTreeMap<String, u64> = BTreeMap::new();
-        for (gap, count) in outcomes.iter().flat_map(|outcome| &outcome.gaps) {
-            *gaps.entry(gap.clone()).or_default() += count;
-        }
+        let gaps = outcomes.iter().flat_map(|outcome| &outcome.gaps);
+        let gaps = summed(gaps.map(|(gap, count)| (gap.clone(), *count)));
         Self {
             peak_largest: range(&|life| life.peak_largest as f64),
             peak_anonymous: range(&|life| life.at_peak.anonymous as f64),

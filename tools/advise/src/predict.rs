@@ -311,8 +311,8 @@ pub fn predict(
     let changes: Vec<Change> = (0..settings.len()).map(|place| Change::of(&now, &figures(place))).collect();
     // What differs from Linux in a row, and not in the present one, may be why it is better or worse.
     let differing = |place: usize| rows.get(place).map_or(0, |(_, row)| row.differences);
-    let phases = |place: usize| under(place).len().max(1) as u64;
-    let is_marked = |place| differing(place) * phases(0) > differing(0) * phases(place);
+    let replays_of = |place: usize| under(place).len().max(1) as u64;
+    let is_marked = |place| differing(place) * replays_of(0) > differing(0) * replays_of(place);
     let marked: Vec<bool> = (0..settings.len()).map(is_marked).collect();
     let verdict = Verdict::of(&settings, &changes, &marked);
     let told = verdict.places().into_iter();

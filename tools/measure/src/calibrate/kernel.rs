@@ -13,6 +13,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use serde::{Deserialize, Serialize};
 
 use crate::limit::{CgroupRoot, Group};
+use crate::run::Status;
 
 /// What the kernel keeps for programs, in bytes, beside page tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -104,13 +105,9 @@ fn charged(group: &Group, kind: Kind) -> io::Result<Charged> {
 
 /// Page tables of the processes in `group`, in bytes.
 fn tables_in(group: &Group) -> u64 {
-    let of = |pid: &str| {
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmPTE:"))?;
-        line.trim().trim_end_matches(" kB").parse::<u64>().ok()
-    };
+    let of = |pid: &str| Some(Status::of(pid.parse().ok()?)?.page_tables);
     let processes = fs::read_to_string(group.folder().join("cgroup.procs")).unwrap_or_default();
-    processes.lines().filter_map(of).sum::<u64>() << 10
+    processes.lines().filter_map(of).sum()
 }
 
 extern "C" fn idle(_: *mut libc::c_void) -> i32 {

@@ -30,6 +30,7 @@ use huge::HugeFaults;
 use launch::Launch;
 use peaks::Peaks;
 pub(crate) use peaks::processor_time;
+pub(crate) use proc::Status;
 use ptrace::Stop;
 use quiet::Quiet;
 

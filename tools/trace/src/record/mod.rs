@@ -23,7 +23,7 @@ mod tracer;
 pub use error::RecordError;
 pub use options::{CallChoice, FaultChoice, RecordOptions, RecordTarget, ShownLimit};
 pub use ranges::{PageRange, pages_after_call, pages_before_call};
-pub use summary::{PressureSummary, RecordSummary};
+pub use summary::{PressureSummary, RecordSummary, SAMPLE_NS};
 
 use crate::format::{CallSource, FaultSource, HostSettings, TraceHeader, UseSource};
 use launch::{Child, Outer, ThpOff};
