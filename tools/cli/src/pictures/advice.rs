@@ -89,7 +89,7 @@ fn median(range: Range) -> Option<f64> {
     Some(range.median)
 }
 
-/// The peak of all processes under each setting, with what was measured.
+/// The peak of anonymous memory of all processes under each setting, with what was measured.
 fn peaks(rows: &[(Setting, Row)], validations: &[Validation]) -> Picture {
     let measured = |setting: &Setting| {
         let validation = validations.iter().find(|validation| validation.setting == setting.name)?;
@@ -97,13 +97,17 @@ fn peaks(rows: &[(Setting, Row)], validations: &[Validation]) -> Picture {
         median(figure.measured)
     };
     let names: &[&str] = if validations.is_empty() { &["predicted"] } else { &["predicted", "measured"] };
+    let needed = rows.first().map_or(0.0, |(_, present)| present.peak_charge.max);
     Picture {
         name: "peak-memory".to_owned(),
-        title: "The most memory that all processes together need".to_owned(),
-        explanation: "For each setting of large pages, the highest private memory of all processes at one moment (peak \
-                      anonymous memory): what the machine must have for them. The first row is the setting that the host \
-                      has now."
-            .to_owned(),
+        title: "The most anonymous memory of all processes together".to_owned(),
+        explanation: format!(
+            "For each setting of large pages, the highest private memory of all processes at one moment (peak \
+             anonymous memory). The first row is the setting that the host has now. With shared memory, page \
+             tables and what else the kernel keeps the machine must have {} there, and room for the files that are \
+             read.",
+            Unit::Bytes.text(needed)
+        ),
         columns: columns("setting", names, &Unit::Bytes),
         rows: rows
             .iter()

@@ -105,6 +105,12 @@ fn a_page_of_advice_has_the_numbers_of_json() {
     for (row, setting) in peaks.iter().zip(&settings) {
         assert_eq!(row[1], setting["peak_anonymous"], "{row}");
     }
+    // Anonymous memory is not all that is needed.
+    let charge = &settings[0]["peak_charge_range"][1];
+    let charge = charge.as_f64().or(settings[0]["peak_charge"].as_f64()).expect("a number");
+    assert!(Some(charge) > settings[0]["peak_anonymous"].as_f64());
+    let needed = format!("the machine must have {} there", quire_report::Unit::Bytes.text(charge));
+    assert!(page.contains(&needed), "{needed}");
     // Over time the highest point is the peak.
     let over_time = picture(&objects, "memory-over-time");
     let never = settings.iter().find(|setting| setting["setting"] == "thp=never").expect("a row");
