@@ -22,8 +22,8 @@ use std::process::ExitCode;
 pub(crate) fn run(arguments: &AdviseArguments) -> Result<ExitCode, Failure> {
     if arguments.files.is_empty() && arguments.command.is_empty() {
         return Err(Failure::input(
-            "name a program, `quire advise -- CMD ARGS...`, or recordings, `quire advise FILE...`; `quire advise --help` \
-             tells what there is",
+            "name a program, `quire advise -- CMD ARGS...`, or recordings, `quire advise FILE...`; \
+             `quire advise --help` tells what there is",
         ));
     }
     let mut report = Report::new(arguments.report.as_deref(), "quire advise")?;

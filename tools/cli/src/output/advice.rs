@@ -30,7 +30,7 @@ pub(crate) fn print(prediction: &Prediction, drawn: bool) {
     say(table(prediction, true, drawn));
     advice_limits::print(&prediction.limits, prediction.own_seconds);
     print_verdict(prediction);
-    asked(prediction).iter().for_each(|line| say_wrapped(line));
+    remarks(prediction).iter().for_each(|line| say_wrapped(line));
 }
 
 /// As [`print()`], with the rows that the verdict names, and some that most people ask for.
@@ -159,8 +159,8 @@ fn why(prediction: &Prediction, place: usize) -> Option<String> {
         let (change, (_, worst)) = (&gain.change, gain.change.worst());
         let memory = percent(worst.share.median);
         return Some(format!(
-            "{name} is worth trying for speed: {} page faults instead of {} save an estimated {:.0} % of the {} ({:.0} to \
-             {:.0} %{}), for{} memory.{}{}",
+            "{name} is worth trying for speed: {} page faults instead of {} save an estimated {:.0} % of the {} \
+             ({:.0} to {:.0} %{}), for{} memory.{}{}",
             count(row.faults.median),
             count(now.faults.median),
             change.time.median * 100.0,
@@ -220,8 +220,8 @@ pub(crate) fn verdict(prediction: &Prediction) -> Vec<String> {
     let mut lines = Vec::new();
     if verdict.nothing_changes() {
         lines.push(format!(
-            "Verdict: nothing changes. No setting takes notably less memory than {} does, or saves page faults that \
-             matter.",
+            "Verdict: nothing changes. No setting takes notably less memory than {} does, or saves page faults \
+             that matter.",
             present.name
         ));
     }
@@ -247,15 +247,16 @@ pub(crate) fn verdict(prediction: &Prediction) -> Vec<String> {
     }
     lines.extend(advice_limits::verdict(&prediction.limits));
     lines.push(
-        "Not predicted: time saved by fewer TLB misses, other programs on the host, a host whose memory is fragmented."
+        "Not predicted: time saved by fewer TLB misses, other programs on the host, a host whose memory is \
+         fragmented."
             .to_owned(),
     );
     lines
 }
 
-/// What is asked beside the verdict: how much is needed without swap, which limits are near, and what differs
+/// What is told beside the verdict: how much is needed without swap, which limits are near, and what differs
 /// from Linux.
-fn asked(prediction: &Prediction) -> Vec<String> {
+fn remarks(prediction: &Prediction) -> Vec<String> {
     let mut lines = vec![without_swap(prediction)];
     lines.extend(near(prediction));
     lines.extend(gaps(prediction));
@@ -490,7 +491,7 @@ pub(crate) fn objects(
     };
     objects.push(json!({
         "verdict": verdict(prediction),
-        "asked": asked(prediction),
+        "remarks": remarks(prediction),
         "command": prediction.command,
         "recordings": prediction.recordings,
         "seconds": prediction.seconds,

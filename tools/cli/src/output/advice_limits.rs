@@ -29,15 +29,14 @@ pub(super) fn print(limits: &Limits, seconds: Range) {
         (true, recordings) => format!(" from {recordings} recordings under pressure,"),
     };
     say(format_args!(
-        "\nMemory limits,{of} in percent of {} (the peak of anonymous memory of all\nprocesses) and {} beside it, which \
-         stays (shared memory, page tables and\nwhat else the kernel keeps); files come on top:",
+        "\nMemory limits,{of} in percent of {} (the peak of anonymous memory of all\nprocesses) and {} beside it, \
+         which stays (shared memory, page tables and\nwhat else the kernel keeps); files come on top:",
         size(limits.need.anonymous as f64),
         size(limits.need.stays as f64)
     ));
     if limits.shown {
-        say(
-            "The program reads its memory limit: each row is from recordings in which it read about that one.",
-        );
+        say("The program reads its memory limit: each row is from recordings in which it read about \
+             that one.");
     }
     if !limits.known {
         print_fits(limits);
@@ -132,7 +131,8 @@ fn price(priced: &Priced) -> String {
         format!(", and {:.2} s once", priced.once_seconds)
     };
     format!(
-        "{} (for {} % of its anonymous memory{note}) for about {} of its time ({} to {}) and {} major faults{once}",
+        "{} (for {} % of its anonymous memory{note}) for about {} of its time ({} to {}) and {} major \
+         faults{once}",
         size(priced.setting.bytes as f64),
         priced.setting.percent,
         percent(priced.share.median),
@@ -154,14 +154,14 @@ pub(super) fn verdict(limits: &Limits) -> Vec<String> {
             Some((setting, _)) => format!("It does not fit within {}", setting.name()),
         };
         return vec![format!(
-            "Memory: {fits}. The cost is known only from recordings made under pressure: these do not show which pages are \
-             used again, and when."
+            "Memory: {fits}. The cost is known only from recordings made under pressure: these do not show which \
+             pages are used again, and when."
         )];
     }
     let Some(enough) = &limits.enough else {
         return vec![
-            "Memory: no smaller limit is cheap: within each of them its threads are stalled for 2 % of the time or more, or \
-             does not fit."
+            "Memory: no smaller limit is cheap: within each of them its threads are stalled for 2 % of the time \
+             or more, or Linux may kill it, or it does not fit."
                 .to_owned(),
         ];
     };
@@ -179,8 +179,8 @@ pub(super) fn verdict(limits: &Limits) -> Vec<String> {
         return lines;
     }
     lines.push(format!(
-        "Set {} with headroom for files and what the kernel keeps for it, and kill it above {} only (until the next reboot; \
-         undo in the same shell):",
+        "Set {} with headroom for files and what the kernel keeps for it, and kill it above {} only (until the \
+         next reboot; undo in the same shell):",
         size(enough.high as f64),
         size(enough.max as f64)
     ));
@@ -259,8 +259,8 @@ pub(super) fn print_ends(validation: &LimitValidation, runs: u16) {
     }
     if let Some(beside) = validation.beside {
         say(format_args!(
-            "{name}: the cgroup was charged {} beside anonymous memory (kernel, files); what is predicted here takes that \
-             as measured.",
+            "{name}: the cgroup was charged {} beside anonymous memory (kernel, files); what is predicted here \
+             takes that as measured.",
             size(beside as f64)
         ));
     }
