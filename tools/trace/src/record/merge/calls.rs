@@ -31,6 +31,45 @@ pub(super) struct Calls {
     locks: VecDeque<Lock>,
     /// Threads into which the recorder injected calls, and from when to when.
     made_to_call: Vec<(Tid, u64, u64)>,
+    /// Calls that are open for so long that what came after their start was passed on, by start and thread.
+    long: HashMap<(u64, Tid), LongCall>,
+}
+
+/// The locks that the window of a long call depends on. All others of its time are forgotten.
+#[derive(Debug, Default)]
+struct LongCall {
+    /// The first lock that its thread got, and the last one.
+    first: Option<KeptLock>,
+    last: Option<KeptLock>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct KeptLock {
+    lock: Lock,
+    /// When another thread got the same lock, if one did.
+    other_got_it: Option<u64>,
+}
+
+impl KeptLock {
+    fn passes_to(kept: &mut Option<Self>, other: Lock) {
+        if let Some(kept) = kept.as_mut().filter(|kept| kept.lock.mm == other.mm) {
+            kept.other_got_it.get_or_insert(other.time);
+        }
+    }
+}
+
+impl LongCall {
+    /// A lock that `tid` or another thread got.
+    fn note(&mut self, tid: Tid, lock: Lock) {
+        if lock.tid == tid {
+            let kept = KeptLock { lock, other_got_it: None };
+            self.first.get_or_insert(kept);
+            self.last = Some(kept);
+        } else {
+            KeptLock::passes_to(&mut self.first, lock);
+            KeptLock::passes_to(&mut self.last, lock);
+        }
+    }
 }
 
 impl Calls {
@@ -92,20 +131,38 @@ impl Calls {
 
     /// When a record took effect: its window, as narrow as the locks allow.
     pub(super) fn window(&self, record: &Record) -> (u64, u64) {
-        let (tid, start, end) = (record.tid, record.start, record.end);
-        let own = |lock: &Lock| lock.tid == tid;
+        let (start, end) = (record.start, record.end);
         match record.rule {
-            Rule::Call(_) => {
-                let last = self.within(start, end).filter(own).last();
-                last.map_or((start, end), |lock| (lock.time, self.until_another_has(lock, end)))
-            }
+            Rule::Call(_) => self.window_of_call(record.tid, start, end),
             // It locks what it copies, then the copy.
             Rule::Clone { .. } => {
-                let first = self.within(start, end).find(own);
+                let kept = self.long.get(&(start, record.tid)).and_then(|long| long.first);
+                let first = kept.or_else(|| self.own_locks(record.tid, start, end).next());
                 (start, first.map_or(end, |lock| self.until_another_has(lock, end)))
             }
             Rule::AtEnd | Rule::Exec { .. } | Rule::KilledExec { .. } => (start, end),
         }
+    }
+
+    /// The window of a call that took from `start` to `end`.
+    fn window_of_call(&self, tid: Tid, start: u64, end: u64) -> (u64, u64) {
+        let kept = self.long.get(&(start, tid)).and_then(|long| long.last);
+        let last = self.own_locks(tid, start, end).last().or(kept);
+        last.map_or((start, end), |own| (own.lock.time, self.until_another_has(own, end)))
+    }
+
+    /// The window of a call under way, as far as it is known from the locks before `until`. Its end is at least
+    /// `until` if no other thread got its lock.
+    pub(super) fn window_so_far(&self, tid: Tid, start: u64, until: u64) -> (u64, u64) {
+        let before = until.saturating_sub(1).max(start);
+        let (from, end) = self.window_of_call(tid, start, before);
+        (from, if end == before { u64::MAX } else { end })
+    }
+
+    /// The locks that a thread got from one time to another, as far as they were not forgotten.
+    fn own_locks(&self, tid: Tid, start: u64, end: u64) -> impl Iterator<Item = KeptLock> {
+        let own = self.within(start, end).filter(move |lock| lock.tid == tid);
+        own.map(|lock| KeptLock { lock, other_got_it: None })
     }
 
     /// The locks that threads got from one time to another.
@@ -115,16 +172,45 @@ impl Calls {
     }
 
     /// The time before which no other thread got this lock, `end` at most.
-    fn until_another_has(&self, own: Lock, end: u64) -> u64 {
-        let next = self.within(own.time + 1, end).find(|lock| lock.mm == own.mm && lock.tid != own.tid);
-        next.map_or(end, |next| next.time - 1)
+    fn until_another_has(&self, own: KeptLock, end: u64) -> u64 {
+        let KeptLock { lock: own, other_got_it } = own;
+        let is_next = |lock: &Lock| lock.mm == own.mm && lock.tid != own.tid;
+        let next =
+            other_got_it.or_else(|| self.within(own.time + 1, end).find(is_next).map(|next| next.time));
+        next.map_or(end, |next| end.min(next - 1))
     }
 
-    /// Nothing that is reported from now on began before this time, except calls in progress.
-    pub(super) fn forget_before(&mut self, time: u64) {
-        let oldest = self.begun.values().map(|(start, ..)| *start).min().unwrap_or(u64::MAX);
-        let gone = self.locks.partition_point(|lock| lock.time < time.min(oldest));
-        self.locks.drain(..gone);
+    /// Nothing that is reported from now on began before this time, except the calls under way, which
+    /// `in_flight` gives by start and thread: of the locks since their start a few are kept.
+    pub(super) fn forget_before(&mut self, time: u64, in_flight: impl Iterator<Item = (u64, Tid)>) {
+        for call in in_flight.take_while(|(start, _)| *start < time) {
+            self.long.entry(call).or_default();
+        }
+        let gone = self.locks.partition_point(|lock| lock.time < time);
+        for lock in self.locks.drain(..gone) {
+            for ((_, tid), long) in self.long.iter_mut().filter(|((start, _), _)| *start <= lock.time) {
+                long.note(*tid, lock);
+            }
+        }
         self.made_to_call.retain(|(.., until)| *until >= time);
+    }
+
+    /// A call has its place, or none. Whether it was a long one.
+    pub(super) fn is_over(&mut self, tid: Tid, start: u64) -> bool {
+        self.long.remove(&(start, tid)).is_some()
+    }
+
+    /// A long call is looked for by the start of its window from now on.
+    pub(super) fn has_window_from(&mut self, tid: Tid, start: u64, window: u64) {
+        if self.is_over(tid, start) {
+            // What its window depends on was looked at.
+            self.long.insert((window, tid), LongCall::default());
+        }
+    }
+
+    /// How many locks are known.
+    #[cfg(test)]
+    pub(super) fn locks_kept(&self) -> usize {
+        self.locks.len()
     }
 }

@@ -6,6 +6,10 @@
 //! inside the window may be from before or after the call took effect; its outcome says which (`placement`).
 //!
 //! Calls that do not stop arrive as samples (`calls`), and are made windows here.
+//!
+//! What comes after the start of a call waits for its end, but not for long. A call that is open longer gets
+//! its place late, and then says in which window it took effect, as do the calls that were passed on before
+//! and overlap with it.
 
 mod calls;
 mod faults;
@@ -24,6 +28,7 @@ use crate::event::{
 };
 use calls::Calls;
 use faults::Faults;
+use overlap::UnderWay;
 use placement::{Key, LEFT_OUT, NO_SPACE, place};
 use std::collections::{BTreeSet, HashMap};
 
@@ -146,13 +151,18 @@ impl Merger {
 
     /// It returned, and nothing is to be recorded.
     pub(crate) fn cancel(&mut self, tid: Tid, start: u64) {
+        self.returned(tid, start);
+        self.calls.is_over(tid, start);
+    }
+
+    fn returned(&mut self, tid: Tid, start: u64) {
         self.in_flight.remove(&(start, tid));
         self.in_exec.remove(&tid);
     }
 
     /// Adds a record. Ends the call that began at its start.
     pub(crate) fn record(&mut self, record: Record) {
-        self.cancel(record.tid, record.start);
+        self.returned(record.tid, record.start);
         if let Rule::Exec { pid, switched } = record.rule {
             // The calls of the address probe.
             self.calls.made_to_call(pid, switched, record.end);
@@ -224,7 +234,7 @@ impl Merger {
         });
         self.calls.retain_threads(|tid| self.identities.contains_key(&tid));
         let events = self.emit(limit);
-        self.calls.forget_before(limit);
+        self.calls.forget_before(limit, self.in_flight.iter().copied());
         events
     }
 
@@ -238,8 +248,9 @@ impl Merger {
             self.gaps.retain(|since| *since >= sample.time);
             if self.gaps.len() < old {
                 // The next end of a call may be that of a later one.
-                for call in self.calls.forget_begun() {
-                    self.in_flight.remove(&call);
+                for (start, tid) in Vec::from_iter(self.calls.forget_begun()) {
+                    self.in_flight.remove(&(start, tid));
+                    self.calls.is_over(tid, start);
                 }
             }
             self.take_sample(sample);
@@ -267,6 +278,7 @@ impl Merger {
             SampleKind::Call(call) if !self.calls.was_made_to_call(tid, time) => {
                 if let Some(lost) = self.calls.begins(tid, time, call) {
                     self.in_flight.remove(&(lost, tid));
+                    self.calls.is_over(tid, lost);
                 }
                 self.in_flight.insert((time, tid));
                 self.faults.are_over(tid);
@@ -281,7 +293,10 @@ impl Merger {
                     let cpu = sample.cpu;
                     let mut record = Record { start, end: time, tid, task, space, cpu, rule, kinds };
                     (record.start, record.end) = self.calls.window(&record);
+                    self.calls.has_window_from(tid, start, record.start);
                     self.records.push(record);
+                } else {
+                    self.calls.is_over(tid, start);
                 }
             }
             _ => self.faults.sample(&sample, task, space),
@@ -298,10 +313,13 @@ impl Merger {
         };
         self.records = waiting;
         let mut settled = settled;
+        let mut long = Vec::with_capacity(settled.len());
         for record in &mut settled {
+            let (tid, start) = (record.tid, record.start);
             (record.start, record.end) = self.calls.window(record);
+            long.push(self.calls.is_over(tid, start));
         }
-        let overlapping = overlap::find(&settled);
+        let overlapping = overlap::find(&settled, &long, &self.under_way(limit));
         for (record, overlaps) in settled.into_iter().zip(overlapping) {
             let key = place(&record, self.faults.within_mut(record.start, record.end));
             let since = |time: u64| time.saturating_sub(self.origin);
@@ -324,6 +342,19 @@ impl Merger {
             events.push(event);
         }
         events
+    }
+
+    /// Calls that began before `limit` and have not ended, with their windows as far as they are known: they
+    /// get their places after what has its place now.
+    fn under_way(&self, limit: u64) -> Vec<UnderWay> {
+        let calls = self.in_flight.iter().take_while(|(start, _)| *start < limit);
+        let calls = calls.filter(|(start, tid)| self.in_exec.get(tid) != Some(start));
+        let with_space = calls.filter_map(|&(start, tid)| {
+            let space = self.identities.get(&tid)?.last()?.space;
+            let (start, end) = self.calls.window_so_far(tid, start, limit);
+            Some(UnderWay { tid, space, start, end })
+        });
+        with_space.collect()
     }
 }
 

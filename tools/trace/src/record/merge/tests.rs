@@ -247,12 +247,8 @@ fn windows(events: &[Event]) -> Vec<(u32, u64, u64)> {
 /// A lock of memory, which brings it in after it has given the lock back, beside calls that drop pages.
 #[test]
 fn calls_that_overlap_say_when_they_took_effect() {
-    const LOCK: i64 = libc::SYS_mlock;
-    const ADVISE: i64 = libc::SYS_madvise;
     let mut merger = merger();
-    let call = Call { number: LOCK as u32, args: [0; 6], result: 0, detail: CallDetail::None };
-    let kinds = vec![EventKind::Call(call)];
-    merger.record(Record { kinds, ..self::call(100, 200, Effect::Neutral) });
+    merger.record(stopped(LOCK, 100, 200));
     merger.samples().push(Sample { time: 110, tid: 10, cpu: 0, what: SampleKind::Lock { mm: 7 } });
     for (start, end) in [(102, 108), (109, 120), (130, 140), (190, 210), (220, 230)] {
         merger.samples().extend(unstopped(11, ADVISE, 0, start, None, end));
@@ -334,4 +330,81 @@ fn a_call_does_not_end_as_one_that_began_when_samples_were_lost() {
     let events = settle(&mut merger, 0, true);
     assert_eq!(made(&events), [(UNMAP, 0)]);
     assert_eq!(letters(&events), "?c", "the loss comes first");
+}
+
+const LOCK: i64 = libc::SYS_mlock;
+const ADVISE: i64 = libc::SYS_madvise;
+
+/// A call that stops, of thread 10.
+fn stopped(number: i64, start: u64, end: u64) -> Record {
+    let call = Call { number: number as u32, args: [0; 6], result: 0, detail: CallDetail::None };
+    Record { kinds: vec![EventKind::Call(call)], ..self::call(start, end, Effect::Neutral) }
+}
+
+/// A lock of memory that takes longer than others wait for: what overlaps with it has its place long before.
+#[test]
+fn a_call_that_is_open_for_long_keeps_its_window_and_those_that_overlap_with_it() {
+    const MS: u64 = 1_000_000;
+    let lock = |time| Sample { time, tid: 10, cpu: 0, what: SampleKind::Lock { mm: 7 } };
+    let mut merger = merger();
+    merger.begin(10, 100 * MS);
+    merger.samples().push(lock(110 * MS));
+    // One before it has the lock, one after that; one much later; one of another address space.
+    merger.identify(12, 0, TaskId(2), SpaceId(2));
+    for (tid, start) in [(11, 102), (11, 120), (11, 4000), (12, 130)] {
+        merger.samples().extend(unstopped(tid, ADVISE, 0, start * MS, None, (start + 2) * MS));
+    }
+    assert_eq!(settle(&mut merger, 1000 * MS, false), []);
+    let passed = settle(&mut merger, 5000 * MS, false);
+    assert_eq!(made(&passed), [(ADVISE, 1), (ADVISE, 1), (ADVISE, 2), (ADVISE, 1)]);
+    assert_eq!(windows(&passed), [(1, 120 * MS, 122 * MS), (1, 4000 * MS, 4002 * MS)]);
+    merger.record(stopped(LOCK, 100 * MS, 9000 * MS));
+    merger.samples().extend(unstopped(11, ADVISE, 0, 9100 * MS, None, 9102 * MS));
+    let late = settle(&mut merger, 0, true);
+    assert_eq!(made(&late), [(LOCK, 0), (ADVISE, 1)]);
+    assert_eq!(windows(&late), [(0, 110 * MS, 9000 * MS)]);
+}
+
+/// The same where another thread gets the lock meanwhile: all that it does to mappings is after the call.
+#[test]
+fn the_window_of_a_call_that_is_open_for_long_ends_where_another_thread_has_the_lock() {
+    const MS: u64 = 1_000_000;
+    for stops in [true, false] {
+        let mut merger = merger();
+        // Populates what it maps.
+        let mut whole = unstopped(10, MAP, 0x1000, 100 * MS, Some(110 * MS), 9000 * MS);
+        if stops {
+            merger.begin(10, 100 * MS);
+            whole = whole.split_off(1);
+        }
+        let end = whole.pop();
+        merger.samples().extend(whole);
+        merger.samples().extend(unstopped(11, ADVISE, 0, 150 * MS, None, 152 * MS));
+        merger.samples().extend(unstopped(11, UNMAP, 0, 200 * MS, Some(201 * MS), 205 * MS));
+        merger.samples().extend(unstopped(11, ADVISE, 0, 300 * MS, None, 305 * MS));
+        let passed = settle(&mut merger, 5000 * MS, false);
+        assert_eq!(windows(&passed), [(1, 150 * MS, 152 * MS)], "stops: {stops}");
+        if stops {
+            merger.record(stopped(MAP, 100 * MS, 9000 * MS));
+        } else {
+            merger.samples().extend(end);
+        }
+        let late = settle(&mut merger, 0, true);
+        assert_eq!(windows(&late), [(0, 110 * MS, 201 * MS - 1)], "stops: {stops}");
+    }
+}
+
+/// What a call that never ends makes the merger keep does not grow with what other threads do.
+#[test]
+fn few_locks_are_kept_for_a_call_that_is_open_for_long() {
+    const MS: u64 = 1_000_000;
+    let mut merger = merger();
+    merger.samples().extend(unstopped(10, ADVISE, 0, 100 * MS, Some(101 * MS), 102 * MS).into_iter().take(2));
+    for at in (200..60_000).step_by(10) {
+        merger.samples().extend(unstopped(11, UNMAP, 0, at * MS, Some(at * MS + 1), at * MS + 2));
+        if at % 1000 == 0 {
+            settle(&mut merger, at * MS, false);
+        }
+    }
+    assert!(merger.calls.locks_kept() < 400, "{}", merger.calls.locks_kept());
 }
