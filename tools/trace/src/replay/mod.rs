@@ -15,6 +15,7 @@ mod call;
 mod charge;
 pub(crate) mod contents;
 mod digest;
+mod far;
 mod figures;
 mod files;
 mod heat;
@@ -345,7 +346,7 @@ impl Replay {
         };
         let mut run = Run::new(machine, vcpus, header, how, contents);
         let mut done = 0;
-        let mut events = Ahead::new(events);
+        let mut events = Ahead::new(events, self.needs.far_changes());
         while let Some(event) = events.take() {
             let event = event?;
             run.step(event.borrow(), &mut events);

@@ -1,5 +1,6 @@
 //! Calls whose order is not known: which they are, and what they depend on.
 
+use super::far::FarChange;
 use crate::event::{Call, CallDetail, Event, EventKind, Fault, TaskId, Window};
 use crate::format::TraceError;
 use std::borrow::Borrow;
@@ -31,16 +32,26 @@ pub(super) trait Upcoming {
     /// Calls that change mappings and overlap with others, as far as one may look ahead, in their order.
     fn changes(&mut self) -> &VecDeque<LaterCall>;
 
+    /// Such calls beyond those, as far as they are known and nothing lies between that their threads did
+    /// before, in their order.
+    fn far(&self) -> Vec<LaterCall>;
+
+    /// The number of the first event that [`changes`](Self::changes) has not come to.
+    fn end(&self) -> u64;
+
     /// Whether there may be more of them than [`changes`](Self::changes) can have come to.
     fn is_cut(&self) -> bool;
 
-    /// The event of this number, if [`changes`](Self::changes) has come to it.
+    /// The event of this number, if [`changes`](Self::changes) has come to it, or it is one of a call of
+    /// [`far`](Self::far) with its window.
     fn get(&self, number: u64) -> Option<&Event>;
 }
 
 /// Events, with a look ahead where it is asked for.
-pub(super) struct Ahead<E, I> {
+pub(super) struct Ahead<'f, E, I> {
     events: I,
+    /// Changes that a look ahead may not come to.
+    far: &'f [FarChange],
     buffer: VecDeque<Result<E, TraceError>>,
     /// What the events of the buffer take.
     bytes: usize,
@@ -51,10 +62,11 @@ pub(super) struct Ahead<E, I> {
     changes: VecDeque<LaterCall>,
 }
 
-impl<E: Borrow<Event>, I: Iterator<Item = Result<E, TraceError>>> Ahead<E, I> {
-    pub(super) fn new(events: I) -> Self {
+impl<'f, E: Borrow<Event>, I: Iterator<Item = Result<E, TraceError>>> Ahead<'f, E, I> {
+    /// Of the events `far` are changes that began long before they stand.
+    pub(super) fn new(events: I, far: &'f [FarChange]) -> Self {
         let (buffer, changes) = (VecDeque::new(), VecDeque::new());
-        Self { events, buffer, bytes: 0, taken: 0, window: None, changes }
+        Self { events, far, buffer, bytes: 0, taken: 0, window: None, changes }
     }
 
     /// The next event.
@@ -74,7 +86,7 @@ impl<E: Borrow<Event>, I: Iterator<Item = Result<E, TraceError>>> Ahead<E, I> {
     }
 }
 
-impl<E: Borrow<Event>, I: Iterator<Item = Result<E, TraceError>>> Upcoming for Ahead<E, I> {
+impl<E: Borrow<Event>, I: Iterator<Item = Result<E, TraceError>>> Upcoming for Ahead<'_, E, I> {
     fn changes(&mut self) -> &VecDeque<LaterCall> {
         while self.buffer.len() < MOST_AHEAD
             && self.bytes < MOST_BYTES
@@ -93,7 +105,7 @@ impl<E: Borrow<Event>, I: Iterator<Item = Result<E, TraceError>>> Upcoming for A
                         && of == *task
                         && changes(call)
                     {
-                        let number = self.taken + self.buffer.len() as u64;
+                        let number = self.end();
                         self.changes.push_back(LaterCall { number, window, task: of });
                     }
                 }
@@ -109,9 +121,30 @@ impl<E: Borrow<Event>, I: Iterator<Item = Result<E, TraceError>>> Upcoming for A
         self.buffer.len() >= MOST_AHEAD || self.bytes >= MOST_BYTES
     }
 
+    fn far(&self) -> Vec<LaterCall> {
+        let end = self.end();
+        // Its window may be the last event of the buffer.
+        let first = self.far.partition_point(|change| change.number < end);
+        let beyond = self.far[first..].iter().filter(move |change| change.follows.is_none_or(|at| at < end));
+        let later = |change: &FarChange| LaterCall {
+            number: change.number,
+            window: change.window,
+            task: change.task(),
+        };
+        beyond.map(later).collect()
+    }
+
+    fn end(&self) -> u64 {
+        self.taken + self.buffer.len() as u64
+    }
+
     fn get(&self, number: u64) -> Option<&Event> {
         let place = usize::try_from(number.checked_sub(self.taken)?).ok()?;
-        self.buffer.get(place)?.as_ref().ok().map(Borrow::borrow)
+        if let Some(event) = self.buffer.get(place) {
+            return event.as_ref().ok().map(Borrow::borrow);
+        }
+        let far = self.far.partition_point(|change| change.number < number);
+        self.far.get(far)?.get(number)
     }
 }
 
@@ -120,7 +153,7 @@ fn bytes_of_item<E: Borrow<Event>>(item: &Result<E, TraceError>) -> usize {
 }
 
 /// What an event takes in memory. A file is counted for each call that maps it.
-fn bytes_of(event: &Event) -> usize {
+pub(super) fn bytes_of(event: &Event) -> usize {
     let more = match &event.kind {
         EventKind::Call(call) => match &call.detail {
             CallDetail::File(file) => size_of_val(&**file) + file.name.len(),
@@ -291,7 +324,7 @@ mod tests {
             event(1, window()),
             event(1, call(libc::SYS_mincore)),
         ];
-        let mut ahead = Ahead::new(events.into_iter());
+        let mut ahead = Ahead::new(events.into_iter(), &[]);
         assert!(ahead.take().is_some());
         let found: Vec<_> = ahead.changes().iter().map(|change| (change.number, change.task)).collect();
         assert_eq!(found, [(3, TaskId(0))]);
@@ -310,7 +343,7 @@ mod tests {
         let runs = vec![run; MOST_BYTES / 8 / size_of::<ReuseRun>()];
         let large =
             || event(0, EventKind::Reuse(Reuse { source: ReuseSource::MappingCounts, runs: runs.clone() }));
-        let mut ahead = Ahead::new((0..100).map(|_| large()));
+        let mut ahead = Ahead::new((0..100).map(|_| large()), &[]);
         assert!(ahead.take().is_some());
         for _ in 0..3 {
             assert!(
@@ -325,7 +358,7 @@ mod tests {
     #[test]
     fn an_event_ahead_is_found_by_its_number() {
         let events = (0..5).map(|task| event(task, call(libc::SYS_mlock)));
-        let mut ahead = Ahead::new(events);
+        let mut ahead = Ahead::new(events, &[]);
         assert!(ahead.take().is_some() && ahead.take().is_some());
         assert!(ahead.get(2).is_none(), "nothing was looked at");
         let _ = ahead.changes();

@@ -15,6 +15,7 @@ mod spare;
 #[cfg(test)]
 mod tests;
 
+use super::far::{FarChange, FarChanges};
 use super::overcommit;
 use super::sampled::SampledContents;
 use crate::event::{
@@ -65,6 +66,7 @@ pub struct Needs {
     pressure: Option<Pressure>,
     /// The best source of uses that was seen.
     uses: Option<ReuseSource>,
+    far: FarChanges,
 }
 
 /// What is replayed of a recording under pressure, and stands for all of the program's memory.
@@ -112,6 +114,7 @@ impl Default for Needs {
             contents: SampledContents::default(),
             pressure: None,
             uses: None,
+            far: FarChanges::default(),
         }
     }
 }
@@ -167,6 +170,11 @@ impl Needs {
         self.pressure
     }
 
+    /// Changes that began long before they stand, by their numbers.
+    pub(super) fn far_changes(&self) -> &[FarChange] {
+        self.far.found()
+    }
+
     /// What pages hold.
     pub(super) fn contents(&self) -> &SampledContents {
         &self.contents
@@ -189,6 +197,7 @@ impl Needs {
 
     pub(super) fn add(&mut self, event: &Event) {
         self.time_ns = self.time_ns.max(event.time_ns);
+        self.far.add(event);
         match &event.kind {
             EventKind::Exec(image) => self.overcommit_mode = image.overcommit_memory,
             EventKind::Reuse(reuse) if self.uses != Some(ReuseSource::Exact) => {

@@ -14,7 +14,7 @@ use super::candidates::{Around, Candidate, Course, Place, candidates};
 use super::history::{Change, History, MOST_CHANGES, Made};
 use crate::event::{Call, Event, EventKind, Fault, TaskId, Window};
 use crate::replay::asked::Asked;
-use crate::replay::overlap::{Depends, Upcoming, changed_by, changes, meet};
+use crate::replay::overlap::{Depends, LaterCall, Upcoming, changed_by, changes, meet};
 use crate::replay::touch;
 use crate::replay::trial::{self, Actor, Scene, Trial, Trials};
 use std::collections::HashSet;
@@ -229,31 +229,33 @@ impl Run<'_> {
         upcoming: &mut dyn Upcoming,
     ) -> Option<(Vec<Step>, Vec<Course<u64>>)> {
         let number = self.task(task)?.number;
+        // A change that lies too far away may not be known.
         upcoming.changes();
-        // A change that lies too far away is not tried.
         self.order.short |= upcoming.is_cut();
-        let later = upcoming.changes();
-        let looked_at = later.len().min(MOST_LOOKED_AT);
-        if !self.order.spend(looked_at as u64 / LOOKED_AT) {
+        let near = upcoming.changes().len();
+        let looked_at = near.min(MOST_LOOKED_AT);
+        let far = upcoming.far();
+        if !self.order.spend((looked_at + far.len()) as u64 / LOOKED_AT) {
             return None;
         }
-        let mut overlapping =
-            later.iter().take(looked_at).filter(|later| later.task != task && later.window.overlaps(&window));
-        let nearest: Vec<_> = overlapping.by_ref().take(MOST_CHANGES).collect();
-        self.order.short |= later.len() > looked_at || overlapping.next().is_some();
-        let last = nearest.last().map(|later| later.number);
+        let later = upcoming.changes().iter().take(looked_at).chain(&far);
+        let mut overlapping = later.filter(|later| later.task != task && later.window.overlaps(&window));
+        let nearest: Vec<LaterCall> = overlapping.by_ref().take(MOST_CHANGES).copied().collect();
+        self.order.short |= near > looked_at || overlapping.next().is_some();
         let tasks: HashSet<TaskId> = nearest.iter().map(|later| later.task).collect();
         let next = self.event + 1;
-        let mut numbers = next..last.map_or(next, |last| last + 1);
         // The replay does not come to what lies beyond its end.
-        let end = [self.how.too_much_at, self.how.stop_at].into_iter().flatten().min();
-        if let Some(end) = end.filter(|&end| end < numbers.end) {
-            self.order.short = true;
-            numbers.end = end.max(next);
-        }
-        if !self.order.spend((numbers.end - numbers.start) / LOOKED_AT) {
+        let end = [self.how.too_much_at, self.how.stop_at].into_iter().flatten().min().unwrap_or(u64::MAX);
+        self.order.short |= nearest.last().is_some_and(|last| last.number >= end);
+        let seen = upcoming.end();
+        let last = nearest.last().map_or(next, |last| last.number + 1).min(seen).min(end).max(next);
+        if !self.order.spend((last - next) / LOOKED_AT) {
             return None;
         }
+        // Those that are far away with their windows.
+        let far = nearest.iter().map(|later| later.number).filter(|&number| (seen..end).contains(&number));
+        let numbers =
+            (next..last).chain(far.flat_map(|number| [number - 1, number]).filter(|&at| at >= last));
         let (mut steps, mut courses) = (Vec::new(), Vec::<Course<u64>>::new());
         let mut ended = HashSet::from([task]);
         let mut given = None;
