@@ -319,6 +319,14 @@ pub(crate) fn details() {
     leave(i32::from(residents.iter().sum::<u8>()));
 }
 
+/// Exits with 0 if the kernel has none.
+pub(crate) fn asks_by_x32() {
+    const X32: i64 = 0x4000_0000;
+    // SAFETY: asks for the process id.
+    let refused = unsafe { libc::syscall(libc::SYS_getpid | X32) } == -1;
+    leave(i32::from(!refused));
+}
+
 pub(crate) fn foreign() {
     // brk and link of the i386 table. A kernel without that table sends a signal.
     // SAFETY: asks for the break; changes no memory. The compiler's use of rbx is respected by the exchange.

@@ -264,6 +264,16 @@ fn calls_of_another_abi_are_told() {
     assert_eq!(recorded.count(|kind| matches!(kind, EventKind::Unsupported(_))), 1);
 }
 
+/// A kernel without x32 refuses such calls, of whatever number. Nothing has changed then.
+#[test]
+fn calls_of_an_abi_that_the_kernel_does_not_have_are_no_gap() {
+    let Some(recorded) = Recording::of("asks_by_x32") else { return };
+    if recorded.summary.status != ExitStatus::Code(0) {
+        return eprintln!("skipped: the kernel has x32 calls");
+    }
+    assert_eq!(recorded.count(|kind| matches!(kind, EventKind::Unsupported(_))), 0);
+}
+
 #[test]
 fn stopping_at_every_call_records_the_same() {
     let sequence = |choice, source| {

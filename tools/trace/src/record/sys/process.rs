@@ -2,11 +2,13 @@
 
 use super::{Tid, pipe};
 use crate::event::ThpDisable;
+use crate::record::seccomp::X32_BIT;
 use rustix::io::{Errno, retry_on_intr};
 use rustix::process::{Pid, WaitOptions, waitpid};
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::OnceLock;
 
 /// Drops descriptors whose last close takes long. A process that is made for it has copies of them, and
 /// closes those after the drop here: so that process waits for the kernel. If no process can be made, only
@@ -112,6 +114,15 @@ pub(crate) fn disable_thp(flags: u64) -> i32 {
     // SAFETY: a setting of this process; all arguments are numbers.
     let result = unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1_u64, flags, 0_u64, 0_u64) };
     if result == 0 { 0 } else { io::Error::last_os_error().raw_os_error().unwrap_or(0) }
+}
+
+/// Whether the kernel has calls of the x32 ABI. Where a filter kills a process for those, so does this.
+pub(crate) fn has_x32() -> bool {
+    static HAS_IT: OnceLock<bool> = OnceLock::new();
+    *HAS_IT.get_or_init(|| {
+        // SAFETY: it asks for a number and changes nothing.
+        unsafe { libc::syscall(libc::SYS_getpid | i64::from(X32_BIT)) != -1 }
+    })
 }
 
 /// Whether the calling thread's personality keeps addresses from being random.

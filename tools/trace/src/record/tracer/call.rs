@@ -5,10 +5,12 @@ use super::same_cpu::Until;
 use super::state::{Entry, InCall, State};
 use super::untraced::{is_untraced, untraced_in_32_bit};
 use crate::event::{Call, EventKind, Limit, LimitKind, Unsupported};
+use crate::format::CallSource;
 use crate::record::calls::{self, Class, Effect};
 use crate::record::merge::Rule;
 use crate::record::proc::status::privileges;
 use crate::record::seccomp::{ARCH_X86_64, X32_BIT, X32_END};
+use crate::record::sys::process::has_x32;
 use crate::record::sys::time::now;
 use crate::record::sys::{Tid, memory};
 
@@ -90,13 +92,18 @@ impl Tracer<'_> {
     fn set_ignored(&mut self, tid: Tid) {
         if let Some(task) = self.tasks.get_mut(&tid) {
             // A seccomp stop can be left at once; the other kind is followed by one at the call's end.
-            let every = self.calls == crate::format::CallSource::EveryCall;
+            let every = self.calls == CallSource::EveryCall;
             task.state = if every { State::Ignored } else { State::Running };
         }
     }
 
     /// A call of another ABI, which the trace cannot represent.
     fn foreign(&mut self, tid: Tid, arch: u32, number: u64, time: u64) {
+        // A call that the recorder's filter reports is one that no other filter kills a program for.
+        let is_refused = arch == ARCH_X86_64 && self.calls == CallSource::Seccomp && !has_x32();
+        if is_refused {
+            return;
+        }
         let is_memory = arch == ARCH_X86_64 || calls::FOREIGN.contains(&(number as u32));
         let Some(task) = self.tasks.get(&tid) else { return };
         let Some(space) = self.spaces.get_mut(&task.space) else { return };
