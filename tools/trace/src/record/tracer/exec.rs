@@ -37,9 +37,7 @@ impl Tracer<'_> {
         if alone {
             self.note_unheard(tid, now());
         }
-        // The instructions that raised the faults cannot be read afterwards.
-        self.drain(now());
-        self.settle(false);
+        self.drain_before_program_ends(now());
         let stack = Stat::read(tid).start_stack;
         let start = now();
         self.merger.begin_exec(tid, start);

@@ -4,6 +4,7 @@ use super::Tracer;
 use super::reuse::Moment;
 use super::state::State;
 use crate::event::{EventKind, ExitStatus, FiguresCause, LinuxFigures};
+use crate::format::FaultSource;
 use crate::record::merge::{Rule, SpaceId};
 use crate::record::perf::{Sample, SampleKind};
 use crate::record::proc::status::Stat;
@@ -47,14 +48,21 @@ impl Tracer<'_> {
                 }
                 self.note_figures(tid, space, time);
                 self.note_unheard(tid, time);
-                // This is the last chance to read the instructions.
-                self.drain(time);
-                self.settle(false);
+                self.drain_before_program_ends(time);
             } else if status & SIGNAL != 0 {
                 self.look_before_end(tid);
             }
         }
         self.resume(tid, 0);
+    }
+
+    /// The instructions that raised faults can be read for the last time. Where faults tell their access, the
+    /// program need not wait.
+    pub(super) fn drain_before_program_ends(&mut self, time: u64) {
+        if self.summary.faults == FaultSource::Software {
+            self.drain(time);
+            self.settle(false);
+        }
     }
 
     /// A whole process is about to end. Its threads are killed, and a killed thread may end without another

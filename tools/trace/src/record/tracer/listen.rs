@@ -74,10 +74,8 @@ impl Tracer<'_> {
         if is_hidden == Some(false) && listened.is_some() {
             return;
         }
-        if is_hidden.is_none() {
-            // While what comes from the older ones counts.
-            self.drain(now());
-        }
+        // While what comes from the older ones counts.
+        self.drain(now());
         let Some(perf) = &mut self.perf else { return };
         let Some(task) = self.tasks.get_mut(&tid) else { return };
         let attached = perf.attach(tid);

@@ -11,8 +11,8 @@ use super::state::State;
 use crate::event::{EventKind, PageRun, Reuse, ReuseAccess, ReuseRun, ReuseSource, TaskId};
 use crate::mix::mix;
 use crate::record::merge::SpaceId;
-use crate::record::proc::maps;
 use crate::record::proc::pagemap::{self, Pagemap};
+use crate::record::proc::{Keyed, maps};
 use crate::record::sys::Tid;
 use crate::record::sys::time::{next_look, now};
 use std::collections::HashMap;
@@ -33,6 +33,9 @@ const CONTENTS_EVERY_NS: u64 = 1_000_000_000;
 const SHARE: u64 = 50;
 /// The time that those may take beyond that: enough for a program that ends soon.
 const ALLOWANCE_NS: u64 = 3_000_000;
+/// What a first sample takes for each page table, at most: its entries are walked over three times, in 1.5 us
+/// together where the caches have room for that.
+const TABLE_NS: u64 = 4_000;
 /// A sample at the end of a space comes so many times as long after the last one as that took, or not at all.
 const PAUSE_BEFORE_END: u64 = 5;
 /// The most pages whose contents are read in one sample: some 3 ms of work.
@@ -103,12 +106,25 @@ impl ReuseSampler {
         next_look(before, after, SHARE, self.every_ns)
     }
 
-    /// Whether a space that ends may be sampled: not if that took long and has just been done.
-    fn affords_end(&self, space: SpaceId, time: u64) -> bool {
+    /// The time that may have been spent outside of rounds until `time`.
+    fn allowance(&self, time: u64) -> u64 {
+        ALLOWANCE_NS.saturating_add(time.saturating_sub(self.started) / SHARE)
+    }
+
+    /// Whether a space with so many bytes of page tables may be sampled in a round. How long a first sample
+    /// takes is only known from those.
+    fn affords(&self, space: SpaceId, tables: impl FnOnce() -> u64, time: u64) -> bool {
+        let is_known = self.known.get(&space).is_some_and(|known| known.samples > 0);
+        is_known || walk_ns(tables()) <= self.allowance(time)
+    }
+
+    /// Whether such a space that ends may be sampled: not if that takes long, or took long and has just been
+    /// done.
+    fn affords_end(&self, space: SpaceId, tables: u64, time: u64) -> bool {
         let is_new = self.known.get(&space).is_none_or(|known| {
             time.saturating_sub(known.over) >= known.took.saturating_mul(PAUSE_BEFORE_END)
         });
-        is_new && self.spent_at_ends <= ALLOWANCE_NS.saturating_add(time.saturating_sub(self.started) / SHARE)
+        is_new && self.spent_at_ends.saturating_add(walk_ns(tables)) <= self.allowance(time)
     }
 
     /// A space has ended.
@@ -185,7 +201,9 @@ impl Tracer<'_> {
         spaces.sort_unstable();
         spaces.dedup_by_key(|(space, ..)| *space);
         for (space, _, tid) in spaces {
-            self.look_at_use(tid, space, Moment::Between);
+            if self.reuse.as_ref().is_some_and(|sampler| sampler.affords(space, || page_tables(tid), time)) {
+                self.look_at_use(tid, space, Moment::Between);
+            }
         }
         if let Some(sampler) = &mut self.reuse {
             sampler.next = sampler.next_round(time, now());
@@ -196,7 +214,8 @@ impl Tracer<'_> {
     pub(super) fn sample_reuse_before_end(&mut self, tid: Tid, moment: Moment) {
         let before = now();
         let Some(space) = self.tasks.get(&tid).map(|task| task.space) else { return };
-        let affords = self.reuse.as_ref().is_some_and(|sampler| sampler.affords_end(space, before));
+        let affords =
+            self.reuse.as_ref().is_some_and(|sampler| sampler.affords_end(space, page_tables(tid), before));
         if affords && self.spaces.get(&space).is_some_and(|space| !space.foreign) {
             self.look_at_use(tid, space, moment);
             if let Some(sampler) = &mut self.reuse {
@@ -218,6 +237,16 @@ impl Tracer<'_> {
             self.note(tid, time, kinds);
         }
     }
+}
+
+/// Bytes of page tables that the space of a thread has.
+fn page_tables(tid: Tid) -> u64 {
+    Keyed::status(tid).bytes("VmPTE")
+}
+
+/// How long it takes to walk over page tables of so many bytes.
+fn walk_ns(tables: u64) -> u64 {
+    (tables / PAGE).saturating_mul(TABLE_NS)
 }
 
 fn pages(runs: &[PageRun]) -> u64 {
@@ -324,13 +353,36 @@ mod tests {
         assert_eq!(sampler.next_round(0, u64::MAX), u64::MAX);
         let space = SpaceId(7);
         sampler.spent_at_ends = 20 * MS;
-        assert!(!sampler.affords_end(space, 800 * MS) && sampler.affords_end(space, 900 * MS));
+        assert!(!sampler.affords_end(space, 0, 800 * MS) && sampler.affords_end(space, 0, 900 * MS));
         sampler.spent_at_ends = 0;
-        assert!(sampler.affords_end(space, 0), "the first always");
+        assert!(sampler.affords_end(space, 700 * PAGE, 0), "the first, if it is short");
         // After one that took 100 ms.
         sampler.known.insert(space, Known { over: 1000 * MS, took: 100 * MS, ..Known::default() });
-        assert!(!sampler.affords_end(space, 1499 * MS) && sampler.affords_end(space, 1500 * MS));
-        assert!(sampler.affords_end(SpaceId(8), 1499 * MS));
+        assert!(!sampler.affords_end(space, 0, 1499 * MS) && sampler.affords_end(space, 0, 1500 * MS));
+        assert!(sampler.affords_end(SpaceId(8), 0, 1499 * MS));
+    }
+
+    /// Thousands of mappings with a page in each: a walk over their page tables takes as long as the program.
+    #[test]
+    fn a_first_sample_of_many_page_tables_waits_until_it_is_a_small_part_of_the_time() {
+        const MS: u64 = 1_000_000;
+        let mut sampler = ReuseSampler::new(Duration::from_millis(100), 0, true);
+        let (space, tables) = (SpaceId(7), 10_000 * PAGE);
+        assert!(sampler.affords(space, || 100 * PAGE, 100 * MS));
+        assert!(
+            !sampler.affords(space, || tables, 1840 * MS) && sampler.affords(space, || tables, 1860 * MS)
+        );
+        assert!(
+            !sampler.affords_end(space, tables, 1840 * MS) && sampler.affords_end(space, tables, 1860 * MS)
+        );
+        // What others took counts at the end only: a round is followed by a pause.
+        sampler.spent_at_ends = MS;
+        assert!(
+            !sampler.affords_end(space, tables, 1860 * MS) && sampler.affords(space, || tables, 1860 * MS)
+        );
+        sampler.known.insert(space, Known { samples: 1, ..Known::default() });
+        assert!(sampler.affords(space, || tables, 100 * MS), "how long it takes is known now");
+        assert!(!sampler.affords(SpaceId(8), || u64::MAX, 1000 * MS));
     }
 
     #[test]
