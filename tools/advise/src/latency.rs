@@ -64,6 +64,7 @@ mod tests {
             zero_small: cost(1.0),
             zero_huge: cost(1.0),
             collapse: None,
+            fork: None,
             kernel_memory: None,
         };
         let found = Latency::of(&[(4096, 950.0), (2 << 20, 50.0)].into(), &costs);

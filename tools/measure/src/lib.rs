@@ -17,12 +17,13 @@ mod error;
 mod guard;
 mod limit;
 mod lock;
+mod mean;
 mod run;
 mod settings;
 mod swap;
 mod truth;
 
-pub use calibrate::{Cost, Costs, FaultCost, KernelMemory, calibrate};
+pub use calibrate::{Cost, Costs, FaultCost, ForkCost, KernelMemory, calibrate};
 pub use counters::{HostCounters, folio_sizes};
 pub use error::MeasureError;
 pub use guard::Guard;

@@ -64,6 +64,10 @@ pub struct Truth {
     /// charges it. Exact as long as there is one process. With more, what they share is that of the last walk
     /// of their page tables.
     pub peak_anonymous_once: u64,
+    /// Anonymous memory of all processes likewise, averaged over the time in which the program runs.
+    pub mean_anonymous_once: f64,
+    /// The same when the first process ended: what stays of a program that goes on.
+    pub end_anonymous_once: u64,
     /// Peak of resident memory (`VmHWM`) of the process that had most.
     pub peak_resident: u64,
     /// Peak of the sum of resident memory over all processes.

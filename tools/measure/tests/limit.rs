@@ -209,6 +209,13 @@ fn a_limit_that_is_not_reached() {
     // missing.
     let at_peak = limited.at_peak.unwrap();
     assert!((16 * MIB..24 * MIB).contains(&at_peak.all) && at_peak.anonymous <= at_peak.all, "{limited:?}");
+    let charged = limited.mean_anonymous..=at_peak.all as f64;
+    assert!(
+        charged.contains(&(limited.end_anonymous as f64)) && limited.end_anonymous > 8 * MIB,
+        "{limited:?}"
+    );
+    // 16 MiB have eight tables.
+    assert!((8 * PAGE..=limited.peak_charge).contains(&limited.peak_in_use), "{limited:?}");
 }
 
 #[test]

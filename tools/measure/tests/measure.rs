@@ -53,6 +53,8 @@ fn a_program_that_ends_at_its_peak() {
     assert_near(truth.peak_anonymous, said, LAST_PAGES);
     assert_eq!(truth.peak_anonymous_all, truth.peak_anonymous);
     assert_near(truth.peak_anonymous_once, said, LAST_PAGES);
+    assert_eq!(truth.end_anonymous_once, truth.peak_anonymous_once);
+    assert!(truth.mean_anonymous_once > 0.0 && truth.mean_anonymous_once <= truth.peak_anonymous as f64);
     assert!(truth.peak_resident > truth.peak_anonymous);
     // 8 MiB of small pages have four tables.
     assert!(truth.peak_page_tables >= 4 << 12, "{}", truth.peak_page_tables);
@@ -106,6 +108,7 @@ fn a_child_that_is_larger() {
     assert_near(truth.peak_anonymous_all, child + parent.peak_anonymous, LAST_PAGES);
     // The parent's 4 MiB are there once, though two map them.
     assert_near(truth.peak_anonymous_once, truth.peak_anonymous, MIB / 2);
+    assert_near(truth.end_anonymous_once, parent.peak_anonymous, MIB / 2);
 }
 
 #[test]

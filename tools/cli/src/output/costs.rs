@@ -23,6 +23,14 @@ pub(crate) fn print(costs: &Costs) {
     if let Some(collapse) = costs.collapse {
         row("collapse of 2 MiB".to_owned(), collapse, String::new());
     }
+    if let Some(fork) = costs.fork {
+        row("fork of a small process".to_owned(), fork.base, String::new());
+        row("fork, for each page".to_owned(), fork.page, String::new());
+        if let Some(huge) = fork.huge {
+            row("fork, for each 2 MiB mapped by one entry".to_owned(), huge, String::new());
+        }
+        row("write that copies a shared page".to_owned(), fork.copy, String::new());
+    }
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
     }

@@ -112,6 +112,7 @@ mod tests {
             zero_small: cost(100.5),
             zero_huge: cost(60_000.0),
             collapse: None,
+            fork: None,
             kernel_memory: None,
         };
         assert_eq!(Costs::kept_in(&folder), None);

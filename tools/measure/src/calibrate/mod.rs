@@ -6,6 +6,7 @@
 //! for a moment, and none is turned off.
 
 mod cache;
+mod fork;
 mod kernel;
 mod region;
 
@@ -19,6 +20,7 @@ use crate::error::MeasureError;
 use crate::run::processor_time;
 use crate::run::quiet::Loud;
 use crate::settings::{HostSettings, HugeSettings};
+pub use fork::ForkCost;
 pub use kernel::KernelMemory;
 use region::Region;
 
@@ -72,6 +74,9 @@ pub struct Costs {
     pub zero_huge: Cost,
     /// Collapsing 512 small pages into a huge page (`MADV_COLLAPSE`), if this kernel supports it.
     pub collapse: Option<Cost>,
+    /// What a fork costs, if it was measured.
+    #[serde(default)]
+    pub fork: Option<ForkCost>,
     /// What the kernel keeps for programs, if memory cgroups may be made, which root may.
     #[serde(default)]
     pub kernel_memory: Option<KernelMemory>,
@@ -108,6 +113,7 @@ pub fn calibrate() -> Result<Costs, MeasureError> {
         zero_small,
         zero_huge,
         collapse: collapse()?,
+        fork: Some(fork::measure()?),
         kernel_memory: kernel::measure(),
     })
 }
@@ -262,6 +268,10 @@ mod tests {
                 && costs.zero_small.min > 0.0
                 && costs.zero_huge.min > costs.zero_small.min
         );
+        let fork = costs.fork.expect("costs of a fork");
+        assert!(fork.base.min > 0.0 && fork.page.median > 0.0 && fork.copy.min > 0.0, "{fork:?}");
+        // One entry for 2 MiB takes less than 512 for as much.
+        assert!(fork.huge.is_none_or(|huge| huge.median < 512.0 * fork.page.median), "{fork:?}");
         let text = serde_json::to_string(&costs).expect("text");
         let again: Costs = serde_json::from_str(&text).expect("costs");
         assert_eq!(again.faults.len(), costs.faults.len());

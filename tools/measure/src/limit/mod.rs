@@ -13,9 +13,11 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::sync::Arc;
+use std::time::Instant;
 
 use crate::error::MeasureError;
 use crate::lock::{Lock, start_shell};
+use crate::mean::Mean;
 use crate::settings::{Change, LOCK, chosen};
 use crate::swap::{Pool, Swap, SwapKind, SwapTruth};
 pub use files::limit_files;
@@ -48,7 +50,7 @@ impl MemoryLimit {
 }
 
 /// What a program did within a limit. Memory in bytes.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct LimitTruth {
     /// The limit, as the kernel rounds it.
     pub bytes: u64,
@@ -62,6 +64,13 @@ pub struct LimitTruth {
     pub major_faults: u64,
     /// The charge at the sample where it was largest; the last such sample.
     pub at_peak: Option<Charge>,
+    /// The most that must fit at one moment: anonymous and shared memory and the kernel's own, without files.
+    pub peak_in_use: u64,
+    /// Anonymous memory that is charged, averaged over the time: also what is not mapped any more of large
+    /// folios that were not split. Linux charges 64 pages in advance for each processor.
+    pub mean_anonymous: f64,
+    /// The same when the first process ended.
+    pub end_anonymous: u64,
     /// The most of the group's memory that was swapped out, of all samples.
     pub peak_swapped: u64,
     /// Medians of the samples after the limit was first reached, each figure by itself. None if it never was.
@@ -103,6 +112,10 @@ pub(crate) struct Limited {
     kind: Option<SwapKind>,
     pool: Option<Pool>,
     at_peak: Option<Charge>,
+    peak_in_use: u64,
+    mean: Mean,
+    anonymous: u64,
+    end: u64,
     peak_swapped: u64,
     limited: Vec<Charge>,
 }
@@ -136,6 +149,10 @@ impl Limited {
             kind,
             pool,
             at_peak: None,
+            peak_in_use: 0,
+            mean: Mean::default(),
+            anonymous: 0,
+            end: 0,
             peak_swapped: 0,
             limited: Vec::new(),
         };
@@ -166,6 +183,9 @@ impl Limited {
         if self.at_peak.is_none_or(|most| charge.all >= most.all) {
             self.at_peak = Some(charge);
         }
+        self.anonymous = charge.all.saturating_sub(charge.file + charge.shared + charge.kernel);
+        self.mean.add(Instant::now(), self.anonymous);
+        self.peak_in_use = self.peak_in_use.max(charge.anonymous + charge.shared + charge.kernel);
         self.peak_swapped = self.peak_swapped.max(charge.swapped);
         if !self.limited.is_empty() || self.group.hits() > 0 {
             self.limited.push(charge);
@@ -173,6 +193,11 @@ impl Limited {
         if let Some(pool) = &mut self.pool {
             pool.sample();
         }
+    }
+
+    /// A thread of the first process ends after the last sample.
+    pub(crate) fn first_process_ends(&mut self) {
+        self.end = self.anonymous;
     }
 
     /// Removes it, and returns the figures.
@@ -189,6 +214,9 @@ impl Limited {
             oom_kills: self.group.kills(),
             major_faults: self.group.major_faults(),
             at_peak: self.at_peak,
+            peak_in_use: self.peak_in_use,
+            mean_anonymous: self.mean.get(),
+            end_anonymous: self.end,
             peak_swapped: self.peak_swapped,
             limited: medians(&self.limited),
             limited_samples: self.limited.len() as u64,

@@ -85,6 +85,8 @@ pub fn measure(command: Command, options: &Options) -> Result<Truth, MeasureErro
         peak_anonymous: 0,
         peak_anonymous_all: peaks.anonymous_all,
         peak_anonymous_once: peaks.once,
+        mean_anonymous_once: peaks.mean.get(),
+        end_anonymous_once: peaks.end,
         peak_resident: 0,
         peak_resident_all: peaks.resident_all,
         peak_page_tables: 0,

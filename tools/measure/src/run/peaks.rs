@@ -9,6 +9,7 @@ use super::folios;
 use super::proc::{ProcFiles, Resident, Status, Walk, is_zombie};
 use super::ptrace::{Usage, share_memory};
 use crate::limit::Limited;
+use crate::mean::Mean;
 use crate::truth::{AtPeak, ProcessTruth};
 
 /// One in so many samples reads the slower figures.
@@ -17,6 +18,11 @@ const STATUS_EVERY: u64 = 5;
 /// looked up.
 const WALKING: u32 = 50;
 const WALKING_FOLIOS: u32 = 10;
+/// Half of it is for walks when there is more than before; the other half also for those that only tell what
+/// processes share since one started, ended or executed another program.
+const FOR_SHARES: u32 = 2;
+/// The process of the program, by its turn.
+const FIRST: u64 = 1;
 /// The first walks do not wait until the program has run for long.
 const FIRST_WALKS: Duration = Duration::from_millis(10);
 
@@ -39,6 +45,11 @@ pub(crate) struct Peaks {
     pub(crate) usage: Usage,
     pub(crate) anonymous_all: u64,
     pub(crate) once: u64,
+    pub(crate) mean: Mean,
+    /// What there was before the first process ended, each frame once.
+    pub(crate) end: u64,
+    /// The last sample, each frame once, as far as that is known.
+    once_now: u64,
     pub(crate) resident_all: u64,
     pub(crate) page_tables_all: u64,
     pub(crate) unseen: u64,
@@ -88,6 +99,9 @@ impl Peaks {
             usage: Usage::default(),
             anonymous_all: 0,
             once: 0,
+            mean: Mean::default(),
+            end: 0,
+            once_now: 0,
             resident_all: 0,
             page_tables_all: 0,
             unseen: 0,
@@ -179,8 +193,16 @@ impl Peaks {
         }
         self.read_all(true);
         self.walk_if_due(true);
+        let once = self.once_now;
         let Some(process) = self.processes.get_mut(&pid) else { return };
         self.changes += 1;
+        if process.start == FIRST {
+            // Of its threads that end one after the other the last one counts.
+            self.end = once;
+            if let Some(limited) = &mut self.limited {
+                limited.first_process_ends();
+            }
+        }
         self.unseen = self.unseen.max(process.high.saturating_sub(process.seen));
         process.over = true;
         process.now = Resident::default();
@@ -258,6 +280,12 @@ impl Peaks {
         if let Some(shared) = shared {
             self.once = self.once.max(anonymous.saturating_sub(shared));
         }
+        // Until the next walk.
+        let shared = shared.or(self.shared.map(|(_, shared)| shared)).unwrap_or(0);
+        self.once_now = anonymous.saturating_sub(shared);
+        if holders > 0 {
+            self.mean.add(Instant::now(), self.once_now);
+        }
     }
 
     /// Walks the page tables when there is clearly more than at the last walk: while it grows, a sixth, so
@@ -267,12 +295,16 @@ impl Peaks {
         let now: u64 = self.holders().map(|process| process.now.anonymous).sum();
         let grows = now > std::mem::replace(&mut self.previous, now);
         let before = self.at_peak.as_ref().map_or(0, |peak| peak.anonymous);
+        let is_stale = self.shared.is_none_or(|(changes, _)| changes != self.changes);
+        let is_shared = is_stale && self.holders().count() > 1;
         let more = |part: u64| now > before + before / part + (64 << 10);
         let due = if at_end {
             more(50) || (now > before && self.holders().count() == 1)
         } else {
             let share = if self.folios { WALKING_FOLIOS } else { WALKING };
-            more(if grows { 6 } else { 50 }) && self.walking < FIRST_WALKS + self.started.elapsed() / share
+            let most = FIRST_WALKS + self.started.elapsed() / share;
+            more(if grows { 6 } else { 50 }) && self.walking < most
+                || is_shared && self.walking < most / FOR_SHARES
         };
         if !due {
             return;
@@ -291,6 +323,7 @@ impl Peaks {
             }
         }
         self.once = self.once.max(peak.once);
+        self.once_now = peak.once;
         self.shared = Some((self.changes, peak.anonymous.saturating_sub(peak.once)));
         if peak.anonymous > before {
             self.at_peak = Some(peak);
