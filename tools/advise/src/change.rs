@@ -73,6 +73,8 @@ pub(crate) struct Figures {
     pub(crate) fault_ns: [f64; 3],
     /// The processor time of the programs in which they take it, in nanoseconds.
     pub(crate) time_ns: f64,
+    /// The same with what is taken for the recorder's: their own time is no more than that.
+    pub(crate) measured_ns: f64,
 }
 
 impl Figures {
@@ -85,6 +87,7 @@ impl Figures {
             faults: mean(&|one| one.faults),
             fault_ns: [0, 1, 2].map(|place| mean(&|one| one.fault_ns[place])),
             time_ns: mean(&|one| one.time_ns),
+            measured_ns: mean(&|one| one.measured_ns),
         }
     }
 }
@@ -123,7 +126,8 @@ pub struct Change {
     /// The share of the processor time that other page faults save, or of the recorded time where the
     /// processor time is not known: an estimate.
     pub time: Range,
-    /// The least and the most that it may be by what a fault was measured to take.
+    /// The least and the most that it may be: by what a fault was measured to take, and by how much of the
+    /// measured time may have been the recorder's.
     pub time_range: [f64; 2],
 }
 
@@ -131,18 +135,22 @@ impl Change {
     /// From `present` to `other`, which are of the same recordings in the same order.
     pub(crate) fn of(present: &[Figures], other: &[Figures]) -> Self {
         let pairs = || present.iter().zip(other);
-        let saved = |place: usize| {
+        // Faults take no more than the time that they are part of.
+        let saved = |place: usize, time_of: fn(&Figures) -> f64| {
             pairs().map(move |(now, there)| {
-                (now.fault_ns[place] - there.fault_ns[place]) / now.time_ns.max(f64::MIN_POSITIVE)
+                let faults = now.fault_ns[place];
+                (faults - there.fault_ns[place]) / time_of(now).max(faults).max(f64::MIN_POSITIVE)
             })
         };
-        let [least, most] = [1, 2].map(|place| Range::of(saved(place)).median);
+        let own = |one: &Figures| one.time_ns;
+        let least = Range::of(saved(1, |one| one.measured_ns.max(one.time_ns))).median;
+        let most = Range::of(saved(2, own)).median;
         Self {
             memory: Measured::of(|measure| {
                 Difference::of(pairs().map(|(now, there)| (now.memory[measure], there.memory[measure])))
             }),
             faults: Difference::of(pairs().map(|(now, there)| (now.faults, there.faults))),
-            time: Range::of(saved(0)),
+            time: Range::of(saved(0, own)),
             time_range: if least <= most { [least, most] } else { [most, least] },
         }
     }
@@ -165,6 +173,7 @@ impl Figures {
             faults,
             fault_ns: [500.0, 250.0, 2000.0].map(|each| faults * each),
             time_ns: 1e9,
+            measured_ns: 1e9,
         }
     }
 }
@@ -186,6 +195,17 @@ mod tests {
         assert_eq!(worst.amount, Range { median: 4e6, min: 1e6, max: 9e6 });
         assert!(Change::of(&doubled, &present).memory[Measure::Charged].falls(0.4));
         assert_eq!(change.faults.share, Range::default());
+    }
+
+    /// What a fault takes, and what the recorder took of the time, are estimates.
+    #[test]
+    fn no_more_is_saved_than_there_is() {
+        let now = Figures { measured_ns: 2e9, ..Figures::invented(1e6, 2e6) };
+        let change = Change::of(std::slice::from_ref(&now), &[Figures::invented(1e6, 0.0)]);
+        assert_eq!(change.time.median, 1.0);
+        assert_eq!(change.time_range, [0.25, 1.0], "half a second of two, or all");
+        let change = Change::of(&[Figures::invented(1e6, 0.0)], &[now]);
+        assert!(change.time.median < 0.0, "what costs more is not bounded");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Figures of several replays.
 
 use crate::change::{Figures, Measure, Measured};
+use crate::forks::ForkRow;
 use quire_arch::{Order, PAGE_SIZE};
 use quire_measure::{Cost, Costs};
 use quire_trace::record::SAMPLE_NS;
@@ -94,6 +95,8 @@ pub(crate) struct Outcome {
     pub(crate) differences: u64,
     /// Page faults that the recorder lost.
     pub(crate) lost: u64,
+    /// Those of them whose events Linux removed, since they are of programs with other privileges.
+    pub(crate) unheard: u64,
     /// Processor time of the recorded programs, in nanoseconds, without what the recorder took of it; 0 if
     /// the recording does not have it.
     pub(crate) processor_ns: u64,
@@ -108,8 +111,8 @@ pub(crate) struct Outcome {
     pub(crate) unexplained: u64,
 }
 
-/// What of a stop for the recorder is the program's time, in nanoseconds; and how many samples and stops there
-/// are: for each fault, for each call, and for each thread and image.
+/// What of a stop for the recorder is the program's time, in nanoseconds; and how many samples and stops
+/// there are: for each fault, for each call, and for each thread and image.
 const STOP_NS: u64 = 3000;
 const SAMPLES_OF_FAULT: u64 = 2;
 const SAMPLES_OF_CALL: u64 = 2;
@@ -148,7 +151,7 @@ fn unexplained(processes: &[ProcessReport]) -> u64 {
 impl Outcome {
     pub(crate) fn of(report: ReplayReport) -> Self {
         let differences = report.processes.iter().map(|process| process.mismatches).sum();
-        let lost = report.lost;
+        let (lost, unheard) = (report.lost, report.unheard);
         let linux = report.processes.iter().filter_map(|process| process.linux.as_ref());
         let measured: u64 = linux.map(|figures| figures.processor_ns).sum();
         let recorder_ns = recorder_ns(&report.processes).min(measured - measured / LEAST_OWN);
@@ -168,7 +171,18 @@ impl Outcome {
         };
         let processes = report.processes.iter().zip(most).map(row).collect();
         let processor_ns = measured - recorder_ns;
-        Self { life, processes, differences, lost, processor_ns, recorder_ns, gaps, mismatches, unexplained }
+        Self {
+            life,
+            processes,
+            differences,
+            lost,
+            unheard,
+            processor_ns,
+            recorder_ns,
+            gaps,
+            mismatches,
+            unexplained,
+        }
     }
 }
 
@@ -201,6 +215,12 @@ fn estimate(life: &LifeFigures, costs: &Costs) -> [f64; 3] {
         add(life.collapses.saturating_sub(life.khugepaged_collapses), pick(collapse));
     }
     sum
+}
+
+/// The range of estimates, of each the median, the least and the most.
+pub(crate) fn estimated(estimates: &[[f64; 3]]) -> Range {
+    let end = |end: usize| Range::of(estimates.iter().map(|estimate| estimate[end]));
+    Range { median: end(0).median, min: end(1).min, max: end(2).max }
 }
 
 /// The time of a page fault without zeroing, and of zeroing a byte, in nanoseconds, if this host was not
@@ -251,6 +271,8 @@ pub struct Row {
     pub estimate_ns: Option<Range>,
     /// What khugepaged's collapses cost likewise, in its own thread.
     pub khugepaged_ns: Option<Range>,
+    /// What forks cost.
+    pub fork: ForkRow,
     /// The most that a limit must hold at one moment: anonymous and shared memory, page tables, and what else
     /// the kernel keeps.
     pub peak_charge: Range,
@@ -288,11 +310,7 @@ impl Row {
             |size| by_size.iter().map(move |faults| faults.get(&size).map_or(0.0, |&count| count as f64));
         let estimate_ns = costs.map(|costs| {
             let estimates: Vec<[f64; 3]> = lives.iter().map(|life| estimate(life, costs)).collect();
-            Range {
-                median: Range::of(estimates.iter().map(|estimate| estimate[0])).median,
-                min: Range::of(estimates.iter().map(|estimate| estimate[1])).min,
-                max: Range::of(estimates.iter().map(|estimate| estimate[2])).max,
-            }
+            estimated(&estimates)
         });
         let collapse = costs.and_then(|costs| costs.collapse.as_ref());
         let khugepaged_ns = collapse.map(|cost| {
@@ -325,6 +343,7 @@ impl Row {
             fallbacks: lives.iter().map(|life| life.fallbacks()).sum(),
             estimate_ns,
             khugepaged_ns,
+            fork: ForkRow::of(&lives, costs),
             peak_charge: range(&|life| life.at_charge_peak.charge() as f64),
             shared: range(&|life| life.at_charge_peak.shared as f64),
             kernel: range(&|life| life.at_charge_peak.kernel as f64),
@@ -375,11 +394,13 @@ impl Figures {
             Measure::End => life.at_end.anonymous as f64,
         };
         let processor_ns = Some(outcome.processor_ns).filter(|&time| time > 0);
+        let time_ns = processor_ns.unwrap_or_else(|| recorded_ns(life)) as f64;
         Self {
             memory: Measured::of(memory),
             faults: life.faults as f64,
             fault_ns: fault_ns(life, costs),
-            time_ns: processor_ns.unwrap_or_else(|| recorded_ns(life)) as f64,
+            time_ns,
+            measured_ns: time_ns + outcome.recorder_ns as f64,
         }
     }
 }
@@ -460,6 +481,7 @@ mod tests {
             zero_small: cost(10.0),
             zero_huge: cost(10.0),
             collapse: Some(cost(5000.0)),
+            fork: None,
             kernel_memory: None,
         };
         let folio = |order, faults| FolioFigures { order, faults, fallbacks: 0, splits: 0 };

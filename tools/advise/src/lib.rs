@@ -19,6 +19,7 @@
 mod change;
 mod compare;
 mod figures;
+mod forks;
 mod heat;
 mod jobs;
 mod latency;
@@ -31,6 +32,7 @@ mod verdict;
 pub use change::{Change, Difference, Measure, Measured};
 pub use compare::{Comparison, Effect, Figure as ComparedFigure, Instructions, compare, technique_names};
 pub use figures::{Near, ProcessRow, Range, Row, faults_by_size};
+pub use forks::ForkRow;
 pub use heat::{HEAT_COLUMNS, Heat, HeatBytes, HeatRun, touched_pages};
 pub use jobs::Progress;
 pub use latency::Latency;

@@ -7,6 +7,7 @@ use crate::jobs::{Progress, in_parallel};
 use crate::limits::{Basis, LimitRow, LimitSetting, Limits, Need, Recorded, Trial, pressure};
 use crate::setting::{NEVER, Setting, grid};
 use crate::verdict::Verdict;
+use quire_arch::PAGE_SIZE;
 use quire_measure::Costs;
 use quire_mm::{
     Techniques,
@@ -76,8 +77,12 @@ pub struct Prediction {
     pub exactness: &'static str,
     /// Where and how the first of them was recorded.
     pub header: TraceHeader,
-    /// Page faults that the recorder lost, in all of them.
+    /// Page faults that the recorder lost, of the recording in which it lost most.
     pub lost: u64,
+    /// Those of them whose events Linux removed, since they are of programs with other privileges.
+    pub unheard: u64,
+    /// Why the recordings do not show enough of the program: there is no verdict, and no limit then.
+    pub unreliable: Option<String>,
     /// A row a setting, the present one first.
     pub rows: Vec<(Setting, Row)>,
     /// A row's memory over the recorded time, of its first replay.
@@ -104,10 +109,14 @@ pub struct AtPeak {
     pub lazily_free: u64,
     /// Shared memory, each page counted once.
     pub shared: u64,
+    /// Of it, what no process maps any more: files in memory that may be gone.
+    pub unmapped: u64,
     /// Page tables.
     pub page_tables: u64,
     /// What else the kernel keeps for threads, processes and mappings.
     pub kernel: u64,
+    /// Of the anonymous memory, what is not used again, at least and at most, if recordings tell.
+    pub unused: Option<[u64; 2]>,
 }
 
 /// A share of a limit that may be unknown.
@@ -115,10 +124,34 @@ const MOST_UNKNOWN: f64 = 0.03;
 /// So much is never too much, in bytes.
 const LEAST_UNKNOWN: u64 = 1 << 20;
 
+/// Why nothing rests on recordings of a program that takes `bytes`, if what is missing is too much: page
+/// faults that were lost, each of which stands for a page, or memory that Linux had at the ends of processes.
+fn unreliable(bytes: f64, lost: u64, unexplained: u64) -> Option<String> {
+    let is_much = |missing: u64| missing > LEAST_UNKNOWN && missing as f64 > MOST_UNKNOWN * bytes;
+    if is_much(lost.saturating_mul(PAGE_SIZE)) {
+        return Some(format!("{lost} page faults were not recorded, too many for a program of this size"));
+    }
+    is_much(unexplained).then(|| {
+        let [missing, all] = [unexplained as f64, bytes].map(|bytes| bytes / f64::from(1 << 20));
+        format!("a process ended with {missing:.1} MiB more or less than recorded, of {all:.1} MiB in all")
+    })
+}
+
 /// Why no limit can be told, if what is not known of it is too much.
-fn unknown(bytes: u64, kernel: f64, is_measured: bool, unexplained: u64) -> Option<String> {
+fn unknown(
+    bytes: u64,
+    (kernel, is_measured): (f64, bool),
+    unmapped: u64,
+    unexplained: u64,
+) -> Option<String> {
     let percent = |part: f64| (part * 100.0 / bytes.max(1) as f64).round();
     let most = MOST_UNKNOWN * bytes as f64;
+    if unmapped > LEAST_UNKNOWN && unmapped as f64 > most {
+        let percent = percent(unmapped as f64);
+        return Some(format!(
+            "{percent} % of it are files in memory that no process maps any more, and may be gone"
+        ));
+    }
     if unexplained > LEAST_UNKNOWN && unexplained as f64 > most {
         let percent = percent(unexplained as f64);
         return Some(format!("Linux's own figures differ from the replay's by {percent} % of it"));
@@ -294,7 +327,8 @@ pub fn predict(
     let own_seconds = Range { median: own, min: own, max: seconds };
     let first = |place: usize| under(place).first().map(|outcome| outcome.life.samples.clone());
     let lives = (0..settings.len()).map(|place| first(place).unwrap_or_default()).collect();
-    let lost = under(0).iter().map(|outcome| outcome.lost).max().unwrap_or(0);
+    let most = |of: fn(&Outcome) -> u64| under(0).into_iter().map(of).max().unwrap_or(0);
+    let (lost, unheard) = (most(|outcome| outcome.lost), most(|outcome| outcome.unheard));
     let differences = under(0).iter().map(|outcome| outcome.differences).sum();
     let processor = Range::of(under(0).iter().map(|outcome| outcome.processor_ns as f64 / 1e9)).median;
     let processor_seconds = (processor > 0.0).then_some(processor);
@@ -314,7 +348,13 @@ pub fn predict(
     let replays_of = |place: usize| under(place).len().max(1) as u64;
     let is_marked = |place| differing(place) * replays_of(0) > differing(0) * replays_of(place);
     let marked: Vec<bool> = (0..settings.len()).map(is_marked).collect();
-    let verdict = Verdict::of(&settings, &changes, &marked);
+    let unexplained = touched.iter().map(|outcome| outcome.unexplained).max().unwrap_or(0);
+    let peak = rows.first().map_or(0.0, |(_, row)| row.peak_anonymous.median);
+    let unreliable = unreliable(peak, lost, unexplained);
+    let verdict = match &unreliable {
+        Some(_) => Verdict::default(),
+        None => Verdict::of(&settings, &changes, &marked),
+    };
     let told = verdict.places().into_iter();
     let wastes = told.map(|place| {
         let found = jobs.iter().zip(&outcomes).find(|(job, _)| job.setting == place);
@@ -331,15 +371,21 @@ pub fn predict(
         files: (now.peak_resident.median - now.peak_anonymous.median - now.shared.median).max(0.0) as u64,
         seconds: own_seconds,
     };
-    let mut limits = trial.run(basis, &|done, _| progress(jobs.len() + done, all))?;
+    let mut limits = match unreliable {
+        Some(_) => Limits::default(),
+        None => trial.run(basis, &|done, _| progress(jobs.len() + done, all))?,
+    };
     if let Some(enough) = &limits.enough {
-        let unexplained = touched.iter().map(|outcome| outcome.unexplained).max().unwrap_or(0);
         let bytes = enough.least.setting.bytes;
-        limits.unknown = unknown(bytes, now.kernel.median, measured.is_some(), unexplained);
+        let unmapped = Range::of(under(0).iter().map(|outcome| outcome.life.at_charge_peak.unmapped as f64));
+        let kernel = (now.kernel.median, measured.is_some());
+        limits.unknown = unknown(bytes, kernel, unmapped.median as u64, unexplained);
     }
     let first = jobs.iter().zip(&outcomes).find(|(job, _)| job.setting == 0);
     let at_peak = first.map(|(job, outcome)| at_peak(&replays[job.recording], &job.options, outcome));
-    let at_peak = at_peak.transpose()?.unwrap_or_default();
+    let mut at_peak = at_peak.transpose()?.unwrap_or_default();
+    let unused = trial.unused_at_peak()?;
+    at_peak.unused = unused.map(|shares| shares.map(|share| (share * at_peak.anonymous as f64) as u64));
     Ok(Prediction {
         command: command(header),
         recordings: for_settings.len(),
@@ -350,6 +396,8 @@ pub fn predict(
         exactness: header.faults.exactness(),
         header: header.clone(),
         lost,
+        unheard,
+        unreliable,
         lives,
         changes,
         verdict,
@@ -378,8 +426,10 @@ fn at_peak(replay: &Replay, options: &ReplayOptions, outcome: &Outcome) -> Resul
         anonymous: sample.anonymous,
         lazily_free: mappings.iter().map(|mapping| mapping.lazily_free).sum::<u64>().min(sample.anonymous),
         shared: sample.shared,
+        unmapped: sample.unmapped,
         page_tables: sample.page_tables,
         kernel: sample.kernel,
+        unused: None,
     })
 }
 

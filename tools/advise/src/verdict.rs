@@ -28,7 +28,7 @@ pub struct Gain {
 }
 
 /// Which setting is worth trying.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Default)]
 pub struct Verdict {
     /// The setting that takes least memory, if by some measure it takes less than the present one in each
     /// recording, and by none notably more.

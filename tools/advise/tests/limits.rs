@@ -117,6 +117,15 @@ fn major_faults_are_those_of_the_pages_that_went_out() {
     }
 }
 
+/// The old pages are used again after the peak, the new ones are not.
+#[test]
+fn what_is_never_used_again_is_told_where_uses_are_recorded() {
+    let found = Invented::new("unused", UseSource::Exact).predict();
+    assert_eq!(found.at_peak.unused, Some([NEW * PAGE; 2]), "{:?}", found.at_peak);
+    let found = Invented::new("unused", UseSource::None).predict();
+    assert_eq!(found.at_peak.unused, None);
+}
+
 /// So few faults cost nothing: the smallest limit is enough. The curve goes down to it.
 #[test]
 fn the_smallest_limit_that_costs_little_is_enough() {

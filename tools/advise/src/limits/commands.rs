@@ -31,6 +31,8 @@ impl Enough {
     #[must_use]
     pub fn limit_means(&self) -> Vec<Means> {
         let (high, max) = (self.high, self.max);
+        // Version 1 does not charge a group for the pool of zswap.
+        let limit = high - self.pool;
         vec![
             Means {
                 name: "systemd",
@@ -59,7 +61,7 @@ impl Enough {
                 name: "cgroup_v1",
                 apply: lines([
                     &format!("old=$(cat {V1}/memory.limit_in_bytes)"),
-                    &format!("echo {high} > {V1}/memory.limit_in_bytes"),
+                    &format!("echo {limit} > {V1}/memory.limit_in_bytes"),
                 ]),
                 undo: lines([&format!("echo ${{old:?}} > {V1}/memory.limit_in_bytes")]),
             },
@@ -147,7 +149,8 @@ mod tests {
         let setting = LimitSetting { percent: 75, bytes: 75 << 20, need: Need::default(), swap };
         let share = Range::default();
         let least = Priced { setting, major_faults: 0.0, share, once_seconds: 0.0, may_be_killed: false };
-        Enough { least, smaller: Vec::new(), high: 80 << 20, max: 90 << 20, swap_bytes: 128 << 20 }
+        let smaller = Vec::new();
+        Enough { least, smaller, high: 80 << 20, max: 90 << 20, pool: 0, swap_bytes: 128 << 20 }
     }
 
     #[test]
@@ -159,6 +162,9 @@ mod tests {
         );
         assert!(means[2].apply[1].starts_with("echo 83886080 > "), "version 1 has no memory.high");
         assert!(means.iter().all(|means| !means.undo.is_empty()));
+        let with_pool = Enough { pool: 20 << 20, ..enough(LimitSwap::Zswap) }.limit_means();
+        let first = &with_pool[2].apply[1];
+        assert!(first.starts_with("echo 62914560 > "), "version 1 is charged for no pool: {first}");
     }
 
     #[test]

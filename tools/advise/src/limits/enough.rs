@@ -41,10 +41,13 @@ pub struct Enough {
     pub least: Priced,
     /// The next smaller ones.
     pub smaller: Vec<Priced>,
-    /// What to set as `MemoryHigh`: the limit, and headroom for files and the kernel's own memory. Bytes.
+    /// What to set as `MemoryHigh`: the limit, headroom for files and the kernel's own memory, and
+    /// [`Self::pool`]. Bytes.
     pub high: u64,
     /// What to set as `MemoryMax`.
     pub max: u64,
+    /// Of both, the pool of zswap, which a group of version 2 is charged for; that of zram is not.
+    pub pool: u64,
     /// How large the swap should be.
     pub swap_bytes: u64,
 }
@@ -75,16 +78,19 @@ impl Enough {
         let cheap = priced.iter().take_while(is_cheap).count();
         let least = *priced.get(cheap.checked_sub(1)?)?;
         let bytes = least.setting.bytes;
-        let high = (bytes + KERNEL + files.min(bytes / FILES_SHARE)).next_multiple_of(MIB);
+        let figures = known.iter().find(|(setting, _)| **setting == least.setting);
+        let figures = figures.and_then(|(_, row)| row.figures).unwrap_or_default();
+        let pool = figures.compressed.filter(|_| swap == LimitSwap::Zswap);
+        let pool = pool.map_or(0, |pool| pool.max as u64).next_multiple_of(MIB);
+        let high = (bytes + KERNEL + files.min(bytes / FILES_SHARE)).next_multiple_of(MIB) + pool;
         let max = (high + high / HIGH_TO_MAX).next_multiple_of(MIB);
-        let swapped = known.iter().find(|(setting, _)| **setting == least.setting);
-        let swapped = swapped.and_then(|(_, row)| row.figures).map_or(0.0, |figures| figures.swapped.max);
         Some(Self {
             least,
             smaller: priced[cheap..].iter().copied().take(MOST_SMALLER).collect(),
             high,
             max,
-            swap_bytes: (2 * swapped as u64).next_multiple_of(64 * MIB).max(64 * MIB),
+            pool,
+            swap_bytes: (2 * figures.swapped.max as u64).next_multiple_of(64 * MIB).max(64 * MIB),
         })
     }
 }
@@ -124,6 +130,21 @@ mod tests {
         assert_eq!((found.high, found.max), (79 * MIB, 89 * MIB), "75 MiB, files of 3 and 1 of the kernel");
         assert_eq!(found.swap_bytes, 64 * MIB);
         assert_eq!(enough(&limits, 1 << 40).unwrap().high, 95 * MIB, "files get a quarter at most");
+    }
+
+    /// A group of version 2 that may have 20 MiB cannot have a pool of 23 MiB.
+    #[test]
+    fn the_pool_of_zswap_is_part_of_the_limit() {
+        let of = |swap| {
+            let mut limits = limits(&[(15, Some(1.0))]);
+            let (setting, row) = &mut limits.rows[0];
+            setting.swap = swap;
+            row.figures.as_mut().unwrap().compressed = Some(Range::of([20e6, 23.5 * MIB as f64]));
+            Enough::of(&limits, swap, Range::of([1.0]), 0).unwrap()
+        };
+        let (zswap, zram) = (of(LimitSwap::Zswap), of(LimitSwap::Zram));
+        assert_eq!((zswap.pool, zswap.high, zswap.max), (24 * MIB, 40 * MIB, 45 * MIB));
+        assert_eq!((zram.pool, zram.high, zram.max), (0, 16 * MIB, 18 * MIB));
     }
 
     #[test]

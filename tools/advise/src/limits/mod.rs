@@ -22,7 +22,7 @@ use crate::jobs::{Progress, in_parallel};
 use crate::predict::AdviseError;
 use figures::LimitOutcome;
 use quire_trace::format::{TraceHeader, UseSource};
-use quire_trace::replay::{Replay, ReplayOptions, SwapKind, SwapSpec};
+use quire_trace::replay::{PeakUse, Replay, ReplayOptions, SwapKind, SwapSpec};
 use setting::{grid, spread};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -191,6 +191,26 @@ impl Trial<'_> {
         (0..self.recordings.len()).filter(is_nearest).collect()
     }
 
+    /// The shares of the peak of anonymous memory that are not used again, at least and at most: of the
+    /// recording of middle size. None where no recording tells, and none of a sample.
+    pub(crate) fn unused_at_peak(&self) -> Result<Option<[f64; 2]>, AdviseError> {
+        let mut telling: Vec<&Recorded<'_>> =
+            self.recordings.iter().filter(|recorded| recorded.knows_from.is_some()).collect();
+        telling.sort_by_key(|recorded| recorded.replay.needs().events());
+        let Some(Recorded { replay, knows_from: Some(kept), .. }) = telling.get(telling.len() / 2) else {
+            return Ok(None);
+        };
+        if replay.header()?.pressure.is_some_and(|pressure| pressure.is_sample()) {
+            return Ok(None);
+        }
+        let options = ReplayOptions { life: false, peak_use: true, ..self.options.clone() };
+        let PeakUse { peak, used } = replay.with(options).run(&mut |_, _| {})?.peak_use.unwrap_or_default();
+        let all = peak.max(1) as f64;
+        let most = (1.0 - used as f64 / all).max(0.0);
+        // What the recorder leaves in memory is used without a page fault.
+        Ok(Some([(most - *kept as f64 / all).max(0.0), most]))
+    }
+
     /// Makes them.
     pub(crate) fn run(&self, basis: Basis, progress: Progress<'_>) -> Result<Limits, AdviseError> {
         let knows_from = self.knows_from();
@@ -229,6 +249,7 @@ impl Trial<'_> {
             ..Limits::default()
         };
         if let Some(best) = best(&limits.rows) {
+            let best = without_pool(best, &limits, basis);
             limits.curve = self.curve(&mut tried, best, &ends)?;
             limits.enough = Enough::of(&limits, best, basis.seconds, basis.files);
         }
@@ -335,6 +356,16 @@ fn best(rows: &[(LimitSetting, LimitRow)]) -> Option<LimitSwap> {
     least.map(|(swap, _)| swap)
 }
 
+/// zram in the place of zswap where the pool of that, which the group is charged for, takes what a lower
+/// limit saves.
+fn without_pool(best: LimitSwap, limits: &Limits, basis: Basis) -> LimitSwap {
+    let high = |swap| Some(Enough::of(limits, swap, basis.seconds, basis.files)?.high);
+    match (best, high(LimitSwap::Zram), high(LimitSwap::Zswap)) {
+        (LimitSwap::Zswap, Some(zram), zswap) if zswap.is_none_or(|zswap| zram <= zswap) => LimitSwap::Zram,
+        _ => best,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -343,6 +374,31 @@ mod tests {
     fn a_replay_serves_all_swap_to_which_the_same_pages_go() {
         let [zram, zstd, zswap, disk] = LimitSwap::ALL.map(|swap| Job::new(1, 75, Some(swap)));
         assert!(zram == zstd && zswap == disk && zram != disk && zram.swap == Some(LimitSwap::Zram));
+    }
+
+    #[test]
+    fn zswap_is_best_only_where_its_pool_does_not_take_what_it_saves() {
+        let need = Need { anonymous: 100 << 20, stays: 0 };
+        let row = |percent, swap, stall: f64, pool: f64| {
+            let compressed = Some(Range::of([pool * f64::from(1 << 20)]));
+            let figures =
+                LimitFigures { stall_ns: Range::of([stall]), compressed, ..LimitFigures::default() };
+            (LimitSetting::new(need, percent, swap), LimitRow { figures: Some(figures), does_not_fit: None })
+        };
+        let second = Range::of([1.0]);
+        let chosen = |pool| {
+            let (zram, zswap) = (LimitSwap::Zram, LimitSwap::Zswap);
+            let rows = vec![
+                row(90, zram, 0.0, pool),
+                row(90, zswap, 0.0, pool),
+                row(25, zram, 1e9, pool),
+                row(25, zswap, 0.0, pool),
+            ];
+            let limits = Limits { rows, ..Limits::default() };
+            assert_eq!(best(&limits.rows), Some(zswap));
+            without_pool(zswap, &limits, Basis { need, files: 0, seconds: second })
+        };
+        assert_eq!((chosen(20.0), chosen(70.0)), (LimitSwap::Zswap, LimitSwap::Zram));
     }
 
     #[test]

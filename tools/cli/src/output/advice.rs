@@ -1,7 +1,7 @@
 //! What `quire advise` prints.
 
-use super::table::shorten;
-use super::{advice_limits, say, say_line, say_wrapped, spark};
+use super::table::{losses, shorten};
+use super::{advice_forks, advice_limits, say, say_line, say_wrapped, spark};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use quire_advise::{
     AtPeak, FOLDER, Figure, Gain, LimitValidation, Measure, Near, Prediction, ProcessRow, Range, Row,
@@ -24,10 +24,15 @@ pub(crate) fn print(prediction: &Prediction, drawn: bool) {
     let Prediction { command, recordings, seconds, differences, exactness, .. } = prediction;
     let of = if *recordings == 1 { "a recording".to_owned() } else { format!("{recordings} recordings") };
     say(format_args!(
-        "{}: {of}, {seconds:.1} s; {differences} differences from Linux\n{exactness}\n",
+        "{}: {of}, {seconds:.1} s; {differences} differences from Linux\n{exactness}",
         shorten(command, 60)
     ));
+    for (_, what) in losses(prediction.lost, prediction.unheard) {
+        say_wrapped(&format!("But {what}."));
+    }
+    say("");
     say(table(prediction, true, drawn));
+    advice_forks::print(prediction);
     advice_limits::print(&prediction.limits, prediction.own_seconds);
     print_verdict(prediction);
     remarks(prediction).iter().for_each(|line| say_wrapped(line));
@@ -216,6 +221,9 @@ fn khugepaged(row: &Row) -> String {
 pub(crate) fn verdict(prediction: &Prediction) -> Vec<String> {
     let rows = &prediction.rows;
     let Some((present, _)) = rows.first() else { return Vec::new() };
+    if let Some(why) = &prediction.unreliable {
+        return vec![format!("No verdict, and no limit: {why}. What is above is too low. Record it again.")];
+    }
     let verdict = &prediction.verdict;
     let mut lines = Vec::new();
     if verdict.nothing_changes() {
@@ -248,7 +256,7 @@ pub(crate) fn verdict(prediction: &Prediction) -> Vec<String> {
     lines.extend(advice_limits::verdict(&prediction.limits));
     lines.push(
         "Not predicted: time saved by fewer TLB misses, other programs on the host, a host whose memory is \
-         fragmented."
+         fragmented; sockets, and files in memory that are written but not mapped."
             .to_owned(),
     );
     lines
@@ -257,7 +265,9 @@ pub(crate) fn verdict(prediction: &Prediction) -> Vec<String> {
 /// What is told beside the verdict: how much is needed without swap, which limits are near, and what differs
 /// from Linux.
 fn remarks(prediction: &Prediction) -> Vec<String> {
-    let mut lines = vec![without_swap(prediction)];
+    let needs = prediction.unreliable.is_none().then(|| without_swap(prediction));
+    let unused = prediction.unreliable.is_none().then(|| unused(prediction));
+    let mut lines: Vec<String> = needs.into_iter().chain(unused).collect();
     lines.extend(near(prediction));
     lines.extend(gaps(prediction));
     lines
@@ -266,7 +276,7 @@ fn remarks(prediction: &Prediction) -> Vec<String> {
 /// What is needed where nothing can be paged out, and of what it consists.
 fn without_swap(prediction: &Prediction) -> String {
     let needed = prediction.rows.first().map_or(Range::default(), |(_, row)| row.peak_charge);
-    let AtPeak { anonymous, lazily_free, shared, page_tables, kernel } = prediction.at_peak;
+    let AtPeak { anonymous, lazily_free, shared, unmapped, page_tables, kernel, .. } = prediction.at_peak;
     let parts = [
         (anonymous, "anonymous"),
         (shared, "shared"),
@@ -279,11 +289,37 @@ fn without_swap(prediction: &Prediction) -> String {
         0 => String::new(),
         bytes => format!("; {} of it may be freed at once (MADV_FREE)", size(bytes as f64)),
     };
+    let gone = match unmapped {
+        0 => String::new(),
+        bytes => format!(
+            "; {} of the shared memory is mapped by no process any more: if its last descriptors are closed, it needs \
+             so much less",
+            size(bytes as f64)
+        ),
+    };
     format!(
-        "Without swap it needs {}, and what it reads of files: {}{lazily}.",
+        "Without swap it needs {}, and what it reads of files: {}{lazily}{gone}.",
         size(needed.max),
         parts.join(", ")
     )
+}
+
+/// How much of the memory at the peak is not used again.
+fn unused(prediction: &Prediction) -> String {
+    match prediction.at_peak.unused {
+        None => "How much of its peak is never used again is not known: that needs recordings under \
+                 pressure, of all its memory."
+            .to_owned(),
+        Some([least, most]) if least == most => {
+            format!("Of its peak, {} of anonymous memory is never used again.", size(most as f64))
+        }
+        Some([least, most]) => format!(
+            "Of its peak, {} to {} of anonymous memory is never used again: what the recorder left in memory may have \
+             been.",
+            size(least as f64),
+            size(most as f64)
+        ),
+    }
 }
 
 /// The limits of Linux's that processes came near to, a line for each limit.
@@ -418,6 +454,7 @@ fn row_object(setting: &Setting, row: &Row) -> Map<String, Value> {
             None => _ = object.insert(name.to_owned(), Value::Null),
         }
     }
+    object.insert("fork".to_owned(), Value::Object(advice_forks::object(&row.fork)));
     let processes = row.processes.iter().map(|process| {
         json!({
             "program": process.program,
@@ -465,7 +502,7 @@ pub(crate) fn objects(
         objects.push(Value::Object(object));
     }
     objects.extend(advice_limits::objects(&prediction.limits, prediction.own_seconds, limited));
-    let AtPeak { anonymous, lazily_free, shared, page_tables, kernel } = prediction.at_peak;
+    let AtPeak { anonymous, lazily_free, shared, unmapped, page_tables, kernel, unused } = prediction.at_peak;
     let rows = &prediction.rows;
     let gain = |gain: Option<&Gain>| {
         gain.zip(rows.first()).map(|(gain, (present, _))| {
@@ -501,11 +538,16 @@ pub(crate) fn objects(
             "anonymous": anonymous,
             "lazily_free": lazily_free,
             "shared": shared,
+            "unmapped": unmapped,
             "page_tables": page_tables,
             "kernel": kernel,
+            "never_used_again": unused,
         },
         "differences": prediction.differences,
-        "nothing_changes": prediction.verdict.nothing_changes(),
+        "lost_faults": prediction.lost,
+        "unheard_faults": prediction.unheard,
+        "unreliable": prediction.unreliable,
+        "nothing_changes": prediction.unreliable.is_none() && prediction.verdict.nothing_changes(),
         "least_memory": gain(prediction.verdict.least_memory.as_ref()),
         "fewest_faults": gain(prediction.verdict.fewest_faults.as_ref()),
         "most_memory": gain(prediction.verdict.most_memory.as_ref()),

@@ -184,6 +184,12 @@ pub(super) fn verdict(limits: &Limits) -> Vec<String> {
         size(enough.high as f64),
         size(enough.max as f64)
     ));
+    if enough.pool > 0 {
+        lines.push(format!(
+            "Of both, {} are for the pool of zswap, which version 2 of cgroups charges to the program.",
+            size(enough.pool as f64)
+        ));
+    }
     for means in enough.limit_means().iter().chain(&enough.swap_means()) {
         lines.extend(commands(means));
     }
@@ -271,7 +277,7 @@ pub(super) fn print_ends(validation: &LimitValidation, runs: u16) {
 
 /// The verdict's object of what is enough.
 pub(super) fn enough(limits: &Limits) -> Value {
-    let Some(Enough { least, smaller, high, max, swap_bytes, .. }) = &limits.enough else {
+    let Some(Enough { least, smaller, high, max, pool, swap_bytes }) = &limits.enough else {
         return Value::Null;
     };
     let priced = |priced: &Priced| {
@@ -297,6 +303,7 @@ pub(super) fn enough(limits: &Limits) -> Value {
         "smaller": smaller.iter().map(priced).collect::<Vec<_>>(),
         "memory_high": known.then_some(high),
         "memory_max": known.then_some(max),
+        "zswap_pool": known.then_some(pool),
         "unknown": limits.unknown,
         "swap_size": swap_bytes,
         "means": means.collect::<Vec<_>>(),

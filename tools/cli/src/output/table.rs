@@ -32,6 +32,19 @@ pub(super) fn shorten(text: &str, most: usize) -> String {
     text.chars().take(most - 3).chain("...".chars()).collect()
 }
 
+/// What the recorder lost, each with its name: page faults and calls, of them those whose events Linux
+/// removed.
+pub(super) fn losses(lost: u64, unheard: u64) -> Vec<(&'static str, String)> {
+    let lost = lost.saturating_sub(unheard);
+    let of_ring = format!("{lost} page faults and calls were not recorded (the kernel's ring was full)");
+    let of_others = format!(
+        "{unheard} page faults of programs with other privileges were not recorded, nor were their calls without a \
+         stop (Linux removed the perf events)"
+    );
+    let all = [("lost", lost, of_ring), ("unheard", unheard, of_others)];
+    all.into_iter().filter(|(_, count, _)| *count > 0).map(|(name, _, what)| (name, what)).collect()
+}
+
 fn kib(bytes: u64) -> String {
     (bytes >> 10).to_string()
 }
@@ -192,18 +205,8 @@ fn notes(report: &ReplayReport) {
             "untried    {untried} calls that differ overlapped with calls of other threads, and not all orders were tried"
         ));
     }
-    let lost = report.lost.saturating_sub(report.unheard);
-    if lost > 0 {
-        say(format_args!(
-            "lost       {lost} page faults and calls were not recorded (the kernel's ring was full)"
-        ));
-    }
-    if report.unheard > 0 {
-        say(format_args!(
-            "unheard    {} page faults of programs with other privileges were not recorded, nor were their calls without \
-             a stop (Linux removed the perf events)",
-            report.unheard
-        ));
+    for (name, what) in losses(report.lost, report.unheard) {
+        say(format_args!("{name:<10} {what}"));
     }
     for process in report.processes.iter().filter(|process| !process.is_good()) {
         for (gap, count) in &process.gaps {

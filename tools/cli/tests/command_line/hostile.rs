@@ -3,7 +3,7 @@
 
 use crate::{Folder, quire, recording_of};
 use quire_trace::event::{
-    Call, CallDetail, CloneFacts, Event, EventKind, ExecImage, Mapping, PageRun, TaskId,
+    Call, CallDetail, CloneFacts, Event, EventKind, ExecImage, Lost, LostCause, Mapping, PageRun, TaskId,
 };
 use quire_trace::format::{TraceReader, TraceWriter};
 use std::fs::{self, File};
@@ -152,4 +152,33 @@ fn a_recording_that_claims_much_takes_little() {
         forks.push((0, EventKind::Clone(facts)));
     }
     check("forks.qtr", &made_of(forks), &reads, "");
+}
+
+/// Of this program most page faults are missing: no figure of it can be relied on.
+#[test]
+fn advice_tells_what_was_not_recorded() {
+    let lost = |count, cause| (0, EventKind::Lost(Lost { count, cause }));
+    let events = vec![program(1 << 20), lost(5000, LostCause::RingFull), lost(3000, LostCause::Unheard)];
+    let folder = Folder::new("lost");
+    let file = folder.0.join("lost.qtr");
+    fs::write(&file, made_of(events)).expect("a file");
+    let output = quire(&["advise", text(&file)]);
+    let shown = String::from_utf8_lossy(&output.stdout);
+    let words = shown.split_whitespace().collect::<Vec<_>>().join(" ");
+    for told in [
+        "But 5000 page faults and calls were not recorded",
+        "But 3000 page faults of programs with other privileges were not recorded",
+        "No verdict, and no limit: 8000 page faults were not recorded",
+    ] {
+        assert!(words.contains(told), "{told}: {shown}");
+    }
+    for untold in ["it needs", "fits", "nothing changes"] {
+        assert!(!words.contains(untold), "{untold}: {shown}");
+    }
+    let output = quire(&["advise", "--json", text(&file)]);
+    let last = String::from_utf8_lossy(&output.stdout).lines().last().unwrap_or_default().to_owned();
+    let verdict: serde_json::Value = serde_json::from_str(&last).expect("the verdict");
+    assert!(verdict["lost_faults"] == 8000 && verdict["unheard_faults"] == 3000, "{verdict}");
+    assert!(verdict["unreliable"].is_string() && verdict["nothing_changes"] == false, "{verdict}");
+    assert!(verdict["enough_memory"].is_null(), "{verdict}");
 }

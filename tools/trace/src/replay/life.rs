@@ -4,6 +4,7 @@
 //! each of those and one after it catch every peak, and faults need no samples.
 
 use super::charge::{ExtraCharge, file_bytes};
+use super::forks::ForkFigures;
 use quire_arch::{Order, PAGE_SIZE};
 use quire_host::HostPlatform;
 use quire_mm::{
@@ -38,6 +39,8 @@ pub struct LifeSample {
     pub large: u64,
     /// Shared memory, each page counted once: as touches showed it.
     pub shared: u64,
+    /// Of it, what no process maps any more: files in memory that may be gone.
+    pub unmapped: u64,
     /// What the kernel keeps for threads, processes and mappings, beside page tables.
     pub kernel: u64,
 }
@@ -59,8 +62,8 @@ impl LifeSample {
         extra: &ExtraCharge,
         mut each: impl FnMut(SpaceId, Resident),
     ) -> Self {
-        let (huge, shared) = (memory.huge_mapped(), extra.shared);
-        let mut sample = Self { time_ns, event, huge, shared, ..Self::default() };
+        let (huge, ExtraCharge { shared, unmapped, .. }) = (memory.huge_mapped(), *extra);
+        let mut sample = Self { time_ns, event, huge, shared, unmapped, ..Self::default() };
         let (mut spaces, mut mappings) = (0, 0);
         let of_order = |order: Order| memory.folio_event(order, FolioCounter::NrAnon) * order.bytes();
         sample.large = large_orders().map(of_order).sum();
@@ -139,6 +142,8 @@ pub struct LifeFigures {
     pub khugepaged_collapses: u64,
     /// Collapses for which there was no folio (`thp_collapse_alloc_failed`).
     pub collapse_fallbacks: u64,
+    /// What forks copied, and the writes to shared pages after them.
+    pub forks: ForkFigures,
     /// At most [`MOST_SAMPLES`], evenly over the recorded time, each the highest around.
     pub samples: Vec<LifeSample>,
 }

@@ -10,6 +10,7 @@
 //! A difference is counted, and then the space is brought to where Linux was, so that one difference does not
 //! make a thousand.
 
+mod again;
 mod asked;
 mod call;
 mod charge;
@@ -18,6 +19,7 @@ mod digest;
 mod far;
 mod figures;
 mod files;
+mod forks;
 mod heat;
 mod image;
 mod life;
@@ -41,8 +43,10 @@ mod touch;
 mod trial;
 mod unbuilt;
 
+pub use again::PeakUse;
 pub use charge::KernelCosts;
 pub use figures::{AllocatorFigures, AlreadyPresent, ProcessReport, TableFigures};
+pub use forks::ForkFigures;
 pub use heat::{HeatCell, HeatMap, HeatPlace};
 pub use life::{FolioFigures, LifeFigures, LifeSample, MOST_SAMPLES, ProcessLife};
 pub use mappings::MappingLife;
@@ -120,6 +124,8 @@ pub struct ReplayOptions {
     /// Stop before the event of this number, and tell what each mapping holds then
     /// ([`ReplayReport::mappings`]).
     pub stop_at: Option<u64>,
+    /// Follow what of the peak of anonymous memory is used again ([`ReplayReport::peak_use`]).
+    pub peak_use: bool,
 }
 
 /// When a replay audits the machine.
@@ -335,6 +341,7 @@ impl Replay {
             heat: self.options.heat.map(|columns| (columns, self.needs.time_ns())),
             khugepaged: self.options.khugepaged,
             stop_at: self.options.stop_at,
+            peak_use: self.options.peak_use,
             config: self.config(header),
             memcg,
             kernel: self.options.kernel,
@@ -399,6 +406,7 @@ impl Replay {
             life: true,
             audits: Audits::Never,
             stop_at: None,
+            peak_use: false,
             ..self.options.clone()
         };
         let unlimited = self.with(unlimited);

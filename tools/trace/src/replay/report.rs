@@ -1,5 +1,6 @@
 //! What a replay found.
 
+use super::again::PeakUse;
 use super::figures::{AllocatorFigures, ProcessReport, TableFigures};
 use super::heat::HeatMap;
 use super::life::LifeFigures;
@@ -181,6 +182,8 @@ pub struct ReplayReport {
     pub heat: Option<HeatMap>,
     /// What mappings held where the replay was to stop, if it was.
     pub mappings: Vec<MappingLife>,
+    /// What of the peak of anonymous memory is used again, if that was asked for.
+    pub peak_use: Option<PeakUse>,
 }
 
 impl ReplayReport {

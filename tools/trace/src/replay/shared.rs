@@ -55,22 +55,36 @@ pub(super) struct SharedMemory {
 struct Objects {
     by_number: HashMap<u64, Object>,
     pages: u64,
+    /// Of these, pages of objects that nothing maps.
+    unmapped: u64,
+}
+
+impl Object {
+    fn pages(&self) -> u64 {
+        self.pages.values().map(|bits| u64::from(bits.count_ones())).sum()
+    }
 }
 
 impl Objects {
     fn mapped(&mut self, number: u64) {
-        if let Some(object) = self.by_number.get_mut(&number) {
-            object.parts += 1;
+        let Some(object) = self.by_number.get_mut(&number) else { return };
+        if object.parts == 0 {
+            self.unmapped -= object.pages();
         }
+        object.parts += 1;
     }
 
     fn unmapped(&mut self, number: u64) {
         let Some(object) = self.by_number.get_mut(&number) else { return };
         object.parts -= 1;
-        if object.parts == 0 && object.anonymous {
-            let pages = object.pages.values().map(|bits| u64::from(bits.count_ones()));
-            self.pages -= pages.sum::<u64>();
+        if object.parts > 0 {
+            return;
+        }
+        if object.anonymous {
+            self.pages -= object.pages();
             self.by_number.remove(&number);
+        } else {
+            self.unmapped += object.pages();
         }
     }
 
@@ -142,6 +156,11 @@ impl SharedMemory {
     /// What exists of it, in bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.objects.pages << PAGE_SHIFT
+    }
+
+    /// Of that, what no process maps: whether it still exists is not recorded.
+    pub(super) fn unmapped_bytes(&self) -> u64 {
+        self.objects.unmapped << PAGE_SHIFT
     }
 
     /// Address space number `number` touched `addr`.
@@ -379,7 +398,9 @@ mod tests {
         assert_eq!(programs.pages(), 512, "the other half is mapped");
         programs.unmap(0, BASE, 4 * MIB);
         assert_eq!(programs.pages(), 256);
+        assert_eq!(programs.0.unmapped_bytes(), MIB, "its last descriptor may be closed");
         programs.map_memory(0, BASE, MIB, 7);
+        assert_eq!(programs.0.unmapped_bytes(), 0);
         programs.touch(0, BASE, MIB);
         assert_eq!(programs.pages(), 256, "the same pages");
     }

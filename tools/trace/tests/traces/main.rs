@@ -6,6 +6,7 @@
 mod common;
 
 mod charge;
+mod forks;
 mod format;
 mod host;
 mod hostile;

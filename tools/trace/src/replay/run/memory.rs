@@ -72,7 +72,19 @@ impl Run<'_> {
             heat.touch(task.process, fault.addr);
         }
         let space = task.acting(limits)?;
+        // Where nothing is shared or followed, whether the page is in memory matters to none.
+        let before = (self.forks.any() || self.again.is_some()).then(|| space.figures().resident_anonymous);
         let (touched, wrote) = touch::replay(&self.vcpus[cpu], &space, fault);
+        let added_none = before.is_some_and(|before| before == space.figures().resident_anonymous);
+        let is_there = added_none && (wrote || matches!(touched, Touched::Present(_)));
+        if is_there && self.forks.any() && matches!(touched, Touched::Same) && touch::was_allowed(fault) {
+            self.forks.wrote(self.machine.memory());
+        }
+        if let Some(again) = self.again.as_mut().filter(|_| touch::was_allowed(fault))
+            && (added_none || !again.has(self.machine.memory().resident_anonymous()))
+        {
+            again.touch(task.number, fault.addr, is_there);
+        }
         if let Touched::Present(found) = touched {
             process.already_present.add(found);
         }
@@ -112,9 +124,16 @@ impl Run<'_> {
             let access = if write { Access::Write } else { Access::Read };
             for page in 0..run.pages {
                 let addr = run.start.wrapping_add(page << PAGE_SHIFT);
+                let before = self.again.is_some().then(|| space.figures().resident_anonymous);
                 match program.touch(VirtAddr(addr), access) {
                     Ok(()) => {
                         self.reuses += 1;
+                        if let Some(again) = &mut self.again {
+                            let is_there = before == Some(space.figures().resident_anonymous);
+                            if is_there || !again.has(self.machine.memory().resident_anonymous()) {
+                                again.touch(task.number, addr, is_there);
+                            }
+                        }
                         if let Some(heat) = &mut self.heat {
                             heat.touch(task.process, addr);
                         }
@@ -211,6 +230,9 @@ impl Run<'_> {
         let files = &mut self.files;
         let verdict = self.vcpus[cpu].run(|| call::replay(&space, call, files, self.same_settings));
         self.shared.call(task.number, call, files);
+        if let Some(again) = &mut self.again {
+            again.has(self.machine.memory().resident_anonymous());
+        }
         if self.how.stop_at.is_some() {
             self.sites.note(task.number, &space, files, call);
         }

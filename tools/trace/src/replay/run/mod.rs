@@ -11,11 +11,13 @@ mod watch;
 mod writer;
 
 use super::Audits;
+use super::again::Again;
 use super::charge::{ExtraCharge, KernelCosts};
 use super::figures::{AllocatorFigures, KEPT_MISMATCHES, ProcessReport, TableFigures};
 use super::files::FileIds;
+use super::forks::Forks;
 use super::heat::Heat;
-use super::life::Life;
+use super::life::{Life, LifeFigures};
 use super::limit::GroupLimit;
 use super::mappings::MappingLife;
 use super::overlap::Upcoming;
@@ -69,6 +71,8 @@ pub(super) struct Manner {
     pub(super) khugepaged: Option<Duration>,
     /// Stop before the event of this number.
     pub(super) stop_at: Option<u64>,
+    /// Follow what of the peak is used again.
+    pub(super) peak_use: bool,
     /// How the machine was built.
     pub(super) config: MemoryConfig,
     /// The memcg that all programs are charged to.
@@ -107,6 +111,8 @@ pub(super) struct Run<'m> {
     /// Of the last event.
     time_ns: u64,
     life: Option<Life>,
+    forks: Forks,
+    again: Option<Again>,
     heat: Option<Heat>,
     lost: u64,
     unheard: u64,
@@ -161,6 +167,8 @@ impl<'m> Run<'m> {
             khugepaged_at: how.khugepaged.map(|first| first.as_nanos() as u64),
             time_ns: 0,
             life: how.life.then(Life::default),
+            forks: Forks::default(),
+            again: how.peak_use.then(Again::default),
             heat: how.heat.map(|(columns, time_ns)| Heat::new(columns, time_ns)),
             lost: 0,
             unheard: 0,
@@ -302,7 +310,8 @@ impl<'m> Run<'m> {
             process.report.audit.extend(last_audit.iter().cloned());
         }
         let memory = self.machine.memory();
-        let life = self.life.take().map(|life| life.finish(memory));
+        let forks = self.forks.figures();
+        let life = self.life.take().map(|life| LifeFigures { forks, ..life.finish(memory) });
         ReplayReport {
             zstd_of_lz4: self.contents.and_then(|contents| contents.needs.contents().zstd_of_lz4()),
             header: self.header,
@@ -335,6 +344,7 @@ impl<'m> Run<'m> {
             life,
             heat: self.heat.map(Heat::finish),
             mappings: self.mappings.unwrap_or_default(),
+            peak_use: self.again.map(|again| again.finish()),
         }
     }
 }

@@ -116,6 +116,9 @@ impl<'m> Run<'m> {
         }
         let mut number = parent_number;
         if !clone.shares_memory {
+            if let Some(child) = &space {
+                self.forks.forked(self.machine.memory(), child);
+            }
             self.own(space.as_deref(), process);
             number = self.next_number();
             self.sites.copy(parent_number, number);

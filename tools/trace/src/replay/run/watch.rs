@@ -86,7 +86,12 @@ impl Run<'_> {
 
     /// What Linux would charge to the programs now beside the machine's memory.
     pub(super) fn extra_charge(&self) -> ExtraCharge {
-        ExtraCharge { costs: self.how.kernel, threads: self.threads, shared: self.shared.bytes() }
+        ExtraCharge {
+            costs: self.how.kernel,
+            threads: self.threads,
+            shared: self.shared.bytes(),
+            unmapped: self.shared.unmapped_bytes(),
+        }
     }
 }
 

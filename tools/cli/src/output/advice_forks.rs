@@ -1,0 +1,59 @@
+//! What `quire advise` prints about forks.
+
+use super::advice::{count, put};
+use super::say;
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use quire_advise::{ForkRow, Prediction, Row};
+use serde_json::{Map, Value};
+
+/// Prints what forks cost under each setting, if the program forks.
+pub(super) fn print(prediction: &Prediction) {
+    let forked = |row: &Row| row.fork.forks.median > 0.0;
+    if !prediction.rows.iter().any(|(_, row)| forked(row)) {
+        return;
+    }
+    say("\nForks: entries that all of them copied, and writes to what was shared afterwards:");
+    let mut table = Table::new();
+    table.load_style(presets::ASCII_MARKDOWN).set_content_arrangement(ContentArrangement::Disabled);
+    table.set_header([
+        "setting",
+        "forks",
+        "pages",
+        "2 MiB",
+        "tables",
+        "copied\nafterwards",
+        "not\nshared",
+        "time",
+    ]);
+    for (setting, row) in &prediction.rows {
+        let ForkRow { forks, entries, huge_entries, tables, copies, reuses, estimate_ns } = row.fork;
+        let counts = [forks, entries, huge_entries, tables, copies, reuses].map(|range| count(range.median));
+        let time = estimate_ns.map_or_else(String::new, |time| format!("{:.1} ms", time.median / 1e6));
+        table.add_row(std::iter::once(setting.name.clone()).chain(counts).chain([time]));
+    }
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    say(table);
+}
+
+/// The figures by their names.
+pub(super) fn object(fork: &ForkRow) -> Map<String, Value> {
+    let ForkRow { forks, entries, huge_entries, tables, copies, reuses, estimate_ns } = *fork;
+    let mut object = Map::new();
+    for (name, range) in [
+        ("forks", forks),
+        ("entries", entries),
+        ("huge_entries", huge_entries),
+        ("tables", tables),
+        ("copies", copies),
+        ("reuses", reuses),
+    ] {
+        put(&mut object, name, range);
+    }
+    match estimate_ns {
+        Some(estimate) => put(&mut object, "estimate_ns", estimate),
+        None => _ = object.insert("estimate_ns".to_owned(), Value::Null),
+    }
+    object
+}

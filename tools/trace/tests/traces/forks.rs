@@ -1,0 +1,77 @@
+//! What forks cost under settings of huge pages, and what of the peak of memory is used again.
+
+use super::life::{BASE, Invented, PAGE, SECOND};
+use quire_mm::thp::{HugeConfig, HugeEnabled, HugePolicy};
+use quire_trace::event::{CloneFacts, Event, EventKind, ExitStatus, TaskId};
+use quire_trace::replay::{ForkFigures, PeakUse, ReplayOptions};
+
+const FORKS: u64 = 4;
+const PAGES: u64 = 1024;
+
+/// A server that snapshots its memory: all of it is written, then it forks again and again. It writes ten
+/// pages while a child lives, and ten others when that has ended.
+fn server() -> Invented {
+    let mut program = Invented::new("forking");
+    program.map(0, BASE, PAGES * PAGE, 0);
+    (0..PAGES).for_each(|page| program.write(SECOND, BASE + page * PAGE));
+    for nth in 0..FORKS {
+        let (time, child) = ((2 + nth) * SECOND, TaskId(1 + nth as u32));
+        let clone = CloneFacts {
+            child,
+            child_tid: child.0 + 1,
+            child_pid: child.0 + 1,
+            flags: 0,
+            shares_memory: false,
+            same_process: false,
+        };
+        program.push(time, EventKind::Clone(clone));
+        (0..10).for_each(|page| program.write(time, BASE + page * PAGE));
+        program.push(time, EventKind::Exit(ExitStatus::Code(0)));
+        let last = program.last();
+        *last = Event { task: child, ..last.clone() };
+        (10..20).for_each(|page| program.write(time, BASE + page * PAGE));
+    }
+    program
+}
+
+fn forks(enabled: HugeEnabled) -> ForkFigures {
+    let huge = HugeConfig { policy: HugePolicy::default().with_enabled(enabled), ..HugeConfig::default() };
+    let report = server().report(ReplayOptions { huge, life: true, ..ReplayOptions::default() });
+    assert!(report.does_not_fit.is_none(), "{:?}", report.does_not_fit);
+    report.life.unwrap().forks
+}
+
+#[test]
+fn huge_pages_make_forks_cheaper() {
+    let never = forks(HugeEnabled::Never);
+    assert_eq!((never.forks, never.entries, never.huge_entries), (FORKS, FORKS * PAGES, 0));
+    assert_eq!((never.copies, never.reuses), (10 * FORKS, 10 * FORKS));
+    assert!(never.tables >= 2 * FORKS, "{never:?}");
+    let always = forks(HugeEnabled::Always);
+    // Two entries for the first child. A write to a shared block splits it; the other block stays whole.
+    assert_eq!((always.huge_entries, always.entries), (FORKS + 1, (FORKS - 1) * 512));
+    assert!(always.tables <= never.tables && always.copies >= never.copies, "{always:?} {never:?}");
+}
+
+#[test]
+fn what_is_used_again_after_the_peak_is_known() {
+    let mut program = Invented::new("again");
+    program.map(0, BASE, PAGES * PAGE, 0);
+    let touch = |program: &mut Invented, time, pages: std::ops::Range<u64>| {
+        pages.for_each(|page| program.write(time * SECOND, BASE + page * PAGE));
+    };
+    touch(&mut program, 1, 0..500);
+    // Before the peak.
+    touch(&mut program, 2, 0..100);
+    touch(&mut program, 3, 500..600);
+    // After it, twice.
+    touch(&mut program, 4, 50..80);
+    touch(&mut program, 5, 50..80);
+    // As many others come for pages that go.
+    program.call(6 * SECOND, libc::SYS_madvise, [BASE, 10 * PAGE, libc::MADV_DONTNEED as u64, 0, 0, 0], 0);
+    touch(&mut program, 7, 700..705);
+    touch(&mut program, 8, 700..705);
+    let report = program.report(ReplayOptions { peak_use: true, ..ReplayOptions::default() });
+    assert_eq!(report.peak_use, Some(PeakUse { peak: 600 * PAGE, used: 30 * PAGE }));
+    assert_eq!(program.report(ReplayOptions::default()).peak_use, None);
+}
