@@ -28,6 +28,7 @@ mod mappings;
 mod moment;
 mod names;
 mod overlap;
+mod page_set;
 mod plan;
 mod pressure;
 mod report;

@@ -9,16 +9,17 @@
 use super::call::populated_bytes;
 use super::files::FileIds;
 use super::overlap::pages_of;
+use super::page_set::PageSet;
 use crate::event::{Call, CallDetail, FileKind};
 use quire_arch::{PAGE_SHIFT, PAGE_SIZE};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 
 const MLOCK_ONFAULT: u64 = 1;
-/// Pages that one call brings in at most: more can only be claimed.
-const MOST_POPULATED: u64 = 1 << 26;
-/// Pages of a word of bits.
-const WORD: u64 = 64;
+/// Memory that can be read, written or executed.
+const PROTECTIONS: u64 = (libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC) as u64;
+/// Pages that are counted at most: 4 PiB. More can only be claimed.
+const MOST_PAGES: u128 = 1 << 40;
 
 /// A part of an address space that maps an object.
 #[derive(Clone, Copy, Debug)]
@@ -27,16 +28,30 @@ struct Part {
     object: u64,
     /// The page of the object at its start.
     page: u64,
+    /// It may be accessed. Else nothing brings its pages in.
+    accessible: bool,
+    /// What it grows by comes in at once.
+    locked: bool,
 }
 
 /// Parts of one address space by their start.
 type Parts = BTreeMap<u64, Part>;
 
+/// What a new mapping is like.
+#[derive(Clone, Copy, Debug)]
+struct New {
+    object: u64,
+    page: u64,
+    accessible: bool,
+    locked: bool,
+    anonymous: bool,
+}
+
 /// Shared anonymous memory, a file in memory, or a System V segment.
 #[derive(Debug, Default)]
 struct Object {
-    /// A bit for each page that exists, [`WORD`] in a word.
-    pages: BTreeMap<u64, u64>,
+    /// Those that exist.
+    pages: PageSet,
     /// Parts of address spaces that map it.
     parts: u64,
     /// It ends when nothing maps it.
@@ -48,28 +63,25 @@ struct Object {
 pub(super) struct SharedMemory {
     /// By the number of the address space; none of one that maps none.
     spaces: HashMap<usize, Parts>,
+    /// Address spaces that lock what they map from now on (`MCL_FUTURE`).
+    lock_new: HashSet<usize>,
     objects: Objects,
 }
 
 #[derive(Debug, Default)]
 struct Objects {
     by_number: HashMap<u64, Object>,
-    pages: u64,
+    /// Of all together.
+    pages: u128,
     /// Of these, pages of objects that nothing maps.
-    unmapped: u64,
-}
-
-impl Object {
-    fn pages(&self) -> u64 {
-        self.pages.values().map(|bits| u64::from(bits.count_ones())).sum()
-    }
+    unmapped: u128,
 }
 
 impl Objects {
     fn mapped(&mut self, number: u64) {
         let Some(object) = self.by_number.get_mut(&number) else { return };
         if object.parts == 0 {
-            self.unmapped -= object.pages();
+            self.unmapped -= u128::from(object.pages.len());
         }
         object.parts += 1;
     }
@@ -80,48 +92,34 @@ impl Objects {
         if object.parts > 0 {
             return;
         }
+        let pages = u128::from(object.pages.len());
         if object.anonymous {
-            self.pages -= object.pages();
+            self.pages -= pages;
             self.by_number.remove(&number);
         } else {
-            self.unmapped += object.pages();
+            self.unmapped += pages;
         }
     }
 
     /// These pages of an object exist.
     fn add(&mut self, number: u64, pages: Range<u64>) {
         let Some(object) = self.by_number.get_mut(&number) else { return };
-        for (word, wanted) in words(pages) {
-            let bits = object.pages.entry(word).or_default();
-            self.pages += u64::from((wanted & !*bits).count_ones());
-            *bits |= wanted;
-        }
+        let before = object.pages.len();
+        object.pages.add(pages);
+        self.pages += u128::from(object.pages.len() - before);
     }
 
     /// A hole is punched into an object.
     fn remove(&mut self, number: u64, pages: Range<u64>) {
         let Some(object) = self.by_number.get_mut(&number) else { return };
-        if pages.is_empty() {
-            return;
-        }
-        for (&word, bits) in object.pages.range_mut(pages.start / WORD..=(pages.end - 1) / WORD) {
-            let gone = *bits & mask(word, &pages);
-            self.pages -= u64::from(gone.count_ones());
-            *bits &= !gone;
-        }
+        let before = object.pages.len();
+        object.pages.remove(pages);
+        self.pages -= u128::from(before - object.pages.len());
     }
 }
 
-/// The bits of `word` that stand for `pages`.
-fn mask(word: u64, pages: &Range<u64>) -> u64 {
-    let place = |page: u64| page.saturating_sub(word * WORD).min(WORD) as u32;
-    let below = |place: u32| 1_u64.checked_shl(place).map_or(u64::MAX, |bit| bit - 1);
-    below(place(pages.end)) & !below(place(pages.start))
-}
-
-/// The words of some pages, with their bits.
-fn words(pages: Range<u64>) -> impl Iterator<Item = (u64, u64)> {
-    (pages.start / WORD..pages.end.div_ceil(WORD)).map(move |word| (word, mask(word, &pages)))
+fn bytes_of(pages: u128) -> u64 {
+    (pages.min(MOST_PAGES) as u64) << PAGE_SHIFT
 }
 
 /// The parts in `range`, cut to it.
@@ -155,12 +153,12 @@ fn clear(parts: &mut Parts, objects: &mut Objects, range: &Range<u64>) {
 impl SharedMemory {
     /// What exists of it, in bytes.
     pub(super) fn bytes(&self) -> u64 {
-        self.objects.pages << PAGE_SHIFT
+        bytes_of(self.objects.pages)
     }
 
     /// Of that, what no process maps: whether it still exists is not recorded.
     pub(super) fn unmapped_bytes(&self) -> u64 {
-        self.objects.unmapped << PAGE_SHIFT
+        bytes_of(self.objects.unmapped)
     }
 
     /// Address space number `number` touched `addr`.
@@ -173,16 +171,20 @@ impl SharedMemory {
         self.objects.add(part.object, page..page + 1);
     }
 
-    /// The child has what the parent maps.
+    /// The child has what the parent maps. Nothing is locked in it.
     pub(super) fn fork(&mut self, parent: usize, child: usize) {
-        if let Some(parts) = self.spaces.get(&parent).cloned() {
-            parts.values().for_each(|part| self.objects.mapped(part.object));
+        if let Some(mut parts) = self.spaces.get(&parent).cloned() {
+            for part in parts.values_mut() {
+                self.objects.mapped(part.object);
+                part.locked = false;
+            }
             self.spaces.insert(child, parts);
         }
     }
 
     /// The address space is gone.
     pub(super) fn leave(&mut self, number: usize) {
+        self.lock_new.remove(&number);
         let parts = self.spaces.remove(&number).unwrap_or_default();
         parts.values().for_each(|part| self.objects.unmapped(part.object));
     }
@@ -200,17 +202,30 @@ impl SharedMemory {
             libc::SYS_mremap => self.remap(number, call),
             libc::SYS_shmat => {
                 let CallDetail::Mapped { start, bytes } = call.detail else { return };
-                let segment = files.segment(first & 0xffff_ffff);
-                self.put(number, &pages_of(start, bytes), segment, 0, false);
+                let object = files.segment(first & 0xffff_ffff);
+                let locked = self.lock_new.contains(&number);
+                let new = New { object, page: 0, accessible: true, locked, anonymous: false };
+                self.put(number, &pages_of(start, bytes), new);
+                self.populate_locked(number, &pages_of(start, bytes));
             }
             libc::SYS_shmdt => self.detach(number, first),
-            libc::SYS_mlock => self.populate(number, &range),
-            libc::SYS_mlock2 if third & MLOCK_ONFAULT == 0 => self.populate(number, &range),
+            libc::SYS_mprotect | libc::SYS_pkey_mprotect => {
+                self.change(number, &range, |part| part.accessible = third & PROTECTIONS != 0);
+            }
+            libc::SYS_mlock => self.lock(number, &range, true),
+            libc::SYS_mlock2 => self.lock(number, &range, third & MLOCK_ONFAULT == 0),
+            libc::SYS_munlock => self.change(number, &range, |part| part.locked = false),
             libc::SYS_mlockall => {
                 let has = |flag: i32| first & flag as u64 != 0;
-                if has(libc::MCL_CURRENT) && !has(libc::MCL_ONFAULT) {
-                    self.populate(number, &(0..u64::MAX));
+                let now = !has(libc::MCL_ONFAULT);
+                self.locks_new(number, has(libc::MCL_FUTURE) && now);
+                if has(libc::MCL_CURRENT) {
+                    self.lock(number, &(0..u64::MAX), now);
                 }
+            }
+            libc::SYS_munlockall => {
+                self.locks_new(number, false);
+                self.change(number, &(0..u64::MAX), |part| part.locked = false);
             }
             libc::SYS_madvise => match third as i32 {
                 libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE => self.populate(number, &range),
@@ -222,7 +237,7 @@ impl SharedMemory {
     }
 
     fn map(&mut self, number: usize, call: &Call, files: &mut FileIds) {
-        let [_, len, _, flags, _, offset] = call.args;
+        let [_, len, protection, flags, _, offset] = call.args;
         let range = pages_of(call.result as u64, len);
         let has = |flag: i32| flags & flag as u64 != 0;
         let shared = matches!(flags as i32 & libc::MAP_TYPE, libc::MAP_SHARED | libc::MAP_SHARED_VALIDATE);
@@ -237,20 +252,55 @@ impl SharedMemory {
             _ => None,
         };
         let Some((object, page, anonymous)) = object else { return self.clear(number, &range) };
-        self.put(number, &range, object, page, anonymous);
-        if has(libc::MAP_POPULATE) || has(libc::MAP_LOCKED) {
+        let accessible = protection & PROTECTIONS != 0;
+        let locked = has(libc::MAP_LOCKED) || self.lock_new.contains(&number);
+        self.put(number, &range, New { object, page, accessible, locked, anonymous });
+        if has(libc::MAP_POPULATE) || locked {
             self.populate(number, &pages_of(range.start, populated_bytes(call)));
         }
     }
 
-    fn put(&mut self, number: usize, range: &Range<u64>, object: u64, page: u64, anonymous: bool) {
+    fn put(&mut self, number: usize, range: &Range<u64>, new: New) {
         self.clear(number, range);
         if range.is_empty() {
             return;
         }
+        let New { object, page, accessible, locked, anonymous } = new;
         self.objects.by_number.entry(object).or_insert_with(|| Object { anonymous, ..Object::default() });
         self.objects.mapped(object);
-        self.spaces.entry(number).or_default().insert(range.start, Part { end: range.end, object, page });
+        let part = Part { end: range.end, object, page, accessible, locked };
+        self.spaces.entry(number).or_default().insert(range.start, part);
+    }
+
+    /// Changes what is mapped in `range`.
+    fn change(&mut self, number: usize, range: &Range<u64>, change: impl Fn(&mut Part)) {
+        let Some(parts) = self.spaces.get_mut(&number) else { return };
+        for (start, cut) in within(parts, range) {
+            let mut part = cut;
+            change(&mut part);
+            if (part.accessible, part.locked) == (cut.accessible, cut.locked) {
+                continue;
+            }
+            // So that it does not end in between.
+            self.objects.mapped(part.object);
+            clear(parts, &mut self.objects, &(start..cut.end));
+            parts.insert(start, part);
+        }
+    }
+
+    fn lock(&mut self, number: usize, range: &Range<u64>, now: bool) {
+        self.change(number, range, |part| part.locked = now);
+        if now {
+            self.populate(number, range);
+        }
+    }
+
+    fn locks_new(&mut self, number: usize, locks: bool) {
+        if locks {
+            self.lock_new.insert(number);
+        } else {
+            self.lock_new.remove(&number);
+        }
     }
 
     fn clear(&mut self, number: usize, range: &Range<u64>) {
@@ -274,8 +324,12 @@ impl SharedMemory {
         if !stays {
             self.clear(number, &old);
         }
-        self.put(number, &new, part.object, part.page, false);
+        let Part { object, page, accessible, locked, .. } = part;
+        self.put(number, &new, New { object, page, accessible, locked, anonymous: false });
         self.objects.unmapped(part.object);
+        // What it had moves with it, whether that was there or not.
+        let had = old.end.saturating_sub(old.start);
+        self.populate_locked(number, &(new.start.saturating_add(had)..new.end));
     }
 
     /// `shmdt`: what remains of the segment that was attached at `addr`.
@@ -291,26 +345,35 @@ impl SharedMemory {
         }
     }
 
-    fn of_range(&self, number: usize, range: &Range<u64>) -> Vec<(u64, Range<u64>)> {
+    /// The pages that `range` maps of objects.
+    fn of_range(&self, number: usize, range: &Range<u64>) -> Vec<(Part, Range<u64>)> {
         let parts = self.spaces.get(&number).map(|parts| within(parts, range)).unwrap_or_default();
-        let pages = |(start, part): (u64, Part)| {
-            (part.object, part.page..part.page + ((part.end - start) >> PAGE_SHIFT))
-        };
+        let pages =
+            |(start, part): (u64, Part)| (part, part.page..part.page + ((part.end - start) >> PAGE_SHIFT));
         parts.into_iter().map(pages).collect()
     }
 
+    /// Brings in what may be accessed in `range`.
     fn populate(&mut self, number: usize, range: &Range<u64>) {
-        let mut left = MOST_POPULATED;
-        for (object, pages) in self.of_range(number, range) {
-            let count = (pages.end - pages.start).min(left);
-            left -= count;
-            self.objects.add(object, pages.start..pages.start + count);
+        self.populate_if(number, range, |part| part.accessible);
+    }
+
+    /// Brings in what is locked in `range`, where that is new.
+    fn populate_locked(&mut self, number: usize, range: &Range<u64>) {
+        self.populate_if(number, range, |part| part.accessible && part.locked);
+    }
+
+    fn populate_if(&mut self, number: usize, range: &Range<u64>, is_wanted: impl Fn(&Part) -> bool) {
+        for (part, pages) in self.of_range(number, range) {
+            if is_wanted(&part) {
+                self.objects.add(part.object, pages);
+            }
         }
     }
 
     fn punch(&mut self, number: usize, range: &Range<u64>) {
-        for (object, pages) in self.of_range(number, range) {
-            self.objects.remove(object, pages);
+        for (part, pages) in self.of_range(number, range) {
+            self.objects.remove(part.object, pages);
         }
     }
 }
@@ -349,6 +412,10 @@ mod tests {
 
         fn advise(&mut self, addr: u64, len: u64, advice: i32) {
             self.call(0, libc::SYS_madvise, [addr, len, advice as u64, 0, 0, 0], 0, CallDetail::None);
+        }
+
+        fn lock_all(&mut self, number: usize, flags: i32) {
+            self.call(number, libc::SYS_mlockall, [flags as u64, 0, 0, 0, 0, 0], 0, CallDetail::None);
         }
 
         fn unmap(&mut self, number: usize, addr: u64, len: u64) {
@@ -416,6 +483,56 @@ mod tests {
         assert_eq!(programs.pages(), 186);
         programs.advise(BASE, 100 * PAGE_SIZE, libc::MADV_POPULATE_WRITE);
         assert_eq!(programs.pages(), 226);
+    }
+
+    /// Reservations are locked with all else, and stay empty.
+    #[test]
+    fn only_what_may_be_accessed_is_populated() {
+        let mut programs = Programs::default();
+        let none = [BASE, 1 << 38, 0, (ANONYMOUS | libc::MAP_POPULATE) as u64, u64::MAX, 0];
+        programs.call(0, libc::SYS_mmap, none, BASE, CallDetail::None);
+        assert_eq!(programs.pages(), 0);
+        programs.lock_all(0, libc::MCL_CURRENT);
+        programs.advise(BASE, MIB, libc::MADV_POPULATE_READ);
+        assert_eq!(programs.pages(), 0);
+        let opened = [BASE + MIB, 2 * MIB, 1, 0, 0, 0];
+        programs.call(0, libc::SYS_mprotect, opened, 0, CallDetail::None);
+        assert_eq!(programs.pages(), 0, "only a private one is copied by that");
+        programs.lock_all(0, libc::MCL_CURRENT);
+        assert_eq!(programs.pages(), 512);
+    }
+
+    #[test]
+    fn what_is_mapped_after_all_was_locked_is_populated() {
+        let mut programs = Programs::default();
+        programs.map(0, BASE, MIB, ANONYMOUS);
+        programs.lock_all(0, libc::MCL_FUTURE);
+        assert_eq!(programs.pages(), 0);
+        programs.map(0, BASE + 2 * MIB, MIB, ANONYMOUS);
+        assert_eq!(programs.pages(), 256);
+        let detail = CallDetail::Mapped { start: BASE + 4 * MIB, bytes: MIB };
+        programs.call(0, libc::SYS_shmat, [5, 0, 0, 0, 0, 0], BASE + 4 * MIB, detail);
+        assert_eq!(programs.pages(), 512);
+        // It grows; what was not locked when it was mapped does not come in.
+        let grown = [BASE + 2 * MIB, MIB, 2 * MIB, 1, 0, 0];
+        programs.call(0, libc::SYS_mremap, grown, BASE + 8 * MIB, CallDetail::None);
+        assert_eq!(programs.pages(), 768);
+        programs.call(0, libc::SYS_mremap, [BASE, MIB, 2 * MIB, 1, 0, 0], BASE, CallDetail::None);
+        assert_eq!(programs.pages(), 768);
+        // A child locks nothing, nor does the program after these.
+        programs.0.fork(0, 1);
+        programs.map(1, BASE + 16 * MIB, MIB, ANONYMOUS);
+        for (call, first) in
+            [(libc::SYS_mlockall, libc::MCL_FUTURE | libc::MCL_ONFAULT), (libc::SYS_munlockall, 0)]
+        {
+            programs.lock_all(0, libc::MCL_FUTURE);
+            programs.call(0, call, [first as u64, 0, 0, 0, 0, 0], 0, CallDetail::None);
+            programs.map(0, BASE + 16 * MIB, MIB, ANONYMOUS);
+        }
+        programs.lock_all(0, libc::MCL_FUTURE);
+        programs.0.leave(0);
+        programs.map(0, BASE, MIB, ANONYMOUS);
+        assert_eq!(programs.pages(), 768);
     }
 
     #[test]
