@@ -1,7 +1,7 @@
 //! What a limit must hold beside anonymous memory: shared memory, and what the kernel keeps.
 
 use super::life::{BASE, Invented, PAGE, SECOND};
-use quire_trace::event::{CloneFacts, Event, EventKind, TaskId};
+use quire_trace::event::{CloneFacts, Event, EventKind, Privileges, TaskId};
 use quire_trace::replay::{KernelCosts, LifeSample, ReplayOptions, SwapKind, SwapSpec};
 
 const SHARED: i32 = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
@@ -81,4 +81,69 @@ fn a_limit_must_hold_what_the_kernel_keeps() {
     // Where that was measured, it is as measured.
     let measured = ReplayOptions { beside: Some(20 * PAGE), ..with(250 * PAGE) };
     assert_eq!(program.report(measured).pressure.pages_out, 0);
+}
+
+/// A program that locks what it maps from now on, and maps 200 pages. What was locked never faults, so no
+/// touch of the recording misses it.
+fn locks_what_it_maps(then: impl Fn(&mut Invented)) -> Invented {
+    let mut program = Invented::new("locks");
+    let rights = Privileges { ipc_lock: true, sys_rawio: false };
+    let Event { kind: EventKind::Exec(image), .. } = program.last() else { panic!("it begins with an exec") };
+    (image.privileges, image.start_brk, image.brk) = (rights, BREAK, BREAK);
+    let flags = (libc::MCL_CURRENT | libc::MCL_FUTURE) as u64;
+    program.call(0, libc::SYS_mlockall, [flags, 0, 0, 0, 0, 0], 0);
+    then(&mut program);
+    program
+}
+
+const BREAK: u64 = 0x1000_0000;
+
+#[test]
+fn a_limit_must_hold_private_memory_that_a_call_brings_in() {
+    let ways: [fn(&mut Invented); 5] = [
+        |program| program.map(SECOND, PRIVATE, 200 * PAGE, 0),
+        |program| {
+            program.call(SECOND, libc::SYS_brk, [BREAK + 200 * PAGE, 0, 0, 0, 0, 0], BREAK + 200 * PAGE);
+        },
+        |program| {
+            program.map(SECOND, PRIVATE, 10 * PAGE, 0);
+            let args = [PRIVATE, 10 * PAGE, 200 * PAGE, 1, 0, 0];
+            program.call(SECOND, libc::SYS_mremap, args, PRIVATE);
+        },
+        |program| {
+            program.call(0, libc::SYS_munlockall, [0; 6], 0);
+            program.map(SECOND, PRIVATE, 200 * PAGE, libc::MAP_POPULATE);
+        },
+        |program| {
+            program.call(0, libc::SYS_munlockall, [0; 6], 0);
+            program.map(SECOND, PRIVATE, 200 * PAGE, 0);
+            program.call(SECOND, libc::SYS_mlockall, [libc::MCL_CURRENT as u64, 0, 0, 0, 0, 0], 0);
+        },
+    ];
+    for (way, then) in ways.into_iter().enumerate() {
+        let mut program = locks_what_it_maps(then);
+        // Swap is of no use for what is locked, and full for what is not.
+        let swap = Some(SwapSpec { kind: SwapKind::Ram, bytes: 64 * PAGE });
+        let within = |pages| ReplayOptions { swap: swap.clone(), ..within(pages) };
+        let short = program.report(within(100));
+        assert!(short.does_not_fit.is_some(), "{way}: {:?}", short.processes);
+        let enough = program.report(within(260));
+        assert!(enough.does_not_fit.is_none(), "{way}: {:?}", enough.does_not_fit);
+        assert_eq!(enough.processes[0].mismatches, 0, "{way}");
+    }
+}
+
+/// Shared memory that is locked as it is mapped counts before it is touched.
+#[test]
+fn a_limit_must_hold_shared_memory_that_is_locked_as_it_is_mapped() {
+    let mut program = locks_what_it_maps(|program| {
+        let args = [BASE, 300 * PAGE, 3, SHARED as u64, u64::MAX, 0];
+        program.call(SECOND, libc::SYS_mmap, args, BASE);
+        program.map(SECOND, PRIVATE, 10 * PAGE, 0);
+    });
+    let none = KernelCosts { thread: 0, process: 0, mapping: 0 };
+    let peak = charge_peak(&mut program, none);
+    assert_eq!((peak.shared, peak.anonymous), (300 * PAGE, 10 * PAGE));
+    assert!(program.report(within(250)).does_not_fit.is_some());
+    assert!(program.report(within(400)).does_not_fit.is_none());
 }

@@ -228,15 +228,21 @@ impl Run<'_> {
             return None;
         };
         let files = &mut self.files;
+        let (number, process, program_break) = (task.number, task.process, space.program_break().0);
         let verdict = self.vcpus[cpu].run(|| call::replay(&space, call, files, self.same_settings));
-        self.shared.call(task.number, call, files);
+        self.shared.call(number, call, files);
         if let Some(again) = &mut self.again {
             again.has(self.machine.memory().resident_anonymous());
         }
         if self.how.stop_at.is_some() {
-            self.sites.note(task.number, &space, files, call);
+            self.sites.note(number, &space, files, call);
         }
-        Some((task.process, verdict))
+        drop(space);
+        let succeeded = call.errno().is_none() && matches!(verdict, Verdict::Same);
+        if self.how.limited && succeeded && self.falls_short(event.task, call, program_break) {
+            self.exhausted(process, names::of_form(CallNumber::from_raw(call.number), &call.args));
+        }
+        Some((process, verdict))
     }
 
     /// Counts what a call came to.

@@ -1,6 +1,7 @@
 //! The state of a replay, and one step of it.
 
 mod background;
+mod brought_in;
 mod candidates;
 mod early;
 mod history;

@@ -1,0 +1,96 @@
+//! Calls that bring in what they map or lock, and succeed where memory runs short for that.
+//!
+//! Linux had the memory: what was brought in never faulted, so that no touch of the recording misses it here.
+//! A program that locks what it maps from now on would fit within any limit.
+
+use super::Run;
+use crate::event::{Call, FileKind, TaskId};
+use crate::replay::overlap::{meet, pages_of};
+use quire_arch::VirtAddr;
+use quire_host::HostPlatform;
+use quire_mm::space::{Advice, Error, Space, VmFlags};
+use std::ops::Range;
+
+/// Memory that may be accessed.
+const ACCESSIBLE: VmFlags = VmFlags::READ.union(VmFlags::WRITE).union(VmFlags::EXEC);
+
+impl Run<'_> {
+    /// Whether memory is short for private memory that `call`, which succeeded, brought in on Linux. The
+    /// program break was at `program_break`. What fits is brought in.
+    pub(super) fn falls_short(&self, task: TaskId, call: &Call, program_break: u64) -> bool {
+        let Some(space) = self.task(task).and_then(|task| task.space.clone()) else { return false };
+        let Some(cpu) = self.schedule.cpu_of(task) else { return false };
+        let parts = brought_in(&space, call, program_break);
+        let is_short = || {
+            self.vcpus[cpu].run(|| {
+                parts.iter().any(|(range, advice)| {
+                    let (start, len) = (VirtAddr(range.start), range.end - range.start);
+                    matches!(space.madvise(start, len, *advice), Err(Error::NoFrames(_)))
+                })
+            })
+        };
+        if !is_short() {
+            return false;
+        }
+        // The limit has room for pages of files, but not yet for those that came in with this call.
+        let Some(limit) = &self.how.limit else { return true };
+        limit.set(self.machine.memory(), &self.extra_charge());
+        is_short()
+    }
+}
+
+/// The private memory that `call` brings in, and how.
+fn brought_in(space: &Space<'_, HostPlatform>, call: &Call, program_break: u64) -> Vec<(Range<u64>, Advice)> {
+    let [first, second, third, flags, ..] = call.args;
+    let result = call.result as u64;
+    let future = is_locked(space.locks_future());
+    let is_new = |protection: u64, range: Range<u64>| {
+        let may = |what: i32| protection & what as u64 != 0;
+        let advice = if may(libc::PROT_WRITE) { Advice::PopulateWrite } else { Advice::PopulateRead };
+        let comes_in = !range.is_empty() && (may(libc::PROT_WRITE) || may(libc::PROT_READ));
+        comes_in.then_some((range, advice)).into_iter().collect()
+    };
+    match i64::from(call.number) {
+        libc::SYS_mmap => {
+            let has = |flag: i32| flags & flag as u64 != 0;
+            let private = flags as i32 & libc::MAP_TYPE == libc::MAP_PRIVATE && !has(libc::MAP_HUGETLB);
+            let zeros =
+                has(libc::MAP_ANONYMOUS) || call.file().is_some_and(|file| file.kind == FileKind::Zero);
+            let at_once = future || has(libc::MAP_LOCKED) || has(libc::MAP_POPULATE);
+            if private && zeros && at_once { is_new(third, pages_of(result, second)) } else { Vec::new() }
+        }
+        libc::SYS_brk if future => {
+            let protection = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+            is_new(protection, pages_of(program_break, result.saturating_sub(program_break)))
+        }
+        libc::SYS_mremap if space.figures().locked > 0 => {
+            let (old, new) = (pages_of(first, second), pages_of(result, third));
+            locked_in(space, &(new.start.saturating_add(old.end - old.start)..new.end))
+        }
+        libc::SYS_mprotect | libc::SYS_pkey_mprotect if space.figures().locked > 0 => {
+            locked_in(space, &pages_of(first, second))
+        }
+        libc::SYS_mlockall if first & libc::MCL_CURRENT as u64 != 0 => locked_in(space, &(0..u64::MAX)),
+        _ => Vec::new(),
+    }
+}
+
+fn is_locked(flags: VmFlags) -> bool {
+    flags.contains(VmFlags::LOCKED) && !flags.contains(VmFlags::LOCKONFAULT)
+}
+
+/// The locked private memory in `range` that may be accessed.
+fn locked_in(space: &Space<'_, HostPlatform>, range: &Range<u64>) -> Vec<(Range<u64>, Advice)> {
+    let mut found = Vec::new();
+    space.for_each_mapping(|mapping| {
+        let addrs = mapping.range.start().0..mapping.range.end().0;
+        let private = mapping.file.is_none() && !mapping.flags.contains(VmFlags::SHARED);
+        if private && is_locked(mapping.flags) && mapping.flags.intersects(ACCESSIBLE) && meet(&addrs, range)
+        {
+            let writes = mapping.flags.contains(VmFlags::WRITE);
+            let advice = if writes { Advice::PopulateWrite } else { Advice::PopulateRead };
+            found.push((addrs.start.max(range.start)..addrs.end.min(range.end), advice));
+        }
+    });
+    found
+}
