@@ -196,13 +196,15 @@ fn notes(report: &ReplayReport) {
     let reordered: u64 = report.processes.iter().map(|process| process.reordered).sum();
     if reordered > 0 {
         say(format_args!(
-            "order      {reordered} calls overlapped with calls of other threads, and have Linux's results in another order"
+            "order      {reordered} calls and touches overlapped with calls of other threads, and have Linux's results in another \
+             order"
         ));
     }
     let untried: u64 = report.processes.iter().map(|process| process.untried).sum();
     if untried > 0 {
         say(format_args!(
-            "untried    {untried} calls that differ overlapped with calls of other threads, and not all orders were tried"
+            "untried    {untried} calls and touches that differ overlapped with calls of other threads, and not all orders were \
+             tried"
         ));
     }
     for (name, what) in losses(report.lost, report.unheard) {

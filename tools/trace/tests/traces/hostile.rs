@@ -224,6 +224,34 @@ fn trials_of_orders_cost_what_they_look_at() {
     assert!((10..61).contains(&process.untried), "{process:#?}");
 }
 
+/// A reservation of 256 GiB that nothing may access is locked again and again: nothing comes in.
+#[test]
+fn locks_of_what_may_not_be_accessed_bring_in_nothing() {
+    const SHARED: u64 = 0x10_0000_0000;
+    let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
+    let map = call(libc::SYS_mmap, [SHARED, 256 << 30, 0, flags as u64, u64::MAX, 0], SHARED);
+    let lock = || call(libc::SYS_mlockall, [libc::MCL_CURRENT as u64, 0, 0, 0, 0, 0], 0);
+    let image = EventKind::Exec(Box::new(order::image()));
+    let file = written("locks", [image, map].into_iter().chain((0..20).map(|_| lock())));
+    let options = ReplayOptions { life: true, ..ReplayOptions::default() };
+    let report = Replay::open(&file, options).unwrap().run(&mut |_, _| {}).unwrap();
+    assert!(report.is_good() && report.ram <= 68 * MIB, "{report:?}");
+    assert_eq!(report.life.unwrap().at_charge_peak.shared, 0);
+}
+
+/// Among many changes the orders of a touch are listed, and none is allowed: the windows contradict each other.
+/// That costs, too.
+#[test]
+fn orders_cost_what_it_takes_to_list_them() {
+    let protect = |task, window| Made(task, Some(window), libc::SYS_mprotect, (0, 1), 3, 0);
+    let changes = (0..63).map(|number| protect(if number < 60 { 0 } else { 2 }, (1, 2000)));
+    let refused = (0..6000).map(|_| order::touch(1, 1000, 0, order::NOT_MAPPED));
+    let calls: Vec<Made> = changes.chain([protect(2, (3000, 4000))]).chain(refused).collect();
+    let process = replay_in(order::image(), &calls);
+    assert_eq!((process.mismatches, process.reordered), (6000, 0), "{process:#?}");
+    assert!((1000..6000).contains(&process.untried), "{process:#?}");
+}
+
 /// What a trial does counts, and not only what it leaves: a result for each page of a GiB, and the mappings
 /// that are put back.
 #[test]

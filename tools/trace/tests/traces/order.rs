@@ -50,10 +50,10 @@ fn map(task: u32, window: (u64, u64), pages: (u64, u64)) -> Made {
 /// No call but a touch.
 const TOUCH: i64 = -1;
 const ALLOWED: i64 = 0;
-const NOT_MAPPED: i64 = -(libc::EFAULT as i64);
+pub(crate) const NOT_MAPPED: i64 = -(libc::EFAULT as i64);
 
 /// A thread's write to a page, and what became of it.
-fn touch(task: u32, time_ns: u64, page: u64, result: i64) -> Made {
+pub(crate) fn touch(task: u32, time_ns: u64, page: u64, result: i64) -> Made {
     Made(task, Some((time_ns, time_ns)), TOUCH, (page, 1), 0, result)
 }
 

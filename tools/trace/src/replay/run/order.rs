@@ -88,6 +88,12 @@ impl Order {
         left.is_some()
     }
 
+    /// Whether so much may be spent.
+    fn affords(&mut self, costs: u64) -> bool {
+        self.short |= self.costs < costs;
+        self.costs >= costs
+    }
+
     /// Whether something was not tried since the last call of this because it costs too much, or lies too far
     /// away.
     pub(super) fn was_short(&mut self) -> bool {
@@ -201,9 +207,16 @@ impl Run<'_> {
             self.order.short |= asked.does_much();
             return None;
         };
+        // Not even one trial may be made.
+        if !self.order.affords(TRIAL_COSTS) {
+            return None;
+        }
         let (steps, later) = self.ahead(task, &depends, window, upcoming)?;
         let (earlier, fixed) = self.behind(task, &depends, window);
         let around = Around { later, earlier, fixed };
+        if !self.order.spend(cost_of_listing(&around)) {
+            return None;
+        }
         let (all, more) = candidates(&around);
         self.order.short |= more;
         if all.is_empty() {
@@ -481,6 +494,16 @@ impl Run<'_> {
             _ => {}
         }
     }
+}
+
+/// What it costs to list the orders among these changes: each is held against all of them.
+fn cost_of_listing(around: &Around) -> u64 {
+    /// Changes that are looked at for what a mapping in a trial costs.
+    const LOOKED_AT: u64 = 4;
+    let later = around.later.iter().map(|course| course.places.len()).sum::<usize>();
+    let earlier = around.earlier.iter().map(|course| course.places.len()).sum::<usize>();
+    let places = (later + earlier) as u64;
+    places + places * (places + around.fixed.len() as u64) / LOOKED_AT
 }
 
 /// Whether a change can matter to what depends on this.
