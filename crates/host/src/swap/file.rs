@@ -163,6 +163,11 @@ impl<F: PagingFormat> FileDevice<F> {
     pub fn engine(&self) -> Engine {
         self.engine
     }
+
+    /// Whether it has all these slots.
+    fn has(&self, slot: u64, count: u64) -> bool {
+        slot.checked_add(count).is_some_and(|end| end <= self.slots)
+    }
 }
 
 /// Opens the file for this process alone, and reads its header.
@@ -216,7 +221,7 @@ impl<F: PagingFormat> SwapDevice<HostPlatform<F>> for FileDevice<F> {
             // The frames are of the machine of `memory`, and the transfer would be to this one's.
             return Submitted::Done(Err(DeviceError::Io));
         }
-        if io.slot.checked_add(u64::from(io.pages)).is_none_or(|end| end > self.slots) {
+        if !self.has(io.slot, u64::from(io.pages)) {
             return Submitted::Done(Err(DeviceError::OutOfRange));
         }
         if io.pages == 0 {
@@ -233,10 +238,13 @@ impl<F: PagingFormat> SwapDevice<HostPlatform<F>> for FileDevice<F> {
 
     fn reap(
         &self,
-        _: DeviceMemory<'_, HostPlatform<F>>,
+        memory: DeviceMemory<'_, HostPlatform<F>>,
         done: &mut dyn FnMut(PageIo, Result<(), DeviceError>),
     ) {
-        self.shared.reap(done);
+        // Each completion is told once, and the other machine would wait for it for ever.
+        if self.is_of(memory) {
+            self.shared.reap(done);
+        }
     }
 
     fn has_done(&self) -> bool {
@@ -251,12 +259,15 @@ impl<F: PagingFormat> SwapDevice<HostPlatform<F>> for FileDevice<F> {
         self.shared.wait_until_idle();
     }
 
-    fn discard(&self, _memory: DeviceMemory<'_, HostPlatform<F>>, slot: u64, count: u64) {
+    fn discard(&self, memory: DeviceMemory<'_, HostPlatform<F>>, slot: u64, count: u64) {
+        // What is none of its slots is the header, or belongs to what is behind it.
+        if !self.is_of(memory) || !self.has(slot, count) || count == 0 {
+            return;
+        }
         let page = PAGE as u64;
-        let Some(bytes) = count.checked_mul(page).filter(|bytes| *bytes > 0) else { return };
         let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         // Only a hint: what cannot be discarded stays in the file.
-        let _ = rustix::fs::fallocate(&self.shared.file, how, (slot + 1) * page, bytes);
+        let _ = rustix::fs::fallocate(&self.shared.file, how, (slot + 1) * page, count * page);
     }
 }
 

@@ -278,6 +278,57 @@ fn requests_of_another_machine_are_refused() {
     });
 }
 
+/// Hazard: a machine takes the completions of another one, whose threads wait for them for ever.
+#[test]
+fn completions_are_told_to_the_machine_that_asked_for_them() {
+    with_engines(1, |machine, _, device| {
+        let other = self::machine();
+        let frames = Frames::new(machine, 1);
+        let request = io(Direction::Read, 0, frames.first, 1);
+        assert_eq!(submit(machine, device, request), Submitted::Begun);
+        wait(machine, device);
+        let none = &mut |io, result| panic!("{io:?}: {result:?}");
+        device.reap(DeviceMemory::new(other.memory().frames()), none);
+        let mut told = 0;
+        device.reap(DeviceMemory::new(machine.memory().frames()), &mut |io, result| {
+            assert_eq!((io, result), (request, Ok(())));
+            told += 1;
+        });
+        assert_eq!(told, 1);
+    });
+}
+
+/// Hazard: a discard of what is none of its slots makes a hole in the header, or behind the device, or a panic.
+#[test]
+fn discards_outside_the_device_change_nothing() {
+    with_engines(4, |machine, file, device| {
+        let frames = Frames::new(machine, 1);
+        frames.fill(0, 5);
+        for slot in [0, SLOTS - 1] {
+            assert_eq!(finish(machine, device, io(Direction::Write, slot, frames.at(0), 1)), Ok(()));
+        }
+        // What is behind it, in a file that has grown.
+        let end = (SLOTS + 1) * PAGE as u64;
+        File::options().write(true).open(&file.0).unwrap().write_all_at(&[7; PAGE], end).unwrap();
+        let before = fs::read(&file.0).unwrap();
+        let memory = DeviceMemory::new(machine.memory().frames());
+        for slot in [u64::MAX, u64::MAX - 1, SLOTS, SLOTS - 1, 0] {
+            for count in [2, SLOTS + 1, 1 << 52, u64::MAX] {
+                if slot.checked_add(count).is_none_or(|end| end > SLOTS) {
+                    device.discard(memory, slot, count);
+                }
+            }
+        }
+        [u64::MAX, SLOTS].into_iter().for_each(|slot| device.discard(memory, slot, 1));
+        let other = self::machine();
+        device.discard(DeviceMemory::new(other.memory().frames()), 0, 1);
+        assert!(fs::read(&file.0).unwrap() == before, "a hole");
+        device.discard(memory, 0, 1);
+        assert_eq!(finish(machine, device, io(Direction::Read, 0, frames.at(0), 1)), Ok(()));
+        assert_eq!(frames.byte(0), 0);
+    });
+}
+
 /// A device that is dropped with work under way finishes it.
 #[test]
 fn dropping_the_device_completes_all_requests() {

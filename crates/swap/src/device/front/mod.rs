@@ -531,7 +531,9 @@ impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for CompressedCache<P, D> {
     }
 
     fn discard(&self, memory: DeviceMemory<'_, P>, slot: u64, count: u64) {
-        self.behind.discard(memory, slot, count);
+        if self.own(memory).is_some() {
+            self.behind.discard(memory, slot, count);
+        }
     }
 
     fn compact(&self, memory: DeviceMemory<'_, P>, wanted: u64) -> u64 {
