@@ -24,8 +24,9 @@ impl<P: Platform> Swap<P> {
     /// Nothing names the slots yet. The caller holds the folio lock and a reference; the folio is not in the
     /// cache. `memcg` is the memcg that it is charged to.
     ///
-    /// If slots run out, a freed cluster is discarded, or slots held only by the cache are reclaimed. May
-    /// free folios and sleep, so the caller holds no spin lock.
+    /// If slots run out, a freed cluster is discarded, or slots held only by the cache are reclaimed; and a
+    /// single page waits for clusters that other threads discard. May free folios and sleep, so the caller
+    /// holds no spin lock.
     ///
     /// # Errors
     ///
@@ -48,6 +49,9 @@ impl<P: Platform> Swap<P> {
                 found = self.try_devices(wanted);
             }
         }
+        if found == Err(NoSlots::Full) && wanted.order == Order::ZERO {
+            found = self.look_beside_discards(wanted);
+        }
         if found == Err(NoSlots::NoMemory) {
             self.frames().drain_all_in_portions();
             found = self.try_devices(wanted);
@@ -56,6 +60,23 @@ impl<P: Platform> Swap<P> {
             self.uncharge_slots(memcg, wanted.order.pages());
         }
         found
+    }
+
+    /// Looks for a slot once more if other threads may have discarded clusters since, and while they do: else
+    /// the last free slots look as if they were none, for as long as the device takes.
+    #[cold]
+    fn look_beside_discards(&self, wanted: Wanted) -> Result<SlotId, NoSlots> {
+        for _ in 0..ATTEMPTS {
+            let Some(ended) = self.discards.ended() else { break };
+            let found = self.try_devices(wanted);
+            if found != Err(NoSlots::Full) {
+                return found;
+            }
+            if !self.discard_one() && !self.wait_for_discard(ended) {
+                break;
+            }
+        }
+        Err(NoSlots::Full)
     }
 
     /// Discards one freed cluster, if there is any: that is enough for a folio, and this thread waits for the
@@ -243,12 +264,15 @@ impl<P: Platform> Swap<P> {
 #[allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 mod tests {
     use super::*;
-    use crate::device::testing::{Machine, TEST, frames, run_on};
+    use crate::device::testing::{Machine, TEST, at_the_next_wait, frames, run_on};
     use crate::{DeviceFlags, DeviceMemory, PageIo, Submitted, SwapDevice, SwapOnOptions, SwapTechnique};
     use quire_frame::{AllocRequest, Kind, PcpTechnique};
     use quire_memcg::Memcgs;
     use std::boxed::Box;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::atomic::AtomicBool;
     use std::sync::{Arc, Mutex, OnceLock};
+    use std::thread;
 
     /// The test's part of a device of one cluster.
     #[derive(Default)]
@@ -257,6 +281,12 @@ mod tests {
         /// A folio that wants a slot while the cluster is being discarded, and what it got.
         wanting: Mutex<Option<Pfn>>,
         found: Mutex<Option<Result<SlotId, NoSlots>>>,
+        /// Whether a discard lasts until `goes_on`, and whether one was begun.
+        lasts: AtomicBool,
+        is_begun: AtomicBool,
+        goes_on: AtomicBool,
+        /// Whether the device panics in the next discard.
+        panics: AtomicBool,
     }
 
     struct OneCluster(Arc<Watch>);
@@ -279,6 +309,12 @@ mod tests {
         }
 
         fn discard(&self, _: DeviceMemory<'_, Machine>, _: u64, _: u64) {
+            let Watch { lasts, is_begun, goes_on, panics, .. } = &*self.0;
+            assert!(!panics.swap(false, Ordering::Relaxed), "as a test wants it");
+            is_begun.store(true, Ordering::Relaxed);
+            while lasts.load(Ordering::Relaxed) && !goes_on.load(Ordering::Relaxed) {
+                thread::yield_now();
+            }
             let Some(&swap) = self.0.swap.get() else { return };
             let Some(head) = self.0.wanting.lock().unwrap().take() else { return };
             // As if this CPU had taken the number from CPU 0 when that still had the cluster, and only now
@@ -286,7 +322,9 @@ mod tests {
             let mut hints = swap.device(0).unwrap().all_hints();
             hints.next().unwrap().store(0, Ordering::Relaxed);
             let _lock = swap.frames().try_lock_folio(head).unwrap();
-            *self.0.found.lock().unwrap() = Some(swap.add_folio(head, 0));
+            // `add_folio` waits for the end of this.
+            let wanted = Wanted { head, order: Order::ZERO };
+            *self.0.found.lock().unwrap() = Some(swap.try_devices(wanted));
         }
     }
 
@@ -300,7 +338,7 @@ mod tests {
     /// A machine with such a device, which wants discards.
     fn swap_on(watch: &Arc<Watch>) -> &'static Swap<Machine> {
         run_on(0);
-        let memcgs = Memcgs::new(frames(&[(0, 4096)], 2, PcpTechnique::All)).unwrap();
+        let memcgs = Memcgs::new(frames(&[(0, 4096)], 3, PcpTechnique::All)).unwrap();
         let swap: &'static Swap<Machine> = Box::leak(Box::new(Swap::new(memcgs, SwapTechnique::All)));
         let options = SwapOnOptions { discard: true, ..SwapOnOptions::default() };
         swap.swapon(OneCluster(Arc::clone(watch)), options).unwrap();
@@ -320,25 +358,70 @@ mod tests {
         assert_eq!(swap.device(0).unwrap().used.load(Ordering::Relaxed), 1);
     }
 
+    /// Gives the folio slots, on this CPU.
+    fn add(swap: &Swap<Machine>, cpu: usize, head: Pfn) -> Result<SlotId, NoSlots> {
+        run_on(cpu);
+        let _lock = swap.frames().try_lock_folio(head).unwrap();
+        swap.add_folio(head, 0)
+    }
+
+    /// The only cluster is empty again, but not discarded. CPU 0 has it.
+    fn leave_to_discard(swap: &Swap<Machine>) {
+        let head = folio(swap, Order::ZERO);
+        add(swap, 0, head).unwrap();
+        let _lock = swap.frames().try_lock_folio(head).unwrap();
+        assert!(swap.remove_unnamed(head));
+    }
+
+    /// Hazard: while a thread discards the last free cluster no other one finds a slot: programs are killed
+    /// with swap free.
+    #[test]
+    fn a_page_waits_for_the_discard_of_the_last_free_cluster() {
+        let watch = Arc::<Watch>::default();
+        let swap = swap_on(&watch);
+        leave_to_discard(swap);
+        watch.lasts.store(true, Ordering::Relaxed);
+        let [first, second] = [(); 2].map(|()| folio(swap, Order::ZERO));
+        thread::scope(|scope| {
+            scope.spawn(|| assert!(add(swap, 1, first).is_ok()));
+            scope.spawn(|| {
+                while !watch.is_begun.load(Ordering::Relaxed) {
+                    thread::yield_now();
+                }
+                let goes_on = Arc::clone(&watch);
+                at_the_next_wait(move || goes_on.goes_on.store(true, Ordering::Relaxed));
+                let found = add(swap, 2, second);
+                watch.goes_on.store(true, Ordering::Relaxed);
+                assert!(found.is_ok(), "{found:?}");
+            });
+        });
+        assert_eq!(swap.device(0).unwrap().used.load(Ordering::Relaxed), 2);
+    }
+
+    /// Hazard: the device panics in a discard. The cluster is on no list for ever, and threads wait for it.
+    #[test]
+    fn a_cluster_is_free_after_a_discard_that_panics() {
+        let watch = Arc::<Watch>::default();
+        let swap = swap_on(&watch);
+        leave_to_discard(swap);
+        watch.panics.store(true, Ordering::Relaxed);
+        let [first, second] = [(); 2].map(|()| folio(swap, Order::ZERO));
+        assert!(catch_unwind(AssertUnwindSafe(|| add(swap, 1, first))).is_err());
+        at_the_next_wait(|| panic!("it waits for a discard that does not end"));
+        assert!(add(swap, 2, second).is_ok());
+    }
+
     /// Hazard: a CPU that takes clusters from others puts one on a list while it is discarded: what is
     /// written there meanwhile is lost.
     #[test]
     fn a_cluster_that_is_being_discarded_stays_off_the_lists() {
         let watch = Arc::default();
         let swap = swap_on(&watch);
-        let head = folio(swap, Order::ZERO);
-        {
-            let _lock = swap.frames().try_lock_folio(head).unwrap();
-            swap.add_folio(head, 0).unwrap();
-            assert!(swap.remove_unnamed(head));
-        }
+        leave_to_discard(swap);
         *watch.wanting.lock().unwrap() = Some(folio(swap, Order::ZERO));
         watch.swap.set(swap).ok().unwrap();
         // Another CPU takes the cluster, which is empty: it has to be discarded first.
-        run_on(1);
-        let last = folio(swap, Order::ZERO);
-        let _lock = swap.frames().try_lock_folio(last).unwrap();
-        assert!(swap.add_folio(last, 0).is_ok(), "it gets a slot after the discard");
+        assert!(add(swap, 1, folio(swap, Order::ZERO)).is_ok(), "it gets a slot after the discard");
         assert_eq!(*watch.found.lock().unwrap(), Some(Err(NoSlots::Full)), "a slot that is being discarded");
         assert_eq!(swap.device(0).unwrap().used.load(Ordering::Relaxed), 1);
     }

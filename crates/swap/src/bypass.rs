@@ -9,8 +9,9 @@ use quire_arch::Platform;
 
 impl<P: Platform> Swap<P> {
     /// Begins to read the page of `slot`, bypassing the cache. False if the cache has it, another thread does
-    /// the same, nothing names the slot, or it has no word of its own. Until [`end_bypass`](Self::end_bypass)
-    /// the slot is not freed, and no thread can insert a folio for it.
+    /// the same, nothing names the slot, or it has no word of its own and there is no memory for one: never
+    /// with the technique that bypasses, whose clusters have words for all slots. Until
+    /// [`end_bypass`](Self::end_bypass) the slot is not freed, and no thread can insert a folio for it.
     pub fn try_begin_bypass(&self, slot: SlotId) -> bool {
         let begun = self.with_cluster(slot, |held, at| {
             let unit = held.guard.unit(at);

@@ -17,12 +17,13 @@
 //!   separate lookup and removal of shadows.
 //! - `devices`: the devices in use, and their metadata in RAM.
 //! - `held`: a locked cluster, with all that is needed to change it.
+//! - `discard`: discarding free clusters, and waiting for another thread that does.
 //! - `allocate`: allocating a folio's slots.
 //! - `audit`: the audit of swap: everything recounted, on a quiet machine.
 //! - `cache`: the swap cache: which page has which slot, decided under the cluster's lock.
 //! - `counts`: how many page-table entries name a slot.
 //! - `io`: reading and writing folios of the cache.
-//! - `reclaim`: freeing slots whose pages only the cache holds, and discarding free clusters.
+//! - `reclaim`: freeing slots whose pages only the cache holds, and compacting devices in RAM.
 //! - `swapoff`: removing a device.
 //! - `zeros`: zero-filled pages.
 
@@ -40,6 +41,7 @@ mod cluster;
 mod counts;
 mod device;
 mod devices;
+mod discard;
 mod error;
 mod held;
 mod io;
@@ -71,6 +73,7 @@ pub use technique::SwapTechnique;
 use core::fmt;
 use core::ptr;
 use devices::{Device, Registry};
+use discard::Discards;
 use quire_arch::{LockClass, Platform};
 use quire_frame::Frames;
 use quire_memcg::Memcgs;
@@ -102,6 +105,7 @@ pub struct Swap<P: Platform> {
     turn: AtomicU32,
     /// Devices in use.
     on: AtomicU32,
+    discards: Discards,
     registry: SpinLock<Registry, P>,
 }
 
@@ -117,6 +121,7 @@ impl<P: Platform> Swap<P> {
             order: core::array::from_fn(|_| AtomicU8::new(0)),
             turn: AtomicU32::new(0),
             on: AtomicU32::new(0),
+            discards: Discards::new(),
             registry: SpinLock::new(LockClass::SwapDevices, Registry::new()),
         }
     }

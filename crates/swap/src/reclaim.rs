@@ -1,10 +1,7 @@
-//! Freeing slots that are not needed: those whose pages only the cache holds. Also discarding free clusters.
+//! Freeing slots that are not needed: those whose pages only the cache holds. Also compacting devices in RAM.
 
 use crate::Swap;
 use crate::cluster::CLUSTER_SLOTS;
-use crate::device::DeviceFlags;
-use crate::held::Held;
-use crate::lists::ListId;
 use crate::slot::{MAX_DEVICES, SlotId};
 use quire_arch::{Pfn, Platform};
 use quire_frame::VmEvent;
@@ -31,33 +28,6 @@ impl<P: Platform> Swap<P> {
             freed += said.min(freed_so_far().wrapping_sub(before)).min(wanted - freed);
         }
         freed
-    }
-
-    /// Discards up to `most` freed clusters, first those of the devices that are filled first, and returns
-    /// how many. Sleeps if a device does, which takes a while for each.
-    pub fn discard_free_clusters(&self, most: u32) -> u32 {
-        let mut told = 0;
-        for rank in &self.order {
-            let Some(index) = rank.load(Ordering::Relaxed).checked_sub(1) else { break };
-            let Some(device) = self.use_device(usize::from(index)) else { continue };
-            if !device.flags.contains(DeviceFlags::DISCARD) || !device.discard {
-                continue;
-            }
-            while told < most {
-                let popped = {
-                    let _pin = self.platform().pin();
-                    device.lists.lock().pop_to_discard(|index| device.cluster(index))
-                };
-                let Some(cluster) = popped else { break };
-                // No slot of it is allocated before it is on a list again.
-                let first = u64::from(cluster) * u64::from(CLUSTER_SLOTS);
-                device.backing().discard(self.device_memory(), first, u64::from(device.slots_of(cluster)));
-                let pin = self.platform().pin();
-                Held::lock(self, &pin, &device, cluster).move_to(ListId::Free, true);
-                told += 1;
-            }
-        }
-        told
     }
 
     /// Removes folios from the cache whose slots nothing names, unless another thread uses them. Returns the

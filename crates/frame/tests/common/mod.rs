@@ -291,6 +291,9 @@ unsafe impl Platform for Machine {
     }
 
     fn park(&self, _key: usize, _still: &mut dyn FnMut() -> bool) {
+        if let Some(wait) = WAIT.take() {
+            wait();
+        }
         std::thread::yield_now();
     }
 

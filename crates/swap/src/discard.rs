@@ -1,0 +1,102 @@
+//! Discarding free clusters, and waiting for another thread that does.
+
+use crate::Swap;
+use crate::cluster::CLUSTER_SLOTS;
+use crate::device::DeviceFlags;
+use crate::devices::Device;
+use crate::held::Held;
+use crate::lists::ListId;
+use core::ptr;
+use quire_arch::Platform;
+use quire_sync::atomic::{AtomicU64, Ordering};
+
+/// Discards of clusters, of all devices together.
+#[derive(Debug)]
+pub(crate) struct Discards {
+    begun: AtomicU64,
+    ended: AtomicU64,
+}
+
+impl Discards {
+    pub(crate) fn new() -> Self {
+        Self { begun: AtomicU64::new(0), ended: AtomicU64::new(0) }
+    }
+
+    /// How many have ended; `None` if none was ever begun.
+    pub(crate) fn ended(&self) -> Option<u64> {
+        // Acquire: pairs with the release of the end.
+        let ended = self.ended.load(Ordering::Acquire);
+        (self.begun.load(Ordering::Relaxed) > 0).then_some(ended)
+    }
+
+    fn key(&self) -> usize {
+        ptr::from_ref(self).addr()
+    }
+}
+
+/// A cluster that this thread discards. No slot of it is allocated before this is dropped: also where the
+/// device panics.
+struct Discarding<'s, P: Platform> {
+    swap: &'s Swap<P>,
+    device: &'s Device<P>,
+    cluster: u32,
+}
+
+impl<P: Platform> Drop for Discarding<'_, P> {
+    fn drop(&mut self) {
+        let platform = self.swap.platform();
+        {
+            let pin = platform.pin();
+            Held::lock(self.swap, &pin, self.device, self.cluster).move_to(ListId::Free, true);
+        }
+        // Release: a thread that sees this finds the cluster on its list.
+        self.swap.discards.ended.fetch_add(1, Ordering::Release);
+        platform.unpark(self.swap.discards.key());
+    }
+}
+
+impl<P: Platform> Swap<P> {
+    /// Discards up to `most` freed clusters, first those of the devices that are filled first, and returns
+    /// how many. Sleeps if a device does, which takes a while for each.
+    pub fn discard_free_clusters(&self, most: u32) -> u32 {
+        let mut told = 0;
+        for rank in &self.order {
+            let Some(index) = rank.load(Ordering::Relaxed).checked_sub(1) else { break };
+            let Some(device) = self.use_device(usize::from(index)) else { continue };
+            if !device.flags.contains(DeviceFlags::DISCARD) || !device.discard {
+                continue;
+            }
+            while told < most {
+                let Some(discarding) = self.begin_discard(&device) else { break };
+                let first = u64::from(discarding.cluster) * u64::from(CLUSTER_SLOTS);
+                let slots = u64::from(device.slots_of(discarding.cluster));
+                device.backing().discard(self.device_memory(), first, slots);
+                told += 1;
+            }
+        }
+        told
+    }
+
+    fn begin_discard<'s>(&'s self, device: &'s Device<P>) -> Option<Discarding<'s, P>> {
+        let _pin = self.platform().pin();
+        let mut lists = device.lists.lock();
+        let cluster = lists.pop_to_discard(|index| device.cluster(index))?;
+        // Under the lock of the lists: a thread that does not find the cluster there sees this.
+        self.discards.begun.fetch_add(1, Ordering::Relaxed);
+        Some(Discarding { swap: self, device, cluster })
+    }
+
+    /// If other threads discard clusters, sleeps until more discards than `ended` have ended, and returns
+    /// true. Not pinned, and no lock is held that a discard needs.
+    pub(crate) fn wait_for_discard(&self, ended: u64) -> bool {
+        let Discards { begun, ended: now } = &self.discards;
+        let mut still = || now.load(Ordering::Acquire) == ended;
+        if still() && begun.load(Ordering::Relaxed) == ended {
+            return false;
+        }
+        while still() {
+            self.platform().park(self.discards.key(), &mut still);
+        }
+        true
+    }
+}
