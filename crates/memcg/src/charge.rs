@@ -236,6 +236,14 @@ impl<P: Platform> Memcgs<P> {
         Ok(())
     }
 
+    /// Charges `pages` of swap to the memcg whatever the limits: for what was charged elsewhere before. The
+    /// caller keeps the memcg, as for [`try_charge`](Self::try_charge).
+    pub fn charge_swap_anyway(&self, id: MemcgId, pages: u64) {
+        for memcg in self.up(id) {
+            memcg.swap.add(pages);
+        }
+    }
+
     /// Uncharges `pages` of swap from the memcg.
     pub fn uncharge_swap(&self, id: MemcgId, pages: u64) {
         for memcg in self.up(id) {

@@ -17,8 +17,8 @@ impl<P: Platform> Swap<P> {
     }
 
     /// Frees a slot that is still as [`zeros`](Self::zeros) said, charged to `memcg`, and returns its shadow:
-    /// the one entry that names it is about to lead to a zeroed page that is charged to that memcg. None if
-    /// it is not; nothing has changed. The caller holds the lock of the table that the entry is in.
+    /// the one entry that names it is about to lead to a zeroed page. None if it is not; nothing has
+    /// changed. The caller holds the lock of the table that the entry is in.
     pub fn take_zeros(&self, slot: SlotId, memcg: u16) -> Option<Option<Shadow>> {
         self.with_cluster(slot, |held, at| {
             let word = held.zeros(at).filter(|word| word.memcg() == Some(memcg))?;

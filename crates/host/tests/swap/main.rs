@@ -17,6 +17,7 @@ mod paging;
 mod partly_mapped;
 mod protection;
 mod refault;
+mod removed_memcg;
 mod slow_device;
 mod swap_counters;
 mod swap_errors;

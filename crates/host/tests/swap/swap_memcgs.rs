@@ -13,7 +13,7 @@ fn swapon(machine: &Machine, slots: u64) {
 }
 
 /// A memcg with limits in pages.
-fn memcg(machine: &Machine, name: &str, limits: &[(Limit, u64)]) -> MemcgId {
+pub(crate) fn memcg(machine: &Machine, name: &str, limits: &[(Limit, u64)]) -> MemcgId {
     let memcgs = machine.memory().memcgs();
     let memcg = memcgs.create(MemcgId::ROOT, name).unwrap();
     for &(limit, pages) in limits {
@@ -22,7 +22,7 @@ fn memcg(machine: &Machine, name: &str, limits: &[(Limit, u64)]) -> MemcgId {
     memcg
 }
 
-fn space_in<'m>(machine: &'m Machine, memcg: MemcgId) -> HostSpace<'m> {
+pub(crate) fn space_in<'m>(machine: &'m Machine, memcg: MemcgId) -> HostSpace<'m> {
     let space = create_space(machine);
     space.set_memcg(memcg).unwrap();
     space
@@ -44,7 +44,7 @@ fn fill(
 }
 
 /// Pages charged, without the stock of the CPUs.
-fn usage(machine: &Machine, memcg: MemcgId) -> u64 {
+pub(crate) fn usage(machine: &Machine, memcg: MemcgId) -> u64 {
     let memcgs = machine.memory().memcgs();
     memcgs.drain_stocks(&machine.memory().platform().pin());
     memcgs.usage(memcg)

@@ -12,11 +12,12 @@ use quire_pagetable::{LockedTable, MemoryCore, Tables};
 use quire_swap::SlotId;
 use quire_sync::atomic::raw::Ordering;
 
-/// A zeroed frame for an entry, charged to the memcg of its slot. It is freed if it is not needed.
+/// A zeroed frame for an entry, charged for its slot. It is freed if it is not needed.
 pub struct Zeros<'s, 'p, P: Platform> {
     memory: &'s MemoryCore<P>,
     pin: &'s Pin<'p, P>,
     slot: SlotId,
+    /// The slot's.
     memcg: MemcgId,
     frame: Option<Pfn>,
 }
@@ -53,12 +54,13 @@ impl<P: Platform> VmFault<'_, P> {
         let seen = MemcgId::from_bits(memory.swap().zeros(slot)?);
         let frames = memory.frames();
         let frame = frames.allocate(pin, AllocRequest::anonymous().kind(Kind::Anonymous)).ok()?;
-        let Ok(memcg) = SwapIn::new(memory).charge_for_slot(pin, (slot, seen), Order::ZERO) else {
+        let swap_in = SwapIn::new(memory, &self.space.tables);
+        let Ok(memcgs) = swap_in.charge_for_slot(pin, (slot, seen), Order::ZERO) else {
             memory.memcgs().release_unused(pin, frame, Order::ZERO);
             return None;
         };
-        frames.known(frame).as_folio().set_memcg(memcg.get());
-        Some(Zeros { memory, pin, slot, memcg, frame: Some(frame) })
+        frames.known(frame).as_folio().set_memcg(memcgs.charged.get());
+        Some(Zeros { memory, pin, slot, memcg: memcgs.of_slot, frame: Some(frame) })
     }
 
     /// Maps the frame in place of entry `index`, if that still names the slot, and the slot is unchanged.
@@ -84,7 +86,7 @@ impl<P: Platform> VmFault<'_, P> {
         tables.space().residency.anonymous_mapped(1);
         // Under the lock: the page cannot be unmapped before it is on a list.
         memory.swap().count_pages(frame, VmEvent::SwpinZero, MemcgStat::SwpinZero);
-        SwapIn::new(memory).note_major(zeros.pin, frame, shadow);
+        SwapIn::new(memory, tables.space()).note_major(zeros.pin, frame, shadow);
         true
     }
 }

@@ -17,7 +17,7 @@ pub enum Ahead {
     Wanted,
 }
 
-impl<P: Platform> SwapIn<'_, P> {
+impl<P: Platform> SwapIn<'_, '_, P> {
     /// Starts reading the folio of `slot`, of the largest of `orders` that can be allocated, or of order 0;
     /// the slot is a multiple of the largest. Returns how many pages this covers, or what is short.
     pub fn begin_ahead(

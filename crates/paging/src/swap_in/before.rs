@@ -17,7 +17,7 @@ use quire_swap::SlotId;
 /// How long a loser sleeps, in nanoseconds: a tick of a kernel at 1000 Hz.
 const TICK: u64 = 1_000_000;
 
-impl<'s, P: Platform> SwapIn<'s, P> {
+impl<'s, P: Platform> SwapIn<'s, '_, P> {
     /// Whether the page of `slot` is read without the cache: no other entry names it, and the device is
     /// synchronous.
     pub(super) fn may_bypass(self, slot: SlotId) -> bool {
@@ -52,10 +52,12 @@ impl<'s, P: Platform> SwapIn<'s, P> {
             self.memory.memcgs().release_folio(head);
             return Ok(None);
         };
-        // The slot was charged to this memcg before it was busy, and is charged to no other while it is.
-        let memcg_now = MemcgId::from_bits(swap.memcg_of(slot));
-        self.settle_charge(Order::ZERO, charged, memcg_now);
-        self.memory.frames().known(head).as_folio().set_memcg(memcg_now.get());
+        // The slot is charged to no other memcg while it is busy.
+        let of_slot = MemcgId::from_bits(swap.memcg_of(slot));
+        if !self.memory.memcgs().is_removed(of_slot) {
+            self.settle_charge(Order::ZERO, charged, of_slot);
+            self.memory.frames().known(head).as_folio().set_memcg(of_slot.get());
+        }
         self.note_major(&self.memory.platform().pin(), head, swap.shadow_of(slot));
         let then = Cell::new(CacheFate::PastCache);
         let held =

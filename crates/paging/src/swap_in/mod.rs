@@ -24,37 +24,47 @@ use quire_arch::{Order, Pfn, Pin, Platform};
 use quire_frame::OwnerWord;
 use quire_frame::{AllocError, AllocRequest, FolioCounter, FrameFlags, Kind, VmEvent};
 use quire_memcg::{MemcgId, MemcgStat, OverLimit};
-use quire_pagetable::MemoryCore;
+use quire_pagetable::{MemoryCore, SpaceTables};
 use quire_swap::{DeviceError, Inserted, IoState, Seen, Shadow, SlotId};
 use quire_thp::OrderSet;
 
-/// Brings folios into the swap cache.
-pub struct SwapIn<'s, P: Platform> {
+/// Brings folios into the swap cache, for a program.
+pub struct SwapIn<'s, 'p, P: Platform> {
     memory: &'s MemoryCore<P>,
+    space: &'p SpaceTables,
 }
 
-impl<P: Platform> Clone for SwapIn<'_, P> {
+impl<P: Platform> Clone for SwapIn<'_, '_, P> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<P: Platform> Copy for SwapIn<'_, P> {}
+impl<P: Platform> Copy for SwapIn<'_, '_, P> {}
 
-impl<'s, P: Platform> SwapIn<'s, P> {
-    /// Of the machine that `memory` belongs to.
-    pub fn new(memory: &'s MemoryCore<P>) -> Self {
-        Self { memory }
+impl<'s, 'p, P: Platform> SwapIn<'s, 'p, P> {
+    /// Of the machine that `memory` belongs to, for the program in `space`.
+    pub fn new(memory: &'s MemoryCore<P>, space: &'p SpaceTables) -> Self {
+        Self { memory, space }
     }
 }
 
-impl<P: Platform> fmt::Debug for SwapIn<'_, P> {
+impl<P: Platform> fmt::Debug for SwapIn<'_, '_, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SwapIn").finish_non_exhaustive()
     }
 }
 
-impl<'s, P: Platform> SwapIn<'s, P> {
+/// The memcgs of a folio that is to be swapped in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ForSlot {
+    /// The one that the folio is charged to.
+    pub(crate) charged: MemcgId,
+    /// The one that the slot is charged to.
+    pub(crate) of_slot: MemcgId,
+}
+
+impl<'s, P: Platform> SwapIn<'s, '_, P> {
     /// Brings what `wanted` names into the cache. `None` if the caller has to look it up again. The caller is
     /// not pinned and holds no locks but those of mappings.
     #[cold]
@@ -152,7 +162,7 @@ impl<'s, P: Platform> SwapIn<'s, P> {
     }
 
     /// A folio of `order` for what is in a slot, and the memcg that it is charged to: that of the slot, which
-    /// was seen before. `None` where there is no folio of an order above 0.
+    /// was seen before, if it was not removed. `None` where there is no folio of an order above 0.
     fn new_swap_folio(
         self,
         order: Order,
@@ -180,7 +190,7 @@ impl<'s, P: Platform> SwapIn<'s, P> {
             self.memory.frames().allocate(&pin, request).map_err(|cause| (cause, Need::Frames(order)))?;
         self.init_unmapped(head);
         let memcg = match self.charge_for_slot(&pin, slot, order) {
-            Ok(memcg) => memcg,
+            Ok(for_slot) => for_slot.charged,
             Err(over) => {
                 self.memory.memcgs().release_unused(&pin, head, order);
                 if order > Order::ZERO {
@@ -201,21 +211,25 @@ impl<'s, P: Platform> SwapIn<'s, P> {
         Ok((head, memcg))
     }
 
-    /// Charges a folio to the memcg of `slot`, which was `seen`, and returns the current one: since then the
-    /// slot may have been freed, and its memcg may have been removed. The slot keeps its memcg, and the
-    /// section keeps the number.
+    /// Charges a folio to the memcg of `slot`, which was `seen`: not to that, since the slot may have been
+    /// freed, but to the current one. The slot keeps its memcg, and the section keeps the number. As in Linux
+    /// the program's is charged where the slot's was removed: it would be kept for as long as the page is
+    /// used.
     pub(crate) fn charge_for_slot(
         self,
         pin: &Pin<'_, P>,
         (slot, seen): (SlotId, MemcgId),
         order: Order,
-    ) -> Result<MemcgId, OverLimit> {
+    ) -> Result<ForSlot, OverLimit> {
         if seen.is_root() {
-            return Ok(seen);
+            return Ok(ForSlot { charged: seen, of_slot: seen });
         }
         let _section = self.memory.frames().epoch().enter(pin);
-        let memcg = MemcgId::from_bits(self.memory.swap().memcg_of(slot));
-        self.memory.memcgs().try_charge(pin, memcg, order.pages()).map(|()| memcg)
+        let memcgs = self.memory.memcgs();
+        let of_slot = MemcgId::from_bits(self.memory.swap().memcg_of(slot));
+        // It may also be removed after this look: then it is as if the page had come before.
+        let charged = if memcgs.is_removed(of_slot) { self.space.memcg() } else { of_slot };
+        memcgs.try_charge(pin, charged, order.pages()).map(|()| ForSlot { charged, of_slot })
     }
 
     /// A folio that was charged to `charged` is in the cache for slots that may have been given to another

@@ -261,7 +261,7 @@ impl<P: Platform> Space<'_, P> {
             }
         };
         for other in ahead {
-            let swap_in = SwapIn::new(self.spaces.memory());
+            let swap_in = SwapIn::new(self.spaces.memory(), &self.core().tables);
             if other != slot && swap_in.begin_ahead(other, OrderSet::EMPTY, Ahead::Guessed).is_err() {
                 return;
             }

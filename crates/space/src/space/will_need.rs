@@ -58,7 +58,11 @@ impl<P: Platform> Space<'_, P> {
                         && nth + order.pages() <= run.pages
                 };
                 let orders = orders.iter().find(fits).map_or(OrderSet::EMPTY, |order| orders.up_to(order));
-                match SwapIn::new(self.spaces.memory()).begin_ahead(slot, orders, Ahead::Wanted) {
+                match SwapIn::new(self.spaces.memory(), &self.core().tables).begin_ahead(
+                    slot,
+                    orders,
+                    Ahead::Wanted,
+                ) {
                     Ok(pages) => nth += pages,
                     Err((cause, need)) if self.spaces.free_some(cause, need) => {}
                     Err(_) => return ControlFlow::Break(()),

@@ -102,7 +102,7 @@ impl<'s, P: Platform> Spaces<P> {
         make_room: impl Fn(AllocError, Need) -> bool,
     ) -> Result<Option<SwappedIn<'s, P>>, FaultError> {
         loop {
-            match SwapIn::new(self.memory()).swap_in(wanted) {
+            match SwapIn::new(self.memory(), &core.tables).swap_in(wanted) {
                 Ok(came) => return Ok(came),
                 Err(SwapInError::Unreadable) => return Err(FaultError::Bus),
                 // The caller may hold the mmap lock, which the OOM killer needs to free what the program has.

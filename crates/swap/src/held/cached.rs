@@ -6,6 +6,7 @@ use crate::shadow::Shadow;
 use crate::word::{Out, SlotWord};
 use quire_arch::{Order, Pfn, Platform};
 use quire_frame::FrameFlags;
+use quire_memcg::MemcgId;
 
 /// The result of an insertion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,7 +20,8 @@ pub enum Inserted {
         /// The pages are all zeros.
         zero: bool,
         /// The memcg that the slots are charged to, now the folio's too
-        /// ([`memcg`](quire_frame::Frame::memcg)): it is the one to charge.
+        /// ([`memcg`](quire_frame::Frame::memcg)): it is the one to charge. Where theirs was removed it is
+        /// the one that the folio had before.
         memcg: u16,
     },
     /// The cache had the page already; the caller has a reference to its folio. Of a large folio this is the
@@ -147,8 +149,8 @@ impl<P: Platform> Held<'_, P> {
         if !self.own(first, end) {
             return Ok(Inserted::NoMemory);
         }
-        let memcg = word.memcg().unwrap_or_default();
         let frame = self.swap.frames().known(head);
+        let memcg = self.settle_memcg(frame.as_folio().memcg(), word.memcg().unwrap_or_default(), order);
         let got = frame.get(1);
         debug_assert!(got, "the caller of insert holds a reference");
         frame.as_folio().set_slot(self.slot(first).raw());
@@ -159,6 +161,20 @@ impl<P: Platform> Held<'_, P> {
             held.guard.store(unit, unit.word.entered(number + unit.first - first));
         });
         Ok(Inserted::Won { shadow: word.shadow(), zero: word.is_zero(), memcg })
+    }
+
+    /// The memcg of a folio that was charged to `charged`, and of its slots from now on, which were charged to
+    /// `of_slots`. As in Linux nothing more is charged to a memcg that was removed; in the cache its folio
+    /// alone says what slots are charged to.
+    fn settle_memcg(&self, charged: u16, of_slots: u16, order: Order) -> u16 {
+        let memcgs = self.swap.memcgs();
+        if charged == of_slots || !memcgs.is_removed(MemcgId::from_bits(of_slots)) {
+            return of_slots;
+        }
+        // The folio's charge keeps its memcg.
+        memcgs.charge_swap_anyway(MemcgId::from_bits(charged), order.pages());
+        self.swap.uncharge_slots(of_slots, order.pages());
+        charged
     }
 
     pub(crate) fn remove_unnamed(&mut self, head: Pfn, first: u32, end: u32) -> bool {
