@@ -106,7 +106,7 @@ impl<P: Platform> Frames<P> {
     }
 
     /// Asks the lists of every zone that the request may use.
-    fn try_zones(&self, pin: &Pin<'_, P>, request: &AllocRequest) -> Option<FrameIndex> {
+    pub(super) fn try_zones(&self, pin: &Pin<'_, P>, request: &AllocRequest) -> Option<FrameIndex> {
         for zone in self.zones_for(pin, request) {
             let index = if self.technique.covers(request.order) {
                 self.allocate_pcp(pin, zone, request)
@@ -121,15 +121,15 @@ impl<P: Platform> Frames<P> {
         None
     }
 
-    /// Collects what is free but not on the zones' lists, and asks again: first what costs least to get.
+    /// Collects what is free but not on the zones' lists until the request finds a block: first what costs
+    /// least to get. The caller is pinned, and there may be as much as the machine has pages.
     #[cold]
     fn allocate_slow(&self, pin: &Pin<'_, P>, request: &AllocRequest) -> Result<FrameIndex, AllocError> {
         if !request.may_drain {
             return Err(AllocError::OutOfMemory);
         }
         self.events.add(pin, VmEvent::stall(request.highest_zone), 1);
-        self.drain_all(pin);
-        if let Some(index) = self.try_zones(pin, request) {
+        if let Some(index) = self.drain_for(pin, request).or_else(|| self.reap_for(pin, request)) {
             return Ok(index);
         }
         self.shrink_caches(pin);

@@ -8,6 +8,7 @@ use crate::violation::FrameViolation;
 use core::any::Any;
 use core::ptr::{self, NonNull};
 use quire_arch::{Pin, Platform};
+use quire_sync::PerCpu;
 use quire_sync::atomic::{AtomicPtr, Ordering};
 
 /// CPUs whose turn it is.
@@ -22,6 +23,26 @@ pub struct Turn {
 impl Turn {
     /// All CPUs.
     pub const ALL: Self = Self { first: 0, most: usize::MAX };
+
+    /// Deals out work of up to `most` among the CPUs: `work` does the given part for one, and returns how
+    /// much that was. Each CPU gets its share first, so that one with much to do keeps none from its turn;
+    /// then the others' use up what is left.
+    pub fn deal<T>(self, all: &PerCpu<T>, most: u64, mut work: impl FnMut(&T, u64) -> u64) {
+        let cpus = all.iter().count().min(self.most).max(1) as u64;
+        let mut left = most;
+        for share in [(most / cpus).max(1), most] {
+            let mut has_more = false;
+            for one in all.some(self.first, self.most) {
+                let part = share.min(left);
+                let done = work(one, part);
+                left = left.saturating_sub(done);
+                has_more |= done == part;
+            }
+            if !has_more || left == 0 {
+                return;
+            }
+        }
+    }
 }
 
 /// A cache of objects that lies on the frames of a machine.

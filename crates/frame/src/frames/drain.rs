@@ -5,6 +5,7 @@ use crate::counters::VmEvent;
 use crate::kind::Kind;
 use crate::map::{FrameIndex, FrameState, Migratetype};
 use crate::pcp::{CHUNK_BLOCKS, Chunk, LARGE_ORDER, PcpLists, PcpSet, ReturnChain};
+use crate::request::AllocRequest;
 use crate::zone::Zone;
 use quire_arch::{CpuId, Order, Pin, Platform, prefetch};
 use quire_sync::atomic::Ordering;
@@ -159,6 +160,22 @@ impl<P: Platform> Frames<P> {
     pub fn drain_all(&self, pin: &Pin<'_, P>) -> u64 {
         let zones = self.zones.populated();
         zones.map(|zone| zone.pcp.iter().map(|set| self.drain_set(pin, zone, set)).sum::<u64>()).sum()
+    }
+
+    /// Drains the lists of CPUs, the caller's own first, a chunk at a time, until the request finds a block.
+    pub(super) fn drain_for(&self, pin: &Pin<'_, P>, request: &AllocRequest) -> Option<FrameIndex> {
+        for zone in self.zones_for(pin, request) {
+            for set in zone.pcp.some(pin.cpu().index(), usize::MAX) {
+                let (mut drained, mut bound) = (0, None);
+                while self.drain_some(pin, zone, set, (&mut drained, &mut bound)) {
+                    let found = self.try_zones(pin, request);
+                    if found.is_some() {
+                        return found;
+                    }
+                }
+            }
+        }
+        None
     }
 
     /// As [`drain_all`](Self::drain_all), for a caller that is not pinned: it is for a chunk at a time.

@@ -6,6 +6,8 @@ use crate::chain::FrameChain;
 use crate::counters::VmEvent;
 use crate::error::FreeError;
 use crate::limbo::LimboLists;
+use crate::map::FrameIndex;
+use crate::request::AllocRequest;
 use quire_arch::{Order, Pfn, Pin, Platform};
 use quire_sync::SpinLock;
 use quire_sync::atomic::Ordering;
@@ -100,18 +102,17 @@ impl<P: Platform> Frames<P> {
         let first = self.reap_turn.load(Ordering::Relaxed);
         let cpus = Turn { first: first as usize, most: Self::CPUS_AT_A_TICK };
         self.caches().for_each(|cache| cache.reap(self, pin, cpus, SOME));
-        let (mut freed, mut left, mut seen) = (0, SOME, 0);
-        for limbo in self.limbo.some(cpus.first, cpus.most) {
-            if left == 0 {
-                break;
-            }
+        let mut freed = 0;
+        cpus.deal(&self.limbo, SOME, |limbo, part| {
+            let mut left = part;
             freed += self.reap_from(pin, limbo, &mut left);
-            seen += 1;
-        }
+            part - left
+        });
         // Another one is the first also where all had their turn: it may use up what there is to free.
-        let all = seen as usize == self.platform().cpu_count();
+        let all = self.platform().cpu_count();
+        let seen = all.min(cpus.most);
         // Two calls at once may do the same.
-        self.reap_turn.store(first.wrapping_add(seen + u32::from(all)), Ordering::Relaxed);
+        self.reap_turn.store(first.wrapping_add((seen + usize::from(seen == all)) as u32), Ordering::Relaxed);
         freed
     }
 
@@ -135,6 +136,23 @@ impl<P: Platform> Frames<P> {
             }
         }
         freed
+    }
+
+    /// Frees what CPUs retired, the caller's own first, a portion at a time, until the request finds a block.
+    pub(super) fn reap_for(&self, pin: &Pin<'_, P>, request: &AllocRequest) -> Option<FrameIndex> {
+        self.push_epoch();
+        for limbo in self.limbo.some(pin.cpu().index(), usize::MAX) {
+            let mut left = limbo.lock().blocks();
+            while self.reap_portion(pin, limbo, u64::from(REAP_BLOCKS), &mut left).is_some() {
+                // What is on a list serves requests of its order and type only.
+                self.drain(pin, pin.cpu());
+                let found = self.try_zones(pin, request);
+                if found.is_some() {
+                    return found;
+                }
+            }
+        }
+        None
     }
 
     /// Advances the epoch far enough to free what was retired before this call, unless readers hold it.

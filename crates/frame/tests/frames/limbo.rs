@@ -180,6 +180,49 @@ fn a_tick_frees_no_more_on_a_machine_of_many_cpus() {
     assert_ne!(frames.known(of_idle).kind(), Kind::Limbo, "an idle CPU has no turn beside a busy one");
 }
 
+/// Hazard: a CPU with much in the limbo uses up a tick, and the others wait for one of the next.
+#[test]
+fn a_cpu_with_much_in_the_limbo_delays_no_other() {
+    let frames = frames(&[(0, 8192)], 2, PcpTechnique::OrderZero);
+    run_on(1);
+    let of_idle = frames.allocate(&frames.platform().pin(), ONE).unwrap();
+    {
+        let pin = frames.platform().pin();
+        let _reader = frames.epoch().enter(&pin);
+        frames.retire(&pin, of_idle, Order::ZERO).unwrap();
+        run_on(0);
+        let pin = frames.platform().pin();
+        let chain = chain_of(&frames, &pin, 2000);
+        frames.retire_chain(&pin, chain);
+    }
+    assert_eq!(frames.reap_some(&frames.platform().pin()), 1024);
+    assert_ne!(frames.known(of_idle).kind(), Kind::Limbo);
+}
+
+/// Hazard: a request for one frame frees all that all CPUs retired, with interrupts off.
+#[test]
+fn a_request_reaps_no_more_than_it_needs() {
+    let frames = frames(&[(0, 8192)], 2, PcpTechnique::OrderZero);
+    run_on(1);
+    let left = {
+        let pin = frames.platform().pin();
+        let _reader = frames.epoch().enter(&pin);
+        let chain = chain_of(&frames, &pin, 4000);
+        frames.retire_chain(&pin, chain);
+        exhaust(&frames, ONE.without_drain()).len()
+    };
+    assert!(left > 0);
+    run_on(0);
+    let before = frames.totals().limbo_blocks;
+    assert!(before >= 3900, "{before} blocks wait");
+    frames.allocate(&frames.platform().pin(), ONE).unwrap();
+    let freed = before - frames.totals().limbo_blocks;
+    assert!((1..=256).contains(&freed), "{freed} blocks are freed");
+    // A large one needs more.
+    let found = frames.allocate(&frames.platform().pin(), AllocRequest::new(Order::PMD, TEST));
+    assert!(found.is_ok() && frames.totals().limbo_blocks < before - freed, "{found:?}");
+}
+
 /// Hazard: a tick looks at all CPUs with interrupts off. On a large machine it looks at some, and each has
 /// its turn.
 #[test]

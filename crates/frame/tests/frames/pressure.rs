@@ -54,6 +54,31 @@ fn page_blocks_are_reserved_in_a_low_zone_only() {
     }
 }
 
+/// Hazard: a request for one frame drains the lists of all CPUs, with interrupts off.
+#[test]
+fn a_request_drains_no_more_than_it_needs() {
+    const CPUS: usize = 8;
+    let frames = frames(&[(0, 1 << 15)], CPUS, PcpTechnique::All);
+    // A request searches all lists for its own type before it takes memory of another one.
+    let movable = ONE.movability(Migratetype::Movable);
+    let get = |_| frames.allocate(&frames.platform().pin(), movable).unwrap();
+    let all: Vec<_> = (0..CPUS * 200).map(get).collect();
+    for (cpu, some) in all.chunks(200).enumerate() {
+        run_on(cpu);
+        put_all(&frames, some, Order::ZERO);
+    }
+    run_on(0);
+    exhaust(&frames, ONE.without_drain());
+    let kept = || (1..CPUS).map(|cpu| lists(&frames, cpu).count).collect::<Vec<_>>();
+    let before = kept();
+    assert!(zone(&frames).free == 0 && before.iter().all(|&pages| pages > 0), "{before:?}");
+    let (found, holds) = most_holds_under_a_pin(|| frames.allocate(&frames.platform().pin(), ONE));
+    assert!(found.is_ok());
+    assert!((1..=16).contains(&holds), "{holds} locks");
+    assert_eq!(kept()[1..], before[1..], "one is drained");
+    assert!(exhaust(&frames, ONE).len() as u64 + 1 >= before.iter().sum(), "all is found at last");
+}
+
 /// Nothing as long as a zone is above `low`, then as much as it lacks of `high`.
 #[test]
 fn background_reclaim_is_asked_for_what_the_zone_lacks() {

@@ -233,20 +233,20 @@ impl<P: Platform> CacheCore<P> {
 impl<P: Platform> FrameCache<P> for CacheCore<P> {
     fn reap(&self, frames: &Frames<P>, pin: &Pin<'_, P>, cpus: Turn, most: u64) {
         frames.push_epoch();
-        let mut left_of_all = most;
-        for lock in self.fronts.some(cpus.first, cpus.most) {
+        cpus.deal(&self.fronts, most, |lock, part| {
             // What is there at first: a CPU that retires meanwhile does not keep the caller busy.
-            let mut left = lock.lock().retired().min(left_of_all);
+            let first = lock.lock().retired().min(part);
+            let mut left = first;
             while left > 0 {
                 let passed = lock.lock().collect(frames.epoch(), u64::from(REAP_SLOTS).min(left) as u32);
                 if passed.is_empty() {
                     break;
                 }
                 left -= u64::from(passed.count());
-                left_of_all -= u64::from(passed.count());
                 self.end(frames, pin, passed);
             }
-        }
+            first - left
+        });
     }
 
     fn shrink(&self, frames: &Frames<P>, pin: &Pin<'_, P>) -> u64 {

@@ -156,6 +156,32 @@ fn objects_that_are_retired_later_wait_for_their_readers_too() {
     }
 }
 
+/// Hazard: one CPU retires so much that the objects of the others have no turn.
+#[test]
+fn a_cpu_that_retires_much_keeps_no_other_from_its_turn() {
+    let frames = machine();
+    let cache = cache::<Dropped>(&frames, "busy");
+    let counts = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
+    run_on(0);
+    let reader_pin = frames.platform().pin();
+    let reader = frames.epoch().enter(&reader_pin);
+    for (cpu, objects) in [(0, 100), (1, 1)] {
+        run_on(cpu);
+        let pin = frames.platform().pin();
+        for _ in 0..objects {
+            let object = cache.allocate(&frames, &pin, Dropped(Arc::clone(&counts[cpu]), [7; 100])).unwrap();
+            // SAFETY: allocated above.
+            unsafe { cache.retire(&frames, &pin, object) };
+        }
+    }
+    run_on(0);
+    drop(reader);
+    let pin = frames.platform().pin();
+    frames.caches().for_each(|cache| cache.reap(&frames, &pin, Turn { first: 0, most: 2 }, 8));
+    let dropped = counts.each_ref().map(|count| count.load(Ordering::Relaxed));
+    assert_eq!(dropped, [7, 1]);
+}
+
 #[test]
 fn retired_objects_are_freed_as_others_are_retired() {
     let frames = machine();
