@@ -1,6 +1,7 @@
 //! Collapses of blocks whose pages are paged out in part.
 
 use crate::common::*;
+use quire_host::swap::HostRam;
 
 const BASE: u64 = 1 << 30;
 const MIB2: u64 = 2 << 20;
@@ -35,6 +36,32 @@ fn madvise_collapse_swaps_in_first() {
         drop(space);
         assert_eq!(machine.memory().swap().free_slots(), 4096);
         assert_audit(&machine);
+    }
+}
+
+/// Hazard: the pages of all blocks are swapped in before the first block is collapsed. Where they do not fit
+/// into memory those of the first blocks are paged out again by then.
+#[test]
+fn a_range_larger_than_memory_is_collapsed_block_by_block() {
+    const BLOCKS: u64 = 24;
+    let policy = HugePolicy::default().with_enabled(HugeEnabled::Always);
+    let machine: Machine = Setup::mib(32).reserve().overcommit().huge(policy).build();
+    machine.memory().swapon(HostRam::new(64 << 10).unwrap(), SwapOnOptions::default()).unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
+    let area = map_at(&space, BASE, BLOCKS * MIB2, RW);
+    space.madvise(area, BLOCKS * MIB2, Advice::NoHugePage).unwrap();
+    for block in 0..BLOCKS {
+        let start = VirtAddr(area.0 + block * MIB2);
+        fill(&cpu, &space, start, 0..512, 1000 * block);
+        space.madvise(start, MIB2, Advice::PageOut).unwrap();
+    }
+    assert_eq!(space.figures().swapped, BLOCKS * MIB2);
+    space.madvise(area, BLOCKS * MIB2, Advice::HugePage).unwrap();
+    assert_eq!(space.madvise(area, BLOCKS * MIB2, Advice::Collapse), Ok(()));
+    assert_eq!(count(&machine, VmEvent::Pgmajfault), BLOCKS * 512, "each page is swapped in once");
+    assert_audit(&machine);
+    for block in 0..BLOCKS {
+        assert_filled(&cpu, &space, VirtAddr(area.0 + block * MIB2), 0..512, 1000 * block);
     }
 }
 

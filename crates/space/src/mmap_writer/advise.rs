@@ -86,8 +86,21 @@ enum Effect {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReachedBlock {
     pub(crate) at: VirtAddr,
-    /// Why the last one of those that are not collapsed is not.
+    /// What it takes to go on with it, if the call can.
+    pub(crate) lacks: Option<Lacks>,
+    /// Why it is not collapsed if pages of it are still swapped out: it was tried to swap them in.
+    pub(crate) if_swapped: Option<Error>,
+    /// Why the last one of those before it that are not collapsed is not.
     failed: Option<Error>,
+}
+
+/// What a block lacks that is to be collapsed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Lacks {
+    /// Frames for the folio.
+    Frames,
+    /// Pages of its own, which are swapped out.
+    Pages,
 }
 
 impl<'s, P: Platform> MmapWriter<'s, P> {
@@ -187,8 +200,8 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
 }
 
 impl<'s, P: Platform> MmapWriter<'s, P> {
-    /// Collapses each aligned block of `range`. Without memory for one it fails, and `reached` is that block:
-    /// the next call goes on from there.
+    /// Collapses each aligned block of `range`. It fails where one lacks something that is to be had without
+    /// the lock, and `reached` is that block: the next call goes on from there.
     pub(crate) fn collapse(
         &mut self,
         range: VirtRange,
@@ -219,7 +232,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         // Linux counts blocks even where the end lies before the start, and then misses some.
         let failed = (end < start).then_some(Error::WrongMapping);
         // The mapping may begin and end elsewhere than at the call before, so nothing is counted.
-        let mut now = ReachedBlock { at: start, failed };
+        let mut now = ReachedBlock { at: start, lacks: None, if_swapped: None, failed };
         match *reached {
             Some(before) if (start..end).contains(&before.at) => now = before,
             // All of it was collapsed.
@@ -229,18 +242,25 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         while now.at < end {
             match self.collapse_with_room(vma, now.at) {
                 Ok(()) => {}
-                // Pages that the call had swapped in were reclaimed for a block.
-                Err(CollapseError::Swapped) if reached.is_some() => now.failed = Some(Error::Busy),
-                Err(CollapseError::Unfit | CollapseError::Swapped) => now.failed = Some(Error::WrongMapping),
+                Err(CollapseError::Swapped) => match now.if_swapped {
+                    None => {
+                        *reached = Some(ReachedBlock { lacks: Some(Lacks::Pages), ..now });
+                        return Err(Error::Busy);
+                    }
+                    // Pages that were swapped in for it were reclaimed since.
+                    Some(Error::Busy) => now.failed = Some(Error::Busy),
+                    Some(error) => return Err(error),
+                },
+                Err(CollapseError::Unfit) => now.failed = Some(Error::WrongMapping),
                 Err(CollapseError::Busy) => now.failed = Some(Error::Busy),
                 Err(CollapseError::NoTable) => return Err(Error::WrongMapping),
                 Err(CollapseError::OutOfMemory(error)) => {
-                    *reached = Some(now);
+                    *reached = Some(ReachedBlock { lacks: Some(Lacks::Frames), ..now });
                     return Err(error.into());
                 }
                 Err(CollapseError::OverLimit(_)) => return Err(Error::MemcgLimit),
             }
-            now.at = VirtAddr(now.at.0 + block);
+            now = ReachedBlock { at: VirtAddr(now.at.0 + block), if_swapped: None, ..now };
         }
         now.failed.map_or(Ok(()), Err)
     }

@@ -4,7 +4,7 @@ use super::page_range;
 use crate::error::Error;
 use crate::faults::PopulateError;
 use crate::mmap_writer::Advice;
-use crate::mmap_writer::{MmapWriter, ReachedBlock};
+use crate::mmap_writer::{Lacks, MmapWriter, ReachedBlock};
 use crate::space::Space;
 use quire_arch::{Access, Level, PagingFormat, Platform, VirtAddr, VirtRange};
 use quire_frame::AllocError;
@@ -32,26 +32,37 @@ impl<P: Platform> Space<'_, P> {
         }
     }
 
-    /// As in Linux one reclaim is made for each block for which there is no free one, with no lock held, and
+    /// As in Linux the pages of a block are swapped in when its turn comes: all of them might not fit into
+    /// memory. And one reclaim is made for each block for which there is no free one, with no lock held, and
     /// no program is killed for it.
     fn collapse(&self, range: VirtRange) -> Result<(), Error> {
-        let mut reached = None;
-        let mut wanted = range;
+        let mut reached: Option<ReachedBlock> = None;
+        let mut reclaimed_for = None;
         loop {
-            self.swap_in_for_collapse(wanted);
-            let before = reached.map(|block: ReachedBlock| block.at);
             let result = MmapWriter::begin(self.spaces, self.core()).collapse(range, &mut reached);
-            let (Err(Error::NoFrames(AllocError::OutOfMemory)), Some(order), Some(block)) =
-                (result, Tables::<P>::huge_order(), reached)
+            let Some((block, lacks)) =
+                reached.as_mut().and_then(|block| block.lacks.take().map(|it| (block, it)))
             else {
                 return result;
             };
-            if before == Some(block.at) || self.is_killed() || !self.spaces.free_for_wish(order) {
+            if self.is_killed() {
                 return result;
             }
-            // What was reclaimed may be of the block itself.
-            let end = VirtAddr(block.at.0 + P::Paging::entry_bytes(Level::PMD));
-            wanted = VirtRange::new(block.at, end);
+            match (lacks, result, Tables::<P>::huge_order()) {
+                (Lacks::Pages, ..) => {
+                    let end = VirtAddr(block.at.0 + P::Paging::entry_bytes(Level::PMD));
+                    let came = self.swap_in_for_collapse(VirtRange::new(block.at, end));
+                    block.if_swapped = Some(if came { Error::Busy } else { Error::WrongMapping });
+                }
+                (Lacks::Frames, Err(Error::NoFrames(AllocError::OutOfMemory)), Some(order))
+                    if reclaimed_for != Some(block.at) && self.spaces.free_for_wish(order) =>
+                {
+                    reclaimed_for = Some(block.at);
+                    // What was reclaimed may be of the block itself.
+                    block.if_swapped = None;
+                }
+                _ => return result,
+            }
         }
     }
 }

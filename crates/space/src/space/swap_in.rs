@@ -1,7 +1,6 @@
 //! Swapping pages in without a fault: before a collapse, and for swapoff.
 
 use crate::space::Space;
-use core::ops::ControlFlow;
 use quire_arch::paging::PteMarker;
 use quire_arch::{Access, Entry, Level, PagingFormat, Platform, SwapEntry, VirtAddr, VirtRange};
 use quire_frame::AllocError;
@@ -9,7 +8,7 @@ use quire_pagetable::Found;
 use quire_paging::{FaultError, Refusal, Swapped, VmFault};
 use quire_rmap::Vma;
 use quire_swap::SlotId;
-use quire_thp::{Collapse, CollapseError, CollapseLimits, HugeUse, OrderSet, huge_borders};
+use quire_thp::{Collapse, CollapseError, CollapseLimits, HugeUse, OrderSet};
 
 /// What happens to an entry whose page cannot be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -123,42 +122,21 @@ impl<P: Platform> Space<'_, P> {
         check()
     }
 
-    /// Swaps in what `MADV_COLLAPSE` of `range` is to collapse: in the order of the call, and as far as it
-    /// gets. What fails here fails again in the call.
-    pub(super) fn swap_in_for_collapse(&self, range: VirtRange) {
+    /// Swaps in the pages of the aligned `block` for `MADV_COLLAPSE`. False if they cannot be.
+    pub(super) fn swap_in_for_collapse(&self, block: VirtRange) -> bool {
         let core = self.core();
-        let mut at = range.start();
-        while at < range.end() && core.tables.residency.figures().swapped > 0 {
-            // The mmap lock is released between VMAs, so that writers get their turn.
-            let mappings = core.read_mappings(self.spaces.platform());
-            let next = mappings.first_ending_after(at).filter(|vma| vma.range().start() < range.end());
-            let Some(vma) = next else { return };
-            let part = vma.range().intersect(VirtRange::new(at, range.end()));
-            at = part.end();
-            if self.swap_in_blocks(vma, part).is_break() {
-                return;
-            }
-        }
-    }
-
-    fn swap_in_blocks(&self, vma: &Vma, part: VirtRange) -> ControlFlow<()> {
-        let (snapshot, core) = (vma.snapshot(), self.core());
+        let mappings = core.read_mappings(self.spaces.platform());
+        // Where the mapping has changed, the call finds that.
+        let found = mappings.first_ending_after(block.start()).filter(|vma| vma.range().covers(block));
+        let Some(vma) = found else { return true };
+        let snapshot = vma.snapshot();
         let policy = self.spaces.huge().policy();
         let orders = policy.orders(HugeUse::Collapse, snapshot.flags, core.huge_disable.load());
         let private = snapshot.backing.is_anonymous() && snapshot.anon.is_some();
         if !private || orders.fitting(snapshot.range).is_empty() {
-            return ControlFlow::Break(());
+            return true;
         }
-        let (mut at, end) = huge_borders::<P>(part.start(), part.end());
-        while at < end && !core.is_killed() {
-            let block = VirtRange::new(at, VirtAddr(at.0 + P::Paging::entry_bytes(Level::PMD)));
-            match self.make_collapsible(vma, block, CollapseLimits::NONE) {
-                Ok(()) | Err(CollapseError::Unfit | CollapseError::Swapped | CollapseError::Busy) => {
-                    at = block.end();
-                }
-                Err(_) => return ControlFlow::Break(()),
-            }
-        }
-        ControlFlow::Continue(())
+        let made = self.make_collapsible(vma, block, CollapseLimits::NONE);
+        !matches!(made, Err(CollapseError::Swapped | CollapseError::OutOfMemory(_)))
     }
 }
