@@ -201,7 +201,7 @@ impl<'s, P: Platform> Gather<'s, P> {
     /// Takes folios out of the swap cache whose slots no entry names any more. No lock of a table is held.
     pub fn drop_cached(&mut self) {
         while let Some((slot, pages)) = self.cached.pop() {
-            self.memory.swap().drop_unnamed(slot, pages);
+            self.memory.swap().drop_unnamed(slot, pages, |head| self.memory.left_swap_cache(head));
         }
     }
 

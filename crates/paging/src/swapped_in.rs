@@ -39,7 +39,7 @@ impl<P: Platform> Drop for SwappedIn<'_, P> {
         // device rewrites it cheaply. Also, a thread that cleared the last swap entry while this one had the
         // lock leaves the removal to this one.
         let then = self.then.get();
-        let left = match then {
+        let mut left = match then {
             CacheFate::Kept | CacheFate::Removable => {
                 !self.is_being_written() && self.memory.swap().remove_unnamed(self.head)
             }
@@ -56,7 +56,10 @@ impl<P: Platform> Drop for SwappedIn<'_, P> {
             let last = self.memory.frames().known(self.head).put(1);
             debug_assert!(!last, "{:?} is held twice", self.head);
         } else if matches!(then, CacheFate::Kept | CacheFate::Removable) {
-            self.memory.swap().leave_if_unnamed(self.head);
+            left = self.memory.swap().leave_if_unnamed(self.head);
+        }
+        if left && self.order > Order::ZERO {
+            self.memory.left_swap_cache(self.head);
         }
         self.memory.memcgs().release_folio(self.head);
     }

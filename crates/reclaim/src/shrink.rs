@@ -167,7 +167,7 @@ fn unmap<'s, P: Platform>(
     // again.
     batch.flush();
     drop(guard);
-    spaces.swap().leave_if_unnamed(head);
+    leave_if_unnamed(spaces, head);
     Err(fate)
 }
 
@@ -286,7 +286,7 @@ fn write_and_free<P: Platform>(spaces: &Spaces<P>, folio: Ready<'_, P>, chain: &
         };
         if let Some(fate) = fate {
             drop(guard);
-            spaces.swap().leave_if_unnamed(head);
+            leave_if_unnamed(spaces, head);
             put_back(spaces, head, &fate);
             return 0;
         }
@@ -297,7 +297,7 @@ fn write_and_free<P: Platform>(spaces: &Spaces<P>, folio: Ready<'_, P>, chain: &
     if !spaces.swap().evict(head, 2, Some(shadow(spaces, head, (memcg, node)))) {
         drop(guard);
         // The thread that dropped its last slot meanwhile found it locked.
-        spaces.swap().leave_if_unnamed(head);
+        leave_if_unnamed(spaces, head);
         put_back(spaces, head, &Fate::Keep);
         return 0;
     }
@@ -305,6 +305,14 @@ fn write_and_free<P: Platform>(spaces: &Spaces<P>, folio: Ready<'_, P>, chain: &
     spaces.memcgs().advance(memcg, node, pages);
     spaces.memcgs().free_frozen(head, chain);
     pages
+}
+
+/// Takes the folio out of the swap cache if nothing names its slots. Pages of it may be mapped.
+#[cold]
+fn leave_if_unnamed<P: Platform>(spaces: &Spaces<P>, head: Pfn) {
+    if spaces.swap().leave_if_unnamed(head) {
+        spaces.memory().left_swap_cache(head);
+    }
 }
 
 /// The shadow for the slots of a folio.

@@ -87,7 +87,8 @@ fn empty_device<P: Platform>(
         spaces.swap().reap();
         let mut from = 0;
         while let Some(number) = spaces.swap().next_used(id, from) {
-            spaces.swap().drop_unnamed(SlotId::new(id, number), 1);
+            let left = |head| spaces.memory().left_swap_cache(head);
+            spaces.swap().drop_unnamed(SlotId::new(id, number), 1, left);
             from = number + 1;
         }
         // Other threads are working on what is left.

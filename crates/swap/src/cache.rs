@@ -122,8 +122,8 @@ impl<P: Platform> Swap<P> {
     }
 
     /// No entry names the `pages` slots from `slot` on any more. If the cache has a folio for them, and no
-    /// other thread is busy with it, it leaves the cache.
-    pub fn drop_unnamed(&self, slot: SlotId, pages: u32) {
+    /// other thread is busy with it, it leaves the cache, and `left` is called with it: it may be mapped.
+    pub fn drop_unnamed(&self, slot: SlotId, pages: u32, mut left: impl FnMut(Pfn)) {
         let mut nth = 0;
         while nth < u64::from(pages) {
             let Some(page) = self.lookup(slot.plus(nth)) else {
@@ -132,7 +132,9 @@ impl<P: Platform> Swap<P> {
             };
             let folio = self.frames().folio(page);
             nth += folio.pages_from(page);
-            self.leave_if_unnamed(folio.head());
+            if self.leave_if_unnamed(folio.head()) {
+                left(folio.head());
+            }
             self.memcgs().release_folio(folio.head());
         }
     }

@@ -3,6 +3,7 @@
 
 use crate::common::*;
 use crate::disk::Disk;
+use quire_host::swap::HostRam;
 
 /// Pages of a folio.
 const FOLIO: u64 = 16;
@@ -132,6 +133,52 @@ fn a_memcg_without_swap_frees_pages_that_are_not_mapped() {
         assert_eq!(waiting(beside), FOLIOS, "{name}: those of others are left alone");
         assert_kept(&cpu, &space, areas[0]);
         assert_kept(&cpu, &other, areas[1]);
+        assert_audit(&machine);
+    }
+}
+
+/// A folio of 16 pages in the swap cache, which is not mapped. Its contents are on a device, too.
+fn cached_folio<'m>(machine: &'m Machine, cpu: &Vcpu) -> (HostSpace<'m>, VirtAddr, DeviceId) {
+    let options = SwapOnOptions::default();
+    let id = machine.memory().swapon(HostRam::new(64).unwrap(), options).unwrap();
+    let space = create_space(machine);
+    let area = map_at(&space, GIB, FOLIO * PAGE, RW);
+    fill(cpu, &space, area, 0..FOLIO, 100);
+    space.madvise(area, FOLIO * PAGE, Advice::PageOut).unwrap();
+    assert_eq!(space.figures().swapped, FOLIO * PAGE);
+    space.madvise(area, FOLIO * PAGE, Advice::WillNeed).unwrap();
+    assert_eq!(anonymous_frames(machine), 1, "one folio");
+    assert_eq!(space.figures().swapped, FOLIO * PAGE);
+    (space, area, id)
+}
+
+/// Hazard: a part of a folio is given up while it has swap entries. When the folio leaves the swap cache with
+/// the rest mapped nothing queues it, since none of its pages is ever unmapped.
+#[test]
+fn a_folio_whose_swap_entries_were_given_up_in_part_waits_to_be_split() {
+    let half = FOLIO / 2 * PAGE;
+    // Before the rest is mapped, and after that, as another mapping.
+    for first in [true, false] {
+        let machine = Setup::mib(32).overcommit().folios(orders(&[4])).build();
+        let cpu = machine.vcpu(0).unwrap();
+        let (space, area, id) = cached_folio(&machine, &cpu);
+        let upper = page(area, FOLIO / 2);
+        if first {
+            space.madvise(upper, half, Advice::DontNeed).unwrap();
+        } else {
+            space.mprotect(area, half, Protection::READ, false).unwrap();
+        }
+        for at in 0..FOLIO / 2 {
+            assert_eq!(read(&cpu, &space, page(area, at)), 100 + at);
+        }
+        if !first {
+            space.munmap(upper, half).unwrap();
+        }
+        assert_eq!(machine.memory().swap().free_slots(), 64, "the folio is not in the swap cache");
+        machine.memory().swapoff(id, || true).unwrap();
+        assert_eq!((anonymous_frames(&machine), waiting(&machine)), (1, 1), "first: {first}");
+        assert_eq!(split_deferred(&machine), FOLIO / 2);
+        assert_filled(&cpu, &space, area, 0..FOLIO / 2, 100);
         assert_audit(&machine);
     }
 }

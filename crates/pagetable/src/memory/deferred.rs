@@ -71,6 +71,27 @@ impl<P: Platform> MemoryCore<P> {
         folio.frame().set_flags(FrameFlags::MAPPED_IN_PART);
     }
 
+    /// A folio to which the caller has a reference has left the swap cache. If a part of it is mapped, and the
+    /// rest had swap entries that were given up, nothing maps that any more, and no unmapping tells of it. How
+    /// many pages several spaces map together does not say so; then the next unmapping does.
+    pub fn left_swap_cache(&self, head: Pfn) {
+        if self.frames().known(head).word().flags().contains(FrameFlags::MAPPED_IN_PART) {
+            self.defer_if_partly_mapped(head);
+        }
+    }
+
+    #[cold]
+    fn defer_if_partly_mapped(&self, head: Pfn) {
+        let _pin = self.platform().pin();
+        let locked = self.frames().lock_head(head);
+        let folio = locked.folio();
+        let is_cached = folio.frame().word().flags().contains(FrameFlags::SWAP_CACHE);
+        let part = 1..folio.order().pages();
+        if folio.head() == head && !is_cached && part.contains(&u64::from(locked.maps())) {
+            self.defer_split(&locked);
+        }
+    }
+
     /// Whether a folio with [`FrameFlags::MAPPED_IN_PART`] that is in no queue was in one: it links to itself
     /// then.
     fn was_queued(&self, locked: &HeadGuard<'_, P>) -> bool {

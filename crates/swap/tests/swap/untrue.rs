@@ -146,7 +146,7 @@ fn assert_read(swap: &Swap<Machine>, slot: SlotId, back: Pfn) {
     assert!(swap.frames().try_lock_folio(back).is_some(), "its lock was released");
     assert_eq!(swap.frames().known(back).refs(), 1);
     assert!(swap.drop_counts(slot, 1).cached_only);
-    swap.drop_unnamed(slot, 1);
+    swap.drop_unnamed(slot, 1, |_| {});
     assert_sound(swap);
 }
 
