@@ -148,7 +148,7 @@ fn unmap<'s, P: Platform>(
         batch.unmap_to_discard(head)
     } else {
         if !flags.contains(FrameFlags::SWAP_CACHE) {
-            give_slots(spaces, head, parts)?;
+            give_slots(spaces, head, (freed, parts))?;
         }
         batch.unmap_to_swap(head)
     };
@@ -227,15 +227,22 @@ fn check_referenced<P: Platform>(spaces: &Spaces<P>, head: Pfn) -> Result<(), Fa
     Err(if again || used.mappings > 1 { Fate::Activate } else { Fate::Keep })
 }
 
-/// Adds a folio to the swap cache. A large one without enough contiguous slots is split: the first part
-/// continues, and the others enter `parts`.
-fn give_slots<P: Platform>(spaces: &Spaces<P>, head: Pfn, parts: &mut HeldParts) -> Result<(), Fate> {
+/// Adds a folio to the swap cache. A large one without enough contiguous slots, or of a memcg that may have a
+/// few more only, is split: the first part continues, and the others enter `parts`.
+fn give_slots<P: Platform>(
+    spaces: &Spaces<P>,
+    head: Pfn,
+    (freed, parts): (&mut u64, &mut HeldParts),
+) -> Result<(), Fate> {
     let frame = spaces.frames().known(head);
     let memcg = frame.as_folio().memcg();
     let order = spaces.frames().folio(head).order();
+    let may_have_some = || spaces.memcgs().swap_left(MemcgId::from_bits(memcg)) > 0;
     match spaces.swap().add_folio(head, memcg) {
         Ok(_) => Ok(()),
-        Err(NoSlots::WrongOrder) if order > Order::ZERO => {
+        Err(why @ (NoSlots::WrongOrder | NoSlots::Limit))
+            if order > Order::ZERO && (why == NoSlots::WrongOrder || may_have_some()) =>
+        {
             let pin = spaces.platform().pin();
             spaces.frames().events().count_folio(&pin, order, FolioCounter::SwpoutFallback, 1);
             if order == Order::PMD {
@@ -244,7 +251,8 @@ fn give_slots<P: Platform>(spaces: &Spaces<P>, head: Pfn, parts: &mut HeldParts)
                 spaces.memcgs().add_stat(&pin, memcg, MemcgStat::ThpSwpoutFallback, 1);
             }
             drop(pin);
-            spaces.thp().split_isolated(head, false, parts).map_err(|_| Fate::Activate)?;
+            // Pages of zeros are free at once.
+            *freed += spaces.thp().split_isolated(head, false, parts).map_err(|_| Fate::Activate)?;
             spaces.swap().add_folio(head, memcg).map(|_| ()).map_err(|_| Fate::Activate)
         }
         Err(_) => Err(Fate::Activate),

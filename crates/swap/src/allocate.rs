@@ -13,6 +13,7 @@ use crate::lists::ListId;
 use crate::slot::SlotId;
 use quire_arch::{Order, Pfn, Pin, Platform};
 use quire_frame::FrameFlags;
+use quire_memcg::{MemcgEvent, MemcgId};
 use quire_sync::atomic::Ordering;
 
 /// Clusters that are tried where others empty and fill them at the same time.
@@ -37,6 +38,7 @@ impl<P: Platform> Swap<P> {
         debug_assert!(!frame.word().flags().contains(FrameFlags::SWAP_CACHE));
         debug_assert_eq!(frame.as_folio().memcg(), memcg);
         if !self.is_any_on() {
+            self.note_failure(memcg);
             return Err(NoSlots::Full);
         }
         if !self.charge_slots(memcg, wanted.order.pages()) {
@@ -58,8 +60,15 @@ impl<P: Platform> Swap<P> {
         }
         if found.is_err() {
             self.uncharge_slots(memcg, wanted.order.pages());
+            self.note_failure(memcg);
         }
         found
+    }
+
+    /// A folio of the memcg wanted slots, and there are none. The folio's charge keeps the memcg.
+    #[cold]
+    fn note_failure(&self, memcg: u16) {
+        self.memcgs().count(MemcgId::from_bits(memcg), MemcgEvent::SwapFail, 1);
     }
 
     /// Looks for a slot once more if other threads may have discarded clusters since, and while they do: else

@@ -11,6 +11,7 @@ mod disk;
 mod churn;
 mod collapse;
 mod hasty_device;
+mod little_swap;
 mod oom;
 mod other_machine;
 mod paging;

@@ -1,0 +1,72 @@
+//! Memcgs that may have less swap than they want, or find none.
+
+use crate::common::*;
+use crate::swap_memcgs::{memcg, space_in, usage};
+use quire_host::swap::HostRam;
+
+/// Pages of a folio.
+const FOLIO: u64 = 16;
+const MAX: u64 = 32 * FOLIO;
+/// Pages of swap that a memcg may have: less than a folio needs.
+const SWAP: u64 = 8;
+
+fn machine(slots: usize) -> Machine {
+    let machine = Setup::mib(32).reserve().overcommit().folios(orders(&[4])).build();
+    machine.memory().swapon(HostRam::new(slots).unwrap(), SwapOnOptions::default()).unwrap();
+    machine
+}
+
+/// Hazard: a memcg may have less swap than a folio has pages. Nothing is paged out, and its program is killed with
+/// swap allowed.
+#[test]
+fn a_folio_larger_than_the_swap_left_to_its_memcg_is_paged_out_in_part() {
+    let machine = machine(4096);
+    let cpu = machine.vcpu(0).unwrap();
+    let little = memcg(&machine, "little", &[(Limit::Max, MAX), (Limit::SwapMax, SWAP)]);
+    let space = space_in(&machine, little);
+    let pages = MAX + SWAP / 2;
+    let area = map_at(&space, GIB, 2 * MAX * PAGE, RW);
+    fill(&cpu, &space, area, 0..pages, 100);
+    let swapped = space.figures().swapped / PAGE;
+    assert!((SWAP / 2..=SWAP).contains(&swapped), "{swapped} pages");
+    assert_eq!(machine.memory().memcgs().events(little, MemcgEvent::Oom), 0);
+    assert_filled(&cpu, &space, area, 0..pages, 100);
+    assert_audit(&machine);
+}
+
+/// Hazard: the pages of zeros that a split gives back count as nothing, and a reclaim that found only these fails.
+#[test]
+fn zeros_of_a_folio_that_is_split_for_want_of_slots_count_as_freed() {
+    let machine = machine(4096);
+    let cpu = machine.vcpu(0).unwrap();
+    let little = memcg(&machine, "little", &[(Limit::SwapMax, 1)]);
+    let space = space_in(&machine, little);
+    let area = map_at(&space, GIB, MAX * PAGE, RW);
+    for at in (0..MAX).step_by(FOLIO as usize) {
+        write(&cpu, &space, page(area, at), 100 + at);
+    }
+    assert_eq!(usage(&machine, little), MAX);
+    let freed = machine.memory().reclaim(little, FOLIO);
+    assert!(freed >= FOLIO - 1, "{freed} pages");
+    assert!(usage(&machine, little) <= MAX - freed + 1);
+    for at in (0..MAX).step_by(FOLIO as usize) {
+        assert_eq!(read(&cpu, &space, page(area, at)), 100 + at);
+    }
+    assert_audit(&machine);
+}
+
+/// Hazard: `memory.swap.events` says that no page was refused swap, though no device had a slot for it.
+#[test]
+fn a_page_that_finds_no_slot_is_counted_as_a_failure() {
+    let machine: Machine = Setup::mib(32).reserve().overcommit().build();
+    machine.memory().swapon(HostRam::new(8).unwrap(), SwapOnOptions::default()).unwrap();
+    let cpu = machine.vcpu(0).unwrap();
+    let memcg = memcg(&machine, "m", &[]);
+    let space = space_in(&machine, memcg);
+    let area = map_at(&space, GIB, 32 * PAGE, RW);
+    fill(&cpu, &space, area, 0..32, 100);
+    space.madvise(area, 32 * PAGE, Advice::PageOut).unwrap();
+    assert_eq!(space.figures().swapped, 8 * PAGE);
+    let events = |event| machine.memory().memcgs().events(memcg, event);
+    assert_eq!((events(MemcgEvent::SwapFail), events(MemcgEvent::SwapMax)), (24, 0));
+}
