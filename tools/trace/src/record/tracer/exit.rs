@@ -56,10 +56,10 @@ impl Tracer<'_> {
         self.resume(tid, 0);
     }
 
-    /// The instructions that raised faults can be read for the last time. Where faults tell their access, the
-    /// program need not wait.
+    /// The instructions that raised faults can be read for the last time, and under pressure its pages are
+    /// told from those of the next program. Else the program need not wait.
     pub(super) fn drain_before_program_ends(&mut self, time: u64) {
-        if self.summary.faults == FaultSource::Software {
+        if self.summary.faults == FaultSource::Software || self.rotation.is_some() {
             self.drain(time);
             self.settle(false);
         }
