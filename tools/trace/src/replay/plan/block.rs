@@ -86,15 +86,20 @@ impl Bits {
         (0..PAGES).filter(move |page| self.has(*page))
     }
 
-    /// How many pages of `self` lie in the groups of each order in which there is a page of `touched`.
-    fn around(&self, touched: &Self) -> [u64; ORDERS] {
+    /// The pages of `self` that lie in the groups of each order in which there is a page of `touched`.
+    fn around(&self, touched: &Self) -> [Self; ORDERS] {
         let mut groups = *touched;
         std::array::from_fn(|order| {
             if order > 0 {
                 groups = groups.doubled(order - 1);
             }
-            self.and(&groups).count()
+            self.and(&groups)
         })
+    }
+
+    /// The groups of 2^`order` pages that hold one of this set.
+    fn groups(&self, order: usize) -> Self {
+        (0..order).fold(*self, |groups, order| groups.doubled(order))
     }
 
     /// The groups of twice the size that hold a group of 2^`order` pages of this set.
@@ -147,8 +152,11 @@ impl Demand {
     }
 }
 
+/// For each way pages that are there, and around which nothing is touched any more.
+type Rest = [Bits; WAYS];
+
 /// The pages below one page table of an address space.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Block {
     /// Pages that were touched.
     pub(super) touched: Bits,
@@ -159,25 +167,59 @@ pub(super) struct Block {
     pub(super) large: [Bits; 2],
     /// Pages that come in one by one all the same: copies of what another process has, too.
     pub(super) copied: Bits,
+    /// What stays where a part of a large folio is dropped. `None`: no page.
+    rest: Option<Box<Rest>>,
+    /// Pages that lay around others and are not mapped any more: their frames stay with those of their folio.
+    unmapped: [Bits; 2],
 }
 
 impl Block {
+    /// One in which nothing was touched.
+    pub(super) fn of(large: [Bits; 2]) -> Self {
+        Self { large, ..Self::default() }
+    }
+
     /// What it needs.
     pub(super) fn demand(&self) -> Demand {
         let mut demand = Demand::default();
         let mut single = self.framed;
-        for (pages, large) in demand.large.iter_mut().zip(&self.large) {
-            let large = large.without(&self.copied);
-            pages[..ORDERS].copy_from_slice(&large.around(&self.framed.and(&large)));
-            pages[WAYS - 1] = large.around(&self.touched.and(&large))[ORDERS - 1];
-            single = single.without(&large);
+        for (place, pages) in demand.large.iter_mut().enumerate() {
+            let present = self.present(place);
+            let own = self.large[place].without(&self.copied);
+            let is_whole = self.rest.is_none() && self.unmapped[place].is_empty();
+            *pages = std::array::from_fn(|way| {
+                if is_whole {
+                    return present[way].count();
+                }
+                own.or(&self.unmapped[place]).and(&present[way].groups(order_of(way))).count()
+            });
+            single = single.without(&self.large[place].without(&self.copied));
         }
         demand.single = single.count();
         demand
     }
 
+    /// What is there of the pages around which others come in, by ways.
+    fn present(&self, place: usize) -> Rest {
+        let large = self.large[place].without(&self.copied);
+        let framed = large.around(&self.framed.and(&large));
+        let [.., huge] = large.around(&self.touched.and(&large));
+        std::array::from_fn(|way| {
+            let around = framed.get(way).copied().unwrap_or(huge);
+            self.rest.as_ref().map_or(around, |rest| around.or(&rest[way].and(&large)))
+        })
+    }
+
     /// `page` is touched; `framed`: it takes a frame. Returns what is needed more.
     pub(super) fn touch(&mut self, page: u64, framed: bool) -> Demand {
+        if self.unmapped.iter().any(|unmapped| !unmapped.is_empty()) {
+            // What is unmapped counts with a folio around it.
+            let before = self.demand();
+            self.note(page, framed);
+            let mut more = self.demand();
+            more.subtract(&before);
+            return more;
+        }
         let mut more = Demand::default();
         let (new, newly_framed) = (!self.touched.has(page), framed && !self.framed.has(page));
         let place = self.large.iter().position(|large| large.has(page) && !self.copied.has(page));
@@ -192,7 +234,8 @@ impl Block {
                 if way == WAYS - 1 { (new, &self.touched) } else { (newly_framed, &self.framed) };
             if is_new {
                 let group = large.and(&Bits::group(page, order_of(way)));
-                if seen.and(&group).is_empty() {
+                let is_there = self.rest.as_ref().is_some_and(|rest| !rest[way].and(&group).is_empty());
+                if seen.and(&group).is_empty() && !is_there {
                     *pages = group.count();
                 }
             }
@@ -214,11 +257,55 @@ impl Block {
         }
     }
 
-    /// These pages are gone.
+    /// These pages are gone. Of a large folio with one of them the others stay.
     pub(super) fn drop_pages(&mut self, gone: &Bits) {
+        let mut rest = self.rest.take().map_or_else(Rest::default, |rest| *rest);
+        for place in 0..self.large.len() {
+            for (rest, present) in rest.iter_mut().zip(self.present(place)) {
+                *rest = rest.or(&present);
+            }
+        }
         self.touched = self.touched.without(gone);
         self.framed = self.framed.without(gone);
         self.copied = self.copied.without(gone);
+        rest = rest.map(|rest| rest.without(gone));
+        // What is touched is there in the first way, too.
+        rest[0] = Bits::default();
+        let seen = [0, 1].map(|place| self.present(place));
+        let is_seen = |way: usize| rest[way].without(&seen[0][way]).without(&seen[1][way]).is_empty();
+        self.rest = (!(0..WAYS).all(is_seen)).then(|| Box::new(rest));
+    }
+
+    /// Touches bring in others around these pages from now on.
+    pub(super) fn set_large(&mut self, large: [Bits; 2]) {
+        let mapped = large[0].or(&large[1]);
+        let there = [0, 1].map(|place| !self.present(place)[WAYS - 1].is_empty());
+        for (place, unmapped) in self.unmapped.iter_mut().enumerate() {
+            let known = if there[place] { unmapped.or(&self.large[place]) } else { Bits::default() };
+            *unmapped = known.without(&mapped);
+        }
+        self.large = large;
+    }
+
+    /// Where touches bring in large folios, these pages are there.
+    pub(super) fn fill_large(&mut self, pages: &Bits) {
+        let rest = self.rest.get_or_insert_default();
+        for rest in &mut rest[1..] {
+            *rest = rest.or(pages);
+        }
+    }
+
+    /// What another block has is here, too.
+    pub(super) fn take(&mut self, other: &Self) {
+        self.touched = self.touched.or(&other.touched);
+        self.framed = self.framed.or(&other.framed);
+        self.copied = self.copied.or(&other.copied);
+        if let Some(others) = &other.rest {
+            let rest = self.rest.get_or_insert_default();
+            for (rest, others) in rest.iter_mut().zip(others.iter()) {
+                *rest = rest.or(others);
+            }
+        }
     }
 }
 
@@ -228,7 +315,7 @@ mod tests {
 
     #[test]
     fn a_touch_brings_in_its_group_as_far_as_it_is_mapped() {
-        let mut block = Block { large: [Bits::range(0, 500), Bits::default()], ..Block::default() };
+        let mut block = Block::of([Bits::range(0, 500), Bits::default()]);
         let mut sum = block.touch(3, true);
         assert_eq!(sum.large[0], [1, 2, 4, 8, 16, 32, 64, 128, 256, 500, 500]);
         sum.add(&block.touch(2, true));
@@ -247,7 +334,7 @@ mod tests {
 
     #[test]
     fn what_is_read_takes_no_frame_unless_it_is_huge_and_not_the_zero_page() {
-        let mut block = Block { large: [Bits::default(), Bits::ALL], ..Block::default() };
+        let mut block = Block::of([Bits::default(), Bits::ALL]);
         let mut sum = block.touch(9, false);
         assert_eq!((sum.pages([0, 0]), sum.pages([0, 9]), sum.pages([10, 10])), (0, 0, 512));
         sum.add(&block.touch(9, true));
@@ -255,9 +342,49 @@ mod tests {
         assert_eq!(sum, block.demand());
     }
 
+    /// A page of a large folio is dropped: the rest of the folio stays until it is dropped, too.
+    #[test]
+    fn what_is_dropped_leaves_the_rest_of_its_folio() {
+        let mut block = Block::of([Bits::default(), Bits::ALL]);
+        let pages = |block: &Block| block.demand().large[1];
+        block.touch(5, true);
+        block.drop_pages(&Bits::range(5, 6));
+        assert_eq!(pages(&block), [0, 2, 4, 8, 16, 32, 64, 128, 256, 512, 512]);
+        // It comes in again, alone or with what is gone of its folio.
+        let before = block.demand();
+        let mut sum = block.touch(5, true);
+        assert_eq!(sum.large[1], [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        sum.add(&before);
+        assert_eq!(sum, block.demand());
+        block.drop_pages(&Bits::range(0, 16));
+        assert_eq!(pages(&block), [0, 0, 0, 0, 0, 32, 64, 128, 256, 512, 512]);
+        block.drop_pages(&Bits::range(16, 512));
+        assert_eq!((pages(&block), block.rest.is_none()), ([0; WAYS], true));
+        // What is still touched there needs no more than its group.
+        block.touch(4, true);
+        block.touch(5, true);
+        block.drop_pages(&Bits::range(4, 5));
+        assert_eq!((pages(&block)[0], pages(&block)[9], block.rest.is_none()), (1, 512, true));
+    }
+
+    /// All but one page of a large folio is unmapped.
+    #[test]
+    fn what_is_unmapped_leaves_its_folio_while_a_page_of_it_is_mapped() {
+        let mut block = Block::of([Bits::ALL, Bits::default()]);
+        block.touch(5, true);
+        block.drop_pages(&Bits::range(0, 100));
+        block.set_large([Bits::range(100, 512), Bits::default()]);
+        assert_eq!((block.demand().large[0][9], block.demand().large[0][4]), (512, 0));
+        block.drop_pages(&Bits::range(101, 512));
+        block.set_large([Bits::range(100, 101), Bits::default()]);
+        assert_eq!((block.demand().large[0][9], block.demand().large[0][8]), (512, 256));
+        block.drop_pages(&Bits::range(100, 101));
+        assert_eq!(block.demand(), Demand::default());
+    }
+
     #[test]
     fn copies_come_in_one_by_one() {
-        let mut block = Block { large: [Bits::ALL, Bits::default()], ..Block::default() };
+        let mut block = Block::of([Bits::ALL, Bits::default()]);
         block.copy(77, true);
         let mut sum = block.demand();
         assert_eq!(sum.pages([9, 9]), 1);

@@ -20,12 +20,23 @@ impl Needs {
         // Advice is followed as far as there are mappings.
         let advises = i64::from(call.number) == libc::SYS_madvise;
         let follows = call.errno().is_none_or(|errno| advises && errno != libc::EINVAL);
+        let collapses = self.thp_turned_off && is_collapse(call);
         if follows || looks(call) {
             self.change(task, |image, budget| {
-                look(image, budget, call) && (!follows || follow(image, budget, call))
+                look(image, budget, call)
+                    && (!follows || follow(image, budget, call))
+                    && (!collapses || image.fill_large(budget, named(call.args[0], call.args[1])))
             });
         }
     }
+}
+
+/// Whether a call asks for huge pages and is refused, as each is where the recorder keeps them off. In a replay
+/// it succeeds under settings that have them.
+fn is_collapse(call: &Call) -> bool {
+    i64::from(call.number) == libc::SYS_madvise
+        && call.args[2] as i32 == libc::MADV_COLLAPSE
+        && call.errno() == Some(libc::EINVAL)
 }
 
 /// Whether a call looks at mappings or page tables of a range that it names, also one that fails in the end.

@@ -67,6 +67,8 @@ pub struct Needs {
     /// The best source of uses that was seen.
     uses: Option<ReuseSource>,
     far: FarChanges,
+    /// The recorder kept huge pages off.
+    thp_turned_off: bool,
 }
 
 /// What is replayed of a recording under pressure, and stands for all of the program's memory.
@@ -115,6 +117,7 @@ impl Default for Needs {
             pressure: None,
             uses: None,
             far: FarChanges::default(),
+            thp_turned_off: false,
         }
     }
 }
@@ -122,7 +125,12 @@ impl Default for Needs {
 impl Needs {
     /// Of a trace with this header, nothing of which was looked at yet.
     pub(super) fn of(header: &TraceHeader) -> Self {
-        Self { pressure: header.pressure, spare: Spare::of(super::cpus(header)), ..Self::default() }
+        Self {
+            pressure: header.pressure,
+            spare: Spare::of(super::cpus(header)),
+            thp_turned_off: header.settings.as_ref().is_some_and(|settings| settings.thp_turned_off),
+            ..Self::default()
+        }
     }
 
     /// Whether no address space was found.

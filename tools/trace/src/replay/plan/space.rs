@@ -68,11 +68,7 @@ impl Pages {
         for (number, taken) in other.blocks {
             if self.blocks.contains_key(&number) {
                 budget.blocks += 1;
-                self.edit(number, |block| {
-                    block.touched = block.touched.or(&taken.touched);
-                    block.framed = block.framed.or(&taken.framed);
-                    block.copied = block.copied.or(&taken.copied);
-                });
+                self.edit(number, |block| block.take(&taken));
             } else {
                 self.demand.add(&taken.demand());
                 self.blocks.insert(number, taken);
@@ -240,7 +236,7 @@ impl Image {
             self.tables.add(block);
         }
         let (large, _) = self.large_in(block);
-        self.own.blocks.insert(block, Block { large, ..Block::default() });
+        self.own.blocks.insert(block, Block::of(large));
         true
     }
 
@@ -328,6 +324,29 @@ impl Image {
         true
     }
 
+    /// All that is mapped in `range` is there where touches bring in large folios. `false` if that is too
+    /// much.
+    pub(super) fn fill_large(&mut self, budget: &mut Budget, range: Range<u64>) -> bool {
+        let parts: Vec<_> = self.layout.within(range).collect();
+        if !budget.mappings(parts.len() as u64) {
+            return false;
+        }
+        for (part, _) in parts.into_iter().filter(|(_, kind)| kind.accessible && kind.anonymous) {
+            let blocks = blocks_of(&part);
+            let count = blocks.end - blocks.start;
+            if !budget.bring_in((part.end - part.start) >> PAGE_SHIFT) || !budget.edit(count + 1) {
+                return false;
+            }
+            for block in blocks.take(usize::try_from(budget.blocks).unwrap_or(usize::MAX)) {
+                if self.enter(budget, block) {
+                    let bits = part_of(block, &part);
+                    self.own.edit(block, |block| block.fill_large(&bits));
+                }
+            }
+        }
+        true
+    }
+
     /// Page tables for all that is mapped in `range`. `false` if that is too much.
     pub(super) fn make_tables(&mut self, budget: &mut Budget, range: Range<u64>) -> bool {
         let parts: Vec<_> = self.layout.within(range).collect();
@@ -396,7 +415,7 @@ impl Image {
                 }
                 continue;
             }
-            self.own.edit(block, |block| block.large = large);
+            self.own.edit(block, |block| block.set_large(large));
         }
         budget.edit(found.len() as u64) && budget.visit(mappings / 4)
     }
@@ -407,7 +426,7 @@ impl Image {
         let inherited: Vec<(u64, Bits)> =
             self.inherited.range(blocks_of(from)).map(|(number, pages)| (*number, *pages)).collect();
         let found: Vec<(u64, Block)> =
-            self.own.blocks.range(blocks_of(from)).map(|(number, block)| (*number, *block)).collect();
+            self.own.blocks.range(blocks_of(from)).map(|(number, block)| (*number, block.clone())).collect();
         // Each page is looked at.
         if !self.drop_inherited(budget, from)
             || !budget.visit((inherited.len() + found.len()) as u64 * PAGES / 4)

@@ -582,3 +582,40 @@ fn mappings_are_unknown_where_events_were_lost() {
     write(&mut needs, 1, at(outside));
     assert_eq!(needs.pages([0, 0]), 1 + 1 + UPPER);
 }
+
+/// The recorder refuses each MADV_COLLAPSE, and a replay does not.
+#[test]
+fn what_a_refused_collapse_names_is_there_under_settings_with_huge_pages() {
+    let collapse = |needs: &mut Needs| {
+        write(needs, 0, (0..32).map(|block| block * 512));
+        let args = [START, 64 * MIB, libc::MADV_COLLAPSE as u64, 0, 0, 0];
+        call(needs, libc::SYS_madvise, args, -i64::from(libc::EINVAL) as u64);
+        needs.take_peaks();
+        [0, 4, 9].map(|way| needs.pages([way, way]) - 32 - UPPER)
+    };
+    let mut kept_off = Needs { thp_turned_off: true, ..Needs::default() };
+    exec(&mut kept_off, 0, data(GIB));
+    assert_eq!(collapse(&mut kept_off), [32, 16_384, 16_384]);
+    // MADV_HUGEPAGE is not there, so that touches bring in single pages under this policy.
+    assert_eq!(kept_off.pages([0, 9]), 32 + 32 + UPPER);
+    let mut asked = needs(data(GIB));
+    assert_eq!(collapse(&mut asked), [32, 32 * 16, 16_384], "what the touches bring in");
+    advise(&mut kept_off, 64 * MIB, libc::MADV_DONTNEED);
+    assert_eq!(kept_off.pages([9, 9]), 32 + UPPER);
+}
+
+/// A program that touches and drops one page of each block.
+#[test]
+fn what_a_program_drops_of_large_folios_leaves_the_rest() {
+    let mut needs = needs(data(GIB));
+    for block in 0..16 {
+        write(&mut needs, 0, [512 * block + 7]);
+        let page = START + ((512 * block + 7) << 12);
+        call(&mut needs, libc::SYS_madvise, [page, 4096, libc::MADV_DONTNEED as u64, 0, 0, 0], 0);
+    }
+    assert_eq!(needs.pages([9, 9]), 16 * 512 + 16 + UPPER);
+    assert_eq!(needs.pages([4, 4]), 16 * 16 + 16 + UPPER);
+    assert_eq!(needs.pages([0, 0]), 16 + UPPER);
+    call(&mut needs, libc::SYS_munmap, [START, 8 * 2 * MIB, 0, 0, 0, 0], 0);
+    assert_eq!(needs.pages([9, 9]), 8 * 512 + 8 + UPPER);
+}
