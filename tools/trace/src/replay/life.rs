@@ -157,7 +157,7 @@ const VISITS_OF_LOOK: u64 = 256;
 pub const MOST_SAMPLES: usize = 2048;
 
 /// The orders of large anonymous folios.
-fn large_orders() -> impl Iterator<Item = Order> {
+pub(super) fn large_orders() -> impl Iterator<Item = Order> {
     Order::ALL.into_iter().filter(|order| order.get() >= 2 && *order <= Order::PMD)
 }
 

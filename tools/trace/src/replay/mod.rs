@@ -194,6 +194,8 @@ struct Peaks {
 
 /// The most vCPUs that a replay uses; recorded CPUs beyond share them.
 const MOST_CPUS: u32 = 64;
+/// How often a replay that nothing limits is made at most, each time with twice the RAM, if that was too little.
+const MOST_RUNS: usize = 3;
 /// RAM up to this is backed by the host before the replay starts, so that the host's page faults are not
 /// taken for ours.
 const MOST_PREFAULTED: u64 = 1 << 30;
@@ -267,7 +269,14 @@ impl Replay {
     ///
     /// [`ReplayError`].
     pub fn run(&self, progress: Progress<'_>) -> Result<ReplayReport, ReplayError> {
-        self.run_watched(progress, &mut |_| {})
+        let sample = self.sample()?;
+        let mut ram = 0;
+        for _ in 1..MOST_RUNS {
+            let (report, more) = self.run_with(sample, ram, progress, &mut |_| {})?;
+            let Some(more) = more else { return Ok(report) };
+            ram = more;
+        }
+        self.run_with(sample, ram, progress, &mut |_| {}).map(|(report, _)| report)
     }
 
     /// The same, with a look at the machine after each event. [`Counters`] need [`ReplayOptions::life`].
@@ -290,13 +299,30 @@ impl Replay {
         progress: Progress<'_>,
         watcher: Watcher<'_>,
     ) -> Result<ReplayReport, ReplayError> {
+        self.run_with(sample, 0, progress, watcher).map(|(report, _)| report)
+    }
+
+    /// The same with so much RAM at least. Also returns with how much to do it again, if nothing limits the
+    /// programs and there was too little all the same.
+    fn run_with(
+        &self,
+        sample: Option<Sample>,
+        least: u64,
+        progress: Progress<'_>,
+        watcher: Watcher<'_>,
+    ) -> Result<(ReplayReport, Option<u64>), ReplayError> {
         let mut reader = open(&self.path, &self.options)?;
         let header = reader.header().clone();
-        let machine = self.build(&header, sample)?;
+        let machine = self.build(&header, sample, least)?;
         let mut report = self.replay(&machine, &header, sample, &mut reader, progress, watcher)?;
         report.damage = reader.damage().map(ToString::to_string);
         report.ended_early = reader.trailer().is_some_and(|trailer| trailer.ended_early);
-        Ok(report)
+        let misfit = report.does_not_fit.as_ref();
+        let is_short = !self.is_limited()
+            && misfit
+                .map_or_else(|| pressure::is_short(machine.memory()), |misfit| !misfit.out_of_proportion);
+        let more = is_short.then(|| plan::affordable(2 * report.ram)).filter(|more| *more > report.ram);
+        Ok((report, more))
     }
 
     /// Reads the trace into memory, to be replayed again and again.
@@ -441,12 +467,18 @@ impl Replay {
         }
     }
 
-    fn build(&self, header: &TraceHeader, sample: Option<Sample>) -> Result<Machine, ReplayError> {
+    /// A machine with so much RAM at least, unless its size was asked for.
+    fn build(
+        &self,
+        header: &TraceHeader,
+        sample: Option<Sample>,
+        least: u64,
+    ) -> Result<Machine, ReplayError> {
         let options = &self.options;
         let part = |bytes| sample.map_or(bytes, |sample| sample.part(bytes).max(LEAST_RAM));
         // Devices and what they hold lie in the RAM of the machine, too.
         let devices = if options.swap.is_some() { plan::SPARE_BYTES } else { 0 };
-        let needed = || self.needs.ram(options.huge.policy).saturating_add(devices);
+        let needed = || self.needs.ram(options.huge.policy).saturating_add(devices).max(least);
         let ram = options.memory.map_or_else(|| plan::affordable(needed()), part);
         let mut host = HostConfig::with_ram(ram).cpus(cpus(header));
         host.paranoid = options.paranoid;
@@ -483,7 +515,7 @@ impl LoadedReplay {
     ///
     /// [`ReplayError::Machine`], [`ReplayError::Swap`].
     pub fn machine(&self) -> Result<Machine, ReplayError> {
-        self.replay.build(&self.header, self.sample)
+        self.replay.build(&self.header, self.sample, 0)
     }
 
     /// Replays the trace on `machine`, which this trace's [`machine`](Self::machine) made and whose CPUs are

@@ -1,7 +1,11 @@
 //! The cost of memory pressure.
 
+use super::life::large_orders;
 use quire_host::HostPlatform;
-use quire_mm::{Memory, frame::VmEvent};
+use quire_mm::{
+    Memory,
+    frame::{FolioCounter, VmEvent},
+};
 
 /// What a machine did because memory was short. Read from the named counters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -25,6 +29,20 @@ pub struct PressureFigures {
     pub stalled_ns: u64,
     /// Swap when most of it was in use.
     pub swap: SwapFigures,
+}
+
+/// Whether a machine had too little memory for something since it was built: it looked for pages to free, or
+/// had no frames for a large folio.
+pub(super) fn is_short(memory: &Memory<HostPlatform>) -> bool {
+    let events = [
+        VmEvent::PgscanKswapd,
+        VmEvent::PgscanDirect,
+        VmEvent::AllocstallDma32,
+        VmEvent::AllocstallNormal,
+        VmEvent::ThpCollapseAllocFailed,
+    ];
+    let counted = events.iter().any(|event| memory.frames().events().sum(*event) > 0);
+    counted || large_orders().any(|order| memory.folio_event(order, FolioCounter::AnonFaultFallback) > 0)
 }
 
 /// How much was in swap.

@@ -126,6 +126,51 @@ fn ram_suffices_for_what_the_settings_bring_in() {
     assert!((always.mean_anonymous - half).abs() < half * 0.01, "{}", always.mean_anonymous);
 }
 
+/// A page of each block is touched and dropped, or the others are unmapped: the folio stays, and the machine has
+/// memory for all.
+#[test]
+fn what_is_left_of_large_folios_has_room() {
+    for unmaps in [false, true] {
+        let mut program = Invented::new("dropped");
+        program.map(SECOND, BASE, 64 * HUGE, 0);
+        for block in (0..64).map(|block| BASE + block * HUGE) {
+            program.write(2 * SECOND, block);
+            if unmaps {
+                program.unmap(2 * SECOND, block + PAGE, HUGE - PAGE);
+            } else {
+                let args = [block, PAGE, libc::MADV_DONTNEED as u64, 0, 0, 0];
+                program.call(2 * SECOND, libc::SYS_madvise, args, 0);
+            }
+        }
+        let life = program.life(policy(HugeEnabled::Always));
+        assert_eq!(life.fallbacks(), 0, "unmaps: {unmaps}");
+        let splits: u64 = life.folios.iter().map(|folio| folio.splits).sum();
+        assert_eq!(splits, 0, "unmaps: {unmaps}");
+        let left = if unmaps { 64 * PAGE } else { 64 * (HUGE - PAGE) };
+        assert!(life.at_peak.anonymous >= left, "unmaps: {unmaps}: {life:?}");
+    }
+}
+
+/// All but a page of each folio is dropped and comes in again beside it: twice as much as was planned. Where
+/// that is too much for the machine, there is another one.
+#[test]
+fn a_replay_that_was_short_of_memory_is_made_again_with_more() {
+    let mut program = Invented::new("again");
+    program.map(SECOND, BASE, 64 * HUGE, 0);
+    for block in (0..64).map(|block| BASE + block * HUGE) {
+        program.write(2 * SECOND, block);
+        let args = [block + PAGE, HUGE - PAGE, libc::MADV_DONTNEED as u64, 0, 0, 0];
+        program.call(2 * SECOND, libc::SYS_madvise, args, 0);
+        (1..512).for_each(|page| program.write(2 * SECOND, block + page * PAGE));
+    }
+    let huge = HugeConfig { policy: policy(HugeEnabled::Always), ..HugeConfig::default() };
+    let report = program.replay(ReplayOptions { huge, life: true, ..ReplayOptions::default() });
+    let life = report.life.unwrap();
+    let splits: u64 = life.folios.iter().map(|folio| folio.splits).sum();
+    assert_eq!((life.fallbacks(), splits), (0, 0));
+    assert!(report.ram >= 256 << 20, "{} MiB", report.ram >> 20);
+}
+
 /// What the programs hold is not held by the replay.
 #[test]
 fn a_peak_of_16_gib_fits_into_one() {
