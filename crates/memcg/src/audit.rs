@@ -252,6 +252,7 @@ impl<P: Platform> Memcgs<P> {
             let active = matches!(label.list(), LruList::ActiveAnon | LruList::ActiveFile);
             let flags = word.flags();
             let said = flags.contains(FrameFlags::LRU)
+                && label.list().for_flags(flags) == label.list()
                 && flags.contains(FrameFlags::ACTIVE) == active
                 && flags.contains(FrameFlags::UNEVICTABLE) == (label.list() == LruList::Unevictable);
             if !said || word.order() != label.order() || !is_right(pfn, label) {

@@ -44,7 +44,7 @@ impl<P: Platform> Memcgs<P> {
         let flags = frame.word().flags();
         let listed = is_mapped(frame) && !flags.contains(FrameFlags::UNEVICTABLE) && {
             let pin = self.frames().platform().pin();
-            self.list_folio(&pin, head, list_by(flags))
+            self.list_by(&pin, head, list_of_marks)
         };
         self.release_folio(self.frames().folio(head).head());
         listed
@@ -52,7 +52,7 @@ impl<P: Platform> Memcgs<P> {
 }
 
 /// The list of a mapped anonymous folio with `flags`.
-fn list_by(flags: FrameFlags) -> LruList {
+fn list_of_marks(flags: FrameFlags) -> LruList {
     if flags.contains(FrameFlags::MLOCKED) {
         LruList::Unevictable
     } else if flags.contains(FrameFlags::LAZY_FREE) {

@@ -265,6 +265,11 @@ impl<'a, P: Platform, S: UnmapSink> Unmap<'a, P, S> {
             None
         };
         if let Some(why) = refusal {
+            if why == Unmapped::Dirty {
+                // Its contents are needed again, like those of any other. Under the head lock: not if it is
+                // freed lazily once more.
+                frame.clear_flags(FrameFlags::LAZY_FREE);
+            }
             // No write may use an old translation once a fault, which finds no right to write, could copy the
             // page.
             tables.space().flush(tables.memory().frames(), &tables.pin(), run.range, FlushCause::PageOut);

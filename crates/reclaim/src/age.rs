@@ -139,8 +139,7 @@ impl<P: Platform> Lists<'_, P> {
     /// twice needs only one more use to be activated again: it keeps `REFERENCED`, as in Linux.
     fn deactivate(&self, active: LruList, which: Candidates, depth: u64, search: &Search) {
         let memcgs = self.spaces.memcgs();
-        let inactive =
-            if active == LruList::ActiveAnon { LruList::InactiveAnon } else { LruList::InactiveFile };
+        let inactive = active.inactive();
         let mut left = depth;
         while left > 0 {
             let mut some = Isolated::new();

@@ -156,12 +156,7 @@ fn unmap<'s, P: Platform>(
         Unmapped::All => return Ok(Ready { head, guard }),
         // Mlocked since its mappings were checked: the next check finds how much of it.
         Unmapped::Locked => Fate::Keep,
-        Unmapped::Pinned | Unmapped::Busy => Fate::Activate,
-        Unmapped::Dirty => {
-            // Its contents are needed again, like those of any other.
-            frame.clear_flags(FrameFlags::LAZY_FREE);
-            Fate::Activate
-        }
+        Unmapped::Pinned | Unmapped::Busy | Unmapped::Dirty => Fate::Activate,
     };
     // TLBs may hold translations of what was unmapped of it, and the next holder of the lock may map it
     // again.
@@ -217,6 +212,8 @@ fn check_referenced<P: Platform>(spaces: &Spaces<P>, head: Pfn) -> Result<(), Fa
     match used.lock {
         LockFound::None => {}
         LockFound::Part => return Err(Fate::Activate),
+        // Where folios are not listed for the locks on them, a call that unlocks one does not look for marks.
+        LockFound::Whole if !spaces.memcgs().lists_anonymous() => return Err(Fate::Keep),
         LockFound::Whole => return Err(Fate::Lock),
     }
     if used.mappings == 0 {
@@ -333,12 +330,8 @@ fn shadow<P: Platform>(spaces: &Spaces<P>, head: Pfn, (memcg, node): (MemcgId, N
 fn put_back<P: Platform>(spaces: &Spaces<P>, head: Pfn, fate: &Fate) {
     let frame = spaces.frames().known(head);
     let memcgs = spaces.memcgs();
-    let lazy = frame.word().flags().contains(FrameFlags::LAZY_FREE);
-    let (inactive, active) = if lazy {
-        (LruList::InactiveFile, LruList::ActiveFile)
-    } else {
-        (LruList::InactiveAnon, LruList::ActiveAnon)
-    };
+    // The file lists, if it was freed lazily.
+    let (inactive, active) = (LruList::InactiveAnon, LruList::ActiveAnon);
     let events = spaces.frames().events();
     let pages = spaces.frames().folio(head).order().pages();
     let mut locked = frame.word().flags().contains(FrameFlags::MLOCKED);

@@ -60,6 +60,24 @@ fn shuttle_a_discard_against_a_fork() {
     });
 }
 
+/// A page is freed lazily while reclaim has it off its list, since it was used: reclaim puts it where it needs
+/// no swap. The auditor, with which the model ends, looks.
+#[test]
+fn shuttle_a_page_that_reclaim_has_is_freed_lazily() {
+    with_swap(2).check(SOME, |machine, space| {
+        as_one_step(|| {
+            map_at(space, ADDR.0, PAGE, RW);
+            write(machine, 0, space, ADDR, 7);
+        });
+        thread::scope(|scope| {
+            spawn_on(scope, machine, 0, space, |_| {
+                space.madvise(ADDR, PAGE, Advice::Free).expect("mapped");
+            });
+            scope.spawn(|| reclaim(machine, 1));
+        });
+    });
+}
+
 /// Maps `pages` pages that end behind `ADDR`, of which the last holds 7 and is lazily freed. CPU 0 has its
 /// translation; the accessed bit is clear, so that reclaim discards the page at its first look. The others
 /// are in use: they keep the table, which is then not flushed for itself.

@@ -12,6 +12,7 @@ mod churn;
 mod collapse;
 mod hasty_device;
 mod little_swap;
+mod lazily_freed;
 mod oom;
 mod other_machine;
 mod paging;

@@ -82,8 +82,8 @@ impl<P: Platform> Memcgs<P> {
         found
     }
 
-    /// Puts an unlisted folio on `list` of its memcg and node, at the front or the back. The caller keeps it
-    /// from being freed.
+    /// Puts an unlisted folio on `list` of its memcg and node, at the front or the back; on the file list of
+    /// the kind if it was freed lazily, perhaps just now. The caller keeps it from being freed.
     pub fn put_back(&self, pin: &Pin<'_, P>, head: Pfn, list: LruList, front: bool) {
         self.put_back_all(pin, [(head, list, front)]);
     }
@@ -96,10 +96,12 @@ impl<P: Platform> Memcgs<P> {
         for (head, list, front) in folios {
             let frame = map.known(head);
             let Some(lists) = self.lists_of(frame) else { continue };
-            // Another CPU may have listed it meanwhile: the one that sets the flag does.
-            if frame.set_flags(FrameFlags::LRU).is_none_or(|before| before.contains(FrameFlags::LRU)) {
-                continue;
-            }
+            // Another CPU may have listed it meanwhile: the one that sets the flag does. A thread that frees it
+            // lazily after that finds that it is listed, and moves it.
+            let before = match frame.set_flags(FrameFlags::LRU) {
+                Some(before) if !before.contains(FrameFlags::LRU) => before,
+                _ => continue,
+            };
             let (_, guard) = match held.take() {
                 Some((last, guard)) if core::ptr::eq(last, lists) => held.insert((last, guard)),
                 other => {
@@ -107,7 +109,7 @@ impl<P: Platform> Memcgs<P> {
                     held.insert((lists, lists.lock()))
                 }
             };
-            lists.list(guard, map, head, (list, front));
+            lists.list(guard, map, head, (list.for_flags(before), front));
         }
     }
 }

@@ -64,6 +64,16 @@ impl LruList {
         }
     }
 
+    /// The list of a folio with `flags` that would be on this one otherwise: what was freed lazily is scanned
+    /// with the file pages, since it needs no swap (Linux's `folio_lru_list`).
+    pub(crate) const fn for_flags(self, flags: FrameFlags) -> Self {
+        match self {
+            Self::InactiveAnon if flags.contains(FrameFlags::LAZY_FREE) => Self::InactiveFile,
+            Self::ActiveAnon if flags.contains(FrameFlags::LAZY_FREE) => Self::ActiveFile,
+            list => list,
+        }
+    }
+
     /// The list flags of a folio on it.
     const fn flags(self) -> FrameFlags {
         match self {
@@ -128,12 +138,25 @@ impl<P: Platform> Memcgs<P> {
     /// another CPU did or is about to. Takes a lock that is this CPU's own.
     #[inline]
     pub fn list_folio(&self, pin: &Pin<'_, P>, head: Pfn, list: LruList) -> bool {
+        self.list_by(pin, head, |_| list)
+    }
+
+    /// As [`list_folio`](Self::list_folio), on the list that `list` names for its flags. A thread that changes
+    /// one of them finds either that it is listed, or that it will be by what it has made of them.
+    #[inline]
+    pub(crate) fn list_by(
+        &self,
+        pin: &Pin<'_, P>,
+        head: Pfn,
+        list: impl FnOnce(FrameFlags) -> LruList,
+    ) -> bool {
         let frame = self.frames.known(head);
         // The CPU that sets the flag lists the folio. Until there is a label no other CPU touches it.
         let Some(before) = frame.set_flags(FrameFlags::LRU) else { return false };
         if before.contains(FrameFlags::LRU) {
             return false;
         }
+        let list = list(before);
         if (before & LIST_FLAGS) | FrameFlags::LRU != list.flags() {
             mark(frame, list);
         }

@@ -209,6 +209,32 @@ fn a_listed_folio_is_not_given_back_and_one_being_given_back_is_not_taken() {
     frames.free(&pin, head, Order::ZERO).unwrap();
 }
 
+/// Hazard: a page is freed lazily while reclaim has it, and goes back to the lists of what needs swap.
+#[test]
+fn what_was_freed_lazily_while_it_was_isolated_is_put_back_where_it_needs_no_swap() {
+    let memcgs = memcgs(1);
+    let pin = memcgs.frames().platform().pin();
+    let heads = [LruList::InactiveAnon, LruList::ActiveAnon, LruList::Unevictable].map(|list| {
+        let head = folio(&memcgs, Order::ZERO, MemcgId::ROOT);
+        memcgs.list_folio(&pin, head, list);
+        assert!(memcgs.unlist_folio(&pin, head));
+        memcgs.frames().known(head).set_flags(FrameFlags::LAZY_FREE);
+        memcgs.put_back(&pin, head, list, true);
+        head
+    });
+    let lists = [LruList::InactiveFile, LruList::ActiveFile, LruList::Unevictable];
+    assert_eq!(heads.map(|head| memcgs.list_of(head)), lists.map(Some));
+    assert!(memcgs.move_to(&pin, heads[2], LruList::InactiveAnon, true), "munlock");
+    assert!(memcgs.deactivate(&pin, heads[1]));
+    assert_eq!(heads.map(|head| memcgs.list_of(head)), [Some(LruList::InactiveFile); 3]);
+    assert_sound(&memcgs);
+    drop(pin);
+    for head in heads {
+        assert!(memcgs.unlist_folio(&memcgs.frames().platform().pin(), head));
+        give_back(&memcgs, head);
+    }
+}
+
 #[test]
 fn what_a_cpu_lists_touches_no_other_list_before_a_scan() {
     let memcgs = memcgs(2);

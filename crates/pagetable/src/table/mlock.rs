@@ -83,6 +83,7 @@ impl<P: Platform> Tables<'_, P> {
         let (list, marked, moved) = if locks {
             (LruList::Unevictable, VmEvent::UnevictablePgsMlocked, VmEvent::UnevictablePgsCulled)
         } else {
+            // The file list, if it was freed lazily.
             (LruList::InactiveAnon, VmEvent::UnevictablePgsMunlocked, VmEvent::UnevictablePgsRescued)
         };
         let pages = folio.folio().order().pages();

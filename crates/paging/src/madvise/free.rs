@@ -137,7 +137,8 @@ impl<P: Platform> LazyFree<'_, P> {
             locked.unmark(at, LeafFlags::ACCESSED | LeafFlags::DIRTY);
         }
         let flags = frame.word().flags();
-        if !flags.intersects(FrameFlags::SWAP_CACHE | FrameFlags::MLOCKED) {
+        // What was freed lazily before stays where it is, as in Linux.
+        if !flags.intersects(FrameFlags::SWAP_CACHE | FrameFlags::MLOCKED | FrameFlags::LAZY_FREE) {
             frame.set_flags(FrameFlags::LAZY_FREE);
             self.list_lazy(pin, head);
         }
