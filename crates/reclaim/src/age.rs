@@ -179,6 +179,7 @@ impl<P: Platform> Lists<'_, P> {
         let mut some = Isolated::new();
         let scanned = self.isolate(inactive, which, most, &mut some);
         let freed = shrink(self.spaces, &mut some, search.pressure);
+        self.spaces.note_reclaimed(freed);
         search.count(self.spaces, (self.memcg, inactive), scanned, freed);
         (scanned, freed)
     }

@@ -65,6 +65,7 @@ pub fn reclaim_to_limit<P: Platform>(spaces: &Spaces<P>, memcg: MemcgId, limit: 
 /// Frees `wanted` pages below the memcg `root`, or as many as a few rounds find. What `memory.low` protects
 /// is reclaimed only if nothing else can be, and never in the background.
 pub(crate) fn reclaim<P: Platform>(spaces: &Spaces<P>, root: MemcgId, wanted: u64, cause: Cause) -> u64 {
+    let _reclaiming = spaces.begin_reclaim();
     let first = Search::new(root, cause);
     for mut search in [first, first.breaking_low()] {
         let mut low_left = false;
@@ -122,7 +123,9 @@ fn scan_memcgs<P: Platform>(
         let Some(kept) = kept(spaces, memcg, search, found) else { continue };
         // Pages that no program maps any more.
         let missing = wanted.saturating_sub(found.freed);
-        found.freed += spaces.thp().split_deferred_of(memcg, priority, missing);
+        let split = spaces.thp().split_deferred_of(memcg, priority, missing);
+        spaces.note_reclaimed(split);
+        found.freed += split;
         for node in (0..spaces.platform().node_count()).filter_map(NodeId::new) {
             let missing = wanted.saturating_sub(found.freed);
             found.freed += Lists { spaces, memcg, node, kept }.scan(priority, missing, search);

@@ -92,13 +92,16 @@ fn write_and_free_all<'s, P: Platform>(
 
 /// Pages out isolated folios, each with a reference, at a program's request.
 pub(crate) fn page_out<P: Platform>(spaces: &Spaces<P>, folios: &mut dyn Iterator<Item = Pfn>) -> u64 {
+    let _reclaiming = spaces.begin_reclaim();
     let mut freed = 0;
     loop {
         let mut some: Isolated = (&mut *folios).take(BATCH).collect();
         if some.is_empty() {
             return freed;
         }
-        freed += shrink(spaces, &mut some, Pressure::Madvise);
+        let now = shrink(spaces, &mut some, Pressure::Madvise);
+        spaces.note_reclaimed(now);
+        freed += now;
     }
 }
 

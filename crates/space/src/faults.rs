@@ -76,18 +76,8 @@ impl<'s, P: Platform> Faults<'s, P> {
         loop {
             match self.resolve_once(vma, addr, access, swapped.as_ref()) {
                 Ok(()) => return Ok(()),
-                Err(refusal) => {
-                    if matches!(refusal, Refusal::Swapped(_)) {
-                        drop(swapped.take());
-                    }
-                    if self.core.is_killed() {
-                        return Err(FaultError::Killed);
-                    }
-                    // As in `fault_again`.
-                    if let Some(came) = self.spaces.resolve_refusal(self.core, refusal)? {
-                        swapped = Some(came);
-                    }
-                }
+                Err(_) if self.core.is_killed() => return Err(FaultError::Killed),
+                Err(refusal) => self.spaces.resolve_refusal(self.core, refusal, &mut swapped)?,
             }
         }
     }

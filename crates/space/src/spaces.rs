@@ -5,10 +5,12 @@ mod exits;
 mod list;
 mod oom_turns;
 mod reclaim;
+mod reclaims;
 mod scan;
 mod shortage;
 
 pub use reclaim::{NoReclaim, OomOutcome, Reclaim};
+pub use reclaims::Reclaiming;
 pub(crate) use scan::Scan;
 pub(crate) use shortage::FIRST_RECLAIM;
 
@@ -36,6 +38,7 @@ use quire_sync::SpinLock;
 use quire_sync::atomic::{AtomicU64, Ordering};
 use quire_thp::{HugeConfig, HugeControls, Thp, ThpState};
 use quire_vma_tree::tree::{Node, NodeStore, OutOfNodes};
+use reclaims::Reclaims;
 
 /// Spaces at once: as many as Linux has processes (`PID_MAX_LIMIT`), and so few that a slot's count of the
 /// entries that name it cannot overflow, since each space names it once at most.
@@ -85,6 +88,7 @@ pub struct Spaces<P: Platform> {
     commit: Commit,
     oom: OomAction,
     oom_turns: OomTurns,
+    reclaims: Reclaims,
     exits: Exits,
     /// Killed programs that have not exited.
     killed: AtomicU64,
@@ -131,6 +135,7 @@ impl<P: Platform> Spaces<P> {
             commit,
             oom,
             oom_turns: OomTurns::new(),
+            reclaims: Reclaims::new(),
             exits: Exits::new(),
             killed: AtomicU64::new(0),
             next_space: AtomicU64::new(1),

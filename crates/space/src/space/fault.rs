@@ -87,11 +87,9 @@ impl<P: Platform> Space<'_, P> {
                 drop(swapped.take());
                 self.read_ahead(addr, wanted.entry);
             }
-            // A swapped-in folio stays locked while memory is reclaimed for other needs, perhaps a copy of
-            // it. Otherwise it might be the only reclaimable folio, and be swapped in and out forever.
-            if let Some(came) = self.spaces.resolve_refusal(self.core(), refusal)? {
+            self.spaces.resolve_refusal(self.core(), refusal, &mut swapped)?;
+            if let (Refusal::Swapped(_), Some(came)) = (refusal, &swapped) {
                 self.note_read_ahead(addr, came.head());
-                swapped = Some(came);
             }
             match self.fault_fast(addr, access, 0, swapped.as_ref()) {
                 Some(Ok(())) => return Ok(()),
@@ -232,7 +230,7 @@ impl<P: Platform> Space<'_, P> {
                 Err(Error::NoFrames(_)) if core.is_killed() => return Err(FaultError::Killed.into()),
                 Err(Error::NoFrames(cause)) => {
                     let refusal = Refusal::Fault(FaultError::OutOfMemory(cause));
-                    drop(self.spaces.resolve_refusal(core, refusal)?);
+                    self.spaces.resolve_refusal(core, refusal, &mut None)?;
                 }
                 Err(_) => return Err(FaultError::NotMapped.into()),
             }

@@ -99,7 +99,7 @@ impl<'m, P: Platform> Space<'m, P> {
                     Ok(Attempt::Changed) => {}
                     Err(_) if core.is_killed() => return Err(FaultError::Killed),
                     // As for a fault: memory is freed for it.
-                    Err(refusal) => drop(self.spaces.resolve_refusal(core, refusal)?),
+                    Err(refusal) => self.spaces.resolve_refusal(core, refusal, &mut None)?,
                 }
             }
             P::relax(attempt);

@@ -107,7 +107,7 @@ impl OomTurns {
     }
 
     /// Whether something was freed since `seen`. Acquire: as there.
-    fn has_turned(&self, seen: SeenTurns) -> bool {
+    pub(crate) fn has_turned(&self, seen: SeenTurns) -> bool {
         self.word.load(Ordering::Acquire) & !BUSY != seen.0
     }
 

@@ -24,6 +24,11 @@ pub(crate) const FIRST_RECLAIM: u64 = 32;
 const LOOKS: u32 = 10;
 const BETWEEN_LOOKS_NS: u64 = 10_000_000;
 
+/// Times that memory is looked for again while other threads reclaim, as often as in Linux, and the longest
+/// time between two: as long as a killed program is waited for at once.
+const LOOKS_AGAIN: u32 = 16;
+const LOOKS_NS: u64 = LOOKS as u64 * BETWEEN_LOOKS_NS;
+
 /// Pages in the largest folio for which a charge that fails is an `oom` event: a larger one is a wish only.
 const COSTLY: u64 = 8;
 
@@ -56,24 +61,34 @@ impl<'s, P: Platform> Spaces<P> {
         self.stalled(|| self.free_unneeded(cause, need) + self.reclaim().make_room(self, need) > 0)
     }
 
-    /// Makes a retry worthwhile for the program in `core`, perhaps with a swapped-in folio, or returns its
-    /// error. The time is counted as a memory stall.
+    /// Makes a retry worthwhile for the program in `core`, perhaps with a swapped-in folio in `held`, or
+    /// returns its error. The time is counted as a memory stall.
+    ///
+    /// The folio that is in `held` stays locked while memory is reclaimed for other needs, perhaps a copy of
+    /// it: otherwise it might be the only reclaimable folio, and be swapped in and out forever. It is let go
+    /// before a program is killed: that one may wait for it, with its mmap lock held.
     pub(crate) fn resolve_refusal(
         &'s self,
         core: &SpaceCore,
         refusal: Refusal,
-    ) -> Result<Option<SwappedIn<'s, P>>, FaultError> {
+        held: &mut Option<SwappedIn<'s, P>>,
+    ) -> Result<(), FaultError> {
         let (cause, need) = match refusal {
-            Refusal::Swapped(wanted) => return self.stalled(|| self.swap_in(core, wanted)),
+            Refusal::Swapped(wanted) => {
+                // Its lock must not be held while another is waited for.
+                drop(held.take());
+                *held = self.stalled(|| self.swap_in(core, wanted))?;
+                return Ok(());
+            }
             Refusal::Fault(FaultError::OutOfMemory(cause)) => (cause, Need::Frames(Order::ZERO)),
             Refusal::OverLimit(over) => (AllocError::OutOfMemory, Need::Memcg(over, 1)),
             Refusal::Fault(error) => return Err(error),
             // The slow path makes one before it looks.
-            Refusal::NeedsAnonVma => return Ok(None),
+            Refusal::NeedsAnonVma => return Ok(()),
         };
         // Others may be faster to take what that freed.
-        let made = self.stalled(|| self.make_room(cause, need));
-        if made { Ok(None) } else { Err(FaultError::OutOfMemory(cause)) }
+        let made = self.stalled(|| self.make_room_or_kill(cause, need, || drop(held.take())));
+        if made { Ok(()) } else { Err(FaultError::OutOfMemory(cause)) }
     }
 
     /// Brings what `wanted` names into the cache for the program in `core`, and frees memory for it if memory
@@ -129,15 +144,35 @@ impl<'s, P: Platform> Spaces<P> {
     /// a retry is worthwhile. The caller is not pinned.
     #[cold]
     pub(crate) fn make_room(&self, cause: AllocError, need: Need) -> bool {
-        let seen = self.oom_turns().seen();
+        self.make_room_or_kill(cause, need, || ())
+    }
+
+    /// The same; `let_go` is called where nothing could be freed, before others are waited for and a program
+    /// is killed.
+    fn make_room_or_kill(&self, cause: AllocError, need: Need, let_go: impl FnOnce()) -> bool {
+        let turns = self.oom_turns().seen();
+        let mut seen = self.reclaims().seen();
         if self.free_some(cause, need) {
             return true;
         }
         if cause != AllocError::OutOfMemory {
             return false;
         }
+        let_go();
+        for _ in 0..LOOKS_AGAIN {
+            if !self.reclaims().wait(self.platform(), seen, LOOKS_NS) {
+                break;
+            }
+            if self.oom_turns().has_turned(turns) {
+                return true;
+            }
+            seen = self.reclaims().seen();
+            if self.free_some(cause, need) {
+                return true;
+            }
+        }
         self.count_oom(need);
-        self.oom_action() == OomAction::Kill && self.out_of_memory(seen, need)
+        self.oom_action() == OomAction::Kill && self.out_of_memory(turns, need)
     }
 
     /// Kills a program, or waits for the memory of one that was killed: for so long only that the caller soon
