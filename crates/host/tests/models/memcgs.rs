@@ -231,3 +231,37 @@ fn shuttle_the_removal_of_a_protected_memcg_against_its_last_pages() {
         assert_over(machine, &[other, above]);
     });
 }
+
+/// Two threads move a killed program at once. The one that comes first is overtaken before it counts the
+/// program where it has put it; that memcg is removed, and its number used again. Each memcg counts the
+/// killed programs that are in it, or its next shortage waits for ever for one that is not.
+#[test]
+fn shuttle_a_killed_program_that_two_threads_move() {
+    with_swap(2).check(SOME, |machine, space| {
+        let (above, between) = nested(machine);
+        let memcgs = machine.memory().memcgs();
+        let last = as_one_step(|| memcgs.create(MemcgId::ROOT, "last")).expect("memory");
+        as_one_step(|| assert!(space.kill()));
+        let mut new = MemcgId::ROOT;
+        thread::scope(|scope| {
+            scope.spawn(|| as_cpu(machine, 0, || _ = space.set_memcg(between)));
+            scope.spawn(|| {
+                as_cpu(machine, 1, || {
+                    space.set_memcg(last).expect("the memcg is there");
+                    let _ = memcgs.remove(between);
+                    new = memcgs.create(MemcgId::ROOT, "new").expect("memory");
+                });
+            });
+        });
+        as_one_step(|| {
+            for memcg in [above, between, last, new].into_iter().filter(|memcg| !memcg.is_root()) {
+                let expected = u32::from(memcgs.is_below(space.memcg(), memcg));
+                assert_eq!(
+                    memcgs.killed(memcg),
+                    expected,
+                    "{memcg} counts killed programs that are elsewhere"
+                );
+            }
+        });
+    });
+}
