@@ -199,14 +199,16 @@ impl<'m, P: Platform> HeadGuard<'m, P> {
         alone
     }
 
-    /// Notes that a page of the folio is about to be mapped by another space too. Only large folios need the
-    /// note: of a single page the count says as much.
+    /// Notes that a page of the folio is about to be mapped by another space too, and returns whether the folio
+    /// is large. Only large folios need the note: of a single page the count says as much.
     #[inline]
-    pub fn no_longer_exclusive(&self) {
+    pub fn no_longer_exclusive(&self) -> bool {
         let exclusive = FrameFlags::ANONYMOUS_EXCLUSIVE;
-        if self.folio.is_large() && self.folio.frame.word().flags().contains(exclusive) {
+        let is_large = self.folio.is_large();
+        if is_large && self.folio.frame.word().flags().contains(exclusive) {
             self.folio.frame.clear_flags(exclusive);
         }
+        is_large
     }
 
     /// Base pages mapped, over all mappings.

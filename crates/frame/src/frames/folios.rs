@@ -87,20 +87,31 @@ impl<P: Platform> Frames<P> {
     pub fn lock_head(&self, pfn: Pfn) -> HeadGuard<'_, P> {
         let folio = self.folio(pfn);
         if folio.is_large() {
-            return self.lock_large_head(pfn, folio);
+            if cfg!(debug_assertions) {
+                P::lock_taken(LockClass::Folio);
+            }
+            if folio.try_lock_head() != Some(true) {
+                return self.lock_head_again(pfn);
+            }
         }
-        // SAFETY: the folio has one page.
+        // SAFETY: the folio has one page, or its lock was taken just above, and is handed over.
         unsafe { HeadGuard::new(folio) }
     }
 
-    /// As [`lock_head`](Self::lock_head) of `folio`, which is the one of `pfn`, unless it was split since.
-    #[inline]
-    fn lock_large_head<'m>(&'m self, pfn: Pfn, folio: Folio<'m>) -> HeadGuard<'m, P> {
-        if cfg!(debug_assertions) {
-            P::lock_taken(LockClass::Folio);
-        }
-        let (mut folio, mut attempt) = (folio, 0);
-        while folio.is_large() {
+    /// As [`lock_head`](Self::lock_head), of a folio that is large, or was when it was looked up. The lock is
+    /// counted already.
+    #[cold]
+    fn lock_head_again(&self, pfn: Pfn) -> HeadGuard<'_, P> {
+        let mut attempt = 0;
+        loop {
+            let folio = self.folio(pfn);
+            if !folio.is_large() {
+                if cfg!(debug_assertions) {
+                    P::lock_dropped(LockClass::Folio);
+                }
+                // SAFETY: the folio has one page.
+                return unsafe { HeadGuard::new(folio) };
+            }
             // Only tried: the first frame of a folio that was split may be another owner's, who may hold this
             // lock, e.g. of a table, and wait for one of the caller's.
             match folio.try_lock_head() {
@@ -112,13 +123,7 @@ impl<P: Platform> Frames<P> {
                     attempt = attempt.saturating_add(1);
                 }
             }
-            folio = self.folio(pfn);
         }
-        if cfg!(debug_assertions) {
-            P::lock_dropped(LockClass::Folio);
-        }
-        // SAFETY: the folio has one page.
-        unsafe { HeadGuard::new(folio) }
     }
 
     /// Drops a reference to the folio of `order` that starts at `pfn`. If it was the last one, the folio

@@ -47,6 +47,36 @@ fn hold_pinned<P: Platform>(folio: &HeadGuard<'_, P>, (index, leaf): (usize, Lea
     if folio.folio().frame().get(1) { Stop::Pinned(index, leaf) } else { Stop::Overflow }
 }
 
+/// Gives the child's entry what the parent's holds, which keeps its own bits.
+#[inline]
+fn share_entry<P: Platform>(own: &AtomicU64, childs: &AtomicU64, raw: u64, protects: bool, inherited: u64) {
+    let kept = if protects { LockedTable::<P>::protect_entry(own, raw) } else { raw };
+    childs.store(kept & inherited, Ordering::Release);
+}
+
+/// Shares the entries that go on with the run of an entry before them, in one pass, and returns how many. A
+/// function of its own: in the place where it is called its loop would not get enough registers.
+#[inline(never)]
+fn share_rest<P: Platform>(
+    own: &[AtomicU64],
+    childs: &[AtomicU64],
+    before: u64,
+    protects: bool,
+    inherited: u64,
+) -> usize {
+    let (mut pages, mut expected) = (0, before);
+    for (own, childs) in own.iter().zip(childs) {
+        let raw = own.load(Ordering::Relaxed);
+        expected = P::Paging::frames_on(expected, 1);
+        if raw & P::Paging::IDENTITY != expected {
+            break;
+        }
+        share_entry::<P>(own, childs, raw, protects, inherited);
+        pages += 1;
+    }
+    pages
+}
+
 impl<P: Platform> Tables<'_, P> {
     /// Gives `child` every page that the mapping has here. What is private is shared until one of the two
     /// writes to it: both lose the permission, and the parent's translations that allowed writes are noted in
@@ -277,40 +307,27 @@ impl<P: Platform> Tables<'_, P> {
         if !folio.may_add(most as u32) {
             return Err(Stop::Overflow);
         }
-        if private {
-            folio.no_longer_exclusive();
-        }
-        self.fetch_ahead(here.entries, index, most);
-        // The run is found and shared in one pass. Each entry keeps its own bits. The child has not used the
-        // page yet.
-        let (protects, inherited) = (private && present, if present { !P::Paging::ACCESSED } else { !0 });
-        let share = |own: &AtomicU64, childs: &AtomicU64, raw: u64| {
-            let kept = if protects { LockedTable::<P>::protect_entry(own, raw) } else { raw };
-            childs.store(kept & inherited, Ordering::Release);
-        };
-        share(&here.entries[index], &there.entries[index], raw);
-        let mut pages = 1;
-        if most > 1 {
-            let run = index..index + most;
-            let (own, childs) = (&here.entries[run.clone()], &there.entries[run]);
-            let mut expected = raw & P::Paging::IDENTITY;
-            while pages < most {
-                let raw = own[pages].load(Ordering::Relaxed);
-                expected = P::Paging::frames_on(expected, 1);
-                if raw & P::Paging::IDENTITY != expected {
-                    break;
-                }
-                share(&own[pages], &childs[pages], raw);
-                pages += 1;
-            }
-        }
-        // Where no run is longer than a page, each unmapping is of a part, and queues the folio.
+        // A lone page is a part of a large folio. Where no run is longer than a page, each unmapping is of a
+        // part, and queues the folio.
         if private
-            && folio.folio().is_large()
+            && folio.no_longer_exclusive()
+            && most == 1
             && self.memory.techniques().gather == GatherTechnique::Runs
-            && (pages as u64) < folio.folio().order().pages()
         {
             self.memory.mapped_in_part(&folio);
+        }
+        self.fetch_ahead(here.entries, index, most);
+        // The child has not used the page yet.
+        let (protects, inherited) = (private && present, if present { !P::Paging::ACCESSED } else { !0 });
+        share_entry::<P>(&here.entries[index], &there.entries[index], raw, protects, inherited);
+        let mut pages = 1;
+        if most > 1 {
+            let rest = index + 1..index + most;
+            let (own, childs) = (&here.entries[rest.clone()], &there.entries[rest]);
+            pages += share_rest::<P>(own, childs, raw & P::Paging::IDENTITY, protects, inherited);
+            if private && (pages as u64) < folio.folio().order().pages() {
+                self.memory.mapped_in_part(&folio);
+            }
         }
         let added = folio.add_maps(pages as u32);
         debug_assert!(added, "there was room for more");
