@@ -147,6 +147,8 @@ unsafe fn make(kind: Kind, entrance: i32, (say, wait, go): (i32, i32, i32)) -> !
             libc::_exit(1);
         }
         let mut children = [0; PROCESSES];
+        // Fewer than that, as where the host limits them, would count for less.
+        let mut are_made = true;
         match kind {
             Kind::Threads => {
                 let flags = libc::CLONE_VM
@@ -156,7 +158,8 @@ unsafe fn make(kind: Kind, entrance: i32, (say, wait, go): (i32, i32, i32)) -> !
                     | libc::CLONE_FS
                     | libc::CLONE_SYSVSEM;
                 for thread in 1..=THREADS {
-                    libc::clone(idle, memory.byte_add(thread * STACK), flags, ptr::null_mut());
+                    are_made &=
+                        libc::clone(idle, memory.byte_add(thread * STACK), flags, ptr::null_mut()) > 0;
                 }
             }
             Kind::Processes => {
@@ -166,16 +169,20 @@ unsafe fn make(kind: Kind, entrance: i32, (say, wait, go): (i32, i32, i32)) -> !
                         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
                         idle(ptr::null_mut());
                     }
+                    are_made &= *child > 0;
                 }
             }
             Kind::Mappings => {
                 for mapping in 0..MAPPINGS {
-                    libc::mprotect(memory.byte_add(mapping * 2 * PAGE), PAGE, libc::PROT_READ);
+                    are_made &=
+                        libc::mprotect(memory.byte_add(mapping * 2 * PAGE), PAGE, libc::PROT_READ) == 0;
                 }
             }
         }
-        libc::write(say, b"m".as_ptr().cast(), 1);
-        libc::read(wait, heard.as_mut_ptr().cast(), 1);
+        // Without this word the other end hears that this process ended.
+        if are_made && libc::write(say, b"m".as_ptr().cast(), 1) == 1 {
+            libc::read(wait, heard.as_mut_ptr().cast(), 1);
+        }
         for child in children.into_iter().filter(|child| *child > 0) {
             libc::kill(child, libc::SIGKILL);
             libc::waitpid(child, ptr::null_mut(), 0);
