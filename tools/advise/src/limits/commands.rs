@@ -18,7 +18,7 @@ const V2: &str = "/sys/fs/cgroup/GROUP";
 const V1: &str = "/sys/fs/cgroup/memory/GROUP";
 const ZSWAP: &str = "/sys/module/zswap/parameters";
 const GENERATOR: &str = "/run/systemd/zram-generator.conf.d";
-const SWAP_FILE: &str = "/swapfile.limit";
+const SWAP_FILE: &str = "/swapfile.XXXXXX";
 
 /// Lines of a shell.
 fn lines<const N: usize>(lines: [&str; N]) -> Vec<String> {
@@ -26,10 +26,18 @@ fn lines<const N: usize>(lines: [&str; N]) -> Vec<String> {
 }
 
 impl Enough {
+    /// How to set up the swap, each way of doing so, and then how to set the limit. In that order: Linux kills
+    /// what is over its limit and has no swap. It is undone in the other order.
+    #[must_use]
+    pub fn means(&self) -> Vec<Means> {
+        let mut means = self.swap_means();
+        means.extend(self.limit_means());
+        means
+    }
+
     /// How to set the limit: for a unit of systemd, or a group of either version of cgroups. UNIT and GROUP
     /// stand for their names. The commands that undo it are for the same shell: they restore what was there.
-    #[must_use]
-    pub fn limit_means(&self) -> Vec<Means> {
+    fn limit_means(&self) -> Vec<Means> {
         let (high, max) = (self.high, self.max);
         // Version 1 does not charge a group for the pool of zswap.
         let limit = high - self.pool;
@@ -69,8 +77,7 @@ impl Enough {
     }
 
     /// How to set up the swap that the limit was predicted with, beside what the host has.
-    #[must_use]
-    pub fn swap_means(&self) -> Vec<Means> {
+    fn swap_means(&self) -> Vec<Means> {
         let size = self.swap_bytes >> 20;
         match self.least.setting.swap {
             swap @ (LimitSwap::Zram | LimitSwap::ZramZstd) => {
@@ -78,16 +85,17 @@ impl Enough {
                 zram(size, algorithm)
             }
             LimitSwap::Zswap => {
-                let mut means = disk(size);
-                means.name = "zswap";
-                let files = format!("compressor=$(cat {ZSWAP}/compressor) enabled=$(cat {ZSWAP}/enabled)");
-                means.apply.push(files);
-                means.apply.push(format!("echo lz4 > {ZSWAP}/compressor"));
-                means.apply.push(format!("echo Y > {ZSWAP}/enabled"));
-                let undo =
+                let Means { apply, mut undo, .. } = disk(size);
+                // Without the file zswap would compress what the host swaps to other devices.
+                let apply = vec![format!(
+                    "{} && compressor=$(cat {ZSWAP}/compressor) enabled=$(cat {ZSWAP}/enabled) && \
+                     echo lz4 > {ZSWAP}/compressor && echo Y > {ZSWAP}/enabled",
+                    apply.concat()
+                )];
+                let restored =
                     ["enabled", "compressor"].map(|file| format!("echo ${{{file}:?}} > {ZSWAP}/{file}"));
-                means.undo.splice(0..0, undo);
-                vec![means]
+                undo.splice(0..0, restored);
+                vec![Means { name: "zswap", apply, undo }]
             }
             LimitSwap::Disk => vec![disk(size)],
         }
@@ -103,14 +111,14 @@ fn zram(size: u64, algorithm: &str) -> Vec<Means> {
                 "modprobe zram; n=$(cat /sys/class/zram-control/hot_add)",
                 &format!("mkdir -p {GENERATOR}"),
                 &format!(
-                    "printf '[zram%s]\\nzram-size = {size}\\ncompression-algorithm = {algorithm}\\n' $n > {GENERATOR}/limit.conf"
+                    "printf '[zram%s]\\nzram-size = {size}\\ncompression-algorithm = {algorithm}\\n' $n > {GENERATOR}/limit-$n.conf"
                 ),
                 "systemctl daemon-reload",
                 "systemctl start systemd-zram-setup@zram$n.service",
             ]),
             undo: lines([
                 "systemctl stop systemd-zram-setup@zram${n:?}.service",
-                &format!("rm {GENERATOR}/limit.conf; systemctl daemon-reload"),
+                &format!("rm {GENERATOR}/limit-${{n:?}}.conf; systemctl daemon-reload"),
                 "echo ${n:?} > /sys/class/zram-control/hot_remove",
             ]),
         },
@@ -126,16 +134,15 @@ fn zram(size: u64, algorithm: &str) -> Vec<Means> {
     ]
 }
 
-/// A swap file of so many MiB.
+/// A swap file of so many MiB, with a name of its own: another program's limit may have one.
 fn disk(size: u64) -> Means {
     Means {
         name: "disk",
-        // One command: a file that is there is left alone.
+        // One command: what follows one that fails does nothing.
         apply: lines([&format!(
-            "test ! -e {SWAP_FILE} && fallocate -l {size}M {SWAP_FILE} && chmod 600 {SWAP_FILE} && mkswap \
-             {SWAP_FILE} && swapon {SWAP_FILE}"
+            "swap=$(mktemp {SWAP_FILE}) && fallocate -l {size}M $swap && mkswap $swap && swapon --priority 32767 $swap"
         )]),
-        undo: lines([&format!("swapoff {SWAP_FILE}"), &format!("rm {SWAP_FILE}")]),
+        undo: lines(["swapoff ${swap:?} && rm ${swap:?}"]),
     }
 }
 
@@ -177,9 +184,19 @@ mod tests {
         assert!(
             lines(LimitSwap::Zswap)
                 .iter()
-                .any(|line| line == "echo Y > /sys/module/zswap/parameters/enabled")
+                .any(|line| line.ends_with("echo Y > /sys/module/zswap/parameters/enabled"))
         );
         assert!(!lines(LimitSwap::Disk).iter().any(|line| line.contains("zswap")));
+    }
+
+    /// What is over a limit and has no swap is killed.
+    #[test]
+    fn the_swap_is_set_up_before_the_limit() {
+        for swap in LimitSwap::ALL {
+            let names: Vec<_> = enough(swap).means().iter().map(|means| means.name).collect();
+            let limits = names.iter().position(|&name| name == "systemd").expect("a limit");
+            assert!(limits > 0 && names[limits..] == ["systemd", "cgroup_v2", "cgroup_v1"], "{names:?}");
+        }
     }
 
     /// Each that changes what the host has keeps that in a variable of the shell, and the undo uses it.
@@ -195,7 +212,7 @@ mod tests {
                 let set = format!("{name}=$(");
                 assert!(means.apply.iter().any(|line| line.contains(&set)), "{name}: {means:?}");
             }
-            assert_eq!(undo.contains('$'), means.name != "disk", "{means:?}");
+            assert!(undo.contains('$'), "{means:?}");
         }
     }
 }

@@ -159,11 +159,7 @@ pub(super) fn verdict(limits: &Limits) -> Vec<String> {
         )];
     }
     let Some(enough) = &limits.enough else {
-        return vec![
-            "Memory: no smaller limit is cheap: within each of them its threads are stalled for 2 % of the time \
-             or more, or Linux may kill it, or it does not fit."
-                .to_owned(),
-        ];
+        return vec![no_limit(limits).to_owned()];
     };
     let mut lines = vec![format!(
         "Memory: enough is {}, with {}.",
@@ -179,8 +175,9 @@ pub(super) fn verdict(limits: &Limits) -> Vec<String> {
         return lines;
     }
     lines.push(format!(
-        "Set {} with headroom for files and what the kernel keeps for it, and kill it above {} only (until the \
-         next reboot; undo in the same shell):",
+        "Set {} with headroom for files and what the kernel keeps for it, and kill it above {} only. First the \
+         swap, by one of its lines, then the limit: what is over it and has no swap is killed. Undo the limit \
+         first, in the same shell. A reboot undoes all but a swap file:",
         size(enough.high as f64),
         size(enough.max as f64)
     ));
@@ -190,10 +187,30 @@ pub(super) fn verdict(limits: &Limits) -> Vec<String> {
             size(enough.pool as f64)
         ));
     }
-    for means in enough.limit_means().iter().chain(&enough.swap_means()) {
-        lines.extend(commands(means));
+    for means in enough.means() {
+        lines.extend(commands(&means));
     }
     lines
+}
+
+/// Why no limit is advised where some are known.
+fn no_limit(limits: &Limits) -> &'static str {
+    let is_known = |(_, row): &(LimitSetting, LimitRow)| row.figures.is_some();
+    let fits = |(_, row): &(LimitSetting, LimitRow)| row.fits();
+    match (limits.rows.iter().any(is_known), limits.rows.iter().all(fits)) {
+        (true, _) => {
+            "Memory: no smaller limit is cheap: within each of them its threads are stalled for 2 % of the time or \
+             more, or Linux may kill it, or it does not fit."
+        }
+        (false, true) => {
+            "Memory: it fits within each of these limits. What they cost is not known: more than that was \
+             resident while it was recorded under pressure."
+        }
+        (false, false) => {
+            "Memory: it does not fit within all of these limits, and what the others cost is not known: more than \
+             that was resident while it was recorded under pressure."
+        }
+    }
 }
 
 fn commands(means: &Means) -> [String; 2] {
@@ -265,8 +282,8 @@ pub(super) fn print_ends(validation: &LimitValidation, runs: u16) {
     }
     if let Some(beside) = validation.beside {
         say(format_args!(
-            "{name}: the cgroup was charged {} beside anonymous memory (kernel, files); what is predicted here \
-             takes that as measured.",
+            "{name}: the cgroup was charged {} beside anonymous and shared memory (kernel, files); what is \
+             predicted here takes that as measured.",
             size(beside as f64)
         ));
     }
@@ -292,11 +309,7 @@ pub(super) fn enough(limits: &Limits) -> Value {
         })
     };
     let known = limits.unknown.is_none();
-    let means = limits
-        .enough
-        .iter()
-        .filter(|_| known)
-        .flat_map(|enough| enough.limit_means().into_iter().chain(enough.swap_means()));
+    let means = limits.enough.iter().filter(|_| known).flat_map(Enough::means);
     let means = means.map(|means| json!({ "means": means.name, "apply": means.apply, "undo": means.undo }));
     json!({
         "least": priced(least),
@@ -308,4 +321,31 @@ pub(super) fn enough(limits: &Limits) -> Value {
         "swap_size": swap_bytes,
         "means": means.collect::<Vec<_>>(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quire_advise::{LimitFigures, Need};
+
+    fn of(rows: &[LimitRow]) -> Limits {
+        let setting =
+            LimitSetting { percent: 50, bytes: 1 << 20, need: Need::default(), swap: LimitSwap::Zram };
+        Limits {
+            known: true,
+            rows: rows.iter().map(|row| (setting, row.clone())).collect(),
+            ..Limits::default()
+        }
+    }
+
+    #[test]
+    fn a_cost_that_is_not_known_is_not_called_high() {
+        let fits = LimitRow { does_not_fit: None, figures: None };
+        let misfit = LimitRow { does_not_fit: Some("no memory".to_owned()), figures: None };
+        let known = LimitRow { does_not_fit: None, figures: Some(LimitFigures::default()) };
+        let told = |rows: &[LimitRow]| verdict(&of(rows)).concat();
+        assert!(told(std::slice::from_ref(&fits)).contains("fits within each"));
+        assert!(told(&[misfit, fits]).contains("does not fit within all"));
+        assert!(told(&[known]).contains("2 % of the time"));
+    }
 }
