@@ -78,8 +78,10 @@ fn near(process: &ProcessReport) -> Vec<Near> {
         ("RLIMIT_DATA", limits.data, used.data),
         ("RLIMIT_MEMLOCK", limits.locked, used.locked),
     ];
+    // What is over a limit is not bound by it: the process has the capability.
     let is_near = |&(_, most, used): &(&'static str, u64, u64)| {
-        most > 0 && used > 0 && u128::from(used) * 100 >= u128::from(most) * u128::from(NEAR_PERCENT)
+        let least = u128::from(most) * u128::from(NEAR_PERCENT);
+        used > 0 && used <= most && u128::from(used) * 100 >= least
     };
     all.into_iter().filter(is_near).map(|(limit, most, used)| Near { limit, most, used }).collect()
 }
@@ -93,7 +95,7 @@ pub(crate) struct Outcome {
     pub(crate) life: LifeFigures,
     pub(crate) processes: Vec<ProcessRow>,
     pub(crate) differences: u64,
-    /// Page faults that the recorder lost.
+    /// Page faults and calls that the recorder lost.
     pub(crate) lost: u64,
     /// Those of them whose events Linux removed, since they are of programs with other privileges.
     pub(crate) unheard: u64,
@@ -106,9 +108,9 @@ pub(crate) struct Outcome {
     pub(crate) gaps: BTreeMap<String, u64>,
     /// The first differences from Linux, in words.
     pub(crate) mismatches: Vec<String>,
-    /// Anonymous memory of processes at their ends that Linux had and the replay has not, or the other way
-    /// round, in bytes.
-    pub(crate) unexplained: u64,
+    /// Anonymous memory of a process at its end that Linux had and the replay has not, or the other way round,
+    /// and page tables that Linux had and the replay has not, in bytes.
+    pub(crate) unexplained: [u64; 2],
 }
 
 /// What of a stop for the recorder is the program's time, in nanoseconds; and how many samples and stops
@@ -139,13 +141,20 @@ fn summed(counts: impl Iterator<Item = (String, u64)>) -> BTreeMap<String, u64> 
     sums
 }
 
-/// The largest difference of a process's anonymous memory from Linux's, both at the same moments.
-fn unexplained(processes: &[ProcessReport]) -> u64 {
+/// By how much anonymous memory and page tables differ from Linux's: of these what Linux has more.
+fn differences(linux: (u64, u64), quire: (u64, u64)) -> [u64; 2] {
+    [linux.0.abs_diff(quire.0), linux.1.saturating_sub(quire.1)]
+}
+
+/// The largest [`differences`] of a process, both at the same moment.
+fn unexplained(processes: &[ProcessReport]) -> [u64; 2] {
     let of = |process: &ProcessReport| {
-        let linux = process.linux.as_ref()?;
-        Some((linux.rss_anon + linux.vm_swap).abs_diff(process.quire.resident_anonymous))
+        let (linux, quire) = (process.linux.as_ref()?, &process.quire);
+        let linux = (linux.rss_anon + linux.vm_swap, linux.vm_pte);
+        Some(differences(linux, (quire.resident_anonymous, quire.page_tables)))
     };
-    processes.iter().filter_map(of).max().unwrap_or(0)
+    let most = |[anonymous, tables]: [u64; 2], of: [u64; 2]| [anonymous.max(of[0]), tables.max(of[1])];
+    processes.iter().filter_map(of).fold([0; 2], most)
 }
 
 impl Outcome {
@@ -282,6 +291,9 @@ pub struct Row {
     pub kernel: Range,
     /// Calls and touches whose results differ from Linux's, in all replays.
     pub differences: u64,
+    /// It has more differences than the present setting's, which may be why it is better or worse: no advice
+    /// rests on it.
+    pub marked: bool,
     /// What Quire cannot do, with how often it was needed in all replays.
     pub gaps: BTreeMap<String, u64>,
     /// The first differences that are no gaps, in words.
@@ -348,6 +360,7 @@ impl Row {
             shared: range(&|life| life.at_charge_peak.shared as f64),
             kernel: range(&|life| life.at_charge_peak.kernel as f64),
             differences: outcomes.iter().map(|outcome| outcome.differences).sum(),
+            marked: false,
             gaps,
             mismatches: outcomes.first().map_or_else(Vec::new, |outcome| outcome.mismatches.clone()),
             processes: outcomes.first().map_or_else(Vec::new, |outcome| outcome.processes.clone()),
@@ -445,6 +458,12 @@ mod tests {
     }
 
     #[test]
+    fn page_tables_that_linux_has_more_are_unexplained() {
+        assert_eq!(differences((8 << 20, 32 << 20), (9 << 20, 1 << 20)), [1 << 20, 31 << 20]);
+        assert_eq!(differences((9 << 20, 1 << 20), (8 << 20, 32 << 20)), [1 << 20, 0]);
+    }
+
+    #[test]
     fn limits_that_are_near_are_told() {
         let mut process = ProcessReport::default();
         process.limits.mappings = 1000;
@@ -452,6 +471,10 @@ mod tests {
         assert_eq!(near(&process), []);
         process.quire.peak_mappings = 800;
         assert_eq!(near(&process), [Near { limit: "vm.max_map_count", most: 1000, used: 800 }]);
+        // As a process with CAP_IPC_LOCK, which a limit does not bind.
+        process.limits.locked = 8 << 20;
+        process.quire.locked = 42 << 20;
+        assert_eq!(near(&process).len(), 1);
     }
 
     #[test]

@@ -39,7 +39,7 @@ pub use latency::Latency;
 pub use limits::{
     Enough, LimitFigures, LimitRow, LimitSetting, LimitSwap, Limits, Means, Need, Priced, predicts_limits,
 };
-pub use predict::{AdviseError, AtPeak, Prediction, Waste, heat, need, predict, predict_beside};
+pub use predict::{AdviseError, AtPeak, Misfit, Prediction, Waste, heat, need, predict, predict_beside};
 pub use setting::{FOLDER, Setting, grid};
 pub use validate::{Figure, LimitRuns, LimitValidation, Program, Validation, run_within, validate};
 pub use verdict::{Gain, Verdict};

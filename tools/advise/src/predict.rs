@@ -56,6 +56,15 @@ impl From<ReplayError> for AdviseError {
     }
 }
 
+/// A setting under which the program does not fit into the memory that there is for its replay.
+#[derive(Clone, Debug)]
+pub struct Misfit {
+    /// The setting.
+    pub setting: Setting,
+    /// How far it came, and with how much memory.
+    pub finding: String,
+}
+
 /// The effect of each setting.
 #[derive(Clone, Debug)]
 pub struct Prediction {
@@ -85,6 +94,8 @@ pub struct Prediction {
     pub unreliable: Option<String>,
     /// A row a setting, the present one first.
     pub rows: Vec<(Setting, Row)>,
+    /// The settings that have no row: under them the program needs more than this machine has.
+    pub misfits: Vec<Misfit>,
     /// A row's memory over the recorded time, of its first replay.
     pub lives: Vec<Vec<LifeSample>>,
     /// What each row changes against the first.
@@ -96,7 +107,7 @@ pub struct Prediction {
     pub wastes: BTreeMap<usize, Vec<Waste>>,
     /// The effect of memory limits under the present setting.
     pub limits: Limits,
-    /// What the first recording holds when most is charged, under the present setting.
+    /// What the recording that needs most holds when most is charged, under the present setting.
     pub at_peak: AtPeak,
 }
 
@@ -301,8 +312,12 @@ pub fn predict(
     let trial = trial(&replays, &headers, &settings[0], at_once, kernel);
     let all = jobs.len() + trial.most_replays();
     let outcomes = in_parallel(&jobs, at_once, &|done, _| progress(done, all), |job| {
-        replay(job, &replays[job.recording], &settings[job.setting])
+        match replay(job, &replays[job.recording], &settings[job.setting]) {
+            Err(AdviseError::DoesNotFit(_, finding)) if job.setting != 0 => Ok(Err(finding)),
+            other => other.map(Ok),
+        }
     })?;
+    let Fitting { settings, jobs, outcomes, misfits } = Fitting::of(settings, jobs, outcomes);
 
     let under = |setting: usize| -> Vec<&Outcome> {
         let mine = jobs.iter().zip(&outcomes).filter(|(job, _)| job.setting == setting);
@@ -311,7 +326,7 @@ pub fn predict(
     // Without huge pages each resident page was touched.
     let never = settings.iter().position(|setting| setting.name == NEVER).unwrap_or(0);
     let touched = under(never);
-    let rows: Vec<(Setting, Row)> = settings
+    let mut rows: Vec<(Setting, Row)> = settings
         .iter()
         .enumerate()
         .map(|(place, setting)| {
@@ -348,7 +363,12 @@ pub fn predict(
     let replays_of = |place: usize| under(place).len().max(1) as u64;
     let is_marked = |place| differing(place) * replays_of(0) > differing(0) * replays_of(place);
     let marked: Vec<bool> = (0..settings.len()).map(is_marked).collect();
-    let unexplained = touched.iter().map(|outcome| outcome.unexplained).max().unwrap_or(0);
+    for ((_, row), marked) in rows.iter_mut().zip(&marked) {
+        row.marked = *marked;
+    }
+    let most =
+        |of: fn([u64; 2]) -> u64| touched.iter().map(|outcome| of(outcome.unexplained)).max().unwrap_or(0);
+    let (unexplained, with_tables) = (most(|both| both[0]), most(|both| both[0] + both[1]));
     let peak = rows.first().map_or(0.0, |(_, row)| row.peak_anonymous.median);
     let unreliable = unreliable(peak, lost, unexplained);
     let verdict = match &unreliable {
@@ -379,10 +399,11 @@ pub fn predict(
         let bytes = enough.least.setting.bytes;
         let unmapped = Range::of(under(0).iter().map(|outcome| outcome.life.at_charge_peak.unmapped as f64));
         let kernel = (now.kernel.median, measured.is_some());
-        limits.unknown = unknown(bytes, kernel, unmapped.median as u64, unexplained);
+        limits.unknown = unknown(bytes, kernel, unmapped.median as u64, with_tables);
     }
-    let first = jobs.iter().zip(&outcomes).find(|(job, _)| job.setting == 0);
-    let at_peak = first.map(|(job, outcome)| at_peak(&replays[job.recording], &job.options, outcome));
+    let present = jobs.iter().zip(&outcomes).filter(|(job, _)| job.setting == 0);
+    let most = present.max_by_key(|(_, outcome)| outcome.life.at_charge_peak.charge());
+    let at_peak = most.map(|(job, outcome)| at_peak(&replays[job.recording], &job.options, outcome));
     let mut at_peak = at_peak.transpose()?.unwrap_or_default();
     let unused = trial.unused_at_peak()?;
     at_peak.unused = unused.map(|shares| shares.map(|share| (share * at_peak.anonymous as f64) as u64));
@@ -403,9 +424,47 @@ pub fn predict(
         verdict,
         wastes,
         rows,
+        misfits,
         limits,
         at_peak,
     })
+}
+
+/// The settings under which the program fits, their replays in order with the outcomes, and the settings under
+/// which it does not fit.
+struct Fitting {
+    settings: Vec<Setting>,
+    jobs: Vec<Job>,
+    outcomes: Vec<Outcome>,
+    misfits: Vec<Misfit>,
+}
+
+impl Fitting {
+    /// Of replays of which some did not fit: a setting with one of these has no row.
+    fn of(settings: Vec<Setting>, jobs: Vec<Job>, outcomes: Vec<Result<Outcome, String>>) -> Self {
+        let mut findings: BTreeMap<usize, String> = BTreeMap::new();
+        for (job, outcome) in jobs.iter().zip(&outcomes) {
+            if let Err(finding) = outcome {
+                findings.entry(job.setting).or_insert_with(|| finding.clone());
+            }
+        }
+        let mut found =
+            Self { settings: Vec::new(), jobs: Vec::new(), outcomes: Vec::new(), misfits: Vec::new() };
+        for (job, outcome) in jobs.into_iter().zip(outcomes) {
+            if let (false, Ok(outcome)) = (findings.contains_key(&job.setting), outcome) {
+                let setting = job.setting - findings.range(..job.setting).count();
+                found.jobs.push(Job { setting, ..job });
+                found.outcomes.push(outcome);
+            }
+        }
+        for (place, setting) in settings.into_iter().enumerate() {
+            match findings.remove(&place) {
+                None => found.settings.push(setting),
+                Some(finding) => found.misfits.push(Misfit { setting, finding }),
+            }
+        }
+        found
+    }
 }
 
 /// The time of a program without what the recorder took of its processor time, in nanoseconds. Threads that
@@ -594,4 +653,29 @@ fn replay(job: &Job, replay: &Replay, setting: &Setting) -> Result<Outcome, Advi
         return Err(AdviseError::DoesNotFit(setting.name.clone(), finding.to_string()));
     }
     Ok(Outcome::of(report))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::setting::grid_of;
+    use quire_mm::thp::HugeConfig;
+
+    #[test]
+    fn a_setting_that_does_not_fit_has_no_row() {
+        let settings: Vec<Setting> = grid_of(HugeConfig::default(), |_| true).into_iter().take(3).collect();
+        let names: Vec<String> = settings.iter().map(|setting| setting.name.clone()).collect();
+        let job = |setting| Job { recording: 0, setting, options: ReplayOptions::default() };
+        let outcome = |differences| Ok(Outcome { differences, ..Outcome::default() });
+        let outcomes = vec![outcome(1), outcome(2), Err("too much".to_owned()), outcome(3)];
+        let found = Fitting::of(settings, vec![job(0), job(1), job(1), job(2)], outcomes);
+        assert_eq!(found.settings.iter().map(|it| &it.name).collect::<Vec<_>>(), [&names[0], &names[2]]);
+        assert_eq!(found.jobs.iter().map(|job| job.setting).collect::<Vec<_>>(), [0, 1]);
+        assert_eq!(found.outcomes.iter().map(|it| it.differences).collect::<Vec<_>>(), [1, 3]);
+        assert_eq!(found.misfits.len(), 1);
+        assert_eq!(
+            (&found.misfits[0].setting.name, found.misfits[0].finding.as_str()),
+            (&names[1], "too much")
+        );
+    }
 }

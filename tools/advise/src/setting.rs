@@ -15,7 +15,7 @@ pub struct Setting {
     pub name: String,
     /// The files of `/sys/kernel/mm/transparent_hugepage`.
     pub huge: HugeConfig,
-    /// How empty page tables are handled.
+    /// How empty page tables are handled. Linux keeps them.
     pub tables: TablesTechnique,
     /// It is what the host had when the program was recorded.
     pub is_present: bool,
@@ -52,7 +52,13 @@ fn size(order: Order) -> String {
 
 impl Setting {
     fn new(name: impl Into<String>, huge: HugeConfig) -> Self {
-        Self { name: name.into(), huge, tables: TablesTechnique::default(), is_present: false }
+        Self { name: name.into(), huge, tables: TablesTechnique::Keep, is_present: false }
+    }
+
+    /// Whether a host that runs Linux can be set so.
+    #[must_use]
+    pub fn is_of_linux(&self) -> bool {
+        self.tables == TablesTechnique::Keep
     }
 
     /// Whether khugepaged has anything to do under it.
@@ -194,14 +200,14 @@ pub(crate) fn grid_of(present: HugeConfig, has: impl Fn(Order) -> bool) -> Vec<S
         None => Setting::new("present", present),
     };
     first.is_present = true;
-    let kept = Setting {
-        name: format!("{},tables=keep", first.name),
-        tables: TablesTechnique::Keep,
+    let freed = Setting {
+        name: format!("{},tables=free", first.name),
+        tables: TablesTechnique::Free,
         is_present: false,
         ..first.clone()
     };
     settings.insert(0, first);
-    settings.push(kept);
+    settings.push(freed);
     settings
 }
 
@@ -219,7 +225,7 @@ mod tests {
         assert_eq!((settings[0].name.as_str(), settings[0].is_present), ("thp=madvise", true));
         assert_eq!(settings.iter().filter(|setting| setting.is_present).count(), 1);
         let mut names: Vec<_> = settings.iter().map(|setting| setting.name.clone()).collect();
-        assert_eq!(names.last().map(String::as_str), Some("thp=madvise,tables=keep"));
+        assert_eq!(names.last().map(String::as_str), Some("thp=madvise,tables=free"));
         names.sort();
         names.dedup();
         assert_eq!(names.len(), settings.len());

@@ -107,14 +107,15 @@ fn smallest(gains: Vec<Gain>, settings: &[Setting]) -> Option<Gain> {
 }
 
 impl Verdict {
-    /// Of settings, the present one first, and what each changes. It does not rest on those that are
-    /// `marked`.
+    /// Of settings, the present one first, and what each changes. No advice rests on those that are `marked`,
+    /// but a warning does: it errs to the safe side.
     pub(crate) fn of(settings: &[Setting], changes: &[Change], marked: &[bool]) -> Self {
-        let gains = || {
-            let is_sound = |(place, _): &(usize, &Change)| !marked.get(*place).is_some_and(|marked| *marked);
-            let others = changes.iter().enumerate().skip(1).filter(is_sound);
+        let others = || {
+            let is_of_linux = |place: usize| settings.get(place).is_none_or(Setting::is_of_linux);
+            let others = changes.iter().enumerate().skip(1).filter(move |(place, _)| is_of_linux(*place));
             others.map(|(place, change)| Gain { place, change: *change })
         };
+        let gains = || others().filter(|gain| !marked.get(gain.place).is_some_and(|marked| *marked));
         let saving = gains().filter(|gain| gain.saving().is_some() && gain.is_hardly_larger());
         let least_memory = smallest(saving.collect(), settings);
         let is_faster = |gain: &Gain| {
@@ -126,7 +127,7 @@ impl Verdict {
         let nearly = faster.into_iter().filter(|gain| gain.change.time.median >= NEARLY_MOST * most);
         let fewest_faults = smallest(nearly.collect(), settings);
         let rising: Vec<(f64, Gain)> =
-            gains().filter_map(|gain| Some((gain.rise()?.1.share.median, gain))).collect();
+            others().filter_map(|gain| Some((gain.rise()?.1.share.median, gain))).collect();
         let most = rising.iter().map(|(rise, _)| *rise).fold(0.0, f64::max);
         let most_memory = rising.into_iter().find(|(rise, _)| *rise >= most - TIE * (1.0 + most));
         let most_memory = most_memory.map(|(_, gain)| gain);
@@ -197,6 +198,14 @@ mod tests {
         assert_eq!(named(&[false; 3]), Some(1));
         assert_eq!(named(&[false, true, false]), Some(2));
         assert_eq!(named(&[true; 3]), None);
+    }
+
+    #[test]
+    fn a_warning_rests_on_marked_rows_too() {
+        let figures: Vec<Vec<Figures>> = [1e9, 4e9].map(|memory| vec![Figures::invented(memory, 1e5)]).into();
+        let changes: Vec<Change> = figures.iter().map(|one| Change::of(&figures[0], one)).collect();
+        let found = Verdict::of(&grid_of(HugeConfig::default(), |_| true), &changes, &[false, true]);
+        assert_eq!(place(found.most_memory.as_ref()), Some(1));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::table::{losses, shorten};
 use super::{advice_forks, advice_limits, say, say_line, say_wrapped, spark};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use quire_advise::{
-    AtPeak, FOLDER, Figure, Gain, LimitValidation, Measure, Near, Prediction, ProcessRow, Range, Row,
+    AtPeak, FOLDER, Figure, Gain, LimitValidation, Measure, Misfit, Near, Prediction, ProcessRow, Range, Row,
     Setting, Validation,
 };
 use serde_json::{Map, Value, json};
@@ -130,7 +130,7 @@ fn table(prediction: &Prediction, all: bool, drawn: bool) -> Table {
             spark::over_time(&values, most)
         });
         let cells = chosen([
-            format!("{}{}", setting.name, if setting.is_present { " (now)" } else { "" }),
+            format!("{}{}", setting.name, note(setting, row)),
             format!("{}{}", size(peak.median), percent(change.memory[Measure::Charged].share.median)),
             if peak.spread() == 0.0 { String::new() } else { format!("+-{}", size(peak.spread())) },
             size(row.peak_largest.median),
@@ -148,6 +148,15 @@ fn table(prediction: &Prediction, all: bool, drawn: bool) -> Table {
         column.set_cell_alignment(CellAlignment::Right);
     }
     table
+}
+
+/// What stands beside the name of a setting.
+fn note(setting: &Setting, row: &Row) -> &'static str {
+    match (setting.is_present, row.marked) {
+        (true, _) => " (now)",
+        (false, true) => " (differs)",
+        (false, false) => "",
+    }
 }
 
 /// What the verdict says about the setting at `place` among the rows, if it names it.
@@ -246,6 +255,12 @@ pub(crate) fn verdict(prediction: &Prediction) -> Vec<String> {
     }
     if let Some(gain) = verdict.most_memory.as_ref().filter(|gain| !tried.contains(&gain.place)) {
         lines.extend(why(prediction, gain.place));
+    }
+    for Misfit { setting, finding } in prediction.misfits.iter().filter(|it| it.setting.is_of_linux()) {
+        lines.push(format!(
+            "Beware of {}: it may take more memory than this machine has. Of its replay: {finding}.",
+            setting.name
+        ));
     }
     let fallbacks: u64 = rows.iter().map(|(_, row)| row.fallbacks).sum();
     if fallbacks > 0 {
@@ -357,10 +372,19 @@ fn gaps(prediction: &Prediction) -> Vec<String> {
     let names: BTreeSet<&String> = rows.iter().flat_map(|(_, row)| row.gaps.keys()).collect();
     let gap = |name: &String| {
         let count = rows.iter().filter_map(|(_, row)| row.gaps.get(name)).max().copied().unwrap_or(0);
-        format!("Not built: {name} ({count} times; {}).", rows_of(&|row| row.gaps.contains_key(name)))
+        format!(
+            "Not built: {name} ({count} times in all replays; {}).",
+            rows_of(&|row| row.gaps.contains_key(name))
+        )
     };
     let mut lines: Vec<String> = names.into_iter().map(gap).collect();
-    let differing: BTreeSet<&String> = rows.iter().flat_map(|(_, row)| &row.mismatches).collect();
+    // In the order of the recording, those of the present setting first.
+    let mut differing: Vec<&String> = Vec::new();
+    for what in rows.iter().flat_map(|(_, row)| &row.mismatches) {
+        if !differing.contains(&what) {
+            differing.push(what);
+        }
+    }
     let shown = differing
         .iter()
         .take(MOST_DIFFERENCES)
@@ -447,6 +471,7 @@ fn row_object(setting: &Setting, row: &Row) -> Map<String, Value> {
     object.insert("faults_by_size".to_owned(), Value::Object(by_size));
     object.insert("fallbacks".to_owned(), json!(row.fallbacks));
     object.insert("differences".to_owned(), json!(row.differences));
+    object.insert("marked".to_owned(), json!(row.marked));
     object.insert("gaps".to_owned(), json!(row.gaps));
     for (name, estimate) in [("estimate_ns", row.estimate_ns), ("khugepaged_ns", row.khugepaged_ns)] {
         match estimate {
@@ -547,6 +572,11 @@ pub(crate) fn objects(
         "lost_faults": prediction.lost,
         "unheard_faults": prediction.unheard,
         "unreliable": prediction.unreliable,
+        "misfits": prediction
+            .misfits
+            .iter()
+            .map(|misfit| json!({ "setting": misfit.setting.name, "finding": misfit.finding }))
+            .collect::<Vec<_>>(),
         "nothing_changes": prediction.unreliable.is_none() && prediction.verdict.nothing_changes(),
         "least_memory": gain(prediction.verdict.least_memory.as_ref()),
         "fewest_faults": gain(prediction.verdict.fewest_faults.as_ref()),
