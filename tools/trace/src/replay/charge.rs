@@ -40,6 +40,8 @@ pub(super) struct ExtraCharge {
     pub(super) threads: u64,
     /// Shared memory, in bytes, each page counted once.
     pub(super) shared: u64,
+    /// Pages of files that are locked, in bytes: those are not dropped.
+    pub(super) locked_files: u64,
     /// Of it, what nothing maps.
     pub(super) unmapped: u64,
 }

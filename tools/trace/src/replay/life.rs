@@ -43,14 +43,16 @@ pub struct LifeSample {
     pub unmapped: u64,
     /// What the kernel keeps for threads, processes and mappings, beside page tables.
     pub kernel: u64,
+    /// Pages of files that are locked, and stay where memory is short.
+    pub locked_files: u64,
 }
 
 impl LifeSample {
-    /// All that a limit must hold: what is charged to a cgroup of Linux, but for pages of files, which are
-    /// dropped where memory is short.
+    /// All that a limit must hold: what is charged to a cgroup of Linux, but for pages of files that are not
+    /// locked, which are dropped where memory is short.
     #[must_use]
     pub fn charge(&self) -> u64 {
-        self.anonymous + self.shared + self.page_tables + self.kernel
+        self.anonymous + self.shared + self.page_tables + self.kernel + self.locked_files
     }
 
     /// The sample of this moment, of programs that are charged to `memcg`; `each` is called for each address
@@ -62,8 +64,8 @@ impl LifeSample {
         extra: &ExtraCharge,
         mut each: impl FnMut(SpaceId, Resident),
     ) -> Self {
-        let (huge, ExtraCharge { shared, unmapped, .. }) = (memory.huge_mapped(), *extra);
-        let mut sample = Self { time_ns, event, huge, shared, unmapped, ..Self::default() };
+        let (huge, ExtraCharge { shared, unmapped, locked_files, .. }) = (memory.huge_mapped(), *extra);
+        let mut sample = Self { time_ns, event, huge, shared, unmapped, locked_files, ..Self::default() };
         let (mut spaces, mut mappings) = (0, 0);
         let of_order = |order: Order| memory.folio_event(order, FolioCounter::NrAnon) * order.bytes();
         sample.large = large_orders().map(of_order).sum();

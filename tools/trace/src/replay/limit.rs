@@ -16,7 +16,7 @@ const EVERY: u64 = 64;
 /// Linux charges page tables to the cgroup too, and what else it keeps for the programs, and drops clean
 /// pages of files before it pages out. Quire charges none of that, and pages of files stay until there is a
 /// page cache. So the memcg's limit is lowered by the tables and the rest, and raised by the pages of files.
-/// Shared memory, whose pages are among those of files here, lowers it again: it stays in memory. Where the
+/// Shared memory and locked files, whose pages are among those of files here, lower it again: they stay in memory. Where the
 /// charge that Linux makes beside anonymous and shared memory was measured, it is used instead of the tables
 /// and what the kernel keeps.
 #[derive(Clone, Copy, Debug)]
@@ -48,7 +48,7 @@ impl GroupLimit {
         let part = |bytes| self.sample.map_or(bytes, |sample| sample.part(bytes));
         let files = file_bytes(memory, self.memcg);
         let beside = self.beside.unwrap_or_else(|| tables + part(extra.kernel(spaces, mappings)));
-        let stays = beside.saturating_add(part(extra.shared));
+        let stays = beside.saturating_add(part(extra.shared.saturating_add(extra.locked_files)));
         let room = self.bytes.saturating_sub(stays);
         let bytes = room.saturating_add(files);
         // The memcg exists as long as the machine, and is not the root.

@@ -28,6 +28,8 @@ struct Part {
     object: u64,
     /// The page of the object at its start.
     page: u64,
+    /// Pages that the object had when it was mapped. Those beyond have nothing to come in from.
+    size: u64,
     /// It may be accessed. Else nothing brings its pages in.
     accessible: bool,
     /// What it grows by comes in at once.
@@ -42,6 +44,7 @@ type Parts = BTreeMap<u64, Part>;
 struct New {
     object: u64,
     page: u64,
+    size: u64,
     accessible: bool,
     locked: bool,
     anonymous: bool,
@@ -161,6 +164,11 @@ impl SharedMemory {
         bytes_of(self.objects.unmapped)
     }
 
+    /// Whether the file of this number is shared memory.
+    pub(super) fn has(&self, file: u64) -> bool {
+        self.objects.by_number.contains_key(&file)
+    }
+
     /// Address space number `number` touched `addr`.
     pub(super) fn touch(&mut self, number: usize, addr: u64) {
         let Some(parts) = self.spaces.get(&number) else { return };
@@ -204,7 +212,7 @@ impl SharedMemory {
                 let CallDetail::Mapped { start, bytes } = call.detail else { return };
                 let object = files.segment(first & 0xffff_ffff);
                 let locked = self.lock_new.contains(&number);
-                let new = New { object, page: 0, accessible: true, locked, anonymous: false };
+                let new = New { object, page: 0, size: u64::MAX, accessible: true, locked, anonymous: false };
                 self.put(number, &pages_of(start, bytes), new);
                 self.populate_locked(number, &pages_of(start, bytes));
             }
@@ -241,6 +249,10 @@ impl SharedMemory {
         let range = pages_of(call.result as u64, len);
         let has = |flag: i32| flags & flag as u64 != 0;
         let shared = matches!(flags as i32 & libc::MAP_TYPE, libc::MAP_SHARED | libc::MAP_SHARED_VALIDATE);
+        let size = match call.file() {
+            Some(file) if file.kind == FileKind::Memory => file.size.div_ceil(PAGE_SIZE),
+            _ => u64::MAX,
+        };
         let object = match call.file() {
             // Huge pages have a pool of their own.
             _ if !shared || has(libc::MAP_HUGETLB) => None,
@@ -254,7 +266,7 @@ impl SharedMemory {
         let Some((object, page, anonymous)) = object else { return self.clear(number, &range) };
         let accessible = protection & PROTECTIONS != 0;
         let locked = has(libc::MAP_LOCKED) || self.lock_new.contains(&number);
-        self.put(number, &range, New { object, page, accessible, locked, anonymous });
+        self.put(number, &range, New { object, page, size, accessible, locked, anonymous });
         if has(libc::MAP_POPULATE) || locked {
             self.populate(number, &pages_of(range.start, populated_bytes(call)));
         }
@@ -265,10 +277,10 @@ impl SharedMemory {
         if range.is_empty() {
             return;
         }
-        let New { object, page, accessible, locked, anonymous } = new;
+        let New { object, page, size, accessible, locked, anonymous } = new;
         self.objects.by_number.entry(object).or_insert_with(|| Object { anonymous, ..Object::default() });
         self.objects.mapped(object);
-        let part = Part { end: range.end, object, page, accessible, locked };
+        let part = Part { end: range.end, object, page, size, accessible, locked };
         self.spaces.entry(number).or_default().insert(range.start, part);
     }
 
@@ -324,8 +336,8 @@ impl SharedMemory {
         if !stays {
             self.clear(number, &old);
         }
-        let Part { object, page, accessible, locked, .. } = part;
-        self.put(number, &new, New { object, page, accessible, locked, anonymous: false });
+        let Part { object, page, size, accessible, locked, .. } = part;
+        self.put(number, &new, New { object, page, size, accessible, locked, anonymous: false });
         self.objects.unmapped(part.object);
         // What it had moves with it, whether that was there or not.
         let had = old.end.saturating_sub(old.start);
@@ -366,7 +378,7 @@ impl SharedMemory {
     fn populate_if(&mut self, number: usize, range: &Range<u64>, is_wanted: impl Fn(&Part) -> bool) {
         for (part, pages) in self.of_range(number, range) {
             if is_wanted(&part) {
-                self.objects.add(part.object, pages);
+                self.objects.add(part.object, pages.start..pages.end.min(part.size));
             }
         }
     }
@@ -500,6 +512,11 @@ mod tests {
         assert_eq!(programs.pages(), 0, "only a private one is copied by that");
         programs.lock_all(0, libc::MCL_CURRENT);
         assert_eq!(programs.pages(), 512);
+        // Nor what lies beyond the end of a file in memory: a database maps more than it has.
+        programs.unmap(0, BASE, 1 << 38);
+        programs.map_memory(0, BASE, 1 << 30, 7);
+        programs.lock_all(0, libc::MCL_CURRENT);
+        assert_eq!(programs.pages(), 64 * 256 - 1, "from its second page on");
     }
 
     #[test]

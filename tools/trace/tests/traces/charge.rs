@@ -1,8 +1,11 @@
 //! What a limit must hold beside anonymous memory: shared memory, and what the kernel keeps.
 
 use super::life::{BASE, Invented, PAGE, SECOND};
-use quire_trace::event::{CloneFacts, Event, EventKind, Privileges, TaskId};
+use quire_trace::event::{
+    Call, CallDetail, CloneFacts, Event, EventKind, FileFacts, FileKind, Privileges, TaskId,
+};
 use quire_trace::replay::{KernelCosts, LifeSample, ReplayOptions, SwapKind, SwapSpec};
+use std::sync::Arc;
 
 const SHARED: i32 = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
 const PRIVATE: u64 = BASE + (1 << 30);
@@ -146,4 +149,33 @@ fn a_limit_must_hold_shared_memory_that_is_locked_as_it_is_mapped() {
     assert_eq!((peak.shared, peak.anonymous), (300 * PAGE, 10 * PAGE));
     assert!(program.report(within(250)).does_not_fit.is_some());
     assert!(program.report(within(400)).does_not_fit.is_none());
+}
+
+/// 300 pages of a file are locked, and 100 of private memory used. Linux drops pages of files, but not these.
+#[test]
+fn a_limit_must_hold_locked_pages_of_files() {
+    let mut program = Invented::new("file");
+    let Event { kind: EventKind::Exec(image), .. } = program.last() else { panic!("it begins with an exec") };
+    image.privileges = Privileges { ipc_lock: true, sys_rawio: false };
+    let bytes = 1000 * PAGE;
+    let file =
+        FileFacts { kind: FileKind::Regular, inode: 7, size: bytes, readable: true, ..FileFacts::default() };
+    let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+    let args = [BASE, bytes, 1, flags as u64, 3, 0];
+    let detail = CallDetail::File(Arc::new(file));
+    let map = Call { number: libc::SYS_mmap as u32, args, result: BASE as i64, detail };
+    program.push(SECOND, EventKind::Call(map));
+    for page in (0..300).step_by(30) {
+        program.call(SECOND, libc::SYS_mlock, [BASE + page * PAGE, 30 * PAGE, 0, 0, 0, 0], 0);
+    }
+    program.map(SECOND, PRIVATE, 200 * PAGE, 0);
+    (0..100).for_each(|page| program.write(2 * SECOND, PRIVATE + page * PAGE));
+    let none = KernelCosts { thread: 0, process: 0, mapping: 0 };
+    let peak = charge_peak(&mut program, none);
+    assert_eq!((peak.locked_files, peak.shared, peak.anonymous), (300 * PAGE, 0, 100 * PAGE));
+    assert!(program.report(within(280)).does_not_fit.is_some());
+    let short = program.report(within(370));
+    assert!(short.does_not_fit.is_none() && short.pressure.pages_out > 20, "{short:?}");
+    let long = program.report(within(450));
+    assert!(long.does_not_fit.is_none() && long.pressure.pages_out == 0, "{long:?}");
 }

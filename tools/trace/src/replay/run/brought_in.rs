@@ -12,7 +12,7 @@ use quire_mm::space::{Advice, Error, Space, VmFlags};
 use std::ops::Range;
 
 /// Memory that may be accessed.
-const ACCESSIBLE: VmFlags = VmFlags::READ.union(VmFlags::WRITE).union(VmFlags::EXEC);
+pub(super) const ACCESSIBLE: VmFlags = VmFlags::READ.union(VmFlags::WRITE).union(VmFlags::EXEC);
 
 impl Run<'_> {
     /// Whether memory is short for private memory that `call`, which succeeded, brought in on Linux. The
@@ -75,7 +75,8 @@ fn brought_in(space: &Space<'_, HostPlatform>, call: &Call, program_break: u64) 
     }
 }
 
-fn is_locked(flags: VmFlags) -> bool {
+/// Whether memory with these flags is locked, and was brought in for that.
+pub(super) fn is_locked(flags: VmFlags) -> bool {
     flags.contains(VmFlags::LOCKED) && !flags.contains(VmFlags::LOCKONFAULT)
 }
 

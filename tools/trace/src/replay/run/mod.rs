@@ -30,7 +30,7 @@ use super::settings;
 use super::shared::SharedMemory;
 use super::sites::Sites;
 use super::task::Tasks;
-use crate::event::{Event, EventKind, ExitStatus, LostCause, TaskId, Window};
+use crate::event::{Call, Event, EventKind, ExitStatus, LostCause, TaskId, Window};
 use crate::format::{TraceHeader, UseSource};
 use early::EarlyKill;
 use order::Order;
@@ -101,6 +101,8 @@ pub(super) struct Run<'m> {
     threads: u64,
     files: FileIds,
     shared: SharedMemory,
+    /// Bytes of pages of files that are locked, as they were counted last.
+    locked_files: u64,
     early_kill: EarlyKill,
     /// Where memory was mapped, for the mappings where it stops.
     sites: Sites,
@@ -161,6 +163,7 @@ impl<'m> Run<'m> {
             threads: 0,
             files: FileIds::default(),
             shared: SharedMemory::default(),
+            locked_files: 0,
             early_kill: EarlyKill::new(header),
             sites: Sites::default(),
             event: 0,
@@ -219,9 +222,11 @@ impl<'m> Run<'m> {
         if self.how.limited {
             self.reclaim_in_background();
         }
-        if GroupLimit::is_due(self.event)
-            && let Some(limit) = &self.how.limit
-        {
+        let is_due = GroupLimit::is_due(self.event);
+        if is_due || matches!(&event.kind, EventKind::Call(call) if locks(call)) {
+            self.count_locked_files();
+        }
+        if is_due && let Some(limit) = &self.how.limit {
             let room = limit.set(self.machine.memory(), &self.extra_charge());
             self.early_kill.note(self.machine.memory(), self.how.memcg, room, self.time_ns);
             self.swap.note(self.machine.memory());
@@ -348,6 +353,14 @@ impl<'m> Run<'m> {
             peak_use: self.again.map(|again| again.finish()),
         }
     }
+}
+
+/// Whether a call locks memory, or gives that up.
+fn locks(call: &Call) -> bool {
+    matches!(
+        i64::from(call.number),
+        libc::SYS_mlock | libc::SYS_mlock2 | libc::SYS_munlock | libc::SYS_mlockall | libc::SYS_munlockall
+    )
 }
 
 /// Findings of an audit in words, at most as many as mismatches are kept.

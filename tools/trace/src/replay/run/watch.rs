@@ -1,6 +1,7 @@
 //! Observes memory during a replay: figures, samples, and what holds memory.
 
 use super::Run;
+use super::brought_in::{ACCESSIBLE, is_locked};
 use crate::event::{LinuxFigures, TaskId};
 use crate::replay::charge::ExtraCharge;
 use crate::replay::mappings::{self, MappingLife};
@@ -9,8 +10,8 @@ use crate::replay::report::HeldMemory;
 use crate::replay::task::{Task, Tasks};
 use quire_arch::PAGE_SHIFT;
 use quire_host::HostPlatform;
-use quire_mm::space::Space;
-use std::collections::HashSet;
+use quire_mm::space::{Space, VmFlags};
+use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
 impl Run<'_> {
@@ -91,7 +92,38 @@ impl Run<'_> {
             threads: self.threads,
             shared: self.shared.bytes(),
             unmapped: self.shared.unmapped_bytes(),
+            locked_files: self.locked_files,
         }
+    }
+
+    /// Bytes of pages of files that are locked, each file once. What is locked is there, as long as its file is,
+    /// and what a program writes of a private mapping is its own.
+    pub(super) fn count_locked_files(&mut self) {
+        let (mut resident, mut files) = (0, HashMap::<u64, u64>::new());
+        for (_, space) in spaces(&self.tasks) {
+            let figures = space.figures();
+            if figures.locked == 0 {
+                continue;
+            }
+            let mut own = HashMap::<u64, u64>::new();
+            space.for_each_mapping(|mapping| {
+                let written = mapping.flags & (VmFlags::WRITE | VmFlags::SHARED) == VmFlags::WRITE;
+                if let Some(file) = mapping.file
+                    && is_locked(mapping.flags)
+                    && mapping.flags.intersects(ACCESSIBLE)
+                    && !written
+                    && !self.shared.has(file)
+                {
+                    *own.entry(file).or_default() += mapping.range.end().0 - mapping.range.start().0;
+                }
+            });
+            resident += figures.resident_file;
+            for (file, bytes) in own {
+                let most = files.entry(file).or_default();
+                *most = bytes.max(*most);
+            }
+        }
+        self.locked_files = files.into_values().fold(0, u64::saturating_add).min(resident);
     }
 }
 
