@@ -141,6 +141,7 @@ fn line(truth: &Truth) -> serde_json::Value {
         "own_huge_faults": truth.huge_faults,
         "collapses": truth.host.collapses,
         "unseen": truth.unseen,
+        "processes": truth.processes.len(),
     });
     if let Some(limited) = &truth.limited {
         line["signal"] = truth.status.signal().into();
@@ -158,6 +159,7 @@ fn limit_line(truth: &LimitTruth) -> serde_json::Value {
         "major_faults": truth.major_faults,
         "at_peak": truth.at_peak.as_ref().map(charge),
         "peak_in_use": truth.peak_in_use,
+        "peak_anonymous": truth.peak_anonymous,
         "mean_anonymous": truth.mean_anonymous,
         "end_anonymous": truth.end_anonymous,
         "peak_swapped": truth.peak_swapped,

@@ -214,6 +214,7 @@ fn a_limit_that_is_not_reached() {
         charged.contains(&(limited.end_anonymous as f64)) && limited.end_anonymous > 8 * MIB,
         "{limited:?}"
     );
+    assert!(limited.peak_anonymous <= limited.peak_in_use, "{limited:?}");
     // 16 MiB have eight tables.
     assert!((8 * PAGE..=limited.peak_charge).contains(&limited.peak_in_use), "{limited:?}");
 }

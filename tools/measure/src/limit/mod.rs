@@ -66,6 +66,8 @@ pub struct LimitTruth {
     pub at_peak: Option<Charge>,
     /// The most that must fit at one moment: anonymous and shared memory and the kernel's own, without files.
     pub peak_in_use: u64,
+    /// The most mapped anonymous memory of all processes together.
+    pub peak_anonymous: u64,
     /// Anonymous memory that is charged, averaged over the time: also what is not mapped any more of large
     /// folios that were not split. Linux charges 64 pages in advance for each processor.
     pub mean_anonymous: f64,
@@ -113,6 +115,7 @@ pub(crate) struct Limited {
     pool: Option<Pool>,
     at_peak: Option<Charge>,
     peak_in_use: u64,
+    peak_anonymous: u64,
     mean: Mean,
     anonymous: u64,
     end: u64,
@@ -150,6 +153,7 @@ impl Limited {
             pool,
             at_peak: None,
             peak_in_use: 0,
+            peak_anonymous: 0,
             mean: Mean::default(),
             anonymous: 0,
             end: 0,
@@ -185,6 +189,7 @@ impl Limited {
         }
         self.anonymous = charge.all.saturating_sub(charge.file + charge.shared + charge.kernel);
         self.mean.add(Instant::now(), self.anonymous);
+        self.peak_anonymous = self.peak_anonymous.max(charge.anonymous);
         self.peak_in_use = self.peak_in_use.max(charge.anonymous + charge.shared + charge.kernel);
         self.peak_swapped = self.peak_swapped.max(charge.swapped);
         if !self.limited.is_empty() || self.group.hits() > 0 {
@@ -215,6 +220,7 @@ impl Limited {
             major_faults: self.group.major_faults(),
             at_peak: self.at_peak,
             peak_in_use: self.peak_in_use,
+            peak_anonymous: self.peak_anonymous,
             mean_anonymous: self.mean.get(),
             end_anonymous: self.end,
             peak_swapped: self.peak_swapped,
