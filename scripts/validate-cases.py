@@ -172,7 +172,7 @@ class Case(advice.Campaign):
         progress(f"{self.name}: {percent} % of the limit")
         _, verdict = read(self.limits)
         seconds = max(60, round(10 * verdict["seconds"]))
-        words = ["--limit", str(limit), "--swap", f"zram:{swap}", "--timeout", str(seconds)]
+        words = ["--limit", str(limit), "--swap", swap, "--timeout", str(seconds)]
         before = stalled_us()
         try:
             run = self.run_measured(advice.SETTINGS[0], words)
@@ -207,9 +207,13 @@ def read(file):
 
 
 def enough(file):
-    """The limit that is named for a cgroup of version 1, and the swap; none if there is none."""
+    """The limit that is named for a cgroup of version 1, which is charged for no pool of zswap, and the swap as `measure`
+    takes it; none if there is none."""
     named = read(file)[1]["enough_memory"]
-    return (named["memory_high"], named["swap_size"]) if named and named["memory_high"] else (None, None)
+    if not named or not named["memory_high"]:
+        return None, None
+    kind = named["least"]["setting"].partition("swap=")[2].partition("-")[0].replace("disk", "file")
+    return named["memory_high"] - named["zswap_pool"], f"{kind}:{named['swap_size']}"
 
 
 def limited_runs(file, percent):
@@ -221,32 +225,36 @@ def limited_runs(file, percent):
 
 
 class Figure:
-    """A figure of a program under a setting: its name, what was predicted, and how a run gives it."""
+    """A figure of a program under a setting: its name, what was predicted, and how a run gives it. Of processes that share
+    memory, and of what is not mapped any more of large folios, which is charged until they are split, only the cgroup
+    knows: `of_group`."""
 
-    def __init__(self, name, key, measured, slack=0):
-        self.name, self.key, self.measured, self.slack = name, key, measured, slack
+    def __init__(self, name, key, once, of_group):
+        self.name, self.key, self.once, self.of_group = name, key, once, of_group
+
+    def measured(self, run):
+        """The figure, and how far it may be off."""
+        group = run["limit"][self.of_group]
+        if self.once is None or run["processes"] > 1 or group > run[self.once] + BATCH:
+            return group, BATCH
+        return run[self.once], 0
 
     def cells(self, row, runs):
         """What was measured and predicted, the error, and whether that is within what is wanted."""
-        truth = advice.Figure([self.measured(run) for run in runs])
+        found = [self.measured(run) for run in runs]
+        truth, slack = advice.Figure([figure for figure, _ in found]), max(slack for _, slack in found)
         guess = row[self.key]
         error = guess / truth.median - 1 if truth.median else 0.0
-        is_right = abs(error) <= NEAR or truth.min - self.slack <= guess <= truth.max + self.slack
+        is_right = abs(error) <= NEAR or truth.min - slack <= guess <= truth.max + slack
         shown = f"{error:+.1%}" + ("" if is_right else " **miss**")
         return f"{advice.span(truth, advice.mega)} / {advice.mega(guess)} | {shown}", is_right
 
 
-def charged(once, of_group):
-    """Anonymous memory that is mapped, or what the cgroup is charged for where that is clearly more: what is not mapped
-    any more of a large folio is charged until it is split."""
-    return lambda run: run["limit"][of_group] if run["limit"][of_group] > run[once] + BATCH else run[once]
-
-
 FIGURES = [
-    Figure("peak", "peak_mapped", lambda run: run["peak_anonymous_once"]),
-    Figure("mean", "mean_anonymous", charged("mean_anonymous_once", "mean_anonymous"), BATCH),
-    Figure("end", "end_anonymous", charged("end_anonymous_once", "end_anonymous"), BATCH),
-    Figure("in use", "peak_charge", lambda run: run["limit"]["peak_in_use"], BATCH),
+    Figure("peak", "peak_mapped", "peak_anonymous_once", "peak_anonymous"),
+    Figure("mean", "mean_anonymous", "mean_anonymous_once", "mean_anonymous"),
+    Figure("end", "end_anonymous", "end_anonymous_once", "end_anonymous"),
+    Figure("in use", "peak_charge", None, "peak_in_use"),
 ]
 
 

@@ -6,6 +6,8 @@ int main(int count, char **words) {
     int lazily = count > 4 && !strcmp(words[4], "free");
     char *heap = map(bytes, MAP_PRIVATE);
     memset(heap, 7, bytes);
+    /* Its peak is there for long enough to be seen. */
+    usleep(100000);
     for (size_t page = 0; page < bytes / PAGE; page++)
         if (page % keep)
             madvise(heap + page * PAGE, PAGE, lazily ? MADV_FREE : MADV_DONTNEED);
