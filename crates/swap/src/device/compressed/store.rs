@@ -14,6 +14,7 @@ use crate::device::memory::{PAGE, bytes_of, fill, word_of_same, words_of};
 use crate::device::section::{Gate, Section};
 use crate::device::slots::{Contents, Location, MAX_SLOTS, SlotTable};
 use core::fmt;
+use core::ptr::NonNull;
 use quire_arch::{Order, PAGE_SIZE, Pfn, Pin, Platform};
 use quire_frame::{AllocError, FaultSite, Frames};
 
@@ -102,26 +103,23 @@ impl<P: Platform, C: Codec> CompressedStore<P, C> {
             Some(word) if Contents::fits(word) => Contents::Same(word),
             Some(word) => Contents::Pattern(self.pool.insert(frames, &pin, owner, &word.to_ne_bytes())?),
             None => {
-                let compress = |workspace: &mut Workspace<C>, copy: Pfn| {
-                    // SAFETY: the copy is this CPU's own frame; the other is the caller's, which programs may
-                    // be writing.
-                    unsafe { frames.platform().copy(page, copy, Order::ZERO) };
-                    self.keep(&section, owner, workspace, copy)
-                };
-                self.workspaces.with(&section, compress).ok_or(DeviceError::Io)??
+                // SAFETY: the copy is this CPU's own frame; the other is the caller's, which programs may be
+                // writing.
+                let fill = |copy| unsafe { frames.platform().copy(page, copy, Order::ZERO) };
+                let compress = |workspace: &mut Workspace<C>| self.keep(&section, owner, workspace);
+                self.workspaces.with(&section, fill, compress).ok_or(DeviceError::Io)??
             }
         };
         self.put(&section, slot, contents);
         Ok(())
     }
 
-    /// Finds a place for the page in `workspace`, whose frame is `copy`.
+    /// Finds a place for the page in `workspace`.
     fn keep(
         &self,
         section: &Section<'_, P>,
         owner: u32,
         workspace: &mut Workspace<C>,
-        copy: Pfn,
     ) -> Result<Contents, DeviceError> {
         let Section { frames, pin, .. } = *section;
         let length = self.codec.compress(&mut workspace.codec, &workspace.page, &mut workspace.output);
@@ -130,8 +128,11 @@ impl<P: Platform, C: Codec> CompressedStore<P, C> {
             return Ok(Contents::Packed { location, length: length as u16 });
         }
         let whole = self.pool.take_whole(frames, pin)?;
-        // SAFETY: the frame was just allocated, and the copy is this CPU's own.
-        unsafe { frames.platform().copy(copy, whole, Order::ZERO) };
+        // SAFETY: the frame was just allocated, so it is apart from the workspace, and no other thread uses it.
+        unsafe {
+            let place = bytes_of(frames, whole).cast::<[u8; PAGE]>();
+            place.copy_from_nonoverlapping(NonNull::from(&workspace.page), 1);
+        }
         Ok(Contents::Whole(whole))
     }
 
@@ -186,13 +187,13 @@ impl<P: Platform, C: Codec> CompressedStore<P, C> {
             Contents::Packed { location, length } => {
                 // SAFETY: the frame is the caller's alone, and an array of bytes may hold anything.
                 let page = unsafe { bytes_of(frames, page).cast::<[u8; PAGE]>().as_mut() };
-                let decompress = |workspace: &mut Workspace<C>, _| {
+                let decompress = |workspace: &mut Workspace<C>| {
                     let Workspace { output, codec, .. } = workspace;
                     let decode = |bytes: &[u8]| self.codec.decompress(codec, bytes, page);
                     // SAFETY: the slot is locked, so that its object stays where it is.
                     unsafe { self.pool.with(frames, (location, usize::from(length)), output, decode) }
                 };
-                let done = self.workspaces.with(&section, decompress).ok_or(DeviceError::Io)?;
+                let done = self.workspaces.with(&section, |_| (), decompress).ok_or(DeviceError::Io)?;
                 done.map_err(|_| DeviceError::Corrupt)?;
             }
             // SAFETY: the slot is locked, so that its frame stays; the other is the caller's.

@@ -113,24 +113,27 @@ impl<C: Codec> Workspaces<C> {
         Ok(block)
     }
 
-    /// Calls `work` with the CPU's workspace and the frame of its [`page`](Workspace::page). `None` within
+    /// Calls `fill` with the frame of the [`page`](Workspace::page) of the CPU's workspace, and then `work` with
+    /// the workspace: as long as there is a reference to it nothing writes it by another way. `None` within
     /// `work`, where a codec may call its store, which would be its own workspace again.
     #[inline]
     pub(super) fn with<P: Platform, R>(
         &self,
         section: &Section<'_, P>,
-        work: impl FnOnce(&mut Workspace<C>, Pfn) -> R,
+        fill: impl FnOnce(Pfn),
+        work: impl FnOnce(&mut Workspace<C>) -> R,
     ) -> Option<R> {
         let word = self.word(section.frames, section.pin.cpu().index());
         // SAFETY: a word of the directory, which stays while there is a section; the pin keeps all others off the CPU.
         let own = unsafe { word.replace(0) };
         let block = Pfn(own.checked_sub(1)?);
         let _back = Back { word, own };
+        fill(block);
         let mut workspace = section.frames.platform().direct_map(block).cast::<Workspace<C>>();
         // SAFETY: written by `make`; it stays while there is a section. The CPU's word was taken, so nothing
         // else gets here. `Codec` demands `Send`, so that the threads of a CPU may use it one after the
         // other.
-        Some(work(unsafe { workspace.as_mut() }, block))
+        Some(work(unsafe { workspace.as_mut() }))
     }
 
     /// Gives all of them back. No thread uses one again.
