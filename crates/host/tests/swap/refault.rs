@@ -38,3 +38,45 @@ fn a_refault_after_512_mib_of_evictions_is_no_early_one() {
         assert!(!is_activated(evictions), "after {evictions} evictions");
     }
 }
+
+/// Hazard: advice that pages are cold makes those the last to be reclaimed that were the next. As in Linux it
+/// moves, and counts, active ones only.
+#[test]
+fn cold_pages_that_are_inactive_stay_the_next_to_be_reclaimed() {
+    const PAGES: u64 = 128;
+    let machine: Machine = Setup::mib(16).overcommit().build();
+    swap_on_ram(&machine, 256);
+    let (cpu, space) = cpu_and_space(&machine);
+    let area = map_at(&space, GIB, PAGES * PAGE, RW);
+    fill(&cpu, &space, area, 0..PAGES, 1);
+    machine.memory().memcgs().take_in(None);
+    let cold = |from, pages| space.madvise(page(area, from), pages * PAGE, Advice::Cold).unwrap();
+    cold(0, PAGES);
+    (0..2).for_each(|_| cold(0, 16));
+    assert_eq!(count(&machine, VmEvent::Pgdeactivate), 0);
+    assert_eq!(machine.memory().reclaim(MemcgId::ROOT, 32), 32);
+    let mut out = Vec::new();
+    space.pagemap(VirtRange::from_len(area, PAGES * PAGE).unwrap(), |range, state| {
+        if let PageState::Swapped { .. } = state {
+            out.extend((range.start().0 - area.0) / PAGE..(range.end().0 - area.0) / PAGE);
+        }
+    });
+    assert_eq!(out, (0..32).collect::<Vec<u64>>());
+    // Those that come back are active, since there are others that could have gone.
+    let lazy = map_at(&space, 2 * GIB, PAGES * PAGE, RW);
+    fill(&cpu, &space, lazy, 0..PAGES, 1);
+    space.madvise(lazy, PAGES * PAGE, Advice::Free).unwrap();
+    machine.memory().memcgs().take_in(None);
+    (0..32).for_each(|at| assert_eq!(read(&cpu, &space, page(area, at)), 1 + at));
+    let active = || {
+        machine.memory().memcgs().take_in(None);
+        machine.memory().memcgs().subtree_sizes(MemcgId::ROOT)[LruList::ActiveAnon as usize]
+    };
+    let before = active();
+    for _ in 0..2 {
+        cold(0, PAGES);
+        assert_eq!((count(&machine, VmEvent::Pgdeactivate), active()), (before, 0));
+    }
+    assert!(before > 0, "none was active");
+    assert_audit(&machine);
+}

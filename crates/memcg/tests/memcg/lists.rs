@@ -107,6 +107,11 @@ fn model(seed: u64) {
             }
             4 => {
                 if let Some(head) = find(&lists, nth) {
+                    let list = memcgs.list_of(head).unwrap();
+                    if nth % 3 == 1 && list.inactive() == list {
+                        assert!(!memcgs.deactivate(&pin, head), "it keeps its place");
+                        continue;
+                    }
                     let (memcg, node, from) = take(&mut lists, &mut hands, head);
                     let from = LruList::ALL[from];
                     let (to, front) = match nth % 3 {

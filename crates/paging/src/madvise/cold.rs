@@ -4,7 +4,8 @@ use super::{cut_own, split_own};
 use arrayvec::ArrayVec;
 use core::fmt;
 use quire_arch::{Entry, LeafFlags, Level, PagingFormat, Pfn, Pin, Platform, VirtRange};
-use quire_frame::{FrameFlags, HeadGuard, Kind};
+use quire_frame::{FrameFlags, HeadGuard, Kind, VmEvent};
+use quire_memcg::MemcgStat;
 use quire_pagetable::{HugeSlot, LockedTable, Tables, WalkEntry, WalkStep};
 use quire_sync::atomic::raw::Ordering;
 use quire_thp::Thp;
@@ -12,7 +13,7 @@ use quire_thp::Thp;
 /// What happens to the pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ageing {
-    /// They are deactivated: the next to be reclaimed when memory runs short.
+    /// The active ones are deactivated: they are reclaimed sooner when memory runs short.
     Cold,
     /// They are reclaimed now.
     PageOut,
@@ -185,8 +186,10 @@ impl<P: Platform, F: Fn(&mut dyn Iterator<Item = Pfn>)> Cold<'_, P, F> {
             frame.set_flags(FrameFlags::WORKINGSET);
         }
         match self.way {
-            Ageing::Cold => {
-                memcgs.deactivate(pin, head);
+            // One that is inactive keeps its place: it is not to become the last to be reclaimed.
+            Ageing::Cold if memcgs.deactivate(pin, head) => {
+                let swap = self.tables.memory().swap();
+                swap.count_pages(head, VmEvent::Pgdeactivate, MemcgStat::Pgdeactivate);
             }
             // A folio that is on no list is isolated by another thread already.
             Ageing::PageOut if memcgs.unlist_folio(pin, head) => {
@@ -194,7 +197,7 @@ impl<P: Platform, F: Fn(&mut dyn Iterator<Item = Pfn>)> Cold<'_, P, F> {
                     aged.push(head);
                 }
             }
-            Ageing::PageOut => {}
+            Ageing::Cold | Ageing::PageOut => {}
         }
     }
 }
