@@ -54,7 +54,7 @@ impl<'s, P: Platform> SwapIn<'s, '_, P> {
         };
         // The slot is charged to no other memcg while it is busy.
         let of_slot = MemcgId::from_bits(swap.memcg_of(slot));
-        if !self.memory.memcgs().is_removed(of_slot) {
+        if of_slot != charged && !self.memory.memcgs().is_removed(of_slot) {
             self.settle_charge(Order::ZERO, charged, of_slot);
             self.memory.frames().known(head).as_folio().set_memcg(of_slot.get());
         }
