@@ -18,6 +18,7 @@ mod guards;
 mod huge_zero;
 mod kernel_half;
 mod khugepaged;
+mod kill_lets_go;
 mod killed;
 mod large_folios;
 mod limbo;

@@ -3,7 +3,7 @@
 
 #[allow(dead_code, reason = "the tests of quire-frame use more of it")]
 #[path = "../../../frame/tests/common/mod.rs"]
-mod machine;
+pub(crate) mod machine;
 
 use crate::common::*;
 use machine::{

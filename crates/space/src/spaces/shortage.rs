@@ -147,8 +147,8 @@ impl<'s, P: Platform> Spaces<P> {
         self.make_room_or_kill(cause, need, || ())
     }
 
-    /// The same; `let_go` is called where nothing could be freed, before others are waited for and a program
-    /// is killed.
+    /// The same; `let_go` is called where nothing could be freed, before a program is killed. Not before
+    /// others are waited for, which wait for no folio: the next look would free what was let go.
     fn make_room_or_kill(&self, cause: AllocError, need: Need, let_go: impl FnOnce()) -> bool {
         let turns = self.oom_turns().seen();
         let mut seen = self.reclaims().seen();
@@ -158,7 +158,6 @@ impl<'s, P: Platform> Spaces<P> {
         if cause != AllocError::OutOfMemory {
             return false;
         }
-        let_go();
         for _ in 0..LOOKS_AGAIN {
             if !self.reclaims().wait(self.platform(), seen, LOOKS_NS) {
                 break;
@@ -172,7 +171,11 @@ impl<'s, P: Platform> Spaces<P> {
             }
         }
         self.count_oom(need);
-        self.oom_action() == OomAction::Kill && self.out_of_memory(turns, need)
+        if self.oom_action() != OomAction::Kill {
+            return false;
+        }
+        let_go();
+        self.out_of_memory(turns, need)
     }
 
     /// Kills a program, or waits for the memory of one that was killed: for so long only that the caller soon

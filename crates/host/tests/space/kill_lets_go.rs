@@ -1,0 +1,90 @@
+//! What a thread that needs memory holds while it looks for some, and when a program is killed for it.
+
+use crate::common::*;
+use crate::short_pins::machine::{Machine, TEST, exhaust, frames, run_on};
+use quire_arch::PagingFormat;
+use quire_frame::{AllocRequest, Kind, PcpTechnique};
+use quire_host::swap::HostRam;
+use quire_reclaim::Policy;
+use quire_space::{Need, OomOutcome, Reclaim, Space, Spaces, SpacesConfig};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// There is nothing to reclaim but the only page, whose lock it looks at, and others free something all the time.
+/// When a program is to be killed it gives back what the test has taken.
+#[derive(Default)]
+struct Killer {
+    taken: Mutex<Vec<Pfn>>,
+    /// Looks for memory during which the page was locked, and those during which it was not.
+    locked: AtomicU64,
+    unlocked: AtomicU64,
+    /// Whether it was locked when a program was to be killed.
+    at_the_kill: Mutex<Option<bool>>,
+}
+
+fn is_locked(spaces: &Spaces<Machine>) -> bool {
+    let mut locked = false;
+    let frames = spaces.frames();
+    frames.for_each_frame(|pfn, frame| {
+        locked |= frame.kind() == Kind::Anonymous && frames.try_lock_folio(pfn).is_none();
+    });
+    locked
+}
+
+impl Reclaim<Machine> for Killer {
+    fn make_room(&self, spaces: &Spaces<Machine>, _: Need) -> u64 {
+        let looks = if is_locked(spaces) { &self.locked } else { &self.unlocked };
+        looks.fetch_add(1, Ordering::Relaxed);
+        spaces.note_reclaimed(1);
+        0
+    }
+
+    fn out_of_memory(&self, spaces: &Spaces<Machine>, _: Need) -> OomOutcome {
+        *self.at_the_kill.lock().unwrap() = Some(is_locked(spaces));
+        let frames = spaces.frames();
+        let pin = frames.platform().pin();
+        for pfn in self.taken.lock().unwrap().drain(..) {
+            frames.free(&pin, pfn, Order::ZERO).unwrap();
+        }
+        OomOutcome::Freed
+    }
+
+    fn page_out(&self, spaces: &Spaces<Machine>, folios: &mut dyn Iterator<Item = Pfn>) -> u64 {
+        Policy.page_out(spaces, folios)
+    }
+
+    fn throttle(&self, _: &Spaces<Machine>, _: MemcgId) {}
+}
+
+/// Hazard: a fault lets the folio go that it swapped in, and reclaims it while it waits for others. It swaps it
+/// in again for ever: no program is killed for the copy that it needs. Or it keeps it locked while a program is
+/// killed, which may be waiting for it.
+#[test]
+fn a_folio_is_let_go_when_a_program_is_killed_and_not_before() {
+    type Paging = <Machine as Platform>::Paging;
+    run_on(0);
+    let killer: &'static Killer = Box::leak(Box::default());
+    let frames = frames(&[(0, 2048)], 1, PcpTechnique::All);
+    let swap = Swap::new(Memcgs::new(frames).unwrap(), SwapTechnique::default());
+    let config =
+        SpacesConfig { overcommit: Overcommit::Always, oom: OomAction::Kill, ..SpacesConfig::default() };
+    let spaces = Spaces::new(swap, config, killer).unwrap();
+    quire_space::swapon(&spaces, HostRam::new(64).unwrap(), SwapOnOptions::default()).unwrap();
+    let parent = Space::create(&spaces, Layout::standard(Paging::USER_END), Limits::default()).unwrap();
+    let request = MapRequest::anonymous(PAGE, RW).at(VirtAddr(1 << 30), MapFlags::FIXED);
+    let area = parent.mmap(&request).unwrap();
+    parent.fault(area, Access::Write).unwrap();
+    parent.madvise(area, PAGE, Advice::PageOut).unwrap();
+    assert_eq!(parent.figures().swapped, PAGE);
+    let child = parent.fork().unwrap();
+    // One frame is left for the page, and none for the copy.
+    let mut taken = exhaust(spaces.frames(), AllocRequest::new(Order::ZERO, TEST));
+    let last = taken.pop().unwrap();
+    spaces.frames().free(&spaces.platform().pin(), last, Order::ZERO).unwrap();
+    *killer.taken.lock().unwrap() = taken;
+    parent.fault(area, Access::Write).unwrap();
+    assert_eq!(*killer.at_the_kill.lock().unwrap(), Some(false), "the page is locked");
+    let looks = [&killer.locked, &killer.unlocked].map(|looks| looks.load(Ordering::Relaxed));
+    assert!(looks[0] > 1 && looks[1] == 0, "{looks:?}");
+    assert_eq!((parent.figures().resident_anonymous, child.figures().swapped), (PAGE, PAGE));
+}
