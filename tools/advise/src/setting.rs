@@ -226,6 +226,8 @@ mod tests {
         assert_eq!(settings.iter().filter(|setting| setting.is_present).count(), 1);
         let mut names: Vec<_> = settings.iter().map(|setting| setting.name.clone()).collect();
         assert_eq!(names.last().map(String::as_str), Some("thp=madvise,tables=free"));
+        let of_linux = settings.iter().filter(|setting| setting.is_of_linux()).count();
+        assert_eq!(of_linux, settings.len() - 1, "only the last frees empty tables");
         names.sort();
         names.dedup();
         assert_eq!(names.len(), settings.len());
