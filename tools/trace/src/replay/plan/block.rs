@@ -47,12 +47,6 @@ impl Bits {
         }))
     }
 
-    /// The group of 2^`order` pages that a folio with `page` covers.
-    fn group(page: u64, order: usize) -> Self {
-        let first = page >> order << order;
-        Self::range(first, first + (1 << order))
-    }
-
     pub(super) fn has(&self, page: u64) -> bool {
         self.0[page as usize / 64] >> (page % 64) & 1 != 0
     }
@@ -79,6 +73,19 @@ impl Bits {
 
     pub(super) fn without(&self, other: &Self) -> Self {
         Self(std::array::from_fn(|word| self.0[word] & !other.0[word]))
+    }
+
+    /// How many pages of it lie in the group of 2^`order` pages that a folio with `page` covers.
+    fn count_in_group(&self, page: u64, order: usize) -> u64 {
+        let word = page as usize / 64;
+        if order < 6 {
+            let first = ((page % 64) >> order) << order;
+            let group = ((1_u64 << (1 << order)) - 1) << first;
+            return u64::from((self.0[word] & group).count_ones());
+        }
+        let words = 1 << (order - 6);
+        let first = word / words * words;
+        self.0[first..first + words].iter().map(|word| u64::from(word.count_ones())).sum()
     }
 
     /// The pages of it.
@@ -203,7 +210,8 @@ impl Block {
     fn present(&self, place: usize) -> Rest {
         let large = self.large[place].without(&self.copied);
         let framed = large.around(&self.framed.and(&large));
-        let [.., huge] = large.around(&self.touched.and(&large));
+        // A folio of the largest order covers all.
+        let huge = if self.touched.and(&large).is_empty() { Bits::default() } else { large };
         std::array::from_fn(|way| {
             let around = framed.get(way).copied().unwrap_or(huge);
             self.rest.as_ref().map_or(around, |rest| around.or(&rest[way].and(&large)))
@@ -222,6 +230,9 @@ impl Block {
         }
         let mut more = Demand::default();
         let (new, newly_framed) = (!self.touched.has(page), framed && !self.framed.has(page));
+        if !new && !newly_framed {
+            return more;
+        }
         let place = self.large.iter().position(|large| large.has(page) && !self.copied.has(page));
         let Some(place) = place else {
             more.single = newly_framed.into();
@@ -229,16 +240,22 @@ impl Block {
             return more;
         };
         let large = self.large[place].without(&self.copied);
-        for (way, pages) in more.large[place].iter_mut().enumerate() {
-            let (is_new, seen) =
-                if way == WAYS - 1 { (new, &self.touched) } else { (newly_framed, &self.framed) };
-            if is_new {
-                let group = large.and(&Bits::group(page, order_of(way)));
-                let is_there = self.rest.as_ref().is_some_and(|rest| !rest[way].and(&group).is_empty());
-                if seen.and(&group).is_empty() && !is_there {
-                    *pages = group.count();
-                }
+        let is_there = |way: usize| {
+            let rest = self.rest.as_ref().map(|rest| rest[way].and(&large));
+            rest.is_some_and(|rest| rest.count_in_group(page, order_of(way)) > 0)
+        };
+        let ways = &mut more.large[place];
+        if newly_framed {
+            let framed = self.framed.and(&large);
+            // Where one is there, so it is in each larger group.
+            let empty = (0..ORDERS).take_while(|&order| framed.count_in_group(page, order) == 0);
+            for way in empty.filter(|&way| !is_there(way)) {
+                ways[way] = large.count_in_group(page, way);
             }
+        }
+        let huge = WAYS - 1;
+        if new && self.touched.and(&large).is_empty() && !is_there(huge) {
+            ways[huge] = large.count();
         }
         self.note(page, framed);
         more
@@ -259,6 +276,11 @@ impl Block {
 
     /// These pages are gone. Of a large folio with one of them the others stay.
     pub(super) fn drop_pages(&mut self, gone: &Bits) {
+        let all = self.touched.or(&self.large[0]).or(&self.large[1]);
+        if self.rest.is_none() && all.without(gone).is_empty() {
+            (self.touched, self.framed, self.copied) = Default::default();
+            return;
+        }
         let mut rest = self.rest.take().map_or_else(Rest::default, |rest| *rest);
         for place in 0..self.large.len() {
             for (rest, present) in rest.iter_mut().zip(self.present(place)) {
