@@ -86,15 +86,15 @@ impl Enough {
             }
             LimitSwap::Zswap => {
                 let Means { apply, mut undo, .. } = disk(size);
-                // Without the file zswap would compress what the host swaps to other devices.
+                // What was there is read first: on a host without zswap nothing else is done.
                 let apply = vec![format!(
-                    "{} && compressor=$(cat {ZSWAP}/compressor) enabled=$(cat {ZSWAP}/enabled) && \
+                    "compressor=$(cat {ZSWAP}/compressor) && enabled=$(cat {ZSWAP}/enabled) && {} && \
                      echo lz4 > {ZSWAP}/compressor && echo Y > {ZSWAP}/enabled",
                     apply.concat()
                 )];
-                let restored =
-                    ["enabled", "compressor"].map(|file| format!("echo ${{{file}:?}} > {ZSWAP}/{file}"));
-                undo.splice(0..0, restored);
+                undo.extend(
+                    ["enabled", "compressor"].map(|file| format!("echo ${{{file}:?}} > {ZSWAP}/{file}")),
+                );
                 vec![Means { name: "zswap", apply, undo }]
             }
             LimitSwap::Disk => vec![disk(size)],
@@ -142,7 +142,8 @@ fn disk(size: u64) -> Means {
         apply: lines([&format!(
             "swap=$(mktemp {SWAP_FILE}) && fallocate -l {size}M $swap && mkswap $swap && swapon --priority 32767 $swap"
         )]),
-        undo: lines(["swapoff ${swap:?} && rm ${swap:?}"]),
+        // Linux removes no file that it swaps to, and one that it could not swap to is to go, too.
+        undo: lines(["swapoff ${swap:?}; rm ${swap:?}"]),
     }
 }
 

@@ -177,7 +177,8 @@ pub(super) fn verdict(limits: &Limits) -> Vec<String> {
     lines.push(format!(
         "Set {} with headroom for files and what the kernel keeps for it, and kill it above {} only. First the \
          swap, by one of its lines, then the limit: what is over it and has no swap is killed. Undo the limit \
-         first, in the same shell. A reboot undoes all but a swap file:",
+         first, in the same shell. A reboot undoes all but a swap file. Its group must be allowed to swap \
+         (memory.swap.max, or memory.memsw.limit_in_bytes and memory.swappiness):",
         size(enough.high as f64),
         size(enough.max as f64)
     ));
