@@ -2,8 +2,8 @@
 
 use crate::format::header;
 use quire_trace::event::{
-    Access, Call, CallDetail, CloneFacts, Denial, Event, EventKind, ExecImage, ExitStatus, Fault, Mapping,
-    Mode, Outcome, Privileges, TaskId, Window,
+    Access, Call, CallDetail, CloneFacts, Denial, Event, EventKind, ExecImage, ExitStatus, Fault, Lost,
+    LostCause, Mapping, Mode, Outcome, Privileges, TaskId, Window,
 };
 use quire_trace::format::TraceWriter;
 use quire_trace::replay::{ProcessReport, Replay, ReplayOptions};
@@ -49,6 +49,8 @@ fn map(task: u32, window: (u64, u64), pages: (u64, u64)) -> Made {
 
 /// No call but a touch.
 const TOUCH: i64 = -1;
+/// No call: some were lost here.
+const LOSS: i64 = -2;
 const ALLOWED: i64 = 0;
 pub(crate) const NOT_MAPPED: i64 = -(libc::EFAULT as i64);
 
@@ -99,6 +101,10 @@ pub(crate) fn replay_in(image: ExecImage, calls: &[Made]) -> ProcessReport {
         vec![(CHANGER, EventKind::Exec(Box::new(image))), clone(DROPPER), clone(OTHER), (CHANGER, first)];
     let mut times = HashMap::new();
     for &Made(task, window, number, (page, pages), third, result) in calls {
+        if number == LOSS {
+            events.push((task, EventKind::Lost(Lost { count: 1, cause: LostCause::RingFull })));
+            continue;
+        }
         if number == TOUCH {
             times.extend(window.map(|(time_ns, _)| (events.len(), time_ns)));
             events.push((task, write_to(at(page) as u64, result)));
@@ -126,8 +132,9 @@ pub(crate) fn replay_in(image: ExecImage, calls: &[Made]) -> ProcessReport {
     let report = Replay::open(file.path(), options).unwrap().run(&mut |_, _| {}).unwrap();
     let [process] = report.processes.try_into().unwrap();
     assert!(process.audit.is_empty(), "{process:#?}");
-    let touches = calls.iter().filter(|Made(_, _, number, ..)| *number == TOUCH).count() as u64;
-    assert_eq!((process.calls, process.faults), (calls.len() as u64 - touches, 1 + touches));
+    let of = |kind| calls.iter().filter(|Made(_, _, number, ..)| *number == kind).count() as u64;
+    let (touches, losses) = (of(TOUCH), of(LOSS));
+    assert_eq!((process.calls, process.faults), (calls.len() as u64 - touches - losses, 1 + touches));
     process
 }
 
@@ -374,6 +381,13 @@ fn a_difference_counts_as_untried_where_an_order_was_left_out() {
     let lock_all = Made(CHANGER, Some((5, 100)), libc::SYS_mlock, (0, 4000), 0, ENOMEM);
     let drop = |window| drop_page(Some(window), 0, ENOMEM);
     assert_eq!(untried(many.clone(), &[lock_all, drop((2, 7)), drop((101, 104))]), (2, 0, 1));
+}
+
+/// A recording names one thread where events were lost, and that thread has not ended its call for that.
+#[test]
+fn a_change_refuses_what_is_before_its_end_though_events_were_lost() {
+    let loss = Made(CHANGER, None, LOSS, (0, 0), 0, 0);
+    assert_eq!(found(&[drop_page(Some((7, 9)), 0, EINVAL), loss, lock((5, 100))]), (0, 1));
 }
 
 /// A large mlock locks when it begins, and ends when all is populated. What other threads did meanwhile can

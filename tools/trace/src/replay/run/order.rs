@@ -299,7 +299,8 @@ impl Run<'_> {
                 // Without a window that overlaps it was after this call, as was all that its thread did then.
                 EventKind::Call(_) => own.is_some(),
                 EventKind::Window(_) | EventKind::Fault(_) | EventKind::Reuse(_) => true,
-                EventKind::Compressibility(_) | EventKind::Contents(_) => continue,
+                // What is lost is no thread's.
+                EventKind::Compressibility(_) | EventKind::Contents(_) | EventKind::Lost(_) => continue,
                 _ => false,
             };
             if !can_pass {
