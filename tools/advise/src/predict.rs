@@ -126,6 +126,8 @@ pub struct AtPeak {
     pub page_tables: u64,
     /// What else the kernel keeps for threads, processes and mappings.
     pub kernel: u64,
+    /// Pages of files that are locked.
+    pub locked_files: u64,
     /// Of the anonymous memory, what is not used again, at least and at most, if recordings tell.
     pub unused: Option<[u64; 2]>,
 }
@@ -488,6 +490,7 @@ fn at_peak(replay: &Replay, options: &ReplayOptions, outcome: &Outcome) -> Resul
         unmapped: sample.unmapped,
         page_tables: sample.page_tables,
         kernel: sample.kernel,
+        locked_files: sample.locked_files,
         unused: None,
     })
 }

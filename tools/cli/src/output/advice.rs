@@ -291,12 +291,14 @@ fn remarks(prediction: &Prediction) -> Vec<String> {
 /// What is needed where nothing can be paged out, and of what it consists.
 fn without_swap(prediction: &Prediction) -> String {
     let needed = prediction.rows.first().map_or(Range::default(), |(_, row)| row.peak_charge);
-    let AtPeak { anonymous, lazily_free, shared, unmapped, page_tables, kernel, .. } = prediction.at_peak;
+    let peak = prediction.at_peak;
+    let AtPeak { anonymous, lazily_free, shared, unmapped, page_tables, kernel, .. } = peak;
     let parts = [
         (anonymous, "anonymous"),
         (shared, "shared"),
         (page_tables, "page tables"),
         (kernel, "the kernel's for threads, processes and mappings"),
+        (peak.locked_files, "locked pages of files"),
     ];
     let parts = parts.iter().filter(|(bytes, _)| *bytes > 0);
     let parts: Vec<String> = parts.map(|(bytes, name)| format!("{} {name}", size(*bytes as f64))).collect();
@@ -527,7 +529,8 @@ pub(crate) fn objects(
         objects.push(Value::Object(object));
     }
     objects.extend(advice_limits::objects(&prediction.limits, prediction.own_seconds, limited));
-    let AtPeak { anonymous, lazily_free, shared, unmapped, page_tables, kernel, unused } = prediction.at_peak;
+    let peak = prediction.at_peak;
+    let AtPeak { anonymous, lazily_free, shared, unmapped, page_tables, kernel, unused, .. } = peak;
     let rows = &prediction.rows;
     let gain = |gain: Option<&Gain>| {
         gain.zip(rows.first()).map(|(gain, (present, _))| {
@@ -566,6 +569,7 @@ pub(crate) fn objects(
             "unmapped": unmapped,
             "page_tables": page_tables,
             "kernel": kernel,
+            "locked_files": peak.locked_files,
             "never_used_again": unused,
         },
         "differences": prediction.differences,

@@ -151,23 +151,33 @@ fn a_limit_must_hold_shared_memory_that_is_locked_as_it_is_mapped() {
     assert!(program.report(within(400)).does_not_fit.is_none());
 }
 
-/// 300 pages of a file are locked, and 100 of private memory used. Linux drops pages of files, but not these.
-#[test]
-fn a_limit_must_hold_locked_pages_of_files() {
-    let mut program = Invented::new("file");
-    let Event { kind: EventKind::Exec(image), .. } = program.last() else { panic!("it begins with an exec") };
-    image.privileges = Privileges { ipc_lock: true, sys_rawio: false };
+/// A program that may lock a file of 1000 pages at this address and does so with its first 300, in parts.
+fn locks_a_file(program: &mut Invented, addr: u64) {
     let bytes = 1000 * PAGE;
     let file =
         FileFacts { kind: FileKind::Regular, inode: 7, size: bytes, readable: true, ..FileFacts::default() };
-    let flags = libc::MAP_SHARED | libc::MAP_FIXED;
-    let args = [BASE, bytes, 1, flags as u64, 3, 0];
+    let args = [addr, bytes, 1, (libc::MAP_SHARED | libc::MAP_FIXED) as u64, 3, 0];
     let detail = CallDetail::File(Arc::new(file));
-    let map = Call { number: libc::SYS_mmap as u32, args, result: BASE as i64, detail };
+    let map = Call { number: libc::SYS_mmap as u32, args, result: addr as i64, detail };
     program.push(SECOND, EventKind::Call(map));
     for page in (0..300).step_by(30) {
-        program.call(SECOND, libc::SYS_mlock, [BASE + page * PAGE, 30 * PAGE, 0, 0, 0, 0], 0);
+        program.call(SECOND, libc::SYS_mlock, [addr + page * PAGE, 30 * PAGE, 0, 0, 0, 0], 0);
     }
+}
+
+fn may_lock() -> Invented {
+    let mut program = Invented::new("file");
+    let Event { kind: EventKind::Exec(image), .. } = program.last() else { panic!("it begins with an exec") };
+    image.privileges = Privileges { ipc_lock: true, sys_rawio: false };
+    program
+}
+
+/// 300 pages of a file are locked, in two mappings, and 100 of private memory used. Linux drops pages of files,
+/// but not these.
+#[test]
+fn a_limit_must_hold_locked_pages_of_files() {
+    let mut program = may_lock();
+    locks_a_file(&mut program, BASE);
     program.map(SECOND, PRIVATE, 200 * PAGE, 0);
     (0..100).for_each(|page| program.write(2 * SECOND, PRIVATE + page * PAGE));
     let none = KernelCosts { thread: 0, process: 0, mapping: 0 };
@@ -178,4 +188,19 @@ fn a_limit_must_hold_locked_pages_of_files() {
     assert!(short.does_not_fit.is_none() && short.pressure.pages_out > 20, "{short:?}");
     let long = program.report(within(450));
     assert!(long.does_not_fit.is_none() && long.pressure.pages_out == 0, "{long:?}");
+}
+
+#[test]
+fn locked_pages_of_files_count_once_and_until_they_are_unmapped() {
+    let none = KernelCosts { thread: 0, process: 0, mapping: 0 };
+    let mut program = may_lock();
+    locks_a_file(&mut program, BASE);
+    locks_a_file(&mut program, BASE + (1 << 29));
+    assert_eq!(charge_peak(&mut program, none).locked_files, 300 * PAGE);
+    let mut program = may_lock();
+    locks_a_file(&mut program, BASE);
+    program.call(SECOND, libc::SYS_munmap, [BASE, 1000 * PAGE, 0, 0, 0, 0], 0);
+    program.map(SECOND, PRIVATE, 400 * PAGE, libc::MAP_POPULATE);
+    let peak = charge_peak(&mut program, none);
+    assert_eq!((peak.locked_files, peak.anonymous), (0, 400 * PAGE));
 }

@@ -30,7 +30,7 @@ use super::settings;
 use super::shared::SharedMemory;
 use super::sites::Sites;
 use super::task::Tasks;
-use crate::event::{Call, Event, EventKind, ExitStatus, LostCause, TaskId, Window};
+use crate::event::{Event, EventKind, ExitStatus, LostCause, TaskId, Window};
 use crate::format::{TraceHeader, UseSource};
 use early::EarlyKill;
 use order::Order;
@@ -103,6 +103,10 @@ pub(super) struct Run<'m> {
     shared: SharedMemory,
     /// Bytes of pages of files that are locked, as they were counted last.
     locked_files: u64,
+    /// Something was locked at some time.
+    locks_any: bool,
+    /// From this event on they may be counted again.
+    locks_counted_from: u64,
     early_kill: EarlyKill,
     /// Where memory was mapped, for the mappings where it stops.
     sites: Sites,
@@ -164,6 +168,8 @@ impl<'m> Run<'m> {
             files: FileIds::default(),
             shared: SharedMemory::default(),
             locked_files: 0,
+            locks_any: false,
+            locks_counted_from: 0,
             early_kill: EarlyKill::new(header),
             sites: Sites::default(),
             event: 0,
@@ -223,13 +229,25 @@ impl<'m> Run<'m> {
             self.reclaim_in_background();
         }
         let is_due = GroupLimit::is_due(self.event);
-        if is_due || matches!(&event.kind, EventKind::Call(call) if locks(call)) {
-            self.count_locked_files();
-        }
+        self.follow_locks(event);
         if is_due && let Some(limit) = &self.how.limit {
             let room = limit.set(self.machine.memory(), &self.extra_charge());
             self.early_kill.note(self.machine.memory(), self.how.memcg, room, self.time_ns);
             self.swap.note(self.machine.memory());
+        }
+    }
+
+    /// Counts locked pages of files again where that may have changed and is of use, and where events have paid
+    /// for the look before.
+    fn follow_locks(&mut self, event: &Event) {
+        /// Mappings that are looked at for each event.
+        const LOOKS_OF_EVENT: u64 = 16;
+        self.locks_any |= may_lock(&event.kind);
+        let is_of_use = self.locks_any && (self.how.limit.is_some() || self.life.is_some());
+        let changes = matches!(event.kind, EventKind::Call(_) | EventKind::Exec(_) | EventKind::Exit(_));
+        if is_of_use && changes && self.event >= self.locks_counted_from {
+            let looked_at = self.count_locked_files();
+            self.locks_counted_from = self.event + looked_at / LOOKS_OF_EVENT;
         }
     }
 
@@ -355,12 +373,17 @@ impl<'m> Run<'m> {
     }
 }
 
-/// Whether a call locks memory, or gives that up.
-fn locks(call: &Call) -> bool {
-    matches!(
-        i64::from(call.number),
-        libc::SYS_mlock | libc::SYS_mlock2 | libc::SYS_munlock | libc::SYS_mlockall | libc::SYS_munlockall
-    )
+/// Whether memory can be locked from this event on.
+fn may_lock(kind: &EventKind) -> bool {
+    match kind {
+        EventKind::Call(call) => match i64::from(call.number) {
+            libc::SYS_mlock | libc::SYS_mlock2 | libc::SYS_mlockall => true,
+            libc::SYS_mmap => call.args[3] & libc::MAP_LOCKED as u64 != 0,
+            _ => false,
+        },
+        EventKind::Exec(image) => image.mappings.iter().any(|mapping| mapping.flags.has(*b"lo")),
+        _ => false,
+    }
 }
 
 /// Findings of an audit in words, at most as many as mismatches are kept.

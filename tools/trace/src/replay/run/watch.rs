@@ -5,6 +5,7 @@ use super::brought_in::{ACCESSIBLE, is_locked};
 use crate::event::{LinuxFigures, TaskId};
 use crate::replay::charge::ExtraCharge;
 use crate::replay::mappings::{self, MappingLife};
+use crate::replay::page_set::PageSet;
 use crate::replay::pressure::SwapFigures;
 use crate::replay::report::HeldMemory;
 use crate::replay::task::{Task, Tasks};
@@ -96,16 +97,16 @@ impl Run<'_> {
         }
     }
 
-    /// Bytes of pages of files that are locked, each file once. What is locked is there, as long as its file is,
-    /// and what a program writes of a private mapping is its own.
-    pub(super) fn count_locked_files(&mut self) {
-        let (mut resident, mut files) = (0, HashMap::<u64, u64>::new());
+    /// Counts the pages of files that are locked, each once, however often it is mapped. What is locked is there,
+    /// and what a program writes of a private mapping is its own. Returns how many mappings were looked at.
+    pub(super) fn count_locked_files(&mut self) -> u64 {
+        let (mut resident, mut looked_at) = (0, 0);
+        let mut files = HashMap::<u64, PageSet>::new();
         for (_, space) in spaces(&self.tasks) {
             let figures = space.figures();
             if figures.locked == 0 {
                 continue;
             }
-            let mut own = HashMap::<u64, u64>::new();
             space.for_each_mapping(|mapping| {
                 let written = mapping.flags & (VmFlags::WRITE | VmFlags::SHARED) == VmFlags::WRITE;
                 if let Some(file) = mapping.file
@@ -114,16 +115,17 @@ impl Run<'_> {
                     && !written
                     && !self.shared.has(file)
                 {
-                    *own.entry(file).or_default() += mapping.range.end().0 - mapping.range.start().0;
+                    let pages = (mapping.range.end().0 - mapping.range.start().0) >> PAGE_SHIFT;
+                    let first = mapping.page_offset;
+                    files.entry(file).or_default().add(first..first.saturating_add(pages));
                 }
             });
+            looked_at += figures.mappings;
             resident += figures.resident_file;
-            for (file, bytes) in own {
-                let most = files.entry(file).or_default();
-                *most = bytes.max(*most);
-            }
         }
-        self.locked_files = files.into_values().fold(0, u64::saturating_add).min(resident);
+        let pages = files.values().fold(0, |sum: u64, pages| sum.saturating_add(pages.len()));
+        self.locked_files = pages.saturating_mul(1 << PAGE_SHIFT).min(resident);
+        looked_at
     }
 }
 
