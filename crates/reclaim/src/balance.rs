@@ -202,7 +202,9 @@ pub fn kswapd_step<P: Platform>(spaces: &Spaces<P>) -> KswapdStep {
         spaces.swap().discard_free_clusters(DISCARDS);
         return KswapdStep::default();
     }
+    let _reclaiming = spaces.begin_reclaim();
     let mut freed = reap(spaces, target);
+    spaces.note_reclaimed(freed);
     if freed < target {
         freed += reclaim(spaces, MemcgId::ROOT, target - freed, Cause::Background) + finish_exits(spaces);
     }

@@ -9,10 +9,12 @@ use crate::common::*;
 use machine::{
     Machine, ONE, TEST, after_each_hold, exhaust, most_holds_under_a_pin, most_under_a_pin, put_all, run_on,
 };
-use quire_frame::AllocRequest;
+use quire_frame::{AllocRequest, PcpTechnique};
 use quire_mm::{Memory, MemoryConfig};
 use quire_reclaim::Policy;
-use quire_space::{Need, Reclaim};
+use quire_space::{Need, OomOutcome, Reclaim, Space, Spaces, SpacesConfig};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Hazard: a split looks for zeros in the pages of all mappings of a folio with interrupts off. Under one pin
 /// it looks at those of one mapping, twice.
@@ -162,4 +164,58 @@ fn a_mapping_that_is_split_while_a_block_is_looked_for_is_collapsed() {
     let collapsed =
         after_each_hold(LockClass::Mmap, step, || space.madvise(area, BLOCKS * MIB2, Advice::Collapse));
     assert_eq!((collapsed, frames.events().pmd_mapped()), (Ok(()), BLOCKS));
+}
+
+/// There is nothing to reclaim; but while a thread looks for something another one frees what the test has taken.
+#[derive(Default)]
+struct Beside {
+    taken: Mutex<Vec<Pfn>>,
+    was_asked: AtomicBool,
+}
+
+impl Reclaim<Machine> for Beside {
+    fn make_room(&self, spaces: &Spaces<Machine>, _: Need) -> u64 {
+        let pin = spaces.platform().pin();
+        for pfn in self.taken.lock().unwrap().drain(..) {
+            spaces.frames().free(&pin, pfn, Order::ZERO).unwrap();
+            spaces.note_reclaimed(1);
+        }
+        0
+    }
+
+    fn out_of_memory(&self, _: &Spaces<Machine>, _: Need) -> OomOutcome {
+        self.was_asked.store(true, Ordering::Relaxed);
+        OomOutcome::Nothing
+    }
+
+    fn page_out(&self, spaces: &Spaces<Machine>, folios: &mut dyn Iterator<Item = Pfn>) -> u64 {
+        Policy.page_out(spaces, folios)
+    }
+
+    fn throttle(&self, _: &Spaces<Machine>, _: MemcgId) {}
+}
+
+/// Hazard: a thread asks only what it can free itself, and a program is killed beside frames that others have
+/// freed meanwhile.
+#[test]
+fn frames_that_others_have_freed_are_found_before_a_program_is_killed() {
+    type Paging = <Machine as Platform>::Paging;
+    run_on(0);
+    let beside: &'static Beside = Box::leak(Box::default());
+    let swap = Swap::new(
+        Memcgs::new(machine::frames(&[(0, 2048)], 1, PcpTechnique::All)).unwrap(),
+        SwapTechnique::default(),
+    );
+    let config =
+        SpacesConfig { overcommit: Overcommit::Always, oom: OomAction::Kill, ..SpacesConfig::default() };
+    let spaces = Spaces::new(swap, config, beside).unwrap();
+    let space =
+        Space::create(&spaces, Layout::standard(<Paging as PagingFormat>::USER_END), Limits::default())
+            .unwrap();
+    let request = MapRequest::anonymous(PAGE, RW).at(VirtAddr(1 << 30), MapFlags::FIXED);
+    let area = space.mmap(&request).unwrap();
+    *beside.taken.lock().unwrap() = exhaust(spaces.frames(), AllocRequest::new(Order::ZERO, TEST));
+    assert_eq!(space.fault(area, Access::Write), Ok(()));
+    assert!(!beside.was_asked.load(Ordering::Relaxed), "a program would have been killed");
+    assert_eq!(space.figures().resident_anonymous, PAGE);
 }

@@ -158,3 +158,25 @@ fn a_program_is_not_killed_while_another_thread_pages_out_for_it() {
     assert_filled(&cpu, &spaces[0], area, 0..PAGES, 1);
     assert_audit(machine);
 }
+
+/// The same of many threads, each of which finds now and then that the others have all pages, and that what they
+/// free is taken before it comes to look.
+#[test]
+fn threads_that_page_out_for_one_another_are_not_killed() {
+    const THREADS: usize = 8;
+    const PAGES: u64 = 16;
+    let setup = Setup::mib(64).cpus(THREADS).overcommit().with(|memory| memory.oom = OomAction::Kill);
+    let machine: &'static Machine = Box::leak(Box::new(setup.build()));
+    swap_on_ram(machine, 4096);
+    let memcg = machine.memory().create_memcg(MemcgId::ROOT, "g").unwrap();
+    limit(machine, memcg, "memory.max", 64);
+    on_cpus(machine, THREADS, |_, cpu| {
+        let space = space_in(machine, memcg, 0);
+        let area = map_at(&space, GIB, PAGES * PAGE, RW);
+        for turn in 0..3000 {
+            (0..PAGES).for_each(|at| write(cpu, &space, page(area, at), turn + at));
+        }
+    });
+    assert_eq!(events(machine, memcg, MemcgEvent::OomKill), 0);
+    assert_audit(machine);
+}

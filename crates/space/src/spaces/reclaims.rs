@@ -14,6 +14,9 @@ const WAITER: u64 = 1 << 22;
 /// Something was freed so once more. Above everything else, so that an overflow falls off.
 const FREED: u64 = 1 << 44;
 
+/// Wake-ups of a thread that sleeps for a tick: each thread that frees something wakes it, and others by chance.
+const WAKES: u32 = 1 << 12;
+
 /// The bits that count those that reclaim, and those that wait.
 const RECLAIMING: u64 = WAITER - UNDER_WAY;
 const WAITING: u64 = FREED - WAITER;
@@ -26,7 +29,7 @@ pub(crate) struct Reclaims {
 }
 
 /// What had been freed when a thread began to look for memory.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct SeenReclaims(u64);
 
 impl Reclaims {
@@ -39,31 +42,34 @@ impl Reclaims {
         SeenReclaims(self.word.load(Ordering::Acquire) / FREED)
     }
 
-    /// Waits while other threads reclaim and nothing was freed so since `seen`; about `ns` nanoseconds at most.
-    /// Returns whether looking for memory again is worthwhile: something was freed, or they are still at it.
-    /// The caller reclaims nothing now; of the locks that it may hold those threads wait for none.
-    pub(crate) fn wait<P: Platform>(&self, platform: &P, seen: SeenReclaims, ns: u64) -> bool {
-        if self.is_in_vain(seen) {
-            return false;
-        }
+    /// Sleeps while other threads reclaim, about `ns` nanoseconds at most; if `eager` only until they have freed
+    /// something since `seen`. The caller reclaims nothing now; of the locks that it may hold those threads wait
+    /// for none.
+    pub(crate) fn wait<P: Platform>(&self, platform: &P, seen: SeenReclaims, ns: u64, eager: bool) {
+        let still = || self.is_any() && (!eager || self.seen() == seen);
         self.word.fetch_add(WAITER, Ordering::Relaxed);
-        platform.park_for(self.key(), ns, &mut || self.is_under_way(seen));
+        let until = platform.now().saturating_add(ns);
+        for _ in 0..WAKES {
+            let left = until.saturating_sub(platform.now());
+            if left == 0 || !still() {
+                break;
+            }
+            platform.park_for(self.key(), left, &mut || still());
+        }
         self.word.fetch_sub(WAITER, Ordering::Relaxed);
-        !self.is_in_vain(seen)
     }
 
     fn key(&self) -> usize {
         ptr::from_ref(&self.word).addr()
     }
 
-    /// Threads reclaim, and have freed nothing since `seen`.
-    fn is_under_way(&self, seen: SeenReclaims) -> bool {
-        let word = self.word.load(Ordering::Acquire);
-        word / FREED == seen.0 && word & RECLAIMING > 0
+    /// Whether threads reclaim now. Acquire: as in `seen`.
+    pub(crate) fn is_any(&self) -> bool {
+        self.word.load(Ordering::Acquire) & RECLAIMING > 0
     }
 
-    /// No thread reclaims, and none has freed anything since `seen`.
-    fn is_in_vain(&self, seen: SeenReclaims) -> bool {
+    /// No thread reclaims, and none has freed anything since `seen`. Acquire: as there.
+    pub(crate) fn is_in_vain(&self, seen: SeenReclaims) -> bool {
         let word = self.word.load(Ordering::Acquire);
         word / FREED == seen.0 && word & RECLAIMING == 0
     }
@@ -123,14 +129,13 @@ mod tests {
         let reclaims = Reclaims::new();
         let change = |by: u64| _ = reclaims.word.fetch_add(by, Ordering::Release);
         let seen = reclaims.seen();
-        assert!(reclaims.is_in_vain(seen) && !reclaims.is_under_way(seen));
+        assert!(reclaims.is_in_vain(seen) && !reclaims.is_any());
         change(UNDER_WAY);
         change(UNDER_WAY);
-        assert!(reclaims.is_under_way(seen) && !reclaims.is_in_vain(seen));
+        assert!(reclaims.is_any() && !reclaims.is_in_vain(seen));
         change(FREED);
-        assert!(!reclaims.is_under_way(seen) && !reclaims.is_in_vain(seen), "there is memory");
         let later = reclaims.seen();
-        assert!(reclaims.is_under_way(later));
+        assert!(later != seen, "there is memory");
         change(UNDER_WAY.wrapping_neg());
         change(UNDER_WAY.wrapping_neg());
         assert!(

@@ -1,9 +1,10 @@
 //! Handling of memory shortage by a thread that holds at most the mmap lock.
 
 use super::oom_turns::SeenTurns;
+use super::reclaims::SeenReclaims;
 use super::{OomAction, OomOutcome, Spaces};
 use quire_arch::{Order, Platform};
-use quire_frame::{AllocError, VmEvent};
+use quire_frame::{AllocError, AllocRequest, VmEvent};
 use quire_memcg::MemcgEvent;
 use quire_paging::SwapIn;
 use quire_paging::SwapInError;
@@ -24,13 +25,23 @@ pub(crate) const FIRST_RECLAIM: u64 = 32;
 const LOOKS: u32 = 10;
 const BETWEEN_LOOKS_NS: u64 = 10_000_000;
 
-/// Times that memory is looked for again while other threads reclaim, as often as in Linux, and the longest
-/// time between two: as long as a killed program is waited for at once.
-const LOOKS_AGAIN: u32 = 16;
-const LOOKS_NS: u64 = LOOKS as u64 * BETWEEN_LOOKS_NS;
+/// Ticks for which memory is looked for while other threads reclaim; the first, as many as Linux has retries,
+/// end with anything that they free, and after as many more this thread reclaims again.
+const TICKS: u32 = 160;
+const EAGER_TICKS: u32 = 16;
 
 /// Pages in the largest folio for which a charge that fails is an `oom` event: a larger one is a wish only.
 const COSTLY: u64 = 8;
+
+/// What a thread finds that looks for memory beside others.
+enum Look {
+    /// There is some.
+    Room,
+    /// A program was killed, or one that was has exited.
+    Turned,
+    /// None.
+    Nothing,
+}
 
 impl<'s, P: Platform> Spaces<P> {
     /// Frees about `wanted` pages, and returns whether any were freed. Its time is counted.
@@ -147,35 +158,80 @@ impl<'s, P: Platform> Spaces<P> {
         self.make_room_or_kill(cause, need, || ())
     }
 
-    /// The same; `let_go` is called where nothing could be freed, before a program is killed. Not before
-    /// others are waited for, which wait for no folio: the next look would free what was let go.
+    /// The same; `let_go` is called before a program is killed, or where one was. Not before: what is let go
+    /// could be all that there is to free.
     fn make_room_or_kill(&self, cause: AllocError, need: Need, let_go: impl FnOnce()) -> bool {
-        let turns = self.oom_turns().seen();
-        let mut seen = self.reclaims().seen();
+        let (turns, reclaims) = (self.oom_turns().seen(), self.reclaims().seen());
         if self.free_some(cause, need) {
             return true;
         }
         if cause != AllocError::OutOfMemory {
             return false;
         }
-        for _ in 0..LOOKS_AGAIN {
-            if !self.reclaims().wait(self.platform(), seen, LOOKS_NS) {
-                break;
-            }
-            if self.oom_turns().has_turned(turns) {
+        match self.look_beside_others((cause, need), (turns, reclaims)) {
+            Look::Room => return true,
+            Look::Turned => {
+                let_go();
                 return true;
             }
-            seen = self.reclaims().seen();
-            if self.free_some(cause, need) {
-                return true;
-            }
+            Look::Nothing => let_go(),
         }
         self.count_oom(need);
-        if self.oom_action() != OomAction::Kill {
-            return false;
+        self.oom_action() == OomAction::Kill && self.out_of_memory(turns, need)
+    }
+
+    /// Looks for memory again as long as other threads reclaim, or if they have freed something since `first`,
+    /// before this thread has looked in vain: what they have isolated it could not find. Each look is cheap, but
+    /// for one in some ticks that reclaims: they may have put back what can be freed now.
+    fn look_beside_others(
+        &self,
+        (cause, need): (AllocError, Need),
+        (turns, first): (SeenTurns, SeenReclaims),
+    ) -> Look {
+        let mut seen = first;
+        for tick in 0..TICKS {
+            if self.reclaims().is_in_vain(seen) {
+                break;
+            }
+            let now = self.reclaims().seen();
+            if self.oom_turns().has_turned(turns) {
+                return Look::Turned;
+            }
+            if now != first && self.has_room(need) {
+                return Look::Room;
+            }
+            if tick > 0 && (tick % EAGER_TICKS == 0 || !self.reclaims().is_any()) {
+                seen = now;
+                if self.free_some(cause, need) {
+                    return Look::Room;
+                }
+            }
+            // Others may free for themselves, without an end: each time of that is looked at only at first.
+            self.reclaims().wait(self.platform(), now, BETWEEN_LOOKS_NS, tick < EAGER_TICKS);
         }
-        let_go();
-        self.out_of_memory(turns, need)
+        Look::Nothing
+    }
+
+    /// Whether the need would be met now: others have freed some.
+    fn has_room(&self, need: Need) -> bool {
+        match need {
+            Need::Memcg(over, pages) => {
+                // If it is gone, a new attempt charges another one.
+                let Some(kept) = self.memcgs().keep(over) else { return true };
+                self.memcgs().drain_stocks(&self.platform().pin());
+                self.memcgs().pages_left(kept.id()) >= pages
+            }
+            Need::Frames(order) => {
+                // On the lists of their CPUs.
+                self.frames().drain_all_in_portions();
+                let request = AllocRequest::anonymous().uninitialised().order(order).without_drain();
+                let pin = self.platform().pin();
+                let Ok(pfn) = self.frames().allocate(&pin, request) else { return false };
+                let freed = self.frames().free(&pin, pfn, order);
+                debug_assert!(freed.is_ok(), "{pfn:?} was just allocated");
+                true
+            }
+        }
     }
 
     /// Kills a program, or waits for the memory of one that was killed: for so long only that the caller soon
@@ -205,7 +261,9 @@ impl<'s, P: Platform> Spaces<P> {
     /// Frees memory: first what is not needed, then by reclaim. Returns whether any was freed. The caller is
     /// not pinned.
     pub(crate) fn free_some(&self, cause: AllocError, need: Need) -> bool {
+        let _reclaiming = self.begin_reclaim();
         let freed = self.free_unneeded(cause, need);
+        self.note_reclaimed(freed);
         if freed > 0 || cause != AllocError::OutOfMemory {
             return freed > 0;
         }
