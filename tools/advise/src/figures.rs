@@ -143,17 +143,19 @@ fn summed(counts: impl Iterator<Item = (String, u64)>) -> BTreeMap<String, u64> 
     sums
 }
 
-/// By how much anonymous memory and page tables differ from Linux's: of these what Linux has more.
-fn differences(linux: (u64, u64), quire: (u64, u64)) -> [u64; 2] {
-    [linux.0.abs_diff(quire.0), linux.1.saturating_sub(quire.1)]
+/// By how much anonymous memory and page tables differ from Linux's: of these what Linux has more. Where the
+/// replay `collapses`, which Linux refuses while huge pages are off, it has more memory for that.
+fn differences(linux: (u64, u64), quire: (u64, u64), collapses: bool) -> [u64; 2] {
+    let more = if collapses { 0 } else { quire.0.saturating_sub(linux.0) };
+    [linux.0.saturating_sub(quire.0).max(more), linux.1.saturating_sub(quire.1)]
 }
 
 /// The largest [`differences`] of a process, both at the same moment.
-fn unexplained(processes: &[ProcessReport]) -> [u64; 2] {
+fn unexplained(processes: &[ProcessReport], collapses: bool) -> [u64; 2] {
     let of = |process: &ProcessReport| {
         let (linux, quire) = (process.linux.as_ref()?, &process.quire);
         let linux = (linux.rss_anon + linux.vm_swap, linux.vm_pte);
-        Some(differences(linux, (quire.resident_anonymous, quire.page_tables)))
+        Some(differences(linux, (quire.resident_anonymous, quire.page_tables), collapses))
     };
     let most = |[anonymous, tables]: [u64; 2], of: [u64; 2]| [anonymous.max(of[0]), tables.max(of[1])];
     processes.iter().filter_map(of).fold([0; 2], most)
@@ -170,8 +172,8 @@ impl Outcome {
         let gaps = summed(gaps.map(|(gap, count)| (gap.0.clone(), *count)));
         let mismatches = report.processes.iter().flat_map(|process| &process.first_mismatches);
         let mismatches = mismatches.take(KEPT_MISMATCHES).map(ToString::to_string).collect();
-        let unexplained = unexplained(&report.processes);
         let life = report.life.unwrap_or_default();
+        let unexplained = unexplained(&report.processes, life.collapses > 0);
         let most = life.processes.iter().copied().chain(std::iter::repeat(ProcessLife::default()));
         let row = |(process, most): (&ProcessReport, ProcessLife)| ProcessRow {
             program: process.program.to_string(),
@@ -461,8 +463,16 @@ mod tests {
 
     #[test]
     fn page_tables_that_linux_has_more_are_unexplained() {
-        assert_eq!(differences((8 << 20, 32 << 20), (9 << 20, 1 << 20)), [1 << 20, 31 << 20]);
-        assert_eq!(differences((9 << 20, 1 << 20), (8 << 20, 32 << 20)), [1 << 20, 0]);
+        assert_eq!(differences((8 << 20, 32 << 20), (9 << 20, 1 << 20), false), [1 << 20, 31 << 20]);
+        assert_eq!(differences((9 << 20, 1 << 20), (8 << 20, 32 << 20), false), [1 << 20, 0]);
+    }
+
+    /// MADV_COLLAPSE fails while a program is recorded, and brings memory in when it is replayed.
+    #[test]
+    fn what_a_collapse_brings_in_is_explained() {
+        let (few, many) = ((16 << 20, 0), (64 << 20, 0));
+        assert_eq!([true, false].map(|collapses| differences(few, many, collapses)[0]), [0, 48 << 20]);
+        assert_eq!(differences(many, few, true)[0], 48 << 20);
     }
 
     #[test]
