@@ -30,8 +30,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "scripts/cases"
 SETTINGS = ["thp=never", "thp=always", "mthp=64K"]
 RECORDINGS = 3
-# A prediction is right if it is so near to the median, or inside the range of the runs.
-NEAR = 0.03
+# A prediction is right if it is so near to the median, as a share or in bytes, or inside the range of the runs.
+NEAR, NEAR_BYTES = 0.03, 64 << 10
 # A limit that limits nothing.
 UNLIMITED = "256G"
 LIMITED_RUNS, LESS = 10, 80
@@ -245,6 +245,7 @@ class Figure:
         truth, slack = advice.Figure([figure for figure, _ in found]), max(slack for _, slack in found)
         guess = row[self.key]
         error = guess / truth.median - 1 if truth.median else 0.0
+        slack = max(slack, NEAR_BYTES)
         is_right = abs(error) <= NEAR or truth.min - slack <= guess <= truth.max + slack
         shown = f"{error:+.1%}" + ("" if is_right else " **miss**")
         return f"{advice.span(truth, advice.mega)} / {advice.mega(guess)} | {shown}", is_right
