@@ -253,6 +253,10 @@ fn give_slots<P: Platform>(
             drop(pin);
             // Pages of zeros are free at once.
             *freed += spaces.thp().split_isolated(head, false, parts).map_err(|_| Fate::Activate)?;
+            if frame.as_folio().maps() == 0 {
+                // The first of them: it is freed with the caller's reference.
+                return Err(Fate::Keep);
+            }
             spaces.swap().add_folio(head, memcg).map(|_| ()).map_err(|_| Fate::Activate)
         }
         Err(_) => Err(Fate::Activate),

@@ -55,6 +55,24 @@ fn zeros_of_a_folio_that_is_split_for_want_of_slots_count_as_freed() {
     assert_audit(&machine);
 }
 
+/// Hazard: the first page of a folio that is split for want of slots is zeros, and counts as freed by the split and
+/// once more when it has been written to a slot that it does not need.
+#[test]
+fn zeros_at_the_start_of_a_folio_that_is_split_count_once_and_get_no_slot() {
+    let machine = machine(4096);
+    let cpu = machine.vcpu(0).unwrap();
+    let little = memcg(&machine, "little", &[(Limit::SwapMax, 4)]);
+    let space = space_in(&machine, little);
+    let area = map_at(&space, GIB, FOLIO * PAGE, RW);
+    write(&cpu, &space, page(area, 1), 7);
+    assert_eq!(usage(&machine, little), FOLIO);
+    let freed = machine.memory().reclaim(little, FOLIO);
+    assert_eq!((freed, usage(&machine, little)), (FOLIO, 0));
+    assert_eq!(machine.memory().memcgs().swap_usage(little), 1, "one page is not zeros");
+    assert_eq!([0, 1].map(|at| read(&cpu, &space, page(area, at))), [0, 7]);
+    assert_audit(&machine);
+}
+
 /// Hazard: `memory.swap.events` says that no page was refused swap, though no device had a slot for it.
 #[test]
 fn a_page_that_finds_no_slot_is_counted_as_a_failure() {
