@@ -237,8 +237,10 @@ fn give_slots<P: Platform>(
     let frame = spaces.frames().known(head);
     let memcg = frame.as_folio().memcg();
     let order = spaces.frames().folio(head).order();
+    // Folios that only the cache needed may make room for it.
+    let left = &mut |head| spaces.memory().left_swap_cache(head);
     let may_have_some = || spaces.memcgs().swap_left(MemcgId::from_bits(memcg)) > 0;
-    match spaces.swap().add_folio(head, memcg) {
+    match spaces.swap().add_folio_for(head, memcg, left) {
         Ok(_) => Ok(()),
         Err(why @ (NoSlots::WrongOrder | NoSlots::Limit))
             if order > Order::ZERO && (why == NoSlots::WrongOrder || may_have_some()) =>
@@ -257,7 +259,7 @@ fn give_slots<P: Platform>(
                 // The first of them: it is freed with the caller's reference.
                 return Err(Fate::Keep);
             }
-            spaces.swap().add_folio(head, memcg).map(|_| ()).map_err(|_| Fate::Activate)
+            spaces.swap().add_folio_for(head, memcg, left).map(|_| ()).map_err(|_| Fate::Activate)
         }
         Err(_) => Err(Fate::Activate),
     }

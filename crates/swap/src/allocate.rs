@@ -33,6 +33,15 @@ impl<P: Platform> Swap<P> {
     ///
     /// See [`NoSlots`].
     pub fn add_folio(&self, head: Pfn, memcg: u16) -> Result<SlotId, NoSlots> {
+        self.add_folio_for(head, memcg, &mut |_| {})
+    }
+
+    /// The same; `left` is called with each folio that leaves the cache for it: such a one may be mapped.
+    ///
+    /// # Errors
+    ///
+    /// See [`NoSlots`].
+    pub fn add_folio_for(&self, head: Pfn, memcg: u16, left: &mut dyn FnMut(Pfn)) -> Result<SlotId, NoSlots> {
         let frame = self.frames().known(head);
         let wanted = Wanted { head, order: frame.word().order() };
         debug_assert!(!frame.word().flags().contains(FrameFlags::SWAP_CACHE));
@@ -46,8 +55,9 @@ impl<P: Platform> Swap<P> {
         }
         let mut found = self.try_devices(wanted);
         // Slots that are freed may make a cluster free, which is discarded before it is used.
-        for make_room in [Self::discard_one, Self::make_room, Self::discard_one] {
-            if matches!(found, Err(NoSlots::Full | NoSlots::WrongOrder)) && make_room(self) {
+        for reclaims in [false, true, false] {
+            let has_none = matches!(found, Err(NoSlots::Full | NoSlots::WrongOrder));
+            if has_none && if reclaims { self.make_room(left) } else { self.discard_one() } {
                 found = self.try_devices(wanted);
             }
         }
@@ -97,8 +107,8 @@ impl<P: Platform> Swap<P> {
 
     /// Frees slots that are not needed, and returns whether there were any.
     #[cold]
-    fn make_room(&self) -> bool {
-        self.reclaim_unnamed() > 0
+    fn make_room(&self, left: &mut dyn FnMut(Pfn)) -> bool {
+        self.reclaim_unnamed(left) > 0
     }
 
     /// Tries the devices in order.

@@ -31,8 +31,9 @@ impl<P: Platform> Swap<P> {
     }
 
     /// Removes folios from the cache whose slots nothing names, unless another thread uses them. Returns the
-    /// number of slots freed. May free folios. If there are many, the next call continues.
-    pub fn reclaim_unnamed(&self) -> u64 {
+    /// number of slots freed. May free folios. If there are many, the next call continues. `left` is called
+    /// with each of them: it may be mapped.
+    pub fn reclaim_unnamed(&self, left: &mut dyn FnMut(Pfn)) -> u64 {
         let mut freed = 0;
         for index in 0..MAX_DEVICES {
             let Some(device) = self.use_device(index) else { continue };
@@ -42,11 +43,11 @@ impl<P: Platform> Swap<P> {
                 .map(|nth| ((u64::from(start) + u64::from(nth)) % u64::from(device.clusters)) as u32)
             {
                 let mut at = SlotId::new(device.id, u64::from(cluster) * u64::from(CLUSTER_SLOTS));
-                let mut left = device.slots_of(cluster);
-                while let Some((page, skipped)) = self.next_unnamed(at, left) {
-                    freed += self.reclaim_folio(page);
+                let mut slots = device.slots_of(cluster);
+                while let Some((page, skipped)) = self.next_unnamed(at, slots) {
+                    freed += self.reclaim_folio(page, left);
                     at = at.plus(u64::from(skipped));
-                    left -= skipped;
+                    slots -= skipped;
                 }
                 if freed >= ENOUGH {
                     return freed;
@@ -82,7 +83,7 @@ impl<P: Platform> Swap<P> {
 
     /// Takes the folio of `page`, to which the caller has a reference that this drops, out of the cache if
     /// that can be done without waiting.
-    fn reclaim_folio(&self, page: Pfn) -> u64 {
+    fn reclaim_folio(&self, page: Pfn, left: &mut dyn FnMut(Pfn)) -> u64 {
         let frames = self.frames();
         // It is not split while the caller has its reference.
         let (head, order) = (frames.folio(page).head(), frames.folio(page).order());
@@ -92,6 +93,7 @@ impl<P: Platform> Swap<P> {
         };
         if removed {
             self.memcgs().release_folio(head);
+            left(head);
         }
         self.memcgs().release_folio(head);
         if removed { order.pages() } else { 0 }

@@ -3,7 +3,7 @@
 
 use crate::common::*;
 use crate::disk::Disk;
-use quire_host::swap::HostRam;
+use quire_host::swap::{Completion, HostRam, SlowConfig, SlowDevice};
 
 /// Pages of a folio.
 const FOLIO: u64 = 16;
@@ -181,6 +181,38 @@ fn a_folio_whose_swap_entries_were_given_up_in_part_waits_to_be_split() {
         assert_filled(&cpu, &space, area, 0..FOLIO / 2, 100);
         assert_audit(&machine);
     }
+}
+
+/// Hazard: the same of a folio that is being written while its entries go, and leaves the swap cache when others
+/// want its slots.
+#[test]
+fn a_folio_that_leaves_the_swap_cache_for_its_slots_waits_to_be_split() {
+    const REAPS: u32 = 1000;
+    let half = FOLIO / 2 * PAGE;
+    let machine = Setup::mib(32).overcommit().folios(orders(&[4])).build();
+    let config = SlowConfig { completion: Completion::AfterReaps(REAPS), queue: 64, ..SlowConfig::default() };
+    let device = SlowDevice::new(HostRam::new(24).unwrap(), config);
+    machine.memory().swapon(device, SwapOnOptions::default()).unwrap();
+    let complete = || (0..=REAPS).for_each(|_| machine.memory().swap().reap());
+    let cpu = machine.vcpu(0).unwrap();
+    let space = create_space(&machine);
+    let [area, other] = [GIB, 2 * GIB].map(|at| map_at(&space, at, FOLIO * PAGE, RW));
+    space.madvise(other, FOLIO * PAGE, Advice::NoHugePage).unwrap();
+    fill(&cpu, &space, other, 0..9, 7);
+    fill(&cpu, &space, area, 0..FOLIO, 100);
+    space.madvise(area, FOLIO * PAGE, Advice::PageOut).unwrap();
+    space.madvise(page(area, FOLIO / 2), half, Advice::DontNeed).unwrap();
+    assert_filled(&cpu, &space, area, 0..FOLIO / 2, 100);
+    complete();
+    assert_eq!((machine.memory().swap().free_slots(), waiting(&machine)), (8, 0), "the cache has it");
+    for pages in [8, 9] {
+        space.madvise(other, pages * PAGE, Advice::PageOut).unwrap();
+        complete();
+    }
+    assert_eq!(machine.memory().swap().free_slots(), 24 - 9);
+    assert_eq!((waiting(&machine), split_deferred(&machine)), (1, FOLIO / 2));
+    assert_filled(&cpu, &space, area, 0..FOLIO / 2, 100);
+    assert_audit(&machine);
 }
 
 /// A space with one folio, whose first frame it returns too, and so many children that share it.

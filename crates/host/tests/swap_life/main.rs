@@ -179,7 +179,7 @@ fn assert_nothing_is_left(
     // Pages that a device was writing when their last owner exited.
     for _ in 0..8 {
         swap.reap();
-        swap.reclaim_unnamed();
+        swap.reclaim_unnamed(&mut |head| machine.memory().spaces().memory().left_swap_cache(head));
     }
     assert_eq!(swap.free_slots(), swap.total_slots(), "slots are in use");
     devices.iter_mut().for_each(|devices| devices.end_all(machine));

@@ -89,7 +89,7 @@ fn two_cpus_at_the_same_slots_leave_everything_sound() {
         for slot in pool.into_inner().unwrap() {
             swap.drop_counts(slot, 1);
         }
-        while swap.reclaim_unnamed() > 0 {}
+        while swap.reclaim_unnamed(&mut |_| {}) > 0 {}
         assert_eq!(swap.free_slots(), swap.total_slots(), "seed {seed}");
         assert_sound(&swap);
     }

@@ -40,7 +40,8 @@ impl<P: Platform> Thp<'_, P> {
         if to >= order {
             return Err(SplitError::NotLarger);
         }
-        if self.memory().frames().known(head).word().flags().contains(FrameFlags::SWAP_CACHE) {
+        let was_cached = self.memory().frames().known(head).word().flags().contains(FrameFlags::SWAP_CACHE);
+        if was_cached {
             // Its slots are one block as long as it is one folio.
             if self.is_held_elsewhere(head) || !self.memory().swap().remove_unnamed(head) {
                 return Err(SplitError::Busy);
@@ -67,6 +68,9 @@ impl<P: Platform> Thp<'_, P> {
             if result != Err(SplitError::Busy) {
                 break;
             }
+        }
+        if was_cached && result.is_err() {
+            self.memory().left_swap_cache(head);
         }
         let pin = self.memory().platform().pin();
         let events = self.memory().frames().events();
