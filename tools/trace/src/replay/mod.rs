@@ -269,7 +269,15 @@ impl Replay {
     ///
     /// [`ReplayError`].
     pub fn run(&self, progress: Progress<'_>) -> Result<ReplayReport, ReplayError> {
-        let sample = self.sample()?;
+        self.run_with_enough(self.sample()?, progress)
+    }
+
+    /// Replays the sample, or all if there is none, again with more memory if that was short for no limit.
+    fn run_with_enough(
+        &self,
+        sample: Option<Sample>,
+        progress: Progress<'_>,
+    ) -> Result<ReplayReport, ReplayError> {
         let mut ram = 0;
         for _ in 1..MOST_RUNS {
             let (report, more) = self.run_with(sample, ram, progress, &mut |_| {})?;
@@ -321,6 +329,8 @@ impl Replay {
         let is_short = !self.is_limited()
             && misfit
                 .map_or_else(|| pressure::is_short(machine.memory()), |misfit| !misfit.out_of_proportion);
+        // What the host has left is asked when this one is gone.
+        drop(machine);
         let more = is_short.then(|| plan::affordable(2 * report.ram)).filter(|more| *more > report.ram);
         Ok((report, more))
     }
@@ -438,7 +448,7 @@ impl Replay {
         };
         let unlimited = self.with(unlimited);
         let peak = |sample| -> Result<u64, ReplayError> {
-            let life = unlimited.run_part(sample, &mut |_, _| {}, &mut |_| {})?.life.unwrap_or_default();
+            let life = unlimited.run_with_enough(sample, &mut |_, _| {})?.life.unwrap_or_default();
             Ok(life.at_peak.anonymous)
         };
         let all = peak(None)?;
