@@ -28,8 +28,6 @@ struct Part {
     object: u64,
     /// The page of the object at its start.
     page: u64,
-    /// Pages that the object had when it was mapped. Those beyond have nothing to come in from.
-    size: u64,
     /// It may be accessed. Else nothing brings its pages in.
     accessible: bool,
     /// What it grows by comes in at once.
@@ -55,6 +53,9 @@ struct New {
 struct Object {
     /// Those that exist.
     pages: PageSet,
+    /// Pages that it has at least: those beyond have nothing to come in from, as far as that is known. What a
+    /// file grows by is not recorded, but what is mapped, touched or brought in tells. 0: not known.
+    size: u64,
     /// Parts of address spaces that map it.
     parts: u64,
     /// It ends when nothing maps it.
@@ -108,8 +109,18 @@ impl Objects {
     fn add(&mut self, number: u64, pages: Range<u64>) {
         let Some(object) = self.by_number.get_mut(&number) else { return };
         let before = object.pages.len();
+        object.size = object.size.max(pages.end);
         object.pages.add(pages);
         self.pages += u128::from(object.pages.len() - before);
+    }
+
+    /// A lock brings these pages in, as far as there are so many.
+    fn lock(&mut self, number: u64, pages: Range<u64>) {
+        let size = self.by_number.get(&number).map_or(0, |object| object.size);
+        let end = if size == 0 { pages.end } else { pages.end.min(size) };
+        if pages.start < end {
+            self.add(number, pages.start..end);
+        }
     }
 
     /// A hole is punched into an object.
@@ -278,9 +289,11 @@ impl SharedMemory {
             return;
         }
         let New { object, page, size, accessible, locked, anonymous } = new;
-        self.objects.by_number.entry(object).or_insert_with(|| Object { anonymous, ..Object::default() });
+        let known = self.objects.by_number.entry(object);
+        let known = known.or_insert_with(|| Object { anonymous, ..Object::default() });
+        known.size = known.size.max(size);
         self.objects.mapped(object);
-        let part = Part { end: range.end, object, page, size, accessible, locked };
+        let part = Part { end: range.end, object, page, accessible, locked };
         self.spaces.entry(number).or_default().insert(range.start, part);
     }
 
@@ -303,7 +316,7 @@ impl SharedMemory {
     fn lock(&mut self, number: usize, range: &Range<u64>, now: bool) {
         self.change(number, range, |part| part.locked = now);
         if now {
-            self.populate(number, range);
+            self.populate_locked(number, range);
         }
     }
 
@@ -336,8 +349,8 @@ impl SharedMemory {
         if !stays {
             self.clear(number, &old);
         }
-        let Part { object, page, size, accessible, locked, .. } = part;
-        self.put(number, &new, New { object, page, size, accessible, locked, anonymous: false });
+        let Part { object, page, accessible, locked, .. } = part;
+        self.put(number, &new, New { object, page, size: 0, accessible, locked, anonymous: false });
         self.objects.unmapped(part.object);
         // What it had moves with it, whether that was there or not.
         let had = old.end.saturating_sub(old.start);
@@ -365,20 +378,18 @@ impl SharedMemory {
         parts.into_iter().map(pages).collect()
     }
 
-    /// Brings in what may be accessed in `range`.
+    /// Brings in what may be accessed in `range`, which was all there.
     fn populate(&mut self, number: usize, range: &Range<u64>) {
-        self.populate_if(number, range, |part| part.accessible);
+        for (part, pages) in self.of_range(number, range).into_iter().filter(|(part, _)| part.accessible) {
+            self.objects.add(part.object, pages);
+        }
     }
 
-    /// Brings in what is locked in `range`, where that is new.
+    /// Brings in what is locked in `range` and may be accessed.
     fn populate_locked(&mut self, number: usize, range: &Range<u64>) {
-        self.populate_if(number, range, |part| part.accessible && part.locked);
-    }
-
-    fn populate_if(&mut self, number: usize, range: &Range<u64>, is_wanted: impl Fn(&Part) -> bool) {
         for (part, pages) in self.of_range(number, range) {
-            if is_wanted(&part) {
-                self.objects.add(part.object, pages.start..pages.end.min(part.size));
+            if part.accessible && part.locked {
+                self.objects.lock(part.object, pages);
             }
         }
     }
@@ -517,6 +528,31 @@ mod tests {
         programs.map_memory(0, BASE, 1 << 30, 7);
         programs.lock_all(0, libc::MCL_CURRENT);
         assert_eq!(programs.pages(), 64 * 256 - 1, "from its second page on");
+    }
+
+    /// A file in memory grows after it was mapped, which is no recorded call.
+    #[test]
+    fn what_a_file_grew_by_is_populated_where_something_tells_of_it() {
+        let map = |programs: &mut Programs, number, inode, size| {
+            let facts = FileFacts { kind: FileKind::Memory, inode, size, ..FileFacts::default() };
+            let args = [BASE, 4 * MIB, 3, libc::MAP_SHARED as u64, 3, 0];
+            programs.call(number, libc::SYS_mmap, args, BASE, CallDetail::File(Arc::new(facts)));
+        };
+        let mut programs = Programs::default();
+        map(&mut programs, 0, 7, 0);
+        programs.advise(BASE, MIB, libc::MADV_POPULATE_WRITE);
+        assert_eq!(programs.pages(), 256);
+        // Another process maps it when it is longer.
+        map(&mut programs, 1, 7, 2 * MIB);
+        programs.lock_all(0, libc::MCL_CURRENT);
+        assert_eq!(programs.pages(), 512);
+        programs.touch(1, BASE + 3 * MIB - PAGE_SIZE, PAGE_SIZE);
+        programs.lock_all(0, libc::MCL_CURRENT);
+        assert_eq!(programs.pages(), 768);
+        // Of this one nothing is known.
+        map(&mut programs, 2, 8, 0);
+        programs.lock_all(2, libc::MCL_CURRENT);
+        assert_eq!(programs.pages(), 768 + 1024);
     }
 
     #[test]
