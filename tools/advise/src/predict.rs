@@ -137,17 +137,31 @@ const MOST_UNKNOWN: f64 = 0.03;
 /// So much is never too much, in bytes.
 const LEAST_UNKNOWN: u64 = 1 << 20;
 
-/// Why nothing rests on recordings of a program that takes `bytes`, if what is missing is too much: page
-/// faults that were lost, each of which stands for a page, or memory that Linux had at the ends of processes.
-fn unreliable(bytes: f64, lost: u64, unexplained: u64) -> Option<String> {
+/// A share of the page faults that may be lost, however much memory that is: of many faults most are of pages
+/// that were there before.
+const FEW_LOST: f64 = 0.001;
+
+/// Why nothing rests on recordings of a program that takes `bytes` by so many `faults`, if what is missing is too
+/// much: page faults that were lost, each of which stands for a page, or memory that Linux had at the ends of
+/// processes.
+fn unreliable(bytes: f64, faults: f64, lost: u64, unexplained: u64) -> Option<String> {
     let is_much = |missing: u64| missing > LEAST_UNKNOWN && missing as f64 > MOST_UNKNOWN * bytes;
-    if is_much(lost.saturating_mul(PAGE_SIZE)) {
+    if is_much(lost.saturating_mul(PAGE_SIZE)) && lost as f64 > FEW_LOST * faults {
         return Some(format!("{lost} page faults were not recorded, too many for a program of this size"));
     }
     is_much(unexplained).then(|| {
         let [missing, all] = [unexplained as f64, bytes].map(|bytes| bytes / f64::from(1 << 20));
         format!("a process ended with {missing:.1} MiB more or less than recorded, of {all:.1} MiB in all")
     })
+}
+
+/// What Linux's own figure of a process's anonymous memory may be off by, in bytes. From 6.2 to 6.15 it leaves
+/// out what each CPU has not added yet.
+fn counter_slack(kernel: &str, cpus: u32) -> u64 {
+    let mut numbers = kernel.split(['.', '-']).map(|part| part.parse().unwrap_or(0));
+    let release: (u32, u32) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    let batch = u64::from(cpus).saturating_mul(2).max(32);
+    if ((6, 2)..(6, 16)).contains(&release) { u64::from(cpus).saturating_mul(batch) * PAGE_SIZE } else { 0 }
 }
 
 /// Why no limit can be told, if what is not known of it is too much.
@@ -370,9 +384,12 @@ pub fn predict(
     }
     let most =
         |of: fn([u64; 2]) -> u64| touched.iter().map(|outcome| of(outcome.unexplained)).max().unwrap_or(0);
-    let (unexplained, with_tables) = (most(|both| both[0]), most(|both| both[0] + both[1]));
-    let peak = rows.first().map_or(0.0, |(_, row)| row.peak_anonymous.median);
-    let unreliable = unreliable(peak, lost, unexplained);
+    let slack = counter_slack(&header.kernel, header.cpus);
+    let unexplained = most(|both| both[0]).saturating_sub(slack);
+    let with_tables = most(|both| both[0] + both[1]).saturating_sub(slack);
+    let [peak, faults] =
+        rows.first().map_or([0.0; 2], |(_, row)| [row.peak_anonymous.median, row.faults.median]);
+    let unreliable = unreliable(peak, faults, lost, unexplained);
     let verdict = match &unreliable {
         Some(_) => Verdict::default(),
         None => Verdict::of(&settings, &changes, &marked),
@@ -401,7 +418,8 @@ pub fn predict(
         let bytes = enough.least.setting.bytes;
         let unmapped = Range::of(under(0).iter().map(|outcome| outcome.life.at_charge_peak.unmapped as f64));
         let kernel = (now.kernel.median, measured.is_some());
-        limits.unknown = unknown(bytes, kernel, unmapped.median as u64, with_tables);
+        let others = unknown(bytes, kernel, unmapped.median as u64, with_tables);
+        limits.unknown = limits.unknown.take().or(others);
     }
     let present = jobs.iter().zip(&outcomes).filter(|(job, _)| job.setting == 0);
     let most = present.max_by_key(|(_, outcome)| outcome.life.at_charge_peak.charge());
@@ -418,8 +436,8 @@ pub fn predict(
         differences,
         exactness: header.faults.exactness(),
         header: header.clone(),
-        lost,
-        unheard,
+        lost: lost.max(limits.lost),
+        unheard: unheard.max(limits.unheard),
         unreliable,
         lives,
         changes,
@@ -661,6 +679,24 @@ fn replay(job: &Job, replay: &Replay, setting: &Setting) -> Result<Outcome, Advi
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn few_lost_faults_of_many_change_nothing() {
+        let bytes = 100.0 * f64::from(1 << 20);
+        assert_eq!(unreliable(bytes, 1e7, 900, 0), None, "of ten million");
+        assert!(unreliable(bytes, 26_000.0, 900, 0).is_some(), "3.5 MiB of 100");
+        assert_eq!(unreliable(bytes, 26_000.0, 200, 0), None);
+        assert!(unreliable(bytes, 26_000.0, 0, 4 << 20).is_some());
+    }
+
+    #[test]
+    fn counters_of_each_cpu_are_summed_by_some_kernels_only() {
+        assert_eq!(counter_slack("6.8.0-45-generic", 64), 64 * 128 * PAGE_SIZE);
+        assert_eq!(counter_slack("6.15.3", 2), 2 * 32 * PAGE_SIZE);
+        for kernel in ["6.18.44-fc", "6.16.0", "6.1.90", "5.15.0", ""] {
+            assert_eq!(counter_slack(kernel, 64), 0, "{kernel}");
+        }
+    }
     use crate::setting::grid_of;
     use quire_mm::thp::HugeConfig;
 

@@ -4,8 +4,8 @@
 
 use quire_advise::{LimitSetting, LimitSwap, Prediction, predict};
 use quire_trace::event::{
-    Access, Call, CallDetail, Compressibility, Event, EventKind, ExecImage, ExitStatus, Fault, Mode, Outcome,
-    TaskId,
+    Access, Call, CallDetail, Compressibility, Event, EventKind, ExecImage, ExitStatus, Fault, Lost,
+    LostCause, Mode, Outcome, TaskId,
 };
 use quire_trace::format::{TraceReader, TraceWriter, UseSource};
 use std::path::{Path, PathBuf};
@@ -80,6 +80,21 @@ impl Invented {
         Self(path)
     }
 
+    /// Of a recording of each use that lost so many.
+    fn lossy(name: &str, lost: u64) -> Self {
+        let whole = Self::new(name, UseSource::Exact);
+        let reader = TraceReader::open(&whole.0).unwrap();
+        let header = reader.header().clone();
+        let mut events: Vec<Event> = reader.map(|event| event.unwrap()).collect();
+        let kind = EventKind::Lost(Lost { count: lost, cause: LostCause::RingFull });
+        let last = events.last().unwrap().clone();
+        events.insert(events.len() - 1, Event { kind, ..last });
+        let mut writer = TraceWriter::new(std::fs::File::create(&whole.0).unwrap(), &header, 3).unwrap();
+        events.iter().for_each(|event| writer.push(event).unwrap());
+        writer.finish(0, 0).unwrap();
+        whole
+    }
+
     fn predict(&self) -> Prediction {
         predict(std::slice::from_ref(&self.0), 2, None, &|_, _| {}).unwrap()
     }
@@ -115,6 +130,17 @@ fn major_faults_are_those_of_the_pages_that_went_out() {
         assert_eq!(ratio.is_some(), matches!(setting.swap, LimitSwap::Zram | LimitSwap::Zswap));
         assert!(ratio.is_none_or(|ratio| (0.25..0.3).contains(&ratio)), "{figures:?}");
     }
+}
+
+/// A lost page fault is a use that no replay makes.
+#[test]
+fn no_limit_rests_on_recordings_that_lack_uses() {
+    let found = Invented::lossy("few", 20).predict();
+    assert!(found.lost == 20 && found.limits.enough.is_some(), "{:?}", found.limits);
+    assert_eq!(found.limits.unknown.filter(|why| why.contains("not recorded")), None);
+    let found = Invented::lossy("many", 200).predict();
+    let why = found.limits.unknown.expect("a reason");
+    assert!(found.lost == 200 && why.starts_with("200 page faults"), "{why}");
 }
 
 /// The old pages are used again after the peak, the new ones are not.

@@ -15,13 +15,25 @@ pub(super) struct LimitOutcome {
     may_be_killed: bool,
     /// The size of pages by zstd, as a share of that by LZ4.
     zstd_of_lz4: Option<f64>,
+    pub(super) missing: Missing,
+}
+
+/// What a recording lacks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Missing {
+    /// Page faults and calls that were lost, and of them those whose events Linux removed.
+    pub(super) lost: u64,
+    pub(super) unheard: u64,
+    /// Events that it has.
+    pub(super) events: u64,
 }
 
 impl LimitOutcome {
     pub(super) fn of(report: &ReplayReport) -> Self {
         let does_not_fit = report.does_not_fit.as_ref().map(ToString::to_string);
         let ReplayReport { pressure, may_be_killed, zstd_of_lz4, .. } = *report;
-        Self { does_not_fit, pressure, may_be_killed, zstd_of_lz4 }
+        let missing = Missing { lost: report.lost, unheard: report.unheard, events: report.events };
+        Self { does_not_fit, pressure, may_be_killed, zstd_of_lz4, missing }
     }
 
     /// The size of the pool when most was paged out, in bytes; none where the swap does not compress, or the
@@ -135,7 +147,8 @@ mod tests {
             zeros_out: 10,
             ..PressureFigures::default()
         };
-        LimitOutcome { does_not_fit: None, pressure, may_be_killed: false, zstd_of_lz4: Some(0.5) }
+        let missing = Missing::default();
+        LimitOutcome { does_not_fit: None, pressure, may_be_killed: false, zstd_of_lz4: Some(0.5), missing }
     }
 
     #[test]

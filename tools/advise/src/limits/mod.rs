@@ -20,7 +20,7 @@ pub use setting::{LimitSetting, LimitSwap, Need};
 use crate::figures::Range;
 use crate::jobs::{Progress, in_parallel};
 use crate::predict::AdviseError;
-use figures::LimitOutcome;
+use figures::{LimitOutcome, Missing};
 use quire_trace::format::{TraceHeader, UseSource};
 use quire_trace::replay::{PeakUse, Replay, ReplayOptions, SwapKind, SwapSpec};
 use setting::{grid, spread};
@@ -62,6 +62,11 @@ pub struct Limits {
     pub curve: Vec<(LimitSetting, LimitRow)>,
     /// How much memory is enough.
     pub enough: Option<Enough>,
+    /// Page faults and calls that were lost, of the recording in which most were; of them those whose events
+    /// Linux removed.
+    pub lost: u64,
+    /// Of these, page faults of programs with other privileges.
+    pub unheard: u64,
     /// Why no limit can be told though one would be enough: too much of it is not known.
     pub unknown: Option<String>,
 }
@@ -73,6 +78,8 @@ impl Limits {
     }
 }
 
+/// The share of a recording's events that may be lost.
+const MOST_LOST: f64 = 0.03;
 /// Points of a curve.
 const POINTS: u32 = 10;
 /// Where a curve ends: the first of these within which the program fits, or else the smallest such of the
@@ -253,6 +260,13 @@ impl Trial<'_> {
             limits.curve = self.curve(&mut tried, best, &ends)?;
             limits.enough = Enough::of(&limits, best, basis.seconds, basis.files);
         }
+        let missing = || tried.outcomes.values().map(|outcome| outcome.missing);
+        limits.lost = missing().map(|missing| missing.lost).max().unwrap_or(0);
+        limits.unheard = missing().map(|missing| missing.unheard).max().unwrap_or(0);
+        let is_much = |missing: &Missing| missing.lost as f64 > MOST_LOST * missing.events as f64;
+        limits.unknown = missing().filter(is_much).map(|missing| missing.lost).max().map(|lost| {
+            format!("{lost} page faults, each of which is a use, were not recorded under pressure")
+        });
         Ok(limits)
     }
 
