@@ -194,6 +194,13 @@ fn a_mapping_in_the_middle_of_another_needs_one_below_the_limit() {
     assert_eq!(errno(fixed(4)), None);
     assert_eq!(ranges(&space).len(), 5);
     assert_eq!(errno(fixed(4)), Some(Errno::ENOMEM), "there are more than the limit");
+    // Linux looks at their number before it looks at the address.
+    let unaligned = VirtAddr(page(whole, 4).0 + 0xa4f);
+    let unaligned =
+        || space.mmap(&MapRequest::anonymous(PAGE, RW).at(unaligned, MapFlags::FIXED)).map(|_| ());
+    assert_eq!(errno(unaligned()), Some(Errno::ENOMEM));
+    space.set_limits(Limits { mappings: 5, ..space.limits() });
+    assert_eq!(errno(unaligned()), Some(Errno::EINVAL));
 }
 
 /// Linux takes these arguments as an `int`: what is beyond its bits is not looked at.

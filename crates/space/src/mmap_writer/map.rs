@@ -151,6 +151,11 @@ impl MapRequest {
 }
 
 impl<P: Platform> MmapWriter<'_, P> {
+    /// Refuses a new mapping where there are too many. Linux looks at that before it looks at the address.
+    pub(crate) fn check_map_count(&self) -> Result<(), Error> {
+        if self.mappings() > self.core.limits.load().mappings { Err(Error::MapCountLimit) } else { Ok(()) }
+    }
+
     /// Maps `request` at `range`, which was chosen for it, and returns the flags of the VMA.
     pub(crate) fn map_request(&mut self, request: &MapRequest, range: VirtRange) -> Result<VmFlags, Error> {
         let mut flags = self.flags_for(request);
@@ -233,9 +238,6 @@ impl<P: Platform> MmapWriter<'_, P> {
         (flags, file): (VmFlags, Option<&MappedFile>),
     ) -> Result<(), Error> {
         let limits = self.core.limits.load();
-        if self.mappings() > limits.mappings {
-            return Err(Error::MapCountLimit);
-        }
         if request.flags.contains(MapFlags::FIXED_NOREPLACE) && self.first_in(range).is_some() {
             return Err(Error::Occupied);
         }

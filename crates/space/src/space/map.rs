@@ -48,6 +48,7 @@ impl<P: Platform> Space<'_, P> {
         len: u64,
     ) -> Result<(VirtRange, VmFlags), Error> {
         let mut section = self.writer();
+        section.check_map_count()?;
         let addr = section.place(request, hint, len)?;
         let range = VirtRange::new(addr, VirtAddr(addr.0 + len));
         Ok((range, section.map_request(request, range)?))
