@@ -45,6 +45,11 @@ const NEVER: &[(&str, &str, &str)] = &[
     ("crates/swap/src/held/mod.rs", "ensure_table", SAME_NAME),
     ("crates/space/src/space/smaps.rs", "figures_from", SAME_NAME),
     ("crates/swap/src/io.rs", "read_past_cache", "only a technique that goes past the cache reads so"),
+    (
+        "crates/space/src/spaces/shortage.rs",
+        "has_room",
+        "asks whether there is a frame, beside others that reclaim",
+    ),
 ];
 
 /// The scan does not know types: what is called is another function.
