@@ -80,8 +80,8 @@ fn near(process: &ProcessReport) -> Vec<Near> {
     ];
     let is_near = |&(limit, most, used): &(&'static str, u64, u64)| {
         let least = u128::from(most) * u128::from(NEAR_PERCENT);
-        // A process with the capability is not bound by it, and may have locked more. Of mappings there may be
-        // one more than the limit.
+        // A process with the capability is not bound by it, and may have locked more. Of mappings there may
+        // be one more than the limit.
         let is_bound = limit != "RLIMIT_MEMLOCK" || used <= most;
         most > 0 && used > 0 && is_bound && u128::from(used) * 100 >= least
     };
@@ -110,8 +110,8 @@ pub(crate) struct Outcome {
     pub(crate) gaps: BTreeMap<String, u64>,
     /// The first differences from Linux, in words.
     pub(crate) mismatches: Vec<String>,
-    /// Anonymous memory of a process at its end that Linux had and the replay has not, or the other way round,
-    /// and page tables that Linux had and the replay has not, in bytes.
+    /// Anonymous memory of a process at its end that Linux had and the replay has not, or the other way
+    /// round, and page tables that Linux had and the replay has not, in bytes.
     pub(crate) unexplained: [u64; 2],
 }
 

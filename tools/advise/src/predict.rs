@@ -141,9 +141,9 @@ const LEAST_UNKNOWN: u64 = 1 << 20;
 /// that were there before.
 const FEW_LOST: f64 = 0.001;
 
-/// Why nothing rests on recordings of a program that takes `bytes` by so many `faults`, if what is missing is too
-/// much: page faults that were lost, each of which stands for a page, or memory that Linux had at the ends of
-/// processes.
+/// Why nothing rests on recordings of a program that takes `bytes` by so many `faults`, if what is missing is
+/// too much: page faults that were lost, each of which stands for a page, or memory that Linux had at the
+/// ends of processes.
 fn unreliable(bytes: f64, faults: f64, lost: u64, unexplained: u64) -> Option<String> {
     let is_much = |missing: u64| missing > LEAST_UNKNOWN && missing as f64 > MOST_UNKNOWN * bytes;
     if is_much(lost.saturating_mul(PAGE_SIZE)) && lost as f64 > FEW_LOST * faults {
@@ -155,8 +155,8 @@ fn unreliable(bytes: f64, faults: f64, lost: u64, unexplained: u64) -> Option<St
     })
 }
 
-/// What Linux's own figure of a process's anonymous memory may be off by, in bytes. From 6.2 to 6.15 it leaves
-/// out what each CPU has not added yet.
+/// What Linux's own figure of a process's anonymous memory may be off by, in bytes. From 6.2 to 6.15 it
+/// leaves out what each CPU has not added yet.
 fn counter_slack(kernel: &str, cpus: u32) -> u64 {
     let mut numbers = kernel.split(['.', '-']).map(|part| part.parse().unwrap_or(0));
     let release: (u32, u32) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
@@ -450,8 +450,8 @@ pub fn predict(
     })
 }
 
-/// The settings under which the program fits, their replays in order with the outcomes, and the settings under
-/// which it does not fit.
+/// The settings under which the program fits, their replays in order with the outcomes, and the settings
+/// under which it does not fit.
 struct Fitting {
     settings: Vec<Setting>,
     jobs: Vec<Job>,

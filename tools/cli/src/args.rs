@@ -396,8 +396,8 @@ pub(crate) struct MachineArguments {
     /// takes is not part of it. Implies --contents
     #[arg(long, value_name = "SIZE", value_parser = size, help_heading = "Memory")]
     pub(crate) limit: Option<u64>,
-    /// What a cgroup was measured to be charged beside anonymous and shared memory: kernel memory and pages of
-    /// files. By default that is the replay's page tables, and what threads, processes and mappings take
+    /// What a cgroup was measured to be charged beside anonymous and shared memory: kernel memory and pages
+    /// of files. By default that is the replay's page tables, and what threads, processes and mappings take
     #[arg(long, value_name = "SIZE", value_parser = size, requires = "limit", help_heading = "Memory")]
     pub(crate) beside: Option<u64>,
     /// The program's peak of anonymous memory without pressure. A recording under pressure may have another

@@ -47,8 +47,8 @@ pub(crate) fn say_so() {
     }
 }
 
-/// Starts a thread that handles no signals: it inherits the mask. While a program is recorded or measured they
-/// are for the thread that waits for it, whose wait they interrupt.
+/// Starts a thread that handles no signals: it inherits the mask. While a program is recorded or measured
+/// they are for the thread that waits for it, whose wait they interrupt.
 pub(crate) fn with_signals_blocked<T>(start: impl FnOnce() -> T) -> io::Result<T> {
     let mut before = SigSet::empty();
     pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&SigSet::all()), Some(&mut before))?;

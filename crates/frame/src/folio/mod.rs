@@ -199,8 +199,8 @@ impl<'m, P: Platform> HeadGuard<'m, P> {
         alone
     }
 
-    /// Notes that a page of the folio is about to be mapped by another space too, and returns whether the folio
-    /// is large. Only large folios need the note: of a single page the count says as much.
+    /// Notes that a page of the folio is about to be mapped by another space too, and returns whether the
+    /// folio is large. Only large folios need the note: of a single page the count says as much.
     #[inline]
     pub fn no_longer_exclusive(&self) -> bool {
         let exclusive = FrameFlags::ANONYMOUS_EXCLUSIVE;

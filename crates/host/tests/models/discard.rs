@@ -60,9 +60,9 @@ fn shuttle_a_discard_against_a_fork() {
     });
 }
 
-/// A page is freed lazily while reclaim has it off its list, since it was used: reclaim puts it where it needs
-/// no swap. It frees the other page of the batch, and looks no further. The auditor, with which the model ends,
-/// looks at the lists.
+/// A page is freed lazily while reclaim has it off its list, since it was used: reclaim puts it where it
+/// needs no swap. It frees the other page of the batch, and looks no further. The auditor, with which the
+/// model ends, looks at the lists.
 #[test]
 fn shuttle_a_page_that_reclaim_has_is_freed_lazily() {
     with_swap(2).check(SOME, |machine, space| {

@@ -10,8 +10,8 @@ use quire_space::{Need, OomOutcome, Reclaim, Space, Spaces, SpacesConfig};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// There is nothing to reclaim but the only page, whose lock it looks at, and others free something all the time.
-/// When a program is to be killed it gives back what the test has taken.
+/// There is nothing to reclaim but the only page, whose lock it looks at, and others free something all the
+/// time. When a program is to be killed it gives back what the test has taken.
 #[derive(Default)]
 struct Killer {
     taken: Mutex<Vec<Pfn>>,
@@ -56,9 +56,9 @@ impl Reclaim<Machine> for Killer {
     fn throttle(&self, _: &Spaces<Machine>, _: MemcgId) {}
 }
 
-/// Hazard: a fault lets the folio go that it swapped in, and reclaims it while it waits for others. It swaps it
-/// in again for ever: no program is killed for the copy that it needs. Or it keeps it locked while a program is
-/// killed, which may be waiting for it.
+/// Hazard: a fault lets the folio go that it swapped in, and reclaims it while it waits for others. It swaps
+/// it in again for ever: no program is killed for the copy that it needs. Or it keeps it locked while a
+/// program is killed, which may be waiting for it.
 #[test]
 fn a_folio_is_let_go_when_a_program_is_killed_and_not_before() {
     type Paging = <Machine as Platform>::Paging;

@@ -166,7 +166,8 @@ fn a_mapping_that_is_split_while_a_block_is_looked_for_is_collapsed() {
     assert_eq!((collapsed, frames.events().pmd_mapped()), (Ok(()), BLOCKS));
 }
 
-/// There is nothing to reclaim; but while a thread looks for something another one frees what the test has taken.
+/// There is nothing to reclaim; but while a thread looks for something another one frees what the test has
+/// taken.
 #[derive(Default)]
 struct Beside {
     taken: Mutex<Vec<Pfn>>,

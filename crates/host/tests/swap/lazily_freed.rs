@@ -45,8 +45,8 @@ fn assert_freed_is_found(cpu: &Vcpu, machine: &Machine, space: &HostSpace<'_>) {
     assert_audit(machine);
 }
 
-/// Hazard: munlock puts a page on the list of those that need swap, though it was freed lazily. Where there is
-/// no swap its program is killed beside memory that it gave back. Linux puts it where it was.
+/// Hazard: munlock puts a page on the list of those that need swap, though it was freed lazily. Where there
+/// is no swap its program is killed beside memory that it gave back. Linux puts it where it was.
 #[test]
 fn what_was_locked_after_it_was_freed_lazily_needs_no_swap() {
     for of_huge in [false, true] {

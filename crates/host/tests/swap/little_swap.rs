@@ -16,8 +16,8 @@ fn machine(slots: usize) -> Machine {
     machine
 }
 
-/// Hazard: a memcg may have less swap than a folio has pages. Nothing is paged out, and its program is killed with
-/// swap allowed.
+/// Hazard: a memcg may have less swap than a folio has pages. Nothing is paged out, and its program is killed
+/// with swap allowed.
 #[test]
 fn a_folio_larger_than_the_swap_left_to_its_memcg_is_paged_out_in_part() {
     let machine = machine(4096);
@@ -34,7 +34,8 @@ fn a_folio_larger_than_the_swap_left_to_its_memcg_is_paged_out_in_part() {
     assert_audit(&machine);
 }
 
-/// Hazard: the pages of zeros that a split gives back count as nothing, and a reclaim that found only these fails.
+/// Hazard: the pages of zeros that a split gives back count as nothing, and a reclaim that found only these
+/// fails.
 #[test]
 fn zeros_of_a_folio_that_is_split_for_want_of_slots_count_as_freed() {
     let machine = machine(4096);
@@ -55,8 +56,8 @@ fn zeros_of_a_folio_that_is_split_for_want_of_slots_count_as_freed() {
     assert_audit(&machine);
 }
 
-/// Hazard: the first page of a folio that is split for want of slots is zeros, and counts as freed by the split and
-/// once more when it has been written to a slot that it does not need.
+/// Hazard: the first page of a folio that is split for want of slots is zeros, and counts as freed by the
+/// split and once more when it has been written to a slot that it does not need.
 #[test]
 fn zeros_at_the_start_of_a_folio_that_is_split_count_once_and_get_no_slot() {
     let machine = machine(4096);

@@ -67,9 +67,9 @@ fn events(machine: &Machine, memcg: MemcgId, event: MemcgEvent) -> u64 {
     machine.memory().memcgs().events(memcg, event)
 }
 
-/// Hazard: a thread holds the lock of a folio that it has swapped in while it calls the OOM killer. The program
-/// that is chosen waits for that lock, with its mmap lock held, so that nothing of it can be freed, and another
-/// one is killed beside it.
+/// Hazard: a thread holds the lock of a folio that it has swapped in while it calls the OOM killer. The
+/// program that is chosen waits for that lock, with its mmap lock held, so that nothing of it can be freed,
+/// and another one is killed beside it.
 #[test]
 fn a_program_that_is_killed_waits_for_no_page_of_the_thread_that_kills_it() {
     const PAGES: u64 = 64;
@@ -159,8 +159,8 @@ fn a_program_is_not_killed_while_another_thread_pages_out_for_it() {
     assert_audit(machine);
 }
 
-/// The same of many threads, each of which finds now and then that the others have all pages, and that what they
-/// free is taken before it comes to look.
+/// The same of many threads, each of which finds now and then that the others have all pages, and that what
+/// they free is taken before it comes to look.
 #[test]
 fn threads_that_page_out_for_one_another_are_not_killed() {
     const THREADS: usize = 8;

@@ -183,8 +183,8 @@ fn a_folio_whose_swap_entries_were_given_up_in_part_waits_to_be_split() {
     }
 }
 
-/// Hazard: the same of a folio that is being written while its entries go, and leaves the swap cache when others
-/// want its slots.
+/// Hazard: the same of a folio that is being written while its entries go, and leaves the swap cache when
+/// others want its slots.
 #[test]
 fn a_folio_that_leaves_the_swap_cache_for_its_slots_waits_to_be_split() {
     const REAPS: u32 = 1000;
@@ -239,8 +239,8 @@ fn waiting(machine: &Machine) -> u64 {
     machine.memory().spaces().memory().deferred_splits()
 }
 
-/// The children map the first half of the folio and nothing the second: a shortage gets that. The folio counts
-/// once as deferred, as in Linux.
+/// The children map the first half of the folio and nothing the second: a shortage gets that. The folio
+/// counts once as deferred, as in Linux.
 #[track_caller]
 fn assert_half_is_left(cpu: &Vcpu, machine: &Machine, children: &[HostSpace<'_>]) {
     assert_eq!(split_deferred(machine), FOLIO / 2, "{} children", children.len());

@@ -298,7 +298,8 @@ fn completions_are_told_to_the_machine_that_asked_for_them() {
     });
 }
 
-/// Hazard: a discard of what is none of its slots makes a hole in the header, or behind the device, or a panic.
+/// Hazard: a discard of what is none of its slots makes a hole in the header, or behind the device, or a
+/// panic.
 #[test]
 fn discards_outside_the_device_change_nothing() {
     with_engines(4, |machine, file, device| {

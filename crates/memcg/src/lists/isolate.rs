@@ -96,8 +96,8 @@ impl<P: Platform> Memcgs<P> {
         for (head, list, front) in folios {
             let frame = map.known(head);
             let Some(lists) = self.lists_of(frame) else { continue };
-            // Another CPU may have listed it meanwhile: the one that sets the flag does. A thread that frees it
-            // lazily after that finds that it is listed, and moves it.
+            // Another CPU may have listed it meanwhile: the one that sets the flag does. A thread that frees
+            // it lazily after that finds that it is listed, and moves it.
             let before = match frame.set_flags(FrameFlags::LRU) {
                 Some(before) if !before.contains(FrameFlags::LRU) => before,
                 _ => continue,

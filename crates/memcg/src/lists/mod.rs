@@ -141,8 +141,8 @@ impl<P: Platform> Memcgs<P> {
         self.list_by(pin, head, |_| list)
     }
 
-    /// As [`list_folio`](Self::list_folio), on the list that `list` names for its flags. A thread that changes
-    /// one of them finds either that it is listed, or that it will be by what it has made of them.
+    /// As [`list_folio`](Self::list_folio), on the list that `list` names for its flags. A thread that
+    /// changes one of them finds either that it is listed, or that it will be by what it has made of them.
     #[inline]
     pub(crate) fn list_by(
         &self,

@@ -71,9 +71,9 @@ impl<P: Platform> MemoryCore<P> {
         folio.frame().set_flags(FrameFlags::MAPPED_IN_PART);
     }
 
-    /// A folio to which the caller has a reference has left the swap cache. If a part of it is mapped, and the
-    /// rest had swap entries that were given up, nothing maps that any more, and no unmapping tells of it. How
-    /// many pages several spaces map together does not say so; then the next unmapping does.
+    /// A folio to which the caller has a reference has left the swap cache. If a part of it is mapped, and
+    /// the rest had swap entries that were given up, nothing maps that any more, and no unmapping tells of
+    /// it. How many pages several spaces map together does not say so; then the next unmapping does.
     pub fn left_swap_cache(&self, head: Pfn) {
         if self.frames().known(head).word().flags().contains(FrameFlags::MAPPED_IN_PART) {
             self.defer_if_partly_mapped(head);

@@ -14,7 +14,8 @@ const WAITER: u64 = 1 << 22;
 /// Something was freed so once more. Above everything else, so that an overflow falls off.
 const FREED: u64 = 1 << 44;
 
-/// Wake-ups of a thread that sleeps for a tick: each thread that frees something wakes it, and others by chance.
+/// Wake-ups of a thread that sleeps for a tick: each thread that frees something wakes it, and others by
+/// chance.
 const WAKES: u32 = 1 << 12;
 
 /// The bits that count those that reclaim, and those that wait.
@@ -42,9 +43,9 @@ impl Reclaims {
         SeenReclaims(self.word.load(Ordering::Acquire) / FREED)
     }
 
-    /// Sleeps while other threads reclaim, about `ns` nanoseconds at most; if `eager` only until they have freed
-    /// something since `seen`. The caller reclaims nothing now; of the locks that it may hold those threads wait
-    /// for none.
+    /// Sleeps while other threads reclaim, about `ns` nanoseconds at most; if `eager` only until they have
+    /// freed something since `seen`. The caller reclaims nothing now; of the locks that it may hold those
+    /// threads wait for none.
     pub(crate) fn wait<P: Platform>(&self, platform: &P, seen: SeenReclaims, ns: u64, eager: bool) {
         let still = || self.is_any() && (!eager || self.seen() == seen);
         self.word.fetch_add(WAITER, Ordering::Relaxed);

@@ -180,9 +180,9 @@ impl<'s, P: Platform> Spaces<P> {
         self.oom_action() == OomAction::Kill && self.out_of_memory(turns, need)
     }
 
-    /// Looks for memory again as long as other threads reclaim, or if they have freed something since `first`,
-    /// before this thread has looked in vain: what they have isolated it could not find. Each look is cheap, but
-    /// for one in some ticks that reclaims: they may have put back what can be freed now.
+    /// Looks for memory again as long as other threads reclaim, or if they have freed something since
+    /// `first`, before this thread has looked in vain: what they have isolated it could not find. Each look
+    /// is cheap, but for one in some ticks that reclaims: they may have put back what can be freed now.
     fn look_beside_others(
         &self,
         (cause, need): (AllocError, Need),

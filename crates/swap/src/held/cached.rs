@@ -163,8 +163,8 @@ impl<P: Platform> Held<'_, P> {
         Ok(Inserted::Won { shadow: word.shadow(), zero: word.is_zero(), memcg })
     }
 
-    /// The memcg of a folio that was charged to `charged`, and of its slots from now on, which were charged to
-    /// `of_slots`. As in Linux nothing more is charged to a memcg that was removed; in the cache its folio
+    /// The memcg of a folio that was charged to `charged`, and of its slots from now on, which were charged
+    /// to `of_slots`. As in Linux nothing more is charged to a memcg that was removed; in the cache its folio
     /// alone says what slots are charged to.
     fn settle_memcg(&self, charged: u16, of_slots: u16, order: Order) -> u16 {
         let memcgs = self.swap.memcgs();

@@ -26,8 +26,8 @@ fn lines<const N: usize>(lines: [&str; N]) -> Vec<String> {
 }
 
 impl Enough {
-    /// How to set up the swap, each way of doing so, and then how to set the limit. In that order: Linux kills
-    /// what is over its limit and has no swap. It is undone in the other order.
+    /// How to set up the swap, each way of doing so, and then how to set the limit. In that order: Linux
+    /// kills what is over its limit and has no swap. It is undone in the other order.
     #[must_use]
     pub fn means(&self) -> Vec<Means> {
         let mut means = self.swap_means();

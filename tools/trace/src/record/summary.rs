@@ -85,8 +85,8 @@ pub struct PressureSummary {
 /// estimates it.
 const BACK_NS: u64 = 6000;
 
-/// The time that the kernel takes for a sample of a page fault or a call, in nanoseconds: measured in a virtual
-/// machine.
+/// The time that the kernel takes for a sample of a page fault or a call, in nanoseconds: measured in a
+/// virtual machine.
 pub const SAMPLE_NS: u64 = 1000;
 
 impl RecordSummary {

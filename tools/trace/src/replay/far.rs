@@ -1,7 +1,8 @@
 //! Changes of mappings that end so long after they began that a look ahead does not come to them.
 //!
-//! A large mlock locks when it begins, and stands where it ended. What it refuses other threads meanwhile stands
-//! before it, and can be any number of events. So these changes are noted while a recording is looked through.
+//! A large mlock locks when it begins, and stands where it ended. What it refuses other threads meanwhile
+//! stands before it, and can be any number of events. So these changes are noted while a recording is looked
+//! through.
 
 use super::overlap::{bytes_of, changes};
 use crate::event::{Event, EventKind, TaskId, Window};

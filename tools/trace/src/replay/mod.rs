@@ -194,7 +194,8 @@ struct Peaks {
 
 /// The most vCPUs that a replay uses; recorded CPUs beyond share them.
 const MOST_CPUS: u32 = 64;
-/// How often a replay that nothing limits is made at most, each time with twice the RAM, if that was too little.
+/// How often a replay that nothing limits is made at most, each time with twice the RAM, if that was too
+/// little.
 const MOST_RUNS: usize = 3;
 /// RAM up to this is backed by the host before the replay starts, so that the host's page faults are not
 /// taken for ours.

@@ -172,8 +172,8 @@ fn may_lock() -> Invented {
     program
 }
 
-/// 300 pages of a file are locked, in two mappings, and 100 of private memory used. Linux drops pages of files,
-/// but not these.
+/// 300 pages of a file are locked, in two mappings, and 100 of private memory used. Linux drops pages of
+/// files, but not these.
 #[test]
 fn a_limit_must_hold_locked_pages_of_files() {
     let mut program = may_lock();

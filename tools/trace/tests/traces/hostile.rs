@@ -239,8 +239,8 @@ fn locks_of_what_may_not_be_accessed_bring_in_nothing() {
     assert_eq!(report.life.unwrap().at_charge_peak.shared, 0);
 }
 
-/// Among many changes the orders of a touch are listed, and none is allowed: the windows contradict each other.
-/// That costs, too.
+/// Among many changes the orders of a touch are listed, and none is allowed: the windows contradict each
+/// other. That costs, too.
 #[test]
 fn orders_cost_what_it_takes_to_list_them() {
     let protect = |task, window| Made(task, Some(window), libc::SYS_mprotect, (0, 1), 3, 0);

@@ -126,8 +126,8 @@ fn ram_suffices_for_what_the_settings_bring_in() {
     assert!((always.mean_anonymous - half).abs() < half * 0.01, "{}", always.mean_anonymous);
 }
 
-/// A page of each block is touched and dropped, or the others are unmapped: the folio stays, and the machine has
-/// memory for all.
+/// A page of each block is touched and dropped, or the others are unmapped: the folio stays, and the machine
+/// has memory for all.
 #[test]
 fn what_is_left_of_large_folios_has_room() {
     for unmaps in [false, true] {

@@ -128,7 +128,8 @@ impl<P: Platform, C: Codec> CompressedStore<P, C> {
             return Ok(Contents::Packed { location, length: length as u16 });
         }
         let whole = self.pool.take_whole(frames, pin)?;
-        // SAFETY: the frame was just allocated, so it is apart from the workspace, and no other thread uses it.
+        // SAFETY: the frame was just allocated, so it is apart from the workspace, and no other thread uses
+        // it.
         unsafe {
             let place = bytes_of(frames, whole).cast::<[u8; PAGE]>();
             place.copy_from_nonoverlapping(NonNull::from(&workspace.page), 1);

@@ -113,9 +113,9 @@ impl<C: Codec> Workspaces<C> {
         Ok(block)
     }
 
-    /// Calls `fill` with the frame of the [`page`](Workspace::page) of the CPU's workspace, and then `work` with
-    /// the workspace: as long as there is a reference to it nothing writes it by another way. `None` within
-    /// `work`, where a codec may call its store, which would be its own workspace again.
+    /// Calls `fill` with the frame of the [`page`](Workspace::page) of the CPU's workspace, and then `work`
+    /// with the workspace: as long as there is a reference to it nothing writes it by another way. `None`
+    /// within `work`, where a codec may call its store, which would be its own workspace again.
     #[inline]
     pub(super) fn with<P: Platform, R>(
         &self,

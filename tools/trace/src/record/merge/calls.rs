@@ -151,8 +151,8 @@ impl Calls {
         last.map_or((start, end), |own| (own.lock.time, self.until_another_has(own, end)))
     }
 
-    /// The window of a call under way, as far as it is known from the locks before `until`. Its end is at least
-    /// `until` if no other thread got its lock.
+    /// The window of a call under way, as far as it is known from the locks before `until`. Its end is at
+    /// least `until` if no other thread got its lock.
     pub(super) fn window_so_far(&self, tid: Tid, start: u64, until: u64) -> (u64, u64) {
         let before = until.saturating_sub(1).max(start);
         let (from, end) = self.window_of_call(tid, start, before);

@@ -31,8 +31,8 @@ impl Needs {
     }
 }
 
-/// Whether a call asks for huge pages and is refused, as each is where the recorder keeps them off. In a replay
-/// it succeeds under settings that have them.
+/// Whether a call asks for huge pages and is refused, as each is where the recorder keeps them off. In a
+/// replay it succeeds under settings that have them.
 fn is_collapse(call: &Call) -> bool {
     i64::from(call.number) == libc::SYS_madvise
         && call.args[2] as i32 == libc::MADV_COLLAPSE

@@ -237,8 +237,8 @@ impl<'m> Run<'m> {
         }
     }
 
-    /// Counts locked pages of files again where that may have changed and is of use, and where events have paid
-    /// for the look before.
+    /// Counts locked pages of files again where that may have changed and is of use, and where events have
+    /// paid for the look before.
     fn follow_locks(&mut self, event: &Event) {
         /// Mappings that are looked at for each event.
         const LOOKS_OF_EVENT: u64 = 16;

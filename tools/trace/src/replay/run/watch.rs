@@ -97,8 +97,9 @@ impl Run<'_> {
         }
     }
 
-    /// Counts the pages of files that are locked, each once, however often it is mapped. What is locked is there,
-    /// and what a program writes of a private mapping is its own. Returns how many mappings were looked at.
+    /// Counts the pages of files that are locked, each once, however often it is mapped. What is locked is
+    /// there, and what a program writes of a private mapping is its own. Returns how many mappings were
+    /// looked at.
     pub(super) fn count_locked_files(&mut self) -> u64 {
         let (mut resident, mut looked_at) = (0, 0);
         let mut files = HashMap::<u64, PageSet>::new();
