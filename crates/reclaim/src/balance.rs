@@ -202,7 +202,7 @@ pub fn kswapd_step<P: Platform>(spaces: &Spaces<P>) -> KswapdStep {
         spaces.swap().discard_free_clusters(DISCARDS);
         return KswapdStep::default();
     }
-    let _reclaiming = spaces.begin_reclaim();
+    let reclaiming = spaces.begin_reclaim();
     let mut freed = reap(spaces, target);
     spaces.note_reclaimed(freed);
     if freed < target {
@@ -211,6 +211,8 @@ pub fn kswapd_step<P: Platform>(spaces: &Spaces<P>) -> KswapdStep {
     if freed < target {
         freed += spaces.swap().compact_devices(target - freed);
     }
+    // A device may take long to discard, and frees no frame so.
+    drop(reclaiming);
     spaces.swap().discard_free_clusters(DISCARDS);
     let missing = spaces.frames().background_target();
     if missing == 0 {

@@ -220,3 +220,70 @@ fn frames_that_others_have_freed_are_found_before_a_program_is_killed() {
     assert!(!beside.was_asked.load(Ordering::Relaxed), "a program would have been killed");
     assert_eq!(space.figures().resident_anonymous, PAGE);
 }
+
+/// Another thread reclaims when the fault begins to, and frees what it found when that has found nothing.
+#[derive(Default)]
+struct Unnoted {
+    was_searched: AtomicBool,
+    was_asked: AtomicBool,
+}
+
+impl Reclaim<Machine> for Unnoted {
+    fn make_room(&self, _: &Spaces<Machine>, _: Need) -> u64 {
+        self.was_searched.store(true, Ordering::Release);
+        0
+    }
+
+    fn out_of_memory(&self, _: &Spaces<Machine>, _: Need) -> OomOutcome {
+        self.was_asked.store(true, Ordering::Relaxed);
+        OomOutcome::Nothing
+    }
+
+    fn page_out(&self, spaces: &Spaces<Machine>, folios: &mut dyn Iterator<Item = Pfn>) -> u64 {
+        Policy.page_out(spaces, folios)
+    }
+
+    fn throttle(&self, _: &Spaces<Machine>, _: MemcgId) {}
+}
+
+/// Hazard: what a reclaim frees without a note, as by an exit that ends in it, is not looked for when it is
+/// over, and a program is killed.
+#[test]
+fn frames_that_others_free_without_a_note_are_found() {
+    type Paging = <Machine as Platform>::Paging;
+    run_on(0);
+    let beside: &'static Unnoted = Box::leak(Box::default());
+    let swap = Swap::new(
+        Memcgs::new(machine::frames(&[(0, 2048)], 2, PcpTechnique::All)).unwrap(),
+        SwapTechnique::default(),
+    );
+    let config =
+        SpacesConfig { overcommit: Overcommit::Always, oom: OomAction::Kill, ..SpacesConfig::default() };
+    let spaces = Spaces::new(swap, config, beside).unwrap();
+    let space =
+        Space::create(&spaces, Layout::standard(<Paging as PagingFormat>::USER_END), Limits::default())
+            .unwrap();
+    let request = MapRequest::anonymous(PAGE, RW).at(VirtAddr(1 << 30), MapFlags::FIXED);
+    let area = space.mmap(&request).unwrap();
+    let taken = exhaust(spaces.frames(), AllocRequest::new(Order::ZERO, TEST));
+    let begun = std::sync::Barrier::new(2);
+    std::thread::scope(|scope| {
+        let (spaces, begun) = (&spaces, &begun);
+        scope.spawn(move || {
+            run_on(1);
+            let reclaiming = spaces.begin_reclaim();
+            begun.wait();
+            while !beside.was_searched.load(Ordering::Acquire) {
+                std::thread::yield_now();
+            }
+            for pfn in taken {
+                spaces.frames().free(&spaces.platform().pin(), pfn, Order::ZERO).unwrap();
+            }
+            drop(reclaiming);
+        });
+        begun.wait();
+        assert_eq!(space.fault(area, Access::Write), Ok(()));
+    });
+    assert!(!beside.was_asked.load(Ordering::Relaxed), "a program would have been killed");
+    assert_eq!(space.figures().resident_anonymous, PAGE);
+}

@@ -162,13 +162,14 @@ impl<'s, P: Platform> Spaces<P> {
     /// could be all that there is to free.
     fn make_room_or_kill(&self, cause: AllocError, need: Need, let_go: impl FnOnce()) -> bool {
         let (turns, reclaims) = (self.oom_turns().seen(), self.reclaims().seen());
+        let others = self.reclaims().is_any();
         if self.free_some(cause, need) {
             return true;
         }
         if cause != AllocError::OutOfMemory {
             return false;
         }
-        match self.look_beside_others((cause, need), (turns, reclaims)) {
+        match self.look_beside_others((cause, need), (turns, reclaims, others)) {
             Look::Room => return true,
             Look::Turned => {
                 let_go();
@@ -182,30 +183,35 @@ impl<'s, P: Platform> Spaces<P> {
 
     /// Looks for memory again as long as other threads reclaim, or if they have freed something since
     /// `first`, before this thread has looked in vain: what they have isolated it could not find. Each look
-    /// is cheap, but for one in some ticks that reclaims: they may have put back what can be freed now.
+    /// is cheap, but for one in some ticks that reclaims: they may have put back what can be freed now, as
+    /// what is being written. `others`: some reclaimed when this thread began to.
     fn look_beside_others(
         &self,
         (cause, need): (AllocError, Need),
-        (turns, first): (SeenTurns, SeenReclaims),
+        (turns, first, others): (SeenTurns, SeenReclaims, bool),
     ) -> Look {
         let mut seen = first;
+        // Whether others were at it since this thread last reclaimed: not all that they free is noted.
+        let mut beside = others;
         for tick in 0..TICKS {
-            if self.reclaims().is_in_vain(seen) {
+            if !beside && self.reclaims().is_in_vain(seen) {
                 break;
             }
             let now = self.reclaims().seen();
             if self.oom_turns().has_turned(turns) {
                 return Look::Turned;
             }
-            if now != first && self.has_room(need) {
+            if (beside || now != first) && self.has_room(need) {
                 return Look::Room;
             }
-            if tick > 0 && (tick % EAGER_TICKS == 0 || !self.reclaims().is_any()) {
-                seen = now;
+            let is_over = (beside || tick > 0) && !self.reclaims().is_any();
+            if is_over || tick > 0 && tick % EAGER_TICKS == 0 {
+                (seen, beside) = (now, false);
                 if self.free_some(cause, need) {
                     return Look::Room;
                 }
             }
+            beside |= self.reclaims().is_any();
             // Others may free for themselves, without an end: each time of that is looked at only at first.
             self.reclaims().wait(self.platform(), now, BETWEEN_LOOKS_NS, tick < EAGER_TICKS);
         }
