@@ -384,14 +384,23 @@ impl Past {
         linux: &Observation,
         quire: &Observation,
     ) -> bool {
+        const EAGAIN: i64 = -11;
         const ENOMEM: i64 = -12;
         const EINVAL: i64 = -22;
         let splits = matches!(
             call,
-            Call::Mmap | Call::Munmap | Call::Mremap | Call::Mprotect | Call::PkeyMprotect | Call::Madvise
+            Call::Mmap
+                | Call::Munmap
+                | Call::Mremap
+                | Call::Mprotect
+                | Call::PkeyMprotect
+                | Call::Madvise
+                | Call::Mlock
+                | Call::Mlock2
+                | Call::Munlock
         );
         let is_known = splits
-            && matches!(outcome, Outcome::Value(ENOMEM | EINVAL))
+            && matches!(outcome, Outcome::Value(EAGAIN | ENOMEM | EINVAL))
             && linux.regions.len() > quire.regions.len()
             && joined(&linux.regions) == joined(&quire.regions);
         if is_known {

@@ -33,25 +33,3 @@ fn no_mapping_is_split_at_the_limit() {
     scene.space.set_limits(Limits::default());
     assert_eq!(scene.space.munmap(INSIDE, PAGE), Ok(()));
 }
-
-/// One below the limit the first of two splits is made, as on Linux 6.18, and stays.
-#[test]
-fn the_first_of_two_splits_stays_one_below_the_limit() {
-    let machine = machine(16, 1);
-    let cpu = machine.vcpu(0).expect("the CPU is free");
-    let scene = Scene::new(&machine, &cpu);
-    filled(&scene);
-    let before = mappings(&scene.space);
-    scene.space.set_limits(Limits { mappings: before.len() as u64 + 1, ..Limits::default() });
-    assert_eq!(scene.space.mlock(INSIDE, PAGE, false).map_err(Error::errno), Err(Errno::ENOMEM));
-    let after = mappings(&scene.space);
-    assert_eq!(after.len(), before.len() + 1);
-    assert!(after.iter().any(|mapping| mapping.0 == INSIDE.0), "{after:?}");
-    assert_audit(&machine);
-    // At the limit nothing more is split.
-    assert_eq!(scene.space.mlock(INSIDE, PAGE, false).map_err(Error::errno), Err(Errno::ENOMEM));
-    assert_eq!(mappings(&scene.space), after);
-    scene.space.set_limits(Limits::default());
-    assert_eq!(scene.space.munmap(VirtAddr(BASE), 16 * PAGE), Ok(()));
-    assert_audit(&machine);
-}

@@ -343,12 +343,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         let next = next.filter(|_| choice.next);
         let merged = previous.is_some() || next.is_some();
         let splits = if merged { 0 } else { usize::from(!at_start) + usize::from(!at_end) };
-        let most = self.core.limits.load().mappings;
-        if splits > 0 && self.mappings() + splits as u64 > most {
-            // Linux has split at the start before it finds that there may be no second one.
-            if self.mappings() < most && may_split(&snapshot, range.start()) {
-                self.split_front(vma, range.start())?;
-            }
+        if splits > 0 && self.mappings() + splits as u64 > self.core.limits.load().mappings {
             return Err(Error::MapCountLimit);
         }
         if splits > 0 && !(may_split(&snapshot, range.start()) && may_split(&snapshot, range.end())) {
@@ -383,20 +378,6 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
             self.insert_vma(clip_start(snapshot, range.end()), &mut prepared, &root_lock);
         }
         Ok(vma)
-    }
-
-    /// Makes what `vma` maps below `at`, which lies in it, a VMA of its own.
-    #[cold]
-    fn split_front(&mut self, vma: &'s Vma, at: VirtAddr) -> Result<(), Error> {
-        let snapshot = vma.snapshot();
-        let mut prepared = self.prepare(1)?;
-        self.lock_vma(vma);
-        // A large leaf never crosses a border of mappings.
-        self.tables().split_huge_at(at);
-        let root_lock = self.lock_anon_vmas([vma.anon()]);
-        self.set_vma(vma, clip_start(snapshot, at), &root_lock);
-        self.insert_vma(clip_end(snapshot, at), &mut prepared, &root_lock);
-        Ok(())
     }
 
     /// Gives the range of `proposal`, which lies in `vma`, to the neighbours that it merges with. Returns the

@@ -42,12 +42,6 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         assert_eq!(scene.write(BASE + 7 * PAGE, 1), Ok(()));
     })
     .allocations(10..=10),
-    // The first split of two, where there may be no second one.
-    Scenario::new("a_split_that_is_left_fails_whole", one_mapping_left, |scene| match protect(scene, 2, 4) {
-        Err(Error::MapCountLimit) => Ok(()),
-        other => other,
-    })
-    .succeeded(|scene| assert_eq!(mappings(&scene.space).len() as u64, scene.space.limits().mappings)),
     Scenario::new("advice_that_splits_asks_to_try_again", filled, |scene| {
         scene.space.madvise(VirtAddr(BASE + 2 * PAGE), 4 * PAGE, Advice::DontFork)
     })
@@ -65,13 +59,6 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     })
     .never(),
 ];
-
-/// The filled range, and room for one mapping more.
-fn one_mapping_left(scene: &Scene<'_>) {
-    filled(scene);
-    let most = mappings(&scene.space).len() as u64 + 1;
-    scene.space.set_limits(Limits { mappings: most, ..scene.space.limits() });
-}
 
 /// Makes pages of the filled range read-only.
 fn protect(scene: &Scene<'_>, first: u64, pages: u64) -> Result<(), Error> {
