@@ -66,6 +66,14 @@ fn a_part_of_a_special_mapping_is_not_split_off() {
         let grown = space.mremap(start, 3 * PAGE, 4 * PAGE, RemapFlags::MAYMOVE, VirtAddr(0));
         assert_eq!(errno(grown), Some(Errno::EFAULT));
     }
+    // For each split the number of mappings is looked at before its place.
+    let limits = space.limits();
+    for (most, expected) in [(2, Errno::ENOMEM), (3, Errno::EINVAL)] {
+        space.set_limits(Limits { mappings: most, ..limits });
+        let protected = space.mprotect(page(vdso.start(), 1), PAGE, Protection::empty(), false);
+        assert_eq!(errno(protected), Some(expected), "{most} mappings");
+    }
+    space.set_limits(limits);
     assert_eq!(ranges(&space), before);
     assert_audit(&machine);
 

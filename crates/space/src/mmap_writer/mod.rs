@@ -343,11 +343,12 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         let next = next.filter(|_| choice.next);
         let merged = previous.is_some() || next.is_some();
         let splits = if merged { 0 } else { usize::from(!at_start) + usize::from(!at_end) };
-        if splits > 0 && self.mappings() + splits as u64 > self.core.limits.load().mappings {
-            return Err(Error::MapCountLimit);
-        }
-        if splits > 0 && !(may_split(&snapshot, range.start()) && may_split(&snapshot, range.end())) {
-            return Err(Error::BadArgument);
+        if splits > 0 {
+            self.may_split_at(
+                &snapshot,
+                (!at_start).then_some(range.start()),
+                (!at_end).then_some(range.end()),
+            )?;
         }
         let mut prepared = self.prepare(splits)?;
 
@@ -378,6 +379,24 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
             self.insert_vma(clip_start(snapshot, range.end()), &mut prepared, &root_lock);
         }
         Ok(vma)
+    }
+
+    /// Whether the VMA of `snapshot` may be split at these two places. Linux looks at the number of mappings
+    /// and at the place for the first split, and then for the second.
+    fn may_split_at(
+        &self,
+        snapshot: &VmaSnapshot,
+        start: Option<VirtAddr>,
+        end: Option<VirtAddr>,
+    ) -> Result<(), Error> {
+        let mut left = self.core.limits.load().mappings.saturating_sub(self.mappings());
+        for at in [start, end].into_iter().flatten() {
+            left = left.checked_sub(1).ok_or(Error::MapCountLimit)?;
+            if !may_split(snapshot, at) {
+                return Err(Error::BadArgument);
+            }
+        }
+        Ok(())
     }
 
     /// Gives the range of `proposal`, which lies in `vma`, to the neighbours that it merges with. Returns the
