@@ -103,7 +103,13 @@ fn shuttle_the_last_charge_moves_while_its_memcg_ends() {
             scope.spawn(|| assert_eq!(read(machine, 0, space, ADDR), 1));
             scope.spawn(|| new = replace(machine, 1, old));
         });
-        assert_ne!(new, old, "the number is used again while something is charged to it");
+        // What is swapped in once the memcg was removed is charged to the program's, which is the root: then
+        // nothing keeps the number.
+        if new == old {
+            let memcgs = machine.memory().memcgs();
+            let left = as_one_step(|| (memcgs.usage(new), memcgs.swap_usage(new)));
+            assert_eq!(left, (0, 0), "the number is used again while something is charged to it");
+        }
         assert_charges(machine);
         as_one_step(|| space.madvise(ADDR, PAGE, Advice::DontNeed)).expect("mapped");
         assert_over(machine, &[new, old, above]);
