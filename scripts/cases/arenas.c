@@ -1,5 +1,5 @@
-/* THREADS threads, one after the other, build MIB MiB of small blocks, keep one in 200 and free the rest: memory that
- * glibc's arenas hold. They wait for SECONDS, after malloc_trim where the last word is "trim". */
+/* THREADS threads, one after the other, build MIB MiB of small blocks, keep one in 200 and free the rest:
+ * memory that glibc's arenas hold. They wait for SECONDS, after malloc_trim where the last word is "trim". */
 #include "common.h"
 #include <malloc.h>
 #include <pthread.h>

@@ -1,4 +1,5 @@
-/* ROUNDS times 64 KiB at the start of each of MIB MiB are filled, and all is given back; the last filling stays. */
+/* ROUNDS times 64 KiB at the start of each of MIB MiB are filled, and all is given back; the last filling
+ * stays. */
 #include "common.h"
 
 int main(int count, char **words) {

@@ -1,4 +1,5 @@
-/* STACKS stacks of fibres of 2 MiB, whose lowest page is a guard by MADV_GUARD_INSTALL, or ("protect") by mprotect. */
+/* STACKS stacks of fibres of 2 MiB, whose lowest page is a guard by MADV_GUARD_INSTALL, or ("protect") by
+ * mprotect. */
 #include "common.h"
 #ifndef MADV_GUARD_INSTALL
 #define MADV_GUARD_INSTALL 102

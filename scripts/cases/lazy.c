@@ -1,4 +1,5 @@
-/* Sixteen blocks of 2 MiB are written; of each, PAGES single pages are given back by MADV_FREE. The rest stays. */
+/* Sixteen blocks of 2 MiB are written; of each, PAGES single pages are given back by MADV_FREE. The rest
+ * stays. */
 #include "common.h"
 
 int main(int count, char **words) {

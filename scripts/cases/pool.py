@@ -1,4 +1,4 @@
-"""A service: a parent with a table of 48 MiB, and 12 workers with ten sessions each, which use little of what they map."""
+"""A service: a parent with a table of 48 MiB, and 12 workers of ten sessions, which use little of that."""
 
 import mmap
 import os

@@ -1,4 +1,5 @@
-/* Fills MIB MiB; then ROUNDS times the first half is used, with so many thousand STEPS of work for each page. */
+/* Fills MIB MiB; then ROUNDS times the first half is used, with so many thousand STEPS of work for each page.
+ * */
 #include "common.h"
 
 int main(int count, char **words) {

@@ -1,5 +1,6 @@
-/* A server with SHARED MiB of shared anonymous memory and PRIVATE MiB of its own. All of the shared memory and a quarter
- * of the private memory is used ten times a second for SECONDS: as buffers of a database are. */
+/* A server with SHARED MiB of shared anonymous memory and PRIVATE MiB of its own. All of the shared memory
+ * and a quarter of the private memory is used ten times a second for SECONDS: as buffers of a
+ * database are. */
 #include "common.h"
 #include <time.h>
 

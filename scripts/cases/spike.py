@@ -1,11 +1,13 @@
-"""A controller that lists everything when it starts, and keeps a tenth of it: a spike, then a small steady state."""
+"""A controller that lists everything when it starts, and keeps a tenth of it: a spike, then little."""
 
 import json
 import sys
 import time
 
 count, seconds = int(sys.argv[1]), float(sys.argv[2])
-pods = [{"name": f"pod-{n}", "labels": {"a": str(n), "b": str(n * 7)}, "status": "Running"} for n in range(count)]
+pods = [
+    {"name": f"pod-{n}", "labels": {"a": str(n), "b": str(n * 7)}, "status": "Running"} for n in range(count)
+]
 text = json.dumps(pods)
 pods = json.loads(text)
 kept = {pod["name"]: pod["status"] for pod in pods[: count // 10]}

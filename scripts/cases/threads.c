@@ -1,4 +1,5 @@
-/* THREADS idle threads with stacks of 2 MiB, of glibc's or ("own") of the program's own memory, for SECONDS. */
+/* THREADS idle threads with stacks of 2 MiB, of glibc's or ("own") of the program's own memory, for SECONDS.
+ * */
 #include "common.h"
 #include <pthread.h>
 

@@ -1,4 +1,5 @@
-/* A parent of MIB MiB, and WORKERS children that drop these and touch a page of each STEP KiB of OWN MiB, for SECONDS. */
+/* A parent of MIB MiB, and WORKERS children that drop these and touch a page of each STEP KiB of OWN MiB, for
+ * SECONDS. */
 #include "common.h"
 #include <sys/wait.h>
 

@@ -13,8 +13,9 @@ use quire_frame::{AllocRequest, PcpTechnique};
 use quire_mm::{Memory, MemoryConfig};
 use quire_reclaim::Policy;
 use quire_space::{Need, OomOutcome, Reclaim, Space, Spaces, SpacesConfig};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Barrier, Mutex};
+use std::thread;
 
 /// Hazard: a split looks for zeros in the pages of all mappings of a folio with interrupts off. Under one pin
 /// it looks at those of one mapping, twice.
@@ -166,11 +167,11 @@ fn a_mapping_that_is_split_while_a_block_is_looked_for_is_collapsed() {
     assert_eq!((collapsed, frames.events().pmd_mapped()), (Ok(()), BLOCKS));
 }
 
-/// There is nothing to reclaim; but while a thread looks for something another one frees what the test has
-/// taken.
+/// Has nothing to free. When it is first asked others free what the test has taken, or what they have.
 #[derive(Default)]
 struct Beside {
     taken: Mutex<Vec<Pfn>>,
+    was_searched: AtomicBool,
     was_asked: AtomicBool,
 }
 
@@ -181,55 +182,6 @@ impl Reclaim<Machine> for Beside {
             spaces.frames().free(&pin, pfn, Order::ZERO).unwrap();
             spaces.note_reclaimed(1);
         }
-        0
-    }
-
-    fn out_of_memory(&self, _: &Spaces<Machine>, _: Need) -> OomOutcome {
-        self.was_asked.store(true, Ordering::Relaxed);
-        OomOutcome::Nothing
-    }
-
-    fn page_out(&self, spaces: &Spaces<Machine>, folios: &mut dyn Iterator<Item = Pfn>) -> u64 {
-        Policy.page_out(spaces, folios)
-    }
-
-    fn throttle(&self, _: &Spaces<Machine>, _: MemcgId) {}
-}
-
-/// Hazard: a thread asks only what it can free itself, and a program is killed beside frames that others have
-/// freed meanwhile.
-#[test]
-fn frames_that_others_have_freed_are_found_before_a_program_is_killed() {
-    type Paging = <Machine as Platform>::Paging;
-    run_on(0);
-    let beside: &'static Beside = Box::leak(Box::default());
-    let swap = Swap::new(
-        Memcgs::new(machine::frames(&[(0, 2048)], 1, PcpTechnique::All)).unwrap(),
-        SwapTechnique::default(),
-    );
-    let config =
-        SpacesConfig { overcommit: Overcommit::Always, oom: OomAction::Kill, ..SpacesConfig::default() };
-    let spaces = Spaces::new(swap, config, beside).unwrap();
-    let space =
-        Space::create(&spaces, Layout::standard(<Paging as PagingFormat>::USER_END), Limits::default())
-            .unwrap();
-    let request = MapRequest::anonymous(PAGE, RW).at(VirtAddr(1 << 30), MapFlags::FIXED);
-    let area = space.mmap(&request).unwrap();
-    *beside.taken.lock().unwrap() = exhaust(spaces.frames(), AllocRequest::new(Order::ZERO, TEST));
-    assert_eq!(space.fault(area, Access::Write), Ok(()));
-    assert!(!beside.was_asked.load(Ordering::Relaxed), "a program would have been killed");
-    assert_eq!(space.figures().resident_anonymous, PAGE);
-}
-
-/// Another thread reclaims when the fault begins to, and frees what it found when that has found nothing.
-#[derive(Default)]
-struct Unnoted {
-    was_searched: AtomicBool,
-    was_asked: AtomicBool,
-}
-
-impl Reclaim<Machine> for Unnoted {
-    fn make_room(&self, _: &Spaces<Machine>, _: Need) -> u64 {
         self.was_searched.store(true, Ordering::Release);
         0
     }
@@ -246,13 +198,14 @@ impl Reclaim<Machine> for Unnoted {
     fn throttle(&self, _: &Spaces<Machine>, _: MemcgId) {}
 }
 
-/// Hazard: what a reclaim frees without a note, as by an exit that ends in it, is not looked for when it is
-/// over, and a program is killed.
-#[test]
-fn frames_that_others_free_without_a_note_are_found() {
+/// A program with a page to touch writes to it while `others` run, which get all frames of the machine. No
+/// program is killed for it.
+fn assert_finds_what_others_free(
+    others: impl FnOnce(&Spaces<Machine>, &'static Beside, Vec<Pfn>, &dyn Fn()),
+) {
     type Paging = <Machine as Platform>::Paging;
     run_on(0);
-    let beside: &'static Unnoted = Box::leak(Box::default());
+    let beside: &'static Beside = Box::leak(Box::default());
     let swap = Swap::new(
         Memcgs::new(machine::frames(&[(0, 2048)], 2, PcpTechnique::All)).unwrap(),
         SwapTechnique::default(),
@@ -266,24 +219,43 @@ fn frames_that_others_free_without_a_note_are_found() {
     let request = MapRequest::anonymous(PAGE, RW).at(VirtAddr(1 << 30), MapFlags::FIXED);
     let area = space.mmap(&request).unwrap();
     let taken = exhaust(spaces.frames(), AllocRequest::new(Order::ZERO, TEST));
-    let begun = std::sync::Barrier::new(2);
-    std::thread::scope(|scope| {
-        let (spaces, begun) = (&spaces, &begun);
-        scope.spawn(move || {
-            run_on(1);
-            let reclaiming = spaces.begin_reclaim();
-            begun.wait();
-            while !beside.was_searched.load(Ordering::Acquire) {
-                std::thread::yield_now();
-            }
-            for pfn in taken {
-                spaces.frames().free(&spaces.platform().pin(), pfn, Order::ZERO).unwrap();
-            }
-            drop(reclaiming);
-        });
-        begun.wait();
-        assert_eq!(space.fault(area, Access::Write), Ok(()));
-    });
+    others(&spaces, beside, taken, &|| assert_eq!(space.fault(area, Access::Write), Ok(())));
     assert!(!beside.was_asked.load(Ordering::Relaxed), "a program would have been killed");
     assert_eq!(space.figures().resident_anonymous, PAGE);
+}
+
+/// Hazard: a thread asks only what it can free itself, and a program is killed beside frames that others have
+/// freed meanwhile.
+#[test]
+fn frames_that_others_have_freed_are_found_before_a_program_is_killed() {
+    assert_finds_what_others_free(|_, beside, taken, write| {
+        *beside.taken.lock().unwrap() = taken;
+        write();
+    });
+}
+
+/// Hazard: what a reclaim frees without a note, as by an exit that ends in it, is not looked for when it is
+/// over, and a program is killed.
+#[test]
+fn frames_that_others_free_without_a_note_are_found() {
+    assert_finds_what_others_free(|spaces, beside, taken, write| {
+        let begun = Barrier::new(2);
+        thread::scope(|scope| {
+            let begun = &begun;
+            scope.spawn(move || {
+                run_on(1);
+                let reclaiming = spaces.begin_reclaim();
+                begun.wait();
+                while !beside.was_searched.load(Ordering::Acquire) {
+                    thread::yield_now();
+                }
+                for pfn in taken {
+                    spaces.frames().free(&spaces.platform().pin(), pfn, Order::ZERO).unwrap();
+                }
+                drop(reclaiming);
+            });
+            begun.wait();
+            write();
+        });
+    });
 }
