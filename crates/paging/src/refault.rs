@@ -13,7 +13,8 @@ use quire_memcg::{LruList, MemcgId, MemcgStat};
 use quire_pagetable::MemoryCore;
 use quire_swap::Shadow;
 
-/// The list for a folio that refaults with `shadow`.
+/// The list for a folio that refaults with `shadow`. Whether it was evicted too soon is a matter of the memcg
+/// that evicted it; counted and aged is the one that it is charged to, which differ where the first was removed.
 pub(crate) fn refault<P: Platform>(
     memory: &MemoryCore<P>,
     pin: &Pin<'_, P>,
@@ -23,18 +24,19 @@ pub(crate) fn refault<P: Platform>(
     let Some(shadow) = shadow else { return LruList::InactiveAnon };
     let memcgs = memory.memcgs();
     let events = memory.frames().events();
-    let (memcg, node) = (MemcgId::from_bits(shadow.memcg()), shadow.node());
+    let (evicted_from, node) = (MemcgId::from_bits(shadow.memcg()), shadow.node());
+    let memcg = MemcgId::from_bits(memory.frames().known(head).as_folio().memcg());
     let pages = memory.frames().folio(head).order().pages();
     let count = |event, stat| {
         events.add(pin, event, pages);
         memcgs.add_stat(pin, memcg, stat, pages as i64);
     };
     count(VmEvent::WorkingsetRefaultAnon, MemcgStat::WorkingsetRefaultAnon);
-    let sizes = memcgs.sizes(memcg, node);
+    let sizes = memcgs.sizes(evicted_from, node);
     // Pages that could be reclaimed instead of a private page.
     let kept = [LruList::ActiveAnon, LruList::ActiveFile, LruList::InactiveFile];
     let kept: u64 = kept.into_iter().map(|list| sizes[list as usize]).sum();
-    if memory.swap().ages().distance(memcgs.age(memcg, node), shadow) > kept {
+    if memory.swap().ages().distance(memcgs.age(evicted_from, node), shadow) > kept {
         return LruList::InactiveAnon;
     }
     memcgs.advance(memcg, node, pages);

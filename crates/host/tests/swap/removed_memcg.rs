@@ -50,6 +50,11 @@ fn a_swap_in_charges_the_program_where_the_memcg_of_the_slot_was_removed() {
             assert_eq!(memcgs.swap_usage(removed), 0, "{how}");
             let kept = SLOTS as u64 - machine.memory().swap().free_slots();
             assert_eq!(memcgs.swap_usage(home), kept, "{how}");
+            let refaults = count(&machine, VmEvent::WorkingsetRefaultAnon);
+            let counted =
+                [home, removed].map(|of| memcgs.stats(of)[MemcgStat::WorkingsetRefaultAnon as usize]);
+            assert_eq!(counted, [refaults.cast_signed(), 0], "{how}");
+            assert!(refaults > 0, "{how}");
             assert_audit(&machine);
             // Its number is free soon.
             assert!((0..64).any(|nth| memcg(&machine, &nth.to_string(), &[]) == removed), "{how}");
