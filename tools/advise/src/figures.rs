@@ -256,6 +256,9 @@ pub struct Row {
     pub end_anonymous: Range,
     /// The most resident memory, with pages of files that were touched.
     pub peak_resident: Range,
+    /// Of that, what may be pages of files that Linux drops where memory is short: none of shared memory, and
+    /// none that is locked.
+    pub droppable_files: Range,
     /// Resident memory averaged over the time.
     pub mean_resident: Range,
     /// The most of page tables.
@@ -346,6 +349,7 @@ impl Row {
             mean_anonymous: range(&|life| life.mean_anonymous),
             end_anonymous: range(&|life| life.at_end.anonymous as f64),
             peak_resident: range(&|life| life.peak_resident as f64),
+            droppable_files: range(&|life| droppable_files(life) as f64),
             mean_resident: range(&|life| life.mean_resident),
             peak_page_tables: range(&|life| life.peak_page_tables as f64),
             faults: range(&|life| life.faults as f64),
@@ -422,6 +426,13 @@ impl Figures {
     }
 }
 
+/// Pages of files at the peak that stay in no limit. In a replay those of shared memory are among them.
+fn droppable_files(life: &LifeFigures) -> u64 {
+    let charged = &life.at_charge_peak;
+    let stays = life.at_peak.anonymous + charged.shared + charged.locked_files;
+    life.peak_resident.saturating_sub(stays)
+}
+
 /// The recorded time of a replay.
 pub(crate) fn recorded_ns(life: &LifeFigures) -> u64 {
     life.samples.last().map_or(0, |sample| sample.time_ns)
@@ -451,6 +462,16 @@ mod tests {
         assert_eq!(Range::of([4.0, 1.0]), Range { median: 2.5, min: 1.0, max: 4.0 });
         assert_eq!(Range::of([]), Range::default());
         assert_eq!(Range::of([5.0, 9.0]).spread(), 2.0);
+    }
+
+    /// They stay, so that they are part of each limit, and no headroom is for them.
+    #[test]
+    fn locked_files_and_shared_memory_are_not_dropped() {
+        let at_peak = LifeSample { anonymous: 100, ..LifeSample::default() };
+        let at_charge_peak = LifeSample { shared: 20, locked_files: 300, ..at_peak };
+        let life = LifeFigures { at_peak, at_charge_peak, peak_resident: 450, ..LifeFigures::default() };
+        assert_eq!(droppable_files(&life), 30);
+        assert_eq!(droppable_files(&LifeFigures { peak_resident: 410, ..life }), 0);
     }
 
     /// As of churn: half of a million faults a second, each reported to the recorder.

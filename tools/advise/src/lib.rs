@@ -12,6 +12,7 @@
 //! - `change`: what a setting changes, paired within each recording.
 //! - `verdict`: which setting is worth trying.
 //! - `limits`: memory limits: their replays, and how much memory is enough.
+//! - `host`: what is known of the host that the advice is for.
 //! - `predict`: the replays.
 //! - `compare`: each technique off and on.
 //! - `validate`: the program itself under the settings.
@@ -21,6 +22,7 @@ mod compare;
 mod figures;
 mod forks;
 mod heat;
+mod host;
 mod jobs;
 mod latency;
 mod limits;
@@ -34,6 +36,7 @@ pub use compare::{Comparison, Effect, Figure as ComparedFigure, Instructions, co
 pub use figures::{Near, ProcessRow, Range, Row, faults_by_size};
 pub use forks::ForkRow;
 pub use heat::{HEAT_COLUMNS, Heat, HeatBytes, HeatRun, touched_pages};
+pub use host::Host;
 pub use jobs::Progress;
 pub use latency::Latency;
 pub use limits::{

@@ -3,8 +3,9 @@
 use crate::change::{Change, Figures};
 use crate::figures::{Outcome, Range, Row, recorded_ns};
 use crate::heat::{HEAT_COLUMNS, Heat, touched_pages};
+use crate::host::Host;
 use crate::jobs::{Progress, in_parallel};
-use crate::limits::{Basis, LimitRow, LimitSetting, Limits, Need, Recorded, Trial, pressure};
+use crate::limits::{Basis, LimitRow, LimitSetting, LimitSwap, Limits, Need, Recorded, Trial, pressure};
 use crate::setting::{NEVER, Setting, grid};
 use crate::verdict::Verdict;
 use quire_arch::PAGE_SIZE;
@@ -306,8 +307,8 @@ fn need_of(outcomes: &[&Outcome]) -> Need {
     }
 }
 
-/// Replays the recordings in `files`, which are of one command, under each setting, so many at once. `costs`
-/// are this host's, if it was calibrated, for the estimate of time.
+/// Replays the recordings in `files`, which are of one command, under each setting, so many at once: advice
+/// for `host`.
 ///
 /// # Errors
 ///
@@ -315,9 +316,10 @@ fn need_of(outcomes: &[&Outcome]) -> Need {
 pub fn predict(
     files: &[PathBuf],
     at_once: usize,
-    costs: Option<&Costs>,
+    host: &Host,
     progress: Progress<'_>,
 ) -> Result<Prediction, AdviseError> {
+    let costs = host.costs.as_ref();
     let (replays, headers) = open(files)?;
     let header = headers.first().ok_or(AdviseError::Nothing)?;
     let settings = grid(header);
@@ -325,7 +327,7 @@ pub fn predict(
     let measured = kernel_costs(costs);
     let kernel = measured.unwrap_or_default();
     let jobs = jobs(&settings, for_settings, kernel);
-    let trial = trial(&replays, &headers, &settings[0], at_once, kernel);
+    let trial = trial(&replays, &headers, &settings[0], at_once, kernel, host.lacking(header));
     let all = jobs.len() + trial.most_replays();
     let outcomes = in_parallel(&jobs, at_once, &|done, _| progress(done, all), |job| {
         match replay(job, &replays[job.recording], &settings[job.setting]) {
@@ -404,12 +406,8 @@ pub fn predict(
     });
     let wastes = wastes.collect::<Result<_, AdviseError>>()?;
     let (_, now) = &rows[0];
-    let basis = Basis {
-        need: need_of(&under(0)),
-        // Pages of shared memory are among those of files in a replay.
-        files: (now.peak_resident.median - now.peak_anonymous.median - now.shared.median).max(0.0) as u64,
-        seconds: own_seconds,
-    };
+    let basis =
+        Basis { need: need_of(&under(0)), files: now.droppable_files.median as u64, seconds: own_seconds };
     let mut limits = match unreliable {
         Some(_) => Limits::default(),
         None => trial.run(basis, &|done, _| progress(jobs.len() + done, all))?,
@@ -529,7 +527,7 @@ pub fn predict_beside(
     let header = headers.first().ok_or(AdviseError::Nothing)?;
     let present = present(header);
     // What the kernel keeps is part of what was measured.
-    trial(&replays, &headers, &present, at_once, KernelCosts::default()).beside(limit, beside)
+    trial(&replays, &headers, &present, at_once, KernelCosts::default(), Vec::new()).beside(limit, beside)
 }
 
 /// The places of the recordings that are best for all but limits: those of a program that was not slowed by
@@ -552,6 +550,7 @@ fn trial<'a>(
     present: &Setting,
     at_once: usize,
     kernel: KernelCosts,
+    lacking: Vec<(LimitSwap, String)>,
 ) -> Trial<'a> {
     let all = replays.iter().zip(headers).map(|(replay, header)| Recorded {
         replay,
@@ -562,6 +561,7 @@ fn trial<'a>(
     Trial {
         recordings: if pressed.is_empty() { plain } else { pressed },
         options: options(present, None, kernel),
+        lacking,
         phases: phases(present),
         at_once,
     }

@@ -2,7 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
-use quire_advise::{LimitSetting, LimitSwap, Prediction, predict};
+use quire_advise::{Host, LimitSetting, LimitSwap, Limits, Prediction, predict};
+use quire_measure::SwapSupport;
 use quire_trace::event::{
     Access, Call, CallDetail, Compressibility, Event, EventKind, ExecImage, ExitStatus, Fault, Lost,
     LostCause, Mode, Outcome, TaskId,
@@ -96,7 +97,7 @@ impl Invented {
     }
 
     fn predict(&self) -> Prediction {
-        predict(std::slice::from_ref(&self.0), 2, None, &|_, _| {}).unwrap()
+        predict(std::slice::from_ref(&self.0), 2, &Host::default(), &|_, _| {}).unwrap()
     }
 }
 
@@ -130,6 +131,48 @@ fn major_faults_are_those_of_the_pages_that_went_out() {
         assert_eq!(ratio.is_some(), matches!(setting.swap, LimitSwap::Zram | LimitSwap::Zswap));
         assert!(ratio.is_none_or(|ratio| (0.25..0.3).contains(&ratio)), "{figures:?}");
     }
+}
+
+/// What cannot be set up is not predicted, and no command for it is told. A recording of another kernel is of a
+/// host of which nothing is known.
+#[test]
+fn swap_that_the_host_cannot_set_up_is_left_out() {
+    let recording = Invented::new("lacking", UseSource::Exact);
+    let kernel = TraceReader::open(&recording.0).unwrap().header().kernel.clone();
+    let root = tempfile::tempdir().unwrap();
+    let write = |file: &str, text: &str| {
+        let path = root.path().join(file);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    };
+    let advised = || {
+        let host = Host { swaps: Some(SwapSupport::at(root.path())), ..Host::default() };
+        predict(std::slice::from_ref(&recording.0), 2, &host, &|_, _| {}).unwrap().limits
+    };
+    let kinds = |limits: &Limits| {
+        let mut kinds: Vec<LimitSwap> = limits.all().map(|(setting, _)| setting.swap).collect();
+        kinds.sort();
+        kinds.dedup();
+        kinds
+    };
+    write("proc/sys/kernel/osrelease", &format!("{kernel}\n"));
+    // Neither zram nor zswap.
+    let limits = advised();
+    assert_eq!((kinds(&limits), limits.rows.len()), (vec![LimitSwap::Disk], 3));
+    assert_eq!(limits.lacking.len(), 3, "{:?}", limits.lacking);
+    let means: Vec<_> = limits.enough.unwrap().means().iter().map(|means| means.name).collect();
+    assert_eq!(means, ["disk", "systemd", "cgroup_v2", "cgroup_v1"]);
+    // Both, but zswap without lz4 and zram without zstd.
+    write("sys/module/zswap/parameters/compressor", "lzo\n");
+    write("sys/class/zram-control/hot_remove", "");
+    write("sys/block/zram0/comp_algorithm", "[lzo] lz4\n");
+    let limits = advised();
+    assert_eq!(kinds(&limits), [LimitSwap::Zram, LimitSwap::Disk]);
+    let lacking: Vec<&str> = limits.lacking.iter().map(|(_, why)| why.as_str()).collect();
+    assert_eq!(lacking, ["zram has no zstd here, but lzo, lz4", "this kernel has no lz4 for zswap"]);
+    write("proc/sys/kernel/osrelease", "another\n");
+    let limits = advised();
+    assert!(limits.lacking.is_empty() && limits.rows.len() == 12, "{:?}", limits.lacking);
 }
 
 /// A lost page fault is a use that no replay makes.
@@ -209,7 +252,7 @@ fn a_limit_is_predicted_from_recordings_that_were_shown_about_that() {
     let shown = Invented::made("shown", UseSource::Exact, Some(490 * PAGE), 200);
     for files in [[&free, &shown], [&shown, &free]] {
         let files = files.map(|file| file.0.clone());
-        let found = predict(&files, 2, None, &|_, _| {}).unwrap();
+        let found = predict(&files, 2, &Host::default(), &|_, _| {}).unwrap();
         let limits = &found.limits;
         assert!(limits.shown && limits.need.anonymous == (OLD + NEW) * PAGE, "{limits:?}");
         let faults = |percent| {
@@ -227,7 +270,7 @@ fn a_limit_is_predicted_from_recordings_that_were_shown_about_that() {
         let lowest = limits.curve.iter().rev().find_map(|(_, row)| row.figures).unwrap();
         assert!(lowest.major_faults.median <= OLD as f64 && limits.curve.len() > 3, "{:?}", limits.curve);
     }
-    let alone = predict(std::slice::from_ref(&shown.0), 2, None, &|_, _| {}).unwrap();
+    let alone = predict(std::slice::from_ref(&shown.0), 2, &Host::default(), &|_, _| {}).unwrap();
     assert!(alone.limits.shown && alone.limits.need.anonymous == (OLD + 200) * PAGE, "{:?}", alone.limits);
 }
 

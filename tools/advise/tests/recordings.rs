@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
-use quire_advise::{AdviseError, Measure, predict};
+use quire_advise::{AdviseError, Host, Measure, predict};
 use quire_trace::event::{
     Access, Call, CallDetail, Event, EventKind, ExecImage, ExitStatus, Fault, Mode, Outcome, TaskId,
 };
@@ -52,7 +52,7 @@ fn the_order_of_recordings_changes_nothing() {
     let [a, b, c] = [file("a", 2048, 30), file("b", 8192, 20), file("c", 4096, 10)];
     let told = |files: &[&PathBuf]| {
         let files: Vec<PathBuf> = files.iter().copied().cloned().collect();
-        predict(&files, 2, None, &|_, _| {}).unwrap()
+        predict(&files, 2, &Host::default(), &|_, _| {}).unwrap()
     };
     let (one, other) = (told(&[&a, &b, &c]), told(&[&c, &b, &a]));
     assert_eq!(format!("{one:?}"), format!("{other:?}"));
@@ -69,7 +69,7 @@ fn recordings_made_under_different_settings_are_refused_in_either_order() {
     let folder = TempDir::new().unwrap();
     let one = invented(&folder, "one", 512, 1, "madvise");
     let other = invented(&folder, "other", 512, 2, "always");
-    let refusal = |files: &[PathBuf]| match predict(files, 2, None, &|_, _| {}) {
+    let refusal = |files: &[PathBuf]| match predict(files, 2, &Host::default(), &|_, _| {}) {
         Err(error @ AdviseError::OtherSettings(..)) => error.to_string(),
         found => panic!("{found:?}"),
     };

@@ -27,7 +27,9 @@ pub use calibrate::{Cost, Costs, FaultCost, ForkCost, KernelMemory, calibrate};
 pub use counters::{HostCounters, folio_sizes};
 pub use error::MeasureError;
 pub use guard::Guard;
-pub use limit::{CgroupRoot, CgroupVersion, Charge, HostSwap, LimitTruth, MemoryLimit, limit_files};
+pub use limit::{
+    CgroupRoot, CgroupVersion, Charge, HostSwap, LimitTruth, MemoryLimit, SwapSupport, limit_files,
+};
 pub use run::measure;
 pub use settings::{HostSettings, HugeSettings};
 pub use swap::{Compressed, Swap, SwapKind, SwapPages, SwapTruth};

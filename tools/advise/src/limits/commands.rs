@@ -19,6 +19,10 @@ const V1: &str = "/sys/fs/cgroup/memory/GROUP";
 const ZSWAP: &str = "/sys/module/zswap/parameters";
 const GENERATOR: &str = "/run/systemd/zram-generator.conf.d";
 const SWAP_FILE: &str = "/swapfile.XXXXXX";
+/// Linux fills the swap of the highest priority first. What one program's limit was priced with is not to wait
+/// until the file of another one is full, so zram comes first, and files before other swap of the host.
+const ZRAM_PRIORITY: u16 = 32767;
+const FILE_PRIORITY: u16 = ZRAM_PRIORITY - 1;
 
 /// Lines of a shell.
 fn lines<const N: usize>(lines: [&str; N]) -> Vec<String> {
@@ -111,7 +115,8 @@ fn zram(size: u64, algorithm: &str) -> Vec<Means> {
                 "modprobe zram; n=$(cat /sys/class/zram-control/hot_add)",
                 &format!("mkdir -p {GENERATOR}"),
                 &format!(
-                    "printf '[zram%s]\\nzram-size = {size}\\ncompression-algorithm = {algorithm}\\n' $n > {GENERATOR}/limit-$n.conf"
+                    "printf '[zram%s]\\nzram-size = {size}\\ncompression-algorithm = {algorithm}\\nswap-priority = {ZRAM_PRIORITY}\\n' \
+                     $n > {GENERATOR}/limit-$n.conf"
                 ),
                 "systemctl daemon-reload",
                 "systemctl start systemd-zram-setup@zram$n.service",
@@ -127,7 +132,7 @@ fn zram(size: u64, algorithm: &str) -> Vec<Means> {
             apply: lines([
                 &format!("modprobe zram; dev=$(zramctl --find --algorithm {algorithm} --size {size}M)"),
                 "mkswap $dev",
-                "swapon --priority 100 $dev",
+                &format!("swapon --priority {ZRAM_PRIORITY} $dev"),
             ]),
             undo: lines(["swapoff ${dev:?}", "zramctl --reset ${dev:?}"]),
         },
@@ -140,7 +145,7 @@ fn disk(size: u64) -> Means {
         name: "disk",
         // One command: what follows one that fails does nothing.
         apply: lines([&format!(
-            "swap=$(mktemp {SWAP_FILE}) && fallocate -l {size}M $swap && mkswap $swap && swapon --priority 32767 $swap"
+            "swap=$(mktemp {SWAP_FILE}) && fallocate -l {size}M $swap && mkswap $swap && swapon --priority {FILE_PRIORITY} $swap"
         )]),
         // Linux removes no file that it swaps to, and one that it could not swap to is to go, too.
         undo: lines(["swapoff ${swap:?}; rm ${swap:?}"]),
@@ -188,6 +193,28 @@ mod tests {
                 .any(|line| line.ends_with("echo Y > /sys/module/zswap/parameters/enabled"))
         );
         assert!(!lines(LimitSwap::Disk).iter().any(|line| line.contains("zswap")));
+    }
+
+    /// Another program's limit may have been set up with the other kind.
+    #[test]
+    fn zram_is_used_before_files_and_both_before_what_there_is() {
+        let priority = |swap| -> Vec<i32> {
+            let lines = enough(swap).swap_means().into_iter().flat_map(|means| means.apply);
+            let after = |line: &str, word: &str| {
+                let (_, rest) = line.split_once(word)?;
+                let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+                digits.parse().ok()
+            };
+            let of = |line: String| after(&line, "--priority ").or_else(|| after(&line, "swap-priority = "));
+            lines.filter_map(of).collect()
+        };
+        let [zram, zstd, zswap, disk] = LimitSwap::ALL.map(priority);
+        assert_eq!((zram.len(), zswap.len(), disk.len()), (2, 1, 1));
+        assert!(
+            zram == zstd && zram[0] == zram[1] && zram[0] > disk[0] && zswap == disk,
+            "{zram:?} {disk:?}"
+        );
+        assert!(zram[0] <= 32767 && disk[0] > 100, "the most there is; what zram has by default");
     }
 
     /// What is over a limit and has no swap is killed.

@@ -53,6 +53,8 @@ pub struct Limits {
     /// In some of them the program was shown a limit, as programs that read their limit need: each limit is
     /// predicted from those whose limit is nearest to it.
     pub shown: bool,
+    /// The kinds of swap that the host cannot set up, each with the reason: no limit is tried with them.
+    pub lacking: Vec<(LimitSwap, String)>,
     /// What the program needs: limits are shares of its anonymous memory, with what stays beside that.
     pub need: Need,
     /// Each limit with each kind of swap, of all recordings.
@@ -112,6 +114,8 @@ pub(crate) struct Trial<'a> {
     pub(crate) recordings: Vec<Recorded<'a>>,
     /// How they are replayed under the present setting.
     pub(crate) options: ReplayOptions,
+    /// The kinds of swap that the host cannot set up, each with the reason.
+    pub(crate) lacking: Vec<(LimitSwap, String)>,
     /// When khugepaged looks first: the recordings take turns.
     pub(crate) phases: Vec<Option<Duration>>,
     pub(crate) at_once: usize,
@@ -175,6 +179,12 @@ impl Tried<'_> {
 }
 
 impl Trial<'_> {
+    /// The kinds of swap that the host can set up. A disk is one in any case.
+    fn swaps(&self) -> Vec<LimitSwap> {
+        let is_there = |swap: &LimitSwap| self.lacking.iter().all(|(lacking, _)| lacking != swap);
+        LimitSwap::ALL.into_iter().filter(is_there).collect()
+    }
+
     /// How many replays it will be at most.
     pub(crate) fn most_replays(&self) -> usize {
         let percents = setting::PERCENTS.len() * self.recordings.len();
@@ -224,7 +234,8 @@ impl Trial<'_> {
         let is_known =
             |setting: &LimitSetting| knows_from.is_some_and(|least| setting.resident_anonymous() >= least);
         let need = basis.need;
-        let settings = grid(need);
+        let swaps = self.swaps();
+        let settings = grid(need, &swaps);
         let job = |(setting, recording): (&LimitSetting, usize)| {
             Job::new(recording, setting.percent, is_known(setting).then_some(setting.swap))
         };
@@ -232,13 +243,13 @@ impl Trial<'_> {
         let each =
             settings.iter().flat_map(|setting| serving(setting).into_iter().map(move |it| (setting, it)));
         let mut jobs: Vec<Job> = each.map(job).collect();
-        // No curve is below what the recordings tell. Most programs fit there, and most have zram as the
-        // best.
+        // No curve is below what the recordings tell. Most programs fit there, and most have the first kind of
+        // swap as the best.
         let least = knows_from.map(|least| (least * 100).div_ceil(need.anonymous.max(1)) as u32);
         let ends: Vec<u32> = least.iter().flat_map(|&least| ENDS.map(|end| end.max(least))).collect();
         let ends: Vec<u32> = ends.into_iter().filter(|&end| end <= 100).collect();
         let middle = |percent| self.middle(percent, need);
-        jobs.extend(ends.first().map(|&end| Job::new(middle(end), end, Some(LimitSwap::Zram))));
+        jobs.extend(ends.first().map(|&end| Job::new(middle(end), end, swaps.first().copied())));
         let mut tried = Tried { trial: self, need, outcomes: BTreeMap::new(), progress };
         tried.all(jobs)?;
 
@@ -251,6 +262,7 @@ impl Trial<'_> {
             known: knows_from.is_some(),
             recordings: self.recordings.len(),
             shown: self.recordings.iter().any(|recorded| recorded.shown.is_some()),
+            lacking: self.lacking.clone(),
             need,
             rows,
             ..Limits::default()

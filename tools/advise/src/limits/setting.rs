@@ -31,10 +31,14 @@ impl LimitSwap {
         }
     }
 
-    /// Whether it keeps pages compressed.
+    /// What compresses its pages; none if they are kept as they are.
     #[must_use]
-    pub fn compresses(self) -> bool {
-        self != Self::Disk
+    pub fn compressor(self) -> Option<&'static str> {
+        match self {
+            Self::Zram | Self::Zswap => Some("lz4"),
+            Self::ZramZstd => Some("zstd"),
+            Self::Disk => None,
+        }
     }
 
     /// Whether predictions with it were validated against Linux.
@@ -140,9 +144,9 @@ impl LimitSetting {
     }
 }
 
-/// The limits that are tried for a program that needs so much: each with each kind of swap.
-pub(super) fn grid(need: Need) -> Vec<LimitSetting> {
-    let with = |percent| LimitSwap::ALL.map(|swap| LimitSetting::new(need, percent, swap));
+/// The limits that are tried for a program that needs so much: each with each of these kinds of swap.
+pub(super) fn grid(need: Need, swaps: &[LimitSwap]) -> Vec<LimitSetting> {
+    let with = |percent| swaps.iter().map(move |&swap| LimitSetting::new(need, percent, swap));
     PERCENTS.into_iter().flat_map(with).collect()
 }
 
@@ -166,7 +170,8 @@ mod tests {
 
     #[test]
     fn each_limit_has_each_swap() {
-        let names: Vec<String> = grid(need(100 << 20, 0)).iter().map(LimitSetting::name).collect();
+        let names: Vec<String> =
+            grid(need(100 << 20, 0), &LimitSwap::ALL).iter().map(LimitSetting::name).collect();
         assert_eq!(names.len(), 12);
         for name in [
             "limit=90%,swap=disk",
@@ -176,7 +181,8 @@ mod tests {
         ] {
             assert!(names.iter().any(|found| found == name), "{name}");
         }
-        let bytes: Vec<u64> = grid(need(1000 << 12, 0)).iter().map(|limit| limit.bytes >> 12).collect();
+        let bytes: Vec<u64> =
+            grid(need(1000 << 12, 0), &LimitSwap::ALL).iter().map(|limit| limit.bytes >> 12).collect();
         assert_eq!(bytes, [900, 750, 500].map(|pages| [pages; 4]).concat());
         assert_eq!(LimitSetting::new(need(4097, 0), 90, LimitSwap::Disk).bytes, 4096, "whole pages");
     }

@@ -9,9 +9,10 @@ use crate::exit::Failure;
 use crate::output::{advice, progress::Bar, say_json, spark::may_draw, warn};
 use crate::pictures::{self, Report};
 use quire_advise::{
-    LimitValidation, Prediction, Program, Validation, heat, predict, predict_beside, run_within, validate,
+    Host, LimitValidation, Prediction, Program, Validation, heat, predict, predict_beside, run_within,
+    validate,
 };
-use quire_measure::{Costs, HostSettings, MeasureError};
+use quire_measure::{Costs, HostSettings, MeasureError, SwapSupport};
 use quire_trace::format::TraceReader;
 use quire_trace::strip::is_stripped;
 use std::ffi::OsString;
@@ -42,7 +43,8 @@ pub(crate) fn run(arguments: &AdviseArguments) -> Result<ExitCode, Failure> {
             recordings.record_under_pressure(arguments, wall)?;
         }
     }
-    let prediction = with_progress(&recordings.files, arguments.jobs, Costs::kept().as_ref())?;
+    let host = Host { costs: Costs::kept(), swaps: Some(SwapSupport::default()) };
+    let prediction = with_progress(&recordings.files, arguments.jobs, &host)?;
     if !arguments.json {
         advice::print(&prediction, may_draw(arguments.plain));
     }
@@ -147,14 +149,14 @@ fn run_within_limit(
     }
 }
 
-/// Predicts, with progress on a terminal. `costs` are this host's, if it was calibrated.
+/// Predicts, with progress on a terminal: advice for this host.
 pub(crate) fn with_progress(
     files: &[PathBuf],
     jobs: Option<usize>,
-    costs: Option<&Costs>,
+    host: &Host,
 ) -> Result<Prediction, Failure> {
     let bar = Bar::new("advise", "replays");
-    let prediction = predict(files, at_once(jobs), costs, &|done, total| {
+    let prediction = predict(files, at_once(jobs), host, &|done, total| {
         bar.set(done as u64, total as u64);
     });
     bar.finish();

@@ -4,6 +4,7 @@ use super::bundled::{in_folder, unpack};
 use super::{advise, compare};
 use crate::exit::{FOUND_FAILURE, Failure};
 use crate::output::{advice, say, techniques};
+use quire_advise::Host;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -38,7 +39,8 @@ pub(crate) fn run() -> Result<ExitCode, Failure> {
             if unpacked.is_none() { format!(", by quire advise {FOLDER}/{name}") } else { String::new() };
         say(format_args!("\nWhat settings of huge pages would do for one of them{by}:"));
         // The same on each host.
-        advice::print_short(&advise::with_progress(std::slice::from_ref(file), None, None)?);
+        let host = Host::default();
+        advice::print_short(&advise::with_progress(std::slice::from_ref(file), None, &host)?);
     }
     say("\nGo on with a program of your own:");
     say("  quire advise -- python3 -c 'x = list(range(1000000))'   what settings would do for it");

@@ -586,6 +586,7 @@ pub(crate) fn objects(
         "fewest_faults": gain(prediction.verdict.fewest_faults.as_ref()),
         "most_memory": gain(prediction.verdict.most_memory.as_ref()),
         "enough_memory": advice_limits::enough(&prediction.limits),
+        "swaps_left_out": advice_limits::swaps_left_out(&prediction.limits),
     }));
     objects
 }

@@ -1,11 +1,9 @@
 //! What `quire advise` prints about memory limits.
 
 use super::advice::{count, put, put_measured, size};
-use super::say;
+use super::{say, say_wrapped};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
-use quire_advise::{
-    Enough, LimitRow, LimitSetting, LimitSwap, LimitValidation, Limits, Means, Priced, Range,
-};
+use quire_advise::{Enough, LimitRow, LimitSetting, LimitValidation, Limits, Means, Priced, Range};
 use serde_json::{Map, Value, json};
 
 /// A share of the time as a percentage: with a digit after the point where it is small.
@@ -30,10 +28,13 @@ pub(super) fn print(limits: &Limits, seconds: Range) {
     };
     say(format_args!(
         "\nMemory limits,{of} in percent of {} (the peak of anonymous memory of all\nprocesses) and {} beside it, \
-         which stays (shared memory, page tables and\nwhat else the kernel keeps); files come on top:",
+         which stays (shared memory, page tables and\nwhat else the kernel keeps, locked files); other files come on top:",
         size(limits.need.anonymous as f64),
         size(limits.need.stays as f64)
     ));
+    if let Some(line) = left_out(limits) {
+        say_wrapped(&line);
+    }
     if limits.shown {
         say("The program reads its memory limit: each row is from recordings in which it read about \
              that one.");
@@ -50,9 +51,18 @@ pub(super) fn print(limits: &Limits, seconds: Range) {
     say("");
 }
 
+/// The kinds of swap that no limit was tried with.
+fn left_out(limits: &Limits) -> Option<String> {
+    let kinds = limits.lacking.iter().map(|(swap, why)| format!("{} ({why})", swap.name()));
+    let kinds: Vec<String> = kinds.collect();
+    let told = || format!("Left out, since this host cannot set it up: {}.", kinds.join("; "));
+    (!kinds.is_empty()).then(told)
+}
+
 /// A line a limit: with which swap the program fits.
 fn print_fits(limits: &Limits) {
-    for (setting, _) in limits.rows.iter().filter(|(setting, _)| setting.swap == LimitSwap::ALL[0]) {
+    let first = limits.rows.first().map(|(setting, _)| setting.swap);
+    for (setting, _) in limits.rows.iter().filter(|(setting, _)| Some(setting.swap) == first) {
         let mine = limits.rows.iter().filter(|(other, _)| other.percent == setting.percent);
         let (fitting, not): (Vec<_>, Vec<_>) = mine.partition(|(_, row)| row.fits());
         let names = |rows: &[&(LimitSetting, LimitRow)]| {
@@ -174,20 +184,23 @@ pub(super) fn verdict(limits: &Limits) -> Vec<String> {
         lines.push(format!("No MemoryHigh or MemoryMax is told: {why}."));
         return lines;
     }
+    let pool = if enough.pool > 0 {
+        format!(
+            " Of both, {} are for the pool of zswap, which version 2 of cgroups charges to the program.",
+            size(enough.pool as f64)
+        )
+    } else {
+        String::new()
+    };
     lines.push(format!(
-        "Set {} with headroom for files and what the kernel keeps for it, and kill it above {} only. First the \
-         swap, by one of its lines, then the limit: what is over it and has no swap is killed. Undo the limit \
-         first, in the same shell. A reboot undoes all but a swap file. Its group must be allowed to swap \
-         (memory.swap.max, or memory.memsw.limit_in_bytes and memory.swappiness):",
+        "Set {} with headroom for files and what the kernel keeps for it, and kill it above {} only.{pool} First \
+         the swap, by one of its lines, then the limit: what is over it and has no swap is killed. Swap is the \
+         host's: other programs fill it, too. Undo the limit first, in the same shell. A reboot undoes all but a \
+         swap file. Its group must be allowed to swap (memory.swap.max, or memory.memsw.limit_in_bytes and \
+         memory.swappiness):",
         size(enough.high as f64),
         size(enough.max as f64)
     ));
-    if enough.pool > 0 {
-        lines.push(format!(
-            "Of both, {} are for the pool of zswap, which version 2 of cgroups charges to the program.",
-            size(enough.pool as f64)
-        ));
-    }
     for means in enough.means() {
         lines.extend(commands(&means));
     }
@@ -293,6 +306,11 @@ pub(super) fn print_ends(validation: &LimitValidation, runs: u16) {
     }
 }
 
+/// The kinds of swap that no limit was tried with, and why not.
+pub(super) fn swaps_left_out(limits: &Limits) -> Vec<Value> {
+    limits.lacking.iter().map(|(swap, why)| json!({ "swap": swap.name(), "why": why })).collect()
+}
+
 /// The verdict's object of what is enough.
 pub(super) fn enough(limits: &Limits) -> Value {
     let Some(Enough { least, smaller, high, max, pool, swap_bytes }) = &limits.enough else {
@@ -327,7 +345,7 @@ pub(super) fn enough(limits: &Limits) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use quire_advise::{LimitFigures, Need};
+    use quire_advise::{LimitFigures, LimitSwap, Need};
 
     fn of(rows: &[LimitRow]) -> Limits {
         let setting =
@@ -337,6 +355,37 @@ mod tests {
             rows: rows.iter().map(|row| (setting, row.clone())).collect(),
             ..Limits::default()
         }
+    }
+
+    /// A colon announces commands: nothing stands between.
+    #[test]
+    fn the_commands_follow_what_announces_them() {
+        let (zswap, zram) = (LimitSwap::Zswap, LimitSwap::Zram);
+        for (swap, pool) in [(zswap, 20 << 20), (zram, 0)] {
+            let setting = LimitSetting { percent: 50, bytes: 1 << 20, need: Need::default(), swap };
+            let least = Priced {
+                setting,
+                major_faults: 0.0,
+                share: Range::default(),
+                once_seconds: 0.0,
+                may_be_killed: false,
+            };
+            let (high, max) = (30 << 20, 40 << 20);
+            let enough = Enough { least, smaller: Vec::new(), high, max, pool, swap_bytes: 64 << 20 };
+            let lines = verdict(&Limits { enough: Some(enough), ..of(&[LimitRow::default()]) });
+            let colon = lines.iter().position(|line| line.ends_with(':')).expect("commands");
+            assert!(lines[colon + 1..].iter().all(|line| line.starts_with(' ')), "{lines:?}");
+            assert_eq!(lines[colon].contains("20.0 MiB are for the pool"), pool > 0, "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn what_the_host_lacks_is_told_in_one_line() {
+        assert_eq!(left_out(&Limits::default()), None);
+        let lacking =
+            vec![(LimitSwap::ZramZstd, "no zstd".to_owned()), (LimitSwap::Zswap, "no zswap".to_owned())];
+        let line = left_out(&Limits { lacking, ..Limits::default() }).unwrap();
+        assert!(line.ends_with(": zram-zstd (no zstd); zswap-lz4 (no zswap)."), "{line}");
     }
 
     #[test]

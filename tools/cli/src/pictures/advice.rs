@@ -128,9 +128,11 @@ fn major_faults(prediction: &Prediction, limited: Option<&LimitValidation>) -> O
         let figure = found.figures.iter().find(|figure| figure.name == "major_faults")?;
         Some((found.setting, figure.measured.median))
     });
+    let is_tried = |swap: &LimitSwap| limits.rows.iter().any(|(setting, _)| setting.swap == *swap);
+    let swaps: Vec<LimitSwap> = LimitSwap::ALL.into_iter().filter(is_tried).collect();
     // A row a limit in bytes: the curve, then a column a kind of swap, then what was measured.
     let mut by_limit: BTreeMap<u64, Vec<Option<f64>>> = BTreeMap::new();
-    let width = 1 + LimitSwap::ALL.len() + usize::from(measured.is_some());
+    let width = 1 + swaps.len() + usize::from(measured.is_some());
     let mut put = |setting: &LimitSetting, column: usize, value: Option<f64>| {
         by_limit.entry(setting.bytes).or_insert_with(|| vec![None; width])[column] = value;
     };
@@ -138,8 +140,7 @@ fn major_faults(prediction: &Prediction, limited: Option<&LimitValidation>) -> O
         put(setting, 0, row.figures.map(|figures| figures.major_faults.median));
     }
     for (setting, row) in &limits.rows {
-        let column =
-            LimitSwap::ALL.iter().position(|swap| *swap == setting.swap).map_or(1, |place| place + 1);
+        let column = swaps.iter().position(|swap| *swap == setting.swap).map_or(1, |place| place + 1);
         put(setting, column, row.figures.map(|figures| figures.major_faults.median));
     }
     if let Some((setting, value)) = measured {
@@ -149,10 +150,10 @@ fn major_faults(prediction: &Prediction, limited: Option<&LimitValidation>) -> O
         Column::new("memory limit", Unit::Bytes),
         Column::new(format!("predicted curve, {}", best.name()), Unit::Count),
     ];
-    columns
-        .extend(LimitSwap::ALL.map(|swap| Column::new(format!("predicted, {}", swap.name()), Unit::Count)));
+    let predicted = swaps.iter().map(|swap| Column::new(format!("predicted, {}", swap.name()), Unit::Count));
+    columns.extend(predicted);
     let mut marks = vec![Mark::Line];
-    marks.extend(LimitSwap::ALL.map(|_| Mark::Points));
+    marks.extend(swaps.iter().map(|_| Mark::Points));
     if let Some((setting, _)) = measured {
         columns.push(Column::new(format!("measured, {}", setting.swap.name()), Unit::Count));
         marks.push(Mark::Measured);

@@ -7,6 +7,7 @@
 mod files;
 mod group;
 mod host_swap;
+mod support;
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -24,6 +25,7 @@ pub use files::limit_files;
 pub use group::{CgroupRoot, CgroupVersion};
 pub(crate) use group::{Group, field};
 pub use host_swap::HostSwap;
+pub use support::SwapSupport;
 
 const SETUP: &str = include_str!("setup.sh");
 /// Locked by the measurement that limits memory. It lists what is to be removed.
