@@ -26,7 +26,7 @@ use crate::format::{Pressure, TraceHeader, UseSource};
 use block::{Demand, WAYS};
 use budget::Budget;
 use layers::Layers;
-use layout::{Advice, Kind, pages_of};
+use layout::{Advice, Kind, USER_END, pages_of};
 use quire_host::host_memory_available;
 use quire_mm::{space::Overcommit, thp::HugePolicy};
 use space::Image;
@@ -372,14 +372,21 @@ impl Needs {
     fn exec(&mut self, task: TaskId, recorded: &ExecImage) {
         let mut image = Image::new();
         image.brk = recorded.brk.checked_next_multiple_of(4096).unwrap_or(0);
+        // As the replay installs them: what none can have, or lies over another, is left out with its pages.
+        let mut installed = Vec::new();
         for mapping in &recorded.mappings {
-            let kind = kind_of(mapping);
-            let len = mapping.end.saturating_sub(mapping.start);
-            image.layout.set(pages_of(mapping.start, len), kind);
+            let range = mapping.start..mapping.end;
+            let can_be = [range.start, range.end].iter().all(|place| place.is_multiple_of(4096))
+                && !range.is_empty()
+                && range.end <= USER_END;
+            if can_be && image.layout.within(range.clone()).next().is_none() {
+                image.layout.set(range, kind_of(mapping));
+                installed.push(mapping);
+            }
         }
         let mut left = super::image::MOST_RESIDENT;
         let (mut runs, mut named) = (0, 0_u64);
-        for run in recorded.mappings.iter().flat_map(super::image::resident_runs) {
+        for run in installed.iter().flat_map(|mapping| super::image::resident_runs(mapping)) {
             runs += 1;
             named = named.saturating_add(run.pages);
         }
@@ -389,7 +396,7 @@ impl Needs {
         if !ok {
             left = 0;
         }
-        for run in recorded.mappings.iter().flat_map(super::image::resident_runs) {
+        for run in installed.iter().flat_map(|mapping| super::image::resident_runs(mapping)) {
             let pages = run.pages.min(left);
             left -= pages;
             for page in 0..pages {

@@ -344,6 +344,19 @@ fn a_heap_and_a_stack_grow() {
     assert_eq!(needs.pages([0, 0]), 2560 + 5 + UPPER + 1 + 1 + UPPER);
 }
 
+/// A mapping that cannot be installed takes nothing from the one that was.
+#[test]
+fn mappings_over_another_are_left_out_with_their_pages() {
+    let run = |start| PageRun { start, pages: 10, file: false };
+    let mut mappings = data(8 * MIB);
+    mappings[0].resident = vec![run(START)];
+    for (start, end) in [(START - 4096, START + 16 * MIB), (START + 16 * MIB + 8, START + 17 * MIB)] {
+        let resident = vec![run(start), run(start + 16 * MIB)];
+        mappings.push(Mapping { start, end, write: false, resident, ..mappings[0].clone() });
+    }
+    assert_eq!(needs(mappings).pages([0, 0]), 10 + UPPER + 1);
+}
+
 #[test]
 fn claims_add_nothing() {
     let runs = [
