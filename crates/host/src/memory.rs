@@ -7,7 +7,7 @@ use crate::platform::{HostPlatform, Vcpu, VcpuError};
 use crate::program::ProgramSpace;
 use core::fmt;
 use quire_arch::paging::X86_64Level4;
-use quire_arch::{Access, PagingFormat, Pfn, Platform, VirtAddr};
+use quire_arch::{Access, CpuId, PagingFormat, Pfn, Platform, VirtAddr};
 use quire_frame::Kind;
 use quire_mm::{
     BuildError, Memory, MemoryConfig, Violation,
@@ -128,6 +128,11 @@ unsafe impl<F: PagingFormat> ProgramSpace for Space<'_, HostPlatform<F>> {
 
     fn activate(&self) {
         Space::activate(self, &self.platform().pin());
+    }
+
+    #[inline]
+    fn is_current(&self, cpu: CpuId) -> bool {
+        self.is_current_on(cpu)
     }
 
     #[inline]

@@ -10,7 +10,7 @@ use core::fmt;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 use quire_arch::paging::X86_64Level4;
-use quire_arch::{Access, PAGE_SIZE, PagingFormat, Pfn, VirtAddr};
+use quire_arch::{Access, CpuId, PAGE_SIZE, PagingFormat, Pfn, VirtAddr};
 
 /// The memory manager's side of a program: the space that its accesses go to.
 ///
@@ -21,7 +21,9 @@ use quire_arch::{Access, PAGE_SIZE, PagingFormat, Pfn, VirtAddr};
 /// - [`machine`](Self::machine) and [`root`](Self::root) are always the same, and there is the root of page
 ///   tables;
 /// - what the tables lead to is freed only after a shootdown that covers it has reached the CPUs on which the
-///   root was made current and no other since, and the tables at the root are not freed at all.
+///   root was made current and no other since, and the tables at the root are not freed at all;
+/// - [`is_current`](Self::is_current) is true only where the root was made current on the CPU for this space, by
+///   [`activate`](Self::activate), and no other since.
 pub unsafe trait ProgramSpace {
     /// Why a fault cannot be resolved (the signal that the program gets).
     type Error;
@@ -36,6 +38,14 @@ pub unsafe trait ProgramSpace {
     /// [`Platform::activate`](quire_arch::Platform::activate). Called before the first access, and again when
     /// another space was made current on the CPU meanwhile. Not pinned.
     fn activate(&self);
+
+    /// Whether `cpu`, which calls this, has run the space ever since it last became the current one there. A
+    /// program is spared [`activate`](Self::activate) then. False if that is not known.
+    #[inline]
+    fn is_current(&self, cpu: CpuId) -> bool {
+        let _ = cpu;
+        false
+    }
 
     /// Resolves a page fault at `addr`, so that the access can be tried again. Not pinned; may sleep.
     fn fault(&self, addr: VirtAddr, access: Access) -> Result<(), Self::Error>;
@@ -346,9 +356,14 @@ impl<S: ProgramSpace, F: PagingFormat> Guest<'_, S, F> {
 
     /// Makes the space current on the vCPU. Whatever the vCPU had before may be gone by now, so nothing is
     /// accessed unless it has the space's tables afterwards.
-    #[cold]
     fn activate(&mut self) -> Result<(), AccessError<S::Error>> {
         let Program { seat, space, activation, .. } = self.program;
+        // An earlier program of the space was the last one here.
+        let is_own = self.owner.root() == Some(space.root()) && space.machine() == seat.machine.id;
+        if is_own && space.is_current(self.owner.cpu().id) {
+            activation.set(self.owner.activations());
+            return Ok(());
+        }
         self.owner.leave_guest();
         if space.machine() != seat.machine.id {
             return Err(AccessError::NotCurrent);

@@ -66,6 +66,7 @@ impl CurrentSpaces {
     }
 
     /// Whether `cpu` runs `space`; only the CPU itself may rely on it.
+    #[inline]
     pub fn is_current(&self, cpu: CpuId, space: &SpaceTables) -> bool {
         self.slots.get(cpu).is_some_and(|slot| slot.is(NonNull::from(space)))
     }

@@ -123,6 +123,12 @@ impl ResidencyCounts {
         self.anonymous.fetch_sub(pages, Ordering::Relaxed);
     }
 
+    /// Pages of private memory at this moment.
+    #[inline]
+    pub fn anonymous(&self) -> u64 {
+        self.anonymous.load(Ordering::Relaxed)
+    }
+
     fn resident(&self) -> u64 {
         self.anonymous.load(Ordering::Relaxed) + self.file.load(Ordering::Relaxed)
     }

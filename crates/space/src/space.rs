@@ -47,7 +47,7 @@ use core::fmt;
 use core::ptr::NonNull;
 use quire_arch::Pin;
 use quire_arch::addr::page_align_up;
-use quire_arch::{Asid, PAGE_SIZE, Pfn, Platform, VirtAddr, VirtRange};
+use quire_arch::{Asid, CpuId, PAGE_SIZE, Pfn, Platform, VirtAddr, VirtRange};
 use quire_pagetable::SpaceId;
 use quire_pagetable::Tables;
 use quire_rmap::SpaceCore;
@@ -180,6 +180,13 @@ impl<'m, P: Platform> Space<'m, P> {
         });
     }
 
+    /// Whether `cpu` has run this space ever since it last became the current one there. Only the CPU itself may
+    /// rely on it.
+    #[inline]
+    pub fn is_current_on(&self, cpu: CpuId) -> bool {
+        self.spaces.current().is_current(cpu, &self.core().tables)
+    }
+
     /// The machine.
     pub fn platform(&self) -> &'m P {
         self.spaces.platform()
@@ -246,16 +253,29 @@ impl<'m, P: Platform> Space<'m, P> {
         core.usage.figures(core.vmas.len() as u64, &core.tables.residency)
     }
 
+    /// What [`figures`](Self::figures) has as `resident_anonymous`, for an embedder that asks at each touch.
+    #[inline]
+    pub fn resident_anonymous(&self) -> u64 {
+        self.core().tables.residency.anonymous() * PAGE_SIZE
+    }
+
     /// Calls `visit` with every mapping, lowest first, and with no lock held. As in Linux, mappings that
     /// change meanwhile are visited as they were before or as they are then, and what is mapped all the time
     /// is visited.
-    pub fn for_each_mapping(&self, mut visit: impl FnMut(Mapping)) {
-        let mut next = Some(VirtAddr(0));
+    pub fn for_each_mapping(&self, visit: impl FnMut(Mapping)) {
+        self.for_each_mapping_in(VirtAddr(0), VirtAddr(u64::MAX), visit);
+    }
+
+    /// The same of mappings that meet the addresses from `start` to `end`.
+    pub fn for_each_mapping_in(&self, start: VirtAddr, end: VirtAddr, mut visit: impl FnMut(Mapping)) {
+        let mut next = Some(start);
         while let Some(from) = next {
             let mut some = ArrayVec::<Mapping, MAPPINGS>::new();
             {
                 let mappings = self.core().read_mappings(self.spaces.platform());
-                some.extend(mappings.iter_from(from).take(MAPPINGS).map(|vma| Mapping::of(&vma.snapshot())));
+                let from_here =
+                    mappings.iter_from(from).take(MAPPINGS).map(|vma| Mapping::of(&vma.snapshot()));
+                some.extend(from_here.take_while(|mapping| mapping.range.start() < end));
             }
             next = some.last().filter(|_| some.is_full()).map(|last| last.range.end());
             some.into_iter().for_each(&mut visit);

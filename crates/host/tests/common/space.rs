@@ -70,6 +70,10 @@ unsafe impl<F: PagingFormat> ProgramSpace for HostSpace<'_, F> {
         ProgramSpace::activate(&self.space);
     }
 
+    fn is_current(&self, cpu: CpuId) -> bool {
+        ProgramSpace::is_current(&self.space, cpu)
+    }
+
     fn fault(&self, addr: VirtAddr, access: Access) -> Result<(), FaultError> {
         ProgramSpace::fault(&self.space, addr, access)
     }

@@ -67,3 +67,39 @@ fn a_thread_flushes_the_vcpu_of_its_own_guest() {
         assert_eq!(guest.read_u64(AT), Err(NOT_MAPPED));
     });
 }
+
+/// Hazard: a space has the root of one that is gone, whose programs were the last on a vCPU. It is taken for
+/// the one that the vCPU runs, and flushes of it do not reach the vCPU.
+#[test]
+fn a_vcpu_does_not_run_a_space_for_having_the_root_of_one_that_is_gone() {
+    let machine = machine(16, 2);
+    let [cpu, other] = [0, 1].map(|number| machine.vcpu(number).unwrap());
+    let mut same = 0;
+    for value in 0..8 {
+        let before = written(&machine, &cpu, 1);
+        let root = before.root();
+        drop(before);
+        let space = written(&machine, &cpu, value);
+        same += u32::from(space.root() == root);
+        assert_eq!(read(&cpu, &space, AT), value);
+        other.run(|| space.munmap(AT, PAGE)).unwrap();
+        assert_eq!(cpu.program(&*space).read_u64(AT), Err(NOT_MAPPED));
+    }
+    assert!(same > 0, "each had another root");
+}
+
+/// Programs of two spaces make an access each in turns, and each is of its own space.
+#[test]
+fn programs_that_take_turns_on_a_vcpu_see_their_own_spaces() {
+    let machine = machine(16, 1);
+    let cpu = machine.vcpu(0).unwrap();
+    let spaces = [1, 2].map(|value| written(&machine, &cpu, value));
+    for round in 0..6 {
+        for (space, value) in spaces.iter().zip(1..) {
+            // Once, and again when it is the current one.
+            for _ in 0..=round % 2 {
+                assert_eq!(read(&cpu, space, AT), value);
+            }
+        }
+    }
+}
