@@ -39,6 +39,11 @@ impl GroupLimit {
     /// Sets the limit by the current size of the tables and the pages of files, and by what is charged
     /// besides. Memory over it is reclaimed at the next charge. Returns the room for anonymous memory.
     pub(super) fn set(&self, memory: &Memory<HostPlatform>, extra: &ExtraCharge) -> u64 {
+        self.set_before(memory, extra, 0)
+    }
+
+    /// The same before a call that brings in so many bytes of files: Linux drops those that do not fit.
+    pub(super) fn set_before(&self, memory: &Memory<HostPlatform>, extra: &ExtraCharge, coming: u64) -> u64 {
         let (mut tables, mut spaces, mut mappings) = (0, 0, 0);
         memory.for_each_resident(|_, resident| {
             tables += resident.page_tables;
@@ -50,7 +55,7 @@ impl GroupLimit {
         let beside = self.beside.unwrap_or_else(|| tables + part(extra.kernel(spaces, mappings)));
         let stays = beside.saturating_add(part(extra.shared.saturating_add(extra.locked_files)));
         let room = self.bytes.saturating_sub(stays);
-        let bytes = room.saturating_add(files);
+        let bytes = room.saturating_add(files).saturating_add(coming);
         // The memcg exists as long as the machine, and is not the root.
         let _ = memory.memcgs().set(self.memcg, Limit::Max, Some(bytes));
         room

@@ -70,7 +70,16 @@ impl<'f, E: Borrow<Event>, I: Iterator<Item = Result<E, TraceError>>> Ahead<'f, 
     }
 
     /// The next event.
+    #[inline]
     pub(super) fn take(&mut self) -> Option<Result<E, TraceError>> {
+        if self.buffer.is_empty() && self.changes.is_empty() {
+            self.taken += 1;
+            return self.events.next();
+        }
+        self.take_known()
+    }
+
+    fn take_known(&mut self) -> Option<Result<E, TraceError>> {
         let event = match self.buffer.pop_front() {
             Some(event) => {
                 self.bytes -= bytes_of_item(&event);

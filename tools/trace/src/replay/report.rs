@@ -60,6 +60,22 @@ pub struct DoesNotFit {
     pub suffices: u64,
 }
 
+impl DoesNotFit {
+    /// What a replay without a limit lacked, without the options of `quire replay`, and in the same words
+    /// however much others left it of this host's memory.
+    #[must_use]
+    pub fn what_it_needs(&self) -> String {
+        let Self { event, pid, program, what, suffices, .. } = self;
+        if self.out_of_proportion {
+            return format!(
+                "the recording is out of proportion: at event {event} {program} ({pid}) is left ({what})"
+            );
+        }
+        let mebibytes = suffices.div_ceil(1 << 20);
+        format!("the program does not fit: it needs {mebibytes} MiB of RAM, more than this host has left")
+    }
+}
+
 impl fmt::Display for DoesNotFit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { event, pid, program, what, out_of_proportion, ram, limit, swap, held, suffices } = self;
@@ -206,5 +222,31 @@ impl ReplayReport {
     /// Events a second, without the audits.
     pub fn events_per_second(&self) -> f64 {
         self.events as f64 / (self.elapsed - self.auditing).as_secs_f64().max(1e-9)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_replay_needs_is_the_same_however_far_it_came() {
+        let finding = |event, ram| DoesNotFit {
+            event,
+            pid: 7,
+            program: "sp".into(),
+            what: "Write of 0x1000".to_owned(),
+            out_of_proportion: false,
+            ram,
+            limit: None,
+            swap: 0,
+            held: HeldMemory { anonymous: ram, ..HeldMemory::default() },
+            suffices: 18_100 << 20,
+        };
+        let [one, other] = [finding(5704, 9 << 30), finding(5511, 8 << 30)];
+        assert_eq!(one.what_it_needs(), other.what_it_needs());
+        assert!(one.what_it_needs().contains("needs 18100 MiB") && !one.what_it_needs().contains("--memory"));
+        let left = DoesNotFit { out_of_proportion: true, ..one };
+        assert!(left.what_it_needs().contains("event 5704") && !left.what_it_needs().contains("--memory"));
     }
 }

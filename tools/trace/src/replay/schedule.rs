@@ -20,9 +20,15 @@ impl Schedule {
         Self(vec![None; cpus])
     }
 
+    /// Whether `task` is on `cpu`.
+    #[inline]
+    pub(super) fn runs(&self, task: TaskId, cpu: usize) -> bool {
+        self.0[cpu] == Some(task)
+    }
+
     /// An event names `task` on `cpu`. Returns `None` if it was there already.
     pub(super) fn enter(&mut self, task: TaskId, cpu: usize) -> Option<Arrival> {
-        if self.0[cpu] == Some(task) {
+        if self.runs(task, cpu) {
             return None;
         }
         let left = self.leave(task);

@@ -65,8 +65,8 @@ struct Object {
 /// The shared memory of all programs.
 #[derive(Debug, Default)]
 pub(super) struct SharedMemory {
-    /// By the number of the address space; none of one that maps none.
-    spaces: HashMap<usize, Parts>,
+    /// By the number of the address space.
+    spaces: Vec<Parts>,
     /// Address spaces that lock what they map from now on (`MCL_FUTURE`).
     lock_new: HashSet<usize>,
     objects: Objects,
@@ -181,8 +181,15 @@ impl SharedMemory {
     }
 
     /// Address space number `number` touched `addr`.
+    #[inline]
     pub(super) fn touch(&mut self, number: usize, addr: u64) {
-        let Some(parts) = self.spaces.get(&number) else { return };
+        if self.spaces.get(number).is_some_and(|parts| !parts.is_empty()) {
+            self.touch_one_of_some(number, addr);
+        }
+    }
+
+    fn touch_one_of_some(&mut self, number: usize, addr: u64) {
+        let Some(parts) = self.spaces.get(number) else { return };
         let Some((start, part)) = parts.range(..=addr).next_back().filter(|(_, part)| addr < part.end) else {
             return;
         };
@@ -192,19 +199,19 @@ impl SharedMemory {
 
     /// The child has what the parent maps. Nothing is locked in it.
     pub(super) fn fork(&mut self, parent: usize, child: usize) {
-        if let Some(mut parts) = self.spaces.get(&parent).cloned() {
-            for part in parts.values_mut() {
-                self.objects.mapped(part.object);
-                part.locked = false;
-            }
-            self.spaces.insert(child, parts);
+        let Some(parts) = self.spaces.get(parent).filter(|parts| !parts.is_empty()) else { return };
+        let mut parts = parts.clone();
+        for part in parts.values_mut() {
+            self.objects.mapped(part.object);
+            part.locked = false;
         }
+        *self.parts_of(child) = parts;
     }
 
     /// The address space is gone.
     pub(super) fn leave(&mut self, number: usize) {
         self.lock_new.remove(&number);
-        let parts = self.spaces.remove(&number).unwrap_or_default();
+        let parts = self.spaces.get_mut(number).map(std::mem::take).unwrap_or_default();
         parts.values().for_each(|part| self.objects.unmapped(part.object));
     }
 
@@ -294,12 +301,19 @@ impl SharedMemory {
         known.size = known.size.max(size);
         self.objects.mapped(object);
         let part = Part { end: range.end, object, page, accessible, locked };
-        self.spaces.entry(number).or_default().insert(range.start, part);
+        self.parts_of(number).insert(range.start, part);
+    }
+
+    fn parts_of(&mut self, number: usize) -> &mut Parts {
+        if number >= self.spaces.len() {
+            self.spaces.resize_with(number + 1, Parts::new);
+        }
+        &mut self.spaces[number]
     }
 
     /// Changes what is mapped in `range`.
     fn change(&mut self, number: usize, range: &Range<u64>, change: impl Fn(&mut Part)) {
-        let Some(parts) = self.spaces.get_mut(&number) else { return };
+        let Some(parts) = self.spaces.get_mut(number) else { return };
         for (start, cut) in within(parts, range) {
             let mut part = cut;
             change(&mut part);
@@ -329,7 +343,7 @@ impl SharedMemory {
     }
 
     fn clear(&mut self, number: usize, range: &Range<u64>) {
-        if let Some(parts) = self.spaces.get_mut(&number) {
+        if let Some(parts) = self.spaces.get_mut(number) {
             clear(parts, &mut self.objects, range);
         }
     }
@@ -338,7 +352,7 @@ impl SharedMemory {
     fn remap(&mut self, number: usize, call: &Call) {
         let [start, old_len, new_len, flags, ..] = call.args;
         let (old, new) = (pages_of(start, old_len), pages_of(call.result as u64, new_len));
-        let Some(parts) = self.spaces.get(&number) else { return };
+        let Some(parts) = self.spaces.get(number) else { return };
         // A length of 0 maps the same again.
         let named = start..old.end.max(start.saturating_add(PAGE_SIZE));
         let there = within(parts, &named).into_iter().find(|(from, _)| *from == old.start);
@@ -359,7 +373,7 @@ impl SharedMemory {
 
     /// `shmdt`: what remains of the segment that was attached at `addr`.
     fn detach(&mut self, number: usize, addr: u64) {
-        let Some(parts) = self.spaces.get(&number) else { return };
+        let Some(parts) = self.spaces.get(number) else { return };
         let attached =
             |(start, part): &(&u64, &Part)| start.checked_sub(part.page << PAGE_SHIFT) == Some(addr);
         let found: Vec<(u64, Part)> =
@@ -372,7 +386,7 @@ impl SharedMemory {
 
     /// The pages that `range` maps of objects.
     fn of_range(&self, number: usize, range: &Range<u64>) -> Vec<(Part, Range<u64>)> {
-        let parts = self.spaces.get(&number).map(|parts| within(parts, range)).unwrap_or_default();
+        let parts = self.spaces.get(number).map(|parts| within(parts, range)).unwrap_or_default();
         let pages =
             |(start, part): (u64, Part)| (part, part.page..part.page + ((part.end - start) >> PAGE_SHIFT));
         parts.into_iter().map(pages).collect()
@@ -619,6 +633,6 @@ mod tests {
         programs.unmap(1, BASE + 5 * MIB, PAGE_SIZE);
         programs.call(1, libc::SYS_shmdt, [BASE + 5 * MIB, 0, 0, 0, 0, 0], 0, CallDetail::None);
         programs.touch(1, BASE + 5 * MIB, MIB);
-        assert_eq!((programs.pages(), programs.0.spaces[&1].len()), (512, 1));
+        assert_eq!((programs.pages(), programs.0.spaces[1].len()), (512, 1));
     }
 }

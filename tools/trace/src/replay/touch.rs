@@ -19,29 +19,38 @@ pub(super) enum Touched {
     OutOfMemory,
 }
 
+/// What an access came to.
+pub(super) type Found = Result<Translation, AccessError<FaultError>>;
+
 /// Touches what `fault` touched; also returns whether by a write.
-pub(super) fn replay(vcpu: &Vcpu, space: &Space<'_, HostPlatform>, fault: &Fault) -> (Touched, bool) {
-    let tries = tries(fault);
+#[inline]
+pub(super) fn make(vcpu: &Vcpu, space: &Space<'_, HostPlatform>, fault: &Fault) -> (Found, bool) {
+    let program = vcpu.program(space);
+    let mut found = Err(AccessError::Fault(FaultError::AccessDenied));
     let mut wrote = false;
-    let mut result = Err(AccessError::Fault(FaultError::AccessDenied));
-    for access in tries {
-        result = vcpu.program(space).translate_for(VirtAddr(fault.addr), *access);
-        wrote = *access == Access::Write && result.is_ok();
-        if !matches!(result, Err(AccessError::Fault(FaultError::AccessDenied))) {
+    for access in tries(fault) {
+        found = program.translate_for(VirtAddr(fault.addr), *access);
+        wrote = *access == Access::Write && found.is_ok();
+        if !matches!(found, Err(AccessError::Fault(FaultError::AccessDenied))) {
             break;
         }
     }
-    let refused = matches!(result, Err(AccessError::Fault(FaultError::AccessDenied)));
+    (found, wrote)
+}
+
+/// How what was found stands to the recording.
+pub(super) fn compare(vcpu: &Vcpu, space: &Space<'_, HostPlatform>, fault: &Fault, found: Found) -> Touched {
+    let refused = matches!(found, Err(AccessError::Fault(FaultError::AccessDenied)));
     if refused && fault.access == Recorded::Execute && was_allowed(fault) {
         // An instruction was fetched from memory that is not executable. Linux faults the page in first, and
         // refuses the next fault, which is an event of its own. So does Quire: the page can be read without a
         // fault.
         let found = vcpu.program(space).translate_for(VirtAddr(fault.addr), Access::Read);
         if matches!(found, Ok(Translation::Tlb | Translation::Tables)) {
-            return (Touched::Same, false);
+            return Touched::Same;
         }
     }
-    (compare(fault, result), wrote)
+    compare_results(fault, found)
 }
 
 /// The accesses that a touch may have been, in the order in which they are tried.
@@ -68,10 +77,13 @@ pub(super) fn is_refused_by(space: &Space<'_, HostPlatform>, fault: &Fault) -> b
     let results = tries(fault).iter().map(|&access| space.fault(VirtAddr(fault.addr), access));
     let mut others = results.skip_while(|result| *result == denied);
     let result = others.next().unwrap_or(denied);
-    matches!(compare(fault, result.map(|()| Translation::Fault).map_err(AccessError::Fault)), Touched::Same)
+    matches!(
+        compare_results(fault, result.map(|()| Translation::Fault).map_err(AccessError::Fault)),
+        Touched::Same
+    )
 }
 
-fn compare(fault: &Fault, result: Result<Translation, AccessError<FaultError>>) -> Touched {
+fn compare_results(fault: &Fault, result: Found) -> Touched {
     if let Err(AccessError::Fault(FaultError::OutOfMemory(_))) = result {
         return Touched::OutOfMemory;
     }
@@ -97,13 +109,21 @@ fn compare(fault: &Fault, result: Result<Translation, AccessError<FaultError>>) 
     }
 }
 
-fn is_bus(result: &Result<Translation, AccessError<FaultError>>) -> bool {
+fn is_bus(result: &Found) -> bool {
     matches!(result, Err(AccessError::Fault(FaultError::Bus)))
 }
 
 /// Whether Linux allowed the access, as far as is known.
+#[inline]
 pub(super) fn was_allowed(fault: &Fault) -> bool {
-    matches!(fault.outcome, Outcome::Minor | Outcome::Major | Outcome::Unknown)
+    !matches!(fault.outcome, Outcome::Denied(_) | Outcome::Unresolved)
+}
+
+/// Whether a touch that Linux allowed found its page present, where Linux is known to have had a fault.
+#[inline]
+pub(super) fn was_present(fault: &Fault, found: Translation) -> bool {
+    let may_be_none = fault.outcome == Outcome::Unknown && fault.mode == Mode::Kernel;
+    found != Translation::Fault && !may_be_none
 }
 
 /// What was touched, in words.

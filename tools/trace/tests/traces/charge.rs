@@ -204,3 +204,29 @@ fn locked_pages_of_files_count_once_and_until_they_are_unmapped() {
     let peak = charge_peak(&mut program, none);
     assert_eq!((peak.locked_files, peak.anonymous), (0, 400 * PAGE));
 }
+
+/// A file of 1000 pages is brought in by one call. Linux drops pages of files for what is in use.
+#[test]
+fn files_that_a_call_brings_in_take_nothing_of_a_limit() {
+    let facts = FileFacts { kind: FileKind::Regular, inode: 7, size: 1000 * PAGE, ..FileFacts::default() };
+    for populate in [false, true] {
+        let mut program = Invented::new("files");
+        program.map(0, PRIVATE, 200 * PAGE, 0);
+        (0..100).for_each(|page| program.write(SECOND, PRIVATE + page * PAGE));
+        let flags = libc::MAP_SHARED | libc::MAP_FIXED | if populate { libc::MAP_POPULATE } else { 0 };
+        let detail = CallDetail::File(Arc::new(FileFacts { readable: true, ..facts.clone() }));
+        let args = [BASE, 1000 * PAGE, 1, flags as u64, 3, 0];
+        let map = Call { number: libc::SYS_mmap as u32, args, result: BASE as i64, detail };
+        program.push(2 * SECOND, EventKind::Call(map));
+        if !populate {
+            let args = [BASE, 1000 * PAGE, libc::MADV_POPULATE_READ as u64, 0, 0, 0];
+            program.call(2 * SECOND, libc::SYS_madvise, args, 0);
+        }
+        (0..100).for_each(|page| program.write(3 * SECOND, PRIVATE + (100 + page) * PAGE));
+        let fits = program.report(within(300));
+        assert!(fits.does_not_fit.is_none(), "{populate}: {:?}", fits.does_not_fit);
+        assert_eq!((fits.pressure.pages_out, fits.processes[0].mismatches), (0, 0), "{populate}");
+        let short = program.report(within(150));
+        assert!(short.does_not_fit.is_none() && short.pressure.pages_out > 20, "{populate}: {short:?}");
+    }
+}

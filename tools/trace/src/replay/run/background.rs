@@ -7,6 +7,7 @@ use quire_mm::thp::KhugepagedSetting;
 
 /// The most steps that khugepaged catches up after a pause: soon nothing is left to collapse.
 const MOST_STEPS: u32 = 1000;
+pub(super) const SECOND_NS: u64 = 1_000_000_000;
 
 impl Run<'_> {
     /// What kswapd, which sleeps until memory becomes short, does between two events.
@@ -28,19 +29,37 @@ impl Run<'_> {
 
     /// The timer ticks once a second of the recorded time. After a longer pause it need not catch up all
     /// ticks: soon nothing is held back any more.
+    #[inline]
     pub(super) fn tick(&mut self, time_ns: u64) {
-        let second = time_ns / 1_000_000_000;
-        let passed = second.saturating_sub(self.second);
-        self.second = self.second.max(second);
+        if time_ns >= self.ticks_at {
+            self.tick_now(time_ns);
+        }
+    }
+
+    #[cold]
+    fn tick_now(&mut self, time_ns: u64) {
+        let before = self.ticks_at / SECOND_NS;
+        let passed = time_ns / SECOND_NS + 1 - before;
+        self.ticks_at = (time_ns / SECOND_NS + 1).saturating_mul(SECOND_NS);
         for _ in 0..passed.min(u64::from(Memory::<HostPlatform>::TICKS_TO_EMPTY) + 1) {
             self.machine.tick(&self.vcpus[0]);
         }
     }
 
     /// khugepaged keeps its pace in the recorded time.
+    #[inline]
     pub(super) fn khugepaged(&mut self, time_ns: u64) {
         self.time_ns = self.time_ns.max(time_ns);
-        let Some(mut at) = self.khugepaged_at.filter(|&at| at <= time_ns) else { return };
+        if let Some(at) = self.khugepaged_at
+            && at <= time_ns
+        {
+            self.scan(at, time_ns);
+        }
+    }
+
+    /// khugepaged's steps from `at` on.
+    #[cold]
+    fn scan(&mut self, mut at: u64, time_ns: u64) {
         let memory = self.machine.memory();
         let milliseconds = |setting| u64::from(memory.huge().khugepaged(setting)) * 1_000_000;
         self.look();

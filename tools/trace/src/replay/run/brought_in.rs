@@ -5,6 +5,7 @@
 
 use super::Run;
 use crate::event::{Call, FileKind, TaskId};
+use crate::replay::call::populated_bytes;
 use crate::replay::overlap::{meet, pages_of};
 use quire_arch::VirtAddr;
 use quire_host::HostPlatform;
@@ -36,6 +37,40 @@ impl Run<'_> {
         let Some(limit) = &self.how.limit else { return true };
         limit.set(self.machine.memory(), &self.extra_charge());
         is_short()
+    }
+}
+
+/// How many bytes of files `call` may bring in that Linux can drop again. `is_shared`: whether a file is
+/// memory that programs share, which stays.
+pub(super) fn files_brought_in(
+    space: &Space<'_, HostPlatform>,
+    call: &Call,
+    is_shared: impl Fn(u64) -> bool,
+) -> u64 {
+    let [first, second, third, flags, ..] = call.args;
+    let has = |flag: i32| flags & flag as u64 != 0;
+    match i64::from(call.number) {
+        libc::SYS_mmap if has(libc::MAP_POPULATE) => {
+            let copies = !has(libc::MAP_SHARED) && third & libc::PROT_WRITE as u64 != 0;
+            let comes = call.file().is_some_and(|file| file.kind == FileKind::Regular) && !copies;
+            if comes { populated_bytes(call) } else { 0 }
+        }
+        libc::SYS_madvise
+            if [libc::MADV_POPULATE_READ, libc::MADV_POPULATE_WRITE].contains(&(third as i32)) =>
+        {
+            let range = pages_of(first, second);
+            let mut bytes: u64 = 0;
+            space.for_each_mapping_in(VirtAddr(range.start), VirtAddr(range.end), |mapping| {
+                let flags = mapping.flags;
+                let copies = third as i32 == libc::MADV_POPULATE_WRITE && !flags.contains(VmFlags::SHARED);
+                if mapping.file.is_some_and(|file| !is_shared(file)) && !copies && !is_locked(flags) {
+                    let (start, end) = (mapping.range.start().0, mapping.range.end().0);
+                    bytes = bytes.saturating_add(end.min(range.end) - start.max(range.start));
+                }
+            });
+            bytes
+        }
+        _ => 0,
     }
 }
 

@@ -1,13 +1,13 @@
 //! Faults, uses and calls of a replay, and exhaustion of memory.
 
-use super::{Process, Run};
+use super::{Process, Run, brought_in};
 use crate::event::{Call, Event, Fault, Reuse, ReuseAccess, TaskId, Window};
 use crate::replay::asked::Asked;
 use crate::replay::call::{self, Verdict};
 use crate::replay::names;
 use crate::replay::overlap::Upcoming;
 use crate::replay::report::{DoesNotFit, Gap};
-use crate::replay::touch::{self, Touched};
+use crate::replay::touch::{self, Found, Touched};
 use quire_arch::{Access, PAGE_SHIFT, VirtAddr};
 use quire_host::AccessError;
 use quire_mm::abi::CallNumber;
@@ -15,8 +15,16 @@ use quire_mm::space::{Errno, FaultError};
 
 impl Run<'_> {
     /// Touches memory. A touch that Linux refused and that is allowed here is tried in other orders first.
+    #[inline]
     pub(super) fn fault(&mut self, event: &Event, fault: &Fault, upcoming: &mut dyn Upcoming) {
-        let Some(found) = self.touched(event, fault) else { return };
+        if let Some(found) = self.touched(event, fault) {
+            self.differs(event, fault, found, upcoming);
+        }
+    }
+
+    /// A touch has another result than Linux found, which was `found`.
+    #[cold]
+    fn differs(&mut self, event: &Event, fault: &Fault, found: String, upcoming: &mut dyn Upcoming) {
         // That of an earlier call says nothing of this touch.
         self.order.was_short();
         let asked = Asked::of(event);
@@ -55,62 +63,76 @@ impl Run<'_> {
     }
 
     /// Touches memory; what was found, if that is not what Linux found.
+    #[inline]
     fn touched(&mut self, event: &Event, fault: &Fault) -> Option<String> {
-        if touch::was_allowed(fault)
-            && let Some(Some(task)) = self.tasks.get(event.task.0 as usize)
-        {
-            self.shared.touch(task.number, fault.addr);
-        }
-        if self.how.sample.is_some_and(|sample| !sample.pressure.covers(fault.addr)) {
+        let was_allowed = touch::was_allowed(fault);
+        if self.how.sample.as_ref().is_some_and(|sample| !sample.pressure.covers(fault.addr)) {
+            // What is shared counts all the same.
+            if was_allowed && let Some(number) = self.task(event.task).map(|task| task.number) {
+                self.shared.touch(number, fault.addr);
+            }
             return None;
         }
         let cpu = self.switch(event);
         let Some(Some(task)) = self.tasks.get(event.task.0 as usize) else { return None };
+        if was_allowed {
+            self.shared.touch(task.number, fault.addr);
+        }
         let Process { report: process, limits, .. } = &mut self.processes[task.process];
         process.faults += 1;
         if let Some(heat) = &mut self.heat {
             heat.touch(task.process, fault.addr);
         }
         let space = task.acting(limits)?;
+        let before = space.resident_anonymous();
+        let (found, wrote) = touch::make(&self.vcpus[cpu], &space, fault);
+        let Some(translation) = found.ok().filter(|_| was_allowed) else {
+            return self.judge_touch(event, fault, cpu, found);
+        };
+        let present = touch::was_present(fault, translation);
         // Where nothing is shared or followed, whether the page is in memory matters to none.
-        let before = (self.forks.any() || self.again.is_some()).then(|| space.figures().resident_anonymous);
-        let (touched, wrote) = touch::replay(&self.vcpus[cpu], &space, fault);
-        let added_none = before.is_some_and(|before| before == space.figures().resident_anonymous);
-        let is_there = added_none && (wrote || matches!(touched, Touched::Present(_)));
-        if is_there && self.forks.any() && matches!(touched, Touched::Same) && touch::was_allowed(fault) {
-            self.forks.wrote(self.machine.memory());
+        if self.again.is_some() || wrote && self.forks.any() {
+            let added_none = before == space.resident_anonymous();
+            let is_there = added_none && (wrote || present);
+            if is_there && !present && self.forks.any() {
+                self.forks.wrote(self.machine.memory());
+            }
+            if let Some(again) = &mut self.again
+                && (added_none || !again.has(self.machine.memory().resident_anonymous()))
+            {
+                again.touch(task.number, fault.addr, is_there);
+            }
         }
-        if let Some(again) = self.again.as_mut().filter(|_| touch::was_allowed(fault))
-            && (added_none || !again.has(self.machine.memory().resident_anonymous()))
+        if present {
+            process.already_present.add(translation);
+        }
+        if let Some(contents) = &mut self.contents
+            && (wrote || contents.changes(task.number, fault.addr, self.event))
         {
-            again.touch(task.number, fault.addr, is_there);
+            contents.fill(&self.vcpus[cpu].program(&*space), task.number, fault.addr, self.event);
         }
-        if let Touched::Present(found) = touched {
-            process.already_present.add(found);
-        }
-        match touched {
-            Touched::Same | Touched::Present(_) => {
-                let (number, at) = (task.number, self.event);
-                if let Some(contents) = &mut self.contents
-                    && touch::was_allowed(fault)
-                    && (wrote || contents.changes(number, fault.addr, at))
-                {
-                    contents.fill(&self.vcpus[cpu].program(&*space), number, fault.addr, at);
-                }
+        None
+    }
+
+    /// What came of a touch that Linux refused, or that was refused here; what was found, if that is not what
+    /// Linux found.
+    #[cold]
+    fn judge_touch(&mut self, event: &Event, fault: &Fault, cpu: usize, found: Found) -> Option<String> {
+        let Some(Some(task)) = self.tasks.get(event.task.0 as usize) else { return None };
+        let number = task.process;
+        let Process { report: process, limits, .. } = &mut self.processes[number];
+        let space = task.acting(limits)?;
+        match touch::compare(&self.vcpus[cpu], &space, fault, found) {
+            Touched::Same => self.keep_refused(event, fault),
+            Touched::Present(found) => {
+                process.already_present.add(found);
                 self.keep_refused(event, fault);
-                None
             }
-            Touched::Unsupported(what) => {
-                process.add_gap(Gap(what.to_owned()));
-                None
-            }
-            Touched::OutOfMemory => {
-                let process = task.process;
-                self.exhausted(process, touch::describe(fault));
-                None
-            }
-            Touched::Differs(found) => Some(found),
+            Touched::Unsupported(what) => process.add_gap(Gap(what.to_owned())),
+            Touched::OutOfMemory => self.exhausted(number, touch::describe(fault)),
+            Touched::Differs(found) => return Some(found),
         }
+        None
     }
 
     /// Uses pages again. The recorder sampled while the program ran, so a page may be unmapped by now.
@@ -124,12 +146,12 @@ impl Run<'_> {
             let access = if write { Access::Write } else { Access::Read };
             for page in 0..run.pages {
                 let addr = run.start.wrapping_add(page << PAGE_SHIFT);
-                let before = self.again.is_some().then(|| space.figures().resident_anonymous);
+                let before = space.resident_anonymous();
                 match program.touch(VirtAddr(addr), access) {
                     Ok(()) => {
                         self.reuses += 1;
                         if let Some(again) = &mut self.again {
-                            let is_there = before == Some(space.figures().resident_anonymous);
+                            let is_there = before == space.resident_anonymous();
                             if is_there || !again.has(self.machine.memory().resident_anonymous()) {
                                 again.touch(task.number, addr, is_there);
                             }
@@ -227,8 +249,15 @@ impl Run<'_> {
             self.processes[task.process].report.calls += 1;
             return None;
         };
-        let files = &mut self.files;
         let (number, process, program_break) = (task.number, task.process, space.program_break().0);
+        let is_shared = |file| self.shared.has(file);
+        let limit = self.how.limit;
+        let coming = limit.map_or(0, |_| brought_in::files_brought_in(&space, call, is_shared));
+        let limit = limit.filter(|_| coming > 0);
+        if let Some(limit) = limit {
+            limit.set_before(self.machine.memory(), &self.extra_charge(), coming);
+        }
+        let files = &mut self.files;
         let verdict = self.vcpus[cpu].run(|| call::replay(&space, call, files, self.same_settings));
         self.shared.call(number, call, files);
         if let Some(again) = &mut self.again {
@@ -238,6 +267,9 @@ impl Run<'_> {
             self.sites.note(number, &space, files, call);
         }
         drop(space);
+        if let Some(limit) = limit {
+            limit.set(self.machine.memory(), &self.extra_charge());
+        }
         let succeeded = call.errno().is_none() && matches!(verdict, Verdict::Same);
         if self.how.limited && succeeded && self.falls_short(event.task, call, program_break) {
             self.exhausted(process, names::of_form(CallNumber::from_raw(call.number), &call.args));

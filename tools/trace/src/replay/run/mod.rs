@@ -5,6 +5,7 @@ mod brought_in;
 mod candidates;
 mod early;
 mod history;
+mod lock_looks;
 mod memory;
 mod order;
 mod processes;
@@ -33,6 +34,7 @@ use super::task::Tasks;
 use crate::event::{Event, EventKind, ExitStatus, LostCause, TaskId, Window};
 use crate::format::{TraceHeader, UseSource};
 use early::EarlyKill;
+use lock_looks::LockLooks;
 use order::Order;
 use quire_arch::Platform;
 use quire_host::{HostPlatform, Machine, Vcpu};
@@ -103,16 +105,15 @@ pub(super) struct Run<'m> {
     shared: SharedMemory,
     /// Bytes of pages of files that are locked, as they were counted last.
     locked_files: u64,
-    /// Something was locked at some time.
-    locks_any: bool,
-    /// From this event on they may be counted again.
-    locks_counted_from: u64,
+    lock_looks: LockLooks,
     early_kill: EarlyKill,
     /// Where memory was mapped, for the mappings where it stops.
     sites: Sites,
     event: u64,
-    /// The second of the recorded time up to which the timer ticked.
-    second: u64,
+    /// The event before which the replay ends, if not at the end of the trace.
+    ends_at: u64,
+    /// The recorded time of the timer's next tick.
+    ticks_at: u64,
     /// The recorded time of khugepaged's next step, if it takes any.
     khugepaged_at: Option<u64>,
     /// Of the last event.
@@ -168,12 +169,12 @@ impl<'m> Run<'m> {
             files: FileIds::default(),
             shared: SharedMemory::default(),
             locked_files: 0,
-            locks_any: false,
-            locks_counted_from: 0,
+            lock_looks: LockLooks::default(),
             early_kill: EarlyKill::new(header),
             sites: Sites::default(),
             event: 0,
-            second: 0,
+            ends_at: [how.stop_at, how.too_much_at].into_iter().flatten().min().unwrap_or(u64::MAX),
+            ticks_at: background::SECOND_NS,
             khugepaged_at: how.khugepaged.map(|first| first.as_nanos() as u64),
             time_ns: 0,
             life: how.life.then(Life::default),
@@ -199,58 +200,70 @@ impl<'m> Run<'m> {
 
     /// Replays one event.
     pub(super) fn step(&mut self, event: &Event, upcoming: &mut dyn Upcoming) {
-        if self.how.stop_at == Some(self.event) {
-            self.mappings = Some(self.mappings());
-            return;
-        }
-        if self.how.too_much_at == Some(self.event) {
-            return self.out_of_proportion(event.task);
+        if self.event == self.ends_at {
+            return self.ends_before(event.task);
         }
         self.tick(event.time_ns);
         if self.heat.as_ref().is_some_and(|heat| heat.is_due(event.time_ns)) {
             self.end_columns(Some(event.time_ns));
         }
         // Faults only add, but a long run of them takes time, and a pause ends the run.
-        let paused = event.time_ns > self.time_ns.saturating_add(PAUSE_NS);
+        let follows = self.life.is_some();
+        let paused = follows && event.time_ns > self.time_ns.saturating_add(PAUSE_NS);
         if paused {
             self.look();
         }
         self.khugepaged(event.time_ns);
-        let is_fault = matches!(event.kind, EventKind::Fault(_));
-        if paused || !is_fault || self.event.is_multiple_of(FAULTS_BETWEEN_LOOKS) {
+        let fault = if let EventKind::Fault(fault) = &event.kind { Some(fault) } else { None };
+        if follows && (paused || fault.is_none() || self.event.is_multiple_of(FAULTS_BETWEEN_LOOKS)) {
             self.look();
         }
         let window = self.order.window_of(event.task);
-        if !self.order.was_made(self.event) {
+        if self.order.was_made(self.event) {
+            // In another order.
+        } else if let Some(fault) = fault {
+            self.fault(event, fault, upcoming);
+        } else {
             self.make(event, window, upcoming);
         }
         self.event += 1;
         if self.how.limited {
             self.reclaim_in_background();
         }
-        let is_due = GroupLimit::is_due(self.event);
-        self.follow_locks(event);
-        if is_due && let Some(limit) = &self.how.limit {
+        if fault.is_none() {
+            self.follow_locks(event);
+        }
+        if let Some(limit) = &self.how.limit
+            && GroupLimit::is_due(self.event)
+        {
             let room = limit.set(self.machine.memory(), &self.extra_charge());
             self.early_kill.note(self.machine.memory(), self.how.memcg, room, self.time_ns);
             self.swap.note(self.machine.memory());
         }
     }
 
-    /// Counts locked pages of files again where that may have changed and is of use, and where events have
-    /// paid for the look before.
-    fn follow_locks(&mut self, event: &Event) {
-        /// Mappings that are looked at for each event.
-        const LOOKS_OF_EVENT: u64 = 16;
-        self.locks_any |= may_lock(&event.kind);
-        let is_of_use = self.locks_any && (self.how.limit.is_some() || self.life.is_some());
-        let changes = matches!(event.kind, EventKind::Call(_) | EventKind::Exec(_) | EventKind::Exit(_));
-        if is_of_use && changes && self.event >= self.locks_counted_from {
-            let looked_at = self.count_locked_files();
-            self.locks_counted_from = self.event + looked_at / LOOKS_OF_EVENT;
+    /// It was to stop before this event of `task`, or the event is out of proportion.
+    #[cold]
+    fn ends_before(&mut self, task: TaskId) {
+        if self.how.stop_at == Some(self.event) {
+            self.mappings = Some(self.mappings());
+        } else {
+            self.out_of_proportion(task);
         }
     }
 
+    /// Counts locked pages of files again where this event, which is no touch, may have changed that, and where
+    /// it is of use.
+    fn follow_locks(&mut self, event: &Event) {
+        let is_of_use = self.how.limit.is_some() || self.life.is_some();
+        if self.lock_looks.are_due(&event.kind, self.event) && is_of_use {
+            let looked_at = self.count_locked_files();
+            self.lock_looks.looked_at(looked_at, self.event);
+        }
+    }
+
+    /// Replays an event that need not be a touch.
+    #[inline(never)]
     fn make(&mut self, event: &Event, window: Option<Window>, upcoming: &mut dyn Upcoming) {
         match &event.kind {
             EventKind::Fault(fault) => self.fault(event, fault, upcoming),
@@ -288,18 +301,24 @@ impl<'m> Run<'m> {
 
     /// The thread of `event` runs on the vCPU that the event names, which is the result. The vCPU that it
     /// comes from, if it does, is idle.
+    #[inline]
     fn switch(&mut self, event: &Event) -> usize {
         let cpu = event.cpu as usize % self.vcpus.len();
-        if let Some(arrival) = self.schedule.enter(event.task, cpu) {
-            if let Some(left) = arrival.left {
-                self.idle(left);
-            }
-            match self.task(event.task).and_then(|task| task.space.as_ref()) {
-                Some(space) => self.load(cpu, space),
-                None => self.idle(cpu),
-            }
+        if !self.schedule.runs(event.task, cpu) {
+            self.migrate(event.task, cpu);
         }
         cpu
+    }
+
+    fn migrate(&mut self, task: TaskId, cpu: usize) {
+        let Some(arrival) = self.schedule.enter(task, cpu) else { return };
+        if let Some(left) = arrival.left {
+            self.idle(left);
+        }
+        match self.task(task).and_then(|task| task.space.as_ref()) {
+            Some(space) => self.load(cpu, space),
+            None => self.idle(cpu),
+        }
     }
 
     /// Makes `space` the one that a vCPU runs.
@@ -370,19 +389,6 @@ impl<'m> Run<'m> {
             mappings: self.mappings.unwrap_or_default(),
             peak_use: self.again.map(|again| again.finish()),
         }
-    }
-}
-
-/// Whether memory can be locked from this event on.
-fn may_lock(kind: &EventKind) -> bool {
-    match kind {
-        EventKind::Call(call) => match i64::from(call.number) {
-            libc::SYS_mlock | libc::SYS_mlock2 | libc::SYS_mlockall => true,
-            libc::SYS_mmap => call.args[3] & libc::MAP_LOCKED as u64 != 0,
-            _ => false,
-        },
-        EventKind::Exec(image) => image.mappings.iter().any(|mapping| mapping.flags.has(*b"lo")),
-        _ => false,
     }
 }
 

@@ -42,6 +42,9 @@ pub(super) struct Order {
     history: History,
     /// Numbers of events that were made before their place.
     advanced: HashSet<u64>,
+    /// Events that came, and of how many what they add is part of the following.
+    events: u64,
+    earned: u64,
     /// What trials may still cost.
     costs: u64,
     /// Something was not tried because it costs too much, or lies too far away.
@@ -56,6 +59,8 @@ impl Default for Order {
             window: None,
             history: History::default(),
             advanced: HashSet::new(),
+            events: 0,
+            earned: 0,
             costs: FIRST_COSTS,
             short: false,
             trials: None,
@@ -70,8 +75,11 @@ impl Order {
     }
 
     /// The window that the event before gave to an event of `task`. No later event has it.
+    #[inline]
     pub(super) fn window_of(&mut self, task: TaskId) -> Option<Window> {
-        self.costs = self.costs.saturating_add(COSTS_OF_EVENT);
+        self.events += 1;
+        // Most have none.
+        self.window?;
         self.window.take().filter(|(of, _)| *of == task).map(|(_, window)| window)
     }
 
@@ -82,14 +90,22 @@ impl Order {
 
     /// Whether so much may be spent. It is.
     fn spend(&mut self, costs: u64) -> bool {
+        self.earn();
         let left = self.costs.checked_sub(costs);
         self.costs = left.unwrap_or(0);
         self.short |= left.is_none();
         left.is_some()
     }
 
+    /// Adds what the events add that came since.
+    fn earn(&mut self) {
+        let new = self.events - std::mem::replace(&mut self.earned, self.events);
+        self.costs = self.costs.saturating_add(new.saturating_mul(COSTS_OF_EVENT));
+    }
+
     /// Whether so much may be spent.
     fn affords(&mut self, costs: u64) -> bool {
+        self.earn();
         self.short |= self.costs < costs;
         self.costs >= costs
     }
@@ -258,7 +274,7 @@ impl Run<'_> {
         let tasks: HashSet<TaskId> = nearest.iter().map(|later| later.task).collect();
         let next = self.event + 1;
         // The replay does not come to what lies beyond its end.
-        let end = [self.how.too_much_at, self.how.stop_at].into_iter().flatten().min().unwrap_or(u64::MAX);
+        let end = self.ends_at;
         self.order.short |= nearest.last().is_some_and(|last| last.number >= end);
         let seen = upcoming.end();
         let last = nearest.last().map_or(next, |last| last.number + 1).min(seen).min(end).max(next);

@@ -79,7 +79,14 @@ impl Run<'_> {
     }
 
     /// Takes a sample of what is resident.
+    #[inline]
     pub(super) fn look(&mut self) {
+        if self.life.is_some() {
+            self.sample();
+        }
+    }
+
+    fn sample(&mut self) {
         let extra = self.extra_charge();
         if let Some(life) = &mut self.life {
             life.look(self.machine.memory(), self.how.memcg, (self.time_ns, self.event), &extra);
