@@ -671,7 +671,7 @@ fn jobs(settings: &[Setting], recordings: &[usize], kernel: KernelCosts) -> Vec<
 fn replay(job: &Job, replay: &Replay, setting: &Setting) -> Result<Outcome, AdviseError> {
     let report = replay.with(job.options.clone()).run(&mut |_, _| {})?;
     if let Some(finding) = &report.does_not_fit {
-        return Err(AdviseError::DoesNotFit(setting.name.clone(), finding.to_string()));
+        return Err(AdviseError::DoesNotFit(setting.name.clone(), finding.what_it_needs()));
     }
     Ok(Outcome::of(report))
 }
