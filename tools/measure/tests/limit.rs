@@ -180,15 +180,20 @@ fn without_swap_the_program_is_killed() {
     assert_gone(std::process::id(), None);
 }
 
-/// A process that waits for one that was killed, until its time is over.
+/// A process that waits for one that was killed, until its time is over: more of it where the other one got
+/// too little of the CPUs.
 #[test]
 fn a_program_that_runs_too_long_says_what_was_killed() {
     let _alone = alone();
-    let mut command = Command::new(PROGRAMS);
-    command.args(["waits", "64"]).stdout(Stdio::null());
-    let limit = Some(MemoryLimit::new(16 * MIB, None));
-    let options = Options { timeout: Some(Duration::from_secs(5)), limit, ..Options::default() };
-    match measure(command, &options) {
+    let within = |seconds| {
+        let mut command = Command::new(PROGRAMS);
+        command.args(["waits", "64"]).stdout(Stdio::null());
+        let (timeout, limit) = (Some(Duration::from_secs(seconds)), Some(MemoryLimit::new(16 * MIB, None)));
+        measure(command, &Options { timeout, limit, ..Options::default() })
+    };
+    let first = within(5);
+    let last = if matches!(first, Err(MeasureError::Timeout(_))) { within(100) } else { first };
+    match last {
         Err(MeasureError::Killed { kills, .. }) => assert_eq!(kills, 1),
         other => assert!(skip_or(other).is_none(), "it ended"),
     }

@@ -144,7 +144,7 @@ fn as_another_user(folder: &Folder, arguments: &[&str]) -> Option<Output> {
     // The program lies where other users may have no access.
     let program = folder.0.join("quire");
     if !program.exists() {
-        fs::copy(env!("CARGO_BIN_EXE_quire"), &program).expect("a copy");
+        crate::copy_program(&program);
     }
     let mut command = Command::new("setpriv");
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(program).args(arguments);
@@ -199,11 +199,16 @@ fn pressure_without_privileges_is_refused_before_the_program_runs() {
     assert_eq!(folder.names(), ["quire"]);
 }
 
+/// What a program does that is killed. No other run of these tests has the same words.
+fn sleeps() -> String {
+    format!("sleep 1000.{}", std::process::id())
+}
+
 /// A command that has said that its program runs. It is in a process group of its own.
 fn started(arguments: &[&str], folder: &Folder) -> Child {
     let mut quire = Command::new(env!("CARGO_BIN_EXE_quire"))
         .args(arguments)
-        .args(["--", "sh", "-c", "echo started >&2; exec sleep 1000"])
+        .args(["--", "sh", "-c", &format!("echo started >&2; exec {}", sleeps())])
         .env("TMPDIR", &folder.0)
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
@@ -245,7 +250,7 @@ fn a_killed_command_leaves_nothing_behind() {
     let left = folder.names();
     assert!(left.iter().all(|name| name.ends_with(".part")), "{left:?}");
     for _ in 0..6000 {
-        if running("sleep 1000") == 0 {
+        if running(&sleeps()) == 0 {
             return;
         }
         std::thread::sleep(std::time::Duration::from_millis(10));

@@ -274,7 +274,7 @@ fn a_file_that_must_not_be_written_is_not_replaced() {
     let folder = Folder::new("mode");
     let [recording, program] = ["old.qtr", "quire"].map(|name| folder.0.join(name));
     fs::copy(recording_of("git-log"), &recording).expect("a recording");
-    fs::copy(env!("CARGO_BIN_EXE_quire"), &program).expect("the program");
+    crate::copy_program(&program);
     let before = fs::read(&recording).expect("the file");
     fs::set_permissions(&recording, Permissions::from_mode(0o444)).expect("its mode");
     fs::set_permissions(&folder.0, Permissions::from_mode(0o777)).expect("its mode");

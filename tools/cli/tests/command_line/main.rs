@@ -60,6 +60,13 @@ fn python() -> &'static str {
     if Path::new(PLACE).exists() { PLACE } else { "python3" }
 }
 
+/// A copy of `quire` that can be executed. Another process makes it: one that a test beside this one makes
+/// would have the file open for writing for a moment, and Linux executes no such file.
+fn copy_program(to: &Path) {
+    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_quire")).arg(to).status();
+    assert!(copied.is_ok_and(|status| status.success()), "{}", to.display());
+}
+
 /// A folder of a test's own, which any user may use. It is gone when the test is over.
 struct Folder(PathBuf);
 

@@ -6,15 +6,19 @@ use std::os::unix::fs::FileExt;
 
 const SHARED_PAGES: usize = 64;
 
-/// The frame of each page; `None` if Linux does not show it.
-fn frames(addr: *mut u8) -> Option<Vec<u64>> {
+/// How many of the pages no other process maps; `None` if Linux shows no frames. Memory may move meanwhile, or
+/// be swapped out, so that the frames themselves say nothing.
+fn pages_of_its_own(addr: *mut u8) -> Option<usize> {
     const FRAME: u64 = (1 << 55) - 1;
+    const MAPPED_ONCE: u64 = 1 << 56;
+    const PRESENT: u64 = 1 << 63;
     let pagemap = std::fs::File::open("/proc/self/pagemap").unwrap();
     let mut words = [0; 8 * SHARED_PAGES];
     pagemap.read_exact_at(&mut words, (addr.addr() / PAGE * 8) as u64).unwrap();
     let (words, _) = words.as_chunks::<8>();
-    let frames: Vec<u64> = words.iter().map(|word| u64::from_ne_bytes(*word) & FRAME).collect();
-    frames.iter().all(|frame| *frame != 0).then_some(frames)
+    let words: Vec<u64> = words.iter().map(|word| u64::from_ne_bytes(*word)).collect();
+    let own = words.iter().filter(|word| *word & (PRESENT | MAPPED_ONCE) == PRESENT | MAPPED_ONCE).count();
+    words.iter().any(|word| word & PRESENT != 0 && word & FRAME != 0).then_some(own)
 }
 
 /// How much of a mapping was used since the recorder reset that, in kB.
@@ -44,12 +48,13 @@ pub(crate) fn keeps_pages_that_it_shares() {
             // SAFETY: inside of the mapping.
             unsafe { addr.add(page * PAGE).read_volatile() };
         }
-        let Some(before) = frames(addr) else { end(NOT_PERMITTED) };
+        if pages_of_its_own(addr).is_none() {
+            end(NOT_PERMITTED);
+        }
         while referenced(addr) > 0 {
             nap(5_000_000);
         }
-        let copied = frames(addr).unwrap().iter().zip(&before).filter(|(now, before)| now != before).count();
-        end(copied as i32);
+        end(pages_of_its_own(addr).map_or(NOT_PERMITTED, |copied| copied as i32));
     }));
     leave(libc::WEXITSTATUS(status));
 }
