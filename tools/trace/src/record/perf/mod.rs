@@ -132,29 +132,27 @@ impl PerfSession {
         let size = (RINGS_TOTAL / cpus.len()).clamp(ring::SMALLEST, RING_LARGEST);
         // The size of a ring buffer is a power of two.
         let size = 1 << size.ilog2();
+        let [first, others @ ..] = &mut wanted[..] else { return Err(io::ErrorKind::Unsupported.into()) };
         let (last, sources) = (Root::default(), HashMap::new());
         let mut session = Self { how, rings: Vec::new(), last, sources, losses: Vec::new() };
-        for cpu in cpus {
-            match session.open_cpu(pid, cpu, &mut wanted, size) {
+        for mut ring in Ring::open_all(&cpus, first.builder.observe_pid(pid), size)? {
+            session.sources.insert(ring.first_id(), (last, first.source));
+            match session.open_others(pid, others, &mut ring) {
                 // The CPU went offline in between.
-                Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {}
+                Err(error) if error.raw_os_error() == Some(libc::ENODEV) => continue,
                 result => result?,
             }
+            session.rings.push(ring);
         }
         Ok(session)
     }
 
-    fn open_cpu(&mut self, pid: Tid, cpu: usize, wanted: &mut [Wanted], size: usize) -> io::Result<()> {
-        let mut ring: Option<Ring> = None;
-        for Wanted { source, builder, filter } in wanted {
-            builder.observe_pid(pid).one_cpu(cpu);
-            let id = match &mut ring {
-                None => ring.insert(Ring::open(cpu, builder, size)?).first_id(),
-                Some(ring) => ring.add(Root::default(), builder.build()?, filter.as_ref())?,
-            };
+    fn open_others(&mut self, pid: Tid, others: &mut [Wanted], ring: &mut Ring) -> io::Result<()> {
+        for Wanted { source, builder, filter } in others {
+            let event = builder.observe_pid(pid).one_cpu(ring.cpu()).build()?;
+            let id = ring.add(Root::default(), event, filter.as_ref())?;
             self.sources.insert(id, (Root::default(), *source));
         }
-        self.rings.extend(ring);
         Ok(())
     }
 

@@ -14,6 +14,8 @@ use std::os::fd::AsRawFd;
 
 /// A ring buffer is never smaller than this, unless the kernel refuses it.
 pub(super) const SMALLEST: usize = 64 << 10;
+/// So many are made at once.
+const AT_ONCE: usize = 8;
 
 /// Samples that are missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,17 +70,31 @@ impl LostSamples {
 }
 
 impl Ring {
-    /// Opens a CPU's first event. A smaller ring buffer is taken if the kernel does not allow so much locked
-    /// memory.
-    pub(super) fn open(cpu: usize, builder: &Builder<'_>, mut size: usize) -> io::Result<Self> {
-        let sampler = loop {
-            match builder.build()?.sampled(size) {
-                Err(_) if size > SMALLEST => size /= 2,
-                result => break result?,
+    /// Opens the first event of each of these CPUs, which are `observed` by the builder, with ring buffers of
+    /// so many bytes. A CPU that went offline is left out.
+    pub(super) fn open_all(cpus: &[usize], builder: &mut Builder<'_>, size: usize) -> io::Result<Vec<Self>> {
+        let mut events = Vec::new();
+        for &cpu in cpus {
+            match builder.one_cpu(cpu).build() {
+                Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {}
+                event => events.push((cpu, event?)),
             }
-        };
-        let (events, lost) = (Vec::new(), LostSamples::default());
-        Ok(Self { cpu, sampler, size, events, lost, lost_by_closed: 0 })
+        }
+        let mut rings = Vec::new();
+        for (cpu, sampler) in with_buffers(events, size) {
+            let ring = |sampler, size| {
+                let (events, lost) = (Vec::new(), LostSamples::default());
+                Self { cpu, sampler, size, events, lost, lost_by_closed: 0 }
+            };
+            rings.push(match sampler {
+                Some(sampler) => ring(sampler, size),
+                None => {
+                    let (sampler, size) = smaller(builder.one_cpu(cpu), size)?;
+                    ring(sampler, size)
+                }
+            });
+        }
+        Ok(rings)
     }
 
     pub(super) fn cpu(&self) -> usize {
@@ -138,6 +154,43 @@ impl Ring {
         let others = self.events.iter_mut().map(|(_, event)| lost_by(event));
         let all = others.sum::<u64>() + lost_by(self.sampler.as_counter_mut()) + self.lost_by_closed;
         losses.extend(self.lost.counted(all));
+    }
+}
+
+/// Gives these events their ring buffers, if the kernel allows so much locked memory. It clears them, which
+/// takes milliseconds for each: so threads of their own do that.
+fn with_buffers(events: Vec<(usize, Counter)>, size: usize) -> Vec<(usize, Option<Sampler>)> {
+    let mut done = Vec::new();
+    let mut events = events.into_iter().peekable();
+    while events.peek().is_some() {
+        std::thread::scope(|scope| {
+            let some: Vec<_> = events.by_ref().take(AT_ONCE).collect();
+            let last = some.len() - 1;
+            let mut under_way = Vec::new();
+            for (place, (cpu, event)) in some.into_iter().enumerate() {
+                if place == last {
+                    done.push((cpu, event.sampled(size).ok()));
+                    continue;
+                }
+                let thread = std::thread::Builder::new().spawn_scoped(scope, move || event.sampled(size));
+                under_way.push((cpu, thread));
+            }
+            let joined = under_way.into_iter().map(|(cpu, thread)| {
+                (cpu, thread.ok().and_then(|thread| thread.join().ok()).and_then(Result::ok))
+            });
+            done.extend(joined);
+        });
+    }
+    done
+}
+
+/// An event with a ring buffer that is as large as the kernel allows, and how large that is.
+fn smaller(builder: &Builder<'_>, mut size: usize) -> io::Result<(Sampler, usize)> {
+    loop {
+        match builder.build()?.sampled(size) {
+            Err(_) if size > SMALLEST => size /= 2,
+            result => break Ok((result?, size)),
+        }
     }
 }
 

@@ -4,9 +4,8 @@ use super::Keyed;
 use super::trial::{self, Asked};
 use crate::event::{FileFacts, FileKind};
 use crate::record::sys::Tid;
-use rustix::fs::StatVfsMountFlags;
+use rustix::fs::{AtFlags, CWD, StatVfsMountFlags, StatxFlags, statx};
 use std::fs;
-use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::sync::Arc;
@@ -18,17 +17,23 @@ const NAME_LIMIT: usize = 4096;
 #[derive(Debug)]
 pub(crate) struct KnownFile {
     facts: Arc<FileFacts>,
-    /// When its inode changed last: with its length, its names, what may be done with it.
-    changed: (i64, i64),
-    opened: Opened,
+    /// `None` where too little can be seen.
+    seen: Option<Seen>,
     asked: Asked,
 }
 
-/// How a descriptor was opened, and on which mount: from `fdinfo`.
+/// What can be seen of a descriptor at little cost: which file it is of, and how that was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Opened {
-    flags: Option<i32>,
-    mount: Option<u64>,
+struct Seen {
+    device: (u32, u32),
+    inode: u64,
+    size: u64,
+    /// When its inode changed last: with its length, its names, what may be done with it.
+    changed: (i64, u32),
+    names: u32,
+    mount: u64,
+    /// Opened to be read, and to be written.
+    modes: (bool, bool),
 }
 
 /// The facts of an open descriptor of a thread that is about to map it. `last` is the file that was mapped
@@ -39,13 +44,11 @@ pub(crate) fn facts(tid: Tid, fd: i32, asked: Asked, last: &mut Option<KnownFile
     if fd < 0 {
         return Arc::new(facts);
     }
-    let (metadata, opened) = (fs::metadata(&path), opened(tid, fd));
-    let known = last
-        .as_ref()
-        .filter(|known| metadata.as_ref().is_ok_and(|metadata| known.is_as_before(metadata, opened, asked)));
+    let seen = Seen::of(&path);
+    let known = last.as_ref().filter(|known| seen.is_some_and(|seen| known.is_as_before(seen, asked)));
     // One that has several names may have been opened under another.
     if let Some(known) = known
-        && metadata.as_ref().is_ok_and(|metadata| metadata.nlink() == 1)
+        && seen.is_some_and(|seen| seen.names == 1)
     {
         return Arc::clone(&known.facts);
     }
@@ -57,46 +60,52 @@ pub(crate) fn facts(tid: Tid, fd: i32, asked: Asked, last: &mut Option<KnownFile
     if let Some(known) = known.filter(|known| known.facts.name == facts.name) {
         return Arc::clone(&known.facts);
     }
-    let Ok(metadata) = metadata else {
+    let Ok(metadata) = fs::metadata(&path) else {
         facts.kind = FileKind::Unknown;
         return Arc::new(facts);
     };
     (facts.device, facts.inode, facts.size) = (metadata.dev(), metadata.ino(), metadata.size());
-    examine(&mut facts, &metadata, (tid, fd), opened, asked);
+    examine(&mut facts, &metadata, (tid, fd), asked);
     // Equal ones are one: a trace has each once.
     let facts = match last {
         Some(known) if *known.facts == facts => Arc::clone(&known.facts),
         _ => Arc::new(facts),
     };
-    *last = Some(KnownFile { facts: Arc::clone(&facts), changed: changed(&metadata), opened, asked });
+    *last = Some(KnownFile { facts: Arc::clone(&facts), seen, asked });
     facts
 }
 
 impl KnownFile {
     /// Whether a descriptor can be mapped as this one could be: it is of the same regular file, of which the
     /// way in which it was opened decides that.
-    fn is_as_before(&self, metadata: &fs::Metadata, opened: Opened, asked: Asked) -> bool {
-        self.facts.kind == FileKind::Regular
-            && (self.facts.device, self.facts.inode) == (metadata.dev(), metadata.ino())
-            && (self.facts.size, self.changed) == (metadata.size(), changed(metadata))
-            && self.opened == opened
-            && opened.flags.is_some()
-            && self.asked.is_like(asked)
+    fn is_as_before(&self, seen: Seen, asked: Asked) -> bool {
+        self.facts.kind == FileKind::Regular && self.seen == Some(seen) && self.asked.is_like(asked)
     }
 }
 
-fn changed(metadata: &fs::Metadata) -> (i64, i64) {
-    (metadata.ctime(), metadata.ctime_nsec())
+impl Seen {
+    /// Of a link in `/proc/PID/fd`. `None` where the kernel does not tell all of it.
+    fn of(path: &str) -> Option<Self> {
+        let wanted = StatxFlags::BASIC_STATS | StatxFlags::MNT_ID;
+        let file = statx(CWD, path, AtFlags::empty(), wanted).ok()?;
+        // The permissions of the link are what the file was opened for.
+        let link = statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::MODE).ok()?;
+        let may = |permission| u32::from(link.stx_mode) & permission != 0;
+        let told = StatxFlags::from_bits_retain(file.stx_mask).contains(wanted);
+        told.then(|| Self {
+            device: (file.stx_dev_major, file.stx_dev_minor),
+            inode: file.stx_ino,
+            size: file.stx_size,
+            changed: (file.stx_ctime.tv_sec, file.stx_ctime.tv_nsec),
+            names: file.stx_nlink,
+            mount: file.stx_mnt_id,
+            modes: (may(libc::S_IRUSR), may(libc::S_IWUSR)),
+        })
+    }
 }
 
 /// Finds out the rest.
-fn examine(
-    facts: &mut FileFacts,
-    metadata: &fs::Metadata,
-    (tid, fd): (Tid, i32),
-    opened: Opened,
-    asked: Asked,
-) {
+fn examine(facts: &mut FileFacts, metadata: &fs::Metadata, (tid, fd): (Tid, i32), asked: Asked) {
     let (system, no_exec) = file_system(&format!("/proc/{tid}/fd/{fd}"));
     facts.file_system = system as u64;
     facts.no_exec = no_exec;
@@ -117,7 +126,7 @@ fn examine(
     } else {
         FileKind::Other
     };
-    let mode = opened.mode();
+    let mode = mode(tid, fd);
     facts.readable = mode == libc::O_RDONLY || mode == libc::O_RDWR;
     facts.writable = mode == libc::O_WRONLY || mode == libc::O_RDWR;
     // Mapping huge pages reserves some, which the program then lacks.
@@ -126,20 +135,11 @@ fn examine(
     }
 }
 
-fn opened(tid: Tid, fd: i32) -> Opened {
-    // The lines that are wanted come first. One read, since the file is read at each mapping.
-    let mut bytes = [0; 256];
-    let read = fs::File::open(format!("/proc/{tid}/fdinfo/{fd}")).and_then(|mut file| file.read(&mut bytes));
-    let info = Keyed(String::from_utf8_lossy(&bytes[..read.unwrap_or(0)]).into_owned());
-    let flags = info.word("flags").and_then(|octal| i32::from_str_radix(octal, 8).ok());
-    Opened { flags, mount: info.number("mnt_id") }
-}
-
-impl Opened {
-    /// One of the `O_ACCMODE` values; -1 for `O_PATH` and if it is not known.
-    fn mode(self) -> i32 {
-        self.flags.filter(|flags| flags & libc::O_PATH == 0).map_or(-1, |flags| flags & libc::O_ACCMODE)
-    }
+/// How a descriptor was opened: one of the `O_ACCMODE` values; -1 for `O_PATH` and if it is not known.
+fn mode(tid: Tid, fd: i32) -> i32 {
+    let text = fs::read_to_string(format!("/proc/{tid}/fdinfo/{fd}")).unwrap_or_default();
+    let flags = Keyed(text).word("flags").and_then(|octal| i32::from_str_radix(octal, 8).ok());
+    flags.filter(|flags| flags & libc::O_PATH == 0).map_or(-1, |flags| flags & libc::O_ACCMODE)
 }
 
 /// The type of the file system, and whether it forbids execution.
