@@ -181,7 +181,8 @@ impl<'m, P: Platform> Space<'m, P> {
     }
 
     /// Whether `cpu` has run this space ever since it last became the current one there. Only the CPU itself may
-    /// rely on it.
+    /// rely on it: for platforms that look before they activate.
+    #[doc(hidden)]
     #[inline]
     pub fn is_current_on(&self, cpu: CpuId) -> bool {
         self.spaces.current().is_current(cpu, &self.core().tables)
@@ -253,7 +254,8 @@ impl<'m, P: Platform> Space<'m, P> {
         core.usage.figures(core.vmas.len() as u64, &core.tables.residency)
     }
 
-    /// What [`figures`](Self::figures) has as `resident_anonymous`, for an embedder that asks at each touch.
+    /// What [`figures`](Self::figures) has as `resident_anonymous`, for who asks at each touch.
+    #[cfg(feature = "internals")]
     #[inline]
     pub fn resident_anonymous(&self) -> u64 {
         self.core().tables.residency.anonymous() * PAGE_SIZE
@@ -267,6 +269,7 @@ impl<'m, P: Platform> Space<'m, P> {
     }
 
     /// The same of mappings that meet the addresses from `start` to `end`.
+    #[doc(hidden)]
     pub fn for_each_mapping_in(&self, start: VirtAddr, end: VirtAddr, mut visit: impl FnMut(Mapping)) {
         let mut next = Some(start);
         while let Some(from) = next {
