@@ -121,6 +121,8 @@ pub(crate) fn executes_what_used_pages_again() {
                 }
                 std::thread::sleep(std::time::Duration::from_millis(1));
             }
+            // The recorder looks what has gone after it has gone.
+            std::thread::sleep(std::time::Duration::from_millis(50));
             touch(addr, USED_BEFORE_EXEC);
             execute(&[c"/proc/self/exe", c"nothing"]);
             end(2);
