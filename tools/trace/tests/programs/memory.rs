@@ -112,8 +112,8 @@ pub(crate) fn uses_what_was_paged_out() {
 pub(crate) fn executes_what_used_pages_again() {
     for _ in 0..EXECUTING {
         let status = wait_for(make_process(|| {
-            let addr = map_pages(4 * USED_BEFORE_EXEC);
-            touch(addr, 4 * USED_BEFORE_EXEC);
+            let addr = map_pages(USED_BEFORE_EXEC + 300);
+            touch(addr, USED_BEFORE_EXEC + 300);
             let begun = std::time::Instant::now();
             while is_any_present(addr, USED_BEFORE_EXEC) {
                 if begun.elapsed() > std::time::Duration::from_secs(60) {
