@@ -1,7 +1,9 @@
 //! Programs with many threads, processes, programs and ends.
 
-use crate::shared::{HOT_EACH, HOT_ROUNDS, PRESSED_PAGES, PRESSED_ROUNDS, SAMPLED_PAGES};
-use crate::{PAGE, PRIVATE, READ_WRITE, end, handle, leave, make_process, map, wait_for};
+use crate::shared::{
+    EXECUTING, HOT_EACH, HOT_ROUNDS, PRESSED_PAGES, PRESSED_ROUNDS, SAMPLED_PAGES, USED_BEFORE_EXEC,
+};
+use crate::{PAGE, PRIVATE, READ_WRITE, end, execute, handle, leave, make_process, map, wait_for};
 use std::ffi::CStr;
 use std::os::unix::fs::FileExt;
 use std::sync::Barrier;
@@ -100,6 +102,33 @@ pub(crate) fn uses_what_was_paged_out() {
                 leave(1);
             }
             std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    }
+    leave(0);
+}
+
+/// Processes that use pages again which were paged out, as they are recorded under pressure, and become
+/// another program right after that. It ends with 1 if the pages stay.
+pub(crate) fn executes_what_used_pages_again() {
+    for _ in 0..EXECUTING {
+        let status = wait_for(make_process(|| {
+            let addr = map_pages(4 * USED_BEFORE_EXEC);
+            touch(addr, 4 * USED_BEFORE_EXEC);
+            let begun = std::time::Instant::now();
+            while is_any_present(addr, USED_BEFORE_EXEC) {
+                if begun.elapsed() > std::time::Duration::from_secs(60) {
+                    end(1);
+                }
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            // The recorder looks what has gone after it has gone.
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            touch(addr, USED_BEFORE_EXEC);
+            execute(&[c"/proc/self/exe", c"nothing"]);
+            end(2);
+        }));
+        if status != 0 {
+            leave(1);
         }
     }
     leave(0);
