@@ -31,6 +31,10 @@ std::thread_local! {
     static STEP: RefCell<Option<Step>> = const { RefCell::new(None) };
     /// What this thread does when it waits for the first time.
     static WAIT: RefCell<Option<Box<dyn FnOnce()>>> = const { RefCell::new(None) };
+    /// What this thread does when it looks at the clock for the first time.
+    static LOOK: RefCell<Option<Box<dyn FnOnce()>>> = const { RefCell::new(None) };
+    /// Whether the time of a wait is over for this thread when it has begun.
+    static TIME_FLIES: Cell<bool> = const { Cell::new(false) };
 }
 
 /// What happens between two holds of a lock, of this class.
@@ -50,6 +54,19 @@ pub(crate) fn run_on(cpu: usize) {
 /// This thread calls `wait` when it waits for the next time: what other CPUs do just then.
 pub(crate) fn at_the_next_wait(wait: impl FnOnce() + 'static) {
     WAIT.set(Some(Box::new(wait)));
+}
+
+/// This thread calls `look` when it looks at the clock for the next time, as it does before it frees memory
+/// for itself.
+#[allow(dead_code, reason = "used by the tests of quire-host")]
+pub(crate) fn at_the_next_look_at_the_clock(look: impl FnOnce() + 'static) {
+    LOOK.set(Some(Box::new(look)));
+}
+
+/// From now on the whole time for which this thread wants to wait is over when it begins to.
+#[allow(dead_code, reason = "used by the tests of quire-swap and quire-host")]
+pub(crate) fn let_time_fly() {
+    TIME_FLIES.set(true);
 }
 
 /// Runs `action`, and `step` each time this thread has dropped a lock of `class` in it: what another CPU
@@ -287,6 +304,9 @@ unsafe impl Platform for Machine {
     }
 
     fn now(&self) -> u64 {
+        if let Some(look) = LOOK.take() {
+            look();
+        }
         self.clock.fetch_add(1, Ordering::Relaxed)
     }
 
@@ -295,6 +315,18 @@ unsafe impl Platform for Machine {
             wait();
         }
         std::thread::yield_now();
+    }
+
+    fn park_for(&self, _key: usize, ns: u64, still: &mut dyn FnMut() -> bool) {
+        let until = self.now().saturating_add(ns);
+        let mut attempt = 0;
+        while still() && self.now() < until {
+            if TIME_FLIES.get() {
+                self.clock.fetch_add(ns, Ordering::Relaxed);
+            }
+            Self::relax(attempt);
+            attempt += 1;
+        }
     }
 
     fn unpark(&self, _key: usize) {}

@@ -26,6 +26,7 @@ mod madvise;
 mod mlock;
 mod mremap;
 mod nodes;
+mod pageout_advice;
 mod pageout_stress;
 mod pageout_window;
 mod pin_threads;

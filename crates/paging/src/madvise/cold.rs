@@ -31,26 +31,33 @@ enum Stop {
     Split(usize, Pfn),
 }
 
-type Aged = ArrayVec<Pfn, BATCH>;
+/// Folios that are off their lists, and what tells other threads so.
+struct Aged<G> {
+    folios: ArrayVec<Pfn, BATCH>,
+    under_way: Option<G>,
+}
 
 /// The ageing of pages that some tables map.
-pub struct Cold<'s, P: Platform, F> {
+pub struct Cold<'s, P: Platform, B, F> {
     /// The tables.
     pub tables: Tables<'s, P>,
     /// Large folios, to split them.
     pub thp: Thp<'s, P>,
     /// Whether the pages are reclaimed at once.
     pub way: Ageing,
+    /// Tells other threads, as long as what it returns lives, that folios are off their lists, and about to
+    /// be paged out. Called with locks held.
+    pub begin: B,
     /// Pages out folios, each with a reference that it takes over.
     pub page_out: F,
 }
 
-impl<P: Platform, F: Fn(&mut dyn Iterator<Item = Pfn>)> Cold<'_, P, F> {
+impl<P: Platform, G, B: Fn() -> G, F: Fn(&mut dyn Iterator<Item = Pfn>)> Cold<'_, P, B, F> {
     /// Deactivates the folios in `range`. Shared folios are skipped, as in Linux, and so are file folios.
     pub fn age(&self, range: VirtRange) {
-        let mut aged = Aged::new();
+        let mut aged = Aged { folios: ArrayVec::new(), under_way: None };
         self.tables.walk(range, &mut |place, part| {
-            if aged.is_full() {
+            if aged.folios.is_full() {
                 self.send(&mut aged);
             }
             match place {
@@ -66,13 +73,21 @@ impl<P: Platform, F: Fn(&mut dyn Iterator<Item = Pfn>)> Cold<'_, P, F> {
     }
 
     /// Pages out what was collected. No lock of a table is held.
-    fn send(&self, aged: &mut Aged) {
-        if !aged.is_empty() {
-            (self.page_out)(&mut aged.drain(..));
+    fn send(&self, aged: &mut Aged<G>) {
+        if !aged.folios.is_empty() {
+            (self.page_out)(&mut aged.folios.drain(..));
         }
+        aged.under_way = None;
     }
 
-    fn age_huge(&self, slot: HugeSlot, aged: &mut Aged) {
+    /// Splits a folio, with a reference that it takes over, as [`split_own`]. That may wait for the folio
+    /// lock, whose holder may be waiting for what was collected.
+    fn send_and_split(&self, aged: &mut Aged<G>, head: Pfn) {
+        self.send(aged);
+        split_own(self.thp, &self.tables, head);
+    }
+
+    fn age_huge(&self, slot: HugeSlot, aged: &mut Aged<G>) {
         let mut split = None;
         {
             let pin = self.tables.pin();
@@ -93,11 +108,11 @@ impl<P: Platform, F: Fn(&mut dyn Iterator<Item = Pfn>)> Cold<'_, P, F> {
             }
         }
         if let Some(head) = split {
-            split_own(self.thp, &self.tables, head);
+            self.send_and_split(aged, head);
         }
     }
 
-    fn age_table(&self, table: Pfn, part: VirtRange, aged: &mut Aged) {
+    fn age_table(&self, table: Pfn, part: VirtRange, aged: &mut Aged<G>) {
         let first = P::Paging::index(part.start(), Level::PTE);
         let end = first + part.pages() as usize;
         let mut from = first;
@@ -115,7 +130,7 @@ impl<P: Platform, F: Fn(&mut dyn Iterator<Item = Pfn>)> Cold<'_, P, F> {
                     from = index;
                 }
                 Some(Stop::Split(index, head)) => {
-                    split_own(self.thp, &self.tables, head);
+                    self.send_and_split(aged, head);
                     (from, split_at) = (index, Some(index));
                 }
             }
@@ -128,11 +143,11 @@ impl<P: Platform, F: Fn(&mut dyn Iterator<Item = Pfn>)> Cold<'_, P, F> {
         locked: &LockedTable<'_, P>,
         (from, end): (usize, usize),
         split_at: Option<usize>,
-        aged: &mut Aged,
+        aged: &mut Aged<G>,
     ) -> Option<Stop> {
         let mut index = from;
         while index < end && !locked.is_empty() {
-            if aged.is_full() {
+            if aged.folios.is_full() {
                 return Some(Stop::Full(index));
             }
             let raw = locked.entries[index].load(Ordering::Relaxed);
@@ -177,7 +192,7 @@ impl<P: Platform, F: Fn(&mut dyn Iterator<Item = Pfn>)> Cold<'_, P, F> {
             && !folio.folio().frame().word().flags().contains(FrameFlags::LAZY_FREE)
     }
 
-    fn make_old(&self, pin: &Pin<'_, P>, folio: &HeadGuard<'_, P>, aged: &mut Aged) {
+    fn make_old(&self, pin: &Pin<'_, P>, folio: &HeadGuard<'_, P>, aged: &mut Aged<G>) {
         let frame = folio.folio().frame();
         let head = folio.folio().head();
         let memcgs = self.tables.memory().memcgs();
@@ -191,18 +206,20 @@ impl<P: Platform, F: Fn(&mut dyn Iterator<Item = Pfn>)> Cold<'_, P, F> {
                 let swap = self.tables.memory().swap();
                 swap.count_pages(head, VmEvent::Pgdeactivate, MemcgStat::Pgdeactivate);
             }
-            // A folio that is on no list is isolated by another thread already.
-            Ageing::PageOut if memcgs.unlist_folio(pin, head) => {
-                if frame.get(1) {
-                    aged.push(head);
+            Ageing::PageOut => {
+                // Before: a thread that no longer finds the folio on its list finds this.
+                aged.under_way.get_or_insert_with(&self.begin);
+                // A folio that is on no list is isolated by another thread already.
+                if memcgs.unlist_folio(pin, head) && frame.get(1) {
+                    aged.folios.push(head);
                 }
             }
-            Ageing::Cold | Ageing::PageOut => {}
+            Ageing::Cold => {}
         }
     }
 }
 
-impl<P: Platform, F> fmt::Debug for Cold<'_, P, F> {
+impl<P: Platform, B, F> fmt::Debug for Cold<'_, P, B, F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Cold").field("way", &self.way).finish_non_exhaustive()
     }

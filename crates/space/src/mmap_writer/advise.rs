@@ -146,10 +146,11 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
     }
 
     fn age(&self, part: VirtRange, way: Ageing) {
+        let begin = || self.spaces.begin_reclaim();
         let page_out = |folios: &mut dyn Iterator<Item = Pfn>| {
             self.spaces.reclaim().page_out(self.spaces, folios);
         };
-        Cold { tables: self.tables(), thp: self.spaces.thp(), way, page_out }.age(part);
+        Cold { tables: self.tables(), thp: self.spaces.thp(), way, begin, page_out }.age(part);
     }
 
     fn advise_part(
