@@ -12,6 +12,7 @@
 //! A page that a device may be writing to is not unmapped: its pins are checked after the entry is cleared,
 //! and a fence. A fast pin that came before is seen there, one that comes after sees that the entry changed.
 
+use core::cell::Cell;
 use core::ops::ControlFlow;
 use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PAGE_SIZE, PagingFormat, Pfn, Platform, VirtRange};
 use quire_frame::{FrameFlags, HeadGuard, MapsLeft, VmEvent};
@@ -54,6 +55,8 @@ struct Job {
     head: Pfn,
     order: Order,
     replacement: PteReplacement,
+    /// Whether a part of it was unmapped from a space.
+    in_part: Cell<bool>,
 }
 
 /// Collects what an unmapping leaves to be flushed and freed. Called with the root lock held shared, and the
@@ -77,15 +80,21 @@ pub fn unmap_folio<P: Platform>(
 ) -> Unmapped {
     let frames = rmap.memory().frames();
     let frame = frames.known(head);
-    let job = Job { head, order: frames.folio(head).order(), replacement };
+    let order = frames.folio(head).order();
+    let job = Job { head, order, replacement, in_part: Cell::new(false) };
     let walked = rmap.try_hold(head, |mappings| {
         mappings.walk(|mapped| Unmap { mapped, job: &job, sink: &mut *sink }.unmap_mapping(mapped.range))
     });
-    match walked {
+    let unmapped = match walked {
         Some(ControlFlow::Break(why)) => why,
         _ if frame.as_folio().maps() == 0 => Unmapped::All,
         _ => Unmapped::Busy,
+    };
+    if unmapped != Unmapped::All && job.in_part.get() {
+        // Its swap entries may be given up, and the rest stay mapped.
+        rmap.memory().stays_mapped_in_part(head);
     }
+    unmapped
 }
 
 /// The unmapping of a folio from one mapping.
@@ -281,6 +290,9 @@ impl<'a, P: Platform, S: UnmapSink> Unmap<'a, P, S> {
         }
         if dirty {
             frame.set_flags(FrameFlags::DIRTY);
+        }
+        if (run.pages as u64) < self.job.order.pages() {
+            self.job.in_part.set(true);
         }
         // Before the count falls: a thread that finds the table empty finds that a flush is missing.
         self.sink.add_stale(self.mapped.space, run.range, self.job.replacement);

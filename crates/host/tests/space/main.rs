@@ -27,6 +27,7 @@ mod mlock;
 mod mremap;
 mod nodes;
 mod pageout_advice;
+mod pageout_breaks;
 mod pageout_stress;
 mod pageout_window;
 mod pin_threads;

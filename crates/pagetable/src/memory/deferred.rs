@@ -71,6 +71,17 @@ impl<P: Platform> MemoryCore<P> {
         folio.frame().set_flags(FrameFlags::MAPPED_IN_PART);
     }
 
+    /// A folio to which the caller has a reference was to be unmapped everywhere, and is not: spaces have got
+    /// swap entries for a part of it only.
+    #[cold]
+    pub fn stays_mapped_in_part(&self, head: Pfn) {
+        let _pin = self.platform().pin();
+        let locked = self.frames().lock_head(head);
+        if locked.folio().head() == head && locked.folio().is_large() && locked.maps() > 0 {
+            self.mapped_in_part(&locked);
+        }
+    }
+
     /// A folio to which the caller has a reference has left the swap cache. If a part of it is mapped, and
     /// the rest had swap entries that were given up, nothing maps that any more, and no unmapping tells of
     /// it. How many pages several spaces map together does not say so; then the next unmapping does.
