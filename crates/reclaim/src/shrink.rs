@@ -43,6 +43,21 @@ enum Fate {
     Lock,
 }
 
+/// Why a folio is not unmapped.
+enum Refusal {
+    /// It stays in memory.
+    Stays(Fate),
+    /// Slots for it may take long to get. It is as it was, and is tried again when no folios are in hand for
+    /// which others wait.
+    NotYet,
+}
+
+impl From<Fate> for Refusal {
+    fn from(fate: Fate) -> Self {
+        Self::Stays(fate)
+    }
+}
+
 /// A folio that is unmapped and under its folio lock. If its contents are needed it is in the swap cache.
 struct Ready<'s, P: Platform> {
     head: Pfn,
@@ -63,12 +78,18 @@ pub(crate) fn shrink<P: Platform>(spaces: &Spaces<P>, folios: &mut Isolated, pre
                 batch.flush();
                 freed += write_and_free_all(spaces, &mut ready);
             }
-            match unmap(spaces, head, pressure, &mut batch, (&mut freed, &mut parts)) {
+            let how = (pressure, ready.is_empty());
+            match unmap(spaces, head, how, &mut batch, (&mut freed, &mut parts)) {
                 Ok(unmapped) => {
                     spaces.swap().prefetch_folio(head);
                     ready.push(unmapped);
                 }
-                Err(fate) => put_back(spaces, head, &fate),
+                Err(Refusal::Stays(fate)) => put_back(spaces, head, &fate),
+                Err(Refusal::NotYet) => {
+                    batch.flush();
+                    freed += write_and_free_all(spaces, &mut ready);
+                    continue;
+                }
             }
             next = parts.pop();
         }
@@ -105,22 +126,22 @@ pub(crate) fn page_out<P: Platform>(spaces: &Spaces<P>, folios: &mut dyn Iterato
     }
 }
 
-/// The first half: from the reference check to the removal of the last mapping. Adds to `freed` the pages
-/// that are freed already. If the folio is split its other parts enter `parts`, which has none yet: they are
-/// isolated, each with a reference.
+/// The first half: from the reference check to the removal of the last mapping. It waits for slots only if
+/// the caller `may_wait`. Adds to `freed` the pages that are freed already. If the folio is split its other
+/// parts enter `parts`, which has none yet: they are isolated, each with a reference.
 // As for `write_and_free_all`.
 #[inline(never)]
 fn unmap<'s, P: Platform>(
     spaces: &'s Spaces<P>,
     head: Pfn,
-    pressure: Pressure,
+    (pressure, may_wait): (Pressure, bool),
     batch: &mut UnmapBatch<'s, P>,
     (freed, parts): (&mut u64, &mut HeldParts),
-) -> Result<Ready<'s, P>, Fate> {
+) -> Result<Ready<'s, P>, Refusal> {
     let frame = spaces.frames().known(head);
     let guard = lock_at_rest(spaces, head, pressure, batch)?;
     if frame.kind() != Kind::Anonymous {
-        return Err(Fate::Keep);
+        return Err(Fate::Keep.into());
     }
     if pressure != Pressure::Madvise
         && is_partly_mapped(frame.word().flags())
@@ -143,7 +164,7 @@ fn unmap<'s, P: Platform>(
     }
     if unmapped && !flags.contains(FrameFlags::SWAP_CACHE) {
         // The last owner is freeing it, and takes it off its list. In the cache it would have no owner.
-        return Err(Fate::Keep);
+        return Err(Fate::Keep.into());
     }
     let discarded = flags & (FrameFlags::LAZY_FREE | FrameFlags::SWAP_CACHE) == FrameFlags::LAZY_FREE
         && !flags.contains(FrameFlags::DIRTY);
@@ -151,7 +172,7 @@ fn unmap<'s, P: Platform>(
         batch.unmap_to_discard(head)
     } else {
         if !flags.contains(FrameFlags::SWAP_CACHE) {
-            give_slots(spaces, head, (freed, parts))?;
+            give_slots(spaces, head, may_wait, (freed, parts))?;
         }
         batch.unmap_to_swap(head)
     };
@@ -166,7 +187,7 @@ fn unmap<'s, P: Platform>(
     batch.flush();
     drop(guard);
     leave_if_unnamed(spaces, head);
-    Err(fate)
+    Err(fate.into())
 }
 
 /// Whether pages of a large folio are needed by no program. They are freed first, referenced or not, and
@@ -232,15 +253,25 @@ fn check_referenced<P: Platform>(spaces: &Spaces<P>, head: Pfn) -> Result<(), Fa
 fn give_slots<P: Platform>(
     spaces: &Spaces<P>,
     head: Pfn,
+    may_wait: bool,
     (freed, parts): (&mut u64, &mut HeldParts),
-) -> Result<(), Fate> {
+) -> Result<(), Refusal> {
     let frame = spaces.frames().known(head);
     let memcg = frame.as_folio().memcg();
     let order = spaces.frames().folio(head).order();
     // Folios that only the cache needed may make room for it.
     let left = &mut |head| spaces.memory().left_swap_cache(head);
     let may_have_some = || spaces.memcgs().swap_left(MemcgId::from_bits(memcg)) > 0;
-    match spaces.swap().add_folio_for(head, memcg, left) {
+    let mut ask = || {
+        if may_wait {
+            return Ok(spaces.swap().add_folio_for(head, memcg, left));
+        }
+        match spaces.swap().add_folio_at_once(head, memcg) {
+            Err(NoSlots::Full | NoSlots::WrongOrder | NoSlots::NoMemory) => Err(Refusal::NotYet),
+            found => Ok(found),
+        }
+    };
+    match ask()? {
         Ok(_) => Ok(()),
         Err(why @ (NoSlots::WrongOrder | NoSlots::Limit))
             if order > Order::ZERO && (why == NoSlots::WrongOrder || may_have_some()) =>
@@ -257,11 +288,11 @@ fn give_slots<P: Platform>(
             *freed += spaces.thp().split_isolated(head, false, parts).map_err(|_| Fate::Activate)?;
             if frame.as_folio().maps() == 0 {
                 // The first of them: it is freed with the caller's reference.
-                return Err(Fate::Keep);
+                return Err(Fate::Keep.into());
             }
-            spaces.swap().add_folio_for(head, memcg, left).map(|_| ()).map_err(|_| Fate::Activate)
+            ask()?.map(|_| ()).map_err(|_| Fate::Activate.into())
         }
-        Err(_) => Err(Fate::Activate),
+        Err(_) => Err(Fate::Activate.into()),
     }
 }
 

@@ -26,8 +26,8 @@ impl<P: Platform> Swap<P> {
     /// cache. `memcg` is the memcg that it is charged to.
     ///
     /// If slots run out, a freed cluster is discarded, or slots held only by the cache are reclaimed; and a
-    /// single page waits for clusters that other threads discard. May free folios and sleep, so the caller
-    /// holds no spin lock.
+    /// single page waits for clusters that other threads discard, though not for long. May free folios and
+    /// sleep, so the caller holds no spin lock.
     ///
     /// # Errors
     ///
@@ -71,6 +71,27 @@ impl<P: Platform> Swap<P> {
         if found.is_err() {
             self.uncharge_slots(memcg, wanted.order.pages());
             self.note_failure(memcg);
+        }
+        found
+    }
+
+    /// As [`add_folio`](Self::add_folio), but it finds only what is free: what else could be done waits for
+    /// devices, or takes folios from the cache. That there is nothing is no failure yet.
+    ///
+    /// # Errors
+    ///
+    /// See [`NoSlots`]; a limit is one for `add_folio`, too, and counts.
+    pub fn add_folio_at_once(&self, head: Pfn, memcg: u16) -> Result<SlotId, NoSlots> {
+        let wanted = Wanted { head, order: self.frames().known(head).word().order() };
+        if !self.is_any_on() {
+            return Err(NoSlots::Full);
+        }
+        if !self.charge_slots(memcg, wanted.order.pages()) {
+            return Err(NoSlots::Limit);
+        }
+        let found = self.try_devices(wanted);
+        if found.is_err() {
+            self.uncharge_slots(memcg, wanted.order.pages());
         }
         found
     }
@@ -283,7 +304,7 @@ impl<P: Platform> Swap<P> {
 #[allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 mod tests {
     use super::*;
-    use crate::device::testing::{Machine, TEST, at_the_next_wait, frames, run_on};
+    use crate::device::testing::{Machine, TEST, at_the_next_wait, frames, let_time_fly, run_on};
     use crate::{DeviceFlags, DeviceMemory, PageIo, Submitted, SwapDevice, SwapOnOptions, SwapTechnique};
     use quire_frame::{AllocRequest, Kind, PcpTechnique};
     use quire_memcg::Memcgs;
@@ -415,6 +436,39 @@ mod tests {
             });
         });
         assert_eq!(swap.device(0).unwrap().used.load(Ordering::Relaxed), 2);
+    }
+
+    /// Hazard: a device never ends a discard: a thread that needs a slot waits for ever, or for some time for
+    /// each page.
+    #[test]
+    fn a_discard_that_does_not_end_is_waited_for_once() {
+        let watch = Arc::<Watch>::default();
+        let swap = swap_on(&watch);
+        leave_to_discard(swap);
+        watch.lasts.store(true, Ordering::Relaxed);
+        let [first, second, third] = [(); 3].map(|()| folio(swap, Order::ZERO));
+        thread::scope(|scope| {
+            scope.spawn(|| assert!(add(swap, 1, first).is_ok()));
+            while !watch.is_begun.load(Ordering::Relaxed) {
+                thread::yield_now();
+            }
+            let_time_fly();
+            let waits = Arc::<AtomicBool>::default();
+            let begins = Arc::clone(&waits);
+            let found = catch_unwind(AssertUnwindSafe(|| {
+                at_the_next_wait(move || {
+                    begins.store(true, Ordering::Relaxed);
+                    at_the_next_wait(|| panic!("it waits on"));
+                });
+                let second = add(swap, 2, second);
+                at_the_next_wait(|| panic!("the next page waits, too"));
+                [second, add(swap, 2, third)]
+            }));
+            watch.goes_on.store(true, Ordering::Relaxed);
+            assert_eq!(found.ok(), Some([Err(NoSlots::Full); 2]));
+            assert!(waits.load(Ordering::Relaxed), "it did not wait at all");
+        });
+        assert!(add(swap, 2, third).is_ok(), "after the discard there are slots");
     }
 
     /// Hazard: the device panics in a discard. The cluster is on no list for ever, and threads wait for it.

@@ -10,16 +10,21 @@ use core::ptr;
 use quire_arch::Platform;
 use quire_sync::atomic::{AtomicU64, Ordering};
 
+/// For how long a thread waits for a discard to end. One that takes longer may never end.
+const PATIENCE_NS: u64 = 100_000_000;
+
 /// Discards of clusters, of all devices together.
 #[derive(Debug)]
 pub(crate) struct Discards {
     begun: AtomicU64,
     ended: AtomicU64,
+    /// One more than had ended when a thread waited in vain for the next: none waits for that any more.
+    given_up: AtomicU64,
 }
 
 impl Discards {
     pub(crate) fn new() -> Self {
-        Self { begun: AtomicU64::new(0), ended: AtomicU64::new(0) }
+        Self { begun: AtomicU64::new(0), ended: AtomicU64::new(0), given_up: AtomicU64::new(0) }
     }
 
     /// How many have ended; `None` if none was ever begun.
@@ -87,15 +92,23 @@ impl<P: Platform> Swap<P> {
     }
 
     /// If other threads discard clusters, sleeps until more discards than `ended` have ended, and returns
-    /// true. Not pinned, and no lock is held that a discard needs.
+    /// true; but not for long, and only if no other thread has waited for that in vain. Not pinned, and no
+    /// lock is held that a discard needs.
     pub(crate) fn wait_for_discard(&self, ended: u64) -> bool {
-        let Discards { begun, ended: now } = &self.discards;
+        let Discards { begun, ended: now, given_up } = &self.discards;
         let mut still = || now.load(Ordering::Acquire) == ended;
-        if still() && begun.load(Ordering::Relaxed) == ended {
+        if still() && (begun.load(Ordering::Relaxed) == ended || given_up.load(Ordering::Relaxed) > ended) {
             return false;
         }
+        let platform = self.platform();
+        let until = platform.now().saturating_add(PATIENCE_NS);
         while still() {
-            self.platform().park(self.discards.key(), &mut still);
+            let left = until.saturating_sub(platform.now());
+            if left == 0 {
+                given_up.store(ended + 1, Ordering::Relaxed);
+                return false;
+            }
+            platform.park_for(self.discards.key(), left, &mut still);
         }
         true
     }

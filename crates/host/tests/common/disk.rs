@@ -24,6 +24,8 @@ pub(crate) struct Medium {
     pub(crate) unwritable: bool,
     /// Discards so far.
     pub(crate) discards: u64,
+    /// Pages that were stored when the last one began.
+    pub(crate) stored_at_discard: usize,
     /// The device was closed.
     pub(crate) closed: bool,
 }
@@ -121,7 +123,9 @@ impl<P: Platform> SwapDevice<P> for Disk {
     }
 
     fn discard(&self, _: DeviceMemory<'_, P>, _: u64, _: u64) {
-        self.medium().discards += 1;
+        let mut medium = self.medium();
+        medium.discards += 1;
+        medium.stored_at_discard = medium.pages.len();
     }
 
     fn close(&self, _: DeviceMemory<'_, P>) {

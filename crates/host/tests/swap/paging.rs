@@ -327,6 +327,37 @@ fn a_page_out_waits_for_one_discard_and_kswapd_for_a_few_at_a_time() {
     assert_audit(&machine);
 }
 
+/// Hazard: a page waits for a discard while the thread has others in hand, unmapped and locked: their
+/// programs wait for the device, too.
+#[test]
+fn what_was_unmapped_is_written_before_a_page_waits_for_a_discard() {
+    const PAGES: u64 = 32;
+    let machine = overcommitted(64);
+    let (disk, medium) = Disk::new(2 * 512);
+    machine.memory().swapon(disk, SwapOnOptions { discard: true, ..SwapOnOptions::default() }).unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
+    let page_out = |area: u64, pages: u64| {
+        let area = map_at(&space, area, pages * PAGE, RW);
+        fill(&cpu, &space, area, 0..pages, 1);
+        space.madvise(area, pages * PAGE, Advice::PageOut).unwrap();
+        area
+    };
+    let first = page_out(GIB, 512);
+    let _ = page_out(2 * GIB, 512 - PAGES / 2);
+    space.munmap(first, 512 * PAGE).unwrap();
+    let discards = || {
+        let medium = lock(&medium);
+        (medium.discards, medium.stored_at_discard)
+    };
+    assert_eq!(discards(), (0, 0));
+    // There are slots for one half of them.
+    let area = page_out(GIB, PAGES);
+    assert_eq!(discards(), (1, 512));
+    assert_eq!(space.figures().swapped, (512 + PAGES / 2) * PAGE);
+    assert_filled(&cpu, &space, area, 0..PAGES, 1);
+    assert_audit(&machine);
+}
+
 /// Hazard: a folio for which no slots lie together is split, its first page is paged out, and the others are
 /// taken for the youngest pages of their list.
 #[test]
