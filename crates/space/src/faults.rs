@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::resolve::Resolver;
-use crate::spaces::Spaces;
+use crate::spaces::{Attempts, Spaces};
 use quire_arch::{Access, Pin, Platform, VirtAddr, VirtRange};
 use quire_frame::AllocError;
 use quire_pagetable::{Tables, page_of};
@@ -72,12 +72,12 @@ impl<'s, P: Platform> Faults<'s, P> {
 
     /// Resolves a fault in `vma`. The mmap lock is held in some way.
     pub(crate) fn resolve_locked(&self, vma: &Vma, addr: VirtAddr, access: Access) -> Result<(), FaultError> {
-        let mut swapped = None;
+        let mut attempts = Attempts::new();
         loop {
-            match self.resolve_once(vma, addr, access, swapped.as_ref()) {
+            match self.resolve_once(vma, addr, access, attempts.swapped.as_ref()) {
                 Ok(()) => return Ok(()),
                 Err(_) if self.core.is_killed() => return Err(FaultError::Killed),
-                Err(refusal) => self.spaces.resolve_refusal(self.core, refusal, &mut swapped)?,
+                Err(refusal) => self.spaces.resolve_refusal(self.core, refusal, &mut attempts)?,
             }
         }
     }

@@ -12,7 +12,7 @@ mod shortage;
 pub use reclaim::{NoReclaim, OomOutcome, Reclaim};
 pub use reclaims::Reclaiming;
 pub(crate) use scan::Scan;
-pub(crate) use shortage::FIRST_RECLAIM;
+pub(crate) use shortage::Attempts;
 
 use crate::commit::{Commit, Overcommit};
 use crate::error::Error;

@@ -1,14 +1,14 @@
 //! What a thread that needs memory holds while it looks for some, and when a program is killed for it.
 
 use crate::common::*;
-use crate::short_pins::machine::{Machine, TEST, exhaust, frames, run_on};
+use crate::short_pins::machine::{Machine, TEST, exhaust, frames, let_time_fly, run_on};
 use quire_arch::PagingFormat;
 use quire_frame::{AllocRequest, Kind, PcpTechnique};
 use quire_host::swap::HostRam;
 use quire_reclaim::Policy;
 use quire_space::{Need, OomOutcome, Reclaim, Space, Spaces, SpacesConfig};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
 
 /// There is nothing to reclaim but the only page, whose lock it looks at, and others free something all the
 /// time. When a program is to be killed it gives back what the test has taken.
@@ -87,4 +87,53 @@ fn a_folio_is_let_go_when_a_program_is_killed_and_not_before() {
     let looks = [&killer.locked, &killer.unlocked].map(|looks| looks.load(Ordering::Relaxed));
     assert!(looks[0] > 1 && looks[1] == 0, "{looks:?}");
     assert_eq!((parent.figures().resident_anonymous, child.figures().swapped), (PAGE, PAGE));
+}
+
+/// Has nothing to free. The program that looks for memory is killed by another one.
+#[derive(Default)]
+struct Killed {
+    space: OnceLock<&'static Space<'static, Machine>>,
+    looks: AtomicU64,
+}
+
+impl Reclaim<Machine> for Killed {
+    fn make_room(&self, _: &Spaces<Machine>, _: Need) -> u64 {
+        self.looks.fetch_add(1, Ordering::Relaxed);
+        self.space.get().unwrap().kill();
+        0
+    }
+
+    fn out_of_memory(&self, _: &Spaces<Machine>, _: Need) -> OomOutcome {
+        OomOutcome::Nothing
+    }
+
+    fn page_out(&self, spaces: &Spaces<Machine>, folios: &mut dyn Iterator<Item = Pfn>) -> u64 {
+        Policy.page_out(spaces, folios)
+    }
+
+    fn throttle(&self, _: &Spaces<Machine>, _: MemcgId) {}
+}
+
+/// Hazard: a program that is killed looks for memory for a second and more, as long as others reclaim, and
+/// what it has is not free until then.
+#[test]
+fn a_killed_program_looks_for_no_memory_beside_others() {
+    type Paging = <Machine as Platform>::Paging;
+    run_on(0);
+    let_time_fly();
+    let killed: &'static Killed = Box::leak(Box::default());
+    let frames = frames(&[(0, 2048)], 1, PcpTechnique::All);
+    let swap = Swap::new(Memcgs::new(frames).unwrap(), SwapTechnique::default());
+    let config = SpacesConfig { overcommit: Overcommit::Always, ..SpacesConfig::default() };
+    let spaces: &'static _ = Box::leak(Box::new(Spaces::new(swap, config, killed).unwrap()));
+    let space: &'static _ = Box::leak(Box::new(
+        Space::create(spaces, Layout::standard(Paging::USER_END), Limits::default()).unwrap(),
+    ));
+    let request = MapRequest::anonymous(PAGE, RW).at(VirtAddr(1 << 30), MapFlags::FIXED);
+    let area = space.mmap(&request).unwrap();
+    assert!(killed.space.set(space).is_ok());
+    exhaust(spaces.frames(), AllocRequest::new(Order::ZERO, TEST));
+    let _others = spaces.begin_reclaim();
+    assert_eq!(space.fault(area, Access::Write), Err(FaultError::Killed));
+    assert_eq!(killed.looks.load(Ordering::Relaxed), 1, "looks for memory");
 }

@@ -7,7 +7,8 @@ pub(crate) mod machine;
 
 use crate::common::*;
 use machine::{
-    Machine, ONE, TEST, after_each_hold, exhaust, most_holds_under_a_pin, most_under_a_pin, put_all, run_on,
+    Machine, ONE, TEST, after_each_hold, at_the_next_look_at_the_clock, exhaust, most_holds_under_a_pin,
+    most_under_a_pin, put_all, run_on,
 };
 use quire_frame::{AllocRequest, PcpTechnique};
 use quire_mm::{Memory, MemoryConfig};
@@ -201,7 +202,7 @@ impl Reclaim<Machine> for Beside {
 /// A program with a page to touch writes to it while `others` run, which get all frames of the machine. No
 /// program is killed for it.
 fn assert_finds_what_others_free(
-    others: impl FnOnce(&Spaces<Machine>, &'static Beside, Vec<Pfn>, &dyn Fn()),
+    others: impl FnOnce(&'static Spaces<Machine>, &'static Beside, Vec<Pfn>, &dyn Fn()),
 ) {
     type Paging = <Machine as Platform>::Paging;
     run_on(0);
@@ -212,14 +213,14 @@ fn assert_finds_what_others_free(
     );
     let config =
         SpacesConfig { overcommit: Overcommit::Always, oom: OomAction::Kill, ..SpacesConfig::default() };
-    let spaces = Spaces::new(swap, config, beside).unwrap();
+    let spaces: &'static _ = Box::leak(Box::new(Spaces::new(swap, config, beside).unwrap()));
     let space =
-        Space::create(&spaces, Layout::standard(<Paging as PagingFormat>::USER_END), Limits::default())
+        Space::create(spaces, Layout::standard(<Paging as PagingFormat>::USER_END), Limits::default())
             .unwrap();
     let request = MapRequest::anonymous(PAGE, RW).at(VirtAddr(1 << 30), MapFlags::FIXED);
     let area = space.mmap(&request).unwrap();
     let taken = exhaust(spaces.frames(), AllocRequest::new(Order::ZERO, TEST));
-    others(&spaces, beside, taken, &|| assert_eq!(space.fault(area, Access::Write), Ok(())));
+    others(spaces, beside, taken, &|| assert_eq!(space.fault(area, Access::Write), Ok(())));
     assert!(!beside.was_asked.load(Ordering::Relaxed), "a program would have been killed");
     assert_eq!(space.figures().resident_anonymous, PAGE);
 }
@@ -257,5 +258,20 @@ fn frames_that_others_free_without_a_note_are_found() {
             begun.wait();
             write();
         });
+    });
+}
+
+/// Hazard: others free all that there is between the attempt that finds none and the thread's first look at
+/// what they have freed. They have done with it, so that is not looked for, and a program is killed.
+#[test]
+fn frames_that_others_free_before_the_first_look_are_found() {
+    assert_finds_what_others_free(|spaces, _, taken, write| {
+        at_the_next_look_at_the_clock(move || {
+            let reclaiming = spaces.begin_reclaim();
+            put_all(spaces.frames(), taken, Order::ZERO);
+            spaces.note_reclaimed(1);
+            drop(reclaiming);
+        });
+        write();
     });
 }

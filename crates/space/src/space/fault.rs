@@ -8,6 +8,7 @@
 use crate::error::Error;
 use crate::mmap_writer::vma_key;
 use crate::space::Space;
+use crate::spaces::Attempts;
 use quire_arch::PAGE_SHIFT;
 use quire_arch::Pfn;
 use quire_arch::SwapEntry;
@@ -77,26 +78,26 @@ impl<P: Platform> Space<'_, P> {
     #[cold]
     fn fault_again(&self, addr: VirtAddr, access: Access, refusal: Refusal) -> Result<(), FaultError> {
         let mut refusal = refusal;
-        let mut swapped = None;
+        let mut attempts = Attempts::new();
         loop {
             if self.core().is_killed() {
                 return Err(FaultError::Killed);
             }
             if let Refusal::Swapped(wanted) = refusal {
                 // Its lock must not be held while another is waited for.
-                drop(swapped.take());
+                drop(attempts.swapped.take());
                 self.read_ahead(addr, wanted.entry);
             }
-            self.spaces.resolve_refusal(self.core(), refusal, &mut swapped)?;
-            if let (Refusal::Swapped(_), Some(came)) = (refusal, &swapped) {
+            self.spaces.resolve_refusal(self.core(), refusal, &mut attempts)?;
+            if let (Refusal::Swapped(_), Some(came)) = (refusal, &attempts.swapped) {
                 self.note_read_ahead(addr, came.head());
             }
-            match self.fault_fast(addr, access, 0, swapped.as_ref()) {
+            match self.fault_fast(addr, access, 0, attempts.swapped.as_ref()) {
                 Some(Ok(())) => return Ok(()),
                 Some(Err(next)) => refusal = next,
                 None => {
                     // The mmap lock comes before folio locks.
-                    drop(swapped);
+                    drop(attempts);
                     return self.fault_locked(addr, |vma| self.faults().resolve_locked(vma, addr, access));
                 }
             }
@@ -210,6 +211,7 @@ impl<P: Platform> Space<'_, P> {
         resolve: impl Fn(&Vma) -> Result<(), E>,
     ) -> Result<(), E> {
         let core = self.core();
+        let mut attempts = Attempts::new();
         loop {
             {
                 let mappings = core.read_mappings(self.spaces.platform());
@@ -230,7 +232,7 @@ impl<P: Platform> Space<'_, P> {
                 Err(Error::NoFrames(_)) if core.is_killed() => return Err(FaultError::Killed.into()),
                 Err(Error::NoFrames(cause)) => {
                     let refusal = Refusal::Fault(FaultError::OutOfMemory(cause));
-                    self.spaces.resolve_refusal(core, refusal, &mut None)?;
+                    self.spaces.resolve_refusal(core, refusal, &mut attempts)?;
                 }
                 Err(_) => return Err(FaultError::NotMapped.into()),
             }

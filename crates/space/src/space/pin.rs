@@ -2,7 +2,7 @@
 
 use crate::cow::{copy_on_write, hold, is_own, must_copy};
 use crate::space::Space;
-use crate::spaces::Spaces;
+use crate::spaces::{Attempts, Spaces};
 use core::fmt;
 use quire_arch::{Access, Entry, LeafFlags, Level, PagingFormat, Pfn, Platform, VirtAddr};
 use quire_frame::{AllocError, FrameChain, FrameFlags};
@@ -79,6 +79,7 @@ impl<'m, P: Platform> Space<'m, P> {
             return Ok(pinned);
         }
         let core = self.core();
+        let mut attempts = Attempts::new();
         let mut attempt = 0;
         loop {
             {
@@ -99,7 +100,7 @@ impl<'m, P: Platform> Space<'m, P> {
                     Ok(Attempt::Changed) => {}
                     Err(_) if core.is_killed() => return Err(FaultError::Killed),
                     // As for a fault: memory is freed for it.
-                    Err(refusal) => self.spaces.resolve_refusal(core, refusal, &mut None)?,
+                    Err(refusal) => self.spaces.resolve_refusal(core, refusal, &mut attempts)?,
                 }
             }
             P::relax(attempt);

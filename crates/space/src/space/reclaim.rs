@@ -2,11 +2,11 @@
 
 use super::Space;
 use crate::error::Error;
-use crate::spaces::{FIRST_RECLAIM, Spaces};
+use crate::spaces::Spaces;
 use quire_arch::Platform;
 use quire_frame::AllocError;
 
-/// Attempts of a call. The last one follows a reclaim of [`FIRST_RECLAIM`] times 2^14 pages, 2 GiB.
+/// Attempts of a call. The last one follows a reclaim of 32 times 2^14 pages, 2 GiB.
 const CALL_ATTEMPTS: u32 = 16;
 
 /// Makes a call, and retries it after reclaim while it fails for lack of frames, whatever the program is told
@@ -36,13 +36,13 @@ fn reclaimed_after<P: Platform>(
     spaces: &Spaces<P>,
     error: Error,
     failed: u32,
-    gives_up: &impl Fn() -> bool,
+    gives_up: &dyn Fn() -> bool,
 ) -> bool {
     let (Error::NoFrames(cause) | Error::TryAgain(cause)) = error else { return false };
     cause == AllocError::OutOfMemory
         && failed + 1 < CALL_ATTEMPTS
         && !gives_up()
-        && spaces.reclaim_for_call(FIRST_RECLAIM << failed)
+        && spaces.reclaim_for_call(failed, gives_up)
 }
 
 impl<P: Platform> Space<'_, P> {

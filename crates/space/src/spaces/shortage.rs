@@ -18,7 +18,7 @@ const FREED_AT_ONCE: u64 = 512;
 
 /// Pages that a call reclaims before its second attempt; each further attempt doubles it. What a failed call
 /// undoes is free again, so each attempt gets further.
-pub(crate) const FIRST_RECLAIM: u64 = 32;
+const FIRST_RECLAIM: u64 = 32;
 
 /// Looks at a killed program whose memory is not free yet before memory is looked for again, and the time
 /// between two: a tick.
@@ -33,23 +33,52 @@ const EAGER_TICKS: u32 = 16;
 /// Pages in the largest folio for which a charge that fails is an `oom` event: a larger one is a wish only.
 const COSTLY: u64 = 8;
 
+/// What a fault that was refused has for its next attempt.
+#[derive(Debug)]
+pub(crate) struct Attempts<'s, P: Platform> {
+    /// The folio that it has swapped in, which is locked.
+    pub(crate) swapped: Option<SwappedIn<'s, P>>,
+    /// What others had freed before that attempt begins. Not known of the first one.
+    seen: Option<SeenReclaims>,
+}
+
+impl<P: Platform> Attempts<'_, P> {
+    pub(crate) const fn new() -> Self {
+        Self { swapped: None, seen: None }
+    }
+}
+
+/// What an attempt lacked.
+#[derive(Clone, Copy)]
+struct Shortage<'a> {
+    cause: AllocError,
+    need: Need,
+    /// What others had freed before the attempt. `None`, at most once for a fault or a call, where it is not
+    /// known: then there may be room already. Not each time: frames that are free may be none for this need.
+    since: Option<SeenReclaims>,
+    /// Whether the program has been killed, and needs none.
+    gives_up: &'a dyn Fn() -> bool,
+}
+
 /// What a thread finds that looks for memory beside others.
 enum Look {
     /// There is some.
     Room,
-    /// A program was killed, or one that was has exited.
+    /// A program was killed, this one perhaps, or one that was has exited.
     Turned,
     /// None.
     Nothing,
 }
 
 impl<'s, P: Platform> Spaces<P> {
-    /// Frees about `wanted` pages, and returns whether any were freed. Its time is counted.
+    /// Frees memory for a call of a program, after `failed` attempts before that which failed now, unless it
+    /// `gives_up`. Returns whether any was freed. Its time is counted.
     #[cold]
-    pub(crate) fn reclaim_for_call(&self, wanted: u64) -> bool {
-        let need = Need::Frames(Order::ZERO);
+    pub(crate) fn reclaim_for_call(&self, failed: u32, gives_up: &dyn Fn() -> bool) -> bool {
+        let (wanted, need) = (FIRST_RECLAIM << failed, Need::Frames(Order::ZERO));
         self.stalled(|| {
-            if !self.make_room(AllocError::OutOfMemory, need) {
+            let since = (failed > 0).then(|| self.reclaims().seen());
+            if !self.make_room(&Shortage { cause: AllocError::OutOfMemory, need, since, gives_up }) {
                 return false;
             }
             let mut freed = FIRST_RECLAIM;
@@ -72,23 +101,23 @@ impl<'s, P: Platform> Spaces<P> {
         self.stalled(|| self.free_unneeded(cause, need) + self.reclaim().make_room(self, need) > 0)
     }
 
-    /// Makes a retry worthwhile for the program in `core`, perhaps with a swapped-in folio in `held`, or
-    /// returns its error. The time is counted as a memory stall.
+    /// Makes a retry worthwhile for the program in `core`, perhaps with a swapped-in folio, or returns its
+    /// error. The time is counted as a memory stall.
     ///
-    /// The folio that is in `held` stays locked while memory is reclaimed for other needs, perhaps a copy of
+    /// A folio that is swapped in stays locked while memory is reclaimed for other needs, perhaps a copy of
     /// it: otherwise it might be the only reclaimable folio, and be swapped in and out forever. It is let go
     /// before a program is killed: that one may wait for it, with its mmap lock held.
     pub(crate) fn resolve_refusal(
         &'s self,
         core: &SpaceCore,
         refusal: Refusal,
-        held: &mut Option<SwappedIn<'s, P>>,
+        attempts: &mut Attempts<'s, P>,
     ) -> Result<(), FaultError> {
         let (cause, need) = match refusal {
             Refusal::Swapped(wanted) => {
                 // Its lock must not be held while another is waited for.
-                drop(held.take());
-                *held = self.stalled(|| self.swap_in(core, wanted))?;
+                drop(attempts.swapped.take());
+                attempts.swapped = self.stalled(|| self.swap_in(core, wanted))?;
                 return Ok(());
             }
             Refusal::Fault(FaultError::OutOfMemory(cause)) => (cause, Need::Frames(Order::ZERO)),
@@ -97,15 +126,18 @@ impl<'s, P: Platform> Spaces<P> {
             // The slow path makes one before it looks.
             Refusal::NeedsAnonVma => return Ok(()),
         };
+        let gives_up = || core.is_killed();
+        let shortage = Shortage { cause, need, since: attempts.seen, gives_up: &gives_up };
         // Others may be faster to take what that freed.
-        let made = self.stalled(|| self.make_room_or_kill(cause, need, || drop(held.take())));
+        let made = self.stalled(|| self.make_room_or_kill(&shortage, || drop(attempts.swapped.take())));
+        attempts.seen = Some(self.reclaims().seen());
         if made { Ok(()) } else { Err(FaultError::OutOfMemory(cause)) }
     }
 
     /// Brings what `wanted` names into the cache for the program in `core`, and frees memory for it if memory
     /// is short.
     fn swap_in(&'s self, core: &SpaceCore, wanted: Swapped) -> Result<Option<SwappedIn<'s, P>>, FaultError> {
-        self.swap_in_with(core, wanted, |cause, need| self.make_room(cause, need))
+        self.swap_in_with(core, wanted, |shortage| self.make_room(shortage))
     }
 
     /// The same for a caller that can give up, a swapoff or a collapse: where no frame can be freed it fails,
@@ -115,9 +147,9 @@ impl<'s, P: Platform> Spaces<P> {
         core: &SpaceCore,
         wanted: Swapped,
     ) -> Result<Option<SwappedIn<'s, P>>, FaultError> {
-        self.swap_in_with(core, wanted, |cause, need| match need {
-            Need::Frames(_) => self.free_some(cause, need),
-            Need::Memcg(..) => self.make_room(cause, need),
+        self.swap_in_with(core, wanted, |shortage| match shortage.need {
+            Need::Frames(_) => self.free_some(shortage.cause, shortage.need),
+            Need::Memcg(..) => self.make_room(shortage),
         })
     }
 
@@ -125,19 +157,24 @@ impl<'s, P: Platform> Spaces<P> {
         &'s self,
         core: &SpaceCore,
         mut wanted: Swapped,
-        make_room: impl Fn(AllocError, Need) -> bool,
+        make_room: impl Fn(&Shortage<'_>) -> bool,
     ) -> Result<Option<SwappedIn<'s, P>>, FaultError> {
+        let gives_up = || core.is_killed();
+        let mut since = None;
         loop {
             match SwapIn::new(self.memory(), &core.tables).swap_in(wanted) {
                 Ok(came) => return Ok(came),
                 Err(SwapInError::Unreadable) => return Err(FaultError::Bus),
                 // The caller may hold the mmap lock, which the OOM killer needs to free what the program has.
                 Err(SwapInError::Short(..)) if core.is_killed() => return Err(FaultError::Killed),
-                Err(SwapInError::Short(cause, need)) if !make_room(cause, need) => {
-                    return Err(FaultError::OutOfMemory(cause));
+                Err(SwapInError::Short(cause, need)) => {
+                    if !make_room(&Shortage { cause, need, since, gives_up: &gives_up }) {
+                        return Err(FaultError::OutOfMemory(cause));
+                    }
+                    since = Some(self.reclaims().seen());
+                    // No large folio was available.
+                    wanted.orders = OrderSet::EMPTY;
                 }
-                // No large folio was available.
-                Err(SwapInError::Short(..)) => wanted.orders = OrderSet::EMPTY,
             }
         }
     }
@@ -154,14 +191,15 @@ impl<'s, P: Platform> Spaces<P> {
     /// Frees memory, or kills a program to free its memory, if the machine is configured so. Returns whether
     /// a retry is worthwhile. The caller is not pinned.
     #[cold]
-    pub(crate) fn make_room(&self, cause: AllocError, need: Need) -> bool {
-        self.make_room_or_kill(cause, need, || ())
+    fn make_room(&self, shortage: &Shortage<'_>) -> bool {
+        self.make_room_or_kill(shortage, || ())
     }
 
     /// The same; `let_go` is called before a program is killed, or where one was. Not before: what is let go
     /// could be all that there is to free.
-    fn make_room_or_kill(&self, cause: AllocError, need: Need, let_go: impl FnOnce()) -> bool {
-        let (turns, reclaims) = (self.oom_turns().seen(), self.reclaims().seen());
+    fn make_room_or_kill(&self, shortage: &Shortage<'_>, let_go: impl FnOnce()) -> bool {
+        let Shortage { cause, need, since, .. } = *shortage;
+        let (turns, now) = (self.oom_turns().seen(), self.reclaims().seen());
         let others = self.reclaims().is_any();
         if self.free_some(cause, need) {
             return true;
@@ -169,7 +207,10 @@ impl<'s, P: Platform> Spaces<P> {
         if cause != AllocError::OutOfMemory {
             return false;
         }
-        match self.look_beside_others((cause, need), (turns, reclaims, others)) {
+        if since.is_none() && self.has_room(need) {
+            return true;
+        }
+        match self.look_beside_others(shortage, (turns, since.unwrap_or(now), others)) {
             Look::Room => return true,
             Look::Turned => {
                 let_go();
@@ -182,12 +223,12 @@ impl<'s, P: Platform> Spaces<P> {
     }
 
     /// Looks for memory again as long as other threads reclaim, or if they have freed something since
-    /// `first`, before this thread has looked in vain: what they have isolated it could not find. Each look
+    /// `first`, before this thread has tried in vain: what they have isolated it could not find. Each look
     /// is cheap, but for one in some ticks that reclaims: they may have put back what can be freed now, as
     /// what is being written. `others`: some reclaimed when this thread began to.
     fn look_beside_others(
         &self,
-        (cause, need): (AllocError, Need),
+        &Shortage { cause, need, gives_up, .. }: &Shortage<'_>,
         (turns, first, others): (SeenTurns, SeenReclaims, bool),
     ) -> Look {
         let mut seen = first;
@@ -198,7 +239,7 @@ impl<'s, P: Platform> Spaces<P> {
                 break;
             }
             let now = self.reclaims().seen();
-            if self.oom_turns().has_turned(turns) {
+            if gives_up() || self.oom_turns().has_turned(turns) {
                 return Look::Turned;
             }
             if (beside || now != first) && self.has_room(need) {
