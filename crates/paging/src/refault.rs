@@ -14,7 +14,8 @@ use quire_pagetable::MemoryCore;
 use quire_swap::Shadow;
 
 /// The list for a folio that refaults with `shadow`. Whether it was evicted too soon is a matter of the memcg
-/// that evicted it; counted and aged is the one that it is charged to, which differ where the first was removed.
+/// that evicted it; counted and aged is the one that it is charged to, which differ where the first was
+/// removed.
 pub(crate) fn refault<P: Platform>(
     memory: &MemoryCore<P>,
     pin: &Pin<'_, P>,

@@ -180,8 +180,8 @@ impl<'m, P: Platform> Space<'m, P> {
         });
     }
 
-    /// Whether `cpu` has run this space ever since it last became the current one there. Only the CPU itself may
-    /// rely on it: for platforms that look before they activate.
+    /// Whether `cpu` has run this space ever since it last became the current one there. Only the CPU itself
+    /// may rely on it: for platforms that look before they activate.
     #[doc(hidden)]
     #[inline]
     pub fn is_current_on(&self, cpu: CpuId) -> bool {

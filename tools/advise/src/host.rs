@@ -14,8 +14,8 @@ pub struct Host {
 }
 
 impl Host {
-    /// The swap that the host cannot set up, each with the reason. A recording of another kernel is of another
-    /// host, of which that is not known.
+    /// The swap that the host cannot set up, each with the reason. A recording of another kernel is of
+    /// another host, of which that is not known.
     pub(crate) fn lacking(&self, header: &TraceHeader) -> Vec<(LimitSwap, String)> {
         let Some(swaps) = self.swaps.as_ref().filter(|swaps| swaps.kernel() == header.kernel) else {
             return Vec::new();

@@ -143,12 +143,19 @@ const LEAST_UNKNOWN: u64 = 1 << 20;
 const FEW_LOST: f64 = 0.001;
 
 /// Why nothing rests on recordings of a program that takes `bytes` by so many `faults`, if what is missing is
-/// too much: page faults that were lost, each of which stands for a page, or memory that Linux had at the
-/// ends of processes.
-fn unreliable(bytes: f64, faults: f64, lost: u64, unexplained: u64) -> Option<String> {
+/// too much: page faults that were lost, each of which stands for a page; pages that came in without one; or
+/// memory that Linux had at the ends of processes.
+fn unreliable(bytes: f64, faults: f64, [lost, unheard]: [u64; 2], unexplained: u64) -> Option<String> {
     let is_much = |missing: u64| missing > LEAST_UNKNOWN && missing as f64 > MOST_UNKNOWN * bytes;
-    if is_much(lost.saturating_mul(PAGE_SIZE)) && lost as f64 > FEW_LOST * faults {
+    let is_many = |pages: u64| is_much(pages.saturating_mul(PAGE_SIZE)) && pages as f64 > FEW_LOST * faults;
+    if is_many(lost) {
         return Some(format!("{lost} page faults were not recorded, too many for a program of this size"));
+    }
+    if is_many(unheard) {
+        return Some(format!(
+            "the kernel brought in {unheard} pages that are not in the recording, as for direct I/O or a \
+             virtual machine"
+        ));
     }
     is_much(unexplained).then(|| {
         let [missing, all] = [unexplained as f64, bytes].map(|bytes| bytes / f64::from(1 << 20));
@@ -391,7 +398,8 @@ pub fn predict(
     let with_tables = most(|both| both[0] + both[1]).saturating_sub(slack);
     let [peak, faults] =
         rows.first().map_or([0.0; 2], |(_, row)| [row.peak_anonymous.median, row.faults.median]);
-    let unreliable = unreliable(peak, faults, lost, unexplained);
+    let unheard_pages = touched.iter().map(|outcome| outcome.unheard_pages).max().unwrap_or(0);
+    let unreliable = unreliable(peak, faults, [lost, unheard_pages], unexplained);
     let verdict = match &unreliable {
         Some(_) => Verdict::default(),
         None => Verdict::of(&settings, &changes, &marked),
@@ -683,10 +691,12 @@ mod tests {
     #[test]
     fn few_lost_faults_of_many_change_nothing() {
         let bytes = 100.0 * f64::from(1 << 20);
-        assert_eq!(unreliable(bytes, 1e7, 900, 0), None, "of ten million");
-        assert!(unreliable(bytes, 26_000.0, 900, 0).is_some(), "3.5 MiB of 100");
-        assert_eq!(unreliable(bytes, 26_000.0, 200, 0), None);
-        assert!(unreliable(bytes, 26_000.0, 0, 4 << 20).is_some());
+        for of in [|pages| [pages, 0], |pages| [0, pages]] {
+            assert_eq!(unreliable(bytes, 1e7, of(900), 0), None, "of ten million");
+            assert!(unreliable(bytes, 26_000.0, of(900), 0).is_some(), "3.5 MiB of 100");
+            assert_eq!(unreliable(bytes, 26_000.0, of(200), 0), None);
+        }
+        assert!(unreliable(bytes, 26_000.0, [0, 0], 4 << 20).is_some());
     }
 
     #[test]

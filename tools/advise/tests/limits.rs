@@ -133,8 +133,8 @@ fn major_faults_are_those_of_the_pages_that_went_out() {
     }
 }
 
-/// What cannot be set up is not predicted, and no command for it is told. A recording of another kernel is of a
-/// host of which nothing is known.
+/// What cannot be set up is not predicted, and no command for it is told. A recording of another kernel is of
+/// a host of which nothing is known.
 #[test]
 fn swap_that_the_host_cannot_set_up_is_left_out() {
     let recording = Invented::new("lacking", UseSource::Exact);

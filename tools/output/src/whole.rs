@@ -410,8 +410,8 @@ mod tests {
     fn a_file_that_cannot_be_written_is_not_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("letter");
-        // A program that runs cannot be written, by root neither. Another process copies it: Linux executes no
-        // file that one which a test beside this one makes has open for writing.
+        // A program that runs cannot be written, by root neither. Another process copies it: Linux executes
+        // no file that one which a test beside this one makes has open for writing.
         assert!(std::process::Command::new("cp").arg("/bin/sleep").arg(&path).status().unwrap().success());
         let mut child = std::process::Command::new(&path).arg("60").spawn().unwrap();
         for meanwhile in [Meanwhile::Unnamed, Meanwhile::Part] {

@@ -243,8 +243,8 @@ impl Trial<'_> {
         let each =
             settings.iter().flat_map(|setting| serving(setting).into_iter().map(move |it| (setting, it)));
         let mut jobs: Vec<Job> = each.map(job).collect();
-        // No curve is below what the recordings tell. Most programs fit there, and most have the first kind of
-        // swap as the best.
+        // No curve is below what the recordings tell. Most programs fit there, and most have the first kind
+        // of swap as the best.
         let least = knows_from.map(|least| (least * 100).div_ceil(need.anonymous.max(1)) as u32);
         let ends: Vec<u32> = least.iter().flat_map(|&least| ENDS.map(|end| end.max(least))).collect();
         let ends: Vec<u32> = ends.into_iter().filter(|&end| end <= 100).collect();

@@ -271,7 +271,8 @@ pub(crate) fn verdict(prediction: &Prediction) -> Vec<String> {
     lines.extend(advice_limits::verdict(&prediction.limits));
     lines.push(
         "Not predicted: time saved by fewer TLB misses, other programs on the host, a host whose memory is \
-         fragmented; sockets, and files in memory that are written but not mapped."
+         fragmented; sockets, files in memory that are written but not mapped, and memory that devices or \
+         guests fill."
             .to_owned(),
     );
     lines

@@ -8,6 +8,8 @@ use std::path::Path;
 
 /// Processes of one recording that get a line of their own; of more, the busiest.
 const MOST_LINES: usize = 24;
+/// So many pages that came in without an event are not worth a line.
+const FEW_PAGES: u64 = 256;
 
 pub(crate) fn print(file: &Path, report: &ReplayReport) {
     say(format_args!("{}: {}", Shown::new(file), shorten(&command_line(&report.header.command), 90)));
@@ -205,6 +207,13 @@ fn notes(report: &ReplayReport) {
         say(format_args!(
             "untried    {untried} calls and touches that differ overlapped with calls of other threads, and not all orders were \
              tried"
+        ));
+    }
+    let unheard: u64 = report.processes.iter().map(ProcessReport::unheard_pages).sum();
+    if !report.limited && unheard > report.lost + FEW_PAGES {
+        say(format_args!(
+            "kernel     {} pages came in without an event, as for direct I/O or a virtual machine",
+            unheard - report.lost
         ));
     }
     for (name, what) in losses(report.lost, report.unheard) {

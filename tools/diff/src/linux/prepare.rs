@@ -257,8 +257,8 @@ fn give_up_all_but(board: &Board, files: &Files, kept: &[(u64, u64); 4]) {
     }
 }
 
-/// Puts a page of shared memory at both ends of the range, where no mapping is. Whether Linux merges a program's
-/// mapping with one of this process's depends on how often that was forked before.
+/// Puts a page of shared memory at both ends of the range, where no mapping is. Whether Linux merges a
+/// program's mapping with one of this process's depends on how often that was forked before.
 fn set_apart(start: u64, end: u64) {
     for addr in [start - PAGE, end] {
         // SAFETY: a new mapping without access where there is none (MAP_SHARED | MAP_ANONYMOUS |

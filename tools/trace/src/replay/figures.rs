@@ -30,7 +30,9 @@ pub struct ProcessReport {
     pub calls: u64,
     /// Touches that faulted on Linux.
     pub faults: u64,
-    /// Of these, the ones that did not fault here.
+    /// Pages that its calls brought in.
+    pub populated: u64,
+    /// Of the touches, the ones that did not fault here.
     pub already_present: AlreadyPresent,
     /// Results that differ, and calls that Quire cannot do.
     pub mismatches: u64,
@@ -98,6 +100,15 @@ impl ProcessReport {
     /// All results are Linux's, and the audit found nothing.
     pub fn is_good(&self) -> bool {
         self.mismatches == 0 && self.audit.is_empty()
+    }
+
+    /// Pages that the kernel brought in for others than the program's threads: for direct input and output,
+    /// or a virtual machine. Linux counts a page fault for each, but no exception tells of it. 0 if Linux's
+    /// figures are not known. Events that were lost are among them.
+    pub fn unheard_pages(&self) -> u64 {
+        let counted =
+            self.linux.as_ref().map_or(0, |linux| linux.minor_faults.saturating_add(linux.major_faults));
+        counted.saturating_sub(self.faults).saturating_sub(self.populated)
     }
 
     /// Event number `event` did `what`, and Quire's result differs from Linux's.

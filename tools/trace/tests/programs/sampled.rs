@@ -6,8 +6,8 @@ use std::os::unix::fs::FileExt;
 
 const SHARED_PAGES: usize = 64;
 
-/// How many of the pages no other process maps; `None` if Linux shows no frames. Memory may move meanwhile, or
-/// be swapped out, so that the frames themselves say nothing.
+/// How many of the pages no other process maps; `None` if Linux shows no frames. Memory may move meanwhile,
+/// or be swapped out, so that the frames themselves say nothing.
 fn pages_of_its_own(addr: *mut u8) -> Option<usize> {
     const FRAME: u64 = (1 << 55) - 1;
     const MAPPED_ONCE: u64 = 1 << 56;

@@ -40,6 +40,21 @@ impl Run<'_> {
     }
 }
 
+/// Whether `call` locks memory, and may bring in all of it.
+pub(super) fn locks(call: &Call) -> bool {
+    [libc::SYS_mlock, libc::SYS_mlock2, libc::SYS_mlockall].contains(&call.number.into())
+}
+
+/// Whether `call` may bring in pages in a process that has locked none.
+pub(super) fn populates(call: &Call) -> bool {
+    let [_, _, third, flags, ..] = call.args;
+    match i64::from(call.number) {
+        libc::SYS_mmap => flags & (libc::MAP_POPULATE | libc::MAP_LOCKED) as u64 != 0,
+        libc::SYS_madvise => [libc::MADV_POPULATE_READ, libc::MADV_POPULATE_WRITE].contains(&(third as i32)),
+        _ => locks(call),
+    }
+}
+
 /// How many bytes of files `call` may bring in that Linux can drop again. `is_shared`: whether a file is
 /// memory that programs share, which stays.
 pub(super) fn files_brought_in(

@@ -16,8 +16,8 @@ pub(super) struct LockLooks {
 }
 
 impl LockLooks {
-    /// Whether event number `number`, which is of this kind, may have changed what is locked, and those before
-    /// have paid for the last look.
+    /// Whether event number `number`, which is of this kind, may have changed what is locked, and those
+    /// before have paid for the last look.
     pub(super) fn are_due(&mut self, kind: &EventKind, number: u64) -> bool {
         self.any |= may_lock(kind);
         let changes = matches!(kind, EventKind::Call(_) | EventKind::Exec(_) | EventKind::Exit(_));

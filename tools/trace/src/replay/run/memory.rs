@@ -244,7 +244,9 @@ impl Run<'_> {
     pub(super) fn verdict(&mut self, event: &Event, call: &Call) -> Option<(usize, Verdict)> {
         let cpu = self.schedule.cpu_of(event.task)?;
         let Some(Some(task)) = self.tasks.get(event.task.0 as usize) else { return None };
-        let Process { limits, .. } = &mut self.processes[task.process];
+        let Process { limits, locked, .. } = &mut self.processes[task.process];
+        *locked |= brought_in::locks(call);
+        let may_bring_in = *locked || brought_in::populates(call);
         let Some(space) = task.acting(limits) else {
             self.processes[task.process].report.calls += 1;
             return None;
@@ -257,8 +259,16 @@ impl Run<'_> {
         if let Some(limit) = limit {
             limit.set_before(self.machine.memory(), &self.extra_charge(), coming);
         }
+        let resident = || {
+            let figures = space.figures();
+            figures.resident_anonymous + figures.resident_file
+        };
+        let before = if may_bring_in { resident() } else { 0 };
         let files = &mut self.files;
         let verdict = self.vcpus[cpu].run(|| call::replay(&space, call, files, self.same_settings));
+        if may_bring_in {
+            self.processes[process].report.populated += resident().saturating_sub(before) >> PAGE_SHIFT;
+        }
         self.shared.call(number, call, files);
         if let Some(again) = &mut self.again {
             again.has(self.machine.memory().resident_anonymous());

@@ -50,6 +50,8 @@ struct Process {
     report: ProcessReport,
     limits: Limits,
     threads: u32,
+    /// Whether it locked memory: from then on each call may bring in pages.
+    locked: bool,
     allocator_at_start: AllocatorFigures,
 }
 
@@ -252,8 +254,8 @@ impl<'m> Run<'m> {
         }
     }
 
-    /// Counts locked pages of files again where this event, which is no touch, may have changed that, and where
-    /// it is of use.
+    /// Counts locked pages of files again where this event, which is no touch, may have changed that, and
+    /// where it is of use.
     fn follow_locks(&mut self, event: &Event) {
         let is_of_use = self.how.limit.is_some() || self.life.is_some();
         if self.lock_looks.are_due(&event.kind, self.event) && is_of_use {

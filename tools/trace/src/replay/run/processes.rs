@@ -213,6 +213,7 @@ impl<'m> Run<'m> {
             limits: Limits::default(),
             report: ProcessReport { pid, ..ProcessReport::default() },
             threads: 0,
+            locked: false,
             allocator_at_start: AllocatorFigures::of(self.machine.memory()),
         });
         self.processes.len() - 1
