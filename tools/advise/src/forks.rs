@@ -14,6 +14,7 @@ fn fork_estimate(figures: &ForkFigures, costs: &Costs) -> Option<[f64; 3]> {
         (figures.entries, cost.page),
         (figures.huge_entries, cost.huge.unwrap_or(cost.page)),
         (figures.copies, cost.copy),
+        (figures.splits, cost.split.unwrap_or_default()),
         (figures.reuses, costs.map_present),
     ];
     let sum = |end: usize| parts.iter().map(|(count, cost)| *count as f64 * pick(*cost)[end]).sum();
@@ -35,6 +36,8 @@ pub struct ForkRow {
     pub copies: Range,
     /// Writes afterwards that found their page no longer shared.
     pub reuses: Range,
+    /// Entries for 2 MiB that writes split afterwards.
+    pub splits: Range,
     /// The time of all that, in nanoseconds, if the host was calibrated: an estimate.
     pub estimate_ns: Option<Range>,
 }
@@ -52,6 +55,7 @@ impl ForkRow {
             tables: range(|figures| figures.tables),
             copies: range(|figures| figures.copies),
             reuses: range(|figures| figures.reuses),
+            splits: range(|figures| figures.splits),
             estimate_ns: estimates.map(|estimates| estimated(&estimates)),
         }
     }
@@ -62,10 +66,19 @@ mod tests {
     use super::*;
     use quire_measure::ForkCost;
 
-    /// A fork of 100 pages and two blocks, after which seven pages are copied and three are not.
+    /// A fork of 100 pages and two blocks, after which seven pages are copied and three are not; one of those
+    /// that are copied splits a block.
     #[test]
     fn an_estimate_is_counts_times_costs() {
-        let forks = ForkFigures { forks: 1, entries: 100, huge_entries: 2, tables: 1, copies: 7, reuses: 3 };
+        let forks = ForkFigures {
+            forks: 1,
+            entries: 100,
+            huge_entries: 2,
+            tables: 1,
+            copies: 7,
+            reuses: 3,
+            splits: 1,
+        };
         let cost = |median: f64| Cost { median, min: median - 1.0, max: median + 2.0 };
         let costs = Costs {
             kernel: String::new(),
@@ -79,8 +92,18 @@ mod tests {
             kernel_memory: None,
         };
         assert_eq!(fork_estimate(&forks, &costs), None);
-        let fork = ForkCost { base: cost(900.0), page: cost(2.0), huge: Some(cost(30.0)), copy: cost(50.0) };
-        let found = fork_estimate(&forks, &Costs { fork: Some(fork), ..costs });
+        let fork = ForkCost {
+            base: cost(900.0),
+            page: cost(2.0),
+            huge: Some(cost(30.0)),
+            copy: cost(50.0),
+            split: Some(cost(200.0)),
+        };
+        let found = fork_estimate(&forks, &Costs { fork: Some(fork), ..costs.clone() });
+        assert_eq!(found, Some([1740.0, 1626.0, 1968.0]));
+        // A calibration of an earlier version has no splits.
+        let without = ForkCost { split: None, ..fork };
+        let found = fork_estimate(&forks, &Costs { fork: Some(without), ..costs });
         assert_eq!(found, Some([1540.0, 1427.0, 1766.0]));
     }
 }

@@ -163,7 +163,8 @@ mod tests {
         let share = Range::default();
         let least = Priced { setting, major_faults: 0.0, share, once_seconds: 0.0, may_be_killed: false };
         let smaller = Vec::new();
-        Enough { least, smaller, high: 80 << 20, max: 90 << 20, pool: 0, swap_bytes: 128 << 20 }
+        let (high, max, swap_bytes) = (80 << 20, 90 << 20, 128 << 20);
+        Enough { least, smaller, high, max, pool: 0, swap_bytes, saved: 0 }
     }
 
     #[test]

@@ -50,6 +50,9 @@ pub struct Enough {
     pub pool: u64,
     /// How large the swap should be.
     pub swap_bytes: u64,
+    /// How much less of the host's RAM is in use at the peak: what the limit takes away, less what swap in RAM
+    /// takes for it.
+    pub saved: u64,
 }
 
 impl Enough {
@@ -80,8 +83,8 @@ impl Enough {
         let bytes = least.setting.bytes;
         let figures = known.iter().find(|(setting, _)| **setting == least.setting);
         let figures = figures.and_then(|(_, row)| row.figures).unwrap_or_default();
-        let pool = figures.compressed.filter(|_| swap == LimitSwap::Zswap);
-        let pool = pool.map_or(0, |pool| pool.max as u64).next_multiple_of(MIB);
+        let compressed = figures.compressed.map_or(0, |compressed| compressed.max as u64);
+        let pool = if swap == LimitSwap::Zswap { compressed.next_multiple_of(MIB) } else { 0 };
         let high = (bytes + KERNEL + files.min(bytes / FILES_SHARE)).next_multiple_of(MIB) + pool;
         let max = (high + high / HIGH_TO_MAX).next_multiple_of(MIB);
         Some(Self {
@@ -91,6 +94,7 @@ impl Enough {
             max,
             pool,
             swap_bytes: (2 * figures.swapped.max as u64).next_multiple_of(64 * MIB).max(64 * MIB),
+            saved: least.setting.need.all().saturating_sub(bytes + compressed),
         })
     }
 }
@@ -145,6 +149,8 @@ mod tests {
         let (zswap, zram) = (of(LimitSwap::Zswap), of(LimitSwap::Zram));
         assert_eq!((zswap.pool, zswap.high, zswap.max), (24 * MIB, 40 * MIB, 45 * MIB));
         assert_eq!((zram.pool, zram.high, zram.max), (0, 16 * MIB, 18 * MIB));
+        // Of 85 MiB that are out, 23.5 stay in the host's RAM, whichever group is charged for them.
+        assert_eq!((zswap.saved, zram.saved), (61 * MIB + MIB / 2, 61 * MIB + MIB / 2));
     }
 
     #[test]

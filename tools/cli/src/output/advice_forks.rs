@@ -23,11 +23,13 @@ pub(super) fn print(prediction: &Prediction) {
         "tables",
         "copied\nafterwards",
         "not\nshared",
+        "2 MiB\nsplit",
         "time",
     ]);
     for (setting, row) in &prediction.rows {
-        let ForkRow { forks, entries, huge_entries, tables, copies, reuses, estimate_ns } = row.fork;
-        let counts = [forks, entries, huge_entries, tables, copies, reuses].map(|range| count(range.median));
+        let ForkRow { forks, entries, huge_entries, tables, copies, reuses, splits, estimate_ns } = row.fork;
+        let counts = [forks, entries, huge_entries, tables, copies, reuses, splits];
+        let counts = counts.map(|range| count(range.median));
         let time = estimate_ns.map_or_else(String::new, |time| format!("{:.1} ms", time.median / 1e6));
         table.add_row(std::iter::once(setting.name.clone()).chain(counts).chain([time]));
     }
@@ -39,7 +41,7 @@ pub(super) fn print(prediction: &Prediction) {
 
 /// The figures by their names.
 pub(super) fn object(fork: &ForkRow) -> Map<String, Value> {
-    let ForkRow { forks, entries, huge_entries, tables, copies, reuses, estimate_ns } = *fork;
+    let ForkRow { forks, entries, huge_entries, tables, copies, reuses, splits, estimate_ns } = *fork;
     let mut object = Map::new();
     for (name, range) in [
         ("forks", forks),
@@ -48,6 +50,7 @@ pub(super) fn object(fork: &ForkRow) -> Map<String, Value> {
         ("tables", tables),
         ("copies", copies),
         ("reuses", reuses),
+        ("splits", splits),
     ] {
         put(&mut object, name, range);
     }

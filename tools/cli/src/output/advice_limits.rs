@@ -172,9 +172,11 @@ pub(super) fn verdict(limits: &Limits) -> Vec<String> {
         return vec![no_limit(limits).to_owned()];
     };
     let mut lines = vec![format!(
-        "Memory: enough is {}, with {}.",
+        "Memory: enough is {}, with {}. That saves {} of the host's RAM at the peak{}.",
         price(&enough.least),
-        enough.least.setting.swap.name()
+        enough.least.setting.swap.name(),
+        size(enough.saved as f64),
+        if enough.least.setting.swap.compressor().is_some() { ", what is compressed counted" } else { "" }
     )];
     if !enough.smaller.is_empty() {
         let smaller: Vec<String> = enough.smaller.iter().map(price).collect();
@@ -313,7 +315,7 @@ pub(super) fn swaps_left_out(limits: &Limits) -> Vec<Value> {
 
 /// The verdict's object of what is enough.
 pub(super) fn enough(limits: &Limits) -> Value {
-    let Some(Enough { least, smaller, high, max, pool, swap_bytes }) = &limits.enough else {
+    let Some(Enough { least, smaller, high, max, pool, swap_bytes, saved }) = &limits.enough else {
         return Value::Null;
     };
     let priced = |priced: &Priced| {
@@ -338,6 +340,7 @@ pub(super) fn enough(limits: &Limits) -> Value {
         "zswap_pool": known.then_some(pool),
         "unknown": limits.unknown,
         "swap_size": swap_bytes,
+        "ram_saved": saved,
         "means": means.collect::<Vec<_>>(),
     })
 }
@@ -371,7 +374,8 @@ mod tests {
                 may_be_killed: false,
             };
             let (high, max) = (30 << 20, 40 << 20);
-            let enough = Enough { least, smaller: Vec::new(), high, max, pool, swap_bytes: 64 << 20 };
+            let swap_bytes = 64 << 20;
+            let enough = Enough { least, smaller: Vec::new(), high, max, pool, swap_bytes, saved: 0 };
             let lines = verdict(&Limits { enough: Some(enough), ..of(&[LimitRow::default()]) });
             let colon = lines.iter().position(|line| line.ends_with(':')).expect("commands");
             assert!(lines[colon + 1..].iter().all(|line| line.starts_with(' ')), "{lines:?}");

@@ -30,6 +30,9 @@ pub(crate) fn print(costs: &Costs) {
             row("fork, for each 2 MiB mapped by one entry".to_owned(), huge, String::new());
         }
         row("write that copies a shared page".to_owned(), fork.copy, String::new());
+        if let Some(split) = fork.split {
+            row("the same, where it splits an entry for 2 MiB: more".to_owned(), split, String::new());
+        }
     }
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);

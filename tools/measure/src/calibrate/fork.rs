@@ -18,6 +18,8 @@ use crate::error::MeasureError;
 /// Memory that is copied in a round, in small pages and in huge ones: some ten times what this process has.
 const COPIED: usize = 32 << 20;
 const COPIED_HUGE: usize = 64 << 20;
+/// Memory whose entries are split in a round, and which is zeroed anew before each.
+const SPLIT: usize = 16 << 20;
 
 /// What a fork costs, in nanoseconds of the processor time of the thread that forks.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -30,6 +32,9 @@ pub struct ForkCost {
     pub huge: Option<Cost>,
     /// A write that copies a page which processes share.
     pub copy: Cost,
+    /// What such a write takes more where one entry maps 2 MiB, which it splits, if this host has such pages.
+    #[serde(default)]
+    pub split: Option<Cost>,
 }
 
 /// A child that waits; it ends when this is dropped.
@@ -89,7 +94,23 @@ pub(super) fn measure() -> Result<ForkCost, MeasureError> {
     let blocks = COPIED_HUGE / HUGE;
     let has_huge = HostCounters::now().since(&before).huge_faults >= blocks as u64;
     let huge = if has_huge { Some(each(forks(Some(&large))?, base, blocks)) } else { None };
-    Ok(ForkCost { base, page, huge, copy })
+    drop(large);
+    let split = if has_huge { Some(each(splits()?, copy, 1)) } else { None };
+    Ok(ForkCost { base, page, huge, copy, split })
+}
+
+/// Writes after a fork, each of which splits an entry for 2 MiB and copies a page.
+fn splits() -> Result<Cost, MeasureError> {
+    let region = mapped(Region::new(SPLIT, HUGE, false))?;
+    mapped(region.advise(libc::MADV_HUGEPAGE))?;
+    rounds(SPLIT / HUGE, |timed| {
+        // Emptied, it gets whole blocks again.
+        region.empty()?;
+        region.touch(HUGE);
+        let _child = Child::start()?;
+        timed(&mut || region.touch(HUGE));
+        Ok(())
+    })
 }
 
 /// Forks of this process, with all of `region` touched.

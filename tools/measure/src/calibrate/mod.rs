@@ -35,7 +35,7 @@ const SMALL: usize = 4 << 10;
 const HUGE: usize = 2 << 20;
 
 /// A time in nanoseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cost {
     /// Of the rounds, the one in the middle.
     pub median: f64,

@@ -19,6 +19,8 @@ pub struct ForkFigures {
     pub copies: u64,
     /// Writes since then that found their page no longer shared, or never: only its entry changed.
     pub reuses: u64,
+    /// Entries for 2 MiB that such writes split into those for single pages, since processes shared them.
+    pub splits: u64,
 }
 
 /// Counts them.
@@ -27,6 +29,8 @@ pub(super) struct Forks {
     figures: ForkFigures,
     /// Writes so far that found a page that is not shared.
     reused: u64,
+    /// Entries for 2 MiB that were split before the touch that is made.
+    split: u64,
 }
 
 impl Forks {
@@ -51,8 +55,14 @@ impl Forks {
         self.reused = memory.event(VmEvent::Pgreuse);
     }
 
+    /// Memory is about to be touched.
+    pub(super) fn touches(&mut self, memory: &Memory<HostPlatform>) {
+        self.split = memory.event(VmEvent::ThpSplitPmd);
+    }
+
     /// A write fault found its page in memory.
     pub(super) fn wrote(&mut self, memory: &Memory<HostPlatform>) {
+        self.figures.splits += memory.event(VmEvent::ThpSplitPmd).saturating_sub(self.split);
         let reused = memory.event(VmEvent::Pgreuse);
         if std::mem::replace(&mut self.reused, reused) < reused {
             self.figures.reuses += 1;

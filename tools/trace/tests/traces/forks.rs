@@ -45,11 +45,12 @@ fn forks(enabled: HugeEnabled) -> ForkFigures {
 fn huge_pages_make_forks_cheaper() {
     let never = forks(HugeEnabled::Never);
     assert_eq!((never.forks, never.entries, never.huge_entries), (FORKS, FORKS * PAGES, 0));
-    assert_eq!((never.copies, never.reuses), (10 * FORKS, 10 * FORKS));
+    assert_eq!((never.copies, never.reuses, never.splits), (10 * FORKS, 10 * FORKS, 0));
     assert!(never.tables >= 2 * FORKS, "{never:?}");
     let always = forks(HugeEnabled::Always);
     // Two entries for the first child. A write to a shared block splits it; the other block stays whole.
     assert_eq!((always.huge_entries, always.entries), (FORKS + 1, (FORKS - 1) * 512));
+    assert_eq!(always.splits, 1, "that block stays in single pages");
     assert!(always.tables <= never.tables && always.copies >= never.copies, "{always:?} {never:?}");
 }
 

@@ -85,6 +85,9 @@ impl Run<'_> {
         }
         let space = task.acting(limits)?;
         let before = space.resident_anonymous();
+        if self.forks.any() {
+            self.forks.touches(self.machine.memory());
+        }
         let (found, wrote) = touch::make(&self.vcpus[cpu], &space, fault);
         let Some(translation) = found.ok().filter(|_| was_allowed) else {
             return self.judge_touch(event, fault, cpu, found);
