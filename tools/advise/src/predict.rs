@@ -563,6 +563,7 @@ fn trial<'a>(
     let all = replays.iter().zip(headers).map(|(replay, header)| Recorded {
         replay,
         knows_from: pressure(header),
+        pressure: header.pressure,
         shown: header.shown_limit,
     });
     let (pressed, plain): (Vec<_>, Vec<_>) = all.partition(|recorded| recorded.knows_from.is_some());

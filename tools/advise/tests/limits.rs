@@ -5,10 +5,10 @@
 use quire_advise::{Host, LimitSetting, LimitSwap, Limits, Prediction, predict};
 use quire_measure::SwapSupport;
 use quire_trace::event::{
-    Access, Call, CallDetail, Compressibility, Event, EventKind, ExecImage, ExitStatus, Fault, Lost,
-    LostCause, Mode, Outcome, TaskId,
+    Access, Call, CallDetail, Compressibility, Event, EventKind, ExecImage, ExitStatus, Fault, LinuxFigures,
+    Lost, LostCause, Mode, Outcome, TaskId,
 };
-use quire_trace::format::{TraceReader, TraceWriter, UseSource};
+use quire_trace::format::{Pressure, TraceHeader, TraceReader, TraceWriter, UseSource};
 use std::path::{Path, PathBuf};
 
 const PAGE: u64 = 4096;
@@ -19,6 +19,9 @@ const SECOND: u64 = 1_000_000_000;
 const OLD: u64 = 200;
 /// What is touched in between, once.
 const NEW: u64 = 800;
+/// The same of a program of 16 MiB, and the pages that stay resident while it is recorded.
+const MANY: u64 = 3896;
+const KEPT: u64 = 1024;
 /// The size that pages compress to, by its class of [`Compressibility`]: above 1024 bytes.
 const CLASS: usize = 4;
 
@@ -83,17 +86,31 @@ impl Invented {
 
     /// Of a recording of each use that lost so many.
     fn lossy(name: &str, lost: u64) -> Self {
-        let whole = Self::new(name, UseSource::Exact);
-        let reader = TraceReader::open(&whole.0).unwrap();
-        let header = reader.header().clone();
+        let lost = EventKind::Lost(Lost { count: lost, cause: LostCause::RingFull });
+        Self::new(name, UseSource::Exact).ending(lost, None)
+    }
+
+    /// Of a recording under a pressure of [`KEPT`] pages of a program that has all of its memory at its end:
+    /// so many of its pages are resident, and the others paged out.
+    fn pressed(name: &str, resident: u64) -> Self {
+        let rss_anon = resident * PAGE;
+        let vm_swap = (OLD + MANY) * PAGE - rss_anon;
+        let figures = LinuxFigures { rss_anon, vm_swap, ..LinuxFigures::default() };
+        let whole = Self::made(name, UseSource::Pressure, None, MANY);
+        whole.ending(EventKind::Figures(Box::new(figures)), Some(Pressure::of(KEPT * PAGE)))
+    }
+
+    /// With this before the program's end, and made under this pressure.
+    fn ending(self, kind: EventKind, pressure: Option<Pressure>) -> Self {
+        let reader = TraceReader::open(&self.0).unwrap();
+        let header = TraceHeader { pressure, ..reader.header().clone() };
         let mut events: Vec<Event> = reader.map(|event| event.unwrap()).collect();
-        let kind = EventKind::Lost(Lost { count: lost, cause: LostCause::RingFull });
         let last = events.last().unwrap().clone();
         events.insert(events.len() - 1, Event { kind, ..last });
-        let mut writer = TraceWriter::new(std::fs::File::create(&whole.0).unwrap(), &header, 3).unwrap();
+        let mut writer = TraceWriter::new(std::fs::File::create(&self.0).unwrap(), &header, 3).unwrap();
         events.iter().for_each(|event| writer.push(event).unwrap());
         writer.finish(0, 0).unwrap();
-        whole
+        self
     }
 
     fn predict(&self) -> Prediction {
@@ -184,6 +201,30 @@ fn no_limit_rests_on_recordings_that_lack_uses() {
     let found = Invented::lossy("many", 200).predict();
     let why = found.limits.unknown.expect("a reason");
     assert!(found.lost == 200 && why.starts_with("200 page faults"), "{why}");
+}
+
+/// Of memory that the recorder did not page out only the first use is recorded: it would cost nothing.
+#[test]
+fn no_limit_rests_on_memory_that_was_never_paged_out() {
+    let kept = Invented::pressed("kept", KEPT);
+    let found = kept.predict();
+    assert!(found.unreliable.is_none() && found.limits.known, "{:?}", found.limits);
+    let with_figures = |limits: &Limits| limits.all().filter(|(_, row)| row.figures.is_some()).count();
+    assert!(found.limits.enough.is_some() && with_figures(&found.limits) > 0, "{:?}", found.limits);
+    assert!(found.at_peak.unused.is_some());
+    let told =
+        |limits: &Limits| limits.unknown.as_ref().is_some_and(|why| why.contains("under a pressure of"));
+    assert!(!told(&found.limits), "{:?}", found.limits.unknown);
+
+    let stayed = Invented::pressed("stayed", OLD + MANY);
+    let found = stayed.predict();
+    assert!(found.unreliable.is_none() && found.limits.enough.is_none(), "{:?}", found.limits);
+    assert!(with_figures(&found.limits) == 0 && told(&found.limits), "{:?}", found.limits);
+    assert_eq!(found.at_peak.unused, None);
+    // One recording of several is enough.
+    let files = [&kept, &stayed].map(|file| file.0.clone());
+    let found = predict(&files, 2, &Host::default(), &|_, _| {}).unwrap();
+    assert!(found.limits.enough.is_none() && told(&found.limits), "{:?}", found.limits);
 }
 
 /// The old pages are used again after the peak, the new ones are not.

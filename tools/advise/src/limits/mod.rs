@@ -20,8 +20,8 @@ pub use setting::{LimitSetting, LimitSwap, Need};
 use crate::figures::Range;
 use crate::jobs::{Progress, in_parallel};
 use crate::predict::AdviseError;
-use figures::{LimitOutcome, Missing};
-use quire_trace::format::{TraceHeader, UseSource};
+use figures::{LimitOutcome, Missing, stayed};
+use quire_trace::format::{Pressure, TraceHeader, UseSource};
 use quire_trace::replay::{PeakUse, Replay, ReplayOptions, SwapKind, SwapSpec};
 use setting::{grid, spread};
 use std::collections::BTreeMap;
@@ -69,7 +69,7 @@ pub struct Limits {
     pub lost: u64,
     /// Of these, page faults of programs with other privileges.
     pub unheard: u64,
-    /// Why no limit can be told though one would be enough: too much of it is not known.
+    /// Why no limit can be told though one would be enough, or none is known: too much of it is not known.
     pub unknown: Option<String>,
 }
 
@@ -104,6 +104,8 @@ pub(crate) struct Recorded<'a> {
     pub(crate) replay: &'a Replay,
     /// The smallest limit for which it says what that costs ([`pressure`]).
     pub(crate) knows_from: Option<u64>,
+    /// The pressure that it was made under.
+    pub(crate) pressure: Option<Pressure>,
     /// The limit that the program was shown.
     pub(crate) shown: Option<u64>,
 }
@@ -209,19 +211,25 @@ impl Trial<'_> {
     }
 
     /// The shares of the peak of anonymous memory that are not used again, at least and at most: of the
-    /// recording of middle size. None where no recording tells, and none of a sample.
+    /// recording of middle size. None where no recording tells, none of a sample, and none where too much was
+    /// never paged out.
     pub(crate) fn unused_at_peak(&self) -> Result<Option<[f64; 2]>, AdviseError> {
         let mut telling: Vec<&Recorded<'_>> =
             self.recordings.iter().filter(|recorded| recorded.knows_from.is_some()).collect();
         telling.sort_by_key(|recorded| recorded.replay.needs().events());
-        let Some(Recorded { replay, knows_from: Some(kept), .. }) = telling.get(telling.len() / 2) else {
+        let Some(Recorded { replay, knows_from: Some(kept), pressure, .. }) = telling.get(telling.len() / 2)
+        else {
             return Ok(None);
         };
-        if replay.header()?.pressure.is_some_and(|pressure| pressure.is_sample()) {
+        if pressure.is_some_and(|pressure| pressure.is_sample()) {
             return Ok(None);
         }
         let options = ReplayOptions { life: false, peak_use: true, ..self.options.clone() };
-        let PeakUse { peak, used } = replay.with(options).run(&mut |_, _| {})?.peak_use.unwrap_or_default();
+        let report = replay.with(options).run(&mut |_, _| {})?;
+        if stayed(*pressure, &report.processes) > 0 {
+            return Ok(None);
+        }
+        let PeakUse { peak, used } = report.peak_use.unwrap_or_default();
         let all = peak.max(1) as f64;
         let most = (1.0 - used as f64 / all).max(0.0);
         // What the recorder leaves in memory is used without a page fault.
@@ -252,10 +260,11 @@ impl Trial<'_> {
         jobs.extend(ends.first().map(|&end| Job::new(middle(end), end, swaps.first().copied())));
         let mut tried = Tried { trial: self, need, outcomes: BTreeMap::new(), progress };
         tried.all(jobs)?;
+        let not_kept = self.not_kept(&tried);
 
         let row = |setting: LimitSetting| {
             let outcomes = tried.of(&serving(&setting), setting.percent, setting.swap);
-            (setting, LimitRow::of(&outcomes, setting.swap, is_known(&setting)))
+            (setting, LimitRow::of(&outcomes, setting.swap, is_known(&setting) && not_kept.is_none()))
         };
         let rows: Vec<_> = settings.into_iter().map(row).collect();
         let mut limits = Limits {
@@ -276,10 +285,24 @@ impl Trial<'_> {
         limits.lost = missing().map(|missing| missing.lost).max().unwrap_or(0);
         limits.unheard = missing().map(|missing| missing.unheard).max().unwrap_or(0);
         let is_much = |missing: &Missing| missing.lost as f64 > MOST_LOST * missing.events as f64;
-        limits.unknown = missing().filter(is_much).map(|missing| missing.lost).max().map(|lost| {
+        let lost = missing().filter(is_much).map(|missing| missing.lost).max().map(|lost| {
             format!("{lost} page faults, each of which is a use, were not recorded under pressure")
         });
+        limits.unknown = not_kept.or(lost);
         Ok(limits)
+    }
+
+    /// Why no limit is known though the recordings were made under pressure, if one of them has much memory
+    /// that the recorder did not page out: no use of it after the first is recorded, whatever the limit.
+    fn not_kept(&self, tried: &Tried<'_>) -> Option<String> {
+        let stayed = tried.outcomes.iter().map(|(job, outcome)| (outcome.missing.stayed, job.recording));
+        let (stayed, recording) = stayed.max().filter(|(stayed, _)| *stayed > 0)?;
+        let kept = self.recordings[recording].pressure.map_or(0, |pressure| pressure.bytes);
+        let [stayed, kept] = [stayed, kept].map(|bytes| bytes as f64 / f64::from(1 << 20));
+        Some(format!(
+            "a process ended with {stayed:.1} MiB resident, though it was recorded under a pressure of \
+             {kept:.1} MiB: later uses of what was not paged out are not in the recording"
+        ))
     }
 
     /// Limits from the peak down to the first of `ends` within which the program fits, and if there is one
@@ -347,7 +370,7 @@ impl Trial<'_> {
         beside: Option<u64>,
     ) -> Result<LimitOutcome, AdviseError> {
         let kind = job.swap.map_or(SwapKind::Ram, LimitSwap::replayed);
-        let Recorded { replay, shown, .. } = self.recordings[job.recording];
+        let Recorded { replay, shown, pressure, .. } = self.recordings[job.recording];
         let options = ReplayOptions {
             limit: Some(limit),
             beside,
@@ -360,7 +383,7 @@ impl Trial<'_> {
             khugepaged: self.phases.get(job.recording % self.phases.len().max(1)).copied().flatten(),
             ..self.options.clone()
         };
-        Ok(LimitOutcome::of(&replay.with(options).run(&mut |_, _| {})?))
+        Ok(LimitOutcome::of(&replay.with(options).run(&mut |_, _| {})?, pressure))
     }
 }
 

@@ -169,7 +169,8 @@ pub(super) fn verdict(limits: &Limits) -> Vec<String> {
         )];
     }
     let Some(enough) = &limits.enough else {
-        return vec![no_limit(limits).to_owned()];
+        let why = limits.unknown.as_ref().map(|why| format!("No limit is told: {why}."));
+        return std::iter::once(no_limit(limits).to_owned()).chain(why).collect();
     };
     let mut lines = vec![format!(
         "Memory: enough is {}, with {}. That saves {} of the host's RAM at the peak{}.",

@@ -1,7 +1,7 @@
 //! What Linux itself counted.
 
 /// Linux's figures of one address space, read from `/proc` just before its end. Sizes are in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LinuxFigures {
     /// Why the address space ended.
     pub cause: FiguresCause,
@@ -46,10 +46,11 @@ pub struct LinuxFigures {
 }
 
 /// Why an address space ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FiguresCause {
     /// The process calls exec.
     Exec,
     /// Its last thread exits.
+    #[default]
     Exit,
 }
