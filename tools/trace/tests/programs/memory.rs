@@ -96,12 +96,8 @@ pub(crate) fn uses_what_was_paged_out() {
     let addr = map_pages(PRESSED_PAGES);
     for _ in 0..=PRESSED_ROUNDS {
         touch(addr, PRESSED_PAGES);
-        let begun = std::time::Instant::now();
-        while resident_pages() > PRESSED_PAGES / 2 {
-            if begun.elapsed() > std::time::Duration::from_secs(60) {
-                leave(1);
-            }
-            std::thread::sleep(std::time::Duration::from_millis(1));
+        if !goes_out() {
+            leave(1);
         }
     }
     leave(0);
@@ -130,6 +126,36 @@ pub(crate) fn executes_what_used_pages_again() {
         if status != 0 {
             leave(1);
         }
+    }
+    leave(0);
+}
+
+/// Waits until most of so many pages are paged out. `false` if they stay.
+fn goes_out() -> bool {
+    let begun = std::time::Instant::now();
+    while resident_pages() > PRESSED_PAGES / 2 {
+        if begun.elapsed() > std::time::Duration::from_secs(60) {
+            return false;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    true
+}
+
+/// Threads that end at once fill its pages, each some of them, and then it uses all of these in turns, as above.
+pub(crate) fn uses_what_short_threads_filled() {
+    const EACH: usize = 16;
+    let addr = map_pages(PRESSED_PAGES).expose_provenance();
+    for first in (0..PRESSED_PAGES).step_by(EACH) {
+        let part = addr + first * PAGE;
+        let fill = move || touch(std::ptr::with_exposed_provenance_mut(part), EACH);
+        std::thread::spawn(fill).join().unwrap();
+    }
+    for _ in 0..PRESSED_ROUNDS {
+        if !goes_out() {
+            leave(1);
+        }
+        touch(std::ptr::with_exposed_provenance_mut(addr), PRESSED_PAGES);
     }
     leave(0);
 }

@@ -129,6 +129,18 @@ fn uses_just_before_an_exec_are_those_of_the_program_before_it() {
     assert!(pressure.pages_back >= (EXECUTING * USED_BEFORE_EXEC * 3 / 4) as u64, "{pressure:?}");
 }
 
+/// The page faults of a thread are taken out of the ring buffers when it has ended.
+#[test]
+fn what_short_threads_filled_is_paged_out() {
+    let Some(recorded) = recorded("uses_what_short_threads_filled") else { return };
+    assert_eq!(recorded.summary.exit_code(), 0, "its pages were paged out again and again");
+    let pressure = recorded.summary.pressure.unwrap();
+    let (pages, rounds) = (PRESSED_PAGES as u64, PRESSED_ROUNDS as u64);
+    assert!(pressure.pages_back >= rounds * pages / 2, "{pressure:?}");
+    // By Linux's count at the least at its end.
+    assert!(pressure.most_resident > BYTES / 4, "{pressure:?}");
+}
+
 /// With half of the memory, a program that uses all in turns finds nothing there that it wants.
 #[test]
 fn a_limit_is_predicted_from_it() {

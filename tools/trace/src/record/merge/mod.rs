@@ -185,6 +185,19 @@ impl Merger {
         self.calls.will_map(tid, time, file);
     }
 
+    /// The address space that a thread was in at this time; also of one that has ended, whose last samples are
+    /// not in their order yet. None of those that are left out.
+    pub(crate) fn space_of(&self, tid: Tid, time: u64) -> Option<SpaceId> {
+        let identity = self.identity(tid, time).filter(|identity| identity.task != LEFT_OUT);
+        identity.map(|identity| identity.space)
+    }
+
+    /// Which thread this id meant at this time.
+    fn identity(&self, tid: Tid, time: u64) -> Option<&Identity> {
+        let known = |identity: &&Identity| (identity.from..=identity.until).contains(&time);
+        self.identities.get(&tid)?.iter().rev().find(known)
+    }
+
     /// Room for new samples.
     pub(crate) fn samples(&mut self) -> &mut Vec<Sample> {
         &mut self.samples
@@ -267,9 +280,7 @@ impl Merger {
         if self.in_exec.get(&tid).is_some_and(|start| time >= *start) && writes_in_kernel(&sample) {
             return;
         }
-        let identities = self.identities.get(&tid).map_or(&[][..], Vec::as_slice);
-        let known = |identity: &&Identity| (identity.from..=identity.until).contains(&time);
-        let Some(&Identity { task, space, .. }) = identities.iter().rev().find(known) else {
+        let Some(&Identity { task, space, .. }) = self.identity(tid, time) else {
             // Before its program began, the child is not the program.
             self.stray_faults += u64::from(is_fault && self.begun.is_some_and(|begun| time >= begun));
             return;

@@ -408,3 +408,22 @@ fn few_locks_are_kept_for_a_call_that_is_open_for_long() {
     }
     assert!(merger.calls.locks_kept() < 400, "{}", merger.calls.locks_kept());
 }
+
+/// The last samples of a thread are taken out of the ring buffers when it has ended, and its id may have become
+/// that of another one.
+#[test]
+fn a_thread_that_has_ended_was_in_its_space() {
+    let mut merger = merger();
+    merger.identify(12, 100, TaskId(2), SpaceId(2));
+    merger.ended(12, 200);
+    assert_eq!(merger.space_of(12, 150), Some(SpaceId(2)));
+    assert_eq!(
+        (merger.space_of(12, 99), merger.space_of(12, 201), merger.space_of(13, 150)),
+        (None, None, None)
+    );
+    merger.identify(12, 300, TaskId(3), SpaceId(3));
+    merger.leave_out(10, 500, SpaceId(4));
+    let of = |tid, time| merger.space_of(tid, time);
+    assert_eq!((of(12, 150), of(12, 350)), (Some(SpaceId(2)), Some(SpaceId(3))));
+    assert_eq!((of(10, 400), of(10, 600)), (Some(SPACE), None), "no memory of it is in the trace");
+}

@@ -202,6 +202,8 @@ impl Tracer<'_> {
         let (minor_before, major_before) = process.faults_before;
         let space = self.spaces.get(&space)?;
         let (vm_pte, mappings) = (status.bytes("VmPTE"), maps::count(tid));
+        let rss_anon = status.bytes("RssAnon");
+        self.rotation.iter_mut().for_each(|rotation| rotation.has(rss_anon));
         Some(LinuxFigures {
             cause,
             pid: pid as u32,
@@ -209,7 +211,7 @@ impl Tracer<'_> {
             vm_size: status.bytes("VmSize"),
             vm_hwm: status.bytes("VmHWM"),
             vm_rss: status.bytes("VmRSS"),
-            rss_anon: status.bytes("RssAnon"),
+            rss_anon,
             rss_file: status.bytes("RssFile"),
             rss_shmem: status.bytes("RssShmem"),
             vm_data: status.bytes("VmData"),

@@ -168,6 +168,13 @@ impl Rotation {
         unseen
     }
 
+    /// So many bytes of anonymous memory are resident by Linux's count, which it does not have of a sample.
+    pub(super) fn has(&mut self, bytes: u64) {
+        if !self.pressure.is_sample() {
+            self.figures.most_resident = self.figures.most_resident.max(bytes);
+        }
+    }
+
     /// An address space has ended.
     pub(super) fn forget(&mut self, space: SpaceId) {
         // Its regions still have their turn, with no page.
@@ -281,13 +288,13 @@ impl Tracer<'_> {
         let Some(rotation) = &mut self.rotation else { return };
         for sample in samples {
             let SampleKind::End { addr, major } = sample.what else { continue };
-            if let Some(task) = self.tasks.get(&(sample.tid as Tid)) {
-                if !major {
-                    rotation.is_new(task.space, addr);
-                }
-                let was_out = rotation.came_in(task.space, addr);
-                rotation.figures.pages_back += u64::from(was_out);
+            // The thread may have ended, and its address space, too.
+            let space = self.merger.space_of(sample.tid as Tid, sample.time);
+            let Some(space) = space.filter(|space| self.spaces.contains_key(space)) else { continue };
+            if !major {
+                rotation.is_new(space, addr);
             }
+            rotation.figures.pages_back += u64::from(rotation.came_in(space, addr));
         }
     }
 
