@@ -77,7 +77,8 @@ pub struct PressureSummary {
     pub pages_back: u64,
     /// How long the recorder took for it.
     pub took: Duration,
-    /// The most bytes of anonymous memory that were resident when it checked.
+    /// The most bytes of anonymous memory that were resident when it checked, which it does at the end of a
+    /// process as well; of a sample, of that.
     pub most_resident: u64,
 }
 

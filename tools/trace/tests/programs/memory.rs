@@ -5,6 +5,7 @@ use crate::shared::{
 };
 use crate::{PAGE, PRIVATE, READ_WRITE, end, execute, handle, leave, make_process, map, wait_for};
 use std::ffi::CStr;
+use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -158,6 +159,45 @@ pub(crate) fn uses_what_short_threads_filled() {
         touch(std::ptr::with_exposed_provenance_mut(addr), PRESSED_PAGES);
     }
     leave(0);
+}
+
+/// What it uses in turns comes in without a page fault at its address: populated, moved, and inherited from a
+/// parent that ends.
+pub(crate) fn uses_what_came_in_without_a_fault() {
+    let len = PRESSED_PAGES * PAGE;
+    let uses = |addr: *mut u8| {
+        for _ in 0..PRESSED_ROUNDS {
+            if !goes_out() {
+                end(1);
+            }
+            touch(addr, PRESSED_PAGES);
+        }
+    };
+    let populated = map(len, READ_WRITE, PRIVATE | libc::MAP_POPULATE);
+    uses(populated);
+    unmap(populated, PRESSED_PAGES);
+
+    let (from, to) = (map_pages(PRESSED_PAGES), map_pages(PRESSED_PAGES));
+    touch(from, PRESSED_PAGES);
+    // SAFETY: both are mappings of this program, which uses `from` no more.
+    let moved = unsafe { libc::mremap(from.cast(), len, len, libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED, to) };
+    assert_ne!(moved, libc::MAP_FAILED);
+    uses(moved.cast());
+    unmap(moved.cast(), PRESSED_PAGES);
+
+    let (mut told, tells) = std::io::pipe().unwrap();
+    wait_for(make_process(|| {
+        let inherited = map_pages(PRESSED_PAGES);
+        touch(inherited, PRESSED_PAGES);
+        make_process(|| {
+            uses(inherited);
+            (&tells).write_all(b"done").unwrap();
+        });
+    }));
+    drop(tells);
+    let mut done = String::new();
+    told.read_to_string(&mut done).unwrap();
+    leave(i32::from(done != "done"));
 }
 
 /// Uses all of its pages, then each page of one region in four again and again, in turns.

@@ -141,6 +141,22 @@ fn what_short_threads_filled_is_paged_out() {
     assert!(pressure.most_resident > BYTES / 4, "{pressure:?}");
 }
 
+/// No page fault tells of pages that are populated, moved by mremap, or inherited from a parent that ends.
+#[test]
+fn what_came_in_without_a_fault_is_paged_out() {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split('.').map(|number| number.parse().unwrap_or(0));
+    if (numbers.next(), numbers.next()) < (Some(6), Some(7)) {
+        return eprintln!("skipped: this kernel cannot be asked for present pages");
+    }
+    let Some(recorded) = recorded("uses_what_came_in_without_a_fault") else { return };
+    assert_eq!(recorded.summary.exit_code(), 0, "its pages were paged out again and again");
+    let pressure = recorded.summary.pressure.unwrap();
+    let each = (PRESSED_PAGES * PRESSED_ROUNDS) as u64;
+    assert!(pressure.pages_back >= 3 * each / 2, "{pressure:?}");
+    assert!(pressure.most_resident > BYTES / 4, "by Linux's count: {pressure:?}");
+}
+
 /// With half of the memory, a program that uses all in turns finds nothing there that it wants.
 #[test]
 fn a_limit_is_predicted_from_it() {

@@ -14,6 +14,8 @@ use std::os::unix::fs::FileExt;
 const PAGE: u64 = 4096;
 const PRESENT: u64 = 1 << 63;
 const FILE: u64 = 1 << 61;
+/// It is mapped once.
+const EXCLUSIVE: u64 = 1 << 56;
 /// Pages read at once.
 const PIECE: usize = 8192;
 /// Smaller ranges are read: they have a page table or two.
@@ -80,7 +82,14 @@ impl Pagemap {
         {
             return runs;
         }
-        self.read(start, end)
+        self.read(start, end, PRESENT)
+    }
+
+    /// Those of these pages that are still present and anonymous, and that no other process has mapped.
+    pub(crate) fn own(&self, run: PageRun) -> Vec<PageRun> {
+        let mut own = self.read(run.start, run.start + run.pages * PAGE, PRESENT | EXCLUSIVE);
+        own.retain(|run| !run.file);
+        own
     }
 
     /// The runs of present pages of the whole process, and those of pages other than the zero page. `None`
@@ -96,6 +105,18 @@ impl Pagemap {
             }
         });
         scanned.ok().map(|()| runs)
+    }
+
+    /// The runs of anonymous pages other than the zero page, of the whole process. None where Linux cannot be
+    /// asked for them.
+    pub(crate) fn anonymous(&self, mut each: impl FnMut(PageRun)) {
+        let one = |Region { start, end, categories }: &Region| {
+            if categories & (IS_FILE | IS_ZERO) == 0 {
+                each(PageRun { start: *start, pages: (end - start) / PAGE, file: false });
+            }
+        };
+        // Where it cannot be asked it says so at once.
+        self.scan_each(0, USER_END, IS_ZERO, one).unwrap_or_default();
     }
 
     /// Asks for the runs.
@@ -136,8 +157,8 @@ impl Pagemap {
         Ok(())
     }
 
-    /// Reads the word of each page.
-    fn read(&self, start: u64, end: u64) -> Vec<PageRun> {
+    /// Reads the word of each page; the pages that have all of these bits.
+    fn read(&self, start: u64, end: u64, wanted: u64) -> Vec<PageRun> {
         let mut runs: Vec<PageRun> = Vec::new();
         let mut page = start / PAGE;
         let last = end.div_ceil(PAGE).min(page.saturating_add(LIMIT_PAGES));
@@ -152,7 +173,7 @@ impl Pagemap {
                 let entry = u64::from_le_bytes([
                     entry[0], entry[1], entry[2], entry[3], entry[4], entry[5], entry[6], entry[7],
                 ]);
-                if entry & PRESENT != 0 {
+                if entry & wanted == wanted {
                     add(&mut runs, page * PAGE, 1, entry & FILE != 0);
                 }
                 page += 1;
@@ -245,7 +266,7 @@ mod tests {
         }
         let start = addr.expose_provenance() as u64;
         let pagemap = Pagemap::open(std::process::id() as Tid).unwrap();
-        let read = pagemap.read(start, start + len as u64);
+        let read = pagemap.read(start, start + len as u64, PRESENT);
         assert_eq!(read.len(), 1334 + 1 + 1);
         assert_eq!(read.iter().filter(|run| run.file).count(), 1);
         match pagemap.scan(start, start + len as u64) {
@@ -258,13 +279,16 @@ mod tests {
         };
         // SAFETY: inside of the mapping; a read maps the zero page.
         unsafe { addr.cast::<u8>().add(5000 * PAGE as usize).read_volatile() };
-        assert_eq!(pagemap.read(start, start + len as u64).len(), read.len() + 1);
+        assert_eq!(pagemap.read(start, start + len as u64, PRESENT).len(), read.len() + 1);
         if let Some([all, filled]) = pagemap.all() {
-            assert_eq!(here(all), pagemap.read(start, start + len as u64));
+            assert_eq!(here(all), pagemap.read(start, start + len as u64, PRESENT));
             assert_eq!(here(filled), read);
         }
         let (from, to) = (start + 700_500 * PAGE, start + 701_000 * PAGE);
         let inside = [PageRun { start: from, pages: 500, file: false }];
-        assert_eq!((pagemap.read(from, to), &pagemap.present(from, to)[..]), (inside.to_vec(), &inside[..]));
+        assert_eq!(
+            (pagemap.read(from, to, PRESENT), &pagemap.present(from, to)[..]),
+            (inside.to_vec(), &inside[..])
+        );
     }
 }

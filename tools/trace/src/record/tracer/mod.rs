@@ -17,6 +17,7 @@ mod hold;
 mod listen;
 mod other_tracer;
 mod probe;
+mod recount;
 mod reuse;
 mod rotation;
 mod same_cpu;
@@ -209,6 +210,7 @@ impl<'a> Tracer<'a> {
             if self.rotation.is_some() && time.saturating_sub(self.drained) >= ROTATION_TICK.as_nanos() as u64
             {
                 self.drain(time);
+                self.recount();
                 self.rotate();
             }
             if time.saturating_sub(self.ticked) >= TICK_NS {

@@ -16,11 +16,14 @@
 //! swap holds pages that are rarely used, which rarely or never came back; a sample of resident pages would
 //! be one of pages in use.
 //!
+//! Pages that come in without a page fault are found by Linux's count (`recount`).
+//!
 //! No memory cgroup is involved, so no program is OOM-killed. Pages that several processes have mapped are
 //! not paged out (`MADV_PAGEOUT` leaves them), nor are those of files.
 
 use super::Tracer;
 use super::contents::Press;
+use super::recount::{anonymous_pages, users};
 use super::state::State;
 use super::turns::Turns;
 use crate::event::{Access, ContentSample, EventKind, Fault, Mode, Outcome, PageRun, PageSample};
@@ -30,13 +33,12 @@ use crate::record::merge::SpaceId;
 use crate::record::perf::{Sample, SampleKind};
 use crate::record::proc::pagemap::Pagemap;
 use crate::record::proc::status::Stat;
-use crate::record::proc::text;
 use crate::record::sys::time::now;
 use crate::record::sys::{Tid, memory, ptrace};
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
-const PAGE: u64 = 4096;
+pub(super) const PAGE: u64 = 4096;
 /// Pages of a region.
 pub(super) const REGION_PAGES: u64 = 512;
 
@@ -48,19 +50,23 @@ const OVERRUN: u64 = 4;
 const REST: u64 = 8;
 
 /// A region of an address space: its address by its size.
-type Region = (SpaceId, u64);
+pub(super) type Region = (SpaceId, u64);
 
 /// Which pages of a region were faulted in since it was paged out.
 #[derive(Debug, Default)]
-struct Pages([u64; REGION_PAGES as usize / 64]);
+pub(super) struct Pages([u64; REGION_PAGES as usize / 64]);
 
 impl Pages {
     /// Returns whether it is new.
-    fn insert(&mut self, page: u64) -> bool {
+    pub(super) fn insert(&mut self, page: u64) -> bool {
         let (word, bit) = (&mut self.0[page as usize / 64], 1 << (page % 64));
         let is_new = *word & bit == 0;
         *word |= bit;
         is_new
+    }
+
+    pub(super) fn has(&self, page: u64) -> bool {
+        self.0[page as usize / 64] & 1 << (page % 64) != 0
     }
 
     fn remove(&mut self, page: u64) -> bool {
@@ -79,13 +85,15 @@ impl Pages {
 #[derive(Debug)]
 pub(super) struct Rotation {
     /// The state of page-out.
-    pressure: Pressure,
+    pub(super) pressure: Pressure,
     /// Pages that may stay resident.
-    wanted: u64,
+    pub(super) wanted: u64,
     queue: VecDeque<Region>,
-    regions: HashMap<Region, Pages>,
+    pub(super) regions: HashMap<Region, Pages>,
     /// Pages of all regions. Some may have been unmapped.
-    pages: u64,
+    pub(super) pages: u64,
+    /// Linux's count is looked at again then.
+    pub(super) next_count: u64,
     /// The pages of each region that were paged out and not faulted in since.
     out: HashMap<Region, Pages>,
     /// How often a region had its turn.
@@ -108,6 +116,7 @@ impl Rotation {
             queue: VecDeque::new(),
             regions: HashMap::new(),
             pages: 0,
+            next_count: 0,
             out: HashMap::new(),
             turns: 0,
             turns_of: HashMap::new(),
@@ -132,17 +141,22 @@ impl Rotation {
         }
         let page = addr / PAGE;
         let region = (space, page / REGION_PAGES);
-        let queue = &mut self.queue;
-        let pages = self.regions.entry(region).or_insert_with(|| {
-            queue.push_back(region);
-            Pages::default()
-        });
-        self.pages += u64::from(pages.insert(page % REGION_PAGES));
+        let is_new = self.region(region).insert(page % REGION_PAGES);
+        self.pages += u64::from(is_new);
         self.out.get_mut(&region).is_some_and(|out| out.remove(page % REGION_PAGES))
     }
 
+    /// The known pages of a region, which then has a turn.
+    pub(super) fn region(&mut self, region: Region) -> &mut Pages {
+        let queue = &mut self.queue;
+        self.regions.entry(region).or_insert_with(|| {
+            queue.push_back(region);
+            Pages::default()
+        })
+    }
+
     /// The next region, which has another turn when a page is faulted in, and the number of the turn.
-    fn next(&mut self) -> Option<(Region, u64)> {
+    pub(super) fn next(&mut self) -> Option<(Region, u64)> {
         let region = self.queue.pop_front()?;
         self.turns += 1;
         self.pages -= self.regions.remove(&region).map_or(0, |pages| pages.count());
@@ -188,14 +202,6 @@ impl Rotation {
     }
 }
 
-/// Anonymous pages of a process, from `/proc/PID/statm`; 0 if it has ended.
-fn anonymous_pages(pid: Tid) -> u64 {
-    let text = text(pid, "statm");
-    let mut words = text.split_whitespace().skip(1).map(|word| word.parse().unwrap_or(0));
-    let (resident, shared): (u64, u64) = (words.next().unwrap_or(0), words.next().unwrap_or(0));
-    resident.saturating_sub(shared)
-}
-
 /// Ranges (start and bytes) that have all anonymous pages among `present`, and none of a file or of a block
 /// that is not paged out.
 fn ranges(present: &[PageRun], pressure: &Pressure) -> Vec<(u64, u64)> {
@@ -235,7 +241,7 @@ struct PagedOut {
 }
 
 /// Which of these pages are paged out: of a sample only some blocks are.
-fn covered(pressure: &Pressure, present: Vec<PageRun>) -> Vec<PageRun> {
+pub(super) fn covered(pressure: &Pressure, present: Vec<PageRun>) -> Vec<PageRun> {
     if !pressure.is_sample() {
         return present;
     }
@@ -308,13 +314,7 @@ impl Tracer<'_> {
         if before < rotation.rests_until {
             return;
         }
-        // A thread of each space that is not in exec, and its process.
-        let users: HashMap<SpaceId, (Tid, Tid)> = self
-            .tasks
-            .iter()
-            .filter(|(_, task)| !task.exiting && !matches!(task.state, State::InExec { .. }))
-            .map(|(tid, task)| (task.space, (*tid, task.pid)))
-            .collect();
+        let users = users(&self.tasks);
         // The count here still includes unmapped pages; Linux counts pages that a child shares with its
         // parent for each of them. For a sample Linux has no count.
         let all = || users.values().map(|(_, pid)| anonymous_pages(*pid)).sum();
