@@ -162,6 +162,8 @@ fn limits_of_a_command_have_figures() {
 
     let output = advise(&["--json", "--runs=1", "--no-limits", "--", python(), "-c", "print()"]);
     let objects = self::objects(&output);
+    // What other programs set up meanwhile may tell more of what the host has.
+    let lacking = left_out(objects.last().expect("a verdict"));
     let limits: Vec<&Value> = objects.iter().filter(|row| row["limit"].is_u64()).collect();
     assert!(
         limits.len() == 3 * (4 - lacking.len()) && limits.iter().all(|row| row["major_faults"].is_null()),
