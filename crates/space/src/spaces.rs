@@ -11,6 +11,7 @@ mod shortage;
 
 pub use reclaim::{NoReclaim, OomOutcome, Reclaim};
 pub use reclaims::Reclaiming;
+pub(crate) use reclaims::SeenReclaims;
 pub(crate) use scan::Scan;
 pub(crate) use shortage::Attempts;
 

@@ -2,7 +2,7 @@
 
 use super::Space;
 use crate::error::Error;
-use crate::spaces::Spaces;
+use crate::spaces::{SeenReclaims, Spaces};
 use quire_arch::Platform;
 use quire_frame::AllocError;
 
@@ -20,29 +20,32 @@ pub(super) fn retry_with_reclaim<P: Platform, R>(
     gives_up: impl Fn() -> bool,
     mut call: impl FnMut() -> Result<R, Error>,
 ) -> Result<R, Error> {
-    let mut failed = 0;
+    let (mut failed, mut since) = (0, None);
     loop {
         match call() {
             Ok(result) => return Ok(result),
-            Err(error) if !reclaimed_after(spaces, error, failed, &gives_up) => return Err(error),
+            Err(error) if !reclaimed_after(spaces, error, (failed, &mut since), &gives_up) => {
+                return Err(error);
+            }
             Err(_) => failed += 1,
         }
     }
 }
 
-/// Whether a call that failed with `error`, after `failed` attempts before, is to be made again.
+/// Whether a call that failed with `error`, after `failed` attempts before, is to be made again. `since` is for
+/// [`reclaim_for_call`](Spaces::reclaim_for_call).
 #[cold]
 fn reclaimed_after<P: Platform>(
     spaces: &Spaces<P>,
     error: Error,
-    failed: u32,
+    (failed, since): (u32, &mut Option<SeenReclaims>),
     gives_up: &dyn Fn() -> bool,
 ) -> bool {
     let (Error::NoFrames(cause) | Error::TryAgain(cause)) = error else { return false };
     cause == AllocError::OutOfMemory
         && failed + 1 < CALL_ATTEMPTS
         && !gives_up()
-        && spaces.reclaim_for_call(failed, gives_up)
+        && spaces.reclaim_for_call(failed, since, gives_up)
 }
 
 impl<P: Platform> Space<'_, P> {

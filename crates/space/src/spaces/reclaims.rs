@@ -43,11 +43,9 @@ impl Reclaims {
         SeenReclaims(self.word.load(Ordering::Acquire) / FREED)
     }
 
-    /// Sleeps while other threads reclaim, about `ns` nanoseconds at most; if `eager` only until they have
-    /// freed something since `seen`. The caller reclaims nothing now; of the locks that it may hold those
-    /// threads wait for none.
-    pub(crate) fn wait<P: Platform>(&self, platform: &P, seen: SeenReclaims, ns: u64, eager: bool) {
-        let still = || self.is_any() && (!eager || self.seen() == seen);
+    /// Sleeps as long as `still`, which looks at this, about `ns` nanoseconds at most. The caller reclaims
+    /// nothing now; of the locks that it may hold threads that reclaim wait for none.
+    pub(crate) fn wait<P: Platform>(&self, platform: &P, ns: u64, still: impl Fn() -> bool) {
         self.word.fetch_add(WAITER, Ordering::Relaxed);
         let until = platform.now().saturating_add(ns);
         for _ in 0..WAKES {

@@ -3,6 +3,7 @@
 use super::oom_turns::SeenTurns;
 use super::reclaims::SeenReclaims;
 use super::{OomAction, OomOutcome, Spaces};
+use core::mem;
 use quire_arch::{Order, Platform};
 use quire_frame::{AllocError, AllocRequest, VmEvent};
 use quire_memcg::MemcgEvent;
@@ -25,8 +26,8 @@ const FIRST_RECLAIM: u64 = 32;
 const LOOKS: u32 = 10;
 const BETWEEN_LOOKS_NS: u64 = 10_000_000;
 
-/// Ticks for which memory is looked for while other threads reclaim; the first, as many as Linux has retries,
-/// end with anything that they free, and after as many more this thread reclaims again.
+/// Ticks for which memory is looked for while other threads reclaim. The first, as many as Linux has retries,
+/// end with anything that they free, and each time that so many have passed this thread reclaims again.
 const TICKS: u32 = 160;
 const EAGER_TICKS: u32 = 16;
 
@@ -40,11 +41,13 @@ pub(crate) struct Attempts<'s, P: Platform> {
     pub(crate) swapped: Option<SwappedIn<'s, P>>,
     /// What others had freed before that attempt begins. Not known of the first one.
     seen: Option<SeenReclaims>,
+    /// Whether the folio was let go for the sake of a program that another thread has killed.
+    has_let_go: bool,
 }
 
 impl<P: Platform> Attempts<'_, P> {
     pub(crate) const fn new() -> Self {
-        Self { swapped: None, seen: None }
+        Self { swapped: None, seen: None, has_let_go: false }
     }
 }
 
@@ -60,36 +63,43 @@ struct Shortage<'a> {
     gives_up: &'a dyn Fn() -> bool,
 }
 
-/// What a thread finds that looks for memory beside others.
-enum Look {
-    /// There is some.
-    Room,
-    /// A program was killed, this one perhaps, or one that was has exited.
-    Turned,
-    /// None.
-    Nothing,
+/// Why a thread releases what it holds, which others may wait for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum LetGo {
+    /// A program is to be killed.
+    Kill,
+    /// One was, by another thread, or one has exited.
+    Turn,
 }
 
 impl<'s, P: Platform> Spaces<P> {
     /// Frees memory for a call of a program, after `failed` attempts before that which failed now, unless it
-    /// `gives_up`. Returns whether any was freed. Its time is counted.
+    /// `gives_up`. Returns whether any was freed. Its time is counted. `since` is what others had freed before
+    /// the attempt, and then before the next one.
     #[cold]
-    pub(crate) fn reclaim_for_call(&self, failed: u32, gives_up: &dyn Fn() -> bool) -> bool {
-        let (wanted, need) = (FIRST_RECLAIM << failed, Need::Frames(Order::ZERO));
-        self.stalled(|| {
-            let since = (failed > 0).then(|| self.reclaims().seen());
-            if !self.make_room(&Shortage { cause: AllocError::OutOfMemory, need, since, gives_up }) {
+    pub(crate) fn reclaim_for_call(
+        &self,
+        failed: u32,
+        since: &mut Option<SeenReclaims>,
+        gives_up: &dyn Fn() -> bool,
+    ) -> bool {
+        let (wanted, cause, need) =
+            (FIRST_RECLAIM << failed, AllocError::OutOfMemory, Need::Frames(Order::ZERO));
+        let made = self.stalled(|| {
+            if !self.make_room(&Shortage { cause, need, since: *since, gives_up }) {
                 return false;
             }
             let mut freed = FIRST_RECLAIM;
-            while freed < wanted {
+            while freed < wanted && !gives_up() {
                 match self.reclaim().make_room(self, need) {
                     0 => break,
                     more => freed += more,
                 }
             }
             true
-        })
+        });
+        *since = Some(self.reclaims().seen());
+        made
     }
 
     /// Frees memory for a folio of `order` that a program can do without: no program is killed for it. It
@@ -106,7 +116,8 @@ impl<'s, P: Platform> Spaces<P> {
     ///
     /// A folio that is swapped in stays locked while memory is reclaimed for other needs, perhaps a copy of
     /// it: otherwise it might be the only reclaimable folio, and be swapped in and out forever. It is let go
-    /// before a program is killed: that one may wait for it, with its mmap lock held.
+    /// before a program is killed: that one may wait for it, with its mmap lock held. So may one that another
+    /// thread has killed; but that is a reason only once, since there is no end of those.
     pub(crate) fn resolve_refusal(
         &'s self,
         core: &SpaceCore,
@@ -128,8 +139,13 @@ impl<'s, P: Platform> Spaces<P> {
         };
         let gives_up = || core.is_killed();
         let shortage = Shortage { cause, need, since: attempts.seen, gives_up: &gives_up };
+        let let_go = &mut |why| {
+            if why == LetGo::Kill || !mem::replace(&mut attempts.has_let_go, true) {
+                drop(attempts.swapped.take());
+            }
+        };
         // Others may be faster to take what that freed.
-        let made = self.stalled(|| self.make_room_or_kill(&shortage, || drop(attempts.swapped.take())));
+        let made = self.stalled(|| self.make_room_or_kill(&shortage, let_go));
         attempts.seen = Some(self.reclaims().seen());
         if made { Ok(()) } else { Err(FaultError::OutOfMemory(cause)) }
     }
@@ -192,14 +208,17 @@ impl<'s, P: Platform> Spaces<P> {
     /// a retry is worthwhile. The caller is not pinned.
     #[cold]
     fn make_room(&self, shortage: &Shortage<'_>) -> bool {
-        self.make_room_or_kill(shortage, || ())
+        self.make_room_or_kill(shortage, &mut |_| ())
     }
 
     /// The same; `let_go` is called before a program is killed, or where one was. Not before: what is let go
     /// could be all that there is to free.
-    fn make_room_or_kill(&self, shortage: &Shortage<'_>, let_go: impl FnOnce()) -> bool {
-        let Shortage { cause, need, since, .. } = *shortage;
-        let (turns, now) = (self.oom_turns().seen(), self.reclaims().seen());
+    fn make_room_or_kill(&self, shortage: &Shortage<'_>, let_go: &mut dyn FnMut(LetGo)) -> bool {
+        let Shortage { cause, need, since, gives_up } = *shortage;
+        if gives_up() {
+            return true;
+        }
+        let (mut turns, now) = (self.oom_turns().seen(), self.reclaims().seen());
         let others = self.reclaims().is_any();
         if self.free_some(cause, need) {
             return true;
@@ -210,53 +229,80 @@ impl<'s, P: Platform> Spaces<P> {
         if since.is_none() && self.has_room(need) {
             return true;
         }
-        match self.look_beside_others(shortage, (turns, since.unwrap_or(now), others)) {
-            Look::Room => return true,
-            Look::Turned => {
-                let_go();
-                return true;
-            }
-            Look::Nothing => let_go(),
+        if self.look_beside_others(shortage, (&mut turns, since.unwrap_or(now), others), let_go) {
+            return true;
+        }
+        let_go(LetGo::Kill);
+        if gives_up() {
+            return true;
         }
         self.count_oom(need);
         self.oom_action() == OomAction::Kill && self.out_of_memory(turns, need)
     }
 
     /// Looks for memory again as long as other threads reclaim, or if they have freed something since
-    /// `first`, before this thread has tried in vain: what they have isolated it could not find. Each look
-    /// is cheap, but for one in some ticks that reclaims: they may have put back what can be freed now, as
-    /// what is being written. `others`: some reclaimed when this thread began to.
+    /// `first`, before this thread has tried in vain: what they have isolated it could not find. So it does
+    /// where a program was killed, or one that was has exited: whose memory that is is not known, so it goes
+    /// on if there is no room. Each look is cheap, but for one in some ticks that reclaims: they may have put
+    /// back what can be freed now, as what is being written. `others`: some reclaimed when this thread began
+    /// to. Returns whether there is room.
     fn look_beside_others(
         &self,
         &Shortage { cause, need, gives_up, .. }: &Shortage<'_>,
-        (turns, first, others): (SeenTurns, SeenReclaims, bool),
-    ) -> Look {
+        (turns, first, others): (&mut SeenTurns, SeenReclaims, bool),
+        let_go: &mut dyn FnMut(LetGo),
+    ) -> bool {
+        let reclaims = self.reclaims();
         let mut seen = first;
         // Whether others were at it since this thread last reclaimed: not all that they free is noted.
         let mut beside = others;
+        // The tick of that, and whether it has reclaimed as soon as no other did.
+        let (mut last, mut was_over) = (0, false);
         for tick in 0..TICKS {
-            if !beside && self.reclaims().is_in_vain(seen) {
+            let has_turned = self.has_turned(turns);
+            if gives_up() || !has_turned && !beside && reclaims.is_in_vain(seen) {
                 break;
             }
-            let now = self.reclaims().seen();
-            if gives_up() || self.oom_turns().has_turned(turns) {
-                return Look::Turned;
+            let now = reclaims.seen();
+            // It may also have left what this thread can free: slots, tables, folios mapped in part.
+            beside |= has_turned;
+            if has_turned {
+                let_go(LetGo::Turn);
             }
             if (beside || now != first) && self.has_room(need) {
-                return Look::Room;
+                return true;
             }
-            let is_over = (beside || tick > 0) && !self.reclaims().is_any();
-            if is_over || tick > 0 && tick % EAGER_TICKS == 0 {
-                (seen, beside) = (now, false);
+            let is_over = !was_over && (beside || tick > 0) && !reclaims.is_any();
+            if is_over || tick - last >= EAGER_TICKS {
+                was_over |= is_over;
+                (seen, beside, last) = (now, false, tick);
                 if self.free_some(cause, need) {
-                    return Look::Room;
+                    return true;
                 }
             }
-            beside |= self.reclaims().is_any();
+            beside |= reclaims.is_any();
             // Others may free for themselves, without an end: each time of that is looked at only at first.
-            self.reclaims().wait(self.platform(), now, BETWEEN_LOOKS_NS, tick < EAGER_TICKS);
+            let still = || {
+                if tick < EAGER_TICKS {
+                    reclaims.is_any() && reclaims.seen() == now
+                } else if was_over {
+                    beside || !reclaims.is_in_vain(seen)
+                } else {
+                    reclaims.is_any()
+                }
+            };
+            reclaims.wait(self.platform(), BETWEEN_LOOKS_NS, still);
         }
-        Look::Nothing
+        self.has_turned(turns) && self.has_room(need)
+    }
+
+    /// Whether a program was killed since `turns`, or one that was has exited; once for each time.
+    fn has_turned(&self, turns: &mut SeenTurns) -> bool {
+        let has_turned = self.oom_turns().has_turned(*turns);
+        if has_turned {
+            *turns = self.oom_turns().seen();
+        }
+        has_turned
     }
 
     /// Whether the need would be met now: others have freed some.
