@@ -457,6 +457,9 @@ pub(super) fn affordable(needed: u64) -> u64 {
 /// What a mapping of a new image is.
 fn kind_of(mapping: &Mapping) -> Kind {
     let flagged = |letters| mapping.flags.has(letters);
+    // As the replay installs it: the flags count, where there are any.
+    let permits = |letters, shown| if mapping.flags == VmFlags::default() { shown } else { flagged(letters) };
+    let (writable, shared) = (permits(*b"wr", mapping.write), permits(*b"sh", mapping.shared));
     let advice = if flagged(*b"hg") {
         Advice::Huge
     } else if flagged(*b"nh") {
@@ -465,10 +468,10 @@ fn kind_of(mapping: &Mapping) -> Kind {
         Advice::None
     };
     Kind {
-        anonymous: !mapping.shared && mapping.inode == 0,
-        accessible: mapping.read || mapping.write || mapping.execute,
-        writable: mapping.write,
-        shared: mapping.shared,
+        anonymous: !shared && mapping.inode == 0,
+        accessible: permits(*b"rd", mapping.read) || writable || permits(*b"ex", mapping.execute),
+        writable,
+        shared,
         locked: flagged(*b"lo"),
         grows_down: flagged(*b"gd") || mapping.flags == VmFlags::default() && &*mapping.name == b"[stack]",
         wiped_at_fork: flagged(*b"wf"),
