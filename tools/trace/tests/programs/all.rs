@@ -42,7 +42,8 @@ programs! {
     ends: ends_only_when_killed executes_what_is_not_executable exits_while_it_forks kills_what_executes
         is_stopped_by_the_terminal leaves_its_group makes_untraced_children makes_untraced_children_in_32_bit
         mends_what_was_refused traces;
-    figures: has_memory_that_calls_bring_in has_memory_that_the_kernel_brings_in has_threads_and_starts_a_program;
+    figures: has_memory_that_calls_bring_in has_memory_that_the_kernel_brings_in
+        has_threads_and_starts_a_program;
     hidden: executes_what_is_hidden executes_what_is_hidden_under_a_filter fails_to_execute_in_between
         leaves_its_recorder_no_descriptors touches touches_and_fails_to_execute touches_in_threads
         touches_in_threads_under_a_filter touches_under_a_filter touches_with_others;
@@ -50,7 +51,7 @@ programs! {
     huge: disables_huge_pages says_its_setting touches_huge_memory;
     maps: maps_files_again_and_again forks_while_a_thread_maps hands_memory_from_thread_to_thread kills_what_maps makes_calls_that_are_not_read
         maps_alone;
-    memory: asks_by_x32 details executes_from_thread executes_what_used_pages_again foreign forks guard killed leaves_threads nothing spawns threads
+    memory: asks_by_x32 details executes_from_thread foreign forks guard killed leaves_threads nothing spawns threads
         uses_again holds_pages_that_compress_differently uses_a_part_of_its_memory uses_pages_that_compress_badly
         uses_what_came_in_without_a_fault uses_what_short_threads_filled uses_what_was_paged_out;
     policy: executes_in_every_way locks locks_in_every_way maps_low mdwe shares_memory threads_differ;

@@ -1,9 +1,7 @@
 //! Programs with many threads, processes, programs and ends.
 
-use crate::shared::{
-    EXECUTING, HOT_EACH, HOT_ROUNDS, PRESSED_PAGES, PRESSED_ROUNDS, SAMPLED_PAGES, USED_BEFORE_EXEC,
-};
-use crate::{PAGE, PRIVATE, READ_WRITE, end, execute, handle, leave, make_process, map, wait_for};
+use crate::shared::{HOT_EACH, HOT_ROUNDS, PRESSED_PAGES, PRESSED_ROUNDS, SAMPLED_PAGES};
+use crate::{PAGE, PRIVATE, READ_WRITE, end, handle, leave, make_process, map, wait_for};
 use std::ffi::CStr;
 use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
@@ -104,33 +102,6 @@ pub(crate) fn uses_what_was_paged_out() {
     leave(0);
 }
 
-/// Processes that use pages again which were paged out, as they are recorded under pressure, and become
-/// another program right after that. It ends with 1 if the pages stay.
-pub(crate) fn executes_what_used_pages_again() {
-    for _ in 0..EXECUTING {
-        let status = wait_for(make_process(|| {
-            let addr = map_pages(4 * USED_BEFORE_EXEC);
-            touch(addr, 4 * USED_BEFORE_EXEC);
-            let begun = std::time::Instant::now();
-            while is_any_present(addr, USED_BEFORE_EXEC) {
-                if begun.elapsed() > std::time::Duration::from_secs(60) {
-                    end(1);
-                }
-                std::thread::sleep(std::time::Duration::from_millis(1));
-            }
-            // The recorder looks what has gone after it has gone.
-            std::thread::sleep(std::time::Duration::from_millis(50));
-            touch(addr, USED_BEFORE_EXEC);
-            execute(&[c"/proc/self/exe", c"nothing"]);
-            end(2);
-        }));
-        if status != 0 {
-            leave(1);
-        }
-    }
-    leave(0);
-}
-
 /// Waits until most of so many pages are paged out. `false` if they stay.
 fn goes_out() -> bool {
     let begun = std::time::Instant::now();
@@ -143,7 +114,7 @@ fn goes_out() -> bool {
     true
 }
 
-/// Threads that end at once fill its pages, each some of them, and then it uses all of these in turns, as above.
+/// Threads that end at once fill its pages, each some of them. Then it uses all of these in turns, as above.
 pub(crate) fn uses_what_short_threads_filled() {
     const EACH: usize = 16;
     let addr = map_pages(PRESSED_PAGES).expose_provenance();

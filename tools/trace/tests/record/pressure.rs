@@ -1,9 +1,7 @@
 //! Recording under pressure: pages are paged out, so that later uses are page faults.
 
 use crate::recording::{Recording, Scratch};
-use crate::shared::{
-    EXECUTING, HOT_EACH, HOT_ROUNDS, PAGE, PRESSED_PAGES, PRESSED_ROUNDS, SAMPLED_PAGES, USED_BEFORE_EXEC,
-};
+use crate::shared::{HOT_EACH, HOT_ROUNDS, PAGE, PRESSED_PAGES, PRESSED_ROUNDS, SAMPLED_PAGES};
 use quire_measure::{HostSwap, Swap, SwapKind};
 use quire_trace::event::{EventKind, Outcome};
 use quire_trace::format::{FaultSource, Pressure, TraceReader, UseSource};
@@ -115,18 +113,6 @@ fn each_use_after_the_first_is_a_fault() {
     let report = recorded.file.assert_replays();
     assert_eq!((report.uses, report.pressure.major_faults), (UseSource::Pressure, 0));
     assert_eq!(report.processes[0].quire.peak_resident / BYTES, 1);
-}
-
-/// What a program used in the moment before it became another one is its own, and no page of the other.
-#[test]
-fn uses_just_before_an_exec_are_those_of_the_program_before_it() {
-    let Some(recorded) = recorded_under("executes_what_used_pages_again", Pressure::of(64 << 10)) else {
-        return;
-    };
-    assert_eq!(recorded.summary.exit_code(), 0, "its pages were paged out");
-    let pressure = recorded.summary.pressure.unwrap();
-    // What is used while the recorder looks what has gone is not known to be back.
-    assert!(pressure.pages_back >= (EXECUTING * USED_BEFORE_EXEC * 3 / 4) as u64, "{pressure:?}");
 }
 
 /// The page faults of a thread are taken out of the ring buffers when it has ended.
