@@ -32,8 +32,8 @@ pub(super) fn retry_with_reclaim<P: Platform, R>(
     }
 }
 
-/// Whether a call that failed with `error`, after `failed` attempts before, is to be made again. `since` is for
-/// [`reclaim_for_call`](Spaces::reclaim_for_call).
+/// Whether a call that failed with `error`, after `failed` attempts before, is to be made again. `since` is
+/// for [`reclaim_for_call`](Spaces::reclaim_for_call).
 #[cold]
 fn reclaimed_after<P: Platform>(
     spaces: &Spaces<P>,

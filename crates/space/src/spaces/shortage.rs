@@ -74,8 +74,8 @@ enum LetGo {
 
 impl<'s, P: Platform> Spaces<P> {
     /// Frees memory for a call of a program, after `failed` attempts before that which failed now, unless it
-    /// `gives_up`. Returns whether any was freed. Its time is counted. `since` is what others had freed before
-    /// the attempt, and then before the next one.
+    /// `gives_up`. Returns whether any was freed. Its time is counted. `since` is what others had freed
+    /// before the attempt, and then before the next one.
     #[cold]
     pub(crate) fn reclaim_for_call(
         &self,

@@ -50,8 +50,8 @@ pub struct Enough {
     pub pool: u64,
     /// How large the swap should be.
     pub swap_bytes: u64,
-    /// How much less of the host's RAM is in use at the peak: what the limit takes away, less what swap in RAM
-    /// takes for it.
+    /// How much less of the host's RAM is in use at the peak: what the limit takes away, less what swap in
+    /// RAM takes for it.
     pub saved: u64,
 }
 

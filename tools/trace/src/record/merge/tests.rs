@@ -409,8 +409,8 @@ fn few_locks_are_kept_for_a_call_that_is_open_for_long() {
     assert!(merger.calls.locks_kept() < 400, "{}", merger.calls.locks_kept());
 }
 
-/// The last samples of a thread are taken out of the ring buffers when it has ended, and its id may have become
-/// that of another one.
+/// The last samples of a thread are taken out of the ring buffers when it has ended, and its id may have
+/// become that of another one.
 #[test]
 fn a_thread_that_has_ended_was_in_its_space() {
     let mut merger = merger();

@@ -2,8 +2,8 @@
 //!
 //! A call that populates brings pages in, `mremap` takes them to other addresses, a child has those of its
 //! maker, and a sample may be lost. Linux's count of anonymous memory tells that there are more pages than
-//! known; then the kernel is asked which. Pages that several processes have mapped are left out: they cannot be
-//! paged out, and a server has those of all its children.
+//! known; then the kernel is asked which. Pages that several processes have mapped are left out: they cannot
+//! be paged out, and a server has those of all its children.
 
 use super::Tracer;
 use super::rotation::{PAGE, REGION_PAGES, Rotation, covered};
@@ -55,8 +55,8 @@ impl Rotation {
         })
     }
 
-    /// These pages are resident. Those that had been paged out still count as such: no page fault told of their
-    /// return.
+    /// These pages are resident. Those that had been paged out still count as such: no page fault told of
+    /// their return.
     fn are_there(&mut self, space: SpaceId, run: PageRun) {
         for (region, pages) in parts(self.pressure, run) {
             let known = self.region((space, region));
