@@ -114,7 +114,7 @@ pub(crate) struct Outcome {
     /// round, and page tables that Linux had and the replay has not, in bytes.
     pub(crate) unexplained: [u64; 2],
     /// Pages that the kernel brought in and of which no event tells, those of lost events not among them.
-    pub(crate) unheard_pages: u64,
+    pub(crate) unrecorded_pages: u64,
 }
 
 /// What of a stop for the recorder is the program's time, in nanoseconds; and how many samples and stops
@@ -186,8 +186,8 @@ impl Outcome {
         };
         let processes = report.processes.iter().zip(most).map(row).collect();
         let processor_ns = measured - recorder_ns;
-        let unheard_pages = report.processes.iter().map(ProcessReport::unheard_pages);
-        let unheard_pages = unheard_pages.sum::<u64>().saturating_sub(lost);
+        let unrecorded_pages = report.processes.iter().map(ProcessReport::unrecorded_pages);
+        let unrecorded_pages = unrecorded_pages.sum::<u64>().saturating_sub(lost);
         Self {
             life,
             processes,
@@ -199,7 +199,7 @@ impl Outcome {
             gaps,
             mismatches,
             unexplained,
-            unheard_pages,
+            unrecorded_pages,
         }
     }
 }

@@ -145,15 +145,15 @@ const FEW_LOST: f64 = 0.001;
 /// Why nothing rests on recordings of a program that takes `bytes` by so many `faults`, if what is missing is
 /// too much: page faults that were lost, each of which stands for a page; pages that came in without one; or
 /// memory that Linux had at the ends of processes.
-fn unreliable(bytes: f64, faults: f64, [lost, unheard]: [u64; 2], unexplained: u64) -> Option<String> {
+fn unreliable(bytes: f64, faults: f64, [lost, unrecorded]: [u64; 2], unexplained: u64) -> Option<String> {
     let is_much = |missing: u64| missing > LEAST_UNKNOWN && missing as f64 > MOST_UNKNOWN * bytes;
     let is_many = |pages: u64| is_much(pages.saturating_mul(PAGE_SIZE)) && pages as f64 > FEW_LOST * faults;
     if is_many(lost) {
         return Some(format!("{lost} page faults were not recorded, too many for a program of this size"));
     }
-    if is_many(unheard) {
+    if is_many(unrecorded) {
         return Some(format!(
-            "the kernel brought in {unheard} pages that are not in the recording, as for direct I/O or a \
+            "the kernel brought in {unrecorded} pages that are not in the recording, as for direct I/O or a \
              virtual machine"
         ));
     }
@@ -398,8 +398,8 @@ pub fn predict(
     let with_tables = most(|both| both[0] + both[1]).saturating_sub(slack);
     let [peak, faults] =
         rows.first().map_or([0.0; 2], |(_, row)| [row.peak_anonymous.median, row.faults.median]);
-    let unheard_pages = touched.iter().map(|outcome| outcome.unheard_pages).max().unwrap_or(0);
-    let unreliable = unreliable(peak, faults, [lost, unheard_pages], unexplained);
+    let unrecorded_pages = touched.iter().map(|outcome| outcome.unrecorded_pages).max().unwrap_or(0);
+    let unreliable = unreliable(peak, faults, [lost, unrecorded_pages], unexplained);
     let verdict = match &unreliable {
         Some(_) => Verdict::default(),
         None => Verdict::of(&settings, &changes, &marked),

@@ -209,11 +209,11 @@ fn notes(report: &ReplayReport) {
              tried"
         ));
     }
-    let unheard: u64 = report.processes.iter().map(ProcessReport::unheard_pages).sum();
-    if !report.limited && unheard > report.lost + FEW_PAGES {
+    let unrecorded: u64 = report.processes.iter().map(ProcessReport::unrecorded_pages).sum();
+    if !report.limited && unrecorded > report.lost + FEW_PAGES {
         say(format_args!(
             "kernel     {} pages came in without an event, as for direct I/O or a virtual machine",
-            unheard - report.lost
+            unrecorded - report.lost
         ));
     }
     for (name, what) in losses(report.lost, report.unheard) {

@@ -105,7 +105,7 @@ impl ProcessReport {
     /// Pages that the kernel brought in for others than the program's threads: for direct input and output,
     /// or a virtual machine. Linux counts a page fault for each, but no exception tells of it. 0 if Linux's
     /// figures are not known. Events that were lost are among them.
-    pub fn unheard_pages(&self) -> u64 {
+    pub fn unrecorded_pages(&self) -> u64 {
         let counted =
             self.linux.as_ref().map_or(0, |linux| linux.minor_faults.saturating_add(linux.major_faults));
         counted.saturating_sub(self.faults).saturating_sub(self.populated)

@@ -1,6 +1,6 @@
 //! Programs whose figures are looked at.
 
-use crate::shared::{PARENT_BYTES, THREADS, UNHEARD_PAGES};
+use crate::shared::{PARENT_BYTES, THREADS, UNRECORDED_PAGES};
 use crate::{PAGE, PRIVATE, READ_WRITE, map};
 use std::sync::Barrier;
 
@@ -21,7 +21,7 @@ pub(crate) fn has_threads_and_starts_a_program() {
 /// The kernel writes to fresh memory for a call that names another process, which is this one: as for a
 /// device, no thread of the program touches it.
 pub(crate) fn has_memory_that_the_kernel_brings_in() {
-    let len = UNHEARD_PAGES * PAGE;
+    let len = UNRECORDED_PAGES * PAGE;
     let from = vec![1_u8; len];
     let to = map(len, READ_WRITE, PRIVATE);
     let local = libc::iovec { iov_base: from.as_ptr().cast_mut().cast(), iov_len: len };
@@ -38,7 +38,7 @@ pub(crate) fn has_memory_that_the_kernel_brings_in() {
 
 /// As much memory comes in by calls.
 pub(crate) fn has_memory_that_calls_bring_in() {
-    let len = UNHEARD_PAGES * PAGE;
+    let len = UNRECORDED_PAGES * PAGE;
     map(len, READ_WRITE, PRIVATE | libc::MAP_POPULATE);
     let advised = map(len, READ_WRITE, PRIVATE);
     // SAFETY: advice and locks of memory that was mapped here, which change no contents. Where a limit

@@ -22,7 +22,7 @@ pub(crate) const TOUCHING_THREADS: usize = 40;
 pub(crate) const THREADS: usize = 40;
 pub(crate) const PARENT_BYTES: usize = 16 << 20;
 /// Pages that come in without a page fault of a program.
-pub(crate) const UNHEARD_PAGES: usize = 2000;
+pub(crate) const UNRECORDED_PAGES: usize = 2000;
 
 /// Pages of `uses_what_was_paged_out`, and how often it uses all of them again.
 pub(crate) const PRESSED_PAGES: usize = 4096;

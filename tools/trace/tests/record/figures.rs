@@ -1,7 +1,7 @@
 //! Figures of processes: each its own, and both sides of the same moment.
 
 use super::recording::Recording;
-use super::shared::{PARENT_BYTES, THREADS, UNHEARD_PAGES};
+use super::shared::{PARENT_BYTES, THREADS, UNRECORDED_PAGES};
 
 #[test]
 fn figures_are_those_of_the_process_at_its_end() {
@@ -24,13 +24,16 @@ fn figures_are_those_of_the_process_at_its_end() {
 /// Linux counts a page fault for each page that it brings in for itself, of which no event tells.
 #[test]
 fn pages_that_the_kernel_brings_in_for_itself_are_counted() {
-    let unheard = |program| {
+    let unrecorded = |program| {
         let recorded = Recording::of(program)?;
         let [process] = &recorded.file.assert_replays().processes[..] else { panic!("several processes") };
-        Some(process.unheard_pages())
+        Some(process.unrecorded_pages())
     };
-    let Some(by_kernel) = unheard("has_memory_that_the_kernel_brings_in") else { return };
-    assert!((UNHEARD_PAGES as u64..UNHEARD_PAGES as u64 + 64).contains(&by_kernel), "{by_kernel} pages");
-    let by_calls = unheard("has_memory_that_calls_bring_in").expect("the same host");
+    let Some(by_kernel) = unrecorded("has_memory_that_the_kernel_brings_in") else { return };
+    assert!(
+        (UNRECORDED_PAGES as u64..UNRECORDED_PAGES as u64 + 64).contains(&by_kernel),
+        "{by_kernel} pages"
+    );
+    let by_calls = unrecorded("has_memory_that_calls_bring_in").expect("the same host");
     assert!(by_calls < 64, "{by_calls} pages");
 }
