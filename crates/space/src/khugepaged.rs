@@ -21,6 +21,8 @@ pub struct KhugepagedStep {
     pub scanned: u64,
     /// Blocks that were collapsed.
     pub collapsed: u64,
+    /// Full scans of all spaces that ended.
+    pub rounds: u64,
     /// Whether there was no memory for a block: then Linux sleeps longer (`alloc_sleep_millisecs`).
     pub out_of_memory: bool,
 }
@@ -37,11 +39,11 @@ pub fn khugepaged_step<P: Platform>(spaces: &Spaces<P>) -> KhugepagedStep {
     let mut passed = 0;
     // Each space is visited at most once, except the one in the middle of which the step begins.
     while step.scanned < limit && passed <= spaces.count() && !step.out_of_memory {
-        let Some((space, from)) = next_space(spaces) else { break };
+        let Some((space, from)) = next_space(spaces, &mut step) else { break };
         passed += 1;
         match scan_space(spaces, &space, from, limit, &mut step) {
             Some(addr) => spaces.set_scanned(Some((space.place(), addr))),
-            None => pass(spaces, &space),
+            None => pass(spaces, &space, &mut step),
         }
     }
     end(spaces, step.collapsed);
@@ -70,11 +72,14 @@ fn end<P: Platform>(spaces: &Spaces<P>, collapsed: u64) {
 
 /// The space where the scan continues, and the address in it. A round that has come to its end is counted,
 /// and the next one begins with the first space.
-fn next_space<P: Platform>(spaces: &Spaces<P>) -> Option<(Space<'_, P>, VirtAddr)> {
+fn next_space<'s, P: Platform>(
+    spaces: &'s Spaces<P>,
+    step: &mut KhugepagedStep,
+) -> Option<(Space<'s, P>, VirtAddr)> {
     if let Some((core, addr)) = spaces.hold_scanned() {
         return Some((Space::adopt(spaces, core), addr));
     }
-    count_round(spaces);
+    count_round(spaces, step);
     let first = Space::next(spaces, None)?;
     {
         let _pin = spaces.platform().pin();
@@ -84,20 +89,21 @@ fn next_space<P: Platform>(spaces: &Spaces<P>) -> Option<(Space<'_, P>, VirtAddr
 }
 
 /// The scan has passed `space`.
-fn pass<P: Platform>(spaces: &Spaces<P>, space: &Space<'_, P>) {
+fn pass<P: Platform>(spaces: &Spaces<P>, space: &Space<'_, P>, step: &mut KhugepagedStep) {
     let next = Space::next(spaces, Some(space));
     spaces.set_scanned(next.as_ref().map(|next| (next.place(), VirtAddr(0))));
     if next.is_none() {
-        count_round(spaces);
+        count_round(spaces, step);
     }
 }
 
 /// A round that had begun is over.
-fn count_round<P: Platform>(spaces: &Spaces<P>) {
+fn count_round<P: Platform>(spaces: &Spaces<P>, step: &mut KhugepagedStep) {
     let _pin = spaces.platform().pin();
     let mut scan = spaces.khugepaged().lock();
     if mem::take(&mut scan.in_round) {
         scan.full_scans += 1;
+        step.rounds += 1;
     }
 }
 

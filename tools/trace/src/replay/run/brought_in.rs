@@ -4,9 +4,10 @@
 //! A program that locks what it maps from now on would fit within any limit.
 
 use super::Run;
+use super::work::looks_at;
 use crate::event::{Call, FileKind, TaskId};
 use crate::replay::call::populated_bytes;
-use crate::replay::overlap::{meet, pages_of};
+use crate::replay::overlap::pages_of;
 use quire_arch::VirtAddr;
 use quire_host::HostPlatform;
 use quire_mm::space::{Advice, Error, Space, VmFlags};
@@ -130,14 +131,18 @@ pub(super) fn is_locked(flags: VmFlags) -> bool {
     flags.contains(VmFlags::LOCKED) && !flags.contains(VmFlags::LOCKONFAULT)
 }
 
-/// The locked private memory in `range` that may be accessed.
+/// The locked private memory in `range` that may be accessed. Other mappings are not looked at: a call that
+/// changes one page among many is followed by this.
 fn locked_in(space: &Space<'_, HostPlatform>, range: &Range<u64>) -> Vec<(Range<u64>, Advice)> {
     let mut found = Vec::new();
-    space.for_each_mapping(|mapping| {
+    if range.is_empty() {
+        return found;
+    }
+    space.for_each_mapping_in(VirtAddr(range.start), VirtAddr(range.end), |mapping| {
+        looks_at(1);
         let addrs = mapping.range.start().0..mapping.range.end().0;
         let private = mapping.file.is_none() && !mapping.flags.contains(VmFlags::SHARED);
-        if private && is_locked(mapping.flags) && mapping.flags.intersects(ACCESSIBLE) && meet(&addrs, range)
-        {
+        if private && is_locked(mapping.flags) && mapping.flags.intersects(ACCESSIBLE) {
             let writes = mapping.flags.contains(VmFlags::WRITE);
             let advice = if writes { Advice::PopulateWrite } else { Advice::PopulateRead };
             found.push((addrs.start.max(range.start)..addrs.end.min(range.end), advice));

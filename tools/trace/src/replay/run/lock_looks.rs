@@ -1,67 +1,75 @@
 //! When locked pages of files are counted again.
 
 use crate::event::EventKind;
+use quire_host::HostPlatform;
+use quire_mm::space::Space;
+use std::collections::BTreeMap;
+use std::rc::{Rc, Weak};
 
-/// Mappings that are looked at for each event.
+/// Spaces and mappings that are looked at for each event.
 const LOOKS_OF_EVENT: u64 = 16;
 
-/// To count them is to look at all mappings. Each event pays for some of them, so that many locks among many
-/// mappings do not take the square of their number.
-#[derive(Debug, Default)]
-pub(super) struct LockLooks {
-    /// Something was locked at some time.
-    any: bool,
+/// To count them is to look at all mappings of the spaces that have locked memory. Each event pays for some
+/// of them, so that many locks among many mappings do not take the square of their number. Which spaces these
+/// are is kept, so that an event looks at no other ones.
+#[derive(Default)]
+pub(super) struct LockLooks<'m> {
+    /// Spaces with locked memory, by their numbers, and some that are gone.
+    spaces: BTreeMap<usize, Weak<Space<'m, HostPlatform>>>,
     /// From this event on they may be counted again.
     from: u64,
 }
 
-impl LockLooks {
-    /// Whether event number `number`, which is of this kind, may have changed what is locked, and those
-    /// before have paid for the last look.
-    pub(super) fn are_due(&mut self, kind: &EventKind, number: u64) -> bool {
-        self.any |= may_lock(kind);
-        let changes = matches!(kind, EventKind::Call(_) | EventKind::Exec(_) | EventKind::Exit(_));
-        self.any && changes && number >= self.from
+impl<'m> LockLooks<'m> {
+    /// An event changed space number `number`.
+    pub(super) fn note(&mut self, number: usize, space: &Rc<Space<'m, HostPlatform>>) {
+        if space.figures().locked == 0 {
+            self.spaces.remove(&number);
+        } else {
+            self.spaces.entry(number).or_insert_with(|| Rc::downgrade(space));
+        }
     }
 
-    /// At event number `number` so many mappings were looked at.
-    pub(super) fn looked_at(&mut self, mappings: u64, number: u64) {
-        self.from = number.saturating_add(mappings / LOOKS_OF_EVENT);
+    /// Whether they may be counted again at event number `number`: there are none, or those before have paid
+    /// for the last look.
+    pub(super) fn are_due(&self, number: u64) -> bool {
+        self.spaces.is_empty() || number >= self.from
+    }
+
+    /// The spaces with locked memory.
+    pub(super) fn spaces(&mut self) -> Vec<Rc<Space<'m, HostPlatform>>> {
+        self.spaces.retain(|_, space| space.strong_count() > 0);
+        self.spaces.values().filter_map(Weak::upgrade).collect()
+    }
+
+    /// At event number `number` so many spaces and mappings were looked at.
+    pub(super) fn looked_at(&mut self, count: u64, number: u64) {
+        self.from = number.saturating_add(count / LOOKS_OF_EVENT);
     }
 }
 
-/// Whether memory can be locked from this event on.
-fn may_lock(kind: &EventKind) -> bool {
-    match kind {
-        EventKind::Call(call) => match i64::from(call.number) {
-            libc::SYS_mlock | libc::SYS_mlock2 | libc::SYS_mlockall => true,
-            libc::SYS_mmap => call.args[3] & libc::MAP_LOCKED as u64 != 0,
-            _ => false,
-        },
-        EventKind::Exec(image) => image.mappings.iter().any(|mapping| mapping.flags.has(*b"lo")),
-        _ => false,
-    }
+/// Whether an event of this kind can change what is locked.
+pub(super) fn changes_locks(kind: &EventKind) -> bool {
+    matches!(kind, EventKind::Call(_) | EventKind::Exec(_) | EventKind::Exit(_))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{Call, CallDetail};
-
-    fn call(number: i64) -> EventKind {
-        EventKind::Call(Call { number: number as u32, args: [0; 6], result: 0, detail: CallDetail::None })
-    }
+    use quire_arch::PAGE_SIZE;
+    use quire_host::{HostConfig, Machine};
+    use quire_mm::MemoryConfig;
+    use quire_mm::space::{MapRequest, Protection};
 
     /// A key agent locks and unlocks a page for each secret, beside many mappings.
     #[test]
     fn many_locks_among_many_mappings_look_at_a_few_for_each() {
         const MAPPINGS: u64 = 30_000;
         const EVENTS: u64 = 40_000;
-        let mut looks = LockLooks::default();
+        let mut looks = LockLooks { spaces: [(0, Weak::new())].into(), from: 0 };
         let mut looked_at = 0;
         for number in 0..EVENTS {
-            let kind = call(if number % 2 == 0 { libc::SYS_mlock } else { libc::SYS_munlock });
-            if looks.are_due(&kind, number) {
+            if looks.are_due(number) {
                 looks.looked_at(MAPPINGS, number);
                 looked_at += MAPPINGS;
             }
@@ -70,14 +78,31 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_looked_at_before_something_is_locked() {
-        let mut looks = LockLooks::default();
-        assert!(!looks.are_due(&call(libc::SYS_munmap), 0));
-        assert!(looks.are_due(&call(libc::SYS_mlock), 1));
-        // Few mappings are looked at each time.
-        looks.looked_at(LOOKS_OF_EVENT - 1, 1);
-        assert!(looks.are_due(&call(libc::SYS_munmap), 1));
-        looks.looked_at(5 * LOOKS_OF_EVENT, 2);
-        assert!(!looks.are_due(&call(libc::SYS_munmap), 6) && looks.are_due(&call(libc::SYS_munmap), 7));
+    fn only_spaces_that_live_and_lock_are_looked_at() {
+        let machine = Machine::new(&HostConfig::with_ram(4 << 20), MemoryConfig::default()).unwrap();
+        let vcpu = machine.vcpu(0).unwrap();
+        vcpu.run(|| {
+            let mut looks = LockLooks::default();
+            let spaces = [0, 1, 2].map(|_| Rc::new(machine.memory().create_space().unwrap()));
+            let lock = |space: &Space<'_, HostPlatform>| {
+                let request = MapRequest::anonymous(PAGE_SIZE, Protection::READ | Protection::WRITE);
+                let addr = space.mmap(&request).unwrap();
+                space.mlock(addr, PAGE_SIZE, false).unwrap();
+                addr
+            };
+            let locked = [0, 1].map(|number| lock(&spaces[number]));
+            (0..3).for_each(|number| looks.note(number, &spaces[number]));
+            assert_eq!(looks.spaces().len(), 2);
+            // Nothing is locked any more in one of them, and the other one ends.
+            looks.looked_at(100 * LOOKS_OF_EVENT, 1);
+            assert!(!looks.are_due(100) && looks.are_due(101));
+            spaces[0].munlock(locked[0], PAGE_SIZE).unwrap();
+            looks.note(0, &spaces[0]);
+            assert!(Rc::ptr_eq(&looks.spaces()[0], &spaces[1]));
+            drop(spaces);
+            assert!(looks.spaces().is_empty());
+            // That takes no time.
+            assert!(looks.are_due(2));
+        });
     }
 }

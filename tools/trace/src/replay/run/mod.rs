@@ -9,7 +9,10 @@ mod lock_looks;
 mod memory;
 mod order;
 mod processes;
+#[cfg(test)]
+mod tests;
 mod watch;
+mod work;
 mod writer;
 
 use super::Audits;
@@ -33,8 +36,9 @@ use super::sites::Sites;
 use super::task::Tasks;
 use crate::event::{Event, EventKind, ExitStatus, LostCause, TaskId, Window};
 use crate::format::{TraceHeader, UseSource};
+use background::Khugepaged;
 use early::EarlyKill;
-use lock_looks::LockLooks;
+use lock_looks::{LockLooks, changes_locks};
 use order::Order;
 use quire_arch::Platform;
 use quire_host::{HostPlatform, Machine, Vcpu};
@@ -107,7 +111,7 @@ pub(super) struct Run<'m> {
     shared: SharedMemory,
     /// Bytes of pages of files that are locked, as they were counted last.
     locked_files: u64,
-    lock_looks: LockLooks,
+    lock_looks: LockLooks<'m>,
     early_kill: EarlyKill,
     /// Where memory was mapped, for the mappings where it stops.
     sites: Sites,
@@ -116,8 +120,8 @@ pub(super) struct Run<'m> {
     ends_at: u64,
     /// The recorded time of the timer's next tick.
     ticks_at: u64,
-    /// The recorded time of khugepaged's next step, if it takes any.
-    khugepaged_at: Option<u64>,
+    /// If it runs.
+    khugepaged: Option<Khugepaged>,
     /// Of the last event.
     time_ns: u64,
     life: Option<Life>,
@@ -177,7 +181,7 @@ impl<'m> Run<'m> {
             event: 0,
             ends_at: [how.stop_at, how.too_much_at].into_iter().flatten().min().unwrap_or(u64::MAX),
             ticks_at: background::SECOND_NS,
-            khugepaged_at: how.khugepaged.map(|first| first.as_nanos() as u64),
+            khugepaged: how.khugepaged.map(Khugepaged::new),
             time_ns: 0,
             life: how.life.then(Life::default),
             forks: Forks::default(),
@@ -258,7 +262,15 @@ impl<'m> Run<'m> {
     /// where it is of use.
     fn follow_locks(&mut self, event: &Event) {
         let is_of_use = self.how.limit.is_some() || self.life.is_some();
-        if self.lock_looks.are_due(&event.kind, self.event) && is_of_use {
+        if !is_of_use || !changes_locks(&event.kind) {
+            return;
+        }
+        if let Some(Some(task)) = self.tasks.get(event.task.0 as usize)
+            && let Some(space) = &task.space
+        {
+            self.lock_looks.note(task.number, space);
+        }
+        if self.lock_looks.are_due(self.event) {
             let looked_at = self.count_locked_files();
             self.lock_looks.looked_at(looked_at, self.event);
         }

@@ -2,6 +2,7 @@
 
 use super::Run;
 use super::brought_in::{ACCESSIBLE, is_locked};
+use super::work::looks_at;
 use crate::event::{LinuxFigures, TaskId};
 use crate::replay::charge::ExtraCharge;
 use crate::replay::mappings::{self, MappingLife};
@@ -105,16 +106,13 @@ impl Run<'_> {
     }
 
     /// Counts the pages of files that are locked, each once, however often it is mapped. What is locked is
-    /// there, and what a program writes of a private mapping is its own. Returns how many mappings were
-    /// looked at.
+    /// there, and what a program writes of a private mapping is its own. Returns how many spaces
+    /// and mappings were looked at.
     pub(super) fn count_locked_files(&mut self) -> u64 {
         let (mut resident, mut looked_at) = (0, 0);
         let mut files = HashMap::<u64, PageSet>::new();
-        for (_, space) in spaces(&self.tasks) {
+        for space in self.lock_looks.spaces() {
             let figures = space.figures();
-            if figures.locked == 0 {
-                continue;
-            }
             space.for_each_mapping(|mapping| {
                 let written = mapping.flags & (VmFlags::WRITE | VmFlags::SHARED) == VmFlags::WRITE;
                 if let Some(file) = mapping.file
@@ -128,10 +126,11 @@ impl Run<'_> {
                     files.entry(file).or_default().add(first..first.saturating_add(pages));
                 }
             });
-            looked_at += figures.mappings;
+            looked_at += 1 + figures.mappings;
             resident += figures.resident_file;
         }
         let pages = files.values().fold(0, |sum: u64, pages| sum.saturating_add(pages.len()));
+        looks_at(looked_at);
         self.locked_files = pages.saturating_mul(1 << PAGE_SHIFT).min(resident);
         looked_at
     }

@@ -1,0 +1,141 @@
+//! What a replay looks at for recordings that are long, and change little at each event.
+
+use super::work::looked_at;
+use crate::event::{
+    Access, Call, CallDetail, CloneFacts, Event, EventKind, ExecImage, ExitStatus, Fault, Mapping, Mode,
+    Outcome, Privileges, TaskId,
+};
+use crate::format::{TraceHeader, TraceWriter};
+use crate::replay::{Replay, ReplayOptions, SwapKind, SwapSpec};
+use quire_mm::thp::{HugeConfig, HugeEnabled, HugePolicy, KhugepagedConfig, KhugepagedSetting};
+use std::fs::File;
+use std::time::Duration;
+use tempfile::NamedTempFile;
+
+const PAGE: u64 = 4096;
+const HUGE: u64 = 2 << 20;
+const BASE: u64 = 0x1000_0000_0000;
+const HOUR: u64 = 3_600_000_000_000;
+
+/// A program with these mappings that may lock.
+fn image(mappings: Vec<Mapping>) -> EventKind {
+    EventKind::Exec(Box::new(ExecImage {
+        pid: 1,
+        mappings,
+        max_map_count: u64::MAX,
+        overcommit_memory: 1,
+        privileges: Privileges { ipc_lock: true, sys_rawio: false },
+        ..ExecImage::default()
+    }))
+}
+
+/// One page at `page`, with a hole behind it in a list of every second page.
+fn page(page: u64) -> Mapping {
+    let start = BASE + page * PAGE;
+    Mapping { start, end: start + PAGE, read: true, write: true, ..Mapping::default() }
+}
+
+fn call(number: i64, args: [u64; 3], result: u64) -> EventKind {
+    let [first, second, third] = args;
+    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED) as u64;
+    let args = [first, second, third, flags, u64::MAX, 0];
+    EventKind::Call(Call { number: number as u32, args, result: result as i64, detail: CallDetail::None })
+}
+
+fn write(addr: u64) -> EventKind {
+    let (access, mode, outcome) = (Access::Write, Mode::User, Outcome::Minor);
+    EventKind::Fault(Fault { addr, access, mode, outcome, inferred: false })
+}
+
+/// What a replay of these events, each at its time, looks at. They have their recorded results.
+fn looks(options: ReplayOptions, events: impl IntoIterator<Item = (u64, EventKind)>) -> u64 {
+    let scratch = NamedTempFile::new().unwrap().into_temp_path();
+    let header = TraceHeader { cpus: 2, ram: 8 << 30, ..TraceHeader::default() };
+    let mut writer = TraceWriter::new(File::create(&scratch).unwrap(), &header, 3).unwrap();
+    for (time_ns, kind) in events {
+        writer.push(&Event { time_ns, task: TaskId(0), cpu: 0, kind }).unwrap();
+    }
+    writer.finish(1, 0).unwrap();
+    let replay = Replay::open(&scratch, options).unwrap();
+    looked_at(|| {
+        let report = replay.run(&mut |_, _| {}).unwrap();
+        assert!(report.is_good(), "{report:?}");
+    })
+}
+
+/// A limit that is not reached, with memory followed.
+fn limited() -> ReplayOptions {
+    let swap = Some(SwapSpec { kind: SwapKind::Ram, bytes: 64 << 20 });
+    ReplayOptions { limit: Some(1 << 30), swap, life: true, ..ReplayOptions::default() }
+}
+
+fn at_once(events: impl Iterator<Item = EventKind>) -> impl Iterator<Item = (u64, EventKind)> {
+    (0..).zip(events)
+}
+
+/// A program with many threads locked a page once. What it does later looks at no thread for that.
+#[test]
+fn calls_among_many_threads_look_at_none_for_a_lock_that_is_gone() {
+    const THREADS: u32 = 3000;
+    const CALLS: u64 = 10_000;
+    let thread = |number: u32| {
+        let child = TaskId(number);
+        EventKind::Clone(CloneFacts {
+            child,
+            child_tid: number + 1,
+            child_pid: 1,
+            flags: 0,
+            shares_memory: true,
+            same_process: true,
+        })
+    };
+    let lock = |number| call(number, [BASE, PAGE, 0], 0);
+    let drops = (0..CALLS).map(|_| call(libc::SYS_madvise, [BASE, PAGE, libc::MADV_DONTNEED as u64], 0));
+    let events = [image(vec![page(0)])]
+        .into_iter()
+        .chain((1..=THREADS).map(thread))
+        .chain([libc::SYS_mlock, libc::SYS_munlock].map(lock))
+        .chain(drops)
+        .chain([EventKind::Exit(ExitStatus::Code(0))]);
+    let looked_at = looks(limited(), at_once(events));
+    assert!(looked_at < 100, "{looked_at}");
+}
+
+/// A program of many mappings has a locked page, and changes another one again and again, as a JIT does.
+#[test]
+fn a_change_of_a_page_looks_at_no_other_mapping_for_a_locked_one() {
+    const MAPPINGS: u64 = 10_000;
+    const CALLS: u64 = 4000;
+    let pages = (0..MAPPINGS).map(|number| page(2 * number)).collect();
+    let locked = call(libc::SYS_mlock, [BASE, PAGE, 0], 0);
+    let changes =
+        (0..CALLS).map(|number| call(libc::SYS_mprotect, [BASE + 8 * PAGE, PAGE, 1 + 2 * (number & 1)], 0));
+    let looked_at = looks(limited(), at_once([image(pages), locked].into_iter().chain(changes)));
+    // And all mappings now and then, for locked pages of files: those are paid for by events.
+    assert!((CALLS..17 * CALLS + 2 * MAPPINGS).contains(&looked_at), "{looked_at}");
+}
+
+/// khugepaged looked at all there is, and nothing changes in the hours in which the program sleeps.
+#[test]
+fn khugepaged_rests_where_a_round_finds_nothing() {
+    const BLOCKS: u64 = 8;
+    const PAUSES: u64 = 200;
+    let blocks = (0..BLOCKS).flat_map(|block| {
+        let start = BASE + block * HUGE;
+        // Faults find no block of 2 MiB.
+        let map = |addr, len| call(libc::SYS_mmap, [addr, len, 3], addr);
+        let last = start + HUGE - PAGE;
+        let writes = (0..511).map(move |page| write(start + page * PAGE));
+        [map(start, HUGE - PAGE)].into_iter().chain(writes).chain([map(last, PAGE)])
+    });
+    let blocks = [image(Vec::new())].into_iter().chain(blocks).map(|event| (0, event));
+    let looks_on = call(libc::SYS_madvise, [BASE, PAGE, libc::MADV_NORMAL as u64], 0);
+    let pauses = (1..=PAUSES).map(|number| (number * 3 * HOUR, looks_on.clone()));
+    let khugepaged = KhugepagedConfig::LINUX.with(KhugepagedSetting::MaxPtesNone, 0).unwrap();
+    let huge = HugeConfig { policy: HugePolicy::default().with_enabled(HugeEnabled::Always), khugepaged };
+    let options =
+        ReplayOptions { huge, khugepaged: Some(Duration::from_secs(1)), ..ReplayOptions::default() };
+    let looked_at = looks(options, blocks.chain(pauses));
+    // It looks at a round that it had begun to its end, and at a whole one.
+    assert!((PAUSES..4 * PAUSES).contains(&looked_at), "{looked_at} steps");
+}
