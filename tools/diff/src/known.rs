@@ -1,13 +1,12 @@
 //! Differences that remain, by name. Each is a line of docs/differences.md.
 
-use crate::linux::{FILE_BYTES, ZEROS};
+use crate::linux::{FILE_BYTES, ZEROS, probes};
 use crate::observation::{LARGE, Observation, Outcome, Pages, Region};
 use crate::program::Call;
 use crate::program::names::*;
 use quire_arch::PAGE_SIZE;
 use quire_mm::space::{PageState, VmFlags};
 use std::collections::BTreeMap;
-use std::sync::OnceLock;
 
 macro_rules! differences {
     ($($(#[$doc:meta])* $difference:ident = $name:literal,)*) => {
@@ -59,7 +58,7 @@ differences! {
     /// Linux frees a table only where one `MADV_DONTNEED` covers it as a whole.
     PageTables = "page-tables",
     /// Linux brings a large folio back from swap page by page, or in the sizes that faults may have below 2
-    /// MiB.
+    /// MiB; page by page alone once its zswap was on.
     SwapInWhole = "swap-in-whole",
     /// Linux knows which processes map a large folio only as long as they are two; a third that is left alone
     /// with it counts as one of several.
@@ -106,35 +105,6 @@ pub(crate) struct Past {
     /// something else by now.
     lazy: Vec<(u64, u64)>,
     counts: KnownCounts,
-}
-
-/// Whether the host has a pool of huge pages, or may fill one: there are none here.
-fn host_has_huge_pages() -> bool {
-    let figure = |name: &str| std::fs::read_to_string(format!("/proc/sys/vm/{name}"));
-    ["nr_hugepages", "nr_overcommit_hugepages"]
-        .iter()
-        .any(|name| figure(name).is_ok_and(|text| text.trim() != "0"))
-}
-
-/// Whether the host marks mappings that may have guard pages (`gu` in `smaps`, since a 6.18 of late 2025).
-fn host_marks_guards() -> bool {
-    static MARKS: OnceLock<bool> = OnceLock::new();
-    *MARKS.get_or_init(|| {
-        const LEN: usize = PAGE_SIZE as usize;
-        let (access, kind) = (libc::PROT_READ, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: a new mapping is made, advised and unmapped; no other memory is touched.
-        unsafe {
-            let page = libc::mmap(std::ptr::null_mut(), LEN, access, kind, -1, 0);
-            if page == libc::MAP_FAILED {
-                return false;
-            }
-            let installed = libc::madvise(page, LEN, MADV_GUARD_INSTALL as i32) == 0;
-            let marked = installed
-                && std::fs::read_to_string("/proc/self/smaps").is_ok_and(|text| text.contains(" gu "));
-            libc::munmap(page, LEN);
-            marked
-        }
-    })
 }
 
 /// Whether a mapping's pages are no process's own.
@@ -205,6 +175,20 @@ fn has_whole_from_swap(linux: &Observation, quire: &Observation) -> bool {
     linux.swapped.iter().any(|(start, end)| (start & !(LARGE - 1)..*end).step_by(LARGE as usize).any(whole))
 }
 
+/// Whether a block that may have been one folio below 2 MiB is partly on the swap device on Linux, and in
+/// memory as a whole on Quire.
+fn has_folio_from_swap(linux: &Observation, quire: &Observation) -> bool {
+    let whole =
+        |block: u64, bytes: u64| quire.pages.iter().any(|run| run.start <= block && block + bytes <= run.end);
+    let within = |edge: u64| {
+        let sizes = (PAGE_SIZE.trailing_zeros() + 1..LARGE.trailing_zeros()).map(|shift| 1 << shift);
+        sizes
+            .map(|bytes| (edge & !(bytes - 1), bytes))
+            .any(|(block, bytes)| block < edge && whole(block, bytes))
+    };
+    linux.swapped.iter().any(|(start, end)| within(*start) || within(*end))
+}
+
 /// Takes `from..to` out of `ranges`, and returns what of it was in them.
 fn cut(ranges: &mut Vec<(u64, u64)>, from: u64, to: u64) -> Vec<(u64, u64)> {
     let mut gone = Vec::new();
@@ -256,14 +240,14 @@ impl Past {
             Call::Mremap if len != third || fourth & MREMAP_DONTUNMAP != 0 => {
                 overlapping(before, addr, len).any(shared).then_some(KnownDifference::SharedRemap)
             }
-            Call::Mmap if fourth & MAP_HUGETLB != 0 && host_has_huge_pages() => {
+            Call::Mmap if fourth & MAP_HUGETLB != 0 && probes::has_huge_pages() => {
                 Some(KnownDifference::NotBuilt)
             }
             // What it writes is not the same.
             Call::MincoreInto => {
                 overlapping(before, addr, len).any(is_cached).then_some(KnownDifference::FilePages)
             }
-            Call::Madvise if GUARDS.contains(&third) && !host_marks_guards() => {
+            Call::Madvise if GUARDS.contains(&third) && !probes::marks_guards() => {
                 Some(KnownDifference::GuardPages)
             }
             Call::Madvise if third == MADV_PAGEOUT => {
@@ -430,7 +414,9 @@ impl Past {
             KnownDifference::MovedPart
         } else if self.kept_lazy(linux, quire) {
             KnownDifference::LazySplit
-        } else if has_whole_from_swap(linux, quire) {
+        } else if has_whole_from_swap(linux, quire)
+            || has_folio_from_swap(linux, quire) && !probes::reads_large_folios()
+        {
             KnownDifference::SwapInWhole
         } else if self.has_other_table(linux, quire) {
             KnownDifference::PageTables
@@ -504,5 +490,30 @@ impl Past {
 
     pub(crate) fn into_counts(self) -> KnownCounts {
         self.counts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(pages: &[(u64, u64)], swapped: &[(u64, u64)]) -> Observation {
+        let run = |&(start, end)| Pages { start, end, state: PageState::Anonymous, large: false };
+        let pages = pages.iter().map(run).collect();
+        Observation { pages, swapped: swapped.to_vec(), ..Observation::default() }
+    }
+
+    #[test]
+    fn folio_that_came_back_page_by_page_is_known_in_its_own_block_only() {
+        const MIB: u64 = 1 << 20;
+        let first = seen(&[(MIB, MIB + PAGE_SIZE)], &[(MIB + PAGE_SIZE, 2 * MIB)]);
+        let last = seen(&[(2 * MIB - PAGE_SIZE, 2 * MIB)], &[(MIB, 2 * MIB - PAGE_SIZE)]);
+        let whole = seen(&[(MIB, 2 * MIB)], &[]);
+        assert!(has_folio_from_swap(&first, &whole) && has_folio_from_swap(&last, &whole));
+        // Other pages than the block's neighbours came back.
+        let beside = seen(&[(MIB, MIB + PAGE_SIZE)], &[(2 * MIB, 3 * MIB)]);
+        assert!(!has_folio_from_swap(&beside, &seen(&[(MIB, 3 * MIB)], &[])));
+        // Quire has no block there that is aligned to its own size.
+        assert!(!has_folio_from_swap(&first, &seen(&[(MIB + PAGE_SIZE, MIB + 2 * PAGE_SIZE)], &[])));
     }
 }

@@ -7,6 +7,7 @@ mod image;
 mod interference;
 mod observe;
 mod prepare;
+pub(crate) mod probes;
 pub(crate) mod raw;
 mod settings;
 pub(crate) mod shared;
