@@ -111,8 +111,11 @@ pub(crate) struct Outcome {
     /// The first differences from Linux, in words.
     pub(crate) mismatches: Vec<String>,
     /// Anonymous memory of a process at its end that Linux had and the replay has not, or the other way
-    /// round, and page tables that Linux had and the replay has not, in bytes.
+    /// round, and page tables that Linux had and the replay has not, in bytes. Without what Linux's figures
+    /// may be off by.
     pub(crate) unexplained: [u64; 2],
+    /// Shared memory that Linux had mapped in a process at its end and that no event brought in, in bytes.
+    pub(crate) unrecorded_shared: u64,
     /// Pages that the kernel brought in and of which no event tells, those of lost events not among them.
     pub(crate) unrecorded_pages: u64,
 }
@@ -152,19 +155,39 @@ fn differences(linux: (u64, u64), quire: (u64, u64), collapses: bool) -> [u64; 2
     [linux.0.saturating_sub(quire.0).max(more), linux.1.saturating_sub(quire.1)]
 }
 
-/// The largest [`differences`] of a process, both at the same moment.
-fn unexplained(processes: &[ProcessReport], collapses: bool) -> [u64; 2] {
+/// CPUs of a host that a replay tells from one another.
+const TOLD_CPUS: u32 = 64;
+
+/// What Linux's own figures of resident memory may be off by of a process that ran on so many CPUs of the
+/// host's, in bytes. From 6.2 to 6.15 they leave out what each CPU has not added yet.
+fn counter_slack(kernel: &str, cpus: u32, ran_on: u32) -> u64 {
+    let mut numbers = kernel.split(['.', '-']).map(|part| part.parse().unwrap_or(0));
+    let release: (u32, u32) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    let batch = u64::from(cpus).saturating_mul(2).max(32);
+    let most = u64::from(ran_on.saturating_mul(cpus.div_ceil(TOLD_CPUS)).min(cpus));
+    let is_off = ((6, 2)..(6, 16)).contains(&release);
+    if is_off { most.saturating_mul(batch).saturating_mul(PAGE_SIZE) } else { 0 }
+}
+
+/// The largest [`differences`] of a process, both at the same moment, beyond what its figures may be off by.
+fn unexplained(report: &ReplayReport, collapses: bool) -> [u64; 2] {
     let of = |process: &ProcessReport| {
         let (linux, quire) = (process.linux.as_ref()?, &process.quire);
         let linux = (linux.rss_anon + linux.vm_swap, linux.vm_pte);
-        Some(differences(linux, (quire.resident_anonymous, quire.page_tables), collapses))
+        let [anonymous, tables] =
+            differences(linux, (quire.resident_anonymous, quire.page_tables), collapses);
+        Some([anonymous.saturating_sub(slack_of(report, process)), tables])
     };
     let most = |[anonymous, tables]: [u64; 2], of: [u64; 2]| [anonymous.max(of[0]), tables.max(of[1])];
-    processes.iter().filter_map(of).fold([0; 2], most)
+    report.processes.iter().filter_map(of).fold([0; 2], most)
+}
+
+fn slack_of(report: &ReplayReport, process: &ProcessReport) -> u64 {
+    counter_slack(&report.header.kernel, report.header.cpus, process.cpus)
 }
 
 impl Outcome {
-    pub(crate) fn of(report: ReplayReport) -> Self {
+    pub(crate) fn of(mut report: ReplayReport) -> Self {
         let differences = report.processes.iter().map(|process| process.mismatches).sum();
         let (lost, unheard) = (report.lost, report.unheard);
         let linux = report.processes.iter().filter_map(|process| process.linux.as_ref());
@@ -174,8 +197,8 @@ impl Outcome {
         let gaps = summed(gaps.map(|(gap, count)| (gap.0.clone(), *count)));
         let mismatches = report.processes.iter().flat_map(|process| &process.first_mismatches);
         let mismatches = mismatches.take(KEPT_MISMATCHES).map(ToString::to_string).collect();
-        let life = report.life.unwrap_or_default();
-        let unexplained = unexplained(&report.processes, life.collapses > 0);
+        let life = report.life.take().unwrap_or_default();
+        let unexplained = unexplained(&report, life.collapses > 0);
         let most = life.processes.iter().copied().chain(std::iter::repeat(ProcessLife::default()));
         let row = |(process, most): (&ProcessReport, ProcessLife)| ProcessRow {
             program: process.program.to_string(),
@@ -186,6 +209,9 @@ impl Outcome {
         };
         let processes = report.processes.iter().zip(most).map(row).collect();
         let processor_ns = measured - recorder_ns;
+        let unrecorded_shared =
+            |process: &ProcessReport| process.unrecorded_shared.saturating_sub(slack_of(&report, process));
+        let unrecorded_shared = report.processes.iter().map(unrecorded_shared).max().unwrap_or(0);
         let unrecorded_pages = report.processes.iter().map(ProcessReport::unrecorded_pages);
         let unrecorded_pages = unrecorded_pages.sum::<u64>().saturating_sub(lost);
         Self {
@@ -199,6 +225,7 @@ impl Outcome {
             gaps,
             mismatches,
             unexplained,
+            unrecorded_shared,
             unrecorded_pages,
         }
     }
@@ -499,6 +526,20 @@ mod tests {
         let (few, many) = ((16 << 20, 0), (64 << 20, 0));
         assert_eq!([true, false].map(|collapses| differences(few, many, collapses)[0]), [0, 48 << 20]);
         assert_eq!(differences(many, few, true)[0], 48 << 20);
+    }
+
+    /// Only CPUs that it ran on can have something of it. What a header claims is bounded by that, too.
+    #[test]
+    fn counters_of_each_cpu_are_summed_by_some_kernels_only() {
+        assert_eq!(counter_slack("6.8.0-45-generic", 64, 64), 64 * 128 * PAGE_SIZE);
+        assert_eq!(counter_slack("6.8.0-45-generic", 64, 3), 3 * 128 * PAGE_SIZE);
+        assert_eq!(counter_slack("6.8.0-45-generic", 256, 2), 8 * 512 * PAGE_SIZE, "each may stand for four");
+        assert_eq!(counter_slack("6.15.3", 2, 2), 2 * 32 * PAGE_SIZE);
+        assert_eq!(counter_slack("6.8.0", u32::MAX, u32::MAX), u64::MAX);
+        assert_eq!(counter_slack("6.8.0", 0, 7), 0);
+        for kernel in ["6.18.44-fc", "6.16.0", "6.1.90", "5.15.0", ""] {
+            assert_eq!(counter_slack(kernel, 64, 64), 0, "{kernel}");
+        }
     }
 
     #[test]

@@ -5,7 +5,9 @@ use crate::figures::{Outcome, Range, Row, recorded_ns};
 use crate::heat::{HEAT_COLUMNS, Heat, touched_pages};
 use crate::host::Host;
 use crate::jobs::{Progress, in_parallel};
-use crate::limits::{Basis, LimitRow, LimitSetting, LimitSwap, Limits, Need, Recorded, Trial, pressure};
+use crate::limits::{
+    Basis, LimitRow, LimitSetting, LimitSwap, Limits, Need, Recorded, Trial, TrialPeak, pressure,
+};
 use crate::setting::{NEVER, Setting, grid};
 use crate::verdict::Verdict;
 use quire_arch::PAGE_SIZE;
@@ -142,10 +144,23 @@ const LEAST_UNKNOWN: u64 = 1 << 20;
 /// that were there before.
 const FEW_LOST: f64 = 0.001;
 
-/// Why nothing rests on recordings of a program that takes `bytes` by so many `faults`, if what is missing is
-/// too much: page faults that were lost, each of which stands for a page; pages that came in without one; or
-/// memory that Linux had at the ends of processes.
-fn unreliable(bytes: f64, faults: f64, [lost, unrecorded]: [u64; 2], unexplained: u64) -> Option<String> {
+/// What recordings lack, by that in which it is most.
+#[derive(Clone, Copy, Debug, Default)]
+struct Lacking {
+    /// Page faults that were lost, each of which stands for a page.
+    faults: u64,
+    /// Pages that came in without one.
+    pages: u64,
+    /// Anonymous memory that Linux had at the ends of processes, in bytes.
+    anonymous: u64,
+    /// Shared memory likewise.
+    shared: u64,
+}
+
+/// Why nothing rests on recordings of a program that takes `bytes` of anonymous memory by so many `faults`,
+/// and `charged` in all, if what they lack is too much.
+fn unreliable([bytes, charged]: [f64; 2], faults: f64, lacking: Lacking) -> Option<String> {
+    let Lacking { faults: lost, pages: unrecorded, anonymous: unexplained, shared } = lacking;
     let is_much = |missing: u64| missing > LEAST_UNKNOWN && missing as f64 > MOST_UNKNOWN * bytes;
     let is_many = |pages: u64| is_much(pages.saturating_mul(PAGE_SIZE)) && pages as f64 > FEW_LOST * faults;
     if is_many(lost) {
@@ -157,19 +172,20 @@ fn unreliable(bytes: f64, faults: f64, [lost, unrecorded]: [u64; 2], unexplained
              virtual machine"
         ));
     }
-    is_much(unexplained).then(|| {
-        let [missing, all] = [unexplained as f64, bytes].map(|bytes| bytes / f64::from(1 << 20));
-        format!("a process ended with {missing:.1} MiB more or less than recorded, of {all:.1} MiB in all")
+    let mebibytes = |bytes: f64| bytes / f64::from(1 << 20);
+    if is_much(unexplained) {
+        let [missing, all] = [unexplained as f64, bytes].map(mebibytes);
+        return Some(format!(
+            "a process ended with {missing:.1} MiB more or less than recorded, of {all:.1} MiB in all"
+        ));
+    }
+    (shared > LEAST_UNKNOWN && shared as f64 > MOST_UNKNOWN * charged).then(|| {
+        let [missing, all] = [shared as f64, charged].map(mebibytes);
+        format!(
+            "a process ended with {missing:.1} MiB of shared memory that is not in the recording, beside \
+             {all:.1} MiB in all: files in memory that were not filled through a mapping, or grew"
+        )
     })
-}
-
-/// What Linux's own figure of a process's anonymous memory may be off by, in bytes. From 6.2 to 6.15 it
-/// leaves out what each CPU has not added yet.
-fn counter_slack(kernel: &str, cpus: u32) -> u64 {
-    let mut numbers = kernel.split(['.', '-']).map(|part| part.parse().unwrap_or(0));
-    let release: (u32, u32) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-    let batch = u64::from(cpus).saturating_mul(2).max(32);
-    if ((6, 2)..(6, 16)).contains(&release) { u64::from(cpus).saturating_mul(batch) * PAGE_SIZE } else { 0 }
 }
 
 /// Why no limit can be told, if what is not known of it is too much.
@@ -334,7 +350,7 @@ pub fn predict(
     let measured = kernel_costs(costs);
     let kernel = measured.unwrap_or_default();
     let jobs = jobs(&settings, for_settings, kernel);
-    let trial = trial(&replays, &headers, &settings[0], at_once, kernel, host.lacking(header));
+    let mut trial = trial(&replays, &headers, &settings[0], at_once, kernel, host.lacking(header));
     let all = jobs.len() + trial.most_replays();
     let outcomes = in_parallel(&jobs, at_once, &|done, _| progress(done, all), |job| {
         match replay(job, &replays[job.recording], &settings[job.setting]) {
@@ -393,13 +409,19 @@ pub fn predict(
     }
     let most =
         |of: fn([u64; 2]) -> u64| touched.iter().map(|outcome| of(outcome.unexplained)).max().unwrap_or(0);
-    let slack = counter_slack(&header.kernel, header.cpus);
-    let unexplained = most(|both| both[0]).saturating_sub(slack);
-    let with_tables = most(|both| both[0] + both[1]).saturating_sub(slack);
-    let [peak, faults] =
-        rows.first().map_or([0.0; 2], |(_, row)| [row.peak_anonymous.median, row.faults.median]);
-    let unrecorded_pages = touched.iter().map(|outcome| outcome.unrecorded_pages).max().unwrap_or(0);
-    let unreliable = unreliable(peak, faults, [lost, unrecorded_pages], unexplained);
+    let unexplained = most(|both| both[0]);
+    let with_tables = most(|both| both[0].saturating_add(both[1]));
+    let (peaks, faults) = rows.first().map_or(([0.0; 2], 0.0), |(_, row)| {
+        ([row.peak_anonymous.median, row.peak_charge.median], row.faults.median)
+    });
+    let most_of = |of: fn(&Outcome) -> u64| touched.iter().map(|outcome| of(outcome)).max().unwrap_or(0);
+    let lacks = Lacking {
+        faults: lost,
+        pages: most_of(|outcome| outcome.unrecorded_pages),
+        anonymous: unexplained,
+        shared: most_of(|outcome| outcome.unrecorded_shared),
+    };
+    let unreliable = unreliable(peaks, faults, lacks);
     let verdict = match &unreliable {
         Some(_) => Verdict::default(),
         None => Verdict::of(&settings, &changes, &marked),
@@ -418,7 +440,10 @@ pub fn predict(
         Basis { need: need_of(&under(0)), files: now.droppable_files.median as u64, seconds: own_seconds };
     let mut limits = match unreliable {
         Some(_) => Limits::default(),
-        None => trial.run(basis, &|done, _| progress(jobs.len() + done, all))?,
+        None => {
+            trial = trial.look_at_peak()?;
+            trial.run(basis, &|done, _| progress(jobs.len() + done, all))?
+        }
     };
     if let Some(enough) = &limits.enough {
         let bytes = enough.least.setting.bytes;
@@ -431,8 +456,8 @@ pub fn predict(
     let most = present.max_by_key(|(_, outcome)| outcome.life.at_charge_peak.charge());
     let at_peak = most.map(|(job, outcome)| at_peak(&replays[job.recording], &job.options, outcome));
     let mut at_peak = at_peak.transpose()?.unwrap_or_default();
-    let unused = trial.unused_at_peak()?;
-    at_peak.unused = unused.map(|shares| shares.map(|share| (share * at_peak.anonymous as f64) as u64));
+    at_peak.unused =
+        trial.peak.unused.map(|shares| shares.map(|share| (share * at_peak.anonymous as f64) as u64));
     Ok(Prediction {
         command: command(header),
         recordings: for_settings.len(),
@@ -535,7 +560,8 @@ pub fn predict_beside(
     let header = headers.first().ok_or(AdviseError::Nothing)?;
     let present = present(header);
     // What the kernel keeps is part of what was measured.
-    trial(&replays, &headers, &present, at_once, KernelCosts::default(), Vec::new()).beside(limit, beside)
+    let trial = trial(&replays, &headers, &present, at_once, KernelCosts::default(), Vec::new());
+    trial.look_at_peak()?.beside(limit, beside)
 }
 
 /// The places of the recordings that are best for all but limits: those of a program that was not slowed by
@@ -573,6 +599,7 @@ fn trial<'a>(
         lacking,
         phases: phases(present),
         at_once,
+        peak: TrialPeak::default(),
     }
 }
 
@@ -692,22 +719,29 @@ mod tests {
     #[test]
     fn few_lost_faults_of_many_change_nothing() {
         let bytes = 100.0 * f64::from(1 << 20);
-        for of in [|pages| [pages, 0], |pages| [0, pages]] {
-            assert_eq!(unreliable(bytes, 1e7, of(900), 0), None, "of ten million");
-            assert!(unreliable(bytes, 26_000.0, of(900), 0).is_some(), "3.5 MiB of 100");
-            assert_eq!(unreliable(bytes, 26_000.0, of(200), 0), None);
+        let lost: fn(u64) -> Lacking = |faults| Lacking { faults, ..Lacking::default() };
+        let unrecorded: fn(u64) -> Lacking = |pages| Lacking { pages, ..Lacking::default() };
+        for of in [lost, unrecorded] {
+            assert_eq!(unreliable([bytes; 2], 1e7, of(900)), None, "of ten million");
+            assert!(unreliable([bytes; 2], 26_000.0, of(900)).is_some(), "3.5 MiB of 100");
+            assert_eq!(unreliable([bytes; 2], 26_000.0, of(200)), None);
         }
-        assert!(unreliable(bytes, 26_000.0, [0, 0], 4 << 20).is_some());
+        let anonymous = Lacking { anonymous: 4 << 20, ..Lacking::default() };
+        assert!(unreliable([bytes, 1e12], 26_000.0, anonymous).is_some());
     }
 
+    /// A file in memory that was filled by write(2) is charged, and no limit has room for it.
     #[test]
-    fn counters_of_each_cpu_are_summed_by_some_kernels_only() {
-        assert_eq!(counter_slack("6.8.0-45-generic", 64), 64 * 128 * PAGE_SIZE);
-        assert_eq!(counter_slack("6.15.3", 2), 2 * 32 * PAGE_SIZE);
-        for kernel in ["6.18.44-fc", "6.16.0", "6.1.90", "5.15.0", ""] {
-            assert_eq!(counter_slack(kernel, 64), 0, "{kernel}");
-        }
+    fn shared_memory_that_is_not_recorded_is_held_against_all_that_is_charged() {
+        const MIB: u64 = 1 << 20;
+        let of = |shared| {
+            let lacking = Lacking { shared: shared * MIB, ..Lacking::default() };
+            unreliable([10.0, 100.0].map(|all| all * MIB as f64), 1e6, lacking)
+        };
+        assert!(of(4).is_some_and(|why| why.contains("4.0 MiB of shared memory")), "{:?}", of(4));
+        assert_eq!((of(3), of(0)), (None, None));
     }
+
     use crate::setting::grid_of;
     use quire_mm::thp::HugeConfig;
 

@@ -5,8 +5,8 @@
 use quire_advise::{Host, LimitSetting, LimitSwap, Limits, Prediction, predict};
 use quire_measure::SwapSupport;
 use quire_trace::event::{
-    Access, Call, CallDetail, Compressibility, Event, EventKind, ExecImage, ExitStatus, Fault, LinuxFigures,
-    Lost, LostCause, Mode, Outcome, TaskId,
+    Access, Call, CallDetail, CloneFacts, Compressibility, Event, EventKind, ExecImage, ExitStatus, Fault,
+    LinuxFigures, Lost, LostCause, Mode, Outcome, TaskId,
 };
 use quire_trace::format::{Pressure, TraceHeader, TraceReader, TraceWriter, UseSource};
 use std::path::{Path, PathBuf};
@@ -100,13 +100,59 @@ impl Invented {
         whole.ending(EventKind::Figures(Box::new(figures)), Some(Pressure::of(KEPT * PAGE)))
     }
 
+    /// Of the same program, which forks when it has all of its memory. The worker writes to so many of its
+    /// pages, and both go on for half of the time, at the end of which all is resident.
+    fn preforking(name: &str, writes: u64) -> Self {
+        let clone = CloneFacts {
+            child: TaskId(1),
+            child_tid: 2,
+            child_pid: 2,
+            flags: 0,
+            shares_memory: false,
+            same_process: false,
+        };
+        let rss_anon = (OLD + MANY) * PAGE;
+        let figures = EventKind::Figures(Box::new(LinuxFigures { rss_anon, ..LinuxFigures::default() }));
+        let worker = |time_ns, kind| Event { time_ns, task: TaskId(1), cpu: 0, kind };
+        let write = |page: u64| {
+            let (access, mode, outcome) = (Access::Write, Mode::User, Outcome::Minor);
+            let fault = Fault { addr: BASE + page * PAGE, access, mode, outcome, inferred: false };
+            worker(SECOND, EventKind::Fault(fault))
+        };
+        let fork = Event { task: TaskId(0), ..worker(SECOND, EventKind::Clone(clone)) };
+        let end =
+            [figures.clone(), EventKind::Exit(ExitStatus::Code(0))].map(|kind| worker(2 * SECOND, kind));
+        let more = std::iter::once(fork).chain((0..writes).map(write)).chain(end).collect();
+        let whole = Self::made(name, UseSource::Pressure, None, MANY).with(more, None);
+        whole.ending(figures, Some(Pressure::of(KEPT * PAGE)))
+    }
+
     /// With this before the program's end, and made under this pressure.
     fn ending(self, kind: EventKind, pressure: Option<Pressure>) -> Self {
+        let event = Event { time_ns: 2 * SECOND, task: TaskId(0), cpu: 0, kind };
+        self.with(vec![event], pressure)
+    }
+
+    /// As of a host with this kernel and so many CPUs, of which it ran on so many.
+    fn on(self, kernel: &str, cpus: u32, ran_on: u32) -> Self {
+        let reader = TraceReader::open(&self.0).unwrap();
+        let header = TraceHeader { kernel: kernel.to_owned(), cpus, ..reader.header().clone() };
+        let events: Vec<Event> = reader.map(|event| event.unwrap()).collect();
+        let mut writer = TraceWriter::new(std::fs::File::create(&self.0).unwrap(), &header, 3).unwrap();
+        for (number, event) in (0..).zip(events) {
+            writer.push(&Event { cpu: number % ran_on, ..event }).unwrap();
+        }
+        writer.finish(0, 0).unwrap();
+        self
+    }
+
+    /// With these events before the program's end.
+    fn with(self, more: Vec<Event>, pressure: Option<Pressure>) -> Self {
         let reader = TraceReader::open(&self.0).unwrap();
         let header = TraceHeader { pressure, ..reader.header().clone() };
         let mut events: Vec<Event> = reader.map(|event| event.unwrap()).collect();
-        let last = events.last().unwrap().clone();
-        events.insert(events.len() - 1, Event { kind, ..last });
+        let last = events.len() - 1;
+        events.splice(last..last, more);
         let mut writer = TraceWriter::new(std::fs::File::create(&self.0).unwrap(), &header, 3).unwrap();
         events.iter().for_each(|event| writer.push(event).unwrap());
         writer.finish(0, 0).unwrap();
@@ -225,6 +271,56 @@ fn no_limit_rests_on_memory_that_was_never_paged_out() {
     let files = [&kept, &stayed].map(|file| file.0.clone());
     let found = predict(&files, 2, &Host::default(), &|_, _| {}).unwrap();
     assert!(found.limits.enough.is_none() && told(&found.limits), "{:?}", found.limits);
+}
+
+/// Linux pages out nothing that several processes have mapped, so that no recording has its later uses. It
+/// would seem never to be used again, and a limit of a quarter to be enough.
+#[test]
+fn each_limit_has_room_for_memory_that_is_shared_after_a_fork() {
+    let found = Invented::preforking("preforking", 0).predict();
+    let (limits, all) = (&found.limits, (OLD + MANY) * PAGE);
+    assert_eq!((limits.shared_after_fork, limits.need.anonymous), (all, all));
+    assert!(limits.rows.iter().all(|(_, row)| row.fits() && row.figures.is_none()), "{:?}", limits.rows);
+    let enough = limits.enough.as_ref().expect("all of it is enough");
+    assert!(enough.least.setting.percent == 100 && enough.high > limits.need.all(), "{enough:?}");
+    assert_eq!(found.at_peak.unused, None);
+
+    // The worker has half of them for itself: of 6144 pages 2048 are shared.
+    let found = Invented::preforking("half", 2048).predict();
+    let limits = &found.limits;
+    assert_eq!((limits.shared_after_fork, limits.need.anonymous), (2048 * PAGE, 6144 * PAGE));
+    let row = |percent| {
+        let is_it = |setting: &LimitSetting| setting.percent == percent && setting.swap == LimitSwap::Zram;
+        limits.rows.iter().find(|(setting, _)| is_it(setting)).and_then(|(_, row)| row.figures)
+    };
+    let out = |percent| row(percent).map(|figures| figures.swap_written.median / PAGE as f64);
+    // Of a limit of 75 % the others have 4608 less 2048 pages.
+    assert!(out(75).is_some_and(|pages| pages >= 6144.0 - 2560.0), "{:?}", row(75));
+    let lowest = limits.curve.iter().map(|(setting, _)| setting.percent).min();
+    assert_eq!(lowest, Some(50), "that leaves as much for the others as was resident");
+
+    // What is shared is no more than stays anyway.
+    let found = Invented::preforking("own", OLD + MANY - KEPT).predict();
+    assert_eq!(found.limits.shared_after_fork, 0);
+}
+
+/// Linux 6.8 has what each CPU has not added to its counters yet. That is of CPUs that it ran on, and no reason
+/// for memory that is missing in the recording of a program that ran on one of many.
+#[test]
+fn counters_are_off_by_what_the_cpus_have_on_which_it_ran() {
+    let rss_anon = (OLD + MANY) * PAGE + (30 << 20);
+    let figures = EventKind::Figures(Box::new(LinuxFigures { rss_anon, ..LinuxFigures::default() }));
+    for (kernel, cpus, ran_on, missing) in [
+        ("6.8.0", 256, 1, true),
+        ("6.8.0", 256, 30, false),
+        ("6.18.0", 256, 30, true),
+        ("6.8.0", u32::MAX, 1, false),
+    ] {
+        let recording = Invented::made("counters", UseSource::None, None, MANY);
+        let recording = recording.ending(figures.clone(), None).on(kernel, cpus, ran_on);
+        let why = recording.predict().unreliable;
+        assert_eq!(why.is_some(), missing, "{kernel}, {ran_on} of {cpus}: {why:?}");
+    }
 }
 
 /// The old pages are used again after the peak, the new ones are not.

@@ -36,13 +36,14 @@ const BEFORE_A_ROUND: u64 = 4 << 20;
 
 /// The anonymous memory that a process had resident at its end, in bytes, where that is by far more than what
 /// the pressure leaves: the recorder did not page it out, and its uses are not in the recording. 0 where it
-/// is not. What is locked stays in the replay as well. Of a sample, most is to stay.
-pub(super) fn stayed(pressure: Option<Pressure>, processes: &[ProcessReport]) -> u64 {
+/// is not. What is locked stays in the replay as well, and each limit has room for what is `shared` since a
+/// fork. Of a sample, most is to stay.
+pub(super) fn stayed(pressure: Option<Pressure>, processes: &[ProcessReport], shared: u64) -> u64 {
     let Some(pressure) = pressure else { return 0 };
     let one_in = u64::from(pressure.one_in.max(1));
     let of = |process: &ProcessReport| {
         let linux = process.linux.as_ref()?;
-        let resident = linux.rss_anon.saturating_sub(process.quire.locked);
+        let resident = linux.rss_anon.saturating_sub(process.quire.locked).saturating_sub(shared);
         let all = resident.saturating_add(linux.vm_swap);
         // By chance a sample may have half as many blocks.
         let outside = if one_in == 1 { 0 } else { all - all / one_in / 2 };
@@ -54,12 +55,14 @@ pub(super) fn stayed(pressure: Option<Pressure>, processes: &[ProcessReport]) ->
 }
 
 impl LimitOutcome {
-    /// Of a recording that was `made_under` this pressure.
-    pub(super) fn of(report: &ReplayReport, made_under: Option<Pressure>) -> Self {
+    /// Of a recording that was `made_under` this pressure, of a program of which so much is `shared` since a
+    /// fork.
+    pub(super) fn of(report: &ReplayReport, made_under: Option<Pressure>, shared: u64) -> Self {
         let does_not_fit = report.does_not_fit.as_ref().map(ToString::to_string);
         let ReplayReport { pressure, may_be_killed, zstd_of_lz4, .. } = *report;
         let ReplayReport { lost, unheard, events, .. } = *report;
-        let missing = Missing { lost, unheard, events, stayed: stayed(made_under, &report.processes) };
+        let missing =
+            Missing { lost, unheard, events, stayed: stayed(made_under, &report.processes, shared) };
         Self { does_not_fit, pressure, may_be_killed, zstd_of_lz4, missing }
     }
 
@@ -230,7 +233,7 @@ mod tests {
             let quire = SpaceFigures { locked: locked * MIB, ..SpaceFigures::default() };
             ProcessReport { linux: Some(linux), quire, ..ProcessReport::default() }
         };
-        let of = |pressure, process: ProcessReport| stayed(Some(pressure), &[process]) / MIB;
+        let of = |pressure, process: ProcessReport| stayed(Some(pressure), &[process], 0) / MIB;
         let whole = Pressure::of(16 * MIB);
         assert_eq!(of(whole, process(64, 0, 0)), 64);
         assert_eq!(of(whole, process(26, 38, 0)), 0, "what came in since the last round");
@@ -238,7 +241,9 @@ mod tests {
         assert_eq!((of(whole, process(64, 0, 48)), of(whole, process(96, 0, 48))), (0, 48), "it is locked");
         let sample = Pressure::of_sample(256 * MIB, 4, 1);
         assert_eq!((of(sample, process(800, 200, 0)), of(sample, process(1000, 0, 0))), (0, 1000));
-        assert_eq!((stayed(None, &[process(64, 0, 0)]), stayed(Some(whole), &[])), (0, 0));
+        assert_eq!((stayed(None, &[process(64, 0, 0)], 0), stayed(Some(whole), &[], 0)), (0, 0));
+        let shared = |bytes| stayed(Some(whole), &[process(64, 0, 0)], bytes * MIB) / MIB;
+        assert_eq!((shared(40), shared(30)), (0, 34), "each limit has room for it");
     }
 
     #[test]

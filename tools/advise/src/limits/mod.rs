@@ -55,6 +55,10 @@ pub struct Limits {
     pub shown: bool,
     /// The kinds of swap that the host cannot set up, each with the reason: no limit is tried with them.
     pub lacking: Vec<(LimitSwap, String)>,
+    /// Anonymous memory, in bytes, that several processes share since a fork and that was not paged out for
+    /// that: its later uses are not known, so that each limit has room for all of it. 0 where the recordings
+    /// leave as much in memory anyway.
+    pub shared_after_fork: u64,
     /// What the program needs: limits are shares of its anonymous memory, with what stays beside that.
     pub need: Need,
     /// Each limit with each kind of swap, of all recordings.
@@ -80,6 +84,8 @@ impl Limits {
     }
 }
 
+/// What stays in memory under pressure is told from such a share more on, as a divisor.
+const KEPT_SHARE: u64 = 8;
 /// The share of a recording's events that may be lost.
 const MOST_LOST: f64 = 0.03;
 /// Points of a curve.
@@ -121,6 +127,18 @@ pub(crate) struct Trial<'a> {
     /// When khugepaged looks first: the recordings take turns.
     pub(crate) phases: Vec<Option<Duration>>,
     pub(crate) at_once: usize,
+    /// What was learned of the peak, if recordings tell.
+    pub(crate) peak: TrialPeak,
+}
+
+/// What a recording under pressure tells without a limit.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub(crate) struct TrialPeak {
+    /// The shares of the peak of anonymous memory that are not used again, at least and at most. None where
+    /// no recording tells, none of a sample, and none where too much was never paged out.
+    pub(crate) unused: Option<[f64; 2]>,
+    /// [`Limits::shared_after_fork`].
+    shared: u64,
 }
 
 /// What a program does without a limit.
@@ -210,38 +228,53 @@ impl Trial<'_> {
         (0..self.recordings.len()).filter(is_nearest).collect()
     }
 
-    /// The shares of the peak of anonymous memory that are not used again, at least and at most: of the
-    /// recording of middle size. None where no recording tells, none of a sample, and none where too much was
-    /// never paged out.
-    pub(crate) fn unused_at_peak(&self) -> Result<Option<[f64; 2]>, AdviseError> {
+    /// Learns of the peak, from the recording of middle size.
+    pub(crate) fn look_at_peak(mut self) -> Result<Self, AdviseError> {
+        self.peak = self.peak()?;
+        Ok(self)
+    }
+
+    fn peak(&self) -> Result<TrialPeak, AdviseError> {
         let mut telling: Vec<&Recorded<'_>> =
             self.recordings.iter().filter(|recorded| recorded.knows_from.is_some()).collect();
         telling.sort_by_key(|recorded| recorded.replay.needs().events());
         let Some(Recorded { replay, knows_from: Some(kept), pressure, .. }) = telling.get(telling.len() / 2)
         else {
-            return Ok(None);
+            return Ok(TrialPeak::default());
         };
-        if pressure.is_some_and(|pressure| pressure.is_sample()) {
-            return Ok(None);
-        }
         let options = ReplayOptions { life: false, peak_use: true, ..self.options.clone() };
         let report = replay.with(options).run(&mut |_, _| {})?;
-        if stayed(*pressure, &report.processes) > 0 {
-            return Ok(None);
+        let PeakUse { peak, used, shared } = report.peak_use.unwrap_or_default();
+        // What the recorder would have left in any case is no loss.
+        let shared = Some(shared).filter(|&shared| pressure.is_some() && shared > kept + kept / KEPT_SHARE);
+        let is_sample = pressure.is_some_and(|pressure| pressure.is_sample());
+        if is_sample || shared.is_some() || stayed(*pressure, &report.processes, 0) > 0 {
+            return Ok(TrialPeak { unused: None, shared: shared.unwrap_or(0) });
         }
-        let PeakUse { peak, used } = report.peak_use.unwrap_or_default();
         let all = peak.max(1) as f64;
         let most = (1.0 - used as f64 / all).max(0.0);
         // What the recorder leaves in memory is used without a page fault.
-        Ok(Some([(most - *kept as f64 / all).max(0.0), most]))
+        Ok(TrialPeak { unused: Some([(most - *kept as f64 / all).max(0.0), most]), shared: 0 })
+    }
+
+    /// Whether the recordings say what this limit costs. What processes share is in memory as well, as if it
+    /// was always in use; where all fits, nothing is paged out.
+    fn knows(&self, setting: &LimitSetting) -> bool {
+        let is_all = self.peak.shared > 0 && setting.percent >= 100;
+        let kept = |least: u64| setting.resident_anonymous() >= least.saturating_add(self.peak.shared);
+        self.knows_from().is_some_and(|least| is_all || kept(least))
+    }
+
+    /// What of a limit is for memory of which uses are known.
+    fn without_shared(&self, percent: u32, limit: u64) -> u64 {
+        if percent >= 100 { limit } else { limit.saturating_sub(self.peak.shared) }
     }
 
     /// Makes them.
     pub(crate) fn run(&self, basis: Basis, progress: Progress<'_>) -> Result<Limits, AdviseError> {
         let knows_from = self.knows_from();
-        let is_known =
-            |setting: &LimitSetting| knows_from.is_some_and(|least| setting.resident_anonymous() >= least);
-        let need = basis.need;
+        let is_known = |setting: &LimitSetting| self.knows(setting);
+        let (need, shared) = (basis.need, self.peak.shared);
         let swaps = self.swaps();
         let settings = grid(need, &swaps);
         let job = |(setting, recording): (&LimitSetting, usize)| {
@@ -253,9 +286,13 @@ impl Trial<'_> {
         let mut jobs: Vec<Job> = each.map(job).collect();
         // No curve is below what the recordings tell. Most programs fit there, and most have the first kind
         // of swap as the best.
-        let least = knows_from.map(|least| (least * 100).div_ceil(need.anonymous.max(1)) as u32);
+        let percent = |bytes: u64| (bytes.saturating_mul(100)).div_ceil(need.anonymous.max(1));
+        let least = knows_from.map(|least| percent(least.saturating_add(shared)).min(u32::MAX.into()) as u32);
         let ends: Vec<u32> = least.iter().flat_map(|&least| ENDS.map(|end| end.max(least))).collect();
-        let ends: Vec<u32> = ends.into_iter().filter(|&end| end <= 100).collect();
+        let mut ends: Vec<u32> = ends.into_iter().filter(|&end| end <= 100).collect();
+        if ends.is_empty() && shared > 0 {
+            ends.push(100);
+        }
         let middle = |percent| self.middle(percent, need);
         jobs.extend(ends.first().map(|&end| Job::new(middle(end), end, swaps.first().copied())));
         let mut tried = Tried { trial: self, need, outcomes: BTreeMap::new(), progress };
@@ -272,11 +309,15 @@ impl Trial<'_> {
             recordings: self.recordings.len(),
             shown: self.recordings.iter().any(|recorded| recorded.shown.is_some()),
             lacking: self.lacking.clone(),
+            shared_after_fork: shared,
             need,
             rows,
             ..Limits::default()
         };
-        if let Some(best) = best(&limits.rows) {
+        // Where nothing less is known, all of it is enough, with any swap.
+        let is_all_known = shared > 0 && not_kept.is_none();
+        let any = || swaps.iter().copied().find(|swap| is_all_known && swap.is_validated());
+        if let Some(best) = best(&limits.rows).or_else(any) {
             let best = without_pool(best, &limits, basis);
             limits.curve = self.curve(&mut tried, best, &ends)?;
             limits.enough = Enough::of(&limits, best, basis.seconds, basis.files);
@@ -353,7 +394,7 @@ impl Trial<'_> {
         let outcomes = in_parallel(&jobs, self.at_once, &|_, _| {}, |job| {
             self.replay_within(*job, setting.bytes, setting.need, Some(beside))
         })?;
-        let is_known = self.knows_from().is_some_and(|least| setting.resident_anonymous() >= least);
+        let is_known = self.knows(setting);
         Ok(LimitRow::of(&outcomes.iter().collect::<Vec<_>>(), setting.swap, is_known))
     }
 
@@ -370,6 +411,8 @@ impl Trial<'_> {
         beside: Option<u64>,
     ) -> Result<LimitOutcome, AdviseError> {
         let kind = job.swap.map_or(SwapKind::Ram, LimitSwap::replayed);
+        // Whether it fits is another question.
+        let limit = if job.swap.is_some() { self.without_shared(job.percent, limit) } else { limit };
         let Recorded { replay, shown, pressure, .. } = self.recordings[job.recording];
         let options = ReplayOptions {
             limit: Some(limit),
@@ -383,7 +426,8 @@ impl Trial<'_> {
             khugepaged: self.phases.get(job.recording % self.phases.len().max(1)).copied().flatten(),
             ..self.options.clone()
         };
-        Ok(LimitOutcome::of(&replay.with(options).run(&mut |_, _| {})?, pressure))
+        let report = replay.with(options).run(&mut |_, _| {})?;
+        Ok(LimitOutcome::of(&report, pressure, self.peak.shared))
     }
 }
 

@@ -231,7 +231,9 @@ pub(crate) fn verdict(prediction: &Prediction) -> Vec<String> {
     let rows = &prediction.rows;
     let Some((present, _)) = rows.first() else { return Vec::new() };
     if let Some(why) = &prediction.unreliable {
-        return vec![format!("No verdict, and no limit: {why}. What is above is too low. Record it again.")];
+        // What the kernel brings in is not recorded the next time, either.
+        let again = if prediction.lost > 0 { " Record it again." } else { "" };
+        return vec![format!("No verdict, and no limit: {why}. What is above is too low.{again}")];
     }
     let verdict = &prediction.verdict;
     let mut lines = Vec::new();
@@ -271,8 +273,8 @@ pub(crate) fn verdict(prediction: &Prediction) -> Vec<String> {
     lines.extend(advice_limits::verdict(&prediction.limits));
     lines.push(
         "Not predicted: time saved by fewer TLB misses, other programs on the host, a host whose memory is \
-         fragmented; sockets, files in memory that are written but not mapped, and memory that devices or \
-         guests fill."
+         fragmented; sockets, files in memory beyond what is used through a mapping, and memory that devices \
+         or guests fill."
             .to_owned(),
     );
     lines
@@ -588,6 +590,7 @@ pub(crate) fn objects(
         "most_memory": gain(prediction.verdict.most_memory.as_ref()),
         "enough_memory": advice_limits::enough(&prediction.limits),
         "swaps_left_out": advice_limits::swaps_left_out(&prediction.limits),
+        "shared_after_fork": prediction.limits.shared_after_fork,
     }));
     objects
 }

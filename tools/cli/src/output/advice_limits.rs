@@ -170,7 +170,7 @@ pub(super) fn verdict(limits: &Limits) -> Vec<String> {
     }
     let Some(enough) = &limits.enough else {
         let why = limits.unknown.as_ref().map(|why| format!("No limit is told: {why}."));
-        return std::iter::once(no_limit(limits).to_owned()).chain(why).collect();
+        return std::iter::once(no_limit(limits).to_owned()).chain(shared(limits)).chain(why).collect();
     };
     let mut lines = vec![format!(
         "Memory: enough is {}, with {}. That saves {} of the host's RAM at the peak{}.",
@@ -183,6 +183,7 @@ pub(super) fn verdict(limits: &Limits) -> Vec<String> {
         let smaller: Vec<String> = enough.smaller.iter().map(price).collect();
         lines.push(format!("Less costs more: {}.", smaller.join("; ")));
     }
+    lines.extend(shared(limits));
     if let Some(why) = &limits.unknown {
         lines.push(format!("No MemoryHigh or MemoryMax is told: {why}."));
         return lines;
@@ -208,6 +209,17 @@ pub(super) fn verdict(limits: &Limits) -> Vec<String> {
         lines.extend(commands(&means));
     }
     lines
+}
+
+/// What every limit has room for.
+fn shared(limits: &Limits) -> Option<String> {
+    (limits.shared_after_fork > 0).then(|| {
+        format!(
+            "{} of its memory several processes share since a fork. It cannot be paged out while a program is \
+             recorded, so that its later uses are not known: each limit has room for all of it.",
+            size(limits.shared_after_fork as f64)
+        )
+    })
 }
 
 /// Why no limit is advised where some are known.
@@ -382,6 +394,13 @@ mod tests {
             assert!(lines[colon + 1..].iter().all(|line| line.starts_with(' ')), "{lines:?}");
             assert_eq!(lines[colon].contains("20.0 MiB are for the pool"), pool > 0, "{lines:?}");
         }
+    }
+
+    #[test]
+    fn memory_that_is_shared_after_a_fork_is_told() {
+        let limits = Limits { shared_after_fork: 96 << 20, ..of(&[LimitRow::default()]) };
+        assert!(verdict(&limits).concat().contains("96.0 MiB of its memory several processes share"));
+        assert!(!verdict(&of(&[LimitRow::default()])).concat().contains("several processes"));
     }
 
     #[test]

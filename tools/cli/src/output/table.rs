@@ -216,6 +216,13 @@ fn notes(report: &ReplayReport) {
             unrecorded - report.lost
         ));
     }
+    let shared = report.processes.iter().map(|process| process.unrecorded_shared).max().unwrap_or(0);
+    if shared > FEW_PAGES << 12 {
+        say(format_args!(
+            "shared     {} kB of files in memory were mapped at the end of a process, and no event brought them in",
+            shared >> 10
+        ));
+    }
     for (name, what) in losses(report.lost, report.unheard) {
         say(format_args!("{name:<10} {what}"));
     }

@@ -14,6 +14,9 @@ pub struct PeakUse {
     pub peak: u64,
     /// Of it, what was touched again.
     pub used: u64,
+    /// What several processes had mapped since a fork, for longer than a fiftieth of the time. Of a recording
+    /// under pressure its later uses are not known.
+    pub shared: u64,
 }
 
 /// The pages of a block that were touched since a peak.
@@ -58,8 +61,9 @@ impl Again {
         block.bits[word] |= bit;
     }
 
-    pub(super) fn finish(&self) -> PeakUse {
-        PeakUse { peak: self.peak, used: self.pages * PAGE_SIZE }
+    /// So much was `shared`.
+    pub(super) fn finish(&self, shared: u64) -> PeakUse {
+        PeakUse { peak: self.peak, used: self.pages * PAGE_SIZE, shared }
     }
 }
 
@@ -78,6 +82,6 @@ mod tests {
         for (number, page, is_there) in uses {
             again.touch(number, page * PAGE_SIZE, is_there);
         }
-        assert_eq!(again.finish(), PeakUse { peak: 10 * PAGE_SIZE, used: 3 * PAGE_SIZE });
+        assert_eq!(again.finish(5), PeakUse { peak: 10 * PAGE_SIZE, used: 3 * PAGE_SIZE, shared: 5 });
     }
 }

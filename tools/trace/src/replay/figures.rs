@@ -24,6 +24,8 @@ pub struct ProcessReport {
     pub program: Arc<str>,
     /// Threads that it had in all.
     pub threads: u32,
+    /// CPUs that its threads ran on, of more than 64 those that share a vCPU counted once.
+    pub cpus: u32,
     /// Address spaces that it had one after the other: one, and one more for each exec.
     pub images: u32,
     /// Memory calls.
@@ -54,6 +56,10 @@ pub struct ProcessReport {
     pub quire: SpaceFigures,
     /// Linux's figures likewise, where it has them.
     pub linux: Option<LinuxFigures>,
+    /// Shared memory that Linux had mapped in one of them at its end, and of which no event tells, in bytes:
+    /// that of files in memory which were written by `write`, or before. It was locked, or mapped with what
+    /// was around it.
+    pub unrecorded_shared: u64,
     /// A digest of the contents of its address spaces at their end, if requested
     /// ([`ReplayOptions::digest`](super::ReplayOptions::digest)). Equal runs have equal ones.
     pub digest: u64,

@@ -22,6 +22,7 @@ mod files;
 mod forks;
 mod heat;
 mod image;
+mod joint;
 mod life;
 mod limit;
 mod mappings;
@@ -125,7 +126,8 @@ pub struct ReplayOptions {
     /// Stop before the event of this number, and tell what each mapping holds then
     /// ([`ReplayReport::mappings`]).
     pub stop_at: Option<u64>,
-    /// Follow what of the peak of anonymous memory is used again ([`ReplayReport::peak_use`]).
+    /// Follow what of the peak of anonymous memory is used again, and what processes share after forks
+    /// ([`ReplayReport::peak_use`]).
     pub peak_use: bool,
 }
 
@@ -193,7 +195,7 @@ struct Peaks {
 }
 
 /// The most vCPUs that a replay uses; recorded CPUs beyond share them.
-const MOST_CPUS: u32 = 64;
+pub(crate) const MOST_CPUS: u32 = 64;
 /// How often a replay that nothing limits is made at most, each time with twice the RAM, if that was too
 /// little.
 const MOST_RUNS: usize = 3;
@@ -379,7 +381,7 @@ impl Replay {
             heat: self.options.heat.map(|columns| (columns, self.needs.time_ns())),
             khugepaged: self.options.khugepaged,
             stop_at: self.options.stop_at,
-            peak_use: self.options.peak_use,
+            peak_use: self.options.peak_use.then(|| self.needs.time_ns()),
             config: self.config(header),
             memcg,
             kernel: self.options.kernel,

@@ -52,6 +52,19 @@ impl PageSet {
         }
     }
 
+    /// How many of these there are, and the runs that were looked at for it.
+    pub(super) fn count(&self, pages: &Range<u64>) -> (u64, u64) {
+        if pages.is_empty() {
+            return (0, 0);
+        }
+        let first = self.runs.range(..=pages.start).next_back().map_or(pages.start, |(&start, _)| start);
+        let each = self.runs.range(first..pages.end);
+        each.fold((0, 0), |(sum, runs), (&start, &end)| {
+            let (from, to) = (start.max(pages.start), end.min(pages.end));
+            (sum + to.saturating_sub(from), runs + 1)
+        })
+    }
+
     fn has_all(&self, pages: &Range<u64>) -> bool {
         self.runs.range(..=pages.start).next_back().is_some_and(|(_, end)| *end >= pages.end)
     }
@@ -81,6 +94,10 @@ mod tests {
                 let all: Vec<u64> = set.runs.iter().flat_map(|(&start, &end)| start..end).collect();
                 prop_assert_eq!(&all, &Vec::from_iter(each.iter().copied()));
                 prop_assert_eq!(set.len(), all.len() as u64);
+                let (some, runs) = set.count(&(start..start + len));
+                let within = each.iter().filter(|page| (start..start + len).contains(page));
+                prop_assert_eq!(some, within.count() as u64);
+                prop_assert!(runs <= set.runs.len() as u64);
                 let ends = set.runs.values().zip(set.runs.keys().skip(1));
                 prop_assert!(ends.into_iter().all(|(end, next)| end < next), "{:?}", set);
             }

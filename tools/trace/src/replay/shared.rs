@@ -5,17 +5,25 @@
 //! pages are counted here, beside the machine: each page of an object once, whichever mappings and processes
 //! touch it. Shared anonymous memory ends with its last mapping. A file in memory and a System V segment stay
 //! until the end of the recording, which does not show their last descriptor.
+//!
+//! What is written to a file in memory by `write`, or was there before, comes in by no touch. Linux maps the
+//! pages around a page that is read, as far as they are there, so that one touch in 16 is recorded: all 16
+//! count. That is too much by at most what is a hole. A private mapping of such a file has its pages, too,
+//! until they are written to, and they stay like all others of the file.
 
 use super::call::populated_bytes;
 use super::files::FileIds;
 use super::overlap::pages_of;
 use super::page_set::PageSet;
-use crate::event::{Call, CallDetail, FileKind};
+use crate::event::{Access, Call, CallDetail, FileKind};
 use quire_arch::{PAGE_SHIFT, PAGE_SIZE};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 
 const MLOCK_ONFAULT: u64 = 1;
+/// What Linux maps around a page that is read (`fault_around_bytes`), in bytes, within one page table.
+const AROUND: u64 = 16 * PAGE_SIZE;
+const TABLE: u64 = 512 * PAGE_SIZE;
 /// Memory that can be read, written or executed.
 const PROTECTIONS: u64 = (libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC) as u64;
 /// Pages that are counted at most: 4 PiB. More can only be claimed.
@@ -114,6 +122,19 @@ impl Objects {
         self.pages += u128::from(object.pages.len() - before);
     }
 
+    /// Page number `page` was read, and those that Linux maps around it are `around`: what is there of these
+    /// exists. Anonymous memory has nothing that did not come by a touch.
+    fn read(&mut self, number: u64, page: u64, around: Range<u64>) {
+        let Some(object) = self.by_number.get(&number) else { return };
+        let pages = match object.size {
+            _ if object.anonymous => page..page + 1,
+            // It grew since.
+            size if page >= size => around,
+            size => around.start..around.end.min(size),
+        };
+        self.add(number, pages);
+    }
+
     /// A lock brings these pages in, as far as there are so many.
     fn lock(&mut self, number: u64, pages: Range<u64>) {
         let size = self.by_number.get(&number).map_or(0, |object| object.size);
@@ -175,6 +196,19 @@ impl SharedMemory {
         bytes_of(self.objects.unmapped)
     }
 
+    /// The shared memory that address space number `number` can have mapped, in bytes, and how many parts and
+    /// runs were looked at for it.
+    pub(super) fn mapped_bytes(&self, number: usize) -> (u64, u64) {
+        let of = |(start, part): (&u64, &Part)| {
+            let pages = part.page..part.page + ((part.end - start) >> PAGE_SHIFT);
+            self.objects.by_number.get(&part.object).map_or((0, 0), |object| object.pages.count(&pages))
+        };
+        let parts = self.spaces.get(number).into_iter().flatten().map(of);
+        let (pages, looks) =
+            parts.fold((0, 0), |(sum, looks), (pages, runs)| (sum + u128::from(pages), looks + 1 + runs));
+        (bytes_of(pages), looks)
+    }
+
     /// Whether the file of this number is shared memory.
     pub(super) fn has(&self, file: u64) -> bool {
         self.objects.by_number.contains_key(&file)
@@ -182,19 +216,26 @@ impl SharedMemory {
 
     /// Address space number `number` touched `addr`.
     #[inline]
-    pub(super) fn touch(&mut self, number: usize, addr: u64) {
+    pub(super) fn touch(&mut self, number: usize, addr: u64, access: Access) {
         if self.spaces.get(number).is_some_and(|parts| !parts.is_empty()) {
-            self.touch_one_of_some(number, addr);
+            self.touch_one_of_some(number, addr, access);
         }
     }
 
-    fn touch_one_of_some(&mut self, number: usize, addr: u64) {
+    fn touch_one_of_some(&mut self, number: usize, addr: u64, access: Access) {
         let Some(parts) = self.spaces.get(number) else { return };
         let Some((start, part)) = parts.range(..=addr).next_back().filter(|(_, part)| addr < part.end) else {
             return;
         };
-        let page = part.page + ((addr - start) >> PAGE_SHIFT);
-        self.objects.add(part.object, page..page + 1);
+        let page_of = |addr: u64| part.page + ((addr - start) >> PAGE_SHIFT);
+        let page = page_of(addr);
+        if access == Access::Write {
+            return self.objects.add(part.object, page..page + 1);
+        }
+        let from = (addr - addr % AROUND).max(*start);
+        let table_end = (addr - addr % TABLE).saturating_add(TABLE);
+        let to = from.saturating_add(AROUND).min(part.end).min(table_end);
+        self.objects.read(part.object, page, page_of(from)..page_of(to));
     }
 
     /// The child has what the parent maps. Nothing is locked in it.
@@ -273,10 +314,11 @@ impl SharedMemory {
         };
         let object = match call.file() {
             // Huge pages have a pool of their own.
-            _ if !shared || has(libc::MAP_HUGETLB) => None,
+            _ if has(libc::MAP_HUGETLB) => None,
             Some(file) if file.kind == FileKind::Memory => {
                 Some((files.id(file.device, file.inode, &file.name), offset >> PAGE_SHIFT, false))
             }
+            _ if !shared => None,
             Some(file) if file.kind == FileKind::Zero => Some((files.fresh(), 0, true)),
             None if has(libc::MAP_ANONYMOUS) => Some((files.fresh(), 0, true)),
             _ => None,
@@ -460,7 +502,17 @@ mod tests {
         }
 
         fn touch(&mut self, number: usize, addr: u64, len: u64) {
-            (addr..addr + len).step_by(PAGE_SIZE as usize).for_each(|addr| self.0.touch(number, addr));
+            let pages = (addr..addr + len).step_by(PAGE_SIZE as usize);
+            pages.for_each(|addr| self.0.touch(number, addr, Access::Write));
+        }
+
+        fn read(&mut self, number: usize, addr: u64) {
+            self.0.touch(number, addr, Access::Read);
+        }
+
+        /// What Linux could have mapped in it.
+        fn mapped_pages(&self, number: usize) -> u64 {
+            self.0.mapped_bytes(number).0 / PAGE_SIZE
         }
 
         fn pages(&self) -> u64 {
@@ -520,6 +572,44 @@ mod tests {
         assert_eq!(programs.pages(), 186);
         programs.advise(BASE, 100 * PAGE_SIZE, libc::MADV_POPULATE_WRITE);
         assert_eq!(programs.pages(), 226);
+    }
+
+    /// A file in memory that was filled by write(2) has a page fault for 16 pages.
+    #[test]
+    fn a_read_of_a_file_in_memory_counts_what_is_mapped_around_it() {
+        let mut programs = Programs::default();
+        // Its pages 1 to 128, at an address that is 3 pages beyond a border of 64 KiB.
+        let start = BASE + 3 * PAGE_SIZE;
+        programs.map_memory(0, start, MIB / 2, 7);
+        programs.touch(0, start + 40 * PAGE_SIZE, PAGE_SIZE);
+        assert_eq!(programs.pages(), 1, "a write is one page");
+        programs.read(0, start);
+        assert_eq!(programs.pages(), 1 + 16, "from the mapping's start on");
+        programs.read(0, start + 20 * PAGE_SIZE);
+        assert_eq!(programs.pages(), 1 + 16 + 13, "pages 13 to 28, of which 3 were there");
+        programs.read(0, start + 127 * PAGE_SIZE);
+        assert_eq!(programs.pages(), 1 + 16 + 13 + 3, "to the mapping's end");
+        assert_eq!(programs.mapped_pages(0), programs.pages());
+        // To the end of the file, as far as that is known.
+        let map = |programs: &mut Programs, addr, inode| {
+            let facts =
+                FileFacts { kind: FileKind::Memory, inode, size: 5 * PAGE_SIZE, ..FileFacts::default() };
+            let args = [addr, MIB, 1, libc::MAP_PRIVATE as u64, 3, 0];
+            programs.call(1, libc::SYS_mmap, args, addr, CallDetail::File(Arc::new(facts)));
+        };
+        map(&mut programs, BASE, 8);
+        programs.read(1, BASE + PAGE_SIZE);
+        assert_eq!(programs.mapped_pages(1), 5, "a private mapping has its pages, too");
+        programs.read(1, BASE + 20 * PAGE_SIZE);
+        assert_eq!(programs.mapped_pages(1), 5 + 16, "it grew since");
+        // A private write copies a page that the file has then.
+        map(&mut programs, BASE + MIB, 9);
+        programs.touch(1, BASE + MIB, 2 * PAGE_SIZE);
+        assert_eq!(programs.mapped_pages(1), 5 + 16 + 2);
+        // What is only shared comes in by its touches.
+        programs.map(2, BASE, MIB, ANONYMOUS);
+        programs.read(2, BASE);
+        assert_eq!(programs.mapped_pages(2), 1);
     }
 
     /// Reservations are locked with all else, and stay empty.

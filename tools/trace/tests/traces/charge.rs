@@ -2,7 +2,8 @@
 
 use super::life::{BASE, Invented, PAGE, SECOND};
 use quire_trace::event::{
-    Call, CallDetail, CloneFacts, Event, EventKind, FileFacts, FileKind, Privileges, TaskId,
+    Access, Call, CallDetail, CloneFacts, Event, EventKind, Fault, FileFacts, FileKind, LinuxFigures, Mode,
+    Outcome, Privileges, TaskId,
 };
 use quire_trace::replay::{KernelCosts, LifeSample, ReplayOptions, SwapKind, SwapSpec};
 use std::sync::Arc;
@@ -134,6 +135,64 @@ fn a_limit_must_hold_private_memory_that_a_call_brings_in() {
         assert!(enough.does_not_fit.is_none(), "{way}: {:?}", enough.does_not_fit);
         assert_eq!(enough.processes[0].mismatches, 0, "{way}");
     }
+}
+
+/// A program that maps a file in memory of so many pages, which others may have written to, and reads one
+/// page in 16. At its end Linux has this many bytes of it mapped.
+fn reads_a_file_in_memory(pages: u64, flags: i32, rss_shmem: u64) -> Invented {
+    let mut program = Invented::new("memfd");
+    let (kind, size) = (FileKind::Memory, pages * PAGE);
+    let facts = FileFacts { kind, size, readable: true, inode: 7, ..FileFacts::default() };
+    let args = [BASE, size, 1, (flags | libc::MAP_FIXED) as u64, 3, 0];
+    let detail = CallDetail::File(Arc::new(facts));
+    let map = Call { number: libc::SYS_mmap as u32, args, result: BASE as i64, detail };
+    program.push(SECOND, EventKind::Call(map));
+    for addr in (BASE..BASE + size).step_by(16 * PAGE as usize) {
+        let (access, mode, outcome) = (Access::Read, Mode::User, Outcome::Minor);
+        let fault = Fault { addr, access, mode, outcome, inferred: false };
+        program.push(2 * SECOND, EventKind::Fault(fault));
+    }
+    let figures = LinuxFigures { rss_shmem, ..LinuxFigures::default() };
+    program.push(3 * SECOND, EventKind::Figures(Box::new(figures)));
+    program
+}
+
+/// A file that was filled by write(2) has a page fault for each 16 pages that Linux maps. It stays, however
+/// it is mapped.
+#[test]
+fn a_limit_must_hold_files_in_memory_that_are_read() {
+    for flags in [libc::MAP_SHARED, libc::MAP_PRIVATE] {
+        let mut program = reads_a_file_in_memory(400, flags, 400 * PAGE);
+        program.map(4 * SECOND, PRIVATE, 200 * PAGE, 0);
+        (0..100).for_each(|page| program.write(5 * SECOND, PRIVATE + page * PAGE));
+        let none = KernelCosts { thread: 0, process: 0, mapping: 0 };
+        assert_eq!(charge_peak(&mut program, none).shared, 400 * PAGE, "{flags}");
+        assert_eq!(program.report(ReplayOptions::default()).processes[0].unrecorded_shared, 0, "{flags}");
+        assert!(program.report(within(390)).does_not_fit.is_some(), "{flags}");
+        let short = program.report(within(480));
+        assert!(short.does_not_fit.is_none() && short.pressure.pages_out > 20, "{flags}: {short:?}");
+    }
+}
+
+/// As of a file that was one page long when it was mapped and locked, and grew then.
+#[test]
+fn shared_memory_that_no_event_brought_in_is_told_of_the_process_that_had_it() {
+    for (linux, missing) in [(400, 0), (1000, 600), (100, 0), (0, 0)] {
+        let mut program = reads_a_file_in_memory(400, libc::MAP_SHARED, linux * PAGE);
+        let report = program.report(ReplayOptions::default());
+        assert_eq!(report.processes[0].unrecorded_shared, missing * PAGE, "{linux}");
+    }
+    // It is that of the moment: what is unmapped before is not looked at.
+    let mut program = Invented::new("locked");
+    let facts = FileFacts { kind: FileKind::Memory, size: PAGE, readable: true, ..FileFacts::default() };
+    let args = [BASE, 400 * PAGE, 1, (libc::MAP_SHARED | libc::MAP_FIXED) as u64, 3, 0];
+    let detail = CallDetail::File(Arc::new(facts));
+    let map = Call { number: libc::SYS_mmap as u32, args, result: BASE as i64, detail };
+    program.push(SECOND, EventKind::Call(map));
+    program.call(SECOND, libc::SYS_mlockall, [libc::MCL_CURRENT as u64, 0, 0, 0, 0, 0], 0);
+    let figures = LinuxFigures { rss_shmem: 400 * PAGE, ..LinuxFigures::default() };
+    program.push(2 * SECOND, EventKind::Figures(Box::new(figures)));
+    assert_eq!(program.report(ReplayOptions::default()).processes[0].unrecorded_shared, 399 * PAGE);
 }
 
 /// Shared memory that is locked as it is mapped counts before it is touched.

@@ -8,6 +8,17 @@ use quire_trace::replay::{ForkFigures, PeakUse, ReplayOptions};
 const FORKS: u64 = 4;
 const PAGES: u64 = 1024;
 
+fn fork(child: TaskId) -> EventKind {
+    EventKind::Clone(CloneFacts {
+        child,
+        child_tid: child.0 + 1,
+        child_pid: child.0 + 1,
+        flags: 0,
+        shares_memory: false,
+        same_process: false,
+    })
+}
+
 /// A server that snapshots its memory: all of it is written, then it forks again and again. It writes ten
 /// pages while a child lives, and ten others when that has ended.
 fn server() -> Invented {
@@ -16,15 +27,7 @@ fn server() -> Invented {
     (0..PAGES).for_each(|page| program.write(SECOND, BASE + page * PAGE));
     for nth in 0..FORKS {
         let (time, child) = ((2 + nth) * SECOND, TaskId(1 + nth as u32));
-        let clone = CloneFacts {
-            child,
-            child_tid: child.0 + 1,
-            child_pid: child.0 + 1,
-            flags: 0,
-            shares_memory: false,
-            same_process: false,
-        };
-        program.push(time, EventKind::Clone(clone));
+        program.push(time, fork(child));
         (0..10).for_each(|page| program.write(time, BASE + page * PAGE));
         program.push(time, EventKind::Exit(ExitStatus::Code(0)));
         let last = program.last();
@@ -73,6 +76,33 @@ fn what_is_used_again_after_the_peak_is_known() {
     touch(&mut program, 7, 700..705);
     touch(&mut program, 8, 700..705);
     let report = program.report(ReplayOptions { peak_use: true, ..ReplayOptions::default() });
-    assert_eq!(report.peak_use, Some(PeakUse { peak: 600 * PAGE, used: 30 * PAGE }));
+    assert_eq!(report.peak_use, Some(PeakUse { peak: 600 * PAGE, used: 30 * PAGE, shared: 0 }));
     assert_eq!(program.report(ReplayOptions::default()).peak_use, None);
+}
+
+/// What a server and its worker have mapped cannot be paged out by a recorder: each page counts once. What the
+/// worker writes is its own, and so is all when it is gone.
+#[test]
+fn what_processes_share_after_a_fork_is_known() {
+    for (lives, shared) in [(70, 400), (1, 0)] {
+        let mut program = Invented::new("preforking");
+        program.map(0, BASE, PAGES * PAGE, 0);
+        (0..500).for_each(|page| program.write(SECOND, BASE + page * PAGE));
+        program.push(2 * SECOND, fork(TaskId(1)));
+        // The worker takes a page of its own for every fifth; both go on for a while.
+        for page in (0..500).step_by(5) {
+            program.write(2 * SECOND, BASE + page * PAGE);
+            program.last().task = TaskId(1);
+        }
+        for second in 0..lives {
+            program.write((3 + second) * SECOND, BASE + 500 * PAGE);
+        }
+        program.push((3 + lives) * SECOND, EventKind::Exit(ExitStatus::Code(0)));
+        program.last().task = TaskId(1);
+        for second in lives..100 {
+            program.write((3 + second) * SECOND, BASE + 500 * PAGE);
+        }
+        let report = program.report(ReplayOptions { peak_use: true, ..ReplayOptions::default() });
+        assert_eq!(report.peak_use.unwrap().shared, shared * PAGE, "{lives} s");
+    }
 }

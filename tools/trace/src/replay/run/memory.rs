@@ -69,14 +69,14 @@ impl Run<'_> {
         if self.how.sample.as_ref().is_some_and(|sample| !sample.pressure.covers(fault.addr)) {
             // What is shared counts all the same.
             if was_allowed && let Some(number) = self.task(event.task).map(|task| task.number) {
-                self.shared.touch(number, fault.addr);
+                self.shared.touch(number, fault.addr, fault.access);
             }
             return None;
         }
         let cpu = self.switch(event);
         let Some(Some(task)) = self.tasks.get(event.task.0 as usize) else { return None };
         if was_allowed {
-            self.shared.touch(task.number, fault.addr);
+            self.shared.touch(task.number, fault.addr, fault.access);
         }
         let Process { report: process, limits, .. } = &mut self.processes[task.process];
         process.faults += 1;

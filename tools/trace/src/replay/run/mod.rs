@@ -15,13 +15,13 @@ mod watch;
 mod work;
 mod writer;
 
-use super::Audits;
 use super::again::Again;
 use super::charge::{ExtraCharge, KernelCosts};
 use super::figures::{AllocatorFigures, KEPT_MISMATCHES, ProcessReport, TableFigures};
 use super::files::FileIds;
 use super::forks::Forks;
 use super::heat::Heat;
+use super::joint::Joint;
 use super::life::{Life, LifeFigures};
 use super::limit::GroupLimit;
 use super::mappings::MappingLife;
@@ -34,6 +34,7 @@ use super::settings;
 use super::shared::SharedMemory;
 use super::sites::Sites;
 use super::task::Tasks;
+use super::{Audits, MOST_CPUS};
 use crate::event::{Event, EventKind, ExitStatus, LostCause, TaskId, Window};
 use crate::format::{TraceHeader, UseSource};
 use background::Khugepaged;
@@ -57,6 +58,16 @@ struct Process {
     /// Whether it locked memory: from then on each call may bring in pages.
     locked: bool,
     allocator_at_start: AllocatorFigures,
+    /// The CPUs that its events name, the first 64 of a host's and those beyond that share a vCPU with them.
+    cpus: u64,
+}
+
+impl Process {
+    /// One of its threads ran on this CPU.
+    fn ran_on(&mut self, cpu: u32) {
+        self.cpus |= 1 << (cpu % MOST_CPUS);
+        self.report.cpus = self.cpus.count_ones();
+    }
 }
 
 /// Options of a replay.
@@ -80,8 +91,8 @@ pub(super) struct Manner {
     pub(super) khugepaged: Option<Duration>,
     /// Stop before the event of this number.
     pub(super) stop_at: Option<u64>,
-    /// Follow what of the peak is used again.
-    pub(super) peak_use: bool,
+    /// Follow what of the peak is used again, and what processes share, in so many nanoseconds together.
+    pub(super) peak_use: Option<u64>,
     /// How the machine was built.
     pub(super) config: MemoryConfig,
     /// The memcg that all programs are charged to.
@@ -109,6 +120,8 @@ pub(super) struct Run<'m> {
     threads: u64,
     files: FileIds,
     shared: SharedMemory,
+    /// Parts of it that were looked at where processes ended.
+    shared_looks: u64,
     /// Bytes of pages of files that are locked, as they were counted last.
     locked_files: u64,
     lock_looks: LockLooks<'m>,
@@ -127,6 +140,7 @@ pub(super) struct Run<'m> {
     life: Option<Life>,
     forks: Forks,
     again: Option<Again>,
+    joint: Option<Joint>,
     heat: Option<Heat>,
     lost: u64,
     unheard: u64,
@@ -174,6 +188,7 @@ impl<'m> Run<'m> {
             threads: 0,
             files: FileIds::default(),
             shared: SharedMemory::default(),
+            shared_looks: 0,
             locked_files: 0,
             lock_looks: LockLooks::default(),
             early_kill: EarlyKill::new(header),
@@ -185,7 +200,8 @@ impl<'m> Run<'m> {
             time_ns: 0,
             life: how.life.then(Life::default),
             forks: Forks::default(),
-            again: how.peak_use.then(Again::default),
+            again: how.peak_use.map(|_| Again::default()),
+            joint: how.peak_use.map(Joint::new),
             heat: how.heat.map(|(columns, time_ns)| Heat::new(columns, time_ns)),
             lost: 0,
             unheard: 0,
@@ -212,6 +228,9 @@ impl<'m> Run<'m> {
         self.tick(event.time_ns);
         if self.heat.as_ref().is_some_and(|heat| heat.is_due(event.time_ns)) {
             self.end_columns(Some(event.time_ns));
+        }
+        if self.joint.as_ref().is_some_and(|joint| joint.is_due(event.time_ns)) {
+            self.count_joint(event.time_ns);
         }
         // Faults only add, but a long run of them takes time, and a pause ends the run.
         let follows = self.life.is_some();
@@ -245,6 +264,12 @@ impl<'m> Run<'m> {
             let room = limit.set(self.machine.memory(), &self.extra_charge());
             self.early_kill.note(self.machine.memory(), self.how.memcg, room, self.time_ns);
             self.swap.note(self.machine.memory());
+            // What is not among the pages of the machine refuses none of them.
+            if room == 0
+                && let Some(process) = self.task(event.task).map(|task| task.process)
+            {
+                self.exhausted(process, "what stays in memory is more than that".to_owned());
+            }
         }
     }
 
@@ -320,6 +345,9 @@ impl<'m> Run<'m> {
         let cpu = event.cpu as usize % self.vcpus.len();
         if !self.schedule.runs(event.task, cpu) {
             self.migrate(event.task, cpu);
+            if let Some(process) = self.process_of(event.task) {
+                process.ran_on(event.cpu);
+            }
         }
         cpu
     }
@@ -350,6 +378,7 @@ impl<'m> Run<'m> {
     pub(super) fn finish(mut self, elapsed: Duration) -> ReplayReport {
         self.look();
         self.end_columns(None);
+        self.count_joint(self.time_ns);
         // It was to stop at the end.
         if self.how.stop_at.is_some() && self.mappings.is_none() {
             self.mappings = Some(self.mappings());
@@ -401,7 +430,7 @@ impl<'m> Run<'m> {
             life,
             heat: self.heat.map(Heat::finish),
             mappings: self.mappings.unwrap_or_default(),
-            peak_use: self.again.map(|again| again.finish()),
+            peak_use: self.again.zip(self.joint).map(|(again, joint)| again.finish(joint.finish())),
         }
     }
 }

@@ -51,6 +51,8 @@ impl<'m> Run<'m> {
         let vcpu = &self.vcpus[cpu];
         let (machine, memcg, files) = (self.machine, self.how.memcg, &mut self.files);
         let (space, failures) = vcpu.run(|| image::build(machine, recorded, huge_disable, memcg, files));
+        // The first thread of all was in no process when it came to this CPU.
+        self.processes[process].ran_on(event.cpu);
         let report = &mut self.processes[process].report;
         report.images += 1;
         report.program = String::from_utf8_lossy(&recorded.program).into();
@@ -215,6 +217,7 @@ impl<'m> Run<'m> {
             threads: 0,
             locked: false,
             allocator_at_start: AllocatorFigures::of(self.machine.memory()),
+            cpus: 0,
         });
         self.processes.len() - 1
     }

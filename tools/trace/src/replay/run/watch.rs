@@ -5,6 +5,7 @@ use super::brought_in::{ACCESSIBLE, is_locked};
 use super::work::looks_at;
 use crate::event::{LinuxFigures, TaskId};
 use crate::replay::charge::ExtraCharge;
+use crate::replay::joint;
 use crate::replay::mappings::{self, MappingLife};
 use crate::replay::page_set::PageSet;
 use crate::replay::pressure::SwapFigures;
@@ -16,12 +17,23 @@ use quire_mm::space::{Space, VmFlags};
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
+/// Parts of shared memory that are looked at where processes end, and so many more for each event: many that
+/// end with much of it do not take the square of their number.
+const FREE_LOOKS: u64 = 1 << 22;
+const LOOKS_OF_EVENT: u64 = 16;
+
 impl Run<'_> {
     /// Takes Quire's figures of an address space at the moment at which the recorder took Linux's.
     pub(super) fn figures(&mut self, task: TaskId, figures: &LinuxFigures) {
         let Some(Some(task)) = self.tasks.get(task.0 as usize) else { return };
         let report = &mut self.processes[task.process].report;
         report.add_linux(figures);
+        if figures.rss_shmem > 0 && self.shared_looks <= FREE_LOOKS + LOOKS_OF_EVENT * self.event {
+            let (mapped, looks) = self.shared.mapped_bytes(task.number);
+            self.shared_looks += looks;
+            let missing = figures.rss_shmem.saturating_sub(mapped);
+            report.unrecorded_shared = report.unrecorded_shared.max(missing);
+        }
         if let Some(space) = &task.space {
             report.add_quire(space.figures());
         }
@@ -42,6 +54,18 @@ impl Run<'_> {
             let spaces = spaces(&self.tasks).map(|(task, space)| (task.process, space));
             heat.end_columns(time_ns, spaces, &self.files);
         }
+    }
+
+    /// Counts what several processes have mapped before an event at `time_ns`.
+    #[cold]
+    pub(super) fn count_joint(&mut self, time_ns: u64) {
+        let Some(joint) = &mut self.joint else { return };
+        let bytes = if self.forks.any() {
+            spaces(&self.tasks).map(|(_, space)| joint::part_of(space)).sum()
+        } else {
+            0
+        };
+        joint.count(time_ns, bytes);
     }
 
     /// What holds the machine's memory now.

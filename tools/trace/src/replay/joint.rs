@@ -1,0 +1,101 @@
+//! How much anonymous memory several processes have mapped since a fork, over the recorded time.
+//!
+//! A recorder that makes uses page faults by paging out cannot page out such memory: Linux leaves it. So its
+//! later uses are in no recording. What it is for a moment only, as between a fork and an exec, is of no
+//! matter.
+
+use quire_host::HostPlatform;
+use quire_mm::space::{Space, VmFlags};
+
+/// So often it is counted.
+const LOOKS: u64 = 64;
+/// For a fiftieth of the time it may be more.
+const SHORT: u64 = 50;
+
+/// Follows it. Each count stands for the time since the last one.
+#[derive(Debug)]
+pub(super) struct Joint {
+    /// The recorded time, in nanoseconds.
+    all_ns: u64,
+    since_ns: u64,
+    /// Bytes, and for how long.
+    counts: Vec<(u64, u64)>,
+}
+
+impl Joint {
+    /// For a recording that takes so long.
+    pub(super) fn new(all_ns: u64) -> Self {
+        Self { all_ns, since_ns: 0, counts: Vec::new() }
+    }
+
+    /// Whether it is to be counted before an event at `time_ns`.
+    pub(super) fn is_due(&self, time_ns: u64) -> bool {
+        time_ns.saturating_sub(self.since_ns) > self.all_ns / LOOKS
+    }
+
+    /// Before an event at `time_ns` several processes have `bytes` mapped.
+    pub(super) fn count(&mut self, time_ns: u64, bytes: u64) {
+        self.counts.push((bytes, time_ns.saturating_sub(self.since_ns)));
+        self.since_ns = self.since_ns.max(time_ns);
+    }
+
+    /// The most that it was for longer than a fiftieth of the time.
+    pub(super) fn finish(mut self) -> u64 {
+        self.counts.sort_unstable_by(|one, other| other.cmp(one));
+        let mut longer = 0;
+        let most = self.counts.iter().find(|(_, ns)| {
+            longer += ns;
+            longer > self.all_ns / SHORT
+        });
+        most.map_or(0, |(bytes, _)| *bytes)
+    }
+}
+
+/// What of the anonymous memory of `space` others have mapped, too, in bytes: of each page the part that is
+/// this space's, so that the sum over all spaces has each page once.
+pub(super) fn part_of(space: &Space<'_, HostPlatform>) -> u64 {
+    let mut bytes = 0;
+    space.for_each_mapping_figures(|figures| {
+        let private = figures.private_clean + figures.private_dirty;
+        let is_anonymous = figures.mapping.file.is_none() && !figures.mapping.flags.contains(VmFlags::SHARED);
+        if is_anonymous {
+            bytes += figures.share.saturating_sub(private);
+        }
+    });
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_shared_for_a_moment_is_left_out() {
+        let of = |counts: &[(u64, u64)]| {
+            let mut joint = Joint::new(1000);
+            counts.iter().for_each(|&(time_ns, bytes)| joint.count(time_ns, bytes));
+            joint.finish()
+        };
+        assert_eq!(of(&[]), 0);
+        assert_eq!(of(&[(500, 0), (520, 900), (1000, 0)]), 0, "a fiftieth");
+        assert_eq!(of(&[(500, 0), (521, 900), (1000, 0)]), 900);
+        assert_eq!(of(&[(500, 30), (515, 900), (530, 800), (1000, 30)]), 800, "both together");
+        assert_eq!(of(&[(1000, 30), (7, 0)]), 30, "claims of times that go back");
+    }
+
+    #[test]
+    fn it_is_counted_a_few_times() {
+        let mut joint = Joint::new(6400);
+        let due: Vec<u64> = (0..6400)
+            .filter(|&time_ns| {
+                let due = joint.is_due(time_ns);
+                if due {
+                    joint.count(time_ns, 0);
+                }
+                due
+            })
+            .collect();
+        assert!(due.len() == 63 && due[0] == 101, "{due:?}");
+        assert!(!Joint::new(0).is_due(0));
+    }
+}
