@@ -24,6 +24,15 @@ pub struct Setting {
 /// The folder of the settings.
 pub const FOLDER: &str = "/sys/kernel/mm/transparent_hugepage";
 
+/// Brings back what [`keep`] kept: of a file of words the one in brackets, of a number the number.
+const RESTORE: &str =
+    r#"echo "${thp:?}" | sed -E 's/:(.*\[(.*)].*|)/ \2/' | while read f w; do echo $w >$f; done"#;
+
+/// The command that keeps what these files have in a variable.
+fn keep(files: &[String]) -> Option<String> {
+    (!files.is_empty()).then(|| format!("thp=$(grep -H . {})", files.join(" ")))
+}
+
 /// The name of the setting without huge pages.
 pub(crate) const NEVER: &str = "thp=never";
 
@@ -83,16 +92,32 @@ impl Setting {
         files
     }
 
-    /// The commands that bring a host from `present` to this setting: lines for a shell of root's.
+    /// The commands that bring a host from `present` to this setting: lines for a shell of root's. They keep
+    /// what is there in a variable, for [`undo`](Self::undo).
     #[must_use]
     pub fn commands(&self, present: &Self) -> Vec<String> {
-        let words = self.words(present).into_iter();
-        words.map(|(word, file)| format!("echo {word} > {FOLDER}/{file}")).collect()
+        self.commands_in(FOLDER, present)
     }
 
-    /// The same in few words, for a shell in [`FOLDER`].
+    fn commands_in(&self, folder: &str, present: &Self) -> Vec<String> {
+        let words = self.words(present);
+        let files: Vec<String> = words.iter().map(|(_, file)| format!("{folder}/{file}")).collect();
+        let set = words.iter().map(|(word, file)| format!("echo {word} > {folder}/{file}"));
+        keep(&files).into_iter().chain(set).collect()
+    }
+
+    /// The commands that undo [`commands`](Self::commands), for the same shell: they bring back what was there,
+    /// which need not be what there was when the program was recorded.
+    #[must_use]
+    pub fn undo(&self, present: &Self) -> Vec<String> {
+        let is_there = !self.words(present).is_empty();
+        is_there.then(|| RESTORE.to_owned()).into_iter().collect()
+    }
+
+    /// [`commands`](Self::commands) in few words, for a shell in [`FOLDER`].
     #[must_use]
     pub fn short_commands(&self, present: &Self) -> String {
+        let kept: Vec<String> = self.words(present).into_iter().map(|(_, file)| file).collect();
         let mut files: Vec<(String, Vec<String>)> = Vec::new();
         for (word, file) in self.words(present) {
             match files.last_mut().filter(|(last, _)| *last == word) {
@@ -104,7 +129,7 @@ impl Setting {
             [file] => format!("echo {word} > {file}"),
             _ => format!("echo {word} | tee {}", files.join(" ")),
         });
-        commands.collect::<Vec<_>>().join("; ")
+        keep(&kept).into_iter().chain(commands).collect::<Vec<_>>().join("; ")
     }
 
     /// The files in which a host set like this differs from one set as `other`, with their words here.
@@ -246,6 +271,51 @@ mod tests {
         assert_eq!(grid(HugeConfig { policy, ..HugeConfig::default() })[0].name, "present");
     }
 
+    /// A host may be set otherwise than the one that the program was recorded on.
+    #[test]
+    fn what_was_there_when_a_setting_was_applied_comes_back() {
+        let settings = grid(HugeConfig::default());
+        let folder = tempfile::tempdir().unwrap();
+        let path = |file: &str| folder.path().join(file);
+        for name in ["khugepaged", "hugepages-64kB", "hugepages-2048kB"] {
+            std::fs::create_dir(path(name)).unwrap();
+        }
+        // A file of /sys shows the words that it knows.
+        let before = [
+            ("enabled", "always madvise [never]"),
+            ("khugepaged/max_ptes_none", "64"),
+            ("hugepages-64kB/enabled", "always [inherit] madvise never"),
+        ];
+        for name in ["thp=always,max_ptes_none=0", "mthp=64K"] {
+            before.iter().for_each(|(file, text)| std::fs::write(path(file), format!("{text}\n")).unwrap());
+            let setting = settings.iter().find(|setting| setting.name == name).unwrap();
+            let applied = setting.commands_in(folder.path().to_str().unwrap(), &settings[0]);
+            let sh = |lines: &[String]| {
+                let status = std::process::Command::new("sh").args(["-c", &lines.join("\n")]).status();
+                assert!(status.unwrap().success(), "{lines:?}");
+                before.map(|(file, _)| std::fs::read_to_string(path(file)).unwrap().trim().to_owned())
+            };
+            let set = sh(&applied);
+            if name == "mthp=64K" {
+                assert_eq!(set, [before[0].1, before[1].1, "always"]);
+            } else {
+                assert_eq!(set, ["always", "0", before[2].1]);
+            }
+            before.iter().for_each(|(file, text)| std::fs::write(path(file), format!("{text}\n")).unwrap());
+            let undone = sh(&[applied, setting.undo(&settings[0])].concat());
+            let expected = if name == "mthp=64K" {
+                [before[0].1, "64", "inherit"]
+            } else {
+                ["never", "64", before[2].1]
+            };
+            assert_eq!(undone, expected);
+        }
+        // In another shell nothing is known of it, and nothing is written.
+        let undo = settings[1].undo(&settings[0]).concat();
+        let output = std::process::Command::new("sh").args(["-c", &undo]).output().unwrap();
+        assert!(String::from_utf8_lossy(&output.stderr).contains("thp"), "{output:?}");
+    }
+
     #[test]
     fn commands_lead_there_and_back() {
         let settings = grid(HugeConfig::default());
@@ -255,30 +325,30 @@ mod tests {
         assert_eq!(
             tight.commands(present),
             [
+                format!("thp=$(grep -H . {folder}/enabled {folder}/khugepaged/max_ptes_none)"),
                 format!("echo always > {folder}/enabled"),
                 format!("echo 0 > {folder}/khugepaged/max_ptes_none")
             ]
         );
         assert_eq!(
-            present.commands(tight),
-            [
-                format!("echo madvise > {folder}/enabled"),
-                format!("echo 511 > {folder}/khugepaged/max_ptes_none")
-            ]
-        );
-        assert_eq!(
-            find("mthp=64K").commands(present),
+            find("mthp=64K").commands(present)[1..],
             [format!("echo always > {folder}/hugepages-64kB/enabled")],
             "what programs ask for by madvise stays"
         );
         assert_eq!(
             find("mthp=16K-64K").short_commands(present),
-            "echo always | tee hugepages-64kB/enabled hugepages-32kB/enabled hugepages-16kB/enabled"
+            "thp=$(grep -H . hugepages-64kB/enabled hugepages-32kB/enabled hugepages-16kB/enabled); \
+             echo always | tee hugepages-64kB/enabled hugepages-32kB/enabled hugepages-16kB/enabled"
         );
-        assert_eq!(tight.short_commands(present), "echo always > enabled; echo 0 > khugepaged/max_ptes_none");
         assert!(
-            present.commands(present).is_empty() && settings.last().unwrap().commands(present).is_empty()
+            tight
+                .short_commands(present)
+                .ends_with("; echo always > enabled; echo 0 > khugepaged/max_ptes_none")
         );
+        for empty in [present, settings.last().unwrap()] {
+            assert!(empty.commands(present).is_empty() && empty.undo(present).is_empty());
+            assert!(empty.short_commands(present).is_empty());
+        }
     }
 
     #[test]

@@ -421,7 +421,7 @@ fn how(setting: &Setting, present: &Setting) -> Vec<String> {
     let mut lines = vec![
         format!("  As root:  cd {FOLDER}"),
         format!("  Apply:    {apply}"),
-        format!("  Undo:     {}", present.short_commands(setting)),
+        format!("  Undo:     {}", setting.undo(present).concat()),
     ];
     if setting.name == "thp=never" {
         lines.push(
@@ -553,7 +553,7 @@ pub(crate) fn objects(
                 "time_saved_estimate": change.time.median,
                 "time_saved_estimate_range": change.time_range,
                 "apply": setting.commands(present),
-                "undo": present.commands(setting),
+                "undo": setting.undo(present),
             })
         })
     };
