@@ -5,7 +5,7 @@ use super::input::Input;
 use super::recordings::Recordings;
 use super::replay::refuse_pipe;
 use crate::args::AdviseArguments;
-use crate::exit::Failure;
+use crate::exit::{FOUND_FAILURE, Failure};
 use crate::output::{advice, progress::Bar, say_json, spark::may_draw, warn};
 use crate::pictures::{self, Report};
 use quire_advise::{
@@ -67,7 +67,11 @@ pub(crate) fn run(arguments: &AdviseArguments) -> Result<ExitCode, Failure> {
         report.add(pictures::advice(&prediction, &heats, &validations, limited.as_ref()), arguments.json);
         report.write()?;
     }
-    Ok(ExitCode::SUCCESS)
+    let Some(why) = &prediction.unreliable else { return Ok(ExitCode::SUCCESS) };
+    if arguments.json {
+        warn(format_args!("no verdict, and no limit: {why}"));
+    }
+    Ok(ExitCode::from(FOUND_FAILURE))
 }
 
 /// Refuses a recording of another command than the one that is to be run. Where the program's folders were

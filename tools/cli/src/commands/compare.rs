@@ -4,9 +4,10 @@ use super::replay::recordings_among;
 use super::{at_once, instructions};
 use crate::args::CompareArguments;
 use crate::exit::{FOUND_FAILURE, Failure};
-use crate::output::{progress::Bar, say_json, techniques};
+use crate::output::{progress::Bar, say_json, techniques, warn};
 use crate::pictures::{self, Report};
 use quire_advise::{AdviseError, Comparison, Instructions, compare};
+use quire_output::Shown;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -25,6 +26,11 @@ pub(crate) fn run(arguments: &CompareArguments) -> Result<ExitCode, Failure> {
         }
         if page.is_wanted() {
             page.add(pictures::comparison(&comparison), arguments.json);
+        }
+        if arguments.json
+            && let Some(why) = techniques::why_not_good(&comparison.report)
+        {
+            warn(format_args!("{}: {why}", Shown::new(file)));
         }
         good &= comparison.report.is_good();
     }

@@ -6,7 +6,7 @@ use super::{say, say_wrapped};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use quire_advise::{ComparedFigure, Comparison, Effect};
 use quire_output::Shown;
-use quire_trace::replay::ProcessReport;
+use quire_trace::replay::{DoesNotFit, ProcessReport, ReplayReport};
 use serde_json::{Value, json};
 
 /// What each technique does, in a few words.
@@ -27,10 +27,14 @@ pub(crate) fn print(comparison: &Comparison) {
             (calls + process.calls, faults + process.faults, differ + process.mismatches)
         });
     say(format_args!(
-        "{}: {}\n{calls} calls and {faults} page faults replayed, {differ} differences from Linux\n",
+        "{}: {}\n{calls} calls and {faults} page faults replayed, {differ} differences from Linux",
         Shown::new(&comparison.file),
         shorten(&comparison.command, 60),
     ));
+    if let Some(why) = why_not_good(report) {
+        say_wrapped(&format!("But {why}."));
+    }
+    say("");
     say(table(&comparison.effects));
     for effect in &comparison.effects {
         if let Some(why) = effect.nothing {
@@ -41,6 +45,20 @@ pub(crate) fn print(comparison: &Comparison) {
         }
     }
     say("");
+}
+
+/// Why the figures are not those of all that was recorded, if so.
+pub(crate) fn why_not_good(report: &ReplayReport) -> Option<String> {
+    if let Some(finding) = &report.does_not_fit {
+        return Some(format!("{}: what follows is of what comes before", finding.what_it_needs()));
+    }
+    let differ: u64 = report.processes.iter().map(|process| process.mismatches).sum();
+    let found: usize = report.processes.iter().map(|process| process.audit.len()).sum();
+    match (differ, found) {
+        (0, 0) => None,
+        (0, found) => Some(format!("the audit found {found} faults; `quire replay` names them")),
+        (differ, _) => Some(format!("{differ} results differ from Linux's; `quire replay` names them")),
+    }
 }
 
 fn table(effects: &[Effect]) -> Table {
@@ -92,6 +110,7 @@ pub(crate) fn objects(comparison: &Comparison) -> Vec<Value> {
                 "unit": figure.unit,
                 "before": figure.before,
                 "after": figure.after,
+                "does_not_fit": comparison.report.does_not_fit.as_ref().map(DoesNotFit::what_it_needs),
             }));
         }
     }

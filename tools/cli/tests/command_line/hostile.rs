@@ -154,6 +154,31 @@ fn a_recording_that_claims_much_takes_little() {
     check("forks.qtr", &made_of(forks), &reads, "");
 }
 
+/// What is compared is of the part before that event, which is no success.
+#[test]
+fn a_comparison_of_a_part_says_so() {
+    const TIB: u64 = 1 << 40;
+    let populate = [START, 32 * TIB, MADV_POPULATE_WRITE, 0, 0, 0];
+    let folder = Folder::new("part");
+    let file = folder.0.join("part.qtr");
+    fs::write(&file, made_of(vec![program(32 * TIB), call(MADVISE, populate, 0)])).expect("a file");
+    let why = "out of proportion: at event 1";
+    let output = quire(&["compare", text(&file)]);
+    let shown = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{shown}");
+    let words = shown.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains(&format!("But the recording is {why}")), "{shown}");
+    let output = quire(&["compare", "--json", text(&file)]);
+    let (shown, said) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr).into_owned());
+    assert_eq!((output.status.code(), said.lines().count()), (Some(1), 1), "{said}");
+    assert!(said.starts_with("quire: ") && said.contains(why), "{said}");
+    for line in shown.lines() {
+        let object: serde_json::Value = serde_json::from_str(line).expect("an object");
+        assert!(object["does_not_fit"].as_str().is_some_and(|told| told.contains(why)), "{object}");
+    }
+}
+
 /// Of this program most page faults are missing: no figure of it can be relied on.
 #[test]
 fn advice_tells_what_was_not_recorded() {
@@ -164,6 +189,7 @@ fn advice_tells_what_was_not_recorded() {
     fs::write(&file, made_of(events)).expect("a file");
     let output = quire(&["advise", text(&file)]);
     let shown = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "it is no advice");
     let words = shown.split_whitespace().collect::<Vec<_>>().join(" ");
     for told in [
         "But 5000 page faults and calls were not recorded",
@@ -176,6 +202,8 @@ fn advice_tells_what_was_not_recorded() {
         assert!(!words.contains(untold), "{untold}: {shown}");
     }
     let output = quire(&["advise", "--json", text(&file)]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(String::from_utf8_lossy(&output.stderr).lines().count(), 1, "for who reads no JSON");
     let last = String::from_utf8_lossy(&output.stdout).lines().last().unwrap_or_default().to_owned();
     let verdict: serde_json::Value = serde_json::from_str(&last).expect("the verdict");
     assert!(verdict["lost_faults"] == 8000 && verdict["unheard_faults"] == 3000, "{verdict}");
