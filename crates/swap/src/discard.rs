@@ -91,6 +91,14 @@ impl<P: Platform> Swap<P> {
         Some(Discarding { swap: self, device, cluster })
     }
 
+    /// Whether a thread has waited in vain for a discard that is still under way. Acquire: as in
+    /// [`Discards::ended`].
+    pub fn has_late_discard(&self) -> bool {
+        let Discards { begun, ended, given_up } = &self.discards;
+        let ended = ended.load(Ordering::Acquire);
+        given_up.load(Ordering::Relaxed) > ended && begun.load(Ordering::Relaxed) > ended
+    }
+
     /// If other threads discard clusters, sleeps until more discards than `ended` have ended, and returns
     /// true; but not for long, and only if no other thread has waited for that in vain. Not pinned, and no
     /// lock is held that a discard needs.

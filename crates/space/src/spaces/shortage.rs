@@ -3,7 +3,6 @@
 use super::oom_turns::SeenTurns;
 use super::reclaims::SeenReclaims;
 use super::{OomAction, OomOutcome, Spaces};
-use core::mem;
 use quire_arch::{Order, Platform};
 use quire_frame::{AllocError, AllocRequest, VmEvent};
 use quire_memcg::MemcgEvent;
@@ -31,6 +30,15 @@ const BETWEEN_LOOKS_NS: u64 = 10_000_000;
 const TICKS: u32 = 160;
 const EAGER_TICKS: u32 = 16;
 
+/// Where no other thread reclaims any more it reclaims as soon as so many have passed, but only as often as
+/// Linux retries: a reclaim in vain may take long.
+const REST_TICKS: u32 = 4;
+const RETRIES: u32 = 16;
+
+/// How often a fault lets the folio go that it has swapped in, for programs that other threads kill: there may
+/// be no end of those.
+const LETS_GO: u32 = 16;
+
 /// Pages in the largest folio for which a charge that fails is an `oom` event: a larger one is a wish only.
 const COSTLY: u64 = 8;
 
@@ -41,13 +49,13 @@ pub(crate) struct Attempts<'s, P: Platform> {
     pub(crate) swapped: Option<SwappedIn<'s, P>>,
     /// What others had freed before that attempt begins. Not known of the first one.
     seen: Option<SeenReclaims>,
-    /// Whether the folio was let go for the sake of a program that another thread has killed.
-    has_let_go: bool,
+    /// How often the folio was let go for the sake of a program that another thread has killed.
+    let_go: u32,
 }
 
 impl<P: Platform> Attempts<'_, P> {
     pub(crate) const fn new() -> Self {
-        Self { swapped: None, seen: None, has_let_go: false }
+        Self { swapped: None, seen: None, let_go: 0 }
     }
 }
 
@@ -117,7 +125,7 @@ impl<'s, P: Platform> Spaces<P> {
     /// A folio that is swapped in stays locked while memory is reclaimed for other needs, perhaps a copy of
     /// it: otherwise it might be the only reclaimable folio, and be swapped in and out forever. It is let go
     /// before a program is killed: that one may wait for it, with its mmap lock held. So may one that another
-    /// thread has killed; but that is a reason only once, since there is no end of those.
+    /// thread has killed; but that is a reason only some times, since there is no end of those.
     pub(crate) fn resolve_refusal(
         &'s self,
         core: &SpaceCore,
@@ -140,7 +148,8 @@ impl<'s, P: Platform> Spaces<P> {
         let gives_up = || core.is_killed();
         let shortage = Shortage { cause, need, since: attempts.seen, gives_up: &gives_up };
         let let_go = &mut |why| {
-            if why == LetGo::Kill || !mem::replace(&mut attempts.has_let_go, true) {
+            if attempts.swapped.is_some() && (why == LetGo::Kill || attempts.let_go < LETS_GO) {
+                attempts.let_go += u32::from(why == LetGo::Turn);
                 drop(attempts.swapped.take());
             }
         };
@@ -245,7 +254,8 @@ impl<'s, P: Platform> Spaces<P> {
     /// where a program was killed, or one that was has exited: whose memory that is is not known, so it goes
     /// on if there is no room. Each look is cheap, but for one in some ticks that reclaims: they may have put
     /// back what can be freed now, as what is being written. `others`: some reclaimed when this thread began
-    /// to. Returns whether there is room.
+    /// to. A discard that takes long counts as they do: its slots may be all that is missing. Returns whether
+    /// there is room.
     fn look_beside_others(
         &self,
         &Shortage { cause, need, gives_up, .. }: &Shortage<'_>,
@@ -253,11 +263,12 @@ impl<'s, P: Platform> Spaces<P> {
         let_go: &mut dyn FnMut(LetGo),
     ) -> bool {
         let reclaims = self.reclaims();
+        let is_any = || reclaims.is_any() || self.swap().has_late_discard();
         let mut seen = first;
         // Whether others were at it since this thread last reclaimed: not all that they free is noted.
-        let mut beside = others;
-        // The tick of that, and whether it has reclaimed as soon as no other did.
-        let (mut last, mut was_over) = (0, false);
+        let mut beside = others || self.swap().has_late_discard();
+        // The tick of that, and how often it has reclaimed since no other did any more.
+        let (mut last, mut overs) = (0, 0);
         for tick in 0..TICKS {
             let has_turned = self.has_turned(turns);
             if gives_up() || !has_turned && !beside && reclaims.is_in_vain(seen) {
@@ -272,23 +283,24 @@ impl<'s, P: Platform> Spaces<P> {
             if (beside || now != first) && self.has_room(need) {
                 return true;
             }
-            let is_over = !was_over && (beside || tick > 0) && !reclaims.is_any();
+            let is_rested = overs == 0 || overs < RETRIES && tick - last >= REST_TICKS;
+            let is_over = is_rested && (beside || tick > 0) && !is_any();
             if is_over || tick - last >= EAGER_TICKS {
-                was_over |= is_over;
+                overs += u32::from(is_over);
                 (seen, beside, last) = (now, false, tick);
                 if self.free_some(cause, need) {
                     return true;
                 }
             }
-            beside |= reclaims.is_any();
+            beside |= is_any();
             // Others may free for themselves, without an end: each time of that is looked at only at first.
             let still = || {
                 if tick < EAGER_TICKS {
-                    reclaims.is_any() && reclaims.seen() == now
-                } else if was_over {
+                    is_any() && reclaims.seen() == now
+                } else if overs > 0 {
                     beside || !reclaims.is_in_vain(seen)
                 } else {
-                    reclaims.is_any()
+                    is_any()
                 }
             };
             reclaims.wait(self.platform(), BETWEEN_LOOKS_NS, still);
@@ -315,7 +327,8 @@ impl<'s, P: Platform> Spaces<P> {
                 self.memcgs().pages_left(kept.id()) >= pages
             }
             Need::Frames(order) => {
-                // On the lists of their CPUs.
+                // Where those that are done with them have left them; then on the lists of their CPUs.
+                self.frames().reap_all_in_portions();
                 self.frames().drain_all_in_portions();
                 let request = AllocRequest::anonymous().uninitialised().order(order).without_drain();
                 let pin = self.platform().pin();
