@@ -47,8 +47,8 @@ enum Fate {
 enum Refusal {
     /// It stays in memory.
     Stays(Fate),
-    /// Slots for it may take long to get. It is as it was, and is tried again when no folios are in hand for
-    /// which others wait.
+    /// The next step may wait: for a device, or for slots or a lock. It is as it was, and is tried again when
+    /// no folios are in hand for which others wait.
     NotYet,
 }
 
@@ -126,9 +126,9 @@ pub(crate) fn page_out<P: Platform>(spaces: &Spaces<P>, folios: &mut dyn Iterato
     }
 }
 
-/// The first half: from the reference check to the removal of the last mapping. It waits for slots only if
-/// the caller `may_wait`. Adds to `freed` the pages that are freed already. If the folio is split its other
-/// parts enter `parts`, which has none yet: they are isolated, each with a reference.
+/// The first half: from the reference check to the removal of the last mapping. It waits only if the caller
+/// `may_wait`: then it has no folio in hand. Adds to `freed` the pages that are freed already. If the folio is
+/// split its other parts enter `parts`, which has none yet: they are isolated, each with a reference.
 // As for `write_and_free_all`.
 #[inline(never)]
 fn unmap<'s, P: Platform>(
@@ -139,7 +139,7 @@ fn unmap<'s, P: Platform>(
     (freed, parts): (&mut u64, &mut HeldParts),
 ) -> Result<Ready<'s, P>, Refusal> {
     let frame = spaces.frames().known(head);
-    let guard = lock_at_rest(spaces, head, pressure, batch)?;
+    let guard = lock_at_rest(spaces, head, (pressure, may_wait))?;
     if frame.kind() != Kind::Anonymous {
         return Err(Fate::Keep.into());
     }
@@ -147,8 +147,9 @@ fn unmap<'s, P: Platform>(
         && is_partly_mapped(frame.word().flags())
         && !spaces.thp().is_held_elsewhere(head)
     {
-        // Others may wait for what was unmapped of the folios before it.
-        batch.flush();
+        if !may_wait {
+            return Err(Refusal::NotYet);
+        }
         *freed += spaces.thp().split_isolated(head, true, parts).unwrap_or(0);
     }
     let flags = frame.word().flags();
@@ -198,27 +199,30 @@ fn is_partly_mapped(flags: FrameFlags) -> bool {
 }
 
 /// Takes the folio lock if it is free and no device is writing the folio. Starved reclaim waits for the
-/// device.
-fn lock_at_rest<'s, P: Platform>(
-    spaces: &'s Spaces<P>,
+/// device, if the caller `may_wait`.
+fn lock_at_rest<P: Platform>(
+    spaces: &Spaces<P>,
     head: Pfn,
-    pressure: Pressure,
-    batch: &mut UnmapBatch<'s, P>,
-) -> Result<FolioGuard<'s, P>, Fate> {
+    (pressure, may_wait): (Pressure, bool),
+) -> Result<FolioGuard<'_, P>, Refusal> {
     let frame = spaces.frames().known(head);
-    if pressure == Pressure::Starved && frame.word().flags().contains(FrameFlags::READING) {
+    let is_busy = |with| pressure == Pressure::Starved && frame.word().flags().contains(with);
+    if is_busy(FrameFlags::READING) {
+        if !may_wait {
+            return Err(Refusal::NotYet);
+        }
         // A folio read by readahead may have no waiter.
-        batch.flush();
         let _ = spaces.swap().wait_read(head);
     }
     let guard = spaces.frames().try_lock_folio(head).ok_or(Fate::Keep)?;
-    let is_written = || frame.word().flags().contains(FrameFlags::WRITEBACK);
-    if is_written() && pressure == Pressure::Starved {
-        batch.flush();
+    if is_busy(FrameFlags::WRITEBACK) {
+        if !may_wait {
+            return Err(Refusal::NotYet);
+        }
         spaces.swap().wait_writeback(head);
     }
     if free_when_written(frame) {
-        return Err(Fate::Write);
+        return Err(Fate::Write.into());
     }
     Ok(guard)
 }
@@ -249,7 +253,8 @@ fn check_referenced<P: Platform>(spaces: &Spaces<P>, head: Pfn) -> Result<(), Fa
 }
 
 /// Adds a folio to the swap cache. A large one without enough contiguous slots, or of a memcg that may have a
-/// few more only, is split: the first part continues, and the others enter `parts`.
+/// few more only, is split: the first part continues, and the others enter `parts`. A split waits for a lock
+/// of mappings.
 fn give_slots<P: Platform>(
     spaces: &Spaces<P>,
     head: Pfn,
@@ -261,7 +266,11 @@ fn give_slots<P: Platform>(
     let order = spaces.frames().folio(head).order();
     // Folios that only the cache needed may make room for it.
     let left = &mut |head| spaces.memory().left_swap_cache(head);
-    let may_have_some = || spaces.memcgs().swap_left(MemcgId::from_bits(memcg)) > 0;
+    let may_have = || spaces.memcgs().swap_left(MemcgId::from_bits(memcg));
+    if !may_wait && order > Order::ZERO && (1..order.pages()).contains(&may_have()) {
+        // It is to be split.
+        return Err(Refusal::NotYet);
+    }
     let mut ask = || {
         if may_wait {
             return Ok(spaces.swap().add_folio_for(head, memcg, left));
@@ -274,7 +283,7 @@ fn give_slots<P: Platform>(
     match ask()? {
         Ok(_) => Ok(()),
         Err(why @ (NoSlots::WrongOrder | NoSlots::Limit))
-            if order > Order::ZERO && (why == NoSlots::WrongOrder || may_have_some()) =>
+            if order > Order::ZERO && (why == NoSlots::WrongOrder || may_have() > 0) =>
         {
             let pin = spaces.platform().pin();
             spaces.frames().events().count_folio(&pin, order, FolioCounter::SwpoutFallback, 1);

@@ -29,6 +29,7 @@ mod mremap;
 mod nodes;
 mod pageout_advice;
 mod pageout_breaks;
+mod pageout_in_hand;
 mod pageout_stress;
 mod pageout_window;
 mod pin_threads;

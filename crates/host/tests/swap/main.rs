@@ -22,6 +22,7 @@ mod protection;
 mod refault;
 mod removed_memcg;
 mod slow_device;
+mod starved;
 mod swap_counters;
 mod swap_errors;
 mod swap_file;
