@@ -13,6 +13,7 @@ mod collapse;
 mod hasty_device;
 mod lazily_freed;
 mod little_swap;
+mod many_references;
 mod oom;
 mod oom_waits;
 mod other_machine;

@@ -39,7 +39,8 @@ impl<P: Platform> VmFault<'_, P> {
         let exclusive = unmapped
             && (entry.exclusive && (whole || !large)
                 || !large && tables.memory().swap().is_named_once(start));
-        if !folio.may_add(pages as u32) {
+        // The mappings' reference, before they are made.
+        if !folio.may_add(pages as u32) || !frame.get(1) {
             return Err(FaultError::OutOfMemory(AllocError::OutOfMemory).into());
         }
         let first_addr = VirtAddr(self.addr.page_start().0 - (index - first) as u64 * PAGE_SIZE);
@@ -54,9 +55,9 @@ impl<P: Platform> VmFault<'_, P> {
         }
         // Others may have unmapped the folio since the check. It keeps its anon_vma then, which is an
         // ancestor of this VMA's.
-        if folio.add_cached_maps(pages as u32) {
-            // The mappings' reference; the caller has one, so this fails only if the refcount would overflow.
-            frame.get(1);
+        if !folio.add_cached_maps(pages as u32) {
+            // They had one; and so has the caller.
+            frame.put(1);
         }
         if !whole && large {
             tables.memory().mapped_in_part(&folio);

@@ -209,9 +209,14 @@ impl<P: Platform, G, B: Fn() -> G, F: Fn(&mut dyn Iterator<Item = Pfn>)> Cold<'_
             Ageing::PageOut => {
                 // Before: a thread that no longer finds the folio on its list finds this.
                 aged.under_way.get_or_insert_with(&self.begin);
-                // A folio that is on no list is isolated by another thread already.
-                if memcgs.unlist_folio(pin, head) && frame.get(1) {
-                    aged.folios.push(head);
+                // One with as many references as can be stays on its list.
+                if frame.get(1) {
+                    if memcgs.unlist_folio(pin, head) {
+                        aged.folios.push(head);
+                    } else {
+                        // Another thread has isolated it already. The mapping's reference is left.
+                        frame.put(1);
+                    }
                 }
             }
             Ageing::Cold => {}
