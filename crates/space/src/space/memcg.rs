@@ -40,12 +40,12 @@ impl<P: Platform> Space<'_, P> {
     /// Moves the space to the memcg that `parent` is in. That one may be just changing its memcg, and the old
     /// one may be removed: then it is looked up again.
     pub(crate) fn follow_memcg(&self, parent: &Space<'_, P>) {
-        loop {
+        // This space keeps the one that it is in: the same number names the same memcg.
+        while parent.memcg() != self.memcg() {
             let pin = self.spaces.platform().pin();
             // Until it ends the number names the memcg that the parent was in when it was read.
             let _section = self.spaces.frames().epoch().enter(&pin);
-            let memcg = parent.memcg();
-            if memcg == self.memcg() || self.set_memcg(memcg).is_ok() {
+            if self.set_memcg(parent.memcg()).is_ok() {
                 return;
             }
         }
