@@ -10,6 +10,8 @@ use quire_mm::{
 
 /// Events after which the limit is updated.
 const EVERY: u64 = 64;
+/// Address spaces that are looked at for each event.
+const SPACES_OF_EVENT: u64 = 16;
 
 /// The memcg of the programs and what Linux would allow them.
 ///
@@ -36,28 +38,63 @@ impl GroupLimit {
         event.is_multiple_of(EVERY)
     }
 
-    /// Sets the limit by the current size of the tables and the pages of files, and by what is charged
-    /// besides. Memory over it is reclaimed at the next charge. Returns the room for anonymous memory.
-    pub(super) fn set(&self, memory: &Memory<HostPlatform>, extra: &ExtraCharge) -> u64 {
-        self.set_before(memory, extra, 0)
+    /// Sets the limit by the size of the tables and by what is charged besides, and by the current pages of
+    /// files. Memory over it is reclaimed at the next charge. Returns the room for anonymous memory.
+    pub(super) fn set(
+        &self,
+        memory: &Memory<HostPlatform>,
+        spaces: &SpacesCharge,
+        extra: &ExtraCharge,
+    ) -> u64 {
+        self.set_before(memory, spaces, extra, 0)
     }
 
     /// The same before a call that brings in so many bytes of files: Linux drops those that do not fit.
-    pub(super) fn set_before(&self, memory: &Memory<HostPlatform>, extra: &ExtraCharge, coming: u64) -> u64 {
-        let (mut tables, mut spaces, mut mappings) = (0, 0, 0);
-        memory.for_each_resident(|_, resident| {
-            tables += resident.page_tables;
-            spaces += 1;
-            mappings += resident.mappings;
-        });
+    pub(super) fn set_before(
+        &self,
+        memory: &Memory<HostPlatform>,
+        spaces: &SpacesCharge,
+        extra: &ExtraCharge,
+        coming: u64,
+    ) -> u64 {
         let part = |bytes| self.sample.map_or(bytes, |sample| sample.part(bytes));
         let files = file_bytes(memory, self.memcg);
-        let beside = self.beside.unwrap_or_else(|| tables + part(extra.kernel(spaces, mappings)));
+        let kernel = || spaces.tables + part(extra.kernel(spaces.spaces, spaces.mappings));
+        let beside = self.beside.unwrap_or_else(kernel);
         let stays = beside.saturating_add(part(extra.shared.saturating_add(extra.locked_files)));
         let room = self.bytes.saturating_sub(stays);
         let bytes = room.saturating_add(files).saturating_add(coming);
         // The memcg exists as long as the machine, and is not the root.
         let _ = memory.memcgs().set(self.memcg, Limit::Max, Some(bytes));
         room
+    }
+}
+
+/// What the address spaces of the programs are charged for, as it was added up last. To add it up is to look
+/// at each of them, so events pay for that.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct SpacesCharge {
+    tables: u64,
+    spaces: u64,
+    mappings: u64,
+    /// From this event on it may be added up again.
+    from: u64,
+}
+
+impl SpacesCharge {
+    /// Adds it up before event number `event`, if those before have paid for the last time. Returns how many
+    /// spaces were looked at.
+    pub(super) fn update(&mut self, memory: &Memory<HostPlatform>, event: u64) -> u64 {
+        if event < self.from {
+            return 0;
+        }
+        *self = Self::default();
+        memory.for_each_resident(|_, resident| {
+            self.tables += resident.page_tables;
+            self.spaces += 1;
+            self.mappings += resident.mappings;
+        });
+        self.from = event.saturating_add(self.spaces / SPACES_OF_EVENT);
+        self.spaces
     }
 }

@@ -19,7 +19,7 @@ pub(super) const ACCESSIBLE: VmFlags = VmFlags::READ.union(VmFlags::WRITE).union
 impl Run<'_> {
     /// Whether memory is short for private memory that `call`, which succeeded, brought in on Linux. The
     /// program break was at `program_break`. What fits is brought in.
-    pub(super) fn falls_short(&self, task: TaskId, call: &Call, program_break: u64) -> bool {
+    pub(super) fn falls_short(&mut self, task: TaskId, call: &Call, program_break: u64) -> bool {
         let Some(space) = self.task(task).and_then(|task| task.space.clone()) else { return false };
         let Some(cpu) = self.schedule.cpu_of(task) else { return false };
         let parts = brought_in(&space, call, program_break);
@@ -36,7 +36,8 @@ impl Run<'_> {
         }
         // The limit has room for pages of files, but not yet for those that came in with this call.
         let Some(limit) = &self.how.limit else { return true };
-        limit.set(self.machine.memory(), &self.extra_charge());
+        looks_at(self.spaces_charge.update(self.machine.memory(), self.event));
+        limit.set(self.machine.memory(), &self.spaces_charge, &self.extra_charge());
         is_short()
     }
 }

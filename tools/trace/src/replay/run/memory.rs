@@ -1,5 +1,6 @@
 //! Faults, uses and calls of a replay, and exhaustion of memory.
 
+use super::work::looks_at;
 use super::{Process, Run, brought_in};
 use crate::event::{Call, Event, Fault, Reuse, ReuseAccess, TaskId, Window};
 use crate::replay::asked::Asked;
@@ -260,7 +261,9 @@ impl Run<'_> {
         let coming = limit.map_or(0, |_| brought_in::files_brought_in(&space, call, is_shared));
         let limit = limit.filter(|_| coming > 0);
         if let Some(limit) = limit {
-            limit.set_before(self.machine.memory(), &self.extra_charge(), coming);
+            looks_at(self.spaces_charge.update(self.machine.memory(), self.event));
+            let extra = self.extra_charge();
+            limit.set_before(self.machine.memory(), &self.spaces_charge, &extra, coming);
         }
         let resident = || {
             let figures = space.figures();
@@ -281,7 +284,8 @@ impl Run<'_> {
         }
         drop(space);
         if let Some(limit) = limit {
-            limit.set(self.machine.memory(), &self.extra_charge());
+            looks_at(self.spaces_charge.update(self.machine.memory(), self.event));
+            limit.set(self.machine.memory(), &self.spaces_charge, &self.extra_charge());
         }
         let succeeded = call.errno().is_none() && matches!(verdict, Verdict::Same);
         if self.how.limited && succeeded && self.falls_short(event.task, call, program_break) {

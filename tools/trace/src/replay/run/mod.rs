@@ -23,7 +23,7 @@ use super::forks::Forks;
 use super::heat::Heat;
 use super::joint::Joint;
 use super::life::{Life, LifeFigures};
-use super::limit::GroupLimit;
+use super::limit::{GroupLimit, SpacesCharge};
 use super::mappings::MappingLife;
 use super::overlap::Upcoming;
 use super::plan::{Needs, Sample};
@@ -48,6 +48,7 @@ use quire_mm::memcg::MemcgId;
 use quire_mm::space::{Limits, Space};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use work::looks_at;
 use writer::Writer;
 
 /// The state of a process beside its report.
@@ -125,6 +126,7 @@ pub(super) struct Run<'m> {
     /// Bytes of pages of files that are locked, as they were counted last.
     locked_files: u64,
     lock_looks: LockLooks<'m>,
+    spaces_charge: SpacesCharge,
     early_kill: EarlyKill,
     /// Where memory was mapped, for the mappings where it stops.
     sites: Sites,
@@ -175,7 +177,8 @@ impl<'m> Run<'m> {
         contents: Option<Arc<Needs>>,
     ) -> Self {
         if let Some(limit) = &how.limit {
-            limit.set(machine.memory(), &ExtraCharge { costs: how.kernel, ..ExtraCharge::default() });
+            let extra = ExtraCharge { costs: how.kernel, ..ExtraCharge::default() };
+            limit.set(machine.memory(), &SpacesCharge::default(), &extra);
         }
         Self {
             machine,
@@ -191,6 +194,7 @@ impl<'m> Run<'m> {
             shared_looks: 0,
             locked_files: 0,
             lock_looks: LockLooks::default(),
+            spaces_charge: SpacesCharge::default(),
             early_kill: EarlyKill::new(header),
             sites: Sites::default(),
             event: 0,
@@ -261,7 +265,8 @@ impl<'m> Run<'m> {
         if let Some(limit) = &self.how.limit
             && GroupLimit::is_due(self.event)
         {
-            let room = limit.set(self.machine.memory(), &self.extra_charge());
+            looks_at(self.spaces_charge.update(self.machine.memory(), self.event));
+            let room = limit.set(self.machine.memory(), &self.spaces_charge, &self.extra_charge());
             self.early_kill.note(self.machine.memory(), self.how.memcg, room, self.time_ns);
             self.swap.note(self.machine.memory());
             // What is not among the pages of the machine refuses none of them.

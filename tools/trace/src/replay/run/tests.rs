@@ -98,7 +98,8 @@ fn calls_among_many_threads_look_at_none_for_a_lock_that_is_gone() {
         .chain(drops)
         .chain([EventKind::Exit(ExitStatus::Code(0))]);
     let looked_at = looks(limited(), at_once(events));
-    assert!(looked_at < 100, "{looked_at}");
+    // The one space each 64 events, for the limit.
+    assert!(looked_at < CALLS / 10, "{looked_at}");
 }
 
 /// A program of many mappings has a locked page, and changes another one again and again, as a JIT does.
@@ -113,6 +114,31 @@ fn a_change_of_a_page_looks_at_no_other_mapping_for_a_locked_one() {
     let looked_at = looks(limited(), at_once([image(pages), locked].into_iter().chain(changes)));
     // And all mappings now and then, for locked pages of files: those are paid for by events.
     assert!((CALLS..17 * CALLS + 2 * MAPPINGS).contains(&looked_at), "{looked_at}");
+}
+
+/// A call that brings in pages of a file has the limit set around it, for which the tables of all processes
+/// count.
+#[test]
+fn calls_that_bring_in_files_look_at_a_few_processes_each() {
+    const PROCESSES: u32 = 1000;
+    const CALLS: u64 = 4000;
+    let child = |number: u32| {
+        EventKind::Clone(CloneFacts {
+            child: TaskId(number),
+            child_tid: number + 1,
+            child_pid: number + 1,
+            flags: 0,
+            shares_memory: false,
+            same_process: false,
+        })
+    };
+    let populates =
+        (0..CALLS).map(|_| call(libc::SYS_madvise, [BASE, PAGE, libc::MADV_POPULATE_READ as u64], 0));
+    let of_file = Mapping { inode: 7, ..page(0) };
+    let events = [image(vec![of_file])].into_iter().chain((1..=PROCESSES).map(child)).chain(populates);
+    let looked_at = looks(ReplayOptions { life: false, ..limited() }, at_once(events));
+    let events = CALLS + u64::from(PROCESSES);
+    assert!((CALLS..17 * events + 1000).contains(&looked_at), "{looked_at}");
 }
 
 /// khugepaged looked at all there is, and nothing changes in the hours in which the program sleeps.
