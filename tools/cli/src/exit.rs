@@ -4,6 +4,7 @@ use crate::output::warn;
 use quire_advise::AdviseError;
 use quire_output::FileError;
 use std::fmt;
+use std::iter;
 use std::process::ExitCode;
 
 /// The work was done and found something wrong.
@@ -78,9 +79,29 @@ pub(crate) fn usage(error: &clap::Error) -> ExitCode {
     ExitCode::from(WRONG_INPUT)
 }
 
-/// The command that was used, as the line of its usage in `text` begins: the words before its arguments.
+/// The command that was used, as the line of its usage in `text` begins: the words before its arguments. The
+/// first is what the binary is called, whatever that is.
 fn command(text: &str) -> String {
     let usage = text.lines().find_map(|line| line.strip_prefix("Usage: ")).unwrap_or("quire");
+    let mut words = usage.split_whitespace();
+    let binary = words.next().unwrap_or("quire");
     let is_name = |word: &&str| word.bytes().all(|byte| byte.is_ascii_lowercase());
-    usage.split_whitespace().take_while(is_name).collect::<Vec<_>>().join(" ")
+    iter::once(binary).chain(words.take_while(is_name)).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_usage_error_names_the_command_whatever_the_binary_is_called() {
+        for (usage, name) in [
+            ("error: what\n\nUsage: quire replay [OPTIONS] <FILE>\n", "quire replay"),
+            ("Usage: quire-0.1 replay <FILE>", "quire-0.1 replay"),
+            ("Usage: Quire.rel <COMMAND>", "Quire.rel"),
+            ("error: what", "quire"),
+        ] {
+            assert_eq!(command(usage), name);
+        }
+    }
 }

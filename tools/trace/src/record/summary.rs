@@ -90,11 +90,21 @@ const BACK_NS: u64 = 6000;
 /// virtual machine.
 pub const SAMPLE_NS: u64 = 1000;
 
+/// At least such a share of the programs' CPU time is their own, whatever samples and switches are estimated
+/// to take of it: a host can be faster than those that were measured.
+const LEAST_OWN: u32 = 10;
+
 impl RecordSummary {
-    /// An estimate of the programs' CPU time without the recorder: without half of each switch, and without
-    /// samples and refaults.
+    /// An estimate of what the recorder took of the programs' CPU time: half of each switch, samples and
+    /// refaults.
+    fn taken(&self) -> Duration {
+        let estimate = self.switches() / 2 + self.sampling() + self.coming_back();
+        estimate.min(self.programs_cpu - self.programs_cpu / LEAST_OWN)
+    }
+
+    /// An estimate of the programs' CPU time without the recorder.
     fn own_cpu(&self) -> Duration {
-        self.programs_cpu.saturating_sub(self.switches() / 2 + self.sampling() + self.coming_back())
+        self.programs_cpu - self.taken()
     }
 
     /// An estimate of the kernel's time for samples of page faults and calls.
@@ -114,11 +124,12 @@ impl RecordSummary {
     }
 
     /// An estimate of what recording cost, in percent of the programs' own CPU time: the time that their
-    /// threads were stopped, plus switches, samples and refaults.
+    /// threads were stopped, plus switches, samples and refaults. `None` if they took no time that was seen.
     #[must_use]
-    pub fn cost_percent(&self) -> f64 {
-        let cost = self.stopped + self.switches() + self.sampling() + self.coming_back();
-        100.0 * cost.as_secs_f64() / self.own_cpu().as_secs_f64().max(1e-3)
+    pub fn cost_percent(&self) -> Option<f64> {
+        let cost = self.stopped + self.switches() / 2 + self.taken();
+        let own = self.own_cpu();
+        (!own.is_zero()).then(|| 100.0 * cost.as_secs_f64() / own.as_secs_f64())
     }
 
     /// Whether the program itself has ended, if not all that it left behind.
@@ -206,13 +217,44 @@ impl fmt::Display for RecordSummary {
                 pressure.most_resident as f64 / f64::from(1 << 20)
             )?;
         }
-        let [recorder, own] = [self.recorder_cpu, self.own_cpu()].map(|time| time.as_secs_f64());
-        writeln!(
-            f,
-            "cost      {} stops, {} samples, recorder {recorder:.3} s CPU; an estimated {:.0} % of the programs' own {own:.3} s CPU",
-            self.stops,
-            self.samples,
-            self.cost_percent()
-        )
+        let (stops, samples, recorder) = (self.stops, self.samples, self.recorder_cpu.as_secs_f64());
+        write!(f, "cost      {stops} stops, {samples} samples, recorder {recorder:.3} s CPU")?;
+        match self.cost_percent() {
+            Some(percent) => {
+                let own = self.own_cpu().as_secs_f64() * 1e3;
+                writeln!(f, "; an estimated {percent:.0} % of the programs' own {own:.1} ms CPU")
+            }
+            None => writeln!(f),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    /// 10 000 calls in 25 ms: samples are estimated to take more than all of the programs' time.
+    #[test]
+    fn the_cost_is_of_time_that_programs_can_have_had() {
+        let quick = RecordSummary {
+            stops: 20_000,
+            samples: 70_000,
+            stopped: 40 * MS,
+            switch: Duration::from_micros(2),
+            programs_cpu: 50 * MS,
+            ..RecordSummary::default()
+        };
+        // 45 of the 50 ms, half of the switches, and the stops.
+        assert_eq!((quick.own_cpu(), quick.cost_percent().map(f64::round)), (5 * MS, Some(2100.0)));
+        assert!(
+            quick.to_string().ends_with("an estimated 2100 % of the programs' own 5.0 ms CPU\n"),
+            "{quick}"
+        );
+        let long = RecordSummary { programs_cpu: 290 * MS, ..quick };
+        assert_eq!((long.own_cpu(), long.cost_percent().map(f64::round)), (200 * MS, Some(75.0)));
+        let unknown = RecordSummary::default();
+        assert!(unknown.to_string().ends_with("recorder 0.000 s CPU\n"), "{unknown}");
     }
 }
