@@ -191,8 +191,12 @@ impl Block {
         let mut demand = Demand::default();
         let mut single = self.framed;
         for (place, pages) in demand.large.iter_mut().enumerate() {
-            let present = self.present(place);
             let own = self.large[place].without(&self.copied);
+            // What is unmapped counts with what is there around it.
+            if own.is_empty() {
+                continue;
+            }
+            let present = self.present(place);
             let is_whole = self.rest.is_none() && self.unmapped[place].is_empty();
             *pages = std::array::from_fn(|way| {
                 if is_whole {
@@ -200,7 +204,7 @@ impl Block {
                 }
                 own.or(&self.unmapped[place]).and(&present[way].groups(order_of(way))).count()
             });
-            single = single.without(&self.large[place].without(&self.copied));
+            single = single.without(&own);
         }
         demand.single = single.count();
         demand
@@ -209,13 +213,22 @@ impl Block {
     /// What is there of the pages around which others come in, by ways.
     fn present(&self, place: usize) -> Rest {
         let large = self.large[place].without(&self.copied);
+        // Most blocks are all advised, or not at all.
+        if large.is_empty() {
+            return Rest::default();
+        }
         let framed = large.around(&self.framed.and(&large));
-        // A folio of the largest order covers all.
-        let huge = if self.touched.and(&large).is_empty() { Bits::default() } else { large };
+        let huge = self.present_huge(&large);
         std::array::from_fn(|way| {
-            let around = framed.get(way).copied().unwrap_or(huge);
-            self.rest.as_ref().map_or(around, |rest| around.or(&rest[way].and(&large)))
+            let Some(around) = framed.get(way) else { return huge };
+            self.rest.as_ref().map_or(*around, |rest| around.or(&rest[way].and(&large)))
         })
+    }
+
+    /// The same in the last way, of the pages `large`: a folio of the largest order covers all.
+    fn present_huge(&self, large: &Bits) -> Bits {
+        let huge = if self.touched.and(large).is_empty() { Bits::default() } else { *large };
+        self.rest.as_ref().map_or(huge, |rest| huge.or(&rest[WAYS - 1].and(large)))
     }
 
     /// `page` is touched; `framed`: it takes a frame. Returns what is needed more.
@@ -301,7 +314,8 @@ impl Block {
     /// Touches bring in others around these pages from now on.
     pub(super) fn set_large(&mut self, large: [Bits; 2]) {
         let mapped = large[0].or(&large[1]);
-        let there = [0, 1].map(|place| !self.present(place)[WAYS - 1].is_empty());
+        let own = |place: usize| self.large[place].without(&self.copied);
+        let there = [0, 1].map(|place| !self.present_huge(&own(place)).is_empty());
         for (place, unmapped) in self.unmapped.iter_mut().enumerate() {
             let known = if there[place] { unmapped.or(&self.large[place]) } else { Bits::default() };
             *unmapped = known.without(&mapped);
