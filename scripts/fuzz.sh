@@ -44,7 +44,7 @@ for target in "${targets[@]}"; do
     mkdir -p "$found"
     # A trace is larger than a few calls.
     most=512
-    [[ $target == trace_reader ]] && most=65536
+    [[ $target == trace_* ]] && most=65536
     cargo fuzz run -s none "$target" "$found" "fuzz/corpus/$target" -- \
         -max_total_time="$seconds" -max_len="$most" -timeout=20 -rss_limit_mb=1024 -print_final_stats=1 -verbosity=0 ||
         failed=1

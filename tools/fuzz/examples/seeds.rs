@@ -1,5 +1,5 @@
-//! Writes inputs of `trace_reader` to begin from: recordings whose few bytes claim much, one of each kind.
-//! `cargo run -p quire-fuzz --example seeds -- fuzz/corpus/trace_reader [RECORDING...]`; further recordings
+//! Writes inputs of `trace_reader` and `trace_replay` to begin from: recordings whose few bytes claim much,
+//! one of each kind. `cargo run -p quire-fuzz --example seeds -- FOLDER [RECORDING...]`; further recordings
 //! become inputs as they are.
 
 use quire_trace::event::*;
@@ -11,7 +11,7 @@ use std::{env, fs, iter};
 const START: u64 = 0x20_0000;
 const END: u64 = 0x7f00_0000_0000;
 /// Events of an input: as many as the target replays with enough memory.
-const MANY: u64 = 4000;
+const MANY: u64 = 500;
 
 fn image(mappings: Vec<Mapping>) -> EventKind {
     EventKind::Exec(Box::new(ExecImage {

@@ -23,6 +23,7 @@ pub const TARGETS: &[Target] = &[
     ("memory_calls", memory_calls),
     ("memory_formats", memory_formats),
     ("trace_reader", trace_reader),
+    ("trace_replay", trace_replay),
 ];
 
 /// The raw arguments of calls, as the recorder decodes them.
@@ -44,7 +45,12 @@ pub fn memory_formats(bytes: &[u8], show: bool) {
     }
 }
 
-/// Trace files, valid and damaged, read in both ways and replayed.
+/// Trace files, valid and damaged, read in both ways.
 pub fn trace_reader(bytes: &[u8], show: bool) {
-    trace::run(bytes, show);
+    trace::read(bytes, show);
+}
+
+/// The same files, replayed.
+pub fn trace_replay(bytes: &[u8], show: bool) {
+    trace::replay(bytes, show);
 }

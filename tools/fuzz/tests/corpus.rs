@@ -60,6 +60,11 @@ fn trace_reader_passes_its_corpus() {
     run("trace_reader");
 }
 
+#[test]
+fn trace_replay_passes_its_corpus() {
+    run("trace_replay");
+}
+
 /// Every target has a folder, and every folder a target.
 #[test]
 fn folders_and_targets_match() {

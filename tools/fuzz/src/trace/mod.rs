@@ -2,8 +2,9 @@
 //!
 //! The first byte says how the rest becomes a file: as it is; as frames that get right checksums, so that the
 //! code behind the check is reached; or as events that a writer writes. Whatever the file is, reading it
-//! ends, with an error whose place is in the file or with a trailer; salvaging it reads no less; and what can
-//! be read can be replayed, after which the auditor finds nothing.
+//! ends, with an error whose place is in the file or with a trailer; salvaging it reads no less. That is one
+//! target. What can be read can be replayed, after which the auditor finds nothing: that is another one, since
+//! it takes a hundred times as long.
 
 mod events;
 mod sealed;
@@ -12,7 +13,7 @@ use crate::bytes::Bytes;
 use quire_mm::thp::{HugeConfig, HugeEnabled, HugePolicy};
 use quire_trace::event::{Event, EventKind};
 use quire_trace::format::{TraceError, TraceReader, TraceWriter};
-use quire_trace::replay::{Audits, Replay, ReplayError, ReplayOptions};
+use quire_trace::replay::{Audits, Claims, Replay, ReplayError, ReplayOptions};
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::fs::File;
 use std::io::Write;
@@ -24,33 +25,45 @@ const RAM: u64 = 1 << 20;
 /// Events of a trace that is replayed with that. Each can fill the memory.
 const MOST_REPLAYED: u64 = 64;
 /// RAM of the machine that a trace gets, where it is not more, and events of such a trace.
-const MOST_RAM: u64 = 512 << 20;
-const MOST_REPLAYED_IN_FULL: u64 = 4096;
+const MOST_RAM: u64 = 128 << 20;
+const MOST_REPLAYED_IN_FULL: u64 = 512;
 
-/// Runs an input.
-pub(crate) fn run(bytes: &[u8], show: bool) {
+/// Reads an input as a trace.
+pub(crate) fn read(bytes: &[u8], show: bool) {
     let mut bytes = Bytes::new(bytes);
-    let file = match bytes.byte() % 4 {
-        0 => bytes.take(usize::MAX).to_vec(),
-        1 => sealed::file(&mut bytes),
-        _ => {
-            let events = events::events(&mut bytes);
-            let file = write(&events);
-            assert_same(&file, &events);
-            file
-        }
-    };
-    let whole = read(&file, show);
+    let (file, events) = file(&mut bytes);
+    if let Some(events) = events {
+        assert_same(&file, &events);
+    }
+    let whole = read_whole(&file, show);
     let salvaged = salvage(&file);
     if let Ok(events) = whole {
         assert_eq!(salvaged, Some(events), "a whole trace is salvaged otherwise");
     }
-    let has_at_most = |most| salvaged.is_some_and(|events| events <= most);
-    if has_at_most(MOST_REPLAYED) {
-        replay(&file, whole.is_err(), show);
+}
+
+/// Replays an input.
+pub(crate) fn replay(bytes: &[u8], show: bool) {
+    let (file, _) = file(&mut Bytes::new(bytes));
+    let damaged = read_whole(&file, show).is_err();
+    let Some(events) = salvage(&file) else { return };
+    if events <= MOST_REPLAYED {
+        replay_in_little(&file, damaged, show);
     }
-    if has_at_most(MOST_REPLAYED_IN_FULL) {
-        replay_in_full(&file, whole.is_err(), show);
+    if events <= MOST_REPLAYED_IN_FULL {
+        replay_in_full(&file, damaged, show);
+    }
+}
+
+/// The file that the bytes are, and its events, if it was written of some.
+fn file(bytes: &mut Bytes<'_>) -> (Vec<u8>, Option<Vec<Event>>) {
+    match bytes.byte() % 4 {
+        0 => (bytes.take(usize::MAX).to_vec(), None),
+        1 => (sealed::file(bytes), None),
+        _ => {
+            let events = events::events(bytes);
+            (write(&events), Some(events))
+        }
     }
 }
 
@@ -79,7 +92,7 @@ fn assert_same(file: &[u8], events: &[Event]) {
 }
 
 /// Reads the whole file and returns how many events it has.
-fn read(file: &[u8], show: bool) -> Result<u64, TraceError> {
+fn read_whole(file: &[u8], show: bool) -> Result<u64, TraceError> {
     let wrong = |error: TraceError| {
         assert!(error.offset() <= file.len() as u64, "{error} lies behind the end, at {}", file.len());
         if show {
@@ -146,7 +159,8 @@ fn replay_in_full(file: &[u8], salvage: bool, show: bool) {
         ..HugeConfig::default()
     };
     let audits = Audits::Never;
-    let options = ReplayOptions { salvage, huge, audits, life: true, ..ReplayOptions::default() };
+    let claims = Claims::Few;
+    let options = ReplayOptions { salvage, huge, audits, claims, life: true, ..ReplayOptions::default() };
     let Some(replay) = open(&path, options) else { return };
     let needed = replay.needs().ram(huge.policy);
     assert!(needed >= replay.needs().ram(HugePolicy::MADVISE));
@@ -168,20 +182,25 @@ fn replay_in_full(file: &[u8], salvage: bool, show: bool) {
     }
 }
 
-fn replay(file: &[u8], salvage: bool, show: bool) {
+/// Replays with too little RAM for most, up to where the events claim too much.
+fn replay_in_little(file: &[u8], salvage: bool, show: bool) {
     let (_kept, path) = in_memory(file);
     let options = ReplayOptions {
         memory: Some(RAM),
         paranoid: true,
         salvage,
         contents: true,
+        claims: Claims::Few,
         ..ReplayOptions::default()
     };
-    let Some(replay) = open(&path, options) else { return };
+    let Some(replay) = open(&path, options.clone()) else { return };
+    let stop_at = replay.needs().too_much_at();
+    let replay = replay.with(ReplayOptions { stop_at, ..options });
     // Whatever it claims, the result is a number.
     let _ = replay.needs().ram(HugePolicy::default());
     let report = replay.run(&mut |_, _| {}).expect("it was read before, and so much RAM is enough to start");
-    assert!(report.events == replay.needs().events() || report.does_not_fit.is_some());
+    let end = stop_at.unwrap_or(replay.needs().events());
+    assert!(report.events == end || report.does_not_fit.is_some());
     for process in &report.processes {
         assert!(process.audit.is_empty(), "{:#?}", process.audit);
     }

@@ -53,7 +53,7 @@ pub use heat::{HeatCell, HeatMap, HeatPlace};
 pub use life::{FolioFigures, LifeFigures, LifeSample, MOST_SAMPLES, ProcessLife};
 pub use mappings::MappingLife;
 pub use moment::{Counters, Moment, Watcher};
-pub use plan::Needs;
+pub use plan::{Claims, Needs};
 pub use pressure::{PressureFigures, SwapFigures};
 pub use report::{DoesNotFit, Gap, HeldMemory, Mismatch, ReplayReport};
 pub use settings::recorded_huge_config;
@@ -129,6 +129,9 @@ pub struct ReplayOptions {
     /// Follow what of the peak of anonymous memory is used again, and what processes share after forks
     /// ([`ReplayReport::peak_use`]).
     pub peak_use: bool,
+    /// What the recording may claim before it is out of proportion, and what the search for orders may cost.
+    /// For [`Replay::open`]; [`Replay::with`] does not look again at what is claimed.
+    pub claims: Claims,
 }
 
 /// When a replay audits the machine.
@@ -215,7 +218,7 @@ impl Replay {
     /// [`ReplayError::Trace`].
     pub fn open(path: &Path, options: ReplayOptions) -> Result<Self, ReplayError> {
         let mut reader = open(path, &options)?;
-        let mut needs = Needs::of(reader.header());
+        let mut needs = Needs::of(reader.header(), options.claims);
         for event in &mut reader {
             needs.add(&event?);
         }
@@ -382,6 +385,7 @@ impl Replay {
             khugepaged: self.options.khugepaged,
             stop_at: self.options.stop_at,
             peak_use: self.options.peak_use.then(|| self.needs.time_ns()),
+            claims: self.options.claims,
             config: self.config(header),
             memcg,
             kernel: self.options.kernel,

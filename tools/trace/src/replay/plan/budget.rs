@@ -3,6 +3,26 @@
 //! Each event adds to what may be spent, so that a long recording may cost more than a short one. What an
 //! event costs beyond that comes out of what ordinary recordings need in all.
 
+/// What the events of a recording may claim together, beyond something for each of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Claims {
+    /// What ordinary recordings need: a few seconds, and less than half a GiB.
+    #[default]
+    Ordinary,
+    /// A 4096th of that: some milliseconds.
+    Few,
+}
+
+impl Claims {
+    /// What is left of a bound for ordinary recordings.
+    pub(in crate::replay) fn of(self, ordinary: u64) -> u64 {
+        match self {
+            Self::Ordinary => ordinary,
+            Self::Few => ordinary >> 12,
+        }
+    }
+}
+
 /// What may still be spent.
 #[derive(Debug)]
 pub(super) struct Budget {
@@ -22,12 +42,19 @@ pub(super) const PAGES_OF_WALK: u64 = 32;
 const WORK_OF_EDIT: u64 = 8;
 
 impl Budget {
-    /// What ordinary recordings need: a few seconds, and less than half a GiB.
+    /// What ordinary recordings need.
     pub(super) const FIRST: Self = Self { blocks: 1 << 18, work: 1 << 26, pages: 1 << 26, bytes: 1 << 28 };
 
     /// A 16th of that, for tests.
     #[cfg(test)]
     pub(super) const SMALL: Self = Self { blocks: 1 << 14, work: 1 << 22, pages: 1 << 22, bytes: 1 << 24 };
+
+    /// What a recording may claim.
+    pub(super) fn of(claims: Claims) -> Self {
+        let Self { blocks, work, pages, bytes } = Self::FIRST;
+        let [blocks, work, pages, bytes] = [blocks, work, pages, bytes].map(|bound| claims.of(bound));
+        Self { blocks, work, pages, bytes }
+    }
 
     /// Each event may cost something.
     pub(super) fn event(&mut self) {

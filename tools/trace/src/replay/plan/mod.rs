@@ -25,6 +25,7 @@ use crate::event::{
 use crate::format::{Pressure, TraceHeader, UseSource};
 use block::{Demand, WAYS};
 use budget::Budget;
+pub use budget::Claims;
 use layers::Layers;
 use layout::{Advice, Kind, USER_END, pages_of};
 use quire_host::host_memory_available;
@@ -124,8 +125,9 @@ impl Default for Needs {
 
 impl Needs {
     /// Of a trace with this header, nothing of which was looked at yet.
-    pub(super) fn of(header: &TraceHeader) -> Self {
+    pub(super) fn of(header: &TraceHeader, claims: Claims) -> Self {
         Self {
+            budget: Budget::of(claims),
             pressure: header.pressure,
             spare: Spare::of(super::cpus(header)),
             thp_turned_off: header.settings.as_ref().is_some_and(|settings| settings.thp_turned_off),

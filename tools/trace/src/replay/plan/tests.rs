@@ -483,6 +483,19 @@ fn uses_cost_the_same_where_nothing_can_be_mapped() {
     }
 }
 
+/// A fuzzer's replays take little time, whatever their events claim.
+#[test]
+fn few_claims_are_out_of_proportion_soon() {
+    for (claims, too_much_at) in [(Claims::Ordinary, None), (Claims::Few, Some(2))] {
+        let mut needs = Needs::of(&TraceHeader::default(), claims);
+        exec(&mut needs, 0, data(GIB));
+        for bytes in [16 * MIB, GIB] {
+            advise(&mut needs, bytes, libc::MADV_POPULATE_WRITE);
+        }
+        assert_eq!(needs.too_much_at(), too_much_at, "{claims:?}");
+    }
+}
+
 /// A call that changes nothing may look at all mappings, and mincore at each page.
 #[test]
 fn a_look_at_mappings_and_pages_costs() {

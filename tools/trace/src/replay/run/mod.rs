@@ -26,7 +26,7 @@ use super::life::{Life, LifeFigures};
 use super::limit::{GroupLimit, SpacesCharge};
 use super::mappings::MappingLife;
 use super::overlap::Upcoming;
-use super::plan::{Needs, Sample};
+use super::plan::{Claims, Needs, Sample};
 use super::pressure::{PressureFigures, SwapFigures};
 use super::report::{DoesNotFit, Gap, ReplayReport};
 use super::schedule::Schedule;
@@ -94,6 +94,8 @@ pub(super) struct Manner {
     pub(super) stop_at: Option<u64>,
     /// Follow what of the peak is used again, and what processes share, in so many nanoseconds together.
     pub(super) peak_use: Option<u64>,
+    /// What looking for orders may cost.
+    pub(super) claims: Claims,
     /// How the machine was built.
     pub(super) config: MemoryConfig,
     /// The memcg that all programs are charged to.
@@ -213,7 +215,7 @@ impl<'m> Run<'m> {
             reuses_gone: 0,
             spaces: 0,
             contents: contents.map(Writer::new),
-            order: Order::default(),
+            order: Order::new(how.claims),
             how,
             swap: SwapFigures::default(),
             does_not_fit: None,

@@ -15,6 +15,7 @@ use super::history::{Change, History, MOST_CHANGES, Made};
 use crate::event::{Call, Event, EventKind, Fault, TaskId, Window};
 use crate::replay::asked::Asked;
 use crate::replay::overlap::{Depends, LaterCall, Upcoming, changed_by, changes, meet};
+use crate::replay::plan::Claims;
 use crate::replay::touch;
 use crate::replay::trial::{self, Actor, Scene, Trial, Trials};
 use std::collections::HashSet;
@@ -53,22 +54,21 @@ pub(super) struct Order {
     trials: Option<Option<Trials>>,
 }
 
-impl Default for Order {
-    fn default() -> Self {
+impl Order {
+    /// Nothing is known yet.
+    pub(super) fn new(claims: Claims) -> Self {
         Self {
             window: None,
             history: History::default(),
             advanced: HashSet::new(),
             events: 0,
             earned: 0,
-            costs: FIRST_COSTS,
+            costs: claims.of(FIRST_COSTS),
             short: false,
             trials: None,
         }
     }
-}
 
-impl Order {
     /// The next event is a call of `task` with this window.
     pub(super) fn note(&mut self, task: TaskId, window: Window) {
         self.window = Some((task, window));
