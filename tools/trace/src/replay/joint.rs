@@ -4,11 +4,14 @@
 //! later uses are in no recording. What it is for a moment only, as between a fork and an exec, is of no
 //! matter.
 
+use quire_arch::PAGE_SHIFT;
 use quire_host::HostPlatform;
 use quire_mm::space::{Space, VmFlags};
 
 /// So often it is counted.
 const LOOKS: u64 = 64;
+/// Pages and mappings that are looked at for it. From then on it is counted half as often after each time.
+const FREE_STEPS: u64 = 1 << 26;
 /// For a fiftieth of the time it may be more.
 const SHORT: u64 = 50;
 
@@ -18,6 +21,9 @@ pub(super) struct Joint {
     /// The recorded time, in nanoseconds.
     all_ns: u64,
     since_ns: u64,
+    /// The time between two counts.
+    pause_ns: u64,
+    steps: u64,
     /// Bytes, and for how long.
     counts: Vec<(u64, u64)>,
 }
@@ -25,16 +31,20 @@ pub(super) struct Joint {
 impl Joint {
     /// For a recording that takes so long.
     pub(super) fn new(all_ns: u64) -> Self {
-        Self { all_ns, since_ns: 0, counts: Vec::new() }
+        Self { all_ns, since_ns: 0, pause_ns: all_ns / LOOKS, steps: 0, counts: Vec::new() }
     }
 
     /// Whether it is to be counted before an event at `time_ns`.
     pub(super) fn is_due(&self, time_ns: u64) -> bool {
-        time_ns.saturating_sub(self.since_ns) > self.all_ns / LOOKS
+        time_ns.saturating_sub(self.since_ns) > self.pause_ns
     }
 
-    /// Before an event at `time_ns` several processes have `bytes` mapped.
-    pub(super) fn count(&mut self, time_ns: u64, bytes: u64) {
+    /// Before an event at `time_ns` several processes have so much mapped.
+    pub(super) fn count(&mut self, time_ns: u64, Mapped { bytes, steps }: Mapped) {
+        self.steps = self.steps.saturating_add(steps);
+        if self.steps > FREE_STEPS {
+            self.pause_ns = self.pause_ns.saturating_mul(2);
+        }
         self.counts.push((bytes, time_ns.saturating_sub(self.since_ns)));
         self.since_ns = self.since_ns.max(time_ns);
     }
@@ -51,18 +61,32 @@ impl Joint {
     }
 }
 
-/// What of the anonymous memory of `space` others have mapped, too, in bytes: of each page the part that is
-/// this space's, so that the sum over all spaces has each page once.
-pub(super) fn part_of(space: &Space<'_, HostPlatform>) -> u64 {
-    let mut bytes = 0;
+/// What is mapped by several, and what was looked at to know that.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Mapped {
+    bytes: u64,
+    steps: u64,
+}
+
+impl Mapped {
+    pub(super) fn and(self, other: Self) -> Self {
+        Self { bytes: self.bytes + other.bytes, steps: self.steps + other.steps }
+    }
+}
+
+/// What of the anonymous memory of `space` others have mapped, too: of each page the part that is this
+/// space's, so that the sum over all spaces has each page once.
+pub(super) fn part_of(space: &Space<'_, HostPlatform>) -> Mapped {
+    let (mut bytes, mut steps) = (0, 0);
     space.for_each_mapping_figures(|figures| {
+        steps += 1 + (figures.resident >> PAGE_SHIFT);
         let private = figures.private_clean + figures.private_dirty;
         let is_anonymous = figures.mapping.file.is_none() && !figures.mapping.flags.contains(VmFlags::SHARED);
         if is_anonymous {
             bytes += figures.share.saturating_sub(private);
         }
     });
-    bytes
+    Mapped { bytes, steps }
 }
 
 #[cfg(test)]
@@ -73,7 +97,7 @@ mod tests {
     fn what_is_shared_for_a_moment_is_left_out() {
         let of = |counts: &[(u64, u64)]| {
             let mut joint = Joint::new(1000);
-            counts.iter().for_each(|&(time_ns, bytes)| joint.count(time_ns, bytes));
+            counts.iter().for_each(|&(time_ns, bytes)| joint.count(time_ns, Mapped { bytes, steps: 1 }));
             joint.finish()
         };
         assert_eq!(of(&[]), 0);
@@ -85,17 +109,20 @@ mod tests {
 
     #[test]
     fn it_is_counted_a_few_times() {
-        let mut joint = Joint::new(6400);
-        let due: Vec<u64> = (0..6400)
-            .filter(|&time_ns| {
+        let due = |steps| -> Vec<u64> {
+            let mut joint = Joint::new(6400);
+            let mut count = |&time_ns: &u64| {
                 let due = joint.is_due(time_ns);
                 if due {
-                    joint.count(time_ns, 0);
+                    joint.count(time_ns, Mapped { bytes: 0, steps });
                 }
                 due
-            })
-            .collect();
-        assert!(due.len() == 63 && due[0] == 101, "{due:?}");
+            };
+            (0..6400).filter(|time_ns| count(time_ns)).collect()
+        };
+        let (few, many) = (due(1), due(FREE_STEPS));
+        assert!(few.len() == 63 && few[0] == 101, "{few:?}");
+        assert!((4..8).contains(&many.len()), "of many spaces with much each: {many:?}");
         assert!(!Joint::new(0).is_due(0));
     }
 }

@@ -1,7 +1,10 @@
 //! Programs whose figures are looked at.
 
-use crate::shared::{PARENT_BYTES, THREADS, UNRECORDED_PAGES};
+use crate::shared::{MEMORY_FILE_PAGES, PARENT_BYTES, THREADS, UNRECORDED_PAGES};
 use crate::{PAGE, PRIVATE, READ_WRITE, map};
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::sync::Barrier;
 
 /// Forty threads live at once and end; memory is held while another program runs, which is started as by
@@ -50,4 +53,37 @@ pub(crate) fn has_memory_that_calls_bring_in() {
         libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE);
     }
     map(len, READ_WRITE, PRIVATE);
+}
+
+/// Maps a file in memory of so many bytes, of which it has `written` by write(2).
+fn map_memory_file(bytes: usize, written: usize, flags: i32) -> (File, *const u8) {
+    // SAFETY: the descriptor is new, and nothing else has it.
+    let mut file = unsafe { File::from_raw_fd(libc::memfd_create(c"file".as_ptr(), 0)) };
+    file.write_all(&vec![1; written]).expect("memory");
+    let (no_place, descriptor) = (std::ptr::null_mut(), file.as_raw_fd());
+    // SAFETY: a new mapping, which is read alone.
+    let addr = unsafe { libc::mmap(no_place, bytes, libc::PROT_READ, flags, descriptor, 0) };
+    assert_ne!(addr, libc::MAP_FAILED);
+    (file, addr.cast())
+}
+
+/// All pages were there before it maps them.
+pub(crate) fn reads_files_in_memory() {
+    let bytes = MEMORY_FILE_PAGES * PAGE;
+    for flags in [libc::MAP_SHARED, libc::MAP_PRIVATE] {
+        let (_, addr) = map_memory_file(bytes, bytes, flags);
+        for page in 0..MEMORY_FILE_PAGES {
+            // SAFETY: it is within the mapping, and the file is as long.
+            assert_eq!(unsafe { addr.add(page * PAGE).read_volatile() }, 1);
+        }
+    }
+}
+
+/// It was one page long when it was mapped, and grew before it was locked.
+pub(crate) fn locks_a_file_in_memory_that_grew() {
+    let bytes = MEMORY_FILE_PAGES * PAGE;
+    let (file, addr) = map_memory_file(bytes, PAGE, libc::MAP_SHARED);
+    file.set_len(bytes as u64).expect("memory");
+    // SAFETY: a lock of what was mapped here changes no contents.
+    assert_eq!(unsafe { libc::mlock(addr.cast(), bytes) }, 0);
 }

@@ -24,6 +24,9 @@ pub(crate) const PARENT_BYTES: usize = 16 << 20;
 /// Pages that come in without a page fault of a program.
 pub(crate) const UNRECORDED_PAGES: usize = 2000;
 
+/// Pages of each file in memory of `reads_files_in_memory`.
+pub(crate) const MEMORY_FILE_PAGES: usize = 500;
+
 /// Pages of `uses_what_was_paged_out`, and how often it uses all of them again.
 pub(crate) const PRESSED_PAGES: usize = 4096;
 pub(crate) const PRESSED_ROUNDS: usize = 4;

@@ -5,7 +5,7 @@ use super::brought_in::{ACCESSIBLE, is_locked};
 use super::work::looks_at;
 use crate::event::{LinuxFigures, TaskId};
 use crate::replay::charge::ExtraCharge;
-use crate::replay::joint;
+use crate::replay::joint::{self, Mapped};
 use crate::replay::mappings::{self, MappingLife};
 use crate::replay::page_set::PageSet;
 use crate::replay::pressure::SwapFigures;
@@ -60,12 +60,11 @@ impl Run<'_> {
     #[cold]
     pub(super) fn count_joint(&mut self, time_ns: u64) {
         let Some(joint) = &mut self.joint else { return };
-        let bytes = if self.forks.any() {
-            spaces(&self.tasks).map(|(_, space)| joint::part_of(space)).sum()
-        } else {
-            0
-        };
-        joint.count(time_ns, bytes);
+        let mut mapped = Mapped::default();
+        if self.forks.any() {
+            mapped = spaces(&self.tasks).map(|(_, space)| joint::part_of(space)).fold(mapped, Mapped::and);
+        }
+        joint.count(time_ns, mapped);
     }
 
     /// What holds the machine's memory now.
