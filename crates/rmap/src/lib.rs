@@ -51,7 +51,7 @@ pub use lock::{LockSequence, VmaLock};
 pub use readahead::{READAHEAD_MOST, Readahead};
 pub use reap_patience::ReapPatience;
 pub use rights::{AtomicExecGain, ExecGain, Rights};
-pub use rmap::{AnonVmaTree, Branch, Emptied, HeldMappings, Mapped, Rmap, RmapState};
+pub use rmap::{AnonVmaTree, Branch, Emptied, Freed, HeldMappings, Mapped, Rmap, RmapState};
 pub use space_core::{
     AnonVma, AnonVmaRef, Backing, Mappings, Proposal, SpaceCore, SpaceLink, Vma, VmaSnapshot,
 };

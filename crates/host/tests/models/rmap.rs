@@ -153,6 +153,37 @@ fn shuttle_a_walk_against_the_exit_of_a_child() {
     });
 }
 
+/// Two processes in one anon_vma exit at once. The last one to leave the anon_vma may have finished before the
+/// other has taken its page out of the tables: a walk from that page finds it, or nothing.
+#[test]
+fn shuttle_a_walk_against_two_exits_from_one_anon_vma() {
+    check_space(3, |machine, space| {
+        let (parent, child, page) = as_one_step(|| {
+            written(machine, space, ADDR, 1);
+            // Generations that fork and exit leave more anon_vmas without VMAs than VMAs: the last child joins.
+            let second = fork(space);
+            space.munmap(ADDR, PAGE).expect("the end of a mapping can go");
+            let third = fork(&second);
+            drop(second);
+            let before = private_pages(machine);
+            let fourth = fork(&third);
+            write(machine, 0, &third, ADDR, 5);
+            let page = private_pages(machine).into_iter().find(|page| !before.contains(page));
+            (third, fourth, page.expect("the parent has its own"))
+        });
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..2 {
+                    let places = places(machine, page);
+                    assert!(places.is_empty() || places == [ADDR], "{places:?}");
+                }
+            });
+            scope.spawn(move || exit(parent));
+            scope.spawn(move || exit(child));
+        });
+    });
+}
+
 /// Two faults give one mapping its anon_vma; a walk comes as soon as there is a page.
 #[test]
 fn shuttle_a_walk_against_the_first_page_of_a_mapping() {

@@ -31,6 +31,9 @@ trait Calls: Send + Sync + 'static {
     fn compact(&self) -> u64 {
         0
     }
+
+    /// A slot is freed.
+    fn freed(&self) {}
 }
 
 /// Such a device, which keeps pages in the host's memory.
@@ -90,6 +93,7 @@ impl<C: Calls> SwapDevice<HostPlatform> for Watched<C> {
     }
 
     fn freed(&self, memory: Memory<'_>, slot: u64, count: u64) {
+        self.calls.freed();
         self.pages.freed(memory, slot, count);
     }
 
@@ -243,4 +247,58 @@ fn a_device_that_boasts_of_frames_keeps_no_program_from_its_end() {
     assert_eq!(refused, Some(AccessError::Fault(FaultError::Killed)));
     let asked = boasts.0.load(SeqCst);
     assert!((1..BOASTS).contains(&asked), "{asked} compactions");
+}
+
+/// A device that holds up the first thread that frees a slot.
+#[derive(Default)]
+struct HoldsUp {
+    holds: AtomicBool,
+    goes_on: AtomicBool,
+}
+
+impl Calls for HoldsUp {
+    fn freed(&self) {
+        if !self.holds.swap(true, SeqCst) {
+            within_reason(|| self.goes_on.load(SeqCst));
+        }
+    }
+}
+
+/// Hazard: a parent and a child that joined its anon_vma exit. The parent leaves first, and its pages are in the
+/// tables when the child, the last one in the anon_vma, has gone.
+#[test]
+fn an_anon_vma_stays_until_the_pages_of_all_spaces_in_it_are_unmapped() {
+    let machine: Machine = Setup::mib(16).cpus(2).build();
+    let (device, calls) = Watched::<HoldsUp>::new(SLOTS, DeviceFlags::SYNCHRONOUS);
+    swapon(&machine, device);
+    let cpu = machine.vcpu(0).unwrap();
+    let mut parent = create_space(&machine);
+    let area = map_at(&parent, GIB, 2 * PAGE, RW);
+    fill(&cpu, &parent, area, 0..2, 1);
+    // What is at stake is an anon_vma below the root.
+    let elder = parent.fork().unwrap();
+    // Three anon_vmas have no VMAs, and two have one: the next child makes none.
+    for _ in 0..3 {
+        let child = parent.fork().unwrap();
+        parent = child;
+    }
+    let child = parent.fork().unwrap();
+    fill(&cpu, &parent, area, 0..2, 100);
+    parent.madvise(area, PAGE, Advice::PageOut).unwrap();
+    let pfn = parent.pin_page_fast(page(area, 1), Access::Read).unwrap().pfn();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let cpu = machine.vcpu(1).unwrap();
+            cpu.run(|| drop(parent));
+        });
+        let is_held = within_reason(|| calls.holds.load(SeqCst));
+        cpu.run(|| drop(child));
+        let mut places = Vec::new();
+        cpu.run(|| machine.memory().spaces().rmap().for_each_map(pfn, |_, addr| places.push(addr)));
+        calls.goes_on.store(true, SeqCst);
+        assert!(is_held, "the parent frees no slot");
+        assert_eq!(places, [], "the parent's mapping has left");
+    });
+    cpu.run(|| drop(elder));
+    assert_audit(&machine);
 }

@@ -2,7 +2,7 @@
 
 use super::Rmap;
 use super::owned::{FreshAnonVma, RootRef};
-use crate::space_core::{AnonVma, AnonVmaRef, EmptiedList, SpaceCore, Vma, VmaSnapshot};
+use crate::space_core::{AnonVma, AnonVmaRef, DepartedList, EmptiedList, SpaceCore, Vma, VmaSnapshot};
 use core::fmt;
 use core::ptr::{self, NonNull};
 use core::sync::atomic::Ordering;
@@ -59,32 +59,60 @@ impl<'s, P: Platform> AnonVmaTree<'s, P> {
         }
     }
 
-    /// Takes `vma` out of its anon_vma, if it has one. The VMA is about to be freed, and continues to name
-    /// it.
-    pub fn leave(&self, vma: &Vma, emptied: &Emptied<'s, P>) {
-        if let Some(anon_vma) = self.anon_vma(vma.anon())
-            && anon_vma.leave(vma)
-        {
+    /// Takes `vma`, which is about to be freed, out of its anon_vma, if it has one, and returns who frees it.
+    pub fn leave(&self, vma: &Vma, emptied: &Emptied<'s, P>) -> Freed {
+        let Some(anon_vma) = self.anon_vma(vma.anon()) else { return Freed::ByCaller };
+        if anon_vma.leave(vma) {
             emptied.list.add(anon_vma);
+        } else if anon_vma.is_joined() {
+            // Another space may empty it, and finish, while the VMA's pages are still in the tables.
+            anon_vma.hold_for_departed();
+            emptied.departed.add(vma);
+            return Freed::AtTheEnd;
         }
+        Freed::ByCaller
     }
 }
 
-/// Anon_vmas whose last VMA left. Pages may still name them, so they are released only when this is dropped:
-/// after the pages are out of the tables.
+/// Who frees a VMA that has left its anon_vma.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use = "a VMA that is freed at the end is on a list until then"]
+pub enum Freed {
+    /// The caller, now. The VMA continues to name its anon_vma.
+    ByCaller,
+    /// [`Emptied::take_departed`] returns it.
+    AtTheEnd,
+}
+
+/// What VMAs have left. Pages may still name the anon_vmas, so these are released only at the end: after the
+/// pages are out of the tables. The section that took out the last VMA releases for all of its space; a section
+/// that left VMAs of another space behind has a reference for each VMA that it took out.
 pub struct Emptied<'s, P: Platform> {
     rmap: Rmap<'s, P>,
     list: EmptiedList,
+    departed: DepartedList,
 }
 
 impl<'s, P: Platform> Emptied<'s, P> {
     /// No anon_vma yet.
     pub fn new(rmap: Rmap<'s, P>) -> Self {
-        Self { rmap, list: EmptiedList::default() }
+        Self { rmap, list: EmptiedList::default(), departed: DepartedList::default() }
     }
 
-    /// Drops the reference of the VMAs of `anon_vma`, which was on the list, and frees what nothing holds any
-    /// more: the anon_vma, then those above it.
+    /// Takes off a VMA that left while others stayed, and drops its reference to its anon_vma: its pages are
+    /// out of the tables. The caller frees it.
+    #[inline]
+    pub fn take_departed(&self) -> Option<NonNull<Vma>> {
+        let vma = self.departed.take()?;
+        // SAFETY: it has been on the list until now, so it is not freed.
+        if let Some(anon_vma) = unsafe { vma.as_ref() }.anon().get() {
+            self.release(anon_vma);
+        }
+        Some(vma)
+    }
+
+    /// Drops a reference to `anon_vma` that a list had, and frees what nothing holds any more: the anon_vma,
+    /// then those above it.
     // Not a part of the drop, which most of the time has nothing to do.
     #[inline(never)]
     fn release(&self, anon_vma: &AnonVma) {
@@ -114,6 +142,7 @@ impl<'s, P: Platform> Emptied<'s, P> {
 
 impl<P: Platform> Drop for Emptied<'_, P> {
     fn drop(&mut self) {
+        debug_assert!(self.departed.is_empty(), "VMAs that left are freed before");
         while let Some(anon_vma) = self.list.take() {
             self.release(anon_vma);
         }
@@ -158,6 +187,8 @@ impl<'s, P: Platform> Rmap<'s, P> {
             let stats = &shared.root().stats;
             if stats.empty.load(Ordering::Relaxed) <= stats.vmas.load(Ordering::Relaxed) {
                 fresh = Some(FreshAnonVma::new(self, Some(shared))?);
+            } else {
+                shared.join();
             }
             let branch = self.state.next_branch.fetch_add(1, Ordering::Relaxed);
             anon = fresh.as_ref().map_or(parent, FreshAnonVma::anon).inherited(branch);

@@ -15,7 +15,7 @@ mod anon_vma_tree;
 mod owned;
 mod walk;
 
-pub use anon_vma_tree::{AnonVmaTree, Branch, Emptied};
+pub use anon_vma_tree::{AnonVmaTree, Branch, Emptied, Freed};
 pub use walk::{HeldMappings, Mapped};
 
 use crate::space_core::AnonVma;

@@ -7,6 +7,7 @@ use core::ptr::{self, NonNull};
 use quire_arch::LockClass;
 use quire_frame::OwnerWord;
 use quire_sync::RwSleepLock;
+use quire_sync::atomic::raw::AtomicBool;
 use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use quire_vma_tree::intervals::IntervalTree;
 
@@ -40,10 +41,11 @@ impl AnonVmaLink {
 ///
 /// An anon_vma is *fresh* until its first VMA enters; then it is on its parent's list. It is *emptied* when
 /// its last VMA leaves, and no VMA enters it again: only the child of a VMA that is in an anon_vma can. It is
-/// freed when the thread that emptied it has released it and it has no children any more.
+/// freed when the thread that emptied it, and those that took a VMA out before with pages that are still in
+/// the tables, have released it, and it has no children any more.
 pub struct AnonVma {
-    /// One until it is released, one for each child; in a root also one for each walker. But for walkers',
-    /// changed under the root lock held exclusively.
+    /// One until it is released, one for each child and for each VMA on a [`DepartedList`]; in a root also one
+    /// for each walker. But for walkers', added under the root lock held exclusively.
     pub(crate) refs: AtomicU32,
     /// The root lock; used in the root.
     pub(crate) lock: RwSleepLock,
@@ -55,6 +57,8 @@ pub struct AnonVma {
     previous: AnonVmaLink,
     next: AnonVmaLink,
     pub(crate) vmas: IntervalTree<Vma>,
+    /// VMAs of several spaces have been in it. Set before a VMA of another space enters.
+    joined: AtomicBool,
     pub(crate) stats: TreeStats,
     /// The next on an [`EmptiedList`].
     next_emptied: AnonVmaLink,
@@ -90,6 +94,7 @@ impl AnonVma {
             previous: AnonVmaLink::default(),
             next: AnonVmaLink::default(),
             vmas: IntervalTree::new(),
+            joined: AtomicBool::new(false),
             stats: TreeStats::default(),
             next_emptied: AnonVmaLink::default(),
             scratch: Scratch::default(),
@@ -192,6 +197,20 @@ impl AnonVma {
         emptied
     }
 
+    /// Notes that a VMA of another space will enter. A VMA of this anon_vma is held by the mmap lock of its
+    /// space.
+    #[inline]
+    pub(crate) fn join(&self) {
+        // Relaxed: the VMA enters under the root lock, under which it is looked at.
+        self.joined.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether another space than that of a VMA that leaves may empty it. The root lock is held.
+    #[inline]
+    pub(crate) fn is_joined(&self) -> bool {
+        self.joined.load(Ordering::Relaxed)
+    }
+
     /// Notes that `vma`, which is in this anon_vma, will be as `snapshot` says. The root lock is held
     /// exclusively.
     #[inline]
@@ -223,6 +242,12 @@ impl AnonVma {
         if let Some(next) = next {
             next.previous.set(previous);
         }
+    }
+
+    /// One more reference for a VMA that has left while others stayed. The root lock is held exclusively.
+    #[inline]
+    pub(crate) fn hold_for_departed(&self) {
+        self.refs.fetch_add(1, Ordering::Relaxed);
     }
 
     /// One more reference to a root for a walker, unless the last one is gone.

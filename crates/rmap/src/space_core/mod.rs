@@ -11,6 +11,7 @@ mod vma;
 pub use anon_vma::AnonVma;
 pub(crate) use anon_vma::{EmptiedList, Scratch};
 pub use mappings::Mappings;
+pub(crate) use membership::DepartedList;
 pub use merge::Proposal;
 pub use vma::{AnonVmaRef, Backing, Vma, VmaSnapshot};
 

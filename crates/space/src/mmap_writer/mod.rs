@@ -34,7 +34,8 @@ use core::ptr::{self, NonNull};
 use quire_arch::{PAGE_SIZE, Platform, VirtAddr, VirtRange};
 use quire_pagetable::Tables;
 use quire_rmap::{
-    AnonVmaRef, AnonVmaTree, Emptied, Proposal, Rights, SpaceCore, VmFlags, Vma, VmaSnapshot, may_split,
+    AnonVmaRef, AnonVmaTree, Emptied, Freed, Proposal, Rights, SpaceCore, VmFlags, Vma, VmaSnapshot,
+    may_split,
 };
 use quire_sync::RwSleepWriteGuard;
 use quire_vma_tree::tree::Writer;
@@ -46,8 +47,7 @@ pub(crate) struct MmapWriter<'s, P: Platform> {
     /// The caller's rights. None beyond the limits if it is the kernel itself.
     pub(crate) rights: Rights,
     tree: Writer<'s, Vma, Spaces<P>>,
-    /// Anon_vmas whose last VMA left in this section: released at its end, when their pages are out of the
-    /// tables.
+    /// What VMAs have left in this section: released at its end, when their pages are out of the tables.
     emptied: Emptied<'s, P>,
     // Dropped last.
     _guard: RwSleepWriteGuard<'s, P>,
@@ -208,13 +208,17 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         Some(self.vma(vma))
     }
 
-    /// Takes a VMA out of the tree and frees it after the epoch. The caller has write-locked it.
+    /// Takes a VMA out of the tree and frees it after the epoch: now, or at the end of the section. The caller
+    /// has write-locked it.
     fn remove_vma(&mut self, vma: &Vma, root_lock: &AnonVmaTree<'s, P>) {
-        root_lock.leave(vma, &self.emptied);
+        let freed = root_lock.leave(vma, &self.emptied);
         let platform = self.spaces.platform();
         vma.lock.detach(|readers| platform.park(vma_key(vma), readers));
         if let Some(entry) = self.tree.remove(vma.range().start()) {
             debug_assert!(ptr::eq(entry.value.as_ptr(), vma));
+            if freed == Freed::AtTheEnd {
+                return;
+            }
             // SAFETY: every VMA in a tree came from `allocate_vma`; it is detached and out of the tree, and
             // the reference that we hold is not used after this.
             unsafe { self.spaces.retire_vma(entry.value) };
@@ -490,6 +494,10 @@ impl<P: Platform> Drop for MmapWriter<'_, P> {
     fn drop(&mut self) {
         // Ends all VMA write locks; then the fields are dropped, in their order, the mmap lock last.
         self.core.sequence.end_section();
+        while let Some(vma) = self.emptied.take_departed() {
+            // SAFETY: as in `remove_vma`, which left it to the list.
+            unsafe { self.spaces.retire_vma(vma) };
+        }
     }
 }
 
