@@ -24,9 +24,14 @@ fn inputs(folder: &Path) -> Vec<PathBuf> {
     paths
 }
 
+/// Runs the inputs of a folder through the target of the same name.
 fn run(name: &str) {
+    run_from(name, name);
+}
+
+fn run_from(folder: &str, name: &str) {
     let (_, target) = TARGETS.iter().find(|target| target.0 == name).expect("a target");
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(name);
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(folder);
     let (mut count, mut total) = (0, 0);
     for path in inputs(&folder) {
         let bytes = fs::read(&path).expect("a kept input");
@@ -61,15 +66,16 @@ fn trace_reader_passes_its_corpus() {
 }
 
 #[test]
-fn trace_replay_passes_its_corpus() {
-    run("trace_replay");
+fn trace_replay_passes_the_corpus_of_the_reader() {
+    run_from("trace_reader", "trace_replay");
 }
 
-/// Every target has a folder, and every folder a target.
+/// Every target has a folder, and every folder a target; the two targets of traces have one.
 #[test]
 fn folders_and_targets_match() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
     let folders = inputs(&folder);
     let names: Vec<_> = folders.iter().filter_map(|path| path.file_name()?.to_str()).collect();
-    assert_eq!(names, TARGETS.iter().map(|target| target.0).collect::<Vec<_>>());
+    let targets = TARGETS.iter().map(|target| target.0).filter(|name| *name != "trace_replay");
+    assert_eq!(names, targets.collect::<Vec<_>>());
 }
