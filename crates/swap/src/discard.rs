@@ -91,10 +91,10 @@ impl<P: Platform> Swap<P> {
         Some(Discarding { swap: self, device, cluster })
     }
 
-    /// Whether a thread has waited in vain for a discard that is still under way. Acquire: as in
-    /// [`Discards::ended`].
+    /// Whether a thread has waited in vain for a discard that is still under way.
     pub fn has_late_discard(&self) -> bool {
         let Discards { begun, ended, given_up } = &self.discards;
+        // Acquire: pairs with the release of the end.
         let ended = ended.load(Ordering::Acquire);
         given_up.load(Ordering::Relaxed) > ended && begun.load(Ordering::Relaxed) > ended
     }
