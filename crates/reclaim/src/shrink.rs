@@ -285,6 +285,10 @@ fn give_slots<P: Platform>(
         Err(why @ (NoSlots::WrongOrder | NoSlots::Limit))
             if order > Order::ZERO && (why == NoSlots::WrongOrder || may_have() > 0) =>
         {
+            if !may_wait {
+                // The limit has changed since it was looked at. A split waits for the mappings.
+                return Err(Refusal::NotYet);
+            }
             let pin = spaces.platform().pin();
             spaces.frames().events().count_folio(&pin, order, FolioCounter::SwpoutFallback, 1);
             if order == Order::PMD {

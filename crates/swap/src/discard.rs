@@ -99,6 +99,12 @@ impl<P: Platform> Swap<P> {
         given_up.load(Ordering::Relaxed) > ended && begun.load(Ordering::Relaxed) > ended
     }
 
+    /// How many discards have ended. What one has freed is on the lists before it is counted.
+    pub fn discards_ended(&self) -> u64 {
+        // Acquire: pairs with the release of the end.
+        self.discards.ended.load(Ordering::Acquire)
+    }
+
     /// If other threads discard clusters, sleeps until more discards than `ended` have ended, and returns
     /// true; but not for long, and only if no other thread has waited for that in vain. Not pinned, and no
     /// lock is held that a discard needs.

@@ -56,11 +56,12 @@ impl SwapDevice<Machine> for Slow {
     }
 }
 
-/// Linux's policy. The discard ends while the thread waits that has found nothing to free, or when a program
-/// is to be killed.
+/// Linux's policy. The discard ends when a thread has found nothing to free, while it still reclaims or when it
+/// waits; or when a program is to be killed.
 #[derive(Default)]
 struct Ending {
     discard: Arc<Discard>,
+    while_it_reclaims: bool,
     spaces: OnceLock<&'static Spaces<Machine>>,
     looks: AtomicU64,
     kills: AtomicU64,
@@ -72,12 +73,11 @@ impl Reclaim<Machine> for Ending {
         if self.looks.fetch_add(1, Ordering::Relaxed) == 0 {
             assert!(spaces.swap().has_late_discard() && freed == 0);
             let (discard, spaces) = (Arc::clone(&self.discard), *self.spaces.get().unwrap());
-            at_the_next_wait(move || {
+            let end = move || {
                 discard.may_end.store(true, Ordering::Relaxed);
-                while spaces.swap().has_late_discard() {
-                    thread::yield_now();
-                }
-            });
+                assert!(within_reason(|| !spaces.swap().has_late_discard()));
+            };
+            if self.while_it_reclaims { end() } else { at_the_next_wait(end) }
         }
         freed
     }
@@ -99,11 +99,22 @@ impl Reclaim<Machine> for Ending {
 /// a while, takes it that there is no slot, and a program is killed though slots come at once.
 #[test]
 fn no_program_is_killed_while_the_last_free_slots_are_discarded() {
+    takes_slots_of_a_late_discard(false);
+}
+
+/// The same; the discard ends after the thread has asked for slots for the last time, and before it has found
+/// out that there is nothing else.
+#[test]
+fn no_program_is_killed_where_the_discard_ends_during_the_reclaim() {
+    takes_slots_of_a_late_discard(true);
+}
+
+fn takes_slots_of_a_late_discard(while_it_reclaims: bool) {
     // One frame less is a table of slots.
     const PAGES: u64 = 8;
     const USER_END: VirtAddr = <Machine as Platform>::Paging::USER_END;
     run_on(0);
-    let ending: &'static Ending = Box::leak(Box::default());
+    let ending: &'static Ending = Box::leak(Box::new(Ending { while_it_reclaims, ..Ending::default() }));
     let discard = &ending.discard;
     // Tables of slots are allocated from what is kept back.
     let frames = frames_with_watermarks(Machine::new(&[(0, 4096)], 2), 256);
@@ -141,9 +152,7 @@ fn no_program_is_killed_while_the_last_free_slots_are_discarded() {
         run_on(1);
         spaces.swap().discard_free_clusters(1)
     });
-    while !discard.has_begun.load(Ordering::Relaxed) {
-        thread::yield_now();
-    }
+    assert!(within_reason(|| discard.has_begun.load(Ordering::Relaxed)));
     let_time_fly();
     let written = space.fault(page(pages, PAGES), Access::Write);
     discard.may_end.store(true, Ordering::Relaxed);

@@ -114,6 +114,31 @@ fn what_an_exit_leaves_is_reclaimed_before_a_program_is_killed() {
     assert_eq!(looks.counts(), [2, 0], "looks for memory, and for programs to kill");
 }
 
+/// Hazard: others are under way as long as a thread looks, and a program that was killed exits when it has
+/// reclaimed for the last time.
+#[test]
+fn what_an_exit_leaves_at_the_end_is_reclaimed_too() {
+    const LAST: u64 = 9;
+    let (spaces, looks) = spaces();
+    let (space, area) = program(spaces);
+    let killed = killed(spaces, 1);
+    let look = move |nth| {
+        if nth > LAST {
+            return looks.give_back(spaces);
+        }
+        if nth == LAST {
+            drop(killed.lock().unwrap().pop());
+            looks.take_all(spaces);
+        }
+        0
+    };
+    assert!(looks.look.set(Box::new(look)).is_ok());
+    looks.take_all(spaces);
+    let _others = spaces.begin_reclaim();
+    assert_eq!(space.fault(area, Access::Write), Ok(()));
+    assert_eq!(looks.counts(), [LAST + 2, 0], "looks for memory, and for programs to kill");
+}
+
 /// Hazard: frames that others have freed wait for readers that are gone by now. A thread that needs one does
 /// not look there, and waits for those that reclaim beside it.
 #[test]

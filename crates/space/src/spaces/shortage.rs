@@ -228,10 +228,12 @@ impl<'s, P: Platform> Spaces<P> {
             return true;
         }
         let (mut turns, now) = (self.oom_turns().seen(), self.reclaims().seen());
-        let others = self.reclaims().is_any();
+        let (mut others, discards) = (self.reclaims().is_any(), self.swap().discards_ended());
         if self.free_some(cause, need) {
             return true;
         }
+        // What a discard has freed meanwhile may be all that is missing.
+        others |= self.swap().discards_ended() != discards;
         if cause != AllocError::OutOfMemory {
             return false;
         }
@@ -287,10 +289,13 @@ impl<'s, P: Platform> Spaces<P> {
             let is_over = is_rested && (beside || tick > 0) && !is_any();
             if is_over || tick - last >= EAGER_TICKS {
                 overs += u32::from(is_over);
-                (seen, beside, last) = (now, false, tick);
+                // Those that are at it now may put back what they have before this thread has tried.
+                (seen, beside, last) = (now, is_any(), tick);
+                let discards = self.swap().discards_ended();
                 if self.free_some(cause, need) {
                     return true;
                 }
+                beside |= self.swap().discards_ended() != discards;
             }
             beside |= is_any();
             // Others may free for themselves, without an end: each time of that is looked at only at first.
@@ -304,6 +309,11 @@ impl<'s, P: Platform> Spaces<P> {
                 }
             };
             reclaims.wait(self.platform(), BETWEEN_LOOKS_NS, still);
+        }
+        // Since the last reclaim others were at it all the time, or a program has exited.
+        beside |= self.has_turned(turns);
+        if beside && !gives_up() && (self.has_room(need) || self.free_some(cause, need)) {
+            return true;
         }
         self.has_turned(turns) && self.has_room(need)
     }
