@@ -52,17 +52,11 @@ impl PageSet {
         }
     }
 
-    /// How many of these there are, and the runs that were looked at for it.
-    pub(super) fn count(&self, pages: &Range<u64>) -> (u64, u64) {
-        if pages.is_empty() {
-            return (0, 0);
-        }
+    /// The runs that can have some of these, by how many of these they have.
+    pub(super) fn counts(&self, pages: Range<u64>) -> impl Iterator<Item = u64> {
         let first = self.runs.range(..=pages.start).next_back().map_or(pages.start, |(&start, _)| start);
-        let each = self.runs.range(first..pages.end);
-        each.fold((0, 0), |(sum, runs), (&start, &end)| {
-            let (from, to) = (start.max(pages.start), end.min(pages.end));
-            (sum + to.saturating_sub(from), runs + 1)
-        })
+        let each = self.runs.range(first..pages.end.max(first));
+        each.map(move |(&start, &end)| end.min(pages.end).saturating_sub(start.max(pages.start)))
     }
 
     fn has_all(&self, pages: &Range<u64>) -> bool {
@@ -94,10 +88,9 @@ mod tests {
                 let all: Vec<u64> = set.runs.iter().flat_map(|(&start, &end)| start..end).collect();
                 prop_assert_eq!(&all, &Vec::from_iter(each.iter().copied()));
                 prop_assert_eq!(set.len(), all.len() as u64);
-                let (some, runs) = set.count(&(start..start + len));
                 let within = each.iter().filter(|page| (start..start + len).contains(page));
-                prop_assert_eq!(some, within.count() as u64);
-                prop_assert!(runs <= set.runs.len() as u64);
+                prop_assert_eq!(set.counts(start..start + len).sum::<u64>(), within.count() as u64);
+                prop_assert!(set.counts(start..start + len).count() <= set.runs.len());
                 let ends = set.runs.values().zip(set.runs.keys().skip(1));
                 prop_assert!(ends.into_iter().all(|(end, next)| end < next), "{:?}", set);
             }

@@ -18,6 +18,7 @@ use super::page_set::PageSet;
 use crate::event::{Access, Call, CallDetail, FileKind};
 use quire_arch::{PAGE_SHIFT, PAGE_SIZE};
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::iter;
 use std::ops::Range;
 
 const MLOCK_ONFAULT: u64 = 1;
@@ -197,16 +198,23 @@ impl SharedMemory {
     }
 
     /// The shared memory that address space number `number` can have mapped, in bytes, and how many parts and
-    /// runs were looked at for it.
-    pub(super) fn mapped_bytes(&self, number: usize) -> (u64, u64) {
-        let of = |(start, part): (&u64, &Part)| {
+    /// runs were looked at for it. If there are more of them than `most`, it is not known.
+    pub(super) fn mapped_bytes(&self, number: usize, most: u64) -> (Option<u64>, u64) {
+        let (mut sum, mut looks) = (0, 0);
+        for (start, part) in self.spaces.get(number).into_iter().flatten() {
             let pages = part.page..part.page + ((part.end - start) >> PAGE_SHIFT);
-            self.objects.by_number.get(&part.object).map_or((0, 0), |object| object.pages.count(&pages))
-        };
-        let parts = self.spaces.get(number).into_iter().flatten().map(of);
-        let (pages, looks) =
-            parts.fold((0, 0), |(sum, looks), (pages, runs)| (sum + u128::from(pages), looks + 1 + runs));
-        (bytes_of(pages), looks)
+            let object = self.objects.by_number.get(&part.object).into_iter();
+            let runs = object.flat_map(|object| object.pages.counts(pages.clone()));
+            // Each part may have all runs of an object.
+            for found in iter::once(0).chain(runs) {
+                looks += 1;
+                if looks > most {
+                    return (None, looks);
+                }
+                sum += u128::from(found);
+            }
+        }
+        (Some(bytes_of(sum)), looks)
     }
 
     /// Whether the file of this number is shared memory.
@@ -512,7 +520,7 @@ mod tests {
 
         /// What Linux could have mapped in it.
         fn mapped_pages(&self, number: usize) -> u64 {
-            self.0.mapped_bytes(number).0 / PAGE_SIZE
+            self.0.mapped_bytes(number, u64::MAX).0.unwrap() / PAGE_SIZE
         }
 
         fn pages(&self) -> u64 {
@@ -610,6 +618,23 @@ mod tests {
         programs.map(2, BASE, MIB, ANONYMOUS);
         programs.read(2, BASE);
         assert_eq!(programs.mapped_pages(2), 1);
+    }
+
+    /// Each mapping of a file may have all runs of its pages.
+    #[test]
+    fn a_file_of_many_runs_that_is_mapped_often_is_looked_at_in_part() {
+        const RUNS: u64 = 1000;
+        let len = 2 * RUNS * PAGE_SIZE;
+        let mut programs = Programs::default();
+        (0..RUNS).for_each(|part| programs.map_memory(0, BASE + part * len, len, 7));
+        (0..RUNS).for_each(|run| programs.touch(0, BASE + 2 * run * PAGE_SIZE, PAGE_SIZE));
+        let all = RUNS * (1 + RUNS);
+        assert_eq!(programs.0.mapped_bytes(0, all), (Some(RUNS * RUNS * PAGE_SIZE), all));
+        assert_eq!(programs.0.mapped_bytes(0, all - 1), (None, all));
+        assert_eq!(programs.0.mapped_bytes(0, 5000), (None, 5001));
+        assert_eq!(programs.0.mapped_bytes(0, 0), (None, 1));
+        // Of what maps none there is nothing to look at.
+        assert_eq!(programs.0.mapped_bytes(1, 0), (Some(0), 0));
     }
 
     /// Reservations are locked with all else, and stay empty.

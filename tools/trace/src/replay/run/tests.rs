@@ -2,13 +2,14 @@
 
 use super::work::looked_at;
 use crate::event::{
-    Access, Call, CallDetail, CloneFacts, Event, EventKind, ExecImage, ExitStatus, Fault, Mapping, Mode,
-    Outcome, Privileges, TaskId,
+    Access, Call, CallDetail, CloneFacts, Event, EventKind, ExecImage, ExitStatus, Fault, FileFacts,
+    FileKind, LinuxFigures, Mapping, Mode, Outcome, Privileges, TaskId,
 };
 use crate::format::{TraceHeader, TraceWriter};
 use crate::replay::{Replay, ReplayOptions, SwapKind, SwapSpec};
 use quire_mm::thp::{HugeConfig, HugeEnabled, HugePolicy, KhugepagedConfig, KhugepagedSetting};
 use std::fs::File;
+use std::sync::Arc;
 use std::time::Duration;
 use tempfile::NamedTempFile;
 
@@ -139,6 +140,38 @@ fn calls_that_bring_in_files_look_at_a_few_processes_each() {
     let looked_at = looks(ReplayOptions { life: false, ..limited() }, at_once(events));
     let events = CALLS + u64::from(PROCESSES);
     assert!((CALLS..17 * events + 1000).contains(&looked_at), "{looked_at}");
+}
+
+/// A program maps a memfd again and again, and has written to every second page of it: each mapping has all of
+/// its runs. At the end they are looked at for what Linux had mapped.
+#[test]
+fn the_end_of_a_program_looks_at_a_part_of_its_shared_memory() {
+    const PARTS: u64 = 3000;
+    let len = 2 * PARTS * PAGE;
+    let map = |part: u64| {
+        let addr = BASE + part * len;
+        let facts = FileFacts {
+            kind: FileKind::Memory,
+            inode: 7,
+            size: len,
+            readable: true,
+            writable: true,
+            ..FileFacts::default()
+        };
+        let args = [addr, len, 3, (libc::MAP_SHARED | libc::MAP_FIXED) as u64, 3, 0];
+        let detail = CallDetail::File(Arc::new(facts));
+        EventKind::Call(Call { number: libc::SYS_mmap as u32, args, result: addr as i64, detail })
+    };
+    let figures = EventKind::Figures(Box::new(LinuxFigures { rss_shmem: PAGE, ..LinuxFigures::default() }));
+    let events = [image(Vec::new())]
+        .into_iter()
+        .chain((0..PARTS).map(map))
+        .chain((0..PARTS).map(|run| write(BASE + 2 * run * PAGE)))
+        .chain([figures.clone(), figures]);
+    let looked_at = looks(ReplayOptions::default(), at_once(events));
+    // As many as there are for all events together, of 9 million.
+    let paid = (1 << 22) + 16 * 2 * PARTS;
+    assert!((paid..paid + 100).contains(&looked_at), "{looked_at}");
 }
 
 /// khugepaged looked at all there is, and nothing changes in the hours in which the program sleeps.

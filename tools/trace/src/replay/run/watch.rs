@@ -17,8 +17,8 @@ use quire_mm::space::{Space, VmFlags};
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
-/// Parts of shared memory that are looked at where processes end, and so many more for each event: many that
-/// end with much of it do not take the square of their number.
+/// Parts of shared memory, and runs of its pages, that are looked at where processes end, and so many more
+/// for each event: neither many that end with much of it nor one of many parts take the square of their number.
 const FREE_LOOKS: u64 = 1 << 22;
 const LOOKS_OF_EVENT: u64 = 16;
 
@@ -28,10 +28,14 @@ impl Run<'_> {
         let Some(Some(task)) = self.tasks.get(task.0 as usize) else { return };
         let report = &mut self.processes[task.process].report;
         report.add_linux(figures);
-        if figures.rss_shmem > 0 && self.shared_looks <= FREE_LOOKS + LOOKS_OF_EVENT * self.event {
-            let (mapped, looks) = self.shared.mapped_bytes(task.number);
+        if figures.rss_shmem > 0 {
+            let earned = FREE_LOOKS + LOOKS_OF_EVENT * self.event;
+            let left = earned.saturating_sub(self.shared_looks);
+            let (mapped, looks) = self.shared.mapped_bytes(task.number, left);
+            looks_at(looks);
             self.shared_looks += looks;
-            let missing = figures.rss_shmem.saturating_sub(mapped);
+            // What was not looked at is held against nothing.
+            let missing = mapped.map_or(0, |mapped| figures.rss_shmem.saturating_sub(mapped));
             report.unrecorded_shared = report.unrecorded_shared.max(missing);
         }
         if let Some(space) = &task.space {
