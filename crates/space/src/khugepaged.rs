@@ -17,7 +17,7 @@ use quire_thp::{CollapseError, CollapseLimits, HugeUse, KhugepagedSetting, huge_
 /// The result of a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct KhugepagedStep {
-    /// Pages scanned.
+    /// Pages scanned. A space that is visited and a mapping that is skipped count as a page each.
     pub scanned: u64,
     /// Blocks that were collapsed.
     pub collapsed: u64,
@@ -107,7 +107,8 @@ fn count_round<P: Platform>(spaces: &Spaces<P>, step: &mut KhugepagedStep) {
     }
 }
 
-/// Scans a space from `from` on, and returns where it stopped, if before the end.
+/// Scans a space from `from` on, and returns where it stopped, if before the end. The visit counts as a page:
+/// spaces without mappings take time, too. The first block is scanned in any case, so each visit gets on.
 fn scan_space<P: Platform>(
     spaces: &Spaces<P>,
     space: &Space<'_, P>,
@@ -121,9 +122,10 @@ fn scan_space<P: Platform>(
         swapped: spaces.huge().khugepaged(KhugepagedSetting::MaxPtesSwap),
         must_be_used: true,
     };
+    step.scanned += 1;
     let mut at = from;
     while let Some(block) = next_block(space, at, step) {
-        if step.scanned >= limit || step.out_of_memory {
+        if at > from && (step.scanned >= limit || step.out_of_memory) {
             return Some(block);
         }
         step.scanned += P::Paging::entry_bytes(Level::PMD) / PAGE_SIZE;

@@ -42,13 +42,40 @@ fn a_round_that_an_exit_ends_is_counted() {
     let spaces = [(); 3].map(|()| create_space(&machine));
     spaces.iter().for_each(|space| _ = map_at(space, BASE.0, PAGE, RW));
     let [oldest, middle, newest] = spaces;
-    // The newest is scanned first, one with each step.
-    assert_eq!(memory.khugepaged_step().scanned, 1);
+    // The newest is scanned first, one with each step: a space, and a mapping that is skipped.
+    assert_eq!(memory.khugepaged_step().scanned, 2);
     drop(middle);
-    assert_eq!((memory.khugepaged_step().scanned, rounds()), (1, 1));
-    assert_eq!((memory.khugepaged_step().scanned, rounds()), (1, 1));
+    assert_eq!((memory.khugepaged_step().scanned, rounds()), (2, 1));
+    assert_eq!((memory.khugepaged_step().scanned, rounds()), (2, 1));
     drop(oldest);
-    assert_eq!((memory.khugepaged_step().scanned, rounds()), (1, 3));
+    assert_eq!((memory.khugepaged_step().scanned, rounds()), (2, 3));
     drop(newest);
     assert_eq!((memory.khugepaged_step().scanned, rounds()), (0, 3));
+}
+
+/// There are many processes without memory. A step visits as many as it may scan pages.
+#[test]
+fn a_step_visits_no_more_spaces_than_it_may_scan_pages() {
+    let machine = Setup::mib(16).cpus(1).overcommit().build::<X86_64Level4>();
+    let memory = machine.memory();
+    memory.huge().set_khugepaged(KhugepagedSetting::PagesToScan, 10).unwrap();
+    let _spaces = [(); 30].map(|()| create_space(&machine));
+    let steps = [(); 3].map(|()| memory.khugepaged_step());
+    assert_eq!(steps.map(|step| (step.scanned, step.rounds)), [(10, 0), (10, 0), (10, 1)]);
+}
+
+/// A step that may scan one page has used that up with the visit of a space, and scans a block all the same.
+#[test]
+fn a_step_of_one_page_gets_on() {
+    let never = HugePolicy::default().with_enabled(HugeEnabled::Never);
+    let machine = Setup::mib(64).cpus(1).overcommit().huge(never).build::<X86_64Level4>();
+    let (cpu, space) = cpu_and_space(&machine);
+    let memory = machine.memory();
+    map_at(&space, BASE.0, 2 * MIB2, RW);
+    fill(&cpu, &space, BASE, 0..1024, 1);
+    memory.huge().change(|policy| policy.with_enabled(HugeEnabled::Always));
+    memory.huge().set_khugepaged(KhugepagedSetting::PagesToScan, 1).unwrap();
+    let steps = [(); 3].map(|()| memory.khugepaged_step());
+    assert_eq!(steps.map(|step| (step.scanned, step.collapsed)), [(513, 1), (513, 1), (513, 0)]);
+    assert_filled(&cpu, &space, BASE, 0..1024, 1);
 }
