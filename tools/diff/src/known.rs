@@ -175,16 +175,23 @@ fn has_whole_from_swap(linux: &Observation, quire: &Observation) -> bool {
     linux.swapped.iter().any(|(start, end)| (start & !(LARGE - 1)..*end).step_by(LARGE as usize).any(whole))
 }
 
-/// Whether a block that may have been one folio below 2 MiB is partly on the swap device on Linux, and in
-/// memory as a whole on Quire.
+/// Whether a block that may have been one folio below 2 MiB is partly on the swap device and partly in memory
+/// on Linux, and in memory as a whole on Quire.
 fn has_folio_from_swap(linux: &Observation, quire: &Observation) -> bool {
+    // No anonymous folio has two pages.
+    const SMALLEST: u64 = 4 * PAGE_SIZE;
+    let came_back = |block: u64, bytes: u64| {
+        let came =
+            |run: &Pages| run.state == PageState::Anonymous && run.start < block + bytes && block < run.end;
+        linux.pages.iter().any(came)
+    };
     let whole =
         |block: u64, bytes: u64| quire.pages.iter().any(|run| run.start <= block && block + bytes <= run.end);
     let within = |edge: u64| {
-        let sizes = (PAGE_SIZE.trailing_zeros() + 1..LARGE.trailing_zeros()).map(|shift| 1 << shift);
+        let sizes = (SMALLEST.trailing_zeros()..LARGE.trailing_zeros()).map(|shift| 1 << shift);
         sizes
             .map(|bytes| (edge & !(bytes - 1), bytes))
-            .any(|(block, bytes)| block < edge && whole(block, bytes))
+            .any(|(block, bytes)| block < edge && whole(block, bytes) && came_back(block, bytes))
     };
     linux.swapped.iter().any(|(start, end)| within(*start) || within(*end))
 }
@@ -510,6 +517,16 @@ mod tests {
         let last = seen(&[(2 * MIB - PAGE_SIZE, 2 * MIB)], &[(MIB, 2 * MIB - PAGE_SIZE)]);
         let whole = seen(&[(MIB, 2 * MIB)], &[]);
         assert!(has_folio_from_swap(&first, &whole) && has_folio_from_swap(&last, &whole));
+        // Linux has none of it in memory: Quire brought in what was not touched.
+        let swapped = &[(MIB + PAGE_SIZE, 2 * MIB)];
+        assert!(!has_folio_from_swap(&seen(&[], swapped), &whole));
+        assert!(!has_folio_from_swap(&seen(&[(2 * MIB, 3 * MIB)], swapped), &whole));
+        let mut zero = first.clone();
+        zero.pages[0].state = PageState::Zero;
+        assert!(!has_folio_from_swap(&zero, &whole));
+        // The smallest folio has four pages.
+        assert!(!has_folio_from_swap(&first, &seen(&[(MIB, MIB + 2 * PAGE_SIZE)], &[])));
+        assert!(has_folio_from_swap(&first, &seen(&[(MIB, MIB + 4 * PAGE_SIZE)], &[])));
         // Other pages than the block's neighbours came back.
         let beside = seen(&[(MIB, MIB + PAGE_SIZE)], &[(2 * MIB, 3 * MIB)]);
         assert!(!has_folio_from_swap(&beside, &seen(&[(MIB, 3 * MIB)], &[])));
