@@ -101,8 +101,8 @@ impl Invented {
     }
 
     /// Of the same program, which forks when it has all of its memory. The worker writes to so many of its
-    /// pages, and both go on for half of the time, at the end of which all is resident.
-    fn preforking(name: &str, writes: u64) -> Self {
+    /// pages, and both go on for half of the time, at the end of which so many pages of each are resident.
+    fn preforking(name: &str, writes: u64, resident: u64) -> Self {
         let clone = CloneFacts {
             child: TaskId(1),
             child_tid: 2,
@@ -111,8 +111,10 @@ impl Invented {
             shares_memory: false,
             same_process: false,
         };
-        let rss_anon = (OLD + MANY) * PAGE;
-        let figures = EventKind::Figures(Box::new(LinuxFigures { rss_anon, ..LinuxFigures::default() }));
+        let rss_anon = resident * PAGE;
+        let vm_swap = (OLD + MANY) * PAGE - rss_anon;
+        let figures = LinuxFigures { rss_anon, vm_swap, ..LinuxFigures::default() };
+        let figures = EventKind::Figures(Box::new(figures));
         let worker = |time_ns, kind| Event { time_ns, task: TaskId(1), cpu: 0, kind };
         let write = |page: u64| {
             let (access, mode, outcome) = (Access::Write, Mode::User, Outcome::Minor);
@@ -277,7 +279,7 @@ fn no_limit_rests_on_memory_that_was_never_paged_out() {
 /// would seem never to be used again, and a limit of a quarter to be enough.
 #[test]
 fn each_limit_has_room_for_memory_that_is_shared_after_a_fork() {
-    let found = Invented::preforking("preforking", 0).predict();
+    let found = Invented::preforking("preforking", 0, OLD + MANY).predict();
     let (limits, all) = (&found.limits, (OLD + MANY) * PAGE);
     assert_eq!((limits.shared_after_fork, limits.need.anonymous), (all, all));
     assert!(limits.rows.iter().all(|(_, row)| row.fits() && row.figures.is_none()), "{:?}", limits.rows);
@@ -286,22 +288,48 @@ fn each_limit_has_room_for_memory_that_is_shared_after_a_fork() {
     assert_eq!(found.at_peak.unused, None);
 
     // The worker has half of them for itself: of 6144 pages 2048 are shared.
-    let found = Invented::preforking("half", 2048).predict();
+    let found = Invented::preforking("half", 2048, OLD + MANY).predict();
     let limits = &found.limits;
     assert_eq!((limits.shared_after_fork, limits.need.anonymous), (2048 * PAGE, 6144 * PAGE));
-    let row = |percent| {
+    let out = |limits: &Limits, percent| {
         let is_it = |setting: &LimitSetting| setting.percent == percent && setting.swap == LimitSwap::Zram;
-        limits.rows.iter().find(|(setting, _)| is_it(setting)).and_then(|(_, row)| row.figures)
+        let row = limits.rows.iter().find(|(setting, _)| is_it(setting));
+        row.and_then(|(_, row)| Some(row.figures?.swap_written.median / PAGE as f64))
     };
-    let out = |percent| row(percent).map(|figures| figures.swap_written.median / PAGE as f64);
+    let lowest = |limits: &Limits| limits.curve.iter().map(|(setting, _)| setting.percent).min();
     // Of a limit of 75 % the others have 4608 less 2048 pages.
-    assert!(out(75).is_some_and(|pages| pages >= 6144.0 - 2560.0), "{:?}", row(75));
-    let lowest = limits.curve.iter().map(|(setting, _)| setting.percent).min();
-    assert_eq!(lowest, Some(50), "that leaves as much for the others as was resident");
+    assert!(out(limits, 75).is_some_and(|pages| pages >= 6144.0 - 2560.0), "{:?}", limits.rows);
+    assert_eq!(lowest(limits), Some(50), "that leaves as much for the others as was resident");
 
-    // What is shared is no more than stays anyway.
-    let found = Invented::preforking("own", OLD + MANY - KEPT).predict();
+    // What is shared is no more than stays anyway. It does not go out for the others all the same: of 7168 pages
+    // they have what a limit leaves beside it, and the recording shows what that costs.
+    let found = Invented::preforking("own", OLD + MANY - KEPT, KEPT).predict();
+    let limits = &found.limits;
+    assert_eq!((limits.shared_after_fork, limits.need.anonymous), (KEPT * PAGE, 7168 * PAGE));
+    for percent in [50_u32, 75, 90] {
+        let others = f64::from(percent) / 100.0 * 7168.0 - KEPT as f64;
+        let pages = out(limits, percent);
+        assert!(pages.is_some_and(|pages| pages >= 7168.0 - others), "{percent}: {pages:?}");
+    }
+    assert!(lowest(limits).is_some_and(|percent| percent <= 25), "{:?}", limits.curve);
+    assert!(found.at_peak.unused.is_some(), "{:?}", found.at_peak);
+    assert!(
+        limits.unknown.as_ref().is_none_or(|why| !why.contains("under a pressure of")),
+        "{:?}",
+        limits.unknown
+    );
+
+    // What a fork shares of a small part changes nothing.
+    let found = Invented::preforking("little", OLD + MANY - 100, KEPT).predict();
     assert_eq!(found.limits.shared_after_fork, 0);
+}
+
+/// A header may claim any pressure.
+#[test]
+fn a_pressure_that_is_only_claimed_ends_no_prediction() {
+    let claims = Invented::pressed("claims", KEPT).with(Vec::new(), Some(Pressure::of(u64::MAX)));
+    let found = claims.predict();
+    assert!(found.limits.known && found.limits.enough.is_none(), "{:?}", found.limits);
 }
 
 /// Linux 6.8 has what each CPU has not added to its counters yet. That is of CPUs that it ran on, and no reason

@@ -3,26 +3,29 @@
 //! - `setting`: the limits that are tried.
 //! - `stall`: what pages that go out and come back cost.
 //! - `figures`: figures of several replays.
+//! - `peak`: what a recording under pressure tells without a limit, and from which limit on it tells the cost.
 //! - `enough`: how much memory is enough.
 //! - `commands`: what applies a limit and undoes it.
 
 mod commands;
 mod enough;
 mod figures;
+mod peak;
 mod setting;
 mod stall;
 
 pub use commands::Means;
 pub use enough::{Enough, Priced};
 pub use figures::{LimitFigures, LimitRow};
+pub(crate) use peak::TrialPeak;
 pub use setting::{LimitSetting, LimitSwap, Need};
 
 use crate::figures::Range;
 use crate::jobs::{Progress, in_parallel};
 use crate::predict::AdviseError;
-use figures::{LimitOutcome, Missing, stayed};
+use figures::{LimitOutcome, Missing};
 use quire_trace::format::{Pressure, TraceHeader, UseSource};
-use quire_trace::replay::{PeakUse, Replay, ReplayOptions, SwapKind, SwapSpec};
+use quire_trace::replay::{Replay, ReplayOptions, SwapKind, SwapSpec};
 use setting::{grid, spread};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -56,8 +59,7 @@ pub struct Limits {
     /// The kinds of swap that the host cannot set up, each with the reason: no limit is tried with them.
     pub lacking: Vec<(LimitSwap, String)>,
     /// Anonymous memory, in bytes, that several processes share since a fork and that was not paged out for
-    /// that: its later uses are not known, so that each limit has room for all of it. 0 where the recordings
-    /// leave as much in memory anyway.
+    /// that: its later uses are not known, so that each limit has room for all of it. 0 where it is little.
     pub shared_after_fork: u64,
     /// What the program needs: limits are shares of its anonymous memory, with what stays beside that.
     pub need: Need,
@@ -84,8 +86,6 @@ impl Limits {
     }
 }
 
-/// What stays in memory under pressure is told from such a share more on, as a divisor.
-const KEPT_SHARE: u64 = 8;
 /// The share of a recording's events that may be lost.
 const MOST_LOST: f64 = 0.03;
 /// Points of a curve.
@@ -129,16 +129,6 @@ pub(crate) struct Trial<'a> {
     pub(crate) at_once: usize,
     /// What was learned of the peak, if recordings tell.
     pub(crate) peak: TrialPeak,
-}
-
-/// What a recording under pressure tells without a limit.
-#[derive(Clone, Copy, PartialEq, Debug, Default)]
-pub(crate) struct TrialPeak {
-    /// The shares of the peak of anonymous memory that are not used again, at least and at most. None where
-    /// no recording tells, none of a sample, and none where too much was never paged out.
-    pub(crate) unused: Option<[f64; 2]>,
-    /// [`Limits::shared_after_fork`].
-    shared: u64,
 }
 
 /// What a program does without a limit.
@@ -228,51 +218,9 @@ impl Trial<'_> {
         (0..self.recordings.len()).filter(is_nearest).collect()
     }
 
-    /// Learns of the peak, from the recording of middle size.
-    pub(crate) fn look_at_peak(mut self) -> Result<Self, AdviseError> {
-        self.peak = self.peak()?;
-        Ok(self)
-    }
-
-    fn peak(&self) -> Result<TrialPeak, AdviseError> {
-        let mut telling: Vec<&Recorded<'_>> =
-            self.recordings.iter().filter(|recorded| recorded.knows_from.is_some()).collect();
-        telling.sort_by_key(|recorded| recorded.replay.needs().events());
-        let Some(Recorded { replay, knows_from: Some(kept), pressure, .. }) = telling.get(telling.len() / 2)
-        else {
-            return Ok(TrialPeak::default());
-        };
-        let options = ReplayOptions { life: false, peak_use: true, ..self.options.clone() };
-        let report = replay.with(options).run(&mut |_, _| {})?;
-        let PeakUse { peak, used, shared } = report.peak_use.unwrap_or_default();
-        // What the recorder would have left in any case is no loss.
-        let shared = Some(shared).filter(|&shared| pressure.is_some() && shared > kept + kept / KEPT_SHARE);
-        let is_sample = pressure.is_some_and(|pressure| pressure.is_sample());
-        if is_sample || shared.is_some() || stayed(*pressure, &report.processes, 0) > 0 {
-            return Ok(TrialPeak { unused: None, shared: shared.unwrap_or(0) });
-        }
-        let all = peak.max(1) as f64;
-        let most = (1.0 - used as f64 / all).max(0.0);
-        // What the recorder leaves in memory is used without a page fault.
-        Ok(TrialPeak { unused: Some([(most - *kept as f64 / all).max(0.0), most]), shared: 0 })
-    }
-
-    /// Whether the recordings say what this limit costs. What processes share is in memory as well, as if it
-    /// was always in use; where all fits, nothing is paged out.
-    fn knows(&self, setting: &LimitSetting) -> bool {
-        let is_all = self.peak.shared > 0 && setting.percent >= 100;
-        let kept = |least: u64| setting.resident_anonymous() >= least.saturating_add(self.peak.shared);
-        self.knows_from().is_some_and(|least| is_all || kept(least))
-    }
-
-    /// What of a limit is for memory of which uses are known.
-    fn without_shared(&self, percent: u32, limit: u64) -> u64 {
-        if percent >= 100 { limit } else { limit.saturating_sub(self.peak.shared) }
-    }
-
     /// Makes them.
     pub(crate) fn run(&self, basis: Basis, progress: Progress<'_>) -> Result<Limits, AdviseError> {
-        let knows_from = self.knows_from();
+        let known_from = self.known_from();
         let is_known = |setting: &LimitSetting| self.knows(setting);
         let (need, shared) = (basis.need, self.peak.shared);
         let swaps = self.swaps();
@@ -287,10 +235,11 @@ impl Trial<'_> {
         // No curve is below what the recordings tell. Most programs fit there, and most have the first kind
         // of swap as the best.
         let percent = |bytes: u64| (bytes.saturating_mul(100)).div_ceil(need.anonymous.max(1));
-        let least = knows_from.map(|least| percent(least.saturating_add(shared)).min(u32::MAX.into()) as u32);
+        let least = known_from.map(|least| percent(least).min(u32::MAX.into()) as u32);
         let ends: Vec<u32> = least.iter().flat_map(|&least| ENDS.map(|end| end.max(least))).collect();
         let mut ends: Vec<u32> = ends.into_iter().filter(|&end| end <= 100).collect();
-        if ends.is_empty() && shared > 0 {
+        let stays_more = self.shared_beyond() > 0;
+        if ends.is_empty() && stays_more {
             ends.push(100);
         }
         let middle = |percent| self.middle(percent, need);
@@ -305,7 +254,7 @@ impl Trial<'_> {
         };
         let rows: Vec<_> = settings.into_iter().map(row).collect();
         let mut limits = Limits {
-            known: knows_from.is_some(),
+            known: known_from.is_some(),
             recordings: self.recordings.len(),
             shown: self.recordings.iter().any(|recorded| recorded.shown.is_some()),
             lacking: self.lacking.clone(),
@@ -315,7 +264,7 @@ impl Trial<'_> {
             ..Limits::default()
         };
         // Where nothing less is known, all of it is enough, with any swap.
-        let is_all_known = shared > 0 && not_kept.is_none();
+        let is_all_known = stays_more && not_kept.is_none();
         let any = || swaps.iter().copied().find(|swap| is_all_known && swap.is_validated());
         if let Some(best) = best(&limits.rows).or_else(any) {
             let best = without_pool(best, &limits, basis);
@@ -427,7 +376,7 @@ impl Trial<'_> {
             ..self.options.clone()
         };
         let report = replay.with(options).run(&mut |_, _| {})?;
-        Ok(LimitOutcome::of(&report, pressure, self.peak.shared))
+        Ok(LimitOutcome::of(&report, pressure, self.shared_beyond()))
     }
 }
 
