@@ -24,13 +24,18 @@ pub struct Setting {
 /// The folder of the settings.
 pub const FOLDER: &str = "/sys/kernel/mm/transparent_hugepage";
 
-/// Brings back what [`keep`] kept: of a file of words the one in brackets, of a number the number.
-const RESTORE: &str =
-    r#"echo "${thp:?}" | sed -E 's/:(.*\[(.*)].*|)/ \2/' | while read f w; do echo $w >$f; done"#;
+/// The command that keeps what these files have in a variable. What it already keeps is from before the setting
+/// was applied first.
+fn keep(variable: &str, files: &[String]) -> Option<String> {
+    (!files.is_empty()).then(|| format!(r#": "${{{variable}:=$(grep -H . {})}}""#, files.join(" ")))
+}
 
-/// The command that keeps what these files have in a variable.
-fn keep(files: &[String]) -> Option<String> {
-    (!files.is_empty()).then(|| format!("thp=$(grep -H . {})", files.join(" ")))
+/// Brings back what [`keep`] kept: of a file of words the one in brackets, of a number the number. Then nothing is
+/// kept any more.
+fn restore(variable: &str) -> String {
+    format!(
+        r#"echo "${{{variable}:?}}" | while IFS=:[] read f a w x; do echo ${{w:-$a}} >$f; done; {variable}="#
+    )
 }
 
 /// The name of the setting without huge pages.
@@ -92,18 +97,24 @@ impl Setting {
         files
     }
 
-    /// The commands that bring a host from `present` to this setting: lines for a shell of root's. They keep
-    /// what is there in a variable, for [`undo`](Self::undo).
+    /// The commands that bring a host from `present` to this setting: lines for one shell of root's. They keep
+    /// what is there in a variable of the setting's own, for [`undo`](Self::undo). Settings that are applied one
+    /// after the other are undone in the other order.
     #[must_use]
     pub fn commands(&self, present: &Self) -> Vec<String> {
         self.commands_in(FOLDER, present)
+    }
+
+    /// The name of a variable of a shell.
+    fn variable(&self) -> String {
+        self.name.chars().filter(char::is_ascii_alphanumeric).collect()
     }
 
     fn commands_in(&self, folder: &str, present: &Self) -> Vec<String> {
         let words = self.words(present);
         let files: Vec<String> = words.iter().map(|(_, file)| format!("{folder}/{file}")).collect();
         let set = words.iter().map(|(word, file)| format!("echo {word} > {folder}/{file}"));
-        keep(&files).into_iter().chain(set).collect()
+        keep(&self.variable(), &files).into_iter().chain(set).collect()
     }
 
     /// The commands that undo [`commands`](Self::commands), for the same shell: they bring back what was there,
@@ -111,7 +122,7 @@ impl Setting {
     #[must_use]
     pub fn undo(&self, present: &Self) -> Vec<String> {
         let is_there = !self.words(present).is_empty();
-        is_there.then(|| RESTORE.to_owned()).into_iter().collect()
+        is_there.then(|| restore(&self.variable())).into_iter().collect()
     }
 
     /// [`commands`](Self::commands) in few words, for a shell in [`FOLDER`].
@@ -126,10 +137,10 @@ impl Setting {
             }
         }
         let commands = files.into_iter().map(|(word, files)| match &files[..] {
-            [file] => format!("echo {word} > {file}"),
+            [file] => format!("echo {word} >{file}"),
             _ => format!("echo {word} | tee {}", files.join(" ")),
         });
-        keep(&kept).into_iter().chain(commands).collect::<Vec<_>>().join("; ")
+        keep(&self.variable(), &kept).into_iter().chain(commands).collect::<Vec<_>>().join("; ")
     }
 
     /// The files in which a host set like this differs from one set as `other`, with their words here.
@@ -286,15 +297,15 @@ mod tests {
             ("khugepaged/max_ptes_none", "64"),
             ("hugepages-64kB/enabled", "always [inherit] madvise never"),
         ];
+        let sh = |lines: &[String]| {
+            let status = std::process::Command::new("sh").args(["-c", &lines.join("\n")]).status();
+            assert!(status.unwrap().success(), "{lines:?}");
+            before.map(|(file, _)| std::fs::read_to_string(path(file)).unwrap().trim().to_owned())
+        };
         for name in ["thp=always,max_ptes_none=0", "mthp=64K"] {
             before.iter().for_each(|(file, text)| std::fs::write(path(file), format!("{text}\n")).unwrap());
             let setting = settings.iter().find(|setting| setting.name == name).unwrap();
             let applied = setting.commands_in(folder.path().to_str().unwrap(), &settings[0]);
-            let sh = |lines: &[String]| {
-                let status = std::process::Command::new("sh").args(["-c", &lines.join("\n")]).status();
-                assert!(status.unwrap().success(), "{lines:?}");
-                before.map(|(file, _)| std::fs::read_to_string(path(file)).unwrap().trim().to_owned())
-            };
             let set = sh(&applied);
             if name == "mthp=64K" {
                 assert_eq!(set, [before[0].1, before[1].1, "always"]);
@@ -310,6 +321,24 @@ mod tests {
             };
             assert_eq!(undone, expected);
         }
+        // Two that change the same file, the second of them twice, and then undone in the other order.
+        let [first, second] = ["thp=always", "thp=always,max_ptes_none=0"]
+            .map(|name| settings.iter().find(|setting| setting.name == name).unwrap());
+        let [apply_first, apply_second] =
+            [first, second].map(|setting| setting.commands_in(folder.path().to_str().unwrap(), &settings[0]));
+        let [undo_first, undo_second] = [first, second].map(|setting| setting.undo(&settings[0]));
+        let write = || {
+            before.iter().for_each(|(file, text)| std::fs::write(path(file), format!("{text}\n")).unwrap());
+        };
+        write();
+        let all =
+            [&apply_first, &apply_second, &apply_second, &undo_second, &undo_first].map(|lines| &lines[..]);
+        assert_eq!(sh(&all.concat()), ["never", "64", before[2].1]);
+        // What is kept is as old as the setting: a second time it is kept anew.
+        write();
+        let again = format!("echo '[madvise]' > {}", path("enabled").display());
+        let all = [&apply_first[..], &undo_first[..], &[again], &apply_first[..], &undo_first[..]];
+        assert_eq!(sh(&all.concat()), ["madvise", before[1].1, before[2].1]);
         // In another shell nothing is known of it, and nothing is written.
         let undo = settings[1].undo(&settings[0]).concat();
         let output = std::process::Command::new("sh").args(["-c", &undo]).output().unwrap();
@@ -325,7 +354,9 @@ mod tests {
         assert_eq!(
             tight.commands(present),
             [
-                format!("thp=$(grep -H . {folder}/enabled {folder}/khugepaged/max_ptes_none)"),
+                format!(
+                    r#": "${{thpalwaysmaxptesnone0:=$(grep -H . {folder}/enabled {folder}/khugepaged/max_ptes_none)}}""#
+                ),
                 format!("echo always > {folder}/enabled"),
                 format!("echo 0 > {folder}/khugepaged/max_ptes_none")
             ]
@@ -337,13 +368,13 @@ mod tests {
         );
         assert_eq!(
             find("mthp=16K-64K").short_commands(present),
-            "thp=$(grep -H . hugepages-64kB/enabled hugepages-32kB/enabled hugepages-16kB/enabled); \
-             echo always | tee hugepages-64kB/enabled hugepages-32kB/enabled hugepages-16kB/enabled"
+            ": \"${mthp16K64K:=$(grep -H . hugepages-64kB/enabled hugepages-32kB/enabled \
+             hugepages-16kB/enabled)}\"; echo always | tee hugepages-64kB/enabled hugepages-32kB/enabled hugepages-16kB/enabled"
         );
         assert!(
             tight
                 .short_commands(present)
-                .ends_with("; echo always > enabled; echo 0 > khugepaged/max_ptes_none")
+                .ends_with("; echo always >enabled; echo 0 >khugepaged/max_ptes_none")
         );
         for empty in [present, settings.last().unwrap()] {
             assert!(empty.commands(present).is_empty() && empty.undo(present).is_empty());
