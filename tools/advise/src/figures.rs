@@ -155,16 +155,13 @@ fn differences(linux: (u64, u64), quire: (u64, u64), collapses: bool) -> [u64; 2
     [linux.0.saturating_sub(quire.0).max(more), linux.1.saturating_sub(quire.1)]
 }
 
-/// CPUs of a host that a replay tells from one another.
-const TOLD_CPUS: u32 = 64;
-
 /// What Linux's own figures of resident memory may be off by of a process that ran on so many CPUs of the
 /// host's, in bytes. From 6.2 to 6.15 they leave out what each CPU has not added yet.
 fn counter_slack(kernel: &str, cpus: u32, ran_on: u32) -> u64 {
     let mut numbers = kernel.split(['.', '-']).map(|part| part.parse().unwrap_or(0));
     let release: (u32, u32) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
     let batch = u64::from(cpus).saturating_mul(2).max(32);
-    let most = u64::from(ran_on.saturating_mul(cpus.div_ceil(TOLD_CPUS)).min(cpus));
+    let most = u64::from(ran_on.min(cpus));
     let is_off = ((6, 2)..(6, 16)).contains(&release);
     if is_off { most.saturating_mul(batch).saturating_mul(PAGE_SIZE) } else { 0 }
 }
@@ -173,7 +170,7 @@ fn counter_slack(kernel: &str, cpus: u32, ran_on: u32) -> u64 {
 fn unexplained(report: &ReplayReport, collapses: bool) -> [u64; 2] {
     let of = |process: &ProcessReport| {
         let (linux, quire) = (process.linux.as_ref()?, &process.quire);
-        let linux = (linux.rss_anon + linux.vm_swap, linux.vm_pte);
+        let linux = (linux.rss_anon.saturating_add(linux.vm_swap), linux.vm_pte);
         let [anonymous, tables] =
             differences(linux, (quire.resident_anonymous, quire.page_tables), collapses);
         Some([anonymous.saturating_sub(slack_of(report, process)), tables])
@@ -533,7 +530,7 @@ mod tests {
     fn counters_of_each_cpu_are_summed_by_some_kernels_only() {
         assert_eq!(counter_slack("6.8.0-45-generic", 64, 64), 64 * 128 * PAGE_SIZE);
         assert_eq!(counter_slack("6.8.0-45-generic", 64, 3), 3 * 128 * PAGE_SIZE);
-        assert_eq!(counter_slack("6.8.0-45-generic", 256, 2), 8 * 512 * PAGE_SIZE, "each may stand for four");
+        assert_eq!(counter_slack("6.8.0-45-generic", 256, 8), 8 * 512 * PAGE_SIZE);
         assert_eq!(counter_slack("6.15.3", 2, 2), 2 * 32 * PAGE_SIZE);
         assert_eq!(counter_slack("6.8.0", u32::MAX, u32::MAX), u64::MAX);
         assert_eq!(counter_slack("6.8.0", 0, 7), 0);

@@ -172,20 +172,34 @@ pub(super) fn verdict(limits: &Limits) -> Vec<String> {
         let why = limits.unknown.as_ref().map(|why| format!("No limit is told: {why}."));
         return std::iter::once(no_limit(limits).to_owned()).chain(shared(limits)).chain(why).collect();
     };
-    let mut lines = vec![format!(
-        "Memory: enough is {}, with {}. That saves {} of the host's RAM at the peak{}.",
-        price(&enough.least),
-        enough.least.setting.swap.name(),
-        size(enough.saved as f64),
-        if enough.least.setting.swap.compressor().is_some() { ", what is compressed counted" } else { "" }
-    )];
+    let is_saving = enough.saved > 0;
+    let mut lines = vec![if is_saving {
+        format!(
+            "Memory: enough is {}, with {}. That saves {} of the host's RAM at the peak{}.",
+            price(&enough.least),
+            enough.least.setting.swap.name(),
+            size(enough.saved as f64),
+            if enough.least.setting.swap.compressor().is_some() {
+                ", what is compressed counted"
+            } else {
+                ""
+            }
+        )
+    } else {
+        format!(
+            "Memory: enough is {}. That saves nothing of the host's RAM, so that no commands follow.",
+            price(&enough.least)
+        )
+    }];
     if !enough.smaller.is_empty() {
         let smaller: Vec<String> = enough.smaller.iter().map(price).collect();
         lines.push(format!("Less costs more: {}.", smaller.join("; ")));
     }
     lines.extend(shared(limits));
-    if let Some(why) = &limits.unknown {
+    if let Some(why) = limits.unknown.as_ref().filter(|_| is_saving) {
         lines.push(format!("No MemoryHigh or MemoryMax is told: {why}."));
+    }
+    if !is_saving || limits.unknown.is_some() {
         return lines;
     }
     let pool = if enough.pool > 0 {
@@ -343,7 +357,7 @@ pub(super) fn enough(limits: &Limits) -> Value {
         })
     };
     let known = limits.unknown.is_none();
-    let means = limits.enough.iter().filter(|_| known).flat_map(Enough::means);
+    let means = limits.enough.iter().filter(|enough| known && enough.saved > 0).flat_map(Enough::means);
     let means = means.map(|means| json!({ "means": means.name, "apply": means.apply, "undo": means.undo }));
     json!({
         "least": priced(least),
@@ -388,8 +402,14 @@ mod tests {
             };
             let (high, max) = (30 << 20, 40 << 20);
             let swap_bytes = 64 << 20;
-            let enough = Enough { least, smaller: Vec::new(), high, max, pool, swap_bytes, saved: 0 };
-            let lines = verdict(&Limits { enough: Some(enough), ..of(&[LimitRow::default()]) });
+            let enough = Enough { least, smaller: Vec::new(), high, max, pool, swap_bytes, saved: 10 << 20 };
+            let lines = |saved| {
+                let enough = Some(Enough { saved, ..enough.clone() });
+                verdict(&Limits { enough, ..of(&[LimitRow::default()]) })
+            };
+            let nothing = lines(0);
+            assert!(nothing.concat().contains("saves nothing") && nothing.len() == 1, "{nothing:?}");
+            let lines = lines(enough.saved);
             let colon = lines.iter().position(|line| line.ends_with(':')).expect("commands");
             assert!(lines[colon + 1..].iter().all(|line| line.starts_with(' ')), "{lines:?}");
             assert_eq!(lines[colon].contains("20.0 MiB are for the pool"), pool > 0, "{lines:?}");

@@ -64,10 +64,10 @@ struct Process {
 }
 
 impl Process {
-    /// One of its threads ran on this CPU.
-    fn ran_on(&mut self, cpu: u32) {
+    /// One of its threads ran on this CPU of a host that has `all`.
+    fn ran_on(&mut self, cpu: u32, all: u32) {
         self.cpus |= 1 << (cpu % MOST_CPUS);
-        self.report.cpus = self.cpus.count_ones();
+        self.report.cpus = self.cpus.count_ones().saturating_mul(all.div_ceil(MOST_CPUS)).min(all);
     }
 }
 
@@ -352,8 +352,9 @@ impl<'m> Run<'m> {
         let cpu = event.cpu as usize % self.vcpus.len();
         if !self.schedule.runs(event.task, cpu) {
             self.migrate(event.task, cpu);
+            let all = self.header.cpus;
             if let Some(process) = self.process_of(event.task) {
-                process.ran_on(event.cpu);
+                process.ran_on(event.cpu, all);
             }
         }
         cpu

@@ -52,7 +52,7 @@ impl<'m> Run<'m> {
         let (machine, memcg, files) = (self.machine, self.how.memcg, &mut self.files);
         let (space, failures) = vcpu.run(|| image::build(machine, recorded, huge_disable, memcg, files));
         // The first thread of all was in no process when it came to this CPU.
-        self.processes[process].ran_on(event.cpu);
+        self.processes[process].ran_on(event.cpu, self.header.cpus);
         let report = &mut self.processes[process].report;
         report.images += 1;
         report.program = String::from_utf8_lossy(&recorded.program).into();
