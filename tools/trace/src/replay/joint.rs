@@ -80,11 +80,14 @@ pub(super) fn part_of(space: &Space<'_, HostPlatform>) -> Mapped {
     let (mut bytes, mut steps) = (0, 0);
     space.for_each_mapping_figures(|figures| {
         steps += 1 + (figures.resident >> PAGE_SHIFT);
-        let private = figures.private_clean + figures.private_dirty;
-        let is_anonymous = figures.mapping.file.is_none() && !figures.mapping.flags.contains(VmFlags::SHARED);
-        if is_anonymous {
-            bytes += figures.share.saturating_sub(private);
+        if figures.mapping.flags.contains(VmFlags::SHARED) {
+            return;
         }
+        bytes += match figures.mapping.file {
+            None => figures.share.saturating_sub(figures.private_clean + figures.private_dirty),
+            // What was written is anonymous, and the pages of the file are clean.
+            Some(_) => figures.share_dirty.saturating_sub(figures.private_dirty).min(figures.anonymous),
+        };
     });
     Mapped { bytes, steps }
 }

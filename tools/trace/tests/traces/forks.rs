@@ -2,8 +2,12 @@
 
 use super::life::{BASE, Invented, PAGE, SECOND};
 use quire_mm::thp::{HugeConfig, HugeEnabled, HugePolicy};
-use quire_trace::event::{CloneFacts, Event, EventKind, ExitStatus, TaskId};
+use quire_trace::event::{
+    Access, Call, CallDetail, CloneFacts, Event, EventKind, ExitStatus, Fault, FileFacts, FileKind, Mode,
+    Outcome, TaskId,
+};
 use quire_trace::replay::{ForkFigures, PeakUse, ReplayOptions};
+use std::sync::Arc;
 
 const FORKS: u64 = 4;
 const PAGES: u64 = 1024;
@@ -105,4 +109,31 @@ fn what_processes_share_after_a_fork_is_known() {
         let report = program.report(ReplayOptions { peak_use: true, ..ReplayOptions::default() });
         assert_eq!(report.peak_use.unwrap().shared, shared * PAGE, "{lives} s");
     }
+}
+
+/// Of a private mapping of a file a fork shares what was written; the file's own pages are not the program's.
+#[test]
+fn what_processes_share_of_a_private_mapping_is_what_was_written() {
+    let mut program = Invented::new("tables");
+    let (kind, size) = (FileKind::Regular, PAGES * PAGE);
+    let facts = FileFacts { kind, size, readable: true, inode: 7, ..FileFacts::default() };
+    let args = [BASE, size, 3, (libc::MAP_PRIVATE | libc::MAP_FIXED) as u64, 3, 0];
+    let detail = CallDetail::File(Arc::new(facts));
+    let map = Call { number: libc::SYS_mmap as u32, args, result: BASE as i64, detail };
+    program.push(SECOND, EventKind::Call(map));
+    (0..300).for_each(|page| program.write(SECOND, BASE + page * PAGE));
+    for page in 300..500 {
+        let (access, mode, outcome) = (Access::Read, Mode::User, Outcome::Minor);
+        let fault = Fault { addr: BASE + page * PAGE, access, mode, outcome, inferred: false };
+        program.push(SECOND, EventKind::Fault(fault));
+    }
+    program.push(2 * SECOND, fork(TaskId(1)));
+    // The worker has some for itself.
+    for page in 0..100 {
+        program.write(2 * SECOND, BASE + page * PAGE);
+        program.last().task = TaskId(1);
+    }
+    (3..60).for_each(|second| program.write(second * SECOND, BASE + 500 * PAGE));
+    let report = program.report(ReplayOptions { peak_use: true, ..ReplayOptions::default() });
+    assert_eq!(report.peak_use.unwrap().shared, 200 * PAGE);
 }
