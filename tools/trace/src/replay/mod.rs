@@ -29,6 +29,7 @@ mod mappings;
 mod moment;
 mod names;
 mod overlap;
+mod own_files;
 mod page_set;
 mod plan;
 mod pressure;

@@ -2,8 +2,8 @@
 
 use super::life::{BASE, Invented, PAGE, SECOND};
 use quire_trace::event::{
-    Access, Call, CallDetail, CloneFacts, Event, EventKind, Fault, FileFacts, FileKind, LinuxFigures, Mode,
-    Outcome, Privileges, TaskId,
+    Access, Call, CallDetail, CloneFacts, Event, EventKind, ExecImage, ExitStatus, Fault, FileFacts,
+    FileKind, LinuxFigures, Mapping, Mode, Outcome, Privileges, TaskId,
 };
 use quire_trace::replay::{KernelCosts, LifeSample, ReplayOptions, SwapKind, SwapSpec};
 use std::sync::Arc;
@@ -46,19 +46,22 @@ fn a_limit_must_hold_shared_memory() {
     assert!(long.does_not_fit.is_none() && long.pressure.pages_out == 0, "{long:?}");
 }
 
-#[test]
-fn what_must_fit_is_counted_once() {
-    let mut program = server();
-    // A child that touches the same, and more.
-    let clone = CloneFacts {
+fn fork() -> CloneFacts {
+    CloneFacts {
         child: TaskId(1),
         child_tid: 2,
         child_pid: 2,
         flags: 0,
         shares_memory: false,
         same_process: false,
-    };
-    program.push(3 * SECOND, EventKind::Clone(clone));
+    }
+}
+
+#[test]
+fn what_must_fit_is_counted_once() {
+    let mut program = server();
+    // A child that touches the same, and more.
+    program.push(3 * SECOND, EventKind::Clone(fork()));
     for page in 200..450 {
         program.write(4 * SECOND, BASE + page * PAGE);
         let last = program.last();
@@ -193,6 +196,50 @@ fn shared_memory_that_no_event_brought_in_is_told_of_the_process_that_had_it() {
     let figures = LinuxFigures { rss_shmem: 400 * PAGE, ..LinuxFigures::default() };
     program.push(2 * SECOND, EventKind::Figures(Box::new(figures)));
     assert_eq!(program.report(ReplayOptions::default()).processes[0].unrecorded_shared, 399 * PAGE);
+}
+
+/// Linux counts the pages of a program that is itself a file in memory as shared memory. On a disk, and on a
+/// device of which another file is known to be on a disk, they are none.
+#[test]
+fn the_file_of_a_program_that_is_in_memory_is_not_missing() {
+    let (memory, disk) = (libc::makedev(0, 26), libc::makedev(254, 0));
+    let missing = |device, library: Option<(u64, FileKind)>| {
+        let mut program = Invented::new("own");
+        let file = Mapping { start: BASE, end: BASE + 400 * PAGE, read: true, ..Mapping::default() };
+        let file = Mapping { execute: true, device, inode: 5, name: b"/tmp/own"[..].into(), ..file };
+        let image = ExecImage { max_map_count: 65530, overcommit_memory: 1, ..ExecImage::default() };
+        program.last().kind = EventKind::Exec(Box::new(ExecImage { mappings: vec![file], ..image }));
+        if let Some((device, kind)) = library {
+            let facts =
+                FileFacts { kind, device, inode: 7, size: PAGE, readable: true, ..FileFacts::default() };
+            let args = [PRIVATE, PAGE, 1, (libc::MAP_PRIVATE | libc::MAP_FIXED) as u64, 3, 0];
+            let detail = CallDetail::File(Arc::new(facts));
+            let map = Call { number: libc::SYS_mmap as u32, args, result: PRIVATE as i64, detail };
+            program.push(SECOND, EventKind::Call(map));
+        }
+        for addr in (BASE..BASE + 400 * PAGE).step_by(16 * PAGE as usize) {
+            let (access, mode, outcome) = (Access::Read, Mode::User, Outcome::Minor);
+            let fault = Fault { addr, access, mode, outcome, inferred: false };
+            program.push(2 * SECOND, EventKind::Fault(fault));
+        }
+        let figures = LinuxFigures { rss_shmem: 400 * PAGE, ..LinuxFigures::default() };
+        program.push(3 * SECOND, EventKind::Figures(Box::new(figures)));
+        // A child that runs no other program has the same.
+        program.push(3 * SECOND, EventKind::Clone(fork()));
+        let figures = LinuxFigures { rss_shmem: 500 * PAGE, ..LinuxFigures::default() };
+        program.push(4 * SECOND, EventKind::Figures(Box::new(figures)));
+        program.last().task = TaskId(1);
+        program.push(4 * SECOND, EventKind::Exit(ExitStatus::Code(0)));
+        program.last().task = TaskId(1);
+        program.push(5 * SECOND, EventKind::Exit(ExitStatus::Code(0)));
+        let processes = program.report(ReplayOptions::default()).processes;
+        [0, 1].map(|place: usize| processes[place].unrecorded_shared / PAGE)
+    };
+    assert_eq!(missing(memory, None), [0, 100]);
+    assert_eq!(missing(memory, Some((disk, FileKind::Regular))), [0, 100]);
+    assert_eq!(missing(memory, Some((memory, FileKind::Memory))), [0, 100]);
+    assert_eq!(missing(memory, Some((memory, FileKind::Regular))), [400, 500], "btrfs, for one");
+    assert_eq!(missing(disk, None), [400, 500]);
 }
 
 /// Shared memory that is locked as it is mapped counts before it is touched.

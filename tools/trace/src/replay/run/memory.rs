@@ -276,6 +276,7 @@ impl Run<'_> {
             self.processes[process].report.populated += resident().saturating_sub(before) >> PAGE_SHIFT;
         }
         self.shared.call(number, call, files);
+        self.own_files.call(call);
         if let Some(again) = &mut self.again {
             again.has(self.machine.memory().resident_anonymous());
         }

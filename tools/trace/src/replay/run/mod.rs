@@ -26,6 +26,7 @@ use super::life::{Life, LifeFigures};
 use super::limit::{GroupLimit, SpacesCharge};
 use super::mappings::MappingLife;
 use super::overlap::Upcoming;
+use super::own_files::OwnFiles;
 use super::plan::{Claims, Needs, Sample};
 use super::pressure::{PressureFigures, SwapFigures};
 use super::report::{DoesNotFit, Gap, ReplayReport};
@@ -122,6 +123,7 @@ pub(super) struct Run<'m> {
     /// Threads that live.
     threads: u64,
     files: FileIds,
+    own_files: OwnFiles,
     shared: SharedMemory,
     /// Parts of it that were looked at where processes ended.
     shared_looks: u64,
@@ -193,6 +195,7 @@ impl<'m> Run<'m> {
             threads: 0,
             files: FileIds::default(),
             shared: SharedMemory::default(),
+            own_files: OwnFiles::default(),
             shared_looks: 0,
             locked_files: 0,
             lock_looks: LockLooks::default(),

@@ -69,7 +69,9 @@ impl<'m> Run<'m> {
         self.own(space.as_ref(), process);
         self.processes[process].limits = image::limits_of(recorded);
         let rights = image::rights_of(recorded.privileges);
-        let task = Task { process, number: self.next_number(), space: space.map(Rc::new), rights };
+        let number = self.next_number();
+        self.own_files.exec(number, recorded);
+        let task = Task { process, number, space: space.map(Rc::new), rights };
         if self.put(event.task, task) {
             self.begin_thread(process);
         }
@@ -125,6 +127,7 @@ impl<'m> Run<'m> {
             number = self.next_number();
             self.sites.copy(parent_number, number);
             self.shared.fork(parent_number, number);
+            self.own_files.fork(parent_number, number);
             if let Some(contents) = &mut self.contents {
                 contents.forked.extend([parent_number, number]);
             }
@@ -183,6 +186,7 @@ impl<'m> Run<'m> {
         let (process, number) = (task.process, task.number);
         if Rc::strong_count(&space) == 1 {
             self.shared.leave(number);
+            self.own_files.leave(number);
             self.processes[process].report.add_quire(space.figures());
             if self.how.digest {
                 self.digest(process, &space);

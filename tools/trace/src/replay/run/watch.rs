@@ -34,8 +34,10 @@ impl Run<'_> {
             let (mapped, looks) = self.shared.mapped_bytes(task.number, left);
             looks_at(looks);
             self.shared_looks += looks;
+            let own = self.own_files.bytes(task.number);
+            let known = mapped.map(|mapped| mapped.saturating_add(own));
             // What was not looked at is held against nothing.
-            let missing = mapped.map_or(0, |mapped| figures.rss_shmem.saturating_sub(mapped));
+            let missing = known.map_or(0, |known| figures.rss_shmem.saturating_sub(known));
             report.unrecorded_shared = report.unrecorded_shared.max(missing);
         }
         if let Some(space) = &task.space {
