@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::PoisonError;
+use std::sync::{PoisonError, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
 /// `advise` of a shell's script, which writes to the file `told`.
@@ -18,8 +18,14 @@ fn advise(folder: &Folder, options: &[&str], script: &str) -> Command {
     command
 }
 
+/// Held while a command records: where another test changes the host's settings meanwhile, a run is made again.
+fn settings_stay() -> RwLockReadGuard<'static, ()> {
+    HOST_SETTINGS.read().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// What the runs wrote, a line each; none if programs cannot be followed here.
 fn told(folder: &Folder, mut command: Command) -> Option<Vec<String>> {
+    let _settings = settings_stay();
     let output = command.stderr(Stdio::piped()).output().expect("quire starts");
     let said = String::from_utf8_lossy(&output.stderr);
     if said.contains("not permitted here") {
@@ -70,6 +76,7 @@ fn each_run_reads_all_of_a_pipe() {
 fn a_program_is_not_kept_waiting_for_the_end_of_a_pipe() {
     let folder = Folder::new("input");
     let script = "echo ready >>told; read line; echo $line >>told";
+    let _settings = settings_stay();
     let mut command = advise(&folder, &["--runs", "2"], script);
     let mut child = command.stdin(Stdio::piped()).stderr(Stdio::null()).spawn().expect("quire starts");
     let mut pipe = child.stdin.take().expect("a pipe");
@@ -108,6 +115,7 @@ fn an_input_that_ends_in_an_error_is_told_after_the_last_run() {
     input.write_all(b"x").expect("it is sent");
     peer.write_all(b"a line\n").expect("it is sent");
     let mut command = advise(&folder, &["--runs", "1"], "read line; echo ready >told; cat >rest");
+    let _settings = settings_stay();
     command.stdin(OwnedFd::from(input)).stderr(Stdio::piped());
     let mut child = command.spawn().expect("quire starts");
     let begun = Instant::now();
