@@ -127,8 +127,8 @@ pub(crate) fn page_out<P: Platform>(spaces: &Spaces<P>, folios: &mut dyn Iterato
 }
 
 /// The first half: from the reference check to the removal of the last mapping. It waits only if the caller
-/// `may_wait`: then it has no folio in hand. Adds to `freed` the pages that are freed already. If the folio is
-/// split its other parts enter `parts`, which has none yet: they are isolated, each with a reference.
+/// `may_wait`: then it has no folio in hand. Adds to `freed` the pages that are freed already. If the folio
+/// is split its other parts enter `parts`, which has none yet: they are isolated, each with a reference.
 // As for `write_and_free_all`.
 #[inline(never)]
 fn unmap<'s, P: Platform>(

@@ -30,8 +30,8 @@ fn keep(variable: &str, files: &[String]) -> Option<String> {
     (!files.is_empty()).then(|| format!(r#": "${{{variable}:=$(grep -H . {})}}""#, files.join(" ")))
 }
 
-/// Brings back what [`keep`] kept: of a file of words the one in brackets, of a number the number. Then nothing is
-/// kept any more.
+/// Brings back what [`keep`] kept: of a file of words the one in brackets, of a number the number. Then
+/// nothing is kept any more.
 fn restore(variable: &str) -> String {
     format!(
         r#"echo "${{{variable}:?}}" | while IFS=:[] read f a w x; do echo ${{w:-$a}} >$f; done; {variable}="#
@@ -97,9 +97,9 @@ impl Setting {
         files
     }
 
-    /// The commands that bring a host from `present` to this setting: lines for one shell of root's. They keep
-    /// what is there in a variable of the setting's own, for [`undo`](Self::undo). Settings that are applied one
-    /// after the other are undone in the other order.
+    /// The commands that bring a host from `present` to this setting: lines for one shell of root's. They
+    /// keep what is there in a variable of the setting's own, for [`undo`](Self::undo). Settings that are
+    /// applied one after the other are undone in the other order.
     #[must_use]
     pub fn commands(&self, present: &Self) -> Vec<String> {
         self.commands_in(FOLDER, present)
@@ -117,8 +117,8 @@ impl Setting {
         keep(&self.variable(), &files).into_iter().chain(set).collect()
     }
 
-    /// The commands that undo [`commands`](Self::commands), for the same shell: they bring back what was there,
-    /// which need not be what there was when the program was recorded.
+    /// The commands that undo [`commands`](Self::commands), for the same shell: they bring back what was
+    /// there, which need not be what there was when the program was recorded.
     #[must_use]
     pub fn undo(&self, present: &Self) -> Vec<String> {
         let is_there = !self.words(present).is_empty();

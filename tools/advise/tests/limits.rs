@@ -301,8 +301,8 @@ fn each_limit_has_room_for_memory_that_is_shared_after_a_fork() {
     assert!(out(limits, 75).is_some_and(|pages| pages >= 6144.0 - 2560.0), "{:?}", limits.rows);
     assert_eq!(lowest(limits), Some(50), "that leaves as much for the others as was resident");
 
-    // What is shared is no more than stays anyway. It does not go out for the others all the same: of 7168 pages
-    // they have what a limit leaves beside it, and the recording shows what that costs.
+    // What is shared is no more than stays anyway. It does not go out for the others all the same: of 7168
+    // pages they have what a limit leaves beside it, and the recording shows what that costs.
     let found = Invented::preforking("own", OLD + MANY - KEPT, KEPT).predict();
     let limits = &found.limits;
     assert_eq!((limits.shared_after_fork, limits.need.anonymous), (KEPT * PAGE, 7168 * PAGE));
@@ -332,8 +332,8 @@ fn a_pressure_that_is_only_claimed_ends_no_prediction() {
     assert!(found.limits.known && found.limits.enough.is_none(), "{:?}", found.limits);
 }
 
-/// Linux 6.8 has what each CPU has not added to its counters yet. That is of CPUs that it ran on, and no reason
-/// for memory that is missing in the recording of a program that ran on one of many.
+/// Linux 6.8 has what each CPU has not added to its counters yet. That is of CPUs that it ran on, and no
+/// reason for memory that is missing in the recording of a program that ran on one of many.
 #[test]
 fn counters_are_off_by_what_the_cpus_have_on_which_it_ran() {
     let rss_anon = (OLD + MANY) * PAGE + (30 << 20);

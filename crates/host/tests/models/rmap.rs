@@ -153,14 +153,15 @@ fn shuttle_a_walk_against_the_exit_of_a_child() {
     });
 }
 
-/// Two processes in one anon_vma exit at once. The last one to leave the anon_vma may have finished before the
-/// other has taken its page out of the tables: a walk from that page finds it, or nothing.
+/// Two processes in one anon_vma exit at once. The last one to leave the anon_vma may have finished before
+/// the other has taken its page out of the tables: a walk from that page finds it, or nothing.
 #[test]
 fn shuttle_a_walk_against_two_exits_from_one_anon_vma() {
     check_space(3, |machine, space| {
         let (parent, child, page) = as_one_step(|| {
             written(machine, space, ADDR, 1);
-            // Generations that fork and exit leave more anon_vmas without VMAs than VMAs: the last child joins.
+            // Generations that fork and exit leave more anon_vmas without VMAs than VMAs: the last child
+            // joins.
             let second = fork(space);
             space.munmap(ADDR, PAGE).expect("the end of a mapping can go");
             let third = fork(&second);

@@ -56,8 +56,8 @@ impl SwapDevice<Machine> for Slow {
     }
 }
 
-/// Linux's policy. The discard ends when a thread has found nothing to free, while it still reclaims or when it
-/// waits; or when a program is to be killed.
+/// Linux's policy. The discard ends when a thread has found nothing to free, while it still reclaims or when
+/// it waits; or when a program is to be killed.
 #[derive(Default)]
 struct Ending {
     discard: Arc<Discard>,

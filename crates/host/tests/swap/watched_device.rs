@@ -264,8 +264,8 @@ impl Calls for HoldsUp {
     }
 }
 
-/// Hazard: a parent and a child that joined its anon_vma exit. The parent leaves first, and its pages are in the
-/// tables when the child, the last one in the anon_vma, has gone.
+/// Hazard: a parent and a child that joined its anon_vma exit. The parent leaves first, and its pages are in
+/// the tables when the child, the last one in the anon_vma, has gone.
 #[test]
 fn an_anon_vma_stays_until_the_pages_of_all_spaces_in_it_are_unmapped() {
     let machine: Machine = Setup::mib(16).cpus(2).build();

@@ -85,8 +85,8 @@ pub enum Freed {
 }
 
 /// What VMAs have left. Pages may still name the anon_vmas, so these are released only at the end: after the
-/// pages are out of the tables. The section that took out the last VMA releases for all of its space; a section
-/// that left VMAs of another space behind has a reference for each VMA that it took out.
+/// pages are out of the tables. The section that took out the last VMA releases for all of its space; a
+/// section that left VMAs of another space behind has a reference for each VMA that it took out.
 pub struct Emptied<'s, P: Platform> {
     rmap: Rmap<'s, P>,
     list: EmptiedList,

@@ -44,8 +44,8 @@ impl AnonVmaLink {
 /// freed when the thread that emptied it, and those that took a VMA out before with pages that are still in
 /// the tables, have released it, and it has no children any more.
 pub struct AnonVma {
-    /// One until it is released, one for each child and for each VMA on a `DepartedList`; in a root also one for
-    /// each walker and each thread that releases. But for those two's, added under the root lock held
+    /// One until it is released, one for each child and for each VMA on a `DepartedList`; in a root also one
+    /// for each walker and each thread that releases. But for those two's, added under the root lock held
     /// exclusively.
     pub(crate) refs: AtomicU32,
     /// The root lock; used in the root.

@@ -208,8 +208,8 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         Some(self.vma(vma))
     }
 
-    /// Takes a VMA out of the tree and frees it after the epoch: now, or at the end of the section. The caller
-    /// has write-locked it.
+    /// Takes a VMA out of the tree and frees it after the epoch: now, or at the end of the section. The
+    /// caller has write-locked it.
     fn remove_vma(&mut self, vma: &Vma, root_lock: &AnonVmaTree<'s, P>) {
         let freed = root_lock.leave(vma, &self.emptied);
         let platform = self.spaces.platform();

@@ -35,8 +35,8 @@ const EAGER_TICKS: u32 = 16;
 const REST_TICKS: u32 = 4;
 const RETRIES: u32 = 16;
 
-/// How often a fault lets the folio go that it has swapped in, for programs that other threads kill: there may
-/// be no end of those.
+/// How often a fault lets the folio go that it has swapped in, for programs that other threads kill: there
+/// may be no end of those.
 const LETS_GO: u32 = 16;
 
 /// Pages in the largest folio for which a charge that fails is an `oom` event: a larger one is a wish only.

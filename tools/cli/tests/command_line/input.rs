@@ -18,7 +18,8 @@ fn advise(folder: &Folder, options: &[&str], script: &str) -> Command {
     command
 }
 
-/// Held while a command records: where another test changes the host's settings meanwhile, a run is made again.
+/// Held while a command records: where another test changes the host's settings meanwhile, a run is made
+/// again.
 fn settings_stay() -> RwLockReadGuard<'static, ()> {
     HOST_SETTINGS.read().unwrap_or_else(PoisonError::into_inner)
 }

@@ -30,8 +30,8 @@ impl Memory {
 
     fn write(&self, at: usize) {
         assert!(at < self.bytes, "a byte of the memory");
-        // SAFETY: the byte is the mapping's, which is writable, and no reference to it exists. Volatile, since
-        // the access itself is what counts.
+        // SAFETY: the byte is the mapping's, which is writable, and no reference to it exists. Volatile,
+        // since the access itself is what counts.
         unsafe { self.at.cast::<u8>().add(at).write_volatile(1) };
     }
 

@@ -3,8 +3,8 @@
 //! The first byte says how the rest becomes a file: as it is; as frames that get right checksums, so that the
 //! code behind the check is reached; or as events that a writer writes. Whatever the file is, reading it
 //! ends, with an error whose place is in the file or with a trailer; salvaging it reads no less. That is one
-//! target. What can be read can be replayed, after which the auditor finds nothing: that is another one, since
-//! it takes a hundred times as long.
+//! target. What can be read can be replayed, after which the auditor finds nothing: that is another one,
+//! since it takes a hundred times as long.
 
 mod events;
 mod sealed;

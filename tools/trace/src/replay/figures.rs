@@ -24,7 +24,8 @@ pub struct ProcessReport {
     pub program: Arc<str>,
     /// Threads that it had in all.
     pub threads: u32,
-    /// CPUs that its threads can have run on: of a host of more than 64 an event stands for all that share a vCPU.
+    /// CPUs that its threads can have run on: of a host of more than 64 an event stands for all that share a
+    /// vCPU.
     pub cpus: u32,
     /// Address spaces that it had one after the other: one, and one more for each exec.
     pub images: u32,

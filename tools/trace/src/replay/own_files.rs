@@ -1,9 +1,9 @@
 //! The files of the images of programs that may be files in memory themselves.
 //!
-//! Linux counts the pages of a program that lies on tmpfs as shared memory (`RssShmem`). Nothing is missing in
-//! its recording: its page faults are there, and the group that wrote the file was charged. An image does not
-//! say on which file system it lies. Its device does, where that is a disk, or where the program maps another
-//! file of it by a call, which tells the kind.
+//! Linux counts the pages of a program that lies on tmpfs as shared memory (`RssShmem`). Nothing is missing
+//! in its recording: its page faults are there, and the group that wrote the file was charged. An image does
+//! not say on which file system it lies. Its device does, where that is a disk, or where the program maps
+//! another file of it by a call, which tells the kind.
 
 use crate::event::{Call, ExecImage, FileKind};
 use std::collections::{BTreeMap, HashMap, HashSet};

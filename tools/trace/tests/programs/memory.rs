@@ -189,8 +189,8 @@ pub(crate) fn uses_a_part_of_its_memory() {
 }
 
 /// Fills its pages, the first half with zeros and one number, the rest with noise. It reads the rest until
-/// the first half is paged out, and of the rest at least a page, as it is recorded under pressure. It ends with
-/// 1 if they stay.
+/// the first half is paged out, and of the rest at least a page, as it is recorded under pressure. It ends
+/// with 1 if they stay.
 pub(crate) fn holds_pages_that_compress_differently() {
     let addr = map_pages(PRESSED_PAGES);
     let mut noise = 1_u64;

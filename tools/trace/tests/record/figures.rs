@@ -41,8 +41,8 @@ fn pages_that_the_kernel_brings_in_for_itself_are_counted() {
     assert!(by_calls < 64, "{by_calls} pages");
 }
 
-/// Pages that Linux may leave out of its figures of a process that ran on so many CPUs, when it ends: before 6.2
-/// what a thread has not added yet, 64 page faults of 16 pages each; up to 6.15 what each CPU has not.
+/// Pages that Linux may leave out of its figures of a process that ran on so many CPUs, when it ends: before
+/// 6.2 what a thread has not added yet, 64 page faults of 16 pages each; up to 6.15 what each CPU has not.
 fn left_out(kernel: &str, cpus: u32, ran_on: u32) -> u64 {
     let mut numbers = kernel.split(['.', '-']).map(|part| part.parse().unwrap_or(0));
     match (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) {
@@ -60,8 +60,8 @@ fn faults_in_memory_files(recorded: &Recording) -> u64 {
     recorded.faults().filter(|fault| ranges.iter().any(|range| range.contains(&fault.addr))).count() as u64
 }
 
-/// What is written to a file in memory comes in by no page fault of a mapping. Linux maps 16 pages for one that
-/// is read, and of a file that grows no event tells.
+/// What is written to a file in memory comes in by no page fault of a mapping. Linux maps 16 pages for one
+/// that is read, and of a file that grows no event tells.
 #[test]
 fn files_in_memory_are_known_as_far_as_they_are_read() {
     let of = |program| {
@@ -87,8 +87,8 @@ fn files_in_memory_are_known_as_far_as_they_are_read() {
     assert!(shared >= 2 * pages && linux + left_out >= 2 * pages, "{shared} {linux} {left_out}");
     let Some(([linux, _, more], more_left_out, _)) = of("locks_a_file_in_memory_that_grew") else { return };
     assert!(linux + more_left_out >= pages, "{linux} {more_left_out}");
-    // Where the programs themselves are files in memory, their own pages are among these; where they may be, as
-    // many as they have are not told.
+    // Where the programs themselves are files in memory, their own pages are among these; where they may be,
+    // as many as they have are not told.
     let (all, off) = (unrecorded + pages, left_out + more_left_out + 64);
     let is_on_disk = libc::major(std::fs::metadata(PROGRAMS).expect("the programs").dev()) != 0;
     assert!(more < all + off && (more + off > all || !is_on_disk), "{unrecorded} {more} {off}");

@@ -84,8 +84,8 @@ fn what_is_used_again_after_the_peak_is_known() {
     assert_eq!(program.report(ReplayOptions::default()).peak_use, None);
 }
 
-/// What a server and its worker have mapped cannot be paged out by a recorder: each page counts once. What the
-/// worker writes is its own, and so is all when it is gone.
+/// What a server and its worker have mapped cannot be paged out by a recorder: each page counts once. What
+/// the worker writes is its own, and so is all when it is gone.
 #[test]
 fn what_processes_share_after_a_fork_is_known() {
     for (lives, shared) in [(70, 400), (1, 0)] {

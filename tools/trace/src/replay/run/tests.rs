@@ -142,8 +142,8 @@ fn calls_that_bring_in_files_look_at_a_few_processes_each() {
     assert!((CALLS..17 * events + 1000).contains(&looked_at), "{looked_at}");
 }
 
-/// A program maps a memfd again and again, and has written to every second page of it: each mapping has all of
-/// its runs. At the end they are looked at for what Linux had mapped.
+/// A program maps a memfd again and again, and has written to every second page of it: each mapping has all
+/// of its runs. At the end they are looked at for what Linux had mapped.
 #[test]
 fn the_end_of_a_program_looks_at_a_part_of_its_shared_memory() {
     const PARTS: u64 = 3000;

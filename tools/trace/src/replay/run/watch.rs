@@ -18,7 +18,8 @@ use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
 /// Parts of shared memory, and runs of its pages, that are looked at where processes end, and so many more
-/// for each event: neither many that end with much of it nor one of many parts take the square of their number.
+/// for each event: neither many that end with much of it nor one of many parts take the square of their
+/// number.
 const FREE_LOOKS: u64 = 1 << 22;
 const LOOKS_OF_EVENT: u64 = 16;
 
