@@ -19,4 +19,5 @@ mod nodes;
 mod offline;
 mod pressure;
 mod returned;
+mod split_parts;
 mod support;

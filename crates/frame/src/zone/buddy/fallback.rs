@@ -9,7 +9,7 @@
 use super::Buddy;
 use crate::counters::{EventSet, VmEvent};
 use crate::kind::Kind;
-use crate::map::{FrameIndex, MemoryMap, Migratetype, PAGEBLOCK_ORDER};
+use crate::map::{FrameIndex, FrameState, MemoryMap, Migratetype, PAGEBLOCK_ORDER};
 use quire_arch::{Order, Pfn, PfnRange};
 
 /// From this order on a fallback may claim the whole page block.
@@ -47,8 +47,11 @@ impl Buddy {
         if size < PAGEBLOCK_ORDER {
             self.note_mixed();
         }
-        let list =
-            if may_take_block && self.take_over(map, index, size, wanted, events) { wanted } else { other };
+        if may_take_block {
+            self.take_over(map, index, size, wanted, events);
+        }
+        // The list that it is on now.
+        let list = map.at(index).word().migratetype();
         self.take(map, index, (size, list), order, events);
         Some(index)
     }
@@ -66,7 +69,7 @@ impl Buddy {
     }
 
     /// Tries to turn the page block or blocks of the free block at `index` into `wanted`'s; moves all that is
-    /// free in them to the lists of `wanted`.
+    /// free in them to the lists of `wanted`. Nothing changes if too much of it is in use by other types.
     fn take_over(
         &mut self,
         map: &MemoryMap,
@@ -74,7 +77,7 @@ impl Buddy {
         size: Order,
         wanted: Migratetype,
         events: &EventSet,
-    ) -> bool {
+    ) {
         let pfn = map.pfn(index);
         let frames = if size >= PAGEBLOCK_ORDER {
             PfnRange::new(pfn, pfn.offset(size.pages()))
@@ -82,19 +85,22 @@ impl Buddy {
             let start = pfn.block_start(PAGEBLOCK_ORDER);
             let found = Self::block_use(map, start, wanted);
             if found.free + found.alike < PAGEBLOCK_ORDER.pages() / 2 {
-                return false;
+                return;
             }
             PfnRange::new(start, start.offset(PAGEBLOCK_ORDER.pages()))
         };
         self.move_free(map, frames, wanted);
         self.change_blocks(map, frames, wanted);
         events.add(VmEvent::PageblockSteal, frames.len() >> PAGEBLOCK_ORDER.get());
-        true
     }
 
-    /// Calls `visit` with every frame that starts something in the page block at `start`, and with the frames
-    /// that it covers.
-    fn visit_block(map: &MemoryMap, start: Pfn, mut visit: impl FnMut(FrameIndex, u64)) {
+    /// Calls `visit` with the frames of the page block at `start`, and their words; of a free block with the
+    /// first frame only.
+    ///
+    /// The zone's lock keeps the words of free blocks as they are, and no others: a folio may be split
+    /// meanwhile, and a part of it freed before its first frame has its new order. So all frames that are in
+    /// use are looked at.
+    fn visit_block(map: &MemoryMap, start: Pfn, mut visit: impl FnMut(Pfn, FrameIndex, FrameState)) {
         let mut pfn = start;
         let end = start.offset(PAGEBLOCK_ORDER.pages());
         while pfn < end {
@@ -104,21 +110,24 @@ impl Buddy {
                 continue;
             };
             let word = map.at(index).word();
-            let pages = if word.kind().is_head() { word.order().pages() } else { 1 };
-            visit(index, pages);
-            pfn = pfn.offset(pages);
+            visit(pfn, index, word);
+            pfn = pfn.offset(if word.kind() == Kind::Free { word.order().pages() } else { 1 });
         }
     }
 
     fn block_use(map: &MemoryMap, start: Pfn, wanted: Migratetype) -> BlockUse {
         let mut found = BlockUse::default();
-        Self::visit_block(map, start, |index, pages| {
-            let word = map.at(index).word();
+        // Where the block in use ends that began last.
+        let mut alike_until = start;
+        Self::visit_block(map, start, |pfn, _, word| {
             if word.kind() == Kind::Free {
-                found.free += pages;
-            } else if word.kind().is_head() && word.migratetype() == wanted {
-                found.alike += pages;
+                found.free += word.order().pages();
+                return;
             }
+            if word.kind().is_head() && word.migratetype() == wanted {
+                alike_until = alike_until.max(pfn.offset(word.order().pages()));
+            }
+            found.alike += u64::from(pfn < alike_until);
         });
         found
     }
@@ -127,8 +136,7 @@ impl Buddy {
     pub(super) fn move_free(&mut self, map: &MemoryMap, frames: PfnRange, wanted: Migratetype) {
         let mut start = frames.start();
         while start < frames.end() {
-            Self::visit_block(map, start, |index, _| {
-                let word = map.at(index).word();
+            Self::visit_block(map, start, |_, index, word| {
                 if word.kind() == Kind::Free && word.migratetype() != wanted {
                     self.unlink(map, index, word.order(), word.migratetype());
                     self.push(map, index, word.order(), wanted);
