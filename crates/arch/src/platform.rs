@@ -157,7 +157,8 @@ pub trait Execution: 'static {
 /// - [`ram_claim`](Self::ram_claim) is the same claim for all platforms whose ranges of RAM overlap, and for
 ///   one platform always the same;
 /// - [`direct_map`](Self::direct_map) of a frame in RAM is page-aligned and valid for reads and writes of one
-///   page, and consecutive frames of one range are consecutive in memory;
+///   page, and consecutive frames are consecutive in memory, within a range and over the border of two
+///   ranges of one node that touch (a `Memory` refuses to start if it finds them apart there);
 /// - [`cpu_count`](Self::cpu_count) never changes, and the CPU of a [`Pin`] is below it;
 /// - while a [`Pin`] lives, its CPU number belongs to no other thread of execution, and the thread stays on
 ///   it;

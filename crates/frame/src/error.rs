@@ -141,6 +141,10 @@ pub enum BootError {
     /// The direct map of a range is not page aligned.
     #[error("the direct map of {0:?} is not page aligned")]
     MisalignedDirectMap(Pfn),
+    /// The range that begins with this frame touches another one of the same node, and the direct map does
+    /// not go on from the one to the other.
+    #[error("the direct map of {0:?} does not follow that of the frame before it")]
+    TornDirectMap(Pfn),
     /// No node, or more than [`MAX_NODES`](quire_arch::MAX_NODES); or a range of RAM is said to be of a node
     /// past them.
     #[error("a machine cannot have {0} nodes")]

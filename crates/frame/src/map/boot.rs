@@ -55,6 +55,7 @@ impl Survey {
         if let Some(pfn) = misaligned {
             return Err(BootError::MisalignedDirectMap(pfn));
         }
+        torn(platform).map_or(Ok(()), |pfn| Err(BootError::TornDirectMap(pfn)))?;
         if ranges == 0 {
             return Err(BootError::NoRam);
         }
@@ -76,16 +77,33 @@ impl Survey {
 
 /// The first frame of a range of RAM that shares its page block with a range of another node.
 fn shared_block<P: Platform>(platform: &P) -> Option<Pfn> {
+    second_range(platform, |first, second| {
+        let last = Pfn(first.end().0 - 1).block_start(PAGEBLOCK_ORDER);
+        let meet = first.start() < second.start() && last == second.start().block_start(PAGEBLOCK_ORDER);
+        meet && platform.node_of_ram(first.start()) != platform.node_of_ram(second.start())
+    })
+}
+
+/// The first frame of a range of RAM that touches another one of its node, and lies elsewhere in memory: a
+/// block may have frames of both, and its user takes it to be in one piece.
+fn torn<P: Platform>(platform: &P) -> Option<Pfn> {
+    second_range(platform, |first, second| {
+        let touch = first.end() == second.start()
+            && platform.node_of_ram(first.start()) == platform.node_of_ram(second.start());
+        let address = |pfn| platform.direct_map(pfn).addr().get();
+        touch
+            && address(second.start())
+                != address(first.start()).wrapping_add((first.len() * PAGE_SIZE) as usize)
+    })
+}
+
+/// The start of the second of two ranges of RAM for which `is` holds.
+fn second_range<P: Platform>(platform: &P, is: impl Fn(PfnRange, PfnRange) -> bool) -> Option<Pfn> {
     let mut found = None;
-    platform.for_each_ram(&mut |range| {
-        let block = range.start().block_start(PAGEBLOCK_ORDER);
-        let node = platform.node_of_ram(range.start());
-        platform.for_each_ram(&mut |other| {
-            let last = Pfn(other.end().0.saturating_sub(1)).block_start(PAGEBLOCK_ORDER);
-            let meet =
-                !other.is_empty() && !range.is_empty() && other.start() < range.start() && last == block;
-            if meet && platform.node_of_ram(other.start()) != node {
-                found = Some(range.start());
+    platform.for_each_ram(&mut |second| {
+        platform.for_each_ram(&mut |first| {
+            if !first.is_empty() && !second.is_empty() && is(first, second) {
+                found = found.or(Some(second.start()));
             }
         });
     });

@@ -122,15 +122,33 @@ struct Bank {
     memory: NonNull<u8>,
 }
 
-impl Bank {
-    fn layout(&self) -> Layout {
-        Layout::from_size_align(self.frames.len() as usize * 4096, 4096).expect("a bank's size")
+/// Memory for the frames of banks.
+struct Piece {
+    memory: NonNull<u8>,
+    layout: Layout,
+}
+
+impl Piece {
+    fn new(frames: PfnRange) -> Self {
+        let layout = Layout::from_size_align(frames.len() as usize * 4096, 4096).expect("a bank's size");
+        // SAFETY: the tests have no empty banks.
+        let memory = unsafe { alloc_zeroed(layout) };
+        Self { memory: NonNull::new(memory).unwrap_or_else(|| handle_alloc_error(layout)), layout }
+    }
+}
+
+impl Drop for Piece {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout in `new`.
+        unsafe { dealloc(self.memory.as_ptr(), self.layout) };
     }
 }
 
 /// A machine whose RAM is `banks`.
 pub(crate) struct Machine {
     banks: Vec<Bank>,
+    /// What the banks lie in.
+    _pieces: Vec<Piece>,
     claim: RamClaim,
     cpus: Vec<AtomicBool>,
     /// Several threads run on one CPU number, so pinning excludes.
@@ -146,21 +164,43 @@ unsafe impl Send for Machine {}
 unsafe impl Sync for Machine {}
 
 impl Machine {
-    /// A machine with RAM at these ranges of frames.
+    /// A machine with RAM at these ranges of frames, each of which is a piece of memory of its own.
     pub(crate) fn new(banks: &[(u64, u64)], cpus: usize) -> Self {
-        let banks = banks
-            .iter()
-            .map(|&(start, end)| {
-                let frames = PfnRange::new(Pfn(start), Pfn(end));
-                let mut bank = Bank { frames, memory: NonNull::dangling() };
-                // SAFETY: the tests have no empty banks.
-                let memory = unsafe { alloc_zeroed(bank.layout()) };
-                bank.memory = NonNull::new(memory).unwrap_or_else(|| handle_alloc_error(bank.layout()));
-                bank
-            })
-            .collect();
+        Self::with_pieces(banks.iter().map(|&(start, end)| (start, vec![end])), cpus)
+    }
+
+    /// A machine with RAM from frame 0 on, in one piece of memory, which is named as the ranges that end at
+    /// `ends`.
+    #[allow(dead_code, reason = "used by the tests of this crate only")]
+    pub(crate) fn in_one_piece(ends: &[u64], cpus: usize) -> Self {
+        Self::with_pieces([(0, ends.to_vec())].into_iter(), cpus)
+    }
+
+    /// By the start of each piece of memory, and the ends of the banks in it.
+    fn with_pieces(all: impl Iterator<Item = (u64, Vec<u64>)>, cpus: usize) -> Self {
+        let (mut banks, mut pieces) = (Vec::new(), Vec::new());
+        for (first, ends) in all {
+            let last = *ends.last().expect("a bank");
+            let piece = Piece::new(PfnRange::new(Pfn(first), Pfn(last)));
+            let mut start = first;
+            for end in ends {
+                // SAFETY: the bank lies in the piece.
+                let memory = unsafe { piece.memory.add((start - first) as usize * 4096) };
+                banks.push(Bank { frames: PfnRange::new(Pfn(start), Pfn(end)), memory });
+                start = end;
+            }
+            pieces.push(piece);
+        }
         let cpus = (0..cpus).map(|_| AtomicBool::new(false)).collect();
-        Self { banks, claim: RamClaim::new(), cpus, shared_cpus: false, nodes: 1, clock: AtomicU64::new(0) }
+        Self {
+            banks,
+            _pieces: pieces,
+            claim: RamClaim::new(),
+            cpus,
+            shared_cpus: false,
+            nodes: 1,
+            clock: AtomicU64::new(0),
+        }
     }
 
     /// Lets several threads share CPU numbers.
@@ -173,15 +213,6 @@ impl Machine {
     pub(crate) fn nodes(mut self, nodes: usize) -> Self {
         self.nodes = nodes;
         self
-    }
-}
-
-impl Drop for Machine {
-    fn drop(&mut self) {
-        for bank in &self.banks {
-            // SAFETY: allocated with this layout in `new`.
-            unsafe { dealloc(bank.memory.as_ptr(), bank.layout()) };
-        }
     }
 }
 
@@ -221,8 +252,9 @@ impl Execution for Machine {
     }
 }
 
-// SAFETY: banks are disjoint page-aligned heap blocks that live as long as the machine; a thread keeps its
-// CPU number, and numbers are either one thread's each or excluded by `pin_enter`; there is no TLB.
+// SAFETY: banks are disjoint page-aligned parts of heap blocks that live as long as the machine, and a machine
+// of which banks of one node touch is refused if these are not consecutive; a thread keeps its CPU number, and
+// numbers are either one thread's each or excluded by `pin_enter`; there is no TLB.
 unsafe impl Platform for Machine {
     type Paging = X86_64Level4;
 

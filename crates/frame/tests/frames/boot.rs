@@ -23,6 +23,33 @@ fn a_machine_without_ram_or_cpus_or_room_does_not_start() {
     assert!(matches!(most, Err(BootError::NoRoom { .. })), "{most:?}");
 }
 
+/// Hazard: blocks grow over the border of two ranges of RAM that touch, and who zeroes one, or has a table in
+/// it, takes it to be in one piece. A machine that keeps the two apart in memory does not start.
+#[test]
+fn a_machine_whose_ranges_touch_but_lie_apart_in_memory_does_not_start() {
+    let torn = boot(&[(0, 4096), (8192, 8704), (4096, 5000)], 1).map(drop);
+    assert_eq!(torn, Err(BootError::TornDirectMap(Pfn(4096))));
+    // Also where the border lies inside a page block.
+    assert_eq!(boot(&[(0, 4000), (4000, 8192)], 1).map(drop), Err(BootError::TornDirectMap(Pfn(4000))));
+    // No block has frames of two nodes.
+    let nodes = Machine::new(&[(0, 4096), (4096, 8192)], 1).nodes(2);
+    assert!(Frames::new(nodes, FrameConfig::default()).is_ok());
+}
+
+#[test]
+fn blocks_over_the_border_of_two_ranges_are_in_one_piece() {
+    let frames = frames_of(Machine::in_one_piece(&[512, 1024 + 100, 4096], 1), PcpTechnique::None);
+    let largest = exhaust(&frames, ONE.order(Order::MAX));
+    let address = |pfn| frames.platform().direct_map(pfn).addr().get();
+    for &head in &largest {
+        assert_eq!(address(Pfn(head.0 + 1023)), address(head) + 1023 * 4096, "{head:?}");
+    }
+    assert!(
+        largest.contains(&Pfn(0)) && largest.contains(&Pfn(1024)),
+        "no block lies over a border: {largest:?}"
+    );
+}
+
 #[test]
 fn holes_are_described_but_never_given_out() {
     // Odd borders, so that blocks of every order occur.
