@@ -2,6 +2,7 @@
 
 use crate::change::{Figures, Measure, Measured};
 use crate::forks::ForkRow;
+use crate::unexplained::{unexplained, unrecorded_shared};
 use quire_arch::{Order, PAGE_SIZE};
 use quire_measure::{Cost, Costs};
 use quire_trace::record::SAMPLE_NS;
@@ -110,9 +111,9 @@ pub(crate) struct Outcome {
     pub(crate) gaps: BTreeMap<String, u64>,
     /// The first differences from Linux, in words.
     pub(crate) mismatches: Vec<String>,
-    /// Anonymous memory of a process at its end that Linux had and the replay has not, or the other way
-    /// round, and page tables that Linux had and the replay has not, in bytes. Without what Linux's figures
-    /// may be off by.
+    /// Anonymous memory that Linux had at the ends of processes and the replay has not, or the other way
+    /// round, and page tables that Linux had and the replay has not, in bytes: of those that live at the same
+    /// time. Without what Linux's figures may be off by.
     pub(crate) unexplained: [u64; 2],
     /// Shared memory that Linux had mapped in a process at its end and that no event brought in, in bytes.
     pub(crate) unrecorded_shared: u64,
@@ -148,41 +149,6 @@ fn summed(counts: impl Iterator<Item = (String, u64)>) -> BTreeMap<String, u64> 
     sums
 }
 
-/// By how much anonymous memory and page tables differ from Linux's: of these what Linux has more. Where the
-/// replay `collapses`, which Linux refuses while huge pages are off, it has more memory for that.
-fn differences(linux: (u64, u64), quire: (u64, u64), collapses: bool) -> [u64; 2] {
-    let more = if collapses { 0 } else { quire.0.saturating_sub(linux.0) };
-    [linux.0.saturating_sub(quire.0).max(more), linux.1.saturating_sub(quire.1)]
-}
-
-/// What Linux's own figures of resident memory may be off by of a process that ran on so many CPUs of the
-/// host's, in bytes. From 6.2 to 6.15 they leave out what each CPU has not added yet.
-fn counter_slack(kernel: &str, cpus: u32, ran_on: u32) -> u64 {
-    let mut numbers = kernel.split(['.', '-']).map(|part| part.parse().unwrap_or(0));
-    let release: (u32, u32) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-    let batch = u64::from(cpus).saturating_mul(2).max(32);
-    let most = u64::from(ran_on.min(cpus));
-    let is_off = ((6, 2)..(6, 16)).contains(&release);
-    if is_off { most.saturating_mul(batch).saturating_mul(PAGE_SIZE) } else { 0 }
-}
-
-/// The largest [`differences`] of a process, both at the same moment, beyond what its figures may be off by.
-fn unexplained(report: &ReplayReport, collapses: bool) -> [u64; 2] {
-    let of = |process: &ProcessReport| {
-        let (linux, quire) = (process.linux.as_ref()?, &process.quire);
-        let linux = (linux.rss_anon.saturating_add(linux.vm_swap), linux.vm_pte);
-        let [anonymous, tables] =
-            differences(linux, (quire.resident_anonymous, quire.page_tables), collapses);
-        Some([anonymous.saturating_sub(slack_of(report, process)), tables])
-    };
-    let most = |[anonymous, tables]: [u64; 2], of: [u64; 2]| [anonymous.max(of[0]), tables.max(of[1])];
-    report.processes.iter().filter_map(of).fold([0; 2], most)
-}
-
-fn slack_of(report: &ReplayReport, process: &ProcessReport) -> u64 {
-    counter_slack(&report.header.kernel, report.header.cpus, process.cpus)
-}
-
 impl Outcome {
     pub(crate) fn of(mut report: ReplayReport) -> Self {
         let differences = report.processes.iter().map(|process| process.mismatches).sum();
@@ -206,9 +172,7 @@ impl Outcome {
         };
         let processes = report.processes.iter().zip(most).map(row).collect();
         let processor_ns = measured - recorder_ns;
-        let unrecorded_shared =
-            |process: &ProcessReport| process.unrecorded_shared.saturating_sub(slack_of(&report, process));
-        let unrecorded_shared = report.processes.iter().map(unrecorded_shared).max().unwrap_or(0);
+        let unrecorded_shared = unrecorded_shared(&report);
         let unrecorded_pages = report.processes.iter().map(ProcessReport::unrecorded_pages);
         let unrecorded_pages = unrecorded_pages.sum::<u64>().saturating_sub(lost);
         Self {
@@ -509,34 +473,6 @@ mod tests {
         let process =
             ProcessReport { faults: 160_000, calls: 1000, threads: 1, images: 1, ..ProcessReport::default() };
         assert_eq!(recorder_ns(&[process]), 320_000_000 + 2_000_000 + 18_000);
-    }
-
-    #[test]
-    fn page_tables_that_linux_has_more_are_unexplained() {
-        assert_eq!(differences((8 << 20, 32 << 20), (9 << 20, 1 << 20), false), [1 << 20, 31 << 20]);
-        assert_eq!(differences((9 << 20, 1 << 20), (8 << 20, 32 << 20), false), [1 << 20, 0]);
-    }
-
-    /// MADV_COLLAPSE fails while a program is recorded, and brings memory in when it is replayed.
-    #[test]
-    fn what_a_collapse_brings_in_is_explained() {
-        let (few, many) = ((16 << 20, 0), (64 << 20, 0));
-        assert_eq!([true, false].map(|collapses| differences(few, many, collapses)[0]), [0, 48 << 20]);
-        assert_eq!(differences(many, few, true)[0], 48 << 20);
-    }
-
-    /// Only CPUs that it ran on can have something of it. What a header claims is bounded by that, too.
-    #[test]
-    fn counters_of_each_cpu_are_summed_by_some_kernels_only() {
-        assert_eq!(counter_slack("6.8.0-45-generic", 64, 64), 64 * 128 * PAGE_SIZE);
-        assert_eq!(counter_slack("6.8.0-45-generic", 64, 3), 3 * 128 * PAGE_SIZE);
-        assert_eq!(counter_slack("6.8.0-45-generic", 256, 8), 8 * 512 * PAGE_SIZE);
-        assert_eq!(counter_slack("6.15.3", 2, 2), 2 * 32 * PAGE_SIZE);
-        assert_eq!(counter_slack("6.8.0", u32::MAX, u32::MAX), u64::MAX);
-        assert_eq!(counter_slack("6.8.0", 0, 7), 0);
-        for kernel in ["6.18.44-fc", "6.16.0", "6.1.90", "5.15.0", ""] {
-            assert_eq!(counter_slack(kernel, 64, 64), 0, "{kernel}");
-        }
     }
 
     #[test]

@@ -28,6 +28,7 @@ mod latency;
 mod limits;
 mod predict;
 mod setting;
+mod unexplained;
 mod validate;
 mod verdict;
 

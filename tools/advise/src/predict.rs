@@ -176,7 +176,7 @@ fn unreliable([bytes, charged]: [f64; 2], faults: f64, lacking: Lacking) -> Opti
     if is_much(unexplained) {
         let [missing, all] = [unexplained as f64, bytes].map(mebibytes);
         return Some(format!(
-            "a process ended with {missing:.1} MiB more or less than recorded, of {all:.1} MiB in all"
+            "processes ended with {missing:.1} MiB more or less than recorded, of {all:.1} MiB in all"
         ));
     }
     (shared > LEAST_UNKNOWN && shared as f64 > MOST_UNKNOWN * charged).then(|| {

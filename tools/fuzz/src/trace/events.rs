@@ -203,6 +203,7 @@ fn call(bytes: &mut Bytes<'_>) -> Call {
                 write_refused: (len % 7 == 0).then_some(1),
                 exec_refused: (len % 11 == 0).then_some(13),
             }),
+            held: (len % 13 == 0).then_some(HeldInMemory { bytes: len, changed: len % 2 == 0 }),
         })),
         200..=214 => CallDetail::Ranges(Box::from([(addr, len), (len, addr)])),
         215..=224 => CallDetail::Name(Some(Box::from(bytes.take(3)))),

@@ -98,6 +98,18 @@ pub struct FileFacts {
     pub name: Box<[u8]>,
     /// The result of an attempt to map it; `None` if none was made, and in files of versions 1 and 2.
     pub trial: Option<MapTrial>,
+    /// What it had of memory, of a file in memory. Not in files of versions 1 to 10.
+    pub held: Option<HeldInMemory>,
+}
+
+/// What a file in memory had when it was about to be mapped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct HeldInMemory {
+    /// Bytes of its pages, those that were swapped out among them.
+    pub bytes: u64,
+    /// It changed since the recording began: its pages may be the program's. Those of a file that was there
+    /// before are charged to who wrote it.
+    pub changed: bool,
 }
 
 /// What a file allows, found by mapping it from another process as the call does (shared or private, offset,
@@ -122,7 +134,8 @@ pub enum FileKind {
     Regular,
     /// A directory.
     Directory,
-    /// A file in memory: memfd, tmpfs, POSIX or System V shared memory.
+    /// A file in memory: memfd, tmpfs, POSIX or System V shared memory, and a file of an overlay over these.
+    /// Linux counts its mapped pages as `RssShmem`.
     Memory,
     /// A file of huge pages.
     HugePages,

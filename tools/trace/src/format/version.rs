@@ -22,6 +22,8 @@ impl Version {
     pub(crate) const EIGHT: Self = Self(8);
     /// The first whose header has the memory limit that the program was shown.
     pub(crate) const NINE: Self = Self(9);
+    /// The first that says what a file in memory had when it was mapped.
+    pub(crate) const ELEVEN: Self = Self(11);
 
     /// The version with this number, if it can be read.
     pub(crate) fn new(number: u16) -> Option<Self> {

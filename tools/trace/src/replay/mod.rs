@@ -16,6 +16,7 @@ mod call;
 mod charge;
 pub(crate) mod contents;
 mod digest;
+mod ends;
 mod far;
 mod figures;
 mod files;
@@ -48,6 +49,7 @@ mod unbuilt;
 
 pub use again::PeakUse;
 pub use charge::KernelCosts;
+pub use ends::{SpaceEnd, SpaceEnds};
 pub use figures::{AllocatorFigures, AlreadyPresent, ProcessReport, TableFigures};
 pub use forks::ForkFigures;
 pub use heat::{HeatCell, HeatMap, HeatPlace};

@@ -1,6 +1,7 @@
 //! What a replay found.
 
 use super::again::PeakUse;
+use super::ends::SpaceEnds;
 use super::figures::{AllocatorFigures, ProcessReport, TableFigures};
 use super::heat::HeatMap;
 use super::life::LifeFigures;
@@ -145,6 +146,8 @@ pub struct ReplayReport {
     pub header: TraceHeader,
     /// Every process, in the order in which they began.
     pub processes: Vec<ProcessReport>,
+    /// Address spaces at their ends, of which Linux's figures are known.
+    pub ends: SpaceEnds,
     /// Events that were replayed.
     pub events: u64,
     /// Page faults, and calls without a stop, that are missing in the recording.

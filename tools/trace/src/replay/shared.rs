@@ -3,8 +3,9 @@
 //! Each mapping of shared memory has pages of its own in a replay, which count as those of files. Linux can
 //! drop pages of files, but shared memory it can only swap, so that a limit has to hold it. Therefore its
 //! pages are counted here, beside the machine: each page of an object once, whichever mappings and processes
-//! touch it. Shared anonymous memory ends with its last mapping. A file in memory and a System V segment stay
-//! until the end of the recording, which does not show their last descriptor.
+//! touch it. Of a file in memory that changed since the recording began all that it had when it was mapped last
+//! counts, too. Shared anonymous memory ends with its last mapping. A file in memory and a System V segment
+//! stay until the end of the recording, which does not show their last descriptor.
 
 mod mapped;
 #[cfg(test)]
@@ -14,7 +15,7 @@ use super::call::populated_bytes;
 use super::files::FileIds;
 use super::overlap::pages_of;
 use super::page_set::PageSet;
-use crate::event::{Access, Call, CallDetail, FileKind};
+use crate::event::{Access, Call, CallDetail, FileKind, HeldInMemory};
 use quire_arch::{PAGE_SHIFT, PAGE_SIZE};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
@@ -50,6 +51,7 @@ struct New {
     accessible: bool,
     locked: bool,
     anonymous: bool,
+    held: Option<HeldInMemory>,
 }
 
 /// Shared anonymous memory, a file in memory, or a System V segment.
@@ -64,6 +66,22 @@ struct Object {
     parts: u64,
     /// It ends when nothing maps it.
     anonymous: bool,
+    /// What it had when it was mapped last, less what was punched out since. `None`: not known.
+    held: Option<HeldInMemory>,
+}
+
+impl Object {
+    /// Its pages that may be the programs': those that were touched, and what else a file had that changed
+    /// since the recording began, as by `write` or `fallocate`.
+    fn count(&self) -> u64 {
+        let held = self.held.filter(|held| held.changed).map_or(0, |held| held.bytes >> PAGE_SHIFT);
+        self.pages.len().max(held)
+    }
+
+    /// Nothing that is known keeps it: a file that was there before is another's.
+    fn may_be_gone(&self) -> bool {
+        self.parts == 0 && self.held.is_none_or(|held| held.changed)
+    }
 }
 
 /// The shared memory of all programs.
@@ -86,36 +104,50 @@ struct Objects {
 }
 
 impl Objects {
-    fn mapped(&mut self, number: u64) {
+    /// Changes an object, and the sums with it.
+    fn change(&mut self, number: u64, change: impl FnOnce(&mut Object)) {
         let Some(object) = self.by_number.get_mut(&number) else { return };
-        if object.parts == 0 {
-            self.unmapped -= u128::from(object.pages.len());
-        }
-        object.parts += 1;
+        let counts = |object: &Object| {
+            let pages = u128::from(object.count());
+            (pages, if object.may_be_gone() { pages } else { 0 })
+        };
+        let (pages, unmapped) = counts(object);
+        change(object);
+        let now = counts(object);
+        self.pages = self.pages - pages + now.0;
+        self.unmapped = self.unmapped - unmapped + now.1;
+    }
+
+    fn mapped(&mut self, number: u64) {
+        self.change(number, |object| object.parts += 1);
     }
 
     fn unmapped(&mut self, number: u64) {
-        let Some(object) = self.by_number.get_mut(&number) else { return };
-        object.parts -= 1;
-        if object.parts > 0 {
-            return;
-        }
-        let pages = u128::from(object.pages.len());
-        if object.anonymous {
+        self.change(number, |object| object.parts -= 1);
+        let Some(object) = self.by_number.get(&number) else { return };
+        if object.parts == 0 && object.anonymous {
+            let pages = u128::from(object.count());
             self.pages -= pages;
+            self.unmapped -= pages;
             self.by_number.remove(&number);
-        } else {
-            self.unmapped += pages;
         }
     }
 
     /// These pages of an object exist.
     fn add(&mut self, number: u64, pages: Range<u64>) {
-        let Some(object) = self.by_number.get_mut(&number) else { return };
-        let before = object.pages.len();
-        object.size = object.size.max(pages.end);
-        object.pages.add(pages);
-        self.pages += u128::from(object.pages.len() - before);
+        self.change(number, |object| {
+            object.size = object.size.max(pages.end);
+            object.pages.add(pages);
+        });
+    }
+
+    /// What a file has that is mapped now.
+    fn hold(&mut self, number: u64, held: HeldInMemory) {
+        self.change(number, |object| {
+            // It is the programs' once they have changed it.
+            let changed = held.changed || object.held.is_some_and(|before| before.changed);
+            object.held = Some(HeldInMemory { changed, ..held });
+        });
     }
 
     /// A lock brings these pages in, as far as there are so many.
@@ -129,10 +161,13 @@ impl Objects {
 
     /// A hole is punched into an object.
     fn remove(&mut self, number: u64, pages: Range<u64>) {
-        let Some(object) = self.by_number.get_mut(&number) else { return };
-        let before = object.pages.len();
-        object.pages.remove(pages);
-        self.pages -= u128::from(before - object.pages.len());
+        self.change(number, |object| {
+            let bytes = (pages.end - pages.start) << PAGE_SHIFT;
+            if let Some(held) = &mut object.held {
+                held.bytes = held.bytes.saturating_sub(bytes);
+            }
+            object.pages.remove(pages);
+        });
     }
 }
 
@@ -239,7 +274,8 @@ impl SharedMemory {
                 let CallDetail::Mapped { start, bytes } = call.detail else { return };
                 let object = files.segment(first & 0xffff_ffff);
                 let locked = self.lock_new.contains(&number);
-                let new = New { object, page: 0, size: u64::MAX, accessible: true, locked, anonymous: false };
+                let (page, size, anonymous) = (0, u64::MAX, false);
+                let new = New { object, page, size, accessible: true, locked, anonymous, held: None };
                 self.put(number, &pages_of(start, bytes), new);
                 self.populate_locked(number, &pages_of(start, bytes));
             }
@@ -294,7 +330,8 @@ impl SharedMemory {
         let Some((object, page, anonymous)) = object else { return self.clear(number, &range) };
         let accessible = protection & PROTECTIONS != 0;
         let locked = has(libc::MAP_LOCKED) || self.lock_new.contains(&number);
-        self.put(number, &range, New { object, page, size, accessible, locked, anonymous });
+        let held = call.file().and_then(|file| file.held).filter(|_| !anonymous);
+        self.put(number, &range, New { object, page, size, accessible, locked, anonymous, held });
         if has(libc::MAP_POPULATE) || locked {
             self.populate(number, &pages_of(range.start, populated_bytes(call)));
         }
@@ -305,11 +342,14 @@ impl SharedMemory {
         if range.is_empty() {
             return;
         }
-        let New { object, page, size, accessible, locked, anonymous } = new;
+        let New { object, page, size, accessible, locked, anonymous, held } = new;
         let known = self.objects.by_number.entry(object);
         let known = known.or_insert_with(|| Object { anonymous, ..Object::default() });
         known.size = known.size.max(size);
         self.objects.mapped(object);
+        if let Some(held) = held {
+            self.objects.hold(object, held);
+        }
         let part = Part { end: range.end, object, page, accessible, locked };
         self.parts_of(number).insert(range.start, part);
     }
@@ -374,7 +414,8 @@ impl SharedMemory {
             self.clear(number, &old);
         }
         let Part { object, page, accessible, locked, .. } = part;
-        self.put(number, &new, New { object, page, size: 0, accessible, locked, anonymous: false });
+        let (size, anonymous, held) = (0, false, None);
+        self.put(number, &new, New { object, page, size, accessible, locked, anonymous, held });
         self.objects.unmapped(part.object);
         // What it had moves with it, whether that was there or not.
         let had = old.end.saturating_sub(old.start);

@@ -3,7 +3,7 @@
 use super::life::{BASE, Invented, PAGE, SECOND};
 use quire_trace::event::{
     Access, Call, CallDetail, CloneFacts, Event, EventKind, ExecImage, ExitStatus, Fault, FileFacts,
-    FileKind, LinuxFigures, Mapping, Mode, Outcome, Privileges, TaskId,
+    FileKind, HeldInMemory, LinuxFigures, Mapping, Mode, Outcome, Privileges, TaskId,
 };
 use quire_trace::replay::{KernelCosts, LifeSample, ReplayOptions, SwapKind, SwapSpec};
 use std::sync::Arc;
@@ -196,6 +196,28 @@ fn shared_memory_that_no_event_brought_in_is_told_of_the_process_that_had_it() {
     let figures = LinuxFigures { rss_shmem: 400 * PAGE, ..LinuxFigures::default() };
     program.push(2 * SECOND, EventKind::Figures(Box::new(figures)));
     assert_eq!(program.report(ReplayOptions::default()).processes[0].unrecorded_shared, 399 * PAGE);
+}
+
+/// Linux maps a large folio of a file in memory for one page that is read: the file had it when it was mapped.
+#[test]
+fn what_a_large_folio_of_a_file_in_memory_maps_is_not_missing() {
+    for (held, missing) in [(None, 496), (Some(512), 0), (Some(100), 412)] {
+        let mut program = Invented::new("memfd");
+        let held = held.map(|pages| HeldInMemory { bytes: pages * PAGE, changed: false });
+        let kind = FileKind::Memory;
+        let facts = FileFacts { kind, size: 512 * PAGE, readable: true, held, ..FileFacts::default() };
+        let args = [BASE, 512 * PAGE, 1, (libc::MAP_SHARED | libc::MAP_FIXED) as u64, 3, 0];
+        let detail = CallDetail::File(Arc::new(facts));
+        let map = Call { number: libc::SYS_mmap as u32, args, result: BASE as i64, detail };
+        program.push(SECOND, EventKind::Call(map));
+        let (access, mode, outcome) = (Access::Read, Mode::User, Outcome::Minor);
+        let fault = Fault { addr: BASE, access, mode, outcome, inferred: false };
+        program.push(2 * SECOND, EventKind::Fault(fault));
+        let figures = LinuxFigures { rss_shmem: 512 * PAGE, ..LinuxFigures::default() };
+        program.push(3 * SECOND, EventKind::Figures(Box::new(figures)));
+        let report = program.report(ReplayOptions::default());
+        assert_eq!(report.processes[0].unrecorded_shared, missing * PAGE, "{held:?}");
+    }
 }
 
 /// Linux counts the pages of a program that is itself a file in memory as shared memory. On a disk, and on a

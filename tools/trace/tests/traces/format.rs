@@ -7,10 +7,10 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 use quire_trace::event::{
     Abi, Access, BaseSource, Call, CallDetail, CloneFacts, Compressibility, ContentSample, Denial, Direction,
-    Event, EventKind, ExecGain, ExecImage, ExitStatus, Fault, FiguresCause, FileFacts, FileKind, Limit,
-    LimitKind, Limits, LinuxFigures, Lost, LostCause, MapTrial, Mapping, MmapBase, Mode, Outcome,
-    PageContents, PageRun, PageSample, Privileges, Reuse, ReuseAccess, ReuseRun, ReuseSource, Rlimit, TaskId,
-    ThpDisable, ThpMode, Unsupported, VmFlags, Window,
+    Event, EventKind, ExecGain, ExecImage, ExitStatus, Fault, FiguresCause, FileFacts, FileKind,
+    HeldInMemory, Limit, LimitKind, Limits, LinuxFigures, Lost, LostCause, MapTrial, Mapping, MmapBase, Mode,
+    Outcome, PageContents, PageRun, PageSample, Privileges, Reuse, ReuseAccess, ReuseRun, ReuseSource,
+    Rlimit, TaskId, ThpDisable, ThpMode, Unsupported, VmFlags, Window,
 };
 use quire_trace::format::{
     CallSource, FORMAT_VERSION, FaultSource, HostSettings, Pressure, TraceErrorKind, TraceHeader,
@@ -118,6 +118,7 @@ fn file() -> impl Strategy<Value = Arc<FileFacts>> {
             no_exec,
             name,
             trial,
+            held: (device == 1).then_some(HeldInMemory { bytes: 4096, changed: readable }),
         })
     })
 }

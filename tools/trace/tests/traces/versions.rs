@@ -2,11 +2,13 @@
 //! them.
 
 use quire_trace::event::{
-    Event, EventKind, ExecGain, ExecImage, ExitStatus, PageContents, PageSample, Privileges, Window,
+    Event, EventKind, ExecGain, ExecImage, ExitStatus, FileKind, HeldInMemory, PageContents, PageSample,
+    Privileges, Window,
 };
 use quire_trace::format::{TraceErrorKind, TraceReader, UseSource};
 
 /// Numbers of kinds.
+const CALL: u8 = 1;
 const EXEC: u8 = 3;
 const EXIT: u8 = 6;
 const CONTENTS: u8 = 12;
@@ -221,6 +223,35 @@ fn windows_are_new_in_version_10() {
     assert_eq!(events[0].kind, EventKind::Window(Window { start_ns: 5, end_ns: 9 }));
     let error = read(9, 14).unwrap_err();
     assert!(matches!(error.kind(), TraceErrorKind::Malformed { .. }), "{error}");
+}
+
+/// Versions before 11 do not say what a file in memory had.
+#[test]
+fn what_a_file_in_memory_had_is_new_in_version_11() {
+    // Of the same thread and CPU, at time 0: mmap, of zeros, of a file in memory that is new in this block: it
+    // may be read, device 1, inode 2, 3 bytes, file system 4; no attempt to map it.
+    let mut call = vec![0x30 | CALL, 0, 9, 0, 0, 0, 0, 0, 0, 0, 1, 0, 3, 1, 1, 2, 3, 4];
+    string(&mut call, b"/memfd:x");
+    call.push(0);
+    let before = call.len();
+    // It had 5 bytes, and changed.
+    call.extend([1, 5, 1]);
+    let read = |version, len| {
+        let file = file(version, 14, CALL, &call[..len]);
+        TraceReader::new(&file[..]).and_then(Iterator::collect::<Result<Vec<Event>, _>>)
+    };
+    for (version, len, held) in
+        [(10, before, None), (11, call.len(), Some(HeldInMemory { bytes: 5, changed: true }))]
+    {
+        let events = read(version, len).unwrap();
+        let EventKind::Call(call) = &events[0].kind else { panic!("{events:?}") };
+        let file = call.file().expect("a file");
+        assert_eq!((file.kind, &*file.name, file.held), (FileKind::Memory, &b"/memfd:x"[..], held));
+    }
+    for (version, len) in [(10, call.len()), (11, before)] {
+        let error = read(version, len).unwrap_err();
+        assert!(matches!(error.kind(), TraceErrorKind::Malformed { .. }), "{version}: {error}");
+    }
 }
 
 #[test]

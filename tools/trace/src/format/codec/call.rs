@@ -1,7 +1,7 @@
 //! Calls, the files that they map, and limits.
 
 use super::{BlockDecoder, BlockEncoder};
-use crate::event::{Call, CallDetail, EventKind, FileFacts, Limit, MapTrial};
+use crate::event::{Call, CallDetail, EventKind, FileFacts, HeldInMemory, Limit, MapTrial};
 use crate::format::varint::{Cursor, Malformed, difference, put_u64};
 use crate::format::wire::{Wire, get_list, put_list, wire};
 use std::sync::Arc;
@@ -112,7 +112,9 @@ wire!(FileFacts {
     file_system,
     name,
     trial(since THREE, before None),
+    held(since ELEVEN, before None),
 });
+wire!(HeldInMemory { bytes, changed });
 
 impl Wire for MapTrial {
     fn put(&self, out: &mut Vec<u8>) {

@@ -2,16 +2,21 @@
 
 use super::Keyed;
 use super::trial::{self, Asked};
-use crate::event::{FileFacts, FileKind};
+use crate::event::{FileFacts, FileKind, HeldInMemory};
 use crate::record::sys::Tid;
 use rustix::fs::{AtFlags, CWD, StatVfsMountFlags, StatxFlags, statx};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Longest name that is kept.
 const NAME_LIMIT: usize = 4096;
+/// The clock of files is behind by up to a tick of the kernel's timer.
+const TICK: Duration = Duration::from_millis(10);
+/// Files have so many bytes in a block.
+const BLOCK: u64 = 512;
 
 /// A file that was about to be mapped.
 #[derive(Debug)]
@@ -37,8 +42,15 @@ struct Seen {
 }
 
 /// The facts of an open descriptor of a thread that is about to map it. `last` is the file that was mapped
-/// last: what cannot have changed of it is not asked again, which takes five times as long.
-pub(crate) fn facts(tid: Tid, fd: i32, asked: Asked, last: &mut Option<KnownFile>) -> Arc<FileFacts> {
+/// last: what cannot have changed of it is not asked again, which takes five times as long. The recording
+/// began at `began`.
+pub(crate) fn facts(
+    tid: Tid,
+    fd: i32,
+    asked: Asked,
+    last: &mut Option<KnownFile>,
+    began: SystemTime,
+) -> Arc<FileFacts> {
     let mut facts = FileFacts::default();
     let path = format!("/proc/{tid}/fd/{fd}");
     if fd < 0 {
@@ -66,6 +78,10 @@ pub(crate) fn facts(tid: Tid, fd: i32, asked: Asked, last: &mut Option<KnownFile
     };
     (facts.device, facts.inode, facts.size) = (metadata.dev(), metadata.ino(), metadata.size());
     examine(&mut facts, &metadata, (tid, fd), asked);
+    if facts.kind == FileKind::Memory {
+        let bytes = metadata.blocks().saturating_mul(BLOCK);
+        facts.held = Some(HeldInMemory { bytes, changed: changed_since(&metadata, began) });
+    }
     // Equal ones are one: a trace has each once.
     let facts = match last {
         Some(known) if *known.facts == facts => Arc::clone(&known.facts),
@@ -114,6 +130,10 @@ fn examine(facts: &mut FileFacts, metadata: &fs::Metadata, (tid, fd): (Tid, i32)
         match system {
             libc::HUGETLBFS_MAGIC => FileKind::HugePages,
             libc::TMPFS_MAGIC => FileKind::Memory,
+            // Of an overlay it may be one. That has no device of its own.
+            _ if libc::major(facts.device) == 0 && trial::is_in_memory(tid, fd) == Some(true) => {
+                FileKind::Memory
+            }
             _ => FileKind::Regular,
         }
     } else if kind.is_dir() {
@@ -135,6 +155,13 @@ fn examine(facts: &mut FileFacts, metadata: &fs::Metadata, (tid, fd): (Tid, i32)
     }
 }
 
+/// Whether a file was written, made or given a name since then.
+fn changed_since(metadata: &fs::Metadata, then: SystemTime) -> bool {
+    let then = then.duration_since(UNIX_EPOCH).unwrap_or_default().saturating_sub(TICK);
+    let seconds = u64::try_from(metadata.ctime()).unwrap_or(0);
+    Duration::new(seconds, u32::try_from(metadata.ctime_nsec()).unwrap_or(0)) >= then
+}
+
 /// How a descriptor was opened: one of the `O_ACCMODE` values; -1 for `O_PATH` and if it is not known.
 fn mode(tid: Tid, fd: i32) -> i32 {
     let text = fs::read_to_string(format!("/proc/{tid}/fdinfo/{fd}")).unwrap_or_default();
@@ -153,8 +180,80 @@ fn file_system(path: &str) -> (i64, bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+    use rustix::thread::{UnshareFlags, unshare_unsafe};
+    use std::ffi::{CStr, CString};
     use std::io::Write;
     use std::os::fd::AsRawFd;
+    use std::path::Path;
+
+    /// The facts of a file that is about to be mapped, of a recording that began then.
+    fn asked_of(file: &fs::File, began: SystemTime) -> Arc<FileFacts> {
+        let asked = Asked::from_args(&[0, 4096, 1, libc::MAP_PRIVATE as u64, 0, 0]);
+        let tid = rustix::thread::gettid().as_raw_pid();
+        facts(tid, file.as_raw_fd(), asked, &mut None, began)
+    }
+
+    /// Mounts a file system of this type, in a namespace of this thread alone.
+    fn mount_here(kind: &CStr, at: &Path, options: &str) -> rustix::io::Result<()> {
+        // SAFETY: the table of descriptors is not unshared.
+        unsafe { unshare_unsafe(UnshareFlags::NEWNS) }?;
+        mount_change(c"/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)?;
+        mount(kind, at, kind, MountFlags::empty(), CString::new(options).unwrap().as_c_str())
+    }
+
+    /// Linux counts the pages of what lies in an overlay over tmpfs as shared memory, too.
+    #[test]
+    fn a_file_of_an_overlay_is_in_memory_where_its_pages_are() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        for name in ["disk", "memory", "both"] {
+            fs::create_dir(at(name)).unwrap();
+        }
+        fs::write(at("disk/below"), [1; 8192]).unwrap();
+        let test = || {
+            if let Err(error) = mount_here(c"tmpfs", &at("memory"), "") {
+                return eprintln!("skipped: nothing can be mounted: {error}");
+            }
+            fs::create_dir(at("memory/above")).unwrap();
+            fs::create_dir(at("memory/work")).unwrap();
+            let [lower, upper, work] =
+                ["disk", "memory/above", "memory/work"].map(|name| at(name).display().to_string());
+            let options = format!("lowerdir={lower},upperdir={upper},workdir={work}");
+            if let Err(error) = mount_here(c"overlay", &at("both"), &options) {
+                return eprintln!("skipped: there is no overlay: {error}");
+            }
+            fs::write(at("both/above"), [1; 8192]).unwrap();
+            let open = |name| fs::File::open(at(name)).unwrap();
+            let now = SystemTime::now();
+            let below = asked_of(&open("both/below"), now);
+            if below.kind != FileKind::Regular {
+                return eprintln!("skipped: temporary files are in memory");
+            }
+            assert_eq!(below.held, None);
+            let above = asked_of(&open("both/above"), UNIX_EPOCH);
+            if trial::is_in_memory(rustix::thread::gettid().as_raw_pid(), open("both/above").as_raw_fd())
+                .is_none()
+            {
+                return eprintln!("skipped: there is no userfaultfd");
+            }
+            assert_eq!((above.kind, above.file_system), (FileKind::Memory, 0x794c_7630));
+            assert_eq!(above.held, Some(HeldInMemory { bytes: 8192, changed: true }));
+        };
+        std::thread::scope(|scope| scope.spawn(test).join()).unwrap();
+    }
+
+    #[test]
+    fn what_a_file_in_memory_has_is_known() {
+        let memfd = rustix::fs::memfd_create(c"x", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let mut file = fs::File::from(memfd);
+        file.set_len(1 << 20).unwrap();
+        file.write_all(&[1; 8192]).unwrap();
+        let held = |began| asked_of(&file, began).held;
+        let now = SystemTime::now();
+        assert_eq!(held(now - Duration::from_secs(9)), Some(HeldInMemory { bytes: 8192, changed: true }));
+        assert_eq!(held(now + Duration::from_secs(9)), Some(HeldInMemory { bytes: 8192, changed: false }));
+    }
 
     /// Container images and package stores have files with several names.
     #[test]
@@ -168,7 +267,7 @@ mod tests {
         let asked = Asked::from_args(&[0, 4096, 1, libc::MAP_PRIVATE as u64, 0, 0]);
         let tid = rustix::thread::gettid().as_raw_pid();
         let mut last = None;
-        let mut ask = |file: &fs::File| facts(tid, file.as_raw_fd(), asked, &mut last);
+        let mut ask = |file: &fs::File| facts(tid, file.as_raw_fd(), asked, &mut last, UNIX_EPOCH);
         let first = ask(&one);
         if first.kind != FileKind::Regular {
             return eprintln!("skipped: temporary files are in memory");

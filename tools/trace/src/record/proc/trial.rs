@@ -89,6 +89,13 @@ pub(crate) fn attempt(tid: Tid, fd: i32, asked: Asked) -> Option<MapTrial> {
     })
 }
 
+/// Whether descriptor `fd` of a thread is of a file in memory, by its pages. `None` if that cannot be known.
+pub(crate) fn is_in_memory(tid: Tid, fd: i32) -> Option<bool> {
+    let file = descriptor::take(tid, fd).ok()?;
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    Untouched::map(&file, PAGE as usize, ProtFlags::empty(), flags, 0).ok()?.is_in_memory()
+}
+
 fn errno(error: Errno) -> Option<u16> {
     u16::try_from(error.raw_os_error()).ok()
 }

@@ -1,12 +1,12 @@
 //! Descriptors of a tracee, and mapping their files without touching them.
 
-use super::{Tid, pid};
+use super::{Tid, check, pid};
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mprotect, munmap};
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, UserfaultfdFlags, mmap, mprotect, munmap, userfaultfd};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use std::ffi::c_void;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr;
 
 /// The descriptor `fd` of a thread, as a descriptor of this process: the same open file.
@@ -18,6 +18,27 @@ pub(crate) fn take(tid: Tid, fd: i32) -> io::Result<OwnedFd> {
     let process = pidfd_open(thread, THREAD).or_else(|_| pidfd_open(thread, PidfdFlags::empty()))?;
     Ok(pidfd_getfd(process, fd, PidfdGetfdFlags::empty())?)
 }
+
+/// What `ioctl(UFFDIO_API)` takes, and its number.
+#[repr(C)]
+struct Api {
+    version: u64,
+    features: u64,
+    ioctls: u64,
+}
+const UFFDIO_API: u64 = 0xc018_aa3f;
+const UFFD_API: u64 = 0xaa;
+
+/// What `ioctl(UFFDIO_REGISTER)` takes, and its number.
+#[repr(C)]
+struct Register {
+    start: u64,
+    len: u64,
+    mode: u64,
+    ioctls: u64,
+}
+const UFFDIO_REGISTER: u64 = 0xc020_aa00;
+const UFFDIO_REGISTER_MODE_MISSING: u64 = 1;
 
 /// A mapping that is never touched. It is unmapped on drop.
 #[derive(Debug)]
@@ -46,6 +67,29 @@ impl Untouched {
         let prot = MprotectFlags::from_bits_retain(prot.bits());
         // SAFETY: the range is this mapping, which nothing else knows of and nothing touches.
         unsafe { mprotect(self.start, self.len, prot) == Err(Errno::ACCESS) }
+    }
+
+    /// Whether the pages of this private mapping of a file are those of a file in memory, whatever its file
+    /// system calls itself: of files, a userfaultfd takes only these. `None` where there is none to ask.
+    pub(crate) fn is_in_memory(&self) -> Option<bool> {
+        /// It is for faults of user mode only, which needs no privilege.
+        const USER_MODE_ONLY: UserfaultfdFlags = UserfaultfdFlags::from_bits_retain(1);
+        let open = |flags| {
+            // SAFETY: no fault is ever waited for: the one range that is registered is never touched, and is
+            // registered no longer when the descriptor is closed below.
+            unsafe { userfaultfd(UserfaultfdFlags::CLOEXEC | flags) }
+        };
+        // Linux before 5.11 does not know the flag.
+        let faults = open(USER_MODE_ONLY).or_else(|_| open(UserfaultfdFlags::empty())).ok()?;
+        let mut api = Api { version: UFFD_API, features: 0, ioctls: 0 };
+        // SAFETY: it reads and writes `api`, which has its layout.
+        check(i64::from(unsafe { libc::ioctl(faults.as_raw_fd(), UFFDIO_API, &raw mut api) })).ok()?;
+        let (start, len) = (self.start.addr() as u64, self.len as u64);
+        let mut range = Register { start, len, mode: UFFDIO_REGISTER_MODE_MISSING, ioctls: 0 };
+        // SAFETY: it reads and writes `range`, which has its layout. The memory is this mapping's, which is
+        // never touched.
+        let done = unsafe { libc::ioctl(faults.as_raw_fd(), UFFDIO_REGISTER, &raw mut range) };
+        Some(done == 0)
     }
 }
 

@@ -23,7 +23,7 @@ impl Tracer<'_> {
                     return CallDetail::None;
                 };
                 let (fd, asked) = (args[4] as i32, Asked::from_args(args));
-                CallDetail::File(files::facts(tid, fd, asked, &mut space.last_file))
+                CallDetail::File(files::facts(tid, fd, asked, &mut space.last_file, self.began))
             }
             libc::SYS_mmap => site(tid),
             libc::SYS_process_madvise => ranges(tid, args[1], args[2]),

@@ -54,7 +54,7 @@ use same_cpu::{SameCpu, Until};
 use state::{Early, Process, Rseq, Space, State, Task};
 use std::collections::{HashMap, HashSet};
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use switches::Switches;
 use touched::TouchedPages;
 
@@ -113,6 +113,8 @@ pub(crate) struct Tracer<'a> {
     /// The program has begun.
     begun: bool,
     started: u64,
+    /// That, by the clock of files.
+    began: SystemTime,
     /// When the ring buffers were last emptied, and when the other periodic work was last done.
     drained: u64,
     ticked: u64,
@@ -170,6 +172,7 @@ impl<'a> Tracer<'a> {
             heard: Queue::default(),
             begun: false,
             started,
+            began: SystemTime::now(),
             drained: started,
             ticked: started,
             seen_signals: signals::seen(),

@@ -17,6 +17,7 @@ mod writer;
 
 use super::again::Again;
 use super::charge::{ExtraCharge, KernelCosts};
+use super::ends::Ends;
 use super::figures::{AllocatorFigures, KEPT_MISMATCHES, ProcessReport, TableFigures};
 use super::files::FileIds;
 use super::forks::Forks;
@@ -153,7 +154,7 @@ pub(super) struct Run<'m> {
     reuses: u64,
     reuses_gone: u64,
     /// Address spaces that the trace has made so far.
-    spaces: usize,
+    ends: Ends,
     contents: Option<Writer>,
     order: Order,
     how: Manner,
@@ -216,7 +217,7 @@ impl<'m> Run<'m> {
             unheard: 0,
             reuses: 0,
             reuses_gone: 0,
-            spaces: 0,
+            ends: Ends::default(),
             contents: contents.map(Writer::new),
             order: Order::new(how.claims),
             how,
@@ -441,6 +442,7 @@ impl<'m> Run<'m> {
             life,
             heat: self.heat.map(Heat::finish),
             mappings: self.mappings.unwrap_or_default(),
+            ends: self.ends.finish(),
             peak_use: self.again.zip(self.joint).map(|(again, joint)| again.finish(joint.finish())),
         }
     }

@@ -69,7 +69,7 @@ impl<'m> Run<'m> {
         self.own(space.as_ref(), process);
         self.processes[process].limits = image::limits_of(recorded);
         let rights = image::rights_of(recorded.privileges);
-        let number = self.next_number();
+        let number = self.ends.made(self.event, None);
         self.own_files.exec(number, recorded);
         let task = Task { process, number, space: space.map(Rc::new), rights };
         if self.put(event.task, task) {
@@ -81,12 +81,6 @@ impl<'m> Run<'m> {
         self.threads += 1;
         self.processes[process].threads += 1;
         self.processes[process].report.threads += 1;
-    }
-
-    /// The number of an address space that is made.
-    pub(super) fn next_number(&mut self) -> usize {
-        self.spaces += 1;
-        self.spaces - 1
     }
 
     pub(super) fn clone_task(&mut self, event: &Event, clone: &CloneFacts) {
@@ -124,7 +118,7 @@ impl<'m> Run<'m> {
                 self.forks.forked(self.machine.memory(), child);
             }
             self.own(space.as_deref(), process);
-            number = self.next_number();
+            number = self.ends.made(self.event, Some(parent_number));
             self.sites.copy(parent_number, number);
             self.shared.fork(parent_number, number);
             self.own_files.fork(parent_number, number);

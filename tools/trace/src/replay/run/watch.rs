@@ -41,9 +41,11 @@ impl Run<'_> {
             let missing = known.map_or(0, |known| figures.rss_shmem.saturating_sub(known));
             report.unrecorded_shared = report.unrecorded_shared.max(missing);
         }
-        if let Some(space) = &task.space {
-            report.add_quire(space.figures());
+        let quire = task.space.as_ref().map(|space| space.figures());
+        if let Some(figures) = quire {
+            report.add_quire(figures);
         }
+        self.ends.end((task.number, task.process), self.event, figures, quire);
     }
 
     /// The memory of each mapping of each process now.

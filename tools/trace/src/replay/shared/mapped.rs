@@ -3,7 +3,8 @@
 //! What is written to a file in memory by `write`, or was there before, comes in by no touch. Linux maps the
 //! pages around a page that is read, as far as they are there, so that one touch in 16 is recorded: all 16
 //! count. That is too much by at most what is a hole. A private mapping of such a file has its pages, too,
-//! until they are written to, and they stay like all others of the file.
+//! until they are written to, and they stay like all others of the file. Of large folios Linux maps more, and
+//! of a file that is locked all: what the file had when it was mapped is the most.
 
 use super::{Objects, SharedMemory, bytes_of};
 use quire_arch::{PAGE_SHIFT, PAGE_SIZE};
@@ -42,17 +43,20 @@ impl SharedMemory {
     pub(in crate::replay) fn mapped_bytes(&self, number: usize, most: u64) -> (Option<u64>, u64) {
         let (mut sum, mut looks) = (0, 0);
         for (start, part) in self.spaces.get(number).into_iter().flatten() {
-            let pages = part.page..part.page + ((part.end - start) >> PAGE_SHIFT);
-            let object = self.objects.by_number.get(&part.object).into_iter();
-            let runs = object.flat_map(|object| object.pages.counts(pages.clone()));
+            let all = (part.end - start) >> PAGE_SHIFT;
+            let object = self.objects.by_number.get(&part.object);
+            let held = object.and_then(|object| object.held).map_or(0, |held| held.bytes >> PAGE_SHIFT);
+            let runs = object.into_iter().flat_map(|object| object.pages.counts(part.page..part.page + all));
+            let mut touched = 0;
             // Each part may have all runs of an object.
             for found in iter::once(0).chain(runs) {
                 looks += 1;
                 if looks > most {
                     return (None, looks);
                 }
-                sum += u128::from(found);
+                touched += found;
             }
+            sum += u128::from(touched.max(held.min(all)));
         }
         (Some(bytes_of(sum)), looks)
     }

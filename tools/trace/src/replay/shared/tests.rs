@@ -1,10 +1,11 @@
 //! Which pages exist of what programs share.
 
 use super::*;
-use crate::event::FileFacts;
+use crate::event::{FileFacts, HeldInMemory};
 use std::sync::Arc;
 
 const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
 const BASE: u64 = 0x10_0000_0000;
 const ANONYMOUS: i32 = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
 
@@ -28,6 +29,18 @@ impl Programs {
         let facts = FileFacts { kind: FileKind::Memory, inode, size: 64 * MIB, ..FileFacts::default() };
         let args = [addr, len, 3, libc::MAP_SHARED as u64, 3, PAGE_SIZE];
         self.call(number, libc::SYS_mmap, args, addr, CallDetail::File(Arc::new(facts)));
+    }
+
+    /// A file in memory, which has so many pages now.
+    fn map_held(&mut self, number: usize, addr: u64, len: u64, inode: u64, held: HeldInMemory) {
+        let (kind, held) = (FileKind::Memory, Some(held));
+        let facts = FileFacts { kind, inode, size: 64 * MIB, held, ..FileFacts::default() };
+        let args = [addr, len, 3, libc::MAP_PRIVATE as u64, 3, 0];
+        self.call(number, libc::SYS_mmap, args, addr, CallDetail::File(Arc::new(facts)));
+    }
+
+    fn unmapped_pages(&self) -> u64 {
+        self.0.unmapped_bytes() / PAGE_SIZE
     }
 
     fn advise(&mut self, addr: u64, len: u64, advice: i32) {
@@ -153,6 +166,55 @@ fn a_read_of_a_file_in_memory_counts_what_is_mapped_around_it() {
 }
 
 /// Each mapping of a file may have all runs of its pages.
+/// As of one that was filled by `write`, of which few pages are touched.
+#[test]
+fn all_that_a_new_file_in_memory_has_counts() {
+    let mut programs = Programs::default();
+    let new = |pages: u64| HeldInMemory { bytes: pages * PAGE_SIZE, changed: true };
+    programs.map_held(0, BASE, 400 * PAGE_SIZE, 7, new(0));
+    assert_eq!((programs.pages(), programs.unmapped_pages()), (0, 0));
+    programs.touch(0, BASE, 20 * PAGE_SIZE);
+    assert_eq!(programs.pages(), 20);
+    // Another process writes more, and maps it again.
+    programs.map_held(1, BASE, 100 * PAGE_SIZE, 7, new(300));
+    programs.read(1, BASE + 50 * PAGE_SIZE);
+    assert_eq!((programs.pages(), programs.unmapped_pages()), (300, 0));
+    // Linux can have mapped as many as there are and fit.
+    assert_eq!((programs.mapped_pages(0), programs.mapped_pages(1)), (300, 100));
+    // Others count by themselves.
+    programs.map_held(1, BASE + GIB, 10 * PAGE_SIZE, 8, new(10));
+    assert_eq!(programs.pages(), 310);
+    programs.touch(0, BASE, 320 * PAGE_SIZE);
+    assert_eq!(programs.pages(), 330);
+    programs.advise(BASE, 200 * PAGE_SIZE, libc::MADV_REMOVE);
+    assert_eq!(programs.pages(), 130);
+    programs.unmap(0, BASE, 400 * PAGE_SIZE);
+    programs.unmap(1, BASE, 100 * PAGE_SIZE);
+    assert_eq!((programs.pages(), programs.unmapped_pages()), (130, 120));
+    programs.map_held(0, BASE, 400 * PAGE_SIZE, 7, new(500));
+    assert_eq!((programs.pages(), programs.unmapped_pages()), (510, 0));
+}
+
+/// As a library in a container whose files are in memory: its pages are charged to who wrote them, and stay.
+#[test]
+fn a_file_in_memory_that_was_there_before_counts_by_touches() {
+    let mut programs = Programs::default();
+    let old = HeldInMemory { bytes: 300 * PAGE_SIZE, changed: false };
+    programs.map_held(0, BASE, 400 * PAGE_SIZE, 7, old);
+    programs.read(0, BASE);
+    assert_eq!((programs.pages(), programs.mapped_pages(0)), (16, 300), "it may be mapped by large folios");
+    programs.unmap(0, BASE, 400 * PAGE_SIZE);
+    assert_eq!((programs.pages(), programs.unmapped_pages()), (16, 0));
+    // Once a program has written to it it stays the program's.
+    programs.map_held(0, BASE, 400 * PAGE_SIZE, 7, HeldInMemory { changed: true, ..old });
+    assert_eq!(programs.pages(), 300);
+    programs.map_held(1, BASE, 400 * PAGE_SIZE, 7, old);
+    assert_eq!(programs.pages(), 300);
+    programs.0.leave(0);
+    programs.0.leave(1);
+    assert_eq!((programs.pages(), programs.unmapped_pages()), (300, 300));
+}
+
 #[test]
 fn a_file_of_many_runs_that_is_mapped_often_is_looked_at_in_part() {
     const RUNS: u64 = 1000;
