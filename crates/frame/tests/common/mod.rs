@@ -166,7 +166,7 @@ unsafe impl Sync for Machine {}
 impl Machine {
     /// A machine with RAM at these ranges of frames, each of which is a piece of memory of its own.
     pub(crate) fn new(banks: &[(u64, u64)], cpus: usize) -> Self {
-        Self::with_pieces(banks.iter().map(|&(start, end)| (start, vec![end])), cpus)
+        Self::with_pieces(banks.iter().map(|&(start, end)| (start, Vec::from([end]))), cpus)
     }
 
     /// A machine with RAM from frame 0 on, in one piece of memory, which is named as the ranges that end at
