@@ -102,27 +102,29 @@ fn policy(enabled: HugeEnabled) -> HugePolicy {
     HugePolicy::default().with_enabled(enabled)
 }
 
-/// A byte in each 2 MiB of 1 GiB: a page each without huge pages, all of it with them. The machine has memory
-/// for either without being told.
+/// A byte in each 2 MiB of 64 MiB: a page each without huge pages, all of it with them. The machine has memory for
+/// either without being told. Twice that is little for a host to have left.
 #[test]
 fn ram_suffices_for_what_the_settings_bring_in() {
+    const BLOCKS: u64 = 32;
+    const ALL: u64 = BLOCKS * HUGE;
     let mut program = Invented::new("sparse");
-    program.map(SECOND, BASE, 1 << 30, 0);
-    for block in 0..512 {
+    program.map(SECOND, BASE, ALL, 0);
+    for block in 0..BLOCKS {
         program.write(2 * SECOND, BASE + block * HUGE + 5 * PAGE);
     }
-    program.unmap(4 * SECOND, BASE, 1 << 30);
+    program.unmap(4 * SECOND, BASE, ALL);
     let never = program.life(policy(HugeEnabled::Never));
-    assert_eq!((never.at_peak.anonymous, never.at_peak.huge, never.faults), (512 * PAGE, 0, 512));
+    assert_eq!((never.at_peak.anonymous, never.at_peak.huge, never.faults), (BLOCKS * PAGE, 0, BLOCKS));
     assert!(never.folios.is_empty() && never.fallbacks() == 0, "{never:?}");
     let always = program.life(policy(HugeEnabled::Always));
-    assert_eq!((always.at_peak.anonymous, always.at_peak.huge), (1 << 30, 1 << 30));
-    assert_eq!((always.peak_largest, always.processes[0].peak_anonymous), (1 << 30, 1 << 30));
-    assert_eq!(always.folios.iter().map(|folio| folio.faults).collect::<Vec<_>>(), [512]);
+    assert_eq!((always.at_peak.anonymous, always.at_peak.huge), (ALL, ALL));
+    assert_eq!((always.peak_largest, always.processes[0].peak_anonymous), (ALL, ALL));
+    assert_eq!(always.folios.iter().map(|folio| folio.faults).collect::<Vec<_>>(), [BLOCKS]);
     assert_eq!((always.fallbacks(), always.large_share()), (0, 1.0));
-    assert!(always.peak_page_tables < never.peak_page_tables + 512 * PAGE, "{always:?}");
+    assert!(always.peak_page_tables < never.peak_page_tables + BLOCKS * PAGE, "{always:?}");
     // From 2 s on, of 4 s.
-    let half = (1u64 << 29) as f64;
+    let half = (ALL / 2) as f64;
     assert!((always.mean_anonymous - half).abs() < half * 0.01, "{}", always.mean_anonymous);
 }
 
@@ -155,9 +157,10 @@ fn what_is_left_of_large_folios_has_room() {
 /// that is too much for the machine, there is another one.
 #[test]
 fn a_replay_that_was_short_of_memory_is_made_again_with_more() {
+    const BLOCKS: u64 = 24;
     let mut program = Invented::new("again");
-    program.map(SECOND, BASE, 64 * HUGE, 0);
-    for block in (0..64).map(|block| BASE + block * HUGE) {
+    program.map(SECOND, BASE, BLOCKS * HUGE, 0);
+    for block in (0..BLOCKS).map(|block| BASE + block * HUGE) {
         program.write(2 * SECOND, block);
         let args = [block + PAGE, HUGE - PAGE, libc::MADV_DONTNEED as u64, 0, 0, 0];
         program.call(2 * SECOND, libc::SYS_madvise, args, 0);
@@ -168,7 +171,7 @@ fn a_replay_that_was_short_of_memory_is_made_again_with_more() {
     let life = report.life.unwrap();
     let splits: u64 = life.folios.iter().map(|folio| folio.splits).sum();
     assert_eq!((life.fallbacks(), splits), (0, 0));
-    assert!(report.ram >= 256 << 20, "{} MiB", report.ram >> 20);
+    assert!(report.ram >= 2 * BLOCKS * HUGE, "{} MiB", report.ram >> 20);
 }
 
 /// What the programs hold is not held by the replay.
@@ -280,12 +283,14 @@ fn khugepaged_looks_at_its_own_times() {
 fn what_a_program_holds_is_not_touched() {
     let mut program = Invented::new("populated");
     program.map(0, BASE, 2 << 30, libc::MAP_POPULATE);
-    let report = program.replay(ReplayOptions { life: true, ..ReplayOptions::default() });
+    // What is planned for it may be more than half of what the host has left.
+    let memory = Some((2 << 30) + (128 << 20));
+    let report = program.replay(ReplayOptions { memory, life: true, ..ReplayOptions::default() });
     assert!(report.is_good(), "{report:?}");
     assert_eq!(report.life.unwrap().at_peak.anonymous, 2 << 30);
     let swap = Some(SwapSpec { kind: SwapKind::Disk, bytes: 4 << 30 });
-    let within =
-        program.replay(ReplayOptions { limit: Some(1 << 30), swap, ..ReplayOptions::default() }).pressure;
+    let limit = Some(1 << 30);
+    let within = program.replay(ReplayOptions { memory, limit, swap, ..ReplayOptions::default() }).pressure;
     assert!(within.swap.used * PAGE >= 1 << 30, "{within:?}");
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
