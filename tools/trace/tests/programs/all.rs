@@ -51,8 +51,8 @@ programs! {
     huge: disables_huge_pages says_its_setting touches_huge_memory;
     maps: maps_files_again_and_again forks_while_a_thread_maps hands_memory_from_thread_to_thread kills_what_maps makes_calls_that_are_not_read
         maps_alone;
-    memory: asks_by_x32 details executes_from_thread foreign forks guard killed leaves_threads nothing spawns threads
-        uses_again holds_pages_that_compress_differently uses_a_part_of_its_memory uses_pages_that_compress_badly
+    memory: asks_by_x32 details executes_from_thread executes_what_used_pages_again foreign forks guard killed
+        leaves_threads nothing spawns threads uses_again holds_pages_that_compress_differently uses_a_part_of_its_memory uses_pages_that_compress_badly
         uses_what_came_in_without_a_fault uses_what_short_threads_filled uses_what_was_paged_out;
     policy: executes_in_every_way locks locks_in_every_way maps_low mdwe shares_memory threads_differ;
     sampled: keeps_pages_that_it_shares;

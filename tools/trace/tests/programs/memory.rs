@@ -1,7 +1,9 @@
 //! Programs with many threads, processes, programs and ends.
 
-use crate::shared::{HOT_EACH, HOT_ROUNDS, PRESSED_PAGES, PRESSED_ROUNDS, SAMPLED_PAGES};
-use crate::{PAGE, PRIVATE, READ_WRITE, end, handle, leave, make_process, map, wait_for};
+use crate::shared::{
+    EXECUTING, HOT_EACH, HOT_ROUNDS, PRESSED_PAGES, PRESSED_ROUNDS, SAMPLED_PAGES, USED_BEFORE_EXEC,
+};
+use crate::{PAGE, PRIVATE, READ_WRITE, end, execute, handle, leave, make_process, map, wait_for};
 use std::ffi::CStr;
 use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
@@ -112,6 +114,36 @@ fn goes_out() -> bool {
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
     true
+}
+
+/// Processes, one after the other, that use pages again which were paged out, as they are recorded under pressure, and
+/// become another program right after that. It ends with 1 if the pages stay.
+pub(crate) fn executes_what_used_pages_again() {
+    for _ in 0..EXECUTING {
+        let status = wait_for(make_process(|| {
+            let addr = map_pages(PRESSED_PAGES);
+            touch(addr, PRESSED_PAGES);
+            let begun = std::time::Instant::now();
+            while present(addr, USED_BEFORE_EXEC) > 0 {
+                if begun.elapsed() > std::time::Duration::from_secs(60) {
+                    end(1);
+                }
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            // Under pressure this call stops, and the recorder handles it when it has seen what has gone. With so
+            // little left it pages out no more.
+            // SAFETY: inside of the mapping, and not used any more.
+            let rest = unsafe { addr.add(USED_BEFORE_EXEC * PAGE) };
+            unmap(rest, PRESSED_PAGES - USED_BEFORE_EXEC);
+            touch(addr, USED_BEFORE_EXEC);
+            execute(&[c"/proc/self/exe", c"nothing"]);
+            end(2);
+        }));
+        if status != 0 {
+            leave(1);
+        }
+    }
+    leave(0);
 }
 
 /// Threads that end at once fill its pages, each some of them. Then it uses all of these in turns, as above.

@@ -35,6 +35,11 @@ pub(crate) const PRESSED_ROUNDS: usize = 4;
 pub(crate) const HOT_EACH: usize = 8;
 pub(crate) const HOT_ROUNDS: usize = 12;
 
+/// How many processes of `executes_what_used_pages_again` execute another program, and how many pages that were paged
+/// out each uses just before.
+pub(crate) const EXECUTING: usize = 24;
+pub(crate) const USED_BEFORE_EXEC: usize = 16;
+
 /// Pages of `uses_a_part_of_its_memory`.
 pub(crate) const SAMPLED_PAGES: usize = 65536;
 

@@ -1,7 +1,9 @@
 //! Recording under pressure: pages are paged out, so that later uses are page faults.
 
 use crate::recording::{Recording, Scratch};
-use crate::shared::{HOT_EACH, HOT_ROUNDS, PAGE, PRESSED_PAGES, PRESSED_ROUNDS, SAMPLED_PAGES};
+use crate::shared::{
+    EXECUTING, HOT_EACH, HOT_ROUNDS, PAGE, PRESSED_PAGES, PRESSED_ROUNDS, SAMPLED_PAGES, USED_BEFORE_EXEC,
+};
 use quire_measure::{HostSwap, Swap, SwapKind};
 use quire_trace::event::{EventKind, Outcome};
 use quire_trace::format::{FaultSource, Pressure, TraceReader, UseSource};
@@ -113,6 +115,20 @@ fn each_use_after_the_first_is_a_fault() {
     let report = recorded.file.assert_replays();
     assert_eq!((report.uses, report.pressure.major_faults), (UseSource::Pressure, 0));
     assert_eq!(report.processes[0].quire.peak_resident / BYTES, 1);
+}
+
+/// What a program uses in the moment before it becomes another one is its own, also where the ring buffers were not
+/// emptied in between: what came back is what Linux read from swap.
+#[test]
+fn uses_just_before_an_exec_are_those_of_the_program_before_it() {
+    let Some(recorded) = recorded("executes_what_used_pages_again") else { return };
+    assert_eq!(recorded.summary.exit_code(), 0, "its pages were paged out");
+    let pressure = recorded.summary.pressure.unwrap();
+    let read = recorded.faults().filter(|fault| fault.outcome == Outcome::Major).count();
+    assert!(read >= EXECUTING * USED_BEFORE_EXEC, "{read}");
+    // Pages that are used while the recorder looks what has gone, which the page before an exec are not: of each
+    // process one.
+    assert!(pressure.pages_back + EXECUTING as u64 >= read as u64, "{read}, {pressure:?}");
 }
 
 /// The page faults of a thread are taken out of the ring buffers when it has ended.
