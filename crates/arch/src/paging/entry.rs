@@ -77,12 +77,15 @@ const KIND_PROTECTED: u64 = 1;
 const KIND_SWAP: u64 = 2;
 const KIND_MARKER: u64 = 3;
 
-/// Packs a non-present entry into 60 bits: kind in bits 0..3, the rest above. Formats place it where their
-/// hardware ignores it. The payload of a present entry is the format's own business.
+const _: () = assert!(LeafFlags::all().bits() < 1 << 8, "the flags of a leaf are packed into 8 bits");
+
+/// Packs a non-present entry into 60 bits: kind in bits 0..3, the rest above, a frame's number from bit 11
+/// on. Formats place it where their hardware ignores it. The payload of a present entry is the format's own
+/// business.
 pub(super) fn pack_absent(entry: Entry) -> u64 {
     match entry {
         Entry::None | Entry::Table(_) => 0,
-        Entry::Leaf(leaf) => KIND_PROTECTED | u64::from(leaf.flags.bits()) << 3 | leaf.pfn.0 << 19,
+        Entry::Leaf(leaf) => KIND_PROTECTED | u64::from(leaf.flags.bits()) << 3 | leaf.pfn.0 << 11,
         Entry::Swap(swap) => {
             KIND_SWAP | u64::from(swap.exclusive) << 3 | u64::from(swap.device) << 4 | swap.slot << 10
         }
@@ -99,8 +102,8 @@ pub(super) fn unpack_absent(packed: u64) -> Entry {
     }
     match packed & 7 {
         KIND_PROTECTED => Entry::Leaf(Leaf {
-            pfn: Pfn(packed >> 19),
-            flags: LeafFlags::from_bits_truncate((packed >> 3) as u16),
+            pfn: Pfn(packed >> 11),
+            flags: LeafFlags::from_bits_truncate(u16::from((packed >> 3) as u8)),
         }),
         KIND_SWAP => Entry::Swap(SwapEntry {
             device: (packed >> 4) as u8 & 63,

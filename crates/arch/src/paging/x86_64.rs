@@ -1,7 +1,7 @@
 //! x86-64 page tables with 4 and 5 levels (Intel SDM volume 3, chapter "Paging").
 
 use super::entry::{pack_absent, unpack_absent};
-use super::{Entry, Leaf, LeafFlags, Level, MAX_LEVELS, PagingFormat};
+use super::{Entry, Leaf, LeafFlags, Level, MAX_LEVELS, PagingFormat, PteMarker};
 use crate::addr::{PAGE_SIZE, VirtAddr};
 use crate::pfn::Pfn;
 
@@ -30,8 +30,25 @@ fn encode(entry: Entry, level: Level) -> u64 {
             raw |= if leaf.flags.contains(LeafFlags::EXECUTE) { 0 } else { NO_EXECUTE };
             raw | if level > Level::PTE { LARGE } else { 0 }
         }
-        // With the present bit clear the hardware ignores the other 63.
-        absent => pack_absent(absent) << 1,
+        absent => encode_absent(pack_absent(absent)),
+    }
+}
+
+/// With the present bit clear the hardware ignores the other 63. But processors with the L1 terminal fault
+/// (CVE-2018-3620) load speculatively from the frame that such an entry seems to name, and a program could choose
+/// that frame by what it swaps out. So the bits of the frame are stored inverted. They name frames in the upper
+/// half of what the processor can address, where no RAM is, if frames and slots have numbers of the lower half.
+fn encode_absent(packed: u64) -> u64 {
+    if packed == 0 { 0 } else { packed << 1 ^ FRAME }
+}
+
+/// The inverse of [`encode_absent`].
+fn decode_absent(raw: u64) -> Entry {
+    match (raw, (raw ^ FRAME) >> 1) {
+        (0, _) => Entry::None,
+        // Nothing is stored so.
+        (_, 0) => Entry::Marker(PteMarker::Poisoned),
+        (_, packed) => unpack_absent(packed),
     }
 }
 
@@ -41,7 +58,7 @@ fn frame_of(raw: u64) -> Pfn {
 
 fn decode(raw: u64, level: Level) -> Entry {
     if raw & PRESENT == 0 {
-        return unpack_absent(raw >> 1);
+        return decode_absent(raw);
     }
     let pfn = frame_of(raw);
     if level > Level::PTE && raw & LARGE == 0 {
