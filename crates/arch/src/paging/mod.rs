@@ -327,31 +327,6 @@ mod tests {
         runs_are_told_by_their_raw_form::<Invented3>();
     }
 
-    #[test]
-    fn what_is_absent_names_no_frame_of_ram_on_x86_64() {
-        // Processors with the fault have at least 44 address bits, and their RAM is in the lower half.
-        let upper_half = 1u64 << 43;
-        let swap = |slot| Entry::Swap(SwapEntry { device: 63, slot, exclusive: true });
-        let hidden = |pfn| Entry::Leaf(Leaf { pfn: Pfn(pfn), flags: LeafFlags::all() - LeafFlags::READ });
-        let numbers = (0..32).map(|bit| (1u64 << bit) - 1).chain((0..31).map(|bit| 1 << bit));
-        let markers = [Entry::Marker(PteMarker::Guard), Entry::Marker(PteMarker::Poisoned)];
-        for entry in numbers.flat_map(|number| [swap(number), hidden(number)]).chain(markers) {
-            let raw = X86_64Level4::encode(entry, Level::PTE);
-            assert_eq!(raw & 1, 0, "{entry:?} is present: {raw:#x}");
-            assert_eq!(raw & upper_half, upper_half, "{entry:?} is {raw:#x}");
-        }
-    }
-
-    #[test]
-    fn only_zero_is_none() {
-        for bit in 0..64 {
-            for raw in [1 << bit, u64::MAX << bit, u64::MAX >> bit, (u64::MAX << bit) & 0x000f_ffff_ffff_f000]
-            {
-                assert_eq!(X86_64Level4::decode(raw, Level::PTE) == Entry::None, raw == 0, "{raw:#x}");
-            }
-        }
-    }
-
     proptest! {
         #[test]
         fn x86_4_level_entries_round_trip((entry, level) in round_trips::<X86_64Level4>()) {

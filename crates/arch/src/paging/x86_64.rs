@@ -35,9 +35,10 @@ fn encode(entry: Entry, level: Level) -> u64 {
 }
 
 /// With the present bit clear the hardware ignores the other 63. But processors with the L1 terminal fault
-/// (CVE-2018-3620) load speculatively from the frame that such an entry seems to name, and a program could choose
-/// that frame by what it swaps out. So the bits of the frame are stored inverted. They name frames in the upper
-/// half of what the processor can address, where no RAM is, if frames and slots have numbers of the lower half.
+/// (CVE-2018-3620) load speculatively from the frame that such an entry seems to name, and a program could
+/// choose that frame by what it swaps out. So the bits of the frame are stored inverted. They name frames in
+/// the upper half of what the processor can address, where no RAM is, if frames and slots have numbers of the
+/// lower half.
 fn encode_absent(packed: u64) -> u64 {
     if packed == 0 { 0 } else { packed << 1 ^ FRAME }
 }
@@ -135,5 +136,36 @@ unsafe impl<const LEVELS: u8> PagingFormat for X86_64<LEVELS> {
     #[inline]
     fn frames_on(raw: u64, pages: u64) -> u64 {
         raw.wrapping_add(pages * PAGE_SIZE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::paging::SwapEntry;
+
+    #[test]
+    fn what_is_absent_names_no_frame_of_ram() {
+        // Processors with the fault have at least 44 address bits, and their RAM is in the lower half.
+        let upper_half = 1u64 << 43;
+        let swap = |slot| Entry::Swap(SwapEntry { device: 63, slot, exclusive: true });
+        let hidden = |pfn| Entry::Leaf(Leaf { pfn: Pfn(pfn), flags: LeafFlags::all() - LeafFlags::READ });
+        let numbers = (0..32).map(|bit| (1u64 << bit) - 1).chain((0..31).map(|bit| 1 << bit));
+        let markers = [Entry::Marker(PteMarker::Guard), Entry::Marker(PteMarker::Poisoned)];
+        for entry in numbers.flat_map(|number| [swap(number), hidden(number)]).chain(markers) {
+            let raw = X86_64Level4::encode(entry, Level::PTE);
+            assert_eq!(raw & 1, 0, "{entry:?} is present: {raw:#x}");
+            assert_eq!(raw & upper_half, upper_half, "{entry:?} is {raw:#x}");
+        }
+    }
+
+    #[test]
+    fn only_zero_is_none() {
+        for bit in 0..64 {
+            for raw in [1 << bit, u64::MAX << bit, u64::MAX >> bit, (u64::MAX << bit) & 0x000f_ffff_ffff_f000]
+            {
+                assert_eq!(X86_64Level4::decode(raw, Level::PTE) == Entry::None, raw == 0, "{raw:#x}");
+            }
+        }
     }
 }

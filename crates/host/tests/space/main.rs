@@ -33,6 +33,7 @@ mod pageout_in_hand;
 mod pageout_stress;
 mod pageout_window;
 mod pin_threads;
+mod populate_walks;
 mod rmap;
 mod short_pins;
 mod shortage_looks;

@@ -92,9 +92,6 @@ impl<P: Platform> Tables<'_, P> {
     ) -> Result<(), AllocError> {
         let mut result = Ok(());
         self.walk(copying.range, &mut |place, part| {
-            if result.is_err() {
-                return WalkStep::Next;
-            }
             let copied = match place {
                 WalkEntry::Table(table) => {
                     self.copy_table(child, table, part, copying, gather).map(|()| WalkStep::Next)
@@ -104,7 +101,7 @@ impl<P: Platform> Tables<'_, P> {
             };
             copied.unwrap_or_else(|error| {
                 result = Err(error);
-                WalkStep::Next
+                WalkStep::Stop
             })
         });
         gather.add_paged_out(copying.range);

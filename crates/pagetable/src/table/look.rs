@@ -62,12 +62,9 @@ impl<P: Platform> Tables<'_, P> {
         needs.set(LeafFlags::DIRTY, access == Access::Write);
         let (mut at, mut missing) = (range.start(), None);
         self.walk(range, &mut |place, part| {
-            if missing.is_some() {
-                return WalkStep::Next;
-            }
             if at < part.start() {
                 missing = Some(at);
-                return WalkStep::Next;
+                return WalkStep::Stop;
             }
             let pin = self.pin();
             match place {
@@ -84,7 +81,8 @@ impl<P: Platform> Tables<'_, P> {
                 }
             }
             at = part.end();
-            WalkStep::Next
+            // Who populates asks once for each missing page, so the tables behind the first are not visited.
+            if missing.is_some() { WalkStep::Stop } else { WalkStep::Next }
         });
         missing.or((at < range.end()).then_some(at))
     }
