@@ -144,6 +144,13 @@ pub(crate) struct ClusterGuard<'c, P: Platform> {
     not_send: PhantomData<*const ()>,
 }
 
+impl<'c, P: Platform> ClusterGuard<'c, P> {
+    #[inline]
+    pub(crate) fn cluster(&self) -> &'c Cluster {
+        self.cluster
+    }
+}
+
 impl<P: Platform> Deref for ClusterGuard<'_, P> {
     type Target = State;
 

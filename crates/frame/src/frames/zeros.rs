@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use quire_arch::{Order, Pfn, Platform};
 
 /// Words checked together, and the number of parallel sums. A page is a multiple of both.
-const STRIDE: usize = 32;
+const STRIDE: usize = 64;
 const SUMS: usize = 4;
 
 impl<P: Platform> Frames<P> {
@@ -22,6 +22,10 @@ impl<P: Platform> Frames<P> {
         // SAFETY: the block lies in RAM, is contiguous in the direct map and aligned, and stays. Programs
         // write to it as hardware does, so it is read by atomics.
         let words = unsafe { slice::from_raw_parts(base.as_ptr(), words) };
+        // As in Linux the end first: where a page has something, it is mostly there or at the beginning.
+        if words.last().is_some_and(|word| word.load(Ordering::Relaxed) != 0) {
+            return false;
+        }
         // Several sums side by side, since each addition waits for the one before: so it goes at the speed of
         // memory.
         words.chunks_exact(STRIDE).all(|words| {

@@ -21,3 +21,4 @@ mod pressure;
 mod returned;
 mod split_parts;
 mod support;
+mod zeros;

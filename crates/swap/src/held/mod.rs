@@ -192,13 +192,20 @@ impl<'a, P: Platform> Held<'a, P> {
         if !self.swap.technique().lazy_bookkeeping() {
             self.note_shadows();
         }
-        let now = ListId::of(self.device.cluster(self.index).list());
-        if !now.is_list() {
-            return;
+        let now = ListId::of(self.guard.cluster().list());
+        if now.is_list() {
+            let wanted = self.wanted_list();
+            if wanted != now {
+                self.change_list(now, wanted);
+            }
         }
-        let mut wanted = self.wanted_list();
+    }
+
+    // A frame of its own: most clusters stay where they are.
+    #[inline(never)]
+    fn change_list(&mut self, now: ListId, mut wanted: ListId) {
         // A cluster already free was not used since its discard.
-        if wanted == now || (now == ListId::Free && wanted == ListId::Discard) {
+        if now == ListId::Free && wanted == ListId::Discard {
             return;
         }
         if matches!(wanted, ListId::Nonfull(_)) && !self.freed_a_block() {
@@ -231,12 +238,17 @@ impl<'a, P: Platform> Held<'a, P> {
     }
 
     /// Keeps the list of clusters that hold nothing but shadows.
-    #[cold]
+    #[inline]
     fn note_shadows(&self) {
-        let device = self.device;
         let only = self.guard.used > 0 && self.guard.cached == 0;
-        if only != device.cluster(self.index).is_listed_for_shadows() {
-            device.lists.lock().note_shadows(|index| device.cluster(index), self.index, only);
+        if only != self.guard.cluster().is_listed_for_shadows() {
+            self.list_for_shadows(only);
         }
+    }
+
+    #[cold]
+    fn list_for_shadows(&self, only: bool) {
+        let device = self.device;
+        device.lists.lock().note_shadows(|index| device.cluster(index), self.index, only);
     }
 }

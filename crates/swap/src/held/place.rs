@@ -19,7 +19,7 @@ pub(crate) struct Wanted {
 impl<P: Platform> Held<'_, P> {
     /// Whether a CPU allocates folios of `order` from the cluster.
     pub(crate) fn is_taken_for(&self, order: Order) -> bool {
-        let taken = ListId::of(self.device.cluster(self.index).list()) == ListId::Taken;
+        let taken = ListId::of(self.guard.cluster().list()) == ListId::Taken;
         taken && self.guard.order == order && (self.guard.table.is_some() || order == CLUSTER_ORDER)
     }
 
