@@ -8,12 +8,12 @@ use quire_host::swap::HostRam;
 use quire_mm::{Memory, MemoryConfig};
 use std::thread;
 
-/// Hazard: a part of a folio is mlocked when another part has swap entries already. When those are given up
-/// the folio leaves the swap cache with the rest mapped, and nothing queues it.
-#[test]
-fn a_folio_that_a_lock_keeps_from_being_unmapped_in_full_waits_to_be_split() {
-    const FOLIO: u64 = 16;
-    const HALF: u64 = FOLIO / 2 * PAGE;
+/// Pages of a folio on the machine of [`with_folios`].
+pub(crate) const FOLIO: u64 = 16;
+
+/// The memory of a machine with so many CPUs, large folios and a swap device of 64 slots. This thread runs on
+/// the first CPU.
+pub(crate) fn with_folios(cpus: usize) -> &'static Memory<Machine> {
     run_on(0);
     let policy = HugePolicy::default().with_enabled(HugeEnabled::Never);
     let config = MemoryConfig {
@@ -25,8 +25,17 @@ fn a_folio_that_a_lock_keeps_from_being_unmapped_in_full_waits_to_be_split() {
         },
         ..MemoryConfig::default()
     };
-    let memory: &'static _ = Box::leak(Box::new(Memory::new(Machine::new(&[(0, 2048)], 2), config).unwrap()));
+    let memory = Box::leak(Box::new(Memory::new(Machine::new(&[(0, 2048)], cpus), config).unwrap()));
     memory.swapon(HostRam::new(64).unwrap(), SwapOnOptions::default()).unwrap();
+    memory
+}
+
+/// Hazard: a part of a folio is mlocked when another part has swap entries already. When those are given up
+/// the folio leaves the swap cache with the rest mapped, and nothing queues it.
+#[test]
+fn a_folio_that_a_lock_keeps_from_being_unmapped_in_full_waits_to_be_split() {
+    const HALF: u64 = FOLIO / 2 * PAGE;
+    let memory = with_folios(2);
     let space: &'static _ = Box::leak(Box::new(memory.create_space().unwrap()));
     let request = MapRequest::anonymous(FOLIO * PAGE, RW).at(VirtAddr(1 << 30), MapFlags::FIXED);
     let area = space.mmap(&request).unwrap();

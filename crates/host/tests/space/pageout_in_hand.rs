@@ -1,29 +1,15 @@
 //! What reclaim has unmapped and locked when it comes to a folio that it has to split.
 
 use crate::common::*;
-use crate::short_pins::machine::{Machine, after_all_holds, run_on};
+use crate::pageout_breaks::{FOLIO, with_folios};
+use crate::short_pins::machine::after_all_holds;
 use quire_frame::FrameFlags;
-use quire_host::swap::HostRam;
-use quire_mm::{Memory, MemoryConfig};
 
 /// Hazard: a folio is split while others of its batch are unmapped and locked: their programs wait for the
 /// locks of all its mappings.
 #[test]
 fn what_was_unmapped_is_written_before_a_folio_is_split() {
-    const FOLIO: u64 = 16;
-    run_on(0);
-    let policy = HugePolicy::default().with_enabled(HugeEnabled::Never);
-    let config = MemoryConfig {
-        overcommit: Overcommit::Always,
-        min_free_kib: Some(0),
-        huge: HugeConfig {
-            policy: policy.with_sizes(orders(&[4]), SizeEnabled::Always),
-            ..HugeConfig::default()
-        },
-        ..MemoryConfig::default()
-    };
-    let memory: &'static _ = Box::leak(Box::new(Memory::new(Machine::new(&[(0, 2048)], 1), config).unwrap()));
-    memory.swapon(HostRam::new(64).unwrap(), SwapOnOptions::default()).unwrap();
+    let memory = with_folios(1);
     let space = memory.create_space().unwrap();
     let [single, large] = [(1, 1), (2, FOLIO)].map(|(at, pages)| {
         let request = MapRequest::anonymous(pages * PAGE, RW).at(VirtAddr(at << 30), MapFlags::FIXED);
