@@ -258,6 +258,19 @@ impl<P: Platform> Resolver<'_, '_, P> {
             }
             return;
         }
+        self.install_large(locked, index, (pfn, order), flags);
+    }
+
+    // A frame of its own: most folios are pages.
+    #[inline(never)]
+    fn install_large(
+        &self,
+        locked: &LockedTable<'_, P>,
+        index: usize,
+        (pfn, order): (Pfn, Order),
+        flags: LeafFlags,
+    ) {
+        let Self { tables, pin, ref fault, .. } = *self;
         let pages = order.pages();
         let first = index & !(pages as usize - 1);
         let start = VirtAddr(fault.addr.0 & !(order.bytes() - 1));
