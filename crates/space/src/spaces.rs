@@ -13,7 +13,7 @@ pub use reclaim::{NoReclaim, OomOutcome, Reclaim};
 pub use reclaims::Reclaiming;
 pub(crate) use reclaims::SeenReclaims;
 pub(crate) use scan::Scan;
-pub(crate) use shortage::Attempts;
+pub(crate) use shortage::{Attempts, CALL_ATTEMPTS};
 
 use crate::commit::{Commit, Overcommit};
 use crate::error::Error;

@@ -34,6 +34,7 @@ mod pageout_stress;
 mod pageout_window;
 mod pin_threads;
 mod populate_walks;
+mod remap_shortage;
 mod rmap;
 mod short_pins;
 mod shortage_looks;

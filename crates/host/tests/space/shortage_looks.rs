@@ -15,27 +15,27 @@ type Look = Box<dyn Fn(u64) -> u64 + Send + Sync>;
 
 /// Frees what a test says. When a program is to be killed what it has taken is free again.
 #[derive(Default)]
-struct Looks {
-    look: OnceLock<Look>,
+pub(crate) struct Looks {
+    pub(crate) look: OnceLock<Look>,
     looks: AtomicU64,
     kills: AtomicU64,
     taken: Mutex<Vec<Pfn>>,
 }
 
 impl Looks {
-    fn take_all(&self, spaces: &Spaces<Machine>) {
+    pub(crate) fn take_all(&self, spaces: &Spaces<Machine>) {
         spaces.frames().reap_all_in_portions();
         self.taken.lock().unwrap().extend(exhaust(spaces.frames(), AllocRequest::new(Order::ZERO, TEST)));
     }
 
-    fn give_back(&self, spaces: &Spaces<Machine>) -> u64 {
+    pub(crate) fn give_back(&self, spaces: &Spaces<Machine>) -> u64 {
         let taken = core::mem::take(&mut *self.taken.lock().unwrap());
         let frames = taken.len() as u64;
         put_all(spaces.frames(), taken, Order::ZERO);
         frames
     }
 
-    fn counts(&self) -> [u64; 2] {
+    pub(crate) fn counts(&self) -> [u64; 2] {
         [&self.looks, &self.kills].map(|count| count.load(Ordering::Relaxed))
     }
 }
@@ -58,20 +58,24 @@ impl Reclaim<Machine> for Looks {
     fn throttle(&self, _: &Spaces<Machine>, _: MemcgId) {}
 }
 
-const USER_END: VirtAddr = <Machine as Platform>::Paging::USER_END;
+pub(crate) const USER_END: VirtAddr = <Machine as Platform>::Paging::USER_END;
 
-/// A machine without time whose reclaim is this.
-fn spaces() -> (&'static Spaces<Machine>, &'static Looks) {
+/// A machine without time, with so many CPUs, whose reclaim is this.
+pub(crate) fn spaces_of(cpus: usize) -> (&'static Spaces<Machine>, &'static Looks) {
     run_on(0);
     let_time_fly();
     let looks: &'static Looks = Box::leak(Box::default());
-    let frames = frames(&[(0, 2048)], 1, PcpTechnique::All);
+    let frames = frames(&[(0, 2048)], cpus, PcpTechnique::All);
     let swap = Swap::new(Memcgs::new(frames).unwrap(), SwapTechnique::default());
     let config =
         SpacesConfig { overcommit: Overcommit::Always, oom: OomAction::Kill, ..SpacesConfig::default() };
     let spaces: &'static Spaces<Machine> = Box::leak(Box::new(Spaces::new(swap, config, looks).unwrap()));
     quire_space::swapon(spaces, HostRam::new(64).unwrap(), SwapOnOptions::default()).unwrap();
     (spaces, looks)
+}
+
+fn spaces() -> (&'static Spaces<Machine>, &'static Looks) {
+    spaces_of(1)
 }
 
 /// A program with a page to touch, and all tables for it.

@@ -3,9 +3,11 @@
 use super::map::{MapFlags, MapRequest, MappedFile};
 use crate::error::Error;
 use crate::mmap_writer::{MmapWriter, Prepared};
+use crate::spaces::CALL_ATTEMPTS;
 use bitflags::bitflags;
 use quire_arch::addr::page_align_up;
 use quire_arch::{PAGE_SHIFT, PAGE_SIZE, PagingFormat, Platform, VirtAddr, VirtRange};
+use quire_frame::AllocError;
 use quire_pagetable::{FreeableRange, Gather, Relocation};
 use quire_rmap::{AnonVmaRef, HugePages, Proposal, Protection, VmFlags, Vma, VmaSnapshot};
 
@@ -116,14 +118,21 @@ impl Remap {
 }
 
 impl<'s, P: Platform> MmapWriter<'s, P> {
-    pub(crate) fn remap(&mut self, mut remap: Remap, gather: &mut Gather<'s, P>) -> Result<Remapped, Error> {
+    /// Sets `changed` when the call has unmapped or moved something. From then on it must not be made again:
+    /// what it has unmapped is free for other threads to map once the mmap lock is dropped.
+    pub(crate) fn remap(
+        &mut self,
+        mut remap: Remap,
+        gather: &mut Gather<'s, P>,
+        changed: &mut bool,
+    ) -> Result<Remapped, Error> {
         if remap.names_target() {
             let limit = self.core.limits.load().mappings;
             if self.mappings() + 2 >= limit.saturating_sub(3) {
                 return Err(Error::MapCountLimit);
             }
             if remap.flags.contains(RemapFlags::FIXED) && remap.old.len() == remap.new_len {
-                return self.move_several(remap, gather);
+                return self.move_several(remap, gather, changed);
             }
         }
         if self.core.had_hugetlb()
@@ -133,7 +142,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         }
         let vma = self.check(&remap)?;
         if remap.names_target() {
-            return self.remap_to(remap, gather);
+            return self.remap_to(remap, gather, changed);
         }
         if remap.grown() > 0 {
             return self.expand(vma, remap, gather);
@@ -190,7 +199,12 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
     }
 
     /// Moves every mapping in the old range, with the gaps between them, without changing sizes.
-    fn move_several(&mut self, remap: Remap, gather: &mut Gather<'s, P>) -> Result<Remapped, Error> {
+    fn move_several(
+        &mut self,
+        remap: Remap,
+        gather: &mut Gather<'s, P>,
+        changed: &mut bool,
+    ) -> Result<Remapped, Error> {
         let mut moved: Option<Remapped> = None;
         let mut at = remap.addr();
         while let Some(vma) = self.first_in(VirtRange::new(at, remap.old.end())) {
@@ -210,37 +224,76 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
                 one.round_to(size)?;
             }
             self.check(&one)?;
-            let result = self.remap_to(one, gather)?;
+            let result = self.remap_to(one, gather, changed)?;
             moved.get_or_insert(result);
         }
         moved.ok_or(Error::BadAddress)
     }
 
     /// Moves one mapping to the target that the call names.
-    fn remap_to(&mut self, remap: Remap, gather: &mut Gather<'s, P>) -> Result<Remapped, Error> {
+    fn remap_to(
+        &mut self,
+        remap: Remap,
+        gather: &mut Gather<'s, P>,
+        changed: &mut bool,
+    ) -> Result<Remapped, Error> {
         let target = VirtRange::new(remap.target, VirtAddr(remap.target.0 + remap.new_len));
         let fixed = remap.flags.contains(RemapFlags::FIXED);
         if fixed && self.first_in(target).is_some() {
-            // Moved pages can be used at once. No thread may still use the old pages here once another uses
-            // the new ones.
-            let aside = self.tables().set_aside(gather);
-            let unmapped = self.unmap_checked_into(target, gather);
-            self.tables().settle_since(aside, gather);
-            unmapped?;
+            self.step(*changed, gather, |section, gather| {
+                // Moved pages can be used at once. No thread may still use the old pages here once another
+                // uses the new ones.
+                let aside = section.tables().set_aside(gather);
+                let unmapped = section.unmap_checked_into(target, gather);
+                section.tables().settle_since(aside, gather);
+                unmapped
+            })?;
+            *changed = true;
             // An old range that wraps is not detected as overlapping, and may have lost its mapping here.
             self.find(remap.addr()).ok_or(Error::BadAddress)?;
         }
         let mut old = remap.old;
         if old.len() > remap.new_len {
             let kept = VirtAddr(old.start().0 + remap.new_len);
-            self.unmap_tail(VirtRange::new(kept, old.end()), gather)?;
+            let tail = VirtRange::new(kept, old.end());
+            self.step(*changed, gather, |section, gather| section.unmap_tail(tail, gather))?;
+            *changed = true;
             old = VirtRange::new(old.start(), kept);
         }
         let vma = self.find(old.start()).ok_or(Error::BadAddress)?;
         if remap.flags.contains(RemapFlags::DONTUNMAP) {
             self.may_expand(vma.flags(), old.pages())?;
         }
-        self.relocate(vma, Remap { old, ..remap }, gather)
+        let remap = Remap { old, ..remap };
+        let remapped = self.step(*changed, gather, |section, gather| section.relocate(vma, remap, gather))?;
+        *changed = true;
+        Ok(remapped)
+    }
+
+    /// Makes a step of a call, which changes nothing if it fails. If memory is short and the call has
+    /// `changed` something before, memory is freed with the mmap lock held, as Linux does, and the step made
+    /// again.
+    fn step<R>(
+        &mut self,
+        changed: bool,
+        gather: &mut Gather<'s, P>,
+        mut step: impl FnMut(&mut Self, &mut Gather<'s, P>) -> Result<R, Error>,
+    ) -> Result<R, Error> {
+        let (mut failed, mut since) = (0, None);
+        let core = self.core;
+        let gives_up = || core.is_killed();
+        loop {
+            match step(self, gather) {
+                Err(Error::NoFrames(AllocError::OutOfMemory)) if changed && failed + 1 < CALL_ATTEMPTS => {}
+                result => return result,
+            }
+            // What the call has unmapped may be all that is missing.
+            self.tables().finish(gather);
+            if gives_up() || !self.spaces.reclaim_for_call(failed, &mut since, &gives_up) {
+                return Err(Error::NoFrames(AllocError::OutOfMemory));
+            }
+            failed += 1;
+        }
     }
 
     /// Grows a mapping where it is if that is possible, else elsewhere.

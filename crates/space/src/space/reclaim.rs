@@ -2,12 +2,9 @@
 
 use super::Space;
 use crate::error::Error;
-use crate::spaces::{SeenReclaims, Spaces};
+use crate::spaces::{CALL_ATTEMPTS, SeenReclaims, Spaces};
 use quire_arch::Platform;
 use quire_frame::AllocError;
-
-/// Attempts of a call. The last one follows a reclaim of 32 times 2^14 pages, 2 GiB.
-const CALL_ATTEMPTS: u32 = 16;
 
 /// Makes a call, and retries it after reclaim while it fails for lack of frames, whatever the program is told
 /// then, and reclaim frees some, unless `gives_up` by then.

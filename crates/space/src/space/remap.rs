@@ -28,16 +28,14 @@ impl<P: Platform> Space<'_, P> {
         let remapped = self.with_reclaim(|| {
             let remap = Remap::new::<P>(addr, old_len, new_len, flags, target)?;
             let mut section = self.writer();
-            // Of several mappings some may have moved when the next one finds no memory; they must not move
-            // again.
-            let is_one = section.find(remap.addr()).is_none_or(|vma| remap.old.end() <= vma.range().end());
+            let mut changed = false;
             // One flush for all that the call moves and unmaps.
             let mut gather = Gather::new(self.spaces.memory(), &self.core().tables, FlushCause::Move);
-            let remapped = section.remap(remap, &mut gather);
+            let remapped = section.remap(remap, &mut gather, &mut changed);
             self.tables().finish(&mut gather);
             self.core().tables.cpus.end_moves();
             match remapped {
-                Err(error) if is_one => Err(error),
+                Err(error) if !changed => Err(error),
                 done => Ok(done),
             }
         })??;

@@ -20,6 +20,9 @@ const FREED_AT_ONCE: u64 = 512;
 /// undoes is free again, so each attempt gets further.
 const FIRST_RECLAIM: u64 = 32;
 
+/// Attempts of a call. The last one follows a reclaim of 32 times 2^14 pages, 2 GiB.
+pub(crate) const CALL_ATTEMPTS: u32 = 16;
+
 /// Looks at a killed program whose memory is not free yet before memory is looked for again, and the time
 /// between two: a tick.
 const LOOKS: u32 = 10;
