@@ -2,6 +2,10 @@
 //! others.
 
 use crate::common::*;
+#[cfg(debug_assertions)]
+use crate::{pageout_breaks::with_folios, short_pins::machine::after_each_hold};
+#[cfg(debug_assertions)]
+use std::{cell::Cell, rc::Rc};
 
 /// Pages on the unevictable list.
 fn unevictable(machine: &Machine) -> u64 {
@@ -206,4 +210,34 @@ fn locking_and_unlocking_is_counted() {
     space.mlock(area, 64 * PAGE, false).unwrap();
     space.munmap(area, 64 * PAGE).unwrap();
     assert_eq!(counts(), [256; 4]);
+}
+
+/// How often tables are locked when everything is unlocked, where a page in every other table was locked.
+#[cfg(debug_assertions)]
+fn holds_to_unlock(tables: u64) -> u64 {
+    let memory = with_folios(1);
+    let space = memory.create_space().unwrap();
+    let request = MapRequest::anonymous(tables * MIB2, RW).at(VirtAddr(GIB), MapFlags::FIXED);
+    let area = space.mmap(&request).unwrap();
+    for nth in 0..tables {
+        let start = VirtAddr(area.0 + nth * MIB2);
+        space.fault(start, Access::Write).unwrap();
+        if nth % 2 > 0 {
+            space.mlock(start, PAGE, true).unwrap();
+        }
+    }
+    let holds = Rc::new(Cell::new(0));
+    let counted = Rc::clone(&holds);
+    after_each_hold(LockClass::PteTable, move || counted.set(counted.get() + 1), || space.munlockall());
+    assert_eq!((space.figures().mappings, space.figures().locked), (1, 0));
+    holds.get()
+}
+
+/// Hazard: each mapping that is unlocked merges with those before it, and all of them are walked again. A
+/// program with many mappings keeps its mmap lock for minutes.
+#[cfg(debug_assertions)]
+#[test]
+fn unlocking_everything_walks_no_mapping_twice() {
+    let [few, many] = [16, 32].map(holds_to_unlock);
+    assert!(0 < few && many <= 2 * few, "{few} for 16 tables, {many} for 32");
 }

@@ -28,8 +28,9 @@ impl<P: Platform> MmapWriter<'_, P> {
             let part = VirtRange::new(at, vma.range().end().min(range.end()));
             at = part.end();
             let flags = vma.flags();
-            if !flags.intersects(VmFlags::SPECIAL) {
-                self.modify(vma, part, (flags - VmFlags::LOCK_MASK) | wanted)?;
+            let new = (flags - VmFlags::LOCK_MASK) | wanted;
+            if new != flags && !flags.intersects(VmFlags::SPECIAL) {
+                self.modify(vma, part, new)?;
                 // Concurrent faults put new pages on the list that the flag demands.
                 self.tables().set_mlocked(part, wanted.contains(VmFlags::LOCKED));
             }
@@ -41,7 +42,8 @@ impl<P: Platform> MmapWriter<'_, P> {
     pub(crate) fn set_lock_of_all(&mut self, wanted: VmFlags) {
         let mut at = VirtAddr(0);
         while let Some(vma) = self.first_ending_after(at) {
-            let range = vma.range();
+            // It may have merged with those before it.
+            let range = VirtRange::new(vma.range().start().max(at), vma.range().end());
             at = range.end();
             // A whole mapping is changed, so nothing is split and nothing allocated.
             let _ = self.set_lock(range, wanted);
