@@ -116,3 +116,21 @@ fn what_was_collected_is_paged_out_before_a_folio_is_split() {
     // There are only zeros, and the split has freed those of the other one.
     assert_eq!((order_of(1), space.figures().swapped), (Order::ZERO, FOLIO * PAGE));
 }
+
+/// Hazard: a program that was killed pages out all of its memory first, with the mmap lock that its reaper
+/// needs.
+#[test]
+fn a_killed_program_pages_out_no_more() {
+    const PAGES: u64 = 64;
+    /// That many are paged out at a time.
+    const BATCH: u64 = 32;
+    let (spaces, wanting) = spaces(HugePolicy::default().with_enabled(HugeEnabled::Never));
+    let space = Space::create(spaces, Layout::standard(USER_END), Limits::default()).unwrap();
+    let space: &'static Space<'static, Machine> = Box::leak(Box::new(space));
+    let request = MapRequest::anonymous(PAGES * PAGE, RW).at(VirtAddr(1 << 30), MapFlags::FIXED);
+    let area = space.mmap(&request).unwrap();
+    (0..PAGES).for_each(|at| space.fault(page(area, at), Access::Write).unwrap());
+    assert!(wanting.wants.set(Box::new(|| _ = space.kill())).is_ok());
+    space.madvise(area, PAGES * PAGE, Advice::PageOut).unwrap();
+    assert_eq!(space.figures().swapped, BATCH * PAGE);
+}

@@ -38,7 +38,7 @@ struct Aged<G> {
 }
 
 /// The ageing of pages that some tables map.
-pub struct Cold<'s, P: Platform, B, F> {
+pub struct Cold<'s, P: Platform, B, F, E> {
     /// The tables.
     pub tables: Tables<'s, P>,
     /// Large folios, to split them.
@@ -50,15 +50,22 @@ pub struct Cold<'s, P: Platform, B, F> {
     pub begin: B,
     /// Pages out folios, each with a reference that it takes over.
     pub page_out: F,
+    /// Whether it ends where it is: the program was killed, and its memory is wanted back.
+    pub gives_up: E,
 }
 
-impl<P: Platform, G, B: Fn() -> G, F: Fn(&mut dyn Iterator<Item = Pfn>)> Cold<'_, P, B, F> {
+impl<P: Platform, G, B: Fn() -> G, F: Fn(&mut dyn Iterator<Item = Pfn>), E: Fn() -> bool>
+    Cold<'_, P, B, F, E>
+{
     /// Deactivates the folios in `range`. Shared folios are skipped, as in Linux, and so are file folios.
     pub fn age(&self, range: VirtRange) {
         let mut aged = Aged { folios: ArrayVec::new(), under_way: None };
         self.tables.walk(range, &mut |place, part| {
             if aged.folios.is_full() {
                 self.send(&mut aged);
+            }
+            if (self.gives_up)() {
+                return WalkStep::Stop;
             }
             match place {
                 WalkEntry::Huge(slot) if part != self.tables.slot_range(slot) => {
@@ -127,6 +134,9 @@ impl<P: Platform, G, B: Fn() -> G, F: Fn(&mut dyn Iterator<Item = Pfn>)> Cold<'_
                 None => return,
                 Some(Stop::Full(index)) => {
                     self.send(aged);
+                    if (self.gives_up)() {
+                        return;
+                    }
                     from = index;
                 }
                 Some(Stop::Split(index, head)) => {
@@ -224,7 +234,7 @@ impl<P: Platform, G, B: Fn() -> G, F: Fn(&mut dyn Iterator<Item = Pfn>)> Cold<'_
     }
 }
 
-impl<P: Platform, B, F> fmt::Debug for Cold<'_, P, B, F> {
+impl<P: Platform, B, F, E> fmt::Debug for Cold<'_, P, B, F, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Cold").field("way", &self.way).finish_non_exhaustive()
     }

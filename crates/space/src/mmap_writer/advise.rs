@@ -150,7 +150,8 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         let page_out = |folios: &mut dyn Iterator<Item = Pfn>| {
             self.spaces.reclaim().page_out(self.spaces, folios);
         };
-        Cold { tables: self.tables(), thp: self.spaces.thp(), way, begin, page_out }.age(part);
+        let gives_up = || self.core.is_killed();
+        Cold { tables: self.tables(), thp: self.spaces.thp(), way, begin, page_out, gives_up }.age(part);
     }
 
     fn advise_part(
