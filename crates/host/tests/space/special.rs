@@ -237,3 +237,16 @@ fn bits_beyond_an_int_are_not_looked_at() {
     assert_eq!(refused, CallOutcome::Failed(Errno::EINVAL));
     assert_eq!(made(mlock2, [addr, PAGE, BEYOND | 2, 0, 0, 0]), CallOutcome::Failed(Errno::EINVAL));
 }
+
+/// Hazard: pages that lie past the last offset have an index that the rmap does not find in their mapping.
+#[test]
+fn a_mapping_past_the_last_offset_is_not_installed() {
+    let machine = machine(16, 1);
+    let (_cpu, space) = cpu_and_space(&machine);
+    let range = VirtRange::new(VirtAddr(BASE), page(VirtAddr(BASE), 8));
+    let flags = RW_FLAGS | VmFlags::MAY_ACCESS;
+    let install = |page_offset| space.install(&Mapping { range, flags, page_offset, file: None });
+    assert_eq!(install(u64::MAX - 7), Err(Error::OffsetOverflow));
+    assert_eq!(ranges(&space), []);
+    assert_eq!(install(u64::MAX - 8), Ok(()));
+}

@@ -12,8 +12,8 @@ impl<P: Platform> Space<'_, P> {
     ///
     /// # Errors
     ///
-    /// [`Error::Unaligned`], [`Error::OutOfRange`], [`Error::Occupied`], [`Error::CommitLimit`] or
-    /// [`Error::NoFrames`]; nothing is changed then.
+    /// [`Error::Unaligned`], [`Error::OutOfRange`], [`Error::OffsetOverflow`], [`Error::Occupied`],
+    /// [`Error::CommitLimit`] or [`Error::NoFrames`]; nothing is changed then.
     #[doc(hidden)]
     pub fn install(&self, mapping: &Mapping) -> Result<(), Error> {
         let range = mapping.range;
@@ -22,6 +22,9 @@ impl<P: Platform> Space<'_, P> {
         }
         if range.is_empty() || range.end() > P::Paging::USER_END {
             return Err(Error::OutOfRange);
+        }
+        if mapping.page_offset.checked_add(range.pages()).is_none() {
+            return Err(Error::OffsetOverflow);
         }
         let mut section = MmapWriter::begin(self.spaces, self.core());
         if section.first_in(range).is_some() {
