@@ -85,7 +85,7 @@ impl<P: Platform> Swap<P> {
             self.platform().park(ptr::from_ref(users).addr(), &mut || used());
         }
         // SAFETY: no thread can find the device any more, all that had found it have dropped it, and no slot
-        // is in use. It was built with `Swap`, which alone has pointers to it.
+        // is in use or looked at again. It was built with `Swap`, which alone has pointers to it.
         unsafe { Device::end(gone, self) };
         self.unreserve(id);
         Ok(())

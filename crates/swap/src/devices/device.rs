@@ -150,7 +150,7 @@ impl<P: Platform> Device<P> {
     ///
     /// # Safety
     ///
-    /// `this` came from `build`, no other thread uses it or will, and no slot is in use.
+    /// `this` came from `build`, and no other thread uses it or will, nor looks at one of its slots again.
     pub(crate) unsafe fn end(this: NonNull<Self>, swap: &Swap<P>) {
         let frames = swap.frames();
         // SAFETY: the caller's promise.

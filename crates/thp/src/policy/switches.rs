@@ -174,7 +174,8 @@ impl HugePolicy {
         self.with_bits(SHRINK_UNDERUSED, 1, on as u64)
     }
 
-    /// Whether folios that are mostly zeros are split when memory runs short (`shrink_underused`).
+    /// Whether folios that are mostly zeros are to be split when memory runs short (`shrink_underused`). Kept
+    /// for programs that set it: there is no such split.
     #[doc(hidden)]
     #[inline]
     pub const fn shrink_underused(self) -> bool {
