@@ -84,7 +84,13 @@ pub(crate) fn shrink<P: Platform>(spaces: &Spaces<P>, folios: &mut Isolated, pre
                     spaces.swap().prefetch_folio(head);
                     ready.push(unmapped);
                 }
-                Err(Refusal::Stays(fate)) => put_back(spaces, head, &fate),
+                Err(Refusal::Stays(fate)) => {
+                    // Its slots may be named no more. If they are all that there are no other folio is looked at.
+                    if spaces.frames().known(head).word().flags().contains(FrameFlags::SWAP_CACHE) {
+                        leave_if_unnamed(spaces, head);
+                    }
+                    put_back(spaces, head, &fate);
+                }
                 Err(Refusal::NotYet) => {
                     batch.flush();
                     freed += write_and_free_all(spaces, &mut ready);

@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use crate::swap_memcgs::{memcg, space_in, usage};
-use quire_host::swap::HostRam;
+use quire_host::swap::{Completion, HostRam, SlowConfig, SlowDevice};
 
 /// Pages of a folio.
 const FOLIO: u64 = 16;
@@ -88,4 +88,32 @@ fn a_page_that_finds_no_slot_is_counted_as_a_failure() {
     assert_eq!(space.figures().swapped, 8 * PAGE);
     let events = |event| machine.memory().memcgs().events(memcg, event);
     assert_eq!((events(MemcgEvent::SwapFail), events(MemcgEvent::SwapMax)), (24, 0));
+}
+
+/// Hazard: pages come back while they are being written, and stay, as locked ones do. Their slots, which
+/// nothing names any more, are all that there are: no other page is looked at, and the program is killed.
+#[test]
+fn slots_of_locked_pages_are_freed_for_others() {
+    const SLOTS: u64 = 64;
+    for by_limit in [false, true] {
+        let machine = Setup::mib(16).reserve().overcommit().build();
+        let (slots, swap_max) = if by_limit { (4096, SLOTS) } else { (SLOTS, 4096) };
+        let config = SlowConfig { completion: Completion::AfterReaps(2), queue: 64, ..SlowConfig::default() };
+        let device = SlowDevice::new(HostRam::new(slots as usize).unwrap(), config);
+        machine.memory().swapon(device, SwapOnOptions::default()).unwrap();
+        let little = memcg(&machine, "little", &[(Limit::Max, 4 * SLOTS), (Limit::SwapMax, swap_max)]);
+        let space = space_in(&machine, little);
+        let cpu = machine.vcpu(0).unwrap();
+        let area = map_at(&space, GIB, 8 * SLOTS * PAGE, RW);
+        fill(&cpu, &space, area, 0..SLOTS, 100);
+        space.madvise(area, SLOTS * PAGE, Advice::PageOut).unwrap();
+        space.mlock(area, SLOTS * PAGE, false).unwrap();
+        (0..4).for_each(|_| machine.memory().swap().reap());
+        let swap = machine.memory().swap();
+        assert_eq!((space.figures().swapped, swap.cached_pages()), (0, SLOTS), "they came back too early");
+        fill(&cpu, &space, area, SLOTS..4 * SLOTS + SLOTS / 2, 100);
+        assert_eq!(machine.memory().memcgs().events(little, MemcgEvent::Oom), 0, "by limit: {by_limit}");
+        assert_filled(&cpu, &space, area, 0..4 * SLOTS + SLOTS / 2, 100);
+        assert_audit(&machine);
+    }
 }
