@@ -110,7 +110,7 @@ impl<'s, P: Platform> Faults<'s, P> {
         if snapshot.anon.is_some() {
             return Ok(());
         }
-        // SAFETY: the mmap lock is held.
+        // SAFETY: the mmap lock is held. If a section has it, it changes nothing meanwhile.
         let view = unsafe { self.core.vmas.view() };
         let neighbours = [
             view.first_ending_after(snapshot.range.end()),

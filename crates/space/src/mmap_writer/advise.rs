@@ -283,7 +283,8 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         }
         let snapshot = vma.snapshot();
         let flags = snapshot.flags | VmFlags::MAYBE_GUARD;
-        // As in Linux, of the whole VMA, and for good: a fork has to copy its tables.
+        // As in Linux, of the whole VMA, and for good: a fork has to copy its tables. No walker of the rmap looks
+        // at this, so it takes no root lock.
         vma.set(VmaSnapshot { flags, ..snapshot });
         self.tables().install_guards(part, flags.contains(VmFlags::SHARED), gather);
         Ok(())

@@ -34,7 +34,8 @@ impl<P: Platform> Space<'_, P> {
         let core = self.core();
         let frames = self.spaces.frames();
         let mappings = core.read_mappings(self.spaces.platform());
-        for vma in mappings.iter() {
+        // The others are not looked at: a reader asks for a little at a time.
+        for vma in mappings.iter_from(range.start()).take_while(|vma| vma.range().start() < range.end()) {
             let part = vma.range().intersect(range);
             if part.is_empty() {
                 continue;
