@@ -268,12 +268,14 @@ impl<P: Platform> Memory<P> {
     }
 
     /// Ticks after which an idle CPU holds nothing back, on a machine of up to 32 CPUs: on a larger one each
-    /// tick looks at so many of them, in turn.
+    /// tick looks at so many of them, in turn. Where CPUs hold more than a tick gives back,
+    /// [`kswapd_step`](Self::kswapd_step) has to be called after each; else it takes more ticks.
     pub const TICKS_TO_EMPTY: u32 = Frames::<P>::TICKS_TO_EMPTY;
 
     /// To be called by a machine's timer about once a second, on any of its CPUs: drains unused frames from
     /// the per-CPU lists ([`Frames::age_lists`]), and frees what waited for readers. Without it idle CPUs
-    /// keep their frames until an allocation would fail. Returns the number of frames drained.
+    /// keep their frames until an allocation would fail. What it does is bounded, whatever the machine's
+    /// size: it may be called in an interrupt. Returns the number of frames drained.
     pub fn tick(&self, pin: &Pin<'_, P>) -> u64 {
         // All CPUs are looked at for a removed memcg. Those of a large machine are left to the background
         // threads, which are not pinned.

@@ -195,8 +195,10 @@ pub struct KswapdStep {
 
 /// One step of background reclaim (Linux's kswapd): once a zone is below its low watermark, until all are
 /// above the high one. A machine's background thread calls it. It sleeps until the next wake-up when nothing
-/// is missing or nothing was freed. Each step also discards some freed clusters of swap devices.
+/// is missing or nothing was freed. Each step also discards some freed clusters of swap devices,
+/// and gives the zones what the last tick left on the lists of CPUs.
 pub fn kswapd_step<P: Platform>(spaces: &Spaces<P>) -> KswapdStep {
+    spaces.frames().give_back_in_portions();
     let target = spaces.frames().background_target();
     if target == 0 {
         spaces.swap().discard_free_clusters(DISCARDS);

@@ -79,6 +79,7 @@ impl<P: Platform> Frames<P> {
             limbo,
             reap_turn: AtomicU32::new(0),
             age_turn: AtomicU32::new(0),
+            due: AtomicU32::new(0),
             epoch,
             hotplug: SpinLock::new(LockClass::Hotplug, ()),
             caches: CacheList::new(),

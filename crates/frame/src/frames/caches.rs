@@ -25,8 +25,8 @@ impl Turn {
     pub const ALL: Self = Self { first: 0, most: usize::MAX };
 
     /// Deals out work of up to `most` among the CPUs: `work` does the given part for one, and returns how
-    /// much that was. Each CPU gets its share first, so that one with much to do keeps none from its turn;
-    /// then the others' use up what is left.
+    /// much that was, which may be a little more. Each CPU gets its share first, so that one with much to do
+    /// keeps none from its turn; then the others' use up what is left.
     pub fn deal<T>(self, all: &PerCpu<T>, most: u64, mut work: impl FnMut(&T, u64) -> u64) {
         let cpus = all.iter().count().min(self.most).max(1) as u64;
         let mut left = most;
@@ -36,7 +36,7 @@ impl Turn {
                 let part = share.min(left);
                 let done = work(one, part);
                 left = left.saturating_sub(done);
-                has_more |= done == part;
+                has_more |= done >= part;
             }
             if !has_more || left == 0 {
                 return;

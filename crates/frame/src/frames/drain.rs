@@ -1,6 +1,7 @@
 //! Draining a CPU's lists to the zone behind them.
 
 use super::Frames;
+use super::caches::Turn;
 use crate::counters::VmEvent;
 use crate::kind::Kind;
 use crate::map::{FrameIndex, FrameState, Migratetype};
@@ -14,8 +15,12 @@ impl<P: Platform> Frames<P> {
     /// CPUs that one tick looks at, in turn: it is called in a timer's interrupt.
     pub const CPUS_AT_A_TICK: usize = 32;
 
+    /// Blocks that all CPUs together give back at a tick: it is called in a timer's interrupt.
+    pub const BLOCKS_AT_A_TICK: u64 = 64 * CHUNK_BLOCKS as u64;
+
     /// Ticks after which [`age_lists`](Self::age_lists) has emptied the lists of a CPU that does not use
-    /// them, where all CPUs have their turn at each.
+    /// them, where all CPUs have their turn at each, and
+    /// [`give_back_in_portions`](Self::give_back_in_portions) takes what a tick leaves.
     pub const TICKS_TO_EMPTY: u32 = crate::pcp::TICKS_TO_EMPTY as u32;
 
     /// Brings the lists back into their budget after a block of this order and type was pushed.
@@ -239,44 +244,83 @@ impl<P: Platform> Frames<P> {
 
     /// A tick of the lists' clock, for all CPUs, or for some in turn on a machine of many: to be called by
     /// one of them about every second. Unused budgets shrink; a CPU that did not use its lists since the last
-    /// tick gives back half of what they hold, and everything at the
-    /// [`TICKS_TO_EMPTY`](Self::TICKS_TO_EMPTY)th tick. Returns the number of frames returned to their zones.
+    /// tick has to give back half of what they hold, and everything at the
+    /// [`TICKS_TO_EMPTY`](Self::TICKS_TO_EMPTY)th tick. In all they give back no more than
+    /// [`BLOCKS_AT_A_TICK`](Self::BLOCKS_AT_A_TICK) blocks; the rest is left to
+    /// [`give_back_in_portions`](Self::give_back_in_portions), or to later ticks. Returns the number of
+    /// frames returned to their zones.
     pub fn age_lists(&self, pin: &Pin<'_, P>) -> u64 {
         let first = self.age_turn.fetch_add(Self::CPUS_AT_A_TICK as u32, Ordering::Relaxed) as usize;
-        let mut aged = 0;
+        let cpus = Turn { first, most: Self::CPUS_AT_A_TICK };
+        let (mut aged, mut left) = (0, Self::BLOCKS_AT_A_TICK);
+        let mut zones_left = self.zones.populated().count() as u64;
         for zone in self.zones.populated() {
-            for set in zone.pcp.some(first, Self::CPUS_AT_A_TICK) {
-                aged += self.age_set(pin, zone, set);
-            }
+            zone.pcp.some(cpus.first, cpus.most).for_each(|set| Self::tick_set(zone, set));
+            // What one zone does not need the next ones may use.
+            cpus.deal(&zone.pcp, left.div_ceil(zones_left), |set, part| {
+                let (pages, blocks) = self.give_back(pin, zone, set, part);
+                aged += pages;
+                left = left.saturating_sub(blocks);
+                blocks
+            });
+            zones_left -= 1;
         }
         aged
     }
 
-    fn age_set(&self, pin: &Pin<'_, P>, zone: &Zone<P>, set: &PcpSet<P>) -> u64 {
-        let mut surplus = {
-            let mut pcp = set.lists.lock();
-            set.set_full(false);
-            Self::receive(set, &mut pcp);
-            let (surplus, missed) = pcp.tick(zone.lists_bound());
-            if !missed {
-                set.returned.set_accepts(0);
-            }
-            // Where all has to go, so has what is still on the stack.
-            let all = surplus > 0 && surplus == pcp.pages();
-            if all { surplus + set.returned.pages() } else { surplus }
-        };
-        let mut aged = 0;
-        while surplus > 0 {
-            let mut pcp = set.lists.lock();
-            Self::receive(set, &mut pcp);
-            let left = surplus.min(pcp.pages());
-            let freed = self.drain_chunk(pin, zone, &mut pcp, left);
-            if freed == 0 {
-                break;
-            }
-            aged += freed;
-            surplus = surplus.saturating_sub(freed);
+    fn tick_set(zone: &Zone<P>, set: &PcpSet<P>) {
+        let mut pcp = set.lists.lock();
+        set.set_full(false);
+        Self::receive(set, &mut pcp);
+        if !pcp.tick(zone.lists_bound(), set.returned.pages()) {
+            set.returned.set_accepts(0);
         }
-        aged
+    }
+
+    /// Gives back what the last tick found that a CPU holds too much, `most` blocks or a chunk. Returns how
+    /// many base pages went, and how many blocks: at least `most` if there may be more.
+    fn give_back(&self, pin: &Pin<'_, P>, zone: &Zone<P>, set: &PcpSet<P>, most: u64) -> (u64, u64) {
+        let (mut pages, mut blocks) = (0, 0);
+        while (blocks == 0 && most > 0) || blocks + CHUNK_BLOCKS as u64 <= most {
+            let Some((of_chunk, blocks_of_chunk)) = self.give_back_some(pin, zone, set) else {
+                return (pages, blocks);
+            };
+            pages += of_chunk;
+            blocks += blocks_of_chunk;
+        }
+        self.due.store(1, Ordering::Relaxed);
+        (pages, blocks.max(most))
+    }
+
+    /// A chunk of that, under one hold.
+    fn give_back_some(&self, pin: &Pin<'_, P>, zone: &Zone<P>, set: &PcpSet<P>) -> Option<(u64, u64)> {
+        let mut pcp = set.lists.lock();
+        if pcp.due() == 0 {
+            return None;
+        }
+        Self::receive(set, &mut pcp);
+        let chunk = pcp.take_due(&self.map);
+        if chunk.pages == 0 {
+            return None;
+        }
+        self.drained(pin, zone, &chunk);
+        Some((chunk.pages, chunk.blocks().len() as u64))
+    }
+
+    /// Gives back what the last ticks found that CPUs hold too much, and left there: for a thread that is not
+    /// pinned; it is for a chunk at a time. Returns the number of frames.
+    pub fn give_back_in_portions(&self) -> u64 {
+        if self.due.swap(0, Ordering::Relaxed) == 0 {
+            return 0;
+        }
+        let mut all = 0;
+        for zone in self.zones.populated() {
+            for set in zone.pcp.iter() {
+                while let Some((pages, _)) = self.give_back_some(&self.platform.pin(), zone, set) {
+                    all += pages;
+                }
+            }
+        }
+        all
     }
 }

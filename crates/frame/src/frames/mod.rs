@@ -87,6 +87,8 @@ pub struct Frames<P: Platform> {
     /// The CPUs that the next bounded reap, and the next tick of the lists, begin with, modulo their number.
     reap_turn: AtomicU32,
     age_turn: AtomicU32,
+    /// Not 0 if ticks may have left on the lists what CPUs have to give back. A hint, which orders nothing.
+    due: AtomicU32,
     epoch: Epoch,
     /// Held while a range of frames comes into use or goes out of it.
     hotplug: SpinLock<(), P>,

@@ -119,9 +119,23 @@ impl PcpLists {
         self.tuning.overflow(self.limits.bounded(bound), order)
     }
 
-    /// A tick. Returns how many base pages the CPU must give back, and whether it has use for more.
-    pub(crate) fn tick(&mut self, bound: u64) -> (u64, bool) {
-        self.tuning.tick(self.limits.bounded(bound), self.pages)
+    /// A tick, where other CPUs returned so many base pages that the lists do not have yet. Sets how many
+    /// base pages the CPU must give back, and returns whether it has use for more.
+    pub(crate) fn tick(&mut self, bound: u64, returned: u64) -> bool {
+        self.tuning.tick(self.limits.bounded(bound), self.pages, returned)
+    }
+
+    /// Takes a chunk of what the CPU must give back since the last tick. An empty one is the last.
+    pub(crate) fn take_due(&mut self, map: &MemoryMap) -> Chunk {
+        let chunk = self.take_cold(map, self.tuning.due.min(self.pages));
+        let rest = self.tuning.due.saturating_sub(chunk.pages);
+        self.tuning.due = if chunk.pages == 0 { 0 } else { rest };
+        chunk
+    }
+
+    /// Base pages that the CPU must give back.
+    pub(crate) fn due(&self) -> u64 {
+        self.tuning.due
     }
 
     /// Base pages on the lists.

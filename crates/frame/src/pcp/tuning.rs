@@ -38,11 +38,13 @@ pub(super) struct Tuning {
     pub(super) used: bool,
     /// Ticks since the lists were used.
     idle: u8,
+    /// Base pages that the CPU has to give back since the last tick, and has not yet.
+    pub(super) due: u64,
 }
 
 impl Tuning {
     pub(super) fn new(high: u64) -> Self {
-        Self { high, growth: [0; Order::COUNT], missed: false, used: false, idle: 0 }
+        Self { high, growth: [0; Order::COUNT], missed: false, used: false, idle: 0, due: 0 }
     }
 
     /// Notes that a list of `order` is empty and that nothing was returned, and returns how many blocks to
@@ -71,9 +73,9 @@ impl Tuning {
         ((CHUNK_BLOCKS as u64) << order.get()).min(most).max(limits.batch)
     }
 
-    /// A tick, with `pages` base pages on the lists. Returns how many of them the CPU must give back, and
-    /// whether it has use for more.
-    pub(super) fn tick(&mut self, limits: PcpLimits, pages: u64) -> (u64, bool) {
+    /// A tick, with `pages` base pages on the lists, and `returned` more that other CPUs returned. Sets how
+    /// many of them the CPU must give back, and returns whether it has use for more.
+    pub(super) fn tick(&mut self, limits: PcpLimits, pages: u64, returned: u64) -> bool {
         let used = core::mem::take(&mut self.used);
         let missed = core::mem::take(&mut self.missed);
         self.idle = if used { 0 } else { self.idle.saturating_add(1) };
@@ -83,11 +85,11 @@ impl Tuning {
         }
         self.high =
             if self.idle >= TICKS_TO_EMPTY { limits.high_min } else { self.high.min(limits.high_max) };
-        let kept = match self.idle {
-            0 => self.high,
-            TICKS_TO_EMPTY.. => 0,
-            _ => self.high.min(pages / 2),
+        self.due = match self.idle {
+            0 => pages.saturating_sub(self.high),
+            TICKS_TO_EMPTY.. => pages + returned,
+            _ => pages.saturating_sub(self.high.min(pages / 2)),
         };
-        (pages.saturating_sub(kept), missed)
+        missed
     }
 }

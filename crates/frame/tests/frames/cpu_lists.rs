@@ -369,3 +369,56 @@ fn pages_of_the_low_zone_are_drained_before_an_allocation_fails() {
     assert!(frames.allocate(&pin, low.without_drain()).is_err());
     assert_eq!(frames.allocate(&pin, low), Ok(last));
 }
+
+/// The blocks that the lists of two CPUs hold, nearly all of them of CPU 0.
+fn fill_two_lists(frames: &Frames<Machine>) -> u64 {
+    for (cpu, count) in [(0, 60_000), (1, 500)] {
+        run_on(cpu);
+        let all: Vec<Pfn> = (0..count).map(|_| get(frames, Order::ZERO)).collect();
+        put_all(frames, all, Order::ZERO);
+    }
+    run_on(0);
+    // The first tick only learns that the lists were used since it last looked.
+    frames.age_lists(&frames.platform().pin());
+    lists(frames, 0).count + lists(frames, 1).count
+}
+
+/// Hazard: a tick runs in a timer's interrupt, and what idle CPUs hold grows with the machine. A tick gives
+/// back a bounded part, of which each CPU has its share, and later ticks the rest.
+#[test]
+fn a_tick_gives_back_no_more_than_a_bound() {
+    let frames = frames(&[(0, 1 << 19)], 2, PcpTechnique::All);
+    let most = Frames::<Machine>::BLOCKS_AT_A_TICK;
+    let held = fill_two_lists(&frames);
+    let few = lists(&frames, 1).count;
+    assert!(held > 6 * most && few > 0, "{held}, {few}");
+    for tick in 1..=held / most + u64::from(Frames::<Machine>::TICKS_TO_EMPTY) {
+        let (given_back, holds) = most_holds_under_a_pin(|| frames.age_lists(&frames.platform().pin()));
+        assert!(given_back <= most, "tick {tick}: {given_back}");
+        assert!(holds <= 2 * most / 64 + 8, "tick {tick}: {holds} locks");
+        if tick == u64::from(Frames::<Machine>::TICKS_TO_EMPTY) {
+            assert!(lists(&frames, 0).count > most, "the rest of this test looks at nothing");
+            assert_eq!(lists(&frames, 1).count, 0, "a CPU with little waits for one with much");
+        }
+    }
+    assert_eq!(frames.free_frames(), frames.totals().managed);
+    assert_eq!(lists(&frames, 0).count, 0);
+}
+
+/// What a tick leaves is given back under short pins.
+#[test]
+fn what_a_tick_leaves_is_given_back_in_portions() {
+    let frames = frames(&[(0, 1 << 19)], 2, PcpTechnique::All);
+    let mut held = fill_two_lists(&frames);
+    assert_eq!(frames.give_back_in_portions(), 0, "no tick left anything");
+    for _ in 0..Frames::<Machine>::TICKS_TO_EMPTY {
+        frames.age_lists(&frames.platform().pin());
+        let (_, holds) = most_holds_under_a_pin(|| frames.give_back_in_portions());
+        assert!(holds <= 2, "{holds} locks under one pin");
+        let now = lists(&frames, 0).count + lists(&frames, 1).count;
+        assert!(now <= held / 2 + 2, "{held}, then {now}");
+        assert_eq!(frames.give_back_in_portions(), 0, "nothing more is due");
+        held = now;
+    }
+    assert_eq!(held, 0);
+}

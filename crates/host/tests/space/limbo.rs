@@ -114,3 +114,22 @@ fn a_tick_reaps_what_idle_cpus_retired() {
     (0..4).for_each(|_| _ = machine.tick(&cpu));
     assert_eq!((waiting(&machine), retired_objects(&machine)), (0, 0));
 }
+
+/// A tick moves a bounded part of what idle CPUs hold. kswapd, which is not pinned, moves the rest.
+#[test]
+fn kswapd_moves_what_a_tick_leaves_on_the_lists_of_cpus() {
+    let machine: Machine = Setup::mib(1024).cpus(2).build();
+    let (cpu, space) = cpu_and_space(&machine);
+    map_at(&space, BASE.0, 64 * MIB2, RW);
+    (0..64 * MIB2 / PAGE).for_each(|page| write(&cpu, &space, VirtAddr(BASE.0 + page * PAGE), 1));
+    cpu.run(|| space.munmap(BASE, 64 * MIB2).unwrap());
+    let frames = machine.memory().frames();
+    let held = || frames.zone_reports().map(|zone| zone.pcp).sum::<u64>();
+    machine.tick(&cpu);
+    let before = held();
+    assert!(before > 16_000, "{before}");
+    let given_back = machine.tick(&cpu);
+    assert!((4000..5000).contains(&given_back), "{given_back}");
+    cpu.run(|| machine.memory().kswapd_step());
+    assert!(held() <= before / 2 + 64, "{before}, then {}", held());
+}

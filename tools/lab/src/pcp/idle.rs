@@ -57,6 +57,7 @@ fn idle(scale: &Scale, technique: PcpTechnique) -> Result<(Outcome, Vec<String>)
     let mut outcome = Outcome { busy: machine.held(), after_two: 0, ticks: 0 };
     while machine.held() > 0 && outcome.ticks < MOST_TICKS {
         machine.pinned_on(0, |pin| machine.frames().age_lists(pin));
+        machine.on_cpu(0, || machine.frames().give_back_in_portions());
         outcome.ticks += 1;
         if outcome.ticks == 2 {
             outcome.after_two = machine.held();

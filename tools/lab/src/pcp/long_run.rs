@@ -88,10 +88,9 @@ fn simulate(
     for second in 0..seconds {
         let cpu = second as usize % CPUS;
         let (result, counts) = machine.counted(|| {
-            machine.pinned_on(cpu, |pin| {
-                machine.frames().age_lists(pin);
-                traffic.second(pin)
-            })
+            machine.pinned_on(cpu, |pin| machine.frames().age_lists(pin));
+            machine.on_cpu(cpu, || machine.frames().give_back_in_portions());
+            machine.pinned_on(cpu, |pin| traffic.second(pin))
         });
         result?;
         outcome.counts += counts;

@@ -92,6 +92,8 @@ impl Run<'_> {
         self.ticks_at = (time_ns / SECOND_NS + 1).saturating_mul(SECOND_NS);
         for _ in 0..passed.min(u64::from(Memory::<HostPlatform>::TICKS_TO_EMPTY) + 1) {
             self.machine.tick(&self.vcpus[0]);
+            // What kswapd does between two ticks, also where nothing is short.
+            self.vcpus[0].run(|| self.machine.memory().frames().give_back_in_portions());
         }
     }
 
