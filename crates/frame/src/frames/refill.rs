@@ -142,16 +142,16 @@ impl<P: Platform> Frames<P> {
         mixing: Mixing,
     ) -> Refill {
         let AllocRequest { order, migratetype, .. } = *request;
-        let mut blocks = (pcp.limits().batch >> order.get()).max(1);
+        let (mut blocks, mut bound) = ((pcp.limits().batch >> order.get()).max(1), 0);
         if self.technique.tunes() {
             if let Some(index) = self.sort_returned(pin, zone, (set, pcp), request) {
                 return Refill::Block(index);
             }
-            blocks = pcp.miss(order, zone.lists_bound());
-            // Half of what is left of the budget comes from others, so that own frees do not spill at once.
-            set.returned.set_accepts(pcp.high().saturating_sub(pcp.pages()) / 2);
+            bound = zone.lists_bound();
+            blocks = pcp.wanted(order, bound);
             set.set_full(false);
         }
+        let before = pcp.pages();
         match self.fetch(pin, zone, pcp, request, (blocks, mixing)) {
             Refill::Nothing => {
                 // What the CPU has of another type or order may be what the zone needs to form this block;
@@ -163,7 +163,15 @@ impl<P: Platform> Frames<P> {
                 // A larger block of the type may lie at hand.
                 pcp.pop_part(&self.map, order, migratetype).map_or(Refill::WouldMix, Refill::Block)
             }
-            block @ Refill::Block(_) => block,
+            block @ Refill::Block(_) => {
+                if self.technique.tunes() {
+                    pcp.fetched(order, bound, pcp.pages() + order.pages() - before);
+                    // Half of what is left of the budget comes from others, so that own frees do not spill at
+                    // once.
+                    set.returned.set_accepts(pcp.high().saturating_sub(before) / 2);
+                }
+                block
+            }
         }
     }
 

@@ -108,10 +108,15 @@ impl PcpLists {
         self.tuning.high
     }
 
-    /// Notes that a list of `order` is empty and that nothing was returned, and returns how many blocks to
-    /// fetch. Here and below, `bound` is what the zone allows each CPU now.
-    pub(crate) fn miss(&mut self, order: Order, bound: u64) -> u64 {
-        self.tuning.miss(self.limits.bounded(bound), order)
+    /// How many blocks to fetch where a list of `order` is empty and nothing was returned. Here and below,
+    /// `bound` is what the zone allows each CPU now.
+    pub(crate) fn wanted(&mut self, order: Order, bound: u64) -> u64 {
+        self.tuning.wanted(self.limits.bounded(bound), order)
+    }
+
+    /// Notes that so many base pages were fetched in blocks of `order`.
+    pub(crate) fn fetched(&mut self, order: Order, bound: u64, pages: u64) {
+        self.tuning.fetched(self.limits.bounded(bound), order, pages);
     }
 
     /// Notes that a free of `order` exceeds the budget, and returns how many base pages to give back.

@@ -198,3 +198,28 @@ fn a_list_keeps_nothing_of_another_types_block() {
     assert_eq!(frames.map().block_migratetype(piece), Migratetype::Movable);
     assert_eq!(lists(&frames, 0).count, 0);
 }
+
+/// Hazard: requests for large blocks, of which a fragmented zone has none, count as traffic. The CPU's budget
+/// grows to its bound, and what it frees stays on its lists, where no buddies join.
+#[test]
+fn requests_that_find_nothing_raise_no_budget() {
+    let frames = frames(&[(0, 1 << 16)], 1, PcpTechnique::All);
+    let pin = frames.platform().pin();
+    let large = exhaust(&frames, ONE.order(Order::PMD));
+    let (first, rest) = large.split_at(large.len() / 2);
+    put_all(&frames, rest, Order::PMD);
+    let all = exhaust(&frames, ONE.below_min());
+    // Every other page is free.
+    put_all(&frames, all.iter().step_by(2), Order::ZERO);
+    frames.drain_all(&pin);
+    (0..=Frames::<Machine>::TICKS_TO_EMPTY).for_each(|_| _ = frames.age_lists(&pin));
+    let before = lists(&frames, 0).high;
+    for _ in 0..100 {
+        let found = frames.allocate(&pin, ONE.order(Order::PMD).without_drain());
+        assert_eq!(found, Err(AllocError::OutOfMemory));
+    }
+    assert_eq!(lists(&frames, 0).high, before);
+    assert_eq!(before, lists(&frames, 0).high_bounds.0);
+    put_all(&frames, all.iter().skip(1).step_by(2), Order::ZERO);
+    put_all(&frames, first, Order::PMD);
+}
