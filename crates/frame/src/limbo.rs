@@ -25,7 +25,9 @@ impl LimboLists {
         let stamp = epoch.stamp();
         let (bucket_stamp, bucket) = &mut self.buckets[stamp.bucket()];
         if *bucket_stamp != stamp {
-            // Same bucket, different stamp: at least three epochs older, so it has passed.
+            // Same bucket, different stamp: at least three epochs older, so it has passed. To know it orders
+            // nothing. But the caller calls `collect` next under the same lock, which asks `has_passed` for
+            // the bucket that is filled here, and so comes after the readers' sections.
             debug_assert!(bucket.is_empty() || epoch.has_passed(*bucket_stamp));
             self.ready.append(map, bucket);
             *bucket_stamp = stamp;

@@ -67,7 +67,9 @@ impl Front {
         let stamp = epoch.stamp();
         let bucket = &mut self.retired[stamp.bucket()];
         if bucket.stamp != stamp {
-            // Same bucket, different stamp: at least three epochs older, so it has passed.
+            // Same bucket, different stamp: at least three epochs older, so it has passed. To know it orders
+            // nothing. But the caller calls `collect` next under the same lock, which asks `has_passed` for
+            // the bucket that is filled here, and so comes after the readers' sections.
             debug_assert!(bucket.slots.list().is_empty() || epoch.has_passed(bucket.stamp));
             bucket.slots.pour(&mut self.ready);
             bucket.stamp = stamp;

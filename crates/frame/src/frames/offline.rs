@@ -2,9 +2,10 @@
 //!
 //! 1. Each page block of the range is isolated, under its zone's lock: its free memory moves to lists that
 //!    serve no allocation, and so does what is freed from then on.
-//! 2. The CPUs' lists are drained. After that no block of the range is on a CPU's list, and none can get
-//!    there, since the block's type is read under the lock of the list
-//!    ([`PcpLists::push_released`](crate::pcp::PcpLists::push_released)).
+//! 2. The CPUs' lists are drained: of each as many pages as it has at first. From then on no block of the
+//!    range gets on a list, since the block's type is read under the lock of the list
+//!    ([`PcpLists::push_released`](crate::pcp::PcpLists::push_released)). While its CPU frees much meanwhile,
+//!    some of what was there may stay in place of that; it counts as in use.
 //! 3. Slabs and limbo free what they can, and the lists are drained once more: a CPU that read the type
 //!    before the first step and bypasses the lists
 //!    ([`Frames::return_or_free`](super::Frames::return_or_free)) may have returned a block to a CPU since. A
@@ -30,7 +31,11 @@ impl<P: Platform> Frames<P> {
     ///
     /// [`HotplugError`]; the range is in use as before, but page blocks that were in the high-order atomic
     /// reserve are ordinary ones. After [`HotplugError::Busy`] a retry may succeed: nothing is migrated, so
-    /// users of the range's frames must have freed them.
+    /// users of the range's frames must have freed them, and a CPU that frees much meanwhile may have kept
+    /// one on its lists.
+    ///
+    /// The caller is pinned, and all of it takes as long as the range is large, and as CPUs, slabs and
+    /// readers hold memory back: a large range is taken in parts, e.g. of 128 MiB as by Linux.
     pub fn take_offline(&self, pin: &Pin<'_, P>, range: PfnRange) -> Result<u64, HotplugError> {
         let _one = self.hotplug.try_lock().ok_or(HotplugError::Underway)?;
         self.check_range(range)?;

@@ -33,6 +33,8 @@ pub(crate) struct Zone<P> {
     managed: AtomicU64,
     /// Frames on the buddy lists that requests can get. Written under the lock.
     free: AtomicU64,
+    /// Of these, what is not in the high-order atomic reserve. Written under the lock.
+    available: AtomicU64,
     /// Nanoseconds that the lock was held; stays zero unless statistics are on.
     held: AtomicU64,
     timed: bool,
@@ -50,6 +52,7 @@ impl<P: Platform> Zone<P> {
             levels: Levels::default(),
             managed: AtomicU64::new(0),
             free: AtomicU64::new(0),
+            available: AtomicU64::new(0),
             held: AtomicU64::new(0),
             timed,
             buddy: SpinLock::new(LockClass::Zone, Buddy::new(id)),
@@ -87,6 +90,13 @@ impl<P: Platform> Zone<P> {
     #[inline]
     pub(crate) fn free(&self) -> u64 {
         self.free.load(Ordering::Relaxed)
+    }
+
+    /// As [`free`](Self::free), those of the high-order atomic reserve not counted: what an ordinary request
+    /// may get.
+    #[inline]
+    pub(crate) fn available(&self) -> u64 {
+        self.available.load(Ordering::Relaxed)
     }
 
     /// Frames in use by the zone: those it gives out, and boot memory.
@@ -181,8 +191,9 @@ impl<P: Platform> Drop for ZoneGuard<'_, P> {
         if mixed > 0 && self.zone.managed() >= BOOSTED_BLOCKS << PAGEBLOCK_ORDER.get() {
             self.zone.levels.raise_boost(mixed);
         }
-        // Plain stores: both are written only under the lock, which is dropped after this.
+        // Plain stores: all are written only under the lock, which is dropped after this.
         self.zone.free.store(self.buddy.free(), Ordering::Relaxed);
+        self.zone.available.store(self.buddy.available(), Ordering::Relaxed);
         if let Some(since) = self.since {
             let held = self.platform.now().saturating_sub(since);
             self.zone.held.store(self.zone.held.load(Ordering::Relaxed) + held, Ordering::Relaxed);

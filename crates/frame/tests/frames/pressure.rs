@@ -115,3 +115,28 @@ fn background_reclaim_is_asked_for_the_boost_as_well() {
         assert!(frames.background_target() > 0);
     }
 }
+
+/// Hazard: what is free in the reserve counts for background reclaim, and for no ordinary request. Where the
+/// reserve has more than the watermark, that sleeps while each request drains all CPUs.
+#[test]
+fn the_reserve_does_not_keep_background_reclaim_asleep() {
+    let frames = frames_with_watermarks(Machine::new(&[(0, 1 << 18)], 1), 64);
+    let pin = frames.platform().pin();
+    let high = zone(&frames).watermarks.high;
+    let all = exhaust(&frames, ONE.movability(Migratetype::Movable).below_min());
+    let mut blocks = std::collections::BTreeMap::<Pfn, Vec<Pfn>>::new();
+    all.iter().for_each(|&pfn| blocks.entry(pfn.block_start(order(9))).or_default().push(pfn));
+    for pages in blocks.into_values().filter(|pages| pages.len() == 512).take(5) {
+        // A request that cannot wait finds some pages and reserves their block, in which the others are
+        // freed.
+        put_all(&frames, &pages[..32], Order::ZERO);
+        frames.drain_all(&pin);
+        frames.allocate(&pin, ONE.order(order(1)).atomic()).unwrap();
+        put_all(&frames, &pages[32..], Order::ZERO);
+        frames.drain_all(&pin);
+    }
+    let now = zone(&frames);
+    assert!(now.free_reserved > high && now.free - now.free_reserved < now.watermarks.low, "{now:?}");
+    assert!(frames.background_target() > 0, "background reclaim sleeps");
+    assert!(!frames.is_above_high());
+}
