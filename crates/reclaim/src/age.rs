@@ -88,7 +88,7 @@ impl<P: Platform> Lists<'_, P> {
             if freed >= wanted {
                 break;
             }
-            let Some(which) = self.candidates(inactive) else { continue };
+            let Some(which) = self.candidates(inactive, priority) else { continue };
             if self.inactive_is_low(inactive, active) {
                 self.deactivate(active, which, self.kept.depth(self.size(active), priority), search);
             }
@@ -108,15 +108,20 @@ impl<P: Platform> Lists<'_, P> {
     }
 
     /// How many pages of a type could be reclaimed. `None` if none could.
-    fn candidates(&self, inactive: LruList) -> Option<Candidates> {
+    fn candidates(&self, inactive: LruList, priority: u32) -> Option<Candidates> {
         let swap = self.spaces.swap();
-        if inactive != LruList::InactiveAnon {
+        let has_slots = || swap.free_slots() > 0 && self.spaces.memcgs().swap_left(self.memcg) > 0;
+        if inactive != LruList::InactiveAnon || has_slots() {
             return Some(Candidates::All);
         }
-        if swap.free_slots() > 0 && self.spaces.memcgs().swap_left(self.memcg) > 0 {
-            return Some(Candidates::All);
+        if !swap.is_any_on() {
+            return None;
         }
-        swap.is_any_on().then_some(Candidates::WithSlots)
+        // At last, slots of pages that are in memory again, whatever list and memcg these are of: that of the
+        // unevictable ones is not scanned.
+        let left = &mut |head| self.spaces.memory().left_swap_cache(head);
+        let found = priority == 0 && swap.reclaim_unnamed(left) > 0 && has_slots();
+        Some(if found { Candidates::All } else { Candidates::WithSlots })
     }
 
     /// Scans the oldest folios of a list, up to a batch of folios or `most` pages, and isolates those that

@@ -94,6 +94,16 @@ fn a_page_that_finds_no_slot_is_counted_as_a_failure() {
 /// nothing names any more, are all that there are: no other page is looked at, and the program is killed.
 #[test]
 fn slots_of_locked_pages_are_freed_for_others() {
+    locked_pages_with_slots(|_, _, _| ());
+}
+
+/// As above, and the pages were used before they were locked: so they are on the list that no reclaim scans.
+#[test]
+fn slots_of_pages_that_no_reclaim_scans_are_freed_for_others() {
+    locked_pages_with_slots(|cpu, space, (area, pages)| assert_filled(cpu, space, area, 0..pages, 100));
+}
+
+fn locked_pages_with_slots(before_the_lock: impl Fn(&Vcpu, &HostSpace<'_>, (VirtAddr, u64))) {
     const SLOTS: u64 = 64;
     for by_limit in [false, true] {
         let machine = Setup::mib(16).reserve().overcommit().build();
@@ -107,6 +117,7 @@ fn slots_of_locked_pages_are_freed_for_others() {
         let area = map_at(&space, GIB, 8 * SLOTS * PAGE, RW);
         fill(&cpu, &space, area, 0..SLOTS, 100);
         space.madvise(area, SLOTS * PAGE, Advice::PageOut).unwrap();
+        before_the_lock(&cpu, &space, (area, SLOTS));
         space.mlock(area, SLOTS * PAGE, false).unwrap();
         (0..4).for_each(|_| machine.memory().swap().reap());
         let swap = machine.memory().swap();
