@@ -230,7 +230,8 @@ impl<P: Platform> Resolver<'_, '_, P> {
     }
 
     /// Maps a new folio, or the zero page if there is no folio, around the empty entry `index`.
-    #[inline]
+    // As a call of its own, which compilers make of it, it costs a fault fifty instructions.
+    #[inline(always)]
     fn install_new(&self, locked: &LockedTable<'_, P>, index: usize, folio: Option<(Pfn, Order)>) {
         let Self { tables, pin, ref fault, .. } = *self;
         if tables.space().pageouts.is_discarding() {

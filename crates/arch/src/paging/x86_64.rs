@@ -17,6 +17,7 @@ const SPECIAL: u64 = 1 << 9;
 const NO_EXECUTE: u64 = 1 << 63;
 const FRAME: u64 = 0x000f_ffff_ffff_f000;
 
+#[inline]
 fn encode(entry: Entry, level: Level) -> u64 {
     match entry {
         Entry::Table(pfn) => pfn.to_phys().0 & FRAME | PRESENT | WRITABLE | USER | ACCESSED,
@@ -45,11 +46,13 @@ fn encode_absent(packed: u64) -> u64 {
 
 /// The inverse of [`encode_absent`].
 fn decode_absent(raw: u64) -> Entry {
-    match (raw, (raw ^ FRAME) >> 1) {
-        (0, _) => Entry::None,
+    if raw == 0 {
+        return Entry::None;
+    }
+    match (raw ^ FRAME) >> 1 {
         // Nothing is stored so.
-        (_, 0) => Entry::Marker(PteMarker::Poisoned),
-        (_, packed) => unpack_absent(packed),
+        0 => Entry::Marker(PteMarker::Poisoned),
+        packed => unpack_absent(packed),
     }
 }
 
