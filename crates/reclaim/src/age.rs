@@ -117,11 +117,17 @@ impl<P: Platform> Lists<'_, P> {
         if !swap.is_any_on() {
             return None;
         }
-        // At last, slots of pages that are in memory again, whatever list and memcg these are of: that of the
-        // unevictable ones is not scanned.
-        let left = &mut |head| self.spaces.memory().left_swap_cache(head);
-        let found = priority == 0 && swap.reclaim_unnamed(left) > 0 && has_slots();
+        let found = priority == 0 && self.free_unnamed_slots() && has_slots();
         Some(if found { Candidates::All } else { Candidates::WithSlots })
+    }
+
+    /// Frees slots of pages that are in memory again, whatever list and memcg these are of: that of the
+    /// unevictable ones is not scanned. Returns whether there were any. Not inlined: its frame would lie
+    /// below all that a page-out calls.
+    #[cold]
+    #[inline(never)]
+    fn free_unnamed_slots(&self) -> bool {
+        self.spaces.swap().reclaim_unnamed(&mut |head| self.spaces.memory().left_swap_cache(head)) > 0
     }
 
     /// Scans the oldest folios of a list, up to a batch of folios or `most` pages, and isolates those that
