@@ -4,14 +4,20 @@ use super::Frames;
 use quire_arch::Platform;
 
 impl<P: Platform> Frames<P> {
-    /// Frames that background reclaim should still free in the zones of the machine: none while every zone is
-    /// above its `low` watermark, boost included; once one falls below, what it lacks to reach `high`. What
-    /// is free in the high-order atomic reserve does not count: ordinary requests do not get it.
+    /// Frames that background reclaim should still free in the zones of the machine: none while a zone is
+    /// above its `low` watermark, boost included, since a request that finds nothing in one goes on to the
+    /// next. Once all are below, what the one lacks to reach `high` that lacks least. Neither what a zone
+    /// keeps for requests that can only use such zones nor what is free in the high-order atomic reserve
+    /// counts: ordinary requests do not get it.
     pub fn background_target(&self) -> u64 {
-        let lacking = self.zones.populated().map(|zone| {
-            zone.levels.get().lacking(zone.available() + super::report::listed_pages(self.platform(), zone))
+        let lacking = self.zones.populated().filter_map(|zone| {
+            let free = zone.available() + super::report::listed_pages(self.platform(), zone);
+            let free = free.saturating_sub(zone.levels.lowmem_reserve());
+            let lacking = zone.levels.get().lacking(free);
+            // A zone too small for a mark is not below it when it has nothing.
+            (free > 0 || lacking > 0).then_some(lacking)
         });
-        lacking.sum()
+        lacking.min().unwrap_or(0)
     }
 
     /// Whether a zone has more free than its `high` watermark, boost included, and than it reserves for

@@ -140,3 +140,44 @@ fn the_reserve_does_not_keep_background_reclaim_asleep() {
     assert!(frames.background_target() > 0, "background reclaim sleeps");
     assert!(!frames.is_above_high());
 }
+
+/// Hazard: one zone is below its watermark, and background reclaim pages programs out, though requests go on
+/// to another zone, which has much free. Where the first is full of what cannot be reclaimed it never ends.
+#[test]
+fn background_reclaim_sleeps_while_another_zone_has_room() {
+    const BORDER: u64 = 1 << 20;
+    let frames = frames(&[(BORDER - 16384, BORDER + 16384)], 1, PcpTechnique::None);
+    let pin = frames.platform().pin();
+    let normal = || frames.zone_report(ZoneKind::Normal);
+    let low_zone = || zone(&frames);
+    // All that requests get of the upper zone.
+    while normal().free > normal().watermarks.min {
+        assert!(frames.known(frames.allocate(&pin, ONE).unwrap()).zone().kind() == ZoneKind::Normal);
+    }
+    assert!(normal().free < normal().watermarks.low && frames.is_above_high());
+    assert_eq!(frames.background_target(), 0, "it pages out beside {} free frames", low_zone().free);
+    let marks = low_zone().watermarks;
+    let reserve = low_zone().lowmem_reserve;
+    assert!(reserve > 0);
+    while low_zone().free > marks.low + marks.boost + reserve {
+        assert_eq!(frames.background_target(), 0);
+        frames.allocate(&pin, ONE).unwrap();
+    }
+    frames.allocate(&pin, ONE).unwrap();
+    // Both are short: it is woken before requests fail for the lower zone's reserve.
+    let (normal, low) = (normal(), low_zone());
+    let lacks =
+        |zone: &ZoneReport| zone.watermarks.high + zone.watermarks.boost + zone.lowmem_reserve - zone.free;
+    assert_eq!(frames.background_target(), lacks(&normal).min(lacks(&low)));
+    assert!(frames.allocate(&pin, ONE).is_ok());
+}
+
+/// A zone whose frames are all boot memory has no mark to be below, and no room either.
+#[test]
+fn a_zone_without_free_frames_does_not_keep_background_reclaim_asleep() {
+    const BORDER: u64 = 1 << 20;
+    let frames = frames(&[(BORDER - 16384, BORDER + 64)], 1, PcpTechnique::All);
+    assert_eq!(frames.zone_report(ZoneKind::Normal).managed, 0);
+    exhaust(&frames, ONE);
+    assert!(frames.background_target() > 0);
+}
