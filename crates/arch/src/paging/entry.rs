@@ -97,9 +97,11 @@ pub(super) fn pack_absent(entry: Entry) -> u64 {
 /// The inverse of [`pack_absent`]. A pattern that no entry packs to reads as poisoned: it must never be taken
 /// for an empty slot, since something was written there.
 pub(super) fn unpack_absent(packed: u64) -> Entry {
-    if packed == 0 {
-        return Entry::None;
-    }
+    if packed == 0 { Entry::None } else { unpack_stored(packed) }
+}
+
+/// The same of an entry that something was written to.
+pub(super) fn unpack_stored(packed: u64) -> Entry {
     match packed & 7 {
         KIND_PROTECTED => Entry::Leaf(Leaf {
             pfn: Pfn(packed >> 11),

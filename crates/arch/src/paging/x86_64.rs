@@ -1,7 +1,7 @@
 //! x86-64 page tables with 4 and 5 levels (Intel SDM volume 3, chapter "Paging").
 
-use super::entry::{pack_absent, unpack_absent};
-use super::{Entry, Leaf, LeafFlags, Level, MAX_LEVELS, PagingFormat, PteMarker};
+use super::entry::{pack_absent, unpack_stored};
+use super::{Entry, Leaf, LeafFlags, Level, MAX_LEVELS, PagingFormat};
 use crate::addr::{PAGE_SIZE, VirtAddr};
 use crate::pfn::Pfn;
 
@@ -46,14 +46,7 @@ fn encode_absent(packed: u64) -> u64 {
 
 /// The inverse of [`encode_absent`].
 fn decode_absent(raw: u64) -> Entry {
-    if raw == 0 {
-        return Entry::None;
-    }
-    match (raw ^ FRAME) >> 1 {
-        // Nothing is stored so.
-        0 => Entry::Marker(PteMarker::Poisoned),
-        packed => unpack_absent(packed),
-    }
+    if raw == 0 { Entry::None } else { unpack_stored((raw ^ FRAME) >> 1) }
 }
 
 fn frame_of(raw: u64) -> Pfn {
@@ -145,7 +138,7 @@ unsafe impl<const LEVELS: u8> PagingFormat for X86_64<LEVELS> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::paging::SwapEntry;
+    use crate::paging::{PteMarker, SwapEntry};
 
     #[test]
     fn what_is_absent_names_no_frame_of_ram() {

@@ -77,7 +77,8 @@ impl<P: Platform> Memory<P> {
     /// mapped; counts equal what the tables hold; mappings are sorted and their gaps right; TLBs hold nothing
     /// stale. `report` gets each violation with what was expected and found.
     ///
-    /// The machine must be quiet: no call, fault or access runs on any CPU.
+    /// The machine must be quiet: no call, fault, access or other audit runs on any CPU. The audit follows
+    /// links without locks, so beside one of these it may read what was freed.
     pub fn audit(&self, mut report: impl FnMut(Violation)) -> AuditSummary {
         let mut summary = AuditSummary::default();
         self.parts().frames().audit(&mut |violation| {

@@ -276,11 +276,13 @@ impl<P: Platform> Tables<'_, P> {
                 }
             };
         }
+        there.count_installed((shared.anonymous + shared.file) as usize);
         child.space.residency.pages_mapped(shared);
         stop
     }
 
-    /// Shares the run that starts with `leaf` at `index`, and returns its length.
+    /// Shares the run that starts with `leaf` at `index`, and returns its length. The caller counts what is
+    /// `shared` as installed before it unlocks.
     #[inline]
     fn share_run(
         &self,
@@ -328,7 +330,6 @@ impl<P: Platform> Tables<'_, P> {
         }
         let added = folio.add_maps(pages as u32);
         debug_assert!(added, "there was room for more");
-        there.count_installed(pages);
         shared.add(kind, pages as u64);
         Ok(pages)
     }
