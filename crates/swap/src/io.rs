@@ -13,7 +13,7 @@ use crate::devices::Device;
 use crate::slot::SlotId;
 use core::ptr;
 use core::sync::atomic::AtomicU64;
-use quire_arch::{Order, Pfn, Pin, Platform, prefetch};
+use quire_arch::{Order, PAGE_SIZE, Pfn, Pin, Platform, prefetch};
 use quire_frame::{FaultClass, FaultSite, FolioCounter, FolioGuard, FrameFlags, VmEvent};
 use quire_memcg::{MemcgId, MemcgStat};
 use quire_sync::atomic::Ordering;
@@ -55,8 +55,10 @@ impl<P: Platform> Swap<P> {
     #[inline]
     pub fn prefetch_folio(&self, head: Pfn) {
         if self.technique().knows_zeros() {
-            // SAFETY: the folio lies in RAM and is aligned, and the caller has a reference.
-            prefetch(unsafe { self.platform().direct_map(head).cast::<AtomicU64>().as_ref() });
+            // The end of a page is looked at first: `Frames::is_zero`.
+            let last = PAGE_SIZE as usize / size_of::<AtomicU64>() - 1;
+            // SAFETY: the page lies in RAM and is aligned, and the caller has a reference.
+            prefetch(unsafe { self.platform().direct_map(head).cast::<AtomicU64>().add(last).as_ref() });
         }
     }
 
