@@ -136,7 +136,9 @@ fn scan_memcgs<P: Platform>(
     }
 }
 
-/// How much a scan has to leave to the memcg; `None` if all of it.
+/// How much a scan has to leave to the memcg; `None` if all of it. Not inlined: its frame, of a KiB, would lie
+/// below all that a page-out calls.
+#[inline(never)]
 fn kept<P: Platform>(spaces: &Spaces<P>, memcg: MemcgId, search: &Search, found: &mut Found) -> Option<Kept> {
     let memcgs = spaces.memcgs();
     let removed = memcgs.is_removed(memcg);
@@ -189,12 +191,12 @@ pub(crate) fn throttle<P: Platform>(spaces: &Spaces<P>, memcg: MemcgId) {
 pub struct KswapdStep {
     /// Pages freed.
     pub freed: u64,
-    /// Pages that are still to be freed until every zone is above its high watermark.
+    /// Pages that are still to be freed until a zone is above its high watermark.
     pub missing: u64,
 }
 
-/// One step of background reclaim (Linux's kswapd): once a zone is below its low watermark, until all are
-/// above the high one. A machine's background thread calls it. It sleeps until the next wake-up when nothing
+/// One step of background reclaim (Linux's kswapd): once all zones are below their low watermarks, until one
+/// is above its high one. A machine's background thread calls it. It sleeps until the next wake-up when nothing
 /// is missing or nothing was freed. Each step also discards some freed clusters of swap devices,
 /// and gives the zones what the last tick left on the lists of CPUs.
 pub fn kswapd_step<P: Platform>(spaces: &Spaces<P>) -> KswapdStep {

@@ -10,14 +10,19 @@ impl<P: Platform> Frames<P> {
     /// keeps for requests that can only use such zones nor what is free in the high-order atomic reserve
     /// counts: ordinary requests do not get it.
     pub fn background_target(&self) -> u64 {
-        let lacking = self.zones.populated().filter_map(|zone| {
+        let mut least = None;
+        for zone in self.zones.populated() {
             let free = zone.available() + super::report::listed_pages(self.platform(), zone);
             let free = free.saturating_sub(zone.levels.lowmem_reserve());
-            let lacking = zone.levels.get().lacking(free);
-            // A zone too small for a mark is not below it when it has nothing.
-            (free > 0 || lacking > 0).then_some(lacking)
-        });
-        lacking.min().unwrap_or(0)
+            let marks = zone.levels.get();
+            // At the mark is not enough: a small zone has no other, and requests leave it there.
+            if free > marks.low.saturating_add(marks.boost) {
+                return 0;
+            }
+            let lacking = Some(marks.lacking(free)).filter(|&lacking| lacking > 0);
+            least = lacking.into_iter().chain(least).min();
+        }
+        least.unwrap_or(0)
     }
 
     /// Whether a zone has more free than its `high` watermark, boost included, and than it reserves for

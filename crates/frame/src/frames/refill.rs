@@ -58,7 +58,7 @@ impl<P: Platform> Frames<P> {
         request: &AllocRequest,
     ) -> Option<FrameIndex> {
         let set = zone.pcp.mine(pin);
-        let mut counted = false;
+        let mut before = None;
         let mut mixing = if self.technique.tunes() { Mixing::Ask } else { Mixing::Allowed };
         let index = loop {
             let mut pcp = set.lists.lock();
@@ -66,13 +66,17 @@ impl<P: Platform> Frames<P> {
                 self.events.add(pin, VmEvent::PcpHit, 1);
                 break index;
             }
-            if !counted {
+            let before = *before.get_or_insert_with(|| {
                 self.events.add(pin, VmEvent::PcpMiss, 1);
-                counted = true;
-            }
+                pcp.signs(request.order)
+            });
             match self.refill(pin, zone, (set, &mut pcp), request, mixing) {
                 Refill::Block(index) => break index,
-                Refill::Nothing => return None,
+                Refill::Nothing => {
+                    pcp.take_back(request.order, before);
+                    set.returned.set_accepts(0);
+                    return None;
+                }
                 Refill::WouldMix => {
                     drop(pcp);
                     self.collect_type(pin, zone, request.migratetype);
@@ -142,16 +146,16 @@ impl<P: Platform> Frames<P> {
         mixing: Mixing,
     ) -> Refill {
         let AllocRequest { order, migratetype, .. } = *request;
-        let (mut blocks, mut bound) = ((pcp.limits().batch >> order.get()).max(1), 0);
+        let mut blocks = (pcp.limits().batch >> order.get()).max(1);
         if self.technique.tunes() {
             if let Some(index) = self.sort_returned(pin, zone, (set, pcp), request) {
                 return Refill::Block(index);
             }
-            bound = zone.lists_bound();
-            blocks = pcp.wanted(order, bound);
+            blocks = pcp.miss(order, zone.lists_bound());
+            // Half of what is left of the budget comes from others, so that own frees do not spill at once.
+            set.returned.set_accepts(pcp.high().saturating_sub(pcp.pages()) / 2);
             set.set_full(false);
         }
-        let before = pcp.pages();
         match self.fetch(pin, zone, pcp, request, (blocks, mixing)) {
             Refill::Nothing => {
                 // What the CPU has of another type or order may be what the zone needs to form this block;
@@ -163,15 +167,7 @@ impl<P: Platform> Frames<P> {
                 // A larger block of the type may lie at hand.
                 pcp.pop_part(&self.map, order, migratetype).map_or(Refill::WouldMix, Refill::Block)
             }
-            block @ Refill::Block(_) => {
-                if self.technique.tunes() {
-                    pcp.fetched(order, bound, pcp.pages() + order.pages() - before);
-                    // Half of what is left of the budget comes from others, so that own frees do not spill at
-                    // once.
-                    set.returned.set_accepts(pcp.high().saturating_sub(before) / 2);
-                }
-                block
-            }
+            block @ Refill::Block(_) => block,
         }
     }
 

@@ -1,7 +1,7 @@
 //! One CPU's lists for one zone.
 
 use super::limits::PcpLimits;
-use super::tuning::Tuning;
+use super::tuning::{Signs, Tuning};
 use crate::frame_list::FrameList;
 use crate::kind::Kind;
 use crate::map::{Frame, FrameIndex, FrameState, MemoryMap, Migratetype};
@@ -108,15 +108,20 @@ impl PcpLists {
         self.tuning.high
     }
 
-    /// How many blocks to fetch where a list of `order` is empty and nothing was returned. Here and below,
-    /// `bound` is what the zone allows each CPU now.
-    pub(crate) fn wanted(&mut self, order: Order, bound: u64) -> u64 {
-        self.tuning.wanted(self.limits.bounded(bound), order)
+    /// Notes that a list of `order` is empty and that nothing was returned, and returns how many blocks to
+    /// fetch. Here and below, `bound` is what the zone allows each CPU now.
+    pub(crate) fn miss(&mut self, order: Order, bound: u64) -> u64 {
+        self.tuning.miss(self.limits.bounded(bound), order)
     }
 
-    /// Notes that so many base pages were fetched in blocks of `order`.
-    pub(crate) fn fetched(&mut self, order: Order, bound: u64, pages: u64) {
-        self.tuning.fetched(self.limits.bounded(bound), order, pages);
+    /// The signs that a miss of `order` changes.
+    pub(crate) fn signs(&self, order: Order) -> Signs {
+        self.tuning.signs(order)
+    }
+
+    /// Takes back what misses of `order` changed since `before`: the request found nothing.
+    pub(crate) fn take_back(&mut self, order: Order, before: Signs) {
+        self.tuning.take_back(order, before);
     }
 
     /// Notes that a free of `order` exceeds the budget, and returns how many base pages to give back.

@@ -2,7 +2,7 @@
 //!
 //! - A *miss* (a list is empty and nothing was returned) raises the budget by what is fetched, and the next
 //!   fetch of the same order takes twice as many blocks. So memory that is repeatedly allocated and freed
-//!   stays on the lists. A miss for which the zone has nothing is none: more room would not serve it.
+//!   stays on the lists. A request that finds nothing at all leaves no sign: more room would not serve it.
 //! - A *spill* (the budget is used up) halves the next fetch of that order.
 //! - A *tick* takes an eighth off the budget of a CPU without misses since the last one; a CPU that did not
 //!   use its lists at all gives back a half, and at the [`TICKS_TO_EMPTY`]th tick everything.
@@ -42,32 +42,46 @@ pub(super) struct Tuning {
     pub(super) due: u64,
 }
 
+/// What a miss changes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Signs {
+    high: u64,
+    growth: u8,
+    missed: bool,
+}
+
 impl Tuning {
     pub(super) fn new(high: u64) -> Self {
         Self { high, growth: [0; Order::COUNT], missed: false, used: false, idle: 0, due: 0 }
     }
 
-    /// How many blocks to fetch where a list of `order` is empty and nothing was returned. Here and below,
-    /// `limits` are within what the zone allows each CPU now.
-    pub(super) fn wanted(&mut self, limits: PcpLimits, order: Order) -> u64 {
+    /// Notes that a list of `order` is empty and that nothing was returned, and returns how many blocks to
+    /// fetch. Here and below, `limits` are within what the zone allows each CPU now.
+    pub(super) fn miss(&mut self, limits: PcpLimits, order: Order) -> u64 {
         let base = (limits.batch >> order.get()).max(1);
-        self.high = self.high.min(limits.high_max);
-        if limits.is_fixed() {
-            return base;
-        }
-        let most = ((limits.high_max / MOST_PART) >> order.get()).clamp(1, CHUNK_BLOCKS as u64);
-        (base << self.growth[order.index()]).min(most)
-    }
-
-    /// Notes that so many base pages were fetched in blocks of `order`.
-    pub(super) fn fetched(&mut self, limits: PcpLimits, order: Order, pages: u64) {
         self.missed = true;
         if limits.is_fixed() {
-            return;
+            self.high = limits.high_min;
+            return base;
         }
         let growth = &mut self.growth[order.index()];
+        let most = ((limits.high_max / MOST_PART) >> order.get()).clamp(1, CHUNK_BLOCKS as u64);
+        let blocks = (base << *growth).min(most);
         *growth = (*growth + 1).min(MAX_GROWTH);
-        self.high = (self.high + pages).min(limits.high_max);
+        self.high = (self.high + (blocks << order.get())).min(limits.high_max);
+        blocks
+    }
+
+    /// The signs that a miss of `order` changes.
+    pub(super) fn signs(&self, order: Order) -> Signs {
+        Signs { high: self.high, growth: self.growth[order.index()], missed: self.missed }
+    }
+
+    /// Takes back what misses of `order` changed since `before`.
+    pub(super) fn take_back(&mut self, order: Order, before: Signs) {
+        self.high = self.high.min(before.high);
+        self.growth[order.index()] = before.growth;
+        self.missed = before.missed;
     }
 
     /// Notes that a free of `order` exceeds the budget, and returns how many base pages to give back.

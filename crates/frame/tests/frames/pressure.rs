@@ -181,3 +181,15 @@ fn a_zone_without_free_frames_does_not_keep_background_reclaim_asleep() {
     exhaust(&frames, ONE);
     assert!(frames.background_target() > 0);
 }
+
+/// The same where the marks of a small zone are all one: ordinary requests leave it as much as its `low`.
+#[test]
+fn a_zone_whose_marks_are_one_does_not_keep_background_reclaim_asleep() {
+    let banks = [((1 << 20) - 8192, 1 << 20), ((1 << 20) + 512, (1 << 20) + 512 + 700)];
+    let frames = frames_with_watermarks(Machine::new(&banks, 1), 128);
+    let marks = frames.zone_report(ZoneKind::Normal).watermarks;
+    assert!(marks.min > 0 && marks.min == marks.high, "{marks:?}");
+    exhaust(&frames, ONE);
+    frames.end_boost();
+    assert!(frames.background_target() > 0, "background reclaim sleeps");
+}
