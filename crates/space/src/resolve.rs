@@ -283,7 +283,11 @@ impl<P: Platform> Resolver<'_, '_, P> {
             LockedTable::<P>::put_raw(&locked.entries[first + nth as usize], P::Paging::frames_on(raw, nth));
         }
         locked.count_installed(pages as usize);
-        tables.list_new(pin, pfn, new.locked);
+        {
+            // The entries' reference is not this thread's: a split would lose a flag that is set meanwhile.
+            let _whole = tables.memory().frames().lock_head(pfn);
+            tables.list_new(pin, pfn, new.locked);
+        }
         let events = tables.memory().frames().events();
         events.count_folio(pin, order, FolioCounter::AnonFaultAlloc, 1);
         events.count_folio(pin, order, FolioCounter::NrAnon, 1);

@@ -7,15 +7,15 @@ pub(crate) mod machine;
 
 use crate::common::*;
 use machine::{
-    Machine, ONE, TEST, after_each_hold, at_the_next_look_at_the_clock, exhaust, most_holds_under_a_pin,
-    most_under_a_pin, put_all, run_on,
+    Machine, ONE, TEST, after_each_hold, at_the_next_look_at_the_clock, exhaust, holds,
+    most_holds_under_a_pin, most_under_a_pin, put_all, run_on,
 };
 use quire_frame::{AllocRequest, PcpTechnique};
 use quire_mm::{Memory, MemoryConfig};
 use quire_reclaim::Policy;
 use quire_space::{Need, OomOutcome, Reclaim, Space, Spaces, SpacesConfig};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Barrier, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 
 /// Hazard: a split looks for zeros in the pages of all mappings of a folio with interrupts off. Under one pin
@@ -274,4 +274,33 @@ fn frames_that_others_free_before_the_first_look_are_found() {
         });
         write();
     });
+}
+
+/// Hazard: a large folio is mapped, and split before the fault has listed it. The split writes the words of
+/// the parts as they were, so the flag of what is being listed is lost, and the page is freed on a list. The
+/// fault lists the folio under its head lock, which a split holds.
+#[test]
+fn a_new_large_folio_is_listed_under_its_head_lock() {
+    run_on(0);
+    let policy = HugePolicy::default().with_enabled(HugeEnabled::Never);
+    let policy = policy.with_sizes(orders(&[4]), SizeEnabled::Always);
+    let config = MemoryConfig {
+        overcommit: Overcommit::Always,
+        min_free_kib: Some(0),
+        huge: HugeConfig { policy, ..HugeConfig::default() },
+        ..MemoryConfig::default()
+    };
+    let memory = Memory::new(Machine::new(&[(0, 1 << 13)], 1), config).unwrap();
+    memory.swapon(memory.create_compressed_ram(64).unwrap(), SwapOnOptions::default()).unwrap();
+    let space = memory.create_space().unwrap();
+    let request = MapRequest::anonymous(MIB2, RW).at(VirtAddr(1 << 30), MapFlags::FIXED);
+    let area = space.mmap(&request).unwrap();
+    let listed = Arc::new(AtomicU64::new(0));
+    let seen = Arc::clone(&listed);
+    let step = move || {
+        assert!(holds(LockClass::Folio), "the folio may be split while it is listed");
+        seen.fetch_add(1, Ordering::Relaxed);
+    };
+    after_each_hold(LockClass::LruIncoming, step, || space.fault(area, Access::Write)).unwrap();
+    assert_eq!((space.figures().resident_anonymous, listed.load(Ordering::Relaxed)), (16 * PAGE, 1));
 }
