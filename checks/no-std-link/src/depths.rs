@@ -4,7 +4,7 @@ use crate::machine::{Toy, access, drop_at_next_flush, drops_at_next_flush};
 use crate::runtime::Output;
 use crate::stack::{check_all, check_measure, shallow};
 use core::sync::atomic::Ordering;
-use quire_mm::platform::{Access, PAGE_SIZE, Platform, VirtAddr};
+use quire_mm::platform::{Access, Order, PAGE_SIZE, Pfn, Platform, VirtAddr};
 use quire_mm::space::{Advice, MapFlags, MapRequest, OomAction, Protection, RemapFlags, Space};
 use quire_mm::swap::{SwapDevice, SwapOnOptions};
 use quire_mm::{Memory, MemoryConfig, memcg::MemcgId, proc};
@@ -153,11 +153,43 @@ fn paging(memory: &Memory<Toy>, space: &Space<'_, Toy>, name: &str, device: impl
     shallow("khugepaged", || memory.khugepaged_step());
     let more = map(&child, MANY - pages);
     shallow("fault with reclaim", || write(&child, more, MANY - pages));
+    short_moves(memory, &child);
     shallow("kswapd", || memory.kswapd_step());
     shallow("exit", || drop(child));
     shallow("munmap", || space.munmap(base, len / 2)).expect("munmap");
     shallow("swapoff", || memory.swapoff(device, || true)).expect("swapoff");
     shallow("munmap", || space.munmap(base, len)).expect("munmap");
+}
+
+/// Moves that find no memory for tables once they have unmapped their targets, and so reclaim under their lock:
+/// one of a mapping, and one of two.
+fn short_moves(memory: &Memory<Toy>, space: &Space<'_, Toy>) {
+    let (pages, len) = (64, 64 * PAGE_SIZE);
+    let mut from = map(space, pages);
+    // A program that was killed does not move any more.
+    if write(space, from, pages) < pages {
+        return;
+    }
+    let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
+    // Where no table is.
+    for target in [VirtAddr(1 << 40), VirtAddr(1 << 41)] {
+        space.mmap(&MapRequest::anonymous(len, RW).at(target, MapFlags::FIXED)).expect("mmap");
+        let frames = memory.kernel_frames();
+        let mut taken = [Pfn(0); 4096];
+        let mut count = 0;
+        while let Ok(frame) = frames.allocate(Order::ZERO) {
+            taken[count] = frame;
+            count += 1;
+        }
+        let moved = shallow("mremap with reclaim", || space.mremap(from, len, len, flags, target));
+        assert_eq!(moved, Ok(target));
+        for &frame in &taken[..count] {
+            // SAFETY: it was allocated above, and nothing uses it.
+            unsafe { frames.free(frame, Order::ZERO) }.expect("a frame");
+        }
+        from = target;
+        space.mprotect(from, 2 * PAGE_SIZE, Protection::READ, false).expect("mprotect");
+    }
 }
 
 /// A program exits while another thread has the last handle to its space: one that reclaims, kswapd, and one

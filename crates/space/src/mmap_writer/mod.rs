@@ -24,8 +24,8 @@ pub use advise::Advice;
 pub(crate) use advise::{Lacks, ReachedBlock};
 pub use map::{MapFlags, MapRequest, MappedFile};
 pub(crate) use prepared::Prepared;
-pub(crate) use remap::Remap;
 pub use remap::RemapFlags;
+pub(crate) use remap::{Progress, Remap, Remapped};
 
 use crate::error::Error;
 use crate::faults::Faults;

@@ -3,11 +3,9 @@
 use super::map::{MapFlags, MapRequest, MappedFile};
 use crate::error::Error;
 use crate::mmap_writer::{MmapWriter, Prepared};
-use crate::spaces::CALL_ATTEMPTS;
 use bitflags::bitflags;
 use quire_arch::addr::page_align_up;
 use quire_arch::{PAGE_SHIFT, PAGE_SIZE, PagingFormat, Platform, VirtAddr, VirtRange};
-use quire_frame::AllocError;
 use quire_pagetable::{FreeableRange, Gather, Relocation};
 use quire_rmap::{AnonVmaRef, HugePages, Proposal, Protection, VmFlags, Vma, VmaSnapshot};
 
@@ -117,22 +115,39 @@ impl Remap {
     }
 }
 
+/// What a call has done when memory is short. What it has unmapped is free for other threads to map once the
+/// mmap lock is dropped: from then on it goes on in the same section, or fails for good.
+#[derive(Default)]
+pub(crate) struct Progress {
+    /// It has unmapped or moved something.
+    changed: bool,
+    /// Of several mappings: the result of the first, and where those begin that have not moved.
+    moved: Option<Remapped>,
+    at: Option<VirtAddr>,
+}
+
+impl Progress {
+    pub(crate) fn is_any(&self) -> bool {
+        self.changed
+    }
+}
+
 impl<'s, P: Platform> MmapWriter<'s, P> {
-    /// Sets `changed` when the call has unmapped or moved something. From then on it must not be made again:
-    /// what it has unmapped is free for other threads to map once the mmap lock is dropped.
+    /// One turn of a call: notes in `progress` what it has done, also if it fails. The next turn, in the same
+    /// section, goes on from there.
     pub(crate) fn remap(
         &mut self,
         mut remap: Remap,
         gather: &mut Gather<'s, P>,
-        changed: &mut bool,
+        progress: &mut Progress,
     ) -> Result<Remapped, Error> {
         if remap.names_target() {
             let limit = self.core.limits.load().mappings;
-            if self.mappings() + 2 >= limit.saturating_sub(3) {
+            if !progress.changed && self.mappings() + 2 >= limit.saturating_sub(3) {
                 return Err(Error::MapCountLimit);
             }
             if remap.flags.contains(RemapFlags::FIXED) && remap.old.len() == remap.new_len {
-                return self.move_several(remap, gather, changed);
+                return self.move_several(remap, gather, progress);
             }
         }
         if self.core.had_hugetlb()
@@ -142,7 +157,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         }
         let vma = self.check(&remap)?;
         if remap.names_target() {
-            return self.remap_to(remap, gather, changed);
+            return self.remap_to(remap, gather, progress);
         }
         if remap.grown() > 0 {
             return self.expand(vma, remap, gather);
@@ -203,17 +218,17 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         &mut self,
         remap: Remap,
         gather: &mut Gather<'s, P>,
-        changed: &mut bool,
+        progress: &mut Progress,
     ) -> Result<Remapped, Error> {
-        let mut moved: Option<Remapped> = None;
-        let mut at = remap.addr();
+        let mut at = progress.at.unwrap_or(remap.addr());
         while let Some(vma) = self.first_in(VirtRange::new(at, remap.old.end())) {
             let part = vma.range().intersect(remap.old);
-            if moved.is_none() && part.start() > remap.addr() {
+            let is_first = progress.moved.is_none();
+            if is_first && part.start() > remap.addr() {
                 break;
             }
             // Its file could choose another place, so that the distances would not be kept.
-            let alone = moved.is_none() && vma.range().end() >= remap.old.end();
+            let alone = is_first && vma.range().end() >= remap.old.end();
             if vma.flags().contains(VmFlags::PLACES_ITSELF) && !alone {
                 return Err(Error::BadAddress);
             }
@@ -224,76 +239,48 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
                 one.round_to(size)?;
             }
             self.check(&one)?;
-            let result = self.remap_to(one, gather, changed)?;
-            moved.get_or_insert(result);
+            let result = self.remap_to(one, gather, progress)?;
+            progress.moved.get_or_insert(result);
+            progress.at = Some(at);
         }
-        moved.ok_or(Error::BadAddress)
+        progress.moved.take().ok_or(Error::BadAddress)
     }
 
-    /// Moves one mapping to the target that the call names.
+    /// Moves one mapping to the target that the call names. What an earlier turn has unmapped is not found
+    /// any more.
     fn remap_to(
         &mut self,
         remap: Remap,
         gather: &mut Gather<'s, P>,
-        changed: &mut bool,
+        progress: &mut Progress,
     ) -> Result<Remapped, Error> {
         let target = VirtRange::new(remap.target, VirtAddr(remap.target.0 + remap.new_len));
         let fixed = remap.flags.contains(RemapFlags::FIXED);
         if fixed && self.first_in(target).is_some() {
-            self.step(*changed, gather, |section, gather| {
-                // Moved pages can be used at once. No thread may still use the old pages here once another
-                // uses the new ones.
-                let aside = section.tables().set_aside(gather);
-                let unmapped = section.unmap_checked_into(target, gather);
-                section.tables().settle_since(aside, gather);
-                unmapped
-            })?;
-            *changed = true;
+            // Moved pages can be used at once. No thread may still use the old pages here once another uses
+            // the new ones.
+            let aside = self.tables().set_aside(gather);
+            let unmapped = self.unmap_checked_into(target, gather);
+            self.tables().settle_since(aside, gather);
+            unmapped?;
+            progress.changed = true;
             // An old range that wraps is not detected as overlapping, and may have lost its mapping here.
             self.find(remap.addr()).ok_or(Error::BadAddress)?;
         }
         let mut old = remap.old;
         if old.len() > remap.new_len {
             let kept = VirtAddr(old.start().0 + remap.new_len);
-            let tail = VirtRange::new(kept, old.end());
-            self.step(*changed, gather, |section, gather| section.unmap_tail(tail, gather))?;
-            *changed = true;
+            self.unmap_tail(VirtRange::new(kept, old.end()), gather)?;
+            progress.changed = true;
             old = VirtRange::new(old.start(), kept);
         }
         let vma = self.find(old.start()).ok_or(Error::BadAddress)?;
         if remap.flags.contains(RemapFlags::DONTUNMAP) {
             self.may_expand(vma.flags(), old.pages())?;
         }
-        let remap = Remap { old, ..remap };
-        let remapped = self.step(*changed, gather, |section, gather| section.relocate(vma, remap, gather))?;
-        *changed = true;
+        let remapped = self.relocate(vma, Remap { old, ..remap }, gather)?;
+        progress.changed = true;
         Ok(remapped)
-    }
-
-    /// Makes a step of a call, which changes nothing if it fails. If memory is short and the call has
-    /// `changed` something before, memory is freed with the mmap lock held, as Linux does, and the step made
-    /// again.
-    fn step<R>(
-        &mut self,
-        changed: bool,
-        gather: &mut Gather<'s, P>,
-        mut step: impl FnMut(&mut Self, &mut Gather<'s, P>) -> Result<R, Error>,
-    ) -> Result<R, Error> {
-        let (mut failed, mut since) = (0, None);
-        let core = self.core;
-        let gives_up = || core.is_killed();
-        loop {
-            match step(self, gather) {
-                Err(Error::NoFrames(AllocError::OutOfMemory)) if changed && failed + 1 < CALL_ATTEMPTS => {}
-                result => return result,
-            }
-            // What the call has unmapped may be all that is missing.
-            self.tables().finish(gather);
-            if gives_up() || !self.spaces.reclaim_for_call(failed, &mut since, &gives_up) {
-                return Err(Error::NoFrames(AllocError::OutOfMemory));
-            }
-            failed += 1;
-        }
     }
 
     /// Grows a mapping where it is if that is possible, else elsewhere.

@@ -1,9 +1,11 @@
 //! `mremap`.
 
 use crate::error::Error;
-use crate::mmap_writer::{Remap, RemapFlags};
+use crate::mmap_writer::{MmapWriter, Progress, Remap, RemapFlags, Remapped};
 use crate::space::Space;
+use crate::spaces::CALL_ATTEMPTS;
 use quire_arch::{Platform, VirtAddr};
+use quire_frame::AllocError;
 use quire_pagetable::{FlushCause, Gather};
 
 impl<P: Platform> Space<'_, P> {
@@ -28,20 +30,43 @@ impl<P: Platform> Space<'_, P> {
         let remapped = self.with_reclaim(|| {
             let remap = Remap::new::<P>(addr, old_len, new_len, flags, target)?;
             let mut section = self.writer();
-            let mut changed = false;
-            // One flush for all that the call moves and unmaps.
-            let mut gather = Gather::new(self.spaces.memory(), &self.core().tables, FlushCause::Move);
-            let remapped = section.remap(remap, &mut gather, &mut changed);
-            self.tables().finish(&mut gather);
-            self.core().tables.cpus.end_moves();
-            match remapped {
-                Err(error) if !changed => Err(error),
-                done => Ok(done),
+            let gives_up = || self.is_killed();
+            let (mut progress, mut failed, mut since) = (Progress::default(), 0, None);
+            loop {
+                match self.remap_turn(&mut section, remap, &mut progress) {
+                    // As on Linux the lock is kept.
+                    Err(Error::NoFrames(AllocError::OutOfMemory))
+                        if progress.is_any()
+                            && failed + 1 < CALL_ATTEMPTS
+                            && !gives_up()
+                            && self.spaces.reclaim_for_call(failed, &mut since, &gives_up) =>
+                    {
+                        failed += 1;
+                    }
+                    Err(error) if !progress.is_any() => return Err(error),
+                    done => return Ok(done),
+                }
             }
         })??;
         if let Some(range) = remapped.populate {
             self.populate(range);
         }
         Ok(remapped.addr)
+    }
+
+    /// A turn of a call, with a frame of its own: reclaim, which comes between two turns, needs the stack.
+    #[inline(never)]
+    fn remap_turn<'s>(
+        &'s self,
+        section: &mut MmapWriter<'s, P>,
+        remap: Remap,
+        progress: &mut Progress,
+    ) -> Result<Remapped, Error> {
+        // One flush for all that the turn moves and unmaps.
+        let mut gather = Gather::new(self.spaces.memory(), &self.core().tables, FlushCause::Move);
+        let remapped = section.remap(remap, &mut gather, progress);
+        self.tables().finish(&mut gather);
+        self.core().tables.cpus.end_moves();
+        remapped
     }
 }
