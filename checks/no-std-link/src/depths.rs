@@ -5,7 +5,7 @@ use crate::runtime::Output;
 use crate::stack::{check_all, check_measure, shallow};
 use core::sync::atomic::Ordering;
 use quire_mm::platform::{Access, Order, PAGE_SIZE, Pfn, Platform, VirtAddr};
-use quire_mm::space::{Advice, MapFlags, MapRequest, OomAction, Protection, RemapFlags, Space};
+use quire_mm::space::{Advice, Limits, MapFlags, MapRequest, OomAction, Protection, RemapFlags, Space};
 use quire_mm::swap::{SwapDevice, SwapOnOptions};
 use quire_mm::{Memory, MemoryConfig, memcg::MemcgId, proc};
 
@@ -153,7 +153,7 @@ fn paging(memory: &Memory<Toy>, space: &Space<'_, Toy>, name: &str, device: impl
     shallow("khugepaged", || memory.khugepaged_step());
     let more = map(&child, MANY - pages);
     shallow("fault with reclaim", || write(&child, more, MANY - pages));
-    short_moves(memory, &child);
+    short_calls(memory, &child);
     shallow("kswapd", || memory.kswapd_step());
     shallow("exit", || drop(child));
     shallow("munmap", || space.munmap(base, len / 2)).expect("munmap");
@@ -161,9 +161,9 @@ fn paging(memory: &Memory<Toy>, space: &Space<'_, Toy>, name: &str, device: impl
     shallow("munmap", || space.munmap(base, len)).expect("munmap");
 }
 
-/// Moves that find no memory for tables once they have unmapped their targets, and so reclaim under their lock:
-/// one of a mapping, and one of two.
-fn short_moves(memory: &Memory<Toy>, space: &Space<'_, Toy>) {
+/// Calls that find no memory when they have changed something, and so reclaim under their lock: moves of one
+/// mapping and of two, whose targets are unmapped, and a change that populates locked memory.
+fn short_calls(memory: &Memory<Toy>, space: &Space<'_, Toy>) {
     let (pages, len) = (64, 64 * PAGE_SIZE);
     let mut from = map(space, pages);
     // A program that was killed does not move any more.
@@ -174,22 +174,38 @@ fn short_moves(memory: &Memory<Toy>, space: &Space<'_, Toy>) {
     // Where no table is.
     for target in [VirtAddr(1 << 40), VirtAddr(1 << 41)] {
         space.mmap(&MapRequest::anonymous(len, RW).at(target, MapFlags::FIXED)).expect("mmap");
-        let frames = memory.kernel_frames();
-        let mut taken = [Pfn(0); 4096];
-        let mut count = 0;
-        while let Ok(frame) = frames.allocate(Order::ZERO) {
-            taken[count] = frame;
-            count += 1;
-        }
-        let moved = shallow("mremap with reclaim", || space.mremap(from, len, len, flags, target));
+        let moved = without_frames(memory, || {
+            shallow("mremap with reclaim", || space.mremap(from, len, len, flags, target))
+        });
         assert_eq!(moved, Ok(target));
-        for &frame in &taken[..count] {
-            // SAFETY: it was allocated above, and nothing uses it.
-            unsafe { frames.free(frame, Order::ZERO) }.expect("a frame");
-        }
         from = target;
         space.mprotect(from, 2 * PAGE_SIZE, Protection::READ, false).expect("mprotect");
     }
+    space.set_limits(Limits { locked: u64::MAX, ..space.limits() });
+    let locked = space.mmap(&MapRequest::anonymous(len, Protection::READ)).expect("mmap");
+    space.mlock(locked, len, false).expect("mlock");
+    let changed = without_frames(memory, || {
+        shallow("mprotect with reclaim", || space.mprotect(locked, len, RW, false))
+    });
+    assert_eq!(changed, Ok(()));
+    space.munmap(locked, len).expect("munmap");
+}
+
+/// Does `call` while all free frames are taken.
+fn without_frames<T>(memory: &Memory<Toy>, call: impl FnOnce() -> T) -> T {
+    let frames = memory.kernel_frames();
+    let mut taken = [Pfn(0); 4096];
+    let mut count = 0;
+    while let Ok(frame) = frames.allocate(Order::ZERO) {
+        taken[count] = frame;
+        count += 1;
+    }
+    let result = call();
+    for &frame in &taken[..count] {
+        // SAFETY: it was allocated above, and nothing uses it.
+        unsafe { frames.free(frame, Order::ZERO) }.expect("a frame");
+    }
+    result
 }
 
 /// A program exits while another thread has the last handle to its space: one that reclaims, kswapd, and one

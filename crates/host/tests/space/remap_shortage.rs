@@ -1,8 +1,8 @@
-//! Moves that find no memory once they have unmapped something, and what another thread maps meanwhile.
+//! Calls that find no memory once they have changed something, and what another thread does meanwhile.
 
 use crate::common::*;
 use crate::short_pins::machine::{Machine, at_the_next_wait, run_on};
-use crate::shortage_looks::{USER_END, spaces_of};
+use crate::shortage_looks::{Looks, USER_END, spaces_of};
 use quire_space::Space;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,40 +14,60 @@ const FROM: VirtAddr = VirtAddr(1 << 30);
 /// Where no table is.
 const FAR: VirtAddr = VirtAddr(1 << 40);
 
-/// Moves the mapping at `FROM` to `FAR`, of which `pages` pages are kept, on a machine without a free frame.
-/// While it looks for memory another thread maps some pages, at `hint` if nothing is there, and both then have
-/// theirs. `before` is done first.
-fn move_beside_a_mapping(pages: u64, hint: VirtAddr, before: impl FnOnce(&Space<'static, Machine>)) {
-    let (spaces, looks) = spaces_of(2);
-    let space = Space::create(spaces, Layout::standard(USER_END), Limits::default()).unwrap();
-    let space: &'static Space<'static, Machine> = Box::leak(Box::new(space));
-    space.mmap(&MapRequest::anonymous(PAGES * PAGE, RW).at(FROM, MapFlags::FIXED)).unwrap();
-    space.fault(FROM, Access::Write).unwrap();
-    before(space);
-    let other: &'static Mutex<Option<JoinHandle<VirtAddr>>> = Box::leak(Box::default());
+/// Makes `call` on a machine without a free frame. While it looks for memory, another thread does `others`, and
+/// has done it, or waits for the lock of the mappings, when memory is there. Returns what it returned.
+fn beside<T: Send + 'static>(
+    space: &'static Space<'static, Machine>,
+    looks: &'static Looks,
+    others: impl Fn(&Space<'static, Machine>) -> T + Copy + Send + Sync + 'static,
+    call: impl FnOnce(),
+) -> T {
+    let spaces = space.spaces();
+    let other: &'static Mutex<Option<JoinHandle<T>>> = Box::leak(Box::default());
     let look = move |_| {
         let freed = looks.give_back(spaces);
         let mut other = other.lock().unwrap();
         if other.is_none() {
             let through: &'static AtomicBool = Box::leak(Box::default());
-            let maps = thread::spawn(move || {
+            let thread = thread::spawn(move || {
                 run_on(1);
                 at_the_next_wait(|| through.store(true, Ordering::Relaxed));
-                let request = MapRequest::anonymous(OTHERS * PAGE, RW).at(hint, MapFlags::empty());
-                let area = space.mmap(&request).unwrap();
+                let done = others(space);
                 through.store(true, Ordering::Relaxed);
-                area
+                done
             });
-            // It has mapped them, or waits for the lock.
             within_reason(|| through.load(Ordering::Relaxed));
-            *other = Some(maps);
+            *other = Some(thread);
         }
         freed
     };
     assert!(looks.look.set(Box::new(look)).is_ok());
     looks.take_all(spaces);
-    assert_eq!(space.mremap(FROM, PAGES * PAGE, pages * PAGE, MOVE, FAR), Ok(FAR));
-    let area = other.lock().unwrap().take().expect("memory was looked for").join().unwrap();
+    call();
+    other.lock().unwrap().take().expect("memory was looked for").join().unwrap()
+}
+/// A space with `PAGES` pages at `at`, the first of which is there.
+fn space_with(at: VirtAddr) -> (&'static Space<'static, Machine>, &'static Looks) {
+    let (spaces, looks) = spaces_of(2);
+    let space = Space::create(spaces, Layout::standard(USER_END), Limits::default()).unwrap();
+    let space: &'static Space<'static, Machine> = Box::leak(Box::new(space));
+    space.mmap(&MapRequest::anonymous(PAGES * PAGE, RW).at(at, MapFlags::FIXED)).unwrap();
+    space.fault(at, Access::Write).unwrap();
+    (space, looks)
+}
+
+/// Moves the mapping at `FROM` to `FAR`, of which `pages` pages are kept, while another thread maps some pages,
+/// at `hint` if nothing is there. Both then have theirs. `before` is done first.
+fn move_beside_a_mapping(pages: u64, hint: VirtAddr, before: impl FnOnce(&Space<'static, Machine>)) {
+    let (space, looks) = space_with(FROM);
+    before(space);
+    let others = move |space: &Space<'static, Machine>| {
+        let request = MapRequest::anonymous(OTHERS * PAGE, RW).at(hint, MapFlags::empty());
+        space.mmap(&request).unwrap()
+    };
+    let area = beside(space, looks, others, || {
+        assert_eq!(space.mremap(FROM, PAGES * PAGE, pages * PAGE, MOVE, FAR), Ok(FAR));
+    });
     assert_eq!(space.figures().mapped, (pages + OTHERS) * PAGE, "a mapping is lost");
     for mapped in [FAR, page(FAR, pages - 1), area, page(area, OTHERS - 1)] {
         assert_eq!(space.fault(mapped, Access::Write), Ok(()), "{mapped:?}");
@@ -68,4 +88,26 @@ fn what_another_thread_maps_at_the_target_of_a_move_stays() {
 #[test]
 fn what_another_thread_maps_where_a_move_has_cut_a_mapping_stays() {
     move_beside_a_mapping(PAGES - OTHERS, page(FROM, PAGES - OTHERS), |_| ());
+}
+
+/// Hazard: guards are installed in one mapping, the next one finds no memory, and all is made again after a
+/// reclaim: what another thread wrote to a page whose guard it had removed in between is dropped.
+#[test]
+fn a_page_whose_guard_another_thread_has_removed_is_not_guarded_again() {
+    const AT: VirtAddr = VirtAddr(FAR.0 - PAGES * PAGE);
+    let (space, looks) = space_with(AT);
+    // Another mapping, since it is of other flags, in other tables.
+    space.mmap(&MapRequest::anonymous(PAGES * PAGE, READ).at(FAR, MapFlags::FIXED)).unwrap();
+    let others = |space: &Space<'static, Machine>| {
+        space.madvise(page(AT, 1), PAGE, Advice::GuardRemove).unwrap();
+        space.fault(page(AT, 1), Access::Write)
+    };
+    let written = beside(space, looks, others, || {
+        assert_eq!(space.madvise(AT, 2 * PAGES * PAGE, Advice::GuardInstall), Ok(()));
+    });
+    assert_eq!(written, Ok(()));
+    assert_eq!(space.fault(page(AT, 1), Access::Write), Ok(()), "guarded again");
+    for guarded in [AT, page(AT, 2), FAR] {
+        assert_eq!(space.fault(guarded, Access::Read), Err(FaultError::NotMapped), "{guarded:?}");
+    }
 }

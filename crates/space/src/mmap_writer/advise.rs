@@ -94,6 +94,22 @@ pub(crate) struct ReachedBlock {
     failed: Option<Error>,
 }
 
+/// How far advice came.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Advised {
+    /// Everything before this is done.
+    pub(crate) at: VirtAddr,
+    /// A part before it was not mapped.
+    hole: bool,
+}
+
+impl Advised {
+    /// Nothing from `start` on is done.
+    pub(crate) fn none(start: VirtAddr) -> Self {
+        Self { at: start, hole: false }
+    }
+}
+
 /// What a block lacks that is to be collapsed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Lacks {
@@ -104,24 +120,36 @@ pub(crate) enum Lacks {
 }
 
 impl<'s, P: Platform> MmapWriter<'s, P> {
-    pub(crate) fn advise(&mut self, range: VirtRange, advice: Advice) -> Result<(), Error> {
+    /// Advises what lies in `range` from where `done` says on, and notes in it what it has done, also if it fails.
+    pub(crate) fn advise(
+        &mut self,
+        range: VirtRange,
+        advice: Advice,
+        done: &mut Advised,
+    ) -> Result<(), Error> {
         if matches!(advice, Advice::Cold | Advice::PageOut) {
             // Nothing is gathered, and reclaim, which comes below this, needs the stack.
-            return self.advise_mappings(range, |writer, vma, part| {
+            return self.advise_mappings(range, done, |writer, vma, part| {
                 if let Effect::Age(way) = effect(&vma.snapshot(), advice)? {
                     writer.age(part, way);
                 }
                 Ok(())
             });
         }
-        self.advise_gathering(range, advice)
+        self.advise_gathering(range, advice, done)
     }
 
     #[inline(never)]
-    fn advise_gathering(&mut self, range: VirtRange, advice: Advice) -> Result<(), Error> {
+    fn advise_gathering(
+        &mut self,
+        range: VirtRange,
+        advice: Advice,
+        done: &mut Advised,
+    ) -> Result<(), Error> {
         let mut gather = Gather::new(self.spaces.memory(), &self.core.tables, FlushCause::Discard);
-        let result = self
-            .advise_mappings(range, |writer, vma, part| writer.advise_part(vma, part, advice, &mut gather));
+        let result = self.advise_mappings(range, done, |writer, vma, part| {
+            writer.advise_part(vma, part, advice, &mut gather)
+        });
         self.tables().finish(&mut gather);
         result
     }
@@ -129,20 +157,18 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
     fn advise_mappings(
         &mut self,
         range: VirtRange,
+        done: &mut Advised,
         mut each: impl FnMut(&mut Self, &'s Vma, VirtRange) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let mut at = range.start();
-        let mut hole = false;
-        while at < range.end() {
-            let Some(vma) = self.first_in(VirtRange::new(at, range.end())) else {
-                return Err(Error::NotMapped);
-            };
-            hole |= vma.range().start() > at;
-            let part = vma.range().intersect(VirtRange::new(at, range.end()));
-            at = part.end();
+        while done.at < range.end() {
+            let rest = VirtRange::new(done.at, range.end());
+            let Some(vma) = self.first_in(rest) else { return Err(Error::NotMapped) };
+            done.hole |= vma.range().start() > done.at;
+            let part = vma.range().intersect(rest);
             each(self, vma, part)?;
+            done.at = part.end();
         }
-        if hole { Err(Error::NotMapped) } else { Ok(()) }
+        if done.hole { Err(Error::NotMapped) } else { Ok(()) }
     }
 
     fn age(&self, part: VirtRange, way: Ageing) {
@@ -209,7 +235,8 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         range: VirtRange,
         reached: &mut Option<ReachedBlock>,
     ) -> Result<(), Error> {
-        self.advise_mappings(range, |writer, vma, part| writer.collapse_part(vma, part, reached))
+        let done = &mut Advised::none(range.start());
+        self.advise_mappings(range, done, |writer, vma, part| writer.collapse_part(vma, part, reached))
     }
 
     /// Collapses each aligned block in `part` of `vma`. As in Linux, it continues after a block that cannot

@@ -21,7 +21,7 @@ mod stack;
 mod unmap;
 
 pub use advise::Advice;
-pub(crate) use advise::{Lacks, ReachedBlock};
+pub(crate) use advise::{Advised, Lacks, ReachedBlock};
 pub use map::{MapFlags, MapRequest, MappedFile};
 pub(crate) use prepared::Prepared;
 pub use remap::RemapFlags;

@@ -2,34 +2,47 @@
 
 use crate::error::Error;
 use crate::mmap_writer::MmapWriter;
-use quire_arch::{Platform, VirtRange};
+use quire_arch::{Platform, VirtAddr, VirtRange};
 use quire_pagetable::Gather;
 use quire_rmap::{Protection, VmFlags, Vma};
 
 impl<'s, P: Platform> MmapWriter<'s, P> {
+    /// Changes what lies in `range` from `at` on, and moves `at` behind what it has changed. Ends early behind
+    /// a part that is to be populated, which it returns.
     pub(crate) fn protect_range(
         &mut self,
         range: VirtRange,
+        at: &mut VirtAddr,
         protection: Protection,
         gather: &mut Gather<'s, P>,
-    ) -> Result<(), Error> {
-        let mut at = range.start();
-        while at < range.end() {
-            let vma = self.find(at).ok_or(Error::NotMapped)?;
-            let part = VirtRange::new(at, vma.range().end().min(range.end()));
-            at = part.end();
-            self.protect_part(vma, part, protection, gather)?;
+    ) -> Result<Option<VirtRange>, Error> {
+        while *at < range.end() {
+            let vma = self.find(*at).ok_or(Error::NotMapped)?;
+            let part = VirtRange::new(*at, vma.range().end().min(range.end()));
+            let populates = self.protect_part(vma, part, protection, gather)?;
+            *at = part.end();
+            if populates {
+                return Ok(Some(part));
+            }
         }
-        Ok(())
+        Ok(None)
     }
 
+    /// Mlocked memory that has become writable gets its own pages now. As in Linux, a failure is ignored.
+    pub(crate) fn populate_locked(&self, part: VirtRange) {
+        if let Some(vma) = self.find(part.start()) {
+            let _ = self.faults().populate_part(vma, part, None);
+        }
+    }
+
+    /// Changes nothing if it fails. Returns whether the part is to be [populated](Self::populate_locked).
     fn protect_part(
         &mut self,
         vma: &'s Vma,
         part: VirtRange,
         protection: Protection,
         gather: &mut Gather<'s, P>,
-    ) -> Result<(), Error> {
+    ) -> Result<bool, Error> {
         let snapshot = vma.snapshot();
         let old = snapshot.flags;
         let mut new = (old - VmFlags::ACCESS) | VmFlags::from_protection(protection);
@@ -40,7 +53,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         }
         self.check_exec_gain(old, new)?;
         if new == old {
-            return Ok(());
+            return Ok(false);
         }
         let pages = part.pages();
         let mut charged = 0;
@@ -65,20 +78,13 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
             released = pages;
             new -= VmFlags::ACCOUNT;
         }
-        let vma = match self.modify(vma, part, new) {
-            Ok(vma) => vma,
-            Err(error) => {
-                self.spaces.commit().release(charged);
-                return Err(error);
-            }
-        };
+        if let Err(error) = self.modify(vma, part, new) {
+            self.spaces.commit().release(charged);
+            return Err(error);
+        }
         self.spaces.commit().release(released);
         self.tables().protect(part, new.permissions(), gather);
         let locked = VmFlags::WRITE | VmFlags::SHARED | VmFlags::LOCKED;
-        if old & locked == VmFlags::LOCKED && new.contains(VmFlags::WRITE) {
-            // Mlocked memory that becomes writable gets its own pages now. As in Linux, a failure is ignored.
-            let _ = self.faults().populate_part(vma, part, None);
-        }
-        Ok(())
+        Ok(old & locked == VmFlags::LOCKED && new.contains(VmFlags::WRITE))
     }
 }

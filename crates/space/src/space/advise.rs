@@ -4,8 +4,9 @@ use super::page_range;
 use crate::error::Error;
 use crate::faults::PopulateError;
 use crate::mmap_writer::Advice;
-use crate::mmap_writer::{Lacks, MmapWriter, ReachedBlock};
+use crate::mmap_writer::{Advised, Lacks, MmapWriter, ReachedBlock};
 use crate::space::Space;
+use crate::spaces::CALL_ATTEMPTS;
 use quire_arch::{Access, Level, PagingFormat, Platform, VirtAddr, VirtRange};
 use quire_frame::AllocError;
 use quire_pagetable::Tables;
@@ -27,8 +28,30 @@ impl<P: Platform> Space<'_, P> {
                 self.populate_all(range, Some(Access::Write)).map_err(PopulateError::as_advice_error)
             }
             Advice::Collapse => self.collapse(range),
-            // Advice may be given twice.
-            _ => self.with_reclaim(|| MmapWriter::begin(self.spaces, self.core()).advise(range, advice)),
+            _ => self.with_reclaim(|| self.advise_once(range, advice))?,
+        }
+    }
+
+    /// Fails with nothing changed, or succeeds with the result of the call. It is not made again once a mapping is
+    /// done: other threads may have seen that, and changed it back.
+    fn advise_once(&self, range: VirtRange, advice: Advice) -> Result<Result<(), Error>, Error> {
+        let mut section = MmapWriter::begin(self.spaces, self.core());
+        let gives_up = || self.is_killed();
+        let (mut done, mut failed, mut since) = (Advised::none(range.start()), 0, None);
+        loop {
+            match section.advise(range, advice, &mut done) {
+                // As on Linux the lock is kept.
+                Err(Error::NoFrames(AllocError::OutOfMemory) | Error::TryAgain(AllocError::OutOfMemory))
+                    if done.at > range.start()
+                        && failed + 1 < CALL_ATTEMPTS
+                        && !gives_up()
+                        && self.spaces.reclaim_for_call(failed, &mut since, &gives_up) =>
+                {
+                    failed += 1;
+                }
+                Err(error) if done.at == range.start() => return Err(error),
+                result => return Ok(result),
+            }
         }
     }
 

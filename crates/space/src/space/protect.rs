@@ -4,7 +4,9 @@ use super::page_range;
 use crate::error::Error;
 use crate::mmap_writer::MmapWriter;
 use crate::space::Space;
+use crate::spaces::CALL_ATTEMPTS;
 use quire_arch::{Platform, VirtAddr, VirtRange};
+use quire_frame::AllocError;
 use quire_pagetable::{FlushCause, Gather};
 use quire_rmap::Protection;
 
@@ -23,16 +25,17 @@ impl<P: Platform> Space<'_, P> {
         grows_down: bool,
     ) -> Result<(), Error> {
         let Some(range) = page_range(addr, len, Error::OutOfRange)? else { return Ok(()) };
-        // After a shortage, mappings already changed are set to the same again.
-        self.with_reclaim(|| self.protect_once(range, protection, grows_down))
+        self.with_reclaim(|| self.protect_once(range, protection, grows_down))?
     }
 
+    /// Fails with nothing changed, or succeeds with the result of the call. It is not made again once a mapping has
+    /// changed: other threads may have seen that, and changed it back.
     fn protect_once(
         &self,
         mut range: VirtRange,
         protection: Protection,
         grows_down: bool,
-    ) -> Result<(), Error> {
+    ) -> Result<Result<(), Error>, Error> {
         let mut section = MmapWriter::begin(self.spaces, self.core());
         let first = section.first_in(range).ok_or(Error::NotMapped)?;
         if grows_down {
@@ -43,8 +46,38 @@ impl<P: Platform> Space<'_, P> {
         } else if first.range().start() > range.start() {
             return Err(Error::NotMapped);
         }
+        let gives_up = || self.is_killed();
+        let (mut at, mut failed, mut since) = (range.start(), 0, None);
+        loop {
+            match self.protect_turn(&mut section, range, &mut at, protection) {
+                Ok(None) => return Ok(Ok(())),
+                Ok(Some(part)) => section.populate_locked(part),
+                // As on Linux the lock is kept.
+                Err(Error::NoFrames(AllocError::OutOfMemory))
+                    if at > range.start()
+                        && failed + 1 < CALL_ATTEMPTS
+                        && !gives_up()
+                        && self.spaces.reclaim_for_call(failed, &mut since, &gives_up) =>
+                {
+                    failed += 1;
+                }
+                Err(error) if at == range.start() => return Err(error),
+                Err(error) => return Ok(Err(error)),
+            }
+        }
+    }
+
+    /// A turn of a call, with a frame of its own: reclaim, which comes between two turns, needs the stack.
+    #[inline(never)]
+    fn protect_turn<'s>(
+        &'s self,
+        section: &mut MmapWriter<'s, P>,
+        range: VirtRange,
+        at: &mut VirtAddr,
+        protection: Protection,
+    ) -> Result<Option<VirtRange>, Error> {
         let mut gather = Gather::new(self.spaces.memory(), &self.core().tables, FlushCause::Protect);
-        let result = section.protect_range(range, protection, &mut gather);
+        let result = section.protect_range(range, at, protection, &mut gather);
         // Also after a failure: what has changed until then must not be in any TLB.
         self.tables().finish(&mut gather);
         result
