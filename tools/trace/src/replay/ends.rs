@@ -66,6 +66,14 @@ impl Ends {
         self.ended.insert(number, end);
     }
 
+    /// Address space number `number` is gone, and this is what the replay had in it. Where page faults are
+    /// learnt from looks at page tables, the last ones come after Linux's figures.
+    pub(super) fn left(&mut self, number: usize, replay: SpaceFigures) {
+        if let Some(end) = self.ended.get_mut(&number) {
+            (end.anonymous, end.page_tables) = (replay.resident_anonymous, replay.page_tables);
+        }
+    }
+
     pub(super) fn finish(self) -> SpaceEnds {
         self.ended
     }

@@ -140,6 +140,20 @@ fn a_limit_must_hold_private_memory_that_a_call_brings_in() {
     }
 }
 
+/// Without perf events the last page faults are learnt from the page tables after Linux's figures were taken.
+#[test]
+fn what_is_learnt_after_the_last_figures_is_in_a_space_at_its_end() {
+    let mut program = Invented::new("late");
+    program.map(SECOND, PRIVATE, 100 * PAGE, 0);
+    let figures = LinuxFigures { rss_anon: 100 * PAGE, ..LinuxFigures::default() };
+    program.push(2 * SECOND, EventKind::Figures(Box::new(figures)));
+    (0..100).for_each(|page| program.write(2 * SECOND, PRIVATE + page * PAGE));
+    program.push(3 * SECOND, EventKind::Exit(ExitStatus::Code(0)));
+    let report = program.report(ReplayOptions::default());
+    let ends: Vec<_> = report.ends.values().map(|end| (end.linux_anonymous, end.anonymous)).collect();
+    assert_eq!(ends, [(100 * PAGE, 100 * PAGE)]);
+}
+
 /// A program that maps a file in memory of so many pages, which others may have written to, and reads one
 /// page in 16. At its end Linux has this many bytes of it mapped.
 fn reads_a_file_in_memory(pages: u64, flags: i32, rss_shmem: u64) -> Invented {

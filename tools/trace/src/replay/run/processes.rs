@@ -181,7 +181,9 @@ impl<'m> Run<'m> {
         if Rc::strong_count(&space) == 1 {
             self.shared.leave(number);
             self.own_files.leave(number);
-            self.processes[process].report.add_quire(space.figures());
+            let figures = space.figures();
+            self.processes[process].report.add_quire(figures);
+            self.ends.left(number, figures);
             if self.how.digest {
                 self.digest(process, &space);
             }

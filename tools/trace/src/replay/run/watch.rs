@@ -24,7 +24,8 @@ const FREE_LOOKS: u64 = 1 << 22;
 const LOOKS_OF_EVENT: u64 = 16;
 
 impl Run<'_> {
-    /// Takes Quire's figures of an address space at the moment at which the recorder took Linux's.
+    /// Takes Quire's figures of an address space at the moment at which the recorder took Linux's. They are
+    /// taken again when the space is left.
     pub(super) fn figures(&mut self, task: TaskId, figures: &LinuxFigures) {
         let Some(Some(task)) = self.tasks.get(task.0 as usize) else { return };
         let report = &mut self.processes[task.process].report;
