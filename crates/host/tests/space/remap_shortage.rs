@@ -14,8 +14,8 @@ const FROM: VirtAddr = VirtAddr(1 << 30);
 /// Where no table is.
 const FAR: VirtAddr = VirtAddr(1 << 40);
 
-/// Makes `call` on a machine without a free frame. While it looks for memory, another thread does `others`, and
-/// has done it, or waits for the lock of the mappings, when memory is there. Returns what it returned.
+/// Makes `call` on a machine without a free frame. While it looks for memory, another thread does `others`,
+/// and has done it, or waits for the lock of the mappings, when memory is there. Returns what it returned.
 fn beside<T: Send + 'static>(
     space: &'static Space<'static, Machine>,
     looks: &'static Looks,
@@ -23,7 +23,7 @@ fn beside<T: Send + 'static>(
     call: impl FnOnce(),
 ) -> T {
     let spaces = space.spaces();
-    let other: &'static Mutex<Option<JoinHandle<T>>> = Box::leak(Box::default());
+    let other: &'static Mutex<Option<(JoinHandle<T>, bool)>> = Box::leak(Box::default());
     let look = move |_| {
         let freed = looks.give_back(spaces);
         let mut other = other.lock().unwrap();
@@ -36,16 +36,19 @@ fn beside<T: Send + 'static>(
                 through.store(true, Ordering::Relaxed);
                 done
             });
-            within_reason(|| through.load(Ordering::Relaxed));
-            *other = Some(thread);
+            let is_beside = within_reason(|| through.load(Ordering::Relaxed));
+            *other = Some((thread, is_beside));
         }
         freed
     };
     assert!(looks.look.set(Box::new(look)).is_ok());
     looks.take_all(spaces);
     call();
-    other.lock().unwrap().take().expect("memory was looked for").join().unwrap()
+    let (thread, is_beside) = other.lock().unwrap().take().expect("memory was looked for");
+    assert!(is_beside, "the other thread did not get so far");
+    thread.join().unwrap()
 }
+
 /// A space with `PAGES` pages at `at`, the first of which is there.
 fn space_with(at: VirtAddr) -> (&'static Space<'static, Machine>, &'static Looks) {
     let (spaces, looks) = spaces_of(2);
@@ -56,8 +59,8 @@ fn space_with(at: VirtAddr) -> (&'static Space<'static, Machine>, &'static Looks
     (space, looks)
 }
 
-/// Moves the mapping at `FROM` to `FAR`, of which `pages` pages are kept, while another thread maps some pages,
-/// at `hint` if nothing is there. Both then have theirs. `before` is done first.
+/// Moves the mapping at `FROM` to `FAR`, of which `pages` pages are kept, while another thread maps some
+/// pages, at `hint` if nothing is there. Both then have theirs. `before` is done first.
 fn move_beside_a_mapping(pages: u64, hint: VirtAddr, before: impl FnOnce(&Space<'static, Machine>)) {
     let (space, looks) = space_with(FROM);
     before(space);

@@ -120,7 +120,8 @@ pub(crate) enum Lacks {
 }
 
 impl<'s, P: Platform> MmapWriter<'s, P> {
-    /// Advises what lies in `range` from where `done` says on, and notes in it what it has done, also if it fails.
+    /// Advises what lies in `range` from where `done` says on, and notes in it what it has done, also if it
+    /// fails.
     pub(crate) fn advise(
         &mut self,
         range: VirtRange,
@@ -310,8 +311,8 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         }
         let snapshot = vma.snapshot();
         let flags = snapshot.flags | VmFlags::MAYBE_GUARD;
-        // As in Linux, of the whole VMA, and for good: a fork has to copy its tables. No walker of the rmap looks
-        // at this, so it takes no root lock.
+        // As in Linux, of the whole VMA, and for good: a fork has to copy its tables. No walker of the rmap
+        // looks at this, so it takes no root lock.
         vma.set(VmaSnapshot { flags, ..snapshot });
         self.tables().install_guards(part, flags.contains(VmFlags::SHARED), gather);
         Ok(())

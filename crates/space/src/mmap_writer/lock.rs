@@ -20,13 +20,17 @@ impl<P: Platform> MmapWriter<'_, P> {
         pages
     }
 
-    /// Gives every mapping in `range` the lock flags `wanted`.
-    pub(crate) fn set_lock(&mut self, range: VirtRange, wanted: VmFlags) -> Result<(), Error> {
-        let mut at = range.start();
-        while at < range.end() {
-            let vma = self.find(at).ok_or(Error::NotMapped)?;
-            let part = VirtRange::new(at, vma.range().end().min(range.end()));
-            at = part.end();
+    /// Gives every mapping in `range` from `at` on the lock flags `wanted`, and moves `at` behind those that
+    /// have them.
+    pub(crate) fn set_lock(
+        &mut self,
+        range: VirtRange,
+        at: &mut VirtAddr,
+        wanted: VmFlags,
+    ) -> Result<(), Error> {
+        while *at < range.end() {
+            let vma = self.find(*at).ok_or(Error::NotMapped)?;
+            let part = VirtRange::new(*at, vma.range().end().min(range.end()));
             let flags = vma.flags();
             let new = (flags - VmFlags::LOCK_MASK) | wanted;
             if new != flags && !flags.intersects(VmFlags::SPECIAL) {
@@ -34,6 +38,7 @@ impl<P: Platform> MmapWriter<'_, P> {
                 // Concurrent faults put new pages on the list that the flag demands.
                 self.tables().set_mlocked(part, wanted.contains(VmFlags::LOCKED));
             }
+            *at = part.end();
         }
         Ok(())
     }
@@ -44,9 +49,9 @@ impl<P: Platform> MmapWriter<'_, P> {
         while let Some(vma) = self.first_ending_after(at) {
             // It may have merged with those before it.
             let range = VirtRange::new(vma.range().start().max(at), vma.range().end());
-            at = range.end();
             // A whole mapping is changed, so nothing is split and nothing allocated.
-            let _ = self.set_lock(range, wanted);
+            let _ = self.set_lock(range, &mut range.start(), wanted);
+            at = range.end();
         }
     }
 }

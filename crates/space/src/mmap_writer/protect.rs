@@ -7,8 +7,8 @@ use quire_pagetable::Gather;
 use quire_rmap::{Protection, VmFlags, Vma};
 
 impl<'s, P: Platform> MmapWriter<'s, P> {
-    /// Changes what lies in `range` from `at` on, and moves `at` behind what it has changed. Ends early behind
-    /// a part that is to be populated, which it returns.
+    /// Changes what lies in `range` from `at` on, and moves `at` behind what it has changed. Ends early
+    /// behind a part that is to be populated, which it returns.
     pub(crate) fn protect_range(
         &mut self,
         range: VirtRange,

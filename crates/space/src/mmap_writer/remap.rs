@@ -115,21 +115,14 @@ impl Remap {
     }
 }
 
-/// What a call has done when memory is short. What it has unmapped is free for other threads to map once the
-/// mmap lock is dropped: from then on it goes on in the same section, or fails for good.
+/// What a call has done when memory is short: from here the next turn goes on, in the same section.
 #[derive(Default)]
 pub(crate) struct Progress {
-    /// It has unmapped or moved something.
-    changed: bool,
+    /// How often it has unmapped or moved something.
+    pub(crate) steps: u64,
     /// Of several mappings: the result of the first, and where those begin that have not moved.
     moved: Option<Remapped>,
     at: Option<VirtAddr>,
-}
-
-impl Progress {
-    pub(crate) fn is_any(&self) -> bool {
-        self.changed
-    }
 }
 
 impl<'s, P: Platform> MmapWriter<'s, P> {
@@ -143,7 +136,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
     ) -> Result<Remapped, Error> {
         if remap.names_target() {
             let limit = self.core.limits.load().mappings;
-            if !progress.changed && self.mappings() + 2 >= limit.saturating_sub(3) {
+            if progress.steps == 0 && self.mappings() + 2 >= limit.saturating_sub(3) {
                 return Err(Error::MapCountLimit);
             }
             if remap.flags.contains(RemapFlags::FIXED) && remap.old.len() == remap.new_len {
@@ -263,7 +256,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
             let unmapped = self.unmap_checked_into(target, gather);
             self.tables().settle_since(aside, gather);
             unmapped?;
-            progress.changed = true;
+            progress.steps += 1;
             // An old range that wraps is not detected as overlapping, and may have lost its mapping here.
             self.find(remap.addr()).ok_or(Error::BadAddress)?;
         }
@@ -271,7 +264,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         if old.len() > remap.new_len {
             let kept = VirtAddr(old.start().0 + remap.new_len);
             self.unmap_tail(VirtRange::new(kept, old.end()), gather)?;
-            progress.changed = true;
+            progress.steps += 1;
             old = VirtRange::new(old.start(), kept);
         }
         let vma = self.find(old.start()).ok_or(Error::BadAddress)?;
@@ -279,7 +272,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
             self.may_expand(vma.flags(), old.pages())?;
         }
         let remapped = self.relocate(vma, Remap { old, ..remap }, gather)?;
-        progress.changed = true;
+        progress.steps += 1;
         Ok(remapped)
     }
 

@@ -6,7 +6,6 @@ use crate::faults::PopulateError;
 use crate::mmap_writer::Advice;
 use crate::mmap_writer::{Advised, Lacks, MmapWriter, ReachedBlock};
 use crate::space::Space;
-use crate::spaces::CALL_ATTEMPTS;
 use quire_arch::{Access, Level, PagingFormat, Platform, VirtAddr, VirtRange};
 use quire_frame::AllocError;
 use quire_pagetable::Tables;
@@ -32,27 +31,14 @@ impl<P: Platform> Space<'_, P> {
         }
     }
 
-    /// Fails with nothing changed, or succeeds with the result of the call. It is not made again once a mapping is
-    /// done: other threads may have seen that, and changed it back.
+    /// As [`in_turns`](Self::in_turns).
     fn advise_once(&self, range: VirtRange, advice: Advice) -> Result<Result<(), Error>, Error> {
         let mut section = MmapWriter::begin(self.spaces, self.core());
-        let gives_up = || self.is_killed();
-        let (mut done, mut failed, mut since) = (Advised::none(range.start()), 0, None);
-        loop {
-            match section.advise(range, advice, &mut done) {
-                // As on Linux the lock is kept.
-                Err(Error::NoFrames(AllocError::OutOfMemory) | Error::TryAgain(AllocError::OutOfMemory))
-                    if done.at > range.start()
-                        && failed + 1 < CALL_ATTEMPTS
-                        && !gives_up()
-                        && self.spaces.reclaim_for_call(failed, &mut since, &gives_up) =>
-                {
-                    failed += 1;
-                }
-                Err(error) if done.at == range.start() => return Err(error),
-                result => return Ok(result),
-            }
-        }
+        let mut done = Advised::none(range.start());
+        self.in_turns(|| {
+            let result = section.advise(range, advice, &mut done);
+            (result, done.at.0 - range.start().0)
+        })
     }
 
     /// As in Linux the pages of a block are swapped in when its turn comes: all of them might not fit into

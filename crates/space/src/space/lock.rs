@@ -59,10 +59,10 @@ impl<P: Platform> Space<'_, P> {
                     return Err(Error::LockLimit);
                 }
             }
-            let Some(range) = range? else { return Ok(None) };
-            section.set_lock(range, wanted)?;
-            Ok(Some(range))
-        })?;
+            let Some(range) = range? else { return Ok(Ok(None)) };
+            let locked = self.lock_once(&mut section, range, wanted)?;
+            Ok(locked.map(|()| Some(range)))
+        })??;
         let Some(range) = range else { return Ok(()) };
         self.populate_all(range, None).map_err(PopulateError::as_lock_error)
     }
@@ -74,7 +74,21 @@ impl<P: Platform> Space<'_, P> {
     /// As Linux's `munlock`.
     pub fn munlock(&self, addr: VirtAddr, len: u64) -> Result<(), Error> {
         let Some(range) = touched(addr, len)? else { return Ok(()) };
-        self.with_reclaim(|| MmapWriter::begin(self.spaces, self.core()).set_lock(range, VmFlags::empty()))
+        self.with_reclaim(|| {
+            let mut section = MmapWriter::begin(self.spaces, self.core());
+            self.lock_once(&mut section, range, VmFlags::empty())
+        })?
+    }
+
+    /// Gives every mapping in `range` the lock flags `wanted`, as [`in_turns`](Self::in_turns).
+    fn lock_once<'s>(
+        &'s self,
+        section: &mut MmapWriter<'s, P>,
+        range: VirtRange,
+        wanted: VmFlags,
+    ) -> Result<Result<(), Error>, Error> {
+        let mut at = range.start();
+        self.in_turns(|| (section.set_lock(range, &mut at, wanted), at.0 - range.start().0))
     }
 
     /// Locks everything that is or will be mapped.

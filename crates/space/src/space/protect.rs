@@ -4,9 +4,7 @@ use super::page_range;
 use crate::error::Error;
 use crate::mmap_writer::MmapWriter;
 use crate::space::Space;
-use crate::spaces::CALL_ATTEMPTS;
 use quire_arch::{Platform, VirtAddr, VirtRange};
-use quire_frame::AllocError;
 use quire_pagetable::{FlushCause, Gather};
 use quire_rmap::Protection;
 
@@ -28,8 +26,7 @@ impl<P: Platform> Space<'_, P> {
         self.with_reclaim(|| self.protect_once(range, protection, grows_down))?
     }
 
-    /// Fails with nothing changed, or succeeds with the result of the call. It is not made again once a mapping has
-    /// changed: other threads may have seen that, and changed it back.
+    /// As [`in_turns`](Self::in_turns).
     fn protect_once(
         &self,
         mut range: VirtRange,
@@ -46,25 +43,17 @@ impl<P: Platform> Space<'_, P> {
         } else if first.range().start() > range.start() {
             return Err(Error::NotMapped);
         }
-        let gives_up = || self.is_killed();
-        let (mut at, mut failed, mut since) = (range.start(), 0, None);
-        loop {
-            match self.protect_turn(&mut section, range, &mut at, protection) {
-                Ok(None) => return Ok(Ok(())),
-                Ok(Some(part)) => section.populate_locked(part),
-                // As on Linux the lock is kept.
-                Err(Error::NoFrames(AllocError::OutOfMemory))
-                    if at > range.start()
-                        && failed + 1 < CALL_ATTEMPTS
-                        && !gives_up()
-                        && self.spaces.reclaim_for_call(failed, &mut since, &gives_up) =>
-                {
-                    failed += 1;
+        let mut at = range.start();
+        self.in_turns(|| {
+            let result = loop {
+                match self.protect_turn(&mut section, range, &mut at, protection) {
+                    Ok(None) => break Ok(()),
+                    Ok(Some(part)) => section.populate_locked(part),
+                    Err(error) => break Err(error),
                 }
-                Err(error) if at == range.start() => return Err(error),
-                Err(error) => return Ok(Err(error)),
-            }
-        }
+            };
+            (result, at.0 - range.start().0)
+        })
     }
 
     /// A turn of a call, with a frame of its own: reclaim, which comes between two turns, needs the stack.

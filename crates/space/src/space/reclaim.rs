@@ -51,4 +51,34 @@ impl<P: Platform> Space<'_, P> {
     pub(crate) fn with_reclaim<R>(&self, call: impl FnMut() -> Result<R, Error>) -> Result<R, Error> {
         retry_with_reclaim(self.spaces, || self.is_killed(), call)
     }
+
+    /// Makes a call of several steps, turn by turn, for a caller that holds the mmap lock and no
+    /// [`Gather`](quire_pagetable::Gather), of which a turn has its own. `turn` goes on behind the steps that
+    /// are done, and returns how many these are.
+    ///
+    /// Fails if no step is done: then the lock may be dropped, and the call made again. Else other threads
+    /// could have seen the steps by then, and have done what a second attempt would undo. So it succeeds with
+    /// the result of the call; if memory is short it is freed with the lock held, as Linux does.
+    #[inline]
+    pub(crate) fn in_turns<R>(
+        &self,
+        mut turn: impl FnMut() -> (Result<R, Error>, u64),
+    ) -> Result<Result<R, Error>, Error> {
+        let (mut done, mut failed, mut since) = (0, 0, None);
+        loop {
+            match turn() {
+                (Err(error), 0) => return Err(error),
+                (Err(error), steps) => {
+                    // Each step has all attempts.
+                    failed = if steps > done { 0 } else { failed };
+                    done = steps;
+                    if !reclaimed_after(self.spaces, error, (failed, &mut since), &|| self.is_killed()) {
+                        return Ok(Err(error));
+                    }
+                    failed += 1;
+                }
+                (result, _) => return Ok(result),
+            }
+        }
+    }
 }

@@ -3,9 +3,7 @@
 use crate::error::Error;
 use crate::mmap_writer::{MmapWriter, Progress, Remap, RemapFlags, Remapped};
 use crate::space::Space;
-use crate::spaces::CALL_ATTEMPTS;
 use quire_arch::{Platform, VirtAddr};
-use quire_frame::AllocError;
 use quire_pagetable::{FlushCause, Gather};
 
 impl<P: Platform> Space<'_, P> {
@@ -16,8 +14,8 @@ impl<P: Platform> Space<'_, P> {
     ///
     /// # Errors
     ///
-    /// As Linux's `mremap`; [`Error::BadFlags`] for `FIXED` without a target. If memory is short no page has
-    /// moved.
+    /// As Linux's `mremap`; [`Error::BadFlags`] for `FIXED` without a target. If memory is short no page of
+    /// the mapping for which it was has moved; those before it have.
     pub fn mremap(
         &self,
         addr: VirtAddr,
@@ -30,23 +28,11 @@ impl<P: Platform> Space<'_, P> {
         let remapped = self.with_reclaim(|| {
             let remap = Remap::new::<P>(addr, old_len, new_len, flags, target)?;
             let mut section = self.writer();
-            let gives_up = || self.is_killed();
-            let (mut progress, mut failed, mut since) = (Progress::default(), 0, None);
-            loop {
-                match self.remap_turn(&mut section, remap, &mut progress) {
-                    // As on Linux the lock is kept.
-                    Err(Error::NoFrames(AllocError::OutOfMemory))
-                        if progress.is_any()
-                            && failed + 1 < CALL_ATTEMPTS
-                            && !gives_up()
-                            && self.spaces.reclaim_for_call(failed, &mut since, &gives_up) =>
-                    {
-                        failed += 1;
-                    }
-                    Err(error) if !progress.is_any() => return Err(error),
-                    done => return Ok(done),
-                }
-            }
+            let mut progress = Progress::default();
+            self.in_turns(|| {
+                let result = self.remap_turn(&mut section, remap, &mut progress);
+                (result, progress.steps)
+            })
         })??;
         if let Some(range) = remapped.populate {
             self.populate(range);
