@@ -136,8 +136,8 @@ fn scan_memcgs<P: Platform>(
     }
 }
 
-/// How much a scan has to leave to the memcg; `None` if all of it. Not inlined: its frame, of a KiB, would lie
-/// below all that a page-out calls.
+/// How much a scan has to leave to the memcg; `None` if all of it. Not inlined: its frame, of a KiB, would
+/// lie below all that a page-out calls.
 #[inline(never)]
 fn kept<P: Platform>(spaces: &Spaces<P>, memcg: MemcgId, search: &Search, found: &mut Found) -> Option<Kept> {
     let memcgs = spaces.memcgs();
@@ -196,9 +196,9 @@ pub struct KswapdStep {
 }
 
 /// One step of background reclaim (Linux's kswapd): once all zones are below their low watermarks, until one
-/// is above its high one. A machine's background thread calls it. It sleeps until the next wake-up when nothing
-/// is missing or nothing was freed. Each step also discards some freed clusters of swap devices,
-/// and gives the zones what the last tick left on the lists of CPUs.
+/// is above its high one. A machine's background thread calls it. It sleeps until the next wake-up when
+/// nothing is missing or nothing was freed. Each step also discards some freed clusters of swap devices, and
+/// gives the zones what the last tick left on the lists of CPUs.
 pub fn kswapd_step<P: Platform>(spaces: &Spaces<P>) -> KswapdStep {
     spaces.frames().give_back_in_portions();
     let target = spaces.frames().background_target();

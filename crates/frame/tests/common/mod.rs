@@ -252,9 +252,9 @@ impl Execution for Machine {
     }
 }
 
-// SAFETY: banks are disjoint page-aligned parts of heap blocks that live as long as the machine, and a machine
-// of which banks of one node touch is refused if these are not consecutive; a thread keeps its CPU number, and
-// numbers are either one thread's each or excluded by `pin_enter`; there is no TLB.
+// SAFETY: banks are disjoint page-aligned parts of heap blocks that live as long as the machine, and a
+// machine of which banks of one node touch is refused if these are not consecutive; a thread keeps its CPU
+// number, and numbers are either one thread's each or excluded by `pin_enter`; there is no TLB.
 unsafe impl Platform for Machine {
     type Paging = X86_64Level4;
 

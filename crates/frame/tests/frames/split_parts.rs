@@ -32,7 +32,8 @@ fn folio_in_a_shared_block(frames: &Frames<Machine>) -> Pfn {
     head
 }
 
-/// Splits the folio, and calls `meanwhile` when the words of the last `parts` pages are written, and no others.
+/// Splits the folio, and calls `meanwhile` when the words of the last `parts` pages are written, and no
+/// others.
 fn split_with(frames: &Frames<Machine>, head: Pfn, parts: u64, mut meanwhile: impl FnMut()) {
     // One reference is the mappings', and one is the splitting thread's.
     frames.known(head).as_folio().set_maps(EIGHT.pages() as u32);

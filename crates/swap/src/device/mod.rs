@@ -94,8 +94,8 @@ pub enum Submitted {
     Done(Result<(), DeviceError>),
     /// [`SwapDevice::reap`] will return its completion.
     Begun,
-    /// The device's queue is full: reap, wait, and retry. A synchronous device has no queue: for reads past the
-    /// swap cache this is an error.
+    /// The device's queue is full: reap, wait, and retry. A synchronous device has no queue: for reads past
+    /// the swap cache this is an error.
     QueueFull,
 }
 
@@ -213,14 +213,14 @@ pub trait SwapDevice<P: Platform>: Send + Sync + 'static {
         0
     }
 
-    /// Returns completed requests, each once. Whatever else it returns is ignored. `done` may call any method of
-    /// the device, [`freed`](Self::freed) for one: it is called without locks that these take.
+    /// Returns completed requests, each once. Whatever else it returns is ignored. `done` may call any method
+    /// of the device, [`freed`](Self::freed) for one: it is called without locks that these take.
     fn reap(&self, memory: DeviceMemory<'_, P>, done: &mut dyn FnMut(PageIo, Result<(), DeviceError>)) {
         let _ = (memory, done);
     }
 
-    /// Whether `reap` would find something. It is asked under whatever lock the platform's `park` holds, and so is
-    /// [`progress`](Self::progress).
+    /// Whether `reap` would find something. It is asked under whatever lock the platform's `park` holds, and
+    /// so is [`progress`](Self::progress).
     fn has_done(&self) -> bool {
         false
     }

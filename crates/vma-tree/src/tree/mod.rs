@@ -161,7 +161,8 @@ impl<V> RangeTree<V> {
     ///
     /// # Safety
     ///
-    /// While the view lives no [`Writer`] changes this tree: the caller holds the layout lock, shared or alone.
+    /// While the view lives no [`Writer`] changes this tree: the caller holds the layout lock, shared or
+    /// alone.
     #[inline]
     pub unsafe fn view(&self) -> View<'_, V> {
         View { tree: self }
@@ -171,8 +172,8 @@ impl<V> RangeTree<V> {
     ///
     /// # Safety
     ///
-    /// While the writer lives no other [`Writer`] of this tree exists, and while it changes the tree no [`View`]:
-    /// the caller holds the layout lock alone. `store` is the same for every writer of this tree.
+    /// While the writer lives no other [`Writer`] of this tree exists, and while it changes the tree no
+    /// [`View`]: the caller holds the layout lock alone. `store` is the same for every writer of this tree.
     #[inline]
     pub unsafe fn writer<'t, S: NodeStore<V>>(&'t self, store: &'t S) -> Writer<'t, V, S> {
         Writer { view: View { tree: self }, store }

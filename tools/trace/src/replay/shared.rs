@@ -3,9 +3,9 @@
 //! Each mapping of shared memory has pages of its own in a replay, which count as those of files. Linux can
 //! drop pages of files, but shared memory it can only swap, so that a limit has to hold it. Therefore its
 //! pages are counted here, beside the machine: each page of an object once, whichever mappings and processes
-//! touch it. Of a file in memory that changed since the recording began all that it had when it was mapped last
-//! counts, too. Shared anonymous memory ends with its last mapping. A file in memory and a System V segment
-//! stay until the end of the recording, which does not show their last descriptor.
+//! touch it. Of a file in memory that changed since the recording began all that it had when it was mapped
+//! last counts, too. Shared anonymous memory ends with its last mapping. A file in memory and a System V
+//! segment stay until the end of the recording, which does not show their last descriptor.
 
 mod mapped;
 #[cfg(test)]

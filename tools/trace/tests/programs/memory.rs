@@ -116,8 +116,8 @@ fn goes_out() -> bool {
     true
 }
 
-/// Processes, one after the other, that use pages again which were paged out, as they are recorded under pressure, and
-/// become another program right after that. It ends with 1 if the pages stay.
+/// Processes, one after the other, that use pages again which were paged out, as they are recorded under
+/// pressure, and become another program right after that. It ends with 1 if the pages stay.
 pub(crate) fn executes_what_used_pages_again() {
     for _ in 0..EXECUTING {
         let status = wait_for(make_process(|| {
@@ -130,8 +130,8 @@ pub(crate) fn executes_what_used_pages_again() {
                 }
                 std::thread::sleep(std::time::Duration::from_millis(1));
             }
-            // Under pressure this call stops, and the recorder handles it when it has seen what has gone. With so
-            // little left it pages out no more.
+            // Under pressure this call stops, and the recorder handles it when it has seen what has gone.
+            // With so little left it pages out no more.
             // SAFETY: inside of the mapping, and not used any more.
             let rest = unsafe { addr.add(USED_BEFORE_EXEC * PAGE) };
             unmap(rest, PRESSED_PAGES - USED_BEFORE_EXEC);

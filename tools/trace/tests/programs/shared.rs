@@ -35,8 +35,8 @@ pub(crate) const PRESSED_ROUNDS: usize = 4;
 pub(crate) const HOT_EACH: usize = 8;
 pub(crate) const HOT_ROUNDS: usize = 12;
 
-/// How many processes of `executes_what_used_pages_again` execute another program, and how many pages that were paged
-/// out each uses just before.
+/// How many processes of `executes_what_used_pages_again` execute another program, and how many pages that
+/// were paged out each uses just before.
 pub(crate) const EXECUTING: usize = 24;
 pub(crate) const USED_BEFORE_EXEC: usize = 16;
 

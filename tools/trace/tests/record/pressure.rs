@@ -117,8 +117,8 @@ fn each_use_after_the_first_is_a_fault() {
     assert_eq!(report.processes[0].quire.peak_resident / BYTES, 1);
 }
 
-/// What a program uses in the moment before it becomes another one is its own, also where the ring buffers were not
-/// emptied in between: what came back is what Linux read from swap.
+/// What a program uses in the moment before it becomes another one is its own, also where the ring buffers
+/// were not emptied in between: what came back is what Linux read from swap.
 #[test]
 fn uses_just_before_an_exec_are_those_of_the_program_before_it() {
     let Some(recorded) = recorded("executes_what_used_pages_again") else { return };
@@ -126,8 +126,8 @@ fn uses_just_before_an_exec_are_those_of_the_program_before_it() {
     let pressure = recorded.summary.pressure.unwrap();
     let read = recorded.faults().filter(|fault| fault.outcome == Outcome::Major).count();
     assert!(read >= EXECUTING * USED_BEFORE_EXEC, "{read}");
-    // Pages that are used while the recorder looks what has gone, which the page before an exec are not: of each
-    // process one.
+    // Pages that are used while the recorder looks what has gone, which the page before an exec are not: of
+    // each process one.
     assert!(pressure.pages_back + EXECUTING as u64 >= read as u64, "{read}, {pressure:?}");
 }
 

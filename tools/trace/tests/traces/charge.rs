@@ -212,7 +212,8 @@ fn shared_memory_that_no_event_brought_in_is_told_of_the_process_that_had_it() {
     assert_eq!(program.report(ReplayOptions::default()).processes[0].unrecorded_shared, 399 * PAGE);
 }
 
-/// Linux maps a large folio of a file in memory for one page that is read: the file had it when it was mapped.
+/// Linux maps a large folio of a file in memory for one page that is read: the file had it when it was
+/// mapped.
 #[test]
 fn what_a_large_folio_of_a_file_in_memory_maps_is_not_missing() {
     for (held, missing) in [(None, 496), (Some(512), 0), (Some(100), 412)] {

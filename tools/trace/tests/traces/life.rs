@@ -102,8 +102,8 @@ fn policy(enabled: HugeEnabled) -> HugePolicy {
     HugePolicy::default().with_enabled(enabled)
 }
 
-/// A byte in each 2 MiB of 64 MiB: a page each without huge pages, all of it with them. The machine has memory for
-/// either without being told. Twice that is little for a host to have left.
+/// A byte in each 2 MiB of 64 MiB: a page each without huge pages, all of it with them. The machine has
+/// memory for either without being told. Twice that is little for a host to have left.
 #[test]
 fn ram_suffices_for_what_the_settings_bring_in() {
     const BLOCKS: u64 = 32;

@@ -228,8 +228,8 @@ fn windows_are_new_in_version_10() {
 /// Versions before 11 do not say what a file in memory had.
 #[test]
 fn what_a_file_in_memory_had_is_new_in_version_11() {
-    // Of the same thread and CPU, at time 0: mmap, of zeros, of a file in memory that is new in this block: it
-    // may be read, device 1, inode 2, 3 bytes, file system 4; no attempt to map it.
+    // Of the same thread and CPU, at time 0: mmap, of zeros, of a file in memory that is new in this block:
+    // it may be read, device 1, inode 2, 3 bytes, file system 4; no attempt to map it.
     let mut call = vec![0x30 | CALL, 0, 9, 0, 0, 0, 0, 0, 0, 0, 1, 0, 3, 1, 1, 2, 3, 4];
     string(&mut call, b"/memfd:x");
     call.push(0);
