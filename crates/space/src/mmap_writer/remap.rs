@@ -148,9 +148,10 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         {
             remap.round_to(size)?;
         }
-        let vma = self.check(&remap)?;
+        let vma = self.find(remap.addr()).ok_or(Error::BadAddress)?;
+        self.check(vma, &remap)?;
         if remap.names_target() {
-            return self.remap_to(remap, gather, progress);
+            return self.remap_to(vma, remap, gather, progress);
         }
         if remap.grown() > 0 {
             return self.expand(vma, remap, gather);
@@ -162,9 +163,8 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         Ok(Remapped { addr: remap.addr(), populate: None })
     }
 
-    /// Finds the mapping and checks what does not depend on where it moves.
-    fn check(&self, remap: &Remap) -> Result<&'s Vma, Error> {
-        let vma = self.find(remap.addr()).ok_or(Error::BadAddress)?;
+    /// Checks what does not depend on where the mapping moves, which has the first address.
+    fn check(&self, vma: &Vma, remap: &Remap) -> Result<(), Error> {
         let snapshot = vma.snapshot();
         let shared = snapshot.flags.intersects(VmFlags::SHARED | VmFlags::MAYSHARE);
         if remap.old.is_empty() && !shared {
@@ -175,7 +175,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
             return Err(Error::WrongMapping);
         }
         if remap.grown() == 0 && !remap.names_target() {
-            return Ok(vma);
+            return Ok(());
         }
         // A range that is only truncated may reach into other mappings.
         let kept = remap.old.len().min(remap.new_len);
@@ -183,7 +183,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
             return Err(Error::BadAddress);
         }
         if remap.grown() == 0 {
-            return Ok(vma);
+            return Ok(());
         }
         if snapshot.page_offset_at(remap.addr()).checked_add(remap.new_len >> PAGE_SHIFT).is_none() {
             return Err(Error::BadArgument);
@@ -195,8 +195,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         if !self.may_lock_more(snapshot.flags, grown) {
             return Err(Error::LockLimitAgain);
         }
-        self.may_expand(snapshot.flags, grown)?;
-        Ok(vma)
+        self.may_expand(snapshot.flags, grown)
     }
 
     fn unmap_tail(&mut self, range: VirtRange, gather: &mut Gather<'s, P>) -> Result<(), Error> {
@@ -214,7 +213,8 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         progress: &mut Progress,
     ) -> Result<Remapped, Error> {
         let mut at = progress.at.unwrap_or(remap.addr());
-        while let Some(vma) = self.first_in(VirtRange::new(at, remap.old.end())) {
+        while at < remap.old.end() {
+            let Some(vma) = self.first_in(VirtRange::new(at, remap.old.end())) else { break };
             let part = vma.range().intersect(remap.old);
             let is_first = progress.moved.is_none();
             if is_first && part.start() > remap.addr() {
@@ -231,18 +231,19 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
             if let Some(size) = HugePages::of(vma.flags()) {
                 one.round_to(size)?;
             }
-            self.check(&one)?;
-            let result = self.remap_to(one, gather, progress)?;
+            self.check(vma, &one)?;
+            let result = self.remap_to(vma, one, gather, progress)?;
             progress.moved.get_or_insert(result);
             progress.at = Some(at);
         }
         progress.moved.take().ok_or(Error::BadAddress)
     }
 
-    /// Moves one mapping to the target that the call names. What an earlier turn has unmapped is not found
-    /// any more.
+    /// Moves `vma`, which has the first address, to the target that the call names. What an earlier turn has
+    /// unmapped is not found any more.
     fn remap_to(
         &mut self,
+        mut vma: &'s Vma,
         remap: Remap,
         gather: &mut Gather<'s, P>,
         progress: &mut Progress,
@@ -258,7 +259,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
             unmapped?;
             progress.steps += 1;
             // An old range that wraps is not detected as overlapping, and may have lost its mapping here.
-            self.find(remap.addr()).ok_or(Error::BadAddress)?;
+            vma = self.find(remap.addr()).ok_or(Error::BadAddress)?;
         }
         let mut old = remap.old;
         if old.len() > remap.new_len {
@@ -266,8 +267,8 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
             self.unmap_tail(VirtRange::new(kept, old.end()), gather)?;
             progress.steps += 1;
             old = VirtRange::new(old.start(), kept);
+            vma = self.find(old.start()).ok_or(Error::BadAddress)?;
         }
-        let vma = self.find(old.start()).ok_or(Error::BadAddress)?;
         if remap.flags.contains(RemapFlags::DONTUNMAP) {
             self.may_expand(vma.flags(), old.pages())?;
         }
