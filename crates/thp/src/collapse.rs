@@ -37,7 +37,8 @@ impl CollapseLimits {
 pub enum CollapseError {
     /// Nothing was ever mapped there.
     NoTable,
-    /// It may be collapsed once its swapped-out pages are swapped in.
+    /// Whether it may be collapsed is known once its swapped-out pages are swapped in, those before the first
+    /// marker.
     Swapped,
     /// It holds other than private pages, or exceeds one of the limits.
     Unfit,
@@ -60,7 +61,7 @@ impl<P: Platform> Collapse<'_, P> {
         let pin = self.0.pin();
         let locked = self.0.lock(&pin, table, Level::PTE);
         let (mut none, mut shared, mut swapped, mut used) = (0, 0, 0, 0);
-        let mut marked = false;
+        let (mut comes, mut marked) = (false, false);
         for index in 0..P::Paging::entries(Level::PTE) {
             match locked.get(index) {
                 Entry::None => none += 1,
@@ -77,8 +78,11 @@ impl<P: Platform> Collapse<'_, P> {
                     shared += u32::from(!alone);
                     used += u32::from(leaf.flags.contains(LeafFlags::ACCESSED));
                 }
-                Entry::Swap(_) => swapped += 1,
-                // As in Linux it counts as swapped out, and cannot be swapped in.
+                Entry::Swap(_) => {
+                    swapped += 1;
+                    comes |= !marked;
+                }
+                // As in Linux it counts as swapped out, and ends the swap-in, which takes one after the other.
                 Entry::Marker(_) => {
                     swapped += 1;
                     marked = true;
@@ -92,10 +96,14 @@ impl<P: Platform> Collapse<'_, P> {
             (true, _) => P::Paging::entries(Level::PTE) as u32 / 2,
         };
         let beyond = none > limits.none || shared > limits.shared || swapped > limits.swapped;
-        if beyond || used < must_be_used || marked {
+        if beyond || used < must_be_used {
             return Err(CollapseError::Unfit);
         }
-        if swapped > 0 { Err(CollapseError::Swapped) } else { Ok(()) }
+        match (comes, marked) {
+            (true, _) => Err(CollapseError::Swapped),
+            (false, true) => Err(CollapseError::Unfit),
+            (false, false) => Ok(()),
+        }
     }
 
     /// A folio of `order` for the block at `start`, charged to its memcg, and a table to deposit.

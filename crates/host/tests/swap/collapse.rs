@@ -39,6 +39,23 @@ fn madvise_collapse_swaps_in_first() {
     }
 }
 
+/// As on Linux 6.18: pages are swapped in one after the other, up to a guard page, which ends it.
+#[test]
+fn what_is_before_a_guard_page_is_swapped_in_before_the_collapse_fails() {
+    let machine = machine();
+    let (cpu, space) = cpu_and_space(&machine);
+    let area = map_at(&space, BASE, MIB2, RW);
+    space.madvise(area, MIB2, Advice::NoHugePage).unwrap();
+    fill(&cpu, &space, area, [3, 4, 100, 300], 7);
+    space.madvise(area, MIB2, Advice::PageOut).unwrap();
+    space.madvise(page(area, 200), PAGE, Advice::GuardInstall).unwrap();
+    space.madvise(area, MIB2, Advice::HugePage).unwrap();
+    assert_eq!(space.madvise(area, MIB2, Advice::Collapse), Err(Error::WrongMapping));
+    assert_eq!((space.figures().resident_anonymous, space.figures().swapped), (3 * PAGE, PAGE));
+    assert_audit(&machine);
+    assert_filled(&cpu, &space, area, [3, 4, 100, 300], 7);
+}
+
 /// Hazard: the pages of all blocks are swapped in before the first block is collapsed. Where they do not fit
 /// into memory those of the first blocks are paged out again by then.
 #[test]

@@ -110,8 +110,14 @@ impl<P: Platform> Space<'_, P> {
         if checked != Err(CollapseError::Swapped) {
             return checked;
         }
-        let mut from = block.start();
-        while let Some(run) = tables.first_swapped(VirtRange::new(from, block.end())) {
+        // Linux takes one entry after the other, and fails at a marker.
+        let (mut from, mut end) = (block.start(), block.end());
+        tables.look(block, |pages, entry| {
+            if matches!(entry, Entry::Marker(_)) {
+                end = end.min(pages.start());
+            }
+        });
+        while let Some(run) = tables.first_swapped(VirtRange::new(from, end)) {
             for nth in 0..run.pages {
                 let entry = SwapEntry { slot: run.entry.slot + nth, ..run.entry };
                 self.swap_in_entry(vma, run.page(nth), entry, Unreadable::Stays)
