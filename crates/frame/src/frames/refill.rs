@@ -73,7 +73,7 @@ impl<P: Platform> Frames<P> {
             match self.refill(pin, zone, (set, &mut pcp), request, mixing) {
                 Refill::Block(index) => break index,
                 Refill::Nothing => {
-                    pcp.take_back(request.order, before);
+                    pcp.forget_miss(request.order, before);
                     set.returned.set_accepts(0);
                     return None;
                 }

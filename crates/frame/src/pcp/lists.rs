@@ -120,8 +120,8 @@ impl PcpLists {
     }
 
     /// Takes back what misses of `order` changed since `before`: the request found nothing.
-    pub(crate) fn take_back(&mut self, order: Order, before: Signs) {
-        self.tuning.take_back(order, before);
+    pub(crate) fn forget_miss(&mut self, order: Order, before: Signs) {
+        self.tuning.forget_miss(order, before);
     }
 
     /// Notes that a free of `order` exceeds the budget, and returns how many base pages to give back.

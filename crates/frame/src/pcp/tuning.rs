@@ -78,7 +78,7 @@ impl Tuning {
     }
 
     /// Takes back what misses of `order` changed since `before`.
-    pub(super) fn take_back(&mut self, order: Order, before: Signs) {
+    pub(super) fn forget_miss(&mut self, order: Order, before: Signs) {
         self.high = self.high.min(before.high);
         self.growth[order.index()] = before.growth;
         self.missed = before.missed;
