@@ -8,8 +8,10 @@
 //! - `setting`: the settings, and the commands that apply them.
 //! - `heat`: resident memory by address and time, and which of it was touched.
 //! - `latency`: how long page faults take, estimated.
-//! - `figures`: figures of several replays, as median and range.
+//! - `unexplained`: what of Linux's figures a replay does not explain.
 //! - `change`: what a setting changes, paired within each recording.
+//! - `figures`: figures of several replays, as median and range.
+//! - `forks`: what the forks of a program cost.
 //! - `verdict`: which setting is worth trying.
 //! - `limits`: memory limits: their replays, and how much memory is enough.
 //! - `host`: what is known of the host that the advice is for.
