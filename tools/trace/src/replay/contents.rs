@@ -64,9 +64,10 @@ impl Distribution {
         let counts = sizes.sizes.iter().map(|count| u64::from(*count));
         let pages: u64 = counts.clone().sum();
         let middles: u64 = counts.enumerate().map(|(class, count)| count * middle(class) as u64).sum();
+        // Whatever a file claims, no page counts as more than a whole one, and a class has no larger sizes.
+        let compressed = compressed.min(pages * PAGE_BYTES as u64);
         let off = compressed as i64 - middles as i64;
         let half = Compressibility::CLASS_BYTES as i64 / 2;
-        // A class has no larger sizes, whatever a file claims.
         let shift = off.checked_div(pages as i64).map_or(0, |shift| shift.clamp(-half, half));
         Self { sizes, shift: shift as i32 }
     }
@@ -267,7 +268,9 @@ mod tests {
         assert_eq!((of(8000).mean(), of(10_000).mean()), (400, 500));
         assert!((0..100).any(|page| of(8000).contents(page) == PageContents::Compressed(800)));
         // Claims beyond the classes are ignored.
-        assert_eq!((of(0).mean(), of(u64::MAX / 4).mean()), (384, 512));
+        for all in [1 << 40, u64::MAX / 4, 1 << 63, u64::MAX] {
+            assert_eq!((of(0).mean(), of(all).mean()), (384, 512), "{all}");
+        }
         assert_eq!(Distribution::of_sample(&ContentSample::default()).contents(3), PageContents::Zero);
     }
 }
