@@ -208,6 +208,9 @@ const MOST_RUNS: usize = 3;
 /// RAM up to this is backed by the host before the replay starts, so that the host's page faults are not
 /// taken for ours.
 const MOST_PREFAULTED: u64 = 1 << 30;
+/// RAM from this on is backed by large pages of the host. In a smaller machine whose pages have no bytes, what
+/// is used (the memory map, and tables) is less than what it costs to clear one.
+const LEAST_IN_LARGE_PAGES: u64 = 128 << 20;
 /// A sample's part of the RAM that was asked for is at least so much.
 const LEAST_RAM: u64 = 16 << 20;
 /// Events between two calls of the progress function.
@@ -502,14 +505,15 @@ impl Replay {
         let ram = options.memory.map_or_else(|| plan::affordable(needed()), part);
         let mut host = HostConfig::with_ram(ram).cpus(cpus(header));
         host.paranoid = options.paranoid;
-        host.large_pages = true;
         // Where no page is read, none has to be there.
         host.contents = match options.contents || options.digest {
             true => Contents::Bytes,
             false if header.knows_touched_pages() => Contents::Writes,
             false => Contents::Unknown,
         };
-        host.prefault = host.contents == Contents::Bytes && ram <= MOST_PREFAULTED;
+        let has_bytes = host.contents == Contents::Bytes;
+        host.prefault = has_bytes && ram <= MOST_PREFAULTED;
+        host.large_pages = has_bytes || ram >= LEAST_IN_LARGE_PAGES;
         let machine = Machine::new(&host, self.config(header)).map_err(ReplayError::Machine)?;
         if let Some(spec) = &self.options.swap {
             let host_ram = options.memory.unwrap_or(header.ram);

@@ -452,6 +452,9 @@ impl Needs {
 /// RAM for a machine that needs so much, as far as half of what the host has left allows: a trace is only a
 /// claim.
 pub(super) fn affordable(needed: u64) -> u64 {
+    if needed <= SPARE_BYTES {
+        return needed;
+    }
     let half = host_memory_available().map_or(u64::MAX, |bytes| bytes / 2 / STEP * STEP);
     needed.min(half.max(SPARE_BYTES))
 }
