@@ -247,6 +247,11 @@ fn catch_up(
                 unbuilt::map_private(space, linux, call.args[2], Protection::READ | Protection::WRITE);
             }
         }
+        CallNumber::Brk => {
+            if let Some(linux) = linux {
+                space.brk(VirtAddr(linux));
+            }
+        }
         _ => {}
     }
 }

@@ -19,7 +19,10 @@ impl Needs {
     pub(super) fn call(&mut self, task: TaskId, call: &Call) {
         // Advice is followed as far as there are mappings.
         let advises = i64::from(call.number) == libc::SYS_madvise;
-        let follows = call.errno().is_none_or(|errno| advises && errno != libc::EINVAL);
+        // brk has no errors.
+        let succeeds = call.errno().is_none_or(|errno| advises && errno != libc::EINVAL)
+            || i64::from(call.number) == libc::SYS_brk;
+        let follows = succeeds && !is_impossible(call);
         let collapses = self.thp_turned_off && is_collapse(call);
         if follows || looks(call) {
             self.change(task, |image, budget| {
@@ -37,6 +40,21 @@ fn is_collapse(call: &Call) -> bool {
     i64::from(call.number) == libc::SYS_madvise
         && call.args[2] as i32 == libc::MADV_COLLAPSE
         && call.errno() == Some(libc::EINVAL)
+}
+
+/// Whether the words of a call are refused whatever is mapped. Then a replay does nothing, also where a file
+/// says that the call succeeded.
+fn is_impossible(call: &Call) -> bool {
+    let [first, second, ..] = call.args;
+    let off_page = !first.is_multiple_of(4096);
+    match i64::from(call.number) {
+        libc::SYS_munmap => off_page || second == 0 || second > USER_END || first > USER_END - second,
+        libc::SYS_mprotect | libc::SYS_pkey_mprotect | libc::SYS_madvise => {
+            let len = second.checked_next_multiple_of(4096);
+            off_page || len.is_none_or(|len| first.checked_add(len).is_none())
+        }
+        _ => false,
+    }
 }
 
 /// Whether a call looks at mappings or page tables of a range that it names, also one that fails in the end.
@@ -103,7 +121,12 @@ fn follow(image: &mut Image, budget: &mut Budget, call: &Call) -> bool {
         libc::SYS_mmap => map(image, budget, call),
         libc::SYS_munmap => unmap(image, budget, range),
         libc::SYS_mremap => remap(image, budget, call),
-        libc::SYS_brk => set_brk(image, budget, call.result as u64),
+        libc::SYS_brk => {
+            // A result that no heap has leaves what was asked for.
+            let is_end = |brk: &u64| (image.start_brk..=USER_END).contains(brk);
+            let brk = [call.result as u64, first].into_iter().find(is_end);
+            brk.is_none_or(|brk| set_brk(image, budget, brk))
+        }
         libc::SYS_mprotect | libc::SYS_pkey_mprotect => {
             let (accessible, writable) = (third & PROTECTIONS != 0, third & libc::PROT_WRITE as u64 != 0);
             let changed = |kind| Kind { accessible, writable, ..kind };
@@ -236,7 +259,7 @@ fn remap(image: &mut Image, budget: &mut Budget, call: &Call) -> bool {
 }
 
 fn set_brk(image: &mut Image, budget: &mut Budget, brk: u64) -> bool {
-    let (old, new) = (image.brk, brk.checked_next_multiple_of(4096).unwrap_or(image.brk));
+    let (old, new) = (image.brk, brk.next_multiple_of(4096));
     image.brk = new;
     if new < old {
         return unmap(image, budget, new..old);

@@ -12,6 +12,7 @@ mod layers;
 mod layout;
 mod space;
 mod spare;
+mod tables;
 #[cfg(test)]
 mod tests;
 
@@ -374,6 +375,7 @@ impl Needs {
     fn exec(&mut self, task: TaskId, recorded: &ExecImage) {
         let mut image = Image::new();
         image.brk = recorded.brk.checked_next_multiple_of(4096).unwrap_or(0);
+        image.start_brk = recorded.start_brk;
         // As the replay installs them: what none can have, or lies over another, is left out with its pages.
         let mut installed = Vec::new();
         for mapping in &recorded.mappings {

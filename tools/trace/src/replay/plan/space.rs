@@ -4,14 +4,13 @@ use super::block::{Bits, Block, Demand, PAGES, order_of};
 use super::budget::{Budget, PAGES_OF_WALK};
 use super::layers::{INHERITED_BYTES, Inherited};
 use super::layout::{Kind, Layout, USER_END};
-use std::collections::{BTreeMap, HashMap};
+use super::tables::{BLOCK_SHIFT, Tables, UPPER_SHIFTS};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Pages of 4 KiB, blocks of what a page table maps, and what tables of the levels above map, as shifts.
+/// Pages of 4 KiB, as a shift.
 const PAGE_SHIFT: u32 = 12;
-const BLOCK_SHIFT: u32 = 21;
-const UPPER_SHIFTS: [u32; 2] = [30, 39];
 /// Blocks that are looked at again after a child is gone.
 const MOST_LOOKED_AT: usize = 1 << 10;
 /// VMAs that a page holds at least, with what finds them.
@@ -95,52 +94,14 @@ pub(super) fn leave_dropped(
     true
 }
 
-/// Page tables of all levels.
-#[derive(Clone, Debug, Default)]
-struct Tables {
-    /// How many tables the tables of the upper levels hold.
-    upper: [HashMap<u64, u32>; UPPER_SHIFTS.len()],
-    count: u64,
-}
-
-impl Tables {
-    fn add(&mut self, block: u64) {
-        self.count += 1;
-        for (tables, shift) in self.upper.iter_mut().zip(UPPER_SHIFTS) {
-            let held = tables.entry(block >> (shift - BLOCK_SHIFT)).or_default();
-            *held += 1;
-            if *held > 1 {
-                break;
-            }
-            self.count += 1;
-        }
-    }
-
-    fn remove(&mut self, block: u64) {
-        self.count -= 1;
-        for (tables, shift) in self.upper.iter_mut().zip(UPPER_SHIFTS) {
-            let number = block >> (shift - BLOCK_SHIFT);
-            let Some(held) = tables.get_mut(&number) else { break };
-            *held -= 1;
-            if *held > 0 {
-                break;
-            }
-            tables.remove(&number);
-            self.count -= 1;
-        }
-    }
-
-    fn len(&self) -> u64 {
-        self.upper.iter().map(|tables| tables.len() as u64).sum()
-    }
-}
-
 /// One address space.
 #[derive(Debug, Default)]
 pub(super) struct Image {
     /// Threads that use it.
     pub(super) users: u32,
     pub(super) layout: Layout,
+    /// Where its heap begins and ends.
+    pub(super) start_brk: u64,
     pub(super) brk: u64,
     /// What is mapped from now on comes in at once.
     pub(super) locks_new: bool,
@@ -473,6 +434,7 @@ impl Image {
         let mut child = walked.then(|| Self {
             users: 1,
             layout: self.layout.clone(),
+            start_brk: self.start_brk,
             brk: self.brk,
             locks_new: false,
             incomplete: self.incomplete,

@@ -256,6 +256,27 @@ fn pages_that_are_touched_again_and_pages_that_go_add_nothing() {
     assert_eq!(needs.pages([0, 0]), 5120 + 10 + UPPER);
 }
 
+/// What a file says came of them does not count: a replay refuses them, and the pages stay or come in.
+#[test]
+fn calls_that_nothing_mapped_allows_change_nothing() {
+    let refused = [
+        (libc::SYS_munmap, [START, u64::MAX - START, 0]),
+        (libc::SYS_munmap, [START, 0, 0]),
+        (libc::SYS_munmap, [START + 1, MIB, 0]),
+        (libc::SYS_mprotect, [START, u64::MAX - 4095, 0]),
+        (libc::SYS_pkey_mprotect, [START + 8, MIB, 0]),
+        (libc::SYS_madvise, [START + 8, MIB, libc::MADV_DONTNEED as u64]),
+        (libc::SYS_madvise, [START, u64::MAX, libc::MADV_DONTNEED as u64]),
+    ];
+    for (number, [start, len, third]) in refused {
+        let mut needs = needs(data(MIB));
+        write(&mut needs, 0, 0..10);
+        call(&mut needs, number, [start, len, third, 0, 0, 0], 0);
+        write(&mut needs, 0, 10..20);
+        assert_eq!(needs.pages([0, 0]), 20 + 1 + UPPER, "call {number}");
+    }
+}
+
 #[test]
 fn huge_pages_are_counted_by_blocks_and_end_with_the_mapping() {
     let mut needs = needs(data(60 * MIB));
@@ -345,6 +366,21 @@ fn a_heap_and_a_stack_grow() {
 }
 
 /// A mapping that cannot be installed takes nothing from the one that was.
+/// Linux gives the end of the heap, which is not below its start. A replay keeps what was asked for then.
+#[test]
+fn a_heap_that_ends_before_it_begins_stays_as_it_is() {
+    const HEAP: u64 = 0x60_0000;
+    for (asked, result, pages) in
+        [(HEAP + MIB, 0, 10), (HEAP + MIB, -1_i64 as u64, 10), (HEAP + MIB, HEAP, 0), (0, 0, 0)]
+    {
+        let mut needs = needs(Vec::new());
+        call(&mut needs, libc::SYS_brk, [asked, 0, 0, 0, 0, 0], result);
+        write(&mut needs, 0, (0..10).map(|page| (HEAP.wrapping_sub(START) >> 12) + page));
+        let tables = if pages > 0 { 1 + UPPER } else { 0 };
+        assert_eq!(needs.pages([0, 0]), pages + tables, "{asked:#x} gave {result:#x}");
+    }
+}
+
 #[test]
 fn mappings_over_another_are_left_out_with_their_pages() {
     let run = |start| PageRun { start, pages: 10, file: false };

@@ -1,4 +1,5 @@
-//! What a replay looks at for recordings that are long, and change little at each event.
+//! What a replay looks at for recordings that are long, and change little at each event; and what it does
+//! after a difference.
 
 use super::work::looked_at;
 use crate::event::{
@@ -11,7 +12,7 @@ use quire_mm::thp::{HugeConfig, HugeEnabled, HugePolicy, KhugepagedConfig, Khuge
 use std::fs::File;
 use std::sync::Arc;
 use std::time::Duration;
-use tempfile::NamedTempFile;
+use tempfile::{NamedTempFile, TempPath};
 
 const PAGE: u64 = 4096;
 const HUGE: u64 = 2 << 20;
@@ -48,8 +49,8 @@ fn write(addr: u64) -> EventKind {
     EventKind::Fault(Fault { addr, access, mode, outcome, inferred: false })
 }
 
-/// What a replay of these events, each at its time, looks at. They have their recorded results.
-fn looks(options: ReplayOptions, events: impl IntoIterator<Item = (u64, EventKind)>) -> u64 {
+/// A recording of these events, each at its time.
+fn recording(events: impl IntoIterator<Item = (u64, EventKind)>) -> TempPath {
     let scratch = NamedTempFile::new().unwrap().into_temp_path();
     let header = TraceHeader { cpus: 2, ram: 8 << 30, ..TraceHeader::default() };
     let mut writer = TraceWriter::new(File::create(&scratch).unwrap(), &header, 3).unwrap();
@@ -57,6 +58,12 @@ fn looks(options: ReplayOptions, events: impl IntoIterator<Item = (u64, EventKin
         writer.push(&Event { time_ns, task: TaskId(0), cpu: 0, kind }).unwrap();
     }
     writer.finish(1, 0).unwrap();
+    scratch
+}
+
+/// What a replay of these events, each at its time, looks at. They have their recorded results.
+fn looks(options: ReplayOptions, events: impl IntoIterator<Item = (u64, EventKind)>) -> u64 {
+    let scratch = recording(events);
     let replay = Replay::open(&scratch, options).unwrap();
     looked_at(|| {
         let report = replay.run(&mut |_, _| {}).unwrap();
@@ -197,4 +204,23 @@ fn khugepaged_rests_where_a_round_finds_nothing() {
     let looked_at = looks(options, blocks.chain(pauses));
     // It looks at a round that it had begun to its end, and at a whole one.
     assert!((PAUSES..4 * PAUSES).contains(&looked_at), "{looked_at} steps");
+}
+
+/// A heap that ends elsewhere than on Linux is one difference, and no more: it ends where Linux's does then.
+#[test]
+fn a_heap_is_brought_to_where_it_ended() {
+    const HEAP: u64 = 0x60_0000;
+    let heap = ExecImage { pid: 1, start_brk: HEAP, brk: HEAP, max_map_count: 100, ..ExecImage::default() };
+    let brk = |asked, result| call(libc::SYS_brk, [asked, 0, 0], result);
+    // Linux refused the second.
+    let events = [
+        EventKind::Exec(Box::new(heap)),
+        brk(HEAP + PAGE, HEAP + PAGE),
+        brk(HEAP + HUGE, HEAP + PAGE),
+        brk(0, HEAP + PAGE),
+        write(HEAP),
+    ];
+    let scratch = recording(at_once(events.into_iter()));
+    let report = Replay::open(&scratch, ReplayOptions::default()).unwrap().run(&mut |_, _| {}).unwrap();
+    assert_eq!(report.processes[0].mismatches, 1, "{report:?}");
 }
