@@ -45,8 +45,8 @@ for target in "${targets[@]}"; do
     # A trace is larger than a few calls.
     most=512
     [[ $target == trace_* ]] && most=65536
-    # Traces are kept once for both targets.
-    cargo fuzz run -s none "$target" "$found" "fuzz/corpus/${target/trace_replay/trace_reader}" -- \
+    # Traces are kept once for all their targets.
+    cargo fuzz run -s none "$target" "$found" "fuzz/corpus/${target/#trace_*/trace_reader}" -- \
         -max_total_time="$seconds" -max_len="$most" -timeout=20 -rss_limit_mb=1024 -print_final_stats=1 -verbosity=0 ||
         failed=1
 done

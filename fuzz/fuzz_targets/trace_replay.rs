@@ -1,4 +1,4 @@
-//! Replays of trace files from bytes.
+//! Replays of trace files from bytes, with the RAM that they get by themselves.
 
 #![no_main]
 

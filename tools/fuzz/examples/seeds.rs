@@ -1,6 +1,7 @@
-//! Writes inputs of `trace_reader` and `trace_replay` to begin from: recordings whose few bytes claim much,
-//! one of each kind. `cargo run -p quire-fuzz --example seeds -- FOLDER [RECORDING...]`; further recordings
-//! become inputs as they are.
+//! Writes inputs of the targets of traces to begin from: recordings whose few bytes claim much, one of each
+//! kind. `cargo run -p quire-fuzz --example seeds -- FOLDER [RECORDING...]`; further recordings become inputs,
+//! too. Each becomes one as it is, and one of its first events that can be mutated: nothing is compressed, and
+//! checksums do not count.
 
 use quire_trace::event::*;
 use quire_trace::format::*;
@@ -12,6 +13,8 @@ const START: u64 = 0x20_0000;
 const END: u64 = 0x7f00_0000_0000;
 /// Events of an input: as many as the target replays with enough memory.
 const MANY: u64 = 500;
+/// Bytes of an input.
+const MOST_BYTES: usize = 64 << 10;
 
 fn image(mappings: Vec<Mapping>) -> EventKind {
     EventKind::Exec(Box::new(ExecImage {
@@ -123,6 +126,39 @@ fn main() -> Result<(), Box<dyn Error>> {
     for (name, bytes) in seeds.into_iter().map(|(name, bytes)| (name.to_owned(), bytes)).chain(files) {
         // The first byte says that the rest is a file.
         fs::write(Path::new(folder).join(format!("claims-{name}")), [&[0][..], &bytes].concat())?;
+        let open = [&[4][..], &in_the_open(&bytes)?].concat();
+        if open.len() <= MOST_BYTES {
+            fs::write(Path::new(folder).join(format!("open-{name}")), open)?;
+        }
     }
     Ok(())
+}
+
+/// The first events of a recording in small blocks that are not compressed, so that a changed byte costs few
+/// of them. Without a trailer.
+fn in_the_open(recording: &[u8]) -> Result<Vec<u8>, Box<dyn Error>> {
+    let reader = TraceReader::new(recording)?.salvaging();
+    let mut writer = TraceWriter::new(Vec::new(), &reader.header().clone(), 1)?;
+    for (number, event) in reader.take(MANY as usize).enumerate() {
+        writer.push(&event?)?;
+        if number % 8 == 7 {
+            writer.flush()?;
+        }
+    }
+    let file = writer.finish(1, 0)?.0;
+    let (preamble, mut rest) = file.split_at(12);
+    let mut open = preamble.to_vec();
+    // docs/trace-format.md, "Bytes": the head of a frame.
+    while let Some((head, after)) = rest.split_at_checked(36)
+        && !head.starts_with(b"QEND")
+    {
+        let word = |at| head[at..at + 4].try_into().map(u32::from_le_bytes);
+        let (stored, after) = after.split_at(word(12)? as usize);
+        let plain =
+            if head[4] == 0 { stored.to_vec() } else { zstd::bulk::decompress(stored, word(8)? as usize)? };
+        let length = (plain.len() as u32).to_le_bytes();
+        open.extend([&head[..4], &[0; 4], &length, &length, &head[16..], &plain].concat());
+        rest = after;
+    }
+    Ok(open)
 }

@@ -24,6 +24,7 @@ pub const TARGETS: &[Target] = &[
     ("memory_formats", memory_formats),
     ("trace_reader", trace_reader),
     ("trace_replay", trace_replay),
+    ("trace_short", trace_short),
 ];
 
 /// The raw arguments of calls, as the recorder decodes them.
@@ -50,7 +51,12 @@ pub fn trace_reader(bytes: &[u8], show: bool) {
     trace::read(bytes, show);
 }
 
-/// The same files, replayed.
+/// The same files, replayed with the RAM that they get by themselves.
 pub fn trace_replay(bytes: &[u8], show: bool) {
     trace::replay(bytes, show);
+}
+
+/// The same files, replayed with too little RAM.
+pub fn trace_short(bytes: &[u8], show: bool) {
+    trace::replay_short(bytes, show);
 }

@@ -70,12 +70,18 @@ fn trace_replay_passes_the_corpus_of_the_reader() {
     run_from("trace_reader", "trace_replay");
 }
 
-/// Every target has a folder, and every folder a target; the two targets of traces have one.
+#[test]
+fn trace_short_passes_the_corpus_of_the_reader() {
+    run_from("trace_reader", "trace_short");
+}
+
+/// Every target has a folder, and every folder a target; the targets of traces have one.
 #[test]
 fn folders_and_targets_match() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
     let folders = inputs(&folder);
     let names: Vec<_> = folders.iter().filter_map(|path| path.file_name()?.to_str()).collect();
-    let targets = TARGETS.iter().map(|target| target.0).filter(|name| *name != "trace_replay");
+    let targets =
+        TARGETS.iter().map(|target| target.0).filter(|name| !["trace_replay", "trace_short"].contains(name));
     assert_eq!(names, targets.collect::<Vec<_>>());
 }

@@ -6,7 +6,7 @@ use quire_trace::format::{FaultSource, TraceHeader};
 use std::sync::Arc;
 
 /// Events of one input.
-const MOST_EVENTS: usize = 2000;
+pub(super) const MOST_EVENTS: usize = 2000;
 const PAGE: u64 = 4096;
 /// Landmarks of a layout: code, data, heap, where mappings go, the stack, the end of user space.
 const LANDMARKS: [u64; 6] =

@@ -1,10 +1,11 @@
 //! Trace files from bytes.
 //!
 //! The first byte says how the rest becomes a file: as it is; as frames that get right checksums, so that the
-//! code behind the check is reached; or as events that a writer writes. Whatever the file is, reading it
-//! ends, with an error whose place is in the file or with a trailer; salvaging it reads no less. That is one
-//! target. What can be read can be replayed, after which the auditor finds nothing: that is another one,
-//! since it takes a hundred times as long.
+//! code behind the check is reached; as a file whose checksums are set right and whose events are written
+//! again, so that a recording can be mutated; or as events that a writer writes. Whatever the file is, reading
+//! it ends, with an error whose place is in the file or with a trailer; salvaging it reads no less. That is
+//! one target. What can be read can be replayed, after which the auditor finds nothing: with the RAM that it
+//! gets by itself, and with too little. These are two more, since they take a hundred times as long.
 
 mod events;
 mod sealed;
@@ -42,29 +43,50 @@ pub(crate) fn read(bytes: &[u8], show: bool) {
     }
 }
 
-/// Replays an input.
+/// Replays an input with the RAM that it gets by itself.
 pub(crate) fn replay(bytes: &[u8], show: bool) {
-    let (file, _) = file(&mut Bytes::new(bytes));
-    let damaged = read_whole(&file, show).is_err();
-    let Some(events) = salvage(&file) else { return };
-    if events <= MOST_REPLAYED {
-        replay_in_little(&file, damaged, show);
+    replay_by(replay_in_full, MOST_REPLAYED_IN_FULL, bytes, show);
+}
+
+/// Replays an input with too little RAM.
+pub(crate) fn replay_short(bytes: &[u8], show: bool) {
+    replay_by(replay_in_little, MOST_REPLAYED, bytes, show);
+}
+
+/// Replays an input in one way, if it has few events.
+fn replay_by(replay: fn(&[u8], bool, bool), most: u64, bytes: &[u8], show: bool) {
+    let (file, events) = file(&mut Bytes::new(bytes));
+    if show {
+        let _ = read_whole(&file, show);
     }
-    if events <= MOST_REPLAYED_IN_FULL {
-        replay_in_full(&file, damaged, show);
+    let damaged = match events {
+        // It was just written.
+        Some(events) => (events.len() as u64 <= most).then_some(false),
+        None => few_events(&file, most),
+    };
+    if let Some(damaged) = damaged {
+        replay(&file, damaged, show);
     }
+}
+
+/// Whether a file that has at most so many events is damaged. `None` if it has more, or cannot be read: no
+/// more of it is read than that takes.
+fn few_events(file: &[u8], most: u64) -> Option<bool> {
+    let mut reader = TraceReader::new(file).ok()?.salvaging();
+    let events = reader.by_ref().take(most as usize + 1).count() as u64;
+    (events <= most).then(|| reader.damage().is_some())
 }
 
 /// The file that the bytes are, and its events, if it was written of some.
 fn file(bytes: &mut Bytes<'_>) -> (Vec<u8>, Option<Vec<Event>>) {
-    match bytes.byte() % 4 {
-        0 => (bytes.take(usize::MAX).to_vec(), None),
-        1 => (sealed::file(bytes), None),
-        _ => {
-            let events = events::events(bytes);
-            (write(&events), Some(events))
-        }
-    }
+    let what = bytes.byte();
+    let events = match what % 4 {
+        0 if what == 0 => return (bytes.take(usize::MAX).to_vec(), None),
+        0 => sealed::events(bytes.take(usize::MAX)),
+        1 => return (sealed::file(bytes), None),
+        _ => events::events(bytes),
+    };
+    (write(&events), Some(events))
 }
 
 fn write(events: &[Event]) -> Vec<u8> {
