@@ -185,6 +185,20 @@ fn without_privileges_advice_is_given_and_says_what_it_lacks() {
     assert_eq!(folder.names(), ["quire"], "nothing is left");
 }
 
+/// The last touches are learnt after Linux's figures were taken, those of shared memory, too.
+#[test]
+fn without_privileges_shared_memory_that_is_touched_last_is_not_missing() {
+    let folder = Folder::new("user");
+    let program = "import mmap, os\nmemory = os.memfd_create('last')\nos.ftruncate(memory, 16 << 20)\n\
+        pages = mmap.mmap(memory, 16 << 20)\nfor page in range(0, 16 << 20, 4096): pages[page] = 1\n\
+        os._exit(0)";
+    let arguments = ["advise", "--runs=1", "--", python(), "-c", program];
+    let Some(output) = as_another_user(&folder, &arguments) else { return };
+    let Some(lines) = lines(&output) else { return };
+    assert_eq!(output.status.code(), Some(0), "{lines:?}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("16.0 MiB shared"), "{output:?}");
+}
+
 /// Pressure needs page faults from perf. Without them nothing is started.
 #[test]
 fn pressure_without_privileges_is_refused_before_the_program_runs() {

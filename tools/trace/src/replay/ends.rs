@@ -19,6 +19,8 @@ pub struct SpaceEnd {
     pub linux_anonymous: u64,
     /// Page tables that Linux had.
     pub linux_page_tables: u64,
+    /// Shared memory that Linux had mapped.
+    pub linux_shared: u64,
     /// Anonymous memory that the replay had.
     pub anonymous: u64,
     /// Page tables that the replay had.
@@ -43,16 +45,10 @@ impl Ends {
         self.made.len() - 1
     }
 
-    /// Address space number `number` of the process at `process` ends at event number `event`.
-    pub(super) fn end(
-        &mut self,
-        (number, process): (usize, usize),
-        event: u64,
-        linux: &LinuxFigures,
-        replay: Option<SpaceFigures>,
-    ) {
+    /// Address space number `number` of the process at `process` ends at event number `event`, and this is
+    /// what Linux has in it.
+    pub(super) fn end(&mut self, (number, process): (usize, usize), event: u64, linux: &LinuxFigures) {
         let Some(&(began, copy_of)) = self.made.get(number) else { return };
-        let replay = replay.unwrap_or_default();
         let end = SpaceEnd {
             process,
             began,
@@ -60,18 +56,19 @@ impl Ends {
             copy_of,
             linux_anonymous: linux.rss_anon.saturating_add(linux.vm_swap),
             linux_page_tables: linux.vm_pte,
-            anonymous: replay.resident_anonymous,
-            page_tables: replay.page_tables,
+            linux_shared: linux.rss_shmem,
+            ..SpaceEnd::default()
         };
         self.ended.insert(number, end);
     }
 
     /// Address space number `number` is gone, and this is what the replay had in it. Where page faults are
-    /// learnt from looks at page tables, the last ones come after Linux's figures.
-    pub(super) fn left(&mut self, number: usize, replay: SpaceFigures) {
-        if let Some(end) = self.ended.get_mut(&number) {
-            (end.anonymous, end.page_tables) = (replay.resident_anonymous, replay.page_tables);
-        }
+    /// learnt from looks at page tables, the last ones come after Linux's figures. Returns what Linux had, if
+    /// that is known.
+    pub(super) fn left(&mut self, number: usize, replay: SpaceFigures) -> Option<SpaceEnd> {
+        let end = self.ended.get_mut(&number)?;
+        (end.anonymous, end.page_tables) = (replay.resident_anonymous, replay.page_tables);
+        Some(*end)
     }
 
     pub(super) fn finish(self) -> SpaceEnds {

@@ -212,6 +212,20 @@ fn shared_memory_that_no_event_brought_in_is_told_of_the_process_that_had_it() {
     assert_eq!(program.report(ReplayOptions::default()).processes[0].unrecorded_shared, 399 * PAGE);
 }
 
+/// Nor is what is learnt from the page tables after Linux's figures were taken.
+#[test]
+fn shared_memory_that_is_learnt_after_the_last_figures_is_not_missing() {
+    let mut program = Invented::new("late");
+    let args = [BASE, 400 * PAGE, 3, SHARED as u64, u64::MAX, 0];
+    program.call(SECOND, libc::SYS_mmap, args, BASE);
+    let figures = LinuxFigures { rss_shmem: 500 * PAGE, ..LinuxFigures::default() };
+    program.push(2 * SECOND, EventKind::Figures(Box::new(figures)));
+    (0..400).for_each(|page| program.write(2 * SECOND, BASE + page * PAGE));
+    program.push(3 * SECOND, EventKind::Exit(ExitStatus::Code(0)));
+    let report = program.report(ReplayOptions::default());
+    assert_eq!(report.processes[0].unrecorded_shared, 100 * PAGE);
+}
+
 /// Linux maps a large folio of a file in memory for one page that is read: the file had it when it was
 /// mapped.
 #[test]

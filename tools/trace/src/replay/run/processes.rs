@@ -179,11 +179,9 @@ impl<'m> Run<'m> {
         self.swap.note(self.machine.memory());
         let (process, number) = (task.process, task.number);
         if Rc::strong_count(&space) == 1 {
+            self.compare_at_end(number, process, space.figures());
             self.shared.leave(number);
             self.own_files.leave(number);
-            let figures = space.figures();
-            self.processes[process].report.add_quire(figures);
-            self.ends.left(number, figures);
             if self.how.digest {
                 self.digest(process, &space);
             }

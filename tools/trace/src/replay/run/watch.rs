@@ -13,7 +13,7 @@ use crate::replay::report::HeldMemory;
 use crate::replay::task::{Task, Tasks};
 use quire_arch::PAGE_SHIFT;
 use quire_host::HostPlatform;
-use quire_mm::space::{Space, VmFlags};
+use quire_mm::space::{Space, SpaceFigures, VmFlags};
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
@@ -24,29 +24,36 @@ const FREE_LOOKS: u64 = 1 << 22;
 const LOOKS_OF_EVENT: u64 = 16;
 
 impl Run<'_> {
-    /// Takes Quire's figures of an address space at the moment at which the recorder took Linux's. They are
-    /// taken again when the space is left.
+    /// Takes Linux's figures of an address space. Quire's are taken when it is left.
     pub(super) fn figures(&mut self, task: TaskId, figures: &LinuxFigures) {
         let Some(Some(task)) = self.tasks.get(task.0 as usize) else { return };
-        let report = &mut self.processes[task.process].report;
-        report.add_linux(figures);
-        if figures.rss_shmem > 0 {
-            let earned = FREE_LOOKS + LOOKS_OF_EVENT * self.event;
-            let left = earned.saturating_sub(self.shared_looks);
-            let (mapped, looks) = self.shared.mapped_bytes(task.number, left);
-            looks_at(looks);
-            self.shared_looks += looks;
-            let own = self.own_files.bytes(task.number);
-            let known = mapped.map(|mapped| mapped.saturating_add(own));
-            // What was not looked at is held against nothing.
-            let missing = known.map_or(0, |known| figures.rss_shmem.saturating_sub(known));
-            report.unrecorded_shared = report.unrecorded_shared.max(missing);
+        self.processes[task.process].report.add_linux(figures);
+        self.ends.end((task.number, task.process), self.event, figures);
+    }
+
+    /// Address space number `number` is about to be gone: takes Quire's figures of it, and what Linux had
+    /// more.
+    pub(super) fn compare_at_end(&mut self, number: usize, process: usize, figures: SpaceFigures) {
+        let end = self.ends.left(number, figures);
+        let missing = end.map_or(0, |end| self.unrecorded_shared(number, end.linux_shared));
+        let report = &mut self.processes[process].report;
+        report.add_quire(figures);
+        report.unrecorded_shared = report.unrecorded_shared.max(missing);
+    }
+
+    /// What Linux has mapped of shared memory in address space number `number`, and no event brought in.
+    fn unrecorded_shared(&mut self, number: usize, linux: u64) -> u64 {
+        if linux == 0 {
+            return 0;
         }
-        let quire = task.space.as_ref().map(|space| space.figures());
-        if let Some(figures) = quire {
-            report.add_quire(figures);
-        }
-        self.ends.end((task.number, task.process), self.event, figures, quire);
+        let earned = FREE_LOOKS + LOOKS_OF_EVENT * self.event;
+        let left = earned.saturating_sub(self.shared_looks);
+        let (mapped, looks) = self.shared.mapped_bytes(number, left);
+        looks_at(looks);
+        self.shared_looks += looks;
+        let own = self.own_files.bytes(number);
+        // What was not looked at is held against nothing.
+        mapped.map_or(0, |mapped| linux.saturating_sub(mapped.saturating_add(own)))
     }
 
     /// The memory of each mapping of each process now.
