@@ -74,7 +74,11 @@ pub(crate) fn event(out: &mut impl Write, event: &Event) -> io::Result<()> {
                     let rights = [(file.readable, 'r'), (file.writable, 'w'), (file.no_exec, 'n')];
                     let rights: String =
                         rights.iter().filter(|(has, _)| *has).map(|(_, letter)| letter).collect();
-                    writeln!(out, "{:?} {rights} {} bytes {name}", file.kind, file.size)
+                    let held = file.held.map_or_else(String::new, |held| {
+                        let mark = if held.changed { ", changed" } else { "" };
+                        format!(" ({} held{mark})", held.bytes)
+                    });
+                    writeln!(out, "{:?} {rights} {} bytes{held} {name}", file.kind, file.size)
                 }
                 detail => writeln!(out, "{detail:x?}"),
             }

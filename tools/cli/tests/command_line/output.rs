@@ -1,6 +1,6 @@
 //! What `quire record` and `quire run` write, and where.
 
-use crate::{Folder, quire};
+use crate::{Folder, python, quire};
 use std::fs;
 use std::process::{Command, Output};
 
@@ -80,6 +80,23 @@ fn a_dump_says_what_became_of_huge_pages() {
             "{text}"
         );
     }
+}
+
+/// A file in memory: what it had when it was mapped, and that it is the program's.
+#[test]
+fn a_dump_says_what_a_file_in_memory_had() {
+    let folder = Folder::new("held");
+    let file = folder.0.join("c.qtr");
+    let name = file.to_str().expect("a plain path");
+    let program = "import mmap, os\nmemory = os.memfd_create('kept')\nos.ftruncate(memory, 16384)\n\
+        os.pwrite(memory, b'x', 8192)\nmmap.mmap(memory, 16384)";
+    let made = quire(&["record", "-o", name, "--", python(), "-c", program]);
+    if !is_permitted(&made) {
+        return;
+    }
+    let dump = quire(&["trace", "dump", name]);
+    let text = String::from_utf8_lossy(&dump.stdout);
+    assert!(text.contains("Memory rw 16384 bytes (4096 held, changed) /memfd:kept"), "{text}");
 }
 
 /// `record` takes calls from tracepoints where it can; `run` has the program stop at each.
