@@ -14,8 +14,8 @@ pub struct PeakUse {
     pub peak: u64,
     /// Of it, what was touched again.
     pub used: u64,
-    /// What several processes had mapped since a fork, for longer than a fiftieth of the time. Of a recording
-    /// under pressure its later uses are not known.
+    /// What several processes had mapped since a fork, for longer than a moment. Of a recording under pressure
+    /// its later uses are not known.
     pub shared: u64,
 }
 

@@ -12,26 +12,26 @@ use quire_mm::space::{Space, VmFlags};
 const LOOKS: u64 = 64;
 /// Pages and mappings that are looked at for it. From then on it is counted half as often after each time.
 const FREE_STEPS: u64 = 1 << 26;
-/// For a fiftieth of the time it may be more.
-const SHORT: u64 = 50;
+/// A count that comes so many pauses after the last one stands for more than a moment: nothing happened for
+/// half a pause before it.
+const LATE: (u64, u64) = (3, 2);
 
-/// Follows it. Each count stands for the time since the last one.
+/// Follows it.
 #[derive(Debug)]
 pub(super) struct Joint {
-    /// The recorded time, in nanoseconds.
-    all_ns: u64,
     since_ns: u64,
     /// The time between two counts.
     pause_ns: u64,
     steps: u64,
-    /// Bytes, and for how long.
-    counts: Vec<(u64, u64)>,
+    /// Of the counts that saw most, the bytes: what one alone saw may have been for a moment.
+    most: u64,
+    second: u64,
 }
 
 impl Joint {
     /// For a recording that takes so long.
     pub(super) fn new(all_ns: u64) -> Self {
-        Self { all_ns, since_ns: 0, pause_ns: all_ns / LOOKS, steps: 0, counts: Vec::new() }
+        Self { since_ns: 0, pause_ns: all_ns / LOOKS, steps: 0, most: 0, second: 0 }
     }
 
     /// Whether it is to be counted before an event at `time_ns`.
@@ -41,23 +41,23 @@ impl Joint {
 
     /// Before an event at `time_ns` several processes have so much mapped.
     pub(super) fn count(&mut self, time_ns: u64, Mapped { bytes, steps }: Mapped) {
+        let late = self.pause_ns.saturating_mul(LATE.0) / LATE.1;
+        // The late one is as good as two.
+        let seen = if time_ns.saturating_sub(self.since_ns) > late { 2 } else { 1 };
+        for _ in 0..seen {
+            self.second = self.second.max(bytes.min(self.most));
+            self.most = self.most.max(bytes);
+        }
         self.steps = self.steps.saturating_add(steps);
         if self.steps > FREE_STEPS {
             self.pause_ns = self.pause_ns.saturating_mul(2);
         }
-        self.counts.push((bytes, time_ns.saturating_sub(self.since_ns)));
         self.since_ns = self.since_ns.max(time_ns);
     }
 
-    /// The most that it was for longer than a fiftieth of the time.
-    pub(super) fn finish(mut self) -> u64 {
-        self.counts.sort_unstable_by(|one, other| other.cmp(one));
-        let mut longer = 0;
-        let most = self.counts.iter().find(|(_, ns)| {
-            longer += ns;
-            longer > self.all_ns / SHORT
-        });
-        most.map_or(0, |(bytes, _)| *bytes)
+    /// The most that it was for longer than a moment.
+    pub(super) fn finish(self) -> u64 {
+        self.second
     }
 }
 
@@ -98,16 +98,21 @@ mod tests {
 
     #[test]
     fn what_is_shared_for_a_moment_is_left_out() {
-        let of = |counts: &[(u64, u64)]| {
-            let mut joint = Joint::new(1000);
-            counts.iter().for_each(|&(time_ns, bytes)| joint.count(time_ns, Mapped { bytes, steps: 1 }));
+        let of_steps = |steps, counts: &[(u64, u64)]| {
+            let mut joint = Joint::new(6400);
+            counts.iter().for_each(|&(time_ns, bytes)| joint.count(time_ns, Mapped { bytes, steps }));
             joint.finish()
         };
+        let of = |counts: &[(u64, u64)]| of_steps(1, counts);
         assert_eq!(of(&[]), 0);
-        assert_eq!(of(&[(500, 0), (520, 900), (1000, 0)]), 0, "a fiftieth");
-        assert_eq!(of(&[(500, 0), (521, 900), (1000, 0)]), 900);
-        assert_eq!(of(&[(500, 30), (515, 900), (530, 800), (1000, 30)]), 800, "both together");
-        assert_eq!(of(&[(1000, 30), (7, 0)]), 30, "claims of times that go back");
+        assert_eq!(of(&[(100, 0), (250, 900), (380, 0)]), 0, "one count");
+        assert_eq!(of(&[(100, 0), (251, 900), (380, 0)]), 900, "it was so for half a pause");
+        assert_eq!(of(&[(100, 30), (201, 900), (302, 800), (403, 30)]), 800, "both together");
+        assert_eq!(of(&[(6400, 30), (7, 0)]), 30, "claims of times that go back");
+        // Of many spaces there are few counts, each of which stands for long.
+        let rare = |end| [(200, 0), (402, 0), (end, 900), (6400, 0)];
+        let of_many = [702, 703].map(|end| of_steps(FREE_STEPS, &rare(end)));
+        assert_eq!(of_many, [0, 900], "one of few counts");
     }
 
     #[test]
