@@ -202,7 +202,22 @@ mod tests {
         mount(kind, at, kind, MountFlags::empty(), CString::new(options).unwrap().as_c_str())
     }
 
-    /// Linux counts the pages of what lies in an overlay over tmpfs as shared memory, too.
+    /// From now on this thread gets no userfaultfd, as in containers. `false` if it cannot be so.
+    fn forbid_userfaultfd() -> bool {
+        let code = |code: u32, jf, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf, k };
+        let mut filter = [
+            code(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
+            code(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, libc::SYS_userfaultfd as u32),
+            code(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+            code(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW),
+        ];
+        let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+        // SAFETY: the kernel reads `program` and the filter that it points to, both of which live.
+        unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0 }
+    }
+
+    /// Linux counts the pages of what lies in an overlay over tmpfs as shared memory, too. It is known with a
+    /// userfaultfd, and without.
     #[test]
     fn a_file_of_an_overlay_is_in_memory_where_its_pages_are() {
         let folder = tempfile::tempdir().unwrap();
@@ -224,21 +239,27 @@ mod tests {
                 return eprintln!("skipped: there is no overlay: {error}");
             }
             fs::write(at("both/above"), [1; 8192]).unwrap();
+            fs::write(at("both/empty"), []).unwrap();
             let open = |name| fs::File::open(at(name)).unwrap();
-            let now = SystemTime::now();
-            let below = asked_of(&open("both/below"), now);
-            if below.kind != FileKind::Regular {
+            if asked_of(&open("disk/below"), UNIX_EPOCH).kind != FileKind::Regular {
                 return eprintln!("skipped: temporary files are in memory");
             }
-            assert_eq!(below.held, None);
-            let above = asked_of(&open("both/above"), UNIX_EPOCH);
-            if trial::is_in_memory(rustix::thread::gettid().as_raw_pid(), open("both/above").as_raw_fd())
-                .is_none()
-            {
-                return eprintln!("skipped: there is no userfaultfd");
+            for userfaultfd in [true, false] {
+                if !userfaultfd && !forbid_userfaultfd() {
+                    return eprintln!("skipped: nothing can be forbidden");
+                }
+                let above = asked_of(&open("both/above"), UNIX_EPOCH);
+                let tid = rustix::thread::gettid().as_raw_pid();
+                if trial::is_in_memory(tid, open("both/above").as_raw_fd()).is_none() {
+                    return eprintln!("skipped: Linux before 5.14, without a userfaultfd");
+                }
+                assert_eq!((above.kind, above.file_system), (FileKind::Memory, 0x794c_7630), "{userfaultfd}");
+                assert_eq!(above.held, Some(HeldInMemory { bytes: 8192, changed: true }));
+                let below = asked_of(&open("both/below"), UNIX_EPOCH);
+                assert_eq!((below.kind, below.held), (FileKind::Regular, None), "{userfaultfd}");
+                let empty = trial::is_in_memory(tid, open("both/empty").as_raw_fd());
+                assert_eq!(empty, userfaultfd.then_some(true), "it has no page that could be counted");
             }
-            assert_eq!((above.kind, above.file_system), (FileKind::Memory, 0x794c_7630));
-            assert_eq!(above.held, Some(HeldInMemory { bytes: 8192, changed: true }));
         };
         std::thread::scope(|scope| scope.spawn(test).join()).unwrap();
     }

@@ -3,6 +3,7 @@
 //! The parsers are our own: names of threads and of mapped files may be any bytes, and crates that read these
 //! files reject lines that are not UTF-8.
 
+mod counted;
 pub(crate) mod files;
 pub(crate) mod maps;
 pub(crate) mod pagemap;

@@ -1,5 +1,6 @@
 //! Finding out whether a file can be mapped, by mapping it: no file says what a driver allows.
 
+use super::counted;
 use crate::event::MapTrial;
 use crate::record::sys::Tid;
 use crate::record::sys::descriptor::{self, Untouched};
@@ -93,7 +94,8 @@ pub(crate) fn attempt(tid: Tid, fd: i32, asked: Asked) -> Option<MapTrial> {
 pub(crate) fn is_in_memory(tid: Tid, fd: i32) -> Option<bool> {
     let file = descriptor::take(tid, fd).ok()?;
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-    Untouched::map(&file, PAGE as usize, ProtFlags::empty(), flags, 0).ok()?.is_in_memory()
+    let page = Untouched::map(&file, PAGE as usize, ProtFlags::empty(), flags, 0).ok()?;
+    page.is_in_memory().or_else(|| counted::is_in_memory(&file))
 }
 
 fn errno(error: Errno) -> Option<u16> {

@@ -2,7 +2,10 @@
 
 use super::{Tid, check, pid};
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, UserfaultfdFlags, mmap, mprotect, munmap, userfaultfd};
+use rustix::mm::{
+    Advice, MapFlags, MprotectFlags, ProtFlags, UserfaultfdFlags, madvise, mmap, mprotect, munmap,
+    userfaultfd,
+};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use std::ffi::c_void;
 use std::io;
@@ -40,7 +43,7 @@ struct Register {
 const UFFDIO_REGISTER: u64 = 0xc020_aa00;
 const UFFDIO_REGISTER_MODE_MISSING: u64 = 1;
 
-/// A mapping that is never touched. It is unmapped on drop.
+/// A mapping that no instruction touches. It is unmapped on drop.
 #[derive(Debug)]
 pub(crate) struct Untouched {
     start: *mut c_void,
@@ -67,6 +70,13 @@ impl Untouched {
         let prot = MprotectFlags::from_bits_retain(prot.bits());
         // SAFETY: the range is this mapping, which nothing else knows of and nothing touches.
         unsafe { mprotect(self.start, self.len, prot) == Err(Errno::ACCESS) }
+    }
+
+    /// Brings the pages of this mapping in, as reads of them would. A page that the file has not is refused.
+    /// Linux before 5.14 refuses all.
+    pub(crate) fn bring_in(&self) -> rustix::io::Result<()> {
+        // SAFETY: the range is this mapping, of which nothing else knows.
+        unsafe { madvise(self.start, self.len, Advice::LinuxPopulateRead) }
     }
 
     /// Whether the pages of this private mapping of a file are those of a file in memory, whatever its file
