@@ -75,10 +75,11 @@ fn folder() -> Result<PathBuf, MeasureError> {
     Ok(cache.join("quire"))
 }
 
+/// Costs of another way to measure them have another name.
 fn file_name(kernel: &str, cpu: &str) -> String {
     let plain =
         |text: &str| text.replace(|letter: char| !letter.is_ascii_alphanumeric() && letter != '.', "-");
-    format!("costs-{}-{}.json", plain(kernel), plain(cpu))
+    format!("costs-2-{}-{}.json", plain(kernel), plain(cpu))
 }
 
 /// The kernel's release.

@@ -1,9 +1,10 @@
 //! The cost of page faults, zeroing and collapses on this host.
 //!
 //! Each figure is the processor time of a loop over many pages, divided, several times. Faults are timed in
-//! mappings that were touched before and emptied, so that the one-time setup of a mapping is not included. A
-//! size of folios is timed in mappings of that size, which no larger folio fits into: so a size is turned on
-//! for a moment, and none is turned off.
+//! mappings that were touched before and emptied, so that the one-time setup of a mapping is not included, and
+//! get frames that lie in no cache of a processor, as those of a program that grows. A size of folios is timed
+//! in mappings of that size, which no larger folio fits into: so a size is turned on for a moment, and none is
+//! turned off.
 
 mod cache;
 mod fork;
@@ -22,13 +23,15 @@ use crate::run::quiet::Loud;
 use crate::settings::{HostSettings, HugeSettings};
 pub use fork::ForkCost;
 pub use kernel::KernelMemory;
-use region::Region;
+use region::{Region, Turns};
 
 /// Times that each is measured; odd, so that one is in the middle.
 const ROUNDS: usize = 31;
 /// Memory that is touched in a round: a few milliseconds, so that other load on this host disturbs only
 /// some rounds.
 const TOUCHED: usize = 4 << 20;
+/// So many times that takes turns: the frames that a round gets were written to so many rounds ago.
+const TURNS: usize = 16;
 /// Memory that is zeroed in a round: more than most caches of one processor hold.
 const ZEROED: usize = 32 << 20;
 const SMALL: usize = 4 << 10;
@@ -93,10 +96,8 @@ pub fn calibrate() -> Result<Costs, MeasureError> {
     let zero_small = zeroing(SMALL)?;
     let zero_huge = zeroing(HUGE)?;
     let mut totals = BTreeMap::new();
-    let small = mapped(Region::new(TOUCHED, HUGE, false))?;
-    mapped(small.advise(libc::MADV_NOHUGEPAGE))?;
-    totals.insert(SMALL as u64, touches(&small, SMALL, SMALL)?);
-    drop(small);
+    let small = || Region::new(TOUCHED, HUGE, false)?.advised(libc::MADV_NOHUGEPAGE);
+    totals.insert(SMALL as u64, touches(mapped(Turns::new(TURNS, SMALL, small))?, SMALL)?);
     let host = HostSettings::default();
     for size in folio_sizes() {
         if let Some(total) = folio(&host, size)? {
@@ -150,21 +151,22 @@ fn folio(host: &HostSettings, size: u64) -> Result<Option<Cost>, MeasureError> {
         }
     };
     let length = size as usize;
-    let region = mapped(Region::new(TOUCHED, length, true))?;
-    mapped(region.advise(libc::MADV_HUGEPAGE))?;
+    let region = || Region::new(TOUCHED, length, true)?.advised(libc::MADV_HUGEPAGE);
+    let turns = mapped(Turns::new(TURNS, 2 * length, region))?;
     let before = HostCounters::now();
-    let cost = touches(&region, 2 * length, length)?;
+    let cost = touches(turns, length)?;
     let counted = HostCounters::now().since(&before);
     let folios = (TOUCHED / length * ROUNDS) as u64;
     let given = counted.faults_by_size.get(&size).is_some_and(|count| *count >= folios);
     Ok(given.then_some(cost))
 }
 
-/// Touches a byte at each `step` of a region that is empty.
-fn touches(region: &Region, step: usize, each: usize) -> Result<Cost, MeasureError> {
+/// Touches what is empty of `turns`, of which each touch brings in `each` bytes.
+fn touches(mut turns: Turns, each: usize) -> Result<Cost, MeasureError> {
     rounds(TOUCHED / each, |timed| {
+        let (region, step) = turns.emptied()?;
         timed(&mut || region.touch(step));
-        region.empty()
+        Ok(())
     })
 }
 
