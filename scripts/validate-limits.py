@@ -5,13 +5,14 @@
     scripts/validate-limits.py report RESULTS                  Markdown tables of it, and what the targets come to
 
 First each program runs three times without a limit: the median of its peak of anonymous memory, all processes together,
-says its limits, 75 % and 50 % of it. Programs with less than 40 MB are left out. Then it runs --runs times (5) within
-each limit, under thp=never, with zram (lz4) of four times the peak behind it. The limits take turns. What is late twice
-is not tried again. It is recorded --recordings times (3) under a pressure of a quarter of the peak, and services again,
-as often, by a sample of one block in SERVICE_SAMPLE (or `sample` of programs.toml), so that they are not slowed. A
-program that sizes itself by its limit (`reads_limit` of programs.toml) is recorded with each limit instead. Last,
-each recording is replayed within the same limits (within its own, if it was shown one): as `quire advise` does
-without knowing more ("plain"), and with what the cgroup was measured to be charged beside anonymous memory.
+says its limits, 75 % and 50 % of it (or each --percent). Programs with less than 40 MB are left out. Then it runs
+--runs times (5) within each limit, under thp=never, with zram (lz4) of four times the peak behind it. The limits take
+turns. What is late twice is not tried again. It is recorded --recordings times (3) under a pressure of half of the
+smallest limit, and services again, as often, by a sample of one block in SERVICE_SAMPLE (or `sample` of programs.toml),
+so that they are not slowed. A program that sizes itself by its limit (`reads_limit` of programs.toml) is recorded with
+each limit instead. Last, each recording is replayed within the same limits (within its own, if it was shown one): as
+`quire advise` does without knowing more ("plain"), and with what the cgroup was measured to be charged beside anonymous
+memory.
 
 RESULTS/peaks/NAME.json             the runs without a limit: peak and wall time of each
 RESULTS/truth/NAME.PERCENT.RUN.json one run: what `measure --json` wrote, and program, percent, run, kernel, date, and
@@ -46,7 +47,7 @@ SETTING = "thp=never"
 LEAST_PEAK = 40_000_000
 # From here on a count of major faults is compared with a prediction.
 MANY_FAULTS = 1000
-# The wanted median error at each share of the peak, and the factor by which no program is to be off.
+# The wanted median error at a share of the peak, and the factor by which no program is to be off.
 TARGETS = {75: (0.10, 1.5), 50: (0.25, 2)}
 PEAK_RUNS = 3
 # Of larger programs about so many bytes are paged out while they are recorded.
@@ -73,6 +74,7 @@ def main():
     arguments.add_argument("action", choices=["run", "report"])
     arguments.add_argument("results", type=pathlib.Path)
     arguments.add_argument("--only", action="append", metavar="NAME")
+    arguments.add_argument("--percent", action="append", type=int, metavar="N", help="limits, in percent of the peak (75 and 50)")
     arguments.add_argument("--runs", type=int, default=5)
     arguments.add_argument("--recordings", type=int, default=3)
     arguments.add_argument("--quire", type=pathlib.Path, help="target/release/quire")
@@ -82,6 +84,7 @@ def main():
     arguments.measure = (arguments.measure or target / "examples/measure").resolve()
     arguments.quire = (arguments.quire or target / "quire").resolve()
     arguments.results = arguments.results.resolve()
+    arguments.percents = arguments.percent or PERCENTS
     if arguments.action == "report":
         return report(arguments.results)
     if os.geteuid() != 0:
@@ -149,7 +152,7 @@ class Limited(advice.Campaign):
 
     def limits(self):
         """Shares of the peak and bytes; none of a program that is too small."""
-        return {percent: self.peak * percent // 100 for percent in PERCENTS} if self.peak >= LEAST_PEAK else {}
+        return {percent: self.peak * percent // 100 for percent in self.arguments.percents} if self.peak >= LEAST_PEAK else {}
 
     def round(self, number):
         for percent, limit in self.limits().items():
@@ -187,7 +190,7 @@ class Limited(advice.Campaign):
         self.prepare()
         # Beside each other, so that what else runs on the host slows both.
         alone = self.run_measured(["--timeout", 120])["wall"]
-        pressure = ["--pressure", self.peak // 4, "--sample", one_in, *within]
+        pressure = ["--pressure", self.peak * min(self.arguments.percents) // 200, "--sample", one_in, *within]
         words = [self.arguments.quire, "record", *pressure, "--force", "-o", recording, "--", *self.command]
         printed = self.call([str(word) for word in words], self.fresh(), busy=3000, stream="stderr")
         seconds = float(re.search(r"^overhead +([0-9.]+) s wall", printed, re.MULTILINE)[1])
@@ -351,10 +354,10 @@ def report_predictions(truths, predicted):
         print("| " + " | ".join(cells) + " |")
     print()
     for percent, found in ratios.items():
-        error, worst = TARGETS[percent]
+        error, worst = TARGETS.get(percent, (None, 2))
         errors = [abs(ratio - 1) for _, ratio, _ in found]
         beyond = [name for name, ratio, inside in found if not inside and max(ratio, 1 / max(ratio, 1e-9)) > worst]
-        print(f"At {percent} %: {len(found)} programs, median error {statistics.median(errors):.0%} (wanted: {error:.0%}),")
+        print(f"At {percent} %: {len(found)} programs, median error {statistics.median(errors):.0%} ({f'wanted: {error:.0%}' if error else 'no target'}),")
         print(f"plain {statistics.median(plain_errors[percent]):.0%};")
         print(f"beyond a factor of {worst} and the range: {len(beyond)} ({', '.join(beyond) or 'none'}).")
         errors = [abs(ratio - 1) for ratio, _ in sizes[percent]]
