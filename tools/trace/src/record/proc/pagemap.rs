@@ -249,6 +249,8 @@ mod tests {
         // SAFETY: new memory at an address of the kernel's choice, which stays mapped.
         let addr = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags, -1, 0) };
         assert_ne!(addr, libc::MAP_FAILED);
+        // SAFETY: the range is this mapping. The host may have huge pages on, of any size.
+        assert_eq!(unsafe { libc::madvise(addr, len, libc::MADV_NOHUGEPAGE) }, 0);
         let touch = |page: usize| {
             // SAFETY: inside of the mapping.
             unsafe { addr.cast::<u8>().add(page * PAGE as usize).write_volatile(1) };
