@@ -110,6 +110,11 @@ impl Difference {
         }
     }
 
+    /// What there is then, in the middle, where it is more than now.
+    pub(crate) fn there(&self) -> f64 {
+        self.amount.median + self.amount.median / self.share.median
+    }
+
     /// Whether it is less by more than `share`, in each recording that it is in the middle of.
     pub(crate) fn falls(&self, share: f64) -> bool {
         self.share.median < -share && self.share.max < 0.0

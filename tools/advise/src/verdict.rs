@@ -80,9 +80,13 @@ impl Gain {
         near.next().map(|(measure, difference)| (measure, *difference))
     }
 
-    /// Whether it takes no notably more memory by any measure.
+    /// Whether it takes no notably more memory by any measure. Where all that is measured is too little to matter
+    /// to a host, as what stays when only a shell is left, no share of it does.
     fn is_no_larger(&self) -> bool {
-        self.change.memory.iter().all(|(_, difference)| difference.share.median < NOTABLE)
+        self.change
+            .memory
+            .iter()
+            .all(|(_, difference)| difference.share.median < NOTABLE || difference.there() < NOTABLE_BYTES)
     }
 
     /// Whether what it takes more is too little to matter to a host.
@@ -253,6 +257,19 @@ mod tests {
             let less = Measured::of(|one| if one == measure { 1.03e9 } else { 0.8e9 });
             let found = verdict(&[vec![now], vec![Figures { memory: less, ..fast }]]);
             assert!(found.least_memory.is_none(), "{measure:?}");
+        }
+    }
+
+    /// A shell outlives the server that it started: half of what stays with it is no matter, half of a server is.
+    #[test]
+    fn more_of_next_to_nothing_is_the_same_memory() {
+        for (end, named) in [(1.2e5, true), (0.6e6, true), (0.8e6, false), (1e8, false)] {
+            let of = |end: f64, faults| Figures {
+                memory: Measured::of(|one| if one == Measure::End { end } else { 1e9 }),
+                ..Figures::invented(1e9, faults)
+            };
+            let found = verdict(&[vec![of(end, 1e6)], vec![of(1.5 * end, 1e3)]]);
+            assert_eq!(found.fewest_faults.is_some(), named, "{end}");
         }
     }
 
