@@ -148,6 +148,9 @@ class Campaign:
     def run(self, end=None):
         if self.predicted.exists() and not self.todo():
             return
+        if end and time.monotonic() > end:
+            print(f"{self.name}: no time", flush=True)
+            return
         self.prepare()
         self.predict()
         todo = self.todo()
