@@ -114,3 +114,28 @@ fn a_page_whose_guard_another_thread_has_removed_is_not_guarded_again() {
         assert_eq!(space.fault(guarded, Access::Read), Err(FaultError::NotMapped), "{guarded:?}");
     }
 }
+
+/// Hazard: each turn of a move that cuts off the end of its mapping counts that as a step, and so has all
+/// attempts again. Where others take all that is freed it never gives up, with the mmap lock held.
+#[test]
+fn a_move_for_which_there_is_no_memory_gives_up() {
+    for (pages, reserved) in [(PAGES, false), (PAGES, true), (PAGES - OTHERS, false), (PAGES - OTHERS, true)]
+    {
+        let (space, looks) = space_with(FROM);
+        if reserved {
+            space.mmap(&MapRequest::anonymous(PAGES * PAGE, NONE).at(FAR, MapFlags::FIXED)).unwrap();
+        }
+        let spaces = space.spaces();
+        let look = move |nth| {
+            if nth >= 1000 {
+                looks.give_back(spaces);
+            }
+            // Others have taken that, too.
+            1 << 20
+        };
+        assert!(looks.look.set(Box::new(look)).is_ok());
+        looks.take_all(spaces);
+        let moved = space.mremap(FROM, PAGES * PAGE, pages * PAGE, MOVE, FAR);
+        assert!(moved.is_err() && looks.counts()[0] <= 100, "{moved:?} after {:?}", looks.counts());
+    }
+}

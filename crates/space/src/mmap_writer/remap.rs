@@ -198,7 +198,8 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         self.may_expand(snapshot.flags, grown)
     }
 
-    fn unmap_tail(&mut self, range: VirtRange, gather: &mut Gather<'s, P>) -> Result<(), Error> {
+    /// Returns whether anything was mapped there.
+    fn unmap_tail(&mut self, range: VirtRange, gather: &mut Gather<'s, P>) -> Result<bool, Error> {
         if range.end() > P::Paging::USER_END {
             return Err(Error::BadArgument);
         }
@@ -264,8 +265,9 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         let mut old = remap.old;
         if old.len() > remap.new_len {
             let kept = VirtAddr(old.start().0 + remap.new_len);
-            self.unmap_tail(VirtRange::new(kept, old.end()), gather)?;
-            progress.steps += 1;
+            // A turn that finds nothing there, as after a turn that has cut it off, has not come further.
+            let cut = self.unmap_tail(VirtRange::new(kept, old.end()), gather)?;
+            progress.steps += u64::from(cut);
             old = VirtRange::new(old.start(), kept);
             vma = self.find(old.start()).ok_or(Error::BadAddress)?;
         }
