@@ -115,6 +115,48 @@ fn a_page_whose_guard_another_thread_has_removed_is_not_guarded_again() {
     }
 }
 
+/// Hazard: a lock of several mappings that is made again from its first after a shortage locks what another
+/// thread has unlocked in between.
+#[test]
+fn what_another_thread_unlocks_is_not_locked_again() {
+    let mut looked = 0;
+    for others in 0..80 {
+        let (space, looks) = space_with(FROM);
+        let tail = page(FROM, PAGES);
+        space.mmap(&MapRequest::anonymous(PAGES * PAGE, READ).at(tail, MapFlags::FIXED)).unwrap();
+        for nth in 0..others {
+            let at = VirtAddr(FAR.0 + nth * 2 * PAGE);
+            space.mmap(&MapRequest::anonymous(PAGE, READ).at(at, MapFlags::FIXED)).unwrap();
+        }
+        let spaces = space.spaces();
+        let other: &'static Mutex<Option<JoinHandle<()>>> = Box::leak(Box::default());
+        let look = move |_| {
+            let freed = looks.give_back(spaces);
+            let mut other = other.lock().unwrap();
+            if other.is_none() {
+                let through: &'static AtomicBool = Box::leak(Box::default());
+                *other = Some(thread::spawn(move || {
+                    run_on(1);
+                    at_the_next_wait(|| through.store(true, Ordering::Relaxed));
+                    space.munlock(FROM, PAGES * PAGE).unwrap();
+                    through.store(true, Ordering::Relaxed);
+                }));
+                assert!(within_reason(|| through.load(Ordering::Relaxed)));
+            }
+            freed
+        };
+        assert!(looks.look.set(Box::new(look)).is_ok());
+        looks.take_all(spaces);
+        // The second mapping is split, which takes a VMA. Only as pages are faulted in, so no page is needed.
+        assert_eq!(space.mlock(FROM, (PAGES + 2) * PAGE, true), Ok(()));
+        let Some(thread) = other.lock().unwrap().take() else { continue };
+        thread.join().unwrap();
+        looked += 1;
+        assert_eq!(space.figures().locked, 2 * PAGE, "{others}: the first mapping is locked again");
+    }
+    assert!(looked > 0, "no call looked for memory in its second mapping");
+}
+
 /// Hazard: each turn of a move that cuts off the end of its mapping counts that as a step, and so has all
 /// attempts again. Where others take all that is freed it never gives up, with the mmap lock held.
 #[test]
