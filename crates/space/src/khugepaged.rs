@@ -7,12 +7,15 @@
 //! mapping that may have large leaves is checked under the mmap lock held shared. Only for a block within the
 //! limits is the lock taken exclusively, and the block checked again.
 
-use crate::mmap_writer::MmapWriter;
+use crate::mmap_writer::{MmapWriter, collapse_orders, may_collapse};
 use crate::space::Space;
 use crate::spaces::Spaces;
 use core::mem;
-use quire_arch::{Level, PAGE_SIZE, PagingFormat, Platform, VirtAddr, VirtRange};
-use quire_thp::{CollapseError, CollapseLimits, HugeUse, KhugepagedSetting, huge_borders};
+use quire_arch::{Level, PAGE_SIZE, PagingFormat, Platform, VirtAddr};
+use quire_memcg::MemcgEvent;
+use quire_thp::{
+    Collapse, CollapseError, CollapseLimits, HugeUse, KhugepagedSetting, NewFolio, Presence, huge_borders,
+};
 
 /// The result of a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -130,12 +133,13 @@ fn scan_space<P: Platform>(
         }
         step.scanned += P::Paging::entry_bytes(Level::PMD) / PAGE_SIZE;
         at = VirtAddr(block.0 + P::Paging::entry_bytes(Level::PMD));
-        if is_collapsible(space, block, limits) {
-            match MmapWriter::begin(spaces, space.core()).collapse_if_allowed(block, limits) {
-                Ok(true) => step.collapsed += 1,
-                Err(CollapseError::OutOfMemory(_)) => step.out_of_memory = true,
-                Ok(false) | Err(_) => {}
+        match prepare(space, block, limits) {
+            Ok(Some(new)) => {
+                let result = MmapWriter::begin(spaces, space.core()).collapse_if_allowed(limits, new);
+                step.collapsed += u64::from(result == Ok(true));
             }
+            Err(CollapseError::OutOfMemory(_)) => step.out_of_memory = true,
+            Ok(None) | Err(_) => {}
         }
     }
     None
@@ -153,13 +157,9 @@ fn next_block<P: Platform>(
     let mut at = from;
     loop {
         let snapshot = mappings.first_ending_after(at)?.snapshot();
-        let orders = space.spaces.huge().policy().orders(
-            HugeUse::Khugepaged,
-            snapshot.flags,
-            core.huge_disable.load(),
-        );
+        let orders = collapse_orders(space.spaces, core, &snapshot, HugeUse::Khugepaged);
         let (first, end) = huge_borders::<P>(at.max(snapshot.range.start()), snapshot.range.end());
-        if snapshot.backing.is_anonymous() && snapshot.anon.is_some() && !orders.is_empty() && first < end {
+        if !orders.is_empty() && first < end {
             return Some(first);
         }
         step.scanned += 1;
@@ -167,11 +167,29 @@ fn next_block<P: Platform>(
     }
 }
 
-/// Whether the block at `start` is within `limits` at this moment. Its swapped-out pages are swapped in
-/// first.
-fn is_collapsible<P: Platform>(space: &Space<'_, P>, start: VirtAddr, limits: CollapseLimits) -> bool {
-    let mappings = space.core().read_mappings(space.spaces.platform());
-    let Some(vma) = mappings.first_ending_after(start) else { return false };
-    let block = VirtRange::new(start, VirtAddr(start.0 + P::Paging::entry_bytes(Level::PMD)));
-    block.end() <= vma.range().end() && space.make_collapsible(vma, block, limits).is_ok()
+/// A folio for the block at `start`, if it is within `limits` at this moment. Then its swapped-out pages are
+/// swapped in; `None` if that fails, or if there is nothing to collapse.
+fn prepare<'s, P: Platform>(
+    space: &'s Space<'_, P>,
+    start: VirtAddr,
+    limits: CollapseLimits,
+) -> Result<Option<NewFolio<'s, P>>, CollapseError> {
+    let (spaces, core) = (space.spaces, space.core());
+    let mappings = core.read_mappings(spaces.platform());
+    let found = mappings.first_ending_after(start).filter(|vma| {
+        may_collapse(spaces, core, &vma.snapshot(), start, HugeUse::Khugepaged) && !core.is_killed()
+    });
+    let Some(vma) = found else { return Ok(None) };
+    let collapse = Collapse(space.tables());
+    let Some(presence) = collapse.check_block(start, limits)? else { return Ok(None) };
+    let new = collapse.allocate(start).inspect_err(|error| {
+        if let CollapseError::OverLimit(over) = *error
+            && let Some(kept) = spaces.memcgs().keep(over)
+        {
+            // No reclaim counts it.
+            spaces.memcgs().count(kept.id(), MemcgEvent::Max, 1);
+        }
+    })?;
+    let is_whole = presence == Presence::Whole || space.swap_in_block(vma, start);
+    Ok(is_whole.then_some(new))
 }

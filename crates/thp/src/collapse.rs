@@ -1,15 +1,20 @@
 //! Collapse: the pages of an aligned block become one large folio, mapped by one PMD entry.
 //!
-//! The mmap lock is held for writing and the VMA is write-locked, so no fault is in the block; the root lock
-//! is held exclusively, so no walk of the rmap is. The table is unlinked and flushed, so the MMU no longer
-//! uses it. Only a fast pin may have come since the first check for pins; so there is another check, and if
-//! it finds a pin the table is linked again. Then pages are copied, and the leaf takes the table's place. The
-//! old table is freed with all that it maps through the gather, as any table that is unlinked whole.
+//! The steps have Linux's order: the block is checked, the folio is allocated and charged, only then pages
+//! are swapped in, and the block is checked again and replaced.
+//!
+//! From the second check on the mmap lock is held for writing and the VMA is write-locked, so no fault is in
+//! the block; the root lock is held exclusively, so no walk of the rmap is. The table is unlinked and
+//! flushed, so the MMU no longer uses it. Only a fast pin may have come since the check for pins; so there is
+//! another one, and if it finds a pin the table is linked again. Then pages are copied, and the leaf takes
+//! the table's place. The old table is freed with all that it maps through the gather, as any table that is
+//! unlinked whole.
 
+use core::mem;
 use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Platform, VirtAddr};
 use quire_frame::{AllocError, AllocRequest, Folio, FolioCounter, FrameFlags, Kind, VmEvent};
 use quire_memcg::{MemcgStat, OverLimit};
-use quire_pagetable::{Gather, HugeSlot, NewPage, Tables};
+use quire_pagetable::{Found, Gather, HugeSlot, NewPage, Tables};
 use quire_sync::atomic::fence;
 use quire_sync::atomic::raw::Ordering;
 
@@ -37,9 +42,8 @@ impl CollapseLimits {
 pub enum CollapseError {
     /// Nothing was ever mapped there.
     NoTable,
-    /// Whether it may be collapsed is known once its swapped-out pages are swapped in, those before the first
-    /// marker.
-    Swapped,
+    /// Pages of it are swapped out, or it has markers.
+    Absent,
     /// It holds other than private pages, or exceeds one of the limits.
     Unfit,
     /// A page is pinned, or another thread has a reference for a moment.
@@ -50,18 +54,73 @@ pub enum CollapseError {
     OverLimit(OverLimit),
 }
 
+/// Whether all pages of a block are in memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Presence {
+    /// They are.
+    Whole,
+    /// Some are swapped out, or are markers.
+    Partial,
+}
+
+/// A charged folio for a block, and a table to deposit. Both are freed if they are not used.
+#[derive(Debug)]
+pub struct NewFolio<'s, P: Platform> {
+    tables: Tables<'s, P>,
+    start: VirtAddr,
+    head: Pfn,
+    deposit: Pfn,
+}
+
+impl<P: Platform> NewFolio<'_, P> {
+    /// The block that it is for.
+    pub fn start(&self) -> VirtAddr {
+        self.start
+    }
+
+    fn into_parts(self) -> (Pfn, Pfn) {
+        let parts = (self.head, self.deposit);
+        mem::forget(self);
+        parts
+    }
+}
+
+impl<P: Platform> Drop for NewFolio<'_, P> {
+    fn drop(&mut self) {
+        let memory = self.tables.memory();
+        let pin = self.tables.pin();
+        memory.memcgs().release_unused(&pin, self.deposit, Order::ZERO);
+        memory.memcgs().release_unused(&pin, self.head, memory.frames().folio(self.head).order());
+    }
+}
+
 /// A collapse of blocks that these tables map.
 #[derive(Debug)]
 pub struct Collapse<'s, P: Platform>(pub Tables<'s, P>);
 
-impl<P: Platform> Collapse<'_, P> {
-    /// Whether the pages that `table` maps may be collapsed.
-    pub fn check(&self, table: Pfn, limits: CollapseLimits) -> Result<(), CollapseError> {
+impl<'s, P: Platform> Collapse<'s, P> {
+    /// Whether the aligned block at `start` may be collapsed, as [`check`](Self::check). `None` if one leaf
+    /// maps it already.
+    pub fn check_block(
+        &self,
+        start: VirtAddr,
+        limits: CollapseLimits,
+    ) -> Result<Option<Presence>, CollapseError> {
+        // The table stays while the CPU is pinned.
+        let _pin = self.0.pin();
+        match self.0.lookup(start) {
+            Found::Huge(_) => Ok(None),
+            Found::Nothing => Err(CollapseError::NoTable),
+            Found::Table(table) => self.check(table, limits).map(Some),
+        }
+    }
+
+    /// Whether the pages that `table` maps may be collapsed, once those are there that are swapped out.
+    pub fn check(&self, table: Pfn, limits: CollapseLimits) -> Result<Presence, CollapseError> {
         let frames = self.0.memory().frames();
         let pin = self.0.pin();
         let locked = self.0.lock(&pin, table, Level::PTE);
         let (mut none, mut shared, mut swapped, mut used) = (0, 0, 0, 0);
-        let (mut comes, mut marked) = (false, false);
         for index in 0..P::Paging::entries(Level::PTE) {
             match locked.get(index) {
                 Entry::None => none += 1,
@@ -78,15 +137,8 @@ impl<P: Platform> Collapse<'_, P> {
                     shared += u32::from(!alone);
                     used += u32::from(leaf.flags.contains(LeafFlags::ACCESSED));
                 }
-                Entry::Swap(_) => {
-                    swapped += 1;
-                    comes |= !marked;
-                }
-                // As in Linux it counts as swapped out, and ends the swap-in, which takes one after the other.
-                Entry::Marker(_) => {
-                    swapped += 1;
-                    marked = true;
-                }
+                // As in Linux a marker counts as swapped out. It ends the swap-in.
+                Entry::Swap(_) | Entry::Marker(_) => swapped += 1,
                 Entry::Table(_) => return Err(CollapseError::Unfit),
             }
         }
@@ -99,20 +151,17 @@ impl<P: Platform> Collapse<'_, P> {
         if beyond || used < must_be_used {
             return Err(CollapseError::Unfit);
         }
-        match (comes, marked) {
-            (true, _) => Err(CollapseError::Swapped),
-            (false, true) => Err(CollapseError::Unfit),
-            (false, false) => Ok(()),
-        }
+        Ok(if swapped > 0 { Presence::Partial } else { Presence::Whole })
     }
 
-    /// A folio of `order` for the block at `start`, charged to its memcg, and a table to deposit.
+    /// A folio for the block at `start`, charged to the memcg of the program, and a table to deposit.
     ///
     /// # Errors
     ///
     /// When there is no memory for either, or the memcg is at its limit.
     #[cfg_attr(debug_assertions, track_caller)]
-    pub fn allocate(&self, start: VirtAddr, order: Order) -> Result<(Pfn, Pfn), CollapseError> {
+    pub fn allocate(&self, start: VirtAddr) -> Result<NewFolio<'s, P>, CollapseError> {
+        let order = Tables::<P>::huge_order().ok_or(CollapseError::Unfit)?;
         let frames = self.0.memory().frames();
         let pin = self.0.pin();
         let request = AllocRequest::anonymous().uninitialised().kind(Kind::Anonymous).order(order);
@@ -126,23 +175,20 @@ impl<P: Platform> Collapse<'_, P> {
         let event = if made.is_ok() { VmEvent::ThpCollapseAlloc } else { VmEvent::ThpCollapseAllocFailed };
         frames.events().add(&pin, event, 1);
         let (head, deposit) = made.map_err(CollapseError::OutOfMemory)?;
-        if let Err(over) = self.0.charge_collapsed(&pin, head, order) {
-            self.0.memory().memcgs().release_unused(&pin, deposit, Order::ZERO);
-            self.0.memory().memcgs().release_unused(&pin, head, order);
-            return Err(CollapseError::OverLimit(over));
-        }
+        let new = NewFolio { tables: self.0, start, head, deposit };
+        self.0.charge_collapsed(&pin, head, order).map_err(CollapseError::OverLimit)?;
         self.0.count_for_memcg(&pin, MemcgStat::ThpCollapseAlloc);
-        Ok((head, deposit))
+        Ok(new)
     }
 
-    /// Copies what `table` maps to the new folio `head` and puts a leaf in its place. The table goes to
-    /// `gather`. If a page was pinned meanwhile nothing changes.
+    /// Copies what `table` maps to the folio `new` and puts a leaf in its place, mapped as `page` says. The
+    /// table goes to `gather`. If a page was pinned meanwhile nothing changes.
     pub fn replace_by_leaf(
         &self,
         slot: HugeSlot,
         table: Pfn,
-        (head, deposit): (Pfn, Pfn),
-        new: &NewPage,
+        new: NewFolio<'_, P>,
+        page: &NewPage,
         gather: &mut Gather<'_, P>,
     ) -> Result<(), CollapseError> {
         let tables = self.0;
@@ -158,16 +204,11 @@ impl<P: Platform> Collapse<'_, P> {
             fence(Ordering::SeqCst);
             if self.maps_held_page(table) {
                 tables.lock_slot(&pin, slot).install(slot.index, linked);
-                self.0.memory().memcgs().release_unused(&pin, deposit, Order::ZERO);
-                self.0.memory().memcgs().release_unused(
-                    &pin,
-                    head,
-                    self.0.memory().frames().folio(head).order(),
-                );
                 return Err(CollapseError::Busy);
             }
             gather.add_unlinked(table);
         }
+        let (head, deposit) = new.into_parts();
         let entries = &self.0.entries(table)[..P::Paging::entries(Level::PTE)];
         let mut replaced = 0;
         for (nth, entry) in entries.iter().enumerate() {
@@ -178,7 +219,7 @@ impl<P: Platform> Collapse<'_, P> {
                     // in RAM, and no thread can write to it.
                     unsafe { platform.copy_user(pfn, to, Order::ZERO) };
                     replaced += 1;
-                    if new.locked {
+                    if page.locked {
                         tables.munlock_folio(&tables.pin(), &tables.memory().frames().lock_head(pfn));
                     }
                 }
@@ -190,7 +231,7 @@ impl<P: Platform> Collapse<'_, P> {
         let _section = tables.memory().frames().epoch().enter(&pin);
         let locked = tables.lock_slot(&pin, slot);
         tables.space().residency.pages_replaced(replaced);
-        let installed = tables.install_huge(&pin, (&locked, slot), (head, deposit), new);
+        let installed = tables.install_huge(&pin, (&locked, slot), (head, deposit), page);
         debug_assert!(installed, "something was mapped in a block under collapse");
         drop(locked);
         if let Some(order) = Tables::<P>::huge_order() {

@@ -17,7 +17,7 @@ mod collapse;
 mod policy;
 mod thp;
 
-pub use collapse::{Collapse, CollapseError, CollapseLimits, huge_borders};
+pub use collapse::{Collapse, CollapseError, CollapseLimits, NewFolio, Presence, huge_borders};
 pub use policy::{
     HugeConfig, HugeControls, HugeDefrag, HugeEffort, HugeEnabled, HugePolicy, HugeUse, KhugepagedConfig,
     KhugepagedSetting, OrderSet, OutOfRange, SizeEnabled,

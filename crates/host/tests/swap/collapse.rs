@@ -122,3 +122,54 @@ fn khugepaged_swaps_in_within_its_limit() {
         assert_filled(&cpu, &space, VirtAddr(area.0 + block * MIB2), 0..pages, block);
     }
 }
+
+/// As on Linux 6.18: the call ends at a block with a guard page. A pinned page in the block behind it does
+/// not change the result.
+#[test]
+fn a_guard_page_ends_the_call() {
+    for (guarded, collapsed) in [(0, 0), (1, 1), (2, 2)] {
+        let machine = machine();
+        let (cpu, space) = cpu_and_space(&machine);
+        let area = map_at(&space, BASE, 3 * MIB2, RW);
+        space.madvise(area, 3 * MIB2, Advice::NoHugePage).unwrap();
+        fill(&cpu, &space, area, 0..3 * 512, 7);
+        space.madvise(page(area, guarded * 512 + 200), PAGE, Advice::GuardInstall).unwrap();
+        space.madvise(area, 3 * MIB2, Advice::HugePage).unwrap();
+        let pinned = (guarded == 0).then(|| space.pin_page(page(area, 600), Access::Write).unwrap());
+        assert_eq!(space.madvise(area, 3 * MIB2, Advice::Collapse), Err(Error::WrongMapping));
+        assert_eq!(machine.memory().frames().events().pmd_mapped(), collapsed, "{guarded}");
+        drop(pinned);
+        assert_audit(&machine);
+    }
+}
+
+/// As on Linux 6.18: what is in the block behind it stays swapped out.
+#[test]
+fn nothing_behind_a_guard_page_is_swapped_in() {
+    let machine = machine();
+    let (cpu, space) = cpu_and_space(&machine);
+    let area = map_at(&space, BASE, 2 * MIB2, RW);
+    space.madvise(area, 2 * MIB2, Advice::NoHugePage).unwrap();
+    fill(&cpu, &space, area, [3, 4, 100, 300, 515, 516, 612, 812], 7);
+    space.madvise(area, 2 * MIB2, Advice::PageOut).unwrap();
+    space.madvise(page(area, 200), PAGE, Advice::GuardInstall).unwrap();
+    space.madvise(area, 2 * MIB2, Advice::HugePage).unwrap();
+    assert_eq!(space.madvise(area, 2 * MIB2, Advice::Collapse), Err(Error::WrongMapping));
+    assert_eq!((space.figures().resident_anonymous, space.figures().swapped), (3 * PAGE, 5 * PAGE));
+}
+
+/// As on Linux 6.18: the folio is allocated before the pages are swapped in, and so before the guard page is
+/// found.
+#[test]
+fn a_folio_is_allocated_for_a_block_with_a_guard_page() {
+    let machine = machine();
+    let (cpu, space) = cpu_and_space(&machine);
+    let area = map_at(&space, BASE, MIB2, RW);
+    space.madvise(area, MIB2, Advice::NoHugePage).unwrap();
+    fill(&cpu, &space, area, 0..5, 7);
+    space.madvise(page(area, 200), PAGE, Advice::GuardInstall).unwrap();
+    space.madvise(area, MIB2, Advice::HugePage).unwrap();
+    assert_eq!(space.madvise(area, MIB2, Advice::Collapse), Err(Error::WrongMapping));
+    assert_eq!(count(&machine, VmEvent::ThpCollapseAlloc), 1);
+    assert_audit(&machine);
+}

@@ -10,6 +10,7 @@ mod disk;
 
 mod churn;
 mod collapse;
+mod collapse_memcgs;
 mod hasty_device;
 mod lazily_freed;
 mod little_swap;

@@ -4,11 +4,11 @@
 use crate::common::*;
 use crate::disk::Disk;
 
-fn machine(mib: u64, oom: OomAction) -> Machine {
+pub(crate) fn machine(mib: u64, oom: OomAction) -> Machine {
     Setup::mib(mib).reserve().overcommit().with(|memory| memory.oom = oom).build()
 }
 
-fn swapon(machine: &Machine, slots: u64) {
+pub(crate) fn swapon(machine: &Machine, slots: u64) {
     machine.memory().swapon(Disk::new(slots).0, SwapOnOptions::default()).unwrap();
 }
 
@@ -450,33 +450,6 @@ fn the_roots_statistics_are_of_the_whole_machine() {
     let sum = machine.memory().memcgs().stats(MemcgId::ROOT)[MemcgStat::PgstealProactive as usize];
     assert!(sum >= in_memcg + 2, "what the root's own program lost counts, too");
     told(&format!("pgsteal_proactive {sum}"));
-}
-
-/// A collapse takes no more than the memcg allows: EBUSY, as in Linux 6.18, if nothing can be reclaimed.
-#[test]
-fn a_collapse_stays_within_the_limit() {
-    let machine = machine(16, OomAction::Refuse);
-    let limit = 600;
-    let memcg = memcg(&machine, "tight", &[(Limit::Max, limit)]);
-    let (cpu, space) = (machine.vcpu(0).unwrap(), space_in(&machine, memcg));
-    let (area, ..) = fill(&cpu, &space, 512 + 100);
-    assert_eq!(usage(&machine, memcg), limit);
-    let collapse = || space.madvise(area, MIB2, Advice::Collapse).map_err(Error::errno);
-    assert_eq!(collapse(), Err(Errno::EBUSY));
-    assert_eq!(usage(&machine, memcg), limit);
-    assert_eq!(machine.memory().khugepaged_step().collapsed, 0);
-    assert_audit(&machine);
-    // What is beside the block can go, but not all that the folio needs; nor does the block go for good.
-    swapon(&machine, 2048);
-    let mut collapsed = collapse();
-    for _ in 0..4 {
-        assert!(usage(&machine, memcg) <= limit);
-        assert!(matches!(collapsed, Ok(()) | Err(Errno::EBUSY | Errno::EAGAIN)), "{collapsed:?}");
-        collapsed = collapse();
-    }
-    (0..512 + 88).for_each(|at| assert_eq!(read(&cpu, &space, page(area, at)), 100 + at));
-    assert!(usage(&machine, memcg) <= limit);
-    assert_audit(&machine);
 }
 
 /// A program with `pages` pages that was in a memcg with this limit, which is removed.

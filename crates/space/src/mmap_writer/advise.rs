@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use crate::mmap_writer::MmapWriter;
+use crate::mmap_writer::collapse_orders;
 use quire_arch::Pfn;
 use quire_arch::{Level, PagingFormat, Platform, VirtAddr, VirtRange};
 use quire_pagetable::{FlushCause, FreeableRange, Gather, Zap};
@@ -9,7 +10,7 @@ use quire_paging::Ageing;
 use quire_paging::Cold;
 use quire_paging::LazyFree;
 use quire_rmap::{Backing, VmFlags, Vma, VmaSnapshot, may_split};
-use quire_thp::{CollapseError, HugeUse, huge_borders};
+use quire_thp::{CollapseError, HugeUse, NewFolio, huge_borders};
 
 /// Advice for a range (`MADV_*`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -88,8 +89,6 @@ pub(crate) struct ReachedBlock {
     pub(crate) at: VirtAddr,
     /// What it takes to go on with it, if the call can.
     pub(crate) lacks: Option<Lacks>,
-    /// Why it is not collapsed if pages of it are still swapped out: it was tried to swap them in.
-    pub(crate) if_swapped: Option<Error>,
     /// Why the last one of those before it that are not collapsed is not.
     failed: Option<Error>,
 }
@@ -115,7 +114,7 @@ impl Advised {
 pub(crate) enum Lacks {
     /// Frames for the folio.
     Frames,
-    /// Pages of its own, which are swapped out.
+    /// Pages of its own, which are swapped out, or markers.
     Pages,
 }
 
@@ -230,14 +229,16 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
 
 impl<'s, P: Platform> MmapWriter<'s, P> {
     /// Collapses each aligned block of `range`. It fails where one lacks something that is to be had without
-    /// the lock, and `reached` is that block: the next call goes on from there.
+    /// the lock, and `reached` is that block: the next call goes on from there, with the folio `new` if it
+    /// has one.
     pub(crate) fn collapse(
         &mut self,
         range: VirtRange,
         reached: &mut Option<ReachedBlock>,
+        new: &mut Option<NewFolio<'s, P>>,
     ) -> Result<(), Error> {
         let done = &mut Advised::none(range.start());
-        self.advise_mappings(range, done, |writer, vma, part| writer.collapse_part(vma, part, reached))
+        self.advise_mappings(range, done, |writer, vma, part| writer.collapse_part(vma, part, (reached, new)))
     }
 
     /// Collapses each aligned block in `part` of `vma`. As in Linux, it continues after a block that cannot
@@ -246,15 +247,11 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         &mut self,
         vma: &'s Vma,
         part: VirtRange,
-        reached: &mut Option<ReachedBlock>,
+        (reached, new): (&mut Option<ReachedBlock>, &mut Option<NewFolio<'s, P>>),
     ) -> Result<(), Error> {
         let snapshot = vma.snapshot();
-        let policy = self.spaces.huge().policy();
-        let orders = policy.orders(HugeUse::Collapse, snapshot.flags, self.core.huge_disable.load());
-        if !snapshot.backing.is_anonymous()
-            || !snapshot.anon.is_some()
-            || orders.fitting(snapshot.range).is_empty()
-        {
+        let orders = collapse_orders(self.spaces, self.core, &snapshot, HugeUse::Collapse);
+        if orders.fitting(snapshot.range).is_empty() {
             return Err(Error::WrongMapping);
         }
         let (start, end) = huge_borders::<P>(part.start(), part.end());
@@ -262,7 +259,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         // Linux counts blocks even where the end lies before the start, and then misses some.
         let failed = (end < start).then_some(Error::WrongMapping);
         // The mapping may begin and end elsewhere than at the call before, so nothing is counted.
-        let mut now = ReachedBlock { at: start, lacks: None, if_swapped: None, failed };
+        let mut now = ReachedBlock { at: start, lacks: None, failed };
         match *reached {
             Some(before) if (start..end).contains(&before.at) => now = before,
             // All of it was collapsed.
@@ -270,17 +267,12 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
             _ => {}
         }
         while now.at < end {
-            match self.collapse_with_room(vma, now.at) {
+            match self.collapse_block(vma, now.at, new) {
                 Ok(()) => {}
-                Err(CollapseError::Swapped) => match now.if_swapped {
-                    None => {
-                        *reached = Some(ReachedBlock { lacks: Some(Lacks::Pages), ..now });
-                        return Err(Error::Busy);
-                    }
-                    // Pages that were swapped in for it were reclaimed since.
-                    Some(Error::Busy) => now.failed = Some(Error::Busy),
-                    Some(error) => return Err(error),
-                },
+                Err(CollapseError::Absent) => {
+                    *reached = Some(ReachedBlock { lacks: Some(Lacks::Pages), ..now });
+                    return Err(Error::Busy);
+                }
                 Err(CollapseError::Unfit) => now.failed = Some(Error::WrongMapping),
                 Err(CollapseError::Busy) => now.failed = Some(Error::Busy),
                 Err(CollapseError::NoTable) => return Err(Error::WrongMapping),
@@ -290,7 +282,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
                 }
                 Err(CollapseError::OverLimit(_)) => return Err(Error::MemcgLimit),
             }
-            now = ReachedBlock { at: VirtAddr(now.at.0 + block), if_swapped: None, ..now };
+            now = ReachedBlock { at: VirtAddr(now.at.0 + block), ..now };
         }
         now.failed.map_or(Ok(()), Err)
     }

@@ -1,102 +1,146 @@
 //! Collapsing a block of a mapping.
 
 use super::MmapWriter;
-use quire_arch::{Level, PagingFormat, Platform, VirtAddr};
+use crate::spaces::Spaces;
+use quire_arch::{Level, PagingFormat, Platform, VirtAddr, VirtRange};
 use quire_frame::AllocError;
-use quire_memcg::MemcgEvent;
 use quire_pagetable::{FlushCause, Found, Gather, HugeSlot, Tables};
 use quire_paging::Need;
-use quire_rmap::Vma;
-use quire_thp::HugeUse;
-use quire_thp::{Collapse, CollapseError, CollapseLimits};
+use quire_rmap::{SpaceCore, Vma, VmaSnapshot};
+use quire_thp::{Collapse, CollapseError, CollapseLimits, HugeUse, NewFolio, OrderSet, Presence};
 
 /// Attempts to charge a folio, as Linux makes with direct reclaim between them.
 const ATTEMPTS: u32 = 16;
 
+/// The orders to which blocks of `vma` may be collapsed: none unless it is private anonymous memory with an
+/// anon_vma.
+pub(crate) fn collapse_orders<P: Platform>(
+    spaces: &Spaces<P>,
+    core: &SpaceCore,
+    vma: &VmaSnapshot,
+    wanted_by: HugeUse,
+) -> OrderSet {
+    if !vma.backing.is_anonymous() || !vma.anon.is_some() {
+        return OrderSet::EMPTY;
+    }
+    spaces.huge().policy().orders(wanted_by, vma.flags, core.huge_disable.load())
+}
+
+/// Whether the aligned block at `start` is in `vma`, and may be collapsed.
+pub(crate) fn may_collapse<P: Platform>(
+    spaces: &Spaces<P>,
+    core: &SpaceCore,
+    vma: &VmaSnapshot,
+    start: VirtAddr,
+    wanted_by: HugeUse,
+) -> bool {
+    VirtRange::from_len(start, P::Paging::entry_bytes(Level::PMD))
+        .is_some_and(|block| vma.range.covers(block))
+        && !collapse_orders(spaces, core, vma, wanted_by).is_empty()
+}
+
+/// A folio for the block at `start`. Where the memcg of the program has no room for it pages are
+/// reclaimed there, as Linux does, and no program is killed.
+#[cfg_attr(debug_assertions, track_caller)]
+fn allocate_with_room<'s, P: Platform>(
+    spaces: &Spaces<P>,
+    collapse: &Collapse<'s, P>,
+    start: VirtAddr,
+) -> Result<NewFolio<'s, P>, CollapseError> {
+    let pages = u64::from(Tables::<P>::huge_pages());
+    let mut attempt = 1;
+    loop {
+        let result = collapse.allocate(start);
+        let Err(CollapseError::OverLimit(over)) = result else { return result };
+        let need = Need::Memcg(over, pages);
+        if attempt == ATTEMPTS || !spaces.free_some(AllocError::OutOfMemory, need) {
+            return Err(CollapseError::OverLimit(over));
+        }
+        attempt += 1;
+    }
+}
+
 impl<'s, P: Platform> MmapWriter<'s, P> {
-    /// Collapses the aligned block at `start`, which lies in `vma`, private anonymous memory with an
-    /// anon_vma. A block that one leaf maps already is left as it is.
-    pub(crate) fn collapse_block(
+    /// Puts the folio `new` in the place of the pages of its block, which lies in `vma`, private anonymous
+    /// memory with an anon_vma. A block that one leaf maps already is left as it is.
+    fn replace_block(
         &mut self,
         vma: &'s Vma,
-        start: VirtAddr,
         limits: CollapseLimits,
+        new: NewFolio<'_, P>,
     ) -> Result<(), CollapseError> {
         if self.core.is_killed() {
             // Its pages may have been removed; none is filled with zeros again. The mmap lock keeps a removal
             // away.
             return Err(CollapseError::Unfit);
         }
-        let tables = self.tables();
+        let (tables, start) = (self.tables(), new.start());
         let table = match tables.lookup(start) {
             Found::Huge(_) => return Ok(()),
             Found::Nothing => return Err(CollapseError::NoTable),
             Found::Table(table) => table,
         };
-        let Some((order, pmd)) = Tables::<P>::huge_order().zip(tables.find_pmd(start)) else {
-            return Err(CollapseError::Unfit);
-        };
+        let pmd = tables.find_pmd(start).ok_or(CollapseError::Unfit)?;
         let (collapse, snapshot) = (Collapse(tables), vma.snapshot());
-        // A first check is cheap if it fails.
-        collapse.check(table, limits)?;
         self.lock_vma(vma);
         let _family = self.lock_anon_vmas([snapshot.anon]);
-        collapse.check(table, limits)?;
-        let (head, deposit) = collapse.allocate(start, order)?;
+        if collapse.check(table, limits)? == Presence::Partial {
+            // Pages that were there, or were swapped in for it, were reclaimed since.
+            return Err(CollapseError::Busy);
+        }
         let slot = HugeSlot { table: pmd, index: P::Paging::index(start, Level::PMD) };
         let mut gather = Gather::new(self.spaces.memory(), &self.core.tables, FlushCause::Collapse);
-        let result =
-            collapse.replace_by_leaf(slot, table, (head, deposit), &snapshot.new_page(start), &mut gather);
+        let result = collapse.replace_by_leaf(slot, table, new, &snapshot.new_page(start), &mut gather);
         self.tables().finish(&mut gather);
         result
     }
 
-    /// The same for a program's own request: where its memcg has no room for the folio, pages are reclaimed
-    /// there, as Linux does.
-    pub(crate) fn collapse_with_room(&mut self, vma: &'s Vma, start: VirtAddr) -> Result<(), CollapseError> {
-        let pages = u64::from(Tables::<P>::huge_pages());
-        let mut attempt = 1;
-        loop {
-            let over = match self.collapse_block(vma, start, CollapseLimits::NONE) {
-                Err(CollapseError::OverLimit(over)) => over,
-                // Pages of the block itself were reclaimed. The next call swaps them in.
-                Err(CollapseError::Swapped) if attempt > 1 => return Err(CollapseError::Busy),
-                result => return result,
-            };
-            let need = Need::Memcg(over, pages);
-            if attempt == ATTEMPTS || !self.spaces.free_some(AllocError::OutOfMemory, need) {
-                return Err(CollapseError::OverLimit(over));
+    /// Collapses the aligned block at `start`, which lies in `vma`, private anonymous memory with an
+    /// anon_vma, for a program's own request. A block that one leaf maps already is left as it is.
+    ///
+    /// # Errors
+    ///
+    /// [`CollapseError::Absent`] with a folio in `new` where pages are to be swapped in: the next call goes
+    /// on with that.
+    pub(crate) fn collapse_block(
+        &mut self,
+        vma: &'s Vma,
+        start: VirtAddr,
+        new: &mut Option<NewFolio<'s, P>>,
+    ) -> Result<(), CollapseError> {
+        let folio = match new.take().filter(|new| new.start() == start) {
+            Some(folio) => folio,
+            None => {
+                if self.core.is_killed() {
+                    return Err(CollapseError::Unfit);
+                }
+                let collapse = Collapse(self.tables());
+                let Some(presence) = collapse.check_block(start, CollapseLimits::NONE)? else {
+                    return Ok(());
+                };
+                let folio = allocate_with_room(self.spaces, &collapse, start)?;
+                if presence == Presence::Partial {
+                    *new = Some(folio);
+                    return Err(CollapseError::Absent);
+                }
+                folio
             }
-            attempt += 1;
-        }
+        };
+        self.replace_block(vma, CollapseLimits::NONE, folio)
     }
 
-    /// Collapses the block at `start` if it is still in a mapping that khugepaged may collapse. Returns
-    /// whether it did.
+    /// Puts the folio `new` in the place of the pages of its block, if that is still in a mapping that
+    /// khugepaged may collapse. Returns whether it did.
     pub(crate) fn collapse_if_allowed(
         &mut self,
-        start: VirtAddr,
         limits: CollapseLimits,
+        new: NewFolio<'_, P>,
     ) -> Result<bool, CollapseError> {
-        let Some(vma) = self.find(start) else { return Ok(false) };
-        let snapshot = vma.snapshot();
-        let end = VirtAddr(start.0 + P::Paging::entry_bytes(Level::PMD));
-        let orders = self.spaces.huge().policy().orders(
-            HugeUse::Khugepaged,
-            snapshot.flags,
-            self.core.huge_disable.load(),
-        );
-        let fits = snapshot.backing.is_anonymous() && snapshot.anon.is_some() && end <= snapshot.range.end();
-        if !fits || orders.is_empty() || self.tables().find(start).is_none() {
+        let Some(vma) = self.find(new.start()) else { return Ok(false) };
+        let allowed = may_collapse(self.spaces, self.core, &vma.snapshot(), new.start(), HugeUse::Khugepaged);
+        if !allowed || self.tables().find(new.start()).is_none() {
             return Ok(false);
         }
-        let result = self.collapse_block(vma, start, limits);
-        if let Err(CollapseError::OverLimit(over)) = result
-            && let Some(kept) = self.spaces.memcgs().keep(over)
-        {
-            // No reclaim counts it.
-            self.spaces.memcgs().count(kept.id(), MemcgEvent::Max, 1);
-        }
-        result.map(|()| true)
+        self.replace_block(vma, limits, new).map(|()| true)
     }
 }

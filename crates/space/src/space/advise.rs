@@ -6,7 +6,7 @@ use crate::faults::PopulateError;
 use crate::mmap_writer::Advice;
 use crate::mmap_writer::{Advised, Lacks, MmapWriter, ReachedBlock};
 use crate::space::Space;
-use quire_arch::{Access, Level, PagingFormat, Platform, VirtAddr, VirtRange};
+use quire_arch::{Access, Platform, VirtAddr, VirtRange};
 use quire_frame::AllocError;
 use quire_pagetable::Tables;
 
@@ -41,14 +41,15 @@ impl<P: Platform> Space<'_, P> {
         })
     }
 
-    /// As in Linux the pages of a block are swapped in when its turn comes: all of them might not fit into
-    /// memory. And one reclaim is made for each block for which there is no free one, with no lock held, and
-    /// no program is killed for it.
+    /// As in Linux the folio for a block comes first, and only then its pages are swapped in, with no lock
+    /// held for writing: all of them might not fit into memory. A page that does not come, and a marker, end
+    /// the call. And one reclaim is made for each block for which there is no free one, with no lock held,
+    /// and no program is killed for it.
     fn collapse(&self, range: VirtRange) -> Result<(), Error> {
-        let mut reached: Option<ReachedBlock> = None;
+        let (mut reached, mut new): (Option<ReachedBlock>, _) = (None, None);
         let mut reclaimed_for = None;
         loop {
-            let result = MmapWriter::begin(self.spaces, self.core()).collapse(range, &mut reached);
+            let result = MmapWriter::begin(self.spaces, self.core()).collapse(range, &mut reached, &mut new);
             let Some((block, lacks)) =
                 reached.as_mut().and_then(|block| block.lacks.take().map(|it| (block, it)))
             else {
@@ -59,16 +60,14 @@ impl<P: Platform> Space<'_, P> {
             }
             match (lacks, result, Tables::<P>::huge_order()) {
                 (Lacks::Pages, ..) => {
-                    let end = VirtAddr(block.at.0 + P::Paging::entry_bytes(Level::PMD));
-                    let came = self.swap_in_for_collapse(VirtRange::new(block.at, end));
-                    block.if_swapped = Some(if came { Error::Busy } else { Error::WrongMapping });
+                    if !self.swap_in_for_collapse(block.at) {
+                        return Err(Error::WrongMapping);
+                    }
                 }
                 (Lacks::Frames, Err(Error::NoFrames(AllocError::OutOfMemory)), Some(order))
                     if reclaimed_for != Some(block.at) && self.spaces.free_for_wish(order) =>
                 {
                     reclaimed_for = Some(block.at);
-                    // What was reclaimed may be of the block itself.
-                    block.if_swapped = None;
                 }
                 _ => return result,
             }

@@ -169,7 +169,7 @@ impl<'s, P: Platform> Spaces<P> {
     }
 
     /// The same for a caller that can give up, a swapoff or a collapse: where no frame can be freed it fails,
-    /// and no program is killed.
+    /// and no program is killed. One may be where a memcg has no room for a page.
     pub(crate) fn swap_in_or_fail(
         &'s self,
         core: &SpaceCore,

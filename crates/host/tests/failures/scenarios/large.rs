@@ -63,6 +63,16 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         assert_eq!(scene.space.figures().resident, MIB2);
     })
     .allocations(2..=2),
+    Scenario::new("khugepaged_collapses_or_leaves_the_pages", small_pages, |scene| {
+        let failed = scene.machine.memory().khugepaged_step().out_of_memory;
+        if failed { Err(Error::NoFrames(AllocError::Injected)) } else { Ok(()) }
+    })
+    .refused(stays)
+    .succeeded(|scene| {
+        assert_eq!(scene.read(LARGE + 100 * PAGE), Ok(7));
+        assert_eq!(scene.space.figures().resident, MIB2);
+    })
+    .allocations(2..=2),
     // Whatever is missing for the huge zero page, the fault falls back to the zero page.
     Scenario::new("a_read_wants_the_huge_zero_page", advised, |scene| access(scene.read(LARGE)))
         .undone(Undone::Contents)

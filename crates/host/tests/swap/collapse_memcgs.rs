@@ -1,0 +1,120 @@
+//! Collapses for programs in memcgs that are full.
+
+use crate::common::*;
+use crate::swap_memcgs::{machine, memcg, space_in, swapon, usage};
+
+const MIB2: u64 = 2 << 20;
+
+/// A collapse takes no more than the memcg allows: EBUSY, as in Linux 6.18, if nothing can be reclaimed.
+#[test]
+fn a_collapse_stays_within_the_limit() {
+    let machine = machine(16, OomAction::Refuse);
+    let limit = 600;
+    let memcg = memcg(&machine, "tight", &[(Limit::Max, limit)]);
+    let (cpu, space) = (machine.vcpu(0).unwrap(), space_in(&machine, memcg));
+    let area = map_at(&space, GIB, (512 + 88) * PAGE, RW);
+    fill(&cpu, &space, area, 0..512 + 88, 100);
+    assert_eq!(usage(&machine, memcg), limit);
+    let collapse = || space.madvise(area, MIB2, Advice::Collapse).map_err(Error::errno);
+    assert_eq!(collapse(), Err(Errno::EBUSY));
+    assert_eq!(usage(&machine, memcg), limit);
+    assert_eq!(machine.memory().khugepaged_step().collapsed, 0);
+    assert_audit(&machine);
+    // What is beside the block can go, but not all that the folio needs; nor does the block go for good.
+    swapon(&machine, 2048);
+    let mut collapsed = collapse();
+    for _ in 0..4 {
+        assert!(usage(&machine, memcg) <= limit);
+        assert!(matches!(collapsed, Ok(()) | Err(Errno::EBUSY | Errno::EAGAIN)), "{collapsed:?}");
+        collapsed = collapse();
+    }
+    assert_filled(&cpu, &space, area, 0..512 + 88, 100);
+    assert!(usage(&machine, memcg) <= limit);
+    assert_audit(&machine);
+}
+
+/// Pages of a block that is to be collapsed.
+const PAGES: [u64; 4] = [3, 4, 100, 300];
+
+/// A block with these pages, which are paged out if `out`.
+fn block<'m>(machine: &'m Machine, space: &HostSpace<'m>, out: bool) -> VirtAddr {
+    let cpu = machine.vcpu(0).unwrap();
+    let area = map_at(space, GIB, MIB2, RW);
+    space.madvise(area, MIB2, Advice::NoHugePage).unwrap();
+    fill(&cpu, space, area, PAGES, 7);
+    if out {
+        space.madvise(area, MIB2, Advice::PageOut).unwrap();
+        assert_eq!(space.figures().swapped, PAGES.len() as u64 * PAGE);
+    }
+    space.madvise(area, MIB2, Advice::HugePage).unwrap();
+    area
+}
+
+/// Hazard: a collapse swaps pages in before there is a folio for them. In a full memcg a program is killed
+/// for it. As on Linux 6.18 it fails with EBUSY before anything is swapped in.
+#[test]
+fn a_collapse_in_a_full_memcg_swaps_nothing_in_and_kills_no_program() {
+    for guard in [false, true] {
+        let machine = machine(16, OomAction::Kill);
+        swapon(&machine, 4096);
+        let memcg = memcg(&machine, "tight", &[(Limit::Max, 128)]);
+        let space = space_in(&machine, memcg);
+        let area = block(&machine, &space, true);
+        if guard {
+            space.madvise(page(area, 200), PAGE, Advice::GuardInstall).unwrap();
+        }
+        let locked = map_at(&space, 2 * GIB, 128 * PAGE, RW);
+        for at in 0..128 - usage(&machine, memcg) {
+            space.mlock(page(locked, at), PAGE, false).unwrap();
+        }
+        assert_eq!(space.madvise(area, MIB2, Advice::Collapse).map_err(Error::errno), Err(Errno::EBUSY));
+        assert!(!space.is_killed());
+        assert_eq!(machine.memory().memcgs().events(memcg, MemcgEvent::Oom), 0);
+        assert_eq!(space.figures().swapped, PAGES.len() as u64 * PAGE);
+        assert_eq!(usage(&machine, memcg), 128);
+        assert_audit(&machine);
+    }
+}
+
+/// As on Linux 6.18: EBUSY, since the folio is charged before the guard page is found.
+#[test]
+fn a_full_memcg_refuses_a_block_with_a_guard_page_first() {
+    let machine = machine(16, OomAction::Refuse);
+    let memcg = memcg(&machine, "tight", &[(Limit::Max, 300)]);
+    let space = space_in(&machine, memcg);
+    let area = block(&machine, &space, false);
+    space.madvise(page(area, 200), PAGE, Advice::GuardInstall).unwrap();
+    let before = usage(&machine, memcg);
+    assert_eq!(space.madvise(area, MIB2, Advice::Collapse).map_err(Error::errno), Err(Errno::EBUSY));
+    assert_eq!(usage(&machine, memcg), before);
+    let _ = machine.memory().memcgs().set(memcg, Limit::Max, Some(1000 * PAGE)).unwrap();
+    assert_eq!(space.madvise(area, MIB2, Advice::Collapse).map_err(Error::errno), Err(Errno::EINVAL));
+    assert_eq!(usage(&machine, memcg), before, "the folio is given back");
+    assert_audit(&machine);
+}
+
+/// Hazard: khugepaged swaps in the pages of a block for which its memcg has no room.
+#[test]
+fn khugepaged_swaps_nothing_in_without_a_folio() {
+    let policy = HugePolicy::default().with_enabled(HugeEnabled::Always);
+    let machine: Machine = Setup::mib(16).reserve().overcommit().huge(policy).build();
+    swapon(&machine, 4096);
+    let memcg = memcg(&machine, "tight", &[(Limit::Max, 500)]);
+    let (cpu, space) = (machine.vcpu(0).unwrap(), space_in(&machine, memcg));
+    let area = map_at(&space, GIB, MIB2, RW);
+    space.madvise(area, MIB2, Advice::NoHugePage).unwrap();
+    fill(&cpu, &space, area, 0..364, 7);
+    space.madvise(page(area, 300), 64 * PAGE, Advice::PageOut).unwrap();
+    space.madvise(area, MIB2, Advice::HugePage).unwrap();
+    machine.memory().huge().set_khugepaged(KhugepagedSetting::PagesToScan, 100_000).unwrap();
+    let before = usage(&machine, memcg);
+    assert_eq!(machine.memory().khugepaged_step().collapsed, 0);
+    assert_eq!((space.figures().swapped, usage(&machine, memcg)), (64 * PAGE, before));
+    assert!(machine.memory().memcgs().events(memcg, MemcgEvent::Max) > 0);
+    assert_audit(&machine);
+    let _ = machine.memory().memcgs().set(memcg, Limit::Max, Some(1000 * PAGE)).unwrap();
+    assert_eq!(machine.memory().khugepaged_step().collapsed, 1);
+    assert_eq!(space.figures().swapped, 0);
+    assert_filled(&cpu, &space, area, 0..364, 7);
+    assert_audit(&machine);
+}
