@@ -1,6 +1,7 @@
 //! Collapses of blocks whose pages are paged out in part.
 
 use crate::common::*;
+use crate::disk::{Disk, lock};
 use quire_host::swap::HostRam;
 
 const BASE: u64 = 1 << 30;
@@ -171,5 +172,29 @@ fn a_folio_is_allocated_for_a_block_with_a_guard_page() {
     space.madvise(area, MIB2, Advice::HugePage).unwrap();
     assert_eq!(space.madvise(area, MIB2, Advice::Collapse), Err(Error::WrongMapping));
     assert_eq!(count(&machine, VmEvent::ThpCollapseAlloc), 1);
+    assert_audit(&machine);
+}
+
+/// As in Linux the swap-in of a block ends at a page that cannot be read, and the call with it.
+#[test]
+fn a_page_that_cannot_be_read_ends_the_call() {
+    let machine: Machine =
+        Setup::mib(32).huge(HugePolicy::default().with_enabled(HugeEnabled::Always)).build();
+    let (disk, medium) = Disk::new(4096);
+    machine.memory().swapon(disk, SwapOnOptions::default()).unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
+    let area = map_at(&space, BASE, 2 * MIB2, RW);
+    let pages = [3, 4, 100, 300, 515, 516, 612, 812];
+    space.madvise(area, 2 * MIB2, Advice::NoHugePage).unwrap();
+    fill(&cpu, &space, area, pages, 7);
+    space.madvise(area, 2 * MIB2, Advice::PageOut).unwrap();
+    space.madvise(area, 2 * MIB2, Advice::HugePage).unwrap();
+    let before = lock(&medium).reads;
+    let _ = lock(&medium).bad_reads.insert(before + 2);
+    assert_eq!(space.madvise(area, 2 * MIB2, Advice::Collapse), Err(Error::WrongMapping));
+    assert_eq!((space.figures().resident_anonymous, space.figures().swapped), (PAGE, 7 * PAGE));
+    assert_audit(&machine);
+    assert_eq!(space.madvise(area, 2 * MIB2, Advice::Collapse), Ok(()));
+    assert_filled(&cpu, &space, area, pages, 7);
     assert_audit(&machine);
 }

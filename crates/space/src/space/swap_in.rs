@@ -64,7 +64,7 @@ impl<P: Platform> Space<'_, P> {
                     let _ = swap.drop_counts(SlotId::of(entry), 1);
                     self.core().tables.residency.swap_gone(1);
                 }
-                return Ok(true);
+                return Ok(unreadable == Unreadable::Poison);
             }
             let fault = VmFault {
                 space: self.core(),
