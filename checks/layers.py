@@ -20,7 +20,7 @@ BOUNDS = {
     "crates/space": (0, 0, 2),
     "crates/swap": (18, 15, 0),
     "crates/vma-tree": (0, 0, 6),
-    "tools/advise": (3, 2, 0),
+    "tools/advise": (2, 2, 0),
     "tools/cli": (2, 0, 4),
     "tools/diff": (7, 0, 4),
     "tools/fuzz": (0, 2, 0),

@@ -1,7 +1,8 @@
 //! Each technique off and on for a recorded program.
 
+use crate::error::AdviseError;
 use crate::jobs::{Progress, in_parallel};
-use crate::predict::{AdviseError, command};
+use crate::predict::command;
 use crate::setting::{Setting, grid};
 use quire_mm::{Techniques, thp::HugeConfig};
 use quire_trace::replay::{

@@ -7,6 +7,8 @@ use quire_arch::{Order, PAGE_SIZE};
 use quire_measure::{Cost, Costs};
 use quire_trace::record::SAMPLE_NS;
 use quire_trace::replay::{LifeFigures, ProcessLife, ProcessReport, ReplayReport};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A figure of several replays. These differ as the recordings do (most of all where addresses are random),
@@ -42,7 +44,8 @@ impl Range {
 }
 
 /// The most memory that one process had, in bytes.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ProcessRow {
     /// The program that it ran last.
     pub program: String,
@@ -57,10 +60,12 @@ pub struct ProcessRow {
 }
 
 /// How near a process came to one of its limits.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Near {
     /// The limit: `vm.max_map_count`, or an rlimit.
-    pub limit: &'static str,
+    #[serde(deserialize_with = "known_limit")]
+    pub limit: LimitName,
     /// What it allows: mappings, or bytes.
     pub most: u64,
     /// The most that the process had.
@@ -70,14 +75,28 @@ pub struct Near {
 /// A limit is worth a word from this share of it on, in percent.
 const NEAR_PERCENT: u64 = 80;
 
+/// The name of a limit. As a reference by itself it would have to be a part of what it is read from.
+type LimitName = &'static str;
+
+/// The names of limits.
+const LIMITS: [LimitName; 4] = ["vm.max_map_count", "RLIMIT_AS", "RLIMIT_DATA", "RLIMIT_MEMLOCK"];
+
+/// A limit that is one of these.
+fn known_limit<'d, D: Deserializer<'d>>(from: D) -> Result<LimitName, D::Error> {
+    let name = String::deserialize(from)?;
+    let known = LIMITS.into_iter().find(|known| *known == name);
+    known.ok_or_else(|| D::Error::custom("there is no such limit"))
+}
+
 /// The limits that a process came near to.
 fn near(process: &ProcessReport) -> Vec<Near> {
     let (limits, used) = (&process.limits, &process.quire);
+    let [mappings, address_space, data, locked] = LIMITS;
     let all = [
-        ("vm.max_map_count", limits.mappings, used.peak_mappings),
-        ("RLIMIT_AS", limits.address_space, used.peak_mapped),
-        ("RLIMIT_DATA", limits.data, used.data),
-        ("RLIMIT_MEMLOCK", limits.locked, used.locked),
+        (mappings, limits.mappings, used.peak_mappings),
+        (address_space, limits.address_space, used.peak_mapped),
+        (data, limits.data, used.data),
+        (locked, limits.locked, used.locked),
     ];
     let is_near = |&(limit, most, used): &(&'static str, u64, u64)| {
         let least = u128::from(most) * u128::from(NEAR_PERCENT);
@@ -93,7 +112,8 @@ fn near(process: &ProcessReport) -> Vec<Near> {
 const KEPT_MISMATCHES: usize = 5;
 
 /// The result of one replay.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Outcome {
     pub(crate) life: LifeFigures,
     pub(crate) processes: Vec<ProcessRow>,

@@ -1,6 +1,6 @@
 //! What is known of the host that the advice is for.
 
-use crate::limits::LimitSwap;
+use crate::swap::LimitSwap;
 use quire_measure::{Costs, SwapSupport};
 use quire_trace::format::TraceHeader;
 

@@ -5,7 +5,10 @@
 //! # Modules, lowest first
 //!
 //! - `jobs`: parallel jobs.
+//! - `swap`: the swap behind a limit.
 //! - `setting`: the settings, and the commands that apply them.
+//! - `point`: one replay, and what is asked of it.
+//! - `error`: why a prediction is not possible.
 //! - `heat`: resident memory by address and time, and which of it was touched.
 //! - `latency`: how long page faults take, estimated.
 //! - `unexplained`: what of Linux's figures a replay does not explain.
@@ -13,29 +16,53 @@
 //! - `figures`: figures of several replays, as median and range.
 //! - `forks`: what the forks of a program cost.
 //! - `verdict`: which setting is worth trying.
+//! - `identity`: which recording results are of.
+//! - `less`: what one replay with less memory found.
+//! - `found`: what a replay found.
+//! - `stored`: results of replays that were made elsewhere.
+//! - `source`: where an outcome comes from, a replay or a result.
+//! - `details`: what is told beside the rows, by replays that others choose.
 //! - `limits`: memory limits: their replays, and how much memory is enough.
 //! - `host`: what is known of the host that the advice is for.
+//! - `reliable`: what recordings lack, and whether anything can rest on them.
 //! - `predict`: the replays.
+//! - `addresses`: memory by address and time.
 //! - `compare`: each technique off and on.
 //! - `validate`: the program itself under the settings.
+//! - `sweep`: replays on several machines, and what their results say together.
 
+mod addresses;
 mod change;
 mod compare;
+mod details;
+mod error;
 mod figures;
 mod forks;
+mod found;
 mod heat;
 mod host;
+mod identity;
 mod jobs;
 mod latency;
+mod less;
 mod limits;
+mod point;
 mod predict;
+mod reliable;
 mod setting;
+mod source;
+mod stored;
+mod swap;
+mod sweep;
 mod unexplained;
 mod validate;
 mod verdict;
 
+pub use addresses::{heat, heat_of};
 pub use change::{Change, Difference, Measure, Measured};
 pub use compare::{Comparison, Effect, Figure as ComparedFigure, Instructions, compare, technique_names};
+pub use details::{AtPeak, Waste};
+pub use error::AdviseError;
 pub use figures::{Near, ProcessRow, Range, Row, faults_by_size};
 pub use forks::ForkRow;
 pub use heat::{HEAT_COLUMNS, Heat, HeatBytes, HeatRun, touched_pages};
@@ -43,9 +70,15 @@ pub use host::Host;
 pub use jobs::Progress;
 pub use latency::Latency;
 pub use limits::{
-    Enough, LimitFigures, LimitRow, LimitSetting, LimitSwap, Limits, Means, Need, Priced, predicts_limits,
+    Enough, LimitFigures, LimitRow, LimitSetting, Limits, Means, Need, Priced, Tries, predicts_limits,
 };
-pub use predict::{AdviseError, AtPeak, Misfit, Prediction, Waste, heat, need, predict, predict_beside};
+pub use point::{Amount, Asked, Less, Meant, Point};
+pub use predict::{Misfit, Prediction, need, predict, predict_beside};
 pub use setting::{FOLDER, Setting, grid};
+pub use swap::LimitSwap;
+pub use sweep::{
+    Fleet, FleetSetting, Grid, LINE_START, LineError, Loser, Merge, Merged, MergedProgram, Number, Plan,
+    PlannedLine, Request, plan, run as run_line,
+};
 pub use validate::{Figure, LimitRuns, LimitValidation, Program, Validation, run_within, validate};
 pub use verdict::{Gain, Verdict};

@@ -2,11 +2,13 @@
 
 use quire_arch::Order;
 use quire_mm::{
+    Techniques,
     space::TablesTechnique,
     thp::{HugeConfig, HugeEnabled, HugePolicy, KhugepagedConfig, KhugepagedSetting, OrderSet, SizeEnabled},
 };
 use quire_trace::format::TraceHeader;
 use quire_trace::replay::recorded_huge_config;
+use std::time::Duration;
 
 /// One combination of settings.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -15,8 +17,8 @@ pub struct Setting {
     pub name: String,
     /// The files of `/sys/kernel/mm/transparent_hugepage`.
     pub huge: HugeConfig,
-    /// How empty page tables are handled. Linux keeps them.
-    pub tables: TablesTechnique,
+    /// The techniques. Linux keeps empty page tables; the others are on as they are by default.
+    pub techniques: Techniques,
     /// It is what the host had when the program was recorded.
     pub is_present: bool,
 }
@@ -24,8 +26,8 @@ pub struct Setting {
 /// The folder of the settings.
 pub const FOLDER: &str = "/sys/kernel/mm/transparent_hugepage";
 
-/// The command that keeps what these files have in a variable. What it already keeps is from before the setting
-/// was applied first.
+/// The command that keeps what these files have in a variable. What it already keeps is from before the
+/// setting was applied first.
 fn keep(variable: &str, files: &[String]) -> Option<String> {
     (!files.is_empty()).then(|| format!(r#": "${{{variable}:=$(grep -H . {})}}""#, files.join(" ")))
 }
@@ -40,6 +42,38 @@ fn restore(variable: &str) -> String {
 
 /// The name of the setting without huge pages.
 pub(crate) const NEVER: &str = "thp=never";
+
+/// The techniques of a setting that a host can be brought to.
+fn of_linux() -> Techniques {
+    let mut techniques = Techniques::default();
+    techniques.tables = TablesTechnique::Keep;
+    techniques
+}
+
+/// The states of all techniques, as words of the command line.
+fn states(techniques: &Techniques) -> [String; Techniques::NAMES.len()] {
+    let Techniques { pcp, gather, tables, mremap, swap, .. } = techniques;
+    [
+        format!("pcp={}", pcp.name()),
+        format!("gather={}", gather.name()),
+        format!("tables={}", tables.name()),
+        format!("mremap={}", mremap.name()),
+        format!("swap={}", swap.name()),
+    ]
+}
+
+/// The phases of khugepaged that are tried, as shares of its interval: its first scan is at a
+/// random time.
+const PHASES: [f64; 2] = [0.25, 0.75];
+
+/// The phases of khugepaged in which a setting is replayed.
+pub(crate) fn phases(setting: &Setting) -> Vec<Option<Duration>> {
+    if !setting.runs_khugepaged() {
+        return vec![None];
+    }
+    let pace = setting.huge.khugepaged.get(KhugepagedSetting::ScanSleepMillisecs);
+    PHASES.map(|share| Some(Duration::from_millis(u64::from(pace)).mul_f64(share))).into()
+}
 
 /// Orders of folios between a page and the PMD's, which Linux calls mTHP.
 fn small_orders() -> impl Iterator<Item = Order> {
@@ -66,13 +100,49 @@ fn size(order: Order) -> String {
 
 impl Setting {
     fn new(name: impl Into<String>, huge: HugeConfig) -> Self {
-        Self { name: name.into(), huge, tables: TablesTechnique::Keep, is_present: false }
+        Self { name: name.into(), huge, techniques: of_linux(), is_present: false }
     }
 
     /// Whether a host that runs Linux can be set so.
     #[must_use]
     pub fn is_of_linux(&self) -> bool {
-        self.tables == TablesTechnique::Keep
+        self.techniques == of_linux()
+    }
+
+    /// The setting of this name, for the program of a recording: one of [`grid`], or one of these with
+    /// techniques, as `thp=always,gather=pages`.
+    #[must_use]
+    pub fn named(header: &TraceHeader, name: &str) -> Option<Self> {
+        let all = grid(header);
+        let mut words = name.split(',');
+        // The name of a setting of the grid has commas, too: the longest is taken.
+        let mut techniques: Vec<&str> = Vec::new();
+        while techniques.len() <= Techniques::NAMES.len() {
+            let rest: Vec<&str> = words.clone().collect();
+            let rest = rest.join(",");
+            if let Some(setting) = all.iter().find(|setting| setting.name == rest) {
+                let mut words = techniques.iter().rev();
+                return words.try_fold(setting.clone(), |setting, word| setting.with_technique(word));
+            }
+            techniques.push(words.next_back()?);
+        }
+        None
+    }
+
+    /// The same with a technique in another state, `NAME=VALUE`; none if there is no such.
+    pub(crate) fn with_technique(&self, word: &str) -> Option<Self> {
+        let mut changed = self.clone();
+        let (name, value) = word.split_once('=')?;
+        changed.techniques.set(name, value).ok()?;
+        (changed.name, changed.is_present) = (format!("{},{word}", self.name), false);
+        Some(changed)
+    }
+
+    /// The same with the techniques of another setting.
+    pub(crate) fn with_techniques_of(&self, other: &Self) -> Self {
+        let words = states(&self.techniques).into_iter().zip(states(&other.techniques));
+        let differing = words.filter(|(own, word)| own != word);
+        differing.fold(self.clone(), |setting, (_, word)| setting.with_technique(&word).unwrap_or(setting))
     }
 
     /// Whether khugepaged has anything to do under it.
@@ -236,12 +306,9 @@ pub(crate) fn grid_of(present: HugeConfig, has: impl Fn(Order) -> bool) -> Vec<S
         None => Setting::new("present", present),
     };
     first.is_present = true;
-    let freed = Setting {
-        name: format!("{},tables=free", first.name),
-        tables: TablesTechnique::Free,
-        is_present: false,
-        ..first.clone()
-    };
+    let mut freed = first.clone();
+    (freed.name, freed.is_present) = (format!("{},tables=free", first.name), false);
+    freed.techniques.tables = TablesTechnique::Free;
     settings.insert(0, first);
     settings.push(freed);
     settings

@@ -1,5 +1,9 @@
 //! What the command line takes.
 
+mod sweep;
+
+pub(crate) use sweep::{SweepArguments, percent, words as line_words};
+
 use crate::examples;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -42,6 +46,9 @@ pub(crate) enum Command {
     /// Predict what settings of huge pages would do for a program
     #[command(after_help = examples::ADVISE)]
     Advise(AdviseArguments),
+    /// Print command lines that replay recordings under many settings, on as many machines as there are
+    #[command(after_help = examples::SWEEP)]
+    Sweep(Box<SweepArguments>),
     /// Show what each technique changes for a recorded program: off and on, side by side
     #[command(after_help = examples::COMPARE)]
     Compare(CompareArguments),
@@ -252,6 +259,15 @@ pub(crate) struct AdviseArguments {
     /// Recordings of one command, made by `quire record`
     #[arg(value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
+    /// Read results of `quire sweep` instead, of any programs: files, or folders of such. For each program it
+    /// prints what it would print for its recordings, and then what that says for all of them
+    #[arg(
+        long,
+        value_name = "RESULTS",
+        num_args = 1..,
+        conflicts_with_all = ["files", "command", "validate", "runs", "no_limits", "sample"]
+    )]
+    pub(crate) from: Vec<PathBuf>,
     /// Run the program itself, too, under the present setting and the one that is advised, and within a
     /// memory limit, and print what was measured beside what was predicted. With FILE it needs CMD as well.
     /// Changes this host's settings for the time of the runs (root only)
@@ -437,7 +453,7 @@ pub(crate) fn chosen_techniques(choices: &[(String, String)]) -> Techniques {
     chosen
 }
 
-fn technique(text: &str) -> Result<(String, String), String> {
+pub(crate) fn technique(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("expected NAME=VALUE, e.g. pcp=order0")?;
     Techniques::default().set(name, value).map_err(|error| error.to_string())?;
     Ok((name.to_owned(), value.to_owned()))
@@ -450,7 +466,7 @@ fn swap(text: &str) -> Result<SwapSpec, String> {
 }
 
 /// Parses a size with an optional suffix K, M, G or T (powers of 1024).
-fn size(text: &str) -> Result<u64, String> {
+pub(crate) fn size(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
     let shift = match text[digits.len()..].to_ascii_uppercase().as_str() {
         "" | "B" => 0,

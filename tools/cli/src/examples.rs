@@ -52,6 +52,7 @@ Examples:
   quire advise --validate -- ./job          also measures the advised setting (root)
   quire advise --no-limits --json my.qtr    settings of huge pages only, for scripts
   quire advise --report my.html my.qtr      a page with pictures
+  quire advise --from results               what lines of `quire sweep` found, of many programs
 
 Words of the tables:
   present          the settings that this host had when the program was recorded
@@ -60,6 +61,20 @@ Words of the tables:
   never touched    memory that is only there because pages are larger
   stalled          estimate of the time that threads wait for pages to come back, and to be freed
   of its time      that, in percent of the recorded time";
+
+pub(crate) const SWEEP: &str = "\
+Examples:
+  quire sweep -o results recordings/*.qtr > lines      what `quire advise` tries, a line each
+  parallel < lines                                     on this machine; docs/sweep.md has others
+  quire advise --from results --report fleet.html      what they say together
+  quire sweep --grid grid.toml -o results *.qtr        other settings and limits, such as
+
+A grid: lists, of which each that is left out is as `quire advise` has it:
+  settings   = [\"thp=always\", \"mthp=64K\"]            with the present one and thp=never
+  limits     = [\"90%\", \"75%\", \"256M\"]              of the peak of anonymous memory, or bytes
+  swaps      = [\"zram-lz4\", \"zram-zstd\", \"zswap-lz4\", \"disk\"]
+  memory     = [\"4G\"]                                RAM of a machine
+  techniques = [\"gather=pages\", \"pcp=order0,mremap=ptes\"]   each setting with these, too";
 
 pub(crate) const COMPARE: &str = "\
 Examples:

@@ -31,6 +31,7 @@ fn main() -> ExitCode {
         Some(Command::Export(export)) => commands::export::run(&export),
         Some(Command::Run(run)) => commands::run::run(run),
         Some(Command::Advise(advise)) => commands::advise::run(&advise),
+        Some(Command::Sweep(sweep)) => commands::sweep::run(&sweep),
         Some(Command::Compare(compare)) => commands::compare::run(&compare),
         Some(Command::Calibrate(calibrate)) => commands::calibrate::run(&calibrate),
         Some(Command::Diff(diff)) => commands::diff::run(&diff),

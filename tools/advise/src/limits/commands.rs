@@ -1,7 +1,7 @@
 //! The commands that apply a limit and undo it.
 
 use super::enough::Enough;
-use super::setting::LimitSwap;
+use crate::swap::LimitSwap;
 
 /// Lines for a shell of root's, or of a file, that put a limit or its swap in place by one of several means.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -2,8 +2,9 @@
 
 use super::Limits;
 use super::figures::LimitRow;
-use super::setting::{LimitSetting, LimitSwap};
+use super::setting::LimitSetting;
 use crate::figures::Range;
+use crate::swap::LimitSwap;
 
 /// The share of the run time that a program may be stalled for lack of memory.
 const ENOUGH: f64 = 0.02;

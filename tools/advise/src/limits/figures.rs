@@ -1,86 +1,11 @@
 //! Figures of replays within one limit.
 
-use super::setting::LimitSwap;
 use super::stall;
 use crate::figures::Range;
+use crate::less::LimitOutcome;
+use crate::swap::LimitSwap;
 use quire_arch::PAGE_SIZE;
-use quire_trace::format::Pressure;
-use quire_trace::replay::{PressureFigures, ProcessReport, ReplayReport};
-
-/// The result of one replay within a limit.
-#[derive(Clone, Debug)]
-pub(super) struct LimitOutcome {
-    /// Why the program does not fit.
-    does_not_fit: Option<String>,
-    pressure: PressureFigures,
-    may_be_killed: bool,
-    /// The size of pages by zstd, as a share of that by LZ4.
-    zstd_of_lz4: Option<f64>,
-    pub(super) missing: Missing,
-}
-
-/// What a recording lacks.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Missing {
-    /// Page faults and calls that were lost, and of them those whose events Linux removed.
-    pub(super) lost: u64,
-    pub(super) unheard: u64,
-    /// Events that it has.
-    pub(super) events: u64,
-    /// What stayed resident of what the recorder was to page out ([`stayed`]), in bytes.
-    pub(super) stayed: u64,
-}
-
-/// So many bytes may come in before the recorder pages out again.
-const BEFORE_A_ROUND: u64 = 4 << 20;
-
-/// The anonymous memory that a process had resident at its end, in bytes, where that is by far more than what
-/// the pressure leaves: the recorder did not page it out, and its uses are not in the recording. 0 where it
-/// is not. What is locked stays in the replay as well, and each limit has room for what is `shared` since a
-/// fork. Of a sample, most is to stay.
-pub(super) fn stayed(pressure: Option<Pressure>, processes: &[ProcessReport], shared: u64) -> u64 {
-    let Some(pressure) = pressure else { return 0 };
-    let one_in = u64::from(pressure.one_in.max(1));
-    let of = |process: &ProcessReport| {
-        let linux = process.linux.as_ref()?;
-        let resident = linux.rss_anon.saturating_sub(process.quire.locked).saturating_sub(shared);
-        let all = resident.saturating_add(linux.vm_swap);
-        // By chance a sample may have half as many blocks.
-        let outside = if one_in == 1 { 0 } else { all - all / one_in / 2 };
-        let kept = pressure.bytes / one_in;
-        let most = outside.saturating_add(kept.saturating_add(kept / 2)).saturating_add(BEFORE_A_ROUND);
-        (resident > most).then_some(resident)
-    };
-    processes.iter().filter_map(of).max().unwrap_or(0)
-}
-
-impl LimitOutcome {
-    /// Of a recording that was `made_under` this pressure, of a program of which so much is `shared` since a
-    /// fork.
-    pub(super) fn of(report: &ReplayReport, made_under: Option<Pressure>, shared: u64) -> Self {
-        let does_not_fit = report.does_not_fit.as_ref().map(ToString::to_string);
-        let ReplayReport { pressure, may_be_killed, zstd_of_lz4, .. } = *report;
-        let ReplayReport { lost, unheard, events, .. } = *report;
-        let missing =
-            Missing { lost, unheard, events, stayed: stayed(made_under, &report.processes, shared) };
-        Self { does_not_fit, pressure, may_be_killed, zstd_of_lz4, missing }
-    }
-
-    /// The size of the pool when most was paged out, in bytes; none where the swap does not compress, or the
-    /// ratio is not known.
-    fn compressed(&self, swap: LimitSwap) -> Option<f64> {
-        let lz4 = self.pressure.swap.compressed_bytes as f64;
-        match swap {
-            LimitSwap::Zram | LimitSwap::Zswap => Some(lz4),
-            LimitSwap::ZramZstd => Some(lz4 * self.zstd_of_lz4?),
-            LimitSwap::Disk => None,
-        }
-    }
-
-    pub(super) fn fits(&self) -> bool {
-        self.does_not_fit.is_none()
-    }
-}
+use quire_trace::replay::PressureFigures;
 
 /// What a program does within a limit. Memory in bytes.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
@@ -163,8 +88,7 @@ impl LimitRow {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use quire_mm::space::SpaceFigures;
-    use quire_trace::event::LinuxFigures;
+    use crate::less::Missing;
     use quire_trace::replay::SwapFigures;
 
     const SECOND: Range = Range { median: 1.0, min: 1.0, max: 1.0 };
@@ -222,28 +146,6 @@ mod tests {
         let (short, long) = (share(1), share(100));
         assert!((short.median - long.median).abs() < 1e-9 && short.median > 0.01, "{short:?} {long:?}");
         assert!(short.min < short.median && short.max > 2.0 * short.median);
-    }
-
-    #[test]
-    fn what_pressure_leaves_is_no_more_than_it_says() {
-        const MIB: u64 = 1 << 20;
-        let process = |resident: u64, out: u64, locked: u64| {
-            let (rss_anon, vm_swap) = (resident * MIB, out * MIB);
-            let linux = LinuxFigures { rss_anon, vm_swap, ..LinuxFigures::default() };
-            let quire = SpaceFigures { locked: locked * MIB, ..SpaceFigures::default() };
-            ProcessReport { linux: Some(linux), quire, ..ProcessReport::default() }
-        };
-        let of = |pressure, process: ProcessReport| stayed(Some(pressure), &[process], 0) / MIB;
-        let whole = Pressure::of(16 * MIB);
-        assert_eq!(of(whole, process(64, 0, 0)), 64);
-        assert_eq!(of(whole, process(26, 38, 0)), 0, "what came in since the last round");
-        assert_eq!(of(whole, process(48, 400, 0)), 48, "of more that went");
-        assert_eq!((of(whole, process(64, 0, 48)), of(whole, process(96, 0, 48))), (0, 48), "it is locked");
-        let sample = Pressure::of_sample(256 * MIB, 4, 1);
-        assert_eq!((of(sample, process(800, 200, 0)), of(sample, process(1000, 0, 0))), (0, 1000));
-        assert_eq!((stayed(None, &[process(64, 0, 0)], 0), stayed(Some(whole), &[], 0)), (0, 0));
-        let shared = |bytes| stayed(Some(whole), &[process(64, 0, 0)], bytes * MIB) / MIB;
-        assert_eq!((shared(40), shared(30)), (0, 34), "each limit has room for it");
     }
 
     #[test]

@@ -3,14 +3,17 @@
 //! - `setting`: the limits that are tried.
 //! - `stall`: what pages that go out and come back cost.
 //! - `figures`: figures of several replays.
-//! - `peak`: what a recording under pressure tells without a limit, and from which limit on it tells the cost.
+//! - `peak`: what a recording under pressure tells without a limit, and from which limit on it tells the
+//!   cost.
 //! - `enough`: how much memory is enough.
+//! - `planned`: the replays of a sweep, and limits in bytes.
 //! - `commands`: what applies a limit and undoes it.
 
 mod commands;
 mod enough;
 mod figures;
 mod peak;
+mod planned;
 mod setting;
 mod stall;
 
@@ -18,17 +21,20 @@ pub use commands::Means;
 pub use enough::{Enough, Priced};
 pub use figures::{LimitFigures, LimitRow};
 pub(crate) use peak::TrialPeak;
-pub use setting::{LimitSetting, LimitSwap, Need};
+pub use setting::{LimitSetting, Need, Tries};
 
+use crate::error::AdviseError;
 use crate::figures::Range;
 use crate::jobs::{Progress, in_parallel};
-use crate::predict::AdviseError;
-use figures::{LimitOutcome, Missing};
+use crate::less::{LimitOutcome, Missing, stayed};
+use crate::point::{Amount, Asked, Less, Meant, Point};
+use crate::setting::{Setting, phases};
+use crate::source::{Source, if_stored};
+use crate::swap::LimitSwap;
 use quire_trace::format::{Pressure, TraceHeader, UseSource};
-use quire_trace::replay::{Replay, ReplayOptions, SwapKind, SwapSpec};
+use quire_trace::replay::KernelCosts;
 use setting::{grid, spread};
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 /// Whether such a recording says which pages were used again and when, so that a replay within a limit finds
 /// the faults that Linux would have: it was made under pressure, or has each use.
@@ -65,6 +71,8 @@ pub struct Limits {
     pub need: Need,
     /// Each limit with each kind of swap, of all recordings.
     pub rows: Vec<(LimitSetting, LimitRow)>,
+    /// Limits in bytes, and RAM of machines, with each kind of swap, if such were asked for.
+    pub amounts: Vec<(Amount, LimitSwap, LimitRow)>,
     /// Limits from the peak down to where the program no longer fits, with the best kind of swap; of one
     /// recording, that of middle size. Empty where nothing is known.
     pub curve: Vec<(LimitSetting, LimitRow)>,
@@ -107,7 +115,7 @@ pub(crate) fn swap_bytes(peak: u64) -> u64 {
 /// A recording that says something of limits.
 #[derive(Debug)]
 pub(crate) struct Recorded<'a> {
-    pub(crate) replay: &'a Replay,
+    pub(crate) source: &'a Source,
     /// The smallest limit for which it says what that costs ([`pressure`]).
     pub(crate) knows_from: Option<u64>,
     /// The pressure that it was made under.
@@ -120,12 +128,14 @@ pub(crate) struct Recorded<'a> {
 #[derive(Debug)]
 pub(crate) struct Trial<'a> {
     pub(crate) recordings: Vec<Recorded<'a>>,
-    /// How they are replayed under the present setting.
-    pub(crate) options: ReplayOptions,
+    /// The setting that they are replayed under: the present one.
+    pub(crate) present: Setting,
+    /// What the kernel keeps, if that was measured.
+    pub(crate) kernel: Option<KernelCosts>,
+    /// The limits that are tried.
+    pub(crate) tries: &'a Tries,
     /// The kinds of swap that the host cannot set up, each with the reason.
     pub(crate) lacking: Vec<(LimitSwap, String)>,
-    /// When khugepaged looks first: the recordings take turns.
-    pub(crate) phases: Vec<Option<Duration>>,
     pub(crate) at_once: usize,
     /// What was learned of the peak, if recordings tell.
     pub(crate) peak: TrialPeak,
@@ -172,9 +182,11 @@ impl Tried<'_> {
         jobs.retain(|job| !self.outcomes.contains_key(job));
         let (done, most) = (self.outcomes.len(), self.trial.most_replays());
         let progress = |more: usize, _: usize| (self.progress)(done + more, most);
-        let outcomes =
-            in_parallel(&jobs, self.trial.at_once, &progress, |job| self.trial.replay(*job, self.need))?;
-        self.outcomes.extend(jobs.into_iter().zip(outcomes));
+        let outcomes = in_parallel(&jobs, self.trial.at_once, &progress, |job| {
+            if_stored(self.trial.job(*job, self.need))
+        })?;
+        let found = jobs.into_iter().zip(outcomes);
+        self.outcomes.extend(found.filter_map(|(job, outcome)| Some((job, outcome?))));
         Ok(())
     }
 
@@ -189,15 +201,15 @@ impl Tried<'_> {
 }
 
 impl Trial<'_> {
-    /// The kinds of swap that the host can set up. A disk is one in any case.
+    /// The kinds of swap that are tried and that the host can set up. A disk is one in any case.
     fn swaps(&self) -> Vec<LimitSwap> {
         let is_there = |swap: &LimitSwap| self.lacking.iter().all(|(lacking, _)| lacking != swap);
-        LimitSwap::ALL.into_iter().filter(is_there).collect()
+        self.tries.swaps.iter().copied().filter(is_there).collect()
     }
 
     /// How many replays it will be at most.
     pub(crate) fn most_replays(&self) -> usize {
-        let percents = setting::PERCENTS.len() * self.recordings.len();
+        let percents = self.tries.percents.len() * self.recordings.len();
         if self.knows_from().is_none() { percents } else { 2 * percents + ENDS.len() + POINTS as usize }
     }
 
@@ -207,11 +219,41 @@ impl Trial<'_> {
         least.collect::<Option<Vec<u64>>>()?.into_iter().max()
     }
 
+    /// The replays for limits in percent.
+    fn jobs(&self, need: Need) -> Vec<Job> {
+        let settings = grid(need, &self.tries.percents, &self.swaps());
+        let jobs = settings.iter().flat_map(|setting| {
+            let swap = self.knows(setting).then_some(setting.swap);
+            self.serving(setting).into_iter().map(move |it| Job::new(it, setting.percent, swap))
+        });
+        jobs.collect()
+    }
+
+    /// Where a curve may end, in percent. No curve is below what the recordings tell. Most programs fit
+    /// there, and most have the first kind of swap as the best.
+    fn ends(&self, need: Need) -> Vec<u32> {
+        if self.tries.percents.is_empty() {
+            return Vec::new();
+        }
+        let percent = |bytes: u64| (bytes.saturating_mul(100)).div_ceil(need.anonymous.max(1));
+        let least = self.known_from().map(|least| percent(least).min(u32::MAX.into()) as u32);
+        let ends: Vec<u32> = least.iter().flat_map(|&least| ENDS.map(|end| end.max(least))).collect();
+        let mut ends: Vec<u32> = ends.into_iter().filter(|&end| end <= 100).collect();
+        if ends.is_empty() && self.shared_beyond() > 0 {
+            ends.push(100);
+        }
+        ends
+    }
+
     /// The recordings that a limit is predicted from: those that were shown the nearest to it. One that was
     /// shown none counts as one with all that the program needs. So a program that reads its limit has read
     /// about this one.
     fn serving(&self, setting: &LimitSetting) -> Vec<usize> {
-        let (bytes, all) = (setting.bytes, setting.need.all());
+        self.serving_bytes(setting.bytes, setting.need)
+    }
+
+    fn serving_bytes(&self, bytes: u64, need: Need) -> Vec<usize> {
+        let all = need.all();
         let distance = |recorded: &Recorded<'_>| recorded.shown.unwrap_or(all).abs_diff(bytes);
         let least = self.recordings.iter().map(distance).min();
         let is_nearest = |place: &usize| Some(distance(&self.recordings[*place])) == least;
@@ -224,35 +266,24 @@ impl Trial<'_> {
         let is_known = |setting: &LimitSetting| self.knows(setting);
         let (need, shared) = (basis.need, self.peak.shared);
         let swaps = self.swaps();
-        let settings = grid(need, &swaps);
-        let job = |(setting, recording): (&LimitSetting, usize)| {
-            Job::new(recording, setting.percent, is_known(setting).then_some(setting.swap))
-        };
+        let settings = grid(need, &self.tries.percents, &swaps);
         let serving = |setting: &LimitSetting| self.serving(setting);
-        let each =
-            settings.iter().flat_map(|setting| serving(setting).into_iter().map(move |it| (setting, it)));
-        let mut jobs: Vec<Job> = each.map(job).collect();
-        // No curve is below what the recordings tell. Most programs fit there, and most have the first kind
-        // of swap as the best.
-        let percent = |bytes: u64| (bytes.saturating_mul(100)).div_ceil(need.anonymous.max(1));
-        let least = known_from.map(|least| percent(least).min(u32::MAX.into()) as u32);
-        let ends: Vec<u32> = least.iter().flat_map(|&least| ENDS.map(|end| end.max(least))).collect();
-        let mut ends: Vec<u32> = ends.into_iter().filter(|&end| end <= 100).collect();
-        let stays_more = self.shared_beyond() > 0;
-        if ends.is_empty() && stays_more {
-            ends.push(100);
-        }
-        let middle = |percent| self.middle(percent, need);
-        jobs.extend(ends.first().map(|&end| Job::new(middle(end), end, swaps.first().copied())));
+        let ends = self.ends(need);
+        let mut jobs = self.jobs(need);
+        jobs.extend(ends.first().map(|&end| Job::new(self.middle(end, need), end, swaps.first().copied())));
         let mut tried = Tried { trial: self, need, outcomes: BTreeMap::new(), progress };
         tried.all(jobs)?;
         let not_kept = self.not_kept(&tried);
 
         let row = |setting: LimitSetting| {
-            let outcomes = tried.of(&serving(&setting), setting.percent, setting.swap);
-            (setting, LimitRow::of(&outcomes, setting.swap, is_known(&setting) && not_kept.is_none()))
+            let (serving, swap) = (serving(&setting), setting.swap);
+            let outcomes = tried.of(&serving, setting.percent, swap);
+            // Of stored results some may be missing.
+            let is_whole = outcomes.len() == serving.len();
+            let known = is_known(&setting) && not_kept.is_none();
+            is_whole.then(|| (setting, LimitRow::of(&outcomes, swap, known)))
         };
-        let rows: Vec<_> = settings.into_iter().map(row).collect();
+        let rows: Vec<_> = settings.into_iter().filter_map(row).collect();
         let mut limits = Limits {
             known: known_from.is_some(),
             recordings: self.recordings.len(),
@@ -264,17 +295,18 @@ impl Trial<'_> {
             ..Limits::default()
         };
         // Where nothing less is known, all of it is enough, with any swap.
-        let is_all_known = stays_more && not_kept.is_none();
+        let is_all_known = self.shared_beyond() > 0 && not_kept.is_none();
         let any = || swaps.iter().copied().find(|swap| is_all_known && swap.is_validated());
         if let Some(best) = best(&limits.rows).or_else(any) {
             let best = without_pool(best, &limits, basis);
             limits.curve = self.curve(&mut tried, best, &ends)?;
             limits.enough = Enough::of(&limits, best, basis.seconds, basis.files);
         }
-        let missing = || tried.outcomes.values().map(|outcome| outcome.missing);
+        limits.amounts = self.amounts(need, &swaps, not_kept.is_some())?;
+        let missing = || tried.outcomes.values().map(|outcome| &outcome.missing);
         limits.lost = missing().map(|missing| missing.lost).max().unwrap_or(0);
         limits.unheard = missing().map(|missing| missing.unheard).max().unwrap_or(0);
-        let is_much = |missing: &Missing| missing.lost as f64 > MOST_LOST * missing.events as f64;
+        let is_much = |missing: &&Missing| missing.lost as f64 > MOST_LOST * missing.events as f64;
         let lost = missing().filter(is_much).map(|missing| missing.lost).max().map(|lost| {
             format!("{lost} page faults, each of which is a use, were not recorded under pressure")
         });
@@ -285,7 +317,11 @@ impl Trial<'_> {
     /// Why no limit is known though the recordings were made under pressure, if one of them has much memory
     /// that the recorder did not page out: no use of it after the first is recorded, whatever the limit.
     fn not_kept(&self, tried: &Tried<'_>) -> Option<String> {
-        let stayed = tried.outcomes.iter().map(|(job, outcome)| (outcome.missing.stayed, job.recording));
+        let shared = self.shared_beyond();
+        let stayed = tried.outcomes.iter().map(|(job, outcome)| {
+            let pressure = self.recordings[job.recording].pressure;
+            (stayed(pressure, &outcome.missing.stays, shared), job.recording)
+        });
         let (stayed, recording) = stayed.max().filter(|(stayed, _)| *stayed > 0)?;
         let kept = self.recordings[recording].pressure.map_or(0, |pressure| pressure.bytes);
         let [stayed, kept] = [stayed, kept].map(|bytes| bytes as f64 / f64::from(1 << 20));
@@ -305,11 +341,15 @@ impl Trial<'_> {
     ) -> Result<Vec<(LimitSetting, LimitRow)>, AdviseError> {
         let need = tried.need;
         let job = |percent| Job::new(self.middle(percent, need), percent, Some(swap));
-        let known = ends.iter().chain(setting::PERCENTS.iter().rev());
+        let known = ends.iter().chain(self.tries.percents.iter().rev());
         let (mut misfit, mut lowest) = (None, None);
         for &percent in known.filter(|&percent| ends.first().is_some_and(|end| percent >= end)) {
             tried.all(vec![job(percent)])?;
-            if tried.of(&[job(percent).recording], percent, swap).iter().all(|outcome| outcome.fits()) {
+            let outcomes = tried.of(&[job(percent).recording], percent, swap);
+            if outcomes.is_empty() {
+                return Ok(Vec::new());
+            }
+            if outcomes.iter().all(|outcome| outcome.fits()) {
                 lowest = Some(percent);
                 break;
             }
@@ -320,9 +360,10 @@ impl Trial<'_> {
         tried.all(percents.iter().map(|&percent| job(percent)).collect())?;
         let point = |percent| {
             let outcomes = tried.of(&[job(percent).recording], percent, swap);
-            (LimitSetting::new(need, percent, swap), LimitRow::of(&outcomes, swap, true))
+            let row = || (LimitSetting::new(need, percent, swap), LimitRow::of(&outcomes, swap, true));
+            (!outcomes.is_empty()).then(row)
         };
-        let mut points: Vec<_> = percents.into_iter().chain(misfit).map(point).collect();
+        let mut points: Vec<_> = percents.into_iter().chain(misfit).filter_map(point).collect();
         // The curve ends with the first that does not fit.
         let fitting = points.iter().take_while(|(_, row)| row.fits()).count();
         points.truncate(fitting + 1);
@@ -332,7 +373,7 @@ impl Trial<'_> {
     /// The recording of middle size, of those that this limit is predicted from.
     fn middle(&self, percent: u32, need: Need) -> usize {
         let mut places = self.serving(&LimitSetting::new(need, percent, LimitSwap::Disk));
-        places.sort_by_key(|&place| self.recordings[place].replay.needs().events());
+        places.sort_by_key(|&place| self.recordings[place].source.events);
         places.get(places.len() / 2).copied().unwrap_or_default()
     }
 
@@ -341,42 +382,57 @@ impl Trial<'_> {
         let job = |recording| Job::new(recording, setting.percent, Some(setting.swap));
         let jobs: Vec<Job> = self.serving(setting).into_iter().map(job).collect();
         let outcomes = in_parallel(&jobs, self.at_once, &|_, _| {}, |job| {
-            self.replay_within(*job, setting.bytes, setting.need, Some(beside))
+            let mut point = self.point(*job, setting.bytes, setting.need);
+            if let Asked::Less(less) = &mut point.asked {
+                less.beside = Some(beside);
+            }
+            self.recordings[job.recording].source.less(&point)
         })?;
         let is_known = self.knows(setting);
-        Ok(LimitRow::of(&outcomes.iter().collect::<Vec<_>>(), setting.swap, is_known))
+        Ok(LimitRow::of(&outcomes.iter().map(|it| &**it).collect::<Vec<_>>(), setting.swap, is_known))
     }
 
-    fn replay(&self, job: Job, need: Need) -> Result<LimitOutcome, AdviseError> {
+    fn job(&self, job: Job, need: Need) -> Result<LimitOutcome, AdviseError> {
         let limit = LimitSetting::new(need, job.percent, LimitSwap::Disk).bytes;
-        self.replay_within(job, limit, need, None)
+        let point = self.point(job, limit, need);
+        Ok(*self.recordings[job.recording].source.less(&point)?)
     }
 
-    fn replay_within(
-        &self,
-        job: Job,
-        limit: u64,
-        need: Need,
-        beside: Option<u64>,
-    ) -> Result<LimitOutcome, AdviseError> {
-        let kind = job.swap.map_or(SwapKind::Ram, LimitSwap::replayed);
+    /// The replay for a job within such a limit.
+    fn point(&self, job: Job, limit: u64, need: Need) -> Point {
         // Whether it fits is another question.
         let limit = if job.swap.is_some() { self.without_shared(job.percent, limit) } else { limit };
-        let Recorded { replay, shown, pressure, .. } = self.recordings[job.recording];
-        let options = ReplayOptions {
-            limit: Some(limit),
-            beside,
+        let amount = (Amount::Limit(limit), Meant::Percent(job.percent));
+        self.asking(job.recording, self.less(job.recording, amount, job.swap, need))
+    }
+
+    /// So much memory, for a recording.
+    fn less(
+        &self,
+        recording: usize,
+        (amount, meant): (Amount, Meant),
+        swap: Option<LimitSwap>,
+        need: Need,
+    ) -> Less {
+        Less {
+            amount,
+            meant,
+            beside: None,
             // What read this limit has the peak that it chose.
-            peak: shown.is_none().then_some(need.anonymous),
-            swap: Some(SwapSpec { kind, bytes: swap_bytes(need.anonymous) }),
-            // Pages of zeros go to no device. Whether they fit does not depend on that.
-            contents: job.swap.is_some(),
-            life: false,
-            khugepaged: self.phases.get(job.recording % self.phases.len().max(1)).copied().flatten(),
-            ..self.options.clone()
-        };
-        let report = replay.with(options).run(&mut |_, _| {})?;
-        Ok(LimitOutcome::of(&report, pressure, self.shared_beyond()))
+            peak: self.recordings[recording].shown.is_none().then_some(need.anonymous),
+            swap,
+            swap_bytes: swap_bytes(need.anonymous),
+        }
+    }
+
+    fn asking(&self, recording: usize, less: Less) -> Point {
+        Point {
+            setting: self.present.clone(),
+            // The recordings take turns.
+            phase: Some(recording % phases(&self.present).len().max(1)),
+            kernel: self.kernel,
+            asked: Asked::Less(less),
+        }
     }
 }
 

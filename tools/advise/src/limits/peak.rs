@@ -1,9 +1,10 @@
 //! What a recording under pressure tells without a limit, and from which limit on it tells what that costs.
 
-use super::figures::stayed;
 use super::{LimitSetting, Recorded, Trial};
-use crate::predict::AdviseError;
-use quire_trace::replay::{PeakUse, ReplayOptions};
+use crate::error::AdviseError;
+use crate::less::{PeakFound, stayed};
+use crate::point::{Asked, Point};
+use quire_trace::replay::PeakUse;
 
 /// A share of the pressure, as a divisor: from so little on what processes share has room of its own within
 /// each limit, by so much it may be more than the pressure, and so much the others have at least.
@@ -28,28 +29,37 @@ fn is_beyond(shared: u64, kept: u64) -> bool {
 
 impl Trial<'_> {
     /// Learns of the peak, from the recording of middle size.
-    pub(crate) fn look_at_peak(mut self) -> Result<Self, AdviseError> {
+    pub(crate) fn look_at_peak(&mut self) -> Result<(), AdviseError> {
         self.peak = self.peak()?;
-        Ok(self)
+        Ok(())
+    }
+
+    /// The recording that tells of the peak, by its place: that of middle size. None if no recording tells.
+    pub(crate) fn telling(&self) -> Option<usize> {
+        let telling = (0..self.recordings.len()).filter(|&place| self.recordings[place].knows_from.is_some());
+        let mut telling: Vec<usize> = telling.collect();
+        telling.sort_by_key(|&place| self.recordings[place].source.events);
+        telling.get(telling.len() / 2).copied()
+    }
+
+    /// The replay that tells it.
+    pub(crate) fn peak_point(&self) -> Point {
+        Point { setting: self.present.clone(), phase: None, kernel: self.kernel, asked: Asked::PeakUse }
     }
 
     fn peak(&self) -> Result<TrialPeak, AdviseError> {
-        let mut telling: Vec<&Recorded<'_>> =
-            self.recordings.iter().filter(|recorded| recorded.knows_from.is_some()).collect();
-        telling.sort_by_key(|recorded| recorded.replay.needs().events());
-        let Some(Recorded { replay, knows_from: Some(kept), pressure, .. }) = telling.get(telling.len() / 2)
-        else {
+        let telling = self.telling().map(|place| &self.recordings[place]);
+        let Some(Recorded { source, knows_from: Some(kept), pressure, .. }) = telling else {
             return Ok(TrialPeak::default());
         };
-        let options = ReplayOptions { life: false, peak_use: true, ..self.options.clone() };
-        let report = replay.with(options).run(&mut |_, _| {})?;
-        let PeakUse { peak, used, shared } = report.peak_use.unwrap_or_default();
+        let PeakFound { used, stays } = source.peak_use(&self.peak_point())?;
+        let PeakUse { peak, used, shared } = used;
         // It never goes out, so that it is no part of what rotates, however much the recorder leaves. What a
         // fork shares of a small program changes nothing.
         let is_much = pressure.is_some() && shared >= MUCH_SHARED.min(kept / KEPT_SHARE).max(1);
         let shared = if is_much { shared } else { 0 };
         let is_sample = pressure.is_some_and(|pressure| pressure.is_sample());
-        if is_sample || is_beyond(shared, *kept) || stayed(*pressure, &report.processes, 0) > 0 {
+        if is_sample || is_beyond(shared, *kept) || stayed(*pressure, &stays, 0) > 0 {
             return Ok(TrialPeak { unused: None, shared });
         }
         let all = peak.max(1) as f64;

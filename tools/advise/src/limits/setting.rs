@@ -1,79 +1,8 @@
 //! Limits that are tried, and the swap behind them.
 
+use crate::point::Amount;
+use crate::swap::LimitSwap;
 use quire_arch::PAGE_SIZE;
-use quire_trace::replay::SwapKind;
-
-/// The swap for pages that a limit evicts.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum LimitSwap {
-    /// Memory of the host, compressed by lz4. It is not charged to the group.
-    Zram,
-    /// The same, compressed by zstd.
-    ZramZstd,
-    /// By lz4 in front of a disk.
-    Zswap,
-    /// A disk without a seek time.
-    Disk,
-}
-
-impl LimitSwap {
-    /// All of them.
-    pub const ALL: [Self; 4] = [Self::Zram, Self::ZramZstd, Self::Zswap, Self::Disk];
-
-    /// Its name, as in the name of a setting.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Zram => "zram-lz4",
-            Self::ZramZstd => "zram-zstd",
-            Self::Zswap => "zswap-lz4",
-            Self::Disk => "disk",
-        }
-    }
-
-    /// What compresses its pages; none if they are kept as they are.
-    #[must_use]
-    pub fn compressor(self) -> Option<&'static str> {
-        match self {
-            Self::Zram | Self::Zswap => Some("lz4"),
-            Self::ZramZstd => Some("zstd"),
-            Self::Disk => None,
-        }
-    }
-
-    /// Whether predictions with it were validated against Linux.
-    #[must_use]
-    pub fn is_validated(self) -> bool {
-        self != Self::ZramZstd
-    }
-
-    /// The one whose replay serves this, too: the size and time of compressed pages do not change which pages
-    /// are paged out.
-    pub(super) fn replayed_as(self) -> Self {
-        match self {
-            Self::Zram | Self::ZramZstd => Self::Zram,
-            Self::Zswap | Self::Disk => Self::Zswap,
-        }
-    }
-
-    /// What a replay has in its place.
-    pub(super) fn replayed(self) -> SwapKind {
-        match self {
-            Self::Zram | Self::ZramZstd => SwapKind::Zram,
-            Self::Zswap => SwapKind::Zswap,
-            Self::Disk => SwapKind::Disk,
-        }
-    }
-
-    /// What a run of the program has.
-    pub(crate) fn measured(self) -> quire_measure::SwapKind {
-        match self {
-            Self::Zram | Self::ZramZstd => quire_measure::SwapKind::Zram,
-            Self::Zswap => quire_measure::SwapKind::Zswap,
-            Self::Disk => quire_measure::SwapKind::File,
-        }
-    }
-}
 
 /// What a program needs under the present setting, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -144,10 +73,30 @@ impl LimitSetting {
     }
 }
 
+/// Which limits are tried.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Tries {
+    /// In percent of the peak of anonymous memory, the largest first.
+    pub percents: Vec<u32>,
+    /// In bytes, or as RAM of a machine.
+    pub amounts: Vec<Amount>,
+    /// The kinds of swap behind them.
+    pub swaps: Vec<LimitSwap>,
+}
+
+impl Default for Tries {
+    fn default() -> Self {
+        Self { percents: PERCENTS.into(), amounts: Vec::new(), swaps: LimitSwap::ALL.into() }
+    }
+}
+
 /// The limits that are tried for a program that needs so much: each with each of these kinds of swap.
-pub(super) fn grid(need: Need, swaps: &[LimitSwap]) -> Vec<LimitSetting> {
-    let with = |percent| swaps.iter().map(move |&swap| LimitSetting::new(need, percent, swap));
-    PERCENTS.into_iter().flat_map(with).collect()
+pub(super) fn grid(need: Need, percents: &[u32], swaps: &[LimitSwap]) -> Vec<LimitSetting> {
+    let with = |percent: &u32| {
+        let percent = *percent;
+        swaps.iter().map(move |&swap| LimitSetting::new(need, percent, swap))
+    };
+    percents.iter().flat_map(with).collect()
 }
 
 /// So many percents from the whole peak down to `lowest`, evenly spread, each once.
@@ -171,7 +120,7 @@ mod tests {
     #[test]
     fn each_limit_has_each_swap() {
         let names: Vec<String> =
-            grid(need(100 << 20, 0), &LimitSwap::ALL).iter().map(LimitSetting::name).collect();
+            grid(need(100 << 20, 0), &PERCENTS, &LimitSwap::ALL).iter().map(LimitSetting::name).collect();
         assert_eq!(names.len(), 12);
         for name in [
             "limit=90%,swap=disk",
@@ -181,8 +130,10 @@ mod tests {
         ] {
             assert!(names.iter().any(|found| found == name), "{name}");
         }
-        let bytes: Vec<u64> =
-            grid(need(1000 << 12, 0), &LimitSwap::ALL).iter().map(|limit| limit.bytes >> 12).collect();
+        let bytes: Vec<u64> = grid(need(1000 << 12, 0), &PERCENTS, &LimitSwap::ALL)
+            .iter()
+            .map(|limit| limit.bytes >> 12)
+            .collect();
         assert_eq!(bytes, [900, 750, 500].map(|pages| [pages; 4]).concat());
         assert_eq!(LimitSetting::new(need(4097, 0), 90, LimitSwap::Disk).bytes, 4096, "whole pages");
     }

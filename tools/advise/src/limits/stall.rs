@@ -1,6 +1,6 @@
 //! How long a program is stalled by page-out and refaults: an estimate.
 
-use super::setting::LimitSwap;
+use crate::swap::LimitSwap;
 use quire_measure::Cost;
 use quire_trace::replay::PressureFigures;
 

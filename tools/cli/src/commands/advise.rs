@@ -1,9 +1,9 @@
 //! `quire advise`.
 
-use super::at_once;
 use super::input::Input;
 use super::recordings::Recordings;
 use super::replay::refuse_pipe;
+use super::{at_once, merge, other_place};
 use crate::args::AdviseArguments;
 use crate::exit::{FOUND_FAILURE, Failure};
 use crate::output::{advice, progress::Bar, say_json, spark::may_draw, warn};
@@ -21,6 +21,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 pub(crate) fn run(arguments: &AdviseArguments) -> Result<ExitCode, Failure> {
+    let host = || Host { costs: Costs::kept(), swaps: Some(SwapSupport::default()) };
+    if !arguments.from.is_empty() {
+        return merge::run(arguments, &host(), Report::new(arguments.report.as_deref(), "quire advise")?);
+    }
     if arguments.files.is_empty() && arguments.command.is_empty() {
         return Err(Failure::input(
             "name a program, `quire advise -- CMD ARGS...`, or recordings, `quire advise FILE...`; \
@@ -43,8 +47,7 @@ pub(crate) fn run(arguments: &AdviseArguments) -> Result<ExitCode, Failure> {
             recordings.record_under_pressure(arguments, wall)?;
         }
     }
-    let host = Host { costs: Costs::kept(), swaps: Some(SwapSupport::default()) };
-    let prediction = with_progress(&recordings.files, arguments.jobs, &host)?;
+    let prediction = with_progress(&recordings.files, arguments.jobs, &host())?;
     if !arguments.json {
         advice::print(&prediction, may_draw(arguments.plain));
     }
@@ -92,15 +95,6 @@ fn is_recording_of(file: &Path, command: &[OsString]) -> Result<(), Failure> {
         )));
     }
     Ok(())
-}
-
-/// The setting that is compared with the present one, by its place among the rows: the advised one; where
-/// nothing is advised, the one that takes most more memory, or else huge pages always on.
-fn other_place(prediction: &Prediction) -> Option<usize> {
-    let (rows, verdict) = (&prediction.rows, &prediction.verdict);
-    let named = verdict.recommended().or(verdict.most_memory.as_ref()).map(|gain| gain.place);
-    let always = || rows.iter().position(|(setting, _)| setting.name == "thp=always");
-    named.or_else(always).filter(|&place| place > 0)
 }
 
 /// Runs the program under the present setting, and under the other one.

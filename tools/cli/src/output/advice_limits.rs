@@ -3,7 +3,9 @@
 use super::advice::{count, put, put_measured, size};
 use super::{say, say_wrapped};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
-use quire_advise::{Enough, LimitRow, LimitSetting, LimitValidation, Limits, Means, Priced, Range};
+use quire_advise::{
+    Amount, Enough, LimitRow, LimitSetting, LimitSwap, LimitValidation, Limits, Means, Priced, Range,
+};
 use serde_json::{Map, Value, json};
 
 /// A share of the time as a percentage: with a digit after the point where it is small.
@@ -19,6 +21,7 @@ fn spread(range: Range, of: fn(f64) -> String) -> String {
 /// Prints the limits and the curve.
 pub(super) fn print(limits: &Limits, seconds: Range) {
     if limits.rows.is_empty() {
+        print_amounts(limits, seconds);
         return;
     }
     let of = match (limits.known, limits.recordings) {
@@ -41,6 +44,7 @@ pub(super) fn print(limits: &Limits, seconds: Range) {
     }
     if !limits.known {
         print_fits(limits);
+        print_amounts(limits, seconds);
         return;
     }
     say(table(&limits.rows, seconds));
@@ -48,7 +52,30 @@ pub(super) fn print(limits: &Limits, seconds: Range) {
         say(format_args!("\nLess and less memory with {}, from one recording:", first.swap.name()));
         say(table(&limits.curve, seconds));
     }
+    print_amounts(limits, seconds);
     say("");
+}
+
+/// Prints limits in bytes and RAM of machines, if such were asked for.
+fn print_amounts(limits: &Limits, seconds: Range) {
+    if limits.amounts.is_empty() {
+        return;
+    }
+    say("\nLimits in bytes, and machines with so much RAM:");
+    let mut table = headed();
+    for (amount, swap, row) in &limits.amounts {
+        add_row(&mut table, amount_name(*amount, *swap, row), amount.bytes(), row, seconds);
+    }
+    say(aligned(table));
+}
+
+fn amount_name(amount: Amount, swap: LimitSwap, row: &LimitRow) -> String {
+    let what = match amount {
+        Amount::Limit(_) => "limit",
+        Amount::Ram(_) => "memory",
+    };
+    let note = if may_be_killed(row) { " (may be killed)" } else { "" };
+    format!("{what}={},swap={}{note}", size(amount.bytes() as f64).replace(' ', ""), swap.name())
 }
 
 /// The kinds of swap that no limit was tried with.
@@ -89,7 +116,7 @@ fn may_be_killed(row: &LimitRow) -> bool {
     row.figures.is_some_and(|figures| figures.may_be_killed)
 }
 
-fn table(rows: &[(LimitSetting, LimitRow)], seconds: Range) -> Table {
+fn headed() -> Table {
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN).set_content_arrangement(ContentArrangement::Disabled);
     table.set_header([
@@ -103,30 +130,44 @@ fn table(rows: &[(LimitSetting, LimitRow)], seconds: Range) -> Table {
         "again",
         "of its time",
     ]);
-    for (setting, row) in rows {
-        let memory = size(setting.bytes as f64);
-        let Some(figures) = &row.figures else {
-            let found = if row.fits() { "fits" } else { "does not fit" };
-            table.add_row([name(setting, row), memory, found.to_owned()]);
-            continue;
-        };
-        let seconds_of = |ns: f64| format!("{:.2} s", ns / 1e9);
-        table.add_row([
-            name(setting, row),
-            memory,
-            format!("{}{}", count(figures.major_faults.median), spread(figures.major_faults, count)),
-            size(figures.swap_read.median),
-            size(figures.swap_written.median),
-            figures.compressed.map_or_else(String::new, |compressed| size(compressed.median)),
-            seconds_of(figures.once_ns.median),
-            seconds_of(figures.stall_ns.median - figures.once_ns.median),
-            row.stalled_share(seconds).map_or_else(String::new, |share| percent(share.median)),
-        ]);
-    }
+    table
+}
+
+fn add_row(table: &mut Table, name: String, bytes: u64, row: &LimitRow, seconds: Range) {
+    let memory = size(bytes as f64);
+    let Some(figures) = &row.figures else {
+        let found = if row.fits() { "fits" } else { "does not fit" };
+        table.add_row([name, memory, found.to_owned()]);
+        return;
+    };
+    let seconds_of = |ns: f64| format!("{:.2} s", ns / 1e9);
+    table.add_row([
+        name,
+        memory,
+        format!("{}{}", count(figures.major_faults.median), spread(figures.major_faults, count)),
+        size(figures.swap_read.median),
+        size(figures.swap_written.median),
+        figures.compressed.map_or_else(String::new, |compressed| size(compressed.median)),
+        seconds_of(figures.once_ns.median),
+        seconds_of(figures.stall_ns.median - figures.once_ns.median),
+        row.stalled_share(seconds).map_or_else(String::new, |share| percent(share.median)),
+    ]);
+}
+
+/// With numbers to the right.
+fn aligned(mut table: Table) -> Table {
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
     }
     table
+}
+
+fn table(rows: &[(LimitSetting, LimitRow)], seconds: Range) -> Table {
+    let mut table = headed();
+    for (setting, row) in rows {
+        add_row(&mut table, name(setting, row), setting.bytes, row, seconds);
+    }
+    aligned(table)
 }
 
 fn price(priced: &Priced) -> String {
@@ -309,6 +350,15 @@ pub(super) fn objects(limits: &Limits, seconds: Range, validation: Option<&Limit
             objects.push(Value::Object(object));
         }
     }
+    for (amount, swap, row) in &limits.amounts {
+        let (bytes, need) = (amount.bytes(), limits.need);
+        let setting = LimitSetting { percent: 0, bytes, need, swap: *swap };
+        let mut object = object(&setting, row, false, seconds);
+        object.insert("setting".to_owned(), json!(amount_name(*amount, *swap, &LimitRow::default())));
+        object.insert("limit_shown".to_owned(), json!(limits.shown));
+        object.insert("machine".to_owned(), json!(matches!(amount, Amount::Ram(_))));
+        objects.push(Value::Object(object));
+    }
     objects
 }
 
@@ -375,7 +425,7 @@ pub(super) fn enough(limits: &Limits) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use quire_advise::{LimitFigures, LimitSwap, Need};
+    use quire_advise::{LimitFigures, Need};
 
     fn of(rows: &[LimitRow]) -> Limits {
         let setting =

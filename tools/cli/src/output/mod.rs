@@ -6,6 +6,7 @@ mod advice_limits;
 pub(crate) mod comparison;
 pub(crate) mod costs;
 pub(crate) mod dump;
+pub(crate) mod fleet;
 pub(crate) mod json;
 pub(crate) mod progress;
 pub(crate) mod spark;
@@ -34,8 +35,17 @@ pub(crate) fn say_json(object: impl Display) {
     put(Printed(object, Manner::Json));
 }
 
+/// Prints a line as it is: a command with names that were looked at.
+pub(crate) fn say_bytes(line: &[u8]) {
+    ended(std::io::stdout().write_all(&[line, b"\n"].concat()));
+}
+
 fn put(text: impl Display) {
-    if let Err(error) = writeln!(std::io::stdout(), "{text}") {
+    ended(writeln!(std::io::stdout(), "{text}"));
+}
+
+fn ended(written: std::io::Result<()>) {
+    if let Err(error) = written {
         if error.kind() == ErrorKind::BrokenPipe {
             std::process::exit(0);
         }

@@ -3,6 +3,7 @@
 mod advice;
 mod comparison;
 mod experiment;
+mod fleet;
 mod heat;
 mod life;
 mod replay;
@@ -10,6 +11,7 @@ mod replay;
 pub(crate) use advice::advice;
 pub(crate) use comparison::comparison;
 pub(crate) use experiment::experiment;
+pub(crate) use fleet::fleet;
 pub(crate) use replay::replay;
 
 use crate::exit::Failure;

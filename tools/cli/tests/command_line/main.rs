@@ -15,6 +15,7 @@ mod output;
 mod report;
 mod schema;
 mod strip;
+mod sweep;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -251,6 +251,25 @@ impl Wire for UseSource {
 }
 
 impl TraceHeader {
+    /// The header as a file holds it, in the newest version of the format. [`Self::from_bytes`] reads it
+    /// again.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        self.encode()
+    }
+
+    /// Reads what [`Self::to_bytes`] wrote, also for an earlier [`FORMAT_VERSION`].
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it.
+    pub fn from_bytes(bytes: &[u8], version: u16) -> Result<Self, String> {
+        let version = Version::new(version).ok_or_else(|| {
+            format!("format {version} of recordings is not known, up to {FORMAT_VERSION} is")
+        })?;
+        Self::decode(bytes, version).map_err(|Malformed(reason)| reason.to_owned())
+    }
+
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         self.put(&mut out);

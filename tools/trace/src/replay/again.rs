@@ -1,6 +1,7 @@
 //! What of the most anonymous memory that there was at one moment is used again after it.
 
 use quire_arch::{PAGE_SHIFT, PAGE_SIZE};
+use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 
 /// Pages of an element of the map, and of a word of its bits.
@@ -8,7 +9,8 @@ const BLOCK: u64 = 512;
 const WORD: u64 = 64;
 
 /// The most anonymous memory of all programs, and uses after that, in bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct PeakUse {
     /// The most that was mapped at one moment.
     pub peak: u64,

@@ -8,6 +8,7 @@ use quire_mm::{
     Memory,
     memcg::{MemcgId, MemcgStat},
 };
+use serde::{Deserialize, Serialize};
 
 /// Pages of files and of shared memory that are charged to `memcg`, in bytes.
 pub(super) fn file_bytes(memory: &Memory<HostPlatform>, memcg: MemcgId) -> u64 {
@@ -15,7 +16,8 @@ pub(super) fn file_bytes(memory: &Memory<HostPlatform>, memcg: MemcgId) -> u64 {
 }
 
 /// What the kernel keeps for programs, in bytes, beside page tables.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct KernelCosts {
     /// A thread: its stack in the kernel, its descriptor, and what else belongs to it.
     pub thread: u64,

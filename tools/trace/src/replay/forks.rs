@@ -3,9 +3,11 @@
 use quire_arch::{Order, PAGE_SIZE};
 use quire_host::HostPlatform;
 use quire_mm::{Memory, frame::VmEvent, space::Space};
+use serde::{Deserialize, Serialize};
 
 /// What the forks of a replay copied, and what came after them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ForkFigures {
     /// Address spaces that were copied.
     pub forks: u64,

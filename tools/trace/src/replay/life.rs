@@ -5,6 +5,7 @@
 
 use super::charge::{ExtraCharge, file_bytes};
 use super::forks::ForkFigures;
+use super::stored::{self, differences, values};
 use quire_arch::{Order, PAGE_SIZE};
 use quire_host::HostPlatform;
 use quire_mm::{
@@ -13,10 +14,13 @@ use quire_mm::{
     memcg::MemcgId,
     space::{Resident, SpaceId},
 };
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::HashMap;
 
 /// What was resident at one moment, in bytes, over all processes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct LifeSample {
     /// Recorded time since the trace began, in nanoseconds.
     pub time_ns: u64,
@@ -88,7 +92,8 @@ impl LifeSample {
 }
 
 /// The peaks of single processes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ProcessLife {
     /// Anonymous memory (`RssAnon`).
     pub peak_anonymous: u64,
@@ -97,9 +102,11 @@ pub struct ProcessLife {
 }
 
 /// Counts of folios of one order.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct FolioFigures {
     /// The order.
+    #[serde(with = "stored::order")]
     pub order: Order,
     /// Faults that mapped a folio of it (`anon_fault_alloc`).
     pub faults: u64,
@@ -110,7 +117,8 @@ pub struct FolioFigures {
 }
 
 /// The memory life of the recorded programs as the replay had it.
-#[derive(Clone, PartialEq, Debug, Default)]
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct LifeFigures {
     /// The sample with the most anonymous memory.
     pub at_peak: LifeSample,
@@ -146,8 +154,52 @@ pub struct LifeFigures {
     pub collapse_fallbacks: u64,
     /// What forks copied, and the writes to shared pages after them.
     pub forks: ForkFigures,
-    /// At most [`MOST_SAMPLES`], evenly over the recorded time, each the highest around.
+    /// At most [`MOST_SAMPLES`], evenly over the recorded time, each the highest around. What
+    /// is stored of one is its time, its event, anonymous memory and page tables.
+    #[serde(with = "samples")]
     pub samples: Vec<LifeSample>,
+}
+
+/// How samples are stored: as columns of differences.
+mod samples {
+    use super::*;
+
+    #[derive(Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Columns {
+        time_ns: Vec<i64>,
+        event: Vec<i64>,
+        anonymous: Vec<i64>,
+        page_tables: Vec<i64>,
+    }
+
+    pub(super) fn serialize<S: Serializer>(samples: &[LifeSample], to: S) -> Result<S::Ok, S::Error> {
+        let column = |of: fn(&LifeSample) -> u64| differences(samples.iter().map(of));
+        let columns = Columns {
+            time_ns: column(|sample| sample.time_ns),
+            event: column(|sample| sample.event),
+            anonymous: column(|sample| sample.anonymous),
+            page_tables: column(|sample| sample.page_tables),
+        };
+        columns.serialize(to)
+    }
+
+    pub(super) fn deserialize<'d, D: Deserializer<'d>>(from: D) -> Result<Vec<LifeSample>, D::Error> {
+        let Columns { time_ns, event, anonymous, page_tables } = Columns::deserialize(from)?;
+        let lengths = [&event, &anonymous, &page_tables].map(Vec::len);
+        if time_ns.len() > MOST_SAMPLES || lengths != [time_ns.len(); 3] {
+            return Err(D::Error::custom("columns of samples are too long, or not of one length"));
+        }
+        let columns = values(&time_ns).zip(values(&event)).zip(values(&anonymous).zip(values(&page_tables)));
+        let sample = |((time_ns, event), (anonymous, page_tables))| LifeSample {
+            time_ns,
+            event,
+            anonymous,
+            page_tables,
+            ..LifeSample::default()
+        };
+        Ok(columns.map(sample).collect())
+    }
 }
 
 /// A look visits all address spaces. So many visits are free, and each look adds some: with more address

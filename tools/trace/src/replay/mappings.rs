@@ -5,9 +5,11 @@ use super::sites::Sites;
 use quire_arch::VirtAddr;
 use quire_host::HostPlatform;
 use quire_mm::space::{Mapping, Space, VmFlags};
+use serde::{Deserialize, Serialize};
 
 /// The anonymous memory of one mapping.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct MappingLife {
     /// Its process: its place in [`ReplayReport::processes`](super::ReplayReport::processes).
     pub process: usize,

@@ -41,6 +41,7 @@ mod schedule;
 mod settings;
 mod shared;
 mod sites;
+mod stored;
 mod swap;
 mod task;
 mod touch;

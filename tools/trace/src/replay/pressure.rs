@@ -6,9 +6,11 @@ use quire_mm::{
     Memory,
     frame::{FolioCounter, VmEvent},
 };
+use serde::{Deserialize, Serialize};
 
 /// What a machine did because memory was short. Read from the named counters.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct PressureFigures {
     /// Page faults without a device: `pgfault` less `pgmajfault`.
     pub minor_faults: u64,
@@ -46,7 +48,8 @@ pub(super) fn is_short(memory: &Memory<HostPlatform>) -> bool {
 }
 
 /// How much was in swap.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct SwapFigures {
     /// Slots in use, each of a page.
     pub used: u64,

@@ -1,0 +1,81 @@
+//! Results of replays that were made elsewhere, and those that are asked for and are not among them.
+
+use crate::error::AdviseError;
+use crate::found::Found;
+use crate::identity::Identity;
+use crate::point::{Asked, Meant, Point};
+use quire_trace::replay::{Replay, ReplayOptions};
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+/// The results of one recording.
+#[derive(Debug)]
+pub(crate) struct Stored {
+    /// Of which contents.
+    identity: Identity,
+    results: Vec<(Point, Found)>,
+    /// The limits in percent for which there are to be results.
+    percents: BTreeSet<u32>,
+    /// Opened on first use: the recording itself, or why it is not at hand.
+    replay: OnceLock<Result<Replay, String>>,
+    /// What was asked for and is not there, with the reason for which it was not replayed.
+    missed: Mutex<Vec<(Point, String)>>,
+}
+
+impl Stored {
+    pub(crate) fn new(identity: Identity, results: Vec<(Point, Found)>, percents: BTreeSet<u32>) -> Self {
+        Self { identity, results, percents, replay: OnceLock::new(), missed: Mutex::default() }
+    }
+
+    /// The result of this replay.
+    pub(crate) fn find(&self, point: &Point) -> Option<Found> {
+        self.results.iter().find(|(stored, _)| stored == point).map(|(_, found)| found.clone())
+    }
+
+    /// Whether there is one.
+    pub(crate) fn has(&self, point: &Point) -> bool {
+        self.results.iter().any(|(stored, _)| stored == point)
+    }
+
+    /// Whether a command line of a sweep was to bring it. What depends on other results is not among these.
+    fn is_planned(&self, point: &Point) -> bool {
+        match &point.asked {
+            Asked::Life => true,
+            Asked::PeakUse | Asked::Mappings(_) => false,
+            Asked::Less(less) => match less.meant {
+                Meant::Percent(percent) => self.percents.contains(&percent),
+                Meant::Amount(_) => true,
+            },
+        }
+    }
+
+    /// The recording at `path`, if what is asked for is to be replayed here: a sweep plans no line for it,
+    /// and the recording is at hand.
+    pub(crate) fn replay(&self, path: &Path, point: &Point) -> Result<&Replay, AdviseError> {
+        let open = || {
+            let identity = Identity::of_file(path).map_err(|error| error.to_string())?;
+            if identity != self.identity {
+                return Err("it is not the one that the results are of".to_owned());
+            }
+            Replay::open(path, ReplayOptions::default()).map_err(|error| error.to_string())
+        };
+        let found = if self.is_planned(point) {
+            Err("no result of it is there".to_owned())
+        } else {
+            self.replay.get_or_init(open).as_ref().map_err(Clone::clone)
+        };
+        found.map_err(|why| {
+            let mut missed = self.missed.lock().unwrap_or_else(PoisonError::into_inner);
+            if missed.iter().all(|(known, _)| known != point) {
+                missed.push((point.clone(), why.clone()));
+            }
+            AdviseError::NotInResults(format!("{}: {why}", path.display()))
+        })
+    }
+
+    /// What was missed so far.
+    pub(crate) fn missed(&self) -> Vec<(Point, String)> {
+        self.missed.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}

@@ -1,0 +1,24 @@
+//! Replays of many recordings, on several machines: command lines that are independent of each other, and
+//! what their results say together.
+//!
+//! - `request`: what one command line asks for.
+//! - `check`: whether figures that were read can be those of a replay.
+//! - `line`: the line of JSON that a command line writes.
+//! - `group`: recordings of one program.
+//! - `plan`: the command lines.
+//! - `merge`: advice from the lines.
+//! - `fleet`: what the advice for all programs says together.
+
+mod check;
+mod fleet;
+mod group;
+mod line;
+mod merge;
+mod plan;
+mod request;
+
+pub use fleet::{Fleet, FleetSetting, Loser};
+pub use line::{LINE_START, LineError, run};
+pub use merge::{Merge, Merged, Program as MergedProgram};
+pub use plan::{Grid, Plan, PlannedLine, plan};
+pub use request::{Number, Request};

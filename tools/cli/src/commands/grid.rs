@@ -1,0 +1,135 @@
+//! The file that says what `quire sweep` replays of each recording.
+
+use crate::args::{percent, size, technique};
+use crate::exit::Failure;
+use quire_advise::{Amount, Grid, LimitSwap, Tries};
+use serde::Deserialize;
+use std::path::Path;
+
+/// The file. What it does not name is as `quire advise` has it.
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct File {
+    settings: Option<Vec<String>>,
+    limits: Option<Vec<String>>,
+    swaps: Option<Vec<String>>,
+    memory: Option<Vec<String>>,
+    techniques: Option<Vec<String>>,
+}
+
+/// No such file is larger, in bytes.
+const LARGEST: u64 = 1 << 20;
+
+/// Reads it.
+pub(super) fn read(path: &Path) -> Result<Grid, Failure> {
+    let wrong = |why: &dyn std::fmt::Display| Failure::input(format!("{}: {why}", path.display()));
+    let facts = std::fs::metadata(path).map_err(|error| wrong(&error))?;
+    if facts.len() > LARGEST {
+        return Err(wrong(&"far too long for a grid"));
+    }
+    let text = std::fs::read_to_string(path).map_err(|error| wrong(&error))?;
+    let file: File = toml::from_str(&text).map_err(|error| {
+        let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+        let line = before.matches('\n').count() + 1;
+        wrong(&format_args!("line {line}: {}", error.message().lines().collect::<Vec<_>>().join("; ")))
+    })?;
+    grid(file).map_err(|why| wrong(&why))
+}
+
+fn grid(file: File) -> Result<Grid, String> {
+    let default = Tries::default();
+    if let Some(why) = file.settings.iter().flatten().find_map(|name| Grid::unknown_setting(name)) {
+        return Err(format!("settings: {why}"));
+    }
+    let (mut percents, mut amounts) = (Vec::new(), Vec::new());
+    match &file.limits {
+        None => percents = default.percents,
+        Some(limits) => {
+            for limit in limits {
+                match percent(limit) {
+                    Some(percent) => percents.push(percent),
+                    None => amounts.push(Amount::Limit(size(limit).map_err(|_| {
+                        format!("limits: {limit}: expected a share as 75%, or a size as 256M")
+                    })?)),
+                }
+            }
+        }
+    }
+    percents.sort_unstable_by(|one, other| other.cmp(one));
+    percents.dedup();
+    for memory in file.memory.iter().flatten() {
+        amounts.push(Amount::Ram(size(memory).map_err(|why| format!("memory: {memory}: {why}"))?));
+    }
+    amounts.sort_unstable();
+    amounts.dedup();
+    let named = |name: &String| {
+        let found = LimitSwap::ALL.into_iter().find(|swap| swap.name() == name);
+        found.ok_or_else(|| {
+            format!("swaps: {name}: expected one of {}", LimitSwap::ALL.map(LimitSwap::name).join(", "))
+        })
+    };
+    let mut swaps = match &file.swaps {
+        None => default.swaps,
+        Some(names) => names.iter().map(named).collect::<Result<Vec<_>, _>>()?,
+    };
+    swaps.sort_unstable();
+    swaps.dedup();
+    if swaps.is_empty() && !(percents.is_empty() && amounts.is_empty()) {
+        return Err("swaps: name one, since there are limits".to_owned());
+    }
+    let words = |text: &String| {
+        let words: Vec<String> = text.split(',').map(str::to_owned).collect();
+        words.iter().try_for_each(|word| {
+            technique(word).map(|_| ()).map_err(|why| format!("techniques: {text}: {why}"))
+        })?;
+        Ok::<_, String>(words)
+    };
+    let techniques = file.techniques.iter().flatten().map(words).collect::<Result<_, _>>()?;
+    Ok(Grid { settings: file.settings, techniques, tries: Tries { percents, amounts, swaps } })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(text: &str) -> Result<Grid, String> {
+        grid(toml::from_str(text).map_err(|error| error.to_string())?)
+    }
+
+    #[test]
+    fn an_empty_file_is_what_advise_tries() {
+        assert_eq!(of("").unwrap(), Grid::default());
+    }
+
+    #[test]
+    fn each_list_says_what_is_replayed() {
+        let found = of(
+            "settings = ['thp=always']\nlimits = ['50%', '256M', '75%', '50%']\nswaps = ['disk', 'zram-lz4']\n\
+             memory = ['4G']\ntechniques = ['gather=pages,pcp=order0']",
+        );
+        let found = found.unwrap();
+        assert_eq!(found.settings, Some(vec!["thp=always".to_owned()]));
+        assert_eq!(found.tries.percents, [75, 50]);
+        assert_eq!(found.tries.amounts, [Amount::Limit(256 << 20), Amount::Ram(4 << 30)]);
+        assert_eq!(found.tries.swaps, [LimitSwap::Zram, LimitSwap::Disk]);
+        assert_eq!(found.techniques, [["gather=pages", "pcp=order0"]]);
+        assert_eq!(of("limits = []").unwrap().tries.percents, [0; 0]);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (text, word) in [
+            ("settings = ['thp=sometimes']", "thp=sometimes"),
+            ("limits = ['120%']", "120%"),
+            ("limits = [75]", "string"),
+            ("memory = ['x']", "memory: x"),
+            ("swaps = ['tape']", "zswap-lz4"),
+            ("swaps = []", "name one"),
+            ("techniques = ['gather=7']", "gather=7"),
+            ("setting = []", "setting"),
+        ] {
+            let why = of(text).unwrap_err();
+            assert!(why.contains(word), "{text}: {why}");
+        }
+    }
+}
