@@ -107,6 +107,16 @@ fn remap_file_pages(space: &HostSpace<'_>, args: &[u64; 6]) {
     let Some((mapping, file)) = there.first().and_then(|mapping| Some((mapping, mapping.file?))) else {
         return;
     };
+    // Linux refuses it where not all of the range maps that file.
+    let Some(end) = start.checked_add(bytes) else { return };
+    let part_of = |other: &Mapping| {
+        let (first, last) = (other.range.start().0.max(start), other.range.end().0.min(end));
+        last.saturating_sub(first)
+    };
+    let of_file = find(space, |other| other.file == Some(file));
+    if of_file.iter().map(part_of).sum::<u64>() < bytes {
+        return;
+    }
     let mut protection = Protection::empty();
     let access = [
         (VmFlags::READ, Protection::READ),

@@ -224,3 +224,25 @@ fn a_heap_is_brought_to_where_it_ended() {
     let report = Replay::open(&scratch, ReplayOptions::default()).unwrap().run(&mut |_, _| {}).unwrap();
     assert_eq!(report.processes[0].mismatches, 1, "{report:?}");
 }
+
+/// Linux maps a part of a file again where all of the range maps that file, and brings it in. What a file says
+/// of more than that is not followed.
+#[test]
+fn only_what_maps_a_file_is_mapped_again() {
+    const LEN: u64 = 4 * PAGE;
+    let facts = FileFacts { kind: FileKind::Memory, inode: 7, size: LEN, ..FileFacts::default() };
+    let args = [BASE, LEN, 3, (libc::MAP_SHARED | libc::MAP_FIXED) as u64, 3, 0];
+    let detail = CallDetail::File(Arc::new(FileFacts { readable: true, writable: true, ..facts }));
+    let map = EventKind::Call(Call { number: libc::SYS_mmap as u32, args, result: BASE as i64, detail });
+    let again = |bytes| {
+        let (args, detail) = ([BASE, bytes, 0, 2, 0, 0], CallDetail::None);
+        EventKind::Call(Call { number: libc::SYS_remap_file_pages as u32, args, result: 0, detail })
+    };
+    for (bytes, found) in [(2 * PAGE, 1), (LEN, 1), (LEN + PAGE, 0), (1 << 39, 0)] {
+        let events = [image(Vec::new()), map.clone(), again(bytes), write(BASE + PAGE)];
+        let scratch = recording(at_once(events.into_iter()));
+        let report = Replay::open(&scratch, ReplayOptions::default()).unwrap().run(&mut |_, _| {}).unwrap();
+        assert!(report.does_not_fit.is_none(), "{report:?}");
+        assert_eq!(report.processes[0].already_present.total(), found, "{bytes:#x}");
+    }
+}
