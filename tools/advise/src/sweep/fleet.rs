@@ -3,7 +3,9 @@
 use super::merge::Program;
 use crate::change::Measure;
 use crate::predict::{Prediction, command};
+use crate::setting::grid;
 use crate::verdict::Gain;
+use quire_trace::format::TraceHeader;
 
 /// A program is a loser by time from this share of its processor time on.
 const SLOWER: f64 = 0.02;
@@ -53,7 +55,7 @@ pub struct Fleet {
     pub unchanged: usize,
     /// Those of which too much is not known.
     pub unreliable: usize,
-    /// Settings that some program has a row of, in the order of their first rows.
+    /// Settings that some program has a row of, in the order of the grid.
     pub settings: Vec<FleetSetting>,
     /// Programs of which it is known how much memory is enough.
     pub enough_known: usize,
@@ -80,6 +82,11 @@ impl Fleet {
                 fleet.add(prediction, place);
             }
         }
+        // As the rows of one program are; what only some hosts have comes last.
+        let order: Vec<String> =
+            grid(&TraceHeader::default()).into_iter().map(|setting| setting.name).collect();
+        let place = |name: &str| order.iter().position(|known| known == name).unwrap_or(order.len());
+        fleet.settings.sort_by_key(|setting| place(&setting.name));
         fleet
     }
 

@@ -58,17 +58,27 @@ pub(crate) fn print(fleet: &Fleet) {
     ));
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN).set_content_arrangement(ContentArrangement::Disabled);
-    table.set_header(["setting", "programs", "suits", "named", "memory", "change", "time", "worst loser"]);
+    table.set_header([
+        "setting",
+        "programs",
+        "now",
+        "suits",
+        "named",
+        "memory",
+        "change",
+        "time",
+        "worst loser",
+    ]);
     for setting in &fleet.settings {
         let FleetSetting { name, programs, present, named, suits, memory_now, memory, .. } = setting;
         let worst = setting
             .worst
             .as_ref()
             .map_or_else(String::new, |worst| format!("{} ({})", shorten(&worst.command, 40), loses(worst)));
-        let now = if present == programs { " (now)" } else { "" };
         table.add_row([
-            format!("{name}{now}"),
+            name.clone(),
             programs.to_string(),
+            present.to_string(),
             suits.to_string(),
             named.to_string(),
             size(*memory),
@@ -77,7 +87,7 @@ pub(crate) fn print(fleet: &Fleet) {
             worst,
         ]);
     }
-    for column in table.column_iter_mut().skip(1).take(6) {
+    for column in table.column_iter_mut().skip(1).take(7) {
         column.set_cell_alignment(CellAlignment::Right);
     }
     say(table);
