@@ -167,14 +167,14 @@ class Crate:
 
     def method_modules(self, elsewhere):
         """The module of each method whose name stands for one module; `elsewhere` are names of other crates."""
-        modules = {}
+        modules, methods = {}, set()
         for name, is_method, _, module, _ in self.inherent():
-            if is_method:
-                modules.setdefault(name, set()).add(module)
+            modules.setdefault(name, set()).add(module)
+            methods |= {name} if is_method else set()
         of_traits = {name for found in self.blocks.values() for block in found if block.trait
                      for name, _, _ in block.functions()}
         return {name: next(iter(found)) for name, found in modules.items()
-                if len(found) == 1 and name not in elsewhere and name not in of_traits and name not in STANDARD}
+                if len(found) == 1 and name in methods and name not in elsewhere and name not in of_traits and name not in STANDARD}
 
     def types(self):
         """Where each type of the crate is defined."""

@@ -30,35 +30,35 @@ fn print(name: &str, mut round: impl FnMut(u64)) {
 
 fn main() {
     let memcgs = Memcgs::new(frames(&[(0, 1 << 16)], 2, PcpTechnique::All)).unwrap();
-    let id = memcgs.create(memcgs.create(MemcgId::ROOT, "a").unwrap(), "b").unwrap();
+    let id = memcgs.lifecycle().create(memcgs.lifecycle().create(MemcgId::ROOT, "a").unwrap(), "b").unwrap();
     let pin = memcgs.frames().platform().pin();
     let folio = |_| {
         memcgs.frames().allocate(&pin, AllocRequest::new(Order::ZERO, TEST).kind(Kind::Anonymous)).unwrap()
     };
     let heads: Vec<Pfn> = (0..1024).map(folio).collect();
     let head = |nth: u64| heads[(nth % 1024) as usize];
-    memcgs.try_charge(&pin, id, 1).unwrap();
+    memcgs.charges().try_charge(&pin, id, 1).unwrap();
     print("try_charge + uncharge, from stock", |_| {
-        memcgs.try_charge(&pin, black_box(id), 1).unwrap();
-        memcgs.uncharge(&pin, id, 1);
+        memcgs.charges().try_charge(&pin, black_box(id), 1).unwrap();
+        memcgs.charges().uncharge(&pin, id, 1);
     });
     print("try_charge, refilled every 64", |nth| {
-        memcgs.try_charge(&pin, black_box(id), 1).unwrap();
+        memcgs.charges().try_charge(&pin, black_box(id), 1).unwrap();
         if nth % 64 == 63 {
-            memcgs.uncharge(&pin, id, 64);
+            memcgs.charges().uncharge(&pin, id, 64);
         }
     });
     print("try_charge + uncharge, root", |_| {
-        memcgs.try_charge(&pin, black_box(MemcgId::ROOT), 1).unwrap();
-        memcgs.uncharge(&pin, MemcgId::ROOT, 1);
+        memcgs.charges().try_charge(&pin, black_box(MemcgId::ROOT), 1).unwrap();
+        memcgs.charges().uncharge(&pin, MemcgId::ROOT, 1);
     });
-    print("add_stat", |_| memcgs.add_stat(&pin, black_box(id), MemcgStat::Pgactivate, 1));
+    print("add_stat", |_| memcgs.counters().add_stat(&pin, black_box(id), MemcgStat::Pgactivate, 1));
     print("list_folio + unlist_folio", |nth| {
-        memcgs.list_folio(&pin, head(nth), LruList::InactiveAnon);
-        memcgs.unlist_folio(&pin, head(nth));
+        memcgs.folios().list_folio(&pin, head(nth), LruList::InactiveAnon);
+        memcgs.folios().unlist_folio(&pin, head(nth));
     });
     print("put_back + unlist_folio, main list", |nth| {
-        memcgs.put_back(&pin, head(nth), LruList::InactiveAnon, true);
-        memcgs.unlist_folio(&pin, head(nth));
+        memcgs.folios().put_back(&pin, head(nth), LruList::InactiveAnon, true);
+        memcgs.folios().unlist_folio(&pin, head(nth));
     });
 }

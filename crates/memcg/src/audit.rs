@@ -1,11 +1,13 @@
 //! The auditor: recounts lists and charges.
 
-use crate::Memcgs;
+use crate::charge::MemcgCharges;
+use crate::counters::MemcgCounters;
 use crate::id::MemcgId;
 use crate::lists::{Label, ListPlace, LruList};
 use crate::memcg::Memcg;
 use crate::stat::MemcgStat;
 use crate::tagged::TaggedAmount;
+use crate::tree::MemcgTree;
 use core::fmt;
 use quire_arch::{CpuId, NodeId, Pfn, Platform};
 use quire_frame::{FolioList, FrameFlags};
@@ -118,21 +120,32 @@ pub enum MemcgViolation {
     },
 }
 
-impl<P: Platform> Memcgs<P> {
+/// The audit of memcgs.
+#[derive(Debug)]
+pub struct MemcgAudit<'g, P: Platform> {
+    tree: &'g MemcgTree<P>,
+}
+
+impl<'g, P: Platform> MemcgAudit<'g, P> {
+    #[inline]
+    pub(crate) fn new(tree: &'g MemcgTree<P>) -> Self {
+        Self { tree }
+    }
+
     /// Calls `visit` with the first frame of every listed folio: its memcg, and its list or the one that it
     /// is on its way to. Under the lists' locks: it must not touch them.
     pub fn for_each_listed(&self, mut visit: impl FnMut(Pfn, MemcgId, LruList)) {
-        let map = self.frames.map();
-        let pin = self.frames.platform().pin();
-        self.for_each_in_subtree(MemcgId::ROOT, |id| {
-            for lists in self.table.get(id).into_iter().flat_map(Memcg::all_lists) {
+        let map = self.tree.frames.map();
+        let pin = self.tree.frames.platform().pin();
+        self.tree.for_each_in_subtree(MemcgId::ROOT, |id| {
+            for lists in self.tree.table.get(id).into_iter().flat_map(Memcg::all_lists) {
                 let folios = lists.lock();
                 for (&list, folios) in LruList::ALL.iter().zip(folios.iter()) {
                     folios.iter(map).for_each(|head| visit(head, id, list));
                 }
             }
         });
-        for incoming in self.incoming.iter() {
+        for incoming in self.tree.incoming.iter() {
             for head in incoming.lock().folios.iter(map) {
                 let frame = map.known(head);
                 let memcg = MemcgId::from_bits(frame.as_folio().memcg());
@@ -144,21 +157,21 @@ impl<P: Platform> Memcgs<P> {
 
     /// Checks that lists, labels and charges agree. The machine is quiet. Frames' scratch words are zero
     /// afterwards.
-    pub fn audit(&self, report: &mut dyn FnMut(MemcgViolation)) {
-        self.frames.clear_audit();
+    pub fn validate(&self, report: &mut dyn FnMut(MemcgViolation)) {
+        self.tree.frames.clear_audit();
         self.audit_lists(report);
-        self.frames.for_each_frame(|pfn, frame| {
+        self.tree.frames.for_each_frame(|pfn, frame| {
             let listed = frame.kind().is_given_out() && frame.word().flags().contains(FrameFlags::LRU);
             let lists = frame.audit().load(Ordering::Relaxed);
             if lists != u32::from(listed) {
                 report(MemcgViolation::Lost { pfn, lists });
             }
         });
-        self.frames.clear_audit();
-        self.for_each_in_subtree(MemcgId::ROOT, |id| self.audit_charges(id, report));
-        for cells in self.cpus.iter() {
+        self.tree.frames.clear_audit();
+        self.tree.for_each_in_subtree(MemcgId::ROOT, |id| self.audit_charges(id, report));
+        for cells in self.tree.cpus.iter() {
             for (memcg, amount) in core::iter::once(&cells.stock).chain(&cells.stats).map(TaggedAmount::get) {
-                let there = self.table.get(memcg).is_some_and(|memcg| memcg.life.is_there());
+                let there = self.tree.table.get(memcg).is_some_and(|memcg| memcg.life.is_there());
                 if amount != 0 && !there {
                     report(MemcgViolation::Stray { memcg });
                 }
@@ -182,25 +195,29 @@ impl<P: Platform> Memcgs<P> {
             if id.is_root() {
                 return;
             }
-            match self.table.get(id).filter(|memcg| memcg.life.is_there()) {
+            match self.tree.table.get(id).filter(|memcg| memcg.life.is_there()) {
                 Some(memcg) => {
                     memcg.recounted.fetch_add(many, Ordering::Relaxed);
                 }
                 None => report(MemcgViolation::Orphan { memcg: id, what }),
             }
         });
-        self.for_each_in_subtree(MemcgId::ROOT, |id| {
-            let Some(memcg) = self.table.get(id).filter(|_| !id.is_root()) else { return };
+        self.tree.for_each_in_subtree(MemcgId::ROOT, |id| {
+            let Some(memcg) = self.tree.table.get(id).filter(|_| !id.is_root()) else { return };
             let found = memcg.recounted.swap(0, Ordering::Relaxed);
             let kept = match what {
-                Belonging::Pages => self.charged(id),
-                Belonging::FilePages => self.own_stat(id, MemcgStat::File).max(0) as u64,
-                Belonging::Slots => self.own(id, |memcg| memcg.swap.usage() as i64).max(0) as u64,
+                Belonging::Pages => MemcgCharges::new(self.tree).charged(id),
+                Belonging::FilePages => {
+                    MemcgCounters::new(self.tree).own_stat(id, MemcgStat::File).max(0) as u64
+                }
+                Belonging::Slots => {
+                    MemcgCounters::new(self.tree).own(id, |memcg| memcg.swap.usage() as i64).max(0) as u64
+                }
                 Belonging::Spaces => memcg.life.spaces().into(),
                 // One that has wrapped is shown as it is.
-                Belonging::KilledSpaces => {
-                    self.own(id, |memcg| memcg.killed.load(Ordering::Relaxed).into()) as u64
-                }
+                Belonging::KilledSpaces => MemcgCounters::new(self.tree)
+                    .own(id, |memcg| memcg.killed.load(Ordering::Relaxed).into())
+                    as u64,
             };
             if kept != found {
                 report(MemcgViolation::Count { memcg: id, what, kept, found });
@@ -209,15 +226,15 @@ impl<P: Platform> Memcgs<P> {
     }
 
     fn audit_lists(&self, report: &mut dyn FnMut(MemcgViolation)) {
-        self.for_each_in_subtree(MemcgId::ROOT, |id| {
-            let Some(memcg) = self.table.get(id) else { return };
-            for node in (0..self.frames.platform().node_count()).filter_map(NodeId::new) {
+        self.tree.for_each_in_subtree(MemcgId::ROOT, |id| {
+            let Some(memcg) = self.tree.table.get(id) else { return };
+            for node in (0..self.tree.frames.platform().node_count()).filter_map(NodeId::new) {
                 let Some(lists) = memcg.lists(node) else { continue };
-                let _pin = self.frames.platform().pin();
+                let _pin = self.tree.frames.platform().pin();
                 let folios = lists.lock();
                 for (&list, folios) in LruList::ALL.iter().zip(folios.iter()) {
                     let counted = self.audit_list(folios, report, |pfn, label| {
-                        let frame = self.frames.known(pfn);
+                        let frame = self.tree.frames.known(pfn);
                         let memcg = MemcgId::from_bits(frame.as_folio().memcg());
                         label.place() == ListPlace::Main
                             && (label.list(), memcg, frame.zone().node()) == (list, id, node)
@@ -229,8 +246,8 @@ impl<P: Platform> Memcgs<P> {
                 }
             }
         });
-        for (cpu, incoming) in self.incoming.iter().enumerate() {
-            let _pin = self.frames.platform().pin();
+        for (cpu, incoming) in self.tree.incoming.iter().enumerate() {
+            let _pin = self.tree.frames.platform().pin();
             let incoming = incoming.lock();
             let place = CpuId::new(cpu).map(ListPlace::Incoming);
             self.audit_list(&incoming.folios, report, |_, label| Some(label.place()) == place);
@@ -245,8 +262,8 @@ impl<P: Platform> Memcgs<P> {
         is_right: impl Fn(Pfn, Label) -> bool,
     ) -> u64 {
         let mut pages = 0;
-        for pfn in folios.iter(self.frames.map()) {
-            let frame = self.frames.known(pfn);
+        for pfn in folios.iter(self.tree.frames.map()) {
+            let frame = self.tree.frames.known(pfn);
             frame.audit().fetch_add(1, Ordering::Relaxed);
             let (word, label) = (frame.word(), Label::of(frame));
             let active = matches!(label.list(), LruList::ActiveAnon | LruList::ActiveFile);
@@ -264,12 +281,12 @@ impl<P: Platform> Memcgs<P> {
     }
 
     fn audit_charges(&self, id: MemcgId, report: &mut dyn FnMut(MemcgViolation)) {
-        let Some(memcg) = self.table.get(id).filter(|_| !id.is_root()) else { return };
-        let (mut memory, mut swap) = (self.stocked(id), 0);
+        let Some(memcg) = self.tree.table.get(id).filter(|_| !id.is_root()) else { return };
+        let (mut memory, mut swap) = (MemcgCharges::new(self.tree).stocked(id), 0);
         {
-            let _pin = self.frames.platform().pin();
-            let _registry = self.registry.lock();
-            for child in self.children(memcg) {
+            let _pin = self.tree.frames.platform().pin();
+            let _registry = self.tree.registry.lock();
+            for child in self.tree.children(memcg) {
                 memory += child.memory.usage();
                 swap += child.swap.usage();
             }

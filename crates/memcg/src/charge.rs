@@ -3,11 +3,12 @@
 //! A charge counts at the memcg and at every memcg above it. To avoid this for each page, a CPU has a stock
 //! of pages already charged to one memcg. It is filled in batches, and uncharged pages go there first.
 
+use crate::counters::MemcgCounters;
 use crate::error::{OverHigh, OverLimit};
 use crate::event::MemcgEvent;
 use crate::id::MemcgId;
 use crate::memcg::Memcg;
-use crate::{CpuCells, Memcgs};
+use crate::tree::{CpuCells, MemcgTree};
 use quire_arch::{Pin, Platform};
 use quire_sync::atomic::Ordering;
 
@@ -16,7 +17,18 @@ const BATCH: u64 = 64;
 /// The most pages in a stock.
 const MOST: u64 = 2 * BATCH;
 
-impl<P: Platform> Memcgs<P> {
+/// Charges of memcgs.
+#[derive(Debug)]
+pub struct MemcgCharges<'g, P: Platform> {
+    tree: &'g MemcgTree<P>,
+}
+
+impl<'g, P: Platform> MemcgCharges<'g, P> {
+    #[inline]
+    pub(crate) fn new(tree: &'g MemcgTree<P>) -> Self {
+        Self { tree }
+    }
+
     /// Charges `pages` to the memcg. Above `memory.high` it succeeds, and [`over_high`](Self::over_high)
     /// reports it.
     ///
@@ -30,7 +42,7 @@ impl<P: Platform> Memcgs<P> {
     /// stocks. Nothing is charged. The caller counts the event there when it reclaims for the charge.
     #[inline]
     pub fn try_charge(&self, pin: &Pin<'_, P>, id: MemcgId, pages: u64) -> Result<(), OverLimit> {
-        if id.is_root() || self.cpus.mine(pin).stock.take(id, pages as i64) {
+        if id.is_root() || self.tree.cpus.mine(pin).stock.take(id, pages as i64) {
             return Ok(());
         }
         self.charge_slowly(pin, id, pages)
@@ -47,10 +59,10 @@ impl<P: Platform> Memcgs<P> {
             let Err(over) = self.charge_all(id, pages) else { return Ok(()) };
             // Stocks below a memcg at its limit hold some of its charge. An ancestor further up may be filled
             // by others.
-            if drained.is_some_and(|drained| self.is_below(over.memcg, drained)) {
+            if drained.is_some_and(|drained| self.tree.is_below(over.memcg, drained)) {
                 return Err(over);
             }
-            self.drain_stocks_of(pin, |whose| self.is_below(whose, over.memcg));
+            self.drain_stocks_of(pin, |whose| self.tree.is_below(whose, over.memcg));
             drained = Some(over.memcg);
         }
     }
@@ -58,15 +70,15 @@ impl<P: Platform> Memcgs<P> {
     /// Charges `pages` to the memcg and all its ancestors, or to none.
     fn charge_all(&self, id: MemcgId, pages: u64) -> Result<(), OverLimit> {
         let mut over_high = false;
-        for memcg in self.up(id) {
+        for memcg in self.tree.up(id) {
             let Some(usage) = memcg.memory.try_add(pages) else {
-                for undone in self.up(id).take_while(|below| below.id != memcg.id) {
+                for undone in self.tree.up(id).take_while(|below| below.id != memcg.id) {
                     let left = undone.memory.sub(pages);
-                    self.note_protected(undone, left);
+                    self.tree.note_protected(undone, left);
                 }
                 return Err(memcg.refusal());
             };
-            self.note_protected(memcg, usage);
+            self.tree.note_protected(memcg, usage);
             over_high |= usage > memcg.high.load(Ordering::Relaxed);
         }
         if over_high {
@@ -76,7 +88,7 @@ impl<P: Platform> Memcgs<P> {
     }
 
     fn note_high(&self, id: MemcgId) {
-        if let Some(memcg) = self.table.get(id)
+        if let Some(memcg) = self.tree.table.get(id)
             && !memcg.over_high.load(Ordering::Relaxed)
         {
             memcg.over_high.store(true, Ordering::Relaxed);
@@ -85,13 +97,13 @@ impl<P: Platform> Memcgs<P> {
 
     /// Charges `pages` to the memcg whatever the limits: for what cannot be undone.
     pub fn charge_anyway(&self, pin: &Pin<'_, P>, id: MemcgId, pages: u64) {
-        if id.is_root() || self.cpus.mine(pin).stock.take(id, pages as i64) {
+        if id.is_root() || self.tree.cpus.mine(pin).stock.take(id, pages as i64) {
             return;
         }
         let mut over_high = false;
-        for memcg in self.up(id) {
+        for memcg in self.tree.up(id) {
             let usage = memcg.memory.add(pages);
-            self.note_protected(memcg, usage);
+            self.tree.note_protected(memcg, usage);
             over_high |= usage > memcg.high.load(Ordering::Relaxed);
         }
         if over_high {
@@ -103,7 +115,7 @@ impl<P: Platform> Memcgs<P> {
     /// keeps it.
     #[inline]
     pub fn uncharge(&self, pin: &Pin<'_, P>, id: MemcgId, pages: u64) {
-        if id.is_root() || self.cpus.mine(pin).stock.try_add(id, pages as i64, MOST) {
+        if id.is_root() || self.tree.cpus.mine(pin).stock.try_add(id, pages as i64, MOST) {
             return;
         }
         self.uncharge_slowly(pin, id, pages);
@@ -112,7 +124,7 @@ impl<P: Platform> Memcgs<P> {
     /// The stock is another memcg's, or full: then it is reduced to a batch.
     #[cold]
     fn uncharge_slowly(&self, pin: &Pin<'_, P>, id: MemcgId, pages: u64) {
-        let stock = &self.cpus.mine(pin).stock;
+        let stock = &self.tree.cpus.mine(pin).stock;
         let full = stock.drain(|whose| whose == id).map_or(0, |(_, full)| full as u64);
         let kept = full.min(BATCH);
         self.uncharge_all(pin, id, pages + full - kept);
@@ -123,7 +135,7 @@ impl<P: Platform> Memcgs<P> {
 
     /// Puts charged pages in the CPU's stock, and returns what has to make room.
     fn put_in_stock(&self, pin: &Pin<'_, P>, id: MemcgId, pages: u64) {
-        if let Some((whose, out)) = self.cpus.mine(pin).stock.add(id, pages as i64) {
+        if let Some((whose, out)) = self.tree.cpus.mine(pin).stock.add(id, pages as i64) {
             // What is in a stock is still charged, so its memcg exists.
             self.uncharge_all(pin, whose, out as u64);
         }
@@ -132,10 +144,10 @@ impl<P: Platform> Memcgs<P> {
     /// Uncharges `pages` from the memcg and all its ancestors. After the last page only the section keeps the
     /// memcg, whose protection is still to be noted.
     fn uncharge_all(&self, pin: &Pin<'_, P>, id: MemcgId, pages: u64) {
-        let _section = self.frames.epoch().enter(pin);
-        for memcg in self.up(id) {
+        let _section = self.tree.frames.epoch().enter(pin);
+        for memcg in self.tree.up(id) {
             let usage = memcg.memory.sub(pages);
-            self.note_protected(memcg, usage);
+            self.tree.note_protected(memcg, usage);
         }
     }
 
@@ -146,12 +158,12 @@ impl<P: Platform> Memcgs<P> {
 
     /// The same, of the memcg and those below it only.
     pub fn drain_stocks_below(&self, pin: &Pin<'_, P>, id: MemcgId) {
-        self.drain_stocks_of(pin, |whose| self.is_below(whose, id));
+        self.drain_stocks_of(pin, |whose| self.tree.is_below(whose, id));
     }
 
     /// As [`drain_stocks`](Self::drain_stocks), for some memcgs. Runs pinned, so it must be short.
     pub(crate) fn drain_stocks_of(&self, pin: &Pin<'_, P>, wanted: impl Fn(MemcgId) -> bool) {
-        for cells in self.cpus.iter() {
+        for cells in self.tree.cpus.iter() {
             self.drain_stock(pin, cells, &wanted);
         }
     }
@@ -165,14 +177,14 @@ impl<P: Platform> Memcgs<P> {
 
     /// Pages that all CPUs have in stock for the memcg.
     pub fn stocked(&self, id: MemcgId) -> u64 {
-        let stocks = self.cpus.iter().map(|cells| cells.stock.get());
+        let stocks = self.tree.cpus.iter().map(|cells| cells.stock.get());
         stocks.filter(|&(whose, _)| whose == id).map(|(_, pages)| pages as u64).sum()
     }
 
     /// Pages charged to the memcg and its descendants that are in use: without those in stock.
     pub(crate) fn used(&self, id: MemcgId) -> u64 {
-        let stocks = self.cpus.iter().map(|cells| cells.stock.get());
-        let below = stocks.filter(|&(whose, pages)| pages != 0 && self.is_below(whose, id));
+        let stocks = self.tree.cpus.iter().map(|cells| cells.stock.get());
+        let below = stocks.filter(|&(whose, pages)| pages != 0 && self.tree.is_below(whose, id));
         self.usage(id).saturating_sub(below.map(|(_, pages)| pages as u64).sum())
     }
 
@@ -183,7 +195,7 @@ impl<P: Platform> Memcgs<P> {
         if id.is_root() {
             return None;
         }
-        match self.table.get(id) {
+        match self.tree.table.get(id) {
             Some(memcg) if memcg.over_high.load(Ordering::Relaxed) => self.first_noted(memcg),
             _ => None,
         }
@@ -206,12 +218,12 @@ impl<P: Platform> Memcgs<P> {
             let pages = memcg.memory.usage().saturating_sub(memcg.high.load(Ordering::Relaxed));
             OverHigh { memcg: memcg.id, pages }
         };
-        self.up(id).map(over).find(|over| over.pages > 0)
+        self.tree.up(id).map(over).find(|over| over.pages > 0)
     }
 
     /// Accepts that the memcg is over its limit; it is reported again after the next charge over a limit.
     pub fn forgive_high(&self, id: MemcgId) {
-        if let Some(memcg) = self.table.get(id) {
+        if let Some(memcg) = self.tree.table.get(id) {
             memcg.over_high.store(false, Ordering::Relaxed);
         }
     }
@@ -223,13 +235,13 @@ impl<P: Platform> Memcgs<P> {
     /// [`OverLimit`] if the memcg or an ancestor would exceed `memory.swap.max`; the events are counted.
     /// Nothing is charged.
     pub fn charge_swap(&self, id: MemcgId, pages: u64) -> Result<(), OverLimit> {
-        for memcg in self.up(id) {
+        for memcg in self.tree.up(id) {
             if memcg.swap.try_add(pages).is_none() {
-                for undone in self.up(id).take_while(|below| below.id != memcg.id) {
+                for undone in self.tree.up(id).take_while(|below| below.id != memcg.id) {
                     undone.swap.sub(pages);
                 }
-                self.count(id, MemcgEvent::SwapMax, 1);
-                self.count(id, MemcgEvent::SwapFail, 1);
+                MemcgCounters::new(self.tree).count(id, MemcgEvent::SwapMax, 1);
+                MemcgCounters::new(self.tree).count(id, MemcgEvent::SwapFail, 1);
                 return Err(memcg.refusal());
             }
         }
@@ -239,14 +251,14 @@ impl<P: Platform> Memcgs<P> {
     /// Charges `pages` of swap to the memcg whatever the limits: for what was charged elsewhere before. The
     /// caller keeps the memcg, as for [`try_charge`](Self::try_charge).
     pub fn charge_swap_anyway(&self, id: MemcgId, pages: u64) {
-        for memcg in self.up(id) {
+        for memcg in self.tree.up(id) {
             memcg.swap.add(pages);
         }
     }
 
     /// Uncharges `pages` of swap from the memcg.
     pub fn uncharge_swap(&self, id: MemcgId, pages: u64) {
-        for memcg in self.up(id) {
+        for memcg in self.tree.up(id) {
             memcg.swap.sub(pages);
         }
     }
@@ -254,45 +266,34 @@ impl<P: Platform> Memcgs<P> {
     /// Pages of swap that the limits still allow the memcg to charge.
     pub fn swap_left(&self, id: MemcgId) -> u64 {
         let left = |memcg: &Memcg<P>| memcg.swap.max().saturating_sub(memcg.swap.usage());
-        self.up(id).map(left).min().unwrap_or(u64::MAX)
+        self.tree.up(id).map(left).min().unwrap_or(u64::MAX)
     }
 
     /// Pages that the limits still allow the memcg to charge.
     pub fn pages_left(&self, id: MemcgId) -> u64 {
         let left = |memcg: &Memcg<P>| memcg.memory.max().saturating_sub(memcg.memory.usage());
-        self.up(id).map(left).min().unwrap_or(u64::MAX)
+        self.tree.up(id).map(left).min().unwrap_or(u64::MAX)
     }
 
     /// Pages that the memcg's own limit still allows, whatever those above it do.
     pub fn margin(&self, id: MemcgId) -> u64 {
-        self.table.get(id).map_or(0, |memcg| memcg.memory.max().saturating_sub(memcg.memory.usage()))
+        self.tree.table.get(id).map_or(0, |memcg| memcg.memory.max().saturating_sub(memcg.memory.usage()))
     }
 
     /// Pages charged to the memcg and its descendants, including those in stock. The root is not counted.
     pub fn usage(&self, id: MemcgId) -> u64 {
-        self.table.get(id).map_or(0, |memcg| memcg.memory.usage())
+        self.tree.table.get(id).map_or(0, |memcg| memcg.memory.usage())
     }
 
     /// Pages of swap charged to the memcg and its descendants.
     pub fn swap_usage(&self, id: MemcgId) -> u64 {
-        self.table.get(id).map_or(0, |memcg| memcg.swap.usage())
+        self.tree.table.get(id).map_or(0, |memcg| memcg.swap.usage())
     }
 
     /// Pages that are charged to the memcg itself, without those in stock: the number of frames whose
     /// [`memcg`](quire_frame::Frame::memcg) it is. On a quiet machine.
     pub fn charged(&self, id: MemcgId) -> u64 {
-        let own = self.own(id, |memcg| memcg.memory.usage() as i64);
+        let own = MemcgCounters::new(self.tree).own(id, |memcg| memcg.memory.usage() as i64);
         (own.max(0) as u64).saturating_sub(self.stocked(id))
-    }
-
-    /// What `count` is at the memcg and at none of its children. On a quiet machine.
-    pub(crate) fn own(&self, id: MemcgId, count: impl Fn(&Memcg<P>) -> i64) -> i64 {
-        let mut own = self.table.get(id).map_or(0, &count);
-        self.for_each_in_subtree(id, |below| {
-            if self.parent(below) == Some(id) {
-                own -= self.table.get(below).map_or(0, &count);
-            }
-        });
-        own
     }
 }

@@ -1,10 +1,9 @@
 //! The deferred split queue of each memcg: where it begins and ends, and the memcgs that have any folio
 //! there. quire-pagetable links the folios, and has the lock of all queues.
 
-use crate::Memcgs;
 use crate::id::MemcgId;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use quire_arch::{Pfn, Platform};
+use quire_arch::Pfn;
 
 /// A queue: its words, which are read and written under the lock of all queues.
 #[derive(Debug, Default)]
@@ -71,13 +70,5 @@ impl DeferredQueue {
     /// Changes the memcg after it.
     pub fn set_next(&self, memcg: MemcgId) {
         self.next.store(u32::from(memcg.get()), Ordering::Relaxed);
-    }
-}
-
-impl<P: Platform> Memcgs<P> {
-    /// The queue of a memcg, the root's included, if there ever was one with this number. What is queued is
-    /// charged, so a memcg with folios in its queue is there.
-    pub fn deferred_queue(&self, id: MemcgId) -> Option<&DeferredQueue> {
-        self.table.get(id).map(|memcg| &memcg.deferred)
     }
 }

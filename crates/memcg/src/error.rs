@@ -78,8 +78,8 @@ pub struct OverHigh {
 pub struct OverLimit {
     /// Whose limit: that of the memcg to be charged, or of an ancestor. Reclaim there makes room.
     pub memcg: MemcgId,
-    /// Which one of those that had this number: another one may have it later ([`Memcgs::keep`]).
+    /// Which one of those that had this number: another one may have it later ([`MemcgTree::keep`]).
     ///
-    /// [`Memcgs::keep`]: crate::Memcgs::keep
+    /// [`MemcgTree::keep`]: crate::MemcgTree::keep
     pub life: u32,
 }

@@ -1,15 +1,20 @@
 //! The files of a memcg, as text in and out.
 
-use crate::Memcgs;
+use crate::charge::MemcgCharges;
+use crate::counter::UNLIMITED;
+use crate::counters::MemcgCounters;
 use crate::error::MemcgError;
 use crate::event::MemcgEvent;
+use crate::folios::MemcgFolios;
 use crate::id::MemcgId;
 use crate::limit::{Limit, parse_limit, parse_size};
 use crate::lists::LruList;
 use crate::outcome::WriteOutcome;
 use crate::stat::{MemcgStat, MemcgStats};
+use crate::tree::MemcgTree;
 use core::fmt;
 use quire_arch::{PAGE_SHIFT, PAGE_SIZE, Platform};
+use quire_sync::atomic::Ordering;
 
 /// The files.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -141,7 +146,18 @@ impl Line {
     }
 }
 
-impl<P: Platform> Memcgs<P> {
+/// The files of memcgs, and the limits that they hold.
+#[derive(Debug)]
+pub struct MemcgFiles<'g, P: Platform> {
+    tree: &'g MemcgTree<P>,
+}
+
+impl<'g, P: Platform> MemcgFiles<'g, P> {
+    #[inline]
+    pub(crate) fn new(tree: &'g MemcgTree<P>) -> Self {
+        Self { tree }
+    }
+
     /// Writes what is in the memcg's file `name` to `out`, as Linux would. Nothing is charged to the root, so
     /// `mapped` is asked how many anonymous pages and pages of files the programs of the machine have.
     ///
@@ -156,7 +172,7 @@ impl<P: Platform> Memcgs<P> {
         out: &mut dyn fmt::Write,
     ) -> Result<(), MemcgError> {
         let file = File::of(id, name)?;
-        let memcg = self.online(id)?;
+        let memcg = self.tree.online(id)?;
         match file {
             File::Current => writeln!(out, "{}", memcg.memory.usage() * PAGE_SIZE)?,
             File::Peak => writeln!(out, "{}", memcg.memory.peak() * PAGE_SIZE)?,
@@ -168,29 +184,32 @@ impl<P: Platform> Memcgs<P> {
             },
             File::Events => {
                 for (name, event) in EVENTS {
-                    writeln!(out, "{name} {}", self.events(id, event))?;
+                    writeln!(out, "{name} {}", MemcgCounters::new(self.tree).events(id, event))?;
                 }
             }
             File::EventsLocal => {
                 for (name, event) in EVENTS {
-                    writeln!(out, "{name} {}", self.local_events(id, event))?;
+                    writeln!(out, "{name} {}", MemcgCounters::new(self.tree).local_events(id, event))?;
                 }
             }
             File::SwapEvents => {
-                let (max, fail) =
-                    (self.events(id, MemcgEvent::SwapMax), self.events(id, MemcgEvent::SwapFail));
+                let (max, fail) = (
+                    MemcgCounters::new(self.tree).events(id, MemcgEvent::SwapMax),
+                    MemcgCounters::new(self.tree).events(id, MemcgEvent::SwapFail),
+                );
                 writeln!(out, "high 0\nmax {max}\nfail {fail}")?;
             }
             File::Stat => {
-                self.take_in(None);
-                let lists = self.subtree_sizes(id);
+                MemcgFolios::new(self.tree).take_in(None);
+                let lists = MemcgFolios::new(self.tree).subtree_sizes(id);
                 let (anonymous, stats) = if id.is_root() {
                     let (anonymous, files) = mapped();
-                    let mut stats = self.machine_stats();
+                    let mut stats = MemcgCounters::new(self.tree).machine_stats();
                     stats[MemcgStat::File as usize] = files as i64;
                     (anonymous, stats)
                 } else {
-                    let (used, stats) = (self.used(id), self.stats(id));
+                    let (used, stats) =
+                        (MemcgCharges::new(self.tree).used(id), MemcgCounters::new(self.tree).stats(id));
                     (used.saturating_sub(stats[MemcgStat::File as usize].max(0) as u64), stats)
                 };
                 for line in &STAT {
@@ -210,12 +229,69 @@ impl<P: Platform> Memcgs<P> {
     /// [`MemcgError::BadValue`] (`EINVAL`). Nothing was changed.
     pub fn write(&self, id: MemcgId, name: &str, text: &str) -> Result<WriteOutcome, MemcgError> {
         let file = File::of(id, name)?;
-        self.online(id)?;
+        self.tree.online(id)?;
         match file {
             File::Limit(limit) => self.set(id, limit, parse_limit(text)?),
             File::Reclaim => parse_reclaim(text),
             _ => Err(MemcgError::ReadOnly),
         }
+    }
+
+    /// Sets a limit in bytes, rounded down to pages, or no limit.
+    ///
+    /// # Errors
+    ///
+    /// [`MemcgError::Root`], [`MemcgError::NoMemcg`].
+    pub fn set(&self, id: MemcgId, limit: Limit, bytes: Option<u64>) -> Result<WriteOutcome, MemcgError> {
+        if id.is_root() {
+            return Err(MemcgError::Root);
+        }
+        let pin = self.tree.frames.platform().pin();
+        let pages = bytes.map_or(UNLIMITED, |bytes| (bytes >> PAGE_SHIFT).min(UNLIMITED));
+        {
+            // Against a removal, after which there are no claims.
+            let _registry = self.tree.registry.lock();
+            let memcg = self.tree.online(id)?;
+            match limit {
+                Limit::Max => memcg.memory.set_max(pages),
+                Limit::High => memcg.high.store(pages, Ordering::Relaxed),
+                Limit::Low => self.tree.set_min_and_low(memcg, memcg.min.setting(), pages),
+                Limit::Min => self.tree.set_min_and_low(memcg, pages, memcg.low.setting()),
+                Limit::SwapMax => memcg.swap.set_max(pages),
+            }
+        }
+        if matches!(limit, Limit::Max | Limit::High) && MemcgCharges::new(self.tree).usage(id) > pages {
+            MemcgCharges::new(self.tree).drain_stocks_of(&pin, |whose| self.tree.is_below(whose, id));
+        }
+        Ok(match limit {
+            Limit::Max if self.pages_over(id, limit) > 0 => WriteOutcome::AboveMax,
+            Limit::High if self.pages_over(id, limit) > 0 => WriteOutcome::AboveHigh,
+            _ => WriteOutcome::Done,
+        })
+    }
+
+    /// By how many pages the memcg is over its `memory.max` or `memory.high` now.
+    pub fn pages_over(&self, id: MemcgId, limit: Limit) -> u64 {
+        match limit {
+            Limit::Max | Limit::High => {
+                let most = self.limit(id, limit).map_or(UNLIMITED, |bytes| bytes >> PAGE_SHIFT);
+                MemcgCharges::new(self.tree).usage(id).saturating_sub(most)
+            }
+            Limit::Low | Limit::Min | Limit::SwapMax => 0,
+        }
+    }
+
+    /// A limit in bytes, or `None` if there is none.
+    pub fn limit(&self, id: MemcgId, limit: Limit) -> Option<u64> {
+        let memcg = self.tree.table.get(id)?;
+        let pages = match limit {
+            Limit::Max => memcg.memory.max(),
+            Limit::High => memcg.high.load(Ordering::Relaxed),
+            Limit::Low => memcg.low.setting(),
+            Limit::Min => memcg.min.setting(),
+            Limit::SwapMax => memcg.swap.max(),
+        };
+        (pages < UNLIMITED).then_some(pages << PAGE_SHIFT)
     }
 }
 

@@ -11,30 +11,26 @@
 //! - `counter`: a number of pages with a limit, at one memcg.
 //! - `id`: numbers of memcgs.
 //! - `error`: errors, one for each cause.
-//! - `event`: events of memcgs, as in `memory.events` and `memory.swap.events`.
-//! - `lists`: the LRU lists.
+//! - `event`: the events of `memory.events` and `memory.swap.events`.
+//! - `stat`: the counters of `memory.stat`.
+//! - `lists`: the LRU lists of one memcg and node, and what a folio says of its place there.
 //! - `deferred`: the deferred split queue of each memcg.
 //! - `name`: names of memcgs.
 //! - `outcome`: the work that a write to a memcg's file leaves to the caller.
 //! - `limit`: limits, and how they are written as text.
 //! - `protected`: protection of memory: `memory.min` or `memory.low`.
-//! - `stat`: statistics of each memcg.
-//! - `put`: freeing folios: off the LRU lists, uncharged from their memcg, to the page-frame allocator.
-//! - `unlisted`: listing folios that are on no list.
-//! - `files`: the files of a memcg, as text in and out.
 //! - `memcg`: one memcg.
-//! - `charge`: charging pages to memcgs.
 //! - `table`: from a memcg's number to the memcg.
 //! - `names`: memcgs by parent and name.
 //! - `tagged`: an amount that belongs to one memcg, in one word: what a CPU holds back of a counter that all
 //!   CPUs share.
+//! - `tree`: the tree of memcgs, the way through it, keeping and visiting them, and effective protection.
+//! - `counters`: what is counted for each memcg.
+//! - `charge`: charging pages to memcgs.
+//! - `folios`: folios on the LRU lists, and on their way back to the page-frame allocator.
+//! - `files`: the files of a memcg, as text in and out.
+//! - `lifecycle`: how memcgs are made, removed and freed.
 //! - `audit`: the auditor: recounts lists and charges.
-//! - `spare`: a memcg that is allocated before the lock of the memcgs is taken.
-//! - `tree`: the tree of memcgs: how they are created, found and removed.
-//! - `visits`: visiting memcgs one after the other, for as long as it takes.
-//! - `kept`: keeping a memcg for a thread that works for it for long, and counting its killed programs.
-//! - `protection`: effective protection: what reclaim has to leave to a memcg.
-//! - `sweep`: freeing removed memcgs.
 
 #![no_std]
 
@@ -44,12 +40,14 @@ extern crate std;
 mod audit;
 mod charge;
 mod counter;
+mod counters;
 mod deferred;
 mod error;
 mod event;
 mod files;
+mod folios;
 mod id;
-mod kept;
+mod lifecycle;
 mod limit;
 mod lists;
 mod memcg;
@@ -59,11 +57,7 @@ mod name;
 mod names;
 mod outcome;
 mod protected;
-mod protection;
-mod put;
-mod spare;
 mod stat;
-mod sweep;
 mod table;
 mod tagged;
 #[cfg(all(test, not(loom)))]
@@ -71,71 +65,31 @@ mod tagged;
 #[allow(dead_code, reason = "shared with the tests of quire-frame, which use more of it")]
 mod testing;
 mod tree;
-mod unlisted;
-mod visits;
 
-pub use audit::{Belonging, MemcgViolation};
+pub use audit::{Belonging, MemcgAudit, MemcgViolation};
+pub use charge::MemcgCharges;
+pub use counters::MemcgCounters;
 pub use deferred::DeferredQueue;
 pub use error::{MemcgError, OverHigh, OverLimit};
 pub use event::MemcgEvent;
+pub use files::MemcgFiles;
+pub use folios::{Begin, Isolated, MemcgFolios, Most};
 pub use id::MemcgId;
-pub use kept::KeptMemcg;
+pub use lifecycle::MemcgLifecycle;
 pub use limit::Limit;
-pub use lists::{Begin, Isolated, LruList, Most};
+pub use lists::LruList;
 pub use name::MAX_NAME;
 pub use outcome::WriteOutcome;
-pub use protection::Protection;
 pub use stat::{MemcgStat, MemcgStats};
-pub use visits::Visits;
+pub use tree::{KeptMemcg, MemcgTree, Protection, Visits};
 
-use crate::lists::{Incoming, NodeLists};
-use crate::memcg::Memcg;
-use crate::table::MemcgTable;
-use crate::tagged::TaggedAmount;
-use crate::tree::Registry;
 use core::fmt;
-use core::ptr::NonNull;
-use core::sync::atomic::AtomicBool;
-use quire_arch::{CpuId, LockClass, Order, Pin, Platform};
-use quire_frame::{AllocError, AllocRequest, FaultSite, Frames, Kind};
-use quire_slab::SlabCache;
-use quire_sync::{PerCpu, SpinLock};
-
-/// The site of what this crate allocates in whole frames.
-pub(crate) const SITE: FaultSite = FaultSite::new("memcg");
-
-/// A CPU's batched updates to memcg counters.
-#[derive(Debug)]
-pub(crate) struct CpuCells {
-    /// Pages that are charged already and not used yet.
-    stock: TaggedAmount,
-    stats: [TaggedAmount; MemcgStat::COUNT],
-}
+use quire_arch::Platform;
+use quire_frame::{AllocError, Frames};
 
 /// The memcgs of one machine.
 pub struct Memcgs<P: Platform> {
-    frames: Frames<P>,
-    table: MemcgTable<P>,
-    memcgs: SlabCache<Memcg<P>, P>,
-    lists: SlabCache<NodeLists<P>, P>,
-    registry: SpinLock<Registry, P>,
-    cpus: PerCpu<CpuCells>,
-    incoming: PerCpu<SpinLock<Incoming, P>>,
-    listing: AtomicBool,
-}
-
-/// Memory for one `T` a CPU.
-fn per_cpu<T, P: Platform>(
-    frames: &Frames<P>,
-    pin: &Pin<'_, P>,
-    make: impl FnMut(CpuId) -> T,
-) -> Result<PerCpu<T>, AllocError> {
-    let cpus = frames.platform().cpu_count();
-    let order = Order::for_bytes(PerCpu::<T>::bytes(cpus) as u64).ok_or(AllocError::OutOfMemory)?;
-    let pfn = frames.allocate(pin, AllocRequest::new(order, SITE).kind(Kind::Memcg))?;
-    let memory: NonNull<u8> = frames.platform().direct_map(pfn);
-    // SAFETY: the block was just allocated, is large enough and aligned to a page, and is never freed.
-    Ok(unsafe { PerCpu::init(memory, cpus, make) })
+    tree: MemcgTree<P>,
 }
 
 impl<P: Platform> Memcgs<P> {
@@ -145,31 +99,57 @@ impl<P: Platform> Memcgs<P> {
     ///
     /// As for [`Frames::allocate`].
     pub fn new(frames: Frames<P>) -> Result<Self, AllocError> {
-        let pin = frames.platform().pin();
-        let cells = |_| CpuCells {
-            stock: TaggedAmount::default(),
-            stats: core::array::from_fn(|_| TaggedAmount::default()),
-        };
-        let cpus = per_cpu(&frames, &pin, cells)?;
-        let incoming = |_| SpinLock::new(LockClass::LruIncoming, Incoming::default());
-        let incoming = per_cpu(&frames, &pin, incoming)?;
-        let memcgs = SlabCache::new(&frames, &pin, "memcg")?;
-        let lists = SlabCache::new(&frames, &pin, "memcg_lists")?;
-        let root = frames.allocate(&pin, AllocRequest::new(Order::ZERO, SITE).kind(Kind::Memcg).zeroed())?;
-        // SAFETY: a zeroed page that was just allocated, and is never freed.
-        let table = unsafe { MemcgTable::new(frames.platform().direct_map(root)) };
-        drop(pin);
-        let registry = SpinLock::new(LockClass::Memcgs, Registry::default());
-        let listing = AtomicBool::new(false);
-        let all = Self { frames, table, memcgs, lists, registry, cpus, incoming, listing };
-        all.make_root()?;
-        Ok(all)
+        let tree = MemcgTree::new(frames)?;
+        MemcgLifecycle::new(&tree).make_root()?;
+        Ok(Self { tree })
     }
 
     /// The page-frame allocator below.
     #[inline]
     pub fn frames(&self) -> &Frames<P> {
-        &self.frames
+        self.tree.frames()
+    }
+
+    /// Which memcgs there are.
+    #[inline]
+    pub fn tree(&self) -> &MemcgTree<P> {
+        &self.tree
+    }
+
+    /// Their events and statistics.
+    #[inline]
+    pub fn counters(&self) -> MemcgCounters<'_, P> {
+        MemcgCounters::new(&self.tree)
+    }
+
+    /// What is charged to them.
+    #[inline]
+    pub fn charges(&self) -> MemcgCharges<'_, P> {
+        MemcgCharges::new(&self.tree)
+    }
+
+    /// Their folios.
+    #[inline]
+    pub fn folios(&self) -> MemcgFolios<'_, P> {
+        MemcgFolios::new(&self.tree)
+    }
+
+    /// Their files, and the limits that these hold.
+    #[inline]
+    pub fn files(&self) -> MemcgFiles<'_, P> {
+        MemcgFiles::new(&self.tree)
+    }
+
+    /// How they are made and removed.
+    #[inline]
+    pub fn lifecycle(&self) -> MemcgLifecycle<'_, P> {
+        MemcgLifecycle::new(&self.tree)
+    }
+
+    /// The audit.
+    #[inline]
+    pub fn audit(&self) -> MemcgAudit<'_, P> {
+        MemcgAudit::new(&self.tree)
     }
 }
 

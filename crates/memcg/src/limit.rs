@@ -1,12 +1,6 @@
 //! Limits, and how they are written as text.
 
-use crate::Memcgs;
-use crate::counter::UNLIMITED;
 use crate::error::MemcgError;
-use crate::id::MemcgId;
-use crate::outcome::WriteOutcome;
-use quire_arch::{PAGE_SHIFT, Platform};
-use quire_sync::atomic::Ordering;
 
 /// A limit of a memcg.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -63,65 +57,6 @@ pub(crate) fn parse_limit(text: &str) -> Result<Option<u64>, MemcgError> {
     match parse_size(text) {
         (bytes, "") => Ok(Some(bytes)),
         _ => Err(MemcgError::BadValue),
-    }
-}
-
-impl<P: Platform> Memcgs<P> {
-    /// Sets a limit in bytes, rounded down to pages, or no limit.
-    ///
-    /// # Errors
-    ///
-    /// [`MemcgError::Root`], [`MemcgError::NoMemcg`].
-    pub fn set(&self, id: MemcgId, limit: Limit, bytes: Option<u64>) -> Result<WriteOutcome, MemcgError> {
-        if id.is_root() {
-            return Err(MemcgError::Root);
-        }
-        let pin = self.frames.platform().pin();
-        let pages = bytes.map_or(UNLIMITED, |bytes| (bytes >> PAGE_SHIFT).min(UNLIMITED));
-        {
-            // Against a removal, after which there are no claims.
-            let _registry = self.registry.lock();
-            let memcg = self.online(id)?;
-            match limit {
-                Limit::Max => memcg.memory.set_max(pages),
-                Limit::High => memcg.high.store(pages, Ordering::Relaxed),
-                Limit::Low => self.set_min_and_low(memcg, memcg.min.setting(), pages),
-                Limit::Min => self.set_min_and_low(memcg, pages, memcg.low.setting()),
-                Limit::SwapMax => memcg.swap.set_max(pages),
-            }
-        }
-        if matches!(limit, Limit::Max | Limit::High) && self.usage(id) > pages {
-            self.drain_stocks_of(&pin, |whose| self.is_below(whose, id));
-        }
-        Ok(match limit {
-            Limit::Max if self.pages_over(id, limit) > 0 => WriteOutcome::AboveMax,
-            Limit::High if self.pages_over(id, limit) > 0 => WriteOutcome::AboveHigh,
-            _ => WriteOutcome::Done,
-        })
-    }
-
-    /// By how many pages the memcg is over its `memory.max` or `memory.high` now.
-    pub fn pages_over(&self, id: MemcgId, limit: Limit) -> u64 {
-        match limit {
-            Limit::Max | Limit::High => {
-                let most = self.limit(id, limit).map_or(UNLIMITED, |bytes| bytes >> PAGE_SHIFT);
-                self.usage(id).saturating_sub(most)
-            }
-            Limit::Low | Limit::Min | Limit::SwapMax => 0,
-        }
-    }
-
-    /// A limit in bytes, or `None` if there is none.
-    pub fn limit(&self, id: MemcgId, limit: Limit) -> Option<u64> {
-        let memcg = self.table.get(id)?;
-        let pages = match limit {
-            Limit::Max => memcg.memory.max(),
-            Limit::High => memcg.high.load(Ordering::Relaxed),
-            Limit::Low => memcg.low.setting(),
-            Limit::Min => memcg.min.setting(),
-            Limit::SwapMax => memcg.swap.max(),
-        };
-        (pages < UNLIMITED).then_some(pages << PAGE_SHIFT)
     }
 }
 

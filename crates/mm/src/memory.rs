@@ -211,7 +211,7 @@ impl<P: Platform> Memory<P> {
     ///
     /// As Linux's `mkdir` in a cgroup.
     pub fn create_memcg(&self, parent: MemcgId, name: &str) -> Result<MemcgId, MemcgError> {
-        self.spaces.memcgs().create(parent, name)
+        self.spaces.memcgs().lifecycle().create(parent, name)
     }
 
     /// Removes a memcg. What is charged to it stays so until the last of that is gone; then its number is
@@ -221,12 +221,12 @@ impl<P: Platform> Memory<P> {
     ///
     /// As Linux's `rmdir` of a cgroup.
     pub fn remove_memcg(&self, id: MemcgId) -> Result<(), MemcgError> {
-        self.spaces.memcgs().remove(id)
+        self.spaces.memcgs().lifecycle().remove(id)
     }
 
     /// The memcg at `path`, from the root of the tree.
     pub fn find_memcg(&self, path: &str) -> Option<MemcgId> {
-        self.spaces.memcgs().find(path)
+        self.spaces.memcgs().tree().find(path)
     }
 
     /// Writes `text` to the file `name` of a memcg, as a user would: `memory.max`, `memory.high`,
@@ -237,7 +237,7 @@ impl<P: Platform> Memory<P> {
     ///
     /// As Linux's `write`; nothing was changed then, except after [`MemcgError::Again`].
     pub fn write_memcg_file(&self, id: MemcgId, name: &str, text: &str) -> Result<(), MemcgError> {
-        match self.spaces.memcgs().write(id, name, text)? {
+        match self.spaces.memcgs().files().write(id, name, text)? {
             WriteOutcome::Done => Ok(()),
             WriteOutcome::AboveMax => {
                 quire_reclaim::reclaim_to_limit(&self.spaces, id, Limit::Max);
@@ -280,7 +280,7 @@ impl<P: Platform> Memory<P> {
         // All CPUs are looked at for a removed memcg. Those of a large machine are left to the background
         // threads, which are not pinned.
         if self.platform().cpu_count() <= Frames::<P>::CPUS_AT_A_TICK {
-            self.spaces.memcgs().sweep_one();
+            self.spaces.memcgs().lifecycle().sweep_one();
         }
         self.spaces.with_own_pin(pin, |pin| {
             self.spaces.frames().reap_some(pin);
@@ -291,7 +291,7 @@ impl<P: Platform> Memory<P> {
     /// One step of khugepaged, between two sleeps; see [`quire_space::khugepaged_step`]. A machine's
     /// background thread calls it, and then sleeps as configured (`khugepaged/scan_sleep_millisecs`).
     pub fn khugepaged_step(&self) -> KhugepagedStep {
-        self.spaces.memcgs().sweep();
+        self.spaces.memcgs().lifecycle().sweep();
         quire_space::khugepaged_step(&self.spaces)
     }
 
@@ -322,7 +322,7 @@ impl<P: Platform> Memory<P> {
     /// One step of kswapd after a wake-up: see [`quire_reclaim::kswapd_step`]. A machine's background thread
     /// calls it about ten times a second, and again at once while frames are missing and some were freed.
     pub fn kswapd_step(&self) -> KswapdStep {
-        self.spaces.memcgs().sweep();
+        self.spaces.memcgs().lifecycle().sweep();
         quire_reclaim::kswapd_step(&self.spaces)
     }
 

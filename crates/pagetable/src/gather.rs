@@ -151,7 +151,7 @@ impl<'s, P: Platform> Gather<'s, P> {
     pub fn add_folio(&mut self, head: Pfn, order: Order) {
         self.counts.removals += 1;
         self.counts.freed += 1;
-        match self.memory.memcgs().gather_folio(&mut self.folios, head, order) {
+        match self.memory.memcgs().folios().gather_folio(&mut self.folios, head, order) {
             Ok(()) => {}
             // Another thread has a reference for a moment, which may be the last to be dropped. So the
             // mappings' reference is dropped after the flush.
@@ -201,7 +201,7 @@ impl<'s, P: Platform> Gather<'s, P> {
     /// Takes folios out of the swap cache whose slots no entry names any more. No lock of a table is held.
     pub fn drop_cached(&mut self) {
         while let Some((slot, pages)) = self.cached.pop() {
-            self.memory.swap().drop_unnamed(slot, pages, |head| self.memory.left_swap_cache(head));
+            self.memory.swap().cache().drop_unnamed(slot, pages, |head| self.memory.left_swap_cache(head));
         }
     }
 
@@ -410,7 +410,7 @@ impl<'s, P: Platform> Gather<'s, P> {
             if folio.frame().word().flags().contains(FrameFlags::SWAP_CACHE) {
                 self.put_cached(folio.head(), folio.order());
             } else {
-                self.memory.memcgs().put_folio(&mut self.folios, folio.head(), folio.order());
+                self.memory.memcgs().folios().put_folio(&mut self.folios, folio.head(), folio.order());
             }
         }
     }
@@ -421,14 +421,14 @@ impl<'s, P: Platform> Gather<'s, P> {
         if self.memory.frames().known(head).word().flags().contains(FrameFlags::SWAP_CACHE) {
             self.put_cached(head, order);
         } else {
-            self.memory.memcgs().put_folio(&mut self.folios, head, order);
+            self.memory.memcgs().folios().put_folio(&mut self.folios, head, order);
         }
     }
 
     #[cold]
     fn put_cached(&mut self, head: Pfn, order: Order) {
         let slot = SlotId::from_raw(self.memory.frames().known(head).as_folio().slot());
-        self.memory.memcgs().put_folio(&mut self.folios, head, order);
+        self.memory.memcgs().folios().put_folio(&mut self.folios, head, order);
         self.add_cached(slot, order.pages() as u32);
     }
 

@@ -9,7 +9,7 @@
 //! A page that is read ahead goes into the swap cache by the same insertion as any other, and is not mapped.
 //! It stays under its folio lock until the device has completed the read. The thread that reaps the
 //! completion unlocks it, since no thread waits for it
-//! ([`Swap::read_unattended`](quire_swap::Swap::read_unattended)). MADV_WILLNEED reads in the same way, from
+//! ([`SwapIo::read_unattended`](quire_swap::SwapIo::read_unattended)). MADV_WILLNEED reads in the same way, from
 //! any device.
 
 use arrayvec::ArrayVec;

@@ -1,6 +1,6 @@
 //! Refaults: whether pages were evicted too soon.
 //!
-//! A list's age is incremented for each page evicted from it and for each page activated (`Memcgs::advance`).
+//! A list's age is incremented for each page evicted from it and for each page activated (`MemcgFolios::advance`).
 //! The shadow of a page holds its list's age at eviction. So the difference to the current age is the number
 //! of pages evicted or activated since: had the list been longer by as many, the page would not have been
 //! evicted. If that is no more than the number of active and of inactive file pages, one of those should have
@@ -30,17 +30,17 @@ pub(crate) fn refault<P: Platform>(
     let pages = memory.frames().folio(head).order().pages();
     let count = |event, stat| {
         events.add(pin, event, pages);
-        memcgs.add_stat(pin, memcg, stat, pages as i64);
+        memcgs.counters().add_stat(pin, memcg, stat, pages as i64);
     };
     count(VmEvent::WorkingsetRefaultAnon, MemcgStat::WorkingsetRefaultAnon);
-    let sizes = memcgs.sizes(evicted_from, node);
+    let sizes = memcgs.folios().sizes(evicted_from, node);
     // Pages that could be reclaimed instead of a private page.
     let kept = [LruList::ActiveAnon, LruList::ActiveFile, LruList::InactiveFile];
     let kept: u64 = kept.into_iter().map(|list| sizes[list as usize]).sum();
-    if memory.swap().ages().distance(memcgs.age(evicted_from, node), shadow) > kept {
+    if memory.swap().ages().distance(memcgs.folios().age(evicted_from, node), shadow) > kept {
         return LruList::InactiveAnon;
     }
-    memcgs.advance(memcg, node, pages);
+    memcgs.folios().advance(memcg, node, pages);
     count(VmEvent::WorkingsetActivateAnon, MemcgStat::WorkingsetActivateAnon);
     if shadow.workingset() {
         memory.frames().known(head).set_flags(FrameFlags::WORKINGSET);

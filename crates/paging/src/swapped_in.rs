@@ -41,7 +41,7 @@ impl<P: Platform> Drop for SwappedIn<'_, P> {
         let then = self.then.get();
         let mut left = match then {
             CacheFate::Kept | CacheFate::Removable => {
-                !self.is_being_written() && self.memory.swap().remove_unnamed(self.head)
+                !self.is_being_written() && self.memory.swap().cache().remove_unnamed(self.head)
             }
             CacheFate::Removed => true,
             CacheFate::PastCache => {
@@ -56,12 +56,12 @@ impl<P: Platform> Drop for SwappedIn<'_, P> {
             let last = self.memory.frames().known(self.head).put(1);
             debug_assert!(!last, "{:?} is held twice", self.head);
         } else if matches!(then, CacheFate::Kept | CacheFate::Removable) {
-            left = self.memory.swap().leave_if_unnamed(self.head);
+            left = self.memory.swap().cache().leave_if_unnamed(self.head);
         }
         if left && self.order > Order::ZERO {
             self.memory.left_swap_cache(self.head);
         }
-        self.memory.memcgs().release_folio(self.head);
+        self.memory.memcgs().folios().release_folio(self.head);
     }
 }
 
@@ -90,17 +90,17 @@ impl<P: Platform> SwappedIn<'_, P> {
         let is_all = pages == self.order.pages();
         match self.then.get() {
             CacheFate::Kept if is_all && swap.technique().leaves_when_mapped() => {
-                if swap.drop_counts_and_leave(self.head) {
+                if swap.cache().drop_counts_and_leave(self.head) {
                     self.then.set(CacheFate::Removed);
                 }
             }
             CacheFate::Kept | CacheFate::Removable => {
-                if swap.drop_counts(start, pages as u32).cached_only {
+                if swap.counts().drop_counts(start, pages as u32).cached_only {
                     self.then.set(CacheFate::Removable);
                 }
             }
             CacheFate::PastCache => {
-                let _ = swap.drop_counts(start, pages as u32);
+                let _ = swap.counts().drop_counts(start, pages as u32);
             }
             CacheFate::Removed | CacheFate::Failed => {
                 debug_assert!(false, "{start} was named once more after it was free");
@@ -121,8 +121,8 @@ impl<P: Platform> SwappedIn<'_, P> {
 
 /// Ends a read that bypassed the cache, after the page was mapped or not.
 fn end_past_cache<P: Platform>(swap: &Swap<P>, slot: SlotId) {
-    if swap.count(slot) == 0 {
-        swap.clear_shadow(slot);
+    if swap.counts().count(slot) == 0 {
+        swap.cache().clear_shadow(slot);
     }
-    swap.end_bypass(slot);
+    swap.cache().end_bypass(slot);
 }

@@ -184,7 +184,7 @@ impl<'a, P: Platform, S: UnmapSink> Unmap<'a, P, S> {
         };
         let (frame, swap, pages) = (folio.folio().frame(), tables.memory().swap(), Tables::<P>::huge_pages());
         let own = frame.word().flags().contains(FrameFlags::ANONYMOUS_EXCLUSIVE);
-        let exclusive = swap.add_counts(first, pages) && own;
+        let exclusive = swap.counts().add_counts(first, pages) && own;
         for (entry, nth) in tables.entries(table)[..pages as usize].iter().zip(0..) {
             let named = Entry::Swap(first.plus(nth).entry(exclusive));
             entry.store(P::Paging::encode(named, Level::PTE), Ordering::Relaxed);
@@ -284,7 +284,7 @@ impl<'a, P: Platform, S: UnmapSink> Unmap<'a, P, S> {
             tables.space().flush(tables.memory().frames(), &tables.pin(), run.range, FlushCause::PageOut);
             self.map_again(slots, self.job.head.offset(run.nth));
             if let PteReplacement::Swap(first) = self.job.replacement {
-                let _ = swap.drop_counts(first.plus(run.nth), pages);
+                let _ = swap.counts().drop_counts(first.plus(run.nth), pages);
             }
             return ControlFlow::Break(why);
         }
@@ -332,7 +332,7 @@ impl<'a, P: Platform, S: UnmapSink> Unmap<'a, P, S> {
                 } else {
                     folio.maps() == 1
                 };
-                let exclusive = swap.add_counts(slot, pages) && own;
+                let exclusive = swap.counts().add_counts(slot, pages) && own;
                 for (entry, nth) in slots.iter().zip(0..) {
                     let named = Entry::Swap(slot.plus(nth).entry(exclusive));
                     bits |= entry.swap(P::Paging::encode(named, Level::PTE), Ordering::AcqRel);

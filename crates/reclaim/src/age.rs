@@ -66,7 +66,7 @@ fn inactive_ratio(pages: u64) -> u64 {
 impl<P: Platform> Lists<'_, P> {
     /// Pages on a list.
     fn size(&self, list: LruList) -> u64 {
-        self.spaces.memcgs().sizes(self.memcg, self.node)[list as usize]
+        self.spaces.memcgs().folios().sizes(self.memcg, self.node)[list as usize]
     }
 
     /// Whether the inactive list is too short to distinguish reused pages from the rest.
@@ -79,7 +79,7 @@ impl<P: Platform> Lists<'_, P> {
     /// `wanted` pages. Returns the pages freed.
     pub(crate) fn scan(&self, priority: u32, wanted: u64, search: &Search) -> u64 {
         let memcgs = self.spaces.memcgs();
-        memcgs.take_in(None);
+        memcgs.folios().take_in(None);
         let mut freed = 0;
         // First pages that are no longer needed.
         let pairs =
@@ -110,11 +110,12 @@ impl<P: Platform> Lists<'_, P> {
     /// How many pages of a type could be reclaimed. `None` if none could.
     fn candidates(&self, inactive: LruList, priority: u32) -> Option<Candidates> {
         let swap = self.spaces.swap();
-        let has_slots = || swap.free_slots() > 0 && self.spaces.memcgs().swap_left(self.memcg) > 0;
+        let has_slots =
+            || swap.devices().free_slots() > 0 && self.spaces.memcgs().charges().swap_left(self.memcg) > 0;
         if inactive != LruList::InactiveAnon || has_slots() {
             return Some(Candidates::All);
         }
-        if !swap.is_any_on() {
+        if !swap.devices().is_any_on() {
             return None;
         }
         let found = priority == 0 && self.free_unnamed_slots() && has_slots();
@@ -127,7 +128,8 @@ impl<P: Platform> Lists<'_, P> {
     #[cold]
     #[inline(never)]
     fn free_unnamed_slots(&self) -> bool {
-        self.spaces.swap().reclaim_unnamed(&mut |head| self.spaces.memory().left_swap_cache(head)) > 0
+        self.spaces.swap().reclaim().reclaim_unnamed(&mut |head| self.spaces.memory().left_swap_cache(head))
+            > 0
     }
 
     /// Scans the oldest folios of a list, up to a batch of folios or `most` pages, and isolates those that
@@ -142,7 +144,7 @@ impl<P: Platform> Lists<'_, P> {
         // Skipped folios keep their place, and later batches should not skip them again.
         let begin = if which == Candidates::All { Begin::Oldest } else { Begin::WhereLeft };
         let most = Most { folios: BATCH as u32, pages: most };
-        self.spaces.memcgs().isolate(&pin, place, (begin, most), could_go, some).scanned
+        self.spaces.memcgs().folios().isolate(&pin, place, (begin, most), could_go, some).scanned
     }
 
     /// Deactivates folios from the end of an active list. Being referenced does not keep them active: they
@@ -169,11 +171,11 @@ impl<P: Platform> Lists<'_, P> {
                     let pages = self.spaces.frames().folio(head).order().pages();
                     self.spaces.frames().events().add(&pin, VmEvent::Pgdeactivate, pages);
                     let memcg = MemcgId::from_bits(frame.as_folio().memcg());
-                    memcgs.add_stat(&pin, memcg, MemcgStat::Pgdeactivate, pages as i64);
+                    memcgs.counters().add_stat(&pin, memcg, MemcgStat::Pgdeactivate, pages as i64);
                     frame.set_flags(FrameFlags::WORKINGSET);
-                    memcgs.put_back(&pin, head, inactive, true);
+                    memcgs.folios().put_back(&pin, head, inactive, true);
                 }
-                self.spaces.memcgs().release_folio(head);
+                self.spaces.memcgs().folios().release_folio(head);
             }
         }
     }

@@ -21,17 +21,17 @@ pub(crate) fn make_room<P: Platform>(spaces: &Spaces<P>, need: Need) -> u64 {
         Need::Frames(order) => {
             let wanted = order.pages().max(ENOUGH);
             match reclaim(spaces, MemcgId::ROOT, wanted, Cause::Direct) {
-                0 => spaces.swap().compact_devices(wanted),
+                0 => spaces.swap().reclaim().compact_devices(wanted),
                 freed => freed,
             }
         }
         Need::Memcg(over, pages) => {
             // If it is gone, a new attempt charges another one.
-            let Some(kept) = spaces.memcgs().keep(over) else { return pages };
+            let Some(kept) = spaces.memcgs().tree().keep(over) else { return pages };
             let memcg = kept.id();
-            spaces.memcgs().count(memcg, MemcgEvent::Max, 1);
-            spaces.memcgs().drain_stocks(&spaces.platform().pin());
-            if spaces.memcgs().pages_left(memcg) >= pages {
+            spaces.memcgs().counters().count(memcg, MemcgEvent::Max, 1);
+            spaces.memcgs().charges().drain_stocks(&spaces.platform().pin());
+            if spaces.memcgs().charges().pages_left(memcg) >= pages {
                 return pages;
             }
             reclaim(spaces, memcg, pages.max(ENOUGH), Cause::Direct)
@@ -41,8 +41,8 @@ pub(crate) fn make_room<P: Platform>(spaces: &Spaces<P>, need: Need) -> u64 {
 
 /// Frees about `pages` below a memcg, including active ones (`memory.reclaim`). Returns how many were freed.
 pub fn reclaim_memcg<P: Platform>(spaces: &Spaces<P>, memcg: MemcgId, pages: u64) -> u64 {
-    let Some(_kept) = spaces.memcgs().keep_present(memcg) else { return 0 };
-    spaces.memcgs().drain_stocks(&spaces.platform().pin());
+    let Some(_kept) = spaces.memcgs().tree().keep_present(memcg) else { return 0 };
+    spaces.memcgs().charges().drain_stocks(&spaces.platform().pin());
     let freed = reclaim(spaces, memcg, pages, Cause::Proactive);
     finish_exits(spaces);
     freed
@@ -51,11 +51,11 @@ pub fn reclaim_memcg<P: Platform>(spaces: &Spaces<P>, memcg: MemcgId, pages: u64
 /// Reclaims below a memcg that uses more than its new `memory.max` or `memory.high`, until it does not or
 /// nothing more can be freed.
 pub fn reclaim_to_limit<P: Platform>(spaces: &Spaces<P>, memcg: MemcgId, limit: Limit) {
-    let Some(_kept) = spaces.memcgs().keep_present(memcg) else { return };
+    let Some(_kept) = spaces.memcgs().tree().keep_present(memcg) else { return };
     loop {
         // Others reclaim there too, the limit may change again, and what was just freed is in a stock.
-        spaces.memcgs().drain_stocks_below(&spaces.platform().pin(), memcg);
-        let over = spaces.memcgs().pages_over(memcg, limit);
+        spaces.memcgs().charges().drain_stocks_below(&spaces.platform().pin(), memcg);
+        let over = spaces.memcgs().files().pages_over(memcg, limit);
         if over == 0 || reclaim(spaces, memcg, over, Cause::Direct) + finish_exits(spaces) == 0 {
             return;
         }
@@ -76,7 +76,7 @@ pub(crate) fn reclaim<P: Platform>(spaces: &Spaces<P>, root: MemcgId, wanted: u6
             }
             low_left |= found.low_left;
             // Perhaps only pages under writeback are left to reclaim.
-            spaces.swap().reap();
+            spaces.swap().io().reap();
             search = search.starved();
         }
         if !low_left || cause == Cause::Background {
@@ -119,7 +119,7 @@ fn scan_memcgs<P: Platform>(
     found: &mut Found,
 ) {
     let (memcgs, root) = (spaces.memcgs(), search.root);
-    for memcg in memcgs.visit_round(root) {
+    for memcg in memcgs.tree().visit_round(root) {
         let Some(kept) = kept(spaces, memcg, search, found) else { continue };
         // Pages that no program maps any more.
         let missing = wanted.saturating_sub(found.freed);
@@ -141,21 +141,21 @@ fn scan_memcgs<P: Platform>(
 #[inline(never)]
 fn kept<P: Platform>(spaces: &Spaces<P>, memcg: MemcgId, search: &Search, found: &mut Found) -> Option<Kept> {
     let memcgs = spaces.memcgs();
-    let removed = memcgs.is_removed(memcg);
-    let mut protection = memcgs.protection(search.root, memcg);
+    let removed = memcgs.tree().is_removed(memcg);
+    let mut protection = memcgs.tree().protection(search.root, memcg);
     if memcg == search.root || protection == Protection::default() {
         return Some(Kept { protected: 0, usage: 0, removed });
     }
     // What was reclaimed last may be in a stock: it is charged, but not there to be reclaimed.
-    memcgs.drain_stocks_below(&spaces.platform().pin(), memcg);
-    protection = memcgs.protection(search.root, memcg);
-    let usage = memcgs.usage(memcg);
+    memcgs.charges().drain_stocks_below(&spaces.platform().pin(), memcg);
+    protection = memcgs.tree().protection(search.root, memcg);
+    let usage = memcgs.charges().usage(memcg);
     if usage <= protection.min {
         return None;
     }
     if search.breaks_low {
         if usage <= protection.low {
-            memcgs.count(memcg, MemcgEvent::Low, 1);
+            memcgs.counters().count(memcg, MemcgEvent::Low, 1);
         }
         return Some(Kept { protected: protection.min, usage, removed });
     }
@@ -171,18 +171,18 @@ pub(crate) fn throttle<P: Platform>(spaces: &Spaces<P>, memcg: MemcgId) {
         return;
     }
     let memcgs = spaces.memcgs();
-    let mut next = memcgs.over_high(memcg);
+    let mut next = memcgs.charges().over_high(memcg);
     let (mut any, mut freed) = (false, 0);
     while let Some(over) = next {
-        let Some(_kept) = memcgs.keep_present(over.memcg) else { break };
+        let Some(_kept) = memcgs.tree().keep_present(over.memcg) else { break };
         any = true;
-        memcgs.count(over.memcg, MemcgEvent::High, 1);
+        memcgs.counters().count(over.memcg, MemcgEvent::High, 1);
         freed += reclaim(spaces, over.memcg, over.pages.min(ENOUGH), Cause::Direct);
-        next = memcgs.parent(over.memcg).and_then(|above| memcgs.first_over_high(above));
+        next = memcgs.tree().parent(over.memcg).and_then(|above| memcgs.charges().first_over_high(above));
     }
     if any && freed == 0 {
         // The next fault would fail to reclaim too: not again before the memcg has more.
-        memcgs.forgive_high(memcg);
+        memcgs.charges().forgive_high(memcg);
     }
 }
 
@@ -203,7 +203,7 @@ pub fn kswapd_step<P: Platform>(spaces: &Spaces<P>) -> KswapdStep {
     spaces.frames().give_back_in_portions();
     let target = spaces.frames().background_target();
     if target == 0 {
-        spaces.swap().discard_free_clusters(DISCARDS);
+        spaces.swap().discard().discard_free_clusters(DISCARDS);
         return KswapdStep::default();
     }
     let reclaiming = spaces.begin_reclaim();
@@ -213,11 +213,11 @@ pub fn kswapd_step<P: Platform>(spaces: &Spaces<P>) -> KswapdStep {
         freed += reclaim(spaces, MemcgId::ROOT, target - freed, Cause::Background) + finish_exits(spaces);
     }
     if freed < target {
-        freed += spaces.swap().compact_devices(target - freed);
+        freed += spaces.swap().reclaim().compact_devices(target - freed);
     }
     // A device may take long to discard, and frees no frame so.
     drop(reclaiming);
-    spaces.swap().discard_free_clusters(DISCARDS);
+    spaces.swap().discard().discard_free_clusters(DISCARDS);
     let missing = spaces.frames().background_target();
     if missing == 0 {
         spaces.frames().end_boost();

@@ -24,10 +24,10 @@ pub fn badness(figures: &SpaceFigures, adjustment: i16, total_pages: u64) -> Opt
 /// far as there is swap (Linux's `mem_cgroup_get_max`).
 fn pages_of_memcg<P: Platform>(spaces: &Spaces<P>, memcg: MemcgId) -> u64 {
     let limit = |limit| {
-        let bytes = spaces.memcgs().limit(memcg, limit).unwrap_or(i64::MAX as u64);
+        let bytes = spaces.memcgs().files().limit(memcg, limit).unwrap_or(i64::MAX as u64);
         bytes / PAGE_SIZE
     };
-    (limit(Limit::Max) + limit(Limit::SwapMax).min(spaces.swap().total_slots())).max(1)
+    (limit(Limit::Max) + limit(Limit::SwapMax).min(spaces.swap().devices().total_slots())).max(1)
 }
 
 /// Kills the program with the highest score among those that the shortage concerns, unless there is memory
@@ -37,7 +37,7 @@ pub(crate) fn out_of_memory<P: Platform>(spaces: &Spaces<P>, need: Need) -> OomO
     let memcgs = spaces.memcgs();
     let mut kept = None;
     if let Need::Memcg(over, _) = need {
-        kept = memcgs.keep(over);
+        kept = memcgs.tree().keep(over);
         if kept.is_none() {
             // It is gone, and with it the shortage.
             return OomOutcome::Freed;
@@ -48,7 +48,7 @@ pub(crate) fn out_of_memory<P: Platform>(spaces: &Spaces<P>, need: Need) -> OomO
         return OomOutcome::Freed;
     }
     let total = match need {
-        Need::Frames(_) => spaces.frames().totals().managed + spaces.swap().total_slots(),
+        Need::Frames(_) => spaces.frames().totals().managed + spaces.swap().devices().total_slots(),
         Need::Memcg(..) => pages_of_memcg(spaces, root),
     };
     let mut chosen: Option<(OomScore, ReclaimHandle<'_, P>)> = None;
@@ -56,7 +56,7 @@ pub(crate) fn out_of_memory<P: Platform>(spaces: &Spaces<P>, need: Need) -> OomO
     let mut next = ReclaimHandle::next(spaces, None);
     while let Some(space) = next {
         next = ReclaimHandle::next(spaces, Some(&space));
-        if !memcgs.is_below(space.memcg(), root) {
+        if !memcgs.tree().is_below(space.memcg(), root) {
             continue;
         }
         if space.is_killed() {
@@ -87,7 +87,7 @@ pub(crate) fn out_of_memory<P: Platform>(spaces: &Spaces<P>, need: Need) -> OomO
         // In it the number names the memcg that the space was in when it was read.
         let _section = spaces.frames().epoch().enter(&pin);
         spaces.frames().events().add(&pin, VmEvent::OomKill, 1);
-        memcgs.count(space.memcg(), MemcgEvent::OomKill, 1);
+        memcgs.counters().count(space.memcg(), MemcgEvent::OomKill, 1);
     }
     // If its lock is taken, the next shortage tries again.
     let _ = space.reap();
@@ -100,8 +100,8 @@ fn has_room<P: Platform>(spaces: &Spaces<P>, memcg: MemcgId, need: Need) -> bool
     match need {
         Need::Frames(order) => order == Order::ZERO && spaces.frames().is_above_high(),
         Need::Memcg(_, pages) => {
-            spaces.memcgs().drain_stocks_below(&spaces.platform().pin(), memcg);
-            spaces.memcgs().margin(memcg) >= pages
+            spaces.memcgs().charges().drain_stocks_below(&spaces.platform().pin(), memcg);
+            spaces.memcgs().charges().margin(memcg) >= pages
         }
     }
 }

@@ -84,7 +84,7 @@ impl Search {
                 machine.add(&pin, events[nth], pages);
             }
             machine.add(&pin, of_sort[nth], pages);
-            memcgs.add_stat(&pin, memcg, stats[nth], pages as i64);
+            memcgs.counters().add_stat(&pin, memcg, stats[nth], pages as i64);
         }
     }
 
@@ -94,6 +94,6 @@ impl Search {
         if self.is_global() {
             spaces.frames().events().add(&pin, VmEvent::Pgrefill, scanned);
         }
-        spaces.memcgs().add_stat(&pin, memcg, MemcgStat::Pgrefill, scanned as i64);
+        spaces.memcgs().counters().add_stat(&pin, memcg, MemcgStat::Pgrefill, scanned as i64);
     }
 }

@@ -81,7 +81,7 @@ pub(crate) fn shrink<P: Platform>(spaces: &Spaces<P>, folios: &mut Isolated, pre
             let how = (pressure, ready.is_empty());
             match unmap(spaces, head, how, &mut batch, (&mut freed, &mut parts)) {
                 Ok(unmapped) => {
-                    spaces.swap().prefetch_folio(head);
+                    spaces.swap().io().prefetch_folio(head);
                     ready.push(unmapped);
                 }
                 Err(Refusal::Stays(fate)) => {
@@ -163,10 +163,10 @@ fn unmap<'s, P: Platform>(
         check_referenced(spaces, head)?;
     }
     let unmapped = frame.as_folio().maps() == 0;
-    if unmapped && flags.contains(FrameFlags::SWAP_CACHE) && spaces.swap().remove_unnamed(head) {
+    if unmapped && flags.contains(FrameFlags::SWAP_CACHE) && spaces.swap().cache().remove_unnamed(head) {
         // No lookup can find it any more. The cache's reference is dropped here; a thread that uses it now
         // has its own.
-        spaces.memcgs().release_folio(head);
+        spaces.memcgs().folios().release_folio(head);
         return Ok(Ready { head, guard });
     }
     if unmapped && !flags.contains(FrameFlags::SWAP_CACHE) {
@@ -218,14 +218,14 @@ fn lock_at_rest<P: Platform>(
             return Err(Refusal::NotYet);
         }
         // A folio read by readahead may have no waiter.
-        let _ = spaces.swap().wait_read(head);
+        let _ = spaces.swap().io().wait_read(head);
     }
     let guard = spaces.frames().try_lock_folio(head).ok_or(Fate::Keep)?;
     if is_busy(FrameFlags::WRITEBACK) {
         if !may_wait {
             return Err(Refusal::NotYet);
         }
-        spaces.swap().wait_writeback(head);
+        spaces.swap().io().wait_writeback(head);
     }
     if free_when_written(frame) {
         return Err(Fate::Write.into());
@@ -247,7 +247,7 @@ fn check_referenced<P: Platform>(spaces: &Spaces<P>, head: Pfn) -> Result<(), Fa
         LockFound::None => {}
         LockFound::Part => return Err(Fate::Activate),
         // Where folios are not listed for the locks on them, a call that unlocks one does not look for marks.
-        LockFound::Whole if !spaces.memcgs().lists_anonymous() => return Err(Fate::Keep),
+        LockFound::Whole if !spaces.memcgs().folios().lists_anonymous() => return Err(Fate::Keep),
         LockFound::Whole => return Err(Fate::Lock),
     }
     if used.mappings == 0 {
@@ -272,16 +272,16 @@ fn give_slots<P: Platform>(
     let order = spaces.frames().folio(head).order();
     // Folios that only the cache needed may make room for it.
     let left = &mut |head| spaces.memory().left_swap_cache(head);
-    let may_have = || spaces.memcgs().swap_left(MemcgId::from_bits(memcg));
+    let may_have = || spaces.memcgs().charges().swap_left(MemcgId::from_bits(memcg));
     if !may_wait && order > Order::ZERO && (1..order.pages()).contains(&may_have()) {
         // It is to be split.
         return Err(Refusal::NotYet);
     }
     let mut ask = || {
         if may_wait {
-            return Ok(spaces.swap().add_folio_for(head, memcg, left));
+            return Ok(spaces.swap().allocator().add_folio_for(head, memcg, left));
         }
-        match spaces.swap().add_folio_at_once(head, memcg) {
+        match spaces.swap().allocator().add_folio_at_once(head, memcg) {
             Err(NoSlots::Full | NoSlots::WrongOrder | NoSlots::NoMemory) => Err(Refusal::NotYet),
             found => Ok(found),
         }
@@ -300,7 +300,7 @@ fn give_slots<P: Platform>(
             if order == Order::PMD {
                 // Memcgs count folios as large as a PMD entry's only.
                 let memcg = MemcgId::from_bits(memcg);
-                spaces.memcgs().add_stat(&pin, memcg, MemcgStat::ThpSwpoutFallback, 1);
+                spaces.memcgs().counters().add_stat(&pin, memcg, MemcgStat::ThpSwpoutFallback, 1);
             }
             drop(pin);
             // Pages of zeros are free at once.
@@ -329,17 +329,17 @@ fn write_and_free<P: Platform>(spaces: &Spaces<P>, folio: Ready<'_, P>, chain: &
         let _section = spaces.frames().epoch().enter(&pin);
         // This is the last reference, unless a speculative reference was taken just now: then the folio is
         // freed with that.
-        if !spaces.memcgs().put_folio(chain, head, frame.word().order()) {
+        if !spaces.memcgs().folios().put_folio(chain, head, frame.word().order()) {
             return 0;
         }
         if lazy {
             spaces.frames().events().add(&pin, VmEvent::Pglazyfreed, pages);
-            spaces.memcgs().add_stat(&pin, memcg, MemcgStat::Pglazyfreed, pages as i64);
+            spaces.memcgs().counters().add_stat(&pin, memcg, MemcgStat::Pglazyfreed, pages as i64);
         }
         return pages;
     }
     if frame.word().flags().contains(FrameFlags::DIRTY) {
-        let fate = match spaces.swap().write_folio(head) {
+        let fate = match spaces.swap().io().write_folio(head) {
             IoState::Done(Ok(())) => None,
             IoState::Begun => {
                 free_when_written(frame);
@@ -358,7 +358,7 @@ fn write_and_free<P: Platform>(spaces: &Spaces<P>, folio: Ready<'_, P>, chain: &
     let memcg = MemcgId::from_bits(frame.as_folio().memcg());
     let node = frame.zone().node();
     // The cache's reference and that of the isolation.
-    if !spaces.swap().evict(head, 2, Some(shadow(spaces, head, (memcg, node)))) {
+    if !spaces.swap().cache().evict(head, 2, Some(shadow(spaces, head, (memcg, node)))) {
         drop(guard);
         // The thread that dropped its last slot meanwhile found it locked.
         leave_if_unnamed(spaces, head);
@@ -366,15 +366,15 @@ fn write_and_free<P: Platform>(spaces: &Spaces<P>, folio: Ready<'_, P>, chain: &
         return 0;
     }
     drop(guard);
-    spaces.memcgs().advance(memcg, node, pages);
-    spaces.memcgs().free_frozen(head, chain);
+    spaces.memcgs().folios().advance(memcg, node, pages);
+    spaces.memcgs().folios().free_frozen(head, chain);
     pages
 }
 
 /// Takes the folio out of the swap cache if nothing names its slots. Pages of it may be mapped.
 #[cold]
 fn leave_if_unnamed<P: Platform>(spaces: &Spaces<P>, head: Pfn) {
-    if spaces.swap().leave_if_unnamed(head) {
+    if spaces.swap().cache().leave_if_unnamed(head) {
         spaces.memory().left_swap_cache(head);
     }
 }
@@ -382,7 +382,7 @@ fn leave_if_unnamed<P: Platform>(spaces: &Spaces<P>, head: Pfn) {
 /// The shadow for the slots of a folio.
 fn shadow<P: Platform>(spaces: &Spaces<P>, head: Pfn, (memcg, node): (MemcgId, NodeId)) -> Shadow {
     let workingset = spaces.frames().known(head).word().flags().contains(FrameFlags::WORKINGSET);
-    spaces.swap().ages().shadow(node, memcg.get(), workingset, spaces.memcgs().age(memcg, node))
+    spaces.swap().ages().shadow(node, memcg.get(), workingset, spaces.memcgs().folios().age(memcg, node))
 }
 
 /// Puts a folio back on the list that its outcome demands, and drops its reference.
@@ -400,14 +400,14 @@ fn put_back<P: Platform>(spaces: &Spaces<P>, head: Pfn, fate: &Fate) {
             // It was mlocked while it was isolated.
             _ if locked => {}
             Fate::Activate => {
-                spaces.swap().count_pages(head, VmEvent::Pgactivate, MemcgStat::Pgactivate);
-                memcgs.put_back(&pin, head, active, true);
+                spaces.swap().io().count_pages(head, VmEvent::Pgactivate, MemcgStat::Pgactivate);
+                memcgs.folios().put_back(&pin, head, active, true);
             }
-            Fate::Keep => memcgs.put_back(&pin, head, inactive, true),
+            Fate::Keep => memcgs.folios().put_back(&pin, head, inactive, true),
             // It should not be scanned again before the others.
             Fate::Write => {
                 let under_way = frame.word().flags().contains(FrameFlags::WRITEBACK);
-                memcgs.put_back(&pin, head, inactive, under_way);
+                memcgs.folios().put_back(&pin, head, inactive, under_way);
             }
             Fate::Lock => {
                 frame.set_flags(FrameFlags::MLOCKED);
@@ -417,7 +417,7 @@ fn put_back<P: Platform>(spaces: &Spaces<P>, head: Pfn, fate: &Fate) {
         }
         if locked {
             events.add(&pin, VmEvent::UnevictablePgsCulled, pages);
-            memcgs.put_back(&pin, head, LruList::Unevictable, true);
+            memcgs.folios().put_back(&pin, head, LruList::Unevictable, true);
         }
     }
     if locked {
@@ -431,9 +431,11 @@ fn put_back<P: Platform>(spaces: &Spaces<P>, head: Pfn, fate: &Fate) {
         {
             events.add(&pin, VmEvent::UnevictablePgsMunlocked, pages);
         }
-        if !frame.word().flags().contains(FrameFlags::MLOCKED) && memcgs.move_to(&pin, head, inactive, true) {
+        if !frame.word().flags().contains(FrameFlags::MLOCKED)
+            && memcgs.folios().move_to(&pin, head, inactive, true)
+        {
             events.add(&pin, VmEvent::UnevictablePgsRescued, pages);
         }
     }
-    spaces.memcgs().release_folio(head);
+    spaces.memcgs().folios().release_folio(head);
 }

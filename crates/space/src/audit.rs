@@ -248,7 +248,7 @@ pub fn audit_spaces<P: Platform>(spaces: &Spaces<P>, report: Report<'_>) {
     expect("spaces in use", sums.spaces, cores);
     expect("anon_vmas in use", sums.anon_vmas.anon_vmas(), anon_vmas);
     let mut counted = Names::default();
-    spaces.swap().for_each_named(|named| counted.add(named.torn, named.slot, named.count));
+    spaces.swap().audit().for_each_named(|named| counted.add(named.torn, named.slot, named.count));
     expect("entries that name slots", sums.names.count, counted.count);
     expect("a sum over the slots that entries name", sums.names.sum, counted.sum);
     let large_leaves = sums.large_leaves;
@@ -434,7 +434,7 @@ impl<P: Platform> TableAudit<'_, P> {
                 (Entry::Swap(entry), _) => {
                     self.swapped += 1;
                     let slot = SlotId::of(entry);
-                    self.names.add(self.spaces.swap().is_torn(slot), slot, 1);
+                    self.names.add(self.spaces.swap().audit().is_torn(slot), slot, 1);
                 }
                 (Entry::Marker(marker), _) => {
                     let guarded = marker != PteMarker::Guard || self.may_have_guards(addr);

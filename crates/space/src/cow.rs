@@ -104,7 +104,7 @@ fn is_unnamed<P: Platform>(tables: &Tables<'_, P>, folio: &HeadGuard<'_, P>, fla
     } else {
         folio.maps() == 1
     };
-    alone && tables.memory().swap().is_cached_only(slot, folio.folio().order().pages() as u32)
+    alone && tables.memory().swap().counts().is_cached_only(slot, folio.folio().order().pages() as u32)
 }
 
 #[cold]
@@ -112,7 +112,7 @@ fn leave_cache_to<P: Platform>(tables: &Tables<'_, P>, folio: &HeadGuard<'_, P>,
     let head = folio.folio().head();
     // Once it has left the cache only the mappings hold it.
     folio.maps() == 1
-        && (!flags.contains(FrameFlags::SWAP_CACHE) || tables.memory().swap().leave_if_unnamed(head))
+        && (!flags.contains(FrameFlags::SWAP_CACHE) || tables.memory().swap().cache().leave_if_unnamed(head))
         && (folio.is_exclusive() || tables.memory().frames().forget_names(head))
 }
 
@@ -168,7 +168,7 @@ fn replace_by_copy<P: Platform>(
     let locked = tables.lock(&pin, table, Level::PTE);
     let Some(kind) = take_old_page(tables, held, &locked, index, vma) else {
         drop(locked);
-        tables.memory().memcgs().release_unused(&pin, copy, Order::ZERO);
+        tables.memory().memcgs().folios().release_unused(&pin, copy, Order::ZERO);
         return Ok(false);
     };
     tables.space().flush(frames, &pin, page_of(addr), FlushCause::CopyOnWrite);

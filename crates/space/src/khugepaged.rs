@@ -184,10 +184,10 @@ fn prepare<'s, P: Platform>(
     let Some(presence) = collapse.check_block(start, limits)? else { return Ok(None) };
     let new = collapse.allocate(start).inspect_err(|error| {
         if let CollapseError::OverLimit(over) = *error
-            && let Some(kept) = spaces.memcgs().keep(over)
+            && let Some(kept) = spaces.memcgs().tree().keep(over)
         {
             // No reclaim counts it.
-            spaces.memcgs().count(kept.id(), MemcgEvent::Max, 1);
+            spaces.memcgs().counters().count(kept.id(), MemcgEvent::Max, 1);
         }
     })?;
     let is_whole = presence == Presence::Whole || space.swap_in_block(vma, start);

@@ -74,7 +74,7 @@ impl<P: Platform> Spare<'_, '_, '_, P> {
     fn empty(&mut self) {
         if let Some((pfn, order)) = self.folio.take() {
             let Resolver { tables, pin, .. } = self.resolver;
-            tables.memory().memcgs().release_unused(pin, pfn, order);
+            tables.memory().memcgs().folios().release_unused(pin, pfn, order);
         }
     }
 }
@@ -427,12 +427,12 @@ impl<P: Platform> Resolver<'_, '_, P> {
                     self.count_huge_fault(order);
                     return Ok(true);
                 }
-                tables.memory().memcgs().release_unused(pin, deposit, Order::ZERO);
+                tables.memory().memcgs().folios().release_unused(pin, deposit, Order::ZERO);
             }
             Ok(None) => {}
             Err(_) => frames.events().count_folio(pin, order, FolioCounter::AnonFaultFallback, 1),
         }
-        tables.memory().memcgs().release_unused(pin, head, order);
+        tables.memory().memcgs().folios().release_unused(pin, head, order);
         Ok(false)
     }
 
@@ -476,7 +476,7 @@ impl<P: Platform> Resolver<'_, '_, P> {
             // Linux counts this only in vmstat, not per folio size.
             Err(_) => tables.memory().frames().events().add(pin, VmEvent::ThpFaultFallback, 1),
         }
-        tables.memory().memcgs().release_unused(pin, deposit, Order::ZERO);
+        tables.memory().memcgs().folios().release_unused(pin, deposit, Order::ZERO);
         false
     }
 
@@ -493,7 +493,7 @@ impl<P: Platform> Resolver<'_, '_, P> {
         if replaced {
             self.count_huge_fault(order);
         } else {
-            tables.memory().memcgs().release_unused(pin, head, order);
+            tables.memory().memcgs().folios().release_unused(pin, head, order);
         }
         replaced
     }

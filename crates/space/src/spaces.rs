@@ -216,7 +216,7 @@ impl<P: Platform> Spaces<P> {
     ///
     /// [`Error::CommitLimit`].
     pub(crate) fn promise(&self, pages: u64) -> Result<(), Error> {
-        self.commit.charge(pages, || self.swap().total_slots())
+        self.commit.charge(pages, || self.swap().devices().total_slots())
     }
 
     /// What is known of khugepaged's scan.
@@ -265,11 +265,11 @@ impl<P: Platform> Spaces<P> {
         list.asids.give(shared.tables.asid());
         let memcg = shared.memcg();
         drop(list);
-        self.memcgs().release(memcg);
+        self.memcgs().tree().release(memcg);
         // SAFETY: off the list, and the last handle is gone: nothing can reach it any more.
         unsafe { self.cores.free(self.frames(), &pin, core) };
         // Lock-free walkers of this space are gone with its handles, so the root needs no epoch.
-        self.memcgs().release_unused(&pin, root, Order::ZERO);
+        self.memcgs().folios().release_unused(&pin, root, Order::ZERO);
     }
 
     /// A new, empty address space, with one handle.
@@ -290,7 +290,7 @@ impl<P: Platform> Spaces<P> {
             let mut list = self.list.lock();
             if list.count + list.coming >= MAX_SPACES {
                 drop(list);
-                self.memcgs().release_unused(&pin, root, Order::ZERO);
+                self.memcgs().folios().release_unused(&pin, root, Order::ZERO);
                 return Err(AllocError::OutOfMemory.into());
             }
             list.coming += 1;
@@ -309,7 +309,7 @@ impl<P: Platform> Spaces<P> {
                 list.asids.give(asid);
                 list.coming -= 1;
                 drop(list);
-                self.memcgs().release_unused(&pin, root, Order::ZERO);
+                self.memcgs().folios().release_unused(&pin, root, Order::ZERO);
                 return Err(error.into());
             }
         };

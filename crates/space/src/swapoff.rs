@@ -38,8 +38,8 @@ pub fn swapon<P: Platform, D: SwapDevice<P>>(
     device: D,
     options: SwapOnOptions,
 ) -> Result<DeviceId, SwapOnError> {
-    let id = spaces.swap().swapon(device, options)?;
-    spaces.memcgs().start_listing();
+    let id = spaces.swap().devices().swapon(device, options)?;
+    spaces.memcgs().folios().start_listing();
     Ok(id)
 }
 
@@ -54,15 +54,15 @@ pub fn swapoff<P: Platform>(
     id: DeviceId,
     mut goes_on: impl FnMut() -> bool,
 ) -> Result<(), SwapOffError> {
-    if !spaces.swap().begin_swapoff(id) {
+    if !spaces.swap().swapoff().begin_swapoff(id) {
         return Err(SwapOffError::NotOn);
     }
     let emptied = empty_device(spaces, id, &mut goes_on);
     if emptied.is_err() {
-        spaces.swap().cancel_swapoff(id);
+        spaces.swap().swapoff().cancel_swapoff(id);
         return emptied;
     }
-    let gone = spaces.swap().finish_swapoff(id);
+    let gone = spaces.swap().swapoff().finish_swapoff(id);
     debug_assert!(gone.is_ok(), "a slot of an empty device is in use");
     Ok(())
 }
@@ -73,7 +73,7 @@ fn empty_device<P: Platform>(
     goes_on: &mut dyn FnMut() -> bool,
 ) -> Result<(), SwapOffError> {
     let mut attempt = 0;
-    while spaces.swap().next_used(id, 0).is_some() {
+    while spaces.swap().swapoff().next_used(id, 0).is_some() {
         if !goes_on() {
             return Err(SwapOffError::Interrupted);
         }
@@ -84,15 +84,15 @@ fn empty_device<P: Platform>(
         }
         // A folio does not leave the cache while a device reads or writes it, and perhaps no other thread
         // reaps completions.
-        spaces.swap().reap();
+        spaces.swap().io().reap();
         let mut from = 0;
-        while let Some(number) = spaces.swap().next_used(id, from) {
+        while let Some(number) = spaces.swap().swapoff().next_used(id, from) {
             let left = |head| spaces.memory().left_swap_cache(head);
-            spaces.swap().drop_unnamed(SlotId::new(id, number), 1, left);
+            spaces.swap().cache().drop_unnamed(SlotId::new(id, number), 1, left);
             from = number + 1;
         }
         // Other threads are working on what is left.
-        if spaces.swap().next_used(id, 0).is_some() {
+        if spaces.swap().swapoff().next_used(id, 0).is_some() {
             P::relax(attempt);
             attempt = attempt.saturating_add(1);
         }

@@ -19,7 +19,7 @@ const WAYS: u32 = 2000;
 
 fn ways(technique: SwapTechnique, order: Order) {
     let swap = swap(1 << 13, 1, technique);
-    swap.swapon(TestDevice::new(1 << 16), SwapOnOptions::default()).unwrap();
+    swap.devices().swapon(TestDevice::new(1 << 16), SwapOnOptions::default()).unwrap();
     let (head, pages) = (folio(&swap, order), order.pages() as u32);
     for nth in 0..order.pages() {
         fill(&swap, head.offset(nth), 0);
@@ -28,26 +28,26 @@ fn ways(technique: SwapTechnique, order: Order) {
     for _ in 0..ROUNDS {
         let start = Instant::now();
         for _ in 0..WAYS {
-            let slot = black_box(swap.add_folio(head, 0).unwrap());
-            swap.add_counts(slot, pages);
-            let _ = swap.drop_counts(slot, pages);
-            assert!(swap.remove_unnamed(head) && !swap.frames().known(head).put(1));
+            let slot = black_box(swap.allocator().add_folio(head, 0).unwrap());
+            swap.counts().add_counts(slot, pages);
+            let _ = swap.counts().drop_counts(slot, pages);
+            assert!(swap.cache().remove_unnamed(head) && !swap.frames().known(head).put(1));
         }
         parts[0].push(start.elapsed().as_nanos() as f64 / f64::from(WAYS));
-        let slot = swap.add_folio(head, 0).unwrap();
-        swap.add_counts(slot, pages);
+        let slot = swap.allocator().add_folio(head, 0).unwrap();
+        swap.counts().add_counts(slot, pages);
         let start = Instant::now();
         for _ in 0..WAYS {
-            let _ = swap.write_folio(head);
-            assert!(swap.discard_failed(head) && !swap.frames().known(head).put(1));
-            let Inserted::Won { zero, .. } = swap.insert(slot, head) else {
+            let _ = swap.io().write_folio(head);
+            assert!(swap.cache().discard_failed(head) && !swap.frames().known(head).put(1));
+            let Inserted::Won { zero, .. } = swap.cache().insert(slot, head) else {
                 panic!("another folio is there")
             };
             assert_eq!(zero, technique.knows_zeros());
         }
         parts[1].push(start.elapsed().as_nanos() as f64 / f64::from(WAYS));
-        let _ = swap.drop_counts(slot, pages);
-        assert!(swap.remove_unnamed(head) && !swap.frames().known(head).put(1));
+        let _ = swap.counts().drop_counts(slot, pages);
+        assert!(swap.cache().remove_unnamed(head) && !swap.frames().known(head).put(1));
     }
     for (name, mut figures) in
         ["add, name, unname, remove", "write zeros, leave, insert"].into_iter().zip(parts)

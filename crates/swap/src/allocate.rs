@@ -4,12 +4,13 @@
 //! record of it is a hint, checked again under the cluster's lock. Next come clusters that have free blocks
 //! of the order, then free clusters, and for single pages any free slot.
 
-use crate::Swap;
 use crate::cluster::{CLUSTER_ORDER, NONE};
-use crate::devices::Device;
+use crate::devices::{Device, SwapDevices};
+use crate::discard::ClusterDiscard;
 use crate::error::NoSlots;
 use crate::held::{Held, Wanted};
 use crate::lists::ListId;
+use crate::reclaim::SlotReclaim;
 use crate::slot::SlotId;
 use quire_arch::{Order, Pfn, Pin, Platform};
 use quire_frame::FrameFlags;
@@ -19,7 +20,18 @@ use quire_sync::atomic::Ordering;
 /// Clusters that are tried where others empty and fill them at the same time.
 const ATTEMPTS: usize = 64;
 
-impl<P: Platform> Swap<P> {
+/// Finds slots for folios that enter the swap cache.
+#[derive(Debug)]
+pub struct SlotAllocator<'s, P: Platform> {
+    devices: &'s SwapDevices<P>,
+}
+
+impl<'s, P: Platform> SlotAllocator<'s, P> {
+    #[inline]
+    pub(crate) fn new(devices: &'s SwapDevices<P>) -> Self {
+        Self { devices }
+    }
+
     /// Finds slots for a folio and puts it into the cache: one step. The folio is dirty from then on, has
     /// [`FrameFlags::SWAP_CACHE`] and one more reference, which is the cache's; `private` is its first slot.
     /// Nothing names the slots yet. The caller holds the folio lock and a reference; the folio is not in the
@@ -42,15 +54,15 @@ impl<P: Platform> Swap<P> {
     ///
     /// See [`NoSlots`].
     pub fn add_folio_for(&self, head: Pfn, memcg: u16, left: &mut dyn FnMut(Pfn)) -> Result<SlotId, NoSlots> {
-        let frame = self.frames().known(head);
+        let frame = self.devices.frames().known(head);
         let wanted = Wanted { head, order: frame.word().order() };
         debug_assert!(!frame.word().flags().contains(FrameFlags::SWAP_CACHE));
         debug_assert_eq!(frame.as_folio().memcg(), memcg);
-        if !self.is_any_on() {
+        if !self.devices.is_any_on() {
             self.note_failure(memcg);
             return Err(NoSlots::Full);
         }
-        if !self.charge_slots(memcg, wanted.order.pages()) {
+        if !self.devices.charge_slots(memcg, wanted.order.pages()) {
             return Err(NoSlots::Limit);
         }
         let mut found = self.try_devices(wanted);
@@ -65,11 +77,11 @@ impl<P: Platform> Swap<P> {
             found = self.look_beside_discards(wanted);
         }
         if found == Err(NoSlots::NoMemory) {
-            self.frames().drain_all_in_portions();
+            self.devices.frames().drain_all_in_portions();
             found = self.try_devices(wanted);
         }
         if found.is_err() {
-            self.uncharge_slots(memcg, wanted.order.pages());
+            self.devices.uncharge_slots(memcg, wanted.order.pages());
             self.note_failure(memcg);
         }
         found
@@ -82,16 +94,16 @@ impl<P: Platform> Swap<P> {
     ///
     /// See [`NoSlots`]; a limit is one for `add_folio`, too, and counts.
     pub fn add_folio_at_once(&self, head: Pfn, memcg: u16) -> Result<SlotId, NoSlots> {
-        let wanted = Wanted { head, order: self.frames().known(head).word().order() };
-        if !self.is_any_on() {
+        let wanted = Wanted { head, order: self.devices.frames().known(head).word().order() };
+        if !self.devices.is_any_on() {
             return Err(NoSlots::Full);
         }
-        if !self.charge_slots(memcg, wanted.order.pages()) {
+        if !self.devices.charge_slots(memcg, wanted.order.pages()) {
             return Err(NoSlots::Limit);
         }
         let found = self.try_devices(wanted);
         if found.is_err() {
-            self.uncharge_slots(memcg, wanted.order.pages());
+            self.devices.uncharge_slots(memcg, wanted.order.pages());
         }
         found
     }
@@ -99,7 +111,7 @@ impl<P: Platform> Swap<P> {
     /// A folio of the memcg wanted slots, and there are none. The folio's charge keeps the memcg.
     #[cold]
     fn note_failure(&self, memcg: u16) {
-        self.memcgs().count(MemcgId::from_bits(memcg), MemcgEvent::SwapFail, 1);
+        self.devices.memcgs().counters().count(MemcgId::from_bits(memcg), MemcgEvent::SwapFail, 1);
     }
 
     /// Looks for a slot once more if other threads may have discarded clusters since, and while they do: else
@@ -107,12 +119,12 @@ impl<P: Platform> Swap<P> {
     #[cold]
     fn look_beside_discards(&self, wanted: Wanted) -> Result<SlotId, NoSlots> {
         for _ in 0..ATTEMPTS {
-            let Some(ended) = self.discards.ended() else { break };
+            let Some(ended) = self.devices.discards.ended() else { break };
             let found = self.try_devices(wanted);
             if found != Err(NoSlots::Full) {
                 return found;
             }
-            if !self.discard_one() && !self.wait_for_discard(ended) {
+            if !self.discard_one() && !ClusterDiscard::new(self.devices).wait_for_discard(ended) {
                 break;
             }
         }
@@ -123,13 +135,13 @@ impl<P: Platform> Swap<P> {
     /// device.
     #[cold]
     fn discard_one(&self) -> bool {
-        self.discard_free_clusters(1) > 0
+        ClusterDiscard::new(self.devices).discard_free_clusters(1) > 0
     }
 
     /// Frees slots that are not needed, and returns whether there were any.
     #[cold]
     fn make_room(&self, left: &mut dyn FnMut(Pfn)) -> bool {
-        self.reclaim_unnamed(left) > 0
+        SlotReclaim::new(self.devices).reclaim_unnamed(left) > 0
     }
 
     /// Tries the devices in order.
@@ -137,11 +149,11 @@ impl<P: Platform> Swap<P> {
         if wanted.order > CLUSTER_ORDER {
             return Err(NoSlots::WrongOrder);
         }
-        let pin = self.platform().pin();
-        let _epoch = self.frames().epoch().enter(&pin);
+        let pin = self.devices.platform().pin();
+        let _epoch = self.devices.frames().epoch().enter(&pin);
         let ranked = |place: usize| {
-            let id = self.order.get(place)?.load(Ordering::Relaxed);
-            self.device(usize::from(id.checked_sub(1)?))
+            let id = self.devices.order.get(place)?.load(Ordering::Relaxed);
+            self.devices.device(usize::from(id.checked_sub(1)?))
         };
         let mut why = NoSlots::Full;
         let mut first = 0;
@@ -150,7 +162,8 @@ impl<P: Platform> Swap<P> {
             while ranked(first + equals).is_some_and(|device| device.priority() == leader.priority()) {
                 equals += 1;
             }
-            let turn = if equals > 1 { self.turn.fetch_add(1, Ordering::Relaxed) as usize } else { 0 };
+            let turn =
+                if equals > 1 { self.devices.turn.fetch_add(1, Ordering::Relaxed) as usize } else { 0 };
             for nth in 0..equals {
                 let Some(device) = ranked(first + (turn + nth) % equals) else { continue };
                 match self.allocate_on(&pin, device, wanted) {
@@ -196,7 +209,7 @@ impl<P: Platform> Swap<P> {
         if index == NONE {
             return None;
         }
-        let mut held = Held::lock(self, pin, device, index);
+        let mut held = Held::lock(self.devices, pin, device, index);
         if held.is_taken_for(wanted.order) {
             held.prepare(wanted.order);
             if let Some(slot) = held.place(wanted) {
@@ -229,7 +242,7 @@ impl<P: Platform> Swap<P> {
                 partial.or_else(|| lists.pop(cluster, ListId::Free))
             };
             let Some(index) = popped else { return Ok(None) };
-            let mut held = Held::lock(self, pin, device, index);
+            let mut held = Held::lock(self.devices, pin, device, index);
             // Another CPU that once had it may have put it back, and a third one may have taken it for
             // another order.
             if ListId::of(device.cluster(index).list()) != ListId::Taken {
@@ -240,7 +253,7 @@ impl<P: Platform> Swap<P> {
                 held.release();
                 continue;
             }
-            let one_word = wanted.order == CLUSTER_ORDER && self.technique().whole_words();
+            let one_word = wanted.order == CLUSTER_ORDER && self.devices.technique().whole_words();
             if !one_word && !held.ensure_table() {
                 held.put_away();
                 return Err(NoSlots::NoMemory);
@@ -271,7 +284,7 @@ impl<P: Platform> Swap<P> {
                 let ids = [ListId::Frag].into_iter().chain(orders.map(ListId::Nonfull));
                 ids.into_iter().find_map(|id| Some((lists.list(id).first()?, id)))?
             };
-            let mut held = Held::lock(self, pin, device, index);
+            let mut held = Held::lock(self.devices, pin, device, index);
             if ListId::of(device.cluster(index).list()) != list || held.guard.table.is_none() {
                 continue;
             }
@@ -292,7 +305,7 @@ impl<P: Platform> Swap<P> {
             if index == NONE {
                 continue;
             }
-            let mut held = Held::lock(self, pin, device, index);
+            let mut held = Held::lock(self.devices, pin, device, index);
             if ListId::of(device.cluster(index).list()) == ListId::Taken {
                 held.release();
             }
@@ -305,7 +318,9 @@ impl<P: Platform> Swap<P> {
 mod tests {
     use super::*;
     use crate::device::testing::{Machine, TEST, at_the_next_wait, frames, let_time_fly, run_on};
-    use crate::{DeviceFlags, DeviceMemory, PageIo, Submitted, SwapDevice, SwapOnOptions, SwapTechnique};
+    use crate::{
+        DeviceFlags, DeviceMemory, PageIo, Submitted, Swap, SwapDevice, SwapOnOptions, SwapTechnique,
+    };
     use quire_frame::{AllocRequest, Kind, PcpTechnique};
     use quire_memcg::Memcgs;
     use std::boxed::Box;
@@ -359,12 +374,12 @@ mod tests {
             let Some(head) = self.0.wanting.lock().unwrap().take() else { return };
             // As if this CPU had taken the number from CPU 0 when that still had the cluster, and only now
             // took the cluster's lock.
-            let mut hints = swap.device(0).unwrap().all_hints();
+            let mut hints = swap.devices().device(0).unwrap().all_hints();
             hints.next().unwrap().store(0, Ordering::Relaxed);
             let _lock = swap.frames().try_lock_folio(head).unwrap();
             // `add_folio` waits for the end of this.
             let wanted = Wanted { head, order: Order::ZERO };
-            *self.0.found.lock().unwrap() = Some(swap.try_devices(wanted));
+            *self.0.found.lock().unwrap() = Some(swap.allocator().try_devices(wanted));
         }
     }
 
@@ -381,7 +396,7 @@ mod tests {
         let memcgs = Memcgs::new(frames(&[(0, 4096)], 3, PcpTechnique::All)).unwrap();
         let swap: &'static Swap<Machine> = Box::leak(Box::new(Swap::new(memcgs, SwapTechnique::All)));
         let options = SwapOnOptions { discard: true, ..SwapOnOptions::default() };
-        swap.swapon(OneCluster(Arc::clone(watch)), options).unwrap();
+        swap.devices().swapon(OneCluster(Arc::clone(watch)), options).unwrap();
         swap
     }
 
@@ -393,16 +408,16 @@ mod tests {
         let [large, small] = [CLUSTER_ORDER, Order::ZERO].map(|order| folio(swap, order));
         for head in [large, small] {
             let _lock = swap.frames().try_lock_folio(head).unwrap();
-            assert!(swap.add_folio(head, 0).is_ok(), "{head:?}");
+            assert!(swap.allocator().add_folio(head, 0).is_ok(), "{head:?}");
         }
-        assert_eq!(swap.device(0).unwrap().used.load(Ordering::Relaxed), 1);
+        assert_eq!(swap.devices().device(0).unwrap().used.load(Ordering::Relaxed), 1);
     }
 
     /// Gives the folio slots, on this CPU.
     fn add(swap: &Swap<Machine>, cpu: usize, head: Pfn) -> Result<SlotId, NoSlots> {
         run_on(cpu);
         let _lock = swap.frames().try_lock_folio(head).unwrap();
-        swap.add_folio(head, 0)
+        swap.allocator().add_folio(head, 0)
     }
 
     /// The only cluster is empty again, but not discarded. CPU 0 has it.
@@ -410,7 +425,7 @@ mod tests {
         let head = folio(swap, Order::ZERO);
         add(swap, 0, head).unwrap();
         let _lock = swap.frames().try_lock_folio(head).unwrap();
-        assert!(swap.remove_unnamed(head));
+        assert!(swap.cache().remove_unnamed(head));
     }
 
     /// Hazard: while a thread discards the last free cluster no other one finds a slot: programs are killed
@@ -435,7 +450,7 @@ mod tests {
                 assert!(found.is_ok(), "{found:?}");
             });
         });
-        assert_eq!(swap.device(0).unwrap().used.load(Ordering::Relaxed), 2);
+        assert_eq!(swap.devices().device(0).unwrap().used.load(Ordering::Relaxed), 2);
     }
 
     /// Hazard: a device never ends a discard: a thread that needs a slot waits for ever, or for some time for
@@ -496,6 +511,6 @@ mod tests {
         // Another CPU takes the cluster, which is empty: it has to be discarded first.
         assert!(add(swap, 1, folio(swap, Order::ZERO)).is_ok(), "it gets a slot after the discard");
         assert_eq!(*watch.found.lock().unwrap(), Some(Err(NoSlots::Full)), "a slot that is being discarded");
-        assert_eq!(swap.device(0).unwrap().used.load(Ordering::Relaxed), 1);
+        assert_eq!(swap.devices().device(0).unwrap().used.load(Ordering::Relaxed), 1);
     }
 }

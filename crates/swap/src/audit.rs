@@ -1,9 +1,8 @@
 //! The audit of swap: everything recounted, on a quiet machine.
 
-use crate::Swap;
 use crate::cluster::{CLUSTER_SLOTS, NONE};
-use crate::devices::Device;
-use crate::held::Held;
+use crate::devices::{Device, SwapDevices};
+use crate::held::{Held, with_cluster};
 use crate::lists::ListId;
 use crate::slot::{DeviceId, MAX_DEVICES, SlotId};
 use quire_arch::{Pfn, Platform};
@@ -104,7 +103,18 @@ pub struct NamedSlot {
     pub memcg: u16,
 }
 
-impl<P: Platform> Swap<P> {
+/// The audit of swap.
+#[derive(Debug)]
+pub struct SwapAudit<'s, P: Platform> {
+    devices: &'s SwapDevices<P>,
+}
+
+impl<'s, P: Platform> SwapAudit<'s, P> {
+    #[inline]
+    pub(crate) fn new(devices: &'s SwapDevices<P>) -> Self {
+        Self { devices }
+    }
+
     /// Calls `visit` with every slot in use. The machine is quiet.
     pub fn for_each_named(&self, mut visit: impl FnMut(NamedSlot)) {
         self.each_held(|held| {
@@ -127,16 +137,16 @@ impl<P: Platform> Swap<P> {
     /// Whether names of this slot are counted together with those of others
     /// ([`for_each_named`](Self::for_each_named)).
     pub fn is_torn(&self, slot: SlotId) -> bool {
-        self.with_cluster(slot, |held, _| held.guard.torn).unwrap_or(false)
+        with_cluster(self.devices, slot, |held, _| held.guard.torn).unwrap_or(false)
     }
 
     /// Recounts everything, and reports what is wrong. The machine is quiet.
     pub fn validate(&self, report: &mut dyn FnMut(SwapViolation)) {
         self.each_held(|held| validate(held, report));
-        for device in (0..MAX_DEVICES).filter_map(|index| self.use_device(index)) {
+        for device in (0..MAX_DEVICES).filter_map(|index| self.devices.use_device(index)) {
             self.validate_device(&device, report);
         }
-        for (head, frame) in self.frames().map().iter() {
+        for (head, frame) in self.devices.frames().map().iter() {
             let word = frame.word();
             let flags = if word.kind() == Kind::Anonymous { word.flags() } else { FrameFlags::empty() };
             let mut stale = flags & (FrameFlags::RECLAIM | FrameFlags::ASKED | FrameFlags::COMPLETING);
@@ -153,10 +163,11 @@ impl<P: Platform> Swap<P> {
         let is_cached = |word: quire_frame::FrameState| {
             word.kind().is_given_out() && word.flags().contains(FrameFlags::SWAP_CACHE)
         };
-        for (head, frame) in self.frames().map().iter().filter(|(_, frame)| is_cached(frame.word())) {
+        for (head, frame) in self.devices.frames().map().iter().filter(|(_, frame)| is_cached(frame.word())) {
             let slot = SlotId::from_raw(frame.as_folio().slot());
             let has = |nth| {
-                let found = self.with_cluster(slot.plus(nth), |held, at| held.pfn(held.guard.word_of(at)));
+                let found =
+                    with_cluster(self.devices, slot.plus(nth), |held, at| held.pfn(held.guard.word_of(at)));
                 found == Some(Some(head.offset(nth)))
             };
             if !(0..frame.word().order().pages()).all(has) {
@@ -166,21 +177,21 @@ impl<P: Platform> Swap<P> {
     }
 
     fn each_held(&self, mut work: impl FnMut(&mut Held<'_, P>)) {
-        for device in (0..MAX_DEVICES).filter_map(|index| self.use_device(index)) {
+        for device in (0..MAX_DEVICES).filter_map(|index| self.devices.use_device(index)) {
             for index in 0..device.clusters {
-                let pin = self.platform().pin();
-                work(&mut Held::lock(self, &pin, &device, index));
+                let pin = self.devices.platform().pin();
+                work(&mut Held::lock(self.devices, &pin, &device, index));
             }
         }
     }
 
     fn validate_device(&self, device: &Device<P>, report: &mut dyn FnMut(SwapViolation)) {
-        let pin = self.platform().pin();
+        let pin = self.devices.platform().pin();
         let (mut used, mut tables) = (0, 0);
         let mut on = [0; ListId::COUNT];
         let mut shadows = 0;
         for index in 0..device.clusters {
-            let held = Held::lock(self, &pin, device, index);
+            let held = Held::lock(self.devices, &pin, device, index);
             used += u64::from(held.guard.used);
             tables += u64::from(held.guard.table.is_some());
             on[usize::from(device.cluster(index).list())] += 1;
@@ -238,7 +249,7 @@ fn validate<P: Platform>(cluster: &mut Held<'_, P>, report: &mut dyn FnMut(SwapV
         for nth in 0..pages {
             let place = unit.first + nth;
             let Some(page) = held.pfn(held.guard.word_of(place)) else { continue };
-            let folio = held.swap.frames().folio(page);
+            let folio = held.devices.frames().folio(page);
             let first = SlotId::from_raw(folio.frame().as_folio().slot());
             let known = folio.frame().word().flags().contains(FrameFlags::SWAP_CACHE)
                 && folio.frame().refs() > 0
@@ -261,7 +272,7 @@ fn validate<P: Platform>(cluster: &mut Held<'_, P>, report: &mut dyn FnMut(SwapV
         ListId::Taken => true,
     };
     let torn = cluster.guard.torn && cluster.guard.sum == 0;
-    let lazy = cluster.swap.technique().lazy_bookkeeping();
+    let lazy = cluster.devices.technique().lazy_bookkeeping();
     let shadows = !lazy && used > 0 && cached == 0;
     if !fits || torn || shadows != cluster.device.cluster(cluster.index).is_listed_for_shadows() {
         report(SwapViolation::Misplaced { cluster: first });

@@ -1,8 +1,8 @@
 //! How many page-table entries name a slot.
 
-use crate::Swap;
 use crate::cluster::CLUSTER_SLOTS;
-use crate::held::Held;
+use crate::devices::SwapDevices;
+use crate::held::{Held, with_cluster};
 use crate::slot::SlotId;
 use crate::word::Tag;
 use quire_arch::Platform;
@@ -12,17 +12,28 @@ use quire_frame::FrameFlags;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Dropped {
     /// Nothing names some of them any more, but the cache has their pages: a thread that can lock the folio
-    /// should [`remove`](Swap::remove_unnamed) it.
+    /// should [`remove`](crate::SwapCache::remove_unnamed) it.
     pub cached_only: bool,
 }
 
-impl<P: Platform> Swap<P> {
+/// The counts of the page-table entries that name slots.
+#[derive(Debug)]
+pub struct SlotCounts<'s, P: Platform> {
+    devices: &'s SwapDevices<P>,
+}
+
+impl<'s, P: Platform> SlotCounts<'s, P> {
+    #[inline]
+    pub(crate) fn new(devices: &'s SwapDevices<P>) -> Self {
+        Self { devices }
+    }
+
     /// Calls `work` with each cluster of these slots, with the first and one past the last in it.
     fn each_cluster(&self, slot: SlotId, pages: u32, mut work: impl FnMut(&mut Held<'_, P>, u32, u32)) {
         let (mut at, mut left) = (slot, pages);
         while left > 0 {
             let here = left.min(CLUSTER_SLOTS - at.number() as u32 % CLUSTER_SLOTS);
-            let known = self.with_cluster(at, |held, first| work(held, first, first + here));
+            let known = with_cluster(self.devices, at, |held, first| work(held, first, first + here));
             debug_assert!(known.is_some(), "{at} is of no device");
             at = at.plus(u64::from(here));
             left -= here;
@@ -51,7 +62,7 @@ impl<P: Platform> Swap<P> {
     /// How many entries name the slot. If slots could not be counted separately for lack of memory, the
     /// result is 1 as long as something names any of them.
     pub fn count(&self, slot: SlotId) -> u32 {
-        let count = self.with_cluster(slot, |held, at| {
+        let count = with_cluster(self.devices, slot, |held, at| {
             if held.guard.torn { u32::from(held.guard.sum > 0) } else { held.guard.word_of(at).count() }
         });
         count.unwrap_or(0)
@@ -60,7 +71,7 @@ impl<P: Platform> Swap<P> {
     /// Whether the caller's entry alone names the slot. If slots could not be counted separately for lack of
     /// memory, this is known only if nothing else names any of them.
     pub fn is_named_once(&self, slot: SlotId) -> bool {
-        let once = self.with_cluster(slot, |held, at| {
+        let once = with_cluster(self.devices, slot, |held, at| {
             let names = if held.guard.torn { held.guard.sum } else { held.guard.word_of(at).count() };
             names == 1
         });
@@ -69,7 +80,8 @@ impl<P: Platform> Swap<P> {
 
     /// Whether the cache has the page of the slot: a snapshot.
     pub fn is_cached(&self, slot: SlotId) -> bool {
-        self.with_cluster(slot, |held, at| held.guard.word_of(at).tag() == Tag::Folio).unwrap_or(false)
+        with_cluster(self.devices, slot, |held, at| held.guard.word_of(at).tag() == Tag::Folio)
+            .unwrap_or(false)
     }
 
     /// Whether the cache has the page of the slot and it has been read: a snapshot.
@@ -77,15 +89,15 @@ impl<P: Platform> Swap<P> {
         let unread = FrameFlags::READING | FrameFlags::READ_FAILED;
         let read = |held: &mut Held<'_, P>, at: u32| {
             let page = held.pfn(held.guard.word_of(at))?;
-            Some(!self.frames().folio(page).frame().word().flags().intersects(unread))
+            Some(!self.devices.frames().folio(page).frame().word().flags().intersects(unread))
         };
-        self.with_cluster(slot, read).flatten().unwrap_or(false)
+        with_cluster(self.devices, slot, read).flatten().unwrap_or(false)
     }
 
     /// Whether the cache has the pages of these slots, which are those of one folio, and nothing names any of
     /// them: a snapshot, of a device that may be gone.
     pub fn is_cached_only(&self, slot: SlotId, pages: u32) -> bool {
-        let only = self.with_cluster(slot, |held, first| {
+        let only = with_cluster(self.devices, slot, |held, first| {
             let mut cached = true;
             held.each(first, first + pages, |_, unit| cached &= unit.word.is_cached());
             cached && held.guard.all_unnamed(first, first + pages)
@@ -95,6 +107,6 @@ impl<P: Platform> Swap<P> {
 
     /// The memcg that the slot is charged to; 0 if it is free.
     pub fn memcg_of(&self, slot: SlotId) -> u16 {
-        self.with_cluster(slot, |held, at| held.memcg(held.guard.unit(at))).unwrap_or(0)
+        with_cluster(self.devices, slot, |held, at| held.memcg(held.guard.unit(at))).unwrap_or(0)
     }
 }

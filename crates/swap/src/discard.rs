@@ -1,73 +1,56 @@
 //! Discarding free clusters, and waiting for another thread that does.
 
-use crate::Swap;
 use crate::cluster::CLUSTER_SLOTS;
 use crate::device::DeviceFlags;
-use crate::devices::Device;
+use crate::devices::{Device, Discards, SwapDevices};
 use crate::held::Held;
 use crate::lists::ListId;
-use core::ptr;
 use quire_arch::Platform;
-use quire_sync::atomic::{AtomicU64, Ordering};
+use quire_sync::atomic::Ordering;
 
 /// For how long a thread waits for a discard to end. One that takes longer may never end.
 const PATIENCE_NS: u64 = 100_000_000;
 
-/// Discards of clusters, of all devices together.
-#[derive(Debug)]
-pub(crate) struct Discards {
-    begun: AtomicU64,
-    ended: AtomicU64,
-    /// One more than had ended when a thread waited in vain for the next: none waits for that any more.
-    given_up: AtomicU64,
-}
-
-impl Discards {
-    pub(crate) fn new() -> Self {
-        Self { begun: AtomicU64::new(0), ended: AtomicU64::new(0), given_up: AtomicU64::new(0) }
-    }
-
-    /// How many have ended; `None` if none was ever begun.
-    pub(crate) fn ended(&self) -> Option<u64> {
-        // Acquire: pairs with the release of the end.
-        let ended = self.ended.load(Ordering::Acquire);
-        (self.begun.load(Ordering::Relaxed) > 0).then_some(ended)
-    }
-
-    fn key(&self) -> usize {
-        ptr::from_ref(self).addr()
-    }
-}
-
 /// A cluster that this thread discards. No slot of it is allocated before this is dropped: also where the
 /// device panics.
 struct Discarding<'s, P: Platform> {
-    swap: &'s Swap<P>,
+    devices: &'s SwapDevices<P>,
     device: &'s Device<P>,
     cluster: u32,
 }
 
 impl<P: Platform> Drop for Discarding<'_, P> {
     fn drop(&mut self) {
-        let platform = self.swap.platform();
+        let platform = self.devices.platform();
         {
             let pin = platform.pin();
-            Held::lock(self.swap, &pin, self.device, self.cluster).move_to(ListId::Free, true);
+            Held::lock(self.devices, &pin, self.device, self.cluster).move_to(ListId::Free, true);
         }
         // Release: a thread that sees this finds the cluster on its list.
-        self.swap.discards.ended.fetch_add(1, Ordering::Release);
-        platform.unpark(self.swap.discards.key());
+        self.devices.discards.ended.fetch_add(1, Ordering::Release);
+        platform.unpark(self.devices.discards.key());
     }
 }
 
-impl<P: Platform> Swap<P> {
+/// Discards of free clusters.
+#[derive(Debug)]
+pub struct ClusterDiscard<'s, P: Platform> {
+    devices: &'s SwapDevices<P>,
+}
+
+impl<'s, P: Platform> ClusterDiscard<'s, P> {
+    #[inline]
+    pub(crate) fn new(devices: &'s SwapDevices<P>) -> Self {
+        Self { devices }
+    }
+
     /// Discards up to `most` freed clusters, first those of the devices that are filled first, and returns
     /// how many. Sleeps if a device does, which takes a while for each.
     pub fn discard_free_clusters(&self, most: u32) -> u32 {
         let mut told = 0;
-        for rank in &self.order {
+        for rank in &self.devices.order {
             let Some(index) = rank.load(Ordering::Relaxed).checked_sub(1) else { break };
-            let Some(device) = self.use_device(usize::from(index)) else { continue };
+            let Some(device) = self.devices.use_device(usize::from(index)) else { continue };
             if !device.flags.contains(DeviceFlags::DISCARD) || !device.discard {
                 continue;
             }
@@ -75,25 +58,25 @@ impl<P: Platform> Swap<P> {
                 let Some(discarding) = self.begin_discard(&device) else { break };
                 let first = u64::from(discarding.cluster) * u64::from(CLUSTER_SLOTS);
                 let slots = u64::from(device.slots_of(discarding.cluster));
-                device.backing().discard(self.device_memory(), first, slots);
+                device.backing().discard(self.devices.device_memory(), first, slots);
                 told += 1;
             }
         }
         told
     }
 
-    fn begin_discard<'s>(&'s self, device: &'s Device<P>) -> Option<Discarding<'s, P>> {
-        let _pin = self.platform().pin();
+    fn begin_discard(&self, device: &'s Device<P>) -> Option<Discarding<'s, P>> {
+        let _pin = self.devices.platform().pin();
         let mut lists = device.lists.lock();
         let cluster = lists.pop_to_discard(|index| device.cluster(index))?;
         // Under the lock of the lists: a thread that does not find the cluster there sees this.
-        self.discards.begun.fetch_add(1, Ordering::Relaxed);
-        Some(Discarding { swap: self, device, cluster })
+        self.devices.discards.begun.fetch_add(1, Ordering::Relaxed);
+        Some(Discarding { devices: self.devices, device, cluster })
     }
 
     /// Whether a thread has waited in vain for a discard that is still under way.
     pub fn has_late_discard(&self) -> bool {
-        let Discards { begun, ended, given_up } = &self.discards;
+        let Discards { begun, ended, given_up } = &self.devices.discards;
         // Acquire: pairs with the release of the end.
         let ended = ended.load(Ordering::Acquire);
         given_up.load(Ordering::Relaxed) > ended && begun.load(Ordering::Relaxed) > ended
@@ -102,19 +85,19 @@ impl<P: Platform> Swap<P> {
     /// How many discards have ended. What one has freed is on the lists before it is counted.
     pub fn discards_ended(&self) -> u64 {
         // Acquire: pairs with the release of the end.
-        self.discards.ended.load(Ordering::Acquire)
+        self.devices.discards.ended.load(Ordering::Acquire)
     }
 
     /// If other threads discard clusters, sleeps until more discards than `ended` have ended, and returns
     /// true; but not for long, and only if no other thread has waited for that in vain. Not pinned, and no
     /// lock is held that a discard needs.
     pub(crate) fn wait_for_discard(&self, ended: u64) -> bool {
-        let Discards { begun, ended: now, given_up } = &self.discards;
+        let Discards { begun, ended: now, given_up } = &self.devices.discards;
         let mut still = || now.load(Ordering::Acquire) == ended;
         if still() && (begun.load(Ordering::Relaxed) == ended || given_up.load(Ordering::Relaxed) > ended) {
             return false;
         }
-        let platform = self.platform();
+        let platform = self.devices.platform();
         let until = platform.now().saturating_add(PATIENCE_NS);
         while still() {
             let left = until.saturating_sub(platform.now());
@@ -122,7 +105,7 @@ impl<P: Platform> Swap<P> {
                 given_up.store(ended + 1, Ordering::Relaxed);
                 return false;
             }
-            platform.park_for(self.discards.key(), left, &mut still);
+            platform.park_for(self.devices.discards.key(), left, &mut still);
         }
         true
     }

@@ -7,9 +7,11 @@
 //! Safe code implements devices, so a completion is believed only if it is that of a request which the device
 //! was asked for, and of several for one request only the first ([`Frame::claim_io`](quire_frame::Frame)).
 
-use crate::Swap;
+use crate::cache::SwapCache;
+use crate::counts::SlotCounts;
 use crate::device::{DeviceError, DeviceFlags, Direction, PageIo, Submitted, SwapDevice, keep_for_ever};
-use crate::devices::Device;
+use crate::devices::{Device, SwapDevices};
+use crate::held::with_cluster;
 use crate::slot::SlotId;
 use core::ptr;
 use core::sync::atomic::AtomicU64;
@@ -31,15 +33,27 @@ pub enum IoState {
     Begun,
 }
 
-impl<P: Platform> Swap<P> {
+/// Reading and writing folios of the swap cache.
+#[derive(Debug)]
+pub struct SwapIo<'s, P: Platform> {
+    devices: &'s SwapDevices<P>,
+}
+
+impl<'s, P: Platform> SwapIo<'s, P> {
+    #[inline]
+    pub(crate) fn new(devices: &'s SwapDevices<P>) -> Self {
+        Self { devices }
+    }
+
     /// Writes a folio of the cache. If all its pages are zero-filled and the technique supports it, they are
     /// only marked. It is clean from then on, unless the write fails: then it is dirty again. The caller
     /// holds the folio lock; may sleep.
     pub fn write_folio(&self, head: Pfn) -> IoState {
-        let frame = self.frames().known(head);
+        let frame = self.devices.frames().known(head);
         // Before the contents are read: a later write to them makes the folio dirty again.
         frame.clear_flags(FrameFlags::DIRTY);
-        let zero = self.technique().knows_zeros() && self.frames().is_zero(head, frame.word().order());
+        let zero = self.devices.technique().knows_zeros()
+            && self.devices.frames().is_zero(head, frame.word().order());
         if self.note_zero(head, zero).is_none() {
             debug_assert!(false, "{head:?} is not in the cache");
             return self.failed(head, Direction::Write, DeviceError::OutOfRange);
@@ -54,11 +68,13 @@ impl<P: Platform> Swap<P> {
     /// Prefetches what [`write_folio`](Self::write_folio) will read first, while there is other work.
     #[inline]
     pub fn prefetch_folio(&self, head: Pfn) {
-        if self.technique().knows_zeros() {
+        if self.devices.technique().knows_zeros() {
             // The end of a page is looked at first: `Frames::is_zero`.
             let last = PAGE_SIZE as usize / size_of::<AtomicU64>() - 1;
             // SAFETY: the page lies in RAM and is aligned, and the caller has a reference.
-            prefetch(unsafe { self.platform().direct_map(head).cast::<AtomicU64>().add(last).as_ref() });
+            prefetch(unsafe {
+                self.devices.platform().direct_map(head).cast::<AtomicU64>().add(last).as_ref()
+            });
         }
     }
 
@@ -66,7 +82,9 @@ impl<P: Platform> Swap<P> {
     /// the folio lock, and keeps it until the completion has come ([`wait_read`](Self::wait_read)); may
     /// sleep.
     pub fn read_folio(&self, head: Pfn) -> IoState {
-        match self.with_folio(head, |held, first, _| held.guard.word_of(first).is_zero()) {
+        match SwapCache::new(self.devices)
+            .with_folio(head, |held, first, _| held.guard.word_of(first).is_zero())
+        {
             Some(zero) => self.read_inserted(head, zero),
             None => {
                 debug_assert!(false, "{head:?} is not in the cache");
@@ -79,12 +97,13 @@ impl<P: Platform> Swap<P> {
     /// with one reference, is released when the device has completed it. It has had [`FrameFlags::READING`]
     /// since before it came into the cache.
     pub fn read_unattended(&self, lock: FolioGuard<'_, P>, head: Pfn) {
-        let frame = self.frames().known(head);
+        let frame = self.devices.frames().known(head);
         // Until the end: a device may report it before this is done with it.
         let kept = frame.get(1);
         debug_assert!(kept, "the caller holds a reference");
         lock.leave_held();
-        let zero = self.with_folio(head, |held, first, _| held.guard.word_of(first).is_zero());
+        let zero = SwapCache::new(self.devices)
+            .with_folio(head, |held, first, _| held.guard.word_of(first).is_zero());
         let state = if zero == Some(false) {
             self.fill_for_read(head);
             self.submit(head, Direction::Read, FrameFlags::UNATTENDED)
@@ -95,31 +114,31 @@ impl<P: Platform> Swap<P> {
             let slot = SlotId::from_raw(frame.as_folio().slot());
             frame.clear_flags(FrameFlags::READING);
             // A thread that found it meanwhile sleeps until the device has completed it.
-            if let Some(device) = self.use_device(slot.device_index()) {
-                self.platform().unpark(device.backing().wait_key());
+            if let Some(device) = self.devices.use_device(slot.device_index()) {
+                self.devices.platform().unpark(device.backing().wait_key());
             }
             frame.clear_flags(FrameFlags::UNATTENDED);
             self.end_unattended(head);
         }
-        self.memcgs().release_folio(head);
+        self.devices.memcgs().folios().release_folio(head);
     }
 
     /// The device has completed a folio that no thread waited for. If it could not read it, a thread that
     /// waits by then gets the error, and a later one reads again. A thread that dropped the last entry of
     /// its slots meanwhile left the folio to this.
     fn end_unattended(&self, head: Pfn) {
-        let lock = self.frames().adopt_folio_lock(head);
-        let frame = self.frames().known(head);
+        let lock = self.devices.frames().adopt_folio_lock(head);
+        let frame = self.devices.frames().known(head);
         let (order, slot) = (frame.word().order(), SlotId::from_raw(frame.as_folio().slot()));
         let failed = frame.word().flags().contains(FrameFlags::READ_FAILED);
-        let left = failed && self.discard_failed(head);
+        let left = failed && SwapCache::new(self.devices).discard_failed(head);
         drop(lock);
         if left {
-            self.memcgs().release_folio(head);
-        } else if self.is_cached_only(slot, order.pages() as u32) {
-            self.leave_if_unnamed(head);
+            self.devices.memcgs().folios().release_folio(head);
+        } else if SlotCounts::new(self.devices).is_cached_only(slot, order.pages() as u32) {
+            SwapCache::new(self.devices).leave_if_unnamed(head);
         }
-        self.memcgs().release_folio(head);
+        self.devices.memcgs().folios().release_folio(head);
     }
 
     /// As [`read_folio`](Self::read_folio), for a caller that has just inserted the folio and knows whether
@@ -129,40 +148,40 @@ impl<P: Platform> Swap<P> {
             self.fill_for_read(head);
             return self.submit(head, Direction::Read, FrameFlags::empty());
         }
-        let order = self.frames().known(head).word().order();
+        let order = self.devices.frames().known(head).word().order();
         self.count_pages(head, VmEvent::SwpinZero, MemcgStat::SwpinZero);
         // One page of it is wanted. SAFETY: the caller has inserted the folio and no thread sees its contents
         // before it is read.
-        unsafe { self.platform().zero_ahead(head, order) };
+        unsafe { self.devices.platform().zero_ahead(head, order) };
         IoState::Done(Ok(()))
     }
 
     /// A device is about to fill a folio that was just inserted.
     fn fill_for_read(&self, head: Pfn) {
-        let order = self.frames().known(head).word().order();
+        let order = self.devices.frames().known(head).word().order();
         // SAFETY: the caller has inserted the folio and no thread sees its contents before it is read.
-        unsafe { self.platform().fill_user(head, order) };
+        unsafe { self.devices.platform().fill_user(head, order) };
     }
 
     /// Counts the pages of a folio, for the machine and for their memcg.
     pub fn count_pages(&self, head: Pfn, event: VmEvent, stat: MemcgStat) {
-        let frame = self.frames().known(head);
+        let frame = self.devices.frames().known(head);
         let (pages, memcg) = (frame.word().order().pages(), frame.as_folio().memcg());
-        self.count_some(&self.platform().pin(), MemcgId::from_bits(memcg), pages, (event, stat));
+        self.count_some(&self.devices.platform().pin(), MemcgId::from_bits(memcg), pages, (event, stat));
     }
 
     /// Counts `pages` for the machine and for their memcg.
     #[inline]
     fn count_some(&self, pin: &Pin<'_, P>, memcg: MemcgId, pages: u64, (event, stat): (VmEvent, MemcgStat)) {
-        self.frames().events().add(pin, event, pages);
-        self.memcgs().add_stat(pin, memcg, stat, pages as i64);
+        self.devices.frames().events().add(pin, event, pages);
+        self.devices.memcgs().counters().add_stat(pin, memcg, stat, pages as i64);
     }
 
     /// Counts what is read or written of a folio, of which a compressed cache in front of the device has
     /// `cached` pages. A large folio counts as one as well: where some of it is the device's, as the
     /// device's.
     fn count_io(&self, io: PageIo, cached: u64) {
-        let (pin, frame) = (self.platform().pin(), self.frames().known(io.pfn));
+        let (pin, frame) = (self.devices.platform().pin(), self.devices.frames().known(io.pfn));
         let (order, memcg) = (frame.word().order(), MemcgId::from_bits(frame.as_folio().memcg()));
         let cached = cached.min(u64::from(io.pages));
         let on_device = u64::from(io.pages) - cached;
@@ -188,17 +207,17 @@ impl<P: Platform> Swap<P> {
             return;
         }
         if let Some(whole) = whole {
-            self.frames().events().count_folio(&pin, order, whole, 1);
+            self.devices.frames().events().count_folio(&pin, order, whole, 1);
         }
         if whole == Some(FolioCounter::Swpout) && order == Order::PMD {
             // Memcgs count folios as large as a PMD entry's only.
-            self.memcgs().add_stat(&pin, memcg, MemcgStat::ThpSwpout, 1);
+            self.devices.memcgs().counters().add_stat(&pin, memcg, MemcgStat::ThpSwpout, 1);
         }
     }
 
     /// Notes for all slots of a folio whether its pages are zeros. None if it is not in the cache.
     fn note_zero(&self, head: Pfn, zero: bool) -> Option<()> {
-        self.with_folio(head, |held, first, end| {
+        SwapCache::new(self.devices).with_folio(head, |held, first, end| {
             held.each(first, end, |held, unit| {
                 if unit.word.is_zero() == zero {
                     return;
@@ -207,7 +226,7 @@ impl<P: Platform> Swap<P> {
                 if zero && held.device.flags.contains(DeviceFlags::NOTES_FREED) {
                     // Whatever it has from an earlier write.
                     let slot = held.slot(unit.first).number();
-                    held.device.backing().freed(held.swap.device_memory(), slot, u64::from(unit.pages));
+                    held.device.backing().freed(held.devices.device_memory(), slot, u64::from(unit.pages));
                 }
             });
         })
@@ -220,31 +239,31 @@ impl<P: Platform> Swap<P> {
     ///
     /// The device's error, or one injected by the fault plan. Only for synchronous devices.
     pub fn read_past_cache(&self, slot: SlotId, pfn: Pfn) -> Result<(), DeviceError> {
-        let zero = self.with_cluster(slot, |held, at| held.guard.word_of(at).is_zero());
+        let zero = with_cluster(self.devices, slot, |held, at| held.guard.word_of(at).is_zero());
         if zero.ok_or(DeviceError::OutOfRange)? {
             self.count_pages(pfn, VmEvent::SwpinZero, MemcgStat::SwpinZero);
             // SAFETY: the caller's frame, seen by no other thread yet.
-            unsafe { self.platform().zero_user(pfn, Order::ZERO) };
+            unsafe { self.devices.platform().zero_user(pfn, Order::ZERO) };
             return Ok(());
         }
-        if self.frames().faults().strikes(FaultClass::DeviceRead, SITE) {
+        if self.devices.frames().faults().strikes(FaultClass::DeviceRead, SITE) {
             return Err(DeviceError::Io);
         }
-        let device = self.use_device(slot.device_index()).ok_or(DeviceError::OutOfRange)?;
+        let device = self.devices.use_device(slot.device_index()).ok_or(DeviceError::OutOfRange)?;
         if !device.flags.contains(DeviceFlags::SYNCHRONOUS) {
             return Err(DeviceError::OutOfRange);
         }
         // SAFETY: as above.
-        unsafe { self.platform().fill_user(pfn, Order::ZERO) };
+        unsafe { self.devices.platform().fill_user(pfn, Order::ZERO) };
         let io = PageIo { direction: Direction::Read, slot: slot.number(), pfn, pages: 1 };
-        self.count_io(io, device.backing().cached(self.device_memory(), io));
+        self.count_io(io, device.backing().cached(self.devices.device_memory(), io));
         // SAFETY: the caller's frame, which it keeps until this returns, unless the device says that it is
         // not done.
-        match unsafe { device.backing().submit(self.device_memory(), io) } {
+        match unsafe { device.backing().submit(self.devices.device_memory(), io) } {
             Submitted::Done(result) => result,
             Submitted::QueueFull => Err(DeviceError::Io),
             Submitted::Begun => {
-                keep_for_ever(self.frames(), io);
+                keep_for_ever(self.devices.frames(), io);
                 Err(DeviceError::Io)
             }
         }
@@ -261,30 +280,30 @@ impl<P: Platform> Swap<P> {
     }
 
     fn has_flag(&self, slot: SlotId, flag: DeviceFlags) -> bool {
-        let pin = self.platform().pin();
-        let _epoch = self.frames().epoch().enter(&pin);
-        self.device(slot.device_index()).is_some_and(|device| device.flags.contains(flag))
+        let pin = self.devices.platform().pin();
+        let _epoch = self.devices.frames().epoch().enter(&pin);
+        self.devices.device(slot.device_index()).is_some_and(|device| device.flags.contains(flag))
     }
 
     /// Submits a request for a folio of the cache, to which the caller has a reference until this returns.
     /// `marks` are set with the mark that it is under way.
     fn submit(&self, head: Pfn, direction: Direction, marks: FrameFlags) -> IoState {
-        let frame = self.frames().known(head);
+        let frame = self.devices.frames().known(head);
         let (class, under_way) = match direction {
             Direction::Read => (FaultClass::DeviceRead, FrameFlags::READING),
             Direction::Write => (FaultClass::DeviceWrite, FrameFlags::WRITEBACK),
         };
-        if self.frames().faults().strikes(class, SITE) {
+        if self.devices.frames().faults().strikes(class, SITE) {
             return self.failed(head, direction, DeviceError::Io);
         }
         let slot = SlotId::from_raw(frame.as_folio().slot());
-        let Some(device) = self.use_device(slot.device_index()) else {
+        let Some(device) = self.devices.use_device(slot.device_index()) else {
             return self.failed(head, direction, DeviceError::OutOfRange);
         };
         let pages = frame.word().order().pages() as u32;
         let io = PageIo { direction, slot: slot.number(), pfn: head, pages };
         let at_once = device.flags.contains(DeviceFlags::SYNCHRONOUS);
-        let count = || self.count_io(io, device.backing().cached(self.device_memory(), io));
+        let count = || self.count_io(io, device.backing().cached(self.devices.device_memory(), io));
         if direction == Direction::Read {
             // Before it is read: then the folio may be gone.
             count();
@@ -304,11 +323,11 @@ impl<P: Platform> Swap<P> {
             // SAFETY: the folio is in RAM, and stays: by the caller's reference until this returns, and
             // later, as long as it is marked as under way, by the cache's. The caller has its lock, so that
             // nothing else is read to it.
-            match unsafe { device.backing().submit(self.device_memory(), io) } {
+            match unsafe { device.backing().submit(self.devices.device_memory(), io) } {
                 Submitted::Done(Err(DeviceError::NoSpace)) if at_once && !drained => {
                     // A device in RAM takes what is free, and some of that may be on lists of CPUs.
                     drained = true;
-                    self.frames().drain_all_in_portions();
+                    self.devices.frames().drain_all_in_portions();
                 }
                 // The same: it was reported, too.
                 Submitted::Done(result) if !at_once && self.complete(&device, io, result).is_none() => {
@@ -318,7 +337,7 @@ impl<P: Platform> Swap<P> {
                     if !at_once {
                         // A thread that saw it under way sleeps until the device has completed it, and no reap
                         // tells of this.
-                        self.platform().unpark(device.backing().wait_key());
+                        self.devices.platform().unpark(device.backing().wait_key());
                     }
                     break match result {
                         Ok(()) => IoState::Done(Ok(())),
@@ -326,7 +345,7 @@ impl<P: Platform> Swap<P> {
                     };
                 }
                 Submitted::Begun if at_once => {
-                    keep_for_ever(self.frames(), io);
+                    keep_for_ever(self.devices.frames(), io);
                     break self.failed(head, direction, DeviceError::Io);
                 }
                 Submitted::Begun => break IoState::Begun,
@@ -334,7 +353,7 @@ impl<P: Platform> Swap<P> {
                     self.reap_of(&device);
                     let backing = device.backing();
                     // If another thread made room since, there may be nothing left that would wake this.
-                    self.platform().park(backing.wait_key(), &mut || {
+                    self.devices.platform().park(backing.wait_key(), &mut || {
                         device.reaps.load(Ordering::Acquire) == reaps
                             && backing.progress() == progress
                             && !backing.has_done()
@@ -355,7 +374,7 @@ impl<P: Platform> Swap<P> {
             Direction::Read => FrameFlags::READ_FAILED,
             Direction::Write => FrameFlags::DIRTY,
         };
-        self.frames().known(head).set_flags(flag);
+        self.devices.frames().known(head).set_flags(flag);
         IoState::Done(Err(error))
     }
 
@@ -367,8 +386,8 @@ impl<P: Platform> Swap<P> {
         io: PageIo,
         result: Result<(), DeviceError>,
     ) -> Option<FrameFlags> {
-        let pin = self.platform().pin();
-        let frame = self.frames().known(io.pfn);
+        let pin = self.devices.platform().pin();
+        let frame = self.devices.frames().known(io.pfn);
         let (failed, under_way) = match io.direction {
             Direction::Read => (FrameFlags::READ_FAILED, FrameFlags::READING),
             Direction::Write => (FrameFlags::DIRTY, FrameFlags::WRITEBACK),
@@ -400,17 +419,17 @@ impl<P: Platform> Swap<P> {
                 }
                 // If it is still listed, it is the next to be reclaimed. As long as it is being written the
                 // cache keeps it.
-                self.memcgs().move_to_back(&pin, io.pfn);
+                self.devices.memcgs().folios().move_to_back(&pin, io.pfn);
             },
         };
-        self.platform().unpark(key);
+        self.devices.platform().unpark(key);
         before
     }
 
     /// Reaps the completions of a device, and wakes all threads that wait for one.
     fn reap_of(&self, device: &Device<P>) {
         let mut any = false;
-        device.backing().reap(self.device_memory(), &mut |io, result| {
+        device.backing().reap(self.devices.device_memory(), &mut |io, result| {
             // The device may have room for a request again, whatever this one was.
             any = true;
             let Some(marks) = self.complete(device, io, result) else { return };
@@ -423,14 +442,14 @@ impl<P: Platform> Swap<P> {
         if any {
             // Release: pairs with the loads of the threads that wait for a full queue.
             device.reaps.fetch_add(1, Ordering::Release);
-            self.platform().unpark(device.backing().wait_key());
+            self.devices.platform().unpark(device.backing().wait_key());
         }
     }
 
     /// Reaps the completions of all devices. Not pinned.
     pub fn reap(&self) {
         for index in 0..crate::MAX_DEVICES {
-            if let Some(device) = self.use_device(index) {
+            if let Some(device) = self.devices.use_device(index) {
                 self.reap_of(&device);
             }
         }
@@ -448,23 +467,23 @@ impl<P: Platform> Swap<P> {
     /// It could not be read; what exactly was wrong is not known any more.
     pub fn wait_read(&self, head: Pfn) -> Result<(), DeviceError> {
         self.wait(head, FrameFlags::READING);
-        let failed = self.frames().known(head).word().flags().contains(FrameFlags::READ_FAILED);
+        let failed = self.devices.frames().known(head).word().flags().contains(FrameFlags::READ_FAILED);
         if failed { Err(DeviceError::Io) } else { Ok(()) }
     }
 
     fn wait(&self, head: Pfn, under_way: FrameFlags) {
-        let frame = self.frames().known(head);
+        let frame = self.devices.frames().known(head);
         let busy = || frame.word().flags().contains(under_way);
         while busy() {
             let slot = SlotId::from_raw(frame.as_folio().slot());
             // None if the completion has come and the slots and their device have gone since.
-            let Some(device) = self.use_device(slot.device_index()) else { continue };
+            let Some(device) = self.devices.use_device(slot.device_index()) else { continue };
             let backing: &dyn SwapDevice<P> = device.backing();
             let progress = backing.progress();
             self.reap_of(&device);
             // A device that was full, or the one behind it, may have made room since: a part of the request that
             // it had no room for is asked for by the next reap.
-            self.platform().park(backing.wait_key(), &mut || {
+            self.devices.platform().park(backing.wait_key(), &mut || {
                 busy() && backing.progress() == progress && !backing.has_done()
             });
         }

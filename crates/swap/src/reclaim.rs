@@ -1,7 +1,9 @@
 //! Freeing slots that are not needed: those whose pages only the cache holds. Also compacting devices in RAM.
 
-use crate::Swap;
+use crate::cache::SwapCache;
 use crate::cluster::CLUSTER_SLOTS;
+use crate::devices::SwapDevices;
+use crate::held::with_cluster;
 use crate::slot::{MAX_DEVICES, SlotId};
 use quire_arch::{Pfn, Platform};
 use quire_frame::VmEvent;
@@ -12,19 +14,30 @@ const CLUSTERS: u32 = 128;
 /// Slots after which one call stops.
 const ENOUGH: u64 = 512;
 
-impl<P: Platform> Swap<P> {
+/// Frees slots whose pages only the swap cache holds, and compacts devices in RAM.
+#[derive(Debug)]
+pub struct SlotReclaim<'s, P: Platform> {
+    devices: &'s SwapDevices<P>,
+}
+
+impl<'s, P: Platform> SlotReclaim<'s, P> {
+    #[inline]
+    pub(crate) fn new(devices: &'s SwapDevices<P>) -> Self {
+        Self { devices }
+    }
+
     /// Compacts devices in RAM until about `wanted` frames are free, and returns how many were freed,
     /// `wanted` at most. What a device says counts only as far as frames were freed at all while it
     /// compacted. Not pinned.
     pub fn compact_devices(&self, wanted: u64) -> u64 {
-        let freed_so_far = || self.frames().events().sum(VmEvent::Pgfree);
+        let freed_so_far = || self.devices.frames().events().sum(VmEvent::Pgfree);
         let mut freed = 0;
-        for device in (0..MAX_DEVICES).filter_map(|index| self.use_device(index)) {
+        for device in (0..MAX_DEVICES).filter_map(|index| self.devices.use_device(index)) {
             if freed >= wanted {
                 break;
             }
             let before = freed_so_far();
-            let said = device.backing().compact(self.device_memory(), wanted - freed);
+            let said = device.backing().compact(self.devices.device_memory(), wanted - freed);
             freed += said.min(freed_so_far().wrapping_sub(before)).min(wanted - freed);
         }
         freed
@@ -36,7 +49,7 @@ impl<P: Platform> Swap<P> {
     pub fn reclaim_unnamed(&self, left: &mut dyn FnMut(Pfn)) -> u64 {
         let mut freed = 0;
         for index in 0..MAX_DEVICES {
-            let Some(device) = self.use_device(index) else { continue };
+            let Some(device) = self.devices.use_device(index) else { continue };
             let count = device.clusters.min(CLUSTERS);
             let start = device.reclaim_cursor.fetch_add(count, Ordering::Relaxed) % device.clusters;
             for cluster in (0..count)
@@ -63,7 +76,7 @@ impl<P: Platform> Swap<P> {
         if slots == 0 {
             return None;
         }
-        self.with_cluster(from, |held, first| {
+        with_cluster(self.devices, from, |held, first| {
             if held.guard.cached == 0 {
                 return None;
             }
@@ -84,18 +97,18 @@ impl<P: Platform> Swap<P> {
     /// Takes the folio of `page`, to which the caller has a reference that this drops, out of the cache if
     /// that can be done without waiting.
     fn reclaim_folio(&self, page: Pfn, left: &mut dyn FnMut(Pfn)) -> u64 {
-        let frames = self.frames();
+        let frames = self.devices.frames();
         // It is not split while the caller has its reference.
         let (head, order) = (frames.folio(page).head(), frames.folio(page).order());
         let removed = match frames.try_lock_folio(head) {
-            Some(_lock) => self.remove_unnamed(head),
+            Some(_lock) => SwapCache::new(self.devices).remove_unnamed(head),
             None => false,
         };
         if removed {
-            self.memcgs().release_folio(head);
+            self.devices.memcgs().folios().release_folio(head);
             left(head);
         }
-        self.memcgs().release_folio(head);
+        self.devices.memcgs().folios().release_folio(head);
         if removed { order.pages() } else { 0 }
     }
 }

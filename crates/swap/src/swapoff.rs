@@ -3,48 +3,48 @@
 //! No slots are allocated from it any more. The thread that removes it swaps in all pages, in rounds, and the
 //! device is removed once no slot is in use.
 
-use crate::Swap;
 use crate::cluster::CLUSTER_SLOTS;
-use crate::devices::{Device, LEAVING};
+use crate::devices::{Device, LEAVING, SwapDevices};
 use crate::error::StillUsed;
+use crate::held::with_cluster;
 use crate::slot::{DeviceId, SlotId};
 use core::ptr;
 use quire_arch::Platform;
 use quire_sync::atomic::Ordering;
 
-impl<P: Platform> Swap<P> {
+/// Removes devices.
+#[derive(Debug)]
+pub struct Swapoff<'s, P: Platform> {
+    devices: &'s SwapDevices<P>,
+}
+
+impl<'s, P: Platform> Swapoff<'s, P> {
+    #[inline]
+    pub(crate) fn new(devices: &'s SwapDevices<P>) -> Self {
+        Self { devices }
+    }
+
     /// Stops allocation from the device. False if there is no such device, or it is being removed already.
     /// May sleep.
     pub fn begin_swapoff(&self, id: DeviceId) -> bool {
-        {
-            let _pin = self.platform().pin();
-            let _registry = self.registry.lock();
-            match self.device(id.index()) {
-                Some(device) if device.accepts() => device.set_accepts(false),
-                _ => return false,
-            }
-            self.sort_devices();
+        if !self.devices.set_accepts(id, false) {
+            return false;
         }
         // A thread that asked for a slot before that has it now.
-        self.frames().epoch().wait_for_sections::<P>();
+        self.devices.frames().epoch().wait_for_sections::<P>();
         true
     }
 
     /// Allows allocation from the device again.
     pub fn cancel_swapoff(&self, id: DeviceId) {
-        let _pin = self.platform().pin();
-        let _registry = self.registry.lock();
-        if let Some(device) = self.device(id.index()) {
-            device.set_accepts(true);
-        }
-        self.sort_devices();
+        self.devices.set_accepts(id, true);
     }
 
     /// The first slot from number `from` on that is in use.
     pub fn next_used(&self, id: DeviceId, from: u64) -> Option<u64> {
-        let (slots, mut at) = (self.use_device(id.index())?.slots, from);
+        let (slots, mut at) = (self.devices.use_device(id.index())?.slots, from);
         while at < slots {
-            let found = self.with_cluster(SlotId::new(id, at), |held, first| {
+            let found = with_cluster(self.devices, SlotId::new(id, at), |held, first| {
                 if held.guard.used == 0 {
                     return None;
                 }
@@ -66,15 +66,15 @@ impl<P: Platform> Swap<P> {
     ///
     /// [`StillUsed`]; the device is still being removed, and nothing changed.
     pub fn finish_swapoff(&self, id: DeviceId) -> Result<(), StillUsed> {
-        let Some(device) = self.use_device(id.index()) else { return Ok(()) };
+        let Some(device) = self.devices.use_device(id.index()) else { return Ok(()) };
         debug_assert!(!device.accepts());
         let slots = device.used.load(Ordering::Relaxed);
         if slots > 0 {
             return Err(StillUsed { slots });
         }
-        let Some(gone) = self.unlist(&device) else { return Ok(()) };
+        let Some(gone) = self.devices.unlist(&device) else { return Ok(()) };
         drop(device);
-        self.frames().epoch().wait_for_sections::<P>();
+        self.devices.frames().epoch().wait_for_sections::<P>();
         // SAFETY: only this call ends the device.
         let users = unsafe { &gone.as_ref().users };
         // In the same word: of this and the last user the second one knows of the other. Acquire: pairs with
@@ -82,12 +82,12 @@ impl<P: Platform> Swap<P> {
         users.fetch_or(LEAVING, Ordering::Acquire);
         let used = || users.load(Ordering::Acquire) != LEAVING;
         while used() {
-            self.platform().park(ptr::from_ref(users).addr(), &mut || used());
+            self.devices.platform().park(ptr::from_ref(users).addr(), &mut || used());
         }
         // SAFETY: no thread can find the device any more, all that had found it have dropped it, and no slot
         // is in use or looked at again. It was built with `Swap`, which alone has pointers to it.
-        unsafe { Device::end(gone, self) };
-        self.unreserve(id);
+        unsafe { Device::end(gone, self.devices) };
+        self.devices.unreserve(id);
         Ok(())
     }
 }

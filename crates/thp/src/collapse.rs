@@ -89,8 +89,8 @@ impl<P: Platform> Drop for NewFolio<'_, P> {
     fn drop(&mut self) {
         let memory = self.tables.memory();
         let pin = self.tables.pin();
-        memory.memcgs().release_unused(&pin, self.deposit, Order::ZERO);
-        memory.memcgs().release_unused(&pin, self.head, memory.frames().folio(self.head).order());
+        memory.memcgs().folios().release_unused(&pin, self.deposit, Order::ZERO);
+        memory.memcgs().folios().release_unused(&pin, self.head, memory.frames().folio(self.head).order());
     }
 }
 
@@ -168,7 +168,7 @@ impl<'s, P: Platform> Collapse<'s, P> {
         let made = frames.allocate(&pin, request).and_then(|head| match self.0.new_deposit(&pin, start) {
             Ok(deposit) => Ok((head, deposit)),
             Err(error) => {
-                self.0.memory().memcgs().release_unused(&pin, head, order);
+                self.0.memory().memcgs().folios().release_unused(&pin, head, order);
                 Err(error)
             }
         });

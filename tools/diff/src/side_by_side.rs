@@ -142,7 +142,7 @@ impl SideBySide {
         if let Some(bytes) = swap {
             add_swap(&machine, bytes)?;
         }
-        let free_slots = machine.memory().swap().free_slots();
+        let free_slots = machine.memory().swap().devices().free_slots();
         let at_rest = machine.memory().in_use();
         Ok(Self {
             oracle,
@@ -266,7 +266,7 @@ impl SideBySide {
     fn check(&self) -> Option<String> {
         self.audit().or_else(|| {
             // A device keeps some of what it needed for its tables, which the audit has counted.
-            let slots = self.machine.memory().swap().free_slots();
+            let slots = self.machine.memory().swap().devices().free_slots();
             if self.free_slots > 0 {
                 return (slots != self.free_slots)
                     .then(|| format!("{slots} slots are free, and {} without any program", self.free_slots));

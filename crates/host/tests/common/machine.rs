@@ -102,8 +102,8 @@ impl<F: PagingFormat> Drop for Machine<F> {
     fn drop(&mut self) {
         let memory = self.machine.memory();
         let mut memcgs = 0;
-        memory.memcgs().for_each_in_subtree(MemcgId::ROOT, |_| memcgs += 1);
-        let kept = memory.swap().total_slots() > 0 || memcgs > 1;
+        memory.memcgs().tree().for_each_in_subtree(MemcgId::ROOT, |_| memcgs += 1);
+        let kept = memory.swap().devices().total_slots() > 0 || memcgs > 1;
         if let Some(before) = self.before
             && !kept
             && !std::thread::panicking()

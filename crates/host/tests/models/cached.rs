@@ -57,7 +57,7 @@ fn all_out(machine: &Machine, space: &HostSpace<'_>) {
             map_at(space, addr.0, PAGE, RW);
             fill(machine, 0, space, addr, 1 + nth as u64);
             page_out(space, addr, PAGE);
-            machine.memory().swap().reap();
+            machine.memory().swap().io().reap();
         }
     });
 }
@@ -103,7 +103,7 @@ fn shuttle_a_late_writeback_against_the_reuse_of_its_slot() {
                 ],
             );
             as_one_step(|| {
-                machine.memory().swap().reap();
+                machine.memory().swap().io().reap();
                 assert_eq!(PAGES.map(|addr| read(machine, 0, space, addr)), [12, 22, 32]);
             });
         });

@@ -137,7 +137,7 @@ pub(crate) fn with_spaces<const N: usize>(setup: &Setup, model: impl FnOnce(&Mac
     audit(&machine);
     as_one_step(|| {
         let swap = machine.memory().swap();
-        assert_eq!(swap.free_slots(), swap.total_slots(), "a slot is lost");
+        assert_eq!(swap.devices().free_slots(), swap.devices().total_slots(), "a slot is lost");
         let off = swap_off(&machine);
         assert!(matches!(off, Ok(()) | Err(SwapOffError::NotOn)), "{off:?}");
         assert_eq!(in_use(&machine), before, "a page, a table or an object is lost");

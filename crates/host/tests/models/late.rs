@@ -173,10 +173,10 @@ impl SwapDevice<HostPlatform> for Late {
 fn settle(machine: &Machine) {
     as_one_step(|| {
         for _ in 0..2 {
-            machine.memory().swap().reap();
+            machine.memory().swap().io().reap();
             machine.memory().reclaim(MemcgId::ROOT, 1);
         }
-        machine.memory().swap().reap();
+        machine.memory().swap().io().reap();
     });
 }
 
@@ -217,7 +217,7 @@ fn shuttle_a_late_read_against_the_unmapping_of_its_page() {
                 ],
             );
             let swap = machine.memory().swap();
-            let slots = as_one_step(|| (swap.free_slots(), swap.total_slots()));
+            let slots = as_one_step(|| (swap.devices().free_slots(), swap.devices().total_slots()));
             assert_eq!(slots.0, slots.1, "a slot without an entry is not free");
         });
     }
@@ -317,7 +317,7 @@ fn shuttle_swapoff_against_readahead() {
             ],
         );
         as_one_step(|| {
-            assert_eq!(machine.memory().swap().total_slots(), 0, "the device is there still");
+            assert_eq!(machine.memory().swap().devices().total_slots(), 0, "the device is there still");
             assert_eq!([ADDR, BEFORE].map(|addr| read(machine, 0, space, addr)), [1, 3]);
         });
         assert!(count(machine, VmEvent::Pswpin) <= 4, "pages were read again and again");
@@ -355,8 +355,11 @@ fn shuttle_readahead_against_the_unmapping_of_its_pages() {
             }
             as_one_step(|| {
                 let swap = machine.memory().swap();
-                swap.reap();
-                let (used, named) = (swap.total_slots() - swap.free_slots(), space.figures().swapped / PAGE);
+                swap.io().reap();
+                let (used, named) = (
+                    swap.devices().total_slots() - swap.devices().free_slots(),
+                    space.figures().swapped / PAGE,
+                );
                 assert!(used == named || reclaims, "{used} slots are in use, {named} are named");
             });
         });

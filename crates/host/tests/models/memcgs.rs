@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 fn nested(machine: &Machine) -> (MemcgId, MemcgId) {
     as_one_step(|| {
         let memcgs = machine.memory().memcgs();
-        let above = memcgs.create(MemcgId::ROOT, "above").expect("memory");
-        (above, memcgs.create(above, "old").expect("memory"))
+        let above = memcgs.lifecycle().create(MemcgId::ROOT, "above").expect("memory");
+        (above, memcgs.lifecycle().create(above, "old").expect("memory"))
     })
 }
 
@@ -21,8 +21,8 @@ fn replace(machine: &Machine, cpu: usize, old: MemcgId) -> MemcgId {
     let cpu = machine.vcpu(cpu).expect("each CPU has one thread");
     cpu.run(|| {
         let memcgs = machine.memory().memcgs();
-        memcgs.remove(old).expect("no space is in it");
-        memcgs.create(MemcgId::ROOT, "new").expect("memory")
+        memcgs.lifecycle().remove(old).expect("no space is in it");
+        memcgs.lifecycle().create(MemcgId::ROOT, "new").expect("memory")
     })
 }
 
@@ -31,7 +31,7 @@ fn replace(machine: &Machine, cpu: usize, old: MemcgId) -> MemcgId {
 fn assert_charges(machine: &Machine) {
     as_one_step(|| {
         let (memcgs, frames) = (machine.memory().memcgs(), machine.memory().frames());
-        memcgs.drain_stocks(&machine.memory().platform().pin());
+        memcgs.charges().drain_stocks(&machine.memory().platform().pin());
         let mut charged = BTreeMap::<u16, u64>::new();
         frames.for_each_frame(|_, frame| {
             if frame.kind().is_given_out() {
@@ -39,10 +39,10 @@ fn assert_charges(machine: &Machine) {
                 *charged.entry(frame.as_folio().memcg()).or_default() += pages;
             }
         });
-        memcgs.for_each_in_subtree(MemcgId::ROOT, |id| {
+        memcgs.tree().for_each_in_subtree(MemcgId::ROOT, |id| {
             let expected = charged.remove(&id.get()).unwrap_or(0);
             if !id.is_root() {
-                assert_eq!(memcgs.charged(id), expected, "{id} is charged other pages than it has");
+                assert_eq!(memcgs.charges().charged(id), expected, "{id} is charged other pages than it has");
             }
         });
         assert!(charged.is_empty(), "pages are charged to memcgs that are gone: {charged:?}");
@@ -55,8 +55,12 @@ fn assert_over(machine: &Machine, all: &[MemcgId]) {
     as_one_step(|| {
         let memcgs = machine.memory().memcgs();
         for &memcg in all {
-            assert_eq!((memcgs.usage(memcg), memcgs.swap_usage(memcg)), (0, 0), "{memcg} is charged");
-            assert!(matches!(memcgs.remove(memcg), Ok(()) | Err(MemcgError::NoMemcg)));
+            assert_eq!(
+                (memcgs.charges().usage(memcg), memcgs.charges().swap_usage(memcg)),
+                (0, 0),
+                "{memcg} is charged"
+            );
+            assert!(matches!(memcgs.lifecycle().remove(memcg), Ok(()) | Err(MemcgError::NoMemcg)));
         }
     });
 }
@@ -107,7 +111,7 @@ fn shuttle_the_last_charge_moves_while_its_memcg_ends() {
         // nothing keeps the number.
         if new == old {
             let memcgs = machine.memory().memcgs();
-            let left = as_one_step(|| (memcgs.usage(new), memcgs.swap_usage(new)));
+            let left = as_one_step(|| (memcgs.charges().usage(new), memcgs.charges().swap_usage(new)));
             assert_eq!(left, (0, 0), "the number is used again while something is charged to it");
         }
         assert_charges(machine);
@@ -152,7 +156,7 @@ fn shuttle_a_fast_pin_of_a_file_page_that_becomes_anonymous() {
             let request = MapRequest { file, ..MapRequest::anonymous(PAGE, RW) };
             space.mmap(&request.at(ADDR, MapFlags::FIXED)).expect("memory");
             space.fault(ADDR, Access::Read).expect("mapped");
-            let file = machine.memory().memcgs().stats(above)[MemcgStat::File as usize];
+            let file = machine.memory().memcgs().counters().stats(above)[MemcgStat::File as usize];
             assert_eq!(file, 1);
             space.set_memcg(MemcgId::ROOT).expect("the root is there");
         });
@@ -165,7 +169,7 @@ fn shuttle_a_fast_pin_of_a_file_page_that_becomes_anonymous() {
             });
         });
         as_one_step(|| {
-            let file = machine.memory().memcgs().stats(above)[MemcgStat::File as usize];
+            let file = machine.memory().memcgs().counters().stats(above)[MemcgStat::File as usize];
             assert_eq!(file, 0, "a page of a file is counted that is gone, or one was subtracted twice");
         });
         assert_over(machine, &[memcg, above]);
@@ -178,7 +182,8 @@ fn shuttle_a_fast_pin_of_a_file_page_that_becomes_anonymous() {
 fn shuttle_a_fork_against_a_change_of_the_memcg() {
     with_swap(2).check(SOME, |machine, space| {
         let (above, old) = nested(machine);
-        let next = as_one_step(|| machine.memory().memcgs().create(above, "next")).expect("memory");
+        let next =
+            as_one_step(|| machine.memory().memcgs().lifecycle().create(above, "next")).expect("memory");
         as_one_step(|| space.set_memcg(old)).expect("the memcg is there");
         let (mut child, mut removed) = (None, Ok(()));
         thread::scope(|scope| {
@@ -187,8 +192,8 @@ fn shuttle_a_fork_against_a_change_of_the_memcg() {
                 as_cpu(machine, 1, || {
                     space.set_memcg(next).expect("the memcg is there");
                     let memcgs = machine.memory().memcgs();
-                    removed = memcgs.remove(old);
-                    memcgs.create(MemcgId::ROOT, "new").expect("memory");
+                    removed = memcgs.lifecycle().remove(old);
+                    memcgs.lifecycle().create(MemcgId::ROOT, "new").expect("memory");
                 });
             });
         });
@@ -209,30 +214,30 @@ fn shuttle_the_removal_of_a_protected_memcg_against_its_last_pages() {
         let pin = || machine.memory().platform().pin();
         let other = as_one_step(|| {
             for (memcg, pages) in [(above, 100), (old, 400)] {
-                let _ = memcgs.set(memcg, Limit::Low, Some(pages * PAGE)).expect("it is there");
+                let _ = memcgs.files().set(memcg, Limit::Low, Some(pages * PAGE)).expect("it is there");
             }
-            let other = memcgs.create(above, "other").expect("memory");
-            memcgs.charge_anyway(&pin(), other, 50);
-            memcgs.charge_anyway(&pin(), old, 400);
+            let other = memcgs.lifecycle().create(above, "other").expect("memory");
+            memcgs.charges().charge_anyway(&pin(), other, 50);
+            memcgs.charges().charge_anyway(&pin(), old, 400);
             other
         });
         thread::scope(|scope| {
             // So many that they are not put in stock.
-            scope.spawn(|| as_cpu(machine, 0, || memcgs.uncharge(&pin(), old, 200)));
+            scope.spawn(|| as_cpu(machine, 0, || memcgs.charges().uncharge(&pin(), old, 200)));
             scope.spawn(|| {
                 as_cpu(machine, 1, || {
-                    memcgs.uncharge(&pin(), old, 200);
-                    memcgs.remove(old).expect("no space is in it");
+                    memcgs.charges().uncharge(&pin(), old, 200);
+                    memcgs.lifecycle().remove(old).expect("no space is in it");
                 });
             });
         });
         as_one_step(|| {
-            memcgs.drain_stocks(&pin());
-            (0..3).for_each(|_| memcgs.sweep());
-            assert_eq!(memcgs.next_in_subtree(old, None), None, "it is gone");
-            assert_eq!(memcgs.protection(MemcgId::ROOT, other).low, 100);
-            memcgs.uncharge(&pin(), other, 50);
-            memcgs.drain_stocks(&pin());
+            memcgs.charges().drain_stocks(&pin());
+            (0..3).for_each(|_| memcgs.lifecycle().sweep());
+            assert_eq!(memcgs.tree().next_in_subtree(old, None), None, "it is gone");
+            assert_eq!(memcgs.tree().protection(MemcgId::ROOT, other).low, 100);
+            memcgs.charges().uncharge(&pin(), other, 50);
+            memcgs.charges().drain_stocks(&pin());
         });
         assert_over(machine, &[other, above]);
     });
@@ -246,7 +251,7 @@ fn shuttle_a_killed_program_that_two_threads_move() {
     with_swap(2).check(SOME, |machine, space| {
         let (above, between) = nested(machine);
         let memcgs = machine.memory().memcgs();
-        let last = as_one_step(|| memcgs.create(MemcgId::ROOT, "last")).expect("memory");
+        let last = as_one_step(|| memcgs.lifecycle().create(MemcgId::ROOT, "last")).expect("memory");
         as_one_step(|| assert!(space.kill()));
         let mut new = MemcgId::ROOT;
         thread::scope(|scope| {
@@ -254,16 +259,16 @@ fn shuttle_a_killed_program_that_two_threads_move() {
             scope.spawn(|| {
                 as_cpu(machine, 1, || {
                     space.set_memcg(last).expect("the memcg is there");
-                    let _ = memcgs.remove(between);
-                    new = memcgs.create(MemcgId::ROOT, "new").expect("memory");
+                    let _ = memcgs.lifecycle().remove(between);
+                    new = memcgs.lifecycle().create(MemcgId::ROOT, "new").expect("memory");
                 });
             });
         });
         as_one_step(|| {
             for memcg in [above, between, last, new].into_iter().filter(|memcg| !memcg.is_root()) {
-                let expected = u32::from(memcgs.is_below(space.memcg(), memcg));
+                let expected = u32::from(memcgs.tree().is_below(space.memcg(), memcg));
                 assert_eq!(
-                    memcgs.killed(memcg),
+                    memcgs.tree().killed(memcg),
                     expected,
                     "{memcg} counts killed programs that are elsewhere"
                 );

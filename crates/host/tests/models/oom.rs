@@ -40,7 +40,7 @@ fn fresh() -> VirtAddr {
 }
 
 fn kills(machine: &Machine, memcg: MemcgId) -> u64 {
-    as_one_step(|| machine.memory().memcgs().events(memcg, MemcgEvent::OomKill))
+    as_one_step(|| machine.memory().memcgs().counters().events(memcg, MemcgEvent::OomKill))
 }
 
 /// Two threads find no memory at once: one program is killed for both.

@@ -424,7 +424,7 @@ fn shuttle_lru_lists_against_faults_and_reclaim() {
                 exit(child);
             });
             scope.spawn(|| {
-                machine.memory().memcgs().list_unlisted();
+                machine.memory().memcgs().folios().list_unlisted();
                 reclaim(machine, 2);
             });
         });

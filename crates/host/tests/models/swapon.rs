@@ -10,7 +10,10 @@ fn assert_listed(machine: &Machine, space: &HostSpace<'_>, addr: VirtAddr) {
     as_one_step(|| {
         let pfn = space.pin_page_fast(addr, Access::Read).expect("it is there").pfn();
         let folio = machine.memory().frames().folio(pfn).head();
-        assert!(machine.memory().memcgs().list_of(folio).is_some(), "the page at {addr:?} is on no list");
+        assert!(
+            machine.memory().memcgs().folios().list_of(folio).is_some(),
+            "the page at {addr:?} is on no list"
+        );
     });
 }
 
@@ -80,12 +83,12 @@ fn shuttle_the_first_swapon_against_the_reuse_of_a_page_as_a_table() {
             })
         });
         thread::scope(|scope| {
-            scope.spawn(|| as_cpu(&machine, 0, || _ = memcgs.list_if_mapped(page)));
+            scope.spawn(|| as_cpu(&machine, 0, || _ = memcgs.folios().list_if_mapped(page)));
             scope.spawn(|| {
                 as_cpu(&machine, 1, || {
                     let table = as_one_step(|| {
                         frames.known(page).as_folio().set_maps(0);
-                        memcgs.release_folio(page);
+                        memcgs.folios().release_folio(page);
                         // The list hands out what it got last, if it is of the block's type.
                         let request =
                             AllocRequest::table().kind(Kind::Table).movability(Migratetype::Movable);

@@ -61,8 +61,8 @@ fn check_after(
         batch.flush();
         for (head, guard) in [Some((head, guard)), before].into_iter().flatten() {
             drop(guard);
-            spaces.swap().leave_if_unnamed(head);
-            spaces.memcgs().release_folio(head);
+            spaces.swap().cache().leave_if_unnamed(head);
+            spaces.memcgs().folios().release_folio(head);
         }
         assert_eq!(program.read_u64(AT), *expected, "after it");
     });
@@ -148,7 +148,7 @@ fn a_batch_that_pages_out_and_discards_is_known_to_do_both() {
         2,
         |machine, space, batch| {
             let (head, guard) = hold(machine, space, page(AT, 1));
-            machine.memory().spaces().swap().add_folio(head, 0).unwrap();
+            machine.memory().spaces().swap().allocator().add_folio(head, 0).unwrap();
             assert_eq!(batch.unmap_to_swap(head), Unmapped::All);
             Some((head, guard))
         },

@@ -250,9 +250,9 @@ fn guards_free_what_is_paged_out() {
     let area = map_at(&space, BASE.0, 32 * PAGE, RW);
     fill(&cpu, &space, area, 0..32, 3);
     space.madvise(area, 32 * PAGE, Advice::PageOut).unwrap();
-    assert_eq!(machine.memory().swap().free_slots(), 32);
+    assert_eq!(machine.memory().swap().devices().free_slots(), 32);
     install(&space, area, 16);
-    assert_eq!(machine.memory().swap().free_slots(), 48);
+    assert_eq!(machine.memory().swap().devices().free_slots(), 48);
     assert_eq!(space.figures().swapped, 16 * PAGE);
     assert_guarded(&cpu, &space, area, 0..16);
     assert_filled(&cpu, &space, area, 16..32, 3);

@@ -268,7 +268,7 @@ fn folios_of_all_memcgs_are_split_in_turn() {
     let machine = machine_of_order(32, 4);
     let cpu = machine.vcpu(0).unwrap();
     let (memory, memcgs) = (machine.memory(), machine.memory().memcgs());
-    let groups = ["a", "b"].map(|name| memcgs.create(MemcgId::ROOT, name).unwrap());
+    let groups = ["a", "b"].map(|name| memcgs.lifecycle().create(MemcgId::ROOT, name).unwrap());
     let groups = [MemcgId::ROOT, groups[0], groups[1]];
     let spaces: Vec<_> = groups
         .iter()
@@ -283,7 +283,7 @@ fn folios_of_all_memcgs_are_split_in_turn() {
             space
         })
         .collect();
-    let waiting = || groups.map(|memcg| memcgs.deferred_queue(memcg).unwrap().folios());
+    let waiting = || groups.map(|memcg| memcgs.tree().deferred_queue(memcg).unwrap().folios());
     assert_eq!((waiting(), memory.spaces().memory().deferred_splits()), ([3; 3], 9));
     let thp = memory.spaces().thp();
     assert_eq!((thp.split_deferred(1), waiting()), (1, [2, 3, 3]));

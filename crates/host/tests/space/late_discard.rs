@@ -71,11 +71,11 @@ impl Reclaim<Machine> for Ending {
     fn make_room(&self, spaces: &Spaces<Machine>, need: Need) -> u64 {
         let freed = Policy.make_room(spaces, need);
         if self.looks.fetch_add(1, Ordering::Relaxed) == 0 {
-            assert!(spaces.swap().has_late_discard() && freed == 0);
+            assert!(spaces.swap().discard().has_late_discard() && freed == 0);
             let (discard, spaces) = (Arc::clone(&self.discard), *self.spaces.get().unwrap());
             let end = move || {
                 discard.may_end.store(true, Ordering::Relaxed);
-                assert!(within_reason(|| !spaces.swap().has_late_discard()));
+                assert!(within_reason(|| !spaces.swap().discard().has_late_discard()));
             };
             if self.while_it_reclaims { end() } else { at_the_next_wait(end) }
         }
@@ -150,7 +150,7 @@ fn takes_slots_of_a_late_discard(while_it_reclaims: bool) {
     exhaust(spaces.frames(), AllocRequest::new(Order::ZERO, TEST));
     let discards = thread::spawn(|| {
         run_on(1);
-        spaces.swap().discard_free_clusters(1)
+        spaces.swap().discard().discard_free_clusters(1)
     });
     assert!(within_reason(|| discard.has_begun.load(Ordering::Relaxed)));
     let_time_fly();

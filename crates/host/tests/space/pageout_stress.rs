@@ -143,14 +143,15 @@ impl<'m> Changer<'_, 'm> {
         let unmapped = guard.is_some()
             && match swapped {
                 true => {
-                    spaces.swap().add_folio(head, 0).is_ok() && batch.unmap_to_swap(head) == Unmapped::All
+                    spaces.swap().allocator().add_folio(head, 0).is_ok()
+                        && batch.unmap_to_swap(head) == Unmapped::All
                 }
                 false => batch.unmap_to_discard(head) == Unmapped::All,
             };
         let Some(guard) = guard.filter(|_| unmapped) else {
             batch.flush();
-            spaces.swap().leave_if_unnamed(head);
-            spaces.memcgs().release_folio(head);
+            spaces.swap().cache().leave_if_unnamed(head);
+            spaces.memcgs().folios().release_folio(head);
             return None;
         };
         self.waits[at as usize] = swapped;
@@ -194,9 +195,9 @@ impl<'m> Changer<'_, 'm> {
         for Out { head, guard, swapped } in out {
             drop(guard);
             if swapped {
-                spaces.swap().leave_if_unnamed(head);
+                spaces.swap().cache().leave_if_unnamed(head);
             }
-            spaces.memcgs().release_folio(head);
+            spaces.memcgs().folios().release_folio(head);
         }
     }
 

@@ -22,13 +22,13 @@ fn in_the_window<R>(
     assert!(frame.try_get(), "the page is there");
     let guard = spaces.frames().try_lock_folio(head).unwrap();
     let mut batch: UnmapBatch<'_, HostPlatform> = UnmapBatch::new(spaces);
-    spaces.swap().add_folio(head, 0).unwrap();
+    spaces.swap().allocator().add_folio(head, 0).unwrap();
     assert_eq!(batch.unmap_to_swap(head), Unmapped::All);
     let result = action();
     batch.flush();
     drop(guard);
-    spaces.swap().leave_if_unnamed(head);
-    spaces.memcgs().release_folio(head);
+    spaces.swap().cache().leave_if_unnamed(head);
+    spaces.memcgs().folios().release_folio(head);
     result
 }
 
@@ -146,7 +146,7 @@ fn a_page_out_that_is_undone_flushes_the_old_translation() {
         let (spaces, head) = (machine.memory().spaces(), pinned.pfn());
         let guard = spaces.frames().try_lock_folio(head).unwrap();
         let mut batch = UnmapBatch::new(spaces);
-        spaces.swap().add_folio(head, 0).unwrap();
+        spaces.swap().allocator().add_folio(head, 0).unwrap();
         assert_eq!(batch.unmap_to_swap(head), Unmapped::Pinned);
         drop(pinned);
         let before = machine.memory().frames().events().sum(VmEvent::Pgfault);
@@ -154,7 +154,7 @@ fn a_page_out_that_is_undone_flushes_the_old_translation() {
         assert_eq!(machine.memory().frames().events().sum(VmEvent::Pgfault), before + 1);
         batch.flush();
         drop(guard);
-        spaces.swap().leave_if_unnamed(head);
+        spaces.swap().cache().leave_if_unnamed(head);
         assert_eq!(program.read_u64(area), Ok(2));
     });
 }
@@ -175,7 +175,7 @@ fn a_space_may_end_with_a_page_out_by_another() {
     assert!(spaces.frames().known(head).try_get(), "the page is there");
     let guard = spaces.frames().try_lock_folio(head).unwrap();
     let mut batch = UnmapBatch::new(spaces);
-    spaces.swap().add_folio(head, 0).unwrap();
+    spaces.swap().allocator().add_folio(head, 0).unwrap();
     assert_eq!(batch.unmap_to_swap(head), Unmapped::All);
     drop(other);
     assert_eq!(spaces.count(), 2);
@@ -185,8 +185,8 @@ fn a_space_may_end_with_a_page_out_by_another() {
     });
     assert_eq!(spaces.count(), 1);
     drop(guard);
-    spaces.swap().leave_if_unnamed(head);
-    spaces.memcgs().release_folio(head);
+    spaces.swap().cache().leave_if_unnamed(head);
+    spaces.memcgs().folios().release_folio(head);
     drop(own);
     assert_audit(&machine);
 }

@@ -101,7 +101,8 @@ fn a_frame_that_was_allocated_and_forgotten() {
 fn charges_of_memcgs_are_recounted() {
     scene(|machine, cpu, space| {
         let memcgs = machine.memory().memcgs();
-        let [one, other] = ["one", "other"].map(|name| memcgs.create(MemcgId::ROOT, name).unwrap());
+        let [one, other] =
+            ["one", "other"].map(|name| memcgs.lifecycle().create(MemcgId::ROOT, name).unwrap());
         let none = MemcgId::new(77).unwrap();
         space.set_memcg(one).unwrap();
         swap_on_ram(machine, 64);
@@ -129,29 +130,29 @@ fn charges_of_memcgs_are_recounted() {
         assert_audit(machine);
         // Pages and slots without a user are charged, to a memcg or to an ancestor.
         let pin = machine.memory().platform().pin();
-        memcgs.try_charge(&pin, other, 3).unwrap();
+        memcgs.charges().try_charge(&pin, other, 3).unwrap();
         counts(other, Belonging::Pages, 3, 0);
-        memcgs.uncharge(&pin, other, 3);
-        memcgs.charge_swap(one, 2).unwrap();
+        memcgs.charges().uncharge(&pin, other, 3);
+        memcgs.charges().charge_swap(one, 2).unwrap();
         counts(one, Belonging::Slots, 3, 1);
-        memcgs.uncharge_swap(one, 2);
+        memcgs.charges().uncharge_swap(one, 2);
         assert_audit(machine);
         // A space is recorded that does not exist, and one that exists is missing.
-        memcgs.hold(other).unwrap();
+        memcgs.tree().hold(other).unwrap();
         counts(other, Belonging::Spaces, 1, 0);
-        memcgs.release(other);
-        memcgs.release(one);
+        memcgs.tree().release(other);
+        memcgs.tree().release(one);
         counts(one, Belonging::Spaces, 0, 1);
         // So is a killed program that is elsewhere, and one that is missing.
-        memcgs.count_killed(other, true);
+        memcgs.tree().count_killed(other, true);
         counts(other, Belonging::KilledSpaces, 1, 0);
-        memcgs.count_killed(other, false);
+        memcgs.tree().count_killed(other, false);
         space.kill();
-        memcgs.count_killed(one, false);
+        memcgs.tree().count_killed(one, false);
         counts(one, Belonging::KilledSpaces, 0, 1);
-        memcgs.count_killed(one, true);
+        memcgs.tree().count_killed(one, true);
         // So the memcg could be removed, though a space is in it: it stays for its charges.
-        memcgs.remove(one).unwrap();
+        memcgs.lifecycle().remove(one).unwrap();
         counts(one, Belonging::Spaces, 0, 1);
         assert!(violations(machine).len() == 1, "what is charged to a removed memcg is right");
     });

@@ -18,7 +18,7 @@ fn late(config: SlowConfig) -> Machine {
 }
 
 fn reap(machine: &Machine) {
-    (0..3).for_each(|_| machine.memory().swap().reap());
+    (0..3).for_each(|_| machine.memory().swap().io().reap());
 }
 
 /// Pages it out, to the last byte.
@@ -28,7 +28,7 @@ fn send_out(machine: &Machine, space: &HostSpace<'_>, area: VirtAddr, pages: u64
         reap(machine);
         machine.memory().reclaim(MemcgId::ROOT, pages);
     }
-    assert_eq!(machine.memory().swap().cached_pages(), 0);
+    assert_eq!(machine.memory().swap().devices().cached_pages(), 0);
     assert_eq!(space.figures().swapped, pages * PAGE);
 }
 
@@ -78,7 +78,7 @@ fn willneed_reads_pages_into_the_swap_cache() {
         assert_eq!(counts(&machine, later), [0, 0, 32 - zeros], "{technique:?}");
         assert_filled(&cpu, &space, area, 0..64, 0);
         assert_eq!(count(&machine, VmEvent::Pgmajfault), 32);
-        assert_eq!(machine.memory().swap().free_slots(), SLOTS, "{technique:?}");
+        assert_eq!(machine.memory().swap().devices().free_slots(), SLOTS, "{technique:?}");
         // Nor pages that were never swapped out.
         space.madvise(area, 64 * PAGE, Advice::WillNeed).unwrap();
         assert_eq!(space.figures().resident, 64 * PAGE);
@@ -138,11 +138,11 @@ fn munmap_during_willneed_leaves_nothing() {
     space.madvise(area, 16 * PAGE, Advice::WillNeed).unwrap();
     space.munmap(area, 8 * PAGE).unwrap();
     drop(space);
-    assert_eq!(machine.memory().swap().cached_pages(), 16, "the device is at them");
+    assert_eq!(machine.memory().swap().devices().cached_pages(), 16, "the device is at them");
     assert_audit(&machine);
     reap(&machine);
-    assert_eq!(machine.memory().swap().cached_pages(), 0);
-    assert_eq!(machine.memory().swap().free_slots(), SLOTS);
+    assert_eq!(machine.memory().swap().devices().cached_pages(), 0);
+    assert_eq!(machine.memory().swap().devices().free_slots(), SLOTS);
     assert_eq!(anonymous_frames(&machine), 0);
     assert_audit(&machine);
 }
@@ -200,8 +200,8 @@ fn a_full_memcg_fails_neither_willneed_nor_the_program() {
     swap_on_ram(&machine, SLOTS);
     let cpu = machine.vcpu(0).unwrap();
     let memcgs = machine.memory().memcgs();
-    let memcg = memcgs.create(MemcgId::ROOT, "small").unwrap();
-    let _ = memcgs.set(memcg, Limit::Max, Some(128 * PAGE)).unwrap();
+    let memcg = memcgs.lifecycle().create(MemcgId::ROOT, "small").unwrap();
+    let _ = memcgs.files().set(memcg, Limit::Max, Some(128 * PAGE)).unwrap();
     let space = create_space(&machine).audited(&machine);
     space.set_memcg(memcg).unwrap();
     let area = map_at(&space, GIB, 512 * PAGE, RW);
@@ -210,7 +210,11 @@ fn a_full_memcg_fails_neither_willneed_nor_the_program() {
     let before = count(&machine, VmEvent::Pswpin);
     space.madvise(area, 512 * PAGE, Advice::WillNeed).unwrap();
     let read = count(&machine, VmEvent::Pswpin) - before;
-    assert!(read > 256 && memcgs.usage(memcg) <= 128, "{read} read, {} charged", memcgs.usage(memcg));
+    assert!(
+        read > 256 && memcgs.charges().usage(memcg) <= 128,
+        "{read} read, {} charged",
+        memcgs.charges().usage(memcg)
+    );
     assert_audit(&machine);
     assert_filled(&cpu, &space, area, 0..512, 100);
     // Locked memory cannot be reclaimed.

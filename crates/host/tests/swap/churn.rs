@@ -20,9 +20,9 @@ impl Newest {
     fn replace(&mut self) {
         let memcgs = self.machine.memory().memcgs();
         self.made += 1;
-        let next = memcgs.create(MemcgId::ROOT, &format!("newest-{}", self.made)).unwrap();
-        memcgs.remove(self.memcg).unwrap();
-        (0..3).for_each(|_| memcgs.sweep());
+        let next = memcgs.lifecycle().create(MemcgId::ROOT, &format!("newest-{}", self.made)).unwrap();
+        memcgs.lifecycle().remove(self.memcg).unwrap();
+        (0..3).for_each(|_| memcgs.lifecycle().sweep());
         self.memcg = next;
     }
 }
@@ -81,7 +81,7 @@ fn memcgs_that_come_and_go_do_not_keep_reclaim_from_the_others() {
     let area = map_at(&old, GIB, PAGES * PAGE, RW);
     fill(&cpu, &old, area, 0..PAGES, 100);
     let memcgs = machine.memory().memcgs();
-    let one = memcgs.create(MemcgId::ROOT, "newest").unwrap();
+    let one = memcgs.lifecycle().create(MemcgId::ROOT, "newest").unwrap();
     *newest.lock().unwrap() = Some(Newest { machine, memcg: one, made: 0 });
     let size = (PAGES / 2 * PAGE).to_string();
     assert_eq!(machine.memory().write_memcg_file(MemcgId::ROOT, "memory.reclaim", &size), Ok(()));

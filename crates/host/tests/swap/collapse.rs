@@ -35,7 +35,7 @@ fn madvise_collapse_swaps_in_first() {
         space.mprotect(area, MIB2, RW, false).unwrap();
         assert_filled(&cpu, &space, area, 0..pages, 100);
         drop(space);
-        assert_eq!(machine.memory().swap().free_slots(), 4096);
+        assert_eq!(machine.memory().swap().devices().free_slots(), 4096);
         assert_audit(&machine);
     }
 }

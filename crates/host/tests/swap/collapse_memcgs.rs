@@ -69,7 +69,7 @@ fn a_collapse_in_a_full_memcg_swaps_nothing_in_and_kills_no_program() {
         }
         assert_eq!(space.madvise(area, MIB2, Advice::Collapse).map_err(Error::errno), Err(Errno::EBUSY));
         assert!(!space.is_killed());
-        assert_eq!(machine.memory().memcgs().events(memcg, MemcgEvent::Oom), 0);
+        assert_eq!(machine.memory().memcgs().counters().events(memcg, MemcgEvent::Oom), 0);
         assert_eq!(space.figures().swapped, PAGES.len() as u64 * PAGE);
         assert_eq!(usage(&machine, memcg), 128);
         assert_audit(&machine);
@@ -87,7 +87,7 @@ fn a_full_memcg_refuses_a_block_with_a_guard_page_first() {
     let before = usage(&machine, memcg);
     assert_eq!(space.madvise(area, MIB2, Advice::Collapse).map_err(Error::errno), Err(Errno::EBUSY));
     assert_eq!(usage(&machine, memcg), before);
-    let _ = machine.memory().memcgs().set(memcg, Limit::Max, Some(1000 * PAGE)).unwrap();
+    let _ = machine.memory().memcgs().files().set(memcg, Limit::Max, Some(1000 * PAGE)).unwrap();
     assert_eq!(space.madvise(area, MIB2, Advice::Collapse).map_err(Error::errno), Err(Errno::EINVAL));
     assert_eq!(usage(&machine, memcg), before, "the folio is given back");
     assert_audit(&machine);
@@ -110,9 +110,9 @@ fn khugepaged_swaps_nothing_in_without_a_folio() {
     let before = usage(&machine, memcg);
     assert_eq!(machine.memory().khugepaged_step().collapsed, 0);
     assert_eq!((space.figures().swapped, usage(&machine, memcg)), (64 * PAGE, before));
-    assert!(machine.memory().memcgs().events(memcg, MemcgEvent::Max) > 0);
+    assert!(machine.memory().memcgs().counters().events(memcg, MemcgEvent::Max) > 0);
     assert_audit(&machine);
-    let _ = machine.memory().memcgs().set(memcg, Limit::Max, Some(1000 * PAGE)).unwrap();
+    let _ = machine.memory().memcgs().files().set(memcg, Limit::Max, Some(1000 * PAGE)).unwrap();
     assert_eq!(machine.memory().khugepaged_step().collapsed, 1);
     assert_eq!(space.figures().swapped, 0);
     assert_filled(&cpu, &space, area, 0..364, 7);

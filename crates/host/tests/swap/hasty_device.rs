@@ -32,7 +32,7 @@ impl SwapDevice<HostPlatform> for Hasty {
             return Submitted::Done(Err(DeviceError::Io));
         };
         self.done.lock().unwrap().push((io, result));
-        self.machine.get().unwrap().memory().swap().reap();
+        self.machine.get().unwrap().memory().swap().io().reap();
         Submitted::Begun
     }
 

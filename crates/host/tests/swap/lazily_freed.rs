@@ -56,7 +56,7 @@ fn what_was_locked_after_it_was_freed_lazily_needs_no_swap() {
         let area = freed_lazily(&cpu, &space);
         let list = || {
             let pfn = space.pin_page_fast(area, Access::Read).unwrap().pfn();
-            machine.memory().memcgs().list_of(machine.memory().frames().folio(pfn).head())
+            machine.memory().memcgs().folios().list_of(machine.memory().frames().folio(pfn).head())
         };
         assert_eq!(list(), Some(LruList::InactiveFile));
         space.mlock(area, FREED * PAGE, true).unwrap();

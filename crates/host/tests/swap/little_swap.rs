@@ -29,7 +29,7 @@ fn a_folio_larger_than_the_swap_left_to_its_memcg_is_paged_out_in_part() {
     fill(&cpu, &space, area, 0..pages, 100);
     let swapped = space.figures().swapped / PAGE;
     assert!((SWAP / 2..=SWAP).contains(&swapped), "{swapped} pages");
-    assert_eq!(machine.memory().memcgs().events(little, MemcgEvent::Oom), 0);
+    assert_eq!(machine.memory().memcgs().counters().events(little, MemcgEvent::Oom), 0);
     assert_filled(&cpu, &space, area, 0..pages, 100);
     assert_audit(&machine);
 }
@@ -69,7 +69,7 @@ fn zeros_at_the_start_of_a_folio_that_is_split_count_once_and_get_no_slot() {
     assert_eq!(usage(&machine, little), FOLIO);
     let freed = machine.memory().reclaim(little, FOLIO);
     assert_eq!((freed, usage(&machine, little)), (FOLIO, 0));
-    assert_eq!(machine.memory().memcgs().swap_usage(little), 1, "one page is not zeros");
+    assert_eq!(machine.memory().memcgs().charges().swap_usage(little), 1, "one page is not zeros");
     assert_eq!([0, 1].map(|at| read(&cpu, &space, page(area, at))), [0, 7]);
     assert_audit(&machine);
 }
@@ -86,7 +86,7 @@ fn a_page_that_finds_no_slot_is_counted_as_a_failure() {
     fill(&cpu, &space, area, 0..32, 100);
     space.madvise(area, 32 * PAGE, Advice::PageOut).unwrap();
     assert_eq!(space.figures().swapped, 8 * PAGE);
-    let events = |event| machine.memory().memcgs().events(memcg, event);
+    let events = |event| machine.memory().memcgs().counters().events(memcg, event);
     assert_eq!((events(MemcgEvent::SwapFail), events(MemcgEvent::SwapMax)), (24, 0));
 }
 
@@ -119,11 +119,19 @@ fn locked_pages_with_slots(before_the_lock: impl Fn(&Vcpu, &HostSpace<'_>, (Virt
         space.madvise(area, SLOTS * PAGE, Advice::PageOut).unwrap();
         before_the_lock(&cpu, &space, (area, SLOTS));
         space.mlock(area, SLOTS * PAGE, false).unwrap();
-        (0..4).for_each(|_| machine.memory().swap().reap());
+        (0..4).for_each(|_| machine.memory().swap().io().reap());
         let swap = machine.memory().swap();
-        assert_eq!((space.figures().swapped, swap.cached_pages()), (0, SLOTS), "they came back too early");
+        assert_eq!(
+            (space.figures().swapped, swap.devices().cached_pages()),
+            (0, SLOTS),
+            "they came back too early"
+        );
         fill(&cpu, &space, area, SLOTS..4 * SLOTS + SLOTS / 2, 100);
-        assert_eq!(machine.memory().memcgs().events(little, MemcgEvent::Oom), 0, "by limit: {by_limit}");
+        assert_eq!(
+            machine.memory().memcgs().counters().events(little, MemcgEvent::Oom),
+            0,
+            "by limit: {by_limit}"
+        );
         assert_filled(&cpu, &space, area, 0..4 * SLOTS + SLOTS / 2, 100);
         assert_audit(&machine);
     }

@@ -19,7 +19,7 @@ fn a_page_that_can_have_no_more_references_stays_on_its_list() {
     assert!(frame.get(MAX_REFS - refs));
     space.madvise(area, PAGE, Advice::PageOut).unwrap();
     assert_eq!((frame.refs(), space.figures().resident), (MAX_REFS, PAGE));
-    assert!(machine.memory().memcgs().list_of(pfn).is_some(), "it is on no list");
+    assert!(machine.memory().memcgs().folios().list_of(pfn).is_some(), "it is on no list");
     frame.put(MAX_REFS - refs);
     space.madvise(area, PAGE, Advice::PageOut).unwrap();
     assert_eq!(space.figures().swapped, PAGE);

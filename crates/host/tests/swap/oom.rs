@@ -36,7 +36,7 @@ fn victim_and_other<'m>(cpu: &Vcpu, machine: &'m Machine, memcg: MemcgId) -> [Ho
 }
 
 fn kills(machine: &Machine, memcg: MemcgId) -> u64 {
-    machine.memory().memcgs().events(memcg, MemcgEvent::OomKill)
+    machine.memory().memcgs().counters().events(memcg, MemcgEvent::OomKill)
 }
 
 /// Writes to page after page until the program is killed or another one was; returns the pages written.
@@ -129,7 +129,7 @@ fn a_killed_program_whose_mmap_lock_is_let_go_has_no_second_victim() {
         let (first, second, machine) = (&first, &second, &machine);
         scope.spawn(move || {
             let cpu = machine.vcpu(1).unwrap();
-            let looks = || machine.memory().memcgs().events(memcg, MemcgEvent::Max);
+            let looks = || machine.memory().memcgs().counters().events(memcg, MemcgEvent::Max);
             let hold = || {
                 held.send(()).unwrap();
                 let mut until = None;
@@ -176,7 +176,7 @@ fn a_killed_program_whose_mmap_lock_is_held_is_not_waited_for() {
         assert_eq!(kills(machine, memcg), 2);
         // Ten in a second at most.
         for event in [MemcgEvent::Max, MemcgEvent::Oom] {
-            let events = machine.memory().memcgs().events(memcg, event);
+            let events = machine.memory().memcgs().counters().events(memcg, event);
             assert!((1..100).contains(&events), "{events} times {event:?} in three seconds");
         }
         drop(let_go);
@@ -187,7 +187,10 @@ fn a_killed_program_whose_mmap_lock_is_held_is_not_waited_for() {
 /// The need of a thread for `pages`, after the memcg has refused it a charge.
 fn need_of(machine: &Machine, memcg: MemcgId, pages: u64) -> Need {
     let memory = machine.memory();
-    Need::Memcg(memory.memcgs().try_charge(&memory.platform().pin(), memcg, 2 * LIMIT).unwrap_err(), pages)
+    Need::Memcg(
+        memory.memcgs().charges().try_charge(&memory.platform().pin(), memcg, 2 * LIMIT).unwrap_err(),
+        pages,
+    )
 }
 
 /// The choice of a thread that has looked for memory in vain.
@@ -219,8 +222,8 @@ fn the_shortage_of_a_memcg_that_is_gone_is_not_that_of_the_next_one_with_its_num
     let memory = machine.memory();
     let cpu = machine.vcpu(0).unwrap();
     let need = need_of(&machine, memcg, 1);
-    memory.memcgs().remove(memcg).unwrap();
-    (0..4).for_each(|_| memory.memcgs().sweep());
+    memory.memcgs().lifecycle().remove(memcg).unwrap();
+    (0..4).for_each(|_| memory.memcgs().lifecycle().sweep());
     assert_eq!(memory.create_memcg(MemcgId::ROOT, "next").unwrap(), memcg);
     memory.write_memcg_file(memcg, "memory.max", &(64 * PAGE).to_string()).unwrap();
     let space = space_in(&machine, memcg);
@@ -229,7 +232,7 @@ fn the_shortage_of_a_memcg_that_is_gone_is_not_that_of_the_next_one_with_its_num
 
     assert!(cpu.run(|| Policy.make_room(memory.spaces(), need)) > 0, "a new attempt charges another memcg");
     assert_eq!((choose(&cpu, &machine, need), space.is_killed()), (OomOutcome::Freed, false));
-    assert_eq!(memory.memcgs().events(memcg, MemcgEvent::Max), 0);
+    assert_eq!(memory.memcgs().counters().events(memcg, MemcgEvent::Max), 0);
     let need = need_of(&machine, memcg, 1);
     assert_eq!((choose(&cpu, &machine, need), space.is_killed()), (OomOutcome::Freed, true));
     assert_audit(&machine);
@@ -314,7 +317,7 @@ fn a_killed_program_waits_for_no_page_under_its_mmap_lock() {
         first.mlock(kept, PAGES * PAGE, false).unwrap();
         let other = map_at(&second, GIB, PAGES * PAGE, RW);
         second.mlock(other, PAGES * PAGE, false).unwrap();
-        let usage = memory.memcgs().usage(memcg) * PAGE;
+        let usage = memory.memcgs().charges().usage(memcg) * PAGE;
         memory.write_memcg_file(memcg, "memory.swap.max", &(PAGES * PAGE).to_string()).unwrap();
         memory.write_memcg_file(memcg, "memory.max", &usage.to_string()).unwrap();
         cpu.run(|| wait_for(&first, out));

@@ -64,7 +64,7 @@ fn space_in(machine: &'static Machine, memcg: MemcgId, adjustment: i16) -> HostS
 }
 
 fn events(machine: &Machine, memcg: MemcgId, event: MemcgEvent) -> u64 {
-    machine.memory().memcgs().events(memcg, event)
+    machine.memory().memcgs().counters().events(memcg, event)
 }
 
 /// Hazard: a thread holds the lock of a folio that it has swapped in while it calls the OOM killer. The
@@ -87,10 +87,10 @@ fn a_program_that_is_killed_waits_for_no_page_of_the_thread_that_kills_it() {
         let area = map_at(space, 2 * GIB, PAGES * PAGE, RW);
         fill(&cpu, space, area, 0..PAGES, 1);
     }
-    memory.memcgs().drain_stocks(&memory.platform().pin());
+    memory.memcgs().charges().drain_stocks(&memory.platform().pin());
     // There is a frame for the page, but none for its copy.
-    let usage = memory.memcgs().usage(memcg);
-    limit(machine, memcg, "memory.swap.max", memory.memcgs().swap_usage(memcg));
+    let usage = memory.memcgs().charges().usage(memcg);
+    limit(machine, memcg, "memory.swap.max", memory.memcgs().charges().swap_usage(memcg));
     limit(machine, memcg, "memory.max", usage + 1);
     let (is_read, read) = mpsc::channel();
     let joined = move |io: PageIo| {
@@ -129,8 +129,8 @@ fn a_program_is_not_killed_while_another_thread_pages_out_for_it() {
     let spaces = [0, 1].map(|_| space_in(machine, memcg, 0));
     let [area, page] = [0, 1].map(|nth: usize| map_at(&spaces[nth], GIB, PAGES * PAGE, RW));
     fill(&cpu, &spaces[0], area, 0..PAGES, 1);
-    machine.memory().memcgs().drain_stocks(&machine.memory().platform().pin());
-    limit(machine, memcg, "memory.max", machine.memory().memcgs().usage(memcg));
+    machine.memory().memcgs().charges().drain_stocks(&machine.memory().platform().pin());
+    limit(machine, memcg, "memory.max", machine.memory().memcgs().charges().usage(memcg));
     let looks = move || events(machine, memcg, MemcgEvent::Max);
     let (has_begun, begun) = mpsc::sync_channel(1);
     let is_over: &'static OnceLock<()> = Box::leak(Box::default());

@@ -33,7 +33,13 @@ fn assert_refused<D: SwapDevice<HostPlatform>>(make: impl FnOnce(&HostMemory, &H
     let (machine, other) = (small(), small());
     let memory = machine.memory();
     with_pages(&machine, |space| {
-        let state = || (in_use(&machine), memory.swap().devices().count(), memory.swap().total_slots());
+        let state = || {
+            (
+                in_use(&machine),
+                memory.swap().devices().reports().count(),
+                memory.swap().devices().total_slots(),
+            )
+        };
         let before = state();
         let device = make(memory, other.memory());
         assert_eq!(memory.swapon(device, SwapOnOptions::default()), Err(SwapOnError::OtherMachine));

@@ -30,7 +30,7 @@ fn a_page_that_is_paged_out_comes_back_as_it_was() {
     assert_eq!(count(&machine, VmEvent::Pgmajfault), 8);
     assert_audit(&machine);
     drop(space);
-    assert_eq!(machine.memory().swap().free_slots(), 1024);
+    assert_eq!(machine.memory().swap().devices().free_slots(), 1024);
     assert_audit(&machine);
 }
 
@@ -101,7 +101,7 @@ fn readahead_from_a_slow_device() {
     space.madvise(area, 256 * PAGE, Advice::PageOut).unwrap();
     // Once written, they are freed by the next pass.
     for _ in 0..3 {
-        machine.memory().swap().reap();
+        machine.memory().swap().io().reap();
         machine.memory().reclaim(MemcgId::ROOT, 256);
     }
     assert_eq!(anonymous_frames(&machine), 0);
@@ -110,12 +110,12 @@ fn readahead_from_a_slow_device() {
     assert_filled(&cpu, &space, area, 0..256, 100);
     let (ahead, hits) = (count(&machine, VmEvent::SwapRa), count(&machine, VmEvent::SwapRaHit));
     assert!(hits > 128 && ahead >= hits, "{ahead} read ahead, {hits} of them used");
-    machine.memory().swap().reap();
+    machine.memory().swap().io().reap();
     assert_audit(&machine);
     drop(space);
-    machine.memory().swap().reap();
+    machine.memory().swap().io().reap();
     machine.memory().reclaim(MemcgId::ROOT, 1024);
-    assert_eq!(machine.memory().swap().free_slots(), 1024);
+    assert_eq!(machine.memory().swap().devices().free_slots(), 1024);
     assert_audit(&machine);
 }
 
@@ -134,12 +134,12 @@ fn a_lazily_freed_page_never_reads_old_data_of_the_device() {
     // As long as the device writes it the folio stays in the cache, whatever maps it; and the device gets
     // this.
     assert_eq!(read(&cpu, &space, area), 1);
-    (0..2).for_each(|_| machine.memory().swap().reap());
+    (0..2).for_each(|_| machine.memory().swap().io().reap());
     write(&cpu, &space, area, 2);
     space.madvise(area, PAGE, Advice::Free).unwrap();
     for _ in 0..3 {
         machine.memory().reclaim(MemcgId::ROOT, 64);
-        machine.memory().swap().reap();
+        machine.memory().swap().io().reap();
     }
     assert_eq!(space.figures().resident, 0);
     let found = read(&cpu, &space, area);
@@ -180,7 +180,7 @@ fn pages_are_freed_as_soon_as_they_are_written() {
     space.madvise(page(area, 8), 120 * PAGE, Advice::Cold).unwrap();
     space.madvise(area, 8 * PAGE, Advice::PageOut).unwrap();
     assert_eq!((count(&machine, VmEvent::Pswpout), anonymous_frames(&machine)), (8, 128));
-    (0..2).for_each(|_| machine.memory().swap().reap());
+    (0..2).for_each(|_| machine.memory().swap().io().reap());
     assert_eq!(machine.memory().reclaim(MemcgId::ROOT, 8), 8);
     // Reclaim takes a batch of 32 at a time: these and 24 others, whose writing begins.
     assert_eq!((count(&machine, VmEvent::Pswpout), anonymous_frames(&machine)), (32, 120));
@@ -204,7 +204,7 @@ fn pages_skipped_while_the_device_is_full_are_written_later() {
         assert!(there.iter().enumerate().all(|(at, &is)| is == (at >= 32)), "from {from}: {there:?}");
     };
     goes(0);
-    assert_eq!(machine.memory().swap().free_slots(), 0);
+    assert_eq!(machine.memory().swap().devices().free_slots(), 0);
     assert_eq!(machine.memory().reclaim(MemcgId::ROOT, 32), 0);
     space.munmap(area, 32 * PAGE).unwrap();
     goes(32);
@@ -253,16 +253,16 @@ fn pages_used_during_their_write_are_freed_with_their_mapping() {
         assert_filled(&cpu, &space, area, 0..PAGES, 100);
         assert_eq!(space.figures().swapped, 0);
         for _ in 0..1001 {
-            machine.memory().swap().reap();
+            machine.memory().swap().io().reap();
         }
-        let cached = SLOTS - machine.memory().swap().free_slots();
+        let cached = SLOTS - machine.memory().swap().devices().free_slots();
         assert!(cached > PAGES / 2, "{cached} are in the swap cache");
         let mut space = Some(space);
         match way {
             Some(way) => way(space.as_ref().unwrap(), area),
             None => space = None,
         }
-        assert_eq!(machine.memory().swap().free_slots(), SLOTS, "order {order}");
+        assert_eq!(machine.memory().swap().devices().free_slots(), SLOTS, "order {order}");
         assert_eq!(anonymous_frames(&machine), u64::from(space.is_some()), "the neighbour");
         assert_audit(&machine);
     }
@@ -382,6 +382,6 @@ fn all_pages_of_a_folio_that_is_split_for_want_of_slots_are_paged_out() {
     assert_filled(&cpu, &space, area, 0..order.pages(), 100);
     assert_filled(&cpu, &space, single, 0..1, 7);
     drop(space);
-    assert_eq!(machine.memory().swap().free_slots(), 512);
+    assert_eq!(machine.memory().swap().devices().free_slots(), 512);
     assert_audit(&machine);
 }

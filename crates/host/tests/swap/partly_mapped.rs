@@ -19,8 +19,8 @@ fn machine() -> Machine {
 
 fn usage(machine: &Machine, memcg: MemcgId) -> u64 {
     let memcgs = machine.memory().memcgs();
-    memcgs.drain_stocks(&machine.memory().platform().pin());
-    memcgs.usage(memcg)
+    memcgs.charges().drain_stocks(&machine.memory().platform().pin());
+    memcgs.charges().usage(memcg)
 }
 
 /// Folios of 64 KiB in a memcg, of each of which one page is left, with its number in it.
@@ -50,7 +50,7 @@ fn a_limit_frees_pages_that_are_not_mapped_and_writes_none() {
     let machine = machine();
     let cpu = machine.vcpu(0).unwrap();
     let memcgs = machine.memory().memcgs();
-    let memcg = memcgs.create(MemcgId::ROOT, "sparse").unwrap();
+    let memcg = memcgs.lifecycle().create(MemcgId::ROOT, "sparse").unwrap();
     let space = create_space(&machine);
     space.set_memcg(memcg).unwrap();
     let area = area_of_single_pages(&cpu, &space);
@@ -72,7 +72,7 @@ fn locked_parts_of_folios_do_not_fill_a_memcg() {
     let machine = machine();
     let cpu = machine.vcpu(0).unwrap();
     let memcgs = machine.memory().memcgs();
-    let memcg = memcgs.create(MemcgId::ROOT, "locked").unwrap();
+    let memcg = memcgs.lifecycle().create(MemcgId::ROOT, "locked").unwrap();
     let space = create_space(&machine);
     space.set_memcg(memcg).unwrap();
     let area = area_of_single_pages(&cpu, &space);
@@ -89,7 +89,7 @@ fn locked_parts_of_folios_do_not_fill_a_memcg() {
     fill(&cpu, &space, other, 0..8 * FOLIOS, 7);
     assert_kept(&cpu, &space, area);
     assert_eq!(count(&machine, VmEvent::Pgmajfault), 0, "what is locked stays in memory");
-    assert_eq!(memcgs.sizes(memcg, NodeId::new(0).unwrap())[LruList::Unevictable as usize], FOLIOS);
+    assert_eq!(memcgs.folios().sizes(memcg, NodeId::new(0).unwrap())[LruList::Unevictable as usize], FOLIOS);
     assert_audit(&machine);
 }
 
@@ -117,7 +117,7 @@ fn a_memcg_without_swap_frees_pages_that_are_not_mapped() {
             let area = map_at(&filler, GIB, 4096 * PAGE, RW);
             fill(&cpu, &filler, area, 0..4096, 1);
             filler.madvise(area, 4096 * PAGE, Advice::PageOut).unwrap();
-            assert_eq!(memory.swap().free_slots(), 0);
+            assert_eq!(memory.swap().devices().free_slots(), 0);
         }
         let areas = [&space, &other].map(|space| area_of_single_pages(&cpu, space));
         // One more page for each that is not mapped.
@@ -128,8 +128,8 @@ fn a_memcg_without_swap_frees_pages_that_are_not_mapped() {
         space.madvise(fresh, more * PAGE, Advice::NoHugePage).unwrap();
         fill(&cpu, &space, fresh, 0..more, 7);
         assert!(usage(&machine, top) <= FOLIOS * FOLIO);
-        assert_eq!(memory.memcgs().events(top, MemcgEvent::Oom), 0, "{name}");
-        let waiting = |memcg| memory.memcgs().deferred_queue(memcg).unwrap().folios();
+        assert_eq!(memory.memcgs().counters().events(top, MemcgEvent::Oom), 0, "{name}");
+        let waiting = |memcg| memory.memcgs().tree().deferred_queue(memcg).unwrap().folios();
         assert_eq!(waiting(beside), FOLIOS, "{name}: those of others are left alone");
         assert_kept(&cpu, &space, areas[0]);
         assert_kept(&cpu, &other, areas[1]);
@@ -174,7 +174,7 @@ fn a_folio_whose_swap_entries_were_given_up_in_part_waits_to_be_split() {
         if !first {
             space.munmap(upper, half).unwrap();
         }
-        assert_eq!(machine.memory().swap().free_slots(), 64, "the folio is not in the swap cache");
+        assert_eq!(machine.memory().swap().devices().free_slots(), 64, "the folio is not in the swap cache");
         machine.memory().swapoff(id, || true).unwrap();
         assert_eq!((anonymous_frames(&machine), waiting(&machine)), (1, 1), "first: {first}");
         assert_eq!(split_deferred(&machine), FOLIO / 2);
@@ -193,7 +193,7 @@ fn a_folio_that_leaves_the_swap_cache_for_its_slots_waits_to_be_split() {
     let config = SlowConfig { completion: Completion::AfterReaps(REAPS), queue: 64, ..SlowConfig::default() };
     let device = SlowDevice::new(HostRam::new(24).unwrap(), config);
     machine.memory().swapon(device, SwapOnOptions::default()).unwrap();
-    let complete = || (0..=REAPS).for_each(|_| machine.memory().swap().reap());
+    let complete = || (0..=REAPS).for_each(|_| machine.memory().swap().io().reap());
     let cpu = machine.vcpu(0).unwrap();
     let space = create_space(&machine);
     let [area, other] = [GIB, 2 * GIB].map(|at| map_at(&space, at, FOLIO * PAGE, RW));
@@ -204,12 +204,16 @@ fn a_folio_that_leaves_the_swap_cache_for_its_slots_waits_to_be_split() {
     space.madvise(page(area, FOLIO / 2), half, Advice::DontNeed).unwrap();
     assert_filled(&cpu, &space, area, 0..FOLIO / 2, 100);
     complete();
-    assert_eq!((machine.memory().swap().free_slots(), waiting(&machine)), (8, 0), "the cache has it");
+    assert_eq!(
+        (machine.memory().swap().devices().free_slots(), waiting(&machine)),
+        (8, 0),
+        "the cache has it"
+    );
     for pages in [8, 9] {
         space.madvise(other, pages * PAGE, Advice::PageOut).unwrap();
         complete();
     }
-    assert_eq!(machine.memory().swap().free_slots(), 24 - 9);
+    assert_eq!(machine.memory().swap().devices().free_slots(), 24 - 9);
     assert_eq!((waiting(&machine), split_deferred(&machine)), (1, FOLIO / 2));
     assert_filled(&cpu, &space, area, 0..FOLIO / 2, 100);
     assert_audit(&machine);
@@ -287,7 +291,7 @@ fn a_busy_folio_of_two_processes_still_waits_to_be_split() {
     }
     assert!(frames.known(head).get(1), "a thread that looks at it");
     assert_eq!((split_deferred(&machine), waiting(&machine)), (0, 1));
-    machine.memory().memcgs().release_folio(head);
+    machine.memory().memcgs().folios().release_folio(head);
     assert_eq!((split_deferred(&machine), waiting(&machine)), (FOLIO / 2, 0));
     for space in [&space, &children[0]] {
         assert_filled(&cpu, space, VirtAddr(GIB), 0..FOLIO / 2, 100);

@@ -41,8 +41,8 @@ fn used<'m>(machine: &'m Machine, cpu: &Vcpu, memcg: MemcgId, pages: u64) -> Hos
 /// Pages charged, without the stock of the CPUs.
 fn usage(machine: &Machine, memcg: MemcgId) -> u64 {
     let memcgs = machine.memory().memcgs();
-    memcgs.drain_stocks(&machine.memory().platform().pin());
-    memcgs.usage(memcg)
+    memcgs.charges().drain_stocks(&machine.memory().platform().pin());
+    memcgs.charges().usage(memcg)
 }
 
 /// Reclaims below `memcg` what there is until nothing changes, and returns what there is then.
@@ -60,11 +60,11 @@ fn squeeze<T: PartialEq>(machine: &Machine, memcg: MemcgId, there: impl Fn() -> 
 }
 
 fn event(machine: &Machine, memcg: MemcgId, event: MemcgEvent) -> u64 {
-    machine.memory().memcgs().local_events(memcg, event)
+    machine.memory().memcgs().counters().local_events(memcg, event)
 }
 
 fn stat(machine: &Machine, memcg: MemcgId, stat: MemcgStat) -> i64 {
-    machine.memory().memcgs().stats(memcg)[stat as usize]
+    machine.memory().memcgs().counters().stats(memcg)[stat as usize]
 }
 
 /// A memcg that is a little above its protection loses that little, however much is asked for.
@@ -108,7 +108,7 @@ fn memory_low_is_broken_only_when_nothing_else_is_left() {
     assert_eq!(reclaim(&machine, top, 2900), Ok(()));
     assert!(pages(low) + SLACK >= 2000, "{} of 2000 pages with memory.low", pages(low));
     assert_eq!((pages(min), event(&machine, top, MemcgEvent::Low)), (500, 0));
-    assert_eq!(machine.memory().memcgs().events(top, MemcgEvent::Low), 0);
+    assert_eq!(machine.memory().memcgs().counters().events(top, MemcgEvent::Low), 0);
     assert_audit(&machine);
     // More than is left of them.
     let freed = 3000;
@@ -117,7 +117,7 @@ fn memory_low_is_broken_only_when_nothing_else_is_left() {
     assert_eq!(pages(min), 500, "memory.min holds");
     let told = [low, min, other, top].map(|id| event(&machine, id, MemcgEvent::Low) > 0);
     assert_eq!(told, [true, false, false, false], "counted where it was broken");
-    assert!(machine.memory().memcgs().events(top, MemcgEvent::Low) > 0, "and up the tree");
+    assert!(machine.memory().memcgs().counters().events(top, MemcgEvent::Low) > 0, "and up the tree");
     // All that is left without memory.min.
     assert_eq!(reclaim(&machine, top, 6000), Err(MemcgError::Again));
     assert_eq!((pages(low), pages(min), pages(other)), (0, 500, 0));
@@ -192,7 +192,10 @@ fn a_charge_over_the_limit_is_counted_once() {
     let max = event(&machine, small, MemcgEvent::Max);
     assert!((1..=(1024 - 256) / 32).contains(&max), "{max} charges failed");
     let memcgs = machine.memory().memcgs();
-    assert_eq!((memcgs.events(top, MemcgEvent::Max), event(&machine, top, MemcgEvent::Max)), (max, 0));
+    assert_eq!(
+        (memcgs.counters().events(top, MemcgEvent::Max), event(&machine, top, MemcgEvent::Max)),
+        (max, 0)
+    );
     let steal = |cause| stat(&machine, small, cause);
     assert!(steal(MemcgStat::PgstealDirect) >= 1024 - 256);
     assert_eq!((steal(MemcgStat::PgstealProactive), steal(MemcgStat::PgstealKswapd)), (0, 0));
@@ -238,7 +241,7 @@ fn every_memcg_over_its_high_limit_counts_it() {
     let _space = used(&machine, &cpu, below, 512);
     let [at_top, at_below] = [top, below].map(|id| event(&machine, id, MemcgEvent::High));
     assert!(at_top > 0 && at_below > 0, "{at_top} and {at_below} times over memory.high");
-    assert_eq!(machine.memory().memcgs().events(top, MemcgEvent::High), at_top + at_below);
+    assert_eq!(machine.memory().memcgs().counters().events(top, MemcgEvent::High), at_top + at_below);
 }
 
 /// Scans by cause are the machine's only if they are for the machine; those of active lists as well.

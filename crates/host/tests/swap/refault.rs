@@ -13,7 +13,7 @@ fn is_activated(evictions: u64) -> bool {
     fill(&cpu, &space, lazy, 0..kept, 1);
     space.madvise(lazy, kept * PAGE, Advice::Free).unwrap();
     // On their list, as by a scan.
-    machine.memory().memcgs().take_in(None);
+    machine.memory().memcgs().folios().take_in(None);
     let area = map_at(&space, 2 * GIB, PAGE, RW);
     write(&cpu, &space, area, 7);
     space.madvise(area, PAGE, Advice::PageOut).unwrap();
@@ -49,7 +49,7 @@ fn cold_pages_that_are_inactive_stay_the_next_to_be_reclaimed() {
     let (cpu, space) = cpu_and_space(&machine);
     let area = map_at(&space, GIB, PAGES * PAGE, RW);
     fill(&cpu, &space, area, 0..PAGES, 1);
-    machine.memory().memcgs().take_in(None);
+    machine.memory().memcgs().folios().take_in(None);
     let cold = |from, pages| space.madvise(page(area, from), pages * PAGE, Advice::Cold).unwrap();
     cold(0, PAGES);
     (0..2).for_each(|_| cold(0, 16));
@@ -66,11 +66,11 @@ fn cold_pages_that_are_inactive_stay_the_next_to_be_reclaimed() {
     let lazy = map_at(&space, 2 * GIB, PAGES * PAGE, RW);
     fill(&cpu, &space, lazy, 0..PAGES, 1);
     space.madvise(lazy, PAGES * PAGE, Advice::Free).unwrap();
-    machine.memory().memcgs().take_in(None);
+    machine.memory().memcgs().folios().take_in(None);
     (0..32).for_each(|at| assert_eq!(read(&cpu, &space, page(area, at)), 1 + at));
     let active = || {
-        machine.memory().memcgs().take_in(None);
-        machine.memory().memcgs().subtree_sizes(MemcgId::ROOT)[LruList::ActiveAnon as usize]
+        machine.memory().memcgs().folios().take_in(None);
+        machine.memory().memcgs().folios().subtree_sizes(MemcgId::ROOT)[LruList::ActiveAnon as usize]
     };
     let before = active();
     for _ in 0..2 {

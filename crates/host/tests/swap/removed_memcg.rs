@@ -16,9 +16,9 @@ fn swapped_out<'m>(machine: &'m Machine, cpu: &Vcpu, home: MemcgId) -> (HostSpac
     (0..PAGES).for_each(|at| write(cpu, &space, page(area, at), contents(at)));
     space.madvise(area, MIB2, Advice::PageOut).unwrap();
     assert_eq!(space.figures().swapped, MIB2);
-    assert_eq!(machine.memory().memcgs().swap_usage(removed), PAGES);
+    assert_eq!(machine.memory().memcgs().charges().swap_usage(removed), PAGES);
     space.set_memcg(home).unwrap();
-    machine.memory().memcgs().remove(removed).unwrap();
+    machine.memory().memcgs().lifecycle().remove(removed).unwrap();
     (space, area, removed)
 }
 
@@ -47,19 +47,19 @@ fn a_swap_in_charges_the_program_where_the_memcg_of_the_slot_was_removed() {
                 assert_eq!(read(&cpu, &space, page(area, at)), contents(at), "{how}");
             }
             assert_eq!((usage(&machine, home), usage(&machine, removed)), (PAGES, 0), "{how}");
-            assert_eq!(memcgs.swap_usage(removed), 0, "{how}");
-            let kept = SLOTS as u64 - machine.memory().swap().free_slots();
-            assert_eq!(memcgs.swap_usage(home), kept, "{how}");
+            assert_eq!(memcgs.charges().swap_usage(removed), 0, "{how}");
+            let kept = SLOTS as u64 - machine.memory().swap().devices().free_slots();
+            assert_eq!(memcgs.charges().swap_usage(home), kept, "{how}");
             let refaults = count(&machine, VmEvent::WorkingsetRefaultAnon);
-            let counted =
-                [home, removed].map(|of| memcgs.stats(of)[MemcgStat::WorkingsetRefaultAnon as usize]);
+            let counted = [home, removed]
+                .map(|of| memcgs.counters().stats(of)[MemcgStat::WorkingsetRefaultAnon as usize]);
             assert_eq!(counted, [refaults.cast_signed(), 0], "{how}");
             assert!(refaults > 0, "{how}");
             assert_audit(&machine);
             // Its number is free soon.
             assert!((0..64).any(|nth| memcg(&machine, &nth.to_string(), &[]) == removed), "{how}");
             drop(space);
-            assert_eq!((usage(&machine, home), memcgs.swap_usage(home)), (0, 0), "{how}");
+            assert_eq!((usage(&machine, home), memcgs.charges().swap_usage(home)), (0, 0), "{how}");
         }
     }
 }

@@ -111,14 +111,14 @@ fn a_memcg_at_its_limit_is_told_from_a_machine_without_memory() {
     let machine = machine(order, None);
     let cpu = machine.vcpu(0).unwrap();
     let memcgs = machine.memory().memcgs();
-    let memcg = memcgs.create(MemcgId::ROOT, "small").unwrap();
+    let memcg = memcgs.lifecycle().create(MemcgId::ROOT, "small").unwrap();
     let space = create_space(&machine);
     space.set_memcg(memcg).unwrap();
     let area = map_at(&space, GIB, MIB2, RW);
     let folios = |counter| machine.memory().frames().events().folios(order, counter);
     fill(&cpu, &space, area, 0..16, 100);
     space.madvise(area, 16 * PAGE, Advice::PageOut).unwrap();
-    let _ = memcgs.set(memcg, Limit::Max, Some(8 * PAGE)).unwrap();
+    let _ = memcgs.files().set(memcg, Limit::Max, Some(8 * PAGE)).unwrap();
     assert_eq!(read(&cpu, &space, area), 100);
     assert_eq!([FolioCounter::SwpinFallback, FolioCounter::SwpinFallbackCharge].map(folios), [1, 1]);
     write(&cpu, &space, page(area, 16), 1);

@@ -67,7 +67,7 @@ impl<'m> Scene<'m> {
         self.space.madvise(self.area, PAGES * PAGE, Advice::PageOut).unwrap();
         // What a device had to be waited for is freed by the next look.
         for _ in 0..4 {
-            self.machine.memory().swap().reap();
+            self.machine.memory().swap().io().reap();
             self.machine.memory().reclaim(MemcgId::ROOT, 64);
         }
     }
@@ -112,8 +112,8 @@ fn a_write_that_fails_keeps_the_page_in_memory() {
             lock(&medium).bad_writes.insert(nth);
             let scene = Scene::new(machine);
             scene.space.madvise(scene.area, PAGES * PAGE, Advice::PageOut).unwrap();
-            machine.memory().swap().reap();
-            machine.memory().swap().reap();
+            machine.memory().swap().io().reap();
+            machine.memory().swap().io().reap();
             assert_audit(machine);
             assert_eq!(lock(&medium).writes, PAGES / pages, "each folio is one request");
             assert_eq!(lock(&medium).stored().len() as u64, PAGES - pages, "write {nth} failed");
@@ -223,7 +223,7 @@ fn swapoff_poisons_what_cannot_be_read_and_nothing_else() {
         machine.memory().swapoff(id, || true).unwrap();
         assert_audit(machine);
         assert!(lock(&medium).closed);
-        assert_eq!(machine.memory().swap().devices().count(), 0);
+        assert_eq!(machine.memory().swap().devices().reports().count(), 0);
         assert_eq!((scene.swapped(), child.figures().swapped), (0, 0));
         lock(&medium).bad_slots.clear();
         let mut lost = 0;

@@ -15,9 +15,9 @@ pub(crate) fn swapon(machine: &Machine, slots: u64) {
 /// A memcg with limits in pages.
 pub(crate) fn memcg(machine: &Machine, name: &str, limits: &[(Limit, u64)]) -> MemcgId {
     let memcgs = machine.memory().memcgs();
-    let memcg = memcgs.create(MemcgId::ROOT, name).unwrap();
+    let memcg = memcgs.lifecycle().create(MemcgId::ROOT, name).unwrap();
     for &(limit, pages) in limits {
-        let _ = memcgs.set(memcg, limit, Some(pages * PAGE)).unwrap();
+        let _ = memcgs.files().set(memcg, limit, Some(pages * PAGE)).unwrap();
     }
     memcg
 }
@@ -46,8 +46,8 @@ fn fill(
 /// Pages charged, without the stock of the CPUs.
 pub(crate) fn usage(machine: &Machine, memcg: MemcgId) -> u64 {
     let memcgs = machine.memory().memcgs();
-    memcgs.drain_stocks(&machine.memory().platform().pin());
-    memcgs.usage(memcg)
+    memcgs.charges().drain_stocks(&machine.memory().platform().pin());
+    memcgs.charges().usage(memcg)
 }
 
 fn is_out_of_memory(error: AccessError<FaultError>) -> bool {
@@ -66,14 +66,14 @@ fn a_program_larger_than_its_memcg_runs_through() {
     for _ in 0..2 {
         assert_filled(&cpu, &space, area, 0..512, 100);
         assert!(usage(&machine, memcg) <= 128, "{} pages", usage(&machine, memcg));
-        assert!(machine.memory().memcgs().swap_usage(memcg) >= 512 - 128);
+        assert!(machine.memory().memcgs().charges().swap_usage(memcg) >= 512 - 128);
         assert_audit(&machine);
     }
-    assert!(machine.memory().memcgs().events(memcg, MemcgEvent::Max) > 0);
-    assert_eq!(machine.memory().memcgs().events(memcg, MemcgEvent::Oom), 0);
+    assert!(machine.memory().memcgs().counters().events(memcg, MemcgEvent::Max) > 0);
+    assert_eq!(machine.memory().memcgs().counters().events(memcg, MemcgEvent::Oom), 0);
     drop(space);
-    assert_eq!((usage(&machine, memcg), machine.memory().memcgs().swap_usage(memcg)), (0, 0));
-    machine.memory().memcgs().remove(memcg).unwrap();
+    assert_eq!((usage(&machine, memcg), machine.memory().memcgs().charges().swap_usage(memcg)), (0, 0));
+    machine.memory().memcgs().lifecycle().remove(memcg).unwrap();
     assert_audit(&machine);
 }
 
@@ -87,14 +87,14 @@ fn a_memcg_gets_no_more_swap_than_its_limit() {
     let (area, written, filled) = fill(&cpu, &space, 512);
     assert!(filled.is_err_and(is_out_of_memory), "{filled:?}");
     assert!((200..=228).contains(&written), "{written} pages");
-    assert!(machine.memory().memcgs().swap_usage(memcg) <= 100);
-    assert!(machine.memory().memcgs().events(memcg, MemcgEvent::SwapMax) > 0);
+    assert!(machine.memory().memcgs().charges().swap_usage(memcg) <= 100);
+    assert!(machine.memory().memcgs().counters().events(memcg, MemcgEvent::SwapMax) > 0);
     assert_audit(&machine);
     // Others are not throttled.
     let other = create_space(&machine);
     assert_eq!(fill(&cpu, &other, 512).2, Ok(()));
     // With more swap it continues.
-    let _ = machine.memory().memcgs().set(memcg, Limit::SwapMax, None).unwrap();
+    let _ = machine.memory().memcgs().files().set(memcg, Limit::SwapMax, None).unwrap();
     assert_eq!(cpu.program(&space).write_u64(page(area, written), 100 + written), Ok(()));
     assert_filled(&cpu, &space, area, 0..written + 1, 100);
     assert_audit(&machine);
@@ -127,11 +127,11 @@ fn a_high_limit_throttles_and_never_fails() {
         let (area, _, filled) = fill(&cpu, &space, 512);
         assert_eq!(filled, Ok(()));
         assert_filled(&cpu, &space, area, 0..512, 100);
-        let events = machine.memory().memcgs().events(memcg, MemcgEvent::High);
+        let events = machine.memory().memcgs().counters().events(memcg, MemcgEvent::High);
         assert!(events > 10, "the program was held up {events} times");
         let usage = usage(&machine, memcg);
         assert!(usage <= high + 64, "{usage} pages");
-        assert_eq!(machine.memory().memcgs().events(memcg, MemcgEvent::Oom), 0);
+        assert_eq!(machine.memory().memcgs().counters().events(memcg, MemcgEvent::Oom), 0);
         assert_audit(&machine);
     }
 }
@@ -179,7 +179,7 @@ fn reclaim_for_a_swap_in_spares_its_page() {
     let written = cpu.program(&space).write_u64(shared, 200);
     assert!(written.is_err_and(is_out_of_memory), "{written:?}");
     assert_audit(&machine);
-    let _ = machine.memory().memcgs().set(memcg, Limit::Max, Some(65 * PAGE)).unwrap();
+    let _ = machine.memory().memcgs().files().set(memcg, Limit::Max, Some(65 * PAGE)).unwrap();
     assert_eq!(cpu.program(&space).write_u64(shared, 200), Ok(()));
     assert_filled(&cpu, &child, shared, 0..1, 100);
     assert_eq!(cpu.program(&space).read_u64(shared), Ok(200));
@@ -201,11 +201,11 @@ fn a_slot_is_charged_to_its_own_memcg() {
     // Both map the pages, so that only reclaim of the whole machine may page them out.
     machine.memory().reclaim(MemcgId::ROOT, 32);
     assert_eq!((space.figures().swapped, child.figures().swapped), (32 * PAGE, 32 * PAGE));
-    assert_eq!((usage(&machine, owner), memcgs.swap_usage(owner)), (0, 32));
+    assert_eq!((usage(&machine, owner), memcgs.charges().swap_usage(owner)), (0, 32));
     assert_audit(&machine);
     assert_filled(&cpu, &child, area, 0..32, 100);
     assert_eq!((usage(&machine, owner), usage(&machine, other)), (32, 0), "the owner pays");
-    assert_eq!(memcgs.swap_usage(other), 0);
+    assert_eq!(memcgs.charges().swap_usage(other), 0);
     // The child owns the pages that it writes to.
     for at in 0..32 {
         cpu.program(&child).write_u64(page(area, at), 200 + at).unwrap();
@@ -215,11 +215,11 @@ fn a_slot_is_charged_to_its_own_memcg() {
     assert_audit(&machine);
     // The owner has exited, its memcg is removed; what is left of it is charged until the last page.
     drop(space);
-    assert_eq!((usage(&machine, owner), memcgs.swap_usage(owner)), (0, 0));
-    memcgs.remove(owner).unwrap();
+    assert_eq!((usage(&machine, owner), memcgs.charges().swap_usage(owner)), (0, 0));
+    memcgs.lifecycle().remove(owner).unwrap();
     drop(child);
-    assert_eq!((usage(&machine, other), memcgs.swap_usage(other)), (0, 0));
-    memcgs.remove(other).unwrap();
+    assert_eq!((usage(&machine, other), memcgs.charges().swap_usage(other)), (0, 0));
+    memcgs.lifecycle().remove(other).unwrap();
     assert_audit(&machine);
 }
 
@@ -234,12 +234,12 @@ fn a_removed_memcg_is_charged_until_its_last_slot_is_free() {
     space.madvise(area, 32 * PAGE, Advice::PageOut).unwrap();
     assert_eq!(space.figures().swapped, 32 * PAGE);
     space.set_memcg(MemcgId::ROOT).unwrap();
-    machine.memory().memcgs().remove(memcg).unwrap();
+    machine.memory().memcgs().lifecycle().remove(memcg).unwrap();
     assert_audit(&machine);
     assert_filled(&cpu, &space, area, 0..32, 100);
     assert_audit(&machine);
     drop(space);
-    assert_eq!((usage(&machine, memcg), machine.memory().memcgs().swap_usage(memcg)), (0, 0));
+    assert_eq!((usage(&machine, memcg), machine.memory().memcgs().charges().swap_usage(memcg)), (0, 0));
     assert_audit(&machine);
 }
 
@@ -259,7 +259,7 @@ fn the_program_with_the_highest_score_is_ended() {
     }
     spaces[0].set_oom_score_adj(-1000);
     let more = map_at(&spaces[3], 2 * GIB, 5120 * PAGE, RW);
-    let kills = || machine.memory().memcgs().events(memcg, MemcgEvent::OomKill);
+    let kills = || machine.memory().memcgs().counters().events(memcg, MemcgEvent::OomKill);
     let mut at = 0;
     let mut grow = |until: u64| {
         while kills() < until {
@@ -441,13 +441,13 @@ fn the_roots_statistics_are_of_the_whole_machine() {
     }
     ["anon 65536", "pswpout 16", "pgfault 34"].into_iter().for_each(told);
     machine.memory().reclaim(below, 2);
-    let stolen = || machine.memory().memcgs().stats(below)[MemcgStat::PgstealProactive as usize];
+    let stolen = || machine.memory().memcgs().counters().stats(below)[MemcgStat::PgstealProactive as usize];
     assert!(stolen() >= 2);
     told(&format!("pgsteal_proactive {}", stolen()));
     let in_memcg = stolen();
     spaces[0].munmap(areas[0], 16 * PAGE).unwrap();
     machine.memory().reclaim(MemcgId::ROOT, 2);
-    let sum = machine.memory().memcgs().stats(MemcgId::ROOT)[MemcgStat::PgstealProactive as usize];
+    let sum = machine.memory().memcgs().counters().stats(MemcgId::ROOT)[MemcgStat::PgstealProactive as usize];
     assert!(sum >= in_memcg + 2, "what the root's own program lost counts, too");
     told(&format!("pgsteal_proactive {sum}"));
 }
@@ -464,7 +464,7 @@ fn moved_out<'m>(
     let (area, _, filled) = fill(cpu, &space, pages);
     assert_eq!(filled, Ok(()));
     space.set_memcg(MemcgId::ROOT).unwrap();
-    machine.memory().memcgs().remove(removed).unwrap();
+    machine.memory().memcgs().lifecycle().remove(removed).unwrap();
     (space, area)
 }
 

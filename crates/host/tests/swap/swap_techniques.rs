@@ -52,7 +52,7 @@ fn pages_swap_in_alone_shared_and_by_swapoff() {
         let pages_in = count(&machine, VmEvent::Pswpin) + count(&machine, VmEvent::SwpinZero);
         assert_eq!((count(&machine, VmEvent::Pgmajfault), pages_in), (64, 64));
         // The device keeps nothing that only one program has.
-        assert_eq!(machine.memory().swap().free_slots(), 2048, "{technique:?}");
+        assert_eq!(machine.memory().swap().devices().free_slots(), 2048, "{technique:?}");
         space.madvise(area, 64 * PAGE, Advice::PageOut).unwrap();
         let child = space.fork().unwrap();
         assert_read(&cpu, &child, area, 64);
@@ -77,7 +77,7 @@ fn a_pmd_mapped_folio_swaps_out_whole_and_in_as_the_technique_says() {
         assert_read(&cpu, &space, area, 512);
         let (large, faults) = if technique == SwapTechnique::All { (1, 1) } else { (0, 512) };
         assert_eq!((folios(FolioCounter::Swpin), count(&machine, VmEvent::Pgmajfault)), (large, faults));
-        assert_eq!(machine.memory().swap().free_slots(), 2048, "{technique:?}");
+        assert_eq!(machine.memory().swap().devices().free_slots(), 2048, "{technique:?}");
         write(&cpu, &space, area, 512);
     }
 }
@@ -127,7 +127,7 @@ fn a_pinned_folio_is_not_swapped_out() {
     let pinned = space.pin_page(page(area, 7), Access::Write).unwrap();
     space.madvise(area, MIB2, Advice::PageOut).unwrap();
     assert_eq!((space.figures().resident, space.figures().swapped), (MIB2, 0));
-    assert_eq!(machine.memory().swap().free_slots(), 2048);
+    assert_eq!(machine.memory().swap().devices().free_slots(), 2048);
     assert_audit(&machine);
     assert_read(&cpu, &space, area, 512);
     drop(pinned);
@@ -154,7 +154,7 @@ fn threads_that_want_the_same_page_all_get_it() {
             assert_read(cpu, &space, area, 64);
         });
         assert_eq!(count(&machine, VmEvent::Pgmajfault), 64, "{technique:?}: each page is read once");
-        assert_eq!(machine.memory().swap().free_slots(), 2048, "{technique:?}");
+        assert_eq!(machine.memory().swap().devices().free_slots(), 2048, "{technique:?}");
         assert_audit(&machine);
     }
 }
@@ -166,8 +166,8 @@ fn a_limited_program_waits_for_a_slow_device() {
     machine.memory().swapon(device.unwrap(), SwapOnOptions::default()).unwrap();
     let space = create_space(&machine);
     let memcgs = machine.memory().memcgs();
-    let memcg = memcgs.create(MemcgId::ROOT, "small").unwrap();
-    let _ = memcgs.set(memcg, Limit::Max, Some(128 * PAGE)).unwrap();
+    let memcg = memcgs.lifecycle().create(MemcgId::ROOT, "small").unwrap();
+    let _ = memcgs.files().set(memcg, Limit::Max, Some(128 * PAGE)).unwrap();
     space.set_memcg(memcg).unwrap();
     let cpu = machine.vcpu(0).unwrap();
     let area = map_at(&space, GIB, 1024 * PAGE, RW);
@@ -175,7 +175,7 @@ fn a_limited_program_waits_for_a_slow_device() {
         write(&cpu, &space, area, 1024);
         assert_read(&cpu, &space, area, 1024);
     }
-    assert!(memcgs.usage(memcg) <= 128);
+    assert!(memcgs.charges().usage(memcg) <= 128);
 }
 
 /// Hazard: what was read without the cache looks as if it never was written. Where another process that has

@@ -42,7 +42,7 @@ fn what_is_there_at_the_first_swapon_is_listed_by_its_marks() {
     space.madvise(page(area, 1), PAGE, Advice::Free).unwrap();
     let list = |nth| {
         let pfn = space.pin_page_fast(page(area, nth), Access::Read).unwrap().pfn();
-        machine.memory().memcgs().list_of(pfn)
+        machine.memory().memcgs().folios().list_of(pfn)
     };
     assert_eq!([0, 1, 2].map(list), [None, Some(LruList::InactiveFile), None]);
     swap_on_ram(&machine, 64);

@@ -222,10 +222,10 @@ impl<'m> Life<'m> {
     fn give_way(&mut self) {
         let memcgs = self.machine.memory().memcgs();
         for &memcg in &self.memcgs {
-            let _ = memcgs.set(memcg, Limit::Max, None).expect("the memcg is there");
-            let _ = memcgs.set(memcg, Limit::SwapMax, None).expect("the memcg is there");
+            let _ = memcgs.files().set(memcg, Limit::Max, None).expect("the memcg is there");
+            let _ = memcgs.files().set(memcg, Limit::SwapMax, None).expect("the memcg is there");
         }
-        let full = self.machine.memory().swap().free_slots() < 64;
+        let full = self.machine.memory().swap().devices().free_slots() < 64;
         if full && self.minds.len() > 1 {
             let at = self.random.below(self.minds.len() as u64) as usize;
             self.exit(at);
@@ -404,7 +404,7 @@ impl<'m> Life<'m> {
         let memcgs = self.machine.memory().memcgs();
         for &memcg in &self.memcgs {
             for limit in [Limit::Max, Limit::High, Limit::SwapMax] {
-                let _ = memcgs.set(memcg, limit, None).expect("the memcg is there");
+                let _ = memcgs.files().set(memcg, limit, None).expect("the memcg is there");
             }
         }
         for at in 0..self.minds.len() {
@@ -423,7 +423,7 @@ impl<'m> Life<'m> {
         let memcgs = self.machine.memory().memcgs();
         // Children first.
         while !self.memcgs.is_empty() {
-            self.memcgs.retain(|&memcg| memcgs.remove(memcg).is_err());
+            self.memcgs.retain(|&memcg| memcgs.lifecycle().remove(memcg).is_err());
         }
         (self.devices, self.tally)
     }

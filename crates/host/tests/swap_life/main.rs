@@ -59,10 +59,10 @@ fn machine(run: &Run) -> Machine {
 fn make_memcgs(machine: &Machine, count: u64) {
     let memcgs = machine.memory().memcgs();
     let all: Vec<MemcgId> = (0..count)
-        .map(|at| memcgs.create(MemcgId::ROOT, &format!("first{at}")).expect("there is memory"))
+        .map(|at| memcgs.lifecycle().create(MemcgId::ROOT, &format!("first{at}")).expect("there is memory"))
         .collect();
     for memcg in all {
-        memcgs.remove(memcg).expect("no space is in it");
+        memcgs.lifecycle().remove(memcg).expect("no space is in it");
     }
 }
 
@@ -103,8 +103,8 @@ fn go(run: &Run, nth: u64) {
 fn quarters(machine: &Machine) -> Vec<MemcgId> {
     let memcgs = machine.memory().memcgs();
     let quarter = |name| {
-        let memcg = memcgs.create(MemcgId::ROOT, name).expect("there is memory");
-        let _ = memcgs.set(memcg, Limit::Max, Some(ARENA / 4 * PAGE)).expect("the memcg is there");
+        let memcg = memcgs.lifecycle().create(MemcgId::ROOT, name).expect("there is memory");
+        let _ = memcgs.files().set(memcg, Limit::Max, Some(ARENA / 4 * PAGE)).expect("the memcg is there");
         memcg
     };
     ["one", "other"].map(quarter).to_vec()
@@ -147,7 +147,9 @@ fn go_together(run: &Run, nth: u64) {
     assert_audit(&machine);
     let remains = sharers.into_iter().map(Sharer::die).collect();
     drop(space);
-    memcgs.into_iter().for_each(|memcg| machine.memory().memcgs().remove(memcg).expect("no space is in it"));
+    memcgs
+        .into_iter()
+        .for_each(|memcg| machine.memory().memcgs().lifecycle().remove(memcg).expect("no space is in it"));
     assert_nothing_is_left(run, &machine, remains, before, started);
 }
 
@@ -178,16 +180,20 @@ fn assert_nothing_is_left(
     );
     // Pages that a device was writing when their last owner exited.
     for _ in 0..8 {
-        swap.reap();
-        swap.reclaim_unnamed(&mut |head| machine.memory().spaces().memory().left_swap_cache(head));
+        swap.io().reap();
+        swap.reclaim().reclaim_unnamed(&mut |head| machine.memory().spaces().memory().left_swap_cache(head));
     }
-    assert_eq!(swap.free_slots(), swap.total_slots(), "slots are in use");
+    assert_eq!(swap.devices().free_slots(), swap.devices().total_slots(), "slots are in use");
     devices.iter_mut().for_each(|devices| devices.end_all(machine));
     assert_audit(machine);
     let memcgs = machine.memory().memcgs();
-    memcgs.drain_stocks(&Platform::pin(machine.memory().platform()));
+    memcgs.charges().drain_stocks(&Platform::pin(machine.memory().platform()));
     for id in (1..64).filter_map(MemcgId::new) {
-        assert_eq!((memcgs.usage(id), memcgs.swap_usage(id)), (0, 0), "charges of {id:?}");
+        assert_eq!(
+            (memcgs.charges().usage(id), memcgs.charges().swap_usage(id)),
+            (0, 0),
+            "charges of {id:?}"
+        );
     }
     assert_eq!(in_use(machine), before, "frames or objects are lost");
 }

@@ -313,7 +313,7 @@ impl<'m> Sharer<'m> {
         let pages = ARENA / 8 + self.random.below(ARENA / 4);
         match self.random.below(3) {
             0 => self.mind.space.set_memcg(memcg).expect("the memcg is there"),
-            1 => drop(memcgs.set(memcg, Limit::Max, Some(pages * PAGE)).expect("the memcg is there")),
+            1 => drop(memcgs.files().set(memcg, Limit::Max, Some(pages * PAGE)).expect("the memcg is there")),
             _ => drop(self.machine.memory().reclaim(memcg, pages / 8)),
         }
         self.count("memcgs changed");

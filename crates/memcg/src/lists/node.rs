@@ -53,21 +53,21 @@ impl<P: Platform> NodeLists<P> {
 
     /// A load and a store, under the lock.
     #[inline]
-    pub(super) fn count(&self, list: LruList, change: i64) {
+    pub(crate) fn count(&self, list: LruList, change: i64) {
         let pages = &self.pages[list as usize];
         pages.store(pages.load(Ordering::Relaxed).wrapping_add_signed(change), Ordering::Relaxed);
     }
 
     /// Takes a folio with `label` off.
     #[inline]
-    pub(super) fn remove(&self, lists: &mut Lists, map: &MemoryMap, head: Pfn, label: Label) {
+    pub(crate) fn remove(&self, lists: &mut Lists, map: &MemoryMap, head: Pfn, label: Label) {
         lists[label.list() as usize].remove(map, head);
         self.count(label.list(), -(label.order().pages() as i64));
     }
 
     /// Puts a folio on the list that `label` says, at the front or the back.
     #[inline]
-    pub(super) fn insert(
+    pub(crate) fn insert(
         &self,
         lists: &mut Lists,
         map: &MemoryMap,
@@ -85,7 +85,7 @@ impl<P: Platform> NodeLists<P> {
     }
 
     /// Puts a folio that is not listed on `list`, at the front or the back.
-    pub(super) fn list(&self, lists: &mut Lists, map: &MemoryMap, head: Pfn, (list, front): (LruList, bool)) {
+    pub(crate) fn list(&self, lists: &mut Lists, map: &MemoryMap, head: Pfn, (list, front): (LruList, bool)) {
         let frame = map.known(head);
         self.insert(lists, map, head, (Label::main(list, frame.word().order()), front));
         let marked = mark(frame, list);

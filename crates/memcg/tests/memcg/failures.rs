@@ -25,7 +25,7 @@ fn the_room_fails_to_be_made_at_every_allocation() {
 fn a_memcg_fails_to_be_made_at_every_allocation() {
     // So many that each kind of allocation is among them: the table's second page comes with memcg 512.
     let many = |memcgs: &Memcgs<Machine>| {
-        (0..520).try_for_each(|nth| memcgs.create(MemcgId::ROOT, &format!("g{nth}")).map(|_| ()))
+        (0..520).try_for_each(|nth| memcgs.lifecycle().create(MemcgId::ROOT, &format!("g{nth}")).map(|_| ()))
     };
     let counting = memcgs(1);
     counting.frames().faults().set(FaultPlan::COUNT);
@@ -38,10 +38,10 @@ fn a_memcg_fails_to_be_made_at_every_allocation() {
         assert_eq!(many(&memcgs), Err(MemcgError::NoMemory(AllocError::Injected)), "allocation {nth}");
         memcgs.frames().faults().set(FaultPlan::OFF);
         let mut made = Vec::new();
-        memcgs.for_each_in_subtree(MemcgId::ROOT, |id| made.push(id));
+        memcgs.tree().for_each_in_subtree(MemcgId::ROOT, |id| made.push(id));
         let next = format!("g{}", made.len() - 1);
-        assert_eq!(memcgs.find(&next), None, "what failed is not there");
-        let id = memcgs.create(MemcgId::ROOT, &next).unwrap();
+        assert_eq!(memcgs.tree().find(&next), None, "what failed is not there");
+        let id = memcgs.lifecycle().create(MemcgId::ROOT, &next).unwrap();
         assert_eq!(usize::from(id.get()), made.len(), "no number is lost");
         assert_sound(&memcgs);
         crate::common::assert_sound(memcgs.frames());
@@ -57,12 +57,12 @@ fn memory_does_not_grow_with_memcgs_that_come_and_go() {
         memcgs.frames().reap(&pin);
         memcgs.frames().free_frames()
     };
-    let id = memcgs.create(MemcgId::ROOT, "first").unwrap();
-    memcgs.remove(id).unwrap();
+    let id = memcgs.lifecycle().create(MemcgId::ROOT, "first").unwrap();
+    memcgs.lifecycle().remove(id).unwrap();
     let before = free();
     for nth in 0..2000 {
-        let id = memcgs.create(MemcgId::ROOT, &format!("g{nth}")).unwrap();
-        memcgs.remove(id).unwrap();
+        let id = memcgs.lifecycle().create(MemcgId::ROOT, &format!("g{nth}")).unwrap();
+        memcgs.lifecycle().remove(id).unwrap();
     }
     assert_eq!(free(), before);
 }

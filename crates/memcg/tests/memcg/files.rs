@@ -8,14 +8,14 @@ use quire_memcg::{Limit, LruList, MemcgError, MemcgEvent, MemcgId, MemcgStat, Me
 
 fn read(memcgs: &Memcgs<Machine>, id: MemcgId, name: &str) -> String {
     let mut text = String::new();
-    memcgs.read(id, name, || (0, 0), &mut text).unwrap();
+    memcgs.files().read(id, name, || (0, 0), &mut text).unwrap();
     text
 }
 
 #[test]
 fn limits_read_as_they_were_written_in_whole_pages() {
     let memcgs = memcgs(1);
-    let id = memcgs.create(MemcgId::ROOT, "a").unwrap();
+    let id = memcgs.lifecycle().create(MemcgId::ROOT, "a").unwrap();
     for (name, unset) in [
         ("memory.max", "max\n"),
         ("memory.high", "max\n"),
@@ -33,10 +33,10 @@ fn limits_read_as_they_were_written_in_whole_pages() {
             ("9223372036854771711", "9223372036854767616\n"),
             ("", "0\n"),
         ] {
-            assert_eq!(memcgs.write(id, name, text), Ok(WriteOutcome::Done), "{name} {text:?}");
+            assert_eq!(memcgs.files().write(id, name, text), Ok(WriteOutcome::Done), "{name} {text:?}");
             assert_eq!(read(&memcgs, id, name), expected, "{name} {text:?}");
         }
-        assert_eq!(memcgs.write(id, name, "12 pages"), Err(MemcgError::BadValue));
+        assert_eq!(memcgs.files().write(id, name, "12 pages"), Err(MemcgError::BadValue));
         assert_eq!(read(&memcgs, id, name), "0\n");
     }
 }
@@ -44,13 +44,13 @@ fn limits_read_as_they_were_written_in_whole_pages() {
 #[test]
 fn numbers_events_and_errors() {
     let memcgs = memcgs(1);
-    let (a, pin) = (memcgs.create(MemcgId::ROOT, "a").unwrap(), memcgs.frames().platform().pin());
-    let b = memcgs.create(a, "b").unwrap();
-    memcgs.try_charge(&pin, b, 200).unwrap();
-    memcgs.uncharge(&pin, b, 150);
-    memcgs.drain_stocks(&pin);
-    memcgs.charge_swap(b, 3).unwrap();
-    memcgs.uncharge_swap(b, 1);
+    let (a, pin) = (memcgs.lifecycle().create(MemcgId::ROOT, "a").unwrap(), memcgs.frames().platform().pin());
+    let b = memcgs.lifecycle().create(a, "b").unwrap();
+    memcgs.charges().try_charge(&pin, b, 200).unwrap();
+    memcgs.charges().uncharge(&pin, b, 150);
+    memcgs.charges().drain_stocks(&pin);
+    memcgs.charges().charge_swap(b, 3).unwrap();
+    memcgs.charges().uncharge_swap(b, 1);
     let number = |name| read(&memcgs, a, name);
     assert_eq!(number("memory.current"), "204800\n");
     assert_eq!(number("memory.peak"), "819200\n");
@@ -58,21 +58,21 @@ fn numbers_events_and_errors() {
         (number("memory.swap.current"), number("memory.swap.peak")),
         ("8192\n".into(), "12288\n".into())
     );
-    let _ = memcgs.write(b, "memory.swap.max", "2k").unwrap();
-    assert!(memcgs.charge_swap(b, 1).is_err());
-    memcgs.count(b, MemcgEvent::OomKill, 2);
-    memcgs.count(a, MemcgEvent::Low, 1);
+    let _ = memcgs.files().write(b, "memory.swap.max", "2k").unwrap();
+    assert!(memcgs.charges().charge_swap(b, 1).is_err());
+    memcgs.counters().count(b, MemcgEvent::OomKill, 2);
+    memcgs.counters().count(a, MemcgEvent::Low, 1);
     let expected = "low 0\nhigh 0\nmax 0\noom 0\noom_kill 2\noom_group_kill 0\n";
     assert_eq!(read(&memcgs, b, "memory.events"), expected);
     assert_eq!(number("memory.events"), "low 1\nhigh 0\nmax 0\noom 0\noom_kill 2\noom_group_kill 0\n");
     assert_eq!(number("memory.events.local"), "low 1\nhigh 0\nmax 0\noom 0\noom_kill 0\noom_group_kill 0\n");
     assert_eq!(number("memory.swap.events"), "high 0\nmax 1\nfail 1\n");
 
-    assert_eq!(memcgs.write(a, "memory.max", "40K"), Ok(WriteOutcome::AboveMax));
-    assert_eq!(memcgs.pages_over(a, Limit::Max), 40);
-    assert_eq!(memcgs.write(a, "memory.high", "160K"), Ok(WriteOutcome::AboveHigh));
-    assert_eq!(memcgs.pages_over(a, Limit::High), 10);
-    let reclaim = |text| memcgs.write(a, "memory.reclaim", text);
+    assert_eq!(memcgs.files().write(a, "memory.max", "40K"), Ok(WriteOutcome::AboveMax));
+    assert_eq!(memcgs.files().pages_over(a, Limit::Max), 40);
+    assert_eq!(memcgs.files().write(a, "memory.high", "160K"), Ok(WriteOutcome::AboveHigh));
+    assert_eq!(memcgs.files().pages_over(a, Limit::High), 10);
+    let reclaim = |text| memcgs.files().write(a, "memory.reclaim", text);
     assert_eq!(reclaim("1M"), Ok(WriteOutcome::Reclaim { pages: 256 }));
     assert_eq!(reclaim(" 4k \n"), Ok(WriteOutcome::Reclaim { pages: 1 }));
     for bad in ["", "x", "max", "1M x", "1M swappiness=60", "1M swappiness=max"] {
@@ -80,36 +80,36 @@ fn numbers_events_and_errors() {
     }
 
     let (mut text, none) = (String::new(), || (0, 0));
-    assert_eq!(memcgs.read(a, "memory.reclaim", none, &mut text), Err(MemcgError::WriteOnly));
-    assert_eq!(memcgs.write(a, "memory.current", "1"), Err(MemcgError::ReadOnly));
-    assert_eq!(memcgs.read(a, "memory.none", none, &mut text), Err(MemcgError::NoFile));
-    assert_eq!(memcgs.read(MemcgId::ROOT, "memory.max", none, &mut text), Err(MemcgError::NoFile));
+    assert_eq!(memcgs.files().read(a, "memory.reclaim", none, &mut text), Err(MemcgError::WriteOnly));
+    assert_eq!(memcgs.files().write(a, "memory.current", "1"), Err(MemcgError::ReadOnly));
+    assert_eq!(memcgs.files().read(a, "memory.none", none, &mut text), Err(MemcgError::NoFile));
+    assert_eq!(memcgs.files().read(MemcgId::ROOT, "memory.max", none, &mut text), Err(MemcgError::NoFile));
     let missing = MemcgId::new(77).unwrap();
-    assert_eq!(memcgs.read(missing, "memory.max", none, &mut text), Err(MemcgError::NoMemcg));
+    assert_eq!(memcgs.files().read(missing, "memory.max", none, &mut text), Err(MemcgError::NoMemcg));
 }
 
 #[test]
 fn statistics_are_of_a_memcg_and_all_below() {
     let memcgs = memcgs(2);
-    let a = memcgs.create(MemcgId::ROOT, "a").unwrap();
-    let b = memcgs.create(a, "b").unwrap();
-    let c = memcgs.create(MemcgId::ROOT, "c").unwrap();
+    let a = memcgs.lifecycle().create(MemcgId::ROOT, "a").unwrap();
+    let b = memcgs.lifecycle().create(a, "b").unwrap();
+    let c = memcgs.lifecycle().create(MemcgId::ROOT, "c").unwrap();
     crate::common::run_on(1);
     {
         let pin = memcgs.frames().platform().pin();
-        memcgs.add_stat(&pin, b, MemcgStat::Pgrefill, 5);
-        memcgs.add_stat(&pin, c, MemcgStat::Pgrefill, 100);
-        memcgs.add_stat(&pin, b, MemcgStat::Pgrefill, -1);
-        memcgs.add_stat(&pin, a, MemcgStat::PgscanDirect, 3);
-        memcgs.add_stat(&pin, a, MemcgStat::PgscanKswapd, 4);
-        memcgs.add_stat(&pin, MemcgId::ROOT, MemcgStat::Pgfault, 9);
+        memcgs.counters().add_stat(&pin, b, MemcgStat::Pgrefill, 5);
+        memcgs.counters().add_stat(&pin, c, MemcgStat::Pgrefill, 100);
+        memcgs.counters().add_stat(&pin, b, MemcgStat::Pgrefill, -1);
+        memcgs.counters().add_stat(&pin, a, MemcgStat::PgscanDirect, 3);
+        memcgs.counters().add_stat(&pin, a, MemcgStat::PgscanKswapd, 4);
+        memcgs.counters().add_stat(&pin, MemcgId::ROOT, MemcgStat::Pgfault, 9);
     }
     crate::common::run_on(0);
     let pin = memcgs.frames().platform().pin();
-    memcgs.add_stat(&pin, b, MemcgStat::Pgactivate, -2);
-    memcgs.add_stat(&pin, b, MemcgStat::Pswpin, 1234);
+    memcgs.counters().add_stat(&pin, b, MemcgStat::Pgactivate, -2);
+    memcgs.counters().add_stat(&pin, b, MemcgStat::Pswpin, 1234);
     let head = folio(&memcgs, Order::ALL[2], b);
-    memcgs.list_folio(&pin, head, LruList::InactiveFile);
+    memcgs.folios().list_folio(&pin, head, LruList::InactiveFile);
     let text = read(&memcgs, a, "memory.stat");
     let names: Vec<&str> = text.lines().map(|line| line.split(' ').next().unwrap()).collect();
     let mut expected = "anon file inactive_anon active_anon inactive_file active_file unevictable workingset_refault_anon \
@@ -131,7 +131,7 @@ fn statistics_are_of_a_memcg_and_all_below() {
             "pgrefill 4"
         ]
     );
-    memcgs.add_stat(&pin, MemcgId::ROOT, MemcgStat::Pgrefill, 6);
+    memcgs.counters().add_stat(&pin, MemcgId::ROOT, MemcgStat::Pgrefill, 6);
     memcgs.frames().events().add(&pin, VmEvent::Pgfault, 11);
     let root = read(&memcgs, MemcgId::ROOT, "memory.stat");
     assert!(root.contains("\npgrefill 110\n") && root.contains("\npgfault 11\n"), "{root}");

@@ -98,11 +98,11 @@ proptest! {
                 Step::Create(parent) => {
                     let parent = pick(&models, parent + 1).filter(|_| parent % 3 > 0);
                     let above = parent.map_or(MemcgId::ROOT, |parent| models[parent].id);
-                    let made = memcgs.create(above, &format!("g{nth}"));
+                    let made = memcgs.lifecycle().create(above, &format!("g{nth}"));
                     if parent.is_some_and(|parent| !models[parent].online) {
                         // The number may be that of a later memcg by now.
                         if let Ok(id) = made {
-                            memcgs.remove(id).unwrap();
+                            memcgs.lifecycle().remove(id).unwrap();
                         }
                     } else {
                         models.push(Model { id: made.unwrap(), parent, online: true, max: u64::MAX, swap_max: u64::MAX, spaces: 0 });
@@ -111,13 +111,13 @@ proptest! {
                 Step::Remove(at) => if let Some(at) = pick(&models, at).filter(|&at| models[at].online) {
                     let children = models.iter().any(|child| child.online && child.parent == Some(at));
                     let expected = if children || models[at].spaces > 0 { Err(MemcgError::Busy) } else { Ok(()) };
-                    prop_assert_eq!(memcgs.remove(models[at].id), expected);
+                    prop_assert_eq!(memcgs.lifecycle().remove(models[at].id), expected);
                     models[at].online = expected.is_err();
                 },
                 Step::Charge(at, pages, cpu) => if let Some(at) = pick(&models, at).filter(|&at| models[at].online) {
                     let expected = full(&models, &charges, at, pages, |model| model.max);
-                    let stock = memcgs.stocked(models[at].id);
-                    match memcgs.try_charge(&on(cpu), models[at].id, pages) {
+                    let stock = memcgs.charges().stocked(models[at].id);
+                    match memcgs.charges().try_charge(&on(cpu), models[at].id, pages) {
                         Ok(()) => {
                             // What a CPU has in stock was charged before the limit came down.
                             prop_assert!(expected.is_none() || stock >= pages, "charged {} past a limit", pages);
@@ -127,7 +127,7 @@ proptest! {
                     }
                 },
                 Step::Anyway(at, pages, cpu) => if let Some(at) = pick(&models, at).filter(|&at| models[at].online) {
-                    memcgs.charge_anyway(&on(cpu), models[at].id, pages);
+                    memcgs.charges().charge_anyway(&on(cpu), models[at].id, pages);
                     *charges.entry(at).or_default() += pages;
                 },
                 Step::Uncharge(at, pages, cpu) => if let Some(at) = pick(&models, at) {
@@ -135,12 +135,12 @@ proptest! {
                     let pages = pages.min(*charged);
                     if pages > 0 {
                         *charged -= pages;
-                        memcgs.uncharge(&on(cpu), models[at].id, pages);
+                        memcgs.charges().uncharge(&on(cpu), models[at].id, pages);
                     }
                 },
                 Step::Swap(at, pages) => if let Some(at) = pick(&models, at).filter(|&at| models[at].online) {
                     let expected = full(&models, &swaps, at, pages, |model| model.swap_max);
-                    let got = memcgs.charge_swap(models[at].id, pages);
+                    let got = memcgs.charges().charge_swap(models[at].id, pages);
                     prop_assert_eq!(got.err().map(|over| over.memcg), expected);
                     if got.is_ok() {
                         *swaps.entry(at).or_default() += pages;
@@ -151,43 +151,43 @@ proptest! {
                     let pages = pages.min(*charged);
                     if pages > 0 {
                         *charged -= pages;
-                        memcgs.uncharge_swap(models[at].id, pages);
+                        memcgs.charges().uncharge_swap(models[at].id, pages);
                     }
                 },
                 // A limit below what is in use, or in stock, is another test's.
                 Step::SetMax(at, pages) => if let Some(at) = pick(&models, at).filter(|&at| models[at].online) {
-                    let _ = memcgs.set(models[at].id, Limit::Max, pages.map(|pages| pages << 12)).unwrap();
+                    let _ = memcgs.files().set(models[at].id, Limit::Max, pages.map(|pages| pages << 12)).unwrap();
                     models[at].max = pages.unwrap_or(u64::MAX);
-                    memcgs.drain_stocks(&on(0));
+                    memcgs.charges().drain_stocks(&on(0));
                 },
                 Step::SetSwapMax(at, pages) => if let Some(at) = pick(&models, at).filter(|&at| models[at].online) {
-                    let _ = memcgs.set(models[at].id, Limit::SwapMax, pages.map(|pages| pages << 12)).unwrap();
+                    let _ = memcgs.files().set(models[at].id, Limit::SwapMax, pages.map(|pages| pages << 12)).unwrap();
                     models[at].swap_max = pages.unwrap_or(u64::MAX);
                 },
                 Step::Hold(at) => if let Some(at) = pick(&models, at).filter(|&at| models[at].online) {
-                    memcgs.hold(models[at].id).unwrap();
+                    memcgs.tree().hold(models[at].id).unwrap();
                     models[at].spaces += 1;
                 },
                 Step::Release(at) => if let Some(at) = pick(&models, at).filter(|&at| models[at].spaces > 0) {
-                    memcgs.release(models[at].id);
+                    memcgs.tree().release(models[at].id);
                     models[at].spaces -= 1;
                 },
-                Step::Drain => memcgs.drain_stocks(&on(0)),
+                Step::Drain => memcgs.charges().drain_stocks(&on(0)),
             }
             for (at, model) in models.iter().enumerate() {
                 let kept = charges.get(&at).copied().unwrap_or(0);
                 // Of one that is gone the number may be another's.
                 if model.online || total(&models, &charges, at) + total(&models, &swaps, at) > 0 {
-                    prop_assert_eq!(memcgs.charged(model.id), kept);
-                    prop_assert_eq!(memcgs.swap_usage(model.id), total(&models, &swaps, at));
+                    prop_assert_eq!(memcgs.charges().charged(model.id), kept);
+                    prop_assert_eq!(memcgs.charges().swap_usage(model.id), total(&models, &swaps, at));
                 }
             }
             assert_sound(&memcgs);
         }
-        memcgs.drain_stocks(&memcgs.frames().platform().pin());
+        memcgs.charges().drain_stocks(&memcgs.frames().platform().pin());
         for (at, model) in models.iter().enumerate() {
             if model.online {
-                prop_assert_eq!(memcgs.usage(model.id), total(&models, &charges, at));
+                prop_assert_eq!(memcgs.charges().usage(model.id), total(&models, &charges, at));
             }
         }
     }
@@ -197,36 +197,39 @@ proptest! {
 fn a_removed_memcg_stays_until_its_last_charge_goes() {
     let memcgs = memcgs(2);
     let pin = memcgs.frames().platform().pin();
-    let a = memcgs.create(MemcgId::ROOT, "a").unwrap();
-    let b = memcgs.create(a, "b").unwrap();
-    assert_eq!(memcgs.remove(a), Err(MemcgError::Busy));
-    memcgs.try_charge(&pin, b, 3).unwrap();
-    memcgs.charge_swap(b, 1).unwrap();
-    memcgs.add_stat(&pin, b, MemcgStat::Pgfault, 7);
-    memcgs.count(b, MemcgEvent::Oom, 2);
-    memcgs.remove(b).unwrap();
-    assert_eq!((memcgs.find("a/b"), memcgs.hold(b)), (None, Err(MemcgError::NoMemcg)));
-    assert_eq!(memcgs.create(a, "b").map(|again| again == b), Ok(false));
-    let c = memcgs.find("a/b").unwrap();
+    let a = memcgs.lifecycle().create(MemcgId::ROOT, "a").unwrap();
+    let b = memcgs.lifecycle().create(a, "b").unwrap();
+    assert_eq!(memcgs.lifecycle().remove(a), Err(MemcgError::Busy));
+    memcgs.charges().try_charge(&pin, b, 3).unwrap();
+    memcgs.charges().charge_swap(b, 1).unwrap();
+    memcgs.counters().add_stat(&pin, b, MemcgStat::Pgfault, 7);
+    memcgs.counters().count(b, MemcgEvent::Oom, 2);
+    memcgs.lifecycle().remove(b).unwrap();
+    assert_eq!((memcgs.tree().find("a/b"), memcgs.tree().hold(b)), (None, Err(MemcgError::NoMemcg)));
+    assert_eq!(memcgs.lifecycle().create(a, "b").map(|again| again == b), Ok(false));
+    let c = memcgs.tree().find("a/b").unwrap();
     let mut seen = Vec::new();
-    memcgs.for_each_in_subtree(a, |id| seen.push(id));
+    memcgs.tree().for_each_in_subtree(a, |id| seen.push(id));
     assert_eq!(seen, [a, c, b], "its lists stay reachable");
-    assert_eq!(memcgs.usage(a), 3, "nothing is kept in stock for what was removed");
-    memcgs.uncharge(&pin, b, 3);
-    memcgs.sweep();
-    assert_eq!(memcgs.next_in_subtree(b, None), Some(b), "a page is swapped out");
-    memcgs.uncharge_swap(b, 1);
+    assert_eq!(memcgs.charges().usage(a), 3, "nothing is kept in stock for what was removed");
+    memcgs.charges().uncharge(&pin, b, 3);
+    memcgs.lifecycle().sweep();
+    assert_eq!(memcgs.tree().next_in_subtree(b, None), Some(b), "a page is swapped out");
+    memcgs.charges().uncharge_swap(b, 1);
     let section = memcgs.frames().epoch().enter(&pin);
-    memcgs.sweep();
-    assert_eq!(memcgs.next_in_subtree(b, None), Some(b), "a CPU may be just adding to its counts");
+    memcgs.lifecycle().sweep();
+    assert_eq!(memcgs.tree().next_in_subtree(b, None), Some(b), "a CPU may be just adding to its counts");
     drop(section);
-    memcgs.sweep();
-    assert_eq!(memcgs.next_in_subtree(b, None), None);
-    assert_eq!(memcgs.usage(a), 0);
-    assert_eq!(memcgs.stats(a)[MemcgStat::Pgfault as usize], 7);
-    assert_eq!((memcgs.events(a, MemcgEvent::Oom), memcgs.local_events(a, MemcgEvent::Oom)), (2, 0));
-    assert_eq!(memcgs.create(a, "d"), Ok(b), "the number is used again");
-    assert_eq!(memcgs.stats(b)[MemcgStat::Pgfault as usize], 0);
+    memcgs.lifecycle().sweep();
+    assert_eq!(memcgs.tree().next_in_subtree(b, None), None);
+    assert_eq!(memcgs.charges().usage(a), 0);
+    assert_eq!(memcgs.counters().stats(a)[MemcgStat::Pgfault as usize], 7);
+    assert_eq!(
+        (memcgs.counters().events(a, MemcgEvent::Oom), memcgs.counters().local_events(a, MemcgEvent::Oom)),
+        (2, 0)
+    );
+    assert_eq!(memcgs.lifecycle().create(a, "d"), Ok(b), "the number is used again");
+    assert_eq!(memcgs.counters().stats(b)[MemcgStat::Pgfault as usize], 0);
     assert_sound(&memcgs);
 }
 
@@ -238,55 +241,55 @@ fn a_removed_memcg_stays_until_its_last_charge_goes() {
 fn a_memcg_whose_charge_failed_is_kept_or_known_to_be_gone() {
     let memcgs = memcgs(1);
     let pin = memcgs.frames().platform().pin();
-    let make = || memcgs.create(MemcgId::ROOT, "g").unwrap();
+    let make = || memcgs.lifecycle().create(MemcgId::ROOT, "g").unwrap();
     let remove = |memcg| {
-        memcgs.remove(memcg).unwrap();
-        (0..4).for_each(|_| memcgs.sweep());
+        memcgs.lifecycle().remove(memcg).unwrap();
+        (0..4).for_each(|_| memcgs.lifecycle().sweep());
     };
     let first = make();
-    let _ = memcgs.set(first, Limit::Max, Some(0)).unwrap();
-    let over = memcgs.try_charge(&pin, first, 1).unwrap_err();
-    let kept = memcgs.keep(over).unwrap();
+    let _ = memcgs.files().set(first, Limit::Max, Some(0)).unwrap();
+    let over = memcgs.charges().try_charge(&pin, first, 1).unwrap_err();
+    let kept = memcgs.tree().keep(over).unwrap();
     assert_eq!(kept.id(), first);
     remove(first);
-    assert!(memcgs.keep(over).is_some(), "it was removed, and is kept");
+    assert!(memcgs.tree().keep(over).is_some(), "it was removed, and is kept");
     let second = make();
     assert_ne!(second, first, "it is kept");
     remove(second);
     drop(kept);
-    (0..4).for_each(|_| memcgs.sweep());
-    assert!(memcgs.keep(over).is_none() && memcgs.keep_present(first).is_none(), "it is gone");
-    let later = [make(), memcgs.create(MemcgId::ROOT, "h").unwrap()];
+    (0..4).for_each(|_| memcgs.lifecycle().sweep());
+    assert!(memcgs.tree().keep(over).is_none() && memcgs.tree().keep_present(first).is_none(), "it is gone");
+    let later = [make(), memcgs.lifecycle().create(MemcgId::ROOT, "h").unwrap()];
     assert!(later.contains(&first), "its number is used again");
-    assert!(memcgs.keep(over).is_none() && memcgs.keep_present(first).is_some());
+    assert!(memcgs.tree().keep(over).is_none() && memcgs.tree().keep_present(first).is_some());
     assert_sound(&memcgs);
 }
 
 #[test]
 fn a_memcg_that_is_visited_is_gone_after_the_visit() {
     let memcgs = memcgs(1);
-    let [a, b, c] = ["a", "b", "c"].map(|name| memcgs.create(MemcgId::ROOT, name).unwrap());
-    let mut visits = memcgs.visit(MemcgId::ROOT);
+    let [a, b, c] = ["a", "b", "c"].map(|name| memcgs.lifecycle().create(MemcgId::ROOT, name).unwrap());
+    let mut visits = memcgs.tree().visit(MemcgId::ROOT);
     assert_eq!((visits.next(), visits.next()), (Some(MemcgId::ROOT), Some(c)));
     for gone in [b, c] {
-        memcgs.remove(gone).unwrap();
+        memcgs.lifecycle().remove(gone).unwrap();
     }
-    (0..3).for_each(|_| memcgs.sweep());
-    assert_eq!([b, c].map(|id| memcgs.next_in_subtree(id, None)), [None, Some(c)]);
+    (0..3).for_each(|_| memcgs.lifecycle().sweep());
+    assert_eq!([b, c].map(|id| memcgs.tree().next_in_subtree(id, None)), [None, Some(c)]);
     assert_eq!(visits.next(), Some(a), "it comes after what is gone");
-    (0..3).for_each(|_| memcgs.sweep());
-    assert_eq!(memcgs.next_in_subtree(c, None), None, "it is not visited any more");
+    (0..3).for_each(|_| memcgs.lifecycle().sweep());
+    assert_eq!(memcgs.tree().next_in_subtree(c, None), None, "it is not visited any more");
     // The last one is left by the end of the visits, or when they are given up.
     assert_eq!((visits.next(), visits.next()), (None, None));
-    let mut visits = memcgs.visit(a);
+    let mut visits = memcgs.tree().visit(a);
     assert_eq!(visits.next(), Some(a));
-    memcgs.remove(a).unwrap();
-    (0..3).for_each(|_| memcgs.sweep());
-    assert_eq!(memcgs.next_in_subtree(a, None), Some(a));
+    memcgs.lifecycle().remove(a).unwrap();
+    (0..3).for_each(|_| memcgs.lifecycle().sweep());
+    assert_eq!(memcgs.tree().next_in_subtree(a, None), Some(a));
     drop(visits);
-    (0..3).for_each(|_| memcgs.sweep());
-    assert_eq!(memcgs.next_in_subtree(a, None), None);
-    assert_eq!(memcgs.visit(a).next(), None, "there is no such memcg");
+    (0..3).for_each(|_| memcgs.lifecycle().sweep());
+    assert_eq!(memcgs.tree().next_in_subtree(a, None), None);
+    assert_eq!(memcgs.tree().visit(a).next(), None, "there is no such memcg");
     assert_sound(&memcgs);
 }
 
@@ -294,13 +297,13 @@ fn a_memcg_that_is_visited_is_gone_after_the_visit() {
 #[test]
 fn a_removed_memcg_is_gone_beside_readers_that_overlap() {
     let memcgs = memcgs(1);
-    let [a, b] = ["a", "b"].map(|name| memcgs.create(MemcgId::ROOT, name).unwrap());
+    let [a, b] = ["a", "b"].map(|name| memcgs.lifecycle().create(MemcgId::ROOT, name).unwrap());
     let mut seen = Vec::new();
-    memcgs.for_each_in_subtree(MemcgId::ROOT, |id| {
+    memcgs.tree().for_each_in_subtree(MemcgId::ROOT, |id| {
         if id == MemcgId::ROOT {
-            memcgs.remove(b).unwrap();
-            (0..3).for_each(|_| memcgs.sweep());
-            assert_eq!(memcgs.next_in_subtree(b, None), None);
+            memcgs.lifecycle().remove(b).unwrap();
+            (0..3).for_each(|_| memcgs.lifecycle().sweep());
+            assert_eq!(memcgs.tree().next_in_subtree(b, None), None);
         }
         seen.push(id);
     });
@@ -313,17 +316,17 @@ fn a_removed_memcg_is_gone_beside_readers_that_overlap() {
 fn what_a_memcg_counted_that_goes_is_never_missing_above() {
     const CHILDREN: u64 = 200;
     let readers: [fn(&Memcgs<Machine>, MemcgId) -> u64; 2] = [
-        |memcgs, id| memcgs.events(id, MemcgEvent::Max),
-        |memcgs, id| memcgs.stats(id)[MemcgStat::Pgfault as usize] as u64,
+        |memcgs, id| memcgs.counters().events(id, MemcgEvent::Max),
+        |memcgs, id| memcgs.counters().stats(id)[MemcgStat::Pgfault as usize] as u64,
     ];
     for read in readers {
         let memcgs = Arc::new(memcgs(1));
-        let a = memcgs.create(MemcgId::ROOT, "a").unwrap();
+        let a = memcgs.lifecycle().create(MemcgId::ROOT, "a").unwrap();
         let mut children: VecDeque<MemcgId> = (0..CHILDREN)
             .map(|nth| {
-                let id = memcgs.create(a, &format!("{nth}")).unwrap();
-                memcgs.count(id, MemcgEvent::Max, 1);
-                memcgs.add_stat(&memcgs.frames().platform().pin(), id, MemcgStat::Pgfault, 1);
+                let id = memcgs.lifecycle().create(a, &format!("{nth}")).unwrap();
+                memcgs.counters().count(id, MemcgEvent::Max, 1);
+                memcgs.counters().add_stat(&memcgs.frames().platform().pin(), id, MemcgStat::Pgfault, 1);
                 id
             })
             .collect();
@@ -331,11 +334,11 @@ fn what_a_memcg_counted_that_goes_is_never_missing_above() {
         // Beside each step of the reader the oldest one goes, which it would come to last.
         let step = move || {
             if let Some(oldest) = children.pop_front() {
-                beside.remove(oldest).unwrap();
+                beside.lifecycle().remove(oldest).unwrap();
             }
         };
         let seen = crate::common::after_each_hold(LockClass::Memcgs, step, || {
-            memcgs.sweep();
+            memcgs.lifecycle().sweep();
             read(&memcgs, a)
         });
         assert_eq!((seen, read(&memcgs, a)), (CHILDREN, CHILDREN));
@@ -348,17 +351,17 @@ fn what_a_memcg_counted_that_goes_is_never_missing_above() {
 fn each_removed_memcg_is_checked_under_a_hold_of_its_own() {
     let memcgs = memcgs(2);
     let ids: Vec<MemcgId> =
-        (0..8).map(|nth| memcgs.create(MemcgId::ROOT, &format!("{nth}")).unwrap()).collect();
+        (0..8).map(|nth| memcgs.lifecycle().create(MemcgId::ROOT, &format!("{nth}")).unwrap()).collect();
     for &id in &ids {
-        memcgs.charge_anyway(&memcgs.frames().platform().pin(), id, 1);
-        memcgs.remove(id).unwrap();
+        memcgs.charges().charge_anyway(&memcgs.frames().platform().pin(), id, 1);
+        memcgs.lifecycle().remove(id).unwrap();
     }
     let holds = Arc::new(AtomicU64::new(0));
     let count = {
         let holds = Arc::clone(&holds);
         move || _ = holds.fetch_add(1, Ordering::Relaxed)
     };
-    crate::common::after_each_hold(LockClass::Memcgs, count, || memcgs.sweep());
+    crate::common::after_each_hold(LockClass::Memcgs, count, || memcgs.lifecycle().sweep());
     let holds = holds.load(Ordering::Relaxed);
     assert!(holds >= ids.len() as u64, "{holds} holds for {} memcgs", ids.len());
 }
@@ -368,17 +371,17 @@ fn each_removed_memcg_is_checked_under_a_hold_of_its_own() {
 fn a_tick_checks_one_of_the_removed_memcgs() {
     let memcgs = memcgs(2);
     let ids: Vec<MemcgId> =
-        (0..8).map(|nth| memcgs.create(MemcgId::ROOT, &format!("{nth}")).unwrap()).collect();
-    let charge = |id| memcgs.charge_anyway(&memcgs.frames().platform().pin(), id, 200);
-    let uncharge = |id| memcgs.uncharge(&memcgs.frames().platform().pin(), id, 200);
+        (0..8).map(|nth| memcgs.lifecycle().create(MemcgId::ROOT, &format!("{nth}")).unwrap()).collect();
+    let charge = |id| memcgs.charges().charge_anyway(&memcgs.frames().platform().pin(), id, 200);
+    let uncharge = |id| memcgs.charges().uncharge(&memcgs.frames().platform().pin(), id, 200);
     ids.iter().for_each(|&id| charge(id));
-    ids.iter().for_each(|&id| memcgs.remove(id).unwrap());
+    ids.iter().for_each(|&id| memcgs.lifecycle().remove(id).unwrap());
     ids.iter().for_each(|&id| uncharge(id));
-    let there = || ids.iter().filter(|&&id| memcgs.next_in_subtree(id, None).is_some()).count();
+    let there = || ids.iter().filter(|&&id| memcgs.tree().next_in_subtree(id, None).is_some()).count();
     assert_eq!(there(), 8);
-    memcgs.sweep_one();
+    memcgs.lifecycle().sweep_one();
     assert_eq!(there(), 7);
-    (0..7).for_each(|_| memcgs.sweep_one());
+    (0..7).for_each(|_| memcgs.lifecycle().sweep_one());
     assert_eq!(there(), 0, "each has its turn");
     assert_sound(&memcgs);
 }
@@ -389,78 +392,78 @@ fn what_cannot_be_a_path_is_not_looked_up_under_the_lock() {
     let memcgs = memcgs(1);
     let step = || panic!("the lock was taken for it");
     crate::common::after_each_hold(LockClass::Memcgs, step, || {
-        assert_eq!(memcgs.find(&"x".repeat(1 << 20)), None);
-        assert_eq!(memcgs.find(&"x/".repeat(1 << 20)), None);
-        assert_eq!(memcgs.find(".."), None);
+        assert_eq!(memcgs.tree().find(&"x".repeat(1 << 20)), None);
+        assert_eq!(memcgs.tree().find(&"x/".repeat(1 << 20)), None);
+        assert_eq!(memcgs.tree().find(".."), None);
     });
-    assert_eq!(memcgs.find(&"/".repeat(1 << 20)), Some(MemcgId::ROOT));
+    assert_eq!(memcgs.tree().find(&"/".repeat(1 << 20)), Some(MemcgId::ROOT));
 }
 
 #[test]
 fn rounds_go_on_where_the_last_one_was() {
     let memcgs = memcgs(1);
-    let a = memcgs.create(MemcgId::ROOT, "a").unwrap();
-    let b = memcgs.create(a, "b").unwrap();
-    let c = memcgs.create(a, "c").unwrap();
-    let begins = |count| (0..count).filter_map(|_| memcgs.visit_round(a).next()).collect::<Vec<_>>();
+    let a = memcgs.lifecycle().create(MemcgId::ROOT, "a").unwrap();
+    let b = memcgs.lifecycle().create(a, "b").unwrap();
+    let c = memcgs.lifecycle().create(a, "c").unwrap();
+    let begins = |count| (0..count).filter_map(|_| memcgs.tree().visit_round(a).next()).collect::<Vec<_>>();
     assert_eq!(begins(4), [a, c, b, a]);
-    let round = || memcgs.visit_round(a).collect::<Vec<_>>();
+    let round = || memcgs.tree().visit_round(a).collect::<Vec<_>>();
     assert_eq!((round(), round()), (vec![c, b, a], vec![c, b, a]), "each once");
-    let mut half = memcgs.visit_round(a);
+    let mut half = memcgs.tree().visit_round(a);
     assert_eq!((half.next(), half.next()), (Some(c), Some(b)));
-    memcgs.remove(c).unwrap();
-    (0..3).for_each(|_| memcgs.sweep());
+    memcgs.lifecycle().remove(c).unwrap();
+    (0..3).for_each(|_| memcgs.lifecycle().sweep());
     assert_eq!((half.next(), half.next(), half.next()), (Some(a), None, None), "it ends where it began");
-    (0..3).for_each(|_| memcgs.sweep());
-    assert_eq!(memcgs.next_in_subtree(c, None), None, "the round is over");
+    (0..3).for_each(|_| memcgs.lifecycle().sweep());
+    assert_eq!(memcgs.tree().next_in_subtree(c, None), None, "the round is over");
     assert_eq!((begins(3), round()), (vec![b, a, b], vec![a, b]));
-    assert_eq!(memcgs.next_in_subtree(b, Some(a)), Some(b), "what is not below begins anew");
+    assert_eq!(memcgs.tree().next_in_subtree(b, Some(a)), Some(b), "what is not below begins anew");
 }
 
 #[test]
 fn what_is_over_the_high_limit_is_noted() {
     let memcgs = memcgs(1);
     let pin = memcgs.frames().platform().pin();
-    let a = memcgs.create(MemcgId::ROOT, "a").unwrap();
-    let b = memcgs.create(a, "b").unwrap();
-    let _ = memcgs.set(a, Limit::High, Some(100 << 12)).unwrap();
-    memcgs.try_charge(&pin, b, 100).unwrap();
-    assert_eq!(memcgs.over_high(b), None);
-    memcgs.try_charge(&pin, b, 200).unwrap();
+    let a = memcgs.lifecycle().create(MemcgId::ROOT, "a").unwrap();
+    let b = memcgs.lifecycle().create(a, "b").unwrap();
+    let _ = memcgs.files().set(a, Limit::High, Some(100 << 12)).unwrap();
+    memcgs.charges().try_charge(&pin, b, 100).unwrap();
+    assert_eq!(memcgs.charges().over_high(b), None);
+    memcgs.charges().try_charge(&pin, b, 200).unwrap();
     let over = |pages| Some(OverHigh { memcg: a, pages });
-    assert_eq!((memcgs.over_high(b), memcgs.over_high(a)), (over(200), None));
-    assert_eq!(memcgs.first_over_high(a), over(200), "noted or not");
-    memcgs.forgive_high(b);
-    assert_eq!(memcgs.over_high(b), None);
-    memcgs.try_charge(&pin, b, 70).unwrap();
-    assert_eq!(memcgs.over_high(b), over(270), "the next charge tells anew");
-    memcgs.uncharge(&pin, b, 320);
-    memcgs.drain_stocks(&pin);
-    assert_eq!((memcgs.over_high(b), memcgs.usage(a)), (None, 50));
+    assert_eq!((memcgs.charges().over_high(b), memcgs.charges().over_high(a)), (over(200), None));
+    assert_eq!(memcgs.charges().first_over_high(a), over(200), "noted or not");
+    memcgs.charges().forgive_high(b);
+    assert_eq!(memcgs.charges().over_high(b), None);
+    memcgs.charges().try_charge(&pin, b, 70).unwrap();
+    assert_eq!(memcgs.charges().over_high(b), over(270), "the next charge tells anew");
+    memcgs.charges().uncharge(&pin, b, 320);
+    memcgs.charges().drain_stocks(&pin);
+    assert_eq!((memcgs.charges().over_high(b), memcgs.charges().usage(a)), (None, 50));
 }
 
 #[test]
 fn a_limit_is_met_to_the_page_and_told_by_its_memcg() {
     let memcgs = memcgs(2);
-    let a = memcgs.create(MemcgId::ROOT, "a").unwrap();
-    let b = memcgs.create(a, "b").unwrap();
-    let c = memcgs.create(a, "c").unwrap();
-    let _ = memcgs.set(a, Limit::Max, Some(100 << 12)).unwrap();
+    let a = memcgs.lifecycle().create(MemcgId::ROOT, "a").unwrap();
+    let b = memcgs.lifecycle().create(a, "b").unwrap();
+    let c = memcgs.lifecycle().create(a, "c").unwrap();
+    let _ = memcgs.files().set(a, Limit::Max, Some(100 << 12)).unwrap();
     crate::common::run_on(1);
     {
         let pin = memcgs.frames().platform().pin();
-        memcgs.try_charge(&pin, c, 1).unwrap();
-        assert_eq!((memcgs.usage(a), memcgs.stocked(c)), (64, 63));
+        memcgs.charges().try_charge(&pin, c, 1).unwrap();
+        assert_eq!((memcgs.charges().usage(a), memcgs.charges().stocked(c)), (64, 63));
     }
     crate::common::run_on(0);
     let pin = memcgs.frames().platform().pin();
     for _ in 0..99 {
-        memcgs.try_charge(&pin, b, 1).unwrap();
+        memcgs.charges().try_charge(&pin, b, 1).unwrap();
     }
-    assert_eq!(memcgs.try_charge(&pin, b, 1).map_err(|over| over.memcg), Err(a));
-    assert_eq!((memcgs.usage(a), memcgs.usage(b)), (100, 99));
-    memcgs.charge_anyway(&pin, b, 1);
-    assert_eq!(memcgs.usage(a), 101);
+    assert_eq!(memcgs.charges().try_charge(&pin, b, 1).map_err(|over| over.memcg), Err(a));
+    assert_eq!((memcgs.charges().usage(a), memcgs.charges().usage(b)), (100, 99));
+    memcgs.charges().charge_anyway(&pin, b, 1);
+    assert_eq!(memcgs.charges().usage(a), 101);
     assert_sound(&memcgs);
 }
 
@@ -469,21 +472,21 @@ fn a_limit_is_met_to_the_page_and_told_by_its_memcg() {
 #[test]
 fn stocks_are_drained_at_each_full_memcg_on_the_way_up() {
     let memcgs = memcgs(2);
-    let a = memcgs.create(MemcgId::ROOT, "a").unwrap();
-    let b = memcgs.create(a, "b").unwrap();
-    let c = memcgs.create(a, "c").unwrap();
+    let a = memcgs.lifecycle().create(MemcgId::ROOT, "a").unwrap();
+    let b = memcgs.lifecycle().create(a, "b").unwrap();
+    let c = memcgs.lifecycle().create(a, "c").unwrap();
     for (id, pages) in [(a, 137), (b, 133)] {
-        let _ = memcgs.set(id, Limit::Max, Some(pages << 12)).unwrap();
+        let _ = memcgs.files().set(id, Limit::Max, Some(pages << 12)).unwrap();
     }
     for (cpu, id) in [(1, c), (0, b)] {
         crate::common::run_on(cpu);
-        memcgs.try_charge(&memcgs.frames().platform().pin(), id, 1).unwrap();
+        memcgs.charges().try_charge(&memcgs.frames().platform().pin(), id, 1).unwrap();
     }
     let pin = memcgs.frames().platform().pin();
-    assert_eq!((memcgs.stocked(b), memcgs.stocked(c)), (63, 63));
-    assert_eq!(memcgs.try_charge(&pin, b, 73), Ok(()));
-    assert_eq!((memcgs.usage(b), memcgs.usage(a)), (74, 75));
-    assert_eq!(memcgs.try_charge(&pin, b, 60).map_err(|over| over.memcg), Err(b));
+    assert_eq!((memcgs.charges().stocked(b), memcgs.charges().stocked(c)), (63, 63));
+    assert_eq!(memcgs.charges().try_charge(&pin, b, 73), Ok(()));
+    assert_eq!((memcgs.charges().usage(b), memcgs.charges().usage(a)), (74, 75));
+    assert_eq!(memcgs.charges().try_charge(&pin, b, 60).map_err(|over| over.memcg), Err(b));
     assert_sound(&memcgs);
 }
 
@@ -492,14 +495,14 @@ fn stocks_are_drained_at_each_full_memcg_on_the_way_up() {
 fn protection_is_shared_by_what_is_used() {
     let memcgs = memcgs(1);
     let pin = memcgs.frames().platform().pin();
-    let a = memcgs.create(MemcgId::ROOT, "a").unwrap();
-    let b = memcgs.create(a, "b").unwrap();
-    let c = memcgs.create(a, "c").unwrap();
-    let set = |id, limit, pages: u64| memcgs.set(id, limit, Some(pages << 12)).unwrap();
+    let a = memcgs.lifecycle().create(MemcgId::ROOT, "a").unwrap();
+    let b = memcgs.lifecycle().create(a, "b").unwrap();
+    let c = memcgs.lifecycle().create(a, "c").unwrap();
+    let set = |id, limit, pages: u64| memcgs.files().set(id, limit, Some(pages << 12)).unwrap();
     let _ = set(a, Limit::Low, 100);
-    memcgs.charge_anyway(&pin, b, 300);
-    memcgs.charge_anyway(&pin, c, 100);
-    let low = |root, id| memcgs.protection(root, id).low;
+    memcgs.charges().charge_anyway(&pin, b, 300);
+    memcgs.charges().charge_anyway(&pin, c, 100);
+    let low = |root, id| memcgs.tree().protection(root, id).low;
     // No claims: shared by use.
     assert_eq!((low(MemcgId::ROOT, b), low(MemcgId::ROOT, c)), (75, 25));
     // Claims beyond what the parent has: shared by the claims that are in use.
@@ -512,34 +515,34 @@ fn protection_is_shared_by_what_is_used() {
     assert_eq!((low(a, b), low(b, b), low(c, b), low(MemcgId::ROOT, a)), (20, 0, 0, 100));
     let _ = set(a, Limit::Min, 50);
     let _ = set(b, Limit::Min, 30);
-    memcgs.uncharge(&pin, b, 290);
-    memcgs.drain_stocks(&pin);
-    assert_eq!(memcgs.protection(MemcgId::ROOT, b).min, 10);
-    assert_eq!(memcgs.protection(MemcgId::ROOT, c).min, (50 - 10) * 100 / (110 - 10));
-    memcgs.uncharge(&pin, b, 10);
-    memcgs.drain_stocks(&pin);
-    memcgs.remove(b).unwrap();
-    assert_eq!(memcgs.protection(MemcgId::ROOT, c).min, 50);
+    memcgs.charges().uncharge(&pin, b, 290);
+    memcgs.charges().drain_stocks(&pin);
+    assert_eq!(memcgs.tree().protection(MemcgId::ROOT, b).min, 10);
+    assert_eq!(memcgs.tree().protection(MemcgId::ROOT, c).min, (50 - 10) * 100 / (110 - 10));
+    memcgs.charges().uncharge(&pin, b, 10);
+    memcgs.charges().drain_stocks(&pin);
+    memcgs.lifecycle().remove(b).unwrap();
+    assert_eq!(memcgs.tree().protection(MemcgId::ROOT, c).min, 50);
 }
 
 #[test]
 fn names_and_paths() {
     let memcgs = memcgs(1);
     for bad in ["", ".", "..", "a/b", "a\nb", &"x".repeat(65)] {
-        assert_eq!(memcgs.create(MemcgId::ROOT, bad), Err(MemcgError::BadName), "{bad:?}");
+        assert_eq!(memcgs.lifecycle().create(MemcgId::ROOT, bad), Err(MemcgError::BadName), "{bad:?}");
     }
     let long = "y".repeat(64);
-    let a = memcgs.create(MemcgId::ROOT, &long).unwrap();
-    let b = memcgs.create(a, "b\u{fc}").unwrap();
-    assert_eq!(memcgs.create(a, "b\u{fc}"), Err(MemcgError::Exists));
+    let a = memcgs.lifecycle().create(MemcgId::ROOT, &long).unwrap();
+    let b = memcgs.lifecycle().create(a, "b\u{fc}").unwrap();
+    assert_eq!(memcgs.lifecycle().create(a, "b\u{fc}"), Err(MemcgError::Exists));
     let path = format!("/{long}/b\u{fc}");
     assert_eq!(
-        (memcgs.find(&path), memcgs.find("/"), memcgs.find("/missing")),
+        (memcgs.tree().find(&path), memcgs.tree().find("/"), memcgs.tree().find("/missing")),
         (Some(b), Some(MemcgId::ROOT), None)
     );
-    assert_eq!(memcgs.remove(MemcgId::ROOT), Err(MemcgError::Root));
+    assert_eq!(memcgs.lifecycle().remove(MemcgId::ROOT), Err(MemcgError::Root));
     let mut deep = a;
-    let deepest = (0..100).find_map(|_| match memcgs.create(deep, "d") {
+    let deepest = (0..100).find_map(|_| match memcgs.lifecycle().create(deep, "d") {
         Ok(id) => {
             deep = id;
             None
@@ -555,38 +558,38 @@ fn names_and_paths() {
 fn each_of_many_siblings_is_found_by_its_name() {
     let memcgs = memcgs(1);
     let pin = memcgs.frames().platform().pin();
-    let parents = ["one", "two"].map(|name| memcgs.create(MemcgId::ROOT, name).unwrap());
+    let parents = ["one", "two"].map(|name| memcgs.lifecycle().create(MemcgId::ROOT, name).unwrap());
     let name = |number: usize| format!("session-{number}.scope");
     let mut children: Vec<MemcgId> = Vec::new();
     for number in 0..1000 {
-        children.push(memcgs.create(parents[number % 2], &name(number / 2)).unwrap());
+        children.push(memcgs.lifecycle().create(parents[number % 2], &name(number / 2)).unwrap());
     }
-    assert_eq!(memcgs.create(parents[0], &name(7)), Err(MemcgError::Exists));
+    assert_eq!(memcgs.lifecycle().create(parents[0], &name(7)), Err(MemcgError::Exists));
     // Every third one is removed, and every sixth one of them is charged, so it stays in the tree.
     for number in (0..1000).step_by(3) {
         if number % 6 == 0 {
-            memcgs.charge_anyway(&pin, children[number], 1);
+            memcgs.charges().charge_anyway(&pin, children[number], 1);
         }
-        memcgs.remove(children[number]).unwrap();
+        memcgs.lifecycle().remove(children[number]).unwrap();
     }
     for _ in 0..1000 {
-        memcgs.sweep();
+        memcgs.lifecycle().sweep();
     }
     let path = |number: usize| format!("/{}/{}", ["one", "two"][number % 2], name(number / 2));
     for (number, &child) in children.iter().enumerate() {
         let there = (number % 3 > 0).then_some(child);
-        assert_eq!(memcgs.find(&path(number)), there, "{}", path(number));
+        assert_eq!(memcgs.tree().find(&path(number)), there, "{}", path(number));
     }
     let charged: Vec<MemcgId> = (0..1000).step_by(6).map(|number| children[number]).collect();
     for number in (0..1000).step_by(3) {
-        children[number] = memcgs.create(parents[number % 2], &name(number / 2)).unwrap();
+        children[number] = memcgs.lifecycle().create(parents[number % 2], &name(number / 2)).unwrap();
     }
-    charged.into_iter().for_each(|memcg| memcgs.uncharge(&pin, memcg, 1));
+    charged.into_iter().for_each(|memcg| memcgs.charges().uncharge(&pin, memcg, 1));
     for _ in 0..1000 {
-        memcgs.sweep();
+        memcgs.lifecycle().sweep();
     }
     for (number, &child) in children.iter().enumerate() {
-        assert_eq!(memcgs.find(&path(number)), Some(child), "{}", path(number));
+        assert_eq!(memcgs.tree().find(&path(number)), Some(child), "{}", path(number));
     }
     drop(pin);
     assert_sound(&memcgs);
@@ -602,7 +605,7 @@ fn no_memory_is_allocated_under_the_lock_of_the_memcgs() {
     // The table's second page comes with memcg 512.
     after_all_holds(step, || {
         for nth in 0..520 {
-            memcgs.create(MemcgId::ROOT, &format!("g{nth}")).unwrap();
+            memcgs.lifecycle().create(MemcgId::ROOT, &format!("g{nth}")).unwrap();
         }
     });
     assert_sound(&memcgs);

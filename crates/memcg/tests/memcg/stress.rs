@@ -32,13 +32,13 @@ fn put(memcgs: &Memcgs<Machine>, head: Pfn) {
         return;
     }
     // No CPU can take a reference any more, so it is not listed again.
-    memcgs.unlist_folio(&pin, head);
+    memcgs.folios().unlist_folio(&pin, head);
     frame.as_folio().set_memcg(0);
     let mut chain = FrameChain::new();
     frames.gather(&mut chain, head, order).unwrap();
     frames.free_chain(&pin, chain);
-    memcgs.add_stat(&pin, id, MemcgStat::Pgactivate, -(order.pages() as i64));
-    memcgs.uncharge(&pin, id, order.pages());
+    memcgs.counters().add_stat(&pin, id, MemcgStat::Pgactivate, -(order.pages() as i64));
+    memcgs.charges().uncharge(&pin, id, order.pages());
 }
 
 /// A program: it moves from memcg to memcg, and its pages stay behind.
@@ -54,29 +54,29 @@ fn program(memcgs: &Memcgs<Machine>, shared: &Shared, number: usize, seed: u64) 
             break;
         }
         if step % 512 == 0 {
-            memcgs.release(home);
+            memcgs.tree().release(home);
             let next = *shared.homes[number].lock().unwrap();
-            home = if memcgs.hold(next).is_ok() { next } else { MemcgId::ROOT };
+            home = if memcgs.tree().hold(next).is_ok() { next } else { MemcgId::ROOT };
         }
         let pin = frames.platform().pin();
         match random.below(8) {
             0..=2 if mine.len() < 200 => {
                 let order = order([0, 0, 0, 2][random.below(4) as usize]);
-                if memcgs.try_charge(&pin, home, order.pages()).is_err() {
+                if memcgs.charges().try_charge(&pin, home, order.pages()).is_err() {
                     continue;
                 }
                 let Ok(head) = frames.allocate(&pin, AllocRequest::new(order, TEST).kind(Kind::Anonymous))
                 else {
-                    memcgs.uncharge(&pin, home, order.pages());
+                    memcgs.charges().uncharge(&pin, home, order.pages());
                     continue;
                 };
                 frames.known(head).as_folio().set_memcg(home.get());
-                memcgs.add_stat(&pin, home, MemcgStat::Pgactivate, order.pages() as i64);
-                memcgs.add_stat(&pin, home, MemcgStat::Pgfault, 1);
+                memcgs.counters().add_stat(&pin, home, MemcgStat::Pgactivate, order.pages() as i64);
+                memcgs.counters().add_stat(&pin, home, MemcgStat::Pgfault, 1);
                 if !home.is_root() {
                     shared.faults[number].fetch_add(1, Ordering::Relaxed);
                 }
-                memcgs.list_folio(&pin, head, LruList::ALL[random.below(5) as usize]);
+                memcgs.folios().list_folio(&pin, head, LruList::ALL[random.below(5) as usize]);
                 mine.push(head);
             }
             3..=5 if !mine.is_empty() => {
@@ -86,16 +86,16 @@ fn program(memcgs: &Memcgs<Machine>, shared: &Shared, number: usize, seed: u64) 
             6 if !mine.is_empty() => {
                 let head = mine[random.below(mine.len() as u64) as usize];
                 match random.below(3) {
-                    0 => memcgs.activate(&pin, head),
-                    1 => memcgs.deactivate(&pin, head),
-                    _ => memcgs.move_to_back(&pin, head),
+                    0 => memcgs.folios().activate(&pin, head),
+                    1 => memcgs.folios().deactivate(&pin, head),
+                    _ => memcgs.folios().move_to_back(&pin, head),
                 };
             }
-            7 => memcgs.take_in((random.below(4) == 0).then(|| pin.cpu())),
+            7 => memcgs.folios().take_in((random.below(4) == 0).then(|| pin.cpu())),
             _ => {}
         }
     }
-    memcgs.release(home);
+    memcgs.tree().release(home);
     mine.into_iter().for_each(|head| put(memcgs, head));
 }
 
@@ -108,13 +108,13 @@ fn reclaim(memcgs: &Memcgs<Machine>, shared: &Shared, seed: u64) {
     let mut made: Vec<MemcgId> = Vec::new();
     let mut taken: Vec<Pfn> = Vec::new();
     for step in 0..STEPS {
-        let id = memcgs.visit_round(MemcgId::ROOT).next().unwrap();
+        let id = memcgs.tree().visit_round(MemcgId::ROOT).next().unwrap();
         let node = NodeId::new(random.below(2) as usize).unwrap();
         let list = LruList::ALL[random.below(5) as usize];
         {
             let pin = frames.platform().pin();
             let begin = if step % 2 == 0 { Begin::Oldest } else { Begin::WhereLeft };
-            memcgs.isolate(
+            memcgs.folios().isolate(
                 &pin,
                 (id, node, list),
                 (begin, Most::folios(8)),
@@ -122,7 +122,7 @@ fn reclaim(memcgs: &Memcgs<Machine>, shared: &Shared, seed: u64) {
                 &mut taken,
             );
             let back = |&head: &Pfn| (head, list, head.0.is_multiple_of(2));
-            memcgs.put_back_all(&pin, taken.iter().map(back));
+            memcgs.folios().put_back_all(&pin, taken.iter().map(back));
         }
         taken.drain(..).for_each(|head| put(memcgs, head));
         if step % 64 == 0 {
@@ -131,23 +131,23 @@ fn reclaim(memcgs: &Memcgs<Machine>, shared: &Shared, seed: u64) {
             } else {
                 made[random.below(made.len() as u64) as usize]
             };
-            let id = memcgs.create(parent, &format!("g{step}")).unwrap();
-            let _ = memcgs.set(id, Limit::Max, Some((100 + random.below(300)) << 12)).unwrap();
-            let _ = memcgs.set(id, Limit::Low, Some(random.below(100) << 12)).unwrap();
+            let id = memcgs.lifecycle().create(parent, &format!("g{step}")).unwrap();
+            let _ = memcgs.files().set(id, Limit::Max, Some((100 + random.below(300)) << 12)).unwrap();
+            let _ = memcgs.files().set(id, Limit::Low, Some(random.below(100) << 12)).unwrap();
             made.push(id);
             *shared.homes[random.below(2) as usize].lock().unwrap() = id;
         }
         if step % 64 == 32 && made.len() > 6 {
             let at = random.below(made.len() as u64) as usize;
-            match memcgs.remove(made[at]) {
+            match memcgs.lifecycle().remove(made[at]) {
                 Ok(()) => drop(made.swap_remove(at)),
                 Err(error) => assert_eq!(error, MemcgError::Busy),
             }
         }
         if step % 128 == 0 {
-            memcgs.stats(MemcgId::ROOT);
-            memcgs.protection(MemcgId::ROOT, made[0]);
-            memcgs.drain_stocks(&frames.platform().pin());
+            memcgs.counters().stats(MemcgId::ROOT);
+            memcgs.tree().protection(MemcgId::ROOT, made[0]);
+            memcgs.charges().drain_stocks(&frames.platform().pin());
         }
     }
     shared.done.store(true, Ordering::Relaxed);
@@ -174,7 +174,7 @@ fn stress(seed: u64) {
     run_on(0);
     assert_sound(&memcgs);
     let pin = memcgs.frames().platform().pin();
-    memcgs.drain_stocks(&pin);
+    memcgs.charges().drain_stocks(&pin);
     let mut charged: HashMap<u16, u64> = HashMap::new();
     memcgs.frames().for_each_frame(|_, frame| {
         let memcg = frame.as_folio().memcg();
@@ -184,15 +184,15 @@ fn stress(seed: u64) {
     });
     assert!(charged.is_empty(), "{charged:?}");
     let mut listed = 0;
-    memcgs.for_each_listed(|_, _, _| listed += 1);
+    memcgs.audit().for_each_listed(|_, _, _| listed += 1);
     assert_eq!(listed, 0);
-    memcgs.for_each_in_subtree(MemcgId::ROOT, |id| {
-        assert_eq!((memcgs.usage(id), memcgs.spaces(id)), (0, 0), "{id:?}");
+    memcgs.tree().for_each_in_subtree(MemcgId::ROOT, |id| {
+        assert_eq!((memcgs.charges().usage(id), memcgs.tree().spaces(id)), (0, 0), "{id:?}");
     });
     for _ in 0..100 {
-        memcgs.sweep();
+        memcgs.lifecycle().sweep();
     }
-    let stats = memcgs.stats(MemcgId::ROOT);
+    let stats = memcgs.counters().stats(MemcgId::ROOT);
     let faults: u64 = shared.faults.iter().map(|count| count.load(Ordering::Relaxed)).sum();
     assert_eq!(
         (stats[MemcgStat::Pgactivate as usize], stats[MemcgStat::Pgfault as usize]),
@@ -200,7 +200,7 @@ fn stress(seed: u64) {
     );
     assert!(faults > 1000, "{faults} faults");
     let mut left = 0;
-    memcgs.for_each_in_subtree(MemcgId::ROOT, |id| left += u32::from(memcgs.hold(id).is_err()));
+    memcgs.tree().for_each_in_subtree(MemcgId::ROOT, |id| left += u32::from(memcgs.tree().hold(id).is_err()));
     assert_eq!(left, 0, "removed memcgs are gone");
     assert_sound(&memcgs);
     crate::common::assert_sound(memcgs.frames());

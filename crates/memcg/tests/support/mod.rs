@@ -14,7 +14,7 @@ pub(crate) fn memcgs(cpus: usize) -> Memcgs<Machine> {
 #[track_caller]
 pub(crate) fn assert_sound(memcgs: &Memcgs<Machine>) {
     let mut found = Vec::new();
-    memcgs.audit(&mut |violation| found.push(violation.to_string()));
+    memcgs.audit().validate(&mut |violation| found.push(violation.to_string()));
     assert!(found.is_empty(), "the auditor found {} violations: {found:#?}", found.len());
 }
 
@@ -22,7 +22,7 @@ pub(crate) fn assert_sound(memcgs: &Memcgs<Machine>) {
 pub(crate) fn folio(memcgs: &Memcgs<Machine>, order: Order, id: MemcgId) -> Pfn {
     let frames: &Frames<Machine> = memcgs.frames();
     let pin = frames.platform().pin();
-    memcgs.charge_anyway(&pin, id, order.pages());
+    memcgs.charges().charge_anyway(&pin, id, order.pages());
     let request = AllocRequest::new(order, common::TEST).kind(Kind::Anonymous);
     let head = frames.allocate(&pin, request).expect("memory is free");
     frames.known(head).as_folio().set_memcg(id.get());
@@ -38,5 +38,5 @@ pub(crate) fn give_back(memcgs: &Memcgs<Machine>, head: Pfn) {
     let id = MemcgId::from_bits(charged.memcg());
     charged.set_memcg(0);
     frames.free(&pin, head, order).expect("no other reference is left");
-    memcgs.uncharge(&pin, id, order.pages());
+    memcgs.charges().uncharge(&pin, id, order.pages());
 }

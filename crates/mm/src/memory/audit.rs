@@ -89,11 +89,11 @@ impl<P: Platform> Memory<P> {
             summary.violations += 1;
             report(Violation::Space(violation));
         });
-        self.parts().memcgs().audit(&mut |violation| {
+        self.parts().memcgs().audit().validate(&mut |violation| {
             summary.violations += 1;
             report(Violation::Memcg(violation));
         });
-        self.parts().swap().validate(&mut |violation| {
+        self.parts().swap().audit().validate(&mut |violation| {
             summary.violations += 1;
             report(Violation::Swap(violation));
         });

@@ -19,7 +19,7 @@ pub fn memcg_file<P: Platform>(
     out: &mut dyn fmt::Write,
 ) -> Result<(), MemcgError> {
     let (folder, file) = path.rsplit_once('/').unwrap_or(("", path));
-    let memcg = memory.parts().memcgs().find(folder).ok_or(MemcgError::NoMemcg)?;
+    let memcg = memory.parts().memcgs().tree().find(folder).ok_or(MemcgError::NoMemcg)?;
     let mapped = || {
         let (mut anonymous, mut files) = (0, 0);
         memory.for_each_resident(|_, resident| {
@@ -28,5 +28,5 @@ pub fn memcg_file<P: Platform>(
         });
         (anonymous, files)
     };
-    memory.parts().memcgs().read(memcg, file, mapped, out)
+    memory.parts().memcgs().files().read(memcg, file, mapped, out)
 }

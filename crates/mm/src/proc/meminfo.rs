@@ -26,7 +26,7 @@ pub fn meminfo<P: Platform>(memory: &Memory<P>, out: &mut impl Write) -> fmt::Re
     let swap = memory.parts().swap();
     // Of the compressed caches: their RAM, and the uncompressed size of their pages.
     let (mut compressed, mut original) = (0_u64, 0_u64);
-    for device in swap.devices().map(|report| report.device).filter(|device| device.is_cache) {
+    for device in swap.devices().reports().map(|report| report.device).filter(|device| device.is_cache) {
         // The figures of a device may be the embedder's.
         compressed = compressed.saturating_add(device.used_bytes / PAGE_SIZE);
         original = original.saturating_add(device.stored_pages);
@@ -34,7 +34,7 @@ pub fn meminfo<P: Platform>(memory: &Memory<P>, out: &mut impl Write) -> fmt::Re
     for (name, pages) in [
         ("MemTotal:", totals.managed),
         ("MemFree:", totals.free),
-        ("SwapCached:", swap.cached_pages()),
+        ("SwapCached:", swap.devices().cached_pages()),
         ("Active:", active_anon + active_file),
         ("Inactive:", inactive_anon + inactive_file),
         ("Active(anon):", active_anon),
@@ -43,8 +43,8 @@ pub fn meminfo<P: Platform>(memory: &Memory<P>, out: &mut impl Write) -> fmt::Re
         ("Inactive(file):", inactive_file),
         ("Unevictable:", unevictable),
         ("Mlocked:", unevictable),
-        ("SwapTotal:", swap.total_slots()),
-        ("SwapFree:", swap.free_slots()),
+        ("SwapTotal:", swap.devices().total_slots()),
+        ("SwapFree:", swap.devices().free_slots()),
         ("Zswap:", compressed),
         ("Zswapped:", original),
         ("AnonPages:", anonymous),

@@ -67,11 +67,11 @@ fn slab_pages<P: Platform>(memory: &Memory<P>) -> u64 {
 /// Pages on each LRU list, of all memcgs; on one node or on all.
 fn lists_by_age<P: Platform>(memory: &Memory<P>, node: Option<NodeId>) -> [u64; LruList::COUNT] {
     let memcgs = memory.parts().memcgs();
-    memcgs.take_in(None);
-    let Some(node) = node else { return memcgs.subtree_sizes(MemcgId::ROOT) };
+    memcgs.folios().take_in(None);
+    let Some(node) = node else { return memcgs.folios().subtree_sizes(MemcgId::ROOT) };
     let mut sums = [0; LruList::COUNT];
-    memcgs.for_each_in_subtree(MemcgId::ROOT, |memcg| {
-        for (sum, pages) in sums.iter_mut().zip(memcgs.sizes(memcg, node)) {
+    memcgs.tree().for_each_in_subtree(MemcgId::ROOT, |memcg| {
+        for (sum, pages) in sums.iter_mut().zip(memcgs.folios().sizes(memcg, node)) {
             *sum += pages;
         }
     });

@@ -16,7 +16,7 @@ const NAME_WIDTH: usize = 40;
 /// Those of `out`.
 pub fn swaps<P: Platform>(memory: &Memory<P>, out: &mut impl Write) -> fmt::Result {
     out.write_str("Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n")?;
-    for device in memory.parts().swap().devices() {
+    for device in memory.parts().swap().devices().reports() {
         line(&device, out)?;
     }
     Ok(())

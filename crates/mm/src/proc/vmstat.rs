@@ -31,7 +31,7 @@ pub fn vmstat<P: Platform>(memory: &Memory<P>, out: &mut impl Write) -> fmt::Res
     events(memory, of_nodes, out)?;
     writeln!(out, "nr_anon_pages {}", memory.resident_anonymous() / PAGE_SIZE)?;
     writeln!(out, "nr_anon_transparent_hugepages {}", frames.events().pmd_mapped())?;
-    writeln!(out, "nr_swapcached {}", memory.parts().swap().cached_pages())?;
+    writeln!(out, "nr_swapcached {}", memory.parts().swap().devices().cached_pages())?;
     events(memory, of_machine, out)
 }
 

@@ -218,7 +218,7 @@ fn swaps() {
 #[test]
 fn mm_stat() {
     let machine = with_swap();
-    let report = machine.memory().swap().devices().find(|device| device.kind == "zram").unwrap();
+    let report = machine.memory().swap().devices().reports().find(|device| device.kind == "zram").unwrap();
     let ours = text(&machine, |_, out| proc::mm_stat(&report, out));
     assert_eq!(ends(ours.trim_end()).len(), 8);
     let linux = std::fs::read_to_string("/sys/block/zram0/mm_stat").unwrap_or_default();

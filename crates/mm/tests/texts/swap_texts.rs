@@ -175,7 +175,7 @@ fn proc_files_report_swapped_pages() {
     assert_eq!((figure(&vmstat, "pswpout"), figure(&vmstat, "pswpin")), (PAGES - 8, 0));
     let swaps = text(&machine, proc::swaps);
     assert!(swaps.lines().nth(1).is_some_and(|line| words(line)[2..] == ["160", "160", "5"]), "{swaps}");
-    let zram = memory.swap().devices().nth(1).unwrap();
+    let zram = memory.swap().devices().reports().nth(1).unwrap();
     let mm_stat = text(&machine, |_, out| proc::mm_stat(&zram, out));
     assert_eq!(words(&mm_stat)[0].parse(), Ok((PAGES - 8 - 40) * PAGE_SIZE), "{mm_stat}");
     let words_of_pages = pages(&space, base);
@@ -278,8 +278,8 @@ fn files_of_memcgs_are_found_by_their_path() {
     let memory = machine.memory();
     let cpu = machine.vcpu(0).unwrap();
     let memcgs = memory.memcgs();
-    let outer = memcgs.create(MemcgId::ROOT, "outer").unwrap();
-    let inner = memcgs.create(outer, "inner").unwrap();
+    let outer = memcgs.lifecycle().create(MemcgId::ROOT, "outer").unwrap();
+    let inner = memcgs.lifecycle().create(outer, "inner").unwrap();
     let space = memory.create_space().unwrap();
     space.set_memcg(inner).unwrap();
     let base = space.mmap(&MapRequest::anonymous(PAGES * PAGE_SIZE, RW)).unwrap();
@@ -295,8 +295,8 @@ fn files_of_memcgs_are_found_by_their_path() {
     assert_eq!(read("other/memory.current"), Err(MemcgError::NoMemcg));
     assert_eq!(read("outer/memory.much"), Err(MemcgError::NoFile));
     drop(space);
-    memcgs.remove(inner).unwrap();
-    memcgs.remove(outer).unwrap();
+    memcgs.lifecycle().remove(inner).unwrap();
+    memcgs.lifecycle().remove(outer).unwrap();
 }
 
 /// A device of the embedder's whose name is longer than its column, and whose figures are larger than any
@@ -338,7 +338,7 @@ fn a_device_that_boasts_breaks_no_text() {
     );
     let meminfo = text(&machine, proc::meminfo);
     assert_eq!([figure(&meminfo, "Zswap:"), figure(&meminfo, "Zswapped:")], [u64::MAX >> 12 << 2, u64::MAX]);
-    let report = machine.memory().swap().devices().next().unwrap();
+    let report = machine.memory().swap().devices().reports().next().unwrap();
     let stat = text(&machine, |_, out| proc::mm_stat(&report, out));
     assert_eq!(words(&stat)[0], u64::MAX.to_string());
 }

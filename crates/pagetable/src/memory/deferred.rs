@@ -115,7 +115,7 @@ impl<P: Platform> MemoryCore<P> {
         let folio = locked.folio();
         let frame = folio.frame();
         let memcg = MemcgId::from_bits(frame.as_folio().memcg());
-        let Some(queue) = self.memcgs().deferred_queue(memcg) else { return };
+        let Some(queue) = self.memcgs().tree().deferred_queue(memcg) else { return };
         frame.set_flags(FrameFlags::PARTLY_MAPPED | FrameFlags::MAPPED_IN_PART);
         {
             let mut all = self.deferred.lock();
@@ -151,14 +151,14 @@ impl<P: Platform> MemoryCore<P> {
     /// The queue of `memcg` has its first folio: its turn comes last. Under the lock of the queues.
     fn enter_ring(&self, all: &mut DeferredSplits, memcg: MemcgId, queue: &DeferredQueue) {
         let next = *all.turn.get_or_insert(memcg);
-        let previous = match self.memcgs().deferred_queue(next) {
+        let previous = match self.memcgs().tree().deferred_queue(next) {
             Some(first) if next != memcg => first.neighbours().0,
             _ => memcg,
         };
         queue.set_previous(previous);
         queue.set_next(next);
         for (at, is_before) in [(previous, true), (next, false)] {
-            match self.memcgs().deferred_queue(at) {
+            match self.memcgs().tree().deferred_queue(at) {
                 Some(beside) if is_before => beside.set_next(memcg),
                 Some(beside) => beside.set_previous(memcg),
                 None => {}
@@ -169,10 +169,10 @@ impl<P: Platform> MemoryCore<P> {
     /// The queue of `memcg` has no folio any more. Under the lock of the queues.
     fn leave_ring(&self, all: &mut DeferredSplits, memcg: MemcgId, queue: &DeferredQueue) {
         let (previous, next) = queue.neighbours();
-        if let Some(before) = self.memcgs().deferred_queue(previous) {
+        if let Some(before) = self.memcgs().tree().deferred_queue(previous) {
             before.set_next(next);
         }
-        if let Some(after) = self.memcgs().deferred_queue(next) {
+        if let Some(after) = self.memcgs().tree().deferred_queue(next) {
             after.set_previous(previous);
         }
         if all.turn == Some(memcg) {
@@ -183,7 +183,7 @@ impl<P: Platform> MemoryCore<P> {
     #[cold]
     fn take_off_deferred(&self, head: Pfn, order: Order) {
         let memcg = MemcgId::from_bits(self.frames().known(head).as_folio().memcg());
-        let Some(queue) = self.memcgs().deferred_queue(memcg) else { return };
+        let Some(queue) = self.memcgs().tree().deferred_queue(memcg) else { return };
         {
             let mut all = self.deferred.lock();
             let link = self.deferred_link(head);
@@ -220,7 +220,9 @@ impl<P: Platform> MemoryCore<P> {
                 let _pin = self.platform().pin();
                 self.deferred.lock().folios
             }
-            DeferredOf::Memcg(memcg) => self.memcgs().deferred_queue(memcg).map_or(0, DeferredQueue::folios),
+            DeferredOf::Memcg(memcg) => {
+                self.memcgs().tree().deferred_queue(memcg).map_or(0, DeferredQueue::folios)
+            }
         }
     }
 
@@ -231,7 +233,7 @@ impl<P: Platform> MemoryCore<P> {
             DeferredOf::All => all.turn?,
             DeferredOf::Memcg(memcg) => memcg,
         };
-        let queue = self.memcgs().deferred_queue(memcg)?;
+        let queue = self.memcgs().tree().deferred_queue(memcg)?;
         let first = queue.first()?;
         if whose == DeferredOf::All {
             all.turn = Some(queue.neighbours().1);
@@ -274,7 +276,7 @@ impl<P: Platform> MemoryCore<P> {
                 return Some(head);
             }
             drop(locked);
-            self.memcgs().release_folio(head);
+            self.memcgs().folios().release_folio(head);
         }
         None
     }

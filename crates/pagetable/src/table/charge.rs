@@ -53,11 +53,11 @@ impl<P: Platform> Tables<'_, P> {
     fn charge_memcg(&self, pin: &Pin<'_, P>, head: Pfn, order: Order) -> Result<(), OverLimit> {
         let charged = self.with_memcg(pin, |memcg| {
             let memcgs = self.memory.memcgs();
-            memcgs.try_charge(pin, memcg, order.pages())?;
+            memcgs.charges().try_charge(pin, memcg, order.pages())?;
             let frame = self.memory.frames().known(head);
             match frame.kind() {
                 // The space may have gone to the root just now.
-                Kind::File if !memcg.is_root() => memcgs.own_file_page(pin, frame, memcg),
+                Kind::File if !memcg.is_root() => memcgs.folios().own_file_page(pin, frame, memcg),
                 _ => frame.as_folio().set_memcg(memcg.get()),
             }
             Ok(())
@@ -65,7 +65,7 @@ impl<P: Platform> Tables<'_, P> {
         match charged {
             Ok(()) => Ok(()),
             Err(over) => {
-                self.memory.memcgs().release_unused(pin, head, order);
+                self.memory.memcgs().folios().release_unused(pin, head, order);
                 if order > Order::ZERO {
                     let events = self.memory.frames().events();
                     events.count_folio(pin, order, FolioCounter::AnonFaultFallbackCharge, 1);
@@ -80,7 +80,7 @@ impl<P: Platform> Tables<'_, P> {
     pub fn charge_collapsed(&self, pin: &Pin<'_, P>, head: Pfn, order: Order) -> Result<(), OverLimit> {
         self.with_memcg(pin, |memcg| {
             if !memcg.is_root() {
-                self.memory.memcgs().try_charge(pin, memcg, order.pages())?;
+                self.memory.memcgs().charges().try_charge(pin, memcg, order.pages())?;
                 self.memory.frames().known(head).as_folio().set_memcg(memcg.get());
             }
             Ok(())
@@ -98,19 +98,19 @@ impl<P: Platform> Tables<'_, P> {
     /// Counts a page of a private file mapping as anonymous: the program made it its own.
     pub fn file_page_made_anonymous(&self, pin: &Pin<'_, P>, page: &Frame) {
         self.space.residency.file_page_made_anonymous();
-        self.memory.memcgs().disown_file_page(pin, page);
+        self.memory.memcgs().folios().disown_file_page(pin, page);
     }
 
     /// Counts one more of something for the program's memcg.
     pub fn count_for_memcg(&self, pin: &Pin<'_, P>, stat: MemcgStat) {
-        self.with_memcg(pin, |memcg| self.memory.memcgs().add_stat(pin, memcg, stat, 1));
+        self.with_memcg(pin, |memcg| self.memory.memcgs().counters().add_stat(pin, memcg, stat, 1));
     }
 
     /// The same for a caller that cannot wait for reclaim: the memcg may be a little over its limit.
     pub fn charge_anyway(&self, pin: &Pin<'_, P>, head: Pfn, order: Order) {
         self.with_memcg(pin, |memcg| {
             if !memcg.is_root() {
-                self.memory.memcgs().charge_anyway(pin, memcg, order.pages());
+                self.memory.memcgs().charges().charge_anyway(pin, memcg, order.pages());
                 self.memory.frames().known(head).as_folio().set_memcg(memcg.get());
             }
         });
@@ -118,11 +118,11 @@ impl<P: Platform> Tables<'_, P> {
 
     /// Puts a folio that was just mapped on the LRU list of its memcg, if anything can be reclaimed on this
     /// machine. The caller is in the section of the epoch in which it mapped the folio
-    /// ([`lists_anonymous`](quire_memcg::Memcgs::lists_anonymous)).
+    /// ([`lists_anonymous`](quire_memcg::MemcgFolios::lists_anonymous)).
     #[inline]
     pub fn list_new(&self, pin: &Pin<'_, P>, head: Pfn, locked: bool) {
         debug_assert!(self.memory.frames().epoch().is_entered(pin), "a folio is mapped outside the epoch");
-        if self.memory.memcgs().lists_anonymous() {
+        if self.memory.memcgs().folios().lists_anonymous() {
             self.list_mapped(pin, head, locked);
         }
     }
@@ -138,6 +138,6 @@ impl<P: Platform> Tables<'_, P> {
         } else {
             LruList::InactiveAnon
         };
-        self.memory.memcgs().list_folio(pin, head, list);
+        self.memory.memcgs().folios().list_folio(pin, head, list);
     }
 }

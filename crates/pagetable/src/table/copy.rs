@@ -147,7 +147,7 @@ impl<P: Platform> Tables<'_, P> {
                         self.copy_pinned(child, (target, index), leaf, &new)
                     };
                     // The reference kept it from being split.
-                    self.memory.memcgs().release_folio(self.memory.frames().folio(leaf.pfn).head());
+                    self.memory.memcgs().folios().release_folio(self.memory.frames().folio(leaf.pfn).head());
                     copied?;
                     from = index + 1;
                 }
@@ -196,7 +196,7 @@ impl<P: Platform> Tables<'_, P> {
                 },
             }
         };
-        self.memory.memcgs().release_unused(&pin, deposit, Order::ZERO);
+        self.memory.memcgs().folios().release_unused(&pin, deposit, Order::ZERO);
         step
     }
 

@@ -184,7 +184,7 @@ impl<'s, P: Platform> Tables<'s, P> {
                 Ok(Some((HugeSlot { table, index: P::Paging::index(addr, Level::PMD) }, deposit)))
             }
             other => {
-                self.memory.memcgs().release_unused(pin, deposit, Order::ZERO);
+                self.memory.memcgs().folios().release_unused(pin, deposit, Order::ZERO);
                 other.map(|_| None)
             }
         }

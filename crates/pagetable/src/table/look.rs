@@ -37,7 +37,7 @@ impl<P: Platform> Tables<'_, P> {
                     for (index, addr) in Self::pages(part) {
                         let present = match locked.get(index) {
                             Entry::Leaf(_) => true,
-                            Entry::Swap(entry) => self.memory.swap().is_in_memory(SlotId::of(entry)),
+                            Entry::Swap(entry) => self.memory.swap().counts().is_in_memory(SlotId::of(entry)),
                             _ => false,
                         };
                         note(addr, present);

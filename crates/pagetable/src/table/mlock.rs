@@ -18,7 +18,7 @@ impl<P: Platform> Tables<'_, P> {
     /// in Linux, what lies in it only in part is not locked, but unlocked: its mapping may have been split
     /// since.
     pub fn set_mlocked(&self, range: VirtRange, locks: bool) {
-        if !self.memory.memcgs().lists_anonymous() {
+        if !self.memory.memcgs().folios().lists_anonymous() {
             return;
         }
         self.walk(range, &mut |place, part| {
@@ -69,7 +69,7 @@ impl<P: Platform> Tables<'_, P> {
     /// before: a thread that marks the folio for a locked mapping that it saw looks at the mappings once more
     /// (`quire_paging::referenced`).
     pub fn munlock_folio(&self, pin: &Pin<'_, P>, folio: &HeadGuard<'_, P>) {
-        if self.memory.memcgs().lists_anonymous() {
+        if self.memory.memcgs().folios().lists_anonymous() {
             self.set_folio_mlocked(pin, folio, false);
         }
     }
@@ -92,8 +92,9 @@ impl<P: Platform> Tables<'_, P> {
             events.add(pin, marked, pages);
         }
         // What reclaim has isolated at this moment it puts back on the right list, by the flag.
-        let elsewhere = memcgs.list_of(head).is_some_and(|now| (now == LruList::Unevictable) != locks);
-        if elsewhere && memcgs.move_to(pin, head, list, true) {
+        let elsewhere =
+            memcgs.folios().list_of(head).is_some_and(|now| (now == LruList::Unevictable) != locks);
+        if elsewhere && memcgs.folios().move_to(pin, head, list, true) {
             events.add(pin, moved, pages);
         }
     }

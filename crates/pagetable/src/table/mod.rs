@@ -183,7 +183,7 @@ impl<'s, P: Platform> Tables<'s, P> {
             }
         };
         drop(locked);
-        self.memory.memcgs().release_unused(pin, new, Order::ZERO);
+        self.memory.memcgs().folios().release_unused(pin, new, Order::ZERO);
         Ok(found)
     }
 

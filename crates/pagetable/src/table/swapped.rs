@@ -78,7 +78,7 @@ impl<P: Platform> Tables<'_, P> {
     /// `pages` entries that named slots from `first` on are gone.
     pub(super) fn drop_swapped(&self, first: SwapEntry, pages: usize, gather: &mut Gather<'_, P>) {
         let slot = SlotId::of(first);
-        if self.memory.swap().drop_counts(slot, pages as u32).cached_only {
+        if self.memory.swap().counts().drop_counts(slot, pages as u32).cached_only {
             gather.add_cached(slot, pages as u32);
         }
         self.space.residency.swap_gone(pages as u64);
@@ -94,7 +94,7 @@ impl<P: Platform> Tables<'_, P> {
         child: &Tables<'_, P>,
     ) -> usize {
         let pages = Self::swap_run(here.entries, (index, end), first);
-        self.memory.swap().add_counts(SlotId::of(first), pages as u32);
+        self.memory.swap().counts().add_counts(SlotId::of(first), pages as u32);
         let pairs = here.entries[index..index + pages].iter().zip(&there.entries[index..index + pages]);
         for ((own, childs), nth) in pairs.zip(0..) {
             let shared = SwapEntry { slot: first.slot + nth, exclusive: false, ..first };

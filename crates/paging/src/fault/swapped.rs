@@ -38,7 +38,7 @@ impl<P: Platform> VmFault<'_, P> {
         let large = folio.folio().is_large();
         let exclusive = unmapped
             && (entry.exclusive && (whole || !large)
-                || !large && tables.memory().swap().is_named_once(start));
+                || !large && tables.memory().swap().counts().is_named_once(start));
         // The mappings' reference, before they are made.
         if !folio.may_add(pages as u32) || !frame.get(1) {
             return Err(FaultError::OutOfMemory(AllocError::OutOfMemory).into());

@@ -25,7 +25,7 @@ pub struct Zeros<'s, 'p, P: Platform> {
 impl<P: Platform> Drop for Zeros<'_, '_, P> {
     fn drop(&mut self) {
         if let Some(frame) = self.frame.take() {
-            self.memory.memcgs().release_unused(self.pin, frame, Order::ZERO);
+            self.memory.memcgs().folios().release_unused(self.pin, frame, Order::ZERO);
         }
     }
 }
@@ -51,12 +51,12 @@ impl<P: Platform> VmFault<'_, P> {
             return None;
         }
         let slot = SlotId::of(entry);
-        let seen = MemcgId::from_bits(memory.swap().zeros(slot)?);
+        let seen = MemcgId::from_bits(memory.swap().cache().zeros(slot)?);
         let frames = memory.frames();
         let frame = frames.allocate(pin, AllocRequest::anonymous().kind(Kind::Anonymous)).ok()?;
         let swap_in = SwapIn::new(memory, &self.space.tables);
         let Ok(memcgs) = swap_in.charge_for_slot(pin, (slot, seen), Order::ZERO) else {
-            memory.memcgs().release_unused(pin, frame, Order::ZERO);
+            memory.memcgs().folios().release_unused(pin, frame, Order::ZERO);
             return None;
         };
         frames.known(frame).as_folio().set_memcg(memcgs.charged.get());
@@ -74,7 +74,9 @@ impl<P: Platform> VmFault<'_, P> {
     ) -> bool {
         let memory = tables.memory();
         let Some(frame) = zeros.frame.filter(|_| SlotId::of(entry) == zeros.slot) else { return false };
-        let Some(shadow) = memory.swap().take_zeros(zeros.slot, zeros.memcg.get()) else { return false };
+        let Some(shadow) = memory.swap().cache().take_zeros(zeros.slot, zeros.memcg.get()) else {
+            return false;
+        };
         zeros.frame = None;
         self.vma.new_page(self.addr).init_page(memory.frames().known(frame));
         let mut flags = self.vma.flags.leaf_flags() | LeafFlags::ACCESSED;
@@ -85,7 +87,7 @@ impl<P: Platform> VmFault<'_, P> {
         tables.space().residency.swap_gone(1);
         tables.space().residency.anonymous_mapped(1);
         // Under the lock: the page cannot be unmapped before it is on a list.
-        memory.swap().count_pages(frame, VmEvent::SwpinZero, MemcgStat::SwpinZero);
+        memory.swap().io().count_pages(frame, VmEvent::SwpinZero, MemcgStat::SwpinZero);
         SwapIn::new(memory, tables.space()).note_major(zeros.pin, frame, shadow);
         true
     }

@@ -198,7 +198,7 @@ impl<P: Platform, G, B: Fn() -> G, F: Fn(&mut dyn Iterator<Item = Pfn>), E: Fn()
     fn lacks_swap_space(&self, folio: &HeadGuard<'_, P>) -> bool {
         self.way == Ageing::PageOut
             && folio.folio().is_large()
-            && !self.tables.memory().memcgs().lists_anonymous()
+            && !self.tables.memory().memcgs().folios().lists_anonymous()
             && !folio.folio().frame().word().flags().contains(FrameFlags::LAZY_FREE)
     }
 
@@ -212,16 +212,16 @@ impl<P: Platform, G, B: Fn() -> G, F: Fn(&mut dyn Iterator<Item = Pfn>), E: Fn()
         }
         match self.way {
             // One that is inactive keeps its place: it is not to become the last to be reclaimed.
-            Ageing::Cold if memcgs.deactivate(pin, head) => {
+            Ageing::Cold if memcgs.folios().deactivate(pin, head) => {
                 let swap = self.tables.memory().swap();
-                swap.count_pages(head, VmEvent::Pgdeactivate, MemcgStat::Pgdeactivate);
+                swap.io().count_pages(head, VmEvent::Pgdeactivate, MemcgStat::Pgdeactivate);
             }
             Ageing::PageOut => {
                 // Before: a thread that no longer finds the folio on its list finds this.
                 aged.under_way.get_or_insert_with(&self.begin);
                 // One with as many references as can be stays on its list.
                 if frame.get(1) {
-                    if memcgs.unlist_folio(pin, head) {
+                    if memcgs.folios().unlist_folio(pin, head) {
                         aged.folios.push(head);
                     } else {
                         // Another thread has isolated it already. The mapping's reference is left.

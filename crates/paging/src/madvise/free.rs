@@ -90,7 +90,7 @@ impl<P: Platform> LazyFree<'_, P> {
                         }
                         // It could not be split.
                         Freed::Part(entries, head) if split_at == Some(*index) => {
-                            self.tables.memory().memcgs().release_folio(head);
+                            self.tables.memory().memcgs().folios().release_folio(head);
                             entries
                         }
                         Freed::Part(_, head) => return Some(head),
@@ -157,7 +157,7 @@ impl<P: Platform> LazyFree<'_, P> {
             return false;
         }
         if frame.word().flags().contains(FrameFlags::SWAP_CACHE)
-            && !self.tables.memory().swap().leave_if_unnamed(head)
+            && !self.tables.memory().swap().cache().leave_if_unnamed(head)
         {
             return false;
         }
@@ -174,12 +174,14 @@ impl<P: Platform> LazyFree<'_, P> {
     /// Puts a folio where reclaim scans first. Freeing it needs no device, so even a machine without one
     /// lists it.
     fn list_lazy(&self, pin: &Pin<'_, P>, head: Pfn) {
-        self.tables.memory().swap().count_pages(head, VmEvent::Pglazyfree, MemcgStat::Pglazyfree);
+        self.tables.memory().swap().io().count_pages(head, VmEvent::Pglazyfree, MemcgStat::Pglazyfree);
         let memcgs = self.tables.memory().memcgs();
         // Where all folios are listed, one that is on no list was isolated by reclaim, which puts it back on
         // the right one.
-        if !memcgs.move_to(pin, head, LruList::InactiveFile, true) && !memcgs.lists_anonymous() {
-            memcgs.list_folio(pin, head, LruList::InactiveFile);
+        if !memcgs.folios().move_to(pin, head, LruList::InactiveFile, true)
+            && !memcgs.folios().lists_anonymous()
+        {
+            memcgs.folios().list_folio(pin, head, LruList::InactiveFile);
         }
     }
 }

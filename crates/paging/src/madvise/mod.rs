@@ -18,7 +18,7 @@ fn split_own<P: Platform>(thp: Thp<'_, P>, tables: &Tables<'_, P>, head: Pfn) {
     if own || !thp.is_mapped_elsewhere(head, tables.space()) {
         let _ = thp.split_held(head, Order::ZERO, false);
     }
-    tables.memory().memcgs().release_folio(head);
+    tables.memory().memcgs().folios().release_folio(head);
 }
 
 /// Only a part of a PMD leaf is in the range: the leaf is split if no other process maps the folio, else

@@ -26,11 +26,11 @@ impl<P: Platform> SwapIn<'_, '_, P> {
         orders: OrderSet,
         ahead: Ahead,
     ) -> Result<u64, (AllocError, Need)> {
-        let (mut order, seen) = match self.memory.swap().look(slot, orders.most()) {
+        let (mut order, seen) = match self.memory.swap().cache().look(slot, orders.most()) {
             Seen::Cached(page) => {
                 let folio = self.memory.frames().folio(page);
                 let pages = folio.pages_from(page);
-                self.memory.memcgs().release_folio(folio.head());
+                self.memory.memcgs().folios().release_folio(folio.head());
                 return Ok(pages);
             }
             Seen::Out { order, memcg } => (orders.up_to(order).most(), MemcgId::from_bits(memcg)),
@@ -50,28 +50,28 @@ impl<P: Platform> SwapIn<'_, '_, P> {
             };
             let frame = self.memory.frames().known(head);
             let Some(guard) = self.memory.frames().try_lock_folio(head) else {
-                self.memory.memcgs().release_folio(head);
+                self.memory.memcgs().folios().release_folio(head);
                 return Ok(order.pages());
             };
             // Before any thread can find it: a thread that wants it waits for the completion, and reaps it,
             // instead of for the lock.
             frame.set_flags(FrameFlags::READING);
-            let inserted = self.memory.swap().insert(slot, head);
+            let inserted = self.memory.swap().cache().insert(slot, head);
             if let Inserted::Won { shadow, memcg: now, .. } = inserted {
                 self.settle_charge(order, charged, MemcgId::from_bits(now));
                 self.note_ahead(head, shadow, ahead);
-                self.memory.swap().read_unattended(guard, head);
+                self.memory.swap().io().read_unattended(guard, head);
                 return Ok(order.pages());
             }
             frame.clear_flags(FrameFlags::READING);
             drop(guard);
-            self.memory.memcgs().release_folio(head);
+            self.memory.memcgs().folios().release_folio(head);
             match inserted {
                 Inserted::Conflict | Inserted::NoMemory if order > Order::ZERO => {
                     order = orders.below(order).most();
                 }
                 Inserted::Found(page) => {
-                    self.memory.memcgs().release_folio(self.memory.frames().folio(page).head());
+                    self.memory.memcgs().folios().release_folio(self.memory.frames().folio(page).head());
                     return Ok(1);
                 }
                 _ => return Ok(1),
@@ -86,7 +86,7 @@ impl<P: Platform> SwapIn<'_, '_, P> {
             Ahead::Guessed => {
                 self.memory.frames().known(head).set_flags(FrameFlags::READAHEAD);
                 self.memory.frames().events().add(&pin, VmEvent::SwapRa, 1);
-                self.memory.memcgs().list_folio(&pin, head, LruList::InactiveAnon);
+                self.memory.memcgs().folios().list_folio(&pin, head, LruList::InactiveAnon);
             }
             Ahead::Wanted => self.note_wanted(&pin, head, shadow),
         }

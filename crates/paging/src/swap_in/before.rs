@@ -21,7 +21,7 @@ impl<'s, P: Platform> SwapIn<'s, '_, P> {
     /// Whether the page of `slot` is read without the cache: no other entry names it, and the device is
     /// synchronous.
     pub(super) fn may_bypass(self, slot: SlotId) -> bool {
-        self.memory.swap().is_synchronous(slot) && self.memory.swap().is_named_once(slot)
+        self.memory.swap().io().is_synchronous(slot) && self.memory.swap().counts().is_named_once(slot)
     }
 
     /// Reads the page of `slot` without the cache. `None` if another thread does.
@@ -31,11 +31,11 @@ impl<'s, P: Platform> SwapIn<'s, '_, P> {
         memcg: MemcgId,
     ) -> Result<Option<SwappedIn<'s, P>>, SwapInError> {
         let swap = self.memory.swap();
-        if !swap.try_begin_bypass(slot) {
+        if !swap.cache().try_begin_bypass(slot) {
             self.wait_for_bypass();
             return Ok(None);
         }
-        let end = || swap.end_bypass(slot);
+        let end = || swap.cache().end_bypass(slot);
         let (head, charged) = match self.new_swap_folio(Order::ZERO, (slot, memcg)) {
             Ok(Some(made)) => made,
             Ok(None) => {
@@ -49,20 +49,20 @@ impl<'s, P: Platform> SwapIn<'s, '_, P> {
         };
         let Some(guard) = self.memory.frames().try_lock_folio(head) else {
             end();
-            self.memory.memcgs().release_folio(head);
+            self.memory.memcgs().folios().release_folio(head);
             return Ok(None);
         };
         // The slot is charged to no other memcg while it is busy.
-        let of_slot = MemcgId::from_bits(swap.memcg_of(slot));
-        if of_slot != charged && !self.memory.memcgs().is_removed(of_slot) {
+        let of_slot = MemcgId::from_bits(swap.counts().memcg_of(slot));
+        if of_slot != charged && !self.memory.memcgs().tree().is_removed(of_slot) {
             self.settle_charge(Order::ZERO, charged, of_slot);
             self.memory.frames().known(head).as_folio().set_memcg(of_slot.get());
         }
-        self.note_major(&self.memory.platform().pin(), head, swap.shadow_of(slot));
+        self.note_major(&self.memory.platform().pin(), head, swap.cache().shadow_of(slot));
         let then = Cell::new(CacheFate::PastCache);
         let held =
             SwappedIn { memory: self.memory, head, order: Order::ZERO, slot, guard: Some(guard), then };
-        match swap.read_past_cache(slot, head) {
+        match swap.io().read_past_cache(slot, head) {
             Ok(()) => {
                 // No slot has these contents once its last entry is gone: as for what leaves the cache.
                 self.memory.frames().known(head).set_flags(FrameFlags::DIRTY);

@@ -73,7 +73,7 @@ impl<'s, P: Platform> SwapIn<'s, '_, P> {
         let technique = self.memory.swap().technique();
         let orders = if technique.leaves_when_mapped() { wanted.orders } else { OrderSet::EMPTY };
         // Counted only once it is known to be major: a fault that finds the folio in the cache is minor.
-        let (mut order, memcg) = match self.memory.swap().look(slot, orders.most()) {
+        let (mut order, memcg) = match self.memory.swap().cache().look(slot, orders.most()) {
             Seen::Cached(page) => return self.join(page, slot),
             // The slots may be alike up to an order that the policy does not allow.
             Seen::Out { order, memcg } => (orders.up_to(order).most(), MemcgId::from_bits(memcg)),
@@ -98,11 +98,11 @@ impl<'s, P: Platform> SwapIn<'s, '_, P> {
                 continue;
             };
             let Some(guard) = self.memory.frames().try_lock_folio(head) else {
-                self.memory.memcgs().release_folio(head);
+                self.memory.memcgs().folios().release_folio(head);
                 return Ok(None);
             };
             let first = slot.block_start(order);
-            match self.memory.swap().insert(first, head) {
+            match self.memory.swap().cache().insert(first, head) {
                 Inserted::Won { shadow, zero, memcg: now } => {
                     self.settle_charge(order, charged, MemcgId::from_bits(now));
                     let pin = self.memory.platform().pin();
@@ -112,9 +112,9 @@ impl<'s, P: Platform> SwapIn<'s, '_, P> {
                         self.note_major(&pin, head, shadow);
                     }
                     drop(pin);
-                    let read = match self.memory.swap().read_inserted(head, zero) {
+                    let read = match self.memory.swap().io().read_inserted(head, zero) {
                         IoState::Done(result) => result,
-                        IoState::Begun => self.memory.swap().wait_read(head),
+                        IoState::Begun => self.memory.swap().io().wait_read(head),
                     };
                     let then = Cell::new(CacheFate::Kept);
                     let held =
@@ -129,7 +129,7 @@ impl<'s, P: Platform> SwapIn<'s, '_, P> {
                 }
                 other => {
                     drop(guard);
-                    self.memory.memcgs().release_folio(head);
+                    self.memory.memcgs().folios().release_folio(head);
                     match other {
                         Inserted::Found(page) => return self.join(page, slot),
                         // Each order is tried once.
@@ -192,7 +192,7 @@ impl<'s, P: Platform> SwapIn<'s, '_, P> {
         let memcg = match self.charge_for_slot(&pin, slot, order) {
             Ok(for_slot) => for_slot.charged,
             Err(over) => {
-                self.memory.memcgs().release_unused(&pin, head, order);
+                self.memory.memcgs().folios().release_unused(&pin, head, order);
                 if order > Order::ZERO {
                     self.memory.frames().events().count_folio(
                         &pin,
@@ -226,10 +226,10 @@ impl<'s, P: Platform> SwapIn<'s, '_, P> {
         }
         let _section = self.memory.frames().epoch().enter(pin);
         let memcgs = self.memory.memcgs();
-        let of_slot = MemcgId::from_bits(self.memory.swap().memcg_of(slot));
+        let of_slot = MemcgId::from_bits(self.memory.swap().counts().memcg_of(slot));
         // It may also be removed after this look: then it is as if the page had come before.
-        let charged = if memcgs.is_removed(of_slot) { self.space.memcg() } else { of_slot };
-        memcgs.try_charge(pin, charged, order.pages()).map(|()| ForSlot { charged, of_slot })
+        let charged = if memcgs.tree().is_removed(of_slot) { self.space.memcg() } else { of_slot };
+        memcgs.charges().try_charge(pin, charged, order.pages()).map(|()| ForSlot { charged, of_slot })
     }
 
     /// A folio that was charged to `charged` is in the cache for slots that may have been given to another
@@ -237,8 +237,8 @@ impl<'s, P: Platform> SwapIn<'s, '_, P> {
     pub(crate) fn settle_charge(self, order: Order, charged: MemcgId, memcg: MemcgId) {
         if memcg != charged {
             let pin = self.memory.platform().pin();
-            self.memory.memcgs().charge_anyway(&pin, memcg, order.pages());
-            self.memory.memcgs().uncharge(&pin, charged, order.pages());
+            self.memory.memcgs().charges().charge_anyway(&pin, memcg, order.pages());
+            self.memory.memcgs().charges().uncharge(&pin, charged, order.pages());
         }
     }
 
@@ -246,14 +246,14 @@ impl<'s, P: Platform> SwapIn<'s, '_, P> {
     pub(crate) fn note_major(self, pin: &Pin<'_, P>, head: Pfn, shadow: Option<Shadow>) {
         self.memory.frames().events().add(pin, VmEvent::Pgmajfault, 1);
         let memcg = MemcgId::from_bits(self.memory.frames().known(head).as_folio().memcg());
-        self.memory.memcgs().add_stat(pin, memcg, MemcgStat::Pgmajfault, 1);
+        self.memory.memcgs().counters().add_stat(pin, memcg, MemcgStat::Pgmajfault, 1);
         self.note_wanted(pin, head, shadow);
     }
 
     /// A folio is about to be read that a program wants: its page goes on an LRU list.
     pub(crate) fn note_wanted(self, pin: &Pin<'_, P>, head: Pfn, shadow: Option<Shadow>) {
         let list = refault(self.memory, pin, head, shadow);
-        self.memory.memcgs().list_folio(pin, head, list);
+        self.memory.memcgs().folios().list_folio(pin, head, list);
     }
 
     /// The device has completed the read of a folio of the cache.
@@ -266,11 +266,11 @@ impl<'s, P: Platform> SwapIn<'s, '_, P> {
             return Ok(held);
         }
         // A thread that waits for the lock sees that it failed; a later fault tries the device again.
-        let left = self.memory.swap().discard_failed(held.head);
+        let left = self.memory.swap().cache().discard_failed(held.head);
         held.then.set(CacheFate::Failed);
         drop(held.guard.take());
         if left {
-            self.memory.memcgs().release_folio(held.head);
+            self.memory.memcgs().folios().release_folio(held.head);
         }
         Err(SwapInError::Unreadable)
     }
@@ -281,7 +281,7 @@ impl<'s, P: Platform> SwapIn<'s, '_, P> {
         let head = self.memory.frames().folio(page).head();
         // Only a thread that needs it waits for a folio that was read ahead, so this one must reap the
         // completion.
-        let _ = self.memory.swap().wait_read(head);
+        let _ = self.memory.swap().io().wait_read(head);
         let guard = self.memory.frames().lock_folio(head);
         let folio = self.memory.frames().folio(page);
         let flags = folio.frame().word().flags();

@@ -13,9 +13,13 @@ use quire_rmap::SpaceCore;
 pub(super) fn audit_memcgs<P: Platform>(spaces: &Spaces<P>, report: Report<'_>) {
     let memcgs = spaces.memcgs();
     let report = &mut |violation| report(SpaceViolation::Memcg(violation));
-    memcgs.recount(Belonging::Spaces, |tell| Space::for_each(spaces, |core| tell(core.memcg(), 1)), report);
+    memcgs.audit().recount(
+        Belonging::Spaces,
+        |tell| Space::for_each(spaces, |core| tell(core.memcg(), 1)),
+        report,
+    );
     let killed = |core: &SpaceCore| u64::from(core.is_killed());
-    memcgs.recount(
+    memcgs.audit().recount(
         Belonging::KilledSpaces,
         |tell| Space::for_each(spaces, |core| tell(core.memcg(), killed(core))),
         report,
@@ -29,13 +33,13 @@ pub(super) fn audit_memcgs<P: Platform>(spaces: &Spaces<P>, report: Report<'_>) 
                 }
             });
         };
-        memcgs.recount(what, tell, report);
+        memcgs.audit().recount(what, tell, report);
     };
     recount(Belonging::Pages, Kind::is_given_out, report);
     recount(Belonging::FilePages, |kind| kind == Kind::File, report);
-    memcgs.recount(
+    memcgs.audit().recount(
         Belonging::Slots,
-        |tell| spaces.swap().for_each_named(|named| tell(MemcgId::from_bits(named.memcg), 1)),
+        |tell| spaces.swap().audit().for_each_named(|named| tell(MemcgId::from_bits(named.memcg), 1)),
         report,
     );
 }

@@ -138,7 +138,7 @@ impl<P: Platform> Space<'_, P> {
         // To the end: the lock of the VMA keeps neither its tables nor itself.
         let epoch = self.spaces.frames().epoch().enter(&pin);
         let memcgs = self.spaces.memcgs();
-        memcgs.add_stat(&pin, self.memcg(), MemcgStat::Pgfault, counted as i64);
+        memcgs.counters().add_stat(&pin, self.memcg(), MemcgStat::Pgfault, counted as i64);
         let hold = self.find_and_hold(&epoch, addr)?;
         match self.faults().resolve_in(&pin, hold.vma, addr, access, swapped) {
             Err(Refusal::NeedsAnonVma) => None,
@@ -244,12 +244,12 @@ impl<P: Platform> Space<'_, P> {
     pub(crate) fn read_ahead(&self, addr: VirtAddr, entry: SwapEntry) {
         let slot = SlotId::of(entry);
         let swap = self.spaces.swap();
-        if swap.is_synchronous(slot) || swap.is_cached(slot) {
+        if swap.io().is_synchronous(slot) || swap.counts().is_cached(slot) {
             return;
         }
         let found = self.with_vma(addr, |tables, vma| {
             let (first, pages) = vma.readahead.window(addr.0 >> PAGE_SHIFT);
-            if swap.seeks(slot) { None } else { Some(swapped_around(tables, vma, (first, pages), addr)) }
+            if swap.io().seeks(slot) { None } else { Some(swapped_around(tables, vma, (first, pages), addr)) }
         });
         let ahead = match found {
             None => return,

@@ -27,13 +27,13 @@ impl<P: Platform> Space<'_, P> {
         // Another thread may move the space on at once, and then nothing holds the memcg. In the section its
         // number stays, for the count.
         let _section = self.spaces.frames().epoch().enter(&pin);
-        memcgs.hold(memcg).map_err(MemcgChangeError)?;
+        memcgs.tree().hold(memcg).map_err(MemcgChangeError)?;
         let (before, killed) = self.core().tables.replace_memcg(memcg);
         if killed {
-            memcgs.count_killed(memcg, true);
-            memcgs.count_killed(before, false);
+            memcgs.tree().count_killed(memcg, true);
+            memcgs.tree().count_killed(before, false);
         }
-        memcgs.release(before);
+        memcgs.tree().release(before);
         Ok(())
     }
 

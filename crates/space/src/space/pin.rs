@@ -30,7 +30,7 @@ impl<P: Platform> PinnedPage<'_, P> {
     /// Ends a pin. The folio enters `chain` if this was the last reference.
     pub(super) fn unpin(spaces: &Spaces<P>, chain: &mut FrameChain, pfn: Pfn) {
         let (head, order) = spaces.frames().unpin_folio(pfn);
-        spaces.memcgs().put_folio(chain, head, order);
+        spaces.memcgs().folios().put_folio(chain, head, order);
     }
 }
 

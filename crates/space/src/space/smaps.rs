@@ -77,7 +77,7 @@ impl MappingFigures {
         tables.look(range, |pages, entry| match entry {
             Entry::Leaf(leaf) => self.add(tables, pages, leaf),
             Entry::Swap(entry) => {
-                let names = tables.memory().swap().count(SlotId::of(entry)).max(1);
+                let names = tables.memory().swap().counts().count(SlotId::of(entry)).max(1);
                 self.swapped += PAGE_SIZE;
                 self.swapped_share += (PAGE_SIZE << SHARE_SHIFT) / u64::from(names);
             }

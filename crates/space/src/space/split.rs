@@ -18,7 +18,7 @@ impl<P: Platform> Space<'_, P> {
     pub fn split_folio(&self, addr: VirtAddr, to: Order) -> Result<u64, SplitError> {
         let head = self.hold_mapped(addr).ok_or(SplitError::NotAnonymous)?;
         let result = self.spaces.thp().split_held(head, to, false);
-        self.spaces.memcgs().release_folio(head);
+        self.spaces.memcgs().folios().release_folio(head);
         result
     }
 

@@ -55,13 +55,13 @@ impl<P: Platform> Space<'_, P> {
                 // Another thread was faster.
                 _ => return Ok(true),
             }
-            if held.is_none() && (!failed || swap.is_cached(SlotId::of(entry))) {
+            if held.is_none() && (!failed || swap.counts().is_cached(SlotId::of(entry))) {
                 continue;
             }
             if held.is_none() {
                 if unreadable == Unreadable::Poison {
                     locked.replace(index, Entry::Marker(PteMarker::Poisoned));
-                    let _ = swap.drop_counts(SlotId::of(entry), 1);
+                    let _ = swap.counts().drop_counts(SlotId::of(entry), 1);
                     self.core().tables.residency.swap_gone(1);
                 }
                 return Ok(unreadable == Unreadable::Poison);

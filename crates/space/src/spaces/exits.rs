@@ -54,7 +54,7 @@ impl<P: Platform> Spaces<P> {
     /// A program in `memcg` is being killed. The caller has a handle, so it has not exited.
     pub(crate) fn note_killed(&self, memcg: MemcgId) {
         self.killed.fetch_add(1, Ordering::Relaxed);
-        self.memcgs().count_killed(memcg, true);
+        self.memcgs().tree().count_killed(memcg, true);
     }
 
     /// A killed program in `memcg` has exited: its memory is free.
@@ -63,7 +63,7 @@ impl<P: Platform> Spaces<P> {
         // counted no more finds that its exit was noted.
         self.oom_turns.note_exit(self.platform());
         self.killed.fetch_sub(1, Ordering::Release);
-        self.memcgs().count_killed(memcg, false);
+        self.memcgs().tree().count_killed(memcg, false);
     }
 
     /// Whether a killed program has exited since the thread that chooses another one began to look for
@@ -79,7 +79,7 @@ impl<P: Platform> Spaces<P> {
         if memcg.is_root() {
             self.killed.load(Ordering::Acquire)
         } else {
-            u64::from(self.memcgs().killed(memcg))
+            u64::from(self.memcgs().tree().killed(memcg))
         }
     }
 }

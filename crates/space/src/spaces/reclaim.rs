@@ -53,7 +53,7 @@ impl<P: Platform> Reclaim<P> for NoReclaim {
     }
 
     fn page_out(&self, spaces: &Spaces<P>, folios: &mut dyn Iterator<Item = Pfn>) -> u64 {
-        folios.for_each(|head| spaces.memcgs().release_folio(head));
+        folios.for_each(|head| spaces.memcgs().folios().release_folio(head));
         0
     }
 

@@ -231,12 +231,12 @@ impl<'s, P: Platform> Spaces<P> {
             return true;
         }
         let (mut turns, now) = (self.oom_turns().seen(), self.reclaims().seen());
-        let (mut others, discards) = (self.reclaims().is_any(), self.swap().discards_ended());
+        let (mut others, discards) = (self.reclaims().is_any(), self.swap().discard().discards_ended());
         if self.free_some(cause, need) {
             return true;
         }
         // What a discard has freed meanwhile may be all that is missing.
-        others |= self.swap().discards_ended() != discards;
+        others |= self.swap().discard().discards_ended() != discards;
         if cause != AllocError::OutOfMemory {
             return false;
         }
@@ -268,10 +268,10 @@ impl<'s, P: Platform> Spaces<P> {
         let_go: &mut dyn FnMut(LetGo),
     ) -> bool {
         let reclaims = self.reclaims();
-        let is_any = || reclaims.is_any() || self.swap().has_late_discard();
+        let is_any = || reclaims.is_any() || self.swap().discard().has_late_discard();
         let mut seen = first;
         // Whether others were at it since this thread last reclaimed: not all that they free is noted.
-        let mut beside = others || self.swap().has_late_discard();
+        let mut beside = others || self.swap().discard().has_late_discard();
         // The tick of that, and how often it has reclaimed since no other did any more.
         let (mut last, mut overs) = (0, 0);
         for tick in 0..TICKS {
@@ -294,11 +294,11 @@ impl<'s, P: Platform> Spaces<P> {
                 overs += u32::from(is_over);
                 // Those that are at it now may put back what they have before this thread has tried.
                 (seen, beside, last) = (now, is_any(), tick);
-                let discards = self.swap().discards_ended();
+                let discards = self.swap().discard().discards_ended();
                 if self.free_some(cause, need) {
                     return true;
                 }
-                beside |= self.swap().discards_ended() != discards;
+                beside |= self.swap().discard().discards_ended() != discards;
             }
             beside |= is_any();
             // Others may free for themselves, without an end: each time of that is looked at only at first.
@@ -335,9 +335,9 @@ impl<'s, P: Platform> Spaces<P> {
         match need {
             Need::Memcg(over, pages) => {
                 // If it is gone, a new attempt charges another one.
-                let Some(kept) = self.memcgs().keep(over) else { return true };
-                self.memcgs().drain_stocks(&self.platform().pin());
-                self.memcgs().pages_left(kept.id()) >= pages
+                let Some(kept) = self.memcgs().tree().keep(over) else { return true };
+                self.memcgs().charges().drain_stocks(&self.platform().pin());
+                self.memcgs().charges().pages_left(kept.id()) >= pages
             }
             Need::Frames(order) => {
                 // Where those that are done with them have left them; then on the lists of their CPUs.
@@ -371,9 +371,9 @@ impl<'s, P: Platform> Spaces<P> {
     fn count_oom(&self, need: Need) {
         if let Need::Memcg(over, pages) = need
             && pages <= COSTLY
-            && let Some(memcg) = self.memcgs().keep(over)
+            && let Some(memcg) = self.memcgs().tree().keep(over)
         {
-            self.memcgs().count(memcg.id(), MemcgEvent::Oom, 1);
+            self.memcgs().counters().count(memcg.id(), MemcgEvent::Oom, 1);
         }
     }
 

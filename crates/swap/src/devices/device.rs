@@ -1,12 +1,13 @@
 //! A device in use, and its metadata.
 
+use super::SwapDevices;
 use super::block::Block;
 use super::chunks::Chunks;
+use crate::SwapOnError;
 use crate::cluster::{CLUSTER_SLOTS, Cluster, NONE};
 use crate::device::{DeviceFlags, SwapDevice};
 use crate::lists::{ListId, Lists};
 use crate::slot::{DeviceId, SlotId};
-use crate::{Swap, SwapOnError};
 use core::ptr::NonNull;
 use quire_arch::{LockClass, Order, PAGE_SIZE, Pin, Platform};
 use quire_frame::Frames;
@@ -151,15 +152,15 @@ impl<P: Platform> Device<P> {
     /// # Safety
     ///
     /// `this` came from `build`, and no other thread uses it or will, nor looks at one of its slots again.
-    pub(crate) unsafe fn end(this: NonNull<Self>, swap: &Swap<P>) {
-        let frames = swap.frames();
+    pub(crate) unsafe fn end(this: NonNull<Self>, devices: &SwapDevices<P>) {
+        let frames = devices.frames();
         // SAFETY: the caller's promise.
         let device = unsafe { this.as_ref() };
-        device.backing().close(swap.device_memory());
+        device.backing().close(devices.device_memory());
         for index in 0..device.clusters {
             let pin = frames.platform().pin();
             if let Some(table) = device.cluster(index).lock::<P>().table.take() {
-                swap.free_table(&pin, table);
+                devices.free_table(&pin, table);
             }
         }
         device.chunks.free(frames);
@@ -225,7 +226,7 @@ impl<P: Platform> Device<P> {
         self.accepts.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn set_accepts(&self, accepts: bool) {
+    pub(super) fn set_accepts(&self, accepts: bool) {
         self.accepts.store(accepts, Ordering::Relaxed);
     }
 

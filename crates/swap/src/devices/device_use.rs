@@ -1,7 +1,7 @@
 //! Uses of a device by threads that may sleep.
 
+use super::SwapDevices;
 use super::device::Device;
-use crate::Swap;
 use core::ops::Deref;
 use core::ptr;
 use quire_arch::Platform;
@@ -12,7 +12,7 @@ pub(crate) const LEAVING: u32 = 1 << 31;
 
 /// A device that does not go while this lives, so that its user may sleep.
 pub(crate) struct DeviceUse<'s, P: Platform> {
-    swap: &'s Swap<P>,
+    devices: &'s SwapDevices<P>,
     device: &'s Device<P>,
 }
 
@@ -29,12 +29,12 @@ impl<P: Platform> Drop for DeviceUse<'_, P> {
         let key = ptr::from_ref(&self.device.users).addr();
         // Release: a thread that ends the device sees all that was done with it. It may be gone after this.
         if self.device.users.fetch_sub(1, Ordering::Release) == LEAVING + 1 {
-            self.swap.platform().unpark(key);
+            self.devices.platform().unpark(key);
         }
     }
 }
 
-impl<P: Platform> Swap<P> {
+impl<P: Platform> SwapDevices<P> {
     /// The device with this number, which stays until the result is dropped.
     pub(crate) fn use_device(&self, index: usize) -> Option<DeviceUse<'_, P>> {
         let pin = self.platform().pin();
@@ -43,6 +43,6 @@ impl<P: Platform> Swap<P> {
         // Counted inside the section: a thread that takes the device off the table waits for that first, and
         // then for the count.
         device.users.fetch_add(1, Ordering::Relaxed);
-        Some(DeviceUse { swap: self, device })
+        Some(DeviceUse { devices: self, device })
     }
 }

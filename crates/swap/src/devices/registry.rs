@@ -1,12 +1,23 @@
 //! Which devices there are, and in what order slots are allocated from them.
 
+use super::SwapDevices;
 use super::device::{Device, DeviceMetadata};
+use crate::SwapOnError;
 use crate::device::SwapDevice;
 use crate::slot::{DeviceId, MAX_DEVICES};
-use crate::{Swap, SwapOnError, SwapOnOptions};
 use core::ptr::{self, NonNull};
 use quire_arch::Platform;
 use quire_sync::atomic::Ordering;
+
+/// How a device is taken into use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SwapOnOptions {
+    /// Devices of higher priority are filled first, those of equal priority in turns. Without one a device
+    /// comes after all that were there before.
+    pub priority: Option<i16>,
+    /// Whether freed clusters are discarded, if the device wants it ([`DeviceFlags::DISCARD`]).
+    pub discard: bool,
+}
 
 /// What changes as devices come and go; behind a lock of class `SwapDevices`.
 #[derive(Debug)]
@@ -23,7 +34,7 @@ impl Registry {
     }
 }
 
-impl<P: Platform> Swap<P> {
+impl<P: Platform> SwapDevices<P> {
     /// Takes a device into use.
     ///
     /// # Errors
@@ -82,9 +93,22 @@ impl<P: Platform> Swap<P> {
         DeviceId::new(index)
     }
 
+    /// Whether slots of the device are allocated from now on. False if there is no such device, or that is so
+    /// already.
+    pub(crate) fn set_accepts(&self, id: DeviceId, accepts: bool) -> bool {
+        let _pin = self.platform().pin();
+        let _registry = self.registry.lock();
+        match self.device(id.index()) {
+            Some(device) if device.accepts() != accepts => device.set_accepts(accepts),
+            _ => return false,
+        }
+        self.sort_devices();
+        true
+    }
+
     /// Recomputes the order in which devices are tried. The registry is locked. A concurrent reader may miss
     /// a device once.
-    pub(crate) fn sort_devices(&self) {
+    fn sort_devices(&self) {
         let mut sorted = arrayvec::ArrayVec::<(i16, u8), MAX_DEVICES>::new();
         for index in 0..MAX_DEVICES {
             if let Some(device) = self.device(index)

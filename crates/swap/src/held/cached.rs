@@ -59,7 +59,7 @@ impl<P: Platform> Held<'_, P> {
     /// The page that the word has, with a reference to its folio. None while that is being split.
     pub(crate) fn get_page(&self, word: SlotWord) -> Option<Pfn> {
         let page = self.pfn(word)?;
-        let frames = self.swap.frames();
+        let frames = self.devices.frames();
         let folio = frames.folio(page);
         if !folio.frame().try_get() {
             return None;
@@ -130,7 +130,7 @@ impl<P: Platform> Held<'_, P> {
             return true;
         }
         self.pfn(unit.word).is_some_and(|page| {
-            let folio = self.swap.frames().folio(page);
+            let folio = self.devices.frames().folio(page);
             folio.head() == page && folio.order().pages() == u64::from(pages)
         })
     }
@@ -149,7 +149,7 @@ impl<P: Platform> Held<'_, P> {
         if !self.own(first, end) {
             return Ok(Inserted::NoMemory);
         }
-        let frame = self.swap.frames().known(head);
+        let frame = self.devices.frames().known(head);
         let memcg = self.settle_memcg(frame.as_folio().memcg(), word.memcg().unwrap_or_default(), order);
         let got = frame.get(1);
         debug_assert!(got, "the caller of insert holds a reference");
@@ -167,18 +167,18 @@ impl<P: Platform> Held<'_, P> {
     /// to `of_slots`. As in Linux nothing more is charged to a memcg that was removed; in the cache its folio
     /// alone says what slots are charged to.
     fn settle_memcg(&self, charged: u16, of_slots: u16, order: Order) -> u16 {
-        let memcgs = self.swap.memcgs();
-        if charged == of_slots || !memcgs.is_removed(MemcgId::from_bits(of_slots)) {
+        let memcgs = self.devices.memcgs();
+        if charged == of_slots || !memcgs.tree().is_removed(MemcgId::from_bits(of_slots)) {
             return of_slots;
         }
         // The folio's charge keeps its memcg.
-        memcgs.charge_swap_anyway(MemcgId::from_bits(charged), order.pages());
-        self.swap.uncharge_slots(of_slots, order.pages());
+        memcgs.charges().charge_swap_anyway(MemcgId::from_bits(charged), order.pages());
+        self.devices.uncharge_slots(of_slots, order.pages());
         charged
     }
 
     pub(crate) fn remove_unnamed(&mut self, head: Pfn, first: u32, end: u32) -> bool {
-        let frame = self.swap.frames().known(head);
+        let frame = self.devices.frames().known(head);
         if frame.word().flags().intersects(FrameFlags::WRITEBACK | FrameFlags::READING)
             || !self.guard.all_unnamed(first, end)
         {

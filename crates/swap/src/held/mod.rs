@@ -9,23 +9,18 @@ pub use cached::Inserted;
 pub(crate) use cached::Retry;
 pub(crate) use place::Wanted;
 
-use crate::Swap;
-use crate::cluster::{CLUSTER_SLOTS, ClusterGuard, TableRef, Unit};
+use crate::cluster::{CLUSTER_SLOTS, ClusterGuard, Unit};
 use crate::device::DeviceFlags;
-use crate::devices::Device;
+use crate::devices::{Device, SwapDevices};
 use crate::lists::ListId;
 use crate::slot::SlotId;
 use crate::word::SlotWord;
-use quire_arch::{Order, Pfn, Pin, Platform};
-use quire_frame::{AllocRequest, FaultSite, Kind};
+use quire_arch::{Pfn, Pin, Platform};
 use quire_sync::atomic::Ordering;
-
-/// Frames of words.
-const TABLE_SITE: FaultSite = FaultSite::new("swap_table");
 
 /// A locked cluster. [`settle`](Self::settle) finishes the change.
 pub(crate) struct Held<'a, P: Platform> {
-    pub(crate) swap: &'a Swap<P>,
+    pub(crate) devices: &'a SwapDevices<P>,
     pub(crate) pin: &'a Pin<'a, P>,
     pub(crate) device: &'a Device<P>,
     pub(crate) index: u32,
@@ -34,44 +29,34 @@ pub(crate) struct Held<'a, P: Platform> {
     freed: (u32, u32),
 }
 
-impl<P: Platform> Swap<P> {
-    /// Calls `work` with the cluster of `slot` under its lock, and with the slot's place in it. `None` if
-    /// there is no such slot.
-    pub(crate) fn with_cluster<R>(
-        &self,
-        slot: SlotId,
-        work: impl FnOnce(&mut Held<'_, P>, u32) -> R,
-    ) -> Option<R> {
-        let pin = self.platform().pin();
-        let _epoch = self.frames().epoch().enter(&pin);
-        let device = self.device(slot.device_index())?;
-        if slot.number() >= device.slots {
-            return None;
-        }
-        let index = (slot.number() / u64::from(CLUSTER_SLOTS)) as u32;
-        let mut held = Held::lock(self, &pin, device, index);
-        let result = work(&mut held, slot.number() as u32 % CLUSTER_SLOTS);
-        held.settle();
-        Some(result)
+/// Calls `work` with the cluster of `slot` under its lock, and with the slot's place in it. `None` if
+/// there is no such slot.
+pub(crate) fn with_cluster<P: Platform, R>(
+    devices: &SwapDevices<P>,
+    slot: SlotId,
+    work: impl FnOnce(&mut Held<'_, P>, u32) -> R,
+) -> Option<R> {
+    let pin = devices.platform().pin();
+    let _epoch = devices.frames().epoch().enter(&pin);
+    let device = devices.device(slot.device_index())?;
+    if slot.number() >= device.slots {
+        return None;
     }
-
-    /// A frame of words. A cluster's lock is held: it comes from what is free on the lists, or not at all.
-    pub(crate) fn allocate_table(&self, pin: &Pin<'_, P>) -> Option<TableRef> {
-        let request =
-            AllocRequest::new(Order::ZERO, TABLE_SITE).kind(Kind::Swap).zeroed().below_min().without_drain();
-        let pfn = self.frames().allocate(pin, request).ok()?;
-        Some(TableRef { words: self.platform().direct_map(pfn).cast(), pfn })
-    }
-
-    pub(crate) fn free_table(&self, pin: &Pin<'_, P>, table: TableRef) {
-        let freed = self.frames().free(pin, table.pfn, Order::ZERO);
-        debug_assert!(freed.is_ok(), "a table of words: {freed:?}");
-    }
+    let index = (slot.number() / u64::from(CLUSTER_SLOTS)) as u32;
+    let mut held = Held::lock(devices, &pin, device, index);
+    let result = work(&mut held, slot.number() as u32 % CLUSTER_SLOTS);
+    held.settle();
+    Some(result)
 }
 
 impl<'a, P: Platform> Held<'a, P> {
-    pub(crate) fn lock(swap: &'a Swap<P>, pin: &'a Pin<'a, P>, device: &'a Device<P>, index: u32) -> Self {
-        Self { swap, pin, device, index, guard: device.cluster(index).lock(), freed: (CLUSTER_SLOTS, 0) }
+    pub(crate) fn lock(
+        devices: &'a SwapDevices<P>,
+        pin: &'a Pin<'a, P>,
+        device: &'a Device<P>,
+        index: u32,
+    ) -> Self {
+        Self { devices, pin, device, index, guard: device.cluster(index).lock(), freed: (CLUSTER_SLOTS, 0) }
     }
 
     /// Slots of the cluster that the device has.
@@ -86,12 +71,12 @@ impl<'a, P: Platform> Held<'a, P> {
 
     /// The frame that the cache has for a word.
     pub(crate) fn pfn(&self, word: SlotWord) -> Option<Pfn> {
-        word.frame().map(|frame| self.swap.frames().map().span().start().offset(u64::from(frame)))
+        word.frame().map(|frame| self.devices.frames().map().span().start().offset(u64::from(frame)))
     }
 
     /// A frame's number in words.
     pub(crate) fn frame_number(&self, pfn: Pfn) -> u32 {
-        (pfn.0 - self.swap.frames().map().span().start().0) as u32
+        (pfn.0 - self.devices.frames().map().span().start().0) as u32
     }
 
     /// Makes sure that each slot can have a word of its own.
@@ -99,7 +84,7 @@ impl<'a, P: Platform> Held<'a, P> {
         if self.guard.table.is_some() {
             return true;
         }
-        match self.swap.allocate_table(self.pin) {
+        match self.devices.allocate_table(self.pin) {
             Some(table) => {
                 self.device.tables.fetch_add(1, Ordering::Relaxed);
                 self.guard.attach(table);
@@ -126,7 +111,7 @@ impl<'a, P: Platform> Held<'a, P> {
     pub(crate) fn memcg(&self, unit: Unit) -> u16 {
         unit.word.memcg().unwrap_or_else(|| match self.pfn(unit.word) {
             Some(page) => {
-                let folio = self.swap.frames().folio(page);
+                let folio = self.devices.frames().folio(page);
                 folio.frame().as_folio().memcg()
             }
             None => 0,
@@ -143,10 +128,10 @@ impl<'a, P: Platform> Held<'a, P> {
         let pages = u64::from(unit.pages);
         if !unit.word.is_zero() && self.device.flags.contains(DeviceFlags::NOTES_FREED) {
             let slot = self.slot(unit.first).number();
-            self.device.backing().freed(self.swap.device_memory(), slot, pages);
+            self.device.backing().freed(self.devices.device_memory(), slot, pages);
         }
         self.device.used.fetch_sub(pages, Ordering::Relaxed);
-        self.swap.uncharge_slots(memcg, pages);
+        self.devices.uncharge_slots(memcg, pages);
     }
 
     /// Frees the unit if nothing needs it any more.
@@ -189,7 +174,7 @@ impl<'a, P: Platform> Held<'a, P> {
             // Every count is exact again.
             self.guard.torn = false;
         }
-        if !self.swap.technique().lazy_bookkeeping() {
+        if !self.devices.technique().lazy_bookkeeping() {
             self.note_shadows();
         }
         let now = ListId::of(self.guard.cluster().list());
@@ -233,7 +218,7 @@ impl<'a, P: Platform> Held<'a, P> {
         drop(lists);
         if let Some(table) = table {
             device.tables.fetch_sub(1, Ordering::Relaxed);
-            self.swap.free_table(self.pin, table);
+            self.devices.free_table(self.pin, table);
         }
     }
 

@@ -55,13 +55,13 @@ impl<P: Platform> Held<'_, P> {
         let first = if wanted.order == self.guard.order { self.find_block() } else { self.find_piece() }?;
         debug_assert!(wanted.order == self.guard.order || wanted.order == Order::ZERO);
         let slot = self.slot(first);
-        let frame = self.swap.frames().known(wanted.head);
+        let frame = self.devices.frames().known(wanted.head);
         let got = frame.get(1);
         debug_assert!(got, "the caller of add_folio holds a reference");
         frame.as_folio().set_slot(slot.raw());
         frame.set_flags(FrameFlags::SWAP_CACHE | FrameFlags::DIRTY);
         let word = SlotWord::folio(self.frame_number(wanted.head));
-        if pages > 1 && self.swap.technique().whole_words() {
+        if pages > 1 && self.devices.technique().whole_words() {
             self.guard.store(Unit { first, pages, word: SlotWord::FREE }, word.whole());
         } else {
             for nth in 0..pages {

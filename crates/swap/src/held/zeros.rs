@@ -5,7 +5,7 @@ use crate::word::SlotWord;
 use quire_arch::Platform;
 
 impl<P: Platform> Held<'_, P> {
-    /// The word of a slot for which [`Swap::zeros`](crate::Swap::zeros) returns a memcg.
+    /// The word of a slot for which [`SwapCache::zeros`](crate::SwapCache::zeros) returns a memcg.
     pub(crate) fn zeros(&self, at: u32) -> Option<SlotWord> {
         let word = self.guard.word_of(at);
         let out = !word.is_free() && !word.is_cached() && !word.is_busy();

@@ -172,10 +172,10 @@ pub(crate) fn put(swap: &Swap<Machine>, head: Pfn) {
 /// The largest order at which a folio could be inserted for the block around `slot`; none if not even one
 /// page could.
 pub(crate) fn order_to_insert(swap: &Swap<Machine>, slot: SlotId) -> Option<Order> {
-    match swap.look(slot, Order::PMD) {
+    match swap.cache().look(slot, Order::PMD) {
         Seen::Out { order, .. } => Some(order),
         Seen::Cached(page) => {
-            swap.memcgs().release_folio(swap.frames().folio(page).head());
+            swap.memcgs().folios().release_folio(swap.frames().folio(page).head());
             None
         }
         Seen::Gone => None,
@@ -185,7 +185,7 @@ pub(crate) fn order_to_insert(swap: &Swap<Machine>, slot: SlotId) -> Option<Orde
 /// Everything that is wrong.
 pub(crate) fn violations(swap: &Swap<Machine>) -> Vec<SwapViolation> {
     let mut found = Vec::new();
-    swap.validate(&mut |violation| found.push(violation));
+    swap.audit().validate(&mut |violation| found.push(violation));
     found
 }
 

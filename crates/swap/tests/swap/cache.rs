@@ -14,7 +14,7 @@ fn with_device(slots: u64) -> (quire_swap::Swap<crate::common::Machine>, Arc<cra
     let swap = swap(8192, 2, SwapTechnique::All);
     let device = TestDevice::new(slots);
     let watch = Arc::clone(&device.watch);
-    swap.swapon(device, SwapOnOptions::default()).unwrap();
+    swap.devices().swapon(device, SwapOnOptions::default()).unwrap();
     (swap, watch)
 }
 
@@ -25,10 +25,10 @@ fn shadow(age: u64) -> Shadow {
 /// A folio goes out: its slots are named once.
 fn page_out(swap: &quire_swap::Swap<crate::common::Machine>, order: Order) -> SlotId {
     let head = folio(swap, order);
-    let slot = swap.add_folio(head, 0).unwrap();
-    swap.add_counts(slot, order.pages() as u32);
-    assert_eq!(swap.write_folio(head), IoState::Done(Ok(())));
-    assert!(swap.evict(head, 2, Some(shadow(7))));
+    let slot = swap.allocator().add_folio(head, 0).unwrap();
+    swap.counts().add_counts(slot, order.pages() as u32);
+    assert_eq!(swap.io().write_folio(head), IoState::Done(Ok(())));
+    assert!(swap.cache().evict(head, 2, Some(shadow(7))));
     swap.frames().free(&swap.platform().pin(), head, order).unwrap();
     slot
 }
@@ -37,36 +37,37 @@ fn page_out(swap: &quire_swap::Swap<crate::common::Machine>, order: Order) -> Sl
 fn folios_of_every_order_go_out_and_come_back() {
     for technique in SwapTechnique::ALL {
         let swap = swap(8192, 2, technique);
-        swap.swapon(TestDevice::new(4096), SwapOnOptions::default()).unwrap();
+        swap.devices().swapon(TestDevice::new(4096), SwapOnOptions::default()).unwrap();
         for order in Order::ALL.into_iter().take(10) {
             let slot = page_out(&swap, order);
             assert_sound(&swap);
-            assert_eq!(swap.lookup(slot), None);
-            assert_eq!((swap.count(slot), order_to_insert(&swap, slot)), (1, Some(order)));
+            assert_eq!(swap.cache().lookup(slot), None);
+            assert_eq!((swap.counts().count(slot), order_to_insert(&swap, slot)), (1, Some(order)));
             let back = folio(&swap, order);
             for nth in 0..order.pages() {
                 fill(&swap, back.offset(nth), 99);
             }
             let won = Inserted::Won { shadow: Some(shadow(7)), zero: false, memcg: 0 };
-            assert_eq!(swap.insert(slot, back), won);
-            assert_eq!(swap.insert(slot, folio(&swap, order)), Inserted::Found(back));
+            assert_eq!(swap.cache().insert(slot, back), won);
+            assert_eq!(swap.cache().insert(slot, folio(&swap, order)), Inserted::Found(back));
             put(&swap, back);
-            assert_eq!(swap.read_folio(back), IoState::Done(Ok(())));
+            assert_eq!(swap.io().read_folio(back), IoState::Done(Ok(())));
             for nth in 0..order.pages() {
                 assert_eq!(value(&swap, back.offset(nth)), 1 + nth);
-                assert_eq!(swap.lookup(slot.plus(nth)), Some(back.offset(nth)));
+                assert_eq!(swap.cache().lookup(slot.plus(nth)), Some(back.offset(nth)));
                 put(&swap, back);
             }
-            assert!(!swap.remove_unnamed(back));
+            assert!(!swap.cache().remove_unnamed(back));
             let pages = order.pages() as u32;
-            let named = || (0..order.pages()).filter(|&nth| swap.count(slot.plus(nth)) > 0).count() as u32;
+            let named =
+                || (0..order.pages()).filter(|&nth| swap.counts().count(slot.plus(nth)) > 0).count() as u32;
             assert_eq!(named(), pages);
-            assert!(swap.drop_counts(slot, pages).cached_only && named() == 0);
+            assert!(swap.counts().drop_counts(slot, pages).cached_only && named() == 0);
             assert_sound(&swap);
-            assert!(swap.remove_unnamed(back));
+            assert!(swap.cache().remove_unnamed(back));
             assert_eq!(swap.frames().known(back).refs(), 2);
             put(&swap, back);
-            assert_eq!(swap.free_slots(), 4096);
+            assert_eq!(swap.devices().free_slots(), 4096);
             assert_sound(&swap);
         }
     }
@@ -76,23 +77,23 @@ fn folios_of_every_order_go_out_and_come_back() {
 fn pages_of_zeros_never_reach_the_device() {
     let (swap, watch) = with_device(512);
     let head = folio(&swap, order(2));
-    let slot = swap.add_folio(head, 0).unwrap();
-    swap.add_counts(slot, 4);
-    assert_eq!(swap.write_folio(head), IoState::Done(Ok(())));
+    let slot = swap.allocator().add_folio(head, 0).unwrap();
+    swap.counts().add_counts(slot, 4);
+    assert_eq!(swap.io().write_folio(head), IoState::Done(Ok(())));
     assert_eq!(watch.written.load(Ordering::Relaxed), 4);
     for nth in 0..4 {
         fill(&swap, head.offset(nth), 0);
     }
-    assert_eq!(swap.write_folio(head), IoState::Done(Ok(())));
+    assert_eq!(swap.io().write_folio(head), IoState::Done(Ok(())));
     let counts = (watch.written.load(Ordering::Relaxed), watch.freed.load(Ordering::Relaxed));
     assert_eq!(counts, (4, 4), "what was written before is needed no more");
-    assert!(swap.evict(head, 2, None));
+    assert!(swap.cache().evict(head, 2, None));
     let back = folio(&swap, order(2));
-    assert_eq!(swap.insert(slot, back), Inserted::Won { shadow: None, zero: true, memcg: 0 });
-    assert_eq!(swap.read_folio(back), IoState::Done(Ok(())));
+    assert_eq!(swap.cache().insert(slot, back), Inserted::Won { shadow: None, zero: true, memcg: 0 });
+    assert_eq!(swap.io().read_folio(back), IoState::Done(Ok(())));
     assert_eq!([0, 1, 2, 3].map(|nth| value(&swap, back.offset(nth))), [0; 4]);
-    swap.drop_counts(slot, 4);
-    assert!(swap.remove_unnamed(back));
+    swap.counts().drop_counts(slot, 4);
+    assert!(swap.cache().remove_unnamed(back));
     assert_eq!(watch.freed.load(Ordering::Relaxed), 4, "the device never saw these");
 }
 
@@ -102,12 +103,12 @@ fn zeros_go_to_the_device_as_anything_else_before() {
         let swap = swap(8192, 2, technique);
         let device = TestDevice::new(512);
         let watch = Arc::clone(&device.watch);
-        swap.swapon(device, SwapOnOptions::default()).unwrap();
+        swap.devices().swapon(device, SwapOnOptions::default()).unwrap();
         let slot = page_of_zeros_out(&swap, Order::ZERO);
         let known = technique == SwapTechnique::All;
         assert_eq!(watch.written.load(Ordering::Relaxed), u64::from(!known), "{technique:?}");
-        assert_eq!(swap.zeros(slot), known.then_some(0), "{technique:?}");
-        assert_eq!(swap.take_zeros(slot, 0).is_some(), known, "{technique:?}");
+        assert_eq!(swap.cache().zeros(slot), known.then_some(0), "{technique:?}");
+        assert_eq!(swap.cache().take_zeros(slot, 0).is_some(), known, "{technique:?}");
     }
 }
 
@@ -115,10 +116,10 @@ fn zeros_go_to_the_device_as_anything_else_before() {
 fn page_of_zeros_out(swap: &quire_swap::Swap<crate::common::Machine>, order: Order) -> SlotId {
     let head = folio(swap, order);
     (0..order.pages()).for_each(|nth| fill(swap, head.offset(nth), 0));
-    let slot = swap.add_folio(head, 0).unwrap();
-    assert!(swap.add_counts(slot, order.pages() as u32), "nothing named it");
-    assert_eq!(swap.write_folio(head), IoState::Done(Ok(())));
-    assert!(swap.evict(head, 2, Some(shadow(7))));
+    let slot = swap.allocator().add_folio(head, 0).unwrap();
+    assert!(swap.counts().add_counts(slot, order.pages() as u32), "nothing named it");
+    assert_eq!(swap.io().write_folio(head), IoState::Done(Ok(())));
+    assert!(swap.cache().evict(head, 2, Some(shadow(7))));
     swap.frames().free(&swap.platform().pin(), head, order).unwrap();
     slot
 }
@@ -127,41 +128,57 @@ fn page_of_zeros_out(swap: &quire_swap::Swap<crate::common::Machine>, order: Ord
 fn a_page_of_zeros_that_one_entry_names_is_taken_in_one_step() {
     let (swap, _) = with_device(1024);
     for order in [Order::ZERO, order(2), Order::PMD] {
-        let (slot, free) = (page_of_zeros_out(&swap, order), swap.free_slots());
-        assert_eq!((swap.zeros(slot), swap.take_zeros(slot, 3)), (Some(0), None), "another memcg has it");
-        assert!(!swap.add_counts(slot, 1), "it is named already");
-        assert_eq!((swap.zeros(slot), swap.take_zeros(slot, 0)), (None, None), "two entries name it");
-        assert!(!swap.drop_counts(slot, 1).cached_only);
+        let (slot, free) = (page_of_zeros_out(&swap, order), swap.devices().free_slots());
+        assert_eq!(
+            (swap.cache().zeros(slot), swap.cache().take_zeros(slot, 3)),
+            (Some(0), None),
+            "another memcg has it"
+        );
+        assert!(!swap.counts().add_counts(slot, 1), "it is named already");
+        assert_eq!(
+            (swap.cache().zeros(slot), swap.cache().take_zeros(slot, 0)),
+            (None, None),
+            "two entries name it"
+        );
+        assert!(!swap.counts().drop_counts(slot, 1).cached_only);
         let back = folio(&swap, Order::ZERO);
-        assert!(matches!(swap.insert(slot, back), Inserted::Won { zero: true, .. }));
-        assert_eq!((swap.zeros(slot), swap.take_zeros(slot, 0)), (None, None), "the cache has it");
-        assert!(swap.drop_counts(slot, 1).cached_only && swap.remove_unnamed(back));
+        assert!(matches!(swap.cache().insert(slot, back), Inserted::Won { zero: true, .. }));
+        assert_eq!(
+            (swap.cache().zeros(slot), swap.cache().take_zeros(slot, 0)),
+            (None, None),
+            "the cache has it"
+        );
+        assert!(swap.counts().drop_counts(slot, 1).cached_only && swap.cache().remove_unnamed(back));
         for nth in 1..order.pages() {
-            assert_eq!(swap.take_zeros(slot.plus(nth), 0), Some(Some(shadow(7))), "page {nth}");
-            assert_eq!(swap.take_zeros(slot.plus(nth), 0), None, "it is free");
+            assert_eq!(swap.cache().take_zeros(slot.plus(nth), 0), Some(Some(shadow(7))), "page {nth}");
+            assert_eq!(swap.cache().take_zeros(slot.plus(nth), 0), None, "it is free");
         }
-        assert_eq!(swap.free_slots(), free + order.pages());
+        assert_eq!(swap.devices().free_slots(), free + order.pages());
         assert_sound(&swap);
     }
     let other = page_out(&swap, Order::ZERO);
-    assert_eq!((swap.zeros(other), swap.take_zeros(other, 0)), (None, None), "it is not zeros");
+    assert_eq!(
+        (swap.cache().zeros(other), swap.cache().take_zeros(other, 0)),
+        (None, None),
+        "it is not zeros"
+    );
 }
 
 #[test]
 fn a_folio_that_is_referenced_or_dirty_is_not_evicted() {
     let (swap, _) = with_device(512);
     let head = folio(&swap, Order::ZERO);
-    let slot = swap.add_folio(head, 0).unwrap();
-    swap.add_counts(slot, 1);
-    assert!(!swap.evict(head, 2, None), "dirty");
-    assert_eq!(swap.write_folio(head), IoState::Done(Ok(())));
-    assert_eq!(swap.lookup(slot), Some(head));
-    assert!(!swap.evict(head, 2, None), "held");
+    let slot = swap.allocator().add_folio(head, 0).unwrap();
+    swap.counts().add_counts(slot, 1);
+    assert!(!swap.cache().evict(head, 2, None), "dirty");
+    assert_eq!(swap.io().write_folio(head), IoState::Done(Ok(())));
+    assert_eq!(swap.cache().lookup(slot), Some(head));
+    assert!(!swap.cache().evict(head, 2, None), "held");
     put(&swap, head);
-    assert!(swap.evict(head, 2, None));
-    assert_eq!((swap.frames().known(head).refs(), swap.lookup(slot)), (0, None));
-    assert!(!swap.drop_counts(slot, 1).cached_only);
-    assert_eq!(swap.insert(slot, folio(&swap, Order::ZERO)), Inserted::Gone);
+    assert!(swap.cache().evict(head, 2, None));
+    assert_eq!((swap.frames().known(head).refs(), swap.cache().lookup(slot)), (0, None));
+    assert!(!swap.counts().drop_counts(slot, 1).cached_only);
+    assert_eq!(swap.cache().insert(slot, folio(&swap, Order::ZERO)), Inserted::Gone);
 }
 
 #[test]
@@ -171,18 +188,18 @@ fn a_part_comes_back_alone_and_every_slot_keeps_its_shadow() {
         let slot = page_out(&swap, large);
         let small = folio(&swap, Order::ZERO);
         let won = Inserted::Won { shadow: Some(shadow(7)), zero: false, memcg: 0 };
-        assert_eq!(swap.insert(slot.plus(1), small), won);
-        assert_eq!(swap.insert(slot, folio(&swap, large)), Inserted::Conflict);
+        assert_eq!(swap.cache().insert(slot.plus(1), small), won);
+        assert_eq!(swap.cache().insert(slot, folio(&swap, large)), Inserted::Conflict);
         assert_eq!(
             (order_to_insert(&swap, slot), order_to_insert(&swap, slot.plus(1))),
             (Some(Order::ZERO), None)
         );
         assert_eq!(order_to_insert(&swap, slot.plus(2)), Some(order(1)));
-        assert_eq!(swap.read_folio(small), IoState::Done(Ok(())));
+        assert_eq!(swap.io().read_folio(small), IoState::Done(Ok(())));
         assert_eq!(value(&swap, small), 2);
         let pair = folio(&swap, order(1));
-        assert_eq!(swap.insert(slot.plus(2), pair), won);
-        assert_eq!(swap.insert(slot.plus(3), pair), Inserted::Conflict, "not aligned");
+        assert_eq!(swap.cache().insert(slot.plus(2), pair), won);
+        assert_eq!(swap.cache().insert(slot.plus(3), pair), Inserted::Conflict, "not aligned");
         assert_sound(&swap);
     }
 }
@@ -192,16 +209,16 @@ fn a_folio_in_the_cache_is_split() {
     for large in [order(3), Order::PMD] {
         let (swap, _) = with_device(1024);
         let head = folio(&swap, large);
-        let slot = swap.add_folio(head, 0).unwrap();
-        swap.add_counts(slot, large.pages() as u32);
+        let slot = swap.allocator().add_folio(head, 0).unwrap();
+        swap.counts().add_counts(slot, large.pages() as u32);
         let frame = |nth: u64| swap.frames().known(head.offset(nth));
         frame(0).as_folio().set_memcg(5);
-        assert_eq!(swap.split_folio(head, large, order(1)), Ok(()));
+        assert_eq!(swap.cache().split_folio(head, large, order(1)), Ok(()));
         // The split may not happen: then it would be an inner frame that is charged.
         assert_eq!(frame(2).as_folio().memcg(), 0);
         frame(0).as_folio().set_memcg(0);
         assert_eq!(frame(2).as_folio().slot(), slot.plus(2).raw());
-        assert_eq!(swap.lookup(slot.plus(5)), Some(head.offset(5)));
+        assert_eq!(swap.cache().lookup(slot.plus(5)), Some(head.offset(5)));
         put(&swap, head);
         assert_sound(&swap);
     }
@@ -213,17 +230,17 @@ fn a_failed_read_leaves_the_slot_as_it_was() {
     let slot = page_out(&swap, order(1));
     let back = folio(&swap, order(1));
     swap.frames().faults().set(FaultPlan::every(1).at(FaultAim::Class(FaultClass::DeviceRead)));
-    assert!(matches!(swap.insert(slot, back), Inserted::Won { .. }));
-    assert_eq!(swap.read_folio(back), IoState::Done(Err(DeviceError::Io)));
+    assert!(matches!(swap.cache().insert(slot, back), Inserted::Won { .. }));
+    assert_eq!(swap.io().read_folio(back), IoState::Done(Err(DeviceError::Io)));
     assert!(swap.frames().known(back).word().flags().contains(FrameFlags::READ_FAILED));
-    assert!(swap.discard_failed(back) && !swap.discard_failed(back));
+    assert!(swap.cache().discard_failed(back) && !swap.cache().discard_failed(back));
     put(&swap, back);
     put(&swap, back);
     swap.frames().faults().set(FaultPlan::OFF);
     assert_sound(&swap);
     let back = folio(&swap, order(1));
-    assert_eq!(swap.insert(slot, back), Inserted::Won { shadow: None, zero: false, memcg: 0 });
-    assert_eq!(swap.read_folio(back), IoState::Done(Ok(())));
+    assert_eq!(swap.cache().insert(slot, back), Inserted::Won { shadow: None, zero: false, memcg: 0 });
+    assert_eq!(swap.io().read_folio(back), IoState::Done(Ok(())));
     assert_eq!(value(&swap, back.offset(1)), 2);
 }
 
@@ -231,13 +248,13 @@ fn a_failed_read_leaves_the_slot_as_it_was() {
 fn a_failed_write_leaves_the_folio_dirty() {
     let (swap, _) = with_device(512);
     let head = folio(&swap, Order::ZERO);
-    let slot = swap.add_folio(head, 0).unwrap();
-    swap.add_counts(slot, 1);
+    let slot = swap.allocator().add_folio(head, 0).unwrap();
+    swap.counts().add_counts(slot, 1);
     swap.frames().faults().set(FaultPlan::nth(1).at(FaultAim::Class(FaultClass::DeviceWrite)));
-    assert_eq!(swap.write_folio(head), IoState::Done(Err(DeviceError::Io)));
-    assert!(!swap.evict(head, 2, None));
-    assert_eq!(swap.write_folio(head), IoState::Done(Ok(())));
-    assert!(swap.evict(head, 2, None));
+    assert_eq!(swap.io().write_folio(head), IoState::Done(Err(DeviceError::Io)));
+    assert!(!swap.cache().evict(head, 2, None));
+    assert_eq!(swap.io().write_folio(head), IoState::Done(Ok(())));
+    assert!(swap.cache().evict(head, 2, None));
 }
 
 #[test]
@@ -246,24 +263,24 @@ fn a_device_that_takes_its_time_is_waited_for() {
     let mut device = TestDevice::new(512);
     device.flags = DeviceFlags::empty();
     device.queue = 2;
-    swap.swapon(device, SwapOnOptions::default()).unwrap();
+    swap.devices().swapon(device, SwapOnOptions::default()).unwrap();
     let heads: Vec<_> = (0..5).map(|_| folio(&swap, order(1))).collect();
-    let slots: Vec<_> = heads.iter().map(|&head| swap.add_folio(head, 0).unwrap()).collect();
+    let slots: Vec<_> = heads.iter().map(|&head| swap.allocator().add_folio(head, 0).unwrap()).collect();
     for (&head, &slot) in heads.iter().zip(&slots) {
-        swap.add_counts(slot, 2);
+        swap.counts().add_counts(slot, 2);
         // The third finds the queue full.
-        assert_eq!(swap.write_folio(head), IoState::Begun);
+        assert_eq!(swap.io().write_folio(head), IoState::Begun);
     }
     let last = heads[4];
-    assert!(!swap.evict(last, 2, None) && !swap.remove_unnamed(last));
-    swap.wait_writeback(last);
-    assert!(swap.evict(last, 2, None));
+    assert!(!swap.cache().evict(last, 2, None) && !swap.cache().remove_unnamed(last));
+    swap.io().wait_writeback(last);
+    assert!(swap.cache().evict(last, 2, None));
     let back = folio(&swap, order(1));
-    assert!(matches!(swap.insert(slots[4], back), Inserted::Won { .. }));
+    assert!(matches!(swap.cache().insert(slots[4], back), Inserted::Won { .. }));
     fill(&swap, back, 5);
-    assert_eq!(swap.read_folio(back), IoState::Begun);
-    assert!(!swap.discard_failed(back));
-    assert_eq!(swap.wait_read(back), Ok(()));
+    assert_eq!(swap.io().read_folio(back), IoState::Begun);
+    assert!(!swap.cache().discard_failed(back));
+    assert_eq!(swap.io().wait_read(back), Ok(()));
     assert_eq!(value(&swap, back), 1);
     assert_sound(&swap);
 }
@@ -272,15 +289,15 @@ fn a_device_that_takes_its_time_is_waited_for() {
 fn one_reads_past_the_cache_and_the_slot_waits_for_it() {
     let (swap, _) = with_device(512);
     let slot = page_out(&swap, order(1));
-    assert!(swap.try_begin_bypass(slot) && !swap.try_begin_bypass(slot));
+    assert!(swap.cache().try_begin_bypass(slot) && !swap.cache().try_begin_bypass(slot));
     let small = folio(&swap, Order::ZERO);
-    assert_eq!((swap.lookup(slot), swap.insert(slot, small)), (None, Inserted::Conflict));
-    assert_eq!(swap.read_past_cache(slot, small), Ok(()));
-    swap.drop_counts(slot, 1);
-    assert_eq!(swap.free_slots(), 510);
-    swap.end_bypass(slot);
-    assert_eq!(swap.free_slots(), 511);
-    assert!(!swap.try_begin_bypass(slot), "nothing names it");
+    assert_eq!((swap.cache().lookup(slot), swap.cache().insert(slot, small)), (None, Inserted::Conflict));
+    assert_eq!(swap.io().read_past_cache(slot, small), Ok(()));
+    swap.counts().drop_counts(slot, 1);
+    assert_eq!(swap.devices().free_slots(), 510);
+    swap.cache().end_bypass(slot);
+    assert_eq!(swap.devices().free_slots(), 511);
+    assert!(!swap.cache().try_begin_bypass(slot), "nothing names it");
     assert_sound(&swap);
 }
 
@@ -291,24 +308,24 @@ fn a_torn_word_counts_all_its_slots_in_one_sum() {
     let slot = page_out(&swap, Order::PMD);
     let table = quire_frame::FaultSite::new("swap_table");
     swap.frames().faults().set(FaultPlan::every(1).at(FaultAim::Site(table)));
-    swap.add_counts(slot.plus(3), 2);
-    swap.drop_counts(slot, 500);
+    swap.counts().add_counts(slot.plus(3), 2);
+    swap.counts().drop_counts(slot, 500);
     assert_sound(&swap);
-    assert_eq!((swap.is_torn(slot), swap.free_slots()), (true, 0));
+    assert_eq!((swap.audit().is_torn(slot), swap.devices().free_slots()), (true, 0));
     let small = folio(&swap, Order::ZERO);
-    assert_eq!(swap.insert(slot.plus(511), small), Inserted::NoMemory);
+    assert_eq!(swap.cache().insert(slot.plus(511), small), Inserted::NoMemory);
     swap.frames().faults().set(FaultPlan::OFF);
     assert_eq!(order_to_insert(&swap, slot.plus(511)), Some(Order::ZERO));
-    assert!(matches!(swap.insert(slot.plus(511), small), Inserted::Won { .. }));
-    assert_eq!(swap.read_folio(small), IoState::Done(Ok(())));
+    assert!(matches!(swap.cache().insert(slot.plus(511), small), Inserted::Won { .. }));
+    assert_eq!(swap.io().read_folio(small), IoState::Done(Ok(())));
     assert_eq!(value(&swap, small), 512);
     assert_sound(&swap);
-    assert!(!swap.remove_unnamed(small));
-    assert!(!swap.drop_counts(slot.plus(499), 13).cached_only);
-    assert_eq!(swap.free_slots(), 0);
-    assert!(swap.drop_counts(slot.plus(4), 1).cached_only);
-    assert_eq!(swap.free_slots(), 511);
-    assert!(swap.remove_unnamed(small) && swap.free_slots() == 512);
+    assert!(!swap.cache().remove_unnamed(small));
+    assert!(!swap.counts().drop_counts(slot.plus(499), 13).cached_only);
+    assert_eq!(swap.devices().free_slots(), 0);
+    assert!(swap.counts().drop_counts(slot.plus(4), 1).cached_only);
+    assert_eq!(swap.devices().free_slots(), 511);
+    assert!(swap.cache().remove_unnamed(small) && swap.devices().free_slots() == 512);
     assert_sound(&swap);
 }
 
@@ -317,44 +334,47 @@ fn slots_that_only_the_cache_holds_are_taken_back_when_all_are_gone() {
     let (swap, _) = with_device(512);
     let heads: Vec<_> = (0..512).map(|_| folio(&swap, Order::ZERO)).collect();
     for &head in &heads {
-        let slot = swap.add_folio(head, 0).unwrap();
-        swap.add_counts(slot, 1);
+        let slot = swap.allocator().add_folio(head, 0).unwrap();
+        swap.counts().add_counts(slot, 1);
     }
     let another = folio(&swap, Order::ZERO);
-    assert_eq!(swap.add_folio(another, 0), Err(NoSlots::Full));
+    assert_eq!(swap.allocator().add_folio(another, 0), Err(NoSlots::Full));
     let slot = SlotId::new(DeviceId::new(0).unwrap(), 77);
     let (&head, locked) = (&heads[77], swap.frames().lock_folio(heads[77]));
-    swap.drop_counts(slot, 1);
-    assert_eq!(swap.add_folio(another, 0), Err(NoSlots::Full), "its lock is held");
+    swap.counts().drop_counts(slot, 1);
+    assert_eq!(swap.allocator().add_folio(another, 0), Err(NoSlots::Full), "its lock is held");
     drop(locked);
-    assert_eq!(swap.add_folio(another, 0), Ok(slot));
-    assert_eq!((swap.frames().known(head).refs(), swap.lookup(slot)), (1, Some(another)));
+    assert_eq!(swap.allocator().add_folio(another, 0), Ok(slot));
+    assert_eq!((swap.frames().known(head).refs(), swap.cache().lookup(slot)), (1, Some(another)));
     put(&swap, another);
-    swap.add_counts(slot, 1);
-    assert_eq!(swap.add_folio(folio(&swap, order(2)), 0), Err(NoSlots::Full));
+    swap.counts().add_counts(slot, 1);
+    assert_eq!(swap.allocator().add_folio(folio(&swap, order(2)), 0), Err(NoSlots::Full));
     assert_sound(&swap);
 }
 
 #[test]
 fn devices_are_filled_by_priority_and_equals_take_turns() {
     let swap = swap(16384, 1, SwapTechnique::All);
-    assert!(!swap.is_any_on());
-    assert_eq!(swap.add_folio(folio(&swap, Order::ZERO), 0), Err(NoSlots::Full));
+    assert!(!swap.devices().is_any_on());
+    assert_eq!(swap.allocator().add_folio(folio(&swap, Order::ZERO), 0), Err(NoSlots::Full));
     let on = |priority| {
         let options = SwapOnOptions { priority, discard: false };
-        swap.swapon(TestDevice::new(512), options).unwrap()
+        swap.devices().swapon(TestDevice::new(512), options).unwrap()
     };
     let ids = [on(None), on(None), on(Some(5)), on(Some(5))];
-    let priorities: Vec<_> = swap.devices().map(|device| device.priority).collect();
+    let priorities: Vec<_> = swap.devices().reports().map(|device| device.priority).collect();
     assert_eq!(priorities, [-2, -3, 5, 5]);
-    let used = || ids.map(|id| swap.devices().find(|device| device.id == id).unwrap().used);
-    let fill =
-        |count: u64| (0..count).for_each(|_| _ = swap.add_folio(folio(&swap, Order::ZERO), 0).unwrap());
+    let used = || ids.map(|id| swap.devices().reports().find(|device| device.id == id).unwrap().used);
+    let fill = |count: u64| {
+        for _ in 0..count {
+            let _ = swap.allocator().add_folio(folio(&swap, Order::ZERO), 0).unwrap();
+        }
+    };
     fill(200);
     assert_eq!(used(), [0, 0, 100, 100]);
     fill(1000);
     assert_eq!(used(), [176, 0, 512, 512]);
-    assert_eq!((swap.total_slots(), swap.free_slots()), (2048, 848));
+    assert_eq!((swap.devices().total_slots(), swap.devices().free_slots()), (2048, 848));
     assert_sound(&swap);
 }
 
@@ -363,26 +383,30 @@ fn a_device_goes_when_its_last_slot_is_free() {
     let swap = swap(8192, 1, SwapTechnique::All);
     let device = TestDevice::new(1000);
     let watch = Arc::clone(&device.watch);
-    let id = swap.swapon(device, SwapOnOptions::default()).unwrap();
-    let other = swap.swapon(TestDevice::new(512), SwapOnOptions::default()).unwrap();
+    let id = swap.devices().swapon(device, SwapOnOptions::default()).unwrap();
+    let other = swap.devices().swapon(TestDevice::new(512), SwapOnOptions::default()).unwrap();
     let slots: Vec<_> = (0..3).map(|_| page_out(&swap, order(1))).collect();
-    assert!(swap.begin_swapoff(id) && !swap.begin_swapoff(id));
+    assert!(swap.swapoff().begin_swapoff(id) && !swap.swapoff().begin_swapoff(id));
     assert_eq!(page_out(&swap, Order::ZERO).device(), other);
-    swap.cancel_swapoff(id);
+    swap.swapoff().cancel_swapoff(id);
     assert_eq!(page_out(&swap, Order::ZERO).device(), id);
-    assert!(swap.begin_swapoff(id));
-    assert_eq!(swap.finish_swapoff(id), Err(StillUsed { slots: 7 }));
+    assert!(swap.swapoff().begin_swapoff(id));
+    assert_eq!(swap.swapoff().finish_swapoff(id), Err(StillUsed { slots: 7 }));
     let mut at = 0;
-    while let Some(number) = swap.next_used(id, at) {
-        swap.drop_counts(SlotId::new(id, number), 1);
+    while let Some(number) = swap.swapoff().next_used(id, at) {
+        swap.counts().drop_counts(SlotId::new(id, number), 1);
         at = number + 1;
     }
     assert!(!watch.closed.load(Ordering::Relaxed));
-    assert_eq!(swap.finish_swapoff(id), Ok(()));
+    assert_eq!(swap.swapoff().finish_swapoff(id), Ok(()));
     assert!(watch.closed.load(Ordering::Relaxed) && watch.dropped.load(Ordering::Relaxed));
-    assert_eq!(swap.devices().map(|device| device.priority).collect::<Vec<_>>(), [-2], "it moved up");
     assert_eq!(
-        (swap.lookup(slots[0]), swap.insert(slots[0], folio(&swap, Order::ZERO))),
+        swap.devices().reports().map(|device| device.priority).collect::<Vec<_>>(),
+        [-2],
+        "it moved up"
+    );
+    assert_eq!(
+        (swap.cache().lookup(slots[0]), swap.cache().insert(slots[0], folio(&swap, Order::ZERO))),
         (None, Inserted::Gone)
     );
     assert_sound(&swap);
@@ -395,10 +419,10 @@ fn a_device_is_told_of_free_clusters_if_it_was_asked_for() {
         let mut device = TestDevice::new(1024);
         device.flags |= DeviceFlags::DISCARD;
         let watch = Arc::clone(&device.watch);
-        swap.swapon(device, SwapOnOptions { discard, ..SwapOnOptions::default() }).unwrap();
+        swap.devices().swapon(device, SwapOnOptions { discard, ..SwapOnOptions::default() }).unwrap();
         let slots = [page_out(&swap, Order::PMD), page_out(&swap, Order::PMD)];
         for slot in slots {
-            swap.drop_counts(slot, 512);
+            swap.counts().drop_counts(slot, 512);
         }
         assert_sound(&swap);
         assert_eq!(watch.discarded.load(Ordering::Relaxed), 0, "not where locks are held");
@@ -416,14 +440,14 @@ fn a_folio_that_needs_a_slot_waits_for_one_discard_only() {
         let mut device = TestDevice::new(50 * 512);
         device.flags |= DeviceFlags::DISCARD;
         let watch = Arc::clone(&device.watch);
-        swap.swapon(device, SwapOnOptions { priority: Some(priority), discard: true }).unwrap();
+        swap.devices().swapon(device, SwapOnOptions { priority: Some(priority), discard: true }).unwrap();
         watch
     };
     let (slow, fast) = (on(1), on(2));
     let discards = || [&fast, &slow].map(|watch| watch.discarded.load(Ordering::Relaxed) / 512);
     let slots: Vec<_> = (0..100).map(|_| page_out(&swap, Order::PMD)).collect();
     for slot in slots {
-        swap.drop_counts(slot, 512);
+        swap.counts().drop_counts(slot, 512);
     }
     assert_eq!(discards(), [0, 0]);
     page_out(&swap, Order::PMD);
@@ -434,9 +458,9 @@ fn a_folio_that_needs_a_slot_waits_for_one_discard_only() {
         page_out(&swap, Order::ZERO);
     }
     assert_eq!(discards(), [2, 0], "the cluster has 512 slots");
-    assert_eq!((swap.discard_free_clusters(0), swap.discard_free_clusters(16)), (0, 16));
+    assert_eq!((swap.discard().discard_free_clusters(0), swap.discard().discard_free_clusters(16)), (0, 16));
     assert_eq!(discards(), [18, 0]);
-    assert_eq!(swap.discard_free_clusters(40), 40);
+    assert_eq!(swap.discard().discard_free_clusters(40), 40);
     assert_eq!(discards(), [50, 8]);
     assert_sound(&swap);
 }
@@ -445,8 +469,8 @@ fn a_folio_that_needs_a_slot_waits_for_one_discard_only() {
 fn an_unused_device_costs_less_than_a_tenth_of_a_mebibyte_a_gibibyte() {
     let swap = swap(8192, 2, SwapTechnique::All);
     for gibibytes in [1u64, 16] {
-        let id = swap.swapon(TestDevice::new(gibibytes << 18), SwapOnOptions::default()).unwrap();
-        let bytes = swap.devices().find(|device| device.id == id).unwrap().metadata_bytes;
+        let id = swap.devices().swapon(TestDevice::new(gibibytes << 18), SwapOnOptions::default()).unwrap();
+        let bytes = swap.devices().reports().find(|device| device.id == id).unwrap().metadata_bytes;
         assert!(bytes <= gibibytes * (1 << 20) / 10, "{bytes} bytes for {gibibytes} GiB");
     }
 }
@@ -457,7 +481,7 @@ fn a_device_that_cannot_be_taken_costs_nothing() {
     let on = |slots| {
         let device = TestDevice::new(slots);
         let watch = device.watch.clone();
-        let result = swap.swapon(device, SwapOnOptions::default());
+        let result = swap.devices().swapon(device, SwapOnOptions::default());
         // A device may have frames of the machine before it is in use.
         assert_eq!(watch.closed.load(Ordering::Relaxed), result.is_err());
         result

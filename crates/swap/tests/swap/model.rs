@@ -32,7 +32,7 @@ struct Model {
 impl Model {
     fn new(technique: SwapTechnique, slots: u64, seed: u64) -> Self {
         let swap = swap(1 << 13, 1, technique);
-        swap.swapon(TestDevice::new(slots), SwapOnOptions::default()).unwrap();
+        swap.devices().swapon(TestDevice::new(slots), SwapOnOptions::default()).unwrap();
         Self { swap, slots: BTreeMap::new(), next: 1, random: Random(seed) }
     }
 
@@ -58,14 +58,14 @@ impl Model {
             fill(&self.swap, head.offset(nth), if zero { 0 } else { self.next + nth });
         }
         // Nothing is reclaimed behind the model's back: whatever nothing names has left the cache.
-        let slot = match self.swap.add_folio(head, 0) {
+        let slot = match self.swap.allocator().add_folio(head, 0) {
             Ok(slot) => slot,
             Err(NoSlots::Full | NoSlots::WrongOrder) => return put(&self.swap, head),
             Err(error) => panic!("{error}"),
         };
         assert_eq!(slot.number() % order.pages(), 0);
-        self.swap.add_counts(slot, order.pages() as u32);
-        assert_eq!(self.swap.write_folio(head), IoState::Done(Ok(())));
+        self.swap.counts().add_counts(slot, order.pages() as u32);
+        assert_eq!(self.swap.io().write_folio(head), IoState::Done(Ok(())));
         for nth in 0..order.pages() {
             let value = if zero { 0 } else { self.next + nth };
             let entry = Entry { count: 1, cached: Some((head, nth)), value, shadow: None };
@@ -82,8 +82,8 @@ impl Model {
         let order = self.order_of(head);
         let age = self.next;
         let shadow = (!age.is_multiple_of(3)).then(|| Shadow::new(NodeId::FIRST, 0, false, age));
-        assert!(!self.swap.evict(head, 3, shadow));
-        assert!(self.swap.evict(head, 2, shadow));
+        assert!(!self.swap.cache().evict(head, 3, shadow));
+        assert!(self.swap.cache().evict(head, 2, shadow));
         self.swap.frames().free(&self.swap.platform().pin(), head, order).unwrap();
         for slot in self.slots_of(head) {
             let entry = self.slots.get_mut(&slot).unwrap();
@@ -100,7 +100,7 @@ impl Model {
         let limit = 1 << self.random.below(10);
         let named = |slot| self.slots.get(&slot).is_some_and(|entry| entry.count > 0);
         let pages = (0..limit).take_while(|&nth| named(slot.plus(nth))).count() as u64;
-        let dropped = self.swap.drop_counts(slot, pages as u32);
+        let dropped = self.swap.counts().drop_counts(slot, pages as u32);
         let mut cached_only = Vec::new();
         for slot in (0..pages).map(|nth| slot.plus(nth)) {
             let entry = self.slots.get_mut(&slot).unwrap();
@@ -116,7 +116,7 @@ impl Model {
         for head in cached_only {
             let slots = self.slots_of(head);
             let free = slots.iter().all(|slot| self.slots[slot].count == 0);
-            assert_eq!(self.swap.remove_unnamed(head), free);
+            assert_eq!(self.swap.cache().remove_unnamed(head), free);
             if free {
                 slots.iter().for_each(|slot| _ = self.slots.remove(slot));
                 put(&self.swap, head);
@@ -130,7 +130,7 @@ impl Model {
         let limit = 1 << self.random.below(10);
         let named = |slot| self.slots.get(&slot).is_some_and(|entry| entry.count > 0);
         let pages = (0..limit).take_while(|&nth| named(slot.plus(nth))).count() as u64;
-        self.swap.add_counts(slot, pages as u32);
+        self.swap.counts().add_counts(slot, pages as u32);
         (0..pages).for_each(|nth| self.slots.get_mut(&slot.plus(nth)).unwrap().count += 1);
     }
 
@@ -149,11 +149,11 @@ impl Model {
         let zero = |entry: &Option<Entry>| known && entry.is_some_and(|entry| entry.value == 0);
         let fits = entries.iter().all(|entry| out(entry) && zero(entry) == zero(&entries[0]));
         assert_eq!(best.is_some_and(|best| best >= order), fits, "order {order} at {first}: best {best:?}");
-        match self.swap.insert(first, head) {
+        match self.swap.cache().insert(first, head) {
             Inserted::Won { shadow, zero: zeros, memcg: 0 } => {
                 assert!(fits);
                 assert_eq!((shadow, zeros), (entries[0].unwrap().shadow, zero(&entries[0])));
-                assert_eq!(self.swap.read_folio(head), IoState::Done(Ok(())));
+                assert_eq!(self.swap.io().read_folio(head), IoState::Done(Ok(())));
                 for nth in 0..order.pages() {
                     let entry = self.slots.get_mut(&first.plus(nth)).unwrap();
                     (entry.cached, entry.shadow) = (Some((head, nth)), None);
@@ -184,28 +184,28 @@ impl Model {
         let whole = self.order_of(head);
         if whole > Order::ZERO {
             let to = order(self.random.below(u64::from(whole.get())) as u8);
-            self.swap.split_folio(head, whole, to).unwrap();
+            self.swap.cache().split_folio(head, whole, to).unwrap();
         }
     }
 
     fn check(&self) {
         for (&slot, entry) in &self.slots {
-            assert_eq!(self.swap.count(slot), entry.count, "{slot}");
+            assert_eq!(self.swap.counts().count(slot), entry.count, "{slot}");
             let page = entry.cached.map(|(head, nth)| head.offset(nth));
-            assert_eq!(self.swap.lookup(slot), page, "{slot}");
+            assert_eq!(self.swap.cache().lookup(slot), page, "{slot}");
             if let Some((head, nth)) = entry.cached {
                 assert_eq!(value(&self.swap, head.offset(nth)), entry.value, "{slot}");
                 put(&self.swap, head);
             }
         }
         let mut seen = 0;
-        self.swap.for_each_named(|NamedSlot { slot, count, .. }| {
+        self.swap.audit().for_each_named(|NamedSlot { slot, count, .. }| {
             assert_eq!(Some(count), self.slots.get(&slot).map(|entry| entry.count), "{slot}");
             seen += 1;
         });
         assert_eq!(seen, self.slots.len());
-        let free = self.swap.total_slots() - self.slots.len() as u64;
-        assert_eq!(self.swap.free_slots(), free);
+        let free = self.swap.devices().total_slots() - self.slots.len() as u64;
+        assert_eq!(self.swap.devices().free_slots(), free);
         assert_sound(&self.swap);
     }
 
@@ -251,10 +251,10 @@ proptest! {
             model.evict();
             model.unname();
         }
-        while model.swap.free_slots() > 0 {
-            let before = model.swap.free_slots();
+        while model.swap.devices().free_slots() > 0 {
+            let before = model.swap.devices().free_slots();
             model.add(Order::ZERO, true);
-            prop_assert_eq!(model.swap.free_slots(), before - 1);
+            prop_assert_eq!(model.swap.devices().free_slots(), before - 1);
         }
         model.check();
     }
@@ -267,17 +267,17 @@ fn without_memory_for_words_nothing_is_lost() {
     for seed in 0..20 {
         println!("seed {seed}");
         let swap = swap(1 << 13, 1, SwapTechnique::All);
-        swap.swapon(TestDevice::new(1024), SwapOnOptions::default()).unwrap();
+        swap.devices().swapon(TestDevice::new(1024), SwapOnOptions::default()).unwrap();
         let mut random = Random(seed);
         let device = DeviceId::new(0).unwrap();
         let table = FaultAim::Site(FaultSite::new("swap_table"));
         let head = folio(&swap, Order::PMD);
-        let slot = swap.add_folio(head, 0).unwrap();
+        let slot = swap.allocator().add_folio(head, 0).unwrap();
         assert_eq!(slot, SlotId::new(device, slot.number()));
-        swap.add_counts(slot, 512);
+        swap.counts().add_counts(slot, 512);
         if seed % 2 == 0 {
-            assert_eq!(swap.write_folio(head), IoState::Done(Ok(())));
-            assert!(swap.evict(head, 2, None));
+            assert_eq!(swap.io().write_folio(head), IoState::Done(Ok(())));
+            assert!(swap.cache().evict(head, 2, None));
         }
         let mut named = [1u32; 512];
         while named.iter().any(|&count| count > 0) {
@@ -287,21 +287,21 @@ fn without_memory_for_words_nothing_is_lost() {
             let run = named[first..first + pages].iter().take_while(|&&count| count > 0).count();
             let at = slot.plus(first as u64);
             if run > 0 && random.below(4) == 0 && named[first] < 3 {
-                swap.add_counts(at, run as u32);
+                swap.counts().add_counts(at, run as u32);
                 named[first..first + run].iter_mut().for_each(|count| *count += 1);
             } else if run > 0 {
-                swap.drop_counts(at, run as u32);
+                swap.counts().drop_counts(at, run as u32);
                 named[first..first + run].iter_mut().for_each(|count| *count -= 1);
             }
             let held = named.iter().filter(|&&count| count > 0).count() as u64;
-            assert!(1024 - swap.free_slots() >= held);
+            assert!(1024 - swap.devices().free_slots() >= held);
             assert_sound(&swap);
         }
         swap.frames().faults().set(FaultPlan::OFF);
         if seed % 2 != 0 {
-            assert!(swap.remove_unnamed(head));
+            assert!(swap.cache().remove_unnamed(head));
         }
-        assert_eq!(swap.free_slots(), 1024, "seed {seed}");
+        assert_eq!(swap.devices().free_slots(), 1024, "seed {seed}");
         assert_sound(&swap);
     }
 }
@@ -310,20 +310,20 @@ fn without_memory_for_words_nothing_is_lost() {
 #[test]
 fn an_insertion_for_a_page_finds_the_folio_that_was_to_be_split() {
     let swap = swap(1 << 13, 1, SwapTechnique::All);
-    swap.swapon(TestDevice::new(512), SwapOnOptions::default()).unwrap();
+    swap.devices().swapon(TestDevice::new(512), SwapOnOptions::default()).unwrap();
     let head = folio(&swap, order(4));
-    let slot = swap.add_folio(head, 0).unwrap();
-    swap.add_counts(slot, 16);
-    swap.split_folio(head, order(4), order(2)).unwrap();
+    let slot = swap.allocator().add_folio(head, 0).unwrap();
+    swap.counts().add_counts(slot, 16);
+    swap.cache().split_folio(head, order(4), order(2)).unwrap();
     let (page, part) = (folio(&swap, Order::ZERO), folio(&swap, order(2)));
-    assert_eq!(swap.insert(slot.plus(9), page), Inserted::Found(head.offset(9)));
+    assert_eq!(swap.cache().insert(slot.plus(9), page), Inserted::Found(head.offset(9)));
     put(&swap, head);
-    assert_eq!(swap.insert(slot.plus(8), part), Inserted::Conflict);
+    assert_eq!(swap.cache().insert(slot.plus(8), part), Inserted::Conflict);
     put(&swap, page);
     put(&swap, part);
-    swap.drop_counts(slot, 16);
-    assert!(swap.remove_unnamed(head));
+    swap.counts().drop_counts(slot, 16);
+    assert!(swap.cache().remove_unnamed(head));
     put(&swap, head);
-    assert_eq!(swap.free_slots(), 512);
+    assert_eq!(swap.devices().free_slots(), 512);
     assert_sound(&swap);
 }

@@ -29,7 +29,7 @@ fn on(swap: &Swap<Machine>, device: impl SwapDevice<Machine>) -> DeviceId {
         assert_eq!(submit(frames, &device, io), Submitted::Done(Ok(())));
     }
     frames.free(&swap.platform().pin(), page, Order::ZERO).unwrap();
-    swap.swapon(device, SwapOnOptions::default()).unwrap()
+    swap.devices().swapon(device, SwapOnOptions::default()).unwrap()
 }
 
 /// Hazard: all frames of a device are made, or freed, with interrupts off.
@@ -49,8 +49,8 @@ fn a_large_device_comes_and_goes_under_short_pins() {
         let free = swap.frames().totals().free;
         let (id, coming) = most_under_a_pin(|| swapon(&swap));
         let ((), going) = most_under_a_pin(|| {
-            assert!(swap.begin_swapoff(id));
-            swap.finish_swapoff(id).unwrap();
+            assert!(swap.swapoff().begin_swapoff(id));
+            swap.swapoff().finish_swapoff(id).unwrap();
         });
         assert!(coming <= MOST && going <= MOST, "{coming} and {going} frames for device {nth}");
         assert_eq!(swap.frames().totals().free, free, "all are free again");
@@ -63,10 +63,10 @@ fn a_large_device_comes_and_goes_under_short_pins() {
 fn the_pages_in_the_cache_are_counted_under_short_pins() {
     run_on(0);
     let swap = swap(1 << 14, 1, SwapTechnique::All);
-    swap.swapon(TestDevice::new(SLOTS), SwapOnOptions::default()).unwrap();
+    swap.devices().swapon(TestDevice::new(SLOTS), SwapOnOptions::default()).unwrap();
     let order = Order::new(3).unwrap();
-    assert!(swap.add_folio(folio(&swap, order), 0).is_ok());
-    let (cached, holds) = most_holds_under_a_pin(|| swap.cached_pages());
+    assert!(swap.allocator().add_folio(folio(&swap, order), 0).is_ok());
+    let (cached, holds) = most_holds_under_a_pin(|| swap.devices().cached_pages());
     assert_eq!(cached, order.pages());
     assert!((1..=CLUSTERS_AT_ONCE).contains(&holds), "{holds} locks");
 }

@@ -14,7 +14,9 @@ fn two_cpus_at_the_same_slots_leave_everything_sound() {
         println!("seed {seed}");
         let swap = swap(1 << 13, 2, technique);
         for _ in 0..2 {
-            swap.swapon(TestDevice::new(1100), SwapOnOptions { priority: Some(1), discard: false }).unwrap();
+            swap.devices()
+                .swapon(TestDevice::new(1100), SwapOnOptions { priority: Some(1), discard: false })
+                .unwrap();
         }
         let pool = Mutex::new(Vec::<SlotId>::new());
         let work = |cpu: usize| {
@@ -31,11 +33,11 @@ fn two_cpus_at_the_same_slots_leave_everything_sound() {
                         let order = order(random.below(4) as u8);
                         let head = folio(&swap, order);
                         let lock = swap.frames().lock_folio(head).unwrap();
-                        if let Ok(slot) = swap.add_folio(head, 0) {
-                            swap.add_counts(slot, order.pages() as u32);
-                            assert_eq!(swap.write_folio(head), IoState::Done(Ok(())));
+                        if let Ok(slot) = swap.allocator().add_folio(head, 0) {
+                            swap.counts().add_counts(slot, order.pages() as u32);
+                            assert_eq!(swap.io().write_folio(head), IoState::Done(Ok(())));
                             pool.lock().unwrap().extend((0..order.pages()).map(|nth| slot.plus(nth)));
-                            if swap.evict(head, 2, None) {
+                            if swap.cache().evict(head, 2, None) {
                                 drop(lock);
                                 swap.frames().free(&swap.platform().pin(), head, order).unwrap();
                                 continue;
@@ -46,18 +48,21 @@ fn two_cpus_at_the_same_slots_leave_everything_sound() {
                     }
                     1 => {
                         let Some(slot) = take(&mut random) else { continue };
-                        swap.drop_counts(slot, 1);
+                        swap.counts().drop_counts(slot, 1);
                     }
                     2 => {
                         // A name of one's own keeps the slot.
                         let Some(slot) = take(&mut random) else { continue };
                         let head = folio(&swap, order(0));
                         let lock = swap.frames().lock_folio(head).unwrap();
-                        let inserted = swap.insert(slot, head);
+                        let inserted = swap.cache().insert(slot, head);
                         if let Inserted::Won { .. } = inserted {
-                            assert_eq!(swap.read_folio(head), IoState::Done(Ok(())));
-                            assert!(!swap.drop_counts(slot, 1).cached_only || swap.count(slot) == 0);
-                            if swap.remove_unnamed(head) {
+                            assert_eq!(swap.io().read_folio(head), IoState::Done(Ok(())));
+                            assert!(
+                                !swap.counts().drop_counts(slot, 1).cached_only
+                                    || swap.counts().count(slot) == 0
+                            );
+                            if swap.cache().remove_unnamed(head) {
                                 drop(lock);
                                 put(&swap, head);
                                 put(&swap, head);
@@ -74,7 +79,7 @@ fn two_cpus_at_the_same_slots_leave_everything_sound() {
                     }
                     _ => {
                         let Some(slot) = pool.lock().unwrap().last().copied() else { continue };
-                        if let Some(page) = swap.lookup(slot) {
+                        if let Some(page) = swap.cache().lookup(slot) {
                             put(&swap, swap.frames().folio(page).head());
                         }
                     }
@@ -87,10 +92,10 @@ fn two_cpus_at_the_same_slots_leave_everything_sound() {
         });
         assert_sound(&swap);
         for slot in pool.into_inner().unwrap() {
-            swap.drop_counts(slot, 1);
+            swap.counts().drop_counts(slot, 1);
         }
-        while swap.reclaim_unnamed(&mut |_| {}) > 0 {}
-        assert_eq!(swap.free_slots(), swap.total_slots(), "seed {seed}");
+        while swap.reclaim().reclaim_unnamed(&mut |_| {}) > 0 {}
+        assert_eq!(swap.devices().free_slots(), swap.devices().total_slots(), "seed {seed}");
         assert_sound(&swap);
     }
 }

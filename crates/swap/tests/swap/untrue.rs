@@ -85,7 +85,7 @@ impl Script {
     /// The device reports this, and the core hears of it.
     fn report(&self, io: PageIo, result: Result<(), DeviceError>) {
         self.reports.lock().unwrap().push((io, result));
-        self.swap.get().unwrap().reap();
+        self.swap.get().unwrap().io().reap();
     }
 
     fn last(&self) -> PageIo {
@@ -101,7 +101,7 @@ fn two_devices(flags: DeviceFlags) -> (&'static Swap<Machine>, [Arc<Script>; 2])
     let scripts = [0, 1].map(|_| {
         let script = Arc::<Script>::default();
         assert!(script.swap.set(swap).is_ok());
-        swap.swapon(Told(Arc::clone(&script), flags), SwapOnOptions::default()).unwrap();
+        swap.devices().swapon(Told(Arc::clone(&script), flags), SwapOnOptions::default()).unwrap();
         script
     });
     (swap, scripts)
@@ -113,14 +113,14 @@ fn flags(swap: &Swap<Machine>, head: Pfn) -> FrameFlags {
 
 /// Pages out a folio of the test. Returns its first slot.
 fn page_out(swap: &Swap<Machine>, script: &Script, head: Pfn) -> SlotId {
-    let slot = swap.add_folio(head, 0).unwrap();
-    assert!(swap.add_counts(slot, swap.frames().folio(head).order().pages() as u32));
-    if swap.write_folio(head) == IoState::Begun {
+    let slot = swap.allocator().add_folio(head, 0).unwrap();
+    assert!(swap.counts().add_counts(slot, swap.frames().folio(head).order().pages() as u32));
+    if swap.io().write_folio(head) == IoState::Begun {
         script.report(script.last(), Ok(()));
     }
-    assert!(swap.evict(head, 2, None));
+    assert!(swap.cache().evict(head, 2, None));
     let mut chain = FrameChain::new();
-    swap.memcgs().free_frozen(head, &mut chain);
+    swap.memcgs().folios().free_frozen(head, &mut chain);
     swap.frames().free_chain(&swap.platform().pin(), chain);
     slot
 }
@@ -130,13 +130,13 @@ fn inserted(swap: &Swap<Machine>, script: &Script) -> (SlotId, Pfn) {
     let slot = page_out(swap, script, folio(swap, Order::ZERO));
     let back = folio(swap, Order::ZERO);
     swap.frames().known(back).set_flags(FrameFlags::READING);
-    assert!(matches!(swap.insert(slot, back), Inserted::Won { .. }));
+    assert!(matches!(swap.cache().insert(slot, back), Inserted::Won { .. }));
     (slot, back)
 }
 
 /// Begins to read the folio, which no thread waits for.
 fn read(swap: &Swap<Machine>, back: Pfn) {
-    swap.read_unattended(swap.frames().try_lock_folio(back).unwrap(), back);
+    swap.io().read_unattended(swap.frames().try_lock_folio(back).unwrap(), back);
 }
 
 /// The folio was read: the cache alone has it.
@@ -145,8 +145,8 @@ fn assert_read(swap: &Swap<Machine>, slot: SlotId, back: Pfn) {
     assert!(!flags(swap, back).intersects(UNDER_WAY | FrameFlags::READ_FAILED));
     assert!(swap.frames().try_lock_folio(back).is_some(), "its lock was released");
     assert_eq!(swap.frames().known(back).refs(), 1);
-    assert!(swap.drop_counts(slot, 1).cached_only);
-    swap.drop_unnamed(slot, 1, |_| {});
+    assert!(swap.counts().drop_counts(slot, 1).cached_only);
+    swap.cache().drop_unnamed(slot, 1, |_| {});
     assert_sound(swap);
 }
 
@@ -233,9 +233,9 @@ fn a_request_ends_once() {
 fn two_reports_at_once_end_a_request_once() {
     let (swap, [own, _]) = two_devices(DeviceFlags::empty());
     let head = folio(swap, Order::ZERO);
-    swap.memcgs().list_folio(&swap.platform().pin(), head, LruList::InactiveFile);
-    swap.add_folio(head, 0).unwrap();
-    assert_eq!(swap.write_folio(head), IoState::Begun);
+    swap.memcgs().folios().list_folio(&swap.platform().pin(), head, LruList::InactiveFile);
+    swap.allocator().add_folio(head, 0).unwrap();
+    assert_eq!(swap.io().write_folio(head), IoState::Begun);
     // Then its end takes the lock of a list: there the first thread is stopped.
     swap.frames().known(head).set_flags(FrameFlags::RECLAIM);
     let io = own.last();
@@ -273,9 +273,9 @@ fn two_reports_at_once_end_a_request_once() {
 fn a_frame_that_a_synchronous_device_may_still_use_is_never_freed() {
     let (swap, [own, _]) = two_devices(DeviceFlags::SYNCHRONOUS);
     let head = folio(swap, Order::ZERO);
-    swap.add_folio(head, 0).unwrap();
+    swap.allocator().add_folio(head, 0).unwrap();
     let refs = swap.frames().known(head).refs();
-    assert_eq!(swap.write_folio(head), IoState::Done(Err(DeviceError::Io)));
+    assert_eq!(swap.io().write_folio(head), IoState::Done(Err(DeviceError::Io)));
     assert_eq!(swap.frames().known(head).refs(), refs + 1);
     own.report(own.last(), Ok(()));
     assert!(flags(swap, head).contains(FrameFlags::DIRTY), "nothing was written");

@@ -34,7 +34,7 @@ impl<P: Platform> Thp<'_, P> {
             // Another CPU was faster.
             let held = held(zero);
             drop(slot);
-            self.memory().memcgs().release_unused(pin, new, order);
+            self.memory().memcgs().folios().release_unused(pin, new, order);
             return held;
         }
         *slot = Some(new);
@@ -61,7 +61,7 @@ impl<P: Platform> Thp<'_, P> {
         };
         unused.map_or(0, |zero| {
             let order = self.memory().frames().known(zero).word().order();
-            self.memory().memcgs().release_unused(&pin, zero, order);
+            self.memory().memcgs().folios().release_unused(&pin, zero, order);
             order.pages()
         })
     }

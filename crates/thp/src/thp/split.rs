@@ -43,10 +43,10 @@ impl<P: Platform> Thp<'_, P> {
         let was_cached = self.memory().frames().known(head).word().flags().contains(FrameFlags::SWAP_CACHE);
         if was_cached {
             // Its slots are one block as long as it is one folio.
-            if self.is_held_elsewhere(head) || !self.memory().swap().remove_unnamed(head) {
+            if self.is_held_elsewhere(head) || !self.memory().swap().cache().remove_unnamed(head) {
                 return Err(SplitError::Busy);
             }
-            self.memory().memcgs().release_folio(head);
+            self.memory().memcgs().folios().release_folio(head);
         }
         let mut result = Err(SplitError::Busy);
         for _ in 0..ATTEMPTS {
@@ -134,7 +134,7 @@ impl<P: Platform> Thp<'_, P> {
             if result == Err(SplitError::Busy) {
                 self.memory().defer_again(head);
             }
-            self.memory().memcgs().release_folio(head);
+            self.memory().memcgs().folios().release_folio(head);
         }
         freed
     }
@@ -189,7 +189,13 @@ impl<P: Platform> Thp<'_, P> {
                     return Err(SplitError::Busy);
                 }
                 let how = (to, 1, unless_mapped);
-                self.memory().memcgs().split_folio(&pin, split, how, &mut unmapped, parts.as_deref_mut())?;
+                self.memory().memcgs().folios().split_folio(
+                    &pin,
+                    split,
+                    how,
+                    &mut unmapped,
+                    parts.as_deref_mut(),
+                )?;
             }
             // With the pin gone: the pages of all mappings are looked at.
             if to == Order::ZERO && !unless_mapped {
@@ -228,7 +234,7 @@ impl<P: Platform> Thp<'_, P> {
         parts.retain(|part| {
             let mapped = self.memory().frames().known(part).as_folio().maps() > 0;
             if !mapped {
-                self.memory().memcgs().put_folio(unmapped, part, Order::ZERO);
+                self.memory().memcgs().folios().put_folio(unmapped, part, Order::ZERO);
             }
             mapped
         });

@@ -102,7 +102,7 @@ fn unmap_zeros<P: Platform>(memory: &MemoryCore<P>, page: Pfn, unmapped: &mut Fr
     let left = memory.frames().lock_head(page).remove_maps(1);
     if left == MapsLeft::None {
         // The mappings' reference.
-        memory.memcgs().put_folio(unmapped, page, Order::ZERO);
+        memory.memcgs().folios().put_folio(unmapped, page, Order::ZERO);
     }
 }
 

@@ -67,7 +67,7 @@ impl<F: PagingFormat> Play<'_, F> {
                 let Some(memcg) = self.small.memcg(what >> 3 & 1) else { return };
                 let limit = if what & 16 == 0 { Limit::Max } else { Limit::SwapMax };
                 let bytes = (number < 255).then(|| u64::from(number) * PAGE_SIZE);
-                let result = vcpu.run(|| memory.memcgs().set(memcg, limit, bytes));
+                let result = vcpu.run(|| memory.memcgs().files().set(memcg, limit, bytes));
                 self.say(|| format!("memcg {memcg:?}: {limit:?} {bytes:?}: {result:?}"));
             }
         }
@@ -79,7 +79,7 @@ impl<F: PagingFormat> Small<F> {
     /// start, so that paging out frees memory.
     fn swap_on(&self, compressed: bool, slots: u64) -> bool {
         let memory = self.machine.memory();
-        if memory.swap().devices().count() >= MOST_DEVICES {
+        if memory.swap().devices().reports().count() >= MOST_DEVICES {
             return false;
         }
         let options = SwapOnOptions::default();
@@ -93,7 +93,7 @@ impl<F: PagingFormat> Small<F> {
     }
 
     fn memcg(&self, number: u8) -> Option<MemcgId> {
-        self.machine.memory().memcgs().find(PATHS[usize::from(number & 1)])
+        self.machine.memory().memcgs().tree().find(PATHS[usize::from(number & 1)])
     }
 
     /// The memcg, made if it was not there and there is memory for it.
@@ -103,7 +103,7 @@ impl<F: PagingFormat> Small<F> {
         for (nth, name) in (0..=number & 1).zip(GROUPS) {
             memcg = match self.memcg(nth) {
                 Some(memcg) => memcg,
-                None => memcgs.create(memcg, name).ok()?,
+                None => memcgs.lifecycle().create(memcg, name).ok()?,
             };
         }
         Some(memcg)
@@ -118,16 +118,16 @@ impl<F: PagingFormat> Small<F> {
     /// Removes devices and memcgs, when no space is left.
     pub(super) fn relax(&self) {
         let memory = self.machine.memory();
-        let devices: Vec<_> = memory.swap().devices().map(|device| device.id).collect();
+        let devices: Vec<_> = memory.swap().devices().reports().map(|device| device.id).collect();
         for device in devices {
             assert_eq!(memory.swapoff(device, || true), Ok(()), "nothing is on {device}");
         }
         for number in [1, 0] {
             if let Some(memcg) = self.memcg(number) {
-                assert_eq!(memory.memcgs().remove(memcg), Ok(()), "no space is in {memcg:?}");
+                assert_eq!(memory.memcgs().lifecycle().remove(memcg), Ok(()), "no space is in {memcg:?}");
             }
         }
         // Children first, each after an epoch.
-        (0..4).for_each(|_| memory.memcgs().sweep());
+        (0..4).for_each(|_| memory.memcgs().lifecycle().sweep());
     }
 }

@@ -149,10 +149,12 @@ impl Stage {
         if let Some(limit) = limit {
             self.site.run(|| -> Result<(), LabError> {
                 let memcgs = self.site.machine().memory().memcgs();
-                let memcg =
-                    memcgs.create(quire_mm::memcg::MemcgId::ROOT, "limited").map_err(LabError::Memcg)?;
+                let memcg = memcgs
+                    .lifecycle()
+                    .create(quire_mm::memcg::MemcgId::ROOT, "limited")
+                    .map_err(LabError::Memcg)?;
                 // Nothing is charged yet.
-                let _ = memcgs.set(memcg, Limit::Max, Some(limit)).map_err(LabError::Memcg)?;
+                let _ = memcgs.files().set(memcg, Limit::Max, Some(limit)).map_err(LabError::Memcg)?;
                 space.set_memcg(memcg).map_err(|error| LabError::Memcg(error.0))
             })?;
         }
@@ -212,7 +214,7 @@ impl Stage {
 
     /// The figures of the device.
     pub(super) fn report(&self) -> Option<SwapReport> {
-        self.site.run(|| self.site.machine().memory().swap().devices().next())
+        self.site.run(|| self.site.machine().memory().swap().devices().reports().next())
     }
 
     /// The device's number.
@@ -229,14 +231,14 @@ impl Stage {
         {
             findings.push(format!("swapoff: {error}"));
         }
-        if let Some(memcg) = memory.memcgs().find("/limited") {
+        if let Some(memcg) = memory.memcgs().tree().find("/limited") {
             // A space that has exited drops its memcg when no reader can have it any more.
             self.site.run(|| memory.frames().reap_all(&memory.platform().pin()));
-            if let Err(error) = self.site.run(|| memory.memcgs().remove(memcg)) {
+            if let Err(error) = self.site.run(|| memory.memcgs().lifecycle().remove(memcg)) {
                 findings.push(format!("the memcg: {error}"));
             }
             // A look may have to leave the end of the memcg to the next one.
-            (0..4).for_each(|_| self.site.run(|| memory.memcgs().sweep()));
+            (0..4).for_each(|_| self.site.run(|| memory.memcgs().lifecycle().sweep()));
         }
         findings.extend(self.site.findings());
         findings

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 /// Pages of files and of shared memory that are charged to `memcg`, in bytes.
 pub(super) fn file_bytes(memory: &Memory<HostPlatform>, memcg: MemcgId) -> u64 {
-    memory.memcgs().stats(memcg)[MemcgStat::File as usize].max(0) as u64 * PAGE_SIZE
+    memory.memcgs().counters().stats(memcg)[MemcgStat::File as usize].max(0) as u64 * PAGE_SIZE
 }
 
 /// What the kernel keeps for programs, in bytes, beside page tables.

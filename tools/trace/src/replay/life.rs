@@ -74,7 +74,7 @@ impl LifeSample {
         let of_order = |order: Order| memory.folio_event(order, FolioCounter::NrAnon) * order.bytes();
         sample.large = large_orders().map(of_order).sum();
         let files = file_bytes(memory, memcg);
-        sample.resident = memory.memcgs().charged(memcg) * PAGE_SIZE;
+        sample.resident = memory.memcgs().charges().charged(memcg) * PAGE_SIZE;
         sample.anonymous = sample.resident.saturating_sub(files);
         memory.for_each_resident(|id, resident| {
             sample.page_tables += resident.page_tables;

@@ -65,7 +65,7 @@ impl GroupLimit {
         let room = self.bytes.saturating_sub(stays);
         let bytes = room.saturating_add(files).saturating_add(coming);
         // The memcg exists as long as the machine, and is not the root.
-        let _ = memory.memcgs().set(self.memcg, Limit::Max, Some(bytes));
+        let _ = memory.memcgs().files().set(self.memcg, Limit::Max, Some(bytes));
         room
     }
 }

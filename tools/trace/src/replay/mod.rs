@@ -559,9 +559,9 @@ impl LoadedReplay {
 fn memcg(machine: &Machine) -> Result<MemcgId, ReplayError> {
     const NAME: &str = "replay";
     let memcgs = machine.memory().memcgs();
-    match memcgs.find(NAME) {
+    match memcgs.tree().find(NAME) {
         Some(memcg) => Ok(memcg),
-        None => memcgs.create(MemcgId::ROOT, NAME).map_err(ReplayError::Memcg),
+        None => memcgs.lifecycle().create(MemcgId::ROOT, NAME).map_err(ReplayError::Memcg),
     }
 }
 

@@ -46,7 +46,7 @@ impl Moment<'_> {
     pub fn counters(&self) -> Counters {
         let memory = self.memory;
         let files = file_bytes(memory, self.memcg);
-        let resident = memory.memcgs().charged(self.memcg) * PAGE_SIZE;
+        let resident = memory.memcgs().charges().charged(self.memcg) * PAGE_SIZE;
         let swap = SwapFigures::of(memory);
         let mut counters = Counters {
             resident,

@@ -66,7 +66,7 @@ pub struct SwapFigures {
 impl SwapFigures {
     /// The figures of all devices now.
     pub(super) fn of(memory: &Memory<HostPlatform>) -> Self {
-        memory.swap().devices().fold(Self::default(), |sum, device| Self {
+        memory.swap().devices().reports().fold(Self::default(), |sum, device| Self {
             used: sum.used + device.used,
             stored: sum.stored
                 + if device.device.compressed_bytes > 0 { device.device.stored_pages } else { 0 },
@@ -78,7 +78,7 @@ impl SwapFigures {
 
     /// Records how much is in use now, if that is the most so far.
     pub(super) fn note(&mut self, memory: &Memory<HostPlatform>) {
-        if memory.swap().is_any_on() {
+        if memory.swap().devices().is_any_on() {
             let now = Self::of(memory);
             if now.used > self.used {
                 *self = now;

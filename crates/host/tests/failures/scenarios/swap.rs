@@ -56,7 +56,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("a_swap_in_with_readahead_fails_or_succeeds", far_away, |scene| {
         let result = (0..16).try_for_each(|at| access(scene.read(BASE + at * PAGE)));
         // No access waits for what was read ahead.
-        (0..16).for_each(|_| scene.machine.memory().swap().reap());
+        (0..16).for_each(|_| scene.machine.memory().swap().io().reap());
         result
     })
     .undone(Undone::Contents)
@@ -69,7 +69,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         .succeeded(all_in_memory),
     Scenario::new("willneed_on_a_slow_device_reads_pages_or_leaves_them_out", far_away, |scene| {
         let result = will_need(scene);
-        (0..16).for_each(|_| scene.machine.memory().swap().reap());
+        (0..16).for_each(|_| scene.machine.memory().swap().io().reap());
         result
     })
     .hides(|scene| scene.assert_filled(0..16))
@@ -94,13 +94,17 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     .undone(Undone::Contents)
     .refused(|scene, error| {
         is_no_frames(scene, error);
-        assert_eq!(scene.machine.memory().swap().total_slots(), SLOTS, "the device is in use again");
+        assert_eq!(
+            scene.machine.memory().swap().devices().total_slots(),
+            SLOTS,
+            "the device is in use again"
+        );
         assert_kept(scene);
         page_out(scene).expect("nothing fails any more");
     })
     .hides(assert_kept)
     .succeeded(|scene| {
-        assert_eq!(scene.machine.memory().swap().total_slots(), 0);
+        assert_eq!(scene.machine.memory().swap().devices().total_slots(), 0);
         assert_eq!(scene.space.figures().swapped, 0);
         assert_kept(scene);
     }),
@@ -175,11 +179,11 @@ fn swapon(scene: &Scene<'_>, keeps: Keeps) -> Result<(), Error> {
 
 fn no_device(scene: &Scene<'_>, error: Error) {
     is_no_frames(scene, error);
-    assert_eq!(scene.machine.memory().swap().devices().count(), 0);
+    assert_eq!(scene.machine.memory().swap().devices().reports().count(), 0);
 }
 
 fn one_device(scene: &Scene<'_>) {
-    assert_eq!(scene.machine.memory().swap().free_slots(), SLOTS);
+    assert_eq!(scene.machine.memory().swap().devices().free_slots(), SLOTS);
 }
 
 fn page_out(scene: &Scene<'_>) -> Result<(), Error> {
@@ -228,10 +232,10 @@ fn far_away(scene: &Scene<'_>) {
     page_out(scene).expect("nothing fails yet");
     let memory = scene.machine.memory();
     for _ in 0..3 {
-        memory.swap().reap();
+        memory.swap().io().reap();
         memory.reclaim(MemcgId::ROOT, 16);
     }
-    assert_eq!(memory.swap().cached_pages(), 0);
+    assert_eq!(memory.swap().devices().cached_pages(), 0);
 }
 
 /// The filled range on a device.

@@ -41,7 +41,7 @@ impl Life<'_> {
             let parent = self.memcgs.last().copied().filter(|_| self.random.chance(30));
             self.next_value += 1;
             let name = format!("g{}", self.next_value);
-            match memcgs.create(parent.unwrap_or(MemcgId::ROOT), &name) {
+            match memcgs.lifecycle().create(parent.unwrap_or(MemcgId::ROOT), &name) {
                 Ok(memcg) => self.memcgs.push(memcg),
                 Err(_) => self.count("no memcg"),
             }
@@ -55,7 +55,7 @@ impl Life<'_> {
         let pages = self.random.below(1500) * PAGE;
         let limited = self.random.chance(70);
         let set = |limit, bytes: u64| {
-            let _ = memcgs.set(memcg, limit, limited.then_some(bytes)).expect("the memcg is there");
+            let _ = memcgs.files().set(memcg, limit, limited.then_some(bytes)).expect("the memcg is there");
         };
         match action {
             1 => set(Limit::Max, pages + 300 * PAGE),
@@ -70,7 +70,7 @@ impl Life<'_> {
                 self.minds[at].space.set_memcg(memcg).expect("the memcg is there");
                 self.count("moved to a memcg");
             }
-            7 if memcgs.remove(memcg).is_ok() => {
+            7 if memcgs.lifecycle().remove(memcg).is_ok() => {
                 self.memcgs.swap_remove(nth);
                 self.count("memcg removed");
             }

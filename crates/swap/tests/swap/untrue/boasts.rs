@@ -41,9 +41,9 @@ impl SwapDevice<Machine> for Boasts {
 fn with_two_devices() -> Swap<Machine> {
     run_on(0);
     let swap = swap(4096, 1, SwapTechnique::All);
-    swap.swapon(Boasts, SwapOnOptions::default()).unwrap();
+    swap.devices().swapon(Boasts, SwapOnOptions::default()).unwrap();
     let front = CompressedCache::new(swap.frames(), Boasts, 1 << 20).unwrap();
-    swap.swapon(front, SwapOnOptions::default()).unwrap();
+    swap.devices().swapon(front, SwapOnOptions::default()).unwrap();
     swap
 }
 
@@ -54,8 +54,8 @@ fn no_more_pages_are_cached_than_are_written() {
     let order = Order::new(2).unwrap();
     for _ in 0..2 {
         let head = folio(&swap, order);
-        swap.add_folio(head, 0).unwrap();
-        assert_eq!(swap.write_folio(head), IoState::Done(Ok(())));
+        swap.allocator().add_folio(head, 0).unwrap();
+        assert_eq!(swap.io().write_folio(head), IoState::Done(Ok(())));
     }
     let pages = |event| swap.frames().events().sum(event);
     assert_eq!((pages(VmEvent::Zswpout), pages(VmEvent::Pswpout)), (2 * order.pages(), 0));
@@ -66,6 +66,6 @@ fn no_more_pages_are_cached_than_are_written() {
 #[test]
 fn no_more_frames_count_as_compacted_than_were_freed() {
     let swap = with_two_devices();
-    assert_eq!([1, 32, u64::MAX].map(|wanted| swap.compact_devices(wanted)), [0; 3]);
+    assert_eq!([1, 32, u64::MAX].map(|wanted| swap.reclaim().compact_devices(wanted)), [0; 3]);
     assert_sound(&swap);
 }

@@ -29,7 +29,7 @@ impl Front {
         assert!(script.swap.set(swap).is_ok());
         let behind = Told(Arc::clone(&script), DeviceFlags::empty());
         let cache = CompressedCache::new(swap.frames(), behind, CACHED * PAGE_SIZE).unwrap();
-        swap.swapon(cache, SwapOnOptions::default()).unwrap();
+        swap.devices().swapon(cache, SwapOnOptions::default()).unwrap();
         Self { swap, script, random: Random(7) }
     }
 
@@ -66,7 +66,7 @@ impl Front {
     fn inserted(&self, slot: SlotId, order: Order) -> Pfn {
         let back = folio(self.swap, order);
         self.swap.frames().known(back).set_flags(FrameFlags::READING);
-        assert!(matches!(self.swap.insert(slot, back), Inserted::Won { .. }));
+        assert!(matches!(self.swap.cache().insert(slot, back), Inserted::Won { .. }));
         back
     }
 
@@ -115,11 +115,11 @@ fn a_folio_whose_parts_are_not_requested_yet_is_not_read() {
     let slot = front.partly_out();
     let back = front.inserted(slot, order);
     let lock = front.swap.frames().try_lock_folio(back).unwrap();
-    let asked = front.reported_early(slot, back, || front.swap.read_folio(back));
+    let asked = front.reported_early(slot, back, || front.swap.io().read_folio(back));
     assert_eq!(asked, IoState::Begun);
     assert!(flags(front.swap, back).contains(FrameFlags::READING), "two pages are under way");
     front.report_parts();
-    assert_eq!(front.swap.wait_read(back), Ok(()));
+    assert_eq!(front.swap.io().wait_read(back), Ok(()));
     drop(lock);
 
     let mut front = Front::new();

@@ -22,9 +22,9 @@ fn mark(swap: &Swap<Machine>, head: Pfn) -> bool {
 /// A listed folio that a device is writing, and that is to be freed then.
 fn under_write(swap: &Swap<Machine>, script: &Script) -> Pfn {
     let head = folio(swap, Order::ZERO);
-    swap.memcgs().list_folio(&swap.platform().pin(), head, LruList::InactiveAnon);
-    swap.add_folio(head, 0).unwrap();
-    assert_eq!(swap.write_folio(head), IoState::Begun);
+    swap.memcgs().folios().list_folio(&swap.platform().pin(), head, LruList::InactiveAnon);
+    swap.allocator().add_folio(head, 0).unwrap();
+    assert_eq!(swap.io().write_folio(head), IoState::Begun);
     assert!(mark(swap, head) && flags(swap, head).contains(UNDER_WRITE));
     assert_eq!(script.last().pfn, head);
     head

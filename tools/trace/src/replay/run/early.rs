@@ -41,7 +41,7 @@ impl EarlyKill {
         if self.reached.is_some_and(|reached| time_ns > reached.saturating_add(self.stale_ns)) {
             return;
         }
-        let stats = memory.memcgs().stats(memcg);
+        let stats = memory.memcgs().counters().stats(memcg);
         let count = |stat: MemcgStat| stats[stat as usize].max(0) as u64;
         if count(MemcgStat::PgscanDirect) + count(MemcgStat::PgscanKswapd) == 0 {
             return;

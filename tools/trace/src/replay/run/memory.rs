@@ -342,7 +342,7 @@ impl Run<'_> {
             out_of_proportion,
             ram: memory.frames().totals().present << PAGE_SHIFT,
             limit: self.how.limit.map(|limit| limit.bytes),
-            swap: memory.swap().total_slots() << PAGE_SHIFT,
+            swap: memory.swap().devices().total_slots() << PAGE_SHIFT,
             held: self.held(),
             suffices: self.how.suffices,
         });

@@ -1,6 +1,6 @@
 //! Visiting memcgs one after the other, for as long as it takes.
 
-use crate::Memcgs;
+use super::MemcgTree;
 use crate::id::MemcgId;
 use crate::memcg::Memcg;
 use core::{fmt, mem};
@@ -12,7 +12,7 @@ use quire_sync::atomic::Ordering;
 /// takes. Those that are made meanwhile may be missed.
 #[must_use = "nothing is visited before the first step"]
 pub struct Visits<'g, P: Platform> {
-    memcgs: &'g Memcgs<P>,
+    tree: &'g MemcgTree<P>,
     root: MemcgId,
     place: Place,
     round: Option<Round>,
@@ -35,10 +35,10 @@ struct Round {
     turned: bool,
 }
 
-impl<P: Platform> Memcgs<P> {
+impl<P: Platform> MemcgTree<P> {
     /// Visits the memcgs in the subtree of `root`.
     pub fn visit(&self, root: MemcgId) -> Visits<'_, P> {
-        Visits { memcgs: self, root, place: Place::Before, round: None }
+        Visits { tree: self, root, place: Place::Before, round: None }
     }
 
     /// Visits the memcgs in the subtree of `root` once each, from the one after that which was visited last
@@ -48,7 +48,7 @@ impl<P: Platform> Memcgs<P> {
         Visits { round: Some(Round::default()), ..self.visit(root) }
     }
 
-    /// The memcg after the cursor of `root`, under the lock of the memcgs.
+    /// The memcg after the cursor of `root`, under the lock of the tree.
     fn after_cursor(&self, root: &Memcg<P>) -> MemcgId {
         let cursor = MemcgId::from_bits(root.cursor.load(Ordering::Relaxed));
         let last =
@@ -58,11 +58,11 @@ impl<P: Platform> Memcgs<P> {
 }
 
 impl<P: Platform> Visits<'_, P> {
-    /// The memcg after `at`, under the lock of the memcgs. Both are below the root as ever: a memcg that is
+    /// The memcg after `at`, under the lock of the tree. Both are below the root as ever: a memcg that is
     /// visited stays where it is in the tree.
     fn after(&mut self, at: &Memcg<P>) -> Option<MemcgId> {
-        let root = self.memcgs.table.get(self.root)?;
-        let next = self.memcgs.next_locked(root, at);
+        let root = self.tree.table.get(self.root)?;
+        let next = self.tree.next_locked(root, at);
         let Some(round) = &mut self.round else { return next };
         let next = match next {
             None if !mem::replace(&mut round.turned, true) => Some(root.id),
@@ -71,19 +71,19 @@ impl<P: Platform> Visits<'_, P> {
         next.filter(|_| next != round.first)
     }
 
-    /// The first one, under the lock of the memcgs.
+    /// The first one, under the lock of the tree.
     fn first(&mut self) -> Option<MemcgId> {
-        let root = self.memcgs.table.get(self.root).filter(|root| root.life.is_there())?;
+        let root = self.tree.table.get(self.root).filter(|root| root.life.is_there())?;
         let Some(round) = &mut self.round else { return Some(root.id) };
-        let first = self.memcgs.after_cursor(root);
+        let first = self.tree.after_cursor(root);
         round.first = Some(first);
-        self.memcgs.table.get(first)?.change_visits(true);
+        self.tree.table.get(first)?.change_visits(true);
         Some(first)
     }
 
-    /// Goes on to `next`, under the lock of the memcgs.
+    /// Goes on to `next`, under the lock of the tree.
     fn go_to(&mut self, next: Option<MemcgId>) {
-        let table = &self.memcgs.table;
+        let table = &self.tree.table;
         match next.and_then(|next| table.get(next)) {
             Some(memcg) => {
                 memcg.change_visits(true);
@@ -106,13 +106,13 @@ impl<P: Platform> Iterator for Visits<'_, P> {
     type Item = MemcgId;
 
     fn next(&mut self) -> Option<MemcgId> {
-        let memcgs = self.memcgs;
-        let _pin = memcgs.frames().platform().pin();
-        let _registry = memcgs.registry.lock();
+        let tree = self.tree;
+        let _pin = tree.frames().platform().pin();
+        let _registry = tree.registry.lock();
         let next = match self.place {
             Place::Before => self.first(),
             Place::At(at) => {
-                let at = memcgs.table.get(at)?;
+                let at = tree.table.get(at)?;
                 at.change_visits(false);
                 self.after(at)
             }
@@ -126,10 +126,10 @@ impl<P: Platform> Iterator for Visits<'_, P> {
 impl<P: Platform> Drop for Visits<'_, P> {
     fn drop(&mut self) {
         if let Place::At(at) = self.place
-            && let Some(memcg) = self.memcgs.table.get(at)
+            && let Some(memcg) = self.tree.table.get(at)
         {
-            let _pin = self.memcgs.frames().platform().pin();
-            let _registry = self.memcgs.registry.lock();
+            let _pin = self.tree.frames().platform().pin();
+            let _registry = self.tree.registry.lock();
             memcg.change_visits(false);
             self.go_to(None);
         }

@@ -1,8 +1,8 @@
 //! Isolating folios for reclaim, and putting them back.
 
-use super::{Label, LruList};
-use crate::Memcgs;
+use super::MemcgFolios;
 use crate::id::MemcgId;
+use crate::lists::{Label, LruList};
 use quire_arch::{NodeId, Pfn, Pin, Platform};
 use quire_frame::FrameFlags;
 
@@ -42,7 +42,7 @@ pub struct Isolated {
     pub folios: u32,
 }
 
-impl<P: Platform> Memcgs<P> {
+impl<P: Platform> MemcgFolios<'_, P> {
     /// Scans `most` of a list, the oldest folio first, and isolates those for which `want` returns true: such
     /// a folio leaves the list and enters `out`, and the caller holds a reference to it. Others, and folios
     /// being freed, keep their place. `want` is called under the lists' lock; `out` has room for the folios.
@@ -55,8 +55,8 @@ impl<P: Platform> Memcgs<P> {
         out: &mut impl Extend<Pfn>,
     ) -> Isolated {
         let mut found = Isolated::default();
-        let Some(lists) = self.table.get(id).and_then(|memcg| memcg.lists(node)) else { return found };
-        let map = self.frames.map();
+        let Some(lists) = self.tree.table.get(id).and_then(|memcg| memcg.lists(node)) else { return found };
+        let map = self.tree.frames.map();
         let mut folios = lists.lock();
         let walked = &mut folios[list as usize];
         if begin == Begin::Oldest || walked.is_walk_over() {
@@ -91,7 +91,7 @@ impl<P: Platform> Memcgs<P> {
     /// As [`put_back`](Self::put_back) for several: the lock is taken once for neighbours of one memcg and
     /// node.
     pub fn put_back_all(&self, _pin: &Pin<'_, P>, folios: impl IntoIterator<Item = (Pfn, LruList, bool)>) {
-        let map = self.frames.map();
+        let map = self.tree.frames.map();
         let mut held = None;
         for (head, list, front) in folios {
             let frame = map.known(head);

@@ -1,13 +1,13 @@
 //! Draining the CPUs' batches to the lists of memcgs and nodes.
 
-use super::{Label, NodeLists};
-use crate::Memcgs;
+use super::MemcgFolios;
+use crate::lists::{Label, NodeLists};
 use quire_arch::{CpuId, Pin, Platform};
 
 /// Folios that are moved under one hold of the locks, and under one pin.
 const CHUNK: u32 = 32;
 
-impl<P: Platform> Memcgs<P> {
+impl<P: Platform> MemcgFolios<'_, P> {
     /// Moves the folios that `cpu`, or every CPU, has listed to the lists of their memcgs and nodes, oldest
     /// first. Folios listed meanwhile may stay. There may be any number, so the caller is not pinned: each
     /// few are moved under a pin of their own.
@@ -15,18 +15,18 @@ impl<P: Platform> Memcgs<P> {
         match cpu {
             Some(cpu) => self.take_in_from(cpu),
             None => {
-                let cpus = self.frames.platform().cpu_count();
+                let cpus = self.tree.frames.platform().cpu_count();
                 (0..cpus).filter_map(CpuId::new).for_each(|cpu| self.take_in_from(cpu));
             }
         }
     }
 
     fn take_in_from(&self, cpu: CpuId) {
-        let Some(incoming) = self.incoming.get(cpu) else { return };
-        let map = self.frames.map();
+        let Some(incoming) = self.tree.incoming.get(cpu) else { return };
+        let map = self.tree.frames.map();
         let mut left = None;
         loop {
-            let _pin = self.frames.platform().pin();
+            let _pin = self.tree.frames.platform().pin();
             // The lists' lock comes first, and which lists these are the oldest folio says.
             let (lists, there) = {
                 let incoming = incoming.lock();
@@ -43,8 +43,8 @@ impl<P: Platform> Memcgs<P> {
     /// Moves what belongs to `lists` from the end of what `cpu` has, up to `most` folios, and returns how
     /// many.
     fn take_in_chunk(&self, lists: &NodeLists<P>, cpu: CpuId, most: u32) -> u32 {
-        let Some(incoming) = self.incoming.get(cpu) else { return 0 };
-        let map = self.frames.map();
+        let Some(incoming) = self.tree.incoming.get(cpu) else { return 0 };
+        let map = self.tree.frames.map();
         let mut to = lists.lock();
         let mut from = incoming.lock();
         let mut moved = 0;
@@ -62,6 +62,6 @@ impl<P: Platform> Memcgs<P> {
 
     /// Folios that CPUs have listed and that are not taken in yet.
     pub fn incoming_folios(&self, _pin: &Pin<'_, P>) -> u64 {
-        self.incoming.iter().map(|incoming| u64::from(incoming.lock().folios.folios())).sum()
+        self.tree.incoming.iter().map(|incoming| u64::from(incoming.lock().folios.folios())).sum()
     }
 }

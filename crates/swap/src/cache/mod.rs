@@ -1,9 +1,13 @@
 //! The swap cache: which page has which slot, decided under the cluster's lock.
 
-use crate::Swap;
+mod bypass;
+mod zeros;
+
 use crate::cluster::CLUSTER_ORDER;
+use crate::counts::SlotCounts;
+use crate::devices::SwapDevices;
 use crate::error::NoTable;
-use crate::held::{Held, Inserted, Retry};
+use crate::held::{Held, Inserted, Retry, with_cluster};
 use crate::shadow::Shadow;
 use crate::slot::SlotId;
 use crate::word::Out;
@@ -27,11 +31,22 @@ pub enum Seen {
     Gone,
 }
 
-impl<P: Platform> Swap<P> {
+/// The swap cache: which page has which slot.
+#[derive(Debug)]
+pub struct SwapCache<'s, P: Platform> {
+    devices: &'s SwapDevices<P>,
+}
+
+impl<'s, P: Platform> SwapCache<'s, P> {
+    #[inline]
+    pub(crate) fn new(devices: &'s SwapDevices<P>) -> Self {
+        Self { devices }
+    }
+
     /// The page that the cache has for `slot`, with a reference to its folio.
     pub fn lookup(&self, slot: SlotId) -> Option<Pfn> {
         self.without_splits(|| {
-            let found = self.with_cluster(slot, |held, at| {
+            let found = with_cluster(self.devices, slot, |held, at| {
                 let word = held.guard.word_of(at);
                 if !word.is_cached() {
                     return Ok(None);
@@ -46,7 +61,7 @@ impl<P: Platform> Swap<P> {
     /// for it, of order `most` or less.
     pub fn look(&self, slot: SlotId, most: Order) -> Seen {
         self.without_splits(|| {
-            let seen = self.with_cluster(slot, |held, at| {
+            let seen = with_cluster(self.devices, slot, |held, at| {
                 let word = held.guard.word_of(at);
                 if word.is_cached() {
                     return held.get_page(word).map(Seen::Cached).ok_or(Retry);
@@ -79,12 +94,12 @@ impl<P: Platform> Swap<P> {
     /// On [`Inserted::Won`] the folio has [`FrameFlags::SWAP_CACHE`], `private` is its first slot, and the
     /// cache holds one more reference. The slots are named as often as before.
     pub fn insert(&self, slot: SlotId, head: Pfn) -> Inserted {
-        let order = self.frames().known(head).word().order();
+        let order = self.devices.frames().known(head).word().order();
         if order > CLUSTER_ORDER {
             return Inserted::Conflict;
         }
         self.without_splits(|| {
-            let inserted = self.with_cluster(slot, |held, at| held.insert(at, head, order));
+            let inserted = with_cluster(self.devices, slot, |held, at| held.insert(at, head, order));
             inserted.unwrap_or(Ok(Inserted::Gone))
         })
     }
@@ -100,8 +115,8 @@ impl<P: Platform> Swap<P> {
     /// slots and no thread is busy with it. Returns whether it did.
     pub fn leave_if_unnamed(&self, head: Pfn) -> bool {
         loop {
-            let Some(guard) = self.frames().try_lock_folio(head) else { return false };
-            let folio = self.frames().folio(head);
+            let Some(guard) = self.devices.frames().try_lock_folio(head) else { return false };
+            let folio = self.devices.frames().folio(head);
             let (order, flags) = (folio.order(), folio.frame().word().flags());
             if flags & (FrameFlags::SWAP_CACHE | FrameFlags::WRITEBACK) != FrameFlags::SWAP_CACHE {
                 return false;
@@ -110,12 +125,12 @@ impl<P: Platform> Swap<P> {
             let leaves = self.remove_unnamed(head);
             drop(guard);
             if leaves {
-                self.memcgs().release_folio(head);
+                self.devices.memcgs().folios().release_folio(head);
                 return true;
             }
             // A thread that removed the last name in between found the folio locked, and left the removal to
             // this one.
-            if !self.is_cached_only(first, order.pages() as u32) {
+            if !SlotCounts::new(self.devices).is_cached_only(first, order.pages() as u32) {
                 return false;
             }
         }
@@ -130,12 +145,12 @@ impl<P: Platform> Swap<P> {
                 nth += 1;
                 continue;
             };
-            let folio = self.frames().folio(page);
+            let folio = self.devices.frames().folio(page);
             nth += folio.pages_from(page);
             if self.leave_if_unnamed(folio.head()) {
                 left(folio.head());
             }
-            self.memcgs().release_folio(folio.head());
+            self.devices.memcgs().folios().release_folio(folio.head());
         }
     }
 
@@ -156,7 +171,7 @@ impl<P: Platform> Swap<P> {
     /// cache, or that is still being read, stays as it is, and the result is false.
     pub fn discard_failed(&self, head: Pfn) -> bool {
         self.with_folio(head, |held, first, end| {
-            let frame = held.swap.frames().known(head);
+            let frame = held.devices.frames().known(head);
             if frame.word().flags().intersects(FrameFlags::WRITEBACK | FrameFlags::READING) {
                 return false;
             }
@@ -175,7 +190,7 @@ impl<P: Platform> Swap<P> {
     pub fn evict(&self, head: Pfn, expected_refs: u32, shadow: Option<Shadow>) -> bool {
         debug_assert!((1..=MAX_REFS).contains(&expected_refs));
         self.with_folio(head, |held, first, end| {
-            let frame = held.swap.frames().known(head);
+            let frame = held.devices.frames().known(head);
             let busy = FrameFlags::DIRTY | FrameFlags::WRITEBACK | FrameFlags::READING;
             if !frame.freeze(expected_refs, busy) {
                 return false;
@@ -202,7 +217,7 @@ impl<P: Platform> Swap<P> {
                 return Err(NoTable);
             }
             held.each(first, end, |held, unit| held.guard.split(unit));
-            let frames = held.swap.frames();
+            let frames = held.devices.frames();
             for part in 1..order.pages() >> to.get() {
                 let nth = part << to.get();
                 let frame = frames.known(head.offset(nth));
@@ -220,14 +235,14 @@ impl<P: Platform> Swap<P> {
         head: Pfn,
         work: impl FnOnce(&mut Held<'_, P>, u32, u32) -> R,
     ) -> Option<R> {
-        let frame = self.frames().known(head);
+        let frame = self.devices.frames().known(head);
         let word = frame.word();
         if !word.flags().contains(FrameFlags::SWAP_CACHE) {
             return None;
         }
         let slot = SlotId::from_raw(frame.as_folio().slot());
         let pages = word.order().pages() as u32;
-        self.with_cluster(slot, |held, first| {
+        with_cluster(self.devices, slot, |held, first| {
             debug_assert!(
                 held.pfn(held.guard.word_of(first)) == Some(head),
                 "{head:?} is not what {slot} has: {:?}",

@@ -5,11 +5,10 @@
 //! less, the rest goes to those that use more than they claimed, in proportion (Linux with
 //! `memory_recursiveprot`).
 
-use crate::Memcgs;
+use super::{MAX_DEPTH, MemcgTree};
 use crate::id::MemcgId;
 use crate::memcg::Memcg;
 use crate::protected::Protected;
-use crate::tree::MAX_DEPTH;
 use arrayvec::ArrayVec;
 use quire_arch::Platform;
 
@@ -38,7 +37,7 @@ fn effective(claim: &Protected, usage: u64, (above, parent_usage, parent): (&Pro
     used
 }
 
-impl<P: Platform> Memcgs<P> {
+impl<P: Platform> MemcgTree<P> {
     /// The use of a memcg has changed.
     #[inline]
     pub(crate) fn note_protected(&self, memcg: &Memcg<P>, usage: u64) {

@@ -1,6 +1,6 @@
 //! Keeping a memcg for a thread that works for it for long, and counting its killed programs.
 
-use crate::Memcgs;
+use super::MemcgTree;
 use crate::error::OverLimit;
 use crate::id::MemcgId;
 use crate::memcg::Memcg;
@@ -11,7 +11,7 @@ use quire_sync::atomic::Ordering;
 /// A memcg that does not leave the tree while this exists: its number names no other one.
 #[must_use = "the memcg may go as soon as this is dropped"]
 pub struct KeptMemcg<'g, P: Platform> {
-    memcgs: &'g Memcgs<P>,
+    tree: &'g MemcgTree<P>,
     memcg: &'g Memcg<P>,
 }
 
@@ -22,7 +22,7 @@ impl<P: Platform> KeptMemcg<'_, P> {
     }
 }
 
-impl<P: Platform> Memcgs<P> {
+impl<P: Platform> MemcgTree<P> {
     /// Keeps the memcg at whose limit a charge failed. `None` if it is gone since: then its number may name
     /// another one, and a new attempt charges something else.
     pub fn keep(&self, over: OverLimit) -> Option<KeptMemcg<'_, P>> {
@@ -39,7 +39,7 @@ impl<P: Platform> Memcgs<P> {
         let _registry = self.registry.lock();
         let memcg = self.table.get(id).filter(|memcg| memcg.life.is_there() && is_it(memcg))?;
         memcg.change_visits(true);
-        Some(KeptMemcg { memcgs: self, memcg })
+        Some(KeptMemcg { tree: self, memcg })
     }
 
     /// One more killed program is in the memcg, or one fewer. The caller knows that the number names this
@@ -64,8 +64,8 @@ impl<P: Platform> Memcgs<P> {
 
 impl<P: Platform> Drop for KeptMemcg<'_, P> {
     fn drop(&mut self) {
-        let _pin = self.memcgs.frames().platform().pin();
-        let _registry = self.memcgs.registry.lock();
+        let _pin = self.tree.frames().platform().pin();
+        let _registry = self.tree.registry.lock();
         self.memcg.change_visits(false);
     }
 }

@@ -1,14 +1,14 @@
 //! Moving listed folios between lists.
 
-use super::{Held, LruList, mark};
-use crate::Memcgs;
+use super::{Held, MemcgFolios};
+use crate::lists::{LruList, mark};
 use quire_arch::{Pfn, Pin, Platform};
 
-impl<P: Platform> Memcgs<P> {
+impl<P: Platform> MemcgFolios<'_, P> {
     /// Moves a listed folio to the list that `to` maps its list to, by its flags, to the front or the back.
     /// Returns false if it is not listed, or has no such list. A folio in a CPU's batch keeps its place.
     fn relist(&self, head: Pfn, to: impl FnOnce(LruList) -> Option<LruList>, front: bool) -> bool {
-        let map = self.frames.map();
+        let map = self.tree.frames.map();
         let moved = self.with_listed(head, |frame, label, held| {
             let list = to(label.list())?.for_flags(frame.word().flags());
             let label_there = label.with(list, label.order());

@@ -1,6 +1,8 @@
 //! Freeing folios: off the LRU lists, uncharged from their memcg, to the page-frame allocator.
 
-use crate::Memcgs;
+use super::MemcgFolios;
+use crate::charge::MemcgCharges;
+use crate::counters::MemcgCounters;
 use crate::id::MemcgId;
 use crate::stat::MemcgStat;
 use quire_arch::{Order, Pfn, Pin, Platform};
@@ -10,11 +12,16 @@ use quire_frame::{FolioCounter, Frame, FrameChain, FreeError};
 /// any more when its last reference is gone.
 const FILE: u16 = MemcgId::COUNT as u16;
 
-impl<P: Platform> Memcgs<P> {
+impl<P: Platform> MemcgFolios<'_, P> {
     /// A new page of a file was charged to the memcg: it belongs to it, and counts as a page of a file.
     pub fn own_file_page(&self, pin: &Pin<'_, P>, page: &Frame, memcg: MemcgId) {
         page.as_folio().set_memcg(memcg.get() | FILE);
-        self.add_stat(pin, memcg, MemcgStat::File, page.word().order().pages() as i64);
+        MemcgCounters::new(self.tree).add_stat(
+            pin,
+            memcg,
+            MemcgStat::File,
+            page.word().order().pages() as i64,
+        );
     }
 
     /// The page does not count as one of a file any more: its program made it its own. The program maps it,
@@ -24,7 +31,7 @@ impl<P: Platform> Memcgs<P> {
         if word & FILE != 0 {
             page.as_folio().set_memcg(word & !FILE);
             let pages = page.word().order().pages() as i64;
-            self.add_stat(pin, MemcgId::from_bits(word), MemcgStat::File, -pages);
+            MemcgCounters::new(self.tree).add_stat(pin, MemcgId::from_bits(word), MemcgStat::File, -pages);
         }
     }
 
@@ -41,22 +48,22 @@ impl<P: Platform> Memcgs<P> {
 
     /// Drops a reference to the folio that starts at `head`, and frees it if that was the last one.
     pub fn release_folio(&self, head: Pfn) {
-        let pin = self.frames().platform().pin();
+        let pin = self.tree.frames().platform().pin();
         let mut chain = FrameChain::new();
-        self.put_folio(&mut chain, head, self.frames().folio(head).order());
-        self.frames().free_chain(&pin, chain);
+        self.put_folio(&mut chain, head, self.tree.frames().folio(head).order());
+        self.tree.frames().free_chain(&pin, chain);
     }
 
     /// Frees a folio or a table that never became visible, or whose users are all gone.
     pub fn release_unused(&self, pin: &Pin<'_, P>, pfn: Pfn, order: Order) {
-        self.frames().known(pfn).as_folio().set_maps(0);
+        self.tree.frames().known(pfn).as_folio().set_maps(0);
         let mut chain = FrameChain::new();
         let put = self.put_uncounted(&mut chain, pfn, order);
         if !put && order > Order::ZERO {
             // Another thread pinned it by mistake, for a moment, and subtracts it when it drops the pin.
-            self.frames().events().count_folio(pin, order, FolioCounter::NrAnon, 1);
+            self.tree.frames().events().count_folio(pin, order, FolioCounter::NrAnon, 1);
         }
-        self.frames().free_chain(pin, chain);
+        self.tree.frames().free_chain(pin, chain);
     }
 
     /// Counts that a folio of `order` is freed.
@@ -69,13 +76,13 @@ impl<P: Platform> Memcgs<P> {
 
     #[inline(never)]
     fn count_large_folio_gone(&self, order: Order) {
-        let pin = self.frames().platform().pin();
-        self.frames().events().count_folio(&pin, order, FolioCounter::NrAnon, -1);
+        let pin = self.tree.frames().platform().pin();
+        self.tree.frames().events().count_folio(&pin, order, FolioCounter::NrAnon, -1);
     }
 
     #[inline]
     fn put_uncounted(&self, chain: &mut FrameChain, head: Pfn, order: Order) -> bool {
-        let mut put = self.frames().put_folio(chain, head, order);
+        let mut put = self.tree.frames().put_folio(chain, head, order);
         while put == Err(FreeError::Listed) {
             put = self.put_listed(chain, head, order);
         }
@@ -95,10 +102,10 @@ impl<P: Platform> Memcgs<P> {
     /// As for [`Frames::gather`](quire_frame::Frames::gather).
     #[inline]
     pub fn gather_folio(&self, chain: &mut FrameChain, head: Pfn, order: Order) -> Result<(), FreeError> {
-        let mut gathered = self.frames().gather(chain, head, order);
+        let mut gathered = self.tree.frames().gather(chain, head, order);
         while gathered == Err(FreeError::Listed) {
             self.unlist(head);
-            gathered = self.frames().gather(chain, head, order);
+            gathered = self.tree.frames().gather(chain, head, order);
         }
         if gathered.is_ok() {
             self.count_folio_gone(order);
@@ -111,7 +118,7 @@ impl<P: Platform> Memcgs<P> {
 
     /// Takes a folio that left the swap cache with its references frozen into `chain`.
     pub fn free_frozen(&self, head: Pfn, chain: &mut FrameChain) {
-        let order = self.frames().folio(head).order();
+        let order = self.tree.frames().folio(head).order();
         let gathered = self.gather_folio(chain, head, order);
         debug_assert!(gathered.is_ok(), "a frozen folio could not be freed: {gathered:?}");
     }
@@ -119,7 +126,7 @@ impl<P: Platform> Memcgs<P> {
     /// Whether a folio that is in a chain is charged to a memcg.
     #[inline]
     fn is_charged(&self, head: Pfn) -> bool {
-        self.frames().known(head).as_folio().memcg() != MemcgId::ROOT.get()
+        self.tree.frames().known(head).as_folio().memcg() != MemcgId::ROOT.get()
     }
 
     /// The folio is on a list, and the caller has the last reference to it, or has dropped it.
@@ -127,30 +134,30 @@ impl<P: Platform> Memcgs<P> {
     fn put_listed(&self, chain: &mut FrameChain, head: Pfn, order: Order) -> Result<bool, FreeError> {
         self.unlist(head);
         // A CPU that looked at the list before may have taken a reference, unless there was none any more.
-        if self.frames().known(head).refs() == 0 {
-            self.frames().gather(chain, head, order).map(|()| true)
+        if self.tree.frames().known(head).refs() == 0 {
+            self.tree.frames().gather(chain, head, order).map(|()| true)
         } else {
-            self.frames().put_folio(chain, head, order)
+            self.tree.frames().put_folio(chain, head, order)
         }
     }
 
     #[cold]
     fn unlist(&self, head: Pfn) {
-        let pin = self.frames().platform().pin();
+        let pin = self.tree.frames().platform().pin();
         self.unlist_folio(&pin, head);
     }
 
     /// Uncharges a folio that is in a chain from its memcg.
     #[cold]
     fn uncharge_folio(&self, head: Pfn, order: Order) {
-        let pin = self.frames().platform().pin();
-        let frame = self.frames().known(head).as_folio();
+        let pin = self.tree.frames().platform().pin();
+        let frame = self.tree.frames().known(head).as_folio();
         let word = frame.memcg();
         let memcg = MemcgId::from_bits(word);
         frame.set_memcg(MemcgId::ROOT.get());
         if word & FILE != 0 {
-            self.add_stat(&pin, memcg, MemcgStat::File, -(order.pages() as i64));
+            MemcgCounters::new(self.tree).add_stat(&pin, memcg, MemcgStat::File, -(order.pages() as i64));
         }
-        self.uncharge(&pin, memcg, order.pages());
+        MemcgCharges::new(self.tree).uncharge(&pin, memcg, order.pages());
     }
 }

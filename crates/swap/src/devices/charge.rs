@@ -1,19 +1,19 @@
 //! The charges of slots to memcgs.
 
-use crate::Swap;
+use super::SwapDevices;
 use quire_arch::Platform;
 use quire_memcg::MemcgId;
 
-impl<P: Platform> Swap<P> {
+impl<P: Platform> SwapDevices<P> {
     /// Charges `pages` slots to `memcg`; false if that is at its limit.
     #[inline]
     pub(crate) fn charge_slots(&self, memcg: u16, pages: u64) -> bool {
-        self.memcgs().charge_swap(MemcgId::from_bits(memcg), pages).is_ok()
+        self.memcgs().charges().charge_swap(MemcgId::from_bits(memcg), pages).is_ok()
     }
 
     /// Uncharges slots.
     #[inline]
     pub(crate) fn uncharge_slots(&self, memcg: u16, pages: u64) {
-        self.memcgs().uncharge_swap(MemcgId::from_bits(memcg), pages);
+        self.memcgs().charges().uncharge_swap(MemcgId::from_bits(memcg), pages);
     }
 }

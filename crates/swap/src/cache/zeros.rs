@@ -1,26 +1,27 @@
 //! Zero-filled pages. They are not read: the slot's word has all their state. So such a page can be swapped
 //! in without entering the cache: insertion, read and removal are one step under the cluster's lock.
 
-use crate::Swap;
+use super::SwapCache;
+use crate::held::with_cluster;
 use crate::shadow::Shadow;
 use crate::slot::SlotId;
 use quire_arch::Platform;
 
-impl<P: Platform> Swap<P> {
+impl<P: Platform> SwapCache<'_, P> {
     /// The memcg of a slot whose page is all zeros, on the device only, and named by one entry: a snapshot.
     /// `None` for any other slot, and with the old technique, which sends all pages to the device.
     pub fn zeros(&self, slot: SlotId) -> Option<u16> {
-        if !self.technique().knows_zeros() {
+        if !self.devices.technique().knows_zeros() {
             return None;
         }
-        self.with_cluster(slot, |held, at| held.zeros(at)?.memcg()).flatten()
+        with_cluster(self.devices, slot, |held, at| held.zeros(at)?.memcg()).flatten()
     }
 
     /// Frees a slot that is still as [`zeros`](Self::zeros) said, charged to `memcg`, and returns its shadow:
     /// the one entry that names it is about to lead to a zeroed page. None if it is not; nothing has
     /// changed. The caller holds the lock of the table that the entry is in.
     pub fn take_zeros(&self, slot: SlotId, memcg: u16) -> Option<Option<Shadow>> {
-        self.with_cluster(slot, |held, at| {
+        with_cluster(self.devices, slot, |held, at| {
             let word = held.zeros(at).filter(|word| word.memcg() == Some(memcg))?;
             if !held.own(at, at + 1) {
                 return None;

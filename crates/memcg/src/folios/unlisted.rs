@@ -1,17 +1,17 @@
 //! Listing folios that are on no list: those mapped before anything could be reclaimed, and the parts of one
 //! that was listed while it was split.
 
-use crate::Memcgs;
+use super::MemcgFolios;
 use crate::lists::LruList;
 use quire_arch::{Pfn, Platform};
 use quire_frame::{Frame, FrameFlags, Kind, MAX_REFS};
 
-impl<P: Platform> Memcgs<P> {
+impl<P: Platform> MemcgFolios<'_, P> {
     /// Puts private folios that are on no list on one: those that were there before anything could be
     /// reclaimed, whatever else has references to them. Returns how many.
     pub fn list_unlisted(&self) -> u64 {
         let mut listed = 0;
-        self.frames().for_each_frame(|head, frame| {
+        self.tree.frames().for_each_frame(|head, frame| {
             let flags = frame.word().flags();
             let left_out = is_mapped(frame) && !flags.intersects(FrameFlags::LRU | FrameFlags::UNEVICTABLE);
             if left_out && self.list_if_mapped(head) {
@@ -24,7 +24,7 @@ impl<P: Platform> Memcgs<P> {
     /// Lists the anonymous folio at `head`, if there is one and it is mapped and on no list: as inactive,
     /// unless it is marked otherwise. Returns whether it did. It may be freed at any time meanwhile.
     pub fn list_if_mapped(&self, head: Pfn) -> bool {
-        let frame = self.frames().known(head);
+        let frame = self.tree.frames().known(head);
         let mut attempt = 0;
         loop {
             let refs = frame.refs();
@@ -43,10 +43,10 @@ impl<P: Platform> Memcgs<P> {
         // The reference keeps it stable. Another thread may be listing it too: the flag decides.
         let flags = frame.word().flags();
         let listed = is_mapped(frame) && !flags.contains(FrameFlags::UNEVICTABLE) && {
-            let pin = self.frames().platform().pin();
+            let pin = self.tree.frames().platform().pin();
             self.list_by(&pin, head, list_of_marks)
         };
-        self.release_folio(self.frames().folio(head).head());
+        self.release_folio(self.tree.frames().folio(head).head());
         listed
     }
 }

@@ -1,12 +1,13 @@
 //! Folios that are split while they are listed.
 
-use super::{Held, Label, LruList};
-use crate::Memcgs;
+use super::{Held, MemcgFolios};
+use crate::charge::MemcgCharges;
 use crate::id::MemcgId;
+use crate::lists::{Label, LruList};
 use quire_arch::{Order, Pfn, Pin, Platform};
 use quire_frame::{FolioSplit, FrameChain, HeldParts, PartIs, SplitError};
 
-impl<P: Platform> Memcgs<P> {
+impl<P: Platform> MemcgFolios<'_, P> {
     /// Ends a split as [`FolioSplit::finish`] does. If the folio is listed its parts are too, in front of it
     /// and as old, from the moment that another CPU can see them (Linux's `lru_add_split_folio`). What enters
     /// `unmapped` is uncharged from the folio's memcg. A caller that has isolated the folio, and splits it
@@ -24,7 +25,7 @@ impl<P: Platform> Memcgs<P> {
         parts: Option<&mut HeldParts>,
     ) -> Result<(), SplitError> {
         let head = split.folio().head();
-        let memcg = MemcgId::from_bits(self.frames.known(head).as_folio().memcg());
+        let memcg = MemcgId::from_bits(self.tree.frames.known(head).as_folio().memcg());
         let before = unmapped.pages();
         let mut split = Some(split);
         let listed = self.with_listed(head, |_, label, held_lock| {
@@ -63,13 +64,13 @@ impl<P: Platform> Memcgs<P> {
             // The split is consumed either way.
             (None, None) => Err(SplitError::Busy),
         };
-        self.uncharge(pin, memcg, unmapped.pages() - before);
+        MemcgCharges::new(self.tree).uncharge(pin, memcg, unmapped.pages() - before);
         done
     }
 
     /// Lists a part that no other CPU can see yet, in front of `beside`.
     fn put_beside(&self, beside: Pfn, part: Pfn, label: Label, held: &mut Held<'_, P>) {
-        let map = self.frames.map();
+        let map = self.tree.frames.map();
         label.put(map.known(part));
         match held {
             Held::Incoming(incoming) => incoming.folios.insert_before(map, beside, part),
@@ -86,7 +87,7 @@ impl<P: Platform> Memcgs<P> {
             let change = now.pages() as i64 - label.order().pages() as i64;
             lists.count(label.list(), change);
         }
-        label.with(label.list(), now).put(self.frames.known(head));
+        label.with(label.list(), now).put(self.tree.frames.known(head));
     }
 
     /// A listed folio was split by [`FolioSplit::finish`], and its first part is what is listed now. Until

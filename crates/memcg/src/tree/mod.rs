@@ -1,16 +1,32 @@
-//! The tree of memcgs: how they are created, found and removed.
+//! The tree of memcgs, and the way through it.
 
-use crate::Memcgs;
+mod kept;
+mod protection;
+mod visits;
+
+pub use kept::KeptMemcg;
+pub use protection::Protection;
+pub use visits::Visits;
+
+use crate::deferred::DeferredQueue;
 use crate::error::MemcgError;
 use crate::id::MemcgId;
+use crate::lists::{Incoming, NodeLists};
 use crate::memcg::Memcg;
 use crate::name::Name;
 use crate::names::Names;
-use crate::spare::Spare;
+use crate::stat::MemcgStat;
+use crate::table::MemcgTable;
+use crate::tagged::TaggedAmount;
 use arrayvec::ArrayVec;
-use core::sync::atomic::AtomicU16;
-use quire_arch::Platform;
+use core::fmt;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicBool, AtomicU16};
+use quire_arch::{CpuId, LockClass, Order, Pin, Platform};
+use quire_frame::{AllocError, AllocRequest, FaultSite, Frames, Kind};
+use quire_slab::SlabCache;
 use quire_sync::atomic::Ordering;
+use quire_sync::{PerCpu, SpinLock};
 
 /// Memcgs from the root to the deepest one.
 pub(crate) const MAX_DEPTH: usize = 64;
@@ -38,111 +54,78 @@ pub(crate) fn set_link(link: &AtomicU16, to: Option<MemcgId>) {
     link.store(to.map_or(0, MemcgId::get), Ordering::Relaxed);
 }
 
-impl<P: Platform> Memcgs<P> {
+/// The site of what this crate allocates in whole frames.
+pub(crate) const SITE: FaultSite = FaultSite::new("memcg");
+
+/// A CPU's batched updates to memcg counters.
+#[derive(Debug)]
+pub(crate) struct CpuCells {
+    /// Pages that are charged already and not used yet.
+    pub(crate) stock: TaggedAmount,
+    pub(crate) stats: [TaggedAmount; MemcgStat::COUNT],
+}
+
+/// Which memcgs there are, and what all that works on them shares.
+pub struct MemcgTree<P: Platform> {
+    pub(crate) frames: Frames<P>,
+    pub(crate) table: MemcgTable<P>,
+    pub(crate) memcgs: SlabCache<Memcg<P>, P>,
+    pub(crate) lists: SlabCache<NodeLists<P>, P>,
+    pub(crate) registry: SpinLock<Registry, P>,
+    pub(crate) cpus: PerCpu<CpuCells>,
+    pub(crate) incoming: PerCpu<SpinLock<Incoming, P>>,
+    pub(crate) listing: AtomicBool,
+}
+
+/// Memory for one `T` a CPU.
+fn per_cpu<T, P: Platform>(
+    frames: &Frames<P>,
+    pin: &Pin<'_, P>,
+    make: impl FnMut(CpuId) -> T,
+) -> Result<PerCpu<T>, AllocError> {
+    let cpus = frames.platform().cpu_count();
+    let order = Order::for_bytes(PerCpu::<T>::bytes(cpus) as u64).ok_or(AllocError::OutOfMemory)?;
+    let pfn = frames.allocate(pin, AllocRequest::new(order, SITE).kind(Kind::Memcg))?;
+    let memory: NonNull<u8> = frames.platform().direct_map(pfn);
+    // SAFETY: the block was just allocated, is large enough and aligned to a page, and is never freed.
+    Ok(unsafe { PerCpu::init(memory, cpus, make) })
+}
+
+impl<P: Platform> MemcgTree<P> {
+    /// The tree over `frames`, still without the root.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Frames::allocate`].
+    pub(crate) fn new(frames: Frames<P>) -> Result<Self, AllocError> {
+        let pin = frames.platform().pin();
+        let cells = |_| CpuCells {
+            stock: TaggedAmount::default(),
+            stats: core::array::from_fn(|_| TaggedAmount::default()),
+        };
+        let cpus = per_cpu(&frames, &pin, cells)?;
+        let incoming = |_| SpinLock::new(LockClass::LruIncoming, Incoming::default());
+        let incoming = per_cpu(&frames, &pin, incoming)?;
+        let memcgs = SlabCache::new(&frames, &pin, "memcg")?;
+        let lists = SlabCache::new(&frames, &pin, "memcg_lists")?;
+        let root = frames.allocate(&pin, AllocRequest::new(Order::ZERO, SITE).kind(Kind::Memcg).zeroed())?;
+        // SAFETY: a zeroed page that was just allocated, and is never freed.
+        let table = unsafe { MemcgTable::new(frames.platform().direct_map(root)) };
+        drop(pin);
+        let registry = SpinLock::new(LockClass::Memcgs, Registry::default());
+        let listing = AtomicBool::new(false);
+        Ok(Self { frames, table, memcgs, lists, registry, cpus, incoming, listing })
+    }
+
+    /// The page-frame allocator below.
+    #[inline]
+    pub fn frames(&self) -> &Frames<P> {
+        &self.frames
+    }
+
     /// The memcg, unless it was removed.
     pub(crate) fn online(&self, id: MemcgId) -> Result<&Memcg<P>, MemcgError> {
         self.table.get(id).filter(|memcg| memcg.life.is_online()).ok_or(MemcgError::NoMemcg)
-    }
-
-    /// Makes a memcg below `parent`.
-    ///
-    /// # Errors
-    ///
-    /// See [`MemcgError`].
-    pub fn create(&self, parent: MemcgId, name: &str) -> Result<MemcgId, MemcgError> {
-        Name::check(name)?;
-        self.sweep();
-        let pin = self.frames.platform().pin();
-        let mut spare = Spare::NONE;
-        let made = loop {
-            let made = self.create_with(&mut self.registry.lock(), (parent, name), &mut spare);
-            if let Some(made) = made.transpose() {
-                break made;
-            }
-            // Others may take numbers meanwhile, so all is looked at again.
-            if let Err(error) = self.fill_spare(&pin, &mut spare) {
-                break Err(error.into());
-            }
-        };
-        self.free_spare(&pin, &mut spare);
-        made
-    }
-
-    /// The same with the memory that there is. `None` if `spare` needs more.
-    fn create_with(
-        &self,
-        registry: &mut Registry,
-        (parent, name): (MemcgId, &str),
-        spare: &mut Spare<P>,
-    ) -> Result<Option<MemcgId>, MemcgError> {
-        let above = self.online(parent)?;
-        let depth = above.links.depth.load(Ordering::Relaxed) + 1;
-        if usize::from(depth) >= MAX_DEPTH {
-            return Err(MemcgError::TooDeep);
-        }
-        if registry.names.find(&self.table, parent, name).is_some() {
-            return Err(MemcgError::Exists);
-        }
-        let memcg = match self.table.get(registry.free).filter(|memcg| !memcg.id.is_root()) {
-            Some(memcg) => {
-                registry.free = MemcgId::from_bits(memcg.links.next_removed.load(Ordering::Relaxed));
-                memcg.reset();
-                memcg
-            }
-            None => {
-                let id = MemcgId::new(registry.used + 1).ok_or(MemcgError::TooMany)?;
-                let Some(memcg) = self.take_spare(spare, id) else { return Ok(None) };
-                registry.used += 1;
-                memcg
-            }
-        };
-        memcg.name.set(name);
-        let links = &memcg.links;
-        links.depth.store(depth, Ordering::Relaxed);
-        links.parent.store(parent.get(), Ordering::Relaxed);
-        let next = linked(&above.links.first_child);
-        set_link(&links.first_child, None);
-        set_link(&links.prev, None);
-        set_link(&links.next, next);
-        if let Some(next) = next.and_then(|next| self.table.get(next)) {
-            set_link(&next.links.prev, Some(memcg.id));
-        }
-        set_link(&above.links.first_child, Some(memcg.id));
-        registry.names.add(&self.table, memcg);
-        above.change_online_children(true);
-        memcg.life.begin();
-        Ok(Some(memcg.id))
-    }
-
-    /// Removes a memcg. What is charged to it stays charged, and its lists stay reachable from its ancestors;
-    /// it is freed after the last charge is gone.
-    ///
-    /// # Errors
-    ///
-    /// [`MemcgError::Busy`] with children that were not removed, or spaces; [`MemcgError::Root`],
-    /// [`MemcgError::NoMemcg`].
-    pub fn remove(&self, id: MemcgId) -> Result<(), MemcgError> {
-        if id.is_root() {
-            return Err(MemcgError::Root);
-        }
-        {
-            let _pin = self.frames.platform().pin();
-            let mut registry = self.registry.lock();
-            let memcg = self.online(id)?;
-            if memcg.has_online_children() || !memcg.life.remove() {
-                return Err(MemcgError::Busy);
-            }
-            if let Some(parent) = self.table.get(memcg.parent()) {
-                parent.change_online_children(false);
-            }
-            // What is protected is so for all in the memcg.
-            self.set_min_and_low(memcg, 0, 0);
-            // What is left of it is in use elsewhere, and no limit that is gone holds there.
-            memcg.lift_limits();
-            self.push_removed(&mut registry, memcg);
-        }
-        self.sweep();
-        Ok(())
     }
 
     /// The children of a memcg, under the lock of the memcgs.
@@ -306,5 +289,17 @@ impl<P: Platform> Memcgs<P> {
         registry.names.remove(&self.table, memcg);
         memcg.links.next_removed.store(registry.free.get(), Ordering::Relaxed);
         registry.free = memcg.id;
+    }
+
+    /// The queue of a memcg, the root's included, if there ever was one with this number. What is queued is
+    /// charged, so a memcg with folios in its queue is there.
+    pub fn deferred_queue(&self, id: MemcgId) -> Option<&DeferredQueue> {
+        self.table.get(id).map(|memcg| &memcg.deferred)
+    }
+}
+
+impl<P: Platform> fmt::Debug for MemcgTree<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemcgTree").finish_non_exhaustive()
     }
 }

@@ -1,10 +1,11 @@
 //! A memcg that is allocated before the lock of the memcgs is taken: an allocation drains the lists of all
 //! CPUs.
 
+use super::MemcgLifecycle;
 use crate::id::MemcgId;
 use crate::lists::NodeLists;
 use crate::memcg::Memcg;
-use crate::{Memcgs, SITE};
+use crate::tree::SITE;
 use core::ptr::NonNull;
 use quire_arch::{MAX_NODES, Order, Pfn, Pin, Platform};
 use quire_frame::{AllocError, AllocRequest, Kind};
@@ -21,7 +22,7 @@ impl<P: Platform> Spare<P> {
     pub(crate) const NONE: Self = Self { memcg: None, leaf: None, wants_leaf: false };
 }
 
-impl<P: Platform> Memcgs<P> {
+impl<P: Platform> MemcgLifecycle<'_, P> {
     /// Allocates what is missing in `spare`. Not under the lock of the memcgs.
     pub(crate) fn fill_spare(&self, pin: &Pin<'_, P>, spare: &mut Spare<P>) -> Result<(), AllocError> {
         if spare.memcg.is_none() {
@@ -29,14 +30,14 @@ impl<P: Platform> Memcgs<P> {
         }
         if spare.wants_leaf && spare.leaf.is_none() {
             let request = AllocRequest::new(Order::ZERO, SITE).kind(Kind::Memcg).zeroed();
-            spare.leaf = Some(self.frames().allocate(pin, request)?);
+            spare.leaf = Some(self.tree.frames().allocate(pin, request)?);
         }
         Ok(())
     }
 
     /// The first memcg.
     pub(crate) fn make_root(&self) -> Result<(), AllocError> {
-        let pin = self.frames().platform().pin();
+        let pin = self.tree.frames().platform().pin();
         let mut spare = Spare { wants_leaf: true, ..Spare::NONE };
         let made = self.fill_spare(&pin, &mut spare);
         if let Some(root) = self.take_spare(&mut spare, MemcgId::ROOT) {
@@ -47,14 +48,14 @@ impl<P: Platform> Memcgs<P> {
     }
 
     fn allocate_memcg(&self, pin: &Pin<'_, P>) -> Result<NonNull<Memcg<P>>, AllocError> {
-        let frames = self.frames();
+        let frames = self.tree.frames();
         let mut nodes = [None; MAX_NODES];
         let made = (|| {
             for place in nodes.iter_mut().take(frames.platform().node_count()) {
-                *place = Some(self.lists.allocate(frames, pin, NodeLists::new())?);
+                *place = Some(self.tree.lists.allocate(frames, pin, NodeLists::new())?);
             }
             // SAFETY: the lists are freed with the memcg only, or where none was made.
-            self.memcgs.allocate(frames, pin, unsafe { Memcg::new(MemcgId::ROOT, &nodes) })
+            self.tree.memcgs.allocate(frames, pin, unsafe { Memcg::new(MemcgId::ROOT, &nodes) })
         })();
         made.inspect_err(|_| self.free_lists(pin, nodes.into_iter().flatten()))
     }
@@ -62,7 +63,7 @@ impl<P: Platform> Memcgs<P> {
     fn free_lists(&self, pin: &Pin<'_, P>, lists: impl Iterator<Item = NonNull<NodeLists<P>>>) {
         for lists in lists {
             // SAFETY: allocated in `allocate_memcg`, and no memcg leads to them any more.
-            unsafe { self.lists.free(self.frames(), pin, lists) };
+            unsafe { self.tree.lists.free(self.tree.frames(), pin, lists) };
         }
     }
 
@@ -70,18 +71,18 @@ impl<P: Platform> Memcgs<P> {
     /// it. Called under the lock of the memcgs, or before others know of them.
     pub(crate) fn take_spare(&self, spare: &mut Spare<P>, id: MemcgId) -> Option<&Memcg<P>> {
         let mut memcg = spare.memcg?;
-        if !self.table.has_leaf(id) {
+        if !self.tree.table.has_leaf(id) {
             spare.wants_leaf = true;
             let page = spare.leaf.take()?;
             // SAFETY: a zeroed page that was allocated for this, and is never freed from now on.
-            unsafe { self.table.add_leaf(id, self.frames().platform().direct_map(page)) };
+            unsafe { self.tree.table.add_leaf(id, self.tree.frames().platform().direct_map(page)) };
         }
         spare.memcg = None;
         // SAFETY: nothing else knows of the memcg yet.
         unsafe { memcg.as_mut() }.id = id;
         // SAFETY: the memcg is never freed from now on.
-        unsafe { self.table.put(id, memcg) };
-        self.table.get(id)
+        unsafe { self.tree.table.put(id, memcg) };
+        self.tree.table.get(id)
     }
 
     /// Frees what was not taken. Not under the lock of the memcgs.
@@ -90,11 +91,11 @@ impl<P: Platform> Memcgs<P> {
             // SAFETY: nothing else knows of the memcg.
             let nodes: [_; MAX_NODES] = unsafe { memcg.as_ref() }.node_pointers();
             // SAFETY: as above.
-            unsafe { self.memcgs.free(self.frames(), pin, memcg) };
+            unsafe { self.tree.memcgs.free(self.tree.frames(), pin, memcg) };
             self.free_lists(pin, nodes.into_iter().flatten());
         }
         if let Some(leaf) = spare.leaf.take() {
-            let freed = self.frames().free(pin, leaf, Order::ZERO);
+            let freed = self.tree.frames().free(pin, leaf, Order::ZERO);
             debug_assert!(freed.is_ok(), "its own page can be freed: {freed:?}");
         }
     }
