@@ -1,5 +1,6 @@
 //! Threads of a replay, and their privileges.
 
+use crate::event::{CloneFacts, TaskId};
 use quire_host::HostPlatform;
 use quire_mm::space::{Limits, Rights, Space};
 use std::rc::Rc;
@@ -26,6 +27,11 @@ const NEIGHBOURS: usize = 16;
 /// The most threads that a recording can have at once is Linux's `PID_MAX_LIMIT`; more in all are not
 /// expected.
 pub(super) const MOST_TASKS: usize = 1 << 22;
+
+/// Whether a thread can have made this one. A damaged trace can name a thread that is not one, or the maker.
+pub(super) fn can_be_made(clone: &CloneFacts, by: TaskId) -> bool {
+    (clone.child.0 as usize) < MOST_TASKS && clone.child != by
+}
 
 impl<'m> Tasks<'m> {
     /// The slot of this number, if there is one.

@@ -19,6 +19,7 @@ mod tests;
 use super::far::{FarChange, FarChanges};
 use super::overcommit;
 use super::sampled::SampledContents;
+use super::task::can_be_made;
 use crate::event::{
     Compressibility, Event, EventKind, ExecImage, Fault, Mapping, Outcome, Reuse, ReuseAccess, ReuseSource,
     TaskId, VmFlags,
@@ -237,7 +238,7 @@ impl Needs {
                 self.leave(event.task);
                 self.exec(event.task, image);
             }
-            EventKind::Clone(clone) => {
+            EventKind::Clone(clone) if can_be_made(clone, event.task) => {
                 if let Some(&space) = self.spaces.get(&event.task) {
                     if !clone.same_process {
                         self.begin_process();

@@ -114,6 +114,16 @@ fn only_spaces_that_live_at_once_add_up_and_what_they_share_counts_once() {
     assert!(needs.layers.is_empty() && needs.images.len() == 1);
 }
 
+/// A replay makes no such thread, so the one that it names keeps what it has.
+#[test]
+fn a_thread_that_makes_itself_changes_nothing() {
+    let mut needs = needs(data(GIB));
+    write(&mut needs, 0, 0..10);
+    fork_to(&mut needs, 0);
+    write(&mut needs, 0, 10..20);
+    assert_eq!(needs.pages([0, 0]), 20 + 1 + UPPER);
+}
+
 #[test]
 fn what_a_process_alone_still_has_counts_once_when_it_writes_it_again() {
     let mut needs = needs(data(GIB));

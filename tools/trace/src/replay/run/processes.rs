@@ -8,7 +8,7 @@ use crate::replay::digest::{self, Unreadable};
 use crate::replay::figures::{AllocatorFigures, ProcessReport};
 use crate::replay::image;
 use crate::replay::settings;
-use crate::replay::task::{MOST_TASKS, Task};
+use crate::replay::task::{Task, can_be_made};
 use quire_host::{AccessError, HostPlatform};
 use quire_mm::space::{Error, FaultError, Limits, Space};
 use std::rc::Rc;
@@ -85,11 +85,10 @@ impl<'m> Run<'m> {
 
     pub(super) fn clone_task(&mut self, event: &Event, clone: &CloneFacts) {
         let cpu = self.switch(event);
-        // A damaged trace can name a thread that is not one, or one that lives.
-        let is_new = (clone.child.0 as usize) < MOST_TASKS && clone.child != event.task;
-        if !is_new || self.task(event.task).is_none() {
+        if !can_be_made(clone, event.task) || self.task(event.task).is_none() {
             return;
         }
+        // A damaged trace can also name one that lives.
         self.exit(clone.child, ExitStatus::Unknown);
         let Some(parent) = self.task(event.task) else { return };
         let (parent_process, parent_number) = (parent.process, parent.number);
