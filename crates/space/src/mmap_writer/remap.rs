@@ -198,8 +198,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         self.may_expand(snapshot.flags, grown)
     }
 
-    /// Returns whether anything was mapped there.
-    fn unmap_tail(&mut self, range: VirtRange, gather: &mut Gather<'s, P>) -> Result<bool, Error> {
+    fn unmap_tail(&mut self, range: VirtRange, gather: &mut Gather<'s, P>) -> Result<(), Error> {
         if range.end() > P::Paging::USER_END {
             return Err(Error::BadArgument);
         }
@@ -265,9 +264,11 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         let mut old = remap.old;
         if old.len() > remap.new_len {
             let kept = VirtAddr(old.start().0 + remap.new_len);
+            let tail = VirtRange::new(kept, old.end());
             // A turn that finds nothing there, as after a turn that has cut it off, has not come further.
-            let cut = self.unmap_tail(VirtRange::new(kept, old.end()), gather)?;
-            progress.steps += u64::from(cut);
+            let cuts = kept < vma.range().end() || self.first_in(tail).is_some();
+            self.unmap_tail(tail, gather)?;
+            progress.steps += u64::from(cuts);
             old = VirtRange::new(old.start(), kept);
             vma = self.find(old.start()).ok_or(Error::BadAddress)?;
         }

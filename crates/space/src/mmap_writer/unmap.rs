@@ -146,18 +146,17 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         let mut gather = Gather::new(self.spaces.memory(), &self.core.tables, FlushCause::Unmap);
         let result = self.unmap_checked_into(range, &mut gather);
         self.tables().finish(&mut gather);
-        result.map(|_| ())
+        result
     }
 
     /// As [`unmap_checked`](Self::unmap_checked); what is unmapped is in `gather` and still in the TLBs.
-    /// Returns whether anything was mapped there.
     #[cfg_attr(debug_assertions, track_caller)]
     pub(crate) fn unmap_checked_into(
         &mut self,
         range: VirtRange,
         gather: &mut Gather<'s, P>,
-    ) -> Result<bool, Error> {
-        let Some(first) = self.first_in(range).map(Vma::range) else { return Ok(false) };
+    ) -> Result<(), Error> {
+        let Some(first) = self.first_in(range).map(Vma::range) else { return Ok(()) };
         let splits = usize::from(first.start() < range.start() && range.end() < first.end());
         if splits > 0 && self.mappings() >= self.core.limits.load().mappings {
             return Err(Error::MapCountLimit);
@@ -165,6 +164,6 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         self.may_cut(range)?;
         let mut prepared = self.prepare(splits)?;
         self.unmap_into(range, &mut prepared, gather);
-        Ok(true)
+        Ok(())
     }
 }
