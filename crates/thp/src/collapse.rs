@@ -42,8 +42,6 @@ impl CollapseLimits {
 pub enum CollapseError {
     /// Nothing was ever mapped there.
     NoTable,
-    /// Pages of it are swapped out, or it has markers.
-    Absent,
     /// It holds other than private pages, or exceeds one of the limits.
     Unfit,
     /// A page is pinned, or another thread has a reference for a moment.

@@ -10,7 +10,7 @@ use quire_paging::Ageing;
 use quire_paging::Cold;
 use quire_paging::LazyFree;
 use quire_rmap::{Backing, VmFlags, Vma, VmaSnapshot, may_split};
-use quire_thp::{CollapseError, HugeUse, NewFolio, huge_borders};
+use quire_thp::{CollapseError, HugeUse, NewFolio, Presence, huge_borders};
 
 /// Advice for a range (`MADV_*`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -268,8 +268,8 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         }
         while now.at < end {
             match self.collapse_block(vma, now.at, new) {
-                Ok(()) => {}
-                Err(CollapseError::Absent) => {
+                Ok(Presence::Whole) => {}
+                Ok(Presence::Partial) => {
                     *reached = Some(ReachedBlock { lacks: Some(Lacks::Pages), ..now });
                     return Err(Error::Busy);
                 }

@@ -85,8 +85,8 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         self.lock_vma(vma);
         let _family = self.lock_anon_vmas([snapshot.anon]);
         if collapse.check(table, limits)? == Presence::Partial {
-            // Pages that were there, or were swapped in for it, were reclaimed since.
-            return Err(CollapseError::Busy);
+            // Pages that were there, or were swapped in for it, were reclaimed since, or guards were installed.
+            return Err(CollapseError::Unfit);
         }
         let slot = HugeSlot { table: pmd, index: P::Paging::index(start, Level::PMD) };
         let mut gather = Gather::new(self.spaces.memory(), &self.core.tables, FlushCause::Collapse);
@@ -96,18 +96,15 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
     }
 
     /// Collapses the aligned block at `start`, which lies in `vma`, private anonymous memory with an
-    /// anon_vma, for a program's own request. A block that one leaf maps already is left as it is.
-    ///
-    /// # Errors
-    ///
-    /// [`CollapseError::Absent`] with a folio in `new` where pages are to be swapped in: the next call goes
+    /// anon_vma, for a program's own request. A block that one leaf maps already is left as it is. Returns
+    /// [`Presence::Partial`] with a folio in `new` where pages are to be swapped in first: the next call goes
     /// on with that.
     pub(crate) fn collapse_block(
         &mut self,
         vma: &'s Vma,
         start: VirtAddr,
         new: &mut Option<NewFolio<'s, P>>,
-    ) -> Result<(), CollapseError> {
+    ) -> Result<Presence, CollapseError> {
         let folio = match new.take().filter(|new| new.start() == start) {
             Some(folio) => folio,
             None => {
@@ -116,17 +113,17 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
                 }
                 let collapse = Collapse(self.tables());
                 let Some(presence) = collapse.check_block(start, CollapseLimits::NONE)? else {
-                    return Ok(());
+                    return Ok(Presence::Whole);
                 };
                 let folio = allocate_with_room(self.spaces, &collapse, start)?;
                 if presence == Presence::Partial {
                     *new = Some(folio);
-                    return Err(CollapseError::Absent);
+                    return Ok(Presence::Partial);
                 }
                 folio
             }
         };
-        self.replace_block(vma, CollapseLimits::NONE, folio)
+        self.replace_block(vma, CollapseLimits::NONE, folio).map(|()| Presence::Whole)
     }
 
     /// Puts the folio `new` in the place of the pages of its block, if that is still in a mapping that

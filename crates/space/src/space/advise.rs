@@ -42,9 +42,8 @@ impl<P: Platform> Space<'_, P> {
     }
 
     /// As in Linux the folio for a block comes first, and only then its pages are swapped in, with no lock
-    /// held for writing: all of them might not fit into memory. A page that does not come, and a marker, end
-    /// the call. And one reclaim is made for each block for which there is no free one, with no lock held,
-    /// and no program is killed for it.
+    /// held for writing. A page that does not come, and a marker, end the call. One reclaim is made for each
+    /// block for which there is no free one, with no lock held, and no program is killed for it.
     fn collapse(&self, range: VirtRange) -> Result<(), Error> {
         let (mut reached, mut new): (Option<ReachedBlock>, _) = (None, None);
         let mut reclaimed_for = None;
