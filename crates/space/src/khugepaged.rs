@@ -7,7 +7,7 @@
 //! mapping that may have large leaves is checked under the mmap lock held shared. Only for a block within the
 //! limits is the lock taken exclusively, and the block checked again.
 
-use crate::mmap_writer::{MmapWriter, collapse_orders, may_collapse};
+use crate::mmap_writer::{MmapWriter, collapse_orders, count_without_folio, may_collapse};
 use crate::space::Space;
 use crate::spaces::Spaces;
 use core::mem;
@@ -138,7 +138,10 @@ fn scan_space<P: Platform>(
                 let result = MmapWriter::begin(spaces, space.core()).collapse_if_allowed(limits, new);
                 step.collapsed += u64::from(result == Ok(true));
             }
-            Err(CollapseError::OutOfMemory(_)) => step.out_of_memory = true,
+            Err(CollapseError::OutOfMemory(_)) => {
+                count_without_folio(spaces);
+                step.out_of_memory = true;
+            }
             Ok(None) | Err(_) => {}
         }
     }
@@ -182,13 +185,12 @@ fn prepare<'s, P: Platform>(
     let Some(vma) = found else { return Ok(None) };
     let collapse = Collapse(space.tables());
     let Some(presence) = collapse.check_block(start, limits)? else { return Ok(None) };
-    let new = collapse.allocate(start).inspect_err(|error| {
-        if let CollapseError::OverLimit(over) = *error
-            && let Some(kept) = spaces.memcgs().tree().keep(over)
-        {
+    let new = collapse.allocate(start, |over| {
+        if let Some(kept) = spaces.memcgs().tree().keep(over) {
             // No reclaim counts it.
             spaces.memcgs().counters().count(kept.id(), MemcgEvent::Max, 1);
         }
+        false
     })?;
     let is_whole = presence == Presence::Whole || space.swap_in_block(vma, start);
     Ok(is_whole.then_some(new))

@@ -152,14 +152,32 @@ impl<'s, P: Platform> Collapse<'s, P> {
         Ok(if swapped > 0 { Presence::Partial } else { Presence::Whole })
     }
 
-    /// A folio for the block at `start`, charged to the memcg of the program, and a table to deposit.
+    /// A folio for the block at `start`, charged to the memcg of the program, and a table to deposit. It is
+    /// allocated once, and charged again for as long as `make_room`, which is called without a pin, has made
+    /// room in the memcg.
     ///
     /// # Errors
     ///
-    /// When there is no memory for either, or the memcg is at its limit.
+    /// When there is no memory for either, which the caller counts if it gives up, or the memcg stays at its
+    /// limit.
     #[cfg_attr(debug_assertions, track_caller)]
-    pub fn allocate(&self, start: VirtAddr) -> Result<NewFolio<'s, P>, CollapseError> {
+    pub fn allocate(
+        &self,
+        start: VirtAddr,
+        mut make_room: impl FnMut(OverLimit) -> bool,
+    ) -> Result<NewFolio<'s, P>, CollapseError> {
         let order = Tables::<P>::huge_order().ok_or(CollapseError::Unfit)?;
+        let new = self.allocate_uncharged(start, order)?;
+        while let Err(over) = self.charge(&new, order) {
+            if !make_room(over) {
+                return Err(CollapseError::OverLimit(over));
+            }
+        }
+        Ok(new)
+    }
+
+    #[cfg_attr(debug_assertions, track_caller)]
+    fn allocate_uncharged(&self, start: VirtAddr, order: Order) -> Result<NewFolio<'s, P>, CollapseError> {
         let frames = self.0.memory().frames();
         let pin = self.0.pin();
         let request = AllocRequest::anonymous().uninitialised().kind(Kind::Anonymous).order(order);
@@ -170,13 +188,16 @@ impl<'s, P: Platform> Collapse<'s, P> {
                 Err(error)
             }
         });
-        let event = if made.is_ok() { VmEvent::ThpCollapseAlloc } else { VmEvent::ThpCollapseAllocFailed };
-        frames.events().add(&pin, event, 1);
         let (head, deposit) = made.map_err(CollapseError::OutOfMemory)?;
-        let new = NewFolio { tables: self.0, start, head, deposit };
-        self.0.charge_collapsed(&pin, head, order).map_err(CollapseError::OverLimit)?;
+        frames.events().add(&pin, VmEvent::ThpCollapseAlloc, 1);
+        Ok(NewFolio { tables: self.0, start, head, deposit })
+    }
+
+    fn charge(&self, new: &NewFolio<'_, P>, order: Order) -> Result<(), OverLimit> {
+        let pin = self.0.pin();
+        self.0.charge_collapsed(&pin, new.head, order)?;
         self.0.count_for_memcg(&pin, MemcgStat::ThpCollapseAlloc);
-        Ok(new)
+        Ok(())
     }
 
     /// Copies what `table` maps to the folio `new` and puts a leaf in its place, mapped as `page` says. The

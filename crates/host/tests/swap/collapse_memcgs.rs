@@ -21,10 +21,13 @@ fn a_collapse_stays_within_the_limit() {
     assert_eq!(machine.memory().khugepaged_step().collapsed, 0);
     assert_audit(&machine);
     // What is beside the block can go, but not all that the folio needs. As on Linux 6.18 pages of the block
-    // itself go, and that they are gone is found when it is to be replaced: EINVAL.
+    // itself go, and that they are gone is found when it is to be replaced: EINVAL. The folio is allocated
+    // once, however often its charge has to wait for reclaim.
     swapon(&machine, 2048);
     for _ in 0..5 {
+        let before = count(&machine, VmEvent::ThpCollapseAlloc);
         assert_eq!(collapse(), Err(Errno::EINVAL));
+        assert_eq!(count(&machine, VmEvent::ThpCollapseAlloc) - before, 1, "folios that were allocated");
         assert!(usage(&machine, memcg) <= limit);
     }
     assert_filled(&cpu, &space, area, 0..512 + 88, 100);

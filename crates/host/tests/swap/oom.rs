@@ -393,6 +393,13 @@ fn a_collapse_without_a_free_block_kills_no_program() {
             (space.is_killed(), other.is_killed(), count(&machine, VmEvent::OomKill)),
             (false, false, 0)
         );
+        // A block counts as one with a folio or as one without, also where its folio takes a reclaim. The
+        // first one without ends the call.
+        let refused = u64::from(result.map_err(Error::errno) == Err(Errno::ENOMEM));
+        let without = count(&machine, VmEvent::ThpCollapseAllocFailed);
+        assert_eq!(without, refused, "{result:?}");
+        let with = count(&machine, VmEvent::ThpCollapseAlloc);
+        assert!(with + without <= 4 && with <= 4 * u64::from(swap), "{with} with a folio, {without} without");
         // One reclaim for each block, and what is swapped in for it.
         let written = count(&machine, VmEvent::Pswpout);
         assert!(written <= 4 * 2 * PAGES, "{written} pages were written");
@@ -422,8 +429,10 @@ fn a_collapse_reclaims_for_a_block_though_other_frames_are_free_at_once() {
     assert_eq!(machine.memory().spaces().memory().deferred_splits(), 1);
     fill_with_single_pages(&machine, &cpu, &other);
     space.madvise(area, MIB2, Advice::HugePage).unwrap();
-    let _ = space.madvise(area, MIB2, Advice::Collapse);
+    let result = space.madvise(area, MIB2, Advice::Collapse);
     assert!(count(&machine, VmEvent::Pswpout) > 0, "nothing was reclaimed");
+    let counted = [VmEvent::ThpCollapseAlloc, VmEvent::ThpCollapseAllocFailed].map(|it| count(&machine, it));
+    assert!(matches!(counted, [1, 0] | [0, 1]), "{result:?}: {counted:?}");
     assert_filled(&cpu, &space, area, 0..PAGES, 1);
     assert_audit(&machine);
 }

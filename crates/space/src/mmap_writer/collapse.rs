@@ -3,7 +3,7 @@
 use super::MmapWriter;
 use crate::spaces::Spaces;
 use quire_arch::{Level, PagingFormat, Platform, VirtAddr, VirtRange};
-use quire_frame::AllocError;
+use quire_frame::{AllocError, VmEvent};
 use quire_pagetable::{FlushCause, Found, Gather, HugeSlot, Tables};
 use quire_paging::Need;
 use quire_rmap::{SpaceCore, Vma, VmaSnapshot};
@@ -48,16 +48,16 @@ fn allocate_with_room<'s, P: Platform>(
     start: VirtAddr,
 ) -> Result<NewFolio<'s, P>, CollapseError> {
     let pages = u64::from(Tables::<P>::huge_pages());
-    let mut attempt = 1;
-    loop {
-        let result = collapse.allocate(start);
-        let Err(CollapseError::OverLimit(over)) = result else { return result };
-        let need = Need::Memcg(over, pages);
-        if attempt == ATTEMPTS || !spaces.free_some(AllocError::OutOfMemory, need) {
-            return Err(CollapseError::OverLimit(over));
-        }
-        attempt += 1;
-    }
+    let mut left = ATTEMPTS;
+    collapse.allocate(start, |over| {
+        left -= 1;
+        left > 0 && spaces.free_some(AllocError::OutOfMemory, Need::Memcg(over, pages))
+    })
+}
+
+/// Counts a block for which there was no folio, also after a reclaim.
+pub(crate) fn count_without_folio<P: Platform>(spaces: &Spaces<P>) {
+    spaces.frames().events().add(&spaces.platform().pin(), VmEvent::ThpCollapseAllocFailed, 1);
 }
 
 impl<'s, P: Platform> MmapWriter<'s, P> {

@@ -22,7 +22,7 @@ mod unmap;
 
 pub use advise::Advice;
 pub(crate) use advise::{Advised, Lacks, ReachedBlock};
-pub(crate) use collapse::{collapse_orders, may_collapse};
+pub(crate) use collapse::{collapse_orders, count_without_folio, may_collapse};
 pub use map::{MapFlags, MapRequest, MappedFile};
 pub(crate) use prepared::Prepared;
 pub use remap::RemapFlags;

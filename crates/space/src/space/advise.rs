@@ -3,8 +3,7 @@
 use super::page_range;
 use crate::error::Error;
 use crate::faults::PopulateError;
-use crate::mmap_writer::Advice;
-use crate::mmap_writer::{Advised, Lacks, MmapWriter, ReachedBlock};
+use crate::mmap_writer::{Advice, Advised, Lacks, MmapWriter, ReachedBlock, count_without_folio};
 use crate::space::Space;
 use quire_arch::{Access, Platform, VirtAddr, VirtRange};
 use quire_frame::AllocError;
@@ -54,21 +53,23 @@ impl<P: Platform> Space<'_, P> {
             else {
                 return result;
             };
-            if self.is_killed() {
-                return result;
-            }
+            let killed = self.is_killed();
             match (lacks, result, Tables::<P>::huge_order()) {
+                (Lacks::Pages, ..) if killed => return result,
                 (Lacks::Pages, ..) => {
                     if !self.swap_in_for_collapse(block.at) {
                         return Err(Error::WrongMapping);
                     }
                 }
                 (Lacks::Frames, Err(Error::NoFrames(AllocError::OutOfMemory)), Some(order))
-                    if reclaimed_for != Some(block.at) && self.spaces.free_for_wish(order) =>
+                    if !killed && reclaimed_for != Some(block.at) && self.spaces.free_for_wish(order) =>
                 {
                     reclaimed_for = Some(block.at);
                 }
-                _ => return result,
+                (Lacks::Frames, ..) => {
+                    count_without_folio(self.spaces);
+                    return result;
+                }
             }
         }
     }
