@@ -171,6 +171,12 @@ impl<P: Platform> Memory<P> {
         self.spaces.frames().events().pmd_mapped() * Order::PMD.bytes()
     }
 
+    /// Blocks that khugepaged and `MADV_COLLAPSE` collapsed so far.
+    #[doc(hidden)]
+    pub fn collapsed(&self) -> u64 {
+        self.spaces.thp().collapsed()
+    }
+
     /// The counter of large folios of `order` (`hugepages-*kB/stats`), on all CPUs.
     #[doc(hidden)]
     pub fn folio_event(&self, order: Order, counter: FolioCounter) -> u64 {

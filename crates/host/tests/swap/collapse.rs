@@ -171,7 +171,10 @@ fn a_folio_is_allocated_for_a_block_with_a_guard_page() {
     space.madvise(page(area, 200), PAGE, Advice::GuardInstall).unwrap();
     space.madvise(area, MIB2, Advice::HugePage).unwrap();
     assert_eq!(space.madvise(area, MIB2, Advice::Collapse), Err(Error::WrongMapping));
-    assert_eq!(count(&machine, VmEvent::ThpCollapseAlloc), 1);
+    assert_eq!((count(&machine, VmEvent::ThpCollapseAlloc), machine.memory().collapsed()), (1, 0));
+    space.madvise(page(area, 200), PAGE, Advice::GuardRemove).unwrap();
+    space.madvise(area, MIB2, Advice::Collapse).unwrap();
+    assert_eq!((count(&machine, VmEvent::ThpCollapseAlloc), machine.memory().collapsed()), (2, 1));
     assert_audit(&machine);
 }
 

@@ -92,7 +92,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         let mut gather = Gather::new(self.spaces.memory(), &self.core.tables, FlushCause::Collapse);
         let result = collapse.replace_by_leaf(slot, table, new, &snapshot.new_page(start), &mut gather);
         self.tables().finish(&mut gather);
-        result
+        result.inspect(|()| self.spaces.thp().count_collapsed())
     }
 
     /// Collapses the aligned block at `start`, which lies in `vma`, private anonymous memory with an

@@ -10,19 +10,22 @@ use quire_arch::{LockClass, Pfn, Platform};
 use quire_pagetable::MemoryCore;
 use quire_rmap::Rmap;
 use quire_sync::SpinLock;
+use quire_sync::atomic::raw::{AtomicU64, Ordering};
 
 /// A machine's state for large folios.
 pub struct ThpState<P: Platform> {
     /// The huge zero page, while there is one, with a reference of its own.
     huge_zero: SpinLock<Option<Pfn>, P>,
     controls: HugeControls,
+    /// Blocks that were collapsed.
+    collapsed: AtomicU64,
 }
 
 impl<P: Platform> ThpState<P> {
     /// Set as `config` says.
     pub fn new(config: HugeConfig) -> Self {
         let huge_zero = SpinLock::new(LockClass::HugeZero, None);
-        Self { huge_zero, controls: HugeControls::new(config) }
+        Self { huge_zero, controls: HugeControls::new(config), collapsed: AtomicU64::new(0) }
     }
 
     /// The controls of large folios.
@@ -68,6 +71,16 @@ impl<'s, P: Platform> Thp<'s, P> {
     #[inline]
     pub fn controls(self) -> &'s HugeControls {
         &self.state.controls
+    }
+
+    /// Counts a block that was collapsed.
+    pub fn count_collapsed(self) {
+        self.state.collapsed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Blocks that were collapsed so far, by khugepaged and by programs' own requests.
+    pub fn collapsed(self) -> u64 {
+        self.state.collapsed.load(Ordering::Relaxed)
     }
 }
 

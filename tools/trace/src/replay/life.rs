@@ -146,7 +146,8 @@ pub struct LifeFigures {
     pub faults: u64,
     /// Of each order of large folios that was used or tried, smallest first.
     pub folios: Vec<FolioFigures>,
-    /// Blocks that khugepaged and `MADV_COLLAPSE` collapsed (`thp_collapse_alloc`).
+    /// Blocks that khugepaged and `MADV_COLLAPSE` collapsed. `thp_collapse_alloc` is more: it counts folios,
+    /// also for blocks that then cannot be collapsed.
     pub collapses: u64,
     /// Those of khugepaged alone.
     pub khugepaged_collapses: u64,
@@ -338,7 +339,7 @@ impl Life {
         figures.mean_resident = self.sums.resident / time;
         figures.mean_page_tables = self.sums.page_tables / time;
         figures.faults = memory.event(VmEvent::Pgfault);
-        figures.collapses = memory.event(VmEvent::ThpCollapseAlloc);
+        figures.collapses = memory.collapsed();
         figures.collapse_fallbacks = memory.event(VmEvent::ThpCollapseAllocFailed);
         let of = |order| {
             let count = |counter| memory.folio_event(order, counter);

@@ -23,6 +23,7 @@ const HUGE: u64 = 2 << 20;
 /// Where the programs map memory: a border of a PMD entry.
 pub(super) const BASE: u64 = 0x10_0000_0000;
 pub(super) const SECOND: u64 = 1_000_000_000;
+const MADV_GUARD_INSTALL: i32 = 102;
 
 /// A recording that was made up, as a file of the test's own.
 pub(super) struct Invented {
@@ -275,6 +276,40 @@ fn khugepaged_looks_at_its_own_times() {
     // At 8 s both are there.
     assert_eq!(life(511, Some(8)), (2, 2 * HUGE));
     assert_eq!(life(511, Some(13)), (0, both));
+}
+
+/// Of two blocks one has a guard page, and cannot be collapsed. A folio is allocated for it, which is no
+/// collapse, whether a program or khugepaged wants it.
+#[test]
+fn a_block_that_cannot_be_collapsed_is_no_collapse() {
+    for by_call in [false, true] {
+        let mut program = Invented::new("guarded");
+        for (start, guarded) in [(BASE, false), (BASE + 2 * HUGE, true)] {
+            let advise = |program: &mut Invented, addr, len, advice: i32, result: i32| {
+                program.call(0, libc::SYS_madvise, [addr, len, advice as u64, 0, 0, 0], result as u64);
+            };
+            program.map(0, start, HUGE, 0);
+            advise(&mut program, start, HUGE, libc::MADV_NOHUGEPAGE, 0);
+            for page in 0..300 {
+                program.write(0, start + page * PAGE);
+            }
+            if guarded {
+                advise(&mut program, start + 400 * PAGE, PAGE, MADV_GUARD_INSTALL, 0);
+            }
+            advise(&mut program, start, HUGE, libc::MADV_HUGEPAGE, 0);
+            if by_call {
+                let result = if guarded { -libc::EINVAL } else { 0 };
+                advise(&mut program, start, HUGE, libc::MADV_COLLAPSE, result);
+            }
+        }
+        program.unmap(12 * SECOND, BASE, HUGE);
+        let huge = HugeConfig { policy: policy(HugeEnabled::Always), ..HugeConfig::default() };
+        let khugepaged = (!by_call).then(|| Duration::from_secs(8));
+        let options = ReplayOptions { huge, life: true, khugepaged, ..ReplayOptions::default() };
+        let life = program.replay(options).life.unwrap();
+        assert_eq!((life.collapses, life.khugepaged_collapses), (1, u64::from(!by_call)));
+        assert_eq!(life.at_peak.anonymous, HUGE + 300 * PAGE);
+    }
 }
 
 /// Without contents a machine of 8 GiB takes little of the host, also where pages go to swap. The tests of
