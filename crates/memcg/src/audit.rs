@@ -126,6 +126,14 @@ pub struct MemcgAudit<'g, P: Platform> {
     tree: &'g MemcgTree<P>,
 }
 
+impl<P: Platform> Clone for MemcgAudit<'_, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<P: Platform> Copy for MemcgAudit<'_, P> {}
+
 impl<'g, P: Platform> MemcgAudit<'g, P> {
     #[inline]
     pub(crate) fn new(tree: &'g MemcgTree<P>) -> Self {
@@ -134,7 +142,7 @@ impl<'g, P: Platform> MemcgAudit<'g, P> {
 
     /// Calls `visit` with the first frame of every listed folio: its memcg, and its list or the one that it
     /// is on its way to. Under the lists' locks: it must not touch them.
-    pub fn for_each_listed(&self, mut visit: impl FnMut(Pfn, MemcgId, LruList)) {
+    pub fn for_each_listed(self, mut visit: impl FnMut(Pfn, MemcgId, LruList)) {
         let map = self.tree.frames.map();
         let pin = self.tree.frames.platform().pin();
         self.tree.for_each_in_subtree(MemcgId::ROOT, |id| {
@@ -157,7 +165,7 @@ impl<'g, P: Platform> MemcgAudit<'g, P> {
 
     /// Checks that lists, labels and charges agree. The machine is quiet. Frames' scratch words are zero
     /// afterwards.
-    pub fn validate(&self, report: &mut dyn FnMut(MemcgViolation)) {
+    pub fn validate(self, report: &mut dyn FnMut(MemcgViolation)) {
         self.tree.frames.clear_audit();
         self.audit_lists(report);
         self.tree.frames.for_each_frame(|pfn, frame| {
@@ -186,7 +194,7 @@ impl<'g, P: Platform> MemcgAudit<'g, P> {
     /// Compares the memcgs' counts with a recount: `tell` calls its argument with the memcg and the number of
     /// each item. The machine is quiet.
     pub fn recount(
-        &self,
+        self,
         what: Belonging,
         tell: impl FnOnce(&mut dyn FnMut(MemcgId, u64)),
         report: &mut dyn FnMut(MemcgViolation),
@@ -225,7 +233,7 @@ impl<'g, P: Platform> MemcgAudit<'g, P> {
         });
     }
 
-    fn audit_lists(&self, report: &mut dyn FnMut(MemcgViolation)) {
+    fn audit_lists(self, report: &mut dyn FnMut(MemcgViolation)) {
         self.tree.for_each_in_subtree(MemcgId::ROOT, |id| {
             let Some(memcg) = self.tree.table.get(id) else { return };
             for node in (0..self.tree.frames.platform().node_count()).filter_map(NodeId::new) {
@@ -256,7 +264,7 @@ impl<'g, P: Platform> MemcgAudit<'g, P> {
 
     /// Marks what is on a list, and returns how many pages that is.
     fn audit_list(
-        &self,
+        self,
         folios: &FolioList,
         report: &mut dyn FnMut(MemcgViolation),
         is_right: impl Fn(Pfn, Label) -> bool,
@@ -280,7 +288,7 @@ impl<'g, P: Platform> MemcgAudit<'g, P> {
         pages
     }
 
-    fn audit_charges(&self, id: MemcgId, report: &mut dyn FnMut(MemcgViolation)) {
+    fn audit_charges(self, id: MemcgId, report: &mut dyn FnMut(MemcgViolation)) {
         let Some(memcg) = self.tree.table.get(id).filter(|_| !id.is_root()) else { return };
         let (mut memory, mut swap) = (MemcgCharges::new(self.tree).stocked(id), 0);
         {

@@ -23,6 +23,14 @@ pub struct MemcgCharges<'g, P: Platform> {
     tree: &'g MemcgTree<P>,
 }
 
+impl<P: Platform> Clone for MemcgCharges<'_, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<P: Platform> Copy for MemcgCharges<'_, P> {}
+
 impl<'g, P: Platform> MemcgCharges<'g, P> {
     #[inline]
     pub(crate) fn new(tree: &'g MemcgTree<P>) -> Self {
@@ -41,7 +49,7 @@ impl<'g, P: Platform> MemcgCharges<'g, P> {
     /// [`OverLimit`] if the memcg or an ancestor would exceed `memory.max`, even after draining the CPUs'
     /// stocks. Nothing is charged. The caller counts the event there when it reclaims for the charge.
     #[inline]
-    pub fn try_charge(&self, pin: &Pin<'_, P>, id: MemcgId, pages: u64) -> Result<(), OverLimit> {
+    pub fn try_charge(self, pin: &Pin<'_, P>, id: MemcgId, pages: u64) -> Result<(), OverLimit> {
         if id.is_root() || self.tree.cpus.mine(pin).stock.take(id, pages as i64) {
             return Ok(());
         }
@@ -49,7 +57,7 @@ impl<'g, P: Platform> MemcgCharges<'g, P> {
     }
 
     #[cold]
-    fn charge_slowly(&self, pin: &Pin<'_, P>, id: MemcgId, pages: u64) -> Result<(), OverLimit> {
+    fn charge_slowly(self, pin: &Pin<'_, P>, id: MemcgId, pages: u64) -> Result<(), OverLimit> {
         if pages < BATCH && self.charge_all(id, BATCH).is_ok() {
             self.put_in_stock(pin, id, BATCH - pages);
             return Ok(());
@@ -68,7 +76,7 @@ impl<'g, P: Platform> MemcgCharges<'g, P> {
     }
 
     /// Charges `pages` to the memcg and all its ancestors, or to none.
-    fn charge_all(&self, id: MemcgId, pages: u64) -> Result<(), OverLimit> {
+    fn charge_all(self, id: MemcgId, pages: u64) -> Result<(), OverLimit> {
         let mut over_high = false;
         for memcg in self.tree.up(id) {
             let Some(usage) = memcg.memory.try_add(pages) else {
@@ -87,7 +95,7 @@ impl<'g, P: Platform> MemcgCharges<'g, P> {
         Ok(())
     }
 
-    fn note_high(&self, id: MemcgId) {
+    fn note_high(self, id: MemcgId) {
         if let Some(memcg) = self.tree.table.get(id)
             && !memcg.over_high.load(Ordering::Relaxed)
         {
@@ -96,7 +104,7 @@ impl<'g, P: Platform> MemcgCharges<'g, P> {
     }
 
     /// Charges `pages` to the memcg whatever the limits: for what cannot be undone.
-    pub fn charge_anyway(&self, pin: &Pin<'_, P>, id: MemcgId, pages: u64) {
+    pub fn charge_anyway(self, pin: &Pin<'_, P>, id: MemcgId, pages: u64) {
         if id.is_root() || self.tree.cpus.mine(pin).stock.take(id, pages as i64) {
             return;
         }
@@ -114,7 +122,7 @@ impl<'g, P: Platform> MemcgCharges<'g, P> {
     /// Uncharges `pages` from the memcg. The caller does not use the memcg afterwards, unless something else
     /// keeps it.
     #[inline]
-    pub fn uncharge(&self, pin: &Pin<'_, P>, id: MemcgId, pages: u64) {
+    pub fn uncharge(self, pin: &Pin<'_, P>, id: MemcgId, pages: u64) {
         if id.is_root() || self.tree.cpus.mine(pin).stock.try_add(id, pages as i64, MOST) {
             return;
         }
@@ -123,7 +131,7 @@ impl<'g, P: Platform> MemcgCharges<'g, P> {
 
     /// The stock is another memcg's, or full: then it is reduced to a batch.
     #[cold]
-    fn uncharge_slowly(&self, pin: &Pin<'_, P>, id: MemcgId, pages: u64) {
+    fn uncharge_slowly(self, pin: &Pin<'_, P>, id: MemcgId, pages: u64) {
         let stock = &self.tree.cpus.mine(pin).stock;
         let full = stock.drain(|whose| whose == id).map_or(0, |(_, full)| full as u64);
         let kept = full.min(BATCH);
@@ -134,7 +142,7 @@ impl<'g, P: Platform> MemcgCharges<'g, P> {
     }
 
     /// Puts charged pages in the CPU's stock, and returns what has to make room.
-    fn put_in_stock(&self, pin: &Pin<'_, P>, id: MemcgId, pages: u64) {
+    fn put_in_stock(self, pin: &Pin<'_, P>, id: MemcgId, pages: u64) {
         if let Some((whose, out)) = self.tree.cpus.mine(pin).stock.add(id, pages as i64) {
             // What is in a stock is still charged, so its memcg exists.
             self.uncharge_all(pin, whose, out as u64);
@@ -143,7 +151,7 @@ impl<'g, P: Platform> MemcgCharges<'g, P> {
 
     /// Uncharges `pages` from the memcg and all its ancestors. After the last page only the section keeps the
     /// memcg, whose protection is still to be noted.
-    fn uncharge_all(&self, pin: &Pin<'_, P>, id: MemcgId, pages: u64) {
+    fn uncharge_all(self, pin: &Pin<'_, P>, id: MemcgId, pages: u64) {
         let _section = self.tree.frames.epoch().enter(pin);
         for memcg in self.tree.up(id) {
             let usage = memcg.memory.sub(pages);
@@ -152,37 +160,37 @@ impl<'g, P: Platform> MemcgCharges<'g, P> {
     }
 
     /// Uncharges the stocks of all CPUs.
-    pub fn drain_stocks(&self, pin: &Pin<'_, P>) {
+    pub fn drain_stocks(self, pin: &Pin<'_, P>) {
         self.drain_stocks_of(pin, |_| true);
     }
 
     /// The same, of the memcg and those below it only.
-    pub fn drain_stocks_below(&self, pin: &Pin<'_, P>, id: MemcgId) {
+    pub fn drain_stocks_below(self, pin: &Pin<'_, P>, id: MemcgId) {
         self.drain_stocks_of(pin, |whose| self.tree.is_below(whose, id));
     }
 
     /// As [`drain_stocks`](Self::drain_stocks), for some memcgs. Runs pinned, so it must be short.
-    pub(crate) fn drain_stocks_of(&self, pin: &Pin<'_, P>, wanted: impl Fn(MemcgId) -> bool) {
+    pub(crate) fn drain_stocks_of(self, pin: &Pin<'_, P>, wanted: impl Fn(MemcgId) -> bool) {
         for cells in self.tree.cpus.iter() {
             self.drain_stock(pin, cells, &wanted);
         }
     }
 
     /// Uncharges the stock of one CPU if it is of a memcg that is `wanted`.
-    pub(crate) fn drain_stock(&self, pin: &Pin<'_, P>, cells: &CpuCells, wanted: impl Fn(MemcgId) -> bool) {
+    pub(crate) fn drain_stock(self, pin: &Pin<'_, P>, cells: &CpuCells, wanted: impl Fn(MemcgId) -> bool) {
         if let Some((whose, pages)) = cells.stock.drain(wanted) {
             self.uncharge_all(pin, whose, pages as u64);
         }
     }
 
     /// Pages that all CPUs have in stock for the memcg.
-    pub fn stocked(&self, id: MemcgId) -> u64 {
+    pub fn stocked(self, id: MemcgId) -> u64 {
         let stocks = self.tree.cpus.iter().map(|cells| cells.stock.get());
         stocks.filter(|&(whose, _)| whose == id).map(|(_, pages)| pages as u64).sum()
     }
 
     /// Pages charged to the memcg and its descendants that are in use: without those in stock.
-    pub(crate) fn used(&self, id: MemcgId) -> u64 {
+    pub(crate) fn used(self, id: MemcgId) -> u64 {
         let stocks = self.tree.cpus.iter().map(|cells| cells.stock.get());
         let below = stocks.filter(|&(whose, pages)| pages != 0 && self.tree.is_below(whose, id));
         self.usage(id).saturating_sub(below.map(|(_, pages)| pages as u64).sum())
@@ -191,7 +199,7 @@ impl<'g, P: Platform> MemcgCharges<'g, P> {
     /// The memcg, or the first above it, that is over its `memory.high`. `None` if no charge of this memcg
     /// went over a limit since this last returned `None`, or since [`forgive_high`](Self::forgive_high).
     #[inline]
-    pub fn over_high(&self, id: MemcgId) -> Option<OverHigh> {
+    pub fn over_high(self, id: MemcgId) -> Option<OverHigh> {
         if id.is_root() {
             return None;
         }
@@ -202,7 +210,7 @@ impl<'g, P: Platform> MemcgCharges<'g, P> {
     }
 
     #[cold]
-    fn first_noted(&self, memcg: &Memcg<P>) -> Option<OverHigh> {
+    fn first_noted(self, memcg: &Memcg<P>) -> Option<OverHigh> {
         // Before the look: what is noted from now on is kept.
         memcg.over_high.store(false, Ordering::Relaxed);
         let first = self.first_over_high(memcg.id);
@@ -213,7 +221,7 @@ impl<'g, P: Platform> MemcgCharges<'g, P> {
     }
 
     /// The memcg, or the first above it, that is over its `memory.high`, noted or not.
-    pub fn first_over_high(&self, id: MemcgId) -> Option<OverHigh> {
+    pub fn first_over_high(self, id: MemcgId) -> Option<OverHigh> {
         let over = |memcg: &Memcg<P>| {
             let pages = memcg.memory.usage().saturating_sub(memcg.high.load(Ordering::Relaxed));
             OverHigh { memcg: memcg.id, pages }
@@ -222,7 +230,7 @@ impl<'g, P: Platform> MemcgCharges<'g, P> {
     }
 
     /// Accepts that the memcg is over its limit; it is reported again after the next charge over a limit.
-    pub fn forgive_high(&self, id: MemcgId) {
+    pub fn forgive_high(self, id: MemcgId) {
         if let Some(memcg) = self.tree.table.get(id) {
             memcg.over_high.store(false, Ordering::Relaxed);
         }
@@ -234,7 +242,7 @@ impl<'g, P: Platform> MemcgCharges<'g, P> {
     ///
     /// [`OverLimit`] if the memcg or an ancestor would exceed `memory.swap.max`; the events are counted.
     /// Nothing is charged.
-    pub fn charge_swap(&self, id: MemcgId, pages: u64) -> Result<(), OverLimit> {
+    pub fn charge_swap(self, id: MemcgId, pages: u64) -> Result<(), OverLimit> {
         for memcg in self.tree.up(id) {
             if memcg.swap.try_add(pages).is_none() {
                 for undone in self.tree.up(id).take_while(|below| below.id != memcg.id) {
@@ -250,49 +258,49 @@ impl<'g, P: Platform> MemcgCharges<'g, P> {
 
     /// Charges `pages` of swap to the memcg whatever the limits: for what was charged elsewhere before. The
     /// caller keeps the memcg, as for [`try_charge`](Self::try_charge).
-    pub fn charge_swap_anyway(&self, id: MemcgId, pages: u64) {
+    pub fn charge_swap_anyway(self, id: MemcgId, pages: u64) {
         for memcg in self.tree.up(id) {
             memcg.swap.add(pages);
         }
     }
 
     /// Uncharges `pages` of swap from the memcg.
-    pub fn uncharge_swap(&self, id: MemcgId, pages: u64) {
+    pub fn uncharge_swap(self, id: MemcgId, pages: u64) {
         for memcg in self.tree.up(id) {
             memcg.swap.sub(pages);
         }
     }
 
     /// Pages of swap that the limits still allow the memcg to charge.
-    pub fn swap_left(&self, id: MemcgId) -> u64 {
+    pub fn swap_left(self, id: MemcgId) -> u64 {
         let left = |memcg: &Memcg<P>| memcg.swap.max().saturating_sub(memcg.swap.usage());
         self.tree.up(id).map(left).min().unwrap_or(u64::MAX)
     }
 
     /// Pages that the limits still allow the memcg to charge.
-    pub fn pages_left(&self, id: MemcgId) -> u64 {
+    pub fn pages_left(self, id: MemcgId) -> u64 {
         let left = |memcg: &Memcg<P>| memcg.memory.max().saturating_sub(memcg.memory.usage());
         self.tree.up(id).map(left).min().unwrap_or(u64::MAX)
     }
 
     /// Pages that the memcg's own limit still allows, whatever those above it do.
-    pub fn margin(&self, id: MemcgId) -> u64 {
+    pub fn margin(self, id: MemcgId) -> u64 {
         self.tree.table.get(id).map_or(0, |memcg| memcg.memory.max().saturating_sub(memcg.memory.usage()))
     }
 
     /// Pages charged to the memcg and its descendants, including those in stock. The root is not counted.
-    pub fn usage(&self, id: MemcgId) -> u64 {
+    pub fn usage(self, id: MemcgId) -> u64 {
         self.tree.table.get(id).map_or(0, |memcg| memcg.memory.usage())
     }
 
     /// Pages of swap charged to the memcg and its descendants.
-    pub fn swap_usage(&self, id: MemcgId) -> u64 {
+    pub fn swap_usage(self, id: MemcgId) -> u64 {
         self.tree.table.get(id).map_or(0, |memcg| memcg.swap.usage())
     }
 
     /// Pages that are charged to the memcg itself, without those in stock: the number of frames whose
     /// [`memcg`](quire_frame::Frame::memcg) it is. On a quiet machine.
-    pub fn charged(&self, id: MemcgId) -> u64 {
+    pub fn charged(self, id: MemcgId) -> u64 {
         let own = MemcgCounters::new(self.tree).own(id, |memcg| memcg.memory.usage() as i64);
         (own.max(0) as u64).saturating_sub(self.stocked(id))
     }

@@ -152,6 +152,14 @@ pub struct MemcgFiles<'g, P: Platform> {
     tree: &'g MemcgTree<P>,
 }
 
+impl<P: Platform> Clone for MemcgFiles<'_, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<P: Platform> Copy for MemcgFiles<'_, P> {}
+
 impl<'g, P: Platform> MemcgFiles<'g, P> {
     #[inline]
     pub(crate) fn new(tree: &'g MemcgTree<P>) -> Self {
@@ -165,7 +173,7 @@ impl<'g, P: Platform> MemcgFiles<'g, P> {
     ///
     /// [`MemcgError::NoMemcg`], [`MemcgError::NoFile`], [`MemcgError::WriteOnly`], [`MemcgError::Output`].
     pub fn read(
-        &self,
+        self,
         id: MemcgId,
         name: &str,
         mapped: impl FnOnce() -> (u64, u64),
@@ -227,7 +235,7 @@ impl<'g, P: Platform> MemcgFiles<'g, P> {
     ///
     /// [`MemcgError::NoMemcg`], [`MemcgError::NoFile`], [`MemcgError::ReadOnly`] (Linux: `EACCES`),
     /// [`MemcgError::BadValue`] (`EINVAL`). Nothing was changed.
-    pub fn write(&self, id: MemcgId, name: &str, text: &str) -> Result<WriteOutcome, MemcgError> {
+    pub fn write(self, id: MemcgId, name: &str, text: &str) -> Result<WriteOutcome, MemcgError> {
         let file = File::of(id, name)?;
         self.tree.online(id)?;
         match file {
@@ -242,7 +250,7 @@ impl<'g, P: Platform> MemcgFiles<'g, P> {
     /// # Errors
     ///
     /// [`MemcgError::Root`], [`MemcgError::NoMemcg`].
-    pub fn set(&self, id: MemcgId, limit: Limit, bytes: Option<u64>) -> Result<WriteOutcome, MemcgError> {
+    pub fn set(self, id: MemcgId, limit: Limit, bytes: Option<u64>) -> Result<WriteOutcome, MemcgError> {
         if id.is_root() {
             return Err(MemcgError::Root);
         }
@@ -271,7 +279,7 @@ impl<'g, P: Platform> MemcgFiles<'g, P> {
     }
 
     /// By how many pages the memcg is over its `memory.max` or `memory.high` now.
-    pub fn pages_over(&self, id: MemcgId, limit: Limit) -> u64 {
+    pub fn pages_over(self, id: MemcgId, limit: Limit) -> u64 {
         match limit {
             Limit::Max | Limit::High => {
                 let most = self.limit(id, limit).map_or(UNLIMITED, |bytes| bytes >> PAGE_SHIFT);
@@ -282,7 +290,7 @@ impl<'g, P: Platform> MemcgFiles<'g, P> {
     }
 
     /// A limit in bytes, or `None` if there is none.
-    pub fn limit(&self, id: MemcgId, limit: Limit) -> Option<u64> {
+    pub fn limit(self, id: MemcgId, limit: Limit) -> Option<u64> {
         let memcg = self.tree.table.get(id)?;
         let pages = match limit {
             Limit::Max => memcg.memory.max(),

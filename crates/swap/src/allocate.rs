@@ -26,6 +26,14 @@ pub struct SlotAllocator<'s, P: Platform> {
     devices: &'s SwapDevices<P>,
 }
 
+impl<P: Platform> Clone for SlotAllocator<'_, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<P: Platform> Copy for SlotAllocator<'_, P> {}
+
 impl<'s, P: Platform> SlotAllocator<'s, P> {
     #[inline]
     pub(crate) fn new(devices: &'s SwapDevices<P>) -> Self {
@@ -44,7 +52,7 @@ impl<'s, P: Platform> SlotAllocator<'s, P> {
     /// # Errors
     ///
     /// See [`NoSlots`].
-    pub fn add_folio(&self, head: Pfn, memcg: u16) -> Result<SlotId, NoSlots> {
+    pub fn add_folio(self, head: Pfn, memcg: u16) -> Result<SlotId, NoSlots> {
         self.add_folio_for(head, memcg, &mut |_| {})
     }
 
@@ -53,7 +61,7 @@ impl<'s, P: Platform> SlotAllocator<'s, P> {
     /// # Errors
     ///
     /// See [`NoSlots`].
-    pub fn add_folio_for(&self, head: Pfn, memcg: u16, left: &mut dyn FnMut(Pfn)) -> Result<SlotId, NoSlots> {
+    pub fn add_folio_for(self, head: Pfn, memcg: u16, left: &mut dyn FnMut(Pfn)) -> Result<SlotId, NoSlots> {
         let frame = self.devices.frames().known(head);
         let wanted = Wanted { head, order: frame.word().order() };
         debug_assert!(!frame.word().flags().contains(FrameFlags::SWAP_CACHE));
@@ -93,7 +101,7 @@ impl<'s, P: Platform> SlotAllocator<'s, P> {
     /// # Errors
     ///
     /// See [`NoSlots`]; a limit is one for `add_folio`, too, and counts.
-    pub fn add_folio_at_once(&self, head: Pfn, memcg: u16) -> Result<SlotId, NoSlots> {
+    pub fn add_folio_at_once(self, head: Pfn, memcg: u16) -> Result<SlotId, NoSlots> {
         let wanted = Wanted { head, order: self.devices.frames().known(head).word().order() };
         if !self.devices.is_any_on() {
             return Err(NoSlots::Full);
@@ -110,14 +118,14 @@ impl<'s, P: Platform> SlotAllocator<'s, P> {
 
     /// A folio of the memcg wanted slots, and there are none. The folio's charge keeps the memcg.
     #[cold]
-    fn note_failure(&self, memcg: u16) {
+    fn note_failure(self, memcg: u16) {
         self.devices.memcgs().counters().count(MemcgId::from_bits(memcg), MemcgEvent::SwapFail, 1);
     }
 
     /// Looks for a slot once more if other threads may have discarded clusters since, and while they do: else
     /// the last free slots look as if they were none, for as long as the device takes.
     #[cold]
-    fn look_beside_discards(&self, wanted: Wanted) -> Result<SlotId, NoSlots> {
+    fn look_beside_discards(self, wanted: Wanted) -> Result<SlotId, NoSlots> {
         for _ in 0..ATTEMPTS {
             let Some(ended) = self.devices.discards.ended() else { break };
             let found = self.try_devices(wanted);
@@ -134,18 +142,18 @@ impl<'s, P: Platform> SlotAllocator<'s, P> {
     /// Discards one freed cluster, if there is any: that is enough for a folio, and this thread waits for the
     /// device.
     #[cold]
-    fn discard_one(&self) -> bool {
+    fn discard_one(self) -> bool {
         ClusterDiscard::new(self.devices).discard_free_clusters(1) > 0
     }
 
     /// Frees slots that are not needed, and returns whether there were any.
     #[cold]
-    fn make_room(&self, left: &mut dyn FnMut(Pfn)) -> bool {
+    fn make_room(self, left: &mut dyn FnMut(Pfn)) -> bool {
         SlotReclaim::new(self.devices).reclaim_unnamed(left) > 0
     }
 
     /// Tries the devices in order.
-    fn try_devices(&self, wanted: Wanted) -> Result<SlotId, NoSlots> {
+    fn try_devices(self, wanted: Wanted) -> Result<SlotId, NoSlots> {
         if wanted.order > CLUSTER_ORDER {
             return Err(NoSlots::WrongOrder);
         }
@@ -177,7 +185,7 @@ impl<'s, P: Platform> SlotAllocator<'s, P> {
         Err(why)
     }
 
-    fn allocate_on(&self, pin: &Pin<'_, P>, device: &Device<P>, wanted: Wanted) -> Result<SlotId, NoSlots> {
+    fn allocate_on(self, pin: &Pin<'_, P>, device: &Device<P>, wanted: Wanted) -> Result<SlotId, NoSlots> {
         if !device.accepts() {
             return Err(NoSlots::Full);
         }
@@ -203,7 +211,7 @@ impl<'s, P: Platform> SlotAllocator<'s, P> {
 
     /// The cluster that the CPU has for the order.
     #[inline]
-    fn try_hint(&self, pin: &Pin<'_, P>, device: &Device<P>, wanted: Wanted) -> Option<SlotId> {
+    fn try_hint(self, pin: &Pin<'_, P>, device: &Device<P>, wanted: Wanted) -> Option<SlotId> {
         let hint = device.hints(pin).get(wanted.order.index())?;
         let index = hint.load(Ordering::Relaxed);
         if index == NONE {
@@ -224,7 +232,7 @@ impl<'s, P: Platform> SlotAllocator<'s, P> {
 
     /// A cluster from the lists: one with free blocks of the order, or a free one.
     fn try_lists(
-        &self,
+        self,
         pin: &Pin<'_, P>,
         device: &Device<P>,
         wanted: Wanted,
@@ -275,7 +283,7 @@ impl<'s, P: Platform> SlotAllocator<'s, P> {
     }
 
     /// A single slot, from a cluster of whatever order.
-    fn try_pieces(&self, pin: &Pin<'_, P>, device: &Device<P>, wanted: Wanted) -> Option<SlotId> {
+    fn try_pieces(self, pin: &Pin<'_, P>, device: &Device<P>, wanted: Wanted) -> Option<SlotId> {
         for _ in 0..ATTEMPTS {
             let (index, list) = {
                 let lists = device.lists.lock();
@@ -299,7 +307,7 @@ impl<'s, P: Platform> SlotAllocator<'s, P> {
 
     /// Puts every cluster that a CPU allocates from back on a list.
     #[cold]
-    fn release_hints(&self, pin: &Pin<'_, P>, device: &Device<P>) {
+    fn release_hints(self, pin: &Pin<'_, P>, device: &Device<P>) {
         for hint in device.all_hints() {
             let index = hint.swap(NONE, Ordering::Relaxed);
             if index == NONE {

@@ -109,6 +109,14 @@ pub struct SwapAudit<'s, P: Platform> {
     devices: &'s SwapDevices<P>,
 }
 
+impl<P: Platform> Clone for SwapAudit<'_, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<P: Platform> Copy for SwapAudit<'_, P> {}
+
 impl<'s, P: Platform> SwapAudit<'s, P> {
     #[inline]
     pub(crate) fn new(devices: &'s SwapDevices<P>) -> Self {
@@ -116,7 +124,7 @@ impl<'s, P: Platform> SwapAudit<'s, P> {
     }
 
     /// Calls `visit` with every slot in use. The machine is quiet.
-    pub fn for_each_named(&self, mut visit: impl FnMut(NamedSlot)) {
+    pub fn for_each_named(self, mut visit: impl FnMut(NamedSlot)) {
         self.each_held(|held| {
             let mut sum = if held.guard.torn { held.guard.sum } else { 0 };
             for place in 0..held.limit() {
@@ -136,12 +144,12 @@ impl<'s, P: Platform> SwapAudit<'s, P> {
 
     /// Whether names of this slot are counted together with those of others
     /// ([`for_each_named`](Self::for_each_named)).
-    pub fn is_torn(&self, slot: SlotId) -> bool {
+    pub fn is_torn(self, slot: SlotId) -> bool {
         with_cluster(self.devices, slot, |held, _| held.guard.torn).unwrap_or(false)
     }
 
     /// Recounts everything, and reports what is wrong. The machine is quiet.
-    pub fn validate(&self, report: &mut dyn FnMut(SwapViolation)) {
+    pub fn validate(self, report: &mut dyn FnMut(SwapViolation)) {
         self.each_held(|held| validate(held, report));
         for device in (0..MAX_DEVICES).filter_map(|index| self.devices.use_device(index)) {
             self.validate_device(&device, report);
@@ -176,7 +184,7 @@ impl<'s, P: Platform> SwapAudit<'s, P> {
         }
     }
 
-    fn each_held(&self, mut work: impl FnMut(&mut Held<'_, P>)) {
+    fn each_held(self, mut work: impl FnMut(&mut Held<'_, P>)) {
         for device in (0..MAX_DEVICES).filter_map(|index| self.devices.use_device(index)) {
             for index in 0..device.clusters {
                 let pin = self.devices.platform().pin();
@@ -185,7 +193,7 @@ impl<'s, P: Platform> SwapAudit<'s, P> {
         }
     }
 
-    fn validate_device(&self, device: &Device<P>, report: &mut dyn FnMut(SwapViolation)) {
+    fn validate_device(self, device: &Device<P>, report: &mut dyn FnMut(SwapViolation)) {
         let pin = self.devices.platform().pin();
         let (mut used, mut tables) = (0, 0);
         let mut on = [0; ListId::COUNT];

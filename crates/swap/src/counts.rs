@@ -22,6 +22,14 @@ pub struct SlotCounts<'s, P: Platform> {
     devices: &'s SwapDevices<P>,
 }
 
+impl<P: Platform> Clone for SlotCounts<'_, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<P: Platform> Copy for SlotCounts<'_, P> {}
+
 impl<'s, P: Platform> SlotCounts<'s, P> {
     #[inline]
     pub(crate) fn new(devices: &'s SwapDevices<P>) -> Self {
@@ -29,7 +37,7 @@ impl<'s, P: Platform> SlotCounts<'s, P> {
     }
 
     /// Calls `work` with each cluster of these slots, with the first and one past the last in it.
-    fn each_cluster(&self, slot: SlotId, pages: u32, mut work: impl FnMut(&mut Held<'_, P>, u32, u32)) {
+    fn each_cluster(self, slot: SlotId, pages: u32, mut work: impl FnMut(&mut Held<'_, P>, u32, u32)) {
         let (mut at, mut left) = (slot, pages);
         while left > 0 {
             let here = left.min(CLUSTER_SLOTS - at.number() as u32 % CLUSTER_SLOTS);
@@ -43,7 +51,7 @@ impl<'s, P: Platform> SlotCounts<'s, P> {
     /// Adds a name to each of these slots, which are in use and stay so: their folio is in the cache and
     /// locked, or an entry that names them stays where it is meanwhile. Returns whether nothing named any of
     /// them before.
-    pub fn add_counts(&self, slot: SlotId, pages: u32) -> bool {
+    pub fn add_counts(self, slot: SlotId, pages: u32) -> bool {
         let mut unnamed = true;
         self.each_cluster(slot, pages, |held, first, end| {
             unnamed &= held.guard.all_unnamed(first, end);
@@ -53,7 +61,7 @@ impl<'s, P: Platform> SlotCounts<'s, P> {
     }
 
     /// Removes a name from each of these slots. Those no longer needed are freed at once.
-    pub fn drop_counts(&self, slot: SlotId, pages: u32) -> Dropped {
+    pub fn drop_counts(self, slot: SlotId, pages: u32) -> Dropped {
         let mut dropped = Dropped::default();
         self.each_cluster(slot, pages, |held, first, end| dropped.cached_only |= held.unname(first, end));
         dropped
@@ -61,7 +69,7 @@ impl<'s, P: Platform> SlotCounts<'s, P> {
 
     /// How many entries name the slot. If slots could not be counted separately for lack of memory, the
     /// result is 1 as long as something names any of them.
-    pub fn count(&self, slot: SlotId) -> u32 {
+    pub fn count(self, slot: SlotId) -> u32 {
         let count = with_cluster(self.devices, slot, |held, at| {
             if held.guard.torn { u32::from(held.guard.sum > 0) } else { held.guard.word_of(at).count() }
         });
@@ -70,7 +78,7 @@ impl<'s, P: Platform> SlotCounts<'s, P> {
 
     /// Whether the caller's entry alone names the slot. If slots could not be counted separately for lack of
     /// memory, this is known only if nothing else names any of them.
-    pub fn is_named_once(&self, slot: SlotId) -> bool {
+    pub fn is_named_once(self, slot: SlotId) -> bool {
         let once = with_cluster(self.devices, slot, |held, at| {
             let names = if held.guard.torn { held.guard.sum } else { held.guard.word_of(at).count() };
             names == 1
@@ -79,13 +87,13 @@ impl<'s, P: Platform> SlotCounts<'s, P> {
     }
 
     /// Whether the cache has the page of the slot: a snapshot.
-    pub fn is_cached(&self, slot: SlotId) -> bool {
+    pub fn is_cached(self, slot: SlotId) -> bool {
         with_cluster(self.devices, slot, |held, at| held.guard.word_of(at).tag() == Tag::Folio)
             .unwrap_or(false)
     }
 
     /// Whether the cache has the page of the slot and it has been read: a snapshot.
-    pub fn is_in_memory(&self, slot: SlotId) -> bool {
+    pub fn is_in_memory(self, slot: SlotId) -> bool {
         let unread = FrameFlags::READING | FrameFlags::READ_FAILED;
         let read = |held: &mut Held<'_, P>, at: u32| {
             let page = held.pfn(held.guard.word_of(at))?;
@@ -96,7 +104,7 @@ impl<'s, P: Platform> SlotCounts<'s, P> {
 
     /// Whether the cache has the pages of these slots, which are those of one folio, and nothing names any of
     /// them: a snapshot, of a device that may be gone.
-    pub fn is_cached_only(&self, slot: SlotId, pages: u32) -> bool {
+    pub fn is_cached_only(self, slot: SlotId, pages: u32) -> bool {
         let only = with_cluster(self.devices, slot, |held, first| {
             let mut cached = true;
             held.each(first, first + pages, |_, unit| cached &= unit.word.is_cached());
@@ -106,7 +114,7 @@ impl<'s, P: Platform> SlotCounts<'s, P> {
     }
 
     /// The memcg that the slot is charged to; 0 if it is free.
-    pub fn memcg_of(&self, slot: SlotId) -> u16 {
+    pub fn memcg_of(self, slot: SlotId) -> u16 {
         with_cluster(self.devices, slot, |held, at| held.memcg(held.guard.unit(at))).unwrap_or(0)
     }
 }

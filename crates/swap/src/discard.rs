@@ -38,6 +38,14 @@ pub struct ClusterDiscard<'s, P: Platform> {
     devices: &'s SwapDevices<P>,
 }
 
+impl<P: Platform> Clone for ClusterDiscard<'_, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<P: Platform> Copy for ClusterDiscard<'_, P> {}
+
 impl<'s, P: Platform> ClusterDiscard<'s, P> {
     #[inline]
     pub(crate) fn new(devices: &'s SwapDevices<P>) -> Self {
@@ -46,7 +54,7 @@ impl<'s, P: Platform> ClusterDiscard<'s, P> {
 
     /// Discards up to `most` freed clusters, first those of the devices that are filled first, and returns
     /// how many. Sleeps if a device does, which takes a while for each.
-    pub fn discard_free_clusters(&self, most: u32) -> u32 {
+    pub fn discard_free_clusters(self, most: u32) -> u32 {
         let mut told = 0;
         for rank in &self.devices.order {
             let Some(index) = rank.load(Ordering::Relaxed).checked_sub(1) else { break };
@@ -65,7 +73,7 @@ impl<'s, P: Platform> ClusterDiscard<'s, P> {
         told
     }
 
-    fn begin_discard(&self, device: &'s Device<P>) -> Option<Discarding<'s, P>> {
+    fn begin_discard(self, device: &'s Device<P>) -> Option<Discarding<'s, P>> {
         let _pin = self.devices.platform().pin();
         let mut lists = device.lists.lock();
         let cluster = lists.pop_to_discard(|index| device.cluster(index))?;
@@ -75,7 +83,7 @@ impl<'s, P: Platform> ClusterDiscard<'s, P> {
     }
 
     /// Whether a thread has waited in vain for a discard that is still under way.
-    pub fn has_late_discard(&self) -> bool {
+    pub fn has_late_discard(self) -> bool {
         let Discards { begun, ended, given_up } = &self.devices.discards;
         // Acquire: pairs with the release of the end.
         let ended = ended.load(Ordering::Acquire);
@@ -83,7 +91,7 @@ impl<'s, P: Platform> ClusterDiscard<'s, P> {
     }
 
     /// How many discards have ended. What one has freed is on the lists before it is counted.
-    pub fn discards_ended(&self) -> u64 {
+    pub fn discards_ended(self) -> u64 {
         // Acquire: pairs with the release of the end.
         self.devices.discards.ended.load(Ordering::Acquire)
     }
@@ -91,7 +99,7 @@ impl<'s, P: Platform> ClusterDiscard<'s, P> {
     /// If other threads discard clusters, sleeps until more discards than `ended` have ended, and returns
     /// true; but not for long, and only if no other thread has waited for that in vain. Not pinned, and no
     /// lock is held that a discard needs.
-    pub(crate) fn wait_for_discard(&self, ended: u64) -> bool {
+    pub(crate) fn wait_for_discard(self, ended: u64) -> bool {
         let Discards { begun, ended: now, given_up } = &self.devices.discards;
         let mut still = || now.load(Ordering::Acquire) == ended;
         if still() && (begun.load(Ordering::Relaxed) == ended || given_up.load(Ordering::Relaxed) > ended) {

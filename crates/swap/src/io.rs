@@ -39,6 +39,14 @@ pub struct SwapIo<'s, P: Platform> {
     devices: &'s SwapDevices<P>,
 }
 
+impl<P: Platform> Clone for SwapIo<'_, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<P: Platform> Copy for SwapIo<'_, P> {}
+
 impl<'s, P: Platform> SwapIo<'s, P> {
     #[inline]
     pub(crate) fn new(devices: &'s SwapDevices<P>) -> Self {
@@ -48,7 +56,7 @@ impl<'s, P: Platform> SwapIo<'s, P> {
     /// Writes a folio of the cache. If all its pages are zero-filled and the technique supports it, they are
     /// only marked. It is clean from then on, unless the write fails: then it is dirty again. The caller
     /// holds the folio lock; may sleep.
-    pub fn write_folio(&self, head: Pfn) -> IoState {
+    pub fn write_folio(self, head: Pfn) -> IoState {
         let frame = self.devices.frames().known(head);
         // Before the contents are read: a later write to them makes the folio dirty again.
         frame.clear_flags(FrameFlags::DIRTY);
@@ -67,7 +75,7 @@ impl<'s, P: Platform> SwapIo<'s, P> {
 
     /// Prefetches what [`write_folio`](Self::write_folio) will read first, while there is other work.
     #[inline]
-    pub fn prefetch_folio(&self, head: Pfn) {
+    pub fn prefetch_folio(self, head: Pfn) {
         if self.devices.technique().knows_zeros() {
             // The end of a page is looked at first: `Frames::is_zero`.
             let last = PAGE_SIZE as usize / size_of::<AtomicU64>() - 1;
@@ -81,7 +89,7 @@ impl<'s, P: Platform> SwapIo<'s, P> {
     /// Reads a folio of the cache. If that fails the folio has [`FrameFlags::READ_FAILED`]. The caller holds
     /// the folio lock, and keeps it until the completion has come ([`wait_read`](Self::wait_read)); may
     /// sleep.
-    pub fn read_folio(&self, head: Pfn) -> IoState {
+    pub fn read_folio(self, head: Pfn) -> IoState {
         match SwapCache::new(self.devices)
             .with_folio(head, |held, first, _| held.guard.word_of(first).is_zero())
         {
@@ -96,7 +104,7 @@ impl<'s, P: Platform> SwapIo<'s, P> {
     /// Begins to read a folio of the cache that no thread waits for. Its lock, which the caller hands over
     /// with one reference, is released when the device has completed it. It has had [`FrameFlags::READING`]
     /// since before it came into the cache.
-    pub fn read_unattended(&self, lock: FolioGuard<'_, P>, head: Pfn) {
+    pub fn read_unattended(self, lock: FolioGuard<'_, P>, head: Pfn) {
         let frame = self.devices.frames().known(head);
         // Until the end: a device may report it before this is done with it.
         let kept = frame.get(1);
@@ -126,7 +134,7 @@ impl<'s, P: Platform> SwapIo<'s, P> {
     /// The device has completed a folio that no thread waited for. If it could not read it, a thread that
     /// waits by then gets the error, and a later one reads again. A thread that dropped the last entry of
     /// its slots meanwhile left the folio to this.
-    fn end_unattended(&self, head: Pfn) {
+    fn end_unattended(self, head: Pfn) {
         let lock = self.devices.frames().adopt_folio_lock(head);
         let frame = self.devices.frames().known(head);
         let (order, slot) = (frame.word().order(), SlotId::from_raw(frame.as_folio().slot()));
@@ -143,7 +151,7 @@ impl<'s, P: Platform> SwapIo<'s, P> {
 
     /// As [`read_folio`](Self::read_folio), for a caller that has just inserted the folio and knows whether
     /// its pages are zero-filled.
-    pub fn read_inserted(&self, head: Pfn, zero: bool) -> IoState {
+    pub fn read_inserted(self, head: Pfn, zero: bool) -> IoState {
         if !zero {
             self.fill_for_read(head);
             return self.submit(head, Direction::Read, FrameFlags::empty());
@@ -157,14 +165,14 @@ impl<'s, P: Platform> SwapIo<'s, P> {
     }
 
     /// A device is about to fill a folio that was just inserted.
-    fn fill_for_read(&self, head: Pfn) {
+    fn fill_for_read(self, head: Pfn) {
         let order = self.devices.frames().known(head).word().order();
         // SAFETY: the caller has inserted the folio and no thread sees its contents before it is read.
         unsafe { self.devices.platform().fill_user(head, order) };
     }
 
     /// Counts the pages of a folio, for the machine and for their memcg.
-    pub fn count_pages(&self, head: Pfn, event: VmEvent, stat: MemcgStat) {
+    pub fn count_pages(self, head: Pfn, event: VmEvent, stat: MemcgStat) {
         let frame = self.devices.frames().known(head);
         let (pages, memcg) = (frame.word().order().pages(), frame.as_folio().memcg());
         self.count_some(&self.devices.platform().pin(), MemcgId::from_bits(memcg), pages, (event, stat));
@@ -172,7 +180,7 @@ impl<'s, P: Platform> SwapIo<'s, P> {
 
     /// Counts `pages` for the machine and for their memcg.
     #[inline]
-    fn count_some(&self, pin: &Pin<'_, P>, memcg: MemcgId, pages: u64, (event, stat): (VmEvent, MemcgStat)) {
+    fn count_some(self, pin: &Pin<'_, P>, memcg: MemcgId, pages: u64, (event, stat): (VmEvent, MemcgStat)) {
         self.devices.frames().events().add(pin, event, pages);
         self.devices.memcgs().counters().add_stat(pin, memcg, stat, pages as i64);
     }
@@ -180,7 +188,7 @@ impl<'s, P: Platform> SwapIo<'s, P> {
     /// Counts what is read or written of a folio, of which a compressed cache in front of the device has
     /// `cached` pages. A large folio counts as one as well: where some of it is the device's, as the
     /// device's.
-    fn count_io(&self, io: PageIo, cached: u64) {
+    fn count_io(self, io: PageIo, cached: u64) {
         let (pin, frame) = (self.devices.platform().pin(), self.devices.frames().known(io.pfn));
         let (order, memcg) = (frame.word().order(), MemcgId::from_bits(frame.as_folio().memcg()));
         let cached = cached.min(u64::from(io.pages));
@@ -216,7 +224,7 @@ impl<'s, P: Platform> SwapIo<'s, P> {
     }
 
     /// Notes for all slots of a folio whether its pages are zeros. None if it is not in the cache.
-    fn note_zero(&self, head: Pfn, zero: bool) -> Option<()> {
+    fn note_zero(self, head: Pfn, zero: bool) -> Option<()> {
         SwapCache::new(self.devices).with_folio(head, |held, first, end| {
             held.each(first, end, |held, unit| {
                 if unit.word.is_zero() == zero {
@@ -238,7 +246,7 @@ impl<'s, P: Platform> SwapIo<'s, P> {
     /// # Errors
     ///
     /// The device's error, or one injected by the fault plan. Only for synchronous devices.
-    pub fn read_past_cache(&self, slot: SlotId, pfn: Pfn) -> Result<(), DeviceError> {
+    pub fn read_past_cache(self, slot: SlotId, pfn: Pfn) -> Result<(), DeviceError> {
         let zero = with_cluster(self.devices, slot, |held, at| held.guard.word_of(at).is_zero());
         if zero.ok_or(DeviceError::OutOfRange)? {
             self.count_pages(pfn, VmEvent::SwpinZero, MemcgStat::SwpinZero);
@@ -270,16 +278,16 @@ impl<'s, P: Platform> SwapIo<'s, P> {
     }
 
     /// Whether the device of `slot` is synchronous.
-    pub fn is_synchronous(&self, slot: SlotId) -> bool {
+    pub fn is_synchronous(self, slot: SlotId) -> bool {
         self.has_flag(slot, DeviceFlags::SYNCHRONOUS)
     }
 
     /// Whether the device of `slot` is rotational, so that slots near each other should be read together.
-    pub fn seeks(&self, slot: SlotId) -> bool {
+    pub fn seeks(self, slot: SlotId) -> bool {
         self.has_flag(slot, DeviceFlags::SEEKS)
     }
 
-    fn has_flag(&self, slot: SlotId, flag: DeviceFlags) -> bool {
+    fn has_flag(self, slot: SlotId, flag: DeviceFlags) -> bool {
         let pin = self.devices.platform().pin();
         let _epoch = self.devices.frames().epoch().enter(&pin);
         self.devices.device(slot.device_index()).is_some_and(|device| device.flags.contains(flag))
@@ -287,7 +295,7 @@ impl<'s, P: Platform> SwapIo<'s, P> {
 
     /// Submits a request for a folio of the cache, to which the caller has a reference until this returns.
     /// `marks` are set with the mark that it is under way.
-    fn submit(&self, head: Pfn, direction: Direction, marks: FrameFlags) -> IoState {
+    fn submit(self, head: Pfn, direction: Direction, marks: FrameFlags) -> IoState {
         let frame = self.devices.frames().known(head);
         let (class, under_way) = match direction {
             Direction::Read => (FaultClass::DeviceRead, FrameFlags::READING),
@@ -369,7 +377,7 @@ impl<'s, P: Platform> SwapIo<'s, P> {
     }
 
     /// Notes that a folio could not be read or written.
-    fn failed(&self, head: Pfn, direction: Direction, error: DeviceError) -> IoState {
+    fn failed(self, head: Pfn, direction: Direction, error: DeviceError) -> IoState {
         let flag = match direction {
             Direction::Read => FrameFlags::READ_FAILED,
             Direction::Write => FrameFlags::DIRTY,
@@ -380,12 +388,7 @@ impl<'s, P: Platform> SwapIo<'s, P> {
 
     /// An asynchronous device has completed a folio. Returns the marks that it had until then, or `None` if
     /// that is none that the device was working on, or was completed before.
-    fn complete(
-        &self,
-        device: &Device<P>,
-        io: PageIo,
-        result: Result<(), DeviceError>,
-    ) -> Option<FrameFlags> {
+    fn complete(self, device: &Device<P>, io: PageIo, result: Result<(), DeviceError>) -> Option<FrameFlags> {
         let pin = self.devices.platform().pin();
         let frame = self.devices.frames().known(io.pfn);
         let (failed, under_way) = match io.direction {
@@ -427,7 +430,7 @@ impl<'s, P: Platform> SwapIo<'s, P> {
     }
 
     /// Reaps the completions of a device, and wakes all threads that wait for one.
-    fn reap_of(&self, device: &Device<P>) {
+    fn reap_of(self, device: &Device<P>) {
         let mut any = false;
         device.backing().reap(self.devices.device_memory(), &mut |io, result| {
             // The device may have room for a request again, whatever this one was.
@@ -447,7 +450,7 @@ impl<'s, P: Platform> SwapIo<'s, P> {
     }
 
     /// Reaps the completions of all devices. Not pinned.
-    pub fn reap(&self) {
+    pub fn reap(self) {
         for index in 0..crate::MAX_DEVICES {
             if let Some(device) = self.devices.use_device(index) {
                 self.reap_of(&device);
@@ -456,7 +459,7 @@ impl<'s, P: Platform> SwapIo<'s, P> {
     }
 
     /// Sleeps until no device is writing the folio, to which the caller has a reference.
-    pub fn wait_writeback(&self, head: Pfn) {
+    pub fn wait_writeback(self, head: Pfn) {
         self.wait(head, FrameFlags::WRITEBACK);
     }
 
@@ -465,13 +468,13 @@ impl<'s, P: Platform> SwapIo<'s, P> {
     /// # Errors
     ///
     /// It could not be read; what exactly was wrong is not known any more.
-    pub fn wait_read(&self, head: Pfn) -> Result<(), DeviceError> {
+    pub fn wait_read(self, head: Pfn) -> Result<(), DeviceError> {
         self.wait(head, FrameFlags::READING);
         let failed = self.devices.frames().known(head).word().flags().contains(FrameFlags::READ_FAILED);
         if failed { Err(DeviceError::Io) } else { Ok(()) }
     }
 
-    fn wait(&self, head: Pfn, under_way: FrameFlags) {
+    fn wait(self, head: Pfn, under_way: FrameFlags) {
         let frame = self.devices.frames().known(head);
         let busy = || frame.word().flags().contains(under_way);
         while busy() {

@@ -20,6 +20,14 @@ pub struct SlotReclaim<'s, P: Platform> {
     devices: &'s SwapDevices<P>,
 }
 
+impl<P: Platform> Clone for SlotReclaim<'_, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<P: Platform> Copy for SlotReclaim<'_, P> {}
+
 impl<'s, P: Platform> SlotReclaim<'s, P> {
     #[inline]
     pub(crate) fn new(devices: &'s SwapDevices<P>) -> Self {
@@ -29,7 +37,7 @@ impl<'s, P: Platform> SlotReclaim<'s, P> {
     /// Compacts devices in RAM until about `wanted` frames are free, and returns how many were freed,
     /// `wanted` at most. What a device says counts only as far as frames were freed at all while it
     /// compacted. Not pinned.
-    pub fn compact_devices(&self, wanted: u64) -> u64 {
+    pub fn compact_devices(self, wanted: u64) -> u64 {
         let freed_so_far = || self.devices.frames().events().sum(VmEvent::Pgfree);
         let mut freed = 0;
         for device in (0..MAX_DEVICES).filter_map(|index| self.devices.use_device(index)) {
@@ -46,7 +54,7 @@ impl<'s, P: Platform> SlotReclaim<'s, P> {
     /// Removes folios from the cache whose slots nothing names, unless another thread uses them. Returns the
     /// number of slots freed. May free folios. If there are many, the next call continues. `left` is called
     /// with each of them: it may be mapped.
-    pub fn reclaim_unnamed(&self, left: &mut dyn FnMut(Pfn)) -> u64 {
+    pub fn reclaim_unnamed(self, left: &mut dyn FnMut(Pfn)) -> u64 {
         let mut freed = 0;
         for index in 0..MAX_DEVICES {
             let Some(device) = self.devices.use_device(index) else { continue };
@@ -72,7 +80,7 @@ impl<'s, P: Platform> SlotReclaim<'s, P> {
 
     /// The next page among `slots` that only the cache holds, with a reference to its folio, and the slots up
     /// to behind it.
-    fn next_unnamed(&self, from: SlotId, slots: u32) -> Option<(Pfn, u32)> {
+    fn next_unnamed(self, from: SlotId, slots: u32) -> Option<(Pfn, u32)> {
         if slots == 0 {
             return None;
         }
@@ -96,7 +104,7 @@ impl<'s, P: Platform> SlotReclaim<'s, P> {
 
     /// Takes the folio of `page`, to which the caller has a reference that this drops, out of the cache if
     /// that can be done without waiting.
-    fn reclaim_folio(&self, page: Pfn, left: &mut dyn FnMut(Pfn)) -> u64 {
+    fn reclaim_folio(self, page: Pfn, left: &mut dyn FnMut(Pfn)) -> u64 {
         let frames = self.devices.frames();
         // It is not split while the caller has its reference.
         let (head, order) = (frames.folio(page).head(), frames.folio(page).order());

@@ -18,6 +18,14 @@ pub struct Swapoff<'s, P: Platform> {
     devices: &'s SwapDevices<P>,
 }
 
+impl<P: Platform> Clone for Swapoff<'_, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<P: Platform> Copy for Swapoff<'_, P> {}
+
 impl<'s, P: Platform> Swapoff<'s, P> {
     #[inline]
     pub(crate) fn new(devices: &'s SwapDevices<P>) -> Self {
@@ -26,7 +34,7 @@ impl<'s, P: Platform> Swapoff<'s, P> {
 
     /// Stops allocation from the device. False if there is no such device, or it is being removed already.
     /// May sleep.
-    pub fn begin_swapoff(&self, id: DeviceId) -> bool {
+    pub fn begin_swapoff(self, id: DeviceId) -> bool {
         if !self.devices.set_accepts(id, false) {
             return false;
         }
@@ -36,12 +44,12 @@ impl<'s, P: Platform> Swapoff<'s, P> {
     }
 
     /// Allows allocation from the device again.
-    pub fn cancel_swapoff(&self, id: DeviceId) {
+    pub fn cancel_swapoff(self, id: DeviceId) {
         self.devices.set_accepts(id, true);
     }
 
     /// The first slot from number `from` on that is in use.
-    pub fn next_used(&self, id: DeviceId, from: u64) -> Option<u64> {
+    pub fn next_used(self, id: DeviceId, from: u64) -> Option<u64> {
         let (slots, mut at) = (self.devices.use_device(id.index())?.slots, from);
         while at < slots {
             let found = with_cluster(self.devices, SlotId::new(id, at), |held, first| {
@@ -65,7 +73,7 @@ impl<'s, P: Platform> Swapoff<'s, P> {
     /// # Errors
     ///
     /// [`StillUsed`]; the device is still being removed, and nothing changed.
-    pub fn finish_swapoff(&self, id: DeviceId) -> Result<(), StillUsed> {
+    pub fn finish_swapoff(self, id: DeviceId) -> Result<(), StillUsed> {
         let Some(device) = self.devices.use_device(id.index()) else { return Ok(()) };
         debug_assert!(!device.accepts());
         let slots = device.used.load(Ordering::Relaxed);

@@ -11,7 +11,7 @@ impl<P: Platform> MemcgFolios<'_, P> {
     /// Moves the folios that `cpu`, or every CPU, has listed to the lists of their memcgs and nodes, oldest
     /// first. Folios listed meanwhile may stay. There may be any number, so the caller is not pinned: each
     /// few are moved under a pin of their own.
-    pub fn take_in(&self, cpu: Option<CpuId>) {
+    pub fn take_in(self, cpu: Option<CpuId>) {
         match cpu {
             Some(cpu) => self.take_in_from(cpu),
             None => {
@@ -21,7 +21,7 @@ impl<P: Platform> MemcgFolios<'_, P> {
         }
     }
 
-    fn take_in_from(&self, cpu: CpuId) {
+    fn take_in_from(self, cpu: CpuId) {
         let Some(incoming) = self.tree.incoming.get(cpu) else { return };
         let map = self.tree.frames.map();
         let mut left = None;
@@ -42,7 +42,7 @@ impl<P: Platform> MemcgFolios<'_, P> {
 
     /// Moves what belongs to `lists` from the end of what `cpu` has, up to `most` folios, and returns how
     /// many.
-    fn take_in_chunk(&self, lists: &NodeLists<P>, cpu: CpuId, most: u32) -> u32 {
+    fn take_in_chunk(self, lists: &NodeLists<P>, cpu: CpuId, most: u32) -> u32 {
         let Some(incoming) = self.tree.incoming.get(cpu) else { return 0 };
         let map = self.tree.frames.map();
         let mut to = lists.lock();
@@ -61,7 +61,7 @@ impl<P: Platform> MemcgFolios<'_, P> {
     }
 
     /// Folios that CPUs have listed and that are not taken in yet.
-    pub fn incoming_folios(&self, _pin: &Pin<'_, P>) -> u64 {
+    pub fn incoming_folios(self, _pin: &Pin<'_, P>) -> u64 {
         self.tree.incoming.iter().map(|incoming| u64::from(incoming.lock().folios.folios())).sum()
     }
 }

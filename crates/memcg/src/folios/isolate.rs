@@ -47,7 +47,7 @@ impl<P: Platform> MemcgFolios<'_, P> {
     /// a folio leaves the list and enters `out`, and the caller holds a reference to it. Others, and folios
     /// being freed, keep their place. `want` is called under the lists' lock; `out` has room for the folios.
     pub fn isolate(
-        &self,
+        self,
         _pin: &Pin<'_, P>,
         (id, node, list): (MemcgId, NodeId, LruList),
         (begin, most): (Begin, Most),
@@ -84,13 +84,13 @@ impl<P: Platform> MemcgFolios<'_, P> {
 
     /// Puts an unlisted folio on `list` of its memcg and node, at the front or the back; on the file list of
     /// the kind if it was freed lazily, perhaps just now. The caller keeps it from being freed.
-    pub fn put_back(&self, pin: &Pin<'_, P>, head: Pfn, list: LruList, front: bool) {
+    pub fn put_back(self, pin: &Pin<'_, P>, head: Pfn, list: LruList, front: bool) {
         self.put_back_all(pin, [(head, list, front)]);
     }
 
     /// As [`put_back`](Self::put_back) for several: the lock is taken once for neighbours of one memcg and
     /// node.
-    pub fn put_back_all(&self, _pin: &Pin<'_, P>, folios: impl IntoIterator<Item = (Pfn, LruList, bool)>) {
+    pub fn put_back_all(self, _pin: &Pin<'_, P>, folios: impl IntoIterator<Item = (Pfn, LruList, bool)>) {
         let map = self.tree.frames.map();
         let mut held = None;
         for (head, list, front) in folios {

@@ -30,6 +30,14 @@ pub struct MemcgFolios<'g, P: Platform> {
     tree: &'g MemcgTree<P>,
 }
 
+impl<P: Platform> Clone for MemcgFolios<'_, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<P: Platform> Copy for MemcgFolios<'_, P> {}
+
 impl<'g, P: Platform> MemcgFolios<'g, P> {
     #[inline]
     pub(crate) fn new(tree: &'g MemcgTree<P>) -> Self {
@@ -41,14 +49,14 @@ impl<'g, P: Platform> MemcgFolios<'g, P> {
     /// that they are listed, or [`start_listing`](Self::start_listing) waits for it, and the folio is found
     /// then.
     #[inline]
-    pub fn lists_anonymous(&self) -> bool {
+    pub fn lists_anonymous(self) -> bool {
         self.tree.listing.load(Ordering::Relaxed)
     }
 
     /// From now on anonymous folios are listed, those that are there included. Returns how many these are.
     /// Called again it does nothing: what is on no list then was isolated by reclaim. The caller is not
     /// pinned.
-    pub fn start_listing(&self) -> u64 {
+    pub fn start_listing(self) -> u64 {
         if self.tree.listing.swap(true, Ordering::Relaxed) {
             return 0;
         }
@@ -58,7 +66,7 @@ impl<'g, P: Platform> MemcgFolios<'g, P> {
 
     /// The lists of the memcg that the folio belongs to, for the node that it lies on.
     #[inline]
-    fn lists_of(&self, frame: &Frame) -> Option<&NodeLists<P>> {
+    fn lists_of(self, frame: &Frame) -> Option<&'g NodeLists<P>> {
         let memcg = MemcgId::from_bits(frame.as_folio().memcg());
         self.tree.table.get(memcg)?.lists(frame.zone().node())
     }
@@ -66,7 +74,7 @@ impl<'g, P: Platform> MemcgFolios<'g, P> {
     /// Lists the folio that starts at `head`, which the caller keeps from being freed. Returns false if
     /// another CPU did or is about to. Takes a lock that is this CPU's own.
     #[inline]
-    pub fn list_folio(&self, pin: &Pin<'_, P>, head: Pfn, list: LruList) -> bool {
+    pub fn list_folio(self, pin: &Pin<'_, P>, head: Pfn, list: LruList) -> bool {
         self.list_by(pin, head, |_| list)
     }
 
@@ -74,7 +82,7 @@ impl<'g, P: Platform> MemcgFolios<'g, P> {
     /// changes one of them finds either that it is listed, or that it will be by what it has made of them.
     #[inline]
     pub(crate) fn list_by(
-        &self,
+        self,
         pin: &Pin<'_, P>,
         head: Pfn,
         list: impl FnOnce(FrameFlags) -> LruList,
@@ -97,7 +105,7 @@ impl<'g, P: Platform> MemcgFolios<'g, P> {
 
     /// Unlists the folio that starts at `head`. Returns false if it is not listed.
     #[inline]
-    pub fn unlist_folio(&self, _pin: &Pin<'_, P>, head: Pfn) -> bool {
+    pub fn unlist_folio(self, _pin: &Pin<'_, P>, head: Pfn) -> bool {
         let frame = self.tree.frames.known(head);
         if !frame.word().flags().contains(FrameFlags::LRU) {
             return false;
@@ -112,7 +120,7 @@ impl<'g, P: Platform> MemcgFolios<'g, P> {
     }
 
     #[inline]
-    fn take_off(&self, head: Pfn, label: Label, held: &mut Held<'_, P>) {
+    fn take_off(self, head: Pfn, label: Label, held: &mut Held<'_, P>) {
         let map = self.tree.frames.map();
         match held {
             Held::Incoming(incoming) => incoming.folios.remove(map, head),
@@ -123,7 +131,7 @@ impl<'g, P: Platform> MemcgFolios<'g, P> {
     /// Calls `act` under the lock of the place where the folio is listed, with its label. `None` if it is not
     /// listed.
     #[inline]
-    fn with_listed<R>(&self, head: Pfn, act: impl FnOnce(&Frame, Label, &mut Held<'_, P>) -> R) -> Option<R> {
+    fn with_listed<R>(self, head: Pfn, act: impl FnOnce(&Frame, Label, &mut Held<'_, P>) -> R) -> Option<R> {
         let frame = self.tree.frames.known(head);
         let listed = || frame.word().flags().contains(FrameFlags::LRU);
         let mut attempt = 0;
@@ -160,7 +168,7 @@ impl<'g, P: Platform> MemcgFolios<'g, P> {
     }
 
     /// The list that the folio is on or on its way to, if it is listed: a snapshot.
-    pub fn list_of(&self, head: Pfn) -> Option<LruList> {
+    pub fn list_of(self, head: Pfn) -> Option<LruList> {
         let frame = self.tree.frames.known(head);
         frame.word().flags().contains(FrameFlags::LRU).then(|| Label::of(frame).list())
     }

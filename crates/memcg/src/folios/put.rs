@@ -14,7 +14,7 @@ const FILE: u16 = MemcgId::COUNT as u16;
 
 impl<P: Platform> MemcgFolios<'_, P> {
     /// A new page of a file was charged to the memcg: it belongs to it, and counts as a page of a file.
-    pub fn own_file_page(&self, pin: &Pin<'_, P>, page: &Frame, memcg: MemcgId) {
+    pub fn own_file_page(self, pin: &Pin<'_, P>, page: &Frame, memcg: MemcgId) {
         page.as_folio().set_memcg(memcg.get() | FILE);
         MemcgCounters::new(self.tree).add_stat(
             pin,
@@ -26,7 +26,7 @@ impl<P: Platform> MemcgFolios<'_, P> {
 
     /// The page does not count as one of a file any more: its program made it its own. The program maps it,
     /// and other threads may hold it.
-    pub fn disown_file_page(&self, pin: &Pin<'_, P>, page: &Frame) {
+    pub fn disown_file_page(self, pin: &Pin<'_, P>, page: &Frame) {
         let word = page.as_folio().memcg();
         if word & FILE != 0 {
             page.as_folio().set_memcg(word & !FILE);
@@ -38,7 +38,7 @@ impl<P: Platform> MemcgFolios<'_, P> {
     /// Drops a reference to the folio of `order` at `head`. If it was the last one the folio enters `chain`,
     /// and the result is true. The caller holds no lock of class Lru or later.
     #[inline]
-    pub fn put_folio(&self, chain: &mut FrameChain, head: Pfn, order: Order) -> bool {
+    pub fn put_folio(self, chain: &mut FrameChain, head: Pfn, order: Order) -> bool {
         let gone = self.put_uncounted(chain, head, order);
         if gone {
             self.count_folio_gone(order);
@@ -47,7 +47,7 @@ impl<P: Platform> MemcgFolios<'_, P> {
     }
 
     /// Drops a reference to the folio that starts at `head`, and frees it if that was the last one.
-    pub fn release_folio(&self, head: Pfn) {
+    pub fn release_folio(self, head: Pfn) {
         let pin = self.tree.frames().platform().pin();
         let mut chain = FrameChain::new();
         self.put_folio(&mut chain, head, self.tree.frames().folio(head).order());
@@ -55,7 +55,7 @@ impl<P: Platform> MemcgFolios<'_, P> {
     }
 
     /// Frees a folio or a table that never became visible, or whose users are all gone.
-    pub fn release_unused(&self, pin: &Pin<'_, P>, pfn: Pfn, order: Order) {
+    pub fn release_unused(self, pin: &Pin<'_, P>, pfn: Pfn, order: Order) {
         self.tree.frames().known(pfn).as_folio().set_maps(0);
         let mut chain = FrameChain::new();
         let put = self.put_uncounted(&mut chain, pfn, order);
@@ -68,20 +68,20 @@ impl<P: Platform> MemcgFolios<'_, P> {
 
     /// Counts that a folio of `order` is freed.
     #[inline]
-    fn count_folio_gone(&self, order: Order) {
+    fn count_folio_gone(self, order: Order) {
         if order > Order::ZERO {
             self.count_large_folio_gone(order);
         }
     }
 
     #[inline(never)]
-    fn count_large_folio_gone(&self, order: Order) {
+    fn count_large_folio_gone(self, order: Order) {
         let pin = self.tree.frames().platform().pin();
         self.tree.frames().events().count_folio(&pin, order, FolioCounter::NrAnon, -1);
     }
 
     #[inline]
-    fn put_uncounted(&self, chain: &mut FrameChain, head: Pfn, order: Order) -> bool {
+    fn put_uncounted(self, chain: &mut FrameChain, head: Pfn, order: Order) -> bool {
         let mut put = self.tree.frames().put_folio(chain, head, order);
         while put == Err(FreeError::Listed) {
             put = self.put_listed(chain, head, order);
@@ -101,7 +101,7 @@ impl<P: Platform> MemcgFolios<'_, P> {
     ///
     /// As for [`Frames::gather`](quire_frame::Frames::gather).
     #[inline]
-    pub fn gather_folio(&self, chain: &mut FrameChain, head: Pfn, order: Order) -> Result<(), FreeError> {
+    pub fn gather_folio(self, chain: &mut FrameChain, head: Pfn, order: Order) -> Result<(), FreeError> {
         let mut gathered = self.tree.frames().gather(chain, head, order);
         while gathered == Err(FreeError::Listed) {
             self.unlist(head);
@@ -117,7 +117,7 @@ impl<P: Platform> MemcgFolios<'_, P> {
     }
 
     /// Takes a folio that left the swap cache with its references frozen into `chain`.
-    pub fn free_frozen(&self, head: Pfn, chain: &mut FrameChain) {
+    pub fn free_frozen(self, head: Pfn, chain: &mut FrameChain) {
         let order = self.tree.frames().folio(head).order();
         let gathered = self.gather_folio(chain, head, order);
         debug_assert!(gathered.is_ok(), "a frozen folio could not be freed: {gathered:?}");
@@ -125,13 +125,13 @@ impl<P: Platform> MemcgFolios<'_, P> {
 
     /// Whether a folio that is in a chain is charged to a memcg.
     #[inline]
-    fn is_charged(&self, head: Pfn) -> bool {
+    fn is_charged(self, head: Pfn) -> bool {
         self.tree.frames().known(head).as_folio().memcg() != MemcgId::ROOT.get()
     }
 
     /// The folio is on a list, and the caller has the last reference to it, or has dropped it.
     #[cold]
-    fn put_listed(&self, chain: &mut FrameChain, head: Pfn, order: Order) -> Result<bool, FreeError> {
+    fn put_listed(self, chain: &mut FrameChain, head: Pfn, order: Order) -> Result<bool, FreeError> {
         self.unlist(head);
         // A CPU that looked at the list before may have taken a reference, unless there was none any more.
         if self.tree.frames().known(head).refs() == 0 {
@@ -142,14 +142,14 @@ impl<P: Platform> MemcgFolios<'_, P> {
     }
 
     #[cold]
-    fn unlist(&self, head: Pfn) {
+    fn unlist(self, head: Pfn) {
         let pin = self.tree.frames().platform().pin();
         self.unlist_folio(&pin, head);
     }
 
     /// Uncharges a folio that is in a chain from its memcg.
     #[cold]
-    fn uncharge_folio(&self, head: Pfn, order: Order) {
+    fn uncharge_folio(self, head: Pfn, order: Order) {
         let pin = self.tree.frames().platform().pin();
         let frame = self.tree.frames().known(head).as_folio();
         let word = frame.memcg();

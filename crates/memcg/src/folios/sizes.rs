@@ -9,13 +9,13 @@ use quire_sync::atomic::Ordering;
 impl<P: Platform> MemcgFolios<'_, P> {
     /// Pages on each list of a memcg and node. Excludes the CPUs' batches until they are taken in
     /// ([`take_in`](Self::take_in)).
-    pub fn sizes(&self, id: MemcgId, node: NodeId) -> [u64; LruList::COUNT] {
+    pub fn sizes(self, id: MemcgId, node: NodeId) -> [u64; LruList::COUNT] {
         let lists = self.tree.table.get(id).and_then(|memcg| memcg.lists(node));
         lists.map_or([0; LruList::COUNT], NodeLists::sizes)
     }
 
     /// As [`sizes`](Self::sizes), of the memcg and all below it, on all nodes.
-    pub fn subtree_sizes(&self, id: MemcgId) -> [u64; LruList::COUNT] {
+    pub fn subtree_sizes(self, id: MemcgId) -> [u64; LruList::COUNT] {
         let mut sums = [0; LruList::COUNT];
         self.tree.for_each_in_subtree(id, |below| {
             let Some(memcg) = self.tree.table.get(below) else { return };
@@ -30,14 +30,14 @@ impl<P: Platform> MemcgFolios<'_, P> {
 
     /// Advances the clock of the memcg and all its ancestors, the root included, by `pages`: so many left its
     /// inactive lists on the node, by eviction or activation.
-    pub fn advance(&self, id: MemcgId, node: NodeId, pages: u64) {
+    pub fn advance(self, id: MemcgId, node: NodeId, pages: u64) {
         for lists in self.tree.up_to_root(id).filter_map(|memcg| memcg.lists(node)) {
             lists.age().fetch_add(pages, Ordering::Relaxed);
         }
     }
 
     /// The clock of the memcg and node. It restarts when the number is reused for another memcg.
-    pub fn age(&self, id: MemcgId, node: NodeId) -> u64 {
+    pub fn age(self, id: MemcgId, node: NodeId) -> u64 {
         let lists = self.tree.table.get(id).and_then(|memcg| memcg.lists(node));
         lists.map_or(0, |lists| lists.age().load(Ordering::Relaxed))
     }

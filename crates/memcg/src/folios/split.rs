@@ -17,7 +17,7 @@ impl<P: Platform> MemcgFolios<'_, P> {
     ///
     /// As for [`FolioSplit::finish`].
     pub fn split_folio(
-        &self,
+        self,
         pin: &Pin<'_, P>,
         split: FolioSplit<'_, P>,
         (to, held, unless_mapped): (Order, u32, bool),
@@ -69,7 +69,7 @@ impl<P: Platform> MemcgFolios<'_, P> {
     }
 
     /// Lists a part that no other CPU can see yet, in front of `beside`.
-    fn put_beside(&self, beside: Pfn, part: Pfn, label: Label, held: &mut Held<'_, P>) {
+    fn put_beside(self, beside: Pfn, part: Pfn, label: Label, held: &mut Held<'_, P>) {
         let map = self.tree.frames.map();
         label.put(map.known(part));
         match held {
@@ -82,7 +82,7 @@ impl<P: Platform> MemcgFolios<'_, P> {
     }
 
     /// Counts a folio with `label` as one of order `now`.
-    fn relabel(&self, head: Pfn, label: Label, now: Order, held: &mut Held<'_, P>) {
+    fn relabel(self, head: Pfn, label: Label, now: Order, held: &mut Held<'_, P>) {
         if let Held::Main(lists, _) = held {
             let change = now.pages() as i64 - label.order().pages() as i64;
             lists.count(label.list(), change);
@@ -92,7 +92,7 @@ impl<P: Platform> MemcgFolios<'_, P> {
 
     /// A listed folio was split by [`FolioSplit::finish`], and its first part is what is listed now. Until
     /// this call it counts with its old size, wherever it moves. Returns the list, if it is still listed.
-    pub fn folio_was_split(&self, _pin: &Pin<'_, P>, head: Pfn) -> Option<LruList> {
+    pub fn folio_was_split(self, _pin: &Pin<'_, P>, head: Pfn) -> Option<LruList> {
         self.with_listed(head, |frame, label, held| {
             self.relabel(head, label, frame.word().order(), held);
             label.list()

@@ -9,7 +9,7 @@ use quire_frame::{Frame, FrameFlags, Kind, MAX_REFS};
 impl<P: Platform> MemcgFolios<'_, P> {
     /// Puts private folios that are on no list on one: those that were there before anything could be
     /// reclaimed, whatever else has references to them. Returns how many.
-    pub fn list_unlisted(&self) -> u64 {
+    pub fn list_unlisted(self) -> u64 {
         let mut listed = 0;
         self.tree.frames().for_each_frame(|head, frame| {
             let flags = frame.word().flags();
@@ -23,7 +23,7 @@ impl<P: Platform> MemcgFolios<'_, P> {
 
     /// Lists the anonymous folio at `head`, if there is one and it is mapped and on no list: as inactive,
     /// unless it is marked otherwise. Returns whether it did. It may be freed at any time meanwhile.
-    pub fn list_if_mapped(&self, head: Pfn) -> bool {
+    pub fn list_if_mapped(self, head: Pfn) -> bool {
         let frame = self.tree.frames().known(head);
         let mut attempt = 0;
         loop {

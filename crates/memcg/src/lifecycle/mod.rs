@@ -17,6 +17,14 @@ pub struct MemcgLifecycle<'g, P: Platform> {
     tree: &'g MemcgTree<P>,
 }
 
+impl<P: Platform> Clone for MemcgLifecycle<'_, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<P: Platform> Copy for MemcgLifecycle<'_, P> {}
+
 impl<'g, P: Platform> MemcgLifecycle<'g, P> {
     #[inline]
     pub(crate) fn new(tree: &'g MemcgTree<P>) -> Self {
@@ -28,7 +36,7 @@ impl<'g, P: Platform> MemcgLifecycle<'g, P> {
     /// # Errors
     ///
     /// See [`MemcgError`].
-    pub fn create(&self, parent: MemcgId, name: &str) -> Result<MemcgId, MemcgError> {
+    pub fn create(self, parent: MemcgId, name: &str) -> Result<MemcgId, MemcgError> {
         Name::check(name)?;
         self.sweep();
         let pin = self.tree.frames.platform().pin();
@@ -49,7 +57,7 @@ impl<'g, P: Platform> MemcgLifecycle<'g, P> {
 
     /// The same with the memory that there is. `None` if `spare` needs more.
     fn create_with(
-        &self,
+        self,
         registry: &mut Registry,
         (parent, name): (MemcgId, &str),
         spare: &mut Spare<P>,
@@ -100,7 +108,7 @@ impl<'g, P: Platform> MemcgLifecycle<'g, P> {
     ///
     /// [`MemcgError::Busy`] with children that were not removed, or spaces; [`MemcgError::Root`],
     /// [`MemcgError::NoMemcg`].
-    pub fn remove(&self, id: MemcgId) -> Result<(), MemcgError> {
+    pub fn remove(self, id: MemcgId) -> Result<(), MemcgError> {
         if id.is_root() {
             return Err(MemcgError::Root);
         }

@@ -22,9 +22,9 @@ impl<P: Platform> Spare<P> {
     pub(crate) const NONE: Self = Self { memcg: None, leaf: None, wants_leaf: false };
 }
 
-impl<P: Platform> MemcgLifecycle<'_, P> {
+impl<'g, P: Platform> MemcgLifecycle<'g, P> {
     /// Allocates what is missing in `spare`. Not under the lock of the memcgs.
-    pub(crate) fn fill_spare(&self, pin: &Pin<'_, P>, spare: &mut Spare<P>) -> Result<(), AllocError> {
+    pub(crate) fn fill_spare(self, pin: &Pin<'_, P>, spare: &mut Spare<P>) -> Result<(), AllocError> {
         if spare.memcg.is_none() {
             spare.memcg = Some(self.allocate_memcg(pin)?);
         }
@@ -36,7 +36,7 @@ impl<P: Platform> MemcgLifecycle<'_, P> {
     }
 
     /// The first memcg.
-    pub(crate) fn make_root(&self) -> Result<(), AllocError> {
+    pub(crate) fn make_root(self) -> Result<(), AllocError> {
         let pin = self.tree.frames().platform().pin();
         let mut spare = Spare { wants_leaf: true, ..Spare::NONE };
         let made = self.fill_spare(&pin, &mut spare);
@@ -47,7 +47,7 @@ impl<P: Platform> MemcgLifecycle<'_, P> {
         made
     }
 
-    fn allocate_memcg(&self, pin: &Pin<'_, P>) -> Result<NonNull<Memcg<P>>, AllocError> {
+    fn allocate_memcg(self, pin: &Pin<'_, P>) -> Result<NonNull<Memcg<P>>, AllocError> {
         let frames = self.tree.frames();
         let mut nodes = [None; MAX_NODES];
         let made = (|| {
@@ -60,7 +60,7 @@ impl<P: Platform> MemcgLifecycle<'_, P> {
         made.inspect_err(|_| self.free_lists(pin, nodes.into_iter().flatten()))
     }
 
-    fn free_lists(&self, pin: &Pin<'_, P>, lists: impl Iterator<Item = NonNull<NodeLists<P>>>) {
+    fn free_lists(self, pin: &Pin<'_, P>, lists: impl Iterator<Item = NonNull<NodeLists<P>>>) {
         for lists in lists {
             // SAFETY: allocated in `allocate_memcg`, and no memcg leads to them any more.
             unsafe { self.tree.lists.free(self.tree.frames(), pin, lists) };
@@ -69,7 +69,7 @@ impl<P: Platform> MemcgLifecycle<'_, P> {
 
     /// Gives the memcg of `spare` the number `id`, which none ever had. `None` if more memory is needed for
     /// it. Called under the lock of the memcgs, or before others know of them.
-    pub(crate) fn take_spare(&self, spare: &mut Spare<P>, id: MemcgId) -> Option<&Memcg<P>> {
+    pub(crate) fn take_spare(self, spare: &mut Spare<P>, id: MemcgId) -> Option<&'g Memcg<P>> {
         let mut memcg = spare.memcg?;
         if !self.tree.table.has_leaf(id) {
             spare.wants_leaf = true;
@@ -86,7 +86,7 @@ impl<P: Platform> MemcgLifecycle<'_, P> {
     }
 
     /// Frees what was not taken. Not under the lock of the memcgs.
-    pub(crate) fn free_spare(&self, pin: &Pin<'_, P>, spare: &mut Spare<P>) {
+    pub(crate) fn free_spare(self, pin: &Pin<'_, P>, spare: &mut Spare<P>) {
         if let Some(memcg) = spare.memcg.take() {
             // SAFETY: nothing else knows of the memcg.
             let nodes: [_; MAX_NODES] = unsafe { memcg.as_ref() }.node_pointers();

@@ -30,16 +30,16 @@ impl<P: Platform> MemcgLifecycle<'_, P> {
     /// Checks a few of the removed memcgs, in turn, and frees those that nothing belongs to any more.
     /// Creating and removing memcgs does it too. The lock of the memcgs is not held while one is checked:
     /// until it is put back or freed no other thread checks it.
-    pub fn sweep(&self) {
+    pub fn sweep(self) {
         self.sweep_some(MOST);
     }
 
     /// As [`sweep`](Self::sweep), for one of them: for a caller that is pinned. All CPUs are looked at for it.
-    pub fn sweep_one(&self) {
+    pub fn sweep_one(self) {
         self.sweep_some(1);
     }
 
-    fn sweep_some(&self, most: usize) {
+    fn sweep_some(self, most: usize) {
         let mut end = None;
         for _ in 0..most {
             let Some((memcg, visited)) = ({
@@ -66,7 +66,7 @@ impl<P: Platform> MemcgLifecycle<'_, P> {
     }
 
     /// Whether nothing belongs to a removed memcg any more. Called by one thread at a time.
-    fn is_over(&self, memcg: &Memcg<P>) -> bool {
+    fn is_over(self, memcg: &Memcg<P>) -> bool {
         if linked(&memcg.links.first_child).is_some() {
             return false;
         }
@@ -102,13 +102,13 @@ impl<P: Platform> MemcgLifecycle<'_, P> {
     }
 
     /// Notes that no CPU holds anything back for the memcg now: for the `second` time, after an epoch.
-    fn note_drained(&self, memcg: &Memcg<P>, second: bool) {
+    fn note_drained(self, memcg: &Memcg<P>, second: bool) {
         memcg.drained.store(self.tree.frames.epoch().stamp().get() + 1, Ordering::Relaxed);
         memcg.drained_again.store(second, Ordering::Relaxed);
     }
 
     /// Whether an epoch has passed since that was noted.
-    fn has_passed(&self, memcg: &Memcg<P>) -> bool {
+    fn has_passed(self, memcg: &Memcg<P>) -> bool {
         let epoch = self.tree.frames.epoch();
         // Two steps are what it takes if no CPU is in a section; one that is cannot be waited for here.
         epoch.advance();

@@ -13,7 +13,7 @@ impl<P: Platform> SwapCache<'_, P> {
     /// the same, nothing names the slot, or it has no word of its own and there is no memory for one: never
     /// with the technique that bypasses, whose clusters have words for all slots. Until
     /// [`end_bypass`](Self::end_bypass) the slot is not freed, and no thread can insert a folio for it.
-    pub fn try_begin_bypass(&self, slot: SlotId) -> bool {
+    pub fn try_begin_bypass(self, slot: SlotId) -> bool {
         let begun = with_cluster(self.devices, slot, |held, at| {
             let unit = held.guard.unit(at);
             let out = !unit.word.is_free() && !unit.word.is_cached() && !unit.word.is_busy();
@@ -29,7 +29,7 @@ impl<P: Platform> SwapCache<'_, P> {
 
     /// Ends what [`try_begin_bypass`](Self::try_begin_bypass) began. If nothing names the slot any more it is
     /// free.
-    pub fn end_bypass(&self, slot: SlotId) {
+    pub fn end_bypass(self, slot: SlotId) {
         with_cluster(self.devices, slot, |held, at| {
             let unit = held.guard.unit(at);
             debug_assert!(unit.word.is_busy());
@@ -39,13 +39,13 @@ impl<P: Platform> SwapCache<'_, P> {
     }
 
     /// The slot's shadow, if its page is swapped out.
-    pub fn shadow_of(&self, slot: SlotId) -> Option<Shadow> {
+    pub fn shadow_of(self, slot: SlotId) -> Option<Shadow> {
         with_cluster(self.devices, slot, |held, at| held.guard.word_of(at).shadow()).flatten()
     }
 
     /// Clears the slot's shadow, if it has its own word. The slot is about to be replaced or freed, which
     /// would drop the shadow too.
-    pub fn clear_shadow(&self, slot: SlotId) {
+    pub fn clear_shadow(self, slot: SlotId) {
         with_cluster(self.devices, slot, |held, at| {
             let unit = held.guard.unit(at);
             if unit.pages == 1

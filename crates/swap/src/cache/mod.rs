@@ -37,6 +37,14 @@ pub struct SwapCache<'s, P: Platform> {
     devices: &'s SwapDevices<P>,
 }
 
+impl<P: Platform> Clone for SwapCache<'_, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<P: Platform> Copy for SwapCache<'_, P> {}
+
 impl<'s, P: Platform> SwapCache<'s, P> {
     #[inline]
     pub(crate) fn new(devices: &'s SwapDevices<P>) -> Self {
@@ -44,7 +52,7 @@ impl<'s, P: Platform> SwapCache<'s, P> {
     }
 
     /// The page that the cache has for `slot`, with a reference to its folio.
-    pub fn lookup(&self, slot: SlotId) -> Option<Pfn> {
+    pub fn lookup(self, slot: SlotId) -> Option<Pfn> {
         self.without_splits(|| {
             let found = with_cluster(self.devices, slot, |held, at| {
                 let word = held.guard.word_of(at);
@@ -59,7 +67,7 @@ impl<'s, P: Platform> SwapCache<'s, P> {
 
     /// The slot's state in one lookup: the page if the cache has it, else what is needed to insert a folio
     /// for it, of order `most` or less.
-    pub fn look(&self, slot: SlotId, most: Order) -> Seen {
+    pub fn look(self, slot: SlotId, most: Order) -> Seen {
         self.without_splits(|| {
             let seen = with_cluster(self.devices, slot, |held, at| {
                 let word = held.guard.word_of(at);
@@ -77,7 +85,7 @@ impl<'s, P: Platform> SwapCache<'s, P> {
 
     /// Calls `look` until no split interferes.
     #[inline]
-    fn without_splits<R>(&self, mut look: impl FnMut() -> Result<R, Retry>) -> R {
+    fn without_splits<R>(self, mut look: impl FnMut() -> Result<R, Retry>) -> R {
         let mut attempt = 0;
         loop {
             match look() {
@@ -93,7 +101,7 @@ impl<'s, P: Platform> SwapCache<'s, P> {
     ///
     /// On [`Inserted::Won`] the folio has [`FrameFlags::SWAP_CACHE`], `private` is its first slot, and the
     /// cache holds one more reference. The slots are named as often as before.
-    pub fn insert(&self, slot: SlotId, head: Pfn) -> Inserted {
+    pub fn insert(self, slot: SlotId, head: Pfn) -> Inserted {
         let order = self.devices.frames().known(head).word().order();
         if order > CLUSTER_ORDER {
             return Inserted::Conflict;
@@ -107,13 +115,13 @@ impl<'s, P: Platform> SwapCache<'s, P> {
     /// Takes a folio out of the cache and frees its slots, if nothing names any of them. Returns true then:
     /// the caller drops the cache's reference, and the folio is dirty. The caller holds the folio lock and a
     /// reference.
-    pub fn remove_unnamed(&self, head: Pfn) -> bool {
+    pub fn remove_unnamed(self, head: Pfn) -> bool {
         self.with_folio(head, |held, first, end| held.remove_unnamed(head, first, end)).unwrap_or(false)
     }
 
     /// Takes the folio at `head`, to which the caller has a reference, out of the cache, if nothing names its
     /// slots and no thread is busy with it. Returns whether it did.
-    pub fn leave_if_unnamed(&self, head: Pfn) -> bool {
+    pub fn leave_if_unnamed(self, head: Pfn) -> bool {
         loop {
             let Some(guard) = self.devices.frames().try_lock_folio(head) else { return false };
             let folio = self.devices.frames().folio(head);
@@ -138,7 +146,7 @@ impl<'s, P: Platform> SwapCache<'s, P> {
 
     /// No entry names the `pages` slots from `slot` on any more. If the cache has a folio for them, and no
     /// other thread is busy with it, it leaves the cache, and `left` is called with it: it may be mapped.
-    pub fn drop_unnamed(&self, slot: SlotId, pages: u32, mut left: impl FnMut(Pfn)) {
+    pub fn drop_unnamed(self, slot: SlotId, pages: u32, mut left: impl FnMut(Pfn)) {
         let mut nth = 0;
         while nth < u64::from(pages) {
             let Some(page) = self.lookup(slot.plus(nth)) else {
@@ -158,7 +166,7 @@ impl<'s, P: Platform> SwapCache<'s, P> {
     /// nothing else names them: [`drop_counts`](Self::drop_counts) and
     /// [`remove_unnamed`](Self::remove_unnamed) in one. True if it left. The caller holds the folio lock and
     /// a reference; the folio is in the cache.
-    pub fn drop_counts_and_leave(&self, head: Pfn) -> bool {
+    pub fn drop_counts_and_leave(self, head: Pfn) -> bool {
         self.with_folio(head, |held, first, end| {
             held.unname(first, end);
             held.remove_unnamed(head, first, end)
@@ -169,7 +177,7 @@ impl<'s, P: Platform> SwapCache<'s, P> {
     /// Removes a folio that could not be read from the cache. Its slots stay named as they are. The caller
     /// holds the folio lock and a reference, and drops the cache's reference. A folio that is not in the
     /// cache, or that is still being read, stays as it is, and the result is false.
-    pub fn discard_failed(&self, head: Pfn) -> bool {
+    pub fn discard_failed(self, head: Pfn) -> bool {
         self.with_folio(head, |held, first, end| {
             let frame = held.devices.frames().known(head);
             if frame.word().flags().intersects(FrameFlags::WRITEBACK | FrameFlags::READING) {
@@ -187,7 +195,7 @@ impl<'s, P: Platform> SwapCache<'s, P> {
     /// held: the cache's and the caller's. Then its slots get the `shadow`, those that nothing names are
     /// freed, and the folio's refcount is frozen at zero: no thread can take a reference, and the caller
     /// frees it. Otherwise nothing changed. The caller holds the folio lock.
-    pub fn evict(&self, head: Pfn, expected_refs: u32, shadow: Option<Shadow>) -> bool {
+    pub fn evict(self, head: Pfn, expected_refs: u32, shadow: Option<Shadow>) -> bool {
         debug_assert!((1..=MAX_REFS).contains(&expected_refs));
         self.with_folio(head, |held, first, end| {
             let frame = held.devices.frames().known(head);
@@ -211,7 +219,7 @@ impl<'s, P: Platform> SwapCache<'s, P> {
     /// # Errors
     ///
     /// [`NoTable`], for a folio as large as a cluster. Nothing was changed.
-    pub fn split_folio(&self, head: Pfn, order: Order, to: Order) -> Result<(), NoTable> {
+    pub fn split_folio(self, head: Pfn, order: Order, to: Order) -> Result<(), NoTable> {
         let split = self.with_folio(head, |held, first, end| {
             if held.guard.unit(first).word.is_whole() && !held.ensure_table() {
                 return Err(NoTable);
@@ -231,7 +239,7 @@ impl<'s, P: Platform> SwapCache<'s, P> {
     /// Calls `work` with the cluster of a folio in the cache and the folio's slots in it. `None` if the folio
     /// is in no cache. The caller holds the folio lock, so it does not enter or leave meanwhile.
     pub(crate) fn with_folio<R>(
-        &self,
+        self,
         head: Pfn,
         work: impl FnOnce(&mut Held<'_, P>, u32, u32) -> R,
     ) -> Option<R> {

@@ -10,7 +10,7 @@ use quire_arch::Platform;
 impl<P: Platform> SwapCache<'_, P> {
     /// The memcg of a slot whose page is all zeros, on the device only, and named by one entry: a snapshot.
     /// `None` for any other slot, and with the old technique, which sends all pages to the device.
-    pub fn zeros(&self, slot: SlotId) -> Option<u16> {
+    pub fn zeros(self, slot: SlotId) -> Option<u16> {
         if !self.devices.technique().knows_zeros() {
             return None;
         }
@@ -20,7 +20,7 @@ impl<P: Platform> SwapCache<'_, P> {
     /// Frees a slot that is still as [`zeros`](Self::zeros) said, charged to `memcg`, and returns its shadow:
     /// the one entry that names it is about to lead to a zeroed page. None if it is not; nothing has
     /// changed. The caller holds the lock of the table that the entry is in.
-    pub fn take_zeros(&self, slot: SlotId, memcg: u16) -> Option<Option<Shadow>> {
+    pub fn take_zeros(self, slot: SlotId, memcg: u16) -> Option<Option<Shadow>> {
         with_cluster(self.devices, slot, |held, at| {
             let word = held.zeros(at).filter(|word| word.memcg() == Some(memcg))?;
             if !held.own(at, at + 1) {
