@@ -17,18 +17,30 @@ const SPECIAL: u64 = 1 << 9;
 const NO_EXECUTE: u64 = 1 << 63;
 const FRAME: u64 = 0x000f_ffff_ffff_f000;
 
-#[inline]
+// The bits of an entry are those of [`LeafFlags`], moved by so many places: six shifts are shorter than six choices.
+const MMU_BITS: u32 = 2;
+const SPECIAL_BIT: u32 = 4;
+const EXECUTE_BIT: u32 = 61;
+const _: () = {
+    assert!(LeafFlags::READ.bits() as u64 == PRESENT && LeafFlags::WRITE.bits() as u64 == WRITABLE);
+    assert!((LeafFlags::ACCESSED.bits() as u64) << MMU_BITS == ACCESSED);
+    assert!((LeafFlags::DIRTY.bits() as u64) << MMU_BITS == DIRTY);
+    assert!((LeafFlags::SPECIAL.bits() as u64) << SPECIAL_BIT == SPECIAL);
+    assert!((LeafFlags::EXECUTE.bits() as u64) << EXECUTE_BIT == NO_EXECUTE);
+};
+
+// Always, as its callers: it is known there which kind of entry it is.
+#[inline(always)]
 fn encode(entry: Entry, level: Level) -> u64 {
     match entry {
         Entry::Table(pfn) => pfn.to_phys().0 & FRAME | PRESENT | WRITABLE | USER | ACCESSED,
         Entry::Leaf(leaf) if leaf.flags.contains(LeafFlags::READ) => {
+            let flags = u64::from(leaf.flags.bits());
             let mut raw = leaf.pfn.to_phys().0 & FRAME | PRESENT | USER;
-            let set = |flag, bit| if leaf.flags.contains(flag) { bit } else { 0 };
-            raw |= set(LeafFlags::WRITE, WRITABLE);
-            raw |= set(LeafFlags::ACCESSED, ACCESSED);
-            raw |= set(LeafFlags::DIRTY, DIRTY);
-            raw |= set(LeafFlags::SPECIAL, SPECIAL);
-            raw |= if leaf.flags.contains(LeafFlags::EXECUTE) { 0 } else { NO_EXECUTE };
+            raw |= flags & WRITABLE;
+            raw |= flags << MMU_BITS & (ACCESSED | DIRTY);
+            raw |= flags << SPECIAL_BIT & SPECIAL;
+            raw |= !flags << EXECUTE_BIT & NO_EXECUTE;
             raw | if level > Level::PTE { LARGE } else { 0 }
         }
         absent => encode_absent(pack_absent(absent)),
@@ -61,13 +73,11 @@ fn decode(raw: u64, level: Level) -> Entry {
     if level > Level::PTE && raw & LARGE == 0 {
         return Entry::Table(pfn);
     }
-    let mut flags = LeafFlags::READ;
-    flags.set(LeafFlags::WRITE, raw & WRITABLE != 0);
-    flags.set(LeafFlags::EXECUTE, raw & NO_EXECUTE == 0);
-    flags.set(LeafFlags::ACCESSED, raw & ACCESSED != 0);
-    flags.set(LeafFlags::DIRTY, raw & DIRTY != 0);
-    flags.set(LeafFlags::SPECIAL, raw & SPECIAL != 0);
-    Entry::Leaf(Leaf { pfn, flags })
+    let mut flags = PRESENT | raw & WRITABLE;
+    flags |= (raw & (ACCESSED | DIRTY)) >> MMU_BITS;
+    flags |= (raw & SPECIAL) >> SPECIAL_BIT;
+    flags |= (!raw & NO_EXECUTE) >> EXECUTE_BIT;
+    Entry::Leaf(Leaf { pfn, flags: LeafFlags::from_bits_retain(flags as u16) })
 }
 
 /// x86-64 with `LEVELS` levels of tables, 4 or 5 (LA57). User space has the lower half of the addresses, less
@@ -99,7 +109,7 @@ unsafe impl<const LEVELS: u8> PagingFormat for X86_64<LEVELS> {
         level.0 <= 2
     }
 
-    #[inline]
+    #[inline(always)]
     fn encode(entry: Entry, level: Level) -> u64 {
         encode(entry, level)
     }

@@ -32,7 +32,8 @@ impl<P: Platform> LockedTable<'_, P> {
     }
 
     /// Writes an entry that was none. Release: a walker that reads it sees the page or table filled.
-    #[inline]
+    // Always: the kind of the entry is known where this is called, and little is left of its encoding.
+    #[inline(always)]
     pub fn install(&self, index: usize, entry: Entry) {
         let old = self.entries[index].swap(P::Paging::encode(entry, self.level), Ordering::Release);
         debug_assert_eq!(old, 0, "an installed entry was not none");
