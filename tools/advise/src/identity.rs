@@ -2,8 +2,9 @@
 
 use sha2::{Digest, Sha256};
 use std::fmt::Write as _;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// The SHA-256 of a file's contents, in hexadecimal digits: what `sha256sum` prints.
@@ -35,10 +36,25 @@ pub(crate) fn digest(bytes: &[u8]) -> String {
     hexadecimal(&Sha256::digest(bytes))
 }
 
+/// Opens a file to read it. What is none, such as a pipe or a device, has no end that one can wait for: it is
+/// refused.
+///
+/// # Errors
+///
+/// It cannot be opened, or is no file.
+pub fn open_regular(path: &Path) -> io::Result<File> {
+    // To open a pipe would wait for one that writes.
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "no regular file"));
+    }
+    Ok(file)
+}
+
 impl Identity {
     /// Of what is in this file.
     pub(crate) fn of_file(path: &Path) -> io::Result<Self> {
-        let mut file = File::open(path)?;
+        let mut file = open_regular(path)?;
         let (mut sum, mut bytes) = (Sha256::new(), vec![0; READ]);
         loop {
             match file.read(&mut bytes) {
@@ -75,6 +91,14 @@ mod tests {
         assert_eq!(Identity::of_digits(identity.digits()), Some(identity));
         for wrong in ["", "abc", &"g".repeat(64), &"A".repeat(64), &"a".repeat(63)] {
             assert_eq!(Identity::of_digits(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_file_is_refused() {
+        for path in ["/dev/zero", "/dev/null", "/"] {
+            let error = Identity::of_file(Path::new(path)).unwrap_err();
+            assert_eq!(error.to_string(), "no regular file", "{path}");
         }
     }
 

@@ -67,6 +67,7 @@ pub use figures::{Near, ProcessRow, Range, Row, faults_by_size};
 pub use forks::ForkRow;
 pub use heat::{HEAT_COLUMNS, Heat, HeatBytes, HeatRun, touched_pages};
 pub use host::Host;
+pub use identity::open_regular;
 pub use jobs::Progress;
 pub use latency::Latency;
 pub use limits::{

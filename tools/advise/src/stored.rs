@@ -9,6 +9,9 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
+/// Why a recording is of no use though there is one.
+pub(crate) const OTHER_CONTENTS: &str = "it is not the one that the results are of";
+
 /// The results of one recording.
 #[derive(Debug)]
 pub(crate) struct Stored {
@@ -26,6 +29,11 @@ pub(crate) struct Stored {
 impl Stored {
     pub(crate) fn new(identity: Identity, results: Vec<(Point, Found)>, percents: BTreeSet<u32>) -> Self {
         Self { identity, results, percents, replay: OnceLock::new(), missed: Mutex::default() }
+    }
+
+    /// Of which contents its recording is.
+    pub(crate) fn identity(&self) -> &Identity {
+        &self.identity
     }
 
     /// The result of this replay.
@@ -56,7 +64,7 @@ impl Stored {
         let open = || {
             let identity = Identity::of_file(path).map_err(|error| error.to_string())?;
             if identity != self.identity {
-                return Err("it is not the one that the results are of".to_owned());
+                return Err(OTHER_CONTENTS.to_owned());
             }
             Replay::open(path, ReplayOptions::default()).map_err(|error| error.to_string())
         };

@@ -88,7 +88,6 @@ fn is_less(found: &LimitOutcome) -> bool {
         && pages.iter().all(|pages| *pages <= MOST >> 12)
         && zeros_out <= pages_out
         && zeros_in <= pages_in
-        && pressure.stalled_ns <= MOST_NS
         && is_count(&[missing.lost, missing.unheard, missing.events])
         && is_stays(&missing.stays)
         && zstd_of_lz4.is_none_or(|ratio| is_mean(&[ratio]))

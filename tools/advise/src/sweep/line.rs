@@ -7,7 +7,7 @@ use crate::figures::Outcome;
 use crate::found::Found;
 use crate::identity::{Identity, digest, from_hexadecimal, hexadecimal};
 use crate::less::{LimitOutcome, PeakFound};
-use crate::point::{Asked, Point};
+use crate::point::Point;
 use quire_trace::format::{FORMAT_VERSION, TraceHeader};
 use quire_trace::replay::{MappingLife, Replay, ReplayOptions};
 use serde::{Deserialize, Serialize};
@@ -202,6 +202,9 @@ impl Line {
 /// result.
 pub fn run(file: &Path, request: &Request, number: Option<Number>) -> Result<String, AdviseError> {
     let unread = |why: String| AdviseError::Unsuited(file.to_path_buf(), why);
+    if !is_request(request) {
+        return Err(unread(format!("no line of a sweep asks for this of {}", request.setting)));
+    }
     let identity = Identity::of_file(file).map_err(|error| unread(error.to_string()))?;
     let replay = Replay::open(file, ReplayOptions::default())?;
     let header = replay.header()?;
@@ -212,7 +215,9 @@ pub fn run(file: &Path, request: &Request, number: Option<Number>) -> Result<Str
     let mut found = Vec::new();
     for point in &points {
         let report = replay.with(point.options()).run(&mut |_, _| {})?;
-        if point.asked == Asked::Life && report.limited && report.does_not_fit.is_none() {
+        // What is out of proportion to what the recording holds fits nowhere.
+        let fits_nowhere = report.does_not_fit.as_ref().is_some_and(|misfit| misfit.out_of_proportion);
+        if report.host_is_short && !fits_nowhere {
             return Err(AdviseError::DoesNotFit(
                 format!("{}, {}", file.display(), request.setting),
                 "this host has too little free memory for the replay: run the line on another one".to_owned(),
@@ -267,6 +272,7 @@ fn with_sum(object: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::point::Asked;
     use crate::predict::open;
     use quire_trace::replay::KernelCosts;
 
@@ -317,6 +323,17 @@ mod tests {
     }
 
     #[test]
+    fn what_no_line_asks_for_is_refused() {
+        let kernel = Some(KernelCosts { thread: u64::MAX, ..KernelCosts::default() });
+        for (kernel, phase) in [(kernel, None), (None, Some(0))] {
+            let (setting, serves) = ("thp=never".to_owned(), Vec::new());
+            let request = Request { setting, phase, kernel, asked: Asked::Life, serves };
+            let refused = run(&recording("git-log.qtr"), &request, None);
+            assert!(matches!(refused, Err(AdviseError::Unsuited(..))), "{refused:?}");
+        }
+    }
+
+    #[test]
     fn what_is_no_line_is_refused() {
         let text = of("thp=never", Asked::Life);
         assert_eq!(Line::read("").unwrap_err(), LineError::Foreign);
@@ -360,7 +377,7 @@ mod tests {
                         let file = tempfile::NamedTempFile::new().unwrap();
                         std::fs::write(file.path(), format!("{text}\n{never}\n{present}\n")).unwrap();
                         let mut merge = crate::sweep::Merge::default();
-                        merge.read(file.path()).unwrap();
+                        merge.read(file.path());
                         let merged = merge.finish(1, &crate::host::Host::default(), &|_, _| {});
                         assert!(merged.programs.len() <= 2);
                     }

@@ -7,19 +7,18 @@ use super::request::{Number, Request};
 use crate::error::AdviseError;
 use crate::found::Found;
 use crate::host::Host;
-use crate::identity::Identity;
+use crate::identity::{Identity, open_regular};
 use crate::jobs::Progress;
 use crate::limits::Tries;
 use crate::point::{Amount, Asked, Meant, Point};
 use crate::predict::{Asking, Prediction, for_settings, in_order, lives};
 use crate::setting::{NEVER, Setting, grid};
 use crate::source::Source;
-use crate::stored::Stored;
+use crate::stored::{OTHER_CONTENTS, Stored};
 use crate::swap::LimitSwap;
 use quire_trace::format::TraceHeader;
 use quire_trace::replay::KernelCosts;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -44,7 +43,7 @@ impl At {
     /// The line again: what replays found is kept for one program at a time.
     fn read(&self) -> Result<Line, String> {
         let mut bytes = vec![0; self.len];
-        let file = File::open(&self.file).map_err(|error| format!("{}: {error}", self.file.display()))?;
+        let file = open_regular(&self.file).map_err(|error| format!("{}: {error}", self.file.display()))?;
         file.read_exact_at(&mut bytes, self.offset).map_err(|error| format!("{}: {error}", self.told()))?;
         let text =
             std::str::from_utf8(&bytes).map_err(|_| format!("{}: {}", self.told(), LineError::Foreign))?;
@@ -82,6 +81,19 @@ pub struct Program {
     pub prediction: Prediction,
     /// The first recording that settings are predicted from, where it was when its line was made.
     pub first: PathBuf,
+    identity: Identity,
+}
+
+impl Program {
+    /// Whether [`first`](Self::first) is still there.
+    ///
+    /// # Errors
+    ///
+    /// Why not: it cannot be read, or has other contents.
+    pub fn is_at_hand(&self) -> Result<(), String> {
+        let identity = Identity::of_file(&self.first).map_err(|error| error.to_string())?;
+        if identity == self.identity { Ok(()) } else { Err(OTHER_CONTENTS.to_owned()) }
+    }
 }
 
 /// Advice for all programs.
@@ -96,13 +108,15 @@ pub struct Merged {
 }
 
 impl Merge {
-    /// Reads the lines of a file.
-    ///
-    /// # Errors
-    ///
-    /// The file cannot be read.
-    pub fn read(&mut self, path: &Path) -> io::Result<()> {
-        let mut file = BufReader::new(File::open(path)?);
+    /// Reads the lines of a file. One that cannot be read is told and passed over.
+    pub fn read(&mut self, path: &Path) {
+        if let Err(error) = self.read_lines(path) {
+            self.remark(true, format!("{}: {error}; passed over", path.display()));
+        }
+    }
+
+    fn read_lines(&mut self, path: &Path) -> io::Result<()> {
+        let mut file = BufReader::new(open_regular(path)?);
         let (mut line, mut offset) = (0, 0);
         let mut bytes = Vec::new();
         loop {
@@ -263,8 +277,8 @@ impl Merge {
             }
         };
         let settings = self.settings(&told, &sources, kernel, &entries)?;
-        let first = for_settings(&sources).first().and_then(|&place| sources.get(place));
-        let first = first.map(|source| source.path.clone()).unwrap_or_default();
+        let first = for_settings(&sources).first().and_then(|&place| sources.get(place))?;
+        let (first, identity) = (first.path.clone(), first.stored()?.identity().clone());
         let asking = Asking { sources: &sources, settings, tries: &tries, kernel };
         let found = asking.predict(at_once, host, &|_, _| {});
         for source in &sources {
@@ -274,7 +288,7 @@ impl Merge {
             }
         }
         match found {
-            Ok(prediction) => Some(Program { prediction, first }),
+            Ok(prediction) => Some(Program { prediction, first, identity }),
             Err(error) => {
                 self.remark(true, format!("{told}: no advice: {error}"));
                 None

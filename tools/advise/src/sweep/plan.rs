@@ -97,11 +97,15 @@ type Opened = Result<(Source, Identity), String>;
 fn open(files: &[PathBuf], at_once: usize) -> Vec<Opened> {
     let opened: Result<Vec<Opened>, Infallible> = in_parallel(files, at_once, &|_, _| {}, |file| {
         let identity = || Identity::of_file(file).map_err(|error| format!("{}: {error}", file.display()));
-        let source = Source::open(file).map_err(|error| error.to_string());
-        Ok(source.and_then(|source| {
+        // What is no file is refused before anything waits for its end.
+        let source = identity().and_then(|identity| {
+            let source = Source::open(file).map_err(|error| error.to_string())?;
+            Ok((source, identity))
+        });
+        Ok(source.and_then(|(source, identity)| {
             let suits = source.header.supports_thp_predictions();
             suits.map_err(|why| format!("{}: {why}", file.display()))?;
-            Ok((source, identity()?))
+            Ok((source, identity))
         }))
     });
     opened.unwrap_or_else(|never| match never {})

@@ -4,6 +4,7 @@ use crate::args::{percent, size, technique};
 use crate::exit::Failure;
 use quire_advise::{Amount, Grid, LimitSwap, Tries};
 use serde::Deserialize;
+use std::io::Read;
 use std::path::Path;
 
 /// The file. What it does not name is as `quire advise` has it.
@@ -23,11 +24,12 @@ const LARGEST: u64 = 1 << 20;
 /// Reads it.
 pub(super) fn read(path: &Path) -> Result<Grid, Failure> {
     let wrong = |why: &dyn std::fmt::Display| Failure::input(format!("{}: {why}", path.display()));
-    let facts = std::fs::metadata(path).map_err(|error| wrong(&error))?;
-    if facts.len() > LARGEST {
+    let mut text = String::new();
+    let file = quire_advise::open_regular(path).map_err(|error| wrong(&error))?;
+    file.take(LARGEST + 1).read_to_string(&mut text).map_err(|error| wrong(&error))?;
+    if text.len() as u64 > LARGEST {
         return Err(wrong(&"far too long for a grid"));
     }
-    let text = std::fs::read_to_string(path).map_err(|error| wrong(&error))?;
     let file: File = toml::from_str(&text).map_err(|error| {
         let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
         let line = before.matches('\n').count() + 1;

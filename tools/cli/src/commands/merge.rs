@@ -1,13 +1,12 @@
 //! `quire advise --from`: advice from the results of a sweep.
 
-use super::replay::refuse_pipe;
 use super::{at_once, other_place};
 use crate::args::AdviseArguments;
 use crate::exit::{FOUND_FAILURE, Failure};
 use crate::output::{advice, fleet, progress::Bar, say_json, spark::may_draw, warn};
 use crate::pictures::{self, Report};
 use quire_advise::{Fleet, Host, Merge, MergedProgram, heat_of};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Names of files in a folder of results end so.
@@ -15,10 +14,7 @@ const EXTENSIONS: [&str; 2] = ["json", "jsonl"];
 
 pub(super) fn run(arguments: &AdviseArguments, host: &Host, mut report: Report) -> Result<ExitCode, Failure> {
     let mut merge = Merge::default();
-    for file in files(&arguments.from)? {
-        refuse_pipe(&file)?;
-        merge.read(&file).map_err(|error| Failure::input(format!("{}: {error}", file.display())))?;
-    }
+    files(&arguments.from).iter().for_each(|file| merge.read(file));
     let bar = Bar::new("advise", "programs");
     let merged =
         merge.finish(at_once(arguments.jobs), host, &|done, total| bar.set(done as u64, total as u64));
@@ -47,16 +43,15 @@ pub(super) fn run(arguments: &AdviseArguments, host: &Host, mut report: Report) 
 }
 
 /// The files, in the order of their names where a folder is named.
-fn files(named: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
+fn files(named: &[PathBuf]) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for path in named {
-        if !path.is_dir() {
+        let entries = std::fs::read_dir(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+        let Ok(entries) = entries else {
+            // No folder; or it is told why it cannot be read.
             files.push(path.clone());
             continue;
-        }
-        let failed = |error| Failure::input(format!("{}: {error}", path.display()));
-        let entries = std::fs::read_dir(path).map_err(failed)?;
-        let entries = entries.collect::<Result<Vec<_>, _>>().map_err(failed)?;
+        };
         let mut found: Vec<PathBuf> = entries.into_iter().map(|entry| entry.path()).collect();
         let is_result = |file: &PathBuf| {
             file.extension().is_some_and(|extension| EXTENSIONS.iter().any(|known| extension == *known))
@@ -65,13 +60,13 @@ fn files(named: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
         found.sort();
         files.extend(found);
     }
-    Ok(files)
+    files
 }
 
 /// Prints what `quire advise` would print for the recordings of a program. Returns whether its verdict is
 /// one.
 fn show(program: &MergedProgram, arguments: &AdviseArguments, report: &mut Report) -> Result<bool, Failure> {
-    let MergedProgram { prediction, first } = program;
+    let prediction = &program.prediction;
     if arguments.json {
         advice::objects(prediction, &[], None).iter().for_each(say_json);
     } else {
@@ -79,7 +74,7 @@ fn show(program: &MergedProgram, arguments: &AdviseArguments, report: &mut Repor
     }
     if report.is_wanted() {
         let places: Vec<usize> = std::iter::once(0).chain(other_place(prediction)).collect();
-        let heats = heats(first, prediction, &places, arguments)?;
+        let heats = heats(program, &places, arguments)?;
         report.add(pictures::advice(prediction, &heats, &[], None), arguments.json);
     }
     let Some(why) = &prediction.unreliable else { return Ok(true) };
@@ -91,17 +86,16 @@ fn show(program: &MergedProgram, arguments: &AdviseArguments, report: &mut Repor
 
 /// Memory by address and time, where the recording is at hand: no line has that.
 fn heats(
-    first: &Path,
-    prediction: &quire_advise::Prediction,
+    program: &MergedProgram,
     places: &[usize],
     arguments: &AdviseArguments,
 ) -> Result<Vec<(usize, quire_advise::Heat)>, Failure> {
-    if !first.exists() {
+    if let Err(why) = program.is_at_hand() {
         warn(format_args!(
-            "{}: not here, so that the page has no pictures of memory by address and time",
-            first.display()
+            "{}: {why}, so that the page has no pictures of memory by address and time",
+            program.first.display()
         ));
         return Ok(Vec::new());
     }
-    Ok(heat_of(first, prediction, places, at_once(arguments.jobs))?)
+    Ok(heat_of(&program.first, &program.prediction, places, at_once(arguments.jobs))?)
 }

@@ -32,8 +32,9 @@ pub(crate) fn verdict(fleet: &Fleet) -> Vec<String> {
         fleet.programs, fleet.unchanged, fleet.unreliable
     )];
     let others = fleet.settings.iter().filter(|setting| setting.present < setting.programs);
+    // Of equals the first of the table.
     let best =
-        others.filter(|setting| setting.named > 0).max_by_key(|setting| (setting.suits, setting.named));
+        others.rev().filter(|setting| setting.suits > 0).max_by_key(|setting| (setting.suits, setting.named));
     lines.extend(best.map(|best| {
         format!(
             "{} suits most: {} of {} programs, {} of whose verdicts name it.",
@@ -124,4 +125,28 @@ pub(crate) fn objects(fleet: &Fleet) -> Vec<Value> {
         "ram_saved": fleet.enough_saved,
     }));
     objects
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_suits_most_is_what_the_table_says() {
+        let of = |settings: &[(&str, usize, usize)]| {
+            let setting = |&(name, suits, named): &(&str, usize, usize)| FleetSetting {
+                name: name.to_owned(),
+                programs: 3,
+                suits,
+                named,
+                ..FleetSetting::default()
+            };
+            let settings = settings.iter().map(setting).collect();
+            verdict(&Fleet { programs: 3, settings, ..Fleet::default() }).remove(1)
+        };
+        let never = "thp=never suits most: 2 of 3 programs, 0 of whose verdicts name it.";
+        assert_eq!(of(&[("thp=never", 2, 0), ("thp=always", 1, 1)]), never);
+        let first = "mthp=16K suits most: 3 of 3 programs, 1 of whose verdicts name it.";
+        assert_eq!(of(&[("thp=never", 3, 0), ("mthp=16K", 3, 1), ("mthp=64K", 3, 1)]), first);
+    }
 }

@@ -263,6 +263,10 @@ fn wrong_usage_is_told_in_one_line() {
         (&["sweep", "a\nb"], "control character"),
         (&["sweep", "--one", "--setting", "thp=rarely", "git-log"], "thp=rarely"),
         (&["sweep", "--one", "git-log"], "--setting"),
+        (&["sweep", "--one", "--setting", "thp=never", "--phase", "0", "git-log"], "no line of a sweep"),
+        (&["sweep", "--one", "--setting", "thp=never", "/dev/zero"], "no regular file"),
+        (&["sweep", "--grid", "/dev/zero", "git-log"], "no regular file"),
+        (&["advise", "--from", "/dev/zero"], "no regular file"),
         (&["sweep", "--setting", "thp=never", "git-log"], "--one"),
         (&["advise", "--from", "missing"], "missing"),
         (&["advise", "--from", "grid.toml", "--validate"], "--validate"),
@@ -289,4 +293,71 @@ fn the_same_recording_is_swept_once() {
     assert!(text(&output.stderr).contains("git-log: the same recording as copy"), "{output:?}");
     assert!(text(&output.stdout).lines().all(|line| line.ends_with(" copy")));
     assert_eq!(quire(&["sweep"]).status.code(), Some(2));
+}
+
+/// What a result names may be something else when results are merged.
+#[test]
+fn pictures_are_of_the_recording_that_was_swept() {
+    let sweep = Sweep::new(&["git-log"]);
+    fs::write(sweep.path("grid.toml"), "settings = []\nlimits = []\n").expect("a file");
+    let lines = sweep.lines(&["--grid", "grid.toml", "-o", "results", "git-log"]);
+    sweep.run(&lines);
+    let report = ["advise", "--from", "results", "--report", "page.html"];
+    let shown = sweep.good(&report);
+    let path = sweep.path("git-log");
+    for (damage, word) in [("other", "not the one that the results"), ("pipe", "no regular file")] {
+        fs::remove_file(&path).expect("it is there");
+        match damage {
+            "other" => _ = fs::copy(recording_of("sort-threads"), &path).expect("a copy"),
+            _ => assert!(Command::new("mkfifo").arg(&path).status().expect("mkfifo").success()),
+        }
+        let _ = fs::remove_file(sweep.path("page.html"));
+        let output = sweep.quire(&report);
+        let told = text(&output.stderr);
+        assert!(told.contains(word) && told.contains("no pictures of memory"), "{damage}: {told}");
+        assert_eq!(text(&output.stdout), shown, "{damage}");
+        assert!(sweep.path("page.html").exists(), "{damage}");
+    }
+}
+
+/// One entry that cannot be read changes nothing else.
+#[test]
+fn what_cannot_be_read_is_passed_over() {
+    let sweep = Sweep::new(&["git-log"]);
+    fs::write(sweep.path("grid.toml"), "settings = []\nlimits = []\n").expect("a file");
+    sweep.run(&sweep.lines(&["--grid", "grid.toml", "-o", "results", "git-log"]));
+    let whole = sweep.good(&["advise", "--from", "results"]);
+    fs::create_dir(sweep.path("results/sub.json")).expect("a folder");
+    std::os::unix::fs::symlink("/nowhere", sweep.path("results/zz.json")).expect("a link");
+    let output = sweep.quire(&["advise", "--from", "results"]);
+    assert_eq!((output.status.code(), text(&output.stdout)), (Some(1), whole));
+    let told = text(&output.stderr);
+    assert!(told.contains("sub.json: no regular file; passed over"), "{told}");
+    assert!(told.contains("zz.json: No such file") && told.lines().count() == 2, "{told}");
+}
+
+/// The same bytes each time, and none where the host has too little memory for the machine.
+#[test]
+fn a_limit_has_one_result() {
+    let sweep = Sweep::new(&[]);
+    with_uses("git-log", &sweep.path("known"));
+    fs::write(sweep.path("grid.toml"), "settings = []\nlimits = ['50%']\nswaps = ['zram-lz4']\n")
+        .expect("a file");
+    let lines = sweep.lines(&["--grid", "grid.toml", "known"]);
+    let line = lines.iter().find(|line| line.contains(" --limit ")).expect("a limit");
+    let first = sweep.shell(line);
+    assert!(first.status.success() && text(&first.stdout).contains("\"less\""), "{first:?}");
+    assert_eq!(sweep.shell(line).stdout, first.stdout);
+
+    fs::write(sweep.path("meminfo"), "MemTotal: 2000 kB\nMemFree: 1000 kB\nMemAvailable: 1000 kB\n")
+        .expect("a file");
+    fs::write(sweep.path("line"), line).expect("a file");
+    let small = "mount --bind meminfo /proc/meminfo";
+    // It needs a mount namespace, which not every host permits.
+    if sweep.shell(&format!("unshare -rm {small}")).status.success() {
+        let output = sweep.shell(&format!("unshare -rm sh -c '{small} && sh line'"));
+        assert_eq!((output.status.code(), text(&output.stdout)), (Some(1), String::new()));
+        let told = text(&output.stderr);
+        assert!(told.contains("too little free memory") && told.lines().count() == 1, "{told}");
+    }
 }

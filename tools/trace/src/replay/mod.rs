@@ -199,6 +199,8 @@ struct Peaks {
     covered: u64,
     /// Of all.
     all: u64,
+    /// The host had too little free memory to find them.
+    host_is_short: bool,
 }
 
 /// The most vCPUs that a replay uses; recorded CPUs beyond share them.
@@ -282,7 +284,12 @@ impl Replay {
     ///
     /// [`ReplayError`].
     pub fn run(&self, progress: Progress<'_>) -> Result<ReplayReport, ReplayError> {
-        self.run_with_enough(self.sample()?, progress)
+        let sample = self.sample()?;
+        let mut report = self.run_with_enough(sample, progress)?;
+        // What the sample is a share of was found by replays, too.
+        let peaks = *self.peaks.lock().unwrap_or_else(PoisonError::into_inner);
+        report.host_is_short |= sample.is_some() && peaks.is_some_and(|peaks| peaks.host_is_short);
+        Ok(report)
     }
 
     /// Replays the sample, or all if there is none, again with more memory if that was short for no limit.
@@ -334,7 +341,7 @@ impl Replay {
     ) -> Result<(ReplayReport, Option<u64>), ReplayError> {
         let mut reader = open(&self.path, &self.options)?;
         let header = reader.header().clone();
-        let machine = self.build(&header, sample, least)?;
+        let (machine, is_cut) = self.build(&header, sample, least)?;
         let mut report = self.replay(&machine, &header, sample, &mut reader, progress, watcher)?;
         report.damage = reader.damage().map(ToString::to_string);
         report.ended_early = reader.trailer().is_some_and(|trailer| trailer.ended_early);
@@ -344,7 +351,10 @@ impl Replay {
                 .map_or_else(|| pressure::is_short(machine.memory()), |misfit| !misfit.out_of_proportion);
         // What the host has left is asked when this one is gone.
         drop(machine);
-        let more = is_short.then(|| plan::affordable(2 * report.ram)).filter(|more| *more > report.ram);
+        let wanted = 2 * report.ram;
+        let has = is_short.then(|| plan::affordable(wanted));
+        report.host_is_short = is_cut || has.is_some_and(|has| has < wanted);
+        let more = has.is_some_and(|has| has > report.ram).then_some(wanted);
         Ok((report, more))
     }
 
@@ -461,13 +471,15 @@ impl Replay {
             ..self.options.clone()
         };
         let unlimited = self.with(unlimited);
-        let peak = |sample| -> Result<u64, ReplayError> {
-            let life = unlimited.run_with_enough(sample, &mut |_, _| {})?.life.unwrap_or_default();
-            Ok(life.at_peak.anonymous)
+        let mut host_is_short = false;
+        let mut peak = |sample| -> Result<u64, ReplayError> {
+            let report = unlimited.run_with_enough(sample, &mut |_, _| {})?;
+            host_is_short |= report.host_is_short;
+            Ok(report.life.unwrap_or_default().at_peak.anonymous)
         };
         let all = peak(None)?;
         let covered = if pressure.is_sample() { peak(Some(Sample { pressure, share: 1.0 }))? } else { all };
-        Ok(Peaks { covered, all })
+        Ok(Peaks { covered, all, host_is_short })
     }
 
     /// Whether memory may run short.
@@ -491,19 +503,27 @@ impl Replay {
         }
     }
 
-    /// A machine with so much RAM at least, unless its size was asked for.
+    /// A machine with so much RAM at least, unless its size was asked for; and whether the host had too little
+    /// left for that.
     fn build(
         &self,
         header: &TraceHeader,
         sample: Option<Sample>,
         least: u64,
-    ) -> Result<Machine, ReplayError> {
+    ) -> Result<(Machine, bool), ReplayError> {
         let options = &self.options;
         let part = |bytes| sample.map_or(bytes, |sample| sample.part(bytes).max(LEAST_RAM));
         // Devices and what they hold lie in the RAM of the machine, too.
         let devices = if options.swap.is_some() { plan::SPARE_BYTES } else { 0 };
         let needed = || self.needs.ram(options.huge.policy).saturating_add(devices).max(least);
-        let ram = options.memory.map_or_else(|| plan::affordable(needed()), part);
+        let (ram, is_cut) = match options.memory {
+            Some(bytes) => (part(bytes), false),
+            None => {
+                let needed = needed();
+                let ram = plan::affordable(needed);
+                (ram, ram < needed)
+            }
+        };
         let mut host = HostConfig::with_ram(ram).cpus(cpus(header));
         host.paranoid = options.paranoid;
         // Where no page is read, none has to be there.
@@ -520,7 +540,7 @@ impl Replay {
             let host_ram = options.memory.unwrap_or(header.ram);
             swap::attach_swap(machine.memory(), spec, host_ram).map_err(ReplayError::Swap)?;
         }
-        Ok(machine)
+        Ok((machine, is_cut))
     }
 }
 
@@ -540,7 +560,7 @@ impl LoadedReplay {
     ///
     /// [`ReplayError::Machine`], [`ReplayError::Swap`].
     pub fn machine(&self) -> Result<Machine, ReplayError> {
-        self.replay.build(&self.header, self.sample, 0)
+        self.replay.build(&self.header, self.sample, 0).map(|(machine, _)| machine)
     }
 
     /// Replays the trace on `machine`, which this trace's [`machine`](Self::machine) made and whose CPUs are

@@ -27,7 +27,9 @@ pub struct PressureFigures {
     /// Anonymous pages that were refaulted so soon that a little more memory would have kept them:
     /// `workingset_refault_anon`.
     pub refaults: u64,
-    /// Time that page faults were stalled for lack of memory, in nanoseconds: `memstall_ns`.
+    /// Time that page faults were stalled for lack of memory, in nanoseconds: `memstall_ns`. It
+    /// differs from replay to replay, so that no result that is stored has it.
+    #[serde(skip)]
     pub stalled_ns: u64,
     /// Swap when most of it was in use.
     pub swap: SwapFigures,

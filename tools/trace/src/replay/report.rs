@@ -182,6 +182,8 @@ pub struct ReplayReport {
     pub reuses_gone: u64,
     /// The machine's memory was asked for, not what the trace needs.
     pub limited: bool,
+    /// The host had less free memory than the machine was to have: with more, other figures may be found.
+    pub host_is_short: bool,
     /// What the recording knows of pages that were used again: how far the figures of a shortage can be
     /// believed.
     pub uses: UseSource,

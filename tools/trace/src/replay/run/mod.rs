@@ -433,6 +433,7 @@ impl<'m> Run<'m> {
             reuses: self.reuses,
             reuses_gone: self.reuses_gone,
             limited: self.how.limited,
+            host_is_short: false,
             does_not_fit: self.does_not_fit,
             uses: self.how.uses,
             ram: memory.frames().totals().present * 4096,
