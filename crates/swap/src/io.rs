@@ -241,7 +241,7 @@ impl<'s, P: Platform> SwapIo<'s, P> {
     }
 
     /// Reads the page of a slot into a frame that is not in the cache; see
-    /// [`try_begin_bypass`](Self::try_begin_bypass). May sleep.
+    /// [`try_begin_bypass`](SwapCache::try_begin_bypass). May sleep.
     ///
     /// # Errors
     ///

@@ -163,7 +163,7 @@ impl<'s, P: Platform> SwapCache<'s, P> {
     }
 
     /// Drops the names of entries that named all slots of the folio at `head`; the folio leaves the cache if
-    /// nothing else names them: [`drop_counts`](Self::drop_counts) and
+    /// nothing else names them: [`drop_counts`](SlotCounts::drop_counts) and
     /// [`remove_unnamed`](Self::remove_unnamed) in one. True if it left. The caller holds the folio lock and
     /// a reference; the folio is in the cache.
     pub fn drop_counts_and_leave(self, head: Pfn) -> bool {
