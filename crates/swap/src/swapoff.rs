@@ -93,7 +93,7 @@ impl<'s, P: Platform> Swapoff<'s, P> {
             self.devices.platform().park(ptr::from_ref(users).addr(), &mut || used());
         }
         // SAFETY: no thread can find the device any more, all that had found it have dropped it, and no slot
-        // is in use or looked at again. It was built with `Swap`, which alone has pointers to it.
+        // is in use or looked at again. It was built by `SwapDevices`, which alone has pointers to it.
         unsafe { Device::end(gone, self.devices) };
         self.devices.unreserve(id);
         Ok(())

@@ -20,10 +20,26 @@ const NAMES: [&str; 9] =
     ["Pfn", "NonNull", "SlotId", "PageIo", "SlotPtr", "Location", "OwnerWord", "const", "mut_pointer"];
 
 /// Types that have functions which trust their callers.
-const INTERNALS: [&str; 12] = [
+const INTERNALS: [&str; 28] = [
     "Frames",
     "Memcgs",
+    "MemcgTree",
+    "MemcgCounters",
+    "MemcgCharges",
+    "MemcgFolios",
+    "MemcgFiles",
+    "MemcgLifecycle",
+    "MemcgAudit",
     "Swap",
+    "SwapDevices",
+    "SlotCounts",
+    "SwapCache",
+    "SwapIo",
+    "SlotReclaim",
+    "SlotAllocator",
+    "ClusterDiscard",
+    "Swapoff",
+    "SwapAudit",
     "Spaces",
     "MemoryCore",
     "Tables",

@@ -48,7 +48,7 @@ impl<P: Platform> MemcgTree<P> {
         Visits { round: Some(Round::default()), ..self.visit(root) }
     }
 
-    /// The memcg after the cursor of `root`, under the lock of the tree.
+    /// The memcg after the cursor of `root`, under the lock of the memcgs.
     fn after_cursor(&self, root: &Memcg<P>) -> MemcgId {
         let cursor = MemcgId::from_bits(root.cursor.load(Ordering::Relaxed));
         let last =
@@ -58,7 +58,7 @@ impl<P: Platform> MemcgTree<P> {
 }
 
 impl<P: Platform> Visits<'_, P> {
-    /// The memcg after `at`, under the lock of the tree. Both are below the root as ever: a memcg that is
+    /// The memcg after `at`, under the lock of the memcgs. Both are below the root as ever: a memcg that is
     /// visited stays where it is in the tree.
     fn after(&mut self, at: &Memcg<P>) -> Option<MemcgId> {
         let root = self.tree.table.get(self.root)?;
@@ -71,7 +71,7 @@ impl<P: Platform> Visits<'_, P> {
         next.filter(|_| next != round.first)
     }
 
-    /// The first one, under the lock of the tree.
+    /// The first one, under the lock of the memcgs.
     fn first(&mut self) -> Option<MemcgId> {
         let root = self.tree.table.get(self.root).filter(|root| root.life.is_there())?;
         let Some(round) = &mut self.round else { return Some(root.id) };
@@ -81,7 +81,7 @@ impl<P: Platform> Visits<'_, P> {
         Some(first)
     }
 
-    /// Goes on to `next`, under the lock of the tree.
+    /// Goes on to `next`, under the lock of the memcgs.
     fn go_to(&mut self, next: Option<MemcgId>) {
         let table = &self.tree.table;
         match next.and_then(|next| table.get(next)) {
