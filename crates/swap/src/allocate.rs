@@ -428,6 +428,16 @@ mod tests {
         swap.allocator().add_folio(head, 0)
     }
 
+    /// The same, and an entry names the slot: what nothing names another thread may take out of the cache for its
+    /// own page.
+    fn add_named(swap: &Swap<Machine>, cpu: usize, head: Pfn) -> Result<SlotId, NoSlots> {
+        run_on(cpu);
+        let _lock = swap.frames().try_lock_folio(head).unwrap();
+        let slot = swap.allocator().add_folio(head, 0)?;
+        assert!(swap.counts().add_counts(slot, 1));
+        Ok(slot)
+    }
+
     /// The only cluster is empty again, but not discarded. CPU 0 has it.
     fn leave_to_discard(swap: &Swap<Machine>) {
         let head = folio(swap, Order::ZERO);
@@ -446,14 +456,14 @@ mod tests {
         watch.lasts.store(true, Ordering::Relaxed);
         let [first, second] = [(); 2].map(|()| folio(swap, Order::ZERO));
         thread::scope(|scope| {
-            scope.spawn(|| assert!(add(swap, 1, first).is_ok()));
+            scope.spawn(|| assert!(add_named(swap, 1, first).is_ok()));
             scope.spawn(|| {
                 while !watch.is_begun.load(Ordering::Relaxed) {
                     thread::yield_now();
                 }
                 let goes_on = Arc::clone(&watch);
                 at_the_next_wait(move || goes_on.goes_on.store(true, Ordering::Relaxed));
-                let found = add(swap, 2, second);
+                let found = add_named(swap, 2, second);
                 watch.goes_on.store(true, Ordering::Relaxed);
                 assert!(found.is_ok(), "{found:?}");
             });
