@@ -17,6 +17,7 @@
 //! - `platform`: the interface to hardware: everything that touches a machine goes through [`Platform`], and
 //!   nothing else does.
 //! - `prefetch`: prefetching cache lines.
+//! - `part_of`: types that are one duty of a larger whole.
 
 #![no_std]
 
@@ -29,6 +30,7 @@ pub mod cpu;
 mod named_enum;
 pub mod order;
 pub mod paging;
+mod part_of;
 pub mod pfn;
 pub mod platform;
 pub mod prefetch;

@@ -120,26 +120,12 @@ pub enum MemcgViolation {
     },
 }
 
-/// The audit of memcgs.
-#[derive(Debug)]
-pub struct MemcgAudit<'g, P: Platform> {
-    tree: &'g MemcgTree<P>,
+quire_arch::part_of! {
+    /// The audit of memcgs.
+    pub struct MemcgAudit { tree: MemcgTree }
 }
 
-impl<P: Platform> Clone for MemcgAudit<'_, P> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<P: Platform> Copy for MemcgAudit<'_, P> {}
-
-impl<'g, P: Platform> MemcgAudit<'g, P> {
-    #[inline]
-    pub(crate) fn new(tree: &'g MemcgTree<P>) -> Self {
-        Self { tree }
-    }
-
+impl<P: Platform> MemcgAudit<'_, P> {
     /// Calls `visit` with the first frame of every listed folio: its memcg, and its list or the one that it
     /// is on its way to. Under the lists' locks: it must not touch them.
     pub fn for_each_listed(self, mut visit: impl FnMut(Pfn, MemcgId, LruList)) {

@@ -17,26 +17,12 @@ const BATCH: u64 = 64;
 /// The most pages in a stock.
 const MOST: u64 = 2 * BATCH;
 
-/// Charges of memcgs.
-#[derive(Debug)]
-pub struct MemcgCharges<'g, P: Platform> {
-    tree: &'g MemcgTree<P>,
+quire_arch::part_of! {
+    /// Charges of memcgs.
+    pub struct MemcgCharges { tree: MemcgTree }
 }
 
-impl<P: Platform> Clone for MemcgCharges<'_, P> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<P: Platform> Copy for MemcgCharges<'_, P> {}
-
-impl<'g, P: Platform> MemcgCharges<'g, P> {
-    #[inline]
-    pub(crate) fn new(tree: &'g MemcgTree<P>) -> Self {
-        Self { tree }
-    }
-
+impl<P: Platform> MemcgCharges<'_, P> {
     /// Charges `pages` to the memcg. Above `memory.high` it succeeds, and [`over_high`](Self::over_high)
     /// reports it.
     ///

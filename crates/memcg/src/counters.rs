@@ -9,26 +9,12 @@ use quire_arch::{Pin, Platform};
 use quire_frame::VmEvent;
 use quire_sync::atomic::Ordering;
 
-/// Events and statistics of memcgs.
-#[derive(Debug)]
-pub struct MemcgCounters<'g, P: Platform> {
-    tree: &'g MemcgTree<P>,
+quire_arch::part_of! {
+    /// Events and statistics of memcgs.
+    pub struct MemcgCounters { tree: MemcgTree }
 }
 
-impl<P: Platform> Clone for MemcgCounters<'_, P> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<P: Platform> Copy for MemcgCounters<'_, P> {}
-
-impl<'g, P: Platform> MemcgCounters<'g, P> {
-    #[inline]
-    pub(crate) fn new(tree: &'g MemcgTree<P>) -> Self {
-        Self { tree }
-    }
-
+impl<P: Platform> MemcgCounters<'_, P> {
     /// Counts `count` events at the memcg, and for all above it.
     pub fn count(self, id: MemcgId, event: MemcgEvent, count: u64) {
         if id.is_root() {

@@ -146,26 +146,12 @@ impl Line {
     }
 }
 
-/// The files of memcgs, and the limits that they hold.
-#[derive(Debug)]
-pub struct MemcgFiles<'g, P: Platform> {
-    tree: &'g MemcgTree<P>,
+quire_arch::part_of! {
+    /// The files of memcgs, and the limits that they hold.
+    pub struct MemcgFiles { tree: MemcgTree }
 }
 
-impl<P: Platform> Clone for MemcgFiles<'_, P> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<P: Platform> Copy for MemcgFiles<'_, P> {}
-
-impl<'g, P: Platform> MemcgFiles<'g, P> {
-    #[inline]
-    pub(crate) fn new(tree: &'g MemcgTree<P>) -> Self {
-        Self { tree }
-    }
-
+impl<P: Platform> MemcgFiles<'_, P> {
     /// Writes what is in the memcg's file `name` to `out`, as Linux would. Nothing is charged to the root, so
     /// `mapped` is asked how many anonymous pages and pages of files the programs of the machine have.
     ///

@@ -20,26 +20,12 @@ use quire_sync::atomic::Ordering;
 /// Clusters that are tried where others empty and fill them at the same time.
 const ATTEMPTS: usize = 64;
 
-/// Finds slots for folios that enter the swap cache.
-#[derive(Debug)]
-pub struct SlotAllocator<'s, P: Platform> {
-    devices: &'s SwapDevices<P>,
+quire_arch::part_of! {
+    /// Finds slots for folios that enter the swap cache.
+    pub struct SlotAllocator { devices: SwapDevices }
 }
 
-impl<P: Platform> Clone for SlotAllocator<'_, P> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<P: Platform> Copy for SlotAllocator<'_, P> {}
-
-impl<'s, P: Platform> SlotAllocator<'s, P> {
-    #[inline]
-    pub(crate) fn new(devices: &'s SwapDevices<P>) -> Self {
-        Self { devices }
-    }
-
+impl<P: Platform> SlotAllocator<'_, P> {
     /// Finds slots for a folio and puts it into the cache: one step. The folio is dirty from then on, has
     /// [`FrameFlags::SWAP_CACHE`] and one more reference, which is the cache's; `private` is its first slot.
     /// Nothing names the slots yet. The caller holds the folio lock and a reference; the folio is not in the
@@ -428,8 +414,8 @@ mod tests {
         swap.allocator().add_folio(head, 0)
     }
 
-    /// The same, and an entry names the slot: what nothing names another thread may take out of the cache for its
-    /// own page.
+    /// The same, and an entry names the slot: what nothing names another thread may take out of the cache for
+    /// its own page.
     fn add_named(swap: &Swap<Machine>, cpu: usize, head: Pfn) -> Result<SlotId, NoSlots> {
         run_on(cpu);
         let _lock = swap.frames().try_lock_folio(head).unwrap();

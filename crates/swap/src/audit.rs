@@ -103,26 +103,12 @@ pub struct NamedSlot {
     pub memcg: u16,
 }
 
-/// The audit of swap.
-#[derive(Debug)]
-pub struct SwapAudit<'s, P: Platform> {
-    devices: &'s SwapDevices<P>,
+quire_arch::part_of! {
+    /// The audit of swap.
+    pub struct SwapAudit { devices: SwapDevices }
 }
 
-impl<P: Platform> Clone for SwapAudit<'_, P> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<P: Platform> Copy for SwapAudit<'_, P> {}
-
-impl<'s, P: Platform> SwapAudit<'s, P> {
-    #[inline]
-    pub(crate) fn new(devices: &'s SwapDevices<P>) -> Self {
-        Self { devices }
-    }
-
+impl<P: Platform> SwapAudit<'_, P> {
     /// Calls `visit` with every slot in use. The machine is quiet.
     pub fn for_each_named(self, mut visit: impl FnMut(NamedSlot)) {
         self.each_held(|held| {

@@ -16,26 +16,12 @@ pub struct Dropped {
     pub cached_only: bool,
 }
 
-/// The counts of the page-table entries that name slots.
-#[derive(Debug)]
-pub struct SlotCounts<'s, P: Platform> {
-    devices: &'s SwapDevices<P>,
+quire_arch::part_of! {
+    /// The counts of the page-table entries that name slots.
+    pub struct SlotCounts { devices: SwapDevices }
 }
 
-impl<P: Platform> Clone for SlotCounts<'_, P> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<P: Platform> Copy for SlotCounts<'_, P> {}
-
-impl<'s, P: Platform> SlotCounts<'s, P> {
-    #[inline]
-    pub(crate) fn new(devices: &'s SwapDevices<P>) -> Self {
-        Self { devices }
-    }
-
+impl<P: Platform> SlotCounts<'_, P> {
     /// Calls `work` with each cluster of these slots, with the first and one past the last in it.
     fn each_cluster(self, slot: SlotId, pages: u32, mut work: impl FnMut(&mut Held<'_, P>, u32, u32)) {
         let (mut at, mut left) = (slot, pages);

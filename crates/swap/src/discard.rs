@@ -32,26 +32,12 @@ impl<P: Platform> Drop for Discarding<'_, P> {
     }
 }
 
-/// Discards of free clusters.
-#[derive(Debug)]
-pub struct ClusterDiscard<'s, P: Platform> {
-    devices: &'s SwapDevices<P>,
+quire_arch::part_of! {
+    /// Discards of free clusters.
+    pub struct ClusterDiscard { devices: SwapDevices }
 }
-
-impl<P: Platform> Clone for ClusterDiscard<'_, P> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<P: Platform> Copy for ClusterDiscard<'_, P> {}
 
 impl<'s, P: Platform> ClusterDiscard<'s, P> {
-    #[inline]
-    pub(crate) fn new(devices: &'s SwapDevices<P>) -> Self {
-        Self { devices }
-    }
-
     /// Discards up to `most` freed clusters, first those of the devices that are filled first, and returns
     /// how many. Sleeps if a device does, which takes a while for each.
     pub fn discard_free_clusters(self, most: u32) -> u32 {

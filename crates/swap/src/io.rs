@@ -33,26 +33,12 @@ pub enum IoState {
     Begun,
 }
 
-/// Reading and writing folios of the swap cache.
-#[derive(Debug)]
-pub struct SwapIo<'s, P: Platform> {
-    devices: &'s SwapDevices<P>,
+quire_arch::part_of! {
+    /// Reading and writing folios of the swap cache.
+    pub struct SwapIo { devices: SwapDevices }
 }
 
-impl<P: Platform> Clone for SwapIo<'_, P> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<P: Platform> Copy for SwapIo<'_, P> {}
-
-impl<'s, P: Platform> SwapIo<'s, P> {
-    #[inline]
-    pub(crate) fn new(devices: &'s SwapDevices<P>) -> Self {
-        Self { devices }
-    }
-
+impl<P: Platform> SwapIo<'_, P> {
     /// Writes a folio of the cache. If all its pages are zero-filled and the technique supports it, they are
     /// only marked. It is clean from then on, unless the write fails: then it is dirty again. The caller
     /// holds the folio lock; may sleep.

@@ -14,26 +14,12 @@ const CLUSTERS: u32 = 128;
 /// Slots after which one call stops.
 const ENOUGH: u64 = 512;
 
-/// Frees slots whose pages only the swap cache holds, and compacts devices in RAM.
-#[derive(Debug)]
-pub struct SlotReclaim<'s, P: Platform> {
-    devices: &'s SwapDevices<P>,
+quire_arch::part_of! {
+    /// Frees slots whose pages only the swap cache holds, and compacts devices in RAM.
+    pub struct SlotReclaim { devices: SwapDevices }
 }
 
-impl<P: Platform> Clone for SlotReclaim<'_, P> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<P: Platform> Copy for SlotReclaim<'_, P> {}
-
-impl<'s, P: Platform> SlotReclaim<'s, P> {
-    #[inline]
-    pub(crate) fn new(devices: &'s SwapDevices<P>) -> Self {
-        Self { devices }
-    }
-
+impl<P: Platform> SlotReclaim<'_, P> {
     /// Compacts devices in RAM until about `wanted` frames are free, and returns how many were freed,
     /// `wanted` at most. What a device says counts only as far as frames were freed at all while it
     /// compacted. Not pinned.

@@ -12,26 +12,12 @@ use core::ptr;
 use quire_arch::Platform;
 use quire_sync::atomic::Ordering;
 
-/// Removes devices.
-#[derive(Debug)]
-pub struct Swapoff<'s, P: Platform> {
-    devices: &'s SwapDevices<P>,
+quire_arch::part_of! {
+    /// Removes devices.
+    pub struct Swapoff { devices: SwapDevices }
 }
 
-impl<P: Platform> Clone for Swapoff<'_, P> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<P: Platform> Copy for Swapoff<'_, P> {}
-
-impl<'s, P: Platform> Swapoff<'s, P> {
-    #[inline]
-    pub(crate) fn new(devices: &'s SwapDevices<P>) -> Self {
-        Self { devices }
-    }
-
+impl<P: Platform> Swapoff<'_, P> {
     /// Stops allocation from the device. False if there is no such device, or it is being removed already.
     /// May sleep.
     pub fn begin_swapoff(self, id: DeviceId) -> bool {

@@ -17,8 +17,8 @@ const SPECIAL: u64 = 1 << 9;
 const NO_EXECUTE: u64 = 1 << 63;
 const FRAME: u64 = 0x000f_ffff_ffff_f000;
 
-// The bits of an entry are those of [`LeafFlags`], moved by so many places, that of EXECUTE inverted: a few shifts are
-// shorter than a choice for each.
+// The bits of an entry are those of [`LeafFlags`], moved by so many places, that of EXECUTE inverted: a few
+// shifts are shorter than a choice for each.
 const MMU_BITS: u32 = 2;
 const SPECIAL_BIT: u32 = 4;
 const EXECUTE_BIT: u32 = 61;

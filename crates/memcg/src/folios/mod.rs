@@ -24,26 +24,12 @@ enum Held<'g, P: Platform> {
     Main(&'g NodeLists<P>, SpinGuard<'g, Lists, P>),
 }
 
-/// The folios of memcgs.
-#[derive(Debug)]
-pub struct MemcgFolios<'g, P: Platform> {
-    tree: &'g MemcgTree<P>,
+quire_arch::part_of! {
+    /// The folios of memcgs.
+    pub struct MemcgFolios { tree: MemcgTree }
 }
-
-impl<P: Platform> Clone for MemcgFolios<'_, P> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<P: Platform> Copy for MemcgFolios<'_, P> {}
 
 impl<'g, P: Platform> MemcgFolios<'g, P> {
-    #[inline]
-    pub(crate) fn new(tree: &'g MemcgTree<P>) -> Self {
-        Self { tree }
-    }
-
     /// Whether anonymous folios are listed. Before the first swap device they are not, which saves the cost.
     /// A thread that maps a new folio asks in the section of the epoch in which it mapped it: either it finds
     /// that they are listed, or [`start_listing`](Self::start_listing) waits for it, and the folio is found

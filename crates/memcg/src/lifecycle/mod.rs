@@ -11,26 +11,12 @@ use quire_arch::Platform;
 use quire_sync::atomic::Ordering;
 use spare::Spare;
 
-/// Makes and removes memcgs.
-#[derive(Debug)]
-pub struct MemcgLifecycle<'g, P: Platform> {
-    tree: &'g MemcgTree<P>,
+quire_arch::part_of! {
+    /// Makes and removes memcgs.
+    pub struct MemcgLifecycle { tree: MemcgTree }
 }
 
-impl<P: Platform> Clone for MemcgLifecycle<'_, P> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<P: Platform> Copy for MemcgLifecycle<'_, P> {}
-
-impl<'g, P: Platform> MemcgLifecycle<'g, P> {
-    #[inline]
-    pub(crate) fn new(tree: &'g MemcgTree<P>) -> Self {
-        Self { tree }
-    }
-
+impl<P: Platform> MemcgLifecycle<'_, P> {
     /// Makes a memcg below `parent`.
     ///
     /// # Errors

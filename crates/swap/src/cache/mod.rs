@@ -31,26 +31,12 @@ pub enum Seen {
     Gone,
 }
 
-/// The swap cache: which page has which slot.
-#[derive(Debug)]
-pub struct SwapCache<'s, P: Platform> {
-    devices: &'s SwapDevices<P>,
+quire_arch::part_of! {
+    /// The swap cache: which page has which slot.
+    pub struct SwapCache { devices: SwapDevices }
 }
 
-impl<P: Platform> Clone for SwapCache<'_, P> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<P: Platform> Copy for SwapCache<'_, P> {}
-
-impl<'s, P: Platform> SwapCache<'s, P> {
-    #[inline]
-    pub(crate) fn new(devices: &'s SwapDevices<P>) -> Self {
-        Self { devices }
-    }
-
+impl<P: Platform> SwapCache<'_, P> {
     /// The page that the cache has for `slot`, with a reference to its folio.
     pub fn lookup(self, slot: SlotId) -> Option<Pfn> {
         self.without_splits(|| {

@@ -15,7 +15,8 @@ pub struct SwapOnOptions {
     /// Devices of higher priority are filled first, those of equal priority in turns. Without one a device
     /// comes after all that were there before.
     pub priority: Option<i16>,
-    /// Whether freed clusters are discarded, if the device wants it ([`DeviceFlags::DISCARD`](crate::DeviceFlags::DISCARD)).
+    /// Whether freed clusters are discarded, if the device wants it
+    /// ([`DeviceFlags::DISCARD`](crate::DeviceFlags::DISCARD)).
     pub discard: bool,
 }
 
