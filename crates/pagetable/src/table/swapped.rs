@@ -53,7 +53,8 @@ impl<P: Platform> Tables<'_, P> {
         let most = (SlotId::of(first).left_in_cluster() as usize).min(end - index);
         let goes_on = |&(entry, nth): &(&quire_sync::atomic::raw::AtomicU64, u64)| {
             let wanted = SwapEntry { slot: first.slot + nth, ..first };
-            P::Paging::decode(entry.load(Ordering::Relaxed), Level::PTE) == Entry::Swap(wanted)
+            // As they are stored: to encode one is less than to decode the other.
+            entry.load(Ordering::Relaxed) == P::Paging::encode(Entry::Swap(wanted), Level::PTE)
         };
         entries[index..index + most].iter().zip(0..).take_while(goes_on).count()
     }
