@@ -27,7 +27,8 @@ def module_texts(root, planted):
     """The files of a crate, stripped, without those that are modules under cfg(test) or cfg(loom) by the declaration in
     their parent."""
     files = sorted({*root.rglob("*.rs"), *(path for path in planted if path.suffix == ".rs" and root in path.parents)})
-    texts = {path: rust_source.stripped((path.read_text() if path.exists() else "") + planted.get(path, "")) for path in files}
+    read = lambda path: path.read_text() if path.exists() else ""
+    texts = {path: rust_source.stripped(read(path) + planted.get(path, "")) for path in files}
     tests = set()
     for path, text in texts.items():
         base = path.parent if path.name in ("lib.rs", "main.rs", "mod.rs") else path.with_suffix("")
@@ -84,7 +85,7 @@ class Crate:
             for found in re.finditer(r"\buse\s+([^;]+);", text):
                 for used in rust_source.use_paths(found.group(1)):
                     parts = used.split("::")
-                    at = [*module] if parts[0] not in ("crate", "super") else [*module[:-1]] if parts[0] == "super" else []
+                    at = list({"crate": (), "super": module[:-1]}.get(parts[0], module))
                     parts = parts[1:] if parts[0] in ("crate", "self", "super") else parts
                     while len(parts) > 1 and (*at, parts[0]) in self.all:
                         at.append(parts.pop(0))
@@ -145,7 +146,8 @@ class Crate:
                 continue
             seen = []
             for found in re.finditer(r"\buse\s+([^;]+);", text):
-                seen += [(found.start(), used, self.target(module, used)) for used in rust_source.use_paths(found.group(1))]
+                for used in rust_source.use_paths(found.group(1)):
+                    seen.append((found.start(), used, self.target(module, used)))
             bare = re.sub(r"\buse\s+[^;]+;", lambda m: re.sub(r"[^\n]", " ", m.group()), text)
             for found in re.finditer(r"\b(?:crate|super)(?:\s*::\s*\w+)+", bare):
                 used = re.sub(r"\s", "", found.group())
@@ -173,8 +175,9 @@ class Crate:
             methods |= {name} if is_method else set()
         of_traits = {name for found in self.blocks.values() for block in found if block.trait
                      for name, _, _ in block.functions()}
+        ambiguous = elsewhere | of_traits | STANDARD
         return {name: next(iter(found)) for name, found in modules.items()
-                if len(found) == 1 and name in methods and name not in elsewhere and name not in of_traits and name not in STANDARD}
+                if len(found) == 1 and name in methods - ambiguous}
 
     def types(self):
         """Where each type of the crate is defined."""
