@@ -13,7 +13,7 @@ while read -r test; do
         echo "docs/ names the test $test, which is not there" >&2
         bad=1
     fi
-done < <(grep -ohE '`[a-z_]+(::[a-z_0-9]+)+`' docs/locking.md docs/models.md | tr -d '`' | sort -u)
+done < <(grep -ohE '`[a-z_0-9]+(::[a-z_0-9]+)+`' docs/{locking,hazards,models}.md | tr -d '`' | sort -u)
 
 for document in README.md docs/*.md recordings/README.md fuzz/README.md bench/README.md checks/mutations/README.md; do
     while read -r link; do

@@ -191,7 +191,7 @@ fn slots(count: usize) -> PerCpu<EpochSlot> {
     unsafe { PerCpu::init(memory, count, |_| EpochSlot::default()) }
 }
 
-/// A hazard of docs/locking.md, "Every module": freeing while a lock-free reader looks. One object, `ALIVE`
+/// A hazard of docs/hazards.md, "Every part": freeing while a lock-free reader looks. One object, `ALIVE`
 /// while linked; the writer unlinks it, waits for the epoch and poisons it; the reader must never read
 /// poison.
 #[test]
@@ -228,9 +228,9 @@ fn loom_a_reader_never_sees_memory_that_was_reused() {
     });
 }
 
-/// A hazard of docs/locking.md, "Found in Quire": a switch is turned on beside a thread that looks at it
-/// after it has made something. Either the thread finds it on, or what the thread made is found once the
-/// sections that were open have closed.
+/// A hazard of docs/hazards.md, "The swap cache and slots": a switch is turned on beside a thread that looks
+/// at it after it has made something. Either the thread finds it on, or what the thread made is found once
+/// the sections that were open have closed.
 #[test]
 fn loom_of_a_switch_and_a_section_one_sees_the_other() {
     loom::model(|| {

@@ -154,7 +154,7 @@ fn give_back(frames: &Frames<Machine>, blocks: &[Pfn]) {
     run_on(0);
 }
 
-/// A hazard of docs/locking.md: "all that others returned is sorted under one hold". A request of another
+/// A hazard of docs/hazards.md: "all that others returned is sorted under one hold". A request of another
 /// order sorts a part of it, and what is left comes out with what is returned later: to a drain and to the
 /// ticks of an idle CPU.
 #[test]

@@ -252,7 +252,7 @@ mod tests {
         }
     }
 
-    /// A hazard of docs/locking.md: "the largest machine has no slots". As large as it gets, the number of slots
+    /// A hazard of docs/hazards.md: "the largest machine has no slots". As large as it gets, the number of slots
     /// fits in a descriptor's links, and so does each slot beside the end of a list.
     #[test]
     fn the_largest_span_has_slots_for_all_its_frames() {

@@ -17,7 +17,7 @@ fn given_out() -> Arc<Frame> {
     Arc::new(frame)
 }
 
-/// A hazard of docs/locking.md: a double free by two CPUs at once. One frees the frame, the other gets an
+/// A hazard of docs/hazards.md: a double free by two CPUs at once. One frees the frame, the other gets an
 /// error.
 #[test]
 fn loom_of_two_frees_one_is_a_double_free() {

@@ -314,7 +314,7 @@ mod tests {
         }
     }
 
-    /// A hazard of docs/locking.md: double free, wrong order, referenced: each a distinct error.
+    /// A hazard of docs/hazards.md: double free, wrong order, referenced: each a distinct error.
     #[test]
     fn release_tells_every_mistake_apart() {
         let out = FrameState::given_out(Kind::Allocated, THREE, Migratetype::Movable);

@@ -129,7 +129,7 @@ mod tests {
         assert_eq!(Watermarks::of_zone(0, 0, 8192), Watermarks::default());
     }
 
-    /// A hazard of docs/locking.md: "watermarks are read while they change". The low one is of the larger
+    /// A hazard of docs/hazards.md: "watermarks are read while they change". The low one is of the larger
     /// zone, the high one of the smaller.
     #[test]
     fn marks_that_are_half_changed_ask_for_no_more_than_there_is() {

@@ -107,7 +107,7 @@ proptest! {
         agrees_with_the_model(PcpTechnique::None, &steps);
     }
 
-    /// A hazard of docs/locking.md, "pages held in pcp lists make an allocation fail while memory is free".
+    /// A hazard of docs/hazards.md, "pages held in pcp lists make an allocation fail while memory is free".
     #[test]
     fn any_sequence_with_cpu_lists_agrees_too(steps in prop::collection::vec(step(), 1..200)) {
         agrees_with_the_model(PcpTechnique::OrderZero, &steps);

@@ -45,7 +45,7 @@ fn reserved_blocks(frames: &Audited) -> u64 {
     zone(frames).pageblocks[Migratetype::HighAtomic.index()]
 }
 
-/// A hazard of docs/locking.md: "high-order atomic reserves are skipped because the pcp path serves first".
+/// A hazard of docs/hazards.md: "high-order atomic reserves are skipped because the pcp path serves first".
 /// The lists hold blocks of the order, then none; the reserve serves when nothing else can.
 #[test]
 fn the_reserve_serves_when_the_lists_and_the_zone_cannot() {

@@ -1,4 +1,4 @@
-//! A hazard of docs/locking.md: what went wrong in other kernels' per-CPU lists.
+//! A hazard of docs/hazards.md: what went wrong in other kernels' per-CPU lists.
 
 use crate::support::*;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,4 @@
-//! A hazard of docs/locking.md: "double free, free of a mapped frame, free with the wrong order: each a
+//! A hazard of docs/hazards.md: "double free, free of a mapped frame, free with the wrong order: each a
 //! distinct error, never silent", and none changes anything.
 
 use crate::support::*;
@@ -97,7 +97,7 @@ fn a_mapped_a_referenced_and_a_locked_frame_are_refused() {
     }
 }
 
-/// A hazard of docs/locking.md: "a bad page hidden in the tail of a high-order block: check every base page,
+/// A hazard of docs/hazards.md: "a bad page hidden in the tail of a high-order block: check every base page,
 /// not the head".
 #[test]
 fn a_bad_page_in_the_tail_of_a_block_is_found() {

@@ -3,7 +3,7 @@
 use crate::support::*;
 use std::sync::atomic::Ordering;
 
-/// A hazard of docs/locking.md: "lockless walkers read a table that is being freed: epochs".
+/// A hazard of docs/hazards.md: "lockless walkers read a table that is being freed: epochs".
 #[test]
 fn a_retired_table_stays_as_it_is_while_a_reader_is_inside() {
     let frames = frames(&[(0, 1024)], 1, PcpTechnique::OrderZero);
@@ -17,7 +17,7 @@ fn a_retired_table_stays_as_it_is_while_a_reader_is_inside() {
     table[7].store(42, Ordering::Relaxed);
 
     let reader = frames.epoch().enter(&pin);
-    // A hazard of docs/locking.md: "the split PTE lock is freed before a reader under the epoch releases it".
+    // A hazard of docs/hazards.md: "the split PTE lock is freed before a reader under the epoch releases it".
     frame.as_table().lock::<Machine>(LockClass::PteTable);
     frames.retire(&pin, pfn, Order::ZERO).unwrap();
     for _ in 0..10 {

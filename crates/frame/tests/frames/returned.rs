@@ -1,4 +1,4 @@
-//! A hazard of docs/locking.md: "allocate here, free there: every free lands on another CPU's list and spills
+//! A hazard of docs/hazards.md: "allocate here, free there: every free lands on another CPU's list and spills
 //! to the zone lock".
 
 use crate::support::*;

@@ -1,4 +1,4 @@
-//! Runs of a folio's entries, at the ends where other memory managers had bugs: see docs/locking.md.
+//! Runs of a folio's entries, at the ends where other memory managers had bugs: see docs/hazards.md.
 
 use crate::common::*;
 

@@ -1,4 +1,4 @@
-//! Directed tests of the hazards in docs/locking.md.
+//! Directed tests of the hazards in docs/hazards.md.
 
 use crate::common::*;
 use quire_frame::FaultPlan;

@@ -9,7 +9,7 @@ fn scattered(step: u64) -> u64 {
     step.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 52
 }
 
-/// A hazard of docs/locking.md, "Every module": an error path that undoes only half.
+/// A hazard of docs/hazards.md, "Every part": an error path that undoes only half.
 #[test]
 fn an_insertion_without_memory_changes_nothing() {
     for every in 1..6 {

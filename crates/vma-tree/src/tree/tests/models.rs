@@ -176,7 +176,7 @@ fn loom_a_lookup_against_the_removal_of_its_entry() {
     });
 }
 
-/// A hazard of docs/locking.md, "Every module": publishing a node before it is filled.
+/// A hazard of docs/hazards.md, "Every part": publishing a node before it is filled.
 #[test]
 fn loom_a_lookup_against_a_split() {
     model(&[0, 1, 2, 3], 3, |run| {
@@ -184,7 +184,7 @@ fn loom_a_lookup_against_a_split() {
     });
 }
 
-/// A hazard of docs/locking.md, "Every module": freeing while a lock-free reader looks.
+/// A hazard of docs/hazards.md, "Every part": freeing while a lock-free reader looks.
 #[test]
 fn loom_a_lookup_against_a_merge() {
     // Two leaves, of places 0 to 2 and of 3 and 4. With two entries gone they are one, and the root goes too.

@@ -219,7 +219,7 @@ fn read(tree: &RangeTree<Object>, epoch: &Epoch, cpu: usize, pool: &[Object], do
     found
 }
 
-/// A hazard of docs/locking.md, "Every module": publishing before it is filled, freeing while a lock-free
+/// A hazard of docs/hazards.md, "Every part": publishing before it is filled, freeing while a lock-free
 /// reader looks.
 #[test]
 fn readers_find_nothing_but_what_was_inserted() {
