@@ -11,7 +11,6 @@ counted: the page of their type shows them.
 
 import re
 import sys
-import textwrap
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -124,10 +123,9 @@ def text(modules):
         "which CI holds against the sources. `cargo doc -p quire-mm --no-deps --open` has the pages.",
     ]
     for module, items in modules.items():
-        out += ["", f"## `quire_mm{'::' + module if module else ''}`", ""]
+        out += ["", f"## `quire_mm{'::' + module if module else ''}`", "", "| item | functions |", "|---|---|"]
         for name, _, functions in sorted(items, key=lambda item: item[0].lower()):
-            line = f"- `{name}`" + (": " + ", ".join(f"`{function}`" for function in functions) if functions else "")
-            out += textwrap.wrap(line, 118, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
+            out.append(f"| `{name}` | {', '.join(f'`{function}`' for function in functions)} |".replace("|  |", "| |"))
     return count, "\n".join(out) + "\n"
 
 
