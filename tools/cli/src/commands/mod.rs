@@ -29,10 +29,12 @@ fn at_once(jobs: Option<usize>) -> usize {
 }
 
 /// The setting that is compared with the present one, by its place among the rows: the advised one; where
-/// nothing is advised, the one that takes most more memory, or else huge pages always on.
+/// nothing is advised, the one that takes most more memory, or else huge pages always on, or never where the
+/// host has them always on.
 fn other_place(prediction: &Prediction) -> Option<usize> {
     let (rows, verdict) = (&prediction.rows, &prediction.verdict);
     let named = verdict.recommended().or(verdict.most_memory.as_ref()).map(|gain| gain.place);
-    let always = || rows.iter().position(|(setting, _)| setting.name == "thp=always");
-    named.or_else(always).filter(|&place| place > 0)
+    let present = rows.first().map(|(setting, _)| &setting.huge);
+    let other = |name| rows.iter().position(|(row, _)| row.name == name && Some(&row.huge) != present);
+    named.or_else(|| other("thp=always")).or_else(|| other("thp=never")).filter(|&place| place > 0)
 }

@@ -336,6 +336,25 @@ fn settings() -> BTreeMap<PathBuf, String> {
     files.filter_map(|file| Some((file.clone(), fs::read_to_string(file).ok()?))).collect()
 }
 
+/// When huge pages are used on this host, until it is dropped. It takes no lock: quire takes it.
+struct Enabled(String);
+
+impl Enabled {
+    const FILE: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
+
+    fn set(word: &str) -> Option<Self> {
+        let words = fs::read_to_string(Self::FILE).ok()?;
+        let before = Self(words.split(['[', ']']).nth(1)?.to_owned());
+        fs::write(Self::FILE, word).ok().map(|()| before)
+    }
+}
+
+impl Drop for Enabled {
+    fn drop(&mut self) {
+        fs::write(Self::FILE, &self.0).expect("what it was can be set");
+    }
+}
+
 /// Settings that a command holds while its program runs come back when it is killed.
 #[test]
 fn settings_come_back_when_a_validation_is_killed() {
@@ -344,6 +363,17 @@ fn settings_come_back_when_a_validation_is_killed() {
         return;
     }
     let _settings = crate::HOST_SETTINGS.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+    // Where huge pages are always on the other setting is without.
+    for word in ["madvise", "always"] {
+        let Some(_enabled) = Enabled::set(word) else {
+            eprintln!("skipped: this host has no setting of huge pages");
+            return;
+        };
+        a_killed_validation_restores_the_settings();
+    }
+}
+
+fn a_killed_validation_restores_the_settings() {
     let before = settings();
     let folder = Folder::new("settings");
     // It is recorded, then measured under the present setting, then under another one: then it runs on.
