@@ -78,6 +78,28 @@ impl WholeFile {
         }
     }
 
+    /// The same, where others may write the same file at once: if one of them has put the same contents
+    /// there, that is as good. What gets no name is not kept.
+    ///
+    /// # Errors
+    ///
+    /// [`FileError::Write`], and [`FileError::Name`]: what is there is something else.
+    pub fn write_or_same(mut self, contents: &[u8]) -> Result<(), FileError> {
+        if let Err(source) = (&self.file).write_all(contents) {
+            return Err(FileError::Write { path: self.path.clone(), source });
+        }
+        let named = self.name();
+        let is_same = || {
+            let found = fs::metadata(&self.path).is_ok_and(|found| found.is_file());
+            found && fs::read(&self.path).is_ok_and(|found| found == contents)
+        };
+        match named {
+            Err(_) if is_same() => Ok(()),
+            Err(source) => Err(FileError::Name { path: self.path.clone(), source, kept: None }),
+            Ok(()) => Ok(()),
+        }
+    }
+
     /// Gives the complete file its name.
     ///
     /// # Errors
@@ -391,6 +413,27 @@ mod tests {
             fs::remove_file(&path).unwrap();
             whole.write(b"Dear A").unwrap();
             assert_eq!(names(folder.path()), 1);
+        }
+    }
+
+    #[test]
+    fn of_two_that_write_the_same_both_have_written_it() {
+        for meanwhile in [Meanwhile::Unnamed, Meanwhile::Part] {
+            for is_there in [false, true] {
+                let folder = tempfile::tempdir().unwrap();
+                let path = folder.path().join("letter");
+                if is_there {
+                    fs::write(&path, "Dear Z").unwrap();
+                }
+                let open = || WholeFile::open(&path, &LETTER, false, meanwhile).unwrap();
+                let [one, other, third] = [open(), open(), open()];
+                one.write_or_same(b"Dear A").unwrap();
+                other.write_or_same(b"Dear A").unwrap();
+                let refused = third.write_or_same(b"Dear B");
+                assert!(matches!(refused, Err(FileError::Name { kept: None, .. })), "{refused:?}");
+                assert_eq!(fs::read_to_string(&path).unwrap(), "Dear A", "{meanwhile:?}, {is_there}");
+                assert_eq!(names(folder.path()), 1, "nothing else is left");
+            }
         }
     }
 
