@@ -56,7 +56,8 @@ impl LifeSample {
     /// locked, which are dropped where memory is short.
     #[must_use]
     pub fn charge(&self) -> u64 {
-        self.anonymous + self.shared + self.page_tables + self.kernel + self.locked_files
+        let others = [self.shared, self.page_tables, self.kernel, self.locked_files];
+        others.into_iter().fold(self.anonymous, u64::saturating_add)
     }
 
     /// The sample of this moment, of programs that are charged to `memcg`; `each` is called for each address

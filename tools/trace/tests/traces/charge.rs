@@ -76,6 +76,13 @@ fn what_must_fit_is_counted_once() {
     assert_eq!(charge_peak(&mut program, kernel).kernel, 2204);
 }
 
+/// Costs are what a command line says.
+#[test]
+fn what_is_charged_may_be_any_number() {
+    let kernel = KernelCosts { thread: u64::MAX, process: 1, mapping: 1 };
+    assert_eq!(charge_peak(&mut server(), kernel).charge(), u64::MAX);
+}
+
 /// What the kernel keeps for threads is part of the limit.
 #[test]
 fn a_limit_must_hold_what_the_kernel_keeps() {
