@@ -23,19 +23,29 @@ pub fn heat(
 ) -> Result<Vec<(usize, Heat)>, AdviseError> {
     let sources = open(files)?;
     let first = for_settings(&sources).first().and_then(|&place| sources.get(place));
-    heat_of(&first.ok_or(AdviseError::Nothing)?.path, prediction, places, at_once)
+    heats(&first.ok_or(AdviseError::Nothing)?.path, prediction, places, at_once, false)
 }
 
-/// The same of the recording in `file`.
+/// The same of the recording in `file`, as every host has it.
 ///
 /// # Errors
 ///
-/// [`AdviseError`].
+/// [`AdviseError`]; [`AdviseError::HostIsShort`] where this one would have something else.
 pub fn heat_of(
     file: &Path,
     prediction: &Prediction,
     places: &[usize],
     at_once: usize,
+) -> Result<Vec<(usize, Heat)>, AdviseError> {
+    heats(file, prediction, places, at_once, true)
+}
+
+fn heats(
+    file: &Path,
+    prediction: &Prediction,
+    places: &[usize],
+    at_once: usize,
+    is_anywhere: bool,
 ) -> Result<Vec<(usize, Heat)>, AdviseError> {
     let replay = &Replay::open(file, ReplayOptions::default())?;
     // The first replay is of what is touched.
@@ -45,7 +55,11 @@ pub fn heat_of(
         let (setting, _) = prediction.rows.get(*place).ok_or(AdviseError::Nothing)?;
         let point = Point { setting: setting.clone(), phase: Some(0), kernel: None, asked: Asked::Life };
         let options = ReplayOptions { life: false, heat: Some(HEAT_COLUMNS), ..point.options() };
-        Ok::<_, AdviseError>((HeatMap::default(), Some(replay.with(options).run(&mut |_, _| {})?)))
+        let report = replay.with(options).run(&mut |_, _| {})?;
+        if is_anywhere && report.host_is_short {
+            return Err(AdviseError::HostIsShort(format!("{}, {}", file.display(), setting.name)));
+        }
+        Ok::<_, AdviseError>((HeatMap::default(), Some(report)))
     })?;
     let Some(((touched, _), rest)) = found.split_first() else { return Ok(Vec::new()) };
     let rest = rest.iter().zip(places);

@@ -27,6 +27,12 @@ pub enum AdviseError {
     /// The programs needed more memory than the machine had: under which setting, and what was found.
     #[error("{0}: {1}")]
     DoesNotFit(String, String),
+    /// No line of a sweep asks for this: of which setting.
+    #[error("no line of a sweep asks for this of {0}")]
+    NotAsked(String),
+    /// This host has too little free memory for a replay: which one. On another host it finds something else.
+    #[error("{0}: this host has too little free memory for the replay: run it on another one")]
+    HostIsShort(String),
     /// A replay is neither among the results nor can it be made here: why.
     #[error("{0}")]
     NotInResults(String),

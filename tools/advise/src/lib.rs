@@ -78,8 +78,8 @@ pub use predict::{Misfit, Prediction, need, predict, predict_beside};
 pub use setting::{FOLDER, Setting, grid};
 pub use swap::LimitSwap;
 pub use sweep::{
-    Fleet, FleetSetting, Grid, LINE_START, LineError, Loser, Merge, Merged, MergedProgram, Number, Plan,
-    PlannedLine, Request, plan, run as run_line,
+    Fleet, FleetSetting, Grid, LINE_START, LineError, Loser, Merge, Merged, MergedProgram, Number, Owner,
+    Plan, PlannedLine, Request, check_request, plan, run as run_line,
 };
 pub use validate::{Figure, LimitRuns, LimitValidation, Program, Validation, run_within, validate};
 pub use verdict::{Gain, Verdict};

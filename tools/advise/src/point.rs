@@ -2,8 +2,12 @@
 
 use crate::setting::{Setting, phases};
 use crate::swap::LimitSwap;
-use quire_trace::replay::{Audits, KernelCosts, ReplayOptions, SwapKind, SwapSpec};
+use quire_trace::replay::{Audits, KernelCosts, MACHINE_RAM, ReplayOptions, SwapKind, SwapSpec};
 use serde::{Deserialize, Serialize};
+use std::ops::RangeInclusive;
+
+/// No count, and no size in bytes, is larger: 256 TiB.
+pub(crate) const MOST: u64 = 1 << 48;
 
 /// One replay of a recording.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -79,6 +83,15 @@ impl Amount {
     pub fn bytes(self) -> u64 {
         match self {
             Self::Limit(bytes) | Self::Ram(bytes) => bytes,
+        }
+    }
+
+    /// The sizes, in bytes, with which there is a replay.
+    #[must_use]
+    pub fn possible(self) -> RangeInclusive<u64> {
+        match self {
+            Self::Limit(_) => 1..=MOST,
+            Self::Ram(_) => MACHINE_RAM,
         }
     }
 }

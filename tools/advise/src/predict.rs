@@ -13,6 +13,7 @@ use crate::point::{Asked, Point};
 use crate::reliable::{Lacking, unknown, unreliable};
 use crate::setting::{NEVER, Setting, grid, phases};
 use crate::source::{Source, if_stored};
+use crate::stored::Stored;
 use crate::swap::LimitSwap;
 use crate::verdict::Verdict;
 use quire_measure::Costs;
@@ -146,7 +147,7 @@ pub fn predict(
     let sources = open(files)?;
     let settings = grid(&sources.first().ok_or(AdviseError::Nothing)?.header);
     let (tries, kernel) = (Tries::default(), kernel_costs(host.costs.as_ref()));
-    Asking { sources: &sources, settings, tries: &tries, kernel }.predict(at_once, host, progress)
+    Asking { sources: &sources, settings, tries: &tries, kernel, need: None }.predict(at_once, host, progress)
 }
 
 /// What a prediction is made of.
@@ -159,6 +160,9 @@ pub(crate) struct Asking<'s> {
     pub(crate) tries: &'s Tries,
     /// What the kernel keeps, if that was measured.
     pub(crate) kernel: Option<KernelCosts>,
+    /// What the program needs, if results are of shares of that: it is of all its recordings, and of these
+    /// some may be missing.
+    pub(crate) need: Option<Need>,
 }
 
 impl Asking<'_> {
@@ -169,7 +173,7 @@ impl Asking<'_> {
         host: &Host,
         progress: Progress<'_>,
     ) -> Result<Prediction, AdviseError> {
-        let Self { sources, settings, tries, kernel } = self;
+        let Self { sources, settings, tries, kernel, need } = self;
         let costs = host.costs.as_ref();
         let header = &sources.first().ok_or(AdviseError::Nothing)?.header;
         let present = settings.first().ok_or(AdviseError::Nothing)?;
@@ -268,7 +272,7 @@ impl Asking<'_> {
         let wastes = wastes.collect::<Result<BTreeMap<_, _>, AdviseError>>()?;
         let (_, now) = &rows[0];
         let basis = Basis {
-            need: need_of(&under(0)),
+            need: need.unwrap_or_else(|| need_of(&under(0))),
             files: now.droppable_files.median as u64,
             seconds: own_seconds,
         };
@@ -411,6 +415,7 @@ pub(crate) fn trial<'a>(
         knows_from: pressure(&source.header),
         pressure: source.header.pressure,
         shown: source.header.shown_limit,
+        phase: source.stored().and_then(Stored::phase),
     });
     let (pressed, plain): (Vec<_>, Vec<_>) = all.partition(|recorded| recorded.knows_from.is_some());
     Trial {

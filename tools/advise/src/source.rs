@@ -7,7 +7,7 @@ use crate::less::{LimitOutcome, PeakFound};
 use crate::point::{Asked, Point};
 use crate::stored::Stored;
 use quire_trace::format::TraceHeader;
-use quire_trace::replay::{MappingLife, Replay, ReplayError, ReplayOptions};
+use quire_trace::replay::{MappingLife, Replay, ReplayError, ReplayOptions, ReplayReport};
 use std::path::{Path, PathBuf};
 
 /// A recording of which replays are asked for.
@@ -22,8 +22,23 @@ pub(crate) struct Source {
 
 #[derive(Debug)]
 enum Outcomes {
+    /// As this host makes them.
     Replays(Replay),
+    /// As every host makes them, or none.
+    Anywhere(Replay),
     Results(Stored),
+}
+
+/// What a replay finds that is the same on every host.
+pub(crate) fn anywhere(path: &Path, replay: &Replay, point: &Point) -> Result<ReplayReport, AdviseError> {
+    let short = || AdviseError::HostIsShort(format!("{}, {}", path.display(), point.setting.name));
+    let report = match replay.with(point.options()).run(&mut |_, _| {}) {
+        Err(error) if error.is_of_host_memory() => return Err(short()),
+        other => other?,
+    };
+    // What is out of proportion to what the recording holds fits nowhere.
+    let fits_nowhere = report.does_not_fit.as_ref().is_some_and(|misfit| misfit.out_of_proportion);
+    if report.host_is_short && !fits_nowhere { Err(short()) } else { Ok(report) }
 }
 
 /// The outcome of another kind of replay than the one that was asked for: results that are read are held
@@ -53,6 +68,14 @@ impl Source {
         Ok(Self { path: file.to_path_buf(), header, events, outcomes: Outcomes::Replays(replay) })
     }
 
+    /// The same, with an error in the place of what this host would find for want of memory.
+    pub(crate) fn anywhere(self) -> Self {
+        match self.outcomes {
+            Outcomes::Replays(replay) => Self { outcomes: Outcomes::Anywhere(replay), ..self },
+            outcomes => Self { outcomes, ..self },
+        }
+    }
+
     /// With stored results, of a recording that was there in `path`.
     pub(crate) fn with_results(path: PathBuf, header: TraceHeader, events: u64, stored: Stored) -> Self {
         Self { path, header, events, outcomes: Outcomes::Results(stored) }
@@ -61,7 +84,7 @@ impl Source {
     /// The results that it has, if it has some.
     pub(crate) fn stored(&self) -> Option<&Stored> {
         match &self.outcomes {
-            Outcomes::Replays(_) => None,
+            Outcomes::Replays(_) | Outcomes::Anywhere(_) => None,
             Outcomes::Results(stored) => Some(stored),
         }
     }
@@ -69,17 +92,24 @@ impl Source {
     /// What such a replay finds.
     pub(crate) fn found(&self, point: &Point) -> Result<Found, AdviseError> {
         match &self.outcomes {
-            Outcomes::Replays(replay) => self.replayed(replay, point),
+            Outcomes::Replays(replay) => {
+                Ok(self.of(point, replay.with(point.options()).run(&mut |_, _| {})?))
+            }
+            Outcomes::Anywhere(replay) => Ok(self.of(point, anywhere(&self.path, replay, point)?)),
             Outcomes::Results(stored) => match stored.find(point) {
                 Some(found) => Ok(found),
-                None => self.replayed(stored.replay(&self.path, point)?, point),
+                None => match anywhere(&self.path, stored.replay(&self.path, point)?, point) {
+                    Err(error @ AdviseError::HostIsShort(_)) => {
+                        Err(stored.miss(&self.path, point, error.to_string()))
+                    }
+                    other => Ok(self.of(point, other?)),
+                },
             },
         }
     }
 
-    fn replayed(&self, replay: &Replay, point: &Point) -> Result<Found, AdviseError> {
-        let report = replay.with(point.options()).run(&mut |_, _| {})?;
-        Ok(Found::of(point, report, self.header.pressure))
+    fn of(&self, point: &Point, report: ReplayReport) -> Found {
+        Found::of(point, report, self.header.pressure)
     }
 
     ask!(

@@ -3,7 +3,7 @@
 use crate::error::AdviseError;
 use crate::found::Found;
 use crate::identity::Identity;
-use crate::point::{Asked, Meant, Point};
+use crate::point::{Asked, Less, Meant, Point};
 use quire_trace::replay::{Replay, ReplayOptions};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -11,6 +11,15 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// Why a recording is of no use though there is one.
 pub(crate) const OTHER_CONTENTS: &str = "it is not the one that the results are of";
+
+/// Whether two replays of a recording are for the same share of its peak, or the same amount, with the same
+/// kind of swap. The limit follows from that and from all recordings of the program, of which some may be
+/// missing; and so does the phase of khugepaged.
+fn is_meant(stored: &Point, asked: &Point) -> bool {
+    let (Asked::Less(one), Asked::Less(other)) = (&stored.asked, &asked.asked) else { return false };
+    let less = |less: &Less| (less.meant, less.swap, less.beside);
+    stored.setting == asked.setting && stored.kernel == asked.kernel && less(one) == less(other)
+}
 
 /// The results of one recording.
 #[derive(Debug)]
@@ -38,7 +47,16 @@ impl Stored {
 
     /// The result of this replay.
     pub(crate) fn find(&self, point: &Point) -> Option<Found> {
-        self.results.iter().find(|(stored, _)| stored == point).map(|(_, found)| found.clone())
+        let exact = self.results.iter().find(|(stored, _)| stored == point);
+        let found = exact.or_else(|| self.results.iter().find(|(stored, _)| is_meant(stored, point)));
+        found.map(|(_, found)| found.clone())
+    }
+
+    /// The phase of khugepaged in the replays with less memory. Recordings take turns, and of those that did
+    /// some may be missing.
+    pub(crate) fn phase(&self) -> Option<usize> {
+        let phases = self.results.iter().filter(|(point, _)| matches!(point.asked, Asked::Less(_)));
+        phases.filter_map(|(point, _)| point.phase).min()
     }
 
     /// Whether there is one.
@@ -73,13 +91,17 @@ impl Stored {
         } else {
             self.replay.get_or_init(open).as_ref().map_err(Clone::clone)
         };
-        found.map_err(|why| {
-            let mut missed = self.missed.lock().unwrap_or_else(PoisonError::into_inner);
-            if missed.iter().all(|(known, _)| known != point) {
-                missed.push((point.clone(), why.clone()));
-            }
-            AdviseError::NotInResults(format!("{}: {why}", path.display()))
-        })
+        found.map_err(|why| self.miss(path, point, why))
+    }
+
+    /// It is not there, and could not be replayed: why.
+    pub(crate) fn miss(&self, path: &Path, point: &Point, why: String) -> AdviseError {
+        let mut missed = self.missed.lock().unwrap_or_else(PoisonError::into_inner);
+        let error = AdviseError::NotInResults(format!("{}: {why}", path.display()));
+        if missed.iter().all(|(known, _)| known != point) {
+            missed.push((point.clone(), why));
+        }
+        error
     }
 
     /// What was missed so far.

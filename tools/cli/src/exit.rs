@@ -1,6 +1,8 @@
 //! Exit codes: 0 success, 1 the work found a failure, 2 wrong usage or input.
 
+use crate::args::Arguments;
 use crate::output::warn;
+use clap::CommandFactory;
 use quire_advise::AdviseError;
 use quire_output::FileError;
 use std::fmt;
@@ -55,7 +57,7 @@ impl From<FileError> for Failure {
 impl From<AdviseError> for Failure {
     fn from(error: AdviseError) -> Self {
         match error {
-            AdviseError::DoesNotFit(..) => Self::work(error),
+            AdviseError::DoesNotFit(..) | AdviseError::HostIsShort(_) => Self::work(error),
             _ => Self::input(error),
         }
     }
@@ -75,14 +77,19 @@ pub(crate) fn usage(error: &clap::Error) -> ExitCode {
     let line = line.trim_start_matches("error: ");
     let similar = text.lines().find_map(|line| line.trim().strip_prefix("tip: a similar "));
     let similar = similar.map(|tip| format!(" (a similar {tip})")).unwrap_or_default();
-    warn(format_args!("{line}{similar}; `{} --help` tells what there is", command(&text)));
+    let named = std::env::args().nth(1).filter(|word| Arguments::command().find_subcommand(word).is_some());
+    let command = command(&text, named.as_deref());
+    warn(format_args!("{line}{similar}; `{command} --help` tells what there is"));
     ExitCode::from(WRONG_INPUT)
 }
 
 /// The command that was used, as the line of its usage in `text` begins: the words before its arguments. The
-/// first is what the binary is called, whatever that is.
-fn command(text: &str) -> String {
-    let usage = text.lines().find_map(|line| line.strip_prefix("Usage: ")).unwrap_or("quire");
+/// first is what the binary is called, whatever that is. Some errors have no line of the usage: then it is
+/// the command that was `named`, if one was.
+fn command(text: &str, named: Option<&str>) -> String {
+    let Some(usage) = text.lines().find_map(|line| line.strip_prefix("Usage: ")) else {
+        return iter::once("quire").chain(named).collect::<Vec<_>>().join(" ");
+    };
     let mut words = usage.split_whitespace();
     let binary = words.next().unwrap_or("quire");
     let is_name = |word: &&str| word.bytes().all(|byte| byte.is_ascii_lowercase());
@@ -99,9 +106,10 @@ mod tests {
             ("error: what\n\nUsage: quire replay [OPTIONS] <FILE>\n", "quire replay"),
             ("Usage: quire-0.1 replay <FILE>", "quire-0.1 replay"),
             ("Usage: Quire.rel <COMMAND>", "Quire.rel"),
-            ("error: what", "quire"),
+            ("error: what", "quire replay"),
         ] {
-            assert_eq!(command(usage), name);
+            assert_eq!(command(usage, Some("replay").filter(|_| !usage.contains("Usage"))), name);
         }
+        assert_eq!(command("error: what", None), "quire");
     }
 }

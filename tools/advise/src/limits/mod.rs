@@ -125,6 +125,8 @@ pub(crate) struct Recorded<'a> {
     pub(crate) pressure: Option<Pressure>,
     /// The limit that the program was shown.
     pub(crate) shown: Option<u64>,
+    /// The phase of khugepaged, if results were made in one.
+    pub(crate) phase: Option<usize>,
 }
 
 /// Replays within limits, for one program.
@@ -429,10 +431,11 @@ impl Trial<'_> {
     }
 
     fn asking(&self, recording: usize, less: Less) -> Point {
+        let recorded = &self.recordings[recording];
         Point {
             setting: self.present.clone(),
             // The recordings take turns.
-            phase: Some(recording % phases(&self.present).len().max(1)),
+            phase: Some(recorded.phase.unwrap_or(recording) % phases(&self.present).len().max(1)),
             kernel: self.kernel,
             asked: Asked::Less(less),
         }

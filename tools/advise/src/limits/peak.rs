@@ -34,10 +34,22 @@ impl Trial<'_> {
         Ok(())
     }
 
+    /// The recordings that can tell of the peak.
+    pub(crate) fn all_telling(&self) -> Vec<usize> {
+        (0..self.recordings.len()).filter(|&place| self.recordings[place].knows_from.is_some()).collect()
+    }
+
     /// The recording that tells of the peak, by its place: that of middle size. None if no recording tells.
-    pub(crate) fn telling(&self) -> Option<usize> {
-        let telling = (0..self.recordings.len()).filter(|&place| self.recordings[place].knows_from.is_some());
-        let mut telling: Vec<usize> = telling.collect();
+    fn telling(&self) -> Option<usize> {
+        let mut telling = self.all_telling();
+        // Of stored results some may be missing.
+        let has = |&place: &usize| {
+            let stored = self.recordings[place].source.stored();
+            stored.is_none_or(|stored| stored.has(&self.peak_point()))
+        };
+        if telling.iter().any(has) {
+            telling.retain(has);
+        }
         telling.sort_by_key(|&place| self.recordings[place].source.events);
         telling.get(telling.len() / 2).copied()
     }

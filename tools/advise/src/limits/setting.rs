@@ -3,9 +3,11 @@
 use crate::point::Amount;
 use crate::swap::LimitSwap;
 use quire_arch::PAGE_SIZE;
+use serde::{Deserialize, Serialize};
 
 /// What a program needs under the present setting, in bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Need {
     /// The peak of anonymous memory, all processes together.
     pub anonymous: u64,

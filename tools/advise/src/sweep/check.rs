@@ -1,16 +1,16 @@
 //! Whether figures that were read can be those of a replay. They are computed with: sums and products of what
 //! passes here fit their types.
 
+use crate::error::AdviseError;
 use crate::figures::Outcome;
 use crate::found::Found;
 use crate::less::{LimitOutcome, PeakFound, Stay};
-use crate::point::{Amount, Asked, Less};
+use crate::limits::Need;
+use crate::point::{Amount, Asked, Less, MOST, Meant};
 use crate::sweep::request::Request;
 use quire_trace::format::TraceHeader;
 use quire_trace::replay::{ForkFigures, LifeFigures, LifeSample, MappingLife, PressureFigures};
 
-/// No count, and no size in bytes, is larger: 256 TiB.
-const MOST: u64 = 1 << 48;
 /// No time in nanoseconds is: 36 years.
 const MOST_NS: u64 = 1 << 60;
 
@@ -127,21 +127,42 @@ pub(super) fn is_of(found: &Found, request: &Request) -> bool {
 }
 
 /// Whether a sweep asks for such replays.
+///
+/// # Errors
+///
+/// [`AdviseError::NotAsked`].
+pub fn check(request: &Request) -> Result<(), AdviseError> {
+    if is_request(request) { Ok(()) } else { Err(AdviseError::NotAsked(request.setting.clone())) }
+}
+
+/// Whether it does.
 pub(super) fn is_request(request: &Request) -> bool {
-    let is_less = |less: &Less| {
-        let (Amount::Limit(bytes) | Amount::Ram(bytes)) = less.amount;
-        let peak = less.peak.unwrap_or(0);
-        less.beside.is_none()
-            && is_count(&[bytes, peak, less.swap_bytes])
-            && less.swap.is_none_or(|swap| swap == swap.replayed_as())
-    };
     let kernel = request.kernel.unwrap_or_default();
     is_count(&[kernel.thread, kernel.process, kernel.mapping])
-        && match &request.asked {
-            Asked::Less(less) => is_less(less),
-            Asked::Life => request.phase.is_none(),
-            Asked::PeakUse | Asked::Mappings(_) => true,
+        && match (&request.asked, request.need) {
+            (Asked::Less(less), Some(need)) => is_asked(less, need),
+            (Asked::Life | Asked::PeakUse, None) => request.phase.is_none() && request.serves.is_empty(),
+            (Asked::Mappings(_), None) => request.serves.is_empty(),
+            _ => false,
         }
+}
+
+/// Whether a sweep asks for so much memory, for a program that needs this.
+fn is_asked(less: &Less, need: Need) -> bool {
+    let is_meant = match (less.meant, less.amount) {
+        (Meant::Percent(percent), Amount::Limit(_)) => (1..=100).contains(&percent),
+        // A part of it may be for what is shared.
+        (Meant::Amount(meant @ Amount::Limit(_)), Amount::Limit(bytes)) => {
+            meant.possible().contains(&meant.bytes()) && bytes <= meant.bytes()
+        }
+        (Meant::Amount(meant), amount) => meant == amount && meant.possible().contains(&meant.bytes()),
+        (Meant::Percent(_), Amount::Ram(_)) => false,
+    };
+    is_meant
+        && less.beside.is_none()
+        && is_count(&[less.amount.bytes(), less.peak.unwrap_or(0), less.swap_bytes])
+        && is_count(&[need.anonymous, need.stays])
+        && less.swap.is_none_or(|swap| swap == swap.replayed_as())
 }
 
 /// Whether predictions can be made from a recording with this header.

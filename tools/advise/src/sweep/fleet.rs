@@ -6,6 +6,8 @@ use crate::predict::{Prediction, command};
 use crate::setting::grid;
 use crate::verdict::Gain;
 use quire_trace::format::TraceHeader;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 /// A program is a loser by time from this share of its processor time on.
 const SLOWER: f64 = 0.02;
@@ -40,6 +42,10 @@ pub struct FleetSetting {
 pub struct Loser {
     /// Its command.
     pub command: String,
+    /// The first of its recordings: what tells it from other programs of this command.
+    pub recording: PathBuf,
+    /// There are such, made under other settings.
+    pub is_one_of_several: bool,
     /// How much more memory it takes, as a share, by the measure that rises most; 0 if none rises notably.
     pub memory: f64,
     /// How much more of its processor time page faults take, as a share; 0 if that is not notable.
@@ -68,7 +74,17 @@ impl Fleet {
     #[must_use]
     pub fn of(programs: &[Program]) -> Self {
         let mut fleet = Self { programs: programs.len(), ..Self::default() };
+        let mut commands: BTreeMap<&[Box<[u8]>], usize> = BTreeMap::new();
         for Program { prediction, .. } in programs {
+            *commands.entry(&prediction.header.command).or_default() += 1;
+        }
+        for Program { prediction, first, .. } in programs {
+            let loser = Loser {
+                command: command(&prediction.header),
+                recording: first.clone(),
+                is_one_of_several: commands.get(&*prediction.header.command).is_some_and(|count| *count > 1),
+                ..Loser::default()
+            };
             if prediction.unreliable.is_some() {
                 fleet.unreliable += 1;
                 continue;
@@ -79,7 +95,7 @@ impl Fleet {
                 fleet.enough_saved = fleet.enough_saved.saturating_add(enough.saved);
             }
             for place in 0..prediction.rows.len() {
-                fleet.add(prediction, place);
+                fleet.add(prediction, place, &loser);
             }
         }
         // As the rows of one program are; what only some hosts have comes last.
@@ -90,7 +106,8 @@ impl Fleet {
         fleet
     }
 
-    fn add(&mut self, prediction: &Prediction, place: usize) {
+    /// Adds a row of a program, which is this one if it loses.
+    fn add(&mut self, prediction: &Prediction, place: usize, loser: &Loser) {
         let (Some((setting, row)), Some((_, now))) = (prediction.rows.get(place), prediction.rows.first())
         else {
             return;
@@ -120,8 +137,7 @@ impl Fleet {
         mine.seconds_saved += change.time.median * seconds;
         let worst = mine.worst.as_ref().map_or(0.0, |worst| worst.memory.max(worst.time));
         if loses && rise.max(slower) > worst {
-            let command = command(&prediction.header);
-            mine.worst = Some(Loser { command, memory: rise, time: slower });
+            mine.worst = Some(Loser { memory: rise, time: slower, ..loser.clone() });
         }
     }
 }

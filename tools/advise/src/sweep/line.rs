@@ -1,6 +1,6 @@
 //! The line of JSON that a command line of a sweep writes. docs/schema/sweep.json describes it.
 
-use super::check::{is_header, is_of, is_possible, is_request};
+use super::check::{check, is_header, is_of, is_possible, is_request};
 use super::request::{Number, Request};
 use crate::error::AdviseError;
 use crate::figures::Outcome;
@@ -8,6 +8,7 @@ use crate::found::Found;
 use crate::identity::{Identity, digest, from_hexadecimal, hexadecimal};
 use crate::less::{LimitOutcome, PeakFound};
 use crate::point::Point;
+use crate::source::anywhere;
 use quire_trace::format::{FORMAT_VERSION, TraceHeader};
 use quire_trace::replay::{MappingLife, Replay, ReplayOptions};
 use serde::{Deserialize, Serialize};
@@ -18,7 +19,7 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 /// The version of the form of a line.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// What each line begins with.
 pub const LINE_START: &str = "{\"sweep\":";
 /// What stands before the digits of its sum, and how many these are.
@@ -43,12 +44,12 @@ struct Text {
 /// The recording.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Recording {
-    file: String,
+pub(super) struct Recording {
+    pub(super) file: String,
     /// The bytes of its path, if these are no text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     path: Option<String>,
-    sha256: String,
+    pub(super) sha256: String,
     events: u64,
     /// The version of the format of recordings that the header is in.
     format: u16,
@@ -193,19 +194,25 @@ impl Line {
     }
 }
 
-/// Makes the replays of a command line, of the recording in `file`, and returns the line for it, without its
-/// end.
+/// Makes the replays of a command line, of the recording in `file`, whose SHA-256 has to begin with the
+/// digits `contents`, and returns the line for it, without its end.
 ///
 /// # Errors
 ///
 /// [`AdviseError`]; where this host has too little memory for the replay, too: what it would find is another
 /// result.
-pub fn run(file: &Path, request: &Request, number: Option<Number>) -> Result<String, AdviseError> {
+pub fn run(
+    file: &Path,
+    request: &Request,
+    number: Option<Number>,
+    contents: Option<&str>,
+) -> Result<String, AdviseError> {
     let unread = |why: String| AdviseError::Unsuited(file.to_path_buf(), why);
-    if !is_request(request) {
-        return Err(unread(format!("no line of a sweep asks for this of {}", request.setting)));
-    }
+    check(request)?;
     let identity = Identity::of_file(file).map_err(|error| unread(error.to_string()))?;
+    if !contents.is_none_or(|digits| identity.digits().starts_with(digits)) {
+        return Err(unread("not the recording that the line was printed for: sweep it again".to_owned()));
+    }
     let replay = Replay::open(file, ReplayOptions::default())?;
     let header = replay.header()?;
     is_header(&header).map_err(unread)?;
@@ -214,15 +221,7 @@ pub fn run(file: &Path, request: &Request, number: Option<Number>) -> Result<Str
     })?;
     let mut found = Vec::new();
     for point in &points {
-        let report = replay.with(point.options()).run(&mut |_, _| {})?;
-        // What is out of proportion to what the recording holds fits nowhere.
-        let fits_nowhere = report.does_not_fit.as_ref().is_some_and(|misfit| misfit.out_of_proportion);
-        if report.host_is_short && !fits_nowhere {
-            return Err(AdviseError::DoesNotFit(
-                format!("{}, {}", file.display(), request.setting),
-                "this host has too little free memory for the replay: run the line on another one".to_owned(),
-            ));
-        }
+        let report = anywhere(file, &replay, point)?;
         found.push(FoundText::from(Found::of(point, report, header.pressure)));
     }
     let path = file.as_os_str();
@@ -286,8 +285,9 @@ mod tests {
 
     fn of_file(file: &Path, setting: &str, asked: Asked) -> String {
         let kernel = Some(KernelCosts::default());
-        let request = Request { setting: setting.to_owned(), phase: None, kernel, asked, serves: Vec::new() };
-        run(file, &request, None).unwrap()
+        let (setting, serves) = (setting.to_owned(), Vec::new());
+        let request = Request { setting, phase: None, kernel, asked, serves, need: None };
+        run(file, &request, None, None).unwrap()
     }
 
     /// What is read again is what the replay found: nothing of it is lost on its way.
@@ -327,9 +327,9 @@ mod tests {
         let kernel = Some(KernelCosts { thread: u64::MAX, ..KernelCosts::default() });
         for (kernel, phase) in [(kernel, None), (None, Some(0))] {
             let (setting, serves) = ("thp=never".to_owned(), Vec::new());
-            let request = Request { setting, phase, kernel, asked: Asked::Life, serves };
-            let refused = run(&recording("git-log.qtr"), &request, None);
-            assert!(matches!(refused, Err(AdviseError::Unsuited(..))), "{refused:?}");
+            let request = Request { setting, phase, kernel, asked: Asked::Life, serves, need: None };
+            let refused = run(&recording("git-log.qtr"), &request, None, None);
+            assert!(matches!(refused, Err(AdviseError::NotAsked(_))), "{refused:?}");
         }
     }
 

@@ -2,14 +2,14 @@
 //! their place.
 
 use super::group::{Key, name};
-use super::line::{Line, LineError};
-use super::request::{Number, Request};
+use super::read::{Entry, Lines};
+use super::request::Request;
 use crate::error::AdviseError;
 use crate::found::Found;
 use crate::host::Host;
-use crate::identity::{Identity, open_regular};
+use crate::identity::Identity;
 use crate::jobs::Progress;
-use crate::limits::Tries;
+use crate::limits::{Need, Tries};
 use crate::point::{Amount, Asked, Meant, Point};
 use crate::predict::{Asking, Prediction, for_settings, in_order, lives};
 use crate::setting::{NEVER, Setting, grid};
@@ -19,59 +19,12 @@ use crate::swap::LimitSwap;
 use quire_trace::format::TraceHeader;
 use quire_trace::replay::KernelCosts;
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, BufRead, BufReader};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-
-/// No line is longer, in bytes.
-const LONGEST: u64 = 256 << 20;
-
-/// Where a line is.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-struct At {
-    file: PathBuf,
-    line: u64,
-    offset: u64,
-    len: usize,
-}
-
-impl At {
-    fn told(&self) -> String {
-        format!("{}:{}", self.file.display(), self.line)
-    }
-
-    /// The line again: what replays found is kept for one program at a time.
-    fn read(&self) -> Result<Line, String> {
-        let mut bytes = vec![0; self.len];
-        let file = open_regular(&self.file).map_err(|error| format!("{}: {error}", self.file.display()))?;
-        file.read_exact_at(&mut bytes, self.offset).map_err(|error| format!("{}: {error}", self.told()))?;
-        let text =
-            std::str::from_utf8(&bytes).map_err(|_| format!("{}: {}", self.told(), LineError::Foreign))?;
-        Line::read(text).map_err(|error| format!("{}: {error}", self.told()))
-    }
-}
-
-/// A line that was read, without what replays found.
-#[derive(Debug)]
-struct Entry {
-    at: At,
-    quire: String,
-    number: Option<Number>,
-    path: PathBuf,
-    identity: Identity,
-    header: TraceHeader,
-    request: Request,
-    digest: String,
-    is_misfit: bool,
-}
 
 /// Lines that are to be merged.
 #[derive(Debug, Default)]
 pub struct Merge {
-    entries: Vec<Entry>,
-    remarks: Vec<String>,
-    /// Something is missing or damaged.
-    is_lacking: bool,
+    lines: Lines,
 }
 
 /// Advice for one program.
@@ -110,51 +63,7 @@ pub struct Merged {
 impl Merge {
     /// Reads the lines of a file. One that cannot be read is told and passed over.
     pub fn read(&mut self, path: &Path) {
-        if let Err(error) = self.read_lines(path) {
-            self.remark(true, format!("{}: {error}; passed over", path.display()));
-        }
-    }
-
-    fn read_lines(&mut self, path: &Path) -> io::Result<()> {
-        let mut file = BufReader::new(open_regular(path)?);
-        let (mut line, mut offset) = (0, 0);
-        let mut bytes = Vec::new();
-        loop {
-            bytes.clear();
-            let count = io::Read::take(&mut file, LONGEST).read_until(b'\n', &mut bytes)?;
-            if count == 0 {
-                break;
-            }
-            line += 1;
-            let is_ended = bytes.last() == Some(&b'\n');
-            let len = bytes.len() - usize::from(is_ended);
-            let at = At { file: path.to_path_buf(), line, offset, len };
-            offset += count as u64;
-            if len > 0 {
-                self.add(at, &bytes[..len]);
-            }
-        }
-        if offset == 0 {
-            self.is_lacking = true;
-            self.remarks.push(format!("{}: empty: no result", path.display()));
-        }
-        Ok(())
-    }
-
-    fn add(&mut self, at: At, bytes: &[u8]) {
-        let read = std::str::from_utf8(bytes).map_err(|_| LineError::Foreign).and_then(Line::read);
-        match read {
-            Ok(line) => {
-                let is_misfit = line.is_misfit();
-                let Line { number, quire, path, identity, header, request, digest, .. } = line;
-                let entry = Entry { at, quire, number, path, identity, header, request, digest, is_misfit };
-                self.entries.push(entry);
-            }
-            Err(error) => {
-                self.is_lacking |= error != LineError::Foreign;
-                self.remarks.push(format!("{}: {error}; passed over", at.told()));
-            }
-        }
+        self.lines.read(path);
     }
 
     /// Advice from what was read, for `host`. Replays that no line was planned for, such as those which show
@@ -165,7 +74,7 @@ impl Merge {
         self.name_versions();
         self.drop_repeated();
         let mut groups: BTreeMap<Key, Vec<Entry>> = BTreeMap::new();
-        for entry in std::mem::take(&mut self.entries) {
+        for entry in std::mem::take(&mut self.lines.entries) {
             groups.entry(Key::of(&entry.header)).or_default().push(entry);
         }
         let mut groups: Vec<Vec<Entry>> = groups.into_values().collect();
@@ -177,13 +86,13 @@ impl Merge {
             programs.extend(self.program(entries, at_once, host));
         }
         progress(all, all);
-        Merged { programs, remarks: self.remarks, is_lacking: self.is_lacking }
+        Merged { programs, remarks: self.lines.remarks, is_lacking: self.lines.is_lacking }
     }
 
     /// The lines of each sweep that are not there.
     fn name_missing(&mut self) {
         let mut sweeps: BTreeMap<(String, u64), BTreeSet<u64>> = BTreeMap::new();
-        for number in self.entries.iter().filter_map(|entry| entry.number.as_ref()) {
+        for number in self.lines.entries.iter().filter_map(|entry| entry.number.as_ref()) {
             sweeps.entry((number.sweep.clone(), number.of)).or_default().insert(number.line);
         }
         for ((sweep, of), lines) in sweeps {
@@ -198,11 +107,11 @@ impl Merge {
                 next = line + 1;
             }
             if !gaps.is_empty() {
-                self.is_lacking = true;
+                self.lines.is_lacking = true;
                 let (word, verb) =
                     if gaps.len() == 1 && !gaps[0].contains('-') { ("line", "is") } else { ("lines", "are") };
                 let gaps = gaps.join(", ");
-                self.remarks.push(format!(
+                self.lines.remarks.push(format!(
                     "{word} {gaps} of {of} of sweep {sweep} {verb} missing: run again what it printed there"
                 ));
             }
@@ -210,16 +119,18 @@ impl Merge {
     }
 
     fn name_versions(&mut self) {
-        let versions: BTreeSet<&str> = self.entries.iter().map(|entry| entry.quire.as_str()).collect();
+        let versions: BTreeSet<&str> = self.lines.entries.iter().map(|entry| entry.quire.as_str()).collect();
         if versions.len() > 1 {
             let versions: Vec<&str> = versions.into_iter().collect();
-            self.remarks.push(format!("the lines are of several versions of quire: {}", versions.join(", ")));
+            self.lines
+                .remarks
+                .push(format!("the lines are of several versions of quire: {}", versions.join(", ")));
         }
     }
 
     /// Of lines that ask for the same of one recording one stays, whatever their order: one that found more.
     fn drop_repeated(&mut self) {
-        let mut entries = std::mem::take(&mut self.entries);
+        let mut entries = std::mem::take(&mut self.lines.entries);
         entries.sort_by(|one, other| {
             let key = |entry: &Entry| (entry.is_misfit, entry.digest.clone(), entry.at.clone());
             key(one).cmp(&key(other))
@@ -228,31 +139,26 @@ impl Merge {
         for entry in entries {
             let key = (entry.identity.clone(), format!("{:?}", entry.request));
             let Some(&place) = kept.get(&key) else {
-                kept.insert(key, self.entries.len());
-                self.entries.push(entry);
+                kept.insert(key, self.lines.entries.len());
+                self.lines.entries.push(entry);
                 continue;
             };
-            let first = &mut self.entries[place];
+            let first = &mut self.lines.entries[place];
             let (at, other) = (entry.at.told(), first.at.told());
             let remark = if entry.digest == first.digest {
                 format!("{at}: repeated, with the result of {other}; counted once")
             } else if entry.is_misfit && !first.is_misfit {
                 format!("{at}: repeated; it did not fit there, and did for {other}, which counts")
             } else {
-                self.is_lacking = true;
+                self.lines.is_lacking = true;
                 format!("{at}: repeated, with another result than {other}, which counts")
             };
-            self.remarks.push(remark);
+            self.lines.remarks.push(remark);
             // A recording that lies elsewhere on another machine has one path.
             if entry.path < first.path {
                 first.path = entry.path;
             }
         }
-    }
-
-    fn remark(&mut self, lacking: bool, line: String) {
-        self.is_lacking |= lacking;
-        self.remarks.push(line);
     }
 
     /// Advice for the program of these lines.
@@ -266,34 +172,52 @@ impl Merge {
             let line = format!(
                 "{told}: {other} lines take another amount of memory for what the kernel keeps; passed over"
             );
-            self.remark(true, line);
+            self.lines.remark(true, line);
         }
+        let need = self.need(&told, &mut entries);
         let tries = tries_of(&entries);
         let sources = match self.sources(&entries, &tries) {
             Ok(sources) => sources,
             Err(error) => {
-                self.remark(true, format!("{told}: no advice: {error}"));
+                self.lines.remark(true, format!("{told}: no advice: {error}"));
                 return None;
             }
         };
         let settings = self.settings(&told, &sources, kernel, &entries)?;
         let first = for_settings(&sources).first().and_then(|&place| sources.get(place))?;
         let (first, identity) = (first.path.clone(), first.stored()?.identity().clone());
-        let asking = Asking { sources: &sources, settings, tries: &tries, kernel };
+        let asking = Asking { sources: &sources, settings, tries: &tries, kernel, need };
         let found = asking.predict(at_once, host, &|_, _| {});
         for source in &sources {
             for (point, why) in source.stored().map(Stored::missed).unwrap_or_default() {
                 let asked = Request::of(&point, Vec::new()).told();
-                self.remark(true, format!("{told}: not known: {asked} of {}: {why}", source.path.display()));
+                self.lines
+                    .remark(true, format!("{told}: not known: {asked} of {}: {why}", source.path.display()));
             }
         }
         match found {
             Ok(prediction) => Some(Program { prediction, first, identity }),
             Err(error) => {
-                self.remark(true, format!("{told}: no advice: {error}"));
+                self.lines.remark(true, format!("{told}: no advice: {error}"));
                 None
             }
         }
+    }
+
+    /// What the program needs, of which limits are shares: as its lines say. Of lines that say different
+    /// things those for limits are dropped.
+    fn need(&mut self, told: &str, entries: &mut Vec<Entry>) -> Option<Need> {
+        let needs: BTreeSet<Need> = entries.iter().filter_map(|entry| entry.request.need).collect();
+        if needs.len() > 1 {
+            entries.retain(|entry| entry.request.need.is_none());
+            let line = format!(
+                "{told}: no limits: the lines are of sweeps of different recordings of this program, and limits are \
+                 shares of what all of them need: sweep them together"
+            );
+            self.lines.remark(true, line);
+            return None;
+        }
+        needs.into_iter().next()
     }
 
     /// The recordings of the lines, in order, with the results.
@@ -319,8 +243,8 @@ impl Merge {
                     }
                     recording.results.extend(line.found);
                 }
-                Ok(_) => self.remark(true, format!("{}: changed while it was read", entry.at.told())),
-                Err(why) => self.remark(true, why),
+                Ok(_) => self.lines.remark(true, format!("{}: changed while it was read", entry.at.told())),
+                Err(why) => self.lines.remark(true, why),
             }
         }
         let percents: BTreeSet<u32> = tries.percents.iter().copied().collect();
@@ -351,7 +275,12 @@ impl Merge {
         let named: BTreeSet<&str> = named.map(|entry| entry.request.setting.as_str()).collect();
         let plain = grid(header);
         let mut all: Vec<Setting> = plain.clone();
-        let place = |name: &str| plain.iter().position(|setting| name.starts_with(&setting.name));
+        // Behind the setting of which it is one with techniques: that of the longest name.
+        let is_of = |name: &str, of: &str| name.strip_prefix(of).is_some_and(|rest| rest.starts_with(','));
+        let place = |name: &str| {
+            let mine = plain.iter().enumerate().filter(|(_, setting)| is_of(name, &setting.name));
+            mine.max_by_key(|(_, setting)| setting.name.len()).map(|(place, _)| place)
+        };
         let mut others: Vec<&str> =
             named.iter().copied().filter(|name| plain.iter().all(|setting| setting.name != *name)).collect();
         others.sort_by_key(|name| (place(name), *name));
@@ -369,10 +298,11 @@ impl Merge {
                         let line = format!(
                             "{told}: no advice: {path} has no result under {name}, with which the others are compared"
                         );
-                        self.remark(true, line);
+                        self.lines.remark(true, line);
                         return None;
                     }
-                    self.remark(true, format!("{told}: {name} is left out: {path} has no result under it"));
+                    self.lines
+                        .remark(true, format!("{told}: {name} is left out: {path} has no result under it"));
                 }
             }
         }

@@ -4,7 +4,7 @@
 //! present setting. That is done here, so that no line depends on another one.
 
 use super::group::{Key, name};
-use super::request::{Number, Request, SWEEP_DIGITS};
+use super::request::{CONTENTS_DIGITS, Number, Request, SWEEP_DIGITS};
 use crate::error::AdviseError;
 use crate::figures::Outcome;
 use crate::identity::{Identity, digest};
@@ -62,8 +62,15 @@ impl Grid {
         // What is present differs from host to host.
         let names: Vec<&str> =
             all.iter().filter(|setting| setting.is_of_linux()).map(|setting| setting.name.as_str()).collect();
-        let is_known = names.contains(&name) || name == "present";
-        (!is_known).then(|| format!("there is no setting {name}; known: {}", names.join(" ")))
+        // The present one is replayed with empty tables freed, too.
+        let plain = name.strip_suffix(",tables=free").unwrap_or(name);
+        let is_known = names.contains(&plain) || plain == "present";
+        (!is_known).then(|| {
+            let names = names.join(" ");
+            format!(
+                "there is no setting {name}; known: present {names}, and what is present with ,tables=free"
+            )
+        })
     }
 
     fn has_limits(&self) -> bool {
@@ -76,6 +83,8 @@ impl Grid {
 pub struct PlannedLine {
     /// The recording, as it was named.
     pub file: PathBuf,
+    /// The first digits of the SHA-256 of its contents.
+    pub contents: String,
     /// What is asked of it.
     pub request: Request,
     /// Which of the lines it is.
@@ -100,7 +109,7 @@ fn open(files: &[PathBuf], at_once: usize) -> Vec<Opened> {
         // What is no file is refused before anything waits for its end.
         let source = identity().and_then(|identity| {
             let source = Source::open(file).map_err(|error| error.to_string())?;
-            Ok((source, identity))
+            Ok((source.anywhere(), identity))
         });
         Ok(source.and_then(|(source, identity)| {
             let suits = source.header.supports_thp_predictions();
@@ -117,9 +126,20 @@ struct Group {
     settings: Vec<Setting>,
     /// Of those for settings each replay under the present setting, once it was made.
     outcomes: Vec<(usize, Point, Outcome)>,
+    /// This host has too little free memory for these.
+    is_short: bool,
 }
 
+/// Why there are no limits where this host is too small to tell of what they are shares.
+const SHORT: &str = "this host has too little free memory for a replay: print the lines on another one";
+
 impl Group {
+    /// That it gets no limits, and why.
+    fn told(&self, why: &str) -> String {
+        let told = self.sources.first().map_or_else(String::new, |first| name(&first.header));
+        format!("{told}: no limits, since {why}")
+    }
+
     /// The lines for settings.
     fn for_settings(&self, kernel: Option<KernelCosts>) -> Vec<(usize, Request)> {
         let mut requests = Vec::new();
@@ -154,14 +174,16 @@ impl Group {
             let path = trial.recordings.get(recording).map(|recorded| &recorded.source.path);
             self.sources.iter().position(|source| Some(&source.path) == path).unwrap_or_default()
         };
-        let telling =
-            trial.telling().map(|recording| (place(recording), Request::of(&trial.peak_point(), Vec::new())));
-        requests.extend(telling);
-        let planned = trial.planned(need_of(&outcomes)).into_iter();
+        // One of them tells, and another one where its line is missing.
+        let telling = trial.all_telling().into_iter();
         requests.extend(
-            planned
-                .map(|(recording, planned)| (place(recording), Request::of(&planned.point, planned.serves))),
+            telling.map(|recording| (place(recording), Request::of(&trial.peak_point(), Vec::new()))),
         );
+        let need = need_of(&outcomes);
+        requests.extend(trial.planned(need).into_iter().map(|(recording, planned)| {
+            let request = Request::of(&planned.point, planned.serves);
+            (place(recording), Request { need: Some(need), ..request })
+        }));
         // Each recording has a line, so that all of them are known.
         let settings = for_settings(&self.sources);
         for recording in (0..self.sources.len()).filter(|place| !settings.contains(place)) {
@@ -212,26 +234,34 @@ pub fn plan(
     for (_, sources) in groups {
         let sources = in_order(sources)?;
         let settings = sources.first().map_or_else(Vec::new, |first| grid.settings(&first.header));
-        all.push(Group { sources, settings, outcomes: Vec::new() });
+        all.push(Group { sources, settings, outcomes: Vec::new(), is_short: false });
     }
     if grid.has_limits() {
         replay_present(&mut all, kernel, at_once, progress)?;
     }
-    let mut lines: Vec<(PathBuf, Request)> = Vec::new();
+    let contents: BTreeMap<PathBuf, String> = known
+        .into_iter()
+        .map(|(identity, path)| (path, identity.digits()[..CONTENTS_DIGITS].to_owned()))
+        .collect();
+    let mut lines: Vec<(PathBuf, String, Request)> = Vec::new();
     for group in &all {
         let mut requests = group.for_settings(kernel);
         if grid.has_limits() {
-            if group.outcomes.is_empty() {
-                let told = group.sources.first().map_or_else(String::new, |first| name(&first.header));
-                plan.left_out
-                    .push(format!("{told}: no limits, since it does not fit into this host's memory"));
+            if group.is_short {
+                plan.left_out.push(group.told(SHORT));
+            } else if group.outcomes.is_empty() {
+                plan.left_out.push(group.told("it does not fit into this host's memory"));
             } else {
-                requests.extend(group.for_limits(&grid.tries, kernel, at_once)?);
+                match group.for_limits(&grid.tries, kernel, at_once) {
+                    Err(AdviseError::HostIsShort(_)) => plan.left_out.push(group.told(SHORT)),
+                    other => requests.extend(other?),
+                }
             }
         }
         requests.sort_by_key(|(recording, _)| *recording);
         let of = |(recording, request): (usize, Request)| {
-            Some((group.sources.get(recording)?.path.clone(), request))
+            let path = &group.sources.get(recording)?.path;
+            Some((path.clone(), contents.get(path)?.clone(), request))
         };
         lines.extend(requests.into_iter().filter_map(of));
     }
@@ -255,33 +285,38 @@ fn replay_present(
         }
     }
     let outcomes = in_parallel(&jobs, at_once, progress, |(group, recording, point)| {
-        groups[*group].sources[*recording].fits(point)
+        match groups[*group].sources[*recording].fits(point) {
+            Err(AdviseError::HostIsShort(_)) => Ok(None),
+            other => other.map(Some),
+        }
     })?;
     let fits = |group: usize| {
         let mut mine = jobs.iter().zip(&outcomes).filter(|((place, ..), _)| *place == group);
-        mine.all(|(_, outcome)| outcome.is_ok())
+        mine.all(|(_, outcome)| matches!(outcome, Some(Ok(_))))
     };
     let fitting: Vec<bool> = (0..groups.len()).map(fits).collect();
     for ((group, recording, point), outcome) in jobs.into_iter().zip(outcomes) {
-        if let (true, Ok(outcome)) = (fitting[group], outcome) {
-            groups[group].outcomes.push((recording, point, *outcome));
+        match outcome {
+            Some(Ok(outcome)) if fitting[group] => groups[group].outcomes.push((recording, point, *outcome)),
+            None => groups[group].is_short = true,
+            Some(_) => {}
         }
     }
     Ok(())
 }
 
 /// Lines with their numbers, of a sweep that is told by what they say.
-fn numbered(lines: Vec<(PathBuf, Request)>) -> Vec<PlannedLine> {
+fn numbered(lines: Vec<(PathBuf, String, Request)>) -> Vec<PlannedLine> {
     let mut all = Vec::new();
-    for (file, request) in &lines {
+    for (file, contents, request) in &lines {
         all.extend(file.as_os_str().as_bytes());
-        all.extend(format!("\0{request:?}\n").bytes());
+        all.extend(format!("\0{contents}{request:?}\n").bytes());
     }
     let (of, sweep) = (lines.len() as u64, digest(&all)[..SWEEP_DIGITS].to_owned());
     let numbers = (1..).map(|line| Number { line, of, sweep: sweep.clone() });
     lines
         .into_iter()
         .zip(numbers)
-        .map(|((file, request), number)| PlannedLine { file, request, number })
+        .map(|((file, contents, request), number)| PlannedLine { file, contents, request, number })
         .collect()
 }

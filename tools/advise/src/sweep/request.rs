@@ -1,5 +1,6 @@
 //! What one command line of a sweep asks for: a replay, in words that can be passed on.
 
+use crate::limits::Need;
 use crate::point::{Asked, Point};
 use crate::setting::Setting;
 use crate::swap::LimitSwap;
@@ -23,6 +24,9 @@ pub struct Request {
     pub asked: Asked,
     /// The kinds of swap for which it has a row.
     pub serves: Vec<LimitSwap>,
+    /// What the program needs, all its recordings together, if a share of that is asked for or a swap of its
+    /// size.
+    pub need: Option<Need>,
 }
 
 impl Request {
@@ -30,7 +34,7 @@ impl Request {
     pub(crate) fn of(point: &Point, serves: Vec<LimitSwap>) -> Self {
         let phase = point.phase.filter(|_| point.asked != Asked::Life);
         let (setting, kernel, asked) = (point.setting.name.clone(), point.kernel, point.asked.clone());
-        Self { setting, phase, kernel, asked, serves }
+        Self { setting, phase, kernel, asked, serves, need: None }
     }
 
     /// The replays of a recording with this header; none if its host has no such setting.
@@ -49,11 +53,14 @@ impl Request {
             Asked::Life => String::new(),
             Asked::PeakUse => ": what of the peak is used again".to_owned(),
             Asked::Mappings(event) => format!(": mappings at event {event}"),
-            Asked::Less(less) => match less.meant {
-                Meant::Percent(percent) => format!(": {percent} % of the peak"),
-                Meant::Amount(Amount::Limit(bytes)) => format!(": a limit of {bytes} bytes"),
-                Meant::Amount(Amount::Ram(bytes)) => format!(": {bytes} bytes of RAM"),
-            },
+            Asked::Less(less) => {
+                let swap = less.swap.map_or_else(String::new, |swap| format!(" with {}", swap.name()));
+                match less.meant {
+                    Meant::Percent(percent) => format!(": {percent} % of the peak{swap}"),
+                    Meant::Amount(Amount::Limit(bytes)) => format!(": a limit of {bytes} bytes{swap}"),
+                    Meant::Amount(Amount::Ram(bytes)) => format!(": {bytes} bytes of RAM{swap}"),
+                }
+            }
         };
         format!("{}{what}", self.setting)
     }
@@ -71,6 +78,8 @@ pub struct Number {
     pub sweep: String,
 }
 
+/// Digits of the SHA-256 of a recording on its lines.
+pub(super) const CONTENTS_DIGITS: usize = 16;
 /// Digits of [`Number::sweep`].
 pub(super) const SWEEP_DIGITS: usize = 8;
 /// Lines that a sweep has at most.

@@ -2,7 +2,7 @@
 
 use super::size;
 use clap::Args;
-use quire_advise::{Amount, Asked, Less, LimitSwap, Meant, Number, Request};
+use quire_advise::{Amount, Asked, Less, LimitSwap, Meant, Need, Number, PlannedLine, Request};
 use quire_trace::replay::KernelCosts;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -35,6 +35,10 @@ pub(crate) struct LineArguments {
     /// Which line of how many of which sweep it is: `quire advise --from` names those that are missing
     #[arg(long, value_name = "N/LINES:SWEEP", requires = "one", help_heading = "One line, as it is printed")]
     number: Option<Number>,
+    /// The first digits of the SHA-256 that the recording had when the line was printed: another one is
+    /// refused
+    #[arg(long, value_name = "DIGITS", value_parser = contents, requires = "one", help_heading = "One line, as it is printed")]
+    contents: Option<String>,
     /// The setting, e.g. thp=always or mthp=64K,gather=pages
     #[arg(long, value_name = "NAME", requires = "one", help_heading = "One line, as it is printed")]
     setting: Option<String>,
@@ -43,35 +47,38 @@ pub(crate) struct LineArguments {
     #[arg(long, value_name = "BYTES,BYTES,BYTES", value_parser = kernel, requires = "one", help_heading = "One line, as it is printed")]
     kernel: Option<KernelCosts>,
     /// The phase of khugepaged
-    #[arg(long, value_name = "N", requires = "one", help_heading = "One line, as it is printed")]
+    #[arg(long, value_name = "N", requires_all = ["one", "phased"], help_heading = "One line, as it is printed")]
     phase: Option<usize>,
     /// A limit of a memory cgroup
-    #[arg(long, value_name = "SIZE", value_parser = size, requires_all = ["one", "swap", "meant"], help_heading = "One line, as it is printed")]
+    #[arg(long, value_name = "SIZE", value_parser = size, groups = ["amount", "phased"], requires_all = ["one", "swap", "meant", "need"], help_heading = "One line, as it is printed")]
     limit: Option<u64>,
     /// RAM of the machine
-    #[arg(long, value_name = "SIZE", value_parser = size, requires_all = ["one", "swap", "meant"], conflicts_with = "limit", help_heading = "One line, as it is printed")]
+    #[arg(long, value_name = "SIZE", value_parser = size, groups = ["amount", "phased"], requires_all = ["one", "swap", "meant", "need"], help_heading = "One line, as it is printed")]
     memory: Option<u64>,
     /// What that was in the grid: a share of the peak, or a size
-    #[arg(long, value_name = "PERCENT%|limit:SIZE|memory:SIZE", value_parser = meant, requires = "swap", help_heading = "One line, as it is printed")]
+    #[arg(long, value_name = "PERCENT%|limit:SIZE|memory:SIZE", value_parser = meant, requires = "amount", help_heading = "One line, as it is printed")]
     meant: Option<Meant>,
-    /// The program's peak of anonymous memory
-    #[arg(long, value_name = "SIZE", value_parser = size, requires = "swap", help_heading = "One line, as it is printed")]
+    /// What the program needs: its peak of anonymous memory, and what stays in memory beside that
+    #[arg(long, value_name = "BYTES,BYTES", value_parser = need, requires = "amount", help_heading = "One line, as it is printed")]
+    need: Option<Need>,
+    /// The peak to which a recording under pressure is scaled
+    #[arg(long, value_name = "SIZE", value_parser = size, requires = "amount", help_heading = "One line, as it is printed")]
     peak: Option<u64>,
     /// Where pages go: zram, zswap, or ram where only fitting is asked for
-    #[arg(long, value_name = "KIND:SIZE", value_parser = swap, requires = "meant", help_heading = "One line, as it is printed")]
+    #[arg(long, value_name = "KIND:SIZE", value_parser = swap, requires = "amount", help_heading = "One line, as it is printed")]
     swap: Option<(Option<LimitSwap>, u64)>,
     /// The kinds of swap that the result is for
-    #[arg(long, value_name = "KIND,...", value_parser = limit_swap, value_delimiter = ',', requires = "swap", help_heading = "One line, as it is printed")]
+    #[arg(long, value_name = "KIND,...", value_parser = limit_swap, value_delimiter = ',', requires = "amount", help_heading = "One line, as it is printed")]
     serves: Vec<LimitSwap>,
     /// Follow what of the peak is used again
-    #[arg(long, requires = "one", conflicts_with_all = ["swap", "mappings"], help_heading = "One line, as it is printed")]
+    #[arg(long, requires = "one", conflicts_with = "phased", help_heading = "One line, as it is printed")]
     peak_use: bool,
     /// Stop before the event of this number, and tell what mappings hold
     #[arg(
         long,
         value_name = "EVENT",
         requires = "one",
-        conflicts_with = "swap",
+        group = "phased",
         help_heading = "One line, as it is printed"
     )]
     mappings: Option<u64>,
@@ -90,7 +97,12 @@ impl LineArguments {
             (None, None) => Asked::Life,
         };
         let (phase, kernel, serves) = (self.phase, self.kernel, self.serves.clone());
-        Some(Request { setting: self.setting.clone()?, phase, kernel, asked, serves })
+        Some(Request { setting: self.setting.clone()?, phase, kernel, asked, serves, need: self.need })
+    }
+
+    /// What its recording has to be.
+    pub(crate) fn contents(&self) -> Option<&str> {
+        self.contents.as_deref()
     }
 
     /// Which line it is.
@@ -99,11 +111,14 @@ impl LineArguments {
     }
 }
 
-/// The words of a request on the command line.
-pub(crate) fn words(request: &Request, number: &Number) -> Vec<OsString> {
-    let mut words =
-        vec!["--number".to_owned(), number.to_string(), "--setting".to_owned(), request.setting.clone()];
+/// The words of a line on the command line, without its recording.
+pub(crate) fn words(line: &PlannedLine) -> Vec<OsString> {
+    let PlannedLine { request, number, contents, .. } = line;
+    let mut words = Vec::new();
     let mut put = |option: &str, value: String| words.extend([format!("--{option}"), value]);
+    put("number", number.to_string());
+    put("contents", contents.clone());
+    put("setting", request.setting.clone());
     if let Some(KernelCosts { thread, process, mapping }) = request.kernel {
         put("kernel", format!("{thread},{process},{mapping}"));
     }
@@ -127,6 +142,9 @@ pub(crate) fn words(request: &Request, number: &Number) -> Vec<OsString> {
                     Meant::Amount(Amount::Ram(bytes)) => format!("memory:{bytes}"),
                 },
             );
+            if let Some(need) = request.need {
+                put("need", format!("{},{}", need.anonymous, need.stays));
+            }
             if let Some(peak) = less.peak {
                 put("peak", peak.to_string());
             }
@@ -162,10 +180,27 @@ pub(crate) fn limit_swap(text: &str) -> Result<LimitSwap, String> {
         .ok_or_else(|| format!("expected one of {}", LimitSwap::ALL.map(LimitSwap::name).join(", ")))
 }
 
+fn contents(text: &str) -> Result<String, String> {
+    let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    let is_one = (1..=64).contains(&text.len()) && text.bytes().all(is_digit);
+    is_one.then(|| text.to_owned()).ok_or_else(|| "expected digits as sha256sum prints them".to_owned())
+}
+
+/// Numbers with commas.
+fn numbers(text: &str) -> Option<Vec<u64>> {
+    text.split(',').map(|number| number.parse().ok()).collect()
+}
+
+fn need(text: &str) -> Result<Need, String> {
+    match numbers(text).as_deref() {
+        Some(&[anonymous, stays]) => Ok(Need { anonymous, stays }),
+        _ => Err("expected two numbers of bytes, with a comma".to_owned()),
+    }
+}
+
 fn kernel(text: &str) -> Result<KernelCosts, String> {
-    let bytes: Result<Vec<u64>, _> = text.split(',').map(str::parse).collect();
-    match bytes.as_deref() {
-        Ok(&[thread, process, mapping]) => Ok(KernelCosts { thread, process, mapping }),
+    match numbers(text).as_deref() {
+        Some(&[thread, process, mapping]) => Ok(KernelCosts { thread, process, mapping }),
         _ => Err("expected three numbers of bytes, with commas".to_owned()),
     }
 }
@@ -213,13 +248,17 @@ mod tests {
                 _ => Vec::new(),
             };
             let kernel = phase.map(|_| KernelCosts { thread: 1, process: 2, mapping: 3 });
-            let request =
-                Request { setting: "mthp=64K,gather=pages".to_owned(), phase, kernel, asked, serves };
+            let need = matches!(asked, Asked::Less(_)).then_some(Need { anonymous: 5, stays: 0 });
+            let setting = "mthp=64K,gather=pages".to_owned();
+            let request = Request { setting, phase, kernel, asked, serves, need };
+            let (file, contents) = ("a.qtr".into(), "0123abcd".to_owned());
+            let line = PlannedLine { file, contents, request, number: number.clone() };
             let first = ["quire", "sweep", "--one"].map(OsString::from).into_iter();
-            let all = first.chain(words(&request, &number)).chain([OsString::from("a.qtr")]);
+            let all = first.chain(words(&line)).chain([OsString::from("a.qtr")]);
             let parsed = Arguments::try_parse_from(all).expect("a command line").command;
             let Some(Command::Sweep(sweep)) = parsed else { panic!("{parsed:?}") };
-            assert_eq!(sweep.line.request(), Some(request));
+            assert_eq!(sweep.line.request(), Some(line.request));
+            assert_eq!(sweep.line.contents(), Some("0123abcd"));
             assert_eq!(sweep.line.number(), Some(number.clone()));
         }
     }

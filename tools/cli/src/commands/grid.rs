@@ -2,7 +2,7 @@
 
 use crate::args::{percent, size, technique};
 use crate::exit::Failure;
-use quire_advise::{Amount, Grid, LimitSwap, Tries};
+use quire_advise::{Amount, Grid, LimitSwap, Tries, technique_names};
 use serde::Deserialize;
 use std::io::Read;
 use std::path::Path;
@@ -57,10 +57,15 @@ fn grid(file: File) -> Result<Grid, String> {
             }
         }
     }
+    for amount in &amounts {
+        is_possible("limits", *amount)?;
+    }
     percents.sort_unstable_by(|one, other| other.cmp(one));
     percents.dedup();
     for memory in file.memory.iter().flatten() {
-        amounts.push(Amount::Ram(size(memory).map_err(|why| format!("memory: {memory}: {why}"))?));
+        let amount = Amount::Ram(size(memory).map_err(|why| format!("memory: {memory}: {why}"))?);
+        is_possible("memory", amount)?;
+        amounts.push(amount);
     }
     amounts.sort_unstable();
     amounts.dedup();
@@ -79,15 +84,42 @@ fn grid(file: File) -> Result<Grid, String> {
     if swaps.is_empty() && !(percents.is_empty() && amounts.is_empty()) {
         return Err("swaps: name one, since there are limits".to_owned());
     }
-    let words = |text: &String| {
-        let words: Vec<String> = text.split(',').map(str::to_owned).collect();
-        words.iter().try_for_each(|word| {
-            technique(word).map(|_| ()).map_err(|why| format!("techniques: {text}: {why}"))
-        })?;
-        Ok::<_, String>(words)
-    };
-    let techniques = file.techniques.iter().flatten().map(words).collect::<Result<_, _>>()?;
+    let mut techniques: Vec<Vec<String>> = Vec::new();
+    for text in file.techniques.iter().flatten() {
+        let words = techniques_of(text).map_err(|why| format!("techniques: {text}: {why}"))?;
+        // However it is written, it is one row.
+        if !techniques.contains(&words) {
+            techniques.push(words);
+        }
+    }
     Ok(Grid { settings: file.settings, techniques, tries: Tries { percents, amounts, swaps } })
+}
+
+/// Whether there can be a row of so much memory.
+fn is_possible(list: &str, amount: Amount) -> Result<(), String> {
+    let (bytes, possible) = (amount.bytes(), amount.possible());
+    let told = |bytes: u64| match bytes {
+        bytes if bytes >= 1 << 40 => format!("{}T", bytes >> 40),
+        bytes if bytes >= 1 << 20 => format!("{}M", bytes >> 20),
+        bytes => bytes.to_string(),
+    };
+    let (least, most) = (told(*possible.start()), told(*possible.end()));
+    let wrong = || format!("{list}: {bytes} bytes: no replay has that; from {least} to {most} is possible");
+    possible.contains(&bytes).then_some(()).ok_or_else(wrong)
+}
+
+/// The words of an entry, in the order of the techniques.
+fn techniques_of(text: &str) -> Result<Vec<String>, String> {
+    let words = text.split(',').map(technique).collect::<Result<Vec<_>, _>>()?;
+    let mut ordered = Vec::new();
+    for name in technique_names() {
+        let mut mine = words.iter().filter(|(word, _)| word == name);
+        ordered.extend(mine.next().map(|(name, value)| format!("{name}={value}")));
+        if mine.next().is_some() {
+            return Err(format!("{name} is there twice"));
+        }
+    }
+    Ok(ordered)
 }
 
 #[cfg(test)]
@@ -107,14 +139,14 @@ mod tests {
     fn each_list_says_what_is_replayed() {
         let found = of(
             "settings = ['thp=always']\nlimits = ['50%', '256M', '75%', '50%']\nswaps = ['disk', 'zram-lz4']\n\
-             memory = ['4G']\ntechniques = ['gather=pages,pcp=order0']",
+             memory = ['4G']\ntechniques = ['gather=pages,pcp=order0', 'pcp=order0,gather=pages']",
         );
         let found = found.unwrap();
         assert_eq!(found.settings, Some(vec!["thp=always".to_owned()]));
         assert_eq!(found.tries.percents, [75, 50]);
         assert_eq!(found.tries.amounts, [Amount::Limit(256 << 20), Amount::Ram(4 << 30)]);
         assert_eq!(found.tries.swaps, [LimitSwap::Zram, LimitSwap::Disk]);
-        assert_eq!(found.techniques, [["gather=pages", "pcp=order0"]]);
+        assert_eq!(found.techniques, [["pcp=order0", "gather=pages"]], "each once");
         assert_eq!(of("limits = []").unwrap().tries.percents, [0; 0]);
     }
 
@@ -125,9 +157,13 @@ mod tests {
             ("limits = ['120%']", "120%"),
             ("limits = [75]", "string"),
             ("memory = ['x']", "memory: x"),
+            ("memory = ['4K']", "memory: 4096 bytes: no replay has that; from 1M to 15T"),
+            ("memory = ['100000T']", "no replay has that"),
+            ("limits = ['300000G']", "no replay has that; from 1 to 256T"),
             ("swaps = ['tape']", "zswap-lz4"),
             ("swaps = []", "name one"),
             ("techniques = ['gather=7']", "gather=7"),
+            ("techniques = ['gather=pages,gather=runs']", "gather is there twice"),
             ("setting = []", "setting"),
         ] {
             let why = of(text).unwrap_err();

@@ -5,7 +5,7 @@ use crate::args::AdviseArguments;
 use crate::exit::{FOUND_FAILURE, Failure};
 use crate::output::{advice, fleet, progress::Bar, say_json, spark::may_draw, warn};
 use crate::pictures::{self, Report};
-use quire_advise::{Fleet, Host, Merge, MergedProgram, heat_of};
+use quire_advise::{AdviseError, Fleet, Host, Merge, MergedProgram, heat_of};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -97,5 +97,11 @@ fn heats(
         ));
         return Ok(Vec::new());
     }
-    Ok(heat_of(&program.first, &program.prediction, places, at_once(arguments.jobs))?)
+    match heat_of(&program.first, &program.prediction, places, at_once(arguments.jobs)) {
+        Err(error @ AdviseError::HostIsShort(_)) => {
+            warn(format_args!("{error}: the page has no pictures of memory by address and time"));
+            Ok(Vec::new())
+        }
+        other => Ok(other?),
+    }
 }

@@ -4,10 +4,13 @@ use super::{at_once, grid};
 use crate::args::{SweepArguments, line_words};
 use crate::exit::{FOUND_FAILURE, Failure};
 use crate::output::{progress::Bar, say_bytes, say_json, warn};
-use quire_advise::{Grid, LINE_START, PlannedLine, plan, run_line};
+use quire_advise::{
+    Grid, LINE_START, Number, Owner, PlannedLine, Request, check_request, open_regular, plan, run_line,
+};
 use quire_measure::Costs;
 use quire_output::{Kind, Meanwhile, WholeFile};
 use std::ffi::{OsStr, OsString};
+use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -19,6 +22,9 @@ const RESULT: Kind = Kind {
     hint: "remove it first, or name another file",
 };
 
+/// No result is longer, in bytes.
+const LONGEST: u64 = 256 << 20;
+
 pub(crate) fn run(arguments: &SweepArguments) -> Result<ExitCode, Failure> {
     if arguments.one { one(arguments) } else { lines(arguments) }
 }
@@ -29,14 +35,38 @@ fn one(arguments: &SweepArguments) -> Result<ExitCode, Failure> {
         return Err(Failure::input("--one takes one recording; `quire sweep --help` tells what there is"));
     };
     let request = arguments.line.request().ok_or_else(|| Failure::input("--one takes a --setting"))?;
-    // The place is looked at before the replay.
-    let place = arguments.output.as_deref().map(place).transpose()?;
-    let line = run_line(file, &request, arguments.line.number())?;
+    check_request(&request)?;
+    let number = arguments.line.number();
+    // The place is looked at before the replay. What comes there from now on stays.
+    let output = arguments.output.as_deref();
+    let place = output.map(place).transpose()?;
+    output.map_or(Ok(()), |path| is_own(path, number.as_ref(), file, &request))?;
+    let line = run_line(file, &request, number, arguments.line.contents())?;
     match place {
-        Some(place) => place.write(format!("{line}\n").as_bytes())?,
+        // Another job may have had the same line.
+        Some(place) => place.write_or_same(format!("{line}\n").as_bytes())?,
         None => say_json(line),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Whether what is at the place of a result is none, or that of the same line: no other one is replaced.
+fn is_own(path: &Path, number: Option<&Number>, file: &Path, request: &Request) -> Result<(), Failure> {
+    let Ok(mut found) = open_regular(path) else { return Ok(()) };
+    let mut start = [0; LINE_START.len()];
+    if found.read_exact(&mut start).is_err() || start != *LINE_START.as_bytes() {
+        // It is empty.
+        return Ok(());
+    }
+    let mut text = LINE_START.to_owned();
+    let read = found.take(LONGEST).read_to_string(&mut text);
+    let whose = match read.ok().and_then(|_| Owner::of(&text)) {
+        Some(owner) if owner.is(number, file, request) => return Ok(()),
+        Some(owner) => owner.to_string(),
+        None => "no single result that can be read".to_owned(),
+    };
+    let path = path.display();
+    Err(Failure::input(format!("{path}: {whose}, is there and stays; remove it, or name another place")))
 }
 
 /// A file for a result. Its folder is made if it is missing: on another machine it may be.
@@ -55,6 +85,9 @@ fn lines(arguments: &SweepArguments) -> Result<ExitCode, Failure> {
         arguments.files.iter().cloned().partition(|file| is_plain(file.as_os_str()));
     if let Some(output) = arguments.output.as_deref().filter(|output| !is_plain(output.as_os_str())) {
         return Err(Failure::input(format!("{}: {ODD}", output.display())));
+    }
+    if let Some(output) = arguments.output.as_deref().filter(|output| output.exists() && !output.is_dir()) {
+        return Err(Failure::input(format!("{}: no folder; name one for the results", output.display())));
     }
     let bar = Bar::new("sweep", "replays");
     let costs = Costs::kept();
@@ -87,9 +120,11 @@ fn is_plain(name: &OsStr) -> bool {
 /// A line for a shell, without its end.
 fn command_line(line: &PlannedLine, output: Option<&Path>, digits: usize) -> Vec<u8> {
     let mut words = ["quire", "sweep", "--one"].map(OsString::from).to_vec();
-    words.extend(line_words(&line.request, &line.number));
+    words.extend(line_words(line));
     if let Some(folder) = output {
         let name = format!("{:0digits$}.json", line.number.line);
+        let is_option = folder.as_os_str().as_bytes().starts_with(b"-");
+        let folder = if is_option { Path::new(".").join(folder) } else { folder.to_path_buf() };
         words.extend(["-o".into(), folder.join(name).into()]);
     }
     // An option is what begins with a dash.

@@ -1,11 +1,10 @@
 //! What `quire advise` prints about memory limits.
 
 use super::advice::{count, put, put_measured, size};
+use super::advice_amounts::amount_name;
 use super::{say, say_wrapped};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
-use quire_advise::{
-    Amount, Enough, LimitRow, LimitSetting, LimitSwap, LimitValidation, Limits, Means, Priced, Range,
-};
+use quire_advise::{Amount, Enough, LimitRow, LimitSetting, LimitValidation, Limits, Means, Priced, Range};
 use serde_json::{Map, Value, json};
 
 /// A share of the time as a percentage: with a digit after the point where it is small.
@@ -64,18 +63,9 @@ fn print_amounts(limits: &Limits, seconds: Range) {
     say("\nLimits in bytes, and machines with so much RAM:");
     let mut table = headed();
     for (amount, swap, row) in &limits.amounts {
-        add_row(&mut table, amount_name(*amount, *swap, row), amount.bytes(), row, seconds);
+        add_row(&mut table, amount_name(*amount, *swap, may_be_killed(row)), amount.bytes(), row, seconds);
     }
     say(aligned(table));
-}
-
-fn amount_name(amount: Amount, swap: LimitSwap, row: &LimitRow) -> String {
-    let what = match amount {
-        Amount::Limit(_) => "limit",
-        Amount::Ram(_) => "memory",
-    };
-    let note = if may_be_killed(row) { " (may be killed)" } else { "" };
-    format!("{what}={},swap={}{note}", size(amount.bytes() as f64).replace(' ', ""), swap.name())
 }
 
 /// The kinds of swap that no limit was tried with.
@@ -354,7 +344,7 @@ pub(super) fn objects(limits: &Limits, seconds: Range, validation: Option<&Limit
         let (bytes, need) = (amount.bytes(), limits.need);
         let setting = LimitSetting { percent: 0, bytes, need, swap: *swap };
         let mut object = object(&setting, row, false, seconds);
-        object.insert("setting".to_owned(), json!(amount_name(*amount, *swap, &LimitRow::default())));
+        object.insert("setting".to_owned(), json!(amount_name(*amount, *swap, false)));
         object.insert("limit_shown".to_owned(), json!(limits.shown));
         object.insert("machine".to_owned(), json!(matches!(amount, Amount::Ram(_))));
         objects.push(Value::Object(object));
@@ -425,7 +415,7 @@ pub(super) fn enough(limits: &Limits) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use quire_advise::{LimitFigures, Need};
+    use quire_advise::{LimitFigures, LimitSwap, Need};
 
     fn of(rows: &[LimitRow]) -> Limits {
         let setting =

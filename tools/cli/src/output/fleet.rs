@@ -25,6 +25,15 @@ fn loses(loser: &Loser) -> String {
     memory.into_iter().chain(time).collect::<Vec<_>>().join(", ")
 }
 
+/// The program: by one of its recordings if others have its command.
+fn program(loser: &Loser) -> String {
+    let command = shorten(&loser.command, 40);
+    if !loser.is_one_of_several {
+        return command;
+    }
+    format!("{command} of {}", loser.recording.display())
+}
+
 /// The sentences.
 pub(crate) fn verdict(fleet: &Fleet) -> Vec<String> {
     let mut lines = vec![format!(
@@ -75,7 +84,7 @@ pub(crate) fn print(fleet: &Fleet) {
         let worst = setting
             .worst
             .as_ref()
-            .map_or_else(String::new, |worst| format!("{} ({})", shorten(&worst.command, 40), loses(worst)));
+            .map_or_else(String::new, |worst| format!("{} ({})", program(worst), loses(worst)));
         table.add_row([
             name.clone(),
             programs.to_string(),
@@ -110,6 +119,7 @@ pub(crate) fn objects(fleet: &Fleet) -> Vec<Value> {
             "seconds_saved_estimate": setting.seconds_saved,
             "worst": setting.worst.as_ref().map(|worst| json!({
                 "command": worst.command,
+                "recording": worst.recording.to_string_lossy(),
                 "memory_change": worst.memory,
                 "time_change_estimate": worst.time,
             })),

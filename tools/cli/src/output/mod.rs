@@ -1,6 +1,7 @@
 //! What is printed.
 
 pub(crate) mod advice;
+mod advice_amounts;
 mod advice_forks;
 mod advice_limits;
 pub(crate) mod comparison;

@@ -16,6 +16,8 @@ mod report;
 mod schema;
 mod strip;
 mod sweep;
+mod sweep_fleet;
+mod sweep_lines;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

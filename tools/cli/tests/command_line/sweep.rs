@@ -1,17 +1,17 @@
 //! `quire sweep` and `quire advise --from`.
 
 use crate::{Folder, quire, quire_with, recording_of, schema};
-use quire_trace::format::{TraceReader, TraceWriter, UseSource};
+use quire_trace::format::{TraceHeader, TraceReader, TraceWriter, UseSource};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Mutex;
 
 /// A folder with recordings of its own, in which `quire` is run.
-struct Sweep(Folder);
+pub(crate) struct Sweep(Folder);
 
 impl Sweep {
-    fn new(recordings: &[&str]) -> Self {
+    pub(crate) fn new(recordings: &[&str]) -> Self {
         let folder = Folder::new("sweep");
         for name in recordings {
             fs::copy(recording_of(name), folder.0.join(name)).expect("a copy");
@@ -19,24 +19,24 @@ impl Sweep {
         Self(folder)
     }
 
-    fn quire(&self, arguments: &[&str]) -> Output {
+    pub(crate) fn quire(&self, arguments: &[&str]) -> Output {
         quire_with(arguments, |command| _ = command.current_dir(&self.0.0))
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.0.0.join(name)
     }
 
     /// The lines that are printed, without a message.
     #[track_caller]
-    fn lines(&self, arguments: &[&str]) -> Vec<String> {
+    pub(crate) fn lines(&self, arguments: &[&str]) -> Vec<String> {
         let output = self.quire(&[&["sweep"], arguments].concat());
         assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()));
         text(&output.stdout).lines().map(str::to_owned).collect()
     }
 
     /// What a shell does with a line.
-    fn shell(&self, line: &str) -> Output {
+    pub(crate) fn shell(&self, line: &str) -> Output {
         let program = Path::new(env!("CARGO_BIN_EXE_quire"));
         let path = std::env::var("PATH").unwrap_or_default();
         let path = format!("{}:{path}", program.parent().expect("a folder").display());
@@ -47,7 +47,7 @@ impl Sweep {
 
     /// Runs lines, two at a time, the last first.
     #[track_caller]
-    fn run(&self, lines: &[String]) {
+    pub(crate) fn run(&self, lines: &[String]) {
         let rest = Mutex::new(lines.to_vec());
         std::thread::scope(|scope| {
             for _ in 0..2 {
@@ -62,25 +62,30 @@ impl Sweep {
     }
 
     #[track_caller]
-    fn good(&self, arguments: &[&str]) -> String {
+    pub(crate) fn good(&self, arguments: &[&str]) -> String {
         let output = self.quire(arguments);
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
         text(&output.stdout)
     }
 }
 
-fn text(bytes: &[u8]) -> String {
+pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).expect("text")
 }
 
 /// A recording that says when each page was used, so that the cost of limits is known.
-fn with_uses(from: &str, to: &Path) {
+pub(crate) fn with_uses(from: &str, to: &Path) {
+    changed(from, to, usize::MAX, |header| header.uses = UseSource::Exact);
+}
+
+/// The first events of a recording, with another header.
+pub(crate) fn changed(from: &str, to: &Path, events: usize, change: impl FnOnce(&mut TraceHeader)) {
     let source = TraceReader::open(recording_of(from)).expect("a recording");
     let mut header = source.header().clone();
-    header.uses = UseSource::Exact;
+    change(&mut header);
     let file = fs::File::create(to).expect("a file");
     let mut writer = TraceWriter::new(&file, &header, 3).expect("a writer");
-    for event in source {
+    for event in source.take(events) {
         writer.push(&event.expect("an event")).expect("it is written");
     }
     writer.finish(0, 0).expect("an end");
@@ -169,6 +174,15 @@ fn what_is_wrong_with_results_is_told() {
     assert_eq!(told.lines().count(), 2, "{told}");
     assert!(told.starts_with("quire: all:5: no line of `quire sweep`"), "{told}");
 
+    // As they come by way of another system, or joined.
+    let (windows, joined) = (all.concat().replace('\n', "\r\n"), all.concat().replace('\n', ""));
+    for text in [windows, joined] {
+        assert_eq!(merged(&[&text]), (Some(0), whole.clone(), String::new()));
+    }
+    let (code, _, told) = merged(&[&all[..], &["x\n"; 1000]].concat());
+    assert_eq!((code, told.lines().count()), (Some(0), 11), "{told}");
+    assert!(told.ends_with("quire: all: 990 more that are no results; passed over\n"), "{told}");
+
     // The row of what is missing is missing.
     // A table is as wide as its rows.
     let row = |shown: &str| {
@@ -180,12 +194,12 @@ fn what_is_wrong_with_results_is_told() {
     let (left, right) = (&all[..place], &all[place + 1..]);
     let cut = &all[place][..all[place].len() / 2];
     let changed = all[place].replace("\"differences\":0", "\"differences\":1");
-    let newer = all[place].replace("{\"sweep\":1,", "{\"sweep\":2,");
+    let newer = all[place].replace("{\"sweep\":2,", "{\"sweep\":3,");
     for (instead, word) in [
         ("", "line 1 of 4"),
         (&*format!("{cut}\n"), "cut short"),
         (&*changed, "its sum is wrong"),
-        (&*newer, "a line of version 2"),
+        (&*newer, "a line of version 3"),
     ] {
         let word = if instead.is_empty() { format!("line {} of 4", place + 1) } else { word.to_owned() };
         let (code, shown, told) = merged(&[left, &[instead], right].concat());
@@ -217,10 +231,10 @@ fn a_grid_says_what_is_replayed() {
     sweep.run(&lines);
     let shown = sweep.good(&["advise", "--from", "results"]);
     for row in [
-        "| thp=madvise,gather=pages,pcp=order0 ",
+        "| thp=madvise,pcp=order0,gather=pages ",
         "| limit=75%,swap=disk ",
         "| limit=600KiB,swap=zram-lz4 ",
-        "| memory=64.0MiB,swap=disk ",
+        "| memory=64MiB,swap=disk ",
     ] {
         assert!(shown.contains(row), "{row}:\n{shown}");
     }
@@ -257,14 +271,27 @@ fn wrong_usage_is_told_in_one_line() {
     let sweep = Sweep::new(&["git-log"]);
     fs::write(sweep.path("grid.toml"), "\n\nlimits = ['75%'\n").expect("a file");
     fs::copy(recording_of("git-log"), sweep.path("a\nb")).expect("a copy");
+    fs::write(sweep.path("large.toml"), "memory = ['4K']\n").expect("a file");
+    let one = ["sweep", "--one", "git-log", "--setting", "thp=never"];
     for (arguments, word) in [
         (&["sweep", "--grid", "grid.toml", "git-log"][..], "grid.toml: line "),
         (&["sweep", "grid.toml"], "no recording can be swept"),
         (&["sweep", "a\nb"], "control character"),
         (&["sweep", "--one", "--setting", "thp=rarely", "git-log"], "thp=rarely"),
         (&["sweep", "--one", "git-log"], "--setting"),
-        (&["sweep", "--one", "--setting", "thp=never", "--phase", "0", "git-log"], "no line of a sweep"),
+        (&["sweep", "--one", "--setting", "thp=never", "--phase", "0", "git-log"], "--limit"),
         (&["sweep", "--one", "--setting", "thp=never", "/dev/zero"], "no regular file"),
+        (&[&one[..], &["--meant", "75%", "--swap", "zram:1M"]].concat(), "--limit"),
+        (&[&one[..], &["--limit", "1M", "--swap", "zram:1M", "--meant", "75%"]].concat(), "--need"),
+        (&[&one[..], &["--peak-use", "--phase", "0"]].concat(), "--mappings"),
+        (
+            &[&one[..], &["--kernel", "18446744073709551615,1,1", "-o", "new/x"]].concat(),
+            "no line of a sweep",
+        ),
+        (&["sweep", "-o", "grid.toml", "git-log"], "no folder"),
+        (&["sweep", "--grid", "large.toml", "git-log"], "memory: 4096 bytes: no replay has that"),
+        (&["sweep", "-o"], "quire sweep --help"),
+        (&["advise", "--from"], "quire advise --help"),
         (&["sweep", "--grid", "/dev/zero", "git-log"], "no regular file"),
         (&["advise", "--from", "/dev/zero"], "no regular file"),
         (&["sweep", "--setting", "thp=never", "git-log"], "--one"),
@@ -276,6 +303,7 @@ fn wrong_usage_is_told_in_one_line() {
         assert!(output.status.code() == Some(2) && told.contains(word), "{arguments:?}: {told}");
         assert!(output.stdout.is_empty() && told.lines().all(|line| line.starts_with("quire: ")), "{told}");
     }
+    assert!(!sweep.path("new").exists(), "nothing was made for what no line asks for");
     // What is good is printed all the same.
     let output = sweep.quire(&["sweep", "git-log", "a\nb", "grid.toml"]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
