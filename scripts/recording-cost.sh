@@ -97,12 +97,14 @@ int main(int count, char **words) {
             for (size_t at = 0; at < 65536 && step < 65536; at += step) sink += p[at];
             munmap(p, 65536);
         }
-    } else if (!strcmp(what, "sparse")) { /* a page is read in each of many mappings of 1 GiB */
-        for (uint64_t n = 0; n < rounds; n++) {
+    } else if (!strcmp(what, "sparse")) { /* a page is read in each of 5000 mappings of 1 GiB, over and over */
+        volatile char *mappings[5000];
+        for (int n = 0; n < 5000; n++) {
             int prot = n & 1 ? PROT_READ : PROT_READ | PROT_WRITE;
-            volatile char *p = mmap(0, 1L << 30, prot, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-            sink += p[0];
+            mappings[n] = mmap(0, 1L << 30, prot, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         }
+        for (uint64_t round = 0; round < rounds; round++)
+            for (int n = 0; n < 5000; n++) sink += mappings[n][0];
     } else if (!strcmp(what, "wasm")) { /* 100 reservations of 8 GiB with 4 MiB in use, used over and over */
         char *memories[100];
         for (int n = 0; n < 100; n++) {
@@ -167,8 +169,8 @@ measure("calls, stops", [load, "calls", "3000"], ["--calls", "stops"])
 for more in [], ["--calls", "stops"]:
     measure("others" + ", stops" * bool(more), [load, "others", "1000"], more)
 if os.path.exists(work + "/asan"):
-    measure("asan", [work + "/asan", "blocks", "100000"])
-for name, rounds in [("wasm", 8), ("sparse", 5000), ("files", 20000), ("maps of files", 50000)]:
+    measure("asan", [work + "/asan", "blocks", "500000"])
+for name, rounds in [("wasm", 34), ("sparse", 5000), ("files", 80000), ("maps of files", 50000)]:
     measure(name, [load, name, str(rounds)])
 for name, rounds in [("mincore", 50000), ("signals", 30000), ("mappings", 60000)]:
     measure(name, [load, name, str(rounds)])

@@ -105,6 +105,11 @@ impl Arena {
     fn prefault(&self) {
         for range in &self.ranges {
             let (start, bytes) = (self.direct(range.start()).as_ptr(), (range.len() << PAGE_SHIFT) as usize);
+            // A host before Linux 5.14 does not know that.
+            // SAFETY: the range lies in this arena's mapping, and what it holds stays.
+            if unsafe { rustix::mm::madvise(start.cast(), bytes, Advice::LinuxPopulateWrite) }.is_ok() {
+                continue;
+            }
             for offset in (0..bytes).step_by(PAGE_SIZE as usize) {
                 // SAFETY: the offset lies in the range, and the machine does not run yet.
                 unsafe { start.add(offset).write_volatile(0) };

@@ -244,7 +244,8 @@ fn catch_up(
                 let flags = quire_mm::space::RemapFlags::MAYMOVE | quire_mm::space::RemapFlags::FIXED;
                 let _ = space.mremap(VirtAddr(ours), call.args[2], call.args[2], flags, VirtAddr(linux));
             } else if let Some(linux) = linux {
-                unbuilt::map_private(space, linux, call.args[2], Protection::READ | Protection::WRITE);
+                let protection = unbuilt::protection_at(space, call.args[0]);
+                unbuilt::map_private(space, linux, call.args[2], protection);
             }
         }
         CallNumber::Brk => {

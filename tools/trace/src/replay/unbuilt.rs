@@ -67,6 +67,27 @@ pub(super) fn map_private(space: &HostSpace<'_>, start: u64, bytes: u64, protect
     let _ = space.mmap(&request);
 }
 
+/// What the mapping at `addr` permits. That of one that is not known permits most.
+pub(super) fn protection_at(space: &HostSpace<'_>, addr: u64) -> Protection {
+    let at = VirtAddr(addr);
+    let there = find(space, |mapping| mapping.range.start() <= at && at < mapping.range.end());
+    there.first().map_or(Protection::READ | Protection::WRITE, protection_of)
+}
+
+/// What a mapping permits.
+fn protection_of(mapping: &Mapping) -> Protection {
+    let mut protection = Protection::empty();
+    let access = [
+        (VmFlags::READ, Protection::READ),
+        (VmFlags::WRITE, Protection::WRITE),
+        (VmFlags::EXEC, Protection::EXECUTE),
+    ];
+    for (flag, allowed) in access {
+        protection.set(allowed, mapping.flags.contains(flag));
+    }
+    protection
+}
+
 fn map_shared(space: &HostSpace<'_>, start: u64, bytes: u64, protection: Protection, file: MappedFile) {
     let flags = MapFlags::FIXED | MapFlags::SHARED;
     let request = MapRequest::anonymous(bytes, protection).at(VirtAddr(start), flags);
@@ -117,15 +138,7 @@ fn remap_file_pages(space: &HostSpace<'_>, args: &[u64; 6]) {
     if of_file.iter().map(part_of).sum::<u64>() < bytes {
         return;
     }
-    let mut protection = Protection::empty();
-    let access = [
-        (VmFlags::READ, Protection::READ),
-        (VmFlags::WRITE, Protection::WRITE),
-        (VmFlags::EXEC, Protection::EXECUTE),
-    ];
-    for (flag, allowed) in access {
-        protection.set(allowed, mapping.flags.contains(flag));
-    }
+    let protection = protection_of(mapping);
     let mut how = MapFlags::FIXED | MapFlags::SHARED | MapFlags::POPULATE;
     how.set(MapFlags::NONBLOCK, flags & MAP_NONBLOCK != 0);
     how.set(MapFlags::LOCKED, mapping.flags.contains(VmFlags::LOCKED));

@@ -1,8 +1,8 @@
 //! Replays of uses that were sampled or imported.
 
 use quire_trace::event::{
-    Access, Compressibility, Denial, Event, EventKind, ExitStatus, Fault, Mode, Outcome, Reuse, ReuseAccess,
-    ReuseRun, ReuseSource, TaskId,
+    Access, Call, CallDetail, Compressibility, Denial, Event, EventKind, ExitStatus, Fault, Mode, Outcome,
+    Reuse, ReuseAccess, ReuseRun, ReuseSource, TaskId,
 };
 use quire_trace::format::{TraceReader, TraceWriter};
 use quire_trace::import::{ImportError, lackey};
@@ -57,6 +57,27 @@ fn replay(file: &Path, contents: bool) -> ReplayReport {
     let report = Replay::open(file, options).unwrap().run(&mut |_, _| {}).unwrap();
     assert!(report.is_good(), "{report:#?}");
     report
+}
+
+/// A run of pages that a file claims at the end of all addresses does not go on at their beginning.
+#[test]
+fn a_run_does_not_wrap_around() {
+    const PLACE: u64 = 16 * 4096;
+    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED) as u64;
+    let args = [PLACE, 4096, 3, flags, u64::MAX, 0];
+    let number = libc::SYS_mmap as u32;
+    let map = Call { number, args, result: PLACE as i64, detail: CallDetail::None };
+    let last = u64::MAX - 4095;
+    let use_at = |start| {
+        let runs = vec![ReuseRun { start, pages: 20, access: ReuseAccess::Write }];
+        EventKind::Reuse(Reuse { source: ReuseSource::Exact, runs })
+    };
+    let file = trace(vec![EventKind::Call(map.clone()), use_at(last)]);
+    let report = replay(&file.0, false);
+    assert_eq!((report.reuses, report.reuses_gone), (0, 20));
+    let file = trace(vec![EventKind::Call(map), use_at(0)]);
+    let report = replay(&file.0, false);
+    assert_eq!((report.reuses, report.reuses_gone), (1, 19));
 }
 
 #[test]

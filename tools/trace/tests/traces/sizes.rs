@@ -1,5 +1,6 @@
 //! The size of the machine that a recording gets.
 
+use super::life::{BASE, Invented, SECOND};
 use quire_mm::frame::VmEvent;
 use quire_mm::thp::{HugeConfig, HugeEnabled, HugePolicy};
 use quire_trace::replay::{Audits, Replay, ReplayOptions};
@@ -41,4 +42,19 @@ fn machines_fit_and_are_not_twice_too_large() {
             );
         }
     }
+}
+
+/// A file claims that a move succeeded whose flags no kernel takes. What it names permits nothing, and so it
+/// stays.
+#[test]
+fn a_move_that_is_refused_opens_nothing() {
+    let mut program = Invented::new("refused");
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
+    let none = [BASE, 64 * MIB, 0, flags as u64, u64::MAX, 0];
+    program.call(0, libc::SYS_mmap, none, BASE);
+    program.call(SECOND, libc::SYS_mremap, [BASE, 64 * MIB, 64 * MIB, 0x6a, BASE, 0], BASE);
+    program.call(2 * SECOND, libc::SYS_mlock, [BASE, 64 * MIB, 0, 0, 0, 0], 0);
+    let report = program.report(ReplayOptions::default());
+    assert!(report.does_not_fit.is_none() && report.processes[0].mismatches > 0, "{report:#?}");
+    assert_eq!(report.processes[0].quire.resident_anonymous, 0);
 }

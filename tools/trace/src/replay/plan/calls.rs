@@ -48,13 +48,22 @@ fn is_impossible(call: &Call) -> bool {
     let [first, second, ..] = call.args;
     let off_page = !first.is_multiple_of(4096);
     match i64::from(call.number) {
-        libc::SYS_munmap => off_page || second == 0 || second > USER_END || first > USER_END - second,
+        libc::SYS_munmap => off_page || cannot_be_mapped(first, second),
+        libc::SYS_mmap => {
+            let place = call.result as u64;
+            !place.is_multiple_of(4096) || cannot_be_mapped(place, second)
+        }
         libc::SYS_mprotect | libc::SYS_pkey_mprotect | libc::SYS_madvise => {
             let len = second.checked_next_multiple_of(4096);
             off_page || len.is_none_or(|len| first.checked_add(len).is_none())
         }
         _ => false,
     }
+}
+
+/// Whether no mapping is so long, or none begins there and is.
+fn cannot_be_mapped(start: u64, len: u64) -> bool {
+    len == 0 || len > USER_END || start > USER_END - len
 }
 
 /// Whether a call looks at mappings or page tables of a range that it names, also one that fails in the end.
@@ -260,13 +269,18 @@ fn remap(image: &mut Image, budget: &mut Budget, call: &Call) -> bool {
 
 fn set_brk(image: &mut Image, budget: &mut Budget, brk: u64) -> bool {
     let (old, new) = (image.brk, brk.next_multiple_of(4096));
+    let grown = pages_of(old, new.saturating_sub(old));
+    // No heap grows over what is mapped.
+    if image.layout.within(grown.clone()).next().is_some() {
+        return true;
+    }
     image.brk = new;
     if new < old {
         return unmap(image, budget, new..old);
     }
     let locked = image.locks_new;
     let kind = Kind { anonymous: true, accessible: true, writable: true, locked, ..Kind::default() };
-    put(image, budget, pages_of(old, new - old), kind, None)
+    put(image, budget, grown, kind, None)
 }
 
 fn advise(image: &mut Image, budget: &mut Budget, range: Range<u64>, advice: i32) -> bool {

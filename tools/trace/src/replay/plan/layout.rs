@@ -42,8 +42,6 @@ impl Kind {
 
 /// The end of user space, which no mapping crosses.
 pub(super) const USER_END: u64 = 1 << 47;
-/// How far below a stack a touch makes it grow, whatever its limit is.
-const MOST_GROWTH: u64 = 1 << 34;
 
 /// Mappings by their start.
 #[derive(Clone, Debug, Default)]
@@ -128,17 +126,19 @@ impl Layout {
         Some(parts)
     }
 
-    /// The mapping that a touch at `addr` finds; a stack above grows down to it.
-    pub(super) fn touched(&mut self, addr: u64) -> Option<Kind> {
+    /// The mapping that a touch at `addr` finds; a stack above grows down to it, if it is not larger than
+    /// `most` then.
+    pub(super) fn touched(&mut self, addr: u64, most: u64) -> Option<Kind> {
         if let Some((_, kind)) = self.at(addr) {
             return Some(kind);
         }
         let (&start, &(end, kind)) = self.0.range(addr..).next()?;
-        if !kind.grows_down || start - addr > MOST_GROWTH {
+        let place = addr & !4095;
+        if !kind.grows_down || end - place > most {
             return None;
         }
         self.0.remove(&start);
-        self.0.insert(addr & !4095, (end, kind));
+        self.0.insert(place, (end, kind));
         Some(kind)
     }
 
@@ -197,10 +197,14 @@ mod tests {
         let mut layout = Layout::default();
         layout.set(0x10_0000..0x20_0000, ANONYMOUS);
         layout.set(0x7fff_0000_0000..0x7fff_0001_0000, Kind { grows_down: true, ..ANONYMOUS });
-        assert_eq!(layout.touched(0x1000), None);
-        assert_eq!(layout.touched(0x20_0000), None, "too far below the stack");
-        assert!(layout.touched(0x7ffe_ffff_0008).is_some());
+        assert_eq!(layout.touched(0x1000, u64::MAX), None);
+        assert_eq!(layout.touched(0x7ffe_ffff_0008, 0x1_ffff), None, "a page more than it may have");
+        assert!(layout.touched(0x7ffe_ffff_0008, 0x2_0000).is_some());
         assert_eq!(layout.at(0x7ffe_ffff_0000).unwrap().0, 0x7ffe_ffff_0000..0x7fff_0001_0000);
+        // Without a limit down to what lies below.
+        assert_eq!(layout.touched(0x1f_ffff, u64::MAX).unwrap(), ANONYMOUS);
+        assert!(layout.touched(0x20_0000, u64::MAX).is_some_and(|kind| kind.grows_down));
+        assert_eq!(layout.at(0x20_0000).unwrap().0, 0x20_0000..0x7fff_0001_0000);
         assert_eq!(pages_of(0x1fff, 2), 0x1000..0x3000);
         assert_eq!(pages_of(0x1000, u64::MAX), 0x1000..USER_END);
         assert_eq!(pages_of(u64::MAX, 7), !4095..!4095);

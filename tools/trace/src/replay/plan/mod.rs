@@ -21,8 +21,8 @@ use super::overcommit;
 use super::sampled::SampledContents;
 use super::task::can_be_made;
 use crate::event::{
-    Compressibility, Event, EventKind, ExecImage, Fault, Mapping, Outcome, Reuse, ReuseAccess, ReuseSource,
-    TaskId, VmFlags,
+    Compressibility, Event, EventKind, ExecImage, Fault, Limit, LimitKind, Mapping, Outcome, Reuse,
+    ReuseAccess, ReuseSource, TaskId, VmFlags,
 };
 use crate::format::{Pressure, TraceHeader, UseSource};
 use block::{Demand, WAYS};
@@ -264,10 +264,20 @@ impl Needs {
                     self.check(ok);
                 }
             }
+            EventKind::Limit(limit) if limit.kind == LimitKind::Stack => self.raise_stack(limit),
             EventKind::Exit(_) => self.leave(event.task),
             // Calls may be missing.
             EventKind::Lost(_) => self.incomplete_before = self.begun,
             _ => {}
+        }
+    }
+
+    /// From now on stacks may have so much; what a thread of vfork shares keeps what it may have.
+    fn raise_stack(&mut self, limit: &Limit) {
+        if let Some(space) = self.spaces.get(&limit.target)
+            && let Some(image) = self.images.get_mut(space)
+        {
+            image.most_stack = image.most_stack.max(limit.soft);
         }
     }
 
@@ -377,6 +387,7 @@ impl Needs {
         let mut image = Image::new();
         image.brk = recorded.brk.checked_next_multiple_of(4096).unwrap_or(0);
         image.start_brk = recorded.start_brk;
+        image.most_stack = recorded.limits.stack.soft;
         // As the replay installs them: what none can have, or lies over another, is left out with its pages.
         let mut installed = Vec::new();
         for mapping in &recorded.mappings {

@@ -103,6 +103,8 @@ pub(super) struct Image {
     /// Where its heap begins and ends.
     pub(super) start_brk: u64,
     pub(super) brk: u64,
+    /// Bytes that its stack may have.
+    pub(super) most_stack: u64,
     /// What is mapped from now on comes in at once.
     pub(super) locks_new: bool,
     /// Calls are missing, so that the mappings are not known.
@@ -219,7 +221,7 @@ impl Image {
         if addr >= USER_END {
             return false;
         }
-        let kind = match self.layout.touched(addr) {
+        let kind = match self.layout.touched(addr, self.most_stack) {
             Some(kind) => kind,
             None if self.incomplete => Kind { accessible: true, writable: true, ..Kind::default() },
             None => return false,
@@ -436,6 +438,7 @@ impl Image {
             layout: self.layout.clone(),
             start_brk: self.start_brk,
             brk: self.brk,
+            most_stack: self.most_stack,
             locks_new: false,
             incomplete: self.incomplete,
             own: Pages::default(),

@@ -375,7 +375,28 @@ fn a_heap_and_a_stack_grow() {
     assert_eq!(needs.pages([0, 0]), 2560 + 5 + UPPER + 1 + 1 + UPPER);
 }
 
-/// A mapping that cannot be installed takes nothing from the one that was.
+#[test]
+fn a_stack_grows_as_far_as_its_limit() {
+    let stack = Mapping {
+        start: START - 4096,
+        end: START,
+        name: (*b"[stack]").into(),
+        inode: 1,
+        ..data(0)[0].clone()
+    };
+    let mut image = ExecImage { mappings: vec![stack], ..ExecImage::default() };
+    image.limits.stack.soft = 8 * MIB;
+    let mut needs = Needs::default();
+    step(&mut needs, 0, EventKind::Exec(Box::new(image)));
+    let below = |bytes: u64| [(0_u64.wrapping_sub(bytes) >> 12) & ((1 << 52) - 1)];
+    write(&mut needs, 0, below(64 * GIB));
+    assert_eq!(needs.pages([0, 0]), 0, "64 GiB are not allowed");
+    let limit = Limit { target: TaskId(0), kind: LimitKind::Stack, soft: u64::MAX, hard: u64::MAX };
+    step(&mut needs, 0, EventKind::Limit(limit));
+    write(&mut needs, 0, below(64 * GIB));
+    assert_eq!(needs.pages([0, 0]), 1 + 1 + UPPER);
+}
+
 /// Linux gives the end of the heap, which is not below its start. A replay keeps what was asked for then.
 #[test]
 fn a_heap_that_ends_before_it_begins_stays_as_it_is() {
@@ -391,6 +412,26 @@ fn a_heap_that_ends_before_it_begins_stays_as_it_is() {
     }
 }
 
+/// A file claims that these succeeded. A replay refuses them, and what was mapped there stays.
+#[test]
+fn calls_that_can_only_fail_take_nothing_away() {
+    let mut needs = needs(data(8 * MIB));
+    write(&mut needs, 0, 0..100);
+    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
+    for (start, len) in [(START, 1 << 48), (START - 4096, USER_END), (START - 8, 16 * MIB), (START, u64::MAX)]
+    {
+        call(&mut needs, libc::SYS_mmap, [start, len, 3, flags, u64::MAX, 0], start);
+        assert_eq!(needs.pages([0, 0]), 100 + 1 + UPPER, "{len:#x} bytes at {start:#x}");
+    }
+    // The heap begins below all of that.
+    let end = START + GIB;
+    call(&mut needs, libc::SYS_brk, [end, 0, 0, 0, 0, 0], end);
+    assert_eq!(needs.pages([0, 0]), 100 + 1 + UPPER);
+    call(&mut needs, libc::SYS_mmap, [START, 8 * MIB, 3, flags, u64::MAX, 0], START);
+    assert_eq!(needs.pages([0, 0]), 0, "this one can be, and what was there is gone");
+}
+
+/// A mapping that cannot be installed takes nothing from the one that was.
 #[test]
 fn mappings_over_another_are_left_out_with_their_pages() {
     let run = |start| PageRun { start, pages: 10, file: false };

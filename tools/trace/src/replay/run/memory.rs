@@ -149,7 +149,11 @@ impl Run<'_> {
             let write = run.access == ReuseAccess::Write;
             let access = if write { Access::Write } else { Access::Read };
             for page in 0..run.pages {
-                let addr = run.start.wrapping_add(page << PAGE_SHIFT);
+                // Behind the last address there is none.
+                let Some(addr) = run.start.checked_add(page << PAGE_SHIFT) else {
+                    self.reuses_gone += 1;
+                    continue;
+                };
                 let before = space.resident_anonymous();
                 match program.touch(VirtAddr(addr), access) {
                     Ok(()) => {
