@@ -38,8 +38,12 @@ pub(crate) fn read(bytes: &[u8], show: bool) {
     }
     let whole = read_whole(&file, show);
     let salvaged = salvage(&file);
-    if let Ok(events) = whole {
-        assert_eq!(salvaged, Some(events), "a whole trace is salvaged otherwise");
+    match (whole, salvaged) {
+        (Ok(events), salvaged) => {
+            assert_eq!(salvaged, Some((events, false)), "a whole trace is salvaged otherwise");
+        }
+        (Err(error), Some((_, damaged))) => assert!(damaged, "salvaging calls it whole: {error}"),
+        (Err(_), None) => {}
     }
 }
 
@@ -143,9 +147,9 @@ fn read_whole(file: &[u8], show: bool) -> Result<u64, TraceError> {
     Ok(events)
 }
 
-/// Salvages the file and returns how many events that gives, those included that mark gaps. `None` if not
-/// even the header can be read.
-fn salvage(file: &[u8]) -> Option<u64> {
+/// Salvages the file and returns how many events that gives, those included that mark gaps, and whether it is
+/// damaged. `None` if not even the header can be read.
+fn salvage(file: &[u8]) -> Option<(u64, bool)> {
     let mut reader = TraceReader::new(file).ok()?.salvaging();
     let (mut events, mut lost) = (0, 0);
     for event in &mut reader {
@@ -161,7 +165,7 @@ fn salvage(file: &[u8]) -> Option<u64> {
     } else {
         assert!(reader.trailer().is_some());
     }
-    Some(events)
+    Some((events, reader.damage().is_some()))
 }
 
 /// Opens a trace that was read before. `None` if salvaging finds nothing.

@@ -80,6 +80,18 @@ impl<R: Read> Input<R> {
         self.checked
     }
 
+    /// Moves to the end of the source; returns how many bytes that are.
+    pub(super) fn skip_rest(&mut self) -> Result<u64, TraceError> {
+        let from = self.offset;
+        loop {
+            let len = self.peek(PIECE)?.len();
+            if len == 0 {
+                return Ok(self.offset - from);
+            }
+            self.consume(len);
+        }
+    }
+
     /// Moves on; never beyond what was peeked.
     pub(super) fn consume(&mut self, len: usize) {
         let len = len.min(self.buffer.len() - self.used);

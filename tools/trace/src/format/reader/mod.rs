@@ -281,33 +281,36 @@ impl<R: Read> TraceReader<R> {
         let trailer = Trailer::decode(Self::contents(&mut self.input, head)?, self.version);
         let trailer = trailer.map_err(|wrong| malformed(offset, head.kind.name(), wrong))?;
         let expected = self.seen.events;
-        if self.salvage.is_some() {
-            if trailer.events > expected {
-                self.seen.events = trailer.events;
-                return Ok(Next::Gap(trailer.events - expected));
-            }
+        if self.salvage.is_some() && trailer.events > expected {
+            self.seen.events = trailer.events;
+            return Ok(Next::Gap(trailer.events - expected));
+        }
+        let wrong = if trailer.events != expected {
+            Some(TraceErrorKind::Order { found: trailer.events, expected })
+        } else if trailer.blocks != self.seen.blocks
+            || trailer.kinds != self.seen.kinds
+            || trailer.chain != self.chain.value()
+        {
+            Some(TraceErrorKind::Checksum { part: "the trace as a whole" })
         } else {
-            if trailer.events != expected {
-                let kind = TraceErrorKind::Order { found: trailer.events, expected };
-                return Err(TraceError::new(offset, kind));
-            }
-            if trailer.blocks != self.seen.blocks
-                || trailer.kinds != self.seen.kinds
-                || trailer.chain != self.chain.value()
-            {
-                return Err(TraceError::new(
-                    offset,
-                    TraceErrorKind::Checksum { part: "the trace as a whole" },
-                ));
-            }
+            None
+        };
+        match (&mut self.salvage, wrong.map(|kind| TraceError::new(offset, kind))) {
+            (None, Some(error)) => return Err(error),
+            // Where something is left out, no total is right.
+            (Some(damage), Some(error)) if !damage.is_any() => damage.add(error, 0, true),
+            _ => {}
         }
         self.input.consume(frame_len(head));
         self.trailer = Some(trailer);
         self.done = true;
         let rest = self.input.offset();
-        if !self.input.peek(1)?.is_empty() && self.salvage.is_none() {
-            return Err(TraceError::new(rest, TraceErrorKind::TrailingBytes));
+        if self.input.peek(1)?.is_empty() {
+            return Ok(Next::End);
         }
+        let error = TraceError::new(rest, TraceErrorKind::TrailingBytes);
+        let Some(damage) = &mut self.salvage else { return Err(error) };
+        damage.add(error, self.input.skip_rest()?, true);
         Ok(Next::End)
     }
 

@@ -70,6 +70,33 @@ fn salvage_looks_for_no_frames_in_one_that_is_whole() {
     assert_eq!(reader.damage().map(Damage::places), Some(1));
 }
 
+/// A recording of one event.
+fn whole(code: u8) -> Vec<u8> {
+    let mut writer = TraceWriter::new(Vec::new(), &header(), 1).expect("memory takes everything");
+    let kind = EventKind::Exit(ExitStatus::Code(code));
+    writer.push(&Event { time_ns: 0, task: TaskId(0), cpu: 0, kind }).expect("memory takes everything");
+    writer.finish(1, 0).expect("memory takes everything").0
+}
+
+/// What a reader refuses, a salvaging one does not call whole.
+#[test]
+fn salvage_tells_of_what_follows_the_end_and_of_wrong_totals() {
+    let [one, other] = [whole(0), whole(7)];
+    let end = |file: &[u8]| file.windows(4).rposition(|marker| marker == b"QEND").expect("a trailer");
+    let longer = [&one[..], &other[..]].concat();
+    let mixed = [&one[..end(&one)], &other[end(&other)..]].concat();
+    for (file, bytes, offset) in [(longer, other.len(), one.len()), (mixed, 0, end(&one))] {
+        assert!(TraceReader::new(&file[..]).expect("a header").any(|event| event.is_err()));
+        let mut reader = TraceReader::new(&file[..]).expect("a header").salvaging();
+        assert_eq!((&mut reader).filter(Result::is_ok).count(), 1);
+        let damage = reader.damage().expect("a reader refuses it");
+        assert_eq!((damage.bytes(), damage.offset()), (bytes as u64, Some(offset as u64)));
+        assert_eq!((damage.places(), damage.events(), damage.cut_short()), (1, 0, false));
+    }
+    let mut reader = TraceReader::new(&one[..]).expect("a header").salvaging();
+    assert!((&mut reader).count() == 1 && reader.damage().is_none());
+}
+
 /// A hole in a file is larger than what the reader keeps: what is whole behind it is read.
 #[test]
 fn salvage_reads_what_is_behind_a_large_hole() {
