@@ -11,6 +11,7 @@
 //! - `counter`: a number of pages with a limit, at one memcg.
 //! - `id`: numbers of memcgs.
 //! - `error`: errors, one for each cause.
+//! - `membership`: which memcg a program is in.
 //! - `event`: the events of `memory.events` and `memory.swap.events`.
 //! - `stat`: the counters of `memory.stat`.
 //! - `lists`: the LRU lists of one memcg and node, and what a folio says of its place there.
@@ -28,6 +29,8 @@
 //! - `counters`: what is counted for each memcg.
 //! - `charge`: charging pages to memcgs.
 //! - `folios`: folios on the LRU lists, and on their way back to the page-frame allocator.
+//! - `programs`: what a program's new pages are charged to.
+//! - `splits`: the folios that wait to be split.
 //! - `files`: the files of a memcg, as text in and out.
 //! - `lifecycle`: how memcgs are made, removed and freed.
 //! - `audit`: the auditor: recounts lists and charges.
@@ -50,13 +53,16 @@ mod id;
 mod lifecycle;
 mod limit;
 mod lists;
+mod membership;
 mod memcg;
 #[cfg(all(test, loom))]
 mod models;
 mod name;
 mod names;
 mod outcome;
+mod programs;
 mod protected;
+mod splits;
 mod stat;
 mod table;
 mod tagged;
@@ -69,7 +75,6 @@ mod tree;
 pub use audit::{Belonging, MemcgAudit, MemcgViolation};
 pub use charge::MemcgCharges;
 pub use counters::MemcgCounters;
-pub use deferred::DeferredQueue;
 pub use error::{MemcgError, OverHigh, OverLimit};
 pub use event::MemcgEvent;
 pub use files::MemcgFiles;
@@ -78,8 +83,11 @@ pub use id::MemcgId;
 pub use lifecycle::MemcgLifecycle;
 pub use limit::Limit;
 pub use lists::LruList;
+pub use membership::Membership;
 pub use name::MAX_NAME;
 pub use outcome::WriteOutcome;
+pub use programs::MemcgPrograms;
+pub use splits::{DeferredOf, DeferredSplits};
 pub use stat::{MemcgStat, MemcgStats};
 pub use tree::{KeptMemcg, MemcgTree, Protection, Visits};
 
@@ -132,6 +140,18 @@ impl<P: Platform> Memcgs<P> {
     #[inline]
     pub fn folios(&self) -> MemcgFolios<'_, P> {
         MemcgFolios::new(&self.tree)
+    }
+
+    /// What the new pages of programs are charged to.
+    #[inline]
+    pub fn programs(&self) -> MemcgPrograms<'_, P> {
+        MemcgPrograms::new(&self.tree)
+    }
+
+    /// Their deferred split queues.
+    #[inline]
+    pub fn splits(&self) -> DeferredSplits<'_, P> {
+        DeferredSplits::new(&self.tree)
     }
 
     /// Their files, and the limits that these hold.

@@ -201,7 +201,10 @@ impl<'s, P: Platform> Gather<'s, P> {
     /// Takes folios out of the swap cache whose slots no entry names any more. No lock of a table is held.
     pub fn drop_cached(&mut self) {
         while let Some((slot, pages)) = self.cached.pop() {
-            self.memory.swap().cache().drop_unnamed(slot, pages, |head| self.memory.left_swap_cache(head));
+            self.memory
+                .swap()
+                .cache()
+                .drop_unnamed(slot, pages, |head| self.memory.memcgs().splits().left_swap_cache(head));
         }
     }
 
@@ -399,8 +402,10 @@ impl<'s, P: Platform> Gather<'s, P> {
         let left = locked.remove_maps(pages);
         self.counts.removals += 1;
         match left {
-            MapsLeft::None => self.memory.undefer_split(&locked),
-            MapsLeft::Part if folio.kind() == Kind::Anonymous => self.memory.defer_split(&locked),
+            MapsLeft::None => self.memory.memcgs().splits().undefer_split(&locked),
+            MapsLeft::Part if folio.kind() == Kind::Anonymous => {
+                self.memory.memcgs().splits().defer_split(&locked)
+            }
             MapsLeft::Part | MapsLeft::Some => {}
         }
         drop(locked);

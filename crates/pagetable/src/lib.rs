@@ -12,6 +12,7 @@
 //! - `memory`: what all page tables of a machine share.
 //! - `space_tables`: the root of one space's tables, and what is kept with it.
 //! - `current`: the space that each CPU runs.
+//! - `attributes`: what a mapping says of its pages.
 //! - `gather`: frames and tables on their way to the page-frame allocator.
 //! - `table`: finding, making, changing, moving and freeing tables and entries.
 
@@ -20,6 +21,7 @@
 #[cfg(any(test, loom))]
 extern crate std;
 
+mod attributes;
 mod cpus;
 mod current;
 mod gather;
@@ -29,14 +31,15 @@ mod residency;
 mod space_tables;
 mod table;
 
+pub use attributes::{NewPage, Permissions};
 pub use cpus::{FlushCause, Pageouts, SpaceCpus};
 pub use current::CurrentSpaces;
 pub use gather::{Gather, page_of, pages_from};
 pub use huge_slot::HugeSlot;
-pub use memory::{DeferredOf, GatherTechnique, MemoryCore, RemapTechnique, TablesTechnique, Techniques};
+pub use memory::{GatherTechnique, MemoryCore, RemapTechnique, TablesTechnique, Techniques};
 pub use residency::{Residency, ResidencyCounts, ResidencyFigures, raise};
 pub use space_tables::{SpaceId, SpaceTables};
 pub use table::{
-    Copying, Entries, Found, FreeableRange, LockedTable, NewPage, Permissions, Relocation, SwappedRun,
-    Tables, WalkEntry, WalkStep, Zap,
+    Copying, Entries, Found, FreeableRange, LockedTable, Relocation, SwappedRun, Tables, WalkEntry, WalkStep,
+    Zap,
 };

@@ -13,6 +13,7 @@
 //! - `swap_in`: bringing folios into the swap cache.
 //! - `fault`: a fault as a value, and what it maps out of the swap cache.
 //! - `readahead`: which pages are read ahead.
+//! - `mlock`: mlocked pages on the LRU lists.
 //! - `madvise`: MADV_COLD, MADV_PAGEOUT, MADV_FREE.
 
 #![no_std]
@@ -23,6 +24,7 @@ extern crate std;
 mod error;
 mod fault;
 mod madvise;
+mod mlock;
 mod readahead;
 mod refault;
 mod referenced;
@@ -33,6 +35,7 @@ mod unmap;
 pub use error::{FaultError, Need, Refusal, SwapInError, Swapped};
 pub use fault::{VmFault, Zeros};
 pub use madvise::{Ageing, Cold, LazyFree};
+pub use mlock::set_mlocked;
 pub use readahead::{ReadaheadSlots, swapped_around};
 pub use referenced::{LockFound, Referenced, referenced};
 pub use swap_in::{Ahead, SwapIn};

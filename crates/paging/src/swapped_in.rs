@@ -59,7 +59,7 @@ impl<P: Platform> Drop for SwappedIn<'_, P> {
             left = self.memory.swap().cache().leave_if_unnamed(self.head);
         }
         if left && self.order > Order::ZERO {
-            self.memory.left_swap_cache(self.head);
+            self.memory.memcgs().splits().left_swap_cache(self.head);
         }
         self.memory.memcgs().folios().release_folio(self.head);
     }

@@ -92,7 +92,7 @@ pub fn unmap_folio<P: Platform>(
     };
     if unmapped != Unmapped::All && job.in_part.get() {
         // Its swap entries may be given up, and the rest stay mapped.
-        rmap.memory().stays_mapped_in_part(head);
+        rmap.memory().memcgs().splits().stays_mapped_in_part(head);
     }
     unmapped
 }
@@ -202,7 +202,7 @@ impl<'a, P: Platform, S: UnmapSink> Unmap<'a, P, S> {
         // Release: a walker that finds the table finds it filled. The entry was live and is again.
         entry.store(P::Paging::encode(Entry::Table(table), Level::PMD), Ordering::Release);
         if folio.remove_maps(pages) == MapsLeft::None {
-            tables.memory().undefer_split(&folio);
+            tables.memory().memcgs().splits().undefer_split(&folio);
             frame.put(1);
         }
         Some(ControlFlow::Continue(()))
@@ -304,13 +304,13 @@ impl<'a, P: Platform, S: UnmapSink> Unmap<'a, P, S> {
         tables.space().residency.pages_unmapped(Residency::of(folio.folio().kind(), u64::from(pages)));
         match folio.remove_maps(pages) {
             MapsLeft::None => {
-                tables.memory().undefer_split(folio);
+                tables.memory().memcgs().splits().undefer_split(folio);
                 // The mappings' reference. The caller has its own.
                 frame.put(1);
             }
             // One that gets swap entries is in the swap cache, which has all its pages.
             MapsLeft::Part if self.job.replacement == PteReplacement::Nothing => {
-                tables.memory().defer_split(folio);
+                tables.memory().memcgs().splits().defer_split(folio);
             }
             MapsLeft::Part | MapsLeft::Some => {}
         }

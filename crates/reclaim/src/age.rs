@@ -128,7 +128,10 @@ impl<P: Platform> Lists<'_, P> {
     #[cold]
     #[inline(never)]
     fn free_unnamed_slots(&self) -> bool {
-        self.spaces.swap().reclaim().reclaim_unnamed(&mut |head| self.spaces.memory().left_swap_cache(head))
+        self.spaces
+            .swap()
+            .reclaim()
+            .reclaim_unnamed(&mut |head| self.spaces.memcgs().splits().left_swap_cache(head))
             > 0
     }
 

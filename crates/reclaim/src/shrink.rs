@@ -271,7 +271,7 @@ fn give_slots<P: Platform>(
     let memcg = frame.as_folio().memcg();
     let order = spaces.frames().folio(head).order();
     // Folios that only the cache needed may make room for it.
-    let left = &mut |head| spaces.memory().left_swap_cache(head);
+    let left = &mut |head| spaces.memcgs().splits().left_swap_cache(head);
     let may_have = || spaces.memcgs().charges().swap_left(MemcgId::from_bits(memcg));
     if !may_wait && order > Order::ZERO && (1..order.pages()).contains(&may_have()) {
         // It is to be split.
@@ -375,7 +375,7 @@ fn write_and_free<P: Platform>(spaces: &Spaces<P>, folio: Ready<'_, P>, chain: &
 #[cold]
 fn leave_if_unnamed<P: Platform>(spaces: &Spaces<P>, head: Pfn) {
     if spaces.swap().cache().leave_if_unnamed(head) {
-        spaces.memory().left_swap_cache(head);
+        spaces.memcgs().splits().left_swap_cache(head);
     }
 }
 

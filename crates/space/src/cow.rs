@@ -12,14 +12,26 @@
 //! though the entry is as it was: while a device has the page the program writes to it in place, and a
 //! page-out that finds the pin takes the permission to write away again.
 
-use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Platform, VirtAddr};
+use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Pin, Platform, VirtAddr};
 use quire_frame::{AllocRequest, FrameFlags, HeadGuard, Kind};
+use quire_memcg::OverLimit;
 use quire_pagetable::page_of;
 use quire_pagetable::{FlushCause, Gather, LockedTable, Tables};
 use quire_paging::Refusal;
 use quire_rmap::{VmFlags, VmaSnapshot};
 use quire_swap::SlotId;
 use quire_sync::atomic::raw::Ordering;
+
+/// Charges a new folio to the memcg of the program. If that is at its limit the folio is freed.
+#[inline]
+pub(crate) fn charge_new<P: Platform>(
+    tables: &Tables<'_, P>,
+    pin: &Pin<'_, P>,
+    head: Pfn,
+    order: Order,
+) -> Result<(), OverLimit> {
+    tables.memory().memcgs().programs().charge_new(pin, &tables.space().membership, head, order)
+}
 
 /// A page to which a fault holds a reference while no lock is held, so that it is not reused meanwhile. A
 /// held folio is not split.
@@ -163,7 +175,7 @@ fn replace_by_copy<P: Platform>(
     let pin = tables.pin();
     let request = AllocRequest::anonymous().uninitialised().kind(Kind::Anonymous);
     let copy = frames.allocate(&pin, request)?;
-    tables.charge_new(&pin, copy, Order::ZERO)?;
+    charge_new(tables, &pin, copy, Order::ZERO)?;
     let _section = frames.epoch().enter(&pin);
     let locked = tables.lock(&pin, table, Level::PTE);
     let Some(kind) = take_old_page(tables, held, &locked, index, vma) else {
@@ -179,7 +191,7 @@ fn replace_by_copy<P: Platform>(
     new.init_page(frames.known(copy));
     let flags = new.leaf | LeafFlags::ACCESSED | LeafFlags::DIRTY;
     locked.replace(index, Entry::Leaf(Leaf { pfn: copy, flags }));
-    tables.list_new(&pin, copy, new.locked);
+    tables.memory().memcgs().folios().list_new(&pin, copy, new.locked);
     if kind == Kind::File {
         // Under the lock: when the copy is unmapped, it is subtracted as an anonymous page.
         tables.space().residency.file_page_made_anonymous();
@@ -212,7 +224,7 @@ fn take_old_page<P: Platform>(
         return None;
     }
     if vma.is_locked() {
-        tables.munlock_folio(&tables.pin(), &folio);
+        tables.memory().memcgs().folios().munlock(&tables.pin(), &folio);
     }
     Some(folio.folio().kind())
 }

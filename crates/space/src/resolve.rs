@@ -4,19 +4,16 @@
 //! the lock. A new page of private memory is part of a folio as large as the policy, the mapping and the
 //! empty entries allow; if memory is short the folio is smaller.
 
-use crate::cow::{copy_on_write, hold, is_pinned_and_cached, must_copy};
+use crate::cow::{charge_new, copy_on_write, hold, is_pinned_and_cached, must_copy};
 use quire_arch::paging::PteMarker;
 use quire_arch::{Access, Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Pin, Platform, VirtAddr};
 use quire_frame::{AllocRequest, FolioCounter, Kind, VmEvent};
 use quire_memcg::MemcgStat;
-use quire_pagetable::{Entries, FlushCause, Found, HugeSlot, LockedTable, Tables};
-use quire_pagetable::{page_of, pages_from};
-use quire_paging::VmFault;
-use quire_paging::{FaultError, Refusal};
+use quire_pagetable::{Entries, FlushCause, Found, HugeSlot, LockedTable, Tables, page_of, pages_from};
+use quire_paging::{FaultError, Refusal, VmFault};
 use quire_rmap::VmFlags;
 use quire_sync::atomic::raw::Ordering;
-use quire_thp::OrderSet;
-use quire_thp::Thp;
+use quire_thp::{OrderSet, Thp};
 
 /// A folio that was allocated before the lock was taken. It is freed if it turns out not to be needed.
 struct Spare<'r, 's, 'p, P: Platform> {
@@ -37,7 +34,7 @@ impl<P: Platform> Spare<'_, '_, '_, P> {
         }
         let request = AllocRequest::anonymous().kind(fault.kind());
         let pfn = tables.memory().frames().allocate(pin, request)?;
-        tables.charge_new(pin, pfn, Order::ZERO)?;
+        charge_new(&tables, pin, pfn, Order::ZERO)?;
         self.folio = Some((pfn, Order::ZERO));
         Ok(())
     }
@@ -54,7 +51,7 @@ impl<P: Platform> Spare<'_, '_, '_, P> {
                 continue;
             }
             if let Ok(pfn) = frames.allocate(pin, fault.large_request(order))
-                && tables.charge_new(pin, pfn, order).is_ok()
+                && charge_new(&tables, pin, pfn, order).is_ok()
             {
                 self.folio = Some((pfn, order));
                 return true;
@@ -255,7 +252,7 @@ impl<P: Platform> Resolver<'_, '_, P> {
             tables.space().residency.page_mapped(anonymous);
             locked.install(index, Entry::Leaf(Leaf { pfn, flags }));
             if anonymous {
-                tables.list_new(pin, pfn, new.locked);
+                tables.memory().memcgs().folios().list_new(pin, pfn, new.locked);
             }
             return;
         }
@@ -286,7 +283,7 @@ impl<P: Platform> Resolver<'_, '_, P> {
         {
             // The entries' reference is not this thread's: a split would lose a flag that is set meanwhile.
             let _whole = tables.memory().frames().lock_head(pfn);
-            tables.list_new(pin, pfn, new.locked);
+            tables.memory().memcgs().folios().list_new(pin, pfn, new.locked);
         }
         let events = tables.memory().frames().events();
         events.count_folio(pin, order, FolioCounter::AnonFaultAlloc, 1);
@@ -338,7 +335,7 @@ impl<P: Platform> Resolver<'_, '_, P> {
                 tables.space().residency.page_mapped(true);
                 let flags = new.leaf | LeafFlags::ACCESSED | LeafFlags::DIRTY;
                 locked.replace(index, Entry::Leaf(Leaf { pfn, flags }));
-                tables.list_new(pin, pfn, new.locked);
+                tables.memory().memcgs().folios().list_new(pin, pfn, new.locked);
             }
             return Ok(());
         }
@@ -349,8 +346,9 @@ impl<P: Platform> Resolver<'_, '_, P> {
                 frame.as_folio().set_owner(vma.anon.owner_word());
                 let taken = frame.classify(Kind::Allocated).and_then(|()| frame.classify(Kind::Anonymous));
                 debug_assert!(taken.is_ok(), "a file page could not become anonymous");
-                tables.file_page_made_anonymous(pin, frame);
-                tables.list_new(pin, leaf.pfn, vma.is_locked());
+                tables.space().residency.file_page_made_anonymous();
+                tables.memory().memcgs().folios().disown_file_page(pin, frame);
+                tables.memory().memcgs().folios().list_new(pin, leaf.pfn, vma.is_locked());
             }
             tables.memory().frames().events().add(pin, VmEvent::Pgreuse, 1);
         }
@@ -441,7 +439,7 @@ impl<P: Platform> Resolver<'_, '_, P> {
         let Self { tables, pin, ref fault, .. } = *self;
         let frames = tables.memory().frames();
         let allocated = frames.allocate(pin, fault.large_request(order)).ok();
-        let head = allocated.filter(|&head| tables.charge_new(pin, head, order).is_ok());
+        let head = allocated.filter(|&head| charge_new(&tables, pin, head, order).is_ok());
         if head.is_none() {
             frames.events().count_folio(pin, order, FolioCounter::AnonFaultFallback, 1);
         }
@@ -453,7 +451,7 @@ impl<P: Platform> Resolver<'_, '_, P> {
         let events = tables.memory().frames().events();
         events.count_folio(pin, order, FolioCounter::AnonFaultAlloc, 1);
         events.count_folio(pin, order, FolioCounter::NrAnon, 1);
-        tables.count_for_memcg(pin, MemcgStat::ThpFaultAlloc);
+        tables.memory().memcgs().programs().count(pin, &tables.space().membership, MemcgStat::ThpFaultAlloc);
     }
 
     /// Maps the huge zero page where no table is. Returns whether it did.

@@ -87,7 +87,7 @@ fn empty_device<P: Platform>(
         spaces.swap().io().reap();
         let mut from = 0;
         while let Some(number) = spaces.swap().swapoff().next_used(id, from) {
-            let left = |head| spaces.memory().left_swap_cache(head);
+            let left = |head| spaces.memcgs().splits().left_swap_cache(head);
             spaces.swap().cache().drop_unnamed(SlotId::new(id, number), 1, left);
             from = number + 1;
         }

@@ -195,8 +195,9 @@ impl<'s, P: Platform> Collapse<'s, P> {
 
     fn charge(&self, new: &NewFolio<'_, P>, order: Order) -> Result<(), OverLimit> {
         let pin = self.0.pin();
-        self.0.charge_collapsed(&pin, new.head, order)?;
-        self.0.count_for_memcg(&pin, MemcgStat::ThpCollapseAlloc);
+        let (programs, program) = (self.0.memory().memcgs().programs(), &self.0.space().membership);
+        programs.charge_collapsed(&pin, program, new.head, order)?;
+        programs.count(&pin, program, MemcgStat::ThpCollapseAlloc);
         Ok(())
     }
 
@@ -239,7 +240,8 @@ impl<'s, P: Platform> Collapse<'s, P> {
                     unsafe { platform.copy_user(pfn, to, Order::ZERO) };
                     replaced += 1;
                     if page.locked {
-                        tables.munlock_folio(&tables.pin(), &tables.memory().frames().lock_head(pfn));
+                        let folios = tables.memory().memcgs().folios();
+                        folios.munlock(&tables.pin(), &tables.memory().frames().lock_head(pfn));
                     }
                 }
                 // SAFETY: the new folio is ours.

@@ -20,13 +20,15 @@ const NAMES: [&str; 9] =
     ["Pfn", "NonNull", "SlotId", "PageIo", "SlotPtr", "Location", "OwnerWord", "const", "mut_pointer"];
 
 /// Types that have functions which trust their callers.
-const INTERNALS: [&str; 28] = [
+const INTERNALS: [&str; 30] = [
     "Frames",
     "Memcgs",
     "MemcgTree",
     "MemcgCounters",
     "MemcgCharges",
     "MemcgFolios",
+    "MemcgPrograms",
+    "DeferredSplits",
     "MemcgFiles",
     "MemcgLifecycle",
     "MemcgAudit",

@@ -320,7 +320,7 @@ fn shuttle_a_deferred_split_against_the_freeing_of_its_folio() {
                 exit(child);
             });
         });
-        assert_eq!(machine.memory().spaces().memory().deferred_splits(), 0);
+        assert_eq!(machine.memory().spaces().memory().memcgs().splits().waiting(), 0);
     });
 }
 

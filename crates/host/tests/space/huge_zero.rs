@@ -172,7 +172,7 @@ fn a_part_that_changes_leaves_small_zero_pages() {
             assert_eq!(mapped, vec![(1, PageState::Zero); left], "{name} from page {first}");
             assert_eq!(entries(&space, BASE + MIB2, MIB2), [ZEROS], "{name}");
             assert_eq!(count(&machine, VmEvent::ThpSplitPmd), 1, "{name}");
-            assert_eq!(machine.memory().spaces().memory().deferred_splits(), 0);
+            assert_eq!(machine.memory().spaces().memory().memcgs().splits().waiting(), 0);
             assert_audit(&machine);
             let cpu = machine.vcpu(0).unwrap();
             cpu.program(&space).write_u64(VirtAddr(BASE + 50 * PAGE), 1).unwrap();

@@ -2,6 +2,7 @@
 
 use crate::common::*;
 use quire_frame::MAX_REFS;
+use quire_memcg::DeferredOf;
 use quire_mm::proc::HugeFile;
 use quire_space::khugepaged_totals;
 
@@ -73,15 +74,15 @@ fn the_unmapped_part_of_a_folio_comes_back_when_memory_runs_short() {
     fill(&cpu, &space, VirtAddr(BASE), 0..1024, 1);
     let full = used_frames(&machine);
     space.munmap(VirtAddr(BASE + 2 * PAGE), 500 * PAGE).unwrap();
-    assert_eq!(machine.memory().spaces().memory().deferred_splits(), 1);
+    assert_eq!(machine.memory().spaces().memory().memcgs().splits().waiting(), 1);
     assert_eq!(count(&machine, VmEvent::ThpDeferredSplitPage), 1);
     assert_eq!(used_frames(&machine), full, "a part of a folio is not freed at once");
     assert_audit(&machine);
     // A second partial unmap finds it on the queue.
     space.madvise(VirtAddr(BASE), PAGE, Advice::DontNeed).unwrap();
-    assert_eq!(machine.memory().spaces().memory().deferred_splits(), 1);
+    assert_eq!(machine.memory().spaces().memory().memcgs().splits().waiting(), 1);
     assert_eq!(machine.memory().spaces().thp().split_deferred(1), 501);
-    assert_eq!(machine.memory().spaces().memory().deferred_splits(), 0);
+    assert_eq!(machine.memory().spaces().memory().memcgs().splits().waiting(), 0);
     assert_eq!(used_frames(&machine), full - 501);
     assert_eq!(count(&machine, VmEvent::ThpSplitPage), 1);
     assert_audit(&machine);
@@ -113,13 +114,13 @@ fn a_freed_folio_leaves_the_deferred_split_queue() {
     for cut in [17, 33, 49] {
         space.munmap(VirtAddr(BASE + cut * PAGE), PAGE).unwrap();
     }
-    assert_eq!(machine.memory().spaces().memory().deferred_splits(), 3);
+    assert_eq!(machine.memory().spaces().memory().memcgs().splits().waiting(), 3);
     assert_eq!(folios(&machine, 4, FolioCounter::NrAnonPartiallyMapped), 3);
     space.munmap(VirtAddr(BASE + 32 * PAGE), 16 * PAGE).unwrap();
-    assert_eq!(machine.memory().spaces().memory().deferred_splits(), 2);
+    assert_eq!(machine.memory().spaces().memory().memcgs().splits().waiting(), 2);
     assert_audit(&machine);
     drop(space);
-    assert_eq!(machine.memory().spaces().memory().deferred_splits(), 0);
+    assert_eq!(machine.memory().spaces().memory().memcgs().splits().waiting(), 0);
     assert_eq!(
         (folios(&machine, 4, FolioCounter::NrAnon), folios(&machine, 4, FolioCounter::NrAnonPartiallyMapped)),
         (0, 0)
@@ -137,7 +138,7 @@ fn a_pinned_folio_is_not_split() {
     space.munmap(VirtAddr(BASE + 100 * PAGE), 100 * PAGE).unwrap();
     assert_eq!(space.split_folio(VirtAddr(BASE), Order::ZERO), Err(SplitError::Busy));
     assert_eq!(machine.memory().spaces().thp().split_deferred(u64::MAX), 0);
-    assert_eq!(machine.memory().spaces().memory().deferred_splits(), 1);
+    assert_eq!(machine.memory().spaces().memory().memcgs().splits().waiting(), 1);
     assert_audit(&machine);
     drop(pinned);
     assert_eq!(machine.memory().spaces().thp().split_deferred(u64::MAX), 100);
@@ -283,8 +284,8 @@ fn folios_of_all_memcgs_are_split_in_turn() {
             space
         })
         .collect();
-    let waiting = || groups.map(|memcg| memcgs.tree().deferred_queue(memcg).unwrap().folios());
-    assert_eq!((waiting(), memory.spaces().memory().deferred_splits()), ([3; 3], 9));
+    let waiting = || groups.map(|memcg| memcgs.splits().waiting_of(DeferredOf::Memcg(memcg)));
+    assert_eq!((waiting(), memory.spaces().memory().memcgs().splits().waiting()), ([3; 3], 9));
     let thp = memory.spaces().thp();
     assert_eq!((thp.split_deferred(1), waiting()), (1, [2, 3, 3]));
     assert_eq!((thp.split_deferred(3), waiting()), (3, [1, 2, 2]));
@@ -324,12 +325,12 @@ fn a_folio_that_can_have_no_more_references_is_not_split() {
     let refs = frame.refs();
     assert!(frame.get(MAX_REFS - refs));
     let (memory, thp) = (machine.memory().spaces().memory(), machine.memory().spaces().thp());
-    assert_eq!((thp.split_deferred(1), memory.deferred_splits()), (1, 2));
-    assert_eq!((thp.split_deferred(u64::MAX), memory.deferred_splits()), (1, 1));
+    assert_eq!((thp.split_deferred(1), memory.memcgs().splits().waiting()), (1, 2));
+    assert_eq!((thp.split_deferred(u64::MAX), memory.memcgs().splits().waiting()), (1, 1));
     assert_eq!((thp.split_deferred(u64::MAX), frame.refs()), (0, MAX_REFS));
     frame.put(MAX_REFS - refs);
     drop(pinned);
-    assert_eq!((thp.split_deferred(u64::MAX), memory.deferred_splits()), (1, 0));
+    assert_eq!((thp.split_deferred(u64::MAX), memory.memcgs().splits().waiting()), (1, 0));
     assert_audit(&machine);
 }
 

@@ -65,7 +65,11 @@ fn a_folio_that_a_lock_keeps_from_being_unmapped_in_full_waits_to_be_split() {
     assert_eq!((space.figures().swapped, space.figures().locked), (HALF, HALF), "what is locked stays");
     space.madvise(area, HALF, Advice::DontNeed).unwrap();
     assert_eq!(memory.swap().devices().free_slots(), 64, "it is not in the swap cache");
-    assert_eq!(memory.spaces().memory().deferred_splits(), 1, "pages that nothing needs stay charged");
+    assert_eq!(
+        memory.spaces().memory().memcgs().splits().waiting(),
+        1,
+        "pages that nothing needs stay charged"
+    );
     assert_eq!(memory.spaces().thp().split_deferred(u64::MAX), FOLIO / 2);
     assert_eq!(space.figures().resident_anonymous, HALF);
 }

@@ -426,7 +426,7 @@ fn a_collapse_reclaims_for_a_block_though_other_frames_are_free_at_once() {
     space.madvise(sparse, 16 * PAGE, Advice::HugePage).unwrap();
     fill(&cpu, &space, sparse, 0..16, 1);
     space.madvise(page(sparse, 8), 8 * PAGE, Advice::DontNeed).unwrap();
-    assert_eq!(machine.memory().spaces().memory().deferred_splits(), 1);
+    assert_eq!(machine.memory().spaces().memory().memcgs().splits().waiting(), 1);
     fill_with_single_pages(&machine, &cpu, &other);
     space.madvise(area, MIB2, Advice::HugePage).unwrap();
     let result = space.madvise(area, MIB2, Advice::Collapse);

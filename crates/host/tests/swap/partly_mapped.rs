@@ -4,6 +4,7 @@
 use crate::common::*;
 use crate::disk::Disk;
 use quire_host::swap::{Completion, HostRam, SlowConfig, SlowDevice};
+use quire_memcg::DeferredOf;
 
 /// Pages of a folio.
 const FOLIO: u64 = 16;
@@ -129,7 +130,7 @@ fn a_memcg_without_swap_frees_pages_that_are_not_mapped() {
         fill(&cpu, &space, fresh, 0..more, 7);
         assert!(usage(&machine, top) <= FOLIOS * FOLIO);
         assert_eq!(memory.memcgs().counters().events(top, MemcgEvent::Oom), 0, "{name}");
-        let waiting = |memcg| memory.memcgs().tree().deferred_queue(memcg).unwrap().folios();
+        let waiting = |memcg| memory.memcgs().splits().waiting_of(DeferredOf::Memcg(memcg));
         assert_eq!(waiting(beside), FOLIOS, "{name}: those of others are left alone");
         assert_kept(&cpu, &space, areas[0]);
         assert_kept(&cpu, &other, areas[1]);
@@ -240,7 +241,7 @@ fn split_deferred(machine: &Machine) -> u64 {
 
 /// Folios that wait to be split.
 fn waiting(machine: &Machine) -> u64 {
-    machine.memory().spaces().memory().deferred_splits()
+    machine.memory().spaces().memory().memcgs().splits().waiting()
 }
 
 /// The children map the first half of the folio and nothing the second: a shortage gets that. The folio

@@ -152,7 +152,7 @@ fn a_copy_of_a_folio_that_waits_to_be_split_fails_without_memory() {
     assert_eq!(read(&cpu, &child, area), 100);
     assert_eq!(child.figures().swapped, 0);
     child.munmap(area, PAGE).unwrap();
-    assert_eq!(machine.memory().spaces().memory().deferred_splits(), 1);
+    assert_eq!(machine.memory().spaces().memory().memcgs().splits().waiting(), 1);
     let faults = machine.memory().frames().faults();
     faults.set(FaultPlan::every(1).at(FaultAim::Site(FaultSite::new("anonymous"))));
     let refused = cpu.program(&space).write_u64(page(area, 3), 7);

@@ -181,7 +181,9 @@ fn assert_nothing_is_left(
     // Pages that a device was writing when their last owner exited.
     for _ in 0..8 {
         swap.io().reap();
-        swap.reclaim().reclaim_unnamed(&mut |head| machine.memory().spaces().memory().left_swap_cache(head));
+        swap.reclaim().reclaim_unnamed(&mut |head| {
+            machine.memory().spaces().memory().memcgs().splits().left_swap_cache(head)
+        });
     }
     assert_eq!(swap.devices().free_slots(), swap.devices().total_slots(), "slots are in use");
     devices.iter_mut().for_each(|devices| devices.end_all(machine));

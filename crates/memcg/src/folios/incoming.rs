@@ -1,13 +1,39 @@
-//! Draining the CPUs' batches to the lists of memcgs and nodes.
+//! Listing new folios, and draining the CPUs' batches to the lists of memcgs and nodes.
 
 use super::MemcgFolios;
-use crate::lists::{Label, NodeLists};
-use quire_arch::{CpuId, Pin, Platform};
+use crate::lists::{Label, LruList, NodeLists};
+use quire_arch::{CpuId, Pfn, Pin, Platform};
+use quire_frame::{FrameFlags, VmEvent};
 
 /// Folios that are moved under one hold of the locks, and under one pin.
 const CHUNK: u32 = 32;
 
 impl<P: Platform> MemcgFolios<'_, P> {
+    /// Puts a folio that was just mapped on the LRU list of its memcg, if anything can be reclaimed on this
+    /// machine. The caller is in the section of the epoch in which it mapped the folio
+    /// ([`lists_anonymous`](Self::lists_anonymous)).
+    #[inline]
+    pub fn list_new(self, pin: &Pin<'_, P>, head: Pfn, locked: bool) {
+        debug_assert!(self.tree.frames().epoch().is_entered(pin), "a folio is mapped outside the epoch");
+        if self.lists_anonymous() {
+            self.list_mapped(pin, head, locked);
+        }
+    }
+
+    fn list_mapped(self, pin: &Pin<'_, P>, head: Pfn, locked: bool) {
+        let frames = self.tree.frames();
+        let list = if locked {
+            frames.known(head).set_flags(FrameFlags::MLOCKED);
+            let pages = frames.folio(head).order().pages();
+            frames.events().add(pin, VmEvent::UnevictablePgsMlocked, pages);
+            frames.events().add(pin, VmEvent::UnevictablePgsCulled, pages);
+            LruList::Unevictable
+        } else {
+            LruList::InactiveAnon
+        };
+        self.list_folio(pin, head, list);
+    }
+
     /// Moves the folios that `cpu`, or every CPU, has listed to the lists of their memcgs and nodes, oldest
     /// first. Folios listed meanwhile may stay. There may be any number, so the caller is not pinned: each
     /// few are moved under a pin of their own.

@@ -8,7 +8,7 @@ pub use kept::KeptMemcg;
 pub use protection::Protection;
 pub use visits::Visits;
 
-use crate::deferred::DeferredQueue;
+use crate::deferred::{DeferredQueue, DeferredTurn};
 use crate::error::MemcgError;
 use crate::id::MemcgId;
 use crate::lists::{Incoming, NodeLists};
@@ -72,6 +72,7 @@ pub struct MemcgTree<P: Platform> {
     pub(crate) memcgs: SlabCache<Memcg<P>, P>,
     pub(crate) lists: SlabCache<NodeLists<P>, P>,
     pub(crate) registry: SpinLock<Registry, P>,
+    pub(crate) deferred: SpinLock<DeferredTurn, P>,
     pub(crate) cpus: PerCpu<CpuCells>,
     pub(crate) incoming: PerCpu<SpinLock<Incoming, P>>,
     pub(crate) listing: AtomicBool,
@@ -113,8 +114,9 @@ impl<P: Platform> MemcgTree<P> {
         let table = unsafe { MemcgTable::new(frames.platform().direct_map(root)) };
         drop(pin);
         let registry = SpinLock::new(LockClass::Memcgs, Registry::default());
+        let deferred = SpinLock::new(LockClass::DeferredSplit, DeferredTurn::default());
         let listing = AtomicBool::new(false);
-        Ok(Self { frames, table, memcgs, lists, registry, cpus, incoming, listing })
+        Ok(Self { frames, table, memcgs, lists, registry, deferred, cpus, incoming, listing })
     }
 
     /// The page-frame allocator below.
@@ -293,7 +295,7 @@ impl<P: Platform> MemcgTree<P> {
 
     /// The queue of a memcg, the root's included, if there ever was one with this number. What is queued is
     /// charged, so a memcg with folios in its queue is there.
-    pub fn deferred_queue(&self, id: MemcgId) -> Option<&DeferredQueue> {
+    pub(crate) fn deferred_queue(&self, id: MemcgId) -> Option<&DeferredQueue> {
         self.table.get(id).map(|memcg| &memcg.deferred)
     }
 }

@@ -1,25 +1,20 @@
-//! What all page tables of a machine share: frames, memcgs and swap, zero pages, the deferred split queues,
-//! and the techniques.
+//! What all page tables of a machine share: frames, memcgs and swap, the zero page, and the
+//! techniques.
 
-mod deferred;
 mod technique;
 
-pub use deferred::DeferredOf;
 pub use technique::{GatherTechnique, RemapTechnique, TablesTechnique, Techniques};
 
 use core::fmt;
-use deferred::DeferredSplits;
-use quire_arch::{LockClass, Order, Pfn, Platform};
+use quire_arch::{Order, Pfn, Platform};
 use quire_frame::{AllocError, AllocRequest, FaultSite, Frames, Kind};
 use quire_memcg::Memcgs;
 use quire_swap::Swap;
-use quire_sync::SpinLock;
 
 /// Frames, memcgs and swap of one machine, and what its page tables share. It knows no address space.
 pub struct MemoryCore<P: Platform> {
     swap: Swap<P>,
     zero_page: Pfn,
-    deferred: SpinLock<DeferredSplits, P>,
     techniques: Techniques,
 }
 
@@ -38,8 +33,7 @@ impl<P: Platform> MemoryCore<P> {
         let zero_page = frames.allocate(&pin, request)?;
         drop(pin);
         let _ = frames.known(zero_page).classify(Kind::ZeroPage);
-        let deferred = SpinLock::new(LockClass::DeferredSplit, DeferredSplits::default());
-        Ok(Self { zero_page, deferred, techniques, swap })
+        Ok(Self { zero_page, techniques, swap })
     }
 
     /// The page-frame allocator.

@@ -9,9 +9,7 @@ use crate::cpus::{Pageouts, SpaceCpus};
 use crate::residency::ResidencyCounts;
 use quire_arch::{Asid, Level, Pfn, Platform, VirtAddr};
 use quire_frame::Frames;
-use quire_memcg::MemcgId;
-use quire_sync::atomic::AtomicU64;
-use quire_sync::atomic::raw::Ordering;
+use quire_memcg::Membership;
 
 /// The number of an address space; never used again on the same machine.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -46,13 +44,9 @@ pub struct SpaceTables {
     /// Pages and tables, as they are counted.
     pub residency: ResidencyCounts,
     pub(crate) kept: EmptyTableCache,
-    /// The memcg that new pages are charged to, and [`KILLED`]: in one word, so that a killed program is
-    /// counted at the memcg that it is in.
-    memcg: AtomicU64,
+    /// The memcg of the program.
+    pub membership: Membership,
 }
-
-/// The program was killed.
-const KILLED: u64 = 1 << 32;
 
 impl SpaceTables {
     /// The tables of a new space. It is in the root memcg.
@@ -71,7 +65,7 @@ impl SpaceTables {
             pageouts: Pageouts::default(),
             residency: ResidencyCounts::default(),
             kept: EmptyTableCache::default(),
-            memcg: AtomicU64::new(u64::from(MemcgId::ROOT.get())),
+            membership: Membership::default(),
         }
     }
 
@@ -91,29 +85,6 @@ impl SpaceTables {
     #[inline]
     pub fn asid(&self) -> Asid {
         self.asid
-    }
-
-    /// The memcg that new pages are charged to.
-    #[inline]
-    pub fn memcg(&self) -> MemcgId {
-        MemcgId::from_bits(self.memcg.load(Ordering::Relaxed) as u16)
-    }
-
-    /// Sets another one, to which the caller has a reference. Returns the previous one with its reference,
-    /// and whether its program [was killed](Self::mark_killed).
-    pub fn replace_memcg(&self, memcg: MemcgId) -> (MemcgId, bool) {
-        let replaced = |word| Some(u64::from(memcg.get()) | word & KILLED);
-        // It cannot fail: there always is a next value.
-        let (Ok(before) | Err(before)) =
-            self.memcg.fetch_update(Ordering::Relaxed, Ordering::Relaxed, replaced);
-        (MemcgId::from_bits(before as u16), before & KILLED != 0)
-    }
-
-    /// Marks the program as killed, and returns the memcg that it was in at that moment. `None` if it was
-    /// marked.
-    pub fn mark_killed(&self) -> Option<MemcgId> {
-        let before = self.memcg.fetch_or(KILLED, Ordering::Relaxed);
-        (before & KILLED == 0).then(|| MemcgId::from_bits(before as u16))
     }
 
     /// Fills in the descriptor of a table that is not linked yet. `start` is maintained only for tables above

@@ -1,19 +1,11 @@
 //! Changing the permissions of mapped pages.
 
 use super::{HugeSlot, LockedTable, Tables, WalkEntry, WalkStep};
+use crate::attributes::Permissions;
 use crate::gather::Gather;
 use core::sync::atomic::Ordering;
 use quire_arch::{Entry, Leaf, LeafFlags, Level, PAGE_SIZE, PagingFormat, Platform, VirtAddr, VirtRange};
 use quire_frame::Kind;
-
-/// The permissions of a mapping's pages.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Permissions {
-    /// The permissions of a leaf whose page need not be copied first.
-    pub leaf: LeafFlags,
-    /// Whether the mapping is shared: pages are not copied.
-    pub shared: bool,
-}
 
 impl<P: Platform> Tables<'_, P> {
     /// Gives every mapped page in `range` `permissions`. Translations that allowed more are noted

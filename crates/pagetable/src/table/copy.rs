@@ -1,6 +1,7 @@
 //! Fork: sharing pages with a child.
 
-use super::{HugeSlot, LockedTable, NewPage, Permissions, Tables, WalkEntry, WalkStep};
+use super::{HugeSlot, LockedTable, Tables, WalkEntry, WalkStep};
+use crate::attributes::{NewPage, Permissions};
 use crate::gather::{Gather, pages_from};
 use crate::memory::GatherTechnique;
 use crate::residency::Residency;
@@ -313,7 +314,7 @@ impl<P: Platform> Tables<'_, P> {
             && most == 1
             && self.memory.techniques().gather == GatherTechnique::Runs
         {
-            self.memory.mapped_in_part(&folio);
+            self.memory.memcgs().splits().mapped_in_part(&folio);
         }
         self.fetch_ahead(here.entries, index, most);
         // The child has not used the page yet.
@@ -325,7 +326,7 @@ impl<P: Platform> Tables<'_, P> {
             let (own, childs) = (&here.entries[rest.clone()], &there.entries[rest]);
             pages += share_rest::<P>(own, childs, raw & P::Paging::IDENTITY, protects, inherited);
             if private && (pages as u64) < folio.folio().order().pages() {
-                self.memory.mapped_in_part(&folio);
+                self.memory.memcgs().splits().mapped_in_part(&folio);
             }
         }
         let added = folio.add_maps(pages as u32);
@@ -346,7 +347,7 @@ impl<P: Platform> Tables<'_, P> {
         let pin = self.pin();
         let request = AllocRequest::anonymous().uninitialised().kind(Kind::Anonymous);
         let copy = frames.allocate(&pin, request)?;
-        child.charge_anyway(&pin, copy, Order::ZERO);
+        child.memory().memcgs().programs().charge_anyway(&pin, &child.space().membership, copy, Order::ZERO);
         // SAFETY: the copy is new and ours; the caller's reference keeps the original in RAM. It may be
         // written to meanwhile, as `Platform::copy` allows.
         unsafe { frames.platform().copy_user(leaf.pfn, copy, Order::ZERO) };
@@ -357,7 +358,7 @@ impl<P: Platform> Tables<'_, P> {
         let there = child.lock(&pin, target, Level::PTE);
         // Dirty, whatever the entry of the original says: a device may have written what was copied.
         there.install(index, Entry::Leaf(Leaf { pfn: copy, flags: leaf.flags | LeafFlags::DIRTY }));
-        child.list_new(&pin, copy, new.locked);
+        child.memory().memcgs().folios().list_new(&pin, copy, new.locked);
         Ok(())
     }
 }

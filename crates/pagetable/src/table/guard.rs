@@ -4,7 +4,8 @@
 //! itself with [`LeafFlags::GUARD`]: the page is kept and comes back when the guard goes. Either is a live
 //! entry, so its table stays, and no leaf of the PMD's order can be mapped around it.
 
-use super::{HugeSlot, LockedTable, Permissions, Tables, WalkEntry, WalkStep, Zap};
+use super::{HugeSlot, LockedTable, Tables, WalkEntry, WalkStep, Zap};
+use crate::attributes::Permissions;
 use crate::gather::{Gather, page_of};
 use quire_arch::paging::PteMarker;
 use quire_arch::{Entry, Leaf, LeafFlags, Level, PagingFormat, Pfn, Platform, VirtRange};

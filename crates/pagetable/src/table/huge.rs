@@ -4,7 +4,8 @@
 //! tables that were deposited wait in a list behind the PMD table's descriptor (the user's word of each leads
 //! to the next), one for each leaf. As in Linux they count as tables of the space.
 
-use super::{HugeSlot, LockedTable, NewPage, Tables, WalkEntry, WalkStep, Zap};
+use super::{HugeSlot, LockedTable, Tables, WalkEntry, WalkStep, Zap};
+use crate::attributes::NewPage;
 use crate::cpus::FlushCause;
 use crate::gather::Gather;
 use crate::residency::Residency;
@@ -115,7 +116,7 @@ impl<'s, P: Platform> Tables<'s, P> {
         self.deposit(slot, deposit);
         locked.install(slot.index, leaf);
         // Under the lock: the folio cannot be unmapped before it is on a list.
-        self.list_new(pin, head, new.locked);
+        self.memory().memcgs().folios().list_new(pin, head, new.locked);
         self.space.residency.table_made();
         true
     }
@@ -165,7 +166,7 @@ impl<'s, P: Platform> Tables<'s, P> {
         let leaf_now = self.init_leaf(pin, head, new);
         locked.replace(slot.index, leaf_now);
         // Under the lock, as above.
-        self.list_new(pin, head, new.locked);
+        self.memory().memcgs().folios().list_new(pin, head, new.locked);
         self.memory.put_huge_zero(leaf.pfn, 1);
         true
     }
@@ -241,12 +242,12 @@ impl<'s, P: Platform> Tables<'s, P> {
         let folio = self.memory.frames().lock_head(leaf.pfn);
         locked.take(slot.index);
         if what == Zap::LockedContents {
-            self.munlock_folio(pin, &folio);
+            self.memory().memcgs().folios().munlock(pin, &folio);
         }
         let whole = folio.maps() == pages;
         if whole {
             let _ = folio.remove_maps(pages);
-            self.memory.undefer_split(&folio);
+            self.memory.memcgs().splits().undefer_split(&folio);
         }
         let (head, order, kind) = (folio.folio().head(), folio.folio().order(), folio.folio().kind());
         drop(folio);

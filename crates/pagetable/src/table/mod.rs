@@ -13,14 +13,12 @@
 //! from the root.
 
 mod change;
-mod charge;
 mod copy;
 mod free;
 mod guard;
 mod huge;
 mod locked;
 mod look;
-mod mlock;
 mod relocate;
 mod run;
 mod settle;
@@ -28,8 +26,6 @@ mod swapped;
 mod walk;
 mod zap;
 
-pub use change::Permissions;
-pub use charge::NewPage;
 pub use copy::Copying;
 pub use free::FreeableRange;
 pub use locked::LockedTable;

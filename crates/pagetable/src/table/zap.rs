@@ -182,13 +182,13 @@ impl<P: Platform> Tables<'_, P> {
         let pages = self.run_length(locked.entries, (index, end), (raw, pfn), &folio);
         locked.clear(index, pages);
         if what == Zap::LockedContents {
-            self.munlock_folio(&self.pin(), &folio);
+            self.memory().memcgs().folios().munlock(&self.pin(), &folio);
         }
         // What may be mapped by others until the flush is counted after it.
         let whole = folio.maps() == pages as u32 && !folio.may_be_mapped_by_name();
         if whole {
             let _ = folio.remove_maps(pages as u32);
-            self.memory.undefer_split(&folio);
+            self.memory.memcgs().splits().undefer_split(&folio);
         }
         let (head, order, kind) = (folio.folio().head(), folio.folio().order(), folio.folio().kind());
         drop(folio);

@@ -60,7 +60,7 @@ impl<P: Platform> VmFault<'_, P> {
             frame.put(1);
         }
         if !whole && large {
-            tables.memory().mapped_in_part(&folio);
+            tables.memory().memcgs().splits().mapped_in_part(&folio);
         }
         let mut flags = self.vma.flags.leaf_flags() | LeafFlags::ACCESSED;
         if exclusive {

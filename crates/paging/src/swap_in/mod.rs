@@ -228,7 +228,7 @@ impl<'s, P: Platform> SwapIn<'s, '_, P> {
         let memcgs = self.memory.memcgs();
         let of_slot = MemcgId::from_bits(self.memory.swap().counts().memcg_of(slot));
         // It may also be removed after this look: then it is as if the page had come before.
-        let charged = if memcgs.tree().is_removed(of_slot) { self.space.memcg() } else { of_slot };
+        let charged = if memcgs.tree().is_removed(of_slot) { self.space.membership.memcg() } else { of_slot };
         memcgs.charges().try_charge(pin, charged, order.pages()).map(|()| ForSlot { charged, of_slot })
     }
 

@@ -182,7 +182,7 @@ impl SpaceCore {
     /// The memcg that new pages are charged to.
     #[inline]
     pub fn memcg(&self) -> MemcgId {
-        self.tables.memcg()
+        self.tables.membership.memcg()
     }
 
     /// Whether this space gets no more memory.

@@ -3,6 +3,7 @@
 use crate::error::Error;
 use crate::mmap_writer::MmapWriter;
 use quire_arch::{Platform, VirtAddr, VirtRange};
+use quire_paging::set_mlocked;
 use quire_rmap::VmFlags;
 
 impl<P: Platform> MmapWriter<'_, P> {
@@ -36,7 +37,7 @@ impl<P: Platform> MmapWriter<'_, P> {
             if new != flags && !flags.intersects(VmFlags::SPECIAL) {
                 self.modify(vma, part, new)?;
                 // Concurrent faults put new pages on the list that the flag demands.
-                self.tables().set_mlocked(part, wanted.contains(VmFlags::LOCKED));
+                set_mlocked(&self.tables(), part, wanted.contains(VmFlags::LOCKED));
             }
             *at = part.end();
         }

@@ -7,6 +7,7 @@ use bitflags::bitflags;
 use quire_arch::addr::page_align_up;
 use quire_arch::{PAGE_SHIFT, PAGE_SIZE, PagingFormat, Platform, VirtAddr, VirtRange};
 use quire_pagetable::{FreeableRange, Gather, Relocation};
+use quire_paging::set_mlocked;
 use quire_rmap::{AnonVmaRef, HugePages, Proposal, Protection, VmFlags, Vma, VmaSnapshot};
 
 bitflags! {
@@ -431,7 +432,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         drop(root_lock);
         if snapshot.flags.contains(VmFlags::LOCKED) {
             // The whole mapping, of which a part may have moved.
-            self.tables().set_mlocked(snapshot.range, false);
+            set_mlocked(&self.tables(), snapshot.range, false);
         }
     }
 

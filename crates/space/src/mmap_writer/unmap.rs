@@ -4,6 +4,7 @@ use super::{MmapWriter, Prepared, clip_end, clip_start};
 use crate::error::Error;
 use quire_arch::{PagingFormat, Platform, VirtAddr, VirtRange};
 use quire_pagetable::{FlushCause, FreeableRange, Gather, Zap};
+use quire_paging::set_mlocked;
 use quire_rmap::VmFlags;
 use quire_rmap::Vma;
 
@@ -72,7 +73,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
             if snapshot.flags.contains(VmFlags::LOCKED) {
                 // Pages that others map too may be reclaimed again. No rmap walk finds them mlocked here any
                 // more.
-                self.tables().set_mlocked(part, false);
+                set_mlocked(&self.tables(), part, false);
             }
             if part.end() == range.end() {
                 break;
@@ -119,7 +120,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
             drop(root_lock);
             if snapshot.flags.contains(VmFlags::LOCKED) {
                 // As above.
-                self.tables().set_mlocked(snapshot.range, false);
+                set_mlocked(&self.tables(), snapshot.range, false);
             }
         }
         self.tree.clear();

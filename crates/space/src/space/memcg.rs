@@ -28,7 +28,7 @@ impl<P: Platform> Space<'_, P> {
         // number stays, for the count.
         let _section = self.spaces.frames().epoch().enter(&pin);
         memcgs.tree().hold(memcg).map_err(MemcgChangeError)?;
-        let (before, killed) = self.core().tables.replace_memcg(memcg);
+        let (before, killed) = self.core().tables.membership.replace(memcg);
         if killed {
             memcgs.tree().count_killed(memcg, true);
             memcgs.tree().count_killed(before, false);

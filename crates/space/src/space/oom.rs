@@ -39,7 +39,7 @@ impl<P: Platform> Space<'_, P> {
         let pin = self.spaces.platform().pin();
         // In it the number of the memcg stays, though another thread may move the space at once.
         let _section = self.spaces.frames().epoch().enter(&pin);
-        let marked = core.tables.mark_killed();
+        let marked = core.tables.membership.mark_killed();
         if let Some(memcg) = marked {
             // Before it can be found: who finds it has it counted.
             self.spaces.note_killed(memcg);

@@ -5,8 +5,8 @@ use core::ops::ControlFlow;
 use core::ptr;
 use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PAGE_SIZE, PagingFormat, Pfn, Platform, VirtRange};
 use quire_frame::{FolioCounter, FolioSplit, FrameChain, FrameFlags, HeldParts, SplitError};
-use quire_memcg::MemcgId;
-use quire_pagetable::{DeferredOf, Found, SpaceTables, Tables, WalkEntry, WalkStep};
+use quire_memcg::{DeferredOf, MemcgId};
+use quire_pagetable::{Found, SpaceTables, Tables, WalkEntry, WalkStep};
 use quire_rmap::Mapped;
 use quire_sync::atomic::raw::Ordering;
 
@@ -70,7 +70,7 @@ impl<P: Platform> Thp<'_, P> {
             }
         }
         if was_cached && result.is_err() {
-            self.memory().left_swap_cache(head);
+            self.memory().memcgs().splits().left_swap_cache(head);
         }
         let pin = self.memory().platform().pin();
         let events = self.memory().frames().events();
@@ -105,7 +105,7 @@ impl<P: Platform> Thp<'_, P> {
     /// `wanted` frames were freed. Returns how many were. The caller is not pinned and holds no lock of class
     /// Rmap or later.
     pub fn split_deferred(self, wanted: u64) -> u64 {
-        self.split_some(DeferredOf::All, self.memory().deferred_splits(), wanted)
+        self.split_some(DeferredOf::All, self.memory().memcgs().splits().waiting(), wanted)
     }
 
     /// The same for the queue of a memcg, not of those below it, and for a part of it only: at `priority` 0
@@ -114,7 +114,7 @@ impl<P: Platform> Thp<'_, P> {
     /// it.
     pub fn split_deferred_of(self, memcg: MemcgId, priority: u32, wanted: u64) -> u64 {
         let whose = DeferredOf::Memcg(memcg);
-        let folios = self.memory().deferred_splits_of(whose);
+        let folios = self.memory().memcgs().splits().waiting_of(whose);
         self.split_some(whose, folios.min((folios >> priority) * 2), wanted)
     }
 
@@ -124,7 +124,7 @@ impl<P: Platform> Thp<'_, P> {
             if freed >= wanted {
                 break;
             }
-            let Some(head) = self.memory().hold_first_deferred(whose) else { break };
+            let Some(head) = self.memory().memcgs().splits().hold_first(whose) else { break };
             // Only tried: the caller may be a fault that has swapped this folio in, and then has its lock.
             let result = match self.memory().frames().try_lock_folio(head) {
                 Some(_locked) => self.split_locked(head, Order::ZERO, true),
@@ -132,7 +132,7 @@ impl<P: Platform> Thp<'_, P> {
             };
             freed += *result.as_ref().unwrap_or(&0);
             if result == Err(SplitError::Busy) {
-                self.memory().defer_again(head);
+                self.memory().memcgs().splits().defer_again(head);
             }
             self.memory().memcgs().folios().release_folio(head);
         }
@@ -182,7 +182,7 @@ impl<P: Platform> Thp<'_, P> {
                 }
                 // The list links use words that the parts will need.
                 waited = locked.folio().frame().word().flags().contains(FrameFlags::PARTLY_MAPPED);
-                self.memory().undefer_split(&locked);
+                self.memory().memcgs().splits().undefer_split(&locked);
                 let mut split = frames.begin_split(locked);
                 let counted = mappings.walk(|mapped| count_maps(&mapped.tables, &mut split, mapped.range));
                 if counted.is_break() {
@@ -208,7 +208,7 @@ impl<P: Platform> Thp<'_, P> {
         });
         // One that is mapped whole waits for the next unmapping.
         if waited && matches!(result, None | Some(Err(SplitError::Busy))) {
-            self.memory().defer_again(head);
+            self.memory().memcgs().splits().defer_again(head);
         }
         let freed = unmapped.pages();
         let pin = self.memory().platform().pin();

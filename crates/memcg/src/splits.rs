@@ -6,21 +6,15 @@
 //! queues. It leaves when its last page is unmapped, so folios in a queue are mapped, and charged to its
 //! memcg. The memcgs with folios are a ring, and a shortage of frames takes from them in turn.
 
-use super::MemoryCore;
+use crate::deferred::{DeferredQueue, DeferredTurn};
+use crate::folios::MemcgFolios;
+use crate::id::MemcgId;
+use crate::tree::MemcgTree;
 use quire_arch::{Order, Pfn, Platform};
 use quire_frame::{DeferredLink, FolioCounter, FrameFlags, HeadGuard};
-use quire_memcg::{DeferredQueue, MemcgId};
 
 /// Folios that are passed over at most, in search of one to which there can be one more reference.
 const TRIES: u32 = 16;
-
-/// The queues of folios some of whose pages are no longer mapped.
-#[derive(Debug, Default)]
-pub(super) struct DeferredSplits {
-    /// The memcg whose turn it is, of those with folios.
-    turn: Option<MemcgId>,
-    folios: u64,
-}
 
 /// Whose folios are split.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,17 +25,22 @@ pub enum DeferredOf {
     Memcg(MemcgId),
 }
 
-impl<P: Platform> MemoryCore<P> {
+quire_arch::part_of! {
+    /// The deferred split queues of memcgs.
+    pub struct DeferredSplits { tree: MemcgTree }
+}
+
+impl<'s, P: Platform> DeferredSplits<'s, P> {
     /// The descriptor whose words link the folio `head`: a large folio has a second frame, whose words are
     /// unused.
-    fn deferred_link(&self, head: Pfn) -> DeferredLink<'_> {
-        self.frames().known(head.offset(1)).as_deferred_link()
+    fn deferred_link(self, head: Pfn) -> DeferredLink<'s> {
+        self.tree.frames().known(head.offset(1)).as_deferred_link()
     }
 
     /// A part of a large folio may be unmapped: queues it for deferred split, if it is not queued. It is
     /// counted once.
     #[inline]
-    pub fn defer_split(&self, locked: &HeadGuard<'_, P>) {
+    pub fn defer_split(self, locked: &HeadGuard<'_, P>) {
         let flags = locked.folio().frame().word().flags();
         if !flags.contains(FrameFlags::PARTLY_MAPPED) {
             let was_queued = flags.contains(FrameFlags::MAPPED_IN_PART) && self.was_queued(locked);
@@ -49,22 +48,27 @@ impl<P: Platform> MemoryCore<P> {
             if was_queued {
                 return;
             }
-            let pin = self.platform().pin();
-            self.frames().events().count_folio(&pin, locked.folio().order(), FolioCounter::SplitDeferred, 1);
+            let pin = self.tree.frames().platform().pin();
+            self.tree.frames().events().count_folio(
+                &pin,
+                locked.folio().order(),
+                FolioCounter::SplitDeferred,
+                1,
+            );
         }
     }
 
     /// A space has got a part of a large folio only: from now on an unmapping may leave pages that nothing
     /// maps, whatever it unmaps. Fork and swap-in call it; that a part is unmapped is seen then.
     #[inline]
-    pub fn mapped_in_part(&self, locked: &HeadGuard<'_, P>) {
+    pub fn mapped_in_part(self, locked: &HeadGuard<'_, P>) {
         if !locked.folio().frame().word().flags().contains(FrameFlags::MAPPED_IN_PART) {
             self.note_mapped_in_part(locked);
         }
     }
 
     #[cold]
-    fn note_mapped_in_part(&self, locked: &HeadGuard<'_, P>) {
+    fn note_mapped_in_part(self, locked: &HeadGuard<'_, P>) {
         let folio = locked.folio();
         // It was not queued before.
         self.deferred_link(folio.head()).set_next(None);
@@ -74,9 +78,9 @@ impl<P: Platform> MemoryCore<P> {
     /// A folio to which the caller has a reference was to be unmapped everywhere, and is not: spaces have got
     /// swap entries for a part of it only.
     #[cold]
-    pub fn stays_mapped_in_part(&self, head: Pfn) {
-        let _pin = self.platform().pin();
-        let locked = self.frames().lock_head(head);
+    pub fn stays_mapped_in_part(self, head: Pfn) {
+        let _pin = self.tree.frames().platform().pin();
+        let locked = self.tree.frames().lock_head(head);
         if locked.folio().head() == head && locked.folio().is_large() && locked.maps() > 0 {
             self.mapped_in_part(&locked);
         }
@@ -85,16 +89,16 @@ impl<P: Platform> MemoryCore<P> {
     /// A folio to which the caller has a reference has left the swap cache. If a part of it is mapped, and
     /// the rest had swap entries that were given up, nothing maps that any more, and no unmapping tells of
     /// it. How many pages several spaces map together does not say so; then the next unmapping does.
-    pub fn left_swap_cache(&self, head: Pfn) {
-        if self.frames().known(head).word().flags().contains(FrameFlags::MAPPED_IN_PART) {
+    pub fn left_swap_cache(self, head: Pfn) {
+        if self.tree.frames().known(head).word().flags().contains(FrameFlags::MAPPED_IN_PART) {
             self.defer_if_partly_mapped(head);
         }
     }
 
     #[cold]
-    fn defer_if_partly_mapped(&self, head: Pfn) {
-        let _pin = self.platform().pin();
-        let locked = self.frames().lock_head(head);
+    fn defer_if_partly_mapped(self, head: Pfn) {
+        let _pin = self.tree.frames().platform().pin();
+        let locked = self.tree.frames().lock_head(head);
         let folio = locked.folio();
         let is_cached = folio.frame().word().flags().contains(FrameFlags::SWAP_CACHE);
         let part = 1..folio.order().pages();
@@ -105,20 +109,20 @@ impl<P: Platform> MemoryCore<P> {
 
     /// Whether a folio with [`FrameFlags::MAPPED_IN_PART`] that is in no queue was in one: it links to itself
     /// then.
-    fn was_queued(&self, locked: &HeadGuard<'_, P>) -> bool {
+    fn was_queued(self, locked: &HeadGuard<'_, P>) -> bool {
         let head = locked.folio().head();
         self.deferred_link(head).next() == Some(head)
     }
 
     /// Queues a folio that is not queued, without counting it as deferred.
-    fn queue(&self, locked: &HeadGuard<'_, P>) {
+    fn queue(self, locked: &HeadGuard<'_, P>) {
         let folio = locked.folio();
         let frame = folio.frame();
         let memcg = MemcgId::from_bits(frame.as_folio().memcg());
-        let Some(queue) = self.memcgs().tree().deferred_queue(memcg) else { return };
+        let Some(queue) = self.tree.deferred_queue(memcg) else { return };
         frame.set_flags(FrameFlags::PARTLY_MAPPED | FrameFlags::MAPPED_IN_PART);
         {
-            let mut all = self.deferred.lock();
+            let mut all = self.tree.deferred.lock();
             let link = self.deferred_link(folio.head());
             link.set_next(None);
             link.set_previous(queue.last());
@@ -135,30 +139,30 @@ impl<P: Platform> MemoryCore<P> {
             queue.set_folios(queue.folios() + 1);
             all.folios += 1;
         }
-        let pin = self.platform().pin();
-        self.frames().events().count_folio(&pin, folio.order(), FolioCounter::NrAnonPartiallyMapped, 1);
+        let pin = self.tree.frames().platform().pin();
+        self.tree.frames().events().count_folio(&pin, folio.order(), FolioCounter::NrAnonPartiallyMapped, 1);
     }
 
     /// Removes the folio from its deferred split queue, if it is in it: it is unmapped, or was split.
     #[inline]
-    pub fn undefer_split(&self, locked: &HeadGuard<'_, P>) {
+    pub fn undefer_split(self, locked: &HeadGuard<'_, P>) {
         let folio = locked.folio();
         if folio.is_large() && folio.frame().word().flags().contains(FrameFlags::PARTLY_MAPPED) {
-            self.take_off_deferred(folio.head(), folio.order());
+            self.take_off(folio.head(), folio.order());
         }
     }
 
     /// The queue of `memcg` has its first folio: its turn comes last. Under the lock of the queues.
-    fn enter_ring(&self, all: &mut DeferredSplits, memcg: MemcgId, queue: &DeferredQueue) {
+    fn enter_ring(self, all: &mut DeferredTurn, memcg: MemcgId, queue: &DeferredQueue) {
         let next = *all.turn.get_or_insert(memcg);
-        let previous = match self.memcgs().tree().deferred_queue(next) {
+        let previous = match self.tree.deferred_queue(next) {
             Some(first) if next != memcg => first.neighbours().0,
             _ => memcg,
         };
         queue.set_previous(previous);
         queue.set_next(next);
         for (at, is_before) in [(previous, true), (next, false)] {
-            match self.memcgs().tree().deferred_queue(at) {
+            match self.tree.deferred_queue(at) {
                 Some(beside) if is_before => beside.set_next(memcg),
                 Some(beside) => beside.set_previous(memcg),
                 None => {}
@@ -167,12 +171,12 @@ impl<P: Platform> MemoryCore<P> {
     }
 
     /// The queue of `memcg` has no folio any more. Under the lock of the queues.
-    fn leave_ring(&self, all: &mut DeferredSplits, memcg: MemcgId, queue: &DeferredQueue) {
+    fn leave_ring(self, all: &mut DeferredTurn, memcg: MemcgId, queue: &DeferredQueue) {
         let (previous, next) = queue.neighbours();
-        if let Some(before) = self.memcgs().tree().deferred_queue(previous) {
+        if let Some(before) = self.tree.deferred_queue(previous) {
             before.set_next(next);
         }
-        if let Some(after) = self.memcgs().tree().deferred_queue(next) {
+        if let Some(after) = self.tree.deferred_queue(next) {
             after.set_previous(previous);
         }
         if all.turn == Some(memcg) {
@@ -181,11 +185,11 @@ impl<P: Platform> MemoryCore<P> {
     }
 
     #[cold]
-    fn take_off_deferred(&self, head: Pfn, order: Order) {
-        let memcg = MemcgId::from_bits(self.frames().known(head).as_folio().memcg());
-        let Some(queue) = self.memcgs().tree().deferred_queue(memcg) else { return };
+    fn take_off(self, head: Pfn, order: Order) {
+        let memcg = MemcgId::from_bits(self.tree.frames().known(head).as_folio().memcg());
+        let Some(queue) = self.tree.deferred_queue(memcg) else { return };
         {
-            let mut all = self.deferred.lock();
+            let mut all = self.tree.deferred.lock();
             let link = self.deferred_link(head);
             let (next, previous) = (link.next(), link.previous());
             match previous {
@@ -203,37 +207,35 @@ impl<P: Platform> MemoryCore<P> {
             }
             link.set_next(Some(head));
         }
-        self.frames().known(head).clear_flags(FrameFlags::PARTLY_MAPPED);
-        let pin = self.platform().pin();
-        self.frames().events().count_folio(&pin, order, FolioCounter::NrAnonPartiallyMapped, -1);
+        self.tree.frames().known(head).clear_flags(FrameFlags::PARTLY_MAPPED);
+        let pin = self.tree.frames().platform().pin();
+        self.tree.frames().events().count_folio(&pin, order, FolioCounter::NrAnonPartiallyMapped, -1);
     }
 
     /// Number of folios that wait to be split.
-    pub fn deferred_splits(&self) -> u64 {
-        self.deferred_splits_of(DeferredOf::All)
+    pub fn waiting(self) -> u64 {
+        self.waiting_of(DeferredOf::All)
     }
 
     /// The same, of some memcgs.
-    pub fn deferred_splits_of(&self, whose: DeferredOf) -> u64 {
+    pub fn waiting_of(self, whose: DeferredOf) -> u64 {
         match whose {
             DeferredOf::All => {
-                let _pin = self.platform().pin();
-                self.deferred.lock().folios
+                let _pin = self.tree.frames().platform().pin();
+                self.tree.deferred.lock().folios
             }
-            DeferredOf::Memcg(memcg) => {
-                self.memcgs().tree().deferred_queue(memcg).map_or(0, DeferredQueue::folios)
-            }
+            DeferredOf::Memcg(memcg) => self.tree.deferred_queue(memcg).map_or(0, DeferredQueue::folios),
         }
     }
 
     /// The oldest folio of the memcg whose turn it is, or of the one that is asked for, and its queue. Under
     /// the lock of the queues.
-    fn first_deferred(&self, all: &mut DeferredSplits, whose: DeferredOf) -> Option<(&DeferredQueue, Pfn)> {
+    fn first_deferred(self, all: &mut DeferredTurn, whose: DeferredOf) -> Option<(&'s DeferredQueue, Pfn)> {
         let memcg = match whose {
             DeferredOf::All => all.turn?,
             DeferredOf::Memcg(memcg) => memcg,
         };
-        let queue = self.memcgs().tree().deferred_queue(memcg)?;
+        let queue = self.tree.deferred_queue(memcg)?;
         let first = queue.first()?;
         if whose == DeferredOf::All {
             all.turn = Some(queue.neighbours().1);
@@ -242,7 +244,7 @@ impl<P: Platform> MemoryCore<P> {
     }
 
     /// Moves the first folio of a queue to its end. Under the lock of the queues.
-    fn move_first_to_end(&self, queue: &DeferredQueue, first: Pfn) {
+    fn move_first_to_end(self, queue: &DeferredQueue, first: Pfn) {
         let link = self.deferred_link(first);
         let (Some(next), Some(last)) = (link.next(), queue.last()) else { return };
         queue.set_first(Some(next));
@@ -255,37 +257,37 @@ impl<P: Platform> MemoryCore<P> {
 
     /// Takes the oldest folio off a queue, with a reference to it. One that can have no more references,
     /// since it is pinned as often as can be, goes to the end of its queue; of many such there may be `None`.
-    pub fn hold_first_deferred(&self, whose: DeferredOf) -> Option<Pfn> {
-        let _pin = self.platform().pin();
+    pub fn hold_first(self, whose: DeferredOf) -> Option<Pfn> {
+        let _pin = self.tree.frames().platform().pin();
         for _ in 0..TRIES {
             let head = {
-                let mut all = self.deferred.lock();
+                let mut all = self.tree.deferred.lock();
                 let (queue, head) = self.first_deferred(&mut all, whose)?;
                 // It leaves the queue before the mappings' reference is dropped, so it is not free.
-                if !self.frames().known(head).try_get() {
+                if !self.tree.frames().known(head).try_get() {
                     self.move_first_to_end(queue, head);
                     continue;
                 }
                 head
             };
             // The head lock comes before that of the queues, so the folio is checked again under it.
-            let locked = self.frames().lock_head(head);
+            let locked = self.tree.frames().lock_head(head);
             let waits = locked.folio().frame().word().flags().contains(FrameFlags::PARTLY_MAPPED);
             if waits {
                 self.undefer_split(&locked);
                 return Some(head);
             }
             drop(locked);
-            self.memcgs().folios().release_folio(head);
+            MemcgFolios::new(self.tree).release_folio(head);
         }
         None
     }
 
     /// Puts a folio that was busy when it was to be split at the end of its queue. How many pages several
     /// spaces map together does not say whether one is mapped by none: the next attempt finds out.
-    pub fn defer_again(&self, head: Pfn) {
-        let _pin = self.platform().pin();
-        let locked = self.frames().lock_head(head);
+    pub fn defer_again(self, head: Pfn) {
+        let _pin = self.tree.frames().platform().pin();
+        let locked = self.tree.frames().lock_head(head);
         let folio = locked.folio();
         if folio.is_large()
             && folio.head() == head
