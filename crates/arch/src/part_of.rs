@@ -1,19 +1,22 @@
 //! Types that are one duty of a larger whole.
 
-/// Declares a part of a whole that is generic over the [`Platform`](crate::Platform): a reference to the whole,
-/// passed by value, for functions of one duty. `new` makes it, within the crate.
+/// Declares a part of a whole that is generic over the [`Platform`](crate::Platform): a reference to the
+/// whole, passed by value, for functions of one duty. `new` makes it, where the field is visible. A whole
+/// that is a view itself is named with its lifetime, which is `'w`.
 #[macro_export]
 macro_rules! part_of {
-    ($(#[$meta:meta])+ pub struct $part:ident { $field:ident: $whole:ident }) => {
+    ($(#[$meta:meta])+ pub struct $part:ident { $vis:vis $field:ident: $whole:ident $(<$view:lifetime>)? }) => {
         $(#[$meta])+
         #[derive(Debug)]
         pub struct $part<'w, P: $crate::Platform> {
-            $field: &'w $whole<P>,
+            /// The whole.
+            $vis $field: &'w $whole<$($view,)? P>,
         }
 
         impl<'w, P: $crate::Platform> $part<'w, P> {
+            /// This part of the whole.
             #[inline]
-            pub(crate) fn new($field: &'w $whole<P>) -> Self {
+            $vis fn new($field: &'w $whole<$($view,)? P>) -> Self {
                 Self { $field }
             }
         }

@@ -122,7 +122,7 @@ pub enum MemcgViolation {
 
 quire_arch::part_of! {
     /// The audit of memcgs.
-    pub struct MemcgAudit { tree: MemcgTree }
+    pub struct MemcgAudit { pub(crate) tree: MemcgTree }
 }
 
 impl<P: Platform> MemcgAudit<'_, P> {

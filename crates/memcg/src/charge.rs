@@ -19,7 +19,7 @@ const MOST: u64 = 2 * BATCH;
 
 quire_arch::part_of! {
     /// Charges of memcgs.
-    pub struct MemcgCharges { tree: MemcgTree }
+    pub struct MemcgCharges { pub(crate) tree: MemcgTree }
 }
 
 impl<P: Platform> MemcgCharges<'_, P> {

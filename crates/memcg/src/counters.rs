@@ -11,7 +11,7 @@ use quire_sync::atomic::Ordering;
 
 quire_arch::part_of! {
     /// Events and statistics of memcgs.
-    pub struct MemcgCounters { tree: MemcgTree }
+    pub struct MemcgCounters { pub(crate) tree: MemcgTree }
 }
 
 impl<P: Platform> MemcgCounters<'_, P> {

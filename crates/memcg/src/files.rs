@@ -148,7 +148,7 @@ impl Line {
 
 quire_arch::part_of! {
     /// The files of memcgs, and the limits that they hold.
-    pub struct MemcgFiles { tree: MemcgTree }
+    pub struct MemcgFiles { pub(crate) tree: MemcgTree }
 }
 
 impl<P: Platform> MemcgFiles<'_, P> {

@@ -4,8 +4,8 @@ use crate::id::MemcgId;
 use quire_sync::atomic::AtomicU64;
 use quire_sync::atomic::raw::Ordering;
 
-/// The memcg that a program's new pages are charged to, and whether it was killed: in one word, so that a killed
-/// program is counted at the memcg that it is in. A new one is in the root.
+/// The memcg that a program's new pages are charged to, and whether it was killed: in one word, so that a
+/// killed program is counted at the memcg that it is in. A new one is in the root.
 #[derive(Debug)]
 pub struct Membership(AtomicU64);
 

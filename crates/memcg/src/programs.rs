@@ -13,7 +13,7 @@ use quire_frame::{FolioCounter, Kind};
 
 quire_arch::part_of! {
     /// The memcgs of programs.
-    pub struct MemcgPrograms { tree: MemcgTree }
+    pub struct MemcgPrograms { pub(crate) tree: MemcgTree }
 }
 
 impl<P: Platform> MemcgPrograms<'_, P> {
@@ -93,7 +93,8 @@ impl<P: Platform> MemcgPrograms<'_, P> {
         self.with_memcg(pin, program, |memcg| MemcgCounters::new(self.tree).add_stat(pin, memcg, stat, 1));
     }
 
-    /// Charges a new folio for a caller that cannot wait for reclaim: the memcg may be a little over its limit.
+    /// Charges a new folio for a caller that cannot wait for reclaim: the memcg may be a little over its
+    /// limit.
     pub fn charge_anyway(self, pin: &Pin<'_, P>, program: &Membership, head: Pfn, order: Order) {
         self.with_memcg(pin, program, |memcg| {
             if !memcg.is_root() {

@@ -27,7 +27,7 @@ pub enum DeferredOf {
 
 quire_arch::part_of! {
     /// The deferred split queues of memcgs.
-    pub struct DeferredSplits { tree: MemcgTree }
+    pub struct DeferredSplits { pub(crate) tree: MemcgTree }
 }
 
 impl<'s, P: Platform> DeferredSplits<'s, P> {

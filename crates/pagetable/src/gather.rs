@@ -1,8 +1,9 @@
 //! The gather: frames and tables of an address space on their way to the page-frame allocator.
 //!
 //! Unmapped pages may still be in some CPU's TLB, and a lock-free walker may still be in an unlinked table.
-//! So nothing that enters a gather is reused before [`Gather::finish`] has flushed the TLBs once for all of
-//! it. Frames are freed then, tables after an epoch. Nothing is allocated, whatever the size:
+//! So nothing that enters a gather is reused before [`Unmapper::finish`](crate::Unmapper::finish) has flushed
+//! the TLBs once for all of it. Frames are freed then, tables after an epoch. Nothing is allocated, whatever
+//! the size:
 //!
 //! - Tables all of whose addresses are unmapped are unlinked *with their entries* and chained through their
 //!   descriptors. They are read after the flush, when neither the MMU nor a fault can change them any more:
@@ -20,10 +21,10 @@ use crate::cpus::FlushCause;
 use crate::huge_slot::HugeSlot;
 use crate::memory::MemoryCore;
 use crate::residency::Residency;
-use crate::space_tables::SpaceTables;
+use crate::table::{Tables, pages_from};
 use arrayvec::ArrayVec;
 use core::{fmt, mem};
-use quire_arch::{Order, PAGE_SIZE, Pfn, Pin, Platform, VirtAddr, VirtRange};
+use quire_arch::{Order, Pfn, Pin, Platform, VirtRange};
 use quire_frame::{FrameChain, FrameFlags, FreeError, HeadGuard, Kind, MapsLeft, VmEvent};
 use quire_swap::SlotId;
 
@@ -46,15 +47,14 @@ struct Noted {
 }
 
 /// Frames and tables that were taken out of the page tables of one space.
-#[must_use = "what a gather holds is lost unless it is finished"]
 pub struct Gather<'s, P: Platform> {
-    memory: &'s MemoryCore<P>,
-    space: &'s SpaceTables,
+    /// Where they were.
+    pub(crate) tables: Tables<'s, P>,
     /// Folios that nothing maps any more.
     folios: FrameChain,
     noted: ArrayVec<Noted, NOTED>,
     /// Empty tables.
-    tables: FrameChain,
+    emptied: FrameChain,
     /// The last table that was unlinked with its entries; each links to the one before it.
     unlinked: Option<Pfn>,
     /// Entries that were made unusable and are still to be taken out.
@@ -96,14 +96,13 @@ fn join(old: Option<VirtRange>, range: VirtRange) -> Option<VirtRange> {
 }
 
 impl<'s, P: Platform> Gather<'s, P> {
-    /// An empty one, for what is unmapped from `space` for `cause`.
-    pub fn new(memory: &'s MemoryCore<P>, space: &'s SpaceTables, cause: FlushCause) -> Self {
+    /// An empty one, for what is unmapped from `tables` for `cause`.
+    pub(crate) fn new(tables: Tables<'s, P>, cause: FlushCause) -> Self {
         Self {
-            memory,
-            space,
+            tables,
             folios: FrameChain::new(),
             noted: ArrayVec::new_const(),
-            tables: FrameChain::new(),
+            emptied: FrameChain::new(),
             unlinked: None,
             absent: None,
             pending_splits: ArrayVec::new_const(),
@@ -116,6 +115,11 @@ impl<'s, P: Platform> Gather<'s, P> {
         }
     }
 
+    #[inline]
+    fn memory(&self) -> &'s MemoryCore<P> {
+        self.tables.memory()
+    }
+
     /// Notes that translations in `range` may be cached and must not outlive the gather.
     #[inline]
     pub fn add_stale(&mut self, range: VirtRange) {
@@ -126,7 +130,7 @@ impl<'s, P: Platform> Gather<'s, P> {
     /// entries hold now. A change of a range calls this when it has seen its tables.
     #[inline]
     pub fn add_paged_out(&mut self, range: VirtRange) {
-        if self.space.pageouts.is_pending() {
+        if self.tables.space().pageouts.is_pending() {
             self.add_stale(range);
         }
     }
@@ -151,7 +155,7 @@ impl<'s, P: Platform> Gather<'s, P> {
     pub fn add_folio(&mut self, head: Pfn, order: Order) {
         self.counts.removals += 1;
         self.counts.freed += 1;
-        match self.memory.memcgs().folios().gather_folio(&mut self.folios, head, order) {
+        match self.memory().memcgs().folios().gather_folio(&mut self.folios, head, order) {
             Ok(()) => {}
             // Another thread has a reference for a moment, which may be the last to be dropped. So the
             // mappings' reference is dropped after the flush.
@@ -200,11 +204,9 @@ impl<'s, P: Platform> Gather<'s, P> {
 
     /// Takes folios out of the swap cache whose slots no entry names any more. No lock of a table is held.
     pub fn drop_cached(&mut self) {
+        let (cache, splits) = (self.memory().swap().cache(), self.memory().memcgs().splits());
         while let Some((slot, pages)) = self.cached.pop() {
-            self.memory
-                .swap()
-                .cache()
-                .drop_unnamed(slot, pages, |head| self.memory.memcgs().splits().left_swap_cache(head));
+            cache.drop_unnamed(slot, pages, |head| splits.left_swap_cache(head));
         }
     }
 
@@ -225,7 +227,7 @@ impl<'s, P: Platform> Gather<'s, P> {
     /// Takes a table that no TLB or walk cache has any more.
     #[inline]
     pub fn add_empty_table(&mut self, pfn: Pfn) {
-        let gathered = self.memory.frames().gather(&mut self.tables, pfn, Order::ZERO);
+        let gathered = self.memory().frames().gather(&mut self.emptied, pfn, Order::ZERO);
         debug_assert!(gathered.is_ok(), "an unlinked table could not be gathered: {gathered:?}");
     }
 
@@ -243,18 +245,18 @@ impl<'s, P: Platform> Gather<'s, P> {
     /// be cached of it. Only the MMU can change it, and after the flush not even the MMU.
     #[inline]
     pub fn add_unlinked(&mut self, pfn: Pfn) {
-        self.memory.frames().known(pfn).as_table().set_next_unlinked(self.unlinked);
+        self.memory().frames().known(pfn).as_table().set_next_unlinked(self.unlinked);
         self.unlinked = Some(pfn);
     }
 
     /// Flushes, and frees what was noted and chained so far, to make room.
     pub fn relieve(&mut self) {
-        let mut pin = self.memory.platform().pin();
+        let mut pin = self.memory().platform().pin();
         self.flush(&pin);
         if self.folios.blocks() > MANY {
             drop(pin);
             self.free_many();
-            pin = self.memory.platform().pin();
+            pin = self.memory().platform().pin();
         }
         self.drop_noted();
         self.free_folios(&pin);
@@ -273,7 +275,7 @@ impl<'s, P: Platform> Gather<'s, P> {
     /// Flushes what was noted as stale so far.
     pub fn flush(&mut self, pin: &Pin<'_, P>) {
         if let Some(range) = self.stale.take() {
-            self.space.flush(self.memory.frames(), pin, range, self.cause);
+            self.tables.space().flush(self.memory().frames(), pin, range, self.cause);
         }
     }
 
@@ -315,14 +317,20 @@ impl<'s, P: Platform> Gather<'s, P> {
     /// The table that was unlinked last.
     pub(crate) fn pop_unlinked(&mut self) -> Option<Pfn> {
         let table = self.unlinked?;
-        self.unlinked = self.memory.frames().known(table).as_table().next_unlinked();
+        self.unlinked = self.memory().frames().known(table).as_table().next_unlinked();
         Some(table)
     }
 
     /// Whether nothing is in it but slots.
     pub(crate) fn holds_nothing(&self) -> bool {
-        let empty = self.folios.is_empty() && self.tables.is_empty() && self.noted.is_empty();
+        let empty = self.folios.is_empty() && self.emptied.is_empty() && self.noted.is_empty();
         empty && self.unlinked.is_none() && self.stale.is_none() && self.zeros.is_none()
+    }
+
+    /// Whether nothing is in it, and nothing waits for its flush.
+    #[cfg(debug_assertions)]
+    pub(crate) fn is_done(&self) -> bool {
+        self.holds_nothing() && self.cached.is_empty() && !self.is_unsettled()
     }
 
     /// Whether something was counted: folios were unmapped, or entries moved.
@@ -339,20 +347,20 @@ impl<'s, P: Platform> Gather<'s, P> {
             (VmEvent::MremapEntry, moved),
             (VmEvent::EmptyTableFreed, empty_tables),
         ];
-        self.memory.frames().events().add_each(pin, counts);
+        self.memory().frames().events().add_each(pin, counts);
     }
 
     /// Frees everything. The flush is done, and nothing is unlinked or unusable any more.
     #[inline]
     pub(crate) fn free_all(&mut self) {
-        let pin = self.memory.platform().pin();
+        let pin = self.memory().platform().pin();
         self.drop_noted();
         self.free_folios(&pin);
         self.count(&pin);
-        let frames = self.memory.frames();
-        frames.retire_chain(&pin, frames.take_portion(&mut self.tables, BATCH as u32));
+        let frames = self.memory().frames();
+        frames.retire_chain(&pin, frames.take_portion(&mut self.emptied, BATCH as u32));
         drop(pin);
-        if !self.tables.is_empty() {
+        if !self.emptied.is_empty() {
             self.retire_portions();
         }
         self.drop_cached();
@@ -361,10 +369,10 @@ impl<'s, P: Platform> Gather<'s, P> {
     /// Retires the rest of many tables, a portion under each pin.
     #[cold]
     fn retire_portions(&mut self) {
-        while !self.tables.is_empty() {
-            let pin = self.memory.platform().pin();
-            let portion = self.memory.frames().take_portion(&mut self.tables, BATCH as u32);
-            self.memory.frames().retire_chain(&pin, portion);
+        while !self.emptied.is_empty() {
+            let pin = self.memory().platform().pin();
+            let portion = self.memory().frames().take_portion(&mut self.emptied, BATCH as u32);
+            self.memory().frames().retire_chain(&pin, portion);
         }
     }
 
@@ -372,15 +380,15 @@ impl<'s, P: Platform> Gather<'s, P> {
     /// lock of a table is held.
     pub(crate) fn drop_noted(&mut self) {
         // It spins for head locks.
-        let _pin = self.memory.platform().pin();
+        let _pin = self.memory().platform().pin();
         if let Some((zero, entries)) = self.zeros.take() {
-            self.memory.put_huge_zero(zero, entries);
+            self.memory().put_huge_zero(zero, entries);
         }
         while let Some(Noted { pfn, pages }) = self.noted.pop() {
             if pages > 0 {
                 self.unmap_flushed(pfn, pages);
             } else {
-                let order = self.memory.frames().folio(pfn).order();
+                let order = self.memory().frames().folio(pfn).order();
                 self.put(pfn, order);
             }
             if self.cached.is_full() {
@@ -392,7 +400,7 @@ impl<'s, P: Platform> Gather<'s, P> {
     /// Counts a run, no entry of which is in a TLB or can be changed by others, as unmapped.
     #[inline]
     pub fn unmap_flushed(&mut self, pfn: Pfn, pages: u32) {
-        self.unmap_locked(self.memory.frames().lock_head(pfn), pages);
+        self.unmap_locked(self.memory().frames().lock_head(pfn), pages);
     }
 
     /// As [`unmap_flushed`](Self::unmap_flushed), with the counts locked already.
@@ -402,9 +410,9 @@ impl<'s, P: Platform> Gather<'s, P> {
         let left = locked.remove_maps(pages);
         self.counts.removals += 1;
         match left {
-            MapsLeft::None => self.memory.memcgs().splits().undefer_split(&locked),
+            MapsLeft::None => self.memory().memcgs().splits().undefer_split(&locked),
             MapsLeft::Part if folio.kind() == Kind::Anonymous => {
-                self.memory.memcgs().splits().defer_split(&locked)
+                self.memory().memcgs().splits().defer_split(&locked);
             }
             MapsLeft::Part | MapsLeft::Some => {}
         }
@@ -415,7 +423,7 @@ impl<'s, P: Platform> Gather<'s, P> {
             if folio.frame().word().flags().contains(FrameFlags::SWAP_CACHE) {
                 self.put_cached(folio.head(), folio.order());
             } else {
-                self.memory.memcgs().folios().put_folio(&mut self.folios, folio.head(), folio.order());
+                self.memory().memcgs().folios().put_folio(&mut self.folios, folio.head(), folio.order());
             }
         }
     }
@@ -423,17 +431,17 @@ impl<'s, P: Platform> Gather<'s, P> {
     /// Drops a reference, of the mappings of a folio or of another holder. If the folio is in the swap cache,
     /// where it stayed while it was written, it leaves that when the slots are [dropped](Self::drop_cached).
     pub fn put(&mut self, head: Pfn, order: Order) {
-        if self.memory.frames().known(head).word().flags().contains(FrameFlags::SWAP_CACHE) {
+        if self.memory().frames().known(head).word().flags().contains(FrameFlags::SWAP_CACHE) {
             self.put_cached(head, order);
         } else {
-            self.memory.memcgs().folios().put_folio(&mut self.folios, head, order);
+            self.memory().memcgs().folios().put_folio(&mut self.folios, head, order);
         }
     }
 
     #[cold]
     fn put_cached(&mut self, head: Pfn, order: Order) {
-        let slot = SlotId::from_raw(self.memory.frames().known(head).as_folio().slot());
-        self.memory.memcgs().folios().put_folio(&mut self.folios, head, order);
+        let slot = SlotId::from_raw(self.memory().frames().known(head).as_folio().slot());
+        self.memory().memcgs().folios().put_folio(&mut self.folios, head, order);
         self.add_cached(slot, order.pages() as u32);
     }
 
@@ -441,7 +449,7 @@ impl<'s, P: Platform> Gather<'s, P> {
     #[inline]
     pub fn free_batch(&mut self) {
         if self.folios.pages() >= BATCH {
-            let pin = self.memory.platform().pin();
+            let pin = self.memory().platform().pin();
             self.free_folios(&pin);
         }
     }
@@ -457,16 +465,16 @@ impl<'s, P: Platform> Gather<'s, P> {
     #[cold]
     fn free_portions(&mut self) {
         while self.folios.blocks() > MANY {
-            let pin = self.memory.platform().pin();
-            let portion = self.memory.frames().take_portion(&mut self.folios, BATCH as u32);
-            self.memory.frames().free_chain(&pin, portion);
+            let pin = self.memory().platform().pin();
+            let portion = self.memory().frames().take_portion(&mut self.folios, BATCH as u32);
+            self.memory().frames().free_chain(&pin, portion);
         }
     }
 
     fn free_folios(&mut self, pin: &Pin<'_, P>) {
         let folios = mem::take(&mut self.folios);
         if !folios.is_empty() {
-            self.memory.frames().free_chain(pin, folios);
+            self.memory().frames().free_chain(pin, folios);
         }
     }
 
@@ -475,7 +483,7 @@ impl<'s, P: Platform> Gather<'s, P> {
     #[inline]
     pub fn count_gone(&self, gone: Residency) {
         if gone != Residency::default() && self.cause != FlushCause::Collapse {
-            self.space.residency.pages_unmapped(gone);
+            self.tables.space().residency.pages_unmapped(gone);
         }
     }
 }
@@ -487,16 +495,4 @@ impl<P: Platform> fmt::Debug for Gather<'_, P> {
             .field("cause", &self.cause)
             .finish_non_exhaustive()
     }
-}
-
-/// `pages` pages from `addr` on.
-#[inline]
-pub fn pages_from(addr: VirtAddr, pages: usize) -> VirtRange {
-    VirtRange::new(addr, VirtAddr(addr.0 + pages as u64 * PAGE_SIZE))
-}
-
-/// The page that holds `addr`.
-#[inline]
-pub fn page_of(addr: VirtAddr) -> VirtRange {
-    pages_from(addr.page_start(), 1)
 }

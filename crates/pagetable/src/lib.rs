@@ -1,8 +1,9 @@
 //! Page tables: walks, changes, the gather, and TLB flushes.
 //!
 //! [`Tables`] are the page tables of one space. They use frames, memcgs and swap through [`MemoryCore`], but
-//! no VMAs: the attributes of a mapping are passed as [`Permissions`] or [`NewPage`]. Unmapped pages go
-//! through a [`Gather`]. docs/tables.md describes them.
+//! no VMAs: the attributes of a mapping are passed as [`Permissions`] or [`NewPage`]. They find, make and
+//! lock tables; what is done with those has a type for each duty: [`Walker`], [`HugeLeaves`], [`Protector`],
+//! [`Unmapper`] with its [`Gather`], [`Guards`], [`Mover`] and [`Forker`]. docs/tables.md describes them.
 //!
 //! # Modules, lowest first
 //!
@@ -13,8 +14,15 @@
 //! - `space_tables`: the root of one space's tables, and what is kept with it.
 //! - `current`: the space that each CPU runs.
 //! - `attributes`: what a mapping says of its pages.
+//! - `table`: finding and making the tables of one space, and locking them.
 //! - `gather`: frames and tables on their way to the page-frame allocator.
-//! - `table`: finding, making, changing, moving and freeing tables and entries.
+//! - `huge`: large leaves, and how they are split.
+//! - `walk`: walks over what a range maps.
+//! - `change`: changing permissions.
+//! - `unmap`: taking pages and tables out.
+//! - `guard`: guard pages.
+//! - `relocate`: moving pages.
+//! - `copy`: sharing pages with a child.
 
 #![no_std]
 
@@ -22,24 +30,35 @@
 extern crate std;
 
 mod attributes;
+mod change;
+mod copy;
 mod cpus;
 mod current;
 mod gather;
+mod guard;
+mod huge;
 mod huge_slot;
 mod memory;
+mod relocate;
 mod residency;
 mod space_tables;
 mod table;
+mod unmap;
+mod walk;
 
 pub use attributes::{NewPage, Permissions};
+pub use change::Protector;
+pub use copy::{Copying, Forker};
 pub use cpus::{FlushCause, Pageouts, SpaceCpus};
 pub use current::CurrentSpaces;
-pub use gather::{Gather, page_of, pages_from};
+pub use gather::Gather;
+pub use guard::Guards;
+pub use huge::HugeLeaves;
 pub use huge_slot::HugeSlot;
 pub use memory::{GatherTechnique, MemoryCore, RemapTechnique, TablesTechnique, Techniques};
+pub use relocate::{Mover, Relocation};
 pub use residency::{Residency, ResidencyCounts, ResidencyFigures, raise};
 pub use space_tables::{SpaceId, SpaceTables};
-pub use table::{
-    Copying, Entries, Found, FreeableRange, LockedTable, Relocation, SwappedRun, Tables, WalkEntry, WalkStep,
-    Zap,
-};
+pub use table::{Entries, Found, LockedTable, Tables, page_of, pages_from};
+pub use unmap::{FreeableRange, Unmapper, Zap};
+pub use walk::{SwappedRun, WalkEntry, WalkStep, Walker};

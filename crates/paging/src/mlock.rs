@@ -6,7 +6,7 @@
 //! reclaim sets the mark again when it scans the folio; a stale mark would never be found.
 
 use quire_arch::{Entry, LeafFlags, Level, PagingFormat, Pin, Platform, VirtRange};
-use quire_pagetable::{LockedTable, Tables, WalkEntry, WalkStep};
+use quire_pagetable::{LockedTable, Tables, WalkEntry, WalkStep, Walker};
 use quire_sync::atomic::raw::Ordering;
 
 /// Puts the private folios that lie in `range` on the unevictable list, or back on an evictable one. As
@@ -16,7 +16,7 @@ pub fn set_mlocked<P: Platform>(tables: &Tables<'_, P>, range: VirtRange, locks:
     if !tables.memory().memcgs().folios().lists_anonymous() {
         return;
     }
-    tables.walk(range, &mut |place, part| {
+    Walker::new(tables).walk(range, &mut |place, part| {
         let pin = tables.pin();
         match place {
             WalkEntry::Huge(slot) if locks && part != tables.slot_range(slot) => {}

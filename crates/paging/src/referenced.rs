@@ -2,7 +2,7 @@
 
 use core::ops::ControlFlow;
 use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Platform, VirtRange};
-use quire_pagetable::{Tables, WalkEntry, WalkStep};
+use quire_pagetable::{Tables, WalkEntry, WalkStep, Walker};
 use quire_rmap::{Mapped, Rmap};
 use quire_sync::atomic::raw::{AtomicU64, Ordering};
 
@@ -38,7 +38,7 @@ pub fn referenced<P: Platform>(rmap: Rmap<'_, P>, head: Pfn) -> Option<Reference
             let Mapped { tables, vma, range, .. } = *mapped;
             // An mlocked mapping may now lie where another one was before its pages were moved away.
             if vma.is_locked() {
-                let pages = tables.count_mapped(range, (head, order), order.pages());
+                let pages = Walker::new(&tables).count_mapped(range, (head, order), order.pages());
                 if pages == order.pages() {
                     found.lock = LockFound::Whole;
                     return ControlFlow::Break(());
@@ -63,7 +63,7 @@ fn test_and_clear_accessed<P: Platform>(
     (head, order): (Pfn, Order),
 ) -> bool {
     let mut used = false;
-    tables.walk(range, &mut |place, part| {
+    Walker::new(tables).walk(range, &mut |place, part| {
         let (table, level, first, entries) = match place {
             WalkEntry::Table(table) => {
                 (table, Level::PTE, P::Paging::index(part.start(), Level::PTE), part.pages() as usize)

@@ -17,7 +17,8 @@ use core::ops::ControlFlow;
 use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PAGE_SIZE, PagingFormat, Pfn, Platform, VirtRange};
 use quire_frame::{FrameFlags, HeadGuard, MapsLeft, VmEvent};
 use quire_pagetable::{
-    FlushCause, Found, HugeSlot, LockedTable, Residency, Tables, WalkEntry, WalkStep, pages_from,
+    FlushCause, Found, HugeLeaves, HugeSlot, LockedTable, Residency, Tables, WalkEntry, WalkStep, Walker,
+    pages_from,
 };
 use quire_rmap::{Mapped, Rmap, SpaceCore};
 use quire_swap::SlotId;
@@ -112,7 +113,7 @@ impl<'a, P: Platform, S: UnmapSink> Unmap<'a, P, S> {
     /// Unmaps what `range` of one mapping maps of the folio.
     fn unmap_mapping(&mut self, range: VirtRange) -> ControlFlow<Unmapped> {
         if self.mapped.vma.is_locked() {
-            let maps = self.tables().maps_some(range, (self.job.head, self.job.order));
+            let maps = Walker::new(&self.tables()).maps_some(range, (self.job.head, self.job.order));
             return if maps { ControlFlow::Break(Unmapped::Locked) } else { ControlFlow::Continue(()) };
         }
         if let Found::Huge(slot) = self.tables().lookup(range.start())
@@ -124,12 +125,12 @@ impl<'a, P: Platform, S: UnmapSink> Unmap<'a, P, S> {
             {
                 return flow;
             }
-            self.tables().split_huge(slot);
+            HugeLeaves::new(&self.tables()).split_huge(slot);
         }
         let index = self.tables().memory().frames().known(self.job.head).as_folio().index();
         let first = self.mapped.vma.page_offset_at(range.start()).wrapping_sub(index);
         let mut flow = ControlFlow::Continue(());
-        self.tables().walk(range, &mut |place, part| {
+        Walker::new(&self.tables()).walk(range, &mut |place, part| {
             if let WalkEntry::Table(table) = place
                 && flow.is_continue()
             {
@@ -178,7 +179,7 @@ impl<'a, P: Platform, S: UnmapSink> Unmap<'a, P, S> {
             entry.store(P::Paging::encode(used, Level::PMD), Ordering::Release);
             return Some(ControlFlow::Break(Unmapped::Pinned));
         }
-        let Some(table) = tables.withdraw(slot) else {
+        let Some(table) = HugeLeaves::new(&tables).withdraw(slot) else {
             entry.store(raw, Ordering::Release);
             return None;
         };
@@ -197,7 +198,7 @@ impl<'a, P: Platform, S: UnmapSink> Unmap<'a, P, S> {
         self.sink.add_stale(self.mapped.space, range, self.job.replacement);
         tables.space().residency.swapped_out(u64::from(pages));
         tables.space().residency.pages_unmapped(Residency::of(folio.folio().kind(), u64::from(pages)));
-        tables.uncount_whole_map(&pin, self.job.head);
+        HugeLeaves::new(&tables).uncount_whole_map(&pin, self.job.head);
         tables.memory().frames().events().add(&pin, VmEvent::ThpSplitPmd, 1);
         // Release: a walker that finds the table finds it filled. The entry was live and is again.
         entry.store(P::Paging::encode(Entry::Table(table), Level::PMD), Ordering::Release);

@@ -16,7 +16,7 @@ use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Pin, P
 use quire_frame::{AllocRequest, FrameFlags, HeadGuard, Kind};
 use quire_memcg::OverLimit;
 use quire_pagetable::page_of;
-use quire_pagetable::{FlushCause, Gather, LockedTable, Tables};
+use quire_pagetable::{FlushCause, Gather, LockedTable, Tables, Unmapper};
 use quire_paging::Refusal;
 use quire_rmap::{VmFlags, VmaSnapshot};
 use quire_swap::SlotId;
@@ -155,10 +155,10 @@ pub(crate) fn copy_on_write<P: Platform>(
     vma: &VmaSnapshot,
     addr: VirtAddr,
 ) -> Result<bool, Refusal> {
-    let mut gather = Gather::new(tables.memory(), tables.space(), FlushCause::CopyOnWrite);
-    let result = replace_by_copy(tables, held, (table, index), vma, addr, &mut gather);
-    gather.put(held.head, held.order);
-    tables.finish(&mut gather);
+    let mut unmapper = Unmapper::new(*tables, FlushCause::CopyOnWrite);
+    let result = replace_by_copy(tables, held, (table, index), vma, addr, unmapper.gather());
+    unmapper.gather().put(held.head, held.order);
+    unmapper.finish();
     result
 }
 

@@ -5,7 +5,7 @@ use crate::resolve::Resolver;
 use crate::spaces::{Attempts, Spaces};
 use quire_arch::{Access, Pin, Platform, VirtAddr, VirtRange};
 use quire_frame::AllocError;
-use quire_pagetable::{Tables, page_of};
+use quire_pagetable::{Tables, Walker, page_of};
 use quire_paging::{FaultError, Refusal, SwappedIn, VmFault};
 use quire_rmap::{SpaceCore, VmFlags, Vma};
 
@@ -149,7 +149,9 @@ impl<'s, P: Platform> Faults<'s, P> {
         let access = access.unwrap_or(if private_writable { Access::Write } else { Access::Read });
         let mut from = part.start();
         // Resident pages are skipped.
-        while let Some(addr) = self.tables().first_missing(VirtRange::new(from, part.end()), access) {
+        while let Some(addr) =
+            Walker::new(&self.tables()).first_missing(VirtRange::new(from, part.end()), access)
+        {
             self.resolve_locked(vma, addr, access).map_err(|error| match error {
                 // The mapping is there, so this is a guard page.
                 FaultError::NotMapped | FaultError::Bus => PopulateError::Bad,

@@ -9,7 +9,9 @@ use quire_arch::paging::PteMarker;
 use quire_arch::{Access, Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Pin, Platform, VirtAddr};
 use quire_frame::{AllocRequest, FolioCounter, Kind, VmEvent};
 use quire_memcg::MemcgStat;
-use quire_pagetable::{Entries, FlushCause, Found, HugeSlot, LockedTable, Tables, page_of, pages_from};
+use quire_pagetable::{
+    Entries, FlushCause, Found, HugeLeaves, HugeSlot, LockedTable, Tables, page_of, pages_from,
+};
 use quire_paging::{FaultError, Refusal, VmFault};
 use quire_rmap::VmFlags;
 use quire_sync::atomic::raw::Ordering;
@@ -34,7 +36,7 @@ impl<P: Platform> Spare<'_, '_, '_, P> {
         }
         let request = AllocRequest::anonymous().kind(fault.kind());
         let pfn = tables.memory().frames().allocate(pin, request)?;
-        charge_new(&tables, pin, pfn, Order::ZERO)?;
+        charge_new(tables, pin, pfn, Order::ZERO)?;
         self.folio = Some((pfn, Order::ZERO));
         Ok(())
     }
@@ -51,7 +53,7 @@ impl<P: Platform> Spare<'_, '_, '_, P> {
                 continue;
             }
             if let Ok(pfn) = frames.allocate(pin, fault.large_request(order))
-                && charge_new(&tables, pin, pfn, order).is_ok()
+                && charge_new(tables, pin, pfn, order).is_ok()
             {
                 self.folio = Some((pfn, order));
                 return true;
@@ -387,7 +389,7 @@ impl<P: Platform> Resolver<'_, '_, P> {
         if let Some(order) = Tables::<P>::huge_order().filter(|_| zero) {
             return Ok(self.write_huge_zero(slot, order));
         }
-        tables.split_huge(slot);
+        HugeLeaves::new(&tables).split_huge(slot);
         Ok(false)
     }
 
@@ -413,13 +415,13 @@ impl<P: Platform> Resolver<'_, '_, P> {
         }
         let frames = tables.memory().frames();
         let Some(head) = self.allocate_huge(order) else { return Ok(false) };
-        match tables.place_huge(pin, fault.addr) {
+        match HugeLeaves::new(&tables).place_huge(pin, fault.addr) {
             Ok(Some((slot, deposit))) => {
                 let new = fault.vma.new_page(tables.slot_range(slot).start());
                 let installed = {
                     let locked = tables.lock_slot(pin, slot);
                     !fault.space.is_killed()
-                        && tables.install_huge(pin, (&locked, slot), (head, deposit), &new)
+                        && HugeLeaves::new(&tables).install_huge(pin, (&locked, slot), (head, deposit), &new)
                 };
                 if installed {
                     self.count_huge_fault(order);
@@ -457,14 +459,15 @@ impl<P: Platform> Resolver<'_, '_, P> {
     /// Maps the huge zero page where no table is. Returns whether it did.
     fn fault_huge_zero(&self, order: Order) -> bool {
         let Self { tables, thp, pin, ref fault } = *self;
-        let Ok(Some((slot, deposit))) = tables.place_huge(pin, fault.addr) else { return false };
+        let leaves = HugeLeaves::new(&tables);
+        let Ok(Some((slot, deposit))) = leaves.place_huge(pin, fault.addr) else { return false };
         match thp.hold_huge_zero(pin, order) {
             Ok(zero) => {
                 let new = fault.vma.new_page(fault.addr);
                 let installed = {
                     let locked = tables.lock_slot(pin, slot);
                     !fault.space.is_killed()
-                        && tables.install_huge_zero(pin, (&locked, slot), (zero, deposit), &new)
+                        && leaves.install_huge_zero(pin, (&locked, slot), (zero, deposit), &new)
                 };
                 if installed {
                     return true;
@@ -483,11 +486,11 @@ impl<P: Platform> Resolver<'_, '_, P> {
     fn write_huge_zero(&self, slot: HugeSlot, order: Order) -> bool {
         let Self { tables, pin, ref fault, .. } = *self;
         let Some(head) = self.allocate_huge(order) else {
-            tables.split_huge(slot);
+            HugeLeaves::new(&tables).split_huge(slot);
             return false;
         };
         let new = fault.vma.new_page(tables.slot_range(slot).start());
-        let replaced = tables.replace_huge_zero(pin, slot, head, &new);
+        let replaced = HugeLeaves::new(&tables).replace_huge_zero(pin, slot, head, &new);
         if replaced {
             self.count_huge_fault(order);
         } else {

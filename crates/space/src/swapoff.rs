@@ -8,6 +8,7 @@ use crate::space::{Space, Unreadable};
 use crate::spaces::Spaces;
 use quire_arch::{Platform, SwapEntry, VirtAddr, VirtRange};
 use quire_frame::AllocError;
+use quire_pagetable::Walker;
 use quire_rmap::Vma;
 use quire_swap::{DeviceId, SlotId, SwapDevice, SwapOnError, SwapOnOptions};
 
@@ -130,7 +131,7 @@ fn unuse_vma<P: Platform>(
     range: VirtRange,
     id: DeviceId,
 ) -> Result<VirtAddr, SwapOffError> {
-    let Some(run) = space.tables().first_swapped(range) else { return Ok(range.end()) };
+    let Some(run) = Walker::new(&space.tables()).first_swapped(range) else { return Ok(range.end()) };
     if SlotId::of(run.entry).device() != id {
         return Ok(run.page(run.pages));
     }

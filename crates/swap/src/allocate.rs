@@ -22,7 +22,7 @@ const ATTEMPTS: usize = 64;
 
 quire_arch::part_of! {
     /// Finds slots for folios that enter the swap cache.
-    pub struct SlotAllocator { devices: SwapDevices }
+    pub struct SlotAllocator { pub(crate) devices: SwapDevices }
 }
 
 impl<P: Platform> SlotAllocator<'_, P> {

@@ -105,7 +105,7 @@ pub struct NamedSlot {
 
 quire_arch::part_of! {
     /// The audit of swap.
-    pub struct SwapAudit { devices: SwapDevices }
+    pub struct SwapAudit { pub(crate) devices: SwapDevices }
 }
 
 impl<P: Platform> SwapAudit<'_, P> {

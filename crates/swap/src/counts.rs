@@ -18,7 +18,7 @@ pub struct Dropped {
 
 quire_arch::part_of! {
     /// The counts of the page-table entries that name slots.
-    pub struct SlotCounts { devices: SwapDevices }
+    pub struct SlotCounts { pub(crate) devices: SwapDevices }
 }
 
 impl<P: Platform> SlotCounts<'_, P> {

@@ -34,7 +34,7 @@ impl<P: Platform> Drop for Discarding<'_, P> {
 
 quire_arch::part_of! {
     /// Discards of free clusters.
-    pub struct ClusterDiscard { devices: SwapDevices }
+    pub struct ClusterDiscard { pub(crate) devices: SwapDevices }
 }
 
 impl<'s, P: Platform> ClusterDiscard<'s, P> {

@@ -35,7 +35,7 @@ pub enum IoState {
 
 quire_arch::part_of! {
     /// Reading and writing folios of the swap cache.
-    pub struct SwapIo { devices: SwapDevices }
+    pub struct SwapIo { pub(crate) devices: SwapDevices }
 }
 
 impl<P: Platform> SwapIo<'_, P> {

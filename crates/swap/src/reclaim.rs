@@ -16,7 +16,7 @@ const ENOUGH: u64 = 512;
 
 quire_arch::part_of! {
     /// Frees slots whose pages only the swap cache holds, and compacts devices in RAM.
-    pub struct SlotReclaim { devices: SwapDevices }
+    pub struct SlotReclaim { pub(crate) devices: SwapDevices }
 }
 
 impl<P: Platform> SlotReclaim<'_, P> {

@@ -14,7 +14,7 @@ use quire_sync::atomic::Ordering;
 
 quire_arch::part_of! {
     /// Removes devices.
-    pub struct Swapoff { devices: SwapDevices }
+    pub struct Swapoff { pub(crate) devices: SwapDevices }
 }
 
 impl<P: Platform> Swapoff<'_, P> {

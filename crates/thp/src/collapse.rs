@@ -14,7 +14,7 @@ use core::mem;
 use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Platform, VirtAddr};
 use quire_frame::{AllocError, AllocRequest, Folio, FolioCounter, FrameFlags, Kind, VmEvent};
 use quire_memcg::{MemcgStat, OverLimit};
-use quire_pagetable::{Found, Gather, HugeSlot, NewPage, Tables};
+use quire_pagetable::{Found, Gather, HugeLeaves, HugeSlot, NewPage, Tables};
 use quire_sync::atomic::fence;
 use quire_sync::atomic::raw::Ordering;
 
@@ -181,7 +181,8 @@ impl<'s, P: Platform> Collapse<'s, P> {
         let frames = self.0.memory().frames();
         let pin = self.0.pin();
         let request = AllocRequest::anonymous().uninitialised().kind(Kind::Anonymous).order(order);
-        let made = frames.allocate(&pin, request).and_then(|head| match self.0.new_deposit(&pin, start) {
+        let leaves = HugeLeaves::new(&self.0);
+        let made = frames.allocate(&pin, request).and_then(|head| match leaves.new_deposit(&pin, start) {
             Ok(deposit) => Ok((head, deposit)),
             Err(error) => {
                 self.0.memory().memcgs().folios().release_unused(&pin, head, order);
@@ -252,7 +253,7 @@ impl<'s, P: Platform> Collapse<'s, P> {
         let _section = tables.memory().frames().epoch().enter(&pin);
         let locked = tables.lock_slot(&pin, slot);
         tables.space().residency.pages_replaced(replaced);
-        let installed = tables.install_huge(&pin, (&locked, slot), (head, deposit), page);
+        let installed = HugeLeaves::new(&tables).install_huge(&pin, (&locked, slot), (head, deposit), page);
         debug_assert!(installed, "something was mapped in a block under collapse");
         drop(locked);
         if let Some(order) = Tables::<P>::huge_order() {

@@ -20,7 +20,7 @@ const NAMES: [&str; 9] =
     ["Pfn", "NonNull", "SlotId", "PageIo", "SlotPtr", "Location", "OwnerWord", "const", "mut_pointer"];
 
 /// Types that have functions which trust their callers.
-const INTERNALS: [&str; 30] = [
+const INTERNALS: [&str; 37] = [
     "Frames",
     "Memcgs",
     "MemcgTree",
@@ -46,6 +46,13 @@ const INTERNALS: [&str; 30] = [
     "MemoryCore",
     "Tables",
     "Gather",
+    "HugeLeaves",
+    "Walker",
+    "Protector",
+    "Unmapper",
+    "Guards",
+    "Mover",
+    "Forker",
     "Rmap",
     "Thp",
     "SwapIn",

@@ -45,5 +45,6 @@ mod space_formats;
 mod space_races;
 mod space_threads;
 mod special;
+mod unfinished;
 mod will_need;
 mod wrong_vcpu;

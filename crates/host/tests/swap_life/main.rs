@@ -182,7 +182,7 @@ fn assert_nothing_is_left(
     for _ in 0..8 {
         swap.io().reap();
         swap.reclaim().reclaim_unnamed(&mut |head| {
-            machine.memory().spaces().memory().memcgs().splits().left_swap_cache(head)
+            machine.memory().spaces().memory().memcgs().splits().left_swap_cache(head);
         });
     }
     assert_eq!(swap.devices().free_slots(), swap.devices().total_slots(), "slots are in use");

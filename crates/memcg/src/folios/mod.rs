@@ -26,7 +26,7 @@ enum Held<'g, P: Platform> {
 
 quire_arch::part_of! {
     /// The folios of memcgs.
-    pub struct MemcgFolios { tree: MemcgTree }
+    pub struct MemcgFolios { pub(crate) tree: MemcgTree }
 }
 
 impl<'g, P: Platform> MemcgFolios<'g, P> {

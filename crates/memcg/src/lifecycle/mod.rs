@@ -13,7 +13,7 @@ use spare::Spare;
 
 quire_arch::part_of! {
     /// Makes and removes memcgs.
-    pub struct MemcgLifecycle { tree: MemcgTree }
+    pub struct MemcgLifecycle { pub(crate) tree: MemcgTree }
 }
 
 impl<P: Platform> MemcgLifecycle<'_, P> {

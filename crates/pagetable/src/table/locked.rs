@@ -237,7 +237,7 @@ impl<'s, P: Platform> Tables<'s, P> {
 
     /// Takes the locks of two tables at `level`, perhaps of two spaces, in the order of their frames.
     #[inline]
-    pub(super) fn lock_pair<'p>(
+    pub(crate) fn lock_pair<'p>(
         &self,
         pin: &'p Pin<'_, P>,
         (one, other): (Pfn, Pfn),

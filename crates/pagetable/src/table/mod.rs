@@ -1,46 +1,31 @@
-//! Page tables: finding, allocating, walking.
+//! The page tables of one space: finding and making tables, and locking them.
 //!
 //! A table is a frame of kind `Table`; its descriptor holds the table's lock, the number of its live entries
 //! (guarded by the lock) and what it is responsible for. Entries are read without locks and written only
 //! under the table's lock, by exchange or compare-exchange, since the MMU sets accessed and dirty bits
 //! meanwhile.
 //!
-//! Tables are freed when they are empty ([`free_empty`](Tables::free_empty)), and only by the holder of the
-//! mmap lock for writing. So a thread that holds it, in any mode, may rely on the tables that it finds.
-//! Others (a fault that holds only its VMA, an rmap walker) look them up inside a section of the epoch, in
-//! which a freed table is still a table, empty and dead. Reading it gives the right result: nothing. A thread
-//! that wants to add an entry sees under its lock that it is dead ([`LockedTable::is_dead`]), and looks again
-//! from the root.
+//! Tables are freed when they are empty ([`free_empty`](crate::Unmapper::free_empty)), and only by the holder
+//! of the mmap lock for writing. So a thread that holds it, in any mode, may rely on the tables that it
+//! finds. Others (a fault that holds only its VMA, an rmap walker) look them up inside a section of the
+//! epoch, in which a freed table is still a table, empty and dead. Reading it gives the right result:
+//! nothing. A thread that wants to add an entry sees under its lock that it is dead
+//! ([`LockedTable::is_dead`]), and looks again from the root.
 
-mod change;
-mod copy;
-mod free;
-mod guard;
-mod huge;
+mod find;
 mod locked;
-mod look;
-mod relocate;
+mod make;
 mod run;
-mod settle;
-mod swapped;
-mod walk;
-mod zap;
+mod slot;
 
-pub use copy::Copying;
-pub use free::FreeableRange;
+pub use find::Found;
 pub use locked::LockedTable;
-pub use relocate::Relocation;
-pub use swapped::SwappedRun;
-pub use walk::{Found, WalkEntry, WalkStep};
-pub use zap::Zap;
 
-use crate::huge_slot::HugeSlot;
-use crate::memory::{MemoryCore, TablesTechnique};
+use crate::memory::MemoryCore;
 use crate::space_tables::SpaceTables;
 use core::fmt;
-use quire_arch::{Entry, Level, Order, PAGE_SIZE, PagingFormat, Pfn, Pin, Platform, VirtAddr, VirtRange};
-use quire_frame::{AllocError, AllocRequest, Kind};
-use quire_sync::atomic::raw::{AtomicU64, Ordering};
+use quire_arch::{Level, PAGE_SIZE, PagingFormat, Pfn, Pin, Platform, VirtAddr, VirtRange};
+use quire_sync::atomic::raw::AtomicU64;
 
 /// The entries of a table. A format may use only the first of them.
 pub type Entries = [AtomicU64; 512];
@@ -63,16 +48,6 @@ impl<P: Platform> fmt::Debug for Tables<'_, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tables").field("space", self.space).finish_non_exhaustive()
     }
-}
-
-/// The result of linking a table below another.
-enum Linked {
-    /// There is one.
-    Table(Pfn),
-    /// A large leaf is in its place.
-    Leaf,
-    /// The upper one is dead.
-    Gone,
 }
 
 impl<'s, P: Platform> Tables<'s, P> {
@@ -108,79 +83,9 @@ impl<'s, P: Platform> Tables<'s, P> {
         self.memory.frames().known(table).as_table().level()
     }
 
-    /// The bottom table that covers `addr`, made with everything above it where missing; `None` where a large
-    /// leaf is in its place. On failure the tables that were made stay: they are empty and are freed with the
-    /// mapping.
-    #[inline]
-    #[cfg_attr(debug_assertions, track_caller)]
-    pub fn find_or_make(&self, pin: &Pin<'_, P>, addr: VirtAddr) -> Result<Option<Pfn>, AllocError> {
-        match self.lookup(addr) {
-            Found::Table(table) => Ok(Some(table)),
-            Found::Huge(_) => Ok(None),
-            Found::Nothing => self.make(pin, addr, Level::PTE),
-        }
-    }
-
-    /// The table at `lowest` that covers `addr`, likewise.
-    #[cold]
-    #[cfg_attr(debug_assertions, track_caller)]
-    pub fn make(&self, pin: &Pin<'_, P>, addr: VirtAddr, lowest: Level) -> Result<Option<Pfn>, AllocError> {
-        let mut table = self.space.root();
-        let mut level = P::Paging::root_level();
-        let mut attempt = 0;
-        while level > lowest
-            && let Some(below) = level.down()
-        {
-            let index = P::Paging::index(addr, level);
-            let raw = self.entries(table)[index].load(Ordering::Acquire);
-            (table, level) = match P::Paging::decode(raw, level) {
-                Entry::Table(pfn) => (pfn, below),
-                Entry::Leaf(_) => return Ok(None),
-                _ => match self.link(pin, table, level, addr)? {
-                    Linked::Table(pfn) => (pfn, below),
-                    Linked::Leaf => return Ok(None),
-                    Linked::Gone => {
-                        P::relax(attempt);
-                        attempt = attempt.saturating_add(1);
-                        (self.space.root(), P::Paging::root_level())
-                    }
-                },
-            };
-        }
-        Ok(Some(table))
-    }
-
-    /// Puts a new table below `parent` for `addr`, or finds that another thread just did, or put a large leaf
-    /// there.
-    #[cfg_attr(debug_assertions, track_caller)]
-    fn link(
-        &self,
-        pin: &Pin<'_, P>,
-        parent: Pfn,
-        level: Level,
-        addr: VirtAddr,
-    ) -> Result<Linked, AllocError> {
-        let frames = self.memory.frames();
-        let below = Level(level.0 - 1);
-        // Allocated before the lock is taken, and checked again after: no allocation under a table lock.
-        let new = frames.allocate(pin, AllocRequest::table().kind(Kind::Table))?;
-        self.space.init_table(frames, new, below, P::Paging::table_range(addr, below).start());
-        let index = P::Paging::index(addr, level);
-        let locked = self.lock(pin, parent, level);
-        let found = match locked.get(index) {
-            Entry::Table(winner) => Linked::Table(winner),
-            Entry::Leaf(_) => Linked::Leaf,
-            _ if locked.is_dead() => Linked::Gone,
-            _ => {
-                locked.install(index, Entry::Table(new));
-                // Under the lock: a thread that finds the table empty may free it at once, and subtracts it.
-                self.space.residency.table_made();
-                return Ok(Linked::Table(new));
-            }
-        };
-        drop(locked);
-        self.memory.memcgs().folios().release_unused(pin, new, Order::ZERO);
-        Ok(found)
+    /// Whether the table has no live entries, seen without its lock.
+    pub(crate) fn is_empty(&self, table: Pfn) -> bool {
+        self.memory.frames().known(table).as_table().live() == 0
     }
 
     /// The machine's pin, for locking a table.
@@ -199,7 +104,10 @@ impl<'s, P: Platform> Tables<'s, P> {
 }
 
 /// Cuts `range`, which lies in one table at `level`, into the parts that its entries cover.
-fn parts<F: PagingFormat>(range: VirtRange, level: Level) -> impl Iterator<Item = (usize, VirtRange)> {
+pub(crate) fn parts<F: PagingFormat>(
+    range: VirtRange,
+    level: Level,
+) -> impl Iterator<Item = (usize, VirtRange)> {
     let bytes = F::entry_bytes(level);
     let mut at = range.start();
     core::iter::from_fn(move || {
@@ -211,6 +119,18 @@ fn parts<F: PagingFormat>(range: VirtRange, level: Level) -> impl Iterator<Item 
         at = next;
         Some(part)
     })
+}
+
+/// `pages` pages from `addr` on.
+#[inline]
+pub fn pages_from(addr: VirtAddr, pages: usize) -> VirtRange {
+    VirtRange::new(addr, VirtAddr(addr.0 + pages as u64 * PAGE_SIZE))
+}
+
+/// The page that holds `addr`.
+#[inline]
+pub fn page_of(addr: VirtAddr) -> VirtRange {
+    pages_from(addr.page_start(), 1)
 }
 
 #[cfg(test)]

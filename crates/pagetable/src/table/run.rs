@@ -6,8 +6,9 @@
 //! dirty bits, and keeps them.
 
 use super::{Entries, Tables};
-use quire_arch::{Entry, Leaf, LeafFlags, Level, PagingFormat, Pfn, Platform, prefetch};
+use quire_arch::{Entry, Leaf, LeafFlags, Level, PagingFormat, Pfn, Platform, SwapEntry, prefetch};
 use quire_frame::HeadGuard;
+use quire_swap::SlotId;
 use quire_sync::atomic::raw::{AtomicU64, Ordering};
 
 impl<P: Platform> Tables<'_, P> {
@@ -86,6 +87,18 @@ impl<P: Platform> Tables<'_, P> {
         }
         let most = folio.folio().pages_from(pfn).min(self.memory.techniques().gather.longest_run());
         (most as usize).min(end - index)
+    }
+
+    /// The number of entries from `index` on, and before `end`, that name consecutive slots with the first of
+    /// them, `first`. A run does not leave its block of slots.
+    pub fn swap_run(entries: &Entries, (index, end): (usize, usize), first: SwapEntry) -> usize {
+        let most = (SlotId::of(first).left_in_cluster() as usize).min(end - index);
+        let goes_on = |&(entry, nth): &(&AtomicU64, u64)| {
+            let wanted = SwapEntry { slot: first.slot + nth, ..first };
+            // As they are stored: to encode one is less than to decode the other.
+            entry.load(Ordering::Relaxed) == P::Paging::encode(Entry::Swap(wanted), Level::PTE)
+        };
+        entries[index..index + most].iter().zip(0..).take_while(goes_on).count()
     }
 }
 

@@ -6,7 +6,7 @@ use core::fmt;
 use quire_arch::{Entry, LeafFlags, Level, PagingFormat, Pfn, Pin, Platform, VirtRange};
 use quire_frame::{FrameFlags, HeadGuard, Kind, VmEvent};
 use quire_memcg::MemcgStat;
-use quire_pagetable::{HugeSlot, LockedTable, Tables, WalkEntry, WalkStep};
+use quire_pagetable::{HugeSlot, LockedTable, Tables, WalkEntry, WalkStep, Walker};
 use quire_sync::atomic::raw::Ordering;
 use quire_thp::Thp;
 
@@ -60,7 +60,7 @@ impl<P: Platform, G, B: Fn() -> G, F: Fn(&mut dyn Iterator<Item = Pfn>), E: Fn()
     /// Deactivates the folios in `range`. Shared folios are skipped, as in Linux, and so are file folios.
     pub fn age(&self, range: VirtRange) {
         let mut aged = Aged { folios: ArrayVec::new(), under_way: None };
-        self.tables.walk(range, &mut |place, part| {
+        Walker::new(&self.tables).walk(range, &mut |place, part| {
             if aged.folios.is_full() {
                 self.send(&mut aged);
             }

@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering;
 use quire_arch::{Entry, LeafFlags, Level, PagingFormat, Pfn, Pin, Platform, VirtRange};
 use quire_frame::{FrameFlags, HeadGuard, Kind, VmEvent};
 use quire_memcg::{LruList, MemcgStat};
-use quire_pagetable::{Gather, LockedTable, Tables, WalkEntry, WalkStep, pages_from};
+use quire_pagetable::{LockedTable, Tables, Unmapper, WalkEntry, WalkStep, Walker, pages_from};
 use quire_thp::Thp;
 
 /// The result for the entries that were processed.
@@ -28,12 +28,12 @@ pub struct LazyFree<'s, P: Platform> {
 impl<P: Platform> LazyFree<'_, P> {
     /// Marks the pages of `range` as lazily freed (MADV_FREE). A later write makes a page needed again, so
     /// the accessed and dirty bits are cleared. A large folio that lies in the range only in part is split;
-    /// shared folios are skipped. Old translations are noted in `gather`, since they would not set the dirty
-    /// bit on a write.
-    pub fn free_lazily(&self, range: VirtRange, gather: &mut Gather<'_, P>) {
-        self.tables.walk(range, &mut |place, part| {
+    /// shared folios are skipped. Old translations are noted in the gather, since they would not set the
+    /// dirty bit on a write.
+    pub fn free_lazily(&self, range: VirtRange, unmapper: &mut Unmapper<'_, P>) {
+        Walker::new(&self.tables).walk(range, &mut |place, part| {
             match place {
-                WalkEntry::Table(table) => self.free_in_table(table, part, gather),
+                WalkEntry::Table(table) => self.free_in_table(table, part, unmapper),
                 WalkEntry::Huge(slot) if part != self.tables.slot_range(slot) => {
                     return cut_own(&self.tables, slot);
                 }
@@ -43,16 +43,16 @@ impl<P: Platform> LazyFree<'_, P> {
                     let Some(leaf) = Tables::<P>::huge_leaf(&locked, slot) else { return WalkStep::Again };
                     if !leaf.flags.contains(LeafFlags::SPECIAL) {
                         let _ = self.free_run(&pin, &locked, (slot.index, slot.index + 1), Level::PMD);
-                        gather.add_stale(part);
+                        unmapper.gather().add_stale(part);
                     }
                 }
             }
             WalkStep::Next
         });
-        gather.add_paged_out(range);
+        unmapper.gather().add_paged_out(range);
     }
 
-    fn free_in_table(&self, table: Pfn, part: VirtRange, gather: &mut Gather<'_, P>) {
+    fn free_in_table(&self, table: Pfn, part: VirtRange, unmapper: &mut Unmapper<'_, P>) {
         let first = P::Paging::index(part.start(), Level::PTE);
         let end = first + part.pages() as usize;
         let (mut index, mut split_at) = (first, None);
@@ -60,7 +60,7 @@ impl<P: Platform> LazyFree<'_, P> {
             let whole = {
                 let pin = self.tables.pin();
                 let locked = self.tables.lock(&pin, table, Level::PTE);
-                self.free_until(&pin, &locked, (&mut index, end), (part, first), split_at, gather)
+                self.free_until(&pin, &locked, (&mut index, end), (part, first), split_at, unmapper)
             };
             let Some(head) = whole else { return };
             split_own(self.thp, &self.tables, head);
@@ -77,7 +77,7 @@ impl<P: Platform> LazyFree<'_, P> {
         (index, end): (&mut usize, usize),
         (part, first): (VirtRange, usize),
         split_at: Option<usize>,
-        gather: &mut Gather<'_, P>,
+        unmapper: &mut Unmapper<'_, P>,
     ) -> Option<Pfn> {
         while *index < end {
             let at = pages_from(part.start(), *index - first).end();
@@ -85,7 +85,7 @@ impl<P: Platform> LazyFree<'_, P> {
                 Entry::Leaf(leaf) if !leaf.flags.contains(LeafFlags::SPECIAL) => {
                     match self.free_run(pin, locked, (*index, end), Level::PTE) {
                         Freed::Entries(entries) => {
-                            gather.add_stale(pages_from(at, entries));
+                            unmapper.gather().add_stale(pages_from(at, entries));
                             entries
                         }
                         // It could not be split.
@@ -96,7 +96,7 @@ impl<P: Platform> LazyFree<'_, P> {
                         Freed::Part(_, head) => return Some(head),
                     }
                 }
-                Entry::Swap(entry) => self.tables.zap_swapped(locked, (*index, end), entry, gather),
+                Entry::Swap(entry) => unmapper.zap_swapped(locked, (*index, end), entry),
                 _ => 1,
             };
         }

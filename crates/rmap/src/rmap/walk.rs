@@ -23,7 +23,7 @@ use core::ptr::{self, NonNull};
 use core::sync::atomic::Ordering;
 use quire_arch::{Entry, Leaf, LeafFlags, PAGE_SIZE, Pfn, Platform, VirtAddr, VirtRange};
 use quire_frame::{Frame, Kind};
-use quire_pagetable::{MemoryCore, SpaceId, Tables};
+use quire_pagetable::{MemoryCore, SpaceId, Tables, Walker};
 use quire_sync::{EpochGuard, RwSleepLock, RwSleepReadGuard};
 
 impl<'s, P: Platform> Rmap<'s, P> {
@@ -111,7 +111,7 @@ impl<'s, P: Platform> Rmap<'s, P> {
             let Mapped { tables, vma: snapshot, range, .. } = *mapped;
             looked_at += 1;
             let first = snapshot.page_offset_at(range.start()) - frame.as_folio().index();
-            tables.look(range, |part, entry| {
+            Walker::new(&tables).look(range, |part, entry| {
                 let page = Pfn(folio.0 + first + (part.start().0 - range.start().0) / PAGE_SIZE);
                 let is_it = |leaf: Leaf| leaf.pfn == page && !leaf.flags.contains(LeafFlags::SPECIAL);
                 if matches!(entry, Entry::Leaf(leaf) if is_it(leaf)) {

@@ -5,7 +5,7 @@ use crate::mmap_writer::MmapWriter;
 use crate::mmap_writer::collapse_orders;
 use quire_arch::Pfn;
 use quire_arch::{Level, PagingFormat, Platform, VirtAddr, VirtRange};
-use quire_pagetable::{FlushCause, FreeableRange, Gather, Zap};
+use quire_pagetable::{FlushCause, FreeableRange, Guards, Unmapper, Zap};
 use quire_paging::Ageing;
 use quire_paging::Cold;
 use quire_paging::LazyFree;
@@ -146,11 +146,11 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         advice: Advice,
         done: &mut Advised,
     ) -> Result<(), Error> {
-        let mut gather = Gather::new(self.spaces.memory(), &self.core.tables, FlushCause::Discard);
+        let mut unmapper = Unmapper::new(self.tables(), FlushCause::Discard);
         let result = self.advise_mappings(range, done, |writer, vma, part| {
-            writer.advise_part(vma, part, advice, &mut gather)
+            writer.advise_part(vma, part, advice, &mut unmapper)
         });
-        self.tables().finish(&mut gather);
+        unmapper.finish();
         result
     }
 
@@ -185,7 +185,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         vma: &'s Vma,
         part: VirtRange,
         advice: Advice,
-        gather: &mut Gather<'s, P>,
+        unmapper: &mut Unmapper<'s, P>,
     ) -> Result<(), Error> {
         let snapshot = vma.snapshot();
         let drops = matches!(advice, Advice::DontNeed | Advice::DontNeedLocked);
@@ -200,15 +200,15 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
                 Error::MapCountLimit => Error::MapCountLimitAgain,
                 other => other,
             }),
-            Effect::Guard => self.guard_part(vma, part, gather),
+            Effect::Guard => self.guard_part(vma, part, unmapper),
             Effect::Unguard => {
-                self.tables().remove_guards(part, snapshot.permissions());
-                self.tables().free_empty(part, FreeableRange(part), gather);
+                Guards::new(&self.tables()).remove_guards(part, snapshot.permissions());
+                unmapper.free_empty(part, FreeableRange(part));
                 Ok(())
             }
             Effect::Free => {
                 let lazy = LazyFree { tables: self.tables(), thp: self.spaces.thp() };
-                lazy.free_lazily(part, gather);
+                lazy.free_lazily(part, unmapper);
                 Ok(())
             }
             Effect::Age(way) => {
@@ -219,8 +219,8 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
                 // Faults may run concurrently: each comes before or after, and the table locks keep each page
                 // consistent.
                 let locked = vma.flags().contains(VmFlags::LOCKED);
-                self.tables().zap(part, if locked { Zap::LockedContents } else { Zap::Contents }, gather);
-                self.tables().free_empty(part, FreeableRange(part), gather);
+                unmapper.zap(part, if locked { Zap::LockedContents } else { Zap::Contents });
+                unmapper.free_empty(part, FreeableRange(part));
                 Ok(())
             }
         }
@@ -292,13 +292,18 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
     /// Puts guard pages in place of all pages of `part`, which lies in `vma`. The VMA is write-locked, so no
     /// fault is in it. Everything that can fail comes before pages are dropped. A killed program gets no
     /// tables: its memory is wanted back, and this call has the lock that its reaper needs.
-    fn guard_part(&mut self, vma: &'s Vma, part: VirtRange, gather: &mut Gather<'s, P>) -> Result<(), Error> {
+    fn guard_part(
+        &mut self,
+        vma: &'s Vma,
+        part: VirtRange,
+        unmapper: &mut Unmapper<'s, P>,
+    ) -> Result<(), Error> {
         self.lock_vma(vma);
         if vma.snapshot().backing.is_anonymous() {
             self.faults().give_anon_vma(vma)?;
         }
-        if let Err(error) = self.tables().make_bottoms(part, || !self.core.is_killed()) {
-            self.tables().free_empty(part, FreeableRange(part), gather);
+        if let Err(error) = Guards::new(&self.tables()).make_bottoms(part, || !self.core.is_killed()) {
+            unmapper.free_empty(part, FreeableRange(part));
             return Err(error.into());
         }
         let snapshot = vma.snapshot();
@@ -306,7 +311,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         // As in Linux, of the whole VMA, and for good: a fork has to copy its tables. No walker of the rmap
         // looks at this, so it takes no root lock.
         vma.set(VmaSnapshot { flags, ..snapshot });
-        self.tables().install_guards(part, flags.contains(VmFlags::SHARED), gather);
+        Guards::new(&self.tables()).install_guards(part, flags.contains(VmFlags::SHARED), unmapper);
         Ok(())
     }
 }

@@ -4,7 +4,7 @@ use super::MmapWriter;
 use crate::spaces::Spaces;
 use quire_arch::{Level, PagingFormat, Platform, VirtAddr, VirtRange};
 use quire_frame::{AllocError, VmEvent};
-use quire_pagetable::{FlushCause, Found, Gather, HugeSlot, Tables};
+use quire_pagetable::{FlushCause, Found, HugeSlot, Tables, Unmapper};
 use quire_paging::Need;
 use quire_rmap::{SpaceCore, Vma, VmaSnapshot};
 use quire_thp::{Collapse, CollapseError, CollapseLimits, HugeUse, NewFolio, OrderSet, Presence};
@@ -89,9 +89,9 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
             return Err(CollapseError::Unfit);
         }
         let slot = HugeSlot { table: pmd, index: P::Paging::index(start, Level::PMD) };
-        let mut gather = Gather::new(self.spaces.memory(), &self.core.tables, FlushCause::Collapse);
-        let result = collapse.replace_by_leaf(slot, table, new, &snapshot.new_page(start), &mut gather);
-        self.tables().finish(&mut gather);
+        let mut unmapper = Unmapper::new(self.tables(), FlushCause::Collapse);
+        let result = collapse.replace_by_leaf(slot, table, new, &snapshot.new_page(start), unmapper.gather());
+        unmapper.finish();
         result.inspect(|()| self.spaces.thp().count_collapsed())
     }
 

@@ -4,22 +4,22 @@ use crate::error::Error;
 use crate::mmap_writer::MmapWriter;
 use quire_arch::{Platform, VirtAddr};
 use quire_frame::AllocError;
-use quire_pagetable::{Copying, FlushCause, Gather};
+use quire_pagetable::{Copying, FlushCause, Forker, Unmapper};
 use quire_rmap::SpaceCore;
 use quire_rmap::{AnonVmaRef, Branch, VmFlags, VmaSnapshot};
 
 impl<P: Platform> MmapWriter<'_, P> {
     pub(crate) fn copy_to(&self, child: &SpaceCore) -> Result<(), Error> {
-        let mut gather = Gather::new(self.spaces.memory(), &self.core.tables, FlushCause::Fork);
+        let mut unmapper = Unmapper::new(self.tables(), FlushCause::Fork);
         self.core.forks.begin();
-        let result = self.copy_mappings(child, &mut gather);
+        let result = self.copy_mappings(child, &mut unmapper);
         self.core.forks.end();
         // Also after a failure: a write-protected page must not be writable in any TLB.
-        self.tables().finish(&mut gather);
+        unmapper.finish();
         result
     }
 
-    fn copy_mappings(&self, child: &SpaceCore, gather: &mut Gather<'_, P>) -> Result<(), Error> {
+    fn copy_mappings(&self, child: &SpaceCore, unmapper: &mut Unmapper<'_, P>) -> Result<(), Error> {
         let mut to = MmapWriter::begin(self.spaces, child);
         let mut at = VirtAddr(0);
         while let Some(vma) = self.first_ending_after(at) {
@@ -47,7 +47,8 @@ impl<P: Platform> MmapWriter<'_, P> {
             self.lock_range(vma.range());
             let new_page = |addr| copy.new_page(addr);
             let copying = Copying { range: snapshot.range, parent: snapshot.permissions(), child: &new_page };
-            self.tables().copy_to(&to.tables(), &copying, gather)?;
+            let forker = Forker { parent: &self.tables(), child: &to.tables() };
+            forker.copy_to(&copying, unmapper.gather())?;
         }
         Ok(())
     }

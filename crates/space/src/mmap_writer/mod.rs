@@ -33,7 +33,7 @@ use crate::faults::Faults;
 use crate::spaces::Spaces;
 use core::ptr::{self, NonNull};
 use quire_arch::{PAGE_SIZE, Platform, VirtAddr, VirtRange};
-use quire_pagetable::Tables;
+use quire_pagetable::{HugeLeaves, Tables};
 use quire_rmap::{
     AnonVmaRef, AnonVmaTree, Emptied, Freed, Proposal, Rights, SpaceCore, VmFlags, Vma, VmaSnapshot,
     may_split,
@@ -361,8 +361,8 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
             self.lock_vma(vma);
         }
         // A large leaf never crosses a border of mappings.
-        self.tables().split_huge_at(range.start());
-        self.tables().split_huge_at(range.end());
+        HugeLeaves::new(&self.tables()).split_huge_at(range.start());
+        HugeLeaves::new(&self.tables()).split_huge_at(range.end());
         self.core.usage.reclass(snapshot.flags, flags, range.pages());
         let anon = [Some(vma), previous, next]
             .into_iter()

@@ -3,7 +3,7 @@
 use crate::error::Error;
 use crate::mmap_writer::MmapWriter;
 use quire_arch::{Platform, VirtAddr, VirtRange};
-use quire_pagetable::Gather;
+use quire_pagetable::{Protector, Unmapper};
 use quire_rmap::{Protection, VmFlags, Vma};
 
 impl<'s, P: Platform> MmapWriter<'s, P> {
@@ -14,12 +14,12 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         range: VirtRange,
         at: &mut VirtAddr,
         protection: Protection,
-        gather: &mut Gather<'s, P>,
+        unmapper: &mut Unmapper<'s, P>,
     ) -> Result<Option<VirtRange>, Error> {
         while *at < range.end() {
             let vma = self.find(*at).ok_or(Error::NotMapped)?;
             let part = VirtRange::new(*at, vma.range().end().min(range.end()));
-            let populates = self.protect_part(vma, part, protection, gather)?;
+            let populates = self.protect_part(vma, part, protection, unmapper)?;
             *at = part.end();
             if populates {
                 return Ok(Some(part));
@@ -41,7 +41,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         vma: &'s Vma,
         part: VirtRange,
         protection: Protection,
-        gather: &mut Gather<'s, P>,
+        unmapper: &mut Unmapper<'s, P>,
     ) -> Result<bool, Error> {
         let snapshot = vma.snapshot();
         let old = snapshot.flags;
@@ -83,7 +83,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
             return Err(error);
         }
         self.spaces.commit().release(released);
-        self.tables().protect(part, new.permissions(), gather);
+        Protector::new(&self.tables()).protect(part, new.permissions(), unmapper.gather());
         let locked = VmFlags::WRITE | VmFlags::SHARED | VmFlags::LOCKED;
         Ok(old & locked == VmFlags::LOCKED && new.contains(VmFlags::WRITE))
     }

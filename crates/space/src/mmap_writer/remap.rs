@@ -6,7 +6,7 @@ use crate::mmap_writer::{MmapWriter, Prepared};
 use bitflags::bitflags;
 use quire_arch::addr::page_align_up;
 use quire_arch::{PAGE_SHIFT, PAGE_SIZE, PagingFormat, Platform, VirtAddr, VirtRange};
-use quire_pagetable::{FreeableRange, Gather, Relocation};
+use quire_pagetable::{FreeableRange, Mover, Relocation, Unmapper};
 use quire_paging::set_mlocked;
 use quire_rmap::{AnonVmaRef, HugePages, Proposal, Protection, VmFlags, Vma, VmaSnapshot};
 
@@ -132,7 +132,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
     pub(crate) fn remap(
         &mut self,
         mut remap: Remap,
-        gather: &mut Gather<'s, P>,
+        unmapper: &mut Unmapper<'s, P>,
         progress: &mut Progress,
     ) -> Result<Remapped, Error> {
         if remap.names_target() {
@@ -141,7 +141,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
                 return Err(Error::MapCountLimit);
             }
             if remap.flags.contains(RemapFlags::FIXED) && remap.old.len() == remap.new_len {
-                return self.move_several(remap, gather, progress);
+                return self.move_several(remap, unmapper, progress);
             }
         }
         if self.core.had_hugetlb()
@@ -152,14 +152,14 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         let vma = self.find(remap.addr()).ok_or(Error::BadAddress)?;
         self.check(vma, &remap)?;
         if remap.names_target() {
-            return self.remap_to(vma, remap, gather, progress);
+            return self.remap_to(vma, remap, unmapper, progress);
         }
         if remap.grown() > 0 {
-            return self.expand(vma, remap, gather);
+            return self.expand(vma, remap, unmapper);
         }
         let kept = VirtAddr(remap.addr().0 + remap.new_len);
         if kept < remap.old.end() {
-            self.unmap_tail(VirtRange::new(kept, remap.old.end()), gather)?;
+            self.unmap_tail(VirtRange::new(kept, remap.old.end()), unmapper)?;
         }
         Ok(Remapped { addr: remap.addr(), populate: None })
     }
@@ -199,18 +199,18 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         self.may_expand(snapshot.flags, grown)
     }
 
-    fn unmap_tail(&mut self, range: VirtRange, gather: &mut Gather<'s, P>) -> Result<(), Error> {
+    fn unmap_tail(&mut self, range: VirtRange, unmapper: &mut Unmapper<'s, P>) -> Result<(), Error> {
         if range.end() > P::Paging::USER_END {
             return Err(Error::BadArgument);
         }
-        self.unmap_checked_into(range, gather)
+        self.unmap_checked_into(range, unmapper)
     }
 
     /// Moves every mapping in the old range, with the gaps between them, without changing sizes.
     fn move_several(
         &mut self,
         remap: Remap,
-        gather: &mut Gather<'s, P>,
+        unmapper: &mut Unmapper<'s, P>,
         progress: &mut Progress,
     ) -> Result<Remapped, Error> {
         let mut at = progress.at.unwrap_or(remap.addr());
@@ -233,7 +233,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
                 one.round_to(size)?;
             }
             self.check(vma, &one)?;
-            let result = self.remap_to(vma, one, gather, progress)?;
+            let result = self.remap_to(vma, one, unmapper, progress)?;
             progress.moved.get_or_insert(result);
             progress.at = Some(at);
         }
@@ -246,7 +246,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         &mut self,
         mut vma: &'s Vma,
         remap: Remap,
-        gather: &mut Gather<'s, P>,
+        unmapper: &mut Unmapper<'s, P>,
         progress: &mut Progress,
     ) -> Result<Remapped, Error> {
         let target = VirtRange::new(remap.target, VirtAddr(remap.target.0 + remap.new_len));
@@ -254,9 +254,9 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         if fixed && self.first_in(target).is_some() {
             // Moved pages can be used at once. No thread may still use the old pages here once another uses
             // the new ones.
-            let aside = self.tables().set_aside(gather);
-            let unmapped = self.unmap_checked_into(target, gather);
-            self.tables().settle_since(aside, gather);
+            let aside = unmapper.set_aside();
+            let unmapped = self.unmap_checked_into(target, unmapper);
+            unmapper.settle_since(aside);
             unmapped?;
             progress.steps += 1;
             // An old range that wraps is not detected as overlapping, and may have lost its mapping here.
@@ -268,7 +268,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
             let tail = VirtRange::new(kept, old.end());
             // A turn that finds nothing there, as after a turn that has cut it off, has not come further.
             let cuts = kept < vma.range().end() || self.first_in(tail).is_some();
-            self.unmap_tail(tail, gather)?;
+            self.unmap_tail(tail, unmapper)?;
             progress.steps += u64::from(cuts);
             old = VirtRange::new(old.start(), kept);
             vma = self.find(old.start()).ok_or(Error::BadAddress)?;
@@ -276,13 +276,18 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         if remap.flags.contains(RemapFlags::DONTUNMAP) {
             self.may_expand(vma.flags(), old.pages())?;
         }
-        let remapped = self.relocate(vma, Remap { old, ..remap }, gather)?;
+        let remapped = self.relocate(vma, Remap { old, ..remap }, unmapper)?;
         progress.steps += 1;
         Ok(remapped)
     }
 
     /// Grows a mapping where it is if that is possible, else elsewhere.
-    fn expand(&mut self, vma: &'s Vma, remap: Remap, gather: &mut Gather<'s, P>) -> Result<Remapped, Error> {
+    fn expand(
+        &mut self,
+        vma: &'s Vma,
+        remap: Remap,
+        unmapper: &mut Unmapper<'s, P>,
+    ) -> Result<Remapped, Error> {
         let snapshot = vma.snapshot();
         let end = VirtAddr(remap.addr().0.saturating_add(remap.new_len));
         let grown = VirtRange::new(remap.old.end(), end);
@@ -294,7 +299,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
             if !remap.flags.contains(RemapFlags::MAYMOVE) {
                 return Err(Error::CannotGrow);
             }
-            return self.relocate(vma, remap, gather);
+            return self.relocate(vma, remap, unmapper);
         }
         if snapshot.flags.contains(VmFlags::ACCOUNT) {
             self.spaces.promise(grown.pages())?;
@@ -334,7 +339,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         &mut self,
         vma: &'s Vma,
         remap: Remap,
-        gather: &mut Gather<'s, P>,
+        unmapper: &mut Unmapper<'s, P>,
     ) -> Result<Remapped, Error> {
         let peak = self.core.usage.peak_mapped();
         let snapshot = vma.snapshot();
@@ -360,9 +365,9 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         // No fault gets into either range from here until the section ends: what the move finds is what it
         // was prepared for.
         self.lock_range(old);
-        if gather.is_unsettled() {
+        if unmapper.gather().is_unsettled() {
             // They are in tables that may move.
-            self.tables().settle(gather);
+            unmapper.settle();
         }
         let job = Relocation {
             from: old,
@@ -371,8 +376,8 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
             target_room: self.gap_around(target),
         };
         // Otherwise a kept empty table would move too, and no call would find it again.
-        self.tables().free_kept(old, gather);
-        let mut prepared = self.prepare_relocation(&job, target, gather).inspect_err(|_| {
+        unmapper.free_kept(old);
+        let mut prepared = self.prepare_relocation(&job, target, unmapper).inspect_err(|_| {
             self.spaces.commit().release(charge);
         })?;
         let neighbours = self.neighbours_for(&proposal);
@@ -381,16 +386,16 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         // (`begin_moves`).
         let root_lock = self.map(&proposal, neighbours, &mut prepared);
         self.core.tables.cpus.begin_moves();
-        self.tables().relocate(&job, gather);
+        Mover::new(&self.tables()).relocate(&job, unmapper.gather());
         drop(root_lock);
         if keep {
-            self.keep_source(old, gather);
+            self.keep_source(old, unmapper);
         } else if !old.is_empty() {
             if accounted {
                 // Unmapping gives the charge of the old range back; the new one has taken it over.
                 self.spaces.commit().charge_unchecked(old.pages());
             }
-            self.unmap_into(old, &mut prepared, gather);
+            self.unmap_into(old, &mut prepared, unmapper);
         }
         // Of several mappings the next one may remove something at its target first.
         self.core.usage.end_move(peak);
@@ -404,24 +409,24 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         &mut self,
         job: &Relocation,
         target: VirtRange,
-        gather: &mut Gather<'s, P>,
+        unmapper: &mut Unmapper<'s, P>,
     ) -> Result<Prepared<'s, P>, Error> {
         // One VMA for the target, and one in case that the source is in the middle of a mapping, which a
         // merge with the target may bring about.
-        let ready = self
-            .prepare(2)
-            .map_err(Error::from)
-            .and_then(|prepared| self.tables().prepare_move(job).map_err(Error::from).map(|()| prepared));
+        let ready = self.prepare(2).map_err(Error::from).and_then(|prepared| {
+            Mover::new(&self.tables()).prepare_move(job)?;
+            Ok(prepared)
+        });
         ready.inspect_err(|_| {
-            self.tables().unmap(target, FreeableRange(self.gap_around(target)), gather);
+            unmapper.unmap(target, FreeableRange(self.gap_around(target)));
         })
     }
 
     /// The source of a move stays mapped without its pages: it is not locked any more, and if all of it has
     /// moved it has no anon_vma. As in Linux it stays a mapping of its own, whatever it could merge with now.
     /// Tables that the move left empty are freed.
-    fn keep_source(&mut self, old: VirtRange, gather: &mut Gather<'s, P>) {
-        self.tables().free_empty(old, FreeableRange(old), gather);
+    fn keep_source(&mut self, old: VirtRange, unmapper: &mut Unmapper<'s, P>) {
+        unmapper.free_empty(old, FreeableRange(old));
         let Some(vma) = self.find(old.start()) else { return };
         let snapshot = vma.snapshot();
         let flags = snapshot.flags - VmFlags::LOCK_MASK;

@@ -3,7 +3,7 @@
 use super::{MmapWriter, Prepared, clip_end, clip_start};
 use crate::error::Error;
 use quire_arch::{PagingFormat, Platform, VirtAddr, VirtRange};
-use quire_pagetable::{FlushCause, FreeableRange, Gather, Zap};
+use quire_pagetable::{FlushCause, FreeableRange, Unmapper, Zap};
 use quire_paging::set_mlocked;
 use quire_rmap::VmFlags;
 use quire_rmap::Vma;
@@ -12,25 +12,25 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
     /// Unmaps `range`: mappings, pages, tables and commit charges. Cannot fail: a VMA for the case that the
     /// range is inside of one was prepared ([`vmas_to_unmap`](Self::vmas_to_unmap)).
     pub(crate) fn unmap(&mut self, range: VirtRange, prepared: &mut Prepared<'_, P>) {
-        let mut gather = Gather::new(self.spaces.memory(), &self.core.tables, FlushCause::Unmap);
-        self.unmap_into(range, prepared, &mut gather);
-        self.tables().finish(&mut gather);
+        let mut unmapper = Unmapper::new(self.tables(), FlushCause::Unmap);
+        self.unmap_into(range, prepared, &mut unmapper);
+        unmapper.finish();
     }
 
-    /// As [`unmap`](Self::unmap); what is unmapped is in `gather` and still in the TLBs.
+    /// As [`unmap`](Self::unmap); what is unmapped is in the gather and still in the TLBs.
     pub(crate) fn unmap_into(
         &mut self,
         range: VirtRange,
         prepared: &mut Prepared<'_, P>,
-        gather: &mut Gather<'s, P>,
+        unmapper: &mut Unmapper<'s, P>,
     ) {
-        if gather.has_absent() {
+        if unmapper.gather().has_absent() {
             // From an earlier part of the same call. Entries to be removed after the flush are noted as one
             // range, and those between that part and this one stay.
-            self.tables().settle(gather);
+            unmapper.settle();
         }
         if let Some(removed) = self.remove_mappings(range, prepared) {
-            self.tables().unmap(removed, FreeableRange(self.gap_around(removed)), gather);
+            unmapper.unmap(removed, FreeableRange(self.gap_around(removed)));
         }
     }
 
@@ -87,7 +87,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
 
     /// Frees the pages of all private mappings, mlocked ones too, as Linux's reaper does. The mappings stay.
     pub(crate) fn discard_private(&mut self) {
-        let mut gather = Gather::new(self.spaces.memory(), &self.core.tables, FlushCause::Discard);
+        let mut unmapper = Unmapper::new(self.tables(), FlushCause::Discard);
         let mut at = VirtAddr(0);
         while let Some(vma) = self.first_ending_after(at) {
             let snapshot = vma.snapshot();
@@ -95,16 +95,16 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
             if !snapshot.flags.intersects(VmFlags::SHARED | VmFlags::SPECIAL) {
                 let locked = snapshot.flags.contains(VmFlags::LOCKED);
                 let zap = if locked { Zap::LockedContents } else { Zap::Contents };
-                self.tables().zap(snapshot.range, zap, &mut gather);
+                unmapper.zap(snapshot.range, zap);
             }
         }
-        self.tables().finish(&mut gather);
+        unmapper.finish();
     }
 
     /// Unmaps every mapping: the exit of the space.
     pub(crate) fn unmap_everything(&mut self) {
         let mut uncharged = 0;
-        let mut gather = Gather::new(self.spaces.memory(), &self.core.tables, FlushCause::Exit);
+        let mut unmapper = Unmapper::new(self.tables(), FlushCause::Exit);
         let ends = (self.tree.first(), self.tree.last());
         while let Some(entry) = self.tree.first() {
             let vma = self.vma(entry.value);
@@ -127,35 +127,34 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         self.spaces.commit().release(uncharged);
         if let (Some(first), Some(last)) = ends {
             let all = VirtRange::new(first.range.start(), last.range.end());
-            self.tables().unmap(all, FreeableRange::everything(), &mut gather);
+            unmapper.unmap(all, FreeableRange::everything());
         }
-        self.tables().finish(&mut gather);
+        unmapper.finish();
     }
 
     /// Frees the table that covers `range` if it is empty.
     #[inline(never)]
     pub(crate) fn free_emptied(&mut self, range: VirtRange) {
-        let tables = self.tables();
-        let mut gather = Gather::new(self.spaces.memory(), &self.core.tables, FlushCause::PageOut);
-        tables.free_empty(range, FreeableRange(range), &mut gather);
-        tables.finish(&mut gather);
+        let mut unmapper = Unmapper::new(self.tables(), FlushCause::PageOut);
+        unmapper.free_empty(range, FreeableRange(range));
+        unmapper.finish();
     }
 
     /// Unmaps `range` with everything that can fail first.
     #[cfg_attr(debug_assertions, track_caller)]
     pub(crate) fn unmap_checked(&mut self, range: VirtRange) -> Result<(), Error> {
-        let mut gather = Gather::new(self.spaces.memory(), &self.core.tables, FlushCause::Unmap);
-        let result = self.unmap_checked_into(range, &mut gather);
-        self.tables().finish(&mut gather);
+        let mut unmapper = Unmapper::new(self.tables(), FlushCause::Unmap);
+        let result = self.unmap_checked_into(range, &mut unmapper);
+        unmapper.finish();
         result
     }
 
-    /// As [`unmap_checked`](Self::unmap_checked); what is unmapped is in `gather` and still in the TLBs.
+    /// As [`unmap_checked`](Self::unmap_checked); what is unmapped is in the gather and still in the TLBs.
     #[cfg_attr(debug_assertions, track_caller)]
     pub(crate) fn unmap_checked_into(
         &mut self,
         range: VirtRange,
-        gather: &mut Gather<'s, P>,
+        unmapper: &mut Unmapper<'s, P>,
     ) -> Result<(), Error> {
         let Some(first) = self.first_in(range).map(Vma::range) else { return Ok(()) };
         let splits = usize::from(first.start() < range.start() && range.end() < first.end());
@@ -164,7 +163,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         }
         self.may_cut(range)?;
         let mut prepared = self.prepare(splits)?;
-        self.unmap_into(range, &mut prepared, gather);
+        self.unmap_into(range, &mut prepared, unmapper);
         Ok(())
     }
 }

@@ -4,6 +4,7 @@ use super::page_range;
 use crate::error::Error;
 use crate::space::Space;
 use quire_arch::{PAGE_SHIFT, PagingFormat, Platform, VirtAddr, VirtRange};
+use quire_pagetable::Walker;
 
 /// Pages that are looked at at once.
 const CHUNK: u64 = 1024;
@@ -54,7 +55,7 @@ impl<P: Platform> Space<'_, P> {
         let vma = mappings.find(addr).ok_or(Error::NotMapped)?;
         let wanted = addr.0.saturating_add(pages.saturating_mul(1 << PAGE_SHIFT));
         let part = VirtRange::new(addr, vma.range().end().min(VirtAddr(wanted)));
-        self.tables().look_present(part, |run, present| {
+        Walker::new(&self.tables()).look_present(part, |run, present| {
             for _ in 0..run.pages() {
                 tell(present);
             }

@@ -4,6 +4,7 @@ use crate::space::Space;
 use quire_arch::paging::PteMarker;
 use quire_arch::{Entry, LeafFlags, Platform, VirtRange};
 use quire_frame::Kind;
+use quire_pagetable::Walker;
 use quire_swap::{DeviceId, SlotId};
 
 /// The state of a page of an address space.
@@ -40,7 +41,7 @@ impl<P: Platform> Space<'_, P> {
             if part.is_empty() {
                 continue;
             }
-            self.tables().look(part, |pages, entry| {
+            Walker::new(&self.tables()).look(part, |pages, entry| {
                 let leaf = match entry {
                     Entry::Marker(PteMarker::Guard) => return visit(pages, PageState::Guard),
                     Entry::Leaf(leaf) if leaf.flags.contains(LeafFlags::GUARD) => {

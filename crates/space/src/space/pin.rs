@@ -6,8 +6,8 @@ use crate::spaces::{Attempts, Spaces};
 use core::fmt;
 use quire_arch::{Access, Entry, LeafFlags, Level, PagingFormat, Pfn, Platform, VirtAddr};
 use quire_frame::{AllocError, FrameChain, FrameFlags};
-use quire_pagetable::page_of;
 use quire_pagetable::{FlushCause, Found, HugeSlot, Tables};
+use quire_pagetable::{HugeLeaves, page_of};
 use quire_paging::{FaultError, Refusal};
 use quire_rmap::{VmFlags, Vma, VmaSnapshot};
 
@@ -175,7 +175,7 @@ impl<'m, P: Platform> Space<'m, P> {
         };
         if !own {
             drop(locked);
-            tables.split_huge(slot);
+            HugeLeaves::new(&tables).split_huge(slot);
             return Attempt::Changed;
         }
         self.pin_once_more(leaf.pfn.offset(nth))

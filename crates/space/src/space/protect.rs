@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::mmap_writer::MmapWriter;
 use crate::space::Space;
 use quire_arch::{Platform, VirtAddr, VirtRange};
-use quire_pagetable::{FlushCause, Gather};
+use quire_pagetable::{FlushCause, Unmapper};
 use quire_rmap::Protection;
 
 impl<P: Platform> Space<'_, P> {
@@ -65,10 +65,10 @@ impl<P: Platform> Space<'_, P> {
         at: &mut VirtAddr,
         protection: Protection,
     ) -> Result<Option<VirtRange>, Error> {
-        let mut gather = Gather::new(self.spaces.memory(), &self.core().tables, FlushCause::Protect);
-        let result = section.protect_range(range, at, protection, &mut gather);
+        let mut unmapper = Unmapper::new(self.tables(), FlushCause::Protect);
+        let result = section.protect_range(range, at, protection, &mut unmapper);
         // Also after a failure: what has changed until then must not be in any TLB.
-        self.tables().finish(&mut gather);
+        unmapper.finish();
         result
     }
 }

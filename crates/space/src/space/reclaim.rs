@@ -53,9 +53,9 @@ impl<P: Platform> Space<'_, P> {
     }
 
     /// Makes a call of several steps, turn by turn, for a caller that holds the mmap lock and no
-    /// [`Gather`](quire_pagetable::Gather), of which a turn has its own. `turn` goes on behind the steps that
-    /// are done, and returns how many these are. A step is work that no later turn finds to be done, of which
-    /// a call has finitely many: as each has all attempts, the call would not end otherwise.
+    /// [`Unmapper`](quire_pagetable::Unmapper), of which a turn has its own. `turn` goes on behind the steps
+    /// that are done, and returns how many these are. A step is work that no later turn finds to be done, of
+    /// which a call has finitely many: as each has all attempts, the call would not end otherwise.
     ///
     /// Fails if no step is done: then the lock may be dropped, and the call made again. Else other threads
     /// could have seen the steps by then, and have done what a second attempt would undo. So it succeeds with

@@ -4,7 +4,7 @@ use crate::error::Error;
 use crate::mmap_writer::{MmapWriter, Progress, Remap, RemapFlags, Remapped};
 use crate::space::Space;
 use quire_arch::{Platform, VirtAddr};
-use quire_pagetable::{FlushCause, Gather};
+use quire_pagetable::{FlushCause, Unmapper};
 
 impl<P: Platform> Space<'_, P> {
     /// Moves or resizes the mapping at `addr` and returns its address.
@@ -49,9 +49,9 @@ impl<P: Platform> Space<'_, P> {
         progress: &mut Progress,
     ) -> Result<Remapped, Error> {
         // One flush for all that the turn moves and unmaps.
-        let mut gather = Gather::new(self.spaces.memory(), &self.core().tables, FlushCause::Move);
-        let remapped = section.remap(remap, &mut gather, progress);
-        self.tables().finish(&mut gather);
+        let mut unmapper = Unmapper::new(self.tables(), FlushCause::Move);
+        let remapped = section.remap(remap, &mut unmapper, progress);
+        unmapper.finish();
         self.core().tables.cpus.end_moves();
         remapped
     }

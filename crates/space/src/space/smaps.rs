@@ -3,7 +3,7 @@
 use crate::space::{Mapping, Space};
 use quire_arch::{Entry, Leaf, LeafFlags, PAGE_SIZE, Platform, VirtAddr, VirtRange};
 use quire_frame::{FrameFlags, Kind};
-use quire_pagetable::Tables;
+use quire_pagetable::{Tables, Walker};
 use quire_rmap::VmFlags;
 use quire_swap::SlotId;
 use quire_thp::HugeUse;
@@ -74,7 +74,7 @@ impl MappingFigures {
 
     /// Sums the pages of `range`. Until [`finish`](Self::finish) shares have fractional bits.
     fn count<P: Platform>(&mut self, tables: &Tables<'_, P>, range: VirtRange) {
-        tables.look(range, |pages, entry| match entry {
+        Walker::new(tables).look(range, |pages, entry| match entry {
             Entry::Leaf(leaf) => self.add(tables, pages, leaf),
             Entry::Swap(entry) => {
                 let names = tables.memory().swap().counts().count(SlotId::of(entry)).max(1);
@@ -161,7 +161,7 @@ impl<P: Platform> Space<'_, P> {
         };
         let mappings = self.core().read_mappings(self.spaces.platform());
         for vma in mappings.iter() {
-            tables.look(vma.range(), |pages, entry| match entry {
+            Walker::new(&tables).look(vma.range(), |pages, entry| match entry {
                 Entry::Swap(_) => visit(pages, AnonymousPlace::Swap),
                 Entry::Leaf(leaf) if is_anonymous(leaf) => visit(pages, AnonymousPlace::Memory),
                 _ => {}

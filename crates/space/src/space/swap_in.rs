@@ -5,7 +5,7 @@ use crate::space::Space;
 use quire_arch::paging::PteMarker;
 use quire_arch::{Access, Entry, Level, PagingFormat, Platform, SwapEntry, VirtAddr, VirtRange};
 use quire_frame::AllocError;
-use quire_pagetable::Found;
+use quire_pagetable::{Found, Walker};
 use quire_paging::{FaultError, Refusal, Swapped, VmFault};
 use quire_rmap::Vma;
 use quire_swap::SlotId;
@@ -90,12 +90,13 @@ impl<P: Platform> Space<'_, P> {
         let tables = self.tables();
         let end = VirtAddr(start.0 + P::Paging::entry_bytes(Level::PMD));
         let (mut from, mut marker) = (start, None);
-        tables.look(VirtRange::new(start, end), |pages, entry| {
+        Walker::new(&tables).look(VirtRange::new(start, end), |pages, entry| {
             if marker.is_none() && matches!(entry, Entry::Marker(_)) {
                 marker = Some(pages.start());
             }
         });
-        while let Some(run) = tables.first_swapped(VirtRange::new(from, marker.unwrap_or(end))) {
+        while let Some(run) = Walker::new(&tables).first_swapped(VirtRange::new(from, marker.unwrap_or(end)))
+        {
             for nth in 0..run.pages {
                 let entry = SwapEntry { slot: run.entry.slot + nth, ..run.entry };
                 if self.swap_in_entry(vma, run.page(nth), entry, Unreadable::Stays) != Ok(true) {

@@ -4,6 +4,7 @@ use crate::error::Error;
 use crate::space::Space;
 use core::ops::ControlFlow;
 use quire_arch::{Order, Platform, VirtRange};
+use quire_pagetable::Walker;
 use quire_paging::Ahead;
 use quire_paging::SwapIn;
 use quire_rmap::{Backing, VmFlags, Vma};
@@ -45,7 +46,7 @@ impl<P: Platform> Space<'_, P> {
             OrderSet::EMPTY
         };
         let mut from = part.start();
-        while let Some(run) = self.tables().first_swapped(VirtRange::new(from, part.end())) {
+        while let Some(run) = Walker::new(&self.tables()).first_swapped(VirtRange::new(from, part.end())) {
             let mut nth = 0;
             while nth < run.pages {
                 if self.core().is_killed() {

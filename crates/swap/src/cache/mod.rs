@@ -33,7 +33,7 @@ pub enum Seen {
 
 quire_arch::part_of! {
     /// The swap cache: which page has which slot.
-    pub struct SwapCache { devices: SwapDevices }
+    pub struct SwapCache { pub(crate) devices: SwapDevices }
 }
 
 impl<P: Platform> SwapCache<'_, P> {

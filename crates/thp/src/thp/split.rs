@@ -6,7 +6,7 @@ use core::ptr;
 use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PAGE_SIZE, PagingFormat, Pfn, Platform, VirtRange};
 use quire_frame::{FolioCounter, FolioSplit, FrameChain, FrameFlags, HeldParts, SplitError};
 use quire_memcg::{DeferredOf, MemcgId};
-use quire_pagetable::{Found, SpaceTables, Tables, WalkEntry, WalkStep};
+use quire_pagetable::{Found, HugeLeaves, SpaceTables, Tables, WalkEntry, WalkStep, Walker};
 use quire_rmap::Mapped;
 use quire_sync::atomic::raw::Ordering;
 
@@ -60,7 +60,7 @@ impl<P: Platform> Thp<'_, P> {
                 if let Found::Huge(slot) = tables.lookup(mapped.range.start())
                     && tables.slot_maps(slot, head, order)
                 {
-                    tables.split_huge(slot);
+                    HugeLeaves::new(&tables).split_huge(slot);
                 }
                 ControlFlow::Continue(())
             });
@@ -145,7 +145,7 @@ impl<P: Platform> Thp<'_, P> {
         let order = self.memory().frames().folio(head).order();
         let walked = self.rmap.walk(head, |mapped| {
             let Mapped { tables, range, .. } = *mapped;
-            if !ptr::eq(tables.space(), space) && tables.maps_some(range, (head, order)) {
+            if !ptr::eq(tables.space(), space) && Walker::new(&tables).maps_some(range, (head, order)) {
                 return ControlFlow::Break(());
             }
             ControlFlow::Continue(())
@@ -251,7 +251,7 @@ fn count_maps<P: Platform>(
     let pages = order.pages();
     let mut flow = ControlFlow::Continue(());
     // The head lock is held, so no table lock may be taken, and none is needed: what maps the folio stays.
-    tables.walk(range, &mut |place, part| {
+    Walker::new(tables).walk(range, &mut |place, part| {
         let table = match place {
             WalkEntry::Table(table) => table,
             WalkEntry::Huge(slot) => {

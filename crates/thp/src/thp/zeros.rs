@@ -7,7 +7,7 @@ use super::Thp;
 use core::ops::ControlFlow;
 use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Platform, VirtRange};
 use quire_frame::{FrameChain, FrameFlags, Kind, MapsLeft};
-use quire_pagetable::{FlushCause, MemoryCore, Residency, WalkEntry, WalkStep, pages_from};
+use quire_pagetable::{FlushCause, MemoryCore, Residency, WalkEntry, WalkStep, Walker, pages_from};
 use quire_rmap::{HeldMappings, Mapped};
 use quire_sync::atomic::fence;
 use quire_sync::atomic::raw::{AtomicU64, Ordering};
@@ -28,7 +28,7 @@ impl<P: Platform> Thp<'_, P> {
         let _ = mappings.walk_pages(order.pages(), |mapped| -> ControlFlow<()> {
             // Mlocked memory is left as it is.
             if !mapped.vma.is_locked() {
-                mapped.tables.walk(mapped.range, &mut |place, part| {
+                Walker::new(&mapped.tables).walk(mapped.range, &mut |place, part| {
                     if let WalkEntry::Table(table) = place {
                         share_in_table(mapped, (table, part), (head, order), unmapped);
                     }

@@ -1,30 +1,37 @@
 //! Changing the permissions of mapped pages.
 
-use super::{HugeSlot, LockedTable, Tables, WalkEntry, WalkStep};
 use crate::attributes::Permissions;
 use crate::gather::Gather;
+use crate::huge_slot::HugeSlot;
+use crate::table::{LockedTable, Tables};
+use crate::walk::{WalkEntry, WalkStep, Walker};
 use core::sync::atomic::Ordering;
 use quire_arch::{Entry, Leaf, LeafFlags, Level, PAGE_SIZE, PagingFormat, Platform, VirtAddr, VirtRange};
 use quire_frame::Kind;
 
-impl<P: Platform> Tables<'_, P> {
+quire_arch::part_of! {
+    /// Changes the permissions of mapped pages.
+    pub struct Protector { pub tables: Tables<'w> }
+}
+
+impl<P: Platform> Protector<'_, P> {
     /// Gives every mapped page in `range` `permissions`. Translations that allowed more are noted
     /// in `gather`.
-    pub fn protect(&self, range: VirtRange, permissions: Permissions, gather: &mut Gather<'_, P>) {
-        self.walk(range, &mut |place, part| {
-            let pin = self.pin();
+    pub fn protect(self, range: VirtRange, permissions: Permissions, gather: &mut Gather<'_, P>) {
+        Walker::new(self.tables).walk(range, &mut |place, part| {
+            let pin = self.tables.pin();
             match place {
                 WalkEntry::Table(table) => {
-                    let locked = self.lock(&pin, table, Level::PTE);
+                    let locked = self.tables.lock(&pin, table, Level::PTE);
                     if locked.is_empty() {
                         return WalkStep::Next;
                     }
                     self.protect_table(&locked, part, permissions, gather);
                     WalkStep::Next
                 }
-                WalkEntry::Huge(slot) if part != self.slot_range(slot) => WalkStep::Split,
+                WalkEntry::Huge(slot) if part != self.tables.slot_range(slot) => WalkStep::Split,
                 WalkEntry::Huge(slot) => {
-                    let locked = self.lock_slot(&pin, slot);
+                    let locked = self.tables.lock_slot(&pin, slot);
                     match self.protect_huge(&locked, slot, permissions) {
                         Some(true) => gather.add_stale(part),
                         Some(false) => {}
@@ -40,7 +47,7 @@ impl<P: Platform> Tables<'_, P> {
     /// The same for the entries of one table, a run at a time: whether a folio is exclusive to the program is
     /// read from its first descriptor once, and not at all where no write will be allowed.
     fn protect_table(
-        &self,
+        self,
         locked: &LockedTable<'_, P>,
         part: VirtRange,
         permissions: Permissions,
@@ -61,10 +68,10 @@ impl<P: Platform> Tables<'_, P> {
             let (pages, allowed) = if leaf.flags.contains(LeafFlags::SPECIAL) {
                 (1, wanted - LeafFlags::WRITE)
             } else if ask {
-                let folio = self.memory.frames().lock_head(leaf.pfn);
+                let folio = self.tables.memory().frames().lock_head(leaf.pfn);
                 let own = folio.folio().kind() == Kind::Anonymous && folio.is_exclusive();
                 let end = if leaf.flags.contains(LeafFlags::READ) { end } else { index + 1 };
-                let pages = self.run_length(locked.entries, (index, end), (raw, leaf.pfn), &folio);
+                let pages = self.tables.run_length(locked.entries, (index, end), (raw, leaf.pfn), &folio);
                 (pages, if own { wanted } else { wanted - LeafFlags::WRITE })
             } else {
                 (1, wanted)
@@ -86,12 +93,12 @@ impl<P: Platform> Tables<'_, P> {
     /// Gives the large leaf at `slot` `permissions`, and returns whether it allowed
     /// more before; `None` if there is no leaf.
     fn protect_huge(
-        &self,
+        self,
         locked: &LockedTable<'_, P>,
         slot: HugeSlot,
         permissions: Permissions,
     ) -> Option<bool> {
-        let leaf = Self::huge_leaf(locked, slot)?;
+        let leaf = Tables::<P>::huge_leaf(locked, slot)?;
         let mut allowed = permissions.leaf;
         if allowed.contains(LeafFlags::WRITE) && !self.is_writable_as_is(leaf, permissions.shared) {
             allowed.remove(LeafFlags::WRITE);
@@ -129,11 +136,11 @@ impl<P: Platform> Tables<'_, P> {
 
     /// Whether a leaf may be made writable without a fault: not the zero page, and of private memory only a
     /// page that is exclusive to the program. The table is locked.
-    fn is_writable_as_is(&self, leaf: Leaf, shared: bool) -> bool {
+    fn is_writable_as_is(self, leaf: Leaf, shared: bool) -> bool {
         if leaf.flags.contains(LeafFlags::SPECIAL) {
             return false;
         }
-        let frames = self.memory.frames();
+        let frames = self.tables.memory().frames();
         shared || {
             let folio = frames.folio(leaf.pfn);
             folio.kind() == Kind::Anonymous && frames.lock_head(leaf.pfn).is_exclusive()

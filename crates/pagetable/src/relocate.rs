@@ -10,9 +10,11 @@
 //! no fault and no walker of the rmap sees a table between its two places; the MMU and
 //! `pin_page_fast` of `quire-space` may, and both look again.
 
-use super::{HugeSlot, LockedTable, Tables};
 use crate::gather::Gather;
+use crate::huge::HugeLeaves;
+use crate::huge_slot::HugeSlot;
 use crate::memory::RemapTechnique;
+use crate::table::{LockedTable, Tables};
 use core::convert::Infallible;
 use quire_arch::{
     Entry, Leaf, LeafFlags, Level, PAGE_SIZE, PagingFormat, Pfn, Pin, Platform, VirtAddr, VirtRange,
@@ -71,9 +73,14 @@ enum Piece {
     Pages(Pfn),
 }
 
-impl<P: Platform> Tables<'_, P> {
+quire_arch::part_of! {
+    /// Moves pages of a space to other addresses.
+    pub struct Mover { pub tables: Tables<'w> }
+}
+
+impl<P: Platform> Mover<'_, P> {
     /// Makes every table that moving will write to. After this the move cannot fail.
-    pub fn prepare_move(&self, job: &Relocation) -> Result<(), AllocError> {
+    pub fn prepare_move(self, job: &Relocation) -> Result<(), AllocError> {
         let (mut held, mut pieces) = (None, 0_u32);
         self.for_each_piece(job, |piece, part| {
             // There may be many tables to make: some under each pin.
@@ -81,16 +88,16 @@ impl<P: Platform> Tables<'_, P> {
             if pieces.is_multiple_of(PIECES) {
                 held = None;
             }
-            let pin = held.get_or_insert_with(|| self.pin());
+            let pin = held.get_or_insert_with(|| self.tables.pin());
             let start = job.target(part.start());
             match piece {
-                Piece::Tables(level) => self.make(pin, start, level).map(|_| ()),
-                Piece::Huge(_) => self.make(pin, start, Level::PMD).map(|_| ()),
-                Piece::Pages(table) if self.is_empty(table) => Ok(()),
+                Piece::Tables(level) => self.tables.make(pin, start, level).map(|_| ()),
+                Piece::Huge(_) => self.tables.make(pin, start, Level::PMD).map(|_| ()),
+                Piece::Pages(table) if self.tables.is_empty(table) => Ok(()),
                 Piece::Pages(_) | Piece::Part(_) => {
                     // A table's worth of pages meets at most two tables on the other side.
-                    self.find_or_make(pin, start)?;
-                    self.find_or_make(pin, VirtAddr(start.0 + part.len() - PAGE_SIZE))?;
+                    self.tables.find_or_make(pin, start)?;
+                    self.tables.find_or_make(pin, VirtAddr(start.0 + part.len() - PAGE_SIZE))?;
                     Ok(())
                 }
             }
@@ -99,19 +106,21 @@ impl<P: Platform> Tables<'_, P> {
 
     /// Moves what was prepared. The old translations are noted in `gather`; the caller holds both VMAs
     /// write-locked until it is finished.
-    pub fn relocate(&self, job: &Relocation, gather: &mut Gather<'_, P>) {
+    pub fn relocate(self, job: &Relocation, gather: &mut Gather<'_, P>) {
         let Ok(()) = self.for_each_piece(job, |piece, part| {
-            let pin = self.pin();
+            let pin = self.tables.pin();
             let to = job.target(part.start());
             let target = VirtRange::new(to, VirtAddr(to.0 + part.len()));
             match piece {
                 Piece::Tables(level) => self.relocate_tables(&pin, level, part, to, gather),
                 Piece::Huge(slot) => self.relocate_huge(&pin, slot, to, gather),
                 Piece::Part(slot) => self.relocate_part(&pin, slot, part, to, gather),
-                Piece::Pages(table) if self.is_empty(table) => {}
+                Piece::Pages(table) if self.tables.is_empty(table) => {}
                 // A thread that split the folio for another mapping has made a table of what was prepared as
                 // a leaf.
-                Piece::Pages(_) if Self::huge_range(to) == target && self.find(to).is_none() => {
+                Piece::Pages(_)
+                    if Tables::<P>::huge_range(to) == target && self.tables.find(to).is_none() =>
+                {
                     self.relocate_tables(&pin, Level::PMD, part, to, gather);
                 }
                 Piece::Pages(table) => self.relocate_pages(&pin, table, part, to, gather),
@@ -124,23 +133,23 @@ impl<P: Platform> Tables<'_, P> {
     /// Calls `visit` with the pieces of the move, in the order of their addresses, each with the part of the
     /// range that it is. What is empty is skipped.
     fn for_each_piece<E>(
-        &self,
+        self,
         job: &Relocation,
         mut visit: impl FnMut(Piece, VirtRange) -> Result<(), E>,
     ) -> Result<(), E> {
-        let largest = match self.memory.techniques().mremap {
+        let largest = match self.tables.memory().techniques().mremap {
             RemapTechnique::Ptes => Level::PTE,
             RemapTechnique::Puds => Level::PUD,
         };
         let mut at = job.from.start();
         'next: while at < job.from.end() {
-            let mut table = self.space.root();
+            let mut table = self.tables.space().root();
             let mut level = P::Paging::root_level();
             loop {
                 let entry = P::Paging::table_range(at, Level(level.0 - 1));
                 let part = VirtRange::new(at, entry.end().min(job.from.end()));
                 let index = P::Paging::index(at, level);
-                let raw = self.entries(table)[index].load(Ordering::Acquire);
+                let raw = self.tables.entries(table)[index].load(Ordering::Acquire);
                 let found = P::Paging::decode(raw, level);
                 if level <= largest
                     && matches!(found, Entry::Table(_))
@@ -159,7 +168,7 @@ impl<P: Platform> Tables<'_, P> {
                     Entry::Leaf(_) => {
                         let slot = HugeSlot { table, index };
                         let start = job.target(at);
-                        let whole = part == entry && Self::huge_range(start).start() == start;
+                        let whole = part == entry && Tables::<P>::huge_range(start).start() == start;
                         visit(if whole { Piece::Huge(slot) } else { Piece::Part(slot) }, part)?;
                     }
                     _ => {}
@@ -171,26 +180,15 @@ impl<P: Platform> Tables<'_, P> {
         Ok(())
     }
 
-    /// Whether the table has no live entries, seen without its lock.
-    pub(super) fn is_empty(&self, table: Pfn) -> bool {
-        self.memory.frames().known(table).as_table().live() == 0
-    }
-
     /// The end of the entries of `table`, at `level`, from the one for the addresses `entry` on, that lead to
     /// tables which can move as they are; `None` if that cannot. A table left on the other side blocks this:
     /// then the move continues one level below.
-    fn movable_until(
-        &self,
-        job: &Relocation,
-        table: Pfn,
-        level: Level,
-        entry: VirtRange,
-    ) -> Option<VirtAddr> {
+    fn movable_until(self, job: &Relocation, table: Pfn, level: Level, entry: VirtRange) -> Option<VirtAddr> {
         let there = job.target(entry.start());
         let (index, target_index) = (P::Paging::index(entry.start(), level), P::Paging::index(there, level));
         let most = job.entries(entry).min(P::Paging::entries(level) - index.max(target_index));
-        let target = self.find_table(there, level).map(|target| self.entries(target));
-        let entries = self.entries(table)[index..index + most].iter();
+        let target = self.tables.find_table(there, level).map(|target| self.tables.entries(target));
+        let entries = self.tables.entries(table)[index..index + most].iter();
         let movable = |(nth, entry): &(usize, &AtomicU64)| {
             let raw = entry.load(Ordering::Acquire);
             // Nothing to move.
@@ -203,14 +201,15 @@ impl<P: Platform> Tables<'_, P> {
 
     /// Moves the tables that the entries at `level` for `part` lead to. The table at `level` for `to` exists.
     fn relocate_tables(
-        &self,
+        self,
         pin: &Pin<'_, P>,
         level: Level,
         part: VirtRange,
         to: VirtAddr,
         gather: &mut Gather<'_, P>,
     ) {
-        let (source, target) = (self.find_table(part.start(), level), self.find_table(to, level));
+        let (source, target) =
+            (self.tables.find_table(part.start(), level), self.tables.find_table(to, level));
         let Some((source, target)) = source.zip(target) else { return };
         let (first, shift) = (P::Paging::index(part.start(), level), P::Paging::index(to, level));
         let last = P::Paging::index(VirtAddr(part.end().0 - 1), level);
@@ -228,7 +227,7 @@ impl<P: Platform> Tables<'_, P> {
                 {
                     let start =
                         P::Paging::table_range(to, below).start().0 + nth * P::Paging::entry_bytes(level);
-                    let frame = self.memory.frames().known(child);
+                    let frame = self.tables.memory().frames().known(child);
                     frame.as_table().set_place(below, VirtAddr(start));
                 }
                 slot.store(0, Ordering::Relaxed);
@@ -243,14 +242,14 @@ impl<P: Platform> Tables<'_, P> {
     }
 
     /// Moves a large leaf, with the table that was deposited for it, to `to`, whose PMD table exists.
-    fn relocate_huge(&self, pin: &Pin<'_, P>, slot: HugeSlot, to: VirtAddr, gather: &mut Gather<'_, P>) {
-        let Some(table) = self.find_pmd(to) else { return };
+    fn relocate_huge(self, pin: &Pin<'_, P>, slot: HugeSlot, to: VirtAddr, gather: &mut Gather<'_, P>) {
+        let Some(table) = self.tables.find_pmd(to) else { return };
         let target = HugeSlot { table, index: P::Paging::index(to, Level::PMD) };
-        let range = self.slot_range(slot);
+        let range = self.tables.slot_range(slot);
         self.with_both(pin, (slot.table, table), Level::PMD, |source, there| {
-            let Some(leaf) = Self::huge_leaf(source, slot) else { return };
-            if let Some(deposit) = self.withdraw(slot) {
-                self.deposit(target, deposit);
+            let Some(leaf) = Tables::<P>::huge_leaf(source, slot) else { return };
+            if let Some(deposit) = HugeLeaves::new(self.tables).withdraw(slot) {
+                HugeLeaves::new(self.tables).deposit(target, deposit);
             }
             let entry = source.take(slot.index);
             there.install(target.index, entry);
@@ -264,24 +263,24 @@ impl<P: Platform> Tables<'_, P> {
     /// Moves `part` of what a large leaf maps, page by page. What stays is unusable until `gather` is
     /// finished, so one flush does for both.
     fn relocate_part(
-        &self,
+        self,
         pin: &Pin<'_, P>,
         slot: HugeSlot,
         part: VirtRange,
         to: VirtAddr,
         gather: &mut Gather<'_, P>,
     ) {
-        let leaf = Self::huge_leaf(&self.lock_slot(pin, slot), slot);
+        let leaf = Tables::<P>::huge_leaf(&self.tables.lock_slot(pin, slot), slot);
         if !leaf.is_some_and(|leaf| leaf.flags.contains(LeafFlags::READ)) {
             // No TLB has it: it becomes a table without a flush.
-            self.split_huge(slot);
-            if let Some(table) = self.find(part.start()) {
+            HugeLeaves::new(self.tables).split_huge(slot);
+            if let Some(table) = self.tables.find(part.start()) {
                 self.relocate_pages(pin, table, part, to, gather);
             }
             return;
         }
-        let range = self.slot_range(slot);
-        let Some(leaf) = self.detach_part(slot, part, gather) else { return };
+        let range = self.tables.slot_range(slot);
+        let Some(leaf) = HugeLeaves::new(self.tables).detach_part(slot, part, gather) else { return };
         gather.add_stale(range);
         if part != range {
             gather.add_restored(range);
@@ -290,9 +289,10 @@ impl<P: Platform> Tables<'_, P> {
         let usable = Leaf { flags: leaf.flags | LeafFlags::READ, ..leaf };
         for nth in 0..part.pages() {
             let addr = VirtAddr(to.0 + nth * PAGE_SIZE);
-            if let Some(target) = self.find(addr) {
-                let page = Entry::Leaf(self.page_of_leaf(usable, first + nth as usize));
-                self.lock(pin, target, Level::PTE).install(P::Paging::index(addr, Level::PTE), page);
+            if let Some(target) = self.tables.find(addr) {
+                let page =
+                    Entry::Leaf(HugeLeaves::new(self.tables).page_of_leaf(usable, first + nth as usize));
+                self.tables.lock(pin, target, Level::PTE).install(P::Paging::index(addr, Level::PTE), page);
                 gather.count_moved(1);
             }
         }
@@ -300,7 +300,7 @@ impl<P: Platform> Tables<'_, P> {
 
     /// Moves the entries of `part`, all in the bottom table `source`.
     fn relocate_pages(
-        &self,
+        self,
         pin: &Pin<'_, P>,
         source: Pfn,
         part: VirtRange,
@@ -312,7 +312,7 @@ impl<P: Platform> Tables<'_, P> {
             let target_addr = VirtAddr(to.0 + (at.0 - part.start().0));
             let room = P::Paging::table_range(target_addr, Level::PTE).end().0 - target_addr.0;
             let end = VirtAddr(at.0.saturating_add(room)).min(part.end());
-            if let Some(target) = self.find(target_addr) {
+            if let Some(target) = self.tables.find(target_addr) {
                 let first = P::Paging::index(at, Level::PTE);
                 let pages = ((end.0 - at.0) / PAGE_SIZE) as usize;
                 let shift = P::Paging::index(target_addr, Level::PTE);
@@ -331,17 +331,17 @@ impl<P: Platform> Tables<'_, P> {
 
     /// Calls `inside` with the two tables locked, which may be one.
     fn with_both<R>(
-        &self,
+        self,
         pin: &Pin<'_, P>,
         (source, target): (Pfn, Pfn),
         level: Level,
         inside: impl FnOnce(&LockedTable<'_, P>, &LockedTable<'_, P>) -> R,
     ) -> R {
         if source == target {
-            let both = self.lock(pin, source, level);
+            let both = self.tables.lock(pin, source, level);
             return inside(&both, &both);
         }
-        let (source, target) = self.lock_pair(pin, (source, target), level);
+        let (source, target) = self.tables.lock_pair(pin, (source, target), level);
         inside(&source, &target)
     }
 }

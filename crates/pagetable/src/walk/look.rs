@@ -1,15 +1,16 @@
 //! Finding out which pages are resident.
 
-use super::{Tables, WalkEntry, WalkStep};
+use super::{WalkEntry, WalkStep, Walker};
+use crate::table::Tables;
 use quire_arch::{
     Access, Entry, Leaf, LeafFlags, Level, Order, PAGE_SIZE, PagingFormat, Pfn, Platform, VirtAddr, VirtRange,
 };
 use quire_swap::SlotId;
 use quire_sync::atomic::raw::Ordering;
 
-impl<P: Platform> Tables<'_, P> {
+impl<P: Platform> Walker<'_, P> {
     /// Calls `visit` with each stretch of `range`, in order, all of whose pages are in memory, or none.
-    pub fn look_present(&self, range: VirtRange, mut visit: impl FnMut(VirtRange, bool)) {
+    pub fn look_present(self, range: VirtRange, mut visit: impl FnMut(VirtRange, bool)) {
         let (mut from, mut state) = (range.start(), None);
         let mut note = |at: VirtAddr, present: bool| {
             if state != Some(present) {
@@ -24,20 +25,22 @@ impl<P: Platform> Tables<'_, P> {
             if at < part.start() {
                 note(at, false);
             }
-            let pin = self.pin();
+            let pin = self.tables.pin();
             match place {
                 WalkEntry::Huge(slot) => {
-                    if Self::huge_leaf(&self.lock_slot(&pin, slot), slot).is_none() {
+                    if Tables::<P>::huge_leaf(&self.tables.lock_slot(&pin, slot), slot).is_none() {
                         return WalkStep::Again;
                     }
                     note(part.start(), true);
                 }
                 WalkEntry::Table(table) => {
-                    let locked = self.lock(&pin, table, Level::PTE);
-                    for (index, addr) in Self::pages(part) {
+                    let locked = self.tables.lock(&pin, table, Level::PTE);
+                    for (index, addr) in Tables::<P>::pages(part) {
                         let present = match locked.get(index) {
                             Entry::Leaf(_) => true,
-                            Entry::Swap(entry) => self.memory.swap().counts().is_in_memory(SlotId::of(entry)),
+                            Entry::Swap(entry) => {
+                                self.tables.memory().swap().counts().is_in_memory(SlotId::of(entry))
+                            }
                             _ => false,
                         };
                         note(addr, present);
@@ -57,7 +60,7 @@ impl<P: Platform> Tables<'_, P> {
 
     /// The first page of `range` at which `access` would fault or would not be recorded: a caller that
     /// populates memory for writes needs its contents from then on.
-    pub fn first_missing(&self, range: VirtRange, access: Access) -> Option<VirtAddr> {
+    pub fn first_missing(self, range: VirtRange, access: Access) -> Option<VirtAddr> {
         let mut needs = access.needs();
         needs.set(LeafFlags::DIRTY, access == Access::Write);
         let (mut at, mut missing) = (range.start(), None);
@@ -66,15 +69,17 @@ impl<P: Platform> Tables<'_, P> {
                 missing = Some(at);
                 return WalkStep::Stop;
             }
-            let pin = self.pin();
+            let pin = self.tables.pin();
             match place {
-                WalkEntry::Huge(slot) => match Self::huge_leaf(&self.lock_slot(&pin, slot), slot) {
-                    Some(leaf) if leaf.flags.contains(needs) => {}
-                    _ => missing = Some(part.start()),
-                },
+                WalkEntry::Huge(slot) => {
+                    match Tables::<P>::huge_leaf(&self.tables.lock_slot(&pin, slot), slot) {
+                        Some(leaf) if leaf.flags.contains(needs) => {}
+                        _ => missing = Some(part.start()),
+                    }
+                }
                 WalkEntry::Table(table) => {
-                    let locked = self.lock(&pin, table, Level::PTE);
-                    missing = Self::pages(part).find_map(|(index, addr)| match locked.get(index) {
+                    let locked = self.tables.lock(&pin, table, Level::PTE);
+                    missing = Tables::<P>::pages(part).find_map(|(index, addr)| match locked.get(index) {
                         Entry::Leaf(leaf) if leaf.flags.contains(needs) => None,
                         _ => Some(addr),
                     });
@@ -89,26 +94,26 @@ impl<P: Platform> Tables<'_, P> {
 
     /// Calls `visit` with the entry of every page of `range`, in order. A large leaf is one call, with the
     /// leaf of its first page, and so are the pages that a missing table would cover.
-    pub fn look(&self, range: VirtRange, mut visit: impl FnMut(VirtRange, Entry)) {
+    pub fn look(self, range: VirtRange, mut visit: impl FnMut(VirtRange, Entry)) {
         let mut at = range.start();
         self.walk(range, &mut |place, part| {
             if at < part.start() {
                 visit(VirtRange::new(at, part.start()), Entry::None);
             }
-            let pin = self.pin();
+            let pin = self.tables.pin();
             let table = match place {
                 WalkEntry::Table(table) => table,
                 WalkEntry::Huge(slot) => {
-                    let leaf = Self::huge_leaf(&self.lock_slot(&pin, slot), slot);
+                    let leaf = Tables::<P>::huge_leaf(&self.tables.lock_slot(&pin, slot), slot);
                     let Some(leaf) = leaf else { return WalkStep::Again };
-                    let before = (part.start().0 - self.slot_range(slot).start().0) / PAGE_SIZE;
+                    let before = (part.start().0 - self.tables.slot_range(slot).start().0) / PAGE_SIZE;
                     visit(part, Entry::Leaf(Leaf { pfn: leaf.pfn.offset(before), ..leaf }));
                     at = part.end();
                     return WalkStep::Next;
                 }
             };
-            let locked = self.lock(&pin, table, Level::PTE);
-            for (index, addr) in Self::pages(part) {
+            let locked = self.tables.lock(&pin, table, Level::PTE);
+            for (index, addr) in Tables::<P>::pages(part) {
                 visit(VirtRange::new(addr, VirtAddr(addr.0 + PAGE_SIZE)), locked.get(index));
             }
             at = part.end();
@@ -120,13 +125,13 @@ impl<P: Platform> Tables<'_, P> {
     }
 
     /// Whether an entry of `range` maps a page of the folio of `order` at `head`. Lock-free.
-    pub fn maps_some(&self, range: VirtRange, folio: (Pfn, Order)) -> bool {
+    pub fn maps_some(self, range: VirtRange, folio: (Pfn, Order)) -> bool {
         self.count_mapped(range, folio, 1) > 0
     }
 
     /// How many pages of the folio of `order` at `head` the entries of `range` map; it is not looked for more
     /// than `enough`. Lock-free.
-    pub fn count_mapped(&self, range: VirtRange, (head, order): (Pfn, Order), enough: u64) -> u64 {
+    pub fn count_mapped(self, range: VirtRange, (head, order): (Pfn, Order), enough: u64) -> u64 {
         let mut found = 0;
         self.walk(range, &mut |place, part| {
             let (table, level, first, entries) = match place {
@@ -136,7 +141,7 @@ impl<P: Platform> Tables<'_, P> {
                 WalkEntry::Huge(slot) => (slot.table, Level::PMD, slot.index, 1),
             };
             let pages = part.pages() / entries as u64;
-            for entry in &self.entries(table)[first..first + entries] {
+            for entry in &self.tables.entries(table)[first..first + entries] {
                 if let Entry::Leaf(Leaf { pfn, flags }) =
                     P::Paging::decode(entry.load(Ordering::Relaxed), level)
                     && !flags.contains(LeafFlags::SPECIAL)

@@ -1,16 +1,19 @@
 //! Fork: sharing pages with a child.
 
-use super::{HugeSlot, LockedTable, Tables, WalkEntry, WalkStep};
 use crate::attributes::{NewPage, Permissions};
-use crate::gather::{Gather, pages_from};
+use crate::gather::Gather;
+use crate::huge::HugeLeaves;
+use crate::huge_slot::HugeSlot;
 use crate::memory::GatherTechnique;
 use crate::residency::Residency;
+use crate::table::{LockedTable, Tables, pages_from};
+use crate::walk::{WalkEntry, WalkStep, Walker};
 use core::fmt;
-
 use quire_arch::{
-    Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Pin, Platform, VirtAddr, VirtRange,
+    Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Pin, Platform, SwapEntry, VirtAddr, VirtRange,
 };
 use quire_frame::{AllocError, AllocRequest, HeadGuard, Kind, OwnerWord};
+use quire_swap::SlotId;
 use quire_sync::atomic::raw::{AtomicU64, Ordering};
 
 /// The source of a child's mapping.
@@ -78,27 +81,39 @@ fn share_rest<P: Platform>(
     pages
 }
 
-impl<P: Platform> Tables<'_, P> {
-    /// Gives `child` every page that the mapping has here. What is private is shared until one of the two
+/// Shares the pages of a parent with its child.
+#[derive(Debug)]
+pub struct Forker<'w, P: Platform> {
+    /// The tables of the parent.
+    pub parent: &'w Tables<'w, P>,
+    /// Those of the child.
+    pub child: &'w Tables<'w, P>,
+}
+
+impl<P: Platform> Clone for Forker<'_, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<P: Platform> Copy for Forker<'_, P> {}
+
+impl<P: Platform> Forker<'_, P> {
+    /// Gives the child every page that the mapping has here. What is private is shared until one of the two
     /// writes to it: both lose the permission, and the parent's translations that allowed writes are noted in
     /// `gather`. On failure the child holds part of them, which its exit unmaps.
     ///
     /// The caller holds this space's mmap lock for writing and has write-locked the VMA, so no fault changes
     /// entries here; the child does not run yet.
-    pub fn copy_to(
-        &self,
-        child: &Tables<'_, P>,
-        copying: &Copying<'_>,
-        gather: &mut Gather<'_, P>,
-    ) -> Result<(), AllocError> {
+    pub fn copy_to(self, copying: &Copying<'_>, gather: &mut Gather<'_, P>) -> Result<(), AllocError> {
         let mut result = Ok(());
-        self.walk(copying.range, &mut |place, part| {
+        Walker::new(self.parent).walk(copying.range, &mut |place, part| {
             let copied = match place {
                 WalkEntry::Table(table) => {
-                    self.copy_table(child, table, part, copying, gather).map(|()| WalkStep::Next)
+                    self.copy_table(table, part, copying, gather).map(|()| WalkStep::Next)
                 }
-                WalkEntry::Huge(slot) if part != self.slot_range(slot) => Ok(WalkStep::Split),
-                WalkEntry::Huge(slot) => self.copy_huge(child, slot, copying, gather),
+                WalkEntry::Huge(slot) if part != self.parent.slot_range(slot) => Ok(WalkStep::Split),
+                WalkEntry::Huge(slot) => self.copy_huge(slot, copying, gather),
             };
             copied.unwrap_or_else(|error| {
                 result = Err(error);
@@ -110,18 +125,17 @@ impl<P: Platform> Tables<'_, P> {
     }
 
     fn copy_table(
-        &self,
-        child: &Tables<'_, P>,
+        self,
         table: Pfn,
         part: VirtRange,
         copying: &Copying<'_>,
         gather: &mut Gather<'_, P>,
     ) -> Result<(), AllocError> {
-        if self.is_empty(table) {
+        if self.parent.is_empty(table) {
             return Ok(());
         }
         // Nothing large was mapped in the child yet: it has no other mapping here.
-        let Some(target) = child.find_or_make(&self.pin(), part.start())? else { return Ok(()) };
+        let Some(target) = self.child.find_or_make(&self.parent.pin(), part.start())? else { return Ok(()) };
         // Noted first: entries write-protected before a failure must be flushed too.
         if !copying.parent.shared && copying.parent.leaf.contains(LeafFlags::WRITE) {
             gather.add_stale(part);
@@ -131,8 +145,8 @@ impl<P: Platform> Tables<'_, P> {
         let mut from = first;
         loop {
             let stop = {
-                let pin = self.pin();
-                self.share_until(&pin, child, (table, target), (from, end), copying)
+                let pin = self.parent.pin();
+                self.share_until(&pin, (table, target), (from, end), copying)
             };
             match stop {
                 None => break,
@@ -145,10 +159,11 @@ impl<P: Platform> Tables<'_, P> {
                         // pages: the child can read it again.
                         Ok(())
                     } else {
-                        self.copy_pinned(child, (target, index), leaf, &new)
+                        self.copy_pinned((target, index), leaf, &new)
                     };
                     // The reference kept it from being split.
-                    self.memory.memcgs().folios().release_folio(self.memory.frames().folio(leaf.pfn).head());
+                    let memory = self.parent.memory();
+                    memory.memcgs().folios().release_folio(memory.frames().folio(leaf.pfn).head());
                     copied?;
                     from = index + 1;
                 }
@@ -159,37 +174,36 @@ impl<P: Platform> Tables<'_, P> {
 
     /// Shares a folio that one leaf maps, unless it is pinned: then it is split, and copied page by page.
     fn copy_huge(
-        &self,
-        child: &Tables<'_, P>,
+        self,
         slot: HugeSlot,
         copying: &Copying<'_>,
         gather: &mut Gather<'_, P>,
     ) -> Result<WalkStep, AllocError> {
-        let pin = self.pin();
-        let range = self.slot_range(slot);
-        let Some((target, deposit)) = child.place_huge(&pin, range.start())? else {
+        let pin = self.parent.pin();
+        let range = self.parent.slot_range(slot);
+        let Some((target, deposit)) = HugeLeaves::new(self.child).place_huge(&pin, range.start())? else {
             return Ok(WalkStep::Next);
         };
         let step = {
             let (here, there);
             if slot.table < target.table {
-                here = self.lock(&pin, slot.table, Level::PMD);
-                there = child.lock(&pin, target.table, Level::PMD);
+                here = self.parent.lock(&pin, slot.table, Level::PMD);
+                there = self.child.lock(&pin, target.table, Level::PMD);
             } else {
-                there = child.lock(&pin, target.table, Level::PMD);
-                here = self.lock(&pin, slot.table, Level::PMD);
+                there = self.child.lock(&pin, target.table, Level::PMD);
+                here = self.parent.lock(&pin, slot.table, Level::PMD);
             }
-            match Self::huge_leaf(&here, slot) {
+            match Tables::<P>::huge_leaf(&here, slot) {
                 None => Ok(WalkStep::Again),
-                Some(leaf) => match self.share_huge((&here, slot), leaf, child, copying) {
+                Some(leaf) => match self.share_huge((&here, slot), leaf, copying) {
                     Ok(Some(raw)) => {
                         if leaf.flags.contains(LeafFlags::WRITE) {
                             gather.add_stale(range);
                         }
-                        child.deposit(target, deposit);
+                        HugeLeaves::new(self.child).deposit(target, deposit);
                         LockedTable::<P>::put_raw(&there.entries[target.index], raw);
                         there.count_installed(1);
-                        child.space.residency.table_made();
+                        self.child.space().residency.table_made();
                         return Ok(WalkStep::Next);
                     }
                     Ok(None) => Ok(WalkStep::Split),
@@ -197,30 +211,29 @@ impl<P: Platform> Tables<'_, P> {
                 },
             }
         };
-        self.memory.memcgs().folios().release_unused(&pin, deposit, Order::ZERO);
+        self.parent.memory().memcgs().folios().release_unused(&pin, deposit, Order::ZERO);
         step
     }
 
-    /// Counts what the large leaf at `slot` maps as mapped by `child` too, and returns the child's leaf, or
+    /// Counts what the large leaf at `slot` maps as mapped by the child too, and returns the child's leaf, or
     /// none if it is to be copied page by page.
     fn share_huge(
-        &self,
+        self,
         (here, slot): (&LockedTable<'_, P>, HugeSlot),
         leaf: Leaf,
-        child: &Tables<'_, P>,
         copying: &Copying<'_>,
     ) -> Result<Option<u64>, AllocError> {
         let raw = here.entries[slot.index].load(Ordering::Relaxed);
         if leaf.flags.contains(LeafFlags::SPECIAL) {
             // The child has not used it yet.
             let unused = if leaf.flags.contains(LeafFlags::READ) { raw & !P::Paging::ACCESSED } else { raw };
-            return Ok(self.memory.hold_huge_zero_again(leaf.pfn).then_some(unused));
+            return Ok(self.parent.memory().hold_huge_zero_again(leaf.pfn).then_some(unused));
         }
-        let folio = self.memory.frames().lock_head(leaf.pfn);
+        let folio = self.parent.memory().frames().lock_head(leaf.pfn);
         if folio.folio().may_be_pinned() {
             return Ok(None);
         }
-        if !folio.add_maps(Self::huge_pages()) {
+        if !folio.add_maps(Tables::<P>::huge_pages()) {
             return Err(AllocError::OutOfMemory);
         }
         let private = !copying.parent.shared;
@@ -228,8 +241,8 @@ impl<P: Platform> Tables<'_, P> {
             folio.no_longer_exclusive();
         }
         let kind = folio.folio().kind();
-        child.space.residency.pages_mapped(Residency::of(kind, u64::from(Self::huge_pages())));
-        child.count_whole_map(&self.pin(), leaf.pfn);
+        self.child.space().residency.pages_mapped(Residency::of(kind, u64::from(Tables::<P>::huge_pages())));
+        HugeLeaves::new(self.child).count_whole_map(&self.parent.pin(), leaf.pfn);
         let protects = private && leaf.flags.contains(LeafFlags::READ);
         Ok(Some(if protects { here.write_protect(slot.index) } else { raw }))
     }
@@ -237,9 +250,8 @@ impl<P: Platform> Tables<'_, P> {
     /// Shares the pages of entries `from..end` of the parent's table with the child's, and returns why it
     /// stopped, if it did.
     fn share_until(
-        &self,
+        self,
         pin: &Pin<'_, P>,
-        child: &Tables<'_, P>,
         (table, target): (Pfn, Pfn),
         (from, end): (usize, usize),
         copying: &Copying<'_>,
@@ -248,11 +260,11 @@ impl<P: Platform> Tables<'_, P> {
         // instructions.
         let (here, there);
         if table < target {
-            here = self.lock(pin, table, Level::PTE);
-            there = child.lock(pin, target, Level::PTE);
+            here = self.parent.lock(pin, table, Level::PTE);
+            there = self.child.lock(pin, target, Level::PTE);
         } else {
-            there = child.lock(pin, target, Level::PTE);
-            here = self.lock(pin, table, Level::PTE);
+            there = self.child.lock(pin, target, Level::PTE);
+            here = self.parent.lock(pin, table, Level::PTE);
         }
         let mut shared = Residency::default();
         let mut stop = None;
@@ -270,7 +282,7 @@ impl<P: Platform> Tables<'_, P> {
                         }
                     }
                 }
-                Entry::Swap(entry) => self.share_swapped((&here, &there), (index, end), entry, child),
+                Entry::Swap(entry) => self.share_swapped((&here, &there), (index, end), entry),
                 other => {
                     there.install(index, other);
                     1
@@ -278,7 +290,7 @@ impl<P: Platform> Tables<'_, P> {
             };
         }
         there.count_installed((shared.anonymous + shared.file) as usize);
-        child.space.residency.pages_mapped(shared);
+        self.child.space().residency.pages_mapped(shared);
         stop
     }
 
@@ -286,7 +298,7 @@ impl<P: Platform> Tables<'_, P> {
     /// `shared` as installed before it unlocks.
     #[inline]
     fn share_run(
-        &self,
+        self,
         (here, there): (&LockedTable<'_, P>, &LockedTable<'_, P>),
         (index, end): (usize, usize),
         (raw, leaf): (u64, Leaf),
@@ -294,8 +306,7 @@ impl<P: Platform> Tables<'_, P> {
         shared: &mut Residency,
     ) -> Result<usize, Stop> {
         let present = leaf.flags.contains(LeafFlags::READ);
-        let folio = self.memory.frames().lock_head(leaf.pfn);
-        let kind = folio.folio().kind();
+        let folio = self.parent.memory().frames().lock_head(leaf.pfn);
         let private = !copying.parent.shared;
         // Also a page of a file that was not written to yet: a pinned page becomes the program's own where it
         // is.
@@ -303,7 +314,7 @@ impl<P: Platform> Tables<'_, P> {
             return Err(hold_pinned(&folio, (index, leaf)));
         }
         let end = if present { end } else { index + 1 };
-        let most = self.run_bound((index, end), leaf.pfn, &folio);
+        let most = self.parent.run_bound((index, end), leaf.pfn, &folio);
         if !folio.may_add(most as u32) {
             return Err(Stop::Overflow);
         }
@@ -312,11 +323,11 @@ impl<P: Platform> Tables<'_, P> {
         if private
             && folio.no_longer_exclusive()
             && most == 1
-            && self.memory.techniques().gather == GatherTechnique::Runs
+            && self.parent.memory().techniques().gather == GatherTechnique::Runs
         {
-            self.memory.memcgs().splits().mapped_in_part(&folio);
+            self.parent.memory().memcgs().splits().mapped_in_part(&folio);
         }
-        self.fetch_ahead(here.entries, index, most);
+        self.parent.fetch_ahead(here.entries, index, most);
         // The child has not used the page yet.
         let (protects, inherited) = (private && present, if present { !P::Paging::ACCESSED } else { !0 });
         share_entry::<P>(&here.entries[index], &there.entries[index], raw, protects, inherited);
@@ -326,39 +337,62 @@ impl<P: Platform> Tables<'_, P> {
             let (own, childs) = (&here.entries[rest.clone()], &there.entries[rest]);
             pages += share_rest::<P>(own, childs, raw & P::Paging::IDENTITY, protects, inherited);
             if private && (pages as u64) < folio.folio().order().pages() {
-                self.memory.memcgs().splits().mapped_in_part(&folio);
+                self.parent.memory().memcgs().splits().mapped_in_part(&folio);
             }
         }
         let added = folio.add_maps(pages as u32);
         debug_assert!(added, "there was room for more");
-        shared.add(kind, pages as u64);
+        shared.add(folio.folio().kind(), pages as u64);
         Ok(pages)
     }
 
     /// Gives the child a copy of a pinned page, whose owner may go on writing it. The caller has a reference.
-    fn copy_pinned(
-        &self,
-        child: &Tables<'_, P>,
-        (target, index): (Pfn, usize),
-        leaf: Leaf,
-        new: &NewPage,
-    ) -> Result<(), AllocError> {
-        let frames = self.memory.frames();
-        let pin = self.pin();
+    fn copy_pinned(self, (target, index): (Pfn, usize), leaf: Leaf, new: &NewPage) -> Result<(), AllocError> {
+        let frames = self.parent.memory().frames();
+        let pin = self.parent.pin();
         let request = AllocRequest::anonymous().uninitialised().kind(Kind::Anonymous);
         let copy = frames.allocate(&pin, request)?;
-        child.memory().memcgs().programs().charge_anyway(&pin, &child.space().membership, copy, Order::ZERO);
+        self.child.memory().memcgs().programs().charge_anyway(
+            &pin,
+            &self.child.space().membership,
+            copy,
+            Order::ZERO,
+        );
         // SAFETY: the copy is new and ours; the caller's reference keeps the original in RAM. It may be
         // written to meanwhile, as `Platform::copy` allows.
         unsafe { frames.platform().copy_user(leaf.pfn, copy, Order::ZERO) };
         new.init_page(frames.known(copy));
         let _section = frames.epoch().enter(&pin);
         // Before reclaim can find the page and subtract it.
-        child.space.residency.page_mapped(true);
-        let there = child.lock(&pin, target, Level::PTE);
+        self.child.space().residency.page_mapped(true);
+        let there = self.child.lock(&pin, target, Level::PTE);
         // Dirty, whatever the entry of the original says: a device may have written what was copied.
         there.install(index, Entry::Leaf(Leaf { pfn: copy, flags: leaf.flags | LeafFlags::DIRTY }));
-        child.memory().memcgs().folios().list_new(&pin, copy, new.locked);
+        self.child.memory().memcgs().folios().list_new(&pin, copy, new.locked);
         Ok(())
+    }
+
+    /// Gives the child's table the run that starts with `first` at `index` of the parent's, and returns its
+    /// length. The pages are exclusive to neither from then on.
+    fn share_swapped(
+        self,
+        (here, there): (&LockedTable<'_, P>, &LockedTable<'_, P>),
+        (index, end): (usize, usize),
+        first: SwapEntry,
+    ) -> usize {
+        let pages = Tables::<P>::swap_run(here.entries, (index, end), first);
+        self.parent.memory().swap().counts().add_counts(SlotId::of(first), pages as u32);
+        let pairs = here.entries[index..index + pages].iter().zip(&there.entries[index..index + pages]);
+        for ((own, childs), nth) in pairs.zip(0..) {
+            let shared = SwapEntry { slot: first.slot + nth, exclusive: false, ..first };
+            let raw = P::Paging::encode(Entry::Swap(shared), Level::PTE);
+            if first.exclusive {
+                own.store(raw, Ordering::Relaxed);
+            }
+            LockedTable::<P>::put_raw(childs, raw);
+        }
+        there.count_installed(pages);
+        self.child.space().residency.swapped_out(pages as u64);
+        pages
     }
 }

@@ -1,0 +1,67 @@
+//! Finding tables without a lock.
+
+use super::Tables;
+use crate::huge_slot::HugeSlot;
+use quire_arch::{Entry, Level, PagingFormat, Pfn, Platform, VirtAddr};
+use quire_sync::atomic::raw::Ordering;
+
+/// What is found at an address.
+#[derive(Clone, Copy, Debug)]
+pub enum Found {
+    /// A bottom table.
+    Table(Pfn),
+    /// A leaf in the place of a bottom table.
+    Huge(HugeSlot),
+    /// No table.
+    Nothing,
+}
+
+impl<P: Platform> Tables<'_, P> {
+    /// The table or leaf at `addr`. Lock-free.
+    #[inline]
+    pub fn lookup(&self, addr: VirtAddr) -> Found {
+        let mut table = self.space.root();
+        let mut level = P::Paging::root_level();
+        while let Some(below) = level.down() {
+            let index = P::Paging::index(addr, level);
+            // Acquire: pairs with the release in `install`; the table's entries are zeroed before it is
+            // linked.
+            let raw = self.entries(table)[index].load(Ordering::Acquire);
+            match P::Paging::decode(raw, level) {
+                Entry::Table(pfn) => table = pfn,
+                Entry::Leaf(_) => return Found::Huge(HugeSlot { table, index }),
+                _ => return Found::Nothing,
+            }
+            level = below;
+        }
+        Found::Table(table)
+    }
+
+    /// The PMD table that covers `addr`, if there is one. Lock-free.
+    pub fn find_pmd(&self, addr: VirtAddr) -> Option<Pfn> {
+        self.find_table(addr, Level::PMD)
+    }
+
+    /// The table at `lowest`, above the bottom, that covers `addr`, if there is one. Lock-free.
+    pub fn find_table(&self, addr: VirtAddr, lowest: Level) -> Option<Pfn> {
+        let mut table = self.space.root();
+        let mut level = P::Paging::root_level();
+        while level > lowest {
+            // Acquire as above.
+            let raw = self.entries(table)[P::Paging::index(addr, level)].load(Ordering::Acquire);
+            let Entry::Table(pfn) = P::Paging::decode(raw, level) else { return None };
+            table = pfn;
+            level = Level(level.0 - 1);
+        }
+        Some(table)
+    }
+
+    /// The bottom table that covers `addr`, if there is one. Lock-free.
+    #[inline]
+    pub fn find(&self, addr: VirtAddr) -> Option<Pfn> {
+        match self.lookup(addr) {
+            Found::Table(table) => Some(table),
+            Found::Huge(_) | Found::Nothing => None,
+        }
+    }
+}

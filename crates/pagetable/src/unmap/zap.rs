@@ -1,0 +1,148 @@
+//! Zapping: removing pages from tables that stay.
+
+use super::{Unmapper, Zap, make_absent};
+use crate::memory::TablesTechnique;
+use crate::residency::Residency;
+use crate::table::{LockedTable, pages_from};
+use crate::walk::{WalkEntry, WalkStep, Walker};
+use core::sync::atomic::Ordering;
+use quire_arch::paging::PteMarker;
+use quire_arch::{Entry, Leaf, LeafFlags, Level, PagingFormat, Pfn, Platform, VirtAddr, VirtRange};
+
+impl<P: Platform> Unmapper<'_, P> {
+    /// Empties every entry in `range`. Nothing is allocated and nothing fails. Tables stay
+    /// linked even if they are empty afterwards; see [`unmap`](Self::unmap).
+    #[inline]
+    pub fn zap(&mut self, range: VirtRange, what: Zap) {
+        let tables = self.gather.tables;
+        Walker::new(&tables).walk(range, &mut |place, part| match place {
+            WalkEntry::Table(table) => {
+                self.zap_in_table(table, part, what);
+                WalkStep::Next
+            }
+            WalkEntry::Huge(slot) => self.zap_in_huge(slot, part, what),
+        });
+        self.gather.add_paged_out(range);
+    }
+
+    pub(crate) fn zap_in_table(&mut self, table: Pfn, part: VirtRange, what: Zap) {
+        self.zap_below(None, table, part, what);
+    }
+
+    /// Empties the entries of `part` in one table. A table that would be empty after the flush can go before
+    /// it, if the place of its entry is known.
+    pub(super) fn zap_below(&mut self, place: Option<(Pfn, usize)>, table: Pfn, part: VirtRange, what: Zap) {
+        let tables = self.gather.tables;
+        let mut at = part.start();
+        while at < part.end() {
+            {
+                let pin = tables.pin();
+                let locked = tables.lock(&pin, table, Level::PTE);
+                at = self.zap_until_full(&locked, VirtRange::new(at, part.end()), what);
+                if at < part.end() && what == Zap::Mapping {
+                    // One flush for all: the rest is taken out after it.
+                    let rest = VirtRange::new(at, part.end());
+                    let first = P::Paging::index(at, Level::PTE);
+                    let entries = first..first + rest.pages() as usize;
+                    if let Some((parent, index)) = place
+                        && tables.memory().techniques().tables == TablesTechnique::Free
+                        && locked.mark_dead_with(entries.clone())
+                    {
+                        drop(locked);
+                        tables.lock(&pin, parent, Level::PMD).take(index);
+                        self.gather.add_stale(rest);
+                        self.gather.count_empty_table();
+                        self.gather.add_unlinked(table);
+                        return;
+                    }
+                    make_absent(&locked, entries);
+                    self.gather.add_stale(rest);
+                    self.gather.add_absent(rest);
+                    return;
+                }
+            }
+            if at < part.end() {
+                self.gather.relieve();
+            }
+        }
+    }
+
+    /// Empties entries until the gather is full, and returns where to continue: at the end of `part` if all
+    /// is done.
+    fn zap_until_full(&mut self, locked: &LockedTable<'_, P>, part: VirtRange, what: Zap) -> VirtAddr {
+        let first = P::Paging::index(part.start(), Level::PTE);
+        let end = first + part.pages() as usize;
+        let mut gone = Residency::default();
+        let mut stale: Option<(usize, usize)> = None;
+        let mut index = first;
+        while index < end && !locked.is_empty() && !self.gather.is_full() {
+            let raw = locked.entries[index].load(Ordering::Relaxed);
+            if raw == 0 {
+                index += 1;
+                continue;
+            }
+            let pages = if P::Paging::is_present_leaf(raw, Level::PTE) {
+                let pages = self.zap_run(locked, (index, end), raw, (what, &mut gone));
+                let (start, _) = stale.unwrap_or((index, index));
+                stale = Some((start, index + pages));
+                pages
+            } else {
+                match P::Paging::decode(raw, Level::PTE) {
+                    Entry::Marker(PteMarker::Guard) if what != Zap::Mapping => 1,
+                    Entry::Leaf(_) => self.zap_run(locked, (index, end), raw, (what, &mut gone)),
+                    Entry::Swap(entry) => self.zap_swapped(locked, (index, end), entry),
+                    _ => {
+                        locked.take(index);
+                        1
+                    }
+                }
+            };
+            index += pages;
+        }
+        let addr = |index: usize| pages_from(part.start(), index - first).end();
+        if let Some((start, end)) = stale {
+            self.gather.add_stale(VirtRange::new(addr(start), addr(end)));
+        }
+        self.gather.count_gone(gone);
+        if index < end && !locked.is_empty() { addr(index) } else { part.end() }
+    }
+
+    /// Empties the run that starts with the leaf `raw` at `index`, and returns its length.
+    #[inline]
+    fn zap_run(
+        &mut self,
+        locked: &LockedTable<'_, P>,
+        (index, end): (usize, usize),
+        raw: u64,
+        (what, gone): (Zap, &mut Residency),
+    ) -> usize {
+        let tables = self.gather.tables;
+        let Entry::Leaf(Leaf { pfn, flags }) = P::Paging::decode(raw, Level::PTE) else { return 1 };
+        if flags.contains(LeafFlags::SPECIAL) {
+            locked.take(index);
+            return 1;
+        }
+        let folio = tables.memory().frames().lock_head(pfn);
+        let end = if flags.contains(LeafFlags::READ) { end } else { index + 1 };
+        let pages = tables.run_length(locked.entries, (index, end), (raw, pfn), &folio);
+        locked.clear(index, pages);
+        if what == Zap::LockedContents {
+            tables.memory().memcgs().folios().munlock(&tables.pin(), &folio);
+        }
+        // What may be mapped by others until the flush is counted after it.
+        let whole = folio.maps() == pages as u32 && !folio.may_be_mapped_by_name();
+        if whole {
+            let _ = folio.remove_maps(pages as u32);
+            tables.memory().memcgs().splits().undefer_split(&folio);
+        }
+        let (head, order, kind) = (folio.folio().head(), folio.folio().order(), folio.folio().kind());
+        drop(folio);
+        gone.add(kind, pages as u64);
+        if whole {
+            self.gather.add_folio(head, order);
+        } else {
+            self.gather.add_run(pfn, pages as u32);
+        }
+        pages
+    }
+}
