@@ -98,6 +98,8 @@ if [[ ${1:-} != ray ]]; then
         export SLURM_ARRAY_TASK_ID
         sh sweep.sbatch
     done
+    # A task that is left without a line.
+    SLURM_ARRAY_TASK_ID=$((lines + 1)) SLURM_ARRAY_TASK_COUNT=$((lines + 1)) sh sweep.sbatch
     merged slurm
     compare slurm
 fi

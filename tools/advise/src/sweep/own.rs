@@ -36,7 +36,9 @@ impl Owner {
         let (recording, first) = value::<Recording>(first, ",\"recording\":")?;
         let (asked, _) = value(first, ",\"asked\":")?;
         let Recording { file, sha256, .. } = recording;
-        rest.is_empty().then_some(Self { number, file, sha256, asked })
+        // Others may be joined to it without a line end.
+        let is_only = rest.is_empty() && !text[LINE_START.len()..].contains(LINE_START);
+        is_only.then_some(Self { number, file, sha256, asked })
     }
 
     /// Whether a line may replace it: one of this number, or without one of this recording that asks for

@@ -127,15 +127,18 @@ impl Lines {
     }
 }
 
-/// The results on a line, with its end or without: one, or several that were joined without line ends.
+/// The results on a line, with its end or without: one, or several that were joined without line ends. One
+/// that was torn ends where the next begins.
 fn results(line: &[u8]) -> Vec<&[u8]> {
-    // In a string there is a backslash before each quotation mark.
-    let seam = [b"\"}", LINE_START.as_bytes()].concat();
     let mut rest = line.strip_suffix(b"\n").unwrap_or(line);
     rest = rest.strip_suffix(b"\r").unwrap_or(rest);
     let mut results = Vec::new();
-    while let Some(place) = rest.windows(seam.len()).position(|window| window == seam) {
-        let (result, others) = rest.split_at(place + b"\"}".len());
+    // In a string there is a backslash before each quotation mark.
+    let next = |rest: &[u8]| {
+        rest.windows(LINE_START.len()).skip(1).position(|window| window == LINE_START.as_bytes())
+    };
+    while let Some(place) = next(rest) {
+        let (result, others) = rest.split_at(place + 1);
         results.push(result);
         rest = others;
     }
@@ -154,6 +157,7 @@ mod tests {
             assert_eq!(results(&[one, end].concat()), [one], "{end:?}");
             assert_eq!(results(&[one, one, one, end].concat()), [one; 3], "{end:?}");
         }
+        assert_eq!(results(&[&one[..20], one].concat()), [&one[..20], one], "one is torn");
         assert_eq!(results(b"\r\n"), [b""]);
         assert_eq!(results(b"{}{}"), [b"{}{}"]);
     }

@@ -42,8 +42,11 @@ fn a_line_replaces_its_own_result_only() {
         assert_eq!(read(), result);
     }
     // Nor does it replace several in one file; a part of its own it does.
-    fs::write(sweep.path("x.json"), [&*result, &result].concat()).expect("a file");
-    assert_eq!(run(&first[2..]).status.code(), Some(2));
+    for several in [[&*result, &result].concat(), [result.trim_end(), &result].concat()] {
+        fs::write(sweep.path("x.json"), &several).expect("a file");
+        assert_eq!(run(&first[2..]).status.code(), Some(2));
+        assert_eq!(read(), several);
+    }
     fs::write(sweep.path("x.json"), &result[..result.len() - 9]).expect("a file");
     assert!(run(&first[2..]).status.success());
     assert_eq!(read(), result);
