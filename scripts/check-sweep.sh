@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs what README shows for `quire sweep`, unchanged: GNU parallel with a job killed and one repeated, a Slurm array by
-# a loop that sets SLURM_ARRAY_TASK_ID and _COUNT as Slurm does, and Ray on one node. What they merge to must be equal to what
-# `quire advise` prints for the same recordings.
+# a loop that sets SLURM_ARRAY_TASK_ID and _COUNT as Slurm does, and Ray on one node. What they merge to must be equal to
+# what `quire advise` prints for the same recordings.
 #
 #     scripts/check-sweep.sh             parallel and slurm
 #     scripts/check-sweep.sh ray         Ray: from PyPI, in a venv below target/ (some 300 MB)

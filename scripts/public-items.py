@@ -123,9 +123,11 @@ def text(modules):
         "which CI holds against the sources. `cargo doc -p quire-mm --no-deps --open` has the pages.",
     ]
     for module, items in modules.items():
-        out += ["", f"## `quire_mm{'::' + module if module else ''}`", "", "| item | functions |", "|---|---|"]
+        path = f"quire_mm::{module}" if module else "quire_mm"
+        out += ["", f"## `{path}`", "", "| item | functions |", "|---|---|"]
         for name, _, functions in sorted(items, key=lambda item: item[0].lower()):
-            out.append(f"| `{name}` | {', '.join(f'`{function}`' for function in functions)} |".replace("|  |", "| |"))
+            listed = ", ".join(f"`{function}`" for function in functions)
+            out.append(f"| `{name}` | {listed} |".replace("|  |", "| |"))
     return count, "\n".join(out) + "\n"
 
 

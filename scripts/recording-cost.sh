@@ -97,7 +97,7 @@ int main(int count, char **words) {
             for (size_t at = 0; at < 65536 && step < 65536; at += step) sink += p[at];
             munmap(p, 65536);
         }
-    } else if (!strcmp(what, "sparse")) { /* a page is read in each of 5000 mappings of 1 GiB, over and over */
+    } else if (!strcmp(what, "sparse")) { /* a page of each of 5000 mappings of 1 GiB, over and over */
         volatile char *mappings[5000];
         for (int n = 0; n < 5000; n++) {
             int prot = n & 1 ? PROT_READ : PROT_READ | PROT_WRITE;

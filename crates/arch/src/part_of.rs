@@ -5,7 +5,8 @@
 /// that is a view itself is named with its lifetime, which is `'w`.
 #[macro_export]
 macro_rules! part_of {
-    ($(#[$meta:meta])+ pub struct $part:ident { $vis:vis $field:ident: $whole:ident $(<$view:lifetime>)? }) => {
+    ($(#[$meta:meta])+
+     pub struct $part:ident { $vis:vis $field:ident: $whole:ident $(<$view:lifetime>)? }) => {
         $(#[$meta])+
         #[derive(Debug)]
         pub struct $part<'w, P: $crate::Platform> {

@@ -252,8 +252,8 @@ mod tests {
         }
     }
 
-    /// A hazard of docs/hazards.md: "the largest machine has no slots". As large as it gets, the number of slots
-    /// fits in a descriptor's links, and so does each slot beside the end of a list.
+    /// A hazard of docs/hazards.md: "the largest machine has no slots". As large as it gets, the number of
+    /// slots fits in a descriptor's links, and so does each slot beside the end of a list.
     #[test]
     fn the_largest_span_has_slots_for_all_its_frames() {
         let count = u32::try_from(MOST_FRAMES).unwrap();

@@ -34,8 +34,8 @@
 //!   acquire): every E through the old translation happens before C. A T that never polls again goes outside,
 //!   which is the first case.
 //! - *Not at all.* A CPU that is not in the initiator's set is the memory manager's responsibility; see
-//!   `crates/pagetable/src/cpus/mod.rs`. `activate` ends with a full fence, so that a CPU which has put itself
-//!   in the set before it activates the space reads no table before that.
+//!   `crates/pagetable/src/cpus/mod.rs`. `activate` ends with a full fence, so that a CPU which has put
+//!   itself in the set before it activates the space reads no table before that.
 //!
 //! A TLB fill and the access through it lie between the same two polls, so no flush can come between them.
 //! The loom models in `models.rs` try every interleaving of these steps within a bound of preemptions.

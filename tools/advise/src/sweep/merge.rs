@@ -211,8 +211,8 @@ impl Merge {
         if needs.len() > 1 {
             entries.retain(|entry| entry.request.need.is_none());
             let line = format!(
-                "{told}: no limits: the lines are of sweeps of different recordings of this program, and limits are \
-                 shares of what all of them need: sweep them together"
+                "{told}: no limits: the lines are of sweeps of different recordings of this program, and \
+                 limits are shares of what all of them need: sweep them together"
             );
             self.lines.remark(true, line);
             return None;

@@ -31,56 +31,69 @@ pub(crate) struct SweepArguments {
 
 /// What is replayed by one line.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "One line, as it is printed")]
 pub(crate) struct LineArguments {
     /// Which line of how many of which sweep it is: `quire advise --from` names those that are missing
-    #[arg(long, value_name = "N/LINES:SWEEP", requires = "one", help_heading = "One line, as it is printed")]
+    #[arg(long, value_name = "N/LINES:SWEEP", requires = "one")]
     number: Option<Number>,
     /// The first digits of the SHA-256 that the recording had when the line was printed: another one is
     /// refused
-    #[arg(long, value_name = "DIGITS", value_parser = contents, requires = "one", help_heading = "One line, as it is printed")]
+    #[arg(long, value_name = "DIGITS", value_parser = contents, requires = "one")]
     contents: Option<String>,
     /// The setting, e.g. thp=always or mthp=64K,gather=pages
-    #[arg(long, value_name = "NAME", requires = "one", help_heading = "One line, as it is printed")]
+    #[arg(long, value_name = "NAME", requires = "one")]
     setting: Option<String>,
     /// What the kernel keeps for a thread, a process and a mapping, in bytes: as `quire calibrate` measured
     /// it where the lines were printed
-    #[arg(long, value_name = "BYTES,BYTES,BYTES", value_parser = kernel, requires = "one", help_heading = "One line, as it is printed")]
+    #[arg(long, value_name = "BYTES,BYTES,BYTES", value_parser = kernel, requires = "one")]
     kernel: Option<KernelCosts>,
     /// The phase of khugepaged
-    #[arg(long, value_name = "N", requires_all = ["one", "phased"], help_heading = "One line, as it is printed")]
+    #[arg(long, value_name = "N", requires_all = ["one", "phased"])]
     phase: Option<usize>,
     /// A limit of a memory cgroup
-    #[arg(long, value_name = "SIZE", value_parser = size, groups = ["amount", "phased"], requires_all = ["one", "swap", "meant", "need"], help_heading = "One line, as it is printed")]
-    limit: Option<u64>,
-    /// RAM of the machine
-    #[arg(long, value_name = "SIZE", value_parser = size, groups = ["amount", "phased"], requires_all = ["one", "swap", "meant", "need"], help_heading = "One line, as it is printed")]
-    memory: Option<u64>,
-    /// What that was in the grid: a share of the peak, or a size
-    #[arg(long, value_name = "PERCENT%|limit:SIZE|memory:SIZE", value_parser = meant, requires = "amount", help_heading = "One line, as it is printed")]
-    meant: Option<Meant>,
-    /// What the program needs: its peak of anonymous memory, and what stays in memory beside that
-    #[arg(long, value_name = "BYTES,BYTES", value_parser = need, requires = "amount", help_heading = "One line, as it is printed")]
-    need: Option<Need>,
-    /// The peak to which a recording under pressure is scaled
-    #[arg(long, value_name = "SIZE", value_parser = size, requires = "amount", help_heading = "One line, as it is printed")]
-    peak: Option<u64>,
-    /// Where pages go: zram, zswap, or ram where only fitting is asked for
-    #[arg(long, value_name = "KIND:SIZE", value_parser = swap, requires = "amount", help_heading = "One line, as it is printed")]
-    swap: Option<(Option<LimitSwap>, u64)>,
-    /// The kinds of swap that the result is for
-    #[arg(long, value_name = "KIND,...", value_parser = limit_swap, value_delimiter = ',', requires = "amount", help_heading = "One line, as it is printed")]
-    serves: Vec<LimitSwap>,
-    /// Follow what of the peak is used again
-    #[arg(long, requires = "one", conflicts_with = "phased", help_heading = "One line, as it is printed")]
-    peak_use: bool,
-    /// Stop before the event of this number, and tell what mappings hold
     #[arg(
         long,
-        value_name = "EVENT",
-        requires = "one",
-        group = "phased",
-        help_heading = "One line, as it is printed"
+        value_name = "SIZE",
+        value_parser = size,
+        groups = ["amount", "phased"],
+        requires_all = ["one", "swap", "meant", "need"]
     )]
+    limit: Option<u64>,
+    /// RAM of the machine
+    #[arg(
+        long,
+        value_name = "SIZE",
+        value_parser = size,
+        groups = ["amount", "phased"],
+        requires_all = ["one", "swap", "meant", "need"]
+    )]
+    memory: Option<u64>,
+    /// What that was in the grid: a share of the peak, or a size
+    #[arg(long, value_name = "PERCENT%|limit:SIZE|memory:SIZE", value_parser = meant, requires = "amount")]
+    meant: Option<Meant>,
+    /// What the program needs: its peak of anonymous memory, and what stays in memory beside that
+    #[arg(long, value_name = "BYTES,BYTES", value_parser = need, requires = "amount")]
+    need: Option<Need>,
+    /// The peak to which a recording under pressure is scaled
+    #[arg(long, value_name = "SIZE", value_parser = size, requires = "amount")]
+    peak: Option<u64>,
+    /// Where pages go: zram, zswap, or ram where only fitting is asked for
+    #[arg(long, value_name = "KIND:SIZE", value_parser = swap, requires = "amount")]
+    swap: Option<(Option<LimitSwap>, u64)>,
+    /// The kinds of swap that the result is for
+    #[arg(
+        long,
+        value_name = "KIND,...",
+        value_parser = limit_swap,
+        value_delimiter = ',',
+        requires = "amount"
+    )]
+    serves: Vec<LimitSwap>,
+    /// Follow what of the peak is used again
+    #[arg(long, requires = "one", conflicts_with = "phased")]
+    peak_use: bool,
+    /// Stop before the event of this number, and tell what mappings hold
+    #[arg(long, value_name = "EVENT", requires = "one", group = "phased")]
     mappings: Option<u64>,
 }
 

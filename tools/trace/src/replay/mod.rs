@@ -505,8 +505,8 @@ impl Replay {
         }
     }
 
-    /// A machine with so much RAM at least, unless its size was asked for; and whether the host had too little
-    /// left for that.
+    /// A machine with so much RAM at least, unless its size was asked for; and whether the host had too
+    /// little left for that.
     fn build(
         &self,
         header: &TraceHeader,
