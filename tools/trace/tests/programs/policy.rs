@@ -2,8 +2,7 @@
 
 use crate::{PAGE, PRIVATE, READ_WRITE, execute, leave, make_process, wait_for};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use std::ffi::{CStr, CString};
-use std::os::unix::ffi::OsStrExt;
+use std::ffi::CStr;
 use std::ptr::null_mut;
 
 /// `CAP_IPC_LOCK` and `CAP_SYS_RAWIO`.
@@ -82,9 +81,9 @@ fn in_child(work: impl FnOnce()) {
     wait_for(make_process(work));
 }
 
-/// Runs one of the programs here anew.
+/// Runs one of the programs here anew. Another user may not be permitted to search the folders above it.
 fn become_program(name: &CStr) {
-    execute(&[&CString::new(std::env::current_exe().unwrap().as_os_str().as_bytes()).unwrap(), name]);
+    execute(&[c"/proc/self/exe", name]);
 }
 
 const LIMITS: [u64; 4] = [0, 2 * PAGE as u64, 4 * PAGE as u64 + 5, 1 << 20];
