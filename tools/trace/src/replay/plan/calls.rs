@@ -270,17 +270,34 @@ fn remap(image: &mut Image, budget: &mut Budget, call: &Call) -> bool {
 fn set_brk(image: &mut Image, budget: &mut Budget, brk: u64) -> bool {
     let (old, new) = (image.brk, brk.next_multiple_of(4096));
     let grown = pages_of(old, new.saturating_sub(old));
-    // No heap grows over what is mapped.
-    if image.layout.within(grown.clone()).next().is_some() {
-        return true;
+    let locked = image.locks_new;
+    let kind = Kind { anonymous: true, accessible: true, writable: true, locked, ..Kind::default() };
+    let mapped: Vec<_> = image.layout.within(grown.clone()).map(|(part, _)| part).collect();
+    if !mapped.is_empty() {
+        // No heap grows over what is mapped. But a replay may have refused to map that.
+        return put_between(image, budget, grown, &mapped, kind);
     }
     image.brk = new;
     if new < old {
         return unmap(image, budget, new..old);
     }
-    let locked = image.locks_new;
-    let kind = Kind { anonymous: true, accessible: true, writable: true, locked, ..Kind::default() };
     put(image, budget, grown, kind, None)
+}
+
+/// Maps what of `range` is not `mapped`.
+fn put_between(
+    image: &mut Image,
+    budget: &mut Budget,
+    range: Range<u64>,
+    mapped: &[Range<u64>],
+    kind: Kind,
+) -> bool {
+    let mut from = range.start;
+    budget.mappings(mapped.len() as u64)
+        && mapped.iter().chain([&(range.end..range.end)]).all(|part| {
+            let gap = std::mem::replace(&mut from, part.end)..part.start;
+            gap.is_empty() || put(image, budget, gap, kind, None)
+        })
 }
 
 fn advise(image: &mut Image, budget: &mut Budget, range: Range<u64>, advice: i32) -> bool {

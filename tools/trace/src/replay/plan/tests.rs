@@ -429,6 +429,9 @@ fn calls_that_can_only_fail_take_nothing_away() {
     assert_eq!(needs.pages([0, 0]), 100 + 1 + UPPER);
     call(&mut needs, libc::SYS_mmap, [START, 8 * MIB, 3, flags, u64::MAX, 0], START);
     assert_eq!(needs.pages([0, 0]), 0, "this one can be, and what was there is gone");
+    // If a replay did not map it, there is the heap.
+    write(&mut needs, 0, [(8 * MIB) >> 12, (16 * MIB) >> 12]);
+    assert_eq!(needs.pages([0, 0]), 2 + 2 + UPPER);
 }
 
 /// A mapping that cannot be installed takes nothing from the one that was.
