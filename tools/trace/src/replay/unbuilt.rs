@@ -123,7 +123,9 @@ fn remap_file_pages(space: &HostSpace<'_>, args: &[u64; 6]) {
     let [start, bytes, _, page_offset, flags, _] = *args;
     let (start, bytes) = (start & !(PAGE_SIZE - 1), bytes & !(PAGE_SIZE - 1));
     let at = VirtAddr(start);
-    let there = find(space, |mapping| mapping.range.start() <= at && at < mapping.range.end());
+    // Linux refuses private mappings, and shared ones of files that are not open for writing.
+    let is_there = |mapping: &Mapping| mapping.range.start() <= at && at < mapping.range.end();
+    let there = find(space, |mapping| is_there(mapping) && mapping.flags.contains(VmFlags::SHARED));
     // Shared memory without a file has pages of its own, of which none can be named by an offset here.
     let Some((mapping, file)) = there.first().and_then(|mapping| Some((mapping, mapping.file?))) else {
         return;
@@ -146,7 +148,7 @@ fn remap_file_pages(space: &HostSpace<'_>, args: &[u64; 6]) {
     may.set(Protection::EXECUTE, mapping.flags.contains(VmFlags::MAYEXEC));
     may.set(Protection::WRITE, mapping.flags.contains(VmFlags::MAYWRITE));
     let file = MappedFile {
-        writable: mapping.flags.contains(VmFlags::SHARED),
+        writable: true,
         may,
         huge_alignment: mapping.flags.contains(VmFlags::HUGE_ALIGNED),
         ..MappedFile::new(file, page_offset)

@@ -45,8 +45,11 @@ fn call(number: i64, args: [u64; 3], result: u64) -> EventKind {
 }
 
 fn write(addr: u64) -> EventKind {
-    let (access, mode, outcome) = (Access::Write, Mode::User, Outcome::Minor);
-    EventKind::Fault(Fault { addr, access, mode, outcome, inferred: false })
+    fault(addr, Access::Write)
+}
+
+fn fault(addr: u64, access: Access) -> EventKind {
+    EventKind::Fault(Fault { addr, access, mode: Mode::User, outcome: Outcome::Minor, inferred: false })
 }
 
 /// A recording of these events, each at its time.
@@ -225,21 +228,27 @@ fn a_heap_is_brought_to_where_it_ended() {
     assert_eq!(report.processes[0].mismatches, 1, "{report:?}");
 }
 
-/// Linux maps a part of a file again where all of the range maps that file, and brings it in. What a file says
-/// of more than that is not followed.
+/// Linux maps a part of a file again where all of the range maps that file, shared and open for writing, and
+/// brings it in. What a recording says of others is not followed.
 #[test]
 fn only_what_maps_a_file_is_mapped_again() {
     const LEN: u64 = 4 * PAGE;
-    let facts = FileFacts { kind: FileKind::Memory, inode: 7, size: LEN, ..FileFacts::default() };
-    let args = [BASE, LEN, 3, (libc::MAP_SHARED | libc::MAP_FIXED) as u64, 3, 0];
-    let detail = CallDetail::File(Arc::new(FileFacts { readable: true, writable: true, ..facts }));
-    let map = EventKind::Call(Call { number: libc::SYS_mmap as u32, args, result: BASE as i64, detail });
+    let map = |shared, protection, writable| {
+        let facts = FileFacts { kind: FileKind::Memory, inode: 7, size: LEN, ..FileFacts::default() };
+        let args = [BASE, LEN, protection, (shared | libc::MAP_FIXED) as u64, 3, 0];
+        let detail = CallDetail::File(Arc::new(FileFacts { readable: true, writable, ..facts }));
+        EventKind::Call(Call { number: libc::SYS_mmap as u32, args, result: BASE as i64, detail })
+    };
+    let (shared, private) = (map(libc::MAP_SHARED, 3, true), map(libc::MAP_PRIVATE, 3, true));
+    let read_only = map(libc::MAP_SHARED, 1, false);
     let again = |bytes| {
         let (args, detail) = ([BASE, bytes, 0, 2, 0, 0], CallDetail::None);
         EventKind::Call(Call { number: libc::SYS_remap_file_pages as u32, args, result: 0, detail })
     };
-    for (bytes, found) in [(2 * PAGE, 1), (LEN, 1), (LEN + PAGE, 0), (1 << 39, 0)] {
-        let events = [image(Vec::new()), map.clone(), again(bytes), write(BASE + PAGE)];
+    let whole = [(2 * PAGE, 1), (LEN, 1), (LEN + PAGE, 0), (1 << 39, 0)]
+        .map(|(bytes, found)| (&shared, bytes, found));
+    for (map, bytes, found) in whole.into_iter().chain([(&private, LEN, 0), (&read_only, LEN, 0)]) {
+        let events = [image(Vec::new()), map.clone(), again(bytes), fault(BASE + PAGE, Access::Read)];
         let scratch = recording(at_once(events.into_iter()));
         let report = Replay::open(&scratch, ReplayOptions::default()).unwrap().run(&mut |_, _| {}).unwrap();
         assert!(report.does_not_fit.is_none(), "{report:?}");
