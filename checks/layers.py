@@ -24,7 +24,8 @@ BOUNDS = {
     "tools/lab": (8, 1, 2),
     "tools/measure": (4, 1, 0),
     "tools/report": (1, 0, 0),
-    "tools/trace": (2, 1, 34),
+    "tools/record": (4, 1, 18),
+    "tools/replay": (4, 1, 8),
 }
 # Types that are several, with their functions and files. The numbers only fall.
 LARGE = {

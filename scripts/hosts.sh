@@ -34,7 +34,7 @@ BESIDE_LIMIT=64M BESIDE_MIB=192
 # What the runs may have in a memory cgroup, in bytes, and in a cgroup of CPU time, in microseconds of each 100 000.
 MEMCG_LIMIT=$((1 << 30)) TIGHT_LIMIT=$((128 << 20)) QUOTA=100000
 # What depends on the host.
-HOST_PACKAGES=(quire-diff quire-measure quire-lab quire-trace quire-advise quire-cli)
+HOST_PACKAGES=(quire-diff quire-measure quire-lab quire-record quire-replay quire-advise quire-cli)
 # Seconds that one part may take.
 MOST_SECONDS=5400
 

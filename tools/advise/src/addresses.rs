@@ -5,7 +5,7 @@ use crate::heat::{HEAT_COLUMNS, Heat, touched_pages};
 use crate::jobs::in_parallel;
 use crate::point::{Asked, Point};
 use crate::predict::{Prediction, for_settings, open};
-use quire_trace::replay::{HeatMap, Replay, ReplayOptions};
+use quire_replay::{HeatMap, Replay, ReplayOptions};
 use std::path::{Path, PathBuf};
 
 /// What the present setting and `other`, by its place among the rows, have in memory by address and time, of

@@ -5,9 +5,7 @@ use crate::jobs::{Progress, in_parallel};
 use crate::predict::command;
 use crate::setting::{Setting, grid};
 use quire_mm::{Techniques, thp::HugeConfig};
-use quire_trace::replay::{
-    Audits, Replay, ReplayOptions, ReplayReport, SwapKind, SwapSpec, recorded_huge_config,
-};
+use quire_replay::{Audits, Replay, ReplayOptions, ReplayReport, SwapKind, SwapSpec, recorded_huge_config};
 use std::path::{Path, PathBuf};
 
 /// A figure of a replay, without the technique and with it.

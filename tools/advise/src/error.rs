@@ -1,6 +1,6 @@
 //! Why a prediction is not possible.
 
-use quire_trace::replay::ReplayError;
+use quire_replay::ReplayError;
 use std::path::PathBuf;
 use thiserror::Error;
 

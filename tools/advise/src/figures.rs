@@ -5,8 +5,8 @@ use crate::forks::ForkRow;
 use crate::unexplained::{unexplained, unrecorded_shared};
 use quire_arch::{Order, PAGE_SIZE};
 use quire_measure::{Cost, Costs};
-use quire_trace::record::SAMPLE_NS;
-use quire_trace::replay::{LifeFigures, ProcessLife, ProcessReport, ReplayReport};
+use quire_record::SAMPLE_NS;
+use quire_replay::{LifeFigures, ProcessLife, ProcessReport, ReplayReport};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -467,7 +467,7 @@ fn anonymous_at(life: &LifeFigures, event: u64) -> u64 {
 mod tests {
     use super::*;
     use quire_measure::FaultCost;
-    use quire_trace::replay::{FolioFigures, LifeSample};
+    use quire_replay::{FolioFigures, LifeSample};
 
     #[test]
     fn medians_and_ranges() {

@@ -2,7 +2,7 @@
 
 use crate::figures::{Range, estimated};
 use quire_measure::{Cost, Costs};
-use quire_trace::replay::{ForkFigures, LifeFigures};
+use quire_replay::{ForkFigures, LifeFigures};
 
 /// What the forks of a replay cost on a host of these costs, in nanoseconds: the median, the least and the
 /// most; the copies of entries, and the writes to shared pages after them. None where that was not measured.

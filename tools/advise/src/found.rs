@@ -3,8 +3,8 @@
 use crate::figures::Outcome;
 use crate::less::{LimitOutcome, PeakFound};
 use crate::point::{Asked, Point};
+use quire_replay::{MappingLife, ReplayReport};
 use quire_trace::format::Pressure;
-use quire_trace::replay::{MappingLife, ReplayReport};
 
 /// What a replay found of what was asked.
 #[derive(Clone, Debug)]

@@ -6,7 +6,7 @@
 
 use crate::setting::{NEVER, grid};
 use quire_arch::PAGE_SIZE;
-use quire_trace::replay::{Audits, HeatMap, Replay, ReplayError, ReplayOptions, ReplayReport};
+use quire_replay::{Audits, HeatMap, Replay, ReplayError, ReplayOptions, ReplayReport};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Columns of recorded time.
@@ -229,7 +229,7 @@ fn name(map: &HeatMap, process: usize, start: u64, end: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use quire_trace::replay::HeatCell;
+    use quire_replay::HeatCell;
 
     fn map(chunk: u64, cells: &[(u64, u64, u64)]) -> HeatMap {
         let cell = |&(number, resident, touches)| {

@@ -1,8 +1,8 @@
 //! What one replay with less memory found, and one that follows what is used again.
 
 use crate::swap::LimitSwap;
+use quire_replay::{PeakUse, PressureFigures, ProcessReport, ReplayReport};
 use quire_trace::format::Pressure;
-use quire_trace::replay::{PeakUse, PressureFigures, ProcessReport, ReplayReport};
 use serde::{Deserialize, Serialize};
 
 /// The result of one replay within a limit.

@@ -2,7 +2,7 @@
 
 use crate::setting::{Setting, phases};
 use crate::swap::LimitSwap;
-use quire_trace::replay::{Audits, KernelCosts, MACHINE_RAM, ReplayOptions, SwapKind, SwapSpec};
+use quire_replay::{Audits, KernelCosts, MACHINE_RAM, ReplayOptions, SwapKind, SwapSpec};
 use serde::{Deserialize, Serialize};
 use std::ops::RangeInclusive;
 

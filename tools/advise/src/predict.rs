@@ -17,8 +17,8 @@ use crate::stored::Stored;
 use crate::swap::LimitSwap;
 use crate::verdict::Verdict;
 use quire_measure::Costs;
+use quire_replay::{KernelCosts, LifeFigures, LifeSample};
 use quire_trace::format::TraceHeader;
-use quire_trace::replay::{KernelCosts, LifeFigures, LifeSample};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 

@@ -6,8 +6,8 @@ use quire_mm::{
     space::TablesTechnique,
     thp::{HugeConfig, HugeEnabled, HugePolicy, KhugepagedConfig, KhugepagedSetting, OrderSet, SizeEnabled},
 };
+use quire_replay::recorded_huge_config;
 use quire_trace::format::TraceHeader;
-use quire_trace::replay::recorded_huge_config;
 use std::time::Duration;
 
 /// One combination of settings.

@@ -6,8 +6,8 @@ use crate::found::Found;
 use crate::less::{LimitOutcome, PeakFound};
 use crate::point::{Asked, Point};
 use crate::stored::Stored;
+use quire_replay::{MappingLife, Replay, ReplayError, ReplayOptions, ReplayReport};
 use quire_trace::format::TraceHeader;
-use quire_trace::replay::{MappingLife, Replay, ReplayError, ReplayOptions, ReplayReport};
 use std::path::{Path, PathBuf};
 
 /// A recording of which replays are asked for.

@@ -4,7 +4,7 @@ use crate::error::AdviseError;
 use crate::found::Found;
 use crate::identity::Identity;
 use crate::point::{Asked, Less, Meant, Point};
-use quire_trace::replay::{Replay, ReplayOptions};
+use quire_replay::{Replay, ReplayOptions};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::{Mutex, OnceLock, PoisonError};

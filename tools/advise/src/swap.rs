@@ -1,6 +1,6 @@
 //! The swap behind a limit.
 
-use quire_trace::replay::SwapKind;
+use quire_replay::SwapKind;
 use serde::{Deserialize, Serialize};
 
 /// The swap for pages that a limit evicts.

@@ -1,7 +1,7 @@
 //! What recordings lack, as far as Linux's own figures tell: those of each address space at its end.
 
 use quire_arch::PAGE_SIZE;
-use quire_trace::replay::{ProcessReport, ReplayReport, SpaceEnd, SpaceEnds};
+use quire_replay::{ProcessReport, ReplayReport, SpaceEnd, SpaceEnds};
 use std::collections::BTreeMap;
 
 /// What Linux and a replay differ by in one address space, or in several, in bytes.

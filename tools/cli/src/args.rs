@@ -9,7 +9,7 @@ pub(crate) use sweep::{SweepArguments, percent, words as line_words};
 use crate::examples;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use quire_trace::record::{CallChoice, FaultChoice};
+use quire_record::{CallChoice, FaultChoice};
 use std::ffi::OsString;
 use std::path::PathBuf;
 

@@ -1,7 +1,7 @@
 //! The raw arguments of calls, decoded as the recorder does with a program's.
 
 use crate::bytes::Bytes;
-use quire_trace::record::{PageRange, pages_after_call, pages_before_call};
+use quire_record::{PageRange, pages_after_call, pages_before_call};
 
 const PAGE: u64 = 4096;
 

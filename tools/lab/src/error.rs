@@ -4,7 +4,7 @@ use quire_arch::{Order, Pfn, VirtAddr};
 use quire_frame::{AllocError, BootError, FreeError};
 use quire_host::{AccessError, HostError, MachineError, VcpuError};
 use quire_mm::space::FaultError;
-use quire_trace::replay::ReplayError;
+use quire_replay::ReplayError;
 use std::path::PathBuf;
 use thiserror::Error;
 

@@ -1,18 +1,14 @@
-//! Recording a real program's memory life on Linux, and the format that holds it.
+//! The recorded memory life of a Linux program, and the file that holds it.
 //!
-//! - [`event`]: what a trace consists of.
-//! - [`format`](mod@format): the file: [`TraceWriter`](format::TraceWriter) and
-//!   [`TraceReader`](format::TraceReader).
-//! - [`record`](mod@record): tracing a program on this machine.
-//! - [`import`]: traces from the output of other tools.
-//! - [`replay`]: the same life again, on Quire.
-//! - [`strip`](mod@strip): a trace without the names in it.
+//! # Modules, lowest first
+//!
+//! - `mix`: numbers that look random and are the same each time.
+//! - `event`: what a trace consists of.
+//! - `format`: the file: [`TraceWriter`](format::TraceWriter) and [`TraceReader`](format::TraceReader).
+//! - `strip`, `import`: a trace without the names in it, and one from the output of another tool.
 
 pub mod event;
 pub mod format;
 pub mod import;
-mod mix;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-pub mod record;
-pub mod replay;
+pub mod mix;
 pub mod strip;

@@ -5,7 +5,7 @@ use crate::figures::Range;
 use crate::less::LimitOutcome;
 use crate::swap::LimitSwap;
 use quire_arch::PAGE_SIZE;
-use quire_trace::replay::PressureFigures;
+use quire_replay::PressureFigures;
 
 /// What a program does within a limit. Memory in bytes.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
@@ -89,7 +89,7 @@ impl LimitRow {
 mod tests {
     use super::*;
     use crate::less::Missing;
-    use quire_trace::replay::SwapFigures;
+    use quire_replay::SwapFigures;
 
     const SECOND: Range = Range { median: 1.0, min: 1.0, max: 1.0 };
 

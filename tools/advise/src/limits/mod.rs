@@ -34,8 +34,8 @@ use crate::setting::{Setting, phases};
 use crate::source::{Source, if_stored};
 use crate::swap::LimitSwap;
 use best::{best, without_pool};
+use quire_replay::KernelCosts;
 use quire_trace::format::{Pressure, TraceHeader, UseSource};
-use quire_trace::replay::KernelCosts;
 use setting::{grid, spread};
 use std::collections::BTreeMap;
 

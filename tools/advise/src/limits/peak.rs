@@ -4,7 +4,7 @@ use super::{LimitSetting, Recorded, Trial};
 use crate::error::AdviseError;
 use crate::less::{PeakFound, stayed};
 use crate::point::{Asked, Point};
-use quire_trace::replay::PeakUse;
+use quire_replay::PeakUse;
 
 /// A share of the pressure, as a divisor: from so little on what processes share has room of its own within
 /// each limit, by so much it may be more than the pressure, and so much the others have at least.

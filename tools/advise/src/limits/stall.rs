@@ -2,7 +2,7 @@
 
 use crate::swap::LimitSwap;
 use quire_measure::Cost;
-use quire_trace::replay::PressureFigures;
+use quire_replay::PressureFigures;
 
 /// The cost of a page for the thread that waits for it, in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Debug)]

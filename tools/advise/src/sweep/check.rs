@@ -8,8 +8,8 @@ use crate::less::{LimitOutcome, PeakFound, Stay};
 use crate::limits::Need;
 use crate::point::{Amount, Asked, Less, MOST, Meant};
 use crate::sweep::request::Request;
+use quire_replay::{ForkFigures, LifeFigures, LifeSample, MappingLife, PressureFigures};
 use quire_trace::format::TraceHeader;
-use quire_trace::replay::{ForkFigures, LifeFigures, LifeSample, MappingLife, PressureFigures};
 
 /// No time in nanoseconds is: 36 years.
 const MOST_NS: u64 = 1 << 60;

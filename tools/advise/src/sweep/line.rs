@@ -9,8 +9,8 @@ use crate::identity::{Identity, digest, from_hexadecimal, hexadecimal};
 use crate::less::{LimitOutcome, PeakFound};
 use crate::point::Point;
 use crate::source::anywhere;
+use quire_replay::{MappingLife, Replay, ReplayOptions};
 use quire_trace::format::{FORMAT_VERSION, TraceHeader};
-use quire_trace::replay::{MappingLife, Replay, ReplayOptions};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -273,7 +273,7 @@ mod tests {
     use super::*;
     use crate::point::Asked;
     use crate::predict::open;
-    use quire_trace::replay::KernelCosts;
+    use quire_replay::KernelCosts;
 
     fn recording(name: &str) -> PathBuf {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../recordings").join(name)
@@ -307,7 +307,7 @@ mod tests {
                 let mut now = FoundText::from(now);
                 if let FoundText::Life(outcome) = &mut now {
                     for sample in &mut outcome.life.samples {
-                        *sample = quire_trace::replay::LifeSample {
+                        *sample = quire_replay::LifeSample {
                             time_ns: sample.time_ns,
                             event: sample.event,
                             anonymous: sample.anonymous,

@@ -16,8 +16,8 @@ use crate::setting::{NEVER, Setting, grid};
 use crate::source::Source;
 use crate::stored::{OTHER_CONTENTS, Stored};
 use crate::swap::LimitSwap;
+use quire_replay::KernelCosts;
 use quire_trace::format::TraceHeader;
-use quire_trace::replay::KernelCosts;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 

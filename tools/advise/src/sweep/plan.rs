@@ -15,8 +15,8 @@ use crate::predict::{for_settings, in_order, kernel_costs, lives, need_of, prese
 use crate::setting::{NEVER, Setting, grid};
 use crate::source::Source;
 use quire_measure::Costs;
+use quire_replay::KernelCosts;
 use quire_trace::format::TraceHeader;
-use quire_trace::replay::KernelCosts;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::os::unix::ffi::OsStrExt;

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use quire_mm::Techniques;
-use quire_trace::replay::SwapSpec;
+use quire_replay::SwapSpec;
 
 #[derive(Debug, Default, Args)]
 pub(crate) struct MachineArguments {
@@ -87,7 +87,7 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use quire_trace::replay::SwapKind;
+    use quire_replay::SwapKind;
 
     #[test]
     fn sizes_have_suffixes_and_limits() {

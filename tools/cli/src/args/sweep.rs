@@ -3,7 +3,7 @@
 use super::size;
 use clap::Args;
 use quire_advise::{Amount, Asked, Less, LimitSwap, Meant, Need, Number, PlannedLine, Request};
-use quire_trace::replay::KernelCosts;
+use quire_replay::KernelCosts;
 use std::ffi::OsString;
 use std::path::PathBuf;
 

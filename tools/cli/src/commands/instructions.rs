@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn only_the_managers_own_instructions_count() {
-        let profile = "version: 1\nfn=(1) quire_trace::replay::run\n10 5\ncfn=(2) quire_space::space::Space::fault\n\
+        let profile = "version: 1\nfn=(1) quire_replay::run\n10 5\ncfn=(2) quire_space::space::Space::fault\n\
                        calls=1 0\n10 900\n\nfn=(2)\n20 30\n21 4\ncfn=(3) quire_mm::memory::audit\ncalls=1 0\n21 800\n\n\
                        fn=(3)\n1 800\n\nfn=(1)\n11 7\n\nfn=(2)\n22 6\ntotals: 852\n";
         assert_eq!(of_manager(profile), 30 + 4 + 6);

@@ -6,7 +6,7 @@ use crate::args::RunArguments;
 use crate::exit::{FOUND_FAILURE, Failure};
 use crate::output::tell;
 use quire_output::temporary_file;
-use quire_trace::record::{CallChoice, RecordOptions, RecordTarget, record};
+use quire_record::{CallChoice, RecordOptions, RecordTarget, record};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -1,6 +1,6 @@
 //! One JSON object a process.
 
-use quire_trace::replay::{AllocatorFigures, DoesNotFit, PressureFigures, ProcessReport, ReplayReport};
+use quire_replay::{AllocatorFigures, DoesNotFit, PressureFigures, ProcessReport, ReplayReport};
 use serde_json::{Value, json};
 use std::path::Path;
 

@@ -3,7 +3,7 @@
 use super::{command_line, say, say_line};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use quire_output::{Manner, Printed, Shown};
-use quire_trace::replay::{ProcessReport, ReplayReport};
+use quire_replay::{ProcessReport, ReplayReport};
 use std::path::Path;
 
 /// Processes of one recording that get a line of their own; of more, the busiest.

@@ -6,7 +6,7 @@ use super::{say, say_wrapped};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use quire_advise::{ComparedFigure, Comparison, Effect};
 use quire_output::Shown;
-use quire_trace::replay::{DoesNotFit, ProcessReport, ReplayReport};
+use quire_replay::{DoesNotFit, ProcessReport, ReplayReport};
 use serde_json::{Value, json};
 
 /// What each technique does, in a few words.

@@ -3,8 +3,8 @@
 use super::{columns, row};
 use quire_advise::{Latency, faults_by_size};
 use quire_measure::Costs;
+use quire_replay::{LifeFigures, LifeSample};
 use quire_report::{Cell, Column, Drawing, Mark, Picture, Unit};
-use quire_trace::replay::{LifeFigures, LifeSample};
 use std::collections::BTreeMap;
 
 /// Points of a line.

@@ -5,8 +5,8 @@ use crate::output::{json, table};
 use quire_advise::Heat;
 use quire_measure::Costs;
 use quire_output::Shown;
+use quire_replay::{HeatMap, ProcessReport, ReplayReport};
 use quire_report::{Mark, Section};
-use quire_trace::replay::{HeatMap, ProcessReport, ReplayReport};
 use std::path::Path;
 
 /// The section of a replay, which followed memory; `touched` is what a replay without huge pages has in

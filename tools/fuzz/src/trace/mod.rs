@@ -12,9 +12,9 @@ mod sealed;
 
 use crate::bytes::Bytes;
 use quire_mm::thp::{HugeConfig, HugeEnabled, HugePolicy};
+use quire_replay::{Audits, Claims, Mismatch, Replay, ReplayError, ReplayOptions, ReplayReport};
 use quire_trace::event::{Event, EventKind};
 use quire_trace::format::{TraceError, TraceReader, TraceWriter};
-use quire_trace::replay::{Audits, Claims, Mismatch, Replay, ReplayError, ReplayOptions, ReplayReport};
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::fs::File;
 use std::io::Write;

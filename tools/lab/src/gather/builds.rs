@@ -17,7 +17,7 @@ use quire_mm::{
     space::GatherTechnique,
     thp::{HugeConfig, OrderSet, SizeEnabled},
 };
-use quire_trace::replay::{Audits, LoadedReplay, Replay, ReplayOptions};
+use quire_replay::{Audits, LoadedReplay, Replay, ReplayOptions};
 use std::path::Path;
 
 const RECORDING: &str = "gcc-compile.qtr";

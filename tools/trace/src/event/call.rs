@@ -33,12 +33,17 @@ impl Call {
     }
 }
 
+/// Prefixes of the file names of C libraries and their loaders: a call from there is attributed to its
+/// caller.
+pub const C_LIBRARIES: [&str; 5] = ["libc.so", "libc-", "ld-linux", "ld-musl", "libc.musl"];
+
 /// `map_shadow_stack`, which libc does not have yet.
-pub(crate) const SYS_MAP_SHADOW_STACK: i64 = 453;
+pub const SYS_MAP_SHADOW_STACK: i64 = 453;
 
 /// Whether the raw result of a call is an errno: Linux reserves exactly this range for errors; a larger
 /// "negative" value is an address.
-pub(crate) fn is_error(result: i64) -> bool {
+#[must_use]
+pub fn is_error(result: i64) -> bool {
     (-4095..0).contains(&result)
 }
 

@@ -8,8 +8,8 @@ mod privileges;
 mod reuse;
 mod thp;
 
+pub use call::{C_LIBRARIES, SYS_MAP_SHADOW_STACK, is_error};
 pub use call::{Call, CallDetail, FileFacts, FileKind, HeldInMemory, Limit, LimitKind, MapTrial};
-pub(crate) use call::{SYS_MAP_SHADOW_STACK, is_error};
 pub use fault::{Access, Denial, Fault, Mode, Outcome};
 pub use figures::{FiguresCause, LinuxFigures};
 pub use image::{

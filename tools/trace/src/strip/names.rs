@@ -1,6 +1,6 @@
 //! Other names for those in a recording.
 
-use crate::replay::C_LIBRARIES;
+use crate::event::C_LIBRARIES;
 use std::collections::HashMap;
 
 /// What a kept part of a path is.

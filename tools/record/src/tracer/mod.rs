@@ -1,0 +1,510 @@
+//! Tracing threads: the stops of each, and how they are handled.
+//!
+//! One thread does it all. It waits for a stop, records what it means, and resumes the thread; in between it
+//! takes the page faults out of the ring buffers, orders them with the calls (`merge`) and hands them to the
+//! writer.
+
+mod birth;
+mod call;
+mod contents;
+mod cpu;
+mod detach;
+mod detail;
+mod exec;
+mod exit;
+mod heard;
+mod hold;
+mod listen;
+mod other_tracer;
+mod probe;
+mod recount;
+mod reuse;
+mod rotation;
+mod same_cpu;
+mod state;
+mod stay;
+mod switches;
+mod thp;
+mod touched;
+mod turns;
+mod untraced;
+
+use super::error::RecordError;
+use super::launch::Child;
+use super::launch::ThpOff;
+use super::merge::{Merger, Record, Rule, SpaceId};
+use super::opened::OpenedFiles;
+use super::output::Output;
+use super::perf::{AccessFinder, PerfSession, Root};
+use super::proc::status::own_filters;
+use super::seccomp::MARK;
+use super::sys::ptrace::{EVENT_STOP, Resume, SyscallStop};
+use super::sys::time::{Tick, now, process_cpu};
+use super::sys::wait::{Happened, Waited, poll, wait};
+use super::sys::{Tid, priority, ptrace, signals};
+use super::{Hold, RecordOptions, RecordSummary};
+use heard::{Heard, Queue};
+use nix::sys::signal::Signal;
+use other_tracer::fail_call;
+use quire_trace::event::{Denial, EventKind, ExitStatus, Privileges, TaskId};
+use quire_trace::format::CallSource;
+use reuse::ReuseSampler;
+use rotation::Rotation;
+use same_cpu::{SameCpu, Until};
+use state::{Early, Process, Rseq, Space, State, Task};
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::time::{Duration, SystemTime};
+use switches::Switches;
+use touched::TouchedPages;
+
+/// A signal that comes sooner after the first one belongs to it.
+const SECOND_SIGNAL_AFTER_NS: u64 = 100_000_000;
+/// The ring buffers are emptied at least this often.
+const TICK: Duration = Duration::from_nanos(TICK_NS);
+const TICK_NS: u64 = 20_000_000;
+/// The same while pages are paged out: a program touches a page in 1 to 2 us.
+const ROTATION_TICK: Duration = Duration::from_millis(4);
+
+/// What a tracer did.
+#[derive(Debug)]
+pub(crate) struct Followed {
+    pub(crate) summary: RecordSummary,
+    /// Why the program could not be executed.
+    pub(crate) exec_error: Option<io::Error>,
+}
+
+/// Traces one program with all its threads and processes.
+#[derive(Debug)]
+pub(crate) struct Tracer<'a> {
+    root: Tid,
+    calls: CallSource,
+    /// A thread of each space that has made calls without a stop since the last tick.
+    called: HashMap<SpaceId, Tid>,
+    /// Present if transparent huge pages are off: then the program's own setting is emulated.
+    thp_off: Option<ThpOff>,
+    output: &'a Output,
+    perf: Option<PerfSession>,
+    accesses: AccessFinder,
+    /// Which pages were found touched, if page faults are not reported.
+    touched: Option<TouchedPages>,
+    /// Samples reuse, if requested.
+    reuse: Option<ReuseSampler>,
+    /// Pages out the oldest regions, if requested.
+    rotation: Option<Rotation>,
+    /// Present if it is wanted to know whether the program opens some files.
+    opened: Option<OpenedFiles>,
+    same_cpu: SameCpu,
+    switches: Switches,
+    merger: Merger,
+    tasks: HashMap<Tid, Task>,
+    processes: HashMap<Tid, Process>,
+    spaces: HashMap<SpaceId, Space>,
+    next_task: u32,
+    next_space: u32,
+    /// New threads that stopped before their parents' clone events.
+    early: HashMap<Tid, Early>,
+    /// Threads that have ended since the ring buffers were last emptied, and whose perf events they had.
+    ended: HashMap<Tid, Root>,
+    /// Threads that are traced but not recorded: their parent is not known.
+    unrecorded: HashSet<Tid>,
+    /// Reports that are not handled yet.
+    heard: Queue,
+    /// The program has begun.
+    begun: bool,
+    started: u64,
+    /// That, by the clock of files.
+    began: SystemTime,
+    /// When the ring buffers were last emptied, and when the other periodic work was last done.
+    drained: u64,
+    ticked: u64,
+    seen_signals: [u32; signals::NOTED.len()],
+    /// When the first signal came, which is the program's.
+    first_signal: Option<u64>,
+    /// When the program itself ended; processes that it left behind are followed on.
+    root_ended: Option<u64>,
+    notify: fn(&str),
+    /// The user was told that the program uses ptrace, strict mode, and processes that may not be traced.
+    told_of_tracing: bool,
+    told_of_strict_mode: bool,
+    told_of_untraced: bool,
+    /// How many seccomp filters the program has that are not its own.
+    filters: u64,
+    summary: RecordSummary,
+}
+
+impl<'a> Tracer<'a> {
+    /// Prepares to trace a child that was seized and has not executed its program.
+    pub(crate) fn new(
+        root: Tid,
+        hold: Hold,
+        output: &'a Output,
+        options: &RecordOptions,
+        started: u64,
+    ) -> Self {
+        let Hold { perf, calls, without_stops, faults, thp_off } = hold;
+        let touched = perf.is_none().then(TouchedPages::default);
+        // Those of the recorder, and the one that it installed.
+        let filters = own_filters(std::process::id() as Tid) + u64::from(calls == CallSource::Seccomp);
+        let mut tracer = Self {
+            root,
+            calls,
+            called: HashMap::new(),
+            thp_off,
+            output,
+            perf,
+            accesses: AccessFinder::default(),
+            touched,
+            reuse: options.reuse.map(|every| ReuseSampler::new(every, started, options.pressure.is_none())),
+            rotation: options.pressure.map(Rotation::new),
+            opened: OpenedFiles::watch(&options.watched),
+            same_cpu: SameCpu::new(),
+            switches: Switches::default(),
+            merger: Merger::new(started),
+            tasks: HashMap::new(),
+            processes: HashMap::new(),
+            spaces: HashMap::new(),
+            next_task: 0,
+            next_space: 0,
+            early: HashMap::new(),
+            ended: HashMap::new(),
+            unrecorded: HashSet::new(),
+            heard: Queue::default(),
+            begun: false,
+            started,
+            began: SystemTime::now(),
+            drained: started,
+            ticked: started,
+            seen_signals: signals::seen(),
+            first_signal: None,
+            root_ended: None,
+            notify: options.notify,
+            told_of_tracing: false,
+            told_of_strict_mode: false,
+            told_of_untraced: false,
+            filters,
+            summary: RecordSummary { faults, calls, without_stops, ..RecordSummary::default() },
+        };
+        let space = tracer.new_space();
+        tracer.begin_thp(space);
+        // Its privileges are in its first image.
+        tracer.add_task(root, root, space, (Privileges::default(), Some(Root::default())));
+        tracer
+    }
+
+    /// Runs until there is no tracee left.
+    pub(crate) fn run(mut self, mut child: Child) -> Result<Followed, RecordError> {
+        let broken = |source| RecordError::Ptrace { source };
+        priority::run_first();
+        let tick = if self.rotation.is_some() { ROTATION_TICK } else { TICK };
+        let _tick = Tick::start(tick, signals::TICK).map_err(|source| RecordError::Start { source })?;
+        if self.calls == CallSource::EveryCall {
+            // Before it may execute: from the stop on it is seen at every call.
+            ptrace::interrupt(self.root).map_err(broken)?;
+        }
+        child.execute().map_err(broken)?;
+        loop {
+            match self.heard.pop(newer) {
+                Some(Heard { tid, happened, time }) => self.happened(tid, happened, time),
+                None if !self.hear().map_err(broken)? => break,
+                None => {}
+            }
+            let time = now();
+            if self.rotation.is_some() && time.saturating_sub(self.drained) >= ROTATION_TICK.as_nanos() as u64
+            {
+                self.drain(time);
+                self.recount();
+                self.rotate();
+            }
+            if time.saturating_sub(self.ticked) >= TICK_NS {
+                self.ticked = time;
+                self.summary.released = self.pass_signals_on();
+                if self.summary.released.is_some() {
+                    self.end_recording();
+                    let pids = self.processes.keys();
+                    let spent = pids.filter_map(|pid| process_cpu(*pid)).sum();
+                    self.summary.programs_cpu += Duration::from_nanos(spent);
+                    self.let_all_go();
+                    break;
+                }
+                self.let_the_patient_go(time);
+                self.release_orphans(time);
+                self.sample_reuse(time);
+                self.touched_in_between(time);
+                self.note_opened();
+                self.drain(time);
+                self.settle(false);
+                self.sample_peaks_after_calls(time);
+            }
+        }
+        if self.summary.released.is_none() {
+            self.end_recording();
+        }
+        // A signal that ended the program at once.
+        self.new_signal();
+        let exec_error = if self.begun { None } else { child.exec_error() };
+        self.summary.wall = Duration::from_nanos(now() - self.started);
+        self.summary.switch = Duration::from_nanos(self.switches.mean());
+        self.summary.stray_faults = self.merger.stray_faults();
+        self.summary.pressure = self.rotation.map(|rotation| rotation.figures);
+        Ok(Followed { summary: self.summary, exec_error })
+    }
+
+    /// Waits for a report, and collects all pending ones. Returns `false` if nothing is left to wait for.
+    fn hear(&mut self) -> io::Result<bool> {
+        let first = wait(None)?;
+        // A single thread is stopped now.
+        let is_alone = self.tasks.len() + self.early.len() + self.unrecorded.len() < 2;
+        self.heard.collect(first, now, || if is_alone { Ok(None) } else { poll(None) })
+    }
+
+    /// Hands over the events whose order is final.
+    fn settle(&mut self, all: bool) {
+        let events = self.merger.settle(self.drained, all);
+        self.output.push(events);
+    }
+
+    /// Notes the first watched file that the program opened; later ones make no difference.
+    fn note_opened(&mut self) {
+        let Some(opened) = &self.opened else { return };
+        self.summary.opened = opened.first(|pid| self.processes.contains_key(&pid));
+        if self.summary.opened.is_some() {
+            self.opened = None;
+        }
+    }
+
+    /// The index of a signal that came since the last check; it is then counted as seen.
+    fn new_signal(&mut self) -> Option<usize> {
+        let new = signals::new_since(&self.seen_signals)?;
+        self.summary.interrupted.get_or_insert(signals::NOTED[new] as u8);
+        Some(new)
+    }
+
+    /// The program gets Ctrl-C from the terminal. Another signal to the recorder alone is passed on. Returns
+    /// the signal if it is the recorder's: the second one, or one that came when the program itself had
+    /// ended.
+    fn pass_signals_on(&mut self) -> Option<u8> {
+        let seen = signals::seen();
+        let new = self.new_signal()?;
+        let time = signals::last();
+        // A signal to the recorder's whole process group often follows one to the recorder: both are the
+        // first. And the program may have ended by it.
+        let belongs_to = |since: u64| time.saturating_sub(since) <= SECOND_SIGNAL_AFTER_NS;
+        let first = *self.first_signal.get_or_insert(time);
+        if !belongs_to(first) || !self.root_ended.is_none_or(belongs_to) {
+            return Some(signals::NOTED[new] as u8);
+        }
+        for (place, signal) in signals::NOTED.into_iter().enumerate() {
+            if seen[place] != self.seen_signals[place]
+                && signal != Signal::SIGINT
+                && self.root_ended.is_none()
+            {
+                signals::send(self.root, signal);
+            }
+        }
+        self.seen_signals = seen;
+        None
+    }
+
+    fn happened(&mut self, tid: Tid, happened: Happened, time: u64) {
+        match happened {
+            Happened::Exited(_) | Happened::Killed(_) if !self.tasks.contains_key(&tid) => {
+                if !self.unrecorded.remove(&tid) {
+                    self.heard_early(tid, happened, time);
+                }
+            }
+            Happened::Exited(code) => self.died(tid, ExitStatus::Code(code), time),
+            Happened::Killed(signal) => self.died(tid, ExitStatus::Signal(signal), time),
+            Happened::Stopped { signal, event } => {
+                self.summary.stops += 1;
+                self.same_cpu.stopped(tid, time);
+                self.stopped(tid, signal, event, time);
+                // A thread that is held stays stopped; that time is added when it is resumed.
+                self.summary.stopped += Duration::from_nanos(now() - time);
+            }
+        }
+    }
+
+    fn heard_early(&mut self, tid: Tid, happened: Happened, time: u64) {
+        let since = self.early.get(&tid).map_or(time, |early| early.since);
+        self.early.insert(tid, Early { happened, since });
+    }
+
+    fn stopped(&mut self, tid: Tid, signal: i32, event: i32, time: u64) {
+        self.merger.stopped(tid, time);
+        if !self.tasks.contains_key(&tid) {
+            if self.unrecorded.contains(&tid) {
+                return self.pass(tid, signal, event, time);
+            }
+            // Most often the first stop of a new thread, before its parent's clone event. It stays stopped
+            // until then.
+            return self.heard_early(tid, Happened::Stopped { signal, event }, time);
+        }
+        match event {
+            libc::PTRACE_EVENT_SECCOMP => self.at_syscall(tid, time),
+            libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK | libc::PTRACE_EVENT_CLONE => {
+                self.cloned(tid, event, time);
+            }
+            libc::PTRACE_EVENT_EXEC => self.executed(tid, time),
+            libc::PTRACE_EVENT_EXIT => self.exits(tid, time),
+            EVENT_STOP => {
+                self.restore_what_made(tid);
+                self.group_stop(tid, signal);
+            }
+            _ if signal == libc::SIGTRAP | 0x80 => self.at_syscall(tid, time),
+            _ => self.signalled(tid, signal, time),
+        }
+    }
+
+    fn at_syscall(&mut self, tid: Tid, time: u64) {
+        match ptrace::syscall_stop(tid) {
+            Ok(SyscallStop::Filtered { told, .. }) if told != MARK => {
+                if fail_call(tid) {
+                    self.resume(tid, 0);
+                }
+            }
+            Ok(
+                SyscallStop::Entry { arch, number, args } | SyscallStop::Filtered { arch, number, args, .. },
+            ) => {
+                self.enters(tid, arch, number, args, time);
+            }
+            Ok(SyscallStop::Exit { result }) => self.leaves(tid, result, time),
+            // It was killed meanwhile. The next wait reports its end; resuming it could skip that.
+            Ok(SyscallStop::None) | Err(_) => {}
+        }
+    }
+
+    /// A stop of the whole process by a stop signal, or the first stop of a new thread.
+    fn group_stop(&mut self, tid: Tid, signal: i32) {
+        let stop_signals = [libc::SIGSTOP, libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
+        if !stop_signals.contains(&signal) {
+            self.resume(tid, 0);
+            return;
+        }
+        self.let_go(tid, Resume::Listen, 0);
+        // The terminal stopped the whole job; the shell expects the recorder to stop as well.
+        if tid == self.root && signal != libc::SIGSTOP {
+            signals::stop_self();
+        }
+    }
+
+    /// A signal is about to be delivered: it is passed on untouched.
+    fn signalled(&mut self, tid: Tid, signal: i32, time: u64) {
+        if (signal == libc::SIGSEGV || signal == libc::SIGBUS)
+            && let Ok((code, addr)) = ptrace::fault_signal(tid)
+        {
+            self.refused(tid, signal, code, addr, time);
+        }
+        self.resume(tid, signal);
+    }
+
+    fn refused(&mut self, tid: Tid, signal: i32, code: i32, addr: u64, time: u64) {
+        // Codes from 1 to 8 are faults; others say what sent the signal.
+        let denial = match (signal, code) {
+            (libc::SIGSEGV, 1) => Denial::NotMapped,
+            (libc::SIGSEGV, 2) => Denial::NotAllowed,
+            (libc::SIGSEGV, 4) => Denial::ProtectionKey,
+            (libc::SIGBUS, 2) => Denial::NoBacking,
+            (_, 1..=8) => Denial::Other,
+            _ => return,
+        };
+        if self.touched.is_some() {
+            self.touched_refused(tid, addr, denial, time);
+        } else {
+            self.merger.denied(tid, time, addr, denial);
+        }
+    }
+
+    /// Resumes a thread, in the way that its state requires.
+    fn resume(&mut self, tid: Tid, signal: i32) {
+        let until = match self.tasks.get(&tid).map(|task| &task.state) {
+            // Its children inherit its affinity.
+            Some(State::InClone { .. }) => Until::UsesCpus,
+            Some(State::InCall(_)) => Until::EndOfCall,
+            _ => Until::Unknown,
+        };
+        self.resume_until(tid, until, signal);
+    }
+
+    fn resume_until(&mut self, tid: Tid, until: Until, signal: i32) {
+        let how = self.how_to_resume(tid);
+        // The only error is that the thread was killed meanwhile; its end is reported by the next wait.
+        self.same_cpu.resume(tid, until, || drop(ptrace::resume(tid, how, signal)));
+    }
+
+    fn how_to_resume(&self, tid: Tid) -> Resume {
+        let in_call = self.tasks.get(&tid).is_some_and(|task| {
+            matches!(
+                task.state,
+                State::InCall(_) | State::InClone { .. } | State::InExec { .. } | State::Ignored
+            )
+        });
+        if in_call || self.calls == CallSource::EveryCall { Resume::Syscall } else { Resume::Continue }
+    }
+
+    fn let_go(&mut self, tid: Tid, how: Resume, signal: i32) {
+        // The only error is that the thread was killed meanwhile; its end is reported by the next wait.
+        drop(ptrace::resume(tid, how, signal));
+    }
+
+    fn new_space(&mut self) -> SpaceId {
+        let id = SpaceId(self.next_space);
+        self.next_space += 1;
+        self.spaces.insert(id, Space::default());
+        id
+    }
+
+    /// Adds a new thread. The caller tells the merger its identity and its start.
+    fn add_task(
+        &mut self,
+        tid: Tid,
+        pid: Tid,
+        space: SpaceId,
+        (privileges, listened): (Privileges, Option<Root>),
+    ) -> TaskId {
+        let id = TaskId(self.next_task);
+        self.next_task += 1;
+        self.summary.threads += 1;
+        let process = self.processes.entry(pid).or_insert_with(|| {
+            self.summary.processes += 1;
+            Process {
+                threads: 0,
+                threads_peak: 0,
+                cpu_ns: 0,
+                cpu_before: 0,
+                faults_before: (0, 0),
+                unheard_faults: 0,
+            }
+        });
+        process.threads += 1;
+        process.threads_peak = process.threads_peak.max(process.threads);
+        if let Some(space) = self.spaces.get_mut(&space) {
+            space.users += 1;
+        }
+        let (state, rseq) = (State::Running, Rseq::NEW);
+        let task =
+            Task { id, pid, space, state, rseq, cpu: 0, privileges, listened, made_by: None, exiting: false };
+        self.tasks.insert(tid, task);
+        id
+    }
+
+    /// Notes something that has no length.
+    fn note(&mut self, tid: Tid, time: u64, kinds: Vec<EventKind>) {
+        self.record(tid, (time, time), Rule::AtEnd, kinds);
+    }
+
+    /// Hands over what a thread did between two times.
+    fn record(&mut self, tid: Tid, (start, end): (u64, u64), rule: Rule, kinds: Vec<EventKind>) {
+        let Some(task) = self.tasks.get(&tid) else { return };
+        let (task, space, cpu) = (task.id, task.space, task.cpu);
+        self.merger.record(Record { start, end, tid, task, space, cpu, rule, kinds });
+    }
+}
+
+/// A newer report of a thread, if there is one.
+fn newer(tid: Tid) -> Option<(Happened, u64)> {
+    match poll(Some(tid)) {
+        Ok(Some(Waited::Thread(_, happened))) => Some((happened, now())),
+        _ => None,
+    }
+}

@@ -1,0 +1,275 @@
+//! Making recorded calls again.
+
+use super::files::{FileIds, RecordedFile};
+use super::report::Gap;
+use super::{names, unbuilt};
+use quire_arch::{PAGE_SIZE, VirtAddr};
+use quire_host::HostPlatform;
+use quire_mm::abi::{self, CallNumber, CallOutcome, FaultIn};
+use quire_mm::space::{Errno, Protection, Space, VmFlags};
+use quire_trace::event::{Call, FileKind};
+
+/// The result of a call, compared with the recording.
+pub(super) enum Verdict {
+    /// The same as on Linux.
+    Same,
+    /// Not the same: what Quire returned, in words.
+    Differs(String),
+    /// Not the same, but the result depends on settings of huge pages, and the recorded ones were others.
+    DependsOnSettings,
+    /// Quire cannot do this.
+    Unsupported(Gap),
+}
+
+const PR_SET_VMA: u64 = 0x5356_4d41;
+const READ_IMPLIES_EXEC: u64 = 0x0040_0000;
+const PERSONALITY_QUERY: u64 = 0xffff_ffff;
+const MADV_COLLAPSE: u32 = 25;
+const MAP_TYPE: u64 = 0xf;
+const MAP_SHARED: u64 = 1;
+const MAP_SHARED_VALIDATE: u64 = 3;
+const MAP_FIXED: u64 = 0x10;
+const MAP_32BIT: u64 = 0x40;
+const MAP_FIXED_NOREPLACE: u64 = 0x10_0000;
+const MAP_NORESERVE: u64 = 0x4000;
+const MAP_POPULATE: u64 = 0x8000;
+const MAP_HUGETLB: u64 = 0x4_0000;
+
+/// How many bytes of its length an `mmap` with `MAP_POPULATE` faults in: those that the file has. It stops at
+/// the first page behind the end, where Linux has no page to map. (A database maps gigabytes of a small
+/// file.)
+pub(super) fn populated_bytes(call: &Call) -> u64 {
+    let [_, len, _, _, _, offset] = call.args;
+    match call.file() {
+        Some(facts) if matches!(facts.kind, FileKind::Regular | FileKind::Memory) => {
+            len.min(facts.size.saturating_sub(offset).next_multiple_of(PAGE_SIZE))
+        }
+        _ => len,
+    }
+}
+
+/// Makes `call` in `space` and compares. `same_settings`: the replay has the recorded settings of huge pages.
+pub(super) fn replay(
+    space: &Space<'_, HostPlatform>,
+    call: &Call,
+    files: &mut FileIds,
+    same_settings: bool,
+) -> Verdict {
+    let [_, len, protection, flags, ..] = call.args;
+    let populates = i64::from(call.number) == libc::SYS_mmap && flags & MAP_POPULATE != 0;
+    let bytes = populated_bytes(call);
+    if !populates || bytes >= len {
+        return replay_whole(space, call, files, same_settings);
+    }
+    let mut without = call.clone();
+    without.args[3] &= !MAP_POPULATE;
+    let verdict = replay_whole(space, &without, files, same_settings);
+    if call.errno().is_none() && bytes > 0 {
+        let writes = Protection::from_bits_truncate(protection as u32).contains(Protection::WRITE);
+        let private = matches!(flags & 0xf, 2);
+        let advice = if writes && private { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
+        let args = [call.result as u64, bytes, advice as u64, 0, 0, 0];
+        // As with MAP_POPULATE, what cannot be mapped is no error.
+        let _ = abi::call(space, CallNumber::Madvise, args, &abi::NoFiles, &FaultIn(space));
+    }
+    verdict
+}
+
+/// The same, of a call that populates all that it maps, or nothing.
+fn replay_whole(
+    space: &Space<'_, HostPlatform>,
+    call: &Call,
+    files: &mut FileIds,
+    same_settings: bool,
+) -> Verdict {
+    if let Some(verdict) = beside_memory(call) {
+        return verdict;
+    }
+    let number = CallNumber::from_raw(call.number);
+    let failed = call.errno().is_some();
+    if let CallNumber::Other(_) = number {
+        // A call that Linux refused had no effect, so it is no gap.
+        return if failed {
+            Verdict::Same
+        } else {
+            not_built(space, call, files, names::of_form(number, &call.args))
+        };
+    }
+    let file = RecordedFile::of(call, files);
+    if call.file().is_some_and(|facts| facts.kind == FileKind::HugePages) {
+        // How many there are is not known.
+        if failed {
+            return Verdict::Same;
+        }
+        return not_built(space, call, files, "mmap of a file of huge pages".to_owned());
+    }
+    let outcome = abi::call(space, number, call.args, &file, &FaultIn(space));
+    match outcome.raw() {
+        None if failed => Verdict::Same,
+        None => not_built(space, call, files, names::of_form(number, &call.args)),
+        Some(raw) if raw == call.result => Verdict::Same,
+        Some(raw) if is_random_place(call, raw) && move_there(space, call, raw, &file) => Verdict::Same,
+        Some(raw) if lacks_huge_pages(call, raw) => {
+            map_again(space, call, &file, MAP_NORESERVE);
+            Verdict::Unsupported(Gap(names::of_form(number, &call.args)))
+        }
+        Some(_) if needs_page_cache(space, call, number) => Verdict::Unsupported(Gap(format!(
+            "{} of files and shared memory",
+            names::of_form(number, &call.args)
+        ))),
+        Some(_) if !same_settings && is_collapse(call, number) => Verdict::DependsOnSettings,
+        Some(_) => {
+            let found = describe(outcome);
+            catch_up(space, call, number, outcome, &file);
+            Verdict::Differs(found)
+        }
+    }
+}
+
+/// Calls that do not change the address space, or only its limits, which follow as events of their own.
+fn beside_memory(call: &Call) -> Option<Verdict> {
+    let succeeded = call.errno().is_none();
+    // The first arguments of these are 32 bits wide.
+    let beside = match (i64::from(call.number), call.args[0] & 0xffff_ffff) {
+        // The memory policy is the thread's, and there is only one node.
+        (libc::SYS_setrlimit | libc::SYS_prlimit64 | libc::SYS_set_mempolicy, _)
+        | (libc::SYS_personality, PERSONALITY_QUERY) => true,
+        // A successful exec is an event of its own; a failed one changed nothing. There are no protection
+        // keys, and names of mappings are not kept: as on a CPU and a kernel without them.
+        (libc::SYS_execve | libc::SYS_execveat | libc::SYS_pkey_alloc | libc::SYS_pkey_free, _)
+        | (libc::SYS_prctl, PR_SET_VMA) => !succeeded,
+        (libc::SYS_personality, wanted) => wanted & READ_IMPLIES_EXEC == 0,
+        _ => false,
+    };
+    beside.then_some(Verdict::Same)
+}
+
+/// Whether Linux chose the place at random: that of a mapping in the first 2 GiB without a hint that it could
+/// use (`MAP_32BIT`), unless the program runs without address randomisation. `ours` is the place that Quire
+/// chose.
+fn is_random_place(call: &Call, ours: i64) -> bool {
+    const BELOW_2G: std::ops::Range<i64> = 0x4000_0000..0x8000_0000;
+    let [hint, _, _, flags, ..] = call.args;
+    CallNumber::from_raw(call.number) == CallNumber::Mmap
+        && [ours, call.result].iter().all(|&place| place.cast_unsigned() != hint & !(PAGE_SIZE - 1))
+        && flags & (MAP_32BIT | MAP_FIXED | MAP_FIXED_NOREPLACE) == MAP_32BIT
+        && BELOW_2G.contains(&call.result)
+        && BELOW_2G.contains(&ours)
+}
+
+/// Moves the mapping that `call` made at `ours` to Linux's address; `false` if that is not free.
+fn move_there(space: &Space<'_, HostPlatform>, call: &Call, ours: i64, file: &RecordedFile<'_>) -> bool {
+    let [_, len, protection, flags, descriptor, offset] = call.args;
+    if space.munmap(VirtAddr(ours as u64), len).is_err() {
+        return false;
+    }
+    // MAP_SHARED_VALIDATE knows no MAP_FIXED_NOREPLACE, and has validated the flags already.
+    let flags = if flags & MAP_TYPE == MAP_SHARED_VALIDATE { flags & !MAP_TYPE | MAP_SHARED } else { flags };
+    let again = [call.result as u64, len, protection, flags | MAP_FIXED_NOREPLACE, descriptor, offset];
+    abi::call(space, CallNumber::Mmap, again, file, &FaultIn(space)).raw() == Some(call.result)
+}
+
+/// Whether Linux had a pool of huge pages for the mapping, of which there is none here.
+fn lacks_huge_pages(call: &Call, raw: i64) -> bool {
+    CallNumber::from_raw(call.number) == CallNumber::Mmap
+        && call.args[3] & MAP_HUGETLB != 0
+        && call.errno().is_none()
+        && raw == -i64::from(Errno::ENOMEM.0)
+}
+
+/// Whether it asks for huge pages: the only call whose result depends on their settings.
+fn is_collapse(call: &Call, number: CallNumber) -> bool {
+    number == CallNumber::Madvise && call.args[2] as u32 == MADV_COLLAPSE
+}
+
+/// COLLAPSE of memory that belongs to the page cache.
+fn needs_page_cache(space: &Space<'_, HostPlatform>, call: &Call, number: CallNumber) -> bool {
+    let [start, len, ..] = call.args;
+    if !is_collapse(call, number) {
+        return false;
+    }
+    let mut found = false;
+    space.for_each_mapping(|mapping| {
+        let beside = mapping.range.end().0 <= start || mapping.range.start().0 >= start.saturating_add(len);
+        let shared = mapping.flags.contains(VmFlags::MAYSHARE);
+        found |= !beside && (shared || mapping.file.is_some());
+    });
+    found
+}
+
+/// A call that succeeded on Linux, and that is not built.
+fn not_built(space: &Space<'_, HostPlatform>, call: &Call, files: &mut FileIds, what: String) -> Verdict {
+    if CallNumber::from_raw(call.number) != CallNumber::Mmap {
+        unbuilt::apply(space, call, files);
+    } else if call.errno().is_none() {
+        let protection = Protection::from_bits_truncate(call.args[2] as u32);
+        unbuilt::map_private(space, call.result as u64, call.args[1], protection);
+    }
+    Verdict::Unsupported(Gap(what))
+}
+
+/// Maps what Linux mapped at Linux's address, with these additional flags.
+fn map_again(space: &Space<'_, HostPlatform>, call: &Call, file: &RecordedFile<'_>, besides: u64) {
+    let linux = call.result as u64;
+    let [_, len, protection, flags, descriptor, offset] = call.args;
+    let flags = (flags | MAP_FIXED | besides) & !MAP_FIXED_NOREPLACE;
+    let again = [linux, len, protection, flags, descriptor, offset];
+    let outcome = abi::call(space, CallNumber::Mmap, again, file, &FaultIn(space));
+    if !matches!(outcome, CallOutcome::Done(_)) {
+        unbuilt::map_private(space, linux, len, Protection::from_bits_truncate(protection as u32));
+    }
+}
+
+/// Brings the space to Linux's state after a call with another result.
+fn catch_up(
+    space: &Space<'_, HostPlatform>,
+    call: &Call,
+    number: CallNumber,
+    outcome: CallOutcome,
+    file: &RecordedFile<'_>,
+) {
+    let linux = call.errno().is_none().then_some(call.result as u64);
+    let ours = if let CallOutcome::Done(value) = outcome { Some(value) } else { None };
+    match number {
+        CallNumber::Mmap => {
+            if let Some(ours) = ours {
+                let _ = space.munmap(VirtAddr(ours), call.args[1]);
+            }
+            if linux.is_some() {
+                map_again(space, call, file, 0);
+            }
+        }
+        CallNumber::Mremap => {
+            if let (Some(ours), Some(linux)) = (ours, linux) {
+                let flags = quire_mm::space::RemapFlags::MAYMOVE | quire_mm::space::RemapFlags::FIXED;
+                let _ = space.mremap(VirtAddr(ours), call.args[2], call.args[2], flags, VirtAddr(linux));
+            } else if let Some(linux) = linux {
+                let protection = unbuilt::protection_at(space, call.args[0]);
+                unbuilt::map_private(space, linux, call.args[2], protection);
+            }
+        }
+        CallNumber::Brk => {
+            if let Some(linux) = linux {
+                space.brk(VirtAddr(linux));
+            }
+        }
+        _ => {}
+    }
+}
+
+/// A result in words: an address or number, or an errno's name.
+fn describe(outcome: CallOutcome) -> String {
+    match outcome {
+        CallOutcome::Done(value) => format!("{value:#x}"),
+        CallOutcome::Failed(errno) => errno.to_string(),
+        CallOutcome::Unsupported => "unsupported".to_owned(),
+    }
+}
+
+/// The recorded result in the same words.
+pub(super) fn describe_recorded(call: &Call) -> String {
+    match call.errno() {
+        Some(errno) => Errno(errno).to_string(),
+        None => format!("{:#x}", call.result),
+    }
+}

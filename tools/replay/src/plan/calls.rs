@@ -1,0 +1,327 @@
+//! What calls do to the mappings of a plan, and what they bring in.
+
+use super::Needs;
+use super::budget::Budget;
+use super::layout::{Advice, Kind, USER_END, pages_of};
+use super::space::Image;
+use crate::call::populated_bytes;
+use quire_trace::event::{Call, CallDetail, FileKind, SYS_MAP_SHADOW_STACK, TaskId};
+use std::ops::Range;
+
+const MADV_DONTNEED_LOCKED: i32 = 24;
+const MADV_GUARD_INSTALL: i32 = 102;
+const MLOCK_ONFAULT: u64 = 1;
+const PROTECTIONS: u64 = 7;
+/// Pages about which mincore can tell in the time in which one comes in.
+const PAGES_OF_VECTOR: u64 = 32;
+
+impl Needs {
+    pub(super) fn call(&mut self, task: TaskId, call: &Call) {
+        // Advice is followed as far as there are mappings.
+        let advises = i64::from(call.number) == libc::SYS_madvise;
+        // brk has no errors.
+        let succeeds = call.errno().is_none_or(|errno| advises && errno != libc::EINVAL)
+            || i64::from(call.number) == libc::SYS_brk;
+        let follows = succeeds && !is_impossible(call);
+        let collapses = self.thp_turned_off && is_collapse(call);
+        if follows || looks(call) {
+            self.change(task, |image, budget| {
+                look(image, budget, call)
+                    && (!follows || follow(image, budget, call))
+                    && (!collapses || image.fill_large(budget, named(call.args[0], call.args[1])))
+            });
+        }
+    }
+}
+
+/// Whether a call asks for huge pages and is refused, as each is where the recorder keeps them off. In a
+/// replay it succeeds under settings that have them.
+fn is_collapse(call: &Call) -> bool {
+    i64::from(call.number) == libc::SYS_madvise
+        && call.args[2] as i32 == libc::MADV_COLLAPSE
+        && call.errno() == Some(libc::EINVAL)
+}
+
+/// Whether the words of a call are refused whatever is mapped. Then a replay does nothing, also where a file
+/// says that the call succeeded.
+fn is_impossible(call: &Call) -> bool {
+    let [first, second, ..] = call.args;
+    let off_page = !first.is_multiple_of(4096);
+    match i64::from(call.number) {
+        libc::SYS_munmap => off_page || cannot_be_mapped(first, second),
+        libc::SYS_mmap => {
+            let place = call.result as u64;
+            !place.is_multiple_of(4096) || cannot_be_mapped(place, second)
+        }
+        libc::SYS_mprotect | libc::SYS_pkey_mprotect | libc::SYS_madvise => {
+            let len = second.checked_next_multiple_of(4096);
+            off_page || len.is_none_or(|len| first.checked_add(len).is_none())
+        }
+        _ => false,
+    }
+}
+
+/// Whether no mapping is so long, or none begins there and is.
+fn cannot_be_mapped(start: u64, len: u64) -> bool {
+    len == 0 || len > USER_END || start > USER_END - len
+}
+
+/// Whether a call looks at mappings or page tables of a range that it names, also one that fails in the end.
+fn looks(call: &Call) -> bool {
+    matches!(
+        i64::from(call.number),
+        libc::SYS_mprotect
+            | libc::SYS_pkey_mprotect
+            | libc::SYS_mlock
+            | libc::SYS_mlock2
+            | libc::SYS_munlock
+            | libc::SYS_mlockall
+            | libc::SYS_munlockall
+            | libc::SYS_madvise
+            | libc::SYS_msync
+            | libc::SYS_mincore
+            | libc::SYS_mremap
+    )
+}
+
+/// What it costs that a call looks at its range. `false` if there is too much.
+fn look(image: &mut Image, budget: &mut Budget, call: &Call) -> bool {
+    let [first, second, third, ..] = call.args;
+    let range = named(first, second);
+    match i64::from(call.number) {
+        libc::SYS_mlockall | libc::SYS_munlockall => image.walk(budget, &(0..USER_END)),
+        // It can end with a look at all mappings.
+        libc::SYS_madvise if third as i32 == libc::MADV_COLLAPSE => image.walk(budget, &(0..USER_END)),
+        // A byte for each page, resident or not. It writes them to memory of the program, which comes in if
+        // no touch of the recording did that.
+        libc::SYS_mincore => {
+            let mapped = image.layout.within(range.clone()).map(|(part, _)| part.end - part.start);
+            let pages = mapped.sum::<u64>() >> 12;
+            budget.bring_in(pages / PAGES_OF_VECTOR)
+                && image.walk(budget, &range)
+                && image.populate(budget, named(third, pages), false)
+        }
+        _ if looks(call) => image.walk(budget, &range),
+        libc::SYS_process_madvise => {
+            let CallDetail::Ranges(ranges) = &call.detail else { return true };
+            ranges.iter().all(|&(start, len)| image.walk(budget, &named(start, len)))
+        }
+        // These can look for a mapping by its file.
+        libc::SYS_shmdt | libc::SYS_io_destroy => budget.mappings(image.layout.len() as u64),
+        _ => true,
+    }
+}
+
+/// The range that a call names by address and length: as the kernel has it, a length that wraps around is
+/// none.
+fn named(start: u64, len: u64) -> Range<u64> {
+    let offset = start & 4095;
+    let Some(len) = len.checked_add(offset).and_then(|len| len.checked_next_multiple_of(4096)) else {
+        return start..start;
+    };
+    pages_of(start & !4095, len)
+}
+
+/// Makes a call that succeeded. `false` if there is too much to look at.
+fn follow(image: &mut Image, budget: &mut Budget, call: &Call) -> bool {
+    let [first, second, third, fourth, ..] = call.args;
+    let range = named(first, second);
+    match i64::from(call.number) {
+        libc::SYS_mmap => map(image, budget, call),
+        libc::SYS_munmap => unmap(image, budget, range),
+        libc::SYS_mremap => remap(image, budget, call),
+        libc::SYS_brk => {
+            // A result that no heap has leaves what was asked for.
+            let is_end = |brk: &u64| (image.start_brk..=USER_END).contains(brk);
+            let brk = [call.result as u64, first].into_iter().find(is_end);
+            brk.is_none_or(|brk| set_brk(image, budget, brk))
+        }
+        libc::SYS_mprotect | libc::SYS_pkey_mprotect => {
+            let (accessible, writable) = (third & PROTECTIONS != 0, third & libc::PROT_WRITE as u64 != 0);
+            let changed = |kind| Kind { accessible, writable, ..kind };
+            let Some(parts) = image.layout.change(budget, range, changed) else { return false };
+            let opened = |(_, before, _): &&(_, Kind, _)| before.locked && !before.writable && writable;
+            let opened: Vec<_> = parts.iter().filter(opened).map(|(part, ..)| part.clone()).collect();
+            opened.into_iter().all(|part| image.populate(budget, part, false))
+        }
+        libc::SYS_mlock | libc::SYS_mlock2 => {
+            let at_touch = i64::from(call.number) == libc::SYS_mlock2 && third & MLOCK_ONFAULT != 0;
+            let locked = |kind| Kind { locked: !at_touch, ..kind };
+            image.layout.change(budget, range.clone(), locked).is_some()
+                && (at_touch || image.populate(budget, range, false))
+        }
+        libc::SYS_munlock => {
+            image.layout.change(budget, range, |kind| Kind { locked: false, ..kind }).is_some()
+        }
+        libc::SYS_mlockall => {
+            let has = |flag: i32| first & flag as u64 != 0;
+            let at_touch = has(libc::MCL_ONFAULT);
+            image.locks_new = has(libc::MCL_FUTURE) && !at_touch;
+            if !has(libc::MCL_CURRENT) {
+                return true;
+            }
+            let locked = |kind| Kind { locked: !at_touch, ..kind };
+            image.layout.change(budget, 0..u64::MAX, locked).is_some()
+                && (at_touch || image.populate(budget, 0..u64::MAX, false))
+        }
+        libc::SYS_munlockall => {
+            image.locks_new = false;
+            image.layout.change(budget, 0..u64::MAX, |kind| Kind { locked: false, ..kind }).is_some()
+        }
+        libc::SYS_madvise => advise(image, budget, range, third as i32),
+        libc::SYS_process_madvise
+            if third as i32 == libc::MADV_COLLAPSE || fourth as i32 == libc::MADV_COLLAPSE =>
+        {
+            let CallDetail::Ranges(ranges) = &call.detail else { return true };
+            ranges.iter().all(|&(start, len)| image.populate(budget, named(start, len), false))
+        }
+        libc::SYS_shmat | libc::SYS_io_setup => {
+            let CallDetail::Mapped { start, bytes } = call.detail else { return true };
+            let kind = Kind { accessible: true, writable: true, shared: true, ..Kind::default() };
+            put(image, budget, named(start, bytes), kind, None)
+        }
+        libc::SYS_shmdt => match image.layout.at(first) {
+            Some((segment, kind)) if kind.shared => unmap(image, budget, segment),
+            _ => true,
+        },
+        libc::SYS_remap_file_pages => image.populate(budget, range, false),
+        SYS_MAP_SHADOW_STACK => {
+            let kind = Kind { anonymous: true, accessible: true, ..Kind::default() };
+            put(image, budget, named(call.result as u64, second), kind, None)
+        }
+        // It maps the vDSO at a place that is not known.
+        libc::SYS_arch_prctl => {
+            image.incomplete = true;
+            true
+        }
+        _ => true,
+    }
+}
+
+/// Maps `range`; the first `populated` bytes come in at once.
+fn put(
+    image: &mut Image,
+    budget: &mut Budget,
+    range: Range<u64>,
+    kind: Kind,
+    populated: Option<u64>,
+) -> bool {
+    let populated = if kind.locked { Some(range.end - range.start) } else { populated };
+    unmap(image, budget, range.clone())
+        && {
+            image.layout.set(range.clone(), kind);
+            image.look_again(budget, &range)
+        }
+        && populated.is_none_or(|bytes| image.populate(budget, named(range.start, bytes), false))
+}
+
+fn unmap(image: &mut Image, budget: &mut Budget, range: Range<u64>) -> bool {
+    let ok = image.walk(budget, &range);
+    image.layout.clear(range.clone());
+    ok && image.drop_pages(budget, &range) && image.look_again(budget, &range)
+}
+
+fn map(image: &mut Image, budget: &mut Budget, call: &Call) -> bool {
+    let [_, len, protection, flags, ..] = call.args;
+    let has = |flag: i32| flags & flag as u64 != 0;
+    let shared = matches!(flags as i32 & libc::MAP_TYPE, libc::MAP_SHARED | libc::MAP_SHARED_VALIDATE);
+    let zeros = call.file().is_some_and(|file| file.kind == FileKind::Zero);
+    let kind = Kind {
+        anonymous: !shared && (has(libc::MAP_ANONYMOUS) || zeros),
+        accessible: protection & PROTECTIONS != 0,
+        writable: protection & libc::PROT_WRITE as u64 != 0,
+        shared,
+        locked: has(libc::MAP_LOCKED) || image.locks_new,
+        grows_down: has(libc::MAP_GROWSDOWN),
+        wiped_at_fork: false,
+        left_at_fork: false,
+        advice: Advice::None,
+    };
+    let populated = has(libc::MAP_POPULATE).then(|| populated_bytes(call));
+    put(image, budget, named(call.result as u64, len), kind, populated)
+}
+
+fn remap(image: &mut Image, budget: &mut Budget, call: &Call) -> bool {
+    let [start, old_len, new_len, flags, ..] = call.args;
+    let (old, new) = (named(start, old_len), named(call.result as u64, new_len));
+    let Some((_, kind)) = image.layout.at(start) else {
+        // Of mappings that are not known.
+        let kind = Kind { anonymous: true, accessible: true, writable: true, ..Kind::default() };
+        return put(image, budget, new, kind, None);
+    };
+    if old.start == new.start {
+        // In place: a part goes, or one is added.
+        let (kept, end) = (old.end.min(new.end), old.end.max(new.end));
+        return if new.end < old.end {
+            unmap(image, budget, kept..end)
+        } else {
+            put(image, budget, kept..end, kind, None)
+        };
+    }
+    let moved = old.start..old.end.min(old.start + (new.end - new.start));
+    let ok = put(image, budget, new.clone(), Kind { locked: false, ..kind }, None)
+        && (moved.is_empty() || image.move_pages(budget, &moved, new.start));
+    image.layout.set(new.clone(), kind);
+    let stays = flags & libc::MREMAP_DONTUNMAP as u64 != 0;
+    ok && (stays || old.is_empty() || unmap(image, budget, old))
+        && (!kind.locked || image.populate(budget, new, false))
+}
+
+fn set_brk(image: &mut Image, budget: &mut Budget, brk: u64) -> bool {
+    let (old, new) = (image.brk, brk.next_multiple_of(4096));
+    let grown = pages_of(old, new.saturating_sub(old));
+    let locked = image.locks_new;
+    let kind = Kind { anonymous: true, accessible: true, writable: true, locked, ..Kind::default() };
+    let mapped: Vec<_> = image.layout.within(grown.clone()).map(|(part, _)| part).collect();
+    if !mapped.is_empty() {
+        // No heap grows over what is mapped. But a replay may have refused to map that.
+        return put_between(image, budget, grown, &mapped, kind);
+    }
+    image.brk = new;
+    if new < old {
+        return unmap(image, budget, new..old);
+    }
+    put(image, budget, grown, kind, None)
+}
+
+/// Maps what of `range` is not `mapped`.
+fn put_between(
+    image: &mut Image,
+    budget: &mut Budget,
+    range: Range<u64>,
+    mapped: &[Range<u64>],
+    kind: Kind,
+) -> bool {
+    let mut from = range.start;
+    budget.mappings(mapped.len() as u64)
+        && mapped.iter().chain([&(range.end..range.end)]).all(|part| {
+            let gap = std::mem::replace(&mut from, part.end)..part.start;
+            gap.is_empty() || put(image, budget, gap, kind, None)
+        })
+}
+
+fn advise(image: &mut Image, budget: &mut Budget, range: Range<u64>, advice: i32) -> bool {
+    match advice {
+        libc::MADV_DONTNEED | MADV_DONTNEED_LOCKED | libc::MADV_REMOVE => image.drop_pages(budget, &range),
+        libc::MADV_HUGEPAGE | libc::MADV_NOHUGEPAGE => {
+            let advice = if advice == libc::MADV_HUGEPAGE { Advice::Huge } else { Advice::NoHuge };
+            image.layout.change(budget, range.clone(), |kind| Kind { advice, ..kind }).is_some()
+                && image.look_again(budget, &range)
+        }
+        libc::MADV_WIPEONFORK | libc::MADV_KEEPONFORK => {
+            let wiped_at_fork = advice == libc::MADV_WIPEONFORK;
+            image.layout.change(budget, range, |kind| Kind { wiped_at_fork, ..kind }).is_some()
+        }
+        libc::MADV_DONTFORK | libc::MADV_DOFORK => {
+            let left_at_fork = advice == libc::MADV_DONTFORK;
+            image.layout.change(budget, range, |kind| Kind { left_at_fork, ..kind }).is_some()
+        }
+        // A range that is collapsed to large folios is there as a whole.
+        libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE | libc::MADV_COLLAPSE => {
+            image.populate(budget, range, advice == libc::MADV_POPULATE_READ)
+        }
+        // Guards need tables, and no pages.
+        MADV_GUARD_INSTALL => image.drop_pages(budget, &range) && image.make_tables(budget, range),
+        _ => true,
+    }
+}

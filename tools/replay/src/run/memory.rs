@@ -1,0 +1,359 @@
+//! Faults, uses and calls of a replay, and exhaustion of memory.
+
+use super::work::looks_at;
+use super::{Process, Run, brought_in};
+use crate::asked::Asked;
+use crate::call::{self, Verdict};
+use crate::names;
+use crate::overlap::Upcoming;
+use crate::report::{DoesNotFit, Gap};
+use crate::touch::{self, Found, Touched};
+use quire_arch::{Access, PAGE_SHIFT, VirtAddr};
+use quire_host::AccessError;
+use quire_mm::abi::CallNumber;
+use quire_mm::space::{Errno, FaultError};
+use quire_trace::event::{Call, Event, Fault, Reuse, ReuseAccess, TaskId, Window};
+
+impl Run<'_> {
+    /// Touches memory. A touch that Linux refused and that is allowed here is tried in other orders first.
+    #[inline]
+    pub(super) fn fault(&mut self, event: &Event, fault: &Fault, upcoming: &mut dyn Upcoming) {
+        if let Some(found) = self.touched(event, fault) {
+            self.differs(event, fault, found, upcoming);
+        }
+    }
+
+    /// A touch has another result than Linux found, which was `found`.
+    #[cold]
+    fn differs(&mut self, event: &Event, fault: &Fault, found: String, upcoming: &mut dyn Upcoming) {
+        // That of an earlier call says nothing of this touch.
+        self.order.was_short();
+        let asked = Asked::of(event);
+        let order =
+            asked.and_then(|asked| self.other_order(event.task, asked, Window::at(event.time_ns), upcoming));
+        let Some(order) = order else {
+            let untried = self.order.was_short();
+            self.mismatch(event, fault, found);
+            if let Some(process) = self.process_of(event.task).filter(|_| untried) {
+                process.report.untried += 1;
+            }
+            return;
+        };
+        self.advance(event.task, &order.first, upcoming);
+        if let Some(process) = self.process_of(event.task) {
+            process.report.reordered += 1;
+        }
+        if !order.before && !self.is_over() {
+            self.keep_refused(event, fault);
+        }
+    }
+
+    /// Touches memory where that stands.
+    pub(super) fn fault_as_it_stands(&mut self, event: &Event, fault: &Fault) {
+        if let Some(found) = self.touched(event, fault) {
+            self.mismatch(event, fault, found);
+        }
+    }
+
+    fn mismatch(&mut self, event: &Event, fault: &Fault, found: String) {
+        let number = self.event;
+        if let Some(process) = self.process_of(event.task) {
+            let (what, recorded) = (touch::describe(fault), touch::describe_recorded(fault));
+            process.report.add_mismatch(number, what, recorded, found);
+        }
+    }
+
+    /// Touches memory; what was found, if that is not what Linux found.
+    #[inline]
+    fn touched(&mut self, event: &Event, fault: &Fault) -> Option<String> {
+        let was_allowed = touch::was_allowed(fault);
+        if self.how.sample.as_ref().is_some_and(|sample| !sample.pressure.covers(fault.addr)) {
+            // What is shared counts all the same.
+            if was_allowed && let Some(number) = self.task(event.task).map(|task| task.number) {
+                self.shared.touch(number, fault.addr, fault.access);
+            }
+            return None;
+        }
+        let cpu = self.switch(event);
+        let Some(Some(task)) = self.tasks.get(event.task.0 as usize) else { return None };
+        if was_allowed {
+            self.shared.touch(task.number, fault.addr, fault.access);
+        }
+        let Process { report: process, limits, .. } = &mut self.processes[task.process];
+        process.faults += 1;
+        if let Some(heat) = &mut self.heat {
+            heat.touch(task.process, fault.addr);
+        }
+        let space = task.acting(limits)?;
+        let before = space.resident_anonymous();
+        if self.forks.any() {
+            self.forks.touches(self.machine.memory());
+        }
+        let (found, wrote) = touch::make(&self.vcpus[cpu], &space, fault);
+        let Some(translation) = found.ok().filter(|_| was_allowed) else {
+            return self.judge_touch(event, fault, cpu, found);
+        };
+        let present = touch::was_present(fault, translation);
+        // Where nothing is shared or followed, whether the page is in memory matters to none.
+        if self.again.is_some() || wrote && self.forks.any() {
+            let added_none = before == space.resident_anonymous();
+            let is_there = added_none && (wrote || present);
+            if is_there && !present && self.forks.any() {
+                self.forks.wrote(self.machine.memory());
+            }
+            if let Some(again) = &mut self.again
+                && (added_none || !again.has(self.machine.memory().resident_anonymous()))
+            {
+                again.touch(task.number, fault.addr, is_there);
+            }
+        }
+        if present {
+            process.already_present.add(translation);
+        }
+        if let Some(contents) = &mut self.contents
+            && (wrote || contents.changes(task.number, fault.addr, self.event))
+        {
+            contents.fill(&self.vcpus[cpu].program(&*space), task.number, fault.addr, self.event);
+        }
+        None
+    }
+
+    /// What came of a touch that Linux refused, or that was refused here; what was found, if that is not what
+    /// Linux found.
+    #[cold]
+    fn judge_touch(&mut self, event: &Event, fault: &Fault, cpu: usize, found: Found) -> Option<String> {
+        let Some(Some(task)) = self.tasks.get(event.task.0 as usize) else { return None };
+        let number = task.process;
+        let Process { report: process, limits, .. } = &mut self.processes[number];
+        let space = task.acting(limits)?;
+        match touch::compare(&self.vcpus[cpu], &space, fault, found) {
+            Touched::Same => self.keep_refused(event, fault),
+            Touched::Present(found) => {
+                process.already_present.add(found);
+                self.keep_refused(event, fault);
+            }
+            Touched::Unsupported(what) => process.add_gap(Gap(what.to_owned())),
+            Touched::OutOfMemory => self.exhausted(number, touch::describe(fault)),
+            Touched::Differs(found) => return Some(found),
+        }
+        None
+    }
+
+    /// Uses pages again. The recorder sampled while the program ran, so a page may be unmapped by now.
+    pub(super) fn reuse(&mut self, event: &Event, reuse: &Reuse) {
+        let cpu = self.switch(event);
+        let Some(Some(task)) = self.tasks.get(event.task.0 as usize) else { return };
+        let Some(space) = task.acting(&self.processes[task.process].limits) else { return };
+        let program = self.vcpus[cpu].program(&*space);
+        for run in &reuse.runs {
+            let write = run.access == ReuseAccess::Write;
+            let access = if write { Access::Write } else { Access::Read };
+            for page in 0..run.pages {
+                // Behind the last address there is none.
+                let Some(addr) = run.start.checked_add(page << PAGE_SHIFT) else {
+                    self.reuses_gone += 1;
+                    continue;
+                };
+                let before = space.resident_anonymous();
+                match program.touch(VirtAddr(addr), access) {
+                    Ok(()) => {
+                        self.reuses += 1;
+                        if let Some(again) = &mut self.again {
+                            let is_there = before == space.resident_anonymous();
+                            if is_there || !again.has(self.machine.memory().resident_anonymous()) {
+                                again.touch(task.number, addr, is_there);
+                            }
+                        }
+                        if let Some(heat) = &mut self.heat {
+                            heat.touch(task.process, addr);
+                        }
+                        if let Some(contents) = self.contents.as_mut().filter(|_| write) {
+                            contents.fill(&program, task.number, addr, self.event);
+                        }
+                    }
+                    Err(AccessError::Fault(FaultError::OutOfMemory(_))) => {
+                        let process = task.process;
+                        return self.exhausted(process, format!("use of {addr:#x}"));
+                    }
+                    Err(_) => self.reuses_gone += 1,
+                }
+            }
+        }
+    }
+
+    /// Makes a call, in the order in which it has its recorded result, if there is one. `window`: it overlaps
+    /// with others.
+    pub(super) fn call(
+        &mut self,
+        event: &Event,
+        call: &Call,
+        window: Option<Window>,
+        upcoming: &mut dyn Upcoming,
+    ) {
+        self.switch(event);
+        // That of an earlier call says nothing of this one.
+        self.order.was_short();
+        // A call that Linux refused may not have an effect before it is known in which order it is refused.
+        if let Some(window) = window.filter(|_| call.errno().is_some())
+            && self.reorder(event, call, window, upcoming)
+        {
+            return;
+        }
+        let change = window.and_then(|window| self.change_before(event.task, call, window));
+        if window.is_none() {
+            self.call_alone(event.task, call);
+        }
+        let Some((process, verdict)) = self.verdict(event, call) else { return };
+        if let (Verdict::Differs(_), Some(window), None) = (&verdict, window, call.errno())
+            && self.reorder(event, call, window, upcoming)
+        {
+            return;
+        }
+        let differs = matches!(verdict, Verdict::Differs(_));
+        self.judge(process, call, verdict);
+        if self.order.was_short() && differs {
+            self.processes[process].report.untried += 1;
+        }
+        // A wrong result says nothing of what comes after it.
+        if let Some(change) = change.filter(|change| !differs || !change.looks()) {
+            self.keep(change);
+        }
+    }
+
+    /// Looks for another order in which `call` has its recorded result. Returns whether there is one.
+    fn reorder(&mut self, event: &Event, call: &Call, window: Window, upcoming: &mut dyn Upcoming) -> bool {
+        let asked = Asked::Call(call.clone());
+        let Some(found) = self.other_order(event.task, asked, window, upcoming) else { return false };
+        self.advance(event.task, &found.first, upcoming);
+        if self.is_over() {
+            return true;
+        }
+        self.switch(event);
+        if found.before {
+            if let Some(process) = self.process_of(event.task) {
+                process.report.calls += 1;
+            }
+        } else {
+            let change = self.change_before(event.task, call, window);
+            if let Some((process, verdict)) = self.verdict(event, call) {
+                self.judge(process, call, verdict);
+            }
+            if let Some(change) = change {
+                self.keep(change);
+            }
+        }
+        if let Some(process) = self.process_of(event.task) {
+            process.report.reordered += 1;
+        }
+        true
+    }
+
+    /// Makes a call as it stands; `None` if its thread has no space.
+    pub(super) fn verdict(&mut self, event: &Event, call: &Call) -> Option<(usize, Verdict)> {
+        let cpu = self.schedule.cpu_of(event.task)?;
+        let Some(Some(task)) = self.tasks.get(event.task.0 as usize) else { return None };
+        let Process { limits, locked, .. } = &mut self.processes[task.process];
+        *locked |= brought_in::locks(call);
+        let may_bring_in = *locked || brought_in::populates(call);
+        let Some(space) = task.acting(limits) else {
+            self.processes[task.process].report.calls += 1;
+            return None;
+        };
+        let (number, process, program_break) = (task.number, task.process, space.program_break().0);
+        let is_shared = |file| self.shared.has(file);
+        let limit = self.how.limit;
+        let coming = limit.map_or(0, |_| brought_in::files_brought_in(&space, call, is_shared));
+        let limit = limit.filter(|_| coming > 0);
+        if let Some(limit) = limit {
+            looks_at(self.spaces_charge.update(self.machine.memory(), self.event));
+            let extra = self.extra_charge();
+            limit.set_before(self.machine.memory(), &self.spaces_charge, &extra, coming);
+        }
+        let resident = || {
+            let figures = space.figures();
+            figures.resident_anonymous + figures.resident_file
+        };
+        let before = if may_bring_in { resident() } else { 0 };
+        let files = &mut self.files;
+        let verdict = self.vcpus[cpu].run(|| call::replay(&space, call, files, self.same_settings));
+        if may_bring_in {
+            self.processes[process].report.populated += resident().saturating_sub(before) >> PAGE_SHIFT;
+        }
+        self.shared.call(number, call, files);
+        self.own_files.call(call);
+        if let Some(again) = &mut self.again {
+            again.has(self.machine.memory().resident_anonymous());
+        }
+        if self.how.stop_at.is_some() {
+            self.sites.note(number, &space, files, call);
+        }
+        drop(space);
+        if let Some(limit) = limit {
+            looks_at(self.spaces_charge.update(self.machine.memory(), self.event));
+            limit.set(self.machine.memory(), &self.spaces_charge, &self.extra_charge());
+        }
+        let succeeded = call.errno().is_none() && matches!(verdict, Verdict::Same);
+        if self.how.limited && succeeded && self.falls_short(event.task, call, program_break) {
+            self.exhausted(process, names::of_form(CallNumber::from_raw(call.number), &call.args));
+        }
+        Some((process, verdict))
+    }
+
+    /// Counts what a call came to.
+    pub(super) fn judge(&mut self, process: usize, call: &Call, verdict: Verdict) {
+        let report = &mut self.processes[process].report;
+        report.calls += 1;
+        match verdict {
+            Verdict::Same => {}
+            Verdict::DependsOnSettings => report.settings_dependent += 1,
+            Verdict::Unsupported(gap) => report.add_gap(gap),
+            // Linux had the memory for it. With less memory this is not a difference, but the end
+            // of the replay.
+            Verdict::Differs(found) if self.how.limited && is_for_want_of_memory(call, &found) => {
+                self.exhausted(process, names::of_form(CallNumber::from_raw(call.number), &call.args));
+            }
+            Verdict::Differs(found) => {
+                let name = names::of_call(CallNumber::from_raw(call.number));
+                let args: Vec<String> = call.args.iter().map(|arg| format!("{arg:#x}")).collect();
+                let what = format!("{name}({})", args.join(", "));
+                report.add_mismatch(self.event, what, call::describe_recorded(call), found);
+            }
+        }
+    }
+
+    /// Process number `process` found no memory for `what`.
+    pub(super) fn exhausted(&mut self, process: usize, what: String) {
+        self.misfit(Some(process), what, false);
+    }
+
+    /// The next event of `task` would bring in more than is in proportion to the trace.
+    pub(super) fn out_of_proportion(&mut self, task: TaskId) {
+        let process = self.task(task).map(|task| task.process);
+        self.misfit(process, "its events name more pages than their number lets expect".to_owned(), true);
+    }
+
+    fn misfit(&mut self, process: Option<usize>, what: String, out_of_proportion: bool) {
+        if self.does_not_fit.is_some() {
+            return;
+        }
+        let memory = self.machine.memory();
+        let report = process.map(|process| &self.processes[process].report);
+        self.does_not_fit = Some(DoesNotFit {
+            event: self.event,
+            pid: report.map_or(0, |report| report.pid),
+            program: report.map_or_else(Default::default, |report| report.program.clone()),
+            what,
+            out_of_proportion,
+            ram: memory.frames().totals().present << PAGE_SHIFT,
+            limit: self.how.limit.map(|limit| limit.bytes),
+            swap: memory.swap().devices().total_slots() << PAGE_SHIFT,
+            held: self.held(),
+            suffices: self.how.suffices,
+        });
+    }
+}
+
+/// Whether a call that succeeded on Linux failed here as calls fail when there is no memory.
+fn is_for_want_of_memory(call: &Call, found: &str) -> bool {
+    call.errno().is_none() && [Errno::ENOMEM, Errno::EAGAIN].iter().any(|errno| errno.to_string() == found)
+}

@@ -1,0 +1,257 @@
+//! What a replay looks at for recordings that are long, and change little at each event; and what it does
+//! after a difference.
+
+use super::work::looked_at;
+use crate::{Replay, ReplayOptions, SwapKind, SwapSpec};
+use quire_mm::thp::{HugeConfig, HugeEnabled, HugePolicy, KhugepagedConfig, KhugepagedSetting};
+use quire_trace::event::{
+    Access, Call, CallDetail, CloneFacts, Event, EventKind, ExecImage, ExitStatus, Fault, FileFacts,
+    FileKind, LinuxFigures, Mapping, Mode, Outcome, Privileges, TaskId,
+};
+use quire_trace::format::{TraceHeader, TraceWriter};
+use std::fs::File;
+use std::sync::Arc;
+use std::time::Duration;
+use tempfile::{NamedTempFile, TempPath};
+
+const PAGE: u64 = 4096;
+const HUGE: u64 = 2 << 20;
+const BASE: u64 = 0x1000_0000_0000;
+const HOUR: u64 = 3_600_000_000_000;
+
+/// A program with these mappings that may lock.
+fn image(mappings: Vec<Mapping>) -> EventKind {
+    EventKind::Exec(Box::new(ExecImage {
+        pid: 1,
+        mappings,
+        max_map_count: u64::MAX,
+        overcommit_memory: 1,
+        privileges: Privileges { ipc_lock: true, sys_rawio: false },
+        ..ExecImage::default()
+    }))
+}
+
+/// One page at `page`, with a hole behind it in a list of every second page.
+fn page(page: u64) -> Mapping {
+    let start = BASE + page * PAGE;
+    Mapping { start, end: start + PAGE, read: true, write: true, ..Mapping::default() }
+}
+
+fn call(number: i64, args: [u64; 3], result: u64) -> EventKind {
+    let [first, second, third] = args;
+    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED) as u64;
+    let args = [first, second, third, flags, u64::MAX, 0];
+    EventKind::Call(Call { number: number as u32, args, result: result as i64, detail: CallDetail::None })
+}
+
+fn write(addr: u64) -> EventKind {
+    fault(addr, Access::Write)
+}
+
+fn fault(addr: u64, access: Access) -> EventKind {
+    EventKind::Fault(Fault { addr, access, mode: Mode::User, outcome: Outcome::Minor, inferred: false })
+}
+
+/// A recording of these events, each at its time.
+fn recording(events: impl IntoIterator<Item = (u64, EventKind)>) -> TempPath {
+    let scratch = NamedTempFile::new().unwrap().into_temp_path();
+    let header = TraceHeader { cpus: 2, ram: 8 << 30, ..TraceHeader::default() };
+    let mut writer = TraceWriter::new(File::create(&scratch).unwrap(), &header, 3).unwrap();
+    for (time_ns, kind) in events {
+        writer.push(&Event { time_ns, task: TaskId(0), cpu: 0, kind }).unwrap();
+    }
+    writer.finish(1, 0).unwrap();
+    scratch
+}
+
+/// What a replay of these events, each at its time, looks at. They have their recorded results.
+fn looks(options: ReplayOptions, events: impl IntoIterator<Item = (u64, EventKind)>) -> u64 {
+    let scratch = recording(events);
+    let replay = Replay::open(&scratch, options).unwrap();
+    looked_at(|| {
+        let report = replay.run(&mut |_, _| {}).unwrap();
+        assert!(report.is_good(), "{report:?}");
+    })
+}
+
+/// A limit that is not reached, with memory followed.
+fn limited() -> ReplayOptions {
+    let swap = Some(SwapSpec { kind: SwapKind::Ram, bytes: 64 << 20 });
+    ReplayOptions { limit: Some(1 << 30), swap, life: true, ..ReplayOptions::default() }
+}
+
+fn at_once(events: impl Iterator<Item = EventKind>) -> impl Iterator<Item = (u64, EventKind)> {
+    (0..).zip(events)
+}
+
+/// A program with many threads locked a page once. What it does later looks at no thread for that.
+#[test]
+fn calls_among_many_threads_look_at_none_for_a_lock_that_is_gone() {
+    const THREADS: u32 = 3000;
+    const CALLS: u64 = 10_000;
+    let thread = |number: u32| {
+        let child = TaskId(number);
+        EventKind::Clone(CloneFacts {
+            child,
+            child_tid: number + 1,
+            child_pid: 1,
+            flags: 0,
+            shares_memory: true,
+            same_process: true,
+        })
+    };
+    let lock = |number| call(number, [BASE, PAGE, 0], 0);
+    let drops = (0..CALLS).map(|_| call(libc::SYS_madvise, [BASE, PAGE, libc::MADV_DONTNEED as u64], 0));
+    let events = [image(vec![page(0)])]
+        .into_iter()
+        .chain((1..=THREADS).map(thread))
+        .chain([libc::SYS_mlock, libc::SYS_munlock].map(lock))
+        .chain(drops)
+        .chain([EventKind::Exit(ExitStatus::Code(0))]);
+    let looked_at = looks(limited(), at_once(events));
+    // The one space each 64 events, for the limit.
+    assert!(looked_at < CALLS / 10, "{looked_at}");
+}
+
+/// A program of many mappings has a locked page, and changes another one again and again, as a JIT does.
+#[test]
+fn a_change_of_a_page_looks_at_no_other_mapping_for_a_locked_one() {
+    const MAPPINGS: u64 = 10_000;
+    const CALLS: u64 = 4000;
+    let pages = (0..MAPPINGS).map(|number| page(2 * number)).collect();
+    let locked = call(libc::SYS_mlock, [BASE, PAGE, 0], 0);
+    let changes =
+        (0..CALLS).map(|number| call(libc::SYS_mprotect, [BASE + 8 * PAGE, PAGE, 1 + 2 * (number & 1)], 0));
+    let looked_at = looks(limited(), at_once([image(pages), locked].into_iter().chain(changes)));
+    // And all mappings now and then, for locked pages of files: those are paid for by events.
+    assert!((CALLS..17 * CALLS + 2 * MAPPINGS).contains(&looked_at), "{looked_at}");
+}
+
+/// A call that brings in pages of a file has the limit set around it, for which the tables of all processes
+/// count.
+#[test]
+fn calls_that_bring_in_files_look_at_a_few_processes_each() {
+    const PROCESSES: u32 = 1000;
+    const CALLS: u64 = 4000;
+    let child = |number: u32| {
+        EventKind::Clone(CloneFacts {
+            child: TaskId(number),
+            child_tid: number + 1,
+            child_pid: number + 1,
+            flags: 0,
+            shares_memory: false,
+            same_process: false,
+        })
+    };
+    let populates =
+        (0..CALLS).map(|_| call(libc::SYS_madvise, [BASE, PAGE, libc::MADV_POPULATE_READ as u64], 0));
+    let of_file = Mapping { inode: 7, ..page(0) };
+    let events = [image(vec![of_file])].into_iter().chain((1..=PROCESSES).map(child)).chain(populates);
+    let looked_at = looks(ReplayOptions { life: false, ..limited() }, at_once(events));
+    let events = CALLS + u64::from(PROCESSES);
+    assert!((CALLS..17 * events + 1000).contains(&looked_at), "{looked_at}");
+}
+
+/// A program maps a memfd again and again, and has written to every second page of it: each mapping has all
+/// of its runs. At the end they are looked at for what Linux had mapped.
+#[test]
+fn the_end_of_a_program_looks_at_a_part_of_its_shared_memory() {
+    const PARTS: u64 = 3000;
+    let len = 2 * PARTS * PAGE;
+    let map = |part: u64| {
+        let addr = BASE + part * len;
+        let facts = FileFacts {
+            kind: FileKind::Memory,
+            inode: 7,
+            size: len,
+            readable: true,
+            writable: true,
+            ..FileFacts::default()
+        };
+        let args = [addr, len, 3, (libc::MAP_SHARED | libc::MAP_FIXED) as u64, 3, 0];
+        let detail = CallDetail::File(Arc::new(facts));
+        EventKind::Call(Call { number: libc::SYS_mmap as u32, args, result: addr as i64, detail })
+    };
+    let figures = EventKind::Figures(Box::new(LinuxFigures { rss_shmem: PAGE, ..LinuxFigures::default() }));
+    let events = [image(Vec::new())]
+        .into_iter()
+        .chain((0..PARTS).map(map))
+        .chain((0..PARTS).map(|run| write(BASE + 2 * run * PAGE)))
+        .chain([figures.clone(), figures]);
+    let looked_at = looks(ReplayOptions::default(), at_once(events));
+    // As many as there are for all events together, of 9 million.
+    let paid = (1 << 22) + 16 * 2 * PARTS;
+    assert!((paid..paid + 100).contains(&looked_at), "{looked_at}");
+}
+
+/// khugepaged looked at all there is, and nothing changes in the hours in which the program sleeps.
+#[test]
+fn khugepaged_rests_where_a_round_finds_nothing() {
+    const BLOCKS: u64 = 8;
+    const PAUSES: u64 = 200;
+    let blocks = (0..BLOCKS).flat_map(|block| {
+        let start = BASE + block * HUGE;
+        // Faults find no block of 2 MiB.
+        let map = |addr, len| call(libc::SYS_mmap, [addr, len, 3], addr);
+        let last = start + HUGE - PAGE;
+        let writes = (0..511).map(move |page| write(start + page * PAGE));
+        [map(start, HUGE - PAGE)].into_iter().chain(writes).chain([map(last, PAGE)])
+    });
+    let blocks = [image(Vec::new())].into_iter().chain(blocks).map(|event| (0, event));
+    let looks_on = call(libc::SYS_madvise, [BASE, PAGE, libc::MADV_NORMAL as u64], 0);
+    let pauses = (1..=PAUSES).map(|number| (number * 3 * HOUR, looks_on.clone()));
+    let khugepaged = KhugepagedConfig::LINUX.with(KhugepagedSetting::MaxPtesNone, 0).unwrap();
+    let huge = HugeConfig { policy: HugePolicy::default().with_enabled(HugeEnabled::Always), khugepaged };
+    let options =
+        ReplayOptions { huge, khugepaged: Some(Duration::from_secs(1)), ..ReplayOptions::default() };
+    let looked_at = looks(options, blocks.chain(pauses));
+    // It looks at a round that it had begun to its end, and at a whole one.
+    assert!((PAUSES..4 * PAUSES).contains(&looked_at), "{looked_at} steps");
+}
+
+/// A heap that ends elsewhere than on Linux is one difference, and no more: it ends where Linux's does then.
+#[test]
+fn a_heap_is_brought_to_where_it_ended() {
+    const HEAP: u64 = 0x60_0000;
+    let heap = ExecImage { pid: 1, start_brk: HEAP, brk: HEAP, max_map_count: 100, ..ExecImage::default() };
+    let brk = |asked, result| call(libc::SYS_brk, [asked, 0, 0], result);
+    // Linux refused the second.
+    let events = [
+        EventKind::Exec(Box::new(heap)),
+        brk(HEAP + PAGE, HEAP + PAGE),
+        brk(HEAP + HUGE, HEAP + PAGE),
+        brk(0, HEAP + PAGE),
+        write(HEAP),
+    ];
+    let scratch = recording(at_once(events.into_iter()));
+    let report = Replay::open(&scratch, ReplayOptions::default()).unwrap().run(&mut |_, _| {}).unwrap();
+    assert_eq!(report.processes[0].mismatches, 1, "{report:?}");
+}
+
+/// Linux maps a part of a file again where all of the range maps that file, shared and open for writing, and
+/// brings it in. What a recording says of others is not followed.
+#[test]
+fn only_what_maps_a_file_is_mapped_again() {
+    const LEN: u64 = 4 * PAGE;
+    let map = |shared, protection, writable| {
+        let facts = FileFacts { kind: FileKind::Memory, inode: 7, size: LEN, ..FileFacts::default() };
+        let args = [BASE, LEN, protection, (shared | libc::MAP_FIXED) as u64, 3, 0];
+        let detail = CallDetail::File(Arc::new(FileFacts { readable: true, writable, ..facts }));
+        EventKind::Call(Call { number: libc::SYS_mmap as u32, args, result: BASE as i64, detail })
+    };
+    let (shared, private) = (map(libc::MAP_SHARED, 3, true), map(libc::MAP_PRIVATE, 3, true));
+    let read_only = map(libc::MAP_SHARED, 1, false);
+    let again = |bytes| {
+        let (args, detail) = ([BASE, bytes, 0, 2, 0, 0], CallDetail::None);
+        EventKind::Call(Call { number: libc::SYS_remap_file_pages as u32, args, result: 0, detail })
+    };
+    let whole = [(2 * PAGE, 1), (LEN, 1), (LEN + PAGE, 0), (1 << 39, 0)]
+        .map(|(bytes, found)| (&shared, bytes, found));
+    for (map, bytes, found) in whole.into_iter().chain([(&private, LEN, 0), (&read_only, LEN, 0)]) {
+        let events = [image(Vec::new()), map.clone(), again(bytes), fault(BASE + PAGE, Access::Read)];
+        let scratch = recording(at_once(events.into_iter()));
+        let report = Replay::open(&scratch, ReplayOptions::default()).unwrap().run(&mut |_, _| {}).unwrap();
+        assert!(report.does_not_fit.is_none(), "{report:?}");
+        assert_eq!(report.processes[0].already_present.total(), found, "{bytes:#x}");
+    }
+}

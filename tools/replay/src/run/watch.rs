@@ -1,0 +1,187 @@
+//! Observes memory during a replay: figures, samples, and what holds memory.
+
+use super::Run;
+use super::brought_in::{ACCESSIBLE, is_locked};
+use super::work::looks_at;
+use crate::charge::ExtraCharge;
+use crate::joint::{self, Mapped};
+use crate::mappings::{self, MappingLife};
+use crate::page_set::PageSet;
+use crate::pressure::SwapFigures;
+use crate::report::HeldMemory;
+use crate::task::{Task, Tasks};
+use quire_arch::PAGE_SHIFT;
+use quire_host::HostPlatform;
+use quire_mm::space::{Space, SpaceFigures, VmFlags};
+use quire_trace::event::{LinuxFigures, TaskId};
+use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
+
+/// Parts of shared memory, and runs of its pages, that are looked at where processes end, and so many more
+/// for each event: neither many that end with much of it nor one of many parts take the square of their
+/// number.
+const FREE_LOOKS: u64 = 1 << 22;
+const LOOKS_OF_EVENT: u64 = 16;
+
+impl Run<'_> {
+    /// Takes Linux's figures of an address space. Quire's are taken when it is left.
+    pub(super) fn figures(&mut self, task: TaskId, figures: &LinuxFigures) {
+        let Some(Some(task)) = self.tasks.get(task.0 as usize) else { return };
+        self.processes[task.process].report.add_linux(figures);
+        self.ends.end((task.number, task.process), self.event, figures);
+    }
+
+    /// Address space number `number` is about to be gone: takes Quire's figures of it, and what Linux had
+    /// more.
+    pub(super) fn compare_at_end(&mut self, number: usize, process: usize, figures: SpaceFigures) {
+        let end = self.ends.left(number, figures);
+        let missing = end.map_or(0, |end| self.unrecorded_shared(number, end.linux_shared));
+        let report = &mut self.processes[process].report;
+        report.add_quire(figures);
+        report.unrecorded_shared = report.unrecorded_shared.max(missing);
+    }
+
+    /// What Linux has mapped of shared memory in address space number `number`, and no event brought in.
+    fn unrecorded_shared(&mut self, number: usize, linux: u64) -> u64 {
+        if linux == 0 {
+            return 0;
+        }
+        let earned = FREE_LOOKS + LOOKS_OF_EVENT * self.event;
+        let left = earned.saturating_sub(self.shared_looks);
+        let (mapped, looks) = self.shared.mapped_bytes(number, left);
+        looks_at(looks);
+        self.shared_looks += looks;
+        let own = self.own_files.bytes(number);
+        // What was not looked at is held against nothing.
+        mapped.map_or(0, |mapped| linux.saturating_sub(mapped.saturating_add(own)))
+    }
+
+    /// The memory of each mapping of each process now.
+    pub(super) fn mappings(&self) -> Vec<MappingLife> {
+        let mut found = Vec::new();
+        for (task, space) in spaces(&self.tasks) {
+            mappings::add(space, (task.process, task.number), &self.files, &self.sites, &mut found);
+        }
+        found
+    }
+
+    /// Ends the columns of the map of addresses that end before an event at `time_ns`, or all.
+    pub(super) fn end_columns(&mut self, time_ns: Option<u64>) {
+        if let Some(heat) = &mut self.heat {
+            let spaces = spaces(&self.tasks).map(|(task, space)| (task.process, space));
+            heat.end_columns(time_ns, spaces, &self.files);
+        }
+    }
+
+    /// Counts what several processes have mapped before an event at `time_ns`.
+    #[cold]
+    pub(super) fn count_joint(&mut self, time_ns: u64) {
+        let Some(joint) = &mut self.joint else { return };
+        let mut mapped = Mapped::default();
+        if self.forks.any() {
+            mapped = spaces(&self.tasks).map(|(_, space)| joint::part_of(space)).fold(mapped, Mapped::and);
+        }
+        joint.count(time_ns, mapped);
+    }
+
+    /// What holds the machine's memory now.
+    pub(super) fn held(&self) -> HeldMemory {
+        let memory = self.machine.memory();
+        let swapped = SwapFigures::of(memory);
+        let mut held = HeldMemory {
+            compressed_swap: swapped.ram_bytes,
+            free: memory.frames().totals().free << PAGE_SHIFT,
+            shared: self.shared.bytes(),
+            ..HeldMemory::default()
+        };
+        for (_, space) in spaces(&self.tasks) {
+            let figures = space.figures();
+            held.anonymous += figures.resident_anonymous;
+            held.files += figures.resident_file;
+            held.locked += figures.locked;
+            held.page_tables += figures.page_tables;
+        }
+        held
+    }
+
+    /// `space` is now that of process number `process`.
+    pub(super) fn own(&mut self, space: Option<&Space<'_, HostPlatform>>, process: usize) {
+        if let (Some(life), Some(space)) = (&mut self.life, space) {
+            life.own(space.id(), process);
+        }
+    }
+
+    /// The thread ends after the last sample.
+    pub(super) fn note_end(&mut self, task: TaskId) {
+        let task = self.tasks.get(task.0 as usize).and_then(Option::as_ref);
+        if let (Some(life), Some(0)) = (&mut self.life, task.map(|task| task.process)) {
+            life.first_process_ends();
+        }
+    }
+
+    /// Takes a sample of what is resident.
+    #[inline]
+    pub(super) fn look(&mut self) {
+        if self.life.is_some() {
+            self.sample();
+        }
+    }
+
+    fn sample(&mut self) {
+        let extra = self.extra_charge();
+        if let Some(life) = &mut self.life {
+            life.look(self.machine.memory(), self.how.memcg, (self.time_ns, self.event), &extra);
+        }
+    }
+
+    /// What Linux would charge to the programs now beside the machine's memory.
+    pub(super) fn extra_charge(&self) -> ExtraCharge {
+        ExtraCharge {
+            costs: self.how.kernel,
+            threads: self.threads,
+            shared: self.shared.bytes(),
+            unmapped: self.shared.unmapped_bytes(),
+            locked_files: self.locked_files,
+        }
+    }
+
+    /// Counts the pages of files that are locked, each once, however often it is mapped. What is locked is
+    /// there, and what a program writes of a private mapping is its own. Returns how many spaces
+    /// and mappings were looked at.
+    pub(super) fn count_locked_files(&mut self) -> u64 {
+        let (mut resident, mut looked_at) = (0, 0);
+        let mut files = HashMap::<u64, PageSet>::new();
+        for space in self.lock_looks.spaces() {
+            let figures = space.figures();
+            space.for_each_mapping(|mapping| {
+                let written = mapping.flags & (VmFlags::WRITE | VmFlags::SHARED) == VmFlags::WRITE;
+                if let Some(file) = mapping.file
+                    && is_locked(mapping.flags)
+                    && mapping.flags.intersects(ACCESSIBLE)
+                    && !written
+                    && !self.shared.has(file)
+                {
+                    let pages = (mapping.range.end().0 - mapping.range.start().0) >> PAGE_SHIFT;
+                    let first = mapping.page_offset;
+                    files.entry(file).or_default().add(first..first.saturating_add(pages));
+                }
+            });
+            looked_at += 1 + figures.mappings;
+            resident += figures.resident_file;
+        }
+        let pages = files.values().fold(0, |sum: u64, pages| sum.saturating_add(pages.len()));
+        looks_at(looked_at);
+        self.locked_files = pages.saturating_mul(1 << PAGE_SHIFT).min(resident);
+        looked_at
+    }
+}
+
+/// The address spaces of `tasks`, each once, with the first thread that uses it.
+pub(super) fn spaces<'t, 'm>(
+    tasks: &'t Tasks<'m>,
+) -> impl Iterator<Item = (&'t Task<'m>, &'t Space<'m, HostPlatform>)> {
+    let mut seen = HashSet::new();
+    let of = |task: &'t Task<'m>| task.space.as_ref().map(|space| (task, space));
+    let each = tasks.all().map(|(_, task)| task).filter_map(of);
+    each.filter(move |(_, space)| seen.insert(Rc::as_ptr(space))).map(|(task, space)| (task, &**space))
+}
