@@ -16,7 +16,7 @@ fn collections_live_on_the_heap_and_leave_nothing_behind() {
     let _cpu = platform.vcpu(0).unwrap();
     let frames = Frames::new(platform, FrameConfig::default()).unwrap();
     let heap = KernelHeap::new(KernelFrames::new(&frames)).unwrap();
-    let before = frames.free_frames();
+    let before = frames.reports().free_frames();
     {
         let allocator = HeapAllocator::new(&heap);
         let mut grown = Vec::new_in(allocator);
@@ -41,6 +41,6 @@ fn collections_live_on_the_heap_and_leave_nothing_behind() {
         assert!(refused.try_reserve(64 << 20).is_err(), "64 MiB in 16 MiB");
     }
     heap.shrink();
-    assert_eq!(frames.free_frames(), before, "frames were lost");
-    frames.audit(&mut |violation| panic!("{violation}"));
+    assert_eq!(frames.reports().free_frames(), before, "frames were lost");
+    frames.audit().validate(&mut |violation| panic!("{violation}"));
 }

@@ -6,10 +6,10 @@
 #[macro_export]
 macro_rules! part_of {
     ($(#[$meta:meta])+
-     pub struct $part:ident { $vis:vis $field:ident: $whole:ident $(<$view:lifetime>)? }) => {
+     $of:vis struct $part:ident { $vis:vis $field:ident: $whole:ident $(<$view:lifetime>)? }) => {
         $(#[$meta])+
         #[derive(Debug)]
-        pub struct $part<'w, P: $crate::Platform> {
+        $of struct $part<'w, P: $crate::Platform> {
             /// The whole.
             $vis $field: &'w $whole<$($view,)? P>,
         }

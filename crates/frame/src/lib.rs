@@ -64,13 +64,14 @@ pub use faults::{FaultAim, FaultCaller, FaultClass, FaultPlan, FaultSite, Faults
 pub use folio::{Folio, FolioList, HeadGuard, MAX_MAPS, MapsLeft};
 pub use folio_counters::FolioCounter;
 pub use frames::{
-    CacheNode, FolioGuard, FolioSplit, FrameCache, FrameConfig, FrameTotals, Frames, HeldParts, KernelFrames,
-    ListDemand, MachineId, PartIs, PcpReport, Pinned, SplitError, Turn,
+    CacheNode, FolioGuard, FolioSplit, FrameAudit, FrameCache, FrameCaches, FrameConfig, FrameFolios,
+    FrameHotplug, FrameLimbo, FramePcp, FrameReports, FrameTotals, FrameWatermarks, Frames, HeldParts,
+    KernelFrames, ListDemand, MachineId, PartIs, PcpReport, Pinned, SplitError, Turn,
 };
 pub use kind::Kind;
 pub use map::{
-    DeferredLink, FolioFrame, Frame, FrameFlags, FrameState, InHand, MAX_REFS, MemoryMap, Migratetype,
-    OwnerWord, PAGEBLOCK_ORDER, SlabFrame, TableFrame, ZspageFrame,
+    DeferredLink, FolioFrame, FolioIo, Frame, FrameFlags, FrameState, InHand, MAX_REFS, MemoryMap,
+    Migratetype, OwnerWord, PAGEBLOCK_ORDER, SlabFrame, TableFrame, ZspageFrame,
 };
 pub use pcp::PcpTechnique;
 pub use request::AllocRequest;

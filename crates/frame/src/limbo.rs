@@ -5,7 +5,7 @@
 //! epoch that matters: something retired in epoch `e` is free when the epoch is `e + 2`, so a fourth stamp
 //! finds the oldest bucket passed (K. Fraser, 2004, as in [`Epoch`]). Retiring therefore costs a link and,
 //! for a whole chain, one stamp. Who frees what has passed, and how much of it, is said in
-//! `frames/retire.rs`.
+//! `frames/limbo.rs`.
 
 use crate::chain::FrameChain;
 use crate::map::MemoryMap;

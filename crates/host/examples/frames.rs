@@ -16,7 +16,7 @@ pub(crate) fn run() -> Result<String, Box<dyn Error>> {
     let _cpu = platform.vcpu(0)?;
     let frames = Frames::new(platform, FrameConfig::default())?;
     let kernel = KernelFrames::new(&frames);
-    let free = frames.free_frames();
+    let free = frames.reports().free_frames();
     let mut out = String::new();
 
     let order = Order::new(4).ok_or("no such order")?;
@@ -26,13 +26,13 @@ pub(crate) fn run() -> Result<String, Box<dyn Error>> {
         order.pages(),
         block.is_aligned(order)
     );
-    out += &format!("frames in use: {}\n", free - frames.free_frames());
+    out += &format!("frames in use: {}\n", free - frames.reports().free_frames());
     // SAFETY: allocated above, and used by nothing.
     unsafe { kernel.free(block, order) }?;
     // SAFETY: none; a second time is refused, since the block is free.
     let again = unsafe { kernel.free(block, order) };
     out += &format!("given back twice: {}\n", again.err().ok_or("it was not refused")?);
-    out += &format!("frames in use: {}\n", free - frames.free_frames());
+    out += &format!("frames in use: {}\n", free - frames.reports().free_frames());
 
     let heap = KernelHeap::new(kernel)?;
     let layout = Layout::new::<[u64; 5]>();
@@ -46,7 +46,7 @@ pub(crate) fn run() -> Result<String, Box<dyn Error>> {
     }
     heap.shrink();
     let mut violations = 0;
-    frames.audit(&mut |_| violations += 1);
+    frames.audit().validate(&mut |_| violations += 1);
     out += &format!("the audit finds {violations}\n");
     Ok(out)
 }

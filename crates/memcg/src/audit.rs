@@ -152,16 +152,16 @@ impl<P: Platform> MemcgAudit<'_, P> {
     /// Checks that lists, labels and charges agree. The machine is quiet. Frames' scratch words are zero
     /// afterwards.
     pub fn validate(self, report: &mut dyn FnMut(MemcgViolation)) {
-        self.tree.frames.clear_audit();
+        self.tree.frames.audit().clear_audit();
         self.audit_lists(report);
-        self.tree.frames.for_each_frame(|pfn, frame| {
+        self.tree.frames.audit().for_each_frame(|pfn, frame| {
             let listed = frame.kind().is_given_out() && frame.word().flags().contains(FrameFlags::LRU);
             let lists = frame.audit().load(Ordering::Relaxed);
             if lists != u32::from(listed) {
                 report(MemcgViolation::Lost { pfn, lists });
             }
         });
-        self.tree.frames.clear_audit();
+        self.tree.frames.audit().clear_audit();
         self.tree.for_each_in_subtree(MemcgId::ROOT, |id| self.audit_charges(id, report));
         for cells in self.tree.cpus.iter() {
             for (memcg, amount) in core::iter::once(&cells.stock).chain(&cells.stats).map(TaggedAmount::get) {

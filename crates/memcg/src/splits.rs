@@ -80,7 +80,7 @@ impl<'s, P: Platform> DeferredSplits<'s, P> {
     #[cold]
     pub fn stays_mapped_in_part(self, head: Pfn) {
         let _pin = self.tree.frames().platform().pin();
-        let locked = self.tree.frames().lock_head(head);
+        let locked = self.tree.frames().folios().lock_head(head);
         if locked.folio().head() == head && locked.folio().is_large() && locked.maps() > 0 {
             self.mapped_in_part(&locked);
         }
@@ -98,7 +98,7 @@ impl<'s, P: Platform> DeferredSplits<'s, P> {
     #[cold]
     fn defer_if_partly_mapped(self, head: Pfn) {
         let _pin = self.tree.frames().platform().pin();
-        let locked = self.tree.frames().lock_head(head);
+        let locked = self.tree.frames().folios().lock_head(head);
         let folio = locked.folio();
         let is_cached = folio.frame().word().flags().contains(FrameFlags::SWAP_CACHE);
         let part = 1..folio.order().pages();
@@ -271,7 +271,7 @@ impl<'s, P: Platform> DeferredSplits<'s, P> {
                 head
             };
             // The head lock comes before that of the queues, so the folio is checked again under it.
-            let locked = self.tree.frames().lock_head(head);
+            let locked = self.tree.frames().folios().lock_head(head);
             let waits = locked.folio().frame().word().flags().contains(FrameFlags::PARTLY_MAPPED);
             if waits {
                 self.undefer_split(&locked);
@@ -287,7 +287,7 @@ impl<'s, P: Platform> DeferredSplits<'s, P> {
     /// spaces map together does not say whether one is mapped by none: the next attempt finds out.
     pub fn defer_again(self, head: Pfn) {
         let _pin = self.tree.frames().platform().pin();
-        let locked = self.tree.frames().lock_head(head);
+        let locked = self.tree.frames().folios().lock_head(head);
         let folio = locked.folio();
         if folio.is_large()
             && folio.head() == head

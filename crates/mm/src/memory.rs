@@ -10,7 +10,9 @@ pub use audit::{AuditSummary, InUse, Violation};
 use crate::techniques::Techniques;
 use core::fmt;
 use quire_arch::{Order, PagingFormat, Pfn, Pin, Platform};
-use quire_frame::{BootError, Faults, FolioCounter, Frame, FrameConfig, FrameTotals, Frames, Kind, VmEvent};
+use quire_frame::{
+    BootError, Faults, FolioCounter, Frame, FrameConfig, FramePcp, FrameTotals, Frames, Kind, VmEvent,
+};
 use quire_memcg::{Limit, MemcgError, MemcgId, Memcgs, WriteOutcome};
 use quire_reclaim::{KswapdStep, Policy};
 use quire_space::{
@@ -149,7 +151,7 @@ impl<P: Platform> Memory<P> {
 
     /// Statistics of the page frames at this moment.
     pub fn totals(&self) -> FrameTotals {
-        self.spaces.frames().totals()
+        self.spaces.frames().reports().totals()
     }
 
     /// Calls `visit` with the resident memory of each address space at this moment.
@@ -276,21 +278,21 @@ impl<P: Platform> Memory<P> {
     /// Ticks after which an idle CPU holds nothing back, on a machine of up to 32 CPUs: on a larger one each
     /// tick looks at so many of them, in turn. Where CPUs hold more than a tick gives back,
     /// [`kswapd_step`](Self::kswapd_step) has to be called after each; else it takes more ticks.
-    pub const TICKS_TO_EMPTY: u32 = Frames::<P>::TICKS_TO_EMPTY;
+    pub const TICKS_TO_EMPTY: u32 = FramePcp::<P>::TICKS_TO_EMPTY;
 
     /// To be called by a machine's timer about once a second, on any of its CPUs: drains unused frames from
-    /// the per-CPU lists ([`Frames::age_lists`]), and frees what waited for readers. Without it idle CPUs
+    /// the per-CPU lists ([`FramePcp::age_lists`]), and frees what waited for readers. Without it idle CPUs
     /// keep their frames until an allocation would fail. What it does is bounded, whatever the machine's
     /// size: it may be called in an interrupt. Returns the number of frames drained.
     pub fn tick(&self, pin: &Pin<'_, P>) -> u64 {
         // All CPUs are looked at for a removed memcg. Those of a large machine are left to the background
         // threads, which are not pinned.
-        if self.platform().cpu_count() <= Frames::<P>::CPUS_AT_A_TICK {
+        if self.platform().cpu_count() <= FramePcp::<P>::CPUS_AT_A_TICK {
             self.spaces.memcgs().lifecycle().sweep_one();
         }
         self.spaces.with_own_pin(pin, |pin| {
-            self.spaces.frames().reap_some(pin);
-            self.spaces.frames().age_lists(pin)
+            self.spaces.frames().limbo().reap_some(pin);
+            self.spaces.frames().pcp().age_lists(pin)
         })
     }
 
@@ -342,7 +344,7 @@ impl<P: Platform> Memory<P> {
     /// How often the lock of each zone was taken so far.
     #[doc(hidden)]
     pub fn zone_locks(&self) -> impl Iterator<Item = SpinStatistics> + '_ {
-        self.spaces.frames().zone_locks()
+        self.spaces.frames().reports().zone_locks()
     }
 
     /// A new, empty address space with the usual layout and limits. If memory is short some is reclaimed for

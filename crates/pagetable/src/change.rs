@@ -68,7 +68,7 @@ impl<P: Platform> Protector<'_, P> {
             let (pages, allowed) = if leaf.flags.contains(LeafFlags::SPECIAL) {
                 (1, wanted - LeafFlags::WRITE)
             } else if ask {
-                let folio = self.tables.memory().frames().lock_head(leaf.pfn);
+                let folio = self.tables.memory().frames().folios().lock_head(leaf.pfn);
                 let own = folio.folio().kind() == Kind::Anonymous && folio.is_exclusive();
                 let end = if leaf.flags.contains(LeafFlags::READ) { end } else { index + 1 };
                 let pages = self.tables.run_length(locked.entries, (index, end), (raw, leaf.pfn), &folio);
@@ -143,7 +143,7 @@ impl<P: Platform> Protector<'_, P> {
         let frames = self.tables.memory().frames();
         shared || {
             let folio = frames.folio(leaf.pfn);
-            folio.kind() == Kind::Anonymous && frames.lock_head(leaf.pfn).is_exclusive()
+            folio.kind() == Kind::Anonymous && frames.folios().lock_head(leaf.pfn).is_exclusive()
         }
     }
 }

@@ -229,7 +229,7 @@ impl<P: Platform> Forker<'_, P> {
             let unused = if leaf.flags.contains(LeafFlags::READ) { raw & !P::Paging::ACCESSED } else { raw };
             return Ok(self.parent.memory().hold_huge_zero_again(leaf.pfn).then_some(unused));
         }
-        let folio = self.parent.memory().frames().lock_head(leaf.pfn);
+        let folio = self.parent.memory().frames().folios().lock_head(leaf.pfn);
         if folio.folio().may_be_pinned() {
             return Ok(None);
         }
@@ -306,7 +306,7 @@ impl<P: Platform> Forker<'_, P> {
         shared: &mut Residency,
     ) -> Result<usize, Stop> {
         let present = leaf.flags.contains(LeafFlags::READ);
-        let folio = self.parent.memory().frames().lock_head(leaf.pfn);
+        let folio = self.parent.memory().frames().folios().lock_head(leaf.pfn);
         let private = !copying.parent.shared;
         // Also a page of a file that was not written to yet: a pinned page becomes the program's own where it
         // is.

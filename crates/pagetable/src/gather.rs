@@ -358,7 +358,7 @@ impl<'s, P: Platform> Gather<'s, P> {
         self.free_folios(&pin);
         self.count(&pin);
         let frames = self.memory().frames();
-        frames.retire_chain(&pin, frames.take_portion(&mut self.emptied, BATCH as u32));
+        frames.limbo().retire_chain(&pin, frames.take_portion(&mut self.emptied, BATCH as u32));
         drop(pin);
         if !self.emptied.is_empty() {
             self.retire_portions();
@@ -372,7 +372,7 @@ impl<'s, P: Platform> Gather<'s, P> {
         while !self.emptied.is_empty() {
             let pin = self.memory().platform().pin();
             let portion = self.memory().frames().take_portion(&mut self.emptied, BATCH as u32);
-            self.memory().frames().retire_chain(&pin, portion);
+            self.memory().frames().limbo().retire_chain(&pin, portion);
         }
     }
 
@@ -400,7 +400,7 @@ impl<'s, P: Platform> Gather<'s, P> {
     /// Counts a run, no entry of which is in a TLB or can be changed by others, as unmapped.
     #[inline]
     pub fn unmap_flushed(&mut self, pfn: Pfn, pages: u32) {
-        self.unmap_locked(self.memory().frames().lock_head(pfn), pages);
+        self.unmap_locked(self.memory().frames().folios().lock_head(pfn), pages);
     }
 
     /// As [`unmap_flushed`](Self::unmap_flushed), with the counts locked already.

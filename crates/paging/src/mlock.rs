@@ -27,7 +27,7 @@ pub fn set_mlocked<P: Platform>(tables: &Tables<'_, P>, range: VirtRange, locks:
                 {
                     tables.memory().memcgs().folios().set_mlocked(
                         &pin,
-                        &tables.memory().frames().lock_head(leaf.pfn),
+                        &tables.memory().frames().folios().lock_head(leaf.pfn),
                         locks,
                     );
                 }
@@ -60,7 +60,7 @@ fn set_mlocked_in<P: Platform>(
             index += 1;
             continue;
         }
-        let folio = tables.memory().frames().lock_head(leaf.pfn);
+        let folio = tables.memory().frames().folios().lock_head(leaf.pfn);
         let end = if leaf.flags.contains(LeafFlags::READ) { end } else { index + 1 };
         let pages = tables.run_length(locked.entries, (index, end), (raw, leaf.pfn), &folio);
         if !locks || pages as u64 == folio.folio().order().pages() {

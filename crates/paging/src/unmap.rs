@@ -163,7 +163,7 @@ impl<'a, P: Platform, S: UnmapSink> Unmap<'a, P, S> {
         if leaf.pfn != self.job.head || !usable || range != tables.slot_range(slot) {
             return None;
         }
-        let folio = tables.memory().frames().lock_head(self.job.head);
+        let folio = tables.memory().frames().folios().lock_head(self.job.head);
         if folio.folio().order() != self.job.order
             || folio.folio().order().pages() != u64::from(Tables::<P>::huge_pages())
         {
@@ -216,7 +216,7 @@ impl<'a, P: Platform, S: UnmapSink> Unmap<'a, P, S> {
         if locked.is_empty() || locked.is_dead() {
             return ControlFlow::Continue(());
         }
-        let folio = tables.memory().frames().lock_head(self.job.head);
+        let folio = tables.memory().frames().folios().lock_head(self.job.head);
         if folio.folio().order() != self.job.order {
             return ControlFlow::Break(Unmapped::Busy);
         }

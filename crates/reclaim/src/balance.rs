@@ -200,8 +200,8 @@ pub struct KswapdStep {
 /// nothing is missing or nothing was freed. Each step also discards some freed clusters of swap devices, and
 /// gives the zones what the last tick left on the lists of CPUs.
 pub fn kswapd_step<P: Platform>(spaces: &Spaces<P>) -> KswapdStep {
-    spaces.frames().give_back_in_portions();
-    let target = spaces.frames().background_target();
+    spaces.frames().pcp().give_back_in_portions();
+    let target = spaces.frames().watermarks().background_target();
     if target == 0 {
         spaces.swap().discard().discard_free_clusters(DISCARDS);
         return KswapdStep::default();
@@ -218,9 +218,9 @@ pub fn kswapd_step<P: Platform>(spaces: &Spaces<P>) -> KswapdStep {
     // A device may take long to discard, and frees no frame so.
     drop(reclaiming);
     spaces.swap().discard().discard_free_clusters(DISCARDS);
-    let missing = spaces.frames().background_target();
+    let missing = spaces.frames().watermarks().background_target();
     if missing == 0 {
-        spaces.frames().end_boost();
+        spaces.frames().watermarks().end_boost();
     }
     KswapdStep { freed, missing }
 }
@@ -229,8 +229,8 @@ pub fn kswapd_step<P: Platform>(spaces: &Spaces<P>) -> KswapdStep {
 /// frames. Pinned for a portion at a time.
 fn reap<P: Platform>(spaces: &Spaces<P>, wanted: u64) -> u64 {
     let (mut freed, mut idle) = (0, 0);
-    while freed < wanted && idle < spaces.frames().reap_turns() {
-        match spaces.frames().reap_some(&spaces.platform().pin()) {
+    while freed < wanted && idle < spaces.frames().limbo().reap_turns() {
+        match spaces.frames().limbo().reap_some(&spaces.platform().pin()) {
             0 => idle += 1,
             portion => (freed, idle) = (freed + portion, 0),
         }

@@ -48,7 +48,7 @@ pub(crate) fn out_of_memory<P: Platform>(spaces: &Spaces<P>, need: Need) -> OomO
         return OomOutcome::Freed;
     }
     let total = match need {
-        Need::Frames(_) => spaces.frames().totals().managed + spaces.swap().devices().total_slots(),
+        Need::Frames(_) => spaces.frames().reports().totals().managed + spaces.swap().devices().total_slots(),
         Need::Memcg(..) => pages_of_memcg(spaces, root),
     };
     let mut chosen: Option<(OomScore, ReclaimHandle<'_, P>)> = None;
@@ -98,7 +98,7 @@ pub(crate) fn out_of_memory<P: Platform>(spaces: &Spaces<P>, need: Need) -> OomO
 /// and the last attempt of an allocation before a kill.
 fn has_room<P: Platform>(spaces: &Spaces<P>, memcg: MemcgId, need: Need) -> bool {
     match need {
-        Need::Frames(order) => order == Order::ZERO && spaces.frames().is_above_high(),
+        Need::Frames(order) => order == Order::ZERO && spaces.frames().watermarks().is_above_high(),
         Need::Memcg(_, pages) => {
             spaces.memcgs().charges().drain_stocks_below(&spaces.platform().pin(), memcg);
             spaces.memcgs().charges().margin(memcg) >= pages

@@ -220,7 +220,7 @@ fn lock_at_rest<P: Platform>(
         // A folio read by readahead may have no waiter.
         let _ = spaces.swap().io().wait_read(head);
     }
-    let guard = spaces.frames().try_lock_folio(head).ok_or(Fate::Keep)?;
+    let guard = spaces.frames().folios().try_lock_folio(head).ok_or(Fate::Keep)?;
     if is_busy(FrameFlags::WRITEBACK) {
         if !may_wait {
             return Err(Refusal::NotYet);
@@ -425,7 +425,7 @@ fn put_back<P: Platform>(spaces: &Spaces<P>, head: Pfn, fate: &Fate) {
             && referenced(spaces.rmap(), head).is_none_or(|used| used.lock != LockFound::Whole);
         let pin = spaces.platform().pin();
         // A thread that unlocks it holds its head lock, and from now on finds it on its list.
-        let _lock = spaces.frames().lock_head(head);
+        let _lock = spaces.frames().folios().lock_head(head);
         if unlocked
             && frame.clear_flags(FrameFlags::MLOCKED).is_some_and(|was| was.contains(FrameFlags::MLOCKED))
         {

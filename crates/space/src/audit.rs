@@ -231,7 +231,7 @@ fn mix(number: u64) -> u64 {
 /// Recounts everything that the spaces of this machine use. The machine is quiet: no call, fault or
 /// access runs. The audit words of the frames are scratch and end up zero.
 pub fn audit_spaces<P: Platform>(spaces: &Spaces<P>, report: Report<'_>) {
-    spaces.frames().clear_audit();
+    spaces.frames().audit().clear_audit();
     let mut sums = Sums::default();
     Space::for_each(spaces, |core| {
         sums.spaces += 1;
@@ -258,7 +258,7 @@ pub fn audit_spaces<P: Platform>(spaces: &Spaces<P>, report: Report<'_>) {
     memcgs::audit_memcgs(spaces, report);
     tlb::audit_current(spaces, report);
     spaces.platform().for_each_cached_translation(&mut |cached| tlb::audit_cached(spaces, cached, report));
-    spaces.frames().clear_audit();
+    spaces.frames().audit().clear_audit();
 }
 
 fn audit_space<P: Platform>(spaces: &Spaces<P>, core: &SpaceCore, sums: &mut Sums, report: Report<'_>) {
@@ -339,7 +339,7 @@ fn audit_anon_vmas<P: Platform>(spaces: &Spaces<P>, report: Report<'_>) {
 fn audit_frames<P: Platform>(spaces: &Spaces<P>, large_leaves: u64, report: Report<'_>) {
     let (mut whole_maps, mut mapped_whole) = (0, 0);
     let huge_zero = spaces.thp().huge_zero_page();
-    spaces.frames().for_each_frame(|pfn, frame| {
+    spaces.frames().audit().for_each_frame(|pfn, frame| {
         let kind = frame.kind();
         let seen = frame.audit().load(Ordering::Relaxed);
         let maps = frame.as_folio().maps();

@@ -70,7 +70,7 @@ pub(crate) fn is_own<P: Platform>(
     index: usize,
     pfn: Pfn,
 ) -> bool {
-    let folio = tables.memory().frames().lock_head(pfn);
+    let folio = tables.memory().frames().folios().lock_head(pfn);
     if folio.is_exclusive() || leaves_cache_to(tables, &folio) || is_own_in_cache(tables, &folio) {
         return true;
     }
@@ -125,7 +125,7 @@ fn leave_cache_to<P: Platform>(tables: &Tables<'_, P>, folio: &HeadGuard<'_, P>,
     // Once it has left the cache only the mappings hold it.
     folio.maps() == 1
         && (!flags.contains(FrameFlags::SWAP_CACHE) || tables.memory().swap().cache().leave_if_unnamed(head))
-        && (folio.is_exclusive() || tables.memory().frames().forget_names(head))
+        && (folio.is_exclusive() || tables.memory().frames().folios().forget_names(head))
 }
 
 /// Whether a device has the page pinned while it is in the swap cache: it must not be copied, and the check
@@ -138,7 +138,7 @@ pub(crate) fn is_pinned_and_cached<P: Platform>(tables: &Tables<'_, P>, pfn: Pfn
 /// Takes a reference to the page `pfn`, which an entry of a locked table maps. `None` if the refcount would
 /// overflow: the access is retried.
 pub(crate) fn hold<P: Platform>(tables: &Tables<'_, P>, pfn: Pfn) -> Option<Held> {
-    let folio = tables.memory().frames().lock_head(pfn);
+    let folio = tables.memory().frames().folios().lock_head(pfn);
     let held = folio.folio().frame().get(1);
     held.then(|| Held { pfn, head: folio.folio().head(), order: folio.folio().order() })
 }
@@ -214,7 +214,7 @@ fn take_old_page<P: Platform>(
         Entry::Leaf(leaf) if leaf.pfn == held.pfn && !leaf.flags.contains(LeafFlags::WRITE) => {}
         _ => return None,
     }
-    let folio = tables.memory().frames().lock_head(held.pfn);
+    let folio = tables.memory().frames().folios().lock_head(held.pfn);
     // First empty, then the flush, then the copy: no CPU may still read the old page after another has
     // written to the new one.
     let raw = locked.entries[index].swap(0, Ordering::AcqRel);

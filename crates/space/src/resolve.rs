@@ -284,7 +284,7 @@ impl<P: Platform> Resolver<'_, '_, P> {
         locked.count_installed(pages as usize);
         {
             // The entries' reference is not this thread's: a split would lose a flag that is set meanwhile.
-            let _whole = tables.memory().frames().lock_head(pfn);
+            let _whole = tables.memory().frames().folios().lock_head(pfn);
             tables.memory().memcgs().folios().list_new(pin, pfn, new.locked);
         }
         let events = tables.memory().frames().events();
@@ -395,7 +395,7 @@ impl<P: Platform> Resolver<'_, '_, P> {
 
     /// Whether the folio that a large leaf maps may be written to as it is.
     fn is_own_huge(&self, leaf: Leaf) -> bool {
-        let folio = self.tables.memory().frames().lock_head(leaf.pfn);
+        let folio = self.tables.memory().frames().folios().lock_head(leaf.pfn);
         !self.fault.is_private() || folio.is_exclusive() || folio.claim(Tables::<P>::huge_pages())
     }
 

@@ -122,7 +122,7 @@ impl<P: Platform> Spaces<P> {
         let bits = frames.platform().direct_map(tags).cast();
         // SAFETY: the frame is new, zeroed, and never freed.
         let asids = unsafe { AsidPool::new(bits, frames.platform().asid_count()) };
-        let commit = Commit::new(overcommit, frames.totals().managed);
+        let commit = Commit::new(overcommit, frames.reports().totals().managed);
         Ok(Self {
             vmas,
             nodes,

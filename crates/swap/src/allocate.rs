@@ -71,7 +71,7 @@ impl<P: Platform> SlotAllocator<'_, P> {
             found = self.look_beside_discards(wanted);
         }
         if found == Err(NoSlots::NoMemory) {
-            self.devices.frames().drain_all_in_portions();
+            self.devices.frames().pcp().drain_all_in_portions();
             found = self.try_devices(wanted);
         }
         if found.is_err() {
@@ -370,7 +370,7 @@ mod tests {
             // took the cluster's lock.
             let mut hints = swap.devices().device(0).unwrap().all_hints();
             hints.next().unwrap().store(0, Ordering::Relaxed);
-            let _lock = swap.frames().try_lock_folio(head).unwrap();
+            let _lock = swap.frames().folios().try_lock_folio(head).unwrap();
             // `add_folio` waits for the end of this.
             let wanted = Wanted { head, order: Order::ZERO };
             *self.0.found.lock().unwrap() = Some(swap.allocator().try_devices(wanted));
@@ -401,7 +401,7 @@ mod tests {
         let swap = swap_on(&Arc::default());
         let [large, small] = [CLUSTER_ORDER, Order::ZERO].map(|order| folio(swap, order));
         for head in [large, small] {
-            let _lock = swap.frames().try_lock_folio(head).unwrap();
+            let _lock = swap.frames().folios().try_lock_folio(head).unwrap();
             assert!(swap.allocator().add_folio(head, 0).is_ok(), "{head:?}");
         }
         assert_eq!(swap.devices().device(0).unwrap().used.load(Ordering::Relaxed), 1);
@@ -410,7 +410,7 @@ mod tests {
     /// Gives the folio slots, on this CPU.
     fn add(swap: &Swap<Machine>, cpu: usize, head: Pfn) -> Result<SlotId, NoSlots> {
         run_on(cpu);
-        let _lock = swap.frames().try_lock_folio(head).unwrap();
+        let _lock = swap.frames().folios().try_lock_folio(head).unwrap();
         swap.allocator().add_folio(head, 0)
     }
 
@@ -418,7 +418,7 @@ mod tests {
     /// its own page.
     fn add_named(swap: &Swap<Machine>, cpu: usize, head: Pfn) -> Result<SlotId, NoSlots> {
         run_on(cpu);
-        let _lock = swap.frames().try_lock_folio(head).unwrap();
+        let _lock = swap.frames().folios().try_lock_folio(head).unwrap();
         let slot = swap.allocator().add_folio(head, 0)?;
         assert!(swap.counts().add_counts(slot, 1));
         Ok(slot)
@@ -428,7 +428,7 @@ mod tests {
     fn leave_to_discard(swap: &Swap<Machine>) {
         let head = folio(swap, Order::ZERO);
         add(swap, 0, head).unwrap();
-        let _lock = swap.frames().try_lock_folio(head).unwrap();
+        let _lock = swap.frames().folios().try_lock_folio(head).unwrap();
         assert!(swap.cache().remove_unnamed(head));
     }
 

@@ -5,7 +5,7 @@
 //! leave the cache, and the cache holds a reference: that keeps the folio, the slots and the device.
 //!
 //! Safe code implements devices, so a completion is believed only if it is that of a request which the device
-//! was asked for, and of several for one request only the first ([`Frame::claim_io`](quire_frame::Frame)).
+//! was asked for, and of several for one request only the first ([`claim`](quire_frame::FolioIo::claim)).
 
 use crate::cache::SwapCache;
 use crate::counts::SlotCounts;
@@ -121,7 +121,7 @@ impl<P: Platform> SwapIo<'_, P> {
     /// waits by then gets the error, and a later one reads again. A thread that dropped the last entry of
     /// its slots meanwhile left the folio to this.
     fn end_unattended(self, head: Pfn) {
-        let lock = self.devices.frames().adopt_folio_lock(head);
+        let lock = self.devices.frames().folios().adopt_folio_lock(head);
         let frame = self.devices.frames().known(head);
         let (order, slot) = (frame.word().order(), SlotId::from_raw(frame.as_folio().slot()));
         let failed = frame.word().flags().contains(FrameFlags::READ_FAILED);
@@ -304,7 +304,7 @@ impl<P: Platform> SwapIo<'_, P> {
         }
         if !at_once {
             // The completion may be reaped elsewhere before this call is back.
-            frame.begin_io(under_way | marks);
+            frame.io().begin(under_way | marks);
         }
         let mut drained = false;
         let state = loop {
@@ -321,7 +321,7 @@ impl<P: Platform> SwapIo<'_, P> {
                 Submitted::Done(Err(DeviceError::NoSpace)) if at_once && !drained => {
                     // A device in RAM takes what is free, and some of that may be on lists of CPUs.
                     drained = true;
-                    self.devices.frames().drain_all_in_portions();
+                    self.devices.frames().pcp().drain_all_in_portions();
                 }
                 // The same: it was reported, too.
                 Submitted::Done(result) if !at_once && self.complete(&device, io, result).is_none() => {
@@ -381,12 +381,12 @@ impl<P: Platform> SwapIo<'_, P> {
             Direction::Read => (FrameFlags::READ_FAILED, FrameFlags::READING),
             Direction::Write => (FrameFlags::DIRTY, FrameFlags::WRITEBACK),
         };
-        if !frame.claim_io::<P>(u64::from(io.pages), under_way) {
+        if !frame.io().claim::<P>(u64::from(io.pages), under_way) {
             return None;
         }
         // From here on the folio has one request under way, and this is its end, if it is this device's.
         if !device.has(SlotId::from_raw(frame.as_folio().slot()), io.slot) {
-            frame.unclaim_io();
+            frame.io().unclaim();
             return None;
         }
         // The folio may change after this; its address is only a key.
@@ -394,15 +394,15 @@ impl<P: Platform> SwapIo<'_, P> {
         let before = match (io.direction, result) {
             (Direction::Read, _) => {
                 let failed = if result.is_err() { failed } else { FrameFlags::empty() };
-                frame.end_io(failed, under_way | FrameFlags::UNATTENDED, FrameFlags::empty())
+                frame.io().end(failed, under_way | FrameFlags::UNATTENDED, FrameFlags::empty())
             }
             (Direction::Write, Err(_)) => {
-                frame.end_io(failed, under_way | FrameFlags::RECLAIM, FrameFlags::empty())
+                frame.io().end(failed, under_way | FrameFlags::RECLAIM, FrameFlags::empty())
             }
             (Direction::Write, Ok(())) => loop {
                 // Whether it is to be freed is looked at in the step that ends the write: none asks for that
                 // afterwards.
-                let before = frame.end_io(FrameFlags::empty(), under_way, FrameFlags::RECLAIM);
+                let before = frame.io().end(FrameFlags::empty(), under_way, FrameFlags::RECLAIM);
                 if before.is_some() || frame.clear_flags(FrameFlags::RECLAIM).is_none() {
                     break before;
                 }

@@ -94,7 +94,7 @@ impl<P: Platform> SlotReclaim<'_, P> {
         let frames = self.devices.frames();
         // It is not split while the caller has its reference.
         let (head, order) = (frames.folio(page).head(), frames.folio(page).order());
-        let removed = match frames.try_lock_folio(head) {
+        let removed = match frames.folios().try_lock_folio(head) {
             Some(_lock) => SwapCache::new(self.devices).remove_unnamed(head),
             None => false,
         };

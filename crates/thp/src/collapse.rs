@@ -131,7 +131,7 @@ impl<'s, P: Platform> Collapse<'s, P> {
                     if is_held(folio) {
                         return Err(CollapseError::Busy);
                     }
-                    let alone = frames.lock_head(leaf.pfn).is_exclusive();
+                    let alone = frames.folios().lock_head(leaf.pfn).is_exclusive();
                     shared += u32::from(!alone);
                     used += u32::from(leaf.flags.contains(LeafFlags::ACCESSED));
                 }
@@ -242,7 +242,7 @@ impl<'s, P: Platform> Collapse<'s, P> {
                     replaced += 1;
                     if page.locked {
                         let folios = tables.memory().memcgs().folios();
-                        folios.munlock(&tables.pin(), &tables.memory().frames().lock_head(pfn));
+                        folios.munlock(&tables.pin(), &tables.memory().frames().folios().lock_head(pfn));
                     }
                 }
                 // SAFETY: the new folio is ours.

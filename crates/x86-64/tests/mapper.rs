@@ -34,10 +34,10 @@ fn on_a_machine(test: impl FnOnce(&Frames<HostPlatform>, X86Frames<'_, HostPlatf
     let platform: HostPlatform = HostPlatform::new(&HostConfig::with_ram(16 << 20)).unwrap();
     let _cpu = platform.vcpu(0).unwrap();
     let frames = Frames::new(platform, FrameConfig::default()).unwrap();
-    let before = frames.free_frames();
+    let before = frames.reports().free_frames();
     test(&frames, X86Frames::new(KernelFrames::new(&frames)));
-    assert_eq!(frames.free_frames(), before, "frames were lost");
-    frames.audit(&mut |violation| panic!("{violation}"));
+    assert_eq!(frames.reports().free_frames(), before, "frames were lost");
+    frames.audit().validate(&mut |violation| panic!("{violation}"));
 }
 
 #[test]

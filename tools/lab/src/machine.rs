@@ -132,7 +132,7 @@ impl Machine {
     /// What happened so far. The machine is quiet.
     fn counts(&self) -> Counts {
         let slabs = self.frames.events().sum(VmEvent::SlabGrow);
-        self.frames.zone_reports().fold(Counts { slabs, ..Counts::default() }, |sum, zone| Counts {
+        self.frames.reports().zone_reports().fold(Counts { slabs, ..Counts::default() }, |sum, zone| Counts {
             takes: sum.takes + zone.lock.takes,
             contended: sum.contended + zone.lock.contended,
             ..sum
@@ -150,21 +150,21 @@ impl Machine {
 
     /// Base pages that the CPUs' lists hold now.
     pub fn held(&self) -> u64 {
-        self.frames.zone_reports().map(|zone| zone.pcp).sum()
+        self.frames.reports().zone_reports().map(|zone| zone.pcp).sum()
     }
 
     /// The most base pages that each CPU's lists held at a time, summed over the CPUs.
     pub fn peak_held(&self) -> u64 {
-        self.frames.zone_reports().map(|zone| zone.pcp_peak).sum()
+        self.frames.reports().zone_reports().map(|zone| zone.pcp_peak).sum()
     }
 
     /// Frames that are free when all lists are drained.
     pub fn free_when_drained(&self) -> u64 {
         self.pinned_on(0, |pin| {
-            self.frames.reap_all(pin);
-            self.frames.drain_all(pin);
+            self.frames.limbo().reap_all(pin);
+            self.frames.pcp().drain_all(pin);
         });
-        self.frames.free_frames()
+        self.frames.reports().free_frames()
     }
 
     /// Ends an experiment: everything that it took was freed, and `free` frames were free before it. Returns
@@ -178,7 +178,7 @@ impl Machine {
         if self.held() != 0 {
             findings.push(format!("the CPUs' lists hold {} frames after they were drained", self.held()));
         }
-        self.frames.audit(&mut |violation| findings.push(violation.to_string()));
+        self.frames.audit().validate(&mut |violation| findings.push(violation.to_string()));
         findings
     }
 }

@@ -260,7 +260,7 @@ impl Process for Quire<'_> {
 
     fn available(&self) -> u64 {
         let frames = self.machine.memory().frames();
-        frames.free_frames() + frames.zone_reports().map(|zone| zone.pcp).sum::<u64>()
+        frames.reports().free_frames() + frames.reports().zone_reports().map(|zone| zone.pcp).sum::<u64>()
     }
 
     fn flushes(&self) -> Flushes {

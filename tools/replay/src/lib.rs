@@ -491,7 +491,7 @@ impl Replay {
 
     /// Whether the host is too small for the machine that the trace needs.
     fn is_short(&self, machine: &Machine) -> bool {
-        machine.memory().frames().totals().present * 4096 < self.needs.ram(self.options.huge.policy)
+        machine.memory().frames().reports().totals().present * 4096 < self.needs.ram(self.options.huge.policy)
     }
 
     /// How memory is managed.

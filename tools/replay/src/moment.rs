@@ -57,7 +57,7 @@ impl Moment<'_> {
             ..Counters::default()
         };
         memory.for_each_resident(|_, resident| counters.page_tables += resident.page_tables);
-        for zone in memory.frames().zone_reports() {
+        for zone in memory.frames().reports().zone_reports() {
             let blocks = counters.free_blocks.iter_mut().zip(zone.blocks_by_order());
             blocks.for_each(|(sum, blocks)| *sum += blocks);
         }

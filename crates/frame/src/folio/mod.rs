@@ -107,7 +107,7 @@ impl<'m> Folio<'m> {
     }
 
     /// Whether it may be pinned for device access: it has so many references that some are probably pins
-    /// ([`Frames::pin_folio`](crate::Frames::pin_folio)).
+    /// ([`FrameFolios::pin_folio`](crate::FrameFolios::pin_folio)).
     #[inline]
     pub fn may_be_pinned(&self) -> bool {
         self.frame.refs() >= PIN
@@ -115,7 +115,7 @@ impl<'m> Folio<'m> {
 
     /// The same for a caller that has just cleared an entry that maps the folio, or made it unusable, to put
     /// something else there. A thread that pins without a lock
-    /// ([`try_pin_folio`](crate::Frames::try_pin_folio)) has a fence between the pin and its second look at
+    /// ([`try_pin_folio`](crate::FrameFolios::try_pin_folio)) has a fence between the pin and its second look at
     /// the entry: a pin that is not found here finds the entry changed.
     #[inline]
     pub fn may_be_pinned_after_unmap(&self) -> bool {

@@ -1,6 +1,9 @@
 //! Allocating blocks.
 
 use super::Frames;
+use super::limbo::REAP_BLOCKS;
+use super::refill::{PcpRefill, give_out};
+use super::zone_blocks::ZoneBlocks;
 use crate::counters::VmEvent;
 use crate::error::AllocError;
 use crate::faults::FaultClass;
@@ -60,11 +63,7 @@ impl<P: Platform> Frames<P> {
 
     /// The zones that the request may use from the caller's CPU, the best first.
     #[inline]
-    pub(super) fn zones_for(
-        &self,
-        pin: &Pin<'_, P>,
-        request: &AllocRequest,
-    ) -> impl Iterator<Item = &Zone<P>> {
+    fn zones_for(&self, pin: &Pin<'_, P>, request: &AllocRequest) -> impl Iterator<Item = &Zone<P>> {
         let node = self.platform.node_of_cpu(pin.cpu());
         let highest = request.highest_zone;
         let list = self.zonelists.get(node.index()).map_or(&[][..], |list| list.zones());
@@ -92,7 +91,7 @@ impl<P: Platform> Frames<P> {
         let events = self.events.mine(pin);
         events.add(VmEvent::PcpHit, 1);
         events.add(VmEvent::allocation(zone.id.kind()), request.order.pages());
-        Self::give_out(pin, frame, request);
+        give_out(pin, frame, request);
         Some(index)
     }
 
@@ -106,12 +105,12 @@ impl<P: Platform> Frames<P> {
     }
 
     /// Asks the lists of every zone that the request may use.
-    pub(super) fn try_zones(&self, pin: &Pin<'_, P>, request: &AllocRequest) -> Option<FrameIndex> {
+    fn try_zones(&self, pin: &Pin<'_, P>, request: &AllocRequest) -> Option<FrameIndex> {
         for zone in self.zones_for(pin, request) {
             let index = if self.technique.covers(request.order) {
-                self.allocate_pcp(pin, zone, request)
+                PcpRefill::new(self).allocate_pcp(pin, zone, request)
             } else {
-                self.allocate_buddy(pin, zone, request)
+                ZoneBlocks::new(self).allocate_buddy(pin, zone, request)
             };
             if index.is_some() {
                 self.events.add(pin, VmEvent::allocation(zone.id.kind()), request.order.pages());
@@ -132,9 +131,9 @@ impl<P: Platform> Frames<P> {
         if let Some(index) = self.drain_for(pin, request).or_else(|| self.reap_for(pin, request)) {
             return Ok(index);
         }
-        self.shrink_caches(pin);
-        self.reap_all(pin);
-        self.drain_all(pin);
+        self.caches().shrink(pin);
+        self.limbo().reap_all(pin);
+        self.pcp().drain_all(pin);
         loop {
             if let Some(index) = self.try_zones(pin, request) {
                 return Ok(index);
@@ -150,5 +149,38 @@ impl<P: Platform> Frames<P> {
                 return Err(AllocError::OutOfMemory);
             }
         }
+    }
+
+    /// Drains the lists of CPUs, the caller's own first, a chunk at a time, until the request finds a block.
+    fn drain_for(&self, pin: &Pin<'_, P>, request: &AllocRequest) -> Option<FrameIndex> {
+        for zone in self.zones_for(pin, request) {
+            for set in zone.pcp.some(pin.cpu().index(), usize::MAX) {
+                let (mut drained, mut bound) = (0, None);
+                while self.pcp().drain_some(pin, zone, set, (&mut drained, &mut bound)) {
+                    let found = self.try_zones(pin, request);
+                    if found.is_some() {
+                        return found;
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// Frees what CPUs retired, the caller's own first, a portion at a time, until the request finds a block.
+    fn reap_for(&self, pin: &Pin<'_, P>, request: &AllocRequest) -> Option<FrameIndex> {
+        self.limbo().push_epoch();
+        for limbo in self.limbo.some(pin.cpu().index(), usize::MAX) {
+            let mut left = limbo.lock().blocks();
+            while self.limbo().reap_portion(pin, limbo, u64::from(REAP_BLOCKS), &mut left).is_some() {
+                // What is on a list serves requests of its order and type only.
+                self.pcp().drain(pin, pin.cpu());
+                let found = self.try_zones(pin, request);
+                if found.is_some() {
+                    return found;
+                }
+            }
+        }
+        None
     }
 }

@@ -87,17 +87,6 @@ impl<P: Platform> Frames<P> {
             platform,
         })
     }
-
-    /// Recomputes the watermarks and the bounds of the CPUs' lists, after a zone gained or lost frames.
-    pub(super) fn reset_levels(&self) {
-        set_levels(&self.zones, self.min_free_kib);
-        let cpus = self.platform.cpu_count() as u64;
-        for zone in self.zones.populated() {
-            let low = zone.levels.get().low;
-            let limits = PcpLimits::new(self.technique.technique(), zone.managed(), low, cpus);
-            zone.pcp.iter().for_each(|set| set.lists.lock().set_limits(limits));
-        }
-    }
 }
 
 /// Zones without frames.
@@ -171,7 +160,7 @@ fn largest_block(pfn: Pfn, end: Pfn) -> Order {
 }
 
 /// Watermarks and reserves, from what the zones manage.
-fn set_levels<P: Platform>(zones: &Zones<P>, min_free_kib: Option<u64>) {
+pub(super) fn set_levels<P: Platform>(zones: &Zones<P>, min_free_kib: Option<u64>) {
     let total: u64 = zones.all().iter().map(Zone::managed).sum();
     let min_free_kib = min_free_kib.unwrap_or_else(|| default_min_free_kib(total));
     for zone in zones.all() {

@@ -119,31 +119,36 @@ impl<P: Platform> CacheList<P> {
     }
 }
 
-impl<P: Platform> Frames<P> {
+quire_arch::part_of! {
+    /// The slab caches on a machine's frames.
+    pub struct FrameCaches { pub(super) frames: Frames }
+}
+
+impl<'f, P: Platform> FrameCaches<'f, P> {
     /// Adds a cache to those that the allocator shrinks and the auditor checks.
     ///
     /// # Safety
     ///
     /// The node was not added before. Its cache is complete, lies on frames of this machine, and stays there
     /// as long as the machine.
-    pub unsafe fn add_cache(&self, node: &'static CacheNode<P>) {
+    pub unsafe fn add(self, node: &'static CacheNode<P>) {
         // SAFETY: the caller's promise; the list is a part of the machine.
-        unsafe { self.caches.add(node) };
+        unsafe { self.frames.caches.add(node) };
     }
 
     /// Every cache, the newest first.
-    pub fn caches(&self) -> impl Iterator<Item = &dyn FrameCache<P>> {
-        self.caches.iter()
+    pub fn iter(self) -> impl Iterator<Item = &'f dyn FrameCache<P>> {
+        self.frames.caches.iter()
     }
 
     /// Frees what was retired to any cache, as far as the readers are gone.
-    pub fn reap_caches(&self, pin: &Pin<'_, P>) {
-        self.caches().for_each(|cache| cache.reap(self, pin, Turn::ALL, u64::MAX));
+    pub fn reap(self, pin: &Pin<'_, P>) {
+        self.iter().for_each(|cache| cache.reap(self.frames, pin, Turn::ALL, u64::MAX));
     }
 
     /// Gives back every frame that no object of any cache needs, those that CPUs keep included, and returns
     /// how many.
-    pub fn shrink_caches(&self, pin: &Pin<'_, P>) -> u64 {
-        self.caches().map(|cache| cache.shrink(self, pin)).sum()
+    pub fn shrink(self, pin: &Pin<'_, P>) -> u64 {
+        self.iter().map(|cache| cache.shrink(self.frames, pin)).sum()
     }
 }

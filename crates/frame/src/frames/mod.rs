@@ -2,35 +2,37 @@
 
 mod allocate;
 mod audit;
-mod background;
 mod boot;
 mod caches;
 mod claimed;
-mod drain;
-mod folio_lock;
 mod folios;
+mod hotplug;
 mod kernel;
+mod limbo;
 #[cfg(all(test, loom))]
 #[allow(clippy::unwrap_used, reason = "models are tests")]
 mod models;
-mod offline;
+mod pcp;
 mod refill;
 mod release;
-mod report;
-mod retire;
-mod split;
+mod reports;
+mod surplus;
 #[cfg(not(loom))]
 #[cfg(test)]
 mod tests;
+mod watermarks;
 mod zeros;
+mod zone_blocks;
 
-pub use audit::ListDemand;
-pub use caches::{CacheNode, FrameCache, Turn};
-pub use folio_lock::FolioGuard;
-pub use folios::Pinned;
+pub use audit::{FrameAudit, ListDemand};
+pub use caches::{CacheNode, FrameCache, FrameCaches, Turn};
+pub use folios::{FolioGuard, FolioSplit, FrameFolios, HeldParts, PartIs, Pinned, SplitError};
+pub use hotplug::FrameHotplug;
 pub use kernel::KernelFrames;
-pub use report::{FrameTotals, PcpReport};
-pub use split::{FolioSplit, HeldParts, PartIs, SplitError};
+pub use limbo::FrameLimbo;
+pub use pcp::FramePcp;
+pub use reports::{FrameReports, FrameTotals, PcpReport};
+pub use watermarks::FrameWatermarks;
 
 use crate::counters::VmEvents;
 use crate::faults::Faults;
@@ -68,7 +70,8 @@ pub struct FrameConfig {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MachineId(u64);
 
-/// The frames of one machine. Owns the platform.
+/// The frames of one machine. Owns the platform. It allocates and frees; all else is done by the parts that it
+/// gives out, e.g. [`folios`](Self::folios).
 ///
 /// Methods that take a [`Pin`](quire_arch::Pin) want one of this machine's [`platform`](Self::platform).
 pub struct Frames<P: Platform> {
@@ -166,9 +169,52 @@ impl<P: Platform> Frames<P> {
         self.id
     }
 
+    /// Pins, locks, puts and splits folios.
     #[inline]
-    pub(crate) fn limbo(&self) -> &PerCpu<SpinLock<LimboLists, P>> {
-        &self.limbo
+    pub fn folios(&self) -> FrameFolios<'_, P> {
+        FrameFolios::new(self)
+    }
+
+    /// Frees what lock-free readers may still access.
+    #[inline]
+    pub fn limbo(&self) -> FrameLimbo<'_, P> {
+        FrameLimbo::new(self)
+    }
+
+    /// The lists of free blocks that each CPU keeps for itself.
+    #[inline]
+    pub fn pcp(&self) -> FramePcp<'_, P> {
+        FramePcp::new(self)
+    }
+
+    /// The slab caches on these frames.
+    #[inline]
+    pub fn caches(&self) -> FrameCaches<'_, P> {
+        FrameCaches::new(self)
+    }
+
+    /// What the watermarks ask of background reclaim.
+    #[inline]
+    pub fn watermarks(&self) -> FrameWatermarks<'_, P> {
+        FrameWatermarks::new(self)
+    }
+
+    /// Takes frames out of use and back into it.
+    #[inline]
+    pub fn hotplug(&self) -> FrameHotplug<'_, P> {
+        FrameHotplug::new(self)
+    }
+
+    /// The numbers.
+    #[inline]
+    pub fn reports(&self) -> FrameReports<'_, P> {
+        FrameReports::new(self)
+    }
+
+    /// The audit.
+    #[inline]
+    pub fn audit(&self) -> FrameAudit<'_, P> {
+        FrameAudit::new(self)
     }
 
     #[inline]

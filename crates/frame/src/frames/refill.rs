@@ -1,12 +1,13 @@
 //! Refilling a CPU's lists from the zone behind them.
 
 use super::Frames;
+use super::zone_blocks::{ZoneBlocks, allowance, may_reserve};
 use crate::counters::VmEvent;
 use crate::kind::Kind;
 use crate::map::{Frame, FrameIndex, FrameState, Migratetype};
 use crate::pcp::{CHUNK_BLOCKS, PcpLists, PcpSet};
 use crate::request::AllocRequest;
-use crate::zone::{Buddy, Zone};
+use crate::zone::Zone;
 use quire_arch::{Pin, Platform};
 
 /// Runs of adjacent blocks that were taken under one hold of a zone's lock.
@@ -49,25 +50,30 @@ enum Refill {
     WouldMix,
 }
 
-impl<P: Platform> Frames<P> {
+quire_arch::part_of! {
+    /// The lists of the caller's CPU, to allocate from.
+    pub(super) struct PcpRefill { pub(super) frames: Frames }
+}
+
+impl<P: Platform> PcpRefill<'_, P> {
     /// From the CPU's lists, which are refilled if need be.
     pub(super) fn allocate_pcp(
-        &self,
+        self,
         pin: &Pin<'_, P>,
         zone: &Zone<P>,
         request: &AllocRequest,
     ) -> Option<FrameIndex> {
         let set = zone.pcp.mine(pin);
         let mut before = None;
-        let mut mixing = if self.technique.tunes() { Mixing::Ask } else { Mixing::Allowed };
+        let mut mixing = if self.frames.technique.tunes() { Mixing::Ask } else { Mixing::Allowed };
         let index = loop {
             let mut pcp = set.lists.lock();
-            if let Some((index, _)) = pcp.pop(&self.map, request.order, request.migratetype) {
-                self.events.add(pin, VmEvent::PcpHit, 1);
+            if let Some((index, _)) = pcp.pop(&self.frames.map, request.order, request.migratetype) {
+                self.frames.events.add(pin, VmEvent::PcpHit, 1);
                 break index;
             }
             let before = *before.get_or_insert_with(|| {
-                self.events.add(pin, VmEvent::PcpMiss, 1);
+                self.frames.events.add(pin, VmEvent::PcpMiss, 1);
                 pcp.signs(request.order)
             });
             match self.refill(pin, zone, (set, &mut pcp), request, mixing) {
@@ -84,24 +90,24 @@ impl<P: Platform> Frames<P> {
                 }
             }
         };
-        Self::give_out(pin, self.map.at(index), request);
+        give_out(pin, self.frames.map.at(index), request);
         Some(index)
     }
 
     /// Drains memory of one type from all CPUs' lists before another type's page blocks are used for it: a
     /// mixed page block stays mixed as long as its longest-lived allocation.
     #[cold]
-    fn collect_type(&self, pin: &Pin<'_, P>, zone: &Zone<P>, migratetype: Migratetype) {
+    fn collect_type(self, pin: &Pin<'_, P>, zone: &Zone<P>, migratetype: Migratetype) {
         let collected: u64 = zone.pcp.iter().map(|set| self.collect_from(pin, zone, set, migratetype)).sum();
         if collected == 0 {
-            zone.lock(&self.platform).note_nothing_collected(migratetype);
+            zone.lock(&self.frames.platform).note_nothing_collected(migratetype);
         }
     }
 
     /// As a drain: bounded by what is there at the start. What other CPUs returned is not sorted by type, so
     /// all of it is drained.
     fn collect_from(
-        &self,
+        self,
         pin: &Pin<'_, P>,
         zone: &Zone<P>,
         set: &PcpSet<P>,
@@ -110,7 +116,7 @@ impl<P: Platform> Frames<P> {
         let (mut collected, mut first) = (0, None);
         loop {
             let mut pcp = set.lists.lock();
-            Self::receive(set, &mut pcp);
+            set.receive(&mut pcp);
             let unsorted = pcp.incoming_pages();
             let bound = unsorted + set.returned.pages() + pcp.pages_of(migratetype);
             let bound = *first.get_or_insert(bound);
@@ -118,27 +124,20 @@ impl<P: Platform> Frames<P> {
                 return collected;
             }
             let chunk = match unsorted {
-                0 => pcp.take_type(&self.map, migratetype),
-                _ => pcp.take_cold(&self.map, unsorted),
+                0 => pcp.take_type(&self.frames.map, migratetype),
+                _ => pcp.take_cold(&self.frames.map, unsorted),
             };
             if chunk.pages == 0 {
                 return collected;
             }
-            self.drained(pin, zone, &chunk);
+            ZoneBlocks::new(self.frames).drained(pin, zone, &chunk);
             collected += chunk.pages;
         }
     }
 
-    /// Describes a block that was taken off a CPU's list as the caller's.
-    #[inline]
-    pub(super) fn give_out(pin: &Pin<'_, P>, frame: &Frame, request: &AllocRequest) {
-        frame.set_home(pin.cpu());
-        frame.set_word(FrameState::given_out(request.kind, request.order, request.migratetype));
-    }
-
     /// Fills a list that is empty, with what other CPUs returned or else from the zone, and takes one block.
     fn refill(
-        &self,
+        self,
         pin: &Pin<'_, P>,
         zone: &Zone<P>,
         (set, pcp): (&PcpSet<P>, &mut PcpLists),
@@ -147,7 +146,7 @@ impl<P: Platform> Frames<P> {
     ) -> Refill {
         let AllocRequest { order, migratetype, .. } = *request;
         let mut blocks = (pcp.limits().batch >> order.get()).max(1);
-        if self.technique.tunes() {
+        if self.frames.technique.tunes() {
             if let Some(index) = self.sort_returned(pin, zone, (set, pcp), request) {
                 return Refill::Block(index);
             }
@@ -161,11 +160,13 @@ impl<P: Platform> Frames<P> {
                 // What the CPU has of another type or order may be what the zone needs to form this block;
                 // the slow path drains for that. Only the reserve can help at once.
                 let given = FrameState::new(Kind::Pcp, order, migratetype);
-                self.allocate_reserved(pin, zone, request, given).map_or(Refill::Nothing, Refill::Block)
+                ZoneBlocks::new(self.frames)
+                    .allocate_reserved(pin, zone, request, given)
+                    .map_or(Refill::Nothing, Refill::Block)
             }
             Refill::WouldMix => {
                 // A larger block of the type may lie at hand.
-                pcp.pop_part(&self.map, order, migratetype).map_or(Refill::WouldMix, Refill::Block)
+                pcp.pop_part(&self.frames.map, order, migratetype).map_or(Refill::WouldMix, Refill::Block)
             }
             block @ Refill::Block(_) => block,
         }
@@ -174,24 +175,24 @@ impl<P: Platform> Frames<P> {
     /// Takes over what other CPUs returned and looks for a block that fits, among as many as fit into a
     /// chunk. The others go to their lists.
     fn sort_returned(
-        &self,
+        self,
         pin: &Pin<'_, P>,
         zone: &Zone<P>,
         (set, pcp): (&PcpSet<P>, &mut PcpLists),
         request: &AllocRequest,
     ) -> Option<FrameIndex> {
-        Self::receive(set, pcp);
+        set.receive(pcp);
         for _ in 0..CHUNK_BLOCKS {
-            let (index, order) = pcp.pop_incoming(&self.map)?;
-            let pfn = self.map.pfn(index);
-            let migratetype = self.map.block_migratetype(pfn);
+            let (index, order) = pcp.pop_incoming(&self.frames.map)?;
+            let pfn = self.frames.map.pfn(index);
+            let migratetype = self.frames.map.block_migratetype(pfn);
             if (order, migratetype) == (request.order, request.migratetype) {
-                self.events.add(pin, VmEvent::PcpReturned, order.pages());
+                self.frames.events.add(pin, VmEvent::PcpReturned, order.pages());
                 return Some(index);
             }
-            if !pcp.push_released(&self.map, (index, self.map.at(index)), pfn, order) {
-                let events = self.events.mine(pin);
-                zone.lock(&self.platform).free_block(&self.map, index, order, events);
+            if !pcp.push_released(&self.frames.map, (index, self.frames.map.at(index)), pfn, order) {
+                let events = self.frames.events.mine(pin);
+                zone.lock(&self.frames.platform).free_block(&self.frames.map, index, order, events);
             }
         }
         None
@@ -201,7 +202,7 @@ impl<P: Platform> Frames<P> {
     /// on the stack only here, not below every allocation.
     #[inline(never)]
     fn fetch(
-        &self,
+        self,
         pin: &Pin<'_, P>,
         zone: &Zone<P>,
         pcp: &mut PcpLists,
@@ -209,18 +210,18 @@ impl<P: Platform> Frames<P> {
         (blocks, mixing): (u64, Mixing),
     ) -> Refill {
         let AllocRequest { order, migratetype, .. } = *request;
-        let events = self.events.mine(pin);
+        let events = self.frames.events.mine(pin);
         let given = FrameState::new(Kind::Pcp, order, migratetype);
         let mut runs = Runs::new();
         let mut left = blocks;
         {
-            let mut buddy = zone.lock(&self.platform);
-            if Self::may_reserve(zone, &buddy, request) {
+            let mut buddy = zone.lock(&self.frames.platform);
+            if may_reserve(zone, &buddy, request) {
                 // What lies beside it is kept too, and must not be on a list.
                 left = 1;
             }
             while left > 0 && runs.count < CHUNK_BLOCKS {
-                if self.technique.tunes() && buddy.would_mix(order, migratetype) {
+                if self.frames.technique.tunes() && buddy.would_mix(order, migratetype) {
                     // One block of another type for a request that has to have one, none to keep.
                     if runs.count > 0 {
                         break;
@@ -230,93 +231,31 @@ impl<P: Platform> Frames<P> {
                     }
                     left = 1;
                 }
-                let allowed = Self::allowance(zone, &buddy, request) >> order.get();
+                let allowed = allowance(zone, &buddy, request) >> order.get();
                 let run = match left.min(allowed) {
                     0 => None,
-                    most => buddy.allocate_run(&self.map, order, migratetype, most, given, events),
+                    most => buddy.allocate_run(&self.frames.map, order, migratetype, most, given, events),
                 };
                 let Some(run) = run else { break };
                 left -= run.1.min(left);
                 runs.push(run);
             }
             if let Some(&(first, _)) = runs.runs.first().filter(|_| runs.count > 0) {
-                self.reserve_around(zone, &mut buddy, first, request);
+                ZoneBlocks::new(self.frames).reserve_around(zone, &mut buddy, first, request);
             }
         }
         // Described without the zone's lock: until it is on a list only this CPU knows the run.
         for &(first, blocks) in runs.runs[..runs.count].iter().rev() {
-            pcp.push_run(&self.map, first, u64::from(blocks), order, migratetype);
+            pcp.push_run(&self.frames.map, first, u64::from(blocks), order, migratetype);
         }
-        pcp.pop(&self.map, order, migratetype).map_or(Refill::Nothing, |(index, _)| Refill::Block(index))
+        pcp.pop(&self.frames.map, order, migratetype)
+            .map_or(Refill::Nothing, |(index, _)| Refill::Block(index))
     }
+}
 
-    /// From the zone's lists.
-    pub(super) fn allocate_buddy(
-        &self,
-        pin: &Pin<'_, P>,
-        zone: &Zone<P>,
-        request: &AllocRequest,
-    ) -> Option<FrameIndex> {
-        let AllocRequest { order, migratetype, .. } = *request;
-        let given = FrameState::given_out(request.kind, order, migratetype);
-        let mut buddy = zone.lock(&self.platform);
-        let allowed = Self::allowance(zone, &buddy, request) >= order.pages();
-        let events = self.events.mine(pin);
-        let index = if allowed { buddy.allocate(&self.map, order, migratetype, given, events) } else { None };
-        if let Some(index) = index {
-            self.reserve_around(zone, &mut buddy, index, request);
-            return Some(index);
-        }
-        drop(buddy);
-        self.allocate_reserved(pin, zone, request, given)
-    }
-
-    /// From the high-order atomic reserve, for requests that may use it.
-    fn allocate_reserved(
-        &self,
-        pin: &Pin<'_, P>,
-        zone: &Zone<P>,
-        request: &AllocRequest,
-        given: FrameState,
-    ) -> Option<FrameIndex> {
-        if !request.atomic {
-            return None;
-        }
-        let mut buddy = zone.lock(&self.platform);
-        // What the reserve holds counts as well for a request that may use it.
-        let reserved = buddy.free_of(Migratetype::HighAtomic);
-        if Self::allowance(zone, &buddy, request).saturating_add(reserved) < request.order.pages() {
-            return None;
-        }
-        buddy.allocate_reserved(&self.map, request.order, given, self.events.mine(pin))
-    }
-
-    /// Keeps the page block of a block that was just allocated for the next request of its kind, if the zone
-    /// is low: the next one could fail.
-    fn reserve_around(&self, zone: &Zone<P>, buddy: &mut Buddy, index: FrameIndex, request: &AllocRequest) {
-        if Self::may_reserve(zone, buddy, request) {
-            buddy.reserve_block(&self.map, index, request.order, zone.managed());
-        }
-    }
-
-    /// Whether the page block of what the request gets will be kept for the next one.
-    fn may_reserve(zone: &Zone<P>, buddy: &Buddy, request: &AllocRequest) -> bool {
-        request.has_reserve() && buddy.available() < zone.levels.get().low
-    }
-
-    /// Frames that the request may take out of the zone before it is at its watermark.
-    #[inline]
-    fn allowance(zone: &Zone<P>, buddy: &Buddy, request: &AllocRequest) -> u64 {
-        if request.below_min {
-            return u64::MAX;
-        }
-        let (free, mut min) = (buddy.available(), zone.levels.min());
-        if request.atomic {
-            // Linux: half of it for urgent requests, and a quarter of the rest for those that cannot wait.
-            min -= min / 2;
-            min -= min / 4;
-        }
-        let reserve = if request.highest_zone > zone.id.kind() { zone.levels.lowmem_reserve() } else { 0 };
-        free.saturating_sub(min + reserve)
-    }
+/// Describes a block that was taken off a CPU's list as the caller's.
+#[inline]
+pub(super) fn give_out<P: Platform>(pin: &Pin<'_, P>, frame: &Frame, request: &AllocRequest) {
+    frame.set_home(pin.cpu());
+    frame.set_word(FrameState::given_out(request.kind, request.order, request.migratetype));
 }

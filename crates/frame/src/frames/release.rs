@@ -1,6 +1,8 @@
 //! Freeing blocks.
 
 use super::Frames;
+use super::surplus::Surplus;
+use super::zone_blocks::ZoneBlocks;
 use crate::chain::FrameChain;
 use crate::counters::VmEvent;
 use crate::error::FreeError;
@@ -25,14 +27,14 @@ impl<P: Platform> Frames<P> {
         let zone = self.zone(frame.zone());
         if self.technique.covers(order) {
             let set = zone.pcp.mine(pin);
-            if set.is_full_for(order) && self.free_past_lists(pin, zone, index, order) {
+            if set.is_full_for(order) && Surplus::new(self).free_past_lists(pin, zone, index, order) {
                 return Ok(());
             }
             let mut pcp = set.lists.lock();
             if pcp.push_released(&self.map, (index, frame), pfn, order) {
                 if pcp.pages() + set.returned.pages() > pcp.high() {
                     let migratetype = frame.word().migratetype();
-                    self.spill(pin, zone, (set, &mut pcp), (order, migratetype));
+                    Surplus::new(self).spill(pin, zone, (set, &mut pcp), (order, migratetype));
                 }
                 return Ok(());
             }
@@ -81,6 +83,13 @@ impl<P: Platform> Frames<P> {
     #[inline]
     fn must_check_tails(&self, frame: &Frame) -> bool {
         self.checks_tails || frame.word().flags().contains(FrameFlags::TAILS_IN_USE)
+    }
+
+    /// Takes up to `blocks` blocks off a chain: a long one is retired, or freed, in portions, each under a
+    /// pin of its own.
+    #[inline]
+    pub fn take_portion(&self, chain: &mut FrameChain, blocks: u32) -> FrameChain {
+        chain.split(&self.map, blocks)
     }
 
     /// Frees all blocks of `chain`. Locks are dropped after every few dozen blocks, so that other CPUs do not
@@ -139,9 +148,9 @@ impl<P: Platform> Frames<P> {
             next = chain.pop(&self.map);
         }
         if self.technique.tunes() {
-            self.return_or_free(pin, zone, &chunk);
+            Surplus::new(self).return_or_free(pin, zone, &chunk);
         } else {
-            self.free_to_zone(pin, zone, chunk.blocks());
+            ZoneBlocks::new(self).free_to_zone(pin, zone, chunk.blocks());
         }
     }
 

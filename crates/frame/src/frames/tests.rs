@@ -1,6 +1,8 @@
 //! Blocks that a CPU keeps while the type of their page block changes.
 
 use super::Frames;
+use super::pcp::FramePcp;
+use super::surplus::Surplus;
 use crate::chain::FrameChain;
 use crate::error::FreeError;
 use crate::kind::Kind;
@@ -58,7 +60,12 @@ fn kept(frames: &Frames<Machine>, order: Order, place: BlockPlace) -> Pfn {
             frames.gather(&mut FrameChain::new(), pfn, order).unwrap();
             run_on(1);
             let pin = frames.platform().pin();
-            assert!(frames.free_past_lists(&pin, dma32(frames), frames.map().index(pfn), order));
+            assert!(Surplus::new(frames).free_past_lists(
+                &pin,
+                dma32(frames),
+                frames.map().index(pfn),
+                order
+            ));
             run_on(0);
         }
     }
@@ -88,14 +95,14 @@ fn a_kept_block_goes_home_to_the_new_type_of_its_page_block() {
             zone.isolate_block(frames.map(), page_block(pfn));
             zone.free_of(Migratetype::Isolate)
         };
-        assert_eq!(frames.drain(&pin, pin.cpu()), kept);
+        assert_eq!(frames.pcp().drain(&pin, pin.cpu()), kept);
         let after = dma32(&frames).lock(frames.platform()).free_of(Migratetype::Isolate);
         assert_eq!(after - before, kept, "{pcp:?}, order {order}, {place:?}");
         assert_sound(&frames);
         let events = frames.events.mine(&pin);
         dma32(&frames).lock(frames.platform()).restore_block(frames.map(), page_block(pfn), events);
         assert_sound(&frames);
-        assert_eq!(frames.free_frames(), frames.totals().managed);
+        assert_eq!(frames.reports().free_frames(), frames.reports().totals().managed);
     });
 }
 
@@ -110,7 +117,7 @@ fn a_returned_block_whose_page_block_was_stolen_goes_home_to_the_new_type() {
         let pin = frames.platform().pin();
         let stolen = frames.allocate(&pin, AllocRequest::new(Order::ALL[5], TEST)).unwrap();
         assert_eq!(frames.map().block_migratetype(pfn), Migratetype::Unmovable, "order {order}");
-        frames.drain_all(&pin);
+        frames.pcp().drain_all(&pin);
         assert_sound(&frames);
         assert_eq!(dma32(&frames).lock(frames.platform()).free_of(Migratetype::Movable), 0);
         frames.free(&pin, stolen, Order::ALL[5]).unwrap();
@@ -149,7 +156,12 @@ fn give_back(frames: &Frames<Machine>, blocks: &[Pfn]) {
     let pin = frames.platform().pin();
     for &pfn in blocks {
         frames.gather(&mut FrameChain::new(), pfn, Order::ZERO).unwrap();
-        assert!(frames.free_past_lists(&pin, dma32(frames), frames.map().index(pfn), Order::ZERO));
+        assert!(Surplus::new(frames).free_past_lists(
+            &pin,
+            dma32(frames),
+            frames.map().index(pfn),
+            Order::ZERO
+        ));
     }
     run_on(0);
 }
@@ -177,15 +189,15 @@ fn a_miss_sorts_a_bounded_part_of_what_others_returned() {
         assert_eq!((set.lists.lock().incoming_pages(), set.returned.pages()), (left, COUNT));
         assert_sound(&frames);
         if ticks {
-            for _ in 0..=Frames::<Machine>::TICKS_TO_EMPTY {
-                frames.age_lists(&pin);
+            for _ in 0..=FramePcp::<Machine>::TICKS_TO_EMPTY {
+                frames.pcp().age_lists(&pin);
             }
         } else {
-            frames.drain_all(&pin);
+            frames.pcp().drain_all(&pin);
         }
         assert_eq!((set.lists.lock().pages(), set.returned.pages()), (0, 0), "with ticks: {ticks}");
         frames.free(&pin, taken, large).unwrap();
-        frames.drain_all(&pin);
+        frames.pcp().drain_all(&pin);
     }
     assert_sound(&frames);
 }

@@ -4,7 +4,7 @@ mod folio_io;
 mod folio_lock;
 mod views;
 
-pub use folio_io::InHand;
+pub use folio_io::{FolioIo, InHand};
 pub use views::{DeferredLink, FolioFrame, OwnerWord, SlabFrame, TableFrame, ZspageFrame};
 
 use super::migratetype::Migratetype;

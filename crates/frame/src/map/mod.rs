@@ -10,7 +10,7 @@ mod models;
 mod word;
 
 pub use descriptor::{DeferredLink, FolioFrame, OwnerWord, SlabFrame, TableFrame, ZspageFrame};
-pub use descriptor::{Frame, InHand};
+pub use descriptor::{FolioIo, Frame, InHand};
 pub(crate) use descriptor::{FrameIndex, LockCheck};
 pub use memory_map::{MemoryMap, PAGEBLOCK_ORDER};
 pub use migratetype::Migratetype;

@@ -72,7 +72,7 @@ bitflags! {
         /// request, and ends it. Others wait.
         const COMPLETING = 1 << 21;
         /// A device may have a request for it, and report its end
-        /// ([`Frame::begin_io`](crate::Frame::begin_io)).
+        /// ([`FolioIo::begin`](crate::FolioIo::begin)).
         const ASKED = 1 << 22;
         /// A large folio of which one of the spaces that map it, or that did, has mapped a part only at some
         /// time. Set until it is freed or split.

@@ -4,6 +4,9 @@ use super::technique::PcpTechnique;
 use crate::map::Migratetype;
 use quire_arch::Order;
 
+/// Blocks that move between lists and zone under one hold of the zone's lock.
+pub(crate) const CHUNK_BLOCKS: usize = 64;
+
 /// The bounds of one CPU's budget for one zone, in base pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct PcpLimits {

@@ -1,14 +1,11 @@
 //! One CPU's lists for one zone.
 
-use super::limits::PcpLimits;
+use super::limits::{CHUNK_BLOCKS, PcpLimits};
 use super::tuning::{Signs, Tuning};
 use crate::frame_list::FrameList;
 use crate::kind::Kind;
 use crate::map::{Frame, FrameIndex, FrameState, MemoryMap, Migratetype};
 use quire_arch::{Order, Pfn};
-
-/// Blocks that move between lists and zone under one hold of the zone's lock.
-pub(crate) const CHUNK_BLOCKS: usize = 64;
 
 /// Orders that lists can hold.
 const ORDERS: usize = Order::PMD.index() + 1;

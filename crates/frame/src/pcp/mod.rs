@@ -17,8 +17,8 @@ mod returned;
 mod technique;
 mod tuning;
 
-pub(crate) use limits::PcpLimits;
-pub(crate) use lists::{CHUNK_BLOCKS, Chunk, PcpLists};
+pub(crate) use limits::{CHUNK_BLOCKS, PcpLimits};
+pub(crate) use lists::{Chunk, PcpLists};
 pub(crate) use returned::{ReturnChain, Returned};
 pub(crate) use technique::PcpSwitch;
 pub use technique::PcpTechnique;
@@ -63,5 +63,15 @@ impl<P: Platform> PcpSet<P> {
     /// Records that the budget is used up, or that there may be room again.
     pub(crate) fn set_full(&self, full: bool) {
         self.full.store(full, Ordering::Relaxed);
+    }
+
+    /// Moves what other CPUs returned to the lists' own, unless some of what came before is not used up: to
+    /// join the two would take as long as one of them is.
+    pub(crate) fn receive(&self, pcp: &mut PcpLists) {
+        if pcp.incoming_pages() == 0
+            && let Some((first, pages)) = self.returned.take()
+        {
+            pcp.receive(first, pages);
+        }
     }
 }

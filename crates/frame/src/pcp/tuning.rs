@@ -12,8 +12,7 @@
 //! Linux tunes `high` since 6.7 between the same bounds, for order 0 and upwards by the same signs (Y. Huang,
 //! "mm: PCP high auto-tuning", 2023).
 
-use super::limits::PcpLimits;
-use super::lists::CHUNK_BLOCKS;
+use super::limits::{CHUNK_BLOCKS, PcpLimits};
 use quire_arch::Order;
 
 /// Ticks after which an unused CPU's lists are empty.

@@ -383,13 +383,13 @@ pub(crate) fn frames_with_watermarks(machine: Machine, min_free_kib: u64) -> Fra
 
 /// Times that any zone's lock was taken.
 pub(crate) fn zone_takes(frames: &Frames<Machine>) -> u64 {
-    frames.zone_locks().map(|lock| lock.takes).sum()
+    frames.reports().zone_locks().map(|lock| lock.takes).sum()
 }
 
 /// Everything that the auditor finds.
 pub(crate) fn violations(frames: &Frames<Machine>) -> Vec<FrameViolation> {
     let mut found = Vec::new();
-    frames.audit(&mut |violation| found.push(violation));
+    frames.audit().validate(&mut |violation| found.push(violation));
     found
 }
 
@@ -464,13 +464,13 @@ pub(crate) fn exhaust(frames: &Frames<Machine>, request: AllocRequest) -> Vec<Pf
 
 /// A CPU's lists for the zone DMA32.
 pub(crate) fn lists(frames: &Frames<Machine>, cpu: usize) -> PcpReport {
-    frames.pcp_reports(ZoneKind::Dma32).nth(cpu).expect("the machine has the CPU")
+    frames.reports().pcp_reports(ZoneKind::Dma32).nth(cpu).expect("the machine has the CPU")
 }
 
 /// Takes single frames, for good, until the zone DMA32 is well below its low watermark.
 pub(crate) fn make_low(frames: &Frames<Machine>) {
     let low = || {
-        let zone = frames.zone_report(ZoneKind::Dma32);
+        let zone = frames.reports().zone_report(ZoneKind::Dma32);
         zone.free < zone.watermarks.low - 200
     };
     while !low() {

@@ -43,7 +43,7 @@ fn drain_against_refills(pcp: PcpTechnique, order: Order) {
         }
     };
     let victim = CpuId::new(0).unwrap();
-    let drained = after_each_hold(LockClass::Pcp, refill, || frames.drain(&pin, victim));
+    let drained = after_each_hold(LockClass::Pcp, refill, || frames.pcp().drain(&pin, victim));
     assert_eq!(drained, listed, "{pcp:?}, order {order}");
     assert!(lists(&frames, 0).count > 0, "the lists were refilled");
     assert_sound(&frames);
@@ -89,7 +89,7 @@ fn a_spill_sends_what_is_about_to_leave_to_the_zone() {
         }
     };
     let pin = frames.platform().pin();
-    let left = after_each_hold(LockClass::Pcp, spill, || frames.take_offline(&pin, leaving));
+    let left = after_each_hold(LockClass::Pcp, spill, || frames.hotplug().take_offline(&pin, leaving));
     assert!(spills.get() > 3000, "CPU 1 spilled what it had got before");
     assert_eq!(left, Ok(leaving.len()));
     assert_sound(&frames);

@@ -56,7 +56,7 @@ fn holes_are_described_but_never_given_out() {
     let banks = [(3, 700), (1025, 1026), (1501, 4099)];
     let frames = frames(&banks, 2, PcpTechnique::OrderZero);
     assert_sound(&frames);
-    let totals = frames.totals();
+    let totals = frames.reports().totals();
     assert_eq!(totals.present, 697 + 1 + 2598);
     assert_eq!(totals.managed, totals.present - frames.reserved().len());
     assert_eq!(totals.free, totals.managed);
@@ -79,9 +79,9 @@ fn holes_are_described_but_never_given_out() {
     assert_eq!(got.len() as u64, totals.managed, "a frame was given out twice");
     assert_sound(&frames);
     put_all(&frames, got, Order::ZERO);
-    frames.drain_all(&pin);
+    frames.pcp().drain_all(&pin);
     assert_sound(&frames);
-    assert_eq!(frames.free_frames(), totals.managed);
+    assert_eq!(frames.reports().free_frames(), totals.managed);
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn reserved_and_absent_frames_cannot_be_freed() {
 fn zones_end_at_four_gib() {
     let border = 1 << 20;
     let frames = frames(&[(border - 1024, border + 2048)], 1, PcpTechnique::None);
-    let (low, high) = (zone(&frames), frames.zone_report(ZoneKind::Normal));
+    let (low, high) = (zone(&frames), frames.reports().zone_report(ZoneKind::Normal));
     assert_eq!(low.managed, 1024);
     assert_eq!(high.managed + frames.reserved().len(), 2048);
     assert_eq!(low.lowmem_reserve, high.managed / 256);

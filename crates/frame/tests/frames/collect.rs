@@ -47,7 +47,7 @@ fn a_search_that_found_nothing_is_not_repeated_at_every_miss() {
     let all = exhaust(&frames, MOVABLE);
     // A quarter of each page block is free, in single frames: too little to take one over.
     put_all(&frames, all.iter().filter(|pfn| pfn.0 % 4 == 0), Order::ZERO);
-    frames.drain_all(&pin);
+    frames.pcp().drain_all(&pin);
     let before = zone_takes(&frames);
     for _ in 0..MISSES {
         let got = get(&frames, ONE);

@@ -18,11 +18,11 @@ fn who_cannot_wait_goes_deeper_below_the_watermark() {
     let frames = machine();
     let min = zone(&frames).watermarks.min;
     exhaust(&frames, ONE);
-    assert_eq!(frames.free_frames(), min, "ordinary requests end at the watermark");
+    assert_eq!(frames.reports().free_frames(), min, "ordinary requests end at the watermark");
     exhaust(&frames, ONE.atomic());
-    assert_eq!(frames.free_frames(), min - min / 2 - (min - min / 2) / 4);
+    assert_eq!(frames.reports().free_frames(), min - min / 2 - (min - min / 2) / 4);
     exhaust(&frames, ONE.below_min());
-    assert_eq!(frames.free_frames(), 0);
+    assert_eq!(frames.reports().free_frames(), 0);
 }
 
 /// A low machine with a block of eight frames in the reserve, and how many frames are free beside it there.
@@ -76,7 +76,7 @@ fn a_frame_for_a_caller_that_cannot_wait_comes_from_the_reserve_at_last() {
     let frames = machine();
     let pin = frames.platform().pin();
     let (_, reserved) = with_reserve(&frames);
-    let free = || (zone(&frames).free_reserved, frames.free_frames());
+    let free = || (zone(&frames).free_reserved, frames.reports().free_frames());
     let min = zone(&frames).watermarks.min;
     let deepest = min - min / 2 - (min - min / 2) / 4;
     let mut held = Vec::new();
@@ -88,7 +88,7 @@ fn a_frame_for_a_caller_that_cannot_wait_comes_from_the_reserve_at_last() {
     assert_eq!(free(), (0, deepest), "the watermark holds");
     assert_sound(&frames);
     put_all(&frames, held, Order::ZERO);
-    frames.drain_all(&pin);
+    frames.pcp().drain_all(&pin);
     assert_eq!(
         (zone(&frames).free_reserved, reserved_blocks(&frames)),
         (reserved, 1),
@@ -117,15 +117,19 @@ fn mixed_page_blocks_boost_the_watermarks() {
     // Nothing but single frames here and there is free, more than the low watermark.
     let all = exhaust(&frames, movable.below_min());
     put_all(&frames, all.iter().step_by(11), Order::ZERO);
-    frames.drain_all(&pin);
-    assert_eq!(frames.background_target(), 0);
+    frames.pcp().drain_all(&pin);
+    assert_eq!(frames.watermarks().background_target(), 0);
     frames.allocate(&pin, ONE).unwrap();
     let boost = zone(&frames).watermarks.boost;
     assert!(boost > 0, "a small piece was taken from another type");
     let now = zone(&frames);
     let lacking = now.watermarks.high + boost - (now.free + now.pcp);
-    assert_eq!(frames.background_target(), lacking, "the boost calls reclaim though more than low is free");
-    frames.end_boost();
+    assert_eq!(
+        frames.watermarks().background_target(),
+        lacking,
+        "the boost calls reclaim though more than low is free"
+    );
+    frames.watermarks().end_boost();
     assert_eq!(zone(&frames).watermarks.boost, 0);
 }
 
@@ -166,7 +170,7 @@ fn the_lock_is_timed_where_that_is_wished() {
         let config = FrameConfig { time_locks, pcp: PcpTechnique::None, ..FrameConfig::default() };
         let frames = frames_by(Machine::new(&[(0, 4096)], 1), config);
         drop(exhaust(&frames, ONE));
-        held.set(frames.zone_locks().map(|lock| lock.held_ns).sum());
+        held.set(frames.reports().zone_locks().map(|lock| lock.held_ns).sum());
         assert_eq!(held.get() > 0, time_locks);
     }
 }
@@ -180,11 +184,11 @@ fn a_large_block_does_not_reach_below_the_watermark() {
         let min = zone(&frames).watermarks.min;
         for number in [10, 9, 6, 3, 1] {
             exhaust(&frames, AllocRequest::new(order(number), TEST));
-            let left = frames.free_frames();
+            let left = frames.reports().free_frames();
             assert!(left >= min, "{pcp:?}, order {number}: {left} of {min} frames are left");
         }
         exhaust(&frames, ONE);
-        assert_eq!(frames.free_frames(), min, "{pcp:?}");
+        assert_eq!(frames.reports().free_frames(), min, "{pcp:?}");
     }
 }
 
@@ -207,7 +211,7 @@ fn what_lies_beside_a_reserved_block_is_on_no_list() {
     let frames = frames_with_watermarks(Machine::new(&[(0, 1 << 17)], 1), 384 << 10);
     let pin = frames.platform().pin();
     make_low(&frames);
-    frames.drain_all(&pin);
+    frames.pcp().drain_all(&pin);
     let pfn = frames.allocate(&pin, AllocRequest::new(order(1), TEST).atomic()).unwrap();
     assert_eq!(frames.map().block_migratetype(pfn), Migratetype::HighAtomic);
     assert_eq!(zone(&frames).pcp, 0);

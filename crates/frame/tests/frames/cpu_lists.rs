@@ -44,14 +44,14 @@ fn remote_drain_against_refills(pcp: PcpTechnique) {
             while !stop.load(Ordering::Relaxed) {
                 let pin = frames.platform().pin();
                 // A drain is bounded by what was there when it began, one batch of slack each zone.
-                assert!(frames.drain(&pin, victim) <= 4096);
+                assert!(frames.pcp().drain(&pin, victim) <= 4096);
             }
         });
     });
     let pin = frames.platform().pin();
-    frames.drain_all(&pin);
+    frames.pcp().drain_all(&pin);
     assert_eq!(zone(&frames).pcp, 0, "a quiet drain leaves nothing");
-    assert_eq!(frames.free_frames(), frames.totals().managed);
+    assert_eq!(frames.reports().free_frames(), frames.reports().totals().managed);
 }
 
 /// "One CPU only: a trylock inside a drain 'succeeds' (the lock is a no-op) and corrupts the list." Locks
@@ -68,7 +68,7 @@ fn on_one_cpu_a_drain_and_its_victim_do_not_meet_inside_the_list() {
                     for round in 0..10_000 {
                         let pin = frames.platform().pin();
                         if (round + thread) % 5 == 0 {
-                            frames.drain_all(&pin);
+                            frames.pcp().drain_all(&pin);
                         }
                         let order = order([0, 3, 9][round / 2 % 3]);
                         let pfn = frames.allocate(&pin, AllocRequest::new(order, TEST)).unwrap();
@@ -78,7 +78,7 @@ fn on_one_cpu_a_drain_and_its_victim_do_not_meet_inside_the_list() {
                 });
             }
         });
-        assert_eq!(frames.free_frames(), frames.totals().managed, "{pcp:?}");
+        assert_eq!(frames.reports().free_frames(), frames.reports().totals().managed, "{pcp:?}");
     }
 }
 
@@ -100,7 +100,7 @@ fn a_page_whose_block_was_stolen_goes_home_to_the_new_type() {
             let stolen = frames.allocate(&pin, AllocRequest::new(large, TEST)).unwrap();
             assert_eq!(frames.map().block_migratetype(pfn), Migratetype::Unmovable, "{pcp:?}, order {order}");
             assert_eq!(frames.events().sum(VmEvent::PageblockSteal), 1);
-            frames.drain_all(&pin);
+            frames.pcp().drain_all(&pin);
             assert_sound(&frames);
             let blocks = zone(&frames).blocks;
             assert!(blocks.iter().all(|types| types[Migratetype::Movable.index()] == 0), "{blocks:?}");
@@ -121,7 +121,7 @@ fn pages_held_by_any_cpu_are_drained_before_an_allocation_fails() {
 fn held_pages_are_drained(pcp: PcpTechnique) {
     let frames = frames(&[(0, 4096)], 2, pcp);
     run_on(0);
-    let all = take(&frames, frames.totals().managed as usize);
+    let all = take(&frames, frames.reports().totals().managed as usize);
     {
         run_on(1);
         put_all(&frames, &all[..4], Order::ZERO);
@@ -147,7 +147,7 @@ fn a_large_block_is_formed_from_pages_that_the_lists_hold() {
     frames.free(&pin, pfn, Order::PMD).unwrap();
     let one = frames.allocate(&pin, ONE).unwrap();
     assert!(pfn <= one && one < pfn.offset(512), "the only whole block was split");
-    let half = frames.free_frames() / 2;
+    let half = frames.reports().free_frames() / 2;
     put_all(&frames, take(&frames, half as usize), Order::ZERO);
     frames.free(&pin, one, Order::ZERO).unwrap();
     assert_eq!(frames.allocate(&pin, largest), Ok(pfn));
@@ -172,7 +172,7 @@ fn a_long_chain_is_freed_in_chunks() {
         let listed = zone(&frames).pcp;
         let least = (4000 - listed) / 64;
         assert!((least..4000 / 32).contains(&takes), "{takes} takes for 4000 pages, {listed} listed");
-        assert_eq!(frames.free_frames(), frames.totals().managed);
+        assert_eq!(frames.reports().free_frames(), frames.reports().totals().managed);
     }
 }
 
@@ -186,7 +186,7 @@ fn a_drain_moves_bounded_chunks() {
     let held = zone(&frames).pcp;
     assert!(held > 3 * 64, "{held}");
     let before = zone_takes(&frames);
-    assert_eq!(frames.drain_all(&pin), held);
+    assert_eq!(frames.pcp().drain_all(&pin), held);
     assert_eq!(zone_takes(&frames) - before, held.div_ceil(64));
 }
 
@@ -201,13 +201,13 @@ fn a_drain_empties_the_lists_of_every_zone() {
         let pfn = frames.allocate(&pin, ONE.from_zone(zone)).unwrap();
         assert_eq!(ZoneKind::of(pfn), zone);
         frames.free(&pin, pfn, Order::ZERO).unwrap();
-        assert!(frames.zone_report(zone).pcp > 0, "{zone}");
+        assert!(frames.reports().zone_report(zone).pcp > 0, "{zone}");
     }
     drop(pin);
     run_on(0);
     let pin = frames.platform().pin();
-    frames.drain(&pin, CpuId::new(1).unwrap());
-    assert_eq!(ZoneKind::ALL.map(|zone| frames.zone_report(zone).pcp), [0, 0]);
+    frames.pcp().drain(&pin, CpuId::new(1).unwrap());
+    assert_eq!(ZoneKind::ALL.map(|zone| frames.reports().zone_report(zone).pcp), [0, 0]);
 }
 
 /// What is found only after the lists were drained is zeroed like everything else.
@@ -290,7 +290,7 @@ fn a_long_chain_is_freed_in_portions() {
         }
         assert_eq!(portions, 5);
         assert_eq!(frames.events().sum(VmEvent::Pgfree), 4000);
-        assert_eq!(frames.free_frames(), frames.totals().managed);
+        assert_eq!(frames.reports().free_frames(), frames.reports().totals().managed);
     }
 }
 
@@ -304,10 +304,10 @@ fn all_lists_are_drained_under_short_pins() {
             run_on(cpu);
             put_all(&frames, take(&frames, 20), Order::ZERO);
         }
-        let (drained, holds) = most_holds_under_a_pin(|| frames.drain_all_in_portions());
+        let (drained, holds) = most_holds_under_a_pin(|| frames.pcp().drain_all_in_portions());
         assert!(drained >= CPUS as u64, "{drained} frames");
         assert!((1..=3).contains(&holds), "{holds} locks under one pin");
-        assert_eq!(frames.free_frames(), frames.totals().managed);
+        assert_eq!(frames.reports().free_frames(), frames.reports().totals().managed);
         assert_eq!((0..CPUS).map(|cpu| lists(&frames, cpu).count).sum::<u64>(), 0);
         run_on(0);
     }
@@ -328,7 +328,7 @@ fn a_chain_of_mixed_orders_and_zones_comes_home() {
         }
         frames.free_chain(&pin, chain);
         frames.free_chain(&pin, FrameChain::new());
-        assert_eq!(frames.free_frames(), frames.totals().managed);
+        assert_eq!(frames.reports().free_frames(), frames.reports().totals().managed);
     }
 }
 
@@ -342,9 +342,9 @@ fn a_chain_of_large_blocks_keeps_to_the_budget() {
         let all: Vec<Pfn> = (0..20_000 >> number).map(|_| frames.allocate(&pin, request).unwrap()).collect();
         let mut chain = FrameChain::new();
         all.into_iter().for_each(|pfn| frames.gather(&mut chain, pfn, order(number)).unwrap());
-        frames.drain_all(&pin);
+        frames.pcp().drain_all(&pin);
         frames.free_chain(&pin, chain);
-        let lists = frames.pcp_reports(ZoneKind::Dma32).next().unwrap();
+        let lists = frames.reports().pcp_reports(ZoneKind::Dma32).next().unwrap();
         assert!(lists.count <= lists.high, "order {number}: {lists:?}");
     }
 }
@@ -379,7 +379,7 @@ fn fill_two_lists(frames: &Frames<Machine>) -> u64 {
     }
     run_on(0);
     // The first tick only learns that the lists were used since it last looked.
-    frames.age_lists(&frames.platform().pin());
+    frames.pcp().age_lists(&frames.platform().pin());
     lists(frames, 0).count + lists(frames, 1).count
 }
 
@@ -388,20 +388,20 @@ fn fill_two_lists(frames: &Frames<Machine>) -> u64 {
 #[test]
 fn a_tick_gives_back_no_more_than_a_bound() {
     let frames = frames(&[(0, 1 << 19)], 2, PcpTechnique::All);
-    let most = Frames::<Machine>::BLOCKS_AT_A_TICK;
+    let most = FramePcp::<Machine>::BLOCKS_AT_A_TICK;
     let held = fill_two_lists(&frames);
     let few = lists(&frames, 1).count;
     assert!(held > 6 * most && few > 0, "{held}, {few}");
-    for tick in 1..=held / most + u64::from(Frames::<Machine>::TICKS_TO_EMPTY) {
-        let (given_back, holds) = most_holds_under_a_pin(|| frames.age_lists(&frames.platform().pin()));
+    for tick in 1..=held / most + u64::from(FramePcp::<Machine>::TICKS_TO_EMPTY) {
+        let (given_back, holds) = most_holds_under_a_pin(|| frames.pcp().age_lists(&frames.platform().pin()));
         assert!(given_back <= most, "tick {tick}: {given_back}");
         assert!(holds <= 2 * most / 64 + 8, "tick {tick}: {holds} locks");
-        if tick == u64::from(Frames::<Machine>::TICKS_TO_EMPTY) {
+        if tick == u64::from(FramePcp::<Machine>::TICKS_TO_EMPTY) {
             assert!(lists(&frames, 0).count > most, "the rest of this test looks at nothing");
             assert_eq!(lists(&frames, 1).count, 0, "a CPU with little waits for one with much");
         }
     }
-    assert_eq!(frames.free_frames(), frames.totals().managed);
+    assert_eq!(frames.reports().free_frames(), frames.reports().totals().managed);
     assert_eq!(lists(&frames, 0).count, 0);
 }
 
@@ -410,14 +410,14 @@ fn a_tick_gives_back_no_more_than_a_bound() {
 fn what_a_tick_leaves_is_given_back_in_portions() {
     let frames = frames(&[(0, 1 << 19)], 2, PcpTechnique::All);
     let mut held = fill_two_lists(&frames);
-    assert_eq!(frames.give_back_in_portions(), 0, "no tick left anything");
-    for _ in 0..Frames::<Machine>::TICKS_TO_EMPTY {
-        frames.age_lists(&frames.platform().pin());
-        let (_, holds) = most_holds_under_a_pin(|| frames.give_back_in_portions());
+    assert_eq!(frames.pcp().give_back_in_portions(), 0, "no tick left anything");
+    for _ in 0..FramePcp::<Machine>::TICKS_TO_EMPTY {
+        frames.pcp().age_lists(&frames.platform().pin());
+        let (_, holds) = most_holds_under_a_pin(|| frames.pcp().give_back_in_portions());
         assert!(holds <= 2, "{holds} locks under one pin");
         let now = lists(&frames, 0).count + lists(&frames, 1).count;
         assert!(now <= held / 2 + 2, "{held}, then {now}");
-        assert_eq!(frames.give_back_in_portions(), 0, "nothing more is due");
+        assert_eq!(frames.pcp().give_back_in_portions(), 0, "nothing more is due");
         held = now;
     }
     assert_eq!(held, 0);

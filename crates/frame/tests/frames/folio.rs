@@ -34,7 +34,7 @@ fn parts_are_told_from_the_whole_and_from_the_last() {
     let frames = machine();
     let _pin = frames.platform().pin();
     let head = folio(&frames, Order::ALL[2]);
-    let locked = frames.lock_head(Pfn(head.0 + 3));
+    let locked = frames.folios().lock_head(Pfn(head.0 + 3));
     assert!(locked.add_maps(4) && locked.add_maps(4));
     assert_eq!(locked.maps(), 8);
     assert_eq!(locked.remove_maps(4), MapsLeft::Some);
@@ -46,7 +46,7 @@ fn parts_are_told_from_the_whole_and_from_the_last() {
     assert_eq!(locked.remove_maps(3), MapsLeft::None);
     drop(locked);
 
-    let small = frames.lock_head(folio(&frames, Order::ZERO));
+    let small = frames.folios().lock_head(folio(&frames, Order::ZERO));
     assert!(small.add_maps(1) && small.add_maps(1));
     assert_eq!(small.remove_maps(1), MapsLeft::Some);
     assert_eq!(small.remove_maps(1), MapsLeft::None);
@@ -62,7 +62,7 @@ fn a_late_head_lock_does_not_wait_for_who_reuses_the_frame() {
     // One reference is the mappings', and one is the splitting thread's.
     frames.known(head).as_folio().set_maps(1);
     assert!(frames.known(head).get(1));
-    let locked = frames.lock_head(head);
+    let locked = frames.folios().lock_head(head);
     let (waits, waiting) = mpsc::channel();
     let (go_on, goes_on) = mpsc::channel::<()>();
     let (done, is_done) = mpsc::channel();
@@ -73,16 +73,16 @@ fn a_late_head_lock_does_not_wait_for_who_reuses_the_frame() {
                 waits.send(()).expect("the test waits for it");
                 goes_on.recv().expect("the test goes on");
             });
-            let maps = frames.lock_head(Pfn(head.0 + 1)).maps();
+            let maps = frames.folios().lock_head(Pfn(head.0 + 1)).maps();
             // The test waits no more, if it is too late.
             let _ = done.send(maps);
         });
         waiting.recv().expect("it waits");
-        let mut split = frames.begin_split(locked);
+        let mut split = frames.folios().begin_split(locked);
         split.count_map(1);
         let mut chain = FrameChain::new();
         split.finish(Order::ZERO, 1, false, &mut chain).expect("no other thread has it");
-        assert_eq!(frames.put_folio(&mut chain, head, Order::ZERO), Ok(true));
+        assert_eq!(frames.folios().put_folio(&mut chain, head, Order::ZERO), Ok(true));
         frames.free_chain(&pin, chain);
         let table = frames.allocate(&pin, ONE.kind(Kind::Table)).expect("memory is free");
         assert_eq!(table, head, "the list hands out what it got last");
@@ -94,7 +94,7 @@ fn a_late_head_lock_does_not_wait_for_who_reuses_the_frame() {
         assert_eq!(maps, Ok(1), "it waited for the table's holder");
         frames.free(&pin, table, Order::ZERO).expect("it is not locked");
     });
-    let locked = frames.lock_head(Pfn(head.0 + 1));
+    let locked = frames.folios().lock_head(Pfn(head.0 + 1));
     assert_eq!(locked.remove_maps(1), MapsLeft::None);
     drop(locked);
     frames.free(&pin, Pfn(head.0 + 1), Order::ZERO).expect("nothing maps it");
@@ -108,9 +108,9 @@ fn a_head_lock_is_announced_before_it_is_waited_for() {
     let frames = machine();
     let _pin = frames.platform().pin();
     let head = folio(&frames, Order::ALL[1]);
-    let _locked = frames.lock_head(head);
+    let _locked = frames.folios().lock_head(head);
     at_the_next_wait(|| panic!("it waits, and nothing was said"));
-    let _again = frames.lock_head(head);
+    let _again = frames.folios().lock_head(head);
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn the_count_of_maps_does_not_overflow() {
     let frames = machine();
     let _pin = frames.platform().pin();
     for order in [Order::ZERO, Order::PMD] {
-        let locked = frames.lock_head(folio(&frames, order));
+        let locked = frames.folios().lock_head(folio(&frames, order));
         assert!(locked.add_maps(MAX_MAPS - 1));
         assert!(!locked.add_maps(2));
         assert_eq!(locked.maps(), MAX_MAPS - 1);
@@ -134,9 +134,9 @@ fn a_folio_goes_with_its_last_reference() {
     let head = folio(&frames, order);
     assert!(frames.known(head).get(1));
     let mut chain = FrameChain::new();
-    assert_eq!(frames.put_folio(&mut chain, head, order), Ok(false));
+    assert_eq!(frames.folios().put_folio(&mut chain, head, order), Ok(false));
     assert_eq!((frames.known(head).refs(), chain.pages()), (1, 0));
-    assert_eq!(frames.put_folio(&mut chain, head, order), Ok(true));
+    assert_eq!(frames.folios().put_folio(&mut chain, head, order), Ok(true));
     assert_eq!(chain.pages(), order.pages());
     frames.free_chain(&pin, chain);
 }
@@ -149,9 +149,9 @@ fn split_listed(frames: &Frames<Machine>, list: impl FnMut(Pfn) -> PartIs) -> (P
     frame.set_flags(flags);
     frame.as_folio().set_memcg(7);
     let pin = frames.platform().pin();
-    let locked = frames.lock_head(head);
+    let locked = frames.folios().lock_head(head);
     assert!(locked.add_maps(6));
-    let mut split = frames.begin_split(locked);
+    let mut split = frames.folios().begin_split(locked);
     [0, 1, 2, 3, 6, 7].into_iter().for_each(|nth| split.count_map(nth));
     let mut unmapped = FrameChain::new();
     split.finish_with(Order::ALL[1], 0, false, &mut unmapped, list).expect("no other reference is left");
@@ -191,9 +191,9 @@ fn parts_are_charged_and_listed_as_the_folio_was() {
 fn who_does_not_get_the_folio_lock_does_not_give_it_back() {
     let frames = machine();
     let head = folio(&frames, Order::ZERO);
-    let held = frames.try_lock_folio(head).expect("it is unlocked");
-    assert!(frames.try_lock_folio(head).is_none());
-    assert!(frames.try_lock_folio(head).is_none());
+    let held = frames.folios().try_lock_folio(head).expect("it is unlocked");
+    assert!(frames.folios().try_lock_folio(head).is_none());
+    assert!(frames.folios().try_lock_folio(head).is_none());
     drop(held);
-    assert!(frames.try_lock_folio(head).is_some());
+    assert!(frames.folios().try_lock_folio(head).is_some());
 }

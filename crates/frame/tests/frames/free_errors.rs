@@ -33,7 +33,7 @@ fn a_double_free_is_told_apart_wherever_the_frame_is() {
             frames.free(&pin, pfn, order).unwrap();
             // On a CPU's list, or inside the block that it was joined to.
             assert_eq!(frames.free(&pin, pfn, order), Err(FreeError::DoubleFree));
-            frames.drain_all(&pin);
+            frames.pcp().drain_all(&pin);
             assert_eq!(frames.free(&pin, pfn, order), Err(FreeError::DoubleFree));
             assert_eq!(frames.free(&pin, pfn, Order::ZERO), Err(FreeError::DoubleFree));
         }
@@ -43,7 +43,7 @@ fn a_double_free_is_told_apart_wherever_the_frame_is() {
         assert_eq!(frames.gather(&mut chain, gathered, zero), Err(FreeError::DoubleFree));
         frames.free_chain(&pin, chain);
         let (retired, zero) = block(&frames, 0);
-        frames.retire(&pin, retired, zero).unwrap();
+        frames.limbo().retire(&pin, retired, zero).unwrap();
         assert_eq!(frames.free(&pin, retired, zero), Err(FreeError::DoubleFree));
     }
 }
@@ -111,7 +111,7 @@ fn a_bad_page_in_the_tail_of_a_block_is_found() {
             let error = Err(FreeError::BadTail { pfn: bad });
             assert_eq!(frames.free(&pin, pfn, order), error);
             assert_eq!(frames.gather(&mut FrameChain::new(), pfn, order), error);
-            assert_eq!(frames.retire(&pin, pfn, order), error);
+            assert_eq!(frames.limbo().retire(&pin, pfn, order), error);
             assert_eq!(frames.known(pfn).kind(), Kind::Allocated);
             frames.known(bad).as_folio().set_maps(0);
             frames.free(&pin, pfn, order).unwrap();

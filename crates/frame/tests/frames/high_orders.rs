@@ -44,7 +44,11 @@ fn all_orders_share_one_budget() {
     let kept = lists(&frames, 0);
     assert!(kept.count > kept.high / 2, "{kept:?}: what fits is kept");
     assert_eq!(lists(&frames, 1).count, 0);
-    assert_eq!(frames.free_frames(), frames.totals().managed, "listed frames count as free");
+    assert_eq!(
+        frames.reports().free_frames(),
+        frames.reports().totals().managed,
+        "listed frames count as free"
+    );
 }
 
 /// "Thousands of pages freed under one zone-lock hold": a hold moves so many blocks at most, whatever their
@@ -73,7 +77,7 @@ fn a_spill_keeps_what_was_used_last() {
         let frames = frames(&[(0, 1 << 14)], 1, pcp);
         let high = lists(&frames, 0).high_bounds.1;
         let all: Vec<Pfn> = (0..2 * high).map(|_| get(&frames, Order::ZERO)).collect();
-        frames.drain_all(&frames.platform().pin());
+        frames.pcp().drain_all(&frames.platform().pin());
         put_all(&frames, &all, Order::ZERO);
         assert!(lists(&frames, 0).count < 2 * high, "something was spilled");
         for &pfn in all.iter().rev().take(8) {
@@ -98,12 +102,12 @@ fn idle_lists_are_empty_after_a_few_ticks() {
     run_on(0);
     let pin = frames.platform().pin();
     // The first tick only learns that the lists were used since it last looked.
-    frames.age_lists(&pin);
+    frames.pcp().age_lists(&pin);
     let mut before = lists(&frames, 1).count;
-    for tick in 0..Frames::<Machine>::TICKS_TO_EMPTY {
+    for tick in 0..FramePcp::<Machine>::TICKS_TO_EMPTY {
         put(&frames, get(&frames, Order::ZERO), Order::ZERO);
         let _ = zone(&frames);
-        frames.age_lists(&pin);
+        frames.pcp().age_lists(&pin);
         let now = lists(&frames, 1).count;
         assert!(now <= before / 2 + 512, "tick {tick}: {before} pages, then {now}");
         before = now;
@@ -122,11 +126,11 @@ fn the_budget_grows_with_misses_and_shrinks_without() {
     assert_eq!(lists(&frames, 0).high, most, "misses raise the budget to its bound");
     put_all(&frames, all, Order::ZERO);
     let pin = frames.platform().pin();
-    frames.age_lists(&pin);
+    frames.pcp().age_lists(&pin);
     let mut before = most;
     for _ in 0..3 {
         put(&frames, get(&frames, Order::ZERO), Order::ZERO);
-        frames.age_lists(&pin);
+        frames.pcp().age_lists(&pin);
         let now = lists(&frames, 0);
         assert_eq!(now.high, before - before / 8, "hits alone let it shrink");
         assert!(now.count <= now.high);
@@ -143,10 +147,10 @@ fn a_short_zone_sets_budgets_to_their_least() {
     let high = zone(&frames).watermarks.high;
     let mut all: Vec<Pfn> = (0..most).map(|_| get(&frames, Order::ZERO)).collect();
     assert!(lists(&frames, 0).high > least);
-    while frames.free_frames() > high - 100 {
+    while frames.reports().free_frames() > high - 100 {
         all.push(get(&frames, Order::ZERO));
     }
-    frames.age_lists(&frames.platform().pin());
+    frames.pcp().age_lists(&frames.platform().pin());
     assert_eq!(lists(&frames, 0).high, least);
     for pfn in all.drain(all.len() - 200..) {
         put(&frames, pfn, Order::ZERO);
@@ -189,10 +193,10 @@ fn a_list_keeps_nothing_of_another_types_block() {
     let frames = frames(&[(0, 512)], 1, PcpTechnique::All);
     let pin = frames.platform().pin();
     let movable = ONE.movability(Migratetype::Movable);
-    while frames.free_frames() > 200 {
+    while frames.reports().free_frames() > 200 {
         frames.allocate(&pin, movable).unwrap();
     }
-    frames.drain_all(&pin);
+    frames.pcp().drain_all(&pin);
     // Most of the only block is in use by what can move, so that it keeps its type.
     let piece = frames.allocate(&pin, ONE).unwrap();
     assert_eq!(frames.map().block_migratetype(piece), Migratetype::Movable);
@@ -211,8 +215,8 @@ fn requests_that_find_nothing_raise_no_budget() {
     let all = exhaust(&frames, ONE.below_min());
     // Every other page is free.
     put_all(&frames, all.iter().step_by(2), Order::ZERO);
-    frames.drain_all(&pin);
-    (0..=Frames::<Machine>::TICKS_TO_EMPTY).for_each(|_| _ = frames.age_lists(&pin));
+    frames.pcp().drain_all(&pin);
+    (0..=FramePcp::<Machine>::TICKS_TO_EMPTY).for_each(|_| _ = frames.pcp().age_lists(&pin));
     let before = lists(&frames, 0).high;
     for _ in 0..100 {
         let found = frames.allocate(&pin, ONE.order(Order::PMD).without_drain());

@@ -19,9 +19,9 @@ fn a_retired_table_stays_as_it_is_while_a_reader_is_inside() {
     let reader = frames.epoch().enter(&pin);
     // A hazard of docs/hazards.md: "the split PTE lock is freed before a reader under the epoch releases it".
     frame.as_table().lock::<Machine>(LockClass::PteTable);
-    frames.retire(&pin, pfn, Order::ZERO).unwrap();
+    frames.limbo().retire(&pin, pfn, Order::ZERO).unwrap();
     for _ in 0..10 {
-        assert_eq!(frames.reap_all(&pin), 0);
+        assert_eq!(frames.limbo().reap_all(&pin), 0);
     }
     exhaust(&frames, ONE.without_drain());
     assert_eq!((frame.kind(), table[7].load(Ordering::Relaxed)), (Kind::Limbo, 42));
@@ -43,10 +43,10 @@ fn frames_that_are_retired_later_wait_for_their_readers_too() {
     for round in 0..12 {
         let pfn = frames.allocate(&pin, ONE).unwrap();
         let reader = frames.epoch().enter(&pin);
-        frames.retire(&pin, pfn, Order::ZERO).unwrap();
-        assert_eq!(frames.reap_all(&pin), 0, "freed under a reader in round {round}");
+        frames.limbo().retire(&pin, pfn, Order::ZERO).unwrap();
+        assert_eq!(frames.limbo().reap_all(&pin), 0, "freed under a reader in round {round}");
         drop(reader);
-        assert_eq!(frames.reap_all(&pin), 1, "round {round}");
+        assert_eq!(frames.limbo().reap_all(&pin), 1, "round {round}");
     }
 }
 
@@ -56,14 +56,14 @@ fn the_limbo_drains_itself_while_frames_are_retired() {
     let pin = frames.platform().pin();
     for _ in 0..10_000 {
         let pfn = frames.allocate(&pin, ONE).unwrap();
-        frames.retire(&pin, pfn, Order::ZERO).unwrap();
-        assert!(frames.totals().limbo_blocks < 16);
+        frames.limbo().retire(&pin, pfn, Order::ZERO).unwrap();
+        assert!(frames.reports().totals().limbo_blocks < 16);
     }
     assert_eq!(frames.events().sum(VmEvent::LimboRetired), 10_000);
-    frames.reap(&pin);
-    assert_eq!(frames.totals().limbo_blocks, 0);
+    frames.limbo().reap(&pin);
+    assert_eq!(frames.reports().totals().limbo_blocks, 0);
     assert_eq!(frames.events().sum(VmEvent::LimboFreed), 10_000);
-    assert_eq!(frames.free_frames(), frames.totals().managed);
+    assert_eq!(frames.reports().free_frames(), frames.reports().totals().managed);
 }
 
 #[test]
@@ -78,13 +78,13 @@ fn a_chain_is_retired_as_one() {
     }
     let pages = chain.pages();
     let reader = frames.epoch().enter(&pin);
-    frames.retire_chain(&pin, chain);
-    frames.retire_chain(&pin, FrameChain::new());
-    assert_eq!(frames.totals().limbo_blocks, 600);
+    frames.limbo().retire_chain(&pin, chain);
+    frames.limbo().retire_chain(&pin, FrameChain::new());
+    assert_eq!(frames.reports().totals().limbo_blocks, 600);
     assert_sound(&frames);
     drop(reader);
-    assert_eq!(frames.reap(&pin), pages);
-    assert_eq!(frames.free_frames(), frames.totals().managed);
+    assert_eq!(frames.limbo().reap(&pin), pages);
+    assert_eq!(frames.reports().free_frames(), frames.reports().totals().managed);
 }
 
 /// A chain of single frames.
@@ -104,8 +104,8 @@ fn large_chains_do_not_fill_the_limbo() {
     let pin = frames.platform().pin();
     for round in 0..40 {
         let chain = chain_of(&frames, &pin, 514);
-        frames.retire_chain(&pin, chain);
-        let left = frames.totals().limbo_blocks;
+        frames.limbo().retire_chain(&pin, chain);
+        let left = frames.reports().totals().limbo_blocks;
         assert!(left <= 64, "{left} blocks in the limbo after round {round}");
     }
 }
@@ -119,15 +119,15 @@ fn what_a_long_reader_left_behind_is_freed_in_proportion() {
     let reader = frames.epoch().enter(&pin);
     for _ in 0..15 {
         let chain = chain_of(&frames, &pin, 100);
-        frames.retire_chain(&pin, chain);
+        frames.limbo().retire_chain(&pin, chain);
     }
-    assert_eq!(frames.totals().limbo_blocks, 1500);
+    assert_eq!(frames.reports().totals().limbo_blocks, 1500);
     drop(reader);
     let mut before = 1500;
     while before > 64 {
         let chain = chain_of(&frames, &pin, 100);
-        frames.retire_chain(&pin, chain);
-        let left = frames.totals().limbo_blocks;
+        frames.limbo().retire_chain(&pin, chain);
+        let left = frames.reports().totals().limbo_blocks;
         assert!(
             left <= (before - 100).max(64) && left + 108 >= before,
             "{before} blocks before, {left} after"
@@ -143,10 +143,10 @@ fn a_tick_frees_a_bounded_part_of_the_limbo() {
     let pin = frames.platform().pin();
     let reader = frames.epoch().enter(&pin);
     let chain = chain_of(&frames, &pin, 2000);
-    frames.retire_chain(&pin, chain);
-    assert_eq!(frames.reap_some(&pin), 0);
+    frames.limbo().retire_chain(&pin, chain);
+    assert_eq!(frames.limbo().reap_some(&pin), 0);
     drop(reader);
-    assert_eq!([(); 3].map(|()| frames.reap_some(&pin)), [1024, 976, 0]);
+    assert_eq!([(); 3].map(|()| frames.limbo().reap_some(&pin)), [1024, 976, 0]);
 }
 
 /// Hazard: a tick frees as much for each CPU, so interrupts are off for as long as there are CPUs. One that
@@ -160,10 +160,10 @@ fn a_tick_frees_no_more_on_a_machine_of_many_cpus() {
         let pin = frames.platform().pin();
         let reader = frames.epoch().enter(&pin);
         let chain = chain_of(&frames, &pin, blocks);
-        frames.retire_chain(&pin, chain);
+        frames.limbo().retire_chain(&pin, chain);
         drop(reader);
     };
-    let reap = || frames.reap_some(&frames.platform().pin());
+    let reap = || frames.limbo().reap_some(&frames.platform().pin());
     (0..CPUS).for_each(|cpu| retire(cpu, 600));
     assert_eq!([(); 4].map(|()| reap()), [1024, 1024, 352, 0]);
     run_on(1);
@@ -171,7 +171,7 @@ fn a_tick_frees_no_more_on_a_machine_of_many_cpus() {
     {
         let pin = frames.platform().pin();
         let _reader = frames.epoch().enter(&pin);
-        frames.retire(&pin, of_idle, Order::ZERO).unwrap();
+        frames.limbo().retire(&pin, of_idle, Order::ZERO).unwrap();
     }
     for _ in 0..CPUS {
         retire(0, 1100);
@@ -189,13 +189,13 @@ fn a_cpu_with_much_in_the_limbo_delays_no_other() {
     {
         let pin = frames.platform().pin();
         let _reader = frames.epoch().enter(&pin);
-        frames.retire(&pin, of_idle, Order::ZERO).unwrap();
+        frames.limbo().retire(&pin, of_idle, Order::ZERO).unwrap();
         run_on(0);
         let pin = frames.platform().pin();
         let chain = chain_of(&frames, &pin, 2000);
-        frames.retire_chain(&pin, chain);
+        frames.limbo().retire_chain(&pin, chain);
     }
-    assert_eq!(frames.reap_some(&frames.platform().pin()), 1024);
+    assert_eq!(frames.limbo().reap_some(&frames.platform().pin()), 1024);
     assert_ne!(frames.known(of_idle).kind(), Kind::Limbo);
 }
 
@@ -208,19 +208,19 @@ fn a_request_reaps_no_more_than_it_needs() {
         let pin = frames.platform().pin();
         let _reader = frames.epoch().enter(&pin);
         let chain = chain_of(&frames, &pin, 4000);
-        frames.retire_chain(&pin, chain);
+        frames.limbo().retire_chain(&pin, chain);
         exhaust(&frames, ONE.without_drain()).len()
     };
     assert!(left > 0);
     run_on(0);
-    let before = frames.totals().limbo_blocks;
+    let before = frames.reports().totals().limbo_blocks;
     assert!(before >= 3900, "{before} blocks wait");
     frames.allocate(&frames.platform().pin(), ONE).unwrap();
-    let freed = before - frames.totals().limbo_blocks;
+    let freed = before - frames.reports().totals().limbo_blocks;
     assert!((1..=256).contains(&freed), "{freed} blocks are freed");
     // A large one needs more.
     let found = frames.allocate(&frames.platform().pin(), AllocRequest::new(Order::PMD, TEST));
-    assert!(found.is_ok() && frames.totals().limbo_blocks < before - freed, "{found:?}");
+    assert!(found.is_ok() && frames.reports().totals().limbo_blocks < before - freed, "{found:?}");
 }
 
 /// Hazard: a tick looks at all CPUs with interrupts off. On a large machine it looks at some, and each has
@@ -235,22 +235,22 @@ fn a_tick_looks_at_no_more_cpus_of_a_larger_machine() {
         {
             let pin = frames.platform().pin();
             let _reader = frames.epoch().enter(&pin);
-            frames.retire(&pin, retired, Order::ZERO).unwrap();
+            frames.limbo().retire(&pin, retired, Order::ZERO).unwrap();
             frames.free(&pin, listed, Order::ZERO).unwrap();
         }
         let (_, holds) = most_holds_under_a_pin(|| {
             let pin = frames.platform().pin();
-            frames.reap_some(&pin);
-            frames.age_lists(&pin);
+            frames.limbo().reap_some(&pin);
+            frames.pcp().age_lists(&pin);
         });
-        let turns = cpus.div_ceil(Frames::<Machine>::CPUS_AT_A_TICK);
-        assert_eq!(frames.reap_turns(), turns);
-        for _ in 0..turns * (Frames::<Machine>::TICKS_TO_EMPTY as usize + 2) {
+        let turns = cpus.div_ceil(FramePcp::<Machine>::CPUS_AT_A_TICK);
+        assert_eq!(frames.limbo().reap_turns(), turns);
+        for _ in 0..turns * (FramePcp::<Machine>::TICKS_TO_EMPTY as usize + 2) {
             let pin = frames.platform().pin();
-            frames.reap_some(&pin);
-            frames.age_lists(&pin);
+            frames.limbo().reap_some(&pin);
+            frames.pcp().age_lists(&pin);
         }
-        assert_eq!(frames.totals().limbo_blocks, 0);
+        assert_eq!(frames.reports().totals().limbo_blocks, 0);
         assert_eq!(frames.known(listed).kind(), Kind::Free, "the last CPU has no turn");
         holds
     };

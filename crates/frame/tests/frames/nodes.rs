@@ -18,7 +18,7 @@ fn node(number: usize) -> NodeId {
 fn a_cpu_is_served_by_its_own_node_first() {
     for pcp in PcpTechnique::ALL {
         let frames = machine(pcp);
-        let reports: Vec<_> = frames.zone_reports().map(|zone| (zone.node, zone.kind)).collect();
+        let reports: Vec<_> = frames.reports().zone_reports().map(|zone| (zone.node, zone.kind)).collect();
         let expected = [(node(0), ZoneKind::Dma32), (node(1), ZoneKind::Dma32), (node(1), ZoneKind::Normal)];
         assert_eq!(reports, expected);
         for cpu in [0, 1] {
@@ -57,10 +57,10 @@ fn a_full_node_falls_over_to_the_other() {
         ZoneId::new(node(1), ZoneKind::Dma32),
     ];
     assert_eq!(order_of_zones, expected);
-    let reserves: u64 = frames.zone_reports().map(|zone| zone.lowmem_reserve).sum();
-    assert_eq!(all.len() as u64, frames.totals().managed - reserves);
+    let reserves: u64 = frames.reports().zone_reports().map(|zone| zone.lowmem_reserve).sum();
+    assert_eq!(all.len() as u64, frames.reports().totals().managed - reserves);
     put_all(&frames, all, Order::ZERO);
-    frames.drain_all(&pin);
+    frames.pcp().drain_all(&pin);
 }
 
 /// Free blocks on two sides of a border between nodes do not become one.

@@ -50,7 +50,7 @@ fn page_blocks_are_reserved_in_a_low_zone_only() {
             frames.allocate(&pin, atomic.without_drain()).unwrap();
         }
         assert!(zone(&frames).free < zone(&frames).watermarks.low);
-        frames.drain_all(&pin);
+        frames.pcp().drain_all(&pin);
     }
 }
 
@@ -86,11 +86,11 @@ fn background_reclaim_is_asked_for_what_the_zone_lacks() {
     let pin = frames.platform().pin();
     let marks = zone(&frames).watermarks;
     for free in [marks.high, marks.low, marks.low - 1, marks.min + 7] {
-        while frames.free_frames() > free {
+        while frames.reports().free_frames() > free {
             frames.allocate(&pin, ONE).unwrap();
         }
         let lacking = if free < marks.low { marks.high - free } else { 0 };
-        assert_eq!(frames.background_target(), lacking, "{free} frames are free");
+        assert_eq!(frames.watermarks().background_target(), lacking, "{free} frames are free");
     }
 }
 
@@ -103,16 +103,16 @@ fn background_reclaim_is_asked_for_the_boost_as_well() {
         let movable = ONE.movability(Migratetype::Movable).below_min();
         let all = exhaust(&frames, movable);
         put_all(&frames, all.iter().step_by(one_of), Order::ZERO);
-        frames.drain_all(&pin);
+        frames.pcp().drain_all(&pin);
         let plain = zone(&frames).watermarks;
-        assert_eq!(frames.free_frames() > plain.high, one_of == 8);
+        assert_eq!(frames.reports().free_frames() > plain.high, one_of == 8);
         for _ in 0..6 {
             frames.allocate(&pin, ONE).unwrap();
-            let (marks, free) = (zone(&frames).watermarks, frames.free_frames());
+            let (marks, free) = (zone(&frames).watermarks, frames.reports().free_frames());
             let asked = if free < marks.low + marks.boost { marks.high + marks.boost - free } else { 0 };
-            assert_eq!(frames.background_target(), asked, "{free} frames are free, {marks:?}");
+            assert_eq!(frames.watermarks().background_target(), asked, "{free} frames are free, {marks:?}");
         }
-        assert!(frames.background_target() > 0);
+        assert!(frames.watermarks().background_target() > 0);
     }
 }
 
@@ -130,15 +130,15 @@ fn the_reserve_does_not_keep_background_reclaim_asleep() {
         // A request that cannot wait finds some pages and reserves their block, in which the others are
         // freed.
         put_all(&frames, &pages[..32], Order::ZERO);
-        frames.drain_all(&pin);
+        frames.pcp().drain_all(&pin);
         frames.allocate(&pin, ONE.order(order(1)).atomic()).unwrap();
         put_all(&frames, &pages[32..], Order::ZERO);
-        frames.drain_all(&pin);
+        frames.pcp().drain_all(&pin);
     }
     let now = zone(&frames);
     assert!(now.free_reserved > high && now.free - now.free_reserved < now.watermarks.low, "{now:?}");
-    assert!(frames.background_target() > 0, "background reclaim sleeps");
-    assert!(!frames.is_above_high());
+    assert!(frames.watermarks().background_target() > 0, "background reclaim sleeps");
+    assert!(!frames.watermarks().is_above_high());
 }
 
 /// Hazard: one zone is below its watermark, and background reclaim pages programs out, though requests go on
@@ -148,19 +148,24 @@ fn background_reclaim_sleeps_while_another_zone_has_room() {
     const BORDER: u64 = 1 << 20;
     let frames = frames(&[(BORDER - 16384, BORDER + 16384)], 1, PcpTechnique::None);
     let pin = frames.platform().pin();
-    let normal = || frames.zone_report(ZoneKind::Normal);
+    let normal = || frames.reports().zone_report(ZoneKind::Normal);
     let low_zone = || zone(&frames);
     // All that requests get of the upper zone.
     while normal().free > normal().watermarks.min {
         assert!(frames.known(frames.allocate(&pin, ONE).unwrap()).zone().kind() == ZoneKind::Normal);
     }
-    assert!(normal().free < normal().watermarks.low && frames.is_above_high());
-    assert_eq!(frames.background_target(), 0, "it pages out beside {} free frames", low_zone().free);
+    assert!(normal().free < normal().watermarks.low && frames.watermarks().is_above_high());
+    assert_eq!(
+        frames.watermarks().background_target(),
+        0,
+        "it pages out beside {} free frames",
+        low_zone().free
+    );
     let marks = low_zone().watermarks;
     let reserve = low_zone().lowmem_reserve;
     assert!(reserve > 0);
     while low_zone().free > marks.low + marks.boost + reserve {
-        assert_eq!(frames.background_target(), 0);
+        assert_eq!(frames.watermarks().background_target(), 0);
         frames.allocate(&pin, ONE).unwrap();
     }
     frames.allocate(&pin, ONE).unwrap();
@@ -168,7 +173,7 @@ fn background_reclaim_sleeps_while_another_zone_has_room() {
     let (normal, low) = (normal(), low_zone());
     let lacks =
         |zone: &ZoneReport| zone.watermarks.high + zone.watermarks.boost + zone.lowmem_reserve - zone.free;
-    assert_eq!(frames.background_target(), lacks(&normal).min(lacks(&low)));
+    assert_eq!(frames.watermarks().background_target(), lacks(&normal).min(lacks(&low)));
     assert!(frames.allocate(&pin, ONE).is_ok());
 }
 
@@ -177,9 +182,9 @@ fn background_reclaim_sleeps_while_another_zone_has_room() {
 fn a_zone_without_free_frames_does_not_keep_background_reclaim_asleep() {
     const BORDER: u64 = 1 << 20;
     let frames = frames(&[(BORDER - 16384, BORDER + 64)], 1, PcpTechnique::All);
-    assert_eq!(frames.zone_report(ZoneKind::Normal).managed, 0);
+    assert_eq!(frames.reports().zone_report(ZoneKind::Normal).managed, 0);
     exhaust(&frames, ONE);
-    assert!(frames.background_target() > 0);
+    assert!(frames.watermarks().background_target() > 0);
 }
 
 /// The same where the marks of a small zone are all one: ordinary requests leave it as much as its `low`.
@@ -187,9 +192,9 @@ fn a_zone_without_free_frames_does_not_keep_background_reclaim_asleep() {
 fn a_zone_whose_marks_are_one_does_not_keep_background_reclaim_asleep() {
     let banks = [((1 << 20) - 8192, 1 << 20), ((1 << 20) + 512, (1 << 20) + 512 + 700)];
     let frames = frames_with_watermarks(Machine::new(&banks, 1), 128);
-    let marks = frames.zone_report(ZoneKind::Normal).watermarks;
+    let marks = frames.reports().zone_report(ZoneKind::Normal).watermarks;
     assert!(marks.min > 0 && marks.min == marks.high, "{marks:?}");
     exhaust(&frames, ONE);
-    frames.end_boost();
-    assert!(frames.background_target() > 0, "background reclaim sleeps");
+    frames.watermarks().end_boost();
+    assert!(frames.watermarks().background_target() > 0, "background reclaim sleeps");
 }

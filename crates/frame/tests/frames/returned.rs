@@ -35,9 +35,9 @@ fn frees_on_another_cpu_go_back_without_the_zone_lock() {
         assert!(frames.events().sum(VmEvent::PcpReturn) > 0);
         run_on(0);
         assert_sound(&frames);
-        frames.drain_all(&frames.platform().pin());
+        frames.pcp().drain_all(&frames.platform().pin());
         assert_eq!(zone(&frames).pcp, 0);
-        assert_eq!(frames.free_frames(), frames.totals().managed);
+        assert_eq!(frames.reports().free_frames(), frames.reports().totals().managed);
     }
 }
 
@@ -63,8 +63,8 @@ fn a_cpu_that_is_idle_wants_nothing_back() {
     let late: Vec<Pfn> = (0..4000).map(|_| get(&frames, Order::ZERO)).collect();
     run_on(1);
     let pin = frames.platform().pin();
-    for _ in 0..=Frames::<Machine>::TICKS_TO_EMPTY {
-        frames.age_lists(&pin);
+    for _ in 0..=FramePcp::<Machine>::TICKS_TO_EMPTY {
+        frames.pcp().age_lists(&pin);
     }
     let owner = lists(&frames, 0);
     assert_eq!((owner.count, owner.returned), (0, 0));
@@ -86,7 +86,7 @@ fn returned_blocks_are_drained_by_any_cpu() {
     run_on(2);
     let pin = frames.platform().pin();
     let owner = lists(&frames, 0);
-    assert_eq!(frames.drain(&pin, CpuId::new(0).unwrap()), owner.count + owner.returned);
+    assert_eq!(frames.pcp().drain(&pin, CpuId::new(0).unwrap()), owner.count + owner.returned);
     assert_eq!(lists(&frames, 0).returned, 0);
 }
 
@@ -117,8 +117,8 @@ fn two_cpus_that_free_each_others_blocks_lose_none() {
                         put(frames, pfn, order);
                     }
                     match random.below(500) {
-                        0 => drop(frames.drain_all(&frames.platform().pin())),
-                        1 => drop(frames.age_lists(&frames.platform().pin())),
+                        0 => drop(frames.pcp().drain_all(&frames.platform().pin())),
+                        1 => drop(frames.pcp().age_lists(&frames.platform().pin())),
                         _ => {}
                     }
                 }
@@ -133,8 +133,8 @@ fn two_cpus_that_free_each_others_blocks_lose_none() {
             scope.spawn(work(1, to_first, from_first));
         });
         assert_sound(&frames);
-        assert_eq!(frames.free_frames(), frames.totals().managed);
-        frames.drain_all(&frames.platform().pin());
+        assert_eq!(frames.reports().free_frames(), frames.reports().totals().managed);
+        frames.pcp().drain_all(&frames.platform().pin());
     }
 }
 

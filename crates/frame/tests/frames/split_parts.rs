@@ -38,7 +38,7 @@ fn split_with(frames: &Frames<Machine>, head: Pfn, parts: u64, mut meanwhile: im
     // One reference is the mappings', and one is the splitting thread's.
     frames.known(head).as_folio().set_maps(EIGHT.pages() as u32);
     assert!(frames.known(head).get(1));
-    let mut split = frames.begin_split(frames.lock_head(head));
+    let mut split = frames.folios().begin_split(frames.folios().lock_head(head));
     (0..EIGHT.pages()).for_each(|nth| split.count_map(nth));
     let mut unmapped = FrameChain::new();
     let part_is = |part: Pfn| {
@@ -52,7 +52,7 @@ fn split_with(frames: &Frames<Machine>, head: Pfn, parts: u64, mut meanwhile: im
 
 /// A page's last mapping goes, and it is free.
 fn unmap_and_free(frames: &Frames<Machine>, page: Pfn) {
-    assert_eq!(frames.lock_head(page).remove_maps(1), MapsLeft::None);
+    assert_eq!(frames.folios().lock_head(page).remove_maps(1), MapsLeft::None);
     put(frames, page, Order::ZERO);
 }
 

@@ -24,5 +24,5 @@ pub(crate) fn frames_by(machine: Machine, config: FrameConfig) -> Audited {
 
 /// What is known of the zone DMA32.
 pub(crate) fn zone(frames: &Frames<Machine>) -> ZoneReport {
-    frames.zone_report(ZoneKind::Dma32)
+    frames.reports().zone_report(ZoneKind::Dma32)
 }

@@ -144,8 +144,8 @@ pub(crate) fn zeros(space: &HostSpace<'_>, area: VirtAddr) -> u64 {
 /// Frames that are not free, with nothing on CPU lists.
 pub(crate) fn used_frames<F: PagingFormat>(machine: &Machine<F>) -> u64 {
     let frames = machine.memory().frames();
-    frames.reap_all(&frames.platform().pin());
-    let totals = frames.totals();
+    frames.limbo().reap_all(&frames.platform().pin());
+    let totals = frames.reports().totals();
     totals.managed - totals.free
 }
 
@@ -157,7 +157,11 @@ pub(crate) fn count<F: PagingFormat>(machine: &Machine<F>, event: VmEvent) -> u6
 /// How many frames hold anonymous memory.
 pub(crate) fn anonymous_frames<F: PagingFormat>(machine: &Machine<F>) -> u64 {
     let mut count = 0;
-    machine.memory().frames().for_each_frame(|_, frame| count += u64::from(frame.kind() == Kind::Anonymous));
+    machine
+        .memory()
+        .frames()
+        .audit()
+        .for_each_frame(|_, frame| count += u64::from(frame.kind() == Kind::Anonymous));
     count
 }
 

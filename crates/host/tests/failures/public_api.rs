@@ -20,8 +20,16 @@ const NAMES: [&str; 9] =
     ["Pfn", "NonNull", "SlotId", "PageIo", "SlotPtr", "Location", "OwnerWord", "const", "mut_pointer"];
 
 /// Types that have functions which trust their callers.
-const INTERNALS: [&str; 37] = [
+const INTERNALS: [&str; 45] = [
     "Frames",
+    "FrameFolios",
+    "FrameLimbo",
+    "FramePcp",
+    "FrameCaches",
+    "FrameWatermarks",
+    "FrameHotplug",
+    "FrameReports",
+    "FrameAudit",
     "Memcgs",
     "MemcgTree",
     "MemcgCounters",

@@ -20,7 +20,7 @@ fn new_memory(platform: &HostPlatform) -> Result<Memory<HostPlatform>, BuildErro
 
 fn violations(frames: &Frames<HostPlatform>) -> Vec<FrameViolation> {
     let mut found = Vec::new();
-    frames.audit(&mut |violation| found.push(violation));
+    frames.audit().validate(&mut |violation| found.push(violation));
     found
 }
 
@@ -36,10 +36,14 @@ fn frames_of_one_machine_have_one_manager() {
     let first = new().unwrap();
     let pin = first.platform().pin();
     let block = first.allocate(&pin, AllocRequest::new(Order::PMD, FaultSite::new("test"))).unwrap();
-    let free = first.free_frames();
+    let free = first.reports().free_frames();
     assert_eq!(new().map(drop), Err(BootError::RamTaken));
     assert_eq!(new_memory(&platform).map(drop), Err(BuildError::Boot(BootError::RamTaken)));
-    assert_eq!((first.free_frames(), violations(&first)), (free, vec![]), "the refused one changed nothing");
+    assert_eq!(
+        (first.reports().free_frames(), violations(&first)),
+        (free, vec![]),
+        "the refused one changed nothing"
+    );
     first.free(&pin, block, Order::PMD).unwrap();
     assert_eq!(violations(&first), []);
     drop(pin);

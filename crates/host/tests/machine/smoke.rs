@@ -22,7 +22,7 @@ fn assert_audit(machine: &Machine) {
 #[test]
 fn memory_is_mapped_zeroed_written_and_freed() {
     let machine = machine(1);
-    let free = machine.memory().frames().free_frames();
+    let free = machine.memory().frames().reports().free_frames();
     let cpu = machine.vcpu(0).unwrap();
     {
         let space = machine.memory().create_space().unwrap();
@@ -49,10 +49,10 @@ fn memory_is_mapped_zeroed_written_and_freed() {
     }
     assert_audit(&machine);
     let pin = quire_arch::Platform::pin(machine.memory().platform());
-    machine.memory().frames().reap_all(&pin);
+    machine.memory().frames().limbo().reap_all(&pin);
     drop(pin);
     // Slab frames may stay with their caches.
-    assert!(free - machine.memory().frames().free_frames() <= 16);
+    assert!(free - machine.memory().frames().reports().free_frames() <= 16);
 }
 
 #[test]

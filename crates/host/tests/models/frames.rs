@@ -46,7 +46,7 @@ fn shuttle_a_cpu_uses_its_list_while_another_drains_it() {
     check(|| {
         let machine = machine(2);
         let frames = machine.memory().frames();
-        let free = as_one_step(|| frames.free_frames());
+        let free = as_one_step(|| frames.reports().free_frames());
         let owners = Owners::default();
         // The list is not empty when the drains begin, and it is used until they end.
         as_one_step(|| take_and_give(&machine, 0, 3, &owners));
@@ -59,13 +59,13 @@ fn shuttle_a_cpu_uses_its_list_while_another_drains_it() {
             scope.spawn(|| {
                 let cpu = machine.vcpu(1).expect("each CPU has one thread");
                 for _ in 0..3 {
-                    cpu.run(|| frames.drain(&machine.memory().platform().pin(), CpuId::default()));
+                    cpu.run(|| frames.pcp().drain(&machine.memory().platform().pin(), CpuId::default()));
                 }
                 drop(cpu);
                 take_and_give(&machine, 1, 2, &owners);
             });
         });
-        assert_eq!(as_one_step(|| frames.free_frames()), free);
+        assert_eq!(as_one_step(|| frames.reports().free_frames()), free);
         audit(&machine);
     });
 }
@@ -108,8 +108,8 @@ fn shuttle_a_walker_under_the_epoch_never_meets_a_reused_table() {
                 cpu.run(|| {
                     let table = Pfn(linked.swap(0, Ordering::AcqRel));
                     let pin = platform.pin();
-                    frames.retire(&pin, table, Order::ZERO).expect("the table is ours");
-                    frames.reap_all(&pin);
+                    frames.limbo().retire(&pin, table, Order::ZERO).expect("the table is ours");
+                    frames.limbo().reap_all(&pin);
                     // The list hands out what it got last, if it is of the block's type.
                     let next = make(AllocRequest::anonymous(), REUSED);
                     frames.free(&pin, next, Order::ZERO).expect("the frame is ours");
@@ -127,7 +127,7 @@ fn shuttle_returned_blocks_against_their_owner_and_a_drain() {
     check(|| {
         let machine = machine(3);
         let (frames, platform) = (machine.memory().frames(), machine.memory().platform());
-        let free = as_one_step(|| frames.free_frames());
+        let free = as_one_step(|| frames.reports().free_frames());
         let owners = Owners::default();
         let request = AllocRequest::anonymous().uninitialised();
         let on = |cpu: usize| machine.vcpu(cpu).expect("each CPU has one thread");
@@ -155,10 +155,10 @@ fn shuttle_returned_blocks_against_their_owner_and_a_drain() {
                 });
             });
             scope.spawn(|| {
-                on(2).run(|| frames.drain(&platform.pin(), CpuId::default()));
+                on(2).run(|| frames.pcp().drain(&platform.pin(), CpuId::default()));
             });
         });
-        assert_eq!(as_one_step(|| frames.free_frames()), free);
+        assert_eq!(as_one_step(|| frames.reports().free_frames()), free);
         audit(&machine);
     });
 }
@@ -184,11 +184,11 @@ fn shuttle_a_page_block_leaves_under_traffic() {
                 let (inside, outside): (Vec<Pfn>, Vec<Pfn>) =
                     all.into_iter().partition(|&pfn| leaving.contains(pfn));
                 inside.into_iter().for_each(put);
-                frames.drain_all(&platform.pin());
+                frames.pcp().drain_all(&platform.pin());
                 outside
             })
         });
-        let free = as_one_step(|| frames.free_frames()) + kept.len() as u64;
+        let free = as_one_step(|| frames.reports().free_frames()) + kept.len() as u64;
         let owners = Owners::default();
         let gone = Fact::default();
         let traffic = |count: usize| {
@@ -214,7 +214,7 @@ fn shuttle_a_page_block_leaves_under_traffic() {
             });
             let leaver = scope.spawn(|| {
                 machine.vcpu(1).expect("each CPU has one thread").run(|| {
-                    let removed = frames.take_offline(&platform.pin(), leaving);
+                    let removed = frames.hotplug().take_offline(&platform.pin(), leaving);
                     if removed.is_ok() {
                         gone.tell();
                     }
@@ -226,7 +226,7 @@ fn shuttle_a_page_block_leaves_under_traffic() {
         });
         assert!(removed == 0 || removed == leaving.len(), "{removed} frames left");
         as_one_step(|| machine.vcpu(0).expect("the threads ended").run(|| kept.into_iter().for_each(put)));
-        assert_eq!(as_one_step(|| frames.free_frames()), free - removed);
+        assert_eq!(as_one_step(|| frames.reports().free_frames()), free - removed);
         audit(&machine);
     });
 }
@@ -252,21 +252,21 @@ fn shuttle_a_split_that_frees_a_page_against_a_late_pin_of_it() {
             scope.spawn(|| {
                 on(0).run(|| {
                     let (pin, mut chain) = (platform.pin(), FrameChain::new());
-                    let pinned = match frames.try_pin_folio(head.offset(1)) {
+                    let pinned = match frames.folios().try_pin_folio(head.offset(1)) {
                         Pinned::Folio(_) => head.offset(1),
                         Pinned::Another(other) => other,
                         Pinned::Nothing => return,
                     };
                     // It was unmapped meanwhile, so the pin ends at once.
-                    let (folio, order) = frames.unpin_folio(pinned);
-                    let _ = frames.put_folio(&mut chain, folio, order);
+                    let (folio, order) = frames.folios().unpin_folio(pinned);
+                    let _ = frames.folios().put_folio(&mut chain, folio, order);
                     frames.free_chain(&pin, chain);
                 });
             });
             scope.spawn(|| {
                 on(1).run(|| {
                     let (pin, mut chain) = (platform.pin(), FrameChain::new());
-                    let mut split = frames.begin_split(frames.lock_head(head));
+                    let mut split = frames.folios().begin_split(frames.folios().lock_head(head));
                     [0, 2, 3].into_iter().for_each(|nth| split.count_map(nth));
                     // Refused while the page is pinned as a part of the folio.
                     let _ = split.finish(Order::ZERO, 1, false, &mut chain);
@@ -281,7 +281,7 @@ fn shuttle_a_split_that_frees_a_page_against_a_late_pin_of_it() {
                 frames.known(head.offset(nth)).as_folio().set_maps(0);
                 // The reference of the mappings, and the first part's second one.
                 for _ in 0..frames.known(head.offset(nth)).refs() {
-                    let _ = frames.put_folio(&mut chain, head.offset(nth), order);
+                    let _ = frames.folios().put_folio(&mut chain, head.offset(nth), order);
                 }
             }
             frames.free_chain(&pin, chain);

@@ -10,7 +10,7 @@ const HUGE: VirtAddr = VirtAddr(1 << 40);
 /// Asserts that the anonymous memory, one folio that is mapped, is on an LRU list, or a CPU's list of what is
 /// on its way there.
 fn assert_listed(machine: &Machine) {
-    machine.memory().frames().for_each_frame(|pfn, frame| {
+    machine.memory().frames().audit().for_each_frame(|pfn, frame| {
         let flags = frame.word().flags();
         assert!(
             frame.kind() != Kind::Anonymous || flags.contains(FrameFlags::LRU),

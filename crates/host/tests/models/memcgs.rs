@@ -33,7 +33,7 @@ fn assert_charges(machine: &Machine) {
         let (memcgs, frames) = (machine.memory().memcgs(), machine.memory().frames());
         memcgs.charges().drain_stocks(&machine.memory().platform().pin());
         let mut charged = BTreeMap::<u16, u64>::new();
-        frames.for_each_frame(|_, frame| {
+        frames.audit().for_each_frame(|_, frame| {
             if frame.kind().is_given_out() {
                 let pages = frame.word().order().pages();
                 *charged.entry(frame.as_folio().memcg()).or_default() += pages;

@@ -257,7 +257,7 @@ fn shuttle_tables_go_beside_a_page_out_and_a_swap_in() {
                 scope.spawn(|| {
                     reclaim(machine, 2);
                     let pin = machine.memory().platform().pin();
-                    machine.memory().frames().reap_all(&pin);
+                    machine.memory().frames().limbo().reap_all(&pin);
                 });
             });
             as_one_step(|| assert_eq!(read(machine, 0, space, ADDR), 0));

@@ -13,7 +13,7 @@ const ELSEWHERE: VirtAddr = VirtAddr(1 << 40);
 fn private_pages(machine: &Machine) -> Vec<Pfn> {
     let mut pages = Vec::new();
     as_one_step(|| {
-        machine.memory().frames().for_each_frame(|pfn, frame| {
+        machine.memory().frames().audit().for_each_frame(|pfn, frame| {
             if frame.kind() == Kind::Anonymous {
                 pages.push(pfn);
             }
@@ -101,8 +101,8 @@ fn shuttle_a_walk_against_an_unmapping() {
             spawn_on(scope, machine, 2, space, |_| {
                 let pin = machine.memory().platform().pin();
                 for _ in 0..3 {
-                    machine.memory().frames().reap_all(&pin);
-                    machine.memory().frames().reap_caches(&pin);
+                    machine.memory().frames().limbo().reap_all(&pin);
+                    machine.memory().frames().caches().reap(&pin);
                 }
             });
         });

@@ -186,8 +186,8 @@ fn shuttle_a_lookup_without_locks_against_mappings_that_come_and_go() {
                 on_cpu(machine, 2, space, |_| {
                     for _ in 0..2 {
                         let pin = platform.pin();
-                        frames.reap_all(&pin);
-                        frames.reap_caches(&pin);
+                        frames.limbo().reap_all(&pin);
+                        frames.caches().reap(&pin);
                     }
                 });
             });

@@ -44,14 +44,14 @@ pub(crate) fn written(machine: &Machine, space: &HostSpace<'_>, addr: VirtAddr, 
 /// Frees what waits for an epoch that has passed.
 pub(crate) fn reap(machine: &Machine) {
     let pin = machine.memory().platform().pin();
-    machine.memory().frames().reap_all(&pin);
+    machine.memory().frames().limbo().reap_all(&pin);
 }
 
 /// The only private page of the machine.
 pub(crate) fn private_page(machine: &Machine) -> Pfn {
     let mut found = None;
     as_one_step(|| {
-        machine.memory().frames().for_each_frame(|pfn, frame| {
+        machine.memory().frames().audit().for_each_frame(|pfn, frame| {
             if frame.kind() == Kind::Anonymous {
                 found = Some(pfn);
             }

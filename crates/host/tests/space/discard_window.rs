@@ -27,7 +27,7 @@ fn hold<'m>(machine: &'m Machine, space: &HostSpace<'m>, addr: VirtAddr) -> Unma
     let frames = machine.memory().spaces().frames();
     let head = space.pin_page_fast(addr, Access::Read).unwrap().pfn();
     assert!(frames.known(head).try_get(), "the page is there");
-    (head, frames.try_lock_folio(head).unwrap())
+    (head, frames.folios().try_lock_folio(head).unwrap())
 }
 
 /// As [`check_used`]; before the discard `first` has unmapped another page in the same batch.

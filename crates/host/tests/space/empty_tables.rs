@@ -325,7 +325,7 @@ fn a_fault_finds_the_table_that_it_held_in_limbo() {
         while program.write_u64(page(full, written), 1).is_ok() {
             written += 1;
         }
-        assert_eq!(frames.totals().free, 0);
+        assert_eq!(frames.reports().totals().free, 0);
     }
     let sent = || machine.memory().platform().counters().shootdowns;
     let before = sent();

@@ -119,7 +119,7 @@ fn one_pin_too_many_fails() {
         let pinned = space.pin_page(addr, Access::Write).unwrap();
         let frames = machine.memory().frames();
         let mut pins = 0;
-        while frames.pin_folio(pinned.pfn()) {
+        while frames.folios().pin_folio(pinned.pfn()) {
             pins += 1;
         }
         assert!(matches!(space.pin_page(addr, Access::Write), Err(FaultError::OutOfMemory(_))));
@@ -128,8 +128,8 @@ fn one_pin_too_many_fails() {
         assert_eq!(read(&cpu, &child, addr), 1);
         drop(child);
         for _ in 0..pins {
-            let (head, order) = frames.unpin_folio(pinned.pfn());
-            assert_eq!(frames.put_folio(&mut FrameChain::new(), head, order), Ok(false));
+            let (head, order) = frames.folios().unpin_folio(pinned.pfn());
+            assert_eq!(frames.folios().put_folio(&mut FrameChain::new(), head, order), Ok(false));
         }
     }
 }

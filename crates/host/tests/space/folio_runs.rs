@@ -113,7 +113,7 @@ fn a_partly_unmapped_folio_is_freed_with_its_last_page() {
         let frames = machine.memory().frames();
         let maps = || {
             let _pin = machine.memory().platform().pin();
-            frames.lock_head(head).maps()
+            frames.folios().lock_head(head).maps()
         };
         space.munmap(area, PAGE).unwrap();
         assert_eq!((u64::from(maps()), frames.folio(head).order().pages()), (pages - 1, pages));

@@ -378,7 +378,7 @@ fn an_unmapped_huge_zero_page_is_freed_when_memory_runs_short() {
             written += 1;
         }
         assert_eq!(machine.memory().spaces().thp().huge_zero_page().is_some(), mapped);
-        assert!(used_frames(&machine) + 64 > machine.memory().frames().totals().managed);
+        assert!(used_frames(&machine) + 64 > machine.memory().frames().reports().totals().managed);
         assert_audit(&machine);
         if mapped {
             assert_eq!(cpu.program(&space).read_u64(VirtAddr(BASE)), Ok(0));

@@ -25,8 +25,8 @@ struct Killer {
 fn is_locked(spaces: &Spaces<Machine>) -> bool {
     let mut locked = false;
     let frames = spaces.frames();
-    frames.for_each_frame(|pfn, frame| {
-        locked |= frame.kind() == Kind::Anonymous && frames.try_lock_folio(pfn).is_none();
+    frames.audit().for_each_frame(|pfn, frame| {
+        locked |= frame.kind() == Kind::Anonymous && frames.folios().try_lock_folio(pfn).is_none();
     });
     locked
 }
@@ -158,7 +158,7 @@ struct Exits {
 
 impl Exits {
     fn take_all(&self, spaces: &Spaces<Machine>) {
-        spaces.frames().reap_all_in_portions();
+        spaces.frames().limbo().reap_all_in_portions();
         self.taken.lock().unwrap().extend(exhaust(spaces.frames(), AllocRequest::new(Order::ZERO, TEST)));
     }
 }

@@ -71,11 +71,11 @@ fn kswapd_reaps_before_it_pages_out() {
 
     beside_a_reader(&machine, || {
         // Until kswapd is due, and no further: a fault would reclaim by itself.
-        while frames.background_target() == 0 {
+        while frames.watermarks().background_target() == 0 {
             map_at(&space, BASE.0, GIB, RW);
             let due = |block| {
                 write(&cpu, &space, VirtAddr(BASE.0 + block * MIB2), 1);
-                frames.background_target() > 0
+                frames.watermarks().background_target() > 0
             };
             _ = (0..512).any(due);
             cpu.run(|| space.munmap(BASE, GIB).unwrap());
@@ -124,7 +124,7 @@ fn kswapd_moves_what_a_tick_leaves_on_the_lists_of_cpus() {
     (0..64 * MIB2 / PAGE).for_each(|page| write(&cpu, &space, VirtAddr(BASE.0 + page * PAGE), 1));
     cpu.run(|| space.munmap(BASE, 64 * MIB2).unwrap());
     let frames = machine.memory().frames();
-    let held = || frames.zone_reports().map(|zone| zone.pcp).sum::<u64>();
+    let held = || frames.reports().zone_reports().map(|zone| zone.pcp).sum::<u64>();
     machine.tick(&cpu);
     let before = held();
     assert!(before > 16_000, "{before}");

@@ -35,9 +35,9 @@ fn at(addr: VirtAddr, bytes: u64) -> VirtAddr {
 /// The frames that are tables.
 fn table_frames(machine: &Machine) -> BTreeSet<u64> {
     let frames = machine.memory().frames();
-    frames.reap_all(&machine.memory().platform().pin());
+    frames.limbo().reap_all(&machine.memory().platform().pin());
     let mut tables = BTreeSet::new();
-    frames.for_each_frame(|pfn, frame| {
+    frames.audit().for_each_frame(|pfn, frame| {
         if frame.kind() == Kind::Table {
             tables.insert(pfn.0);
         }

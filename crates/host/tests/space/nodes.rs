@@ -29,7 +29,7 @@ fn node(index: usize) -> NodeId {
 
 /// The zone of each node. All RAM of these machines is below 4 GiB.
 fn zones(machine: &Machine) -> Vec<ZoneReport> {
-    machine.memory().frames().zone_reports().collect()
+    machine.memory().frames().reports().zone_reports().collect()
 }
 
 /// The free frames of each node.
@@ -122,7 +122,7 @@ fn memory_comes_from_the_cpus_own_node_and_from_the_other_when_that_is_full() {
                 let pin = frames.platform().pin();
                 // What the other CPU's lists hold of this node is drained only after the far node's memory is
                 // used.
-                frames.drain_all(&pin);
+                frames.pcp().drain_all(&pin);
                 let request = AllocRequest::new(order, TEST);
                 let mut blocks = Vec::new();
                 let error = loop {
@@ -159,7 +159,7 @@ fn a_whole_life_on_two_nodes() {
     let before = in_use(&machine);
     let on_nodes = || {
         let mut counts = [0; 2];
-        machine.memory().frames().for_each_frame(|_, frame| {
+        machine.memory().frames().audit().for_each_frame(|_, frame| {
             counts[frame.zone().node().index()] += u64::from(frame.kind() == Kind::Anonymous);
         });
         counts

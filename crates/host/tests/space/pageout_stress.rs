@@ -139,7 +139,7 @@ impl<'m> Changer<'_, 'm> {
         if frame.kind() != quire_frame::Kind::Anonymous || !frame.try_get() {
             return None;
         }
-        let guard = spaces.frames().try_lock_folio(head);
+        let guard = spaces.frames().folios().try_lock_folio(head);
         let unmapped = guard.is_some()
             && match swapped {
                 true => {

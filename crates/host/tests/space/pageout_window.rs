@@ -20,7 +20,7 @@ fn in_the_window<R>(
     };
     let frame = spaces.frames().known(head);
     assert!(frame.try_get(), "the page is there");
-    let guard = spaces.frames().try_lock_folio(head).unwrap();
+    let guard = spaces.frames().folios().try_lock_folio(head).unwrap();
     let mut batch: UnmapBatch<'_, HostPlatform> = UnmapBatch::new(spaces);
     spaces.swap().allocator().add_folio(head, 0).unwrap();
     assert_eq!(batch.unmap_to_swap(head), Unmapped::All);
@@ -144,7 +144,7 @@ fn a_page_out_that_is_undone_flushes_the_old_translation() {
         program.write_u64(area, 1).unwrap();
         let pinned = space.pin_page_fast(area, Access::Write).unwrap();
         let (spaces, head) = (machine.memory().spaces(), pinned.pfn());
-        let guard = spaces.frames().try_lock_folio(head).unwrap();
+        let guard = spaces.frames().folios().try_lock_folio(head).unwrap();
         let mut batch = UnmapBatch::new(spaces);
         spaces.swap().allocator().add_folio(head, 0).unwrap();
         assert_eq!(batch.unmap_to_swap(head), Unmapped::Pinned);
@@ -173,7 +173,7 @@ fn a_space_may_end_with_a_page_out_by_another() {
     let spaces = machine.memory().spaces();
     let head = other.pin_page_fast(area, Access::Read).unwrap().pfn();
     assert!(spaces.frames().known(head).try_get(), "the page is there");
-    let guard = spaces.frames().try_lock_folio(head).unwrap();
+    let guard = spaces.frames().folios().try_lock_folio(head).unwrap();
     let mut batch = UnmapBatch::new(spaces);
     spaces.swap().allocator().add_folio(head, 0).unwrap();
     assert_eq!(batch.unmap_to_swap(head), Unmapped::All);

@@ -117,7 +117,7 @@ fn what_waited_for_readers_is_freed_under_short_pins() {
         let pin = frames.platform().pin();
         let _reader = frames.epoch().enter(&pin);
         // What is retired from now on waits for the fault's section of the epoch, too.
-        frames.push_epoch();
+        frames.limbo().push_epoch();
         space.munmap(sparse, TABLES * MIB2).unwrap();
         exhaust(frames, ONE)
     };
@@ -160,7 +160,7 @@ fn a_mapping_that_is_split_while_a_block_is_looked_for_is_collapsed() {
             let pin = frames.platform().pin();
             let _reader = frames.epoch().enter(&pin);
             // Something is free at once.
-            frames.retire(&pin, waits, Order::ZERO).unwrap();
+            frames.limbo().retire(&pin, waits, Order::ZERO).unwrap();
         }
     };
     let collapsed =

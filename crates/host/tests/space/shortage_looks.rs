@@ -24,7 +24,7 @@ pub(crate) struct Looks {
 
 impl Looks {
     pub(crate) fn take_all(&self, spaces: &Spaces<Machine>) {
-        spaces.frames().reap_all_in_portions();
+        spaces.frames().limbo().reap_all_in_portions();
         self.taken.lock().unwrap().extend(exhaust(spaces.frames(), AllocRequest::new(Order::ZERO, TEST)));
     }
 
@@ -154,7 +154,7 @@ fn frames_that_wait_for_readers_are_room() {
             let pin = spaces.platform().pin();
             let _reader = spaces.frames().epoch().enter(&pin);
             for pfn in looks.taken.lock().unwrap().drain(..8) {
-                spaces.frames().retire(&pin, pfn, Order::ZERO).unwrap();
+                spaces.frames().limbo().retire(&pin, pfn, Order::ZERO).unwrap();
             }
         }
         0
@@ -184,8 +184,8 @@ fn a_folio_is_let_go_for_some_programs_that_others_kill() {
     let killed = killed(spaces, PROGRAMS as usize);
     let is_locked = || {
         let (mut locked, frames) = (false, spaces.frames());
-        frames.for_each_frame(|pfn, frame| {
-            locked |= frame.kind() == Kind::Anonymous && frames.try_lock_folio(pfn).is_none();
+        frames.audit().for_each_frame(|pfn, frame| {
+            locked |= frame.kind() == Kind::Anonymous && frames.folios().try_lock_folio(pfn).is_none();
         });
         locked
     };

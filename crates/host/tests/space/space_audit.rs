@@ -469,7 +469,7 @@ fn a_frame_that_was_taken_from_its_user_and_never_freed() {
 fn a_free_frame_with_users() {
     scene(|machine, _, _| {
         let mut free = None;
-        machine.memory().frames().for_each_frame(|pfn, frame| {
+        machine.memory().frames().audit().for_each_frame(|pfn, frame| {
             if matches!(frame.kind(), Kind::Free | Kind::Pcp) {
                 free = Some(pfn);
             }

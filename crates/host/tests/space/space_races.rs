@@ -197,7 +197,7 @@ fn unmapped_tables_wait_for_earlier_epoch_readers() {
     let waiting = || {
         let mappings =
             quire_slab::cache_reports(frames).find(|cache| cache.name == "vm_area_struct").unwrap();
-        (frames.totals().limbo_blocks, mappings.retired)
+        (frames.reports().totals().limbo_blocks, mappings.retired)
     };
     in_use(&machine);
     assert_eq!(waiting(), (0, 0));

@@ -453,6 +453,6 @@ fn fill_with_single_pages(machine: &Machine, cpu: &Vcpu, space: &HostSpace<'_>) 
 /// Whether less is free than background reclaim would leave.
 fn is_nearly_full(machine: &Machine) -> bool {
     let frames = machine.memory().frames();
-    frames.drain_all(&frames.platform().pin());
-    !frames.is_above_high()
+    frames.pcp().drain_all(&frames.platform().pin());
+    !frames.watermarks().is_above_high()
 }

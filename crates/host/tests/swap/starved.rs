@@ -83,11 +83,11 @@ fn what_was_unmapped_is_written_before_reclaim_waits_for_another_write() {
     let kept = space.pin_page(area, Access::Read).unwrap().pfn();
     // They were not used. One cannot be paged out before all else was tried.
     space.madvise(area, 2 * PAGE, Advice::Cold).unwrap();
-    frames.try_lock_folio(kept).unwrap().leave_held();
+    frames.folios().try_lock_folio(kept).unwrap().leave_held();
     let in_hand: &'static AtomicBool = Box::leak(Box::default());
     let look = move |nth| {
         if nth == 0 {
-            drop(frames.adopt_folio_lock(kept));
+            drop(frames.folios().adopt_folio_lock(kept));
         } else if frames.known(kept).word().flags().contains(FrameFlags::LOCKED) {
             in_hand.store(true, Ordering::Relaxed);
         }

@@ -82,7 +82,7 @@ impl<P: Platform> MemcgFolios<'_, P> {
 
     #[inline]
     fn put_uncounted(self, chain: &mut FrameChain, head: Pfn, order: Order) -> bool {
-        let mut put = self.tree.frames().put_folio(chain, head, order);
+        let mut put = self.tree.frames().folios().put_folio(chain, head, order);
         while put == Err(FreeError::Listed) {
             put = self.put_listed(chain, head, order);
         }
@@ -137,7 +137,7 @@ impl<P: Platform> MemcgFolios<'_, P> {
         if self.tree.frames().known(head).refs() == 0 {
             self.tree.frames().gather(chain, head, order).map(|()| true)
         } else {
-            self.tree.frames().put_folio(chain, head, order)
+            self.tree.frames().folios().put_folio(chain, head, order)
         }
     }
 

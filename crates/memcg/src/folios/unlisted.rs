@@ -11,7 +11,7 @@ impl<P: Platform> MemcgFolios<'_, P> {
     /// reclaimed, whatever else has references to them. Returns how many.
     pub fn list_unlisted(self) -> u64 {
         let mut listed = 0;
-        self.tree.frames().for_each_frame(|head, frame| {
+        self.tree.frames().audit().for_each_frame(|head, frame| {
             let flags = frame.word().flags();
             let left_out = is_mapped(frame) && !flags.intersects(FrameFlags::LRU | FrameFlags::UNEVICTABLE);
             if left_out && self.list_if_mapped(head) {

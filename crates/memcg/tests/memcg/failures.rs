@@ -54,8 +54,8 @@ fn memory_does_not_grow_with_memcgs_that_come_and_go() {
     let memcgs = memcgs(1);
     let free = || {
         let pin = memcgs.frames().platform().pin();
-        memcgs.frames().reap(&pin);
-        memcgs.frames().free_frames()
+        memcgs.frames().limbo().reap(&pin);
+        memcgs.frames().reports().free_frames()
     };
     let id = memcgs.lifecycle().create(MemcgId::ROOT, "first").unwrap();
     memcgs.lifecycle().remove(id).unwrap();

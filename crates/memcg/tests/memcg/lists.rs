@@ -304,11 +304,11 @@ fn split(
 ) -> (Result<(), SplitError>, u64) {
     let frames = memcgs.frames();
     let pin = frames.platform().pin();
-    let locked = frames.lock_head(head);
+    let locked = frames.folios().lock_head(head);
     if locked.maps() == 0 {
         assert!(locked.add_maps(mapped.len() as u32));
     }
-    let mut split = frames.begin_split(locked);
+    let mut split = frames.folios().begin_split(locked);
     mapped.iter().for_each(|&nth| split.count_map(nth));
     let mut unmapped = FrameChain::new();
     let done = if all {

@@ -176,7 +176,7 @@ fn stress(seed: u64) {
     let pin = memcgs.frames().platform().pin();
     memcgs.charges().drain_stocks(&pin);
     let mut charged: HashMap<u16, u64> = HashMap::new();
-    memcgs.frames().for_each_frame(|_, frame| {
+    memcgs.frames().audit().for_each_frame(|_, frame| {
         let memcg = frame.as_folio().memcg();
         if frame.kind().is_given_out() && memcg != 0 {
             *charged.entry(memcg).or_default() += frame.word().order().pages();

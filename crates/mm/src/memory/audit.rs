@@ -61,11 +61,11 @@ impl<P: Platform> Memory<P> {
         let pin = self.platform().pin();
         // Each pass may retire what the next one frees.
         for _ in 0..4 {
-            frames.reap_all(&pin);
-            frames.reap_caches(&pin);
+            frames.limbo().reap_all(&pin);
+            frames.caches().reap(&pin);
         }
         let mut used = 0;
-        frames.for_each_frame(|_, frame| {
+        frames.audit().for_each_frame(|_, frame| {
             used += u64::from(frame.kind().is_given_out() && frame.kind() != Kind::Slab);
         });
         // The memory of a freed memcg is kept for the next one.
@@ -81,7 +81,7 @@ impl<P: Platform> Memory<P> {
     /// links without locks, so beside one of these it may read what was freed.
     pub fn audit(&self, mut report: impl FnMut(Violation)) -> AuditSummary {
         let mut summary = AuditSummary::default();
-        self.parts().frames().audit(&mut |violation| {
+        self.parts().frames().audit().validate(&mut |violation| {
             summary.violations += 1;
             report(Violation::Frame(violation));
         });

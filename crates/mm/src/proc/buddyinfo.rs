@@ -12,7 +12,7 @@ use quire_arch::Platform;
 ///
 /// Those of `out`.
 pub fn buddyinfo<P: Platform>(memory: &Memory<P>, out: &mut impl Write) -> fmt::Result {
-    for zone in memory.parts().frames().zone_reports() {
+    for zone in memory.parts().frames().reports().zone_reports() {
         zone_name(&zone, out)?;
         out.write_char(' ')?;
         for blocks in zone.blocks_by_order() {

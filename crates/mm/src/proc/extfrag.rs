@@ -39,7 +39,7 @@ fn lines<P: Platform, W: Write>(
     out: &mut W,
     figure: impl Fn(&ZoneReport, Order, &mut W) -> fmt::Result,
 ) -> fmt::Result {
-    for zone in memory.parts().frames().zone_reports() {
+    for zone in memory.parts().frames().reports().zone_reports() {
         zone_name(&zone, out)?;
         out.write_char(' ')?;
         for order in Order::ALL {

@@ -27,7 +27,7 @@ pub fn lock_stat<P: Platform>(memory: &Memory<P>, out: &mut impl Write) -> fmt::
         "{:>14} {:>14} {:>14} {:>14}",
         "contentions", "acquisitions", "holdtime-total", "holdtime-avg"
     )?;
-    for zone in memory.parts().frames().zone_reports() {
+    for zone in memory.parts().frames().reports().zone_reports() {
         let lock = zone.lock;
         // What follows the padded part is as long as the zone's name, two slashes and a digit.
         let width = NAME_WIDTH - zone.kind.name().len() - 3;

@@ -14,7 +14,7 @@ use quire_memcg::LruList;
 ///
 /// Those of `out`.
 pub fn meminfo<P: Platform>(memory: &Memory<P>, out: &mut impl Write) -> fmt::Result {
-    let totals = memory.parts().frames().totals();
+    let totals = memory.parts().frames().reports().totals();
     let slab = slab_pages(memory);
     let anonymous = memory.resident_anonymous() / PAGE_SIZE;
     let anonymous_huge = memory.parts().frames().events().pmd_mapped() * Order::PMD.pages();

@@ -18,7 +18,7 @@ const MOST_BLOCKS: u64 = 100_000;
 pub fn pagetypeinfo<P: Platform>(memory: &Memory<P>, out: &mut impl Write) -> fmt::Result {
     let frames = memory.parts().frames();
     for node in (0..memory.platform().node_count()).filter_map(NodeId::new) {
-        let zones = || frames.zone_reports().filter(move |zone| zone.node == node);
+        let zones = || frames.reports().zone_reports().filter(move |zone| zone.node == node);
         if zones().next().is_none() {
             continue;
         }

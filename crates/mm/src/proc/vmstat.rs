@@ -16,7 +16,7 @@ use quire_memcg::LruList;
 pub fn vmstat<P: Platform>(memory: &Memory<P>, out: &mut impl Write) -> fmt::Result {
     let frames = memory.parts().frames();
     let (mut free, mut free_blocks) = (0, 0);
-    for zone in frames.zone_reports() {
+    for zone in frames.reports().zone_reports() {
         free += zone.free + zone.pcp;
         free_blocks += zone.free_in_page_blocks();
     }

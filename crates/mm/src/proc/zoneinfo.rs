@@ -30,7 +30,7 @@ pub fn zoneinfo<P: Platform>(memory: &Memory<P>, out: &mut impl Write) -> fmt::R
         let mut is_first = true;
         for kind in ZoneKind::ALL {
             let id = ZoneId::new(node, kind);
-            let zone = frames.zone_report(id);
+            let zone = frames.reports().zone_report(id);
             zone_name(&zone, out)?;
             writeln!(out)?;
             if zone.present > 0 && core::mem::take(&mut is_first) {
@@ -43,7 +43,7 @@ pub fn zoneinfo<P: Platform>(memory: &Memory<P>, out: &mut impl Write) -> fmt::R
             if zone.present > 0 {
                 counters(&zone, out)?;
                 out.write_str("  pagesets\n")?;
-                for pageset in frames.pcp_reports(id) {
+                for pageset in frames.reports().pcp_reports(id) {
                     write_pageset(&pageset, out)?;
                 }
                 writeln!(out, "  start_pfn:           {}", zone.span.start().0)?;

@@ -95,7 +95,7 @@ pub(crate) fn linux(name: &str) -> Option<String> {
 
 /// The zones of a machine in numbers.
 pub(crate) fn zones(machine: &Machine) -> Vec<ZoneReport> {
-    machine.memory().frames().zone_reports().collect()
+    machine.memory().frames().reports().zone_reports().collect()
 }
 
 /// The words of a line.

@@ -138,7 +138,7 @@ fn assert_free(machine: &Machine, free: u64) {
 #[test]
 fn free_memory_is_the_same_in_every_text() {
     for machine in [small(2), two_zones(2), two_nodes(2), machine(&[(BANK, 3 * BANK)], 1, 1)] {
-        let before = machine.memory().frames().free_frames();
+        let before = machine.memory().frames().reports().free_frames();
         assert_free(&machine, before);
         let cpus = machine.memory().platform().cpu_count();
         let singles = allocate(&machine, 0, block(0), 100);
@@ -158,9 +158,9 @@ fn free_memory_is_the_same_in_every_text() {
 #[test]
 fn what_is_on_its_way_from_one_cpu_to_another_is_free() {
     let machine = small(2);
-    let before = machine.memory().frames().free_frames();
+    let before = machine.memory().frames().reports().free_frames();
     let on_its_way = || {
-        let lists = machine.memory().frames().pcp_reports(ZoneKind::Dma32);
+        let lists = machine.memory().frames().reports().pcp_reports(ZoneKind::Dma32);
         lists.map(|list| list.returned).sum::<u64>()
     };
     let mut rounds = 0;
@@ -276,9 +276,9 @@ fn a_boost_shows_in_the_levels_it_raises() {
     let machine = machine_with(&[(BANK, 2 * BANK)], 1, 1, config);
     // All memory to what can move, and one page of it back: what cannot move has to go between.
     let movable = block(0).movability(Migratetype::Movable).below_min();
-    let all = machine.memory().frames().free_frames() as usize;
+    let all = machine.memory().frames().reports().free_frames() as usize;
     let mut pages = allocate(&machine, 0, movable, all);
-    machine.memory().frames().end_boost();
+    machine.memory().frames().watermarks().end_boost();
     let before = zoneinfo(&machine).remove(0);
     free(&machine, 0, Order::ZERO, vec![pages.swap_remove(all / 2)]);
     pages.extend(allocate(&machine, 0, block(0).below_min(), 1));
@@ -301,7 +301,7 @@ fn frames_out_of_use_are_neither_managed_nor_free() {
     let before = zoneinfo(&machine).remove(0);
     {
         let pin = machine.memory().platform().pin();
-        assert_eq!(machine.memory().frames().take_offline(&pin, range), Ok(1024));
+        assert_eq!(machine.memory().frames().hotplug().take_offline(&pin, range), Ok(1024));
     }
     let after = zoneinfo(&machine).remove(0);
     assert_eq!(after.one("managed"), before.one("managed") - 1024);
@@ -325,7 +325,7 @@ fn vmstat_counts_frames_of_each_zone_and_slab_frames() {
     assert_eq!(names.map(at), [before[0] + 20, before[1] + 10, before[2] + 7 + 20]);
     free(&machine, 0, Order::ZERO, pages);
 
-    let slabs = || machine.memory().frames().count_kinds()[Kind::Slab as usize];
+    let slabs = || machine.memory().frames().reports().count_kinds()[Kind::Slab as usize];
     let space = machine.memory().create_space().unwrap();
     let frames = machine.memory().frames();
     {

@@ -20,7 +20,7 @@ impl<'w, P: Platform> HugeLeaves<'w, P> {
     /// The folio that a large leaf maps, with its counts locked; `None` for the huge zero page.
     pub(crate) fn lock_head_of(self, leaf: Leaf) -> Option<HeadGuard<'w, P>> {
         let special = leaf.flags.contains(LeafFlags::SPECIAL);
-        (!special).then(|| self.tables.memory().frames().lock_head(leaf.pfn))
+        (!special).then(|| self.tables.memory().frames().folios().lock_head(leaf.pfn))
     }
 
     /// Puts the deposited table in the place of the leaf at `slot`, with an entry for each page. Nothing is

@@ -48,7 +48,7 @@ impl<P: Platform> Unmapper<'_, P> {
         if leaf.flags.contains(LeafFlags::SPECIAL) {
             self.gather.add_huge_zero(leaf.pfn);
         } else {
-            let folio = tables.memory().frames().lock_head(leaf.pfn);
+            let folio = tables.memory().frames().folios().lock_head(leaf.pfn);
             self.gather.count_gone(Residency::of(folio.folio().kind(), u64::from(Tables::<P>::huge_pages())));
             HugeLeaves::new(&tables).uncount_whole_map(&pin, leaf.pfn);
             self.gather.unmap_locked(folio, Tables::<P>::huge_pages());
@@ -76,7 +76,7 @@ impl<P: Platform> Unmapper<'_, P> {
             }
             let pages = match P::Paging::decode(raw, Level::PTE) {
                 Entry::Leaf(Leaf { pfn, flags }) if !flags.contains(LeafFlags::SPECIAL) => {
-                    let folio = tables.memory().frames().lock_head(pfn);
+                    let folio = tables.memory().frames().folios().lock_head(pfn);
                     let end = if flags.contains(LeafFlags::READ) { end } else { index + 1 };
                     let pages = tables.run_length(entries, (index, end), (raw, pfn), &folio);
                     tables.fetch_ahead(entries, index, pages);

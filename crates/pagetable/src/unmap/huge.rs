@@ -86,7 +86,7 @@ impl<P: Platform> Unmapper<'_, P> {
     ) {
         let tables = self.gather.tables;
         let pages = Tables::<P>::huge_pages();
-        let folio = tables.memory().frames().lock_head(leaf.pfn);
+        let folio = tables.memory().frames().folios().lock_head(leaf.pfn);
         locked.take(slot.index);
         if what == Zap::LockedContents {
             tables.memory().memcgs().folios().munlock(pin, &folio);

@@ -122,7 +122,7 @@ impl<P: Platform> Unmapper<'_, P> {
             locked.take(index);
             return 1;
         }
-        let folio = tables.memory().frames().lock_head(pfn);
+        let folio = tables.memory().frames().folios().lock_head(pfn);
         let end = if flags.contains(LeafFlags::READ) { end } else { index + 1 };
         let pages = tables.run_length(locked.entries, (index, end), (raw, pfn), &folio);
         locked.clear(index, pages);

@@ -32,7 +32,7 @@ impl<P: Platform> VmFault<'_, P> {
         let (first, page, pages) =
             if whole { (index - nth as usize, 0, held.order.pages()) } else { (index, nth, 1) };
         let start = held.slot.plus(page);
-        let folio = frames.lock_head(held.head);
+        let folio = frames.folios().lock_head(held.head);
         let frame = folio.folio().frame();
         let unmapped = folio.maps() == 0;
         let large = folio.folio().is_large();

@@ -103,7 +103,7 @@ impl<P: Platform, G, B: Fn() -> G, F: Fn(&mut dyn Iterator<Item = Pfn>), E: Fn()
             if leaf.flags.contains(LeafFlags::SPECIAL) {
                 return;
             }
-            let folio = self.tables.memory().frames().lock_head(leaf.pfn);
+            let folio = self.tables.memory().frames().folios().lock_head(leaf.pfn);
             if folio.folio().kind() != Kind::Anonymous || folio.maps() != Tables::<P>::huge_pages() {
                 return;
             }
@@ -169,7 +169,7 @@ impl<P: Platform, G, B: Fn() -> G, F: Fn(&mut dyn Iterator<Item = Pfn>), E: Fn()
                 index += 1;
                 continue;
             }
-            let folio = self.tables.memory().frames().lock_head(leaf.pfn);
+            let folio = self.tables.memory().frames().folios().lock_head(leaf.pfn);
             let pages = self.tables.run_of_any(locked.entries, (index, end), (raw, leaf), &folio);
             let all = folio.folio().order().pages();
             if folio.folio().kind() != Kind::Anonymous || u64::from(folio.maps()) > all {

@@ -113,7 +113,7 @@ impl<P: Platform> LazyFree<'_, P> {
     ) -> Freed {
         let raw = locked.entries[index].load(Ordering::Relaxed);
         let Entry::Leaf(leaf) = P::Paging::decode(raw, level) else { return Freed::Entries(1) };
-        let folio = self.tables.memory().frames().lock_head(leaf.pfn);
+        let folio = self.tables.memory().frames().folios().lock_head(leaf.pfn);
         let (entries, pages) = if level == Level::PTE {
             let pages = self.tables.run_of_any(locked.entries, (index, end), (raw, leaf), &folio);
             (pages, pages as u64)
@@ -163,7 +163,7 @@ impl<P: Platform> LazyFree<'_, P> {
         }
         // Reclaim, which may be bringing it into the swap cache, relies on the mark as long as it has the
         // folio lock.
-        let Some(_guard) = self.tables.memory().frames().try_lock_folio(head) else { return false };
+        let Some(_guard) = self.tables.memory().frames().folios().try_lock_folio(head) else { return false };
         if frame.word().flags().contains(FrameFlags::SWAP_CACHE) {
             return false;
         }

@@ -28,6 +28,6 @@ fn cut_own<P: Platform>(tables: &Tables<'_, P>, slot: HugeSlot) -> WalkStep {
     let locked = tables.lock_slot(&pin, slot);
     let Some(leaf) = Tables::<P>::huge_leaf(&locked, slot) else { return WalkStep::Again };
     let alone = !leaf.flags.contains(LeafFlags::SPECIAL)
-        && tables.memory().frames().lock_head(leaf.pfn).maps() == Tables::<P>::huge_pages();
+        && tables.memory().frames().folios().lock_head(leaf.pfn).maps() == Tables::<P>::huge_pages();
     if alone { WalkStep::Split } else { WalkStep::Next }
 }

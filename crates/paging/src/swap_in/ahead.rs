@@ -49,7 +49,7 @@ impl<P: Platform> SwapIn<'_, '_, P> {
                 Err(short) => return Err(short),
             };
             let frame = self.memory.frames().known(head);
-            let Some(guard) = self.memory.frames().try_lock_folio(head) else {
+            let Some(guard) = self.memory.frames().folios().try_lock_folio(head) else {
                 self.memory.memcgs().folios().release_folio(head);
                 return Ok(order.pages());
             };

@@ -47,7 +47,7 @@ impl<'s, P: Platform> SwapIn<'s, '_, P> {
                 return Err(error);
             }
         };
-        let Some(guard) = self.memory.frames().try_lock_folio(head) else {
+        let Some(guard) = self.memory.frames().folios().try_lock_folio(head) else {
             end();
             self.memory.memcgs().folios().release_folio(head);
             return Ok(None);

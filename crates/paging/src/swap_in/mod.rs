@@ -97,7 +97,7 @@ impl<'s, P: Platform> SwapIn<'s, '_, P> {
                 order = orders.below(order).most();
                 continue;
             };
-            let Some(guard) = self.memory.frames().try_lock_folio(head) else {
+            let Some(guard) = self.memory.frames().folios().try_lock_folio(head) else {
                 self.memory.memcgs().folios().release_folio(head);
                 return Ok(None);
             };
@@ -140,7 +140,7 @@ impl<'s, P: Platform> SwapIn<'s, '_, P> {
                         // a lock, from what is free: some may be on lists of CPUs.
                         Inserted::NoMemory if !drained => {
                             drained = true;
-                            self.memory.frames().drain_all_in_portions();
+                            self.memory.frames().pcp().drain_all_in_portions();
                         }
                         Inserted::NoMemory => {
                             let need = Need::Frames(Order::ZERO);
@@ -282,7 +282,7 @@ impl<'s, P: Platform> SwapIn<'s, '_, P> {
         // Only a thread that needs it waits for a folio that was read ahead, so this one must reap the
         // completion.
         let _ = self.memory.swap().io().wait_read(head);
-        let guard = self.memory.frames().lock_folio(head);
+        let guard = self.memory.frames().folios().lock_folio(head);
         let folio = self.memory.frames().folio(page);
         let flags = folio.frame().word().flags();
         let first = SlotId::from_raw(folio.frame().as_folio().slot());

@@ -104,7 +104,7 @@ impl<P: Platform> CacheCore<P> {
                 slabs: SpinLock::new(LockClass::Slab, Slabs::EMPTY),
                 node: CacheNode::new(core),
             });
-            frames.add_cache(&core.as_ref().node);
+            frames.caches().add(&core.as_ref().node);
         }
         core
     }
@@ -232,7 +232,7 @@ impl<P: Platform> CacheCore<P> {
 
 impl<P: Platform> FrameCache<P> for CacheCore<P> {
     fn reap(&self, frames: &Frames<P>, pin: &Pin<'_, P>, cpus: Turn, most: u64) {
-        frames.push_epoch();
+        frames.limbo().push_epoch();
         cpus.deal(&self.fronts, most, |lock, part| {
             // What is there at first: a CPU that retires meanwhile does not keep the caller busy.
             let first = lock.lock().retired().min(part);

@@ -48,7 +48,7 @@ pub struct CacheReport {
 
 /// Every slab cache of a machine in numbers, the newest first.
 pub fn cache_reports<P: Platform>(frames: &Frames<P>) -> impl Iterator<Item = CacheReport> {
-    let caches = frames.caches().filter_map(|cache| <dyn Any>::downcast_ref::<CacheCore<P>>(cache));
+    let caches = frames.caches().iter().filter_map(|cache| <dyn Any>::downcast_ref::<CacheCore<P>>(cache));
     caches.map(|cache| cache.report(frames))
 }
 

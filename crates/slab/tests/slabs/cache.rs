@@ -13,7 +13,7 @@ fn gives_all_back<T: Send + 'static>(frames: &Frames<Machine>, cache: &SlabCache
     cache.shrink(frames, &pin);
     let report = cache.report(frames).unwrap();
     assert_eq!((report.in_use, report.retired, report.slabs), (0, 0, 0));
-    assert_eq!(frames.free_frames(), before);
+    assert_eq!(frames.reports().free_frames(), before);
     assert_sound(frames);
 }
 
@@ -46,7 +46,7 @@ proptest! {
         let cache = {
             cache::<[u64; 25]>(&frames, "model")
         };
-        let before = frames.free_frames();
+        let before = frames.reports().free_frames();
         let mut model: HashMap<NonNull<[u64; 25]>, u64> = HashMap::new();
         for step in steps {
             match step {
@@ -106,7 +106,7 @@ fn objects_are_dropped_once_and_retired_ones_only_after_their_readers() {
     let frames = machine();
     let pin = frames.platform().pin();
     let cache = cache::<Dropped>(&frames, "dropped");
-    let before = frames.free_frames();
+    let before = frames.reports().free_frames();
     let count = Arc::new(AtomicUsize::new(0));
     let make = || Dropped(Arc::clone(&count), [7; 100]);
     let freed = cache.allocate(&frames, &pin, make()).unwrap();
@@ -177,7 +177,7 @@ fn a_cpu_that_retires_much_keeps_no_other_from_its_turn() {
     run_on(0);
     drop(reader);
     let pin = frames.platform().pin();
-    frames.caches().for_each(|cache| cache.reap(&frames, &pin, Turn { first: 0, most: 2 }, 8));
+    frames.caches().iter().for_each(|cache| cache.reap(&frames, &pin, Turn { first: 0, most: 2 }, 8));
     let dropped = counts.each_ref().map(|count| count.load(Ordering::Relaxed));
     assert_eq!(dropped, [7, 1]);
 }
@@ -205,7 +205,7 @@ fn every_size_and_alignment_has_a_layout() {
         let frames = machine();
         let pin = frames.platform().pin();
         let cache = cache::<T>(&frames, "sizes");
-        let before = frames.free_frames();
+        let before = frames.reports().free_frames();
         let objects: Vec<_> =
             (0..100).map(|_| cache.allocate(&frames, &pin, value.clone()).unwrap()).collect();
         let report = cache.report(&frames).unwrap();
@@ -246,7 +246,7 @@ fn when_memory_ends_an_object_fails_and_nothing_is_lost() {
     let frames = machine();
     let pin = frames.platform().pin();
     let cache = cache::<[u64; 64]>(&frames, "greedy");
-    let before = frames.free_frames();
+    let before = frames.reports().free_frames();
     let mut objects = Vec::new();
     let error = loop {
         match cache.allocate(&frames, &pin, [objects.len() as u64; 64]) {
@@ -283,9 +283,9 @@ fn a_cache_that_empties_keeps_only_a_few_slabs() {
     let lies_on = kept.div_ceil(u64::from(report.objects_per_slab)) + 2;
     assert!(report.active_slabs <= lies_on && report.slabs <= report.active_slabs + 2, "{report:?}");
     assert_sound(&frames);
-    let free = frames.free_frames();
+    let free = frames.reports().free_frames();
     assert_eq!(cache.shrink(&frames, &pin), report.pages);
-    assert_eq!(frames.free_frames(), free + report.pages);
+    assert_eq!(frames.reports().free_frames(), free + report.pages);
 }
 
 /// One CPU allocates and another one frees: batches go through the depot as they are.
@@ -294,7 +294,7 @@ fn objects_that_are_handed_over_take_the_lock_once_a_batch() {
     let frames = machine();
     let pin = frames.platform().pin();
     let cache = cache::<[u64; 15]>(&frames, "handed over");
-    let before = frames.free_frames();
+    let before = frames.reports().free_frames();
     drop(pin);
     let hand_over = |count: u64| {
         for number in 0..count {
@@ -343,7 +343,7 @@ fn broken_up_memory_holds_smaller_slabs() {
     // Every other frame is free, so no block of two.
     let (given, kept): (Vec<_>, Vec<_>) = singles.into_iter().partition(|pfn| pfn.0 % 2 == 0);
     put_all(&frames, given, Order::ZERO);
-    let before = frames.free_frames();
+    let before = frames.reports().free_frames();
     while let Ok(object) = cache.allocate(&frames, &pin, [objects.len() as u64; 128]) {
         objects.push(object);
     }
@@ -420,7 +420,7 @@ fn kept_slabs_are_given_back_before_an_allocation_fails() {
     let frames = machine();
     let pin = frames.platform().pin();
     let cache = cache::<[u64; 64]>(&frames, "kept");
-    let before = frames.free_frames();
+    let before = frames.reports().free_frames();
     let objects: Vec<_> = (0..40).map(|_| cache.allocate(&frames, &pin, [0; 64]).unwrap()).collect();
     free_all(&frames, &cache, objects);
     assert!(cache.report(&frames).unwrap().slabs > 0, "a cache keeps some slabs");

@@ -24,7 +24,7 @@ fn life(frames: &Frames<Machine>, cache: &SlabCache<[u64; 100], Machine>) -> Res
         unsafe { cache.free(frames, &pin, object) };
     }
     frames.free_chain(&pin, chain);
-    frames.retire(&pin, table, Order::ZERO).unwrap();
+    frames.limbo().retire(&pin, table, Order::ZERO).unwrap();
     result
 }
 
@@ -32,7 +32,7 @@ fn life(frames: &Frames<Machine>, cache: &SlabCache<[u64; 100], Machine>) -> Res
 fn every_allocation_of_a_life_can_fail() {
     let frames = frames(&[(0, 4096)], 1, PcpTechnique::OrderZero);
     let cache = cache(&frames, "object");
-    let before = frames.free_frames();
+    let before = frames.reports().free_frames();
     frames.faults().set(FaultPlan::COUNT);
     life(&frames, &cache).unwrap();
     let total = frames.faults().seen();
@@ -45,9 +45,9 @@ fn every_allocation_of_a_life_can_fail() {
         frames.faults().set(FaultPlan::OFF);
         assert_sound(&frames);
         let pin = frames.platform().pin();
-        frames.reap(&pin);
+        frames.limbo().reap(&pin);
         cache.shrink(&frames, &pin);
-        assert_eq!(frames.free_frames(), before, "allocation {nth} left something behind");
+        assert_eq!(frames.reports().free_frames(), before, "allocation {nth} left something behind");
     }
 }
 
@@ -73,16 +73,16 @@ fn plans_aim_at_sites() {
 fn lives_under_a_seed_end_alike_again() {
     let frames = frames(&[(0, 4096)], 1, PcpTechnique::OrderZero);
     let cache = cache(&frames, "object");
-    let before = frames.free_frames();
+    let before = frames.reports().free_frames();
     let live = |seed| {
         frames.faults().set(FaultPlan::seeded(seed, 20));
         let result = life(&frames, &cache);
         frames.faults().set(FaultPlan::OFF);
         assert_sound(&frames);
         let pin = frames.platform().pin();
-        frames.reap(&pin);
+        frames.limbo().reap(&pin);
         cache.shrink(&frames, &pin);
-        assert_eq!(frames.free_frames(), before, "seed {seed} left something behind");
+        assert_eq!(frames.reports().free_frames(), before, "seed {seed} left something behind");
         (result, frames.faults().seen(), frames.faults().failed())
     };
     let ends: Vec<_> = (0..20).map(live).collect();
@@ -125,10 +125,10 @@ fn classes_and_callers_are_known() {
 #[test]
 fn a_cache_that_cannot_be_made_leaves_nothing() {
     let frames = frames(&[(0, 4096)], 1, PcpTechnique::OrderZero);
-    let before = frames.free_frames();
+    let before = frames.reports().free_frames();
     frames.faults().set(FaultPlan::nth(1));
     let made = SlabCache::<u64, Machine>::new(&frames, &frames.platform().pin(), "never");
     assert_eq!(made.map(|_| ()), Err(AllocError::Injected));
-    assert_eq!(frames.free_frames(), before);
+    assert_eq!(frames.reports().free_frames(), before);
     assert_eq!(cache_reports(&frames).count(), 0);
 }

@@ -52,12 +52,12 @@ impl Object {
 fn gives_all_back(frames: &Frames<Machine>, before: u64) {
     assert_sound(frames);
     let pin = frames.platform().pin();
-    let kept = before - frames.free_frames();
-    assert_eq!(frames.shrink_caches(&pin), kept);
+    let kept = before - frames.reports().free_frames();
+    assert_eq!(frames.caches().shrink(&pin), kept);
     for cache in cache_reports(frames) {
         assert_eq!((cache.in_use, cache.slabs, cache.pages, cache.in_depot), (0, 0, 0, 0), "{cache:?}");
     }
-    assert_eq!(frames.free_frames(), before);
+    assert_eq!(frames.reports().free_frames(), before);
     assert_sound(frames);
 }
 
@@ -91,7 +91,7 @@ proptest! {
     fn any_sequence_on_two_machines_agrees_with_a_map(steps in prop::collection::vec(step(), 1..300)) {
         let machines = [machine(), machine()];
         let heaps = machines.each_ref().map(|frames| new_heap(frames));
-        let before = machines.each_ref().map(|frames| frames.free_frames());
+        let before = machines.each_ref().map(|frames| frames.reports().free_frames());
         let mut model: HashMap<(usize, NonNull<u8>), Object> = HashMap::new();
         for step in steps {
             match step {
@@ -107,7 +107,7 @@ proptest! {
                     object.end(&heaps[machine], &machines[machine]);
                 }
                 Step::Shrink { machine } => {
-                    machines[machine].shrink_caches(&machines[machine].platform().pin());
+                    machines[machine].caches().shrink(&machines[machine].platform().pin());
                 }
             }
         }
@@ -128,7 +128,7 @@ proptest! {
 fn each_size_has_its_cache_and_no_space_is_lost() {
     let frames = machine();
     let heap = new_heap(&frames);
-    let before = frames.free_frames();
+    let before = frames.reports().free_frames();
     let in_use = |name: &str| cache_reports(&frames).find(|cache| cache.name == name).unwrap().in_use;
     for (class, size) in SIZES.into_iter().enumerate() {
         let name = match size {
@@ -157,7 +157,7 @@ fn each_size_has_its_cache_and_no_space_is_lost() {
 fn more_than_a_class_is_a_block_of_frames() {
     let frames = machine();
     let heap = new_heap(&frames);
-    let before = frames.free_frames();
+    let before = frames.reports().free_frames();
     for (size, align, pages) in [
         (8193, 1, 4),
         (16 << 10, 4096, 4),
@@ -167,10 +167,10 @@ fn more_than_a_class_is_a_block_of_frames() {
         (5, 1 << 16, 16),
     ] {
         let object = Object::new(&heap, &frames, layout(size, align), 9).unwrap();
-        assert_eq!(before - frames.free_frames(), pages, "{size} bytes aligned to {align}");
+        assert_eq!(before - frames.reports().free_frames(), pages, "{size} bytes aligned to {align}");
         assert_sound(&frames);
         object.end(&heap, &frames);
-        assert_eq!(frames.free_frames(), before);
+        assert_eq!(frames.reports().free_frames(), before);
     }
     let pin = frames.platform().pin();
     for (size, align) in [((4 << 20) + 1, 1), (1, 8 << 20), (isize::MAX as usize, 1), (0, 1 << 62)] {
@@ -201,27 +201,27 @@ fn zeroed_memory_is_zero() {
 #[test]
 fn each_failure_of_an_allocation_leaves_nothing() {
     let frames = machine();
-    let untouched = frames.free_frames();
+    let untouched = frames.reports().free_frames();
     let pin = frames.platform().pin();
     frames.faults().set(FaultPlan::nth(1));
     assert_eq!(Heap::new(&frames, &pin).map(drop), Err(AllocError::Injected));
-    assert_eq!((frames.free_frames(), cache_reports(&frames).count()), (untouched, 0));
+    assert_eq!((frames.reports().free_frames(), cache_reports(&frames).count()), (untouched, 0));
     assert_sound(&frames);
     frames.faults().set(FaultPlan::OFF);
     let heap = new_heap(&frames);
-    let before = frames.free_frames();
+    let before = frames.reports().free_frames();
     for size in SIZES.into_iter().chain([20 << 10]) {
-        frames.shrink_caches(&pin);
+        frames.caches().shrink(&pin);
         frames.faults().set(FaultPlan::COUNT);
         Object::new(&heap, &frames, layout(size, 1), 1).unwrap().end(&heap, &frames);
         let asked = frames.faults().seen();
         // The object and its slab, or the block.
         assert_eq!(asked, if size > 8 << 10 { 1 } else { 2 });
         for turn in 1..=asked {
-            frames.shrink_caches(&pin);
+            frames.caches().shrink(&pin);
             frames.faults().set(FaultPlan::nth(turn));
             assert_eq!(heap.allocate(&frames, &pin, layout(size, 1)), Err(AllocError::Injected));
-            assert_eq!(frames.free_frames(), before);
+            assert_eq!(frames.reports().free_frames(), before);
             Object::new(&heap, &frames, layout(size, 1), 1).unwrap().end(&heap, &frames);
             assert_sound(&frames);
         }
@@ -242,7 +242,7 @@ fn when_memory_ends_nothing_is_lost() {
     for size in [8, 96, 4096, 8192, 40_000] {
         let frames = frames(&[(0, 1024)], 2, PcpTechnique::OrderZero);
         let heap = new_heap(&frames);
-        let before = frames.free_frames();
+        let before = frames.reports().free_frames();
         let make = |number: usize| Object::new(&heap, &frames, layout(size, 8), number as u8);
         let objects: Vec<_> = (0..).map_while(make).collect();
         // Blocks of 64 KiB hold 40 000 bytes; slabs fall back to smaller ones where memory is broken up.
@@ -262,7 +262,7 @@ fn threads_hand_objects_over() {
     println!("seed {seed}");
     let frames = machine();
     let heap = new_heap(&frames);
-    let before = frames.free_frames();
+    let before = frames.reports().free_frames();
     let (to_second, from_first) = mpsc::channel();
     let (to_first, from_second) = mpsc::channel();
     let run = |cpu: usize, to: mpsc::Sender<Object>, from: mpsc::Receiver<Object>| {
@@ -320,7 +320,7 @@ fn a_write_to_a_free_object_is_found() {
     assert_sound(&frames);
     // On the list of a slab: one object is in use, all others went back there.
     let kept = Object::new(&heap, &frames, layout(1024, 8), 5).unwrap();
-    frames.shrink_caches(&frames.platform().pin());
+    frames.caches().shrink(&frames.platform().pin());
     assert_sound(&frames);
     let beside: isize = if kept.at.addr().get().is_multiple_of(4096) { 1024 } else { -1024 };
     // SAFETY: the object beside it on its page, which is free: the planted bug.
@@ -415,7 +415,7 @@ fn a_global_heap_serves_from_when_it_is_attached() {
         assert_eq!(HEAP.attach(KernelFrames::new(frames)), Ok(()));
         assert_eq!(HEAP.attach(KernelFrames::new(frames)), Err(AttachError::AlreadyAttached));
         assert_eq!(HEAP.attach(KernelFrames::new(for_ever())), Err(AttachError::AlreadyAttached));
-        let before = frames.free_frames();
+        let before = frames.reports().free_frames();
 
         let object = HEAP.alloc_zeroed(layout);
         assert!((0..100).all(|at| object.add(at).read() == 0));

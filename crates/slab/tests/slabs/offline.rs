@@ -16,13 +16,13 @@ fn what_is_only_kept_back_is_fetched() {
     let block = slab.unwrap().block_start(Order::PMD);
     let leaving = PfnRange::new(block, block.offset(512));
     let retired = frames.allocate(&pin, ONE).unwrap();
-    frames.retire(&pin, retired, Order::ZERO).unwrap();
+    frames.limbo().retire(&pin, retired, Order::ZERO).unwrap();
     drop(pin);
     run_on(0);
     let pin = frames.platform().pin();
-    assert!(matches!(frames.take_offline(&pin, leaving), Err(HotplugError::Busy(_))));
+    assert!(matches!(frames.hotplug().take_offline(&pin, leaving), Err(HotplugError::Busy(_))));
     free_all(&frames, &cache, objects);
-    let area = frames.take_offline(&pin, leaving);
+    let area = frames.hotplug().take_offline(&pin, leaving);
     // The cache itself may lie there; it lives as long as the machine.
     if let Err(HotplugError::Busy(pfn)) = area {
         assert_eq!(frames.known(pfn).kind(), Kind::CacheArea);

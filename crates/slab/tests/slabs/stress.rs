@@ -83,7 +83,7 @@ fn worker(frames: &Frames<Machine>, cache: &SlabCache<Object, Machine>, seed: u6
                 check(frames, &block);
                 frames.known(block.pfn).classify(Kind::Table).unwrap();
                 let pin = frames.platform().pin();
-                frames.retire(&pin, block.pfn, block.order).unwrap();
+                frames.limbo().retire(&pin, block.pfn, block.order).unwrap();
             }
             11 => {
                 // Swap with the other thread: allocate here, free there.
@@ -92,9 +92,9 @@ fn worker(frames: &Frames<Machine>, cache: &SlabCache<Object, Machine>, seed: u6
             }
             12 if step % 64 == 0 => {
                 let pin = frames.platform().pin();
-                frames.drain_all(&pin);
-                frames.reap_all(&pin);
-                frames.reap_caches(&pin);
+                frames.pcp().drain_all(&pin);
+                frames.limbo().reap_all(&pin);
+                frames.caches().reap(&pin);
             }
             13..=14 => {
                 let pin = frames.platform().pin();
@@ -131,7 +131,7 @@ fn stress(frames: &Frames<Machine>, cpus: [usize; 2], seed: u64) {
         run_on(0);
         SlabCache::new(frames, &frames.platform().pin(), "parcel").unwrap()
     };
-    let before = frames.free_frames();
+    let before = frames.reports().free_frames();
     let exchange = Exchange { blocks: Mutex::new(Vec::new()), objects: Mutex::new(Vec::new()) };
     thread::scope(|scope| {
         for (number, cpu) in cpus.into_iter().enumerate() {
@@ -155,11 +155,11 @@ fn stress(frames: &Frames<Machine>, cpus: [usize; 2], seed: u64) {
             cache.free(frames, &pin, object);
         }
     }
-    frames.reap_all(&pin);
+    frames.limbo().reap_all(&pin);
     cache.shrink(frames, &pin);
-    frames.drain_all(&pin);
+    frames.pcp().drain_all(&pin);
     assert_sound(frames);
-    assert_eq!(frames.free_frames(), before);
+    assert_eq!(frames.reports().free_frames(), before);
 }
 
 #[test]

@@ -26,7 +26,7 @@ pub(super) fn audit_memcgs<P: Platform>(spaces: &Spaces<P>, report: Report<'_>) 
     );
     let recount = |what, is_counted: fn(Kind) -> bool, report: &mut dyn FnMut(MemcgViolation)| {
         let tell = |tell: &mut dyn FnMut(MemcgId, u64)| {
-            spaces.frames().for_each_frame(|_, frame| {
+            spaces.frames().audit().for_each_frame(|_, frame| {
                 if is_counted(frame.kind()) {
                     let memcg = MemcgId::from_bits(frame.as_folio().memcg());
                     tell(memcg, frame.word().order().pages());

@@ -31,7 +31,7 @@ const SPACE_SHIFT: u32 = 3;
 /// Looks for private pages that are not as exclusive as an entry or a mark says. The audit words are
 /// scratch.
 pub(super) fn audit_sharing<P: Platform>(spaces: &Spaces<P>, report: Report<'_>) {
-    spaces.frames().clear_audit();
+    spaces.frames().audit().clear_audit();
     let mut number = 0;
     Space::for_each(spaces, |core| {
         number += 1;
@@ -40,7 +40,7 @@ pub(super) fn audit_sharing<P: Platform>(spaces: &Spaces<P>, report: Report<'_>)
             SharingAudit { mappings: &mappings, tables: Tables::new(spaces.memory(), &core.tables), number };
         walk.table(core.tables.root(), P::Paging::root_level(), VirtAddr(0), report);
     });
-    spaces.frames().for_each_frame(|pfn, frame| {
+    spaces.frames().audit().for_each_frame(|pfn, frame| {
         let flags = frame.word().flags();
         let (marked, listed) = (FrameFlags::MLOCKED, FrameFlags::UNEVICTABLE);
         let is_kept = frame.kind() == Kind::Anonymous && flags.intersects(marked | listed);

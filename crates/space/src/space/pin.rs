@@ -29,7 +29,7 @@ impl<P: Platform> PinnedPage<'_, P> {
 
     /// Ends a pin. The folio enters `chain` if this was the last reference.
     pub(super) fn unpin(spaces: &Spaces<P>, chain: &mut FrameChain, pfn: Pfn) {
-        let (head, order) = spaces.frames().unpin_folio(pfn);
+        let (head, order) = spaces.frames().folios().unpin_folio(pfn);
         spaces.memcgs().folios().put_folio(chain, head, order);
     }
 }
@@ -170,7 +170,7 @@ impl<'m, P: Platform> Space<'m, P> {
             return Attempt::Pinned(self.spaces.zero_page());
         }
         let own = snapshot.flags.contains(VmFlags::SHARED) || {
-            let folio = frames.lock_head(leaf.pfn);
+            let folio = frames.folios().lock_head(leaf.pfn);
             folio.is_exclusive() || folio.claim(Tables::<P>::huge_pages())
         };
         if !own {
@@ -183,6 +183,6 @@ impl<'m, P: Platform> Space<'m, P> {
 
     /// Adds a pin.
     fn pin_once_more(&self, pfn: Pfn) -> Attempt {
-        if self.spaces.frames().pin_folio(pfn) { Attempt::Pinned(pfn) } else { Attempt::Overflow }
+        if self.spaces.frames().folios().pin_folio(pfn) { Attempt::Pinned(pfn) } else { Attempt::Overflow }
     }
 }

@@ -62,7 +62,7 @@ impl<'m, P: Platform> Space<'m, P> {
         let forks = &self.core().forks;
         let number = forks.read()?;
         let seen = see(&self.tables(), addr, access)?;
-        let folio = match self.spaces.frames().try_pin_folio(seen.pfn) {
+        let folio = match self.spaces.frames().folios().try_pin_folio(seen.pfn) {
             Pinned::Folio(folio) => folio,
             Pinned::Nothing => return None,
             Pinned::Another(head) => {

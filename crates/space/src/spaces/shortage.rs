@@ -341,8 +341,8 @@ impl<'s, P: Platform> Spaces<P> {
             }
             Need::Frames(order) => {
                 // Where those that are done with them have left them; then on the lists of their CPUs.
-                self.frames().reap_all_in_portions();
-                self.frames().drain_all_in_portions();
+                self.frames().limbo().reap_all_in_portions();
+                self.frames().pcp().drain_all_in_portions();
                 let request = AllocRequest::anonymous().uninitialised().order(order).without_drain();
                 let pin = self.platform().pin();
                 let Ok(pfn) = self.frames().allocate(&pin, request) else { return false };
@@ -395,7 +395,7 @@ impl<'s, P: Platform> Spaces<P> {
         let mut freed = 0;
         if let Need::Frames(_) = need {
             if cause == AllocError::OutOfMemory {
-                freed += self.frames().reap_all_in_portions();
+                freed += self.frames().limbo().reap_all_in_portions();
             }
             freed += self.thp().shrink_huge_zero();
             freed += self.thp().split_deferred(FREED_AT_ONCE.saturating_sub(freed));

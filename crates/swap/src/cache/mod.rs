@@ -109,7 +109,7 @@ impl<P: Platform> SwapCache<'_, P> {
     /// slots and no thread is busy with it. Returns whether it did.
     pub fn leave_if_unnamed(self, head: Pfn) -> bool {
         loop {
-            let Some(guard) = self.devices.frames().try_lock_folio(head) else { return false };
+            let Some(guard) = self.devices.frames().folios().try_lock_folio(head) else { return false };
             let folio = self.devices.frames().folio(head);
             let (order, flags) = (folio.order(), folio.frame().word().flags());
             if flags & (FrameFlags::SWAP_CACHE | FrameFlags::WRITEBACK) != FrameFlags::SWAP_CACHE {

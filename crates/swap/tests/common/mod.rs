@@ -165,7 +165,7 @@ pub(crate) fn value(swap: &Swap<Machine>, page: Pfn) -> u64 {
 pub(crate) fn put(swap: &Swap<Machine>, head: Pfn) {
     let mut chain = FrameChain::new();
     let order = swap.frames().known(head).word().order();
-    swap.frames().put_folio(&mut chain, head, order).expect("the folio can go");
+    swap.frames().folios().put_folio(&mut chain, head, order).expect("the folio can go");
     swap.frames().free_chain(&swap.platform().pin(), chain);
 }
 

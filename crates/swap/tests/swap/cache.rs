@@ -340,7 +340,7 @@ fn slots_that_only_the_cache_holds_are_taken_back_when_all_are_gone() {
     let another = folio(&swap, Order::ZERO);
     assert_eq!(swap.allocator().add_folio(another, 0), Err(NoSlots::Full));
     let slot = SlotId::new(DeviceId::new(0).unwrap(), 77);
-    let (&head, locked) = (&heads[77], swap.frames().lock_folio(heads[77]));
+    let (&head, locked) = (&heads[77], swap.frames().folios().lock_folio(heads[77]));
     swap.counts().drop_counts(slot, 1);
     assert_eq!(swap.allocator().add_folio(another, 0), Err(NoSlots::Full), "its lock is held");
     drop(locked);
@@ -489,7 +489,7 @@ fn a_device_that_cannot_be_taken_costs_nothing() {
     assert_eq!(on(0), Err(SwapOnError::TooSmall));
     assert_eq!(on(1 << 42), Err(SwapOnError::TooLarge));
     let site = FaultAim::Site(quire_frame::FaultSite::new("swap_device"));
-    let free = swap.frames().totals().free;
+    let free = swap.frames().reports().totals().free;
     let mut failures = 0;
     for nth in 1.. {
         swap.frames().faults().set(FaultPlan::nth(nth).at(site));
@@ -500,7 +500,7 @@ fn a_device_that_cannot_be_taken_costs_nothing() {
                 break;
             }
         }
-        assert_eq!(swap.frames().totals().free, free);
+        assert_eq!(swap.frames().reports().totals().free, free);
     }
     assert_eq!(failures, 3 + 8, "the device, the hints, the directory and each frame of clusters");
     swap.frames().faults().set(FaultPlan::OFF);

@@ -58,7 +58,7 @@ fn compare<D: SwapDevice<Machine>>(
     compact: impl Fn(&D, &Frames<Machine>),
 ) {
     let frames = small_machine();
-    let free = frames.free_frames();
+    let free = frames.reports().free_frames();
     let device = make(&frames);
     let page = frame(&frames);
     let mut model: HashMap<u64, Page> = HashMap::new();
@@ -93,7 +93,7 @@ fn compare<D: SwapDevice<Machine>>(
     (0..3).for_each(|slot| io(&frames, &device, WRITE, slot, page).unwrap());
     device.close(DeviceMemory::new(&frames));
     put(&frames, page, Order::ZERO);
-    assert_eq!(frames.free_frames(), free);
+    assert_eq!(frames.reports().free_frames(), free);
     assert_sound(&frames);
 }
 
@@ -148,7 +148,7 @@ fn stress<D: SwapDevice<Machine>>(
     println!("seed {seed}");
     const THREADS: u64 = 4;
     let frames = frames_of(Machine::new(&[(1, 8192)], THREADS as usize), PcpTechnique::default());
-    let free = frames.free_frames();
+    let free = frames.reports().free_frames();
     let device = make(&frames);
     let turns = AtomicU64::new(1);
     std::thread::scope(|scope| {
@@ -184,7 +184,7 @@ fn stress<D: SwapDevice<Machine>>(
     device.freed(DeviceMemory::new(&frames), 0, SLOTS);
     assert_eq!((device.report().stored_pages, device.report().used_bytes), (0, 0));
     device.close(DeviceMemory::new(&frames));
-    assert_eq!(frames.free_frames(), free);
+    assert_eq!(frames.reports().free_frames(), free);
     assert_sound(&frames);
 }
 
@@ -203,7 +203,7 @@ fn threads_find_whole_pages_on_a_ram_disk() {
 #[test]
 fn a_close_waits_for_those_who_are_there() {
     let frames = frames_of(Machine::new(&[(1, 8192)], 3), PcpTechnique::default());
-    let free = frames.free_frames();
+    let free = frames.reports().free_frames();
     for round in 0..30 {
         let device = zram(&frames);
         std::thread::scope(|scope| {
@@ -228,7 +228,7 @@ fn a_close_waits_for_those_who_are_there() {
             }
             device.close(DeviceMemory::new(&frames));
         });
-        assert_eq!(frames.free_frames(), free);
+        assert_eq!(frames.reports().free_frames(), free);
     }
     assert_sound(&frames);
 }
@@ -238,7 +238,7 @@ fn every_allocation_fails<D: SwapDevice<Machine>>(
     make: impl Fn(&Frames<Machine>) -> Result<D, quire_frame::AllocError>,
 ) {
     let frames = small_machine();
-    let free = frames.free_frames();
+    let free = frames.reports().free_frames();
     let page = frame(&frames);
     let looks = [Look::Zero, Look::Pattern, Look::Mixed(0), Look::Mixed(3), Look::Mixed(5), Look::Mixed(8)];
     let (mut refused, mut failed_writes) = (0, 0);
@@ -263,7 +263,7 @@ fn every_allocation_fails<D: SwapDevice<Machine>>(
             refused += 1;
         }
         frames.faults().set(FaultPlan::OFF);
-        assert_eq!(frames.free_frames(), free - 1, "allocation {nth}");
+        assert_eq!(frames.reports().free_frames(), free - 1, "allocation {nth}");
         if frames.faults().failed() == 0 {
             break;
         }
@@ -367,9 +367,9 @@ fn statistics_are_those_of_linux() {
 #[test]
 fn an_unused_device_is_small() {
     let frames = small_machine();
-    let free = frames.free_frames();
+    let free = frames.reports().free_frames();
     let device = Zram::new(&frames, 1 << 18, Lz4).unwrap();
-    let bytes = (free - frames.free_frames()) * 4096;
+    let bytes = (free - frames.reports().free_frames()) * 4096;
     assert!(bytes < 50_000, "a GiB of slots costs {bytes} bytes");
     // Neither reading nor freeing makes it larger.
     let page = frame(&frames);
@@ -378,9 +378,9 @@ fn an_unused_device_is_small() {
         device.freed(DeviceMemory::new(&frames), slot, 3);
     }
     put(&frames, page, Order::ZERO);
-    assert_eq!((free - frames.free_frames()) * 4096, bytes);
+    assert_eq!((free - frames.reports().free_frames()) * 4096, bytes);
     device.close(DeviceMemory::new(&frames));
-    assert_eq!(frames.free_frames(), free);
+    assert_eq!(frames.reports().free_frames(), free);
 }
 
 fn block_of(frames: &Frames<Machine>, order: u8) -> (Pfn, Order) {
@@ -435,11 +435,11 @@ fn pages_before_the_one_that_fails_are_written() {
 #[test]
 fn a_preallocated_disk_needs_no_memory_to_write() {
     let frames = small_machine();
-    let free = frames.free_frames();
+    let free = frames.reports().free_frames();
     let disk = RamDisk::preallocated(&frames, 100).unwrap();
     assert_eq!(disk.flags(), DeviceFlags::SYNCHRONOUS);
     let page = frame(&frames);
-    let taken = frames.free_frames();
+    let taken = frames.reports().free_frames();
     frames.faults().set(FaultPlan::every(1));
     for slot in 0..100 {
         write_frame(&frames, page, &[slot + 1; 512]);
@@ -447,16 +447,16 @@ fn a_preallocated_disk_needs_no_memory_to_write() {
         disk.freed(DeviceMemory::new(&frames), slot, 1);
     }
     frames.faults().set(FaultPlan::OFF);
-    assert_eq!(frames.free_frames(), taken);
+    assert_eq!(frames.reports().free_frames(), taken);
     assert_eq!(disk.report().used_bytes, 100 * 4096);
     put(&frames, page, Order::ZERO);
     disk.close(DeviceMemory::new(&frames));
-    assert_eq!(frames.free_frames(), free);
+    assert_eq!(frames.reports().free_frames(), free);
 
     // Where there are not enough frames, all that were taken go back.
     assert!(RamDisk::preallocated(&frames, 100_000).is_err());
-    assert_eq!(frames.free_frames(), free);
+    assert_eq!(frames.reports().free_frames(), free);
     assert!(RamDisk::new(&frames, (1 << 28) + 1).is_err());
     assert!(Zram::new(&frames, (1 << 28) + 1, Lz4).is_err());
-    assert_eq!(frames.free_frames(), free);
+    assert_eq!(frames.reports().free_frames(), free);
 }

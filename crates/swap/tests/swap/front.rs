@@ -123,7 +123,7 @@ impl Life<'_> {
 fn life(queue: usize, seed: u64) {
     run_on(0);
     let frames = frames(&[(0, 4096)], 1, PcpTechnique::All);
-    let free = frames.totals().free;
+    let free = frames.reports().totals().free;
     let watch = Arc::new(Watch::default());
     let flags = if queue == 0 { DeviceFlags::SYNCHRONOUS } else { DeviceFlags::empty() };
     let behind = TestDevice { slots: SLOTS, flags, queue, watch: Arc::clone(&watch) };
@@ -152,7 +152,7 @@ fn life(queue: usize, seed: u64) {
     assert_eq!(back, life.cache.written_back());
     life.cache.close(DeviceMemory::new(&frames));
     drop(life);
-    assert_eq!(frames.totals().free, free, "seed {seed}: frames are lost");
+    assert_eq!(frames.reports().totals().free, free, "seed {seed}: frames are lost");
 }
 
 #[test]
@@ -173,14 +173,14 @@ fn what_was_written_is_read_with_an_asynchronous_device() {
 fn a_cache_that_cannot_be_made_closes_its_device() {
     run_on(0);
     let frames = frames(&[(0, 4096)], 1, PcpTechnique::All);
-    let free = frames.totals().free;
+    let free = frames.reports().totals().free;
     for nth in 1.. {
         let disk = RamDisk::preallocated(&frames, 64).unwrap();
         frames.faults().set(FaultPlan::nth(nth));
         let made = CompressedCache::new(&frames, disk, 1 << 20);
         frames.faults().set(FaultPlan::OFF);
         let done = made.map(|cache| cache.close(DeviceMemory::new(&frames))).is_ok();
-        assert_eq!(frames.totals().free, free, "after allocation {nth} failed");
+        assert_eq!(frames.reports().totals().free, free, "after allocation {nth} failed");
         if done {
             assert!(
                 nth > 4,
@@ -192,7 +192,7 @@ fn a_cache_that_cannot_be_made_closes_its_device() {
     let disk = RamDisk::preallocated(&frames, 64).unwrap();
     let wide = Wide(disk);
     assert_eq!(CompressedCache::new(&frames, wide, 1 << 20).map(drop), Err(AllocError::OutOfMemory));
-    assert_eq!(frames.totals().free, free, "there are more slots than a cache can have");
+    assert_eq!(frames.reports().totals().free, free, "there are more slots than a cache can have");
 }
 
 /// A device that says that it has very many slots.
@@ -256,7 +256,7 @@ impl SwapDevice<Machine> for Silent {
 fn a_cache_closes_over_a_device_that_never_ends_a_writeback() {
     run_on(0);
     let frames = frames(&[(0, 4096)], 1, PcpTechnique::All);
-    let free = frames.totals().free;
+    let free = frames.reports().totals().free;
     let silent = Silent::default();
     let (taken, closed) = (Arc::clone(&silent.taken), Arc::clone(&silent.closed));
     let cache = CompressedCache::new(&frames, silent, 8 * PAGE_SIZE).unwrap();
@@ -272,5 +272,5 @@ fn a_cache_closes_over_a_device_that_never_ends_a_writeback() {
     cache.close(DeviceMemory::new(&frames));
     put(&frames, page, Order::ZERO);
     assert!(closed.load(Ordering::Relaxed));
-    assert_eq!(frames.totals().free, free);
+    assert_eq!(frames.reports().totals().free, free);
 }

@@ -312,14 +312,14 @@ fn pages_that_are_written_and_freed_leave_nothing_behind() {
             assert_eq!(submit(front.frames, front.cache, io), Submitted::Done(Ok(())));
         };
         write();
-        let free = front.frames.totals().free;
+        let free = front.frames.reports().totals().free;
         for round in 0..40_000 / pages {
             write();
             if round % 2 == 0 {
                 front.freed(0, pages);
             }
         }
-        assert_eq!(front.frames.totals().free, free, "each write takes memory");
+        assert_eq!(front.frames.reports().totals().free, free, "each write takes memory");
         front.end();
     }
 }

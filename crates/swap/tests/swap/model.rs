@@ -215,7 +215,7 @@ impl Model {
             0..=2 => {
                 let (large, zero) = (self.random.below(3) == 0, self.random.below(4) == 0);
                 let order = order(if large { self.random.below(10) } else { self.random.below(4) } as u8);
-                if self.swap.frames().totals().free > 2048 {
+                if self.swap.frames().reports().totals().free > 2048 {
                     self.add(order, zero);
                 }
             }

@@ -46,14 +46,14 @@ fn a_large_device_comes_and_goes_under_short_pins() {
     ];
     for (nth, swapon) in kinds.into_iter().enumerate() {
         let swap = swap(1 << 14, 1, SwapTechnique::All);
-        let free = swap.frames().totals().free;
+        let free = swap.frames().reports().totals().free;
         let (id, coming) = most_under_a_pin(|| swapon(&swap));
         let ((), going) = most_under_a_pin(|| {
             assert!(swap.swapoff().begin_swapoff(id));
             swap.swapoff().finish_swapoff(id).unwrap();
         });
         assert!(coming <= MOST && going <= MOST, "{coming} and {going} frames for device {nth}");
-        assert_eq!(swap.frames().totals().free, free, "all are free again");
+        assert_eq!(swap.frames().reports().totals().free, free, "all are free again");
     }
 }
 

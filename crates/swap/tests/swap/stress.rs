@@ -32,7 +32,7 @@ fn two_cpus_at_the_same_slots_leave_everything_sound() {
                     0 if pool.lock().unwrap().len() < 1500 => {
                         let order = order(random.below(4) as u8);
                         let head = folio(&swap, order);
-                        let lock = swap.frames().lock_folio(head).unwrap();
+                        let lock = swap.frames().folios().lock_folio(head).unwrap();
                         if let Ok(slot) = swap.allocator().add_folio(head, 0) {
                             swap.counts().add_counts(slot, order.pages() as u32);
                             assert_eq!(swap.io().write_folio(head), IoState::Done(Ok(())));
@@ -54,7 +54,7 @@ fn two_cpus_at_the_same_slots_leave_everything_sound() {
                         // A name of one's own keeps the slot.
                         let Some(slot) = take(&mut random) else { continue };
                         let head = folio(&swap, order(0));
-                        let lock = swap.frames().lock_folio(head).unwrap();
+                        let lock = swap.frames().folios().lock_folio(head).unwrap();
                         let inserted = swap.cache().insert(slot, head);
                         if let Inserted::Won { .. } = inserted {
                             assert_eq!(swap.io().read_folio(head), IoState::Done(Ok(())));

@@ -136,14 +136,14 @@ fn inserted(swap: &Swap<Machine>, script: &Script) -> (SlotId, Pfn) {
 
 /// Begins to read the folio, which no thread waits for.
 fn read(swap: &Swap<Machine>, back: Pfn) {
-    swap.io().read_unattended(swap.frames().try_lock_folio(back).unwrap(), back);
+    swap.io().read_unattended(swap.frames().folios().try_lock_folio(back).unwrap(), back);
 }
 
 /// The folio was read: the cache alone has it.
 #[track_caller]
 fn assert_read(swap: &Swap<Machine>, slot: SlotId, back: Pfn) {
     assert!(!flags(swap, back).intersects(UNDER_WAY | FrameFlags::READ_FAILED));
-    assert!(swap.frames().try_lock_folio(back).is_some(), "its lock was released");
+    assert!(swap.frames().folios().try_lock_folio(back).is_some(), "its lock was released");
     assert_eq!(swap.frames().known(back).refs(), 1);
     assert!(swap.counts().drop_counts(slot, 1).cached_only);
     swap.cache().drop_unnamed(slot, 1, |_| {});
@@ -162,7 +162,7 @@ fn a_device_ends_no_request_of_another_one() {
     other.report(io, Ok(()));
     other.report(io, Err(DeviceError::Io));
     assert!(flags(swap, back).contains(UNDER_WAY), "it is still being read");
-    assert!(swap.frames().try_lock_folio(back).is_none());
+    assert!(swap.frames().folios().try_lock_folio(back).is_none());
     own.report(io, Ok(()));
     assert_read(swap, slot, back);
 }

@@ -18,7 +18,7 @@ impl<P: Platform> Thp<'_, P> {
     /// page of it is not mapped. Returns the number of frames freed.
     pub fn split_held(self, head: Pfn, to: Order, unless_mapped: bool) -> Result<u64, SplitError> {
         // Of two threads that split one folio, the second finds it split.
-        let Some(_locked) = self.memory().frames().lock_folio(head) else {
+        let Some(_locked) = self.memory().frames().folios().lock_folio(head) else {
             return Err(SplitError::NotLarger);
         };
         self.split_locked(head, to, unless_mapped)
@@ -126,7 +126,7 @@ impl<P: Platform> Thp<'_, P> {
             }
             let Some(head) = self.memory().memcgs().splits().hold_first(whose) else { break };
             // Only tried: the caller may be a fault that has swapped this folio in, and then has its lock.
-            let result = match self.memory().frames().try_lock_folio(head) {
+            let result = match self.memory().frames().folios().try_lock_folio(head) {
                 Some(_locked) => self.split_locked(head, Order::ZERO, true),
                 None => Err(SplitError::Busy),
             };
@@ -176,14 +176,14 @@ impl<P: Platform> Thp<'_, P> {
         let result = self.rmap.hold(head, |mappings| {
             {
                 let pin = self.memory().platform().pin();
-                let locked = frames.lock_head(head);
+                let locked = frames.folios().lock_head(head);
                 if locked.folio().head() != head || locked.folio().order() != order {
                     return Err(SplitError::NotLarger);
                 }
                 // The list links use words that the parts will need.
                 waited = locked.folio().frame().word().flags().contains(FrameFlags::PARTLY_MAPPED);
                 self.memory().memcgs().splits().undefer_split(&locked);
-                let mut split = frames.begin_split(locked);
+                let mut split = frames.folios().begin_split(locked);
                 let counted = mappings.walk(|mapped| count_maps(&mapped.tables, &mut split, mapped.range));
                 if counted.is_break() {
                     return Err(SplitError::Busy);

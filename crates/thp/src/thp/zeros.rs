@@ -99,7 +99,7 @@ fn is_to_be_shared<P: Platform>(memory: &MemoryCore<P>, page: Pfn) -> bool {
 
 /// An entry no longer maps a page.
 fn unmap_zeros<P: Platform>(memory: &MemoryCore<P>, page: Pfn, unmapped: &mut FrameChain) {
-    let left = memory.frames().lock_head(page).remove_maps(1);
+    let left = memory.frames().folios().lock_head(page).remove_maps(1);
     if left == MapsLeft::None {
         // The mappings' reference.
         memory.memcgs().folios().put_folio(unmapped, page, Order::ZERO);

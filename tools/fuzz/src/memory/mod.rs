@@ -380,7 +380,7 @@ impl<F: PagingFormat> Small<F> {
     fn reap(&self) {
         let frames = self.machine.memory().frames();
         let pin = self.machine.memory().platform().pin();
-        frames.reap_all(&pin);
-        frames.reap_caches(&pin);
+        frames.limbo().reap_all(&pin);
+        frames.caches().reap(&pin);
     }
 }

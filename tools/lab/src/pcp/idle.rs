@@ -11,7 +11,7 @@ use crate::machine::{Machine, MachineSpec};
 use crate::quire::PinHeld;
 use crate::report::{Figure, Metric};
 use quire_arch::{Order, PAGE_SIZE};
-use quire_frame::{FrameConfig, Frames, PcpTechnique};
+use quire_frame::{FrameConfig, FramePcp, PcpTechnique};
 use quire_host::HostPlatform;
 
 const CPUS: usize = 2;
@@ -19,7 +19,7 @@ const CPUS: usize = 2;
 const ROUNDS: u64 = 6;
 /// A list that still holds something after so many ticks is a finding: one in which the CPU still counts as
 /// busy, and the bound of the lists.
-const MOST_TICKS: u32 = 1 + Frames::<HostPlatform>::TICKS_TO_EMPTY;
+const MOST_TICKS: u32 = 1 + FramePcp::<HostPlatform>::TICKS_TO_EMPTY;
 
 const BUSY: Metric = Metric::lower("held_when_work_ends", "KiB");
 const TICK: Metric = Metric::lower("held_after_2_ticks", "KiB");
@@ -56,8 +56,8 @@ fn idle(scale: &Scale, technique: PcpTechnique) -> Result<(Outcome, Vec<String>)
     }
     let mut outcome = Outcome { busy: machine.held(), after_two: 0, ticks: 0 };
     while machine.held() > 0 && outcome.ticks < MOST_TICKS {
-        machine.pinned_on(0, |pin| machine.frames().age_lists(pin));
-        machine.on_cpu(0, || machine.frames().give_back_in_portions());
+        machine.pinned_on(0, |pin| machine.frames().pcp().age_lists(pin));
+        machine.on_cpu(0, || machine.frames().pcp().give_back_in_portions());
         outcome.ticks += 1;
         if outcome.ticks == 2 {
             outcome.after_two = machine.held();

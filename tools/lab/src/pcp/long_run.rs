@@ -88,8 +88,8 @@ fn simulate(
     for second in 0..seconds {
         let cpu = second as usize % CPUS;
         let (result, counts) = machine.counted(|| {
-            machine.pinned_on(cpu, |pin| machine.frames().age_lists(pin));
-            machine.on_cpu(cpu, || machine.frames().give_back_in_portions());
+            machine.pinned_on(cpu, |pin| machine.frames().pcp().age_lists(pin));
+            machine.on_cpu(cpu, || machine.frames().pcp().give_back_in_portions());
             machine.pinned_on(cpu, |pin| traffic.second(pin))
         });
         result?;
@@ -131,7 +131,7 @@ fn attempt(machine: &Machine, pin: &Pin<'_, HostPlatform>, outcome: &mut Outcome
 /// The part of free memory that no huge page can come from.
 fn unusable(machine: &Machine) -> f64 {
     let (mut free, mut usable) = (0, 0);
-    for zone in machine.frames().zone_reports() {
+    for zone in machine.frames().reports().zone_reports() {
         free += zone.free + zone.pcp;
         for order in &Order::ALL[Order::PMD.index()..] {
             usable += zone.blocks[order.index()].iter().sum::<u64>() * order.pages();

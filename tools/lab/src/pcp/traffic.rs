@@ -113,7 +113,7 @@ pub(super) struct Traffic<'m> {
 impl<'m> Traffic<'m> {
     /// Traffic for `seconds` that keeps `use_` of the machine's memory in use.
     pub(super) fn new(machine: &'m Machine, use_: f64, seconds: u64, seed: u64) -> Self {
-        let part = |part| (machine.frames().totals().managed as f64 * part) as u64;
+        let part = |part| (machine.frames().reports().totals().managed as f64 * part) as u64;
         let steady = part(use_);
         let span = machine.frames().map().span();
         Self {

@@ -233,7 +233,7 @@ impl Stage {
         }
         if let Some(memcg) = memory.memcgs().tree().find("/limited") {
             // A space that has exited drops its memcg when no reader can have it any more.
-            self.site.run(|| memory.frames().reap_all(&memory.platform().pin()));
+            self.site.run(|| memory.frames().limbo().reap_all(&memory.platform().pin()));
             if let Err(error) = self.site.run(|| memory.memcgs().lifecycle().remove(memcg)) {
                 findings.push(format!("the memcg: {error}"));
             }

@@ -62,7 +62,7 @@ impl Run<'_> {
     /// What kswapd, which sleeps until memory becomes short, does between two events.
     pub(super) fn reclaim_in_background(&mut self) {
         let memory = self.machine.memory();
-        if memory.frames().background_target() == 0 {
+        if memory.frames().watermarks().background_target() == 0 {
             return;
         }
         self.vcpus[0].run(|| {
@@ -93,7 +93,7 @@ impl Run<'_> {
         for _ in 0..passed.min(u64::from(Memory::<HostPlatform>::TICKS_TO_EMPTY) + 1) {
             self.machine.tick(&self.vcpus[0]);
             // What kswapd does between two ticks, also where nothing is short.
-            self.vcpus[0].run(|| self.machine.memory().frames().give_back_in_portions());
+            self.vcpus[0].run(|| self.machine.memory().frames().pcp().give_back_in_portions());
         }
     }
 

@@ -344,7 +344,7 @@ impl Run<'_> {
             program: report.map_or_else(Default::default, |report| report.program.clone()),
             what,
             out_of_proportion,
-            ram: memory.frames().totals().present << PAGE_SHIFT,
+            ram: memory.frames().reports().totals().present << PAGE_SHIFT,
             limit: self.how.limit.map(|limit| limit.bytes),
             swap: memory.swap().devices().total_slots() << PAGE_SHIFT,
             held: self.held(),

@@ -436,7 +436,7 @@ impl<'m> Run<'m> {
             host_is_short: false,
             does_not_fit: self.does_not_fit,
             uses: self.how.uses,
-            ram: memory.frames().totals().present * 4096,
+            ram: memory.frames().reports().totals().present * 4096,
             limit: self.how.limit.map(|limit| limit.bytes),
             damage: None,
             ended_early: false,

@@ -226,7 +226,7 @@ impl<'m> Run<'m> {
         let wanted = self.how.audits == Audits::EachProcess && self.audits < MOST_AUDITS;
         if wanted && self.audited < MOST_AUDITED {
             let memory = self.machine.memory();
-            self.audited += memory.frames().totals().present;
+            self.audited += memory.frames().reports().totals().present;
             memory.for_each_resident(|_, resident| self.audited += resident.page_tables / ENTRY_BYTES);
             self.audits += 1;
             process.report.audit = timed_audit(self.machine, &mut self.auditing);

@@ -90,7 +90,7 @@ impl Run<'_> {
         let swapped = SwapFigures::of(memory);
         let mut held = HeldMemory {
             compressed_swap: swapped.ram_bytes,
-            free: memory.frames().totals().free << PAGE_SHIFT,
+            free: memory.frames().reports().totals().free << PAGE_SHIFT,
             shared: self.shared.bytes(),
             ..HeldMemory::default()
         };

@@ -22,7 +22,7 @@ pub(super) fn walk_all<P: Platform>(frames: &Frames<P>, report: Report<'_>) {
         }
     }
     limbo(frames, report);
-    for cache in frames.caches() {
+    for cache in frames.caches().iter() {
         cache.audit(frames, report);
     }
 }
@@ -122,9 +122,10 @@ fn block_type<P: Platform>(frames: &Frames<P>, pfn: Pfn, order: Order, expected:
 /// Checks that a block which a CPU keeps lies in a page block that is in use.
 ///
 /// A block may have entered a list before its page block was isolated, but a machine on which a range is just
-/// leaving is not quiet: when [`Frames::take_offline`] has ended, its frames are out of use or its page
-/// blocks as they were. That the page block has another type than the list, the reserve's included, is no
-/// damage: it may have changed while the block lay here, and a thread that drains the list asks again.
+/// leaving is not quiet: when [`take_offline`](crate::FrameHotplug::take_offline) has ended, its frames are
+/// out of use or its page blocks as they were. That the page block has another type than the list, the
+/// reserve's included, is no damage: it may have changed while the block lay here, and a thread that drains
+/// the list asks again.
 fn not_isolated<P: Platform>(frames: &Frames<P>, list: ListName, index: FrameIndex, report: Report<'_>) {
     let pfn = frames.map().pfn(index);
     let found = frames.map().block_migratetype(pfn);
@@ -193,7 +194,7 @@ fn returned<P: Platform>(
 }
 
 fn limbo<P: Platform>(frames: &Frames<P>, report: Report<'_>) {
-    for (cpu, lock) in frames.limbo().iter().enumerate() {
+    for (cpu, lock) in frames.limbo.iter().enumerate() {
         let Some(cpu) = CpuId::new(cpu) else { continue };
         let list = ListName::Limbo(cpu);
         let demand = ListDemand { list, kind: Kind::Limbo, order: None };

@@ -22,7 +22,12 @@ use quire_arch::{Pfn, Platform};
 /// Where violations go.
 type Report<'r> = &'r mut dyn FnMut(FrameViolation);
 
-impl<P: Platform> Frames<P> {
+quire_arch::part_of! {
+    /// The audit of a machine's frames.
+    pub struct FrameAudit { pub(super) frames: Frames }
+}
+
+impl<P: Platform> FrameAudit<'_, P> {
     /// Checks that the frames and all that is kept about them agree: every frame is of one kind and on
     /// exactly the list of that kind, links lead both ways, blocks are aligned and joined, counts are right,
     /// no frame is lost.
@@ -30,16 +35,16 @@ impl<P: Platform> Frames<P> {
     /// The machine is quiet: no thread uses these frames' allocator meanwhile. What users do with given-out
     /// frames is theirs to check. The scratch words are zero afterwards. `report` may be called in a pinned
     /// section, with locks held: it must not wait, nor use these frames.
-    pub fn audit(&self, report: &mut dyn FnMut(FrameViolation)) {
+    pub fn validate(self, report: &mut dyn FnMut(FrameViolation)) {
         self.clear_audit();
-        lists::walk_all(self, report);
-        sweep::sweep(self, report);
+        lists::walk_all(self.frames, report);
+        sweep::sweep(self.frames, report);
         self.clear_audit();
     }
 
     /// Every frame of RAM with its descriptor, lowest first, for auditors of the crates above.
-    pub fn for_each_frame(&self, mut visit: impl FnMut(Pfn, &Frame)) {
-        for (pfn, frame) in self.map().iter() {
+    pub fn for_each_frame(self, mut visit: impl FnMut(Pfn, &Frame)) {
+        for (pfn, frame) in self.frames.map().iter() {
             if frame.kind() != Kind::Hole {
                 visit(pfn, frame);
             }
@@ -47,8 +52,8 @@ impl<P: Platform> Frames<P> {
     }
 
     /// Sets the scratch word of every frame to zero.
-    pub fn clear_audit(&self) {
-        for (_, frame) in self.map().iter() {
+    pub fn clear_audit(self) {
+        for (_, frame) in self.frames.map().iter() {
             frame.audit().store(0, Ordering::Relaxed);
         }
     }

@@ -214,7 +214,7 @@ fn a_block_that_a_cpu_keeps_in_an_isolated_page_block() {
             matches!(violation, FrameViolation::WrongMigratetype { pfn: at, list, found: Migratetype::Isolate, .. }
                 if *at == pfn && matches!(list, ListName::Returned(..)) == on_stack)
         });
-        frames.drain_all(&pin);
+        frames.pcp().drain_all(&pin);
         assert_sound(&frames);
     }
 }

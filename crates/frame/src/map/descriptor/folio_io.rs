@@ -14,7 +14,7 @@ use quire_arch::Execution;
 /// Whether a compressed cache can work at a folio itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InHand {
-    /// Until it is [given back](Frame::give_io_back) no report ends its I/O.
+    /// Until it is [given back](FolioIo::give_back) no report ends its I/O.
     Taken,
     /// It is a folio of the swap cache that no device is asked for, or whose I/O has ended.
     NotAsked,
@@ -27,56 +27,60 @@ fn is_folio_of(word: FrameState, pages: u64, flags: FrameFlags) -> bool {
     word.kind() == Kind::Anonymous && word.flags().contains(wanted) && word.order().pages() == pages
 }
 
-impl Frame {
+/// A folio of the swap cache whose contents a device reads or writes.
+#[derive(Clone, Copy, Debug)]
+pub struct FolioIo<'f>(&'f Frame);
+
+impl FolioIo<'_> {
     /// A device is about to be asked to read or write the folio: `marks` says which, and from now on it may
     /// report the end of that.
     #[inline]
-    pub fn begin_io(&self, marks: FrameFlags) {
-        self.set_flags(marks.union(FrameFlags::ASKED));
+    pub fn begin(self, marks: FrameFlags) {
+        self.0.set_flags(marks.union(FrameFlags::ASKED));
     }
 
     /// Claims the folio of a request for `pages` pages that a device reports as completed, if one that is
-    /// `under_way` has been asked for: then it stays as it is until [`end_io`](Self::end_io), and other
+    /// `under_way` has been asked for: then it stays as it is until [`end`](Self::end), and other
     /// threads that are told of it wait. The caller is pinned, so they do not wait long.
-    pub fn claim_io<E: Execution>(&self, pages: u64, under_way: FrameFlags) -> bool {
+    pub fn claim<E: Execution>(self, pages: u64, under_way: FrameFlags) -> bool {
         let is_asked = |word| is_folio_of(word, pages, under_way.union(FrameFlags::ASKED));
         self.change_when_unclaimed::<E>(FrameFlags::COMPLETING, FrameFlags::empty(), is_asked)
     }
 
     /// The end of a request that the caller has claimed: sets `set`, and clears `clear` with the claim.
     /// `None` if one of the flags `unless` is set: then nothing has changed.
-    pub fn end_io(&self, set: FrameFlags, clear: FrameFlags, unless: FrameFlags) -> Option<FrameFlags> {
+    pub fn end(self, set: FrameFlags, clear: FrameFlags, unless: FrameFlags) -> Option<FrameFlags> {
         let clear = clear.union(FrameFlags::ASKED).union(FrameFlags::COMPLETING);
         let ended = |word: FrameState| {
             if word.flags().intersects(unless) { None } else { word.change_flags(set, clear) }
         };
-        self.update(|word| ended(word).ok_or(())).ok().map(FrameState::flags)
+        self.0.update(|word| ended(word).ok_or(())).ok().map(FrameState::flags)
     }
 
     /// The request that the caller has claimed is not the one that was reported.
-    pub fn unclaim_io(&self) {
-        self.clear_flags(FrameFlags::COMPLETING);
+    pub fn unclaim(self) {
+        self.0.clear_flags(FrameFlags::COMPLETING);
     }
 
     /// A compressed cache, which was given a request for `pages` pages, works at the folio itself.
-    pub fn take_io_in_hand<E: Execution>(&self, pages: u64) -> InHand {
+    pub fn take_in_hand<E: Execution>(self, pages: u64) -> InHand {
         let is_asked = |word| is_folio_of(word, pages, FrameFlags::ASKED);
         let taken = self.change_when_unclaimed::<E>(FrameFlags::empty(), FrameFlags::ASKED, is_asked);
         match taken {
             true => InHand::Taken,
-            false if is_folio_of(self.word(), pages, FrameFlags::empty()) => InHand::NotAsked,
+            false if is_folio_of(self.0.word(), pages, FrameFlags::empty()) => InHand::NotAsked,
             false => InHand::NotOfSwap,
         }
     }
 
     /// The cache hands the request on, or reports it.
-    pub fn give_io_back(&self) {
-        self.set_flags(FrameFlags::ASKED);
+    pub fn give_back(self) {
+        self.0.set_flags(FrameFlags::ASKED);
     }
 
     /// Changes flags where the state is as `wanted`, when no thread has a claim. Returns whether it was.
     fn change_when_unclaimed<E: Execution>(
-        &self,
+        self,
         set: FrameFlags,
         clear: FrameFlags,
         wanted: impl Fn(FrameState) -> bool,
@@ -84,15 +88,23 @@ impl Frame {
         let is_claimed = |word: FrameState| word.flags().contains(FrameFlags::COMPLETING);
         let mut attempt = 0;
         loop {
-            if self.change_flags_if(set, clear, |word| wanted(word) && !is_claimed(word)) {
+            if self.0.change_flags_if(set, clear, |word| wanted(word) && !is_claimed(word)) {
                 return true;
             }
-            if !wanted(self.word()) {
+            if !wanted(self.0.word()) {
                 return false;
             }
             E::relax(attempt);
             attempt = attempt.saturating_add(1);
         }
+    }
+}
+
+impl Frame {
+    /// The I/O of the folio of the swap cache that starts here.
+    #[inline]
+    pub fn io(&self) -> FolioIo<'_> {
+        FolioIo(self)
     }
 }
 
@@ -131,13 +143,14 @@ mod models {
             let frame = Frame::new(Kind::Tail, ZoneId::default());
             frame.set_word(given_out());
             frame.set_flags(FrameFlags::SWAP_CACHE);
-            frame.begin_io(marks);
+            frame.io().begin(marks);
             Arc::new(Self { frame, contents: Watched::new(0) })
         }
 
         /// A device reports the end of its request. Returns whether that ends it.
         fn report(&self, under_way: FrameFlags, failed: FrameFlags) -> bool {
-            self.frame.claim_io::<Loom>(1, under_way) && self.frame.end_io(failed, under_way, NONE).is_some()
+            self.frame.io().claim::<Loom>(1, under_way)
+                && self.frame.io().end(failed, under_way, NONE).is_some()
         }
     }
 
@@ -178,10 +191,10 @@ mod models {
                     ended.then(|| page.contents.get())
                 })
             };
-            let in_hand = page.frame.take_io_in_hand::<Loom>(1);
+            let in_hand = page.frame.io().take_in_hand::<Loom>(1);
             if in_hand == InHand::Taken {
                 page.contents.set(7);
-                page.frame.give_io_back();
+                page.frame.io().give_back();
             }
             let seen = reported.join().unwrap();
             if seen.is_none() {

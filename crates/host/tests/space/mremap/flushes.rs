@@ -177,7 +177,7 @@ fn a_fault_elsewhere_is_done_while_a_move_waits() {
     }
     let moving = VirtRange::new(BASE, page(BASE, 1));
     let mut found = None;
-    machine.memory().frames().for_each_frame(|pfn, frame| {
+    machine.memory().frames().audit().for_each_frame(|pfn, frame| {
         if frame.kind() == Kind::Anonymous && frame.as_folio().index() == moving.start().0 / PAGE {
             found = Some(pfn);
         }

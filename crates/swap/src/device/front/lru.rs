@@ -193,11 +193,11 @@ mod tests {
         run_on(0);
         let frames = frames(&[(0, 1024)], 1, PcpTechnique::All);
         let pin = frames.platform().pin();
-        let free = frames.totals().free;
+        let free = frames.reports().totals().free;
         // The last chunk is a part of one.
         let slots = 2 * CHUNK + 7;
         let mut lru = Lru::new(&frames, &pin, slots, SITE).unwrap();
-        let empty = frames.totals().free;
+        let empty = frames.reports().totals().free;
         let (mut model, mut random) = (VecDeque::new(), Random(3));
         for _ in 0..100_000 {
             let slot = random.below(slots);
@@ -229,11 +229,11 @@ mod tests {
             assert_eq!(Some(slot), model.pop_front());
         }
         assert!(model.is_empty());
-        assert_eq!(empty - frames.totals().free, 3, "a frame for each chunk, whatever was done");
+        assert_eq!(empty - frames.reports().totals().free, 3, "a frame for each chunk, whatever was done");
         lru.remove(&frames, slots);
         assert_eq!(lru.missing_chunk(&frames, slots..slots + 9), None, "there is no such slot");
         lru.close(&frames);
-        assert_eq!(frames.totals().free, free);
+        assert_eq!(frames.reports().totals().free, free);
     }
 
     #[test]

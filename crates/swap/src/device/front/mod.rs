@@ -21,7 +21,7 @@
 //! ([`PartReads`]).
 //!
 //! While the cache works at a folio of swap itself no report of the device ends its I/O
-//! ([`take_io_in_hand`](quire_frame::Frame::take_io_in_hand)): neither while pages are compressed and
+//! ([`take_io_in_hand`](quire_frame::FolioIo::take_in_hand)): neither while pages are compressed and
 //! decompressed, nor while it is read in parts.
 //!
 //! Nothing here goes through the swap cache, so writeback never waits for a swap-in, or for itself.
@@ -437,7 +437,7 @@ impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for CompressedCache<P, D> {
             return Submitted::Done(Err(error));
         }
         let frame = frames.known(io.pfn);
-        let in_hand = frame.take_io_in_hand::<P>(u64::from(io.pages));
+        let in_hand = frame.io().take_in_hand::<P>(u64::from(io.pages));
         if in_hand == InHand::NotAsked && !self.is_synchronous() {
             // The device behind reported it before it could be asked: the caller finds that it has ended.
             return Submitted::QueueFull;

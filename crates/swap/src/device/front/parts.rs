@@ -66,7 +66,7 @@ pub(super) struct Whole {
 /// The cache is through with what it had in hand.
 pub(super) fn give_back_io(frame: &Frame, in_hand: InHand) {
     if in_hand == InHand::Taken {
-        frame.give_io_back();
+        frame.io().give_back();
     }
 }
 

@@ -80,7 +80,7 @@ impl Front {
             if dropped == LockClass::CompressedSlot {
                 script.report(whole, Ok(()));
                 assert!(flags(swap, back).contains(FrameFlags::READING), "the cache works at it");
-                assert!(swap.frames().try_lock_folio(back).is_none(), "it has its lock still");
+                assert!(swap.frames().folios().try_lock_folio(back).is_none(), "it has its lock still");
             }
         };
         after_all_holds(reports, call)
@@ -114,7 +114,7 @@ fn a_folio_whose_parts_are_not_requested_yet_is_not_read() {
     let mut front = Front::new();
     let slot = front.partly_out();
     let back = front.inserted(slot, order);
-    let lock = front.swap.frames().try_lock_folio(back).unwrap();
+    let lock = front.swap.frames().folios().try_lock_folio(back).unwrap();
     let asked = front.reported_early(slot, back, || front.swap.io().read_folio(back));
     assert_eq!(asked, IoState::Begun);
     assert!(flags(front.swap, back).contains(FrameFlags::READING), "two pages are under way");
@@ -129,5 +129,5 @@ fn a_folio_whose_parts_are_not_requested_yet_is_not_read() {
     assert!(flags(front.swap, back).contains(UNDER_WAY), "two pages are under way");
     front.report_parts();
     assert!(!flags(front.swap, back).intersects(UNDER_WAY | FrameFlags::READ_FAILED));
-    assert!(front.swap.frames().try_lock_folio(back).is_some(), "its lock was released");
+    assert!(front.swap.frames().folios().try_lock_folio(back).is_some(), "its lock was released");
 }

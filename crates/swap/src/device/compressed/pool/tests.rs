@@ -43,7 +43,7 @@ struct Setting {
 impl Setting {
     fn new(refuses: u32) -> Self {
         let frames = frames(&[(1, 16384)], 1, PcpTechnique::default());
-        let free = frames.free_frames();
+        let free = frames.reports().free_frames();
         let pool = Pool::new(&frames, &frames.platform().pin(), SITE).expect("there is memory");
         Self { frames, pool, owners: Owners { refuses, ..Owners::default() }, free }
     }
@@ -97,7 +97,10 @@ impl Setting {
             assert_eq!(chains.live, listed + full * class.objects, "{class:?}");
         }
         assert_eq!(self.pool.used_bytes(), u64::from(frames) * PAGE_SIZE);
-        assert_eq!(self.frames.free_frames() + u64::from(frames) + self.pool.block.1.pages(), self.free);
+        assert_eq!(
+            self.frames.reports().free_frames() + u64::from(frames) + self.pool.block.1.pages(),
+            self.free
+        );
     }
 
     fn close(self) {
@@ -105,7 +108,7 @@ impl Setting {
         owners.into_iter().for_each(|owner| self.remove(owner));
         assert_eq!(self.pool.used_bytes(), 0);
         self.pool.close(&self.frames, &self.frames.platform().pin());
-        assert_eq!(self.frames.free_frames(), self.free);
+        assert_eq!(self.frames.reports().free_frames(), self.free);
         assert_sound(&self.frames);
     }
 }

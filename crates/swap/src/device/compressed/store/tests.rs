@@ -14,7 +14,7 @@ use std::sync::OnceLock;
 #[test]
 fn damage_is_an_error_and_does_no_harm() {
     let frames = frames(&[(1, 1024)], 1, PcpTechnique::default());
-    let free = frames.free_frames();
+    let free = frames.reports().free_frames();
     let store = CompressedStore::<Machine, Lz4>::new(&frames, 512, Lz4).expect("there is memory");
     let page = get(&frames, Order::ZERO);
     // SAFETY: the page is the test's.
@@ -50,7 +50,7 @@ fn damage_is_an_error_and_does_no_harm() {
     assert!(found > 20, "{found} of 400 were found");
     store.close(&frames);
     put(&frames, page, Order::ZERO);
-    assert_eq!(frames.free_frames(), free);
+    assert_eq!(frames.reports().free_frames(), free);
     assert_sound(&frames);
 }
 
@@ -101,7 +101,7 @@ fn an_owner_that_is_just_being_told_keeps_its_object_in_place() {
 #[test]
 fn a_user_after_the_close_gets_an_error() {
     let frames = frames(&[(1, 1024)], 1, PcpTechnique::default());
-    let free = frames.free_frames();
+    let free = frames.reports().free_frames();
     let store = CompressedStore::<Machine, Lz4>::new(&frames, 512, Lz4).expect("there is memory");
     let page = frames
         .allocate(&frames.platform().pin(), AllocRequest::new(Order::ZERO, TEST).zeroed())
@@ -115,7 +115,7 @@ fn a_user_after_the_close_gets_an_error() {
     assert_eq!(store.compact(&frames, u64::MAX), 0);
     assert_eq!(store.statistics(), StoreStatistics { mem_used_max: 0, ..Default::default() });
     put(&frames, page, Order::ZERO);
-    assert_eq!(frames.free_frames(), free);
+    assert_eq!(frames.reports().free_frames(), free);
 }
 
 /// A codec that stores another page of the same store while it compresses one. Of a page it keeps the first
@@ -175,10 +175,10 @@ impl Codec for Elsewhere {
 #[test]
 fn a_codec_that_shows_another_workspace_is_refused() {
     let frames = frames(&[(1, 1024)], 1, PcpTechnique::default());
-    let free = frames.free_frames();
+    let free = frames.reports().free_frames();
     let made = CompressedStore::<Machine, Elsewhere>::new(&frames, 512, Elsewhere);
     assert!(made.is_err());
-    assert_eq!(frames.free_frames(), free);
+    assert_eq!(frames.reports().free_frames(), free);
 }
 
 /// Hazard: a codec, which is safe code, gets to the workspace that it is working in a second time.

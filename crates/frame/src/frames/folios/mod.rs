@@ -1,5 +1,11 @@
 //! Finding, pinning, locking and freeing folios.
 
+mod folio_lock;
+mod split;
+
+pub use folio_lock::FolioGuard;
+pub use split::{FolioSplit, HeldParts, PartIs, SplitError};
+
 use super::Frames;
 use crate::chain::FrameChain;
 use crate::error::FreeError;
@@ -7,7 +13,7 @@ use crate::folio::{Folio, HeadGuard, PIN};
 use crate::kind::Kind;
 use quire_arch::{LockClass, Order, Pfn, Platform};
 
-/// What [`Frames::try_pin_folio`] pinned.
+/// What [`FrameFolios::try_pin_folio`] pinned.
 #[derive(Clone, Copy, Debug)]
 #[must_use = "what is pinned is to be let go"]
 pub enum Pinned<'m> {
@@ -52,31 +58,38 @@ impl<P: Platform> Frames<P> {
             attempt = attempt.saturating_add(1);
         }
     }
+}
 
+quire_arch::part_of! {
+    /// The folios of a machine: pinned, locked, put and split.
+    pub struct FrameFolios { pub(super) frames: Frames }
+}
+
+impl<'f, P: Platform> FrameFolios<'f, P> {
     /// Pins the folio that `pfn` lies in for device access: it stays in place, and a child gets a copy. The
     /// caller keeps it from being freed. Returns false if the refcount would overflow.
-    pub fn pin_folio(&self, pfn: Pfn) -> bool {
-        self.folio(pfn).frame().get(PIN)
+    pub fn pin_folio(self, pfn: Pfn) -> bool {
+        self.frames.folio(pfn).frame().get(PIN)
     }
 
     /// As [`pin_folio`](Self::pin_folio) for a caller that does not keep the folio from being freed, and
     /// found `pfn` in an entry a moment ago. The caller has to check again that it pinned the right folio. A
     /// thread that frees a wrongly pinned one leaves the freeing to the caller, who does it by dropping the
     /// pin.
-    pub fn try_pin_folio(&self, pfn: Pfn) -> Pinned<'_> {
-        let folio = self.folio(pfn);
+    pub fn try_pin_folio(self, pfn: Pfn) -> Pinned<'f> {
+        let folio = self.frames.folio(pfn);
         if !folio.frame().try_get_mapped(PIN) {
             return Pinned::Nothing;
         }
         // It may have been freed and reused, or split, before it was pinned. From now on it is stable.
-        let now = self.folio(pfn);
+        let now = self.frames.folio(pfn);
         if now.head() == folio.head() { Pinned::Folio(now) } else { Pinned::Another(folio.head()) }
     }
 
     /// Unpins the folio that `pfn` lies in, except for one reference, which the caller drops
     /// ([`put_folio`](Self::put_folio)). Returns its first frame and its order.
-    pub fn unpin_folio(&self, pfn: Pfn) -> (Pfn, Order) {
-        let folio = self.folio(pfn);
+    pub fn unpin_folio(self, pfn: Pfn) -> (Pfn, Order) {
+        let folio = self.frames.folio(pfn);
         folio.frame().put(PIN - 1);
         (folio.head(), folio.order())
     }
@@ -84,8 +97,8 @@ impl<P: Platform> Frames<P> {
     /// The folio that `pfn` lies in, under its head lock: its counts are stable. The caller keeps it from
     /// being freed, and is pinned to its CPU.
     #[inline]
-    pub fn lock_head(&self, pfn: Pfn) -> HeadGuard<'_, P> {
-        let folio = self.folio(pfn);
+    pub fn lock_head(self, pfn: Pfn) -> HeadGuard<'f, P> {
+        let folio = self.frames.folio(pfn);
         if folio.is_large() {
             if cfg!(debug_assertions) {
                 P::lock_taken(LockClass::Folio);
@@ -101,10 +114,10 @@ impl<P: Platform> Frames<P> {
     /// As [`lock_head`](Self::lock_head), of a folio that is large, or was when it was looked up. The lock is
     /// counted already.
     #[cold]
-    fn lock_head_again(&self, pfn: Pfn) -> HeadGuard<'_, P> {
+    fn lock_head_again(self, pfn: Pfn) -> HeadGuard<'f, P> {
         let mut attempt = 0;
         loop {
-            let folio = self.folio(pfn);
+            let folio = self.frames.folio(pfn);
             if !folio.is_large() {
                 if cfg!(debug_assertions) {
                     P::lock_dropped(LockClass::Folio);
@@ -131,11 +144,11 @@ impl<P: Platform> Frames<P> {
     ///
     /// # Errors
     ///
-    /// As for [`gather`](Self::gather): the folio is still mapped, or no such block was allocated. The
+    /// As for [`gather`](Frames::gather): the folio is still mapped, or no such block was allocated. The
     /// reference is dropped nevertheless.
     #[inline]
-    pub fn put_folio(&self, chain: &mut FrameChain, pfn: Pfn, order: Order) -> Result<bool, FreeError> {
-        if self.try_gather(chain, pfn, order) {
+    pub fn put_folio(self, chain: &mut FrameChain, pfn: Pfn, order: Order) -> Result<bool, FreeError> {
+        if self.frames.try_gather(chain, pfn, order) {
             return Ok(true);
         }
         self.put_held_folio(chain, pfn, order)
@@ -143,17 +156,17 @@ impl<P: Platform> Frames<P> {
 
     /// As [`put_folio`](Self::put_folio), for a folio that others hold, or that is not freed at once.
     #[inline(never)]
-    fn put_held_folio(&self, chain: &mut FrameChain, pfn: Pfn, order: Order) -> Result<bool, FreeError> {
+    fn put_held_folio(self, chain: &mut FrameChain, pfn: Pfn, order: Order) -> Result<bool, FreeError> {
         // While others hold it, one of them may be splitting it, and keeps counts in its inner frames: those
         // are checked only when this is the last reference.
-        if self.known(pfn).refs() > 1 && !self.known(pfn).put(1) {
+        if self.frames.known(pfn).refs() > 1 && !self.frames.known(pfn).put(1) {
             return Ok(false);
         }
-        match self.gather(chain, pfn, order) {
+        match self.frames.gather(chain, pfn, order) {
             Ok(()) => Ok(true),
             // Another thread took one since the check.
-            Err(FreeError::Referenced { .. }) if !self.known(pfn).put(1) => Ok(false),
-            Err(FreeError::Referenced { .. }) => self.gather(chain, pfn, order).map(|()| true),
+            Err(FreeError::Referenced { .. }) if !self.frames.known(pfn).put(1) => Ok(false),
+            Err(FreeError::Referenced { .. }) => self.frames.gather(chain, pfn, order).map(|()| true),
             Err(error) => Err(error),
         }
     }

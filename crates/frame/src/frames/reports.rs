@@ -48,43 +48,53 @@ pub(super) fn listed_pages<P: Platform>(platform: &P, zone: &Zone<P>) -> u64 {
     };
     zone.pcp.iter().map(of).sum::<u64>()
 }
-impl<P: Platform> Frames<P> {
+
+quire_arch::part_of! {
+    /// The numbers of a machine's frames.
+    pub struct FrameReports { pub(super) frames: Frames }
+}
+
+impl<P: Platform> FrameReports<'_, P> {
     /// Frames that are free, those on the CPUs' lists included.
-    pub fn free_frames(&self) -> u64 {
-        self.zones.populated().map(|zone| zone.free() + listed_pages(self.platform(), zone)).sum()
+    pub fn free_frames(self) -> u64 {
+        self.frames
+            .zones
+            .populated()
+            .map(|zone| zone.free() + listed_pages(self.frames.platform(), zone))
+            .sum()
     }
 
     /// One zone in numbers. Takes its locks one after another. A zone that the machine does not have is
     /// empty.
-    pub fn zone_report(&self, id: impl Into<ZoneId>) -> ZoneReport {
+    pub fn zone_report(self, id: impl Into<ZoneId>) -> ZoneReport {
         let id = id.into();
-        match self.zones.all().get(id.index()) {
+        match self.frames.zones.all().get(id.index()) {
             Some(zone) => self.report(zone),
             None => self.report(&Zone::new(id, false)),
         }
     }
 
     /// Statistics of each zone's lock. Takes no lock itself.
-    pub fn zone_locks(&self) -> impl Iterator<Item = SpinStatistics> {
-        self.zones.populated().map(Zone::lock_statistics)
+    pub fn zone_locks(self) -> impl Iterator<Item = SpinStatistics> {
+        self.frames.zones.populated().map(Zone::lock_statistics)
     }
 
     /// Every zone with frames in numbers.
-    pub fn zone_reports(&self) -> impl Iterator<Item = ZoneReport> {
-        self.zones.populated().map(|zone| self.report(zone))
+    pub fn zone_reports(self) -> impl Iterator<Item = ZoneReport> {
+        self.frames.zones.populated().map(move |zone| self.report(zone))
     }
 
-    fn report(&self, zone: &Zone<P>) -> ZoneReport {
+    fn report(self, zone: &Zone<P>) -> ZoneReport {
         let lock = zone.lock_statistics();
-        let pcp = listed_pages(self.platform(), zone);
+        let pcp = listed_pages(self.frames.platform(), zone);
         let peak = |set: &PcpSet<P>| {
-            let _pin = self.platform().pin();
+            let _pin = self.frames.platform().pin();
             set.lists.lock().peak() + set.returned.peak()
         };
         let pcp_peak = zone.pcp.iter().map(peak).sum();
-        let _pin = self.platform().pin();
+        let _pin = self.frames.platform().pin();
         let (watermarks, lowmem_reserve) = (zone.levels.get(), zone.levels.lowmem_reserve());
-        let buddy = zone.lock(&self.platform);
+        let buddy = zone.lock(&self.frames.platform);
         ZoneReport {
             kind: zone.id.kind(),
             node: zone.id.node(),
@@ -104,11 +114,11 @@ impl<P: Platform> Frames<P> {
     }
 
     /// The CPUs' lists for one zone in numbers.
-    pub fn pcp_reports(&self, id: impl Into<ZoneId>) -> impl Iterator<Item = PcpReport> {
-        let zone = self.zones.all().get(id.into().index());
+    pub fn pcp_reports(self, id: impl Into<ZoneId>) -> impl Iterator<Item = PcpReport> {
+        let zone = self.frames.zones.all().get(id.into().index());
         let sets = zone.into_iter().flat_map(|zone| zone.pcp.iter().enumerate());
         sets.filter_map(|(cpu, set)| {
-            let _pin = self.platform().pin();
+            let _pin = self.frames.platform().pin();
             let lists = set.lists.lock();
             let limits = lists.limits();
             Some(PcpReport {
@@ -118,7 +128,7 @@ impl<P: Platform> Frames<P> {
                 high: lists.high(),
                 high_bounds: (
                     limits.high_min,
-                    if self.technique.tunes() { limits.high_max } else { limits.high_min },
+                    if self.frames.technique.tunes() { limits.high_max } else { limits.high_min },
                 ),
                 batch: limits.batch,
             })
@@ -126,25 +136,25 @@ impl<P: Platform> Frames<P> {
     }
 
     /// The machine in numbers.
-    pub fn totals(&self) -> FrameTotals {
+    pub fn totals(self) -> FrameTotals {
         let waiting = |limbo: &SpinLock<LimboLists, P>| {
-            let _pin = self.platform().pin();
+            let _pin = self.frames.platform().pin();
             limbo.lock().blocks()
         };
         FrameTotals {
-            present: self.zones.populated().map(Zone::present).sum(),
-            managed: self.zones.populated().map(Zone::managed).sum(),
+            present: self.frames.zones.populated().map(Zone::present).sum(),
+            managed: self.frames.zones.populated().map(Zone::managed).sum(),
             free: self.free_frames(),
-            limbo_blocks: self.limbo.iter().map(waiting).sum(),
+            limbo_blocks: self.frames.limbo.iter().map(waiting).sum(),
         }
     }
 
     /// Frames of each kind, by reading every one: on a busy machine not a consistent snapshot.
-    pub fn count_kinds(&self) -> [u64; Kind::ALL.len()] {
+    pub fn count_kinds(self) -> [u64; Kind::ALL.len()] {
         let mut counts = [0; Kind::ALL.len()];
         let mut left = 0;
         let mut inside = Kind::Tail;
-        self.for_each_frame(|_, frame| {
+        self.frames.audit().for_each_frame(|_, frame| {
             let word = frame.word();
             // A block's inner frames count as what its first one is.
             if word.kind() != Kind::Tail {

@@ -10,9 +10,10 @@
 //! they are on none, and a caller that has isolated the folio may keep a reference to each. Each is charged
 //! to the folio's memcg. Unmapped parts are not: the caller uncharges them.
 
-use super::Frames;
+use super::FrameFolios;
 use crate::chain::FrameChain;
 use crate::folio::{Folio, HeadGuard};
+use crate::frames::Frames;
 use crate::kind::Kind;
 use crate::map::{Frame, FrameFlags};
 use core::fmt;
@@ -106,10 +107,10 @@ pub struct FolioSplit<'m, P: Platform> {
     counted: u32,
 }
 
-impl<P: Platform> Frames<P> {
+impl<'f, P: Platform> FrameFolios<'f, P> {
     /// Begins to count the mappings of a large folio.
-    pub fn begin_split<'m>(&'m self, locked: HeadGuard<'m, P>) -> FolioSplit<'m, P> {
-        FolioSplit { frames: self, locked, of_first: 0, counted: 0 }
+    pub fn begin_split(self, locked: HeadGuard<'f, P>) -> FolioSplit<'f, P> {
+        FolioSplit { frames: self.frames, locked, of_first: 0, counted: 0 }
     }
 }
 
