@@ -10,8 +10,8 @@ pub enum AllocError {
     /// memory back.
     #[error("out of memory")]
     OutOfMemory,
-    /// The fault plan said so; see [`Faults`](crate::Faults).
-    #[error("failed by the fault plan")]
+    /// The plan of the fail points said so; see [`FailPoints`](crate::FailPoints).
+    #[error("failed at a fail point")]
     Injected,
     /// The slab cache belongs to another machine.
     #[error("the slab cache belongs to another machine")]

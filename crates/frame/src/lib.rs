@@ -10,7 +10,7 @@
 //!
 //! # Modules, lowest first
 //!
-//! - `faults`: fault injection.
+//! - `fail_points`: operations that are made to fail.
 //! - `zone_id`: numbers and kinds of zones.
 //! - `kind`: what a frame is.
 //! - `folio_counters`: counters for each size of large folio.
@@ -39,7 +39,7 @@ extern crate std;
 mod chain;
 mod counters;
 mod error;
-mod faults;
+mod fail_points;
 mod folio;
 mod folio_counters;
 mod frame_list;
@@ -60,7 +60,7 @@ mod zone_id;
 pub use chain::FrameChain;
 pub use counters::{VmEvent, VmEvents};
 pub use error::{AllocError, BootError, FreeError, HotplugError, KindError};
-pub use faults::{FaultAim, FaultCaller, FaultClass, FaultPlan, FaultSite, Faults};
+pub use fail_points::{FailAim, FailCaller, FailClass, FailPlan, FailPoints, FailSite};
 pub use folio::{Folio, FolioList, HeadGuard, MAX_MAPS, MapsLeft};
 pub use folio_counters::FolioCounter;
 pub use frames::{

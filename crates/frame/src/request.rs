@@ -1,6 +1,6 @@
 //! The parameters of an allocation.
 
-use crate::faults::FaultSite;
+use crate::fail_points::FailSite;
 use crate::kind::Kind;
 use crate::map::Migratetype;
 use crate::zone_id::ZoneKind;
@@ -24,7 +24,7 @@ pub struct AllocRequest {
     pub(crate) migratetype: Migratetype,
     pub(crate) zero: Zero,
     pub(crate) kind: Kind,
-    pub(crate) site: FaultSite,
+    pub(crate) site: FailSite,
     pub(crate) highest_zone: ZoneKind,
     pub(crate) may_drain: bool,
     pub(crate) atomic: bool,
@@ -34,7 +34,7 @@ pub struct AllocRequest {
 impl AllocRequest {
     /// A block of `order`, unmovable, uninitialised, from any zone.
     #[inline]
-    pub const fn new(order: Order, site: FaultSite) -> Self {
+    pub const fn new(order: Order, site: FailSite) -> Self {
         Self {
             order,
             migratetype: Migratetype::Unmovable,
@@ -51,13 +51,13 @@ impl AllocRequest {
     /// A page table: one frame of zeros.
     #[inline]
     pub const fn table() -> Self {
-        Self::new(Order::ZERO, FaultSite::TABLE).zeroed()
+        Self::new(Order::ZERO, FailSite::TABLE).zeroed()
     }
 
     /// A page of a program: one movable frame of zeros.
     #[inline]
     pub const fn anonymous() -> Self {
-        let mut request = Self::new(Order::ZERO, FaultSite::ANONYMOUS).movability(Migratetype::Movable);
+        let mut request = Self::new(Order::ZERO, FailSite::ANONYMOUS).movability(Migratetype::Movable);
         request.zero = Zero::User;
         request
     }
@@ -65,7 +65,7 @@ impl AllocRequest {
     /// A block for a slab cache.
     #[inline]
     pub const fn slab(order: Order) -> Self {
-        Self::new(order, FaultSite::SLAB)
+        Self::new(order, FailSite::SLAB)
     }
 
     /// Filled with zeros.
@@ -120,9 +120,9 @@ impl AllocRequest {
         self.atomic && self.order.get() > 0
     }
 
-    /// With another site, for fault plans.
+    /// With another site, for fail plans.
     #[inline]
-    pub const fn site(mut self, site: FaultSite) -> Self {
+    pub const fn site(mut self, site: FailSite) -> Self {
         self.site = site;
         self
     }

@@ -11,7 +11,7 @@ use crate::techniques::Techniques;
 use core::fmt;
 use quire_arch::{Order, PagingFormat, Pfn, Pin, Platform};
 use quire_frame::{
-    BootError, Faults, FolioCounter, Frame, FrameConfig, FramePcp, FrameTotals, Frames, Kind, VmEvent,
+    BootError, FailPoints, FolioCounter, Frame, FrameConfig, FramePcp, FrameTotals, Frames, Kind, VmEvent,
 };
 use quire_memcg::{Limit, MemcgError, MemcgId, Memcgs, WriteOutcome};
 use quire_reclaim::{KswapdStep, Policy};
@@ -196,10 +196,10 @@ impl<P: Platform> Memory<P> {
         self.spaces.frames().frame(pfn).map(Frame::kind)
     }
 
-    /// The fault plan, for tests.
+    /// The fail points, for tests.
     #[doc(hidden)]
-    pub fn faults(&self) -> &Faults {
-        self.spaces.frames().faults()
+    pub fn fail_points(&self) -> &FailPoints {
+        self.spaces.frames().fail_points()
     }
 
     /// The controls of large folios.

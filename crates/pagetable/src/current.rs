@@ -11,7 +11,7 @@ use crate::space_tables::SpaceTables;
 use core::fmt;
 use core::ptr::NonNull;
 use quire_arch::{CpuId, MAX_CPUS, Order, Pfn, Pin, Platform, TlbFlush};
-use quire_frame::{AllocError, AllocRequest, FaultSite, VmEvent};
+use quire_frame::{AllocError, AllocRequest, FailSite, VmEvent};
 use quire_sync::PerCpu;
 
 const _: () = assert!(
@@ -35,7 +35,7 @@ impl CurrentSpaces {
         let cpus = memory.platform().cpu_count();
         let bytes = PerCpu::<CpuSlot<SpaceTables>>::bytes(cpus) as u64;
         let order = Order::for_bytes(bytes).unwrap_or(Order::MAX);
-        let block = memory.frames().allocate(pin, AllocRequest::new(order, FaultSite::new("spaces")))?;
+        let block = memory.frames().allocate(pin, AllocRequest::new(order, FailSite::new("spaces")))?;
         // SAFETY: the block holds the slots (the largest order holds those of `MAX_CPUS`, as asserted above)
         // and is aligned to a page; it belongs to this value and is never freed.
         let slots = unsafe { PerCpu::init(memory.platform().direct_map(block), cpus, |_| CpuSlot::new()) };

@@ -30,7 +30,7 @@ unsafe impl<T: Send, P: Platform> Send for SlabCache<T, P> {}
 unsafe impl<T: Send, P: Platform> Sync for SlabCache<T, P> {}
 
 impl<T: Send + 'static, P: Platform> SlabCache<T, P> {
-    /// A cache called `name`, which is also the site of its objects in fault plans.
+    /// A cache called `name`, which is also the site of its objects in fail plans.
     ///
     /// # Errors
     ///

@@ -8,7 +8,7 @@ use core::alloc::Layout;
 use core::fmt;
 use core::ptr::NonNull;
 use quire_arch::{Order, PAGE_SIZE, Pin, Platform};
-use quire_frame::{AllocError, AllocRequest, FaultSite, FrameCache, Frames, MachineId};
+use quire_frame::{AllocError, AllocRequest, FailSite, FrameCache, Frames, MachineId};
 
 /// Memory of any size on the frames of a machine: up to 8 KiB from caches of Linux's `kmalloc` sizes, more as
 /// blocks of frames, up to the largest order.
@@ -32,7 +32,7 @@ unsafe impl<P: Platform> Sync for Heap<P> {}
 impl<P: Platform> Heap<P> {
     /// The site of blocks that are larger than the caches' objects, which have their cache's name as their
     /// site.
-    pub const SITE: FaultSite = FaultSite::new("kmalloc");
+    pub const SITE: FailSite = FailSite::new("kmalloc");
 
     /// A heap. It takes one block for its caches, and frames for objects as they are needed.
     ///

@@ -26,7 +26,7 @@ use exits::Exits;
 use list::SpaceList;
 use oom_turns::OomTurns;
 use quire_arch::{LockClass, Order, PagingFormat, Pfn, Pin, Platform, VirtAddr};
-use quire_frame::{AllocError, AllocRequest, FaultSite, Frames, Kind};
+use quire_frame::{AllocError, AllocRequest, FailSite, Frames, Kind};
 use quire_memcg::Memcgs;
 use quire_pagetable::{
     CurrentSpaces, GatherTechnique, MemoryCore, RemapTechnique, SpaceId, SpaceTables, TablesTechnique,
@@ -115,8 +115,7 @@ impl<P: Platform> Spaces<P> {
         let nodes = SlabCache::new(frames, &pin, "range_node")?;
         let cores = SlabCache::new(frames, &pin, "mm_struct")?;
         let rmap = RmapState::new(memory, &pin)?;
-        let tags =
-            frames.allocate(&pin, AllocRequest::new(Order::ZERO, FaultSite::new("spaces")).zeroed())?;
+        let tags = frames.allocate(&pin, AllocRequest::new(Order::ZERO, FailSite::new("spaces")).zeroed())?;
         let current = CurrentSpaces::new(memory, &pin)?;
         drop(pin);
         let bits = frames.platform().direct_map(tags).cast();

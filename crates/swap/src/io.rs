@@ -16,12 +16,12 @@ use crate::slot::SlotId;
 use core::ptr;
 use core::sync::atomic::AtomicU64;
 use quire_arch::{Order, PAGE_SIZE, Pfn, Pin, Platform, prefetch};
-use quire_frame::{FaultClass, FaultSite, FolioCounter, FolioGuard, FrameFlags, VmEvent};
+use quire_frame::{FailClass, FailSite, FolioCounter, FolioGuard, FrameFlags, VmEvent};
 use quire_memcg::{MemcgId, MemcgStat};
 use quire_sync::atomic::Ordering;
 
-/// The site of reads and writes in fault plans.
-const SITE: FaultSite = FaultSite::new("swap");
+/// The site of reads and writes in fail plans.
+const SITE: FailSite = FailSite::new("swap");
 
 /// How far a read or a write has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -231,7 +231,7 @@ impl<P: Platform> SwapIo<'_, P> {
     ///
     /// # Errors
     ///
-    /// The device's error, or one injected by the fault plan. Only for synchronous devices.
+    /// The device's error, or one injected by the fail plan. Only for synchronous devices.
     pub fn read_past_cache(self, slot: SlotId, pfn: Pfn) -> Result<(), DeviceError> {
         let zero = with_cluster(self.devices, slot, |held, at| held.guard.word_of(at).is_zero());
         if zero.ok_or(DeviceError::OutOfRange)? {
@@ -240,7 +240,7 @@ impl<P: Platform> SwapIo<'_, P> {
             unsafe { self.devices.platform().zero_user(pfn, Order::ZERO) };
             return Ok(());
         }
-        if self.devices.frames().faults().strikes(FaultClass::DeviceRead, SITE) {
+        if self.devices.frames().fail_points().strikes(FailClass::DeviceRead, SITE) {
             return Err(DeviceError::Io);
         }
         let device = self.devices.use_device(slot.device_index()).ok_or(DeviceError::OutOfRange)?;
@@ -284,10 +284,10 @@ impl<P: Platform> SwapIo<'_, P> {
     fn submit(self, head: Pfn, direction: Direction, marks: FrameFlags) -> IoState {
         let frame = self.devices.frames().known(head);
         let (class, under_way) = match direction {
-            Direction::Read => (FaultClass::DeviceRead, FrameFlags::READING),
-            Direction::Write => (FaultClass::DeviceWrite, FrameFlags::WRITEBACK),
+            Direction::Read => (FailClass::DeviceRead, FrameFlags::READING),
+            Direction::Write => (FailClass::DeviceWrite, FrameFlags::WRITEBACK),
         };
-        if self.devices.frames().faults().strikes(class, SITE) {
+        if self.devices.frames().fail_points().strikes(class, SITE) {
             return self.failed(head, direction, DeviceError::Io);
         }
         let slot = SlotId::from_raw(frame.as_folio().slot());

@@ -187,7 +187,7 @@ impl Machine {
 mod tests {
     use super::*;
     use quire_arch::Order;
-    use quire_frame::{AllocRequest, FaultSite, PcpTechnique};
+    use quire_frame::{AllocRequest, FailSite, PcpTechnique};
 
     fn machine() -> Machine {
         let frames = FrameConfig { pcp: PcpTechnique::None, ..FrameConfig::default() };
@@ -198,7 +198,7 @@ mod tests {
     fn counting_does_not_count_itself() {
         let machine = machine();
         assert_eq!(machine.counted(|| ()).1, Counts::default());
-        let request = AllocRequest::new(Order::ZERO, FaultSite::new("test"));
+        let request = AllocRequest::new(Order::ZERO, FailSite::new("test"));
         let (pfn, counts) =
             machine.counted(|| machine.pinned_on(0, |pin| machine.frames().allocate(pin, request)));
         assert_eq!(counts.takes, 1);
@@ -211,7 +211,7 @@ mod tests {
     fn a_lost_block_is_a_finding() {
         let machine = machine();
         let free = machine.free_when_drained();
-        let request = AllocRequest::new(Order::ZERO, FaultSite::new("test"));
+        let request = AllocRequest::new(Order::ZERO, FailSite::new("test"));
         machine.pinned_on(0, |pin| machine.frames().allocate(pin, request)).unwrap();
         assert_eq!(machine.findings(free).len(), 1);
     }

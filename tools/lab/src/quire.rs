@@ -3,11 +3,11 @@
 use crate::harness::BlockAllocator;
 use crate::machine::Machine;
 use quire_arch::{Order, Pfn, Pin, Platform};
-use quire_frame::{AllocRequest, FaultSite, Migratetype};
+use quire_frame::{AllocRequest, FailSite, Migratetype};
 use quire_host::HostPlatform;
 
 /// What the lab allocates itself.
-pub(crate) const LAB: FaultSite = FaultSite::new("lab");
+pub(crate) const LAB: FailSite = FailSite::new("lab");
 
 fn request(order: Order) -> AllocRequest {
     AllocRequest::new(order, LAB).movability(Migratetype::Movable)

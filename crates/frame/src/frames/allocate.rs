@@ -6,7 +6,7 @@ use super::refill::{PcpRefill, give_out};
 use super::zone_blocks::ZoneBlocks;
 use crate::counters::VmEvent;
 use crate::error::AllocError;
-use crate::faults::FaultClass;
+use crate::fail_points::FailClass;
 use crate::map::FrameIndex;
 use crate::request::{AllocRequest, Zero};
 use crate::zone::Zone;
@@ -24,17 +24,17 @@ impl<P: Platform> Frames<P> {
     ///
     /// [`AllocError::OutOfMemory`] when every list is empty or at its watermark after all that holds free
     /// memory back (per-CPU lists, limbo, caches, reserves) was drained; [`AllocError::Injected`] by the
-    /// fault plan. Nothing else was changed.
+    /// fail points. Nothing else was changed.
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn allocate(&self, pin: &Pin<'_, P>, request: AllocRequest) -> Result<Pfn, AllocError> {
-        if self.faults.strikes(FaultClass::Frames, request.site) {
+        if self.fail_points.strikes(FailClass::Frames, request.site) {
             return Err(AllocError::Injected);
         }
         self.allocate_quietly(pin, request)
     }
 
-    /// As [`allocate`](Self::allocate), without asking the fault plan.
+    /// As [`allocate`](Self::allocate), without asking the fail points.
     #[inline]
     pub(super) fn allocate_quietly(
         &self,

@@ -5,7 +5,7 @@ use super::claimed::Claimed;
 use super::{FrameConfig, Frames, MachineId};
 use crate::counters::{EventSet, VmEvents};
 use crate::error::BootError;
-use crate::faults::Faults;
+use crate::fail_points::FailPoints;
 use crate::kind::Kind;
 use crate::limbo::LimboLists;
 use crate::map::boot::{BootMemory, Booted, Extra, boot};
@@ -83,7 +83,7 @@ impl<P: Platform> Frames<P> {
             epoch,
             hotplug: SpinLock::new(LockClass::Hotplug, ()),
             caches: CacheList::new(),
-            faults: Faults::new(),
+            fail_points: FailPoints::new(),
             platform,
         })
     }

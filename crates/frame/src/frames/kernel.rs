@@ -2,7 +2,7 @@
 
 use super::Frames;
 use crate::error::{AllocError, FreeError};
-use crate::faults::FaultSite;
+use crate::fail_points::FailSite;
 use crate::kind::Kind;
 use crate::request::AllocRequest;
 use core::fmt;
@@ -18,8 +18,8 @@ pub struct KernelFrames<'f, P: Platform> {
 }
 
 impl<'f, P: Platform> KernelFrames<'f, P> {
-    /// The site by which a [fault plan](crate::FaultPlan) finds these allocations.
-    pub const SITE: FaultSite = FaultSite::new("kernel");
+    /// The site by which a [plan](crate::FailPlan) finds these allocations.
+    pub const SITE: FailSite = FailSite::new("kernel");
 
     /// The frames of a machine.
     #[inline]

@@ -35,7 +35,7 @@ pub use reports::{FrameReports, FrameTotals, PcpReport};
 pub use watermarks::FrameWatermarks;
 
 use crate::counters::VmEvents;
-use crate::faults::Faults;
+use crate::fail_points::FailPoints;
 use crate::limbo::LimboLists;
 use crate::map::{Frame, MemoryMap, Migratetype};
 use crate::pcp::{PcpSwitch, PcpTechnique};
@@ -96,7 +96,7 @@ pub struct Frames<P: Platform> {
     /// Held while a range of frames comes into use or goes out of it.
     hotplug: SpinLock<(), P>,
     caches: CacheList<P>,
-    faults: Faults,
+    fail_points: FailPoints,
     /// The last field: it gives the RAM back, in which the others lie, when it is dropped.
     platform: Claimed<P>,
 }
@@ -152,10 +152,10 @@ impl<P: Platform> Frames<P> {
         &self.events
     }
 
-    /// The fault plan.
+    /// The fail points.
     #[inline]
-    pub fn faults(&self) -> &Faults {
-        &self.faults
+    pub fn fail_points(&self) -> &FailPoints {
+        &self.fail_points
     }
 
     /// The frames that hold the memory map and the per-CPU areas.

@@ -6,7 +6,7 @@ use quire_arch::{
     TlbFlush,
 };
 use quire_frame::{
-    AllocRequest, FaultSite, FrameConfig, FrameViolation, Frames, PcpReport, PcpTechnique, ZoneKind,
+    AllocRequest, FailSite, FrameConfig, FrameViolation, Frames, PcpReport, PcpTechnique, ZoneKind,
 };
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::borrow::Borrow;
@@ -41,7 +41,7 @@ std::thread_local! {
 type Step = Box<dyn FnMut(LockClass)>;
 
 /// The site of what tests allocate themselves.
-pub(crate) const TEST: FaultSite = FaultSite::new("test");
+pub(crate) const TEST: FailSite = FailSite::new("test");
 
 /// A request for one frame.
 pub(crate) const ONE: AllocRequest = AllocRequest::new(Order::ZERO, TEST);

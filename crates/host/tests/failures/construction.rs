@@ -2,20 +2,20 @@
 
 use crate::common::*;
 use crate::report::Report;
-use quire_frame::{FaultAim, FaultCaller, FaultPlan, FaultSite, FrameConfig, Frames};
+use quire_frame::{FailAim, FailCaller, FailPlan, FailSite, FrameConfig, Frames};
 use quire_space::{NoReclaim, Spaces, SpacesConfig};
 
 fn platform() -> HostPlatform {
     HostPlatform::new(&HostConfig::with_ram(4 << 20).paranoid()).expect("the host has memory")
 }
 
-fn construct(plan: FaultPlan) -> Result<Spaces<HostPlatform>, Error> {
+fn construct(plan: FailPlan) -> Result<Spaces<HostPlatform>, Error> {
     construct_on(platform(), plan)
 }
 
-fn construct_on(platform: HostPlatform, plan: FaultPlan) -> Result<Spaces<HostPlatform>, Error> {
+fn construct_on(platform: HostPlatform, plan: FailPlan) -> Result<Spaces<HostPlatform>, Error> {
     let frames = Frames::new(platform, FrameConfig::default()).expect("4 MiB hold a memory map");
-    frames.faults().set(plan);
+    frames.fail_points().set(plan);
     let swap = Swap::new(Memcgs::new(frames)?, SwapTechnique::default());
     Spaces::new(swap, SpacesConfig::default(), &NoReclaim)
 }
@@ -24,12 +24,12 @@ fn construct_on(platform: HostPlatform, plan: FaultPlan) -> Result<Spaces<HostPl
 /// record of the callers. So the callers are taken from one that succeeds, and aimed at by their lines.
 pub(crate) fn each_failure(report: &mut Report) {
     const NAME: &str = "constructing a machine";
-    let made = construct(FaultPlan::COUNT).expect("nothing fails");
-    let callers: Vec<FaultCaller> = made.frames().faults().callers().collect();
+    let made = construct(FailPlan::COUNT).expect("nothing fails");
+    let callers: Vec<FailCaller> = made.frames().fail_points().callers().collect();
     report.note(NAME, &callers, None);
     for caller in callers {
-        let line = FaultAim::Line { file: caller.location.file(), line: caller.location.line() };
-        let error = construct(FaultPlan::nth(1).at(line)).map(drop).expect_err("its allocation failed");
+        let line = FailAim::Line { file: caller.location.file(), line: caller.location.line() };
+        let error = construct(FailPlan::nth(1).at(line)).map(drop).expect_err("its allocation failed");
         assert_eq!(error, Error::NoFrames(AllocError::Injected));
         let mut struck = caller;
         (struck.seen, struck.failed) = (1, 1);
@@ -39,21 +39,21 @@ pub(crate) fn each_failure(report: &mut Report) {
 
 #[test]
 fn construction_fails_at_each_of_its_allocations() {
-    let made = construct(FaultPlan::COUNT).expect("nothing fails");
-    let allocations = made.frames().faults().seen();
+    let made = construct(FailPlan::COUNT).expect("nothing fails");
+    let allocations = made.frames().fail_points().seen();
     assert!(allocations >= 5, "three caches, the zero page and the bits of the tags");
     // All on one machine: none that fails keeps its RAM.
     let platform = platform();
     for nth in 1..=allocations {
         assert_eq!(
-            construct_on(platform.clone(), FaultPlan::nth(nth)).map(drop),
+            construct_on(platform.clone(), FailPlan::nth(nth)).map(drop),
             Err(Error::NoFrames(AllocError::Injected)),
             "{nth}"
         );
     }
-    assert!(construct_on(platform, FaultPlan::nth(allocations + 1)).is_ok());
-    let own = FaultAim::Site(FaultSite::new("spaces"));
-    assert!(construct(FaultPlan::every(1).at(own)).is_err());
+    assert!(construct_on(platform, FailPlan::nth(allocations + 1)).is_ok());
+    let own = FailAim::Site(FailSite::new("spaces"));
+    assert!(construct(FailPlan::every(1).at(own)).is_err());
 }
 
 #[test]

@@ -4,7 +4,7 @@ use crate::common::*;
 use crate::report::Report;
 use crate::scenario::{Scenario, Undone};
 use crate::scene::{Scene, Snapshot};
-use quire_frame::{AllocRequest, FaultCaller, FaultPlan, FaultSite};
+use quire_frame::{AllocRequest, FailCaller, FailPlan, FailSite};
 use std::thread;
 
 /// Where pages are faulted in: `mmap` and some other calls hide a failure there.
@@ -50,7 +50,7 @@ pub(crate) struct Driver {
 }
 
 /// Prints the name of what ran when a check panics.
-struct Running<'s>(&'s Scenario, FaultPlan);
+struct Running<'s>(&'s Scenario, FailPlan);
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
@@ -72,7 +72,7 @@ impl Driver {
     /// Runs `scenario` with its first allocation failing, then its second, and so on until it passes
     /// untouched.
     pub(crate) fn each_failure(&self, scenario: &Scenario, report: &mut Report) {
-        let failing = (1..1000).find(|&nth| !self.run(scenario, FaultPlan::nth(nth), report));
+        let failing = (1..1000).find(|&nth| !self.run(scenario, FailPlan::nth(nth), report));
         let allocations = failing.unwrap_or_else(|| panic!("`{}` never passes", scenario.name)) - 1;
         assert!(
             scenario.allocations.contains(&allocations),
@@ -84,21 +84,21 @@ impl Driver {
 
     /// Runs `scenario` once under `plan`, and once more without a plan if it failed. Returns whether the plan
     /// struck.
-    pub(crate) fn run(&self, scenario: &Scenario, plan: FaultPlan, report: &mut Report) -> bool {
+    pub(crate) fn run(&self, scenario: &Scenario, plan: FailPlan, report: &mut Report) -> bool {
         let _running = Running(scenario, plan);
-        let faults = self.machine.memory().frames().faults();
+        let fail_points = self.machine.memory().frames().fail_points();
         let before_all = in_use(&self.machine);
         let scene = Scene::new(&self.machine, &self.cpu);
         (scenario.prepare)(&scene);
         let before = Snapshot::of(&scene);
         self.empty_caches();
 
-        faults.set(plan);
+        fail_points.set(plan);
         let result = (scenario.attempt)(&scene);
-        faults.set(FaultPlan::OFF);
-        let struck = faults.failed() > 0;
-        let callers: Vec<_> = faults.callers().collect();
-        assert_eq!(faults.callers_lost(), 0, "the table of callers is too small");
+        fail_points.set(FailPlan::OFF);
+        let struck = fail_points.failed() > 0;
+        let callers: Vec<_> = fail_points.callers().collect();
+        assert_eq!(fail_points.callers_lost(), 0, "the table of callers is too small");
         report.note(scenario.name, &callers, result.err());
         assert_audit(&self.machine);
 
@@ -143,7 +143,7 @@ impl Driver {
     fn empty_caches(&self) {
         let frames = self.machine.memory().frames();
         let pin = self.machine.memory().platform().pin();
-        let request = AllocRequest::new(Order::MAX, FaultSite::new("test"));
+        let request = AllocRequest::new(Order::MAX, FailSite::new("test"));
         let blocks: Vec<_> = std::iter::from_fn(|| frames.allocate(&pin, request).ok()).collect();
         for block in blocks {
             frames.free(&pin, block, Order::MAX).expect("just allocated");
@@ -152,7 +152,7 @@ impl Driver {
 }
 
 /// A scenario whose call succeeds though allocations failed says so; only populating may have failed.
-fn assert_may_hide(scenario: &Scenario, callers: &[FaultCaller]) {
+fn assert_may_hide(scenario: &Scenario, callers: &[FailCaller]) {
     // A fault allocates one kind of object, the anon_vma of a mapping, and so frames for those. Which site
     // asked for an object is not known where the plan was aimed at frames only.
     let memcg =

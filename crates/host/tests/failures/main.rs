@@ -1,6 +1,6 @@
 //! Every allocation of every call fails: nothing is left half done, and each failure is reported as in Linux.
 //!
-//! One loop ([`driver`]) drives a list of scenarios ([`scenarios`]) under one fault plan after another. A
+//! One loop ([`driver`]) drives a list of scenarios ([`scenarios`]) under one fail plan after another. A
 //! report ([`report`]) collects what each caller of the allocator went through. A scan of the sources
 //! ([`sources`]) checks it: every call that can fail for want of memory must have failed. See
 //! docs/failures.md.
@@ -21,7 +21,7 @@ mod sources;
 mod threads;
 
 use driver::Driver;
-use quire_frame::{FaultAim, FaultClass, FaultPlan, FaultSite};
+use quire_frame::{FailAim, FailClass, FailPlan, FailSite};
 use report::Report;
 use std::sync::OnceLock;
 
@@ -79,7 +79,7 @@ fn every_allocation_of_every_call_fails_whole() {
 fn every_kth_allocation_fails() {
     let (driver, mut report) = (Driver::new(), Report::default());
     for scenario in scenarios::all() {
-        let struck = (1..=8).filter(|&period| driver.run(scenario, FaultPlan::every(period), &mut report));
+        let struck = (1..=8).filter(|&period| driver.run(scenario, FailPlan::every(period), &mut report));
         let (struck, least) = (struck.count() as u64, *scenario.allocations.start());
         assert!(struck >= least.min(8), "`{}` failed under {struck} plans only", scenario.name);
     }
@@ -89,23 +89,23 @@ fn every_kth_allocation_fails() {
 /// Aimed at a kind, a name or a line, a plan fails those allocations and no others.
 #[test]
 fn allocations_of_one_kind_fail() {
-    let classes = [FaultClass::Frames, FaultClass::Object].map(FaultAim::Class);
+    let classes = [FailClass::Frames, FailClass::Object].map(FailAim::Class);
     let sites = ["vm_area_struct", "range_node", "mm_struct", "anon_vma"];
-    let sites = driver::FRAMES.into_iter().chain(sites).map(|name| FaultAim::Site(FaultSite::new(name)));
+    let sites = driver::FRAMES.into_iter().chain(sites).map(|name| FailAim::Site(FailSite::new(name)));
     let mut lines: Vec<_> = each_in_turn().rows().map(|row| row.line()).collect();
     lines.dedup();
     let driver = Driver::new();
     for aim in classes.into_iter().chain(sites).chain(lines) {
         let mut report = Report::default();
         for scenario in scenarios::all() {
-            driver.run(scenario, FaultPlan::every(1).at(aim), &mut report);
-            driver.run(scenario, FaultPlan::every(2).at(aim), &mut report);
+            driver.run(scenario, FailPlan::every(1).at(aim), &mut report);
+            driver.run(scenario, FailPlan::every(2).at(aim), &mut report);
         }
         for row in report.rows() {
             let of_frames = driver::FRAMES.contains(&row.site());
             let meant = match aim {
-                FaultAim::Class(class) => of_frames == (class == FaultClass::Frames),
-                FaultAim::Site(site) => row.site() == site.name(),
+                FailAim::Class(class) => of_frames == (class == FailClass::Frames),
+                FailAim::Site(site) => row.site() == site.name(),
                 _ => row.line() == aim,
             };
             assert!(meant, "{row} was counted under {aim:?}");
@@ -123,7 +123,7 @@ fn allocations_fail_by_seed() {
         for seed in first..first + 6 {
             // Many calls make a dozen allocations, forks a hundred: both often get past the first.
             for per_mille in [30, 200] {
-                let plan = FaultPlan::seeded(seed, per_mille);
+                let plan = FailPlan::seeded(seed, per_mille);
                 struck += u64::from(driver.run(scenario, plan, &mut report));
             }
         }

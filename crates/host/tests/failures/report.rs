@@ -1,7 +1,7 @@
 //! The results of each caller of the allocator.
 
 use crate::common::*;
-use quire_frame::{FaultAim, FaultCaller};
+use quire_frame::{FailAim, FailCaller};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
@@ -35,7 +35,7 @@ pub(crate) struct Row<'r>(&'r Place, &'r Fate);
 
 impl Report {
     /// Adds a run of `scenario` that ended with `error`, or successfully.
-    pub(crate) fn note(&mut self, scenario: &'static str, callers: &[FaultCaller], error: Option<Error>) {
+    pub(crate) fn note(&mut self, scenario: &'static str, callers: &[FailCaller], error: Option<Error>) {
         self.runs += 1;
         self.struck += u64::from(callers.iter().any(|caller| caller.failed > 0));
         for caller in callers {
@@ -96,8 +96,8 @@ impl Row<'_> {
     }
 
     /// An aim at the call.
-    pub(crate) fn line(&self) -> FaultAim {
-        FaultAim::Line { file: self.0.file, line: self.0.line }
+    pub(crate) fn line(&self) -> FailAim {
+        FailAim::Line { file: self.0.file, line: self.0.line }
     }
 }
 

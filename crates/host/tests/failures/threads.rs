@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use crate::scene::{BASE, access};
-use quire_frame::FaultPlan;
+use quire_frame::FailPlan;
 use std::ops::Range;
 use std::sync::Arc;
 use std::thread;
@@ -107,8 +107,8 @@ fn two_threads_lose_nothing_while_allocations_fail() {
         let before = in_use(&machine);
         let space = Arc::new(create_space(&machine));
         map_at(&space, BASE, 2 * PAGES * PAGE, RW);
-        let faults = machine.memory().frames().faults();
-        faults.set(FaultPlan::seeded(seed, 20));
+        let fail_points = machine.memory().frames().fail_points();
+        fail_points.set(FailPlan::seeded(seed, 20));
         let refused: u64 = thread::scope(|scope| {
             let threads = [0, 1].map(|number| {
                 let start = VirtAddr(BASE + number as u64 * PAGES * PAGE);
@@ -118,9 +118,9 @@ fn two_threads_lose_nothing_while_allocations_fail() {
             });
             threads.map(|thread| thread.join().expect("a thread found something wrong")).into_iter().sum()
         });
-        faults.set(FaultPlan::OFF);
+        fail_points.set(FailPlan::OFF);
         // Each failure is reported once: nothing here hides one.
-        assert_eq!(refused, faults.failed());
+        assert_eq!(refused, fail_points.failed());
         assert!(refused > 20, "only {refused} failures");
         assert_audit(&machine);
         drop(space);

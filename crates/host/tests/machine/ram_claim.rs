@@ -2,7 +2,7 @@
 //! one owner at a time, and changes hands only when the earlier one is gone.
 
 use quire_arch::{Order, Platform, VirtAddr};
-use quire_frame::{AllocRequest, BootError, FaultSite, FrameConfig, FrameViolation, Frames};
+use quire_frame::{AllocRequest, BootError, FailSite, FrameConfig, FrameViolation, Frames};
 use quire_host::{HostConfig, HostPlatform};
 use quire_mm::space::{MapRequest, Protection};
 use quire_mm::{BuildError, Memory, MemoryConfig};
@@ -35,7 +35,7 @@ fn frames_of_one_machine_have_one_manager() {
     let new = || Frames::new(platform.clone(), FrameConfig::default());
     let first = new().unwrap();
     let pin = first.platform().pin();
-    let block = first.allocate(&pin, AllocRequest::new(Order::PMD, FaultSite::new("test"))).unwrap();
+    let block = first.allocate(&pin, AllocRequest::new(Order::PMD, FailSite::new("test"))).unwrap();
     let free = first.reports().free_frames();
     assert_eq!(new().map(drop), Err(BootError::RamTaken));
     assert_eq!(new_memory(&platform).map(drop), Err(BuildError::Boot(BootError::RamTaken)));

@@ -1,7 +1,7 @@
 //! Swap-in against other swap-ins, unmaps, forks and swapoff.
 
 use crate::machines::*;
-use quire_frame::{FaultAim, FaultClass, FaultPlan};
+use quire_frame::{FailAim, FailClass, FailPlan};
 use quire_sync::atomic::as_one_step;
 use shuttle::thread;
 
@@ -287,8 +287,8 @@ fn shuttle_a_read_error_is_never_wrong_bytes() {
         swapped(machine, space, ADDR, PAGE, 7);
         let child = fork(space);
         as_one_step(|| {
-            let plan = FaultPlan::nth(1).at(FaultAim::Class(FaultClass::DeviceRead));
-            machine.memory().frames().faults().set(plan);
+            let plan = FailPlan::nth(1).at(FailAim::Class(FailClass::DeviceRead));
+            machine.memory().frames().fail_points().set(plan);
         });
         let look = |cpu, space| {
             let seen = on_cpu(machine, cpu, space, |program| program.read_u64(ADDR));

@@ -4,7 +4,7 @@ mod threads;
 
 use crate::common::*;
 use quire_arch::paging::invented::Invented3;
-use quire_frame::{FaultAim, FaultPlan, FaultSite};
+use quire_frame::{FailAim, FailPlan, FailSite};
 
 const BASE: u64 = GIB;
 /// Aligned alike, below other tables.
@@ -119,10 +119,10 @@ fn a_write_without_memory_for_a_folio_gives_a_page() {
     let machine = machine(32);
     let space = read_blocks(&machine, 1);
     let cpu = machine.vcpu(0).unwrap();
-    let faults = machine.memory().frames().faults();
-    faults.set(FaultPlan::nth(1).at(FaultAim::Site(FaultSite::ANONYMOUS)));
+    let fail_points = machine.memory().frames().fail_points();
+    fail_points.set(FailPlan::nth(1).at(FailAim::Site(FailSite::ANONYMOUS)));
     cpu.program(&space).write_u64(VirtAddr(BASE + 5 * PAGE), 7).unwrap();
-    faults.set(FaultPlan::OFF);
+    fail_points.set(FailPlan::OFF);
     assert_eq!(space.figures().resident, PAGE);
     assert_eq!((count(&machine, VmEvent::ThpFaultFallback), count(&machine, VmEvent::ThpSplitPmd)), (1, 1));
     let mapped = entries(&space, BASE, MIB2);
@@ -139,10 +139,10 @@ fn a_read_without_memory_for_the_huge_zero_page_maps_the_zero_page() {
     let machine = machine(32);
     let (cpu, space) = cpu_and_space(&machine);
     map_at(&space, BASE, 2 * MIB2, RW);
-    let faults = machine.memory().frames().faults();
-    faults.set(FaultPlan::every(1).at(FaultAim::Site(FaultSite::new("huge_zero"))));
+    let fail_points = machine.memory().frames().fail_points();
+    fail_points.set(FailPlan::every(1).at(FailAim::Site(FailSite::new("huge_zero"))));
     assert_eq!(cpu.program(&space).read_u64(VirtAddr(BASE)), Ok(0));
-    faults.set(FaultPlan::OFF);
+    fail_points.set(FailPlan::OFF);
     assert_eq!(entries(&space, BASE, 2 * MIB2), [(1, PageState::Zero)]);
     assert_eq!(count(&machine, VmEvent::ThpZeroPageAllocFailed), 1);
     assert_eq!(count(&machine, VmEvent::ThpFaultFallback), 1);

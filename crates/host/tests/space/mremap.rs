@@ -4,7 +4,7 @@ mod flushes;
 mod random;
 
 use crate::common::*;
-use quire_frame::{FaultPlan, Kind};
+use quire_frame::{FailPlan, Kind};
 use std::collections::BTreeSet;
 
 /// A border of all levels of tables.
@@ -338,12 +338,12 @@ fn a_move_without_memory_moves_nothing() {
                 (figures.mapped, figures.resident, figures.page_tables, figures.mappings)
             };
             let (tables, before) = (table_frames(&machine), figures());
-            let faults = machine.memory().frames().faults();
+            let fail_points = machine.memory().frames().fail_points();
             let mut failed = 0;
             loop {
-                faults.set(FaultPlan::nth(failed + 1));
+                fail_points.set(FailPlan::nth(failed + 1));
                 let result = cpu.run(|| space.mremap(start, 2 * MIB2, 2 * MIB2, flags, to));
-                faults.set(FaultPlan::OFF);
+                fail_points.set(FailPlan::OFF);
                 assert_audit(&machine);
                 if result.is_ok() {
                     break;

@@ -1,9 +1,9 @@
 //! Machines of several NUMA nodes: how RAM and CPUs are assigned, and that each CPU allocates from its own.
 
 use crate::common::*;
-use quire_frame::{AllocRequest, BootError, FaultSite, Kind, ZoneReport};
+use quire_frame::{AllocRequest, BootError, FailSite, Kind, ZoneReport};
 
-const TEST: FaultSite = FaultSite::new("test");
+const TEST: FailSite = FailSite::new("test");
 /// Frames of each bank: 16 MiB.
 const BANK: u64 = 0x1000;
 

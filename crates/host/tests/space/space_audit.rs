@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use quire_frame::OwnerWord;
-use quire_frame::{AllocRequest, FaultSite, FrameChain, FrameFlags, FrameViolation, Kind};
+use quire_frame::{AllocRequest, FailSite, FrameChain, FrameFlags, FrameViolation, Kind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 type Format = X86_64Level4;
@@ -89,7 +89,7 @@ fn table_of(machine: &Machine, space: &HostSpace<'_>, addr: u64) -> Pfn {
 fn a_frame_that_was_allocated_and_forgotten() {
     scene(|machine, _, _| {
         let frames = machine.memory().frames();
-        let request = AllocRequest::new(Order::ZERO, FaultSite::new("forgotten"));
+        let request = AllocRequest::new(Order::ZERO, FailSite::new("forgotten"));
         let pfn = frames.allocate(&machine.memory().platform().pin(), request).unwrap();
         finds(machine, |v| *v == SpaceViolation::Leaked { pfn, kind: Kind::Allocated });
         frames.free(&machine.memory().platform().pin(), pfn, Order::ZERO).unwrap();

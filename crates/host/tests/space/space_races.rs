@@ -1,7 +1,7 @@
 //! Directed tests of the hazards in docs/hazards.md.
 
 use crate::common::*;
-use quire_frame::FaultPlan;
+use quire_frame::FailPlan;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
@@ -395,12 +395,12 @@ fn a_move_that_fails_half_way_moves_nothing() {
     let (from, to) = (BORDER - MIB2 - 5 * PAGE, BORDER + 512 * GIB - MIB2 - 100 * PAGE);
     map_at(&space, from, pages * PAGE, RW);
     fill(&cpu, &space, VirtAddr(from), 0..pages, 77);
-    let faults = machine.memory().frames().faults();
+    let fail_points = machine.memory().frames().fail_points();
     for nth in 1.. {
         let before = (mappings(&space), space.figures().page_tables);
-        faults.set(FaultPlan::nth(nth));
+        fail_points.set(FailPlan::nth(nth));
         let result = space.mremap(VirtAddr(from), pages * PAGE, pages * PAGE, MOVE, VirtAddr(to));
-        faults.set(FaultPlan::OFF);
+        fail_points.set(FailPlan::OFF);
         assert_audit(&machine);
         match result {
             Ok(_) => {

@@ -1,7 +1,7 @@
 //! A device that completes requests later.
 
 use crate::common::*;
-use quire_frame::{AllocRequest, FaultSite, Frames};
+use quire_frame::{AllocRequest, FailSite, Frames};
 use quire_host::swap::{Completion, HostRam, SlowConfig, SlowDevice};
 use quire_swap::{DeviceError, DeviceFlags, DeviceMemory, Direction, PageIo, RamDisk, Submitted, SwapDevice};
 
@@ -16,7 +16,7 @@ fn slow(frames: &Frames<HostPlatform>, config: SlowConfig) -> Slow {
 }
 
 fn frame(frames: &Frames<HostPlatform>) -> Pfn {
-    let request = AllocRequest::new(Order::ZERO, FaultSite::new("test"));
+    let request = AllocRequest::new(Order::ZERO, FailSite::new("test"));
     frames.allocate(&frames.platform().pin(), request).expect("there is memory")
 }
 

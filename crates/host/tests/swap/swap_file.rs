@@ -5,7 +5,7 @@
 use crate::common::*;
 use proptest::collection::vec;
 use proptest::prelude::*;
-use quire_frame::{AllocRequest, FaultSite};
+use quire_frame::{AllocRequest, FailSite};
 use quire_host::swap::{Engine, FileDevice, FileDeviceOptions, HostRam, make_swap};
 use quire_swap::{DeviceError, DeviceMemory, Direction, PageIo, Submitted, SwapDevice};
 use std::collections::HashMap;
@@ -49,7 +49,7 @@ impl<'m> Frames<'m> {
     fn new(machine: &'m Machine, order: u8) -> Self {
         let order = Order::new(order).unwrap();
         let frames = machine.memory().frames();
-        let request = AllocRequest::new(order, FaultSite::new("swap file test"));
+        let request = AllocRequest::new(order, FailSite::new("swap file test"));
         let first = frames.allocate(&machine.memory().platform().pin(), request).unwrap();
         Self { machine, first, order }
     }

@@ -3,7 +3,7 @@
 
 use crate::common::*;
 use quire_frame::AllocRequest;
-use quire_frame::{FaultAim, FaultPlan, FaultSite};
+use quire_frame::{FailAim, FailPlan, FailSite};
 use quire_host::swap::{Completion, SlowConfig, SlowDevice};
 
 const PAGES: u64 = MIB2 / PAGE;
@@ -82,10 +82,10 @@ fn a_page_of_a_torn_cluster_is_shared_after_fork() {
     let cpu = machine.vcpu(0).unwrap();
     let (space, area) = paged_out(&machine, &cpu);
     let child = space.fork().unwrap();
-    let faults = machine.memory().frames().faults();
-    faults.set(FaultPlan::every(1).at(FaultAim::Site(FaultSite::new("swap_table"))));
+    let fail_points = machine.memory().frames().fail_points();
+    fail_points.set(FailPlan::every(1).at(FailAim::Site(FailSite::new("swap_table"))));
     space.munmap(area, PAGE).unwrap();
-    faults.set(FaultPlan::OFF);
+    fail_points.set(FailPlan::OFF);
     // The parent has it mapped first.
     assert_eq!(read(&cpu, &space, page(area, 3)), 103);
     write(&cpu, &space, page(area, 3), 7);
@@ -102,10 +102,10 @@ fn a_page_without_memory_for_its_words_stays_out() {
     let cpu = machine.vcpu(0).unwrap();
     let (space, area) = paged_out(&machine, &cpu);
     space.madvise(area, MIB2, Advice::NoHugePage).unwrap();
-    let faults = machine.memory().frames().faults();
-    faults.set(FaultPlan::every(1).at(FaultAim::Site(FaultSite::new("swap_table"))));
+    let fail_points = machine.memory().frames().fail_points();
+    fail_points.set(FailPlan::every(1).at(FailAim::Site(FailSite::new("swap_table"))));
     let refused = cpu.program(&space).read_u64(page(area, 3));
-    faults.set(FaultPlan::OFF);
+    fail_points.set(FailPlan::OFF);
     assert!(matches!(refused, Err(AccessError::Fault(FaultError::OutOfMemory(_)))), "{refused:?}");
     assert_filled(&cpu, &space, area, 0..PAGES, 100);
 }
@@ -120,14 +120,14 @@ fn memory_for_words_is_looked_for_on_the_lists_of_cpus_first() {
     space.madvise(area, MIB2, Advice::NoHugePage).unwrap();
     let frames = machine.memory().frames();
     // More than the next request takes is on the lists.
-    let request = AllocRequest::new(Order::ZERO, FaultSite::new("test"));
+    let request = AllocRequest::new(Order::ZERO, FailSite::new("test"));
     let pin = frames.platform().pin();
     let pages = [(); 64].map(|()| frames.allocate(&pin, request).unwrap());
     pages.into_iter().for_each(|page| frames.free(&pin, page, Order::ZERO).unwrap());
     drop(pin);
-    frames.faults().set(FaultPlan::nth(1).at(FaultAim::Site(FaultSite::new("swap_table"))));
+    frames.fail_points().set(FailPlan::nth(1).at(FailAim::Site(FailSite::new("swap_table"))));
     let seen = cpu.program(&space).read_u64(page(area, 3));
-    frames.faults().set(FaultPlan::OFF);
+    frames.fail_points().set(FailPlan::OFF);
     assert_eq!(seen, Ok(103));
     assert_eq!(count(&machine, VmEvent::AllocstallDma32), 0);
     assert_filled(&cpu, &space, area, 0..PAGES, 100);
@@ -153,10 +153,10 @@ fn a_copy_of_a_folio_that_waits_to_be_split_fails_without_memory() {
     assert_eq!(child.figures().swapped, 0);
     child.munmap(area, PAGE).unwrap();
     assert_eq!(machine.memory().spaces().memory().memcgs().splits().waiting(), 1);
-    let faults = machine.memory().frames().faults();
-    faults.set(FaultPlan::every(1).at(FaultAim::Site(FaultSite::new("anonymous"))));
+    let fail_points = machine.memory().frames().fail_points();
+    fail_points.set(FailPlan::every(1).at(FailAim::Site(FailSite::new("anonymous"))));
     let refused = cpu.program(&space).write_u64(page(area, 3), 7);
-    faults.set(FaultPlan::OFF);
+    fail_points.set(FailPlan::OFF);
     assert!(matches!(refused, Err(AccessError::Fault(FaultError::OutOfMemory(_)))), "{refused:?}");
     write(&cpu, &space, page(area, 3), 7);
     assert_filled(&cpu, &child, area, 1..PAGES, 100);

@@ -5,7 +5,7 @@ mod around;
 use crate::common::*;
 use crate::devices::Devices;
 use crate::model::{ARENA, BASE, Mind, Page, Pages, addr, any_range, bytes};
-use quire_frame::FaultPlan;
+use quire_frame::FailPlan;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -396,7 +396,7 @@ impl<'m> Life<'m> {
     /// Devices work from now on.
     pub(crate) fn end_failures(&mut self) {
         self.failing = false;
-        self.machine.memory().frames().faults().set(FaultPlan::OFF);
+        self.machine.memory().frames().fail_points().set(FailPlan::OFF);
     }
 
     /// Reads every page. Limits go first, so that there is memory for it.

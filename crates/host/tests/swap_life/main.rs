@@ -18,7 +18,7 @@ use common::*;
 use devices::{Choice, Devices, Kind};
 use life::{Habits, Life};
 use model::{ARENA, BASE};
-use quire_frame::FaultPlan;
+use quire_frame::FailPlan;
 use shared::Sharer;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -142,7 +142,7 @@ fn go_together(run: &Run, nth: u64) {
         each(&machine, &mut sharers, |sharer, cpu| sharer.live(cpu, step));
         assert_audit(&machine);
     }
-    machine.memory().frames().faults().set(FaultPlan::OFF);
+    machine.memory().frames().fail_points().set(FailPlan::OFF);
     each(&machine, &mut sharers, Sharer::check_all);
     assert_audit(&machine);
     let remains = sharers.into_iter().map(Sharer::die).collect();

@@ -5,7 +5,7 @@ use crate::common::*;
 use crate::devices::Devices;
 use crate::life::Habits;
 use crate::model::{ARENA, BASE, Mind, Page, addr, any_range, bytes};
-use quire_frame::{FaultAim, FaultClass, FaultPlan};
+use quire_frame::{FailAim, FailClass, FailPlan};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -320,10 +320,10 @@ impl<'m> Sharer<'m> {
     }
 
     fn change_luck(&mut self) {
-        let faults = self.machine.memory().frames().faults();
-        let class = self.random.pick(&[FaultClass::DeviceRead, FaultClass::DeviceWrite]);
-        let plan = FaultPlan::seeded(self.random.next(), self.habits.errors).at(FaultAim::Class(class));
-        faults.set(if self.random.chance(60) { plan } else { FaultPlan::OFF });
+        let fail_points = self.machine.memory().frames().fail_points();
+        let class = self.random.pick(&[FailClass::DeviceRead, FailClass::DeviceWrite]);
+        let plan = FailPlan::seeded(self.random.next(), self.habits.errors).at(FailAim::Class(class));
+        fail_points.set(if self.random.chance(60) { plan } else { FailPlan::OFF });
     }
 
     /// Reads all pages.

@@ -23,7 +23,7 @@ use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU16};
 use quire_arch::{CpuId, LockClass, Order, Pin, Platform};
-use quire_frame::{AllocError, AllocRequest, FaultSite, Frames, Kind};
+use quire_frame::{AllocError, AllocRequest, FailSite, Frames, Kind};
 use quire_slab::SlabCache;
 use quire_sync::atomic::Ordering;
 use quire_sync::{PerCpu, SpinLock};
@@ -55,7 +55,7 @@ pub(crate) fn set_link(link: &AtomicU16, to: Option<MemcgId>) {
 }
 
 /// The site of what this crate allocates in whole frames.
-pub(crate) const SITE: FaultSite = FaultSite::new("memcg");
+pub(crate) const SITE: FailSite = FailSite::new("memcg");
 
 /// A CPU's batched updates to memcg counters.
 #[derive(Debug)]

@@ -3,22 +3,22 @@
 use crate::common::Machine;
 use crate::support::{assert_sound, memcgs};
 use quire_arch::Platform;
-use quire_frame::{AllocError, FaultPlan, PcpTechnique};
+use quire_frame::{AllocError, FailPlan, PcpTechnique};
 use quire_memcg::{MemcgError, MemcgId, Memcgs};
 
 #[test]
 fn the_room_fails_to_be_made_at_every_allocation() {
     let make = |plan| {
         let frames = crate::common::frames_of(Machine::new(&[(0, 2048)], 2), PcpTechnique::All);
-        frames.faults().set(plan);
+        frames.fail_points().set(plan);
         Memcgs::new(frames)
     };
-    let total = make(FaultPlan::COUNT).unwrap().frames().faults().seen();
+    let total = make(FailPlan::COUNT).unwrap().frames().fail_points().seen();
     assert!(total >= 6);
     for nth in 1..=total {
-        assert_eq!(make(FaultPlan::nth(nth)).err(), Some(AllocError::Injected), "allocation {nth}");
+        assert_eq!(make(FailPlan::nth(nth)).err(), Some(AllocError::Injected), "allocation {nth}");
     }
-    assert!(make(FaultPlan::nth(total + 1)).is_ok());
+    assert!(make(FailPlan::nth(total + 1)).is_ok());
 }
 
 #[test]
@@ -28,15 +28,15 @@ fn a_memcg_fails_to_be_made_at_every_allocation() {
         (0..520).try_for_each(|nth| memcgs.lifecycle().create(MemcgId::ROOT, &format!("g{nth}")).map(|_| ()))
     };
     let counting = memcgs(1);
-    counting.frames().faults().set(FaultPlan::COUNT);
+    counting.frames().fail_points().set(FailPlan::COUNT);
     many(&counting).unwrap();
-    let total = counting.frames().faults().seen();
+    let total = counting.frames().fail_points().seen();
     assert!(total > 3 * 520);
     for nth in (1..=total).filter(|nth| nth % 97 == 1 || *nth < 8 || (1500..1560).contains(nth)) {
         let memcgs = memcgs(1);
-        memcgs.frames().faults().set(FaultPlan::nth(nth));
+        memcgs.frames().fail_points().set(FailPlan::nth(nth));
         assert_eq!(many(&memcgs), Err(MemcgError::NoMemory(AllocError::Injected)), "allocation {nth}");
-        memcgs.frames().faults().set(FaultPlan::OFF);
+        memcgs.frames().fail_points().set(FailPlan::OFF);
         let mut made = Vec::new();
         memcgs.tree().for_each_in_subtree(MemcgId::ROOT, |id| made.push(id));
         let next = format!("g{}", made.len() - 1);

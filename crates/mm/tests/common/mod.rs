@@ -4,7 +4,7 @@
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 use quire_arch::{Order, Pfn, PfnRange, Platform};
-use quire_frame::{AllocRequest, FaultSite, ZoneReport};
+use quire_frame::{AllocRequest, FailSite, ZoneReport};
 use quire_host::{HostConfig, HostPlatform, Machine};
 use quire_mm::{Memory, MemoryConfig};
 use std::fmt;
@@ -62,7 +62,7 @@ pub(crate) fn free(machine: &Machine, cpu: usize, order: Order, blocks: Vec<Pfn>
 
 /// A block of the tests' own.
 pub(crate) fn block(order: u8) -> AllocRequest {
-    AllocRequest::new(Order::new(order).unwrap(), FaultSite::new("test"))
+    AllocRequest::new(Order::new(order).unwrap(), FailSite::new("test"))
 }
 
 /// A text of `machine`.

@@ -7,7 +7,7 @@ pub use technique::{GatherTechnique, RemapTechnique, TablesTechnique, Techniques
 
 use core::fmt;
 use quire_arch::{Order, Pfn, Platform};
-use quire_frame::{AllocError, AllocRequest, FaultSite, Frames, Kind};
+use quire_frame::{AllocError, AllocRequest, FailSite, Frames, Kind};
 use quire_memcg::Memcgs;
 use quire_swap::Swap;
 
@@ -29,7 +29,7 @@ impl<P: Platform> MemoryCore<P> {
     pub fn new(swap: Swap<P>, techniques: Techniques) -> Result<Self, AllocError> {
         let frames = swap.frames();
         let pin = frames.platform().pin();
-        let request = AllocRequest::new(Order::ZERO, FaultSite::new("spaces")).zeroed();
+        let request = AllocRequest::new(Order::ZERO, FailSite::new("spaces")).zeroed();
         let zero_page = frames.allocate(&pin, request)?;
         drop(pin);
         let _ = frames.known(zero_page).classify(Kind::ZeroPage);

@@ -18,8 +18,7 @@ use crate::slot::{Slot, SlotList, SlotPtr};
 use core::ptr::NonNull;
 use quire_arch::{LockClass, Order, Pfn, Pin, Platform};
 use quire_frame::{
-    AllocError, AllocRequest, CacheNode, FaultClass, FaultSite, FrameCache, FrameViolation, Frames, Kind,
-    Turn,
+    AllocError, AllocRequest, CacheNode, FailClass, FailSite, FrameCache, FrameViolation, Frames, Kind, Turn,
 };
 use quire_sync::{CachePadded, PerCpu, SpinGuard, SpinLock};
 
@@ -34,7 +33,7 @@ const REAP_SLOTS: u32 = 32;
 /// One cache. Lies in frames of its own and stays there as long as the machine.
 pub(crate) struct CacheCore<P> {
     pub(crate) name: &'static str,
-    site: FaultSite,
+    site: FailSite,
     pub(crate) geometry: Geometry,
     /// Ends the object in a slot, if its type needs that.
     drop: Option<unsafe fn(SlotPtr)>,
@@ -95,7 +94,7 @@ impl<P: Platform> CacheCore<P> {
         unsafe {
             core.write(Self {
                 name: spec.name,
-                site: FaultSite::new(spec.name),
+                site: FailSite::new(spec.name),
                 geometry: spec.geometry,
                 drop: spec.drop,
                 batch: batch as u32,
@@ -119,7 +118,7 @@ impl<P: Platform> CacheCore<P> {
     #[inline(always)]
     #[cfg_attr(debug_assertions, track_caller)]
     pub(crate) fn allocate(&self, frames: &Frames<P>, pin: &Pin<'_, P>) -> Result<Slot, AllocError> {
-        if frames.faults().strikes(FaultClass::Object, self.site) {
+        if frames.fail_points().strikes(FailClass::Object, self.site) {
             return Err(AllocError::Injected);
         }
         let mut front = self.fronts.mine(pin).lock();

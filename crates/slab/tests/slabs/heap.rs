@@ -203,23 +203,23 @@ fn each_failure_of_an_allocation_leaves_nothing() {
     let frames = machine();
     let untouched = frames.reports().free_frames();
     let pin = frames.platform().pin();
-    frames.faults().set(FaultPlan::nth(1));
+    frames.fail_points().set(FailPlan::nth(1));
     assert_eq!(Heap::new(&frames, &pin).map(drop), Err(AllocError::Injected));
     assert_eq!((frames.reports().free_frames(), cache_reports(&frames).count()), (untouched, 0));
     assert_sound(&frames);
-    frames.faults().set(FaultPlan::OFF);
+    frames.fail_points().set(FailPlan::OFF);
     let heap = new_heap(&frames);
     let before = frames.reports().free_frames();
     for size in SIZES.into_iter().chain([20 << 10]) {
         frames.caches().shrink(&pin);
-        frames.faults().set(FaultPlan::COUNT);
+        frames.fail_points().set(FailPlan::COUNT);
         Object::new(&heap, &frames, layout(size, 1), 1).unwrap().end(&heap, &frames);
-        let asked = frames.faults().seen();
+        let asked = frames.fail_points().seen();
         // The object and its slab, or the block.
         assert_eq!(asked, if size > 8 << 10 { 1 } else { 2 });
         for turn in 1..=asked {
             frames.caches().shrink(&pin);
-            frames.faults().set(FaultPlan::nth(turn));
+            frames.fail_points().set(FailPlan::nth(turn));
             assert_eq!(heap.allocate(&frames, &pin, layout(size, 1)), Err(AllocError::Injected));
             assert_eq!(frames.reports().free_frames(), before);
             Object::new(&heap, &frames, layout(size, 1), 1).unwrap().end(&heap, &frames);
@@ -227,13 +227,13 @@ fn each_failure_of_an_allocation_leaves_nothing() {
         }
     }
     // By name, as Linux's caches have them.
-    frames.faults().set(FaultPlan::every(1).at(FaultAim::Site(FaultSite::new("kmalloc-96"))));
+    frames.fail_points().set(FailPlan::every(1).at(FailAim::Site(FailSite::new("kmalloc-96"))));
     assert_eq!(heap.allocate(&frames, &pin, layout(90, 1)), Err(AllocError::Injected));
-    frames.faults().set(FaultPlan::every(1).at(FaultAim::Site(Heap::<Machine>::SITE)));
+    frames.fail_points().set(FailPlan::every(1).at(FailAim::Site(Heap::<Machine>::SITE)));
     assert_eq!(heap.allocate(&frames, &pin, layout(9000, 1)), Err(AllocError::Injected));
-    frames.faults().set(FaultPlan::every(1).at(FaultAim::Class(FaultClass::Object)));
+    frames.fail_points().set(FailPlan::every(1).at(FailAim::Class(FailClass::Object)));
     Object::new(&heap, &frames, layout(9000, 1), 1).unwrap().end(&heap, &frames);
-    frames.faults().set(FaultPlan::OFF);
+    frames.fail_points().set(FailPlan::OFF);
     gives_all_back(&frames, before);
 }
 
@@ -409,7 +409,7 @@ fn a_global_heap_serves_from_when_it_is_attached() {
     unsafe {
         assert!(HEAP.alloc(layout).is_null() && HEAP.alloc_zeroed(layout).is_null());
         let frames = for_ever();
-        frames.faults().set(FaultPlan::nth(1));
+        frames.fail_points().set(FailPlan::nth(1));
         assert_eq!(HEAP.attach(KernelFrames::new(frames)), Err(AttachError::NoFrames(AllocError::Injected)));
         assert!(HEAP.alloc(layout).is_null());
         assert_eq!(HEAP.attach(KernelFrames::new(frames)), Ok(()));
@@ -433,10 +433,10 @@ fn a_global_heap_serves_from_when_it_is_attached() {
             (moved, old) = (next, Layout::from_size_align_unchecked(size, 8));
         }
         // An object that cannot grow stays as it is.
-        frames.faults().set(FaultPlan::every(1));
+        frames.fail_points().set(FailPlan::every(1));
         assert!(HEAP.realloc(moved, old, 500).is_null());
         assert!(HEAP.alloc(old).is_null());
-        frames.faults().set(FaultPlan::OFF);
+        frames.fail_points().set(FailPlan::OFF);
         assert!(HEAP.alloc(Layout::from_size_align_unchecked(5 << 20, 8)).is_null());
         assert!((0..100).all(|at| moved.add(at).read() == at as u8));
         HEAP.dealloc(moved, old);

@@ -9,7 +9,7 @@ mod common;
 
 mod audit;
 mod cache;
-mod faults;
+mod fail_points;
 mod heap;
 mod offline;
 mod stress;

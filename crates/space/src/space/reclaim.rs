@@ -10,7 +10,7 @@ use quire_frame::AllocError;
 /// then, and reclaim frees some, unless `gives_up` by then.
 ///
 /// `call` takes and drops its locks, and undoes what it did when it fails: the caller holds no lock and is
-/// not pinned, and each attempt starts afresh. A failure that the fault plan injects is not a shortage.
+/// not pinned, and each attempt starts afresh. A failure that the fail plan injects is not a shortage.
 #[inline]
 pub(super) fn retry_with_reclaim<P: Platform, R>(
     spaces: &Spaces<P>,

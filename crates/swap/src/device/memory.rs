@@ -2,7 +2,7 @@
 
 use core::ptr::NonNull;
 use quire_arch::{Order, PAGE_SIZE, Pfn, Pin, Platform};
-use quire_frame::{AllocError, AllocRequest, FaultSite, Frames, Kind};
+use quire_frame::{AllocError, AllocRequest, FailSite, Frames, Kind};
 use quire_sync::atomic::raw::{AtomicU64, Ordering};
 
 /// Bytes of a page.
@@ -12,7 +12,7 @@ pub(super) const WORDS: usize = PAGE / size_of::<u64>();
 
 /// One frame for data that reclaim writes. Reclaim frees more than it takes, so it may go below the
 /// watermark. It does not drain: it runs because memory is short.
-pub(super) const fn frame_for_contents(site: FaultSite) -> AllocRequest {
+pub(super) const fn frame_for_contents(site: FailSite) -> AllocRequest {
     AllocRequest::new(Order::ZERO, site).kind(Kind::Swap).below_min().without_drain()
 }
 
@@ -21,7 +21,7 @@ pub(super) fn own_block<P: Platform>(
     frames: &Frames<P>,
     pin: &Pin<'_, P>,
     bytes: u64,
-    site: FaultSite,
+    site: FailSite,
 ) -> Result<(Pfn, Order), AllocError> {
     let order = Order::for_bytes(bytes).ok_or(AllocError::OutOfMemory)?;
     Ok((frames.allocate(pin, AllocRequest::new(order, site).kind(Kind::Swap).zeroed())?, order))

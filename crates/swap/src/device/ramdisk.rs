@@ -11,10 +11,10 @@ use core::fmt;
 // Counts order nothing, so no model has to see them.
 use core::sync::atomic::{AtomicU64, Ordering};
 use quire_arch::{Order, PAGE_SIZE, Pfn, Pin, Platform};
-use quire_frame::{AllocError, FaultSite, Frames};
+use quire_frame::{AllocError, FailSite, Frames};
 
-/// The site of the device's frames, for fault plans.
-const SITE: FaultSite = FaultSite::new("ramdisk");
+/// The site of the device's frames, for fail plans.
+const SITE: FailSite = FailSite::new("ramdisk");
 
 /// A swap device whose pages are frames of RAM: one for each written slot, until the slot is freed. A slot
 /// without one reads as zeros.

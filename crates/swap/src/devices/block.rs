@@ -3,9 +3,9 @@
 use crate::SwapOnError;
 use core::ptr::NonNull;
 use quire_arch::{Order, Pfn, Pin, Platform};
-use quire_frame::{AllocRequest, FaultSite, Frames, Kind};
+use quire_frame::{AllocRequest, FailSite, Frames, Kind};
 
-const SITE: FaultSite = FaultSite::new("swap_device");
+const SITE: FailSite = FailSite::new("swap_device");
 
 /// A block of the machine's memory.
 #[derive(Clone, Copy, Debug)]

@@ -21,13 +21,13 @@ use crate::slot::{DeviceId, MAX_DEVICES};
 use crate::technique::SwapTechnique;
 use core::{fmt, ptr};
 use quire_arch::{LockClass, Order, Pin, Platform};
-use quire_frame::{AllocRequest, FaultSite, Frames, Kind};
+use quire_frame::{AllocRequest, FailSite, Frames, Kind};
 use quire_memcg::Memcgs;
 use quire_sync::SpinLock;
 use quire_sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};
 
 /// Frames of words.
-const TABLE_SITE: FaultSite = FaultSite::new("swap_table");
+const TABLE_SITE: FailSite = FailSite::new("swap_table");
 
 /// A swap device as reports show it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

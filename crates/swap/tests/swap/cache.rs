@@ -2,7 +2,7 @@
 
 use crate::common::{TestDevice, assert_sound, fill, folio, order, order_to_insert, put, swap, value};
 use quire_arch::{NodeId, Order, Platform};
-use quire_frame::{FaultAim, FaultClass, FaultPlan, FrameFlags};
+use quire_frame::{FailAim, FailClass, FailPlan, FrameFlags};
 use quire_swap::{
     DeviceError, DeviceFlags, DeviceId, Inserted, IoState, NoSlots, Shadow, SlotId, StillUsed, SwapOnError,
     SwapOnOptions, SwapTechnique,
@@ -229,14 +229,14 @@ fn a_failed_read_leaves_the_slot_as_it_was() {
     let (swap, _) = with_device(512);
     let slot = page_out(&swap, order(1));
     let back = folio(&swap, order(1));
-    swap.frames().faults().set(FaultPlan::every(1).at(FaultAim::Class(FaultClass::DeviceRead)));
+    swap.frames().fail_points().set(FailPlan::every(1).at(FailAim::Class(FailClass::DeviceRead)));
     assert!(matches!(swap.cache().insert(slot, back), Inserted::Won { .. }));
     assert_eq!(swap.io().read_folio(back), IoState::Done(Err(DeviceError::Io)));
     assert!(swap.frames().known(back).word().flags().contains(FrameFlags::READ_FAILED));
     assert!(swap.cache().discard_failed(back) && !swap.cache().discard_failed(back));
     put(&swap, back);
     put(&swap, back);
-    swap.frames().faults().set(FaultPlan::OFF);
+    swap.frames().fail_points().set(FailPlan::OFF);
     assert_sound(&swap);
     let back = folio(&swap, order(1));
     assert_eq!(swap.cache().insert(slot, back), Inserted::Won { shadow: None, zero: false, memcg: 0 });
@@ -250,7 +250,7 @@ fn a_failed_write_leaves_the_folio_dirty() {
     let head = folio(&swap, Order::ZERO);
     let slot = swap.allocator().add_folio(head, 0).unwrap();
     swap.counts().add_counts(slot, 1);
-    swap.frames().faults().set(FaultPlan::nth(1).at(FaultAim::Class(FaultClass::DeviceWrite)));
+    swap.frames().fail_points().set(FailPlan::nth(1).at(FailAim::Class(FailClass::DeviceWrite)));
     assert_eq!(swap.io().write_folio(head), IoState::Done(Err(DeviceError::Io)));
     assert!(!swap.cache().evict(head, 2, None));
     assert_eq!(swap.io().write_folio(head), IoState::Done(Ok(())));
@@ -306,15 +306,15 @@ fn one_reads_past_the_cache_and_the_slot_waits_for_it() {
 fn a_torn_word_counts_all_its_slots_in_one_sum() {
     let (swap, _) = with_device(512);
     let slot = page_out(&swap, Order::PMD);
-    let table = quire_frame::FaultSite::new("swap_table");
-    swap.frames().faults().set(FaultPlan::every(1).at(FaultAim::Site(table)));
+    let table = quire_frame::FailSite::new("swap_table");
+    swap.frames().fail_points().set(FailPlan::every(1).at(FailAim::Site(table)));
     swap.counts().add_counts(slot.plus(3), 2);
     swap.counts().drop_counts(slot, 500);
     assert_sound(&swap);
     assert_eq!((swap.audit().is_torn(slot), swap.devices().free_slots()), (true, 0));
     let small = folio(&swap, Order::ZERO);
     assert_eq!(swap.cache().insert(slot.plus(511), small), Inserted::NoMemory);
-    swap.frames().faults().set(FaultPlan::OFF);
+    swap.frames().fail_points().set(FailPlan::OFF);
     assert_eq!(order_to_insert(&swap, slot.plus(511)), Some(Order::ZERO));
     assert!(matches!(swap.cache().insert(slot.plus(511), small), Inserted::Won { .. }));
     assert_eq!(swap.io().read_folio(small), IoState::Done(Ok(())));
@@ -488,11 +488,11 @@ fn a_device_that_cannot_be_taken_costs_nothing() {
     };
     assert_eq!(on(0), Err(SwapOnError::TooSmall));
     assert_eq!(on(1 << 42), Err(SwapOnError::TooLarge));
-    let site = FaultAim::Site(quire_frame::FaultSite::new("swap_device"));
+    let site = FailAim::Site(quire_frame::FailSite::new("swap_device"));
     let free = swap.frames().reports().totals().free;
     let mut failures = 0;
     for nth in 1.. {
-        swap.frames().faults().set(FaultPlan::nth(nth).at(site));
+        swap.frames().fail_points().set(FailPlan::nth(nth).at(site));
         match on(1 << 18) {
             Err(SwapOnError::NoMemory(_)) => failures += 1,
             result => {
@@ -503,7 +503,7 @@ fn a_device_that_cannot_be_taken_costs_nothing() {
         assert_eq!(swap.frames().reports().totals().free, free);
     }
     assert_eq!(failures, 3 + 8, "the device, the hints, the directory and each frame of clusters");
-    swap.frames().faults().set(FaultPlan::OFF);
+    swap.frames().fail_points().set(FailPlan::OFF);
     (1..32).for_each(|_| _ = on(512).unwrap());
     assert_eq!(on(512), Err(SwapOnError::TooManyDevices));
     assert_sound(&swap);

@@ -6,7 +6,7 @@ use crate::pages::{
 };
 use proptest::prelude::*;
 use quire_arch::{Order, Pfn};
-use quire_frame::{FaultPlan, Frames, PcpTechnique};
+use quire_frame::{FailPlan, Frames, PcpTechnique};
 use quire_swap::{
     CompressedRam, DeviceError, DeviceFlags, DeviceMemory, Direction, Lz4, PageIo, RamDisk, Submitted,
     SwapDevice,
@@ -243,7 +243,7 @@ fn every_allocation_fails<D: SwapDevice<Machine>>(
     let looks = [Look::Zero, Look::Pattern, Look::Mixed(0), Look::Mixed(3), Look::Mixed(5), Look::Mixed(8)];
     let (mut refused, mut failed_writes) = (0, 0);
     for nth in 1.. {
-        frames.faults().set(FaultPlan::nth(nth));
+        frames.fail_points().set(FailPlan::nth(nth));
         if let Ok(device) = make(&frames) {
             for (slot, look) in (0..SLOTS).step_by(97).zip(looks.iter().cycle()) {
                 let contents = look.page(&mut Random(slot));
@@ -262,9 +262,9 @@ fn every_allocation_fails<D: SwapDevice<Machine>>(
         } else {
             refused += 1;
         }
-        frames.faults().set(FaultPlan::OFF);
+        frames.fail_points().set(FailPlan::OFF);
         assert_eq!(frames.reports().free_frames(), free - 1, "allocation {nth}");
-        if frames.faults().failed() == 0 {
+        if frames.fail_points().failed() == 0 {
             break;
         }
     }
@@ -440,13 +440,13 @@ fn a_preallocated_disk_needs_no_memory_to_write() {
     assert_eq!(disk.flags(), DeviceFlags::SYNCHRONOUS);
     let page = frame(&frames);
     let taken = frames.reports().free_frames();
-    frames.faults().set(FaultPlan::every(1));
+    frames.fail_points().set(FailPlan::every(1));
     for slot in 0..100 {
         write_frame(&frames, page, &[slot + 1; 512]);
         io(&frames, &disk, WRITE, slot, page).unwrap();
         disk.freed(DeviceMemory::new(&frames), slot, 1);
     }
-    frames.faults().set(FaultPlan::OFF);
+    frames.fail_points().set(FailPlan::OFF);
     assert_eq!(frames.reports().free_frames(), taken);
     assert_eq!(disk.report().used_bytes, 100 * 4096);
     put(&frames, page, Order::ZERO);

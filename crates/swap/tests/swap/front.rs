@@ -4,7 +4,7 @@ use crate::common::machine::{frames, get, put, run_on};
 use crate::common::{Machine, Random, TestDevice, Watch};
 use crate::pages::submit;
 use quire_arch::{Order, PAGE_SIZE, Pfn, Platform};
-use quire_frame::{AllocError, FaultPlan, Frames, PcpTechnique, VmEvent};
+use quire_frame::{AllocError, FailPlan, Frames, PcpTechnique, VmEvent};
 use quire_swap::{
     CompressedCache, DeviceError, DeviceFlags, DeviceMemory, Direction, PageIo, RamDisk, Submitted,
     SwapDevice,
@@ -176,9 +176,9 @@ fn a_cache_that_cannot_be_made_closes_its_device() {
     let free = frames.reports().totals().free;
     for nth in 1.. {
         let disk = RamDisk::preallocated(&frames, 64).unwrap();
-        frames.faults().set(FaultPlan::nth(nth));
+        frames.fail_points().set(FailPlan::nth(nth));
         let made = CompressedCache::new(&frames, disk, 1 << 20);
-        frames.faults().set(FaultPlan::OFF);
+        frames.fail_points().set(FailPlan::OFF);
         let done = made.map(|cache| cache.close(DeviceMemory::new(&frames))).is_ok();
         assert_eq!(frames.reports().totals().free, free, "after allocation {nth} failed");
         if done {

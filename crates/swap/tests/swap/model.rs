@@ -5,7 +5,7 @@ use crate::common::{
 };
 use proptest::prelude::*;
 use quire_arch::{NodeId, Order, Pfn, Platform};
-use quire_frame::{FaultAim, FaultPlan, FaultSite};
+use quire_frame::{FailAim, FailPlan, FailSite};
 use quire_swap::{
     DeviceId, Inserted, IoState, NamedSlot, NoSlots, Shadow, SlotId, Swap, SwapOnOptions, SwapTechnique,
 };
@@ -270,7 +270,7 @@ fn without_memory_for_words_nothing_is_lost() {
         swap.devices().swapon(TestDevice::new(1024), SwapOnOptions::default()).unwrap();
         let mut random = Random(seed);
         let device = DeviceId::new(0).unwrap();
-        let table = FaultAim::Site(FaultSite::new("swap_table"));
+        let table = FailAim::Site(FailSite::new("swap_table"));
         let head = folio(&swap, Order::PMD);
         let slot = swap.allocator().add_folio(head, 0).unwrap();
         assert_eq!(slot, SlotId::new(device, slot.number()));
@@ -281,7 +281,7 @@ fn without_memory_for_words_nothing_is_lost() {
         }
         let mut named = [1u32; 512];
         while named.iter().any(|&count| count > 0) {
-            swap.frames().faults().set(FaultPlan::seeded(random.next(), 700).at(table));
+            swap.frames().fail_points().set(FailPlan::seeded(random.next(), 700).at(table));
             let first = random.below(512) as usize;
             let pages = 1 + random.below(512 - first as u64) as usize;
             let run = named[first..first + pages].iter().take_while(|&&count| count > 0).count();
@@ -297,7 +297,7 @@ fn without_memory_for_words_nothing_is_lost() {
             assert!(1024 - swap.devices().free_slots() >= held);
             assert_sound(&swap);
         }
-        swap.frames().faults().set(FaultPlan::OFF);
+        swap.frames().fail_points().set(FailPlan::OFF);
         if seed % 2 != 0 {
             assert!(swap.cache().remove_unnamed(head));
         }

@@ -10,7 +10,7 @@
 
 use super::Thp;
 use quire_arch::{Order, Pfn, Pin, Platform};
-use quire_frame::{AllocError, AllocRequest, FaultSite, Kind, VmEvent};
+use quire_frame::{AllocError, AllocRequest, FailSite, Kind, VmEvent};
 
 impl<P: Platform> Thp<'_, P> {
     /// Takes a reference to the huge zero page, which is of `order`, for a new entry. Allocates the page if
@@ -24,7 +24,7 @@ impl<P: Platform> Thp<'_, P> {
             // That of the state cannot be dropped while the lock is held.
             return held(zero);
         }
-        let request = AllocRequest::new(order, FaultSite::new("huge_zero")).zeroed().kind(Kind::ZeroPage);
+        let request = AllocRequest::new(order, FailSite::new("huge_zero")).zeroed().kind(Kind::ZeroPage);
         let events = self.memory().frames().events();
         let new = self.memory().frames().allocate(pin, request).inspect_err(|_| {
             events.add(pin, VmEvent::ThpZeroPageAllocFailed, 1);

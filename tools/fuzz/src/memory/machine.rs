@@ -1,7 +1,7 @@
 //! The machine that an input runs on.
 
 use quire_arch::PagingFormat;
-use quire_frame::Faults;
+use quire_frame::FailPoints;
 use quire_host::{HostConfig, HostPlatform, Machine};
 use quire_mm::{
     InUse, MemoryConfig, Techniques,
@@ -47,8 +47,8 @@ impl<F: PagingFormat> Small<F> {
         self.machine.memory().create_space_with(self.layout, Limits::default())
     }
 
-    pub(super) fn faults(&self) -> &Faults {
-        self.machine.memory().frames().faults()
+    pub(super) fn fail_points(&self) -> &FailPoints {
+        self.machine.memory().frames().fail_points()
     }
 
     /// Panics with everything that an audit finds.

@@ -17,7 +17,7 @@ use crate::bytes::Bytes;
 use calls::Calls;
 use machine::Small;
 use quire_arch::{Access, Asid, PAGE_SIZE, PagingFormat, Platform, VirtAddr, VirtRange};
-use quire_frame::{FaultAim, FaultClass, FaultPlan, FaultSite};
+use quire_frame::{FailAim, FailClass, FailPlan, FailSite};
 use quire_host::{AccessError, HostPlatform, Program, Vcpu};
 use quire_mm::abi::CallOutcome;
 use quire_mm::space::{
@@ -65,7 +65,7 @@ pub(crate) fn run<F: PagingFormat>(bytes: &[u8], show: bool) {
         }
         cost += PAGE_SIZE + play.spaces.iter().map(|tenant| tenant.space.figures().page_tables).sum::<u64>();
     }
-    small.faults().set(FaultPlan::OFF);
+    small.fail_points().set(FailPlan::OFF);
     small.assert_audit();
     // In the order in which they came, not as a stack.
     for tenant in play.spaces.drain(..) {
@@ -276,19 +276,19 @@ impl<F: PagingFormat> Play<'_, F> {
     fn plan(&mut self, bytes: &mut Bytes<'_>) {
         let (what, number) = (bytes.byte(), u64::from(bytes.byte()));
         let plan = match what & 3 {
-            0 => FaultPlan::OFF,
-            1 => FaultPlan::nth(number),
-            2 => FaultPlan::every(number),
-            _ => FaultPlan::seeded(number, 100),
+            0 => FailPlan::OFF,
+            1 => FailPlan::nth(number),
+            2 => FailPlan::every(number),
+            _ => FailPlan::seeded(number, 100),
         };
         let plan = plan.at(match what >> 2 & 7 {
-            0 => FaultAim::Class(FaultClass::Frames),
-            1 => FaultAim::Class(FaultClass::Object),
-            2 => FaultAim::Site(FaultSite::TABLE),
-            _ => FaultAim::Everything,
+            0 => FailAim::Class(FailClass::Frames),
+            1 => FailAim::Class(FailClass::Object),
+            2 => FailAim::Site(FailSite::TABLE),
+            _ => FailAim::Everything,
         });
         self.say(|| format!("{plan:?}"));
-        self.small.faults().set(plan);
+        self.small.fail_points().set(plan);
     }
 
     fn limit(&mut self, bytes: &mut Bytes<'_>) {

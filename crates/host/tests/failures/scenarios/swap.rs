@@ -127,7 +127,7 @@ fn is_unavailable(scene: &Scene<'_>, error: Error) {
 
 /// Panics unless each page reads as it was written, or could not be read from the device during swapoff.
 fn assert_kept(scene: &Scene<'_>) {
-    let mut callers = scene.machine.memory().frames().faults().callers();
+    let mut callers = scene.machine.memory().frames().fail_points().callers();
     let failed = callers.any(|caller| caller.site == DEVICE && caller.failed > 0);
     for at in 0..16 {
         match scene.read(BASE + at * PAGE) {

@@ -3,7 +3,7 @@
 use super::{GROUPS, Life};
 use crate::common::*;
 use crate::model::{ARENA, BASE};
-use quire_frame::{FaultAim, FaultClass, FaultPlan};
+use quire_frame::{FailAim, FailClass, FailPlan};
 
 impl Life<'_> {
     pub(super) fn change_folios(&mut self, at: usize) {
@@ -87,11 +87,11 @@ impl Life<'_> {
     pub(super) fn change_luck(&mut self) {
         self.failing = !self.failing && self.random.chance(70);
         let plan = if self.failing {
-            let class = self.random.pick(&[FaultClass::DeviceRead, FaultClass::DeviceWrite]);
-            FaultPlan::seeded(self.random.next(), self.habits.errors).at(FaultAim::Class(class))
+            let class = self.random.pick(&[FailClass::DeviceRead, FailClass::DeviceWrite]);
+            FailPlan::seeded(self.random.next(), self.habits.errors).at(FailAim::Class(class))
         } else {
-            FaultPlan::OFF
+            FailPlan::OFF
         };
-        self.machine.memory().frames().faults().set(plan);
+        self.machine.memory().frames().fail_points().set(plan);
     }
 }

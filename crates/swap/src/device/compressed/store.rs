@@ -16,10 +16,10 @@ use crate::device::slots::{Contents, Location, MAX_SLOTS, SlotTable};
 use core::fmt;
 use core::ptr::NonNull;
 use quire_arch::{Order, PAGE_SIZE, Pfn, Pin, Platform};
-use quire_frame::{AllocError, FaultSite, Frames};
+use quire_frame::{AllocError, FailSite, Frames};
 
-/// The site of the store's own memory, for fault plans.
-const SITE: FaultSite = FaultSite::new("zram");
+/// The site of the store's own memory, for fail plans.
+const SITE: FailSite = FailSite::new("zram");
 
 /// Pages in RAM, compressed, each in a slot.
 ///

@@ -9,7 +9,7 @@ use core::marker::PhantomData;
 use core::mem::MaybeUninit;
 use core::ptr::{self, NonNull};
 use quire_arch::{Order, Pfn, Pin, Platform};
-use quire_frame::{AllocError, AllocRequest, FaultSite, Frames, Kind};
+use quire_frame::{AllocError, AllocRequest, FailSite, Frames, Kind};
 
 /// A CPU's own: a page, and what comes out of it.
 #[repr(C)]
@@ -50,7 +50,7 @@ impl<C: Codec> Workspaces<C> {
         frames: &Frames<P>,
         pin: &Pin<'_, P>,
         codec: &C,
-        site: FaultSite,
+        site: FailSite,
     ) -> Result<Self, AllocError> {
         let cpus = frames.platform().cpu_count();
         let directory = own_block(frames, pin, (cpus * size_of::<u64>()) as u64, site)?;
@@ -93,7 +93,7 @@ impl<C: Codec> Workspaces<C> {
         frames: &Frames<P>,
         pin: &Pin<'_, P>,
         codec: &C,
-        site: FaultSite,
+        site: FailSite,
     ) -> Result<Pfn, AllocError> {
         let order = Self::order()?;
         let block = frames.allocate(pin, AllocRequest::new(order, site).kind(Kind::Swap).zeroed())?;

@@ -195,9 +195,9 @@ mod tests {
     use super::*;
     use crate::device::memory::frame_for_contents;
     use crate::device::testing::{frames, run_on};
-    use quire_frame::{FaultSite, PcpTechnique};
+    use quire_frame::{FailSite, PcpTechnique};
 
-    const SITE: FaultSite = FaultSite::new("test");
+    const SITE: FailSite = FailSite::new("test");
 
     /// Hazard: a device reports the end of a page that it does not have yet, or had, and the frame of the
     /// copy is given back while the copy is made, or twice.

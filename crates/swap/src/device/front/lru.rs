@@ -5,7 +5,7 @@
 use crate::device::memory::{give_back, own_block};
 use core::ptr::NonNull;
 use quire_arch::{Order, PAGE_SIZE, Pfn, Pin, Platform};
-use quire_frame::{AllocError, FaultSite, Frames};
+use quire_frame::{AllocError, FailSite, Frames};
 
 /// The entry of a slot: its neighbours, each by its number plus one. All zero: it is on no list.
 #[derive(Clone, Copy, Default)]
@@ -37,7 +37,7 @@ impl Lru {
         frames: &Frames<P>,
         pin: &Pin<'_, P>,
         slots: u64,
-        site: FaultSite,
+        site: FailSite,
     ) -> Result<Self, AllocError> {
         let words = slots.div_ceil(CHUNK);
         let directory = own_block(frames, pin, words * size_of::<u64>() as u64, site)?;
@@ -186,7 +186,7 @@ mod tests {
     use quire_frame::PcpTechnique;
     use std::collections::VecDeque;
 
-    const SITE: FaultSite = FaultSite::new("test");
+    const SITE: FailSite = FailSite::new("test");
 
     #[test]
     fn a_slot_is_listed_once_in_the_order_of_its_last_filling() {

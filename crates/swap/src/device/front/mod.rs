@@ -43,11 +43,11 @@ use leaving::{Copied, Ended, Outcome, WriteBack};
 use lru::Lru;
 use parts::{AT_ONCE, Part, PartReads, Whole, give_back_io, note};
 use quire_arch::{LockClass, Order, Pfn, Platform};
-use quire_frame::{AllocError, FaultSite, Frames, InHand, VmEvent};
+use quire_frame::{AllocError, FailSite, Frames, InHand, VmEvent};
 use quire_sync::SpinLock;
 use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-const SITE: FaultSite = FaultSite::new("zswap");
+const SITE: FailSite = FailSite::new("zswap");
 
 /// Pages that a thread writes back when it finds the cache full.
 const SENT_AT_ONCE: usize = 4;

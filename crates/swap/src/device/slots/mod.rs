@@ -10,7 +10,7 @@ use super::section::Section;
 use core::fmt;
 use core::marker::PhantomData;
 use quire_arch::{LockClass, Order, Pfn, Pin, Platform};
-use quire_frame::{AllocError, FaultSite, Frames};
+use quire_frame::{AllocError, FailSite, Frames};
 use quire_sync::atomic::raw::{AtomicU64, Ordering};
 use word::{LOCKED, pack, unpack};
 
@@ -25,14 +25,14 @@ pub(super) const MAX_SLOTS: u64 = Order::MAX.bytes() / size_of::<u64>() as u64 *
 /// The directory has a word for each 512 slots: zero, or the frame that holds their words.
 pub(super) struct SlotTable<P> {
     slots: u64,
-    site: FaultSite,
+    site: FailSite,
     directory: Pfn,
     platform: PhantomData<fn() -> P>,
 }
 
 impl<P: Platform> SlotTable<P> {
     /// A table of empty slots.
-    pub(super) fn new(frames: &Frames<P>, slots: u64, site: FaultSite) -> Result<Self, AllocError> {
+    pub(super) fn new(frames: &Frames<P>, slots: u64, site: FailSite) -> Result<Self, AllocError> {
         let bytes = Self::directory_bytes(slots);
         let (directory, _) = own_block(frames, &frames.platform().pin(), bytes, site)?;
         Ok(Self { slots, site, directory, platform: PhantomData })

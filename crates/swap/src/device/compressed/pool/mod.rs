@@ -25,7 +25,7 @@ use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 use quire_arch::{LockClass, Order, PAGE_SIZE, Pfn, Pin, Platform};
-use quire_frame::{AllocError, FaultSite, FolioList, Frames};
+use quire_frame::{AllocError, FailSite, FolioList, Frames};
 use quire_sync::SpinLock;
 use zspage::{HEADER, Pieces, Zspage};
 
@@ -33,8 +33,8 @@ use zspage::{HEADER, Pieces, Zspage};
 pub(super) const MAX_OBJECT: usize = MAX_SIZE - HEADER;
 /// Owners are numbers below this.
 pub(super) const MAX_OWNERS: u64 = 1 << 31;
-/// Frames for contents, as fault plans know them.
-pub(super) const SITE: FaultSite = FaultSite::new("zsmalloc");
+/// Frames for contents, as fail plans know them.
+pub(super) const SITE: FailSite = FailSite::new("zsmalloc");
 
 /// Lists for each class: chains that are used by a quarter at most, and so on.
 const GROUPS: usize = 4;
@@ -125,7 +125,7 @@ unsafe impl<P: Platform> Sync for Pool<P> {}
 
 impl<P: Platform> Pool<P> {
     /// An empty pool, without a limit.
-    pub(super) fn new(frames: &Frames<P>, pin: &Pin<'_, P>, site: FaultSite) -> Result<Self, AllocError> {
+    pub(super) fn new(frames: &Frames<P>, pin: &Pin<'_, P>, site: FailSite) -> Result<Self, AllocError> {
         let bytes = size_of::<[SpinLock<Chains, P>; CLASS_COUNT]>();
         let block = own_block(frames, pin, bytes as u64, site)?;
         let classes = frames.platform().direct_map(block.0).cast();

@@ -12,10 +12,10 @@ use quire_sync::atomic::raw::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 /// Callers that a machine can tell apart. Release builds keep no table.
 const ROWS: usize = if cfg!(debug_assertions) { 128 } else { 0 };
 
-/// A call site that asked the fault plan, and its counts since the plan was set.
+/// A call site that asked the fail points, and its counts since the plan was set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub struct FaultCaller {
+pub struct FailCaller {
     /// The call of the allocator.
     pub location: &'static Location<'static>,
     /// The name of the site that it asked for.
@@ -65,7 +65,7 @@ impl Row {
         }
     }
 
-    fn caller(&self) -> Option<FaultCaller> {
+    fn caller(&self) -> Option<FailCaller> {
         let location = NonNull::new(self.location.load(Ordering::Acquire))?;
         let (name, len) = (self.name.load(Ordering::Relaxed), self.name_len.load(Ordering::Relaxed));
         // SAFETY: a row is filled once, by the one call that took it and from references that live forever,
@@ -73,7 +73,7 @@ impl Row {
         let (location, site) =
             unsafe { (location.as_ref(), str::from_utf8_unchecked(slice::from_raw_parts(name, len))) };
         let (seen, failed) = (self.seen.load(Ordering::Relaxed), self.failed.load(Ordering::Relaxed));
-        Some(FaultCaller { location, site, seen, failed })
+        Some(FailCaller { location, site, seen, failed })
     }
 }
 
@@ -113,7 +113,7 @@ impl Callers {
         }
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = FaultCaller> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = FailCaller> {
         self.rows.iter().filter_map(Row::caller).filter(|caller| caller.seen > 0)
     }
 

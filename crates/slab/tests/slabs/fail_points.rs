@@ -33,16 +33,19 @@ fn every_allocation_of_a_life_can_fail() {
     let frames = frames(&[(0, 4096)], 1, PcpTechnique::OrderZero);
     let cache = cache(&frames, "object");
     let before = frames.reports().free_frames();
-    frames.faults().set(FaultPlan::COUNT);
+    frames.fail_points().set(FailPlan::COUNT);
     life(&frames, &cache).unwrap();
-    let total = frames.faults().seen();
+    let total = frames.fail_points().seen();
     assert!(total > 60);
     for nth in 1..=total + 1 {
         cache.shrink(&frames, &frames.platform().pin());
-        frames.faults().set(FaultPlan::nth(nth));
+        frames.fail_points().set(FailPlan::nth(nth));
         let result = life(&frames, &cache);
-        assert_eq!(result, if frames.faults().failed() == 1 { Err(AllocError::Injected) } else { Ok(()) });
-        frames.faults().set(FaultPlan::OFF);
+        assert_eq!(
+            result,
+            if frames.fail_points().failed() == 1 { Err(AllocError::Injected) } else { Ok(()) }
+        );
+        frames.fail_points().set(FailPlan::OFF);
         assert_sound(&frames);
         let pin = frames.platform().pin();
         frames.limbo().reap(&pin);
@@ -56,15 +59,15 @@ fn plans_aim_at_sites() {
     let frames = frames(&[(0, 4096)], 1, PcpTechnique::OrderZero);
     let cache = cache::<[u64; 100]>(&frames, "object");
     for site in ["table", "anonymous", "slab", "object"] {
-        frames.faults().set(FaultPlan::every(1).at(FaultAim::Site(FaultSite::new(site))));
+        frames.fail_points().set(FailPlan::every(1).at(FailAim::Site(FailSite::new(site))));
         cache.shrink(&frames, &frames.platform().pin());
         assert_eq!(life(&frames, &cache), Err(AllocError::Injected), "{site}");
-        assert!(frames.faults().failed() > 0);
+        assert!(frames.fail_points().failed() > 0);
         assert_sound(&frames);
     }
-    frames.faults().set(FaultPlan::every(1).at(FaultAim::Site(TEST)));
+    frames.fail_points().set(FailPlan::every(1).at(FailAim::Site(TEST)));
     assert_eq!(life(&frames, &cache), Ok(()));
-    assert_eq!(frames.faults().seen(), 0);
+    assert_eq!(frames.fail_points().seen(), 0);
 }
 
 /// What a life leaves when some of its allocations fail by chance is nothing, and the seed alone decides
@@ -75,15 +78,15 @@ fn lives_under_a_seed_end_alike_again() {
     let cache = cache(&frames, "object");
     let before = frames.reports().free_frames();
     let live = |seed| {
-        frames.faults().set(FaultPlan::seeded(seed, 20));
+        frames.fail_points().set(FailPlan::seeded(seed, 20));
         let result = life(&frames, &cache);
-        frames.faults().set(FaultPlan::OFF);
+        frames.fail_points().set(FailPlan::OFF);
         assert_sound(&frames);
         let pin = frames.platform().pin();
         frames.limbo().reap(&pin);
         cache.shrink(&frames, &pin);
         assert_eq!(frames.reports().free_frames(), before, "seed {seed} left something behind");
-        (result, frames.faults().seen(), frames.faults().failed())
+        (result, frames.fail_points().seen(), frames.fail_points().failed())
     };
     let ends: Vec<_> = (0..20).map(live).collect();
     assert_eq!(ends, (0..20).map(live).collect::<Vec<_>>());
@@ -96,18 +99,18 @@ fn lives_under_a_seed_end_alike_again() {
 fn classes_and_callers_are_known() {
     let frames = frames(&[(0, 4096)], 1, PcpTechnique::OrderZero);
     let cache = cache(&frames, "object");
-    frames.faults().set(FaultPlan::COUNT.at(FaultAim::Class(FaultClass::Object)));
+    frames.fail_points().set(FailPlan::COUNT.at(FailAim::Class(FailClass::Object)));
     life(&frames, &cache).unwrap();
-    assert_eq!(frames.faults().seen(), 30);
+    assert_eq!(frames.fail_points().seen(), 30);
     if !cfg!(debug_assertions) {
-        assert_eq!(frames.faults().callers().count(), 0);
+        assert_eq!(frames.fail_points().callers().count(), 0);
         return;
     }
     cache.shrink(&frames, &frames.platform().pin());
-    frames.faults().set(FaultPlan::COUNT);
+    frames.fail_points().set(FailPlan::COUNT);
     life(&frames, &cache).unwrap();
-    let callers: Vec<_> = frames.faults().callers().collect();
-    assert_eq!(callers.iter().map(|caller| caller.seen).sum::<u64>(), frames.faults().seen());
+    let callers: Vec<_> = frames.fail_points().callers().collect();
+    assert_eq!(callers.iter().map(|caller| caller.seen).sum::<u64>(), frames.fail_points().seen());
     let here = callers.iter().filter(|caller| caller.location.file() == file!());
     let mut sites: Vec<_> = here.map(|caller| (caller.site, caller.seen)).collect();
     sites.sort_unstable();
@@ -116,17 +119,17 @@ fn classes_and_callers_are_known() {
     assert!(slab.location.file().ends_with("untyped/stock.rs"), "{}", slab.location);
 
     let anonymous = callers.iter().find(|caller| caller.site == "anonymous").expect("as seen").location;
-    let line = FaultAim::Line { file: anonymous.file(), line: anonymous.line() };
-    frames.faults().set(FaultPlan::nth(7).at(line));
+    let line = FailAim::Line { file: anonymous.file(), line: anonymous.line() };
+    frames.fail_points().set(FailPlan::nth(7).at(line));
     assert_eq!(life(&frames, &cache), Err(AllocError::Injected));
-    assert_eq!((frames.faults().seen(), frames.faults().failed()), (7, 1));
+    assert_eq!((frames.fail_points().seen(), frames.fail_points().failed()), (7, 1));
 }
 
 #[test]
 fn a_cache_that_cannot_be_made_leaves_nothing() {
     let frames = frames(&[(0, 4096)], 1, PcpTechnique::OrderZero);
     let before = frames.reports().free_frames();
-    frames.faults().set(FaultPlan::nth(1));
+    frames.fail_points().set(FailPlan::nth(1));
     let made = SlabCache::<u64, Machine>::new(&frames, &frames.platform().pin(), "never");
     assert_eq!(made.map(|_| ()), Err(AllocError::Injected));
     assert_eq!(frames.reports().free_frames(), before);

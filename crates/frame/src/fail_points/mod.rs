@@ -1,14 +1,14 @@
-//! Fault injection.
+//! Fail points: places where an operation can be made to fail.
 //!
-//! Whatever can fail asks the machine's [`Faults`] first, and fails if the [`FaultPlan`] says so. Debug
+//! Whatever can fail asks the machine's [`FailPoints`] first, and fails if the [`FailPlan`] says so. Debug
 //! builds also record the calling line: there the allocator's entry points carry `track_caller`, and so do
 //! the functions between them and the callers that undo a failure.
 
 mod callers;
 mod plan;
 
-pub use callers::FaultCaller;
-pub use plan::{FaultAim, FaultClass, FaultPlan, FaultSite};
+pub use callers::FailCaller;
+pub use plan::{FailAim, FailClass, FailPlan, FailSite};
 
 use callers::Callers;
 use core::panic::Location;
@@ -21,12 +21,12 @@ const NTH: u32 = 2;
 const EVERY: u32 = 3;
 const SEEDED: u32 = 4;
 
-/// The fault plan of a machine. While it is off an operation pays one relaxed load.
+/// The fail points of a machine, and the plan that they follow. While it is off an operation pays one relaxed load.
 ///
 /// A plan is set on a quiet machine or by the one thread that allocates: operations that run during the
 /// change may see a mixture of the old plan and the new.
 #[derive(Debug)]
-pub struct Faults {
+pub struct FailPoints {
     mode: AtomicU32,
     aim: AtomicU64,
     /// The turn, the period, or the probability.
@@ -37,7 +37,7 @@ pub struct Faults {
     callers: Callers,
 }
 
-impl Faults {
+impl FailPoints {
     pub(crate) fn new() -> Self {
         Self {
             mode: AtomicU32::new(OFF),
@@ -50,9 +50,9 @@ impl Faults {
         }
     }
 
-    /// Replaces the plan. All counts start at zero, unless the new plan is [`FaultPlan::OFF`]: then they stay
+    /// Replaces the plan. All counts start at zero, unless the new plan is [`FailPlan::OFF`]: then they stay
     /// to be read.
-    pub fn set(&self, plan: FaultPlan) {
+    pub fn set(&self, plan: FailPlan) {
         self.mode.store(OFF, Ordering::Relaxed);
         let (mode, number, seed) = match plan.rule {
             Rule::Off => return,
@@ -82,7 +82,7 @@ impl Faults {
     }
 
     /// The same by call site. Empty in release builds.
-    pub fn callers(&self) -> impl Iterator<Item = FaultCaller> {
+    pub fn callers(&self) -> impl Iterator<Item = FailCaller> {
         self.callers.iter()
     }
 
@@ -94,13 +94,13 @@ impl Faults {
     /// Whether the operation that is about to happen must fail.
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
-    pub fn strikes(&self, class: FaultClass, site: FaultSite) -> bool {
+    pub fn strikes(&self, class: FailClass, site: FailSite) -> bool {
         self.mode.load(Ordering::Relaxed) != OFF && self.count(class, site)
     }
 
     #[cold]
     #[cfg_attr(debug_assertions, track_caller)]
-    fn count(&self, class: FaultClass, site: FaultSite) -> bool {
+    fn count(&self, class: FailClass, site: FailSite) -> bool {
         let mode = self.mode.load(Ordering::Acquire);
         // Called, not handed on: as a value `Location::caller` would not know its caller.
         let caller = if cfg!(debug_assertions) { Some(Location::caller()) } else { None };
@@ -129,48 +129,48 @@ mod tests {
     use super::*;
     use std::vec::Vec;
 
-    const ONE: FaultSite = FaultSite::new("one");
-    const OTHER: FaultSite = FaultSite::new("other");
+    const ONE: FailSite = FailSite::new("one");
+    const OTHER: FailSite = FailSite::new("other");
 
-    fn hits<const N: usize>(faults: &Faults, sites: [FaultSite; N]) -> [bool; N] {
-        sites.map(|site| faults.strikes(FaultClass::Frames, site))
+    fn hits<const N: usize>(points: &FailPoints, sites: [FailSite; N]) -> [bool; N] {
+        sites.map(|site| points.strikes(FailClass::Frames, site))
     }
 
     #[test]
     fn plans_aim_at_a_site_and_a_turn() {
-        let faults = Faults::new();
-        assert_eq!(hits(&faults, [ONE]), [false]);
-        assert_eq!(faults.seen(), 0);
-        faults.set(FaultPlan::nth(2).at(FaultAim::Site(ONE)));
-        assert_eq!(hits(&faults, [ONE, OTHER, ONE, ONE]), [false, false, true, false]);
-        assert_eq!((faults.seen(), faults.failed()), (3, 1));
-        faults.set(FaultPlan::every(2));
-        assert_eq!(hits(&faults, [ONE, OTHER, ONE, OTHER]), [false, true, false, true]);
-        faults.set(FaultPlan::every(0));
-        assert_eq!(hits(&faults, [ONE]), [false]);
-        faults.set(FaultPlan::COUNT);
-        assert_eq!(hits(&faults, [ONE, OTHER]), [false, false]);
-        faults.set(FaultPlan::OFF);
-        assert_eq!(hits(&faults, [ONE]), [false]);
-        assert_eq!((faults.seen(), faults.failed()), (2, 0), "the counts of the last plan stay");
+        let points = FailPoints::new();
+        assert_eq!(hits(&points, [ONE]), [false]);
+        assert_eq!(points.seen(), 0);
+        points.set(FailPlan::nth(2).at(FailAim::Site(ONE)));
+        assert_eq!(hits(&points, [ONE, OTHER, ONE, ONE]), [false, false, true, false]);
+        assert_eq!((points.seen(), points.failed()), (3, 1));
+        points.set(FailPlan::every(2));
+        assert_eq!(hits(&points, [ONE, OTHER, ONE, OTHER]), [false, true, false, true]);
+        points.set(FailPlan::every(0));
+        assert_eq!(hits(&points, [ONE]), [false]);
+        points.set(FailPlan::COUNT);
+        assert_eq!(hits(&points, [ONE, OTHER]), [false, false]);
+        points.set(FailPlan::OFF);
+        assert_eq!(hits(&points, [ONE]), [false]);
+        assert_eq!((points.seen(), points.failed()), (2, 0), "the counts of the last plan stay");
     }
 
     #[test]
     fn plans_aim_at_a_class() {
-        let faults = Faults::new();
-        faults.set(FaultPlan::every(1).at(FaultAim::Class(FaultClass::Object)));
-        assert!(!faults.strikes(FaultClass::Frames, ONE));
-        assert!(faults.strikes(FaultClass::Object, ONE));
-        assert_eq!(faults.seen(), 1);
+        let points = FailPoints::new();
+        points.set(FailPlan::every(1).at(FailAim::Class(FailClass::Object)));
+        assert!(!points.strikes(FailClass::Frames, ONE));
+        assert!(points.strikes(FailClass::Object, ONE));
+        assert_eq!(points.seen(), 1);
     }
 
     #[test]
     fn a_seed_fails_the_same_turns_again() {
-        let faults = Faults::new();
+        let points = FailPoints::new();
         let turns = |seed, per_mille| {
-            faults.set(FaultPlan::seeded(seed, per_mille));
-            let turns = (0..4000).filter(|_| faults.strikes(FaultClass::Frames, ONE)).collect::<Vec<_>>();
-            assert_eq!(turns.len() as u64, faults.failed());
+            points.set(FailPlan::seeded(seed, per_mille));
+            let turns = (0..4000).filter(|_| points.strikes(FailClass::Frames, ONE)).collect::<Vec<_>>();
+            assert_eq!(turns.len() as u64, points.failed());
             turns
         };
         assert_eq!(turns(7, 100), turns(7, 100));
@@ -185,27 +185,28 @@ mod tests {
         if !cfg!(debug_assertions) {
             return;
         }
-        let faults = Faults::new();
-        let ask = |site| faults.strikes(FaultClass::Object, site);
-        faults.set(FaultPlan::nth(3));
+        let points = FailPoints::new();
+        let ask = |site| points.strikes(FailClass::Object, site);
+        points.set(FailPlan::nth(3));
         for site in [ONE, OTHER, ONE, ONE] {
             ask(site);
         }
-        let here = faults.strikes(FaultClass::Object, ONE);
+        let here = points.strikes(FailClass::Object, ONE);
         assert!(!here);
-        let callers: Vec<_> = faults.callers().map(|c| (c.site, c.seen, c.failed)).collect();
+        let callers: Vec<_> = points.callers().map(|c| (c.site, c.seen, c.failed)).collect();
         assert_eq!(callers, [("one", 3, 1), ("other", 1, 0), ("one", 1, 0)]);
-        let [asked, .., last] = faults.callers().collect::<Vec<_>>()[..] else { panic!("three callers") };
+        let [asked, .., last] = points.callers().collect::<Vec<_>>()[..] else { panic!("three callers") };
         assert!(
-            asked.location.file().ends_with("faults/mod.rs") && asked.location.line() < last.location.line()
+            asked.location.file().ends_with("fail_points/mod.rs")
+                && asked.location.line() < last.location.line()
         );
 
-        let line = FaultAim::Line { file: asked.location.file(), line: asked.location.line() };
-        faults.set(FaultPlan::every(1).at(line));
-        assert!(!faults.strikes(FaultClass::Object, ONE));
+        let line = FailAim::Line { file: asked.location.file(), line: asked.location.line() };
+        points.set(FailPlan::every(1).at(line));
+        assert!(!points.strikes(FailClass::Object, ONE));
         assert!(ask(OTHER));
-        assert_eq!((faults.seen(), faults.failed(), faults.callers_lost()), (1, 1, 0));
-        assert_eq!(faults.callers().count(), 1, "a caller without a request since has no count");
+        assert_eq!((points.seen(), points.failed(), points.callers_lost()), (1, 1, 0));
+        assert_eq!(points.callers().count(), 1, "a caller without a request since has no count");
     }
 
     #[test]
@@ -213,13 +214,13 @@ mod tests {
         if !cfg!(debug_assertions) {
             return;
         }
-        let faults = Faults::new();
-        faults.set(FaultPlan::COUNT);
+        let points = FailPoints::new();
+        points.set(FailPlan::COUNT);
         let names: Vec<&'static str> =
             (0..130).map(|n| &*std::boxed::Box::leak(std::format!("site {n}").into_boxed_str())).collect();
         for name in names {
-            faults.strikes(FaultClass::Object, FaultSite::new(name));
+            points.strikes(FailClass::Object, FailSite::new(name));
         }
-        assert_eq!((faults.seen(), faults.callers().count(), faults.callers_lost()), (130, 128, 2));
+        assert_eq!((points.seen(), points.callers().count(), points.callers_lost()), (130, 128, 2));
     }
 }

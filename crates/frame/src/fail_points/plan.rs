@@ -1,4 +1,4 @@
-//! The contents of a fault plan.
+//! The contents of a plan.
 
 use core::fmt;
 use core::panic::Location;
@@ -6,7 +6,7 @@ use core::panic::Location;
 /// A kind of operation that can be made to fail. All kinds use the same plan and share one count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub enum FaultClass {
+pub enum FailClass {
     /// Allocating a block of frames.
     Frames,
     /// Allocating an object of a slab cache.
@@ -19,12 +19,12 @@ pub enum FaultClass {
 
 /// A name for what an operation is for, so that a plan can aim at it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct FaultSite {
+pub struct FailSite {
     name: &'static str,
     id: u64,
 }
 
-impl FaultSite {
+impl FailSite {
     /// Page tables.
     pub const TABLE: Self = Self::new("table");
     /// Anonymous memory of programs.
@@ -43,24 +43,24 @@ impl FaultSite {
     }
 }
 
-impl fmt::Debug for FaultSite {
+impl fmt::Debug for FailSite {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The number alone is not readable.
-        f.debug_tuple("FaultSite").field(&self.name).finish()
+        f.debug_tuple("FailSite").field(&self.name).finish()
     }
 }
 
 /// Which operations a plan is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum FaultAim {
+pub enum FailAim {
     /// All.
     #[default]
     Everything,
     /// Those of one kind.
-    Class(FaultClass),
+    Class(FailClass),
     /// Those with one name.
-    Site(FaultSite),
-    /// Those that one line of the program asks for, as [`Faults::callers`](super::Faults::callers) names it.
+    Site(FailSite),
+    /// Those that one line of the program asks for, as [`FailPoints::callers`](super::FailPoints::callers) names it.
     /// Release builds do not record lines, so there it matches nothing.
     Line {
         /// The path, as passed to the compiler.
@@ -83,19 +83,19 @@ pub(super) enum Rule {
 /// Which operations fail, and when. Turns are counted from 1, from the moment the plan is set, among the
 /// operations that the plan is aimed at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct FaultPlan {
+pub struct FailPlan {
     pub(super) rule: Rule,
-    pub(super) aim: FaultAim,
+    pub(super) aim: FailAim,
 }
 
-impl FaultPlan {
+impl FailPlan {
     /// None fails, none is counted.
     pub const OFF: Self = Self::of(Rule::Off);
     /// None fails; they are counted.
     pub const COUNT: Self = Self::of(Rule::Count);
 
     const fn of(rule: Rule) -> Self {
-        Self { rule, aim: FaultAim::Everything }
+        Self { rule, aim: FailAim::Everything }
     }
 
     /// The `nth` fails, and no other.
@@ -115,7 +115,7 @@ impl FaultPlan {
     }
 
     /// The same for the operations at `aim` only; all others neither fail nor count.
-    pub const fn at(self, aim: FaultAim) -> Self {
+    pub const fn at(self, aim: FailAim) -> Self {
         Self { aim, ..self }
     }
 }
@@ -123,13 +123,13 @@ impl FaultPlan {
 /// An operation that asks the plan.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Operation {
-    pub(super) class: FaultClass,
-    pub(super) site: FaultSite,
+    pub(super) class: FailClass,
+    pub(super) site: FailSite,
     /// Known in debug builds.
     pub(super) caller: Option<&'static Location<'static>>,
 }
 
-impl FaultAim {
+impl FailAim {
     /// One word for the aim: 0 for everything.
     pub(super) const fn id(self) -> u64 {
         match self {
@@ -167,7 +167,7 @@ pub(super) const fn seed_strikes(seed: u64, turn: u64, per_mille: u64) -> bool {
 /// This bit distinguishes hashes from class numbers.
 const HASHED: u64 = 1 << 63;
 
-const fn class_id(class: FaultClass) -> u64 {
+const fn class_id(class: FailClass) -> u64 {
     1 + class as u64
 }
 
