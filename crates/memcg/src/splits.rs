@@ -43,19 +43,19 @@ impl<'s, P: Platform> DeferredSplits<'s, P> {
     pub fn defer_split(self, locked: &HeadGuard<'_, P>) {
         let flags = locked.folio().frame().word().flags();
         if !flags.contains(FrameFlags::PARTLY_MAPPED) {
-            let was_queued = flags.contains(FrameFlags::MAPPED_IN_PART) && self.was_queued(locked);
-            self.queue(locked);
-            if was_queued {
-                return;
-            }
-            let pin = self.tree.frames().platform().pin();
-            self.tree.frames().events().count_folio(
-                &pin,
-                locked.folio().order(),
-                FolioCounter::SplitDeferred,
-                1,
-            );
+            self.defer_first_split(locked, flags);
         }
+    }
+
+    #[cold]
+    fn defer_first_split(self, locked: &HeadGuard<'_, P>, flags: FrameFlags) {
+        let was_queued = flags.contains(FrameFlags::MAPPED_IN_PART) && self.was_queued(locked);
+        self.queue(locked);
+        if was_queued {
+            return;
+        }
+        let pin = self.tree.frames().platform().pin();
+        self.tree.frames().events().count_folio(&pin, locked.folio().order(), FolioCounter::SplitDeferred, 1);
     }
 
     /// A space has got a part of a large folio only: from now on an unmapping may leave pages that nothing

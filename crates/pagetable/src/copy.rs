@@ -249,6 +249,7 @@ impl<P: Platform> Forker<'_, P> {
 
     /// Shares the pages of entries `from..end` of the parent's table with the child's, and returns why it
     /// stopped, if it did.
+    #[inline(always)]
     fn share_until(
         self,
         pin: &Pin<'_, P>,

@@ -203,6 +203,7 @@ impl<'s, P: Platform> Gather<'s, P> {
     }
 
     /// Takes folios out of the swap cache whose slots no entry names any more. No lock of a table is held.
+    #[inline(never)]
     pub fn drop_cached(&mut self) {
         let (cache, splits) = (self.memory().swap().cache(), self.memory().memcgs().splits());
         while let Some((slot, pages)) = self.cached.pop() {

@@ -212,6 +212,7 @@ impl<P: Platform, C: Codec> CompressedStore<P, C> {
     }
 
     /// Empties the slot. Allocates nothing and cannot fail; there need not be such a slot.
+    #[inline]
     pub fn free(&self, frames: &Frames<P>, slot: u64) {
         let pin = frames.platform().pin();
         if let Some(section) = self.gate.enter(frames, &pin) {
