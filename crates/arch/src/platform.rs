@@ -85,6 +85,8 @@ pub enum LockClass {
     DeferredSplit,
     /// The huge zero page: whether there is one.
     HugeZero,
+    /// What a file has at each of its pages.
+    FolioStore,
     /// A cluster: 512 slots of a swap device.
     SwapCluster,
     /// A swap device's lists of clusters.

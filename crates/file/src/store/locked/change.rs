@@ -1,0 +1,65 @@
+//! Changes that need no node.
+
+use super::LockedStore;
+use crate::entry::{Entry, Stored};
+use crate::index::PageIndex;
+use crate::node::HeldNode;
+use crate::source::NodeSource;
+use crate::word::Word;
+use quire_arch::Execution;
+
+impl<'s, E: Execution, S: NodeSource> LockedStore<'s, E, S> {
+    /// Puts `entry` in the place of the entry at `index`, and returns what was there. The order stays, and the
+    /// tags unless it is a shadow: that has none. Needs no node.
+    pub fn replace(&mut self, index: PageIndex, entry: Entry) -> Option<Stored> {
+        let before = self.get(index)?;
+        let after = Stored { entry, ..before };
+        let node = self.node_of(&before);
+        if entry.is_shadow() {
+            self.clear_tags(node, &before);
+        }
+        self.write(node, &after);
+        self.guarded.figures.change(&before, false);
+        self.guarded.figures.change(&after, true);
+        Some(before)
+    }
+
+    /// Removes the entry at `index`, and returns what was there. Needs no node.
+    pub fn remove(&mut self, index: PageIndex) -> Option<Stored> {
+        let before = self.get(index)?;
+        let node = self.node_of(&before);
+        self.erase(node, &before);
+        self.guarded.figures.change(&before, false);
+        if let Some(node) = node {
+            self.prune(node);
+        }
+        Some(before)
+    }
+
+    /// Removes up to `limit` nodes that have nothing but shadows, and these. Returns how many nodes went with
+    /// those above them that became empty.
+    pub fn drop_shadow_nodes(&mut self, limit: u64) -> u64 {
+        let before = self.guarded.figures.nodes;
+        for _ in 0..limit {
+            let Some(head) = self.guarded.shadow_nodes else { break };
+            // SAFETY: the lock is held, and what is on the list is in the store.
+            let node = unsafe { HeldNode::<'s>::new(head) };
+            let mut slot = 0;
+            while slot < node.level().words() {
+                let words = match node.word(slot).stored((slot as u64) << node.level().shift()) {
+                    Some(stored) => {
+                        self.guarded.figures.change(&stored, false);
+                        node.level().words_of(stored.order)
+                    }
+                    None => 1,
+                };
+                for one in slot..slot + words {
+                    self.set_word(node, one, Word::NONE);
+                }
+                slot += words;
+            }
+            self.prune(node);
+        }
+        before - self.guarded.figures.nodes
+    }
+}
