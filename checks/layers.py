@@ -24,7 +24,6 @@ BOUNDS = {
     "tools/measure": (4, 1, 0),
     "tools/report": (1, 0, 0),
     "tools/record": (4, 1, 18),
-    "tools/replay": (4, 1, 8),
 }
 # Types that are several, with their functions and files. The numbers only fall.
 LARGE = {

@@ -1,7 +1,7 @@
 //! Making recorded calls again.
 
 use super::files::{FileIds, RecordedFile};
-use super::report::Gap;
+use super::mismatch::Gap;
 use super::{names, unbuilt};
 use quire_arch::{PAGE_SIZE, VirtAddr};
 use quire_host::HostPlatform;

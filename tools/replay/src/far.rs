@@ -4,9 +4,10 @@
 //! stands before it, and can be any number of events. So these changes are noted while a recording is looked
 //! through.
 
-use super::overlap::{bytes_of, changes};
-use quire_trace::event::{Event, EventKind, TaskId, Window};
+use super::overlap::changes;
+use quire_trace::event::{CallDetail, Event, EventKind, TaskId, Window};
 use std::collections::{HashMap, VecDeque};
+use std::mem::{size_of, size_of_val};
 
 /// Events that are surely near enough for a look ahead, and their bytes.
 const NEAR_EVENTS: u64 = 1 << 17;
@@ -113,6 +114,31 @@ impl FarChanges {
             self.found.push(FarChange { number, window, window_event, call: call.clone(), follows });
         }
     }
+}
+
+/// What an event takes in memory. A file is counted for each call that maps it.
+pub(super) fn bytes_of(event: &Event) -> usize {
+    let more = match &event.kind {
+        EventKind::Call(call) => match &call.detail {
+            CallDetail::File(file) => size_of_val(&**file) + file.name.len(),
+            CallDetail::Ranges(ranges) => size_of_val(&**ranges),
+            CallDetail::Name(name) => name.as_ref().map_or(0, |name| name.len()),
+            _ => 0,
+        },
+        EventKind::Exec(image) => {
+            let args = image.args.iter().map(|arg| size_of_val(arg) + arg.len());
+            let mappings = image
+                .mappings
+                .iter()
+                .map(|mapping| size_of_val(mapping) + mapping.name.len() + size_of_val(&*mapping.resident));
+            size_of_val(&**image) + image.program.len() + args.chain(mappings).sum::<usize>()
+        }
+        EventKind::Figures(figures) => size_of_val(&**figures),
+        EventKind::Reuse(reuse) => size_of_val(&*reuse.runs),
+        EventKind::Contents(sample) => size_of_val(&**sample) + size_of_val(&*sample.pages),
+        _ => 0,
+    };
+    size_of::<Event>() + more
 }
 
 #[cfg(test)]

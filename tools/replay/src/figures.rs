@@ -1,6 +1,6 @@
 //! Figures of one process, Quire's beside Linux's.
 
-use super::report::{Gap, Mismatch};
+use super::mismatch::{Gap, Mismatch};
 use quire_host::{HostPlatform, Translation};
 use quire_mm::{
     Memory,

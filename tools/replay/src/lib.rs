@@ -11,6 +11,7 @@
 //! make a thousand.
 
 mod again;
+mod ahead;
 mod asked;
 mod call;
 mod charge;
@@ -27,6 +28,7 @@ mod joint;
 mod life;
 mod limit;
 mod mappings;
+mod mismatch;
 mod moment;
 mod names;
 mod overlap;
@@ -57,18 +59,19 @@ pub use forks::ForkFigures;
 pub use heat::{HeatCell, HeatMap, HeatPlace};
 pub use life::{FolioFigures, LifeFigures, LifeSample, MOST_SAMPLES, ProcessLife};
 pub use mappings::MappingLife;
+pub use mismatch::{Gap, Mismatch};
 pub use moment::{Counters, Moment, Watcher};
 pub use plan::{Claims, Needs};
 pub use pressure::{PressureFigures, SwapFigures};
 pub use ram::MACHINE_RAM;
-pub use report::{DoesNotFit, Gap, HeldMemory, Mismatch, ReplayReport};
+pub use report::{DoesNotFit, HeldMemory, ReplayReport};
 pub use settings::recorded_huge_config;
 pub use swap::{SwapError, SwapKind, SwapSpec};
 
+use ahead::Ahead;
 use limit::GroupLimit;
-use overlap::Ahead;
 use plan::Sample;
-use quire_host::{Contents, HostConfig, Machine, MachineError};
+use quire_host::{Contents, HostConfig, HostError, Machine, MachineError};
 use quire_mm::{
     MemoryConfig, Techniques,
     memcg::{MemcgError, MemcgId},
@@ -171,6 +174,14 @@ pub enum ReplayError {
     /// The machine got no swap.
     #[error("{0}")]
     Swap(SwapError),
+}
+
+impl ReplayError {
+    /// Whether this host has too little memory, and another one may have enough.
+    #[must_use]
+    pub fn is_of_host_memory(&self) -> bool {
+        matches!(self, Self::Machine(MachineError::Host(HostError::HostMemory { .. })))
+    }
 }
 
 impl From<TraceError> for ReplayError {

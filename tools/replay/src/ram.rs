@@ -1,20 +1,10 @@
 //! The RAM of a machine.
 
-use super::ReplayError;
-use quire_host::{HostError, MachineError};
 use std::ops::RangeInclusive;
 
 /// The sizes of RAM, in bytes, that the machine of a replay can have: from what holds the memory map and the
 /// areas of the most CPUs, to what is surely numbered by 32 bits.
 pub const MACHINE_RAM: RangeInclusive<u64> = 1 << 20..=15 << 40;
-
-impl ReplayError {
-    /// Whether this host has too little memory, and another one may have enough.
-    #[must_use]
-    pub fn is_of_host_memory(&self) -> bool {
-        matches!(self, Self::Machine(MachineError::Host(HostError::HostMemory { .. })))
-    }
-}
 
 #[cfg(test)]
 mod tests {

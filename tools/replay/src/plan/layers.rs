@@ -4,17 +4,13 @@
 //! pages and those of all layers below; each layer carries the sum of those below, so that a touch asks one
 //! set. Where only one is left on a layer, it takes the layer's pages.
 
-use super::block::{Bits, Demand};
+use super::block::Demand;
 use super::budget::Budget;
-use super::space::{Image, Pages, leave_dropped};
-use std::collections::{BTreeMap, HashMap};
+use super::pages::{INHERITED_BYTES, Inherited, Pages, leave_dropped};
+use super::space::Image;
+use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The pages of each block that a space has from before a fork.
-pub(super) type Inherited = BTreeMap<u64, Bits>;
-
-/// What an entry of that takes, in bytes.
-pub(super) const INHERITED_BYTES: u64 = 96;
 /// What a layer takes beside its pages.
 const LAYER_BYTES: u64 = 512;
 

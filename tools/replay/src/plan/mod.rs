@@ -10,6 +10,7 @@ mod budget;
 mod calls;
 mod layers;
 mod layout;
+mod pages;
 mod space;
 mod spare;
 mod tables;

@@ -3,44 +3,17 @@
 //! Linux had the memory: what was brought in never faulted, so that no touch of the recording misses it here.
 //! A program that locks what it maps from now on would fit within any limit.
 
-use super::Run;
 use super::work::looks_at;
 use crate::call::populated_bytes;
 use crate::overlap::pages_of;
 use quire_arch::VirtAddr;
 use quire_host::HostPlatform;
-use quire_mm::space::{Advice, Error, Space, VmFlags};
-use quire_trace::event::{Call, FileKind, TaskId};
+use quire_mm::space::{Advice, Space, VmFlags};
+use quire_trace::event::{Call, FileKind};
 use std::ops::Range;
 
 /// Memory that may be accessed.
 pub(super) const ACCESSIBLE: VmFlags = VmFlags::READ.union(VmFlags::WRITE).union(VmFlags::EXEC);
-
-impl Run<'_> {
-    /// Whether memory is short for private memory that `call`, which succeeded, brought in on Linux. The
-    /// program break was at `program_break`. What fits is brought in.
-    pub(super) fn falls_short(&mut self, task: TaskId, call: &Call, program_break: u64) -> bool {
-        let Some(space) = self.task(task).and_then(|task| task.space.clone()) else { return false };
-        let Some(cpu) = self.schedule.cpu_of(task) else { return false };
-        let parts = brought_in(&space, call, program_break);
-        let is_short = || {
-            self.vcpus[cpu].run(|| {
-                parts.iter().any(|(range, advice)| {
-                    let (start, len) = (VirtAddr(range.start), range.end - range.start);
-                    matches!(space.madvise(start, len, *advice), Err(Error::NoFrames(_)))
-                })
-            })
-        };
-        if !is_short() {
-            return false;
-        }
-        // The limit has room for pages of files, but not yet for those that came in with this call.
-        let Some(limit) = &self.how.limit else { return true };
-        looks_at(self.spaces_charge.update(self.machine.memory(), self.event));
-        limit.set(self.machine.memory(), &self.spaces_charge, &self.extra_charge());
-        is_short()
-    }
-}
 
 /// Whether `call` locks memory, and may bring in all of it.
 pub(super) fn locks(call: &Call) -> bool {
@@ -92,7 +65,11 @@ pub(super) fn files_brought_in(
 }
 
 /// The private memory that `call` brings in, and how.
-fn brought_in(space: &Space<'_, HostPlatform>, call: &Call, program_break: u64) -> Vec<(Range<u64>, Advice)> {
+pub(super) fn brought_in(
+    space: &Space<'_, HostPlatform>,
+    call: &Call,
+    program_break: u64,
+) -> Vec<(Range<u64>, Advice)> {
     let [first, second, third, flags, ..] = call.args;
     let result = call.result as u64;
     let future = is_locked(space.locks_future());

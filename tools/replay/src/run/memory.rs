@@ -2,52 +2,17 @@
 
 use super::work::looks_at;
 use super::{Process, Run, brought_in};
-use crate::asked::Asked;
 use crate::call::{self, Verdict};
+use crate::mismatch::Gap;
 use crate::names;
-use crate::overlap::Upcoming;
-use crate::report::{DoesNotFit, Gap};
 use crate::touch::{self, Found, Touched};
 use quire_arch::{Access, PAGE_SHIFT, VirtAddr};
 use quire_host::AccessError;
 use quire_mm::abi::CallNumber;
-use quire_mm::space::{Errno, FaultError};
-use quire_trace::event::{Call, Event, Fault, Reuse, ReuseAccess, TaskId, Window};
+use quire_mm::space::{Errno, Error, FaultError};
+use quire_trace::event::{Call, Event, Fault, Reuse, ReuseAccess, TaskId};
 
 impl Run<'_> {
-    /// Touches memory. A touch that Linux refused and that is allowed here is tried in other orders first.
-    #[inline]
-    pub(super) fn fault(&mut self, event: &Event, fault: &Fault, upcoming: &mut dyn Upcoming) {
-        if let Some(found) = self.touched(event, fault) {
-            self.differs(event, fault, found, upcoming);
-        }
-    }
-
-    /// A touch has another result than Linux found, which was `found`.
-    #[cold]
-    fn differs(&mut self, event: &Event, fault: &Fault, found: String, upcoming: &mut dyn Upcoming) {
-        // That of an earlier call says nothing of this touch.
-        self.order.was_short();
-        let asked = Asked::of(event);
-        let order =
-            asked.and_then(|asked| self.other_order(event.task, asked, Window::at(event.time_ns), upcoming));
-        let Some(order) = order else {
-            let untried = self.order.was_short();
-            self.mismatch(event, fault, found);
-            if let Some(process) = self.process_of(event.task).filter(|_| untried) {
-                process.report.untried += 1;
-            }
-            return;
-        };
-        self.advance(event.task, &order.first, upcoming);
-        if let Some(process) = self.process_of(event.task) {
-            process.report.reordered += 1;
-        }
-        if !order.before && !self.is_over() {
-            self.keep_refused(event, fault);
-        }
-    }
-
     /// Touches memory where that stands.
     pub(super) fn fault_as_it_stands(&mut self, event: &Event, fault: &Fault) {
         if let Some(found) = self.touched(event, fault) {
@@ -55,7 +20,7 @@ impl Run<'_> {
         }
     }
 
-    fn mismatch(&mut self, event: &Event, fault: &Fault, found: String) {
+    pub(super) fn mismatch(&mut self, event: &Event, fault: &Fault, found: String) {
         let number = self.event;
         if let Some(process) = self.process_of(event.task) {
             let (what, recorded) = (touch::describe(fault), touch::describe_recorded(fault));
@@ -65,7 +30,7 @@ impl Run<'_> {
 
     /// Touches memory; what was found, if that is not what Linux found.
     #[inline]
-    fn touched(&mut self, event: &Event, fault: &Fault) -> Option<String> {
+    pub(super) fn touched(&mut self, event: &Event, fault: &Fault) -> Option<String> {
         let was_allowed = touch::was_allowed(fault);
         if self.how.sample.as_ref().is_some_and(|sample| !sample.pressure.covers(fault.addr)) {
             // What is shared counts all the same.
@@ -181,73 +146,6 @@ impl Run<'_> {
         }
     }
 
-    /// Makes a call, in the order in which it has its recorded result, if there is one. `window`: it overlaps
-    /// with others.
-    pub(super) fn call(
-        &mut self,
-        event: &Event,
-        call: &Call,
-        window: Option<Window>,
-        upcoming: &mut dyn Upcoming,
-    ) {
-        self.switch(event);
-        // That of an earlier call says nothing of this one.
-        self.order.was_short();
-        // A call that Linux refused may not have an effect before it is known in which order it is refused.
-        if let Some(window) = window.filter(|_| call.errno().is_some())
-            && self.reorder(event, call, window, upcoming)
-        {
-            return;
-        }
-        let change = window.and_then(|window| self.change_before(event.task, call, window));
-        if window.is_none() {
-            self.call_alone(event.task, call);
-        }
-        let Some((process, verdict)) = self.verdict(event, call) else { return };
-        if let (Verdict::Differs(_), Some(window), None) = (&verdict, window, call.errno())
-            && self.reorder(event, call, window, upcoming)
-        {
-            return;
-        }
-        let differs = matches!(verdict, Verdict::Differs(_));
-        self.judge(process, call, verdict);
-        if self.order.was_short() && differs {
-            self.processes[process].report.untried += 1;
-        }
-        // A wrong result says nothing of what comes after it.
-        if let Some(change) = change.filter(|change| !differs || !change.looks()) {
-            self.keep(change);
-        }
-    }
-
-    /// Looks for another order in which `call` has its recorded result. Returns whether there is one.
-    fn reorder(&mut self, event: &Event, call: &Call, window: Window, upcoming: &mut dyn Upcoming) -> bool {
-        let asked = Asked::Call(call.clone());
-        let Some(found) = self.other_order(event.task, asked, window, upcoming) else { return false };
-        self.advance(event.task, &found.first, upcoming);
-        if self.is_over() {
-            return true;
-        }
-        self.switch(event);
-        if found.before {
-            if let Some(process) = self.process_of(event.task) {
-                process.report.calls += 1;
-            }
-        } else {
-            let change = self.change_before(event.task, call, window);
-            if let Some((process, verdict)) = self.verdict(event, call) {
-                self.judge(process, call, verdict);
-            }
-            if let Some(change) = change {
-                self.keep(change);
-            }
-        }
-        if let Some(process) = self.process_of(event.task) {
-            process.report.reordered += 1;
-        }
-        true
-    }
-
     /// Makes a call as it stands; `None` if its thread has no space.
     pub(super) fn verdict(&mut self, event: &Event, call: &Call) -> Option<(usize, Verdict)> {
         let cpu = self.schedule.cpu_of(event.task)?;
@@ -299,6 +197,30 @@ impl Run<'_> {
         Some((process, verdict))
     }
 
+    /// Whether memory is short for private memory that `call`, which succeeded, brought in on Linux. The
+    /// program break was at `program_break`. What fits is brought in.
+    fn falls_short(&mut self, task: TaskId, call: &Call, program_break: u64) -> bool {
+        let Some(space) = self.task(task).and_then(|task| task.space.clone()) else { return false };
+        let Some(cpu) = self.schedule.cpu_of(task) else { return false };
+        let parts = brought_in::brought_in(&space, call, program_break);
+        let is_short = || {
+            self.vcpus[cpu].run(|| {
+                parts.iter().any(|(range, advice)| {
+                    let (start, len) = (VirtAddr(range.start), range.end - range.start);
+                    matches!(space.madvise(start, len, *advice), Err(Error::NoFrames(_)))
+                })
+            })
+        };
+        if !is_short() {
+            return false;
+        }
+        // The limit has room for pages of files, but not yet for those that came in with this call.
+        let Some(limit) = &self.how.limit else { return true };
+        looks_at(self.spaces_charge.update(self.machine.memory(), self.event));
+        limit.set(self.machine.memory(), &self.spaces_charge, &self.extra_charge());
+        is_short()
+    }
+
     /// Counts what a call came to.
     pub(super) fn judge(&mut self, process: usize, call: &Call, verdict: Verdict) {
         let report = &mut self.processes[process].report;
@@ -319,37 +241,6 @@ impl Run<'_> {
                 report.add_mismatch(self.event, what, call::describe_recorded(call), found);
             }
         }
-    }
-
-    /// Process number `process` found no memory for `what`.
-    pub(super) fn exhausted(&mut self, process: usize, what: String) {
-        self.misfit(Some(process), what, false);
-    }
-
-    /// The next event of `task` would bring in more than is in proportion to the trace.
-    pub(super) fn out_of_proportion(&mut self, task: TaskId) {
-        let process = self.task(task).map(|task| task.process);
-        self.misfit(process, "its events name more pages than their number lets expect".to_owned(), true);
-    }
-
-    fn misfit(&mut self, process: Option<usize>, what: String, out_of_proportion: bool) {
-        if self.does_not_fit.is_some() {
-            return;
-        }
-        let memory = self.machine.memory();
-        let report = process.map(|process| &self.processes[process].report);
-        self.does_not_fit = Some(DoesNotFit {
-            event: self.event,
-            pid: report.map_or(0, |report| report.pid),
-            program: report.map_or_else(Default::default, |report| report.program.clone()),
-            what,
-            out_of_proportion,
-            ram: memory.frames().reports().totals().present << PAGE_SHIFT,
-            limit: self.how.limit.map(|limit| limit.bytes),
-            swap: memory.swap().devices().total_slots() << PAGE_SHIFT,
-            held: self.held(),
-            suffices: self.how.suffices,
-        });
     }
 }
 

@@ -4,11 +4,14 @@ mod background;
 mod brought_in;
 mod candidates;
 mod early;
+mod exhausted;
 mod history;
 mod lock_looks;
 mod memory;
 mod order;
+mod overlapping;
 mod processes;
+mod search;
 #[cfg(test)]
 mod tests;
 mod watch;
@@ -16,6 +19,7 @@ mod work;
 mod writer;
 
 use super::again::Again;
+use super::ahead::Upcoming;
 use super::charge::{ExtraCharge, KernelCosts};
 use super::ends::Ends;
 use super::figures::{AllocatorFigures, KEPT_MISMATCHES, ProcessReport, TableFigures};
@@ -26,16 +30,16 @@ use super::joint::Joint;
 use super::life::{Life, LifeFigures};
 use super::limit::{GroupLimit, SpacesCharge};
 use super::mappings::MappingLife;
-use super::overlap::Upcoming;
+use super::mismatch::Gap;
 use super::own_files::OwnFiles;
 use super::plan::{Claims, Needs, Sample};
 use super::pressure::{PressureFigures, SwapFigures};
-use super::report::{DoesNotFit, Gap, ReplayReport};
+use super::report::{DoesNotFit, ReplayReport};
 use super::schedule::Schedule;
 use super::settings;
 use super::shared::SharedMemory;
 use super::sites::Sites;
-use super::task::Tasks;
+use super::task::{Task, Tasks};
 use super::{Audits, MOST_CPUS};
 use background::Khugepaged;
 use early::EarlyKill;
@@ -228,6 +232,21 @@ impl<'m> Run<'m> {
             audited: 0,
             auditing: Duration::ZERO,
         }
+    }
+
+    fn task(&self, task: TaskId) -> Option<&Task<'m>> {
+        self.tasks.get(task.0 as usize)?.as_ref()
+    }
+
+    /// Puts a thread into its slot and returns whether the slot was empty. A number that no Linux gives out
+    /// can only come from a damaged trace: such a thread is left out.
+    fn put(&mut self, task: TaskId, state: Task<'m>) -> bool {
+        self.tasks.slot(task.0 as usize).is_some_and(|slot| slot.replace(state).is_none())
+    }
+
+    fn process_of(&mut self, task: TaskId) -> Option<&mut Process> {
+        let process = self.task(task)?.process;
+        self.processes.get_mut(process)
     }
 
     /// Replays one event.

@@ -21,22 +21,7 @@ const ENTRY_BYTES: u64 = 8;
 /// And after so many page-table entries and frames that audits have looked at.
 const MOST_AUDITED: u64 = 1 << 27;
 
-impl<'m> Run<'m> {
-    pub(super) fn task(&self, task: TaskId) -> Option<&Task<'m>> {
-        self.tasks.get(task.0 as usize)?.as_ref()
-    }
-
-    /// Puts a thread into its slot and returns whether the slot was empty. A number that no Linux gives out
-    /// can only come from a damaged trace: such a thread is left out.
-    pub(super) fn put(&mut self, task: TaskId, state: Task<'m>) -> bool {
-        self.tasks.slot(task.0 as usize).is_some_and(|slot| slot.replace(state).is_none())
-    }
-
-    pub(super) fn process_of(&mut self, task: TaskId) -> Option<&mut Process> {
-        let process = self.task(task)?.process;
-        self.processes.get_mut(process)
-    }
-
+impl Run<'_> {
     pub(super) fn exec(&mut self, event: &Event, recorded: &ExecImage) {
         let process = match self.task(event.task) {
             Some(task) => task.process,
