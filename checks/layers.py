@@ -23,7 +23,6 @@ BOUNDS = {
     "tools/lab": (8, 1, 2),
     "tools/measure": (4, 1, 0),
     "tools/report": (1, 0, 0),
-    "tools/record": (4, 1, 18),
 }
 # Types that are several, with their functions and files. The numbers only fall.
 LARGE = {

@@ -92,3 +92,11 @@ impl Stat {
         }
     }
 }
+
+/// Anonymous pages of a process, from `/proc/PID/statm`; 0 if it has ended.
+pub(crate) fn anonymous_pages(pid: Tid) -> u64 {
+    let text = text(pid, "statm");
+    let mut words = text.split_whitespace().skip(1).map(|word| word.parse().unwrap_or(0));
+    let (resident, shared): (u64, u64) = (words.next().unwrap_or(0), words.next().unwrap_or(0));
+    resident.saturating_sub(shared)
+}

@@ -10,7 +10,7 @@ use crate::proc::status::ids;
 use crate::sys::ptrace::EVENT_STOP;
 use crate::sys::wait::Happened;
 use crate::sys::{Tid, ptrace};
-use quire_trace::event::{CloneFacts, EventKind, ExitStatus};
+use quire_trace::event::{CloneFacts, EventKind};
 
 /// A thread without a clone event after this time, that no thread in a clone call can be making, has lost
 /// its parent.
@@ -62,7 +62,7 @@ impl Tracer<'_> {
             child.made_by = made_by;
         }
         if !shares_memory {
-            self.inherit(maker_space, space);
+            self.copy_state(maker_space, space);
         }
         self.merger.identify(child, start, id, space);
         let kind = EventKind::Clone(CloneFacts {
@@ -81,22 +81,6 @@ impl Tracer<'_> {
             self.touched_after_fork(child, space);
         }
         self.release(tid, maker_space, time);
-    }
-
-    /// A child stays in its stop until the clone event; what happened to it before that is handled here.
-    fn follow_early(&mut self, child: Tid, time: u64) {
-        match self.early.remove(&child) {
-            Some(Early { happened: Happened::Stopped { signal, event }, .. }) => {
-                self.stopped(child, signal, event, time);
-            }
-            Some(Early { happened: Happened::Exited(code), .. }) => {
-                self.died(child, ExitStatus::Code(code), time);
-            }
-            Some(Early { happened: Happened::Killed(signal), .. }) => {
-                self.died(child, ExitStatus::Signal(signal), time);
-            }
-            None => {}
-        }
     }
 
     /// A thread is about to end in the middle of a call that makes a thread or process. If it was killed
@@ -158,15 +142,6 @@ impl Tracer<'_> {
             libc::PTRACE_EVENT_SECCOMP if !may_go_on(tid) => {}
             0 if signal != libc::SIGTRAP | 0x80 => self.resume(tid, signal),
             _ => self.resume(tid, 0),
-        }
-    }
-
-    /// The state that a copy of an address space inherits.
-    fn inherit(&mut self, from: super::SpaceId, to: super::SpaceId) {
-        let Some(maker) = self.spaces.get(&from) else { return };
-        let (foreign, brk, thp_disable) = (maker.foreign, maker.brk, maker.thp_disable);
-        if let Some(space) = self.spaces.get_mut(&to) {
-            (space.foreign, space.brk, space.thp_disable) = (foreign, brk, thp_disable);
         }
     }
 }

@@ -16,6 +16,7 @@ use crate::proc::status::Stat;
 use crate::sys::Tid;
 use crate::sys::time::now;
 use quire_trace::event::LostCause;
+use quire_trace::format::FaultSource;
 use std::collections::HashMap;
 
 impl Tracer<'_> {
@@ -59,6 +60,15 @@ impl Tracer<'_> {
         self.called_without_stop(&samples[old..]);
         *self.merger.samples() = samples;
         self.note_losses(losses);
+    }
+
+    /// The instructions that raised faults can be read for the last time, and under pressure its pages are
+    /// told from those of the next program. Else the program need not wait.
+    pub(super) fn drain_before_program_ends(&mut self, time: u64) {
+        if self.summary.faults == FaultSource::Software || self.rotation.is_some() {
+            self.drain(time);
+            self.settle(false);
+        }
     }
 
     fn note_losses(&mut self, losses: Vec<Loss>) {

@@ -4,6 +4,7 @@
 //! takes the page faults out of the ring buffers, orders them with the calls (`merge`) and hands them to the
 //! writer.
 
+mod begin_call;
 mod birth;
 mod call;
 mod contents;
@@ -12,18 +13,23 @@ mod detach;
 mod detail;
 mod exec;
 mod exit;
+mod figures;
 mod heard;
 mod hold;
 mod listen;
 mod other_tracer;
+mod pass_signals;
 mod probe;
 mod recount;
+mod region;
+mod resume;
 mod reuse;
 mod rotation;
 mod same_cpu;
 mod state;
 mod stay;
 mod switches;
+mod tasks;
 mod thp;
 mod touched;
 mod turns;
@@ -32,7 +38,7 @@ mod untraced;
 use super::error::RecordError;
 use super::launch::Child;
 use super::launch::ThpOff;
-use super::merge::{Merger, Record, Rule, SpaceId};
+use super::merge::{Merger, SpaceId};
 use super::opened::OpenedFiles;
 use super::output::Output;
 use super::perf::{AccessFinder, PerfSession, Root};
@@ -44,22 +50,19 @@ use super::sys::wait::{Happened, Waited, poll, wait};
 use super::sys::{Tid, priority, ptrace, signals};
 use super::{Hold, RecordOptions, RecordSummary};
 use heard::{Heard, Queue};
-use nix::sys::signal::Signal;
 use other_tracer::fail_call;
-use quire_trace::event::{Denial, EventKind, ExitStatus, Privileges, TaskId};
+use quire_trace::event::{Denial, ExitStatus, Privileges};
 use quire_trace::format::CallSource;
 use reuse::ReuseSampler;
 use rotation::Rotation;
-use same_cpu::{SameCpu, Until};
-use state::{Early, Process, Rseq, Space, State, Task};
+use same_cpu::SameCpu;
+use state::{Early, Process, Space, Task};
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::time::{Duration, SystemTime};
 use switches::Switches;
 use touched::TouchedPages;
 
-/// A signal that comes sooner after the first one belongs to it.
-const SECOND_SIGNAL_AFTER_NS: u64 = 100_000_000;
 /// The ring buffers are emptied at least this often.
 const TICK: Duration = Duration::from_nanos(TICK_NS);
 const TICK_NS: u64 = 20_000_000;
@@ -273,39 +276,6 @@ impl<'a> Tracer<'a> {
         }
     }
 
-    /// The index of a signal that came since the last check; it is then counted as seen.
-    fn new_signal(&mut self) -> Option<usize> {
-        let new = signals::new_since(&self.seen_signals)?;
-        self.summary.interrupted.get_or_insert(signals::NOTED[new] as u8);
-        Some(new)
-    }
-
-    /// The program gets Ctrl-C from the terminal. Another signal to the recorder alone is passed on. Returns
-    /// the signal if it is the recorder's: the second one, or one that came when the program itself had
-    /// ended.
-    fn pass_signals_on(&mut self) -> Option<u8> {
-        let seen = signals::seen();
-        let new = self.new_signal()?;
-        let time = signals::last();
-        // A signal to the recorder's whole process group often follows one to the recorder: both are the
-        // first. And the program may have ended by it.
-        let belongs_to = |since: u64| time.saturating_sub(since) <= SECOND_SIGNAL_AFTER_NS;
-        let first = *self.first_signal.get_or_insert(time);
-        if !belongs_to(first) || !self.root_ended.is_none_or(belongs_to) {
-            return Some(signals::NOTED[new] as u8);
-        }
-        for (place, signal) in signals::NOTED.into_iter().enumerate() {
-            if seen[place] != self.seen_signals[place]
-                && signal != Signal::SIGINT
-                && self.root_ended.is_none()
-            {
-                signals::send(self.root, signal);
-            }
-        }
-        self.seen_signals = seen;
-        None
-    }
-
     fn happened(&mut self, tid: Tid, happened: Happened, time: u64) {
         match happened {
             Happened::Exited(_) | Happened::Killed(_) if !self.tasks.contains_key(&tid) => {
@@ -322,6 +292,22 @@ impl<'a> Tracer<'a> {
                 // A thread that is held stays stopped; that time is added when it is resumed.
                 self.summary.stopped += Duration::from_nanos(now() - time);
             }
+        }
+    }
+
+    /// A child stays in its stop until the clone event; what happened to it before that is handled here.
+    fn follow_early(&mut self, child: Tid, time: u64) {
+        match self.early.remove(&child) {
+            Some(Early { happened: Happened::Stopped { signal, event }, .. }) => {
+                self.stopped(child, signal, event, time);
+            }
+            Some(Early { happened: Happened::Exited(code), .. }) => {
+                self.died(child, ExitStatus::Code(code), time);
+            }
+            Some(Early { happened: Happened::Killed(signal), .. }) => {
+                self.died(child, ExitStatus::Signal(signal), time);
+            }
+            None => {}
         }
     }
 
@@ -413,91 +399,6 @@ impl<'a> Tracer<'a> {
         } else {
             self.merger.denied(tid, time, addr, denial);
         }
-    }
-
-    /// Resumes a thread, in the way that its state requires.
-    fn resume(&mut self, tid: Tid, signal: i32) {
-        let until = match self.tasks.get(&tid).map(|task| &task.state) {
-            // Its children inherit its affinity.
-            Some(State::InClone { .. }) => Until::UsesCpus,
-            Some(State::InCall(_)) => Until::EndOfCall,
-            _ => Until::Unknown,
-        };
-        self.resume_until(tid, until, signal);
-    }
-
-    fn resume_until(&mut self, tid: Tid, until: Until, signal: i32) {
-        let how = self.how_to_resume(tid);
-        // The only error is that the thread was killed meanwhile; its end is reported by the next wait.
-        self.same_cpu.resume(tid, until, || drop(ptrace::resume(tid, how, signal)));
-    }
-
-    fn how_to_resume(&self, tid: Tid) -> Resume {
-        let in_call = self.tasks.get(&tid).is_some_and(|task| {
-            matches!(
-                task.state,
-                State::InCall(_) | State::InClone { .. } | State::InExec { .. } | State::Ignored
-            )
-        });
-        if in_call || self.calls == CallSource::EveryCall { Resume::Syscall } else { Resume::Continue }
-    }
-
-    fn let_go(&mut self, tid: Tid, how: Resume, signal: i32) {
-        // The only error is that the thread was killed meanwhile; its end is reported by the next wait.
-        drop(ptrace::resume(tid, how, signal));
-    }
-
-    fn new_space(&mut self) -> SpaceId {
-        let id = SpaceId(self.next_space);
-        self.next_space += 1;
-        self.spaces.insert(id, Space::default());
-        id
-    }
-
-    /// Adds a new thread. The caller tells the merger its identity and its start.
-    fn add_task(
-        &mut self,
-        tid: Tid,
-        pid: Tid,
-        space: SpaceId,
-        (privileges, listened): (Privileges, Option<Root>),
-    ) -> TaskId {
-        let id = TaskId(self.next_task);
-        self.next_task += 1;
-        self.summary.threads += 1;
-        let process = self.processes.entry(pid).or_insert_with(|| {
-            self.summary.processes += 1;
-            Process {
-                threads: 0,
-                threads_peak: 0,
-                cpu_ns: 0,
-                cpu_before: 0,
-                faults_before: (0, 0),
-                unheard_faults: 0,
-            }
-        });
-        process.threads += 1;
-        process.threads_peak = process.threads_peak.max(process.threads);
-        if let Some(space) = self.spaces.get_mut(&space) {
-            space.users += 1;
-        }
-        let (state, rseq) = (State::Running, Rseq::NEW);
-        let task =
-            Task { id, pid, space, state, rseq, cpu: 0, privileges, listened, made_by: None, exiting: false };
-        self.tasks.insert(tid, task);
-        id
-    }
-
-    /// Notes something that has no length.
-    fn note(&mut self, tid: Tid, time: u64, kinds: Vec<EventKind>) {
-        self.record(tid, (time, time), Rule::AtEnd, kinds);
-    }
-
-    /// Hands over what a thread did between two times.
-    fn record(&mut self, tid: Tid, (start, end): (u64, u64), rule: Rule, kinds: Vec<EventKind>) {
-        let Some(task) = self.tasks.get(&tid) else { return };
-        let (task, space, cpu) = (task.id, task.space, task.cpu);
-        self.merger.record(Record { start, end, tid, task, space, cpu, rule, kinds });
     }
 }
 

@@ -6,76 +6,15 @@
 //! be paged out, and a server has those of all its children.
 
 use super::Tracer;
-use super::rotation::{PAGE, REGION_PAGES, Rotation, covered};
-use super::state::{State, Task};
-use crate::merge::SpaceId;
+use super::region::PAGE;
+use super::state::users;
 use crate::proc::pagemap::Pagemap;
-use crate::proc::text;
-use crate::sys::Tid;
+use crate::proc::status::anonymous_pages;
 use crate::sys::time::{next_look, now};
-use quire_trace::event::PageRun;
-use quire_trace::format::Pressure;
-use std::collections::HashMap;
-use std::ops::Range;
 
 /// It is counted at most this often, and the pause is at least so many times as long as it took.
 const EVERY_NS: u64 = 100_000_000;
 const SHARE: u64 = 50;
-
-/// Where Linux has more pages than known by this part of those that may stay, they are looked for.
-const UNKNOWN: u64 = 8;
-
-/// A thread of each space that is not in exec, and its process.
-pub(super) fn users(tasks: &HashMap<Tid, Task>) -> HashMap<SpaceId, (Tid, Tid)> {
-    let lasting = |task: &Task| !task.exiting && !matches!(task.state, State::InExec { .. });
-    let lasting = tasks.iter().filter(|(_, task)| lasting(task));
-    lasting.map(|(tid, task)| (task.space, (*tid, task.pid))).collect()
-}
-
-/// Anonymous pages of a process, from `/proc/PID/statm`; 0 if it has ended.
-pub(super) fn anonymous_pages(pid: Tid) -> u64 {
-    let text = text(pid, "statm");
-    let mut words = text.split_whitespace().skip(1).map(|word| word.parse().unwrap_or(0));
-    let (resident, shared): (u64, u64) = (words.next().unwrap_or(0), words.next().unwrap_or(0));
-    resident.saturating_sub(shared)
-}
-
-impl Rotation {
-    /// Whether so many pages are more than it knows by far.
-    fn lacks(&self, anonymous: u64) -> bool {
-        let one_in = u64::from(self.pressure.one_in.max(1));
-        anonymous / one_in > self.pages + self.wanted / UNKNOWN
-    }
-
-    /// Whether one of these pages is not known.
-    fn lacks_one_of(&self, space: SpaceId, run: PageRun) -> bool {
-        parts(self.pressure, run).any(|(region, mut pages)| {
-            let known = self.regions.get(&(space, region));
-            known.is_none_or(|known| pages.any(|page| !known.has(page)))
-        })
-    }
-
-    /// These pages are resident. Those that had been paged out still count as such: no page fault told of
-    /// their return.
-    fn are_there(&mut self, space: SpaceId, run: PageRun) {
-        for (region, pages) in parts(self.pressure, run) {
-            let known = self.region((space, region));
-            let new = pages.filter(|page| known.insert(*page)).count();
-            self.pages += new as u64;
-        }
-    }
-}
-
-/// The regions of a run, as far as it is of the sample: the number of each, and which of its pages.
-fn parts(pressure: Pressure, run: PageRun) -> impl Iterator<Item = (u64, Range<u64>)> {
-    covered(&pressure, vec![run]).into_iter().flat_map(|PageRun { start, pages, .. }| {
-        let (first, end) = (start / PAGE, start / PAGE + pages);
-        (first / REGION_PAGES..end.div_ceil(REGION_PAGES)).map(move |region| {
-            let begin = region * REGION_PAGES;
-            (region, first.max(begin) - begin..end.min(begin + REGION_PAGES) - begin)
-        })
-    })
-}
 
 impl Tracer<'_> {
     /// Looks for resident pages that are not known, from time to time.
@@ -105,7 +44,11 @@ impl Tracer<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::merge::SpaceId;
+    use crate::tracer::region::{PAGE, REGION_PAGES};
+    use crate::tracer::rotation::Rotation;
+    use quire_trace::event::PageRun;
+    use quire_trace::format::Pressure;
 
     #[test]
     fn what_no_fault_told_of_has_its_turn() {

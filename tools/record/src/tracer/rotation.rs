@@ -23,24 +23,24 @@
 
 use super::Tracer;
 use super::contents::Press;
-use super::recount::{anonymous_pages, users};
-use super::state::State;
+use super::region::{PAGE, Pages, REGION_PAGES, Region};
+use super::state::{State, users};
 use super::turns::Turns;
 use crate::PressureSummary;
 use crate::merge::SpaceId;
 use crate::perf::{Sample, SampleKind};
 use crate::proc::pagemap::Pagemap;
-use crate::proc::status::Stat;
+use crate::proc::status::{Stat, anonymous_pages};
 use crate::sys::time::now;
 use crate::sys::{Tid, memory, ptrace};
 use quire_trace::event::{Access, ContentSample, EventKind, Fault, Mode, Outcome, PageRun, PageSample};
 use quire_trace::format::Pressure;
 use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
 use std::time::Duration;
 
-pub(super) const PAGE: u64 = 4096;
-/// Pages of a region.
-pub(super) const REGION_PAGES: u64 = 512;
+/// Where Linux has more pages than known by this part of those that may stay, they are looked for.
+const UNKNOWN: u64 = 8;
 
 /// Running threads are stopped during page-out if the resident pages beyond the target are more than this
 /// part of it: they fault pages in faster than these are paged out.
@@ -48,38 +48,6 @@ const OVERRUN: u64 = 4;
 
 /// After a round that left too much resident, the pause is so many times as long as the round took.
 const REST: u64 = 8;
-
-/// A region of an address space: its address by its size.
-pub(super) type Region = (SpaceId, u64);
-
-/// Which pages of a region were faulted in since it was paged out.
-#[derive(Debug, Default)]
-pub(super) struct Pages([u64; REGION_PAGES as usize / 64]);
-
-impl Pages {
-    /// Returns whether it is new.
-    pub(super) fn insert(&mut self, page: u64) -> bool {
-        let (word, bit) = (&mut self.0[page as usize / 64], 1 << (page % 64));
-        let is_new = *word & bit == 0;
-        *word |= bit;
-        is_new
-    }
-
-    pub(super) fn has(&self, page: u64) -> bool {
-        self.0[page as usize / 64] & 1 << (page % 64) != 0
-    }
-
-    fn remove(&mut self, page: u64) -> bool {
-        let (word, bit) = (&mut self.0[page as usize / 64], 1 << (page % 64));
-        let was_there = *word & bit != 0;
-        *word &= !bit;
-        was_there
-    }
-
-    fn count(&self) -> u64 {
-        self.0.iter().map(|word| u64::from(word.count_ones())).sum()
-    }
-}
 
 /// The regions that have resident pages, in the order in which the first of these was faulted in.
 #[derive(Debug)]
@@ -123,6 +91,30 @@ impl Rotation {
             rests_until: 0,
             press: Press::with_zstd(),
             figures: PressureSummary::default(),
+        }
+    }
+
+    /// Whether so many pages are more than it knows by far.
+    pub(super) fn lacks(&self, anonymous: u64) -> bool {
+        let one_in = u64::from(self.pressure.one_in.max(1));
+        anonymous / one_in > self.pages + self.wanted / UNKNOWN
+    }
+
+    /// Whether one of these pages is not known.
+    pub(super) fn lacks_one_of(&self, space: SpaceId, run: PageRun) -> bool {
+        parts(self.pressure, run).any(|(region, mut pages)| {
+            let known = self.regions.get(&(space, region));
+            known.is_none_or(|known| pages.any(|page| !known.has(page)))
+        })
+    }
+
+    /// These pages are resident. Those that had been paged out still count as such: no page fault told of
+    /// their return.
+    pub(super) fn are_there(&mut self, space: SpaceId, run: PageRun) {
+        for (region, pages) in parts(self.pressure, run) {
+            let known = self.region((space, region));
+            let new = pages.filter(|page| known.insert(*page)).count();
+            self.pages += new as u64;
         }
     }
 
@@ -286,6 +278,17 @@ fn page_out(
     let is_any = !pages.is_empty();
     let sample = ContentSample { start, bytes: end - start, sizes, compressed, lz4_of_both, zstd, pages };
     Some(PagedOut { gone, stay, present, contents: is_any.then_some(sample) })
+}
+
+/// The regions of a run, as far as it is of the sample: the number of each, and which of its pages.
+fn parts(pressure: Pressure, run: PageRun) -> impl Iterator<Item = (u64, Range<u64>)> {
+    covered(&pressure, vec![run]).into_iter().flat_map(|PageRun { start, pages, .. }| {
+        let (first, end) = (start / PAGE, start / PAGE + pages);
+        (first / REGION_PAGES..end.div_ceil(REGION_PAGES)).map(move |region| {
+            let begin = region * REGION_PAGES;
+            (region, first.max(begin) - begin..end.min(begin + REGION_PAGES) - begin)
+        })
+    })
 }
 
 impl Tracer<'_> {

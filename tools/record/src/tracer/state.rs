@@ -6,7 +6,7 @@ use crate::proc::files::KnownFile;
 use crate::sys::Tid;
 use crate::sys::wait::Happened;
 use quire_trace::event::{CallDetail, LinuxFigures, Privileges, TaskId, ThpDisable};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 /// A thread.
 #[derive(Debug)]
@@ -142,4 +142,11 @@ pub(super) struct Space {
     pub(super) figures: Option<Box<LinuxFigures>>,
     /// The file that was mapped last: the same one is often mapped several times in a row.
     pub(super) last_file: Option<KnownFile>,
+}
+
+/// A thread of each space that is not in exec, and its process.
+pub(super) fn users(tasks: &HashMap<Tid, Task>) -> HashMap<SpaceId, (Tid, Tid)> {
+    let lasting = |task: &Task| !task.exiting && !matches!(task.state, State::InExec { .. });
+    let lasting = tasks.iter().filter(|(_, task)| lasting(task));
+    lasting.map(|(tid, task)| (task.space, (*tid, task.pid))).collect()
 }

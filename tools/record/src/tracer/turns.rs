@@ -1,6 +1,6 @@
 //! Which pages are compressed before they are paged out.
 
-use super::rotation::REGION_PAGES;
+use super::region::REGION_PAGES;
 use quire_trace::mix::mix;
 
 /// How many times a new page is compressed before it is paged out: it may have been only partly filled the
