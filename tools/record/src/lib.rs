@@ -41,7 +41,7 @@ use sys::signals::SignalGuard;
 use sys::time::{now, thread_cpu};
 use sys::{Tid, memory, process, ptrace, signals};
 use target::Target;
-use tracer::{Followed, Tracer};
+use tracer::{TraceResult, Tracer};
 
 /// Records a program until it, and every process that it started, has ended.
 ///
@@ -87,16 +87,16 @@ fn follow(options: &RecordOptions) -> Result<RecordSummary, RecordError> {
     let outer = Outer { stdin: options.stdin.as_deref(), to_stderr, signals: &signals.saved() };
     let mut child = Child::start(&options.command, &outer, shown.as_ref())?;
     let pid = child.pid;
-    let result = follow_child(options, &mut child).and_then(|hold| {
+    let result = follow_child(options, &mut child).and_then(|attached| {
         let started = now();
-        let header = header(options, &hold);
+        let header = header(options, &attached);
         let output = target.file().and_then(|file| Output::start(file, header, options.level));
         let output = output.map_err(|source| RecordError::Start { source })?;
-        let followed = Tracer::new(pid, hold, &output, options, started).run(child)?;
+        let followed = Tracer::new(pid, attached, &output, options, started).run(child)?;
         Ok((followed, output))
     });
     match result {
-        Ok((Followed { exec_error: Some(source), .. }, output)) => {
+        Ok((TraceResult { exec_error: Some(source), .. }, output)) => {
             drop(output);
             let program = options.command[0].to_string_lossy().into_owned();
             Err(RecordError::Exec { program, source })
@@ -119,7 +119,7 @@ fn follow(options: &RecordOptions) -> Result<RecordSummary, RecordError> {
 
 /// How the child is traced before it executes the program.
 #[derive(Debug)]
-pub(crate) struct Hold {
+pub(crate) struct Attached {
     perf: Option<PerfSession>,
     calls: CallSource,
     /// Calls that need no stop come from `perf`.
@@ -130,7 +130,7 @@ pub(crate) struct Hold {
 }
 
 /// Prepares the tracing of the child: ptrace, page faults, huge pages and filter, in this order.
-fn follow_child(options: &RecordOptions, child: &mut Child) -> Result<Hold, RecordError> {
+fn follow_child(options: &RecordOptions, child: &mut Child) -> Result<Attached, RecordError> {
     ptrace::seize(child.pid).map_err(|source| RecordError::Ptrace { source })?;
     if options.shown_limit.is_some() {
         child.show_limit().map_err(|source| RecordError::ShownLimit { source })?;
@@ -153,7 +153,7 @@ fn follow_child(options: &RecordOptions, child: &mut Child) -> Result<Hold, Reco
             perf = Some(open.map_err(|source| RecordError::Start { source })?);
         }
     }
-    Ok(Hold { perf, calls, without_stops, faults, thp_off })
+    Ok(Attached { perf, calls, without_stops, faults, thp_off })
 }
 
 /// Whether pages can be paged out, and their refaults are seen.
@@ -256,7 +256,7 @@ fn open_faults(options: &RecordOptions, pid: Tid) -> Result<(Option<PerfSession>
     Ok((None, FaultSource::Pagemap))
 }
 
-fn header(options: &RecordOptions, hold: &Hold) -> TraceHeader {
+fn header(options: &RecordOptions, attached: &Attached) -> TraceHeader {
     let (kernel, machine) = system::kernel();
     let (ram, swap) = system::memory();
     TraceHeader {
@@ -267,8 +267,8 @@ fn header(options: &RecordOptions, hold: &Hold) -> TraceHeader {
         cpus: system::cpus().len() as u32,
         ram,
         swap,
-        faults: hold.faults,
-        calls: hold.calls,
+        faults: attached.faults,
+        calls: attached.calls,
         uses: match (options.pressure, options.reuse) {
             (Some(_), _) => UseSource::Pressure,
             (None, Some(every)) => {
@@ -277,7 +277,7 @@ fn header(options: &RecordOptions, hold: &Hold) -> TraceHeader {
             (None, None) => UseSource::None,
         },
         settings: Some(HostSettings {
-            thp_turned_off: hold.thp_off.is_some(),
+            thp_turned_off: attached.thp_off.is_some(),
             thp_disable: process::thp_disable(),
             thp_files: system::thp_files(),
             randomize_va_space: system::sysctl("kernel/randomize_va_space"),

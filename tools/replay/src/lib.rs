@@ -80,7 +80,7 @@ use quire_mm::{
 };
 use quire_trace::event::Event;
 use quire_trace::format::{Pressure, TraceError, TraceHeader, TraceReader, UseSource};
-use run::{Manner, Run};
+use run::{RunOptions, RunningReplay};
 use std::borrow::Borrow;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -401,7 +401,7 @@ impl Replay {
         let limited = self.is_limited() || self.is_short(machine);
         let memcg =
             if self.options.life || self.options.limit.is_some() { memcg(machine)? } else { MemcgId::ROOT };
-        let how = Manner {
+        let options = RunOptions {
             audits: self.options.audits,
             digest: self.options.digest,
             limited,
@@ -424,7 +424,7 @@ impl Replay {
             }),
             sample,
         };
-        let mut run = Run::new(machine, vcpus, header, how, contents);
+        let mut run = RunningReplay::new(machine, vcpus, header, options, contents);
         let mut done = 0;
         let mut events = Ahead::new(events, self.needs.far_changes());
         while let Some(event) = events.take() {

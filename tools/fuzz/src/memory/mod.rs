@@ -29,7 +29,7 @@ use words::{Life, Words};
 /// Spaces that live at once.
 const MOST_SPACES: usize = 4;
 /// Pages that a space has from the start.
-const FURNITURE: u64 = 16;
+const INITIAL_PAGES: u64 = 16;
 /// Steps between two audits, beside those that the input asks for.
 const AUDIT_EVERY: u32 = 16;
 /// The cost of all steps together, in bytes of page tables that are walked: a step that fills all memory with
@@ -63,13 +63,13 @@ pub(crate) fn run<F: PagingFormat>(bytes: &[u8], show: bool) {
         if steps % AUDIT_EVERY == 0 {
             small.assert_audit();
         }
-        cost += PAGE_SIZE + play.spaces.iter().map(|tenant| tenant.space.figures().page_tables).sum::<u64>();
+        cost += PAGE_SIZE + play.spaces.iter().map(|fuzzed| fuzzed.space.figures().page_tables).sum::<u64>();
     }
     small.fail_points().set(FailPlan::OFF);
     small.assert_audit();
     // In the order in which they came, not as a stack.
-    for tenant in play.spaces.drain(..) {
-        drop(tenant);
+    for fuzzed in play.spaces.drain(..) {
+        drop(fuzzed);
     }
     small.relax();
     small.assert_audit();
@@ -79,7 +79,7 @@ pub(crate) fn run<F: PagingFormat>(bytes: &[u8], show: bool) {
 }
 
 /// A space, and what its words may be.
-struct Tenant<'m, F: PagingFormat> {
+struct FuzzedSpace<'m, F: PagingFormat> {
     space: Space<'m, HostPlatform<F>>,
     life: Life,
 }
@@ -88,7 +88,7 @@ struct Tenant<'m, F: PagingFormat> {
 struct Play<'m, F: PagingFormat> {
     small: &'m Small<F>,
     vcpus: &'m [Vcpu<F>; 2],
-    spaces: Vec<Tenant<'m, F>>,
+    spaces: Vec<FuzzedSpace<'m, F>>,
     /// The space that the steps work on.
     current: usize,
     calls: Calls,
@@ -140,7 +140,7 @@ impl<F: PagingFormat> Play<'_, F> {
         }
     }
 
-    fn tenant(&self) -> &Tenant<'_, F> {
+    fn current_space(&self) -> &FuzzedSpace<'_, F> {
         &self.spaces[self.current]
     }
 
@@ -187,24 +187,24 @@ impl<F: PagingFormat> Play<'_, F> {
         let start = addr.page_start();
         let page = VirtRange::new(start, VirtAddr(start.0.wrapping_add(PAGE_SIZE)));
         let mut absent = true;
-        self.tenant().space.pagemap(page, |_, state| absent &= state == PageState::Zero);
+        self.current_space().space.pagemap(page, |_, state| absent &= state == PageState::Zero);
         absent
     }
 
     fn read(&mut self, cpu: usize, bytes: &mut Bytes<'_>) {
         let addr = VirtAddr(self.address(false, bytes).0.wrapping_add(u64::from(bytes.byte()) * 16));
-        let result = self.vcpus[cpu].program(&self.tenant().space).read_u64(addr);
+        let result = self.vcpus[cpu].program(&self.current_space().space).read_u64(addr);
         self.say(|| format!("space {}, CPU {cpu}: read at {addr:x?} = {result:?}", self.current));
         if passed(&result)
             && let Ok(word) = result
         {
-            self.words.check(&self.tenant().life, addr, word);
+            self.words.check(&self.current_space().life, addr, word);
         }
     }
 
     fn touch(&mut self, cpu: usize, access: Access, shifted: bool, bytes: &mut Bytes<'_>) {
         let addr = self.address(shifted, bytes);
-        let result = self.vcpus[cpu].program(&self.tenant().space).touch(addr, access);
+        let result = self.vcpus[cpu].program(&self.current_space().space).touch(addr, access);
         self.say(|| format!("space {}, CPU {cpu}: {access:?} at {addr:x?} = {result:?}", self.current));
         passed(&result);
     }
@@ -216,7 +216,7 @@ impl<F: PagingFormat> Play<'_, F> {
         let result = self.vcpus[cpu].run(|| self.small.create_space());
         self.say(|| format!("a new space: {result:?}"));
         if let Ok(space) = result {
-            self.spaces.push(Tenant { space, life: self.words.life() });
+            self.spaces.push(FuzzedSpace { space, life: self.words.life() });
             self.current = self.spaces.len() - 1;
             if self.small.furnished {
                 self.furnish(cpu);
@@ -226,13 +226,13 @@ impl<F: PagingFormat> Play<'_, F> {
 
     /// Maps and fills some pages around the border of all tables, so that the first step finds something.
     fn furnish(&mut self, cpu: usize) {
-        let start = VirtAddr(Values::<F>::home() - FURNITURE / 2 * PAGE_SIZE);
-        let Tenant { space, life } = &self.spaces[self.current];
-        let request = MapRequest::anonymous(FURNITURE * PAGE_SIZE, Protection::READ | Protection::WRITE);
+        let start = VirtAddr(Values::<F>::home() - INITIAL_PAGES / 2 * PAGE_SIZE);
+        let FuzzedSpace { space, life } = &self.spaces[self.current];
+        let request = MapRequest::anonymous(INITIAL_PAGES * PAGE_SIZE, Protection::READ | Protection::WRITE);
         let mapped = self.vcpus[cpu].run(|| space.mmap(&request.at(start, MapFlags::FIXED)));
         if mapped.is_ok() {
             let program = self.vcpus[cpu].program(space);
-            for page in (0..FURNITURE).step_by(2) {
+            for page in (0..INITIAL_PAGES).step_by(2) {
                 let addr = VirtAddr(start.0 + page * PAGE_SIZE);
                 let word = self.words.write(life.id(), addr, 1);
                 passed(&program.write_u64(addr, word));
@@ -252,7 +252,7 @@ impl<F: PagingFormat> Play<'_, F> {
         self.say(|| format!("space {}, CPU {cpu}: fork = {result:?}", self.current));
         if let Ok(space) = result {
             let life = self.words.child_of(&parent.life);
-            self.spaces.push(Tenant { space, life });
+            self.spaces.push(FuzzedSpace { space, life });
         }
     }
 
@@ -261,8 +261,8 @@ impl<F: PagingFormat> Play<'_, F> {
             return;
         }
         self.say(|| format!("CPU {cpu}: space {} goes", self.current));
-        let tenant = self.spaces.swap_remove(self.current);
-        self.vcpus[cpu].run(|| drop(tenant.space));
+        let current_space = self.spaces.swap_remove(self.current);
+        self.vcpus[cpu].run(|| drop(current_space.space));
         self.current = 0;
     }
 
@@ -296,11 +296,11 @@ impl<F: PagingFormat> Play<'_, F> {
         let pages = if number == 255 { u64::MAX } else { number * PAGE_SIZE };
         if what % 6 == 4 {
             let rights = Rights::from_bits_truncate(number as u8);
-            let tenant = &mut self.spaces[self.current];
-            tenant.space = tenant.space.acting_with(rights);
+            let current_space = &mut self.spaces[self.current];
+            current_space.space = current_space.space.acting_with(rights);
             return self.say(|| format!("space {}: {rights:?}", self.current));
         }
-        let space = &self.tenant().space;
+        let space = &self.current_space().space;
         let old = space.limits();
         let new = match what % 6 {
             0 => Limits { address_space: pages, ..old },
@@ -328,7 +328,7 @@ impl<F: PagingFormat> Play<'_, F> {
             _ => (u64::from(origin & 15), Some(u64::from(origin >> 4))),
         };
         let mapping = Mapping { range, flags, page_offset, file };
-        let result = self.tenant().space.install(&mapping);
+        let result = self.current_space().space.install(&mapping);
         self.say(|| format!("space {}: install {mapping:x?} = {result:?}", self.current));
         if result.is_ok() {
             self.calls.areas.note(start);

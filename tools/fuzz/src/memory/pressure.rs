@@ -51,15 +51,15 @@ impl<F: PagingFormat> Play<'_, F> {
                 let values = Values::<F>::new(&self.calls.areas);
                 let (addr, len) = (VirtAddr(values.address(bytes)), values.length(bytes));
                 let advice = if what & 1 == 0 { Advice::PageOut } else { Advice::Cold };
-                if let Some(tenant) = self.spaces.get(self.current) {
-                    let result = vcpu.run(|| tenant.space.madvise(addr, len, advice));
+                if let Some(current_space) = self.spaces.get(self.current) {
+                    let result = vcpu.run(|| current_space.space.madvise(addr, len, advice));
                     self.say(|| format!("CPU {cpu}: {advice:?} from {addr:x?}, {len:#x} bytes: {result:?}"));
                 }
             }
             6 => {
                 let memcg = vcpu.run(|| self.small.make_memcg(number & 1));
-                if let Some(tenant) = self.spaces.get(self.current) {
-                    let result = vcpu.run(|| tenant.space.set_memcg(memcg.unwrap_or(MemcgId::ROOT)));
+                if let Some(current_space) = self.spaces.get(self.current) {
+                    let result = vcpu.run(|| current_space.space.set_memcg(memcg.unwrap_or(MemcgId::ROOT)));
                     self.say(|| format!("space {} goes to memcg {memcg:?}: {result:?}", self.current));
                 }
             }

@@ -82,8 +82,8 @@ impl Faults {
     }
 
     /// Closes what is over. Returns the time of the oldest fault that is still open and not older than
-    /// `patience`. Samples were added up to `horizon`.
-    pub(super) fn settle(&mut self, horizon: u64, patience: u64) -> u64 {
+    /// `waits_since`. Samples were added up to `horizon`.
+    pub(super) fn settle(&mut self, horizon: u64, waits_since: u64) -> u64 {
         let (now, later) = std::mem::take(&mut self.refusals).into_iter().partition(|one| one.time < horizon);
         self.refusals = later;
         for Refusal { tid, time, addr, denial } in Vec::from_iter(now) {
@@ -113,7 +113,7 @@ impl Faults {
             let stopped = self.stopped.get(&tid).copied().unwrap_or(0);
             if stopped > time && stopped < horizon {
                 self.close(tid, Outcome::Unresolved);
-            } else if time <= patience {
+            } else if time <= waits_since {
                 self.close(tid, Outcome::Unknown);
             } else {
                 oldest = oldest.min(time);

@@ -38,7 +38,7 @@ const SAMPLE_DELAY_NS: u64 = 30_000_000;
 /// The result of a call whose thread was killed while it waited for the mmap lock: the call had no effect.
 const KILLED: i64 = -(libc::EINTR as i64);
 /// A call or fault that takes longer than this no longer delays what follows it.
-const PATIENCE_NS: u64 = 2_000_000_000;
+const MOST_DELAY_NS: u64 = 2_000_000_000;
 
 /// The recorder's number of the address space that a thread is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -223,13 +223,13 @@ impl Merger {
     pub(crate) fn settle(&mut self, drained: u64, all: bool) -> Vec<Event> {
         let horizon = if all { u64::MAX } else { drained.saturating_sub(SAMPLE_DELAY_NS) };
         self.take_samples(horizon);
-        let patience = if all { u64::MAX } else { drained.saturating_sub(PATIENCE_NS) };
+        let waits_since = if all { u64::MAX } else { drained.saturating_sub(MOST_DELAY_NS) };
         let mut limit = horizon;
         if !all {
-            let oldest_call = self.in_flight.iter().find(|(start, _)| *start > patience);
+            let oldest_call = self.in_flight.iter().find(|(start, _)| *start > waits_since);
             limit = limit.min(oldest_call.map_or(u64::MAX, |(start, _)| *start));
         }
-        limit = limit.min(self.faults.settle(horizon, patience));
+        limit = limit.min(self.faults.settle(horizon, waits_since));
         // A record that reaches beyond the limit waits, and so does everything since its start.
         loop {
             let open = self.records.iter().filter(|record| record.end >= limit && record.start < limit);

@@ -190,21 +190,21 @@ impl PerfSession {
         }
     }
 
-    /// Takes all samples out of the ring buffers, of threads and events for which `is_heard`. Accesses that
+    /// Takes all samples out of the ring buffers, of threads and events for which `is_counted`. Accesses that
     /// the source does not report are derived now, while the processes still exist.
     pub(crate) fn drain(
         &mut self,
         into: &mut Vec<Sample>,
         accesses: &mut AccessFinder,
-        mut is_heard: impl FnMut(Tid, Root) -> bool,
+        mut is_counted: impl FnMut(Tid, Root) -> bool,
     ) {
         // The events of one root are no one's twice.
-        let mut is_heard = |tid, root| self.last == Root::default() || is_heard(tid, root);
+        let mut is_counted = |tid, root| self.last == Root::default() || is_counted(tid, root);
         for ring in &mut self.rings {
             let sources = &self.sources;
             ring.empty(&mut self.losses, |misc, body| {
                 let time = time_of(sources, body)?;
-                into.extend(sample(sources, misc, body, accesses, &mut is_heard));
+                into.extend(sample(sources, misc, body, accesses, &mut is_counted));
                 Some(time)
             });
         }
@@ -313,7 +313,7 @@ fn sample(
     misc: u16,
     body: &[u8],
     accesses: &mut AccessFinder,
-    is_heard: &mut impl FnMut(Tid, Root) -> bool,
+    is_counted: &mut impl FnMut(Tid, Root) -> bool,
 ) -> Option<Sample> {
     let mut at = 0;
     let mut next = || {
@@ -324,7 +324,7 @@ fn sample(
     let ip = if matches!(source, Source::Software) { next()? } else { 0 };
     let both = next()?;
     let (pid, tid) = (both as u32, (both >> 32) as u32);
-    if !is_heard(tid as Tid, root) {
+    if !is_counted(tid as Tid, root) {
         return None;
     }
     let time = next()?;

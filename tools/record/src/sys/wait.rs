@@ -7,7 +7,7 @@ use std::io;
 
 /// What happened to a tracee.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Happened {
+pub(crate) enum ChildStatus {
     /// It ended with this code.
     Exited(u8),
     /// This signal ended it.
@@ -20,7 +20,7 @@ pub(crate) enum Happened {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Waited {
     /// This happened to this thread.
-    Thread(Tid, Happened),
+    Thread(Tid, ChildStatus),
     /// The recorder got a signal first.
     Interrupted,
     /// Nothing is left to wait for.
@@ -55,13 +55,13 @@ fn wait_with(tid: Option<Tid>, more: WaitOptions) -> io::Result<Option<Waited>> 
     }
 }
 
-fn decode(status: WaitStatus) -> Happened {
+fn decode(status: WaitStatus) -> ChildStatus {
     if let Some(code) = status.exit_status() {
-        Happened::Exited(code as u8)
+        ChildStatus::Exited(code as u8)
     } else if let Some(signal) = status.terminating_signal() {
-        Happened::Killed(signal as u8)
+        ChildStatus::Killed(signal as u8)
     } else {
         let status = status.as_raw();
-        Happened::Stopped { signal: libc::WSTOPSIG(status), event: status >> 16 }
+        ChildStatus::Stopped { signal: libc::WSTOPSIG(status), event: status >> 16 }
     }
 }

@@ -8,7 +8,7 @@ use crate::merge::Rule;
 use crate::proc::Keyed;
 use crate::proc::status::ids;
 use crate::sys::ptrace::EVENT_STOP;
-use crate::sys::wait::Happened;
+use crate::sys::wait::ChildStatus;
 use crate::sys::{Tid, ptrace};
 use quire_trace::event::{CloneFacts, EventKind};
 
@@ -18,19 +18,19 @@ const ORPHAN_AFTER_NS: u64 = 200_000_000;
 
 impl Tracer<'_> {
     /// A clone event: a thread has made another one.
-    pub(super) fn cloned(&mut self, tid: Tid, event: i32, time: u64) {
+    pub(super) fn at_clone_stop(&mut self, tid: Tid, event: i32, time: u64) {
         // If the parent was killed meanwhile, the child is found at the parent's exit stop
         // (`made_before_end`).
         let Some(child) = ptrace::event_message(tid, event) else { return };
         let child = child as Tid;
         self.restore_after_clone(tid);
-        self.born(tid, child, event, time);
+        self.add_child(tid, child, event, time);
         self.resume(tid, 0);
         self.follow_early(child, time);
     }
 
     /// Adds a thread that another one has made.
-    fn born(&mut self, tid: Tid, child: Tid, event: i32, time: u64) {
+    fn add_child(&mut self, tid: Tid, child: Tid, event: i32, time: u64) {
         if self.unrecorded.contains(&tid) {
             self.unrecorded.insert(child);
             return;
@@ -38,7 +38,7 @@ impl Tracer<'_> {
         self.unrecorded.remove(&child);
         let Some(task) = self.tasks.get_mut(&tid) else { return };
         let (maker_pid, maker_space) = (task.pid, task.space);
-        let inherited = (task.privileges, task.listened);
+        let inherited = (task.privileges, task.event_set);
         let mut made_by = None;
         let (start, flags) = match std::mem::replace(&mut task.state, State::Running) {
             State::InClone { start, flags, entry } => {
@@ -97,7 +97,7 @@ impl Tracer<'_> {
         }
         let Some(child) = self.seen_from_here(tid, made) else { return };
         self.restore_after_clone(tid);
-        self.born(tid, child, libc::PTRACE_EVENT_FORK, time);
+        self.add_child(tid, child, libc::PTRACE_EVENT_FORK, time);
         self.follow_early(child, time);
     }
 
@@ -125,7 +125,7 @@ impl Tracer<'_> {
         for tid in orphans {
             let Some(early) = self.early.remove(&tid) else { continue };
             self.summary.orphans += 1;
-            if let Happened::Stopped { signal, event } = early.happened {
+            if let ChildStatus::Stopped { signal, event } = early.status {
                 self.unrecorded.insert(tid);
                 self.pass(tid, signal, event, time);
             }
@@ -136,7 +136,7 @@ impl Tracer<'_> {
     pub(super) fn pass(&mut self, tid: Tid, signal: i32, event: i32, time: u64) {
         match event {
             libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK | libc::PTRACE_EVENT_CLONE => {
-                self.cloned(tid, event, time);
+                self.at_clone_stop(tid, event, time);
             }
             EVENT_STOP => self.group_stop(tid, signal),
             libc::PTRACE_EVENT_SECCOMP if !may_go_on(tid) => {}

@@ -18,7 +18,7 @@ const RESTARTS: std::ops::RangeInclusive<i64> = -516..=-512;
 
 impl Tracer<'_> {
     /// A thread is about to make a call.
-    pub(super) fn enters(&mut self, tid: Tid, arch: u32, number: u64, args: [u64; 6], time: u64) {
+    pub(super) fn at_syscall_entry(&mut self, tid: Tid, arch: u32, number: u64, args: [u64; 6], time: u64) {
         if arch != ARCH_X86_64 || (u64::from(X32_BIT)..u64::from(X32_END)).contains(&number) {
             self.foreign(tid, arch, number, time);
             return match untraced_in_32_bit(tid, arch, number, args) {
@@ -31,7 +31,7 @@ impl Tracer<'_> {
         let Some(task) = self.tasks.get_mut(&tid) else { return };
         let entry = Entry::new(number, args);
         let space = task.space;
-        let has_samples = self.summary.without_stops && task.listened.is_some();
+        let has_samples = self.summary.without_stops && task.event_set.is_some();
         match class {
             _ if before_program => self.ignore(tid),
             Class::Other => self.ignore(tid),
@@ -39,13 +39,13 @@ impl Tracer<'_> {
                 self.set_ignored(tid);
                 self.resume_until(tid, Until::UsesCpus, 0);
             }
-            Class::Exec => self.enters_exec(tid, entry),
+            Class::Exec => self.enter_exec(tid, entry),
             Class::End => {
                 self.look_before_end(tid);
                 self.ignore(tid);
             }
             Class::Traces => {
-                if !std::mem::replace(&mut self.told_of_tracing, true) {
+                if !std::mem::replace(&mut self.warned_of_tracing, true) {
                     (self.notify)(
                         "the program traces others with ptrace, which fails (EPERM) while it is recorded: each process \
                          has one tracer, and that is the recorder (for LeakSanitizer: ASAN_OPTIONS=detect_leaks=0)",
@@ -54,7 +54,7 @@ impl Tracer<'_> {
                 self.ignore(tid);
             }
             Class::Strict => {
-                if !std::mem::replace(&mut self.told_of_strict_mode, true) {
+                if !std::mem::replace(&mut self.warned_of_strict_mode, true) {
                     (self.notify)(
                         "the program asks for seccomp's strict mode, which fails (EINVAL) while it is recorded: a thread \
                          has that or filters, and the recorder has one",
@@ -74,7 +74,7 @@ impl Tracer<'_> {
                 self.ignore(tid);
             }
             Class::Memory | Class::Clone => {
-                task.state = State::Held(entry);
+                task.state = State::AwaitsCallLock(entry);
                 if self.acquire(tid, space, time) {
                     self.make_call(tid, entry);
                 }
@@ -112,32 +112,32 @@ impl Tracer<'_> {
     }
 
     /// A thread has made its call.
-    pub(super) fn leaves(&mut self, tid: Tid, result: i64, time: u64) {
+    pub(super) fn at_syscall_exit(&mut self, tid: Tid, result: i64, time: u64) {
         self.restore_after_clone(tid);
         let Some(task) = self.tasks.get_mut(&tid) else { return };
         let space = task.space;
         match std::mem::replace(&mut task.state, State::Running) {
             // A held thread did not enter its call, so it cannot return from it.
-            State::Running | State::Ignored | State::Held(_) => {}
+            State::Running | State::Ignored | State::AwaitsCallLock(_) => {}
             State::InCall(call) => {
                 self.switches.note(time.saturating_sub(call.start));
-                self.called(tid, call, result, time);
+                self.note_call(tid, call, result, time);
                 self.release(tid, space, time);
             }
             // Success is reported by an event, so these are failures.
             State::InClone { entry, start, .. } if entry.is_32_bit => self.merger.cancel(tid, start),
             State::InClone { entry, start, .. } => {
-                self.called(tid, InCall::new(entry, start), result, time);
+                self.note_call(tid, InCall::new(entry, start), result, time);
                 self.release(tid, space, time);
             }
             State::InExec { entry, start, .. } => {
-                self.called(tid, InCall::new(entry, start), result, time);
+                self.note_call(tid, InCall::new(entry, start), result, time);
             }
         }
         self.resume(tid, 0);
     }
 
-    pub(super) fn called(&mut self, tid: Tid, call: InCall, result: i64, time: u64) {
+    pub(super) fn note_call(&mut self, tid: Tid, call: InCall, result: i64, time: u64) {
         let Entry { number, args, .. } = call.entry;
         if calls::classify(number, &args) == Class::Credentials {
             return self.note_privileges(tid, time);

@@ -4,14 +4,14 @@
 //! for its vfork child cannot be, until that child executes or ends. Threads that are left when the time is
 //! up die with the recorder.
 
-use super::heard::Heard;
 use super::other_tracer::may_go_on;
 use super::state::State;
+use super::status_queue::PendingStatus;
 use super::stay::detach_all;
 use super::{Tracer, newer};
 use crate::proc::Keyed;
 use crate::sys::ptrace::{EVENT_STOP, Resume};
-use crate::sys::wait::{Happened, Waited, poll};
+use crate::sys::wait::{ChildStatus, Waited, poll};
 use crate::sys::{Tid, ptrace};
 use quire_trace::format::CallSource;
 use std::collections::HashSet;
@@ -40,13 +40,13 @@ impl Gathered {
         }
     }
 
-    fn happened(&mut self, tid: Tid, happened: Happened) {
-        match happened {
-            Happened::Stopped { event: EVENT_STOP, .. } => {
+    fn note(&mut self, tid: Tid, status: ChildStatus) {
+        match status {
+            ChildStatus::Stopped { event: EVENT_STOP, .. } => {
                 self.running.remove(&tid);
                 self.standing.insert(tid);
             }
-            Happened::Stopped { signal, event } => {
+            ChildStatus::Stopped { signal, event } => {
                 self.stop(tid);
                 if event == libc::PTRACE_EVENT_SECCOMP && !may_go_on(tid) {
                     return;
@@ -56,7 +56,7 @@ impl Gathered {
                 let delivered = if event == 0 && signal & 0x80 == 0 { signal } else { 0 };
                 drop(ptrace::resume(tid, Resume::Continue, delivered));
             }
-            Happened::Exited(_) | Happened::Killed(_) => {
+            ChildStatus::Exited(_) | ChildStatus::Killed(_) => {
                 self.running.remove(&tid);
                 self.standing.remove(&tid);
             }
@@ -66,7 +66,7 @@ impl Gathered {
 
 impl Tracer<'_> {
     /// Detaches from all threads: none is left stopped, and none that makes new ones is left behind.
-    pub(super) fn let_all_go(&mut self) {
+    pub(super) fn detach_all(&mut self) {
         let mut gathered = Gathered::default();
         self.gather(&mut gathered);
         let standing = Vec::from_iter(gathered.standing);
@@ -80,20 +80,20 @@ impl Tracer<'_> {
         for tid in self.tasks.keys().chain(&self.unrecorded) {
             gathered.stop(*tid);
         }
-        while let Some(Heard { tid, happened, .. }) = self.heard.pop(newer) {
-            gathered.happened(tid, happened);
+        while let Some(PendingStatus { tid, status, .. }) = self.pending.pop(newer) {
+            gathered.note(tid, status);
         }
         for (tid, early) in &self.early {
-            gathered.happened(*tid, early.happened);
+            gathered.note(*tid, early.status);
         }
         for (tid, task) in &self.tasks {
-            if matches!(task.state, State::Held(_)) {
+            if matches!(task.state, State::AwaitsCallLock(_)) {
                 drop(ptrace::resume(*tid, Resume::Continue, 0));
             }
         }
         while Instant::now() < until {
             match poll(None) {
-                Ok(Some(Waited::Thread(tid, happened))) => gathered.happened(tid, happened),
+                Ok(Some(Waited::Thread(tid, status))) => gathered.note(tid, status),
                 Ok(Some(Waited::Interrupted)) => {}
                 Ok(Some(Waited::NoneLeft)) | Err(_) => {
                     *gathered = Gathered::default();

@@ -2,7 +2,7 @@
 
 use super::Tracer;
 use super::probe::{Probed, probe};
-use super::reuse::Moment;
+use super::reuse::ReuseMoment;
 use super::state::{Entry, Rseq, State, Task};
 use crate::merge::{Record, Rule};
 use crate::proc::pagemap::Pagemap;
@@ -10,7 +10,7 @@ use crate::proc::status::{Stat, is_hidden, own_filters, privileges};
 use crate::proc::{Keyed, maps, read, system, text};
 use crate::sys::ptrace::{Resume, SyscallStop};
 use crate::sys::time::{now, process_cpu};
-use crate::sys::wait::{Happened, Waited, wait};
+use crate::sys::wait::{ChildStatus, Waited, wait};
 use crate::sys::{Tid, ptrace};
 use quire_trace::event::{Abi, EventKind, ExecImage, ExitStatus, FiguresCause, Limits, Rlimit};
 use std::fs;
@@ -22,7 +22,7 @@ const ARGS_LIMIT: usize = 16 << 10;
 
 impl Tracer<'_> {
     /// A thread calls exec. If that succeeds its address space is gone, so it is read before.
-    pub(super) fn enters_exec(&mut self, tid: Tid, entry: Entry) {
+    pub(super) fn enter_exec(&mut self, tid: Tid, entry: Entry) {
         self.cpu(tid);
         let Some(task) = self.tasks.get(&tid) else { return };
         let (pid, space) = (task.pid, task.space);
@@ -31,7 +31,7 @@ impl Tracer<'_> {
         let mut figures = None;
         if alone && self.begun {
             self.touched_before_end(tid);
-            self.sample_reuse_before_end(tid, Moment::Exec);
+            self.sample_reuse_before_end(tid, ReuseMoment::Exec);
             figures = self.figures(tid, pid, space, FiguresCause::Exec).map(Box::new);
         }
         if alone {
@@ -46,7 +46,7 @@ impl Tracer<'_> {
     }
 
     /// A process has a new program. `pid` is the thread that runs it, no matter which one called exec.
-    pub(super) fn executed(&mut self, pid: Tid, time: u64) {
+    pub(super) fn at_exec_stop(&mut self, pid: Tid, time: u64) {
         let former = match ptrace::event_message(pid, libc::PTRACE_EVENT_EXEC) {
             Some(former) => former as Tid,
             // It was killed meanwhile. Of several threads that call exec one succeeds; it no longer matters
@@ -67,7 +67,7 @@ impl Tracer<'_> {
         }
         let Some(mut task) = self.tasks.remove(&former) else { return };
         self.merger.ended(former, time);
-        self.ended.extend(task.listened.map(|listened| (former, listened)));
+        self.ended.extend(task.event_set.map(|event_set| (former, event_set)));
         let (start, figures) = match std::mem::replace(&mut task.state, State::Running) {
             State::InExec { start, figures, .. } => (start, figures),
             _ => (time, None),
@@ -99,7 +99,7 @@ impl Tracer<'_> {
         let is_hidden = image.as_ref().and_then(|(_, is_hidden)| *is_hidden);
         let image = image.map(|(image, _)| image);
         // If it is still in that stop, the image is complete.
-        let Some(image) = image.filter(|_| !self.heard.has(pid) && is_at_end_of_call(pid)) else {
+        let Some(image) = image.filter(|_| !self.pending.has(pid) && is_at_end_of_call(pid)) else {
             // It was killed before its first instruction: the new image is not in the trace, nor are
             // accesses to it.
             let rule = Rule::KilledExec { pid };
@@ -117,7 +117,7 @@ impl Tracer<'_> {
         if let Some(space) = self.spaces.get_mut(&space) {
             space.brk = image.brk;
         }
-        self.listen_after_exec(pid, is_hidden);
+        self.reopen_events_after_exec(pid, is_hidden);
         self.touched_at_exec(space, &image);
         let stat = Stat::read(pid);
         if let Some(process) = self.processes.get_mut(&pid) {
@@ -158,7 +158,7 @@ impl Tracer<'_> {
         self.remove_task(pid, time);
         let Some(task) = self.tasks.remove(&former) else { return };
         self.merger.ended(former, time);
-        self.ended.extend(task.listened.map(|listened| (former, listened)));
+        self.ended.extend(task.event_set.map(|event_set| (former, event_set)));
         self.merger.identify(pid, time, task.id, task.space);
         if let State::InExec { start, .. } = task.state {
             // From here on it is in the call under its new id.
@@ -177,19 +177,19 @@ impl Tracer<'_> {
     /// Resumes the thread from the exec event to the stop at the end of the call, where its registers are the
     /// program's.
     fn finish_exec(&mut self, pid: Tid) -> bool {
-        if self.heard.has(pid) {
+        if self.pending.has(pid) {
             return false;
         }
-        self.let_go(pid, Resume::Syscall, 0);
+        self.restart(pid, Resume::Syscall, 0);
         loop {
             match wait(Some(pid)) {
-                Ok(Waited::Thread(_, Happened::Stopped { signal, event: 0 }))
+                Ok(Waited::Thread(_, ChildStatus::Stopped { signal, event: 0 }))
                     if signal == libc::SIGTRAP | 0x80 =>
                 {
                     return is_at_end_of_call(pid);
                 }
-                Ok(Waited::Thread(tid, happened)) => {
-                    self.heard.push(tid, happened, now());
+                Ok(Waited::Thread(tid, status)) => {
+                    self.pending.push(tid, status, now());
                     return false;
                 }
                 Ok(Waited::Interrupted) => {}
@@ -205,7 +205,7 @@ impl Tracer<'_> {
         let is_64_bit = matches!(ptrace::registers(pid), Ok(Some(regs)) if regs.cs == 0x33);
         let may_ask = own_filters(pid) <= self.filters;
         let probed =
-            if is_64_bit { probe(pid, &mappings, &mut self.heard, may_ask) } else { Probed::default() };
+            if is_64_bit { probe(pid, &mappings, &mut self.pending, may_ask) } else { Probed::default() };
         let pagemap = Pagemap::open(pid);
         for mapping in &mut mappings {
             if let Some(pagemap) = &pagemap {

@@ -1,7 +1,7 @@
 //! Ends of threads, and Linux's figures of address spaces.
 
 use super::Tracer;
-use super::reuse::Moment;
+use super::reuse::ReuseMoment;
 use super::state::State;
 use crate::merge::Rule;
 use crate::proc::status::Stat;
@@ -11,14 +11,14 @@ use quire_trace::event::{EventKind, ExitStatus, FiguresCause, LinuxFigures};
 
 impl Tracer<'_> {
     /// A thread is about to end; its address space is still there.
-    pub(super) fn exits(&mut self, tid: Tid, time: u64) {
+    pub(super) fn at_exit_stop(&mut self, tid: Tid, time: u64) {
         /// The part of an exit status that has the signal.
         const SIGNAL: u64 = 0x7f;
         self.takes_place_before_end(tid, time);
         self.made_before_end(tid, time);
         self.called_before_end(tid, time);
         let replaced = self.replaced_before_end(tid);
-        self.give_up(tid, time);
+        self.abandon_call(tid, time);
         let status = ptrace::event_message(tid, libc::PTRACE_EVENT_EXIT).unwrap_or(0);
         let Some(task) = self.tasks.get_mut(&tid) else { return };
         if let Some(process) = self.processes.get_mut(&task.pid) {
@@ -30,7 +30,7 @@ impl Tracer<'_> {
             if last && self.begun {
                 let figures = replaced.unwrap_or_else(|| {
                     self.touched_before_end(tid);
-                    self.sample_reuse_before_end(tid, Moment::Exit);
+                    self.sample_reuse_before_end(tid, ReuseMoment::Exit);
                     self.figures(tid, pid, space, FiguresCause::Exit).map(Box::new)
                 });
                 if let Some(space) = self.spaces.get_mut(&space) {
@@ -59,7 +59,7 @@ impl Tracer<'_> {
             return;
         }
         if let State::InCall(call) = std::mem::replace(&mut task.state, State::Running) {
-            self.called(tid, call, result, time);
+            self.note_call(tid, call, result, time);
         }
     }
 
@@ -71,7 +71,7 @@ impl Tracer<'_> {
     }
 
     /// A thread will not return from the call that it is in.
-    fn give_up(&mut self, tid: Tid, time: u64) {
+    fn abandon_call(&mut self, tid: Tid, time: u64) {
         let Some(task) = self.tasks.get_mut(&tid) else { return };
         let (pid, space) = (task.pid, task.space);
         match std::mem::replace(&mut task.state, State::Running) {
@@ -80,19 +80,19 @@ impl Tracer<'_> {
             State::InExec { start, .. } => {
                 self.record(tid, (start, time), Rule::KilledExec { pid }, Vec::new());
             }
-            State::Running | State::Ignored | State::Held(_) => {}
+            State::Running | State::Ignored | State::AwaitsCallLock(_) => {}
         }
         self.release(tid, space, time);
     }
 
     /// A thread has ended.
-    pub(super) fn died(&mut self, tid: Tid, status: ExitStatus, time: u64) {
+    pub(super) fn at_end(&mut self, tid: Tid, status: ExitStatus, time: u64) {
         if tid == self.root {
             self.summary.status = status;
             self.root_ended = Some(time);
         }
         self.takes_place_before_end(tid, time);
-        self.give_up(tid, time);
+        self.abandon_call(tid, time);
         if self.begun {
             let unseen = self.tasks.get(&tid).filter(|task| !task.exiting).map(|task| task.space);
             if let Some(space) = unseen

@@ -58,7 +58,7 @@ impl Tracer<'_> {
         let space = self.spaces.get(&space)?;
         let (vm_pte, mappings) = (status.bytes("VmPTE"), maps::count(tid));
         let rss_anon = status.bytes("RssAnon");
-        self.rotation.iter_mut().for_each(|rotation| rotation.has(rss_anon));
+        self.rotation.iter_mut().for_each(|rotation| rotation.note_anonymous(rss_anon));
         Some(LinuxFigures {
             cause,
             pid: pid as u32,

@@ -7,6 +7,7 @@
 mod begin_call;
 mod birth;
 mod call;
+mod call_lock;
 mod contents;
 mod cpu;
 mod detach;
@@ -14,9 +15,6 @@ mod detail;
 mod exec;
 mod exit;
 mod figures;
-mod heard;
-mod hold;
-mod listen;
 mod other_tracer;
 mod pass_signals;
 mod probe;
@@ -26,7 +24,9 @@ mod resume;
 mod reuse;
 mod rotation;
 mod same_cpu;
+mod samples;
 mod state;
+mod status_queue;
 mod stay;
 mod switches;
 mod tasks;
@@ -46,10 +46,9 @@ use super::proc::status::own_filters;
 use super::seccomp::MARK;
 use super::sys::ptrace::{EVENT_STOP, Resume, SyscallStop};
 use super::sys::time::{Tick, now, process_cpu};
-use super::sys::wait::{Happened, Waited, poll, wait};
+use super::sys::wait::{ChildStatus, Waited, poll, wait};
 use super::sys::{Tid, priority, ptrace, signals};
-use super::{Hold, RecordOptions, RecordSummary};
-use heard::{Heard, Queue};
+use super::{Attached, RecordOptions, RecordSummary};
 use other_tracer::fail_call;
 use quire_trace::event::{Denial, ExitStatus, Privileges};
 use quire_trace::format::CallSource;
@@ -57,6 +56,7 @@ use reuse::ReuseSampler;
 use rotation::Rotation;
 use same_cpu::SameCpu;
 use state::{Early, Process, Space, Task};
+use status_queue::{PendingStatus, StatusQueue};
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::time::{Duration, SystemTime};
@@ -71,7 +71,7 @@ const ROTATION_TICK: Duration = Duration::from_millis(4);
 
 /// What a tracer did.
 #[derive(Debug)]
-pub(crate) struct Followed {
+pub(crate) struct TraceResult {
     pub(crate) summary: RecordSummary,
     /// Why the program could not be executed.
     pub(crate) exec_error: Option<io::Error>,
@@ -112,7 +112,7 @@ pub(crate) struct Tracer<'a> {
     /// Threads that are traced but not recorded: their parent is not known.
     unrecorded: HashSet<Tid>,
     /// Reports that are not handled yet.
-    heard: Queue,
+    pending: StatusQueue,
     /// The program has begun.
     begun: bool,
     started: u64,
@@ -128,9 +128,9 @@ pub(crate) struct Tracer<'a> {
     root_ended: Option<u64>,
     notify: fn(&str),
     /// The user was told that the program uses ptrace, strict mode, and processes that may not be traced.
-    told_of_tracing: bool,
-    told_of_strict_mode: bool,
-    told_of_untraced: bool,
+    warned_of_tracing: bool,
+    warned_of_strict_mode: bool,
+    warned_of_untraced: bool,
     /// How many seccomp filters the program has that are not its own.
     filters: u64,
     summary: RecordSummary,
@@ -140,12 +140,12 @@ impl<'a> Tracer<'a> {
     /// Prepares to trace a child that was seized and has not executed its program.
     pub(crate) fn new(
         root: Tid,
-        hold: Hold,
+        attached: Attached,
         output: &'a Output,
         options: &RecordOptions,
         started: u64,
     ) -> Self {
-        let Hold { perf, calls, without_stops, faults, thp_off } = hold;
+        let Attached { perf, calls, without_stops, faults, thp_off } = attached;
         let touched = perf.is_none().then(TouchedPages::default);
         // Those of the recorder, and the one that it installed.
         let filters = own_filters(std::process::id() as Tid) + u64::from(calls == CallSource::Seccomp);
@@ -172,7 +172,7 @@ impl<'a> Tracer<'a> {
             early: HashMap::new(),
             ended: HashMap::new(),
             unrecorded: HashSet::new(),
-            heard: Queue::default(),
+            pending: StatusQueue::default(),
             begun: false,
             started,
             began: SystemTime::now(),
@@ -182,9 +182,9 @@ impl<'a> Tracer<'a> {
             first_signal: None,
             root_ended: None,
             notify: options.notify,
-            told_of_tracing: false,
-            told_of_strict_mode: false,
-            told_of_untraced: false,
+            warned_of_tracing: false,
+            warned_of_strict_mode: false,
+            warned_of_untraced: false,
             filters,
             summary: RecordSummary { faults, calls, without_stops, ..RecordSummary::default() },
         };
@@ -196,7 +196,7 @@ impl<'a> Tracer<'a> {
     }
 
     /// Runs until there is no tracee left.
-    pub(crate) fn run(mut self, mut child: Child) -> Result<Followed, RecordError> {
+    pub(crate) fn run(mut self, mut child: Child) -> Result<TraceResult, RecordError> {
         let broken = |source| RecordError::Ptrace { source };
         priority::run_first();
         let tick = if self.rotation.is_some() { ROTATION_TICK } else { TICK };
@@ -207,9 +207,9 @@ impl<'a> Tracer<'a> {
         }
         child.execute().map_err(broken)?;
         loop {
-            match self.heard.pop(newer) {
-                Some(Heard { tid, happened, time }) => self.happened(tid, happened, time),
-                None if !self.hear().map_err(broken)? => break,
+            match self.pending.pop(newer) {
+                Some(PendingStatus { tid, status, time }) => self.handle_status(tid, status, time),
+                None if !self.wait_for_status().map_err(broken)? => break,
                 None => {}
             }
             let time = now();
@@ -227,10 +227,10 @@ impl<'a> Tracer<'a> {
                     let pids = self.processes.keys();
                     let spent = pids.filter_map(|pid| process_cpu(*pid)).sum();
                     self.summary.programs_cpu += Duration::from_nanos(spent);
-                    self.let_all_go();
+                    self.detach_all();
                     break;
                 }
-                self.let_the_patient_go(time);
+                self.overtake_stuck_calls(time);
                 self.release_orphans(time);
                 self.sample_reuse(time);
                 self.touched_in_between(time);
@@ -250,15 +250,15 @@ impl<'a> Tracer<'a> {
         self.summary.switch = Duration::from_nanos(self.switches.mean());
         self.summary.stray_faults = self.merger.stray_faults();
         self.summary.pressure = self.rotation.map(|rotation| rotation.figures);
-        Ok(Followed { summary: self.summary, exec_error })
+        Ok(TraceResult { summary: self.summary, exec_error })
     }
 
     /// Waits for a report, and collects all pending ones. Returns `false` if nothing is left to wait for.
-    fn hear(&mut self) -> io::Result<bool> {
+    fn wait_for_status(&mut self) -> io::Result<bool> {
         let first = wait(None)?;
         // A single thread is stopped now.
         let is_alone = self.tasks.len() + self.early.len() + self.unrecorded.len() < 2;
-        self.heard.collect(first, now, || if is_alone { Ok(None) } else { poll(None) })
+        self.pending.collect(first, now, || if is_alone { Ok(None) } else { poll(None) })
     }
 
     /// Hands over the events whose order is final.
@@ -276,16 +276,16 @@ impl<'a> Tracer<'a> {
         }
     }
 
-    fn happened(&mut self, tid: Tid, happened: Happened, time: u64) {
-        match happened {
-            Happened::Exited(_) | Happened::Killed(_) if !self.tasks.contains_key(&tid) => {
+    fn handle_status(&mut self, tid: Tid, status: ChildStatus, time: u64) {
+        match status {
+            ChildStatus::Exited(_) | ChildStatus::Killed(_) if !self.tasks.contains_key(&tid) => {
                 if !self.unrecorded.remove(&tid) {
-                    self.heard_early(tid, happened, time);
+                    self.keep_early_status(tid, status, time);
                 }
             }
-            Happened::Exited(code) => self.died(tid, ExitStatus::Code(code), time),
-            Happened::Killed(signal) => self.died(tid, ExitStatus::Signal(signal), time),
-            Happened::Stopped { signal, event } => {
+            ChildStatus::Exited(code) => self.at_end(tid, ExitStatus::Code(code), time),
+            ChildStatus::Killed(signal) => self.at_end(tid, ExitStatus::Signal(signal), time),
+            ChildStatus::Stopped { signal, event } => {
                 self.summary.stops += 1;
                 self.same_cpu.stopped(tid, time);
                 self.stopped(tid, signal, event, time);
@@ -298,22 +298,22 @@ impl<'a> Tracer<'a> {
     /// A child stays in its stop until the clone event; what happened to it before that is handled here.
     fn follow_early(&mut self, child: Tid, time: u64) {
         match self.early.remove(&child) {
-            Some(Early { happened: Happened::Stopped { signal, event }, .. }) => {
+            Some(Early { status: ChildStatus::Stopped { signal, event }, .. }) => {
                 self.stopped(child, signal, event, time);
             }
-            Some(Early { happened: Happened::Exited(code), .. }) => {
-                self.died(child, ExitStatus::Code(code), time);
+            Some(Early { status: ChildStatus::Exited(code), .. }) => {
+                self.at_end(child, ExitStatus::Code(code), time);
             }
-            Some(Early { happened: Happened::Killed(signal), .. }) => {
-                self.died(child, ExitStatus::Signal(signal), time);
+            Some(Early { status: ChildStatus::Killed(signal), .. }) => {
+                self.at_end(child, ExitStatus::Signal(signal), time);
             }
             None => {}
         }
     }
 
-    fn heard_early(&mut self, tid: Tid, happened: Happened, time: u64) {
+    fn keep_early_status(&mut self, tid: Tid, status: ChildStatus, time: u64) {
         let since = self.early.get(&tid).map_or(time, |early| early.since);
-        self.early.insert(tid, Early { happened, since });
+        self.early.insert(tid, Early { status, since });
     }
 
     fn stopped(&mut self, tid: Tid, signal: i32, event: i32, time: u64) {
@@ -324,25 +324,25 @@ impl<'a> Tracer<'a> {
             }
             // Most often the first stop of a new thread, before its parent's clone event. It stays stopped
             // until then.
-            return self.heard_early(tid, Happened::Stopped { signal, event }, time);
+            return self.keep_early_status(tid, ChildStatus::Stopped { signal, event }, time);
         }
         match event {
-            libc::PTRACE_EVENT_SECCOMP => self.at_syscall(tid, time),
+            libc::PTRACE_EVENT_SECCOMP => self.at_syscall_stop(tid, time),
             libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK | libc::PTRACE_EVENT_CLONE => {
-                self.cloned(tid, event, time);
+                self.at_clone_stop(tid, event, time);
             }
-            libc::PTRACE_EVENT_EXEC => self.executed(tid, time),
-            libc::PTRACE_EVENT_EXIT => self.exits(tid, time),
+            libc::PTRACE_EVENT_EXEC => self.at_exec_stop(tid, time),
+            libc::PTRACE_EVENT_EXIT => self.at_exit_stop(tid, time),
             EVENT_STOP => {
                 self.restore_what_made(tid);
                 self.group_stop(tid, signal);
             }
-            _ if signal == libc::SIGTRAP | 0x80 => self.at_syscall(tid, time),
-            _ => self.signalled(tid, signal, time),
+            _ if signal == libc::SIGTRAP | 0x80 => self.at_syscall_stop(tid, time),
+            _ => self.at_signal_delivery(tid, signal, time),
         }
     }
 
-    fn at_syscall(&mut self, tid: Tid, time: u64) {
+    fn at_syscall_stop(&mut self, tid: Tid, time: u64) {
         match ptrace::syscall_stop(tid) {
             Ok(SyscallStop::Filtered { told, .. }) if told != MARK => {
                 if fail_call(tid) {
@@ -352,9 +352,9 @@ impl<'a> Tracer<'a> {
             Ok(
                 SyscallStop::Entry { arch, number, args } | SyscallStop::Filtered { arch, number, args, .. },
             ) => {
-                self.enters(tid, arch, number, args, time);
+                self.at_syscall_entry(tid, arch, number, args, time);
             }
-            Ok(SyscallStop::Exit { result }) => self.leaves(tid, result, time),
+            Ok(SyscallStop::Exit { result }) => self.at_syscall_exit(tid, result, time),
             // It was killed meanwhile. The next wait reports its end; resuming it could skip that.
             Ok(SyscallStop::None) | Err(_) => {}
         }
@@ -367,7 +367,7 @@ impl<'a> Tracer<'a> {
             self.resume(tid, 0);
             return;
         }
-        self.let_go(tid, Resume::Listen, 0);
+        self.restart(tid, Resume::Listen, 0);
         // The terminal stopped the whole job; the shell expects the recorder to stop as well.
         if tid == self.root && signal != libc::SIGSTOP {
             signals::stop_self();
@@ -375,16 +375,16 @@ impl<'a> Tracer<'a> {
     }
 
     /// A signal is about to be delivered: it is passed on untouched.
-    fn signalled(&mut self, tid: Tid, signal: i32, time: u64) {
+    fn at_signal_delivery(&mut self, tid: Tid, signal: i32, time: u64) {
         if (signal == libc::SIGSEGV || signal == libc::SIGBUS)
             && let Ok((code, addr)) = ptrace::fault_signal(tid)
         {
-            self.refused(tid, signal, code, addr, time);
+            self.note_refused(tid, signal, code, addr, time);
         }
         self.resume(tid, signal);
     }
 
-    fn refused(&mut self, tid: Tid, signal: i32, code: i32, addr: u64, time: u64) {
+    fn note_refused(&mut self, tid: Tid, signal: i32, code: i32, addr: u64, time: u64) {
         // Codes from 1 to 8 are faults; others say what sent the signal.
         let denial = match (signal, code) {
             (libc::SIGSEGV, 1) => Denial::NotMapped,
@@ -403,9 +403,9 @@ impl<'a> Tracer<'a> {
 }
 
 /// A newer report of a thread, if there is one.
-fn newer(tid: Tid) -> Option<(Happened, u64)> {
+fn newer(tid: Tid) -> Option<(ChildStatus, u64)> {
     match poll(Some(tid)) {
-        Ok(Some(Waited::Thread(_, happened))) => Some((happened, now())),
+        Ok(Some(Waited::Thread(_, status))) => Some((status, now())),
         _ => None,
     }
 }

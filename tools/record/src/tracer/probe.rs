@@ -4,10 +4,10 @@
 //! of its exec can be made to map pages: two calls give the direction and the address. Everything is
 //! restored afterwards; the program itself has not run one instruction.
 
-use super::heard::Queue;
+use super::status_queue::StatusQueue;
 use crate::sys::ptrace::{self, EVENT_STOP, Resume, SyscallStop};
 use crate::sys::time::now;
-use crate::sys::wait::{Happened, Waited, wait};
+use crate::sys::wait::{ChildStatus, Waited, wait};
 use crate::sys::{Tid, memory, signals};
 use libc::user_regs_struct;
 use nix::sys::signal::Signal;
@@ -32,11 +32,11 @@ pub(super) struct Probed {
 }
 
 /// Probes the program of a thread in the stop at the end of its exec. Reports of the thread in the
-/// meantime are put into `heard`. `may_ask`: the program has no filter that might kill it for calls that
+/// meantime are put into `pending`. `may_ask`: the program has no filter that might kill it for calls that
 /// programs do not need to start.
-pub(super) fn probe(tid: Tid, mappings: &[Mapping], heard: &mut Queue, may_ask: bool) -> Probed {
+pub(super) fn probe(tid: Tid, mappings: &[Mapping], pending: &mut StatusQueue, may_ask: bool) -> Probed {
     let mut inferred = Probed { mmap_base: infer(mappings), ..Probed::default() };
-    let Some(mut session) = Session::begin(tid, mappings, heard) else { return inferred };
+    let Some(mut session) = Session::begin(tid, mappings, pending) else { return inferred };
     let brk = session.call(libc::SYS_brk, [0; 6]);
     let pages = session.two_pages();
     inferred.lowest_placed = session.lowest_page(mappings);
@@ -86,20 +86,20 @@ struct Session<'a> {
     saved: user_regs_struct,
     mask: u64,
     instruction: u64,
-    heard: &'a mut Queue,
+    pending: &'a mut StatusQueue,
     /// A stop signal that came meanwhile.
     stopped_by: Option<i32>,
     lost: bool,
 }
 
 impl<'a> Session<'a> {
-    fn begin(tid: Tid, mappings: &[Mapping], heard: &'a mut Queue) -> Option<Self> {
+    fn begin(tid: Tid, mappings: &[Mapping], pending: &'a mut StatusQueue) -> Option<Self> {
         let instruction = find_syscall(tid, mappings)?;
         let saved = ptrace::registers(tid).ok()??;
         let mask = ptrace::signal_mask(tid).ok()?;
         // Signals wait until the program is restored.
         ptrace::set_signal_mask(tid, u64::MAX).ok()?;
-        Some(Self { tid, saved, mask, instruction, heard, stopped_by: None, lost: false })
+        Some(Self { tid, saved, mask, instruction, pending, stopped_by: None, lost: false })
     }
 
     /// Maps two pages and unmaps them again; returns where they were.
@@ -171,28 +171,28 @@ impl<'a> Session<'a> {
         ptrace::set_registers(self.tid, regs).ok()?;
         loop {
             ptrace::resume(self.tid, Resume::Syscall, 0).ok()?;
-            let happened = self.wait()?;
-            match happened {
+            let status = self.wait()?;
+            match status {
                 // One or two stops on entry (the call itself, the filter), one on exit.
-                Happened::Stopped { signal, event: 0 } if signal == libc::SIGTRAP | 0x80 => {
+                ChildStatus::Stopped { signal, event: 0 } if signal == libc::SIGTRAP | 0x80 => {
                     if let SyscallStop::Exit { result } = ptrace::syscall_stop(self.tid).ok()? {
                         return Some(result);
                     }
                 }
-                Happened::Stopped { event: libc::PTRACE_EVENT_SECCOMP, .. } => {}
-                Happened::Stopped { signal, event: EVENT_STOP } => self.stopped_by = Some(signal),
-                happened => {
-                    self.heard.push(self.tid, happened, now());
+                ChildStatus::Stopped { event: libc::PTRACE_EVENT_SECCOMP, .. } => {}
+                ChildStatus::Stopped { signal, event: EVENT_STOP } => self.stopped_by = Some(signal),
+                status => {
+                    self.pending.push(self.tid, status, now());
                     return None;
                 }
             }
         }
     }
 
-    fn wait(&mut self) -> Option<Happened> {
+    fn wait(&mut self) -> Option<ChildStatus> {
         loop {
             match wait(Some(self.tid)) {
-                Ok(Waited::Thread(_, happened)) => return Some(happened),
+                Ok(Waited::Thread(_, status)) => return Some(status),
                 Ok(Waited::Interrupted) => {}
                 Ok(Waited::NoneLeft) | Err(_) => return None,
             }

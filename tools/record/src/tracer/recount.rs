@@ -26,14 +26,14 @@ impl Tracer<'_> {
         }
         let users = users(&self.tasks);
         let counts: Vec<u64> = users.values().map(|(_, pid)| anonymous_pages(*pid)).collect();
-        rotation.has(counts.iter().max().map_or(0, |most| most * PAGE));
+        rotation.note_anonymous(counts.iter().max().map_or(0, |most| most * PAGE));
         if rotation.lacks(counts.iter().sum()) {
             for (space, (_, pid)) in users {
                 let Some(pagemap) = Pagemap::open(pid) else { continue };
                 // Older kernels cannot be asked, and the words of all pages would take too long to read.
                 pagemap.anonymous(|run| {
                     if rotation.lacks_one_of(space, run) {
-                        pagemap.own(run).into_iter().for_each(|own| rotation.are_there(space, own));
+                        pagemap.own(run).into_iter().for_each(|own| rotation.note_resident(space, own));
                     }
                 });
             }
@@ -56,11 +56,11 @@ mod tests {
         let (one, other) = (SpaceId(0), SpaceId(1));
         let mut rotation = Rotation::new(Pressure::of(16 * PAGE));
         assert!(rotation.lacks(3) && !rotation.lacks(2));
-        rotation.are_there(one, run(REGION_PAGES - 2, REGION_PAGES + 4));
-        rotation.are_there(other, run(0, 1));
+        rotation.note_resident(one, run(REGION_PAGES - 2, REGION_PAGES + 4));
+        rotation.note_resident(other, run(0, 1));
         assert_eq!(rotation.pages, REGION_PAGES + 5);
         assert!(rotation.lacks_one_of(one, run(REGION_PAGES - 3, 2)));
-        rotation.are_there(one, run(REGION_PAGES - 3, 2));
+        rotation.note_resident(one, run(REGION_PAGES - 3, 2));
         assert!(!rotation.lacks_one_of(one, run(REGION_PAGES - 3, REGION_PAGES + 5)));
         assert!(rotation.lacks_one_of(other, run(1, 1)) && rotation.lacks_one_of(one, run(9000, 1)));
         assert!(rotation.pages == REGION_PAGES + 6 && !rotation.lacks(REGION_PAGES + 8));
@@ -69,7 +69,7 @@ mod tests {
         assert_eq!(rotation.pages, 0);
         // Of a sample some blocks.
         let mut rotation = Rotation::new(Pressure::of_sample(64 * PAGE, 4, 9));
-        rotation.are_there(one, run(0, 400 * REGION_PAGES));
+        rotation.note_resident(one, run(0, 400 * REGION_PAGES));
         let quarter = 100 * REGION_PAGES;
         assert!(rotation.pages.abs_diff(quarter) < quarter / 2, "{}", rotation.pages);
         assert!(!rotation.lacks(4 * rotation.pages) && rotation.lacks(8 * rotation.pages));

@@ -35,7 +35,7 @@ impl Tracer<'_> {
         if in_call || self.calls == CallSource::EveryCall { Resume::Syscall } else { Resume::Continue }
     }
 
-    pub(super) fn let_go(&mut self, tid: Tid, how: Resume, signal: i32) {
+    pub(super) fn restart(&mut self, tid: Tid, how: Resume, signal: i32) {
         // The only error is that the thread was killed meanwhile; its end is reported by the next wait.
         drop(ptrace::resume(tid, how, signal));
     }

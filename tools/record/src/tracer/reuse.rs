@@ -43,7 +43,7 @@ const MOST_CONTENTS: u64 = 256;
 
 /// When a space is sampled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Moment {
+pub(super) enum ReuseMoment {
     /// While it is in use.
     Between,
     /// Before an exec, which may fail.
@@ -133,7 +133,7 @@ impl ReuseSampler {
     }
 
     /// Samples a space: which pages were used since the last sample, and at times how they compress.
-    fn sample(&mut self, tid: Tid, space: SpaceId, time: u64, moment: Moment) -> Vec<EventKind> {
+    fn sample(&mut self, tid: Tid, space: SpaceId, time: u64, moment: ReuseMoment) -> Vec<EventKind> {
         let known = self.known.entry(space).or_default();
         let Some(pagemap) = Pagemap::open(tid) else { return Vec::new() };
         known.samples += 1;
@@ -157,7 +157,7 @@ impl ReuseSampler {
         let mut kinds: Vec<EventKind> =
             Reuse::split(ReuseSource::MappingCounts, used).into_iter().map(EventKind::Reuse).collect();
         // An exec that fails is no end: a shell may try many paths for a program.
-        let is_last = moment != Moment::Between;
+        let is_last = moment != ReuseMoment::Between;
         let every = if is_last { CONTENTS_EVERY_NS / 8 } else { CONTENTS_EVERY_NS };
         if time.saturating_sub(known.looked) >= every {
             (known.looked, known.looks) = (time, known.looks + 1);
@@ -169,7 +169,7 @@ impl ReuseSampler {
             kinds.extend((sizes.pages() > 0).then_some(EventKind::Compressibility(sizes)));
         }
         known.present = present;
-        if !self.uses || moment == Moment::Exit {
+        if !self.uses || moment == ReuseMoment::Exit {
             return kinds;
         }
         // Last, since reading contents is a use, too. The process may have ended by now; then this does
@@ -202,7 +202,7 @@ impl Tracer<'_> {
         spaces.dedup_by_key(|(space, ..)| *space);
         for (space, _, tid) in spaces {
             if self.reuse.as_ref().is_some_and(|sampler| sampler.affords(space, || page_tables(tid), time)) {
-                self.look_at_use(tid, space, Moment::Between);
+                self.look_at_use(tid, space, ReuseMoment::Between);
             }
         }
         if let Some(sampler) = &mut self.reuse {
@@ -211,7 +211,7 @@ impl Tracer<'_> {
     }
 
     /// An address space is about to end, or may be.
-    pub(super) fn sample_reuse_before_end(&mut self, tid: Tid, moment: Moment) {
+    pub(super) fn sample_reuse_before_end(&mut self, tid: Tid, moment: ReuseMoment) {
         let before = now();
         let Some(space) = self.tasks.get(&tid).map(|task| task.space) else { return };
         let affords =
@@ -224,7 +224,7 @@ impl Tracer<'_> {
         }
     }
 
-    fn look_at_use(&mut self, tid: Tid, space: SpaceId, moment: Moment) {
+    fn look_at_use(&mut self, tid: Tid, space: SpaceId, moment: ReuseMoment) {
         let Some(sampler) = &mut self.reuse else { return };
         // The program may meanwhile unmap pages that are found used.
         let time = now();

@@ -110,7 +110,7 @@ impl Rotation {
 
     /// These pages are resident. Those that had been paged out still count as such: no page fault told of
     /// their return.
-    pub(super) fn are_there(&mut self, space: SpaceId, run: PageRun) {
+    pub(super) fn note_resident(&mut self, space: SpaceId, run: PageRun) {
         for (region, pages) in parts(self.pressure, run) {
             let known = self.region((space, region));
             let new = pages.filter(|page| known.insert(*page)).count();
@@ -127,7 +127,7 @@ impl Rotation {
     }
 
     /// A page was faulted in. Returns whether it had been paged out.
-    fn came_in(&mut self, space: SpaceId, addr: u64) -> bool {
+    fn faulted_in(&mut self, space: SpaceId, addr: u64) -> bool {
         if !self.pressure.covers(addr) {
             return false;
         }
@@ -157,7 +157,7 @@ impl Rotation {
 
     /// A region had its turn. Returns the addresses of pages that had been paged out before and were resident
     /// again without a page fault: the kernel used them for the program, e.g. for direct I/O.
-    fn went(&mut self, (space, region): Region, pages: &PagedOut) -> Vec<u64> {
+    fn paged_out(&mut self, (space, region): Region, pages: &PagedOut) -> Vec<u64> {
         let out = self.out.entry((space, region)).or_default();
         let all = |runs: &[PageRun]| -> Vec<u64> {
             runs.iter().flat_map(|run| (run.start / PAGE..).take(run.pages as usize)).collect()
@@ -169,13 +169,13 @@ impl Rotation {
             out.insert(page % REGION_PAGES);
         }
         for page in all(&pages.stay) {
-            self.came_in(space, page * PAGE);
+            self.faulted_in(space, page * PAGE);
         }
         unseen
     }
 
     /// So many bytes of anonymous memory are resident by Linux's count, which it does not have of a sample.
-    pub(super) fn has(&mut self, bytes: u64) {
+    pub(super) fn note_anonymous(&mut self, bytes: u64) {
         if !self.pressure.is_sample() {
             self.figures.most_resident = self.figures.most_resident.max(bytes);
         }
@@ -293,7 +293,7 @@ fn parts(pressure: Pressure, run: PageRun) -> impl Iterator<Item = (u64, Range<u
 
 impl Tracer<'_> {
     /// Page faults that were resolved.
-    pub(super) fn came_in(&mut self, samples: &[Sample]) {
+    pub(super) fn note_faulted_in(&mut self, samples: &[Sample]) {
         let Some(rotation) = &mut self.rotation else { return };
         for sample in samples {
             let SampleKind::End { addr, major } = sample.what else { continue };
@@ -303,7 +303,7 @@ impl Tracer<'_> {
             if !major {
                 rotation.is_new(space, addr);
             }
-            rotation.figures.pages_back += u64::from(rotation.came_in(space, addr));
+            rotation.figures.pages_back += u64::from(rotation.faulted_in(space, addr));
         }
     }
 
@@ -346,7 +346,7 @@ impl Tracer<'_> {
             let Some(pages) = pages else { continue };
             excess = excess.saturating_sub(pages.gone);
             rotation.figures.pages_out += pages.gone;
-            let unseen = rotation.went(region, &pages).into_iter().map(|addr| {
+            let unseen = rotation.paged_out(region, &pages).into_iter().map(|addr| {
                 let (access, mode, outcome) = (Access::Unknown, Mode::Kernel, Outcome::Unknown);
                 EventKind::Fault(Fault { addr, access, mode, outcome, inferred: true })
             });
@@ -381,11 +381,11 @@ mod tests {
         for (space, addr) in
             [(one, 9 * REGION + 5), (other, 9 * REGION), (one, 7 * REGION), (one, 9 * REGION)]
         {
-            rotation.came_in(space, addr);
+            rotation.faulted_in(space, addr);
         }
-        rotation.came_in(one, 10 * REGION - 1);
+        rotation.faulted_in(one, 10 * REGION - 1);
         assert_eq!((rotation.pages, rotation.next(), rotation.pages), (4, Some(((one, 9), 1)), 2));
-        rotation.came_in(one, 9 * REGION + PAGE);
+        rotation.faulted_in(one, 9 * REGION + PAGE);
         let rest: Vec<Region> = std::iter::from_fn(|| rotation.next()).map(|(region, _)| region).collect();
         assert_eq!((rest, rotation.pages), (vec![(other, 9), (one, 7), (one, 9)], 0));
         assert!(rotation.regions.is_empty());
@@ -397,7 +397,7 @@ mod tests {
         let mut rotation = Rotation::new(pressure);
         assert_eq!(rotation.wanted, 16);
         for region in 0..4000 {
-            assert!(!rotation.came_in(SpaceId(0), region * REGION_PAGES * PAGE), "none was out");
+            assert!(!rotation.faulted_in(SpaceId(0), region * REGION_PAGES * PAGE), "none was out");
         }
         let regions: Vec<u64> =
             std::iter::from_fn(|| rotation.next()).map(|((_, region), _)| region).collect();
@@ -417,15 +417,15 @@ mod tests {
         let (one, other) = (SpaceId(0), SpaceId(1));
         let mut rotation = Rotation::new(Pressure::of(0));
         // Nothing is known of pages before their first turn: they were populated, or there at the exec.
-        assert_eq!(rotation.went((one, 0), &gone(&[run(0, 4)], &[run(3, 1)])), []);
+        assert_eq!(rotation.paged_out((one, 0), &gone(&[run(0, 4)], &[run(3, 1)])), []);
         assert_eq!(rotation.pages, 1, "the one that stays");
-        rotation.came_in(one, PAGE);
-        assert_eq!(rotation.went((one, 0), &gone(&[run(0, 2), run(3, 2)], &[])), [0]);
-        assert_eq!(rotation.went((other, 0), &gone(&[run(0, 2)], &[])), []);
+        rotation.faulted_in(one, PAGE);
+        assert_eq!(rotation.paged_out((one, 0), &gone(&[run(0, 2), run(3, 2)], &[])), [0]);
+        assert_eq!(rotation.paged_out((other, 0), &gone(&[run(0, 2)], &[])), []);
         rotation.forget(one);
         assert_eq!(rotation.pages, 0);
-        assert_eq!(rotation.went((one, 0), &gone(&[run(0, 2)], &[])), []);
-        assert_eq!(rotation.went((other, 0), &gone(&[run(0, 1)], &[])), [0]);
+        assert_eq!(rotation.paged_out((one, 0), &gone(&[run(0, 2)], &[])), []);
+        assert_eq!(rotation.paged_out((other, 0), &gone(&[run(0, 1)], &[])), [0]);
     }
 
     #[test]

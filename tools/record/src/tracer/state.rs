@@ -4,7 +4,7 @@ use crate::merge::SpaceId;
 use crate::perf::Root;
 use crate::proc::files::KnownFile;
 use crate::sys::Tid;
-use crate::sys::wait::Happened;
+use crate::sys::wait::ChildStatus;
 use quire_trace::event::{CallDetail, LinuxFigures, Privileges, TaskId, ThpDisable};
 use std::collections::{HashMap, VecDeque};
 
@@ -21,7 +21,7 @@ pub(super) struct Task {
     /// Its privileges.
     pub(super) privileges: Privileges,
     /// Whose perf events it inherited; `None` if Linux removed them and they could not be opened anew.
-    pub(super) listened: Option<Root>,
+    pub(super) event_set: Option<Root>,
     /// It was made by this call, whose arguments the recorder changed: they are to be restored at its first
     /// stop.
     pub(super) made_by: Option<Entry>,
@@ -52,7 +52,7 @@ pub(super) enum State {
     /// In a call that is not recorded (seen only when every call is).
     Ignored,
     /// Stopped before a call until the call ahead of it in its address space has ended.
-    Held(Entry),
+    AwaitsCallLock(Entry),
     /// In a call.
     InCall(InCall),
     /// In a call that makes a thread or process.
@@ -100,7 +100,7 @@ impl InCall {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Early {
     /// Its last report. If that is a stop, it is still in it.
-    pub(super) happened: Happened,
+    pub(super) status: ChildStatus,
     pub(super) since: u64,
 }
 

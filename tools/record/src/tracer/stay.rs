@@ -10,7 +10,7 @@ use super::probe::find_syscall_from;
 use crate::proc::maps::vdso;
 use crate::sys::process::{close_all_but, in_background};
 use crate::sys::ptrace::{self, EVENT_STOP, Resume};
-use crate::sys::wait::{Happened, Waited, wait};
+use crate::sys::wait::{ChildStatus, Waited, wait};
 use crate::sys::{Tid, memory, pipe};
 use libc::user_regs_struct;
 use std::fs::File;
@@ -67,7 +67,7 @@ impl Standing {
         }
         loop {
             match wait(Some(self.tid)) {
-                Ok(Waited::Thread(_, Happened::Stopped { signal, event: EVENT_STOP })) => {
+                Ok(Waited::Thread(_, ChildStatus::Stopped { signal, event: EVENT_STOP })) => {
                     drop(ptrace::set_registers(self.tid, self.regs));
                     drop(ptrace::set_signal_mask(self.tid, self.mask));
                     // Linux cleared `rseq_cs`, as the thread was elsewhere. With it the sequence is
@@ -77,9 +77,11 @@ impl Standing {
                     }
                     return pass_on(self.tid, signal, EVENT_STOP);
                 }
-                Ok(Waited::Thread(tid, Happened::Stopped { signal, event })) => pass_on(tid, signal, event),
+                Ok(Waited::Thread(tid, ChildStatus::Stopped { signal, event })) => {
+                    pass_on(tid, signal, event)
+                }
                 Ok(Waited::Interrupted) => {}
-                Ok(Waited::Thread(_, Happened::Exited(_) | Happened::Killed(_)) | Waited::NoneLeft)
+                Ok(Waited::Thread(_, ChildStatus::Exited(_) | ChildStatus::Killed(_)) | Waited::NoneLeft)
                 | Err(_) => return,
             }
         }
@@ -144,8 +146,8 @@ fn hand_over(standing: &[Standing]) -> Option<()> {
 fn pass_all_on() {
     loop {
         match wait(None) {
-            Ok(Waited::Thread(tid, Happened::Stopped { signal, event })) => pass_on(tid, signal, event),
-            Ok(Waited::Thread(_, Happened::Exited(_) | Happened::Killed(_)) | Waited::Interrupted) => {}
+            Ok(Waited::Thread(tid, ChildStatus::Stopped { signal, event })) => pass_on(tid, signal, event),
+            Ok(Waited::Thread(_, ChildStatus::Exited(_) | ChildStatus::Killed(_)) | Waited::Interrupted) => {}
             Ok(Waited::NoneLeft) | Err(_) => return,
         }
     }

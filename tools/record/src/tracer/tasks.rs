@@ -23,7 +23,7 @@ impl Tracer<'_> {
         tid: Tid,
         pid: Tid,
         space: SpaceId,
-        (privileges, listened): (Privileges, Option<Root>),
+        (privileges, event_set): (Privileges, Option<Root>),
     ) -> TaskId {
         let id = TaskId(self.next_task);
         self.next_task += 1;
@@ -45,8 +45,18 @@ impl Tracer<'_> {
             space.users += 1;
         }
         let (state, rseq) = (State::Running, Rseq::NEW);
-        let task =
-            Task { id, pid, space, state, rseq, cpu: 0, privileges, listened, made_by: None, exiting: false };
+        let task = Task {
+            id,
+            pid,
+            space,
+            state,
+            rseq,
+            cpu: 0,
+            privileges,
+            event_set,
+            made_by: None,
+            exiting: false,
+        };
         self.tasks.insert(tid, task);
         id
     }
@@ -62,7 +72,7 @@ impl Tracer<'_> {
     pub(super) fn remove_task(&mut self, tid: Tid, time: u64) {
         let Some(task) = self.tasks.remove(&tid) else { return };
         self.merger.ended(tid, time);
-        self.ended.extend(task.listened.map(|listened| (tid, listened)));
+        self.ended.extend(task.event_set.map(|event_set| (tid, event_set)));
         if !task.exiting {
             self.leave_space(task.space);
         }

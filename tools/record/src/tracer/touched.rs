@@ -106,7 +106,8 @@ impl Tracer<'_> {
             .tasks
             .values()
             .filter(|task| {
-                task.exiting || !matches!(task.state, State::Running | State::Ignored | State::Held(_))
+                task.exiting
+                    || !matches!(task.state, State::Running | State::Ignored | State::AwaitsCallLock(_))
             })
             .map(|task| task.space)
             .collect();

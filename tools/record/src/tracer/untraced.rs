@@ -74,7 +74,7 @@ impl Tracer<'_> {
     pub(super) fn trace_the_child(&mut self, tid: Tid, entry: &Entry, flags: u64) {
         let done = set_flags(tid, entry, traced(flags));
         let fails = done.is_err_and(|error| error.raw_os_error() != Some(libc::ESRCH));
-        if fails && !std::mem::replace(&mut self.told_of_untraced, true) {
+        if fails && !std::mem::replace(&mut self.warned_of_untraced, true) {
             (self.notify)(
                 "the program makes a process with CLONE_UNTRACED, and the arguments are in memory that cannot be \
                  changed: that process is not recorded, and its memory calls fail (ENOSYS)",

@@ -1,6 +1,6 @@
 //! What a machine does between events: the timer, kswapd and khugepaged.
 
-use super::Run;
+use super::RunningReplay;
 use super::work::looks_at;
 use quire_host::HostPlatform;
 use quire_mm::Memory;
@@ -58,7 +58,7 @@ impl Khugepaged {
     }
 }
 
-impl Run<'_> {
+impl RunningReplay<'_> {
     /// What kswapd, which sleeps until memory becomes short, does between two events.
     pub(super) fn reclaim_in_background(&mut self) {
         let memory = self.machine.memory();

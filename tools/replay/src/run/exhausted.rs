@@ -1,11 +1,11 @@
 //! Exhaustion of memory, which ends a replay.
 
-use super::Run;
+use super::RunningReplay;
 use crate::report::DoesNotFit;
 use quire_arch::PAGE_SHIFT;
 use quire_trace::event::TaskId;
 
-impl Run<'_> {
+impl RunningReplay<'_> {
     /// Process number `process` found no memory for `what`.
     pub(super) fn exhausted(&mut self, process: usize, what: String) {
         self.misfit(Some(process), what, false);
@@ -30,10 +30,10 @@ impl Run<'_> {
             what,
             out_of_proportion,
             ram: memory.frames().reports().totals().present << PAGE_SHIFT,
-            limit: self.how.limit.map(|limit| limit.bytes),
+            limit: self.options.limit.map(|limit| limit.bytes),
             swap: memory.swap().devices().total_slots() << PAGE_SHIFT,
             held: self.held(),
-            suffices: self.how.suffices,
+            suffices: self.options.suffices,
         });
     }
 }

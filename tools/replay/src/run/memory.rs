@@ -1,7 +1,7 @@
 //! Faults, uses and calls of a replay, and exhaustion of memory.
 
 use super::work::looks_at;
-use super::{Process, Run, brought_in};
+use super::{Process, RunningReplay, brought_in};
 use crate::call::{self, Verdict};
 use crate::mismatch::Gap;
 use crate::names;
@@ -12,7 +12,7 @@ use quire_mm::abi::CallNumber;
 use quire_mm::space::{Errno, Error, FaultError};
 use quire_trace::event::{Call, Event, Fault, Reuse, ReuseAccess, TaskId};
 
-impl Run<'_> {
+impl RunningReplay<'_> {
     /// Touches memory where that stands.
     pub(super) fn fault_as_it_stands(&mut self, event: &Event, fault: &Fault) {
         if let Some(found) = self.touched(event, fault) {
@@ -32,7 +32,7 @@ impl Run<'_> {
     #[inline]
     pub(super) fn touched(&mut self, event: &Event, fault: &Fault) -> Option<String> {
         let was_allowed = touch::was_allowed(fault);
-        if self.how.sample.as_ref().is_some_and(|sample| !sample.pressure.covers(fault.addr)) {
+        if self.options.sample.as_ref().is_some_and(|sample| !sample.pressure.covers(fault.addr)) {
             // What is shared counts all the same.
             if was_allowed && let Some(number) = self.task(event.task).map(|task| task.number) {
                 self.shared.touch(number, fault.addr, fault.access);
@@ -159,7 +159,7 @@ impl Run<'_> {
         };
         let (number, process, program_break) = (task.number, task.process, space.program_break().0);
         let is_shared = |file| self.shared.has(file);
-        let limit = self.how.limit;
+        let limit = self.options.limit;
         let coming = limit.map_or(0, |_| brought_in::files_brought_in(&space, call, is_shared));
         let limit = limit.filter(|_| coming > 0);
         if let Some(limit) = limit {
@@ -182,7 +182,7 @@ impl Run<'_> {
         if let Some(again) = &mut self.again {
             again.has(self.machine.memory().resident_anonymous());
         }
-        if self.how.stop_at.is_some() {
+        if self.options.stop_at.is_some() {
             self.sites.note(number, &space, files, call);
         }
         drop(space);
@@ -191,7 +191,7 @@ impl Run<'_> {
             limit.set(self.machine.memory(), &self.spaces_charge, &self.extra_charge());
         }
         let succeeded = call.errno().is_none() && matches!(verdict, Verdict::Same);
-        if self.how.limited && succeeded && self.falls_short(event.task, call, program_break) {
+        if self.options.limited && succeeded && self.falls_short(event.task, call, program_break) {
             self.exhausted(process, names::of_form(CallNumber::from_raw(call.number), &call.args));
         }
         Some((process, verdict))
@@ -215,7 +215,7 @@ impl Run<'_> {
             return false;
         }
         // The limit has room for pages of files, but not yet for those that came in with this call.
-        let Some(limit) = &self.how.limit else { return true };
+        let Some(limit) = &self.options.limit else { return true };
         looks_at(self.spaces_charge.update(self.machine.memory(), self.event));
         limit.set(self.machine.memory(), &self.spaces_charge, &self.extra_charge());
         is_short()
@@ -231,7 +231,7 @@ impl Run<'_> {
             Verdict::Unsupported(gap) => report.add_gap(gap),
             // Linux had the memory for it. With less memory this is not a difference, but the end
             // of the replay.
-            Verdict::Differs(found) if self.how.limited && is_for_want_of_memory(call, &found) => {
+            Verdict::Differs(found) if self.options.limited && is_for_want_of_memory(call, &found) => {
                 self.exhausted(process, names::of_form(CallNumber::from_raw(call.number), &call.args));
             }
             Verdict::Differs(found) => {

@@ -79,7 +79,7 @@ impl Process {
 
 /// Options of a replay.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Manner {
+pub(super) struct RunOptions {
     pub(super) audits: Audits,
     pub(super) digest: bool,
     /// The size of the machine's memory was requested, and is not derived from the trace.
@@ -115,7 +115,7 @@ pub(super) struct Manner {
 }
 
 /// A replay in progress.
-pub(super) struct Run<'m> {
+pub(super) struct RunningReplay<'m> {
     machine: &'m Machine,
     vcpus: Vec<Vcpu>,
     schedule: Schedule,
@@ -161,7 +161,7 @@ pub(super) struct Run<'m> {
     ends: Ends,
     contents: Option<Writer>,
     order: Order,
-    how: Manner,
+    options: RunOptions,
     swap: SwapFigures,
     does_not_fit: Option<DoesNotFit>,
     /// What mappings hold where it stops.
@@ -177,16 +177,16 @@ const FAULTS_BETWEEN_LOOKS: u64 = 1 << 12;
 /// Recorded time between two events that counts as a pause.
 const PAUSE_NS: u64 = 5_000_000;
 
-impl<'m> Run<'m> {
+impl<'m> RunningReplay<'m> {
     pub(super) fn new(
         machine: &'m Machine,
         vcpus: Vec<Vcpu>,
         header: &TraceHeader,
-        how: Manner,
+        options: RunOptions,
         contents: Option<Arc<Needs>>,
     ) -> Self {
-        if let Some(limit) = &how.limit {
-            let extra = ExtraCharge { costs: how.kernel, ..ExtraCharge::default() };
+        if let Some(limit) = &options.limit {
+            let extra = ExtraCharge { costs: options.kernel, ..ExtraCharge::default() };
             limit.set(machine.memory(), &SpacesCharge::default(), &extra);
         }
         Self {
@@ -208,23 +208,23 @@ impl<'m> Run<'m> {
             early_kill: EarlyKill::new(header),
             sites: Sites::default(),
             event: 0,
-            ends_at: [how.stop_at, how.too_much_at].into_iter().flatten().min().unwrap_or(u64::MAX),
+            ends_at: [options.stop_at, options.too_much_at].into_iter().flatten().min().unwrap_or(u64::MAX),
             ticks_at: background::SECOND_NS,
-            khugepaged: how.khugepaged.map(Khugepaged::new),
+            khugepaged: options.khugepaged.map(Khugepaged::new),
             time_ns: 0,
-            life: how.life.then(Life::default),
+            life: options.life.then(Life::default),
             forks: Forks::default(),
-            again: how.peak_use.map(|_| Again::default()),
-            joint: how.peak_use.map(Joint::new),
-            heat: how.heat.map(|(columns, time_ns)| Heat::new(columns, time_ns)),
+            again: options.peak_use.map(|_| Again::default()),
+            joint: options.peak_use.map(Joint::new),
+            heat: options.heat.map(|(columns, time_ns)| Heat::new(columns, time_ns)),
             lost: 0,
             unheard: 0,
             reuses: 0,
             reuses_gone: 0,
             ends: Ends::default(),
             contents: contents.map(Writer::new),
-            order: Order::new(how.claims),
-            how,
+            order: Order::new(options.claims),
+            options,
             swap: SwapFigures::default(),
             does_not_fit: None,
             mappings: None,
@@ -281,18 +281,18 @@ impl<'m> Run<'m> {
             self.make(event, window, upcoming);
         }
         self.event += 1;
-        if self.how.limited {
+        if self.options.limited {
             self.reclaim_in_background();
         }
         if fault.is_none() {
             self.follow_locks(event);
         }
-        if let Some(limit) = &self.how.limit
+        if let Some(limit) = &self.options.limit
             && GroupLimit::is_due(self.event)
         {
             looks_at(self.spaces_charge.update(self.machine.memory(), self.event));
             let room = limit.set(self.machine.memory(), &self.spaces_charge, &self.extra_charge());
-            self.early_kill.note(self.machine.memory(), self.how.memcg, room, self.time_ns);
+            self.early_kill.note(self.machine.memory(), self.options.memcg, room, self.time_ns);
             self.swap.note(self.machine.memory());
             // What is not among the pages of the machine refuses none of them.
             if room == 0
@@ -306,7 +306,7 @@ impl<'m> Run<'m> {
     /// It was to stop before this event of `task`, or the event is out of proportion.
     #[cold]
     fn ends_before(&mut self, task: TaskId) {
-        if self.how.stop_at == Some(self.event) {
+        if self.options.stop_at == Some(self.event) {
             self.mappings = Some(self.mappings());
         } else {
             self.out_of_proportion(task);
@@ -316,7 +316,7 @@ impl<'m> Run<'m> {
     /// Counts locked pages of files again where this event, which is no touch, may have changed that, and
     /// where it is of use.
     fn follow_locks(&mut self, event: &Event) {
-        let is_of_use = self.how.limit.is_some() || self.life.is_some();
+        let is_of_use = self.options.limit.is_some() || self.life.is_some();
         if !is_of_use || !changes_locks(&event.kind) {
             return;
         }
@@ -411,14 +411,14 @@ impl<'m> Run<'m> {
         self.end_columns(None);
         self.count_joint(self.time_ns);
         // It was to stop at the end.
-        if self.how.stop_at.is_some() && self.mappings.is_none() {
+        if self.options.stop_at.is_some() && self.mappings.is_none() {
             self.mappings = Some(self.mappings());
         }
         for task in self.tasks.all().map(|(number, _)| number).collect::<Vec<_>>() {
             self.exit(TaskId(task as u32), ExitStatus::Unknown);
         }
         let mut unseen = Duration::ZERO;
-        let last_audit = match self.how.audits {
+        let last_audit = match self.options.audits {
             Audits::EachProcess => timed_audit(self.machine, &mut unseen),
             Audits::Never => Vec::new(),
         };
@@ -447,16 +447,16 @@ impl<'m> Run<'m> {
             machine: memory.platform().counters(),
             may_be_killed: self.early_kill.may_be_killed(),
             pressure: PressureFigures::of(memory, self.swap)
-                .scaled(self.how.sample.map_or(1.0, |sample| 1.0 / sample.share)),
-            sampled: self.how.sample.map(|sample| sample.share),
+                .scaled(self.options.sample.map_or(1.0, |sample| 1.0 / sample.share)),
+            sampled: self.options.sample.map(|sample| sample.share),
             reuses: self.reuses,
             reuses_gone: self.reuses_gone,
-            limited: self.how.limited,
+            limited: self.options.limited,
             host_is_short: false,
             does_not_fit: self.does_not_fit,
-            uses: self.how.uses,
+            uses: self.options.uses,
             ram: memory.frames().reports().totals().present * 4096,
-            limit: self.how.limit.map(|limit| limit.bytes),
+            limit: self.options.limit.map(|limit| limit.bytes),
             damage: None,
             ended_early: false,
             life,

@@ -1,7 +1,7 @@
 //! What is known of calls whose order is not: their windows, what was changed lately, and what may still be
 //! spent on them.
 
-use super::Run;
+use super::RunningReplay;
 use super::history::{Change, History, Made};
 use crate::asked::Asked;
 use crate::overlap::{changed_by, changes};
@@ -102,7 +102,7 @@ impl Order {
     }
 }
 
-impl Run<'_> {
+impl RunningReplay<'_> {
     pub(super) fn actor(&self, task: TaskId) -> Option<Actor> {
         let task = self.task(task)?;
         Some(Actor { limits: self.processes[task.process].limits, rights: task.rights })

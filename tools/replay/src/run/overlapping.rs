@@ -1,13 +1,13 @@
 //! Touches and calls, each in the order in which it has its recorded result.
 
-use super::Run;
+use super::RunningReplay;
 use super::history::Made;
 use crate::ahead::Upcoming;
 use crate::asked::Asked;
 use crate::call::Verdict;
 use quire_trace::event::{Call, Event, EventKind, Fault, TaskId, Window};
 
-impl Run<'_> {
+impl RunningReplay<'_> {
     /// Touches memory. A touch that Linux refused and that is allowed here is tried in other orders first.
     #[inline]
     pub(super) fn fault(&mut self, event: &Event, fault: &Fault, upcoming: &mut dyn Upcoming) {

@@ -1,6 +1,6 @@
 //! Threads and processes of a replay: their beginning, their address spaces, their end.
 
-use super::{Process, Run, timed_audit};
+use super::{Process, RunningReplay, timed_audit};
 use crate::Audits;
 use crate::digest::{self, Unreadable};
 use crate::figures::{AllocatorFigures, ProcessReport};
@@ -21,7 +21,7 @@ const ENTRY_BYTES: u64 = 8;
 /// And after so many page-table entries and frames that audits have looked at.
 const MOST_AUDITED: u64 = 1 << 27;
 
-impl Run<'_> {
+impl RunningReplay<'_> {
     pub(super) fn exec(&mut self, event: &Event, recorded: &ExecImage) {
         let process = match self.task(event.task) {
             Some(task) => task.process,
@@ -34,7 +34,7 @@ impl Run<'_> {
             old_space.map_or_else(|| settings::first_huge_disable(&self.header), |old| old.huge_disable());
         self.leave_space(event.task);
         let vcpu = &self.vcpus[cpu];
-        let (machine, memcg, files) = (self.machine, self.how.memcg, &mut self.files);
+        let (machine, memcg, files) = (self.machine, self.options.memcg, &mut self.files);
         let (space, failures) = vcpu.run(|| image::build(machine, recorded, huge_disable, memcg, files));
         // The first thread of all was in no process when it came to this CPU.
         self.processes[process].ran_on(event.cpu, self.header.cpus);
@@ -166,7 +166,7 @@ impl Run<'_> {
             self.compare_at_end(number, process, space.figures());
             self.shared.leave(number);
             self.own_files.leave(number);
-            if self.how.digest {
+            if self.options.digest {
                 self.digest(process, &space);
             }
         }
@@ -208,7 +208,7 @@ impl Run<'_> {
         let process = &mut self.processes[process];
         let now = AllocatorFigures::of(self.machine.memory());
         process.report.allocator = now - process.allocator_at_start;
-        let wanted = self.how.audits == Audits::EachProcess && self.audits < MOST_AUDITS;
+        let wanted = self.options.audits == Audits::EachProcess && self.audits < MOST_AUDITS;
         if wanted && self.audited < MOST_AUDITED {
             let memory = self.machine.memory();
             self.audited += memory.frames().reports().totals().present;

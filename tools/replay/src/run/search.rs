@@ -9,7 +9,7 @@
 //! other threads that stand earlier. The events of each thread keep their order. A touch that Linux refused
 //! is such a result, too, of the moment at which it was refused.
 
-use super::Run;
+use super::RunningReplay;
 use super::candidates::{Around, Candidate, Course, Place, candidates};
 use super::history::{Change, MOST_CHANGES};
 use super::order::LOOKED_AT;
@@ -36,7 +36,7 @@ pub(super) struct Found {
 }
 
 /// Another thread's event ahead.
-struct Step {
+struct LaterEvent {
     number: u64,
     task: TaskId,
     /// What can be asked again, and who asks.
@@ -49,13 +49,13 @@ struct Stage {
     by: Actor,
     scene: Scene,
     /// In their order.
-    steps: Vec<Step>,
+    steps: Vec<LaterEvent>,
     /// What each of them costs, and the call itself.
     work: Vec<u64>,
     own_work: u64,
 }
 
-impl Run<'_> {
+impl RunningReplay<'_> {
     /// The order in which `asked` has its recorded result, where it has another one as it stands.
     pub(super) fn other_order(
         &mut self,
@@ -101,7 +101,7 @@ impl Run<'_> {
         depends: &Depends,
         window: Window,
         upcoming: &mut dyn Upcoming,
-    ) -> Option<(Vec<Step>, Vec<Course<u64>>)> {
+    ) -> Option<(Vec<LaterEvent>, Vec<Course<u64>>)> {
         let number = self.task(task)?.number;
         // A change that lies too far away may not be known.
         upcoming.changes();
@@ -178,7 +178,7 @@ impl Run<'_> {
                 Course::of(&mut courses, event.task).places.push(place);
             }
             let by = self.actor(event.task)?;
-            steps.push(Step { number: at, task: event.task, asked: asked.map(|asked| (asked, by)) });
+            steps.push(LaterEvent { number: at, task: event.task, asked: asked.map(|asked| (asked, by)) });
         }
         Some((steps, courses))
     }
@@ -220,7 +220,7 @@ impl Run<'_> {
         task: TaskId,
         asked: Asked,
         depends: &Depends,
-        steps: Vec<Step>,
+        steps: Vec<LaterEvent>,
         earlier: &[Course<usize>],
     ) -> Option<Stage> {
         let by = self.actor(task)?;
@@ -285,8 +285,8 @@ impl Run<'_> {
         if !self.order.spend(costs) {
             return None;
         }
-        let steps: Vec<&Step> = steps().map(|(step, _)| step).collect();
-        let config = self.how.config;
+        let steps: Vec<&LaterEvent> = steps().map(|(step, _)| step).collect();
+        let config = self.options.config;
         let order = &mut self.order;
         let trials = order.trials.get_or_insert_with(|| Trials::new(config)).as_ref();
         let made = order.history.made();

@@ -1,6 +1,6 @@
 //! Observes memory during a replay: figures, samples, and what holds memory.
 
-use super::Run;
+use super::RunningReplay;
 use super::brought_in::{ACCESSIBLE, is_locked};
 use super::work::looks_at;
 use crate::charge::ExtraCharge;
@@ -23,7 +23,7 @@ use std::rc::Rc;
 const FREE_LOOKS: u64 = 1 << 22;
 const LOOKS_OF_EVENT: u64 = 16;
 
-impl Run<'_> {
+impl RunningReplay<'_> {
     /// Takes Linux's figures of an address space. Quire's are taken when it is left.
     pub(super) fn figures(&mut self, task: TaskId, figures: &LinuxFigures) {
         let Some(Some(task)) = self.tasks.get(task.0 as usize) else { return };
@@ -130,14 +130,14 @@ impl Run<'_> {
     fn sample(&mut self) {
         let extra = self.extra_charge();
         if let Some(life) = &mut self.life {
-            life.look(self.machine.memory(), self.how.memcg, (self.time_ns, self.event), &extra);
+            life.look(self.machine.memory(), self.options.memcg, (self.time_ns, self.event), &extra);
         }
     }
 
     /// What Linux would charge to the programs now beside the machine's memory.
     pub(super) fn extra_charge(&self) -> ExtraCharge {
         ExtraCharge {
-            costs: self.how.kernel,
+            costs: self.options.kernel,
             threads: self.threads,
             shared: self.shared.bytes(),
             unmapped: self.shared.unmapped_bytes(),

@@ -23,7 +23,7 @@ impl Tracer<'_> {
     /// Hands over all that was recorded; what happens from here on is not in the trace.
     pub(super) fn end_recording(&mut self) {
         let time = now();
-        let unheard = self.tasks.iter().filter(|(_, task)| task.listened.is_none());
+        let unheard = self.tasks.iter().filter(|(_, task)| task.event_set.is_none());
         // One thread of each process.
         let unheard: HashMap<Tid, Tid> = unheard.map(|(tid, task)| (task.pid, *tid)).collect();
         for tid in unheard.into_values() {
@@ -43,20 +43,20 @@ impl Tracer<'_> {
         let mut samples = std::mem::take(self.merger.samples());
         let old = samples.len();
         let tasks = &self.tasks;
-        let is_heard = |tid: Tid, root: Root| {
-            let listened = tasks.get(&tid).and_then(|task| task.listened);
+        let is_counted = |tid: Tid, root: Root| {
+            let event_set = tasks.get(&tid).and_then(|task| task.event_set);
             // One that is not known yet has all the events of its maker, and each set has all that it
             // does: the first that comes is as good as the others.
-            listened.unwrap_or_else(|| *others.entry(tid).or_insert(root)) == root
+            event_set.unwrap_or_else(|| *others.entry(tid).or_insert(root)) == root
         };
-        perf.drain(&mut samples, &mut self.accesses, is_heard);
+        perf.drain(&mut samples, &mut self.accesses, is_counted);
         let losses = perf.take_losses();
         // A thread that is not known yet has the events of its maker, which may have ended.
         if self.early.is_empty() {
-            perf.close_unless(|root| tasks.values().any(|task| task.listened == Some(root)));
+            perf.close_unless(|root| tasks.values().any(|task| task.event_set == Some(root)));
         }
         self.summary.samples += (samples.len() - old) as u64;
-        self.came_in(&samples[old..]);
+        self.note_faulted_in(&samples[old..]);
         self.called_without_stop(&samples[old..]);
         *self.merger.samples() = samples;
         self.note_losses(losses);
@@ -79,9 +79,9 @@ impl Tracer<'_> {
 
     /// A thread has a new program, and is stopped before its first instruction. If Linux removed its events,
     /// or may have, they are opened anew.
-    pub(super) fn listen_after_exec(&mut self, tid: Tid, is_hidden: Option<bool>) {
-        let listened = self.tasks.get(&tid).and_then(|task| task.listened);
-        if is_hidden == Some(false) && listened.is_some() {
+    pub(super) fn reopen_events_after_exec(&mut self, tid: Tid, is_hidden: Option<bool>) {
+        let event_set = self.tasks.get(&tid).and_then(|task| task.event_set);
+        if is_hidden == Some(false) && event_set.is_some() {
             return;
         }
         // While what comes from the older ones counts.
@@ -89,7 +89,7 @@ impl Tracer<'_> {
         let Some(perf) = &mut self.perf else { return };
         let Some(task) = self.tasks.get_mut(&tid) else { return };
         let attached = perf.attach(tid);
-        task.listened = attached.as_ref().ok().copied();
+        task.event_set = attached.as_ref().ok().copied();
         if let Err(error) = attached {
             if self.summary.unheard_programs == 0 {
                 (self.notify)(&format!(
@@ -104,14 +104,14 @@ impl Tracer<'_> {
     /// The new image of a thread was recorded: if it has no events, what follows is missing. How much that is
     /// is known at its end.
     pub(super) fn note_unheard_image(&mut self, tid: Tid) {
-        if self.tasks.get(&tid).is_some_and(|task| task.listened.is_none()) {
+        if self.tasks.get(&tid).is_some_and(|task| task.event_set.is_none()) {
             self.merger.lost(0, LostCause::Unheard, now());
         }
     }
 
     /// A process without events ends, or has another program soon: its page faults are reported as lost.
     pub(super) fn note_unheard(&mut self, tid: Tid, time: u64) {
-        let Some(task) = self.tasks.get(&tid).filter(|task| task.listened.is_none()) else { return };
+        let Some(task) = self.tasks.get(&tid).filter(|task| task.event_set.is_none()) else { return };
         let Some(process) = self.processes.get_mut(&task.pid) else { return };
         let stat = Stat::read(task.pid);
         let (minor, major) = process.faults_before;

@@ -11,9 +11,9 @@ use crate::sys::Tid;
 
 /// A call that sleeps and keeps others waiting longer than this is overtaken: it may itself wait for one of
 /// them.
-const PATIENCE_NS: u64 = 100_000_000;
+const STUCK_NS: u64 = 100_000_000;
 /// The same for a call that does not sleep: it is at work, or waits for a CPU or for the recorder.
-const PATIENCE_AWAKE_NS: u64 = 2_000_000_000;
+const STUCK_AWAKE_NS: u64 = 2_000_000_000;
 
 impl Tracer<'_> {
     /// Requests the right to make a memory call; if another thread has it, the caller must leave the thread
@@ -36,14 +36,14 @@ impl Tracer<'_> {
             return;
         }
         space_now.holder = None;
-        self.next_in_line(space, time);
+        self.begin_next_waiting(space, time);
     }
 
-    fn next_in_line(&mut self, space: SpaceId, time: u64) {
+    fn begin_next_waiting(&mut self, space: SpaceId, time: u64) {
         while let Some(space_now) = self.spaces.get_mut(&space) {
             let Some(tid) = space_now.waiting.pop_front() else { return };
             let Some(task) = self.tasks.get_mut(&tid) else { continue };
-            let State::Held(entry) = task.state else { continue };
+            let State::AwaitsCallLock(entry) = task.state else { continue };
             space_now.holder = Some((tid, time));
             task.state = State::Running;
             self.make_call(tid, entry);
@@ -52,7 +52,7 @@ impl Tracer<'_> {
     }
 
     /// Lets waiting calls overtake those that have kept them waiting for too long.
-    pub(super) fn let_the_patient_go(&mut self, time: u64) {
+    pub(super) fn overtake_stuck_calls(&mut self, time: u64) {
         let passed: Vec<SpaceId> = self
             .spaces
             .iter_mut()
@@ -69,14 +69,14 @@ impl Tracer<'_> {
             .collect();
         for space in passed {
             self.summary.unordered_calls += 1;
-            self.next_in_line(space, time);
+            self.begin_next_waiting(space, time);
         }
     }
 }
 
 /// Whether a call that has taken this long is overtaken.
 fn is_stuck(taken_ns: u64, sleeps: impl FnOnce() -> bool) -> bool {
-    taken_ns > PATIENCE_NS && (taken_ns > PATIENCE_AWAKE_NS || sleeps())
+    taken_ns > STUCK_NS && (taken_ns > STUCK_AWAKE_NS || sleeps())
 }
 
 #[cfg(test)]
