@@ -37,7 +37,7 @@ pub fn memory_calls(bytes: &[u8], show: bool) {
     memory::run::<X86_64Level4>(bytes, show);
 }
 
-/// The same over other formats of page tables: the first byte says which.
+/// Memory calls over other formats of page tables: the first byte says which.
 pub fn memory_formats(bytes: &[u8], show: bool) {
     match bytes.split_first() {
         Some((format, rest)) if format % 4 == 0 => memory::run::<X86_64Level5>(rest, show),
@@ -51,12 +51,12 @@ pub fn trace_reader(bytes: &[u8], show: bool) {
     trace::read(bytes, show);
 }
 
-/// The same files, replayed with the RAM that they get by themselves.
+/// Trace files, replayed with the RAM that they get by themselves.
 pub fn trace_replay(bytes: &[u8], show: bool) {
     trace::replay(bytes, show);
 }
 
-/// The same files, replayed with too little RAM.
+/// Trace files, replayed with too little RAM.
 pub fn trace_short(bytes: &[u8], show: bool) {
     trace::replay_short(bytes, show);
 }

@@ -11,29 +11,28 @@ use quire_trace::event::{Call, FileKind};
 
 /// The result of a call, compared with the recording.
 pub(super) enum Verdict {
-    /// The same as on Linux.
+    /// Linux's result.
     Same,
-    /// Not the same: what Quire returned, in words.
+    /// Another result: what Quire returned, in words.
     Differs(String),
-    /// Not the same, but the result depends on settings of huge pages, and the recorded ones were others.
+    /// Another result, which depends on settings of huge pages, and the recorded ones were others.
     DependsOnSettings,
     /// Quire cannot do this.
     Unsupported(Gap),
 }
 
-const PR_SET_VMA: u64 = 0x5356_4d41;
-const READ_IMPLIES_EXEC: u64 = 0x0040_0000;
+const PR_SET_VMA: u64 = libc::PR_SET_VMA as u64;
+const READ_IMPLIES_EXEC: u64 = libc::READ_IMPLIES_EXEC as u64;
 const PERSONALITY_QUERY: u64 = 0xffff_ffff;
-const MADV_COLLAPSE: u32 = 25;
-const MAP_TYPE: u64 = 0xf;
-const MAP_SHARED: u64 = 1;
-const MAP_SHARED_VALIDATE: u64 = 3;
-const MAP_FIXED: u64 = 0x10;
-const MAP_32BIT: u64 = 0x40;
-const MAP_FIXED_NOREPLACE: u64 = 0x10_0000;
-const MAP_NORESERVE: u64 = 0x4000;
-const MAP_POPULATE: u64 = 0x8000;
-const MAP_HUGETLB: u64 = 0x4_0000;
+const MAP_TYPE: u64 = libc::MAP_TYPE as u64;
+const MAP_SHARED: u64 = libc::MAP_SHARED as u64;
+const MAP_SHARED_VALIDATE: u64 = libc::MAP_SHARED_VALIDATE as u64;
+const MAP_FIXED: u64 = libc::MAP_FIXED as u64;
+const MAP_32BIT: u64 = libc::MAP_32BIT as u64;
+const MAP_FIXED_NOREPLACE: u64 = libc::MAP_FIXED_NOREPLACE as u64;
+const MAP_NORESERVE: u64 = libc::MAP_NORESERVE as u64;
+const MAP_POPULATE: u64 = libc::MAP_POPULATE as u64;
+const MAP_HUGETLB: u64 = libc::MAP_HUGETLB as u64;
 
 /// How many bytes of its length an `mmap` with `MAP_POPULATE` faults in: those that the file has. It stops at
 /// the first page behind the end, where Linux has no page to map. (A database maps gigabytes of a small
@@ -66,16 +65,16 @@ pub(super) fn replay(
     let verdict = replay_whole(space, &without, files, same_settings);
     if call.errno().is_none() && bytes > 0 {
         let writes = Protection::from_bits_truncate(protection as u32).contains(Protection::WRITE);
-        let private = matches!(flags & 0xf, 2);
+        let private = flags & MAP_TYPE == libc::MAP_PRIVATE as u64;
         let advice = if writes && private { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
         let args = [call.result as u64, bytes, advice as u64, 0, 0, 0];
-        // As with MAP_POPULATE, what cannot be mapped is no error.
+        // What MAP_POPULATE cannot bring in is no error.
         let _ = abi::call(space, CallNumber::Madvise, args, &abi::NoFiles, &FaultIn(space));
     }
     verdict
 }
 
-/// The same, of a call that populates all that it maps, or nothing.
+/// Makes a call that populates all that it maps, or nothing, and compares.
 fn replay_whole(
     space: &Space<'_, HostPlatform>,
     call: &Call,
@@ -179,7 +178,7 @@ fn lacks_huge_pages(call: &Call, raw: i64) -> bool {
 
 /// Whether it asks for huge pages: the only call whose result depends on their settings.
 fn is_collapse(call: &Call, number: CallNumber) -> bool {
-    number == CallNumber::Madvise && call.args[2] as u32 == MADV_COLLAPSE
+    number == CallNumber::Madvise && call.args[2] as i32 == libc::MADV_COLLAPSE
 }
 
 /// COLLAPSE of memory that belongs to the page cache.

@@ -182,7 +182,7 @@ impl Heat {
 }
 
 impl HeatMap {
-    /// The same with chunks of twice the size.
+    /// This map with chunks of twice the size.
     #[must_use]
     pub fn with_chunk_doubled(self) -> Self {
         let columns = self.columns.into_iter().map(|column| {

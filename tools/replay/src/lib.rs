@@ -70,7 +70,7 @@ pub use swap::{SwapError, SwapKind, SwapSpec};
 
 use ahead::Ahead;
 use limit::GroupLimit;
-use plan::Sample;
+use plan::SampledPart;
 use quire_host::{Contents, HostConfig, HostError, Machine, MachineError};
 use quire_mm::{
     MemoryConfig, Techniques,
@@ -307,7 +307,7 @@ impl Replay {
     /// Replays the sample, or all if there is none, again with more memory if that was short for no limit.
     fn run_with_enough(
         &self,
-        sample: Option<Sample>,
+        sample: Option<SampledPart>,
         progress: Progress<'_>,
     ) -> Result<ReplayReport, ReplayError> {
         let mut ram = 0;
@@ -319,7 +319,8 @@ impl Replay {
         self.run_with(sample, ram, progress, &mut |_| {}).map(|(report, _)| report)
     }
 
-    /// The same, with a look at the machine after each event. [`Counters`] need [`ReplayOptions::life`].
+    /// Replays the trace once on a machine of its own, with a look at the machine after each event. [`Counters`]
+    /// need [`ReplayOptions::life`].
     ///
     /// # Errors
     ///
@@ -329,24 +330,14 @@ impl Replay {
         progress: Progress<'_>,
         watcher: Watcher<'_>,
     ) -> Result<ReplayReport, ReplayError> {
-        self.run_part(self.sample()?, progress, watcher)
+        self.run_with(self.sample()?, 0, progress, watcher).map(|(report, _)| report)
     }
 
-    /// Replays the sample, or all if there is none.
-    fn run_part(
-        &self,
-        sample: Option<Sample>,
-        progress: Progress<'_>,
-        watcher: Watcher<'_>,
-    ) -> Result<ReplayReport, ReplayError> {
-        self.run_with(sample, 0, progress, watcher).map(|(report, _)| report)
-    }
-
-    /// The same with so much RAM at least. Also returns with how much to do it again, if nothing limits the
-    /// programs and there was too little all the same.
+    /// Replays the sample, or all if there is none, with `least` bytes of RAM at least. Also returns with how
+    /// much to do it again, if nothing limits the programs and there was too little all the same.
     fn run_with(
         &self,
-        sample: Option<Sample>,
+        sample: Option<SampledPart>,
         least: u64,
         progress: Progress<'_>,
         watcher: Watcher<'_>,
@@ -387,7 +378,7 @@ impl Replay {
         &self,
         machine: &Machine,
         header: &TraceHeader,
-        sample: Option<Sample>,
+        sample: Option<SampledPart>,
         events: impl Iterator<Item = Result<impl Borrow<Event>, TraceError>>,
         progress: Progress<'_>,
         watcher: Watcher<'_>,
@@ -402,22 +393,16 @@ impl Replay {
         let memcg =
             if self.options.life || self.options.limit.is_some() { memcg(machine)? } else { MemcgId::ROOT };
         let options = RunOptions {
-            audits: self.options.audits,
-            digest: self.options.digest,
+            requested: &self.options,
             limited,
             suffices: self.needs.ram(self.options.huge.policy),
             // Where a size is given, all of it is replayed.
             too_much_at: self.needs.too_much_at().filter(|_| self.options.memory.is_none()),
             uses: self.needs.uses(header),
-            life: self.options.life,
             heat: self.options.heat.map(|columns| (columns, self.needs.time_ns())),
-            khugepaged: self.options.khugepaged,
-            stop_at: self.options.stop_at,
             peak_use: self.options.peak_use.then(|| self.needs.time_ns()),
-            claims: self.options.claims,
             config: self.config(header),
             memcg,
-            kernel: self.options.kernel,
             limit: self.options.limit.map(|bytes| {
                 let part = |bytes| sample.map_or(bytes, |sample| sample.part(bytes));
                 GroupLimit { memcg, bytes: part(bytes), beside: self.options.beside.map(part), sample }
@@ -452,7 +437,7 @@ impl Replay {
 
     /// The part of the memory that is replayed, where that is not all: it is too small for all, and only for
     /// that part it is known what that costs. Where a peak is given, all that was recorded is a part of that.
-    fn sample(&self) -> Result<Option<Sample>, ReplayError> {
+    fn sample(&self) -> Result<Option<SampledPart>, ReplayError> {
         let is_part = |pressure: &Pressure| pressure.is_sample() || self.options.peak.is_some();
         let Some(pressure) = self.needs.pressure().filter(is_part).filter(|_| self.is_limited()) else {
             return Ok(None);
@@ -465,7 +450,7 @@ impl Replay {
             }
         };
         let share = peaks.covered as f64 / self.options.peak.unwrap_or(peaks.all).max(1) as f64;
-        Ok((share > 0.0).then_some(Sample { pressure, share }))
+        Ok((share > 0.0).then_some(SampledPart { pressure, share }))
     }
 
     /// Replays the recording without a limit.
@@ -490,7 +475,8 @@ impl Replay {
             Ok(report.life.unwrap_or_default().at_peak.anonymous)
         };
         let all = peak(None)?;
-        let covered = if pressure.is_sample() { peak(Some(Sample { pressure, share: 1.0 }))? } else { all };
+        let covered =
+            if pressure.is_sample() { peak(Some(SampledPart { pressure, share: 1.0 }))? } else { all };
         Ok(Peaks { covered, all, host_is_short })
     }
 
@@ -520,7 +506,7 @@ impl Replay {
     fn build(
         &self,
         header: &TraceHeader,
-        sample: Option<Sample>,
+        sample: Option<SampledPart>,
         least: u64,
     ) -> Result<(Machine, bool), ReplayError> {
         let options = &self.options;
@@ -561,7 +547,7 @@ impl Replay {
 pub struct LoadedReplay {
     replay: Replay,
     header: TraceHeader,
-    sample: Option<Sample>,
+    sample: Option<SampledPart>,
     events: Vec<Event>,
 }
 

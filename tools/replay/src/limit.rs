@@ -1,7 +1,7 @@
 //! A limit on the memory of the programs, like that of a memory cgroup.
 
 use super::charge::{ExtraCharge, file_bytes};
-use super::plan::Sample;
+use super::plan::SampledPart;
 use quire_host::HostPlatform;
 use quire_mm::{
     Memory,
@@ -29,7 +29,7 @@ pub(super) struct GroupLimit {
     /// The charge beside anonymous and shared memory, where that was measured.
     pub(super) beside: Option<u64>,
     /// The part of the memory that is replayed, of which the bytes above are.
-    pub(super) sample: Option<Sample>,
+    pub(super) sample: Option<SampledPart>,
 }
 
 impl GroupLimit {
@@ -49,7 +49,7 @@ impl GroupLimit {
         self.set_before(memory, spaces, extra, 0)
     }
 
-    /// The same before a call that brings in so many bytes of files: Linux drops those that do not fit.
+    /// Sets the limit before a call that brings in so many bytes of files: Linux drops those that do not fit.
     pub(super) fn set_before(
         &self,
         memory: &Memory<HostPlatform>,

@@ -39,7 +39,7 @@ impl<'m> Tasks<'m> {
         Some(&self.0.get(number / NEIGHBOURS)?.as_ref()?[number % NEIGHBOURS])
     }
 
-    /// The same, to be changed.
+    /// The slot of this number, to be changed.
     pub(super) fn get_mut(&mut self, number: usize) -> Option<&mut Option<Task<'m>>> {
         Some(&mut self.0.get_mut(number / NEIGHBOURS)?.as_mut()?[number % NEIGHBOURS])
     }

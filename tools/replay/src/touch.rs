@@ -7,7 +7,7 @@ use quire_trace::event::{Access as Recorded, Denial, Fault, Mode, Outcome};
 
 /// The result of an access, compared with the recording.
 pub(super) enum Touched {
-    /// As on Linux.
+    /// Linux's result.
     Same,
     /// It succeeded as on Linux, but Linux faulted and here the page was present already.
     Present(Translation),

@@ -1,7 +1,7 @@
 //! Faults whose outcome or place in the order is not known yet.
 
 use super::{PendingFault, SpaceId};
-use crate::perf::{Sample, SampleKind};
+use crate::perf::{PerfSample, SampleKind};
 use crate::sys::Tid;
 use quire_trace::event::{Denial, Fault, Outcome, TaskId};
 use std::collections::{HashMap, VecDeque};
@@ -30,7 +30,7 @@ pub(super) struct Faults {
 
 impl Faults {
     /// Adds a sample of a fault; samples arrive in the order of their times.
-    pub(super) fn sample(&mut self, sample: &Sample, task: TaskId, space: SpaceId) {
+    pub(super) fn sample(&mut self, sample: &PerfSample, task: TaskId, space: SpaceId) {
         let tid = sample.tid as Tid;
         match sample.what {
             SampleKind::Begin { addr, mode, access, inferred } => {

@@ -21,7 +21,7 @@ mod tests;
 pub(crate) use placement::Rule;
 
 use super::calls::{Effect, effect};
-use super::perf::{BegunCall, Sample, SampleKind};
+use super::perf::{BegunCall, PerfSample, SampleKind};
 use super::sys::Tid;
 use calls::Calls;
 use faults::Faults;
@@ -47,7 +47,7 @@ pub(crate) struct SpaceId(pub(crate) u32);
 /// Something that the tracer saw.
 #[derive(Debug)]
 pub(crate) struct Record {
-    /// When it began; the same as `end` if it has no length.
+    /// When it began: `end` if it has no length.
     pub(crate) start: u64,
     /// When it was over.
     pub(crate) end: u64,
@@ -85,7 +85,7 @@ struct Identity {
 #[derive(Debug, Default)]
 pub(crate) struct Merger {
     origin: u64,
-    samples: Vec<Sample>,
+    samples: Vec<PerfSample>,
     /// After these times samples are missing.
     gaps: Vec<u64>,
     faults: Faults,
@@ -143,7 +143,7 @@ impl Merger {
         self.in_flight.insert((start, tid));
     }
 
-    /// The same for exec.
+    /// A thread entered the kernel for an exec.
     pub(crate) fn begin_exec(&mut self, tid: Tid, start: u64) {
         self.begin(tid, start);
         self.in_exec.insert(tid, start);
@@ -199,7 +199,7 @@ impl Merger {
     }
 
     /// Room for new samples.
-    pub(crate) fn samples(&mut self) -> &mut Vec<Sample> {
+    pub(crate) fn samples(&mut self) -> &mut Vec<PerfSample> {
         &mut self.samples
     }
 
@@ -270,7 +270,7 @@ impl Merger {
         }
     }
 
-    fn take_sample(&mut self, sample: Sample) {
+    fn take_sample(&mut self, sample: PerfSample) {
         let (tid, time) = (sample.tid as Tid, sample.time);
         if let SampleKind::Lock { mm } = sample.what {
             return self.calls.locked(tid, time, mm);
@@ -378,7 +378,7 @@ fn effect_of(call: &BegunCall, result: i64) -> Effect {
     }
 }
 
-fn writes_in_kernel(sample: &Sample) -> bool {
+fn writes_in_kernel(sample: &PerfSample) -> bool {
     matches!(sample.what, SampleKind::Begin { mode: Mode::Kernel, access: Access::Write, .. })
 }
 

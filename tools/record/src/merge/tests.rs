@@ -16,13 +16,13 @@ fn merger() -> Merger {
     merger
 }
 
-fn begin(tid: u32, time: u64, addr: u64) -> Sample {
+fn begin(tid: u32, time: u64, addr: u64) -> PerfSample {
     let what = SampleKind::Begin { addr, mode: Mode::User, access: Access::Write, inferred: false };
-    Sample { time, tid, cpu: 0, what }
+    PerfSample { time, tid, cpu: 0, what }
 }
 
-fn end(tid: u32, time: u64, addr: u64) -> Sample {
-    Sample { time, tid, cpu: 0, what: SampleKind::End { addr, major: false } }
+fn end(tid: u32, time: u64, addr: u64) -> PerfSample {
+    PerfSample { time, tid, cpu: 0, what: SampleKind::End { addr, major: false } }
 }
 
 fn call(start: u64, end: u64, effect: Effect) -> Record {
@@ -141,9 +141,9 @@ fn a_reused_id_is_another_thread() {
 }
 
 /// The kernel's own write, as which it builds a new program's memory.
-fn kernel_write(tid: u32, time: u64, addr: u64) -> [Sample; 2] {
+fn kernel_write(tid: u32, time: u64, addr: u64) -> [PerfSample; 2] {
     let what = SampleKind::Begin { addr, mode: Mode::Kernel, access: Access::Write, inferred: false };
-    [Sample { time, tid, cpu: 0, what }, end(tid, time + 1, addr)]
+    [PerfSample { time, tid, cpu: 0, what }, end(tid, time + 1, addr)]
 }
 
 #[test]
@@ -181,7 +181,7 @@ fn a_new_program_is_left_out_while_its_exec_takes_long() {
 }
 
 /// A call that was not stopped: its beginning, the lock if it took it, and its end.
-fn unstopped(tid: u32, number: i64, result: i64, start: u64, lock: Option<u64>, end: u64) -> Vec<Sample> {
+fn unstopped(tid: u32, number: i64, result: i64, start: u64, lock: Option<u64>, end: u64) -> Vec<PerfSample> {
     let number = number as u64;
     let args = if number == libc::SYS_mmap as u64 {
         [0, 0x1000, 3, 0x22, 0, 0]
@@ -189,7 +189,7 @@ fn unstopped(tid: u32, number: i64, result: i64, start: u64, lock: Option<u64>, 
         [0x1000, 0x1000, 0, 0, 0, 0]
     };
     let begun = BegunCall { number, args, instruction: 5, on_stack: 6 };
-    let sample = |time, what| Sample { time, tid, cpu: 0, what };
+    let sample = |time, what| PerfSample { time, tid, cpu: 0, what };
     let mut samples = vec![sample(start, SampleKind::Call(Box::new(begun)))];
     samples.extend(lock.map(|time| sample(time, SampleKind::Lock { mm: 7 })));
     samples.push(sample(end, SampleKind::Return { number, result }));
@@ -229,7 +229,7 @@ fn a_call_that_stops_has_its_place_among_those_that_do_not() {
     for (lock, order) in [(110, [(9, 0), (UNMAP, 1)]), (130, [(UNMAP, 1), (9, 0)])] {
         let mut merger = merger();
         merger.record(call(100, 200, Effect::Creates { start: 0x1000, end: 0x2000 }));
-        merger.samples().push(Sample { time: lock, tid: 10, cpu: 0, what: SampleKind::Lock { mm: 7 } });
+        merger.samples().push(PerfSample { time: lock, tid: 10, cpu: 0, what: SampleKind::Lock { mm: 7 } });
         merger.samples().extend(unstopped(11, UNMAP, 0, 115, Some(120), 190));
         assert_eq!(made(&settle(&mut merger, 0, true)), order);
     }
@@ -249,7 +249,7 @@ fn windows(events: &[Event]) -> Vec<(u32, u64, u64)> {
 fn calls_that_overlap_say_when_they_took_effect() {
     let mut merger = merger();
     merger.record(stopped(LOCK, 100, 200));
-    merger.samples().push(Sample { time: 110, tid: 10, cpu: 0, what: SampleKind::Lock { mm: 7 } });
+    merger.samples().push(PerfSample { time: 110, tid: 10, cpu: 0, what: SampleKind::Lock { mm: 7 } });
     for (start, end) in [(102, 108), (109, 120), (130, 140), (190, 210), (220, 230)] {
         merger.samples().extend(unstopped(11, ADVISE, 0, start, None, end));
     }
@@ -276,7 +276,7 @@ fn a_copy_is_made_under_the_lock() {
         })];
         let rule = Rule::Clone { child: 12 };
         merger.record(Record { rule, kinds, ..call(100, 200, Effect::Neutral) });
-        let lock = |time, mm| Sample { time, tid: 10, cpu: 0, what: SampleKind::Lock { mm } };
+        let lock = |time, mm| PerfSample { time, tid: 10, cpu: 0, what: SampleKind::Lock { mm } };
         // That of the copy comes after it.
         merger.samples().extend([lock(locks[0], 7), lock(locks[0] + 1, 8)]);
         merger.samples().extend(unstopped(11, UNMAP, 0, 115, Some(locks[1]), 190));
@@ -345,7 +345,7 @@ fn stopped(number: i64, start: u64, end: u64) -> Record {
 #[test]
 fn a_call_that_is_open_for_long_keeps_its_window_and_those_that_overlap_with_it() {
     const MS: u64 = 1_000_000;
-    let lock = |time| Sample { time, tid: 10, cpu: 0, what: SampleKind::Lock { mm: 7 } };
+    let lock = |time| PerfSample { time, tid: 10, cpu: 0, what: SampleKind::Lock { mm: 7 } };
     let mut merger = merger();
     merger.begin(10, 100 * MS);
     merger.samples().push(lock(110 * MS));
@@ -365,7 +365,7 @@ fn a_call_that_is_open_for_long_keeps_its_window_and_those_that_overlap_with_it(
     assert_eq!(windows(&late), [(0, 110 * MS, 9000 * MS)]);
 }
 
-/// The same where another thread gets the lock meanwhile: all that it does to mappings is after the call.
+/// Another thread gets the lock meanwhile: all that it does to mappings is after the call.
 #[test]
 fn the_window_of_a_call_that_is_open_for_long_ends_where_another_thread_has_the_lock() {
     const MS: u64 = 1_000_000;

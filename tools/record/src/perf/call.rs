@@ -31,7 +31,7 @@ const REGISTERS: [u32; 8] = [
     perf::PERF_REG_X86_R9,
     perf::PERF_REG_X86_R10,
 ];
-/// The same as perf wants them.
+/// [`REGISTERS`] as a mask, which perf wants.
 pub(super) const REGISTER_MASK: u64 = {
     let (mut mask, mut place) = (0, 0);
     while place < REGISTERS.len() {

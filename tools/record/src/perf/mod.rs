@@ -38,7 +38,7 @@ const USER_END: u64 = 1 << 56;
 
 /// One sample.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Sample {
+pub(crate) struct PerfSample {
     pub(crate) time: u64,
     pub(crate) tid: u32,
     pub(crate) cpu: u32,
@@ -194,7 +194,7 @@ impl PerfSession {
     /// the source does not report are derived now, while the processes still exist.
     pub(crate) fn drain(
         &mut self,
-        into: &mut Vec<Sample>,
+        into: &mut Vec<PerfSample>,
         accesses: &mut AccessFinder,
         mut is_counted: impl FnMut(Tid, Root) -> bool,
     ) {
@@ -215,7 +215,7 @@ impl PerfSession {
         std::mem::take(&mut self.losses)
     }
 
-    /// The same at the end of the recording.
+    /// What was lost and not returned before, at the end of the recording.
     pub(crate) fn losses_at_end(&mut self) -> Vec<Loss> {
         for ring in &mut self.rings {
             ring.count_lost(&mut self.losses);
@@ -273,7 +273,7 @@ fn on(source: Source, event: impl Event, extra: SampleFlag) -> Wanted {
     Wanted { source, builder, filter: None }
 }
 
-/// The same on a tracepoint, with its fields.
+/// An event on a tracepoint, whose samples have its fields.
 fn on_tracepoint(source: Source, tracepoint: Tracepoint) -> Wanted {
     on(source, events::Tracepoint::with_id(tracepoint.id), SampleFlag::RAW)
 }
@@ -314,7 +314,7 @@ fn sample(
     body: &[u8],
     accesses: &mut AccessFinder,
     is_counted: &mut impl FnMut(Tid, Root) -> bool,
-) -> Option<Sample> {
+) -> Option<PerfSample> {
     let mut at = 0;
     let mut next = || {
         at += 8;
@@ -358,7 +358,7 @@ fn sample(
         SampleKind::Begin { addr, .. } | SampleKind::End { addr, .. } => addr < USER_END,
         SampleKind::Call(_) | SampleKind::Return { .. } | SampleKind::Lock { .. } => true,
     };
-    is_wanted.then_some(Sample { time, tid, cpu, what })
+    is_wanted.then_some(PerfSample { time, tid, cpu, what })
 }
 
 /// The access, from the processor's error code.

@@ -19,7 +19,7 @@ pub(crate) fn read(tid: Tid, name: &str) -> Vec<u8> {
     fs::read(format!("/proc/{tid}/{name}")).unwrap_or_default()
 }
 
-/// The same as text.
+/// The text of a file about a thread; empty if the thread has ended.
 pub(crate) fn text(tid: Tid, name: &str) -> String {
     String::from_utf8_lossy(&read(tid, name)).into_owned()
 }

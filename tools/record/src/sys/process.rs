@@ -61,7 +61,7 @@ pub(crate) unsafe fn in_background(body: impl FnOnce()) -> io::Result<()> {
 ///
 /// # Safety
 ///
-/// As for [`in_background`].
+/// `body` must be fit for [`in_background`].
 pub(crate) unsafe fn fork(body: impl FnOnce() -> i32) -> io::Result<Tid> {
     // SAFETY: the child calls what the caller vouches for, and ends without any cleanup of the copied state.
     unsafe {

@@ -34,7 +34,7 @@ pub(crate) enum Resume {
 pub(crate) enum SyscallStop {
     /// It is about to make this call.
     Entry { arch: u32, number: u64, args: [u64; 6] },
-    /// The same, as a filter reports it, with what that tells the tracer.
+    /// It is about to make this call, which a filter reports; `told` is what the filter tells the tracer.
     Filtered { told: u32, arch: u32, number: u64, args: [u64; 6] },
     /// It has made it, with this raw result.
     Exit { result: i64 },

@@ -29,7 +29,7 @@ impl Tracer<'_> {
         self.resume(tid, 0);
     }
 
-    /// The same for a call with these flags that makes a thread or process.
+    /// Resumes a thread at the entry of a call that makes a thread or process with these clone flags.
     pub(super) fn make_thread(&mut self, tid: Tid, entry: Entry, flags: u64) {
         self.touched_before_clone(tid, flags);
         if is_untraced(flags) {

@@ -2,7 +2,7 @@
 
 use super::Tracer;
 use super::other_tracer::may_go_on;
-use super::state::{Early, State, Task};
+use super::state::{Early, State, TracedTask};
 use super::untraced::{is_to_restore, number_in_32_bit};
 use crate::merge::Rule;
 use crate::proc::Keyed;
@@ -113,7 +113,7 @@ impl Tracer<'_> {
 
     /// Resumes early threads unrecorded if there is no thread left that could have made them.
     pub(super) fn release_orphans(&mut self, time: u64) {
-        let in_clone_since = |task: &Task| match task.state {
+        let in_clone_since = |task: &TracedTask| match task.state {
             State::InClone { start, .. } => Some(start),
             _ => None,
         };

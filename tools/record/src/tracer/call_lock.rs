@@ -12,7 +12,7 @@ use crate::sys::Tid;
 /// A call that sleeps and keeps others waiting longer than this is overtaken: it may itself wait for one of
 /// them.
 const STUCK_NS: u64 = 100_000_000;
-/// The same for a call that does not sleep: it is at work, or waits for a CPU or for the recorder.
+/// A call that does not sleep is overtaken after this: it is at work, or waits for a CPU or for the recorder.
 const STUCK_AWAKE_NS: u64 = 2_000_000_000;
 
 impl Tracer<'_> {

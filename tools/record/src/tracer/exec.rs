@@ -3,7 +3,7 @@
 use super::Tracer;
 use super::probe::{Probed, probe};
 use super::reuse::ReuseMoment;
-use super::state::{Entry, Rseq, State, Task};
+use super::state::{Entry, Rseq, State, TracedTask};
 use crate::merge::{Record, Rule};
 use crate::proc::pagemap::Pagemap;
 use crate::proc::status::{Stat, is_hidden, own_filters, privileges};
@@ -170,7 +170,7 @@ impl Tracer<'_> {
 
     /// A thread of a process that is in exec; the leader if there is none.
     fn executing_thread(&self, pid: Tid) -> Tid {
-        let is_in_exec = |task: &Task| task.pid == pid && matches!(task.state, State::InExec { .. });
+        let is_in_exec = |task: &TracedTask| task.pid == pid && matches!(task.state, State::InExec { .. });
         self.tasks.iter().find(|(_, task)| is_in_exec(task)).map_or(pid, |(tid, _)| *tid)
     }
 

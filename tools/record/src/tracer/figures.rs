@@ -2,7 +2,7 @@
 
 use super::Tracer;
 use crate::merge::SpaceId;
-use crate::perf::{Sample, SampleKind};
+use crate::perf::{PerfSample, SampleKind};
 use crate::proc::status::Stat;
 use crate::proc::{Keyed, maps};
 use crate::sys::Tid;
@@ -84,7 +84,7 @@ impl Tracer<'_> {
     }
 
     /// Notes which threads have made calls without a stop.
-    pub(super) fn called_without_stop(&mut self, samples: &[Sample]) {
+    pub(super) fn called_without_stop(&mut self, samples: &[PerfSample]) {
         let mut last = 0;
         for sample in samples {
             let tid = sample.tid as Tid;

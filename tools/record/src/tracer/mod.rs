@@ -55,7 +55,7 @@ use quire_trace::format::CallSource;
 use reuse::ReuseSampler;
 use rotation::Rotation;
 use same_cpu::SameCpu;
-use state::{Early, Process, Space, Task};
+use state::{Early, TracedProcess, TracedSpace, TracedTask};
 use status_queue::{PendingStatus, StatusQueue};
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -66,7 +66,7 @@ use touched::TouchedPages;
 /// The ring buffers are emptied at least this often.
 const TICK: Duration = Duration::from_nanos(TICK_NS);
 const TICK_NS: u64 = 20_000_000;
-/// The same while pages are paged out: a program touches a page in 1 to 2 us.
+/// How often they are emptied while pages are paged out: a program touches a page in 1 to 2 us.
 const ROTATION_TICK: Duration = Duration::from_millis(4);
 
 /// What a tracer did.
@@ -100,9 +100,9 @@ pub(crate) struct Tracer<'a> {
     same_cpu: SameCpu,
     switches: Switches,
     merger: Merger,
-    tasks: HashMap<Tid, Task>,
-    processes: HashMap<Tid, Process>,
-    spaces: HashMap<SpaceId, Space>,
+    tasks: HashMap<Tid, TracedTask>,
+    processes: HashMap<Tid, TracedProcess>,
+    spaces: HashMap<SpaceId, TracedSpace>,
     next_task: u32,
     next_space: u32,
     /// New threads that stopped before their parents' clone events.

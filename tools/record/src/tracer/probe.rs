@@ -222,7 +222,7 @@ fn find_syscall(tid: Tid, mappings: &[Mapping]) -> Option<u64> {
     find_syscall_from(tid, vdso.start)
 }
 
-/// The same in a vDSO that begins here.
+/// Finds a `syscall` instruction in the vDSO that begins at `vdso`.
 pub(super) fn find_syscall_from(tid: Tid, vdso: u64) -> Option<u64> {
     let mut page = [0; PAGE as usize];
     // It has a few pages; reads beyond it find nothing.

@@ -11,9 +11,9 @@ pub(super) type Region = (SpaceId, u64);
 
 /// Which pages of a region were faulted in since it was paged out.
 #[derive(Debug, Default)]
-pub(super) struct Pages([u64; REGION_PAGES as usize / 64]);
+pub(super) struct RegionPages([u64; REGION_PAGES as usize / 64]);
 
-impl Pages {
+impl RegionPages {
     /// Returns whether it is new.
     pub(super) fn insert(&mut self, page: u64) -> bool {
         let (word, bit) = (&mut self.0[page as usize / 64], 1 << (page % 64));

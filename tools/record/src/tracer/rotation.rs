@@ -23,12 +23,12 @@
 
 use super::Tracer;
 use super::contents::Press;
-use super::region::{PAGE, Pages, REGION_PAGES, Region};
+use super::region::{PAGE, REGION_PAGES, Region, RegionPages};
 use super::state::{State, users};
 use super::turns::Turns;
 use crate::PressureSummary;
 use crate::merge::SpaceId;
-use crate::perf::{Sample, SampleKind};
+use crate::perf::{PerfSample, SampleKind};
 use crate::proc::pagemap::Pagemap;
 use crate::proc::status::{Stat, anonymous_pages};
 use crate::sys::time::now;
@@ -57,13 +57,13 @@ pub(super) struct Rotation {
     /// Pages that may stay resident.
     pub(super) wanted: u64,
     queue: VecDeque<Region>,
-    pub(super) regions: HashMap<Region, Pages>,
+    pub(super) regions: HashMap<Region, RegionPages>,
     /// Pages of all regions. Some may have been unmapped.
     pub(super) pages: u64,
     /// Linux's count is looked at again then.
     pub(super) next_count: u64,
     /// The pages of each region that were paged out and not faulted in since.
-    out: HashMap<Region, Pages>,
+    out: HashMap<Region, RegionPages>,
     /// How often a region had its turn.
     turns: u64,
     /// How often each page was paged out.
@@ -139,11 +139,11 @@ impl Rotation {
     }
 
     /// The known pages of a region, which then has a turn.
-    pub(super) fn region(&mut self, region: Region) -> &mut Pages {
+    pub(super) fn region(&mut self, region: Region) -> &mut RegionPages {
         let queue = &mut self.queue;
         self.regions.entry(region).or_insert_with(|| {
             queue.push_back(region);
-            Pages::default()
+            RegionPages::default()
         })
     }
 
@@ -293,7 +293,7 @@ fn parts(pressure: Pressure, run: PageRun) -> impl Iterator<Item = (u64, Range<u
 
 impl Tracer<'_> {
     /// Page faults that were resolved.
-    pub(super) fn note_faulted_in(&mut self, samples: &[Sample]) {
+    pub(super) fn note_faulted_in(&mut self, samples: &[PerfSample]) {
         let Some(rotation) = &mut self.rotation else { return };
         for sample in samples {
             let SampleKind::End { addr, major } = sample.what else { continue };

@@ -10,7 +10,7 @@ use std::collections::{HashMap, VecDeque};
 
 /// A thread.
 #[derive(Debug)]
-pub(super) struct Task {
+pub(super) struct TracedTask {
     pub(super) id: TaskId,
     pub(super) pid: Tid,
     pub(super) space: SpaceId,
@@ -106,7 +106,7 @@ pub(super) struct Early {
 
 /// A process.
 #[derive(Debug)]
-pub(super) struct Process {
+pub(super) struct TracedProcess {
     pub(super) threads: u32,
     pub(super) threads_peak: u32,
     /// Its CPU time when one of its threads was last about to end.
@@ -121,7 +121,7 @@ pub(super) struct Process {
 
 /// An address space.
 #[derive(Debug, Default)]
-pub(super) struct Space {
+pub(super) struct TracedSpace {
     /// Threads in it that are not exiting.
     pub(super) users: u32,
     /// The thread that is in a memory call, and since when.
@@ -145,8 +145,8 @@ pub(super) struct Space {
 }
 
 /// A thread of each space that is not in exec, and its process.
-pub(super) fn users(tasks: &HashMap<Tid, Task>) -> HashMap<SpaceId, (Tid, Tid)> {
-    let lasting = |task: &Task| !task.exiting && !matches!(task.state, State::InExec { .. });
+pub(super) fn users(tasks: &HashMap<Tid, TracedTask>) -> HashMap<SpaceId, (Tid, Tid)> {
+    let lasting = |task: &TracedTask| !task.exiting && !matches!(task.state, State::InExec { .. });
     let lasting = tasks.iter().filter(|(_, task)| lasting(task));
     lasting.map(|(tid, task)| (task.space, (*tid, task.pid))).collect()
 }

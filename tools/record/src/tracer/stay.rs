@@ -78,7 +78,7 @@ impl Standing {
                     return pass_on(self.tid, signal, EVENT_STOP);
                 }
                 Ok(Waited::Thread(tid, ChildStatus::Stopped { signal, event })) => {
-                    pass_on(tid, signal, event)
+                    pass_on(tid, signal, event);
                 }
                 Ok(Waited::Interrupted) => {}
                 Ok(Waited::Thread(_, ChildStatus::Exited(_) | ChildStatus::Killed(_)) | Waited::NoneLeft)

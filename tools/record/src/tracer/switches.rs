@@ -12,7 +12,7 @@ pub(super) struct Switches {
     /// The shortest of the current row, and how many it has.
     shortest: u64,
     in_row: u32,
-    /// The same of the rows before.
+    /// The sum of the shortest of the rows before, and how many rows.
     sum: u64,
     rows: u64,
 }

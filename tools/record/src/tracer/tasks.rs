@@ -1,7 +1,7 @@
 //! The threads, processes and address spaces that are recorded, and what is recorded of them.
 
 use super::Tracer;
-use super::state::{Process, Rseq, Space, State, Task};
+use super::state::{Rseq, State, TracedProcess, TracedSpace, TracedTask};
 use crate::merge::{Record, Rule, SpaceId};
 use crate::perf::Root;
 use crate::proc::status::privileges;
@@ -13,7 +13,7 @@ impl Tracer<'_> {
     pub(super) fn new_space(&mut self) -> SpaceId {
         let id = SpaceId(self.next_space);
         self.next_space += 1;
-        self.spaces.insert(id, Space::default());
+        self.spaces.insert(id, TracedSpace::default());
         id
     }
 
@@ -30,7 +30,7 @@ impl Tracer<'_> {
         self.summary.threads += 1;
         let process = self.processes.entry(pid).or_insert_with(|| {
             self.summary.processes += 1;
-            Process {
+            TracedProcess {
                 threads: 0,
                 threads_peak: 0,
                 cpu_ns: 0,
@@ -45,7 +45,7 @@ impl Tracer<'_> {
             space.users += 1;
         }
         let (state, rseq) = (State::Running, Rseq::NEW);
-        let task = Task {
+        let task = TracedTask {
             id,
             pid,
             space,

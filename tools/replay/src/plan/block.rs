@@ -225,7 +225,7 @@ impl Block {
         })
     }
 
-    /// The same in the last way, of the pages `large`: a folio of the largest order covers all.
+    /// What is present in the last way, of the pages `large`: a folio of the largest order covers all.
     fn present_huge(&self, large: &Bits) -> Bits {
         let huge = if self.touched.and(large).is_empty() { Bits::default() } else { *large };
         self.rest.as_ref().map_or(huge, |rest| huge.or(&rest[WAYS - 1].and(large)))

@@ -6,7 +6,7 @@
 
 use super::block::Demand;
 use super::budget::Budget;
-use super::pages::{INHERITED_BYTES, Inherited, Pages, leave_dropped};
+use super::pages::{INHERITED_BYTES, Inherited, PlannedPages, leave_dropped};
 use super::space::Image;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -60,7 +60,7 @@ impl Users {
 /// What the processes of a fork had in common: frames that stay as long as one of them maps them.
 #[derive(Debug)]
 struct Layer {
-    pages: Pages,
+    pages: PlannedPages,
     below: Option<usize>,
     /// The pages of all layers below, but for those that were dropped before this layer was made.
     inherited: Arc<Inherited>,

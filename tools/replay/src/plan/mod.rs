@@ -77,14 +77,14 @@ pub struct Needs {
 
 /// What is replayed of a recording under pressure, and stands for all of the program's memory.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sample {
+pub(super) struct SampledPart {
     /// Which.
     pub(super) pressure: Pressure,
     /// How much of it.
     pub(super) share: f64,
 }
 
-impl Sample {
+impl SampledPart {
     /// What bytes of all memory are of the sample.
     pub(super) fn part(&self, bytes: u64) -> u64 {
         (bytes as f64 * self.share) as u64

@@ -12,12 +12,12 @@ pub(super) type Inherited = BTreeMap<u64, Bits>;
 pub(super) const INHERITED_BYTES: u64 = 96;
 /// Blocks by their number.
 #[derive(Debug, Default)]
-pub(super) struct Pages {
+pub(super) struct PlannedPages {
     pub(super) blocks: BTreeMap<u64, Block>,
     pub(super) demand: Demand,
 }
 
-impl Pages {
+impl PlannedPages {
     /// Changes a block that exists.
     pub(super) fn edit(&mut self, number: u64, change: impl FnOnce(&mut Block)) {
         if let Some(block) = self.blocks.get_mut(&number) {
@@ -71,7 +71,7 @@ impl Pages {
 pub(super) fn leave_dropped(
     budget: &mut Budget,
     seen: &Inherited,
-    pages: &mut Pages,
+    pages: &mut PlannedPages,
     below: &mut Arc<Inherited>,
 ) -> bool {
     if !budget.visit(below.len() as u64) || !pages.keep(budget, seen) {

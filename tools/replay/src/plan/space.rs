@@ -3,7 +3,7 @@
 use super::block::{Bits, Block, Demand, PAGES, order_of};
 use super::budget::{Budget, PAGES_OF_WALK};
 use super::layout::{Kind, Layout, USER_END};
-use super::pages::{INHERITED_BYTES, Inherited, Pages, leave_dropped};
+use super::pages::{INHERITED_BYTES, Inherited, PlannedPages, leave_dropped};
 use super::tables::{BLOCK_SHIFT, Tables, UPPER_SHIFTS};
 use std::ops::Range;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub(super) struct Image {
     pub(super) locks_new: bool,
     /// Calls are missing, so that the mappings are not known.
     pub(super) incomplete: bool,
-    pub(super) own: Pages,
+    pub(super) own: PlannedPages,
     /// The layer that it stands on, which it has in common with others.
     pub(super) top: Option<usize>,
     /// The pages of that and of all layers below, but for those that it dropped since.
@@ -367,7 +367,7 @@ impl Image {
             most_stack: self.most_stack,
             locks_new: false,
             incomplete: self.incomplete,
-            own: Pages::default(),
+            own: PlannedPages::default(),
             top: self.top,
             inherited: Arc::clone(&self.inherited),
             has_dropped: self.has_dropped,
@@ -394,7 +394,12 @@ impl Image {
 
     /// What it had in common with others is its own again, and it inherits what is below. `false` if that is
     /// too much to look at.
-    pub(super) fn take(&mut self, budget: &mut Budget, mut pages: Pages, below: Arc<Inherited>) -> bool {
+    pub(super) fn take(
+        &mut self,
+        budget: &mut Budget,
+        mut pages: PlannedPages,
+        below: Arc<Inherited>,
+    ) -> bool {
         let seen = std::mem::replace(&mut self.inherited, below);
         if self.has_dropped && !leave_dropped(budget, &seen, &mut pages, &mut self.inherited) {
             return false;

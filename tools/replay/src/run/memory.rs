@@ -1,7 +1,7 @@
 //! Faults, uses and calls of a replay, and exhaustion of memory.
 
 use super::work::looks_at;
-use super::{Process, RunningReplay, brought_in};
+use super::{ProcessState, RunningReplay, brought_in};
 use crate::call::{self, Verdict};
 use crate::mismatch::Gap;
 use crate::names;
@@ -44,7 +44,7 @@ impl RunningReplay<'_> {
         if was_allowed {
             self.shared.touch(task.number, fault.addr, fault.access);
         }
-        let Process { report: process, limits, .. } = &mut self.processes[task.process];
+        let ProcessState { report: process, limits, .. } = &mut self.processes[task.process];
         process.faults += 1;
         if let Some(heat) = &mut self.heat {
             heat.touch(task.process, fault.addr);
@@ -89,7 +89,7 @@ impl RunningReplay<'_> {
     fn judge_touch(&mut self, event: &Event, fault: &Fault, cpu: usize, found: Found) -> Option<String> {
         let Some(Some(task)) = self.tasks.get(event.task.0 as usize) else { return None };
         let number = task.process;
-        let Process { report: process, limits, .. } = &mut self.processes[number];
+        let ProcessState { report: process, limits, .. } = &mut self.processes[number];
         let space = task.acting(limits)?;
         match touch::compare(&self.vcpus[cpu], &space, fault, found) {
             Touched::Same => self.keep_refused(event, fault),
@@ -150,7 +150,7 @@ impl RunningReplay<'_> {
     pub(super) fn verdict(&mut self, event: &Event, call: &Call) -> Option<(usize, Verdict)> {
         let cpu = self.schedule.cpu_of(event.task)?;
         let Some(Some(task)) = self.tasks.get(event.task.0 as usize) else { return None };
-        let Process { limits, locked, .. } = &mut self.processes[task.process];
+        let ProcessState { limits, locked, .. } = &mut self.processes[task.process];
         *locked |= brought_in::locks(call);
         let may_bring_in = *locked || brought_in::populates(call);
         let Some(space) = task.acting(limits) else {
@@ -182,7 +182,7 @@ impl RunningReplay<'_> {
         if let Some(again) = &mut self.again {
             again.has(self.machine.memory().resident_anonymous());
         }
-        if self.options.stop_at.is_some() {
+        if self.options.requested.stop_at.is_some() {
             self.sites.note(number, &space, files, call);
         }
         drop(space);

@@ -20,7 +20,7 @@ mod writer;
 
 use super::again::Again;
 use super::ahead::Upcoming;
-use super::charge::{ExtraCharge, KernelCosts};
+use super::charge::ExtraCharge;
 use super::ends::Ends;
 use super::figures::{AllocatorFigures, KEPT_MISMATCHES, ProcessReport, TableFigures};
 use super::files::FileIds;
@@ -32,7 +32,7 @@ use super::limit::{GroupLimit, SpacesCharge};
 use super::mappings::MappingLife;
 use super::mismatch::Gap;
 use super::own_files::OwnFiles;
-use super::plan::{Claims, Needs, Sample};
+use super::plan::{Needs, SampledPart};
 use super::pressure::{PressureFigures, SwapFigures};
 use super::report::{DoesNotFit, ReplayReport};
 use super::schedule::Schedule;
@@ -40,11 +40,11 @@ use super::settings;
 use super::shared::SharedMemory;
 use super::sites::Sites;
 use super::task::{Task, Tasks};
-use super::{Audits, MOST_CPUS};
+use super::{Audits, MOST_CPUS, ReplayOptions};
 use background::Khugepaged;
 use early::EarlyKill;
 use lock_looks::{LockLooks, changes_locks};
-use order::Order;
+use order::CallOrders;
 use quire_arch::Platform;
 use quire_host::{HostPlatform, Machine, Vcpu};
 use quire_mm::MemoryConfig;
@@ -58,7 +58,7 @@ use work::looks_at;
 use writer::Writer;
 
 /// The state of a process beside its report.
-struct Process {
+struct ProcessState {
     report: ProcessReport,
     limits: Limits,
     threads: u32,
@@ -69,7 +69,7 @@ struct Process {
     cpus: u64,
 }
 
-impl Process {
+impl ProcessState {
     /// One of its threads ran on this CPU of a host that has `all`.
     fn ran_on(&mut self, cpu: u32, all: u32) {
         self.cpus |= 1 << (cpu % MOST_CPUS);
@@ -77,11 +77,11 @@ impl Process {
     }
 }
 
-/// Options of a replay.
+/// Options of a replay: what was requested, and what follows from that and the trace.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct RunOptions {
-    pub(super) audits: Audits,
-    pub(super) digest: bool,
+pub(super) struct RunOptions<'m> {
+    /// What was requested.
+    pub(super) requested: &'m ReplayOptions,
     /// The size of the machine's memory was requested, and is not derived from the trace.
     pub(super) limited: bool,
     /// Bytes of RAM with which nothing runs short.
@@ -90,28 +90,18 @@ pub(super) struct RunOptions {
     pub(super) too_much_at: Option<u64>,
     /// How the trace knows reuses of pages.
     pub(super) uses: UseSource,
-    /// Follow memory over the recorded time.
-    pub(super) life: bool,
     /// Follow addresses, in so many columns of so many nanoseconds together.
     pub(super) heat: Option<(usize, u64)>,
-    /// When khugepaged scans first, if it runs.
-    pub(super) khugepaged: Option<Duration>,
-    /// Stop before the event of this number.
-    pub(super) stop_at: Option<u64>,
     /// Follow what of the peak is used again, and what processes share, in so many nanoseconds together.
     pub(super) peak_use: Option<u64>,
-    /// What looking for orders may cost.
-    pub(super) claims: Claims,
     /// How the machine was built.
     pub(super) config: MemoryConfig,
     /// The memcg that all programs are charged to.
     pub(super) memcg: MemcgId,
-    /// What the kernel keeps for them.
-    pub(super) kernel: KernelCosts,
     /// Their limit.
     pub(super) limit: Option<GroupLimit>,
     /// The part of the memory that is replayed, where that is not all.
-    pub(super) sample: Option<Sample>,
+    pub(super) sample: Option<SampledPart>,
 }
 
 /// A replay in progress.
@@ -124,7 +114,7 @@ pub(super) struct RunningReplay<'m> {
     same_settings: bool,
     /// By the number of the thread, which counts from 0.
     tasks: Tasks<'m>,
-    processes: Vec<Process>,
+    processes: Vec<ProcessState>,
     /// Threads that live.
     threads: u64,
     files: FileIds,
@@ -160,8 +150,8 @@ pub(super) struct RunningReplay<'m> {
     /// Address spaces that the trace has made so far.
     ends: Ends,
     contents: Option<Writer>,
-    order: Order,
-    options: RunOptions,
+    order: CallOrders,
+    options: RunOptions<'m>,
     swap: SwapFigures,
     does_not_fit: Option<DoesNotFit>,
     /// What mappings hold where it stops.
@@ -182,11 +172,11 @@ impl<'m> RunningReplay<'m> {
         machine: &'m Machine,
         vcpus: Vec<Vcpu>,
         header: &TraceHeader,
-        options: RunOptions,
+        options: RunOptions<'m>,
         contents: Option<Arc<Needs>>,
     ) -> Self {
         if let Some(limit) = &options.limit {
-            let extra = ExtraCharge { costs: options.kernel, ..ExtraCharge::default() };
+            let extra = ExtraCharge { costs: options.requested.kernel, ..ExtraCharge::default() };
             limit.set(machine.memory(), &SpacesCharge::default(), &extra);
         }
         Self {
@@ -208,11 +198,15 @@ impl<'m> RunningReplay<'m> {
             early_kill: EarlyKill::new(header),
             sites: Sites::default(),
             event: 0,
-            ends_at: [options.stop_at, options.too_much_at].into_iter().flatten().min().unwrap_or(u64::MAX),
+            ends_at: [options.requested.stop_at, options.too_much_at]
+                .into_iter()
+                .flatten()
+                .min()
+                .unwrap_or(u64::MAX),
             ticks_at: background::SECOND_NS,
-            khugepaged: options.khugepaged.map(Khugepaged::new),
+            khugepaged: options.requested.khugepaged.map(Khugepaged::new),
             time_ns: 0,
-            life: options.life.then(Life::default),
+            life: options.requested.life.then(Life::default),
             forks: Forks::default(),
             again: options.peak_use.map(|_| Again::default()),
             joint: options.peak_use.map(Joint::new),
@@ -223,7 +217,7 @@ impl<'m> RunningReplay<'m> {
             reuses_gone: 0,
             ends: Ends::default(),
             contents: contents.map(Writer::new),
-            order: Order::new(options.claims),
+            order: CallOrders::new(options.requested.claims),
             options,
             swap: SwapFigures::default(),
             does_not_fit: None,
@@ -244,7 +238,7 @@ impl<'m> RunningReplay<'m> {
         self.tasks.slot(task.0 as usize).is_some_and(|slot| slot.replace(state).is_none())
     }
 
-    fn process_of(&mut self, task: TaskId) -> Option<&mut Process> {
+    fn process_of(&mut self, task: TaskId) -> Option<&mut ProcessState> {
         let process = self.task(task)?.process;
         self.processes.get_mut(process)
     }
@@ -306,7 +300,7 @@ impl<'m> RunningReplay<'m> {
     /// It was to stop before this event of `task`, or the event is out of proportion.
     #[cold]
     fn ends_before(&mut self, task: TaskId) {
-        if self.options.stop_at == Some(self.event) {
+        if self.options.requested.stop_at == Some(self.event) {
             self.mappings = Some(self.mappings());
         } else {
             self.out_of_proportion(task);
@@ -411,14 +405,14 @@ impl<'m> RunningReplay<'m> {
         self.end_columns(None);
         self.count_joint(self.time_ns);
         // It was to stop at the end.
-        if self.options.stop_at.is_some() && self.mappings.is_none() {
+        if self.options.requested.stop_at.is_some() && self.mappings.is_none() {
             self.mappings = Some(self.mappings());
         }
         for task in self.tasks.all().map(|(number, _)| number).collect::<Vec<_>>() {
             self.exit(TaskId(task as u32), ExitStatus::Unknown);
         }
         let mut unseen = Duration::ZERO;
-        let last_audit = match self.options.audits {
+        let last_audit = match self.options.requested.audits {
             Audits::EachProcess => timed_audit(self.machine, &mut unseen),
             Audits::Never => Vec::new(),
         };

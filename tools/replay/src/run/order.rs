@@ -22,7 +22,7 @@ const COSTS_OF_EVENT: u64 = 4;
 pub(super) const LOOKED_AT: u64 = 16;
 
 /// What is known of calls whose order is not.
-pub(super) struct Order {
+pub(super) struct CallOrders {
     /// The window that the event before gave to this thread's next event.
     window: Option<(TaskId, Window)>,
     pub(super) history: History,
@@ -39,7 +39,7 @@ pub(super) struct Order {
     pub(super) trials: Option<Option<Trials>>,
 }
 
-impl Order {
+impl CallOrders {
     /// Nothing is known yet.
     pub(super) fn new(claims: Claims) -> Self {
         Self {

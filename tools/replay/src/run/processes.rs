@@ -1,6 +1,6 @@
 //! Threads and processes of a replay: their beginning, their address spaces, their end.
 
-use super::{Process, RunningReplay, timed_audit};
+use super::{ProcessState, RunningReplay, timed_audit};
 use crate::Audits;
 use crate::digest::{self, Unreadable};
 use crate::figures::{AllocatorFigures, ProcessReport};
@@ -166,7 +166,7 @@ impl RunningReplay<'_> {
             self.compare_at_end(number, process, space.figures());
             self.shared.leave(number);
             self.own_files.leave(number);
-            if self.options.digest {
+            if self.options.requested.digest {
                 self.digest(process, &space);
             }
         }
@@ -193,7 +193,7 @@ impl RunningReplay<'_> {
     }
 
     pub(super) fn add_process(&mut self, pid: u32) -> usize {
-        self.processes.push(Process {
+        self.processes.push(ProcessState {
             limits: Limits::default(),
             report: ProcessReport { pid, ..ProcessReport::default() },
             threads: 0,
@@ -208,7 +208,7 @@ impl RunningReplay<'_> {
         let process = &mut self.processes[process];
         let now = AllocatorFigures::of(self.machine.memory());
         process.report.allocator = now - process.allocator_at_start;
-        let wanted = self.options.audits == Audits::EachProcess && self.audits < MOST_AUDITS;
+        let wanted = self.options.requested.audits == Audits::EachProcess && self.audits < MOST_AUDITS;
         if wanted && self.audited < MOST_AUDITED {
             let memory = self.machine.memory();
             self.audited += memory.frames().reports().totals().present;

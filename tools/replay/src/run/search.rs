@@ -28,7 +28,7 @@ const MOST_EVENTS: usize = 1 << 12;
 const TRIAL_COSTS: u64 = 32;
 
 /// In which order a call has its recorded result.
-pub(super) struct Found {
+pub(super) struct FoundOrder {
     /// Events that stand later and are made first, by their numbers.
     pub(super) first: Vec<u64>,
     /// It was before a change that stands earlier.
@@ -63,7 +63,7 @@ impl RunningReplay<'_> {
         asked: Asked,
         window: Window,
         upcoming: &mut dyn Upcoming,
-    ) -> Option<Found> {
+    ) -> Option<FoundOrder> {
         let Some(depends) = asked.depends_on() else {
             self.order.short |= asked.does_much();
             return None;
@@ -90,7 +90,7 @@ impl RunningReplay<'_> {
         }
         let found = all.iter().find(|candidate| self.tried(task, &stage, candidate) == Some(true))?;
         let first = stage.steps.iter().filter(|step| found.has(step.task, step.number));
-        Some(Found { first: first.map(|step| step.number).collect(), before: !found.undone.is_empty() })
+        Some(FoundOrder { first: first.map(|step| step.number).collect(), before: !found.undone.is_empty() })
     }
 
     /// Events of other threads in the space of `task`, up to those that may have been before its call with

@@ -137,7 +137,7 @@ impl RunningReplay<'_> {
     /// What Linux would charge to the programs now beside the machine's memory.
     pub(super) fn extra_charge(&self) -> ExtraCharge {
         ExtraCharge {
-            costs: self.options.kernel,
+            costs: self.options.requested.kernel,
             threads: self.threads,
             shared: self.shared.bytes(),
             unmapped: self.shared.unmapped_bytes(),

@@ -99,7 +99,7 @@ impl Pressure {
         Self { one_in: one_in.max(1), seed, ..Self::of(bytes) }
     }
 
-    /// The same in blocks of 64 KiB to 2 MiB, small enough that some 32 of them may stay resident. A large
+    /// This pressure in blocks of 64 KiB to 2 MiB, small enough that some 32 of them may stay resident. A large
     /// folio can be larger than such a block.
     #[must_use]
     pub fn in_small_blocks(self) -> Self {
@@ -167,12 +167,6 @@ pub enum CallSource {
 }
 
 impl FaultSource {
-    /// Whether the recorder derives the accesses of user-mode faults.
-    #[must_use]
-    pub fn is_inferred(self) -> bool {
-        self != Self::Tracepoint
-    }
-
     /// How exact the page faults of such a trace are, in one sentence without an end.
     #[must_use]
     pub fn exactness(self) -> &'static str {

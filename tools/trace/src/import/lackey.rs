@@ -116,7 +116,7 @@ impl<'p> Input<'p> {
             .map_err(|error| ImportError::Input { path: self.path.to_path_buf(), source: not_kept(&error) })
     }
 
-    /// The same once more.
+    /// Reads the file, or what was kept of it, from its beginning again.
     fn again(&self, each: impl FnMut(Line<'_>) -> Result<(), ImportError>) -> Result<(), ImportError> {
         let mut file = self.kept.as_ref().unwrap_or(&self.file);
         file.rewind().map_err(|source| ImportError::Input { path: self.path.to_path_buf(), source })?;
