@@ -296,7 +296,7 @@ impl Needs {
 
     fn fault(&mut self, task: TaskId, fault: &Fault) {
         if matches!(fault.outcome, Outcome::Denied(_)) {
-            return;
+            return self.grow_stack(task, fault.addr);
         }
         let writes = match fault.access {
             quire_trace::event::Access::Write => Some(true),
@@ -304,6 +304,13 @@ impl Needs {
             quire_trace::event::Access::Unknown => None,
         };
         self.touch(task, fault.addr, writes);
+    }
+
+    /// A touch that is denied brings nothing in. But it comes after a stack has grown, whose file may end there.
+    fn grow_stack(&mut self, task: TaskId, addr: u64) {
+        if let Some(image) = self.spaces.get(&task).and_then(|space| self.images.get_mut(space)) {
+            image.grow_stack(addr);
+        }
     }
 
     fn touch(&mut self, task: TaskId, addr: u64, writes: Option<bool>) {

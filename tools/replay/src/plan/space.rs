@@ -142,6 +142,13 @@ impl Image {
         }
     }
 
+    /// The stack above `addr` grows down to it, if there is one and it may.
+    pub(super) fn grow_stack(&mut self, addr: u64) {
+        if addr < USER_END {
+            self.layout.touched(addr, self.most_stack);
+        }
+    }
+
     /// A page is touched. Returns whether anything changed.
     pub(super) fn touch(&mut self, budget: &mut Budget, addr: u64, writes: Option<bool>) -> bool {
         if addr >= USER_END {

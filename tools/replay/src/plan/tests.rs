@@ -3,8 +3,8 @@
 use super::*;
 use quire_mm::thp::HugeEnabled;
 use quire_trace::event::{
-    Access, Call, CallDetail, CloneFacts, ContentSample, ExitStatus, FiguresCause, LinuxFigures, Lost,
-    LostCause, Mode, PageContents, PageRun, PageSample, ReuseRun,
+    Access, Call, CallDetail, CloneFacts, ContentSample, Denial, ExitStatus, FiguresCause, LinuxFigures,
+    Lost, LostCause, Mode, PageContents, PageRun, PageSample, ReuseRun,
 };
 
 const START: u64 = 0x1000_0000_0000;
@@ -395,6 +395,26 @@ fn a_stack_grows_as_far_as_its_limit() {
     step(&mut needs, 0, EventKind::Limit(limit));
     write(&mut needs, 0, below(64 * GIB));
     assert_eq!(needs.pages([0, 0]), 1 + 1 + UPPER);
+}
+
+/// The end of the file of a mapping that grows down may be reached where it has grown to. What is populated there
+/// counts.
+#[test]
+fn a_stack_grows_by_a_touch_that_is_denied() {
+    let stack = Mapping {
+        start: START - 4096,
+        end: START,
+        name: (*b"[stack]").into(),
+        inode: 1,
+        ..data(0)[0].clone()
+    };
+    let mut needs = needs(vec![stack]);
+    let (access, mode, outcome) = (Access::Write, Mode::User, Outcome::Denied(Denial::NoBacking));
+    let addr = START - MIB;
+    step(&mut needs, 0, EventKind::Fault(Fault { addr, access, mode, outcome, inferred: false }));
+    assert_eq!(needs.pages([0, 0]), 0, "it brings nothing in");
+    call(&mut needs, libc::SYS_remap_file_pages, [addr, 64 << 12, 0, 0, 0, 0], 0);
+    assert_eq!(needs.pages([0, 0]), 64 + 1 + UPPER);
 }
 
 /// Linux gives the end of the heap, which is not below its start. A replay keeps what was asked for then.
