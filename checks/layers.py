@@ -18,7 +18,6 @@ BOUNDS = {
     "crates/vma-tree": (0, 0, 6),
     "tools/advise": (2, 2, 0),
     "tools/cli": (2, 0, 4),
-    "tools/diff": (7, 0, 4),
     "tools/fuzz": (0, 2, 0),
     "tools/lab": (8, 1, 2),
     "tools/measure": (4, 1, 0),

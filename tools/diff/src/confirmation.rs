@@ -1,7 +1,7 @@
 //! When a difference is one: the same program is run again, and others use the host meanwhile.
 
 use crate::linux::Disturbance;
-use crate::side_by_side::{Mismatch, Verdict};
+use crate::verdict::{Mismatch, Verdict};
 
 /// How often a program that differs is run again where Linux disturbed the run, before that is taken for a
 /// difference.

@@ -1,7 +1,7 @@
 //! Which calls, flags, places and results have occurred together, and which never did.
 
-use crate::observation::{LARGE, Observation, Outcome, Pages, Region};
-use crate::program::{Argument, Call, Trait, names};
+use crate::observation::{LARGE, Observation, Pages, Region};
+use crate::program::{Argument, Call, Outcome, Trait, names};
 use crate::standing::{self, Standing};
 use quire_mm::space::VmFlags;
 use std::collections::BTreeMap;

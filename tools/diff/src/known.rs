@@ -1,9 +1,9 @@
 //! Differences that remain, by name. Each is a line of docs/differences.md.
 
-use crate::linux::{FILE_BYTES, ZEROS, probes};
-use crate::observation::{LARGE, Observation, Outcome, Pages, Region};
-use crate::program::Call;
+use crate::linux::probes;
+use crate::observation::{LARGE, Observation, Pages, Region};
 use crate::program::names::*;
+use crate::program::{Call, Outcome};
 use quire_arch::PAGE_SIZE;
 use quire_mm::space::{PageState, VmFlags};
 use std::collections::BTreeMap;

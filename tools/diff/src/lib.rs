@@ -23,9 +23,11 @@ mod side_by_side;
 mod standing;
 mod sum;
 pub mod threads;
+mod verdict;
 
 pub use confirmation::Belief;
 pub use known::{KnownCounts, KnownDifference};
 pub use linux::{Effort, HostSwap, HostSwapError, OracleError};
 pub use run::{DiffOptions, DiffReport, Failure, run, run_program};
-pub use side_by_side::{DiffError, Mismatch, Setup, SideBySide, Verdict};
+pub use side_by_side::{DiffError, Setup, SideBySide};
+pub use verdict::{Mismatch, Verdict};

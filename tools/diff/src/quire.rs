@@ -1,8 +1,9 @@
 //! The same program on Quire.
 
-use crate::linux::{FILE, FOLDER, READ_ONLY, Start, WRITE_ONLY, ZEROS, crowd, rights_of, shown_flags};
-use crate::observation::{Detail, Figures, Observation, Outcome, Pages, Region, Wanted};
-use crate::program::{Call, MOST_PROCESSES};
+use crate::linux::{Start, crowd, rights_of, shown_flags};
+use crate::observation::{Detail, Figures, Observation, Pages, Region, Wanted};
+use crate::program::names::{FILE, FOLDER, READ_ONLY, WRITE_ONLY, ZEROS};
+use crate::program::{Call, MOST_PROCESSES, Outcome};
 use crate::sum;
 use quire_arch::{Access, PAGE_SIZE, VirtAddr, VirtRange};
 use quire_host::{AccessError, HostPlatform, Machine, Program, Vcpu};

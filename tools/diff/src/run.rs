@@ -4,10 +4,11 @@ use crate::confirmation::Belief;
 use crate::coverage::Coverage;
 use crate::known::KnownCounts;
 use crate::linux::{Effort, Host, Settings};
-use crate::observation::Outcome;
-use crate::program::Program;
+
+use crate::program::{Outcome, Program};
 use crate::shrink::shrink;
-use crate::side_by_side::{DiffError, Mismatch, Setup, SideBySide, Verdict};
+use crate::side_by_side::{DiffError, Setup, SideBySide};
+use crate::verdict::{Mismatch, Verdict};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;

@@ -3,13 +3,14 @@
 use crate::compare::compare;
 use crate::confirmation::{Belief, Confirmation};
 use crate::coverage::Coverage;
-use crate::known::{KnownCounts, KnownDifference, Past};
+use crate::known::{KnownDifference, Past};
 use crate::linux::{Effort, Host, Interference, Oracle, OracleError, Start, merges};
-use crate::observation::{Observation, Outcome, Wanted};
+use crate::observation::{Observation, Wanted};
 use crate::program::names::{MAP_32BIT, MAP_FIXED, MAP_FIXED_NOREPLACE};
-use crate::program::{Call, MOST_PROCESSES, Op, Program, Word};
+use crate::program::{Call, MOST_PROCESSES, Op, Outcome, Program, Word};
 use crate::quire::Processes;
 use crate::standing::Standing;
+use crate::verdict::{Mismatch, Verdict};
 use quire_arch::PAGE_SIZE;
 use quire_host::{HostConfig, Machine, MachineError, Vcpu, VcpuError};
 use quire_mm::{
@@ -46,34 +47,6 @@ pub enum DiffError {
     /// A space that looks like the oracle's processes cannot be made.
     #[error("a space like Linux's cannot be made: {0}")]
     Space(#[source] Error),
-}
-
-/// Where the sides diverged.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Mismatch {
-    /// Index of the operation in the program. Behind the last for what was found after the program.
-    pub step: usize,
-    /// What differs, in words.
-    pub what: String,
-}
-
-/// The result of a run of a program.
-#[derive(Clone, Debug, Default)]
-pub struct Verdict {
-    /// The first difference.
-    pub mismatch: Option<Mismatch>,
-    /// The outcome of each operation on Linux, up to the one that differs.
-    pub outcomes: Vec<Outcome>,
-    /// Operations that were made and compared.
-    pub compared: u64,
-    /// Operations that were not made on either side.
-    pub not_made: u64,
-    /// Those among them that cannot be compared since the host merges equal pages.
-    pub merging: u64,
-    /// Differences that are known.
-    pub known: KnownCounts,
-    /// The program differed, but not each time that it was run again; what differed.
-    pub unconfirmed: Option<Mismatch>,
 }
 
 /// What both sides have.
@@ -233,9 +206,9 @@ impl SideBySide {
             });
             let made = Made { op, args, outcome };
             match course.step(&made, wanted, &self.linux, &mut self.quire, coverage) {
-                Step::Alike => verdict.compared += 1,
-                Step::Known => break,
-                Step::Differs(what) => {
+                Compared::Alike => verdict.compared += 1,
+                Compared::Known => break,
+                Compared::Differs(what) => {
                     verdict.mismatch = Some(Mismatch { step, what });
                     break;
                 }
@@ -287,7 +260,7 @@ struct Made<'p> {
 }
 
 /// The outcome of an operation.
-enum Step {
+enum Compared {
     /// The same on both sides.
     Alike,
     /// A known difference, after which the sides are no longer alike.
@@ -320,31 +293,31 @@ impl<'m> Course<'m> {
         linux: &Observation,
         quire: &mut Observation,
         coverage: &mut Coverage,
-    ) -> Step {
+    ) -> Compared {
         let Made { op: Op { call, process, .. }, args, outcome } = *made;
         let regions = &self.before[*process as usize].regions;
         if self.past.parts_ways(*call, args, regions).is_some() {
-            return Step::Known;
+            return Compared::Known;
         }
         let standing = self.processes.space(*process).map(Standing::of);
         let here = self.processes.make(*process, *call, args);
-        let Some(here) = self.placed_low(made, here) else { return Step::Known };
+        let Some(here) = self.placed_low(made, here) else { return Compared::Known };
         let before = &self.before[*process as usize];
         if here == Outcome::Unsupported {
             self.past.count(KnownDifference::NotBuilt);
-            return Step::Known;
+            return Compared::Known;
         }
         coverage.note(*call, args, outcome, before, standing);
         if here != outcome && self.past.outcome(*call, args, outcome, before).is_none() {
-            return Step::Differs(format!("Linux {}, Quire {}", outcome.shown(*call), here.shown(*call)));
+            return Compared::Differs(format!("Linux {}, Quire {}", outcome.shown(*call), here.shown(*call)));
         }
         self.past.note(*call, args, outcome, before);
         if self.past.diverges(*call, args, outcome) {
-            return Step::Known;
+            return Compared::Known;
         }
         match wanted {
             Some(wanted) => self.look(made, wanted, linux, quire),
-            None => Step::Alike,
+            None => Compared::Alike,
         }
     }
 
@@ -390,14 +363,14 @@ impl<'m> Course<'m> {
         wanted: Wanted,
         linux: &Observation,
         quire: &mut Observation,
-    ) -> Step {
+    ) -> Compared {
         let Made { op: Op { call, process, .. }, args, outcome } = *made;
         self.processes.observe(*process, wanted, quire);
         if self.past.miscounts_locked(*call, args, linux, quire)
             || self.past.left_split(*call, outcome, linux, quire)
             || self.past.pages_part(*call, args, linux, quire)
         {
-            return Step::Known;
+            return Compared::Known;
         }
         let mut result = compare(self.start, &mut self.past, wanted, linux, quire);
         if result.is_ok() && *call == Call::Mincore && outcome == Outcome::Value(0) {
@@ -408,8 +381,8 @@ impl<'m> Course<'m> {
         }
         core::mem::swap(&mut self.before[*process as usize], quire);
         match result {
-            Ok(()) => Step::Alike,
-            Err(what) => Step::Differs(what),
+            Ok(()) => Compared::Alike,
+            Err(what) => Compared::Differs(what),
         }
     }
 
@@ -502,7 +475,7 @@ mod tests {
             }
         }
         let mut sides = SideBySide::new(Setup::default()).expect("both sides");
-        // SAFETY: as before.
+        // SAFETY: nothing else in this process depends on what is unset.
         let inherited = unsafe {
             let was = libc::prctl(GET, 0_u64, 0_u64, 0_u64, 0_u64);
             libc::prctl(SET, 0_u64, 0_u64, 0_u64, 0_u64);

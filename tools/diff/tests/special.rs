@@ -85,7 +85,7 @@ fn on_linux(calls: &[Made]) -> Vec<i64> {
     match unsafe { fork() }.expect("a child") {
         ForkResult::Child => {
             for (_, number, [a, b, c, d, e, f]) in calls {
-                // SAFETY: as above.
+                // SAFETY: the call is about mappings that nothing here uses.
                 let value = unsafe { libc::syscall((*number).into(), *a, *b, *c, *d, *e, *f) };
                 let value = if value == -1 { -i64::from(nix::errno::Errno::last_raw()) } else { value };
                 let _ = write(&into, &value.to_ne_bytes());

@@ -12,8 +12,8 @@ use super::prepare;
 use super::raw::{Plain, exit, futex_wait, futex_wake, has_ended, plain, syscall};
 use crate::program::Call;
 use crate::program::names::{
-    CAP_IPC_LOCK, CAP_SYS_RAWIO, MAP_ANONYMOUS, MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_NORESERVE, MAP_PRIVATE,
-    MREMAP_FIXED,
+    CAP_IPC_LOCK, CAP_SYS_RAWIO, FILE, FILE_BYTES, MAP_ANONYMOUS, MAP_FIXED, MAP_FIXED_NOREPLACE,
+    MAP_NORESERVE, MAP_PRIVATE, MREMAP_FIXED,
 };
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -46,8 +46,8 @@ pub(super) unsafe extern "C" fn template(board: *const Board) -> ! {
         }
         seen = command;
         // Nothing of the file is mapped here.
-        plain(Plain::Ftruncate, prepare::FILE.into(), 0);
-        plain(Plain::Ftruncate, prepare::FILE.into(), prepare::FILE_BYTES);
+        plain(Plain::Ftruncate, FILE.into(), 0);
+        plain(Plain::Ftruncate, FILE.into(), FILE_BYTES);
         // SAFETY: the fork goes on in `run` and does not come back here.
         let first = unsafe { syscall(libc::SYS_fork, [0; 6]) };
         if first == 0 {

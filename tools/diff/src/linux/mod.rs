@@ -18,14 +18,14 @@ mod text;
 
 pub(crate) use child::crowd;
 pub(crate) use interference::{Disturbance, Interference};
-pub(crate) use prepare::{FILE, FILE_BYTES, FOLDER, MOST_CROWD, PATH_ONLY, READ_ONLY, WRITE_ONLY, ZEROS};
+pub(crate) use prepare::MOST_CROWD;
 pub(crate) use settings::{Host, Settings};
 pub(crate) use start::{Start, rights_of};
 pub(crate) use steps::Steps;
 pub use swap::{HostSwap, HostSwapError};
 pub(crate) use text::shown_flags;
 
-use crate::program::names::MADV_MERGEABLE;
+use crate::program::names::{FILE, MADV_MERGEABLE};
 use crate::program::{Call, Class, Op, Program, Trait, WINDOW_BYTES, Word};
 use board::{Board, MOST_OWN, WANT_ALL_TEXT, WANT_STATUS, WANT_SUMS, WANT_TEXT};
 use core::sync::atomic::AtomicUsize;
@@ -135,7 +135,9 @@ impl Oracle {
         let cpus = next_cpu();
         // SAFETY: the child runs code only that needs no lock that another thread could have held.
         let pid = match unsafe { fork() }.map_err(refused("fork"))? {
-            ForkResult::Child => prepare::become_template(&board, size_of::<Board>() as u64, &cpus),
+            ForkResult::Child => {
+                prepare::become_template(&board, size_of::<Board>() as u64, &cpus, child::template)
+            }
             ForkResult::Parent { child } => child,
         };
         while board.over.load(Acquire) != u32::MAX {
@@ -145,7 +147,7 @@ impl Oracle {
             }
         }
         let facts = &board.facts;
-        if let Some(step) = prepare::Step::what_failed(facts.failed_step.load(Relaxed)) {
+        if let Some(step) = prepare::Preparation::what_failed(facts.failed_step.load(Relaxed)) {
             return Err(OracleError::Setup { step, errno: -facts.error.load(Relaxed) });
         }
         let count = (board.own_count.load(Relaxed) as usize).min(MOST_OWN);

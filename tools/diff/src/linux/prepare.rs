@@ -2,10 +2,11 @@
 
 use super::access;
 use super::board::{Board, MOST_OWN};
-use super::child::template;
 use super::observe::{Files, next_vma, query};
 use super::raw::{Plain, Setting, exit, futex_wake, open_as, open_process_as, plain, set, syscall};
-use crate::program::names::{MADV_COLD, MADV_HUGEPAGE};
+use crate::program::names::{
+    FILE, FILE_BYTES, FOLDER, MADV_COLD, MADV_HUGEPAGE, PATH_ONLY, READ_ONLY, WRITE_ONLY, ZEROS,
+};
 use core::arch::asm;
 use core::ffi::CStr;
 use core::sync::atomic::Ordering::{Relaxed, Release};
@@ -26,23 +27,16 @@ pub(crate) const CROWD_AT: u64 = STACK_AT + (1 << 30);
 pub(crate) const MOST_CROWD: u64 = 1 << 17;
 const CROWD_END: u64 = CROWD_AT + 2 * PAGE * MOST_CROWD;
 
-/// The descriptors that programs can map: a memory file open for both, for reading, for writing, and without
-/// access; a folder; and `/dev/zero`.
-pub(crate) const FILE: u32 = 200;
-pub(crate) const READ_ONLY: u32 = 201;
-pub(crate) const WRITE_ONLY: u32 = 202;
-pub(crate) const PATH_ONLY: u32 = 203;
-pub(crate) const FOLDER: u32 = 204;
-pub(crate) const ZEROS: u32 = 206;
 /// A pidfd of the process that compares. Programs do not map it.
 pub(super) const COMPARING_PIDFD: u32 = 205;
-/// Size of the file: larger than any offset that programs use.
-pub(crate) const FILE_BYTES: u64 = 1 << 40;
+
+/// The main loop of the template.
+pub(super) type Template = unsafe extern "C" fn(board: *const Board) -> !;
 
 /// Where the preparation can fail.
 #[derive(Clone, Copy)]
 #[repr(u32)]
-pub(super) enum Step {
+pub(super) enum Preparation {
     Stack = 1,
     Board,
     File,
@@ -52,7 +46,7 @@ pub(super) enum Step {
     FileSize,
 }
 
-impl Step {
+impl Preparation {
     /// What stands in the way, from the number on the board; `None` for 0.
     pub(super) fn what_failed(number: u32) -> Option<&'static str> {
         [
@@ -69,7 +63,7 @@ impl Step {
     }
 }
 
-fn fail(board: &Board, step: Step, error: i64) -> ! {
+fn fail(board: &Board, step: Preparation, error: i64) -> ! {
     board.facts.error.store(error, Relaxed);
     board.facts.failed_step.store(step as u32, Relaxed);
     board.over.store(u32::MAX, Release);
@@ -77,14 +71,14 @@ fn fail(board: &Board, step: Step, error: i64) -> ! {
     exit();
 }
 
-/// Continues as the template. `board` has `len` bytes. Programs run on `cpus`, which is one: pages in a
+/// Continues as the template, in `template`. `board` has `len` bytes. Programs run on `cpus`, which is one: pages in a
 /// CPU's LRU batches could not be paged out by another CPU.
-pub(super) fn become_template(board: &Board, len: u64, cpus: &CpuSet) -> ! {
+pub(super) fn become_template(board: &Board, len: u64, cpus: &CpuSet, template: Template) -> ! {
     set(Setting::DeathSignal, libc::SIGKILL as u64);
     // It may have ended by now.
     let opened = open_process_as(board.parent.load(Relaxed), COMPARING_PIDFD);
     if opened < 0 {
-        fail(board, Step::Pidfd, opened);
+        fail(board, Preparation::Pidfd, opened);
     }
     // On any CPU it would still be correct, only less deterministic.
     let _ = sched_setaffinity(Pid::from_raw(0), cpus);
@@ -99,7 +93,7 @@ pub(super) fn become_template(board: &Board, len: u64, cpus: &CpuSet) -> ! {
     // SAFETY: a new private mapping (MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE | MAP_FIXED_NOREPLACE).
     let stack = unsafe { syscall(libc::SYS_mmap, [STACK_AT, STACK_BYTES, 3, 0x10_8022, u64::MAX, 0]) };
     if stack != STACK_AT.cast_signed() {
-        fail(board, Step::Stack, stack);
+        fail(board, Preparation::Stack, stack);
     }
     // SAFETY: moves the board (MREMAP_MAYMOVE | MREMAP_FIXED) to where nothing is: only the new place is used
     // below.
@@ -108,12 +102,12 @@ pub(super) fn become_template(board: &Board, len: u64, cpus: &CpuSet) -> ! {
         syscall(libc::SYS_mremap, [at, len, len, 3, BOARD_AT, 0])
     };
     if moved != BOARD_AT.cast_signed() {
-        fail(board, Step::Board, moved);
+        fail(board, Preparation::Board, moved);
     }
     // SAFETY: the new stack is mapped and empty; `template` does not return and uses nothing of the old one.
     unsafe {
         asm!("mov rsp, {stack}", "xor ebp, ebp", "call {go}", "ud2",
-            stack = in(reg) STACK_AT + STACK_BYTES, go = sym template, in("rdi") BOARD_AT, options(noreturn));
+            stack = in(reg) STACK_AT + STACK_BYTES, go = in(reg) template, in("rdi") BOARD_AT, options(noreturn));
     }
 }
 
@@ -160,12 +154,12 @@ fn open_files(board: &Board) {
             let file = file.as_raw_fd() as u64;
             match plain(Plain::Ftruncate, file, FILE_BYTES) {
                 0 => {}
-                error if error == -i64::from(libc::EFBIG) => fail(board, Step::FileSize, error),
-                error => fail(board, Step::File, error),
+                error if error == -i64::from(libc::EFBIG) => fail(board, Preparation::FileSize, error),
+                error => fail(board, Preparation::File, error),
             }
             plain(Plain::Dup2, file, FILE.into());
         }
-        Err(error) => fail(board, Step::File, -(error as i64)),
+        Err(error) => fail(board, Preparation::File, -(error as i64)),
     }
     let own: &CStr = c"/proc/self/fd/200";
     for (path, flags, descriptor) in [
@@ -177,7 +171,7 @@ fn open_files(board: &Board) {
     ] {
         let opened = open_as(path, flags, descriptor);
         if opened < 0 {
-            fail(board, Step::File, opened);
+            fail(board, Preparation::File, opened);
         }
     }
 }
@@ -288,7 +282,7 @@ fn list_own(board: &Board, files: &Files) {
             continue;
         }
         if count == MOST_OWN {
-            fail(board, Step::TooMany, 0);
+            fail(board, Preparation::TooMany, 0);
         }
         board.own[count][0].store(start, Relaxed);
         board.own[count][1].store(end, Relaxed);
@@ -296,7 +290,7 @@ fn list_own(board: &Board, files: &Files) {
     }
     if count == 0 {
         // The kernel does not know the query.
-        fail(board, Step::Query, 0);
+        fail(board, Preparation::Query, 0);
     }
     board.own_count.store(count as u32, Relaxed);
 }

@@ -63,7 +63,7 @@ pub(super) enum Setting {
 /// Gives the calling process a setting.
 #[inline(always)]
 pub(super) fn set(setting: Setting, value: u64) {
-    // SAFETY: as in `plain`.
+    // SAFETY: these settings take no address.
     unsafe { syscall(libc::SYS_prctl, [setting as u64, value, 0, 0, 0, 0]) };
 }
 

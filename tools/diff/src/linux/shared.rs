@@ -17,7 +17,7 @@ pub(crate) struct Shared<T: Atomics>(NonNull<T>);
 
 // SAFETY: it owns the mapping, and the value can be used by all threads.
 unsafe impl<T: Atomics> Send for Shared<T> {}
-// SAFETY: as above.
+// SAFETY: the value is atomics, which all threads may use at once.
 unsafe impl<T: Atomics> Sync for Shared<T> {}
 
 impl<T: Atomics> Shared<T> {

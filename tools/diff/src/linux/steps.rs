@@ -5,8 +5,8 @@ use super::board::{
 };
 use super::raw::{futex_wait, futex_wake};
 use super::{Oracle, OracleError, Start, observe, text};
-use crate::observation::{Detail, Observation, Outcome, Pages, Region, Wanted};
-use crate::program::{Call, Op};
+use crate::observation::{Detail, Observation, Pages, Region, Wanted};
+use crate::program::{Call, Op, Outcome};
 use core::sync::atomic::AtomicU8;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use quire_arch::PAGE_SIZE;

@@ -68,6 +68,17 @@ pub(crate) mod names {
             RLIMIT_DATA = 2, RLIMIT_STACK = 3, RLIMIT_MEMLOCK = 8, RLIMIT_AS = 9;
     }
 
+    /// The descriptors that programs can map: a memory file open for both, for reading, for writing, and without
+    /// access; a folder; and `/dev/zero`.
+    pub(crate) const FILE: u32 = 200;
+    pub(crate) const READ_ONLY: u32 = 201;
+    pub(crate) const WRITE_ONLY: u32 = 202;
+    pub(crate) const PATH_ONLY: u32 = 203;
+    pub(crate) const FOLDER: u32 = 204;
+    pub(crate) const ZEROS: u32 = 206;
+    /// Size of the file: larger than any offset that programs use.
+    pub(crate) const FILE_BYTES: u64 = 1 << 40;
+
     /// Those that are not built.
     pub(crate) const NOT_BUILT: &[u64] = &[MADV_REMOVE];
 }

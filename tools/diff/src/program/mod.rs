@@ -2,11 +2,13 @@
 
 mod call;
 mod generate;
+mod outcome;
 mod text;
 
 pub(crate) use call::{Argument, Trait, names};
 pub use call::{Call, Class};
 pub(crate) use generate::generate;
+pub use outcome::Outcome;
 pub use text::{HEADING, ParseError};
 
 /// Most processes of a program.

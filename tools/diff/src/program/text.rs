@@ -9,8 +9,7 @@
 //! 9 p0 munmap(area3+0x1000, 0x1000)
 //! ```
 
-use super::{Argument, Base, Call, MOST_OPS, MOST_PROCESSES, Op, Program, Word};
-use crate::observation::Outcome;
+use super::{Argument, Base, Call, MOST_OPS, MOST_PROCESSES, Op, Outcome, Program, Word};
 use std::fmt;
 use std::str::FromStr;
 

@@ -2,7 +2,7 @@
 
 use super::Side;
 use super::history::{Access, Clock, Event, Outcome};
-use super::program::{Call, Op, Pause, Program, Step, Window};
+use super::program::{Call, Op, Pause, Program, Turn, Window};
 use quire_arch::VirtAddr;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -103,7 +103,7 @@ fn hold<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// A program in progress.
-struct Job<M> {
+struct InProgress<M> {
     program: Program,
     memory: M,
     clock: Clock,
@@ -117,7 +117,7 @@ pub(super) struct Crew<'c, 'w, W: World> {
 }
 
 struct Shared<M> {
-    job: RwLock<Option<Job<M>>>,
+    job: RwLock<Option<InProgress<M>>>,
     begin: Barrier,
     /// Just before the first operation.
     ready: Barrier,
@@ -215,9 +215,9 @@ impl<M: Send + Sync> Shared<M> {
     fn perform<'w, W: World<Memory<'w> = M> + 'w>(
         &self,
         seat: &W::Seat<'w>,
-        job: &Job<M>,
+        job: &InProgress<M>,
         number: usize,
-        steps: &[Step],
+        steps: &[Turn],
         start: impl Fn(),
     ) {
         let mut events = Vec::with_capacity(steps.len());
@@ -225,7 +225,7 @@ impl<M: Send + Sync> Shared<M> {
             let window = job.program.window();
             W::with_hands(seat, &job.memory, &mut |hands| {
                 start();
-                for &Step { pause, op } in steps {
+                for &Turn { pause, op } in steps {
                     match pause {
                         Pause::Turns(turns) => (0..turns).for_each(|_| hands.idle()),
                         Pause::Yield => thread::yield_now(),
@@ -278,7 +278,7 @@ impl<W: World> Crew<'_, '_, W> {
     /// began.
     pub(super) fn run(&mut self, program: &Program) -> Result<Vec<Event>, Breakdown> {
         let shared = self.shared;
-        let job = Job { program: program.clone(), memory: self.world.open(), clock: Clock::default() };
+        let job = InProgress { program: program.clone(), memory: self.world.open(), clock: Clock::default() };
         shared.begun.fetch_add(1, Ordering::Relaxed);
         *shared.job.write().unwrap_or_else(PoisonError::into_inner) = Some(job);
         if self.alone(program.setup.iter().copied()) {
@@ -313,7 +313,7 @@ impl<W: World> Crew<'_, '_, W> {
         let job = shared.job.read().unwrap_or_else(PoisonError::into_inner);
         let sound = || hold(&shared.done).panics.is_empty();
         if let Some(job) = job.as_ref().filter(|_| sound()) {
-            let steps: Vec<Step> = ops.map(|op| Step { pause: Pause::Turns(0), op }).collect();
+            let steps: Vec<Turn> = ops.map(|op| Turn { pause: Pause::Turns(0), op }).collect();
             shared.perform::<W>(&self.seat, job, 0, &steps, || ());
         }
         sound()

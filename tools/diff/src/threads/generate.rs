@@ -1,6 +1,6 @@
 //! Random programs.
 
-use super::program::{MAX_PAGES, MAX_STEPS, Op, Pause, Program, Rights, Span, Step};
+use super::program::{MAX_PAGES, MAX_STEPS, Op, Pause, Program, Rights, Span, Turn};
 use crate::random::Random;
 
 /// The kinds of calls that a program may be made of. Each program leaves some out and prefers some: a bug
@@ -55,7 +55,7 @@ impl Generator {
         setup
     }
 
-    fn thread(&mut self, longest: u64, waiting: u8) -> Vec<Step> {
+    fn thread(&mut self, longest: u64, waiting: u8) -> Vec<Turn> {
         let count = 4 + self.random.below(longest - 3);
         let step = |_| {
             let op = self.op();
@@ -66,7 +66,7 @@ impl Generator {
             } else {
                 Pause::Turns(self.random.below(400) as u16)
             };
-            Step { pause, op }
+            Turn { pause, op }
         };
         (0..count).map(step).collect()
     }

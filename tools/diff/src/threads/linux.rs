@@ -23,16 +23,16 @@ static WINDOW: Mutex<()> = Mutex::new(());
 
 /// What a child says about each page: what it read, and the signals of its read and its write with their
 /// codes.
-type Report = [[AtomicU64; 3]; MAX_PAGES as usize];
+type PagesOfChild = [[AtomicU64; 3]; MAX_PAGES as usize];
 /// One for each thread.
-type Reports = [Report; MAX_THREADS];
+type PagesOfChildren = [PagesOfChild; MAX_THREADS];
 
 // SAFETY: all of it is atomics.
-unsafe impl Atomics for Reports {}
+unsafe impl Atomics for PagesOfChildren {}
 
 /// The process, for one crew.
 pub(super) struct LinuxWorld {
-    reports: Shared<Reports>,
+    reports: Shared<PagesOfChildren>,
     _window: MutexGuard<'static, ()>,
 }
 
@@ -63,7 +63,7 @@ fn clear_window() {
 
 /// A thread, with the place where its children report.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Seat<'w>(&'w Report);
+pub(super) struct Seat<'w>(&'w PagesOfChild);
 
 impl World for LinuxWorld {
     const SIDE: Side = Side::Linux;
@@ -90,7 +90,7 @@ impl World for LinuxWorld {
 }
 
 struct InProcess<'w> {
-    report: &'w Report,
+    report: &'w PagesOfChild,
 }
 
 /// The outcome of an access.

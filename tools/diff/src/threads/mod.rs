@@ -25,7 +25,7 @@ mod shrink;
 
 pub use check::Wrong;
 pub use history::{ChildPage, Event, Outcome, Refusal};
-pub use program::{MAX_PAGES, MAX_STEPS, MAX_THREADS, Op, Pause, Program, Rights, Span, Step, Word};
+pub use program::{MAX_PAGES, MAX_STEPS, MAX_THREADS, Op, Pause, Program, Rights, Span, Turn, Word};
 pub use report::{Cause, Failure, ThreadReport};
 
 use check::Verdict;
@@ -88,7 +88,7 @@ pub fn linux_is_recent() -> bool {
 /// When a machine cannot be built, or the host refuses memory.
 pub fn run(options: &ThreadOptions, progress: &mut dyn FnMut(u64, u64)) -> ThreadReport {
     let options = ThreadOptions { threads: options.threads.clamp(2, MAX_THREADS), ..*options };
-    let mut run = Run { options, report: ThreadReport::default(), progress };
+    let mut run = Batch { options, report: ThreadReport::default(), progress };
     match options.side {
         Side::Linux => run.all(LinuxWorld::new),
         Side::Quire => run.all(|| QuireWorld::new(options.threads)),
@@ -97,7 +97,7 @@ pub fn run(options: &ThreadOptions, progress: &mut dyn FnMut(u64, u64)) -> Threa
 }
 
 /// A run in progress.
-struct Run<'p> {
+struct Batch<'p> {
     options: ThreadOptions,
     report: ThreadReport,
     progress: &'p mut dyn FnMut(u64, u64),
@@ -125,7 +125,7 @@ fn try_once<W: World>(
     }
 }
 
-impl Run<'_> {
+impl Batch<'_> {
     fn all<W: World>(&mut self, new: impl Fn() -> W) {
         let mut next = 0;
         while next < self.options.programs && self.report.failures.len() < self.options.failures {

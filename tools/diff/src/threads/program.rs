@@ -218,7 +218,7 @@ pub enum Pause {
 
 /// An operation of a thread, and the wait before it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Step {
+pub struct Turn {
     /// The wait.
     pub pause: Pause,
     /// The operation.
@@ -238,7 +238,7 @@ pub struct Program {
     /// What thread 0 does before the others start.
     pub setup: Vec<Op>,
     /// What each thread does.
-    pub threads: Vec<Vec<Step>>,
+    pub threads: Vec<Vec<Turn>>,
 }
 
 impl Program {

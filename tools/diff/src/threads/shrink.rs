@@ -1,6 +1,6 @@
 //! Making a failing program smaller.
 
-use super::program::{Pause, Program, Step};
+use super::program::{Pause, Program, Turn};
 use crate::shrink::{Shrink, leave_out};
 use core::ops::Range;
 
@@ -23,7 +23,7 @@ impl Shrink for Program {
 /// The same program in which no thread waits.
 fn without_pauses(program: &Program) -> Program {
     let mut faster = program.clone();
-    faster.threads.iter_mut().flatten().for_each(|step: &mut Step| step.pause = Pause::Turns(0));
+    faster.threads.iter_mut().flatten().for_each(|step: &mut Turn| step.pause = Pause::Turns(0));
     faster
 }
 

@@ -4,7 +4,6 @@ use super::super::names::*;
 use super::super::{Base, Call, MOST_PROCESSES, Word};
 use super::arguments::{in_word, words};
 use super::{Generator, MIB2, NONE, PAGE};
-use crate::linux::{FILE, FOLDER, PATH_ONLY, READ_ONLY, WRITE_ONLY, ZEROS};
 
 /// Advice that both sides know, and some that neither does; what changes pages comes more often.
 const ADVICE: &[u64] = &[

@@ -4,15 +4,12 @@ use super::super::Side;
 use super::super::history::{Event, Outcome, Refusal};
 use super::super::program::{MAX_PAGES, MAX_THREADS, Op, Rights, Span, Word};
 use super::page::{Effect, Label, Labels, Load, Roles, Value};
-use super::search::{Step, Steps};
+use super::search::{ALWAYS, PageStep, Steps};
 use std::collections::HashSet;
 
 const ENOMEM: i64 = 12;
 const EFAULT: i64 = 14;
 const EINVAL: i64 = 22;
-
-/// The slot of all steps that always do their work.
-pub(super) const ALWAYS: usize = 0;
 
 /// What a call's result says about its pages.
 #[derive(Debug)]
@@ -127,7 +124,7 @@ struct On<'h> {
 impl On<'_> {
     fn put(&mut self, page: u8, effect: Effect, slot: usize) {
         let Event { thread, begin, end, .. } = *self.event;
-        let step = Step { event: self.number, begin, end, effect, slot };
+        let step = PageStep { event: self.number, begin, end, effect, slot };
         self.histories.pages[usize::from(page)][usize::from(thread)].push(step);
     }
 
@@ -191,7 +188,7 @@ impl On<'_> {
         Some(())
     }
 
-    /// `mlock`: as above, and then the pages are faulted in, which fails at the first that allows nothing.
+    /// `mlock`: changes the pages as `mprotect` does, and then the pages are faulted in, which fails at the first that allows nothing.
     fn lock(&mut self, span: Span, outcome: &Outcome) -> Option<()> {
         match outcome {
             Outcome::Done => self.steps(span, &[self.set_locked(true), Effect::FaultIn]),

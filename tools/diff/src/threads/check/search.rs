@@ -7,13 +7,15 @@
 //! to the last layer.
 
 use super::super::program::MAX_THREADS;
-use super::calls::ALWAYS;
 use super::page::{Effect, Label, Labels, Page};
 use std::collections::{HashMap, HashSet};
 
+/// The slot of all steps that always do their work.
+pub(super) const ALWAYS: usize = 0;
+
 /// A step of an operation on the page.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Step {
+pub(super) struct PageStep {
     /// The operation, by its place in the history.
     pub(super) event: usize,
     /// Its stamps.
@@ -25,7 +27,7 @@ pub(super) struct Step {
 }
 
 /// One page's steps by thread.
-pub(super) type Steps = [Vec<Step>; MAX_THREADS];
+pub(super) type Steps = [Vec<PageStep>; MAX_THREADS];
 
 /// The result of a search.
 #[derive(Debug)]
@@ -97,7 +99,7 @@ pub(super) fn search(steps: &Steps, slots: &[Labels]) -> Found {
         let mut next = Layer::default();
         let mut new = Vec::new();
         for (from, node) in (0..).zip(&layer.nodes) {
-            let pending: [Option<&Step>; MAX_THREADS] =
+            let pending: [Option<&PageStep>; MAX_THREADS] =
                 core::array::from_fn(|thread| steps[thread].get(usize::from(node.done[thread])));
             let first_end = pending.iter().flatten().map(|step| step.end).min();
             for (thread, step) in pending.iter().enumerate() {
